@@ -24,7 +24,6 @@ use crate::credential::{Credential, ExecResult};
 use crate::exec::ExecCluster;
 use crate::failure::{Code, Failure};
 use crate::kube::ApiError;
-use crate::kube::kubeconfig::ClusterEndpoint;
 use crate::kubelet::KubeletArguments;
 use crate::log::Log;
 use crate::machine::Machine;
@@ -405,7 +404,7 @@ impl Authenticator<'_> {
     fn attempt(&self, allowed: Allowed, demand: Demand) -> Result<Attempt, RenewalError> {
         let endpoint = self
             .cluster
-            .map(ClusterEndpoint::from_exec_info)
+            .map(ExecCluster::endpoint)
             .transpose()
             .map_err(|error| {
                 let remedy = "correct the cluster in the kubeconfig that runs this plugin";

@@ -6,7 +6,7 @@ use kubelet_attestation::names::NodeName;
 use serde::{Deserialize, Serialize};
 
 use crate::failure::{Failure, Invalid};
-use crate::kube::kubeconfig::{ClusterEndpoint, EndpointFields, KubeconfigError};
+use crate::kube::kubeconfig::{ClusterEndpoint, EndpointFields, InvalidKubeconfig};
 use crate::machine::MachineDigest;
 use crate::store::{Store, StoreFile, StoreLock};
 
@@ -45,7 +45,7 @@ impl Origin {
     }
 
     /// The cluster.
-    pub(crate) fn cluster(&self) -> Result<ClusterEndpoint, KubeconfigError> {
+    pub(crate) fn cluster(&self) -> Result<ClusterEndpoint, InvalidKubeconfig> {
         ClusterEndpoint::from_fields(self.endpoint.clone(), StoreFile::Origin.name())
     }
 

@@ -25,6 +25,7 @@ use clap::Args;
 
 use crate::authenticator::{self, Authenticator, Step};
 use crate::clock::{self, Deadline};
+use crate::exec::ExecCluster;
 use crate::failure::{Code, Failure};
 use crate::kube::kubeconfig::{ClusterEndpoint, EndpointFields, Kubeconfig};
 use crate::kubelet;
@@ -177,7 +178,7 @@ impl Setup {
         // kubeadm still waits for the node.
         if !adopts && self.from.exists() && self.kubeadm_flags.exists() {
             let endpoint = Kubeconfig::read_endpoint(&self.kubelet_kubeconfig)?.to_fields();
-            let cluster = endpoint.exec_cluster();
+            let cluster = ExecCluster::of(&endpoint);
             let authenticator = Authenticator {
                 cluster: Some(&cluster),
                 ..authenticator
@@ -198,7 +199,7 @@ impl Setup {
     ) -> Result<Done, Failure> {
         forget_other_cluster(&authenticator, &given.endpoint)?;
         let endpoint = given.endpoint.to_fields();
-        let cluster = endpoint.exec_cluster();
+        let cluster = ExecCluster::of(&endpoint);
         let authenticator = Authenticator {
             cluster: Some(&cluster),
             ..authenticator

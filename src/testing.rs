@@ -8,7 +8,7 @@ pub use crate::credential::{Credential, Expected, Leaf};
 pub use crate::exec::{ApiVersion, ExecCluster, ExecInfo};
 pub use crate::key::PrivateKey;
 pub use crate::kube::kubeconfig::{
-    ClusterEndpoint, EndpointFields, Kubeconfig, KubeconfigError, Login, Place, Refused,
+    ClusterEndpoint, EndpointFields, InvalidKubeconfig, Kubeconfig, KubeconfigError, Login, Refused,
 };
 pub use crate::kube::testing::{object, refusal, watch};
 pub use crate::kube::{ApiClient, ApiError, CsrObject, CsrState, NewCsr};

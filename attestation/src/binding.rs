@@ -37,12 +37,8 @@ impl KeyBinding {
             .field(provider_id.as_str().as_bytes())
             .field(node_name.as_str().as_bytes())
             .field(spki);
-        Self(
-            parts
-                .iter()
-                .fold(fields, |digest, part| digest.field(part))
-                .finish(),
-        )
+        let fields = parts.iter().fold(fields, |digest, part| digest.field(part));
+        Self(fields.finish())
     }
 
     /// The digest.

@@ -1,5 +1,5 @@
 //! The words that both halves of kubelet authentication share: names, the request's envelope,
-//! evidence, key binding.
+//! evidence, key binding, kubeconfigs, the encoding of signed documents.
 //!
 //! A node builds these and a verifier takes them apart, so each is defined once, here.
 //!
@@ -16,5 +16,9 @@ pub mod csr;
 pub mod errors;
 pub mod evidence;
 mod framing;
+pub mod kubeconfig;
+pub mod members;
 pub mod names;
+pub mod secret;
+mod text;
 pub mod version;

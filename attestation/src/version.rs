@@ -1,6 +1,6 @@
 //! Versions of the evidence format.
 
-use std::fmt;
+use crate::text::as_text;
 
 /// Annotation on a refused request: the versions that the controller accepts, separated by commas.
 pub const SUPPORTED_VERSIONS_ANNOTATION: &str = "attestation.cluster.x-k8s.io/supported-versions";
@@ -38,35 +38,23 @@ impl EvidenceVersion {
         Ok(Self(name.to_owned()))
     }
 
-    /// The name.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-
     /// The value of [`SUPPORTED_VERSIONS_ANNOTATION`] for `versions`.
     pub fn list<'a>(versions: impl IntoIterator<Item = &'a Self>) -> String {
-        versions
-            .into_iter()
-            .map(Self::as_str)
-            .collect::<Vec<_>>()
-            .join(",")
+        let names: Vec<_> = versions.into_iter().map(Self::as_str).collect();
+        names.join(",")
     }
 
     /// The versions named in the value of [`SUPPORTED_VERSIONS_ANNOTATION`]; what is no version is
     /// passed over.
     pub fn parse_list(value: &str) -> Vec<Self> {
-        value
-            .split(',')
+        let names = value.split(',');
+        names
             .filter_map(|name| Self::parse(name.trim()).ok())
             .collect()
     }
 }
 
-impl fmt::Display for EvidenceVersion {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
+as_text!(EvidenceVersion);
 
 #[cfg(test)]
 mod tests {

@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 use super::{Authenticator, program};
 use crate::clock::{self, Deadline};
 use crate::credential::Credential;
-use crate::kube::kubeconfig::ClusterEndpoint;
+use crate::exec::ExecCluster;
 use crate::kube::{ApiClient, ApiError};
 use crate::origin::Origin;
 use crate::store::Store;
@@ -59,7 +59,7 @@ impl Authenticator<'_> {
         deadline: Deadline,
     ) -> Option<ApiError> {
         let known = origin.cluster().ok()?;
-        let asked = self.cluster.map(ClusterEndpoint::from_exec_info);
+        let asked = self.cluster.map(ExecCluster::endpoint);
         let asked = asked.and_then(Result::ok);
         let endpoint = asked
             .filter(|asked| asked.is_of_same_cluster(&known))

@@ -1,17 +1,146 @@
-//! The cluster and the login of a kubeconfig.
-//!
-//! A kubeconfig is a foreign format, so unknown keys are ignored, as in client-go. A field that
-//! would make the connection or the login differ from what the file says is refused, with a reason.
+//! Reads a kubeconfig and the files that it names.
 
-mod endpoint;
-mod error;
-mod file;
-mod login;
-mod wire;
+use std::borrow::Cow;
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
 
-pub use endpoint::{ClusterEndpoint, EndpointFields};
-pub use error::{KubeconfigError, Place, Refused};
-pub use file::Kubeconfig;
-pub use login::Login;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use kubelet_attestation::kubeconfig::{Cluster, Kubeconfig as Document, Policy, no_files};
+pub use kubelet_attestation::kubeconfig::{
+    ClusterEndpoint, EndpointFields, InvalidKubeconfig, Login, Refused,
+};
+pub(super) use kubelet_attestation::kubeconfig::{Identity, identity};
+use zeroize::Zeroizing;
 
-pub(super) use login::{Identity, identity};
+use crate::exec::{EXEC_INFO, ExecCluster};
+use crate::failure::Failure;
+use crate::secret::Secret;
+
+/// A kubeconfig cannot be used. Errors never contain credentials.
+#[derive(Debug, thiserror::Error)]
+pub enum KubeconfigError {
+    /// The file, or one that it names, cannot be read.
+    #[error("cannot read {}", path.display())]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// The reason.
+        source: io::Error,
+    },
+    /// The file is not a kubeconfig, or a field of it is refused.
+    #[error(transparent)]
+    Invalid(#[from] InvalidKubeconfig),
+}
+
+impl KubeconfigError {
+    /// Whether the file, or one that it names, does not exist.
+    pub fn is_not_found(&self) -> bool {
+        matches!(self, Self::Unreadable { source, .. } if source.kind() == io::ErrorKind::NotFound)
+    }
+}
+
+impl From<InvalidKubeconfig> for Failure {
+    fn from(error: InvalidKubeconfig) -> Self {
+        KubeconfigError::from(error).into()
+    }
+}
+
+/// A cluster, and the login for it.
+#[derive(Debug)]
+pub struct Kubeconfig {
+    /// The cluster of the current context.
+    pub endpoint: ClusterEndpoint,
+    /// The user of the current context.
+    pub login: Login,
+}
+
+impl Kubeconfig {
+    /// Reads the cluster and the user of the current context.
+    pub fn read(path: &Path) -> Result<Self, KubeconfigError> {
+        let document = parse(path)?;
+        Ok(Self {
+            endpoint: document.endpoint(beside(path))?,
+            login: document.login(beside(path))?,
+        })
+    }
+
+    /// Reads only the cluster of the current context. Its user does not matter, and may be this
+    /// program.
+    pub fn read_endpoint(path: &Path) -> Result<ClusterEndpoint, KubeconfigError> {
+        parse(path)?.endpoint(beside(path))
+    }
+
+    /// The command of the exec plugin of the current context's user. `None` if the user has no
+    /// plugin.
+    pub fn read_exec_command(path: &Path) -> Result<Option<String>, KubeconfigError> {
+        Ok(parse(path)?.exec_command()?)
+    }
+}
+
+fn parse(path: &Path) -> Result<Document, KubeconfigError> {
+    let text = read_text(path)?;
+    let document = path.display().to_string();
+    Ok(Document::parse(
+        &document,
+        text.as_bytes(),
+        Policy::Machine,
+    )?)
+}
+
+/// Reads a file that the kubeconfig names. A relative path starts at the kubeconfig's folder.
+fn beside(path: &Path) -> impl Fn(&str) -> Result<Zeroizing<String>, KubeconfigError> {
+    let folder = path.parent().unwrap_or(Path::new("/"));
+    |file| read_text(&folder.join(file))
+}
+
+fn read_text(path: &Path) -> Result<Zeroizing<String>, KubeconfigError> {
+    let limit = Policy::Machine.max_len();
+    let most = u64::try_from(limit).unwrap_or(u64::MAX).saturating_add(1);
+    let mut text = Zeroizing::new(String::new());
+    File::open(path)
+        .and_then(|file| file.take(most).read_to_string(&mut text))
+        .map_err(|source| KubeconfigError::Unreadable {
+            path: path.to_owned(),
+            source,
+        })?;
+    if text.len() > limit {
+        let place = path.display().to_string();
+        let why = Refused::TooLong(limit);
+        return Err(InvalidKubeconfig { place, why }.into());
+    }
+    Ok(text)
+}
+
+impl<'a> ExecCluster<'a> {
+    /// The cluster of the exec info that client-go would make of an endpoint.
+    pub fn of(fields: &'a EndpointFields) -> Self {
+        Self {
+            server: Cow::Borrowed(&fields.server),
+            tls_server_name: fields.tls_server_name.as_deref().map(Cow::Borrowed),
+            insecure_skip_tls_verify: false,
+            certificate_authority_data: Some(Cow::Owned(STANDARD.encode(&fields.ca_pem))),
+            proxy_url: fields.proxy_url.as_deref().map(Cow::Borrowed),
+            config: None,
+        }
+    }
+
+    /// The endpoint of the cluster.
+    pub fn endpoint(&self) -> Result<ClusterEndpoint, InvalidKubeconfig> {
+        let owned = |text: &Cow<'_, str>| text.clone().into_owned();
+        let cluster = Cluster {
+            server: Some(owned(&self.server)),
+            tls_server_name: self.tls_server_name.as_ref().map(owned),
+            insecure_skip_tls_verify: Some(self.insecure_skip_tls_verify),
+            certificate_authority: None,
+            certificate_authority_data: self.certificate_authority_data.as_ref().map(owned),
+            proxy_url: self.proxy_url.as_ref().map(owned).map(Secret::new),
+        };
+        let place = format!("{EXEC_INFO}: spec.cluster");
+        cluster.endpoint(Policy::Machine, &place, no_files)
+    }
+}
+
+#[cfg(test)]
+mod tests;

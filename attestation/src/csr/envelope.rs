@@ -71,20 +71,15 @@ pub enum InvalidEnvelope {
 impl Envelope {
     /// The bytes of `spec.request`.
     pub fn encode(&self) -> Vec<u8> {
+        let (provider, evidence) = (self.provider.as_ref(), self.evidence.clone());
         let blocks = [
             Some(Pem::new(CSR, self.csr.clone())),
-            self.provider
-                .as_ref()
-                .map(|provider| Pem::new(PROVIDER, provider.as_str())),
-            self.evidence
-                .clone()
-                .map(|evidence| Pem::new(EVIDENCE, evidence)),
+            provider.map(|provider| Pem::new(PROVIDER, provider.as_str())),
+            evidence.map(|evidence| Pem::new(EVIDENCE, evidence)),
         ];
         let config = EncodeConfig::new().set_line_ending(LineEnding::LF);
-        let blocks = blocks
-            .iter()
-            .flatten()
-            .map(|block| pem::encode_config(block, config));
+        let blocks = blocks.iter().flatten();
+        let blocks = blocks.map(|block| pem::encode_config(block, config));
         blocks.collect::<String>().into_bytes()
     }
 
@@ -129,11 +124,8 @@ impl Envelope {
                 _ => return Err(InvalidEnvelope::UnknownBlock),
             }
         }
-        if envelope
-            .evidence
-            .as_ref()
-            .is_some_and(|evidence| evidence.len() > MAX_EVIDENCE_LEN)
-        {
+        let evidence = envelope.evidence.as_ref();
+        if evidence.is_some_and(|evidence| evidence.len() > MAX_EVIDENCE_LEN) {
             return Err(InvalidEnvelope::EvidenceTooLarge);
         }
         // The rules above say what is wrong; this one leaves nothing else to be wrong (carriage

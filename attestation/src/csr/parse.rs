@@ -1,5 +1,7 @@
 //! The PKCS#10 certification request (RFC 2986), read strictly.
 
+use std::collections::BTreeSet;
+
 use x509_cert::der::asn1::{Any, ObjectIdentifier, Utf8StringRef};
 use x509_cert::der::{Decode, Encode};
 use x509_cert::ext::Extension;
@@ -53,11 +55,8 @@ impl CertificationRequest {
         }
         let extensions = requested_extensions(&request)?;
         let signed = request.info.to_der().map_err(InvalidRequest::Der)?;
-        let spki = request
-            .info
-            .public_key
-            .to_der()
-            .map_err(InvalidRequest::Der)?;
+        let spki = request.info.public_key.to_der();
+        let spki = spki.map_err(InvalidRequest::Der)?;
         Ok(Self {
             request,
             extensions,
@@ -79,13 +78,9 @@ impl CertificationRequest {
     /// The algorithm of the key, and its parameters as an OID where they are one (the named curve).
     pub fn key_algorithm(&self) -> (ObjectIdentifier, Option<ObjectIdentifier>) {
         let algorithm = &self.request.info.public_key.algorithm;
-        (
-            algorithm.oid,
-            algorithm
-                .parameters
-                .as_ref()
-                .and_then(|parameters| parameters.decode_as().ok()),
-        )
+        let parameters = algorithm.parameters.as_ref();
+        let curve = parameters.and_then(|parameters| parameters.decode_as().ok());
+        (algorithm.oid, curve)
     }
 
     /// The key's bits: for an elliptic curve, the point. `None` if they are not whole bytes.
@@ -116,9 +111,8 @@ impl CertificationRequest {
 
     /// The extension of this kind.
     pub fn extension(&self, kind: ObjectIdentifier) -> Option<&Extension> {
-        self.extensions
-            .iter()
-            .find(|extension| extension.extn_id == kind)
+        let mut extensions = self.extensions.iter();
+        extensions.find(|extension| extension.extn_id == kind)
     }
 
     /// The provider ID that the request claims; `None` if it claims none, or not as one DER
@@ -126,27 +120,21 @@ impl CertificationRequest {
     pub fn claimed_provider_id(&self) -> Option<ProviderId> {
         let value = self.extension(oid::PROVIDER_ID)?.extn_value.as_bytes();
         let text = Utf8StringRef::from_der(value).ok()?;
-        let canonical = text.to_der().is_ok_and(|der| der == value);
-        if canonical {
-            ProviderId::parse(text.as_str()).ok()
-        } else {
-            None
-        }
+        let id = ProviderId::parse(text.as_str()).ok();
+        id.filter(|_| text.to_der().is_ok_and(|der| der == value))
     }
 }
 
 fn requested_extensions(request: &CertReq) -> Result<Vec<Extension>, InvalidRequest> {
     let attributes = &request.info.attributes;
-    if attributes
-        .iter()
-        .any(|attribute| attribute.oid != oid::EXTENSION_REQUEST)
-    {
+    let mut kinds = attributes.iter().map(|attribute| attribute.oid);
+    if kinds.any(|kind| kind != oid::EXTENSION_REQUEST) {
         return Err(InvalidRequest::UnknownAttribute);
     }
-    let values: Vec<&Any> = attributes
+    let values = attributes
         .iter()
-        .flat_map(|attribute| attribute.values.iter())
-        .collect();
+        .flat_map(|attribute| attribute.values.iter());
+    let values: Vec<&Any> = values.collect();
     let extensions: Vec<Extension> = match (attributes.len(), values.as_slice()) {
         (0, _) => Vec::new(),
         (1, [value]) => {
@@ -161,13 +149,8 @@ fn requested_extensions(request: &CertReq) -> Result<Vec<Extension>, InvalidRequ
         }
         _ => return Err(InvalidRequest::DuplicateAttribute),
     };
-    let mut kinds: Vec<_> = extensions
-        .iter()
-        .map(|extension| extension.extn_id)
-        .collect();
-    kinds.sort_unstable();
-    kinds.dedup();
-    if kinds.len() != extensions.len() {
+    let kinds = extensions.iter().map(|extension| extension.extn_id);
+    if kinds.collect::<BTreeSet<_>>().len() != extensions.len() {
         return Err(InvalidRequest::DuplicateExtension);
     }
     Ok(extensions)

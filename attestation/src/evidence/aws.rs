@@ -5,11 +5,13 @@
 //! Version 4) with the key binding in a signed header. Neither the request nor the binding travels:
 //! both sides build them from the words here.
 
+pub mod ber;
+
 use std::fmt;
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
-use super::{Header, InvalidEvidence, within_limit};
+use super::{Header, InvalidEvidence, from_json, to_json};
 
 /// The body of the one request that is signed.
 pub const STS_BODY: &str = "Action=GetCallerIdentity&Version=2011-06-15";
@@ -67,7 +69,11 @@ pub struct AwsEvidence {
 ///
 /// Every field has its form: none can carry a header, a host or a path. `Debug` shows no credential.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Proof {
+pub struct Proof(RawProof);
+
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+struct RawProof {
     region: String,
     access_key_id: String,
     session_token: String,
@@ -88,20 +94,7 @@ impl Proof {
         amz_date: &str,
         signature: &str,
     ) -> Result<Self, InvalidProof> {
-        let checks = [
-            (is_region(region), InvalidProof::Region),
-            (
-                is_temporary_key_id(access_key_id),
-                InvalidProof::AccessKeyId,
-            ),
-            (is_session_token(session_token), InvalidProof::SessionToken),
-            (is_amz_date(amz_date), InvalidProof::AmzDate),
-            (is_signature(signature), InvalidProof::Signature),
-        ];
-        if let Some((_, error)) = checks.into_iter().find(|(valid, _)| !valid) {
-            return Err(error);
-        }
-        Ok(Self {
+        Self::check(RawProof {
             region: region.to_owned(),
             access_key_id: access_key_id.to_owned(),
             session_token: session_token.to_owned(),
@@ -110,58 +103,68 @@ impl Proof {
         })
     }
 
+    fn check(raw: RawProof) -> Result<Self, InvalidProof> {
+        let checks = [
+            (is_region(&raw.region), InvalidProof::Region),
+            (
+                is_temporary_key_id(&raw.access_key_id),
+                InvalidProof::AccessKeyId,
+            ),
+            (
+                is_session_token(&raw.session_token),
+                InvalidProof::SessionToken,
+            ),
+            (is_amz_date(&raw.amz_date), InvalidProof::AmzDate),
+            (is_signature(&raw.signature), InvalidProof::Signature),
+        ];
+        match checks.into_iter().find(|(valid, _)| !valid) {
+            Some((_, error)) => Err(error),
+            None => Ok(Self(raw)),
+        }
+    }
+
     /// The region of the STS endpoint.
     pub fn region(&self) -> &str {
-        &self.region
+        &self.0.region
     }
 
     /// The access key ID of the instance's temporary credentials.
     pub fn access_key_id(&self) -> &str {
-        &self.access_key_id
+        &self.0.access_key_id
     }
 
     /// The session token: for the request to STS and for nothing else.
     pub fn session_token(&self) -> &str {
-        &self.session_token
+        &self.0.session_token
     }
 
     /// When the call was signed: `YYYYMMDDTHHMMSSZ`.
     pub fn amz_date(&self) -> &str {
-        &self.amz_date
+        &self.0.amz_date
     }
 
     /// The signature, in lower-case hexadecimal.
     pub fn signature(&self) -> &str {
-        &self.signature
+        &self.0.signature
     }
 }
 
 impl fmt::Debug for Proof {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Proof")
-            .field("region", &self.region)
-            .field("amz_date", &self.amz_date)
+            .field("region", &self.0.region)
+            .field("amz_date", &self.0.amz_date)
             .finish_non_exhaustive()
     }
 }
 
-#[derive(Deserialize)]
+#[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RawEvidence {
     version: String,
     audience: String,
     rsa2048: String,
     sts: RawProof,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "camelCase")]
-struct RawProof {
-    region: String,
-    access_key_id: String,
-    session_token: String,
-    amz_date: String,
-    signature: String,
 }
 
 impl AwsEvidence {
@@ -171,19 +174,10 @@ impl AwsEvidence {
     ///
     /// It is too large, other JSON, or a field does not have its form.
     pub fn parse(evidence: &[u8]) -> Result<Self, InvalidEvidence> {
-        within_limit(evidence)?;
-        let raw: RawEvidence = serde_json::from_slice(evidence).map_err(InvalidEvidence::Json)?;
-        let sts = &raw.sts;
-        let sts = Proof::new(
-            &sts.region,
-            &sts.access_key_id,
-            &sts.session_token,
-            &sts.amz_date,
-            &sts.signature,
-        )?;
-        let header = Header::of(&raw.version, &raw.audience)?;
+        let raw: RawEvidence = from_json(evidence)?;
+        let sts = Proof::check(raw.sts)?;
         Ok(Self {
-            header,
+            header: Header::of(&raw.version, &raw.audience)?,
             rsa2048: raw.rsa2048,
             sts,
         })
@@ -191,21 +185,12 @@ impl AwsEvidence {
 
     /// The bytes that a request carries.
     pub fn to_json(&self) -> Vec<u8> {
-        let sts = &self.sts;
-        serde_json::json!({
-            "version": self.header.version.as_str(),
-            "audience": self.header.audience.as_str(),
-            "rsa2048": self.rsa2048,
-            "sts": {
-                "region": sts.region,
-                "accessKeyId": sts.access_key_id,
-                "sessionToken": sts.session_token,
-                "amzDate": sts.amz_date,
-                "signature": sts.signature,
-            },
+        to_json(&RawEvidence {
+            version: self.header.version.to_string(),
+            audience: self.header.audience.to_string(),
+            rsa2048: self.rsa2048.clone(),
+            sts: self.sts.0.clone(),
         })
-        .to_string()
-        .into_bytes()
     }
 }
 
@@ -222,19 +207,13 @@ pub fn is_region(region: &str) -> bool {
 }
 
 fn is_temporary_key_id(id: &str) -> bool {
-    id.len() == 20
-        && id.strip_prefix("ASIA").is_some_and(|rest| {
-            rest.bytes()
-                .all(|b| b.is_ascii_uppercase() || b.is_ascii_digit())
-        })
+    let allowed = |b: u8| b.is_ascii_uppercase() || b.is_ascii_digit();
+    id.len() == 20 && id.starts_with("ASIA") && id.bytes().all(allowed)
 }
 
 fn is_session_token(token: &str) -> bool {
-    !token.is_empty()
-        && token.len() <= MAX_SESSION_TOKEN_LEN
-        && token
-            .bytes()
-            .all(|b| b.is_ascii_alphanumeric() || b"+/=".contains(&b))
+    let allowed = |b: u8| b.is_ascii_alphanumeric() || b"+/=".contains(&b);
+    (1..=MAX_SESSION_TOKEN_LEN).contains(&token.len()) && token.bytes().all(allowed)
 }
 
 fn is_amz_date(date: &str) -> bool {
@@ -247,10 +226,8 @@ fn is_amz_date(date: &str) -> bool {
 }
 
 fn is_signature(signature: &str) -> bool {
-    signature.len() == 64
-        && signature
-            .bytes()
-            .all(|b| b.is_ascii_digit() || matches!(b, b'a'..=b'f'))
+    let allowed = |b: u8| matches!(b, b'0'..=b'9' | b'a'..=b'f');
+    signature.len() == 64 && signature.bytes().all(allowed)
 }
 
 #[cfg(test)]

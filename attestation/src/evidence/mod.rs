@@ -3,7 +3,7 @@
 //! UTF-8 JSON. Every provider's evidence begins with the fields of [`Header`]; the provider's own
 //! module reads the rest, strictly, once the version is known.
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use crate::names::Audience;
 use crate::version::EvidenceVersion;
@@ -50,9 +50,7 @@ pub fn version_of(evidence: &[u8]) -> Result<EvidenceVersion, InvalidEvidence> {
         version: std::borrow::Cow<'a, str>,
     }
 
-    within_limit(evidence)?;
-    let versioned: Versioned<'_> =
-        serde_json::from_slice(evidence).map_err(InvalidEvidence::Json)?;
+    let versioned: Versioned<'_> = from_json(evidence)?;
     EvidenceVersion::parse(&versioned.version).map_err(|_| InvalidEvidence::Version)
 }
 
@@ -65,7 +63,7 @@ pub struct Header {
     pub audience: Audience,
 }
 
-#[derive(Deserialize)]
+#[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RawHeader {
     version: String,
@@ -75,8 +73,7 @@ struct RawHeader {
 impl Header {
     /// Reads evidence that has these fields and no others.
     pub fn parse(evidence: &[u8]) -> Result<Self, InvalidEvidence> {
-        within_limit(evidence)?;
-        let raw: RawHeader = serde_json::from_slice(evidence).map_err(InvalidEvidence::Json)?;
+        let raw: RawHeader = from_json(evidence)?;
         Self::of(&raw.version, &raw.audience)
     }
 
@@ -89,22 +86,23 @@ impl Header {
 
     /// The evidence that has only these fields.
     pub fn to_json(&self) -> Vec<u8> {
-        serde_json::json!({
-            "version": self.version.as_str(),
-            "audience": self.audience.as_str(),
+        to_json(&RawHeader {
+            version: self.version.to_string(),
+            audience: self.audience.to_string(),
         })
-        .to_string()
-        .into_bytes()
     }
 }
 
-fn within_limit(evidence: &[u8]) -> Result<(), InvalidEvidence> {
-    if evidence.len() > MAX_EVIDENCE_LEN {
-        return Err(InvalidEvidence::TooLarge {
-            len: evidence.len(),
-        });
+fn from_json<'a, T: Deserialize<'a>>(evidence: &'a [u8]) -> Result<T, InvalidEvidence> {
+    let len = evidence.len();
+    if len > MAX_EVIDENCE_LEN {
+        return Err(InvalidEvidence::TooLarge { len });
     }
-    Ok(())
+    serde_json::from_slice(evidence).map_err(InvalidEvidence::Json)
+}
+
+fn to_json(raw: &impl Serialize) -> Vec<u8> {
+    serde_json::json!(raw).to_string().into_bytes()
 }
 
 #[cfg(test)]

@@ -11,9 +11,9 @@
 //! Structures"; who made them or verifies them knows their insides.
 
 use base64::prelude::*;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
-use super::{Header, InvalidEvidence, within_limit};
+use super::{Header, InvalidEvidence, from_json, to_json};
 use crate::version::EvidenceVersion;
 
 mod challenge;
@@ -41,6 +41,10 @@ pub const MAX_INTERMEDIATES: usize = 5;
 /// The most bytes of those certificates together: with the largest of everything else, evidence
 /// stays below [`MAX_EVIDENCE_LEN`](super::MAX_EVIDENCE_LEN).
 pub const MAX_INTERMEDIATES_LEN: usize = 10 * 1024;
+
+/// The phase of the first request, and of the second.
+const ENROL: &str = "enrol";
+const RESPOND: &str = "respond";
 
 /// What is wrong with a field of a TPM's evidence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -133,22 +137,27 @@ pub struct Quote {
     pub registers: Registers,
 }
 
-#[derive(Deserialize)]
+#[derive(Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 struct RawEvidence {
     version: String,
     audience: String,
     phase: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
     id: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     expiry: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     ek_cert: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     ek_chain: Option<Vec<String>>,
     ek_pub: String,
     ak_pub: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
     quote: Option<RawQuote>,
 }
 
-#[derive(Deserialize)]
+#[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RawQuote {
     attest: String,
@@ -156,7 +165,7 @@ struct RawQuote {
     pcrs: RawBanks,
 }
 
-#[derive(Deserialize)]
+#[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RawBanks {
     sha256: Registers,
@@ -169,8 +178,7 @@ impl TpmEvidence {
     ///
     /// It is too large, other JSON, or a field does not have its form.
     pub fn parse(evidence: &[u8]) -> Result<Self, InvalidEvidence> {
-        within_limit(evidence)?;
-        let raw: RawEvidence = serde_json::from_slice(evidence).map_err(InvalidEvidence::Json)?;
+        let raw: RawEvidence = from_json(evidence)?;
         let header = Header::of(&raw.version, &raw.audience)?;
         let keys = PublicAreas {
             endorsement: structure("ekPub", &raw.ek_pub, MAX_STRUCTURE_LEN)?,
@@ -183,7 +191,7 @@ impl TpmEvidence {
             return Err(InvalidField::Fields.into());
         }
         match (raw.phase.as_str(), raw.id, raw.expiry, raw.quote) {
-            ("enrol", None, None, None) => Ok(Self::Enrol(Enrolment {
+            (ENROL, None, None, None) => Ok(Self::Enrol(Enrolment {
                 header,
                 certificate: certificate
                     .map(|der| structure("ekCert", der, MAX_CERTIFICATE_LEN))
@@ -191,7 +199,7 @@ impl TpmEvidence {
                 intermediates: chain.map(intermediates).transpose()?.unwrap_or_default(),
                 keys,
             })),
-            ("respond", Some(id), Some(expiry), Some(quote)) if certificate.is_none() => {
+            (RESPOND, Some(id), Some(expiry), Some(quote)) if certificate.is_none() => {
                 Ok(Self::Respond(Response {
                     header,
                     id: ChallengeId::parse(&id).ok_or(InvalidField::Id)?,
@@ -208,55 +216,57 @@ impl TpmEvidence {
                     },
                 }))
             }
-            ("enrol" | "respond", ..) => Err(InvalidField::Fields.into()),
+            (ENROL | RESPOND, ..) => Err(InvalidField::Fields.into()),
             _ => Err(InvalidField::Phase.into()),
         }
     }
 
     /// The bytes that a request carries.
     pub fn to_json(&self) -> Vec<u8> {
-        let (header, keys, phase) = match self {
-            Self::Enrol(enrolment) => (&enrolment.header, &enrolment.keys, "enrol"),
-            Self::Respond(response) => (&response.header, &response.keys, "respond"),
+        let (header, keys, raw) = match self {
+            Self::Enrol(enrolment) => (&enrolment.header, &enrolment.keys, enrolment.to_raw()),
+            Self::Respond(response) => (&response.header, &response.keys, response.to_raw()),
         };
-        let mut raw = serde_json::json!({
-            "version": header.version.as_str(),
-            "audience": header.audience.as_str(),
-            "phase": phase,
-            "ekPub": BASE64_STANDARD.encode(&keys.endorsement),
-            "akPub": BASE64_STANDARD.encode(&keys.attestation),
-        });
-        let rest = match self {
-            Self::Enrol(enrolment) => enrolment.certificates(),
-            Self::Respond(response) => serde_json::json!({
-                "id": response.id.to_base64(),
-                "expiry": response.expiry.as_str(),
-                "quote": {
-                    "attest": BASE64_STANDARD.encode(&response.quote.attest),
-                    "signature": BASE64_STANDARD.encode(&response.quote.signature),
-                    "pcrs": {"sha256": response.quote.registers},
-                },
-            }),
-        };
-        if let (Some(raw), serde_json::Value::Object(rest)) = (raw.as_object_mut(), rest) {
-            raw.extend(rest);
-        }
-        raw.to_string().into_bytes()
+        to_json(&RawEvidence {
+            version: header.version.to_string(),
+            audience: header.audience.to_string(),
+            ek_pub: BASE64_STANDARD.encode(&keys.endorsement),
+            ak_pub: BASE64_STANDARD.encode(&keys.attestation),
+            ..raw
+        })
     }
 }
 
 impl Enrolment {
-    fn certificates(&self) -> serde_json::Value {
-        let mut fields = serde_json::Map::new();
-        if let Some(der) = &self.certificate {
-            fields.insert("ekCert".to_owned(), BASE64_STANDARD.encode(der).into());
+    fn to_raw(&self) -> RawEvidence {
+        let certificate = self.certificate.as_ref();
+        let chain = self.intermediates.iter();
+        let chain: Vec<_> = chain.map(|der| BASE64_STANDARD.encode(der)).collect();
+        RawEvidence {
+            phase: ENROL.to_owned(),
+            ek_cert: certificate.map(|der| BASE64_STANDARD.encode(der)),
+            ek_chain: Some(chain).filter(|chain| !chain.is_empty()),
+            ..RawEvidence::default()
         }
-        if !self.intermediates.is_empty() {
-            let chain = self.intermediates.iter();
-            let chain = chain.map(|der| BASE64_STANDARD.encode(der));
-            fields.insert("ekChain".to_owned(), chain.collect());
+    }
+}
+
+impl Response {
+    fn to_raw(&self) -> RawEvidence {
+        let quote = RawQuote {
+            attest: BASE64_STANDARD.encode(&self.quote.attest),
+            signature: BASE64_STANDARD.encode(&self.quote.signature),
+            pcrs: RawBanks {
+                sha256: self.quote.registers.clone(),
+            },
+        };
+        RawEvidence {
+            phase: RESPOND.to_owned(),
+            id: Some(self.id.to_base64()),
+            expiry: Some(self.expiry.as_str().to_owned()),
+            quote: Some(quote),
+            ..RawEvidence::default()
         }
-        fields.into()
     }
 }
 

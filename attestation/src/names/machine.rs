@@ -1,8 +1,8 @@
 //! Names of machines and clusters.
 
-use std::fmt;
-
 use sha2::{Digest, Sha256};
+
+use crate::text::as_text;
 
 /// What the user name of a node begins with.
 pub const NODE_USER_PREFIX: &str = "system:node:";
@@ -60,11 +60,6 @@ impl NodeName {
         Self::parse(user.strip_prefix(NODE_USER_PREFIX)?).ok()
     }
 
-    /// The name.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-
     /// The node's user name and the common name of its certificate, `system:node:<name>`.
     pub fn user_name(&self) -> String {
         format!("{NODE_USER_PREFIX}{}", self.0)
@@ -99,11 +94,6 @@ impl ProviderId {
             Err(InvalidName::ProviderId)
         }
     }
-
-    /// The ID.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
 }
 
 /// The cluster that evidence is meant for.
@@ -123,15 +113,8 @@ impl Audience {
     /// none.
     pub fn of_ca(certificate_der: &[u8]) -> Self {
         let digest = Sha256::digest(certificate_der);
-        Self(format!(
-            "ca-sha256:{}",
-            data_encoding::HEXLOWER.encode(&digest)
-        ))
-    }
-
-    /// The audience.
-    pub fn as_str(&self) -> &str {
-        &self.0
+        let digest = data_encoding::HEXLOWER.encode(&digest);
+        Self(format!("ca-sha256:{digest}"))
     }
 }
 
@@ -139,17 +122,7 @@ fn is_graphic(text: &str) -> bool {
     text.bytes().all(|b| b.is_ascii_graphic())
 }
 
-macro_rules! display_as_str {
-    ($($name:ty),+) => { $(
-        impl fmt::Display for $name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str(&self.0)
-            }
-        }
-    )+ };
-}
-
-display_as_str!(NodeName, ProviderId, Audience);
+as_text!(NodeName, ProviderId, Audience);
 
 #[cfg(test)]
 mod tests {

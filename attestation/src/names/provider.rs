@@ -1,7 +1,8 @@
 //! Attestation providers and their signers.
 
 use std::borrow::Cow;
-use std::fmt;
+
+use crate::text::as_text;
 
 /// What the name of every client signer of ours begins with; the provider follows.
 ///
@@ -76,18 +77,9 @@ impl Provider {
     pub fn serving_signer(&self) -> String {
         format!("{SERVING_SIGNER_PREFIX}{self}")
     }
-
-    /// The name.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
 }
 
-impl fmt::Display for Provider {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
+as_text!(Provider);
 
 #[cfg(test)]
 mod tests {

@@ -4,8 +4,8 @@ use std::fmt;
 use std::time::Duration;
 
 use aws_config::{BehaviorVersion, SdkConfig};
-use futures::future::{BoxFuture, FutureExt as _};
-use node_attestation_core::refusal::Unavailable;
+use futures::future::FutureExt as _;
+use node_attestation_core::refusal::{Answer, Unavailable};
 use tokio::sync::OnceCell;
 
 use crate::proxy::Proxy;
@@ -27,11 +27,7 @@ pub trait CredentialsSource: fmt::Debug + Send + Sync {
     /// # Errors
     ///
     /// Whatever is wrong with credentials is an outage: it says nothing about a node.
-    fn credentials<'a>(
-        &'a self,
-        account: &'a str,
-        region: &'a str,
-    ) -> BoxFuture<'a, Result<Credentials, Unavailable>>;
+    fn credentials<'a>(&'a self, account: &'a str, region: &'a str) -> Answer<'a, Credentials>;
 }
 
 /// Credentials, and what else the SDK needs to use them.
@@ -119,11 +115,7 @@ impl fmt::Debug for DefaultChain {
 }
 
 impl CredentialsSource for DefaultChain {
-    fn credentials<'a>(
-        &'a self,
-        _account: &'a str,
-        _region: &'a str,
-    ) -> BoxFuture<'a, Result<Credentials, Unavailable>> {
+    fn credentials<'a>(&'a self, _account: &'a str, _region: &'a str) -> Answer<'a, Credentials> {
         self.load().boxed()
     }
 }

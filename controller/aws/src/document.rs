@@ -3,7 +3,7 @@
 //! IMDS gives the document inside a CMS message (`rsa2048`), and the message is all that is read:
 //! there is no second copy of any fact. The steps are
 //!
-//! 1. `ber`: base64, and the encoding that AWS uses as DER;
+//! 1. [`ber`]: base64, and the encoding that AWS uses as DER;
 //! 2. `cms`: exactly the one structure that AWS sends;
 //! 3. the region that the content names, which nothing vouches for yet, selects the key: whoever
 //!    writes another region there selects a key with which his signature does not verify;
@@ -12,16 +12,14 @@
 //!
 //! All of it is local, takes bounded time, and asks nobody.
 
-mod ber;
 mod cms;
 mod fields;
 mod json;
 mod region_certificates;
-#[cfg(feature = "testing")]
-pub mod testing;
 
 use std::time::SystemTime;
 
+use kubelet_attestation::evidence::aws::ber::{self, InvalidBer};
 use node_attestation_core::refusal::AwsDenial;
 
 pub(crate) use json::{is_account, is_instance, is_zone_of};
@@ -55,7 +53,8 @@ impl Signers {
     ///
     /// The denial of the first check that fails.
     pub fn verify(&self, rsa2048: &str) -> Result<VerifiedDocument, AwsDenial> {
-        let der = ber::decode(rsa2048)?;
+        let der = ber::decode(rsa2048);
+        let der = der.map_err(|InvalidBer(detail)| AwsDenial::DocumentUndecodable { detail })?;
         let message = cms::SignedMessage::parse(&der)?;
         let region = json::claimed_region(message.claimed_content())?;
         let signers = self.region(&region);

@@ -1,7 +1,6 @@
 //! What EC2 says of an instance, and whether that is what its document says; and which TPM it has.
 
 mod batch;
-mod bucket;
 mod channel;
 mod checks;
 mod circuit_breaker;
@@ -20,12 +19,14 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::SystemTime;
 
-pub use self::batch::{Instances, Limits, Reservation};
+pub(crate) use self::batch::Reservation;
+pub use self::batch::{Instances, Limits};
 pub use self::channel::CallLimits;
-pub(crate) use self::checks::node_name;
-pub use self::checks::{Checked, absent, check};
+pub use self::checks::{Checked, check};
+pub(crate) use self::checks::{absent, node_name};
 pub use self::client::{Ec2, Ec2Settings};
-pub use self::describe::{Describe, MAX_IDS, Page, Query};
+use self::describe::MAX_IDS;
+pub use self::describe::{Describe, Page, Query};
 pub use self::nitro_tpm::{ClusterTpms, NitroTpms};
 pub use self::outage::{Outage, OutageKind};
 

@@ -5,14 +5,14 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::future::{BoxFuture, FutureExt as _, ready};
+use futures::future::{FutureExt as _, ready};
 use kubelet_attestation::names::ProviderId;
 use node_attestation_core::crd::AwsNodeName;
 use node_attestation_core::identifiers::TokenId;
 use node_attestation_core::inventory::{
     Inventory, Machine, MachineState, StaticInventory, TokenOwner,
 };
-use node_attestation_core::refusal::Unavailable;
+use node_attestation_core::refusal::{Answer, Unavailable};
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
@@ -37,7 +37,8 @@ const LOOKED_JUST_NOW: Duration = Duration::from_secs(3);
 pub struct TaggedInstances {
     instances: Instances,
     settings: InventorySettings,
-    listed: Mutex<Option<Listed>>,
+    /// The last list, and when it was asked for.
+    listed: Mutex<Option<(Instant, Arc<StaticInventory>)>>,
 }
 
 /// The selector of a cluster's instances.
@@ -72,12 +73,6 @@ pub enum InvalidInventory {
     NoPlaces,
 }
 
-#[derive(Debug, Clone)]
-struct Listed {
-    at: Instant,
-    machines: Arc<StaticInventory>,
-}
-
 impl TaggedInstances {
     /// The inventory of these settings.
     pub fn new(
@@ -101,31 +96,28 @@ impl TaggedInstances {
     async fn listed(&self, oldest: Duration) -> Result<Arc<StaticInventory>, Unavailable> {
         let asked = Instant::now();
         let mut listed = self.listed.lock().await;
-        if let Some(listed) = listed.as_ref()
-            && (listed.at >= asked || asked.duration_since(listed.at) <= oldest)
+        if let Some((at, machines)) = &*listed
+            && (*at >= asked || asked.duration_since(*at) <= oldest)
         {
-            return Ok(listed.machines.clone());
+            return Ok(machines.clone());
         }
         let at = Instant::now();
         let machines = Arc::new(self.list().await?);
-        *listed = Some(Listed {
-            at,
-            machines: machines.clone(),
-        });
+        *listed = Some((at, machines.clone()));
         Ok(machines)
     }
 
     async fn list(&self) -> Result<StaticInventory, Unavailable> {
-        let Self {
-            instances,
-            settings,
-            ..
-        } = self;
+        let InventorySettings {
+            places,
+            tags,
+            node_name,
+        } = &self.settings;
         let mut machines = Vec::new();
-        for Place { account, region } in &settings.places {
-            let found = instances.tagged(account, region, &settings.tags).await?;
+        for Place { account, region } in places {
+            let found = self.instances.tagged(account, region, tags).await?;
             let own = found.iter().filter(|facts| facts.owner == *account);
-            machines.extend(own.filter_map(|facts| machine(facts, settings.node_name)));
+            machines.extend(own.filter_map(|facts| machine(facts, *node_name)));
         }
         StaticInventory::new(machines).map_err(Unavailable::new)
     }
@@ -153,16 +145,10 @@ fn machine(facts: &InstanceFacts, policy: AwsNodeName) -> Option<Machine> {
 }
 
 impl Inventory for TaggedInstances {
-    fn by_provider_id<'a>(
-        &'a self,
-        provider_id: &'a ProviderId,
-    ) -> BoxFuture<'a, Result<Option<Machine>, Unavailable>> {
+    fn by_provider_id<'a>(&'a self, provider_id: &'a ProviderId) -> Answer<'a, Option<Machine>> {
         async move {
-            let found = self
-                .listed(FRESH)
-                .await?
-                .by_provider_id(provider_id)
-                .await?;
+            let listed = self.listed(FRESH).await?;
+            let found = listed.by_provider_id(provider_id).await?;
             if found.is_some() {
                 return Ok(found);
             }
@@ -172,18 +158,15 @@ impl Inventory for TaggedInstances {
         .boxed()
     }
 
-    fn by_token<'a>(
-        &'a self,
-        _token: &'a TokenId,
-    ) -> BoxFuture<'a, Result<Option<TokenOwner>, Unavailable>> {
+    fn by_token<'a>(&'a self, _token: &'a TokenId) -> Answer<'a, Option<TokenOwner>> {
         ready(Ok(None)).boxed()
     }
 
-    fn by_address(&self, address: IpAddr) -> BoxFuture<'_, Result<Vec<Machine>, Unavailable>> {
+    fn by_address(&self, address: IpAddr) -> Answer<'_, Vec<Machine>> {
         async move { self.listed(FRESH).await?.by_address(address).await }.boxed()
     }
 
-    fn by_name<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<Vec<Machine>, Unavailable>> {
+    fn by_name<'a>(&'a self, name: &'a str) -> Answer<'a, Vec<Machine>> {
         async move { self.listed(FRESH).await?.by_name(name).await }.boxed()
     }
 }

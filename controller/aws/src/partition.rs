@@ -5,15 +5,11 @@
 //! its signer comes from the operator's file.
 
 use std::fmt;
-use std::net::{IpAddr, Ipv6Addr};
 use std::str::FromStr;
 
 use kubelet_attestation::evidence::aws::is_region;
-
-/// The longest name that DNS has (RFC 1035 section 2.3.4).
-const MAX_HOST_LEN: usize = 253;
-const MAX_LABEL_LEN: usize = 63;
-const HTTPS_PORT: u16 = 443;
+use rustls::pki_types::ServerName;
+use url::{Host, Url};
 
 /// A part of AWS with accounts, credentials and names of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,13 +20,8 @@ pub struct Partition {
 
 impl Partition {
     /// Its name, as the second part of every ARN has it.
-    pub fn name(&self) -> &'static str {
+    pub(crate) fn name(&self) -> &'static str {
         self.name
-    }
-
-    /// Below which its services answer.
-    pub fn dns_suffix(&self) -> &'static str {
-        self.dns_suffix
     }
 }
 
@@ -65,13 +56,11 @@ pub fn of_region(region: &str) -> Option<Partition> {
             .is_some_and(|rest| rest.split('-').count() == 2)
     };
     let other = OTHERS.iter().find(|(prefix, _)| below(prefix));
-    let ours = || {
-        AREAS
-            .iter()
-            .any(|area| below(&format!("{area}-")))
-            .then_some(AWS)
-    };
-    other.map(|(_, partition)| *partition).or_else(ours)
+    let is_ours = || AREAS.iter().any(|area| below(&format!("{area}-")));
+    match other {
+        Some((_, partition)) => Some(*partition),
+        None => is_ours().then_some(AWS),
+    }
 }
 
 /// The host of an HTTPS endpoint, with its port where that is not 443: what `host` says in a request,
@@ -109,16 +98,16 @@ impl FromStr for EndpointHost {
     type Err = InvalidHost;
 
     fn from_str(host: &str) -> Result<Self, InvalidHost> {
-        let (name, port) = match host.rsplit_once(':') {
-            // A bare address of version 6 ends with its bracket.
-            Some((name, port)) if !host.ends_with(']') => (name, Some(port)),
-            Some(_) | None => (host, None),
+        let text = format!("https://{host}/");
+        let url = Url::parse(&text).map_err(|_| InvalidHost)?;
+        // A URL in its normal form, of nothing but a host and a port other than 443.
+        let is_normal = url.as_str() == text && url.port() != Some(0) && !host.contains(['/', '@']);
+        let is_host = match url.host() {
+            Some(Host::Domain(name)) => is_name(name),
+            Some(Host::Ipv4(_) | Host::Ipv6(_)) => true,
+            None => false,
         };
-        let valid_port = port.is_none_or(|port| {
-            !port.starts_with(['0', '+'])
-                && port.parse::<u16>().is_ok_and(|number| number != HTTPS_PORT)
-        });
-        if valid_port && (is_name(name) || is_address(name)) {
+        if is_normal && is_host {
             Ok(Self(host.to_owned()))
         } else {
             Err(InvalidHost)
@@ -126,37 +115,9 @@ impl FromStr for EndpointHost {
     }
 }
 
-/// RFC 1123 section 2.1, in lower case, with a last label that is no number: an address is none.
+/// RFC 1123 section 2.1, without a dot at the end.
 fn is_name(name: &str) -> bool {
-    let is_label = |label: &str| {
-        (1..=MAX_LABEL_LEN).contains(&label.len())
-            && !label.starts_with('-')
-            && !label.ends_with('-')
-            && label
-                .bytes()
-                .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
-    };
-    name.len() <= MAX_HOST_LEN
-        && name.split('.').all(is_label)
-        && name
-            .rsplit('.')
-            .next()
-            .is_some_and(|last| last.starts_with(|c: char| c.is_ascii_lowercase()))
-}
-
-/// An address in its one normal form; of version 6 in brackets (RFC 3986 section 3.2.2).
-fn is_address(address: &str) -> bool {
-    let bracketed = address
-        .strip_prefix('[')
-        .and_then(|rest| rest.strip_suffix(']'));
-    match bracketed {
-        Some(inner) => inner
-            .parse::<Ipv6Addr>()
-            .is_ok_and(|parsed| parsed.to_string() == inner),
-        None => address
-            .parse::<IpAddr>()
-            .is_ok_and(|parsed| parsed.is_ipv4()),
-    }
+    ServerName::try_from(name).is_ok() && !name.contains('_') && !name.ends_with('.')
 }
 
 #[cfg(test)]

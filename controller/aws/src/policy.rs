@@ -32,16 +32,12 @@ impl AwsPolicy {
     pub fn accepts(&self, document: &VerifiedDocument) -> Result<(), AwsDenial> {
         let VerifiedDocument {
             account, region, ..
-        } = document;
-        if !is_among(account, &self.settings.accounts) {
-            return Err(AwsDenial::AccountNotAllowed {
-                account: account.clone(),
-            });
+        } = document.clone();
+        if !is_among(&account, &self.settings.accounts) {
+            return Err(AwsDenial::AccountNotAllowed { account });
         }
-        if !self.accepts_region(region) {
-            return Err(AwsDenial::RegionNotAllowed {
-                region: region.clone(),
-            });
+        if !self.accepts_region(&region) {
+            return Err(AwsDenial::RegionNotAllowed { region });
         }
         Ok(())
     }

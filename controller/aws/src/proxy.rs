@@ -7,8 +7,7 @@ use aws_smithy_http_client::proxy::ProxyConfig;
 use aws_smithy_http_client::tls::Provider;
 use aws_smithy_http_client::tls::rustls_provider::CryptoMode;
 use aws_smithy_http_client::{Builder, ConnectorBuilder};
-use hyper::Uri;
-use hyper_util::client::proxy::matcher::Matcher;
+use reqwest::NoProxy;
 
 /// A proxy for HTTPS, as the environment of the manager names it: for STS, for EC2, and for what
 /// gives out credentials.
@@ -39,16 +38,14 @@ impl fmt::Debug for Proxy {
 pub struct InvalidProxy;
 
 impl Proxy {
-    /// The proxied hosts; `None` without a proxy.
-    pub(crate) fn matcher(&self) -> Result<Option<Matcher>, InvalidProxy> {
+    /// The proxy of the client of STS, if there is one.
+    pub(crate) fn for_sts(&self) -> Result<Option<reqwest::Proxy>, InvalidProxy> {
         let Some(https) = self.url()? else {
             return Ok(None);
         };
-        let matcher = Matcher::builder().https(&*https).no("").build();
-        let anywhere = Uri::from_static("https://sts.invalid");
-        matcher.intercept(&anywhere).ok_or(InvalidProxy)?;
-        let no = self.no.as_deref().unwrap_or_default();
-        Ok(Some(Matcher::builder().https(https).no(no).build()))
+        let proxy = reqwest::Proxy::https(https).map_err(|_| InvalidProxy)?;
+        let no = self.no.as_deref().and_then(NoProxy::from_string);
+        Ok(Some(proxy.no_proxy(no)))
     }
 
     /// The SDK's client, by the same way. Left alone, the SDK would read more of the environment, in

@@ -19,7 +19,6 @@
 mod age;
 mod answer;
 mod client;
-mod dial;
 mod outage;
 mod principal;
 mod refused;
@@ -77,23 +76,18 @@ impl Sts {
 
     /// The STS of the document's region, which must be the proof's.
     fn endpoint(&self, proof: &Proof, document: &VerifiedDocument) -> Result<Endpoint, AwsDenial> {
-        let region = &document.region;
-        let unknown = || AwsDenial::RegionUnknown {
-            region: region.clone(),
-        };
+        let region = document.region.clone();
         if proof.region() != region {
-            return Err(AwsDenial::CallerRegionMismatch {
-                claimed: proof.region().to_owned(),
-                region: region.clone(),
-            });
+            let claimed = proof.region().to_owned();
+            return Err(AwsDenial::CallerRegionMismatch { claimed, region });
         }
-        let partition = of_region(region).ok_or_else(unknown)?;
-        let (host, believed) = match self.settings.endpoints.get(region) {
+        let (Some(partition), Some(public)) = (of_region(&region), EndpointHost::sts(&region))
+        else {
+            return Err(AwsDenial::RegionUnknown { region });
+        };
+        let (host, believed) = match self.settings.endpoints.get(&region) {
             Some(host) => (host.clone(), TrustRoots::Own),
-            None => (
-                EndpointHost::sts(region).ok_or_else(unknown)?,
-                TrustRoots::Public,
-            ),
+            None => (public, TrustRoots::Public),
         };
         Ok(Endpoint {
             host,
@@ -136,14 +130,13 @@ impl ClusterSts<'_> {
         let Self { sts, cluster } = self;
         let endpoint = sts.endpoint(proof, document).map_err(Denial::from)?;
         let fresh = age::fresh(proof.amz_date(), asked, now)?;
-        let call = request::rebuild(proof, binding, &endpoint.host).map_err(Outage::Unbuildable)?;
+        let call = request::rebuild(proof, binding, &endpoint.host).map_err(Outage::unbuildable)?;
         let key = KeyDigest::of(spki);
         let owner = Owner {
             cluster,
             instance: &document.instance,
         };
-        let seen = sts.signatures.look(&call, &key, owner, now);
-        if let Some(caller) = known(seen)? {
+        if let Some(caller) = known(sts.signatures.look(&call, &key, owner, now))? {
             return Ok(caller);
         }
         if let Some(refused) = sts.refused.look(&call, proof, document, now) {
@@ -161,10 +154,10 @@ impl ClusterSts<'_> {
             VerifiedCaller::named(&identity, document, endpoint.partition, &sts.settings.roles)
                 .map_err(Denial::from)?;
         // Another request may have been confirmed meanwhile.
-        known(
-            sts.signatures
-                .remember(&call, key, cluster, &caller, fresh.until),
-        )?;
+        let seen = sts
+            .signatures
+            .remember(&call, key, cluster, &caller, fresh.until);
+        known(seen)?;
         Ok(caller)
     }
 }

@@ -24,7 +24,7 @@ use kubelet_attestation::names::{Provider, ProviderId};
 use kubelet_attestation::version::EvidenceVersion;
 use node_attestation_core::crd::conditions::ConditionReport;
 use node_attestation_core::identifiers::ServingName;
-use node_attestation_core::refusal::{AwsDenial, Deferral, Denial, Refusal, Unavailable};
+use node_attestation_core::refusal::{Answer, AwsDenial, Deferral, Denial, Refusal, Unavailable};
 use node_attestation_core::verifier::{Appraisal, Assurance, AttestedIdentity, Identity, Verifier};
 
 use crate::document::{Signers, VerifiedDocument};
@@ -101,14 +101,13 @@ impl AwsVerifier {
         now: SystemTime,
     ) -> Result<Assurance, Refusal> {
         let claim = self.read(&appraisal)?;
-        let VerifiedDocument {
-            account, region, ..
-        } = &claim.document;
+        let document = &claim.document;
         // Machines that join together are asked about together.
-        let expected = self.witnesses.instances.expect(account, region).await;
+        let instances = &self.witnesses.instances;
+        let expected = instances.expect(&document.account, &document.region).await;
         self.is_called_by_its_instance(&claim, &appraisal, now)
             .await?;
-        let checked = self.is_there(&claim.document, expected, now).await?;
+        let checked = self.is_there(document, expected, now).await?;
         let identity = Identity {
             node_name: Some(checked.node_name),
             instance: Some(claim.document.instance),
@@ -154,9 +153,7 @@ impl AwsVerifier {
         appraisal: &Appraisal<'_>,
         now: SystemTime,
     ) -> Result<(), Refusal> {
-        let Claim {
-            evidence, document, ..
-        } = claim;
+        let (evidence, document) = (&claim.evidence, &claim.document);
         let binding = KeyBinding::new(
             &Provider::AWS,
             &evidence.header.audience,
@@ -167,10 +164,8 @@ impl AwsVerifier {
         );
         let Appraisal { spki, asked, .. } = *appraisal;
         let sts = self.witnesses.sts.of_cluster(&self.cluster);
-        let proof = &evidence.sts;
-        sts.verify(proof, document, &binding, spki, asked, now)
-            .await?;
-        Ok(())
+        let caller = sts.verify(&evidence.sts, document, &binding, spki, asked, now);
+        caller.await.map(drop)
     }
 
     async fn is_there(
@@ -179,15 +174,12 @@ impl AwsVerifier {
         expected: Result<Reservation, Unavailable>,
         now: SystemTime,
     ) -> Result<Checked, Refusal> {
-        let VerifiedDocument {
-            region, instance, ..
-        } = document;
         let facts = match expected {
-            Ok(expected) => expected.describe(instance).await,
+            Ok(expected) => expected.describe(&document.instance).await,
             Err(outage) => Err(outage),
         };
         let answers = &self.witnesses.answers;
-        answers.heard(&self.cluster, region, facts.as_ref().err());
+        answers.heard(&self.cluster, &document.region, facts.as_ref().err());
         let facts = facts.map_err(|source| Deferral::VerifierUnavailable { source })?;
         match facts {
             Some(facts) => ec2::check(&facts, document, &self.policy, now),
@@ -216,7 +208,7 @@ impl Verifier for AwsVerifier {
     fn serving_names<'a>(
         &'a self,
         provider_id: &'a ProviderId,
-    ) -> BoxFuture<'a, Result<Option<Vec<ServingName>>, Unavailable>> {
+    ) -> Answer<'a, Option<Vec<ServingName>>> {
         let instances = &self.witnesses.instances;
         instances.serving_names(&self.policy, provider_id).boxed()
     }
@@ -229,12 +221,10 @@ impl Verifier for AwsVerifier {
 
 /// What Cluster API Provider AWS calls the instance.
 fn provider_id(document: &VerifiedDocument) -> Result<ProviderId, AwsDenial> {
-    let VerifiedDocument {
-        availability_zone,
-        instance,
-        ..
-    } = document;
-    let id = format!("aws:///{availability_zone}/{instance}");
+    let id = format!(
+        "aws:///{}/{}",
+        document.availability_zone, document.instance
+    );
     ProviderId::parse(&id).map_err(|error| AwsDenial::DocumentMalformed {
         detail: error.to_string(),
     })

@@ -20,6 +20,7 @@ pub mod ledger;
 pub mod lifetimes;
 pub mod nodes;
 mod policy;
+pub mod rate_limit;
 pub mod refusal;
 pub mod request;
 pub mod scope;

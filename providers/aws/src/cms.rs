@@ -3,67 +3,59 @@
 //! Nothing is verified here: the message comes from the instance's own metadata, and the controller
 //! verifies it. But the node takes its identity, and the content of its proof, from the signed
 //! bytes and not from beside them.
-//!
-//! The message is in BER, with indefinite lengths and a string in segments (RFC 5652, X.690).
 
-use std::iter;
+use kubelet_attestation::evidence::aws::ber::{self, InvalidBer};
+use x509_cert::der::asn1::{AnyRef, OctetStringRef};
+use x509_cert::der::{self, Decode as _, SliceReader, Tag, TagNumber, Tagged as _};
 
-use x509_parser::asn1_rs::{Any, Class, FromBer as _, Tag};
+/// The context-specific, constructed tag 0: explicit content.
+const EXPLICIT: Tag = Tag::ContextSpecific {
+    constructed: true,
+    number: TagNumber(0),
+};
 
-/// The signed content of a CMS message. `None` for anything else.
-pub(crate) fn content(message: &[u8]) -> Option<Vec<u8>> {
-    let mut message = message;
-    let mut info = take(&mut message, Tag::Sequence)?;
-    take(&mut info, Tag::Oid)?;
-    let mut explicit = take_explicit(&mut info)?;
-    let mut signed_data = take(&mut explicit, Tag::Sequence)?;
-    take(&mut signed_data, Tag::Integer)?;
-    take(&mut signed_data, Tag::Set)?;
-    let mut content_info = take(&mut signed_data, Tag::Sequence)?;
-    take(&mut content_info, Tag::Oid)?;
-    let mut explicit = take_explicit(&mut content_info)?;
-    let string = next(&mut explicit)?;
-    if string.class() != Class::Universal || string.tag() != Tag::OctetString {
-        return None;
-    }
-    if !string.header.is_constructed() {
-        return Some(string.data.to_vec());
-    }
-    let mut pieces = string.data;
-    let next = || (!pieces.is_empty()).then(|| take(&mut pieces, Tag::OctetString));
-    let pieces: Option<Vec<&[u8]>> = iter::from_fn(next).collect();
-    Some(pieces?.concat())
+/// The signed content of the CMS message in `text`.
+///
+/// # Errors
+///
+/// The text is not a CMS message that contains its content, for this reason.
+pub(crate) fn content(text: &str) -> Result<Vec<u8>, &'static str> {
+    let der = ber::decode(text).map_err(|InvalidBer(detail)| detail)?;
+    signed_content(&der).map_err(|_| "an element is missing, or of another type")
 }
 
-/// Takes an element of the universal class, and returns its content.
-fn take<'a>(bytes: &mut &'a [u8], tag: Tag) -> Option<&'a [u8]> {
-    let element = next(bytes)?;
-    (element.class() == Class::Universal && element.tag() == tag).then_some(element.data)
+/// The content of `SignedData` (RFC 5652 sections 3 to 5.2).
+fn signed_content(der: &[u8]) -> der::Result<Vec<u8>> {
+    let mut info = within(&mut SliceReader::new(der)?, Tag::Sequence)?;
+    within(&mut info, Tag::ObjectIdentifier)?;
+    let mut signed_data = within(&mut within(&mut info, EXPLICIT)?, Tag::Sequence)?;
+    within(&mut signed_data, Tag::Integer)?;
+    within(&mut signed_data, Tag::Set)?;
+    let mut content_info = within(&mut signed_data, Tag::Sequence)?;
+    within(&mut content_info, Tag::ObjectIdentifier)?;
+    let mut content = within(&mut content_info, EXPLICIT)?;
+    Ok(<&OctetStringRef>::decode(&mut content)?.as_bytes().to_vec())
 }
 
-/// Takes explicit content: the context-specific, constructed tag 0.
-fn take_explicit<'a>(bytes: &mut &'a [u8]) -> Option<&'a [u8]> {
-    let element = next(bytes)?;
-    let is_explicit = element.class() == Class::ContextSpecific && element.tag() == Tag(0);
-    (is_explicit && element.header.is_constructed()).then_some(element.data)
-}
-
-fn next<'a>(bytes: &mut &'a [u8]) -> Option<Any<'a>> {
-    let (rest, element) = Any::from_ber(bytes).ok()?;
-    *bytes = rest;
-    Some(element)
+/// The content of the next element, which has this tag.
+fn within<'a>(elements: &mut SliceReader<'a>, tag: Tag) -> der::Result<SliceReader<'a>> {
+    let element = AnyRef::decode(elements)?;
+    element.tag().assert_eq(tag)?;
+    SliceReader::new(element.value())
 }
 
 #[cfg(test)]
 pub(crate) mod tests {
+    use base64::Engine as _;
+    use base64::engine::general_purpose::STANDARD;
+
     use super::*;
 
     const OCTET_STRING: u8 = 0x04;
     const CONSTRUCTED: u8 = 0x20;
     const SEQUENCE: u8 = 0x30;
     const SET: u8 = 0x31;
-    const EXPLICIT: u8 = 0xa0;
-
+    const CONTEXT_0: u8 = 0xa0;
     const SIGNED_DATA: &[u8] = b"\x06\x09\x2a\x86\x48\x86\xf7\x0d\x01\x07\x02";
     const DATA: &[u8] = b"\x06\x09\x2a\x86\x48\x86\xf7\x0d\x01\x07\x01";
 
@@ -73,12 +65,17 @@ pub(crate) mod tests {
 
     fn with_length(tag: u8, content: &[u8]) -> Vec<u8> {
         let [high, low] = u16::try_from(content.len()).unwrap().to_be_bytes();
-        [&[tag, 0x82, high, low], content].concat()
+        let header = match content.len() {
+            0..0x80 => vec![tag, low],
+            0x80..0x100 => vec![tag, 0x81, low],
+            _ => vec![tag, 0x82, high, low],
+        };
+        [&header, content].concat()
     }
 
     /// A message in the form of the metadata, around this string.
     fn message_around(string: &[u8]) -> Vec<u8> {
-        let content_info = left_open(SEQUENCE, &[DATA, &left_open(EXPLICIT, &[string])]);
+        let content_info = left_open(SEQUENCE, &[DATA, &left_open(CONTEXT_0, &[string])]);
         let algorithms = with_length(SET, &with_length(SEQUENCE, b"\x06\x01\x2a"));
         let signers = left_open(SET, &[&with_length(SEQUENCE, b"the signer")]);
         let signed_data = left_open(
@@ -87,8 +84,12 @@ pub(crate) mod tests {
         );
         left_open(
             SEQUENCE,
-            &[SIGNED_DATA, &left_open(EXPLICIT, &[&signed_data])],
+            &[SIGNED_DATA, &left_open(CONTEXT_0, &[&signed_data])],
         )
+    }
+
+    fn content_of(message: &[u8]) -> Result<Vec<u8>, &'static str> {
+        content(&STANDARD.encode(message))
     }
 
     /// A message in AWS's form, with this content and no signature.
@@ -101,17 +102,17 @@ pub(crate) mod tests {
 
     #[test]
     fn the_content_is_found_in_the_shape_that_aws_sends() {
-        assert_eq!(content(&message(b"document")).unwrap(), b"document");
+        assert_eq!(content_of(&message(b"document")).unwrap(), b"document");
     }
 
     #[test]
     fn the_content_may_come_in_pieces_or_in_one() {
         let pieces = [b"docu", b"ment"].map(|piece| with_length(OCTET_STRING, piece));
         let string = left_open(0x24, &[&pieces[0], &pieces[1]]);
-        assert_eq!(content(&message_around(&string)).unwrap(), b"document");
+        assert_eq!(content_of(&message_around(&string)).unwrap(), b"document");
 
         let string = with_length(OCTET_STRING, b"document");
-        assert_eq!(content(&message_around(&string)).unwrap(), b"document");
+        assert_eq!(content_of(&message_around(&string)).unwrap(), b"document");
     }
 
     #[test]
@@ -120,7 +121,7 @@ pub(crate) mod tests {
         let end = message.windows(8).position(|bytes| bytes == b"document");
 
         for length in 0..end.unwrap() + 8 {
-            assert_eq!(content(&message[..length]), None, "{length}");
+            assert!(content_of(&message[..length]).is_err(), "{length}");
         }
     }
 
@@ -137,7 +138,7 @@ pub(crate) mod tests {
             b"\x1f\x80".to_vec(),
             nested(10_000),
         ] {
-            assert_eq!(content(&bytes), None, "{bytes:?}");
+            assert!(content_of(&bytes).is_err(), "{bytes:?}");
         }
     }
 }

@@ -1,7 +1,5 @@
 //! The identity of the instance, from its signed identity document.
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
 use kubelet_attestation::evidence::aws::is_region;
 use kubelet_attestation::names::ProviderId;
 use kubelet_authenticator::failure::{Code, Failure};
@@ -44,15 +42,8 @@ impl Identity {
             let what = "the instance metadata's signed identity document cannot be used";
             Failure::new(Code::EvidenceInvalid, format!("{what}: {why}"), NOT_AWS)
         };
-        let base64: Vec<u8> = rsa2048
-            .bytes()
-            .filter(|byte| !byte.is_ascii_whitespace())
-            .collect();
-        let message = STANDARD
-            .decode(base64)
-            .map_err(|error| invalid(format!("it is not base64: {error}")))?;
-        let bytes = cms::content(&message)
-            .ok_or_else(|| invalid("it is not a CMS message with its content".to_owned()))?;
+        let bytes = cms::content(rsa2048)
+            .map_err(|why| invalid(format!("it is not a CMS message with its content: {why}")))?;
         let document: Document = serde_json::from_slice(&bytes).map_err(|error| {
             invalid(format!(
                 "its document is not the JSON of an instance's identity: {error}"
@@ -89,6 +80,9 @@ fn is_instance_id(id: &str) -> bool {
 
 #[cfg(test)]
 pub(crate) mod tests {
+    use base64::Engine as _;
+    use base64::engine::general_purpose::STANDARD;
+
     use super::*;
 
     const DOCUMENT: &str = "{\n  \"accountId\" : \"123456789012\",\n  \
@@ -146,7 +140,10 @@ pub(crate) mod tests {
     fn what_is_no_signed_document_is_told_apart() {
         let other_json = rsa2048("{\"instanceId\": 1}");
         for (text, words) in [
-            ("<html>", "it is not base64"),
+            (
+                "<html>",
+                "it is not a CMS message with its content: it is not base64",
+            ),
             ("PGh0bWw+", "it is not a CMS message with its content"),
             (&other_json, "its document is not the JSON of"),
         ] {

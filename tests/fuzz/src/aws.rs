@@ -5,10 +5,10 @@ use std::sync::LazyLock;
 
 use base64::prelude::{BASE64_STANDARD, Engine as _};
 use kubelet_attestation::errors::error_chain;
+use kubelet_attestation::evidence::aws::ber::to_der;
 use kubelet_attestation::evidence::aws::is_region;
 use kubelet_authenticator_test_support::instance_identity::message::to_lines;
 use kubelet_authenticator_test_support::instance_identity::{Document, Message, TestSigner};
-use node_attestation_aws::document::testing::der_of;
 use node_attestation_aws::document::{Signers, VerifiedDocument};
 use node_attestation_aws::ec2::testing::endorsement_key;
 use node_attestation_aws::partition::{EndpointHost, of_region};
@@ -89,11 +89,11 @@ pub fn document_message_seeds() -> Vec<Vec<u8>> {
 
 /// The DER of BER stays as it is, and is no longer.
 pub fn ber(input: &[u8]) -> Outcome {
-    let Some(der) = der_of(input) else {
+    let Ok(der) = to_der(input) else {
         return Outcome::Refused;
     };
     assert!(der.len() <= input.len());
-    assert_eq!(der_of(&der), Some(der));
+    assert_eq!(to_der(&der), Ok(der));
     Outcome::Accepted
 }
 

@@ -3,9 +3,10 @@
 use std::fmt;
 
 use base64::prelude::*;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use super::{InvalidField, MAX_STRUCTURE_LEN, structure};
+use crate::evidence::to_json;
 
 /// The annotation of the first request that the challenge comes in.
 pub const CHALLENGE_ANNOTATION: &str = "attestation.cluster.x-k8s.io/tpm-challenge";
@@ -41,7 +42,7 @@ pub struct Challenge {
     pub encrypted_secret: Vec<u8>,
 }
 
-#[derive(Deserialize)]
+#[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 struct RawChallenge {
     id: String,
@@ -63,25 +64,23 @@ impl Challenge {
         let json = BASE64_STANDARD.decode(annotation);
         let json = json.map_err(|_| InvalidChallenge::Base64)?;
         let raw: RawChallenge = serde_json::from_slice(&json).map_err(InvalidChallenge::Json)?;
-        let blob = ("credentialBlob", &raw.credential_blob);
-        let secret = ("encryptedSecret", &raw.encrypted_secret);
+        let structure = |name, base64: &str| structure(name, base64, MAX_STRUCTURE_LEN);
         Ok(Self {
             id: ChallengeId::parse(&raw.id).ok_or(InvalidField::Id)?,
             expiry: Expiry::parse(&raw.expiry).ok_or(InvalidField::Expiry)?,
-            credential_blob: structure(blob.0, blob.1, MAX_STRUCTURE_LEN)?,
-            encrypted_secret: structure(secret.0, secret.1, MAX_STRUCTURE_LEN)?,
+            credential_blob: structure("credentialBlob", &raw.credential_blob)?,
+            encrypted_secret: structure("encryptedSecret", &raw.encrypted_secret)?,
         })
     }
 
     /// The annotation's value.
     pub fn to_annotation(&self) -> String {
-        let json = serde_json::json!({
-            "id": self.id.to_base64(),
-            "expiry": self.expiry.as_str(),
-            "credentialBlob": BASE64_STANDARD.encode(&self.credential_blob),
-            "encryptedSecret": BASE64_STANDARD.encode(&self.encrypted_secret),
-        });
-        BASE64_STANDARD.encode(json.to_string())
+        BASE64_STANDARD.encode(to_json(&RawChallenge {
+            id: self.id.to_base64(),
+            expiry: self.expiry.as_str().to_owned(),
+            credential_blob: BASE64_STANDARD.encode(&self.credential_blob),
+            encrypted_secret: BASE64_STANDARD.encode(&self.encrypted_secret),
+        }))
     }
 }
 

@@ -1,17 +1,18 @@
 //! Platform configuration registers, and what is in them.
 
 use std::collections::BTreeMap;
-use std::fmt;
 
 use data_encoding::HEXLOWER;
-use serde::de::{Error, MapAccess, Visitor};
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Serialize, Serializer};
+
+use crate::members::Members;
 
 /// The last register that a PC has ("PC Client Platform TPM Profile", 24 registers).
 pub const MAX_REGISTER: u8 = 23;
 
 /// Registers of the bank of SHA-256, and the digest in each.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "Members<String>")]
 pub struct Registers(BTreeMap<u8, [u8; 32]>);
 
 impl Registers {
@@ -40,35 +41,22 @@ impl Serialize for Registers {
     }
 }
 
-impl<'de> Deserialize<'de> for Registers {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_map(EachOnce)
-    }
-}
+impl TryFrom<Members<String>> for Registers {
+    type Error = &'static str;
 
-struct EachOnce;
-
-impl<'de> Visitor<'de> for EachOnce {
-    type Value = Registers;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "registers 0 to {MAX_REGISTER} with their digests")
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Registers, A::Error> {
-        let mut registers = BTreeMap::new();
-        while let Some((number, digest)) = map.next_entry::<String, String>()? {
-            let number = number_of(&number).ok_or_else(|| A::Error::custom("no such register"))?;
+    fn try_from(Members(named): Members<String>) -> Result<Self, &'static str> {
+        let register = |(number, digest): (String, String)| {
+            let number = number_of(&number).ok_or("no such register")?;
             let digest = HEXLOWER.decode(digest.as_bytes()).ok();
-            let digest: Option<[u8; 32]> = digest.and_then(|digest| digest.try_into().ok());
-            let digest = digest.ok_or_else(|| {
-                A::Error::custom("a register is not 64 lower-case hexadecimal digits")
-            })?;
-            if registers.insert(number, digest).is_some() {
-                return Err(A::Error::custom("a register is named twice"));
-            }
-        }
-        Ok(Registers(registers))
+            let digest = digest.and_then(|digest| digest.try_into().ok());
+            let digest = digest.ok_or("a register is not 64 lower-case hexadecimal digits")?;
+            Ok((number, digest))
+        };
+        named
+            .into_iter()
+            .map(register)
+            .collect::<Result<_, _>>()
+            .map(Self)
     }
 }
 

@@ -23,6 +23,7 @@ use node_attestation_aws::verifier::{AwsClients, AwsVerifier};
 use node_attestation_core::crd::AwsSettings;
 use node_attestation_core::inventory::StaticInventory;
 use node_attestation_core::lifetimes::Lifetimes;
+use node_attestation_core::rate_limit::Rate;
 use node_attestation_core::refusal::Unavailable;
 use node_attestation_core::request::{AttestedCsr, LocatedCsr, RawRequest};
 use node_attestation_core::scope::Duties;
@@ -98,7 +99,10 @@ pub(crate) fn instances() -> Instances {
     let limits = Limits {
         window: Duration::ZERO,
         calls: CallLimits {
-            burst: u32::MAX,
+            rate: Rate {
+                burst: u32::MAX,
+                every: Duration::ZERO,
+            },
             remembered: Duration::ZERO,
             ..Limits::default().calls
         },

@@ -4,8 +4,8 @@
 //! further signers, attributes outside of the signature. Its one signer is looked up among the
 //! pinned ones by issuer and serial number, and is none of these only by the name.
 
-use aws_lc_rs::digest::{SHA256, digest};
 use node_attestation_core::refusal::AwsDenial;
+use sha2::{Digest as _, Sha256};
 use x509_cert::der::Tag;
 use x509_cert::der::asn1::{
     AnyRef, GeneralizedTime, ObjectIdentifier, OctetStringRef, UintRef, UtcTime,
@@ -116,7 +116,7 @@ impl<'a> SignedMessage<'a> {
         signer
             .end()
             .map_err(|_| structure("it has attributes that are not signed"))?;
-        let digest = sha_256(content);
+        let digest: [u8; 32] = Sha256::digest(content).into();
         Attributes::parse(covered)?.are_about(&digest, signature_algorithm)?;
         Ok(Self {
             content,
@@ -140,18 +140,15 @@ impl<'a> SignedMessage<'a> {
         signers: &[Signer],
         region: &str,
     ) -> Result<VerifiedContent<'a>, AwsDenial> {
-        let region = || region.to_owned();
+        let region = region.to_owned();
         let issuer = self.issuer.to_string();
         let serial = self.serial.as_bytes();
         let Some(signer) = signers.iter().find(|signer| signer.is(&issuer, serial)) else {
-            return Err(AwsDenial::DocumentSignerMismatch { region: region() });
+            return Err(AwsDenial::DocumentSignerMismatch { region });
         };
-        if signer
-            .key()
-            .verify_sig(&self.signed, self.signature)
-            .is_err()
-        {
-            return Err(AwsDenial::DocumentSignatureInvalid { region: region() });
+        let verified = signer.key().verify_sig(&self.signed, self.signature);
+        if verified.is_err() {
+            return Err(AwsDenial::DocumentSignatureInvalid { region });
         }
         Ok(VerifiedContent {
             bytes: self.content,
@@ -207,11 +204,10 @@ fn only_signer(mut infos: Fields<'_>) -> Result<Fields<'_>, AwsDenial> {
     while !infos.is_empty() {
         signers.push(infos.within(Tag::Sequence)?);
     }
+    let count = signers.len();
     match <[Fields<'_>; 1]>::try_from(signers) {
         Ok([signer]) => Ok(signer),
-        Err(signers) => Err(AwsDenial::DocumentSigners {
-            count: signers.len(),
-        }),
+        Err(_) => Err(AwsDenial::DocumentSigners { count }),
     }
 }
 
@@ -234,12 +230,6 @@ fn only_sha_256(mut announced: Fields<'_>, signer: ObjectIdentifier) -> Result<(
     }
     let detail = "another digest algorithm";
     Err(AwsDenial::DocumentAlgorithm { detail })
-}
-
-fn sha_256(bytes: &[u8]) -> [u8; 32] {
-    let mut array = [0; 32];
-    array.copy_from_slice(digest(&SHA256, bytes).as_ref());
-    array
 }
 
 /// The signed attributes that mean something here, each with its one value.
@@ -281,20 +271,14 @@ impl<'a> Attributes<'a> {
     }
 
     /// They are about plain data of this digest, signed with this algorithm.
-    fn are_about(
-        &self,
-        digest: &[u8],
-        signature_algorithm: ObjectIdentifier,
-    ) -> Result<(), AwsDenial> {
-        let content_type = self
-            .content_type
-            .ok_or(attributes("there is no content type"))?;
+    fn are_about(&self, digest: &[u8], signature: ObjectIdentifier) -> Result<(), AwsDenial> {
+        let content_type = self.content_type;
+        let content_type = content_type.ok_or(attributes("there is no content type"))?;
         if content_type.decode_as::<ObjectIdentifier>() != Ok(DATA) {
             return Err(attributes("the content type is not plain data"));
         }
-        let message_digest = self
-            .message_digest
-            .ok_or(attributes("there is no digest"))?;
+        let message_digest = self.message_digest;
+        let message_digest = message_digest.ok_or(attributes("there is no digest"))?;
         let expected = OctetStringRef::new(digest);
         if message_digest.decode_as::<&OctetStringRef>() != expected {
             return Err(attributes("the digest is not the document's"));
@@ -305,7 +289,7 @@ impl<'a> Attributes<'a> {
         }
         match self.algorithm_protection.map(protected_algorithms) {
             None => Ok(()),
-            Some(Ok(algorithms)) if algorithms == (SHA_256, signature_algorithm) => Ok(()),
+            Some(Ok(algorithms)) if algorithms == [SHA_256, signature] => Ok(()),
             Some(_) => Err(attributes("the algorithms are protected as others")),
         }
     }
@@ -327,12 +311,10 @@ fn is_time(value: AnyRef<'_>) -> bool {
 }
 
 /// `CMSAlgorithmProtection` of a signature: its digest algorithm and its signature algorithm.
-fn protected_algorithms(
-    value: AnyRef<'_>,
-) -> Result<(ObjectIdentifier, ObjectIdentifier), AwsDenial> {
+fn protected_algorithms(value: AnyRef<'_>) -> Result<[ObjectIdentifier; 2], AwsDenial> {
     let mut fields = Fields::of(value)?;
     let digest = algorithm(fields.within(Tag::Sequence)?)?;
     let signature = algorithm(fields.within(context(1))?)?;
     fields.end()?;
-    Ok((digest, signature))
+    Ok([digest, signature])
 }

@@ -5,13 +5,11 @@
 //! world from joining on the day that it appears. For the same reason nothing is said of the types
 //! of fields that are not used (`privateIp` is null where there is no IPv4).
 
-use std::collections::BTreeMap;
-use std::fmt;
 use std::time::SystemTime;
 
 use kubelet_attestation::evidence::aws::is_region;
+use kubelet_attestation::members::Members;
 use node_attestation_core::refusal::AwsDenial;
-use serde::de::{Deserialize, Deserializer, Error, MapAccess, Visitor};
 use serde_json::Value;
 
 use super::VerifiedDocument;
@@ -53,12 +51,12 @@ pub(super) fn parse(content: &VerifiedContent<'_>) -> Result<VerifiedDocument, A
 }
 
 /// A JSON object whose names are all different.
-struct Object(BTreeMap<String, Value>);
+struct Object(Members<Value>);
 
 impl Object {
     fn parse(content: &[u8]) -> Result<Self, AwsDenial> {
         // The error's words may quote the content, and do not here but for where it is.
-        serde_json::from_slice(content).map_err(|error| {
+        serde_json::from_slice(content).map(Self).map_err(|error| {
             let (line, column) = (error.line(), error.column());
             malformed(format!(
                 "no JSON object of different names, line {line} column {column}"
@@ -67,7 +65,7 @@ impl Object {
     }
 
     fn string(&self, name: &'static str) -> Result<&str, AwsDenial> {
-        match self.0.get(name) {
+        match self.0.0.get(name) {
             None => Err(malformed(format!("{name} is missing"))),
             Some(Value::String(value)) => Ok(value),
             Some(_) => Err(malformed(format!("{name} is not a string"))),
@@ -94,32 +92,6 @@ impl Object {
     fn pending_time(&self) -> Result<SystemTime, AwsDenial> {
         humantime::parse_rfc3339(self.string("pendingTime")?)
             .map_err(|_| malformed("pendingTime has another form"))
-    }
-}
-
-impl<'de> Deserialize<'de> for Object {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Members;
-
-        impl<'de> Visitor<'de> for Members {
-            type Value = Object;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("an object")
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Object, A::Error> {
-                let mut members = BTreeMap::new();
-                while let Some((name, value)) = map.next_entry()? {
-                    if members.insert(name, value).is_some() {
-                        return Err(A::Error::custom("a name is repeated"));
-                    }
-                }
-                Ok(Object(members))
-            }
-        }
-
-        deserializer.deserialize_map(Members)
     }
 }
 

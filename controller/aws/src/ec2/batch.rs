@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use node_attestation_core::rate_limit::Rate;
 use node_attestation_core::refusal::Unavailable;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep_until, timeout_at};
@@ -36,8 +37,10 @@ impl Default for Limits {
             // EC2 allows for more (100 at once and 20 a second, filters and pages included), and
             // others use the account too. Only an instance that runs is remembered.
             calls: CallLimits {
-                burst: 10,
-                interval: Duration::from_millis(500),
+                rate: Rate {
+                    burst: 10,
+                    every: Duration::from_millis(500),
+                },
                 remembered: Duration::from_secs(10),
                 credentials: Duration::from_secs(20),
                 call: Duration::from_secs(12),
@@ -79,7 +82,7 @@ struct Shared {
 /// An instance that will be asked about soon: calls wait for it, for a while. It is not expected any
 /// more when this is dropped.
 #[derive(Debug)]
-pub struct Reservation {
+pub(crate) struct Reservation {
     shared: Arc<Shared>,
     lane: Arc<Requests>,
 }
@@ -125,7 +128,11 @@ impl Instances {
     /// # Errors
     ///
     /// There are no credentials to ask with.
-    pub async fn expect(&self, account: &str, region: &str) -> Result<Reservation, Unavailable> {
+    pub(crate) async fn expect(
+        &self,
+        account: &str,
+        region: &str,
+    ) -> Result<Reservation, Unavailable> {
         let lane = self.shared.channel.lane(account, region).await?;
         lane.lock().own.expected += 1;
         Ok(Reservation {
@@ -139,7 +146,7 @@ impl Instances {
     /// # Errors
     ///
     /// As [`describe`](Self::describe); a part of an answer is none.
-    pub async fn tagged(
+    pub(crate) async fn tagged(
         &self,
         account: &str,
         region: &str,
@@ -147,11 +154,11 @@ impl Instances {
     ) -> Result<Vec<InstanceFacts>, Unavailable> {
         let lane = self.shared.channel.lane(account, region).await?;
         let well = lane.lock().trouble.check(Instant::now());
-        well.map_err(|outage| lane.outage(outage))?;
+        well.map_err(|outage| outage.at(region))?;
         lane.token().await;
         let found = self.shared.ask(&lane, &Query::Tags(tags.clone())).await;
         lane.settle(found.as_ref().err());
-        found.map_err(|outage| lane.outage(outage))
+        found.map_err(|outage| outage.at(region))
     }
 }
 
@@ -161,10 +168,13 @@ impl Reservation {
     /// # Errors
     ///
     /// As [`Instances::describe`].
-    pub async fn describe(self, instance: &str) -> Result<Option<InstanceFacts>, Unavailable> {
+    pub(crate) async fn describe(
+        self,
+        instance: &str,
+    ) -> Result<Option<InstanceFacts>, Unavailable> {
         let lane = self.lane.clone();
         let answer = self.answer(instance).await;
-        answer.map_err(|outage| lane.outage(outage))
+        answer.map_err(|outage| outage.at(&lane.region))
     }
 
     async fn answer(self, instance: &str) -> Answer {
@@ -247,11 +257,8 @@ impl Shared {
         });
         let found = asked.await;
         let found = found.unwrap_or(Err(OutageKind::Unreachable("the call ended early")));
+        lane.settle(found.as_ref().err());
         let mut state = lane.lock();
-        let limits = &self.limits.calls;
-        state
-            .trouble
-            .settle(found.as_ref().err(), Instant::now(), limits);
         let own = &mut state.own;
         own.in_flight = own.in_flight.saturating_sub(1);
         match found {
@@ -277,9 +284,8 @@ impl Shared {
             if next.is_some() {
                 lane.token().await;
             }
-            let page = self
-                .ec2
-                .describe(credentials, region, query, next.as_deref());
+            let next_token = next.as_deref();
+            let page = self.ec2.describe(credentials, region, query, next_token);
             let page = lane.call(page).await?;
             found.extend(page.instances);
             next = page.next.filter(|next| !next.is_empty());

@@ -7,13 +7,13 @@ use std::hash::Hash;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use node_attestation_core::rate_limit::Rate;
 use node_attestation_core::refusal::Unavailable;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until, timeout};
 
-use super::bucket::Bucket;
+use super::OutageKind;
 use super::circuit_breaker::CircuitBreaker;
-use super::{Outage, OutageKind};
 use crate::credentials::{Credentials, CredentialsKey, CredentialsSource};
 
 /// More than a fleet has tenants and regions in use; those that rest are forgotten first.
@@ -26,10 +26,8 @@ const MAX_REMEMBERED: usize = 10_000;
 /// How often an action may be called, and how long is waited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CallLimits {
-    /// How many calls may be made at once with the same credentials in one region.
-    pub burst: u32,
-    /// After those, one call in this time.
-    pub interval: Duration,
+    /// How many calls may be made with the same credentials in one region.
+    pub rate: Rate,
     /// How long what EC2 said of an instance is remembered.
     pub remembered: Duration,
     /// How long credentials may take.
@@ -70,7 +68,9 @@ pub(super) struct Lane<S> {
 
 #[derive(Debug)]
 pub(super) struct State<S> {
-    pub(super) bucket: Bucket,
+    rate: Rate,
+    /// When as many calls as the rate allows may be made at once again.
+    full_at: Instant,
     pub(super) trouble: CircuitBreaker,
     pub(super) own: S,
 }
@@ -93,9 +93,7 @@ impl<S: Default> Channel<S> {
         let found = self.source.credentials(account, region);
         let found = timeout(self.limits.credentials, found).await;
         let credentials = found.map_err(|_| {
-            let kind = OutageKind::Credentials("none were found in time".to_owned());
-            let region = region.to_owned();
-            Unavailable::new(Outage { region, kind })
+            OutageKind::Credentials("none were found in time".to_owned()).at(region)
         })??;
         let now = Instant::now();
         let key = (credentials.key, region.to_owned());
@@ -117,7 +115,8 @@ impl<S: Default> Lane<S> {
             limits,
             turn: tokio::sync::Mutex::default(),
             state: Mutex::new(State {
-                bucket: Bucket::new(limits.burst, limits.interval, now),
+                rate: limits.rate,
+                full_at: now,
                 trouble: CircuitBreaker::default(),
                 own: S::default(),
             }),
@@ -135,7 +134,7 @@ impl<S> Lane<S> {
     pub(super) async fn token(&self) {
         let _turn = self.turn.lock().await;
         loop {
-            let taken = self.lock().bucket.take(Instant::now());
+            let taken = self.lock().take(Instant::now());
             let Err(ready) = taken else {
                 return;
             };
@@ -157,17 +156,17 @@ impl<S> Lane<S> {
         let now = Instant::now();
         self.lock().trouble.settle(outage, now, &self.limits);
     }
-
-    pub(super) fn outage(&self, kind: OutageKind) -> Unavailable {
-        let region = self.region.clone();
-        Unavailable::new(Outage { region, kind })
-    }
 }
 
 impl<S> State<S> {
+    /// Takes a call, or says when there will be one.
+    pub(super) fn take(&mut self, now: Instant) -> Result<(), Instant> {
+        self.rate.take(&mut self.full_at, now)
+    }
+
     /// Whether a lane that nobody has can be dropped without loss.
     fn rests(&self, now: Instant) -> bool {
-        self.bucket.is_full(now) && self.trouble.check(now).is_ok()
+        self.full_at <= now && self.trouble.check(now).is_ok()
     }
 }
 

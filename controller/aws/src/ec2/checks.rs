@@ -43,10 +43,9 @@ pub struct Checked {
 }
 
 /// What follows where EC2 does not know the instance of a document.
-pub fn absent(document: &VerifiedDocument, now: SystemTime) -> Refusal {
-    not_there(document, now, || AwsDenial::InstanceNotFound {
-        instance: document.instance.clone(),
-    })
+pub(crate) fn absent(document: &VerifiedDocument, now: SystemTime) -> Refusal {
+    let instance = document.instance.clone();
+    not_there(document, now, AwsDenial::InstanceNotFound { instance })
 }
 
 /// Compares what EC2 says of an instance with its document and with what the cluster accepts.
@@ -101,7 +100,7 @@ impl Subject<'_> {
     }
 
     /// The denial, or patience with a young instance.
-    fn lacks(&self, denial: impl FnOnce() -> AwsDenial) -> Refusal {
+    fn lacks(&self, denial: AwsDenial) -> Refusal {
         not_there(self.document, self.now, denial)
     }
 
@@ -109,41 +108,31 @@ impl Subject<'_> {
         if self.facts.is_running() {
             return Ok(());
         }
-        let denial = || AwsDenial::InstanceNotRunning {
+        let denial = AwsDenial::InstanceNotRunning {
             instance: self.instance(),
             state: self.facts.state.clone(),
         };
         // Started again, which EC2 does not show yet. Nothing comes back from being terminated.
         let stopped = matches!(&*self.facts.state, "stopped" | "stopping");
-        let before = self
-            .facts
-            .launched
-            .is_some_and(|launched| launched + LAUNCH_LEEWAY < self.document.pending_time);
-        Err(if stopped && before {
+        let pending_time = self.document.pending_time;
+        let is_before = |launched| launched + LAUNCH_LEEWAY < pending_time;
+        Err(if stopped && self.facts.launched.is_some_and(is_before) {
             self.lacks(denial)
         } else {
-            deny(denial())
+            deny(denial)
         })
     }
 
     fn is_as_documented(&self) -> Result<(), Refusal> {
-        let Self {
-            facts, document, ..
-        } = self;
-        for (what, of_ec2, of_document) in [
-            ("ID", &facts.id, &document.instance),
-            ("account", &facts.owner, &document.account),
-            (
-                "availability zone",
-                &facts.zone,
-                &document.availability_zone,
-            ),
+        let (facts, document) = (self.facts, self.document);
+        let zones = (&facts.zone, &document.availability_zone);
+        for (what, (of_ec2, of_document)) in [
+            ("ID", (&facts.id, &document.instance)),
+            ("account", (&facts.owner, &document.account)),
+            ("availability zone", zones),
         ] {
             if of_ec2 != of_document {
-                return Err(deny(AwsDenial::InstanceContradictsDocument {
-                    instance: self.instance(),
-                    what,
-                }));
+                return Err(deny(self.contradicts(what)));
             }
         }
         Ok(())
@@ -151,14 +140,10 @@ impl Subject<'_> {
 
     fn is_of_this_launch(&self) -> Result<(), Refusal> {
         match self.facts.launched {
-            None => Err(self.lacks(|| AwsDenial::InstanceContradictsDocument {
-                instance: self.instance(),
-                what: "launch",
-            })),
+            None => Err(self.lacks(self.contradicts("launch"))),
             Some(launched) if launched > self.document.pending_time + LAUNCH_LEEWAY => {
-                Err(deny(AwsDenial::DocumentOfEarlierLaunch {
-                    instance: self.instance(),
-                }))
+                let instance = self.instance();
+                Err(deny(AwsDenial::DocumentOfEarlierLaunch { instance }))
             }
             Some(_) => Ok(()),
         }
@@ -167,15 +152,13 @@ impl Subject<'_> {
     fn has_first_interface(&self) -> Result<(), Refusal> {
         match self.facts.first_interface {
             Some(_) => Ok(()),
-            None => Err(self.lacks(|| self.incomplete("first network interface"))),
+            None => Err(self.lacks(self.incomplete("first network interface"))),
         }
     }
 
     fn is_of_cluster(&self, policy: &AwsPolicy) -> Result<(), Refusal> {
-        let own = policy
-            .cluster
-            .as_ref()
-            .map(|name| format!("{OWNERSHIP_TAG}{name}"));
+        let own = policy.cluster.as_ref();
+        let own = own.map(|name| format!("{OWNERSHIP_TAG}{name}"));
         if let Some(own) = &own {
             let mut owners = self.facts.tags.iter().filter(|(key, value)| {
                 key.starts_with(OWNERSHIP_TAG) && *value == OWNED && *key != own
@@ -192,18 +175,16 @@ impl Subject<'_> {
             match self.facts.tags.get(key) {
                 Some(found) if found == value => {}
                 Some(_) => return Err(deny(self.mistagged(key))),
-                None => return Err(self.lacks(|| self.mistagged(key))),
+                None => return Err(self.lacks(self.mistagged(key))),
             }
         }
         Ok(())
     }
 
     fn node_name(&self, policy: AwsNodeName) -> Result<NodeName, Refusal> {
-        node_name(self.facts, policy).ok_or_else(|| {
-            self.lacks(|| AwsDenial::InstanceNameless {
-                instance: self.instance(),
-            })
-        })
+        let instance = self.instance();
+        let nameless = || self.lacks(AwsDenial::InstanceNameless { instance });
+        node_name(self.facts, policy).ok_or_else(nameless)
     }
 
     /// Whether the root volume or the first interface came from elsewhere. What EC2 does not show
@@ -222,20 +203,26 @@ impl Subject<'_> {
         let apart = volume
             .duration_since(interface)
             .unwrap_or_else(|earlier| earlier.duration());
-        Ok(
-            (apart > ATTACHED_TOGETHER).then(|| AwsDenial::RootVolumeMoved {
-                instance: self.instance(),
-                seconds: apart.as_secs(),
-            }),
-        )
+        let moved = || AwsDenial::RootVolumeMoved {
+            instance: self.instance(),
+            seconds: apart.as_secs(),
+        };
+        Ok((apart > ATTACHED_TOGETHER).then(moved))
     }
 
     /// The denial of a first claim, or patience with a young instance.
     fn not_shown(&self, what: &'static str) -> Result<Option<AwsDenial>, Refusal> {
         if is_young(self.document, self.now) {
-            return Err(self.lacks(|| self.incomplete(what)));
+            return Err(self.lacks(self.incomplete(what)));
         }
         Ok(Some(self.incomplete(what)))
+    }
+
+    fn contradicts(&self, what: &'static str) -> AwsDenial {
+        AwsDenial::InstanceContradictsDocument {
+            instance: self.instance(),
+            what,
+        }
     }
 
     fn incomplete(&self, what: &'static str) -> AwsDenial {
@@ -253,18 +240,12 @@ impl Subject<'_> {
     }
 }
 
-fn not_there(
-    document: &VerifiedDocument,
-    now: SystemTime,
-    denial: impl FnOnce() -> AwsDenial,
-) -> Refusal {
+fn not_there(document: &VerifiedDocument, now: SystemTime, denial: AwsDenial) -> Refusal {
     if is_young(document, now) {
-        return Deferral::InstanceNotVisible {
-            instance: document.instance.clone(),
-        }
-        .into();
+        let instance = document.instance.clone();
+        return Deferral::InstanceNotVisible { instance }.into();
     }
-    deny(denial())
+    deny(denial)
 }
 
 fn is_young(document: &VerifiedDocument, now: SystemTime) -> bool {

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::error::Error as StdError;
 use std::fmt;
+use std::iter;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -105,12 +106,6 @@ where
 }
 
 fn is_of_credentials(error: &(dyn StdError + 'static)) -> bool {
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        if error.is::<CredentialsError>() {
-            return true;
-        }
-        cause = error.source();
-    }
-    false
+    let mut causes = iter::successors(error.source(), |&error| error.source());
+    causes.any(<dyn StdError>::is::<CredentialsError>)
 }

@@ -5,7 +5,7 @@ use std::fmt;
 use std::time::SystemTime;
 
 use aws_sdk_ec2::primitives::DateTime;
-use aws_sdk_ec2::types::{DeviceType, Filter, Instance, Reservation};
+use aws_sdk_ec2::types::{DeviceType, Filter, Instance, InstanceStateName, Reservation};
 use futures::future::{BoxFuture, FutureExt as _};
 
 use super::client::{Ec2, outage};
@@ -14,7 +14,7 @@ use crate::credentials::Credentials;
 
 /// How many instances one call asks for: EC2 takes 200 values of a filter, and advises pages for
 /// more than a hundred instances.
-pub const MAX_IDS: usize = 100;
+pub(super) const MAX_IDS: usize = 100;
 
 /// What the controller must be allowed to do.
 const ACTION: &str = "ec2:DescribeInstances";
@@ -41,7 +41,7 @@ pub trait Describe: fmt::Debug + Send + Sync {
 /// The instances that a call asks for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Query {
-    /// Those with these IDs, [`MAX_IDS`] at most.
+    /// Those with these IDs, a hundred at most.
     Ids(Vec<String>),
     /// Those with all of these tags.
     Tags(BTreeMap<String, String>),
@@ -73,12 +73,9 @@ impl Describe for Ec2 {
         async move {
             let output = call.send().await;
             let output = output.map_err(|error| outage(ACTION, &error))?;
+            let instances = output.reservations().iter().flat_map(of_reservation);
             Ok(Page {
-                instances: output
-                    .reservations()
-                    .iter()
-                    .flat_map(of_reservation)
-                    .collect(),
+                instances: instances.collect(),
                 next: output.next_token,
             })
         }
@@ -88,31 +85,23 @@ impl Describe for Ec2 {
 
 /// With filters, an ID that EC2 does not know is no error for the others.
 fn filters(query: &Query) -> Vec<Filter> {
-    let filter = |name: String, values| {
-        Filter::builder()
-            .name(name)
-            .set_values(Some(values))
-            .build()
+    let filter = |name: &str, values| {
+        let filter = Filter::builder().name(name);
+        filter.set_values(Some(values)).build()
     };
     match query {
-        Query::Ids(ids) => vec![filter("instance-id".to_owned(), ids.clone())],
+        Query::Ids(ids) => vec![filter("instance-id", ids.clone())],
         Query::Tags(tags) => tags
             .iter()
-            .map(|(key, value)| filter(format!("tag:{key}"), vec![literal(value)]))
+            .map(|(key, value)| filter(&format!("tag:{key}"), vec![literal(value)]))
             .collect(),
     }
 }
 
 /// The filter's value for exactly this: `*` and `?` stand for others in a filter.
 fn literal(value: &str) -> String {
-    let mut literal = String::with_capacity(value.len());
-    for char in value.chars() {
-        if matches!(char, '*' | '?' | '\\') {
-            literal.push('\\');
-        }
-        literal.push(char);
-    }
-    literal
+    let escaped = value.replace('\\', r"\\");
+    escaped.replace('*', r"\*").replace('?', r"\?")
 }
 
 fn of_reservation(reservation: &Reservation) -> impl Iterator<Item = InstanceFacts> {
@@ -122,37 +111,27 @@ fn of_reservation(reservation: &Reservation) -> impl Iterator<Item = InstanceFac
 }
 
 fn facts(owner: &str, instance: &Instance) -> InstanceFacts {
+    let text = |text: Option<&str>| text.unwrap_or_default().to_owned();
     let state = instance.state().and_then(|state| state.name());
-    let zone = instance
-        .placement()
-        .and_then(|placement| placement.availability_zone());
-    let named = |name: &str| Some(name.to_owned()).filter(|name| !name.is_empty());
+    let placement = instance.placement();
+    let name = instance.private_dns_name().filter(|name| !name.is_empty());
     let addresses = [instance.private_ip_address(), instance.ipv6_address()];
+    let addresses = addresses.into_iter().flatten();
+    let tags = instance.tags().iter();
     InstanceFacts {
-        id: instance.instance_id().unwrap_or_default().to_owned(),
+        id: text(instance.instance_id()),
         owner: owner.to_owned(),
-        state: state
-            .map(|name| name.as_str().to_owned())
-            .unwrap_or_default(),
-        zone: zone.unwrap_or_default().to_owned(),
+        state: text(state.map(InstanceStateName::as_str)),
+        zone: text(placement.and_then(|placement| placement.availability_zone())),
         launched: time(instance.launch_time()),
-        private_dns_name: instance.private_dns_name().and_then(named),
+        private_dns_name: name.map(str::to_owned),
         addresses: addresses
-            .into_iter()
-            .flatten()
             .filter_map(|address| address.parse().ok())
             .collect(),
         first_interface: first_interface(instance),
         root: root(instance),
-        tags: instance
-            .tags()
-            .iter()
-            .filter_map(|tag| {
-                Some((
-                    tag.key()?.to_owned(),
-                    tag.value().unwrap_or_default().to_owned(),
-                ))
-            })
+        tags: tags
+            .filter_map(|tag| Some((tag.key()?.to_owned(), text(tag.value()))))
             .collect(),
     }
 }
@@ -179,12 +158,10 @@ fn root(instance: &Instance) -> Root {
     let root = instance
         .root_device_name()
         .and_then(|name| devices.find(|device| device.device_name() == Some(name)));
-    Root::Volume(
-        root.and_then(|device| device.ebs())
-            .map(|volume| Attachment {
-                time: time(volume.attach_time()),
-            }),
-    )
+    let volume = root.and_then(|device| device.ebs());
+    Root::Volume(volume.map(|volume| Attachment {
+        time: time(volume.attach_time()),
+    }))
 }
 
 fn time(time: Option<&DateTime>) -> Option<SystemTime> {

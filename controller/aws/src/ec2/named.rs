@@ -9,30 +9,8 @@ use node_attestation_core::refusal::Unavailable;
 
 use super::checks::node_name;
 use super::place::Place;
-use super::{InstanceFacts, Instances};
+use super::{InstanceFacts, Instances, OutageKind};
 use crate::policy::AwsPolicy;
-
-/// What EC2 says where it tells nothing of an instance.
-pub(super) fn nothing_told(place: Place<'_>, told: &str) -> Unavailable {
-    Unavailable::new(format!("EC2 in {} {told}", place.region))
-}
-
-/// The instance is of another account, or too young.
-pub(super) fn not_found(place: Place<'_>) -> Unavailable {
-    let instance = place.instance;
-    nothing_told(
-        place,
-        &format!("does not know the instance {instance}, or not yet"),
-    )
-}
-
-/// The instance is too young, or its subnet gives no such names.
-fn unnamed(place: Place<'_>) -> Unavailable {
-    let instance = place.instance;
-    let told =
-        format!("tells no name of the instance {instance} that a Node could have, or not yet");
-    nothing_told(place, &told)
-}
 
 impl Instances {
     /// The name of the machine's Node; `None` where EC2 has no say.
@@ -40,7 +18,7 @@ impl Instances {
     /// # Errors
     ///
     /// As [`describe`](Self::describe), and where EC2 does not know the instance, or no name of it.
-    pub async fn node_name(
+    pub(crate) async fn node_name(
         &self,
         policy: &AwsPolicy,
         provider_id: &ProviderId,
@@ -49,7 +27,9 @@ impl Instances {
             return Ok(None);
         };
         let name = node_name(&facts, policy.settings.node_name);
-        Ok(Some(name.ok_or_else(|| unnamed(place))?))
+        Ok(Some(name.ok_or_else(|| {
+            OutageKind::Unnamed(place.instance.to_owned()).at(place.region)
+        })?))
     }
 
     /// The private addresses and the private DNS name of the machine, none if it does not run;
@@ -58,7 +38,7 @@ impl Instances {
     /// # Errors
     ///
     /// As [`describe`](Self::describe), and where EC2 does not know the instance.
-    pub async fn serving_names(
+    pub(crate) async fn serving_names(
         &self,
         policy: &AwsPolicy,
         provider_id: &ProviderId,
@@ -84,6 +64,10 @@ impl Instances {
         };
         let account = policy.only_account().unwrap_or_default();
         let facts = self.describe(account, place.region, place.instance).await?;
-        Ok(Some((place, facts.ok_or_else(|| not_found(place))?)))
+        Ok(Some((
+            place,
+            facts
+                .ok_or_else(|| OutageKind::NotFound(place.instance.to_owned()).at(place.region))?,
+        )))
     }
 }

@@ -8,10 +8,11 @@ use std::time::Duration;
 
 use aws_sdk_ec2::error::ProvideErrorMetadata as _;
 use aws_sdk_ec2::types::EkPubKeyFormat;
-use futures::future::{BoxFuture, FutureExt as _};
+use futures::future::FutureExt as _;
 use kubelet_attestation::names::{NodeName, ProviderId};
 use node_attestation_core::identifiers::{KeyDigest, ServingName};
-use node_attestation_core::refusal::Unavailable;
+use node_attestation_core::rate_limit::Rate;
+use node_attestation_core::refusal::{Answer, Unavailable};
 use node_attestation_core::verifier::platform::{Asked, Platform};
 use tokio::time::{Instant, timeout};
 
@@ -19,7 +20,6 @@ use super::batch::Instances;
 use super::channel::{CallLimits, Channel, Lane, Remembered, recall, remember};
 use super::client::{Ec2, Ec2Settings, outage};
 use super::endorsement_key::Kind;
-use super::named::{not_found, nothing_told};
 use super::outage::OutageKind;
 use super::place::Place;
 use crate::credentials::CredentialsSource;
@@ -31,8 +31,10 @@ const ACTION: &str = "ec2:GetInstanceTpmEkPub";
 /// How often the controller asks for a key.
 const LIMITS: CallLimits = CallLimits {
     // EC2 allows twice as many, and others use the account too.
-    burst: 20,
-    interval: Duration::from_millis(100),
+    rate: Rate {
+        burst: 20,
+        every: Duration::from_millis(100),
+    },
     // Longer than a machine takes for its two requests. The key is the instance's for as long as
     // the instance exists.
     remembered: Duration::from_mins(5),
@@ -59,15 +61,6 @@ pub struct NitroTpms {
 
 type Keys = Remembered<(String, Kind), KeyDigest>;
 
-/// What EC2 says of an instance.
-enum Told {
-    Key(KeyDigest),
-    /// It has no TPM.
-    NoTpm,
-    /// Nothing that could be used.
-    Nothing(Unavailable),
-}
-
 impl NitroTpms {
     /// Asks EC2 with the credentials of `source`.
     pub fn new(source: Arc<dyn CredentialsSource>, settings: Ec2Settings) -> Self {
@@ -90,6 +83,7 @@ impl NitroTpms {
         }
     }
 
+    /// The key of an instance's TPM; `None` if it has no TPM.
     async fn key(
         &self,
         account: &str,
@@ -97,12 +91,8 @@ impl NitroTpms {
         kind: Kind,
     ) -> Result<Option<KeyDigest>, Unavailable> {
         let lane = self.channel.lane(account, place.region).await?;
-        let told = self.ask(&lane, place, kind).await;
-        match told.map_err(|outage| lane.outage(outage))? {
-            Told::Key(key) => Ok(Some(key)),
-            Told::NoTpm => Ok(None),
-            Told::Nothing(why) => Err(why),
-        }
+        let key = self.ask(&lane, place, kind).await;
+        key.map_err(|outage| outage.at(place.region))
     }
 
     async fn ask(
@@ -110,49 +100,46 @@ impl NitroTpms {
         lane: &Lane<Keys>,
         place: Place<'_>,
         kind: Kind,
-    ) -> Result<Told, OutageKind> {
+    ) -> Result<Option<KeyDigest>, OutageKind> {
         let asked = (place.instance.to_owned(), kind);
         let known = || {
             let state = lane.lock();
             let key = recall(&state.own, &asked, self.channel.limits.remembered);
-            match key {
-                Some(key) => Ok(Some(Told::Key(key))),
-                None => state.trouble.check(Instant::now()).map(|()| None),
+            if key.is_none() {
+                state.trouble.check(Instant::now())?;
             }
+            Ok(key)
         };
-        if let Some(told) = known()? {
-            return Ok(told);
+        if let Some(key) = known()? {
+            return Ok(Some(key));
         }
         let turn = timeout(self.channel.limits.wait, lane.token());
         turn.await.map_err(|_| OutageKind::Busy)?;
         // Meanwhile another may have learned it, or that EC2 is out of order.
-        if let Some(told) = known()? {
-            return Ok(told);
+        if let Some(key) = known()? {
+            return Ok(Some(key));
         }
-        let told = lane.call(self.ec2.endorsement_key(lane, place, kind)).await;
-        if told.as_ref().err().is_none_or(is_of_all) {
-            lane.settle(told.as_ref().err());
+        let key = lane.call(self.ec2.endorsement_key(lane, place, kind)).await;
+        match &key {
+            Ok(_) | Err(OutageKind::NotFound(_) | OutageKind::NoKey { .. }) => lane.settle(None),
+            Err(outage) if is_of_all(outage) => lane.settle(Some(outage)),
+            Err(_) => {}
         }
-        if let Ok(Told::Key(key)) = &told {
+        if let Ok(Some(key)) = &key {
             remember(&mut lane.lock().own, asked, *key);
         }
-        told
+        key
     }
 }
 
-/// Whether an outage is one of the other instances too.
+/// Whether an outage is one of the other instances too. An answer with another error may be of this
+/// one instance: rights may be bound to tags.
 fn is_of_all(outage: &OutageKind) -> bool {
-    match outage {
-        OutageKind::TimedOut
-        | OutageKind::Unreachable(_)
-        | OutageKind::Throttled(_)
-        | OutageKind::Credentials(_) => true,
-        // Such an answer may be of this one instance: rights may be bound to tags.
-        OutageKind::NotAllowed { .. }
-        | OutageKind::Failed(_)
-        | OutageKind::TooMuch
-        | OutageKind::Busy => false,
-    }
+    use OutageKind::{Credentials, Throttled, TimedOut, Unreachable};
+    matches!(
+        outage,
+        TimedOut | Unreachable(_) | Throttled(_) | Credentials(_)
+    )
 }
 
 /// The endorsement keys of one cluster's instances, and the names of their Nodes, by EC2's word.
@@ -168,10 +155,7 @@ pub struct ClusterTpms {
 }
 
 impl Platform for ClusterTpms {
-    fn endorsement_key<'a>(
-        &'a self,
-        asked: Asked<'a>,
-    ) -> BoxFuture<'a, Result<Option<KeyDigest>, Unavailable>> {
+    fn endorsement_key<'a>(&'a self, asked: Asked<'a>) -> Answer<'a, Option<KeyDigest>> {
         async move {
             let place = Place::in_cluster(asked.provider_id, &self.policy);
             let (Some(kind), Some(place)) = (Kind::of(asked.kind), place) else {
@@ -183,17 +167,14 @@ impl Platform for ClusterTpms {
         .boxed()
     }
 
-    fn node_name<'a>(
-        &'a self,
-        provider_id: &'a ProviderId,
-    ) -> BoxFuture<'a, Result<Option<NodeName>, Unavailable>> {
+    fn node_name<'a>(&'a self, provider_id: &'a ProviderId) -> Answer<'a, Option<NodeName>> {
         self.instances.node_name(&self.policy, provider_id).boxed()
     }
 
     fn serving_names<'a>(
         &'a self,
         provider_id: &'a ProviderId,
-    ) -> BoxFuture<'a, Result<Option<Vec<ServingName>>, Unavailable>> {
+    ) -> Answer<'a, Option<Vec<ServingName>>> {
         let names = self.instances.serving_names(&self.policy, provider_id);
         names.boxed()
     }
@@ -205,7 +186,7 @@ impl Ec2 {
         lane: &Lane<Keys>,
         place: Place<'_>,
         kind: Kind,
-    ) -> Result<Told, OutageKind> {
+    ) -> Result<Option<KeyDigest>, OutageKind> {
         let Place { region, instance } = place;
         let call = self
             .client(&lane.credentials, region)
@@ -218,10 +199,12 @@ impl Ec2 {
             Err(error) => {
                 let code = error.as_service_error().and_then(|error| error.code());
                 return match code {
-                    Some("InvalidInstanceID.NotFound") => Ok(Told::Nothing(not_found(place))),
+                    Some("InvalidInstanceID.NotFound") => {
+                        Err(OutageKind::NotFound(instance.to_owned()))
+                    }
                     // Undocumented for this action. Every other code that might say it, says that
                     // EC2 failed: the request waits, and the code is told.
-                    Some("UnsupportedOperation" | "Unsupported") => Ok(Told::NoTpm),
+                    Some("UnsupportedOperation" | "Unsupported") => Ok(None),
                     Some(_) | None => Err(outage(ACTION, &error)),
                 };
             }
@@ -234,12 +217,9 @@ impl Ec2 {
         } else {
             Err("it is of another instance or key")
         };
-        Ok(match key {
-            Ok(key) => Told::Key(key),
-            Err(detail) => {
-                let told = format!("answers with no endorsement key of {instance}: {detail}");
-                Told::Nothing(nothing_told(place, &told))
-            }
+        key.map(Some).map_err(|detail| OutageKind::NoKey {
+            instance: instance.to_owned(),
+            detail,
         })
     }
 }

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use node_attestation_core::refusal::Unavailable;
+
 /// Why EC2 could not be asked in a region.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub struct Outage {
@@ -36,6 +38,17 @@ pub enum OutageKind {
     TooMuch,
     /// Too many requests wait for EC2.
     Busy,
+    /// EC2 does not know the instance: it is of another account, or too young.
+    NotFound(String),
+    /// The instance is too young for a name, or its subnet gives no such names.
+    Unnamed(String),
+    /// EC2's answer has no endorsement key of the instance.
+    NoKey {
+        /// The instance.
+        instance: String,
+        /// What is wrong with the answer.
+        detail: &'static str,
+    },
 }
 
 impl fmt::Display for Outage {
@@ -60,11 +73,37 @@ impl fmt::Display for Outage {
             Kind::Failed(code) => write!(f, "{ec2} answers with an error: {code}"),
             Kind::TooMuch => write!(f, "{ec2} answers with more instances than are read"),
             Kind::Busy => write!(f, "too many requests wait for {ec2}"),
+            Kind::NotFound(instance) => {
+                write!(f, "{ec2} does not know the instance {instance}, or not yet")
+            }
+            Kind::Unnamed(instance) => {
+                let what = "that a Node could have, or not yet";
+                write!(f, "{ec2} tells no name of the instance {instance} {what}")
+            }
+            Kind::NoKey { instance, detail } => {
+                write!(
+                    f,
+                    "{ec2} answers with no endorsement key of {instance}: {detail}"
+                )
+            }
         }
     }
 }
 
 impl OutageKind {
+    /// The outage of EC2 in this region.
+    pub(super) fn at(self, region: &str) -> Unavailable {
+        Unavailable::new(Outage {
+            region: region.to_owned(),
+            kind: self,
+        })
+    }
+
+    /// Whether it says something of the credentials.
+    pub(crate) fn is_of_credentials(&self) -> bool {
+        matches!(self, Self::Credentials(_) | Self::NotAllowed { .. })
+    }
+
     /// What an error code of EC2 means, where this action was asked for.
     ///
     /// The codes are those of "Error codes for the Amazon EC2 API" that a call without parameters

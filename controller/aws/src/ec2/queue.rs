@@ -51,13 +51,12 @@ impl Batch {
 impl State<Batches> {
     /// What to do; after a failure, EC2 is tried with one call at a time.
     pub(super) fn next(&mut self, now: Instant, limits: &Limits) -> Next {
-        let own = &mut self.own;
-        let Some(first) = own.queue.front() else {
-            own.is_served = false;
+        let Some(first) = self.own.queue.front() else {
+            self.own.is_served = false;
             return Next::Rest;
         };
         let full_time = first.opened + limits.gathering;
-        let end = if own.expected == 0 {
+        let end = if self.own.expected == 0 {
             full_time.min(first.latest + limits.window)
         } else {
             full_time
@@ -65,15 +64,15 @@ impl State<Batches> {
         if !first.is_full() && now < end {
             return Next::Wait(Some(end));
         }
-        if self.trouble.is_any() && own.in_flight > 0 {
+        if self.trouble.is_any() && self.own.in_flight > 0 {
             return Next::Wait(None);
         }
-        if let Err(ready) = self.bucket.take(now) {
+        if let Err(ready) = self.take(now) {
             return Next::Wait(Some(ready));
         }
-        match own.queue.pop_front() {
+        match self.own.queue.pop_front() {
             Some(batch) => {
-                own.in_flight += 1;
+                self.own.in_flight += 1;
                 Next::Call(batch)
             }
             None => Next::Rest,

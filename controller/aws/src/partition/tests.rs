@@ -51,7 +51,7 @@ fn each_region_has_its_partitions_endpoint() {
 
         assert_eq!(partition.name(), name, "{region}");
         assert_eq!(EndpointHost::sts(region).unwrap().as_str(), host);
-        assert!(host.ends_with(partition.dns_suffix()));
+        assert!(host.ends_with(partition.dns_suffix));
     }
 }
 

@@ -92,10 +92,7 @@ pub(super) fn read(status: StatusCode, body: &[u8]) -> Result<Identity, Refusal>
             .get_caller_identity_result);
     }
     // STS refuses with 400 or 403; what else comes is not its word on the evidence.
-    if !matches!(
-        status,
-        StatusCode::BAD_REQUEST | StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN
-    ) {
+    if !matches!(status.as_u16(), 400 | 401 | 403) {
         return Err(Outage::Status(status).into());
     }
     let fault = fault(body).ok_or(Outage::Undecodable(status))?;
@@ -110,16 +107,12 @@ fn meaning(status: StatusCode, fault: &Fault) -> Refusal {
         let code = shown(&fault.code);
         return Outage::Code { status, code }.into();
     };
-    if EXPIRED_WORDS
-        .iter()
-        .any(|words| fault.message.starts_with(words))
-    {
+    let is_about_age = |words: &&str| fault.message.starts_with(words);
+    if EXPIRED_WORDS.iter().any(is_about_age) {
         return Failure::EvidenceExpired.into();
     }
-    Denial::from(AwsDenial::CallerRefused {
-        code: (*code).to_owned(),
-    })
-    .into()
+    let code = (*code).to_owned();
+    Denial::from(AwsDenial::CallerRefused { code }).into()
 }
 
 /// The error, in JSON as it was asked for, or in XML, which the query protocol falls back to.

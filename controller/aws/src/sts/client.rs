@@ -1,23 +1,18 @@
 //! The HTTPS client: bounded in time, in bytes and in calls at a time, and it follows nothing.
 
 use std::collections::HashMap;
+use std::error::Error;
 use std::fmt;
-use std::hash::Hash;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use http_body_util::{BodyExt as _, Full, LengthLimitError, Limited};
-use hyper::body::Bytes;
 use hyper::{Request, StatusCode};
-use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
-use hyper_util::client::legacy::Client as HttpClient;
-use hyper_util::rt::{TokioExecutor, TokioTimer};
+use reqwest::{Proxy, redirect};
 use rustls::pki_types::CertificateDer;
 use rustls::{ClientConfig, RootCertStore};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-use super::dial::Dialler;
 use super::outage::Outage;
 
 /// For a whole call, waiting for its turn included. STS answers within a second, or not at all; the
@@ -34,13 +29,14 @@ pub(super) const MAX_CALLS: usize = 32;
 /// so that the line is short for everybody else.
 pub(super) const MAX_CALLS_OF_CLUSTER: usize = 8;
 
+/// For a connection, a second address of the name included.
+const CONNECT_DEADLINE: Duration = Duration::from_secs(4);
+
 /// So many clusters and regions are remembered that have no call under way.
 const MAX_IDLE: usize = 1024;
 
 /// Shorter than load balancers keep theirs, so that none is cut under a call.
 const IDLE: Duration = Duration::from_secs(20);
-
-type Connections = HttpClient<HttpsConnector<Dialler>, Full<Bytes>>;
 
 /// Whose certificates an endpoint's chain may end in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,15 +47,17 @@ pub(super) enum TrustRoots {
     Own,
 }
 
+/// Of each region, and of each cluster in it.
+type Turns = HashMap<(Option<String>, String), Arc<Semaphore>>;
+
 /// The client.
 pub(super) struct Client {
-    public: Connections,
-    own: Connections,
-    turns: Mutex<HashMap<String, Arc<Semaphore>>>,
-    /// Of each cluster and region.
-    shares: Mutex<HashMap<(String, String), Arc<Semaphore>>>,
+    public: reqwest::Client,
+    own: reqwest::Client,
+    turns: Mutex<Turns>,
 }
 
+// The client's own shows the proxy, with its password.
 impl fmt::Debug for Client {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Client").finish_non_exhaustive()
@@ -67,12 +65,13 @@ impl fmt::Debug for Client {
 }
 
 impl Client {
-    /// A client that believes `system`, and for endpoints of the operator's `own` too.
+    /// A client that believes `system`, and for endpoints of the operator's `own` too. It goes by way
+    /// of `proxy`, where there is one.
     pub(super) fn new(
         system: Vec<CertificateDer<'static>>,
         own: Vec<CertificateDer<'static>>,
-        dialler: &Dialler,
-    ) -> Result<Self, rustls::Error> {
+        proxy: Option<&Proxy>,
+    ) -> Result<Self, Box<dyn Error + Send + Sync>> {
         let mut roots = RootCertStore::empty();
         // Of the system's, those that cannot be read are passed over, as other programs do.
         roots.add_parsable_certificates(system);
@@ -81,10 +80,9 @@ impl Client {
             with_own.add(certificate)?;
         }
         Ok(Self {
-            public: connections(roots, dialler.clone())?,
-            own: connections(with_own, dialler.clone())?,
+            public: connections(roots, proxy)?,
+            own: connections(with_own, proxy)?,
             turns: Mutex::default(),
-            shares: Mutex::default(),
         })
     }
 
@@ -95,14 +93,14 @@ impl Client {
     /// There is none in time, or none that could be one of STS.
     pub(super) async fn exchange(
         &self,
-        request: Request<Full<Bytes>>,
+        request: Request<&'static str>,
         cluster: &str,
         region: &str,
         believed: TrustRoots,
-    ) -> Result<(StatusCode, Bytes), Outage> {
-        let of_cluster = (cluster.to_owned(), region.to_owned());
-        let share = semaphore(&self.shares, of_cluster, MAX_CALLS_OF_CLUSTER);
-        let turns = semaphore(&self.turns, region.to_owned(), MAX_CALLS);
+    ) -> Result<(StatusCode, Vec<u8>), Outage> {
+        let request = request.try_into().map_err(Outage::unbuildable)?;
+        let share = self.turns(Some(cluster), region, MAX_CALLS_OF_CLUSTER);
+        let turns = self.turns(None, region, MAX_CALLS);
         timeout(DEADLINE, async {
             let _share = share.acquire().await.map_err(|_| Outage::Busy)?;
             let _turn = turns.acquire().await.map_err(|_| Outage::Busy)?;
@@ -110,52 +108,54 @@ impl Client {
                 TrustRoots::Public => &self.public,
                 TrustRoots::Own => &self.own,
             };
-            let response = connections.request(request).await;
-            let response = response.map_err(|source| Outage::Unreachable(source.into()))?;
-            let status = response.status();
-            let body = Limited::new(response.into_body(), MAX_ANSWER);
-            let body = body.collect().await.map_err(|source| {
-                if source.is::<LengthLimitError>() {
-                    Outage::TooLarge
-                } else {
-                    Outage::Cut(source)
+            let answer = connections.execute(request).await;
+            let mut answer = answer.map_err(Outage::unreachable)?;
+            let mut body = Vec::new();
+            while let Some(chunk) = answer.chunk().await.map_err(Outage::Cut)? {
+                if body.len() + chunk.len() > MAX_ANSWER {
+                    return Err(Outage::TooLarge);
                 }
-            })?;
-            Ok((status, body.to_bytes()))
+                body.extend(chunk);
+            }
+            Ok((answer.status(), body))
         })
         .await
         .unwrap_or(Err(Outage::TimedOut))
     }
-}
 
-/// The semaphore of this key; at the limit, those that nobody has are forgotten.
-fn semaphore<K: Eq + Hash>(
-    semaphores: &Mutex<HashMap<K, Arc<Semaphore>>>,
-    key: K,
-    permits: usize,
-) -> Arc<Semaphore> {
-    let mut semaphores = semaphores.lock().unwrap_or_else(PoisonError::into_inner);
-    if semaphores.len() >= MAX_IDLE {
-        semaphores.retain(|_, semaphore| Arc::strong_count(semaphore) > 1);
+    /// The semaphore of a cluster's share in a region, or of the region. At the limit, those that
+    /// nobody has are forgotten.
+    fn turns(&self, cluster: Option<&str>, region: &str, permits: usize) -> Arc<Semaphore> {
+        let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
+        if turns.len() >= MAX_IDLE {
+            turns.retain(|_, semaphore| Arc::strong_count(semaphore) > 1);
+        }
+        let key = (cluster.map(str::to_owned), region.to_owned());
+        let made = || Arc::new(Semaphore::new(permits));
+        turns.entry(key).or_insert_with(made).clone()
     }
-    let made = || Arc::new(Semaphore::new(permits));
-    semaphores.entry(key).or_insert_with(made).clone()
 }
 
-fn connections(roots: RootCertStore, dialler: Dialler) -> Result<Connections, rustls::Error> {
+fn connections(
+    roots: RootCertStore,
+    proxy: Option<&Proxy>,
+) -> Result<reqwest::Client, Box<dyn Error + Send + Sync>> {
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let tls = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()?
         .with_root_certificates(roots)
         .with_no_client_auth();
-    let https = HttpsConnectorBuilder::new()
-        .with_tls_config(tls)
-        .https_only()
-        .enable_http1()
-        .wrap_connector(dialler);
-    Ok(HttpClient::builder(TokioExecutor::new())
-        .pool_timer(TokioTimer::new())
+    let client = reqwest::Client::builder()
+        .tls_backend_preconfigured(tls)
+        .https_only(true)
+        .http1_only()
+        .redirect(redirect::Policy::none())
+        .connect_timeout(CONNECT_DEADLINE)
         .pool_idle_timeout(IDLE)
-        .pool_max_idle_per_host(MAX_CALLS)
-        .build(https))
+        .pool_max_idle_per_host(MAX_CALLS);
+    let client = match proxy {
+        Some(proxy) => client.proxy(proxy.clone()),
+        None => client.no_proxy(),
+    };
+    Ok(client.build()?)
 }

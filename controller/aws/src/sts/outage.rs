@@ -16,10 +16,10 @@ pub(super) enum Outage {
     TimedOut,
     /// There is no connection, or it was cut.
     #[error("STS cannot be reached")]
-    Unreachable(#[source] Box<dyn Error + Send + Sync>),
+    Unreachable(#[source] reqwest::Error),
     /// The answer was cut.
     #[error("the answer of STS was cut")]
-    Cut(#[source] Box<dyn Error + Send + Sync>),
+    Cut(#[source] reqwest::Error),
     /// The answer is larger than any of STS.
     #[error("the answer of STS is too large")]
     TooLarge,
@@ -42,7 +42,21 @@ pub(super) enum Outage {
     MemoryFull,
     /// The request could not be put together.
     #[error("the request to STS cannot be made")]
-    Unbuildable(#[source] hyper::http::Error),
+    Unbuildable(#[source] Box<dyn Error + Send + Sync>),
+}
+
+impl Outage {
+    pub(super) fn unreachable(source: reqwest::Error) -> Self {
+        if source.is_timeout() {
+            Self::TimedOut
+        } else {
+            Self::Unreachable(source)
+        }
+    }
+
+    pub(super) fn unbuildable(source: impl Error + Send + Sync + 'static) -> Self {
+        Self::Unbuildable(Box::new(source))
+    }
 }
 
 impl From<Outage> for Refusal {

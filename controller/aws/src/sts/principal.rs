@@ -69,10 +69,8 @@ impl ProfileRole {
 /// "Upper and lower case alphanumeric characters ... and `_+=,.@-`" (IAM, `CreateRole`); so it is
 /// never [`INSTANCE_IDENTITY_ROLE`].
 fn is_role_name(name: &str) -> bool {
-    (1..=MAX_ROLE_LEN).contains(&name.len())
-        && name
-            .bytes()
-            .all(|b| b.is_ascii_alphanumeric() || b"_+=,.@-".contains(&b))
+    let allowed = |b: u8| b.is_ascii_alphanumeric() || b"_+=,.@-".contains(&b);
+    (1..=MAX_ROLE_LEN).contains(&name.len()) && name.bytes().all(allowed)
 }
 
 /// The instance that signed a call of STS for this request. Only an answer of STS makes one.
@@ -94,9 +92,10 @@ impl VerifiedCaller {
         partition: Partition,
         roles: &[ProfileRole],
     ) -> Result<Self, AwsDenial> {
-        let session = Session::parse(&identity.arn).ok_or_else(|| AwsDenial::CallerNotARole {
-            arn: shown(&identity.arn),
-        })?;
+        let Some(session) = Session::parse(&identity.arn) else {
+            let arn = shown(&identity.arn);
+            return Err(AwsDenial::CallerNotARole { arn });
+        };
         if session.account != identity.account || !session.has_user_id(&identity.user_id) {
             return Err(AwsDenial::CallerAmbiguous {
                 arn: shown(&identity.arn),
@@ -117,9 +116,8 @@ impl VerifiedCaller {
         }
         let vouched = |role: &ProfileRole| role.is(session.account, session.role);
         if session.role != INSTANCE_IDENTITY_ROLE && !roles.iter().any(vouched) {
-            return Err(AwsDenial::CallerRoleNotAllowed {
-                role: shown(session.role),
-            });
+            let role = shown(session.role);
+            return Err(AwsDenial::CallerRoleNotAllowed { role });
         }
         if session.name != document.instance {
             return Err(AwsDenial::CallerIsAnotherInstance {
@@ -167,14 +165,12 @@ impl<'a> Session<'a> {
         if self.role == INSTANCE_IDENTITY_ROLE {
             return user_id == format!("{}:{INSTANCE_IDENTITY_ROLE}:{}", self.account, self.name);
         }
+        let is_unique = |rest: &str| {
+            let allowed = |b: u8| b.is_ascii_uppercase() || b.is_ascii_digit();
+            !rest.is_empty() && rest.bytes().all(allowed)
+        };
         user_id.split_once(':').is_some_and(|(id, name)| {
-            let unique = id.strip_prefix("AROA").is_some_and(|rest| {
-                !rest.is_empty()
-                    && rest
-                        .bytes()
-                        .all(|b| b.is_ascii_uppercase() || b.is_ascii_digit())
-            });
-            unique && name == self.name
+            id.strip_prefix("AROA").is_some_and(is_unique) && name == self.name
         })
     }
 }

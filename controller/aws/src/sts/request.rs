@@ -1,8 +1,6 @@
 //! The one request to STS, rebuilt: a node chooses neither its method, its host, its path, its
 //! headers nor its body, and what it does choose has been given its form by [`Proof`].
 
-use http_body_util::Full;
-use hyper::body::Bytes;
 use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST, HeaderName, HeaderValue};
 use hyper::{Method, Request, Uri};
 use kubelet_attestation::binding::KeyBinding;
@@ -21,7 +19,7 @@ const BINDING: HeaderName = HeaderName::from_static(BINDING_HEADER);
 #[derive(Debug)]
 pub(super) struct Call {
     /// The request. Its `Debug` hides the token and the signature.
-    pub(super) request: Request<Full<Bytes>>,
+    pub(super) request: Request<&'static str>,
     /// SHA-256 of the signature and its scope.
     pub(super) signature: [u8; 32],
     /// SHA-256 of all that tells this request from others.
@@ -64,7 +62,7 @@ pub(super) fn rebuild(
         .header(TOKEN, secret(proof.session_token())?)
         .header(BINDING, &binding)
         .header(AUTHORIZATION, secret(&authorization)?)
-        .body(Full::new(Bytes::from_static(STS_BODY.as_bytes())))?;
+        .body(STS_BODY)?;
     Ok(Call {
         request,
         signature: digest(&[&scope, proof.signature()]),

@@ -1,12 +1,12 @@
 //! What the operator says about STS: settings of the manager, never of a tenant's resource.
 
 use std::collections::BTreeMap;
+use std::error::Error;
 
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
 
 use super::client::Client;
-use super::dial::Dialler;
 use super::principal::ProfileRole;
 use crate::partition::{EndpointHost, of_region};
 use crate::proxy::{InvalidProxy, Proxy};
@@ -49,27 +49,23 @@ pub enum InvalidStsSettings {
     Proxy(#[source] InvalidProxy),
     /// TLS cannot be set up so.
     #[error("TLS towards STS cannot be set up")]
-    Tls(#[source] rustls::Error),
+    Tls(#[source] Box<dyn Error + Send + Sync>),
 }
 
 impl StsSettings {
     pub(super) fn client(&self) -> Result<Client, InvalidStsSettings> {
-        if let Some(region) = self
-            .endpoints
-            .keys()
-            .find(|region| of_region(region).is_none())
-        {
-            return Err(InvalidStsSettings::Region {
-                region: region.clone(),
-            });
+        let mut regions = self.endpoints.keys();
+        if let Some(region) = regions.find(|region| of_region(region).is_none()) {
+            let region = region.clone();
+            return Err(InvalidStsSettings::Region { region });
         }
         let own = self.authorities()?;
         let system = rustls_native_certs::load_native_certs().certs;
         if system.is_empty() && own.is_empty() {
             return Err(InvalidStsSettings::NoAuthorities);
         }
-        let dialler = Dialler::new(&self.proxy).map_err(InvalidStsSettings::Proxy)?;
-        Client::new(system, own, &dialler).map_err(InvalidStsSettings::Tls)
+        let proxy = self.proxy.for_sts().map_err(InvalidStsSettings::Proxy)?;
+        Client::new(system, own, proxy.as_ref()).map_err(InvalidStsSettings::Tls)
     }
 
     fn authorities(&self) -> Result<Vec<CertificateDer<'static>>, InvalidStsSettings> {

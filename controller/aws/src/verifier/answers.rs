@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use node_attestation_core::crd::conditions::{self, ConditionReport, ConditionStatus, reason};
 use node_attestation_core::refusal::Unavailable;
 
-use crate::ec2::{Outage, OutageKind};
+use crate::ec2::Outage;
 
 /// By cluster and region, what is wrong with the credentials there; nothing where EC2 answered.
 ///
@@ -19,23 +19,11 @@ impl Answers {
     /// Hears how a question to EC2 about an instance of `cluster` ended. What says nothing of the credentials is passed over: a
     /// time-out, too many calls, an error of EC2.
     pub(super) fn heard(&self, cluster: &str, region: &str, failure: Option<&Unavailable>) {
-        let wrong = match failure {
-            None => None,
-            Some(failure) => match failure.cause::<Outage>() {
-                Some(outage) => match outage.kind {
-                    OutageKind::Credentials(_) | OutageKind::NotAllowed { .. } => {
-                        Some(outage.to_string())
-                    }
-                    OutageKind::TimedOut
-                    | OutageKind::Unreachable(_)
-                    | OutageKind::Throttled(_)
-                    | OutageKind::Failed(_)
-                    | OutageKind::TooMuch
-                    | OutageKind::Busy => return,
-                },
-                None => Some(failure.to_string()),
-            },
-        };
+        let outage = failure.and_then(Unavailable::cause::<Outage>);
+        if outage.is_some_and(|outage| !outage.kind.is_of_credentials()) {
+            return;
+        }
+        let wrong = failure.map(Unavailable::to_string);
         let mut answers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         answers.insert((cluster.to_owned(), region.to_owned()), wrong);
     }
@@ -56,26 +44,21 @@ impl Answers {
         let asked = answers.iter().filter(|((asking, region), _)| {
             asking == cluster && (regions.is_empty() || regions.contains(region))
         });
-        let (well, ill): (Vec<_>, Vec<_>) = asked.partition(|(_, wrong)| wrong.is_none());
+        let (mut well, mut ill) = (Vec::new(), Vec::new());
+        for ((_, region), wrong) in asked {
+            match wrong {
+                None => well.push(region.as_str()),
+                Some(wrong) => ill.push(wrong.as_str()),
+            }
+        }
         let (holds, reason, message) = if !ill.is_empty() {
-            let wrong: Vec<_> = ill
-                .iter()
-                .filter_map(|(_, wrong)| wrong.as_deref())
-                .collect();
-            (
-                ConditionStatus::False,
-                reason::CREDENTIALS_UNUSABLE,
-                wrong.join("; "),
-            )
+            let wrong = ill.join("; ");
+            (ConditionStatus::False, reason::CREDENTIALS_UNUSABLE, wrong)
         } else if well.is_empty() {
             let message = "no instance has asked yet, so neither was EC2".to_owned();
             (ConditionStatus::Unknown, reason::PENDING, message)
         } else {
-            let regions: Vec<_> = well
-                .iter()
-                .map(|((_, region), _)| region.as_str())
-                .collect();
-            let message = format!("EC2 answered in {}", regions.join(", "));
+            let message = format!("EC2 answered in {}", well.join(", "));
             (ConditionStatus::True, reason::CREDENTIALS_ACCEPTED, message)
         };
         ConditionReport {
@@ -90,6 +73,7 @@ impl Answers {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ec2::OutageKind;
 
     const CLUSTER: &str = "9a1b";
 

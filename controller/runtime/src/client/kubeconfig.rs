@@ -4,12 +4,14 @@
 //! a kubeconfig can, with files, `exec`, a proxy. A tenant's is read by
 //! [`TenantKubeconfig`](crate::capi::TenantKubeconfig).
 
+use std::error::Error;
 use std::fmt::{self, Debug};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use kube::config::{InClusterError, KubeConfigOptions, Kubeconfig, KubeconfigError};
+use kube::config::{InClusterError, KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
+use kubelet_attestation::kubeconfig::{InvalidKubeconfig, Refused};
 
 use super::egress::EgressPolicy;
 
@@ -20,53 +22,22 @@ const MAX_FILE_LEN: u64 = 1024 * 1024;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ClusterAccessError {
-    /// It could not be read.
-    #[error("cannot read the kubeconfig {}", path.display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// The reason.
-        source: Box<KubeconfigError>,
-    },
     /// It is no file, or longer than any kubeconfig.
     #[error("the kubeconfig {} is no file of at most {MAX_FILE_LEN} bytes", path.display())]
     NotAFile {
         /// The path.
         path: PathBuf,
     },
-    /// Its current context is no access to a cluster.
-    #[error("the kubeconfig {} is incomplete", path.display())]
-    Incomplete {
-        /// The file.
-        path: PathBuf,
-        /// The missing part.
-        source: Box<KubeconfigError>,
-    },
-    /// The server is spoken to without TLS.
-    #[error("the kubeconfig {}: server is not an https URL", path.display())]
-    NotHttps {
-        /// The file.
-        path: PathBuf,
-    },
-    /// Whoever answers is believed to be the API server.
-    #[error("the kubeconfig {}: insecure-skip-tls-verify is not accepted", path.display())]
-    SkipsVerification {
-        /// The file.
-        path: PathBuf,
-    },
-    /// It names no CA.
-    #[error("the kubeconfig {}: certificate-authority and certificate-authority-data are missing", path.display())]
-    NoCa {
-        /// The file.
-        path: PathBuf,
-    },
-    /// The credentials in it cannot be used.
-    #[error("the kubeconfig {} gives no client", path.display())]
-    Client {
+    /// The server is not on https, is not verified, or has no CA.
+    #[error(transparent)]
+    Refused(#[from] InvalidKubeconfig),
+    /// It cannot be read, is incomplete, or its credentials cannot be used.
+    #[error("the kubeconfig {} cannot be used", path.display())]
+    Unusable {
         /// The file.
         path: PathBuf,
         /// The reason.
-        source: Box<kube::Error>,
+        source: Box<dyn Error + Send + Sync>,
     },
 }
 
@@ -96,57 +67,45 @@ impl ClusterAccess {
     ///
     /// The client reads no answer without a bound, and follows no redirection.
     pub async fn from_kubeconfig(path: &Path) -> Result<Self, ClusterAccessError> {
-        let here = || path.to_owned();
         // What is not there is told of below.
         if fs::metadata(path).is_ok_and(|file| !file.is_file() || file.len() > MAX_FILE_LEN) {
-            return Err(ClusterAccessError::NotAFile { path: here() });
+            let path = path.to_owned();
+            return Err(ClusterAccessError::NotAFile { path });
         }
-        let kubeconfig = Kubeconfig::read_from(path).map_err(|error| ClusterAccessError::Read {
-            path: here(),
-            source: Box::new(error),
-        })?;
-        let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
-            .await
-            .map_err(|error| ClusterAccessError::Incomplete {
-                path: here(),
-                source: Box::new(error),
-            })?;
+        let unusable = |source| ClusterAccessError::Unusable {
+            path: path.to_owned(),
+            source,
+        };
+        let kubeconfig = Kubeconfig::read_from(path).map_err(|error| unusable(error.into()))?;
+        let options = KubeConfigOptions::default();
+        let config = Config::from_custom_kubeconfig(kubeconfig, &options);
+        let config = config.await.map_err(|error| unusable(error.into()))?;
+        let place = format!("the kubeconfig {}", path.display());
+        let refuse = |field, why| Err(InvalidKubeconfig::new(&place, field, why).into());
         if config.cluster_url.scheme_str() != Some("https") {
-            return Err(ClusterAccessError::NotHttps { path: here() });
+            return refuse("server", Refused::NotHttps);
         }
         if config.accept_invalid_certs {
-            return Err(ClusterAccessError::SkipsVerification { path: here() });
+            return refuse("insecure-skip-tls-verify", Refused::SkipsVerification);
         }
-        let ca_certificates = config.root_cert.clone().unwrap_or_default();
-        if ca_certificates.is_empty() {
-            return Err(ClusterAccessError::NoCa { path: here() });
+        if config.root_cert.as_ref().is_none_or(Vec::is_empty) {
+            return refuse("certificate-authority-data", Refused::NoCa);
         }
-        let server = config.cluster_url.to_string();
-        let client = || {
-            super::of_operator(config.clone()).map_err(|error| ClusterAccessError::Client {
-                path: here(),
-                source: Box::new(error),
-            })
-        };
-        Ok(Self {
-            client: client()?,
-            lease_client: Some(client()?),
-            server,
-            ca_certificates,
-        })
+        Self::of_operator(config).map_err(|error| unusable(error))
     }
 
     /// The cluster that we run in, with our Pod's service account.
     pub fn in_cluster() -> Result<Self, InClusterAccessError> {
-        let config = Config::incluster()?;
-        let server = config.cluster_url.to_string();
-        let ca_certificates = config.root_cert.clone().unwrap_or_default();
+        Ok(Self::of_operator(Config::incluster()?)?)
+    }
+
+    fn of_operator(config: Config) -> Result<Self, Box<kube::Error>> {
         let client = || super::of_operator(config.clone()).map_err(Box::new);
         Ok(Self {
             client: client()?,
             lease_client: Some(client()?),
-            server,
-            ca_certificates,
+            server: config.cluster_url.to_string(),
+            ca_certificates: config.root_cert.unwrap_or_default(),
         })
     }
 

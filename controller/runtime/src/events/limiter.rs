@@ -4,10 +4,10 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use k8s_openapi::api::events::v1::Event;
+use node_attestation_core::rate_limit::Rate;
 use tokio::time::Instant;
 
 use super::cut;
-use crate::hardening::rate_limit::Rate;
 
 /// Events on one machine: those of a join and of some that failed.
 const OF_MACHINE: Rate = Rate {

@@ -15,20 +15,12 @@ use std::time::Duration;
 
 use aws_lc_rs::digest::{SHA256, digest};
 use kubelet_attestation::names::NODE_USER_PREFIX;
+use node_attestation_core::rate_limit::Rate;
 use tokio::time::Instant;
 
 /// How many requesters are told apart: three for each node of the largest cluster that Kubernetes
 /// supports.
 pub const MAX_REQUESTERS: usize = 15_000;
-
-/// A budget.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Rate {
-    /// How many at once.
-    pub burst: u32,
-    /// How long until one more.
-    pub every: Duration,
-}
 
 /// A pool's token is shared by machines that are started together.
 pub const TOKEN_RATE: Rate = Rate {
@@ -41,19 +33,6 @@ pub const NODE_RATE: Rate = Rate {
     burst: 10,
     every: Duration::from_secs(10),
 };
-
-impl Rate {
-    /// Takes one out of a budget that will be whole at `whole_at`, or says when there is one.
-    pub(crate) fn take(self, whole_at: &mut Instant, now: Instant) -> Result<(), Instant> {
-        let missing = whole_at.saturating_duration_since(now);
-        let most = self.every * self.burst.saturating_sub(1);
-        if let Some(over) = missing.checked_sub(most).filter(|over| !over.is_zero()) {
-            return Err(now + over);
-        }
-        *whole_at = now + missing + self.every;
-        Ok(())
-    }
-}
 
 /// A requester's name, in little space.
 type Key = [u8; 16];

@@ -32,53 +32,24 @@ pub enum InvalidSigners {
     /// This line does not have the name of a region.
     #[error("line {0} does not name a region")]
     Region(usize),
-    /// The certificate of a region cannot be read as PEM.
-    #[error("line {line}: the certificate of {region} is not PEM")]
-    Pem {
-        /// Where it begins.
-        line: usize,
-        /// Whose it is.
-        region: String,
-        /// The reason.
-        source: pem::PemError,
-    },
-    /// The certificate of a region cannot be read.
-    #[error("line {line}: the certificate of {region} cannot be read")]
-    Certificate {
-        /// Where it begins.
-        line: usize,
-        /// Whose it is.
-        region: String,
-        /// The reason.
-        source: x509_cert::der::Error,
-    },
-    /// The key of a certificate is not RSA of 2048 bits: AWS publishes others beside it, for other
-    /// signatures.
-    #[error("line {line}: the key of {region} is not RSA of 2048 bits")]
-    Key {
-        /// Where its certificate begins.
-        line: usize,
-        /// Whose it is.
-        region: String,
-    },
-    /// The key is known, as the one of another region.
-    #[error("line {line}: the key that is given for {region} is the one of {other}")]
-    KeyOfAnotherRegion {
-        /// Where its certificate begins.
-        line: usize,
-        /// Whose it should be.
-        region: String,
-        /// Whose it is.
-        other: String,
-    },
-    /// The region has a signer of this issuer and serial number, with another key.
-    #[error("line {line}: {region} has a signer of this issuer and serial number with another key")]
-    AnotherKey {
-        /// Where its certificate begins.
-        line: usize,
-        /// Whose it is.
-        region: String,
-    },
+    /// The certificate that begins in this line, of this region, is not PEM.
+    #[error("line {0}: the certificate of {1} is not PEM")]
+    Pem(usize, String, #[source] pem::PemError),
+    /// The certificate that begins in this line, of this region, cannot be read.
+    #[error("line {0}: the certificate of {1} cannot be read")]
+    Certificate(usize, String, #[source] x509_cert::der::Error),
+    /// The key of the certificate that begins in this line, of this region, is not RSA of 2048 bits:
+    /// AWS publishes others beside it, for other signatures.
+    #[error("line {0}: the key of {1} is not RSA of 2048 bits")]
+    Key(usize, String),
+    /// The key of the certificate that begins in this line, of this region, is known as that of
+    /// another.
+    #[error("line {0}: the key that is given for {1} is the one of {2}")]
+    KeyOfAnotherRegion(usize, String, String),
+    /// The certificate that begins in this line has the issuer and serial number of another signer
+    /// of this region, and another key.
+    #[error("line {0}: {1} has a signer of this issuer and serial number with another key")]
+    AnotherKey(usize, String),
 }
 
 /// A signer, and where it stands.
@@ -105,7 +76,8 @@ pub(super) fn parse(file: &str) -> Result<Vec<Entry>, InvalidSigners> {
             if region.is_some() {
                 return Err(InvalidSigners::Unpaired(line));
             }
-            region = Some((line, region_name(line, name.trim())?));
+            let name = Some(name.trim()).filter(|name| is_region(name));
+            region = Some((line, name.ok_or(InvalidSigners::Region(line))?));
         } else if text == BEGIN {
             let (_, region) = region.take().ok_or(InvalidSigners::Unpaired(line))?;
             let rest = lines.by_ref().map(|(text, _)| text);
@@ -118,14 +90,6 @@ pub(super) fn parse(file: &str) -> Result<Vec<Entry>, InvalidSigners> {
         Some((line, _)) => Err(InvalidSigners::Unpaired(line)),
         None if entries.is_empty() => Err(InvalidSigners::Empty),
         None => Ok(entries),
-    }
-}
-
-fn region_name(line: usize, name: &str) -> Result<&str, InvalidSigners> {
-    if is_region(name) {
-        Ok(name)
-    } else {
-        Err(InvalidSigners::Region(line))
     }
 }
 
@@ -143,24 +107,19 @@ fn entry<'a>(
             break;
         }
     }
-    let pem = pem::parse(text).map_err(|source| InvalidSigners::Pem {
-        line,
-        region: region.to_owned(),
-        source,
-    });
-    let signer = signer(pem?.contents()).map_err(|source| InvalidSigners::Certificate {
-        line,
-        region: region.to_owned(),
-        source,
-    })?;
     let region = region.to_owned();
-    match signer {
-        Some(signer) => Ok(Entry {
+    let pem = match pem::parse(text) {
+        Ok(pem) => pem,
+        Err(source) => return Err(InvalidSigners::Pem(line, region, source)),
+    };
+    match signer(pem.contents()) {
+        Ok(Some(signer)) => Ok(Entry {
             line,
             region,
             signer,
         }),
-        None => Err(InvalidSigners::Key { line, region }),
+        Ok(None) => Err(InvalidSigners::Key(line, region)),
+        Err(source) => Err(InvalidSigners::Certificate(line, region, source)),
     }
 }
 
@@ -186,11 +145,12 @@ impl Signers {
             .filter(|(name, _)| **name != entry.region);
         match others.find(|(_, signers)| signers.iter().any(is_same)) {
             None => Ok(()),
-            Some((other, _)) => Err(InvalidSigners::KeyOfAnotherRegion {
-                line: entry.line,
-                region: entry.region.clone(),
-                other: other.clone(),
-            }),
+            Some((other, _)) => {
+                let (region, other) = (entry.region.clone(), other.clone());
+                Err(InvalidSigners::KeyOfAnotherRegion(
+                    entry.line, region, other,
+                ))
+            }
         }
     }
 
@@ -208,7 +168,7 @@ impl Signers {
         match same_name {
             None => known.push(signer),
             Some(same) if same.spki() == signer.spki() => {}
-            Some(_) => return Err(InvalidSigners::AnotherKey { line, region }),
+            Some(_) => return Err(InvalidSigners::AnotherKey(line, region)),
         }
         Ok(())
     }

@@ -206,7 +206,7 @@ async fn an_instance_that_runs_is_remembered_for_seconds_and_nothing_else_is() {
 async fn calls_beyond_a_burst_wait_for_the_bucket_and_take_more_requests_along() {
     let ec2 = fleet(0);
     let mut limits = Limits::default();
-    limits.calls.burst = 2;
+    limits.calls.rate.burst = 2;
     let instances = limited(&ec2, limits);
     let begin = Instant::now();
 
@@ -220,7 +220,7 @@ async fn calls_beyond_a_burst_wait_for_the_bucket_and_take_more_requests_along()
     });
     join_all(asked).await;
 
-    let most = 2 + begin.elapsed().as_millis() / limits.calls.interval.as_millis();
+    let most = 2 + begin.elapsed().as_millis() / limits.calls.rate.every.as_millis();
     let calls = ec2.calls().len();
     assert!(
         (3..=usize::try_from(most).unwrap()).contains(&calls),

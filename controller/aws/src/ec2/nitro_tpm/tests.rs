@@ -341,8 +341,10 @@ async fn a_request_that_may_not_be_asked_in_time_waits() {
     let cluster = cluster_with(
         account,
         CallLimits {
-            burst: 1,
-            interval: Duration::from_hours(1),
+            rate: Rate {
+                burst: 1,
+                every: Duration::from_hours(1),
+            },
             wait: Duration::from_millis(50),
             ..LIMITS
         },

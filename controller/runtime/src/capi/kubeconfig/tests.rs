@@ -1,8 +1,8 @@
+use kubelet_attestation::kubeconfig::Refused;
 use rcgen::{CertificateParams, KeyPair};
 use serde_json::{Value, json};
 
 use super::*;
-use crate::client::LocalRange;
 
 mod document;
 
@@ -48,8 +48,21 @@ fn parse(kubeconfig: &Value) -> Result<TenantKubeconfig, KubeconfigRefused> {
     TenantKubeconfig::parse(kubeconfig.to_string().as_bytes(), EgressPolicy::default())
 }
 
-fn refused(kubeconfig: &Value) -> KubeconfigRefused {
-    parse(kubeconfig).expect_err("it is accepted")
+fn invalid(text: &[u8]) -> InvalidKubeconfig {
+    match TenantKubeconfig::parse(text, EgressPolicy::default()).expect_err("it is accepted") {
+        KubeconfigRefused::Invalid(invalid) => invalid,
+        other => panic!("{other}"),
+    }
+}
+
+fn refused(kubeconfig: &Value) -> Refused {
+    invalid(kubeconfig.to_string().as_bytes()).why
+}
+
+/// The place and the reason of a refusal.
+fn refused_at(kubeconfig: &Value) -> (String, Refused) {
+    let InvalidKubeconfig { place, why } = invalid(kubeconfig.to_string().as_bytes());
+    (place, why)
 }
 
 #[tokio::test]
@@ -116,35 +129,28 @@ fn harmless_fields_and_a_path_are_accepted() {
 #[test]
 fn what_runs_a_program_is_refused() {
     let exec = json!({"apiVersion": "client.authentication.k8s.io/v1", "command": "/bin/sh"});
-    assert_eq!(
-        refused(&with("/users/0/user/exec", exec)),
-        KubeconfigRefused::Exec
-    );
+    assert_eq!(refused(&with("/users/0/user/exec", exec)), Refused::Exec);
 
     let provider = json!({"name": "gcp", "config": {"cmd-path": "/bin/sh"}});
     assert_eq!(
         refused(&with("/users/0/user/auth-provider", provider)),
-        KubeconfigRefused::AuthProvider
+        Refused::AuthProvider
     );
 }
 
 #[test]
 fn what_reads_a_file_is_refused() {
-    for (parent, field, expected) in [
-        (CLUSTER, "certificate-authority", "certificate-authority"),
-        (USER, "client-certificate", "client-certificate"),
-        (USER, "client-key", "client-key"),
-        (USER, "tokenFile", "tokenFile"),
+    for (parent, field, place) in [
+        (CLUSTER, "certificate-authority", "value: cluster"),
+        (USER, "client-certificate", "value: user"),
+        (USER, "client-key", "value: user"),
+        (USER, "tokenFile", "value: user"),
     ] {
         let path = json!("/var/run/secrets/kubernetes.io/serviceaccount/token");
 
-        let refused = refused(&with(&format!("{parent}/{field}"), path));
+        let refused = refused_at(&with(&format!("{parent}/{field}"), path));
 
-        assert_eq!(refused, KubeconfigRefused::File { field: expected });
-        assert_eq!(
-            refused.to_string(),
-            format!("{field} is not accepted: it names a file")
-        );
+        assert_eq!(refused, (format!("{place}: {field}"), Refused::File));
     }
 }
 
@@ -157,9 +163,12 @@ fn what_acts_as_somebody_else_is_refused() {
         ("as-groups", json!(["system:masters"]), "as-groups"),
         ("as-user-extra", json!({"a": ["b"]}), "as-user-extra"),
     ] {
-        let refused = refused(&with(&format!("{USER}/{name}"), value));
+        let refused = refused_at(&with(&format!("{USER}/{name}"), value));
 
-        assert_eq!(refused, KubeconfigRefused::Impersonates { field });
+        assert_eq!(
+            refused,
+            (format!("value: user: {field}"), Refused::Impersonation)
+        );
     }
 }
 
@@ -168,7 +177,7 @@ fn a_proxy_and_a_server_that_is_not_verified_are_refused() {
     for url in ["http://10.0.0.1:3128", "https://proxy", "socks5://proxy"] {
         assert_eq!(
             refused(&with("/clusters/0/cluster/proxy-url", json!(url))),
-            KubeconfigRefused::Proxy
+            Refused::Proxy
         );
     }
     // As YAML 1.1 has it, and client-go with it.
@@ -179,8 +188,8 @@ fn a_proxy_and_a_server_that_is_not_verified_are_refused() {
             1,
         );
         assert_eq!(
-            TenantKubeconfig::parse(text.as_bytes(), EgressPolicy::default()).unwrap_err(),
-            KubeconfigRefused::SkipsVerification,
+            invalid(text.as_bytes()).why,
+            Refused::SkipsVerification,
             "{yes}"
         );
     }
@@ -191,7 +200,7 @@ fn a_password_is_refused() {
     for field in ["username", "password"] {
         assert_eq!(
             refused(&with(&format!("{USER}/{field}"), json!("x"))),
-            KubeconfigRefused::Password
+            Refused::Password
         );
     }
 }
@@ -201,38 +210,39 @@ fn what_the_current_context_does_not_name_is_looked_at_too() {
     let mut kubeconfig = valid();
     let users = kubeconfig["users"].as_array_mut().unwrap();
     users.push(json!({"name": "other", "user": {"exec": {"command": "/bin/sh"}}}));
-    assert_eq!(refused(&kubeconfig), KubeconfigRefused::Exec);
+    assert_eq!(refused(&kubeconfig), Refused::Exec);
 
     let mut kubeconfig = valid();
     let clusters = kubeconfig["clusters"].as_array_mut().unwrap();
     clusters.push(json!({"name": "other", "cluster": {"proxy-url": "http://proxy"}}));
-    assert_eq!(refused(&kubeconfig), KubeconfigRefused::Proxy);
+    assert_eq!(refused(&kubeconfig), Refused::Proxy);
 }
 
 #[test]
 fn a_server_is_an_https_url_of_host_port_and_path() {
-    let url = |part| KubeconfigRefused::Url { part };
     for (server, expected) in [
-        ("http://203.0.113.7:6443", KubeconfigRefused::NotHttps),
-        ("unix:///run/x.sock", KubeconfigRefused::Server),
-        ("file:///etc/passwd", KubeconfigRefused::Server),
-        ("203.0.113.7:6443", KubeconfigRefused::Server),
-        ("https://", KubeconfigRefused::Server),
-        ("https://:6443", KubeconfigRefused::Server),
-        ("https://a b", KubeconfigRefused::Server),
-        ("/relative", KubeconfigRefused::Server),
-        ("", KubeconfigRefused::Server),
-        ("https://user:secret@203.0.113.7", url("a user")),
-        ("https://@203.0.113.7", url("a user")),
-        ("https://203.0.113.7/?a=b", url("a query")),
-        ("https://203.0.113.7#a", url("a fragment")),
+        ("http://203.0.113.7:6443", Refused::NotHttps),
+        ("unix:///run/x.sock", Refused::NotHttps),
+        ("file:///etc/passwd", Refused::NotHttps),
+        ("203.0.113.7:6443", Refused::NotAUrl),
+        ("https://", Refused::NotAUrl),
+        ("https://:6443", Refused::NotAUrl),
+        ("https://a b", Refused::NotAUrl),
+        ("/relative", Refused::NotAUrl),
+        ("", Refused::Missing),
+        ("https://user:secret@203.0.113.7", Refused::NotAUrl),
+        ("https://@203.0.113.7", Refused::NotAUrl),
+        ("https://203.0.113.7/?a=b", Refused::NotAUrl),
+        ("https://203.0.113.7#a", Refused::NotAUrl),
     ] {
-        assert_eq!(refused(&with(SERVER, json!(server))), expected, "{server}");
+        let refused = refused_at(&with(SERVER, json!(server)));
+        assert_eq!(
+            refused,
+            ("value: cluster: server".to_owned(), expected),
+            "{server}"
+        );
     }
-    assert_eq!(
-        refused(&with(SERVER, Value::Null)),
-        KubeconfigRefused::Server
-    );
+    assert_eq!(refused(&with(SERVER, Value::Null)), Refused::Missing);
 }
 
 #[test]
@@ -246,8 +256,10 @@ fn a_server_that_only_we_can_reach_is_refused() {
         ("169.254.169.254", LocalRange::LinkLocal),
         ("[fe80::1]", LocalRange::LinkLocal),
         ("[::ffff:169.254.169.254]", LocalRange::LinkLocal),
+        ("2130706433", LocalRange::Loopback),
+        ("0x7f.1", LocalRange::Loopback),
     ] {
-        let refused = refused(&with(SERVER, json!(format!("https://{host}:6443"))));
+        let refused = parse(&with(SERVER, json!(format!("https://{host}:6443")))).unwrap_err();
 
         assert!(
             matches!(refused, KubeconfigRefused::Address { neighbourhood, .. } if neighbourhood == expected),
@@ -280,24 +292,24 @@ async fn a_name_that_resolves_to_ourselves_is_refused_when_it_is_dialled() {
 #[test]
 fn a_ca_is_given_inline() {
     let ca = "/clusters/0/cluster/certificate-authority-data";
-    assert_eq!(refused(&with(ca, Value::Null)), KubeconfigRefused::NoCa);
-    assert_eq!(refused(&with(ca, json!(""))), KubeconfigRefused::NoCa);
+    assert_eq!(refused(&with(ca, Value::Null)), Refused::NoCa);
+    assert_eq!(refused(&with(ca, json!(""))), Refused::NoCa);
     let one = valid().pointer(ca).unwrap().as_str().unwrap().to_owned();
     let pem = BASE64.decode(one.as_bytes()).unwrap();
     let broken = String::from_utf8(pem.clone())
         .unwrap()
         .replacen("-----END", "----END", 1);
-    for data in [
-        "!".to_owned(),
-        BASE64.encode(b"no certificate"),
-        BASE64.encode(broken.as_bytes()),
-        BASE64.encode(&pem.repeat(MAX_CA_CERTIFICATES + 1)),
+    let most = 16;
+    for (data, why) in [
+        ("!".to_owned(), Refused::NotBase64),
+        (BASE64.encode(b"no certificate"), Refused::NotCertificates),
+        (BASE64.encode(broken.as_bytes()), Refused::NotCertificates),
+        (BASE64.encode(&pem.repeat(most + 1)), Refused::TooMany(most)),
     ] {
-        assert_eq!(refused(&with(ca, json!(data))), KubeconfigRefused::Ca);
+        assert_eq!(refused(&with(ca, json!(data))), why);
     }
-    let most = BASE64.encode(&pem.repeat(MAX_CA_CERTIFICATES));
-    let most = parse(&with(ca, json!(most))).unwrap();
-    assert_eq!(most.ca_certificates().len(), MAX_CA_CERTIFICATES);
+    let certificates = parse(&with(ca, json!(BASE64.encode(&pem.repeat(most)))));
+    assert_eq!(certificates.unwrap().ca_certificates().len(), most);
 }
 
 #[tokio::test]
@@ -320,46 +332,32 @@ fn a_server_name_is_a_name_or_an_address() {
         json!("not a name"),
     ));
 
-    assert_eq!(refused, KubeconfigRefused::ServerName);
+    assert_eq!(refused, Refused::NotAServerName);
 }
 
 #[test]
 fn there_is_one_credential_and_it_is_whole() {
-    let unreadable = |credential| KubeconfigRefused::Unreadable { credential };
     let user = valid().pointer(USER).unwrap().clone();
     let with_user = |field: &str, value: Value| {
         let mut user = user.clone();
         user[field] = value;
         refused(&with(USER, user))
     };
-    assert_eq!(
-        refused(&with(USER, json!({}))),
-        KubeconfigRefused::NoCredential
-    );
-    assert_eq!(
-        with_user("token", json!(TOKEN)),
-        KubeconfigRefused::TwoCredentials
-    );
-    for half in ["client-certificate-data", "client-key-data"] {
-        assert_eq!(
-            with_user(half, Value::Null),
-            KubeconfigRefused::HalfACertificate
-        );
+    assert_eq!(refused(&with(USER, json!({}))), Refused::NoCredential);
+    let two = with_user("token", json!(TOKEN));
+    assert_eq!(two, Refused::TwoCredentials);
+    let (chain, key) = ("client-certificate-data", "client-key-data");
+    for half in [chain, key] {
+        assert_eq!(with_user(half, Value::Null), Refused::Half);
+        assert_eq!(with_user(half, json!("!")), Refused::NotBase64);
     }
-    for garbage in ["!".to_owned(), BASE64.encode(b"garbage")] {
-        assert_eq!(
-            with_user("client-certificate-data", json!(garbage)),
-            unreadable("client-certificate-data")
-        );
-        assert_eq!(
-            with_user("client-key-data", json!(garbage)),
-            unreadable("client-key-data")
-        );
-    }
+    let garbage = json!(BASE64.encode(b"garbage"));
+    assert_eq!(with_user(chain, garbage.clone()), Refused::NotCertificates);
+    assert_eq!(with_user(key, garbage), Refused::NotAKey);
     for token in ["two words", "line\nbreak", "\u{e9}"] {
         assert_eq!(
             refused(&with(USER, json!({"token": token}))),
-            unreadable("token")
+            Refused::NotAToken
         );
     }
 }

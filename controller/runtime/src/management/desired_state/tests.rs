@@ -1,4 +1,5 @@
 use k8s_openapi::ByteString;
+use kubelet_attestation::kubeconfig::Refused;
 use node_attestation_core::signer::InvalidCa;
 use node_attestation_core::verifier::InsecureVerifier;
 use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair};
@@ -279,8 +280,8 @@ fn no_obstacle_repeats_a_secret() {
 
     let why = world.why();
 
-    let refused = matches!(&why, NotReady::KubeconfigRefused { source, .. }
-        if !matches!(source, KubeconfigRefused::TooLong));
+    let refused = matches!(&why, NotReady::KubeconfigRefused { source: KubeconfigRefused::Invalid(invalid), .. }
+        if invalid.why == Refused::Syntax);
     assert!(refused, "{why:?}");
     assert!(!why.to_string().contains("secret-text"), "{why}");
 }

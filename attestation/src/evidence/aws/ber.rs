@@ -1,4 +1,5 @@
-//! The encoding of the message: base64 in lines, of BER that is DER but for its outer layers.
+//! The encoding of an identity document's message: base64 in lines, of BER that is DER but for its
+//! outer layers.
 //!
 //! AWS's encoder writes what it streams: lengths that are not known beforehand (X.690 section
 //! 8.1.3.6), and the content in pieces (section 8.7.3.2). Both are rewritten here and nothing else
@@ -8,7 +9,6 @@
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use node_attestation_core::refusal::AwsDenial;
 
 /// A document is half a kibibyte, the message around it another.
 const MAX_SIZE: usize = 16 * 1024;
@@ -26,35 +26,34 @@ const END_OF_CONTENTS: [u8; 2] = [0, 0];
 /// Not of the encoding that is taken here; says by which rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub(super) struct InvalidBer(&'static str);
+pub struct InvalidBer(pub &'static str);
 
 /// The DER of the message that `text` is the base64 of.
-pub(super) fn decode(text: &str) -> Result<Vec<u8>, AwsDenial> {
-    let undecodable = |detail| AwsDenial::DocumentUndecodable { detail };
+pub fn decode(text: &str) -> Result<Vec<u8>, InvalidBer> {
     if text.len() > MAX_TEXT_SIZE {
-        return Err(undecodable("it is too large"));
+        return Err(InvalidBer("it is too large"));
     }
     let one_line: Vec<u8> = text
         .bytes()
         .filter(|byte| !matches!(byte, b'\r' | b'\n'))
         .collect();
     if one_line.is_empty() {
-        return Err(undecodable("it is empty"));
+        return Err(InvalidBer("it is empty"));
     }
     let ber = STANDARD
         .decode(one_line)
-        .map_err(|_| undecodable("it is not base64"))?;
-    to_der(&ber).map_err(|InvalidBer(detail)| undecodable(detail))
+        .map_err(|_| InvalidBer("it is not base64"))?;
+    to_der(&ber)
 }
 
 /// The one element of `ber`, its outer layers in DER. DER stays as it is.
 ///
 /// # Errors
 ///
-/// More than one element, more than [`MAX_SIZE`] bytes, more than [`MAX_DEPTH`] levels, or lengths
+/// More than one element, more than `MAX_SIZE` bytes, more than `MAX_DEPTH` levels, or lengths
 /// and tags in other forms than the two that AWS sends. Bytes are read once, and copied at most once
 /// a level.
-pub(super) fn to_der(ber: &[u8]) -> Result<Vec<u8>, InvalidBer> {
+pub fn to_der(ber: &[u8]) -> Result<Vec<u8>, InvalidBer> {
     if ber.len() > MAX_SIZE {
         return Err(InvalidBer("it is too large"));
     }

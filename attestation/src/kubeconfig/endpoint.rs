@@ -1,0 +1,215 @@
+//! An API server, and the CA certificates that verify it.
+
+use core::net::IpAddr;
+use std::fmt;
+
+use rustls_pki_types::pem::PemObject as _;
+use rustls_pki_types::{CertificateDer, ServerName};
+use serde::{Deserialize, Serialize};
+use url::{Host, Url};
+
+use super::Policy;
+use super::error::{InvalidKubeconfig, Refused};
+use crate::names::Audience;
+use crate::secret::Secret;
+
+/// The most CA certificates of a tenant. A CA that is replaced has two for a while, each of which may
+/// have a chain.
+const MAX_TENANT_CERTIFICATES: usize = 16;
+
+/// The fields of an endpoint, not checked yet. The node's store keeps an endpoint in this form.
+///
+/// `Debug` omits the proxy: its URL may contain a password.
+#[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct EndpointFields {
+    /// The API server's URL.
+    pub server: String,
+    /// The cluster's CA certificates in PEM.
+    pub ca_pem: String,
+    /// The expected name in the server's certificate, if it is not the URL's host.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tls_server_name: Option<String>,
+    /// The proxy's URL.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub proxy_url: Option<String>,
+}
+
+impl fmt::Debug for EndpointFields {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("EndpointFields")
+            .field("server", &self.server)
+            .field("tls_server_name", &self.tls_server_name)
+            .finish_non_exhaustive()
+    }
+}
+
+/// An API server, and the CA certificates that verify it.
+///
+/// # Guarantees
+///
+/// The server is on https. Its certificate is verified against the cluster's CA alone, which has at
+/// least one certificate.
+#[derive(Debug)]
+pub struct ClusterEndpoint {
+    server: Url,
+    ca: Vec<CertificateDer<'static>>,
+    ca_pem: String,
+    tls_server_name: Option<String>,
+    proxy: Option<Secret<String>>,
+}
+
+impl ClusterEndpoint {
+    /// An endpoint of this machine from stored fields. Errors name `document`.
+    pub fn from_fields(fields: EndpointFields, document: &str) -> Result<Self, InvalidKubeconfig> {
+        Self::check(fields, Policy::Machine, document, "caPem")
+    }
+
+    /// Checks the fields. Errors name `place`, and `ca_field` for the CA.
+    pub(super) fn check(
+        fields: EndpointFields,
+        policy: Policy,
+        place: &str,
+        ca_field: &str,
+    ) -> Result<Self, InvalidKubeconfig> {
+        let at = |field| move |why| InvalidKubeconfig::new(place, field, why);
+        let non_empty = |text: Option<String>| text.filter(|text| !text.is_empty());
+        let server = server(&fields.server).map_err(at("server"))?;
+        let ca = certificates(&fields.ca_pem).map_err(at(ca_field))?;
+        if policy == Policy::Tenant && ca.len() > MAX_TENANT_CERTIFICATES {
+            return Err(at(ca_field)(Refused::TooMany(MAX_TENANT_CERTIFICATES)));
+        }
+        let tls_server_name = non_empty(fields.tls_server_name);
+        if let Some(name) = &tls_server_name {
+            check_server_name(name, policy).map_err(at("tls-server-name"))?;
+        }
+        let proxy = non_empty(fields.proxy_url).map(Secret::new);
+        if let Some(proxy) = &proxy {
+            check_proxy(proxy, tls_server_name.is_some()).map_err(at("proxy-url"))?;
+        }
+        Ok(Self {
+            server,
+            ca,
+            ca_pem: fields.ca_pem,
+            tls_server_name,
+            proxy,
+        })
+    }
+
+    /// The fields of the endpoint, to be stored.
+    pub fn to_fields(&self) -> EndpointFields {
+        EndpointFields {
+            server: self.server().to_owned(),
+            ca_pem: self.ca_pem.clone(),
+            tls_server_name: self.tls_server_name.clone(),
+            proxy_url: self.proxy.as_ref().map(|proxy| proxy.expose().clone()),
+        }
+    }
+
+    /// Whether both are of one cluster. Another server without a common CA certificate is another
+    /// cluster, and not the same one at another address.
+    pub fn is_of_same_cluster(&self, other: &Self) -> bool {
+        self.server() == other.server() || self.ca().iter().any(|ca| other.ca().contains(ca))
+    }
+
+    /// The API server's URL, without a slash at its end.
+    pub fn server(&self) -> &str {
+        self.server.as_str().trim_end_matches('/')
+    }
+
+    /// The API server's URL.
+    pub fn url(&self) -> &Url {
+        &self.server
+    }
+
+    /// The API server's address, if its URL has one in the place of a name.
+    pub fn address(&self) -> Option<IpAddr> {
+        match self.server.host()? {
+            Host::Domain(_) => None,
+            Host::Ipv4(address) => Some(address.into()),
+            Host::Ipv6(address) => Some(address.into()),
+        }
+    }
+
+    /// The cluster's CA certificates in DER, at least one.
+    pub fn ca(&self) -> &[CertificateDer<'static>] {
+        &self.ca
+    }
+
+    /// The cluster's CA certificates in PEM, unchanged.
+    pub fn ca_pem(&self) -> &str {
+        &self.ca_pem
+    }
+
+    /// The audience of evidence for this cluster, unless the settings set one. It depends on the
+    /// first CA certificate.
+    pub fn audience(&self) -> Audience {
+        let first = self.ca.first();
+        Audience::of_ca(first.map(CertificateDer::as_ref).unwrap_or_default())
+    }
+
+    /// The expected name in the server's certificate, if it is not the URL's host.
+    pub fn tls_server_name(&self) -> Option<&str> {
+        self.tls_server_name.as_deref()
+    }
+
+    /// The proxy's URL.
+    pub fn proxy(&self) -> Option<&Secret<String>> {
+        self.proxy.as_ref()
+    }
+}
+
+/// A URL of host, port and path. The URL's parser drops an empty user in silence, so no '@' is
+/// accepted.
+fn server(text: &str) -> Result<Url, Refused> {
+    if text.is_empty() {
+        return Err(Refused::Missing);
+    }
+    // client-go takes a bare host for http, from the days of the insecure port.
+    let url = Url::parse(text).map_err(|_| Refused::NotAUrl)?;
+    if url.scheme() != "https" {
+        return Err(Refused::NotHttps);
+    }
+    if text.contains(['@', '?', '#']) || !url.has_host() {
+        return Err(Refused::NotAUrl);
+    }
+    Ok(url)
+}
+
+fn check_server_name(name: &str, policy: Policy) -> Result<(), Refused> {
+    match (ServerName::try_from(name), policy) {
+        (Ok(ServerName::DnsName(_)), _) | (Ok(_), Policy::Tenant) => Ok(()),
+        // The node puts the name into the URL, so it would connect to an address.
+        (Ok(_), Policy::Machine) => Err(Refused::AddressAsServerName),
+        (Err(_), _) => Err(Refused::NotAServerName),
+    }
+}
+
+fn check_proxy(proxy: &Secret<String>, named_otherwise: bool) -> Result<(), Refused> {
+    let url = Url::parse(proxy.expose()).map_err(|_| Refused::NotAUrl)?;
+    if !matches!(url.scheme(), "http" | "https") {
+        return Err(Refused::ProxyScheme);
+    }
+    if !url.has_host() {
+        return Err(Refused::NotAUrl);
+    }
+    if named_otherwise {
+        Err(Refused::ProxyWithServerName)
+    } else {
+        Ok(())
+    }
+}
+
+/// All certificates in PEM, at least one.
+pub(super) fn certificates(pem: &str) -> Result<Vec<CertificateDer<'static>>, Refused> {
+    if pem.trim().is_empty() {
+        return Err(Refused::NoCa);
+    }
+    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem.as_bytes()).collect();
+    let found = found.map_err(|_| Refused::NotCertificates)?;
+    if found.is_empty() {
+        Err(Refused::NotCertificates)
+    } else {
+        Ok(found)
+    }
+}

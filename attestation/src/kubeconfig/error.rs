@@ -1,0 +1,118 @@
+//! Errors of kubeconfigs.
+
+/// A kubeconfig, or a field of it, is refused. The error never contains credentials.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{place}: {why}")]
+pub struct InvalidKubeconfig {
+    /// The document, the cluster or user in it, and the field.
+    pub place: String,
+    /// The reason.
+    pub why: Refused,
+}
+
+impl InvalidKubeconfig {
+    /// Refuses what is at `place`.
+    pub(super) fn at(place: impl Into<String>, why: Refused) -> Self {
+        let place = place.into();
+        Self { place, why }
+    }
+
+    /// Refuses a field of what is at `place`.
+    pub fn new(place: &str, field: &str, why: Refused) -> Self {
+        Self::at(format!("{place}: {field}"), why)
+    }
+}
+
+/// Why a kubeconfig or a field is refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Refused {
+    /// The text exceeds this limit.
+    #[error("it is longer than {0} bytes")]
+    TooLong(usize),
+    /// The bytes are not text.
+    #[error("it is not UTF-8")]
+    NotUtf8,
+    /// It is not YAML, a field has another type, or a tenant's text has anchors or is nested too
+    /// deep.
+    #[error("it is not a kubeconfig")]
+    Syntax,
+    /// It says that it is something else.
+    #[error("it is not of apiVersion v1 and kind Config")]
+    WrongType,
+    /// A list exceeds this limit.
+    #[error("there are more than {0}")]
+    TooMany(usize),
+    /// Two entries have the same name, so the choice is ambiguous.
+    #[error("two have the same name")]
+    Ambiguous,
+    /// The field, or an entry that another one names, is missing.
+    #[error("it is missing")]
+    Missing,
+    /// `insecure-skip-tls-verify` is set.
+    #[error(
+        "whoever answers would get the credential, so the server is always verified; give its CA instead"
+    )]
+    SkipsVerification,
+    /// The CA is missing.
+    #[error("the cluster's CA is missing; the machine's own list of CAs is not used")]
+    NoCa,
+    /// The CA is no list of certificates.
+    #[error("it is not a list of certificates in PEM")]
+    NotCertificates,
+    /// The key is invalid.
+    #[error("it is not a private key in PEM")]
+    NotAKey,
+    /// The base64 is invalid.
+    #[error("it is not base64")]
+    NotBase64,
+    /// The server is not on https.
+    #[error("only https is spoken with an API server")]
+    NotHttps,
+    /// The URL is invalid, or has a user, a query or a fragment.
+    #[error("it is not the URL of a server")]
+    NotAUrl,
+    /// No certificate can have this name.
+    #[error("it is not the name of a server")]
+    NotAServerName,
+    /// An address is in the place of a name.
+    #[error(
+        "an address is no name to verify a server by; leave it out, and the URL's host is verified"
+    )]
+    AddressAsServerName,
+    /// A proxy is set, and none is accepted.
+    #[error("a proxy is not accepted")]
+    Proxy,
+    /// The proxy is neither http nor https.
+    #[error("only http and https proxies are spoken to")]
+    ProxyScheme,
+    /// A proxy is in front of a server with another name in its certificate.
+    #[error("a proxy cannot be used together with tls-server-name")]
+    ProxyWithServerName,
+    /// A file is named, and none is read.
+    #[error("a file is not accepted; give its content inline")]
+    File,
+    /// The user's credential comes from another program.
+    #[error("no other program is run for a credential")]
+    Exec,
+    /// The user's credential comes from a plugin of the old kind.
+    #[error("auth-provider plugins are not supported")]
+    AuthProvider,
+    /// The user has a user name or a password.
+    #[error("API servers have not accepted passwords since Kubernetes 1.19")]
+    Password,
+    /// The user impersonates another one.
+    #[error("impersonation is not accepted")]
+    Impersonation,
+    /// The user has no credential.
+    #[error("it has none of token, tokenFile and client-certificate with client-key")]
+    NoCredential,
+    /// The user has both a client certificate and a token.
+    #[error("there is a client certificate too")]
+    TwoCredentials,
+    /// Half of the credential is missing.
+    #[error("it is missing, and its other half is there")]
+    Half,
+    /// The token does not fit into a header.
+    #[error("it is not a token: printable ASCII without spaces")]
+    NotAToken,
+}

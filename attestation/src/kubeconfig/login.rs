@@ -1,0 +1,173 @@
+//! The login to an API server.
+
+use rustls_pki_types::pem::PemObject as _;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+use zeroize::Zeroizing;
+
+use super::Policy;
+use super::endpoint::certificates;
+use super::error::{InvalidKubeconfig, Refused};
+use super::source::{content, filled, secret};
+use crate::secret::Secret;
+
+/// The login to an API server.
+#[derive(Debug)]
+pub enum Login {
+    /// A bearer token.
+    Token(Secret<String>),
+    /// A client certificate.
+    ClientCertificate {
+        /// The certificate and its chain in PEM, leaf first.
+        chain_pem: String,
+        /// Its key in PEM.
+        key_pem: Secret<String>,
+    },
+}
+
+/// The client certificate and key for TLS.
+pub type Identity = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
+
+/// Parses the client certificate and key for TLS. An error names the invalid one.
+pub fn identity(
+    chain_pem: &str,
+    key_pem: &Secret<String>,
+) -> Result<Identity, (&'static str, Refused)> {
+    let chain =
+        certificates(chain_pem).map_err(|_| ("client-certificate", Refused::NotCertificates))?;
+    let key = PrivateKeyDer::from_pem_slice(key_pem.expose().as_bytes())
+        .map_err(|_| ("client-key", Refused::NotAKey))?;
+    Ok((chain, key))
+}
+
+/// A user of a kubeconfig.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) struct User {
+    #[serde(default, deserialize_with = "secret")]
+    token: Option<Secret<String>>,
+    #[serde(rename = "tokenFile")]
+    token_file: Option<String>,
+    client_certificate: Option<String>,
+    client_certificate_data: Option<String>,
+    client_key: Option<String>,
+    #[serde(default, deserialize_with = "secret")]
+    client_key_data: Option<Secret<String>>,
+    username: Option<IgnoredAny>,
+    password: Option<IgnoredAny>,
+    pub(super) exec: Option<Exec>,
+    auth_provider: Option<IgnoredAny>,
+    #[serde(rename = "as")]
+    impersonate: Option<IgnoredAny>,
+    as_uid: Option<IgnoredAny>,
+    as_groups: Option<IgnoredAny>,
+    as_user_extra: Option<IgnoredAny>,
+}
+
+/// The exec plugin of a user.
+#[derive(Debug, Deserialize)]
+pub(super) struct Exec {
+    pub(super) command: Option<String>,
+}
+
+impl User {
+    /// The first field that makes this user unusable.
+    pub(super) fn refused(&self, policy: Policy) -> Option<(&'static str, Refused)> {
+        use Refused::{AuthProvider, Exec, File, Impersonation, Password, TwoCredentials};
+        let is_tenant = policy == Policy::Tenant;
+        let has_file = |file: &Option<String>| is_tenant && filled(file.as_deref()).is_some();
+        let has_chain = has_file(&self.client_certificate);
+        let has_certificate = filled(self.client_certificate_data.as_deref()).is_some()
+            || self.client_key_data.is_some();
+        let has_two = is_tenant && self.token.is_some() && has_certificate;
+        [
+            ("exec", self.exec.is_some(), Exec),
+            ("auth-provider", self.auth_provider.is_some(), AuthProvider),
+            ("client-certificate", has_chain, File),
+            ("client-key", has_file(&self.client_key), File),
+            ("tokenFile", has_file(&self.token_file), File),
+            ("username", self.username.is_some(), Password),
+            ("password", self.password.is_some(), Password),
+            ("as", self.impersonate.is_some(), Impersonation),
+            ("as-uid", self.as_uid.is_some(), Impersonation),
+            ("as-groups", self.as_groups.is_some(), Impersonation),
+            ("as-user-extra", self.as_user_extra.is_some(), Impersonation),
+            ("token", has_two, TwoCredentials),
+        ]
+        .into_iter()
+        .find_map(|(field, is_there, why)| is_there.then_some((field, why)))
+    }
+
+    /// The login. `read` reads the files that the user names. A client certificate wins over a
+    /// token, as in an API server that gets both.
+    pub(super) fn login<E: From<InvalidKubeconfig>>(
+        &self,
+        policy: Policy,
+        place: &str,
+        read: impl Fn(&str) -> Result<Zeroizing<String>, E>,
+    ) -> Result<Login, E> {
+        let refuse = |(field, why)| InvalidKubeconfig::new(place, field, why);
+        if let Some(refused) = self.refused(policy) {
+            return Err(refuse(refused).into());
+        }
+        let data = filled(self.client_certificate_data.as_deref());
+        let file = filled(self.client_certificate.as_deref());
+        let field = ("client-certificate-data", data);
+        let chain = content(field, file, place, Refused::NotCertificates, &read)?;
+        let data = self.client_key_data.as_ref();
+        let file = filled(self.client_key.as_deref());
+        let field = ("client-key-data", data.map(|data| data.expose().as_str()));
+        let key = content(field, file, place, Refused::NotAKey, &read)?;
+        match (chain, key) {
+            (Some(chain_pem), Some(mut key_pem)) => {
+                // The kubelet keeps both in one file, so the key is left out here.
+                let chain_pem = certificates_of(&chain_pem);
+                let key_pem = Secret::new(std::mem::take(&mut *key_pem));
+                identity(&chain_pem, &key_pem).map_err(refuse)?;
+                Ok(Login::ClientCertificate { chain_pem, key_pem })
+            }
+            (Some(_), None) => Err(refuse(("client-key", Refused::Half)).into()),
+            (None, Some(_)) => Err(refuse(("client-certificate", Refused::Half)).into()),
+            (None, None) => self.token(place, read).map(Login::Token),
+        }
+    }
+
+    /// The file wins over the token. As in client-go, an unreadable file gives way to the token.
+    fn token<E: From<InvalidKubeconfig>>(
+        &self,
+        place: &str,
+        read: impl Fn(&str) -> Result<Zeroizing<String>, E>,
+    ) -> Result<Secret<String>, E> {
+        let file = filled(self.token_file.as_deref()).map(read);
+        let (field, token) = match (&file, &self.token) {
+            (Some(Ok(text)), _) => ("tokenFile", token(text)),
+            (_, Some(inline)) => ("token", token(inline.expose())),
+            (_, None) => ("user", Err(Refused::NoCredential)),
+        };
+        match (file, token) {
+            (Some(Err(error)), Err(Refused::NoCredential)) => Err(error),
+            (_, token) => Ok(token.map_err(|why| InvalidKubeconfig::new(place, field, why))?),
+        }
+    }
+}
+
+/// A token that fits into a header, without the line end of a file.
+fn token(text: &str) -> Result<Secret<String>, Refused> {
+    let token = text.trim();
+    if !token.is_empty() && token.bytes().all(|byte| byte.is_ascii_graphic()) {
+        Ok(Secret::new(token.to_owned()))
+    } else {
+        Err(Refused::NotAToken)
+    }
+}
+
+/// The certificates of a PEM file, without its other blocks.
+fn certificates_of(pem: &str) -> String {
+    const BEGIN: &str = "-----BEGIN CERTIFICATE-----";
+    const END: &str = "-----END CERTIFICATE-----";
+    let blocks = pem.split(BEGIN).skip(1);
+    let blocks = blocks.filter_map(|rest| Some(rest.split_once(END)?.0));
+    let lines: Vec<&str> = blocks.flat_map(|block| [BEGIN, block, END, "\n"]).collect();
+    lines.concat()
+}

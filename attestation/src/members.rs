@@ -1,0 +1,37 @@
+//! JSON objects whose names are all different.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::marker::PhantomData;
+
+use serde::de::{Deserialize, Deserializer, Error, MapAccess, Visitor};
+
+/// The members of a JSON object, each name once.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Members<V>(pub BTreeMap<String, V>);
+
+impl<'de, V: Deserialize<'de>> Deserialize<'de> for Members<V> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(EachOnce(PhantomData))
+    }
+}
+
+struct EachOnce<V>(PhantomData<V>);
+
+impl<'de, V: Deserialize<'de>> Visitor<'de> for EachOnce<V> {
+    type Value = Members<V>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object of different names")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Members<V>, A::Error> {
+        let mut members = BTreeMap::new();
+        while let Some((name, value)) = map.next_entry()? {
+            if members.insert(name, value).is_some() {
+                return Err(A::Error::custom("a name is repeated"));
+            }
+        }
+        Ok(Members(members))
+    }
+}

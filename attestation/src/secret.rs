@@ -1,0 +1,50 @@
+//! Secret values.
+
+use std::fmt;
+
+use zeroize::Zeroize;
+
+/// A key, token or password.
+///
+/// # Guarantees
+///
+/// Neither `Debug` nor any other trait shows the content. The value cannot be cloned, and its
+/// memory is zeroed on drop. Only [`Secret::expose`] gives access.
+pub struct Secret<T: Zeroize>(T);
+
+impl<T: Zeroize> Secret<T> {
+    /// Hides `value`.
+    pub fn new(value: T) -> Self {
+        Self(value)
+    }
+
+    /// The content, to use and not to keep.
+    pub fn expose(&self) -> &T {
+        &self.0
+    }
+}
+
+impl<T: Zeroize> Drop for Secret<T> {
+    fn drop(&mut self) {
+        self.0.zeroize();
+    }
+}
+
+impl<T: Zeroize> fmt::Debug for Secret<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(..)")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn debug_does_not_show_the_content() {
+        let secret = Secret::new("abcdef.0123456789abcdef".to_owned());
+
+        assert_eq!(format!("{secret:?}"), "Secret(..)");
+        assert_eq!(secret.expose(), "abcdef.0123456789abcdef");
+    }
+}

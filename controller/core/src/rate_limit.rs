@@ -1,0 +1,75 @@
+//! How often something may be done.
+
+use std::ops::{Add, Sub};
+use std::time::Duration;
+
+/// A token bucket: so many at once, and then one at a time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rate {
+    /// How many at once.
+    pub burst: u32,
+    /// How long until one more.
+    pub every: Duration,
+}
+
+impl Rate {
+    /// Takes one out of a bucket that is full at `full_at`.
+    ///
+    /// # Errors
+    ///
+    /// There is none left; when there is one. Nothing is taken.
+    pub fn take<T>(self, full_at: &mut T, now: T) -> Result<(), T>
+    where
+        T: Copy + Ord + Add<Duration, Output = T> + Sub<Output = Duration>,
+    {
+        let missing = (*full_at).max(now) - now;
+        let most = self.every * self.burst.saturating_sub(1);
+        if let Some(over) = missing.checked_sub(most).filter(|over| !over.is_zero()) {
+            return Err(now + over);
+        }
+        *full_at = now + missing + self.every;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn a_burst_and_then_one_an_interval() {
+        let now = 1000 * SECOND;
+        let mut full_at = now;
+        let rate = Rate {
+            burst: 3,
+            every: SECOND,
+        };
+
+        for _ in 0..3 {
+            rate.take(&mut full_at, now).unwrap();
+        }
+        assert_eq!(rate.take(&mut full_at, now), Err(now + SECOND));
+        rate.take(&mut full_at, now + SECOND).unwrap();
+        assert_eq!(rate.take(&mut full_at, now + SECOND), Err(now + 2 * SECOND));
+        assert!(full_at > now + SECOND);
+    }
+
+    #[test]
+    fn a_rest_fills_it_to_a_burst_and_no_more() {
+        let now = 1000 * SECOND;
+        let mut full_at = now;
+        let rate = Rate {
+            burst: 2,
+            every: SECOND,
+        };
+        rate.take(&mut full_at, now).unwrap();
+        let later = now + 100 * SECOND;
+
+        assert!(full_at <= later);
+        rate.take(&mut full_at, later).unwrap();
+        rate.take(&mut full_at, later).unwrap();
+        assert_eq!(rate.take(&mut full_at, later), Err(later + SECOND));
+    }
+}
