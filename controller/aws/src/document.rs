@@ -22,7 +22,7 @@ pub mod testing;
 
 use std::time::SystemTime;
 
-use node_attestation_core::refusal::AwsDenial;
+use crate::denial::AwsDenial;
 
 pub(crate) use json::{is_account, is_instance, is_zone_of};
 pub use region_certificates::{InvalidSigners, Signer, Signers};

@@ -24,9 +24,10 @@ use kubelet_attestation::names::{Provider, ProviderId};
 use kubelet_attestation::version::EvidenceVersion;
 use node_attestation_core::crd::conditions::ConditionReport;
 use node_attestation_core::identifiers::ServingName;
-use node_attestation_core::refusal::{AwsDenial, Deferral, Denial, Refusal, Unavailable};
+use node_attestation_core::refusal::{Deferral, Denial, Refusal, Unavailable};
 use node_attestation_core::verifier::{Appraisal, Assurance, AttestedIdentity, Identity, Verifier};
 
+use crate::denial::AwsDenial;
 use crate::document::{Signers, VerifiedDocument};
 use crate::ec2::{self, Checked, Instances, Reservation};
 use crate::policy::AwsPolicy;

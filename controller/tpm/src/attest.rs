@@ -9,7 +9,6 @@ use aws_lc_rs::signature::{
 };
 use data_encoding::HEXLOWER;
 use kubelet_attestation::evidence::tpm::{MAX_REGISTER, Quote, Registers};
-use node_attestation_core::refusal::TpmDenial;
 use node_attestation_core::verifier::TpmBoot;
 use tpm2_protocol::constant::TPM_GENERATED_VALUE;
 use tpm2_protocol::data::{
@@ -17,6 +16,7 @@ use tpm2_protocol::data::{
     TpmuSignature,
 };
 
+use crate::denial::TpmDenial;
 use crate::public::{AttestationKey, EXPONENT, Key};
 use crate::structure::exactly;
 

@@ -13,7 +13,6 @@ mod authority;
 
 use std::time::SystemTime;
 
-use node_attestation_core::refusal::TpmDenial;
 use x509_parser::certificate::X509Certificate;
 use x509_parser::der_parser::oid;
 use x509_parser::extensions::{GeneralName, KeyUsage, ParsedExtension};
@@ -23,6 +22,7 @@ use x509_parser::public_key::PublicKey;
 use x509_parser::x509::SubjectPublicKeyInfo;
 
 use self::authority::{Authority, Validity, issued};
+use crate::denial::TpmDenial;
 use crate::invalid_settings::InvalidTpmSettings;
 use crate::public::{EndorsementKey, Key};
 

@@ -6,7 +6,7 @@
 //! replica reads that, and nothing has to be remembered. In return, a challenge answers for one key
 //! alone: an ID that comes back with another key (or name, machine, cluster, end) makes another
 //! secret, and a quote over the first one is a quote of another request
-//! ([`QuoteOfAnotherRequest`](node_attestation_core::refusal::TpmDenial::QuoteOfAnotherRequest)):
+//! ([`QuoteOfAnotherRequest`](crate::denial::TpmDenial::QuoteOfAnotherRequest)):
 //! a replay, at every replica, as long as the keys are in use. With the same key it is our own retry.
 //!
 //! The ID tells by which key its challenge was made. So a machine whose challenge was made by a key

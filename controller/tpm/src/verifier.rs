@@ -23,19 +23,21 @@ use std::time::SystemTime;
 use futures::future::{BoxFuture, FutureExt as _};
 use kubelet_attestation::binding::KeyBinding;
 use kubelet_attestation::evidence::tpm::{
-    Challenge, Enrolment, Expiry, PublicAreas, Response, TpmEvidence,
+    CHALLENGE_ANNOTATION, Challenge, ENDORSEMENT_KEY_ANNOTATION, Enrolment, Expiry, PublicAreas,
+    Response, TpmEvidence,
 };
 use kubelet_attestation::names::{Audience, Provider, ProviderId};
 use kubelet_attestation::version::EvidenceVersion;
 use node_attestation_core::crd::conditions::ConditionReport;
 use node_attestation_core::identifiers::{KeyDigest, ServingName};
-use node_attestation_core::refusal::{Deferral, Denial, Failure, Refusal, TpmDenial, Unavailable};
+use node_attestation_core::refusal::{Deferral, Denial, Failure, Refusal, Unavailable};
 use node_attestation_core::verifier::platform::{Asked, Platform};
 use node_attestation_core::verifier::{Appraisal, Assurance, AttestedIdentity, Identity, Verifier};
 
 use crate::attest::VerifiedQuote;
 use crate::challenge::{self, ChallengeKeySource, ChallengeKeys, Subject};
 use crate::credential::{Credential, NoCredential};
+use crate::denial::TpmDenial;
 use crate::key_lists::{KeyList, KeyLists, NOT_READ_HERE, report_without_lists};
 use crate::policy::TpmPolicy;
 use crate::public::{AttestationKey, EndorsementKey};
@@ -130,7 +132,7 @@ impl TpmVerifier {
         let authorities = &self.policy.authorities;
         let intermediates = &enrolment.intermediates;
         let certified = authorities.require(certificate, intermediates, &keys.endorsement, now);
-        certified.map_err(Denial::from)?;
+        certified?;
         self.is_the_machines(&machine, &keys, appraisal).await?;
 
         let challenge_keys = self.challenge_keys()?;
@@ -139,11 +141,7 @@ impl TpmVerifier {
         let challenge = challenge.map_err(|source| Deferral::VerifierUnavailable {
             source: Unavailable::new(source),
         })?;
-        Err(Failure::ChallengeIssued {
-            challenge,
-            endorsement_key: keys.endorsement.digest(),
-        }
-        .into())
+        Err(challenge_issued(&challenge, keys.endorsement.digest()).into())
     }
 
     async fn respond(
@@ -185,11 +183,11 @@ impl TpmVerifier {
         };
         let qualifying = [Some(binding(current)), former.as_ref().map(binding)];
         let quote = VerifiedQuote::verify(&keys.attestation, quote, &qualifying);
-        let quote = quote.map_err(Denial::from)?;
+        let quote = quote?;
         let machine_name = appraisal.machine.name.as_str();
         tracing::info!(machine = machine_name, %quote, "the TPM vouches for a key");
         let allowed = self.policy.registers.allows(quote.registers());
-        allowed.map_err(Denial::from)?;
+        allowed?;
         self.is_the_machines(&machine, &keys, appraisal).await?;
 
         let node_name = if appraisal.machine.unnamed {
@@ -274,10 +272,8 @@ impl TpmVerifier {
         };
         let trusted = self.platform.endorsement_key(asked).await;
         let trusted = trusted.map_err(unavailable)?;
-        let trusted = trusted.ok_or_else(|| {
-            Denial::from(TpmDenial::EndorsementKeyUnknown {
-                machine: appraisal.machine.name.clone(),
-            })
+        let trusted = trusted.ok_or_else(|| TpmDenial::EndorsementKeyUnknown {
+            machine: appraisal.machine.name.clone(),
         })?;
         Ok(must_be(trusted, keys, appraisal)?)
     }
@@ -357,7 +353,7 @@ fn read(
     })
 }
 
-fn must_be(trusted: KeyDigest, keys: &Keys, appraisal: &Appraisal<'_>) -> Result<(), Denial> {
+fn must_be(trusted: KeyDigest, keys: &Keys, appraisal: &Appraisal<'_>) -> Result<(), TpmDenial> {
     let presented = keys.endorsement.digest();
     if presented == trusted {
         return Ok(());
@@ -366,8 +362,21 @@ fn must_be(trusted: KeyDigest, keys: &Keys, appraisal: &Appraisal<'_>) -> Result
         machine: appraisal.machine.name.clone(),
         trusted,
         presented,
+    })
+}
+
+/// The answer to a first request. The node's plugin reads the challenge, and writes the endorsement
+/// key into its next request.
+fn challenge_issued(challenge: &Challenge, endorsement_key: KeyDigest) -> Failure {
+    let Challenge { id, expiry, .. } = challenge;
+    Failure::ChallengeIssued {
+        detail: format!("{}, until {}", id.to_base64(), expiry.as_str()),
+        annotations: vec![
+            (CHALLENGE_ANNOTATION, challenge.to_annotation()),
+            (ENDORSEMENT_KEY_ANNOTATION, endorsement_key.to_string()),
+        ],
+        endorsement_key,
     }
-    .into())
 }
 
 fn issue(

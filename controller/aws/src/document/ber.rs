@@ -8,7 +8,8 @@
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use node_attestation_core::refusal::AwsDenial;
+
+use crate::denial::AwsDenial;
 
 /// A document is half a kibibyte, the message around it another.
 const MAX_SIZE: usize = 16 * 1024;

@@ -10,12 +10,12 @@ use std::fmt;
 use std::time::SystemTime;
 
 use kubelet_attestation::evidence::aws::is_region;
-use node_attestation_core::refusal::AwsDenial;
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, Visitor};
 use serde_json::Value;
 
 use super::VerifiedDocument;
 use super::cms::VerifiedContent;
+use crate::denial::AwsDenial;
 
 /// What the document is since 2017, and what it was before: the fields read here are the same.
 const VERSIONS: [&str; 2] = ["2017-09-30", "2010-08-31"];

@@ -7,9 +7,10 @@ use std::time::{Duration, SystemTime};
 
 use kubelet_attestation::names::NodeName;
 use node_attestation_core::crd::AwsNodeName;
-use node_attestation_core::refusal::{AwsDenial, Deferral, Denial, Refusal};
+use node_attestation_core::refusal::{Deferral, Refusal};
 
 use super::{Attachment, InstanceFacts, Root};
+use crate::denial::AwsDenial;
 use crate::document::VerifiedDocument;
 use crate::policy::AwsPolicy;
 
@@ -274,7 +275,7 @@ fn is_young(document: &VerifiedDocument, now: SystemTime) -> bool {
 }
 
 fn deny(denial: AwsDenial) -> Refusal {
-    Denial::from(denial).into()
+    denial.into()
 }
 
 #[cfg(test)]

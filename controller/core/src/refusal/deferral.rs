@@ -5,12 +5,11 @@ use std::error::Error;
 use futures::future::BoxFuture;
 use kubelet_attestation::names::{NodeName, ProviderId};
 
-use super::catalogue::reasons;
 use crate::identifiers::ServingName;
 
-reasons! {
+crate::reasons! {
     /// Why a request stays pending.
-    Deferral {
+    pub Deferral {
         /// The inventory has no machine under the provider ID or the bootstrap token. A machine may
         /// ask before its infrastructure has reported it.
         #[error("the inventory has no machine for this request")]

@@ -7,18 +7,13 @@ use kubelet_attestation::csr::subject::InvalidSubject;
 use kubelet_attestation::names::{Audience, NodeName, Provider, ProviderId};
 use x509_cert::der::asn1::ObjectIdentifier;
 
-use super::catalogue::reasons;
+use super::EvidenceDenial;
 use crate::identifiers::{CertificateUid, KeyDigest, NodeNames, ServingName, TokenId};
-pub use aws::AwsDenial;
-pub use tpm::TpmDenial;
 
-mod aws;
-mod tpm;
-
-reasons! {
+crate::reasons! {
     /// Why a request is denied: one reason a check, in the order of the checks.
     #[derive(Clone, PartialEq, Eq)]
-    Denial {
+    pub Denial {
         /// `spec.request` has more bytes than are read.
         #[error("spec.request has {len} bytes, and at most {MAX_REQUEST_LEN} are read")]
         RequestTooLarge {
@@ -422,9 +417,7 @@ reasons! {
         } => "the machine's certificates were revoked",
     }
     and {
-        /// What speaks against the identity of an AWS instance.
-        Aws(AwsDenial),
-        /// What speaks against the identity of a machine with a TPM.
-        Tpm(TpmDenial),
+        /// A reason of the provider whose evidence it is.
+        Evidence(EvidenceDenial),
     }
 }

@@ -1,11 +1,9 @@
 //! Requests that are not ours to answer.
 
-use super::catalogue::reasons;
-
-reasons! {
+crate::reasons! {
     /// Why a request is left alone.
     #[derive(Clone, PartialEq, Eq)]
-    Ignored {
+    pub Ignored {
         /// Another signer is asked, or one of a provider that this cluster does not admit.
         #[error("the signer is {signer:?}, which is not one of ours")]
         AnotherSigner {

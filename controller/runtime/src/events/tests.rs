@@ -1,6 +1,5 @@
 use std::io::{Read as _, Write as _};
 
-use kubelet_attestation::evidence::tpm::{Challenge, ChallengeId, Expiry};
 use kubelet_attestation::names::{NodeName, ProviderId};
 use node_attestation_core::identifiers::KeyDigest;
 use node_attestation_core::refusal::{Deferral, Denial};
@@ -157,14 +156,9 @@ fn what_is_not_ours_is_not_told_of() {
 
 #[test]
 fn a_challenge_is_not_told_of_and_any_other_failure_is() {
-    let challenge = Challenge {
-        id: ChallengeId::new([7; 16]),
-        expiry: Expiry::parse("2026-01-01T00:05:00Z").unwrap(),
-        credential_blob: b"sealed".to_vec(),
-        encrypted_secret: b"seed".to_vec(),
-    };
     let challenged = Failure::ChallengeIssued {
-        challenge,
+        detail: "7".to_owned(),
+        annotations: vec![],
         endorsement_key: KeyDigest::of(b"endorsement key"),
     };
     assert!(events_of(&valid(), &decided(Decision::Fail(challenged)), now()).is_empty());

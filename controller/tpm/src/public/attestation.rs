@@ -1,6 +1,5 @@
 //! Attestation keys: keys that sign nothing but what their TPM itself says.
 
-use node_attestation_core::refusal::TpmDenial;
 use tpm2_protocol::basic::{TpmUint16, TpmUint32};
 use tpm2_protocol::data::{
     TpmAlgId, TpmEccCurve, TpmsEccParms, TpmsRsaParms, TpmsSchemeHash, TpmtEccScheme,
@@ -8,6 +7,7 @@ use tpm2_protocol::data::{
 };
 
 use super::{Key, modulus, point};
+use crate::denial::TpmDenial;
 use crate::structure::{NAMED_BY_SHA_256, NAMED_BY_SHA_384, Name, encode, exactly};
 
 /// An attestation key, by its public area: that its TPM has it is what the challenge shows, whose

@@ -2,11 +2,11 @@
 //! Annex B).
 
 use node_attestation_core::identifiers::KeyDigest;
-use node_attestation_core::refusal::TpmDenial;
 use node_attestation_core::verifier::platform::KeyKind;
 use tpm2_protocol::data::{TpmEccCurve, TpmtPublic, TpmuPublicParms};
 
 use super::{Key, coordinates, modulus, point};
+use crate::denial::TpmDenial;
 use crate::structure::{NAMED_BY_SHA_256, NAMED_BY_SHA_384, Name, NameAlgorithm, exactly, sized};
 
 /// An endorsement key of one of the templates: restricted to opening what was sealed for its TPM,

@@ -1,9 +1,9 @@
 use kubelet_authenticator_test_support::tpm_machine::{
     AttestationKey as Which, EndorsementKey as Kind,
 };
-use node_attestation_core::refusal::TpmDenial;
 
 use super::*;
+use crate::denial::TpmDenial;
 use crate::fixture::machine;
 
 /// The product of two primes of the form that the weak keys have, made for this test.

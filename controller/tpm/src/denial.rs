@@ -1,14 +1,14 @@
 //! What the attestor `tpm` denies: keys, a certificate or a quote of a TPM that contradict the
 //! request, or each other.
 
-use crate::identifiers::KeyDigest;
-use crate::refusal::catalogue::reasons;
+use node_attestation_core::identifiers::KeyDigest;
+use node_attestation_core::reasons;
 
 reasons! {
     /// Why the evidence of a machine with a TPM is denied: one reason a check, in the order of the
     /// checks.
     #[derive(Clone, PartialEq, Eq)]
-    TpmDenial {
+    pub TpmDenial: EvidenceReason {
         /// The public area of the endorsement key is not one `TPMT_PUBLIC`, or its key is no key.
         #[error("the endorsement key's public area is malformed: {detail}")]
         EndorsementKeyMalformed {
