@@ -125,13 +125,10 @@ impl AwsVerifier {
     /// All that can be checked without asking anybody.
     fn read(&self, appraisal: &Appraisal<'_>) -> Result<Claim, Denial> {
         let evidence = appraisal.evidence.ok_or(Denial::EvidenceMissing)?;
-        let evidence = AwsEvidence::parse(evidence).map_err(|error| Denial::EvidenceMalformed {
-            detail: error.to_string(),
-        })?;
+        let evidence = AwsEvidence::parse(evidence)
+            .map_err(|error| Denial::EvidenceMalformed(error.to_string()))?;
         if !appraisal.audiences.contains(&evidence.header.audience) {
-            return Err(Denial::AudienceMismatch {
-                audience: evidence.header.audience,
-            });
+            return Err(Denial::AudienceMismatch(evidence.header.audience));
         }
         let document = self.witnesses.signers.verify(&evidence.rsa2048)?;
         self.policy.accepts(&document)?;
@@ -189,7 +186,7 @@ impl AwsVerifier {
         };
         let answers = &self.witnesses.answers;
         answers.heard(&self.cluster, region, facts.as_ref().err());
-        let facts = facts.map_err(|source| Deferral::VerifierUnavailable { source })?;
+        let facts = facts.map_err(Deferral::VerifierUnavailable)?;
         match facts {
             Some(facts) => ec2::check(&facts, document, &self.policy, now),
             None => Err(ec2::absent(document, now)),

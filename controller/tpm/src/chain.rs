@@ -76,7 +76,7 @@ impl Authorities {
             return Ok(());
         }
         let certificate = certificate.ok_or(TpmDenial::EndorsementCertificateMissing)?;
-        let malformed = |detail| TpmDenial::EndorsementCertificateMalformed { detail };
+        let malformed = TpmDenial::EndorsementCertificateMalformed;
         let (padding, certificate) = X509Certificate::from_der(certificate)
             .map_err(|_| malformed("it is not one certificate in DER"))?;
         if !is_padding(padding) {
@@ -85,8 +85,7 @@ impl Authorities {
         if key_of(certificate.public_key()).as_ref() != Some(key.key()) {
             return Err(TpmDenial::EndorsementCertificateOfAnotherKey);
         }
-        check_profile(&certificate, key.key())
-            .map_err(|detail| TpmDenial::EndorsementCertificateUnfit { detail })?;
+        check_profile(&certificate, key.key()).map_err(TpmDenial::EndorsementCertificateUnfit)?;
         let now = seconds(now);
         if !Validity::of(&certificate).contains(now) {
             return Err(TpmDenial::EndorsementCertificateNotValid);
@@ -119,7 +118,7 @@ impl Authorities {
                 match issued(named, certificate, below, now) {
                     Ok(()) => issuer = issuer.or(Some(index)),
                     Err(detail) => {
-                        refusal = TpmDenial::EndorsementCertificateIssuerUnfit { detail };
+                        refusal = TpmDenial::EndorsementCertificateIssuerUnfit(detail);
                     }
                 }
             }

@@ -180,9 +180,8 @@ pub(crate) fn expiry(now: SystemTime) -> Option<Expiry> {
 ///
 /// [`Failure::EvidenceExpired`]; [`Denial::EvidenceMalformed`] where there is no such time.
 pub(crate) fn in_time(expiry: &Expiry, asked: SystemTime, now: SystemTime) -> Result<(), Refusal> {
-    let end = humantime::parse_rfc3339(expiry.as_str()).map_err(|_| Denial::EvidenceMalformed {
-        detail: "expiry is no time".to_owned(),
-    })?;
+    let end = humantime::parse_rfc3339(expiry.as_str())
+        .map_err(|_| Denial::EvidenceMalformed("expiry is no time".to_owned()))?;
     let late = |clock: SystemTime| clock.duration_since(end).unwrap_or_default();
     if late(now.min(asked)).is_zero() && late(now) <= MAX_WAIT {
         Ok(())

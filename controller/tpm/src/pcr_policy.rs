@@ -72,7 +72,7 @@ impl PcrPolicy {
             return Ok(());
         };
         let Some(value) = registers.get(register) else {
-            return Err(TpmDenial::RegisterNotQuoted { register });
+            return Err(TpmDenial::RegisterNotQuoted(register));
         };
         Err(TpmDenial::RegisterNotAllowed {
             register,

@@ -109,9 +109,8 @@ impl TpmVerifier {
         now: SystemTime,
     ) -> Result<Assurance, Refusal> {
         let evidence = appraisal.evidence.ok_or(Denial::EvidenceMissing)?;
-        let evidence = TpmEvidence::parse(evidence).map_err(|error| Denial::EvidenceMalformed {
-            detail: error.to_string(),
-        })?;
+        let evidence = TpmEvidence::parse(evidence)
+            .map_err(|error| Denial::EvidenceMalformed(error.to_string()))?;
         match evidence {
             TpmEvidence::Enrol(enrolment) => self.enrol(enrolment, &appraisal, now).await,
             TpmEvidence::Respond(response) => self.respond(response, &appraisal, now).await,
@@ -138,9 +137,8 @@ impl TpmVerifier {
         let challenge_keys = self.challenge_keys()?;
         let subject = self.subject(audience, &keys, appraisal);
         let challenge = issue(&subject, &keys, &challenge_keys, now);
-        let challenge = challenge.map_err(|source| Deferral::VerifierUnavailable {
-            source: Unavailable::new(source),
-        })?;
+        let challenge =
+            challenge.map_err(|source| Deferral::VerifierUnavailable(Unavailable::new(source)))?;
         Err(challenge_issued(&challenge, keys.endorsement.digest()).into())
     }
 
@@ -195,7 +193,7 @@ impl TpmVerifier {
             None
         } else {
             let node_name = self.platform.node_name(machine.provider_id).await;
-            node_name.map_err(|source| Deferral::VerifierUnavailable { source })?
+            node_name.map_err(Deferral::VerifierUnavailable)?
         };
         let identity = Identity {
             node_name,
@@ -212,7 +210,7 @@ impl TpmVerifier {
         let Appraisal { machine, .. } = *appraisal;
         let Some(provider_id) = &machine.provider_id else {
             let machine = machine.name.clone();
-            return Err(Deferral::MachineNotReady { machine }.into());
+            return Err(Deferral::MachineNotReady(machine).into());
         };
         if provider_id != appraisal.provider_id {
             return Err(Denial::AnotherMachine {
@@ -244,7 +242,7 @@ impl TpmVerifier {
         keys: &Keys,
         appraisal: &Appraisal<'_>,
     ) -> Result<(), Refusal> {
-        let unavailable = |source| Deferral::VerifierUnavailable { source };
+        let unavailable = Deferral::VerifierUnavailable;
         let lists = self.lists().await.map_err(unavailable)?;
         let mut is_known = machine.is_known;
         for list in lists.iter() {
@@ -263,7 +261,7 @@ impl TpmVerifier {
         if appraisal.machine.unnamed {
             // The platform knows the TPM of the claimed machine, which need not be the token's.
             let machine = appraisal.machine.name.clone();
-            return Err(Deferral::MachineNotReady { machine }.into());
+            return Err(Deferral::MachineNotReady(machine).into());
         }
         let asked = Asked {
             machine: appraisal.machine,
@@ -272,9 +270,8 @@ impl TpmVerifier {
         };
         let trusted = self.platform.endorsement_key(asked).await;
         let trusted = trusted.map_err(unavailable)?;
-        let trusted = trusted.ok_or_else(|| TpmDenial::EndorsementKeyUnknown {
-            machine: appraisal.machine.name.clone(),
-        })?;
+        let trusted = trusted
+            .ok_or_else(|| TpmDenial::EndorsementKeyUnknown(appraisal.machine.name.clone()))?;
         Ok(must_be(trusted, keys, appraisal)?)
     }
 
@@ -297,7 +294,7 @@ impl TpmVerifier {
 
     fn challenge_keys(&self) -> Result<Arc<ChallengeKeys>, Deferral> {
         let keys = self.keys.keys();
-        keys.map_err(|source| Deferral::VerifierUnavailable { source })
+        keys.map_err(Deferral::VerifierUnavailable)
     }
 }
 
@@ -343,9 +340,7 @@ fn read(
     appraisal: &Appraisal<'_>,
 ) -> Result<Keys, Denial> {
     if !appraisal.audiences.contains(audience) {
-        return Err(Denial::AudienceMismatch {
-            audience: audience.clone(),
-        });
+        return Err(Denial::AudienceMismatch(audience.clone()));
     }
     Ok(Keys {
         endorsement: EndorsementKey::parse(&keys.endorsement)?,

@@ -260,10 +260,7 @@ fn not_there(
     denial: impl FnOnce() -> AwsDenial,
 ) -> Refusal {
     if is_young(document, now) {
-        return Deferral::InstanceNotVisible {
-            instance: document.instance.clone(),
-        }
-        .into();
+        return Deferral::InstanceNotVisible(document.instance.clone()).into();
     }
     deny(denial())
 }

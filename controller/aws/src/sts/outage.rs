@@ -47,9 +47,6 @@ pub(super) enum Outage {
 
 impl From<Outage> for Refusal {
     fn from(outage: Outage) -> Self {
-        Deferral::VerifierUnavailable {
-            source: Unavailable::new(outage),
-        }
-        .into()
+        Deferral::VerifierUnavailable(Unavailable::new(outage)).into()
     }
 }

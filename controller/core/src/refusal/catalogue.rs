@@ -53,6 +53,7 @@ macro_rules! reasons {
                 #[error($($detail:tt)+)]
                 $reason:ident
                 $({ $( $(#[$field_attribute:meta])* $field:ident: $kind:ty ),+ $(,)? })?
+                $(( $( $(#[$unnamed_attribute:meta])* $unnamed:ty ),+ ))?
                 => $message:literal
             ),+ $(,)?
         }
@@ -66,7 +67,9 @@ macro_rules! reasons {
             $(
                 $(#[doc = $meaning])+
                 #[error($($detail)+)]
-                $reason $({ $( $(#[$field_attribute])* $field: $kind ),+ })?
+                $reason
+                $({ $( $(#[$field_attribute])* $field: $kind ),+ })?
+                $(( $( $(#[$unnamed_attribute])* $unnamed ),+ ))?
             ),+
             $(, $( $(#[doc = $group_meaning])+ #[error(transparent)] $group($group_kind) ),+ )?
         }

@@ -37,18 +37,11 @@ crate::reasons! {
         } => "the annotation holds a challenge for the machine's TPM",
         /// The certificate could not be encoded or signed.
         #[error("the certificate could not be signed")]
-        SigningImpossible {
-            /// The reason.
-            #[source]
-            source: Box<dyn Error + Send + Sync>,
-        } => "the certificate could not be signed",
+        SigningImpossible(#[source] Box<dyn Error + Send + Sync>) => "the certificate could not be signed",
         /// The cluster's CA key is not at hand, so that our own signers cannot sign. The node is to
         /// ask `kubernetes.io/kube-apiserver-client-kubelet`, with its evidence.
-        #[error("{signer} cannot sign: the CA's key is not at hand")]
-        SignerWithoutKey {
-            /// The signer that is asked.
-            signer: String,
-        } => "this signer cannot sign here; kubernetes.io/kube-apiserver-client-kubelet can",
+        #[error("{0} cannot sign: the CA's key is not at hand")]
+        SignerWithoutKey(String) => "this signer cannot sign here; kubernetes.io/kube-apiserver-client-kubelet can",
         /// The API server takes the certificate for none; its words are in the log.
         #[error("the API server refuses the certificate")]
         CertificateRejected => "the API server refuses the certificate",
@@ -58,11 +51,8 @@ crate::reasons! {
         MachineMissing => "the machine was not found for twenty minutes",
         /// It was approved, and for ten minutes something stood in the way of a decision. An
         /// approved request must not stay open, and the node asks anew by then.
-        #[error("approved, and undecided for too long: {obstacle}")]
-        UndecidedTooLong {
-            /// What stood in the way at last.
-            obstacle: String,
-        } => "the request was approved, and could not be decided about in time",
+        #[error("approved, and undecided for too long: {0}")]
+        UndecidedTooLong(String) => "the request was approved, and could not be decided about in time",
     }
 }
 

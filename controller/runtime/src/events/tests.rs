@@ -136,9 +136,7 @@ async fn what_waits_on_a_stop_is_still_written() {
 
 #[test]
 fn a_long_note_is_cut_to_the_apis_limit() {
-    let denial = denied(Denial::NotStrictDer {
-        detail: "\u{1f600}".repeat(2000),
-    });
+    let denial = denied(Denial::NotStrictDer("\u{1f600}".repeat(2000)));
 
     let event = on_request(&denial);
 
@@ -171,11 +169,8 @@ fn a_challenge_is_not_told_of_and_any_other_failure_is() {
 fn a_tpm_that_there_is_twice_is_a_warning_of_its_own_reason_on_the_machine_too() {
     let node_name = NodeName::parse("n1").unwrap();
     let holder = ProviderId::parse("metal:///1").unwrap();
-    let backwards = Denial::TpmRanBackwards {
-        node_name: node_name.clone(),
-        holder: holder.clone(),
-    };
-    let another = Denial::TpmOfAnotherMachine { node_name, holder };
+    let backwards = Denial::TpmRanBackwards(node_name.clone(), holder.clone());
+    let another = Denial::TpmOfAnotherMachine(node_name, holder);
     for (denial, reason) in [
         (backwards, "TpmRanBackwards"),
         (another, "TpmOfAnotherMachine"),

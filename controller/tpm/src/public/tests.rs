@@ -46,15 +46,11 @@ fn a_key_that_can_be_factored_is_denied() {
 
     assert_eq!(
         EndorsementKey::parse(&weak(endorsement)),
-        Err(TpmDenial::TpmKeyWeak {
-            key: "endorsement key"
-        })
+        Err(TpmDenial::TpmKeyWeak("endorsement key"))
     );
     assert_eq!(
         AttestationKey::parse(&weak(attestation)),
-        Err(TpmDenial::TpmKeyWeak {
-            key: "attestation key"
-        })
+        Err(TpmDenial::TpmKeyWeak("attestation key"))
     );
 }
 

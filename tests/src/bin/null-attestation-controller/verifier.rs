@@ -46,14 +46,10 @@ impl RubberStamp {
             "asked for"
         );
         let evidence = appraisal.evidence.ok_or(Denial::EvidenceMissing)?;
-        let header = Header::parse(evidence).map_err(|error| Denial::EvidenceMalformed {
-            detail: error.to_string(),
-        })?;
+        let header = Header::parse(evidence)
+            .map_err(|error| Denial::EvidenceMalformed(error.to_string()))?;
         if !appraisal.audiences.contains(&header.audience) {
-            return Err(Denial::AudienceMismatch {
-                audience: header.audience,
-            }
-            .into());
+            return Err(Denial::AudienceMismatch(header.audience).into());
         }
         if self.deny_for.as_ref() == Some(appraisal.node_name) {
             return Err(NullDenial::StampWithheld {
