@@ -17,6 +17,11 @@ pub mod tpm;
 
 use std::path::PathBuf;
 
+/// Compiles the code of the page for authors of providers.
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/new-provider.md")]
+pub struct NewProviderPage;
+
 /// The variable that names a directory of programs to be run in the place of those that were built:
 /// another version's.
 const OTHERS: &str = "KUBELET_AUTHENTICATOR_PROGRAMS";

@@ -103,6 +103,26 @@ fn a_contradiction_is_denied_with_its_reason() {
 }
 
 #[test]
+fn a_verifier_denies_for_a_reason_of_its_own() {
+    let bed = Bed::null(&[ONE, TWO]);
+    let mut controller = bed.setup.start_with(&["--deny-for", ONE.name]);
+    let name = bed.stamped(ONE);
+
+    let csr = bed.wait_for_answer(&name);
+
+    assert_eq!(reason_of(&csr, "Denied"), Some("StampWithheld"));
+    let conditions = csr["status"]["conditions"].as_array().unwrap();
+    let denied = conditions.iter().find(|it| it["type"] == "Denied").unwrap();
+    assert_eq!(denied["message"], "the stamp is withheld from this node");
+    let line = controller.wait_for_decision(&name);
+    assert_eq!(line["reason"], "StampWithheld");
+    assert_eq!(line["detail"], "the stamp is withheld from node worker-1");
+    let event = bed.wait_for_event(&name, "StampWithheld");
+    assert_eq!(event["type"], "Warning");
+    assert!(is_issued(&bed.wait_for_answer(&bed.stamped(TWO))));
+}
+
+#[test]
 fn evidence_of_another_version_fails_and_the_annotation_says_which_would_do() {
     let bed = Bed::null(&[ONE, TWO]);
     let _controller = bed.setup.start();

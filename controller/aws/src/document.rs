@@ -20,7 +20,8 @@ mod region_certificates;
 use std::time::SystemTime;
 
 use kubelet_attestation::evidence::aws::ber::{self, InvalidBer};
-use node_attestation_core::refusal::AwsDenial;
+
+use crate::denial::AwsDenial;
 
 pub(crate) use json::{is_account, is_instance, is_zone_of};
 pub use region_certificates::{InvalidSigners, Signer, Signers};

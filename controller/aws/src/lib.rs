@@ -1,6 +1,7 @@
 //! Verifies which AWS instance asks for a kubelet certificate.
 
 pub mod credentials;
+pub mod denial;
 pub mod document;
 pub mod ec2;
 #[cfg(test)]

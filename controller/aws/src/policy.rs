@@ -1,8 +1,8 @@
 //! What a cluster accepts of AWS.
 
 use node_attestation_core::crd::AwsSettings;
-use node_attestation_core::refusal::AwsDenial;
 
+use crate::denial::AwsDenial;
 use crate::document::VerifiedDocument;
 
 /// What a cluster accepts of AWS.

@@ -33,7 +33,7 @@ use std::time::SystemTime;
 use kubelet_attestation::binding::KeyBinding;
 use kubelet_attestation::evidence::aws::Proof;
 use node_attestation_core::identifiers::KeyDigest;
-use node_attestation_core::refusal::{AwsDenial, Denial, Refusal};
+use node_attestation_core::refusal::Refusal;
 
 pub use self::principal::{InvalidRole, ProfileRole, VerifiedCaller};
 pub use self::settings::{InvalidStsSettings, StsSettings};
@@ -42,6 +42,7 @@ use self::client::{Client, TrustRoots};
 use self::outage::Outage;
 use self::refused::Refused;
 use self::replay::{LIMITS, Owner, ReplayCache, ReplayCheck};
+use crate::denial::AwsDenial;
 use crate::document::VerifiedDocument;
 use crate::partition::{EndpointHost, Partition, of_region};
 
@@ -128,7 +129,7 @@ impl ClusterSts<'_> {
         now: SystemTime,
     ) -> Result<VerifiedCaller, Refusal> {
         let Self { sts, cluster } = self;
-        let endpoint = sts.endpoint(proof, document).map_err(Denial::from)?;
+        let endpoint = sts.endpoint(proof, document)?;
         let fresh = age::fresh(proof.amz_date(), asked, now)?;
         let call = request::rebuild(proof, binding, &endpoint.host).map_err(Outage::unbuildable)?;
         let key = KeyDigest::of(spki);
@@ -140,7 +141,7 @@ impl ClusterSts<'_> {
             return Ok(caller);
         }
         if let Some(refused) = sts.refused.look(&call, proof, document, now) {
-            return Err(Denial::from(refused).into());
+            return Err(refused.into());
         }
         let sent = call.request.clone();
         let exchange = sts
@@ -151,8 +152,7 @@ impl ClusterSts<'_> {
             sts.refused.remember(refusal, &call, proof, document, now);
         })?;
         let caller =
-            VerifiedCaller::named(&identity, document, endpoint.partition, &sts.settings.roles)
-                .map_err(Denial::from)?;
+            VerifiedCaller::named(&identity, document, endpoint.partition, &sts.settings.roles)?;
         // Another request may have been confirmed meanwhile.
         let seen = sts
             .signatures
@@ -173,7 +173,7 @@ fn known(seen: ReplayCheck) -> Result<Option<VerifiedCaller>, Refusal> {
     match seen {
         ReplayCheck::New => Ok(None),
         ReplayCheck::Confirmed(caller) => Ok(Some(caller)),
-        ReplayCheck::AnotherKey => Err(Denial::from(AwsDenial::EvidenceReplayed).into()),
+        ReplayCheck::AnotherKey => Err(AwsDenial::EvidenceReplayed.into()),
         ReplayCheck::Full => Err(Outage::MemoryFull.into()),
     }
 }

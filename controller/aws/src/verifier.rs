@@ -24,9 +24,10 @@ use kubelet_attestation::names::{Provider, ProviderId};
 use kubelet_attestation::version::EvidenceVersion;
 use node_attestation_core::crd::conditions::ConditionReport;
 use node_attestation_core::identifiers::ServingName;
-use node_attestation_core::refusal::{Answer, AwsDenial, Deferral, Denial, Refusal, Unavailable};
+use node_attestation_core::refusal::{Answer, Deferral, Denial, Refusal, Unavailable};
 use node_attestation_core::verifier::{Appraisal, Assurance, AttestedIdentity, Identity, Verifier};
 
+use crate::denial::AwsDenial;
 use crate::document::{Signers, VerifiedDocument};
 use crate::ec2::{self, Checked, Instances, Reservation};
 use crate::policy::AwsPolicy;
@@ -123,13 +124,10 @@ impl AwsVerifier {
     /// All that can be checked without asking anybody.
     fn read(&self, appraisal: &Appraisal<'_>) -> Result<Claim, Denial> {
         let evidence = appraisal.evidence.ok_or(Denial::EvidenceMissing)?;
-        let evidence = AwsEvidence::parse(evidence).map_err(|error| Denial::EvidenceMalformed {
-            detail: error.to_string(),
-        })?;
+        let evidence = AwsEvidence::parse(evidence)
+            .map_err(|error| Denial::EvidenceMalformed(error.to_string()))?;
         if !appraisal.audiences.contains(&evidence.header.audience) {
-            return Err(Denial::AudienceMismatch {
-                audience: evidence.header.audience,
-            });
+            return Err(Denial::AudienceMismatch(evidence.header.audience));
         }
         let document = self.witnesses.signers.verify(&evidence.rsa2048)?;
         self.policy.accepts(&document)?;
@@ -180,7 +178,7 @@ impl AwsVerifier {
         };
         let answers = &self.witnesses.answers;
         answers.heard(&self.cluster, &document.region, facts.as_ref().err());
-        let facts = facts.map_err(|source| Deferral::VerifierUnavailable { source })?;
+        let facts = facts.map_err(Deferral::VerifierUnavailable)?;
         match facts {
             Some(facts) => ec2::check(&facts, document, &self.policy, now),
             None => Err(ec2::absent(document, now)),

@@ -140,7 +140,7 @@ impl Deciding<'_> {
             (Asked::Client(_) | Asked::Serving(_), Issuance::Sign(signer)) => Some(signer.as_ref()),
             (Asked::Client(_) | Asked::Serving(_), Issuance::ApproveOnly) => {
                 let signer = request.spec.signer_name.clone();
-                return Err(Decision::Fail(Failure::SignerWithoutKey { signer }));
+                return Err(Decision::Fail(Failure::SignerWithoutKey(signer)));
             }
             (Asked::BuiltInClient | Asked::BuiltInServing, _) => None,
         };
@@ -219,7 +219,7 @@ impl Deciding<'_> {
         };
         let Some(verifier) = verifiers.of(provider) else {
             let provider = provider.clone();
-            return Err(Denial::ProviderNotAdmitted { provider }.into());
+            return Err(Denial::ProviderNotAdmitted(provider).into());
         };
         // The record must not outlive the certificate, which does not outlive the CA.
         let lifetimes = match signer {
@@ -249,12 +249,10 @@ impl Deciding<'_> {
     async fn attested_built_in(&mut self, csr: ParsedCsr) -> Result<Decision, Decision> {
         match self.context.duties.built_in {
             KubeletSignerMode::ApproveOnly => self.client(csr, None).await,
-            KubeletSignerMode::Deny | KubeletSignerMode::Ignore => {
-                Err(match csr.provider().cloned() {
-                    Some(provider) => Denial::BuiltInSignerNotUsed { provider }.into(),
-                    None => Denial::SignerPurpose.into(),
-                })
-            }
+            KubeletSignerMode::Deny | KubeletSignerMode::Ignore => Err(match csr.provider() {
+                Some(provider) => Denial::BuiltInSignerNotUsed(provider.client_signer()).into(),
+                None => Denial::SignerPurpose.into(),
+            }),
         }
     }
 
@@ -267,7 +265,7 @@ impl Deciding<'_> {
         } = self.context;
         if !duties.control_plane_renewal {
             let detail = "the cluster has no exception";
-            return Err(Denial::UnattestedBuiltInRequest { detail }.into());
+            return Err(Denial::UnattestedBuiltInRequest(detail).into());
         }
         let renewal = csr.renew_control_plane(inventory.as_ref(), ledger.as_ref());
         let renewal = self.steps.wait("control_plane", renewal).await?;

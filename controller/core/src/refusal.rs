@@ -14,12 +14,14 @@
 mod catalogue;
 mod deferral;
 mod denial;
+mod evidence_denial;
 mod failure;
 mod ignored;
 
 pub use catalogue::Reason;
 pub use deferral::{Answer, Deferral, Unavailable};
-pub use denial::{AwsDenial, Denial, TpmDenial};
+pub use denial::Denial;
+pub use evidence_denial::{EvidenceDenial, EvidenceReason};
 pub use failure::Failure;
 pub use ignored::Ignored;
 

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::str::FromStr;
 use std::sync::Arc;
 
+use ipnet::IpNet;
 use kubelet_attestation::names::NodeName;
 
 use crate::identifiers::ServingName;
@@ -34,12 +35,7 @@ pub trait NodeReportedAddresses: Debug + Send + Sync {
 
 /// Addresses with a common prefix, as in CIDR notation (RFC 4632, RFC 4291 section 2.3).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct AddressRange {
-    network: u128,
-    /// One for every bit of the prefix.
-    mask: u128,
-    v4: bool,
-}
+pub struct AddressRange(IpNet);
 
 /// Text is not a range of addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -49,7 +45,7 @@ pub struct InvalidAddressRange;
 impl AddressRange {
     /// Whether the address is one of these.
     pub fn contains(&self, address: IpAddr) -> bool {
-        address.is_ipv4() == self.v4 && bits(address) & self.mask == self.network
+        self.0.contains(&address)
     }
 }
 
@@ -57,32 +53,11 @@ impl FromStr for AddressRange {
     type Err = InvalidAddressRange;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let (network, prefix) = text.split_once('/').ok_or(InvalidAddressRange)?;
-        let network: IpAddr = network.parse().map_err(|_| InvalidAddressRange)?;
-        let decimal = !prefix.is_empty() && prefix.bytes().all(|b| b.is_ascii_digit());
-        let prefix: u32 = prefix.parse().map_err(|_| InvalidAddressRange)?;
-        let width = if network.is_ipv4() { 32 } else { u128::BITS };
-        if !decimal || prefix > width {
-            return Err(InvalidAddressRange);
-        }
-        let mask = u128::MAX.checked_shl(width - prefix).unwrap_or(0);
-        let range = Self {
-            network: bits(network) & mask,
-            mask,
-            v4: network.is_ipv4(),
-        };
-        if range.network == bits(network) {
-            Ok(range)
-        } else {
-            Err(InvalidAddressRange)
-        }
-    }
-}
-
-fn bits(address: IpAddr) -> u128 {
-    match address {
-        IpAddr::V4(address) => u128::from(address.to_bits()),
-        IpAddr::V6(address) => address.to_bits(),
+        let range: IpNet = text.parse().map_err(|_| InvalidAddressRange)?;
+        // `IpNet` also takes an address within the network.
+        (range == range.trunc())
+            .then_some(Self(range))
+            .ok_or(InvalidAddressRange)
     }
 }
 

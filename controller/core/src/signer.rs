@@ -95,7 +95,7 @@ impl Signer {
             SignError::Entropy => Deferral::NoEntropy.into(),
             error @ (SignError::Encoding(_) | SignError::Key) => {
                 let source = Box::new(error);
-                Failure::SigningImpossible { source }.into()
+                Failure::SigningImpossible(source).into()
             }
         })
     }

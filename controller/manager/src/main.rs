@@ -53,6 +53,7 @@ mod file;
 mod files;
 mod identities;
 mod logging;
+mod providers;
 mod query;
 mod run;
 mod tpm;

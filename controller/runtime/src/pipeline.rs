@@ -304,7 +304,7 @@ impl Pipeline {
         });
         let age = age(request, now);
         let failure = if is_approved(request) && age > MAX_UNDECIDED {
-            Failure::UndecidedTooLong { obstacle }
+            Failure::UndecidedTooLong(obstacle)
         } else if waits_for_a_machine && age > MAX_WITHOUT_MACHINE {
             Failure::MachineMissing
         } else {

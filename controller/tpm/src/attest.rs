@@ -9,7 +9,6 @@ use aws_lc_rs::signature::{
 };
 use data_encoding::HEXLOWER;
 use kubelet_attestation::evidence::tpm::{MAX_REGISTER, Quote, Registers};
-use node_attestation_core::refusal::TpmDenial;
 use node_attestation_core::verifier::TpmBoot;
 use tpm2_protocol::constant::TPM_GENERATED_VALUE;
 use tpm2_protocol::data::{
@@ -17,6 +16,7 @@ use tpm2_protocol::data::{
     TpmuSignature,
 };
 
+use crate::denial::TpmDenial;
 use crate::public::{AttestationKey, EXPONENT, Key};
 use crate::structure::exactly;
 
@@ -53,7 +53,7 @@ impl VerifiedQuote {
         quote: Quote,
         qualifying: &Qualifying,
     ) -> Result<Self, TpmDenial> {
-        let malformed = |detail| TpmDenial::QuoteSignatureMalformed { detail };
+        let malformed = TpmDenial::QuoteSignatureMalformed;
         let signature =
             exactly(&quote.signature).ok_or(malformed("it is not one TPMT_SIGNATURE"))?;
         check_signature(key.key(), &quote.attest, &signature)?;
@@ -154,9 +154,9 @@ fn fixed(signature: &TpmsSignatureEcc) -> Result<[u8; 64], TpmDenial> {
         let number: &[u8] = number;
         let end = half.len().checked_sub(number.len());
         let end = end.and_then(|zeros| half.get_mut(zeros..));
-        let end = end.ok_or(TpmDenial::QuoteSignatureMalformed {
-            detail: "a number of it is longer than the curve's order",
-        })?;
+        let end = end.ok_or(TpmDenial::QuoteSignatureMalformed(
+            "a number of it is longer than the curve's order",
+        ))?;
         end.copy_from_slice(number);
     }
     Ok(fixed)
@@ -174,15 +174,13 @@ fn read(attest: &[u8]) -> Result<TpmsAttest, TpmDenial> {
     let (tag, _) = rest.split_first_chunk().ok_or_else(malformed_quote)?;
     let tag = u16::from_be_bytes(*tag);
     if tag != TpmSt::AttestQuote.value() {
-        return Err(TpmDenial::QuoteOfAnotherKind { tag });
+        return Err(TpmDenial::QuoteOfAnotherKind(tag));
     }
     exactly(attest).ok_or_else(malformed_quote)
 }
 
 fn malformed_quote() -> TpmDenial {
-    TpmDenial::QuoteMalformed {
-        detail: "it is not one TPMS_ATTEST",
-    }
+    TpmDenial::QuoteMalformed("it is not one TPMS_ATTEST")
 }
 
 /// Takes the same time whatever they differ in.
@@ -196,7 +194,7 @@ fn is_for_one_of(qualifying: &Qualifying, extra_data: &[u8]) -> bool {
 ///
 /// The digest is by the algorithm of the signature (Part 3, `TPM2_Quote`), SHA-256 as the bank.
 fn check_registers(info: &TpmsQuoteInfo, registers: &Registers) -> Result<(), TpmDenial> {
-    let wrong = |detail| Err(TpmDenial::QuoteSelection { detail });
+    let wrong = |detail| Err(TpmDenial::QuoteSelection(detail));
     let [selection] = &*info.pcr_select else {
         return wrong("it is not over one bank");
     };

@@ -13,7 +13,6 @@ mod authority;
 
 use std::time::SystemTime;
 
-use node_attestation_core::refusal::TpmDenial;
 use x509_parser::certificate::X509Certificate;
 use x509_parser::der_parser::oid;
 use x509_parser::extensions::{GeneralName, KeyUsage, ParsedExtension};
@@ -23,6 +22,7 @@ use x509_parser::public_key::PublicKey;
 use x509_parser::x509::SubjectPublicKeyInfo;
 
 use self::authority::{Authority, Validity, issued};
+use crate::denial::TpmDenial;
 use crate::invalid_settings::InvalidTpmSettings;
 use crate::public::{EndorsementKey, Key};
 
@@ -76,7 +76,7 @@ impl Authorities {
             return Ok(());
         }
         let certificate = certificate.ok_or(TpmDenial::EndorsementCertificateMissing)?;
-        let malformed = |detail| TpmDenial::EndorsementCertificateMalformed { detail };
+        let malformed = TpmDenial::EndorsementCertificateMalformed;
         let (padding, certificate) = X509Certificate::from_der(certificate)
             .map_err(|_| malformed("it is not one certificate in DER"))?;
         if !is_padding(padding) {
@@ -85,8 +85,7 @@ impl Authorities {
         if key_of(certificate.public_key()).as_ref() != Some(key.key()) {
             return Err(TpmDenial::EndorsementCertificateOfAnotherKey);
         }
-        check_profile(&certificate, key.key())
-            .map_err(|detail| TpmDenial::EndorsementCertificateUnfit { detail })?;
+        check_profile(&certificate, key.key()).map_err(TpmDenial::EndorsementCertificateUnfit)?;
         let now = seconds(now);
         if !Validity::of(&certificate).contains(now) {
             return Err(TpmDenial::EndorsementCertificateNotValid);
@@ -119,7 +118,7 @@ impl Authorities {
                 match issued(named, certificate, below, now) {
                     Ok(()) => issuer = issuer.or(Some(index)),
                     Err(detail) => {
-                        refusal = TpmDenial::EndorsementCertificateIssuerUnfit { detail };
+                        refusal = TpmDenial::EndorsementCertificateIssuerUnfit(detail);
                     }
                 }
             }

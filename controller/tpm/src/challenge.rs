@@ -6,7 +6,7 @@
 //! replica reads that, and nothing has to be remembered. In return, a challenge answers for one key
 //! alone: an ID that comes back with another key (or name, machine, cluster, end) makes another
 //! secret, and a quote over the first one is a quote of another request
-//! ([`QuoteOfAnotherRequest`](node_attestation_core::refusal::TpmDenial::QuoteOfAnotherRequest)):
+//! ([`QuoteOfAnotherRequest`](crate::denial::TpmDenial::QuoteOfAnotherRequest)):
 //! a replay, at every replica, as long as the keys are in use. With the same key it is our own retry.
 //!
 //! The ID tells by which key its challenge was made. So a machine whose challenge was made by a key
@@ -180,9 +180,8 @@ pub(crate) fn expiry(now: SystemTime) -> Option<Expiry> {
 ///
 /// [`Failure::EvidenceExpired`]; [`Denial::EvidenceMalformed`] where there is no such time.
 pub(crate) fn in_time(expiry: &Expiry, asked: SystemTime, now: SystemTime) -> Result<(), Refusal> {
-    let end = humantime::parse_rfc3339(expiry.as_str()).map_err(|_| Denial::EvidenceMalformed {
-        detail: "expiry is no time".to_owned(),
-    })?;
+    let end = humantime::parse_rfc3339(expiry.as_str())
+        .map_err(|_| Denial::EvidenceMalformed("expiry is no time".to_owned()))?;
     let late = |clock: SystemTime| clock.duration_since(end).unwrap_or_default();
     if late(now.min(asked)).is_zero() && late(now) <= MAX_WAIT {
         Ok(())

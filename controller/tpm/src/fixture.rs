@@ -1,5 +1,6 @@
 //! A machine with a real TPM (in software), and a cluster that knows it.
 
+use std::collections::HashMap;
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, SystemTime};
 
@@ -8,7 +9,8 @@ use futures::future::{BoxFuture, FutureExt as _, ready};
 use kubelet_attestation::binding::KeyBinding;
 use kubelet_attestation::evidence::Header;
 use kubelet_attestation::evidence::tpm::{
-    Challenge, Enrolment, PublicAreas, Quote, Registers, Response, TpmEvidence,
+    CHALLENGE_ANNOTATION, Challenge, Enrolment, PublicAreas, Quote, Registers, Response,
+    TpmEvidence,
 };
 use kubelet_attestation::names::{Audience, NodeName, Provider, ProviderId};
 use kubelet_attestation::version::EvidenceVersion;
@@ -17,11 +19,12 @@ use kubelet_authenticator_test_support::tpm_machine::{self, EndorsementKey, TpmM
 use node_attestation_core::crd::{AllowedEndorsementKey, TpmSettings};
 use node_attestation_core::identifiers::{KeyDigest, ServingName};
 use node_attestation_core::inventory::Machine;
-use node_attestation_core::refusal::{Denial, Failure, Refusal, TpmDenial, Unavailable};
+use node_attestation_core::refusal::{Denial, Failure, Refusal, Unavailable};
 use node_attestation_core::verifier::platform::{Asked, NoPlatform, Platform};
 use node_attestation_core::verifier::{Appraisal, Assurance, AttestedIdentity, Verifier as _};
 
 use crate::challenge::{ChallengeKey, ChallengeKeys};
+use crate::denial::TpmDenial;
 use crate::key_lists::KeyLists;
 use crate::policy::TpmPolicy;
 use crate::verifier::TpmVerifier;
@@ -305,7 +308,7 @@ impl Case {
     #[track_caller]
     pub(crate) fn challenge(&self, enrolment: &Enrolment) -> Challenge {
         match self.enrol(enrolment) {
-            Err(Refusal::Fail(Failure::ChallengeIssued { challenge, .. })) => challenge,
+            Err(Refusal::Fail(failure)) => challenge_of(&failure),
             other => panic!("{other:?}"),
         }
     }
@@ -333,6 +336,13 @@ impl Case {
     }
 }
 
+/// The challenge that the node reads.
+#[track_caller]
+pub(crate) fn challenge_of(failure: &Failure) -> Challenge {
+    let annotations: HashMap<_, _> = failure.annotations().into_iter().collect();
+    Challenge::parse(&annotations[CHALLENGE_ANNOTATION]).unwrap()
+}
+
 /// SHA-256 of the endorsement key's SPKI, by tpm2-tools' word.
 #[track_caller]
 pub(crate) fn digest(machine: &TpmMachine) -> KeyDigest {
@@ -343,7 +353,9 @@ pub(crate) fn digest(machine: &TpmMachine) -> KeyDigest {
 #[track_caller]
 pub(crate) fn denied(decided: Result<Assurance, Refusal>) -> TpmDenial {
     match decided {
-        Err(Refusal::Deny(Denial::Tpm(denial))) => denial,
+        Err(Refusal::Deny(Denial::Evidence(denial))) => {
+            denial.downcast_ref::<TpmDenial>().unwrap().clone()
+        }
         other => panic!("{other:?}"),
     }
 }

@@ -18,6 +18,7 @@ mod attest;
 mod chain;
 pub mod challenge;
 mod credential;
+pub mod denial;
 #[cfg(test)]
 mod fixture;
 mod hosts;

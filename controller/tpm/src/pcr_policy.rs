@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use data_encoding::HEXLOWER;
 use kubelet_attestation::evidence::tpm::{MAX_REGISTER, Registers};
 use node_attestation_core::crd;
-use node_attestation_core::refusal::TpmDenial;
 
+use crate::denial::TpmDenial;
 use crate::invalid_settings::InvalidTpmSettings;
 
 /// Registers that any program on the machine sets back to zero and extends as it likes (`TPM2_PCR_Reset`
@@ -72,7 +72,7 @@ impl PcrPolicy {
             return Ok(());
         };
         let Some(value) = registers.get(register) else {
-            return Err(TpmDenial::RegisterNotQuoted { register });
+            return Err(TpmDenial::RegisterNotQuoted(register));
         };
         Err(TpmDenial::RegisterNotAllowed {
             register,

@@ -3,11 +3,11 @@
 use std::time::SystemTime;
 
 use kubelet_attestation::evidence::tpm::{Quote, Registers};
-use node_attestation_core::refusal::TpmDenial;
 use tpm2_protocol::data::{TpmsAttest, TpmtSignature};
 
 use crate::attest::VerifiedQuote;
 use crate::chain::Authorities;
+use crate::denial::TpmDenial;
 use crate::invalid_settings::InvalidTpmSettings;
 use crate::public::{AttestationKey, EndorsementKey};
 use crate::structure::{encode, exactly};

@@ -23,19 +23,21 @@ use std::time::SystemTime;
 use futures::future::{BoxFuture, FutureExt as _};
 use kubelet_attestation::binding::KeyBinding;
 use kubelet_attestation::evidence::tpm::{
-    Challenge, Enrolment, Expiry, PublicAreas, Response, TpmEvidence,
+    CHALLENGE_ANNOTATION, Challenge, ENDORSEMENT_KEY_ANNOTATION, Enrolment, Expiry, PublicAreas,
+    Response, TpmEvidence,
 };
 use kubelet_attestation::names::{Audience, Provider, ProviderId};
 use kubelet_attestation::version::EvidenceVersion;
 use node_attestation_core::crd::conditions::ConditionReport;
 use node_attestation_core::identifiers::{KeyDigest, ServingName};
-use node_attestation_core::refusal::{Deferral, Denial, Failure, Refusal, TpmDenial, Unavailable};
+use node_attestation_core::refusal::{Deferral, Denial, Failure, Refusal, Unavailable};
 use node_attestation_core::verifier::platform::{Asked, Platform};
 use node_attestation_core::verifier::{Appraisal, Assurance, AttestedIdentity, Identity, Verifier};
 
 use crate::attest::VerifiedQuote;
 use crate::challenge::{self, ChallengeKeySource, ChallengeKeys, Subject};
 use crate::credential::{Credential, NoCredential};
+use crate::denial::TpmDenial;
 use crate::key_lists::{KeyList, KeyLists, NOT_READ_HERE, report_without_lists};
 use crate::policy::TpmPolicy;
 use crate::public::{AttestationKey, EndorsementKey};
@@ -107,9 +109,8 @@ impl TpmVerifier {
         now: SystemTime,
     ) -> Result<Assurance, Refusal> {
         let evidence = appraisal.evidence.ok_or(Denial::EvidenceMissing)?;
-        let evidence = TpmEvidence::parse(evidence).map_err(|error| Denial::EvidenceMalformed {
-            detail: error.to_string(),
-        })?;
+        let evidence = TpmEvidence::parse(evidence)
+            .map_err(|error| Denial::EvidenceMalformed(error.to_string()))?;
         match evidence {
             TpmEvidence::Enrol(enrolment) => self.enrol(enrolment, &appraisal, now).await,
             TpmEvidence::Respond(response) => self.respond(response, &appraisal, now).await,
@@ -130,20 +131,15 @@ impl TpmVerifier {
         let authorities = &self.policy.authorities;
         let intermediates = &enrolment.intermediates;
         let certified = authorities.require(certificate, intermediates, &keys.endorsement, now);
-        certified.map_err(Denial::from)?;
+        certified?;
         self.is_the_machines(&machine, &keys, appraisal).await?;
 
         let challenge_keys = self.challenge_keys()?;
         let subject = self.subject(audience, &keys, appraisal);
         let challenge = issue(&subject, &keys, &challenge_keys, now);
-        let challenge = challenge.map_err(|source| Deferral::VerifierUnavailable {
-            source: Unavailable::new(source),
-        })?;
-        Err(Failure::ChallengeIssued {
-            challenge,
-            endorsement_key: keys.endorsement.digest(),
-        }
-        .into())
+        let challenge =
+            challenge.map_err(|source| Deferral::VerifierUnavailable(Unavailable::new(source)))?;
+        Err(challenge_issued(&challenge, keys.endorsement.digest()).into())
     }
 
     async fn respond(
@@ -185,11 +181,11 @@ impl TpmVerifier {
         };
         let qualifying = [Some(binding(current)), former.as_ref().map(binding)];
         let quote = VerifiedQuote::verify(&keys.attestation, quote, &qualifying);
-        let quote = quote.map_err(Denial::from)?;
+        let quote = quote?;
         let machine_name = appraisal.machine.name.as_str();
         tracing::info!(machine = machine_name, %quote, "the TPM vouches for a key");
         let allowed = self.policy.registers.allows(quote.registers());
-        allowed.map_err(Denial::from)?;
+        allowed?;
         self.is_the_machines(&machine, &keys, appraisal).await?;
 
         let node_name = if appraisal.machine.unnamed {
@@ -197,7 +193,7 @@ impl TpmVerifier {
             None
         } else {
             let node_name = self.platform.node_name(machine.provider_id).await;
-            node_name.map_err(|source| Deferral::VerifierUnavailable { source })?
+            node_name.map_err(Deferral::VerifierUnavailable)?
         };
         let identity = Identity {
             node_name,
@@ -214,7 +210,7 @@ impl TpmVerifier {
         let Appraisal { machine, .. } = *appraisal;
         let Some(provider_id) = &machine.provider_id else {
             let machine = machine.name.clone();
-            return Err(Deferral::MachineNotReady { machine }.into());
+            return Err(Deferral::MachineNotReady(machine).into());
         };
         if provider_id != appraisal.provider_id {
             return Err(Denial::AnotherMachine {
@@ -246,7 +242,7 @@ impl TpmVerifier {
         keys: &Keys,
         appraisal: &Appraisal<'_>,
     ) -> Result<(), Refusal> {
-        let unavailable = |source| Deferral::VerifierUnavailable { source };
+        let unavailable = Deferral::VerifierUnavailable;
         let lists = self.lists().await.map_err(unavailable)?;
         let mut is_known = machine.is_known;
         for list in lists.iter() {
@@ -265,7 +261,7 @@ impl TpmVerifier {
         if appraisal.machine.unnamed {
             // The platform knows the TPM of the claimed machine, which need not be the token's.
             let machine = appraisal.machine.name.clone();
-            return Err(Deferral::MachineNotReady { machine }.into());
+            return Err(Deferral::MachineNotReady(machine).into());
         }
         let asked = Asked {
             machine: appraisal.machine,
@@ -274,11 +270,8 @@ impl TpmVerifier {
         };
         let trusted = self.platform.endorsement_key(asked).await;
         let trusted = trusted.map_err(unavailable)?;
-        let trusted = trusted.ok_or_else(|| {
-            Denial::from(TpmDenial::EndorsementKeyUnknown {
-                machine: appraisal.machine.name.clone(),
-            })
-        })?;
+        let trusted = trusted
+            .ok_or_else(|| TpmDenial::EndorsementKeyUnknown(appraisal.machine.name.clone()))?;
         Ok(must_be(trusted, keys, appraisal)?)
     }
 
@@ -301,7 +294,7 @@ impl TpmVerifier {
 
     fn challenge_keys(&self) -> Result<Arc<ChallengeKeys>, Deferral> {
         let keys = self.keys.keys();
-        keys.map_err(|source| Deferral::VerifierUnavailable { source })
+        keys.map_err(Deferral::VerifierUnavailable)
     }
 }
 
@@ -347,9 +340,7 @@ fn read(
     appraisal: &Appraisal<'_>,
 ) -> Result<Keys, Denial> {
     if !appraisal.audiences.contains(audience) {
-        return Err(Denial::AudienceMismatch {
-            audience: audience.clone(),
-        });
+        return Err(Denial::AudienceMismatch(audience.clone()));
     }
     Ok(Keys {
         endorsement: EndorsementKey::parse(&keys.endorsement)?,
@@ -357,7 +348,7 @@ fn read(
     })
 }
 
-fn must_be(trusted: KeyDigest, keys: &Keys, appraisal: &Appraisal<'_>) -> Result<(), Denial> {
+fn must_be(trusted: KeyDigest, keys: &Keys, appraisal: &Appraisal<'_>) -> Result<(), TpmDenial> {
     let presented = keys.endorsement.digest();
     if presented == trusted {
         return Ok(());
@@ -366,8 +357,21 @@ fn must_be(trusted: KeyDigest, keys: &Keys, appraisal: &Appraisal<'_>) -> Result
         machine: appraisal.machine.name.clone(),
         trusted,
         presented,
+    })
+}
+
+/// The answer to a first request. The node's plugin reads the challenge, and writes the endorsement
+/// key into its next request.
+fn challenge_issued(challenge: &Challenge, endorsement_key: KeyDigest) -> Failure {
+    let Challenge { id, expiry, .. } = challenge;
+    Failure::ChallengeIssued {
+        detail: format!("{}, until {}", id.to_base64(), expiry.as_str()),
+        annotations: vec![
+            (CHALLENGE_ANNOTATION, challenge.to_annotation()),
+            (ENDORSEMENT_KEY_ANNOTATION, endorsement_key.to_string()),
+        ],
+        endorsement_key,
     }
-    .into())
 }
 
 fn issue(

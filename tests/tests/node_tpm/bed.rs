@@ -189,8 +189,10 @@ impl Bed {
             asked: now,
         };
         match verifier.verify(appraisal, now).now_or_never() {
-            Some(Err(Refusal::Fail(Failure::ChallengeIssued { challenge, .. }))) => {
-                self.fail_with(csr, &challenge);
+            Some(Err(Refusal::Fail(Failure::ChallengeIssued { annotations, .. }))) => {
+                let is_challenge = |(name, _): &(&str, String)| *name == CHALLENGE_ANNOTATION;
+                let (_, challenge) = annotations.into_iter().find(is_challenge).unwrap();
+                self.fail_with(csr, &Challenge::parse(&challenge).unwrap());
             }
             Some(Ok(_)) => self.server.decide(&sent.name, &Signer::issue()),
             other => panic!("{other:?}"),

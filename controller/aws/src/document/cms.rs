@@ -4,7 +4,6 @@
 //! further signers, attributes outside of the signature. Its one signer is looked up among the
 //! pinned ones by issuer and serial number, and is none of these only by the name.
 
-use node_attestation_core::refusal::AwsDenial;
 use sha2::{Digest as _, Sha256};
 use x509_cert::der::Tag;
 use x509_cert::der::asn1::{
@@ -14,6 +13,7 @@ use x509_cert::name::Name;
 
 use super::fields::{Fields, Unexpected, as_set, context};
 use super::region_certificates::Signer;
+use crate::denial::AwsDenial;
 
 const DATA: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.2.840.113549.1.7.1");
 const SIGNED_DATA: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.2.840.113549.1.7.2");

@@ -9,11 +9,11 @@ use std::time::SystemTime;
 
 use kubelet_attestation::evidence::aws::is_region;
 use kubelet_attestation::members::Members;
-use node_attestation_core::refusal::AwsDenial;
 use serde_json::Value;
 
 use super::VerifiedDocument;
 use super::cms::VerifiedContent;
+use crate::denial::AwsDenial;
 
 /// What the document is since 2017, and what it was before: the fields read here are the same.
 const VERSIONS: [&str; 2] = ["2017-09-30", "2010-08-31"];

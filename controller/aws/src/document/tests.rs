@@ -9,9 +9,9 @@ mod published;
 use std::sync::LazyLock;
 
 use kubelet_authenticator_test_support::instance_identity::{Document, Message, TestSigner};
-use node_attestation_core::refusal::AwsDenial;
 
 use super::{Signers, VerifiedDocument};
+use crate::denial::AwsDenial;
 
 const REGION: &str = "eu-west-1";
 const SERIAL: [u8; 8] = [0xb6, 0x4b, 0xde, 0x5a, 0xd0, 0x09, 0x24, 0xcc];

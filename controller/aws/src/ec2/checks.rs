@@ -7,9 +7,10 @@ use std::time::{Duration, SystemTime};
 
 use kubelet_attestation::names::NodeName;
 use node_attestation_core::crd::AwsNodeName;
-use node_attestation_core::refusal::{AwsDenial, Deferral, Denial, Refusal};
+use node_attestation_core::refusal::{Deferral, Refusal};
 
 use super::{Attachment, InstanceFacts, Root};
+use crate::denial::AwsDenial;
 use crate::document::VerifiedDocument;
 use crate::policy::AwsPolicy;
 
@@ -242,8 +243,7 @@ impl Subject<'_> {
 
 fn not_there(document: &VerifiedDocument, now: SystemTime, denial: AwsDenial) -> Refusal {
     if is_young(document, now) {
-        let instance = document.instance.clone();
-        return Deferral::InstanceNotVisible { instance }.into();
+        return Deferral::InstanceNotVisible(document.instance.clone()).into();
     }
     deny(denial)
 }
@@ -255,7 +255,7 @@ fn is_young(document: &VerifiedDocument, now: SystemTime) -> bool {
 }
 
 fn deny(denial: AwsDenial) -> Refusal {
-    Denial::from(denial).into()
+    denial.into()
 }
 
 #[cfg(test)]

@@ -13,10 +13,11 @@ use kubelet_authenticator_test_support::api_server::Times;
 use kubelet_authenticator_test_support::moto::{Failure, Field, Instance, Moto, Scope};
 use node_attestation_core::crd::{AwsNodeName, AwsSettings};
 use node_attestation_core::inventory::Inventory as _;
-use node_attestation_core::refusal::{AwsDenial, Denial, Refusal, Unavailable};
+use node_attestation_core::refusal::{Denial, Refusal, Unavailable};
 
 use super::*;
 use crate::credentials::{Credentials, CredentialsKey, CredentialsSource};
+use crate::denial::AwsDenial;
 use crate::document::VerifiedDocument;
 use crate::fake::PerAccount;
 use crate::inventory::{InventorySettings, Place, TaggedInstances};
@@ -79,7 +80,9 @@ fn checked(facts: &InstanceFacts, document: &VerifiedDocument) -> Result<Checked
 #[track_caller]
 fn denied(checked: Result<Checked, Refusal>) -> AwsDenial {
     match checked {
-        Err(Refusal::Deny(Denial::Aws(denial))) => denial,
+        Err(Refusal::Deny(Denial::Evidence(denial))) => {
+            denial.downcast_ref::<AwsDenial>().unwrap().clone()
+        }
         other => panic!("not denied: {other:?}"),
     }
 }

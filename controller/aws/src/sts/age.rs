@@ -35,9 +35,8 @@ pub(super) struct Fresh {
 /// [`Failure::EvidenceExpired`] where it is too old, or dated too far ahead to be used;
 /// [`Denial::EvidenceMalformed`] where there is no such time.
 pub(super) fn fresh(amz_date: &str, asked: SystemTime, now: SystemTime) -> Result<Fresh, Refusal> {
-    let signed = time(amz_date).ok_or_else(|| Denial::EvidenceMalformed {
-        detail: "sts.amzDate is no time".to_owned(),
-    })?;
+    let signed = time(amz_date)
+        .ok_or_else(|| Denial::EvidenceMalformed("sts.amzDate is no time".to_owned()))?;
     let latest = now.max(asked);
     let age = latest.duration_since(signed).unwrap_or_default();
     let ahead = signed.duration_since(latest).unwrap_or_default();

@@ -4,10 +4,11 @@
 //! whatever says something in its place, is an outage, from which a request recovers by itself.
 
 use hyper::StatusCode;
-use node_attestation_core::refusal::{AwsDenial, Denial, Failure, Refusal};
+use node_attestation_core::refusal::{Failure, Refusal};
 use serde::Deserialize;
 
 use super::outage::Outage;
+use crate::denial::AwsDenial;
 
 /// Codes by which STS says that the call was not signed so, or not with valid credentials.
 ///
@@ -112,7 +113,7 @@ fn meaning(status: StatusCode, fault: &Fault) -> Refusal {
         return Failure::EvidenceExpired.into();
     }
     let code = (*code).to_owned();
-    Denial::from(AwsDenial::CallerRefused { code }).into()
+    AwsDenial::CallerRefused { code }.into()
 }
 
 /// The error, in JSON as it was asked for, or in XML, which the query protocol falls back to.

@@ -61,9 +61,6 @@ impl Outage {
 
 impl From<Outage> for Refusal {
     fn from(outage: Outage) -> Self {
-        Deferral::VerifierUnavailable {
-            source: Unavailable::new(outage),
-        }
-        .into()
+        Deferral::VerifierUnavailable(Unavailable::new(outage)).into()
     }
 }

@@ -3,9 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
-use node_attestation_core::refusal::AwsDenial;
-
 use super::answer::Identity;
+use crate::denial::AwsDenial;
 use crate::document::{VerifiedDocument, is_account};
 use crate::partition::Partition;
 

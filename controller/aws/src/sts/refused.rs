@@ -9,10 +9,11 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use kubelet_attestation::evidence::aws::Proof;
-use node_attestation_core::refusal::{AwsDenial, Denial, Refusal};
+use node_attestation_core::refusal::{Denial, Refusal};
 use sha2::{Digest as _, Sha256};
 
 use super::request::Call;
+use crate::denial::AwsDenial;
 use crate::document::VerifiedDocument;
 
 /// The lifetime of a remembered refusal.
@@ -59,7 +60,10 @@ impl Refused {
         document: &VerifiedDocument,
         now: SystemTime,
     ) {
-        let Refusal::Deny(Denial::Aws(denial @ AwsDenial::CallerRefused { code })) = refusal else {
+        let Refusal::Deny(Denial::Evidence(denial)) = refusal else {
+            return;
+        };
+        let Some(denial @ AwsDenial::CallerRefused { code }) = denial.downcast_ref() else {
             return;
         };
         let subject = if OF_CREDENTIALS.contains(&code.as_ref()) {

@@ -1,10 +1,11 @@
 //! The reader of answers of STS, without STS.
 
 use hyper::StatusCode;
-use node_attestation_core::refusal::{AwsDenial, Refusal};
+use node_attestation_core::refusal::Refusal;
 
 use super::answer;
 use super::principal::{ProfileRole, VerifiedCaller};
+use crate::denial::AwsDenial;
 use crate::document::VerifiedDocument;
 use crate::partition::Partition;
 

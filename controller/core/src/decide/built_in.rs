@@ -70,7 +70,7 @@ fn denied(request: &CertificateSigningRequest, cluster: &Context) -> Denial {
 #[track_caller]
 fn unattested(request: &CertificateSigningRequest, cluster: &Context) -> &'static str {
     let denial = denied(request, cluster);
-    let Denial::UnattestedBuiltInRequest { detail } = denial else {
+    let Denial::UnattestedBuiltInRequest(detail) = denial else {
         panic!("denied otherwise: {denial:?}")
     };
     detail
@@ -243,9 +243,7 @@ fn evidence_for_the_built_in_signer_is_denied_where_we_sign_ourselves() {
             &with_evidence(Some(DAY)),
             &with_duty(KubeletSignerMode::Deny)
         ),
-        Denial::BuiltInSignerNotUsed {
-            provider: Provider::NULL
-        }
+        Denial::BuiltInSignerNotUsed(Provider::NULL.client_signer())
     );
 }
 
@@ -322,9 +320,7 @@ fn approve_only_admits_no_other_provider() {
 
     assert_eq!(
         denied(&request, &approve_only()),
-        Denial::ProviderNotAdmitted {
-            provider: Provider::AWS
-        }
+        Denial::ProviderNotAdmitted(Provider::AWS)
     );
 }
 
@@ -345,7 +341,7 @@ fn a_provider_without_evidence_cannot_use_the_built_in_signer() {
 fn our_own_signers_fail_where_we_have_no_key() {
     let decision = decided(&valid(), &approve_only());
 
-    let Decision::Fail(Failure::SignerWithoutKey { signer }) = decision else {
+    let Decision::Fail(Failure::SignerWithoutKey(signer)) = decision else {
         panic!("not failed: {decision:?}")
     };
     assert_eq!(signer, Provider::NULL.client_signer());

@@ -29,7 +29,7 @@ fn a_machine_whose_node_is_up_waits_with_another_key() {
 
         let decision = decided(&request(), &cluster);
 
-        let Decision::Retry(Deferral::IdentityLive { node_name }) = decision else {
+        let Decision::Retry(Deferral::IdentityLive(node_name)) = decision else {
             panic!("not retried: {decision:?}")
         };
         assert_eq!(node_name, n1());
@@ -61,10 +61,7 @@ fn a_name_that_another_machine_holds_is_denied() {
     };
     assert_eq!(
         denial,
-        Denial::NameTaken {
-            node_name: n1(),
-            holder: ProviderId::parse("metal:///rack/m1").unwrap(),
-        }
+        Denial::NameTaken(n1(), ProviderId::parse("metal:///rack/m1").unwrap())
     );
 }
 

@@ -136,7 +136,7 @@ fn insecure_is_no_way_to_a_serving_certificate() {
 
     assert_eq!(
         denied_by(&serving(), &cluster),
-        Denial::UnattestedServing { node_name: n1() }
+        Denial::UnattestedServing(n1())
     );
     assert!(!cluster.signers().contains(&signer));
 }
@@ -149,9 +149,7 @@ fn spec_username_is_system_node_and_the_nodes_name() {
 
         assert_eq!(
             denied(&request),
-            Denial::RequesterNotAccepted {
-                username: username.to_owned()
-            }
+            Denial::RequesterNotAccepted(username.to_owned())
         );
     }
 }
@@ -177,7 +175,7 @@ fn spec_groups_contains_system_nodes() {
         request.spec.groups = Some(texts(groups));
 
         let groups = texts(groups);
-        assert_eq!(denied(&request), Denial::RequesterGroups { groups });
+        assert_eq!(denied(&request), Denial::RequesterGroups(groups));
     }
 }
 
@@ -221,7 +219,7 @@ fn a_certificate_of_no_record_or_a_former_generation_gets_no_serving_certificate
     let nobody_joined = serving_cluster_of(vec![serving_machine()]);
     assert_eq!(
         denied_by(&serving(), &nobody_joined),
-        Denial::RecordMissing { node_name: n1() }
+        Denial::RecordMissing(n1())
     );
 }
 

@@ -157,7 +157,7 @@ fn reserved_names_are_denied_even_where_they_are_reported() {
 
         let denial = denied_by(&[dns(name)], &with_own(&own));
 
-        assert_eq!(denial, Denial::ServingNameReserved { name: own });
+        assert_eq!(denial, Denial::ServingNameReserved(own));
     }
 }
 
@@ -184,7 +184,7 @@ fn reserved_addresses_are_denied_even_where_they_are_reported() {
 
         let denial = denied_by(&[ip(address(text))], &with_own(&own));
 
-        assert_eq!(denial, Denial::ServingNameReserved { name: own });
+        assert_eq!(denial, Denial::ServingNameReserved(own));
     }
 }
 
@@ -209,9 +209,7 @@ fn names_in_another_form_are_denied() {
     ] {
         assert_eq!(
             denied(&[dns(name)]),
-            Denial::ServingNameMalformed {
-                name: name.to_owned()
-            }
+            Denial::ServingNameMalformed(name.to_owned())
         );
     }
 }
@@ -221,9 +219,7 @@ fn addresses_in_another_form_are_denied() {
     let mapped: Ipv6Addr = std::net::Ipv4Addr::from(ADDRESS).to_ipv6_mapped();
     assert_eq!(
         denied(&[ip(IpAddr::from(mapped))]),
-        Denial::ServingNameMalformed {
-            name: "::ffff:192.0.2.1".to_owned()
-        }
+        Denial::ServingNameMalformed("::ffff:192.0.2.1".to_owned())
     );
     for octets in [
         &[][..],
@@ -237,7 +233,7 @@ fn addresses_in_another_form_are_denied() {
         let name = data_encoding::HEXLOWER.encode(octets);
         assert_eq!(
             denied(&[der::tlv(0x87, octets)]),
-            Denial::ServingNameMalformed { name }
+            Denial::ServingNameMalformed(name)
         );
     }
 }
@@ -259,11 +255,11 @@ fn names_of_another_kind_are_denied() {
     ] {
         assert_eq!(
             denied(std::slice::from_ref(&encoded)),
-            Denial::ServingNameKind { kind }
+            Denial::ServingNameKind(kind)
         );
         assert_eq!(
             denied(&[dns("n1"), ip(ADDRESS), encoded]),
-            Denial::ServingNameKind { kind }
+            Denial::ServingNameKind(kind)
         );
     }
 }
@@ -287,15 +283,11 @@ fn a_list_without_names_is_denied() {
 fn a_name_that_stands_there_twice_is_denied() {
     assert_eq!(
         denied(&[dns("n1"), ip(ADDRESS), dns("n1")]),
-        Denial::ServingNameRepeated {
-            name: ServingName::Dns("n1".to_owned())
-        }
+        Denial::ServingNameRepeated(ServingName::Dns("n1".to_owned()))
     );
     assert_eq!(
         denied(&[ip(ADDRESS), ip(ADDRESS)]),
-        Denial::ServingNameRepeated {
-            name: ServingName::Ip(ADDRESS.into())
-        }
+        Denial::ServingNameRepeated(ServingName::Ip(ADDRESS.into()))
     );
 }
 
@@ -303,7 +295,7 @@ fn a_name_that_stands_there_twice_is_denied() {
 fn more_names_than_a_machine_has_are_denied() {
     let names: Vec<_> = (0..33).map(|n| dns(&format!("n{n}"))).collect();
 
-    assert_eq!(denied(&names), Denial::TooManyServingNames { count: 33 });
+    assert_eq!(denied(&names), Denial::TooManyServingNames(33));
     assert!(matches!(
         denied(&names[..32]),
         Denial::ServingNameNotReported { .. }
@@ -324,7 +316,7 @@ fn names_in_another_encoding_or_as_critical_are_denied() {
         denial
     };
     let names = der::sequence(&[dns("n1")]);
-    let malformed = Denial::ServingNameKind { kind: "unknown" };
+    let malformed = Denial::ServingNameKind("unknown");
 
     assert!(matches!(
         with(true, &names),

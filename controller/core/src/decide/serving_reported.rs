@@ -69,9 +69,7 @@ fn assert_neither_is_approved(cluster: &Context) {
     );
     assert_eq!(
         denied_by(&serving_for(&[ip(RESERVED)]), cluster),
-        Denial::ServingNameReserved {
-            name: ServingName::Ip(RESERVED.into()),
-        }
+        Denial::ServingNameReserved(ServingName::Ip(RESERVED.into()))
     );
 }
 

@@ -96,7 +96,7 @@ impl Verifier for Down {
         _: Appraisal<'a>,
         _: SystemTime,
     ) -> BoxFuture<'a, Result<Assurance, Refusal>> {
-        ready(Err(Deferral::VerifierUnavailable { source: down() }.into())).boxed()
+        ready(Err(Deferral::VerifierUnavailable(down()).into())).boxed()
     }
 }
 
@@ -319,10 +319,5 @@ fn a_machine_that_is_being_deleted_is_denied() {
     let Decision::Deny(denial) = decision else {
         panic!("not denied: {decision:?}")
     };
-    assert_eq!(
-        denial,
-        Denial::MachineDeleting {
-            machine: "m1".to_owned()
-        }
-    );
+    assert_eq!(denial, Denial::MachineDeleting("m1".to_owned()));
 }

@@ -105,16 +105,7 @@ impl GrantReason {
 
     /// Whether it is worth an Event: a renewal is nothing new.
     pub fn is_news(&self) -> bool {
-        match self {
-            Self::First
-            | Self::Again
-            | Self::Reenrolled(_)
-            | Self::Reset { .. }
-            | Self::ChangedHands { .. }
-            | Self::Renamed { .. }
-            | Self::Adopted => true,
-            Self::Renewed => false,
-        }
+        *self != Self::Renewed
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use kubelet_attestation::names::NodeName;
+use kubelet_attestation::names::{NodeName, ProviderId};
 
 use super::Claim;
 use crate::crd::{Revoked, RevokedGenerations, Tombstone, TombstoneReason, TpmBoot};
@@ -196,14 +196,15 @@ impl Record {
         if further.peek().is_none() {
             Ok(())
         } else if further.any(|seen| seen.at <= asked) {
-            Err(Denial::TpmRanBackwards {
-                node_name: self.node_name.clone(),
-                holder: self.holder.provider_id.clone(),
-            }
-            .into())
+            Err(self.refused(Denial::TpmRanBackwards).into())
         } else {
             Err(Failure::EvidenceExpired.into())
         }
+    }
+
+    /// A refusal that names the node and the holder.
+    pub(super) fn refused<T>(&self, as_one: impl FnOnce(NodeName, ProviderId) -> T) -> T {
+        as_one(self.node_name.clone(), self.holder.provider_id.clone())
     }
 
     fn seen_boots(&self) -> impl Iterator<Item = SeenBoot> {

@@ -235,10 +235,7 @@ impl RecordLedger {
             let held_by = held_by.map(|own| &own.record.holder.provider_id);
             holder = holder.filter(|(asked, _)| Some(asked) == held_by);
         }
-        Err(Deferral::RecordContended {
-            node_name: name.clone(),
-        }
-        .into())
+        Err(Deferral::RecordContended(name.clone()).into())
     }
 
     /// The record as a cache has it.
@@ -291,11 +288,11 @@ impl RecordLedger {
 
     async fn node(&self, name: &NodeName) -> Result<NodeState, Refusal> {
         let state = self.nodes.state(name).await;
-        Ok(state.map_err(|source| Deferral::NodesUnavailable { source })?)
+        Ok(state.map_err(Deferral::NodesUnavailable)?)
     }
 
     pub(super) async fn holder_state(&self, holder: &RecordHolder) -> Result<HolderState, Refusal> {
-        let unavailable = |source| Deferral::InventoryUnavailable { source };
+        let unavailable = Deferral::InventoryUnavailable;
         let found = self.inventory.by_provider_id(&holder.provider_id).await;
         let found = found.map_err(unavailable)?;
         if let Some(machine) = &found
@@ -342,7 +339,7 @@ impl RecordLedger {
             return Ok(None);
         };
         let machine = self.inventory.by_machine_name(name).await;
-        Ok(machine.map_err(|source| Deferral::InventoryUnavailable { source })?)
+        Ok(machine.map_err(Deferral::InventoryUnavailable)?)
     }
 
     /// Deletes the Node that the name's former holder left. What fails is left to the next claim of
@@ -413,7 +410,7 @@ impl RecordLedger {
 }
 
 fn unavailable(source: Unavailable) -> Deferral {
-    Deferral::LedgerUnavailable { source }
+    Deferral::LedgerUnavailable(source)
 }
 
 impl fmt::Debug for RecordLedger {

@@ -21,7 +21,7 @@ mod step;
 pub(super) use holding::{holder, renewed};
 pub(super) use step::{Facts, HolderState, Question, Step};
 
-use holding::{another_instance, identity_revoked, name_taken};
+use holding::identity_revoked;
 
 /// What follows from a claim.
 pub(super) fn claimed(claim: &Claim, facts: &Facts<'_>, policy: &LedgerPolicy) -> Step {
@@ -56,21 +56,12 @@ impl Rules<'_> {
     /// Checks that the TPM is not that of another machine which is still there.
     fn has_its_own_tpm(&self) -> Checked<()> {
         for (other, state) in self.facts.tpm_of {
-            let (node_name, holder) = (&other.record.node_name, &other.record.holder.provider_id);
             match state {
                 HolderState::Alive => {
-                    return Err(Denial::TpmOfAnotherMachine {
-                        node_name: node_name.clone(),
-                        holder: holder.clone(),
-                    }
-                    .into());
+                    return Err(other.record.refused(Denial::TpmOfAnotherMachine).into());
                 }
                 HolderState::Leaving => {
-                    return Err(Deferral::HolderLeaving {
-                        node_name: node_name.clone(),
-                        holder: holder.clone(),
-                    }
-                    .into());
+                    return Err(other.record.refused(Deferral::HolderLeaving).into());
                 }
                 HolderState::Gone | HolderState::Contradicted => {}
             }
@@ -82,11 +73,7 @@ impl Rules<'_> {
     /// its source has filed, and both would go by one key.
     fn has_its_own_key(&self) -> Checked<()> {
         match self.facts.key_of.first() {
-            Some(other) => Err(Denial::KeyOfAnotherMachine {
-                node_name: other.record.node_name.clone(),
-                holder: other.record.holder.provider_id.clone(),
-            }
-            .into()),
+            Some(other) => Err(other.record.refused(Denial::KeyOfAnotherMachine).into()),
             None => Ok(()),
         }
     }
@@ -118,10 +105,7 @@ impl Rules<'_> {
             Claimant::Token => {
                 let node = self.node(&self.claim.node_name)?;
                 if !node.is_down(self.facts.now) {
-                    return Err(Deferral::NodeAlive {
-                        node_name: self.claim.node_name.clone(),
-                    }
-                    .into());
+                    return Err(Deferral::NodeAlive(self.claim.node_name.clone()).into());
                 }
                 self.stale(node)?
             }
@@ -168,7 +152,7 @@ impl Rules<'_> {
             return Err(identity_revoked(record).into());
         }
         if !record.holder.is(self.claim.assurance.identity()) {
-            return Err(another_instance(record).into());
+            return Err(record.refused(Denial::AnotherInstance).into());
         }
         record.allows_boot(self.claim.assurance.identity(), self.claim.asked)?;
         Ok(())
@@ -262,13 +246,9 @@ impl Rules<'_> {
         }
         if record.is_live() {
             match self.holder(&record.holder.provider_id)? {
-                HolderState::Alive => return Err(name_taken(record).into()),
+                HolderState::Alive => return Err(record.refused(Denial::NameTaken).into()),
                 HolderState::Leaving => {
-                    return Err(Deferral::HolderLeaving {
-                        node_name: record.node_name.clone(),
-                        holder: record.holder.provider_id.clone(),
-                    }
-                    .into());
+                    return Err(record.refused(Deferral::HolderLeaving).into());
                 }
                 HolderState::Gone | HolderState::Contradicted => {}
             }
@@ -284,10 +264,7 @@ impl Rules<'_> {
             if let Some(until) = record.former_end()
                 && self.facts.now <= until
             {
-                return Err(Deferral::NameQuarantined {
-                    node_name: record.node_name.clone(),
-                }
-                .into());
+                return Err(Deferral::NameQuarantined(record.node_name.clone()).into());
             }
         }
         let stale_node = self.stale(self.node(&record.node_name)?)?;
@@ -365,10 +342,7 @@ impl Rules<'_> {
         if may {
             Ok(())
         } else {
-            Err(Deferral::IdentityLive {
-                node_name: record.node_name.clone(),
-            }
-            .into())
+            Err(Deferral::IdentityLive(record.node_name.clone()).into())
         }
     }
 
@@ -377,10 +351,9 @@ impl Rules<'_> {
         match (node.uid(), self.policy.stale_nodes) {
             (None, _) => Ok(None),
             (Some(uid), StaleNodes::Delete) => Ok(Some(uid.to_owned())),
-            (Some(_), StaleNodes::Refuse) => Err(Deferral::StaleNode {
-                node_name: self.claim.node_name.clone(),
+            (Some(_), StaleNodes::Refuse) => {
+                Err(Deferral::StaleNode(self.claim.node_name.clone()).into())
             }
-            .into()),
         }
     }
 

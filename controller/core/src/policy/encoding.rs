@@ -8,7 +8,7 @@ use crate::refusal::Denial;
 /// The denial for `spec.request` of `len` bytes that is no envelope.
 pub(crate) fn envelope(error: InvalidEnvelope, len: usize) -> Denial {
     match error {
-        InvalidEnvelope::TooLarge => Denial::RequestTooLarge { len },
+        InvalidEnvelope::TooLarge => Denial::RequestTooLarge(len),
         InvalidEnvelope::NoPem => Denial::NoPemBlock,
         InvalidEnvelope::NotFirst => Denial::NotARequestFirst,
         InvalidEnvelope::SecondRequest => Denial::SecondRequest,
@@ -26,15 +26,11 @@ pub(crate) fn envelope(error: InvalidEnvelope, len: usize) -> Denial {
 /// The denial for DER that is no certification request.
 pub(crate) fn request(error: InvalidRequest) -> Denial {
     match error {
-        InvalidRequest::Der(source) => Denial::NotStrictDer {
-            detail: source.to_string(),
-        },
+        InvalidRequest::Der(source) => Denial::NotStrictDer(source.to_string()),
         InvalidRequest::UnknownAttribute => Denial::UnknownAttribute,
         InvalidRequest::DuplicateAttribute => Denial::DuplicateAttribute,
         InvalidRequest::DuplicateExtension => Denial::DuplicateExtension,
         // Nor here.
-        other @ (InvalidRequest::NotCanonical | _) => Denial::NotStrictDer {
-            detail: other.to_string(),
-        },
+        other @ (InvalidRequest::NotCanonical | _) => Denial::NotStrictDer(other.to_string()),
     }
 }

@@ -38,9 +38,8 @@ pub(crate) fn readable(evidence: Option<&[u8]>, verifier: &dyn Verifier) -> Resu
         None => Err(Denial::EvidenceMissing.into()),
         Some(_) if supported.is_empty() => Err(Denial::EvidenceUnexpected.into()),
         Some(evidence) => {
-            let version = version_of(evidence).map_err(|error| Denial::EvidenceMalformed {
-                detail: error.to_string(),
-            })?;
+            let version = version_of(evidence)
+                .map_err(|error| Denial::EvidenceMalformed(error.to_string()))?;
             if supported.contains(&version) {
                 Ok(())
             } else {

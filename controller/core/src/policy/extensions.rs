@@ -32,10 +32,10 @@ pub(crate) fn alternative_names(csr: &CertificationRequest) -> Result<&[u8], Den
             names = Some(extension.extn_value.as_bytes());
         } else if extension.extn_id == oid::SUBJECT_ALT_NAME {
             let oid = oid::SUBJECT_ALT_NAME;
-            return Err(Denial::CriticalExtension { oid });
+            return Err(Denial::CriticalExtension(oid));
         } else if extension.extn_id == oid::PROVIDER_ID {
             let oid = oid::PROVIDER_ID;
-            return Err(Denial::UnknownExtension { oid });
+            return Err(Denial::UnknownExtension(oid));
         } else {
             accepted(extension)?;
         }
@@ -50,7 +50,7 @@ pub(crate) fn none(csr: &CertificationRequest) -> Result<(), Denial> {
         [first, ..] => {
             accepted(first)?;
             let oid = first.extn_id;
-            Err(Denial::UnknownExtension { oid })
+            Err(Denial::UnknownExtension(oid))
         }
     }
 }
@@ -58,17 +58,15 @@ pub(crate) fn none(csr: &CertificationRequest) -> Result<(), Denial> {
 fn accepted(extension: &Extension) -> Result<(), Denial> {
     let value = extension.extn_value.as_bytes();
     match extension.extn_id {
-        oid::SUBJECT_ALT_NAME => Err(Denial::SubjectAltNameRequested {
-            kind: first_name(value),
-        }),
+        oid::SUBJECT_ALT_NAME => Err(Denial::SubjectAltNameRequested(first_name(value))),
         oid::BASIC_CONSTRAINTS => Err(Denial::BasicConstraintsRequested {
             // What cannot be read could be read as a CA's by somebody else.
             ca: BasicConstraints::from_der(value).map_or(true, |constraints| constraints.ca),
         }),
         oid::KEY_USAGE | oid::EXTENDED_KEY_USAGE => Err(Denial::UsageExtensionRequested),
-        oid if extension.critical => Err(Denial::CriticalExtension { oid }),
+        oid if extension.critical => Err(Denial::CriticalExtension(oid)),
         oid::PROVIDER_ID => Ok(()),
-        oid => Err(Denial::UnknownExtension { oid }),
+        oid => Err(Denial::UnknownExtension(oid)),
     }
 }
 

@@ -16,9 +16,7 @@ const POINT_LEN: usize = 65;
 pub(crate) fn accepted(csr: &CertificationRequest) -> Result<ParsedPublicKey, Denial> {
     let (algorithm, curve) = csr.key_algorithm();
     if algorithm != oid::EC_PUBLIC_KEY || curve != Some(oid::P256) {
-        return Err(Denial::KeyNotAccepted {
-            algorithm: curve.unwrap_or(algorithm),
-        });
+        return Err(Denial::KeyNotAccepted(curve.unwrap_or(algorithm)));
     }
     let point = csr
         .key_bits()

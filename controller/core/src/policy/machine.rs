@@ -12,10 +12,7 @@ pub(crate) fn may_join(machine: &Machine) -> Result<(), Refusal> {
     match machine.state {
         MachineState::Ready => Ok(()),
         MachineState::Pending => Err(not_ready(machine).into()),
-        MachineState::Deleting => Err(Denial::MachineDeleting {
-            machine: machine.name.clone(),
-        }
-        .into()),
+        MachineState::Deleting => Err(Denial::MachineDeleting(machine.name.clone()).into()),
     }
 }
 
@@ -111,7 +108,7 @@ pub(crate) fn is_annotated(
 ) -> Result<(), Denial> {
     match (annotation, endorsement_key) {
         (Some(annotation), Some(endorsement_key)) if annotation != endorsement_key.to_string() => {
-            Err(Denial::EndorsementKeyAnnotation { endorsement_key })
+            Err(Denial::EndorsementKeyAnnotation(endorsement_key))
         }
         (Some(_) | None, Some(_) | None) => Ok(()),
     }
@@ -137,9 +134,7 @@ pub(crate) fn is_node(machine: &Machine, naming: Naming, asked: &NodeName) -> Re
 }
 
 fn not_ready(machine: &Machine) -> Deferral {
-    Deferral::MachineNotReady {
-        machine: machine.name.clone(),
-    }
+    Deferral::MachineNotReady(machine.name.clone())
 }
 
 #[cfg(test)]

@@ -100,9 +100,7 @@ fn has_groups(
     if complete && no_other {
         Ok(())
     } else {
-        Err(Denial::RequesterGroups {
-            groups: groups.to_vec(),
-        })
+        Err(Denial::RequesterGroups(groups.to_vec()))
     }
 }
 
@@ -114,7 +112,5 @@ fn is_bootstrappers(group: &str) -> bool {
 }
 
 fn not_accepted(username: &str) -> Denial {
-    Denial::RequesterNotAccepted {
-        username: username.to_owned(),
-    }
+    Denial::RequesterNotAccepted(username.to_owned())
 }

@@ -16,23 +16,23 @@ const MAX_NAMES: usize = 32;
 
 /// Reads the extension's value: DNS names and addresses, each in its one form and once.
 pub(crate) fn parse(value: &[u8]) -> Result<Vec<ServingName>, Denial> {
-    let malformed = |_| Denial::ServingNameKind { kind: "unknown" };
+    let malformed = |_| Denial::ServingNameKind("unknown");
     let extension = SubjectAltName::from_der(value).map_err(malformed)?;
     if extension.to_der().map_err(malformed)? != value {
-        return Err(Denial::ServingNameKind { kind: "unknown" });
+        return Err(Denial::ServingNameKind("unknown"));
     }
     let count = extension.0.len();
     if count == 0 {
         return Err(Denial::ServingNamesMissing);
     }
     if count > MAX_NAMES {
-        return Err(Denial::TooManyServingNames { count });
+        return Err(Denial::TooManyServingNames(count));
     }
     let mut names = Vec::with_capacity(count);
     for name in &extension.0 {
         let name = serving_name(name)?;
         if names.contains(&name) {
-            return Err(Denial::ServingNameRepeated { name });
+            return Err(Denial::ServingNameRepeated(name));
         }
         names.push(name);
     }
@@ -50,7 +50,7 @@ fn serving_name(name: &GeneralName) -> Result<ServingName, Denial> {
         GeneralName::UniformResourceIdentifier(_) => "URI",
         GeneralName::RegisteredId(_) => "registeredID",
     };
-    Err(Denial::ServingNameKind { kind })
+    Err(Denial::ServingNameKind(kind))
 }
 
 /// A DNS name has the form of a node's: no wildcard, no upper case, no final dot. Text that is an
@@ -59,9 +59,7 @@ fn dns_name(text: &str) -> Result<ServingName, Denial> {
     if NodeName::parse(text).is_ok() && text.parse::<IpAddr>().is_err() {
         Ok(ServingName::Dns(text.to_owned()))
     } else {
-        Err(Denial::ServingNameMalformed {
-            name: text.to_owned(),
-        })
+        Err(Denial::ServingNameMalformed(text.to_owned()))
     }
 }
 
@@ -71,14 +69,12 @@ fn address(octets: &[u8]) -> Result<ServingName, Denial> {
     match v4.or_else(|_| v6()) {
         // It would be the other way to write an address of 4 bytes (RFC 4291 section 2.5.5.2).
         Ok(IpAddr::V6(address)) if address.to_ipv4_mapped().is_some() => {
-            Err(Denial::ServingNameMalformed {
-                name: address.to_string(),
-            })
+            Err(Denial::ServingNameMalformed(address.to_string()))
         }
         Ok(address) => Ok(ServingName::Ip(address)),
-        Err(_) => Err(Denial::ServingNameMalformed {
-            name: data_encoding::HEXLOWER.encode(octets),
-        }),
+        Err(_) => Err(Denial::ServingNameMalformed(
+            data_encoding::HEXLOWER.encode(octets),
+        )),
     }
 }
 
@@ -96,7 +92,7 @@ pub(crate) fn not_reserved(name: &ServingName, policy: &ServingPolicy) -> Result
         }
     };
     if reserved {
-        Err(Denial::ServingNameReserved { name: name.clone() })
+        Err(Denial::ServingNameReserved(name.clone()))
     } else {
         Ok(())
     }

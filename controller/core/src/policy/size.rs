@@ -24,7 +24,7 @@ const MAX_USAGES: usize = 32;
 pub(crate) fn within_limits(spec: &CertificateSigningRequestSpec) -> Result<(), Denial> {
     let len = spec.request.0.len();
     if len > MAX_REQUEST_LEN {
-        return Err(Denial::RequestTooLarge { len });
+        return Err(Denial::RequestTooLarge(len));
     }
     if spec.usages.as_ref().map_or(0, Vec::len) > MAX_USAGES {
         return Err(Denial::UsagesNotExact);
@@ -39,5 +39,5 @@ pub(crate) fn within_limits(spec: &CertificateSigningRequestSpec) -> Result<(), 
     } else {
         return Ok(());
     };
-    Err(Denial::RequesterTooLarge { field })
+    Err(Denial::RequesterTooLarge(field))
 }

@@ -5,22 +5,18 @@ use std::error::Error;
 use futures::future::BoxFuture;
 use kubelet_attestation::names::{NodeName, ProviderId};
 
-use super::catalogue::reasons;
 use crate::identifiers::ServingName;
 
-reasons! {
+crate::reasons! {
     /// Why a request stays pending.
-    Deferral {
+    pub Deferral {
         /// The inventory has no machine under the provider ID or the bootstrap token. A machine may
         /// ask before its infrastructure has reported it.
         #[error("the inventory has no machine for this request")]
         MachineNotFound => "the machine is not known yet",
         /// The machine has no provider ID, node name or bootstrap data yet.
-        #[error("machine {machine} is not ready to join")]
-        MachineNotReady {
-            /// The Machine's name.
-            machine: String,
-        } => "the machine is not ready to join yet",
+        #[error("machine {0} is not ready to join")]
+        MachineNotReady(String) => "the machine is not ready to join yet",
         /// Another machine has the node name too, on a ground that is as strong or stronger: by its
         /// objects, its Node, or the addresses that its infrastructure reports. The request waits until
         /// one of the two has another name or is gone.
@@ -35,80 +31,41 @@ reasons! {
         } => "another machine has the node name too",
         /// The machines of the cluster could not be looked up.
         #[error("the inventory is unavailable")]
-        InventoryUnavailable {
-            /// The reason.
-            #[source]
-            source: Unavailable,
-        } => "the machine could not be looked up",
+        InventoryUnavailable(#[source] Unavailable) => "the machine could not be looked up",
         /// What appraises the evidence could not be reached.
         #[error("the verifier is unavailable")]
-        VerifierUnavailable {
-            /// The reason.
-            #[source]
-            source: Unavailable,
-        } => "the evidence could not be appraised",
+        VerifierUnavailable(#[source] Unavailable) => "the evidence could not be appraised",
         /// EC2 does not know the instance yet, not as a running one, or not its root volume or first
         /// interface. It may be that young.
-        #[error("EC2 does not know instance {instance} yet")]
-        InstanceNotVisible {
-            /// Its ID.
-            instance: String,
-        } => "the instance is not known to its cloud yet",
+        #[error("EC2 does not know instance {0} yet")]
+        InstanceNotVisible(String) => "the instance is not known to its cloud yet",
         /// The records of node names could not be read or written, were not heard of for a minute,
         /// or the name's record is broken.
         #[error("the ledger is unavailable")]
-        LedgerUnavailable {
-            /// The reason.
-            #[source]
-            source: Unavailable,
-        } => "the node name could not be claimed",
+        LedgerUnavailable(#[source] Unavailable) => "the node name could not be claimed",
         /// The machine has a certificate already, for another key or name. It can enrol again when
         /// its Node is down, or no certificate is valid, or a person resets the record.
-        #[error("the machine holds a certificate of node {node_name} that may still be valid")]
-        IdentityLive {
-            /// The node that the record is of.
-            node_name: NodeName,
-        } => "the machine holds a valid certificate already",
+        #[error("the machine holds a certificate of node {0} that may still be valid")]
+        IdentityLive(NodeName) => "the machine holds a valid certificate already",
         /// Nobody has a record of the node name, and a Node of that name is up. It may have joined
         /// before this controller: where adoption is allowed, it asks with its own certificate.
-        #[error("node {node_name} is up, and whose it is is not recorded")]
-        NodeAlive {
-            /// The name.
-            node_name: NodeName,
-        } => "a node of that name is up; where adoption is allowed, it asks with its own certificate",
+        #[error("node {0} is up, and whose it is is not recorded")]
+        NodeAlive(NodeName) => "a node of that name is up; where adoption is allowed, it asks with its own certificate",
         /// There is a Node of that name which another machine left, and policy has people delete it.
-        #[error("node {node_name} is left over from another machine")]
-        StaleNode {
-            /// The name.
-            node_name: NodeName,
-        } => "a node of that name is left over, and must be deleted first",
+        #[error("node {0} is left over from another machine")]
+        StaleNode(NodeName) => "a node of that name is left over, and must be deleted first",
         /// The machine that holds the node name is being deleted.
-        #[error("node {node_name} is held by {holder}, which is being deleted")]
-        HolderLeaving {
-            /// The name.
-            node_name: NodeName,
-            /// Who holds it.
-            holder: ProviderId,
-        } => "the node name is not free yet",
+        #[error("node {0} is held by {1}, which is being deleted")]
+        HolderLeaving(NodeName, ProviderId) => "the node name is not free yet",
         /// A machine that is gone had the node name, and certificates of it may still be valid.
-        #[error("node {node_name} is in quarantine until its former certificates have expired")]
-        NameQuarantined {
-            /// The name.
-            node_name: NodeName,
-        } => "the node name is in quarantine",
+        #[error("node {0} is in quarantine until its former certificates have expired")]
+        NameQuarantined(NodeName) => "the node name is in quarantine",
         /// The Nodes of the cluster could not be looked up.
         #[error("the nodes are unavailable")]
-        NodesUnavailable {
-            /// The reason.
-            #[source]
-            source: Unavailable,
-        } => "the node could not be looked up",
+        NodesUnavailable(#[source] Unavailable) => "the node could not be looked up",
         /// The record of the node name changed as often as it was decided about.
-        #[error("the record of node {node_name} does not stand still")]
-        RecordContended {
-            /// The name.
-            node_name: NodeName,
-        } => "the node name could not be claimed yet",
+        #[error("the record of node {0} does not stand still")]
+        RecordContended(NodeName) => "the node name could not be claimed yet",
         /// A machine that is being deleted still has the name or address that a serving
         /// certificate is asked for.
         #[error("{name} is still that of machine {machine}, which is being deleted")]

@@ -7,31 +7,20 @@ use kubelet_attestation::csr::subject::InvalidSubject;
 use kubelet_attestation::names::{Audience, NodeName, Provider, ProviderId};
 use x509_cert::der::asn1::ObjectIdentifier;
 
-use super::catalogue::reasons;
+use super::EvidenceDenial;
 use crate::identifiers::{CertificateUid, KeyDigest, NodeNames, ServingName, TokenId};
-pub use aws::AwsDenial;
-pub use tpm::TpmDenial;
 
-mod aws;
-mod tpm;
-
-reasons! {
+crate::reasons! {
     /// Why a request is denied: one reason a check, in the order of the checks.
     #[derive(Clone, PartialEq, Eq)]
-    Denial {
+    pub Denial {
         /// `spec.request` has more bytes than are read.
-        #[error("spec.request has {len} bytes, and at most {MAX_REQUEST_LEN} are read")]
-        RequestTooLarge {
-            /// Its size.
-            len: usize,
-        } => "the request is too large",
+        #[error("spec.request has {0} bytes, and at most {MAX_REQUEST_LEN} are read")]
+        RequestTooLarge(usize) => "the request is too large",
         /// The requester's attributes are larger than the API server makes them for a node or a
         /// bootstrap token.
-        #[error("spec.{field} is larger than a node's or a bootstrap token's")]
-        RequesterTooLarge {
-            /// The field of `spec`.
-            field: &'static str,
-        } => "the requester's attributes are too large",
+        #[error("spec.{0} is larger than a node's or a bootstrap token's")]
+        RequesterTooLarge(&'static str) => "the requester's attributes are too large",
 
         /// There is no PEM block.
         #[error("spec.request has no PEM block")]
@@ -64,11 +53,8 @@ reasons! {
         #[error("the evidence has too many bytes")]
         EvidenceTooLarge => "the evidence is too large",
         /// The certification request is not DER, has another encoding, or bytes after its end.
-        #[error("the certification request is not in DER: {detail}")]
-        NotStrictDer {
-            /// By which rule.
-            detail: String,
-        } => "the certification request is not in DER",
+        #[error("the certification request is not in DER: {0}")]
+        NotStrictDer(String) => "the certification request is not in DER",
         /// The certification request has an attribute other than requested extensions.
         #[error("the certification request has an attribute that is not accepted")]
         UnknownAttribute => "the certification request has an attribute that is not accepted",
@@ -79,11 +65,8 @@ reasons! {
         #[error("the certification request has an extension twice")]
         DuplicateExtension => "the certification request has an extension twice",
         /// The key is not an ECDSA key on the named curve P-256.
-        #[error("the key's algorithm is {algorithm}, and only ECDSA on the named curve P-256 is accepted")]
-        KeyNotAccepted {
-            /// The algorithm of the key, or the curve where the algorithm is an elliptic curve's.
-            algorithm: ObjectIdentifier,
-        } => "the key is not an ECDSA key on the named curve P-256",
+        #[error("the key's algorithm is {0}, and only ECDSA on the named curve P-256 is accepted")]
+        KeyNotAccepted(ObjectIdentifier) => "the key is not an ECDSA key on the named curve P-256",
         /// The key is no point of its curve, or not in uncompressed form.
         #[error("the key is no uncompressed point of P-256")]
         KeyNotOnCurve => "the key is no uncompressed point of P-256",
@@ -114,11 +97,8 @@ reasons! {
         UsagesNotExact => "the usages are not exactly digital signature and client auth",
         /// A subject alternative name is asked for, of whatever kind. A client certificate has
         /// none.
-        #[error("a subject alternative name of kind {kind} is asked for")]
-        SubjectAltNameRequested {
-            /// The kind of the first one.
-            kind: &'static str,
-        } => "subject alternative names are not allowed",
+        #[error("a subject alternative name of kind {0} is asked for")]
+        SubjectAltNameRequested(&'static str) => "subject alternative names are not allowed",
         /// Basic constraints are asked for: to be a CA, or not to be one.
         #[error("basic constraints are asked for, {}", if *ca { "of a CA" } else { "though not of a CA" })]
         BasicConstraintsRequested {
@@ -129,17 +109,11 @@ reasons! {
         #[error("key usages are asked for inside the certification request")]
         UsageExtensionRequested => "usages are accepted in spec.usages only",
         /// An extension is asked for as critical.
-        #[error("the critical extension {oid} is asked for")]
-        CriticalExtension {
-            /// Its kind.
-            oid: ObjectIdentifier,
-        } => "a critical extension is not accepted",
+        #[error("the critical extension {0} is asked for")]
+        CriticalExtension(ObjectIdentifier) => "a critical extension is not accepted",
         /// An extension is asked for that is not known.
-        #[error("the extension {oid} is asked for")]
-        UnknownExtension {
-            /// Its kind.
-            oid: ObjectIdentifier,
-        } => "an extension is not accepted",
+        #[error("the extension {0} is asked for")]
+        UnknownExtension(ObjectIdentifier) => "an extension is not accepted",
         /// The provider ID extension is missing.
         #[error("the provider ID extension is missing")]
         ProviderIdMissing => "the provider ID extension is missing",
@@ -165,35 +139,23 @@ reasons! {
         #[error("the request has evidence for a provider that has none")]
         EvidenceUnexpected => "the request has evidence for a provider that has none",
         /// The evidence is not what its version says.
-        #[error("the evidence is malformed: {detail}")]
-        EvidenceMalformed {
-            /// By which rule.
-            detail: String,
-        } => "the evidence is malformed",
+        #[error("the evidence is malformed: {0}")]
+        EvidenceMalformed(String) => "the evidence is malformed",
 
         /// Another kind of certificate was asked for than these checks are about.
         #[error("the signer that is asked issues another kind of certificate")]
         SignerPurpose => "the signer issues another kind of certificate",
         /// The built-in client signer is asked without evidence. Whoever approved that would let
         /// any holder of a bootstrap token become any node.
-        #[error("kubernetes.io/kube-apiserver-client-kubelet is asked without evidence: {detail}")]
-        UnattestedBuiltInRequest {
-            /// Why no exception holds.
-            detail: &'static str,
-        } => "a client certificate takes evidence: use kubelet-authenticator",
+        #[error("kubernetes.io/kube-apiserver-client-kubelet is asked without evidence: {0}")]
+        UnattestedBuiltInRequest(&'static str) => "a client certificate takes evidence: use kubelet-authenticator",
         /// The built-in client signer is asked with evidence, in a cluster whose certificates we
         /// sign ourselves. The log and the event name the signer to ask.
-        #[error("kubernetes.io/kube-apiserver-client-kubelet is asked; {} is to be", provider.client_signer())]
-        BuiltInSignerNotUsed {
-            /// Whose evidence there is said to be.
-            provider: Provider,
-        } => "the built-in signer is not used here: ask the provider's own signer",
+        #[error("kubernetes.io/kube-apiserver-client-kubelet is asked; {0} is to be")]
+        BuiltInSignerNotUsed(String) => "the built-in signer is not used here: ask the provider's own signer",
         /// The provider of the evidence is not admitted to this cluster.
-        #[error("provider {provider} is not admitted")]
-        ProviderNotAdmitted {
-            /// The provider.
-            provider: Provider,
-        } => "the attestation provider is not admitted to this cluster",
+        #[error("provider {0} is not admitted")]
+        ProviderNotAdmitted(Provider) => "the attestation provider is not admitted to this cluster",
         /// The built-in client signer is asked without `spec.expirationSeconds`: what is signed
         /// would be valid for as long as kube-controller-manager likes.
         #[error("spec.expirationSeconds is missing")]
@@ -219,44 +181,26 @@ reasons! {
         #[error("a serving certificate is asked for without a name or an address")]
         ServingNamesMissing => "a serving certificate needs a name or an address",
         /// A subject alternative name is neither a DNS name nor an address.
-        #[error("a serving certificate is asked for with a name of kind {kind}")]
-        ServingNameKind {
-            /// Its kind.
-            kind: &'static str,
-        } => "a serving certificate is for DNS names and IP addresses only",
+        #[error("a serving certificate is asked for with a name of kind {0}")]
+        ServingNameKind(&'static str) => "a serving certificate is for DNS names and IP addresses only",
         /// A subject alternative name is not in its one form: a DNS name in lower case without
         /// wildcard or final dot, an address of 4 or 16 bytes that is not IPv4 in IPv6.
-        #[error("a subject alternative name is not in its one form: {name:?}")]
-        ServingNameMalformed {
-            /// What stands there.
-            name: String,
-        } => "a name or address is not in the one form that is accepted",
+        #[error("a subject alternative name is not in its one form: {0:?}")]
+        ServingNameMalformed(String) => "a name or address is not in the one form that is accepted",
         /// A subject alternative name stands there twice.
-        #[error("{name} is asked for twice")]
-        ServingNameRepeated {
-            /// It.
-            name: ServingName,
-        } => "a name or address stands there twice",
+        #[error("{0} is asked for twice")]
+        ServingNameRepeated(ServingName) => "a name or address stands there twice",
         /// More names are asked for than a machine has.
-        #[error("{count} names and addresses are asked for")]
-        TooManyServingNames {
-            /// How many.
-            count: usize,
-        } => "there are too many names and addresses",
+        #[error("{0} names and addresses are asked for")]
+        TooManyServingNames(usize) => "there are too many names and addresses",
         /// A name or address that is no machine's: of the control plane's endpoint, of
         /// `kubernetes`, of a Service, of the local host, or of no single host.
-        #[error("{name} is no machine's own")]
-        ServingNameReserved {
-            /// It.
-            name: ServingName,
-        } => "a name or address is reserved",
+        #[error("{0} is no machine's own")]
+        ServingNameReserved(ServingName) => "a name or address is reserved",
         /// The machine obtained its certificate without evidence, so that nobody knows whose
         /// addresses it may have.
-        #[error("node {node_name} is held without evidence")]
-        UnattestedServing {
-            /// The node.
-            node_name: NodeName,
-        } => "a node without evidence cannot have a serving certificate",
+        #[error("node {0} is held without evidence")]
+        UnattestedServing(NodeName) => "a node without evidence cannot have a serving certificate",
         /// A name or address of another machine.
         #[error("{name} is also that of machine {machine}")]
         ServingNameOfAnotherMachine {
@@ -275,17 +219,11 @@ reasons! {
         } => "a name or address is not known to be the machine's",
 
         /// The requester is neither a bootstrap token nor a node.
-        #[error("the requester {username:?} is neither a bootstrap token nor a node")]
-        RequesterNotAccepted {
-            /// `spec.username`.
-            username: String,
-        } => "the requester is neither a bootstrap token nor a node",
+        #[error("the requester {0:?} is neither a bootstrap token nor a node")]
+        RequesterNotAccepted(String) => "the requester is neither a bootstrap token nor a node",
         /// The requester's groups are not those of a bootstrap token, or not those of a node.
-        #[error("the requester's groups are not those of its kind: {groups:?}")]
-        RequesterGroups {
-            /// `spec.groups`.
-            groups: Vec<String>,
-        } => "the requester's groups are not accepted",
+        #[error("the requester's groups are not those of its kind: {0:?}")]
+        RequesterGroups(Vec<String>) => "the requester's groups are not accepted",
         /// A node asks for another node's certificate.
         #[error("node {requester} asks for the certificate of node {asked}")]
         RequesterIsAnotherNode {
@@ -319,18 +257,12 @@ reasons! {
             machine: String,
         } => "the provider ID is not the machine's",
         /// The machine is being deleted, so it may not join. One that has joined goes on until it is gone.
-        #[error("machine {machine} is being deleted")]
-        MachineDeleting {
-            /// The Machine's name.
-            machine: String,
-        } => "the machine is being deleted",
+        #[error("machine {0} is being deleted")]
+        MachineDeleting(String) => "the machine is being deleted",
 
         /// The evidence was made for another cluster.
-        #[error("the evidence is for audience {audience}")]
-        AudienceMismatch {
-            /// Whom it is for.
-            audience: Audience,
-        } => "the evidence was made for another cluster",
+        #[error("the evidence is for audience {0}")]
+        AudienceMismatch(Audience) => "the evidence was made for another cluster",
         /// The evidence is about another machine than the request.
         #[error("the evidence is about {attested}, and the request about {claimed}")]
         AnotherMachine {
@@ -341,11 +273,8 @@ reasons! {
         } => "the evidence is about another machine",
         /// The annotation `cluster.x-k8s.io/tpm-endorsement-key` is the controller's to write, and was
         /// there before with something else.
-        #[error("the request is annotated with another endorsement key than {endorsement_key}")]
-        EndorsementKeyAnnotation {
-            /// The machine's.
-            endorsement_key: KeyDigest,
-        } => "the annotation tpm-endorsement-key does not name the machine's endorsement key",
+        #[error("the request is annotated with another endorsement key than {0}")]
+        EndorsementKeyAnnotation(KeyDigest) => "the annotation tpm-endorsement-key does not name the machine's endorsement key",
         /// The node name is none that this machine may have.
         #[error("the request is for node {asked}, and the machine is node {settled}")]
         NodeNameMismatch {
@@ -355,19 +284,11 @@ reasons! {
             settled: NodeNames,
         } => "the node name is not the machine's",
         /// Another machine, with a certificate that may still be valid, holds the node name.
-        #[error("node {node_name} is held by {holder}")]
-        NameTaken {
-            /// The name.
-            node_name: NodeName,
-            /// Who holds it.
-            holder: ProviderId,
-        } => "another machine holds the node name",
+        #[error("node {0} is held by {1}")]
+        NameTaken(NodeName, ProviderId) => "another machine holds the node name",
         /// The record of the renewing certificate is gone.
-        #[error("node {node_name} has no record")]
-        RecordMissing {
-            /// The name.
-            node_name: NodeName,
-        } => "the certificate's record is gone",
+        #[error("node {0} has no record")]
+        RecordMissing(NodeName) => "the certificate's record is gone",
         /// The renewing certificate is of another record or a former generation.
         #[error("certificate {presented} of node {node_name} is of another record or a former generation")]
         FormerCertificate {
@@ -378,39 +299,19 @@ reasons! {
         } => "the certificate is no longer the node's",
         /// The machine has the provider ID of the record's holder, and another instance or another
         /// TPM. A person who knows why resets the record.
-        #[error("node {node_name} is held by {holder}, which was another instance or had another TPM")]
-        AnotherInstance {
-            /// The name.
-            node_name: NodeName,
-            /// Who holds it.
-            holder: ProviderId,
-        } => "the machine is not the one that holds the node name",
+        #[error("node {0} is held by {1}, which was another instance or had another TPM")]
+        AnotherInstance(NodeName, ProviderId) => "the machine is not the one that holds the node name",
         /// The machine's TPM is further back than it was seen to be. There are two of it, or somebody
         /// cleared it; a person who knows which resets the record.
-        #[error("the TPM of {holder}, which holds node {node_name}, is behind what was seen of it: a copy, or cleared")]
-        TpmRanBackwards {
-            /// The name.
-            node_name: NodeName,
-            /// The machine.
-            holder: ProviderId,
-        } => "the TPM's counters ran backwards",
+        #[error("the TPM of {1}, which holds node {0}, is behind what was seen of it: a copy, or cleared")]
+        TpmRanBackwards(NodeName, ProviderId) => "the TPM's counters ran backwards",
         /// The machine's TPM is that of another machine, which holds another name.
-        #[error("the TPM is that of {holder}, which holds node {node_name}")]
-        TpmOfAnotherMachine {
-            /// The other machine's name.
-            node_name: NodeName,
-            /// The other machine.
-            holder: ProviderId,
-        } => "the TPM is known as another machine's",
+        #[error("the TPM is that of {1}, which holds node {0}")]
+        TpmOfAnotherMachine(NodeName, ProviderId) => "the TPM is known as another machine's",
         /// The key is that of another machine's record. A copied disk or image brought it along; the
         /// machine has to make one of its own.
-        #[error("the key is that of {holder}, which holds node {node_name}")]
-        KeyOfAnotherMachine {
-            /// The other machine's name.
-            node_name: NodeName,
-            /// The other machine.
-            holder: ProviderId,
-        } => "the key is known as another machine's",
+        #[error("the key is that of {1}, which holds node {0}")]
+        KeyOfAnotherMachine(NodeName, ProviderId) => "the key is known as another machine's",
         /// A person revoked the machine's certificates. They can have no others until the record is
         /// reset.
         #[error("generation {generation} of node {node_name} is revoked")]
@@ -422,9 +323,7 @@ reasons! {
         } => "the machine's certificates were revoked",
     }
     and {
-        /// What speaks against the identity of an AWS instance.
-        Aws(AwsDenial),
-        /// What speaks against the identity of a machine with a TPM.
-        Tpm(TpmDenial),
+        /// A reason of the provider whose evidence it is.
+        Evidence(EvidenceDenial),
     }
 }

@@ -2,17 +2,13 @@
 
 use std::error::Error;
 
-use kubelet_attestation::evidence::tpm::{
-    CHALLENGE_ANNOTATION, Challenge, ENDORSEMENT_KEY_ANNOTATION,
-};
 use kubelet_attestation::version::{EvidenceVersion, SUPPORTED_VERSIONS_ANNOTATION};
 
-use super::catalogue::reasons;
 use crate::identifiers::KeyDigest;
 
-reasons! {
+crate::reasons! {
     /// Why a request can never be issued, though nothing contradicts it.
-    Failure {
+    pub Failure {
         /// The evidence is of a version that this controller does not read. The annotation lists
         /// those that it does.
         #[error(
@@ -30,27 +26,22 @@ reasons! {
         EvidenceExpired => "the evidence is too old",
         /// The machine's TPM is asked to open a challenge, which the annotation holds. The node answers
         /// it in another request with the same key: a request can be answered once.
-        #[error("the TPM is challenged: {}, until {}", challenge.id.to_base64(), challenge.expiry.as_str())]
+        #[error("the TPM is challenged: {detail}")]
         ChallengeIssued {
-            /// What it is asked.
-            challenge: Challenge,
-            /// For whom: the endorsement key that the machine has.
+            /// Which challenge, for the log.
+            detail: String,
+            /// The challenge, as the provider's plugin reads it: names and values.
+            annotations: Vec<(&'static str, String)>,
+            /// The endorsement key that the machine has.
             endorsement_key: KeyDigest,
         } => "the annotation holds a challenge for the machine's TPM",
         /// The certificate could not be encoded or signed.
         #[error("the certificate could not be signed")]
-        SigningImpossible {
-            /// The reason.
-            #[source]
-            source: Box<dyn Error + Send + Sync>,
-        } => "the certificate could not be signed",
+        SigningImpossible(#[source] Box<dyn Error + Send + Sync>) => "the certificate could not be signed",
         /// The cluster's CA key is not at hand, so that our own signers cannot sign. The node is to
         /// ask `kubernetes.io/kube-apiserver-client-kubelet`, with its evidence.
-        #[error("{signer} cannot sign: the CA's key is not at hand")]
-        SignerWithoutKey {
-            /// The signer that is asked.
-            signer: String,
-        } => "this signer cannot sign here; kubernetes.io/kube-apiserver-client-kubelet can",
+        #[error("{0} cannot sign: the CA's key is not at hand")]
+        SignerWithoutKey(String) => "this signer cannot sign here; kubernetes.io/kube-apiserver-client-kubelet can",
         /// The API server takes the certificate for none; its words are in the log.
         #[error("the API server refuses the certificate")]
         CertificateRejected => "the API server refuses the certificate",
@@ -60,31 +51,12 @@ reasons! {
         MachineMissing => "the machine was not found for twenty minutes",
         /// It was approved, and for ten minutes something stood in the way of a decision. An
         /// approved request must not stay open, and the node asks anew by then.
-        #[error("approved, and undecided for too long: {obstacle}")]
-        UndecidedTooLong {
-            /// What stood in the way at last.
-            obstacle: String,
-        } => "the request was approved, and could not be decided about in time",
+        #[error("approved, and undecided for too long: {0}")]
+        UndecidedTooLong(String) => "the request was approved, and could not be decided about in time",
     }
 }
 
 impl Failure {
-    /// The endorsement key that is challenged.
-    pub(crate) fn challenged_key(&self) -> Option<KeyDigest> {
-        match self {
-            Self::ChallengeIssued {
-                endorsement_key, ..
-            } => Some(*endorsement_key),
-            Self::UnsupportedAttestationVersion { .. }
-            | Self::EvidenceExpired
-            | Self::SigningImpossible { .. }
-            | Self::SignerWithoutKey { .. }
-            | Self::CertificateRejected
-            | Self::MachineMissing
-            | Self::UndecidedTooLong { .. } => None,
-        }
-    }
-
     /// The annotations that go with the condition, names and values.
     pub fn annotations(&self) -> Vec<(&'static str, String)> {
         match self {
@@ -92,13 +64,7 @@ impl Failure {
                 SUPPORTED_VERSIONS_ANNOTATION,
                 EvidenceVersion::list(supported),
             )],
-            Self::ChallengeIssued {
-                challenge,
-                endorsement_key,
-            } => vec![
-                (CHALLENGE_ANNOTATION, challenge.to_annotation()),
-                (ENDORSEMENT_KEY_ANNOTATION, endorsement_key.to_string()),
-            ],
+            Self::ChallengeIssued { annotations, .. } => annotations.clone(),
             Self::EvidenceExpired
             | Self::SigningImpossible { .. }
             | Self::SignerWithoutKey { .. }

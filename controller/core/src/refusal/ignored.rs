@@ -1,17 +1,12 @@
 //! Requests that are not ours to answer.
 
-use super::catalogue::reasons;
-
-reasons! {
+crate::reasons! {
     /// Why a request is left alone.
     #[derive(Clone, PartialEq, Eq)]
-    Ignored {
+    pub Ignored {
         /// Another signer is asked, or one of a provider that this cluster does not admit.
-        #[error("the signer is {signer:?}, which is not one of ours")]
-        AnotherSigner {
-            /// The signer that is asked.
-            signer: String,
-        } => "another signer answers this request",
+        #[error("the signer is {0:?}, which is not one of ours")]
+        AnotherSigner(String) => "another signer answers this request",
         /// Attestation is not enforced in this cluster yet (`autoApproveBindings`), and Kubernetes' own
         /// signer is asked as it would be without us: its approver, or a person, decides.
         #[error("attestation is not enforced in this cluster, and Kubernetes' own signer is asked")]

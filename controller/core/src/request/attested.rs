@@ -9,7 +9,7 @@ use crate::identifiers::CertificateUid;
 use crate::inventory::Machine;
 use crate::ledger::Claimant;
 use crate::policy::{evidence, machine};
-use crate::refusal::{Denial, Refusal};
+use crate::refusal::{Denial, Failure, Refusal};
 use crate::verifier::{Appraisal, Assurance, AttestedIdentity, Identity, Verifier};
 
 /// A request of a machine that proved what it is, or that need not.
@@ -54,8 +54,10 @@ impl LocatedCsr {
         let appraised = verifier.verify(appraisal, now).await;
         let endorsement_key = match &appraised {
             Ok(assurance) => assurance.identity().endorsement_key,
-            Err(Refusal::Fail(failure)) => failure.challenged_key(),
-            Err(Refusal::Deny(_) | Refusal::Retry(_)) => None,
+            Err(Refusal::Fail(Failure::ChallengeIssued {
+                endorsement_key, ..
+            })) => Some(*endorsement_key),
+            Err(_) => None,
         };
         machine::is_annotated(request.annotated_key.as_deref(), endorsement_key)?;
         let assurance = appraised?;

@@ -44,7 +44,7 @@ impl ParsedCsr {
         }
 
         let machines = inventory.by_name(node_name.as_str()).await;
-        let machines = machines.map_err(|source| Deferral::InventoryUnavailable { source })?;
+        let machines = machines.map_err(Deferral::InventoryUnavailable)?;
         let mut machines = machines
             .into_iter()
             .filter(|machine| machine.is_of_node(&node_name));
@@ -54,9 +54,8 @@ impl ParsedCsr {
         };
         machine::may_go_on(&machine)?;
         let provider_id = machine.provider_id.clone();
-        let provider_id = provider_id.ok_or_else(|| Deferral::MachineNotReady {
-            machine: machine.name.clone(),
-        })?;
+        let provider_id =
+            provider_id.ok_or_else(|| Deferral::MachineNotReady(machine.name.clone()))?;
         match ledger.holder(&node_name, None).await {
             Err(Refusal::Deny(Denial::RecordMissing { .. })) => Ok(ControlPlaneRenewal {
                 node_name,
@@ -72,7 +71,7 @@ impl ParsedCsr {
 }
 
 fn unattested(detail: &'static str) -> Refusal {
-    Denial::UnattestedBuiltInRequest { detail }.into()
+    Denial::UnattestedBuiltInRequest(detail).into()
 }
 
 impl ControlPlaneRenewal {

@@ -41,7 +41,7 @@ impl ConformantServingCsr {
             Assurance::Attested(identity) => identity,
             Assurance::None(_) => {
                 let node_name = request.node_name.clone();
-                return Err(Denial::UnattestedServing { node_name }.into());
+                return Err(Denial::UnattestedServing(node_name).into());
             }
         };
         let provider_id = &identity.identity().provider_id;
@@ -61,8 +61,7 @@ impl ConformantServingCsr {
             .any(|name| is_reported(name, &[]).is_err())
         {
             let by_platform = verifiers.serving_names(provider_id).await;
-            let by_platform =
-                by_platform.map_err(|source| Deferral::VerifierUnavailable { source })?;
+            let by_platform = by_platform.map_err(Deferral::VerifierUnavailable)?;
             reported = match (by_platform, &policy.guest_reported) {
                 // A node is not believed where its platform knows better.
                 (Some(names), _) => names,
@@ -99,7 +98,7 @@ async fn have_it(
 }
 
 fn unavailable(source: Unavailable) -> Deferral {
-    Deferral::InventoryUnavailable { source }
+    Deferral::InventoryUnavailable(source)
 }
 
 impl CorroboratedCsr {

@@ -95,5 +95,5 @@ fn found<T>(found: Result<Option<T>, Unavailable>) -> Result<T, Deferral> {
 }
 
 fn unavailable(source: Unavailable) -> Deferral {
-    Deferral::InventoryUnavailable { source }
+    Deferral::InventoryUnavailable(source)
 }

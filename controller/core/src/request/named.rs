@@ -29,7 +29,7 @@ impl AttestedCsr {
             return Ok(NamedCsr { csr: self });
         }
         let naming = inventory.naming(machine, asked).await;
-        let naming = naming.map_err(|source| Deferral::InventoryUnavailable { source })?;
+        let naming = naming.map_err(Deferral::InventoryUnavailable)?;
         if let Err(refusal) = machine::is_node(machine, naming, asked)
             && !self.is_recorded(ledger).await?
         {

@@ -112,11 +112,8 @@ impl RawRequest {
         duties: &Duties,
     ) -> Result<Self, TriageError> {
         let spec = &csr.spec;
-        let asked = Asked::of(&spec.signer_name, verifiers, *duties).ok_or_else(|| {
-            Ignored::AnotherSigner {
-                signer: spec.signer_name.clone(),
-            }
-        })?;
+        let asked = Asked::of(&spec.signer_name, verifiers, *duties)
+            .ok_or_else(|| Ignored::AnotherSigner(spec.signer_name.clone()))?;
         if let Some(status) = &csr.status {
             still_open(status, &asked)?;
         }

@@ -12,8 +12,8 @@ use node_attestation_runtime::client::EgressPolicy;
 use node_attestation_runtime::management::{Fleet, Settings};
 
 use super::RunError;
-use super::attestors::Attestors;
 use crate::access::access;
+use crate::providers::Providers;
 use crate::tpm::ConfigMapReader;
 
 /// Where Linux keeps a host's name; a Pod's is its own.
@@ -60,7 +60,7 @@ pub(super) struct ManagementArguments {
 /// Looks after them until `stop` is ready.
 pub(super) async fn run(
     arguments: ManagementArguments,
-    mut attestors: Attestors,
+    mut providers: Providers,
     stop: impl Future<Output = ()>,
 ) -> Result<(), RunError> {
     let missing = "neither --kubeconfig (of a management cluster) nor --workload-kubeconfig (of one \
@@ -68,7 +68,7 @@ pub(super) async fn run(
     let access = access(arguments.kubeconfig.as_deref(), missing).await?;
     let server = access.server();
     tracing::info!(server, "the management cluster");
-    attestors.config_maps = Some(ConfigMapReader::new(&access));
+    providers.config_maps = Some(ConfigMapReader::new(&access));
     let mut settings = Settings::default();
     settings.selection.namespace = arguments.namespace;
     settings.selection.watch_filter = arguments.watch_filter;
@@ -80,7 +80,7 @@ pub(super) async fn run(
         insecure_allow_loopback: arguments.insecure_allow_loopback,
     };
     let verifiers = move |authentication: &KubeletAuthentication, cluster_uid: &str| {
-        attestors.verifiers(authentication, cluster_uid)
+        providers.verifiers(authentication, cluster_uid)
     };
     let fleet = Fleet::new(&access, settings, Arc::new(verifiers));
     fleet.run(stop).await;

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use clap::ValueEnum;
-use kubelet_attestation::names::{Audience, InvalidName};
+use clap::builder::{PossibleValue, PossibleValuesParser};
+use kubelet_attestation::names::{Audience, InvalidName, Provider};
 use node_attestation_core::crd::KubeletAuthentication;
 use node_attestation_core::lifetimes::Lifetimes;
 use node_attestation_core::scope::{Duties, KubeletSignerMode};
@@ -19,12 +19,12 @@ use node_attestation_runtime::standalone::{
 };
 
 use super::RunError;
-use super::attestors::Attestors;
 use super::standalone_aws::StandaloneAwsArguments;
 use super::standalone_tpm::StandaloneTpmArguments;
 use crate::access::AccessError;
 use crate::aws::Aws;
 use crate::file;
+use crate::providers::{Cluster, PROVIDERS, Providers, named};
 use crate::tpm::ConfigMapReader;
 
 /// The shortest lifetime that a Kubernetes signer may be asked for (`spec.expirationSeconds` of at
@@ -56,10 +56,10 @@ pub(super) struct StandaloneArguments {
     approve_only: bool,
     /// Whose evidence is appraised
     #[arg(
-        long, value_name = "PROVIDER", value_enum,
+        long, value_name = "PROVIDER", value_parser = attestors(),
         conflicts_with_all = ["allow_insecure", "cluster"], requires = "workload_kubeconfig"
     )]
-    attestor: Option<Attestor>,
+    attestor: Option<String>,
     #[command(flatten)]
     aws: StandaloneAwsArguments,
     #[command(flatten)]
@@ -123,15 +123,6 @@ pub(super) struct StandaloneArguments {
     control_plane_renewal: bool,
 }
 
-/// The attestors.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Attestor {
-    /// Their AWS instance identity.
-    Aws,
-    /// Their TPM.
-    Tpm,
-}
-
 /// The options of a management cluster.
 const MANAGEMENT: [&str; 3] = ["kubeconfig", "namespace", "watch_filter"];
 
@@ -161,7 +152,7 @@ pub(super) enum Choice {
 #[derive(Debug)]
 pub(super) struct Files {
     settings: Settings,
-    attestor: Option<Attestor>,
+    attestor: Option<String>,
     aws: StandaloneAwsArguments,
     tpm: StandaloneTpmArguments,
 }
@@ -226,30 +217,40 @@ impl StandaloneArguments {
 
 impl Files {
     /// What appraises the evidence of the cluster's machines.
-    fn verifier(&self, attestors: &Attestors) -> Result<Arc<dyn Verifier>, RunError> {
-        match self.attestor {
-            Some(Attestor::Aws) if self.tpm.tpm_settings.is_some() => {
-                Err(not_of("--tpm-settings", "aws"))
+    fn verifier(&self, providers: &Providers) -> Result<Arc<dyn Verifier>, RunError> {
+        let Some(registered) = self.attestor.as_deref().and_then(named) else {
+            let insecure = providers
+                .allow_insecure
+                .then(|| Arc::new(InsecureVerifier) as _);
+            return insecure.ok_or(RunError::NothingAdmitted);
+        };
+        let attestor = registered.provider.as_str();
+        let owned = [
+            (Provider::AWS, self.aws.said_of_evidence()),
+            (Provider::TPM, self.tpm.said_of_evidence()),
+        ];
+        for (owner, option) in owned {
+            if let Some(option) = option.filter(|_| owner != registered.provider) {
+                return Err(RunError::NotOfAttestor { option, attestor });
             }
-            Some(Attestor::Aws) => Ok(aws(attestors)?.verifier(self.aws.policy(), "")),
-            Some(Attestor::Tpm) => {
-                if let Some(option) = self.aws.said_of_evidence() {
-                    return Err(not_of(option, "tpm"));
-                }
-                let settings = self.tpm.settings()?;
-                let cluster = self.cluster()?;
-                Ok(attestors.tpm(&settings, &cluster, self.aws.policy(), None)?)
-            }
-            None if attestors.allow_insecure => Ok(Arc::new(InsecureVerifier)),
-            None => Err(RunError::NothingAdmitted),
         }
+        let tpm = self.tpm.settings()?;
+        let cluster = Cluster {
+            uid: &self.cluster()?,
+            name: self.aws.cluster_name(),
+            namespace: None,
+            aws: self.aws.settings(),
+            tpm,
+        };
+        let verifier = registered.verifier(providers, &cluster);
+        verifier.map_err(|source| RunError::Unusable { attestor, source })
     }
 
     /// The cluster's settings, with its machines.
-    fn settings(self, attestors: &Attestors) -> Result<Settings, RunError> {
+    fn settings(self, providers: &Providers) -> Result<Settings, RunError> {
         let mut settings = self.settings;
         if self.aws.aws_inventory {
-            let aws = aws(attestors)?;
+            let aws = aws(providers)?;
             settings.inventory = Machines::Known(self.aws.inventory(aws)?);
         }
         Ok(settings)
@@ -280,33 +281,41 @@ fn cluster_of(text: &[u8]) -> String {
     Audience::of_ca(&certificates).to_string()
 }
 
-fn aws(attestors: &Attestors) -> Result<&Aws, RunError> {
-    let aws = attestors.aws.as_ref();
-    aws.map_err(|why| RunError::NoAws(why.clone()))
+fn aws(providers: &Providers) -> Result<&Aws, RunError> {
+    providers.aws.as_ref().map_err(|why| RunError::Unusable {
+        attestor: "aws",
+        source: why.as_str().into(),
+    })
 }
 
-fn not_of(option: &'static str, attestor: &'static str) -> RunError {
-    RunError::NotOfAttestor { option, attestor }
+/// The registered providers, for clap.
+fn attestors() -> PossibleValuesParser {
+    let values = PROVIDERS.iter();
+    PossibleValuesParser::new(
+        values.map(|registered| {
+            PossibleValue::new(registered.provider.as_str()).help(registered.help)
+        }),
+    )
 }
 
 /// Serves the cluster until `stop` is ready.
 pub(super) async fn run(
     choice: Choice,
-    mut attestors: Attestors,
+    mut providers: Providers,
     stop: impl Future<Output = ()>,
 ) -> Result<(), RunError> {
     let controller = match choice {
         Choice::Files(files) => {
-            let verifier = files.verifier(&attestors)?;
-            let settings = files.settings(&attestors)?;
+            let verifier = files.verifier(&providers)?;
+            let settings = files.settings(&providers)?;
             Standalone::load(settings, Verifiers::from_iter([verifier])).await?
         }
         Choice::Cluster(settings) => {
             let management = ClusterAccess::from_kubeconfig(&settings.management_kubeconfig).await;
             let management = management.map_err(AccessError::from)?;
-            attestors.config_maps = Some(ConfigMapReader::new(&management));
+            providers.config_maps = Some(ConfigMapReader::new(&management));
             let verifiers = |authentication: &KubeletAuthentication, cluster_uid: &str| {
-                attestors.verifiers(authentication, cluster_uid)
+                providers.verifiers(authentication, cluster_uid)
             };
             Standalone::of_cluster(settings, &verifiers).await?
         }

@@ -8,7 +8,6 @@ use kubelet_attestation::evidence::aws::is_region;
 use node_attestation_aws::inventory::{
     InvalidInventory, InventorySettings, Place, TaggedInstances,
 };
-use node_attestation_aws::policy::AwsPolicy;
 use node_attestation_core::crd::{AwsNodeName, AwsSettings};
 use node_attestation_core::inventory::Inventory;
 
@@ -63,16 +62,20 @@ enum NodeNamePolicy {
 }
 
 impl StandaloneAwsArguments {
-    /// What the cluster accepts.
-    pub(super) fn policy(&self) -> AwsPolicy {
-        let settings = AwsSettings {
+    /// What the cluster accepts, as `spec.aws` has it.
+    pub(super) fn settings(&self) -> AwsSettings {
+        AwsSettings {
             accounts: self.aws_accounts.clone(),
             regions: self.aws_regions.clone(),
             node_name: self.node_name(),
             root_volume_check: !self.aws_any_root_volume,
             required_tags: self.tags(),
-        };
-        AwsPolicy::new(&settings, self.aws_cluster_name.clone())
+        }
+    }
+
+    /// The name of the Cluster whose ownership tag an instance must have.
+    pub(super) fn cluster_name(&self) -> Option<String> {
+        self.aws_cluster_name.clone()
     }
 
     /// The first option given that is about the evidence of instances, and not about which there are.

@@ -19,7 +19,7 @@ pub(super) struct StandaloneTpmArguments {
     /// Without it, each machine's provider ID names its TPM by a digest, and any boot state is
     /// let in
     #[arg(long, value_name = "FILE", requires = "attestor")]
-    pub(super) tpm_settings: Option<PathBuf>,
+    tpm_settings: Option<PathBuf>,
 }
 
 /// The file cannot be used.
@@ -37,6 +37,11 @@ pub(crate) enum TpmSettingsError {
 }
 
 impl StandaloneTpmArguments {
+    /// The option given, which is about the evidence of TPMs.
+    pub(super) fn said_of_evidence(&self) -> Option<&'static str> {
+        self.tpm_settings.is_some().then_some("--tpm-settings")
+    }
+
     /// The settings.
     pub(super) fn settings(&self) -> Result<TpmSettings, TpmSettingsError> {
         let settings = self.tpm_settings.as_deref().map(read).transpose()?;

@@ -1,6 +1,5 @@
 use std::io::{Read as _, Write as _};
 
-use kubelet_attestation::evidence::tpm::{Challenge, ChallengeId, Expiry};
 use kubelet_attestation::names::{NodeName, ProviderId};
 use node_attestation_core::identifiers::KeyDigest;
 use node_attestation_core::refusal::{Deferral, Denial};
@@ -137,9 +136,7 @@ async fn what_waits_on_a_stop_is_still_written() {
 
 #[test]
 fn a_long_note_is_cut_to_the_apis_limit() {
-    let denial = denied(Denial::NotStrictDer {
-        detail: "\u{1f600}".repeat(2000),
-    });
+    let denial = denied(Denial::NotStrictDer("\u{1f600}".repeat(2000)));
 
     let event = on_request(&denial);
 
@@ -157,14 +154,9 @@ fn what_is_not_ours_is_not_told_of() {
 
 #[test]
 fn a_challenge_is_not_told_of_and_any_other_failure_is() {
-    let challenge = Challenge {
-        id: ChallengeId::new([7; 16]),
-        expiry: Expiry::parse("2026-01-01T00:05:00Z").unwrap(),
-        credential_blob: b"sealed".to_vec(),
-        encrypted_secret: b"seed".to_vec(),
-    };
     let challenged = Failure::ChallengeIssued {
-        challenge,
+        detail: "7".to_owned(),
+        annotations: vec![],
         endorsement_key: KeyDigest::of(b"endorsement key"),
     };
     assert!(events_of(&valid(), &decided(Decision::Fail(challenged)), now()).is_empty());
@@ -177,11 +169,8 @@ fn a_challenge_is_not_told_of_and_any_other_failure_is() {
 fn a_tpm_that_there_is_twice_is_a_warning_of_its_own_reason_on_the_machine_too() {
     let node_name = NodeName::parse("n1").unwrap();
     let holder = ProviderId::parse("metal:///1").unwrap();
-    let backwards = Denial::TpmRanBackwards {
-        node_name: node_name.clone(),
-        holder: holder.clone(),
-    };
-    let another = Denial::TpmOfAnotherMachine { node_name, holder };
+    let backwards = Denial::TpmRanBackwards(node_name.clone(), holder.clone());
+    let another = Denial::TpmOfAnotherMachine(node_name, holder);
     for (denial, reason) in [
         (backwards, "TpmRanBackwards"),
         (another, "TpmOfAnotherMachine"),

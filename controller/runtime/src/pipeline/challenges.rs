@@ -58,7 +58,11 @@ impl Verifier for Tpm {
     ) -> BoxFuture<'a, Result<Assurance, Refusal>> {
         let answer = match self.0 {
             Phase::Enrol => Err(Failure::ChallengeIssued {
-                challenge: challenge(),
+                detail: "7".to_owned(),
+                annotations: vec![
+                    (CHALLENGE, challenge().to_annotation()),
+                    (ENDORSEMENT_KEY, endorsement_key().to_string()),
+                ],
                 endorsement_key: endorsement_key(),
             }
             .into()),

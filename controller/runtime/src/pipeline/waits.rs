@@ -61,7 +61,7 @@ impl Verifier for Unread {
         _now: SystemTime,
     ) -> BoxFuture<'a, Result<Assurance, Refusal>> {
         let source = Unavailable::new("no ConfigMap metal/hosts");
-        ready(Err(Deferral::VerifierUnavailable { source }.into())).boxed()
+        ready(Err(Deferral::VerifierUnavailable(source).into())).boxed()
     }
 }
 

@@ -90,7 +90,7 @@ fn another_type_is_no_quote() {
         let changed = with(&forger.attest(), 4, &tag.to_be_bytes());
 
         let denial = forger.verify(&changed).unwrap_err();
-        assert_eq!(denial, TpmDenial::QuoteOfAnotherKind { tag });
+        assert_eq!(denial, TpmDenial::QuoteOfAnotherKind(tag));
     }
 }
 
@@ -98,9 +98,7 @@ fn another_type_is_no_quote() {
 fn what_is_signed_is_one_structure_to_its_last_byte() {
     let forger = Forger::new();
     let attest = forger.attest();
-    let malformed = TpmDenial::QuoteMalformed {
-        detail: "it is not one TPMS_ATTEST",
-    };
+    let malformed = TpmDenial::QuoteMalformed("it is not one TPMS_ATTEST");
     let prefixes = (6..attest.len()).map(|len| attest[..len].to_vec());
     let longer = [
         [&attest[..], &[0]].concat(),
@@ -147,9 +145,9 @@ fn a_selection_of_registers_that_no_pc_has_is_denied() {
     assert!(forger.verify(&four_bytes(0)).is_ok());
     assert_eq!(
         forger.verify(&four_bytes(1)),
-        Err(TpmDenial::QuoteSelection {
-            detail: "it is over a register that no PC has"
-        })
+        Err(TpmDenial::QuoteSelection(
+            "it is over a register that no PC has"
+        ))
     );
 }
 

@@ -64,7 +64,7 @@ fn certificate(contents: &EkContents) -> Vec<u8> {
 }
 
 fn unfit(detail: &'static str) -> Result<(), TpmDenial> {
-    Err(TpmDenial::EndorsementCertificateUnfit { detail })
+    Err(TpmDenial::EndorsementCertificateUnfit(detail))
 }
 
 /// The certificate with bytes that occur in it once replaced by as many others.
@@ -415,7 +415,7 @@ fn a_required_certificate_is_the_endorsement_keys_own() {
 #[test]
 fn a_certificate_is_one_structure_and_padding() {
     let good = certificate(&EkContents::good());
-    let malformed = |detail| Err(TpmDenial::EndorsementCertificateMalformed { detail });
+    let malformed = |detail| Err(TpmDenial::EndorsementCertificateMalformed(detail));
     for end in [&[1][..], &[0, 0xff], &good] {
         assert_eq!(
             check(&[&good, end].concat(), Kind::P256),

@@ -86,7 +86,7 @@ fn a_register_of_the_policy_must_be_quoted() {
 
     let denial = policy.allows(&registers(&[(4, 1)]));
 
-    assert_eq!(denial, Err(TpmDenial::RegisterNotQuoted { register: 7 }));
+    assert_eq!(denial, Err(TpmDenial::RegisterNotQuoted(7)));
 }
 
 #[test]

@@ -1,6 +1,5 @@
 //! Attestation keys: keys that sign nothing but what their TPM itself says.
 
-use node_attestation_core::refusal::TpmDenial;
 use tpm2_protocol::basic::{TpmUint16, TpmUint32};
 use tpm2_protocol::data::{
     TpmAlgId, TpmEccCurve, TpmsEccParms, TpmsRsaParms, TpmsSchemeHash, TpmtEccScheme,
@@ -8,6 +7,7 @@ use tpm2_protocol::data::{
 };
 
 use super::{Key, modulus, point};
+use crate::denial::TpmDenial;
 use crate::structure::{NAMED_BY_SHA_256, NAMED_BY_SHA_384, Name, encode, exactly};
 
 /// An attestation key, by its public area: that its TPM has it is what the challenge shows, whose
@@ -34,13 +34,13 @@ impl AttestationKey {
     /// [`TpmDenial::AttestationKeyPolicy`], [`TpmDenial::AttestationKeyAlgorithm`],
     /// [`TpmDenial::TpmKeyWeak`].
     pub(crate) fn parse(bytes: &[u8]) -> Result<Self, TpmDenial> {
-        let malformed = |detail| TpmDenial::AttestationKeyMalformed { detail };
+        let malformed = TpmDenial::AttestationKeyMalformed;
         let public: TpmtPublic = exactly(bytes)
             .filter(|public| encode(public).is_some_and(|encoded| encoded == bytes))
             .ok_or(malformed("it is not one TPMT_PUBLIC"))?;
         let attributes = public.object_attributes.bits();
         if attributes != ATTRIBUTES {
-            return Err(TpmDenial::AttestationKeyAttributes { attributes });
+            return Err(TpmDenial::AttestationKeyAttributes(attributes));
         }
         let policy: &[u8] = &public.auth_policy;
         if !policy.is_empty() {
@@ -55,9 +55,7 @@ impl AttestationKey {
         };
         let key = key.map_err(malformed)?;
         if key.is_weak() {
-            return Err(TpmDenial::TpmKeyWeak {
-                key: "attestation key",
-            });
+            return Err(TpmDenial::TpmKeyWeak("attestation key"));
         }
         let algorithm = [NAMED_BY_SHA_256, NAMED_BY_SHA_384]
             .into_iter()

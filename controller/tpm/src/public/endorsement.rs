@@ -2,11 +2,11 @@
 //! Annex B).
 
 use node_attestation_core::identifiers::KeyDigest;
-use node_attestation_core::refusal::TpmDenial;
 use node_attestation_core::verifier::platform::KeyKind;
 use tpm2_protocol::data::{TpmEccCurve, TpmtPublic, TpmuPublicParms};
 
 use super::{Key, coordinates, modulus, point};
+use crate::denial::TpmDenial;
 use crate::structure::{NAMED_BY_SHA_256, NAMED_BY_SHA_384, Name, NameAlgorithm, exactly, sized};
 
 /// An endorsement key of one of the templates: restricted to opening what was sealed for its TPM,
@@ -68,7 +68,7 @@ impl EndorsementKey {
     /// [`TpmDenial::EndorsementKeyMalformed`], [`TpmDenial::EndorsementKeyNotOfTemplate`],
     /// [`TpmDenial::TpmKeyWeak`].
     pub(crate) fn parse(bytes: &[u8]) -> Result<Self, TpmDenial> {
-        let malformed = |detail| TpmDenial::EndorsementKeyMalformed { detail };
+        let malformed = TpmDenial::EndorsementKeyMalformed;
         let public: TpmtPublic = exactly(bytes).ok_or(malformed("it is not one TPMT_PUBLIC"))?;
         let key = match &public.parameters {
             TpmuPublicParms::Rsa(_) => modulus(&public.unique),
@@ -88,9 +88,7 @@ impl EndorsementKey {
             .filter(|(_, template)| template == bytes)
             .ok_or(TpmDenial::EndorsementKeyNotOfTemplate)?;
         if key.is_weak() {
-            return Err(TpmDenial::TpmKeyWeak {
-                key: "endorsement key",
-            });
+            return Err(TpmDenial::TpmKeyWeak("endorsement key"));
         }
         Ok(Self {
             name: Name::of(algorithm, bytes),

@@ -1,9 +1,9 @@
 use kubelet_authenticator_test_support::tpm_machine::{
     AttestationKey as Which, EndorsementKey as Kind,
 };
-use node_attestation_core::refusal::TpmDenial;
 
 use super::*;
+use crate::denial::TpmDenial;
 use crate::fixture::machine;
 
 /// The product of two primes of the form that the weak keys have, made for this test.
@@ -46,15 +46,11 @@ fn a_key_that_can_be_factored_is_denied() {
 
     assert_eq!(
         EndorsementKey::parse(&weak(endorsement)),
-        Err(TpmDenial::TpmKeyWeak {
-            key: "endorsement key"
-        })
+        Err(TpmDenial::TpmKeyWeak("endorsement key"))
     );
     assert_eq!(
         AttestationKey::parse(&weak(attestation)),
-        Err(TpmDenial::TpmKeyWeak {
-            key: "attestation key"
-        })
+        Err(TpmDenial::TpmKeyWeak("attestation key"))
     );
 }
 

@@ -95,7 +95,7 @@ fn evidence_for_another_cluster_is_denied() {
     case.audiences = vec![Audience::parse("test").unwrap()];
     for decided in [case.enrol(&GOOD.enrolment), case.respond(&GOOD.response)] {
         assert!(
-            matches!(&decided, Err(Refusal::Deny(Denial::AudienceMismatch { audience })) if audience.as_str() == "prod"),
+            matches!(&decided, Err(Refusal::Deny(Denial::AudienceMismatch(audience))) if audience.as_str() == "prod"),
             "{decided:?}"
         );
     }
@@ -118,7 +118,7 @@ fn the_machine_of_the_inventory_decides_and_not_the_claim() {
         );
         let waits = nameless.decide(&evidence);
         assert!(
-            matches!(&waits, Err(Refusal::Retry(Deferral::MachineNotReady { machine })) if machine == "m1"),
+            matches!(&waits, Err(Refusal::Retry(Deferral::MachineNotReady(machine))) if machine == "m1"),
             "{waits:?}"
         );
     }

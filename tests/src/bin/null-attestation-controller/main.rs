@@ -93,6 +93,9 @@ struct Run {
     /// Panic while the evidence of this node is appraised
     #[arg(long, value_parser = NodeName::parse)]
     panic_for: Option<NodeName>,
+    /// Deny the evidence of this node, for a reason of this provider
+    #[arg(long, value_parser = NodeName::parse)]
+    deny_for: Option<NodeName>,
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
@@ -132,7 +135,10 @@ async fn main() -> ExitCode {
         terminate.recv().await;
         tracing::info!("stopping");
     };
-    let stamp: Arc<dyn Verifier> = Arc::new(RubberStamp::new(run.panic_for.clone()));
+    let stamp: Arc<dyn Verifier> = Arc::new(RubberStamp::new(
+        run.panic_for.clone(),
+        run.deny_for.clone(),
+    ));
     let served = match &run.management.kubeconfig {
         Some(kubeconfig) => fleet::serve(kubeconfig, &run.management, stamp, stop)
             .await

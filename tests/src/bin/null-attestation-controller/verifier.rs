@@ -6,21 +6,36 @@ use futures::future::{BoxFuture, FutureExt as _};
 use kubelet_attestation::evidence::Header;
 use kubelet_attestation::names::{NodeName, Provider};
 use kubelet_attestation::version::EvidenceVersion;
+use node_attestation_core::reasons;
 use node_attestation_core::refusal::{Denial, Refusal};
 use node_attestation_core::verifier::{Appraisal, Assurance, AttestedIdentity, Identity, Verifier};
+
+reasons! {
+    /// Why the evidence of a machine with a rubber stamp is denied.
+    pub(crate) NullDenial: EvidenceReason {
+        /// Whoever started the controller withholds the stamp from this node.
+        #[error("the stamp is withheld from node {node_name}")]
+        StampWithheld {
+            /// The node.
+            node_name: NodeName,
+        } => "the stamp is withheld from this node",
+    }
+}
 
 /// Vouches for every machine whose evidence is for this cluster.
 #[derive(Debug)]
 pub(crate) struct RubberStamp {
     versions: [EvidenceVersion; 1],
     panic_for: Option<NodeName>,
+    deny_for: Option<NodeName>,
 }
 
 impl RubberStamp {
-    pub(crate) fn new(panic_for: Option<NodeName>) -> Self {
+    pub(crate) fn new(panic_for: Option<NodeName>, deny_for: Option<NodeName>) -> Self {
         Self {
             versions: [EvidenceVersion::v1()],
             panic_for,
+            deny_for,
         }
     }
 
@@ -31,12 +46,14 @@ impl RubberStamp {
             "asked for"
         );
         let evidence = appraisal.evidence.ok_or(Denial::EvidenceMissing)?;
-        let header = Header::parse(evidence).map_err(|error| Denial::EvidenceMalformed {
-            detail: error.to_string(),
-        })?;
+        let header = Header::parse(evidence)
+            .map_err(|error| Denial::EvidenceMalformed(error.to_string()))?;
         if !appraisal.audiences.contains(&header.audience) {
-            return Err(Denial::AudienceMismatch {
-                audience: header.audience,
+            return Err(Denial::AudienceMismatch(header.audience).into());
+        }
+        if self.deny_for.as_ref() == Some(appraisal.node_name) {
+            return Err(NullDenial::StampWithheld {
+                node_name: appraisal.node_name.clone(),
             }
             .into());
         }

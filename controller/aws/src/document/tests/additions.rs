@@ -1,10 +1,10 @@
 //! Rows B5 to B9: the valid message with an element that does not belong there.
 
 use kubelet_authenticator_test_support::instance_identity::message::{Attribute, to_lines};
-use node_attestation_core::refusal::AwsDenial;
 
 use super::super::cms::SignedMessage;
 use super::{SIGNER, SIGNERS, denial, message};
+use crate::denial::AwsDenial;
 
 const CONSTRUCTED: u8 = 0x20;
 const NULL: [u8; 2] = [0x05, 0x00];

@@ -6,9 +6,9 @@ use kubelet_authenticator_test_support::instance_identity::message::{
     ALGORITHM_PROTECTION, Attribute, CONTENT_TYPE, DATA, DSA_WITH_SHA_1, MESSAGE_DIGEST, RSA,
     RSA_WITH_SHA_256, SHA_1, SHA_256, SIGNED_DATA, SIGNING_TIME, SignerInfo, to_lines,
 };
-use node_attestation_core::refusal::AwsDenial;
 
 use super::{OTHER, REGION, SIGNER, SIGNERS, denial, document, message, verify};
+use crate::denial::AwsDenial;
 
 fn undecodable(detail: &'static str) -> AwsDenial {
     AwsDenial::DocumentUndecodable { detail }

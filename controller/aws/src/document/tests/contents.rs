@@ -2,9 +2,8 @@
 
 use std::sync::LazyLock;
 
-use node_attestation_core::refusal::AwsDenial;
-
 use super::{REGION, document, verify_bytes};
+use crate::denial::AwsDenial;
 
 /// A zone of more than 64 characters.
 static LONG_ZONE: LazyLock<String> = LazyLock::new(|| format!("{REGION}-{}", "a".repeat(55)));

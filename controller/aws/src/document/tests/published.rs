@@ -1,8 +1,7 @@
 //! Messages that AWS signed, as they were published in the tests of Teleport
 //! (`lib/auth/join_ec2_test.go`, 2021), with the signers that are embedded.
 
-use node_attestation_core::refusal::AwsDenial;
-
+use crate::denial::AwsDenial;
 use crate::document::Signers;
 
 const US_WEST_1: &str = include_str!("published/us-west-1.b64");

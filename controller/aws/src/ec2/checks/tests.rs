@@ -1,8 +1,9 @@
 //! The valid case, with one thing changed.
 
-use node_attestation_core::crd::AwsSettings;
-
 use std::collections::BTreeMap;
+
+use node_attestation_core::crd::AwsSettings;
+use node_attestation_core::refusal::Denial;
 
 use super::*;
 use crate::fake::{INSTANCE, MINUTE, document, facts, launch};
@@ -19,7 +20,9 @@ fn checked(facts: &InstanceFacts) -> Result<Checked, Refusal> {
 #[track_caller]
 fn denied<T: std::fmt::Debug>(checked: Result<T, Refusal>) -> AwsDenial {
     match checked {
-        Err(Refusal::Deny(Denial::Aws(denial))) => denial,
+        Err(Refusal::Deny(Denial::Evidence(denial))) => {
+            denial.downcast_ref::<AwsDenial>().unwrap().clone()
+        }
         other => panic!("not denied: {other:?}"),
     }
 }

@@ -6,11 +6,12 @@ pub(super) use std::time::{Duration, SystemTime};
 use kubelet_attestation::names::{Audience, NodeName, Provider, ProviderId};
 pub(super) use kubelet_authenticator_test_support::sts::Principal;
 use kubelet_authenticator_test_support::sts::{Credentials, Signing, Sts as Service, sign};
+pub(super) use node_attestation_core::refusal::Denial;
 use node_attestation_core::refusal::{Deferral, Failure};
 
 pub(super) use super::super::{
-    AwsDenial, Denial, EndpointHost, InvalidRole, KeyDigest, ProfileRole, Proof, Refusal, Sts,
-    StsSettings, VerifiedCaller,
+    AwsDenial, EndpointHost, InvalidRole, KeyDigest, ProfileRole, Proof, Refusal, Sts, StsSettings,
+    VerifiedCaller,
 };
 use super::super::{KeyBinding, VerifiedDocument};
 pub(super) use crate::proxy::Proxy;
@@ -222,7 +223,9 @@ impl Node {
 
 pub(super) fn denial(decided: Result<VerifiedCaller, Refusal>) -> AwsDenial {
     match decided {
-        Err(Refusal::Deny(Denial::Aws(denial))) => denial,
+        Err(Refusal::Deny(Denial::Evidence(denial))) => {
+            denial.downcast_ref::<AwsDenial>().unwrap().clone()
+        }
         other => panic!("{other:?}"),
     }
 }

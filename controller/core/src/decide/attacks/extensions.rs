@@ -64,7 +64,7 @@ fn denied_name(tag: u8, content: &[u8], kind: &'static str) {
 
     assert_eq!(
         denied_with(SAN, false, &names),
-        Denial::SubjectAltNameRequested { kind }
+        Denial::SubjectAltNameRequested(kind)
     );
 }
 
@@ -100,7 +100,7 @@ fn an_empty_or_malformed_list_of_names_is_denied() {
     for value in [&der::sequence(&[])[..], b"", b"\xff\xff", b"\x30\x80"] {
         assert_eq!(
             denied_with(SAN, false, value),
-            Denial::SubjectAltNameRequested { kind: "unknown" }
+            Denial::SubjectAltNameRequested("unknown")
         );
     }
 }
@@ -200,9 +200,7 @@ fn a_challenge_password_is_denied() {
 fn an_unknown_extension_is_denied() {
     assert_eq!(
         denied_with("1.2.3.4", false, b"x"),
-        Denial::UnknownExtension {
-            oid: oid("1.2.3.4")
-        }
+        Denial::UnknownExtension(oid("1.2.3.4"))
     );
 }
 
@@ -210,9 +208,7 @@ fn an_unknown_extension_is_denied() {
 fn a_critical_unknown_extension_is_denied() {
     assert_eq!(
         denied_with("1.2.3.4", true, b"x"),
-        Denial::CriticalExtension {
-            oid: oid("1.2.3.4")
-        }
+        Denial::CriticalExtension(oid("1.2.3.4"))
     );
 }
 
@@ -261,9 +257,7 @@ fn a_critical_provider_id_is_denied() {
 
     assert_eq!(
         denied_provider_id(vec![extension(PROVIDER_ID_OID, true, &value)]),
-        Denial::CriticalExtension {
-            oid: oid(PROVIDER_ID_OID)
-        }
+        Denial::CriticalExtension(oid(PROVIDER_ID_OID))
     );
 }
 

@@ -26,9 +26,7 @@ fn denied_key(algorithm: &[Vec<u8>], named: &str) {
 
     assert_eq!(
         denied_csr(&csr),
-        Denial::KeyNotAccepted {
-            algorithm: ObjectIdentifier::new(named).unwrap()
-        }
+        Denial::KeyNotAccepted(ObjectIdentifier::new(named).unwrap())
     );
 }
 
@@ -132,9 +130,7 @@ fn an_rsa_key_is_denied_whatever_its_size_and_exponent() {
 
         assert_eq!(
             denied_csr(&csr),
-            Denial::KeyNotAccepted {
-                algorithm: ObjectIdentifier::new(RSA).unwrap()
-            }
+            Denial::KeyNotAccepted(ObjectIdentifier::new(RSA).unwrap())
         );
     }
 }

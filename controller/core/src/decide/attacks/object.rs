@@ -125,9 +125,7 @@ fn a_request_to_another_signer_is_ignored() {
         let mut request = valid();
         signer.clone_into(&mut request.spec.signer_name);
 
-        let expected = Ignored::AnotherSigner {
-            signer: signer.to_owned(),
-        };
+        let expected = Ignored::AnotherSigner(signer.to_owned());
         assert_eq!(ignored(&request), expected);
     }
 }
@@ -138,7 +136,7 @@ fn a_provider_that_the_cluster_does_not_admit_is_ignored() {
     request.spec.signer_name = Provider::AWS.client_signer();
 
     let signer = Provider::AWS.client_signer();
-    assert_eq!(ignored(&request), Ignored::AnotherSigner { signer });
+    assert_eq!(ignored(&request), Ignored::AnotherSigner(signer));
 }
 
 fn with_status(conditions: &[&str], certificate: Option<&str>) -> CertificateSigningRequest {

@@ -30,9 +30,7 @@ fn a_user_that_is_neither_token_nor_node_is_denied() {
 
         assert_eq!(
             denied(&request),
-            Denial::RequesterNotAccepted {
-                username: username.to_owned()
-            }
+            Denial::RequesterNotAccepted(username.to_owned())
         );
     }
 }
@@ -44,9 +42,7 @@ fn a_missing_user_is_denied() {
 
     assert_eq!(
         denied(&request),
-        Denial::RequesterNotAccepted {
-            username: String::new()
-        }
+        Denial::RequesterNotAccepted(String::new())
     );
 }
 
@@ -66,7 +62,7 @@ fn a_tokens_groups_without_that_of_tokens_or_with_another_are_denied() {
         request.spec.groups = Some(texts(groups));
 
         let groups = texts(groups);
-        assert_eq!(denied(&request), Denial::RequesterGroups { groups });
+        assert_eq!(denied(&request), Denial::RequesterGroups(groups));
     }
 }
 
@@ -87,7 +83,7 @@ fn a_nodes_groups_without_that_of_nodes_or_with_another_are_denied() {
         request.spec.groups = Some(texts(groups));
 
         let groups = texts(groups);
-        assert_eq!(denied(&request), Denial::RequesterGroups { groups });
+        assert_eq!(denied(&request), Denial::RequesterGroups(groups));
     }
 }
 
@@ -128,7 +124,7 @@ fn a_node_whose_certificate_carries_no_uid_of_ours_is_denied() {
 fn a_renewal_without_a_record_is_denied() {
     let node_name = NodeName::parse("n1").unwrap();
 
-    assert_eq!(denied(&renewal(UID)), Denial::RecordMissing { node_name });
+    assert_eq!(denied(&renewal(UID)), Denial::RecordMissing(node_name));
 }
 
 #[test]

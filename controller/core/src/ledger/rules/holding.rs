@@ -22,10 +22,10 @@ pub(in crate::ledger) fn renewed(
     }
     let identity = renewal.identity.identity();
     if record.holder.provider_id != identity.provider_id {
-        return Err(name_taken(record).into());
+        return Err(record.refused(Denial::NameTaken).into());
     }
     if !record.holder.is(identity) {
-        return Err(another_instance(record).into());
+        return Err(record.refused(Denial::AnotherInstance).into());
     }
     record.allows_boot(identity, renewal.asked)?;
     if record.is_revoked() {
@@ -68,23 +68,7 @@ fn held<'a>(own: Option<&'a Record>, node_name: &NodeName) -> Result<&'a Record,
 }
 
 fn record_missing(node_name: &NodeName) -> Denial {
-    Denial::RecordMissing {
-        node_name: node_name.clone(),
-    }
-}
-
-pub(super) fn name_taken(record: &Record) -> Denial {
-    Denial::NameTaken {
-        node_name: record.node_name.clone(),
-        holder: record.holder.provider_id.clone(),
-    }
-}
-
-pub(super) fn another_instance(record: &Record) -> Denial {
-    Denial::AnotherInstance {
-        node_name: record.node_name.clone(),
-        holder: record.holder.provider_id.clone(),
-    }
+    Denial::RecordMissing(node_name.clone())
 }
 
 pub(super) fn identity_revoked(record: &Record) -> Denial {

@@ -25,7 +25,7 @@ fn required(pem: &str, maker: &EkCa, intermediates: &[Vec<u8>]) -> Result<(), Tp
 }
 
 fn issuer_unfit(detail: &'static str) -> Result<(), TpmDenial> {
-    Err(TpmDenial::EndorsementCertificateIssuerUnfit { detail })
+    Err(TpmDenial::EndorsementCertificateIssuerUnfit(detail))
 }
 
 const UNTRUSTED: Result<(), TpmDenial> = Err(TpmDenial::EndorsementCertificateUntrusted);
@@ -201,9 +201,9 @@ fn a_chain_with_an_extension_twice_is_denied() {
 #[test]
 fn an_intermediate_is_one_certificate_to_the_last_byte() {
     let maker = maker(COUNT);
-    let malformed = Err(TpmDenial::EndorsementCertificateMalformed {
-        detail: "an intermediate is not one certificate in DER",
-    });
+    let malformed = Err(TpmDenial::EndorsementCertificateMalformed(
+        "an intermediate is not one certificate in DER",
+    ));
     for place in 0..COUNT {
         let good = &maker.intermediates()[place];
         for bad in [

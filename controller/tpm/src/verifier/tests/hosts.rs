@@ -54,9 +54,7 @@ fn other() -> String {
 }
 
 fn unknown() -> TpmDenial {
-    TpmDenial::EndorsementKeyUnknown {
-        machine: "m1".to_owned(),
-    }
+    TpmDenial::EndorsementKeyUnknown("m1".to_owned())
 }
 
 fn of_another() -> TpmDenial {
@@ -70,7 +68,7 @@ fn of_another() -> TpmDenial {
 #[track_caller]
 fn waits(decided: Result<Assurance, Refusal>) -> String {
     match decided {
-        Err(Refusal::Retry(Deferral::VerifierUnavailable { source })) => source.to_string(),
+        Err(Refusal::Retry(Deferral::VerifierUnavailable(source))) => source.to_string(),
         other => panic!("{other:?}"),
     }
 }
@@ -297,7 +295,7 @@ fn a_machine_without_a_provider_id_needs_a_listed_key() {
         let waits = case.enrol(&GOOD.enrolment);
 
         assert!(
-            matches!(&waits, Err(Refusal::Retry(Deferral::MachineNotReady { machine })) if machine == "m1"),
+            matches!(&waits, Err(Refusal::Retry(Deferral::MachineNotReady(machine))) if machine == "m1"),
             "{waits:?}"
         );
     }

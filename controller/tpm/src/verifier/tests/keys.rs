@@ -55,7 +55,7 @@ fn a_key_that_is_not_limited_to_attesting_or_could_leave_its_tpm_is_denied() {
 
         assert_eq!(
             attestation_denied(&public),
-            TpmDenial::AttestationKeyAttributes { attributes },
+            TpmDenial::AttestationKeyAttributes(attributes),
             "{key:?}"
         );
     }
@@ -71,7 +71,7 @@ fn each_attribute_counts_those_of_no_meaning_among_them() {
 
         assert_eq!(
             attestation_denied(&public),
-            TpmDenial::AttestationKeyAttributes { attributes },
+            TpmDenial::AttestationKeyAttributes(attributes),
             "bit {bit}"
         );
     }
@@ -91,7 +91,7 @@ fn a_software_key_that_says_so_is_denied() {
     for attributes in [0x0004_0040, 0x0005_0440, 0x0005_0442, 0x0005_0462] {
         assert_eq!(
             attestation_denied(&software.public(attributes)),
-            TpmDenial::AttestationKeyAttributes { attributes }
+            TpmDenial::AttestationKeyAttributes(attributes)
         );
     }
 }
@@ -154,7 +154,7 @@ fn a_point_in_another_form_is_denied() {
     ] {
         assert_eq!(
             attestation_denied(&public),
-            TpmDenial::AttestationKeyMalformed { detail },
+            TpmDenial::AttestationKeyMalformed(detail),
             "{what}"
         );
     }
@@ -295,7 +295,7 @@ fn an_endorsement_key_that_is_no_key_is_malformed() {
     ] {
         assert_eq!(
             endorsement_denied(&public),
-            TpmDenial::EndorsementKeyMalformed { detail: expected }
+            TpmDenial::EndorsementKeyMalformed(expected)
         );
     }
 }

@@ -49,9 +49,7 @@ fn words_that_an_unrestricted_key_signed_are_not_the_attestation_keys() {
     own.keys.attestation = forger.ak_public();
     assert_eq!(
         quote_denied(&own),
-        TpmDenial::AttestationKeyAttributes {
-            attributes: 0x0004_0472
-        }
+        TpmDenial::AttestationKeyAttributes(0x0004_0472)
     );
 }
 
@@ -104,7 +102,7 @@ fn what_the_tpm_says_of_something_else_is_no_quote() {
     ] {
         assert_eq!(
             quote_denied(&with_statement(statement)),
-            TpmDenial::QuoteOfAnotherKind { tag }
+            TpmDenial::QuoteOfAnotherKind(tag)
         );
     }
 }
@@ -194,9 +192,8 @@ fn a_signature_of_other_numbers_is_denied() {
     let zero = [&[0, 32][..], &[0; 32]].concat();
     let invalid = TpmDenial::QuoteSignatureInvalid;
     let long = |bytes: &[u8]| [&[0, 33, 0][..], &bytes[2..]].concat();
-    let too_long = TpmDenial::QuoteSignatureMalformed {
-        detail: "a number of it is longer than the curve's order",
-    };
+    let too_long =
+        TpmDenial::QuoteSignatureMalformed("a number of it is longer than the curve's order");
     for (what, signature, expected) in [
         ("swapped", numbers(s, r), &invalid),
         ("r = 0", numbers(&zero, s), &invalid),
@@ -273,7 +270,7 @@ fn a_quote_over_other_registers_or_banks_is_denied() {
 
         assert_eq!(
             denied(case.respond(&response)),
-            TpmDenial::QuoteSelection { detail },
+            TpmDenial::QuoteSelection(detail),
             "{selection}"
         );
     }
@@ -286,9 +283,7 @@ fn a_quote_over_no_registers_is_denied() {
     case.allow("m1", digest(&machine));
     let mut good = Good::of(&machine, &case);
     assert_eq!(good.response.quote.registers, Registers::default());
-    let no_register = TpmDenial::QuoteSelection {
-        detail: "it is over no register",
-    };
+    let no_register = TpmDenial::QuoteSelection("it is over no register");
 
     assert_eq!(denied(case.respond(&good.response)), no_register);
     good.response.quote.registers = GOOD.response.quote.registers.clone();
@@ -324,9 +319,7 @@ fn a_quote_and_its_signature_are_one_structure_to_the_last_byte() {
         let denial = quote_denied(&with(|quote| quote.signature = changed));
         assert_eq!(
             denial,
-            TpmDenial::QuoteSignatureMalformed {
-                detail: "it is not one TPMT_SIGNATURE"
-            }
+            TpmDenial::QuoteSignatureMalformed("it is not one TPMT_SIGNATURE")
         );
     }
     for changed in [[&attest[..], &[0]].concat(), attest[..144].to_vec()] {
@@ -438,7 +431,7 @@ fn a_changed_boot_chain_is_denied_and_the_register_named() {
     case.settings.pcr_policy.allowed = vec![[("8".to_owned(), zero)].into()];
     assert_eq!(
         denied(case.respond(&GOOD.response)),
-        TpmDenial::RegisterNotQuoted { register: 8 }
+        TpmDenial::RegisterNotQuoted(8)
     );
     case.settings.pcr_policy.mode = PcrMode::Record;
     case.proves(&GOOD.response);

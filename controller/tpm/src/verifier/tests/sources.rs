@@ -94,9 +94,7 @@ fn a_genuine_tpm_of_the_same_maker_is_not_the_machines() {
     case.settings.endorsement_keys.allow_list.clear();
     assert_eq!(
         denied(case.enrol(&enrolment)),
-        TpmDenial::EndorsementKeyUnknown {
-            machine: "m1".to_owned()
-        }
+        TpmDenial::EndorsementKeyUnknown("m1".to_owned())
     );
 }
 
@@ -106,9 +104,7 @@ fn the_keys_of_a_request_never_say_which_is_trusted() {
     for decided in [case.enrol(&GOOD.enrolment), case.respond(&GOOD.response)] {
         assert_eq!(
             denied(decided),
-            TpmDenial::EndorsementKeyUnknown {
-                machine: "m1".to_owned()
-            }
+            TpmDenial::EndorsementKeyUnknown("m1".to_owned())
         );
     }
 }
@@ -206,7 +202,7 @@ fn a_platform_that_does_not_tell_the_nodes_name_delays_and_denies_nobody() {
 
     let decided = case.respond(&good.response);
 
-    let Err(Refusal::Retry(Deferral::VerifierUnavailable { source })) = decided else {
+    let Err(Refusal::Retry(Deferral::VerifierUnavailable(source))) = decided else {
         panic!("{decided:?}")
     };
     assert_eq!(source.to_string(), "out of order");

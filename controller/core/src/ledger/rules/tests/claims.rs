@@ -177,10 +177,7 @@ fn another_machine_is_denied_the_name_of_one_that_lives() {
     for key in [1, 2] {
         assert_eq!(
             world.denied(&claim("m2", "n1", key, 30), 30),
-            Denial::NameTaken {
-                node_name: name("n1"),
-                holder: provider_id("m1"),
-            }
+            Denial::NameTaken(name("n1"), provider_id("m1"))
         );
     }
 }
@@ -340,9 +337,7 @@ fn a_renewal_of_another_record_generation_or_machine_is_denied() {
     let world = World::new();
     assert_eq!(
         world.renewal_denied("m1", 1, 0),
-        Denial::RecordMissing {
-            node_name: name("n1")
-        }
+        Denial::RecordMissing(name("n1"))
     );
     world.claims(&claim("m1", "n1", 1, 0), 0).unwrap();
     let before = world.record("n1");
@@ -366,10 +361,7 @@ fn a_first_claim_with_the_key_of_another_live_record_is_denied() {
 
     assert_eq!(
         world.denied(&copy, 1),
-        Denial::KeyOfAnotherMachine {
-            node_name: name("n1"),
-            holder: provider_id("m1"),
-        }
+        Denial::KeyOfAnotherMachine(name("n1"), provider_id("m1"))
     );
     assert_eq!(world.granted(&claim("m2", "n2", 2, 1), 1), 1);
 }

@@ -65,10 +65,7 @@ fn held(boot: TpmBoot) -> World {
 fn the_same_provider_id_with_another_endorsement_key_is_denied_until_it_is_reset() {
     let world = held(boot(2, 0, 5));
     let other = by_tpm(claim("m1", "n1", 2, 1), "m1", b"other", boot(0, 0, 1));
-    let denial = Denial::AnotherInstance {
-        node_name: name("n1"),
-        holder: provider_id("m1"),
-    };
+    let denial = Denial::AnotherInstance(name("n1"), provider_id("m1"));
 
     assert_eq!(world.denied(&other, 1), denial);
     assert_eq!(
@@ -86,10 +83,7 @@ fn a_tpm_that_is_known_as_another_machines_is_denied_while_that_machine_is_there
 
     assert_eq!(
         world.denied(&second, 1),
-        Denial::TpmOfAnotherMachine {
-            node_name: name("n1"),
-            holder: provider_id("m1"),
-        }
+        Denial::TpmOfAnotherMachine(name("n1"), provider_id("m1"))
     );
     let own = by_tpm(claim("m2", "n2", 2, 1), "m2", b"its own", boot(2, 0, 6));
     let elsewhere = held(boot(2, 0, 5));
@@ -112,10 +106,7 @@ fn a_tpm_whose_machine_a_person_gave_up_may_be_anothers() {
 
 #[test]
 fn a_tpm_that_is_further_back_than_it_was_is_denied_until_it_is_reset() {
-    let denial = Denial::TpmRanBackwards {
-        node_name: name("n1"),
-        holder: provider_id("m1"),
-    };
+    let denial = Denial::TpmRanBackwards(name("n1"), provider_id("m1"));
     for (later, is_denied) in [
         (boot(2, 3, 5), false),
         (boot(2, 3, 6), false),
@@ -251,10 +242,7 @@ fn a_machine_that_joined_by_its_tpm_does_not_go_on_without_it() {
         asked: at(2),
         not_after: at(12),
     };
-    let denial = Denial::AnotherInstance {
-        node_name: name("n1"),
-        holder: provider_id("m1"),
-    };
+    let denial = Denial::AnotherInstance(name("n1"), provider_id("m1"));
 
     let renewed = block_on(world.ledger().renew(&renewal));
     assert_eq!(refused(renewed), denial);

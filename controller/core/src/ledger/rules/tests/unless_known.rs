@@ -2,16 +2,27 @@
 
 use crate::identifiers::KeyDigest;
 use crate::ledger::*;
-use crate::refusal::{AwsDenial, Denial};
+use crate::refusal::{Denial, EvidenceReason};
 use crate::testing::records::*;
 use crate::verifier::{Assurance, AttestedIdentity, Identity};
 
-fn moved() -> Denial {
-    AwsDenial::RootVolumeMoved {
-        instance: "m1".to_owned(),
-        seconds: 61,
+/// A reason of a provider.
+#[derive(Debug, thiserror::Error)]
+#[error("the root volume was moved")]
+struct RootVolumeMoved;
+
+impl EvidenceReason for RootVolumeMoved {
+    fn reason(&self) -> &'static str {
+        "RootVolumeMoved"
     }
-    .into()
+
+    fn message(&self) -> &'static str {
+        "the root volume was moved here"
+    }
+}
+
+fn moved() -> Denial {
+    RootVolumeMoved.into()
 }
 
 /// The same claim, with that against it.

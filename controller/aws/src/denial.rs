@@ -1,12 +1,12 @@
 //! What the attestor `aws` denies: an instance identity document, a call of STS or an instance that
 //! contradicts the request.
 
-use crate::refusal::catalogue::reasons;
+use node_attestation_core::reasons;
 
 reasons! {
     /// Why the evidence of an AWS instance is denied: one reason a check, in the order of the checks.
     #[derive(Clone, PartialEq, Eq)]
-    AwsDenial {
+    pub AwsDenial: EvidenceReason {
         /// The signed identity document is not base64 of one CMS message in the encoding that AWS
         /// sends, or exceeds its bounds.
         #[error("the signed identity document cannot be decoded: {detail}")]

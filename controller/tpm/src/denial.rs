@@ -1,44 +1,32 @@
 //! What the attestor `tpm` denies: keys, a certificate or a quote of a TPM that contradict the
 //! request, or each other.
 
-use crate::identifiers::KeyDigest;
-use crate::refusal::catalogue::reasons;
+use node_attestation_core::identifiers::KeyDigest;
+use node_attestation_core::reasons;
 
 reasons! {
     /// Why the evidence of a machine with a TPM is denied: one reason a check, in the order of the
     /// checks.
     #[derive(Clone, PartialEq, Eq)]
-    TpmDenial {
+    pub TpmDenial: EvidenceReason {
         /// The public area of the endorsement key is not one `TPMT_PUBLIC`, or its key is no key.
-        #[error("the endorsement key's public area is malformed: {detail}")]
-        EndorsementKeyMalformed {
-            /// By which rule.
-            detail: &'static str,
-        } => "the endorsement key's public area is malformed",
+        #[error("the endorsement key's public area is malformed: {0}")]
+        EndorsementKeyMalformed(&'static str) => "the endorsement key's public area is malformed",
         /// The endorsement key is not what a TPM makes of one of the templates L-1, L-2 and H-3 of
         /// the TCG's EK Credential Profile.
         #[error("the endorsement key's public area is none of the templates L-1, L-2 and H-3")]
         EndorsementKeyNotOfTemplate => "the endorsement key is not made by an accepted template",
         /// The RSA key has the form that made keys of many TPMs easy to factor (ROCA,
         /// CVE-2017-15361).
-        #[error("the {key} can be factored (ROCA)")]
-        TpmKeyWeak {
-            /// The key.
-            key: &'static str,
-        } => "a key of this TPM can be factored; its firmware must be updated",
+        #[error("the {0} can be factored (ROCA)")]
+        TpmKeyWeak(&'static str) => "a key of this TPM can be factored; its firmware must be updated",
         /// The public area of the attestation key is not one `TPMT_PUBLIC`, or its key is no key.
-        #[error("the attestation key's public area is malformed: {detail}")]
-        AttestationKeyMalformed {
-            /// By which rule.
-            detail: &'static str,
-        } => "the attestation key's public area is malformed",
+        #[error("the attestation key's public area is malformed: {0}")]
+        AttestationKeyMalformed(&'static str) => "the attestation key's public area is malformed",
         /// The attestation key could leave its TPM, was not made in it, or signs more than what the
         /// TPM itself says.
-        #[error("the attestation key has the attributes {attributes:#x} instead of 0x50472")]
-        AttestationKeyAttributes {
-            /// `TPMA_OBJECT`.
-            attributes: u32,
-        } => "the attestation key is not limited to attesting, or could leave its TPM",
+        #[error("the attestation key has the attributes {0:#x} instead of 0x50472")]
+        AttestationKeyAttributes(u32) => "the attestation key is not limited to attesting, or could leave its TPM",
         /// The attestation key has a policy, which could let somebody else use it.
         #[error("the attestation key has a policy")]
         AttestationKeyPolicy => "the attestation key has a policy",
@@ -48,11 +36,8 @@ reasons! {
         AttestationKeyAlgorithm => "the attestation key's algorithm is not accepted",
         /// Nothing says which endorsement key this machine has: neither its provider ID nor a
         /// list of allowed keys nor the platform.
-        #[error("nothing says which endorsement key machine {machine} has")]
-        EndorsementKeyUnknown {
-            /// The Machine's name.
-            machine: String,
-        } => "it is not known which TPM the machine has",
+        #[error("nothing says which endorsement key machine {0} has")]
+        EndorsementKeyUnknown(String) => "it is not known which TPM the machine has",
         /// The endorsement key is not that of this machine: it is another machine's TPM.
         #[error("machine {machine} has the endorsement key {trusted}, and {presented} was presented")]
         EndorsementKeyOfAnotherMachine {
@@ -68,41 +53,29 @@ reasons! {
         EndorsementCertificateMissing => "a certificate of the endorsement key is required",
         /// The certificate of the endorsement key is not one certificate in DER, with nothing after
         /// it but padding; or one that came with it is not one certificate in DER.
-        #[error("the certificate of the endorsement key is malformed: {detail}")]
-        EndorsementCertificateMalformed {
-            /// By which rule.
-            detail: &'static str,
-        } => "the certificate of the endorsement key is malformed",
+        #[error("the certificate of the endorsement key is malformed: {0}")]
+        EndorsementCertificateMalformed(&'static str) => "the certificate of the endorsement key is malformed",
         /// The certificate is another key's.
         #[error("the certificate is not of the endorsement key")]
         EndorsementCertificateOfAnotherKey => "the certificate is not of the endorsement key",
         /// The certificate is not one for an endorsement key, as the TCG's EK Credential Profile has
         /// them.
-        #[error("the certificate is not one of an endorsement key: {detail}")]
-        EndorsementCertificateUnfit {
-            /// By which rule.
-            detail: &'static str,
-        } => "the certificate is not one for an endorsement key",
+        #[error("the certificate is not one of an endorsement key: {0}")]
+        EndorsementCertificateUnfit(&'static str) => "the certificate is not one for an endorsement key",
         /// The certificate has expired, or is not valid yet.
         #[error("the certificate of the endorsement key is not valid now")]
         EndorsementCertificateNotValid => "the certificate of the endorsement key is not valid now",
         /// A certificate that came with the request names the issuer of the endorsement key's
         /// certificate, or of one between that and the required authority, and may not be it.
-        #[error("a certificate between the endorsement key's and the required authority's: {detail}")]
-        EndorsementCertificateIssuerUnfit {
-            /// By which rule.
-            detail: &'static str,
-        } => "an authority in the chain of the endorsement key's certificate is not accepted",
+        #[error("a certificate between the endorsement key's and the required authority's: {0}")]
+        EndorsementCertificateIssuerUnfit(&'static str) => "an authority in the chain of the endorsement key's certificate is not accepted",
         /// Neither the certificate nor one that came with it and leads to it is signed by an
         /// authority that the cluster requires, which is valid now.
         #[error("the certificate of the endorsement key is of no authority that is required here")]
         EndorsementCertificateUntrusted => "the certificate of the endorsement key is of no accepted authority",
         /// The quote's signature is not one `TPMT_SIGNATURE`, or not one number in its bounds.
-        #[error("the quote's signature is malformed: {detail}")]
-        QuoteSignatureMalformed {
-            /// By which rule.
-            detail: &'static str,
-        } => "the quote's signature is malformed",
+        #[error("the quote's signature is malformed: {0}")]
+        QuoteSignatureMalformed(&'static str) => "the quote's signature is malformed",
         /// The signature is of another algorithm than the attestation key, or not with SHA-256.
         #[error("the quote's signature is not by the attestation key's algorithm")]
         QuoteSignatureAlgorithm => "the quote's signature is of another algorithm than the attestation key",
@@ -113,17 +86,11 @@ reasons! {
         #[error("what was signed does not begin with TPM_GENERATED_VALUE")]
         QuoteNotMadeByTpm => "what was signed was not made by a TPM",
         /// What was signed is not one `TPMS_ATTEST`, to the last byte.
-        #[error("the quote is malformed: {detail}")]
-        QuoteMalformed {
-            /// By which rule.
-            detail: &'static str,
-        } => "the quote is malformed",
+        #[error("the quote is malformed: {0}")]
+        QuoteMalformed(&'static str) => "the quote is malformed",
         /// What was signed is no quote: a TPM says other things too.
-        #[error("what was signed has the type {tag:#x} instead of 0x8018, a quote")]
-        QuoteOfAnotherKind {
-            /// `TPMI_ST_ATTEST`.
-            tag: u16,
-        } => "what was signed is no quote",
+        #[error("what was signed has the type {0:#x} instead of 0x8018, a quote")]
+        QuoteOfAnotherKind(u16) => "what was signed is no quote",
         /// The quote does not cover this request and its challenge. Either it was made for another
         /// key, name, machine or cluster (a replay: the challenge's secret follows from all of
         /// them), or for another challenge, or its maker never opened the challenge.
@@ -135,20 +102,14 @@ reasons! {
         QuoteOfAnotherSigner => "the quote's signer is not a primary key of the endorsement hierarchy",
         /// The quote is over no registers, over several banks or another one than that of SHA-256,
         /// or over others than those that came with it.
-        #[error("the quote's selection of registers: {detail}")]
-        QuoteSelection {
-            /// By which rule.
-            detail: &'static str,
-        } => "the quote is not over the registers that came with it",
+        #[error("the quote's selection of registers: {0}")]
+        QuoteSelection(&'static str) => "the quote is not over the registers that came with it",
         /// The registers that came with the quote are not those that the TPM quoted.
         #[error("the registers do not have the digest of the quote")]
         QuoteDigest => "the registers are not those that the TPM quoted",
         /// The policy names a register that the quote is not over.
-        #[error("register {register} is not quoted, and the policy names it")]
-        RegisterNotQuoted {
-            /// Its number.
-            register: u8,
-        } => "a register that the policy names is not quoted",
+        #[error("register {0} is not quoted, and the policy names it")]
+        RegisterNotQuoted(u8) => "a register that the policy names is not quoted",
         /// The machine booted otherwise than the policy allows. Told by the allowed state that is
         /// nearest.
         #[error("registers {} are in no allowed state; register {register} is {value}", Listed(others))]

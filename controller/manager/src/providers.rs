@@ -1,0 +1,316 @@
+//! The providers of this program: options, what verifiers share, and the registry.
+
+use std::error::Error;
+use std::sync::Arc;
+
+use kubelet_attestation::errors::error_chain;
+use kubelet_attestation::names::Provider;
+use node_attestation_aws::denial::AwsDenial;
+use node_attestation_aws::policy::AwsPolicy;
+use node_attestation_aws::sts::InvalidStsSettings;
+use node_attestation_core::crd::{AwsSettings, KubeletAuthentication, TpmSettings};
+use node_attestation_core::refusal::Reason;
+use node_attestation_core::verifier::{InsecureVerifier, Verifier, Verifiers};
+use node_attestation_runtime::management::VerifierUnavailable;
+use node_attestation_tpm::denial::TpmDenial;
+
+use crate::aws::{Aws, AwsArguments, AwsArgumentsError};
+use crate::tpm::{self, ConfigMapReader, NoTpm, Tpm, TpmArguments, TpmArgumentsError};
+
+/// The registry: one row for each provider with evidence. `insecure` has none, and needs
+/// `--allow-insecure`.
+pub(crate) const PROVIDERS: &[Registered] = &[
+    Registered {
+        provider: Provider::AWS,
+        help: "Their AWS instance identity",
+        denials: AwsDenial::CATALOGUE,
+        verifier: aws_verifier,
+    },
+    Registered {
+        provider: Provider::TPM,
+        help: "Their TPM",
+        denials: TpmDenial::CATALOGUE,
+        verifier: tpm_verifier,
+    },
+];
+
+/// A provider whose evidence this program appraises.
+pub(crate) struct Registered {
+    /// Its name in `spec.authorizedAttestors` and for `--attestor`.
+    pub(crate) provider: Provider,
+    /// What its machines prove, for `--help`.
+    pub(crate) help: &'static str,
+    /// Its reasons to deny, for docs/reasons.md.
+    #[cfg_attr(not(test), expect(dead_code, reason = "a test writes the page"))]
+    pub(crate) denials: &'static [Reason],
+    /// Makes the verifier of one cluster.
+    verifier: fn(&Providers, &Cluster<'_>) -> Result<Arc<dyn Verifier>, Unusable>,
+}
+
+/// Why this program has no verifier of a provider, for the operator.
+pub(crate) type Unusable = Box<dyn Error + Send + Sync>;
+
+/// The options of the providers.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ProviderArguments {
+    /// Admit machines that prove nothing: whoever holds a machine's bootstrap token is that machine
+    #[arg(long)]
+    allow_insecure: bool,
+    #[command(flatten)]
+    aws: AwsArguments,
+    #[command(flatten)]
+    tpm: TpmArguments,
+}
+
+/// An option of a provider cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ProviderArgumentsError {
+    #[error(transparent)]
+    Aws(#[from] AwsArgumentsError),
+    #[error(transparent)]
+    Tpm(#[from] TpmArgumentsError),
+}
+
+/// What the verifiers of all clusters share.
+#[derive(Debug)]
+pub(crate) struct Providers {
+    /// Admits machines that prove nothing.
+    pub(crate) allow_insecure: bool,
+    /// The clients for AWS; or why there are none.
+    pub(crate) aws: Result<Aws, String>,
+    /// The keys of the challenges for TPMs.
+    tpm: Tpm,
+    /// The `ConfigMap`s that may list endorsement keys; `None` without a management cluster.
+    pub(crate) config_maps: Option<ConfigMapReader>,
+}
+
+/// A cluster that a verifier is for, and its settings.
+#[derive(Debug)]
+pub(crate) struct Cluster<'a> {
+    /// A name that no other cluster has, the same for all replicas.
+    pub(crate) uid: &'a str,
+    /// The name of the Cluster; `None` without a management cluster, unless an option says it.
+    pub(crate) name: Option<String>,
+    /// The namespace of the Cluster.
+    pub(crate) namespace: Option<&'a str>,
+    /// `spec.aws`.
+    pub(crate) aws: AwsSettings,
+    /// `spec.tpm`.
+    pub(crate) tpm: TpmSettings,
+}
+
+impl ProviderArguments {
+    /// Reads the files that the options name.
+    pub(crate) fn open(self) -> Result<Providers, ProviderArgumentsError> {
+        if self.allow_insecure {
+            tracing::warn!(
+                "machines that prove nothing are admitted: a bootstrap token is all that one needs"
+            );
+        }
+        // What is given must be right; what the system lacks, and a proxy in the environment that
+        // cannot be used, matters only where AWS is.
+        let aws = match self.aws.open() {
+            Ok(aws) => Ok(aws),
+            Err(AwsArgumentsError::Sts(
+                error @ (InvalidStsSettings::NoAuthorities | InvalidStsSettings::Proxy(_)),
+            )) => Err(error_chain(&error)),
+            Err(error) => return Err(error.into()),
+        };
+        Ok(Providers {
+            allow_insecure: self.allow_insecure,
+            aws,
+            tpm: self.tpm.open()?,
+            config_maps: None,
+        })
+    }
+}
+
+impl Providers {
+    /// The verifiers of what is authorized for a cluster.
+    pub(crate) fn verifiers(
+        &self,
+        authentication: &KubeletAuthentication,
+        cluster_uid: &str,
+    ) -> Result<Verifiers, VerifierUnavailable> {
+        let spec = &authentication.spec;
+        let cluster = Cluster {
+            uid: cluster_uid,
+            name: Some(spec.cluster_name.clone()),
+            namespace: authentication.metadata.namespace.as_deref(),
+            aws: spec.aws.clone().unwrap_or_default(),
+            tpm: spec.tpm.clone().unwrap_or_default(),
+        };
+        let authorized = spec.authorized_attestors.iter();
+        authorized
+            .map(|attestor| {
+                if attestor == Provider::INSECURE.as_str() {
+                    let insecure = self.allow_insecure.then(|| Arc::new(InsecureVerifier) as _);
+                    return insecure.ok_or(VerifierUnavailable::InsecureNotAllowed);
+                }
+                let registered = named(attestor)
+                    .ok_or_else(|| VerifierUnavailable::Unknown(attestor.clone()))?;
+                let verifier = registered.verifier(self, &cluster);
+                verifier.map_err(|error| VerifierUnavailable::Unusable {
+                    attestor: registered.provider.as_str(),
+                    why: error_chain(&*error),
+                })
+            })
+            .collect()
+    }
+}
+
+/// The registered provider of this name.
+pub(crate) fn named(attestor: &str) -> Option<&'static Registered> {
+    PROVIDERS
+        .iter()
+        .find(|registered| registered.provider.as_str() == attestor)
+}
+
+impl Registered {
+    /// The verifier of one cluster.
+    pub(crate) fn verifier(
+        &self,
+        providers: &Providers,
+        cluster: &Cluster<'_>,
+    ) -> Result<Arc<dyn Verifier>, Unusable> {
+        (self.verifier)(providers, cluster)
+    }
+}
+
+impl Cluster<'_> {
+    fn aws_policy(&self) -> AwsPolicy {
+        AwsPolicy::new(&self.aws, self.name.clone())
+    }
+}
+
+fn aws_verifier(
+    providers: &Providers,
+    cluster: &Cluster<'_>,
+) -> Result<Arc<dyn Verifier>, Unusable> {
+    let aws = providers.aws.as_ref().map_err(String::as_str)?;
+    Ok(aws.verifier(cluster.aws_policy(), cluster.uid))
+}
+
+/// The machines may be instances of AWS: then EC2 tells their endorsement keys.
+fn tpm_verifier(
+    providers: &Providers,
+    cluster: &Cluster<'_>,
+) -> Result<Arc<dyn Verifier>, Unusable> {
+    let platform = tpm::platform(&cluster.tpm, providers.aws.as_ref(), cluster.aws_policy())?;
+    let names = &cluster.tpm.endorsement_keys.config_maps;
+    let lists = match (&providers.config_maps, cluster.namespace) {
+        _ if names.is_empty() => None,
+        (Some(reader), Some(namespace)) => Some(reader.lists(namespace, names)),
+        (None, _) | (_, None) => return Err(NoTpm::NoConfigMaps.into()),
+    };
+    Ok(providers
+        .tpm
+        .verifier(&cluster.tpm, cluster.uid, platform, lists)?)
+}
+
+#[cfg(test)]
+mod reasons;
+
+#[cfg(test)]
+mod tests {
+    use node_attestation_core::crd::{EndorsementKeyPlatform, KubeletAuthenticationSpec};
+
+    use super::*;
+
+    fn providers(allow_insecure: bool) -> Providers {
+        Providers {
+            allow_insecure,
+            aws: Err("no authorities".to_owned()),
+            tpm: Tpm::without_keys(),
+            config_maps: None,
+        }
+    }
+
+    fn authorizing(attestor: &str) -> KubeletAuthentication {
+        let spec = KubeletAuthenticationSpec::new("prod-1", &[attestor]);
+        KubeletAuthentication::new("prod-1", spec)
+    }
+
+    #[test]
+    fn insecure_is_admitted_only_where_both_say_so() {
+        let admitted = providers(true)
+            .verifiers(&authorizing("insecure"), "")
+            .unwrap();
+        assert!(admitted.of(&Provider::INSECURE).is_some());
+
+        let refused = providers(false).verifiers(&authorizing("insecure"), "");
+        assert_eq!(
+            refused.unwrap_err(),
+            VerifierUnavailable::InsecureNotAllowed
+        );
+    }
+
+    #[test]
+    fn an_attestor_that_is_not_verified_here_is_named() {
+        let refused = providers(true).verifiers(&authorizing("gcp"), "");
+
+        assert_eq!(
+            refused.unwrap_err(),
+            VerifierUnavailable::Unknown("gcp".to_owned())
+        );
+    }
+
+    #[test]
+    fn a_tpm_is_challenged_only_with_keys_to_do_it() {
+        let refused = providers(true).verifiers(&authorizing("tpm"), "");
+
+        let expected = VerifierUnavailable::Unusable {
+            attestor: "tpm",
+            why: "it runs without --tpm-challenge-keys".to_owned(),
+        };
+        assert_eq!(refused.unwrap_err(), expected);
+    }
+
+    #[test]
+    fn config_maps_are_not_passed_over_where_nothing_can_read_them() {
+        let mut authentication = authorizing("tpm");
+        authentication.metadata.namespace = Some("metal".to_owned());
+        let mut settings = TpmSettings::default();
+        settings.endorsement_keys.config_maps = vec!["rack-1".to_owned()];
+        authentication.spec.tpm = Some(settings);
+
+        let refused = providers(true).verifiers(&authentication, "");
+
+        let why = "endorsementKeys.configMaps are read by a controller with a management cluster, \
+                   and there is none here: list the keys in allowList";
+        let expected = VerifierUnavailable::Unusable {
+            attestor: "tpm",
+            why: why.to_owned(),
+        };
+        assert_eq!(refused.unwrap_err(), expected);
+    }
+
+    #[test]
+    fn what_keeps_ec2_from_telling_endorsement_keys_is_told_to_who_has_it_do_so() {
+        let mut authentication = authorizing("tpm");
+        let mut settings = TpmSettings::default();
+        settings.endorsement_keys.platform = EndorsementKeyPlatform::Aws;
+        authentication.spec.tpm = Some(settings);
+
+        let refused = providers(true).verifiers(&authentication, "");
+
+        let why = "the platform aws, which is to tell the endorsement keys, cannot be asked: \
+                   no authorities";
+        let expected = VerifierUnavailable::Unusable {
+            attestor: "tpm",
+            why: why.to_owned(),
+        };
+        assert_eq!(refused.unwrap_err(), expected);
+    }
+
+    #[test]
+    fn what_keeps_aws_from_being_asked_is_told_to_who_authorizes_it() {
+        let refused = providers(true).verifiers(&authorizing("aws"), "");
+
+        let expected = VerifierUnavailable::Unusable {
+            attestor: "aws",
+            why: "no authorities".to_owned(),
+        };
+        assert_eq!(refused.unwrap_err(), expected);
+    }
+}
