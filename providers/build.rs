@@ -12,10 +12,6 @@
 
 use std::env;
 
-#[expect(
-    clippy::print_stdout,
-    reason = "it is how a build script speaks to cargo"
-)]
 fn main() {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../src/cached-path.ld");
     println!("cargo::rerun-if-changed={script}");

@@ -201,8 +201,11 @@ fn patch(options: &ClusterClassOptions, serves: bool, drop_in: DropIn<'_>) -> Va
     let absent: Vec<&str> = options.absent.iter().map(|field| field.path()).collect();
     let mut patches = Vec::new();
     let api_version = options.api_version;
-    for (field, value) in spec_of_machines(&options.templates, api_version, serves, drop_in) {
-        add(&field, &value, &absent, &mut patches);
+    let spec = spec_of_machines(&options.templates, api_version, serves, drop_in);
+    for field in ["files", "preKubeadmCommands", "joinConfiguration"] {
+        if let Some(value) = spec.get(field) {
+            add(field, value, &absent, &mut patches);
+        }
     }
     json!({
         "name": VARIABLE,

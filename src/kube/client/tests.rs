@@ -269,7 +269,7 @@ fn a_clock_that_is_more_than_five_minutes_off_is_an_error_with_both_times() {
         let error = read_with(Fault::DateSkew { seconds }, soon());
 
         assert_eq!(error.kind, ApiErrorKind::ClockSkew);
-        assert_eq!(error.to_string().matches("Z").count(), 2, "{error}");
+        assert_eq!(error.to_string().matches('Z').count(), 2, "{error}");
     }
 }
 

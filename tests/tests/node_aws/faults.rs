@@ -229,7 +229,7 @@ fn evidence_that_no_verifier_would_take_is_7() {
     let body = |text: &str| Fault::Body(text.as_bytes().to_vec());
     for (route, fault, words) in [
         (Route::rsa2048(), body("<html>"), "is not base64"),
-        (Route::rsa2048(), body("PGh0bWw+"), "no CMS message"),
+        (Route::rsa2048(), body("PGh0bWw+"), "not a CMS message"),
         (credentials(), body("<html>"), "no credentials"),
         (
             credentials(),
