@@ -142,20 +142,29 @@ impl Providers {
         };
         let authorized = spec.authorized_attestors.iter();
         authorized
-            .map(|attestor| {
-                if attestor == Provider::INSECURE.as_str() {
-                    let insecure = self.allow_insecure.then(|| Arc::new(InsecureVerifier) as _);
-                    return insecure.ok_or(VerifierUnavailable::InsecureNotAllowed);
-                }
-                let registered = named(attestor)
-                    .ok_or_else(|| VerifierUnavailable::Unknown(attestor.clone()))?;
-                let verifier = registered.verifier(self, &cluster);
-                verifier.map_err(|error| VerifierUnavailable::Unusable {
-                    attestor: registered.provider.as_str(),
-                    why: error_chain(&*error),
-                })
-            })
+            .map(|attestor| self.verifier(attestor, &cluster))
             .collect()
+    }
+
+    fn verifier(
+        &self,
+        attestor: &str,
+        cluster: &Cluster<'_>,
+    ) -> Result<Arc<dyn Verifier>, VerifierUnavailable> {
+        if attestor == Provider::INSECURE.as_str() {
+            return if self.allow_insecure {
+                Ok(Arc::new(InsecureVerifier))
+            } else {
+                Err(VerifierUnavailable::InsecureNotAllowed)
+            };
+        }
+        let unknown = || VerifierUnavailable::Unknown(attestor.to_owned());
+        let registered = named(attestor).ok_or_else(unknown)?;
+        let verifier = registered.verifier(self, cluster);
+        verifier.map_err(|error| VerifierUnavailable::Unusable {
+            attestor: registered.provider.as_str(),
+            why: error_chain(&*error),
+        })
     }
 }
 

@@ -219,10 +219,11 @@ impl Files {
     /// What appraises the evidence of the cluster's machines.
     fn verifier(&self, providers: &Providers) -> Result<Arc<dyn Verifier>, RunError> {
         let Some(registered) = self.attestor.as_deref().and_then(named) else {
-            let insecure = providers
-                .allow_insecure
-                .then(|| Arc::new(InsecureVerifier) as _);
-            return insecure.ok_or(RunError::NothingAdmitted);
+            return if providers.allow_insecure {
+                Ok(Arc::new(InsecureVerifier))
+            } else {
+                Err(RunError::NothingAdmitted)
+            };
         };
         let attestor = registered.provider.as_str();
         let owned = [
