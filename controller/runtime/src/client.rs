@@ -19,6 +19,7 @@ use tower::{BoxError, Service, ServiceBuilder};
 mod call;
 mod connections;
 mod egress;
+mod flow;
 mod kubeconfig;
 mod response_limits;
 mod retry;
