@@ -148,6 +148,23 @@ async fn a_call_that_was_given_up_leaves_its_connection_to_the_others() {
     assert!(!watched.is_finished());
 }
 
+#[tokio::test]
+async fn a_name_that_leads_to_ourselves_is_refused_before_anything_is_sent() {
+    let server = ApiServer::start();
+    let here = format!("https://localhost:{}", server.address().port());
+    let text = admin(&server).server(&here).to_yaml();
+    let kubeconfig = TenantKubeconfig::parse(text.as_bytes(), EgressPolicy::STRICT).unwrap();
+    let access = kubeconfig.access().unwrap();
+
+    let error = list(access.client()).await.unwrap_err();
+
+    assert!(
+        error.contains("is refused: it is a loopback address"),
+        "{error}"
+    );
+    assert_eq!(server.connections(), 0);
+}
+
 /// Passes connections on, until it stops and says nothing.
 struct Relay {
     address: SocketAddr,
