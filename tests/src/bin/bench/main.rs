@@ -11,9 +11,11 @@ mod controller;
 mod enrolment;
 mod flood;
 mod measure;
+mod memory;
 mod neighbours;
 mod real_join;
 mod report;
+mod simulation;
 mod throughput;
 
 use std::path::{Path, PathBuf};
@@ -38,6 +40,7 @@ enum Name {
     Enrolment,
     RealJoin,
     Flood,
+    Memory,
     Neighbours,
     Throughput,
 }
@@ -65,6 +68,7 @@ fn main() -> ExitCode {
             Name::Enrolment => enrolment::run(&node_programs(), &controller()),
             Name::RealJoin => real_join::run(&node_programs(), &controller()),
             Name::Flood => flood::run(&controller()),
+            Name::Memory => memory::run(),
             Name::Neighbours => neighbours::run(),
             Name::Throughput => throughput::run(),
         };
