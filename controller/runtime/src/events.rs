@@ -65,7 +65,8 @@ const NAMESPACE: &str = "default";
 /// out is told as a number on the machine.
 #[derive(Debug, Clone)]
 pub struct Events {
-    waiting: Option<mpsc::Sender<Addressed>>,
+    // Boxes: a channel has room for 32 from the start, in each cluster.
+    waiting: Option<mpsc::Sender<Box<Addressed>>>,
     left_out: Arc<AtomicU64>,
 }
 
@@ -164,7 +165,9 @@ impl Events {
         let Some(waiting) = &self.waiting else {
             return;
         };
-        if waiting.try_send(event).is_err() && self.left_out.fetch_add(1, Ordering::Relaxed) == 0 {
+        if waiting.try_send(Box::new(event)).is_err()
+            && self.left_out.fetch_add(1, Ordering::Relaxed) == 0
+        {
             tracing::warn!("events come faster than they can be written; some are left out");
         }
     }
@@ -189,7 +192,7 @@ impl EventWriter {
 async fn write_all(
     workload: Client,
     management: Option<Client>,
-    waiting: mpsc::Receiver<Addressed>,
+    waiting: mpsc::Receiver<Box<Addressed>>,
 ) {
     let management = management.as_ref().unwrap_or(&workload);
     limited(waiting)
@@ -204,7 +207,7 @@ async fn write_all(
 }
 
 /// Writes Events, and counts those that were left out.
-fn limited(waiting: mpsc::Receiver<Addressed>) -> impl Stream<Item = Addressed> {
+fn limited(waiting: mpsc::Receiver<Box<Addressed>>) -> impl Stream<Item = Addressed> {
     let mut look = interval(LEFT_OUT_TOLD);
     look.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let begin = (waiting, Limiter::default(), look, VecDeque::new());
@@ -217,7 +220,7 @@ fn limited(waiting: mpsc::Receiver<Addressed>) -> impl Stream<Item = Addressed> 
                 }
                 tokio::select! {
                     biased;
-                    event = waiting.recv() => match event? {
+                    event = waiting.recv() => match *event? {
                         (Cluster::Management, event) => {
                             due.extend(limiter.admit(event, Instant::now()));
                         }

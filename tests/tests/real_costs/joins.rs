@@ -14,6 +14,7 @@ use kubelet_authenticator_tests::management::{Contract, Machine, Management, Wor
 use serde_json::json;
 
 use crate::audit::{Audit, Calls, Mark, calls};
+use crate::connections::connections;
 
 /// By the manifest of rights.
 const ON_MANAGEMENT: &str = "node-attestation-controller";
@@ -27,7 +28,7 @@ struct Bed {
     management: Management,
     cluster: WorkloadCluster,
     audits: [Audit; 2],
-    _manager: Manager,
+    manager: Manager,
 }
 
 impl Bed {
@@ -51,7 +52,7 @@ impl Bed {
             management,
             cluster,
             audits,
-            _manager: manager,
+            manager,
         }
     }
 
@@ -80,6 +81,18 @@ impl Bed {
         if found.is_none() {
             assert_eq!(&self.since(marks), expected);
         }
+    }
+
+    /// The controller's connections to each API server.
+    fn connections(&self) -> [usize; 2] {
+        let planes = [
+            self.management.control_plane(),
+            self.cluster.control_plane(),
+        ];
+        planes.map(|plane| {
+            let (_, port) = plane.server().rsplit_once(':').unwrap();
+            connections(self.manager.process.pid(), port.parse().unwrap())
+        })
     }
 
     fn machine(&self, name: &str) -> Machine {
@@ -171,6 +184,13 @@ fn a_join_is_four_writes_and_a_renewal_two_one_and_twenty_at_once() {
     let begun_many = bed.mark();
     bed.join(&many);
     bed.assert_calls(begun_many, &of_joins(AT_ONCE));
+
+    // One for all calls and watches; to the management cluster another one for the Lease.
+    let few = poll(PATIENCE, || {
+        let [management, workload] = bed.connections();
+        (management <= 2 && workload == 1).then_some(())
+    });
+    assert!(few.is_some(), "{:?}", bed.connections());
 
     let renewal = bed.mark();
     bed.issued(&[(credential, bed.application(&one[0]))]);

@@ -5,14 +5,18 @@
 
 use std::future::Future;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs as _};
 use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use hyper::Uri;
 use hyper_util::rt::TokioIo;
-use tokio::net::{TcpStream, lookup_host};
+use tokio::net::TcpStream;
+use tokio::sync::Semaphore;
+use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 use tower::Service;
 
@@ -23,6 +27,16 @@ const CONNECT_DEADLINE: Duration = Duration::from_secs(5);
 const MAX_ADDRESSES: usize = 16;
 
 const HTTPS_PORT: u16 = 443;
+
+/// A lookup that takes longer delays only others that take as long. The system's resolver asks again after 5 s.
+const SLOW_LOOKUP: Duration = Duration::from_secs(2);
+
+/// Lookups at a time, in the whole process. The system's resolver cannot be interrupted, and each lookup takes one of
+/// the 512 threads of tokio, which others need too.
+static LOOKUPS: Semaphore = Semaphore::const_new(128);
+
+/// The same for API servers whose last lookup was slow: their name servers may never answer.
+static SLOW_LOOKUPS: Semaphore = Semaphore::const_new(32);
 
 /// Addresses that are not another host's: what answers there trusts its neighbours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
@@ -127,9 +141,77 @@ pub(super) enum DialError {
     },
 }
 
-/// Connects to hosts in reach.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Dialler(pub(super) EgressPolicy);
+/// Finds the addresses of a name, and blocks until it has them.
+type Lookup = fn(&str, u16) -> io::Result<Vec<SocketAddr>>;
+
+/// Connects to hosts in reach; looks up one name at a time.
+#[derive(Debug, Clone)]
+pub(super) struct Dialler {
+    reach: EgressPolicy,
+    lookup: Lookup,
+    turn: Arc<Semaphore>,
+    was_slow: Arc<AtomicBool>,
+}
+
+impl Dialler {
+    pub(super) fn new(reach: EgressPolicy) -> Self {
+        Self {
+            reach,
+            lookup: |host, port| {
+                Ok((host, port)
+                    .to_socket_addrs()?
+                    .take(MAX_ADDRESSES)
+                    .collect())
+            },
+            turn: Arc::new(Semaphore::new(1)),
+            was_slow: Arc::default(),
+        }
+    }
+
+    async fn dial(self, server: Uri) -> Result<TokioIo<TcpStream>, DialError> {
+        let host = server.host().ok_or(DialError::NoHost)?;
+        let port = server.port_u16().unwrap_or(HTTPS_PORT);
+        let addresses = self.resolve(host, port).await.map_err(DialError::Resolve)?;
+        let addresses = screened(addresses, self.reach)?;
+        let mut last = DialError::NoAddress;
+        for address in addresses {
+            match connect(address).await {
+                Ok(stream) => return Ok(TokioIo::new(stream)),
+                Err(source) => last = DialError::Connect { address, source },
+            }
+        }
+        Err(last)
+    }
+
+    async fn resolve(&self, host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
+        // A literal IPv6 address is in brackets.
+        let host = host
+            .strip_prefix('[')
+            .and_then(|host| host.strip_suffix(']'))
+            .unwrap_or(host);
+        if let Ok(address) = host.parse() {
+            return Ok(vec![SocketAddr::new(address, port)]);
+        }
+        let own = self.turn.clone().acquire_owned().await;
+        let all = if self.was_slow.load(Ordering::Relaxed) {
+            &SLOW_LOOKUPS
+        } else {
+            &LOOKUPS
+        };
+        let turns = (own, all.acquire().await);
+        let (lookup, was_slow) = (self.lookup, self.was_slow.clone());
+        let host = host.to_owned();
+        // Whoever waits for the addresses may be gone long before the lookup ends, which is when its turns end.
+        let found = spawn_blocking(move || {
+            let begun = Instant::now();
+            let found = lookup(&host, port);
+            was_slow.store(begun.elapsed() > SLOW_LOOKUP, Ordering::Relaxed);
+            drop(turns);
+            found
+        });
+        found.await?
+    }
+}
 
 impl Service<Uri> for Dialler {
     type Response = TokioIo<TcpStream>;
@@ -141,32 +223,8 @@ impl Service<Uri> for Dialler {
     }
 
     fn call(&mut self, server: Uri) -> Self::Future {
-        Box::pin(dial(server, self.0))
+        Box::pin(self.clone().dial(server))
     }
-}
-
-async fn dial(server: Uri, reach: EgressPolicy) -> Result<TokioIo<TcpStream>, DialError> {
-    let host = server.host().ok_or(DialError::NoHost)?;
-    // A literal IPv6 address is in brackets.
-    let host = host
-        .strip_prefix('[')
-        .and_then(|host| host.strip_suffix(']'))
-        .unwrap_or(host);
-    let port = server.port_u16().unwrap_or(HTTPS_PORT);
-    let addresses = lookup_host((host, port))
-        .await
-        .map_err(DialError::Resolve)?
-        .take(MAX_ADDRESSES)
-        .collect();
-    let addresses = screened(addresses, reach)?;
-    let mut last = DialError::NoAddress;
-    for address in addresses {
-        match connect(address).await {
-            Ok(stream) => return Ok(TokioIo::new(stream)),
-            Err(source) => last = DialError::Connect { address, source },
-        }
-    }
-    Err(last)
 }
 
 /// The addresses, where every one of them is in reach: a name that leads here and elsewhere is no
@@ -194,6 +252,8 @@ async fn connect(address: SocketAddr) -> io::Result<TcpStream> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::AtomicUsize;
+
     use super::*;
 
     const STRICT: EgressPolicy = EgressPolicy::STRICT;
@@ -298,7 +358,7 @@ mod tests {
         ] {
             let server: Uri = format!("https://{host}:{port}").parse().unwrap();
 
-            let error = dial(server.clone(), STRICT).await.unwrap_err();
+            let error = Dialler::new(STRICT).dial(server).await.unwrap_err();
 
             assert!(
                 matches!(error, DialError::Refused { .. }),
@@ -306,8 +366,39 @@ mod tests {
             );
         }
         let server: Uri = format!("https://localhost:{port}").parse().unwrap();
-        let reached = dial(server, TEST).await.unwrap();
+        let reached = Dialler::new(TEST).dial(server).await.unwrap();
         let (_, from) = listener.accept().await.unwrap();
         assert_eq!(from, reached.inner().local_addr().unwrap());
+    }
+    /// Lookups that have begun and not ended.
+    static HANGING: AtomicUsize = AtomicUsize::new(0);
+    static RELEASED: AtomicBool = AtomicBool::new(false);
+
+    fn hang(_: &str, _: u16) -> io::Result<Vec<SocketAddr>> {
+        HANGING.fetch_add(1, Ordering::Relaxed);
+        while !RELEASED.load(Ordering::Relaxed) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        HANGING.fetch_sub(1, Ordering::Relaxed);
+        Ok(Vec::new())
+    }
+
+    #[tokio::test]
+    async fn an_api_server_whose_name_server_hangs_has_one_lookup_at_a_time() {
+        let hanging = Dialler {
+            lookup: hang,
+            ..Dialler::new(STRICT)
+        };
+        let lookup = || timeout(Duration::from_millis(100), hanging.resolve("a", 1));
+        let (one, other, later) = (lookup().await, lookup().await, lookup().await);
+        assert!(one.is_err() && other.is_err() && later.is_err());
+        assert_eq!(HANGING.load(Ordering::Relaxed), 1);
+
+        let others = Dialler::new(STRICT);
+        let found = others.resolve("localhost", 1).await.unwrap();
+        assert!(!found.is_empty());
+
+        RELEASED.store(true, Ordering::Relaxed);
+        assert!(hanging.resolve("a", 1).await.unwrap().is_empty());
     }
 }

@@ -12,9 +12,10 @@ use futures::future::{BoxFuture, FutureExt as _};
 use hyper::body::{Body, Bytes, Frame};
 use hyper::{Request, Response, StatusCode, Uri};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::{Instant, Sleep, sleep_until, timeout_at};
+use tokio::time::{Instant, Sleep, sleep, sleep_until, timeout_at};
 use tower::{BoxError, Service};
 
+use super::flow::Flow;
 use super::sieve::{Limits, Sieve, TooMuch};
 use crate::memory::{Holding, Share};
 
@@ -221,6 +222,8 @@ pub(crate) struct Bounded<S> {
     named_by: NamedBy,
     turns: Arc<Semaphore>,
     share: Share,
+    /// Of its watches.
+    flow: Option<Flow>,
 }
 
 impl<S> Bounded<S> {
@@ -235,6 +238,7 @@ impl<S> Bounded<S> {
             named_by,
             turns: Arc::new(Semaphore::new(calls)),
             share: Share::new(own),
+            flow: (named_by == NamedBy::Tenant).then(Flow::new),
         }
     }
 }
@@ -259,6 +263,7 @@ where
         let bound = Bound::of(request.uri(), named_by);
         let holding = self.share.holding();
         let turns = self.turns.clone();
+        let flow = self.flow.clone();
         // Nothing is sent before the future is polled.
         let answer = self.service.call(request);
         let answer = async move {
@@ -271,12 +276,12 @@ where
                 .map_err(|_| Excess::Time)?;
             let answer = answer.map_err(Into::into)?;
             let bound = bound.answered(answer.status(), named_by);
-            let (turn, deadline) = match bound {
-                Bound::Whole(_) => (turn.ok(), deadline),
+            let (turn, flow, deadline) = match bound {
+                Bound::Whole(_) => (turn.ok(), None, deadline),
                 // A watch has no end to wait for.
-                Bound::Line(_) => (None, Instant::now() + WATCH_DEADLINE),
+                Bound::Line(_) => (None, flow, Instant::now() + WATCH_DEADLINE),
             };
-            Ok(answer.map(|body| BoundedBody::new(body, bound, holding, deadline, turn)))
+            Ok(answer.map(|body| BoundedBody::new(body, bound, holding, deadline, flow, turn)))
         }
         .boxed()
     }
@@ -291,6 +296,8 @@ pub(crate) struct BoundedBody<B> {
     longest: usize,
     holding: Holding,
     deadline: Pin<Box<Sleep>>,
+    flow: Option<Flow>,
+    pause: Option<Pin<Box<Sleep>>>,
     _turn: Option<OwnedSemaphorePermit>,
 }
 
@@ -300,6 +307,7 @@ impl<B> BoundedBody<B> {
         bound: Bound,
         holding: Holding,
         deadline: Instant,
+        flow: Option<Flow>,
         turn: Option<OwnedSemaphorePermit>,
     ) -> Self {
         let sieve = match bound {
@@ -313,12 +321,19 @@ impl<B> BoundedBody<B> {
             longest: 0,
             holding,
             deadline: Box::pin(sleep_until(deadline)),
+            flow,
+            pause: None,
             _turn: turn,
         }
     }
 
     /// What is passed on of this piece. A reader of lines keeps the room that the longest took.
     fn pass(&mut self, piece: Bytes) -> Result<Bytes, Excess> {
+        let wait = self
+            .flow
+            .as_ref()
+            .and_then(|flow| flow.count(piece.len()).err());
+        self.pause = wait.map(|wait| Box::pin(sleep(wait)));
         let passed = self.sieve.pass(piece);
         let passed = passed.map_err(|by| self.bound.exceeded(by))?;
         if self.sieve.take_cut() {
@@ -350,6 +365,10 @@ where
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         if self.deadline.as_mut().poll(context).is_ready() {
             return Poll::Ready(Some(Err(Excess::Time.into())));
+        }
+        if let Some(pause) = &mut self.pause {
+            ready!(pause.as_mut().poll(context));
+            self.pause = None;
         }
         let frame = ready!(Pin::new(&mut self.body).poll_frame(context));
         let frame = frame.map(|frame| match frame.map_err(Into::into)?.into_data() {

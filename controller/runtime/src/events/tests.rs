@@ -202,7 +202,12 @@ impl Events {
             waiting: Some(sender),
             left_out: Arc::default(),
         };
-        let next = move || receiver.try_recv().ok().map(|(_, event): Addressed| event);
+        let next = move || {
+            receiver
+                .try_recv()
+                .ok()
+                .map(|event: Box<Addressed>| event.1)
+        };
         (events, next)
     }
 }

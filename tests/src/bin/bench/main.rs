@@ -12,9 +12,11 @@ mod enrolment;
 mod flood;
 mod linker_script;
 mod measure;
+mod memory;
 mod neighbours;
 mod real_join;
 mod report;
+mod simulation;
 mod throughput;
 
 use std::path::{Path, PathBuf};
@@ -42,6 +44,7 @@ enum Name {
     Enrolment,
     RealJoin,
     Flood,
+    Memory,
     Neighbours,
     Throughput,
 }
@@ -74,6 +77,7 @@ fn main() -> ExitCode {
             Name::Enrolment => enrolment::run(&node_programs(), &controller()),
             Name::RealJoin => real_join::run(&node_programs(), &controller()),
             Name::Flood => flood::run(&controller()),
+            Name::Memory => memory::run(),
             Name::Neighbours => neighbours::run(),
             Name::Throughput => throughput::run(),
         };

@@ -219,10 +219,27 @@ pub fn percentile(sorted: &[Duration], percent: usize) -> Duration {
 
 /// The most that a process had in memory, in MiB.
 pub fn peak_memory(pid: u32) -> f64 {
+    status(pid, "VmHWM:") / 1024.0
+}
+
+/// What a process has in memory, in MiB.
+pub fn resident_memory(pid: u32) -> f64 {
+    status(pid, "VmRSS:") / 1024.0
+}
+
+/// The threads that a process has.
+pub fn threads(pid: u32) -> f64 {
+    status(pid, "Threads:")
+}
+
+fn status(pid: u32, name: &str) -> f64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
-    let kibibytes = line.unwrap().trim().strip_suffix(" kB").unwrap();
-    kibibytes.parse::<f64>().unwrap() / 1024.0
+    let line = status.lines().find_map(|line| line.strip_prefix(name));
+    line.unwrap()
+        .trim()
+        .trim_end_matches(" kB")
+        .parse()
+        .unwrap()
 }
 
 /// The processor time of a process and all its threads, in user space and in the kernel.

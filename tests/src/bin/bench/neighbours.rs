@@ -1,27 +1,31 @@
-//! Clusters of one controller, half of whose API servers answer whatever takes the most memory, and
-//! what the other half notices of it. The management cluster's API server is real; those of the
-//! workload clusters run in this process.
+//! Clusters of one controller, a quarter of whose API servers turn hostile, and what the others notice of it.
+//! Everything but the controller runs in this process.
 
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
-use kubelet_authenticator_test_support::api_server::{ApiServer, Fault, Route, Times, Verb};
-use kubelet_authenticator_test_support::pki::traditional_key;
+use kubelet_authenticator_test_support::api_server::{ConnectionFault, Fault, Route, Times, Verb};
 use kubelet_authenticator_tests::controller::{Application, is_answered, is_issued};
-use kubelet_authenticator_tests::fleet::{Manager, management};
-use kubelet_authenticator_tests::management::Management;
-use serde_json::{Value, json};
 
-use crate::cluster_api::{self, CLUSTER_API, INFRASTRUCTURE, NewMachine, reference};
-use crate::measure::{peak_memory, percentile};
+use tokio::net::TcpSocket;
+
+use crate::measure::{peak_memory, percentile, processor_time, threads};
 use crate::report::{Suite, print_table};
+use crate::simulation::{Simulation, Tenant, provider_id};
 
-/// Clusters that stay as they are, and as many that turn.
-const NEIGHBOURS: usize = 20;
+/// Clusters that stay as they are.
+const GOOD: usize = 150;
 
-/// Joins of each good cluster, one after another, before the others turn, and as many after.
-const ROUNDS: usize = 10;
+/// Clusters that turn, ten in each way.
+const HOSTILE: usize = 50;
+
+/// Joins at once, each in a cluster of its own.
+const AT_ONCE: usize = 20;
+
+/// Rounds of joins before the others turn, and as many after.
+const ROUNDS: usize = 15;
 
 /// Between two rounds, so that they see more than one state of the hostile clusters.
 const BETWEEN: Duration = Duration::from_secs(3);
@@ -29,78 +33,126 @@ const BETWEEN: Duration = Duration::from_secs(3);
 /// The time limit of one join; beyond it the measurement ends.
 const DEADLINE: Duration = Duration::from_secs(120);
 
-/// The most that the controller may have in memory, in MiB.
-const MAX_RESIDENT: f64 = 400.0;
+/// The most that joins, and memory, may take, of what they usually take.
+const MAX_MORE: f64 = 2.0;
 
-/// The most that joins may take, of what they usually take.
-const MAX_SLOWER: f64 = 2.0;
+/// The most threads of the controller: those of tokio, and of lookups that hang.
+const MAX_THREADS: f64 = 64.0;
 
 /// Elements that cost three bytes each to send.
 const ELEMENTS: usize = 640_000;
 
+/// Where a name server is asked that never answers.
+const NAME_SERVER: &str = "127.0.0.2";
+
+/// Starts a program in a mount namespace in which it asks that name server.
+const WITH_NAME_SERVER: &str = r#"mount --bind "$0" /etc/resolv.conf && exec "$@""#;
+
 /// Measures, prints the table, and returns the values.
 pub fn run() -> Suite {
-    let management = management();
-    let tenants: Vec<Tenant> = (0..2 * NEIGHBOURS).map(Tenant::new).collect();
-    install(&management, &tenants);
-    let manager = Manager::null(&management, &[]);
-    let (good, hostile) = tenants.split_at(NEIGHBOURS);
+    let simulation = Simulation::new();
+    let tenants: Vec<Tenant> = (0..GOOD + HOSTILE).map(Tenant::new).collect();
+    for tenant in &tenants {
+        simulation.put_cluster(tenant, "aws");
+    }
+    let (good, hostile) = tenants.split_at(GOOD);
+    for round in 0..=2 * ROUNDS {
+        for (number, tenant) in of_round(good, round) {
+            simulation.put_machine(tenant, &machine(number, round), &token(number, round));
+        }
+    }
+    let lookups = name_server();
+    let resolv_conf = simulation.folder().join("resolv.conf");
+    std::fs::write(&resolv_conf, format!("nameserver {NAME_SERVER}\n")).unwrap();
+    let resolv_conf = resolv_conf.to_str().unwrap();
+    let wrapper = [
+        "unshare",
+        "--mount",
+        "sh",
+        "-c",
+        WITH_NAME_SERVER,
+        resolv_conf,
+    ];
+    let controller = simulation.start("null-attestation-controller", &[], &wrapper);
+    simulation.wait_until_watched(&tenants, &vec![0; tenants.len()]);
     // Whatever a first request costs.
     joins(good, 0);
 
+    let used = processor_time(controller.pid());
     let mut usual = rounds(good, 1..=ROUNDS);
-    let resident_before = peak_memory(manager.process.pid());
-    let asked_before: Vec<usize> = hostile.iter().map(Tenant::asked).collect();
+    let used_before = processor_time(controller.pid()) - used;
+    let peak_before = peak_memory(controller.pid());
+    let asked_before: Vec<usize> = hostile.iter().map(asked).collect();
+    let hole = Hole::new();
     for (tenant, number) in hostile.iter().zip(0..) {
-        tenant.turn(number);
+        turn(&simulation, tenant, number, hole.address);
     }
+    let used = processor_time(controller.pid());
     let mut beside = rounds(good, ROUNDS + 1..=2 * ROUNDS);
-    let resident = peak_memory(manager.process.pid());
+    let used_beside = processor_time(controller.pid()) - used;
 
     let spread = |times: &mut Vec<Duration>| {
         times.sort_unstable();
-        [50, 100].map(|percent| percentile(times, percent).as_secs_f64() * 1e3)
+        [50, 95, 100].map(|percent| percentile(times, percent).as_secs_f64() * 1e3)
     };
     let (usual, beside) = (spread(&mut usual), spread(&mut beside));
     // Or nothing was measured.
-    let asked = hostile.iter().zip(asked_before);
-    let asked: Vec<usize> = asked.map(|(it, before)| it.asked() - before).collect();
-    assert!(asked.iter().all(|asked| *asked > 0), "{asked:?}");
-    let asked: usize = asked.iter().sum();
+    let asked_since = hostile.iter().zip(asked_before);
+    let calls: usize = asked_since.map(|(it, before)| asked(it) - before).sum();
+    assert!(calls > 0 && lookups.load(Ordering::Relaxed) > 0);
+    let peak = peak_memory(controller.pid());
     let mut suite = Suite::new("neighbours");
     let mut rows = Vec::new();
+    let more = Some(MAX_MORE);
     for (name, value, unit, limit) in [
-        ("joins beside good neighbours, median", usual[0], "ms", None),
-        ("joins beside good neighbours, most", usual[1], "ms", None),
-        ("joins beside hostile ones, median", beside[0], "ms", None),
-        ("joins beside hostile ones, most", beside[1], "ms", None),
+        (
+            "a join beside good neighbours, median",
+            usual[0],
+            "ms",
+            None,
+        ),
+        ("a join beside good neighbours, p95", usual[1], "ms", None),
+        ("a join beside good neighbours, most", usual[2], "ms", None),
+        ("a join beside hostile ones, median", beside[0], "ms", None),
+        ("a join beside hostile ones, p95", beside[1], "ms", None),
+        ("a join beside hostile ones, most", beside[2], "ms", None),
         (
             "median beside hostile ones, of the usual",
             beside[0] / usual[0],
             "",
-            Some(MAX_SLOWER),
+            more,
         ),
         (
             "most beside hostile ones, of the usual",
-            beside[1] / usual[1],
+            beside[2] / usual[2],
             "",
-            Some(MAX_SLOWER),
+            more,
         ),
         (
             "peak memory beside good neighbours",
-            resident_before,
+            peak_before,
             "MiB",
             None,
         ),
+        ("peak memory beside hostile ones", peak, "MiB", None),
+        ("peak memory, of the usual", peak / peak_before, "", more),
         (
-            "peak memory beside hostile ones",
-            resident,
-            "MiB",
-            Some(MAX_RESIDENT),
+            "processor time beside good neighbours",
+            used_before.as_secs_f64(),
+            "s",
+            None,
         ),
         (
-            "lists and watches of hostile API servers",
-            asked as f64,
+            "processor time beside hostile ones",
+            used_beside.as_secs_f64(),
+            "s",
+            None,
+        ),
+        ("threads", threads(controller.pid()), "", Some(MAX_THREADS)),
+        ("calls of hostile API servers", calls as f64, "", None),
+        (
+            "questions to the name server",
+            lookups.load(Ordering::Relaxed) as f64,
             "",
             None,
         ),
@@ -109,11 +161,117 @@ pub fn run() -> Suite {
         suite.add(name, value, unit, limit);
     }
     println!();
-    print_table(
-        &["one controller, 20 of 40 clusters hostile", "value"],
-        &rows,
-    );
+    let title = "one controller, 50 of 200 clusters hostile";
+    print_table(&[title, "value"], &rows);
     suite
+}
+
+/// A name server that never answers, and how often it was asked.
+fn name_server() -> Arc<AtomicUsize> {
+    let socket = UdpSocket::bind((NAME_SERVER, 53)).expect("the right to bind port 53");
+    let asked = Arc::new(AtomicUsize::new(0));
+    let count = asked.clone();
+    std::thread::spawn(move || {
+        let mut question = [0; 512];
+        while socket.recv(&mut question).is_ok() {
+            count.fetch_add(1, Ordering::Relaxed);
+        }
+    });
+    asked
+}
+
+/// An address at which no connection is ever made.
+struct Hole {
+    address: SocketAddr,
+    _listener: TcpListener,
+    _waiting: Vec<TcpStream>,
+}
+
+impl Hole {
+    fn new() -> Self {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_io()
+            .build();
+        let listener = runtime.unwrap().block_on(async {
+            let socket = TcpSocket::new_v4().unwrap();
+            socket.bind((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
+            socket.listen(0).unwrap().into_std().unwrap()
+        });
+        let address = listener.local_addr().unwrap();
+        // As many as wait to be accepted; the next is not answered.
+        let connect = || TcpStream::connect_timeout(&address, Duration::from_millis(200)).ok();
+        let waiting = std::iter::from_fn(connect).collect();
+        Self {
+            address,
+            _listener: listener,
+            _waiting: waiting,
+        }
+    }
+}
+
+/// From now on an API server means harm, in the way of this number.
+fn turn(simulation: &Simulation, tenant: &Tenant, number: usize, hole: SocketAddr) {
+    let Tenant { name, server } = tenant;
+    let connections = |fault| server.inject_connection(Times::always(), fault);
+    let calls = |route, fault| server.inject(route, Times::always(), fault);
+    let variant = number / 5;
+    match number % 5 {
+        // Black holes.
+        0 if variant % 2 == 0 => connections(ConnectionFault::SilentAtTcp),
+        0 => {
+            let there = format!("https://{hole}");
+            simulation.put_kubeconfig(name, &tenant.kubeconfig().server(&there));
+        }
+        1 => connections(ConnectionFault::Slow),
+        // Floods.
+        2 if variant % 2 == 0 => calls(Route::watch(), Fault::WatchFlood),
+        2 => {
+            let (verb, body) = much_of_little(variant / 2);
+            let fault = Fault::Answer {
+                code: 200,
+                content_type: "application/json".to_owned(),
+                body: body.into_bytes(),
+            };
+            calls(Route::verb(verb), fault);
+        }
+        // Garbage.
+        3 => match variant % 3 {
+            0 => connections(ConnectionFault::NotTls),
+            1 => connections(ConnectionFault::NotHttp),
+            _ => calls(Route::any(), Fault::not_json()),
+        },
+        _ => {
+            let nowhere = format!("https://{name}.example.com:{}", server.address().port());
+            simulation.put_kubeconfig(name, &tenant.kubeconfig().server(&nowhere));
+        }
+    }
+    server.drop_connections();
+}
+
+/// What takes much more memory than it has bytes, and the calls that it answers.
+fn much_of_little(number: usize) -> (Verb, String) {
+    let list =
+        |items: &str| format!(r#"{{"metadata":{{"resourceVersion":"9"}},"items":[{items}]}}"#);
+    let elements = "{},".repeat(ELEMENTS) + "{}";
+    let metadata = format!(r#"{{"name":"x","managedFields":[{elements}]}}"#);
+    match number % 4 {
+        0 => (Verb::List, list(&elements)),
+        1 => (Verb::List, list(&format!(r#"{{"metadata":{metadata}}}"#))),
+        2 => {
+            let subjects = format!(r#"{{"metadata":{{"name":"x"}},"subjects":[{elements}]}}"#);
+            (Verb::List, list(&subjects))
+        }
+        _ => {
+            let object = format!(r#"{{"metadata":{metadata},"spec":{{"groups":[{elements}]}}}}"#);
+            let event = format!("{{\"type\":\"ADDED\",\"object\":{object}}}\n");
+            (Verb::Watch, event)
+        }
+    }
+}
+
+/// How often an API server was asked for anything, or connected to.
+fn asked(tenant: &Tenant) -> usize {
+    tenant.server.requests().len() + tenant.server.connections()
 }
 
 fn rounds(tenants: &[Tenant], rounds: impl Iterator<Item = usize>) -> Vec<Duration> {
@@ -124,15 +282,32 @@ fn rounds(tenants: &[Tenant], rounds: impl Iterator<Item = usize>) -> Vec<Durati
     rounds.flat_map(round).collect()
 }
 
-/// One machine of each cluster joins, all at once; how long each takes.
+/// The clusters of a round, with their numbers.
+fn of_round(tenants: &[Tenant], round: usize) -> impl Iterator<Item = (usize, &Tenant)> {
+    let all = tenants.iter().enumerate().cycle();
+    all.skip(round * AT_ONCE % tenants.len()).take(AT_ONCE)
+}
+
+fn machine(number: usize, round: usize) -> String {
+    format!("node-{number}-{round}")
+}
+
+fn token(number: usize, round: usize) -> String {
+    format!("{number:03}{round:03}")
+}
+
+/// One machine joins in each cluster of this round, all at once; how long each takes.
 fn joins(tenants: &[Tenant], round: usize) -> Vec<Duration> {
-    let applications = tenants.iter().map(|tenant| tenant.application(round));
-    let applications: Vec<Application> = applications.collect();
+    let applications = of_round(tenants, round).map(|(number, tenant)| {
+        let name = machine(number, round);
+        let application = Application::stamped(&name, &provider_id(&name), tenant.server.ca_pem());
+        (tenant, application.with_token(&token(number, round)))
+    });
+    let applications: Vec<(&Tenant, Application)> = applications.collect();
     let filed = Instant::now();
-    let mut open: Vec<(&Tenant, String)> = tenants
+    let mut open: Vec<(&Tenant, String)> = applications
         .iter()
-        .zip(&applications)
-        .map(|(tenant, application)| (tenant, application.put(&tenant.server)))
+        .map(|(tenant, application)| (*tenant, application.put(&tenant.server)))
         .collect();
     let mut times = Vec::new();
     while !open.is_empty() {
@@ -150,171 +325,7 @@ fn joins(tenants: &[Tenant], round: usize) -> Vec<Duration> {
             .map(|(tenant, _)| tenant.name.as_str())
             .collect();
         assert!(filed.elapsed() < DEADLINE, "no answer: {waiting:?}");
-        std::thread::sleep(Duration::from_millis(2));
+        std::thread::sleep(Duration::from_millis(1));
     }
     times
-}
-
-/// A cluster, and its API server in this process.
-struct Tenant {
-    name: String,
-    number: usize,
-    server: ApiServer,
-}
-
-impl Tenant {
-    fn new(number: usize) -> Self {
-        Self {
-            name: format!("tenant-{number}"),
-            number,
-            server: ApiServer::start(),
-        }
-    }
-
-    /// The number of its lists and watches so far.
-    fn asked(&self) -> usize {
-        let mut requests = self.server.requests();
-        requests.retain(|request| matches!(request.verb, Verb::List | Verb::Watch));
-        requests.len()
-    }
-
-    fn machine(&self, round: usize) -> String {
-        format!("{}-{round}", self.name)
-    }
-
-    fn provider_id(&self, round: usize) -> String {
-        format!("generic:///{}", self.machine(round))
-    }
-
-    fn token(&self, round: usize) -> String {
-        format!("t{:02}{round:03}", self.number)
-    }
-
-    fn application(&self, round: usize) -> Application {
-        let ca = self.server.ca_pem();
-        let application = Application::stamped(&self.machine(round), &self.provider_id(round), ca);
-        application.with_token(&self.token(round))
-    }
-
-    /// From now on every list or every watch answers with what takes much more memory than it has
-    /// bytes.
-    fn turn(&self, number: usize) {
-        let list =
-            |items: &str| format!(r#"{{"metadata":{{"resourceVersion":"9"}},"items":[{items}]}}"#);
-        let elements = "{},".repeat(ELEMENTS) + "{}";
-        let (verb, body) = match number % 4 {
-            0 => (Verb::List, list(&elements)),
-            1 => {
-                let metadata = format!(r#"{{"name":"x","managedFields":[{elements}]}}"#);
-                (Verb::List, list(&format!(r#"{{"metadata":{metadata}}}"#)))
-            }
-            2 => {
-                let subjects = format!(r#"{{"metadata":{{"name":"x"}},"subjects":[{elements}]}}"#);
-                (Verb::List, list(&subjects))
-            }
-            _ => {
-                let metadata = format!(r#"{{"name":"x","managedFields":[{elements}]}}"#);
-                let object =
-                    format!(r#"{{"metadata":{metadata},"spec":{{"groups":[{elements}]}}}}"#);
-                (
-                    Verb::Watch,
-                    format!("{{\"type\":\"ADDED\",\"object\":{object}}}\n"),
-                )
-            }
-        };
-        let fault = Fault::Answer {
-            code: 200,
-            content_type: "application/json".to_owned(),
-            body: body.into_bytes(),
-        };
-        self.server
-            .inject(Route::verb(verb), Times::always(), fault);
-        self.server.drop_connections();
-    }
-
-    /// The Cluster, its Machines, and what says how its nodes are authenticated.
-    fn objects(&self) -> (Vec<Value>, Vec<Value>) {
-        let name = &self.name;
-        let object = |api_version: &str, kind: &str, object: &str, fields: Value| {
-            cluster_api::object((api_version, kind), (name, name, object), fields)
-        };
-        let secret = |purpose: &str, data: Value| {
-            let fields = json!({"type": "cluster.x-k8s.io/secret", "data": data});
-            object("v1", "Secret", &format!("{name}-{purpose}"), fields)
-        };
-        let address = self.server.address();
-        let endpoint = json!({"host": address.ip().to_string(), "port": address.port()});
-        let admin = self.server.admin_certificate();
-        let kubeconfig = self
-            .server
-            .kubeconfig()
-            .client_certificate(&admin)
-            .to_yaml();
-        let ca = self.server.client_ca();
-        let mut objects = vec![
-            json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}),
-            object(
-                CLUSTER_API,
-                "Cluster",
-                name,
-                json!({"spec": {
-                    "controlPlaneEndpoint": endpoint,
-                    "clusterNetwork": {"services": {"cidrBlocks": ["10.96.0.0/24"]}},
-                    "infrastructureRef": reference(INFRASTRUCTURE, "GenericCluster", name),
-                }}),
-            ),
-            object(
-                &format!("{INFRASTRUCTURE}/v1beta2"),
-                "GenericCluster",
-                name,
-                json!({
-                    "spec": {"controlPlaneEndpoint": endpoint},
-                }),
-            ),
-            secret("kubeconfig", json!({"value": STANDARD.encode(kubeconfig)})),
-            secret(
-                "ca",
-                json!({
-                    "tls.crt": STANDARD.encode(&ca.certificate_pem),
-                    "tls.key": STANDARD.encode(traditional_key(&ca.key_pem)),
-                }),
-            ),
-            object(
-                "attestation.cluster.x-k8s.io/v1alpha1",
-                "KubeletAuthentication",
-                name,
-                json!({
-                    "spec": {"clusterName": name, "authorizedAttestors": ["aws"]},
-                }),
-            ),
-        ];
-        let initialized = json!({"status": {"initialization": {
-            "infrastructureProvisioned": true, "controlPlaneInitialized": true,
-        }}});
-        let mut statuses = vec![object(CLUSTER_API, "Cluster", name, initialized)];
-        let rounds = if self.number < NEIGHBOURS {
-            2 * ROUNDS
-        } else {
-            0
-        };
-        for round in 0..=rounds {
-            let machine = NewMachine {
-                cluster: name,
-                name: &self.machine(round),
-                provider_id: &self.provider_id(round),
-                token: &self.token(round),
-                server: &address.to_string(),
-            };
-            let (created, written) = machine.objects(name);
-            objects.extend(created);
-            statuses.extend(written);
-        }
-        (objects, statuses)
-    }
-}
-
-fn install(management: &Management, tenants: &[Tenant]) {
-    let (objects, statuses): (Vec<_>, Vec<_>) = tenants.iter().map(Tenant::objects).unzip();
-    management.kubectl().create_objects(&objects.concat());
-    management.kubectl().apply_statuses(&statuses.concat());
 }

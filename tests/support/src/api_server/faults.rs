@@ -215,6 +215,8 @@ pub enum Fault {
     WatchGarbage,
     /// A watch sends one bookmark and then nothing.
     WatchBookmarkOnly,
+    /// A watch sends new objects without end, as fast as they are read.
+    WatchFlood,
 }
 
 impl Fault {
@@ -259,6 +261,14 @@ pub enum ConnectionFault {
     AnotherName,
     /// The server's certificate was over an hour ago.
     ExpiredCertificate,
+    /// The server speaks HTTP/1.1 and not HTTP/2, as some proxies do.
+    OnlyHttp1,
+    /// The client's first TLS message is answered with what is no TLS.
+    NotTls,
+    /// After the handshake comes what is no HTTP.
+    NotHttp,
+    /// After the handshake comes a byte a second.
+    Slow,
 }
 
 /// All that is to go wrong.

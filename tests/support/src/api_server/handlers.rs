@@ -8,7 +8,7 @@ use super::custom;
 use super::resource::{NODES, REQUESTS, Resource, Target, Verb};
 use super::signer::{Signer, decide};
 use super::status::{FieldError, Refusal, details};
-use super::store::{Selection, Store, wrap};
+use super::store::{Selection, Store, page};
 use super::watch::WatchPlan;
 use crate::pki::CertificateAuthority;
 
@@ -78,7 +78,10 @@ pub(super) fn handle(
         )?)),
         Verb::List => {
             let items = store.list(&Selection::parse(resource, target)?);
-            Ok(Reply::Json(200, wrap(resource, store.version(), &items)))
+            Ok(Reply::Json(
+                200,
+                page(resource, store.version(), &items, target),
+            ))
         }
         Verb::Watch => WatchPlan::new(store, resource, target).map(Reply::Watch),
         Verb::Update => {

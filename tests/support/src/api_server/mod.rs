@@ -21,8 +21,8 @@
 //! assert_eq!((server.creates(), server.watches()), (0, 0));
 //! ```
 //!
-//! What it does not do: protobuf bodies (415), owners of fields in server-side apply, chunked lists (`limit` is taken
-//! and ignored), merging of lists in strategic merge patches, garbage collection, tables.
+//! What it does not do: protobuf bodies (415), owners of fields in server-side apply, merging of lists in strategic
+//! merge patches, garbage collection, tables.
 
 mod answer;
 mod auth;
@@ -46,6 +46,7 @@ mod trickle;
 mod watch;
 
 use std::net::SocketAddr;
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -90,6 +91,7 @@ struct Shared {
     gates: Mutex<Vec<Arc<GateState>>>,
     log: Log,
     connections: Mutex<Vec<Option<ConnectionFault>>>,
+    open: AtomicUsize,
     skew: Mutex<i64>,
     bookmarks: tokio::sync::watch::Sender<()>,
     drops: tokio::sync::watch::Sender<()>,
@@ -297,6 +299,7 @@ impl Shared {
             gates: Mutex::default(),
             log: Log::default(),
             connections: Mutex::default(),
+            open: AtomicUsize::default(),
             skew: Mutex::default(),
             bookmarks: tokio::sync::watch::Sender::new(()),
             drops: tokio::sync::watch::Sender::new(()),

@@ -1,5 +1,6 @@
 //! Looking at what the server is asked, and stopping it there.
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::faults::Route;
@@ -52,6 +53,11 @@ impl ApiServer {
     /// How many connections were accepted, faulty ones included.
     pub fn connections(&self) -> usize {
         lock(&self.shared.connections).len()
+    }
+
+    /// How many connections there are now.
+    pub fn open_connections(&self) -> usize {
+        self.shared.open.load(Ordering::Relaxed)
     }
 
     /// Waits until `count` requests that `matches` accepts have come, and gives the last of them.

@@ -1,29 +1,44 @@
-//! Connections and requests: TLS, HTTP/1.1, gates and faults around the handlers.
+//! Connections and requests: TLS, HTTP/2 and HTTP/1.1, gates and faults around the handlers.
 
 use std::convert::Infallible;
 use std::future::pending;
 use std::io;
-use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use http_body_util::{BodyExt, Limited};
 use hyper::body::Incoming;
 use hyper::header::{AUTHORIZATION, CONTENT_TYPE, USER_AGENT};
 use hyper::service::service_fn;
-use hyper_util::rt::TokioIo;
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use rustls::pki_types::CertificateDer;
 use serde_json::Value;
-use tokio::io::AsyncReadExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Notify;
 
 use super::answer::{Answer, LARGEST_BODY, Response, instead};
 use super::faults::{ConnectionFault, Fault};
 use super::handlers::{Call, handle};
 use super::log::{Arrived, Step, Verdict};
 use super::resource::{REQUESTS, Target};
-use super::tls::Acceptors;
+use super::tls::{Acceptors, HTTP_2};
 use super::trickle::{Pace, Trickle};
 use super::{Shared, lock};
 use crate::serving::Cut;
+
+/// Calls and watches of one connection; as kube-apiserver has it.
+const MAX_STREAMS: u32 = 100;
+
+/// What is no TLS and no HTTP of any version.
+const GARBAGE: &[u8] = &[0xa5; 512];
+
+/// Between two bytes of a slow connection.
+const SLOW: Duration = Duration::from_secs(1);
+
+/// Bytes of the head of an answer.
+const HEAD_LEN: u32 = 200;
 
 /// Accepts until the task is dropped.
 pub(super) async fn accept(
@@ -55,6 +70,7 @@ async fn connection(
     acceptors: Arc<Acceptors>,
 ) {
     lock(&shared.connections).push(fault);
+    let _open = Open::new(shared.clone());
     let mut dropped = shared.drops.subscribe();
     let Some(acceptor) = acceptors.choose(fault) else {
         return tokio::select! {
@@ -63,9 +79,13 @@ async fn connection(
         };
     };
     let _ = tcp.set_nodelay(true);
-    let Ok(tls) = acceptor.accept(tcp).await else {
+    let Ok(mut tls) = acceptor.accept(tcp).await else {
         return;
     };
+    if fault == Some(ConnectionFault::NotHttp) {
+        let _ = tls.write_all(GARBAGE).await;
+        return stay_silent(tls.get_mut().0, Some(ConnectionFault::SilentAtTls)).await;
+    }
     let certificates: Vec<CertificateDer<'static>> = tls
         .get_ref()
         .1
@@ -74,27 +94,65 @@ async fn connection(
         .iter()
         .map(|certificate| certificate.clone().into_owned())
         .collect();
+    let is_http2 = tls.get_ref().1.alpn_protocol() == Some(HTTP_2);
+    let pace = (fault == Some(ConnectionFault::Slow)).then_some(SLOW);
     let peer = Arc::new(Peer {
         number,
+        is_http2,
         certificates,
-        pace: Pace::default(),
+        pace: Pace::new(Mutex::new(pace)),
     });
     let io = TokioIo::new(Trickle::new(tls, peer.pace.clone()));
+    let cut = Arc::new(Notify::new());
     let service = service_fn(|request| {
-        let (peer, shared) = (peer.clone(), shared.clone());
+        let (peer, shared, cut) = (peer.clone(), shared.clone(), cut.clone());
         async move {
             // In a task of its own: a client that is gone does not undo its request.
-            tokio::spawn(serve(peer, shared, request))
-                .await
-                .map_err(|_| Cut)?
+            let served = tokio::spawn(serve(peer, shared, request));
+            let answer = served.await.map_err(|_| Cut).flatten();
+            if answer.is_err() && is_http2 {
+                // By itself it would be the end of this request alone.
+                cut.notify_one();
+                pending::<()>().await;
+            }
+            answer
         }
     });
-    let connection = hyper::server::conn::http1::Builder::new()
-        .auto_date_header(false)
-        .serve_connection(io, service);
+    let connection = async {
+        if is_http2 {
+            let mut builder = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
+            builder
+                .auto_date_header(false)
+                .max_concurrent_streams(MAX_STREAMS);
+            builder.serve_connection(io, service).await
+        } else {
+            let mut builder = hyper::server::conn::http1::Builder::new();
+            let connection = builder
+                .auto_date_header(false)
+                .serve_connection(io, service);
+            connection.await
+        }
+    };
     tokio::select! {
         _ = connection => {}
         _ = dropped.changed() => {}
+        () = cut.notified() => {}
+    }
+}
+
+/// A connection that is counted.
+struct Open(Arc<Shared>);
+
+impl Open {
+    fn new(shared: Arc<Shared>) -> Self {
+        shared.open.fetch_add(1, Ordering::Relaxed);
+        Self(shared)
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.open.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -104,6 +162,9 @@ async fn stay_silent(tcp: &mut TcpStream, fault: Option<ConnectionFault>) {
             let mut hello = [0; 4096];
             while tcp.read(&mut hello).await.is_ok_and(|read| read > 0) {}
         }
+        Some(ConnectionFault::NotTls) => {
+            let _ = tcp.write_all(GARBAGE).await;
+        }
         Some(ConnectionFault::SilentAtTcp) => pending().await,
         Some(_) | None => {}
     }
@@ -111,6 +172,7 @@ async fn stay_silent(tcp: &mut TcpStream, fault: Option<ConnectionFault>) {
 
 struct Peer {
     number: usize,
+    is_http2: bool,
     certificates: Vec<CertificateDer<'static>>,
     pace: Pace,
 }
@@ -159,6 +221,11 @@ async fn serve(
             _ => exchange.perform(fault.as_ref()).await?,
         },
     };
+    if let (true, Some(Fault::TrickleHead { every })) = (peer.is_http2, &fault) {
+        // The head is one frame there, and other answers do not wait for it.
+        tokio::time::sleep(*every * HEAD_LEN).await;
+        return Ok(answer.into_response(&shared, None));
+    }
     let answer = answer.spoil(fault.as_ref(), &peer.pace);
     shared.log.answered(number, answer.code);
     Ok(answer.into_response(&shared, fault))

@@ -176,12 +176,13 @@ impl Store {
     }
 
     pub(super) fn list(&self, selection: &Selection) -> Vec<Arc<Value>> {
+        let first = key(selection.resource, &selection.namespace, "");
         self.objects
-            .iter()
-            .filter(|((group, plural, ..), object)| {
+            .range(first..)
+            .take_while(|((group, plural, ..), _)| {
                 (*group, *plural) == (selection.resource.group, selection.resource.plural)
-                    && selection.matches(object)
             })
+            .filter(|(_, object)| selection.matches(object))
             .map(|(_, object)| object.clone())
             .collect()
     }
@@ -334,12 +335,33 @@ fn names(object: &Value) -> (String, String) {
     (text("namespace"), text("name"))
 }
 
-/// A list of objects, as the API server wraps it.
-pub(super) fn wrap(resource: &Resource, version: u64, items: &[Arc<Value>]) -> Value {
+/// The page of a list that is asked for, as the API server wraps it. A page goes on after as many objects as those before
+/// it had, and all have the version of the first.
+pub(super) fn page(
+    resource: &Resource,
+    version: u64,
+    items: &[Arc<Value>],
+    target: &Target,
+) -> Value {
+    let next = target.parameter("continue").and_then(|next| {
+        let (version, from) = next.split_once('.')?;
+        Some((version.parse().ok()?, from.parse().ok()?))
+    });
+    let (version, from): (u64, usize) = next.unwrap_or((version, 0));
+    let from = from.min(items.len());
+    let limit = target.parameter("limit");
+    let limit: Option<usize> = limit.and_then(|text| text.parse().ok());
+    let limit = limit.filter(|limit| *limit > 0);
+    let to = limit.map_or(items.len(), |limit| items.len().min(from + limit));
+    let mut metadata = json!({"resourceVersion": version.to_string()});
+    if to < items.len() {
+        metadata["continue"] = format!("{version}.{to}").into();
+    }
+    let items = items[from..to].iter().map(|item| resource.show(item));
     json!({
         "kind": format!("{}List", resource.kind),
         "apiVersion": resource.api_version(),
-        "metadata": {"resourceVersion": version.to_string()},
-        "items": items.iter().map(|item| resource.show(item)).collect::<Vec<Value>>(),
+        "metadata": metadata,
+        "items": items.collect::<Vec<Value>>(),
     })
 }

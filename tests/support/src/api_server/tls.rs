@@ -13,6 +13,10 @@ use crate::pki::{CertificateAuthority, Contents, KeyAndCertificate};
 /// The one name of the certificate that [`ConnectionFault::AnotherName`] shows.
 pub const OTHER_NAME: &str = "another-server.test";
 
+/// The names of protocols in TLS.
+pub(super) const HTTP_2: &[u8] = b"h2";
+const HTTP_1: &[u8] = b"http/1.1";
+
 /// The names of the server's own certificate.
 const NAMES: [&str; 4] = [
     "127.0.0.1",
@@ -27,11 +31,12 @@ pub(super) struct Acceptors {
     another_authority: TlsAcceptor,
     another_name: TlsAcceptor,
     expired: TlsAcceptor,
+    only_http1: TlsAcceptor,
 }
 
 impl Acceptors {
     pub(super) fn new(authority: &CertificateAuthority, provider: &Arc<CryptoProvider>) -> Self {
-        let acceptor = |pair: &KeyAndCertificate| {
+        let speaking = |pair: &KeyAndCertificate, protocols: &[&[u8]]| {
             let clients = AnyClient::new(&authority.certificate_der(), provider);
             let mut config = ServerConfig::builder_with_provider(provider.clone())
                 .with_safe_default_protocol_versions()
@@ -39,12 +44,15 @@ impl Acceptors {
                 .with_client_cert_verifier(Arc::new(clients))
                 .with_single_cert(vec![pair.certificate_der()], pair.key_der())
                 .unwrap();
-            config.alpn_protocols = vec![b"http/1.1".to_vec()];
+            config.alpn_protocols = protocols.iter().map(|name| name.to_vec()).collect();
             TlsAcceptor::from(Arc::new(config))
         };
+        let acceptor = |pair: &KeyAndCertificate| speaking(pair, &[HTTP_2, HTTP_1]);
         let contents = Contents::server(&NAMES);
+        let good = authority.issue(&contents);
         Self {
-            good: acceptor(&authority.issue(&contents)),
+            good: acceptor(&good),
+            only_http1: speaking(&good, &[HTTP_1]),
             another_authority: acceptor(&CertificateAuthority::new("another").issue(&contents)),
             another_name: acceptor(&authority.issue(&Contents::server(&[OTHER_NAME]))),
             expired: acceptor(&authority.issue(&contents.expired())),
@@ -54,13 +62,15 @@ impl Acceptors {
     /// The one to use; none where the handshake is never to be answered.
     pub(super) fn choose(&self, fault: Option<ConnectionFault>) -> Option<&TlsAcceptor> {
         match fault {
-            None => Some(&self.good),
+            None | Some(ConnectionFault::NotHttp | ConnectionFault::Slow) => Some(&self.good),
             Some(ConnectionFault::AnotherAuthority) => Some(&self.another_authority),
             Some(ConnectionFault::AnotherName) => Some(&self.another_name),
             Some(ConnectionFault::ExpiredCertificate) => Some(&self.expired),
+            Some(ConnectionFault::OnlyHttp1) => Some(&self.only_http1),
             Some(
                 ConnectionFault::SilentAtTcp
                 | ConnectionFault::SilentAtTls
+                | ConnectionFault::NotTls
                 | ConnectionFault::Close,
             ) => None,
         }

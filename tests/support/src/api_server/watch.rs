@@ -108,6 +108,17 @@ pub(super) async fn run(
             let _ = stream.send("ERROR", &gone.body).await;
             return;
         }
+        Some(Fault::WatchFlood) => {
+            let mut object = bookmark(plan.selection.resource, plan.from);
+            for number in plan.from.. {
+                object["metadata"]["name"] = format!("flood-{number}").into();
+                object["metadata"]["uid"] = number.to_string().into();
+                object["metadata"]["resourceVersion"] = number.to_string().into();
+                if stream.send("ADDED", &object).await.is_err() {
+                    return;
+                }
+            }
+        }
         Some(Fault::WatchGarbage) => {
             let _ = stream
                 .send_raw(Bytes::from_static(b"{\"type\":\"ADDED\",\n"))

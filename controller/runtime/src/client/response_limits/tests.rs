@@ -195,7 +195,7 @@ async fn an_answer_that_trickles_ends_at_its_deadline() {
     ] {
         let begun = Instant::now();
         let trickle = stream::unfold((), |()| async {
-            tokio::time::sleep(Duration::from_secs(1)).await;
+            sleep(Duration::from_secs(1)).await;
             Some((b"x\n".to_vec(), ()))
         });
 

@@ -1,0 +1,374 @@
+//! Connections to an API server: as few as it allows, by HTTP/2 where it speaks it.
+//!
+//! # Guarantees
+//!
+//! - A call waits for no other call, but may wait for a connection that is being made, one at a time.
+//! - A connection whose other end is gone is noticed, also while nothing is sent; one on which a call had no answer in
+//!   time is given no other.
+//! - What an API server sends and nobody has read yet is bounded, for each call and for each connection.
+
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use futures::future::{BoxFuture, FutureExt as _};
+use hyper::body::{Body as HttpBody, Bytes, Frame, Incoming};
+use hyper::client::conn::{TrySendError, http1, http2};
+use hyper::header::HOST;
+use hyper::{Request, Response, Uri};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use kube::client::Body;
+use rustls::ClientConfig;
+use rustls::client::Resumption;
+use rustls::pki_types::ServerName;
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+use tower::{BoxError, Service, ServiceExt as _};
+
+use super::response_limits::{Excess, NamedBy};
+use crate::memory::{Holding, Share};
+
+/// The names of the protocols in TLS (RFC 7301 section 6).
+const HTTP_2: &[u8] = b"h2";
+const HTTP_1: &[u8] = b"http/1.1";
+
+/// For a connection with its TLS handshake; as long as kube waits for one.
+const HANDSHAKE_DEADLINE: Duration = Duration::from_secs(30);
+
+/// After so long without a word of the API server it is pinged. client-go's `ReadIdleTimeout`.
+const PING_AFTER: Duration = Duration::from_secs(30);
+
+/// For the answer to a ping. client-go's `PingTimeout`.
+const PING_DEADLINE: Duration = Duration::from_secs(15);
+
+/// Calls and watches on one connection at most, where the API server allows more: they share its window.
+const MAX_CALLS: usize = 100;
+
+/// Times that one call is sent, where connections end before they have sent it.
+const MAX_ATTEMPTS: usize = 3;
+
+/// Bytes that an API server may send before they are read.
+#[derive(Debug, Clone, Copy)]
+struct Windows {
+    /// Of one answer.
+    answer: u32,
+    /// Of all answers on a connection.
+    connection: u32,
+    /// On all connections, whatever other API servers send.
+    own: usize,
+}
+
+impl Windows {
+    const fn of(named_by: NamedBy) -> Self {
+        match named_by {
+            // A page of 500 Machines is some megabytes, and may come from afar.
+            NamedBy::Operator => Self {
+                answer: 1024 * 1024,
+                connection: 2 * 1024 * 1024,
+                own: usize::MAX,
+            },
+            NamedBy::Tenant => Self {
+                answer: 64 * 1024,
+                connection: 128 * 1024,
+                own: 256 * 1024,
+            },
+        }
+    }
+}
+
+/// Sends calls to one API server.
+#[derive(Clone)]
+pub(super) struct Connections<D>(Arc<Shared<D>>);
+
+struct Shared<D> {
+    dial: D,
+    tls: TlsConnector,
+    /// The name in the API server's certificate, where it is not the URL's host.
+    server_name: Option<String>,
+    windows: Windows,
+    share: Share,
+    open: Mutex<Vec<Connection>>,
+    dialling: tokio::sync::Mutex<()>,
+}
+
+impl<D> Connections<D> {
+    /// Calls on connections that `dial` makes, to an API server that this party named.
+    pub(super) fn new(
+        dial: D,
+        mut tls: ClientConfig,
+        server_name: Option<String>,
+        named_by: NamedBy,
+    ) -> Self {
+        tls.alpn_protocols = vec![HTTP_2.to_vec(), HTTP_1.to_vec()];
+        // Connections last, and what it takes to resume one is more than a connection.
+        tls.resumption = Resumption::disabled();
+        let windows = Windows::of(named_by);
+        Self(Arc::new(Shared {
+            dial,
+            tls: TlsConnector::from(Arc::new(tls)),
+            server_name,
+            windows,
+            share: Share::new(windows.own),
+            open: Mutex::default(),
+            dialling: tokio::sync::Mutex::default(),
+        }))
+    }
+}
+
+impl<D> Service<Request<Body>> for Connections<D>
+where
+    D: Dial,
+{
+    type Response = Response<Answer>;
+    type Error = BoxError;
+    type Future = BoxFuture<'static, Result<Response<Answer>, BoxError>>;
+
+    fn poll_ready(&mut self, _context: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        let shared = self.0.clone();
+        async move { shared.send(request).await }.boxed()
+    }
+}
+
+/// Makes TCP connections.
+pub(super) trait Dial:
+    Service<Uri, Response = TokioIo<TcpStream>, Error: Into<BoxError>, Future: Send>
+    + Clone
+    + Send
+    + Sync
+    + 'static
+{
+}
+
+impl<D> Dial for D where
+    D: Service<Uri, Response = TokioIo<TcpStream>, Error: Into<BoxError>, Future: Send>
+        + Clone
+        + Send
+        + Sync
+        + 'static
+{
+}
+
+impl<D: Dial> Shared<D> {
+    async fn send(&self, mut request: Request<Body>) -> Result<Response<Answer>, BoxError> {
+        let server = request.uri().clone();
+        let mut attempts = 0;
+        loop {
+            attempts += 1;
+            let mut error = match self.begin(request, &server).await?.await {
+                Ok(response) => return Ok(response),
+                Err(error) => error,
+            };
+            match error.take_message() {
+                // The connection ended before.
+                Some(unsent) if attempts < MAX_ATTEMPTS => request = unsent,
+                Some(_) | None => return Err(error.into_error().into()),
+            }
+            request.uri_mut().clone_from(&server);
+        }
+    }
+
+    /// Gives the request to a connection that has room for it, or to a new one.
+    async fn begin(&self, request: Request<Body>, server: &Uri) -> Result<Call, BoxError> {
+        let request = match self.begin_on_open(request) {
+            Ok(call) => return Ok(call),
+            Err(request) => request,
+        };
+        let _dialling = self.dialling.lock().await;
+        // Another call may have made a connection meanwhile.
+        let request = match self.begin_on_open(request) {
+            Ok(call) => return Ok(call),
+            Err(request) => request,
+        };
+        let mut connection = timeout(HANDSHAKE_DEADLINE, self.connect(server)).await??;
+        let call = connection.begin(request);
+        self.open().push(connection);
+        Ok(call)
+    }
+
+    fn begin_on_open(&self, request: Request<Body>) -> Result<Call, Request<Body>> {
+        let mut open = self.open();
+        // The calls of one that is dropped here go on.
+        open.retain(|connection| !connection.is_over());
+        match open.iter_mut().find(|connection| connection.has_room()) {
+            Some(connection) => Ok(connection.begin(request)),
+            None => Err(request),
+        }
+    }
+
+    /// Nothing panics while it is locked.
+    fn open(&self) -> MutexGuard<'_, Vec<Connection>> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn connect(&self, server: &Uri) -> Result<Connection, BoxError> {
+        let name = self.server_name.as_deref().or(server.host());
+        let name = name.unwrap_or_default().trim_matches(['[', ']']);
+        let name = ServerName::try_from(name.to_owned())?;
+        let tcp = self.dial.clone().oneshot(server.clone());
+        let tcp = tcp.await.map_err(Into::into)?.into_inner();
+        let tls = self.tls.connect(name, tcp).await?;
+        let is_http2 = tls.get_ref().1.alpn_protocol() == Some(HTTP_2);
+        let window = if is_http2 {
+            self.windows.connection
+        } else {
+            self.windows.answer
+        };
+        let mut holding = self.share.holding();
+        if !usize::try_from(window).is_ok_and(|window| holding.resize(window)) {
+            return Err(Excess::Memory.into());
+        }
+        let sender = if is_http2 {
+            http2(tls, self.windows).await?
+        } else {
+            http1(tls, self.windows).await?
+        };
+        Ok(Connection {
+            sender,
+            calls: Arc::new(holding),
+            is_silent: Arc::default(),
+        })
+    }
+}
+
+type Call = BoxFuture<'static, Result<Response<Answer>, TrySendError<Request<Body>>>>;
+
+async fn http1(tls: TlsStream<TcpStream>, windows: Windows) -> Result<Sender, BoxError> {
+    let mut builder = http1::Builder::new();
+    builder.max_buf_size(usize::try_from(windows.answer)?);
+    let (sender, connection) = builder.handshake(TokioIo::new(tls)).await?;
+    tokio::spawn(connection);
+    Ok(Sender::Http1(sender))
+}
+
+async fn http2(tls: TlsStream<TcpStream>, windows: Windows) -> Result<Sender, BoxError> {
+    let mut builder = http2::Builder::new(TokioExecutor::new());
+    builder
+        .timer(TokioTimer::new())
+        .initial_stream_window_size(windows.answer)
+        .initial_connection_window_size(windows.connection)
+        .keep_alive_interval(PING_AFTER)
+        .keep_alive_timeout(PING_DEADLINE)
+        .keep_alive_while_idle(true);
+    let (sender, mut connection) = builder.handshake(TokioIo::new(tls)).await?;
+    let allowed = Arc::new(AtomicUsize::new(connection.current_max_send_streams()));
+    let told = allowed.clone();
+    tokio::spawn(poll_fn(move |context| {
+        let ended = connection.poll_unpin(context);
+        told.store(connection.current_max_send_streams(), Ordering::Relaxed);
+        ended
+    }));
+    Ok(Sender::Http2 { sender, allowed })
+}
+
+struct Connection {
+    sender: Sender,
+    /// Held by each call too, until its answer is read.
+    calls: Arc<Holding>,
+    /// Whether somebody has waited for an answer in vain.
+    is_silent: Arc<AtomicBool>,
+}
+
+/// A call that was not answered yet. Dropped, it makes its connection a silent one: the next call does not wait there
+/// until pings fail.
+struct Unanswered(Option<Arc<AtomicBool>>);
+
+impl Unanswered {
+    fn answered(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Unanswered {
+    fn drop(&mut self) {
+        if let Some(is_silent) = &self.0 {
+            is_silent.store(true, Ordering::Relaxed);
+        }
+    }
+}
+
+enum Sender {
+    Http1(http1::SendRequest<Body>),
+    Http2 {
+        sender: http2::SendRequest<Body>,
+        /// Calls at a time that the API server allows (RFC 9113 section 6.5.2).
+        allowed: Arc<AtomicUsize>,
+    },
+}
+
+impl Connection {
+    fn is_over(&self) -> bool {
+        let is_closed = match &self.sender {
+            Sender::Http1(sender) => sender.is_closed(),
+            Sender::Http2 { sender, .. } => sender.is_closed(),
+        };
+        is_closed || self.is_silent.load(Ordering::Relaxed)
+    }
+
+    fn has_room(&self) -> bool {
+        let calls = Arc::strong_count(&self.calls) - 1;
+        match &self.sender {
+            Sender::Http1(sender) => calls == 0 && sender.is_ready(),
+            Sender::Http2 { allowed, .. } => calls < allowed.load(Ordering::Relaxed).min(MAX_CALLS),
+        }
+    }
+
+    fn begin(&mut self, mut request: Request<Body>) -> Call {
+        let call = match &mut self.sender {
+            Sender::Http1(sender) => {
+                name_host(&mut request);
+                sender.try_send_request(request).boxed()
+            }
+            Sender::Http2 { sender, .. } => sender.try_send_request(request).boxed(),
+        };
+        let connection = self.calls.clone();
+        let unanswered = Unanswered(Some(self.is_silent.clone()));
+        let answer = call.map(move |answer| {
+            unanswered.answered();
+            let answer = answer?;
+            Ok(answer.map(|body| Answer {
+                body,
+                _connection: connection,
+            }))
+        });
+        answer.boxed()
+    }
+}
+
+/// HTTP/1.1 has the host in a header, and not in the request line (RFC 9112 section 3.2).
+fn name_host(request: &mut Request<Body>) {
+    let uri = request.uri();
+    let host = uri.authority().map(|host| host.as_str().parse());
+    let path = uri.path_and_query().cloned().map(Uri::from);
+    if let Some(Ok(host)) = host {
+        request.headers_mut().insert(HOST, host);
+    }
+    *request.uri_mut() = path.unwrap_or_default();
+}
+
+/// The body of an answer.
+#[derive(Debug)]
+pub(super) struct Answer {
+    body: Incoming,
+    _connection: Arc<Holding>,
+}
+
+impl HttpBody for Answer {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<hyper::Result<Frame<Bytes>>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+}

@@ -1,0 +1,220 @@
+//! Many clusters of one controller: the management cluster and the API servers of the workload clusters run in this
+//! process, over real connections, and the controller in another, so that what is measured of it is its own.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use kubelet_authenticator_test_support::api_server::{ApiServer, Definition, Kubeconfig};
+use kubelet_authenticator_test_support::pki::traditional_key;
+use kubelet_authenticator_test_support::process::{Launch, Process, Scratch};
+use kubelet_authenticator_tests::program;
+use node_attestation_core::crd::object_name;
+use serde_json::{Value, json};
+
+use crate::cluster_api::{self, CLUSTER_API, INFRASTRUCTURE, NewMachine, reference};
+
+/// Definitions of our own kinds.
+const CRDS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../packaging/crds");
+
+/// For clusters to be looked after.
+const DEADLINE: Duration = Duration::from_secs(300);
+
+/// What managed fields, conditions and owners of a Machine take.
+const FILLER: usize = 3000;
+
+/// A management cluster.
+pub struct Simulation {
+    pub management: ApiServer,
+    kubeconfig: PathBuf,
+    files: Scratch,
+}
+
+impl Simulation {
+    /// One without clusters.
+    pub fn new() -> Self {
+        let management = ApiServer::start();
+        for file in std::fs::read_dir(CRDS).unwrap() {
+            let text = std::fs::read_to_string(file.unwrap().path()).unwrap();
+            let crd: Value = serde_saphyr::from_str(&text).unwrap();
+            Definition::of_crd(&crd)
+                .into_iter()
+                .for_each(|kind| management.define(kind));
+        }
+        for (group, kind, plural) in [
+            ("cluster.x-k8s.io", "Cluster", "clusters"),
+            ("cluster.x-k8s.io", "Machine", "machines"),
+            ("cluster.x-k8s.io", "MachinePool", "machinepools"),
+            (
+                "bootstrap.cluster.x-k8s.io",
+                "KubeadmConfig",
+                "kubeadmconfigs",
+            ),
+            (INFRASTRUCTURE, "GenericCluster", "genericclusters"),
+            (INFRASTRUCTURE, "GenericMachine", "genericmachines"),
+        ] {
+            management.define(Definition::new(group, "v1beta2", kind, plural).with_status());
+        }
+        let files = Scratch::new("simulation");
+        let kubeconfig = management.write_admin_kubeconfig(files.path());
+        Self {
+            management,
+            kubeconfig,
+            files,
+        }
+    }
+
+    /// Starts a program of ours that looks after all clusters; `wrapper` is a command that executes its last arguments.
+    pub fn start(&self, name: &str, arguments: &[&str], wrapper: &[&str]) -> Process {
+        let program = program(name);
+        let mut command = wrapper.iter().map(OsStr::new).chain([program.as_os_str()]);
+        let launch = Launch::new("manager", command.next().expect("the program"))
+            .args(command)
+            .arg("run")
+            .arg("--kubeconfig")
+            .arg(&self.kubeconfig)
+            .args(["--insecure-allow-loopback", "--log-format", "json"])
+            .args(arguments);
+        launch.spawn(&self.files.join("manager.log"))
+    }
+
+    /// Where files may be put.
+    pub fn folder(&self) -> &Path {
+        self.files.path()
+    }
+
+    /// Says where the API server of a cluster is.
+    pub fn put_kubeconfig(&self, cluster: &str, kubeconfig: &Kubeconfig) {
+        let data = json!({"value": STANDARD.encode(kubeconfig.to_yaml())});
+        self.put_secret(cluster, "kubeconfig", data);
+    }
+
+    fn put_secret(&self, cluster: &str, purpose: &str, data: Value) {
+        let fields = json!({"type": "cluster.x-k8s.io/secret", "data": data});
+        let name = format!("{cluster}-{purpose}");
+        self.put(("v1", "Secret"), (cluster, &name), fields);
+    }
+
+    fn put(&self, kind: (&str, &str), (cluster, name): (&str, &str), fields: Value) {
+        self.management
+            .put(cluster_api::object(kind, (cluster, cluster, name), fields));
+    }
+
+    /// A Cluster, and what says how its nodes are authenticated; both are in a namespace of the Cluster's name.
+    pub fn put_cluster(&self, cluster: &Tenant, attestor: &str) {
+        let Tenant { name, server } = cluster;
+        let address = server.address();
+        let endpoint = json!({"host": address.ip().to_string(), "port": address.port()});
+        let fields = json!({
+            "spec": {
+                "controlPlaneEndpoint": endpoint,
+                "clusterNetwork": {"services": {"cidrBlocks": ["10.96.0.0/24"]}},
+                "infrastructureRef": reference(INFRASTRUCTURE, "GenericCluster", name),
+            },
+            "status": {"initialization": {
+                "infrastructureProvisioned": true, "controlPlaneInitialized": true,
+            }},
+        });
+        self.put((CLUSTER_API, "Cluster"), (name, name), fields);
+        let infrastructure = format!("{INFRASTRUCTURE}/v1beta2");
+        let fields = json!({"spec": {"controlPlaneEndpoint": endpoint}});
+        self.put((&infrastructure, "GenericCluster"), (name, name), fields);
+        self.put_kubeconfig(name, &cluster.kubeconfig());
+        let ca = server.client_ca();
+        let data = json!({
+            "tls.crt": STANDARD.encode(&ca.certificate_pem),
+            "tls.key": STANDARD.encode(traditional_key(&ca.key_pem)),
+        });
+        self.put_secret(name, "ca", data);
+        let kind = (
+            "attestation.cluster.x-k8s.io/v1alpha1",
+            "KubeletAuthentication",
+        );
+        let spec = json!({"spec": {"clusterName": name, "authorizedAttestors": [attestor]}});
+        self.put(kind, (name, name), spec);
+    }
+
+    /// A Machine that may join.
+    pub fn put_machine(&self, cluster: &Tenant, name: &str, token: &str) {
+        let machine = NewMachine {
+            cluster: &cluster.name,
+            name,
+            provider_id: &provider_id(name),
+            token,
+            server: &cluster.server.address().to_string(),
+        };
+        let (created, written) = machine.objects(&cluster.name);
+        for (mut object, status) in created.into_iter().zip(written) {
+            object["status"] = status["status"].clone();
+            object["metadata"]["annotations"] = json!({"filler": "x".repeat(FILLER)});
+            self.management.put(object);
+        }
+    }
+
+    /// The record of a Machine that has joined.
+    pub fn put_record(&self, cluster: &Tenant, name: &str) {
+        let cluster = cluster.name.as_str();
+        let fields = json!({"spec": {
+            "clusterName": cluster, "nodeName": name, "uid": "00112233445566778899aabbccddeeff",
+            "providerID": provider_id(name), "attestor": "insecure", "machineName": name,
+            "generation": 1, "notAfter": "2100-01-01T00:00:00Z",
+            "opened": {
+                "keySHA256": "0123456789abcdef".repeat(4),
+                "requestName": format!("kubelet-authenticator-{}", "a".repeat(52)),
+                "requestUID": "00010203-0405-0607-0809-0a0b0c0d0e0f",
+                "time": "2026-11-01T00:00:00Z",
+            },
+        }});
+        let kind = ("attestation.cluster.x-k8s.io/v1alpha1", "NodeIdentity");
+        let object = cluster_api::object(
+            kind,
+            (cluster, cluster, &object_name(cluster, name)),
+            fields,
+        );
+        self.management.put(object);
+    }
+
+    /// Waits until the requests of all these clusters are watched more often than `before`.
+    pub fn wait_until_watched(&self, clusters: &[Tenant], before: &[usize]) {
+        let begun = Instant::now();
+        for (cluster, before) in clusters.iter().zip(before) {
+            while cluster.server.watches() <= *before {
+                assert!(
+                    begun.elapsed() < DEADLINE,
+                    "{} is not watched",
+                    cluster.name
+                );
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        }
+    }
+}
+
+/// What the infrastructure calls a machine.
+pub fn provider_id(machine: &str) -> String {
+    format!("generic:///{machine}")
+}
+
+/// A workload cluster.
+pub struct Tenant {
+    pub name: String,
+    pub server: ApiServer,
+}
+
+impl Tenant {
+    /// One of this number.
+    pub fn new(number: usize) -> Self {
+        Self {
+            name: format!("tenant-{number}"),
+            server: ApiServer::start(),
+        }
+    }
+
+    /// A kubeconfig of its administrator.
+    pub fn kubeconfig(&self) -> Kubeconfig {
+        let admin = self.server.admin_certificate();
+        self.server.kubeconfig().client_certificate(&admin)
+    }
+}

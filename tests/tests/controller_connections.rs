@@ -1,0 +1,247 @@
+//! The connections to an API server: few, found dead, and made anew.
+
+use std::io;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use futures::StreamExt as _;
+use futures::future::join_all;
+use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
+use kube::Client;
+use kube::api::{Api, ListParams, WatchParams};
+use kubelet_attestation::errors::error_chain;
+use kubelet_authenticator_test_support::api_server::{
+    ApiServer, ConnectionFault, Fault, Kubeconfig, Route, Times,
+};
+use kubelet_authenticator_test_support::process::{Scratch, poll};
+use kubelet_authenticator_tests::controller::{Bed, Machine, PATIENCE, is_issued};
+use node_attestation_runtime::capi::TenantKubeconfig;
+use node_attestation_runtime::client::{ClusterAccess, EgressPolicy};
+
+const ONE: Machine = Machine::new("worker-1", "token1");
+const TWO: Machine = Machine::new("worker-2", "token2");
+
+/// What is allowed of calls on one connection by the API server, as by kube-apiserver.
+const STREAMS: usize = 100;
+
+fn admin(server: &ApiServer) -> Kubeconfig {
+    let admin = server.admin_certificate();
+    server.kubeconfig().client_certificate(&admin)
+}
+
+fn tenant(kubeconfig: &Kubeconfig) -> Client {
+    let mut reach = EgressPolicy::STRICT;
+    reach.insecure_allow_loopback = true;
+    let kubeconfig = TenantKubeconfig::parse(kubeconfig.to_yaml().as_bytes(), reach).unwrap();
+    kubeconfig.access().unwrap().client().clone()
+}
+
+async fn operator(server: &ApiServer) -> Client {
+    let scratch = Scratch::new("connections");
+    let path = scratch.write("kubeconfig", admin(server).to_yaml());
+    let access = ClusterAccess::from_kubeconfig(&path).await.unwrap();
+    access.client().clone()
+}
+
+async fn list(client: &Client) -> Result<usize, String> {
+    let requests: Api<CertificateSigningRequest> = Api::all(client.clone());
+    let list = requests.list(&ListParams::default()).await;
+    list.map(|list| list.items.len())
+        .map_err(|error| error_chain(&error))
+}
+
+/// Begins a watch, and ends when it ends.
+async fn watch(client: &Client) -> Result<(), String> {
+    let requests: Api<CertificateSigningRequest> = Api::all(client.clone());
+    let watch = requests.watch(&WatchParams::default(), "0").await;
+    let mut watch = Box::pin(watch.map_err(|error| error_chain(&error))?);
+    while let Some(event) = watch.next().await {
+        event.map_err(|error| error_chain(&error))?;
+    }
+    Ok(())
+}
+
+fn watches(server: &ApiServer, count: usize) {
+    server.wait_for(count, PATIENCE, |request| request.query.contains("watch="));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn calls_and_watches_share_one_connection() {
+    let server = ApiServer::start();
+    for client in [tenant(&admin(&server)), operator(&server).await] {
+        let before = server.connections();
+        let (watching, all) = (client.clone(), client.clone());
+        tokio::spawn(async move { join_all((0..8).map(|_| watch(&watching))).await });
+        let lists = join_all((0..16).map(|_| list(&all))).await;
+
+        assert!(lists.iter().all(|list| *list == Ok(0)), "{lists:?}");
+        watches(&server, 8);
+        assert_eq!(server.connections() - before, 1);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn more_watches_than_a_connection_may_have_take_another() {
+    let server = ApiServer::start();
+    let client = operator(&server).await;
+    let watching = client.clone();
+    tokio::spawn(async move { join_all((0..STREAMS + 1).map(|_| watch(&watching))).await });
+    watches(&server, STREAMS + 1);
+
+    assert_eq!(list(&client).await, Ok(0));
+    assert_eq!(server.connections(), 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_api_server_without_http_2_is_spoken_to_by_http_1() {
+    let server = ApiServer::start();
+    server.inject_connection(Times::always(), ConnectionFault::OnlyHttp1);
+    for client in [tenant(&admin(&server)), operator(&server).await] {
+        let before = server.connections();
+        let watching = client.clone();
+        tokio::spawn(async move { watch(&watching).await });
+        for _ in 0..3 {
+            assert_eq!(list(&client).await, Ok(0));
+        }
+
+        watches(&server, 1);
+        // One of the watch, and those that calls left behind them.
+        assert!(server.connections() - before <= 4);
+        let lists = join_all((0..16).map(|_| list(&client))).await;
+        assert!(lists.iter().all(|list| *list == Ok(0)), "{lists:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_that_was_cut_is_made_anew() {
+    let server = ApiServer::start();
+    let client = tenant(&admin(&server));
+    assert_eq!(list(&client).await, Ok(0));
+    server.drop_connections();
+    let closed = || (server.open_connections() == 0).then_some(());
+    poll(PATIENCE, closed).unwrap();
+
+    // The first may have been given to the connection before its end was seen.
+    let again = list(&client).await;
+    assert!(again.is_ok() || list(&client).await.is_ok(), "{again:?}");
+    assert_eq!(server.connections(), 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_that_was_given_up_leaves_its_connection_to_the_others() {
+    let server = ApiServer::start();
+    let client = tenant(&admin(&server));
+    let watching = client.clone();
+    let watched = tokio::spawn(async move { watch(&watching).await });
+    watches(&server, 1);
+    server.inject(Route::list(), Times::once(), Fault::Hang);
+    let given_up = tokio::time::timeout(Duration::from_millis(200), list(&client)).await;
+    assert!(given_up.is_err());
+    assert_eq!(server.connections(), 1);
+
+    assert_eq!(list(&client).await, Ok(0));
+    assert_eq!(list(&client).await, Ok(0));
+    assert_eq!(server.connections(), 2);
+    assert_eq!(server.open_connections(), 2);
+    assert!(!watched.is_finished());
+}
+
+#[tokio::test]
+async fn a_name_that_leads_to_ourselves_is_refused_before_anything_is_sent() {
+    let server = ApiServer::start();
+    let here = format!("https://localhost:{}", server.address().port());
+    let text = admin(&server).server(&here).to_yaml();
+    let kubeconfig = TenantKubeconfig::parse(text.as_bytes(), EgressPolicy::STRICT).unwrap();
+    let access = kubeconfig.access().unwrap();
+
+    let error = list(access.client()).await.unwrap_err();
+
+    assert!(
+        error.contains("is refused: it is a loopback address"),
+        "{error}"
+    );
+    assert_eq!(server.connections(), 0);
+}
+
+/// Passes connections on, until it stops and says nothing.
+struct Relay {
+    address: SocketAddr,
+    stopped: Arc<AtomicBool>,
+}
+
+impl Relay {
+    fn to(server: SocketAddr) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let stopped = Arc::new(AtomicBool::new(false));
+        let is_stopped = stopped.clone();
+        std::thread::spawn(move || {
+            for client in listener.incoming() {
+                let (client, server) = (client.unwrap(), TcpStream::connect(server).unwrap());
+                for (from, to) in [(&client, &server), (&server, &client)] {
+                    let (from, to) = (from.try_clone().unwrap(), to.try_clone().unwrap());
+                    let is_stopped = is_stopped.clone();
+                    std::thread::spawn(move || pass(from, to, &is_stopped));
+                }
+            }
+        });
+        Self { address, stopped }
+    }
+}
+
+fn pass(mut from: TcpStream, mut to: TcpStream, is_stopped: &AtomicBool) {
+    let mut piece = [0; 16 * 1024];
+    while let Ok(read @ 1..) = io::Read::read(&mut from, &mut piece) {
+        while is_stopped.load(Ordering::Relaxed) {
+            std::thread::park();
+        }
+        if io::Write::write_all(&mut to, &piece[..read]).is_err() {
+            return;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_connection_whose_other_end_is_gone_is_found_out_by_pings() {
+    let server = ApiServer::start();
+    let relay = Relay::to(server.address());
+    let kubeconfig = admin(&server).server(&format!("https://{}", relay.address));
+    let client = tenant(&kubeconfig);
+    assert_eq!(list(&client).await, Ok(0));
+    let watching = client.clone();
+    let watched = tokio::spawn(async move { watch(&watching).await });
+    // Of this runtime alone; the server's goes on.
+    tokio::task::yield_now().await;
+    while server.requests().len() < 2 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    relay.stopped.store(true, Ordering::Relaxed);
+    tokio::time::pause();
+    let begun = tokio::time::Instant::now();
+
+    let ended = watched.await.unwrap();
+
+    assert!(ended.is_err());
+    assert!(
+        begun.elapsed() < Duration::from_secs(60),
+        "{:?}",
+        begun.elapsed()
+    );
+}
+
+#[test]
+fn a_served_cluster_has_one_connection_and_the_answers_are_its_own() {
+    let bed = Bed::null(&[ONE, TWO]);
+    let mut controller = bed.setup.start();
+    controller.wait_until_it_watches();
+
+    for machine in [ONE, TWO] {
+        assert!(is_issued(&bed.wait_for_answer(&bed.stamped(machine))));
+    }
+
+    // One for the Lease, where there are several replicas.
+    assert!(bed.server.open_connections() <= 2);
+    assert!(bed.server.connections() <= 2);
+}
