@@ -210,7 +210,7 @@ impl Question {
         let api: Api<SubjectAccessReview> = Api::all(client.clone());
         let options = PostParams::default();
         let answer = api.create(&options, &review);
-        let answer = call("create", "subjectaccessreviews", answer).await?;
+        let answer = call("create subjectaccessreviews", answer).await?;
         Ok(answer.status.is_some_and(|status| status.allowed))
     }
 }

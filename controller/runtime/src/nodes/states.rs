@@ -1,6 +1,6 @@
 //! Nodes in a Kubernetes API server.
 
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Node as KubeNode;
@@ -12,12 +12,8 @@ use node_attestation_core::nodes::{Node, NodeState, Nodes};
 use node_attestation_core::refusal::{Answer, Unavailable};
 use serde::Deserialize;
 
-use crate::client::in_time;
+use crate::client::call;
 use crate::watch::Lenient;
-
-/// For one call. An API server under load answers within its own limit of 60 s for others, not for
-/// one small object.
-const CALL_DEADLINE: Duration = Duration::from_secs(20);
 
 /// Where kubelets keep their Leases.
 const LEASE_NAMESPACE: &str = "kube-node-lease";
@@ -71,11 +67,11 @@ impl KubeNodes {
     }
 
     async fn read(&self, name: &str) -> Result<NodeState, Unavailable> {
-        let Some(node) = in_time(CALL_DEADLINE, self.nodes.get_opt(name)).await? else {
+        let Some(node) = call(self.nodes.get_opt(name)).await? else {
             return Ok(NodeState::Absent);
         };
         // One of a ready Node too: kube-controller-manager, which would call it down, may be.
-        let lease = in_time(CALL_DEADLINE, self.leases.get_opt(name)).await?;
+        let lease = call(self.leases.get_opt(name)).await?;
         let uid = node.meta().uid.clone();
         let lease = lease.map(|lease| lease.object).transpose();
         Ok(NodeState::Present(Node {
@@ -83,21 +79,6 @@ impl KubeNodes {
             uid: uid.unwrap_or_default(),
             lease_renewed: lease.map_err(Unavailable::new)?.and_then(renewed),
         }))
-    }
-
-    async fn remove(&self, name: &str, uid: &str) -> Result<(), Unavailable> {
-        let parameters = DeleteParams {
-            preconditions: Some(Preconditions {
-                uid: Some(uid.to_owned()),
-                resource_version: None,
-            }),
-            ..DeleteParams::default()
-        };
-        match in_time(CALL_DEADLINE, self.nodes.delete(name, &parameters)).await {
-            Ok(_) => Ok(()),
-            Err(error) if error.is_not_found() || error.is_conflict() => Ok(()),
-            Err(error) => Err(error.into()),
-        }
     }
 }
 
@@ -120,6 +101,16 @@ impl Nodes for KubeNodes {
     }
 
     fn delete<'a>(&'a self, name: &'a NodeName, uid: &'a str) -> Answer<'a, ()> {
-        Box::pin(self.remove(name.as_str(), uid))
+        Box::pin(async move {
+            let only = Preconditions {
+                uid: Some(uid.to_owned()),
+                ..Preconditions::default()
+            };
+            let parameters = DeleteParams::default().preconditions(only);
+            match call(self.nodes.delete(name.as_str(), &parameters)).await {
+                Err(error) if !error.is_not_found() && !error.is_conflict() => Err(error.into()),
+                Ok(_) | Err(_) => Ok(()),
+            }
+        })
     }
 }
