@@ -59,53 +59,53 @@ impl From<Info> for ServerVersion {
 pub struct Right {
     verb: &'static str,
     group: &'static str,
+    /// A resource, or one with its subresource.
     resource: &'static str,
-    subresource: &'static str,
-    name: String,
-    namespace: &'static str,
+    name: Option<String>,
+    namespace: Option<&'static str>,
 }
 
+/// The rights that answering requests takes, beside those on signers: verb, group, resource and namespace.
+const RIGHTS: [(&str, &str, &str, Option<&str>); 8] = [
+    ("get", GROUP, "certificatesigningrequests", None),
+    ("list", GROUP, "certificatesigningrequests", None),
+    ("watch", GROUP, "certificatesigningrequests", None),
+    ("update", GROUP, "certificatesigningrequests/approval", None),
+    ("update", GROUP, "certificatesigningrequests/status", None),
+    ("get", "", "nodes", None),
+    ("delete", "", "nodes", None),
+    (
+        "get",
+        "coordination.k8s.io",
+        "leases",
+        Some("kube-node-lease"),
+    ),
+];
+
+/// The right without which there are no Events on requests.
+const EVENTS: Right = Right {
+    verb: "create",
+    group: "events.k8s.io",
+    resource: "events",
+    name: None,
+    namespace: Some("default"),
+};
+
 impl Right {
-    fn new(verb: &'static str, group: &'static str, resource: &'static str) -> Self {
-        Self {
-            verb,
-            group,
-            resource,
-            subresource: "",
-            name: String::new(),
-            namespace: "",
-        }
-    }
-
-    fn on_requests(verb: &'static str, subresource: &'static str) -> Self {
-        Self {
-            subresource,
-            ..Self::new(verb, GROUP, "certificatesigningrequests")
-        }
-    }
-
-    fn on_signer(verb: &'static str, signer: &str) -> Self {
-        Self {
-            name: signer.to_owned(),
-            ..Self::new(verb, GROUP, "signers")
-        }
-    }
-
-    fn within(self, namespace: &'static str) -> Self {
-        Self { namespace, ..self }
-    }
-
     fn review(&self) -> SelfSubjectAccessReview {
-        let some = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+        let (resource, subresource) = match self.resource.split_once('/') {
+            Some((resource, subresource)) => (resource, Some(subresource.to_owned())),
+            None => (self.resource, None),
+        };
         SelfSubjectAccessReview {
             spec: SelfSubjectAccessReviewSpec {
                 resource_attributes: Some(ResourceAttributes {
-                    verb: some(self.verb),
-                    group: some(self.group),
-                    resource: some(self.resource),
-                    subresource: some(self.subresource),
-                    name: some(&self.name),
-                    namespace: some(self.namespace),
+                    verb: Some(self.verb.to_owned()),
+                    group: Some(self.group.to_owned()),
+                    resource: Some(resource.to_owned()),
+                    subresource,
+                    name: self.name.clone(),
+                    namespace: self.namespace.map(str::to_owned),
                     ..ResourceAttributes::default()
                 }),
                 ..SelfSubjectAccessReviewSpec::default()
@@ -118,17 +118,16 @@ impl Right {
 impl std::fmt::Display for Right {
     /// As an operator would write it down: `approve signers.certificates.k8s.io/<signer>`.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} {}", self.verb, self.resource)?;
+        let mut parts = self.resource.split('/');
+        write!(f, "{} {}", self.verb, parts.next().unwrap_or_default())?;
         if !self.group.is_empty() {
             write!(f, ".{}", self.group)?;
         }
-        for part in [self.subresource, &self.name] {
-            if !part.is_empty() {
-                write!(f, "/{part}")?;
-            }
+        for part in parts.chain(self.name.as_deref()) {
+            write!(f, "/{part}")?;
         }
-        if !self.namespace.is_empty() {
-            write!(f, " in namespace {}", self.namespace)?;
+        if let Some(namespace) = self.namespace {
+            write!(f, " in namespace {namespace}")?;
         }
         Ok(())
     }
@@ -136,21 +135,23 @@ impl std::fmt::Display for Right {
 
 /// The rights that answering these signers' requests takes.
 pub fn required_rights(signers: &[String]) -> Vec<Right> {
-    let mut rights = vec![
-        Right::on_requests("get", ""),
-        Right::on_requests("list", ""),
-        Right::on_requests("watch", ""),
-        Right::on_requests("update", "approval"),
-        Right::on_requests("update", "status"),
-        Right::new("get", "", "nodes"),
-        Right::new("delete", "", "nodes"),
-        Right::new("get", "coordination.k8s.io", "leases").within("kube-node-lease"),
-    ];
-    for signer in signers {
-        rights.push(Right::on_signer("approve", signer));
-        rights.push(Right::on_signer("sign", signer));
-    }
-    rights
+    let on_requests = RIGHTS.map(|(verb, group, resource, namespace)| Right {
+        verb,
+        group,
+        resource,
+        name: None,
+        namespace,
+    });
+    let on_signers = signers.iter().flat_map(|signer| {
+        ["approve", "sign"].map(|verb| Right {
+            verb,
+            group: GROUP,
+            resource: "signers",
+            name: Some(signer.clone()),
+            namespace: None,
+        })
+    });
+    on_requests.into_iter().chain(on_signers).collect()
 }
 
 /// Asks the API server for its version, and whether it lets us do our work.
@@ -161,8 +162,7 @@ pub fn required_rights(signers: &[String]) -> Vec<Right> {
 pub async fn examine(client: &Client, signers: &[String]) -> Result<Findings, kube::Error> {
     let version = client.apiserver_version().await?.into();
     let missing = denied(client, required_rights(signers)).await?;
-    let events = Right::new("create", "events.k8s.io", "events").within("default");
-    let missing_optional = denied(client, vec![events]).await?;
+    let missing_optional = denied(client, vec![EVENTS]).await?;
     Ok(Findings {
         version,
         missing,
