@@ -212,8 +212,6 @@ pub(crate) async fn pages<T: Clone>(
 
 #[cfg(test)]
 mod tests {
-    use std::convert::Infallible;
-
     use http_body_util::Full;
     use hyper::body::Bytes;
     use hyper::{Request, Response};
@@ -240,7 +238,7 @@ mod tests {
 
     /// Takes writes of records, and no Events.
     fn without_events() -> Identities {
-        let service = tower::service_fn(|request: Request<Body>| async move {
+        let management = ClusterAccess::in_memory(|request: Request<Body>| async move {
             let (status, answer) = if request.uri().path().contains("nodeidentities") {
                 (200, serde_json::to_value(record()).unwrap())
             } else {
@@ -250,12 +248,11 @@ mod tests {
                 )
             };
             let response = Response::builder().status(status);
-            let body = Full::new(Bytes::from(answer.to_string()));
-            Ok::<_, Infallible>(response.body(body).unwrap())
+            response
+                .body(Full::new(Bytes::from(answer.to_string())))
+                .unwrap()
         });
-        Identities {
-            client: Client::new(service, "default"),
-        }
+        Identities { management }
     }
 
     #[tokio::test]

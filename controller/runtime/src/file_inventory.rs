@@ -143,13 +143,8 @@ struct Current {
     machines: Arc<StaticInventory>,
 }
 
-/// What changes with every replacement and every write of a file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct FileVersion {
-    inode: u64,
-    len: u64,
-    modified: (i64, i64),
-}
+/// What changes with every replacement and every write of a file: its inode, its length, and when it was modified.
+type FileVersion = (u64, u64, i64, i64);
 
 impl MachineList {
     /// Reads the file.
@@ -222,11 +217,7 @@ impl Inventory for MachineList {
 }
 
 fn version_of(meta: &fs::Metadata) -> FileVersion {
-    FileVersion {
-        inode: meta.ino(),
-        len: meta.len(),
-        modified: (meta.mtime(), meta.mtime_nsec()),
-    }
+    (meta.ino(), meta.len(), meta.mtime(), meta.mtime_nsec())
 }
 
 fn read(path: &Path) -> Result<(FileVersion, StaticInventory), MachineListError> {
@@ -237,9 +228,8 @@ fn read(path: &Path) -> Result<(FileVersion, StaticInventory), MachineListError>
     let file = File::open(path).map_err(failed)?;
     let version = version_of(&file.metadata().map_err(failed)?);
     let mut text = String::new();
-    file.take(MAX_FILE_LEN + 1)
-        .read_to_string(&mut text)
-        .map_err(failed)?;
+    let mut file = file.take(MAX_FILE_LEN + 1);
+    file.read_to_string(&mut text).map_err(failed)?;
     if u64::try_from(text.len()).map_or(true, |len| len > MAX_FILE_LEN) {
         return Err(MachineListError::TooLong {
             path: path.to_owned(),

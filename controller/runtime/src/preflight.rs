@@ -61,53 +61,54 @@ pub struct Right {
     group: &'static str,
     /// A resource, or one with its subresource.
     resource: &'static str,
-    name: Option<String>,
-    namespace: Option<&'static str>,
+    namespace: &'static str,
+    name: String,
 }
 
-/// The rights that answering requests takes, beside those on signers: verb, group, resource and namespace.
-const RIGHTS: [(&str, &str, &str, Option<&str>); 8] = [
-    ("get", GROUP, "certificatesigningrequests", None),
-    ("list", GROUP, "certificatesigningrequests", None),
-    ("watch", GROUP, "certificatesigningrequests", None),
-    ("update", GROUP, "certificatesigningrequests/approval", None),
-    ("update", GROUP, "certificatesigningrequests/status", None),
-    ("get", "", "nodes", None),
-    ("delete", "", "nodes", None),
-    (
-        "get",
-        "coordination.k8s.io",
-        "leases",
-        Some("kube-node-lease"),
-    ),
+/// Verb, group, resource and namespace of a right; without a namespace it is for all of them.
+type Rule = [&'static str; 4];
+
+/// The rights that answering requests takes, beside those on signers.
+const RULES: [Rule; 8] = [
+    ["get", GROUP, "certificatesigningrequests", ""],
+    ["list", GROUP, "certificatesigningrequests", ""],
+    ["watch", GROUP, "certificatesigningrequests", ""],
+    ["update", GROUP, "certificatesigningrequests/approval", ""],
+    ["update", GROUP, "certificatesigningrequests/status", ""],
+    ["get", "", "nodes", ""],
+    ["delete", "", "nodes", ""],
+    ["get", "coordination.k8s.io", "leases", "kube-node-lease"],
 ];
 
 /// The right without which there are no Events on requests.
-const EVENTS: Right = Right {
-    verb: "create",
-    group: "events.k8s.io",
-    resource: "events",
-    name: None,
-    namespace: Some("default"),
-};
+const EVENTS: Rule = ["create", "events.k8s.io", "events", "default"];
 
 impl Right {
+    fn new([verb, group, resource, namespace]: Rule, name: &str) -> Self {
+        Self {
+            verb,
+            group,
+            resource,
+            namespace,
+            name: name.to_owned(),
+        }
+    }
+
     fn review(&self) -> SelfSubjectAccessReview {
-        let (resource, subresource) = match self.resource.split_once('/') {
-            Some((resource, subresource)) => (resource, Some(subresource.to_owned())),
-            None => (self.resource, None),
+        let some = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+        let (resource, subresource) = self.resource.split_once('/').unwrap_or((self.resource, ""));
+        let attributes = ResourceAttributes {
+            verb: some(self.verb),
+            group: some(self.group),
+            resource: some(resource),
+            subresource: some(subresource),
+            name: some(&self.name),
+            namespace: some(self.namespace),
+            ..ResourceAttributes::default()
         };
         SelfSubjectAccessReview {
             spec: SelfSubjectAccessReviewSpec {
-                resource_attributes: Some(ResourceAttributes {
-                    verb: Some(self.verb.to_owned()),
-                    group: Some(self.group.to_owned()),
-                    resource: Some(resource.to_owned()),
-                    subresource,
-                    name: self.name.clone(),
-                    namespace: self.namespace.map(str::to_owned),
-                    ..ResourceAttributes::default()
-                }),
+                resource_attributes: Some(attributes),
                 ..SelfSubjectAccessReviewSpec::default()
             },
             ..SelfSubjectAccessReview::default()
@@ -123,11 +124,14 @@ impl std::fmt::Display for Right {
         if !self.group.is_empty() {
             write!(f, ".{}", self.group)?;
         }
-        for part in parts.chain(self.name.as_deref()) {
+        for part in parts
+            .chain([self.name.as_str()])
+            .filter(|part| !part.is_empty())
+        {
             write!(f, "/{part}")?;
         }
-        if let Some(namespace) = self.namespace {
-            write!(f, " in namespace {namespace}")?;
+        if !self.namespace.is_empty() {
+            write!(f, " in namespace {}", self.namespace)?;
         }
         Ok(())
     }
@@ -135,23 +139,11 @@ impl std::fmt::Display for Right {
 
 /// The rights that answering these signers' requests takes.
 pub fn required_rights(signers: &[String]) -> Vec<Right> {
-    let on_requests = RIGHTS.map(|(verb, group, resource, namespace)| Right {
-        verb,
-        group,
-        resource,
-        name: None,
-        namespace,
-    });
     let on_signers = signers.iter().flat_map(|signer| {
-        ["approve", "sign"].map(|verb| Right {
-            verb,
-            group: GROUP,
-            resource: "signers",
-            name: Some(signer.clone()),
-            namespace: None,
-        })
+        ["approve", "sign"].map(|verb| Right::new([verb, GROUP, "signers", ""], signer))
     });
-    on_requests.into_iter().chain(on_signers).collect()
+    let others = RULES.map(|rule| Right::new(rule, ""));
+    others.into_iter().chain(on_signers).collect()
 }
 
 /// Asks the API server for its version, and whether it lets us do our work.
@@ -162,7 +154,7 @@ pub fn required_rights(signers: &[String]) -> Vec<Right> {
 pub async fn examine(client: &Client, signers: &[String]) -> Result<Findings, kube::Error> {
     let version = client.apiserver_version().await?.into();
     let missing = denied(client, required_rights(signers)).await?;
-    let missing_optional = denied(client, vec![EVENTS]).await?;
+    let missing_optional = denied(client, vec![Right::new(EVENTS, "")]).await?;
     Ok(Findings {
         version,
         missing,

@@ -58,7 +58,7 @@ use crate::clock::now;
 use crate::csr_writer::{KubeStore, RequestStore};
 use crate::events::Events;
 use crate::file_inventory::{MachineList, MachineListError};
-use crate::nodes::{KubeNodeAddresses, KubeNodes};
+use crate::nodes::KubeNodes;
 use crate::pipeline::Pipeline;
 use crate::preflight::{self, Findings};
 use crate::worker;
@@ -189,18 +189,18 @@ impl Standalone {
         trust.audiences.extend(settings.audiences);
         let mut endpoint_hosts = settings.serving.endpoint_hosts;
         endpoint_hosts.extend(access.server_host());
-        let nodes: Arc<dyn NodeReportedAddresses> =
-            Arc::new(KubeNodeAddresses::new(access.client().clone()));
+        let nodes = Arc::new(KubeNodes::new(access.client().clone()));
+        let reported: Arc<dyn NodeReportedAddresses> = nodes.clone();
         let guest_reported = settings.serving.guest_reported_addresses;
         let serving = ServingPolicy {
             endpoint_hosts,
             service_ranges: settings.serving.service_ranges,
-            guest_reported: guest_reported.then_some(nodes),
+            guest_reported: guest_reported.then_some(reported),
         };
         let ledger = RecordLedger::new(
             Arc::new(MemoryRecords::default()),
             inventory.clone(),
-            Arc::new(KubeNodes::new(access.client().clone())),
+            nodes,
             LedgerPolicy {
                 certificates: match settings.duties.built_in {
                     KubeletSignerMode::ApproveOnly => Certificates::Unmarked,
