@@ -3,31 +3,28 @@
 //! Each act is one write to the record, which the controller carries out, and one Event on it that
 //! says who asked for it. The write is the act: it is done also where the Event is not.
 
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use k8s_openapi::api::authentication::v1::SelfSubjectReview;
 use k8s_openapi::api::events::v1::Event;
+use kube::Resource as _;
 use kube::api::{Api, ListParams, ObjectList, Patch, PatchParams, PostParams};
-use kube::{Client, Resource as _};
 use node_attestation_core::crd::{
     CLUSTER_NAME_LABEL, NodeIdentity, RESET_ANNOTATION, Revoked, object_name,
 };
 use node_attestation_core::ledger::whole_seconds;
 use serde_json::{Value, json};
 
-use crate::client::{CallError, ClusterAccess, in_time};
+use crate::client::{CallError, ClusterAccess, call};
 use crate::events::event;
-
-/// For one call.
-pub(crate) const DEADLINE: Duration = Duration::from_secs(20);
 
 /// How many records a page of a list has; it is read whole.
 const PAGE_SIZE: u32 = 500;
 
 /// The records of a management cluster, for a person.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub struct Identities {
-    client: Client,
+    management: ClusterAccess,
 }
 
 /// A record that was changed.
@@ -61,7 +58,7 @@ impl Identities {
     /// The records of this management cluster.
     pub fn new(management: &ClusterAccess) -> Self {
         Self {
-            client: management.client().clone(),
+            management: management.clone(),
         }
     }
 
@@ -75,9 +72,10 @@ impl Identities {
         namespace: Option<&str>,
         cluster: Option<&str>,
     ) -> Result<Vec<NodeIdentity>, IdentitiesError> {
+        let client = self.management.client().clone();
         let api: Api<NodeIdentity> = match namespace {
-            Some(namespace) => Api::namespaced(self.client.clone(), namespace),
-            None => Api::all(self.client.clone()),
+            Some(namespace) => Api::namespaced(client, namespace),
+            None => Api::all(client),
         };
         let mut wanted = ListParams::default();
         if let Some(cluster) = cluster {
@@ -98,13 +96,12 @@ impl Identities {
         node: &str,
     ) -> Result<NodeIdentity, IdentitiesError> {
         let name = object_name(cluster, node);
-        let api: Api<NodeIdentity> = Api::namespaced(self.client.clone(), namespace);
-        in_time(DEADLINE, api.get_opt(&name))
-            .await?
-            .ok_or_else(|| IdentitiesError::NotFound {
-                namespace: namespace.to_owned(),
-                name,
-            })
+        let api: Api<NodeIdentity> = Api::namespaced(self.management.client().clone(), namespace);
+        let found = call(api.get_opt(&name)).await?;
+        found.ok_or_else(|| IdentitiesError::NotFound {
+            namespace: namespace.to_owned(),
+            name,
+        })
     }
 
     /// Gives the record's present generation up for the next claim.
@@ -169,19 +166,15 @@ impl Identities {
     ) -> Result<Changed, IdentitiesError> {
         let namespace = identity.metadata.namespace.clone().unwrap_or_default();
         let name = identity.metadata.name.as_deref().unwrap_or_default();
-        let api: Api<NodeIdentity> = Api::namespaced(self.client.clone(), &namespace);
-        let parameters = PatchParams::default();
-        let written = in_time(
-            DEADLINE,
-            api.patch(name, &parameters, &Patch::Merge(&patch)),
-        )
-        .await?;
+        let api: Api<NodeIdentity> = Api::namespaced(self.management.client().clone(), &namespace);
+        let (parameters, patch) = (PatchParams::default(), Patch::Merge(&patch));
+        let written = call(api.patch(name, &parameters, &patch)).await?;
         let who = self.who().await;
         let note = format!("{note}, by {who}");
         let words = ("Warning", "Identities", reason, note);
-        let event = event(written.object_ref(&()), words, now);
-        let events: Api<Event> = Api::namespaced(self.client.clone(), &namespace);
-        let told = in_time(DEADLINE, events.create(&PostParams::default(), &event)).await;
+        let event = event(written.object_ref(&()), None, words, now);
+        let events: Api<Event> = Api::namespaced(self.management.client().clone(), &namespace);
+        let told = call(events.create(&PostParams::default(), &event)).await;
         Ok(Changed {
             identity: written,
             event_error: told.err(),
@@ -190,19 +183,13 @@ impl Identities {
 
     /// The requester's username, from the API server.
     async fn who(&self) -> String {
-        let reviews: Api<SelfSubjectReview> = Api::all(self.client.clone());
+        let reviews: Api<SelfSubjectReview> = Api::all(self.management.client().clone());
         let review = SelfSubjectReview::default();
-        let answer = in_time(DEADLINE, reviews.create(&PostParams::default(), &review)).await;
-        answer
+        let answer = call(reviews.create(&PostParams::default(), &review)).await;
+        let name = answer
             .ok()
-            .and_then(|review| review.status?.user_info?.username)
-            .unwrap_or_else(|| "somebody whom the API server does not name".to_owned())
-    }
-}
-
-impl std::fmt::Debug for Identities {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Identities").finish_non_exhaustive()
+            .and_then(|review| review.status?.user_info?.username);
+        name.unwrap_or_else(|| "somebody whom the API server does not name".to_owned())
     }
 }
 
@@ -214,7 +201,7 @@ pub(crate) async fn pages<T: Clone>(
     let mut page = wanted.limit(PAGE_SIZE);
     let mut all = Vec::new();
     loop {
-        let answer = in_time(DEADLINE, list(page.clone())).await?;
+        let answer = call(list(page.clone())).await?;
         all.extend(answer.items);
         match answer.metadata.continue_.filter(|next| !next.is_empty()) {
             Some(next) => page = page.continue_token(&next),
@@ -225,8 +212,6 @@ pub(crate) async fn pages<T: Clone>(
 
 #[cfg(test)]
 mod tests {
-    use std::convert::Infallible;
-
     use http_body_util::Full;
     use hyper::body::Bytes;
     use hyper::{Request, Response};
@@ -253,7 +238,7 @@ mod tests {
 
     /// Takes writes of records, and no Events.
     fn without_events() -> Identities {
-        let service = tower::service_fn(|request: Request<Body>| async move {
+        let management = ClusterAccess::in_memory(|request: Request<Body>| async move {
             let (status, answer) = if request.uri().path().contains("nodeidentities") {
                 (200, serde_json::to_value(record()).unwrap())
             } else {
@@ -263,12 +248,11 @@ mod tests {
                 )
             };
             let response = Response::builder().status(status);
-            let body = Full::new(Bytes::from(answer.to_string()));
-            Ok::<_, Infallible>(response.body(body).unwrap())
+            response
+                .body(Full::new(Bytes::from(answer.to_string())))
+                .unwrap()
         });
-        Identities {
-            client: Client::new(service, "default"),
-        }
+        Identities { management }
     }
 
     #[tokio::test]

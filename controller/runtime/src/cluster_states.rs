@@ -1,6 +1,6 @@
 //! The Clusters of a management cluster and their `KubeletAuthentication`s, for a person.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use kube::api::{Api, ListParams};
 use kube::core::{ApiResource, DynamicObject};
@@ -8,9 +8,9 @@ use kube::{Client, Resource as _};
 use node_attestation_core::crd::KubeletAuthentication;
 use serde::Serialize;
 
-use crate::admin::{DEADLINE, pages};
+use crate::admin::pages;
 use crate::capi::{ObjectKey, cluster_resource};
-use crate::client::{CallError, ClusterAccess, in_time};
+use crate::client::{CallError, ClusterAccess, call};
 
 /// A Cluster, and the resource that says who may join it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -55,7 +55,7 @@ pub async fn list(
 ) -> Result<Vec<ClusterState>, ClusterStatesError> {
     let client = management.client();
     let failed = |of| move |source| ClusterStatesError::List { of, source };
-    let found = in_time(DEADLINE, cluster_resource(client)).await;
+    let found = call(cluster_resource(client)).await;
     let resource = found.map_err(failed("Clusters"))?;
     let resource = resource.ok_or(ClusterStatesError::NoClusterApi)?;
     let clusters = keys(client, namespace, &resource).await;
@@ -66,9 +66,8 @@ pub async fn list(
     };
     let all = pages(ListParams::default(), async |page| api.list(&page).await).await;
     let all = all.map_err(failed("KubeletAuthentications"))?;
-    let known = all
-        .into_iter()
-        .filter_map(|one| Some((ObjectKey::of(one.meta())?, one)));
+    let key = |one: &KubeletAuthentication| ObjectKey::of(one.meta());
+    let known = all.into_iter().filter_map(|one| Some((key(&one)?, one)));
     let mut known: BTreeMap<ObjectKey, KubeletAuthentication> = known.collect();
     let states = clusters.into_iter().map(|key| ClusterState {
         kubelet_authentication: known.remove(&key),
@@ -83,19 +82,16 @@ async fn keys(
     client: &Client,
     namespace: Option<&str>,
     resource: &ApiResource,
-) -> Result<Vec<ObjectKey>, CallError> {
+) -> Result<BTreeSet<ObjectKey>, CallError> {
     let api: Api<DynamicObject> = match namespace {
         Some(namespace) => Api::namespaced_with(client.clone(), namespace, resource),
         None => Api::all_with(client.clone(), resource),
     };
-    let all = pages(ListParams::default(), async |page| {
-        api.list_metadata(&page).await
-    });
-    let mut keys: Vec<_> = all
-        .await?
+    let list = async |page: ListParams| api.list_metadata(&page).await;
+    let all = pages(ListParams::default(), list).await?;
+    let keys: BTreeSet<_> = all
         .iter()
         .filter_map(|one| ObjectKey::of(&one.metadata))
         .collect();
-    keys.sort();
     Ok(keys)
 }

@@ -131,7 +131,14 @@ impl<T: Content> ConfigMaps<T> {
         {
             return outcome;
         }
-        let outcome = timeout(DEADLINE, self.read_all(&mut kept)).await;
+        let reading = async {
+            let mut contents = Vec::with_capacity(self.keys.len());
+            for key in &self.keys {
+                contents.push(self.read_one(key, &mut kept).await?);
+            }
+            Ok(contents.into())
+        };
+        let outcome = timeout(DEADLINE, reading).await;
         let outcome = outcome.unwrap_or_else(|_| {
             let namespace = self.keys.first().map(|key| key.namespace.clone());
             Err(ConfigMapUnread::Late {
@@ -149,14 +156,6 @@ impl<T: Content> ConfigMaps<T> {
 
     fn last(&self) -> std::sync::MutexGuard<'_, Option<(Instant, Outcome<T>)>> {
         self.last.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    async fn read_all(&self, kept: &mut HashMap<ObjectKey, Kept<T>>) -> Outcome<T> {
-        let mut contents = Vec::with_capacity(self.keys.len());
-        for key in &self.keys {
-            contents.push(self.read_one(key, kept).await?);
-        }
-        Ok(contents.into())
     }
 
     async fn read_one(

@@ -15,7 +15,7 @@
 //! - Every step can be repeated. After a crash between two of them the request is approved and
 //!   unissued, and goes through every check again.
 //! - No request that is ours stays approved and unissued: it gets its certificate or `Failed`, also
-//!   where a decision keeps being put off ([`Failure::UndecidedTooLong`]), or the API server does
+//!   where a decision keeps being put off ([`Failure::UndecidedTooLong`](node_attestation_core::refusal::Failure::UndecidedTooLong)), or the API server does
 //!   not take the certificate ([`Answered::Rejected`]).
 
 use std::fmt::Debug;
@@ -23,13 +23,12 @@ use std::fmt::Debug;
 use futures::future::BoxFuture;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::certificates::v1::{
-    CertificateSigningRequest, CertificateSigningRequestCondition, CertificateSigningRequestStatus,
+    CertificateSigningRequest, CertificateSigningRequestCondition,
 };
 use kubelet_attestation::evidence::tpm::ENDORSEMENT_KEY_ANNOTATION;
 
 use node_attestation_core::decide::Decision;
-use node_attestation_core::refusal::{Denial, Failure};
-use node_attestation_core::request::{ApprovalReason, IssuedCertificate};
+use node_attestation_core::request::{ApprovalReason, Issued};
 
 mod kube_store;
 
@@ -64,8 +63,8 @@ pub trait RequestStore: Debug + Send + Sync {
 
 /// The types of conditions that end a request, or let it be signed.
 const APPROVED: &str = "Approved";
-const DENIED: &str = "Denied";
-const FAILED: &str = "Failed";
+pub(crate) const DENIED: &str = "Denied";
+pub(crate) const FAILED: &str = "Failed";
 
 /// What became of an answer.
 #[derive(Debug)]
@@ -91,14 +90,32 @@ pub enum Answered {
 /// fresh object.
 pub async fn answer(
     store: &dyn RequestStore,
-    request: CertificateSigningRequest,
+    mut request: CertificateSigningRequest,
     decision: &Decision,
 ) -> Result<Answered, StoreError> {
     match decision {
         Decision::Ignore(_) | Decision::Retry(_) => Ok(Answered::Written),
-        Decision::Deny(denial) => deny(store, request, denial).await,
-        Decision::Fail(failure) => fail(store, request, failure).await,
-        Decision::Issue(certificate) => issue(store, request, certificate).await,
+        // An approval cannot be taken back, nor be followed by a denial.
+        Decision::Deny(denial) if is_approved(&request) => {
+            let (reason, message) = (denial.reason(), denial.message());
+            let fail = |request: &mut _| add_condition(request, FAILED, reason, message);
+            write_status(store, request, fail).await
+        }
+        Decision::Deny(denial) => {
+            add_condition(&mut request, DENIED, denial.reason(), denial.message());
+            store.update_approval(&request).await?;
+            Ok(Answered::Written)
+        }
+        Decision::Fail(failure) => {
+            let fail = |request: &mut _| {
+                for (name, value) in failure.annotations() {
+                    annotate(request, name, value);
+                }
+                add_condition(request, FAILED, failure.reason(), failure.message());
+            };
+            write_status(store, request, fail).await
+        }
+        Decision::Issue(certificate) => issue(store, request, certificate.issued()).await,
         Decision::Approve(approval) => {
             approve(store, request, approval.basis()).await?;
             Ok(Answered::Written)
@@ -106,52 +123,20 @@ pub async fn answer(
     }
 }
 
-async fn deny(
-    store: &dyn RequestStore,
-    mut request: CertificateSigningRequest,
-    denial: &Denial,
-) -> Result<Answered, StoreError> {
-    let (reason, message) = (denial.reason(), denial.message());
-    if is_approved(&request) {
-        // An approval cannot be taken back, nor be followed by a denial.
-        return write_status(store, request, |request| {
-            add_condition(request, FAILED, reason, message);
-        })
-        .await;
-    }
-    add_condition(&mut request, DENIED, reason, message);
-    store.update_approval(&request).await?;
-    Ok(Answered::Written)
-}
-
-async fn fail(
-    store: &dyn RequestStore,
-    request: CertificateSigningRequest,
-    failure: &Failure,
-) -> Result<Answered, StoreError> {
-    write_status(store, request, |request| {
-        for (name, value) in failure.annotations() {
-            annotate(request, name, value);
-        }
-        let (reason, message) = (failure.reason(), failure.message());
-        add_condition(request, FAILED, reason, message);
-    })
-    .await
-}
-
 async fn issue(
     store: &dyn RequestStore,
     request: CertificateSigningRequest,
-    certificate: &IssuedCertificate,
+    certificate: &Issued,
 ) -> Result<Answered, StoreError> {
-    let approved = approve(store, request, certificate.issued().basis).await?;
-    write_status(store, approved, |request| {
-        if let Some(key) = certificate.issued().endorsement_key {
+    let approved = approve(store, request, certificate.basis).await?;
+    let publish = |request: &mut CertificateSigningRequest| {
+        if let Some(key) = certificate.endorsement_key {
             annotate(request, ENDORSEMENT_KEY_ANNOTATION, key.to_string());
         }
-        status_of(request).certificate = Some(ByteString(certificate.issued().pem.clone().into()));
-    })
-    .await
+        let pem = ByteString(certificate.pem.clone().into());
+        request.status.get_or_insert_default().certificate = Some(pem);
+    };
+    write_status(store, approved, publish).await
 }
 
 /// The request, approved by us now or by somebody before.
@@ -189,12 +174,11 @@ pub(crate) fn is_approved(request: &CertificateSigningRequest) -> bool {
     has_condition(request, APPROVED)
 }
 
-fn has_condition(request: &CertificateSigningRequest, kind: &str) -> bool {
-    request
-        .status
-        .iter()
-        .flat_map(|status| status.conditions.iter().flatten())
-        .any(|condition| condition.type_ == kind)
+/// Whether the request has a condition of this type.
+pub(crate) fn has_condition(request: &CertificateSigningRequest, kind: &str) -> bool {
+    let status = request.status.iter();
+    let mut conditions = status.flat_map(|status| status.conditions.iter().flatten());
+    conditions.any(|condition| condition.type_ == kind)
 }
 
 fn annotate(request: &mut CertificateSigningRequest, name: &str, value: String) {
@@ -211,14 +195,8 @@ fn add_condition(request: &mut CertificateSigningRequest, kind: &str, reason: &s
         message: Some(message.to_owned()),
         ..CertificateSigningRequestCondition::default()
     };
-    status_of(request)
-        .conditions
-        .get_or_insert_default()
-        .push(condition);
-}
-
-fn status_of(request: &mut CertificateSigningRequest) -> &mut CertificateSigningRequestStatus {
-    request.status.get_or_insert_default()
+    let status = request.status.get_or_insert_default();
+    status.conditions.get_or_insert_default().push(condition);
 }
 
 #[cfg(test)]

@@ -129,7 +129,7 @@ impl Events {
     ) {
         let kind = if is_warning { "Warning" } else { "Normal" };
         let words = (kind, "Sweep", reason, note);
-        self.send((Cluster::Management, written(regarding, None, words, now)));
+        self.send((Cluster::Management, event(regarding, None, words, now)));
     }
 
     /// Tells of a request by this machine that has waited so long for Cluster API.
@@ -143,7 +143,7 @@ impl Events {
         let seconds = age.as_secs();
         let note = format!("{}; it has waited for {seconds} s", error_chain(deferral));
         let words = ("Warning", "Defer", deferral.reason(), note);
-        let event = written(machine, Some(request.object_ref(&())), words, now);
+        let event = event(machine, Some(request.object_ref(&())), words, now);
         self.send((Cluster::Management, event));
     }
 
@@ -242,7 +242,7 @@ pub(crate) async fn write_one(
     words: Words<'_>,
     now: SystemTime,
 ) {
-    write(management, written(regarding, None, words, now)).await;
+    write(management, event(regarding, None, words, now)).await;
 }
 
 async fn write(client: Client, event: Event) {
@@ -271,11 +271,11 @@ fn events_of(
     let request = request.object_ref(&());
     let words = words(&decided.decision);
     let on_machine = decided.machine.clone().map(|machine| {
-        let event = written(machine, Some(request.clone()), words.clone(), now);
+        let event = event(machine, Some(request.clone()), words.clone(), now);
         (Cluster::Management, event)
     });
     let on_request = (is_refused || on_machine.is_none())
-        .then(|| (Cluster::Workload, written(request, None, words, now)));
+        .then(|| (Cluster::Workload, event(request, None, words, now)));
     on_machine.into_iter().chain(on_request).collect()
 }
 
@@ -321,30 +321,19 @@ fn words(decision: &Decision) -> Words<'_> {
     }
 }
 
-/// The event of these words, of which the note is cut.
-fn written(
-    regarding: ObjectReference,
-    related: Option<ObjectReference>,
-    (kind, action, reason, note): Words<'_>,
-    now: SystemTime,
-) -> Event {
-    let words = (kind, action, reason, cut(&note));
-    Event {
-        related,
-        ..event(regarding, words, now)
-    }
-}
-
 /// As much of the note as the API takes.
-fn cut(note: &str) -> String {
-    note.chars()
-        .take(MAX_NOTE_LEN / char::MAX.len_utf8())
-        .collect()
+fn cut(mut note: String) -> String {
+    note.truncate(note.floor_char_boundary(MAX_NOTE_LEN));
+    note
 }
 
 /// The event of these words.
+///
+/// kube's `Recorder` makes one object of all events with the same reason, and patches it: it drops their notes, of
+/// which each has the names of its own join, and keeps every object of the last minutes in memory.
 pub(crate) fn event(
     regarding: ObjectReference,
+    related: Option<ObjectReference>,
     (kind, action, reason, note): Words<'_>,
     now: SystemTime,
 ) -> Event {
@@ -353,18 +342,22 @@ pub(crate) fn event(
             // The request's own name need not be one that an event may have.
             generate_name: Some(format!("{CONTROLLER}-")),
             // The API has it be the object's.
-            namespace: regarding
-                .namespace
-                .clone()
-                .or_else(|| Some(NAMESPACE.to_owned())),
+            namespace: Some(
+                regarding
+                    .namespace
+                    .as_deref()
+                    .unwrap_or(NAMESPACE)
+                    .to_owned(),
+            ),
             ..ObjectMeta::default()
         },
         event_time: Timestamp::try_from(now).ok().map(MicroTime),
         type_: Some(kind.to_owned()),
         action: Some(action.to_owned()),
         reason: Some(reason.to_owned()),
-        note: Some(note),
+        note: Some(cut(note)),
         regarding: Some(regarding),
+        related,
         reporting_controller: Some(CONTROLLER.to_owned()),
         reporting_instance: Some(CONTROLLER.to_owned()),
         ..Event::default()

@@ -13,6 +13,7 @@
 //!   tokenID: abcdef               # the public half of the bootstrap token made for this machine
 //! ```
 
+use std::error::Error;
 use std::fs::{self, File};
 use std::io::{self, Read as _};
 use std::net::IpAddr;
@@ -21,14 +22,16 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use kubelet_attestation::errors::error_chain;
-use kubelet_attestation::names::{InvalidName, NodeName, ProviderId};
+use kubelet_attestation::names::{NodeName, ProviderId};
 use serde::Deserialize;
 
-use node_attestation_core::identifiers::{InvalidTokenId, TokenId};
+use node_attestation_core::identifiers::TokenId;
 use node_attestation_core::inventory::{
     AmbiguousMachines, Inventory, Machine, StaticInventory, TokenOwner,
 };
 use node_attestation_core::refusal::Answer;
+
+type BoxError = Box<dyn Error + Send + Sync>;
 
 /// The only version that is read.
 const API_VERSION: &str = "attestation.cluster.x-k8s.io/v1alpha1";
@@ -85,7 +88,7 @@ pub enum MachineListError {
         /// The field.
         field: &'static str,
         /// The error.
-        source: InvalidField,
+        source: BoxError,
     },
     /// Two machines claim the same.
     #[error("{} is ambiguous", path.display())]
@@ -95,27 +98,6 @@ pub enum MachineListError {
         /// The two machines, and the value.
         source: AmbiguousMachines,
     },
-}
-
-/// An error in one field of a machine.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum InvalidField {
-    /// A name of the infrastructure or the cluster.
-    #[error(transparent)]
-    Name(#[from] InvalidName),
-    /// A token's ID.
-    #[error(transparent)]
-    Token(#[from] InvalidTokenId),
-    /// An address.
-    #[error("not an IP address")]
-    Address,
-    /// A DNS name.
-    #[error("not a DNS name in lower case")]
-    DnsName,
-    /// Nothing where there must be something.
-    #[error("empty")]
-    Empty,
 }
 
 #[derive(Deserialize)]
@@ -161,13 +143,8 @@ struct Current {
     machines: Arc<StaticInventory>,
 }
 
-/// What changes with every replacement and every write of a file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct FileVersion {
-    inode: u64,
-    len: u64,
-    modified: (i64, i64),
-}
+/// What changes with every replacement and every write of a file: its inode, its length, and when it was modified.
+type FileVersion = (u64, u64, i64, i64);
 
 impl MachineList {
     /// Reads the file.
@@ -240,11 +217,7 @@ impl Inventory for MachineList {
 }
 
 fn version_of(meta: &fs::Metadata) -> FileVersion {
-    FileVersion {
-        inode: meta.ino(),
-        len: meta.len(),
-        modified: (meta.mtime(), meta.mtime_nsec()),
-    }
+    (meta.ino(), meta.len(), meta.mtime(), meta.mtime_nsec())
 }
 
 fn read(path: &Path) -> Result<(FileVersion, StaticInventory), MachineListError> {
@@ -255,9 +228,8 @@ fn read(path: &Path) -> Result<(FileVersion, StaticInventory), MachineListError>
     let file = File::open(path).map_err(failed)?;
     let version = version_of(&file.metadata().map_err(failed)?);
     let mut text = String::new();
-    file.take(MAX_FILE_LEN + 1)
-        .read_to_string(&mut text)
-        .map_err(failed)?;
+    let mut file = file.take(MAX_FILE_LEN + 1);
+    file.read_to_string(&mut text).map_err(failed)?;
     if u64::try_from(text.len()).map_or(true, |len| len > MAX_FILE_LEN) {
         return Err(MachineListError::TooLong {
             path: path.to_owned(),
@@ -267,79 +239,73 @@ fn read(path: &Path) -> Result<(FileVersion, StaticInventory), MachineListError>
 }
 
 fn parse(path: &Path, text: &str) -> Result<StaticInventory, MachineListError> {
-    let document: Document =
-        serde_saphyr::from_str(text).map_err(|source| MachineListError::Syntax {
-            path: path.to_owned(),
-            source: Box::new(source),
-        })?;
+    let path = || path.to_owned();
+    let document: Document = serde_saphyr::from_str(text).map_err(|source| {
+        let source = Box::new(source);
+        MachineListError::Syntax {
+            path: path(),
+            source,
+        }
+    })?;
     for (field, value, expected) in [
         ("apiVersion", &document.api_version, API_VERSION),
         ("kind", &document.kind, KIND),
     ] {
         if value != expected {
             return Err(MachineListError::WrongType {
-                path: path.to_owned(),
+                path: path(),
                 field,
                 expected,
             });
         }
     }
-    let mut machines = Vec::with_capacity(document.machines.len());
-    for (index, entry) in document.machines.into_iter().enumerate() {
-        let machine = entry
-            .into_machine()
-            .map_err(|(field, source)| MachineListError::Field {
-                path: path.to_owned(),
-                index,
-                field,
-                source,
-            })?;
-        machines.push(machine);
-    }
-    StaticInventory::new(machines).map_err(|source| MachineListError::Ambiguous {
-        path: path.to_owned(),
+    let entries = document.machines.into_iter().enumerate();
+    let machines = entries.map(|(index, entry)| {
+        let machine = entry.into_machine();
+        machine.map_err(|(field, source)| MachineListError::Field {
+            path: path(),
+            index,
+            field,
+            source,
+        })
+    });
+    let machines = StaticInventory::new(machines.collect::<Result<_, _>>()?);
+    machines.map_err(|source| MachineListError::Ambiguous {
+        path: path(),
         source,
     })
 }
 
 impl Entry {
-    fn into_machine(self) -> Result<Machine, (&'static str, InvalidField)> {
+    /// The machine, or the field that is invalid.
+    fn into_machine(self) -> Result<Machine, (&'static str, BoxError)> {
         if self.name.is_empty() {
-            return Err(("name", InvalidField::Empty));
+            return Err(("name", "empty".into()));
         }
-        let node_name = match &self.node_name {
-            Some(name) => NodeName::parse(name).map_err(|error| ("nodeName", error.into()))?,
-            None => NodeName::parse(&self.name).map_err(|error| ("name", error.into()))?,
+        let (field, node_name) = match &self.node_name {
+            Some(name) => ("nodeName", name),
+            None => ("name", &self.name),
         };
-        let provider_id =
-            ProviderId::parse(&self.provider_id).map_err(|error| ("providerID", error.into()))?;
-        let addresses = self
-            .addresses
-            .iter()
-            .map(|address| address.parse::<IpAddr>())
-            .collect::<Result<_, _>>()
-            .map_err(|_| ("addresses", InvalidField::Address))?;
+        let node_name = NodeName::parse(node_name).map_err(|error| (field, error.into()))?;
+        let provider_id = ProviderId::parse(&self.provider_id);
+        let provider_id = provider_id.map_err(|error| ("providerID", error.into()))?;
+        let addresses = self.addresses.iter().map(|address| address.parse());
+        let addresses = addresses.collect::<Result<_, _>>();
         // A DNS name has the form of a node's.
-        let dns_names = self
-            .dns_names
-            .iter()
-            .map(|name| NodeName::parse(name).map(|name| name.as_str().to_owned()))
-            .collect::<Result<_, _>>()
-            .map_err(|_| ("dnsNames", InvalidField::DnsName))?;
-        let token_id = self
-            .token_id
-            .as_deref()
-            .map(TokenId::parse)
-            .transpose()
-            .map_err(|error| ("tokenID", error.into()))?;
-        let mut machine = Machine::new(self.name);
-        machine.provider_id = Some(provider_id);
-        machine.node_name = Some(node_name);
-        machine.addresses = addresses;
-        machine.dns_names = dns_names;
-        machine.control_plane = self.control_plane;
-        machine.token_id = token_id;
-        Ok(machine)
+        let dns_names = self.dns_names.iter().map(|name| NodeName::parse(name));
+        let dns_names = dns_names.map(|name| name.map(|name| name.as_str().to_owned()));
+        let dns_names = dns_names.collect::<Result<_, _>>();
+        let token_id = self.token_id.as_deref().map(TokenId::parse).transpose();
+        Ok(Machine {
+            provider_id: Some(provider_id),
+            node_name: Some(node_name),
+            addresses: addresses.map_err(|_| ("addresses", "not an IP address".into()))?,
+            dns_names: dns_names
+                .map_err(|_| ("dnsNames", "not a DNS name in lower case".into()))?,
+            control_plane: self.control_plane,
+            token_id: token_id.map_err(|error| ("tokenID", error.into()))?,
+            ..Machine::new(self.name)
+        })
     }
 }
 

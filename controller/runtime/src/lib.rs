@@ -23,5 +23,6 @@ pub mod preflight;
 mod queue;
 pub mod records;
 pub mod standalone;
+mod table;
 pub mod watch;
 pub mod worker;

@@ -1,7 +1,137 @@
 //! The Nodes of a workload cluster, in its API server.
 
-mod addresses;
-mod states;
+use std::time::SystemTime;
 
-pub use addresses::KubeNodeAddresses;
-pub use states::KubeNodes;
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::Node as KubeNode;
+use k8s_openapi::jiff::Timestamp;
+use kube::api::{Api, DeleteParams, Preconditions};
+use kube::{Client, Resource as _};
+use kubelet_attestation::names::NodeName;
+use node_attestation_core::identifiers::ServingName;
+use node_attestation_core::nodes::{Node, NodeState, Nodes};
+use node_attestation_core::refusal::{Answer, Unavailable};
+use node_attestation_core::serving::NodeReportedAddresses;
+use serde::Deserialize;
+
+use crate::client::call;
+use crate::watch::Lenient;
+
+/// Where kubelets keep their Leases.
+const LEASE_NAMESPACE: &str = "kube-node-lease";
+
+/// The Nodes of one Kubernetes API server.
+///
+/// Its user may get and delete Nodes, and get Leases in `kube-node-lease`.
+#[derive(Debug, Clone)]
+pub struct KubeNodes {
+    nodes: Api<Lenient<ReadNode, KubeNode>>,
+    leases: Api<Lenient<ReadLease, Lease>>,
+}
+
+/// What is read of a Node: whoever is on a node writes its status, times included.
+#[derive(Debug, Clone, Deserialize)]
+struct ReadNode {
+    status: Option<ReadStatus>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+struct ReadStatus {
+    conditions: Option<Vec<ReadCondition>>,
+    addresses: Option<Vec<ReadAddress>>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+struct ReadCondition {
+    #[serde(rename = "type")]
+    kind: String,
+    status: String,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+struct ReadAddress {
+    address: String,
+}
+
+/// What is read of a node's Lease, which whoever is on the node writes.
+#[derive(Debug, Clone, Deserialize)]
+struct ReadLease {
+    spec: Option<ReadLeaseSpec>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct ReadLeaseSpec {
+    renew_time: Option<String>,
+}
+
+impl KubeNodes {
+    /// The Nodes of the API server that `client` speaks to.
+    pub fn new(client: Client) -> Self {
+        Self {
+            nodes: Api::all(client.clone()),
+            leases: Api::namespaced(client, LEASE_NAMESPACE),
+        }
+    }
+}
+
+impl Nodes for KubeNodes {
+    fn state<'a>(&'a self, name: &'a NodeName) -> Answer<'a, NodeState> {
+        Box::pin(async move {
+            let Some(node) = call(self.nodes.get_opt(name.as_str())).await? else {
+                return Ok(NodeState::Absent);
+            };
+            // One of a ready Node too: kube-controller-manager, which would call it down, may be.
+            let lease = call(self.leases.get_opt(name.as_str())).await?;
+            let lease = lease.map(|lease| lease.object).transpose();
+            Ok(NodeState::Present(Node {
+                uid: node.meta().uid.clone().unwrap_or_default(),
+                ready: is_ready(&node.object.map_err(Unavailable::new)?),
+                lease_renewed: lease.map_err(Unavailable::new)?.and_then(renewed),
+            }))
+        })
+    }
+
+    fn delete<'a>(&'a self, name: &'a NodeName, uid: &'a str) -> Answer<'a, ()> {
+        Box::pin(async move {
+            let only = Preconditions {
+                uid: Some(uid.to_owned()),
+                ..Preconditions::default()
+            };
+            let parameters = DeleteParams::default().preconditions(only);
+            match call(self.nodes.delete(name.as_str(), &parameters)).await {
+                Err(error) if !error.is_not_found() && !error.is_conflict() => Err(error.into()),
+                Ok(_) | Err(_) => Ok(()),
+            }
+        })
+    }
+}
+
+impl NodeReportedAddresses for KubeNodes {
+    fn names<'a>(&'a self, node_name: &'a NodeName) -> Answer<'a, Vec<ServingName>> {
+        Box::pin(async move {
+            let node = call(self.nodes.get_opt(node_name.as_str())).await?;
+            let node = node.map(|node| node.object).transpose();
+            let status = node.map_err(Unavailable::new)?.and_then(|node| node.status);
+            let addresses = status.and_then(|status| status.addresses);
+            Ok(addresses.into_iter().flatten().map(serving_name).collect())
+        })
+    }
+}
+
+fn serving_name(ReadAddress { address }: ReadAddress) -> ServingName {
+    let ip = address.parse().map(ServingName::Ip);
+    ip.unwrap_or(ServingName::Dns(address))
+}
+
+fn is_ready(node: &ReadNode) -> bool {
+    let status = node.status.iter();
+    let mut conditions = status.flat_map(|status| status.conditions.iter().flatten());
+    conditions.any(|condition| condition.kind == "Ready" && condition.status == "True")
+}
+
+/// When the Lease was renewed. A time that cannot be read was written by somebody who is up.
+fn renewed(lease: ReadLease) -> Option<SystemTime> {
+    let time = lease.spec?.renew_time?;
+    Some(time.parse().unwrap_or(Timestamp::MAX).into())
+}

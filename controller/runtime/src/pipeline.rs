@@ -15,7 +15,9 @@ use node_attestation_core::request::ApprovalReason;
 use tokio::time::Instant;
 
 use crate::clock;
-use crate::csr_writer::{Answered, RequestStore, StoreError, answer, is_approved};
+use crate::csr_writer::{
+    Answered, DENIED, FAILED, RequestStore, StoreError, answer, has_condition, is_approved,
+};
 use crate::events::Events;
 use crate::logs::{self, Subject};
 use crate::queue::{Work, json_len};
@@ -56,27 +58,6 @@ pub(crate) enum Next {
     GiveUp,
 }
 
-/// Why a request that is ours was left without an answer.
-enum Unanswered {
-    Conflict,
-    Gone,
-    /// The watch will tell of it, or has.
-    Grown,
-    Store(StoreError),
-}
-
-impl From<StoreError> for Unanswered {
-    fn from(error: StoreError) -> Self {
-        match error {
-            StoreError::Conflict => Self::Conflict,
-            StoreError::Gone => Self::Gone,
-            StoreError::Refused { .. } | StoreError::Unavailable { .. } | StoreError::Deadline => {
-                Self::Store(error)
-            }
-        }
-    }
-}
-
 impl Pipeline {
     /// Decides with `context` at the time that `clock` tells, and writes to `store`.
     pub fn new(
@@ -101,33 +82,21 @@ impl Pipeline {
     /// Decides about the request and answers it.
     ///
     /// Another object under the same name is left alone: it has a turn of its own.
-    pub(crate) async fn process(&self, work: Work) -> Next {
-        let Work {
-            name,
-            uid,
-            object: mut known,
-            max_len,
-            attempts,
-        } = work;
-        let name = name.as_str();
+    pub(crate) async fn process(&self, mut work: Work) -> Next {
         for _ in 0..MAX_ROUNDS {
-            let round = match known.take() {
-                Some(request) => self.round(*request, attempts).await,
-                None => self.read_and_round(name, &uid, max_len, attempts).await,
-            };
-            match round {
+            let error = match self.round(&mut work).await {
                 Ok(next) => return next,
-                Err(Unanswered::Conflict) => tracing::debug!(csr = name, "changed meanwhile"),
-                Err(Unanswered::Gone) => {
-                    tracing::debug!(csr = name, "deleted meanwhile");
+                Err(error) => error,
+            };
+            let csr = work.name.as_str();
+            match error {
+                StoreError::Conflict => tracing::debug!(csr, "changed meanwhile"),
+                StoreError::Gone => {
+                    tracing::debug!(csr, "deleted meanwhile");
                     return Next::Done;
                 }
-                Err(Unanswered::Grown) => {
-                    tracing::debug!(csr = name, "longer than it was when it was watched");
-                    return Next::Retry;
-                }
-                Err(Unanswered::Store(error)) => {
-                    logs::unanswered(name, &error, attempts > 0);
+                StoreError::Refused(_) | StoreError::Unavailable { .. } | StoreError::Deadline => {
+                    logs::unanswered(csr, &error, work.attempts > 0);
                     return Next::Retry;
                 }
             }
@@ -135,38 +104,36 @@ impl Pipeline {
         Next::Retry
     }
 
-    async fn read_and_round(
+    /// The request as it was watched, or else as it is; `None` where it has grown beyond the memory that was set
+    /// aside for it.
+    async fn request(
         &self,
-        name: &str,
-        uid: &str,
-        max_len: usize,
-        attempts: u32,
-    ) -> Result<Next, Unanswered> {
-        let request = self
-            .store
-            .get(name)
-            .await?
-            .filter(|request| request.metadata.uid.as_deref() == Some(uid))
-            .ok_or(Unanswered::Gone)?;
-        if json_len(&request) > max_len {
-            return Err(Unanswered::Grown);
+        work: &mut Work,
+    ) -> Result<Option<CertificateSigningRequest>, StoreError> {
+        if let Some(request) = work.object.take() {
+            return Ok(Some(*request));
         }
-        self.round(request, attempts).await
+        let found = self.store.get(&work.name).await?;
+        let is_same =
+            |found: &CertificateSigningRequest| found.metadata.uid.as_ref() == Some(&work.uid);
+        let request = found.filter(is_same).ok_or(StoreError::Gone)?;
+        Ok((json_len(&request) <= work.max_len).then_some(request))
     }
 
-    async fn round(
-        &self,
-        request: CertificateSigningRequest,
-        attempts: u32,
-    ) -> Result<Next, Unanswered> {
-        let begun = Instant::now();
+    async fn round(&self, work: &mut Work) -> Result<Next, StoreError> {
+        let Some(request) = self.request(work).await? else {
+            let csr = work.name.as_str();
+            tracing::debug!(csr, "longer than it was when it was watched");
+            return Ok(Next::Retry);
+        };
+        let (begun, repeated) = (Instant::now(), work.attempts > 0);
         let Some(mut decided) = self.decided(&request).await else {
             return Ok(Next::Retry);
         };
         let subject = Subject::of(&request);
         logs::checks(&subject, &decided);
-        let repeated = attempts > 0;
-        if let Err(error) = self.answer(&request, &mut decided).await? {
+        let answered = self.answer(&request, &mut decided).await?;
+        if let Answered::Rejected { error, .. } = answered {
             logs::rejected(&subject, &error);
             return Ok(Next::GiveUp);
         }
@@ -174,7 +141,7 @@ impl Pipeline {
         self.note(&decided.decision);
         logs::decision(&subject, &decided, begun.elapsed(), repeated);
         if let Decision::Retry(deferral) = &decided.decision
-            && is_told_again(attempts)
+            && is_told_again(work.attempts)
         {
             self.tell_of_wait(&request, &decided, deferral).await;
         }
@@ -242,41 +209,34 @@ impl Pipeline {
         let Decision::Issue(certificate) = decision else {
             return;
         };
-        if certificate.issued().basis == ApprovalReason::NodeNameClaimed {
+        let certificate = certificate.issued();
+        if certificate.basis == ApprovalReason::NodeNameClaimed {
             let issued = LastIssued {
-                generation: certificate.issued().uid.generation,
-                serial: certificate.issued().serial.clone(),
-                not_after: certificate.issued().not_after,
+                generation: certificate.uid.generation,
+                serial: certificate.serial.clone(),
+                not_after: certificate.not_after,
                 time: (self.clock)(),
-                boot: certificate.issued().boot,
+                boot: certificate.boot,
             };
-            self.context
-                .ledger
-                .issued(&certificate.issued().node_name, issued);
+            self.context.ledger.issued(&certificate.node_name, issued);
         }
     }
 
     /// Writes the decision; where a certificate is not taken, `Failed`, which is then the decision.
-    ///
-    /// The inner error: the API server takes neither.
     async fn answer(
         &self,
         request: &CertificateSigningRequest,
         decided: &mut Decided,
-    ) -> Result<Result<(), StoreError>, StoreError> {
+    ) -> Result<Answered, StoreError> {
         let answered = answer(&*self.store, request.clone(), &decided.decision).await?;
-        let (approved, error) = match answered {
-            Answered::Written => return Ok(Ok(())),
-            Answered::Rejected { request, error } => (request, error),
-        };
-        if !matches!(decided.decision, Decision::Issue(_)) {
-            return Ok(Err(error));
-        }
-        logs::rejected(&Subject::of(request), &error);
-        decided.decision = Decision::Fail(Failure::CertificateRejected);
-        match answer(&*self.store, *approved, &decided.decision).await? {
-            Answered::Written => Ok(Ok(())),
-            Answered::Rejected { error, .. } => Ok(Err(error)),
+        match (answered, &decided.decision) {
+            // Nothing of ours stays approved and unissued.
+            (Answered::Rejected { request, error }, Decision::Issue(_)) => {
+                logs::rejected(&Subject::of(&request), &error);
+                decided.decision = Decision::Fail(Failure::CertificateRejected);
+                answer(&*self.store, *request, &decided.decision).await
+            }
+            (answered, _) => Ok(answered),
         }
     }
 
@@ -284,24 +244,21 @@ impl Pipeline {
         let now = (self.clock)();
         let deciding = decide(request, &self.context, now, clock::elapsed);
         let decided = tokio::time::timeout(DECISION_DEADLINE, deciding).await.ok();
-        let obstacle = match decided.as_ref().map(|decided| &decided.decision) {
-            Some(Decision::Retry(deferral)) => error_chain(deferral),
-            Some(
-                Decision::Ignore(_)
-                | Decision::Deny(_)
-                | Decision::Fail(_)
-                | Decision::Issue(_)
-                | Decision::Approve(_),
-            ) => return decided,
+        let (obstacle, waits_for_a_machine) = match &decided {
+            Some(Decided {
+                decision: Decision::Retry(deferral),
+                ..
+            }) => {
+                let for_a_machine = matches!(deferral, Deferral::MachineNotFound);
+                (error_chain(deferral), for_a_machine)
+            }
+            Some(_) => return decided,
             None => {
                 let csr = request.metadata.name.as_deref();
                 tracing::error!(csr, "the checks were not done in {DECISION_DEADLINE:?}");
-                "the checks were not done in time".to_owned()
+                ("the checks were not done in time".to_owned(), false)
             }
         };
-        let waits_for_a_machine = decided.as_ref().is_some_and(|decided| {
-            matches!(decided.decision, Decision::Retry(Deferral::MachineNotFound))
-        });
         let age = age(request, now);
         let failure = if is_approved(request) && age > MAX_UNDECIDED {
             Failure::UndecidedTooLong(obstacle)
@@ -310,10 +267,12 @@ impl Pipeline {
         } else {
             return decided;
         };
+        let reached = decided.map(|decided| (decided.machine, decided.steps));
+        let (machine, steps) = reached.unwrap_or_default();
         Some(Decided {
             decision: Decision::Fail(failure),
-            machine: decided.as_ref().and_then(|decided| decided.machine.clone()),
-            steps: decided.map(|decided| decided.steps).unwrap_or_default(),
+            machine,
+            steps,
         })
     }
 }
@@ -327,11 +286,10 @@ fn is_told_again(attempts: u32) -> bool {
 
 /// Whether the request is still pending.
 fn is_open(request: &CertificateSigningRequest) -> bool {
-    request.status.as_ref().is_none_or(|status| {
-        let conditions = status.conditions.iter().flatten();
-        let mut ends = conditions.filter(|one| one.type_ == "Denied" || one.type_ == "Failed");
-        status.certificate.is_none() && ends.next().is_none()
-    })
+    let status = request.status.as_ref();
+    status.is_none_or(|status| status.certificate.is_none())
+        && !has_condition(request, DENIED)
+        && !has_condition(request, FAILED)
 }
 
 /// One without a time, or of the future, is new.

@@ -59,55 +59,56 @@ impl From<Info> for ServerVersion {
 pub struct Right {
     verb: &'static str,
     group: &'static str,
+    /// A resource, or one with its subresource.
     resource: &'static str,
-    subresource: &'static str,
-    name: String,
     namespace: &'static str,
+    name: String,
 }
 
+/// Verb, group, resource and namespace of a right; without a namespace it is for all of them.
+type Rule = [&'static str; 4];
+
+/// The rights that answering requests takes, beside those on signers.
+const RULES: [Rule; 8] = [
+    ["get", GROUP, "certificatesigningrequests", ""],
+    ["list", GROUP, "certificatesigningrequests", ""],
+    ["watch", GROUP, "certificatesigningrequests", ""],
+    ["update", GROUP, "certificatesigningrequests/approval", ""],
+    ["update", GROUP, "certificatesigningrequests/status", ""],
+    ["get", "", "nodes", ""],
+    ["delete", "", "nodes", ""],
+    ["get", "coordination.k8s.io", "leases", "kube-node-lease"],
+];
+
+/// The right without which there are no Events on requests.
+const EVENTS: Rule = ["create", "events.k8s.io", "events", "default"];
+
 impl Right {
-    fn new(verb: &'static str, group: &'static str, resource: &'static str) -> Self {
+    fn new([verb, group, resource, namespace]: Rule, name: &str) -> Self {
         Self {
             verb,
             group,
             resource,
-            subresource: "",
-            name: String::new(),
-            namespace: "",
+            namespace,
+            name: name.to_owned(),
         }
-    }
-
-    fn on_requests(verb: &'static str, subresource: &'static str) -> Self {
-        Self {
-            subresource,
-            ..Self::new(verb, GROUP, "certificatesigningrequests")
-        }
-    }
-
-    fn on_signer(verb: &'static str, signer: &str) -> Self {
-        Self {
-            name: signer.to_owned(),
-            ..Self::new(verb, GROUP, "signers")
-        }
-    }
-
-    fn within(self, namespace: &'static str) -> Self {
-        Self { namespace, ..self }
     }
 
     fn review(&self) -> SelfSubjectAccessReview {
         let some = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+        let (resource, subresource) = self.resource.split_once('/').unwrap_or((self.resource, ""));
+        let attributes = ResourceAttributes {
+            verb: some(self.verb),
+            group: some(self.group),
+            resource: some(resource),
+            subresource: some(subresource),
+            name: some(&self.name),
+            namespace: some(self.namespace),
+            ..ResourceAttributes::default()
+        };
         SelfSubjectAccessReview {
             spec: SelfSubjectAccessReviewSpec {
-                resource_attributes: Some(ResourceAttributes {
-                    verb: some(self.verb),
-                    group: some(self.group),
-                    resource: some(self.resource),
-                    subresource: some(self.subresource),
-                    name: some(&self.name),
-                    namespace: some(self.namespace),
-                    ..ResourceAttributes::default()
-                }),
+                resource_attributes: Some(attributes),
                 ..SelfSubjectAccessReviewSpec::default()
             },
             ..SelfSubjectAccessReview::default()
@@ -118,14 +119,16 @@ impl Right {
 impl std::fmt::Display for Right {
     /// As an operator would write it down: `approve signers.certificates.k8s.io/<signer>`.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} {}", self.verb, self.resource)?;
+        let mut parts = self.resource.split('/');
+        write!(f, "{} {}", self.verb, parts.next().unwrap_or_default())?;
         if !self.group.is_empty() {
             write!(f, ".{}", self.group)?;
         }
-        for part in [self.subresource, &self.name] {
-            if !part.is_empty() {
-                write!(f, "/{part}")?;
-            }
+        for part in parts
+            .chain([self.name.as_str()])
+            .filter(|part| !part.is_empty())
+        {
+            write!(f, "/{part}")?;
         }
         if !self.namespace.is_empty() {
             write!(f, " in namespace {}", self.namespace)?;
@@ -136,21 +139,11 @@ impl std::fmt::Display for Right {
 
 /// The rights that answering these signers' requests takes.
 pub fn required_rights(signers: &[String]) -> Vec<Right> {
-    let mut rights = vec![
-        Right::on_requests("get", ""),
-        Right::on_requests("list", ""),
-        Right::on_requests("watch", ""),
-        Right::on_requests("update", "approval"),
-        Right::on_requests("update", "status"),
-        Right::new("get", "", "nodes"),
-        Right::new("delete", "", "nodes"),
-        Right::new("get", "coordination.k8s.io", "leases").within("kube-node-lease"),
-    ];
-    for signer in signers {
-        rights.push(Right::on_signer("approve", signer));
-        rights.push(Right::on_signer("sign", signer));
-    }
-    rights
+    let on_signers = signers.iter().flat_map(|signer| {
+        ["approve", "sign"].map(|verb| Right::new([verb, GROUP, "signers", ""], signer))
+    });
+    let others = RULES.map(|rule| Right::new(rule, ""));
+    others.into_iter().chain(on_signers).collect()
 }
 
 /// Asks the API server for its version, and whether it lets us do our work.
@@ -161,8 +154,7 @@ pub fn required_rights(signers: &[String]) -> Vec<Right> {
 pub async fn examine(client: &Client, signers: &[String]) -> Result<Findings, kube::Error> {
     let version = client.apiserver_version().await?.into();
     let missing = denied(client, required_rights(signers)).await?;
-    let events = Right::new("create", "events.k8s.io", "events").within("default");
-    let missing_optional = denied(client, vec![events]).await?;
+    let missing_optional = denied(client, vec![Right::new(EVENTS, "")]).await?;
     Ok(Findings {
         version,
         missing,

@@ -13,7 +13,7 @@ mod throttled;
 
 pub(crate) use memory_budget::json_len;
 
-use memory_budget::{Kept, Room, allowance};
+use memory_budget::{Room, allowance};
 use places::LeftOut;
 use requesters::{Arrival, Requesters};
 use throttled::Held;
@@ -118,8 +118,8 @@ impl Entry {
 
 #[derive(Debug)]
 enum State {
-    /// In `ready`, with the object where there was room for it.
-    Ready(Seq, Option<Kept>),
+    /// In `ready`, with the object where there was room for it: for `bytes` of its entry.
+    Ready(Seq, Option<Box<CertificateSigningRequest>>),
     /// In `held`.
     OverBudget(Seq),
     /// Worked on.
@@ -130,19 +130,6 @@ enum State {
     Settled,
     /// The API server takes no answer of ours for it as it is.
     GivenUp,
-}
-
-impl State {
-    fn kept(self) -> Option<Kept> {
-        match self {
-            Self::Ready(_, kept) => kept,
-            Self::OverBudget(_)
-            | Self::Running(_)
-            | Self::Waiting(_)
-            | Self::Settled
-            | Self::GivenUp => None,
-        }
-    }
 }
 
 /// What became of an object while it was worked on.
@@ -237,24 +224,26 @@ impl Queue {
         let before = entry.len(&uid);
         entry.version = version;
         self.entry_bytes = (self.entry_bytes + entry.len(&uid)).saturating_sub(before);
-        if !matches!(entry.state, State::Running(_)) {
-            entry.bytes = bytes;
+        if let State::Running(meanwhile) = &mut entry.state {
+            // Its `bytes` are set aside until its work ends.
+            *meanwhile = ChangedWhileRunning::Changed(bytes);
+            return;
         }
+        let bytes_before = std::mem::replace(&mut entry.bytes, bytes);
         match &mut entry.state {
             State::Ready(_, kept) => {
-                if let Some(former) = kept.take() {
-                    self.room.free(Some(&former));
+                if kept.take().is_some() {
+                    self.room.free(bytes_before);
                     *kept = self.room.keep(csr, bytes);
                 }
             }
-            State::Running(meanwhile) => *meanwhile = ChangedWhileRunning::Changed(bytes),
             State::Waiting(until) => {
                 let timer = (*until, uid.clone());
                 self.timers.remove(&timer);
                 self.make_ready(uid, Some(csr));
             }
             State::GivenUp => self.make_ready(uid, Some(csr)),
-            State::Settled | State::OverBudget(_) => {}
+            State::Running(_) | State::Settled | State::OverBudget(_) => {}
         }
     }
 
@@ -274,8 +263,9 @@ impl Queue {
             State::OverBudget(ticket) => self.held.gone(&entry.requester, *ticket),
             State::Ready(ticket, kept) => {
                 self.ready.remove(ticket);
-                let kept = kept.take();
-                self.room.free(kept.as_ref());
+                if kept.is_some() {
+                    self.room.free(entry.bytes);
+                }
             }
             State::Settled | State::GivenUp => {}
         }
@@ -310,27 +300,32 @@ impl Queue {
                 return self.start(uid);
             }
             let state = std::mem::replace(&mut entry.state, State::OverBudget(ticket));
-            self.room.free(state.kept().as_ref());
+            if let State::Ready(_, Some(_)) = state {
+                self.room.free(entry.bytes);
+            }
         }
         None
     }
 
     fn start(&mut self, uid: String) -> Option<Work> {
         let entry = self.entries.get_mut(&uid)?;
-        let state = std::mem::replace(
-            &mut entry.state,
-            State::Running(ChangedWhileRunning::Nothing),
-        );
-        let kept = state.kept();
-        let (name, attempts, bytes) = (entry.name.clone(), entry.attempts, entry.bytes);
-        self.room.begin(bytes);
-        self.room.free(kept.as_ref());
+        let running = State::Running(ChangedWhileRunning::Nothing);
+        let before = std::mem::replace(&mut entry.state, running);
+        let object = if let State::Ready(_, object) = before {
+            object
+        } else {
+            None
+        };
+        self.room.begin(entry.bytes);
+        if object.is_some() {
+            self.room.free(entry.bytes);
+        }
         Some(Work {
-            name,
+            name: entry.name.clone(),
             uid,
-            object: kept.map(|kept| kept.object),
-            max_len: allowance(bytes),
-            attempts,
+            object,
+            max_len: allowance(entry.bytes),
+            attempts: entry.attempts,
         })
     }
 
@@ -356,32 +351,28 @@ impl Queue {
 
     /// No answer can be written; one may be when the request has changed.
     pub(crate) fn given_up(&mut self, uid: &str) {
-        let Some((entry, meanwhile)) = self.worked_on(uid) else {
-            return;
-        };
-        entry.attempts = entry.attempts.saturating_add(1);
-        match meanwhile {
-            ChangedWhileRunning::Changed(_) => self.make_ready(uid.to_owned(), None),
-            ChangedWhileRunning::Nothing | ChangedWhileRunning::Deleted => {
-                entry.state = State::GivenUp;
-            }
-        }
+        self.unanswered(uid, |_| None);
     }
 
     /// The request must be tried again.
     pub(crate) fn retry(&mut self, uid: &str, now: Instant) {
+        self.unanswered(uid, |attempts| Some(now + wait_after(attempts)));
+    }
+
+    /// The request has no answer: it is ready if it has changed meanwhile, and otherwise waits as long as after so
+    /// many attempts.
+    fn unanswered(&mut self, uid: &str, until: impl FnOnce(u32) -> Option<Instant>) {
         let Some((entry, meanwhile)) = self.worked_on(uid) else {
             return;
         };
-        let until = now + wait_after(entry.attempts);
+        let until = until(entry.attempts);
         entry.attempts = entry.attempts.saturating_add(1);
-        match meanwhile {
-            ChangedWhileRunning::Changed(_) => self.make_ready(uid.to_owned(), None),
-            ChangedWhileRunning::Nothing | ChangedWhileRunning::Deleted => {
-                entry.state = State::Waiting(until);
-                self.timers.insert((until, uid.to_owned()));
-            }
+        if let ChangedWhileRunning::Changed(_) = meanwhile {
+            return self.make_ready(uid.to_owned(), None);
         }
+        entry.state = until.map_or(State::GivenUp, State::Waiting);
+        self.timers
+            .extend(until.map(|until| (until, uid.to_owned())));
     }
 
     /// The entry that was worked on, unless its object is gone: then it is forgotten.
@@ -415,10 +406,8 @@ impl Queue {
 
 /// The wait after the attempt that `attempts` others came before: doubled each time.
 fn wait_after(attempts: u32) -> Duration {
-    2_u32
-        .checked_pow(attempts)
-        .and_then(|factor| FIRST_RETRY.checked_mul(factor))
-        .map_or(LAST_RETRY, |wait| wait.min(LAST_RETRY))
+    let wait = FIRST_RETRY.saturating_mul(2_u32.saturating_pow(attempts));
+    wait.min(LAST_RETRY)
 }
 
 #[cfg(test)]

@@ -58,7 +58,7 @@ use crate::clock::now;
 use crate::csr_writer::{KubeStore, RequestStore};
 use crate::events::Events;
 use crate::file_inventory::{MachineList, MachineListError};
-use crate::nodes::{KubeNodeAddresses, KubeNodes};
+use crate::nodes::KubeNodes;
 use crate::pipeline::Pipeline;
 use crate::preflight::{self, Findings};
 use crate::worker;
@@ -185,29 +185,22 @@ impl Standalone {
         let inventory = settings.inventory.open()?;
         let access = ClusterAccess::from_kubeconfig(&settings.workload_kubeconfig).await?;
 
-        let trust = Trust::of(&certificate, &access);
-        let audiences: BTreeSet<Audience> = trust
-            .audiences
-            .into_iter()
-            .chain(settings.audiences)
-            .collect();
-        let ServingSettings {
-            mut endpoint_hosts,
-            service_ranges,
-            guest_reported_addresses,
-        } = settings.serving;
+        let mut trust = Trust::of(&certificate, &access);
+        trust.audiences.extend(settings.audiences);
+        let mut endpoint_hosts = settings.serving.endpoint_hosts;
         endpoint_hosts.extend(access.server_host());
-        let nodes: Arc<dyn NodeReportedAddresses> =
-            Arc::new(KubeNodeAddresses::new(access.client().clone()));
+        let nodes = Arc::new(KubeNodes::new(access.client().clone()));
+        let reported: Arc<dyn NodeReportedAddresses> = nodes.clone();
+        let guest_reported = settings.serving.guest_reported_addresses;
         let serving = ServingPolicy {
             endpoint_hosts,
-            service_ranges,
-            guest_reported: guest_reported_addresses.then_some(nodes),
+            service_ranges: settings.serving.service_ranges,
+            guest_reported: guest_reported.then_some(reported),
         };
         let ledger = RecordLedger::new(
             Arc::new(MemoryRecords::default()),
             inventory.clone(),
-            Arc::new(KubeNodes::new(access.client().clone())),
+            nodes,
             LedgerPolicy {
                 certificates: match settings.duties.built_in {
                     KubeletSignerMode::ApproveOnly => Certificates::Unmarked,
@@ -218,7 +211,7 @@ impl Standalone {
         );
         let context = Context {
             verifiers,
-            audiences: audiences.into_iter().collect(),
+            audiences: trust.audiences.into_iter().collect(),
             inventory,
             ledger: Arc::new(ledger),
             issuance,
@@ -379,11 +372,12 @@ fn read_pem(what: &'static str, path: &Path) -> Result<Zeroizing<Vec<u8>>, Stand
         path: path.to_owned(),
         source,
     };
+    let mut file = File::open(path).map_err(failed)?.take(MAX_PEM_LEN);
     let mut bytes = Zeroizing::new(Vec::new());
-    let len = File::open(path)
-        .and_then(|file| file.take(MAX_PEM_LEN + 1).read_to_end(&mut bytes))
-        .map_err(failed)?;
-    if u64::try_from(len).map_or(true, |len| len > MAX_PEM_LEN) {
+    file.read_to_end(&mut bytes).map_err(failed)?;
+    // Is there a byte more?
+    file.set_limit(1);
+    if file.read(&mut [0]).map_err(failed)? > 0 {
         let too_long = format!("longer than {MAX_PEM_LEN} bytes");
         return Err(failed(io::Error::new(
             io::ErrorKind::FileTooLarge,

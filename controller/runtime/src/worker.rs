@@ -6,20 +6,22 @@
 //! - A request that panics or is slow does not stop the others; none is worked on twice at once.
 //! - On a stop, what is being answered is answered first.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::future::Future;
+use std::panic::AssertUnwindSafe;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use futures::future::FutureExt as _;
 use futures::stream::{Stream, StreamExt as _};
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use kube::api::Api;
 use kube::runtime::watcher::Event;
 use kube::{Client, Resource as _};
 use tokio::sync::Notify;
-use tokio::task::{Id, JoinError, JoinSet};
+use tokio::task::{JoinError, JoinSet};
 use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::client::PAGE_SIZE;
@@ -48,7 +50,6 @@ pub async fn run(
         pipeline,
         queue: Queue::default(),
         tasks: JoinSet::new(),
-        started: HashMap::new(),
         skipped: Skipped::new("CertificateSigningRequest"),
     };
     let relist: Arc<Notify> = Arc::default();
@@ -64,7 +65,7 @@ pub async fn run(
         tokio::select! {
             () = &mut stop => break,
             Some(event) = events.next() => worker.watched(event),
-            Some(ended) = worker.tasks.join_next_with_id() => worker.ended(&ended),
+            Some(ended) = worker.tasks.join_next() => worker.ended(ended),
             () = sleep_until(turn) => {}
         }
     }
@@ -76,28 +77,29 @@ struct Worker {
     signers: BTreeSet<String>,
     pipeline: Pipeline,
     queue: Queue,
-    tasks: JoinSet<Next>,
-    started: HashMap<Id, Started>,
+    /// The requests that are worked on, each with its UID; nothing is next for one whose task panicked.
+    tasks: JoinSet<(String, Option<Next>)>,
     skipped: Skipped,
-}
-
-struct Started {
-    name: String,
-    uid: String,
 }
 
 impl Worker {
     fn start_ready(&mut self) {
         while let Some(work) = self.queue.next(Instant::now()) {
-            let pipeline = self.pipeline.clone();
-            let started = Started {
-                name: work.name.clone(),
-                uid: work.uid.clone(),
-            };
-            let task = self
-                .tasks
-                .spawn(async move { pipeline.process(work).await });
-            self.started.insert(task.id(), started);
+            let (pipeline, name, uid) =
+                (self.pipeline.clone(), work.name.clone(), work.uid.clone());
+            self.tasks.spawn(async move {
+                let next = AssertUnwindSafe(pipeline.process(work))
+                    .catch_unwind()
+                    .await;
+                if next.is_err() {
+                    // What it panicked with may be anything, so it is not repeated here.
+                    tracing::error!(
+                        csr = name,
+                        "the checks panicked; the request is tried again later"
+                    );
+                }
+                (uid, next.ok())
+            });
         }
     }
 
@@ -119,25 +121,15 @@ impl Worker {
         }
     }
 
-    fn ended(&mut self, ended: &Result<(Id, Next), JoinError>) {
-        let (id, next) = match ended {
-            Ok((id, next)) => (*id, *next),
-            Err(error) => (error.id(), Next::Retry),
-        };
-        let Some(Started { name, uid }) = self.started.remove(&id) else {
+    fn ended(&mut self, ended: Result<(String, Option<Next>), JoinError>) {
+        // A task is never cancelled while there is somebody to wait for it.
+        let Ok((uid, next)) = ended else {
             return;
         };
-        if ended.is_err() {
-            // What it panicked with may be anything, so it is not repeated here.
-            tracing::error!(
-                csr = name,
-                "the checks panicked; the request is tried again later"
-            );
-        }
         match next {
-            Next::Done => self.queue.settled(&uid),
-            Next::GiveUp => self.queue.given_up(&uid),
-            Next::Retry => self.queue.retry(&uid, Instant::now()),
+            Some(Next::Done) => self.queue.settled(&uid),
+            Some(Next::GiveUp) => self.queue.given_up(&uid),
+            Some(Next::Retry) | None => self.queue.retry(&uid, Instant::now()),
         }
     }
 

@@ -45,8 +45,8 @@ const SLOW_READS: usize = 4;
 type Kind = (String, Option<String>, String);
 
 #[derive(Default)]
-struct State {
-    store: Store,
+pub(super) struct State {
+    pub(super) store: Store,
     /// The kinds that were listed.
     listed: BTreeSet<&'static str>,
 }
@@ -138,7 +138,7 @@ impl Objects {
 
     /// Keeps a `KubeadmConfig` that was read for this cluster.
     pub(super) fn keep_config(&self, cluster: &ObjectKey, name: &str, config: BootstrapConfig) {
-        self.write(|store| store.keep_config(cluster, name, config));
+        self.write(|state| state.store.keep_config(cluster, name, config));
     }
 
     /// Waits for reads that are in no hurry; those of few clusters run at a time.
@@ -163,11 +163,11 @@ impl Objects {
         };
         let client = self.0.client.clone();
         let api: Api<Raw<K>> = Api::namespaced_with(client, namespace, &resource);
-        let found = api.get_opt(&reference.name).await?;
-        let kept = found.map(Raw::kept).transpose();
-        let kept =
-            kept.map_err(|error| kube::Error::SerdeError(serde_json::Error::custom(error)))?;
-        Ok(kept.flatten())
+        let Some(found) = api.get_opt(&reference.name).await? else {
+            return Ok(None);
+        };
+        let kept = found.kept();
+        kept.map_err(|error| kube::Error::SerdeError(serde_json::Error::custom(error)))
     }
 
     /// The resource that this reference is to; `None` where the API server has none such.
@@ -175,27 +175,19 @@ impl Objects {
         &self,
         reference: &Reference,
     ) -> Result<Option<ApiResource>, kube::Error> {
-        let Reference {
-            group,
-            version,
-            kind,
-            ..
-        } = reference;
-        let key = (group.clone(), version.clone(), kind.clone());
-        let known = self.resources(|resources| resources.get(&key).cloned());
+        let resources = || {
+            let resources = self.0.resources.lock();
+            resources.unwrap_or_else(PoisonError::into_inner)
+        };
+        let (group, version) = (reference.group.clone(), reference.version.clone());
+        let kind = (group, version, reference.kind.clone());
+        let known = resources().get(&kind).cloned();
         if known.is_some() {
             return Ok(known);
         }
         let found = referred(&self.0.client, reference).await?;
-        if let Some(resource) = &found {
-            self.resources(|resources| resources.insert(key, resource.clone()));
-        }
+        resources().extend(found.clone().map(|resource| (kind, resource)));
         Ok(found)
-    }
-
-    fn resources<T>(&self, with: impl FnOnce(&mut HashMap<Kind, ApiResource>) -> T) -> T {
-        let resources = self.0.resources.lock();
-        with(&mut resources.unwrap_or_else(PoisonError::into_inner))
     }
 
     fn read<T>(&self, look: impl FnOnce(&State) -> T) -> T {
@@ -208,18 +200,16 @@ impl Objects {
         self.read(|state| look(&state.store))
     }
 
-    pub(super) fn write(&self, change: impl FnOnce(&mut Store)) {
+    pub(super) fn write<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
         let mut state = self.0.state.write().unwrap_or_else(PoisonError::into_inner);
-        change(&mut state.store);
+        let changed = change(&mut state);
         drop(state);
         increment(&self.0.changes);
+        changed
     }
 
     pub(super) fn listed(&self, kind: &'static str) {
-        let mut state = self.0.state.write().unwrap_or_else(PoisonError::into_inner);
-        let is_new = state.listed.insert(kind);
-        drop(state);
-        increment(&self.0.changes);
+        let is_new = self.write(|state| state.listed.insert(kind));
         if is_new || kind == Cluster::KIND {
             self.all_clusters_changed();
         }

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use tokio::runtime::{Builder, Runtime};
 
 use super::cache::Objects;
-use super::objects::{Kept, Raw, Watched};
+use super::objects::{Kept, Raw};
 use super::store::Stored;
 use super::watch::Selection;
 use crate::watch::Skipped;
@@ -201,7 +201,6 @@ pub(super) fn answered_by(answer: impl Fn(&str) -> Value + Clone + Send + 'stati
 }
 
 /// Tells of an object as a watch does.
-pub(super) fn seen<W: Watched + Stored>(objects: &Objects, object: Value) {
-    let raw = raw::<W>(object);
-    objects.seen::<W>(&raw.key().unwrap(), raw, &mut Skipped::new(W::KIND));
+pub(super) fn seen<W: Stored>(objects: &Objects, object: Value) {
+    objects.seen(raw::<W>(object), &mut Skipped::new(W::KIND));
 }

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use futures::future::FutureExt as _;
+use futures::future::{FutureExt as _, TryFutureExt as _};
 use futures::stream::{self, StreamExt as _, TryStreamExt as _};
 use kubelet_attestation::names::{NodeName, ProviderId};
 use node_attestation_core::identifiers::TokenId;
@@ -30,19 +30,34 @@ use view::{Found, Needed, View, waiting};
 pub struct CapiInventory {
     objects: Objects,
     cluster: ObjectKey,
-    /// Whether pools have Machines made, and when that was found out.
-    asked: Arc<Mutex<HashMap<Reference, (Instant, bool)>>>,
-    /// The times at which `KubeadmConfig`s were read that are to be read again, of pools or missing ones.
-    read_at: Arc<Mutex<HashMap<Reference, Instant>>>,
+    /// Whether pools have Machines made, by their `InfraMachinePool`s.
+    makes_machines: Arc<Recent<bool>>,
+    /// The `KubeadmConfig`s that were read, those of pools and missing ones among them.
+    configs_read: Arc<Recent<()>>,
     /// Held while `KubeadmConfig`s are read, so that requests that need the same ones wait for one read.
     reading: Arc<tokio::sync::Mutex<()>>,
 }
 
-/// How long it holds what an `InfraMachinePool` says of its members.
-const ASKED_AGAIN: Duration = Duration::from_secs(30);
-
-/// The time before the `KubeadmConfig` of a pool, or one that was missing, is read again.
+/// The time before an object that is not watched is read again: an `InfraMachinePool`, and the `KubeadmConfig` of a
+/// pool, or one that was missing.
 const READ_AGAIN: Duration = Duration::from_secs(30);
+
+/// What was read in the last [`READ_AGAIN`], and when.
+#[derive(Debug, Default)]
+struct Recent<T>(Mutex<HashMap<Reference, (Instant, T)>>);
+
+impl<T: Clone> Recent<T> {
+    fn entries(&self) -> MutexGuard<'_, HashMap<Reference, (Instant, T)>> {
+        // Every change is one insertion or removal, so a panic elsewhere leaves the map whole.
+        let mut entries = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        entries.retain(|_, (at, _)| at.elapsed() < READ_AGAIN);
+        entries
+    }
+
+    fn note(&self, reference: Reference, read: T) {
+        self.entries().insert(reference, (Instant::now(), read));
+    }
+}
 
 /// The limit of concurrent reads for one cluster.
 const READS: usize = 8;
@@ -80,8 +95,8 @@ impl CapiInventory {
         Self {
             objects,
             cluster,
-            asked: Arc::default(),
-            read_at: Arc::default(),
+            makes_machines: Arc::default(),
+            configs_read: Arc::default(),
             reading: Arc::default(),
         }
     }
@@ -111,14 +126,9 @@ impl CapiInventory {
             return None;
         }
         let of = |view: View<'_>| {
-            let machines = view.members.machines.values();
+            let machines = view.members.machines.all().values();
             let machines = machines.filter(|machine| !machine.deleting);
-            let configs = machines.filter_map(|machine| machine.config.as_ref());
-            let configs = configs.filter(|config| BootstrapConfig::is_one(config));
-            let tokens = configs.filter_map(|config| {
-                let config = view.store.config(&view.cluster.namespace, config)?;
-                config.token.clone()
-            });
+            let tokens = machines.filter_map(|machine| view.config(machine)?.token.clone());
             Ok(tokens.collect())
         };
         self.look(&Needed::default(), of).ok()
@@ -127,7 +137,7 @@ impl CapiInventory {
     /// The names of the Nodes of the control plane; `None` while nothing can be said of them.
     pub async fn control_plane_nodes(&self) -> Option<BTreeSet<NodeName>> {
         let of = |view: View<'_>| {
-            let machines = view.members.machines.iter();
+            let machines = view.members.machines.all().iter();
             let control_plane = machines.filter(|(_, machine)| machine.control_plane);
             let names = control_plane.filter_map(|(name, machine)| view.node(name, machine));
             Ok(names.collect())
@@ -143,7 +153,7 @@ impl CapiInventory {
         is_without: impl Fn(&str) -> bool,
     ) -> Option<BTreeSet<String>> {
         let of = |view: View<'_>| {
-            let machines = view.members.machines.iter();
+            let machines = view.members.machines.all().iter();
             let nodes = machines.filter_map(|(name, machine)| {
                 let expected = machine.control_plane.then(|| view.node(name, machine));
                 let names = [machine.node.clone(), expected.flatten()];
@@ -176,37 +186,27 @@ impl CapiInventory {
         self.look(&Needed::default(), look)
     }
 
-    fn read_at(&self) -> MutexGuard<'_, HashMap<Reference, Instant>> {
-        // Every change is one insertion or removal, so a panic elsewhere leaves the map whole.
-        self.read_at.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Those of the needed `KubeadmConfig`s that were not read just now.
     fn unread(&self, needed: Needed) -> Vec<Reference> {
-        let mut read_at = self.read_at();
-        read_at.retain(|_, at| at.elapsed() < READ_AGAIN);
+        let read = self.configs_read.entries();
         let needed = needed.into_inner().into_iter();
-        needed
-            .filter(|config| !read_at.contains_key(config))
-            .collect()
+        needed.filter(|config| !read.contains_key(config)).collect()
     }
 
     /// Reads these `KubeadmConfig`s, but for those that somebody else has read meanwhile.
-    async fn read(&self, configs: Vec<Reference>) -> Result<(), InventoryError> {
+    async fn read(&self, mut configs: Vec<Reference>) -> Result<(), InventoryError> {
         let begun = Instant::now();
         let _reading = self.reading.lock().await;
-        let configs = {
-            let read_at = self.read_at();
-            let is_fresh = |config: &Reference| read_at.get(config).is_some_and(|at| *at >= begun);
-            let unread = configs.into_iter().filter(|config| !is_fresh(config));
-            unread.collect::<Vec<_>>()
-        };
+        {
+            let read = self.configs_read.entries();
+            configs.retain(|config| read.get(config).is_none_or(|(at, ())| *at < begun));
+        }
         let reads = stream::iter(configs).map(|config| async move {
             let found: Option<BootstrapConfig> = self.fetch(&config).await?;
             if let Some(found) = found {
                 self.objects.keep_config(&self.cluster, &config.name, found);
             }
-            self.read_at().insert(config, Instant::now());
+            self.configs_read.note(config, ());
             Ok(())
         });
         reads.buffer_unordered(READS).try_collect().await
@@ -253,18 +253,13 @@ impl CapiInventory {
     /// Whether this `InfraMachinePool` has a Machine made for every member. A sweep asks once for
     /// each of them.
     async fn makes_machines(&self, reference: &Reference) -> Result<bool, InventoryError> {
-        let asked = || self.asked.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = asked().get(reference).copied();
-        if let Some((at, makes)) = known
-            && at.elapsed() < ASKED_AGAIN
-        {
+        let known = self.makes_machines.entries().get(reference).copied();
+        if let Some((_, makes)) = known {
             return Ok(makes);
         }
         let pool: Option<InfraMachinePool> = self.fetch(reference).await?;
         let makes = pool.is_some_and(|pool| pool.has_machines);
-        let mut asked = asked();
-        asked.retain(|_, (at, _)| at.elapsed() < ASKED_AGAIN);
-        asked.insert(reference.clone(), (Instant::now(), makes));
+        self.makes_machines.note(reference.clone(), makes);
         Ok(makes)
     }
 
@@ -327,36 +322,34 @@ impl CapiInventory {
 
 impl Inventory for CapiInventory {
     fn by_provider_id<'a>(&'a self, provider_id: &'a ProviderId) -> Answer<'a, Option<Machine>> {
-        let machine = self.machine(provider_id);
-        async move { machine.await.map_err(Unavailable::new) }.boxed()
+        self.machine(provider_id).map_err(Unavailable::new).boxed()
     }
 
     fn by_token<'a>(&'a self, token: &'a TokenId) -> Answer<'a, Option<TokenOwner>> {
-        let owner = self.owner(token);
-        async move { owner.await.map_err(Unavailable::new) }.boxed()
+        self.owner(token).map_err(Unavailable::new).boxed()
     }
 
     fn by_address(&self, address: IpAddr) -> Answer<'_, Vec<Machine>> {
         let found = self.find(move |view| Ok(view.by_address(address)));
-        async move { found.await.map_err(Unavailable::new) }.boxed()
+        found.map_err(Unavailable::new).boxed()
     }
 
     fn by_name<'a>(&'a self, name: &'a str) -> Answer<'a, Vec<Machine>> {
         let found = self.find(|view| Ok(view.by_name(name)));
-        async move { found.await.map_err(Unavailable::new) }.boxed()
+        found.map_err(Unavailable::new).boxed()
     }
 
     fn by_machine_name<'a>(&'a self, name: &'a str) -> Answer<'a, Option<Machine>> {
         let found = self.find(|view| {
-            let found = view.members.machines.get(name);
+            let found = view.members.machines.all().get(name);
             Ok(found.map(|machine| view.machine(name, machine)))
         });
-        async move { found.await.map_err(Unavailable::new) }.boxed()
+        found.map_err(Unavailable::new).boxed()
     }
 
     fn naming<'a>(&'a self, machine: &'a Machine, asked: &'a NodeName) -> Answer<'a, Naming> {
         let found = self.find(|view| Ok(view.naming(machine, asked)));
-        async move { found.await.map_err(Unavailable::new) }.boxed()
+        found.map_err(Unavailable::new).boxed()
     }
 }
 

@@ -172,17 +172,16 @@ struct RawReference {
     namespace: Option<String>,
 }
 
-impl RawReference {
+impl Reference {
     /// The reference of an object in `namespace`; none that leads out of it, which is another
     /// tenant's.
-    fn within(self, namespace: &str) -> Option<Reference> {
-        if self
-            .namespace
-            .is_some_and(|own| own != namespace && !own.is_empty())
-        {
+    fn within(namespace: &str, raw: Option<RawReference>) -> Option<Self> {
+        let raw = raw?;
+        let is_inside = |own: &String| own == namespace || own.is_empty();
+        if !raw.namespace.as_ref().is_none_or(is_inside) {
             return None;
         }
-        let (group, version) = match (self.api_group, self.api_version) {
+        let (group, version) = match (raw.api_group, raw.api_version) {
             (Some(group), _) => (group, None),
             (None, Some(api_version)) => {
                 let (group, version) = api_version.split_once('/')?;
@@ -190,11 +189,11 @@ impl RawReference {
             }
             (None, None) => return None,
         };
-        Some(Reference {
+        Some(Self {
             group,
             version,
-            kind: self.kind.filter(|kind| !kind.is_empty())?,
-            name: self.name.filter(|name| !name.is_empty())?,
+            kind: raw.kind.filter(|kind| !kind.is_empty())?,
+            name: raw.name.filter(|name| !name.is_empty())?,
         })
     }
 }
@@ -224,9 +223,8 @@ struct Bootstrap {
 impl Bootstrap {
     /// Whether somebody has named the data, whoever made them.
     fn has_data(&self) -> bool {
-        self.data_secret_name
-            .as_ref()
-            .is_some_and(|name| !name.is_empty())
+        let name = self.data_secret_name.as_ref();
+        name.is_some_and(|name| !name.is_empty())
     }
 }
 

@@ -4,13 +4,16 @@
 //! something depends on it, and kept as long as a Machine or a pool refers to it.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::hash::{BuildHasher as _, RandomState};
+use std::hash::Hash;
 use std::sync::LazyLock;
 
-use kubelet_attestation::names::{NodeName, ProviderId};
+use kubelet_attestation::names::ProviderId;
 use node_attestation_core::identifiers::TokenId;
 
-use super::objects::{BootstrapConfig, Cluster, Machine, MachinePool, ObjectKey, Reference};
+use super::objects::{
+    BootstrapConfig, Cluster, Machine, MachinePool, ObjectKey, Reference, Watched,
+};
+use crate::table::{Indexed, Table};
 
 /// The objects of all clusters.
 #[derive(Debug, Default)]
@@ -18,60 +21,63 @@ pub(super) struct Store {
     clusters: BTreeMap<ObjectKey, Cluster>,
     /// By Cluster, whether it is there or not.
     members: HashMap<ObjectKey, Members>,
-    /// The cluster of each Machine and pool, to find it after a deletion.
-    machine_clusters: HashMap<ObjectKey, ObjectKey>,
-    pool_clusters: HashMap<ObjectKey, ObjectKey>,
-    configs: HashMap<ObjectKey, BootstrapConfig>,
-    /// By namespace and token; a token belongs to one configuration, unless somebody wrote it.
-    tokens: HashMap<(String, TokenId), BTreeSet<String>>,
-    /// The configurations that write a Node's name out: namespace, name, configuration.
-    written_names: BTreeSet<(String, String, String)>,
+    /// The name of the cluster of each Machine and pool, to find it after a deletion; by kind.
+    clusters_of: HashMap<(&'static str, ObjectKey), String>,
 }
 
-/// What a cluster has, by name.
+/// What a cluster has.
 #[derive(Debug, Default)]
 pub(super) struct Members {
-    pub(super) machines: BTreeMap<String, Machine>,
-    pub(super) pools: BTreeMap<String, MachinePool>,
-    provider_ids: HashMap<ProviderId, Holders>,
-    /// How many Machines say that they are of a pool: by what they call it.
-    pool_machines: HashMap<String, usize>,
-    /// The Machines with bootstrap data whose `KubeadmConfig` was not read yet; those without a Node, which may be
-    /// joining, are the first.
-    unread: BTreeSet<(HasNode, String)>,
-    configs: HashMap<String, Holders>,
-    /// The digest of each name that a Machine gives its Node but for its own name, with the Machine. A
-    /// digest is enough: whoever looks a name up compares the names.
-    known_by: BTreeSet<(u64, String)>,
-    digest: RandomState,
+    pub(super) machines: Table<Machine>,
+    pub(super) pools: Table<MachinePool>,
+    configs: Table<BootstrapConfig>,
 }
 
-/// Whether Cluster API has found the Node of a Machine.
-type HasNode = bool;
+/// A cluster without members.
+pub(super) static NO_MEMBERS: LazyLock<Members> = LazyLock::new(Members::default);
 
-/// The Machines and pools that share a value.
-#[derive(Debug, Default, Clone, PartialEq, Eq)]
-pub(super) struct Holders {
-    pub(super) machines: BTreeSet<String>,
-    pub(super) pools: BTreeSet<String>,
+/// By what an object of a cluster is found.
+#[derive(Hash)]
+enum Value<'a> {
+    ProviderId(&'a ProviderId),
+    /// The name of its `KubeadmConfig`.
+    Config(&'a str),
+    /// A name that its Node may have.
+    NodeName(&'a str),
+    /// The pool of a Machine, as the Machine calls it.
+    Pool(&'a str),
+    /// A Machine with bootstrap data whose `KubeadmConfig` was not read yet.
+    Unread {
+        /// Whether Cluster API has found its Node.
+        has_node: bool,
+    },
+    Token(&'a TokenId),
 }
 
-impl Holders {
-    fn is_empty(&self) -> bool {
-        self.machines.is_empty() && self.pools.is_empty()
-    }
+/// The Machines and pools that share a value, with their names.
+#[derive(Default)]
+pub(super) struct Holders<'a> {
+    pub(super) machines: Vec<(&'a String, &'a Machine)>,
+    pub(super) pools: Vec<(&'a String, &'a MachinePool)>,
 }
 
 /// Something that a [`Store`] keeps.
-pub(super) trait Stored: Sized {
-    /// Puts it in the place of what was there under its key.
-    fn put(self, key: ObjectKey, store: &mut Store);
-
-    /// Forgets what is there under this key.
-    fn forget(key: &ObjectKey, store: &mut Store);
+pub(super) trait Stored: Watched {
+    /// Puts it in the place of what was there under this key; nothing in its place is a deletion.
+    fn put(store: &mut Store, key: &ObjectKey, object: Option<Self>);
 
     /// The keys of all that is there.
     fn keys(store: &Store) -> BTreeSet<ObjectKey>;
+}
+
+/// A Machine or a pool.
+trait Member: Watched + Indexed {
+    /// The name of its cluster.
+    fn cluster(&self) -> &str;
+
+    fn config(&self) -> Option<&Reference>;
+
+    fn table(members: &mut Members) -> &mut Table<Self>;
 }
 
 impl Store {
@@ -87,147 +93,142 @@ impl Store {
         self.members.get(cluster)
     }
 
-    /// The `KubeadmConfig` that is referred to from `namespace`.
-    pub(super) fn config(&self, namespace: &str, config: &Reference) -> Option<&BootstrapConfig> {
-        self.configs
-            .get(&ObjectKey::new(namespace, config.name.as_str()))
-    }
-
-    /// Keeps a `KubeadmConfig` that was read for this cluster, in the place of the one that was there.
+    /// Keeps a `KubeadmConfig` that was read for this cluster, unless nothing refers to it any more.
     pub(super) fn keep_config(&mut self, cluster: &ObjectKey, name: &str, config: BootstrapConfig) {
-        let key = ObjectKey::new(cluster.namespace.as_str(), name);
-        self.forget_config(&key);
-        if let Some(token) = &config.token {
-            let holder = (key.namespace.clone(), token.clone());
-            let holders = self.tokens.entry(holder).or_default();
-            holders.insert(key.name.clone());
+        if let Some(members) = self.members.get_mut(cluster) {
+            members.keep_config(name, config);
         }
-        if let Some(name) = &config.node_name {
-            self.written_names.insert(written_name(&key, name));
-        }
-        if let Some(members) = self.members.get_mut(cluster)
-            && let Some(holders) = members.configs.get(&key.name)
-        {
-            for machine in &holders.machines {
-                for has_node in [false, true] {
-                    members.unread.remove(&(has_node, machine.clone()));
-                }
-            }
-        }
-        self.configs.insert(key, config);
-    }
-
-    fn forget_config(&mut self, key: &ObjectKey) {
-        let Some(config) = self.configs.remove(key) else {
-            return;
-        };
-        if let Some(name) = &config.node_name {
-            self.written_names.remove(&written_name(key, name));
-        }
-        let Some(token) = config.token else {
-            return;
-        };
-        let holder = (key.namespace.clone(), token);
-        if let Some(holders) = self.tokens.get_mut(&holder) {
-            holders.remove(&key.name);
-            if holders.is_empty() {
-                self.tokens.remove(&holder);
-            }
-        }
-    }
-
-    /// Forgets a `KubeadmConfig` to which the cluster no longer refers. If another cluster does, it is read again.
-    fn release_config(&mut self, cluster: &ObjectKey, config: Option<&String>) {
-        let is_used = |config: &String| {
-            let members = self.members.get(cluster);
-            members.is_some_and(|members| members.configs.contains_key(config))
-        };
-        if let Some(config) = config.filter(|config| !is_used(config)) {
-            let key = ObjectKey::new(cluster.namespace.as_str(), config.as_str());
-            self.forget_config(&key);
-        }
-    }
-
-    /// All Machines whose Nodes may have this name, and perhaps others. The cost does not grow with the
-    /// number of Machines.
-    pub(super) fn machines_known_by<'a>(
-        &self,
-        cluster: &ObjectKey,
-        members: &'a Members,
-        name: &str,
-    ) -> BTreeMap<&'a String, &'a Machine> {
-        let namespace = &cluster.namespace;
-        let first = (namespace.clone(), name.to_owned(), String::new());
-        let written = self.written_names.range(first..);
-        let written = written.take_while(|(place, one, _)| place == namespace && one == name);
-        let configs = written.filter_map(|(_, _, config)| members.configs.get(config));
-        let digest = members.digest.hash_one(name);
-        let known = members.known_by.range((digest, String::new())..);
-        let known = known.take_while(|(one, _)| *one == digest);
-        let known = known.map(|(_, machine)| machine.as_str());
-        let machines = configs.flat_map(|holders| holders.machines.iter().map(String::as_str));
-        let machines = machines.chain(known).chain([name]);
-        machines
-            .filter_map(|name| members.machines.get_key_value(name))
-            .collect()
-    }
-
-    /// The Machines and pools whose `KubeadmConfig` has this token.
-    pub(super) fn token_holders(&self, cluster: &ObjectKey, token: &TokenId) -> Holders {
-        let key = (cluster.namespace.clone(), token.clone());
-        let mut all = Holders::default();
-        let Some(members) = self.members.get(cluster) else {
-            return all;
-        };
-        for config in self.tokens.get(&key).into_iter().flatten() {
-            if let Some(holders) = members.configs.get(config) {
-                all.machines.extend(holders.machines.iter().cloned());
-                all.pools.extend(holders.pools.iter().cloned());
-            }
-        }
-        all
     }
 }
 
-/// A cluster without members.
-pub(super) static NO_MEMBERS: LazyLock<Members> = LazyLock::new(Members::default);
-
 impl Members {
-    pub(super) fn provider_id_holders(&self, id: &ProviderId) -> Option<&Holders> {
-        self.provider_ids.get(id)
+    /// The `KubeadmConfig` of this name, if it was read.
+    pub(super) fn config(&self, name: &str) -> Option<&BootstrapConfig> {
+        self.configs.all().get(name)
     }
 
-    /// The Machines with bootstrap data whose `KubeadmConfig` was not read yet, those without a Node first.
-    pub(super) fn unread(&self) -> impl Iterator<Item = (HasNode, &Machine)> {
-        let machine =
-            |(has_node, name): &(HasNode, String)| Some((*has_node, self.machines.get(name)?));
-        self.unread.iter().filter_map(machine)
+    pub(super) fn with_provider_id(&self, id: &ProviderId) -> Holders<'_> {
+        let machines = self.machines.with(Value::ProviderId(id));
+        let pools = self.pools.with(Value::ProviderId(id));
+        Holders {
+            machines: machines
+                .filter(|(_, machine)| machine.provider_id.as_ref() == Some(id))
+                .collect(),
+            pools: pools
+                .filter(|(_, pool)| pool.provider_ids.contains(id))
+                .collect(),
+        }
+    }
+
+    fn with_config(&self, config: &str) -> Holders<'_> {
+        let machines = self.machines.with(Value::Config(config));
+        let pools = self.pools.with(Value::Config(config));
+        Holders {
+            machines: machines
+                .filter(|(_, machine)| config_name(*machine) == Some(config))
+                .collect(),
+            pools: pools
+                .filter(|(_, pool)| config_name(*pool) == Some(config))
+                .collect(),
+        }
+    }
+
+    /// Those whose `KubeadmConfig` has this token, which belongs to one configuration, unless somebody wrote it.
+    pub(super) fn with_token(&self, token: &TokenId) -> Holders<'_> {
+        let mut all = Holders::default();
+        let configs = self.configs.with(Value::Token(token));
+        for (name, _) in configs.filter(|(_, config)| config.token.as_ref() == Some(token)) {
+            let holders = self.with_config(name);
+            all.machines.extend(holders.machines);
+            all.pools.extend(holders.pools);
+        }
+        all
+    }
+
+    /// All Machines whose Nodes may have this name, and perhaps others.
+    pub(super) fn known_by(&self, name: &str) -> BTreeMap<&String, &Machine> {
+        let configs = self.configs.with(Value::NodeName(name));
+        let configured = configs.flat_map(|(config, _)| self.with_config(config).machines);
+        let known = self.machines.with(Value::NodeName(name));
+        let called = self.machines.all().get_key_value(name);
+        configured.chain(known).chain(called).collect()
+    }
+
+    /// The Machines with bootstrap data whose `KubeadmConfig` was not read yet, by whether they have a Node.
+    pub(super) fn unread(&self, has_node: bool) -> impl Iterator<Item = &Machine> {
+        let unread = self.machines.with(Value::Unread { has_node });
+        unread.map(|(_, machine)| machine)
     }
 
     /// Whether any Machine calls its pool this.
     pub(super) fn has_machines_of(&self, pool: &str) -> bool {
-        self.pool_machines.contains_key(pool)
+        let mut machines = self.machines.with(Value::Pool(pool));
+        machines.any(|(_, machine)| machine.pool.as_deref() == Some(pool))
+    }
+
+    fn keep_config(&mut self, name: &str, config: BootstrapConfig) {
+        let holders = self.with_config(name);
+        if holders.machines.is_empty() && holders.pools.is_empty() {
+            return;
+        }
+        let machines = holders.machines.into_iter();
+        let machines: Vec<String> = machines.map(|(machine, _)| machine.clone()).collect();
+        for machine in machines {
+            was_read(&mut self.machines, &machine);
+        }
+        self.configs.put(name.to_owned(), config);
+    }
+
+    fn put<M: Member>(&mut self, name: &str, member: M) {
+        let config = config_name(&member);
+        let is_read = config.is_some_and(|config| self.config(config).is_some());
+        let before = M::table(self).put(name.to_owned(), member);
+        if is_read {
+            was_read(M::table(self), name);
+        }
+        self.release_config(before.as_ref());
+    }
+
+    fn remove<M: Member>(&mut self, name: &str) {
+        let before = M::table(self).remove(name);
+        self.release_config(before.as_ref());
+    }
+
+    /// Forgets the `KubeadmConfig` of what was there before, if nothing refers to it any more.
+    fn release_config<M: Member>(&mut self, before: Option<&M>) {
+        if let Some(config) = before.and_then(config_name) {
+            let holders = self.with_config(config);
+            if holders.machines.is_empty() && holders.pools.is_empty() {
+                self.configs.remove(config);
+            }
+        }
     }
 
     fn is_empty(&self) -> bool {
-        self.machines.is_empty() && self.pools.is_empty()
+        self.machines.all().is_empty() && self.pools.all().is_empty()
     }
 }
 
-/// The name of the `KubeadmConfig`, if that is what is referred to.
-fn config_name(config: Option<&Reference>) -> Option<&String> {
-    config
-        .filter(|config| BootstrapConfig::is_one(config))
-        .map(|config| &config.name)
+/// The `KubeadmConfig` of what has this name is known.
+fn was_read<M: Indexed>(table: &mut Table<M>, name: &str) {
+    for has_node in [false, true] {
+        table.forget_value(name, Value::Unread { has_node });
+    }
+}
+
+/// The name of its `KubeadmConfig`, if that is what it refers to.
+fn config_name<M: Member>(member: &M) -> Option<&str> {
+    let config = member.config();
+    let config = config.filter(|config| BootstrapConfig::is_one(config));
+    config.map(|config| config.name.as_str())
 }
 
 impl Stored for Cluster {
-    fn put(self, key: ObjectKey, store: &mut Store) {
-        store.clusters.insert(key, self);
-    }
-
-    fn forget(key: &ObjectKey, store: &mut Store) {
-        store.clusters.remove(key);
+    fn put(store: &mut Store, key: &ObjectKey, cluster: Option<Self>) {
+        match cluster {
+            Some(cluster) => store.clusters.insert(key.clone(), cluster),
+            None => store.clusters.remove(key),
+        };
     }
 
     fn keys(store: &Store) -> BTreeSet<ObjectKey> {
@@ -235,151 +236,92 @@ impl Stored for Cluster {
     }
 }
 
-impl Stored for Machine {
-    fn put(self, key: ObjectKey, store: &mut Store) {
-        let before = remove_machine(&key, store);
-        let cluster = ObjectKey::new(key.namespace.as_str(), self.cluster.as_str());
-        let members = store.members.entry(cluster.clone()).or_default();
-        if let Some(id) = &self.provider_id {
-            let holders = members.provider_ids.entry(id.clone()).or_default();
-            holders.machines.insert(key.name.clone());
+impl<M: Member> Stored for M {
+    fn put(store: &mut Store, key: &ObjectKey, member: Option<Self>) {
+        let within = |cluster: &str| ObjectKey::new(key.namespace.as_str(), cluster);
+        let cluster = member.as_ref().map(|member| member.cluster().to_owned());
+        let place = (Self::KIND, key.clone());
+        let former = match &cluster {
+            Some(cluster) => store.clusters_of.insert(place, cluster.clone()),
+            None => store.clusters_of.remove(&place),
+        };
+        if let Some(member) = member {
+            let members = store.members.entry(within(member.cluster()));
+            members.or_default().put(&key.name, member);
         }
-        if let Some(config) = config_name(self.config.as_ref()) {
-            let holders = members.configs.entry(config.clone()).or_default();
-            holders.machines.insert(key.name.clone());
-            let config = ObjectKey::new(key.namespace.as_str(), config.as_str());
-            if self.has_bootstrap_data && !store.configs.contains_key(&config) {
-                members
-                    .unread
-                    .insert((self.node.is_some(), key.name.clone()));
+        // It is gone, or another cluster's now.
+        if let Some(former) = former.filter(|former| Some(former) != cluster.as_ref())
+            && let Some(members) = store.members.get_mut(&within(&former))
+        {
+            members.remove::<Self>(&key.name);
+            if members.is_empty() {
+                store.members.remove(&within(&former));
             }
         }
-        for name in self.names().filter(|name| *name != key.name) {
-            let digest = members.digest.hash_one(name);
-            members.known_by.insert((digest, key.name.clone()));
-        }
-        if let Some(pool) = &self.pool {
-            let count = members.pool_machines.entry(pool.clone()).or_default();
-            *count = count.saturating_add(1);
-        }
-        members.machines.insert(key.name.clone(), self);
-        store.machine_clusters.insert(key, cluster);
-        if let Some((cluster, machine)) = before {
-            store.release_config(&cluster, config_name(machine.config.as_ref()));
-        }
-    }
-
-    fn forget(key: &ObjectKey, store: &mut Store) {
-        if let Some((cluster, machine)) = remove_machine(key, store) {
-            store.release_config(&cluster, config_name(machine.config.as_ref()));
-        }
     }
 
     fn keys(store: &Store) -> BTreeSet<ObjectKey> {
-        store.machine_clusters.keys().cloned().collect()
+        let places = store.clusters_of.keys();
+        let own = places.filter(|(kind, _)| *kind == Self::KIND);
+        own.map(|(_, key)| key.clone()).collect()
     }
 }
 
-/// Removes a Machine, and returns it with its cluster. Its `KubeadmConfig` stays.
-fn remove_machine(key: &ObjectKey, store: &mut Store) -> Option<(ObjectKey, Machine)> {
-    let cluster = store.machine_clusters.remove(key)?;
-    let members = store.members.get_mut(&cluster)?;
-    let machine = members.machines.remove(&key.name)?;
-    for name in machine.names() {
-        let digest = members.digest.hash_one(name);
-        members.known_by.remove(&(digest, key.name.clone()));
-    }
-    for has_node in [false, true] {
-        members.unread.remove(&(has_node, key.name.clone()));
-    }
-    if let Some(pool) = &machine.pool
-        && let Some(count) = members.pool_machines.get_mut(pool)
-    {
-        *count = count.saturating_sub(1);
-        if *count == 0 {
-            members.pool_machines.remove(pool);
-        }
-    }
-    let without = |holders: &mut Holders| holders.machines.remove(&key.name);
-    if let Some(id) = &machine.provider_id {
-        leave(&mut members.provider_ids, id, without);
-    }
-    if let Some(config) = config_name(machine.config.as_ref()) {
-        leave(&mut members.configs, config, without);
-    }
-    if members.is_empty() {
-        store.members.remove(&cluster);
-    }
-    Some((cluster, machine))
-}
-
-impl Stored for MachinePool {
-    fn put(self, key: ObjectKey, store: &mut Store) {
-        let before = remove_pool(&key, store);
-        let cluster = ObjectKey::new(key.namespace.as_str(), self.cluster.as_str());
-        let members = store.members.entry(cluster.clone()).or_default();
-        for id in &self.provider_ids {
-            let holders = members.provider_ids.entry(id.clone()).or_default();
-            holders.pools.insert(key.name.clone());
-        }
-        if let Some(config) = config_name(self.config.as_ref()) {
-            let holders = members.configs.entry(config.clone()).or_default();
-            holders.pools.insert(key.name.clone());
-        }
-        members.pools.insert(key.name.clone(), self);
-        store.pool_clusters.insert(key, cluster);
-        if let Some((cluster, pool)) = before {
-            store.release_config(&cluster, config_name(pool.config.as_ref()));
-        }
+impl Member for Machine {
+    fn cluster(&self) -> &str {
+        &self.cluster
     }
 
-    fn forget(key: &ObjectKey, store: &mut Store) {
-        if let Some((cluster, pool)) = remove_pool(key, store) {
-            store.release_config(&cluster, config_name(pool.config.as_ref()));
-        }
+    fn config(&self) -> Option<&Reference> {
+        self.config.as_ref()
     }
 
-    fn keys(store: &Store) -> BTreeSet<ObjectKey> {
-        store.pool_clusters.keys().cloned().collect()
+    fn table(members: &mut Members) -> &mut Table<Self> {
+        &mut members.machines
     }
 }
 
-/// Removes a pool, and returns it with its cluster. Its `KubeadmConfig` stays.
-fn remove_pool(key: &ObjectKey, store: &mut Store) -> Option<(ObjectKey, MachinePool)> {
-    let cluster = store.pool_clusters.remove(key)?;
-    let members = store.members.get_mut(&cluster)?;
-    let pool = members.pools.remove(&key.name)?;
-    let without = |holders: &mut Holders| holders.pools.remove(&key.name);
-    for id in &pool.provider_ids {
-        leave(&mut members.provider_ids, id, without);
-    }
-    if let Some(config) = config_name(pool.config.as_ref()) {
-        leave(&mut members.configs, config, without);
-    }
-    if members.is_empty() {
-        store.members.remove(&cluster);
-    }
-    Some((cluster, pool))
-}
-
-/// Has one holder leave what it held, and forgets what nobody holds.
-fn leave<K: Eq + std::hash::Hash>(
-    held: &mut HashMap<K, Holders>,
-    what: &K,
-    without: impl Fn(&mut Holders) -> bool,
-) {
-    if let Some(holders) = held.get_mut(what) {
-        without(holders);
-        if holders.is_empty() {
-            held.remove(what);
-        }
+impl Indexed for Machine {
+    fn values<'a>(&'a self, name: &'a str) -> impl Iterator<Item = impl Hash> {
+        let id = self.provider_id.iter().map(Value::ProviderId);
+        let config = config_name(self);
+        let has_node = self.node.is_some();
+        let unread = config.filter(|_| self.has_bootstrap_data);
+        let unread = unread.map(|_| Value::Unread { has_node });
+        let pool = self.pool.as_deref().map(Value::Pool);
+        // Its own name leads to it anyway.
+        let names = self.names().filter(move |known| *known != name);
+        let names = names.map(Value::NodeName);
+        let values = id.chain(config.map(Value::Config));
+        values.chain(unread).chain(pool).chain(names)
     }
 }
 
-fn written_name(config: &ObjectKey, name: &NodeName) -> (String, String, String) {
-    let ObjectKey {
-        namespace,
-        name: config,
-    } = config.clone();
-    (namespace, name.as_str().to_owned(), config)
+impl Member for MachinePool {
+    fn cluster(&self) -> &str {
+        &self.cluster
+    }
+
+    fn config(&self) -> Option<&Reference> {
+        self.config.as_ref()
+    }
+
+    fn table(members: &mut Members) -> &mut Table<Self> {
+        &mut members.pools
+    }
+}
+
+impl Indexed for MachinePool {
+    fn values<'a>(&'a self, _name: &'a str) -> impl Iterator<Item = impl Hash> {
+        let ids = self.provider_ids.iter().map(Value::ProviderId);
+        ids.chain(config_name(self).map(Value::Config))
+    }
+}
+
+impl Indexed for BootstrapConfig {
+    fn values<'a>(&'a self, _name: &'a str) -> impl Iterator<Item = impl Hash> {
+        let token = self.token.iter().map(Value::Token);
+        let name = self.node_name.iter();
+        token.chain(name.map(|name| Value::NodeName(name.as_str())))
+    }
 }

@@ -12,8 +12,8 @@ use kube::runtime::watcher::{self, Event};
 use tokio::time::sleep;
 
 use super::api_discovery::served;
-use super::cache::Objects;
-use super::objects::{Cluster, Machine, MachinePool, ObjectKey, Raw, Watched};
+use super::cache::{Objects, State};
+use super::objects::{Cluster, Machine, MachinePool, ObjectKey, Raw};
 use super::store::Stored;
 use crate::watch::{ExponentialBackoff, Skipped, WatchLog, on_management, watch_config};
 
@@ -62,7 +62,7 @@ impl Watches {
     }
 
     /// Watches one kind, for ever, in the version that is served then.
-    async fn watch<W: Watched + Stored>(&self) {
+    async fn watch<W: Stored>(&self) {
         let client = self.objects.client();
         let mut told = WatchLog::new(W::KIND);
         let mut waits = ExponentialBackoff::default();
@@ -86,19 +86,15 @@ impl Watches {
     }
 
     /// Watches this version until the API server stops serving it.
-    async fn follow<W: Watched + Stored>(&self, resource: &ApiResource, told: &mut WatchLog) {
+    async fn follow<W: Stored>(&self, resource: &ApiResource, told: &mut WatchLog) {
         let client = self.objects.client().clone();
         let api: Api<Raw<W>> = match &self.selection.namespace {
             Some(namespace) => Api::namespaced_with(client, namespace, resource),
             None => Api::all_with(client, resource),
         };
         let mut config = watch_config();
-        if let Some(value) = self
-            .selection
-            .watch_filter
-            .as_ref()
-            .filter(|_| W::IS_CLUSTER)
-        {
+        let watch_filter = self.selection.watch_filter.as_ref();
+        if let Some(value) = watch_filter.filter(|_| W::IS_CLUSTER) {
             config = config.labels(&format!("{WATCH_FILTER_LABEL}={value}"));
         }
         let mut events = std::pin::pin!(on_management(api, config));
@@ -117,7 +113,7 @@ impl Watches {
 }
 
 impl Objects {
-    fn apply<W: Watched + Stored>(
+    fn apply<W: Stored>(
         &self,
         event: Event<Raw<W>>,
         listing: &mut BTreeSet<ObjectKey>,
@@ -125,56 +121,45 @@ impl Objects {
     ) {
         match event {
             Event::Init => listing.clear(),
-            Event::InitApply(object) => {
-                if let Some(key) = object.key() {
-                    listing.insert(key.clone());
-                    self.seen::<W>(&key, object, skipped);
-                }
-            }
+            Event::InitApply(object) => listing.extend(self.seen(object, skipped)),
             Event::InitDone => {
-                self.write(|store| {
-                    for key in W::keys(store).difference(listing) {
-                        W::forget(key, store);
+                let listed = std::mem::take(listing);
+                self.write(|State { store, .. }| {
+                    for key in W::keys(store).difference(&listed) {
+                        W::put(store, key, None);
                     }
                 });
-                listing.clear();
                 self.listed(W::KIND);
             }
             Event::Apply(object) => {
-                if let Some(key) = object.key() {
-                    self.seen::<W>(&key, object, skipped);
-                }
+                self.seen(object, skipped);
             }
             Event::Delete(object) => {
                 if let Some(key) = object.key() {
-                    self.write(|store| W::forget(&key, store));
-                    self.told_of::<W>(&key);
+                    self.put::<W>(&key, None);
                 }
             }
         }
     }
 
-    /// One that cannot be read stays what it was.
-    pub(super) fn seen<W: Watched + Stored>(
+    /// Keeps the object that a watch has shown, and returns its key. One that cannot be read stays what it was.
+    pub(super) fn seen<W: Stored>(
         &self,
-        key: &ObjectKey,
         object: Raw<W>,
         skipped: &mut Skipped,
-    ) {
+    ) -> Option<ObjectKey> {
+        let key = object.key()?;
         if let Err(error) = &object.object {
             skipped.note(object.meta(), error);
         }
-        let Ok(kept) = object.kept() else {
-            return;
-        };
-        self.write(|store| match kept {
-            Some(object) => object.put(key.clone(), store),
-            None => W::forget(key, store),
-        });
-        self.told_of::<W>(key);
+        if let Ok(object) = object.kept() {
+            self.put(&key, object);
+        }
+        Some(key)
     }
 
-    fn told_of<W: Watched>(&self, key: &ObjectKey) {
+    fn put<W: Stored>(&self, key: &ObjectKey, object: Option<W>) {
+        self.write(|state| W::put(&mut state.store, key, object));
         if W::IS_CLUSTER {
             self.cluster_changed(key);
         }
@@ -184,16 +169,14 @@ impl Objects {
 /// Whether the API server no longer has this version of the kind.
 fn is_gone(error: &watcher::Error) -> bool {
     let status = match error {
-        watcher::Error::InitialListFailed(error)
-        | watcher::Error::WatchStartFailed(error)
-        | watcher::Error::WatchFailed(error) => {
-            let kube::Error::Api(status) = error else {
-                return false;
-            };
-            status
-        }
-        watcher::Error::WatchError(status) => status,
-        watcher::Error::NoResourceVersion => return false,
+        watcher::Error::InitialListFailed(kube::Error::Api(status))
+        | watcher::Error::WatchStartFailed(kube::Error::Api(status))
+        | watcher::Error::WatchFailed(kube::Error::Api(status))
+        | watcher::Error::WatchError(status) => status,
+        watcher::Error::InitialListFailed(_)
+        | watcher::Error::WatchStartFailed(_)
+        | watcher::Error::WatchFailed(_)
+        | watcher::Error::NoResourceVersion => return false,
     };
     status.code == 404
 }

@@ -9,6 +9,10 @@ use tokio::time::timeout;
 /// The name of this controller, as the API server remembers which fields are ours, and as Events have it.
 pub(crate) const CONTROLLER: &str = "node-attestation-controller";
 
+/// Deadline of a call about one small object. An API server under load answers within its own limit of 60 s for
+/// others.
+pub(crate) const CALL_DEADLINE: Duration = Duration::from_secs(20);
+
 /// HTTP status of an object that exists already, or has changed.
 const CONFLICT: u16 = 409;
 
@@ -47,6 +51,13 @@ impl From<CallError> for Unavailable {
             CallError::Api(error) => Self::new(*error),
         }
     }
+}
+
+/// Calls, for no longer than [`CALL_DEADLINE`].
+pub(crate) async fn call<T>(
+    call: impl Future<Output = Result<T, kube::Error>>,
+) -> Result<T, CallError> {
+    in_time(CALL_DEADLINE, call).await
 }
 
 /// Calls, for no longer than `deadline`.

@@ -1,22 +1,16 @@
 //! Requests in a Kubernetes API server.
 
 use std::error::Error;
-use std::time::Duration;
 
 use futures::future::BoxFuture;
+use hyper::StatusCode;
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use kube::api::Api;
+use kube::core::Status;
 use kube::{Client, Error as KubeError};
 
 use super::RequestStore;
-use crate::client::{CONTROLLER, CallError, in_time, post};
-
-/// For one call. An API server under load answers within its own limit of 60 s for others, not for
-/// three small objects.
-const CALL_DEADLINE: Duration = Duration::from_secs(20);
-
-/// HTTP status of an object that is not valid.
-const INVALID: u16 = 422;
+use crate::client::{CALL_DEADLINE, CONTROLLER, CallError, call, post};
 
 /// A request could not be read or written.
 #[derive(Debug, thiserror::Error)]
@@ -29,15 +23,8 @@ pub enum StoreError {
     #[error("the request exists no longer")]
     Gone,
     /// The API server refused; nothing was written.
-    #[error("the API server refused with {code} {reason}: {message}")]
-    Refused {
-        /// HTTP status.
-        code: u16,
-        /// `reason` of the answer.
-        reason: String,
-        /// `message` of the answer.
-        message: String,
-    },
+    #[error("the API server refused with {} {}: {}", .0.code, .0.reason, .0.message)]
+    Refused(Box<Status>),
     /// The API server gave no answer, or none that says what it did.
     #[error("the API server gave no answer")]
     Unavailable {
@@ -53,7 +40,7 @@ impl StoreError {
     /// Whether the same write will be refused for ever: the object itself is refused, and not the
     /// writer or the moment.
     pub(super) fn is_final(&self) -> bool {
-        matches!(self, Self::Refused { code: INVALID, .. })
+        matches!(self, Self::Refused(status) if status.code == StatusCode::UNPROCESSABLE_ENTITY)
     }
 }
 
@@ -65,20 +52,14 @@ impl From<CallError> for StoreError {
         if error.is_not_found() {
             return Self::Gone;
         }
-        let error = match error {
-            CallError::Deadline(_) => return Self::Deadline,
-            CallError::Api(error) => *error,
-        };
-        if let KubeError::Api(status) = error {
-            Self::Refused {
-                code: status.code,
-                reason: status.reason,
-                message: status.message,
-            }
-        } else {
-            Self::Unavailable {
-                source: Box::new(error),
-            }
+        match error {
+            CallError::Deadline(_) => Self::Deadline,
+            CallError::Api(error) => match *error {
+                KubeError::Api(status) => Self::Refused(status),
+                error => Self::Unavailable {
+                    source: Box::new(error),
+                },
+            },
         }
     }
 }
@@ -103,10 +84,10 @@ impl KubeStore {
         request: &CertificateSigningRequest,
     ) -> Result<CertificateSigningRequest, StoreError> {
         let name = request.metadata.name.as_deref().unwrap_or_default();
-        let options = post(CONTROLLER);
+        let parameters = post(CONTROLLER);
         let api = &self.api;
-        let written = api.replace_subresource(subresource, name, &options, request);
-        Ok(in_time(CALL_DEADLINE, written).await?)
+        let replaced = api.replace_subresource(subresource, name, &parameters, request);
+        Ok(call(replaced).await?)
     }
 }
 
@@ -115,7 +96,7 @@ impl RequestStore for KubeStore {
         &'a self,
         name: &'a str,
     ) -> BoxFuture<'a, Result<Option<CertificateSigningRequest>, StoreError>> {
-        Box::pin(async move { Ok(in_time(CALL_DEADLINE, self.api.get_opt(name)).await?) })
+        Box::pin(async move { Ok(call(self.api.get_opt(name)).await?) })
     }
 
     fn update_approval<'a>(

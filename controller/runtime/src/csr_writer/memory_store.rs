@@ -4,6 +4,7 @@ use std::sync::{Mutex, MutexGuard};
 
 use futures::future::{BoxFuture, FutureExt as _, ready};
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
+use kube::core::Status;
 
 use super::{APPROVED, DENIED, RequestStore, StoreError, has_condition};
 
@@ -133,11 +134,7 @@ impl MemoryStore {
 }
 
 fn refused(code: u16) -> StoreError {
-    StoreError::Refused {
-        code,
-        reason: "Invalid".to_owned(),
-        message: "no".to_owned(),
-    }
+    StoreError::Refused(Status::failure("no", "Invalid").with_code(code).boxed())
 }
 
 impl State {

@@ -97,7 +97,7 @@ impl Limiter {
                 let more = std::mem::take(&mut machine.left_out) - 1;
                 let note = event.note.unwrap_or_default();
                 let note = format!("{more} more events were left out before this one: {note}");
-                event.note = Some(cut(&note));
+                event.note = Some(cut(note));
                 told.push(*event);
             }
         }

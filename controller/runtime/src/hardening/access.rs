@@ -1,93 +1,62 @@
 //! Calls to the workload cluster, and how they fail.
 
-use std::error::Error;
 use std::fmt::Debug;
 use std::future::Future;
-use std::time::Duration;
 
+use hyper::StatusCode;
 use kube::api::{Api, DeleteParams, Patch, PatchParams, Preconditions};
-use kube::core::{ClusterResourceScope, ObjectMeta};
+use kube::core::{ClusterResourceScope, ObjectMeta, Status};
 use kube::{Client, Error as KubeError, Resource, ResourceExt as _};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::client::{CONTROLLER, post};
+use crate::client::{CALL_DEADLINE, CONTROLLER, CallError, in_time, post};
 use crate::watch::Lenient;
-
-/// For one call: an API server under load answers small objects within its own limit for others.
-const CALL_DEADLINE: Duration = Duration::from_secs(20);
-
-/// HTTP status of a right that is missing.
-const FORBIDDEN: u16 = 403;
-
-/// HTTP status of an object that is not there.
-const NOT_FOUND: u16 = 404;
-
-/// HTTP status of an object that another version has replaced.
-const CONFLICT: u16 = 409;
-
-/// HTTP status of an API server that has too much to do.
-const TOO_MANY_REQUESTS: u16 = 429;
-
-/// The first HTTP status of an API server, or something before it, that does not work.
-const INTERNAL_ERROR: u16 = 500;
 
 /// The workload cluster did not do as it was asked. None of these says anything about a node.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum HardeningError {
     /// A right is missing, which an operator can grant.
-    #[error("not allowed to {verb} {object}: {message}")]
+    #[error("not allowed to {call}: {}", status.message)]
     Forbidden {
-        /// What was tried.
-        verb: &'static str,
-        /// On what.
-        object: String,
-        /// What the API server says.
-        message: String,
+        /// The verb and the object.
+        call: String,
+        /// The API server's answer.
+        status: Box<Status>,
     },
     /// Somebody else wrote at the same time; the next attempt sees what they wrote.
-    #[error("cannot {verb} {object}, which has changed meanwhile")]
+    #[error("cannot {call}, which has changed meanwhile")]
     Changed {
-        /// What was tried.
-        verb: &'static str,
-        /// On what.
-        object: String,
+        /// The verb and the object.
+        call: String,
     },
     /// The API server refused for another reason: it is too old, or the object is invalid.
-    #[error("cannot {verb} {object}: the API server says {code}: {message}")]
+    #[error("cannot {call}: the API server says {}: {}", status.code, status.message)]
     Refused {
-        /// What was tried.
-        verb: &'static str,
-        /// On what.
-        object: String,
-        /// HTTP status.
-        code: u16,
-        /// What the API server says.
-        message: String,
+        /// The verb and the object.
+        call: String,
+        /// The API server's answer.
+        status: Box<Status>,
     },
     /// There was no answer, none that can be read, or that of an API server in trouble.
-    #[error("cannot {verb} {object}")]
+    #[error("cannot {call}")]
     Unavailable {
-        /// What was tried.
-        verb: &'static str,
-        /// On what.
-        object: String,
+        /// The verb and the object.
+        call: String,
         /// The reason.
-        source: Box<dyn Error + Send + Sync>,
+        source: Box<KubeError>,
     },
     /// There was no answer in time.
-    #[error("cannot {verb} {object} within {} s", CALL_DEADLINE.as_secs())]
+    #[error("cannot {call} within {} s", CALL_DEADLINE.as_secs())]
     Deadline {
-        /// What was tried.
-        verb: &'static str,
-        /// On what.
-        object: String,
+        /// The verb and the object.
+        call: String,
     },
     /// There are more objects than are read.
     #[error("there are more than {limit} {object}")]
     TooMany {
-        /// Of what.
+        /// Their kind.
         object: &'static str,
         /// How many are read.
         limit: usize,
@@ -95,50 +64,48 @@ pub enum HardeningError {
 }
 
 impl HardeningError {
+    fn of(call: String, error: CallError) -> Self {
+        let error = match error {
+            CallError::Deadline(_) => return Self::Deadline { call },
+            CallError::Api(error) => *error,
+        };
+        let status = match error {
+            KubeError::Api(status) => status,
+            error => {
+                let source = Box::new(error);
+                return Self::Unavailable { call, source };
+            }
+        };
+        match StatusCode::from_u16(status.code) {
+            Ok(StatusCode::FORBIDDEN) => Self::Forbidden { call, status },
+            Ok(StatusCode::CONFLICT) => Self::Changed { call },
+            // About what was asked, and not about the API server's own state.
+            Ok(code)
+                if code < StatusCode::INTERNAL_SERVER_ERROR
+                    && code != StatusCode::TOO_MANY_REQUESTS =>
+            {
+                Self::Refused { call, status }
+            }
+            Ok(_) | Err(_) => {
+                let source = Box::new(KubeError::Api(status));
+                Self::Unavailable { call, source }
+            }
+        }
+    }
+
     /// Whether there is no such object, or nothing of its kind.
     pub(super) fn is_not_found(&self) -> bool {
-        matches!(self, Self::Refused { code, .. } if *code == NOT_FOUND)
+        matches!(self, Self::Refused { status, .. } if status.code == StatusCode::NOT_FOUND)
     }
 }
 
-/// Calls, for no longer than a call may take.
+/// Calls, for no longer than a call may take; `what` is the verb and the object.
 pub(super) async fn call<T>(
-    verb: &'static str,
-    object: impl Into<String>,
+    what: impl Into<String>,
     call: impl Future<Output = Result<T, KubeError>>,
 ) -> Result<T, HardeningError> {
-    let object = object.into();
-    let Ok(answer) = tokio::time::timeout(CALL_DEADLINE, call).await else {
-        return Err(HardeningError::Deadline { verb, object });
-    };
-    answer.map_err(|error| {
-        // About what was asked, and not about its own state.
-        if let KubeError::Api(status) = &error
-            && status.code != TOO_MANY_REQUESTS
-            && status.code < INTERNAL_ERROR
-        {
-            let (code, message) = (status.code, status.message.clone());
-            return match code {
-                FORBIDDEN => HardeningError::Forbidden {
-                    verb,
-                    object,
-                    message,
-                },
-                CONFLICT => HardeningError::Changed { verb, object },
-                _ => HardeningError::Refused {
-                    verb,
-                    object,
-                    code,
-                    message,
-                },
-            };
-        }
-        HardeningError::Unavailable {
-            verb,
-            object,
-            source: error.into(),
-        }
-    })
+    let answer = in_time(CALL_DEADLINE, call).await;
+    answer.map_err(|error| HardeningError::of(what.into(), error))
 }
 
 /// What became of an object that is to be there.
@@ -172,9 +139,9 @@ impl<K> Object for K where
 {
 }
 
-/// As messages name the object.
-fn named<K: Object>(name: &str) -> String {
-    format!("{}/{name}", K::plural(&()))
+/// The call as messages name it.
+fn named<K: Object>(verb: &str, name: &str) -> String {
+    format!("{verb} {}/{name}", K::plural(&()))
 }
 
 /// The object of this name.
@@ -183,7 +150,7 @@ pub(super) async fn get<K: Object>(
     name: &str,
 ) -> Result<Option<K>, HardeningError> {
     let api: Api<K> = Api::all(client.clone());
-    call("get", named::<K>(name), api.get_opt(name)).await
+    call(named::<K>("get", name), api.get_opt(name)).await
 }
 
 /// The metadata of the object of this name.
@@ -192,7 +159,7 @@ pub(super) async fn get_metadata<K: Object>(
     name: &str,
 ) -> Result<Option<ObjectMeta>, HardeningError> {
     let api: Api<K> = Api::all(client.clone());
-    let found = call("get", named::<K>(name), api.get_metadata_opt(name)).await?;
+    let found = call(named::<K>("get", name), api.get_metadata_opt(name)).await?;
     Ok(found.map(|found| found.metadata))
 }
 
@@ -201,40 +168,32 @@ pub(super) async fn get_metadata<K: Object>(
 /// A new one is made by server-side apply, whose right can be confined to a name as that of `POST`
 /// cannot. One that is there is replaced, if nobody writes at the same time: an apply would leave
 /// in it what another manager added to its lists, such as a condition under which a policy no
-/// longer matches.
+/// longer matches. (kube's `Api::entry` creates by `POST`, and reads no object that somebody else broke.)
 pub(super) async fn put<K: Object>(
     client: &Client,
     wanted: &K,
     same: impl FnOnce(&K, &K) -> bool,
 ) -> Result<ApplyOutcome, HardeningError> {
     let name = wanted.name_any();
-    let object = named::<K>(&name);
     let api: Api<K> = Api::all(client.clone());
     let lenient: Api<Lenient<K>> = Api::all(client.clone());
-    let found = Box::pin(call("get", &object, lenient.get_opt(&name))).await?;
+    let found = Box::pin(call(named::<K>("get", &name), lenient.get_opt(&name))).await?;
+    let Some(found) = found else {
+        let (parameters, patch) = (PatchParams::apply(CONTROLLER), Patch::Apply(wanted));
+        let made = api.patch(&name, &parameters, &patch);
+        call(named::<K>("create", &name), made).await?;
+        return Ok(ApplyOutcome::Made);
+    };
     // One that cannot be read is something else.
-    let found = found.map(|found| {
-        let is_same = found.object.as_ref().is_ok_and(|found| same(found, wanted));
-        (is_same, found.resource_version())
-    });
-    match found {
-        Some((true, _)) => Ok(ApplyOutcome::Unchanged),
-        Some((false, version)) => {
-            let mut replacement = wanted.clone();
-            replacement.meta_mut().resource_version = version;
-            let options = post(CONTROLLER);
-            let written = api.replace(&name, &options, &replacement);
-            call("update", &object, written).await?;
-            Ok(ApplyOutcome::Replaced)
-        }
-        None => {
-            let options = PatchParams::apply(CONTROLLER);
-            let patch = Patch::Apply(wanted);
-            let written = api.patch(&name, &options, &patch);
-            call("create", &object, written).await?;
-            Ok(ApplyOutcome::Made)
-        }
+    if found.object.as_ref().is_ok_and(|found| same(found, wanted)) {
+        return Ok(ApplyOutcome::Unchanged);
     }
+    let mut replacement = wanted.clone();
+    replacement.meta_mut().resource_version = found.resource_version();
+    let parameters = post(CONTROLLER);
+    let replaced = api.replace(&name, &parameters, &replacement);
+    call(named::<K>("update", &name), replaced).await?;
+    Ok(ApplyOutcome::Replaced)
 }
 
 /// Deletes the object if it is still the one with this UID.
@@ -244,11 +203,12 @@ pub(super) async fn delete<K: Object>(
     uid: Option<String>,
 ) -> Result<(), HardeningError> {
     let api: Api<K> = Api::all(client.clone());
-    let options = DeleteParams::default().preconditions(Preconditions {
+    let only = Preconditions {
         uid,
-        resource_version: None,
-    });
-    match call("delete", named::<K>(name), api.delete(name, &options)).await {
+        ..Preconditions::default()
+    };
+    let parameters = DeleteParams::default().preconditions(only);
+    match call(named::<K>("delete", name), api.delete(name, &parameters)).await {
         Err(error) if !error.is_not_found() => Err(error),
         Ok(_) | Err(_) => Ok(()),
     }

@@ -90,22 +90,14 @@ impl fmt::Display for AutoApprovePath {
 impl Closure {
     /// The condition's message: each open way with its remedy.
     pub fn message(&self) -> String {
-        match self {
-            Self::Closed => {
-                "no binding or authorizer has kubelet certificates approved unattested".to_owned()
-            }
-            Self::Open { ways } => {
-                let mut named: Vec<_> = ways
-                    .iter()
-                    .take(MAX_NAMED)
-                    .map(ToString::to_string)
-                    .collect();
-                if ways.len() > MAX_NAMED {
-                    named.push(format!("and {} more", ways.len() - MAX_NAMED));
-                }
-                named.join("; ")
-            }
-        }
+        let Self::Open { ways } = self else {
+            return "no binding or authorizer has kubelet certificates approved unattested"
+                .to_owned();
+        };
+        let named = ways.iter().take(MAX_NAMED).map(ToString::to_string);
+        let more = ways.len().saturating_sub(MAX_NAMED);
+        let more = (more > 0).then(|| format!("and {more} more"));
+        named.chain(more).collect::<Vec<_>>().join("; ")
     }
 }
 
@@ -115,12 +107,8 @@ impl Closure {
 ///
 /// The API server could not be asked; nothing is known then.
 pub async fn examine(client: &Client, scan: &Scan) -> Result<Closure, HardeningError> {
-    let mut ways: Vec<_> = scan
-        .open
-        .iter()
-        .cloned()
-        .map(AutoApprovePath::Binding)
-        .collect();
+    let open = scan.open.iter().cloned();
+    let mut ways: Vec<_> = open.map(AutoApprovePath::Binding).collect();
     for question in questions(scan) {
         if !question.is_explained(scan) && question.stays_allowed(client).await? {
             ways.push(AutoApprovePath::Authorizer {
@@ -145,27 +133,19 @@ struct Question {
 }
 
 fn questions(scan: &Scan) -> [Question; 4] {
-    let owned = |groups: &[&str]| groups.iter().map(ToString::to_string).collect();
-    let mut tokens: Vec<String> = owned(&[BOOTSTRAPPERS, KUBEADM_TOKENS, AUTHENTICATED]);
-    tokens.extend(scan.token_groups.iter().cloned());
-    let nodes = |grant| Question {
-        of: NODES,
-        groups: owned(&[NODES, AUTHENTICATED]),
+    let mut tokens = vec![BOOTSTRAPPERS, KUBEADM_TOKENS, AUTHENTICATED];
+    tokens.extend(scan.token_groups.iter().map(String::as_str));
+    let nodes = [NODES, AUTHENTICATED];
+    let question = |of, groups: &[&str], grant| Question {
+        of,
+        groups: groups.iter().map(ToString::to_string).collect(),
         grant,
     };
     [
-        Question {
-            of: BOOTSTRAPPERS,
-            groups: tokens,
-            grant: Grant::NodeClient,
-        },
-        nodes(Grant::NodeClient),
-        nodes(Grant::SelfNodeClient),
-        Question {
-            of: UNAUTHENTICATED,
-            groups: owned(&[UNAUTHENTICATED]),
-            grant: Grant::NodeClient,
-        },
+        question(BOOTSTRAPPERS, &tokens, Grant::NodeClient),
+        question(NODES, &nodes, Grant::NodeClient),
+        question(NODES, &nodes, Grant::SelfNodeClient),
+        question(UNAUTHENTICATED, &[UNAUTHENTICATED], Grant::NodeClient),
     ]
 }
 
@@ -210,7 +190,7 @@ impl Question {
         let api: Api<SubjectAccessReview> = Api::all(client.clone());
         let options = PostParams::default();
         let answer = api.create(&options, &review);
-        let answer = call("create", "subjectaccessreviews", answer).await?;
+        let answer = call("create subjectaccessreviews", answer).await?;
         Ok(answer.status.is_some_and(|status| status.allowed))
     }
 }

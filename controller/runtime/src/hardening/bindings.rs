@@ -58,14 +58,12 @@ impl Grant {
         }
     }
 
-    /// Kubernetes' own role for it, which the API server restores when it starts.
-    fn cluster_role(self) -> &'static str {
-        match self {
-            Self::NodeClient => "system:certificates.k8s.io:certificatesigningrequests:nodeclient",
-            Self::SelfNodeClient => {
-                "system:certificates.k8s.io:certificatesigningrequests:selfnodeclient"
-            }
-        }
+    /// What Kubernetes' own role of this name grants; the API server restores those roles when it starts.
+    fn of_cluster_role(name: &str) -> Option<Self> {
+        let subresource =
+            name.strip_prefix("system:certificates.k8s.io:certificatesigningrequests:")?;
+        let mut all = Self::ALL.into_iter();
+        all.find(|grant| grant.subresource() == subresource)
     }
 
     /// What a role with these rules grants.
@@ -108,18 +106,14 @@ impl Holder {
     /// The subject, if it is such a holder: administrators and service accounts are not.
     fn of(subject: &Subject) -> Option<Self> {
         let name = subject.name.as_str();
+        let is_group =
+            is_bootstrappers(name) || [NODES, AUTHENTICATED, UNAUTHENTICATED].contains(&name);
+        let is_user = name.starts_with("system:bootstrap:")
+            || name.starts_with("system:node:")
+            || name == "system:anonymous";
         match subject.kind.as_str() {
-            "Group" => {
-                let ours = is_bootstrappers(name)
-                    || [NODES, AUTHENTICATED, UNAUTHENTICATED].contains(&name);
-                ours.then(|| Self::Group(name.to_owned()))
-            }
-            "User" => {
-                let ours = name.starts_with("system:bootstrap:")
-                    || name.starts_with("system:node:")
-                    || name == "system:anonymous";
-                ours.then(|| Self::User(name.to_owned()))
-            }
+            "Group" if is_group => Some(Self::Group(name.to_owned())),
+            "User" if is_user => Some(Self::User(name.to_owned())),
             _ => None,
         }
     }
@@ -170,17 +164,11 @@ impl KubeadmBinding {
         }
     }
 
-    fn grant(self) -> Grant {
+    /// What it grants to which group.
+    fn grants(self) -> (Grant, &'static str) {
         match self {
-            Self::Bootstrap => Grant::NodeClient,
-            Self::Rotation => Grant::SelfNodeClient,
-        }
-    }
-
-    fn group(self) -> &'static str {
-        match self {
-            Self::Bootstrap => KUBEADM_TOKENS,
-            Self::Rotation => NODES,
+            Self::Bootstrap => (Grant::NodeClient, KUBEADM_TOKENS),
+            Self::Rotation => (Grant::SelfNodeClient, NODES),
         }
     }
 
@@ -189,10 +177,11 @@ impl KubeadmBinding {
         let [subject] = binding.subjects.as_deref().unwrap_or_default() else {
             return false;
         };
+        let (grant, group) = self.grants();
         binding.role_ref.kind == "ClusterRole"
-            && binding.role_ref.name == self.grant().cluster_role()
+            && Grant::of_cluster_role(&binding.role_ref.name) == Some(grant)
             && subject.kind == "Group"
-            && subject.name == self.group()
+            && subject.name == group
     }
 }
 
@@ -300,7 +289,7 @@ async fn list(client: &Client) -> Result<Vec<Candidate>, HardeningError> {
     let (mut candidates, mut bytes) = (Vec::new(), 0);
     let mut skipped = Skipped::new("ClusterRoleBinding");
     for _ in 0..MAX_PAGES {
-        let answer = call("list", OBJECT, api.list(&page)).await?;
+        let answer = call(format!("list {OBJECT}"), api.list(&page)).await?;
         for seen in &answer.items {
             match &seen.object {
                 Ok(binding) => {
@@ -324,43 +313,37 @@ async fn list(client: &Client) -> Result<Vec<Candidate>, HardeningError> {
 
 /// The roles of holders that are not known by name.
 fn roles_to_read(candidates: &[Candidate]) -> BTreeSet<String> {
-    let is_known = |role: &str| Grant::ALL.iter().any(|grant| grant.cluster_role() == role);
     let roles = candidates.iter().map(|candidate| &candidate.role);
-    roles.filter(|role| !is_known(role)).cloned().collect()
+    let unknown = roles.filter(|role| Grant::of_cluster_role(role).is_none());
+    unknown.cloned().collect()
 }
 
 fn evaluate(candidates: &[Candidate], grants_of: &BTreeMap<String, Vec<Grant>>) -> Scan {
     let mut scan = Scan::default();
     for candidate in candidates {
-        let Candidate {
-            name,
-            uid,
-            role,
-            kubeadm,
-            holders,
-        } = candidate;
-        if let Some(kubeadm) = kubeadm {
-            scan.kubeadm.push((*kubeadm, uid.clone()));
-        }
-        let grants = grants_of.get(role).map(Vec::as_slice).unwrap_or_default();
-        for holder in holders {
+        let kubeadm = candidate.kubeadm;
+        scan.kubeadm
+            .extend(kubeadm.map(|kubeadm| (kubeadm, candidate.uid.clone())));
+        let role = &candidate.role;
+        let read = grants_of.get(role).into_iter().flatten().copied();
+        let grants: Vec<Grant> = Grant::of_cluster_role(role)
+            .into_iter()
+            .chain(read)
+            .collect();
+        for holder in &candidate.holders {
             if let Holder::Group(group) = holder
                 && is_bootstrappers(group)
             {
                 scan.token_groups.insert(group.clone());
             }
-            for grant in Grant::ALL {
-                let granted = grant.cluster_role() == role || grants.contains(&grant);
-                if granted && holder.can_use(grant) {
-                    scan.open.push(OpenBinding {
-                        name: name.clone(),
-                        role: role.clone(),
-                        holder: holder.clone(),
-                        grant,
-                        kubeadm: *kubeadm,
-                    });
-                }
-            }
+            let open = grants.iter().filter(|grant| holder.can_use(**grant));
+            scan.open.extend(open.map(|grant| OpenBinding {
+                name: candidate.name.clone(),
+                role: role.clone(),
+                holder: holder.clone(),
+                grant: *grant,
+                kubeadm,
+            }));
         }
     }
     scan.open.sort();

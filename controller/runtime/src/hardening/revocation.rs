@@ -111,13 +111,18 @@ fn select(
 /// The list before the binding: what is in force is complete.
 async fn enforce(client: &Client, spec: RevokedNodeCredentialsSpec) -> Result<(), HardeningError> {
     let wanted = RevokedNodeCredentials::new(REVOKED_NODE_CREDENTIALS, spec);
-    match put_list(client, &wanted).await {
-        Err(error) if error.is_not_found() => {
-            define(client).await?;
-            put_list_when_established(client, &wanted).await?;
+    if let Err(error) = put_list(client, &wanted).await {
+        if !error.is_not_found() {
+            return Err(error);
         }
-        outcome => {
-            outcome?;
+        // A definition that is there is left: which version a cluster has is for whoever installed it.
+        put(client, &workload_manifest(), |_, _| true).await?;
+        let end = Instant::now() + ESTABLISHING;
+        while let Err(error) = put_list(client, &wanted).await {
+            if !error.is_not_found() || Instant::now() >= end {
+                return Err(error);
+            }
+            sleep(PAUSE).await;
         }
     }
     policies::apply(client, &policy(), &binding()).await?;
@@ -144,26 +149,6 @@ async fn put_list(
     wanted: &RevokedNodeCredentials,
 ) -> Result<ApplyOutcome, HardeningError> {
     put(client, wanted, |found, wanted| found.spec == wanted.spec).await
-}
-
-async fn put_list_when_established(
-    client: &Client,
-    wanted: &RevokedNodeCredentials,
-) -> Result<(), HardeningError> {
-    let end = Instant::now() + ESTABLISHING;
-    loop {
-        match put_list(client, wanted).await {
-            Err(error) if error.is_not_found() && Instant::now() < end => sleep(PAUSE).await,
-            outcome => return outcome.map(|_| ()),
-        }
-    }
-}
-
-/// Brings the definition, where there is none. One that is there is left: which version a cluster
-/// has is for whoever installed it.
-async fn define(client: &Client) -> Result<(), HardeningError> {
-    put(client, &workload_manifest(), |_, _| true).await?;
-    Ok(())
 }
 
 fn policy() -> ValidatingAdmissionPolicy {

@@ -32,6 +32,7 @@ use kube::api::{Api, GetParams, ListParams, Patch, Request};
 use kube::{Client, Error as KubeError, Resource as _};
 use node_attestation_core::identifiers::TokenId;
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 use zeroize::Zeroizing;
@@ -74,20 +75,8 @@ pub struct Tokens {
     grace: Duration,
     /// Those that are wanted, and those that were extended and are not ended yet.
     known: BTreeMap<TokenId, Known>,
-    /// Wanted ones that are not there, or unusable.
-    missing: BTreeMap<TokenId, Missing>,
     /// Whether those are among them that were extended before.
     has_former: bool,
-}
-
-/// A token that could not be extended, which seldom changes: who makes tokens gives new ones new IDs.
-#[derive(Debug, Clone, Copy)]
-struct Missing {
-    /// The next time that it is read.
-    next: Timestamp,
-    wait: Duration,
-    /// Whether there is something of its name.
-    unusable: bool,
 }
 
 #[derive(Debug)]
@@ -96,7 +85,7 @@ struct Known {
     unwanted_since: Option<Timestamp>,
 }
 
-/// What was found of a token when it was last looked at.
+/// What was found of a token when it was last read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Life {
     /// It ends by somebody else's word.
@@ -104,6 +93,14 @@ enum Life {
     /// It ends then because it was extended here.
     Extended(Timestamp),
     Endless,
+    /// It could not be extended, which seldom changes: who makes tokens gives new ones new IDs.
+    Missing {
+        /// The next time that it is read.
+        next: Timestamp,
+        wait: Duration,
+        /// Whether there is something of its name.
+        unusable: bool,
+    },
 }
 
 /// What was done about the wanted tokens.
@@ -128,7 +125,6 @@ impl Tokens {
         Self {
             grace,
             known: BTreeMap::new(),
-            missing: BTreeMap::new(),
             has_former: false,
         }
     }
@@ -156,53 +152,44 @@ impl Tokens {
             known.unwanted_since = (!is_wanted).then_some(since);
             is_wanted || matches!(known.life, Life::Extended(_))
         });
-        self.missing.retain(|token, _| wanted.contains_key(token));
         let begin = Instant::now();
         for (token, until) in wanted {
-            if let Some(missing) = self.missing.get(token).filter(|one| now < one.next) {
-                let known = if missing.unusable {
-                    &mut kept.unusable
-                } else {
-                    &mut kept.missing
-                };
-                known.push(token.clone());
-                continue;
-            }
-            let until = Timestamp::try_from(*until).unwrap_or(Timestamp::MAX);
-            if self
-                .known
-                .get(token)
-                .is_some_and(|known| !known.life.is_short(now))
-            {
+            let before = self.known.get(token).map(|known| known.life);
+            if let Some(life) = before.filter(|life| !life.is_due(now)) {
+                kept.note_missing(token, life);
                 continue;
             }
             // The next round goes on with those that are not known by then.
             if begin.elapsed() >= ROUND {
                 break;
             }
-            match self.extend(client, token, until, now, &mut kept).await {
-                // Of this token alone; it is looked at again next time.
-                Err(HardeningError::Changed { .. } | HardeningError::Refused { .. }) => {
-                    kept.put_off.push(token.clone());
+            let until = Timestamp::try_from(*until).unwrap_or(Timestamp::MAX);
+            let extended = extend(client, token, before, until, now).await;
+            match unless_of_one_token(extended)? {
+                Some((life, is_new)) => {
+                    if is_new {
+                        kept.extended.push(token.clone());
+                    }
+                    kept.note_missing(token, life);
+                    let known = Known {
+                        life,
+                        unwanted_since: None,
+                    };
+                    self.known.insert(token.clone(), known);
                 }
-                outcome => outcome?,
+                None => kept.put_off.push(token.clone()),
             }
         }
-        let grace = self.grace;
-        let over = |since: Timestamp| since.saturating_add(grace).is_ok_and(|end| end <= now);
+        let over = |since: Timestamp| since.saturating_add(self.grace).is_ok_and(|end| end <= now);
         let due = self.known.iter();
         let due = due.filter(|(_, known)| known.unwanted_since.is_some_and(over));
         let due: Vec<TokenId> = due.map(|(token, _)| token.clone()).collect();
         for token in due {
-            match end(client, &token, now).await {
-                Err(HardeningError::Changed { .. } | HardeningError::Refused { .. }) => {
-                    kept.put_off.push(token);
-                }
-                outcome => {
-                    outcome?;
-                    self.known.remove(&token);
-                    kept.ended.push(token);
-                }
+            if unless_of_one_token(end(client, &token, now).await)?.is_some() {
+                self.known.remove(&token);
+                kept.ended.push(token);
+            } else {
+                kept.put_off.push(token);
             }
         }
         Ok(kept)
@@ -231,7 +218,7 @@ impl Tokens {
         let mut page = ListParams::default().labels(EXTENDED).limit(PAGE);
         for _ in 0..MAX_PAGES {
             let listed = api.list_metadata(&page);
-            let listed = call("list", format!("secrets with the label {EXTENDED}"), listed).await?;
+            let listed = call(format!("list secrets with the label {EXTENDED}"), listed).await?;
             for secret in listed.items {
                 let name = secret.metadata.name.unwrap_or_default();
                 let token = name.strip_prefix(NAME_PREFIX).map(TokenId::parse);
@@ -239,13 +226,10 @@ impl Tokens {
                     continue;
                 };
                 let unwanted_since = (!wanted.contains_key(&token)).then_some(now);
-                let known = self.known.entry(token).or_insert(Known {
+                self.known.entry(token).or_insert(Known {
                     life: Life::Extended(now),
                     unwanted_since,
                 });
-                if let Life::Ends(end) = known.life {
-                    known.life = Life::Extended(end);
-                }
             }
             match listed.metadata.continue_.filter(|rest| !rest.is_empty()) {
                 Some(rest) => page.continue_token = Some(rest),
@@ -255,59 +239,49 @@ impl Tokens {
         self.has_former = true;
         Ok(())
     }
+}
 
-    fn missed(&mut self, token: &TokenId, unusable: bool, now: Timestamp) {
-        let before = self.missing.get(token);
-        let wait = before.map_or(FIRST_WAIT, |before| {
-            before.wait.saturating_mul(2).min(LONGEST_WAIT)
-        });
-        let next = now.saturating_add(wait).unwrap_or(Timestamp::MAX);
-        let missing = Missing {
-            next,
-            wait,
-            unusable,
-        };
-        self.missing.insert(token.clone(), missing);
+impl Kept {
+    fn note_missing(&mut self, token: &TokenId, life: Life) {
+        if let Life::Missing { unusable, .. } = life {
+            let tokens = if unusable {
+                &mut self.unusable
+            } else {
+                &mut self.missing
+            };
+            tokens.push(token.clone());
+        }
     }
+}
 
-    async fn extend(
-        &mut self,
-        client: &Client,
-        token: &TokenId,
-        until: Timestamp,
-        now: Timestamp,
-        kept: &mut Kept,
-    ) -> Result<(), HardeningError> {
-        let name = format!("{NAME_PREFIX}{token}");
-        let Some(text) = read(client, &name).await? else {
-            kept.missing.push(token.clone());
-            self.missed(token, false, now);
-            return Ok(());
-        };
-        let Some((found, life)) = TokenSecret::parse(&text) else {
-            kept.unusable.push(token.clone());
-            self.missed(token, true, now);
-            return Ok(());
-        };
-        self.missing.remove(token);
-        let life = match life.extended(until, now) {
-            Some(end) => {
-                write(client, &name, &found.extended_to(end)).await?;
-                kept.extended.push(token.clone());
-                Life::Extended(end)
-            }
-            None => match (self.known.get(token).map(|known| known.life), life) {
-                (Some(Life::Extended(_)), Life::Ends(end)) => Life::Extended(end),
-                _ => life,
-            },
-        };
-        let known = Known {
-            life,
-            unwanted_since: None,
-        };
-        self.known.insert(token.clone(), known);
-        Ok(())
+/// `None` for a failure of this token alone; it is looked at again next time.
+fn unless_of_one_token<T>(outcome: Result<T, HardeningError>) -> Result<Option<T>, HardeningError> {
+    match outcome {
+        Err(HardeningError::Changed { .. } | HardeningError::Refused { .. }) => Ok(None),
+        outcome => outcome.map(Some),
     }
+}
+
+/// Reads a token, and extends it if it is short; what it is then, and whether it was extended.
+async fn extend(
+    client: &Client,
+    token: &TokenId,
+    before: Option<Life>,
+    until: Timestamp,
+    now: Timestamp,
+) -> Result<(Life, bool), HardeningError> {
+    let name = format!("{NAME_PREFIX}{token}");
+    let Some(text) = read(client, &name).await? else {
+        return Ok((Life::missing(before, false, now), false));
+    };
+    let Some((found, life)) = TokenSecret::parse(&text) else {
+        return Ok((Life::missing(before, true, now), false));
+    };
+    let Some(end) = life.extended(until, now) else {
+        return Ok((life, false));
+    };
+    write(client, &name, &found.extended_to(end)).await?;
+    Ok((Life::Extended(end), true))
 }
 
 /// Ends the token now, if it is there, and would live on: for no longer than it could by an
@@ -319,7 +293,7 @@ async fn end(client: &Client, token: &TokenId, now: Timestamp) -> Result<(), Har
     // Seconds are what the Secret says.
     let ends = Timestamp::from_second(now.as_second()).unwrap_or(now);
     let ours = now..=now.saturating_add(TTL).unwrap_or(now);
-    if let Some((found, Life::Ends(end))) = found
+    if let Some((found, Life::Ends(end) | Life::Extended(end))) = found
         && ours.contains(&end)
     {
         write(client, &name, &found.ended_at(ends)).await?;
@@ -337,10 +311,9 @@ async fn read(client: &Client, name: &str) -> Result<Option<Zeroizing<String>>, 
             .request_text(request.map_err(KubeError::BuildRequest)?)
             .await
     };
-    match call("get", format!("secrets/{name}"), answer).await {
-        Ok(text) => Ok(Some(Zeroizing::new(text))),
+    match call(format!("get secrets/{name}"), answer).await {
         Err(error) if error.is_not_found() => Ok(None),
-        Err(error) => Err(error),
+        answer => answer.map(|text| Some(Zeroizing::new(text))),
     }
 }
 
@@ -349,17 +322,31 @@ async fn write(client: &Client, name: &str, patch: &Value) -> Result<(), Hardeni
     let options = merge(CONTROLLER);
     let patch = Patch::Merge(patch);
     let written = api.patch_metadata(name, &options, &patch);
-    call("patch", format!("secrets/{name}"), written).await?;
+    call(format!("patch secrets/{name}"), written).await?;
     Ok(())
 }
 
 impl Life {
-    /// Whether less than half of a life is left.
-    fn is_short(self, now: Timestamp) -> bool {
+    /// That of a token which was missing or unusable when it was read at `now`.
+    fn missing(before: Option<Self>, unusable: bool, now: Timestamp) -> Self {
+        let wait = match before {
+            Some(Self::Missing { wait, .. }) => wait.saturating_mul(2).min(LONGEST_WAIT),
+            _ => FIRST_WAIT,
+        };
+        Self::Missing {
+            next: now.saturating_add(wait).unwrap_or(Timestamp::MAX),
+            wait,
+            unusable,
+        }
+    }
+
+    /// Whether less than half of a life is left, or a missing one is to be read again.
+    fn is_due(self, now: Timestamp) -> bool {
         match self {
             Self::Ends(end) | Self::Extended(end) => {
                 end < now.saturating_add(TTL / 2).unwrap_or(Timestamp::MAX)
             }
+            Self::Missing { next, .. } => next <= now,
             Self::Endless => false,
         }
     }
@@ -372,7 +359,7 @@ impl Life {
         let later = now.saturating_add(TTL).unwrap_or(Timestamp::MAX).min(until);
         // Seconds are what the Secret says.
         let later = Timestamp::from_second(later.as_second()).ok()?;
-        (self.is_short(now) && later > end).then_some(later)
+        (self.is_due(now) && later > end).then_some(later)
     }
 }
 
@@ -390,6 +377,7 @@ struct TokenSecret {
 #[serde(rename_all = "camelCase")]
 struct Metadata {
     resource_version: String,
+    labels: Option<BTreeMap<String, IgnoredAny>>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -401,9 +389,19 @@ impl TokenSecret {
     /// The Secret, and how long the token lives; `None` if it is no token, or cannot be read.
     fn parse(text: &str) -> Option<(Self, Life)> {
         let secret: Self = serde_json::from_str(text).ok()?;
+        let labels = secret.metadata.labels.as_ref();
+        let is_extended = labels.is_some_and(|labels| labels.contains_key(EXTENDED));
         let life = match &secret.data.expiration {
             None => Life::Endless,
-            Some(end) => Life::Ends(std::str::from_utf8(&end.0).ok()?.parse().ok()?),
+            Some(end) => {
+                let end = std::str::from_utf8(&end.0).ok()?.parse().ok()?;
+                let life = if is_extended {
+                    Life::Extended
+                } else {
+                    Life::Ends
+                };
+                life(end)
+            }
         };
         (secret.kind == SECRET_TYPE).then_some((secret, life))
     }

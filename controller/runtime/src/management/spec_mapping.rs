@@ -20,7 +20,7 @@ use node_attestation_core::verifier::Verifiers;
 use crate::capi::Cluster;
 use crate::client::ClusterAccess;
 use crate::hardening::admission::{self, Signing};
-use crate::nodes::{KubeNodeAddresses, KubeNodes};
+use crate::nodes::KubeNodes;
 
 /// The parts of the context of one cluster.
 pub(crate) struct ContextBuilder<'a> {
@@ -128,9 +128,7 @@ fn serving_policy(
     let guest_reported: Option<Arc<dyn NodeReportedAddresses>> = match spec.guest_reported_addresses
     {
         GuestReportedAddresses::Refuse => None,
-        GuestReportedAddresses::Allow => {
-            Some(Arc::new(KubeNodeAddresses::new(access.client().clone())))
-        }
+        GuestReportedAddresses::Allow => Some(Arc::new(KubeNodes::new(access.client().clone()))),
     };
     let endpoint = cluster.endpoint.as_ref();
     let endpoint = endpoint.map(|endpoint| endpoint.host.to_lowercase());

@@ -2,6 +2,7 @@
 
 use futures::FutureExt as _;
 use futures::future::{BoxFuture, ready};
+use kube::core::Status;
 use kubelet_attestation::names::{NodeName, ProviderId};
 use node_attestation_core::identifiers::{KeyDigest, TokenId};
 use node_attestation_core::inventory::{Inventory, Machine, TokenOwner};
@@ -146,11 +147,8 @@ impl RequestStore for Away<MemoryStore> {
 }
 
 fn too_many_requests() -> StoreError {
-    StoreError::Refused {
-        code: 429,
-        reason: "TooManyRequests".to_owned(),
-        message: "slow down".to_owned(),
-    }
+    let status = Status::failure("slow down", "TooManyRequests");
+    StoreError::Refused(status.with_code(429).boxed())
 }
 
 /// How long each part is away.

@@ -37,13 +37,6 @@ pub(super) struct Room {
     running_bytes: usize,
 }
 
-/// An object, and what it takes of the room that there is.
-#[derive(Debug)]
-pub(super) struct Kept {
-    pub(super) object: Box<CertificateSigningRequest>,
-    bytes: usize,
-}
-
 impl Room {
     /// Room that is taken from this share.
     pub(super) fn new(share: &Share) -> Self {
@@ -57,7 +50,11 @@ impl Room {
     }
 
     /// Keeps the object if there is room for it. It is `bytes` of JSON.
-    pub(super) fn keep(&mut self, csr: CertificateSigningRequest, bytes: usize) -> Option<Kept> {
+    pub(super) fn keep(
+        &mut self,
+        csr: CertificateSigningRequest,
+        bytes: usize,
+    ) -> Option<Box<CertificateSigningRequest>> {
         let all = self.object_bytes.saturating_add(bytes);
         let is_full = self.objects >= MAX_OBJECTS || all > MAX_OBJECT_BYTES;
         if is_full || !self.memory.resize(all) {
@@ -65,19 +62,14 @@ impl Room {
         }
         self.objects += 1;
         self.object_bytes = all;
-        Some(Kept {
-            object: Box::new(csr),
-            bytes,
-        })
+        Some(Box::new(csr))
     }
 
-    /// What was kept is not kept any longer.
-    pub(super) fn free(&mut self, kept: Option<&Kept>) {
-        if let Some(kept) = kept {
-            self.objects = self.objects.saturating_sub(1);
-            self.object_bytes = self.object_bytes.saturating_sub(kept.bytes);
-            self.memory.resize(self.object_bytes);
-        }
+    /// An object of so many bytes is not kept any longer.
+    pub(super) fn free(&mut self, bytes: usize) {
+        self.objects = self.objects.saturating_sub(1);
+        self.object_bytes = self.object_bytes.saturating_sub(bytes);
+        self.memory.resize(self.object_bytes);
     }
 
     /// Whether so much is worked on that nothing else is begun.

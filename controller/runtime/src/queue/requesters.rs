@@ -19,22 +19,22 @@ impl Requesters {
     }
 
     pub(super) fn add(&mut self, requester: &str, arrival: Arrival, uid: &str) {
-        let open = self.open.entry(requester.to_owned()).or_default();
-        self.by_count.remove(&(open.len(), requester.to_owned()));
-        open.insert(arrival, uid.to_owned());
-        self.by_count.insert((open.len(), requester.to_owned()));
+        self.change(requester, |open| open.insert(arrival, uid.to_owned()));
     }
 
     pub(super) fn remove(&mut self, requester: &str, arrival: Arrival) {
-        let Some(open) = self.open.get_mut(requester) else {
-            return;
-        };
-        let before = open.len();
-        if open.remove(&arrival).is_none() {
-            return;
-        }
+        self.change(requester, |open| open.remove(&arrival));
+    }
+
+    fn change(
+        &mut self,
+        requester: &str,
+        change: impl FnOnce(&mut BTreeMap<Arrival, String>) -> Option<String>,
+    ) {
+        let open = self.open.entry(requester.to_owned()).or_default();
+        self.by_count.remove(&(open.len(), requester.to_owned()));
+        change(open);
         let count = open.len();
-        self.by_count.remove(&(before, requester.to_owned()));
         if count == 0 {
             self.open.remove(requester);
         } else {

@@ -43,25 +43,19 @@ impl Held {
     pub(super) fn next(&mut self, now: Instant) -> Option<String> {
         while self.timers.first().is_some_and(|(until, _)| *until <= now) {
             let (_, requester) = self.timers.pop_first()?;
-            let Some(mut waiting) = self.requesters.remove(&requester) else {
+            let waiting = self.requesters.remove(&requester);
+            let Some(mut waiting) = waiting.filter(|waiting| !waiting.uids.is_empty()) else {
                 continue;
             };
-            if waiting.uids.is_empty() {
-                continue;
-            }
             if let Err(until) = self.budgets.take(&requester, now) {
-                self.wait(requester, Waiting { until, ..waiting });
+                waiting.until = until;
+                self.wait(requester, waiting);
                 continue;
             }
             let first = waiting.uids.pop_first();
             if !waiting.uids.is_empty() {
-                self.wait(
-                    requester,
-                    Waiting {
-                        until: now,
-                        ..waiting
-                    },
-                );
+                waiting.until = now;
+                self.wait(requester, waiting);
             }
             return first.map(|(_, uid)| uid);
         }

@@ -1,12 +1,13 @@
 //! The records of one cluster, as a watch has shown them.
 
-use std::collections::{BTreeSet, HashMap};
-use std::hash::{BuildHasher as _, RandomState};
+use std::collections::BTreeMap;
+use std::hash::Hash;
 use std::sync::Arc;
 use std::time::Duration;
 
 use kube::Resource as _;
 use kubelet_attestation::errors::error_chain;
+use kubelet_attestation::names::ProviderId;
 use node_attestation_core::crd::NodeIdentity;
 use node_attestation_core::identifiers::KeyDigest;
 use node_attestation_core::ledger::{Stored, Version};
@@ -16,6 +17,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::object::{self, BrokenRecord};
+use crate::table::{Indexed, Table};
 use crate::watch::{Lenient, Skipped};
 
 /// For the watch to show what was written. It takes milliseconds where the watch stands; where it
@@ -26,8 +28,8 @@ const ECHO_DEADLINE: Duration = Duration::from_secs(5);
 /// would get certificates that outlive the revocation.
 pub(super) const HEARD_WITHIN: Duration = Duration::from_mins(1);
 
-/// Records by the names of their objects; `Err` where somebody broke one.
-pub(super) type Entries = HashMap<String, Result<Stored, BrokenRecord>>;
+/// The record that an object is; `Err` where somebody broke it.
+pub(super) type Entry = Result<Stored, BrokenRecord>;
 
 /// When the API server was heard of last.
 #[derive(Default)]
@@ -56,13 +58,40 @@ pub(super) struct Cache {
     heard: Arc<Heard>,
 }
 
+/// Records by the names of their objects.
 #[derive(Default)]
-pub(super) struct State {
-    objects: Entries,
-    /// The digests of the provider ID and the keys of each record, with its object. A digest is enough:
-    /// whoever looks a record up compares the values.
-    found_by: BTreeSet<(u64, String)>,
-    digest: RandomState,
+pub(super) struct State(Table<Entry>);
+
+/// By what a record is found.
+#[derive(Hash)]
+enum Value<'a> {
+    ProviderId(&'a ProviderId),
+    /// Of a TPM, or the one with which the record was opened.
+    Key(KeyDigest),
+}
+
+fn values<'a>(
+    provider_id: &'a ProviderId,
+    endorsement_key: Option<KeyDigest>,
+    key: KeyDigest,
+) -> impl Iterator<Item = Value<'a>> {
+    let keys = [Some(key), endorsement_key].into_iter().flatten();
+    [Value::ProviderId(provider_id)]
+        .into_iter()
+        .chain(keys.map(Value::Key))
+}
+
+impl Indexed for Entry {
+    fn values<'a>(&'a self, _name: &'a str) -> impl Iterator<Item = impl Hash> {
+        self.iter().flat_map(|Stored { record, .. }| {
+            let holder = &record.holder;
+            values(
+                &holder.provider_id,
+                holder.endorsement_key,
+                record.opened.key,
+            )
+        })
+    }
 }
 
 impl Cache {
@@ -100,28 +129,25 @@ impl Cache {
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.state().objects.is_empty()
+        self.state().0.all().is_empty()
     }
 
     pub(super) fn contains(&self, name: &str) -> bool {
-        self.state().objects.contains_key(name)
+        self.state().0.all().contains_key(name)
     }
 
     /// Takes these for all that there are.
-    pub(super) fn replace(&self, objects: Entries) {
-        let mut state = State::default();
-        for (name, stored) in objects {
-            state.put(name, stored);
-        }
-        self.state.send_replace(state);
+    pub(super) fn replace(&self, objects: Table<Entry>) {
+        self.state.send_replace(State(objects));
     }
 
-    pub(super) fn put(&self, name: String, stored: Result<Stored, BrokenRecord>) {
-        self.state.send_modify(|state| state.put(name, stored));
+    pub(super) fn put(&self, name: String, entry: Entry) {
+        self.state
+            .send_modify(|state| drop(state.0.put(name, entry)));
     }
 
     pub(super) fn remove(&self, name: &str) {
-        self.state.send_modify(|state| state.remove(name));
+        self.state.send_modify(|state| drop(state.0.remove(name)));
     }
 }
 
@@ -130,7 +156,7 @@ pub(super) fn entry(
     seen: &Lenient<NodeIdentity>,
     cluster: &str,
     skipped: &mut Skipped,
-) -> (String, Result<Stored, BrokenRecord>) {
+) -> (String, Entry) {
     let name = seen.meta().name.clone().unwrap_or_default();
     let stored = match &seen.object {
         Ok(object) => object::stored(object, cluster),
@@ -149,65 +175,34 @@ pub(super) fn entry(
 }
 
 impl State {
-    fn put(&mut self, name: String, stored: Result<Stored, BrokenRecord>) {
-        self.remove(&name);
-        if let Ok(Stored { record, .. }) = &stored {
-            for digest in self.digests(record.holder.assurance().identity(), record.opened.key) {
-                self.found_by.insert((digest, name.clone()));
-            }
-        }
-        self.objects.insert(name, stored);
-    }
-
-    fn remove(&mut self, name: &str) {
-        if let Some(Ok(Stored { record, .. })) = self.objects.remove(name) {
-            for digest in self.digests(record.holder.assurance().identity(), record.opened.key) {
-                self.found_by.remove(&(digest, name.to_owned()));
-            }
-        }
-    }
-
-    fn digests(&self, identity: &Identity, key: KeyDigest) -> impl Iterator<Item = u64> + use<> {
-        let machine = self.digest.hash_one(identity.provider_id.as_str());
-        let tpm = identity.endorsement_key;
-        let tpm = tpm.map(|key| self.digest.hash_one(key));
-        [machine, self.digest.hash_one(key)].into_iter().chain(tpm)
-    }
-
-    pub(super) fn get(&self, name: &str) -> Option<&Result<Stored, BrokenRecord>> {
-        self.objects.get(name)
+    pub(super) fn get(&self, name: &str) -> Option<&Entry> {
+        self.0.all().get(name)
     }
 
     /// The records that can be read.
     pub(super) fn records(&self) -> impl Iterator<Item = &Stored> {
-        self.objects.values().flatten()
+        self.0.all().values().flatten()
     }
 
     /// The records of this machine, of its TPM or of this key. The cost does not grow with the number
     /// of records.
     pub(super) fn of_machine(&self, identity: &Identity, key: KeyDigest) -> Vec<Stored> {
-        let names = self.digests(identity, key).flat_map(|digest| {
-            let found = self.found_by.range((digest, String::new())..);
-            let found = found.take_while(move |(one, _)| *one == digest);
-            found.map(|(_, name)| name)
-        });
-        let names: BTreeSet<&String> = names.collect();
-        let found = names.into_iter().filter_map(|name| self.objects.get(name));
-        let concerned = |stored: &&Stored| stored.record.concerns(identity, key);
-        found.flatten().filter(concerned).cloned().collect()
+        let values = values(&identity.provider_id, identity.endorsement_key, key);
+        let found: BTreeMap<_, _> = values.flat_map(|value| self.0.with(value)).collect();
+        let found = found.into_values().flatten();
+        let concerned = found.filter(|stored| stored.record.concerns(identity, key));
+        concerned.cloned().collect()
     }
 
     /// Whether the object is known in this version, or in a later one.
     pub(super) fn has(&self, object: &str, version: &Version) -> bool {
-        let Some(Ok(known)) = self.objects.get(object) else {
+        let Some(Ok(known)) = self.get(object) else {
             return false;
         };
         // Resource versions are the numbers of writes (KEP-5504).
         let number = |version: &Version| version.as_str().parse::<u128>().ok();
-        known.version == *version
-            || number(&known.version)
-                .zip(number(version))
-                .is_some_and(|(known, wanted)| known >= wanted)
+        let numbers = number(&known.version).zip(number(version));
+        known.version == *version || numbers.is_some_and(|(known, wanted)| known >= wanted)
     }
 }
 
@@ -278,7 +273,7 @@ mod tests {
         cache.remove("d");
         assert_found(&cache);
         let all = [("e".to_owned(), Ok(stored("m2", 1, Some("a"))))];
-        cache.replace(all.into());
+        cache.replace(all.into_iter().collect());
         assert_found(&cache);
 
         let found = cache.state().of_machine(

@@ -2,7 +2,6 @@
 
 use std::fmt::{self, Debug};
 use std::sync::Arc;
-use std::time::Duration;
 
 use kube::Client;
 use kube::api::{Api, DeleteParams, Patch, PatchParams, Preconditions};
@@ -21,11 +20,7 @@ use super::cache::{Cache, State};
 use super::object;
 use super::watch::RecordsWatch;
 use crate::capi::ObjectKey;
-use crate::client::{CONTROLLER, CallError, in_time, merge, post};
-
-/// For one call. An API server under load answers within its own limit of 60 s for others, not for
-/// one small object.
-const CALL_DEADLINE: Duration = Duration::from_secs(20);
+use crate::client::{CONTROLLER, CallError, call, merge, post};
 
 /// The `NodeIdentity` objects of one Cluster, beside it.
 ///
@@ -62,35 +57,6 @@ impl KubeRecords {
         crd::object_name(&self.cluster, node_name.as_str())
     }
 
-    async fn fetch(&self, name: &str) -> Result<Option<Stored>, Unavailable> {
-        let object = in_time(CALL_DEADLINE, self.api.get_opt(name)).await?;
-        let stored = object.map(|object| object::stored(&object, &self.cluster));
-        stored.transpose().map_err(Unavailable::new)
-    }
-
-    async fn make(&self, record: &Record) -> Result<Stored, WriteError> {
-        let name = self.name(&record.node_name);
-        let spec = object::spec(record, &self.cluster).map_err(Unavailable::new)?;
-        let mut object = NodeIdentity::new(&name, spec);
-        let label = (CLUSTER_NAME_LABEL.to_owned(), self.cluster.clone());
-        object.metadata.labels = Some([label].into());
-        let parameters = post(CONTROLLER);
-        let made = self.api.create(&parameters, &object);
-        self.written(in_time(CALL_DEADLINE, made).await, WriteError::Exists)
-    }
-
-    async fn change(&self, record: &Record, read: &Version) -> Result<Stored, WriteError> {
-        let name = self.name(&record.node_name);
-        let patch = self.patch(record, read).map_err(Unavailable::new)?;
-        let parameters = merge(CONTROLLER);
-        let patch = Patch::Merge(&patch);
-        let patched = self.api.patch(&name, &parameters, &patch);
-        match in_time(CALL_DEADLINE, patched).await {
-            Err(error) if error.is_not_found() => Err(WriteError::Conflict),
-            changed => self.written(changed, WriteError::Conflict),
-        }
-    }
-
     /// A merge patch (RFC 7386) that applies to this version only, and leaves alone what is not
     /// ours. A field that the record does not have is null in it, so that a former holder's goes.
     fn patch(
@@ -122,43 +88,6 @@ impl KubeRecords {
         };
         let stored = object::stored(&object, &self.cluster);
         Ok(stored.map_err(Unavailable::new)?)
-    }
-
-    async fn remove(&self, name: &str, read: &Version) -> Result<(), WriteError> {
-        let parameters = DeleteParams {
-            preconditions: Some(Preconditions {
-                uid: None,
-                resource_version: Some(read.as_str().to_owned()),
-            }),
-            ..DeleteParams::default()
-        };
-        match in_time(CALL_DEADLINE, self.api.delete(name, &parameters)).await {
-            Ok(_) => Ok(()),
-            Err(error) if error.is_not_found() => Ok(()),
-            Err(error) if error.is_conflict() => Err(WriteError::Conflict),
-            Err(error) => Err(Unavailable::from(error).into()),
-        }
-    }
-
-    async fn write_status(&self, name: &str, issued: &LastIssued) -> Result<(), Unavailable> {
-        let moment = |time| object::moment(time).map_err(Unavailable::new);
-        // What is not in it stays: a certificate that no TPM asked for says nothing of one.
-        let status = crd::NodeIdentityStatus {
-            serial: Some(issued.serial.clone()),
-            not_after: Some(moment(issued.not_after)?),
-            last_renewal: Some(moment(issued.time)?),
-            last_tpm_boot: issued.boot.map(|boot| crd::LastTpmBoot {
-                generation: issued.generation,
-                boot,
-            }),
-            conditions: Vec::new(),
-        };
-        let patch = json!({ "status": status });
-        let parameters = PatchParams::default();
-        let patch = Patch::Merge(&patch);
-        let patched = self.api.patch_status(name, &parameters, &patch);
-        in_time(CALL_DEADLINE, patched).await?;
-        Ok(())
     }
 }
 
@@ -202,20 +131,50 @@ impl Records for KubeRecords {
 
     fn read<'a>(&'a self, name: &'a NodeName) -> Answer<'a, Option<Stored>> {
         let object = self.name(name);
-        Box::pin(async move { self.fetch(&object).await })
+        Box::pin(async move {
+            let object = call(self.api.get_opt(&object)).await?;
+            let stored = object.map(|object| object::stored(&object, &self.cluster));
+            stored.transpose().map_err(Unavailable::new)
+        })
     }
 
     fn create<'a>(&'a self, record: &'a Record) -> Written<'a, Stored> {
-        Box::pin(self.make(record))
+        Box::pin(async move {
+            let spec = object::spec(record, &self.cluster).map_err(Unavailable::new)?;
+            let mut object = NodeIdentity::new(&self.name(&record.node_name), spec);
+            let label = (CLUSTER_NAME_LABEL.to_owned(), self.cluster.clone());
+            object.metadata.labels = Some([label].into());
+            let created = call(self.api.create(&post(CONTROLLER), &object)).await;
+            self.written(created, WriteError::Exists)
+        })
     }
 
     fn replace<'a>(&'a self, record: &'a Record, read: &'a Version) -> Written<'a, Stored> {
-        Box::pin(self.change(record, read))
+        Box::pin(async move {
+            let name = self.name(&record.node_name);
+            let patch = self.patch(record, read).map_err(Unavailable::new)?;
+            let (parameters, patch) = (merge(CONTROLLER), Patch::Merge(&patch));
+            match call(self.api.patch(&name, &parameters, &patch)).await {
+                Err(error) if error.is_not_found() => Err(WriteError::Conflict),
+                replaced => self.written(replaced, WriteError::Conflict),
+            }
+        })
     }
 
     fn delete<'a>(&'a self, name: &'a NodeName, read: &'a Version) -> Written<'a, ()> {
         let object = self.name(name);
-        Box::pin(async move { self.remove(&object, read).await })
+        Box::pin(async move {
+            let only = Preconditions {
+                resource_version: Some(read.as_str().to_owned()),
+                ..Preconditions::default()
+            };
+            let parameters = DeleteParams::default().preconditions(only);
+            match call(self.api.delete(&object, &parameters)).await {
+                Err(error) if error.is_conflict() => Err(WriteError::Conflict),
+                Err(error) if !error.is_not_found() => Err(Unavailable::from(error).into()),
+                Ok(_) | Err(_) => Ok(()),
+            }
+        })
     }
 
     fn all(&self) -> Answer<'_, Vec<Stored>> {
@@ -227,7 +186,24 @@ impl Records for KubeRecords {
 
     fn note<'a>(&'a self, name: &'a NodeName, issued: &'a LastIssued) -> Answer<'a, ()> {
         let object = self.name(name);
-        Box::pin(async move { self.write_status(&object, issued).await })
+        Box::pin(async move {
+            let moment = |time| object::moment(time).map_err(Unavailable::new);
+            // What is not in it stays: a certificate that no TPM asked for says nothing of one.
+            let status = crd::NodeIdentityStatus {
+                serial: Some(issued.serial.clone()),
+                not_after: Some(moment(issued.not_after)?),
+                last_renewal: Some(moment(issued.time)?),
+                last_tpm_boot: issued.boot.map(|boot| crd::LastTpmBoot {
+                    generation: issued.generation,
+                    boot,
+                }),
+                conditions: Vec::new(),
+            };
+            let (parameters, patch) = (PatchParams::default(), json!({ "status": status }));
+            let patch = Patch::Merge(&patch);
+            call(self.api.patch_status(&object, &parameters, &patch)).await?;
+            Ok(())
+        })
     }
 }
 

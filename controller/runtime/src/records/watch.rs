@@ -11,10 +11,11 @@ use kube::runtime::watcher::{self, Event};
 use kube::{Client, Resource as _};
 use node_attestation_core::crd::{CLUSTER_NAME_LABEL, NodeIdentity};
 
-use super::cache::{Cache, Entries, Heard, entry};
+use super::cache::{Cache, Entry, Heard, entry};
 use super::heard::listening;
 use super::kube::KubeRecords;
 use crate::capi::ObjectKey;
+use crate::table::Table;
 use crate::watch::{Lenient, Skipped, WatchLog, on_management, watch_config};
 
 /// The API server ends a watch after so many seconds, and sends a bookmark just before: also a quiet
@@ -37,7 +38,7 @@ struct Caches {
 struct State {
     clusters: HashMap<ObjectKey, Arc<Cache>>,
     /// The objects so far of a list that is under way.
-    listing: HashMap<ObjectKey, Entries>,
+    listing: HashMap<ObjectKey, Table<Entry>>,
     skipped: Skipped,
 }
 
@@ -67,16 +68,14 @@ impl RecordsWatch {
         namespace: Option<&str>,
         labels: &str,
     ) -> (Self, impl Future<Output = ()> + Send + use<>) {
-        let heard = Arc::new(Heard::default());
-        let caches = Arc::new(Caches {
-            state: Mutex::new(State {
-                clusters: HashMap::new(),
-                listing: HashMap::new(),
-                skipped: Skipped::new("NodeIdentity"),
-            }),
-            heard: heard.clone(),
+        let state = Mutex::new(State {
+            clusters: HashMap::new(),
+            listing: HashMap::new(),
+            skipped: Skipped::new("NodeIdentity"),
         });
-        let listening = listening(client.clone(), heard);
+        let heard = Arc::default();
+        let caches = Arc::new(Caches { state, heard });
+        let listening = listening(client.clone(), caches.heard.clone());
         let api: Api<Lenient<NodeIdentity>> = match namespace {
             Some(namespace) => Api::namespaced(listening, namespace),
             None => Api::all(listening),
@@ -108,12 +107,8 @@ impl Caches {
             }
             Event::InitApply(object) => {
                 if let Some(cluster) = state.cluster_of(&object) {
-                    let (name, stored) = entry(&object, &cluster.name, &mut state.skipped);
-                    state
-                        .listing
-                        .entry(cluster)
-                        .or_default()
-                        .insert(name, stored);
+                    let (name, entry) = entry(&object, &cluster.name, &mut state.skipped);
+                    state.listing.entry(cluster).or_default().put(name, entry);
                 }
             }
             Event::InitDone => {
@@ -130,8 +125,8 @@ impl Caches {
             }
             Event::Apply(object) => {
                 if let Some(cluster) = state.cluster_of(&object) {
-                    let (name, stored) = entry(&object, &cluster.name, &mut state.skipped);
-                    state.cache(&cluster, &self.heard).put(name, stored);
+                    let (name, entry) = entry(&object, &cluster.name, &mut state.skipped);
+                    state.cache(&cluster, &self.heard).put(name, entry);
                 }
             }
             Event::Delete(object) => {
@@ -170,11 +165,8 @@ impl State {
         let has_it = |(key, cache): &(&ObjectKey, &Arc<Cache>)| {
             key.namespace == *namespace && cache.contains(name)
         };
-        let known = self
-            .clusters
-            .iter()
-            .find(has_it)
-            .map(|(key, _)| key.clone());
+        let known = self.clusters.iter().find(has_it);
+        let known = known.map(|(key, _)| key.clone());
         let labels = metadata.labels.as_ref();
         let label = || labels?.get(CLUSTER_NAME_LABEL);
         known.or_else(|| Some(ObjectKey::new(namespace, label()?)))

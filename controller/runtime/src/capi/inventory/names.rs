@@ -29,7 +29,7 @@ impl<'a> View<'a> {
     /// that its objects have.
     pub(super) fn naming(self, of: &'a Machine, asked: &'a NodeName) -> Naming {
         let name = of.name.as_str();
-        let Some(machine) = self.members.machines.get(name) else {
+        let Some(machine) = self.members.machines.all().get(name) else {
             return Naming::only(of.node_name.as_ref(), asked);
         };
         if !self.knows_config(machine) {
@@ -123,7 +123,7 @@ impl<'a> View<'a> {
 
     /// The machine, of all but this one, that has the name on the strongest ground.
     fn strongest_but(self, name: &str, asked: &'a NodeName) -> Option<(Ground, String)> {
-        let machines = self.known_by(asked.as_str());
+        let machines = self.members.known_by(asked.as_str()).into_iter();
         let machines = machines.filter(|(other, _)| *other != name);
         let machines = machines.filter_map(|(other, machine)| {
             let candidate = self.candidate(other, machine, asked.as_str());

@@ -7,7 +7,6 @@ use serde_json::{Value, json};
 
 use super::super::fixtures::{BOTH, Contract, NAMESPACE, answered_by, kept, objects, seen, with};
 use super::super::objects::{Cluster, MachinePool, Watched};
-use super::super::store::Holders;
 use super::view::label_value;
 use super::*;
 

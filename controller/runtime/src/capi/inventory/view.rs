@@ -12,12 +12,11 @@ use node_attestation_core::inventory::{Machine, MachineState, TokenOwner};
 
 use super::InventoryError;
 use crate::capi::objects::{self, BootstrapConfig, MachinePool, ObjectKey, Reference};
-use crate::capi::store::{Holders, Members, NO_MEMBERS, Store};
+use crate::capi::store::{Members, NO_MEMBERS, Store};
 
 /// One cluster at one moment.
 #[derive(Clone, Copy)]
 pub(super) struct View<'a> {
-    pub(super) store: &'a Store,
     pub(super) cluster: &'a ObjectKey,
     pub(super) members: &'a Members,
     needed: &'a Needed,
@@ -40,7 +39,6 @@ pub(super) enum Found {
 impl<'a> View<'a> {
     pub(super) fn new(store: &'a Store, cluster: &'a ObjectKey, needed: &'a Needed) -> Self {
         Self {
-            store,
             cluster,
             members: store.members(cluster).unwrap_or(&NO_MEMBERS),
             needed,
@@ -53,7 +51,7 @@ impl<'a> View<'a> {
             .config
             .as_ref()
             .filter(|one| BootstrapConfig::is_one(one))?;
-        let found = self.store.config(&self.cluster.namespace, reference);
+        let found = self.members.config(&reference.name);
         if found.is_none() && self.has_bootstrap_data(machine) {
             self.needed.borrow_mut().insert(reference.clone());
         }
@@ -62,42 +60,36 @@ impl<'a> View<'a> {
 
     fn has_bootstrap_data(self, machine: &objects::Machine) -> bool {
         let pool = self.pool_name(machine);
-        let pool = pool.and_then(|name| self.members.pools.get(&name));
+        let pool = pool.and_then(|name| self.members.pools.all().get(&name));
         machine.has_bootstrap_data || pool.is_some_and(|pool| pool.has_bootstrap_data)
     }
 
     /// Has the `KubeadmConfig`s read of the Machines that may be joining: an answer may depend on any of them.
     pub(super) fn need_joining(self) {
-        self.need_unread(|has_node| !has_node);
+        self.members.unread(false).for_each(|machine| {
+            self.config(machine);
+        });
     }
 
     /// Has the `KubeadmConfig`s of all Machines read.
     pub(super) fn need_all(self) {
-        self.need_unread(|_| true);
-    }
-
-    fn need_unread(self, wanted: impl Fn(bool) -> bool) {
-        let unread = self.members.unread();
-        let wanted = unread.take_while(|(has_node, _)| wanted(*has_node));
-        for (_, machine) in wanted {
+        let unread = self.members.unread(false).chain(self.members.unread(true));
+        unread.for_each(|machine| {
             self.config(machine);
-        }
+        });
     }
 
     /// Has the `KubeadmConfig`s of the pools read again: their tokens are replaced from time to time.
     pub(super) fn need_pools(self) {
-        let configs = self
-            .members
-            .pools
-            .values()
-            .filter_map(|pool| pool.config.as_ref());
+        let pools = self.members.pools.all().values();
+        let configs = pools.filter_map(|pool| pool.config.as_ref());
         let configs = configs.filter(|config| BootstrapConfig::is_one(config));
         self.needed.borrow_mut().extend(configs.cloned());
     }
 
     /// The members of pools that no Machine stands for, and whose Node must have this name.
     pub(super) fn listed_named(self, wanted: &'a str) -> impl Iterator<Item = Machine> {
-        let pools = self.members.pools.iter();
+        let pools = self.members.pools.all().iter();
         let pools = pools.filter(move |(name, _)| !self.has_machines(name));
         pools.flat_map(move |(name, pool)| {
             let is_named = |id: &&ProviderId| {
@@ -112,73 +104,58 @@ impl<'a> View<'a> {
 
 impl<'a> View<'a> {
     pub(super) fn by_provider_id(self, id: &ProviderId) -> Result<Option<Found>, InventoryError> {
-        let Some(holders) = self.members.provider_id_holders(id) else {
-            return Ok(None);
-        };
-        let mut machines = holders.machines.iter();
-        let (first, second) = (machines.next(), machines.next());
-        if let (Some(first), Some(second)) = (first, second) {
-            return Err(ambiguous("Machine", first, "Machine", second));
-        }
-        let Some(name) = first else {
-            return self.listed(id, holders);
-        };
-        let Some(machine) = self.members.machines.get(name) else {
-            return Ok(None);
-        };
-        let pool = self.pool_name(machine);
-        if let Some(other) = holders.pools.iter().find(|one| Some(*one) != pool.as_ref()) {
-            return Err(ambiguous("Machine", name, "MachinePool", other));
-        }
-        Ok(Some(Found::Machine(self.machine(name, machine))))
-    }
-
-    /// A member of a pool that no Machine stands for.
-    fn listed(self, id: &ProviderId, holders: &Holders) -> Result<Option<Found>, InventoryError> {
-        let mut pools = holders.pools.iter();
-        let (first, second) = (pools.next(), pools.next());
-        if let (Some(first), Some(second)) = (first, second) {
-            return Err(ambiguous("MachinePool", first, "MachinePool", second));
-        }
-        let pool = first.and_then(|name| Some((name, self.members.pools.get(name)?)));
-        Ok(pool.map(|(name, pool)| {
-            let mut machine = self.listed_member(name, pool, id);
-            if self.has_machines(name) {
-                machine.state = waiting(machine.state);
-                return Found::Machine(machine);
+        let holders = self.members.with_provider_id(id);
+        match (&*holders.machines, &*holders.pools) {
+            ([], []) => Ok(None),
+            ([(first, _), (second, _), ..], _) => {
+                Err(ambiguous("Machine", first, "Machine", second))
             }
-            Found::Listed {
-                machine,
-                infrastructure: pool.infrastructure.clone(),
+            ([], [(first, _), (second, _), ..]) => {
+                Err(ambiguous("MachinePool", first, "MachinePool", second))
             }
-        }))
+            ([(name, machine)], pools) => {
+                let pool = self.pool_name(machine);
+                let mut pools = pools.iter();
+                match pools.find(|(other, _)| Some(*other) != pool.as_ref()) {
+                    Some((other, _)) => Err(ambiguous("Machine", name, "MachinePool", other)),
+                    None => Ok(Some(Found::Machine(self.machine(name, machine)))),
+                }
+            }
+            // A member of a pool that no Machine stands for, or not yet.
+            ([], [(name, pool)]) => {
+                let mut machine = self.listed_member(name, pool, id);
+                if self.has_machines(name) {
+                    machine.state = waiting(machine.state);
+                    return Ok(Some(Found::Machine(machine)));
+                }
+                Ok(Some(Found::Listed {
+                    machine,
+                    infrastructure: pool.infrastructure.clone(),
+                }))
+            }
+        }
     }
 
     /// Whether `machine` can be the one with this ID.
     pub(super) fn is_free(self, id: &ProviderId, machine: &Machine) -> Result<(), InventoryError> {
-        let holders = self.members.provider_id_holders(id);
-        let mut machines = holders.into_iter().flat_map(|holders| &holders.machines);
-        match machines.find(|other| **other != machine.name) {
-            Some(other) => Err(ambiguous("Machine", &machine.name, "Machine", other)),
+        let mut machines = self.members.with_provider_id(id).machines.into_iter();
+        match machines.find(|(other, _)| **other != machine.name) {
+            Some((other, _)) => Err(ambiguous("Machine", &machine.name, "Machine", other)),
             None => Ok(()),
         }
     }
 
     /// The owner of the token, if it has one; of a machine, its `InfraMachine` too.
     pub(super) fn owner(self, token: &TokenId) -> Option<(TokenOwner, Option<Reference>)> {
-        let holders = self.store.token_holders(self.cluster, token);
-        let mut machines = holders.machines.iter();
-        let mut pools = holders.pools.iter();
-        match (machines.next(), machines.next(), pools.next(), pools.next()) {
-            (Some(name), None, None, None) => {
-                let machine = self.members.machines.get(name)?;
+        let holders = self.members.with_token(token);
+        match (&*holders.machines, &*holders.pools) {
+            ([(name, machine)], []) => {
                 let owner = TokenOwner::Machine(Box::new(self.machine(name, machine)));
                 Some((owner, machine.infrastructure.clone()))
             }
-            (None, None, Some(name), None) => {
-                let pool = self.members.pools.get(name)?;
+            ([], [(name, pool)]) => {
                 let owner = TokenOwner::Pool {
-                    name: name.clone(),
+                    name: (*name).clone(),
                     object: Some(Box::new(self.reference("MachinePool", name, &pool.uid))),
                 };
                 Some((owner, None))
@@ -189,7 +166,7 @@ impl<'a> View<'a> {
     }
 
     pub(super) fn by_address(self, address: IpAddr) -> Vec<Machine> {
-        let machines = self.members.machines.iter();
+        let machines = self.members.machines.all().iter();
         let found = machines.filter(|(_, machine)| machine.addresses.contains(&address));
         found
             .map(|(name, machine)| self.machine(name, machine))
@@ -197,23 +174,13 @@ impl<'a> View<'a> {
     }
 
     pub(super) fn by_name(self, wanted: &str) -> Vec<Machine> {
-        let named = self.known_by(wanted).filter(|(name, machine)| {
+        let known = self.members.known_by(wanted).into_iter();
+        let named = known.filter(|(name, machine)| {
             let reported = machine.dns_names.iter().any(|own| own == wanted);
             reported || self.candidate(name, machine, wanted).is_some()
         });
         let named = named.map(|(name, machine)| self.machine(name, machine));
         named.chain(self.listed_named(wanted)).collect()
-    }
-
-    /// All Machines whose Nodes may have this name, and perhaps others.
-    pub(super) fn known_by(
-        self,
-        name: &str,
-    ) -> impl Iterator<Item = (&'a String, &'a objects::Machine)> {
-        let known = self
-            .store
-            .machines_known_by(self.cluster, self.members, name);
-        known.into_iter()
     }
 
     pub(super) fn machine(self, name: &str, machine: &objects::Machine) -> Machine {
@@ -238,7 +205,7 @@ impl<'a> View<'a> {
     /// The pool, where the label has a digest of its name.
     fn pool_name(self, machine: &objects::Machine) -> Option<String> {
         let label = machine.pool.as_ref()?;
-        let pools = &self.members.pools;
+        let pools = self.members.pools.all();
         let digested = || pools.keys().find(|name| label_value(name) == *label);
         if pools.contains_key(label) {
             Some(label.clone())

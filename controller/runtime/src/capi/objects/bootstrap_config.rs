@@ -32,7 +32,7 @@ struct Init {
     node_registration: Option<Registration>,
 }
 
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Join {
     node_registration: Option<Registration>,
@@ -73,19 +73,15 @@ impl Kept for BootstrapConfig {
         let init = spec
             .init_configuration
             .and_then(|init| init.node_registration);
-        let join = spec.join_configuration;
-        let control_plane = join
-            .as_ref()
-            .is_some_and(|join| join.control_plane.is_some());
-        let (join, discovery) = join.map_or((None, None), |join| {
-            (join.node_registration, join.discovery)
-        });
-        let token = discovery.and_then(|discovery| discovery.bootstrap_token);
+        let join = spec.join_configuration.unwrap_or_default();
+        let token = join
+            .discovery
+            .and_then(|discovery| discovery.bootstrap_token);
         Some(Self {
             token: token.and_then(|token| token.token),
             // A Machine joins but for the first of a control plane, whose configuration has both.
-            node_name: written_out(join).or_else(|| written_out(init)),
-            control_plane,
+            node_name: written_out(join.node_registration).or_else(|| written_out(init)),
+            control_plane: join.control_plane.is_some(),
         })
     }
 }

@@ -92,9 +92,7 @@ impl Kept for Cluster {
             service_ranges: services
                 .and_then(|ranges| ranges.cidr_blocks)
                 .unwrap_or_default(),
-            infrastructure: spec
-                .infrastructure_ref
-                .and_then(|reference| reference.within(&namespace)),
+            infrastructure: Reference::within(&namespace, spec.infrastructure_ref),
             attestors: OwnAttestors::of(&metadata, spec.topology),
             uid: metadata.uid?,
             labels: metadata.labels.unwrap_or_default(),

@@ -115,12 +115,8 @@ impl Kept for Machine {
             has_bootstrap_data: bootstrap.has_data() || told,
             provisioned: provisioned == Some(true) || status.infrastructure_ready == Some(true),
             provider_id: spec.provider_id.and_then(|id| ProviderId::parse(&id).ok()),
-            config: bootstrap
-                .config_ref
-                .and_then(|reference| reference.within(&namespace)),
-            infrastructure: spec
-                .infrastructure_ref
-                .and_then(|reference| reference.within(&namespace)),
+            config: Reference::within(&namespace, bootstrap.config_ref),
+            infrastructure: Reference::within(&namespace, spec.infrastructure_ref),
             pool: pool_of(&metadata),
             control_plane: label(&metadata, CONTROL_PLANE_LABEL).is_some(),
             node: status
@@ -136,13 +132,14 @@ impl Kept for Machine {
 
 /// The pool, by its name where it owns the Machine, as it does; else as the label has it.
 fn pool_of(metadata: &ObjectMeta) -> Option<String> {
-    let owners = metadata.owner_references.iter().flatten();
-    let pool = owners
-        .filter(|owner| owner.kind == "MachinePool")
-        .find(|owner| owner.api_version.split('/').next() == Some(CORE_GROUP));
-    pool.map(|pool| pool.name.clone())
-        .or_else(|| label(metadata, POOL_LABEL).cloned())
-        .filter(|name| !name.is_empty())
+    let mut owners = metadata.owner_references.iter().flatten();
+    let pool = owners.find(|owner| {
+        let group = owner.api_version.split('/').next();
+        owner.kind == "MachinePool" && group == Some(CORE_GROUP)
+    });
+    let name = pool.map(|pool| &pool.name);
+    let name = name.or_else(|| label(metadata, POOL_LABEL));
+    name.filter(|name| !name.is_empty()).cloned()
 }
 
 fn label<'a>(metadata: &'a ObjectMeta, key: &str) -> Option<&'a String> {

@@ -1,5 +1,7 @@
 //! `MachinePool`.
 
+use std::collections::BTreeSet;
+
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kubelet_attestation::names::ProviderId;
 use serde::Deserialize;
@@ -16,7 +18,7 @@ pub(in crate::capi) struct MachinePool {
     pub(in crate::capi) cluster: String,
     pub(in crate::capi) deleting: bool,
     pub(in crate::capi) has_bootstrap_data: bool,
-    pub(in crate::capi) provider_ids: Vec<ProviderId>,
+    pub(in crate::capi) provider_ids: BTreeSet<ProviderId>,
     pub(in crate::capi) config: Option<Reference>,
     pub(in crate::capi) infrastructure: Option<Reference>,
 }
@@ -62,9 +64,8 @@ impl Kept for MachinePool {
     fn kept(metadata: ObjectMeta, spec: Spec, status: Status) -> Option<Self> {
         let namespace = metadata.namespace.clone()?;
         let template = spec.template.and_then(|template| template.spec);
-        let (bootstrap, infrastructure) = template.map_or((None, None), |spec| {
-            (spec.bootstrap, spec.infrastructure_ref)
-        });
+        let template = template.map(|spec| (spec.bootstrap, spec.infrastructure_ref));
+        let (bootstrap, infrastructure) = template.unwrap_or_default();
         let bootstrap = bootstrap.unwrap_or_default();
         let ids = spec.provider_ids.unwrap_or_default();
         let told = was_bootstrapped(status.bootstrap_ready, status.initialization.as_ref());
@@ -76,10 +77,8 @@ impl Kept for MachinePool {
                 .iter()
                 .filter_map(|id| ProviderId::parse(id).ok())
                 .collect(),
-            config: bootstrap
-                .config_ref
-                .and_then(|reference| reference.within(&namespace)),
-            infrastructure: infrastructure.and_then(|reference| reference.within(&namespace)),
+            config: Reference::within(&namespace, bootstrap.config_ref),
+            infrastructure: Reference::within(&namespace, infrastructure),
             uid: metadata.uid?,
         })
     }

@@ -222,7 +222,7 @@ fn a_pool_is_read_from_both_contracts() {
 
         assert_eq!(pool.uid, "MachinePool-p1");
         assert_eq!(pool.cluster, "prod-1");
-        assert_eq!(pool.provider_ids, [id(ids[0]), id(ids[2])]);
+        assert_eq!(pool.provider_ids, [id(ids[0]), id(ids[2])].into());
         assert_eq!(pool.config.unwrap().name, "p1-config");
         assert!(pool.has_bootstrap_data && !pool.deleting);
     }

@@ -4,15 +4,11 @@ use serde_json::{Value, json};
 use super::super::fixtures::{Contract, NAMESPACE, objects, with};
 use super::*;
 
-fn raw<W: Watched>(object: Value) -> Raw<W> {
+fn raw<W: Stored>(object: Value) -> Raw<W> {
     serde_json::from_value(object).unwrap()
 }
 
-fn apply<W: Watched + Stored>(
-    objects: &Objects,
-    event: Event<Raw<W>>,
-    listing: &mut BTreeSet<ObjectKey>,
-) {
+fn apply<W: Stored>(objects: &Objects, event: Event<Raw<W>>, listing: &mut BTreeSet<ObjectKey>) {
     objects.apply(event, listing, &mut Skipped::new(W::KIND));
 }
 

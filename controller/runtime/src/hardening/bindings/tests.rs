@@ -25,8 +25,12 @@ fn binding(name: &str, role: &str, kind: &str, subject: &str) -> ClusterRoleBind
 }
 
 fn of_kubeadm(kubeadm: KubeadmBinding) -> ClusterRoleBinding {
-    let role = kubeadm.grant().cluster_role();
-    binding(kubeadm.name(), role, "Group", kubeadm.group())
+    let (grant, group) = kubeadm.grants();
+    let role = format!(
+        "system:certificates.k8s.io:certificatesigningrequests:{}",
+        grant.subresource()
+    );
+    binding(kubeadm.name(), &role, "Group", group)
 }
 
 /// The ways that a binding of this role to this subject opens.

@@ -75,6 +75,17 @@ fn the_end_is_written_as_kubernetes_reads_it_and_over_what_was_read_only() {
 }
 
 #[test]
+fn a_token_with_the_label_was_extended_here() {
+    let mut labelled: Value =
+        serde_json::from_str(&secret(SECRET_TYPE, Some("1970-01-01T01:00:00Z"))).unwrap();
+    labelled["metadata"]["labels"] = json!({EXTENDED: "true"});
+
+    let (_, life) = TokenSecret::parse(&labelled.to_string()).unwrap();
+
+    assert_eq!(life, Life::Extended(at(1)));
+}
+
+#[test]
 fn the_secret_half_is_not_kept() {
     let (found, _) = TokenSecret::parse(&secret(SECRET_TYPE, None)).unwrap();
     let shown = format!("{found:?}");
@@ -85,13 +96,15 @@ fn the_secret_half_is_not_kept() {
 
 #[test]
 fn a_missing_token_is_read_ever_more_seldom_and_at_last_once_a_day() {
-    let mut tokens = Tokens::new(Duration::ZERO);
-    let token = TokenId::parse("abcdef").unwrap();
-    let mut waits = Vec::new();
+    let (mut life, mut waits) = (None, Vec::new());
     for _ in 0..12 {
-        tokens.missed(&token, false, at(0));
-        let next = tokens.missing[&token].next;
+        let missing = Life::missing(life, false, at(0));
+        let Life::Missing { next, .. } = missing else {
+            panic!("{missing:?}");
+        };
         waits.push(next.duration_since(at(0)).as_secs() / 60);
+        assert!(!missing.is_due(next - Duration::from_secs(1)) && missing.is_due(next));
+        life = Some(missing);
     }
     let doubled = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 1440];
     assert_eq!(waits, doubled);

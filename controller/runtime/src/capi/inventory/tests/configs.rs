@@ -111,6 +111,7 @@ fn a_name_is_compared_with_those_that_joining_machines_have_written_out() {
 fn a_configuration_is_forgotten_with_its_machine_and_not_when_the_machine_changes() {
     let (objects, inventory, read) = counted();
     let machine = || V2.machine("m1");
+    seen::<objects::Machine>(&objects, joined("m2"));
     seen::<objects::Machine>(&objects, machine());
     by_id(&inventory, "generic:///rack/m1").unwrap();
     seen::<objects::Machine>(&objects, joined("m1"));
@@ -120,22 +121,12 @@ fn a_configuration_is_forgotten_with_its_machine_and_not_when_the_machine_change
     let nobodys = with(machine(), "/spec/clusterName", Value::Null);
     let nobodys = with(nobodys, "/metadata/labels", json!({}));
     seen::<objects::Machine>(&objects, nobodys);
-    assert_eq!(
-        objects.kept(
-            |store| store.token_holders(&ObjectKey::new(NAMESPACE, "prod-1"), &token("0000m1"))
-        ),
-        Holders::default()
-    );
-    let config = Reference {
-        group: "bootstrap.cluster.x-k8s.io".to_owned(),
-        version: None,
-        kind: "KubeadmConfig".to_owned(),
-        name: "m1-config".to_owned(),
-    };
-    assert_eq!(
-        objects.kept(|store| store.config(NAMESPACE, &config).cloned()),
-        None
-    );
+    objects.kept(|store| {
+        let members = store.members(&ObjectKey::new(NAMESPACE, "prod-1")).unwrap();
+        let holders = members.with_token(&token("0000m1"));
+        assert!(holders.machines.is_empty() && holders.pools.is_empty());
+        assert!(members.config("m1-config").is_none());
+    });
 }
 
 #[test]

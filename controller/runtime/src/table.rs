@@ -1,0 +1,86 @@
+//! Objects by name that are also found by values that they have, at a cost that does not grow with their number.
+//!
+//! kube's `reflector::Store` is not used for them. It finds an object by its name, or looks at all of them: a
+//! request would cost more, the more Machines its cluster has. It replaces each kind by itself: an answer would be of
+//! no one moment. And it forgets an object that cannot be read any more, where what was known of it must go on.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{BuildHasher as _, Hash, RandomState};
+
+/// An object that is also found by its values.
+pub(crate) trait Indexed {
+    /// The values by which the object of this name is found, beside its name.
+    fn values<'a>(&'a self, name: &'a str) -> impl Iterator<Item = impl Hash>;
+}
+
+/// Objects by name and by values.
+#[derive(Debug)]
+pub(crate) struct Table<T> {
+    objects: BTreeMap<String, T>,
+    /// The digest of each value, with the object. A digest is enough, and has 8 bytes: whoever looks a value up
+    /// compares the values.
+    values: BTreeSet<(u64, String)>,
+    digest: RandomState,
+}
+
+impl<T> Default for Table<T> {
+    fn default() -> Self {
+        Self {
+            objects: BTreeMap::new(),
+            values: BTreeSet::new(),
+            digest: RandomState::new(),
+        }
+    }
+}
+
+impl<T: Indexed> Table<T> {
+    /// The objects by name.
+    pub(crate) fn all(&self) -> &BTreeMap<String, T> {
+        &self.objects
+    }
+
+    /// Puts an object in the place of the one that was there under its name, and returns that.
+    pub(crate) fn put(&mut self, name: String, object: T) -> Option<T> {
+        let before = self.remove(&name);
+        for value in object.values(&name) {
+            let digest = self.digest.hash_one(value);
+            self.values.insert((digest, name.clone()));
+        }
+        self.objects.insert(name, object);
+        before
+    }
+
+    /// Removes the object of this name, and returns it.
+    pub(crate) fn remove(&mut self, name: &str) -> Option<T> {
+        let object = self.objects.remove(name)?;
+        for value in object.values(name) {
+            let digest = self.digest.hash_one(value);
+            self.values.remove(&(digest, name.to_owned()));
+        }
+        Some(object)
+    }
+
+    /// Has the object of this name no longer found by this value, until it is put again.
+    pub(crate) fn forget_value(&mut self, name: &str, value: impl Hash) {
+        let digest = self.digest.hash_one(value);
+        self.values.remove(&(digest, name.to_owned()));
+    }
+
+    /// All objects that have this value, and perhaps others, by name.
+    pub(crate) fn with(&self, value: impl Hash) -> impl Iterator<Item = (&String, &T)> {
+        let digest = self.digest.hash_one(value);
+        let found = self.values.range((digest, String::new())..);
+        let found = found.take_while(move |(one, _)| *one == digest);
+        found.filter_map(|(_, name)| self.objects.get_key_value(name))
+    }
+}
+
+impl<T: Indexed> FromIterator<(String, T)> for Table<T> {
+    fn from_iter<I: IntoIterator<Item = (String, T)>>(objects: I) -> Self {
+        let mut table = Self::default();
+        for (name, object) in objects {
+            table.put(name, object);
+        }
+        table
+    }
+}
