@@ -163,9 +163,9 @@ fn a_class_gets_what_it_lacks_and_its_variable_names_the_plugins_provider() {
             "files/-",
             "files/-",
             "preKubeadmCommands/-",
-            node_name,
             &argument,
-            &argument
+            &argument,
+            node_name
         ]
     );
     let told = rendered(&[&templates[..], &["--absent", "joinConfiguration"]].concat());
