@@ -236,8 +236,14 @@ impl Files {
             }
         }
         let tpm = self.tpm.settings()?;
+        // What AWS shares among clusters is of this one alone, so that no file is read for its name.
+        let uid = if registered.provider == Provider::AWS {
+            String::new()
+        } else {
+            self.cluster()?
+        };
         let cluster = Cluster {
-            uid: &self.cluster()?,
+            uid: &uid,
             name: self.aws.cluster_name(),
             namespace: None,
             aws: self.aws.settings(),
