@@ -24,7 +24,6 @@ use std::collections::BTreeSet;
 
 use k8s_openapi::api::admissionregistration::v1::{
     ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,
-    ValidatingAdmissionPolicyBindingSpec, ValidatingAdmissionPolicySpec, Validation, Variable,
 };
 use kube::Client;
 use kubelet_attestation::names::{
@@ -33,7 +32,7 @@ use kubelet_attestation::names::{
 };
 
 use super::access::{ApplyOutcome, HardeningError, delete_if_there, get};
-use super::policies::{self, condition, validation, variable};
+use super::policies::Policy;
 
 /// The name of the policy and of its binding.
 pub const POLICY_NAME: &str = "node-attestation-requests";
@@ -74,7 +73,7 @@ pub enum Signing {
 ///
 /// It could not be read or written; what was enforced before still is.
 pub async fn apply(client: &Client, settings: &Settings) -> Result<ApplyOutcome, HardeningError> {
-    policies::apply(client, &policy(settings), &binding(settings.enforced)).await
+    policy(settings).apply(client).await
 }
 
 /// Has the workload cluster no longer enforce anything.
@@ -94,40 +93,43 @@ pub async fn remove(client: &Client) -> Result<(), HardeningError> {
 /// It could not be read.
 pub async fn is_enforced(client: &Client) -> Result<bool, HardeningError> {
     let found: Option<ValidatingAdmissionPolicyBinding> = get(client, POLICY_NAME).await?;
-    Ok(found.is_some_and(|found| found.spec == binding(true).spec))
-}
-
-fn binding(enforced: bool) -> ValidatingAdmissionPolicyBinding {
-    let actions: &[&str] = if enforced {
-        &["Deny"]
-    } else {
-        &["Warn", "Audit"]
+    let enforced = Policy {
+        actions: ENFORCED,
+        ..named_policy()
     };
-    policies::named_binding(
-        POLICY_NAME,
-        actions,
-        ValidatingAdmissionPolicyBindingSpec::default(),
-    )
+    Ok(found.is_some_and(|found| found.spec == enforced.binding().spec))
 }
 
-/// The policy for these settings.
-fn policy(settings: &Settings) -> ValidatingAdmissionPolicy {
-    let spec = ValidatingAdmissionPolicySpec {
-        failure_policy: Some("Fail".to_owned()),
-        match_constraints: Some(policies::matching(
+/// What is done to a request that nobody may make, once that is enforced.
+const ENFORCED: &[&str] = &["Deny"];
+
+fn named_policy() -> Policy {
+    Policy {
+        name: POLICY_NAME,
+        ..Policy::default()
+    }
+}
+
+/// The policy for these settings, with its binding.
+fn policy(settings: &Settings) -> Policy {
+    let by_either = format!("{IS_NODE} || {IS_TOKEN}");
+    Policy {
+        about: [
             "certificates.k8s.io",
             "certificatesigningrequests",
             "CREATE",
-        )),
-        match_conditions: Some(vec![condition(
-            "by-a-bootstrap-token-or-a-node",
-            format!("{IS_NODE} || {IS_TOKEN}"),
-        )]),
-        variables: Some(variables(settings)),
-        validations: Some(validations(settings)),
-        ..ValidatingAdmissionPolicySpec::default()
-    };
-    policies::named_policy(POLICY_NAME, spec)
+        ],
+        failure_policy: "Fail",
+        conditions: vec![("by-a-bootstrap-token-or-a-node", by_either)],
+        variables: variables(settings),
+        validations: validations(settings),
+        actions: if settings.enforced {
+            ENFORCED
+        } else {
+            &["Warn", "Audit"]
+        },
+        ..named_policy()
+    }
 }
 
 const IS_NODE: &str = "request.userInfo.groups.exists(g, g == 'system:nodes')";
@@ -135,55 +137,42 @@ const IS_NODE: &str = "request.userInfo.groups.exists(g, g == 'system:nodes')";
 const IS_TOKEN: &str = "request.userInfo.groups.exists(g, g == 'system:bootstrappers' \
     || g.startsWith('system:bootstrappers:'))";
 
-fn variables(settings: &Settings) -> Vec<Variable> {
-    let clients: Vec<_> = settings
-        .attestors
-        .iter()
-        .map(Provider::client_signer)
-        .collect();
-    let control_plane: Vec<_> = settings
-        .built_in_renewal
-        .iter()
-        .map(|name| format!("{NODE_USER_PREFIX}{name}"))
-        .collect();
+fn variables(settings: &Settings) -> Vec<(&'static str, String)> {
+    let clients = settings.attestors.iter().map(Provider::client_signer);
+    let control_plane = settings.built_in_renewal.iter();
+    let control_plane = control_plane.map(|name| format!("{NODE_USER_PREFIX}{name}"));
+    let (clients, control_plane) = (list(clients), list(control_plane));
+    // A policy sees bytes as base64 text.
+    let request_length = "size(string(object.spec.request)) / 4 * 3 \
+        - (string(object.spec.request).endsWith('==') ? 2 \
+        : string(object.spec.request).endsWith('=') ? 1 : 0)";
+    let serving = format!(
+        "variables.signer == '{BUILT_IN_SERVING_SIGNER}' \
+         || variables.signer.startsWith('{OUR_SERVING_SIGNERS}')"
+    );
     vec![
-        variable("byToken", IS_TOKEN),
-        variable("byNode", IS_NODE),
-        variable("signer", "object.spec.signerName"),
-        variable(
+        ("byToken", IS_TOKEN.to_owned()),
+        ("byNode", IS_NODE.to_owned()),
+        ("signer", "object.spec.signerName".to_owned()),
+        (
             "ourName",
             format!("object.metadata.name.startsWith('{CSR_NAME_PREFIX}')"),
         ),
-        variable(
-            "ourSigner",
-            format!("variables.signer in {}", list(&clients)),
-        ),
-        variable(
+        ("ourSigner", format!("variables.signer in {clients}")),
+        (
             "builtInSigner",
             format!("variables.signer == '{BUILT_IN_CLIENT_SIGNER}'"),
         ),
-        variable(
-            "servingSigner",
-            format!(
-                "variables.signer == '{BUILT_IN_SERVING_SIGNER}' \
-                 || variables.signer.startsWith('{OUR_SERVING_SIGNERS}')"
-            ),
-        ),
-        variable(
+        ("servingSigner", serving),
+        (
             "builtInRenewal",
-            format!("request.userInfo.username in {}", list(&control_plane)),
+            format!("request.userInfo.username in {control_plane}"),
         ),
-        // A policy sees bytes as base64 text.
-        variable(
-            "requestLength",
-            "size(string(object.spec.request)) / 4 * 3 \
-             - (string(object.spec.request).endsWith('==') ? 2 \
-             : string(object.spec.request).endsWith('=') ? 1 : 0)",
-        ),
+        ("requestLength", request_length.to_owned()),
     ]
 }
 
-fn validations(settings: &Settings) -> Vec<Validation> {
+fn validations(settings: &Settings) -> Vec<(String, &'static str, String)> {
     let (for_token, for_node) = match settings.signing {
         Signing::Ours => ("variables.ourSigner", "variables.builtInRenewal"),
         Signing::BuiltIn => (
@@ -192,30 +181,32 @@ fn validations(settings: &Settings) -> Vec<Validation> {
         ),
     };
     vec![
-        validation(
+        (
             format!("!variables.byToken || {for_token}"),
             "bootstrap tokens may not use this signer",
             "'bootstrap tokens may not use signer ' + variables.signer + ': nodes of this cluster \
-             join through kubelet-authenticator'",
+             join through kubelet-authenticator'"
+                .to_owned(),
         ),
-        validation(
-            "!variables.byToken || variables.ourName",
+        (
+            "!variables.byToken || variables.ourName".to_owned(),
             "a bootstrap token's request is named as kubelet-authenticator names it",
             format!(
                 "'bootstrap tokens may only create requests that kubelet-authenticator names \
                  ({CSR_NAME_PREFIX}...): nodes of this cluster join through it'"
             ),
         ),
-        validation(
+        (
             format!(
                 "!variables.byNode || variables.ourSigner || variables.servingSigner \
                  || (variables.builtInSigner && {for_node})"
             ),
             "nodes may not use this signer",
             "'nodes may not use signer ' + variables.signer + ': nodes of this cluster renew \
-             through kubelet-authenticator'",
+             through kubelet-authenticator'"
+                .to_owned(),
         ),
-        validation(
+        (
             format!("variables.requestLength <= {MAX_REQUEST_LEN}"),
             "the request is too long",
             format!(
@@ -227,7 +218,7 @@ fn validations(settings: &Settings) -> Vec<Validation> {
 }
 
 /// A list of CEL string literals. Names of signers and nodes have no character that needs escaping.
-fn list(texts: &[String]) -> String {
-    let quoted: Vec<_> = texts.iter().map(|text| format!("'{text}'")).collect();
+fn list(texts: impl Iterator<Item = String>) -> String {
+    let quoted: Vec<_> = texts.map(|text| format!("'{text}'")).collect();
     format!("[{}]", quoted.join(", "))
 }

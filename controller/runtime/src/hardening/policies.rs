@@ -1,54 +1,112 @@
 //! Admission policies as objects.
 
 use k8s_openapi::api::admissionregistration::v1::{
-    MatchCondition, MatchResources, NamedRuleWithOperations, ValidatingAdmissionPolicy,
-    ValidatingAdmissionPolicyBinding, ValidatingAdmissionPolicyBindingSpec,
-    ValidatingAdmissionPolicySpec, Validation, Variable,
+    MatchCondition, MatchResources, NamedRuleWithOperations, ParamKind, ParamRef,
+    ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,
+    ValidatingAdmissionPolicyBindingSpec, ValidatingAdmissionPolicySpec, Validation, Variable,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
 use kube::Client;
 
 use super::access::{ApplyOutcome, HardeningError, put};
 
-/// Puts the policy, and then its binding; what became of the policy, or else of the binding.
-pub(super) async fn apply(
-    client: &Client,
-    policy: &ValidatingAdmissionPolicy,
-    binding: &ValidatingAdmissionPolicyBinding,
-) -> Result<ApplyOutcome, HardeningError> {
-    let policy = put(client, policy, |found, wanted| found.spec == wanted.spec).await?;
-    let binding = put(client, binding, |found, wanted| found.spec == wanted.spec).await?;
-    Ok(if policy == ApplyOutcome::Unchanged {
-        binding
-    } else {
-        policy
-    })
+/// A policy and the binding of the same name.
+#[derive(Default)]
+pub(super) struct Policy {
+    pub(super) name: &'static str,
+    /// The group, resource and operation that it is about, in any version and scope.
+    pub(super) about: [&'static str; 3],
+    /// What becomes of a request if it cannot be evaluated.
+    pub(super) failure_policy: &'static str,
+    /// The kind of the parameters, and the object that has them.
+    pub(super) params: Option<(ParamKind, ParamRef)>,
+    /// Names and expressions.
+    pub(super) conditions: Vec<(&'static str, String)>,
+    /// Names and expressions.
+    pub(super) variables: Vec<(&'static str, String)>,
+    /// Expressions, the messages where they do not hold, and expressions of better messages.
+    pub(super) validations: Vec<(String, &'static str, String)>,
+    /// What the binding does to a request that fails a validation.
+    pub(super) actions: &'static [&'static str],
 }
 
-pub(super) fn named_policy(
-    name: &str,
-    spec: ValidatingAdmissionPolicySpec,
-) -> ValidatingAdmissionPolicy {
-    ValidatingAdmissionPolicy {
-        metadata: named(name),
-        spec: Some(spec),
-        ..ValidatingAdmissionPolicy::default()
+impl Policy {
+    /// Puts the policy, and then its binding; what became of the policy, or else of the binding.
+    pub(super) async fn apply(self, client: &Client) -> Result<ApplyOutcome, HardeningError> {
+        let binding = self.binding();
+        let policy = self.policy();
+        let policy = put(client, &policy, |found, wanted| found.spec == wanted.spec).await?;
+        let binding = put(client, &binding, |found, wanted| found.spec == wanted.spec).await?;
+        Ok(if policy == ApplyOutcome::Unchanged {
+            binding
+        } else {
+            policy
+        })
     }
-}
 
-/// The binding of the policy of the same name.
-pub(super) fn named_binding(
-    name: &str,
-    actions: &[&str],
-    spec: ValidatingAdmissionPolicyBindingSpec,
-) -> ValidatingAdmissionPolicyBinding {
-    ValidatingAdmissionPolicyBinding {
-        metadata: named(name),
-        spec: Some(ValidatingAdmissionPolicyBindingSpec {
-            policy_name: Some(name.to_owned()),
-            validation_actions: Some(actions.iter().map(ToString::to_string).collect()),
-            ..spec
-        }),
+    pub(super) fn binding(&self) -> ValidatingAdmissionPolicyBinding {
+        let param_ref = self.params.as_ref().map(|(_, object)| object.clone());
+        ValidatingAdmissionPolicyBinding {
+            metadata: named(self.name),
+            spec: Some(ValidatingAdmissionPolicyBindingSpec {
+                policy_name: Some(self.name.to_owned()),
+                validation_actions: Some(self.actions.iter().map(ToString::to_string).collect()),
+                param_ref,
+                ..ValidatingAdmissionPolicyBindingSpec::default()
+            }),
+        }
+    }
+
+    /// What the API server fills in is written out: what is read back is compared with what was meant.
+    fn policy(self) -> ValidatingAdmissionPolicy {
+        let [group, resource, operation] = self.about.map(|only| Some(vec![only.to_owned()]));
+        let rule = NamedRuleWithOperations {
+            api_groups: group,
+            api_versions: Some(vec!["*".to_owned()]),
+            operations: operation,
+            resources: resource,
+            scope: Some("*".to_owned()),
+            ..NamedRuleWithOperations::default()
+        };
+        let about = MatchResources {
+            resource_rules: Some(vec![rule]),
+            match_policy: Some("Equivalent".to_owned()),
+            namespace_selector: Some(LabelSelector::default()),
+            object_selector: Some(LabelSelector::default()),
+            ..MatchResources::default()
+        };
+        let conditions = self.conditions.into_iter();
+        let conditions = conditions.map(|(name, expression)| MatchCondition {
+            name: name.to_owned(),
+            expression,
+        });
+        let variables = self.variables.into_iter();
+        let variables = variables.map(|(name, expression)| Variable {
+            name: name.to_owned(),
+            expression,
+        });
+        let validations = self.validations.into_iter();
+        let validations = validations.map(|(expression, message, better)| Validation {
+            expression,
+            message: Some(message.to_owned()),
+            message_expression: Some(better),
+            // Without it the requester reads that the object is invalid.
+            reason: Some("Forbidden".to_owned()),
+        });
+        let spec = ValidatingAdmissionPolicySpec {
+            failure_policy: Some(self.failure_policy.to_owned()),
+            param_kind: self.params.map(|(kind, _)| kind),
+            match_constraints: Some(about),
+            match_conditions: Some(conditions.collect()),
+            variables: Some(variables.collect()),
+            validations: Some(validations.collect()),
+            ..ValidatingAdmissionPolicySpec::default()
+        };
+        ValidatingAdmissionPolicy {
+            metadata: named(self.name),
+            spec: Some(spec),
+            ..ValidatingAdmissionPolicy::default()
+        }
     }
 }
 
@@ -56,53 +114,5 @@ fn named(name: &str) -> ObjectMeta {
     ObjectMeta {
         name: Some(name.to_owned()),
         ..ObjectMeta::default()
-    }
-}
-
-/// What a policy is about, in any version and scope. What the API server fills in is written out:
-/// what is read back is compared with what was meant.
-pub(super) fn matching(group: &str, resource: &str, operation: &str) -> MatchResources {
-    let only = |text: &str| Some(vec![text.to_owned()]);
-    MatchResources {
-        resource_rules: Some(vec![NamedRuleWithOperations {
-            api_groups: only(group),
-            api_versions: only("*"),
-            operations: only(operation),
-            resources: only(resource),
-            scope: Some("*".to_owned()),
-            ..NamedRuleWithOperations::default()
-        }]),
-        match_policy: Some("Equivalent".to_owned()),
-        namespace_selector: Some(LabelSelector::default()),
-        object_selector: Some(LabelSelector::default()),
-        ..MatchResources::default()
-    }
-}
-
-pub(super) fn condition(name: &str, expression: impl Into<String>) -> MatchCondition {
-    MatchCondition {
-        name: name.to_owned(),
-        expression: expression.into(),
-    }
-}
-
-pub(super) fn variable(name: &str, expression: impl Into<String>) -> Variable {
-    Variable {
-        name: name.to_owned(),
-        expression: expression.into(),
-    }
-}
-
-/// Without the reason the requester reads that the object is invalid.
-pub(super) fn validation(
-    expression: impl Into<String>,
-    message: &str,
-    message_expression: impl Into<String>,
-) -> Validation {
-    Validation {
-        expression: expression.into(),
-        message: Some(message.to_owned()),
-        message_expression: Some(message_expression.into()),
-        reason: Some("Forbidden".to_owned()),
     }
 }

@@ -28,8 +28,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 
 use k8s_openapi::api::admissionregistration::v1::{
-    ParamKind, ParamRef, ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,
-    ValidatingAdmissionPolicyBindingSpec, ValidatingAdmissionPolicySpec,
+    ParamKind, ParamRef, ValidatingAdmissionPolicyBinding,
 };
 use kube::{Client, Resource as _};
 use node_attestation_core::crd::{
@@ -41,7 +40,7 @@ use node_attestation_core::ledger::{RevokedGenerations, whole_seconds};
 use tokio::time::{Instant, sleep};
 
 use super::access::{ApplyOutcome, HardeningError, delete_if_there, get_metadata, put};
-use super::policies::{self, condition, validation, variable};
+use super::policies::Policy;
 
 /// The name of the policy and of its binding.
 pub const POLICY_NAME: &str = "node-attestation-revocation";
@@ -125,7 +124,7 @@ async fn enforce(client: &Client, spec: RevokedNodeCredentialsSpec) -> Result<()
             sleep(PAUSE).await;
         }
     }
-    policies::apply(client, &policy(), &binding()).await?;
+    policy().apply(client).await?;
     Ok(())
 }
 
@@ -151,58 +150,54 @@ async fn put_list(
     put(client, wanted, |found, wanted| found.spec == wanted.spec).await
 }
 
-fn policy() -> ValidatingAdmissionPolicy {
-    let spec = ValidatingAdmissionPolicySpec {
-        failure_policy: Some("Ignore".to_owned()),
-        param_kind: Some(ParamKind {
-            api_version: Some(RevokedNodeCredentials::api_version(&()).into_owned()),
-            kind: Some(RevokedNodeCredentials::kind(&()).into_owned()),
-        }),
-        // And their subresources.
-        match_constraints: Some(policies::matching("*", "*/*", "*")),
-        match_conditions: Some(vec![
-            condition(
-                "by-a-node",
-                "request.userInfo.username.startsWith('system:node:')",
-            ),
-            // Whatever passes can be converted below, so that no expression fails.
-            condition(
-                "with-the-uid-of-a-record",
-                "has(request.userInfo.uid) \
-                 && request.userInfo.uid.matches('^[0-9a-f]{32}[.][1-9][0-9]{0,17}$')",
-            ),
-        ]),
-        variables: Some(vec![
-            variable("record", "request.userInfo.uid.substring(0, 32)"),
-            variable("generation", "int(request.userInfo.uid.substring(33))"),
-        ]),
-        validations: Some(vec![validation(
-            "!has(params.spec) || !has(params.spec.revoked) \
-             || !(variables.record in params.spec.revoked) \
-             || variables.generation \
-                 >= params.spec.revoked[variables.record].lowestValidGeneration",
-            "this credential is revoked",
-            "'the credential ' + request.userInfo.uid + ' of ' + request.userInfo.username \
-             + ' is revoked'",
-        )]),
-        ..ValidatingAdmissionPolicySpec::default()
+fn policy() -> Policy {
+    let params = ParamKind {
+        api_version: Some(RevokedNodeCredentials::api_version(&()).into_owned()),
+        kind: Some(RevokedNodeCredentials::kind(&()).into_owned()),
     };
-    policies::named_policy(POLICY_NAME, spec)
-}
-
-fn binding() -> ValidatingAdmissionPolicyBinding {
-    policies::named_binding(
-        POLICY_NAME,
-        &["Deny"],
-        ValidatingAdmissionPolicyBindingSpec {
-            param_ref: Some(ParamRef {
-                name: Some(REVOKED_NODE_CREDENTIALS.to_owned()),
-                parameter_not_found_action: Some("Allow".to_owned()),
-                ..ParamRef::default()
-            }),
-            ..ValidatingAdmissionPolicyBindingSpec::default()
-        },
-    )
+    let list = ParamRef {
+        name: Some(REVOKED_NODE_CREDENTIALS.to_owned()),
+        parameter_not_found_action: Some("Allow".to_owned()),
+        ..ParamRef::default()
+    };
+    let owned = |(name, expression): (_, &str)| (name, expression.to_owned());
+    let conditions = [
+        (
+            "by-a-node",
+            "request.userInfo.username.startsWith('system:node:')",
+        ),
+        // Whatever passes can be converted below, so that no expression fails.
+        (
+            "with-the-uid-of-a-record",
+            "has(request.userInfo.uid) \
+             && request.userInfo.uid.matches('^[0-9a-f]{32}[.][1-9][0-9]{0,17}$')",
+        ),
+    ];
+    let variables = [
+        ("record", "request.userInfo.uid.substring(0, 32)"),
+        ("generation", "int(request.userInfo.uid.substring(33))"),
+    ];
+    let is_valid = "!has(params.spec) || !has(params.spec.revoked) \
+        || !(variables.record in params.spec.revoked) \
+        || variables.generation >= params.spec.revoked[variables.record].lowestValidGeneration";
+    let message = "'the credential ' + request.userInfo.uid + ' of ' + request.userInfo.username \
+        + ' is revoked'";
+    let message = (
+        is_valid.to_owned(),
+        "this credential is revoked",
+        message.to_owned(),
+    );
+    Policy {
+        name: POLICY_NAME,
+        // And their subresources.
+        about: ["*", "*/*", "*"],
+        failure_policy: "Ignore",
+        params: Some((params, list)),
+        conditions: conditions.map(owned).into(),
+        variables: variables.map(owned).into(),
+        validations: vec![message],
+        actions: &["Deny"],
+    }
 }
 
 #[cfg(test)]

@@ -280,7 +280,7 @@ async fn extend(
     let Some(end) = life.extended(until, now) else {
         return Ok((life, false));
     };
-    write(client, &name, &found.extended_to(end)).await?;
+    write(client, &name, &found.ending_at(end, true)).await?;
     Ok((Life::Extended(end), true))
 }
 
@@ -296,7 +296,7 @@ async fn end(client: &Client, token: &TokenId, now: Timestamp) -> Result<(), Har
     if let Some((found, Life::Ends(end) | Life::Extended(end))) = found
         && ours.contains(&end)
     {
-        write(client, &name, &found.ended_at(ends)).await?;
+        write(client, &name, &found.ending_at(ends, false)).await?;
     }
     Ok(())
 }
@@ -406,21 +406,12 @@ impl TokenSecret {
         (secret.kind == SECRET_TYPE).then_some((secret, life))
     }
 
-    /// The patch that has it end then by our word, if it is still as it was read.
-    fn extended_to(&self, end: Timestamp) -> Value {
-        self.ending(end, &json!("true"))
-    }
-
-    /// The patch that has it end now.
-    fn ended_at(&self, end: Timestamp) -> Value {
-        self.ending(end, &Value::Null)
-    }
-
-    fn ending(&self, end: Timestamp, label: &Value) -> Value {
+    /// The patch that has it end then, if it is still as it was read. Our label is on what still has to be ended by us.
+    fn ending_at(&self, end: Timestamp, is_extended: bool) -> Value {
         json!({
             "metadata": {
                 "resourceVersion": self.metadata.resource_version,
-                "labels": {EXTENDED: label},
+                "labels": {EXTENDED: is_extended.then_some("true")},
             },
             "data": {"expiration": ByteString(end.to_string().into_bytes())},
         })

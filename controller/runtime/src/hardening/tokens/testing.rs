@@ -18,7 +18,7 @@ pub fn extension(
 ) -> Result<Option<(Timestamp, Value)>, NoToken> {
     let (secret, life) = TokenSecret::parse(text).ok_or(NoToken)?;
     let end = life.extended(until, now);
-    Ok(end.map(|end| (end, secret.extended_to(end))))
+    Ok(end.map(|end| (end, secret.ending_at(end, true))))
 }
 
 /// A text that is no Secret of a bootstrap token.

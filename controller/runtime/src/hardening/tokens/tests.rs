@@ -67,7 +67,7 @@ fn the_end_is_written_as_kubernetes_reads_it_and_over_what_was_read_only() {
     let (found, life) = TokenSecret::parse(&text).unwrap();
     assert_eq!(life, Life::Ends(at(1)));
 
-    let patch = found.extended_to(at(2));
+    let patch = found.ending_at(at(2), true);
 
     assert_eq!(patch["metadata"]["resourceVersion"], "7");
     let written: ByteString = serde_json::from_value(patch["data"]["expiration"].clone()).unwrap();
