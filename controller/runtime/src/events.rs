@@ -66,7 +66,7 @@ const NAMESPACE: &str = "default";
 #[derive(Debug, Clone)]
 pub struct Events {
     // Boxes: a channel has room for 32 from the start, in each cluster.
-    waiting: Option<mpsc::Sender<Box<Addressed>>>,
+    waiting: mpsc::Sender<Box<Addressed>>,
     left_out: Arc<AtomicU64>,
 }
 
@@ -104,16 +104,18 @@ impl Events {
             left_out: left_out.clone(),
         };
         let events = Self {
-            waiting: Some(sender),
+            waiting: sender,
             left_out,
         };
         (events, writer)
     }
 
     /// Writes none.
-    pub fn none() -> Self {
+    #[cfg(test)]
+    pub(crate) fn none() -> Self {
+        let (waiting, _) = mpsc::channel(1);
         Self {
-            waiting: None,
+            waiting,
             left_out: Arc::default(),
         }
     }
@@ -154,20 +156,14 @@ impl Events {
         decided: &Decided,
         now: SystemTime,
     ) {
-        if self.waiting.is_some() {
-            for event in events_of(request, decided, now) {
-                self.send(event);
-            }
+        for event in events_of(request, decided, now) {
+            self.send(event);
         }
     }
 
     fn send(&self, event: Addressed) {
-        let Some(waiting) = &self.waiting else {
-            return;
-        };
-        if waiting.try_send(Box::new(event)).is_err()
-            && self.left_out.fetch_add(1, Ordering::Relaxed) == 0
-        {
+        let is_full = self.waiting.try_send(Box::new(event)).is_err();
+        if is_full && self.left_out.fetch_add(1, Ordering::Relaxed) == 0 {
             tracing::warn!("events come faster than they can be written; some are left out");
         }
     }
@@ -283,42 +279,53 @@ fn is_news(opening: Option<&GrantReason>) -> bool {
     opening.is_some_and(GrantReason::is_news)
 }
 
-fn told(opening: Option<&GrantReason>) -> String {
-    opening.map_or_else(String::new, |opening| format!(": {opening}"))
+/// The reason of a decision.
+pub(crate) fn reason(decision: &Decision) -> &'static str {
+    match decision {
+        Decision::Ignore(ignored) => ignored.reason(),
+        Decision::Deny(denial) => denial.reason(),
+        Decision::Fail(failure) => failure.reason(),
+        Decision::Retry(deferral) => deferral.reason(),
+        Decision::Issue(certificate) => {
+            let opening = certificate.opening();
+            opening.map_or("Issued", GrantReason::reason)
+        }
+        Decision::Approve(approval) => {
+            let opening = approval.opening();
+            opening.map_or(approval.basis().reason(), GrantReason::reason)
+        }
+    }
+}
+
+/// What the record of a name went through, after `separator`.
+pub(crate) fn told(opening: Option<&GrantReason>, separator: &str) -> String {
+    opening.map_or_else(String::new, |opening| format!("{separator}{opening}"))
 }
 
 fn words(decision: &Decision) -> Words<'_> {
-    match decision {
-        Decision::Ignore(ignored) => ("Normal", "Ignore", ignored.reason(), error_chain(ignored)),
-        Decision::Issue(certificate) => (
-            "Normal",
-            "Issue",
-            certificate.opening().map_or("Issued", GrantReason::reason),
-            format!(
-                "issued a certificate of generation {} to node {} on machine {}{}",
-                certificate.issued().uid.generation,
-                certificate.issued().node_name,
-                certificate.issued().provider_id,
-                told(certificate.opening())
-            ),
-        ),
-        Decision::Approve(approval) => (
-            "Normal",
-            "Approve",
-            approval
-                .opening()
-                .map_or(approval.basis().reason(), GrantReason::reason),
-            format!(
-                "approved a certificate of node {} on machine {}{}",
-                approval.node_name(),
-                approval.provider_id(),
-                told(approval.opening())
-            ),
-        ),
-        Decision::Deny(denial) => ("Warning", "Deny", denial.reason(), error_chain(denial)),
-        Decision::Fail(failure) => ("Warning", "Fail", failure.reason(), error_chain(failure)),
-        Decision::Retry(deferral) => ("Normal", "Defer", deferral.reason(), error_chain(deferral)),
-    }
+    let (kind, action, note) = match decision {
+        Decision::Ignore(ignored) => ("Normal", "Ignore", error_chain(ignored)),
+        Decision::Deny(denial) => ("Warning", "Deny", error_chain(denial)),
+        Decision::Fail(failure) => ("Warning", "Fail", error_chain(failure)),
+        Decision::Retry(deferral) => ("Normal", "Defer", error_chain(deferral)),
+        Decision::Issue(certificate) => {
+            let issued = certificate.issued();
+            let (name, machine) = (&issued.node_name, &issued.provider_id);
+            let generation = issued.uid.generation;
+            let told = told(certificate.opening(), ": ");
+            let note = format!(
+                "issued a certificate of generation {generation} to node {name} on machine {machine}{told}"
+            );
+            ("Normal", "Issue", note)
+        }
+        Decision::Approve(approval) => {
+            let (name, machine) = (approval.node_name(), approval.provider_id());
+            let told = told(approval.opening(), ": ");
+            let note = format!("approved a certificate of node {name} on machine {machine}{told}");
+            ("Normal", "Approve", note)
+        }
+    };
+    (kind, action, reason(decision), note)
 }
 
 /// As much of the note as the API takes.

@@ -10,8 +10,9 @@ use kubelet_attestation::errors::error_chain;
 use kubelet_attestation::names::{NodeName, Provider};
 
 use node_attestation_core::decide::{Decided, Decision};
-use node_attestation_core::ledger::GrantReason;
 use node_attestation_core::refusal::Ignored;
+
+use crate::events::{reason, told};
 
 /// What a line says of a request, whatever became of it.
 #[derive(Debug)]
@@ -79,42 +80,30 @@ pub(crate) fn checks(subject: &Subject<'_>, decided: &Decided) {
     }
 }
 
-/// What a name's record went through.
-fn opening(opening: Option<&GrantReason>) -> String {
-    opening.map_or_else(String::new, |opening| format!("; {opening}"))
-}
-
 /// Tells of a decision that is written, in one line.
 ///
 /// `repeated`: a deferral that was told of before.
 pub(crate) fn decision(subject: &Subject<'_>, decided: &Decided, whole: Duration, repeated: bool) {
-    let (outcome, reason, detail) = match &decided.decision {
-        Decision::Ignore(ignored) => ("ignored", ignored.reason(), error_chain(ignored)),
-        Decision::Deny(denial) => ("denied", denial.reason(), error_chain(denial)),
-        Decision::Fail(failure) => ("failed", failure.reason(), error_chain(failure)),
-        Decision::Retry(deferral) => ("deferred", deferral.reason(), error_chain(deferral)),
-        Decision::Issue(certificate) => (
-            "issued",
-            certificate.opening().map_or("Issued", GrantReason::reason),
-            format!(
-                "certificate {} for {}{}",
-                certificate.issued().uid,
-                certificate.issued().provider_id,
-                opening(certificate.opening())
-            ),
-        ),
-        Decision::Approve(approval) => (
-            "approved",
-            approval
-                .opening()
-                .map_or(approval.basis().reason(), GrantReason::reason),
-            format!(
-                "for {}, to be signed by others{}",
-                approval.provider_id(),
-                opening(approval.opening())
-            ),
-        ),
+    let (outcome, detail) = match &decided.decision {
+        Decision::Ignore(ignored) => ("ignored", error_chain(ignored)),
+        Decision::Deny(denial) => ("denied", error_chain(denial)),
+        Decision::Fail(failure) => ("failed", error_chain(failure)),
+        Decision::Retry(deferral) => ("deferred", error_chain(deferral)),
+        Decision::Issue(certificate) => {
+            let (uid, machine) = (&certificate.issued().uid, &certificate.issued().provider_id);
+            let told = told(certificate.opening(), "; ");
+            ("issued", format!("certificate {uid} for {machine}{told}"))
+        }
+        Decision::Approve(approval) => {
+            let machine = approval.provider_id();
+            let told = told(approval.opening(), "; ");
+            (
+                "approved",
+                format!("for {machine}, to be signed by others{told}"),
+            )
+        }
     };
+    let reason = reason(&decided.decision);
     let check = decided.steps.last().map(|step| step.check);
     let node = subject.node.as_ref().map(NodeName::as_str);
     let provider = subject.provider.as_ref().map(Provider::as_str);

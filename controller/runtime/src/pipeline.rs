@@ -5,6 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use k8s_openapi::api::core::v1::ObjectReference;
+use kube::ResourceExt as _;
 use kubelet_attestation::errors::error_chain;
 use node_attestation_core::decide::{Context, Decided, Decision, decide};
 use node_attestation_core::identifiers::TokenId;
@@ -294,12 +295,9 @@ fn is_open(request: &CertificateSigningRequest) -> bool {
 
 /// One without a time, or of the future, is new.
 fn age(request: &CertificateSigningRequest, now: SystemTime) -> Duration {
-    request
-        .metadata
-        .creation_timestamp
-        .as_ref()
-        .and_then(|created| now.duration_since(SystemTime::from(created.0)).ok())
-        .unwrap_or_default()
+    let created = request.creation_timestamp();
+    let age = created.and_then(|created| now.duration_since(created.0.into()).ok());
+    age.unwrap_or_default()
 }
 
 #[cfg(test)]

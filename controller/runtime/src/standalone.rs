@@ -256,7 +256,8 @@ impl Standalone {
     pub async fn run(self, stop: impl Future<Output = ()>) {
         self.tell_of_settings();
         let client = self.access.client().clone();
-        let machines = self.management.as_ref().map(|one| one.client.clone());
+        let machines = self.management.as_ref();
+        let machines = machines.map(|one| one.access.client().clone());
         let (events, writer) = Events::start(client.clone(), machines);
         let pipeline = Pipeline::new(self.context, self.store, events, now);
         let signers = pipeline.signers();

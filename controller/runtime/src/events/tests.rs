@@ -199,7 +199,7 @@ impl Events {
     pub(crate) fn collected() -> (Self, impl FnMut() -> Option<Event>) {
         let (sender, mut receiver) = mpsc::channel(MAX_WAITING);
         let events = Self {
-            waiting: Some(sender),
+            waiting: sender,
             left_out: Arc::default(),
         };
         let next = move || {

@@ -4,6 +4,7 @@ use std::time::SystemTime;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::{Error as TimeError, Timestamp};
+use kube::ResourceExt as _;
 use kubelet_attestation::names::{NodeName, Provider, ProviderId};
 use node_attestation_core::crd::{
     self, CLUSTER_NAME_LABEL, NodeIdentity, NodeIdentitySpec, RESET_ANNOTATION,
@@ -30,22 +31,15 @@ pub(super) struct BrokenRecord {
 /// The record that an object of `cluster` is.
 pub(super) fn stored(object: &NodeIdentity, cluster: &str) -> Result<Stored, BrokenRecord> {
     read(object, cluster).map_err(|field| BrokenRecord {
-        object: object.metadata.name.clone().unwrap_or_default(),
+        object: object.name_any(),
         field,
     })
 }
 
 /// The error is the field that cannot be read.
 fn read(object: &NodeIdentity, cluster: &str) -> Result<Stored, &'static str> {
-    let NodeIdentity {
-        metadata,
-        spec,
-        status,
-    } = object;
-    let label = metadata
-        .labels
-        .as_ref()
-        .and_then(|labels| labels.get(CLUSTER_NAME_LABEL));
+    let NodeIdentity { spec, status, .. } = object;
+    let label = object.labels().get(CLUSTER_NAME_LABEL);
     expect(spec.cluster_name == cluster, "spec.clusterName")?;
     // The watch has only what has it.
     expect(
@@ -53,9 +47,9 @@ fn read(object: &NodeIdentity, cluster: &str) -> Result<Stored, &'static str> {
         "metadata.labels[cluster.x-k8s.io/cluster-name]",
     )?;
     let name = crd::object_name(cluster, &spec.node_name);
-    expect(metadata.name.as_ref() == Some(&name), "metadata.name")?;
+    expect(object.metadata.name == Some(name), "metadata.name")?;
     expect(spec.generation > 0, "spec.generation")?;
-    let version = metadata.resource_version.clone();
+    let reset = object.annotations().get(RESET_ANNOTATION);
     let status_end = status.as_ref().and_then(|status| status.not_after.as_ref());
     let record = Record {
         node_name: NodeName::parse(&spec.node_name).map_err(|_| "spec.nodeName")?,
@@ -75,11 +69,9 @@ fn read(object: &NodeIdentity, cluster: &str) -> Result<Stored, &'static str> {
         former_until: spec.former_until.as_ref().map(time),
         tombstone: spec.tombstone,
         revoked: spec.revoked,
-        reset: metadata
-            .annotations
-            .as_ref()
-            .and_then(|annotations| annotations.get(RESET_ANNOTATION)?.parse().ok()),
+        reset: reset.and_then(|reset| reset.parse().ok()),
     };
+    let version = object.resource_version();
     Ok(Stored {
         record,
         version: Version::new(version.ok_or("metadata.resourceVersion")?),

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use futures::{Stream, StreamExt as _};
 use kube::api::Api;
 use kube::runtime::watcher::{self, Event};
-use kube::{Client, Resource as _};
+use kube::{Client, Resource as _, ResourceExt as _};
 use node_attestation_core::crd::{CLUSTER_NAME_LABEL, NodeIdentity};
 
 use super::cache::{Cache, Entry, Heard, entry};
@@ -155,21 +155,21 @@ impl State {
     /// The cluster whose record this is: by its spec, as its name is; an object that cannot be read is of the
     /// cluster that has it already, or else of the one in its label.
     fn cluster_of(&self, object: &Lenient<NodeIdentity>) -> Option<ObjectKey> {
-        let metadata = object.meta();
-        let namespace = metadata.namespace.as_ref()?;
+        let namespace = object.namespace()?;
         if let Ok(read) = &object.object {
             let cluster = read.spec.cluster_name.as_str();
             return Some(ObjectKey::new(namespace, cluster));
         }
-        let name = metadata.name.as_ref()?;
+        let name = object.meta().name.as_ref()?;
         let has_it = |(key, cache): &(&ObjectKey, &Arc<Cache>)| {
-            key.namespace == *namespace && cache.contains(name)
+            key.namespace == namespace && cache.contains(name)
         };
         let known = self.clusters.iter().find(has_it);
         let known = known.map(|(key, _)| key.clone());
-        let labels = metadata.labels.as_ref();
-        let label = || labels?.get(CLUSTER_NAME_LABEL);
-        known.or_else(|| Some(ObjectKey::new(namespace, label()?)))
+        known.or_else(|| {
+            let cluster = object.labels().get(CLUSTER_NAME_LABEL)?;
+            Some(ObjectKey::new(namespace, cluster))
+        })
     }
 }
 

@@ -2,7 +2,6 @@
 //! run.
 
 use std::collections::BTreeSet;
-use std::fmt;
 use std::future::pending;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -66,15 +65,10 @@ pub enum NotFromCluster {
 }
 
 /// The management cluster, of which what is known is kept up to date as long as this lives.
+#[derive(Debug)]
 pub(super) struct Background {
-    pub(super) client: Client,
+    pub(super) access: ClusterAccess,
     _watches: JoinSet<()>,
-}
-
-impl fmt::Debug for Background {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Background").finish_non_exhaustive()
-    }
 }
 
 impl Standalone {
@@ -100,30 +94,28 @@ impl Standalone {
             source,
         };
 
-        let client = management.client().clone();
-        let said = Said::read(&client, &key).await.map_err(refused)?;
+        let said = timeout(READ_DEADLINE, Said::read(management.client(), &key)).await;
+        let said = said.unwrap_or(Err(NotFromCluster::Late)).map_err(refused)?;
         let verifiers = verifiers(&said.authentication, &said.cluster.uid);
         let verifiers = verifiers.map_err(|error| refused(error.into()))?;
         let spec = &said.authentication.spec;
-        let Trust {
-            ca_is_known,
-            mut audiences,
-        } = Trust::of(&certificate, &access);
+        let mut trust = Trust::of(&certificate, &access);
         let more = more_audiences(&spec.audiences).map_err(refused)?;
-        audiences.extend(more);
+        trust.audiences.extend(more);
 
         // Whether it is to be is found out by whoever looks after the cluster.
         let enforced = is_to_be_enforced(spec)
             && admission::is_enforced(access.client())
                 .await
                 .unwrap_or(false);
-        let records = KubeRecords::start(client.clone(), &key.namespace, &key.name);
+        let client = management.client().clone();
+        let records = KubeRecords::start(client, &key.namespace, &key.name);
         let builder = ContextBuilder {
             spec,
             cluster: &said.cluster,
             access: &access,
             verifiers,
-            audiences: audiences.into_iter().collect(),
+            audiences: trust.audiences.into_iter().collect(),
             inventory: Arc::new(CapiInventory::new(said.objects, key.clone())),
             records: Arc::new(records),
             absences: Absences::default(),
@@ -141,9 +133,9 @@ impl Standalone {
             access,
             context,
             store,
-            ca_is_known,
+            ca_is_known: trust.ca_is_known,
             management: Some(Background {
-                client,
+                access: management,
                 _watches: said.watches,
             }),
         })
@@ -160,11 +152,6 @@ struct Said {
 
 impl Said {
     async fn read(client: &Client, key: &ObjectKey) -> Result<Self, NotFromCluster> {
-        let read = timeout(READ_DEADLINE, Self::read_all(client, key)).await;
-        read.map_err(|_| NotFromCluster::Late)?
-    }
-
-    async fn read_all(client: &Client, key: &ObjectKey) -> Result<Self, NotFromCluster> {
         let api: Api<KubeletAuthentication> = Api::namespaced(client.clone(), &key.namespace);
         let found = api.get_opt(&key.name).await;
         let found = found.map_err(|error| NotFromCluster::Read(Box::new(error)))?;
