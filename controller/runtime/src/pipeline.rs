@@ -91,6 +91,7 @@ impl Pipeline {
             };
             let csr = work.name.as_str();
             match error {
+                // Somebody wrote at the same time, so the request is read and decided on anew.
                 StoreError::Conflict => tracing::debug!(csr, "changed meanwhile"),
                 StoreError::Gone => {
                     tracing::debug!(csr, "deleted meanwhile");
@@ -122,6 +123,7 @@ impl Pipeline {
     }
 
     async fn round(&self, work: &mut Work) -> Result<Next, StoreError> {
+        // It goes back to the queue, which sets more memory aside, or has it wait until there is some.
         let Some(request) = self.request(work).await? else {
             let csr = work.name.as_str();
             tracing::debug!(csr, "longer than it was when it was watched");

@@ -367,6 +367,7 @@ impl Queue {
         };
         let until = until(entry.attempts);
         entry.attempts = entry.attempts.saturating_add(1);
+        // What was decided was about the request as it was: the change may be what it waited for.
         if let ChangedWhileRunning::Changed(_) = meanwhile {
             return self.make_ready(uid.to_owned(), None);
         }

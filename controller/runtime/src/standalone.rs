@@ -42,9 +42,7 @@ use kubelet_attestation::errors::error_chain;
 use kubelet_attestation::names::Audience;
 use node_attestation_core::decide::Context;
 use node_attestation_core::inventory::Inventory;
-use node_attestation_core::ledger::{
-    Certificates, LedgerPolicy, MemoryRecords, RecordLedger, Records,
-};
+use node_attestation_core::ledger::{Certificates, LedgerPolicy, MemoryRecords, RecordLedger};
 use node_attestation_core::lifetimes::Lifetimes;
 use node_attestation_core::scope::{Duties, Enforcement, Issuance, KubeletSignerMode};
 use node_attestation_core::serving::{AddressRange, NodeReportedAddresses, ServingPolicy};
@@ -64,6 +62,8 @@ use crate::preflight::{self, Findings};
 use crate::worker;
 
 mod cluster_api;
+#[cfg(feature = "testing")]
+mod testing;
 
 pub use cluster_api::{ClusterSettings, NotFromCluster};
 
@@ -228,28 +228,6 @@ impl Standalone {
             ca_is_known: trust.ca_is_known,
             management: None,
         })
-    }
-
-    /// Writes through what `wrap` makes of the store: for tests that have a write fail.
-    #[must_use]
-    pub fn with_store(
-        mut self,
-        wrap: impl FnOnce(Arc<dyn RequestStore>) -> Arc<dyn RequestStore>,
-    ) -> Self {
-        self.store = wrap(self.store);
-        self
-    }
-
-    /// Keeps its records in what `wrap` makes of them: for tests that have a write fail.
-    #[must_use]
-    pub fn with_records(mut self, wrap: impl FnOnce(Arc<dyn Records>) -> Arc<dyn Records>) -> Self {
-        let Context {
-            ledger, inventory, ..
-        } = &mut self.context;
-        let nodes = Arc::new(KubeNodes::new(self.access.client().clone()));
-        let (records, policy) = (wrap(ledger.records().clone()), *ledger.policy());
-        *ledger = Arc::new(RecordLedger::new(records, inventory.clone(), nodes, policy));
-        self
     }
 
     /// Answers requests until `stop` is ready.

@@ -41,6 +41,7 @@ impl<T: Indexed> Table<T> {
 
     /// Puts an object in the place of the one that was there under its name, and returns that.
     pub(crate) fn put(&mut self, name: String, object: T) -> Option<T> {
+        // The former object may have had values that this one does not have.
         let before = self.remove(&name);
         for value in object.values(&name) {
             let digest = self.digest.hash_one(value);
@@ -69,6 +70,7 @@ impl<T: Indexed> Table<T> {
     /// All objects that have this value, and perhaps others, by name.
     pub(crate) fn with(&self, value: impl Hash) -> impl Iterator<Item = (&String, &T)> {
         let digest = self.digest.hash_one(value);
+        // The empty name is the first of all.
         let found = self.values.range((digest, String::new())..);
         let found = found.take_while(move |(one, _)| *one == digest);
         found.filter_map(|(_, name)| self.objects.get_key_value(name))

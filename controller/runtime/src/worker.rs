@@ -88,6 +88,7 @@ impl Worker {
             let (pipeline, name, uid) =
                 (self.pipeline.clone(), work.name.clone(), work.uid.clone());
             self.tasks.spawn(async move {
+                // Nothing that a panic can leave half-changed is shared: locks are held for one step each.
                 let next = AssertUnwindSafe(pipeline.process(work))
                     .catch_unwind()
                     .await;

@@ -167,6 +167,7 @@ impl Members {
     }
 
     fn keep_config(&mut self, name: &str, config: BootstrapConfig) {
+        // What refers to it may have gone while it was read; then nothing would ever have it forgotten.
         let holders = self.with_config(name);
         if holders.machines.is_empty() && holders.pools.is_empty() {
             return;
@@ -186,6 +187,7 @@ impl Members {
         if is_read {
             was_read(M::table(self), name);
         }
+        // After the new object is there: it mostly refers to the same one.
         self.release_config(before.as_ref());
     }
 

@@ -122,6 +122,7 @@ impl Objects {
         match event {
             Event::Init => listing.clear(),
             Event::InitApply(object) => listing.extend(self.seen(object, skipped)),
+            // Until the list is complete, what it has not named yet may be on its next page.
             Event::InitDone => {
                 let listed = std::mem::take(listing);
                 self.write(|State { store, .. }| {

@@ -116,6 +116,7 @@ async fn enforce(client: &Client, spec: RevokedNodeCredentialsSpec) -> Result<()
         }
         // A definition that is there is left: which version a cluster has is for whoever installed it.
         put(client, &workload_manifest(), |_, _| true).await?;
+        // The API server serves a new kind some moments after it has taken the definition.
         let end = Instant::now() + ESTABLISHING;
         while let Err(error) = put_list(client, &wanted).await {
             if !error.is_not_found() || Instant::now() >= end {

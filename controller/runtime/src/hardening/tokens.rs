@@ -390,6 +390,7 @@ impl TokenSecret {
     fn parse(text: &str) -> Option<(Self, Life)> {
         let secret: Self = serde_json::from_str(text).ok()?;
         let labels = secret.metadata.labels.as_ref();
+        // Also by a controller before this one: what it extended is ours to end.
         let is_extended = labels.is_some_and(|labels| labels.contains_key(EXTENDED));
         let life = match &secret.data.expiration {
             None => Life::Endless,

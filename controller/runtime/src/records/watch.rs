@@ -113,6 +113,7 @@ impl Caches {
             }
             Event::InitDone => {
                 let mut listing = std::mem::take(&mut state.listing);
+                // Nobody may have asked for the records of a cluster yet; they are kept for whoever does.
                 for cluster in listing.keys() {
                     state.cache(cluster, &self.heard);
                 }

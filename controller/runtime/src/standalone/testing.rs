@@ -1,0 +1,34 @@
+//! A controller of which tests have a write fail.
+
+use std::sync::Arc;
+
+use node_attestation_core::decide::Context;
+use node_attestation_core::ledger::{RecordLedger, Records};
+
+use super::Standalone;
+use crate::csr_writer::RequestStore;
+use crate::nodes::KubeNodes;
+
+impl Standalone {
+    /// Writes through what `wrap` makes of the store: for tests that have a write fail.
+    #[must_use]
+    pub fn with_store(
+        mut self,
+        wrap: impl FnOnce(Arc<dyn RequestStore>) -> Arc<dyn RequestStore>,
+    ) -> Self {
+        self.store = wrap(self.store);
+        self
+    }
+
+    /// Keeps its records in what `wrap` makes of them: for tests that have a write fail.
+    #[must_use]
+    pub fn with_records(mut self, wrap: impl FnOnce(Arc<dyn Records>) -> Arc<dyn Records>) -> Self {
+        let Context {
+            ledger, inventory, ..
+        } = &mut self.context;
+        let nodes = Arc::new(KubeNodes::new(self.access.client().clone()));
+        let (records, policy) = (wrap(ledger.records().clone()), *ledger.policy());
+        *ledger = Arc::new(RecordLedger::new(records, inventory.clone(), nodes, policy));
+        self
+    }
+}
