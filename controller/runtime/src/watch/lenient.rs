@@ -4,6 +4,9 @@
 //! stores what its own types take: `metadata.managedFields[].time` may be any RFC 3339 time, and
 //! those after 9999-12-30T22:00:00Z do not fit into the `Timestamp` of jiff. So whoever may write
 //! one object could keep a controller from all.
+//!
+//! kube's `DeserializeGuard` is not enough: it reads the metadata of an object that is invalid, and with them the
+//! times, or fails; it copies each object; and its error has the value that it found, which may be a secret.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
