@@ -207,11 +207,11 @@ impl Fleet {
         let holders = Holders::default();
         let stop = stop.shared();
         let count = self.settings.shards.map_or(1, NonZeroU32::get);
-        let shards = Shard::all(count).map(|shard| {
-            let lease = shard.lease_name(&lease);
+        let shards = Shard::all(count).map(|own_shard| {
+            let lease = own_shard.lease_name(&lease);
             let leases = KubeLeases::new(self.leases.clone(), lease.clone());
             let candidate = Candidate::new(leases, lease, identity.clone(), holders.clone(), now);
-            self.lead_shard(candidate, shard, shared, stop.clone())
+            self.lead_shard(candidate, own_shard, shared, stop.clone())
         });
         join_all(shards).await;
     }
@@ -219,7 +219,7 @@ impl Fleet {
     async fn lead_shard(
         &self,
         candidate: Candidate<KubeLeases>,
-        shard: Shard,
+        own_shard: Shard,
         shared: &Arc<Shared>,
         stop: impl Future<Output = ()> + Clone,
     ) {
@@ -228,7 +228,7 @@ impl Fleet {
                 () = stop.clone() => return,
                 term = candidate.lead() => term,
             };
-            let work = |stop| self.work(shared.clone(), shard, stop);
+            let work = |stop| self.work(shared.clone(), own_shard, stop);
             match Box::pin(term.during(stop.clone(), work)).await {
                 TermEnd::Stopped => return term.release().await,
                 TermEnd::AskedFor => term.release().await,
@@ -241,13 +241,13 @@ impl Fleet {
     async fn work(
         &self,
         shared: Arc<Shared>,
-        shard: Shard,
+        own_shard: Shard,
         stop: impl Future<Output = ()> + Send + 'static,
     ) {
         let settings = self.settings.clone();
         let mut work = JoinSet::new();
         work.spawn(async move {
-            cluster_registry::supervise_all(&settings, &shared, shard, stop).await;
+            cluster_registry::supervise_all(&settings, &shared, own_shard, stop).await;
         });
         if let Some(ended) = work.join_next().await {
             resume_panic(ended);

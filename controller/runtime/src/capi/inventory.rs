@@ -18,7 +18,7 @@ use super::objects::{self, BootstrapConfig, InfraMachine, InfraMachinePool, Obje
 mod names;
 mod view;
 
-use view::{Found, Needed, View, waiting};
+use view::{Found, Need, Needed, View, waiting};
 
 /// The machines of one Cluster, as Cluster API has them.
 ///
@@ -266,22 +266,22 @@ impl CapiInventory {
     /// The token's owner; a machine that has no provider ID yet, with the one that its
     /// `InfraMachine` has already.
     async fn owner(&self, token: &TokenId) -> Result<Option<TokenOwner>, InventoryError> {
-        let owner = |need: fn(View<'_>)| {
+        let owner = |need| {
             self.find(move |view| {
                 let owner = view.owner(token);
                 if owner.is_none() {
-                    need(view);
+                    view.need(need);
                 }
                 Ok(owner)
             })
         };
         // Most tokens are of a machine that joins. One that was reset may be of any, and a pool's may be new.
-        let mut found = owner(|view| view.need_joining()).await?;
+        let mut found = owner(Need::Joining).await?;
         if found.is_none() {
-            found = owner(|view| view.need_all()).await?;
+            found = owner(Need::All).await?;
         }
         if found.is_none() {
-            found = owner(|view| view.need_pools()).await?;
+            found = owner(Need::Pools).await?;
         }
         let Some((mut owner, infrastructure)) = found else {
             return Ok(None);

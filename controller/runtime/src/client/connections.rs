@@ -178,7 +178,7 @@ impl<D: Dial> Shared<D> {
 
     /// Gives the request to a connection that has room for it, or to a new one.
     async fn begin(&self, request: Request<Body>, server: &Uri) -> Result<Call, BoxError> {
-        let request = match self.begin_on_open(request) {
+        let request = match self.begin_on_open(Box::new(request)) {
             Ok(call) => return Ok(call),
             Err(request) => request,
         };
@@ -189,17 +189,17 @@ impl<D: Dial> Shared<D> {
             Err(request) => request,
         };
         let mut connection = timeout(HANDSHAKE_DEADLINE, self.connect(server)).await??;
-        let call = connection.begin(request);
+        let call = connection.begin(*request);
         self.open().push(connection);
         Ok(call)
     }
 
-    fn begin_on_open(&self, request: Request<Body>) -> Result<Call, Request<Body>> {
+    fn begin_on_open(&self, request: Box<Request<Body>>) -> Result<Call, Box<Request<Body>>> {
         let mut open = self.open();
         // The calls of one that is dropped here go on.
         open.retain(|connection| !connection.is_over());
         match open.iter_mut().find(|connection| connection.has_room()) {
-            Some(connection) => Ok(connection.begin(request)),
+            Some(connection) => Ok(connection.begin(*request)),
             None => Err(request),
         }
     }
@@ -321,6 +321,10 @@ impl Connection {
         }
     }
 
+    #[expect(
+        clippy::result_large_err,
+        reason = "hyper's error has the request, which can be sent again"
+    )]
     fn begin(&mut self, mut request: Request<Body>) -> Call {
         let call = match &mut self.sender {
             Sender::Http1(sender) => {

@@ -52,14 +52,15 @@ impl From<CallError> for StoreError {
         if error.is_not_found() {
             return Self::Gone;
         }
-        match error {
-            CallError::Deadline(_) => Self::Deadline,
-            CallError::Api(error) => match *error {
-                KubeError::Api(status) => Self::Refused(status),
-                error => Self::Unavailable {
-                    source: Box::new(error),
-                },
-            },
+        let error = match error {
+            CallError::Deadline(_) => return Self::Deadline,
+            CallError::Api(error) => *error,
+        };
+        if let KubeError::Api(status) = error {
+            return Self::Refused(status);
+        }
+        Self::Unavailable {
+            source: Box::new(error),
         }
     }
 }

@@ -69,12 +69,9 @@ impl HardeningError {
             CallError::Deadline(_) => return Self::Deadline { call },
             CallError::Api(error) => *error,
         };
-        let status = match error {
-            KubeError::Api(status) => status,
-            error => {
-                let source = Box::new(error);
-                return Self::Unavailable { call, source };
-            }
+        let KubeError::Api(status) = error else {
+            let source = Box::new(error);
+            return Self::Unavailable { call, source };
         };
         match StatusCode::from_u16(status.code) {
             Ok(StatusCode::FORBIDDEN) => Self::Forbidden { call, status },

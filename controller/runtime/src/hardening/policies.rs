@@ -12,6 +12,10 @@ use super::access::{ApplyOutcome, HardeningError, put};
 
 /// A policy and the binding of the same name.
 #[derive(Default)]
+#[expect(
+    clippy::struct_field_names,
+    reason = "failurePolicy is Kubernetes' name"
+)]
 pub(super) struct Policy {
     pub(super) name: &'static str,
     /// The group, resource and operation that it is about, in any version and scope.

@@ -32,7 +32,6 @@ use kube::api::{Api, GetParams, ListParams, Patch, Request};
 use kube::{Client, Error as KubeError, Resource as _};
 use node_attestation_core::identifiers::TokenId;
 use serde::Deserialize;
-use serde::de::IgnoredAny;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 use zeroize::Zeroizing;
@@ -377,7 +376,7 @@ struct TokenSecret {
 #[serde(rename_all = "camelCase")]
 struct Metadata {
     resource_version: String,
-    labels: Option<BTreeMap<String, IgnoredAny>>,
+    labels: Option<BTreeMap<String, Value>>,
 }
 
 #[derive(Debug, Deserialize)]

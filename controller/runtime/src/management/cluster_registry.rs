@@ -29,10 +29,10 @@ const RESTART: Duration = Duration::from_secs(30);
 pub(super) async fn supervise_all(
     settings: &Settings,
     shared: &Arc<Shared>,
-    shard: Shard,
+    own_shard: Shard,
     stop: impl Future<Output = ()>,
 ) {
-    let mut registry = ClusterRegistry::new(shared.clone(), shard);
+    let mut registry = ClusterRegistry::new(shared.clone(), own_shard);
     let mut events = authentications(settings, shared).boxed();
     let mut stop = pin!(stop);
     loop {
@@ -48,7 +48,7 @@ pub(super) async fn supervise_all(
 
 struct ClusterRegistry {
     shared: Arc<Shared>,
-    shard: Shard,
+    own_shard: Shard,
     /// Those of other shards too: a Cluster that is made again, or moved, may belong to this one then.
     clusters: HashMap<ObjectKey, Entry>,
     tasks: JoinSet<()>,
@@ -71,10 +71,10 @@ struct Entry {
 }
 
 impl ClusterRegistry {
-    fn new(shared: Arc<Shared>, shard: Shard) -> Self {
+    fn new(shared: Arc<Shared>, own_shard: Shard) -> Self {
         Self {
-            enablement: Enablement::new(shared.clone(), shard),
-            shard,
+            enablement: Enablement::new(shared.clone(), own_shard),
+            own_shard,
             is_listed: false,
             shared,
             clusters: HashMap::new(),
@@ -161,7 +161,12 @@ impl ClusterRegistry {
         wait: Duration,
     ) {
         let authentication = authentication.subscribe();
-        let supervised = supervise(self.shared.clone(), self.shard, key.clone(), authentication);
+        let supervised = supervise(
+            self.shared.clone(),
+            self.own_shard,
+            key.clone(),
+            authentication,
+        );
         let task = self.tasks.spawn(async move {
             sleep(wait).await;
             supervised.await;

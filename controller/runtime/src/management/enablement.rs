@@ -55,7 +55,7 @@ const ANOTHER: Duration = Duration::from_secs(30);
 /// The steps for the Clusters of a shard that name attestors.
 pub(super) struct Enablement {
     shared: Arc<Shared>,
-    shard: Shard,
+    own_shard: Shard,
     changes: watch::Receiver<u64>,
     look_at: Instant,
     /// Whether steps wait for the limit of concurrent steps.
@@ -86,9 +86,9 @@ struct Wanted {
 }
 
 impl Enablement {
-    pub(super) fn new(shared: Arc<Shared>, shard: Shard) -> Self {
+    pub(super) fn new(shared: Arc<Shared>, own_shard: Shard) -> Self {
         Self {
-            shard,
+            own_shard,
             changes: shared.objects.cluster_changes(),
             look_at: Instant::now(),
             is_behind: false,
@@ -127,7 +127,7 @@ impl Enablement {
         };
         let clusters = self.shared.objects.clusters().into_iter();
         let clusters: HashMap<_, _> = clusters
-            .filter(|(_, cluster)| self.shard.has_uid(&cluster.uid))
+            .filter(|(_, cluster)| self.own_shard.has_uid(&cluster.uid))
             .collect();
         self.last.retain(|key, _| clusters.contains_key(key));
         let mut due = Vec::new();

@@ -40,14 +40,14 @@ const LAST_RESTART: Duration = Duration::from_mins(5);
 /// Serves one cluster until its `KubeletAuthentication` is gone, while it belongs to the shard.
 pub(super) async fn supervise(
     shared: Arc<Shared>,
-    shard: Shard,
+    own_shard: Shard,
     key: ObjectKey,
     mut authentication: watch::Receiver<Authentication>,
 ) {
-    while let Some(cluster) = joined(&shared, shard, &key, &mut authentication).await {
+    while let Some(cluster) = joined(&shared, own_shard, &key, &mut authentication).await {
         let supervisor = Supervisor::new(
             shared.clone(),
-            shard,
+            own_shard,
             key.clone(),
             authentication.clone(),
             cluster,
@@ -60,7 +60,7 @@ pub(super) async fn supervise(
 /// gone.
 async fn joined(
     shared: &Shared,
-    shard: Shard,
+    own_shard: Shard,
     key: &ObjectKey,
     authentication: &mut watch::Receiver<Authentication>,
 ) -> Option<Observed<Cluster>> {
@@ -70,7 +70,7 @@ async fn joined(
         // The channel is closed when this replica serves the shard no more.
         authentication.has_changed().ok()?;
         let current = authentication.borrow_and_update().clone()?;
-        if shard.has(&cluster, &current) {
+        if own_shard.has(&cluster, &current) {
             return Some(cluster);
         }
         tokio::select! {
@@ -82,7 +82,7 @@ async fn joined(
 
 struct Supervisor {
     shared: Arc<Shared>,
-    shard: Shard,
+    own_shard: Shard,
     key: ObjectKey,
     authentication: watch::Receiver<Authentication>,
     sources: Sources,
@@ -103,7 +103,7 @@ enum Change {
 impl Supervisor {
     fn new(
         shared: Arc<Shared>,
-        shard: Shard,
+        own_shard: Shard,
         key: ObjectKey,
         authentication: watch::Receiver<Authentication>,
         cluster: Observed<Cluster>,
@@ -113,7 +113,7 @@ impl Supervisor {
             ..Sources::default()
         };
         Self {
-            shard,
+            own_shard,
             authentication,
             sources,
             ca_key: shared.ca_keys.holder(key.clone()),
@@ -136,7 +136,7 @@ impl Supervisor {
             let Some(authentication) = self.authentication.borrow_and_update().clone() else {
                 return Box::pin(self.release()).await;
             };
-            if !self.shard.has(&self.sources.cluster, &authentication) {
+            if !self.own_shard.has(&self.sources.cluster, &authentication) {
                 break;
             }
             let phase = self.reconcile(&authentication).await;

@@ -70,11 +70,11 @@ enum Value<'a> {
     Key(KeyDigest),
 }
 
-fn values<'a>(
-    provider_id: &'a ProviderId,
+fn values(
+    provider_id: &ProviderId,
     endorsement_key: Option<KeyDigest>,
     key: KeyDigest,
-) -> impl Iterator<Item = Value<'a>> {
+) -> impl Iterator<Item = Value<'_>> {
     let keys = [Some(key), endorsement_key].into_iter().flatten();
     [Value::ProviderId(provider_id)]
         .into_iter()

@@ -22,6 +22,17 @@ pub(super) struct View<'a> {
     needed: &'a Needed,
 }
 
+/// The Machines or pools whose `KubeadmConfig`s may have an answer.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Need {
+    /// The Machines that may be joining.
+    Joining,
+    /// All Machines.
+    All,
+    /// The pools.
+    Pools,
+}
+
 /// The `KubeadmConfig`s that an answer depends on and that were not read yet.
 pub(super) type Needed = RefCell<BTreeSet<Reference>>;
 
@@ -79,8 +90,17 @@ impl<'a> View<'a> {
         });
     }
 
+    /// Has those `KubeadmConfig`s read.
+    pub(super) fn need(self, need: Need) {
+        match need {
+            Need::Joining => self.need_joining(),
+            Need::All => self.need_all(),
+            Need::Pools => self.need_pools(),
+        }
+    }
+
     /// Has the `KubeadmConfig`s of the pools read again: their tokens are replaced from time to time.
-    pub(super) fn need_pools(self) {
+    fn need_pools(self) {
         let pools = self.members.pools.all().values();
         let configs = pools.filter_map(|pool| pool.config.as_ref());
         let configs = configs.filter(|config| BootstrapConfig::is_one(config));
@@ -100,9 +120,7 @@ impl<'a> View<'a> {
             named
         })
     }
-}
 
-impl<'a> View<'a> {
     pub(super) fn by_provider_id(self, id: &ProviderId) -> Result<Option<Found>, InventoryError> {
         let holders = self.members.with_provider_id(id);
         match (&*holders.machines, &*holders.pools) {
