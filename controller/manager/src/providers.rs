@@ -44,8 +44,11 @@ pub(crate) struct Registered {
     #[cfg_attr(not(test), expect(dead_code, reason = "a test writes the page"))]
     pub(crate) denials: &'static [Reason],
     /// Makes the verifier of one cluster.
-    verifier: fn(&Providers, &Cluster<'_>) -> Result<Arc<dyn Verifier>, Unusable>,
+    verifier: VerifierOf,
 }
+
+/// Makes the verifier of one provider for a cluster.
+type VerifierOf = fn(&Providers, &Cluster<'_>) -> Result<Arc<dyn Verifier>, Unusable>;
 
 /// Why this program has no verifier of a provider, for the operator.
 pub(crate) type Unusable = Box<dyn Error + Send + Sync>;

@@ -22,7 +22,8 @@ use futures::future::FutureExt as _;
 use kubelet_attestation::binding::KeyBinding;
 use kubelet_attestation::evidence::Header;
 use kubelet_attestation::evidence::tpm::{
-    Enrolment, PublicAreas, Quote, Registers, Response, TpmEvidence,
+    CHALLENGE_ANNOTATION, Challenge, Enrolment, PublicAreas, Quote, Registers, Response,
+    TpmEvidence,
 };
 use kubelet_attestation::names::{Audience, NodeName, Provider, ProviderId};
 use kubelet_attestation::version::EvidenceVersion;
@@ -115,9 +116,13 @@ impl Bed {
     fn response(&self) -> Response {
         let Enrolment { header, keys, .. } = self.enrolment();
         let decided = self.decide(&TpmEvidence::Enrol(self.enrolment()).to_json());
-        let Err(Refusal::Fail(Failure::ChallengeIssued { challenge, .. })) = decided else {
+        let Err(Refusal::Fail(Failure::ChallengeIssued { annotations, .. })) = decided else {
             panic!("no challenge");
         };
+        let challenge = annotations.iter().find_map(|(name, value)| {
+            (*name == CHALLENGE_ANNOTATION).then(|| Challenge::parse(value))
+        });
+        let challenge = challenge.unwrap().unwrap();
         let opened = self
             .tpm
             .activate(&challenge.credential_blob, &challenge.encrypted_secret);

@@ -217,14 +217,14 @@ fn turn(simulation: &Simulation, tenant: &Tenant, number: usize, hole: SocketAdd
     let variant = number / 5;
     match number % 5 {
         // Black holes.
-        0 if variant % 2 == 0 => connections(ConnectionFault::SilentAtTcp),
+        0 if variant.is_multiple_of(2) => connections(ConnectionFault::SilentAtTcp),
         0 => {
             let there = format!("https://{hole}");
             simulation.put_kubeconfig(name, &tenant.kubeconfig().server(&there));
         }
         1 => connections(ConnectionFault::Slow),
         // Floods.
-        2 if variant % 2 == 0 => calls(Route::watch(), Fault::WatchFlood),
+        2 if variant.is_multiple_of(2) => calls(Route::watch(), Fault::WatchFlood),
         2 => {
             let (verb, body) = much_of_little(variant / 2);
             let fault = Fault::Answer {

@@ -49,10 +49,11 @@ fn parse(kubeconfig: &Value) -> Result<TenantKubeconfig, KubeconfigRefused> {
 }
 
 fn invalid(text: &[u8]) -> InvalidKubeconfig {
-    match TenantKubeconfig::parse(text, EgressPolicy::default()).expect_err("it is accepted") {
-        KubeconfigRefused::Invalid(invalid) => invalid,
-        other => panic!("{other}"),
-    }
+    let refused = TenantKubeconfig::parse(text, EgressPolicy::default());
+    let Err(KubeconfigRefused::Invalid(invalid)) = refused else {
+        panic!("{refused:?}");
+    };
+    invalid
 }
 
 fn refused(kubeconfig: &Value) -> Refused {

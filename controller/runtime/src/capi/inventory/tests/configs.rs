@@ -157,11 +157,10 @@ fn requests_that_need_one_configuration_at_once_have_it_read_once() {
     seen::<objects::Machine>(&objects, V2.machine("m1"));
     let id = id("generic:///rack/m1");
 
-    block_on(futures::future::join_all(
-        (0..8).map(|_| inventory.by_provider_id(&id)),
-    ))
-    .into_iter()
-    .for_each(|found| assert!(found.unwrap().is_some()));
+    let asked = (0..8).map(|_| inventory.by_provider_id(&id));
+    for found in block_on(futures::future::join_all(asked)) {
+        assert!(found.unwrap().is_some());
+    }
 
     assert_eq!(taken(&read), ["m1-config"]);
 }
