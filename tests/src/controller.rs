@@ -5,7 +5,6 @@ mod application;
 mod bed;
 mod instances;
 mod real;
-pub mod serving;
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};

@@ -1,9 +1,7 @@
 //! The controller when things go wrong: others write, answers are lost, it dies, the API server is
 //! away.
 
-use kubelet_authenticator_test_support::api_server::{
-    ConnectionFault, Fault, Route, Step, Times, Verb,
-};
+use kubelet_authenticator_test_support::api_server::{Fault, Route, Step, Times, Verb};
 use kubelet_authenticator_test_support::process::poll;
 use kubelet_authenticator_tests::controller::{
     Application, Bed, Machine, PATIENCE, is_answered, is_issued, reason_of,
@@ -108,40 +106,6 @@ fn a_watch_that_is_lost_is_found_again_and_told_of_once() {
 }
 
 #[test]
-fn a_watch_whose_version_is_gone_begins_anew() {
-    for fault in [
-        Fault::WatchGone,
-        Fault::WatchGarbage,
-        Fault::WatchCut { after: 0 },
-    ] {
-        let bed = Bed::null(&[ONE, TWO]);
-        bed.server.inject(Route::watch(), Times::once(), fault);
-        let _controller = bed.setup.start();
-        bed.server
-            .wait_for(1, PATIENCE, |request| request.query.contains("watch="));
-
-        let csr = bed.wait_for_answer(&bed.stamped(ONE));
-
-        assert!(is_issued(&csr));
-    }
-}
-
-#[test]
-fn an_api_server_that_is_down_at_the_start_is_waited_for() {
-    let bed = Bed::null(&[ONE, TWO]);
-    bed.server
-        .inject_connection(Times::first(3), ConnectionFault::Close);
-    let mut controller = bed.setup.start();
-    controller.wait_for_line("the watch failed; it is tried again until it holds", |_| {
-        true
-    });
-
-    let csr = bed.wait_for_answer(&bed.stamped(ONE));
-
-    assert!(is_issued(&csr));
-}
-
-#[test]
 fn a_panic_concerns_its_own_request_alone() {
     let bed = Bed::null(&[ONE, TWO]);
     let mut controller = bed.setup.start_with(&["--panic-for", ONE.name]);
@@ -176,29 +140,6 @@ fn a_slow_answer_does_not_hold_others_up() {
     let csr = bed.wait_for_answer(&bed.stamped(TWO));
 
     assert!(is_issued(&csr));
-}
-
-#[test]
-fn after_a_crash_between_any_two_steps_the_next_run_finishes() {
-    for (point, approved) in [("claim", false), ("approve", true), ("publish", true)] {
-        let bed = Bed::null(&[ONE, TWO]);
-        let name = bed.stamped(ONE);
-        bed.setup
-            .start_with(&["--crash-after", point])
-            .wait_until_it_crashed();
-        let between = bed.server.csr(&name).unwrap();
-        assert_eq!(
-            reason_of(&between, "Approved").is_some(),
-            approved,
-            "{point}"
-        );
-        assert_eq!(is_issued(&between), point == "publish", "{point}");
-
-        let _controller = bed.setup.start();
-        let csr = bed.wait_for_answer(&name);
-
-        assert!(is_issued(&csr), "{point}: {csr:#}");
-    }
 }
 
 #[test]

@@ -202,17 +202,6 @@ fn a_pipe_in_the_place_of_settings_is_refused_at_once() {
 }
 
 #[test]
-fn a_redirect_is_not_followed() {
-    let (server, elsewhere) = (ApiServer::start(), ApiServer::start());
-    let to = elsewhere.url();
-    server.inject(Route::create(), Times::always(), Fault::Redirect { to });
-
-    Node::new(NULL, &server).run().failed(8).saying("302");
-
-    assert_eq!(elsewhere.connections(), 0);
-}
-
-#[test]
 fn a_machine_that_proves_itself_slowly_renews_below_a_fifth_of_the_lifetime_once_an_hour() {
     let server = ApiServer::start();
     server.set_signer(Signer::Issue(Issuance {

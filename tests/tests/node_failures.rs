@@ -262,16 +262,6 @@ fn a_certificate_that_is_not_valid_yet_is_fetched_again_and_not_asked_for_again(
 }
 
 #[test]
-fn clock_skew_14_says_both_times() {
-    for seconds in [-3600, 3600] {
-        let (server, node) = node(Signer::issue());
-        server.set_date_skew(seconds);
-
-        node.run().failed(14).saying("ours says").saying("clock");
-    }
-}
-
-#[test]
 fn node_name_15() {
     let (server, mut node) = node(Signer::issue());
     node.run().succeeded();

@@ -1,7 +1,6 @@
 //! A node joins and renews: what it asks for, how often, and what it prints.
 
 use std::fs;
-use std::path::Path;
 use std::time::Duration;
 
 use base64::Engine as _;
@@ -14,9 +13,7 @@ use kubelet_authenticator_test_support::api_server::{
 };
 use kubelet_authenticator_test_support::clock::now;
 use kubelet_authenticator_test_support::pki::{CertificateAuthority, Contents, Subject};
-use kubelet_authenticator_tests::node::{
-    BOOTSTRAP_USER, INSECURE, NODE, NULL, Node, Run, UNDER_TEST, is_pair,
-};
+use kubelet_authenticator_tests::node::{BOOTSTRAP_USER, INSECURE, NODE, NULL, Node, Run, is_pair};
 use serde_json::Value;
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -405,40 +402,6 @@ fn another_cluster_gets_no_request_and_does_not_cost_the_node_its_credential() {
         first.pair()
     );
     assert_eq!((server.creates(), other.connections()), (1, 0));
-}
-
-/// What the kernel and the firmware of a machine say that was booted.
-fn boot_machine(root: &Path, boot_id: &str, uuid: &str) {
-    for (file, value) in [
-        ("proc/sys/kernel/random/boot_id", boot_id),
-        ("sys/class/dmi/id/product_uuid", uuid),
-    ] {
-        let path = root.join(file);
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(path, format!("{value}\n")).unwrap();
-    }
-}
-
-#[test]
-fn a_store_of_another_machine_is_set_aside_as_a_whole() {
-    let server = issuing();
-    let mut node = Node::new(UNDER_TEST, &server);
-    let root = node.scratch().join("machine");
-    node.set_env("MACHINE_ROOT", &root);
-    boot_machine(&root, "boot-1", "uuid-1");
-    let first = node.run().succeeded();
-
-    boot_machine(&root, "boot-2", "uuid-1");
-    let same_machine = node.run().succeeded();
-    boot_machine(&root, "boot-3", "uuid-2");
-    let another = node.run().succeeded().saying("another machine's");
-
-    assert_eq!(same_machine.pair(), first.pair());
-    assert_ne!(another.pair(), first.pair());
-    assert_eq!(server.creates(), 2);
-    for file in ["kubelet-client.pem", "origin.json"] {
-        assert!(node.file(&format!("{file}.set-aside.1")).exists(), "{file}");
-    }
 }
 
 #[test]

@@ -2,7 +2,7 @@
 //! costs.
 
 use std::fs;
-use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown, symlink};
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
 use std::path::Path;
 use std::time::Duration;
 
@@ -12,7 +12,6 @@ use kubelet_authenticator_test_support::api_server::{
     ApiServer, Issuance, Route, Signer, Step, exec_info,
 };
 use kubelet_authenticator_tests::node::{NULL, Node, is_pair};
-use serde_json::json;
 
 /// What becomes of a stored credential.
 type Change<'a> = &'a dyn Fn(&str) -> Vec<u8>;
@@ -176,39 +175,6 @@ fn the_key_of_a_request_that_others_may_read_is_closed_to_them() {
 }
 
 #[test]
-fn what_others_may_write_is_4() {
-    let (_server, node, _) = joined();
-    set_mode(&node.state(), 0o770);
-    node.run().failed(4).saying("0770").saying("chmod go-w");
-    set_mode(&node.state(), 0o700);
-
-    for name in ["kubelet-client.pem", "origin.json"] {
-        set_mode(&node.file(name), 0o660);
-        node.run().failed(4).saying(name).saying("0660");
-        set_mode(&node.file(name), 0o600);
-    }
-    node.run().succeeded();
-}
-
-#[test]
-fn links_are_4() {
-    let (_server, node, _) = joined();
-    let file = node.file("kubelet-client.pem");
-    let elsewhere = node.scratch().join("elsewhere.pem");
-    fs::rename(&file, &elsewhere).unwrap();
-    symlink(&elsewhere, &file).unwrap();
-    node.run()
-        .failed(4)
-        .saying("kubelet-client.pem")
-        .saying("symbolic link");
-
-    fs::remove_file(&file).unwrap();
-    fs::rename(node.state(), node.scratch().join("moved")).unwrap();
-    symlink(node.scratch().join("moved"), node.state()).unwrap();
-    node.run().failed(4).saying("symbolic link");
-}
-
-#[test]
 fn a_torn_empty_or_foreign_credential_is_set_aside_and_the_node_enrols_again() {
     let (_other_server, other, _) = joined();
     let foreign_key = fs::read_to_string(other.file("kubelet-client.pem")).unwrap();
@@ -240,55 +206,6 @@ fn a_torn_empty_or_foreign_credential_is_set_aside_and_the_node_enrols_again() {
         assert_eq!(kept, change(&text));
         assert_eq!(node.run().succeeded().stderr, "");
     }
-}
-
-#[test]
-fn a_credential_for_another_node_is_set_aside() {
-    let (server, node, _) = joined();
-    let mut other = Node::new(NULL, &server);
-    other.set("NODE_NAME", "n2");
-    other.run().succeeded();
-    fs::copy(
-        other.file("kubelet-client.pem"),
-        node.file("kubelet-client.pem"),
-    )
-    .unwrap();
-
-    node.run().succeeded().saying("not for node n1");
-}
-
-#[test]
-fn a_credential_without_origin_or_with_a_broken_one_is_set_aside() {
-    let no_cluster =
-        json!({"version": 1, "nodeName": "n1", "endpoint": {"server": "", "caPem": ""}});
-    let no_cluster = no_cluster.to_string();
-    for content in [None, Some("{"), Some("{\"version\":9}"), Some(&no_cluster)] {
-        let (server, node, pair) = joined();
-        if content == Some(&no_cluster) {
-            // Only a run that needs the cluster looks at it that closely.
-            fs::write(node.file("kubelet-client.pem"), "").unwrap();
-        }
-        match content {
-            None => fs::remove_file(node.file("origin.json")).unwrap(),
-            Some(content) => fs::write(node.file("origin.json"), content).unwrap(),
-        }
-
-        let run = node.run().succeeded().saying("origin.json");
-
-        assert_ne!(run.pair(), pair);
-        assert_eq!(server.creates(), 2);
-    }
-}
-
-#[test]
-fn a_broken_pending_request_is_set_aside() {
-    let (_server, node) = node();
-    fs::create_dir(node.state()).unwrap();
-    set_mode(&node.state(), 0o700);
-    fs::write(node.file("pending.json"), "{\"version\":1,\"key\":").unwrap();
-    set_mode(&node.file("pending.json"), 0o600);
-
-    node.run().succeeded().saying("pending.json is set aside");
 }
 
 #[test]

@@ -27,7 +27,6 @@ pub struct ClusterBuilder {
     pub(super) infrastructure: InfraCluster,
     metadata: Metadata,
     paused: bool,
-    ca_key: bool,
     managed: bool,
     topology: Option<Value>,
 }
@@ -48,7 +47,6 @@ impl ClusterBuilder {
             infrastructure: InfraCluster::default(),
             metadata: Metadata::default(),
             paused: false,
-            ca_key: true,
             managed: false,
             topology: None,
         }
@@ -118,12 +116,6 @@ impl ClusterBuilder {
     /// The topology, for which Cluster API's topology controller creates the InfraCluster and the control plane.
     pub fn topology(mut self, topology: Value) -> Self {
         self.topology = Some(topology);
-        self
-    }
-
-    /// Leaves the key out of `<cluster>-ca`, as where others run the control plane.
-    pub fn without_ca_key(mut self) -> Self {
-        self.ca_key = false;
         self
     }
 
@@ -258,19 +250,17 @@ impl ClusterBuilder {
     /// The Cluster whose objects are there, with its Secrets.
     #[track_caller]
     fn created(self, workload: Arc<ControlPlane>, object: Value) -> WorkloadCluster {
-        let ca_key = self.ca_key;
         let cluster = WorkloadCluster {
             place: self.place,
             workload: Some(workload),
             infrastructure: self.infrastructure,
             object,
-            statuses: Vec::new(),
         };
         let kubeconfig = workload_kubeconfig(cluster.name(), cluster.control_plane());
         cluster.write_kubeconfig(&kubeconfig);
         let ca = cluster.control_plane().ca().pair();
         let key = traditional_key(&ca.key_pem);
-        cluster.write_ca(&ca.certificate_pem, ca_key.then_some(&key));
+        cluster.write_ca(&ca.certificate_pem, Some(&key));
         cluster
     }
 }
@@ -353,8 +343,6 @@ pub struct WorkloadCluster {
     pub(super) infrastructure: InfraCluster,
     /// The Cluster, as it was created.
     pub(super) object: Value,
-    /// The statuses of its objects before the move.
-    pub(super) statuses: Vec<Value>,
 }
 
 impl WorkloadCluster {

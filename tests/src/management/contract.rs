@@ -172,23 +172,23 @@ impl Contract {
         status
     }
 
-    /// The status of a Machine or MachinePool, as far as these two steps are done.
-    pub(super) fn machine_status(self, bootstrap: bool, infrastructure: bool) -> Value {
+    /// The status of a Machine or MachinePool that has its bootstrap data, and perhaps its infrastructure.
+    pub(super) fn machine_status(self, infrastructure: bool) -> Value {
         match self {
             Self::V1Beta1 => json!({
-                "bootstrapReady": bootstrap, "infrastructureReady": infrastructure,
+                "bootstrapReady": true, "infrastructureReady": infrastructure,
                 "conditions": [
-                    condition("BootstrapReady", bootstrap),
+                    condition("BootstrapReady", true),
                     condition("InfrastructureReady", infrastructure),
                 ],
             }),
             Self::V1Beta2 => json!({
                 "initialization": {
-                    "bootstrapDataSecretCreated": bootstrap,
+                    "bootstrapDataSecretCreated": true,
                     "infrastructureProvisioned": infrastructure,
                 },
                 "conditions": [
-                    condition("BootstrapConfigReady", bootstrap),
+                    condition("BootstrapConfigReady", true),
                     condition("InfrastructureReady", infrastructure),
                 ],
             }),
@@ -196,15 +196,13 @@ impl Contract {
     }
 
     /// The status of a KubeadmConfig.
-    pub(super) fn bootstrap_status(self, created: bool, secret: &str) -> Value {
-        let mut status = match self {
-            Self::V1Beta1 => json!({ "ready": created }),
-            Self::V1Beta2 => json!({ "initialization": { "dataSecretCreated": created } }),
-        };
-        if created {
-            status["dataSecretName"] = json!(secret);
+    pub(super) fn bootstrap_status(self, secret: &str) -> Value {
+        match self {
+            Self::V1Beta1 => json!({ "ready": true, "dataSecretName": secret }),
+            Self::V1Beta2 => json!({
+                "initialization": { "dataSecretCreated": true }, "dataSecretName": secret,
+            }),
         }
-        status
     }
 
     /// The status of an infrastructure provider's object.
@@ -212,16 +210,6 @@ impl Contract {
         match self {
             Self::V1Beta1 => json!({ "ready": provisioned }),
             Self::V1Beta2 => json!({ "initialization": { "provisioned": provisioned } }),
-        }
-    }
-
-    /// A Machine's reference to its Node.
-    pub(super) fn node_reference(self, node: &str, uid: &Value) -> Value {
-        match self {
-            Self::V1Beta1 => {
-                json!({ "apiVersion": "v1", "kind": "Node", "name": node, "uid": uid })
-            }
-            Self::V1Beta2 => json!({ "name": node }),
         }
     }
 }

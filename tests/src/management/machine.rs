@@ -6,7 +6,6 @@ use std::time::{Duration, SystemTime};
 use kubelet_authenticator_test_support::control_plane::{BootstrapToken, ControlPlane};
 use serde_json::{Value, json};
 
-use super::WorkloadCluster;
 use super::contract::{GENERIC_MACHINE, KUBEADM_CONFIG, MACHINE};
 use super::place::{Metadata, New, PAUSED, Place};
 
@@ -30,13 +29,11 @@ pub struct MachineBuilder {
     workload: Arc<ControlPlane>,
     cluster: Value,
     name: String,
-    infra_name: String,
     node_name: Option<String>,
-    provider_id: Option<String>,
+    provider_id: String,
     copied: bool,
     addresses: Vec<Value>,
     bootstrap: Bootstrap,
-    bootstrap_data: bool,
     token_ttl: Duration,
     metadata: Metadata,
 }
@@ -58,17 +55,15 @@ impl MachineBuilder {
         name: &str,
     ) -> Self {
         Self {
-            provider_id: Some(format!("generic:///{}/{name}", place.cluster)),
+            provider_id: format!("generic:///{}/{name}", place.cluster),
             place,
             workload,
             cluster: cluster.clone(),
             name: name.to_owned(),
-            infra_name: name.to_owned(),
             node_name: None,
             copied: true,
             addresses: Vec::new(),
             bootstrap: Bootstrap::Own,
-            bootstrap_data: true,
             token_ttl: TOKEN_TTL,
             metadata: Metadata {
                 finalizer: Some("machine.cluster.x-k8s.io"),
@@ -86,13 +81,7 @@ impl MachineBuilder {
 
     /// Sets the provider ID; `generic:///<cluster>/<name>` by default.
     pub fn provider_id(mut self, id: &str) -> Self {
-        self.provider_id = Some(id.to_owned());
-        self
-    }
-
-    /// Is not provisioned yet.
-    pub fn without_provider_id(mut self) -> Self {
-        self.provider_id = None;
+        id.clone_into(&mut self.provider_id);
         self
     }
 
@@ -108,12 +97,6 @@ impl MachineBuilder {
         self
     }
 
-    /// Names the InfraMachine otherwise than the Machine.
-    pub fn infra_name(mut self, name: &str) -> Self {
-        self.infra_name = name.to_owned();
-        self
-    }
-
     /// Adds an address that the infrastructure reports: `InternalIP`, `Hostname`, `InternalDNS`..
     pub fn address(mut self, kind: &str, address: impl ToString) -> Self {
         self.addresses
@@ -124,12 +107,6 @@ impl MachineBuilder {
     /// Is a control-plane Machine.
     pub fn control_plane(self) -> Self {
         self.label("cluster.x-k8s.io/control-plane", "")
-    }
-
-    /// Has no bootstrap data yet.
-    pub fn without_bootstrap_data(mut self) -> Self {
-        self.bootstrap_data = false;
-        self
     }
 
     /// Sets the lifetime of its bootstrap token; zero makes one that is over.
@@ -160,24 +137,20 @@ impl MachineBuilder {
             namespace,
             ..
         } = &self.place;
-        let infra_machine = contract.reference(GENERIC_MACHINE, namespace, &self.infra_name);
+        let infra_machine = contract.reference(GENERIC_MACHINE, namespace, &self.name);
         let mut spec = json!({
             "clusterName": self.place.cluster,
-            "bootstrap": {},
+            "bootstrap": { "dataSecretName": self.name },
             "infrastructureRef": infra_machine,
         });
         if matches!(self.bootstrap, Bootstrap::Own) {
             let config = contract.reference(KUBEADM_CONFIG, namespace, &self.name);
             spec["bootstrap"]["configRef"] = config;
         }
-        if self.bootstrap_data {
-            spec["bootstrap"]["dataSecretName"] = json!(self.name);
+        if self.copied {
+            spec["providerID"] = json!(self.provider_id);
         }
-        let copied = self.provider_id.as_ref().filter(|_| self.copied);
-        if let Some(id) = copied {
-            spec["providerID"] = json!(id);
-        }
-        let mut status = contract.machine_status(self.bootstrap_data, copied.is_some());
+        let mut status = contract.machine_status(self.copied);
         status["addresses"] = json!(self.addresses);
         let machine = New {
             kind: MACHINE,
@@ -201,7 +174,7 @@ impl MachineBuilder {
                     (&self.place, &self.workload),
                     (&owner, &self.name),
                     &token,
-                    (self.node_name.as_deref(), self.bootstrap_data),
+                    self.node_name.as_deref(),
                 );
                 let place = &self.place;
                 place.create_without_statuses(&[&infra_machine, &config]);
@@ -214,26 +187,20 @@ impl MachineBuilder {
             place: self.place,
             workload: self.workload,
             name: self.name,
-            infra_name: self.infra_name,
             provider_id: self.provider_id,
             token,
         }
     }
 
     fn infra_machine<'a>(&'a self, owner: &'a Value) -> New<'a> {
-        let mut spec = json!({});
-        if let Some(id) = &self.provider_id {
-            spec["providerID"] = json!(id);
-        }
-        let provisioned = self.provider_id.is_some();
-        let mut status = self.place.contract.infrastructure_status(provisioned);
+        let mut status = self.place.contract.infrastructure_status(true);
         status["addresses"] = json!(self.addresses);
         New {
             kind: GENERIC_MACHINE,
-            name: &self.infra_name,
+            name: &self.name,
             owner: Some(owner),
             metadata: Metadata::default(),
-            spec,
+            spec: json!({ "providerID": self.provider_id }),
             status,
         }
     }
@@ -259,7 +226,7 @@ pub(super) fn kubeadm_config<'a>(
     (place, workload): (&Place, &ControlPlane),
     (owner, name): (&'a Value, &'a str),
     token: &BootstrapToken,
-    (node_name, created): (Option<&str>, bool),
+    node_name: Option<&str>,
 ) -> New<'a> {
     let endpoint = workload.server().trim_start_matches("https://");
     let mut join = json!({
@@ -276,7 +243,7 @@ pub(super) fn kubeadm_config<'a>(
         owner: Some(owner),
         metadata: Metadata::default(),
         spec: json!({ "joinConfiguration": join }),
-        status: place.contract.bootstrap_status(created, name),
+        status: place.contract.bootstrap_status(name),
     }
 }
 
@@ -286,9 +253,8 @@ pub struct Machine {
     place: Place,
     workload: Arc<ControlPlane>,
     name: String,
-    infra_name: String,
     node_name: String,
-    provider_id: Option<String>,
+    provider_id: String,
     token: BootstrapToken,
 }
 
@@ -304,13 +270,8 @@ impl Machine {
     }
 
     /// Its provider ID.
-    ///
-    /// # Panics
-    ///
-    /// If it has no provider ID yet.
-    #[track_caller]
     pub fn provider_id(&self) -> &str {
-        self.provider_id.as_deref().expect("it is provisioned")
+        &self.provider_id
     }
 
     /// Its bootstrap token; of a pool's Machine, the pool's.
@@ -332,7 +293,7 @@ impl Machine {
     /// The InfraMachine, as it is now.
     #[track_caller]
     pub fn infra_machine(&self) -> Value {
-        self.place.get(GENERIC_MACHINE, &self.infra_name)
+        self.place.get(GENERIC_MACHINE, &self.name)
     }
 
     /// Provisions it: the provider ID comes to the InfraMachine, then to the Machine.
@@ -340,31 +301,16 @@ impl Machine {
     pub fn provision(&mut self, provider_id: &str) {
         let contract = self.place.contract;
         let patch = json!({ "spec": { "providerID": provider_id } });
-        self.place.patch(GENERIC_MACHINE, &self.infra_name, &patch);
+        self.place.patch(GENERIC_MACHINE, &self.name, &patch);
         self.place.patch_status(
             GENERIC_MACHINE,
-            &self.infra_name,
+            &self.name,
             &contract.infrastructure_status(true),
         );
         self.place.patch(MACHINE, &self.name, &patch);
         self.place
-            .patch_status(MACHINE, &self.name, &contract.machine_status(true, true));
-        self.provider_id = Some(provider_id.to_owned());
-    }
-
-    /// Creates its bootstrap data, after [`MachineBuilder::without_bootstrap_data`].
-    #[track_caller]
-    pub fn create_bootstrap_data(&self) {
-        let contract = self.place.contract;
-        self.place.patch_status(
-            KUBEADM_CONFIG,
-            &self.name,
-            &contract.bootstrap_status(true, &self.name),
-        );
-        let patch = json!({ "spec": { "bootstrap": { "dataSecretName": self.name } } });
-        self.place.patch(MACHINE, &self.name, &patch);
-        let status = contract.machine_status(true, self.provider_id.is_some());
-        self.place.patch_status(MACHINE, &self.name, &status);
+            .patch_status(MACHINE, &self.name, &contract.machine_status(true));
+        provider_id.clone_into(&mut self.provider_id);
     }
 
     /// Replaces the addresses that the infrastructure reports: types and addresses.
@@ -376,17 +322,7 @@ impl Machine {
             .collect();
         let status = json!({ "addresses": addresses });
         self.place
-            .patch_status(GENERIC_MACHINE, &self.infra_name, &status);
-        self.place.patch_status(MACHINE, &self.name, &status);
-    }
-
-    /// Refers to its Node, which has joined.
-    #[track_caller]
-    pub fn set_node_ref(&self) {
-        let node = self.workload.wait_for_node(&self.node_name);
-        let uid = &node["metadata"]["uid"];
-        let node_ref = self.place.contract.node_reference(&self.node_name, uid);
-        let status = json!({ "phase": "Running", "nodeRef": node_ref });
+            .patch_status(GENERIC_MACHINE, &self.name, &status);
         self.place.patch_status(MACHINE, &self.name, &status);
     }
 
@@ -406,14 +342,7 @@ impl Machine {
     #[track_caller]
     pub fn remove(&self) {
         self.place.remove(MACHINE, &self.name);
-        self.place.delete(GENERIC_MACHINE, &self.infra_name);
+        self.place.delete(GENERIC_MACHINE, &self.name);
         self.place.delete(KUBEADM_CONFIG, &self.name);
-    }
-
-    /// The same Machine after its cluster was moved.
-    #[must_use]
-    pub fn moved_with(mut self, cluster: &WorkloadCluster) -> Self {
-        self.place = cluster.place.clone();
-        self
     }
 }

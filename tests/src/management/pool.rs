@@ -93,7 +93,7 @@ impl PoolBuilder {
                     "infrastructureRef": infra_pool,
                 } },
             }),
-            status: contract.machine_status(true, true),
+            status: contract.machine_status(true),
         };
         let owner = self.place.create_without_statuses(&[&pool]).remove(0);
         let mut status = contract.infrastructure_status(true);
@@ -114,7 +114,7 @@ impl PoolBuilder {
             (&self.place, &self.workload),
             (&owner, &self.name),
             &token,
-            (None, true),
+            None,
         );
         let place = &self.place;
         place.create_without_statuses(&[&infra_pool, &config]);

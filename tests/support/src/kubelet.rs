@@ -142,11 +142,6 @@ impl Kubelet {
         self.process.log().text()
     }
 
-    /// Where its log is.
-    pub fn log_path(&self) -> &Path {
-        self.process.log().path()
-    }
-
     /// The end of its log as it is now, for [`Kubelet::wait_for_log_after`].
     pub fn log_mark(&self) -> Mark {
         self.process.log().mark()

@@ -165,16 +165,6 @@ fn a_plugin_that_may_start_no_more_threads_ends_with_6_and_does_not_panic() {
 }
 
 #[test]
-fn a_bank_that_is_not_there_is_6() {
-    let mut bed = Bed::new();
-    let tpm = Arc::new(Swtpm::with_banks("sha1"));
-    bed.node.set("TPM_TCTI", tpm.tcti());
-    bed.trusted = TpmMachine::new(tpm.clone(), EndorsementKey::P384).ek_public();
-
-    bed.run().failed(6).saying("tpm2_pcrallocate");
-}
-
-#[test]
 fn a_machine_without_a_tpm_is_6_with_what_to_do() {
     let mut bed = Bed::new();
     bed.node.unset("TPM_TCTI");

@@ -36,31 +36,6 @@ static PLANE: LazyLock<ControlPlane> = LazyLock::new(|| {
 });
 
 #[test]
-fn a_node_that_lost_its_disk_is_back_in_the_next_generation() {
-    const MACHINE: Machine = Machine::new("lost-disk-1", "lostd1");
-    let setup = controller(&PLANE, CONTROLLER, &[MACHINE]);
-    let mut controller = started(&setup);
-    let node = Node::new(&PLANE, PLUGIN, MACHINE);
-    let mut kubelet = node.start();
-    kubelet.wait_until_ready();
-    assert!(uid_of(&latest(&node)).ends_with(".1"));
-
-    kubelet.kill();
-    forget(&kubelet, &["kubelet-authenticator"]);
-    kubelet.start();
-
-    // As long as the node may be running elsewhere, whoever has its token is kept waiting.
-    let waits = controller.wait_for_line("decided", |fields| {
-        fields["outcome"] == "deferred" && fields["reason"] == "IdentityLive"
-    });
-    assert_eq!(waits["requester"], "system:bootstrap:lostd1");
-    let issued = wait_for_generation(&node, &kubelet, 2);
-    assert_eq!(issued["spec"]["username"], "system:bootstrap:lostd1");
-    kubelet.wait_for_lease_renewal();
-    kubelet.wait_until_ready();
-}
-
-#[test]
 fn a_machine_that_was_imaged_anew_is_back_in_the_next_generation() {
     const MACHINE: Machine = Machine::new("imaged-1", "image1");
     let setup = controller(&PLANE, CONTROLLER, &[MACHINE]);

@@ -246,11 +246,6 @@ impl ApiServer {
         lock(&self.shared.state).store.compact();
     }
 
-    /// Sends a bookmark to every watch that allows them.
-    pub fn send_bookmarks(&self) {
-        self.shared.bookmarks.send_replace(());
-    }
-
     /// Makes matching requests go wrong. Rules are asked in the order they were given.
     pub fn inject(&self, route: Route, times: Times, fault: Fault) {
         lock(&self.shared.faults).add(route, times, fault);

@@ -77,7 +77,6 @@ impl Fault {
 #[derive(Debug, Default)]
 pub(super) struct Faults {
     requests: Vec<(Route, Times, Fault)>,
-    slow_until: Option<Duration>,
 }
 
 impl Faults {
@@ -85,17 +84,8 @@ impl Faults {
         self.requests.push((route, times, fault));
     }
 
-    pub(super) fn slow_start(&mut self, up: Duration) {
-        self.slow_until = Some(up);
-    }
-
     pub(super) fn clear(&mut self) {
         *self = Self::default();
-    }
-
-    /// How long a request has to wait that arrives when the service has been `up` for so long.
-    pub(super) fn wait(&self, up: Duration) -> Option<Duration> {
-        self.slow_until?.checked_sub(up)
     }
 
     /// What goes wrong with the request for this path: the first rule that still has something to
