@@ -78,34 +78,6 @@ fn a_join_costs_two_writes_and_no_read() {
 }
 
 #[test]
-fn a_broken_inventory_is_told_of_once_and_changes_nothing() {
-    let bed = Bed::null(&[ONE, TWO]);
-    let mut controller = bed.setup.start();
-    controller.wait_until_it_watches();
-    bed.setup.write_inventory("machines: [");
-
-    for machine in [ONE, TWO] {
-        let csr = bed.wait_for_answer(&bed.stamped(machine));
-        assert!(is_issued(&csr), "{csr:#}");
-    }
-
-    let broken = |line: &Value| {
-        line["fields"]["message"]
-            .as_str()
-            .unwrap()
-            .contains("inventory")
-    };
-    assert_eq!(
-        controller
-            .lines()
-            .iter()
-            .filter(|line| broken(line))
-            .count(),
-        1
-    );
-}
-
-#[test]
 fn the_log_has_no_key_no_request_and_no_evidence() {
     let bed = Bed::null(&[ONE, TWO]);
     let mut controller = bed.setup.start();

@@ -202,7 +202,7 @@ fn a_pipe_in_the_place_of_settings_is_refused_at_once() {
 }
 
 #[test]
-fn a_machine_that_proves_itself_slowly_renews_below_a_fifth_of_the_lifetime_once_an_hour() {
+fn a_slow_attestation_has_the_full_time_once_an_hour_near_expiry() {
     let server = ApiServer::start();
     server.set_signer(Signer::Issue(Issuance {
         lifetime: Some(Duration::from_secs(3600)),

@@ -150,7 +150,7 @@ fn a_key_that_others_may_read_is_closed_to_them_and_named_once() {
 }
 
 #[test]
-fn a_key_that_others_may_read_and_cannot_be_closed_is_printed_all_the_same() {
+fn a_readable_key_on_a_read_only_disk_is_printed_nevertheless() {
     let (_server, mut node, pair) = joined();
     set_mode(&node.file("kubelet-client.pem"), 0o644);
     within(&mut node, READ_ONLY);
@@ -209,7 +209,7 @@ fn a_torn_empty_or_foreign_credential_is_set_aside_and_the_node_enrols_again() {
 }
 
 #[test]
-fn a_store_that_a_full_disk_has_left_is_used_again_once_there_is_room() {
+fn a_store_left_by_a_full_disk_is_used_once_there_is_room() {
     let (server, mut node) = node();
     within(&mut node, FULL);
     node.run().failed(4);
@@ -221,7 +221,7 @@ fn a_store_that_a_full_disk_has_left_is_used_again_once_there_is_room() {
 }
 
 #[test]
-fn a_join_that_has_its_certificate_ends_well_though_its_origin_cannot_be_written_again() {
+fn a_join_with_its_certificate_succeeds_without_rewriting_the_origin() {
     let (server, node) = node();
     let gate = server.hold(Route::create(), Step::Received);
     let run = node.start(&[]);
@@ -236,7 +236,7 @@ fn a_join_that_has_its_certificate_ends_well_though_its_origin_cannot_be_written
 }
 
 #[test]
-fn a_certificate_is_printed_though_its_origin_cannot_be_written_and_costs_no_second_request() {
+fn a_certificate_is_printed_even_if_its_origin_cannot_be_written() {
     let (server, mut node, old) = joined();
     let mut cluster = server.cluster_info();
     let bundle = server.ca_pem().repeat(2);
@@ -255,7 +255,7 @@ fn a_certificate_is_printed_though_its_origin_cannot_be_written_and_costs_no_sec
 }
 
 #[test]
-fn a_key_that_rotted_on_the_disk_is_found_in_the_next_boot_and_replaced() {
+fn a_corrupt_key_is_found_at_the_next_boot_and_replaced() {
     let (server, node, pair) = joined();
     let file = node.file("kubelet-client.pem");
     let text = fs::read_to_string(&file).unwrap();

@@ -26,7 +26,6 @@ pub struct ClusterBuilder {
     controller_manager_args: Vec<String>,
     pub(super) infrastructure: InfraCluster,
     metadata: Metadata,
-    paused: bool,
     managed: bool,
     topology: Option<Value>,
 }
@@ -46,7 +45,6 @@ impl ClusterBuilder {
             controller_manager_args: Vec::new(),
             infrastructure: InfraCluster::default(),
             metadata: Metadata::default(),
-            paused: false,
             managed: false,
             topology: None,
         }
@@ -104,12 +102,6 @@ impl ClusterBuilder {
     /// Adds a label to the Cluster.
     pub fn label(mut self, key: &str, value: &str) -> Self {
         self.metadata.labels.insert(key.to_owned(), json!(value));
-        self
-    }
-
-    /// Begins with `spec.paused`.
-    pub fn paused(mut self) -> Self {
-        self.paused = true;
         self
     }
 
@@ -203,9 +195,6 @@ impl ClusterBuilder {
             "controlPlaneEndpoint": endpoint,
             "clusterNetwork": { "services": { "cidrBlocks": ["10.96.0.0/24"] } },
         });
-        if self.paused {
-            spec["paused"] = json!(true);
-        }
         let reference = |kind| {
             place
                 .contract
@@ -404,12 +393,6 @@ impl WorkloadCluster {
     pub fn set_paused(&self, paused: bool) {
         let patch = json!({ "spec": { "paused": paused } });
         self.place.patch(CLUSTER, self.name(), &patch);
-    }
-
-    /// Asks for the Cluster's deletion; its finalizer keeps it.
-    #[track_caller]
-    pub fn delete(&self) {
-        self.place.delete(CLUSTER, self.name());
     }
 
     /// Writes `<cluster>-kubeconfig`.

@@ -50,7 +50,7 @@ impl InfraCluster {
     /// The status of an InfraCluster that is up.
     pub(super) fn status(&self, contract: Contract) -> Value {
         match self {
-            Self::WithSigners | Self::WithoutSigners => contract.infrastructure_status(true),
+            Self::WithSigners | Self::WithoutSigners => contract.infrastructure_status(),
             Self::Aws(network) => aws::cluster_status(network),
         }
     }
@@ -172,24 +172,19 @@ impl Contract {
         status
     }
 
-    /// The status of a Machine or MachinePool that has its bootstrap data, and perhaps its infrastructure.
-    pub(super) fn machine_status(self, infrastructure: bool) -> Value {
+    /// The status of a Machine or MachinePool that has its bootstrap data and its infrastructure.
+    pub(super) fn machine_status(self) -> Value {
         match self {
             Self::V1Beta1 => json!({
-                "bootstrapReady": true, "infrastructureReady": infrastructure,
-                "conditions": [
-                    condition("BootstrapReady", true),
-                    condition("InfrastructureReady", infrastructure),
-                ],
+                "bootstrapReady": true, "infrastructureReady": true,
+                "conditions": [condition("BootstrapReady"), condition("InfrastructureReady")],
             }),
             Self::V1Beta2 => json!({
                 "initialization": {
-                    "bootstrapDataSecretCreated": true,
-                    "infrastructureProvisioned": infrastructure,
+                    "bootstrapDataSecretCreated": true, "infrastructureProvisioned": true,
                 },
                 "conditions": [
-                    condition("BootstrapConfigReady", true),
-                    condition("InfrastructureReady", infrastructure),
+                    condition("BootstrapConfigReady"), condition("InfrastructureReady"),
                 ],
             }),
         }
@@ -205,21 +200,18 @@ impl Contract {
         }
     }
 
-    /// The status of an infrastructure provider's object.
-    pub(super) fn infrastructure_status(self, provisioned: bool) -> Value {
+    /// The status of an infrastructure provider's object that is provisioned.
+    pub(super) fn infrastructure_status(self) -> Value {
         match self {
-            Self::V1Beta1 => json!({ "ready": provisioned }),
-            Self::V1Beta2 => json!({ "initialization": { "provisioned": provisioned } }),
+            Self::V1Beta1 => json!({ "ready": true }),
+            Self::V1Beta2 => json!({ "initialization": { "provisioned": true } }),
         }
     }
 }
 
-fn condition(kind: &str, holds: bool) -> Value {
+fn condition(kind: &str) -> Value {
     json!({
-        "type": kind,
-        "status": if holds { "True" } else { "False" },
-        "reason": if holds { "Ready" } else { "NotReady" },
-        "message": "",
+        "type": kind, "status": "True", "reason": "Ready", "message": "",
         "lastTransitionTime": "2026-01-01T00:00:00Z",
     })
 }

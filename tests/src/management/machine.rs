@@ -7,10 +7,10 @@ use kubelet_authenticator_test_support::control_plane::{BootstrapToken, ControlP
 use serde_json::{Value, json};
 
 use super::contract::{GENERIC_MACHINE, KUBEADM_CONFIG, MACHINE};
-use super::place::{Metadata, New, PAUSED, Place};
+use super::place::{Metadata, New, Place};
 
 /// Lifetime of Cluster API's bootstrap tokens.
-pub(super) const TOKEN_TTL: Duration = Duration::from_secs(15 * 60);
+const TOKEN_TTL: Duration = Duration::from_secs(15 * 60);
 
 /// The secret half of every bootstrap token.
 const SECRET: &str = "0123456789abcdef";
@@ -31,10 +31,8 @@ pub struct MachineBuilder {
     name: String,
     node_name: Option<String>,
     provider_id: String,
-    copied: bool,
     addresses: Vec<Value>,
     bootstrap: Bootstrap,
-    token_ttl: Duration,
     metadata: Metadata,
 }
 
@@ -61,10 +59,8 @@ impl MachineBuilder {
             cluster: cluster.clone(),
             name: name.to_owned(),
             node_name: None,
-            copied: true,
             addresses: Vec::new(),
             bootstrap: Bootstrap::Own,
-            token_ttl: TOKEN_TTL,
             metadata: Metadata {
                 finalizer: Some("machine.cluster.x-k8s.io"),
                 ..Metadata::default()
@@ -82,12 +78,6 @@ impl MachineBuilder {
     /// Sets the provider ID; `generic:///<cluster>/<name>` by default.
     pub fn provider_id(mut self, id: &str) -> Self {
         id.clone_into(&mut self.provider_id);
-        self
-    }
-
-    /// Has its provider ID on the InfraMachine, and not yet on the Machine.
-    pub fn provider_id_not_copied(mut self) -> Self {
-        self.copied = false;
         self
     }
 
@@ -109,22 +99,8 @@ impl MachineBuilder {
         self.label("cluster.x-k8s.io/control-plane", "")
     }
 
-    /// Sets the lifetime of its bootstrap token; zero makes one that is over.
-    pub fn token_ttl(mut self, ttl: Duration) -> Self {
-        self.token_ttl = ttl;
-        self
-    }
-
-    /// Is paused by its annotation.
-    pub fn paused(mut self) -> Self {
-        self.metadata
-            .annotations
-            .insert(PAUSED.to_owned(), json!("true"));
-        self
-    }
-
     /// Adds a label to the Machine.
-    pub fn label(mut self, key: &str, value: &str) -> Self {
+    fn label(mut self, key: &str, value: &str) -> Self {
         self.metadata.labels.insert(key.to_owned(), json!(value));
         self
     }
@@ -140,6 +116,7 @@ impl MachineBuilder {
         let infra_machine = contract.reference(GENERIC_MACHINE, namespace, &self.name);
         let mut spec = json!({
             "clusterName": self.place.cluster,
+            "providerID": self.provider_id,
             "bootstrap": { "dataSecretName": self.name },
             "infrastructureRef": infra_machine,
         });
@@ -147,10 +124,7 @@ impl MachineBuilder {
             let config = contract.reference(KUBEADM_CONFIG, namespace, &self.name);
             spec["bootstrap"]["configRef"] = config;
         }
-        if self.copied {
-            spec["providerID"] = json!(self.provider_id);
-        }
-        let mut status = contract.machine_status(self.copied);
+        let mut status = contract.machine_status();
         status["addresses"] = json!(self.addresses);
         let machine = New {
             kind: MACHINE,
@@ -169,7 +143,7 @@ impl MachineBuilder {
                 token.clone()
             }
             Bootstrap::Own => {
-                let token = new_token(&self.workload, self.token_ttl);
+                let token = new_token(&self.workload);
                 let config = kubeadm_config(
                     (&self.place, &self.workload),
                     (&owner, &self.name),
@@ -193,7 +167,7 @@ impl MachineBuilder {
     }
 
     fn infra_machine<'a>(&'a self, owner: &'a Value) -> New<'a> {
-        let mut status = self.place.contract.infrastructure_status(true);
+        let mut status = self.place.contract.infrastructure_status();
         status["addresses"] = json!(self.addresses);
         New {
             kind: GENERIC_MACHINE,
@@ -206,15 +180,13 @@ impl MachineBuilder {
     }
 }
 
-/// A token that the workload cluster accepts, unless it is over from the start.
+/// A token that the workload cluster accepts.
 #[track_caller]
-pub(super) fn new_token(workload: &ControlPlane, ttl: Duration) -> BootstrapToken {
+pub(super) fn new_token(workload: &ControlPlane) -> BootstrapToken {
     let id = format!("t{:05}", TOKENS.fetch_add(1, Ordering::Relaxed));
-    let expiration = now() + ttl;
+    let expiration = now() + TOKEN_TTL;
     let token = workload.write_bootstrap_token(&id, SECRET, Some(expiration));
-    if !ttl.is_zero() {
-        workload.wait_for_bootstrap_token(&token);
-    }
+    workload.wait_for_bootstrap_token(&token);
     token
 }
 
@@ -290,12 +262,6 @@ impl Machine {
         self.place.get(MACHINE, &self.name)
     }
 
-    /// The InfraMachine, as it is now.
-    #[track_caller]
-    pub fn infra_machine(&self) -> Value {
-        self.place.get(GENERIC_MACHINE, &self.name)
-    }
-
     /// Provisions it: the provider ID comes to the InfraMachine, then to the Machine.
     #[track_caller]
     pub fn provision(&mut self, provider_id: &str) {
@@ -305,11 +271,11 @@ impl Machine {
         self.place.patch_status(
             GENERIC_MACHINE,
             &self.name,
-            &contract.infrastructure_status(true),
+            &contract.infrastructure_status(),
         );
         self.place.patch(MACHINE, &self.name, &patch);
         self.place
-            .patch_status(MACHINE, &self.name, &contract.machine_status(true));
+            .patch_status(MACHINE, &self.name, &contract.machine_status());
         provider_id.clone_into(&mut self.provider_id);
     }
 
@@ -324,12 +290,6 @@ impl Machine {
         self.place
             .patch_status(GENERIC_MACHINE, &self.name, &status);
         self.place.patch_status(MACHINE, &self.name, &status);
-    }
-
-    /// Sets or removes the annotation that pauses it.
-    #[track_caller]
-    pub fn set_paused(&self, paused: bool) {
-        self.place.annotate_paused(MACHINE, &self.name, paused);
     }
 
     /// Asks for its deletion; its finalizer keeps it, with its deletion timestamp.

@@ -3,7 +3,7 @@
 use std::sync::LazyLock;
 
 use kubelet_authenticator_tests::cloud::{ACCOUNT, Cloud, Instance, REGION};
-use kubelet_authenticator_tests::controller::{Bed, Change, Controller, certificate_of, request};
+use kubelet_authenticator_tests::controller::{Bed, Controller, certificate_of, request};
 
 static CLOUD: LazyLock<Cloud> = LazyLock::new(Cloud::start);
 
@@ -20,7 +20,7 @@ fn bed(cloud: &Cloud, cluster: &str, more: &[&str]) -> (Bed, Controller) {
 
 /// Files the instance's own request; gives its name.
 fn ask(bed: &Bed, instance: &Instance) -> String {
-    request(bed, &CLOUD, (0, instance), &Change::default()).put(&bed.server)
+    request(bed, &CLOUD, instance).put(&bed.server)
 }
 
 #[test]

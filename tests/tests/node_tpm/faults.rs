@@ -154,7 +154,7 @@ fn limited_to(tasks: u32, bed: &mut Bed) {
 }
 
 #[test]
-fn a_plugin_that_may_start_no_more_threads_ends_with_6_and_does_not_panic() {
+fn a_plugin_that_cannot_start_a_thread_ends_with_6() {
     let (mut bed, _proxy) = faulty(Commands::All, Fault::Hang);
     // Its two threads, and the program that speaks to the TPM.
     limited_to(3, &mut bed);

@@ -94,25 +94,6 @@ fn what_is_paused_is_left_alone_until_it_is_not() {
 }
 
 #[test]
-fn clusters_with_one_ca_key_are_neither_ready_until_one_has_another() {
-    let (first, one) = ready("shared-a");
-    let (second, other) = ready("shared-b");
-    let (certificate, key) = ca("shared");
-    for cluster in [&first, &second] {
-        cluster.write_ca(&certificate, Some(&key));
-    }
-
-    let message = not_ready(&one, "SharedCA");
-    assert!(message.contains("shared-b/prod-1"), "{message}");
-    not_ready(&other, "SharedCA");
-
-    let (certificate, key) = ca("own");
-    second.write_ca(&certificate, Some(&key));
-    one.wait_until_ready(kubectl());
-    other.wait_until_ready(kubectl());
-}
-
-#[test]
 fn a_cluster_that_is_down_delays_no_other() {
     let (dead, down) = ready("down");
     let gone = ControlPlane::start();

@@ -14,7 +14,7 @@ fn pair(condition: &str, reason: &str) -> (String, String) {
 }
 
 #[test]
-fn a_newer_plugin_joins_with_one_new_request_in_the_version_that_the_controller_reads() {
+fn a_newer_plugin_falls_back_to_the_controllers_evidence_version() {
     const NEWER: Machine = Machine::new("newer-1", "newer1");
     let plane = ControlPlane::start();
     prepare(&plane);

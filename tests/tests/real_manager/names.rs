@@ -29,7 +29,7 @@ fn uid_of_node(scene: &Scene, name: &str) -> Option<Value> {
 }
 
 #[test]
-fn a_pool_is_told_of_a_request_of_a_member_that_nobody_has_listed_yet() {
+fn a_machine_pool_gets_an_event_for_an_unlisted_member() {
     let scene = Scene::start(&SITE, "pool-waits", json!({}));
     let pool = scene.cluster.pool("pool-a").create();
     let claims = scene.stamped("b", "generic:///pool/b");

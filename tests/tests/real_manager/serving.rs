@@ -36,7 +36,7 @@ fn request(name: &str, node_name: &str, address: [u8; 4]) -> Value {
 }
 
 #[test]
-fn a_pools_member_serves_at_the_address_that_it_reports_where_a_person_allows_it() {
+fn a_pool_member_serves_at_its_reported_address_where_allowed() {
     let scene = Scene::start(&SITE, "serving-pool", json!({}));
     let id = "generic:///pool/member";
     let pool = scene.cluster.pool("pool-a").provider_ids(&[id]).create();
