@@ -2,22 +2,12 @@
 
 use std::sync::{Arc, LazyLock};
 
-use kubelet_authenticator_test_support::api_server::Times;
-use kubelet_authenticator_test_support::moto::{Failure, Field, Moto, NitroTpm, Scope, access_key};
+use kubelet_authenticator_test_support::moto::{Moto, NitroTpm, access_key};
 use kubelet_authenticator_test_support::swtpm::Swtpm;
-use kubelet_authenticator_test_support::tpm_machine::{EndorsementKey, TpmMachine};
 
 static MOTO: LazyLock<Moto> = LazyLock::new(Moto::start);
 
-/// Asks as an account's client does; the status and the text of the answer.
-fn describe(account: &str, region: &str, instance: &str) -> (u16, String) {
-    let call = format!(
-        "Action=DescribeInstances&Version=2016-11-15&Filter.1.Name=instance-id&Filter.1.Value.1={instance}"
-    );
-    post(account, region, call)
-}
-
-/// The same, for the public key of its NitroTPM.
+/// Asks as an account's client does for the public key of a NitroTPM; the status and the text of the answer.
 fn public_key(account: &str, region: &str, asked: &str) -> (u16, String) {
     let call = format!("Action=GetInstanceTpmEkPub&Version=2016-11-15{asked}");
     post(account, region, call)
@@ -41,43 +31,6 @@ fn post(account: &str, region: &str, call: String) -> (u16, String) {
         .send()
         .unwrap();
     (answer.status().as_u16(), answer.text().unwrap())
-}
-
-fn knows((status, answer): (u16, String), instance: &str) -> bool {
-    assert_eq!(status, 200, "{answer}");
-    answer.contains(&format!("<instanceId>{instance}</instanceId>"))
-}
-
-#[test]
-fn an_instance_is_of_one_account_and_one_region() {
-    let instance = MOTO
-        .ec2("100000000001", "eu-west-1")
-        .run(&[("role", "worker")]);
-    assert_eq!(instance.state, "running");
-    assert_eq!(instance.zone, "eu-west-1a");
-    assert!(
-        instance
-            .private_dns_name
-            .ends_with(".eu-west-1.compute.internal")
-    );
-
-    let id = &instance.id;
-    assert!(knows(describe("100000000001", "eu-west-1", id), id));
-    assert!(!knows(describe("100000000002", "eu-west-1", id), id));
-    assert!(!knows(describe("100000000001", "eu-west-2", id), id));
-    let calls = MOTO.calls();
-    let call = calls
-        .iter()
-        .find(|call| call.values("Filter.1.Value") == [&**id]);
-    let call = call.expect("it is recorded");
-    assert_eq!(
-        (&*call.action, &*call.service),
-        ("DescribeInstances", "ec2")
-    );
-    assert_eq!(
-        (&*call.account, &*call.region),
-        ("100000000001", "eu-west-1")
-    );
 }
 
 #[test]

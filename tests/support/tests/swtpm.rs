@@ -112,7 +112,7 @@ fn a_restricted_key_signs_other_data_that_the_tpm_has_hashed() {
 }
 
 #[test]
-fn keys_that_no_tpm_has_made_quote_and_open_credentials_but_do_not_have_the_attributes() {
+fn keys_made_outside_the_tpm_lack_its_attributes() {
     let software = SoftwareKey::generate();
     for (key, expected) in [
         (AttestationKey::exportable(), 0x0005_0460),

@@ -76,11 +76,6 @@ impl Kubeconfig {
         self.user(json!({"token": token}))
     }
 
-    /// The token in a file.
-    pub fn token_file(self, path: &Path) -> Self {
-        self.user(json!({"tokenFile": text(path)}))
-    }
-
     /// A client certificate, as data.
     pub fn client_certificate(self, pair: &KeyAndCertificate) -> Self {
         self.user(json!({

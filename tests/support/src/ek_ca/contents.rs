@@ -87,14 +87,6 @@ impl EkContents {
         }
     }
 
-    /// Good until an hour ago.
-    pub fn expired() -> Self {
-        Self {
-            not_after: now() - DAY / 24,
-            ..Self::good()
-        }
-    }
-
     pub(super) fn to_params(&self, key: &SubjectPublicKeyInfo) -> CertificateParams {
         let mut params = CertificateParams::default();
         params.distinguished_name = DistinguishedName::new();

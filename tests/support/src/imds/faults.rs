@@ -6,14 +6,9 @@ use super::Times;
 
 /// Which requests something applies to.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Route(Option<String>);
+pub struct Route(String);
 
 impl Route {
-    /// Every request.
-    pub fn any() -> Self {
-        Self(None)
-    }
-
     /// Requests for a token.
     pub fn token() -> Self {
         Self::path("api/token")
@@ -21,7 +16,7 @@ impl Route {
 
     /// This path below `/latest/`.
     pub fn path(path: &str) -> Self {
-        Self(Some(path.to_owned()))
+        Self(path.to_owned())
     }
 
     /// The signed identity document.
@@ -35,7 +30,7 @@ impl Route {
     }
 
     fn matches(&self, path: &str) -> bool {
-        self.0.as_deref().is_none_or(|wanted| wanted == path)
+        self.0 == path
     }
 }
 

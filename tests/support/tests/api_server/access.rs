@@ -196,14 +196,3 @@ fn a_node_renews_its_own_lease_and_no_other() {
         403
     );
 }
-
-#[test]
-fn another_nodes_secret_is_forbidden() {
-    let server = ApiServer::start();
-
-    assert_eq!(
-        message(Caller::node(&server, "n1").get("/api/v1/namespaces/default/secrets/s")),
-        "secrets \"s\" is forbidden: User \"system:node:n1\" cannot get resource \"secrets\" \
-         in API group \"\" in the namespace \"default\""
-    );
-}

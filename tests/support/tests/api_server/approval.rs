@@ -6,7 +6,7 @@ use kubelet_authenticator_test_support::api_server::ApiServer;
 use kubelet_authenticator_test_support::pki::{Contents, Subject};
 use serde_json::{Value, json};
 
-use crate::client::{CSRS, Caller, csr, message, read};
+use crate::client::{CSRS, Caller, csr, read};
 
 struct Scene {
     server: ApiServer,

@@ -1,11 +1,9 @@
 //! Kinds that a test defines, by the rules of custom resources.
 
-use kubelet_authenticator_test_support::api_server::{
-    ApiServer, Definition, Fault, Route, Times, Verb,
-};
+use kubelet_authenticator_test_support::api_server::{ApiServer, Definition};
 use serde_json::{Value, json};
 
-use super::client::{Caller, Events, message, read};
+use super::client::{Caller, message, read};
 
 const MACHINES: &str = "/apis/cluster.x-k8s.io/v1beta2/namespaces/default/machines";
 
