@@ -5,7 +5,6 @@ mod application;
 mod bed;
 mod instances;
 mod real;
-pub mod serving;
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -20,7 +19,7 @@ pub use self::application::{
     Application, certificate_of, is_answered, is_issued, reason_of, wait_for_csr,
 };
 pub use self::bed::{Bed, token_of_instance};
-pub use self::instances::{Change, request};
+pub use self::instances::request;
 pub use self::real::{RealBed, conditions};
 
 /// For what takes milliseconds; long, since the machine may be busy.

@@ -30,7 +30,6 @@ mod pool;
 mod provider;
 mod rounds;
 mod secrets;
-mod transfer;
 
 use std::path::Path;
 use std::sync::Arc;

@@ -14,8 +14,7 @@ use kubelet_attestation::csr::parse::CertificationRequest;
 use kubelet_attestation::csr::subject;
 use kubelet_attestation::evidence::Header;
 use kubelet_attestation::evidence::tpm::{
-    CHALLENGE_ANNOTATION, Challenge, ENDORSEMENT_KEY_ANNOTATION, Enrolment, PublicAreas, Quote,
-    Registers, Response, TpmEvidence,
+    Challenge, Enrolment, PublicAreas, Quote, Registers, Response, TpmEvidence,
 };
 use kubelet_attestation::names::{Audience, NodeName, Provider, ProviderId};
 use kubelet_attestation::version::EvidenceVersion;
@@ -73,18 +72,6 @@ impl Challenger {
             "--tpm-settings".into(),
             self.settings().into(),
         ]
-    }
-
-    /// Makes a new key, the present one being the former.
-    pub fn rotate(&self) {
-        let present = fs::read_to_string(self.keys().join("current")).unwrap();
-        self.write("former", &present);
-        self.write("current", &new_key());
-    }
-
-    /// Drops the former key.
-    pub fn drop_former(&self) {
-        fs::remove_file(self.keys().join("former")).unwrap();
     }
 
     fn write(&self, name: &str, digits: &str) {
@@ -153,15 +140,6 @@ impl Requester {
             provider_id: provider_id.to_owned(),
             node_name: node_name.to_owned(),
             key_pem: KeyPair::generate().unwrap().serialize_pem(),
-        }
-    }
-
-    /// The same with another new key.
-    #[must_use]
-    pub fn with_new_key(&self) -> Self {
-        Self {
-            key_pem: KeyPair::generate().unwrap().serialize_pem(),
-            ..self.clone()
         }
     }
 
@@ -253,17 +231,6 @@ pub fn quote_of(quote: tpm_machine::Quote) -> Quote {
         signature: quote.signature,
         registers: Registers::new(quote.registers).unwrap(),
     }
-}
-
-/// The challenge that the request was answered with, if it was.
-pub fn challenge_of(csr: &Value) -> Option<Challenge> {
-    let annotation = csr["metadata"]["annotations"][CHALLENGE_ANNOTATION].as_str()?;
-    Some(Challenge::parse(annotation).unwrap())
-}
-
-/// The endorsement key that the request is annotated with, if it is.
-pub fn annotated_key(csr: &Value) -> Option<&str> {
-    csr["metadata"]["annotations"][ENDORSEMENT_KEY_ANNOTATION].as_str()
 }
 
 /// What a request carries.

@@ -1,14 +1,10 @@
 //! What the controller answers, to requests in an API server in this process.
 
-use kubelet_attestation::names::Provider;
-use kubelet_authenticator_tests::controller::{
-    Application, Bed, Machine, inventory, is_issued, reason_of,
-};
+use kubelet_authenticator_tests::controller::{Application, Bed, Machine, is_issued, reason_of};
 use serde_json::Value;
 
 const ONE: Machine = Machine::new("worker-1", "token1");
 const TWO: Machine = Machine::new("worker-2", "token2");
-const UNKNOWN: Machine = Machine::new("worker-3", "token3");
 
 #[test]
 fn a_machine_with_its_own_token_gets_its_certificate_and_the_log_says_how() {
@@ -82,27 +78,6 @@ fn a_join_costs_two_writes_and_no_read() {
 }
 
 #[test]
-fn a_contradiction_is_denied_with_its_reason() {
-    let bed = Bed::insecure(&[ONE, TWO]);
-    let mut controller = bed.setup.start();
-    let name = Application::insecure(ONE)
-        .with_token_of(TWO)
-        .put(&bed.server);
-
-    let csr = bed.wait_for_answer(&name);
-
-    let reason = reason_of(&csr, "Denied").expect("a denial").to_owned();
-    assert!(!is_issued(&csr));
-    let line = controller.wait_for_decision(&name);
-    assert_eq!(
-        (&line["outcome"], &line["reason"]),
-        (&"denied".into(), &reason.as_str().into())
-    );
-    let event = bed.wait_for_event(&name, &reason);
-    assert_eq!(event["type"], "Warning");
-}
-
-#[test]
 fn a_verifier_denies_for_a_reason_of_its_own() {
     let bed = Bed::null(&[ONE, TWO]);
     let mut controller = bed.setup.start_with(&["--deny-for", ONE.name]);
@@ -120,145 +95,6 @@ fn a_verifier_denies_for_a_reason_of_its_own() {
     let event = bed.wait_for_event(&name, "StampWithheld");
     assert_eq!(event["type"], "Warning");
     assert!(is_issued(&bed.wait_for_answer(&bed.stamped(TWO))));
-}
-
-#[test]
-fn evidence_of_another_version_fails_and_the_annotation_says_which_would_do() {
-    let bed = Bed::null(&[ONE, TWO]);
-    let _controller = bed.setup.start();
-    let evidence = br#"{"version":"v2","audience":"a"}"#.to_vec();
-    let name = Application::new(ONE, Provider::NULL, Some(evidence)).put(&bed.server);
-
-    let csr = bed.wait_for_answer(&name);
-
-    assert_eq!(
-        reason_of(&csr, "Failed"),
-        Some("UnsupportedAttestationVersion")
-    );
-    let annotations = &csr["metadata"]["annotations"];
-    assert_eq!(
-        annotations["attestation.cluster.x-k8s.io/supported-versions"],
-        "v1"
-    );
-    bed.wait_for_event(&name, "UnsupportedAttestationVersion");
-}
-
-#[test]
-fn evidence_for_another_cluster_is_denied() {
-    let bed = Bed::null(&[ONE, TWO]);
-    let mut controller = bed.setup.start();
-    let evidence = br#"{"version":"v1","audience":"other"}"#.to_vec();
-    let name = Application::new(ONE, Provider::NULL, Some(evidence)).put(&bed.server);
-
-    let csr = bed.wait_for_answer(&name);
-
-    assert_eq!(reason_of(&csr, "Denied"), Some("AudienceMismatch"));
-    assert!(!is_issued(&csr));
-    let line = controller.wait_for_decision(&name);
-    assert_eq!(line["detail"], "the evidence is for audience other");
-    bed.wait_for_event(&name, "AudienceMismatch");
-}
-
-#[test]
-fn a_machine_that_is_not_listed_yet_waits_untouched_and_is_served_once_it_is() {
-    let bed = Bed::null(&[ONE, TWO]);
-    let mut controller = bed.setup.start();
-    let name = bed.stamped(UNKNOWN);
-    let before = bed.server.csr(&name).unwrap();
-
-    let line = controller.wait_for_line("decided", |line| line["csr"] == *name);
-    assert_eq!(line["outcome"], "deferred");
-    assert_eq!(bed.server.csr(&name).unwrap(), before);
-    bed.wait_for_event(&name, line["reason"].as_str().unwrap());
-
-    bed.setup.write_inventory(&inventory(&[ONE, UNKNOWN]));
-    let csr = bed.wait_for_answer(&name);
-
-    assert!(is_issued(&csr), "{csr:#}");
-    assert_eq!(
-        bed.server
-            .events()
-            .iter()
-            .filter(|it| it["action"] == "Defer")
-            .count(),
-        1
-    );
-}
-
-#[test]
-fn a_broken_inventory_is_told_of_once_and_changes_nothing() {
-    let bed = Bed::null(&[ONE, TWO]);
-    let mut controller = bed.setup.start();
-    controller.wait_until_it_watches();
-    bed.setup.write_inventory("machines: [");
-
-    for machine in [ONE, TWO] {
-        let csr = bed.wait_for_answer(&bed.stamped(machine));
-        assert!(is_issued(&csr), "{csr:#}");
-    }
-
-    let broken = |line: &Value| {
-        line["fields"]["message"]
-            .as_str()
-            .unwrap()
-            .contains("inventory")
-    };
-    assert_eq!(
-        controller
-            .lines()
-            .iter()
-            .filter(|line| broken(line))
-            .count(),
-        1
-    );
-}
-
-#[test]
-fn an_approval_by_somebody_else_does_not_get_a_bad_request_signed() {
-    let bed = Bed::insecure(&[ONE, TWO]);
-    let name = Application::insecure(ONE)
-        .with_token_of(TWO)
-        .put(&bed.server);
-    bed.server.add_condition(&name, "Approved", "ByHand", "");
-
-    let _controller = bed.setup.start();
-    let csr = bed.wait_for_answer(&name);
-
-    assert!(reason_of(&csr, "Failed").is_some(), "{csr:#}");
-    assert_eq!(reason_of(&csr, "Approved"), Some("ByHand"));
-    assert!(!is_issued(&csr));
-}
-
-#[test]
-fn requests_of_before_the_start_are_answered() {
-    let bed = Bed::null(&[ONE, TWO]);
-    let names = [bed.stamped(ONE), bed.stamped(TWO)];
-
-    let _controller = bed.setup.start();
-
-    for name in names {
-        assert!(is_issued(&bed.wait_for_answer(&name)));
-    }
-}
-
-#[test]
-fn requests_to_other_signers_are_left_alone() {
-    let bed = Bed::null(&[ONE, TWO]);
-    let mut controller = bed.setup.start();
-    let other = Application::insecure(ONE).put(&bed.server);
-    let before = bed.server.csr(&other).unwrap();
-
-    let ours = bed.stamped(TWO);
-    bed.wait_for_answer(&ours);
-    controller.wait_for_decision(&ours);
-
-    assert_eq!(bed.server.csr(&other).unwrap(), before);
-    assert!(
-        bed.server
-            .requests()
-            .iter()
-            .all(|request| request.name != other)
-    );
 }
 
 #[test]

@@ -1,23 +1,15 @@
 //! The controller when things go wrong: others write, answers are lost, it dies, the API server is
 //! away.
 
-use kubelet_authenticator_test_support::api_server::{
-    ConnectionFault, Fault, Route, Step, Times, Verb,
-};
-use kubelet_authenticator_test_support::process::poll;
+use kubelet_authenticator_test_support::api_server::{Fault, Route, Step, Times};
 use kubelet_authenticator_tests::controller::{
-    Application, Bed, Machine, PATIENCE, is_answered, is_issued, reason_of,
+    Application, Bed, Machine, PATIENCE, is_answered, is_issued,
 };
 use rustix::process::Signal;
-use serde_json::{Value, json};
+use serde_json::json;
 
 const ONE: Machine = Machine::new("worker-1", "token1");
 const TWO: Machine = Machine::new("worker-2", "token2");
-
-/// Whether somebody said yes, and nobody followed it up.
-fn is_left_open(csr: &Value) -> bool {
-    reason_of(csr, "Approved").is_some() && !is_answered(csr)
-}
 
 #[test]
 fn a_change_under_its_hands_is_decided_on_anew() {
@@ -67,81 +59,6 @@ fn writes_that_fail_or_lose_their_answer_are_made_good() {
 }
 
 #[test]
-fn an_event_that_cannot_be_written_hinders_nothing() {
-    let bed = Bed::null(&[ONE, TWO]);
-    let events = Route::new(Verb::Create, "events");
-    bed.server
-        .inject(events, Times::always(), Fault::status(403));
-    let mut controller = bed.setup.start();
-
-    for machine in [ONE, TWO] {
-        let name = bed.stamped(machine);
-        assert!(is_issued(&bed.wait_for_answer(&name)));
-        assert_eq!(controller.wait_for_decision(&name)["outcome"], "issued");
-    }
-}
-
-#[test]
-fn a_watch_that_is_lost_is_found_again_and_told_of_once() {
-    let bed = Bed::null(&[ONE, TWO]);
-    let mut controller = bed.setup.start();
-    controller.wait_until_it_watches();
-    bed.server
-        .inject(Route::watch(), Times::first(4), Fault::status(503));
-    bed.server.drop_connections();
-    controller.wait_for_line("the watch failed again", |_| true);
-
-    let csr = bed.wait_for_answer(&bed.stamped(ONE));
-
-    assert!(is_issued(&csr));
-    let told = |text: &str| {
-        let lines = controller.lines();
-        lines
-            .iter()
-            .filter(|line| line["fields"]["message"] == text)
-            .count()
-    };
-    assert_eq!(
-        told("the watch failed; it is tried again until it holds"),
-        1
-    );
-}
-
-#[test]
-fn a_watch_whose_version_is_gone_begins_anew() {
-    for fault in [
-        Fault::WatchGone,
-        Fault::WatchGarbage,
-        Fault::WatchCut { after: 0 },
-    ] {
-        let bed = Bed::null(&[ONE, TWO]);
-        bed.server.inject(Route::watch(), Times::once(), fault);
-        let _controller = bed.setup.start();
-        bed.server
-            .wait_for(1, PATIENCE, |request| request.query.contains("watch="));
-
-        let csr = bed.wait_for_answer(&bed.stamped(ONE));
-
-        assert!(is_issued(&csr));
-    }
-}
-
-#[test]
-fn an_api_server_that_is_down_at_the_start_is_waited_for() {
-    let bed = Bed::null(&[ONE, TWO]);
-    bed.server
-        .inject_connection(Times::first(3), ConnectionFault::Close);
-    let mut controller = bed.setup.start();
-    controller.wait_for_line("the watch failed; it is tried again until it holds", |_| {
-        true
-    });
-
-    let csr = bed.wait_for_answer(&bed.stamped(ONE));
-
-    assert!(is_issued(&csr));
-}
-
-#[test]
 fn a_panic_concerns_its_own_request_alone() {
     let bed = Bed::null(&[ONE, TWO]);
     let mut controller = bed.setup.start_with(&["--panic-for", ONE.name]);
@@ -176,53 +93,6 @@ fn a_slow_answer_does_not_hold_others_up() {
     let csr = bed.wait_for_answer(&bed.stamped(TWO));
 
     assert!(is_issued(&csr));
-}
-
-#[test]
-fn after_a_crash_between_any_two_steps_the_next_run_finishes() {
-    for (point, approved) in [("claim", false), ("approve", true), ("publish", true)] {
-        let bed = Bed::null(&[ONE, TWO]);
-        let name = bed.stamped(ONE);
-        bed.setup
-            .start_with(&["--crash-after", point])
-            .wait_until_it_crashed();
-        let between = bed.server.csr(&name).unwrap();
-        assert_eq!(
-            reason_of(&between, "Approved").is_some(),
-            approved,
-            "{point}"
-        );
-        assert_eq!(is_issued(&between), point == "publish", "{point}");
-
-        let _controller = bed.setup.start();
-        let csr = bed.wait_for_answer(&name);
-
-        assert!(is_issued(&csr), "{point}: {csr:#}");
-    }
-}
-
-#[test]
-fn after_a_crash_that_followed_a_refusal_nothing_is_left_open() {
-    for approved in [false, true] {
-        let bed = Bed::null(&[ONE, TWO]);
-        let bad = Application::null(ONE, bed.server.ca_pem()).with_token_of(TWO);
-        let name = bad.put(&bed.server);
-        let point = if approved { "publish" } else { "approve" };
-        if approved {
-            bed.server.add_condition(&name, "Approved", "ByHand", "");
-        }
-        bed.setup
-            .start_with(&["--crash-after", point])
-            .wait_until_it_crashed();
-        let refused = bed.server.csr(&name).unwrap();
-
-        let mut controller = bed.setup.start();
-        controller.wait_until_it_watches();
-        bed.wait_for_answer(&bed.stamped(TWO));
-
-        assert_eq!(bed.server.csr(&name).unwrap(), refused);
-        assert!(!is_left_open(&refused), "{refused:#}");
-    }
 }
 
 #[test]
@@ -264,35 +134,4 @@ fn a_stop_waits_for_what_is_being_answered() {
 
     assert_eq!(controller.process.wait(PATIENCE).code(), Some(0));
     assert!(is_issued(&bed.server.csr(&name).unwrap()));
-}
-
-#[test]
-fn in_a_flood_the_api_server_is_asked_a_few_times_at_once() {
-    const AT_ONCE: usize = 64;
-    let machines: Vec<Machine> = (0..80)
-        .map(|number| {
-            let token = format!("fl{number:04}");
-            Machine::new(format!("worker-{number}").leak(), token.leak())
-        })
-        .collect();
-    let bed = Bed::null(&machines);
-    let gate = bed.server.hold(Route::approval(), Step::Received);
-    let names: Vec<String> = machines.iter().map(|it| bed.stamped(*it)).collect();
-
-    let controller = bed.setup.start();
-    gate.wait(AT_ONCE, PATIENCE);
-    let triaged = || {
-        let lines = controller.lines();
-        let triaged = lines
-            .iter()
-            .filter(|line| line["fields"]["check"] == "triage");
-        (triaged.count() == machines.len()).then_some(())
-    };
-    assert!(poll(PATIENCE, triaged).is_some());
-    assert_eq!(gate.held(), AT_ONCE);
-    gate.open();
-
-    for name in names {
-        assert!(is_issued(&bed.wait_for_answer(&name)));
-    }
 }

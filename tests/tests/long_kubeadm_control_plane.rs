@@ -96,7 +96,7 @@ fn built_in(kubectl: &Kubectl) -> Vec<String> {
 }
 
 #[test]
-fn a_kubeadm_control_planes_machines_join_by_the_plugin_when_it_grows_and_is_rolled_out() {
+fn machines_of_a_kubeadm_control_plane_join_when_scaled_and_rolled_out() {
     let management = Management::managed_with_control_planes(TOKEN_TTL);
     grant(&management);
     let _manager = Manager::insecure(&management, &[]);

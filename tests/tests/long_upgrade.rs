@@ -105,7 +105,7 @@ fn version(machine: &Machine) -> String {
 }
 
 #[test]
-fn a_node_that_joined_by_the_plugin_is_upgraded_to_the_next_minor_version_and_renews() {
+fn a_joined_node_renews_after_an_upgrade_to_the_next_minor_version() {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("older-kubernetes/build");
     let former: PathBuf = build_part(&script, FORMER);
     let first = boot(FIRST, &former);

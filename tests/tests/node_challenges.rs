@@ -273,7 +273,7 @@ fn a_machine_that_cannot_answer_asks_again_and_one_that_cannot_now_answers_later
 }
 
 #[test]
-fn a_renewal_that_takes_longer_than_there_is_time_is_finished_by_the_next_run() {
+fn a_renewal_that_takes_too_long_is_finished_by_the_next_run() {
     let bed = Bed::new();
     let first = bed.run(&[Ask(LATER), IssueOld]).succeeded();
 

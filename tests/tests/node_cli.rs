@@ -120,28 +120,6 @@ fn a_dry_run_builds_the_request_and_sends_and_stores_nothing() {
 }
 
 #[test]
-fn a_dry_run_needs_no_cluster_where_the_audience_is_set() {
-    let (_server, mut node) = node();
-    node.unset("BOOTSTRAP_KUBECONFIG");
-    node.command(&["csr", "--dry-run"]).failed(9);
-
-    node.set("AUDIENCE", "prod");
-
-    node.command(&["csr", "--dry-run"]).succeeded();
-}
-
-#[test]
-fn a_dry_run_without_evidence_needs_no_cluster() {
-    let (server, _) = node();
-    let mut node = Node::new(INSECURE, &server);
-    node.unset("BOOTSTRAP_KUBECONFIG");
-
-    let pem = node.command(&["csr", "--dry-run"]).succeeded().stdout;
-
-    assert!(pem.contains("BEGIN CERTIFICATE REQUEST"), "{pem}");
-}
-
-#[test]
 fn a_variable_that_is_no_setting_is_named_and_passed_over() {
     let (_server, mut node) = node();
     node.set("NODENAME", "n2");
@@ -241,22 +219,6 @@ fn a_reader_that_has_seen_enough_is_no_failure() {
 
     assert!(output.status.success());
     assert_eq!(String::from_utf8_lossy(&output.stderr), "");
-}
-
-#[test]
-fn flags_win_over_the_environment() {
-    let (_server, node) = node();
-
-    let pem = node
-        .command(&["csr", "--dry-run", "--node-name", "n9"])
-        .succeeded();
-
-    let envelope = Envelope::parse(pem.stdout.as_bytes()).unwrap();
-    let request = CertificationRequest::from_der(&envelope.csr).unwrap();
-    assert_eq!(
-        subject::node_name(request.subject()).unwrap().as_str(),
-        "n9"
-    );
 }
 
 #[test]

@@ -202,18 +202,7 @@ fn a_pipe_in_the_place_of_settings_is_refused_at_once() {
 }
 
 #[test]
-fn a_redirect_is_not_followed() {
-    let (server, elsewhere) = (ApiServer::start(), ApiServer::start());
-    let to = elsewhere.url();
-    server.inject(Route::create(), Times::always(), Fault::Redirect { to });
-
-    Node::new(NULL, &server).run().failed(8).saying("302");
-
-    assert_eq!(elsewhere.connections(), 0);
-}
-
-#[test]
-fn a_machine_that_proves_itself_slowly_renews_below_a_fifth_of_the_lifetime_once_an_hour() {
+fn a_slow_attestation_has_the_full_time_once_an_hour_near_expiry() {
     let server = ApiServer::start();
     server.set_signer(Signer::Issue(Issuance {
         lifetime: Some(Duration::from_secs(3600)),

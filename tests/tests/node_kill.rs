@@ -75,7 +75,7 @@ fn a_renewal_killed_after_any_step_is_finished_with_the_same_request() {
 }
 
 #[test]
-fn a_renewal_for_another_ca_killed_after_any_step_is_finished_with_the_same_request() {
+fn a_killed_renewal_for_another_ca_continues_with_the_same_request() {
     let next = CertificateAuthority::new("next");
     for step in steps::RUN {
         let server = ApiServer::start();
@@ -97,7 +97,7 @@ fn a_renewal_for_another_ca_killed_after_any_step_is_finished_with_the_same_requ
 }
 
 #[test]
-fn a_plugin_killed_while_the_api_server_has_its_request_is_finished_with_the_same_request() {
+fn a_plugin_killed_during_a_call_continues_with_the_same_request() {
     let gates: [fn(&ApiServer) -> Gate; 4] = [
         |server| server.hold(Route::create(), api_server::Step::Received),
         |server| server.hold(Route::create(), api_server::Step::Stored),

@@ -58,34 +58,6 @@ fn its_provider_id_is_the_machines() {
 }
 
 #[test]
-fn another_name_than_the_stored_one_is_15_although_the_credential_is_good() {
-    let (server, mut node) = node();
-    node.unset("NODE_NAME");
-    under_kubelet(&mut node, "--hostname-override=n7");
-    node.run().succeeded();
-    under_kubelet(&mut node, "--hostname-override=n8");
-
-    node.run().failed(15).saying("n7").saying("n8");
-
-    assert_eq!(server.creates(), 1);
-}
-
-#[test]
-fn a_name_that_no_node_can_have_is_3() {
-    let (server, mut node) = node();
-    node.unset("NODE_NAME");
-    for name in ["n_1", "n1.", &"n".repeat(64)] {
-        under_kubelet(&mut node, &format!("--hostname-override={name}"));
-
-        node.run()
-            .failed(3)
-            .saying("--hostname-override")
-            .saying(name);
-    }
-    assert_eq!(server.connections(), 0);
-}
-
-#[test]
 fn the_stored_name_counts_where_nobody_says_another() {
     let (server, mut node) = node();
     let first = node.run().succeeded();

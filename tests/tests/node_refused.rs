@@ -101,21 +101,23 @@ fn node_user() -> String {
 
 #[test]
 fn a_node_whose_certificate_is_revoked_asks_with_its_bootstrap_credential() {
-    let (server, node, old) = due();
-    server.inject(Route::create(), Times::once(), Fault::status(403));
+    // One that the API server does not authenticate any more is as good as revoked.
+    for code in [403, 401] {
+        let (server, node, old) = due();
+        server.inject(Route::create(), Times::once(), Fault::status(code));
 
-    let run = node.run().succeeded().saying("is not accepted");
+        let run = node.run().succeeded().saying("is not accepted");
 
-    assert_ne!(run.pair().1, old.1);
-    assert_eq!(requesters(&server), [BOOTSTRAP_USER]);
-    let bodies = server.created_bodies();
-    assert_eq!(bodies.len(), 3);
-    assert_eq!(bodies.get(1), bodies.get(2), "the same request");
+        assert_ne!(run.pair().1, old.1, "{code}");
+        assert_eq!(requesters(&server), [BOOTSTRAP_USER]);
+        let bodies = server.created_bodies();
+        assert_eq!(bodies.len(), 3);
+        assert_eq!(bodies.get(1), bodies.get(2), "the same request");
+    }
 }
 
 #[test]
-fn a_node_whose_certificate_is_not_its_records_asks_with_its_bootstrap_credential_and_the_same_key()
-{
+fn a_superseded_certificate_is_replaced_by_the_bootstrap_credential_with_the_same_key() {
     for reason in ["FormerCertificate", "RecordMissing", "RequesterUidMissing"] {
         let (server, node, old) = due();
         server.inject(Route::create(), Times::once(), denied(reason));
@@ -135,7 +137,7 @@ fn a_node_whose_certificate_is_not_its_records_asks_with_its_bootstrap_credentia
 }
 
 #[test]
-fn a_request_that_is_denied_for_another_reason_is_not_made_with_the_bootstrap_credential() {
+fn no_other_denial_makes_the_node_use_its_bootstrap_credential() {
     let (server, node, old) = due();
     server.inject(Route::create(), Times::once(), denied("AnotherMachine"));
 

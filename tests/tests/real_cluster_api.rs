@@ -1,23 +1,15 @@
 //! What is known of Cluster API's objects on a real API server, as they come, change and go.
 
 use std::future::pending;
-use std::sync::{Arc, LazyLock};
+use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
-use k8s_openapi::api::core::v1::Secret;
-use kube::Api;
-use kubelet_attestation::errors::error_chain;
 use kubelet_attestation::names::{NodeName, ProviderId};
-use kubelet_authenticator_test_support::control_plane::{CaKey, ControlPlane};
 use kubelet_authenticator_tests::management::{Contract, Management, WorkloadCluster};
 use node_attestation_core::identifiers::TokenId;
 use node_attestation_core::inventory::{Inventory as _, Machine, MachineState, TokenOwner};
-use node_attestation_core::signer::InvalidCa;
-use node_attestation_runtime::capi::{
-    CaRefused, CapiInventory, ClusterCa, KubeconfigRefused, ObjectKey, Objects, Selection,
-    TenantKubeconfig,
-};
-use node_attestation_runtime::client::{ClusterAccess, EgressPolicy, LocalRange};
+use node_attestation_runtime::capi::{CapiInventory, ObjectKey, Objects, Selection};
+use node_attestation_runtime::client::ClusterAccess;
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 use tokio::time::timeout;
@@ -31,13 +23,6 @@ const DEADLINE: Duration = Duration::from_secs(180);
 static SHARED: LazyLock<Management> = LazyLock::new(Management::start);
 
 static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| Runtime::new().unwrap());
-
-/// API servers of tests are on loopback.
-const HERE: EgressPolicy = {
-    let mut reach = EgressPolicy::STRICT;
-    reach.insecure_allow_loopback = true;
-    reach
-};
 
 /// Watches a management cluster.
 struct Watcher {
@@ -192,30 +177,6 @@ fn a_pools_members_are_followed_by_its_list_and_by_its_machines() {
 }
 
 #[test]
-fn the_tokens_machine_has_the_provider_id_that_its_infrastructure_has_already() {
-    for contract in BOTH {
-        let management = Management::start_with(contract);
-        let cluster = management.cluster("prod-1").self_hosted().create();
-        let watcher = Watcher::start(&management, Selection::default());
-        let inventory = watcher.inventory(&cluster);
-        let id = "generic:///a/early";
-        let machine = cluster
-            .machine("m1")
-            .provider_id(id)
-            .provider_id_not_copied()
-            .create();
-
-        let owner = watcher.wait("owner", || by_token(&inventory, machine.token().id()));
-
-        let TokenOwner::Machine(owner) = owner else {
-            panic!("{owner:?}")
-        };
-        assert_eq!(owner.provider_id, ProviderId::parse(id).ok());
-        assert_eq!(by_id(&inventory, id), None);
-    }
-}
-
-#[test]
 fn other_namespaces_and_clusters_of_another_filter_are_not_ours() {
     let filter = "cluster.x-k8s.io/watch-filter";
     let cluster = |namespace: &str, name: &str, value: &str| {
@@ -272,30 +233,6 @@ fn other_namespaces_and_clusters_of_another_filter_are_not_ours() {
 }
 
 #[test]
-fn nothing_is_said_of_a_paused_cluster_until_it_goes_on() {
-    let cluster = SHARED.cluster("held").namespace("held").self_hosted();
-    let cluster = cluster.paused().create();
-    cluster
-        .machine("m1")
-        .provider_id("generic:///held/m1")
-        .create();
-    let watcher = Watcher::in_namespace(&SHARED, "held");
-    let inventory = watcher.inventory(&cluster);
-    let id = ProviderId::parse("generic:///held/m1").unwrap();
-    watcher.wait("list", || watcher.objects.is_ready().then_some(()));
-
-    let said = RUNTIME.block_on(inventory.by_provider_id(&id));
-    assert_eq!(said.unwrap_err().to_string(), "Cluster held/held is paused");
-
-    cluster.set_paused(false);
-    watcher.wait("machine", || by_id(&inventory, id.as_str()));
-    cluster.set_paused(true);
-    watcher.wait("pause", || {
-        by_id(&inventory, id.as_str()).is_none().then_some(())
-    });
-}
-
-#[test]
 fn a_version_that_is_served_no_more_is_replaced_by_the_other() {
     let management = Management::start();
     let cluster = management.cluster("prod-1").self_hosted().create();
@@ -331,85 +268,4 @@ fn a_version_that_is_served_no_more_is_replaced_by_the_other() {
     watcher.wait("end of the machine", || {
         is_gone(&inventory, "generic:///a/m1")
     });
-}
-
-#[test]
-fn the_kubeconfig_of_a_cluster_gives_access_to_it() {
-    let rsa = ControlPlane::builder().ca_key(CaKey::Rsa).start();
-    let cluster = SHARED
-        .cluster("reached")
-        .namespace("reached")
-        .workload(Arc::new(rsa))
-        .create();
-    let text = kubelet_authenticator_tests::management::workload_kubeconfig(
-        cluster.name(),
-        cluster.control_plane(),
-    );
-
-    let version = |text: &str, reach: EgressPolicy| {
-        let _entered = RUNTIME.enter();
-        let kubeconfig = TenantKubeconfig::parse(text.as_bytes(), reach).unwrap();
-        let access = kubeconfig.access().unwrap();
-        RUNTIME.block_on(access.client().apiserver_version())
-    };
-    assert_eq!(version(&text, HERE).unwrap().major, "1");
-
-    let refused = TenantKubeconfig::parse(text.as_bytes(), EgressPolicy::STRICT).unwrap_err();
-    assert!(matches!(
-        refused,
-        KubeconfigRefused::Address {
-            neighbourhood: LocalRange::Loopback,
-            ..
-        }
-    ));
-    let named = text.replace("https://127.0.0.1", "https://localhost");
-    assert_ne!(named, text);
-    let error = error_chain(&version(&named, EgressPolicy::STRICT).unwrap_err());
-    assert!(
-        error.contains("is refused: it is a loopback address"),
-        "{error}"
-    );
-}
-
-#[test]
-fn a_clusters_ca_signs_where_its_secret_has_the_key() {
-    let cluster = SHARED
-        .cluster("signed")
-        .namespace("signed")
-        .self_hosted()
-        .create();
-    let access = RUNTIME.block_on(ClusterAccess::from_kubeconfig(SHARED.admin_kubeconfig()));
-    let client = {
-        let _entered = RUNTIME.enter();
-        access.unwrap().client().clone()
-    };
-    let secrets: Api<Secret> = Api::namespaced(client, "signed");
-    let read = || {
-        let secret = RUNTIME.block_on(secrets.get("signed-ca")).unwrap();
-        ClusterCa::from_secret(&secret)
-    };
-    let ca = read().unwrap();
-    assert!(ca.signer().is_some());
-
-    let other = ControlPlane::start();
-    let pair = cluster.control_plane().ca().pair();
-    cluster.write_ca(&pair.certificate_pem, Some(&other.ca().pair().key_pem));
-    assert_eq!(
-        read().unwrap_err(),
-        CaRefused::Invalid(InvalidCa::KeyMismatch)
-    );
-
-    let words = [
-        "patch",
-        "secret",
-        "signed-ca",
-        "-n",
-        "signed",
-        "--type=json",
-    ];
-    let remove = r#"-p=[{"op": "remove", "path": "/data/tls.key"}]"#;
-    SHARED.kubectl().ok(words.into_iter().chain([remove]));
-    let without = read().unwrap();
-    assert!(without.signer().is_none());
-    assert_eq!(without.key_digest(), ca.key_digest());
 }

@@ -40,7 +40,7 @@ fn inventory(addresses: &[Ipv4Addr]) -> String {
 }
 
 #[test]
-fn logs_exec_and_top_of_an_attested_nodes_pods_come_over_its_approved_serving_certificate() {
+fn kubectl_logs_exec_and_top_work_over_the_approved_serving_certificate() {
     let plane = ControlPlane::builder()
         .anonymous_auth()
         .controllers(Controllers::Certificates)

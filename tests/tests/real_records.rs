@@ -7,11 +7,10 @@ use kube::Client;
 use kubelet_attestation::names::{NodeName, Provider, ProviderId};
 use kubelet_authenticator_test_support::control_plane::ControlPlane;
 use node_attestation_core::crd::{manifests, yaml};
-use node_attestation_core::identifiers::{CertificateUid, KeyDigest};
+use node_attestation_core::identifiers::KeyDigest;
 use node_attestation_core::inventory::{Machine, StaticInventory};
 use node_attestation_core::ledger::{
-    Claim, Claimant, LastIssued, LedgerPolicy, Record, RecordLedger, Records, Renewal, RequestRef,
-    Revoked, WriteError,
+    Claim, Claimant, LedgerPolicy, Record, RecordLedger, Records, RequestRef, Revoked, WriteError,
 };
 use node_attestation_core::refusal::{Denial, Refusal};
 use node_attestation_core::testing::nodes::MemoryNodes;
@@ -227,55 +226,4 @@ async fn two_replicas_give_one_name_to_one_machine() {
             .filter(|claimed| matches!(claimed, Err(Refusal::Deny(Denial::NameTaken { .. }))));
         assert_eq!(denied.count(), 1, "{node}");
     }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn records_come_through_a_move_and_renew() {
-    let records = records("moved").await;
-    let ledger = ledger(records.clone(), &["m1"]);
-    let granted = ledger.claim(&claim("m1", "n1", 1), now()).await.unwrap();
-    let issued = LastIssued {
-        generation: 1,
-        serial: "0a".to_owned(),
-        not_after: now() + 8 * DAY,
-        time: now(),
-        boot: None,
-    };
-    records.note(&name("n1"), &issued).await.unwrap();
-    assert_eq!(record(&records, "n1").await.known_end(), now() + 8 * DAY);
-
-    // As clusterctl does it: deleted here, made there, without status and with another UID.
-    let mut object = object("moved.n1");
-    let kubectl = CLUSTER.kubectl();
-    kubectl.ok(["delete", "nodeidentities", "moved.n1"]);
-    object["status"].take();
-    let metadata = object["metadata"].as_object_mut().unwrap();
-    metadata.retain(|field, _| ["name", "namespace", "labels"].contains(&field.as_str()));
-    kubectl.apply_object(&object);
-
-    let moved = record(&records, "n1").await;
-    assert_eq!(moved.certificate_uid(), granted.uid);
-    assert_eq!(moved.known_end(), now() + 7 * DAY);
-    let renewal = Renewal {
-        node_name: name("n1"),
-        identity: AttestedIdentity::vouched(claim("m1", "n1", 1).assurance.identity().clone()),
-        uid: granted.uid,
-        asked: now(),
-        not_after: now() + 8 * DAY,
-    };
-    let renewed = ledger.renew(&renewal).await.unwrap();
-    assert_eq!(renewed.uid, granted.uid);
-    assert_eq!(renewed.not_after, now() + 8 * DAY);
-    let former = CertificateUid {
-        generation: 2,
-        ..granted.uid
-    };
-    let other = Renewal {
-        uid: former,
-        ..renewal
-    };
-    assert!(matches!(
-        ledger.renew(&other).await,
-        Err(Refusal::Deny(Denial::FormerCertificate { .. }))
-    ));
 }

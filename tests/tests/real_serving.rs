@@ -8,7 +8,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use kubelet_attestation::csr::{CLIENT_USAGES, SERVING_USAGES};
 use kubelet_attestation::names::{BUILT_IN_CLIENT_SIGNER, BUILT_IN_SERVING_SIGNER};
-use kubelet_authenticator_test_support::control_plane::{Controllers, KubeadmBinding};
+use kubelet_authenticator_test_support::control_plane::{Controllers, KubeadmBinding, User};
 use kubelet_authenticator_test_support::pki::{Subject, certificate_request};
 use kubelet_authenticator_test_support::process::poll;
 use kubelet_authenticator_tests::controller::{
@@ -138,6 +138,28 @@ fn the_api_server_reaches_an_attested_kubelet_over_its_serving_certificate() {
         reason_of(&csr, "Approved"),
         Some("ServingNamesCorroborated")
     );
+}
+
+#[test]
+fn a_kubelet_whose_certificate_no_one_vouches_for_is_not_reached() {
+    let bed = start();
+    let node = bed
+        .cluster
+        .client_certificate("system:node:self-signed", Some("system:nodes"));
+    let mut kubelet = bed
+        .cluster
+        .kubelet("self-signed")
+        .kubeconfig(bed.cluster.kubeconfig(User::Certificate(node)))
+        .reachable()
+        .start();
+    kubelet.wait_until_registered();
+    kubelet.wait_for_log("Started kubelet");
+    kubelet.metrics();
+
+    let refused = kubelet.healthz_through_the_api_server();
+
+    let stderr = String::from_utf8_lossy(&refused.stderr);
+    assert!(stderr.contains("failed to verify certificate"), "{stderr}");
 }
 
 #[test]

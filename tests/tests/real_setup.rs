@@ -205,7 +205,7 @@ impl Node {
 }
 
 #[test]
-fn a_machine_that_kubeadm_joins_gets_its_certificate_by_the_plugin_until_that_is_undone() {
+fn kubeadm_join_uses_the_plugin_until_setup_is_undone() {
     let node = Node::boot(JOINS);
     let machine = &node.machine;
     let verified = machine.run(&["systemd-analyze", "verify", "kubelet.service"]);
@@ -262,8 +262,7 @@ fn a_machine_that_kubeadm_joins_gets_its_certificate_by_the_plugin_until_that_is
 }
 
 #[test]
-fn a_refused_machine_says_why_in_its_journal_and_joins_when_it_is_accepted_and_again_after_a_reset()
-{
+fn a_refused_machine_says_why_and_joins_once_accepted() {
     let plane = &CLUSTER.plane;
     let kubectl = plane.kubectl();
     let node = Node::with(REFUSED, NULL, PLUGIN, "timeoutSeconds: 60\n");
@@ -310,7 +309,7 @@ fn a_refused_machine_says_why_in_its_journal_and_joins_when_it_is_accepted_and_a
 }
 
 #[test]
-fn a_machine_that_is_not_known_yet_joins_by_a_discovery_file_and_its_kubelet_tries_again() {
+fn an_unknown_machine_joins_by_a_discovery_file_once_known() {
     let plane = &CLUSTER.plane;
     let node = Node::with(LATE, NULL, PLUGIN, "timeoutSeconds: 10\n");
     let mut discovery: Value = {
@@ -337,7 +336,7 @@ fn a_machine_that_is_not_known_yet_joins_by_a_discovery_file_and_its_kubelet_tri
 }
 
 #[test]
-fn a_kubelet_whose_plugin_was_removed_says_so_at_its_next_start_and_goes_on_when_it_is_back() {
+fn a_removed_plugin_is_reported_at_the_kubelets_next_start() {
     let node = Node::boot(BARE);
     let machine = &node.machine;
     node.joins();
@@ -362,7 +361,7 @@ fn a_kubelet_whose_plugin_was_removed_says_so_at_its_next_start_and_goes_on_when
 }
 
 #[test]
-fn a_start_of_the_kubelet_that_is_killed_at_any_write_does_not_keep_kubeadm_from_joining() {
+fn a_setup_killed_at_any_write_does_not_stop_kubeadm_join() {
     let path = "/usr/local/bin/plugin_under_test";
     let node = Node::with(KILLED, UNDER_TEST, path, "");
     let machine = &node.machine;

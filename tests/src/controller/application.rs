@@ -154,7 +154,7 @@ impl Application {
     }
 
     /// What the API server stores where the token's holder sent it.
-    pub fn to_stored(&self) -> Value {
+    fn to_stored(&self) -> Value {
         let mut object = self.to_json();
         object["spec"]["username"] = format!("system:bootstrap:{}", self.token).into();
         object["spec"]["groups"] = json!([

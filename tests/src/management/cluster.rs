@@ -26,8 +26,6 @@ pub struct ClusterBuilder {
     controller_manager_args: Vec<String>,
     pub(super) infrastructure: InfraCluster,
     metadata: Metadata,
-    paused: bool,
-    ca_key: bool,
     managed: bool,
     topology: Option<Value>,
 }
@@ -47,8 +45,6 @@ impl ClusterBuilder {
             controller_manager_args: Vec::new(),
             infrastructure: InfraCluster::default(),
             metadata: Metadata::default(),
-            paused: false,
-            ca_key: true,
             managed: false,
             topology: None,
         }
@@ -109,21 +105,9 @@ impl ClusterBuilder {
         self
     }
 
-    /// Begins with `spec.paused`.
-    pub fn paused(mut self) -> Self {
-        self.paused = true;
-        self
-    }
-
     /// The topology, for which Cluster API's topology controller creates the InfraCluster and the control plane.
     pub fn topology(mut self, topology: Value) -> Self {
         self.topology = Some(topology);
-        self
-    }
-
-    /// Leaves the key out of `<cluster>-ca`, as where others run the control plane.
-    pub fn without_ca_key(mut self) -> Self {
-        self.ca_key = false;
         self
     }
 
@@ -211,9 +195,6 @@ impl ClusterBuilder {
             "controlPlaneEndpoint": endpoint,
             "clusterNetwork": { "services": { "cidrBlocks": ["10.96.0.0/24"] } },
         });
-        if self.paused {
-            spec["paused"] = json!(true);
-        }
         let reference = |kind| {
             place
                 .contract
@@ -258,19 +239,17 @@ impl ClusterBuilder {
     /// The Cluster whose objects are there, with its Secrets.
     #[track_caller]
     fn created(self, workload: Arc<ControlPlane>, object: Value) -> WorkloadCluster {
-        let ca_key = self.ca_key;
         let cluster = WorkloadCluster {
             place: self.place,
             workload: Some(workload),
             infrastructure: self.infrastructure,
             object,
-            statuses: Vec::new(),
         };
         let kubeconfig = workload_kubeconfig(cluster.name(), cluster.control_plane());
         cluster.write_kubeconfig(&kubeconfig);
         let ca = cluster.control_plane().ca().pair();
         let key = traditional_key(&ca.key_pem);
-        cluster.write_ca(&ca.certificate_pem, ca_key.then_some(&key));
+        cluster.write_ca(&ca.certificate_pem, Some(&key));
         cluster
     }
 }
@@ -353,8 +332,6 @@ pub struct WorkloadCluster {
     pub(super) infrastructure: InfraCluster,
     /// The Cluster, as it was created.
     pub(super) object: Value,
-    /// The statuses of its objects before the move.
-    pub(super) statuses: Vec<Value>,
 }
 
 impl WorkloadCluster {
@@ -416,12 +393,6 @@ impl WorkloadCluster {
     pub fn set_paused(&self, paused: bool) {
         let patch = json!({ "spec": { "paused": paused } });
         self.place.patch(CLUSTER, self.name(), &patch);
-    }
-
-    /// Asks for the Cluster's deletion; its finalizer keeps it.
-    #[track_caller]
-    pub fn delete(&self) {
-        self.place.delete(CLUSTER, self.name());
     }
 
     /// Writes `<cluster>-kubeconfig`.

@@ -50,7 +50,7 @@ impl InfraCluster {
     /// The status of an InfraCluster that is up.
     pub(super) fn status(&self, contract: Contract) -> Value {
         match self {
-            Self::WithSigners | Self::WithoutSigners => contract.infrastructure_status(true),
+            Self::WithSigners | Self::WithoutSigners => contract.infrastructure_status(),
             Self::Aws(network) => aws::cluster_status(network),
         }
     }
@@ -172,66 +172,46 @@ impl Contract {
         status
     }
 
-    /// The status of a Machine or MachinePool, as far as these two steps are done.
-    pub(super) fn machine_status(self, bootstrap: bool, infrastructure: bool) -> Value {
+    /// The status of a Machine or MachinePool that has its bootstrap data and its infrastructure.
+    pub(super) fn machine_status(self) -> Value {
         match self {
             Self::V1Beta1 => json!({
-                "bootstrapReady": bootstrap, "infrastructureReady": infrastructure,
-                "conditions": [
-                    condition("BootstrapReady", bootstrap),
-                    condition("InfrastructureReady", infrastructure),
-                ],
+                "bootstrapReady": true, "infrastructureReady": true,
+                "conditions": [condition("BootstrapReady"), condition("InfrastructureReady")],
             }),
             Self::V1Beta2 => json!({
                 "initialization": {
-                    "bootstrapDataSecretCreated": bootstrap,
-                    "infrastructureProvisioned": infrastructure,
+                    "bootstrapDataSecretCreated": true, "infrastructureProvisioned": true,
                 },
                 "conditions": [
-                    condition("BootstrapConfigReady", bootstrap),
-                    condition("InfrastructureReady", infrastructure),
+                    condition("BootstrapConfigReady"), condition("InfrastructureReady"),
                 ],
             }),
         }
     }
 
     /// The status of a KubeadmConfig.
-    pub(super) fn bootstrap_status(self, created: bool, secret: &str) -> Value {
-        let mut status = match self {
-            Self::V1Beta1 => json!({ "ready": created }),
-            Self::V1Beta2 => json!({ "initialization": { "dataSecretCreated": created } }),
-        };
-        if created {
-            status["dataSecretName"] = json!(secret);
-        }
-        status
-    }
-
-    /// The status of an infrastructure provider's object.
-    pub(super) fn infrastructure_status(self, provisioned: bool) -> Value {
+    pub(super) fn bootstrap_status(self, secret: &str) -> Value {
         match self {
-            Self::V1Beta1 => json!({ "ready": provisioned }),
-            Self::V1Beta2 => json!({ "initialization": { "provisioned": provisioned } }),
+            Self::V1Beta1 => json!({ "ready": true, "dataSecretName": secret }),
+            Self::V1Beta2 => json!({
+                "initialization": { "dataSecretCreated": true }, "dataSecretName": secret,
+            }),
         }
     }
 
-    /// A Machine's reference to its Node.
-    pub(super) fn node_reference(self, node: &str, uid: &Value) -> Value {
+    /// The status of an infrastructure provider's object that is provisioned.
+    pub(super) fn infrastructure_status(self) -> Value {
         match self {
-            Self::V1Beta1 => {
-                json!({ "apiVersion": "v1", "kind": "Node", "name": node, "uid": uid })
-            }
-            Self::V1Beta2 => json!({ "name": node }),
+            Self::V1Beta1 => json!({ "ready": true }),
+            Self::V1Beta2 => json!({ "initialization": { "provisioned": true } }),
         }
     }
 }
 
-fn condition(kind: &str, holds: bool) -> Value {
+fn condition(kind: &str) -> Value {
     json!({
-        "type": kind,
-        "status": if holds { "True" } else { "False" },
-        "reason": if holds { "Ready" } else { "NotReady" },
-        "message": "",
+        "type": kind, "status": "True", "reason": "Ready", "message": "",
         "lastTransitionTime": "2026-01-01T00:00:00Z",
     })
 }

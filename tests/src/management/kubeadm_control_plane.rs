@@ -63,7 +63,6 @@ impl ClusterBuilder {
             workload: None,
             infrastructure,
             object,
-            statuses: Vec::new(),
         };
         (cluster, control_plane)
     }

@@ -6,12 +6,11 @@ use std::time::{Duration, SystemTime};
 use kubelet_authenticator_test_support::control_plane::{BootstrapToken, ControlPlane};
 use serde_json::{Value, json};
 
-use super::WorkloadCluster;
 use super::contract::{GENERIC_MACHINE, KUBEADM_CONFIG, MACHINE};
-use super::place::{Metadata, New, PAUSED, Place};
+use super::place::{Metadata, New, Place};
 
 /// Lifetime of Cluster API's bootstrap tokens.
-pub(super) const TOKEN_TTL: Duration = Duration::from_secs(15 * 60);
+const TOKEN_TTL: Duration = Duration::from_secs(15 * 60);
 
 /// The secret half of every bootstrap token.
 const SECRET: &str = "0123456789abcdef";
@@ -30,14 +29,10 @@ pub struct MachineBuilder {
     workload: Arc<ControlPlane>,
     cluster: Value,
     name: String,
-    infra_name: String,
     node_name: Option<String>,
-    provider_id: Option<String>,
-    copied: bool,
+    provider_id: String,
     addresses: Vec<Value>,
     bootstrap: Bootstrap,
-    bootstrap_data: bool,
-    token_ttl: Duration,
     metadata: Metadata,
 }
 
@@ -58,18 +53,14 @@ impl MachineBuilder {
         name: &str,
     ) -> Self {
         Self {
-            provider_id: Some(format!("generic:///{}/{name}", place.cluster)),
+            provider_id: format!("generic:///{}/{name}", place.cluster),
             place,
             workload,
             cluster: cluster.clone(),
             name: name.to_owned(),
-            infra_name: name.to_owned(),
             node_name: None,
-            copied: true,
             addresses: Vec::new(),
             bootstrap: Bootstrap::Own,
-            bootstrap_data: true,
-            token_ttl: TOKEN_TTL,
             metadata: Metadata {
                 finalizer: Some("machine.cluster.x-k8s.io"),
                 ..Metadata::default()
@@ -86,31 +77,13 @@ impl MachineBuilder {
 
     /// Sets the provider ID; `generic:///<cluster>/<name>` by default.
     pub fn provider_id(mut self, id: &str) -> Self {
-        self.provider_id = Some(id.to_owned());
-        self
-    }
-
-    /// Is not provisioned yet.
-    pub fn without_provider_id(mut self) -> Self {
-        self.provider_id = None;
-        self
-    }
-
-    /// Has its provider ID on the InfraMachine, and not yet on the Machine.
-    pub fn provider_id_not_copied(mut self) -> Self {
-        self.copied = false;
+        id.clone_into(&mut self.provider_id);
         self
     }
 
     /// Names the Node otherwise than the Machine, by the KubeadmConfig's `nodeRegistration.name`.
     pub fn node_name(mut self, name: &str) -> Self {
         self.node_name = Some(name.to_owned());
-        self
-    }
-
-    /// Names the InfraMachine otherwise than the Machine.
-    pub fn infra_name(mut self, name: &str) -> Self {
-        self.infra_name = name.to_owned();
         self
     }
 
@@ -126,28 +99,8 @@ impl MachineBuilder {
         self.label("cluster.x-k8s.io/control-plane", "")
     }
 
-    /// Has no bootstrap data yet.
-    pub fn without_bootstrap_data(mut self) -> Self {
-        self.bootstrap_data = false;
-        self
-    }
-
-    /// Sets the lifetime of its bootstrap token; zero makes one that is over.
-    pub fn token_ttl(mut self, ttl: Duration) -> Self {
-        self.token_ttl = ttl;
-        self
-    }
-
-    /// Is paused by its annotation.
-    pub fn paused(mut self) -> Self {
-        self.metadata
-            .annotations
-            .insert(PAUSED.to_owned(), json!("true"));
-        self
-    }
-
     /// Adds a label to the Machine.
-    pub fn label(mut self, key: &str, value: &str) -> Self {
+    fn label(mut self, key: &str, value: &str) -> Self {
         self.metadata.labels.insert(key.to_owned(), json!(value));
         self
     }
@@ -160,24 +113,18 @@ impl MachineBuilder {
             namespace,
             ..
         } = &self.place;
-        let infra_machine = contract.reference(GENERIC_MACHINE, namespace, &self.infra_name);
+        let infra_machine = contract.reference(GENERIC_MACHINE, namespace, &self.name);
         let mut spec = json!({
             "clusterName": self.place.cluster,
-            "bootstrap": {},
+            "providerID": self.provider_id,
+            "bootstrap": { "dataSecretName": self.name },
             "infrastructureRef": infra_machine,
         });
         if matches!(self.bootstrap, Bootstrap::Own) {
             let config = contract.reference(KUBEADM_CONFIG, namespace, &self.name);
             spec["bootstrap"]["configRef"] = config;
         }
-        if self.bootstrap_data {
-            spec["bootstrap"]["dataSecretName"] = json!(self.name);
-        }
-        let copied = self.provider_id.as_ref().filter(|_| self.copied);
-        if let Some(id) = copied {
-            spec["providerID"] = json!(id);
-        }
-        let mut status = contract.machine_status(self.bootstrap_data, copied.is_some());
+        let mut status = contract.machine_status();
         status["addresses"] = json!(self.addresses);
         let machine = New {
             kind: MACHINE,
@@ -196,12 +143,12 @@ impl MachineBuilder {
                 token.clone()
             }
             Bootstrap::Own => {
-                let token = new_token(&self.workload, self.token_ttl);
+                let token = new_token(&self.workload);
                 let config = kubeadm_config(
                     (&self.place, &self.workload),
                     (&owner, &self.name),
                     &token,
-                    (self.node_name.as_deref(), self.bootstrap_data),
+                    self.node_name.as_deref(),
                 );
                 let place = &self.place;
                 place.create_without_statuses(&[&infra_machine, &config]);
@@ -214,40 +161,32 @@ impl MachineBuilder {
             place: self.place,
             workload: self.workload,
             name: self.name,
-            infra_name: self.infra_name,
             provider_id: self.provider_id,
             token,
         }
     }
 
     fn infra_machine<'a>(&'a self, owner: &'a Value) -> New<'a> {
-        let mut spec = json!({});
-        if let Some(id) = &self.provider_id {
-            spec["providerID"] = json!(id);
-        }
-        let provisioned = self.provider_id.is_some();
-        let mut status = self.place.contract.infrastructure_status(provisioned);
+        let mut status = self.place.contract.infrastructure_status();
         status["addresses"] = json!(self.addresses);
         New {
             kind: GENERIC_MACHINE,
-            name: &self.infra_name,
+            name: &self.name,
             owner: Some(owner),
             metadata: Metadata::default(),
-            spec,
+            spec: json!({ "providerID": self.provider_id }),
             status,
         }
     }
 }
 
-/// A token that the workload cluster accepts, unless it is over from the start.
+/// A token that the workload cluster accepts.
 #[track_caller]
-pub(super) fn new_token(workload: &ControlPlane, ttl: Duration) -> BootstrapToken {
+pub(super) fn new_token(workload: &ControlPlane) -> BootstrapToken {
     let id = format!("t{:05}", TOKENS.fetch_add(1, Ordering::Relaxed));
-    let expiration = now() + ttl;
+    let expiration = now() + TOKEN_TTL;
     let token = workload.write_bootstrap_token(&id, SECRET, Some(expiration));
-    if !ttl.is_zero() {
-        workload.wait_for_bootstrap_token(&token);
-    }
+    workload.wait_for_bootstrap_token(&token);
     token
 }
 
@@ -259,7 +198,7 @@ pub(super) fn kubeadm_config<'a>(
     (place, workload): (&Place, &ControlPlane),
     (owner, name): (&'a Value, &'a str),
     token: &BootstrapToken,
-    (node_name, created): (Option<&str>, bool),
+    node_name: Option<&str>,
 ) -> New<'a> {
     let endpoint = workload.server().trim_start_matches("https://");
     let mut join = json!({
@@ -276,7 +215,7 @@ pub(super) fn kubeadm_config<'a>(
         owner: Some(owner),
         metadata: Metadata::default(),
         spec: json!({ "joinConfiguration": join }),
-        status: place.contract.bootstrap_status(created, name),
+        status: place.contract.bootstrap_status(name),
     }
 }
 
@@ -286,9 +225,8 @@ pub struct Machine {
     place: Place,
     workload: Arc<ControlPlane>,
     name: String,
-    infra_name: String,
     node_name: String,
-    provider_id: Option<String>,
+    provider_id: String,
     token: BootstrapToken,
 }
 
@@ -304,13 +242,8 @@ impl Machine {
     }
 
     /// Its provider ID.
-    ///
-    /// # Panics
-    ///
-    /// If it has no provider ID yet.
-    #[track_caller]
     pub fn provider_id(&self) -> &str {
-        self.provider_id.as_deref().expect("it is provisioned")
+        &self.provider_id
     }
 
     /// Its bootstrap token; of a pool's Machine, the pool's.
@@ -329,42 +262,21 @@ impl Machine {
         self.place.get(MACHINE, &self.name)
     }
 
-    /// The InfraMachine, as it is now.
-    #[track_caller]
-    pub fn infra_machine(&self) -> Value {
-        self.place.get(GENERIC_MACHINE, &self.infra_name)
-    }
-
     /// Provisions it: the provider ID comes to the InfraMachine, then to the Machine.
     #[track_caller]
     pub fn provision(&mut self, provider_id: &str) {
         let contract = self.place.contract;
         let patch = json!({ "spec": { "providerID": provider_id } });
-        self.place.patch(GENERIC_MACHINE, &self.infra_name, &patch);
+        self.place.patch(GENERIC_MACHINE, &self.name, &patch);
         self.place.patch_status(
             GENERIC_MACHINE,
-            &self.infra_name,
-            &contract.infrastructure_status(true),
+            &self.name,
+            &contract.infrastructure_status(),
         );
         self.place.patch(MACHINE, &self.name, &patch);
         self.place
-            .patch_status(MACHINE, &self.name, &contract.machine_status(true, true));
-        self.provider_id = Some(provider_id.to_owned());
-    }
-
-    /// Creates its bootstrap data, after [`MachineBuilder::without_bootstrap_data`].
-    #[track_caller]
-    pub fn create_bootstrap_data(&self) {
-        let contract = self.place.contract;
-        self.place.patch_status(
-            KUBEADM_CONFIG,
-            &self.name,
-            &contract.bootstrap_status(true, &self.name),
-        );
-        let patch = json!({ "spec": { "bootstrap": { "dataSecretName": self.name } } });
-        self.place.patch(MACHINE, &self.name, &patch);
-        let status = contract.machine_status(true, self.provider_id.is_some());
-        self.place.patch_status(MACHINE, &self.name, &status);
+            .patch_status(MACHINE, &self.name, &contract.machine_status());
+        provider_id.clone_into(&mut self.provider_id);
     }
 
     /// Replaces the addresses that the infrastructure reports: types and addresses.
@@ -376,24 +288,8 @@ impl Machine {
             .collect();
         let status = json!({ "addresses": addresses });
         self.place
-            .patch_status(GENERIC_MACHINE, &self.infra_name, &status);
+            .patch_status(GENERIC_MACHINE, &self.name, &status);
         self.place.patch_status(MACHINE, &self.name, &status);
-    }
-
-    /// Refers to its Node, which has joined.
-    #[track_caller]
-    pub fn set_node_ref(&self) {
-        let node = self.workload.wait_for_node(&self.node_name);
-        let uid = &node["metadata"]["uid"];
-        let node_ref = self.place.contract.node_reference(&self.node_name, uid);
-        let status = json!({ "phase": "Running", "nodeRef": node_ref });
-        self.place.patch_status(MACHINE, &self.name, &status);
-    }
-
-    /// Sets or removes the annotation that pauses it.
-    #[track_caller]
-    pub fn set_paused(&self, paused: bool) {
-        self.place.annotate_paused(MACHINE, &self.name, paused);
     }
 
     /// Asks for its deletion; its finalizer keeps it, with its deletion timestamp.
@@ -406,14 +302,7 @@ impl Machine {
     #[track_caller]
     pub fn remove(&self) {
         self.place.remove(MACHINE, &self.name);
-        self.place.delete(GENERIC_MACHINE, &self.infra_name);
+        self.place.delete(GENERIC_MACHINE, &self.name);
         self.place.delete(KUBEADM_CONFIG, &self.name);
-    }
-
-    /// The same Machine after its cluster was moved.
-    #[must_use]
-    pub fn moved_with(mut self, cluster: &WorkloadCluster) -> Self {
-        self.place = cluster.place.clone();
-        self
     }
 }

@@ -9,7 +9,6 @@ use super::Contract;
 use super::contract::Kind;
 
 pub(super) const CLUSTER_NAME: &str = "cluster.x-k8s.io/cluster-name";
-pub(super) const PAUSED: &str = "cluster.x-k8s.io/paused";
 
 /// The place of a Cluster's objects.
 #[derive(Debug, Clone)]
@@ -126,14 +125,6 @@ impl Place {
             "--subresource=status",
         ];
         self.kubectl().patch(&target, &json!({ "status": status }));
-    }
-
-    /// Sets or removes the annotation that keeps controllers away.
-    #[track_caller]
-    pub(super) fn annotate_paused(&self, kind: Kind, name: &str, paused: bool) {
-        let value = paused.then_some("true");
-        let patch = json!({ "metadata": { "annotations": { PAUSED: value } } });
-        self.patch(kind, name, &patch);
     }
 
     /// Asks for the object's deletion; finalizers keep it.

@@ -1,13 +1,12 @@
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
 use kubelet_authenticator_test_support::control_plane::{BootstrapToken, ControlPlane};
 use serde_json::{Value, json};
 
 use super::MachineBuilder;
 use super::contract::{GENERIC_MACHINE_POOL, KUBEADM_CONFIG, MACHINE_POOL};
-use super::machine::{TOKEN_TTL, kubeadm_config, new_token};
+use super::machine::{kubeadm_config, new_token};
 use super::place::{Metadata, New, Place};
 
 /// A MachinePool, with its KubeadmConfig, its one token and its InfraMachinePool, to be created.
@@ -20,8 +19,6 @@ pub struct PoolBuilder {
     name: String,
     provider_ids: Vec<String>,
     machines: bool,
-    token_ttl: Duration,
-    metadata: Metadata,
 }
 
 impl PoolBuilder {
@@ -38,8 +35,6 @@ impl PoolBuilder {
             name: name.to_owned(),
             provider_ids: Vec::new(),
             machines: false,
-            token_ttl: TOKEN_TTL,
-            metadata: Metadata::default(),
         }
     }
 
@@ -52,18 +47,6 @@ impl PoolBuilder {
     /// Has a MachinePool Machine for each instance; [`Pool::machine`] makes them.
     pub fn with_machines(mut self) -> Self {
         self.machines = true;
-        self
-    }
-
-    /// Sets the lifetime of the bootstrap token; zero makes one that is over.
-    pub fn token_ttl(mut self, ttl: Duration) -> Self {
-        self.token_ttl = ttl;
-        self
-    }
-
-    /// Adds a label to the MachinePool.
-    pub fn label(mut self, key: &str, value: &str) -> Self {
-        self.metadata.labels.insert(key.to_owned(), json!(value));
         self
     }
 
@@ -82,7 +65,7 @@ impl PoolBuilder {
             kind: MACHINE_POOL,
             name: &self.name,
             owner: Some(&self.cluster),
-            metadata: self.metadata.clone(),
+            metadata: Metadata::default(),
             spec: json!({
                 "clusterName": self.place.cluster,
                 "replicas": replicas,
@@ -93,10 +76,10 @@ impl PoolBuilder {
                     "infrastructureRef": infra_pool,
                 } },
             }),
-            status: contract.machine_status(true, true),
+            status: contract.machine_status(),
         };
         let owner = self.place.create_without_statuses(&[&pool]).remove(0);
-        let mut status = contract.infrastructure_status(true);
+        let mut status = contract.infrastructure_status();
         status["replicas"] = json!(replicas);
         if self.machines {
             status["infrastructureMachineKind"] = json!("GenericMachine");
@@ -109,12 +92,12 @@ impl PoolBuilder {
             spec: json!({ "providerIDList": self.provider_ids }),
             status,
         };
-        let token = new_token(&self.workload, self.token_ttl);
+        let token = new_token(&self.workload);
         let config = kubeadm_config(
             (&self.place, &self.workload),
             (&owner, &self.name),
             &token,
-            (None, true),
+            None,
         );
         let place = &self.place;
         place.create_without_statuses(&[&infra_pool, &config]);
@@ -173,11 +156,5 @@ impl Pool {
         let place = self.place.clone();
         MachineBuilder::new(place, self.workload.clone(), &self.object, name)
             .of_pool(&self.name, self.token.clone())
-    }
-
-    /// Asks for its deletion.
-    #[track_caller]
-    pub fn delete(&self) {
-        self.place.delete(MACHINE_POOL, &self.name);
     }
 }

@@ -31,7 +31,7 @@ mod session;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
@@ -81,7 +81,6 @@ struct Shared {
     faults: Mutex<Faults>,
     requests: Mutex<Vec<Request>>,
     connections: Mutex<usize>,
-    started: Instant,
 }
 
 #[derive(Debug)]
@@ -117,7 +116,6 @@ impl Imds {
             faults: Mutex::default(),
             requests: Mutex::default(),
             connections: Mutex::default(),
-            started: Instant::now(),
         });
         // Below the ports that the kernel gives away, so that it can be had again after a while.
         let bound = poll(PORT_PATIENCE, || {
@@ -161,12 +159,6 @@ impl Imds {
     /// Nothing goes wrong any more.
     pub fn clear_faults(&self) {
         lock(&self.shared.faults).clear();
-    }
-
-    /// Every request waits for an answer until the service has been up for so long: the slow first
-    /// seconds of a boot.
-    pub fn answer_after(&self, up: Duration) {
-        lock(&self.shared.faults).slow_start(up);
     }
 
     /// Forgets every token: 401 until the next is asked for.

@@ -31,7 +31,7 @@ use serde_json::Value;
 pub use self::builder::KubeletBuilder;
 pub use self::metrics::Metrics;
 use crate::control_plane::{DEADLINE, Kubectl, Watch, has_condition};
-use crate::process::{HeldAddress, Mark, Process, Scratch, poll};
+use crate::process::{HeldAddress, Process, Scratch, poll};
 
 /// How long a kubelet that is asked to end may take before it is killed.
 const TERMINATION: Duration = Duration::from_secs(10);
@@ -142,31 +142,10 @@ impl Kubelet {
         self.process.log().text()
     }
 
-    /// Where its log is.
-    pub fn log_path(&self) -> &Path {
-        self.process.log().path()
-    }
-
-    /// The end of its log as it is now, for [`Kubelet::wait_for_log_after`].
-    pub fn log_mark(&self) -> Mark {
-        self.process.log().mark()
-    }
-
-    /// What was said after `mark`.
-    pub fn log_since(&self, mark: Mark) -> String {
-        self.process.log().since(mark)
-    }
-
     /// Waits until it says, since its last start, a line that contains `needle`; returns the line.
     #[track_caller]
     pub fn wait_for_log(&mut self, needle: &str) -> String {
         self.process.wait_for_log(needle, DEADLINE)
-    }
-
-    /// Waits until it says, after `mark`, a line that contains `needle`; returns the line.
-    #[track_caller]
-    pub fn wait_for_log_after(&mut self, mark: Mark, needle: &str) -> String {
-        self.process.wait_for_log_after(mark, needle, DEADLINE)
     }
 
     /// The address of its own API: on loopback, unless it is reachable by the API server.

@@ -212,17 +212,6 @@ impl Machine {
         String::from_utf8_lossy(&text.concat()).into_owned()
     }
 
-    /// Waits until cloud-init has carried out its user data ([`MachineBuilder::cloud_init`]).
-    ///
-    /// # Panics
-    ///
-    /// If it failed, or takes too long; the message has the machine's journal.
-    #[track_caller]
-    pub fn wait_for_cloud_init(&self) {
-        let deadline = DEADLINE.as_secs().to_string();
-        self.ok(&["timeout", &deadline, "cloud-init", "status", "--wait"]);
-    }
-
     /// Ends it, as if the power went.
     pub fn power_off(&mut self) {
         if !self.process.is_running() {

@@ -127,19 +127,9 @@ impl Moto {
         calls.iter().filter(|call| call.action == action).count()
     }
 
-    /// Forgets the calls so far.
-    pub fn forget_calls(&self) {
-        self.front.forget_calls();
-    }
-
     /// Makes calls go wrong. Rules are asked in the order they were given.
     pub fn inject(&self, scope: Scope, times: Times, failure: Failure) {
         self.front.inject(scope, times, failure);
-    }
-
-    /// Ends all failures, also of the calls that hang now: they are cut.
-    pub fn clear_failures(&self) {
-        self.front.clear_failures();
     }
 
     /// Answers with another value of an instance's field from now on.

@@ -69,8 +69,6 @@ struct State {
 enum Clock {
     #[default]
     Real,
-    Slow(Duration),
-    Fast(Duration),
     Stopped(SystemTime),
 }
 
@@ -78,8 +76,6 @@ impl Clock {
     fn now(self) -> SystemTime {
         match self {
             Self::Real => now(),
-            Self::Slow(by) => now() - by,
-            Self::Fast(by) => now() + by,
             Self::Stopped(at) => at,
         }
     }
@@ -195,16 +191,6 @@ impl Sts {
     /// Stops the service's clock at this time.
     pub fn stop_clock(&self, at: SystemTime) {
         self.state().clock = Clock::Stopped(at);
-    }
-
-    /// Sets the service's clock back by so much.
-    pub fn slow_clock(&self, by: Duration) {
-        self.state().clock = Clock::Slow(by);
-    }
-
-    /// Sets the service's clock ahead by so much.
-    pub fn fast_clock(&self, by: Duration) {
-        self.state().clock = Clock::Fast(by);
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

@@ -46,8 +46,6 @@ pub mod command {
     pub const QUOTE: u32 = 0x158;
     /// `TPM2_FlushContext`.
     pub const FLUSH_CONTEXT: u32 = 0x165;
-    /// `TPM2_ReadPublic`.
-    pub const READ_PUBLIC: u32 = 0x173;
     /// `TPM2_StartAuthSession`.
     pub const START_AUTH_SESSION: u32 = 0x176;
     /// `TPM2_GetCapability`.

@@ -1,134 +1,27 @@
-//! Machines by themselves: they join as nodes do, and leave nothing behind.
+//! A machine leaves nothing behind, however its test ends.
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::LazyLock;
-use std::time::Instant;
 
-use kubelet_authenticator_test_support::control_plane::{ControlPlane, Controllers, DEADLINE};
+use kubelet_authenticator_test_support::control_plane::{ControlPlane, DEADLINE};
 use kubelet_authenticator_test_support::machine::Machine;
 use kubelet_authenticator_test_support::process::poll;
-use serde_json::Value;
 
 /// The beginning of the names of machines' control groups.
 const GROUP: &str = "kubelet-authenticator-";
 
-/// A cluster that `kubeadm join` takes for one of kubeadm's.
-static CLUSTER: LazyLock<ControlPlane> = LazyLock::new(|| {
-    ControlPlane::builder()
-        .anonymous_auth()
-        .controllers(Controllers::Certificates)
-        .start()
-});
+/// Set in the process of the test that is killed.
+const HOLD: &str = "MACHINE_HOLD";
 
-#[test]
-fn cloud_init_carries_out_user_data_with_what_it_is_told_of_the_machine() {
-    let user_data = "\
-## template: jinja
-#cloud-config
-write_files:
-- path: /etc/written
-  permissions: '0600'
-  content: \"{{ ds.meta_data.local_hostname }} {{ ds.meta_data.rack }}\"
-runcmd:
-- cat /etc/written > /run/after
-";
-    let machine = Machine::builder(&CLUSTER, "machine-cloud")
-        .cloud_init(user_data, &[("rack", "r7")])
-        .boot();
-
-    machine.wait_for_cloud_init();
-
-    assert_eq!(machine.ok(&["cat", "/run/after"]), "machine-cloud r7");
-    let units = ["systemctl", "is-active", "cloud-init.target", "cloud-final"];
-    // What cloud-init says that it has done, its unit ends a moment later.
-    let active = poll(DEADLINE, || {
-        let said = machine.run(&units).stdout;
-        (said == b"active\nactive\n").then_some(())
-    });
-    assert!(active.is_some(), "{}", machine.journal());
-    let failed = ["systemctl", "--failed", "--plain", "--no-legend"];
-    assert_eq!(machine.ok(&failed), "", "{}", machine.journal());
-}
-
-#[test]
-fn a_machine_joins_by_kubeadm_as_on_a_node() {
-    let token = CLUSTER.prepare_for_joins();
-    let started = Instant::now();
-    let machine = Machine::builder(&CLUSTER, "machine-1")
-        .file("/etc/placed/file", 0o640, "placed\n")
-        .kubelet_arg("--node-labels=of=machine-1")
-        .boot();
-    let booted = started.elapsed();
-
-    let joined = machine.kubeadm_join(&token.bearer(), &[("provider-id", "generic:///machine-1")]);
-    let after_join = started.elapsed();
-    let succeeded = joined.status.success();
-    assert!(succeeded, "{joined:?}\n{}", machine.journal());
-    let node = CLUSTER.wait_for_node("machine-1");
-    CLUSTER.wait_for_node_ready("machine-1");
-    println!(
-        "booted {booted:?}, joined {after_join:?}, ready {:?}",
-        started.elapsed()
-    );
-
-    assert_eq!(node["spec"]["providerID"], "generic:///machine-1");
-    assert_eq!(node["metadata"]["labels"]["of"], "machine-1");
-    let user = format!("system:bootstrap:{}", token.id());
-    let by_token = |csr: &&Value| csr["spec"]["username"] == user.as_str();
-    assert_eq!(CLUSTER.csrs().iter().filter(by_token).count(), 1);
-    let kubeconfig = machine.read("/etc/kubernetes/kubelet.conf").unwrap();
-    let kubeconfig = String::from_utf8(kubeconfig).unwrap();
-    assert!(kubeconfig.contains("/var/lib/kubelet/pki/kubelet-client-current.pem"));
-    let certificate = machine.read("/var/lib/kubelet/pki/kubelet-client-current.pem");
-    assert!(certificate.unwrap().starts_with(b"-----BEGIN"));
-    assert!(!machine.exists("/etc/kubernetes/bootstrap-kubelet.conf"));
-    assert_eq!(machine.ok(&["uname", "-n"]), "machine-1\n");
-    let placed = machine.ok(&["stat", "-c", "%a", "/etc/placed/file"]);
-    assert_eq!(placed, "640\n");
-    machine.ok(&["systemctl", "is-enabled", "kubelet"]);
-    let own = machine.ok(&["journalctl", "--no-pager", "--unit=kubelet"]);
-    assert!(own.contains("Started kubelet.service"), "{own}");
-    assert!(machine.journal().contains("Started kubelet.service"));
-}
-
-#[test]
-fn files_of_a_machine_are_written_and_removed_in_it_alone() {
-    let machine = Machine::builder(&CLUSTER, "machine-2").boot();
-    let path = "/etc/kubernetes/of-a-machine/file";
-    assert!(!machine.exists(path));
-    assert_eq!(machine.read(path), None);
-
-    machine.write(path, 0o600, b"\0first");
-    machine.write(path, 0o644, b"\0second");
-
-    assert_eq!(machine.read(path).unwrap(), b"\0second");
-    assert_eq!(machine.ok(&["stat", "-c", "%a", path]), "644\n");
-    assert!(!Path::new(path).exists());
-    machine.remove("/etc/kubernetes/of-a-machine");
-    assert!(!machine.exists(path));
-}
-
-#[test]
-fn a_drop_in_is_in_force_after_a_daemon_reload() {
-    let machine = Machine::builder(&CLUSTER, "machine-3").boot();
-    let drop_in = "/etc/systemd/system/kubelet.service.d/20-test.conf";
-    machine.write(drop_in, 0o644, "[Service]\nEnvironment=COLOUR=green\n");
-
-    machine.ok(&["systemctl", "daemon-reload"]);
-
-    let environment = machine.ok(&["systemctl", "show", "-p", "Environment", "kubelet"]);
-    for expected in ["COLOUR=green", "KUBELET_CONFIG_ARGS="] {
-        assert!(environment.contains(expected), "{environment}");
-    }
-}
+static CLUSTER: LazyLock<ControlPlane> = LazyLock::new(ControlPlane::start);
 
 #[test]
 fn nothing_of_a_machine_is_left_when_it_is_dropped() {
     let before = host();
-    let machine = Machine::builder(&CLUSTER, "machine-4").boot();
+    let machine = Machine::builder(&CLUSTER, "machine-1").boot();
     let groups = control_groups(machine.pid());
     let processes = processes_beside(machine.pid());
     assert!(!groups.is_empty());
@@ -141,12 +34,19 @@ fn nothing_of_a_machine_is_left_when_it_is_dropped() {
     assert_eq!(host(), before);
 }
 
-/// Runs the first test in a process of its own, and kills that once its machine is up.
 #[test]
 fn nothing_of_a_machine_survives_a_test_that_is_killed() {
+    if std::env::var_os(HOLD).is_some() {
+        let _machine = Machine::builder(&CLUSTER, "machine-2").boot();
+        std::thread::park();
+    }
     let directory = tempfile::tempdir().unwrap();
     let mut test = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "a_machine_joins_by_kubeadm_as_on_a_node"])
+        .args([
+            "--exact",
+            "nothing_of_a_machine_survives_a_test_that_is_killed",
+        ])
+        .env(HOLD, "yes")
         .env("TMPDIR", directory.path())
         .stdout(Stdio::null())
         .stderr(Stdio::null())

@@ -198,7 +198,7 @@ fn an_endpoint_of_a_region_that_is_none_is_refused() {
 }
 
 #[test]
-fn a_proxy_that_cannot_be_used_is_refused_where_aws_is_and_its_password_not_told() {
+fn an_unusable_proxy_is_refused_without_its_password() {
     let proxy = [("HTTPS_PROXY", "socks5://user:hunter2@proxy.test")];
 
     let output = run(&[&CLUSTER, &LISTED[..]].concat(), &proxy);

@@ -1,13 +1,10 @@
-//! The controller of one cluster on AWS, by hand: what is said on its command line, the instances
-//! that it finds by their tags, and what their lives ask of it. The program is real, EC2 is moto
-//! server, STS a simulator, the API server is in this process.
+//! The controller of one cluster on AWS, by hand: what is said on its command line, and the instances
+//! that it finds by their tags. The program is real, EC2 is moto server, STS a simulator, the API server
+//! is in this process.
 
 mod cli;
 mod found;
 mod nodes;
 mod page;
 mod proxy;
-mod restarts;
-mod serving;
-mod tpm;
 mod world;

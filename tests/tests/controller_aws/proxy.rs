@@ -3,7 +3,7 @@
 use kubelet_authenticator_test_support::connect_proxy::ConnectProxy;
 use kubelet_authenticator_test_support::process::poll;
 use kubelet_authenticator_tests::cloud::{Cloud, REGION};
-use kubelet_authenticator_tests::controller::{Bed, Change, Controller, PATIENCE, request};
+use kubelet_authenticator_tests::controller::{Bed, Controller, PATIENCE, request};
 
 /// A controller with these variables, whose EC2 speaks TLS as AWS's does, and an instance that asks.
 /// What answers there for EC2 is STS: who is asked for what is all that counts here.
@@ -19,7 +19,7 @@ fn asked(cloud: &Cloud, environment: &[(&str, &str)]) -> (Bed, Controller) {
     bed.setup = setup.fold(bed.setup, |setup, (name, value)| setup.env(name, value));
     let mut controller = bed.setup.start();
     controller.wait_until_it_watches();
-    let csr = request(&bed, cloud, (0, &instances[0]), &Change::default()).put(&bed.server);
+    let csr = request(&bed, cloud, &instances[0]).put(&bed.server);
     // STS has confirmed who it is, and EC2 cannot say whether it runs.
     controller.wait_for_line("decided", |line| {
         line["csr"] == *csr && line["reason"] == "VerifierUnavailable"

@@ -53,7 +53,7 @@ impl Boot {
 }
 
 #[test]
-fn a_service_that_is_down_for_two_minutes_at_boot_delays_the_join_by_a_minute_at_most() {
+fn metadata_down_for_two_minutes_delay_the_join_by_one_at_most() {
     let mut boot = Boot::begin();
     boot.bed.imds.go_down();
     while boot.passed < DOWN {

@@ -7,7 +7,7 @@ use crate::bed::Bed;
 const MINUTES: i64 = 10 * 60;
 
 #[test]
-fn an_api_server_ten_minutes_slow_or_fast_is_14_and_the_node_joins_once_it_is_right() {
+fn a_clock_skew_of_ten_minutes_is_14_until_it_is_corrected() {
     for seconds in [-MINUTES, MINUTES] {
         let bed = Bed::new();
         bed.server.set_date_skew(seconds);

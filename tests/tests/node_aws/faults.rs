@@ -150,57 +150,6 @@ fn with_a_credential_it_is_printed_within_five_seconds_whatever_the_metadata_doe
 }
 
 #[test]
-fn what_passes_by_itself_is_waited_for() {
-    for (route, fault) in [
-        (Route::token(), Fault::Status(503)),
-        (Route::rsa2048(), Fault::Status(500)),
-        (credentials(), Fault::Cut),
-        (credentials(), Fault::Delay(Duration::from_millis(500))),
-    ] {
-        let bed = Bed::new();
-        bed.imds.inject(route, Times::once(), fault);
-
-        bed.run().succeeded();
-    }
-}
-
-#[test]
-fn a_service_that_is_slow_in_the_first_seconds_of_a_boot_is_waited_for() {
-    let bed = Bed::new();
-    bed.imds.answer_after(Duration::from_secs(3));
-
-    bed.run().succeeded();
-}
-
-#[test]
-fn a_service_that_is_down_at_boot_is_5_and_the_node_joins_once_it_is_up() {
-    let mut bed = Bed::new();
-    bed.node.set("TIMEOUT_SECONDS", "2");
-    bed.imds.go_down();
-
-    bed.run()
-        .failed(5)
-        .saying("cannot reach the instance metadata service")
-        .saying(&bed.imds.url());
-    // The back-off answers for it, at no cost to anybody.
-    bed.run().failed(17).within(AT_ONCE);
-    // As after two minutes of it.
-    bed.node.change("failure.json", |record| {
-        record["count"] = 20.into();
-        record["notBefore"] = 0.into();
-    });
-    bed.run().failed(5);
-    let record = bed.node.json("failure.json");
-    let until = record["notBefore"].as_u64().unwrap() - record["at"].as_u64().unwrap();
-    assert!(until <= 60, "{record}");
-
-    // The next run after that pause, or at once:
-    bed.imds.come_up();
-    bed.node.command(&["renew"]).succeeded();
-    assert_eq!(bed.server.creates(), 1);
-}
-
-#[test]
 fn a_redirect_of_the_metadata_service_is_not_followed() {
     let (bed, elsewhere) = (Bed::new(), Bed::new());
     let to = elsewhere.imds.url();
@@ -280,17 +229,4 @@ fn evidence_that_is_too_large_is_7() {
     bed.run().failed(7).saying("at most 32768");
 
     assert_eq!(bed.server.connections(), 0);
-}
-
-#[test]
-fn a_document_of_another_form_is_7() {
-    for (zone, instance, words) in [
-        ("eu-west-1a", "i-1", "instanceId"),
-        ("EU", INSTANCE, "availabilityZone"),
-    ] {
-        let bed = Bed::new();
-        bed.set_document(&Document::new(ACCOUNT, REGION, zone, instance));
-
-        bed.run().failed(7).saying(words);
-    }
 }

@@ -57,19 +57,6 @@ fn a_join_with_an_instance_profile_costs_a_read_more() {
 }
 
 #[test]
-fn with_a_good_credential_the_metadata_is_not_asked() {
-    let bed = Bed::new();
-    bed.run().succeeded();
-    let requests = bed.imds.requests().len();
-
-    bed.run().succeeded();
-    bed.imds.go_down();
-    bed.run().succeeded();
-
-    assert_eq!(bed.imds.requests().len(), requests);
-}
-
-#[test]
 fn its_request_is_of_the_instance_in_the_signed_document() {
     let bed = Bed::new();
 
@@ -167,17 +154,6 @@ fn a_provider_id_that_is_set_and_another_is_3() {
 
     bed.node.set("PROVIDER_ID", PROVIDER_ID);
     bed.run().succeeded();
-}
-
-#[test]
-fn a_dry_run_sends_nothing() {
-    let bed = Bed::new();
-
-    let run = bed.node.command(&["csr", "--dry-run"]).succeeded();
-
-    assert!(run.stdout.contains("ATTESTATION DATA"));
-    assert_eq!(bed.server.creates(), 0);
-    bed.assert_no_secret_in(&run.stdout);
 }
 
 #[test]

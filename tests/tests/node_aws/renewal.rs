@@ -1,13 +1,9 @@
 //! Every request proves anew.
 
-use std::time::Duration;
-
 use kubelet_authenticator_test_support::api_server::Signer;
-use kubelet_authenticator_test_support::clock::now;
-use kubelet_authenticator_test_support::instance_identity::Document;
 use kubelet_authenticator_test_support::sts::Principal;
 
-use crate::bed::{ACCOUNT, Bed, INSTANCE, REGION, ZONE, credentials};
+use crate::bed::{ACCOUNT, Bed, INSTANCE, credentials};
 
 #[test]
 fn each_renewal_brings_evidence_of_its_own() {
@@ -78,46 +74,4 @@ fn a_request_whose_evidence_has_expired_is_made_again_with_the_same_key() {
         first.evidence.sts.session_token(),
         second.evidence.sts.session_token()
     );
-}
-
-#[test]
-fn credentials_that_are_about_to_end_are_5_until_there_are_others() {
-    let bed = Bed::new();
-    let end = now() + Duration::from_secs(60);
-    bed.imds.update(|instance| {
-        instance.identity_credentials.as_mut().unwrap().expiration = end;
-    });
-    let end = humantime::format_rfc3339_seconds(end).to_string();
-
-    bed.run()
-        .failed(5)
-        .saying(&format!("credentials end at {end}"))
-        .saying("clock");
-    assert_eq!(bed.server.connections(), 0);
-    let rotated = credentials(&bed.sts, Principal::instance(ACCOUNT, INSTANCE));
-    bed.imds
-        .update(|instance| instance.identity_credentials = Some(rotated));
-
-    bed.succeed_in_the_end();
-}
-
-#[test]
-fn an_instance_that_was_stopped_and_started_sends_its_new_document() {
-    let bed = Bed::new();
-    bed.issue_old_certificates();
-    bed.run().succeeded();
-    let first = bed.sent();
-    bed.set_document(&Document {
-        pending_time: "2026-02-01T00:00:00Z".to_owned(),
-        private_ip: Some("10.0.0.7".to_owned()),
-        ..Document::new(ACCOUNT, REGION, ZONE, INSTANCE)
-    });
-
-    bed.run().succeeded();
-
-    let second = bed.sent();
-    assert_eq!(first.provider_id, second.provider_id);
-    assert_ne!(first.evidence.rsa2048, second.evidence.rsa2048);
-    bed.imds
-        .update(|instance| assert_eq!(second.evidence.rsa2048, instance.rsa2048));
 }

@@ -12,7 +12,7 @@ use kubelet_authenticator_tests::program;
 use crate::bed::{Host, issuing};
 
 #[test]
-fn a_kubelet_that_is_set_up_stays_so_when_kubeadm_has_removed_its_bootstrap_kubeconfig() {
+fn setup_stays_when_kubeadm_removes_its_bootstrap_kubeconfig() {
     let server = issuing();
     let host = Host::joining(&server);
     host.setup().succeeded();
@@ -90,7 +90,7 @@ fn a_kubelet_that_is_set_up_stays_so_whatever_fails() {
 }
 
 #[test]
-fn a_plugin_that_was_moved_is_what_the_kubelet_runs_from_its_next_start_on() {
+fn setup_follows_a_plugin_that_was_moved() {
     let server = issuing();
     let host = Host::joining(&server);
     host.setup().succeeded();
@@ -107,7 +107,7 @@ fn a_plugin_that_was_moved_is_what_the_kubelet_runs_from_its_next_start_on() {
 }
 
 #[test]
-fn a_kubeconfig_that_names_the_plugin_without_its_directory_stays_as_a_person_wrote_it() {
+fn a_kubeconfig_with_the_plugins_bare_name_is_left_alone() {
     let server = issuing();
     let host = Host::joining(&server);
     host.setup().succeeded();

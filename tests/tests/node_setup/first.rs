@@ -165,7 +165,7 @@ fn where_there_is_nothing_to_take_over_setup_does_nothing() {
 }
 
 #[test]
-fn a_machine_whose_name_kubeadm_has_not_written_yet_is_set_up_and_enrols_later() {
+fn a_machine_without_a_name_yet_is_set_up_and_enrols_later() {
     let server = issuing();
     let host = Host::joining(&server);
     let flags = fs::read_to_string(host.kubeadm_flags()).unwrap();

@@ -54,7 +54,7 @@ fn a_rendered_kubeconfig_is_of_the_bootstrap_kubeconfigs_cluster() {
 }
 
 #[test]
-fn a_configuration_has_the_names_that_it_is_told_and_asks_to_serve_only_with_evidence() {
+fn a_configuration_has_the_given_names_and_serves_only_with_evidence() {
     let server = ApiServer::start();
     let spec = |plugin, words: &[&str]| -> Value {
         let node = Node::new(plugin, &server);

@@ -45,7 +45,7 @@ fn shown(bed: &Bed) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn a_machine_renews_with_the_kind_of_endorsement_key_that_it_enrolled_with_until_reset() {
+fn a_machine_keeps_its_kind_of_endorsement_key_until_reset() {
     let mut bed = with_rsa_alone();
     let rsa = bed.trusted.clone();
     bed.run().succeeded();
@@ -78,7 +78,7 @@ fn a_machine_that_something_else_names_keeps_its_kind_of_endorsement_key_too() {
 }
 
 #[test]
-fn a_kind_of_endorsement_key_that_is_set_counts_more_than_the_one_of_the_enrolment() {
+fn a_configured_kind_of_endorsement_key_overrides_the_enrolled_one() {
     let mut bed = with_rsa_alone();
     bed.run().succeeded();
     let p256 = public(&bed, EndorsementKey::P256);

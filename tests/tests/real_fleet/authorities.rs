@@ -38,7 +38,7 @@ fn expired() -> (String, String) {
 }
 
 #[test]
-fn with_an_expired_ca_requests_wait_nobody_else_does_and_a_new_one_signs_them() {
+fn requests_of_an_expired_ca_wait_until_a_new_one_signs() {
     let (cluster, authentication) = ready("prod-1", "expired-ca");
     let (other, _) = ready("prod-1", "beside-expired-ca");
     let machine = cluster.machine("waits").create();

@@ -58,22 +58,6 @@ fn not_ready(authentication: &Authentication, reason: &str) -> String {
 }
 
 #[test]
-fn a_kubeconfig_that_runs_a_program_is_refused_by_name_and_taken_up_when_it_is_mended() {
-    let (cluster, authentication) = ready("kubeconfig-refused");
-    let good = workload_kubeconfig("prod-1", &WORKLOAD);
-    let exec = "users:\n- name: evil\n  user:\n    exec: {command: /bin/true}\n";
-    let bad = good.replacen("users:\n", exec, 1);
-    assert_ne!(bad, good);
-
-    cluster.write_kubeconfig(&bad);
-    let message = not_ready(&authentication, "KubeconfigRefused");
-    assert!(message.contains("exec"), "{message}");
-
-    cluster.write_kubeconfig(&good);
-    authentication.wait_until_ready(kubectl());
-}
-
-#[test]
 fn secrets_that_are_missing_are_named() {
     let (cluster, authentication) = ready("missing");
 
@@ -86,28 +70,6 @@ fn secrets_that_are_missing_are_named() {
     cluster.delete_secret("ca");
     let message = not_ready(&authentication, "CANotFound");
     assert!(message.contains("prod-1-ca"), "{message}");
-}
-
-#[test]
-fn a_ca_whose_key_is_anothers_is_told_of_and_shows_no_key() {
-    let (cluster, authentication) = ready("mismatch");
-    let (certificate, _) = ca("one");
-    let (_, key) = ca("two");
-
-    cluster.write_ca(&certificate, Some(&key));
-
-    let message = not_ready(&authentication, "CAKeyMismatch");
-    assert!(!message.contains("PRIVATE"), "{message}");
-}
-
-#[test]
-fn a_ca_without_a_key_needs_the_bindings_removed() {
-    let (cluster, authentication) = ready("approve-only");
-    let (certificate, _) = ca("one");
-
-    cluster.write_ca(&certificate, None);
-
-    not_ready(&authentication, "ApproveOnlyNotAllowed");
 }
 
 #[test]
@@ -129,56 +91,6 @@ fn what_is_paused_is_left_alone_until_it_is_not() {
     not_ready(&authentication, "Paused");
     annotate("cluster.x-k8s.io/paused-");
     authentication.wait_until_ready(kubectl());
-}
-
-#[test]
-fn an_attestor_that_nobody_verifies_is_named() {
-    let cluster = cluster("unknown-attestor");
-
-    let authentication = authorize(&BED.0, &cluster, &["gcp"], json!({}));
-
-    let message = not_ready(&authentication, "AttestorUnknown");
-    assert!(message.contains("gcp"), "{message}");
-}
-
-#[test]
-fn clusters_with_one_ca_key_are_neither_ready_until_one_has_another() {
-    let (first, one) = ready("shared-a");
-    let (second, other) = ready("shared-b");
-    let (certificate, key) = ca("shared");
-    for cluster in [&first, &second] {
-        cluster.write_ca(&certificate, Some(&key));
-    }
-
-    let message = not_ready(&one, "SharedCA");
-    assert!(message.contains("shared-b/prod-1"), "{message}");
-    not_ready(&other, "SharedCA");
-
-    let (certificate, key) = ca("own");
-    second.write_ca(&certificate, Some(&key));
-    one.wait_until_ready(kubectl());
-    other.wait_until_ready(kubectl());
-}
-
-#[test]
-fn a_user_that_the_workload_cluster_does_not_know_is_told_of() {
-    let (cluster, authentication) = ready("no-access");
-    let stranger = ControlPlane::start();
-    let there = workload_kubeconfig("prod-1", &WORKLOAD);
-    let credential = |text: &str, key: &str| {
-        let line = text.lines().find(|line| line.contains(key)).unwrap();
-        line.trim().trim_start_matches("- ").to_owned()
-    };
-    let theirs = workload_kubeconfig("prod-1", &stranger);
-    let mut text = there.clone();
-    for key in ["client-certificate-data", "client-key-data"] {
-        text = text.replace(&credential(&there, key), &credential(&theirs, key));
-    }
-    assert_ne!(text, there);
-
-    cluster.write_kubeconfig(&text);
-
-    not_ready(&authentication, "KubeconfigWithoutAccess");
 }
 
 #[test]

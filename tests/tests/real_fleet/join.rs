@@ -16,16 +16,3 @@ fn a_node_that_proves_nothing_joins_by_its_machines_token() {
     let kubelet = kubelet(&cluster, &machine, "kubelet-authenticator-insecure").start();
     kubelet.wait_until_ready();
 }
-
-#[test]
-fn a_node_joins_by_its_evidence() {
-    let management = management();
-    let cluster = management.cluster("prod-1").create();
-    let machine = cluster.machine("m1").node_name("node-1").create();
-    let _manager = Manager::null(&management, &[]);
-    let authentication = authorize(&management, &cluster, &["aws"], json!({}));
-    authentication.wait_until_ready(management.kubectl());
-
-    let kubelet = kubelet(&cluster, &machine, "kubelet-authenticator-null").start();
-    kubelet.wait_until_ready();
-}

@@ -5,7 +5,6 @@
 mod authorities;
 mod bed;
 mod conditions;
-mod credentials;
 mod identities;
 mod join;
 mod requests;

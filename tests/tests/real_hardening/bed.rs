@@ -8,7 +8,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use kube::Client;
 use kubelet_authenticator_test_support::control_plane::{
-    ControlPlane, ControlPlaneBuilder, Controllers, DEADLINE, KubeadmBinding, Kubectl, User,
+    ControlPlane, Controllers, DEADLINE, KubeadmBinding, Kubectl, User,
 };
 use kubelet_authenticator_test_support::pki::{Contents, Subject, certificate_request};
 use kubelet_authenticator_test_support::process::poll;
@@ -30,27 +30,15 @@ pub static STOCK: LazyLock<Bed> =
 /// A cluster, and the controller's way to it.
 pub struct Bed {
     pub cluster: ControlPlane,
-    /// The controller's kubeconfig.
-    pub controller: PathBuf,
     runtime: Runtime,
     client: Client,
 }
 
 impl Bed {
     pub fn start(controllers: Controllers, bindings: &[KubeadmBinding]) -> Self {
-        // At this level kube-controller-manager says what it does not approve.
-        Self::start_with(controllers, bindings, |builder| {
-            builder.controller_manager_arg("--v=4")
-        })
-    }
-
-    pub fn start_with(
-        controllers: Controllers,
-        bindings: &[KubeadmBinding],
-        change: impl FnOnce(ControlPlaneBuilder) -> ControlPlaneBuilder,
-    ) -> Self {
         let builder = ControlPlane::builder().controllers(controllers);
-        let cluster = change(builder).start();
+        // At this level kube-controller-manager says what it does not approve.
+        let cluster = builder.controller_manager_arg("--v=4").start();
         cluster.install_bindings(bindings);
         let manifest = Path::new(env!("CARGO_MANIFEST_DIR"))
             .parent()
@@ -65,7 +53,6 @@ impl Bed {
         let client = access.unwrap().client().clone();
         Self {
             cluster,
-            controller,
             runtime,
             client,
         }

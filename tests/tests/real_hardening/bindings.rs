@@ -145,7 +145,7 @@ fn a_bootstrap_token_is_approved_by_a_binding_under_another_name() {
 }
 
 #[test]
-fn a_bootstrap_token_is_approved_by_a_binding_of_its_user_that_no_group_review_sees() {
+fn a_binding_of_a_bootstrap_tokens_own_user_is_found() {
     let bed = &*ADMINISTERED;
     bed.bind("one-user", NODECLIENT, "User", "system:bootstrap:single");
     let token = bed.token_holder("single");

@@ -5,8 +5,8 @@
 mod bed;
 mod bindings;
 mod enrolments;
-mod parts;
-mod reconcile;
+
 mod requests;
 mod revocation;
+mod rights;
 mod tokens;

@@ -78,25 +78,6 @@ fn a_restarted_kubelet_makes_no_new_request() {
 }
 
 #[test]
-fn kubectl_with_the_kubelets_kubeconfig_shares_its_credential() {
-    let plane = &CLUSTER.plane;
-    // Where a person's shell sees it too: the kubelet has a /var/lib of its own.
-    let state = plane.directory("shared-state").join("store");
-    let node = Node::new(plane, PLUGIN, SHARED)
-        .setting("STATE_DIRECTORY", &state.display().to_string())
-        .setting("NODE_NAME", SHARED.name);
-    let kubelet = node.start();
-    kubelet.wait_until_ready();
-    let kubectl = plane.kubectl_with(kubelet.kubeconfig());
-
-    let who = kubectl.json(["auth", "whoami"]);
-
-    let user = &who["status"]["userInfo"];
-    assert_eq!(user["username"], "system:node:shared-1");
-    assert_eq!(node.requests().len(), 1);
-}
-
-#[test]
 fn a_node_can_do_what_a_node_can_and_no_more() {
     let plane = &CLUSTER.plane;
     let another_node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "other-1"}});

@@ -4,12 +4,9 @@ use std::time::{Duration, Instant};
 
 use kubelet_authenticator_test_support::control_plane::{ControlPlane, Watch};
 use kubelet_authenticator_test_support::process::poll;
-use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::node::{
-    LEASE_GRACE, Machine, Node, conditions, controller, prepare, requests_for, started,
-};
+use crate::node::{LEASE_GRACE, Machine, Node, controller, prepare, started};
 
 const PLUGIN: &str = "kubelet-authenticator-null";
 const CONTROLLER: &str = "null-attestation-controller";
@@ -75,80 +72,6 @@ fn a_short_certificate_is_renewed_while_watches_reopen_and_the_lease_is_never_la
         fields["outcome"] == "issued" && fields["requester"] == "system:node:renews-1"
     });
     assert_eq!(issued["provider"], "null");
-}
-
-#[test]
-fn a_node_whose_certificate_has_expired_comes_back_with_its_bootstrap_token() {
-    const CALLS: &str = "rest_client_exec_plugin_call_total";
-    const EXPIRES: Machine = Machine::new("expires-1", "expir1");
-    let plane = ControlPlane::start();
-    prepare(&plane);
-    let setup = controller(&plane, CONTROLLER, &[EXPIRES]).args(&["--certificate-duration", "20s"]);
-    let controller = started(&setup);
-    let node = Node::new(&plane, PLUGIN, EXPIRES).setting("TIMEOUT_SECONDS", "3");
-    let kubelet = node.start();
-    kubelet.wait_until_ready();
-
-    // Nobody answers while the certificate ends: the ledger stays, so this is no first use.
-    controller.process.signal(Signal::STOP);
-    // On a busy machine the join may have waited too long before it succeeded.
-    let unanswered = [("code", "11")];
-    let before = kubelet.metrics().sum(CALLS, &unanswered);
-    kubelet.wait_for_metric(CALLS, &unanswered, |calls| calls > before);
-    let issued = || {
-        let requests = node.requests().into_iter();
-        let issued = requests.filter(|csr| csr["status"]["certificate"].is_string());
-        issued.count()
-    };
-    let issued_before = issued();
-    let mark = kubelet.log_mark();
-    controller.process.signal(Signal::CONT);
-
-    // Only the token can fetch what is issued now, also where the certificate still made the request.
-    kubelet.wait_for_lease_renewal();
-    assert!(
-        issued() > issued_before,
-        "{:#?}\n{}",
-        node.requests(),
-        kubelet.log_since(mark)
-    );
-}
-
-#[test]
-fn approval_and_certificate_come_from_two_runs_that_both_crashed() {
-    const CRASHES: Machine = Machine::new("crashes-1", "crash1");
-    let plane = ControlPlane::start();
-    prepare(&plane);
-    let setup = controller(&plane, CONTROLLER, &[CRASHES]);
-    let mut first = setup.start_with(&["--crash-after", "approve"]);
-    first.wait_until_it_watches();
-    let node = Node::new(&plane, PLUGIN, CRASHES);
-    let kubelet = node.start();
-
-    first.wait_until_it_crashed();
-    let requests = requests_for(&plane, CRASHES.name);
-    let [approved] = requests.as_slice() else {
-        panic!("{requests:#?}")
-    };
-    assert_eq!(
-        conditions(approved),
-        [("Approved".to_owned(), "NodeNameClaimed".to_owned())]
-    );
-    assert!(approved["status"]["certificate"].is_null());
-
-    let mut second = setup.start_with(&["--crash-after", "publish"]);
-    second.wait_until_it_crashed();
-    kubelet.wait_until_ready();
-
-    let requests = requests_for(&plane, CRASHES.name);
-    let [issued] = requests.as_slice() else {
-        panic!("{requests:#?}")
-    };
-    assert_eq!(
-        conditions(issued),
-        [("Approved".to_owned(), "NodeNameClaimed".to_owned())]
-    );
-    assert!(issued["status"]["certificate"].is_string());
 }
 
 /// The next time at which the Lease was renewed, which must come within its grace.

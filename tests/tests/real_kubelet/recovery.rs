@@ -1,7 +1,6 @@
 //! What befalls nodes in their lives. Each comes back without a person.
 
 use std::fs;
-use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 use std::time::Duration;
 
@@ -9,7 +8,6 @@ use base64::prelude::*;
 use kubelet_authenticator_test_support::control_plane::{ControlPlane, Controllers};
 use kubelet_authenticator_test_support::kubelet::Kubelet;
 use kubelet_authenticator_test_support::process::poll;
-use rustix::process::Signal;
 use serde_json::Value;
 use x509_parser::pem::parse_x509_pem;
 
@@ -34,31 +32,6 @@ static PLANE: LazyLock<ControlPlane> = LazyLock::new(|| {
     prepare(&plane);
     plane
 });
-
-#[test]
-fn a_node_that_lost_its_disk_is_back_in_the_next_generation() {
-    const MACHINE: Machine = Machine::new("lost-disk-1", "lostd1");
-    let setup = controller(&PLANE, CONTROLLER, &[MACHINE]);
-    let mut controller = started(&setup);
-    let node = Node::new(&PLANE, PLUGIN, MACHINE);
-    let mut kubelet = node.start();
-    kubelet.wait_until_ready();
-    assert!(uid_of(&latest(&node)).ends_with(".1"));
-
-    kubelet.kill();
-    forget(&kubelet, &["kubelet-authenticator"]);
-    kubelet.start();
-
-    // As long as the node may be running elsewhere, whoever has its token is kept waiting.
-    let waits = controller.wait_for_line("decided", |fields| {
-        fields["outcome"] == "deferred" && fields["reason"] == "IdentityLive"
-    });
-    assert_eq!(waits["requester"], "system:bootstrap:lostd1");
-    let issued = wait_for_generation(&node, &kubelet, 2);
-    assert_eq!(issued["spec"]["username"], "system:bootstrap:lostd1");
-    kubelet.wait_for_lease_renewal();
-    kubelet.wait_until_ready();
-}
 
 #[test]
 fn a_machine_that_was_imaged_anew_is_back_in_the_next_generation() {
@@ -106,63 +79,6 @@ fn a_node_that_was_off_past_its_certificates_end_is_back() {
     kubelet.wait_for_lease_renewal();
 }
 
-#[test]
-fn a_node_that_lost_the_answer_to_its_renewal_renews_again() {
-    const MACHINE: Machine = Machine::new("lost-answer-1", "losta1");
-    let setup = controller(&PLANE, CONTROLLER, &[MACHINE]).args(&["--certificate-duration", "3m"]);
-    let _controller = started(&setup);
-    let node = Node::new(&PLANE, PLUGIN, MACHINE);
-    let mut kubelet = node.start();
-    kubelet.wait_until_ready();
-    let store = kubelet.var_lib().join("kubelet-authenticator");
-    let before = copy_of(&store, &PLANE.directory("store-before-renewal"));
-
-    let renewed = poll(PATIENCE, || {
-        node.requests()
-            .into_iter()
-            .find(|csr| csr["spec"]["username"] == "system:node:lost-answer-1" && is_issued(csr))
-    });
-    let renewed = renewed.expect("a renewal");
-    assert!(uid_of(&renewed).ends_with(".1"));
-    kubelet.kill();
-    // As if the disk had never taken what was written since: a power cut, or a snapshot.
-    forget(&kubelet, &["kubelet-authenticator"]);
-    copy_of(&before, &store);
-    kubelet.start();
-
-    let again = poll(PATIENCE, || {
-        let issued = node.requests().into_iter().filter(is_issued);
-        let mut by_node =
-            issued.filter(|csr| csr["spec"]["username"] == "system:node:lost-answer-1");
-        by_node.find(|csr| csr["metadata"]["name"] != renewed["metadata"]["name"])
-    });
-    let again = again.expect("another renewal by the older certificate");
-    assert_eq!(uid_of(&again), uid_of(&renewed));
-    kubelet.wait_for_lease_renewal();
-}
-
-#[test]
-fn a_node_that_is_cut_off_while_it_waits_gets_the_answer_to_its_first_request() {
-    const MACHINE: Machine = Machine::new("cut-off-1", "cutof1");
-    let setup = controller(&PLANE, CONTROLLER, &[MACHINE]);
-    let controller = started(&setup);
-    controller.process.signal(Signal::STOP);
-    let node = Node::new(&PLANE, PLUGIN, MACHINE);
-    let mut kubelet = node.start();
-    let asked = poll(PATIENCE, || (!node.requests().is_empty()).then_some(()));
-    assert!(asked.is_some(), "{}", kubelet.log());
-
-    for _ in 0..3 {
-        kubelet.kill();
-        kubelet.start();
-    }
-    controller.process.signal(Signal::CONT);
-    kubelet.wait_until_ready();
-
-    let requests = node.requests();
-    assert_eq!(requests.len(), 1, "{requests:#?}");
-}
-
 /// Removes these folders of the machine's `/var/lib`, as a new disk would; what is mounted stays.
 fn forget(kubelet: &Kubelet, folders: &[&str]) {
     for folder in folders {
@@ -177,16 +93,6 @@ fn forget(kubelet: &Kubelet, folders: &[&str]) {
             removed.unwrap_or_else(|error| panic!("{}: {error}", path.display()));
         }
     }
-}
-
-/// Copies the files of one folder into another, with their modes.
-fn copy_of(from: &Path, to: &Path) -> PathBuf {
-    for entry in fs::read_dir(from).unwrap().flatten() {
-        if entry.path().is_file() {
-            fs::copy(entry.path(), to.join(entry.file_name())).unwrap();
-        }
-    }
-    to.to_owned()
 }
 
 fn is_issued(csr: &Value) -> bool {

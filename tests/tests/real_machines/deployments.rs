@@ -149,7 +149,7 @@ fn machines_on_hosts_whose_node_comes_before_their_provider_id_join_by_their_tpm
 }
 
 #[test]
-fn a_machine_that_said_another_provider_id_than_it_is_given_is_revoked_with_a_warning() {
+fn a_machine_given_another_provider_id_than_it_claimed_is_revoked() {
     let scene = Scene::attended("differs", Machines::Insecure(Order::NodeFirst));
     let config = scene.config().to_string();
     let config = config.replace("docker:////", "docker:////not-");

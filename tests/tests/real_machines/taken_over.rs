@@ -29,7 +29,7 @@ const VIOLATION: &str = "validation.policy.admission.k8s.io/validation_failure";
 const DROP_IN: &str = "/etc/systemd/system/kubelet.service.d/20-kubelet-authenticator.conf";
 
 #[test]
-fn nodes_of_kubeadm_renew_as_before_are_taken_over_one_by_one_and_given_back() {
+fn nodes_of_kubeadm_are_taken_over_and_given_back() {
     SITE.allow_short_certificates();
     let lifetime = format!("--cluster-signing-duration={SECONDS}s");
     let cluster = joinable("before-us").controller_manager_arg(lifetime);

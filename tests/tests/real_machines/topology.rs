@@ -133,7 +133,7 @@ fn file() -> Value {
 }
 
 #[test]
-fn a_cluster_that_enables_the_class_has_workers_with_the_drop_in_and_a_resource() {
+fn a_cluster_of_the_class_has_the_drop_in_and_a_resource() {
     let argument = json!({ "name": "cloud-provider", "value": "external" });
     let own = json!({
         "files": [{ "path": "/etc/own", "content": "own" }],

@@ -91,37 +91,6 @@ fn a_node_of_kubeadm_is_adopted_by_its_kubelets_certificate_and_evidence() {
 }
 
 #[test]
-fn a_node_of_kubeadm_is_not_adopted_where_nobody_allowed_it() {
-    let cluster = Scene::unattended(&SITE, "adopts-not");
-    let machine = cluster.machine("stock").create();
-    let (kubelet, kubeconfig) = join_stock(&cluster, &machine);
-    let scene = Scene::attend(&SITE, cluster, json!({"autoApproveBindings": "Remove"}));
-
-    let name = scene.file(&kubeconfig, &scene.rightful(&machine));
-
-    scene.assert_denied(&name, "RequesterUidMissing");
-    kubelet.wait_for_lease_renewal();
-    let words = ["stock", "join through the plugin"];
-    scene.wait_for_paths("False", "WaitingForRecords", &words);
-}
-
-#[test]
-fn a_certificate_of_kubeadm_adopts_no_other_machine() {
-    let cluster = Scene::unattended(&SITE, "adopts-its-own");
-    let machine = cluster.machine("stock").create();
-    let other = cluster.machine("other").create();
-    let plane = cluster.control_plane();
-    let kubeconfig = plane.client_cert_kubeconfig("system:node:stock", Some("system:nodes"));
-    let scene = Scene::attend(&SITE, cluster, json!({"adoption": "Allow"}));
-
-    let name = scene.file(&kubeconfig, &scene.rightful(&other));
-    scene.assert_denied(&name, "RequesterIsAnotherNode");
-    let claims = scene.stamped(machine.node_name(), other.provider_id());
-    let name = scene.file(&kubeconfig, &claims);
-    scene.assert_denied(&name, "NodeNameMismatch");
-}
-
-#[test]
 fn setup_takes_a_node_of_kubeadm_over_by_its_kubelets_certificate_alone() {
     let cluster = Scene::unattended(&SITE, "adopts-bare");
     let machine = cluster.machine("stock").create();

@@ -65,7 +65,7 @@ fn kubeadms_bindings_are_named_then_wait_for_records_then_go_and_stay_away() {
 }
 
 #[test]
-fn a_token_that_goes_to_the_built_in_signer_is_refused_and_without_the_policy_denied() {
+fn a_bootstrap_token_gets_nothing_from_the_built_in_signer() {
     let scene = Scene::start(&SITE, "built-in", json!({"autoApproveBindings": "Remove"}));
     let token = scene.cluster.machine("own").create().bootstrap_kubeconfig();
     scene.wait_for_paths("True", "Closed", &[]);
@@ -95,7 +95,7 @@ fn a_token_that_goes_to_the_built_in_signer_is_refused_and_without_the_policy_de
 }
 
 #[test]
-fn a_cluster_that_is_not_looked_after_any_more_is_joined_as_before_and_its_records_stay() {
+fn an_unmanaged_cluster_is_joined_as_before_and_keeps_its_records() {
     let scene = Scene::start(&SITE, "given-up", json!({"autoApproveBindings": "Remove"}));
     let machine = scene.cluster.machine("joined").create();
     let former = scene.join(&machine);

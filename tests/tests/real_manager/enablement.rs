@@ -180,38 +180,6 @@ fn a_variable_of_the_topology_is_as_good_as_the_annotation() {
 }
 
 #[test]
-fn what_a_person_made_is_not_changed_and_the_cluster_is_told() {
-    let cluster = Bare::new("persons", None, &json!({}));
-    management().apply_object(&json!({
-        "apiVersion": "attestation.cluster.x-k8s.io/v1alpha1", "kind": "KubeletAuthentication",
-        "metadata": {"name": "prod-1", "namespace": "persons"},
-        "spec": {"clusterName": "prod-1", "authorizedAttestors": ["tpm"]},
-    }));
-    let before = cluster.wait_for(&["tpm"]);
-
-    cluster.annotate(Some("aws"));
-
-    let message = cluster.wait_for_warning("AttestorsOfPerson");
-    assert!(message.contains("was created by a person"), "{message}");
-    let after = cluster.wait_for(&["tpm"]);
-    assert_eq!(after["spec"], before["spec"]);
-    assert_eq!(after["metadata"]["ownerReferences"], Value::Null);
-}
-
-#[test]
-fn a_cluster_that_contradicts_itself_is_told_and_nothing_is_done() {
-    let cluster = Bare::new("contradictory", Some("aws"), &variable(true, &["tpm"]));
-
-    let message = cluster.wait_for_warning("AttestorsContradictory");
-
-    assert!(
-        message.contains("authorize different attestors"),
-        "{message}"
-    );
-    assert_eq!(cluster.authentication(), None);
-}
-
-#[test]
 fn a_value_that_the_api_server_refuses_is_told_in_its_words() {
     for (namespace, value, words) in [
         (

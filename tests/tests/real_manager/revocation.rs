@@ -37,40 +37,6 @@ fn wait_until(scene: &Scene, node_name: &str, ready: bool, log: impl Fn() -> Str
 }
 
 #[test]
-fn a_kubelet_whose_certificate_is_revoked_goes_not_ready_and_comes_back_after_a_reset() {
-    let scene = Scene::start(&SITE, "revoked", json!({}));
-    let machine = scene.cluster.machine("stolen").create();
-    let kubelet = kubelet(&scene.cluster, &machine, "kubelet-authenticator-null");
-    let mut kubelet = kubelet.start();
-    kubelet.wait_until_ready();
-
-    identities(&scene, "revoke", "stolen");
-
-    wait_until(&scene, "stolen", false, || kubelet.log());
-    let log = kubelet.wait_for_log("is revoked");
-    assert!(log.contains("system:node:stolen"), "{log}");
-
-    identities(&scene, "reset", "stolen");
-    let output = Command::new(program("kubelet-authenticator-null"))
-        .args(["renew", "--provider-id", machine.provider_id()])
-        .arg("--bootstrap-kubeconfig")
-        .arg(machine.bootstrap_kubeconfig())
-        .arg("--state-directory")
-        .arg(kubelet.var_lib().join("kubelet-authenticator"))
-        .output()
-        .unwrap();
-    assert!(
-        String::from_utf8_lossy(&output.stdout).contains("a new credential"),
-        "{output:?}"
-    );
-    // The certificate that it had is in its memory for up to an hour.
-    kubelet.restart();
-
-    wait_until(&scene, "stolen", true, || kubelet.log());
-    assert_eq!(scene.record("stolen")["spec"]["generation"], 2);
-}
-
-#[test]
 fn a_node_that_was_revoked_and_reset_comes_back_with_its_next_renewal() {
     allow_short_certificates(&SITE.management);
     let settings = json!({"certificate": {"expirationSeconds": SECONDS}});

@@ -5,8 +5,7 @@ use base64::prelude::BASE64_STANDARD;
 use kubelet_attestation::csr::SERVING_USAGES;
 use kubelet_attestation::names::BUILT_IN_SERVING_SIGNER;
 use kubelet_authenticator_test_support::process::poll;
-use kubelet_authenticator_tests::controller::{is_issued, reason_of};
-use kubelet_authenticator_tests::fleet::kubelet;
+use kubelet_authenticator_tests::controller::is_issued;
 use kubelet_authenticator_tests::scene::{SWEPT, Scene};
 use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair, SanType};
 use serde_json::{Value, json};
@@ -37,44 +36,7 @@ fn request(name: &str, node_name: &str, address: [u8; 4]) -> Value {
 }
 
 #[test]
-fn the_api_server_reaches_a_machines_kubelet_at_the_address_that_its_infrastructure_reports() {
-    let scene = Scene::start(&SITE, "serving", json!({}));
-    let machine = scene.cluster.machine("serves").create();
-    let builder = kubelet(&scene.cluster, &machine, "kubelet-authenticator-null");
-    let builder = builder.server_tls_bootstrap().reachable();
-    machine.set_addresses(&[("InternalIP", &builder.ip().to_string())]);
-
-    let kubelet = builder.start();
-
-    let answer = poll(SWEPT, || {
-        let answer = kubelet.healthz_through_the_api_server();
-        answer.status.success().then_some(answer.stdout)
-    });
-    assert_eq!(answer.as_deref(), Some(&b"ok"[..]), "{}", kubelet.log());
-}
-
-#[test]
-fn a_machine_gets_no_serving_certificate_for_the_address_of_another() {
-    let scene = Scene::start(&SITE, "serving-stolen", json!({}));
-    let own = scene.cluster.machine("own").create();
-    own.set_addresses(&[("InternalIP", "203.0.113.1")]);
-    let other = scene.cluster.machine("other").create();
-    other.set_addresses(&[("InternalIP", "203.0.113.2")]);
-    let credential = scene.join(&own);
-    let kubectl = scene.cluster.control_plane().kubectl_with(credential);
-
-    kubectl.apply_object(&request("stolen", "own", [203, 0, 113, 2]));
-    kubectl.apply_object(&request("its-own", "own", [203, 0, 113, 1]));
-
-    scene.assert_denied("stolen", "ServingNameNotReported");
-    let issued = scene.answer("its-own");
-    assert!(is_issued(&issued), "{issued:#}");
-    let reason = reason_of(&issued, "Approved");
-    assert_eq!(reason, Some("ServingNamesCorroborated"));
-}
-
-#[test]
-fn a_pools_member_serves_at_the_address_that_it_reports_where_a_person_allows_it() {
+fn a_pool_member_serves_at_its_reported_address_where_allowed() {
     let scene = Scene::start(&SITE, "serving-pool", json!({}));
     let id = "generic:///pool/member";
     let pool = scene.cluster.pool("pool-a").provider_ids(&[id]).create();

@@ -5,18 +5,13 @@ use std::sync::Arc;
 
 use base64::prelude::*;
 use kubelet_authenticator_test_support::kubelet::Kubelet;
-use kubelet_authenticator_test_support::process::poll;
 use kubelet_authenticator_tests::cloud::{Cloud, Instance};
 use kubelet_authenticator_tests::fleet::kubelet_of_instance;
 use kubelet_authenticator_tests::management::{Management, WorkloadCluster};
-use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::bed::{Manager, allow_short_certificates, authorize, management};
-use crate::witness::{
-    PATIENCE, lose_disk, none_is_refused, not_after, requests, uid_of, wait_for_certificate,
-    wait_until_not_ready, wait_until_ready, workload,
-};
+use crate::witness::{none_is_refused, requests, uid_of, wait_for_certificate, workload};
 
 /// Renewed after 30 to 42 seconds.
 const SECONDS: u32 = 60;
@@ -32,7 +27,7 @@ pub struct Bed {
     pub cloud: Cloud,
     pub management: Management,
     pub cluster: WorkloadCluster,
-    pub manager: Manager,
+    _manager: Manager,
 }
 
 impl Bed {
@@ -49,7 +44,7 @@ impl Bed {
             cloud,
             management,
             cluster,
-            manager,
+            _manager: manager,
         }
     }
 
@@ -119,44 +114,4 @@ fn an_instance_joins_and_renews_with_fresh_evidence() {
     assert_eq!(record["spec"]["attestor"], "aws");
     assert_eq!(record["spec"]["providerID"], instance.provider_id());
     assert_eq!(record["spec"]["generation"], 1);
-}
-
-#[test]
-fn an_instance_whose_certificate_has_expired_is_back() {
-    let bed = Bed::start();
-    let (instance, kubelet) = bed.join("worker-1");
-    let node = instance.node_name().to_owned();
-    let plane = bed.cluster.control_plane();
-    bed.manager.process.signal(Signal::STOP);
-    let end = not_after(bed.requests(&instance).last().unwrap());
-    let ended = poll(PATIENCE, || (jiff::Timestamp::now() > end).then_some(()));
-    assert!(ended.is_some());
-    wait_until_not_ready(plane, &node);
-    let known = bed.requests(&instance);
-    let known = known
-        .iter()
-        .filter(|csr| csr["status"]["certificate"].is_string());
-    let known = known.count();
-
-    bed.manager.process.signal(Signal::CONT);
-
-    wait_for_certificate(plane, &node, known, |_| true);
-    kubelet.wait_for_lease_renewal();
-    wait_until_ready(plane, &node);
-}
-
-#[test]
-fn an_instance_that_lost_its_disk_is_back_in_the_next_generation() {
-    let bed = Bed::start();
-    let (instance, mut kubelet) = bed.join("worker-1");
-    let node = instance.node_name().to_owned();
-    let plane = bed.cluster.control_plane();
-
-    lose_disk(&mut kubelet);
-
-    let back = wait_for_certificate(plane, &node, 1, |csr| uid_of(csr).ends_with(".2"));
-    let user = back["spec"]["username"].as_str().unwrap();
-    assert!(user.starts_with("system:bootstrap:"), "{user}");
-    kubelet.wait_for_lease_renewal();
-    wait_until_ready(plane, &node);
 }

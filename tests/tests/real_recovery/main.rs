@@ -8,8 +8,6 @@ mod bed;
 mod away;
 mod break_glass;
 mod instances;
-mod moved;
-mod replicas;
 mod restarts;
 mod restored;
 mod story;

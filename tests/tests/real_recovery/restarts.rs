@@ -19,8 +19,7 @@ fn rsa2048(csr: &Value) -> String {
 }
 
 #[test]
-fn an_instance_that_was_stopped_and_started_renews_with_its_new_document_and_no_more_with_the_old()
-{
+fn a_restarted_instance_renews_with_its_new_document_only() {
     let bed = Bed::start();
     let mut instance = bed.cloud.launched_an_hour_ago(&[OWNED]);
     let mut kubelet = bed.join_as("worker-1", &instance);

@@ -36,7 +36,7 @@ fn now(management: &Management) -> Value {
 }
 
 #[test]
-fn a_node_of_a_restored_management_cluster_comes_back_with_its_next_renewal_after_a_reset() {
+fn after_a_restore_a_reset_node_returns_with_its_next_renewal() {
     let management = management();
     allow_short_certificates(&management);
     let kubectl = management.kubectl();

@@ -2,16 +2,17 @@
 
 use serde_json::{Value, json};
 
-use super::{authentication, kubectl};
+use super::{Subject, authentication, kubectl};
 
 mod providers;
 
+fn valid() -> Subject {
+    authentication("prod-1")
+}
+
 #[track_caller]
-fn each_is_refused(cases: &[(&str, Value, &str, &str)]) {
-    let valid = authentication("prod-1");
-    for (pointer, value, field, message) in cases {
-        valid.refuses(pointer, value, field, message);
-    }
+fn each_is_refused(cases: &[(&str, Value, &str)]) {
+    valid().refuses_each(cases);
 }
 
 #[test]
@@ -96,79 +97,57 @@ fn a_null_is_as_if_nothing_was_said() {
 fn there_is_one_a_cluster() {
     each_is_refused(&[
         (
-            "/metadata/name",
-            json!("second"),
-            "spec.clusterName",
-            "must be the object's name: there is one a Cluster",
-        ),
-        (
-            "/spec/clusterName",
+            "clusterName",
             json!("prod-2"),
-            "spec.clusterName",
             "must be the object's name: there is one a Cluster",
         ),
-        (
-            "/spec/clusterName",
-            json!(null),
-            "spec.clusterName",
-            "Required value",
-        ),
+        ("clusterName", json!(null), "Required value"),
     ]);
+    valid().refuses(
+        "/metadata/name",
+        &json!("second"),
+        "spec.clusterName",
+        "must be the object's name: there is one a Cluster",
+    );
+}
+
+/// One that says only which attestors are authorized.
+fn bare(attestors: Value) -> Subject {
+    let spec = json!({"clusterName": "prod-1", "authorizedAttestors": attestors});
+    let object = valid().with("/spec", &spec);
+    Subject { object }
 }
 
 #[test]
 fn attestors_do_not_contradict_each_other() {
-    let attestors = "spec.authorizedAttestors";
     let many: Vec<_> = (0..9).map(|n| format!("own-{n}")).collect();
-    let bare =
-        |attestors: Value| json!({"clusterName": "prod-1", "authorizedAttestors": attestors});
-    each_is_refused(&[
+    let attestors = "authorizedAttestors";
+    let first = "authorizedAttestors[0]";
+    let bare = bare(json!(["aws"]));
+    bare.refuses_each(&[
         (
-            "/spec",
-            bare(json!(["aws", "insecure"])),
             attestors,
+            json!(["aws", "insecure"]),
             "insecure is authorized only alone: beside it, evidence proves nothing",
         ),
         (
-            "/spec",
-            bare(json!(["null"])),
             attestors,
+            json!(["null"]),
             "null approves everybody: it is for tests",
         ),
+        (attestors, json!([]), "should have at least 1 items"),
+        (attestors, json!(null), "Required value"),
+        (attestors, json!(many), "must have at most 8 items"),
         (
-            "/spec",
-            bare(json!([])),
-            attestors,
-            "should have at least 1 items",
-        ),
-        ("/spec", bare(json!(null)), attestors, "Required value"),
-        (
-            "/spec",
-            bare(json!(many)),
-            attestors,
-            "must have at most 8 items",
-        ),
-        (
-            "/spec",
-            bare(json!(["aws", "aws"])),
-            "spec.authorizedAttestors[1]",
+            "authorizedAttestors[1]",
+            json!(["aws", "aws"]),
             "Duplicate value: \"aws\"",
         ),
-        (
-            "/spec",
-            bare(json!(["contosoCloud"])),
-            "spec.authorizedAttestors[0]",
-            "should match",
-        ),
-        (
-            "/spec",
-            bare(json!(["a".repeat(33)])),
-            "spec.authorizedAttestors[0]",
-            "may not be more than 32",
-        ),
+        (first, json!(["contosoCloud"]), "should match"),
+        (first, json!(["a".repeat(33)]), "may not be more than 32"),
     ]);
     for attestors in [json!(["insecure"]), json!(["contoso-cloud", "tpm"])] {
-        authentication("prod-1").accepts("/spec", &bare(attestors));
+        bare.accepts("/spec/authorizedAttestors", &attestors);
     }
 }
 
@@ -178,7 +157,7 @@ fn settings_are_of_an_attestor_that_is_authorized() {
         "clusterName": "prod-1", "authorizedAttestors": ["tpm"],
         "aws": {}, "tpm": {"endorsementKeys": {"platform": "none"}},
     });
-    each_is_refused(&[
+    for (pointer, value, field, message) in [
         (
             "/spec/authorizedAttestors",
             json!(["aws"]),
@@ -191,29 +170,24 @@ fn settings_are_of_an_attestor_that_is_authorized() {
             "spec.aws",
             "these settings are of the attestor aws, which is not authorized",
         ),
-    ]);
+    ] {
+        valid().refuses(pointer, &value, field, message);
+    }
     // EC2 is asked for the endorsement keys, in those accounts and regions.
     authentication("prod-1").accepts("/spec/authorizedAttestors", &json!(["tpm"]));
 }
 
 #[test]
 fn insecure_is_not_promised_what_it_cannot_have() {
-    let insecure = |field: &str| {
-        let mut spec = json!({"clusterName": "prod-1", "authorizedAttestors": ["insecure"]});
-        spec[field] = json!("Allow");
-        spec
-    };
-    each_is_refused(&[
+    bare(json!(["insecure"])).refuses_each(&[
         (
-            "/spec",
-            insecure("adoption"),
-            "spec.adoption",
+            "adoption",
+            json!("Allow"),
             "Allow needs evidence, and insecure has none: the value for it is AllowWithoutEvidence",
         ),
         (
-            "/spec",
-            insecure("guestReportedAddresses"),
-            "spec.guestReportedAddresses",
+            "guestReportedAddresses",
+            json!("Allow"),
             "insecure gets no serving certificates, for any address",
         ),
     ]);
@@ -221,69 +195,38 @@ fn insecure_is_not_promised_what_it_cannot_have() {
 
 #[test]
 fn nodes_are_taken_over_without_evidence_where_there_is_none_and_nowhere_else() {
-    let of = |attestor: &str| {
-        let adoption = "AllowWithoutEvidence";
-        json!({"clusterName": "prod-1", "authorizedAttestors": [attestor], "adoption": adoption})
-    };
-    each_is_refused(&[(
-        "/spec",
-        of("tpm"),
-        "spec.adoption",
+    let adoption = json!("AllowWithoutEvidence");
+    bare(json!(["insecure"])).accepts("/spec/adoption", &adoption);
+    bare(json!(["tpm"])).refuses_each(&[(
+        "adoption",
+        adoption,
         "AllowWithoutEvidence is for insecure: the other attestors have evidence, and Allow",
     )]);
-    authentication("prod-1").accepts("/spec", &of("insecure"));
 }
 
 #[test]
 fn lifetimes_are_bounded() {
     let (attested, insecure) = (
-        "spec.certificate.expirationSeconds",
-        "spec.certificate.insecureExpirationSeconds",
+        "certificate.expirationSeconds",
+        "certificate.insecureExpirationSeconds",
     );
     let least = "should be greater than or equal to 600";
     each_is_refused(&[
+        (attested, json!(599), least),
+        (attested, json!(0), least),
+        (attested, json!(-1), least),
         (
-            "/spec/certificate/expirationSeconds",
-            json!(599),
             attested,
-            least,
-        ),
-        (
-            "/spec/certificate/expirationSeconds",
-            json!(0),
-            attested,
-            least,
-        ),
-        (
-            "/spec/certificate/expirationSeconds",
-            json!(-1),
-            attested,
-            least,
-        ),
-        (
-            "/spec/certificate/expirationSeconds",
             json!(2_592_001),
-            attested,
             "should be less than or equal to 2592000",
         ),
+        (insecure, json!(599), least),
         (
-            "/spec/certificate/insecureExpirationSeconds",
-            json!(599),
             insecure,
-            least,
-        ),
-        (
-            "/spec/certificate/insecureExpirationSeconds",
             json!(31_622_401),
-            insecure,
             "should be less than or equal to 31622400",
         ),
-        (
-            "/spec/certificate/expirationSeconds",
-            json!("1h"),
-            attested,
-            "must be of type integer",
-        ),
+        (attested, json!("1h"), "must be of type integer"),
     ]);
     for (field, value) in [
         ("expirationSeconds", 2_592_000),
@@ -314,33 +257,28 @@ fn a_choice_is_one_of_its_words() {
     }
     each_is_refused(&[
         (
-            "/spec/aws/nodeName",
+            "aws.nodeName",
             json!("Tag"),
-            "spec.aws.nodeName",
             "\"PrivateDNSName\", \"InstanceID\"",
         ),
         (
-            "/spec/tpm/endorsementKeys/platform",
+            "tpm.endorsementKeys.platform",
             json!("gcp"),
-            "spec.tpm.endorsementKeys.platform",
             "\"none\", \"aws\"",
         ),
         (
-            "/spec/tpm/pcrPolicy/mode",
+            "tpm.pcrPolicy.mode",
             json!("Guess"),
-            "spec.tpm.pcrPolicy.mode",
             "\"Record\", \"Enforce\"",
         ),
         (
-            "/spec/tpm/pcrPolicy/bank",
+            "tpm.pcrPolicy.bank",
             json!("sha1"),
-            "spec.tpm.pcrPolicy.bank",
             "supported values: \"sha256\"",
         ),
         (
-            "/spec/tpm/lateProviderIDs",
+            "tpm.lateProviderIDs",
             json!("allow"),
-            "spec.tpm.lateProviderIDs",
             "\"Refuse\", \"Allow\"",
         ),
     ]);
@@ -350,34 +288,13 @@ fn a_choice_is_one_of_its_words() {
 fn audiences_are_few_and_different() {
     let many: Vec<_> = (0..17).map(|n| n.to_string()).collect();
     each_is_refused(&[
+        ("audiences", json!(many), "must have at most 16 items"),
+        ("audiences[1]", json!(["a", "a"]), "Duplicate value"),
+        ("audiences[0]", json!(["a b"]), "should match"),
+        ("audiences[0]", json!([""]), "should be at least 1 chars"),
         (
-            "/spec/audiences",
-            json!(many),
-            "spec.audiences",
-            "must have at most 16 items",
-        ),
-        (
-            "/spec/audiences",
-            json!(["a", "a"]),
-            "spec.audiences[1]",
-            "Duplicate value",
-        ),
-        (
-            "/spec/audiences",
-            json!(["a b"]),
-            "spec.audiences[0]",
-            "should match",
-        ),
-        (
-            "/spec/audiences",
-            json!([""]),
-            "spec.audiences[0]",
-            "should be at least 1 chars",
-        ),
-        (
-            "/spec/audiences",
+            "audiences[0]",
             json!(["a".repeat(257)]),
-            "spec.audiences[0]",
             "may not be more than 256",
         ),
     ]);

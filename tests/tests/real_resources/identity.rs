@@ -5,12 +5,13 @@ use serde_json::{Value, json};
 
 use super::{Subject, identity, kubectl};
 
+fn valid() -> Subject {
+    identity("prod-1", "node-1")
+}
+
 #[track_caller]
-fn each_is_refused(cases: &[(&str, Value, &str, &str)]) {
-    let valid = identity("prod-1", "node-1");
-    for (pointer, value, field, message) in cases {
-        valid.refuses(pointer, value, field, message);
-    }
+fn each_is_refused(cases: &[(&str, Value, &str)]) {
+    valid().refuses_each(cases);
 }
 
 #[test]
@@ -41,21 +42,13 @@ fn what_is_not_known_of_a_machine_is_not_said() {
 #[test]
 fn there_is_one_record_a_name() {
     let message = "must follow the Cluster's in the object's name: there is one record a name";
-    each_is_refused(&[
-        (
-            "/metadata/name",
-            json!("prod-1.second"),
-            "spec.nodeName",
-            message,
-        ),
-        ("/spec/nodeName", json!("node-2"), "spec.nodeName", message),
-        (
-            "/spec/clusterName",
-            json!("prod-2"),
-            "spec.nodeName",
-            message,
-        ),
-    ]);
+    for (pointer, value) in [
+        ("/metadata/name", "prod-1.second"),
+        ("/spec/nodeName", "node-2"),
+        ("/spec/clusterName", "prod-2"),
+    ] {
+        valid().refuses(pointer, &json!(value), "spec.nodeName", message);
+    }
 }
 
 #[test]
@@ -78,73 +71,26 @@ fn the_digested_name_of_a_long_one_is_accepted() {
 #[test]
 fn every_field_is_well_formed() {
     each_is_refused(&[
-        ("/spec/uid", json!("0123"), "spec.uid", "should match"),
+        ("uid", json!("0123"), "should match"),
         (
-            "/spec/uid",
+            "uid",
             json!("0123456789ABCDEF0123456789ABCDEF"),
-            "spec.uid",
             "should match",
         ),
-        ("/spec/uid", json!(null), "spec.uid", "Required value"),
+        ("uid", json!(null), "Required value"),
+        ("providerID", json!("i-0123"), "should match"),
+        ("providerID", json!("aws:///a b"), "should match"),
+        ("attestor", json!("AWS"), "should match"),
+        ("instance", json!("i 0"), "should match"),
+        ("machineName", json!("M"), "should match"),
+        ("endorsementKeySHA256", json!("e"), "should match"),
+        ("opened.keySHA256", json!("c"), "should match"),
+        ("opened.time", json!("noon"), "must be of type date-time"),
+        ("opened", json!(null), "Required value"),
+        ("notAfter", json!(null), "Required value"),
         (
-            "/spec/providerID",
-            json!("i-0123"),
-            "spec.providerID",
-            "should match",
-        ),
-        (
-            "/spec/providerID",
-            json!("aws:///a b"),
-            "spec.providerID",
-            "should match",
-        ),
-        (
-            "/spec/attestor",
-            json!("AWS"),
-            "spec.attestor",
-            "should match",
-        ),
-        (
-            "/spec/instance",
-            json!("i 0"),
-            "spec.instance",
-            "should match",
-        ),
-        (
-            "/spec/machineName",
-            json!("M"),
-            "spec.machineName",
-            "should match",
-        ),
-        (
-            "/spec/endorsementKeySHA256",
-            json!("e"),
-            "spec.endorsementKeySHA256",
-            "should match",
-        ),
-        (
-            "/spec/opened/keySHA256",
-            json!("c"),
-            "spec.opened.keySHA256",
-            "should match",
-        ),
-        (
-            "/spec/opened/time",
-            json!("noon"),
-            "spec.opened.time",
-            "must be of type date-time",
-        ),
-        ("/spec/opened", json!(null), "spec.opened", "Required value"),
-        (
-            "/spec/notAfter",
-            json!(null),
-            "spec.notAfter",
-            "Required value",
-        ),
-        (
-            "/spec/tombstone/reason",
+            "tombstone.reason",
             json!("Old"),
-            "spec.tombstone.reason",
             "\"MachineGone\", \"Renamed\"",
         ),
     ]);
@@ -154,15 +100,13 @@ fn every_field_is_well_formed() {
 fn times_and_generations_do_not_contradict_each_other() {
     each_is_refused(&[
         (
-            "/spec/tombstone/until",
+            "tombstone.until",
             json!("2026-11-21T12:00:00Z"),
-            "spec.tombstone.until",
             "must not be before since",
         ),
         (
-            "/spec/revoked/generation",
+            "revoked.generation",
             json!(4),
-            "spec.revoked.generation",
             "no generation after the current one can be revoked",
         ),
     ]);

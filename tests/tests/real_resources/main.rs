@@ -54,6 +54,17 @@ impl Subject {
         serde_json::from_str(&text).unwrap()
     }
 
+    /// Asserts that the API server refuses the object with each of these fields of its spec changed: the
+    /// field that is refused, of which all before an index is changed; the value; a part of the message.
+    #[track_caller]
+    fn refuses_each(&self, cases: &[(&str, Value, &str)]) {
+        for (field, value, message) in cases {
+            let changed = field.split('[').next().unwrap().replace('.', "/");
+            let field = format!("spec.{field}");
+            self.refuses(&format!("/spec/{changed}"), value, &field, message);
+        }
+    }
+
     /// Asserts that the API server refuses the object with this change, for one reason, about this
     /// field.
     #[track_caller]

@@ -41,7 +41,7 @@ fn copy_store(from: &Path, to: &Path) {
 }
 
 #[test]
-fn a_cloned_disk_does_not_make_a_machine_the_one_that_it_was_copied_from() {
+fn a_cloned_disk_does_not_impersonate_its_source() {
     let source = SCENE.cluster.machine("disk-source").create();
     let clone = SCENE.cluster.machine("disk-clone").create();
     let directory = SCENE.cluster.control_plane().directory("disks");

@@ -76,7 +76,7 @@ fn whoever_sees_all_requests_files_a_copy_with_a_token_of_his_own() {
 }
 
 #[test]
-fn a_pod_with_the_nodes_network_asks_with_a_key_of_its_own_while_the_node_is_up() {
+fn a_pod_with_host_network_asks_while_the_node_is_up() {
     let machine = SCENE.cluster.machine("with-pod").create();
     let kubelet = kubelet(&SCENE.cluster, &machine, "kubelet-authenticator-null").start();
     kubelet.wait_until_ready();

@@ -82,7 +82,7 @@ fn a_machine_whose_name_nobody_listed_joins_by_the_tpm_of_its_host() {
 }
 
 #[test]
-fn machines_wait_for_a_config_map_and_its_entries_and_a_change_is_seen_without_a_restart() {
+fn machines_wait_for_config_map_entries_which_apply_without_a_restart() {
     let scene = racked("racked-later");
     let (seventh, eighth) = (tpm(), tpm());
     let digests = [&seventh, &eighth].map(endorsement_key);

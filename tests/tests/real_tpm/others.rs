@@ -85,7 +85,7 @@ fn list(entries: &[(&str, &Arc<Swtpm>)]) -> Value {
 }
 
 #[test]
-fn a_known_machine_does_not_come_back_with_another_tpm_because_a_list_says_so() {
+fn a_list_gives_a_known_machine_no_other_tpm() {
     let Listed {
         scene,
         first,
@@ -104,7 +104,7 @@ fn a_known_machine_does_not_come_back_with_another_tpm_because_a_list_says_so() 
 }
 
 #[test]
-fn a_tpm_that_is_a_nodes_is_no_other_machines_because_a_list_says_so() {
+fn a_list_gives_a_nodes_tpm_to_no_other_machine() {
     let Listed { scene, second, .. } = &*LISTED;
     let holder = machine(scene, "named-by-its-tpm", second);
     Plugin::of(scene, &holder, &second.tcti()).joins();

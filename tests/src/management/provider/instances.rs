@@ -78,7 +78,7 @@ impl Infrastructure {
         if is_provisioned || named.is_none() {
             return;
         }
-        let mut status = self.place.contract.infrastructure_status(true);
+        let mut status = self.place.contract.infrastructure_status();
         let machine = &lock(&self.running)[name];
         status["addresses"] = json!([
             { "type": "Hostname", "address": machine.name() },

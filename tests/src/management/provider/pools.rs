@@ -39,7 +39,7 @@ impl Infrastructure {
         }
         let patch = json!({ "spec": { "providerIDList": ids } });
         self.place.patch(GENERIC_MACHINE_POOL, name, &patch);
-        let mut status = self.place.contract.infrastructure_status(true);
+        let mut status = self.place.contract.infrastructure_status();
         status["replicas"] = json!(ids.len());
         // Of a pool, Cluster API 1.14 reads what it was called in v1beta1.
         status["ready"] = json!(true);

@@ -36,12 +36,6 @@ impl Kubeconfig {
         self.cluster_field("server", url.into())
     }
 
-    /// The authority in a file.
-    pub fn ca_file(self, path: &Path) -> Self {
-        self.without_ca()
-            .cluster_field("certificate-authority", text(path))
-    }
-
     /// Other authority data, PEM.
     pub fn ca_data(self, pem: &str) -> Self {
         self.cluster_field("certificate-authority-data", STANDARD.encode(pem).into())
@@ -82,22 +76,12 @@ impl Kubeconfig {
         self.user(json!({"token": token}))
     }
 
-    /// The token in a file.
-    pub fn token_file(self, path: &Path) -> Self {
-        self.user(json!({"tokenFile": text(path)}))
-    }
-
     /// A client certificate, as data.
     pub fn client_certificate(self, pair: &KeyAndCertificate) -> Self {
         self.user(json!({
             "client-certificate-data": STANDARD.encode(&pair.certificate_pem),
             "client-key-data": STANDARD.encode(&pair.key_pem),
         }))
-    }
-
-    /// A client certificate in files.
-    pub fn client_certificate_files(self, certificate: &Path, key: &Path) -> Self {
-        self.user(json!({"client-certificate": text(certificate), "client-key": text(key)}))
     }
 
     /// An exec plugin: no arguments, `interactiveMode: Never`.

@@ -188,12 +188,6 @@ impl Gate {
         .unwrap_or_else(|| panic!("{count} requests did not come to the gate {state:?}"));
     }
 
-    /// How many requests have come to the gate.
-    #[must_use]
-    pub fn held(&self) -> usize {
-        *lock(&self.shared.held)
-    }
-
     /// Lets go on what is held and what comes.
     pub fn open(self) {
         drop(self);

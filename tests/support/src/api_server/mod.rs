@@ -1,7 +1,7 @@
 //! An in-memory Kubernetes API server, with faults.
 //!
 //! It answers as kube-apiserver 1.36 does in what it covers: authentication by bootstrap token and
-//! client certificate, certificate signing requests with their rules, nodes, leases, events, secrets,
+//! client certificate, certificate signing requests with their rules, nodes, leases, events,
 //! and what kinds a test defines ([`ApiServer::define`]), by the rules of custom resources.
 //! What goes wrong is set at run time ([`ApiServer::inject`], [`ApiServer::inject_connection`]),
 //! requests can be held at a step ([`ApiServer::hold`]), and all of them are recorded.
@@ -246,11 +246,6 @@ impl ApiServer {
     /// Forgets the history: watches from a version before now are told 410.
     pub fn compact(&self) {
         lock(&self.shared.state).store.compact();
-    }
-
-    /// Sends a bookmark to every watch that allows them.
-    pub fn send_bookmarks(&self) {
-        self.shared.bookmarks.send_replace(());
     }
 
     /// Makes matching requests go wrong. Rules are asked in the order they were given.

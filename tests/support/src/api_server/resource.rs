@@ -94,21 +94,8 @@ pub(super) static EVENTS: Resource = Resource {
     fields: &["metadata.name", "metadata.namespace", "reason"],
 };
 
-/// Secrets.
-pub(super) static SECRETS: Resource = Resource {
-    group: "",
-    version: "v1",
-    plural: "secrets",
-    kind: "Secret",
-    namespaced: true,
-    custom: false,
-    subresources: &[],
-    fields: &["metadata.name", "metadata.namespace"],
-};
-
 /// Every kind that there is from the start.
-pub(super) static BUILT_IN: [&Resource; 6] =
-    [&REQUESTS, &NODES, &LEASES, &CORE_EVENTS, &EVENTS, &SECRETS];
+pub(super) static BUILT_IN: [&Resource; 5] = [&REQUESTS, &NODES, &LEASES, &CORE_EVENTS, &EVENTS];
 
 impl Resource {
     /// `version` or `group/version`.

@@ -125,8 +125,6 @@ pub enum Flaw {
     Expired,
     /// It begins in an hour.
     NotYetValid,
-    /// It comes from an authority that nobody trusts.
-    AnotherIssuer,
     /// It is no certificate, but PEM.
     Garbage,
     /// It is empty of blocks.
@@ -244,7 +242,6 @@ fn certificate(request: &Value, issuance: &Issuance, authority: &CertificateAuth
             contents.not_after = now() + HOUR + lifetime;
             issue(&contents, authority)
         }
-        Flaw::AnotherIssuer => issue(&contents, &CertificateAuthority::new("another")),
         Flaw::Garbage => {
             let body = STANDARD.encode("no certificate");
             format!("-----BEGIN CERTIFICATE-----\n{body}\n-----END CERTIFICATE-----\n")

@@ -146,7 +146,6 @@ pub struct Exec {
     command: PathBuf,
     arguments: Vec<String>,
     environment: Vec<(String, String)>,
-    api_version: &'static str,
     provide_cluster_info: bool,
     config: Option<Value>,
 }
@@ -158,7 +157,6 @@ impl Exec {
             command: command.into(),
             arguments: Vec::new(),
             environment: Vec::new(),
-            api_version: "client.authentication.k8s.io/v1",
             provide_cluster_info: false,
             config: None,
         }
@@ -173,12 +171,6 @@ impl Exec {
     /// Sets an environment variable of the plugin.
     pub fn env(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.environment.push((name.into(), value.into()));
-        self
-    }
-
-    /// Speaks protocol version v1beta1.
-    pub fn v1beta1(mut self) -> Self {
-        self.api_version = "client.authentication.k8s.io/v1beta1";
         self
     }
 
@@ -201,7 +193,7 @@ impl Exec {
             .map(|(name, value)| json!({ "name": name, "value": value }))
             .collect();
         json!({
-            "apiVersion": self.api_version,
+            "apiVersion": "client.authentication.k8s.io/v1",
             "command": self.command,
             "args": self.arguments,
             "env": environment,

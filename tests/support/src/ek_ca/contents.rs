@@ -87,22 +87,6 @@ impl EkContents {
         }
     }
 
-    /// Good until an hour ago.
-    pub fn expired() -> Self {
-        Self {
-            not_after: now() - DAY / 24,
-            ..Self::good()
-        }
-    }
-
-    /// Good from tomorrow.
-    pub fn not_yet_valid() -> Self {
-        Self {
-            not_before: now() + DAY,
-            ..Self::good()
-        }
-    }
-
     pub(super) fn to_params(&self, key: &SubjectPublicKeyInfo) -> CertificateParams {
         let mut params = CertificateParams::default();
         params.distinguished_name = DistinguishedName::new();

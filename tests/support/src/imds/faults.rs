@@ -6,14 +6,9 @@ use super::Times;
 
 /// Which requests something applies to.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Route(Option<String>);
+pub struct Route(String);
 
 impl Route {
-    /// Every request.
-    pub fn any() -> Self {
-        Self(None)
-    }
-
     /// Requests for a token.
     pub fn token() -> Self {
         Self::path("api/token")
@@ -21,7 +16,7 @@ impl Route {
 
     /// This path below `/latest/`.
     pub fn path(path: &str) -> Self {
-        Self(Some(path.to_owned()))
+        Self(path.to_owned())
     }
 
     /// The signed identity document.
@@ -35,7 +30,7 @@ impl Route {
     }
 
     fn matches(&self, path: &str) -> bool {
-        self.0.as_deref().is_none_or(|wanted| wanted == path)
+        self.0 == path
     }
 }
 
@@ -77,7 +72,6 @@ impl Fault {
 #[derive(Debug, Default)]
 pub(super) struct Faults {
     requests: Vec<(Route, Times, Fault)>,
-    slow_until: Option<Duration>,
 }
 
 impl Faults {
@@ -85,17 +79,8 @@ impl Faults {
         self.requests.push((route, times, fault));
     }
 
-    pub(super) fn slow_start(&mut self, up: Duration) {
-        self.slow_until = Some(up);
-    }
-
     pub(super) fn clear(&mut self) {
         *self = Self::default();
-    }
-
-    /// How long a request has to wait that arrives when the service has been `up` for so long.
-    pub(super) fn wait(&self, up: Duration) -> Option<Duration> {
-        self.slow_until?.checked_sub(up)
     }
 
     /// What goes wrong with the request for this path: the first rule that still has something to

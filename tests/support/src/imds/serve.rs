@@ -81,16 +81,7 @@ async fn serve(
         });
         requests.len() - 1
     };
-    let (wait, fault) = {
-        let mut faults = lock(&shared.faults);
-        (
-            faults.wait(shared.started.elapsed()),
-            faults.take(&asked.path),
-        )
-    };
-    if let Some(wait) = wait {
-        sleep(wait).await;
-    }
+    let fault = lock(&shared.faults).take(&asked.path);
     let response = match fault {
         None => asked.answer(&shared),
         Some(Fault::Status(code)) => status(StatusCode::from_u16(code).unwrap()),

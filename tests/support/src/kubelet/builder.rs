@@ -1,6 +1,5 @@
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::path::PathBuf;
-use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 
@@ -70,14 +69,6 @@ impl KubeletBuilder {
     /// How long its Lease is good; it renews four times as often.
     pub fn lease_duration(self, seconds: u32) -> Self {
         self.configuration("nodeLeaseDurationSeconds", json!(seconds))
-    }
-
-    /// How often it computes its Node's status.
-    pub fn status_update_frequency(self, every: Duration) -> Self {
-        self.configuration(
-            "nodeStatusUpdateFrequency",
-            json!(format!("{}ms", every.as_millis())),
-        )
     }
 
     /// Asks for its serving certificate with a certificate signing request.

@@ -37,7 +37,6 @@ impl MachineBuilder {
     /// At the boot, cloud-init carries out these user data, once all else has started.
     ///
     /// The instance's metadata are its name (`local-hostname`, and `instance-id`), and these.
-    /// [`Machine::wait_for_cloud_init`](super::Machine::wait_for_cloud_init) waits for the end.
     ///
     /// # Panics
     ///

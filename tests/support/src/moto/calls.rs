@@ -87,7 +87,7 @@ pub enum Failure {
     },
     /// Another server's answer, 200.
     Body(String),
-    /// No answer, until the failures are cleared.
+    /// No answer.
     Hang,
     /// The answer comes late.
     Delay(Duration),

@@ -11,7 +11,6 @@ use hyper::service::service_fn;
 use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpListener;
-use tokio::sync::watch;
 
 use super::calls::{Call, Failure, Scope};
 use super::tpm::{self, NitroTpm};
@@ -34,7 +33,6 @@ pub(super) struct Front {
 struct Shared {
     server: SocketAddr,
     state: Mutex<State>,
-    cleared: watch::Sender<()>,
 }
 
 #[derive(Debug, Default)]
@@ -51,7 +49,6 @@ impl Front {
         let shared = Arc::new(Shared {
             server,
             state: Mutex::default(),
-            cleared: watch::Sender::new(()),
         });
         let serving = Serving::start({
             let shared = shared.clone();
@@ -68,17 +65,8 @@ impl Front {
         self.shared.lock().calls.clone()
     }
 
-    pub(super) fn forget_calls(&self) {
-        self.shared.lock().calls.clear();
-    }
-
     pub(super) fn inject(&self, scope: Scope, times: Times, failure: Failure) {
         self.shared.lock().failures.push((scope, times, failure));
-    }
-
-    pub(super) fn clear_failures(&self) {
-        self.shared.lock().failures.clear();
-        self.shared.cleared.send_replace(());
     }
 
     pub(super) fn amend(&self, instance: &str, field: Field, value: &str) {
@@ -155,17 +143,13 @@ async fn serve(
         .and_then(|value| value.to_str().ok())
         .unwrap_or_default();
     let call = read(authorization, &body);
-    let mut cleared = shared.cleared.subscribe();
     match shared.arrived(&call) {
         None => {}
         Some(Failure::Error { status, code }) => return Ok(answer(status, error(code))),
         Some(Failure::Body(body)) => return Ok(answer(200, body)),
         Some(Failure::Cut) => return Err(Cut),
         Some(Failure::Delay(late)) => tokio::time::sleep(late).await,
-        Some(Failure::Hang) => {
-            let _ = cleared.changed().await;
-            return Err(Cut);
-        }
+        Some(Failure::Hang) => return std::future::pending().await,
     }
     if call.action == tpm::ACTION {
         return public_key(&shared, authorization, &call).await;

@@ -7,8 +7,6 @@ use std::ops::Range;
 pub enum Field {
     /// When the first volume was attached.
     RootAttached,
-    /// When the first network interface was attached.
-    InterfaceAttached,
     /// The device index of the first network interface.
     InterfaceIndex,
     /// All network interfaces, as XML; empty for none.
@@ -23,8 +21,6 @@ pub enum Field {
     State,
     /// The private DNS name of the instance.
     PrivateDnsName,
-    /// Its availability zone.
-    Zone,
     /// The account that owns it, and what was started with it.
     Owner,
 }
@@ -34,7 +30,6 @@ impl Field {
     fn place(self) -> (&'static str, &'static str) {
         match self {
             Self::RootAttached => ("<blockDeviceMapping>", "attachTime"),
-            Self::InterfaceAttached => ("<networkInterfaceSet>", "attachTime"),
             Self::InterfaceIndex => ("<networkInterfaceSet>", "deviceIndex"),
             Self::Interfaces => ("", "networkInterfaceSet"),
             Self::Volumes => ("", "blockDeviceMapping"),
@@ -42,7 +37,6 @@ impl Field {
             Self::Launched => ("", "launchTime"),
             Self::State => ("<instanceState>", "name"),
             Self::PrivateDnsName => ("</instanceState>", "privateDnsName"),
-            Self::Zone => ("<placement>", "availabilityZone"),
             Self::Owner => ("", "ownerId"),
         }
     }

@@ -38,11 +38,6 @@ pub enum Fault {
         /// Who else.
         other: Principal,
     },
-    /// The call is checked; the answer names this principal instead.
-    Instead {
-        /// Who.
-        other: Principal,
-    },
     /// The answer is of this many bytes.
     HugeBody {
         /// Bytes.

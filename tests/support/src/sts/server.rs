@@ -181,7 +181,6 @@ async fn serve(shared: Arc<Shared>, request: hyper::Request<Incoming>) -> Result
         (Fault::TwoResults { other }, Ok(principal)) => {
             Ok(good(&[identity(&other), identity(&principal)]))
         }
-        (Fault::Instead { other }, Ok(_)) => Ok(good(&[identity(&other)])),
         (Fault::Trickle { every }, Ok(principal)) => {
             let body = identities(&[identity(&principal)], as_json);
             Ok(typed(200, "application/json", trickle(body.into(), every)))

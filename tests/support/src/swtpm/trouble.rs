@@ -6,9 +6,6 @@ use crate::process::poll;
 /// A password that nobody uses but to be wrong about it.
 const PASSWORD: &str = "secret";
 
-/// How many objects there is room for.
-const OBJECTS: usize = 3;
-
 /// In how many seconds it would trust again: longer than a test.
 const PATIENCE: u32 = 1000;
 
@@ -57,27 +54,5 @@ impl Swtpm {
         assert!(removed.is_some(), "its state cannot be removed");
         let switched_on = sequence.run(&["swtpm_ioctl", "--tcp", &self.control(), "-i"]);
         assert!(switched_on.is_err(), "it does without its state");
-    }
-
-    /// Takes all room for objects in its memory, until [`Swtpm::flush`] or a reset: 0x902.
-    #[track_caller]
-    pub fn fill_memory(&self) {
-        for _ in 0..OBJECTS {
-            self.tools
-                .once(&["tpm2_createprimary", "-C", "n", "-G", "ecc"]);
-        }
-    }
-
-    /// Sets a password of the endorsement hierarchy, as owners may: 0x9a2 to those without.
-    #[track_caller]
-    pub fn set_endorsement_password(&self) {
-        self.tools.once(&["tpm2_changeauth", "-c", "e", PASSWORD]);
-    }
-
-    /// Turns the endorsement hierarchy off, until a reset: 0x185 to those who ask for its keys.
-    #[track_caller]
-    pub fn disable_endorsement(&self) {
-        let words = ["tpm2_hierarchycontrol", "-C", "p", "ehEnable", "clear"];
-        self.tools.once(&words);
     }
 }

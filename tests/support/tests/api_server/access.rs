@@ -134,19 +134,6 @@ fn a_certificate_with_the_provider_identifier_authenticates() {
 }
 
 #[test]
-fn bootstrappers_and_nodes_read_all_requests() {
-    let server = ApiServer::start();
-    Caller::bootstrap(&server).post(CSRS, &csr("a", "node-1"));
-
-    for caller in [Caller::bootstrap(&server), Caller::node(&server, "node-2")] {
-        assert_eq!(caller.get(&format!("{CSRS}/a")).status(), 200);
-        let (_, list) = read(caller.get(CSRS));
-        assert_eq!(list["kind"], "CertificateSigningRequestList");
-        assert_eq!(list["items"][0]["metadata"]["name"], "a");
-    }
-}
-
-#[test]
 fn only_an_administrator_approves_and_deletes() {
     let server = ApiServer::start();
     let bootstrap = Caller::bootstrap(&server);
@@ -208,75 +195,4 @@ fn a_node_renews_its_own_lease_and_no_other() {
             .status(),
         403
     );
-}
-
-#[test]
-fn another_nodes_secret_is_forbidden() {
-    let server = ApiServer::start();
-
-    assert_eq!(
-        message(Caller::node(&server, "n1").get("/api/v1/namespaces/default/secrets/s")),
-        "secrets \"s\" is forbidden: User \"system:node:n1\" cannot get resource \"secrets\" \
-         in API group \"\" in the namespace \"default\""
-    );
-}
-
-#[test]
-fn anybody_known_reads_version_health_and_discovery() {
-    let server = ApiServer::start();
-    let caller = Caller::bootstrap(&server);
-
-    assert_eq!(caller.get("/readyz").text().unwrap(), "ok");
-    assert_eq!(read(caller.get("/version")).1["major"], "1");
-    let (_, list) = read(caller.get("/apis/certificates.k8s.io/v1"));
-    assert_eq!(list["resources"][0]["kind"], "CertificateSigningRequest");
-    assert_eq!(Caller::anonymous(&server).get("/readyz").status(), 401);
-}
-
-#[test]
-fn anybody_known_learns_who_they_are() {
-    let server = ApiServer::start();
-    let path = "/apis/authentication.k8s.io/v1/selfsubjectreviews";
-    let pair = server.client_certificate(Subject::node("n1").with_uid("0123.1"));
-
-    let (code, review) = read(Caller::with_certificate(&server, &pair).post(path, &json!({})));
-
-    let user = &review["status"]["userInfo"];
-    assert_eq!(
-        (code, &user["username"], &user["uid"]),
-        (201, &json!("system:node:n1"), &json!("0123.1"))
-    );
-}
-
-#[test]
-fn events_of_both_groups_are_kept() {
-    let server = ApiServer::start();
-    let admin = Caller::admin(&server);
-    for (group, version) in [
-        ("api/v1", "v1"),
-        ("apis/events.k8s.io/v1", "events.k8s.io/v1"),
-    ] {
-        let event = json!({
-            "apiVersion": version, "kind": "Event", "metadata": {"generateName": "a."},
-            "reason": "Denied",
-        });
-        let path = format!("/{group}/namespaces/default/events");
-        let (code, created) = read(admin.post(&path, &event));
-        assert_eq!(
-            (code, &created["metadata"]["namespace"]),
-            (201, &json!("default"))
-        );
-        let name = created["metadata"]["name"].as_str().unwrap();
-        let patch = json!({"count": 2});
-        assert_eq!(
-            admin
-                .patch(&format!("{path}/{name}"), "merge", &patch)
-                .status(),
-            200
-        );
-    }
-
-    let events = server.events();
-    assert_eq!(events.len(), 2);
-    assert!(events.iter().all(|event| event["count"] == 2), "{events:?}");
 }

@@ -6,7 +6,7 @@ use kubelet_authenticator_test_support::api_server::ApiServer;
 use kubelet_authenticator_test_support::pki::{Contents, Subject};
 use serde_json::{Value, json};
 
-use crate::client::{CSRS, Caller, csr, message, read};
+use crate::client::{CSRS, Caller, csr, read};
 
 struct Scene {
     server: ApiServer,
@@ -219,24 +219,6 @@ fn another_objects_uid_conflicts() {
 }
 
 #[test]
-fn patches_are_merge_and_json_and_not_apply() {
-    let scene = Scene::new();
-    let path = format!("{CSRS}/a/approval");
-    let wrong = json!([{"op": "test", "path": "/metadata/name", "value": "b"}]);
-    let right = json!([
-        {"op": "test", "path": "/metadata/name", "value": "a"},
-        {"op": "add", "path": "/status/conditions", "value": [condition("Approved")]},
-    ]);
-
-    assert_eq!(scene.admin.patch(&path, "json", &wrong).status(), 422);
-    assert_eq!(scene.admin.patch(&path, "json", &right).status(), 200);
-    assert_eq!(
-        scene.admin.patch(&path, "unknown", &json!({})).status(),
-        415
-    );
-}
-
-#[test]
 fn spec_stays_and_metadata_changes_through_every_path() {
     let scene = Scene::new();
     let spec = scene.stored()["spec"].clone();
@@ -259,29 +241,6 @@ fn spec_stays_and_metadata_changes_through_every_path() {
             .unwrap()
             .len(),
         3
-    );
-}
-
-#[test]
-fn a_write_that_changes_nothing_makes_no_version() {
-    let scene = Scene::new();
-
-    let (_, again) = read(scene.admin.put(&format!("{CSRS}/a"), &scene.stored()));
-
-    assert_eq!(again, scene.stored());
-}
-
-#[test]
-fn the_name_in_the_body_is_the_name_in_the_path() {
-    let scene = Scene::new();
-    let mut object = scene.stored();
-    object["metadata"]["name"] = "b".into();
-
-    let why = message(scene.admin.put(&format!("{CSRS}/a"), &object));
-
-    assert_eq!(
-        why,
-        "the name of the object (b) does not match the name on the URL (a)"
     );
 }
 

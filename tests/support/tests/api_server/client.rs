@@ -1,6 +1,5 @@
 //! A plain client of the server.
 
-use std::io::{BufRead, BufReader};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -74,54 +73,34 @@ impl Caller {
     }
 
     pub fn get(&self, path: &str) -> Response {
-        self.try_get(path).unwrap()
-    }
-
-    pub fn try_get(&self, path: &str) -> reqwest::Result<Response> {
         self.send(self.client.get(format!("{}{path}", self.url)))
     }
 
     pub fn post(&self, path: &str, body: &Value) -> Response {
-        self.try_post(path, body).unwrap()
-    }
-
-    pub fn try_post(&self, path: &str, body: &Value) -> reqwest::Result<Response> {
         self.send(self.client.post(format!("{}{path}", self.url)).json(body))
     }
 
     pub fn put(&self, path: &str, body: &Value) -> Response {
         self.send(self.client.put(format!("{}{path}", self.url)).json(body))
-            .unwrap()
     }
 
     pub fn patch(&self, path: &str, kind: &str, body: &Value) -> Response {
         let request = self.client.patch(format!("{}{path}", self.url));
         let request = request.header("content-type", format!("application/{kind}-patch+json"));
-        self.send(request.body(body.to_string())).unwrap()
+        self.send(request.body(body.to_string()))
     }
 
     pub fn delete(&self, path: &str, body: &Value) -> Response {
         self.send(self.client.delete(format!("{}{path}", self.url)).json(body))
-            .unwrap()
     }
 
-    pub fn watch(&self, query: &str) -> Events {
-        self.watch_at(CSRS, query)
-    }
-
-    pub fn watch_at(&self, collection: &str, query: &str) -> Events {
-        let path = format!("{collection}?watch=true&{query}");
-        Events {
-            lines: BufReader::new(self.get(&path)),
-        }
-    }
-
-    fn send(&self, request: RequestBuilder) -> reqwest::Result<Response> {
+    fn send(&self, request: RequestBuilder) -> Response {
         match &self.token {
             Some(token) => request.bearer_auth(token),
             None => request,
         }
         .send()
+        .unwrap()
     }
 }
 
@@ -149,30 +128,6 @@ fn build(server: &ApiServer, identity: Option<&KeyAndCertificate>) -> Client {
         .timeout(DEADLINE)
         .build()
         .unwrap()
-}
-
-/// The events of a watch.
-pub struct Events {
-    lines: BufReader<Response>,
-}
-
-impl Events {
-    /// The next line, absent at the end; an error where the connection was cut.
-    pub fn next_line(&mut self) -> std::io::Result<Option<String>> {
-        let mut line = String::new();
-        let read = self.lines.read_line(&mut line)?;
-        Ok((read > 0).then_some(line))
-    }
-
-    /// Type and object of the next event.
-    pub fn next(&mut self) -> (String, Value) {
-        let line = self.next_line().unwrap().expect("the watch has not ended");
-        let mut event: Value = serde_json::from_str(&line).unwrap();
-        (
-            event["type"].as_str().unwrap().to_owned(),
-            event["object"].take(),
-        )
-    }
 }
 
 /// A request's body, right in every way.

@@ -1,11 +1,9 @@
 //! Kinds that a test defines, by the rules of custom resources.
 
-use kubelet_authenticator_test_support::api_server::{
-    ApiServer, Definition, Fault, Route, Times, Verb,
-};
+use kubelet_authenticator_test_support::api_server::{ApiServer, Definition};
 use serde_json::{Value, json};
 
-use super::client::{Caller, Events, message, read};
+use super::client::{Caller, message, read};
 
 const MACHINES: &str = "/apis/cluster.x-k8s.io/v1beta2/namespaces/default/machines";
 
@@ -98,120 +96,4 @@ fn a_deletion_has_preconditions_and_waits_for_finalizers() {
     assert_eq!(read(admin.patch(&path("m1"), "merge", &released)).0, 200);
     assert_eq!(server.object("machines", "default", "m1"), None);
     assert_eq!(read(admin.get(&path("m1"))).0, 404);
-}
-
-#[test]
-fn all_versions_show_the_same_objects() {
-    let server = server();
-    let admin = Caller::admin(&server);
-    let mut object = machine("m1");
-    object["metadata"]["namespace"] = json!("default");
-    server.put(object);
-
-    let old = "/apis/cluster.x-k8s.io/v1beta1/machines";
-    let (_, list) = read(admin.get(old));
-    assert_eq!(list["apiVersion"], "cluster.x-k8s.io/v1beta1");
-    assert_eq!(list["items"][0]["apiVersion"], "cluster.x-k8s.io/v1beta1");
-    assert_eq!(list["items"][0]["status"]["phase"], "Running");
-    assert_eq!(
-        admin.get("/apis/cluster.x-k8s.io/v1/machines").status(),
-        404
-    );
-}
-
-#[test]
-fn discovery_names_what_is_defined() {
-    let server = server();
-    server.define(Definition::new("", "v1", "Namespace", "namespaces").cluster_scoped());
-    let admin = Caller::admin(&server);
-
-    let (_, groups) = read(admin.get("/apis"));
-    let names = groups["groups"].as_array().unwrap();
-    let group = names
-        .iter()
-        .find(|group| group["name"] == "cluster.x-k8s.io");
-    let group = group.unwrap();
-    assert_eq!(group["preferredVersion"]["version"], "v1beta2");
-    assert_eq!(
-        group["versions"][1]["groupVersion"],
-        "cluster.x-k8s.io/v1beta1"
-    );
-    let (_, list) = read(admin.get("/apis/cluster.x-k8s.io/v1beta1"));
-    assert_eq!(list["resources"][0]["kind"], "Machine");
-    assert_eq!(list["resources"][1]["name"], "machines/status");
-    let (_, core) = read(admin.get("/api/v1"));
-    let core = core["resources"].as_array().unwrap();
-    assert!(
-        core.iter()
-            .any(|it| it["name"] == "namespaces" && it["namespaced"] == false)
-    );
-    assert_eq!(admin.get("/apis/cluster.x-k8s.io/v9").status(), 404);
-}
-
-#[test]
-fn a_crd_defines_its_served_versions() {
-    let server = ApiServer::start();
-    let version = |name: &str, served: bool| json!({"name": name, "served": served, "subresources": {"status": {}}});
-    let crd = json!({"spec": {
-        "group": "example.com", "scope": "Cluster",
-        "names": {"kind": "Shape", "plural": "shapes"},
-        "versions": [version("v1", true), version("v0", false)],
-    }});
-    for definition in Definition::of_crd(&crd) {
-        server.define(definition);
-    }
-    let admin = Caller::admin(&server);
-
-    let round = json!({
-        "apiVersion": "example.com/v1", "kind": "Shape", "metadata": {"name": "round"},
-    });
-    assert_eq!(
-        read(admin.post("/apis/example.com/v1/shapes", &round)).0,
-        201
-    );
-    assert_eq!(admin.get("/apis/example.com/v0/shapes").status(), 404);
-    assert_eq!(server.all("shapes").len(), 1);
-    server.remove("shapes", "", "round");
-    assert_eq!(server.all("shapes").len(), 0);
-}
-
-#[test]
-fn a_watch_shows_what_begins_and_ceases_to_match() {
-    let server = server();
-    let admin = Caller::admin(&server);
-    let selector = "labelSelector=cluster.x-k8s.io/cluster-name=a";
-    let mut events: Events = admin.watch_at(MACHINES, selector);
-
-    let mut other = machine("m1");
-    other["metadata"]["labels"] = json!({});
-    read(admin.post(MACHINES, &other));
-    let label =
-        |value: Value| json!({"metadata": {"labels": {"cluster.x-k8s.io/cluster-name": value}}});
-    read(admin.patch(&path("m1"), "merge", &label(json!("a"))));
-    read(admin.patch(&path("m1"), "merge", &json!({"spec": {"clusterName": "b"}})));
-    read(admin.patch(&path("m1"), "merge", &label(Value::Null)));
-
-    let kinds = [(); 3].map(|()| events.next().0);
-    assert_eq!(kinds, ["ADDED", "MODIFIED", "DELETED"]);
-}
-
-#[test]
-fn faults_and_counts_are_those_of_every_other_kind() {
-    let server = server();
-    let admin = Caller::admin(&server);
-    let fault = Fault::Status {
-        code: 429,
-        retry_after: Some(1),
-    };
-    server.inject(Route::new(Verb::Create, "machines"), Times::once(), fault);
-
-    assert_eq!(read(admin.post(MACHINES, &machine("m1"))).0, 429);
-    assert_eq!(read(admin.post(MACHINES, &machine("m1"))).0, 201);
-    assert_eq!(read(admin.post(MACHINES, &machine("m1"))).0, 409);
-
-    let creates = server.requests();
-    let creates = creates
-        .iter()
-        .filter(|request| request.verb == Verb::Create && request.resource == "machines");
-    assert_eq!(creates.count(), 3);
 }

@@ -1,13 +1,7 @@
-//! The in-memory API server answers as the real one does, and its faults reach a plain client.
+//! The in-memory API server is as strict as the real one: who may do what, what is stored, which writes conflict.
 
 mod access;
 mod approval;
 mod client;
 mod custom;
-mod files;
-mod gates;
-mod network;
-mod requests;
-mod signer;
 mod validation;
-mod watches;

@@ -185,19 +185,6 @@ fn a_name_that_is_taken_already_exists() {
 }
 
 #[test]
-fn a_name_that_is_not_there_is_not_found() {
-    let server = ApiServer::start();
-
-    let (code, status) = read(Caller::bootstrap(&server).get(&format!("{CSRS}/a")));
-
-    assert_eq!((code, status["reason"].as_str()), (404, Some("NotFound")));
-    assert_eq!(
-        status["message"],
-        "certificatesigningrequests.certificates.k8s.io \"a\" not found"
-    );
-}
-
-#[test]
 fn what_is_too_large_is_refused_as_by_etcd_and_as_by_the_server() {
     let server = ApiServer::start();
     let caller = Caller::bootstrap(&server);
@@ -214,15 +201,4 @@ fn what_is_too_large_is_refused_as_by_etcd_and_as_by_the_server() {
         status["message"],
         "Request entity too large: limit is 3145728"
     );
-}
-
-#[test]
-fn what_is_no_object_of_this_kind_is_a_bad_request() {
-    let server = ApiServer::start();
-    let mut body = csr("a", "node-1");
-    body["apiVersion"] = "certificates.k8s.io/v1beta1".into();
-
-    let (code, status) = read(Caller::bootstrap(&server).post(CSRS, &body));
-
-    assert_eq!((code, status["reason"].as_str()), (400, Some("BadRequest")));
 }

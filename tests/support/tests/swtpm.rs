@@ -4,14 +4,11 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};
 
 use aws_lc_rs::digest::{SHA256, digest};
-use aws_lc_rs::signature::{
-    ECDSA_P256_SHA256_FIXED, RSA_PKCS1_2048_8192_SHA256, RsaPublicKeyComponents, UnparsedPublicKey,
-};
+use aws_lc_rs::signature::{ECDSA_P256_SHA256_FIXED, UnparsedPublicKey};
 use kubelet_authenticator_test_support::swtpm::Swtpm;
 use kubelet_authenticator_test_support::tpm_machine::{
-    AttestationKey, EndorsementKey, SoftwareKey, Statement, TpmMachine, forged_quote,
+    AttestationKey, EndorsementKey, SoftwareKey, TpmMachine, forged_quote,
 };
-use x509_parser::prelude::{FromDer, X509Certificate};
 
 /// One for those who leave nothing behind.
 static TPM: LazyLock<Arc<Swtpm>> = LazyLock::new(|| Arc::new(Swtpm::start()));
@@ -49,26 +46,6 @@ fn qualifying_data(attest: &[u8]) -> &[u8] {
 }
 
 #[test]
-fn a_machine_has_a_key_of_each_template_and_certificates_of_two() {
-    for (key, algorithm, policy) in [
-        (EndorsementKey::Rsa2048, [0x00, 0x01, 0x00, 0x0b], 0x83),
-        (EndorsementKey::P256, [0x00, 0x23, 0x00, 0x0b], 0x83),
-        (EndorsementKey::P384, [0x00, 0x23, 0x00, 0x0c], 0xb2),
-    ] {
-        let machine = machine().with_endorsement_key(key);
-        let public = machine.ek_public();
-        assert_eq!((&public[..4], public[10]), (&algorithm[..], policy));
-        match machine.ek_certificate() {
-            None => assert_eq!(key, EndorsementKey::P256),
-            Some(der) => {
-                let (_, certificate) = X509Certificate::from_der(&der).unwrap();
-                assert_eq!(certificate.public_key().raw, machine.ek_spki());
-            }
-        }
-    }
-}
-
-#[test]
 fn a_credential_is_opened_by_every_kind_of_endorsement_key_and_by_no_other() {
     let another = TpmMachine::new(Arc::new(Swtpm::start()), EndorsementKey::P256);
     for key in EndorsementKey::ALL {
@@ -83,18 +60,6 @@ fn a_credential_is_opened_by_every_kind_of_endorsement_key_and_by_no_other() {
         let refused = other_key.activate(&blob, &encrypted).unwrap_err();
         assert!(refused.contains("0x1DF"), "{refused}");
     }
-}
-
-#[test]
-fn the_attestation_key_is_the_same_each_time_and_has_the_attributes() {
-    let machine = machine();
-    let public = machine.ak_public();
-
-    assert_eq!(public, machine.ak_public());
-    assert_eq!(attributes(&public), GOOD);
-    let name = [&[0x00, 0x0b], digest(&SHA256, &public).as_ref()].concat();
-    assert_eq!(machine.ak_name(), name);
-    assert_ne!(public, with(AttestationKey::of_the_owner()).ak_public());
 }
 
 #[test]
@@ -118,48 +83,6 @@ fn a_quote_is_over_the_values_of_the_registers() {
     assert_eq!(quote.registers[&4][..], tpm.pcr(4));
     let values: Vec<u8> = quote.registers.values().flatten().copied().collect();
     assert!(quote.attest.ends_with(digest(&SHA256, &values).as_ref()));
-}
-
-#[test]
-fn an_rsa_key_quotes_too() {
-    let machine = with(AttestationKey::rsassa());
-
-    let Statement { attest, signature } = machine.quote_over(&[7; 32], "sha256:0");
-
-    let public = machine.ak_public();
-    assert_eq!(signature[..6], [0x00, 0x14, 0x00, 0x0b, 0x01, 0x00]);
-    RsaPublicKeyComponents {
-        n: &public[public.len() - 256..],
-        e: &[1, 0, 1],
-    }
-    .verify(&RSA_PKCS1_2048_8192_SHA256, &attest, &signature[6..])
-    .unwrap();
-}
-
-#[test]
-fn other_registers_and_other_banks_are_quoted() {
-    let tpm = Arc::new(Swtpm::with_banks("sha1,sha256"));
-    let machine = TpmMachine::new(tpm, EndorsementKey::P256);
-
-    let both = machine.quote_over(&[7; 32], "sha1:0+sha256:0,1");
-    let two_banks = [0, 0, 0, 2, 0, 4, 3, 1, 0, 0, 0, 0x0b, 3, 3, 0, 0];
-    assert!(both.attest.windows(16).any(|window| window == two_banks));
-
-    let sha1 = TpmMachine::new(Arc::new(Swtpm::with_banks("sha1")), EndorsementKey::P256);
-    let nothing = sha1.quote(&[7; 32], &[0, 1]);
-    assert!(nothing.registers.is_empty());
-    assert!(nothing.attest.ends_with(digest(&SHA256, &[]).as_ref()));
-}
-
-#[test]
-fn a_key_may_sign_with_sha1() {
-    for (key, scheme) in [
-        (AttestationKey::sha1_ecdsa(), [0x00, 0x18, 0x00, 0x04]),
-        (AttestationKey::sha1_rsassa(), [0x00, 0x14, 0x00, 0x04]),
-    ] {
-        let quote = with(key).quote(&[7; 32], &[0]);
-        assert_eq!(quote.signature[..4], scheme);
-    }
 }
 
 #[test]
@@ -189,7 +112,7 @@ fn a_restricted_key_signs_other_data_that_the_tpm_has_hashed() {
 }
 
 #[test]
-fn keys_that_no_tpm_has_made_quote_and_open_credentials_but_do_not_have_the_attributes() {
+fn keys_made_outside_the_tpm_lack_its_attributes() {
     let software = SoftwareKey::generate();
     for (key, expected) in [
         (AttestationKey::exportable(), 0x0005_0460),
@@ -238,20 +161,4 @@ fn a_tpm_makes_statements_of_other_kinds_with_the_same_key() {
     let name = digest(&SHA256, &certified);
     let mut windows = certification.attest.windows(32);
     assert!(windows.any(|window| window == name.as_ref()));
-}
-
-#[test]
-fn nothing_is_left_in_the_tpm() {
-    let tpm = Arc::new(Swtpm::start());
-    let machine = TpmMachine::new(tpm.clone(), EndorsementKey::P384);
-    let (ek, name) = (machine.ek_public(), machine.ak_name());
-    let (blob, encrypted) = machine.make_credential(&ek, &name, b"secret");
-
-    machine.activate(&blob, &encrypted).unwrap();
-    machine.activate(&[0; 16], &[0; 16]).unwrap_err();
-    machine.quote(&[7; 32], &[0]);
-    machine.creation(&[7; 32]);
-
-    assert!(tpm.transient_handles().is_empty());
-    assert!(tpm.loaded_sessions().is_empty());
 }

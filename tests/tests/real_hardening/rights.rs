@@ -1,0 +1,59 @@
+//! Rights that the controller was not given.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, SystemTime};
+
+use kubelet_attestation::names::Provider;
+use kubelet_authenticator_test_support::control_plane::{Controllers, KubeadmBinding};
+use node_attestation_core::identifiers::{RecordUid, TokenId};
+use node_attestation_core::ledger::RevokedGenerations;
+use node_attestation_runtime::client::ClusterAccess;
+use node_attestation_runtime::hardening::admission::{self, Settings, Signing};
+use node_attestation_runtime::hardening::tokens::Tokens;
+use node_attestation_runtime::hardening::{HardeningError, bindings, revocation};
+
+use crate::bed::Bed;
+use crate::revocation::{now, week};
+
+#[test]
+fn every_right_that_is_missing_is_named_and_nothing_is_found_without_it() {
+    let bed = Bed::start(Controllers::None, &KubeadmBinding::ALL);
+    let nobody = bed.cluster.client_cert_kubeconfig("nobody", None);
+    let access = bed.run(ClusterAccess::from_kubeconfig(&nobody)).unwrap();
+    let client = access.client();
+    let admission = Settings {
+        attestors: BTreeSet::from([Provider::INSECURE]),
+        signing: Signing::Ours,
+        built_in_renewal: BTreeSet::new(),
+        enforced: true,
+    };
+    let revoked = RevokedGenerations {
+        lowest_valid: 2,
+        until: week(),
+    };
+    let revoked = BTreeMap::from([(RecordUid::new([1; 16]), revoked)]);
+    let wanted: BTreeMap<_, SystemTime> = [(TokenId::parse("absent").unwrap(), week())].into();
+    let mut tokens = Tokens::new(Duration::ZERO);
+
+    let errors = [
+        bed.run(bindings::scan(client)).err(),
+        bed.run(admission::apply(client, &admission)).err(),
+        bed.run(revocation::apply(client, &revoked, now())).err(),
+        bed.run(tokens.keep(client, &wanted, now())).err(),
+    ];
+
+    for (error, right) in errors.into_iter().zip([
+        "list clusterrolebindings",
+        "get validatingadmissionpolicies/node-attestation-requests",
+        "get revokednodecredentials/node-attestation-controller",
+        "get secrets/bootstrap-token-absent",
+    ]) {
+        let error = error.expect(right);
+        assert!(matches!(error, HardeningError::Forbidden { .. }), "{error}");
+        let said = error.to_string();
+        assert!(
+            said.starts_with(&format!("not allowed to {right}: ")),
+            "{said}"
+        );
+    }
+}
