@@ -16,6 +16,11 @@ pub struct Route {
 }
 
 impl Route {
+    /// Every request.
+    pub fn any() -> Self {
+        Self::default()
+    }
+
     /// Every request with this verb.
     pub fn verb(verb: Verb) -> Self {
         Self {

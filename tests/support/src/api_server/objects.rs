@@ -30,6 +30,24 @@ impl Definition {
         }
     }
 
+    /// The served versions of a CustomResourceDefinition; no schema is looked at.
+    pub fn of_crd(crd: &Value) -> Vec<Self> {
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let spec = &crd["spec"];
+        let versions = spec["versions"].as_array().into_iter().flatten();
+        versions
+            .filter(|version| version["served"] == true)
+            .map(|version| Self {
+                group: text(&spec["group"]),
+                version: text(&version["name"]),
+                kind: text(&spec["names"]["kind"]),
+                plural: text(&spec["names"]["plural"]),
+                namespaced: spec["scope"] == "Namespaced",
+                status: version["subresources"]["status"].is_object(),
+            })
+            .collect()
+    }
+
     /// It has the status subresource.
     pub fn with_status(mut self) -> Self {
         self.status = true;

@@ -1,0 +1,106 @@
+//! An API server's audit log, and what our controller asks for in it.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::PathBuf;
+
+use kubelet_authenticator_test_support::process::Scratch;
+use serde_json::Value;
+
+/// What a request is recorded with; the bodies are not.
+const POLICY: &str = r#"{
+    "apiVersion": "audit.k8s.io/v1", "kind": "Policy",
+    "rules": [{"level": "Metadata"}], "omitStages": ["RequestReceived"]
+}"#;
+
+/// An API server's audit log.
+#[derive(Debug)]
+pub struct Audit {
+    log: PathBuf,
+    policy: PathBuf,
+    user: &'static str,
+    _files: Scratch,
+}
+
+/// A verb and the resource that it is used on, with the subresource.
+pub type Calls = BTreeMap<(String, String), usize>;
+
+/// Where in a log somebody looked.
+#[derive(Debug, Clone, Copy)]
+pub struct Mark(usize);
+
+impl Audit {
+    /// The log of what `user` asks for.
+    pub fn of(user: &'static str) -> Self {
+        let files = Scratch::new("audit");
+        Self {
+            log: files.join("audit.log"),
+            policy: files.write("policy.json", POLICY),
+            user,
+            _files: files,
+        }
+    }
+
+    /// What has an API server write it.
+    pub fn flags(&self) -> [String; 2] {
+        [
+            format!("--audit-policy-file={}", self.policy.display()),
+            format!("--audit-log-path={}", self.log.display()),
+        ]
+    }
+
+    fn lines(&self) -> Vec<Value> {
+        let text = fs::read_to_string(&self.log).unwrap_or_default();
+        // The last line may be half written.
+        let lines = text
+            .lines()
+            .filter_map(|line| serde_json::from_str(line).ok());
+        lines.collect()
+    }
+
+    /// All until now.
+    pub fn mark(&self) -> Mark {
+        Mark(self.lines().len())
+    }
+
+    /// What our controller asked for since; what it asks for whatever happens is left out.
+    pub fn since(&self, mark: Mark) -> Calls {
+        let mut calls = Calls::new();
+        for line in self.lines().iter().skip(mark.0) {
+            let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+            let verb = text(&line["verb"]);
+            let object = &line["objectRef"];
+            if line["user"]["username"] != self.user || is_upkeep(&verb, object) {
+                continue;
+            }
+            let resource = match object["subresource"].as_str() {
+                Some(subresource) => format!("{}/{subresource}", text(&object["resource"])),
+                None => text(&object["resource"]),
+            };
+            *calls.entry((verb, resource)).or_default() += 1;
+        }
+        calls
+    }
+}
+
+/// Whether it belongs to what is done once a minute, or to the election of a leader, or is a watch or
+/// the list before one: it costs the same however many nodes join.
+fn is_upkeep(verb: &str, object: &Value) -> bool {
+    let resource = object["resource"].as_str().unwrap_or_default();
+    let of_a_node = object["namespace"] == "kube-node-lease";
+    match resource {
+        "leases" => !of_a_node,
+        "certificatesigningrequests" | "nodeidentities" | "events" | "nodes" => {
+            ["watch", "list"].contains(&verb)
+        }
+        _ => true,
+    }
+}
+
+/// Calls, written out.
+pub fn calls<const N: usize>(calls: [(&str, &str, usize); N]) -> Calls {
+    let calls = calls.into_iter();
+    calls
+        .map(|(verb, resource, count)| ((verb.to_owned(), resource.to_owned()), count))
+        .collect()
+}
