@@ -58,7 +58,8 @@ async fn in_version(
     match pinned_kind(client, &GroupVersionKind::gvk(group, version, kind)).await {
         Ok((resource, _)) => Ok(Some(resource)),
         Err(Error::Discovery(DiscoveryError::MissingKind(_))) => Ok(None),
-        Err(Error::Api(status)) if status.is_not_found() => Ok(None),
+        // By the code: an API server answers with text, and no reason, about a version that it does not serve.
+        Err(Error::Api(status)) if status.code == 404 => Ok(None),
         Err(error) => Err(error),
     }
 }

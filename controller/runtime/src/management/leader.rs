@@ -225,7 +225,7 @@ impl<L: Leases> Term<'_, L> {
         drop(quit);
         tokio::select! {
             () = &mut work => {}
-            _ = self.held() => pending().await,
+            () = self.held().then(|_| pending()) => {}
         }
         end
     }

@@ -297,3 +297,20 @@ async fn a_lease_is_renewed_until_the_work_for_it_has_ended() {
     term.release().await;
     assert_eq!(leases[1].holder(), "b");
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_lost_term_ends_with_its_work_though_the_lease_stays_out_of_reach() {
+    let leases = Memory::default();
+    let first = candidate(&leases, "a");
+    let mut term = first.lead().await;
+    leases.cut(true);
+
+    let work = |stop| async {
+        let stop: BoxFuture<'static, ()> = stop;
+        stop.await;
+        sleep(LEASE_DURATION).await;
+    };
+    let end = timeout(10 * LEASE_DURATION, term.during(pending(), work)).await;
+
+    assert_eq!(end.unwrap(), TermEnd::Lost);
+}
