@@ -1,8 +1,6 @@
 //! The served version of a kind.
 
-use kube::core::{ApiResource, GroupVersionKind};
-use kube::discovery::pinned_kind;
-use kube::error::DiscoveryError;
+use kube::core::ApiResource;
 use kube::{Client, Error};
 
 use super::objects::{Cluster, Reference, Watched as _};
@@ -40,8 +38,12 @@ pub(super) async fn referred(
         return in_version(client, group, version, kind).await;
     }
     let groups = client.list_api_groups().await?.groups;
-    let served = groups.into_iter().find(|one| one.name == *group);
-    for version in served.into_iter().flat_map(|group| group.versions) {
+    let versions = groups
+        .into_iter()
+        .find(|one| one.name == *group)
+        .map(|group| group.versions)
+        .unwrap_or_default();
+    for version in versions {
         if let Some(resource) = in_version(client, group, &version.version, kind).await? {
             return Ok(Some(resource));
         }
@@ -55,11 +57,21 @@ async fn in_version(
     version: &str,
     kind: &str,
 ) -> Result<Option<ApiResource>, Error> {
-    match pinned_kind(client, &GroupVersionKind::gvk(group, version, kind)).await {
-        Ok((resource, _)) => Ok(Some(resource)),
-        Err(Error::Discovery(DiscoveryError::MissingKind(_))) => Ok(None),
-        // By the code: an API server answers with text, and no reason, about a version that it does not serve.
-        Err(Error::Api(status)) if status.code == 404 => Ok(None),
-        Err(error) => Err(error),
-    }
+    let api_version = format!("{group}/{version}");
+    let resources = match client.list_api_group_resources(&api_version).await {
+        Ok(list) => list.resources,
+        Err(Error::Api(status)) if status.code == 404 => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    // A subresource has the kind of its resource, and a slash in its name.
+    let resource = resources
+        .into_iter()
+        .find(|resource| resource.kind == kind && !resource.name.contains('/'));
+    Ok(resource.map(|resource| ApiResource {
+        group: group.to_owned(),
+        version: version.to_owned(),
+        api_version,
+        kind: kind.to_owned(),
+        plural: resource.name,
+    }))
 }
