@@ -73,7 +73,10 @@ pub fn identifiers(input: &[u8]) -> Outcome {
     let range: Option<AddressRange> = text.parse().ok();
     if let Some(range) = range {
         let (network, _) = text.split_once('/').unwrap();
-        assert!(range.contains(network.parse().unwrap()));
+        // It reads leading zeros, which std does not.
+        if let Ok(network) = network.parse() {
+            assert!(range.contains(network));
+        }
     }
     let read = [
         KeyDigest::parse(text).ok().map(|digest| digest.to_string()),

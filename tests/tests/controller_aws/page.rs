@@ -43,7 +43,7 @@ const CODES: [(i32, &str, Case); 6] = [
             .inject(Route::token(), Times::always(), Metadata::Hang);
         world
     }),
-    (7, "no CMS message", || {
+    (7, "not a CMS message", || {
         let world = World::start();
         let body = Metadata::Body(b"PGh0bWw+".to_vec());
         world

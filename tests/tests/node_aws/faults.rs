@@ -226,7 +226,7 @@ fn evidence_that_is_too_large_is_7() {
         ..Document::new(ACCOUNT, REGION, ZONE, INSTANCE)
     });
 
-    bed.run().failed(7).saying("at most 32768");
+    bed.run().failed(7).saying("it is too large");
 
     assert_eq!(bed.server.connections(), 0);
 }

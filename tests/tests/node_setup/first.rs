@@ -224,7 +224,7 @@ fn what_cannot_be_set_up_is_left_to_kubeadm_and_says_why() {
     for (file, why) in [
         (
             exec(server.kubeconfig()),
-            "does not run another for its own",
+            "no other program is run for a credential",
         ),
         (
             server.kubeconfig().without_ca(),
