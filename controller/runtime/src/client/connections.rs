@@ -69,7 +69,7 @@ impl Windows {
             // A page of 500 Machines is some megabytes, and may come from afar.
             NamedBy::Operator => Self {
                 answer: 1024 * 1024,
-                connection: 2 * 1024 * 1024,
+                connection: 8 * 1024 * 1024,
                 own: usize::MAX,
             },
             NamedBy::Tenant => Self {
