@@ -24,10 +24,9 @@ pub mod testing;
 pub(crate) use lenient::{Lenient, Skipped, Unreadable};
 pub(crate) use log::WatchLog;
 
-/// The API server ends a watch after at least so many seconds, and up to [`WATCH_SECONDS_MORE`] more, so that
-/// many watches do not end together. kube has no watch of 295 s or longer.
-const WATCH_SECONDS: u32 = 240;
-const WATCH_SECONDS_MORE: u32 = 50;
+/// The API server ends a watch after at least so many seconds, and up to as many more, so that many watches do not
+/// end together: client-go's numbers. Pings and TCP keepalive find a connection that has died long before.
+const WATCH_SECONDS: u32 = 300;
 
 /// The first wait before a watch that failed is begun again.
 const FIRST_WATCH_RETRY: Duration = Duration::from_millis(250);
@@ -73,12 +72,12 @@ where
     })
 }
 
-/// The configuration of a watch that ends in time to find out that its connection has died.
+/// The configuration of a watch of five to ten minutes.
 pub(crate) fn watch_config() -> watcher::Config {
     let mut random = [0];
     // Without random bytes watches end together.
     let _ = aws_lc_rs::rand::fill(&mut random);
-    let more = WATCH_SECONDS_MORE * u32::from(random[0]) / 256;
+    let more = WATCH_SECONDS * u32::from(random[0]) / 256;
     watcher::Config::default().timeout(WATCH_SECONDS + more)
 }
 

@@ -8,6 +8,7 @@
 //! - What an API server sends and nobody has read yet is bounded, for each call and for each connection.
 
 use std::future::poll_fn;
+use std::io;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -24,6 +25,7 @@ use kube::client::Body;
 use rustls::ClientConfig;
 use rustls::client::Resumption;
 use rustls::pki_types::ServerName;
+use socket2::{SockRef, TcpKeepalive};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
@@ -45,6 +47,9 @@ const PING_AFTER: Duration = Duration::from_secs(30);
 
 /// For the answer to a ping. client-go's `PingTimeout`.
 const PING_DEADLINE: Duration = Duration::from_secs(15);
+
+/// A connection without an answer to so many TCP keepalive probes has died.
+const PROBES: u32 = 3;
 
 /// Calls and watches on one connection at most, where the API server allows more: they share its window.
 const MAX_CALLS: usize = 100;
@@ -215,6 +220,7 @@ impl<D: Dial> Shared<D> {
         let name = ServerName::try_from(name.to_owned())?;
         let tcp = self.dial.clone().oneshot(server.clone());
         let tcp = tcp.await.map_err(Into::into)?.into_inner();
+        probe_while_idle(&tcp)?;
         let tls = self.tls.connect(name, tcp).await?;
         let is_http2 = tls.get_ref().1.alpn_protocol() == Some(HTTP_2);
         let window = if is_http2 {
@@ -240,6 +246,15 @@ impl<D: Dial> Shared<D> {
 }
 
 type Call = BoxFuture<'static, Result<Response<Answer>, TrySendError<Request<Body>>>>;
+
+/// Sets TCP keepalive (RFC 9293 section 3.8.4): HTTP/1.1 has no pings, and a watch is long silent.
+fn probe_while_idle(tcp: &TcpStream) -> io::Result<()> {
+    let probes = TcpKeepalive::new()
+        .with_time(PING_AFTER)
+        .with_interval(PING_DEADLINE)
+        .with_retries(PROBES);
+    SockRef::from(tcp).set_tcp_keepalive(&probes)
+}
 
 async fn http1(tls: TlsStream<TcpStream>, windows: Windows) -> Result<Sender, BoxError> {
     let mut builder = http1::Builder::new();
@@ -374,5 +389,28 @@ impl HttpBody for Answer {
         context: &mut Context<'_>,
     ) -> Poll<Option<hyper::Result<Frame<Bytes>>>> {
         Pin::new(&mut self.body).poll_frame(context)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_silent_connection_is_probed() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let tcp = TcpStream::connect(listener.local_addr().unwrap());
+        let tcp = tcp.await.unwrap();
+        assert!(!SockRef::from(&tcp).keepalive().unwrap());
+
+        probe_while_idle(&tcp).unwrap();
+
+        let socket = SockRef::from(&tcp);
+        assert!(socket.keepalive().unwrap());
+        assert_eq!(socket.tcp_keepalive_time().unwrap(), PING_AFTER);
+        assert_eq!(socket.tcp_keepalive_interval().unwrap(), PING_DEADLINE);
+        assert_eq!(socket.tcp_keepalive_retries().unwrap(), PROBES);
     }
 }
