@@ -194,11 +194,16 @@ impl World {
         }
     }
 
-    /// Calls to the management cluster, and to all workload clusters.
-    pub(crate) fn calls(&self) -> (u64, u64) {
+    /// Calls to all workload clusters, those for the Secrets of clusters, and other calls to the management cluster.
+    pub(crate) fn calls(&self) -> [u64; 3] {
         let workloads = self.workloads.lock().unwrap();
         let workload = workloads.values().map(|one| one.server.calls()).sum();
-        (self.management.server.calls(), workload)
+        let management = self.management.server.calls_by_path();
+        let (secrets, others): (Vec<_>, Vec<_>) = management
+            .into_iter()
+            .partition(|(path, _)| path.contains("/secrets"));
+        let sum = |calls: Vec<(String, u64)>| calls.iter().map(|(_, count)| count).sum();
+        [workload, sum(secrets), sum(others)]
     }
 
     /// Prints the calls to the management cluster and to the first workload cluster.
