@@ -312,22 +312,4 @@ fn reference(request: &CertificateSigningRequest) -> RequestRef {
 }
 
 #[cfg(test)]
-mod adoption;
-#[cfg(test)]
-mod attacks;
-#[cfg(test)]
-mod built_in;
-#[cfg(test)]
-mod first_use;
-#[cfg(test)]
-mod names;
-#[cfg(test)]
-mod serving;
-#[cfg(test)]
-mod serving_names;
-#[cfg(test)]
-mod serving_reported;
-#[cfg(test)]
 mod tests;
-#[cfg(test)]
-mod unready;

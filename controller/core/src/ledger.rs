@@ -11,8 +11,6 @@ use crate::verifier::{Assurance, AttestedIdentity};
 mod absences;
 mod garbage_collect;
 mod grant_reason;
-#[cfg(test)]
-mod model;
 mod policy;
 mod record;
 mod record_ledger;
@@ -107,3 +105,6 @@ pub struct Grant {
     /// How it came to be granted.
     pub opening: GrantReason,
 }
+
+#[cfg(test)]
+mod tests;

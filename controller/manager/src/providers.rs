@@ -221,7 +221,7 @@ fn tpm_verifier(
 }
 
 #[cfg(test)]
-mod reasons;
+mod tests;
 
 #[cfg(test)]
 mod tests {

@@ -3,12 +3,12 @@
 mod api_discovery;
 mod ca;
 mod cache;
-#[cfg(test)]
-mod fixtures;
 mod inventory;
 mod kubeconfig;
 mod objects;
 mod store;
+#[cfg(test)]
+mod testing;
 mod watch;
 
 pub(crate) use api_discovery::cluster_resource;

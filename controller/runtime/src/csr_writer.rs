@@ -200,4 +200,4 @@ fn add_condition(request: &mut CertificateSigningRequest, kind: &str, reason: &s
 }
 
 #[cfg(test)]
-pub(crate) mod memory_store;
+pub(crate) mod testing;

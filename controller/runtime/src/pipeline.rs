@@ -303,12 +303,4 @@ fn age(request: &CertificateSigningRequest, now: SystemTime) -> Duration {
 }
 
 #[cfg(test)]
-mod challenges;
-#[cfg(test)]
-mod crashes;
-#[cfg(test)]
-mod outages;
-#[cfg(test)]
 mod tests;
-#[cfg(test)]
-mod waits;

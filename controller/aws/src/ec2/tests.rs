@@ -19,9 +19,9 @@ use super::*;
 use crate::credentials::{Credentials, CredentialsKey, CredentialsSource};
 use crate::denial::AwsDenial;
 use crate::document::VerifiedDocument;
-use crate::fake::PerAccount;
 use crate::inventory::{InventorySettings, Place, TaggedInstances};
 use crate::policy::AwsPolicy;
+use crate::testing::PerAccount;
 
 static MOTO: LazyLock<Moto> = LazyLock::new(Moto::start);
 
@@ -409,7 +409,7 @@ async fn credentials_that_cannot_be_found_are_the_operators_affair() {
 
 #[test]
 fn nothing_that_is_shown_has_a_key() {
-    let credentials = crate::fake::credentials(1, "AKIASHOWN");
+    let credentials = crate::testing::credentials(1, "AKIASHOWN");
 
     let shown = format!("{credentials:?} {:?}", instances());
 

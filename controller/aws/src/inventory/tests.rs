@@ -4,7 +4,7 @@ use tokio::time::advance;
 
 use super::*;
 use crate::ec2::{Limits, OutageKind};
-use crate::fake::{ACCOUNT, FakeEc2, Fares, INSTANCE, PerAccount, REGION, facts, named};
+use crate::testing::{ACCOUNT, FakeEc2, Fares, INSTANCE, PerAccount, REGION, facts, named};
 
 const OTHER: &str = "i-00000000000000002";
 

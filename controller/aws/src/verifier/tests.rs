@@ -15,8 +15,8 @@ use node_attestation_core::refusal::Deferral;
 
 use super::*;
 use crate::ec2::{Attachment, InstanceFacts, Limits, OutageKind, Root};
-use crate::fake::{ACCOUNT, FakeEc2, Fares, INSTANCE, PerAccount, REGION, facts};
 use crate::sts::StsSettings;
+use crate::testing::{ACCOUNT, FakeEc2, Fares, INSTANCE, PerAccount, REGION, facts};
 
 const OTHER: &str = "i-0fedcba9876543210";
 

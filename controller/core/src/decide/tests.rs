@@ -1,5 +1,15 @@
 //! The valid requests, and the order of the steps.
 
+mod adoption;
+mod attacks;
+mod built_in;
+mod first_use;
+mod names;
+mod serving;
+mod serving_names;
+mod serving_reported;
+mod unready;
+
 use futures::executor::block_on;
 
 use super::*;

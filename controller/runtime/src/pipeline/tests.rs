@@ -1,3 +1,8 @@
+mod challenges;
+mod crashes;
+mod outages;
+mod waits;
+
 use std::net::IpAddr;
 use std::panic::AssertUnwindSafe;
 
@@ -15,7 +20,7 @@ use node_attestation_core::testing::cluster::{AcceptAllVerifier, cluster_seen_by
 use node_attestation_core::testing::{cluster, now, valid};
 
 use super::*;
-use crate::csr_writer::memory_store::{Fault, MemoryStore, UID};
+use crate::csr_writer::testing::{Fault, MemoryStore, UID};
 
 pub(super) fn pipeline(context: Context, store: &Arc<MemoryStore>) -> Pipeline {
     Pipeline::new(context, store.clone(), Events::none(), now)

@@ -6,7 +6,7 @@ use tokio::time::advance;
 
 use super::*;
 use crate::credentials::Credentials;
-use crate::fake::{ACCOUNT, FakeEc2, Fares, INSTANCE, PerAccount, REGION, facts, named};
+use crate::testing::{ACCOUNT, FakeEc2, Fares, INSTANCE, PerAccount, REGION, facts, named};
 
 const OTHER_ACCOUNT: &str = "111122223334";
 const OTHER_REGION: &str = "eu-west-2";

@@ -6,7 +6,7 @@ use node_attestation_core::crd::AwsSettings;
 use node_attestation_core::refusal::Denial;
 
 use super::*;
-use crate::fake::{INSTANCE, MINUTE, document, facts, launch};
+use crate::testing::{INSTANCE, MINUTE, document, facts, launch};
 
 fn policy() -> AwsPolicy {
     AwsPolicy::new(&AwsSettings::default(), Some("prod".to_owned()))

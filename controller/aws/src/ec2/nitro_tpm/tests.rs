@@ -13,7 +13,7 @@ use node_attestation_core::verifier::platform::KeyKind;
 use rcgen::{KeyPair, PKCS_ECDSA_P384_SHA384, PublicKeyData as _};
 
 use super::*;
-use crate::fake::PerAccount;
+use crate::testing::PerAccount;
 
 static MOTO: LazyLock<Moto> = LazyLock::new(Moto::start);
 

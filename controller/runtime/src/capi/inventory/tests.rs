@@ -5,8 +5,8 @@ use futures::executor::block_on;
 use node_attestation_core::inventory::MachineState;
 use serde_json::{Value, json};
 
-use super::super::fixtures::{BOTH, Contract, NAMESPACE, answered_by, kept, objects, seen, with};
 use super::super::objects::{Cluster, MachinePool, Watched};
+use super::super::testing::{BOTH, Contract, NAMESPACE, answered_by, kept, objects, seen, with};
 use super::view::label_value;
 use super::*;
 

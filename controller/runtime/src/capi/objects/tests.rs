@@ -4,7 +4,7 @@ use node_attestation_core::identifiers::TokenId;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::capi::fixtures::{BOTH, Contract, kept, with};
+use crate::capi::testing::{BOTH, Contract, kept, with};
 
 fn id(text: &str) -> ProviderId {
     ProviderId::parse(text).unwrap()

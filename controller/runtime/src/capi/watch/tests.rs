@@ -1,7 +1,7 @@
 use kube::runtime::watcher::Event;
 use serde_json::{Value, json};
 
-use super::super::fixtures::{Contract, NAMESPACE, objects, with};
+use super::super::testing::{Contract, NAMESPACE, objects, with};
 use super::*;
 
 fn raw<W: Stored>(object: Value) -> Raw<W> {

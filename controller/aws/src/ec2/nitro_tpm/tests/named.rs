@@ -4,7 +4,7 @@ use node_attestation_core::crd::AwsNodeName;
 
 use super::*;
 use crate::ec2::{InstanceFacts, Limits};
-use crate::fake::{ACCOUNT, FakeEc2, INSTANCE, facts};
+use crate::testing::{ACCOUNT, FakeEc2, INSTANCE, facts};
 
 async fn name_of(
     cluster: &ClusterTpms,

@@ -1,8 +1,8 @@
 use serde_json::{Value, json};
 
 use super::*;
-use crate::capi::fixtures::{Contract, kept};
 use crate::capi::objects::Cluster;
+use crate::capi::testing::{Contract, kept};
 
 /// The attestors of a Cluster with this annotation and these values of our variable.
 fn own_attestors(annotation: Option<&str>, values: &[Value]) -> OwnAttestors {

@@ -1,6 +1,6 @@
 //! The protocol of two replicas, checked over every interleaving.
 //!
-//! The real [`RecordLedger`](super::RecordLedger) runs as tasks that stop before each call to the
+//! The real `RecordLedger` runs as tasks that stop before each call to the
 //! world. A search tries every order of the next calls, of the watch events that reach a replica's
 //! cache, and of one crash, and checks the invariants in every state. A state that was reached before
 //! is not searched again: a task's state follows from what its calls answered.
@@ -22,7 +22,7 @@ use std::collections::BTreeSet;
 use search::{Outcome, Violation, search};
 use world::{Flaw, Scenario};
 
-use super::{Claim, LedgerPolicy};
+use crate::ledger::{Claim, LedgerPolicy, NameReuse, Reenrolment};
 use crate::testing::records::{claim, insecure};
 
 fn scenario(claims: [Claim; 2]) -> Scenario {
@@ -83,7 +83,7 @@ fn two_machines() -> Scenario {
 /// A certificate is taken back by a reset only, so that the two do not take turns.
 fn two_names() -> Scenario {
     let policy = LedgerPolicy {
-        reenrolment: super::Reenrolment::Never,
+        reenrolment: Reenrolment::Never,
         ..crate::testing::records::policy()
     };
     scenario([claim("m1", "n1", 1, 0), claim("m1", "n2", 2, 0)]).under(policy)
@@ -161,7 +161,7 @@ fn the_model_finds_what_goes_wrong_without_a_rule() {
 #[test]
 fn quarantine_holds_at_two_replicas() {
     let policy = LedgerPolicy {
-        name_reuse: super::NameReuse::Quarantine,
+        name_reuse: NameReuse::Quarantine,
         ..crate::testing::records::policy()
     };
     let scenario = two_machines()

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use kubelet_attestation::names::{NodeName, ProviderId};
 
-use super::*;
+use crate::decide::*;
 use crate::inventory::StaticInventory;
 use crate::ledger::MemoryRecords;
 use crate::refusal::Denial;

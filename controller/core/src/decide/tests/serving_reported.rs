@@ -7,7 +7,7 @@ use kubelet_attestation::names::{NodeName, Provider, ProviderId};
 use kubelet_attestation::version::EvidenceVersion;
 
 use super::serving::{alone, approved, denied, denied_by};
-use super::*;
+use crate::decide::*;
 use crate::identifiers::ServingName;
 use crate::refusal::{Answer, Unavailable};
 use crate::serving::NodeReportedAddresses;

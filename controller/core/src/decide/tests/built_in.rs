@@ -7,7 +7,7 @@ use kubelet_attestation::names::{
     BUILT_IN_CLIENT_SIGNER, BUILT_IN_SERVING_SIGNER, CSR_NAME_PREFIX, NodeName, Provider,
 };
 
-use super::*;
+use crate::decide::*;
 use crate::inventory::{Machine, MachineState, StaticInventory};
 use crate::lifetimes::Lifetimes;
 use crate::request::ApprovalReason;

@@ -17,8 +17,8 @@ use node_attestation_core::testing::cluster::Parts;
 use node_attestation_core::testing::{UID, now, renewal, valid};
 use node_attestation_core::verifier::{Assurance, AttestedIdentity, Identity};
 
-use super::*;
-use crate::csr_writer::memory_store::{MemoryStore, UID as REQUEST_UID};
+use crate::csr_writer::testing::{MemoryStore, UID as REQUEST_UID};
+use crate::pipeline::*;
 
 /// Counts writes, and dies after one of them.
 #[derive(Debug)]

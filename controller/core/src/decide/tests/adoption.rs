@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use kubelet_attestation::names::NodeName;
 
-use super::*;
+use crate::decide::*;
 use crate::ledger::{Adoption, LedgerPolicy, RecordLedger};
 use crate::testing::cluster::{Parts, node};
 use crate::testing::nodes::MemoryNodes;

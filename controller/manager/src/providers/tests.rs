@@ -9,7 +9,7 @@ use super::PROVIDERS;
 const PREAMBLE: &str = "# Reasons
 
 Why a certificate signing request got no certificate. The reason is on the request's condition, on the event and in the
-log. This page is made from the code: `UPDATE=1 cargo test -p node-attestation-manager reasons`.
+log. This page is made from the code: `UPDATE=1 cargo test -p node-attestation-manager providers`.
 ";
 
 /// The reasons to deny of the core, then those of each provider.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use futures::executor::block_on;
 use kubelet_attestation::names::{NodeName, Provider};
 
-use super::*;
+use crate::decide::*;
 use crate::identifiers::CertificateUid;
 use crate::inventory::{Machine, MachineState};
 use crate::ledger::{MemoryRecords, Record, Records as _, Revoked};

@@ -13,8 +13,8 @@ use node_attestation_core::verifier::{
     Appraisal, Assurance, AttestedIdentity, Identity, Verifier, Verifiers,
 };
 
-use super::*;
-use crate::csr_writer::memory_store::{MemoryStore, UID};
+use crate::csr_writer::testing::{MemoryStore, UID};
+use crate::pipeline::*;
 
 const CHALLENGE: &str = "attestation.cluster.x-k8s.io/tpm-challenge";
 const ENDORSEMENT_KEY: &str = "cluster.x-k8s.io/tpm-endorsement-key";

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use kubelet_attestation::names::{NodeName, ProviderId};
 
-use super::*;
+use crate::decide::*;
 use crate::inventory::{Machine, MachineState, StaticInventory};
 use crate::ledger::{LedgerPolicy, MemoryRecords, RecordLedger, Records};
 use crate::nodes::{NodeState, Nodes};

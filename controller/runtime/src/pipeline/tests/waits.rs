@@ -14,9 +14,9 @@ use node_attestation_core::testing::cluster::machine;
 use node_attestation_core::testing::{cluster, now, valid};
 use node_attestation_core::verifier::{Appraisal, Assurance, Verifier, Verifiers};
 
-use super::tests::{filed_at, later, pipeline, processed, reason, without_machines, work};
-use super::*;
-use crate::csr_writer::memory_store::MemoryStore;
+use super::{filed_at, later, pipeline, processed, reason, without_machines, work};
+use crate::csr_writer::testing::MemoryStore;
+use crate::pipeline::*;
 
 /// The tries, of forty, at which this context's Machine is told that a request goes on waiting, and the
 /// last Event.

@@ -7,7 +7,7 @@ use futures::future::{BoxFuture, FutureExt as _, ready};
 use kubelet_attestation::names::{NodeName, Provider, ProviderId};
 use kubelet_attestation::version::EvidenceVersion;
 
-use super::*;
+use crate::decide::*;
 use crate::identifiers::{KeyDigest, TokenId};
 use crate::inventory::{Inventory, Machine, MachineState, Naming, StaticInventory, TokenOwner};
 use crate::ledger::{LastIssued, Record, Records, Stored, Version, Written};

@@ -1,6 +1,6 @@
 //! Table A, row 30: names and addresses in a serving request that are not the machine's.
 
-use super::*;
+use crate::decide::*;
 use crate::identifiers::ServingName;
 use crate::inventory::{Machine, MachineState};
 use crate::testing::serving::{

@@ -16,8 +16,8 @@ use node_attestation_core::testing::nodes::MemoryNodes;
 use node_attestation_core::testing::{now, valid};
 use node_attestation_core::verifier::Identity;
 
-use super::*;
-use crate::csr_writer::memory_store::{MemoryStore, UID};
+use crate::csr_writer::testing::{MemoryStore, UID};
+use crate::pipeline::*;
 
 /// Away until then.
 #[derive(Debug)]

@@ -1,0 +1,3 @@
+//! The rules, the records and the sweep together.
+
+mod model;
