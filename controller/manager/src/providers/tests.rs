@@ -1,10 +1,11 @@
-//! docs/reasons.md lists every reason of the core and of every provider.
+//! Which verifiers a cluster has; and docs/reasons.md lists every reason of the core and of every provider.
 
 use std::fmt::Write as _;
 
+use node_attestation_core::crd::{EndorsementKeyPlatform, KubeletAuthenticationSpec};
 use node_attestation_core::refusal::{Deferral, Denial, Failure, Ignored, Reason};
 
-use super::PROVIDERS;
+use super::*;
 
 const PREAMBLE: &str = "# Reasons
 
@@ -90,4 +91,101 @@ fn no_two_reasons_share_a_name() {
     names.dedup();
 
     assert_eq!(names.len(), all.len());
+}
+
+fn providers(allow_insecure: bool) -> Providers {
+    Providers {
+        allow_insecure,
+        aws: Err("no authorities".to_owned()),
+        tpm: Tpm::without_keys(),
+        config_maps: None,
+    }
+}
+
+fn authorizing(attestor: &str) -> KubeletAuthentication {
+    let spec = KubeletAuthenticationSpec::new("prod-1", &[attestor]);
+    KubeletAuthentication::new("prod-1", spec)
+}
+
+#[test]
+fn insecure_is_admitted_only_where_both_say_so() {
+    let admitted = providers(true)
+        .verifiers(&authorizing("insecure"), "")
+        .unwrap();
+    assert!(admitted.of(&Provider::INSECURE).is_some());
+
+    let refused = providers(false).verifiers(&authorizing("insecure"), "");
+    assert_eq!(
+        refused.unwrap_err(),
+        VerifierUnavailable::InsecureNotAllowed
+    );
+}
+
+#[test]
+fn an_attestor_that_is_not_verified_here_is_named() {
+    let refused = providers(true).verifiers(&authorizing("gcp"), "");
+
+    assert_eq!(
+        refused.unwrap_err(),
+        VerifierUnavailable::Unknown("gcp".to_owned())
+    );
+}
+
+#[test]
+fn a_tpm_is_challenged_only_with_keys_to_do_it() {
+    let refused = providers(true).verifiers(&authorizing("tpm"), "");
+
+    let expected = VerifierUnavailable::Unusable {
+        attestor: "tpm",
+        why: "it runs without --tpm-challenge-keys".to_owned(),
+    };
+    assert_eq!(refused.unwrap_err(), expected);
+}
+
+#[test]
+fn config_maps_are_not_passed_over_where_nothing_can_read_them() {
+    let mut authentication = authorizing("tpm");
+    authentication.metadata.namespace = Some("metal".to_owned());
+    let mut settings = TpmSettings::default();
+    settings.endorsement_keys.config_maps = vec!["rack-1".to_owned()];
+    authentication.spec.tpm = Some(settings);
+
+    let refused = providers(true).verifiers(&authentication, "");
+
+    let why = "endorsementKeys.configMaps are read by a controller with a management cluster, \
+               and there is none here: list the keys in allowList";
+    let expected = VerifierUnavailable::Unusable {
+        attestor: "tpm",
+        why: why.to_owned(),
+    };
+    assert_eq!(refused.unwrap_err(), expected);
+}
+
+#[test]
+fn what_keeps_ec2_from_telling_endorsement_keys_is_told_to_who_has_it_do_so() {
+    let mut authentication = authorizing("tpm");
+    let mut settings = TpmSettings::default();
+    settings.endorsement_keys.platform = EndorsementKeyPlatform::Aws;
+    authentication.spec.tpm = Some(settings);
+
+    let refused = providers(true).verifiers(&authentication, "");
+
+    let why = "the platform aws, which is to tell the endorsement keys, cannot be asked: \
+               no authorities";
+    let expected = VerifierUnavailable::Unusable {
+        attestor: "tpm",
+        why: why.to_owned(),
+    };
+    assert_eq!(refused.unwrap_err(), expected);
+}
+
+#[test]
+fn what_keeps_aws_from_being_asked_is_told_to_who_authorizes_it() {
+    let refused = providers(true).verifiers(&authorizing("aws"), "");
+
+    let expected = VerifierUnavailable::Unusable {
+        attestor: "aws",
+        why: "no authorities".to_owned(),
+    };
+    assert_eq!(refused.unwrap_err(), expected);
 }
