@@ -10,8 +10,15 @@ use crate::report::{Suite, print_table};
 use crate::simulation::{Simulation, Tenant};
 
 /// Clusters, first with no Machine, then with so many.
-const CLUSTERS: [usize; 2] = [100, 300];
-const MACHINES: [usize; 2] = [10_000, 30_000];
+const CLUSTERS: [usize; 3] = [100, 300, 1000];
+const MACHINES: [usize; 2] = [30_000, 100_000];
+
+/// The most that a controller may have, in bytes: of its own, for a cluster, for a node.
+const OWN: usize = 60_000_000;
+const A_CLUSTER: usize = 150_000;
+const A_NODE: usize = 3_000;
+
+const MIB: f64 = 1024.0 * 1024.0;
 
 /// For what was begun with the start to end.
 const SETTLED: Duration = Duration::from_secs(20);
@@ -19,17 +26,15 @@ const SETTLED: Duration = Duration::from_secs(20);
 /// Measures, prints the table, and returns the values.
 pub fn run() -> Suite {
     let simulation = Simulation::new();
-    let mut suite = Suite::new("memory");
-    let mut rows = Vec::new();
+    let mut measured = vec![measure(&simulation, &[], 0)];
     let mut tenants: Vec<Tenant> = Vec::new();
-    let mut measured = vec![measure(&simulation, &tenants)];
     for clusters in CLUSTERS {
         let new = (tenants.len()..clusters).map(Tenant::new);
         let new: Vec<Tenant> = new
             .inspect(|one| simulation.put_cluster(one, "insecure"))
             .collect();
         tenants.extend(new);
-        measured.push(measure(&simulation, &tenants));
+        measured.push(measure(&simulation, &tenants, 0));
     }
     let mut machines = 0;
     for count in MACHINES {
@@ -39,38 +44,51 @@ pub fn run() -> Suite {
             simulation.put_record(cluster, &name);
         }
         machines = count;
-        measured.push(measure(&simulation, &tenants));
+        measured.push(measure(&simulation, &tenants, machines));
     }
-    let [none, _, without_machines, _, all] = measured.as_slice() else {
-        unreachable!("as many as were measured");
-    };
-    let (clusters, nodes) = (tenants.len() as f64, machines as f64);
-    let a_cluster = (without_machines.resident - none.resident) * 1024.0 / clusters;
-    let a_node = (all.resident - without_machines.resident) * 1024.0 / nodes;
-    for (name, value, unit, limit) in [
-        ("without a cluster", none.resident, "MiB", Some(60.0)),
-        ("a cluster", a_cluster, "KiB", Some(150.0)),
-        ("a node", a_node, "KiB", Some(3.0)),
-        ("connections of a cluster", all.connections, "", Some(2.0)),
-        (
-            "connections to the management cluster",
-            all.to_management,
+
+    let mut suite = Suite::new("memory");
+    let mut rows = Vec::new();
+    for one in &measured {
+        let (clusters, nodes) = (one.clusters, one.nodes);
+        let most = OWN + A_CLUSTER * clusters + A_NODE * nodes;
+        let most = most as f64 / MIB;
+        let name = format!("{clusters} clusters, {nodes} nodes");
+        rows.push(vec![
+            name.clone(),
+            format!("{:.1}", one.resident),
+            format!("{:.1}", one.peak),
+            format!("{most:.1}"),
+            format!("{:.2}", one.connections),
+            format!("{:.0}", one.to_management),
+        ]);
+        suite.add(&name, one.resident, "MiB", Some(most));
+        suite.add(
+            &format!("{name}: connections of a cluster"),
+            one.connections,
             "",
-            None,
-        ),
-        ("300 clusters, 30,000 nodes", all.resident, "MiB", None),
-        ("the same, at most during the start", all.peak, "MiB", None),
-    ] {
-        rows.push(vec![name.to_owned(), format!("{value:.1} {unit}")]);
-        suite.add(name, value, unit, limit);
+            Some(2.0),
+        );
     }
     println!();
-    print_table(&["memory of one controller", "value"], &rows);
+    print_table(
+        &[
+            "memory of one controller",
+            "resident, MiB",
+            "at most, MiB",
+            "limit, MiB",
+            "connections of a cluster",
+            "to the management cluster",
+        ],
+        &rows,
+    );
     suite
 }
 
 /// What a controller has once it is settled.
 struct Measured {
+    clusters: usize,
+    nodes: usize,
     /// In MiB.
     resident: f64,
     /// In MiB.
@@ -81,7 +99,7 @@ struct Measured {
 }
 
 /// Starts one, which looks after all clusters that there are.
-fn measure(simulation: &Simulation, tenants: &[Tenant]) -> Measured {
+fn measure(simulation: &Simulation, tenants: &[Tenant], nodes: usize) -> Measured {
     let before: Vec<usize> = tenants
         .iter()
         .map(|tenant| tenant.server.watches())
@@ -95,13 +113,15 @@ fn measure(simulation: &Simulation, tenants: &[Tenant]) -> Measured {
         .map(|tenant| tenant.server.open_connections());
     let open: usize = open.sum();
     let measured = Measured {
+        clusters: tenants.len(),
+        nodes,
         resident: resident_memory(controller.pid()),
         peak: peak_memory(controller.pid()),
         connections: open as f64 / tenants.len().max(1) as f64,
         to_management: simulation.management.open_connections() as f64,
     };
     println!(
-        "{} clusters: {:.1} MiB, at most {:.1}; connections {:.2} and {}",
+        "{} clusters, {nodes} nodes: {:.1} MiB, at most {:.1}; connections {:.2} and {}",
         tenants.len(),
         measured.resident,
         measured.peak,

@@ -94,8 +94,21 @@ pub(super) static EVENTS: Resource = Resource {
     fields: &["metadata.name", "metadata.namespace", "reason"],
 };
 
+/// Secrets.
+pub(super) static SECRETS: Resource = Resource {
+    group: "",
+    version: "v1",
+    plural: "secrets",
+    kind: "Secret",
+    namespaced: true,
+    custom: false,
+    subresources: &[],
+    fields: &["metadata.name", "metadata.namespace"],
+};
+
 /// Every kind that there is from the start.
-pub(super) static BUILT_IN: [&Resource; 5] = [&REQUESTS, &NODES, &LEASES, &CORE_EVENTS, &EVENTS];
+pub(super) static BUILT_IN: [&Resource; 6] =
+    [&REQUESTS, &NODES, &LEASES, &CORE_EVENTS, &EVENTS, &SECRETS];
 
 impl Resource {
     /// `version` or `group/version`.
