@@ -40,6 +40,9 @@ pub(crate) use retry::RetryLists;
 /// Longer than a watch lasts without a word: the API server sends bookmarks each minute.
 const READ_TIMEOUT: Duration = Duration::from_secs(150);
 
+/// The longest watch that the API server is asked for; client-go's.
+pub(crate) const LONGEST_WATCH: Duration = Duration::from_mins(10);
+
 /// Calls that wait to be passed on; more wait where they are made. As many as kube has.
 const CALLS_WAITING: usize = 1024;
 

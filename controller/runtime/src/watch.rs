@@ -14,7 +14,7 @@ use serde::de::DeserializeOwned;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use crate::client::{Excess, MANAGEMENT_PAGE_SIZE};
+use crate::client::{Excess, LONGEST_WATCH, MANAGEMENT_PAGE_SIZE};
 
 mod lenient;
 mod log;
@@ -23,10 +23,6 @@ pub mod testing;
 
 pub(crate) use lenient::{Lenient, Skipped, Unreadable};
 pub(crate) use log::WatchLog;
-
-/// The API server ends a watch after at least so many seconds, and up to as many more, so that many watches do not
-/// end together: client-go's numbers. Pings and TCP keepalive find a connection that has died long before.
-const WATCH_SECONDS: u32 = 300;
 
 /// The first wait before a watch that failed is begun again.
 const FIRST_WATCH_RETRY: Duration = Duration::from_millis(250);
@@ -72,13 +68,15 @@ where
     })
 }
 
-/// The configuration of a watch of five to ten minutes.
+/// The configuration of a watch of half of [`LONGEST_WATCH`] and a random time more, so that many watches do not end
+/// together. Pings and TCP keepalive find a connection that has died long before.
 pub(crate) fn watch_config() -> watcher::Config {
     let mut random = [0];
     // Without random bytes watches end together.
     let _ = aws_lc_rs::rand::fill(&mut random);
-    let more = WATCH_SECONDS * u32::from(random[0]) / 256;
-    watcher::Config::default().timeout(WATCH_SECONDS + more)
+    let half = LONGEST_WATCH / 2;
+    let timeout = half + half * u32::from(random[0]) / 256;
+    watcher::Config::default().timeout(timeout.as_secs().try_into().unwrap_or(u32::MAX))
 }
 
 /// A watch of objects of the management cluster.

@@ -93,6 +93,7 @@ impl Management {
     pub(crate) fn answer(&self, call: &Call) -> Answer {
         let parts: Vec<&str> = call.path.split('/').skip(1).collect();
         match (&call.method, parts.as_slice()) {
+            (&Method::GET, ["apis"]) => groups(),
             (&Method::GET, ["apis", group, version]) => resources(group, version),
             (_, [.., "namespaces", _, "leases"]) if call.method == Method::POST => {
                 self.put_lease(call)
@@ -362,6 +363,18 @@ pub(crate) fn written(call: &Call) -> Value {
         object["metadata"]["uid"] = json!("00010203-0405-0607-0809-0a0b0c0d0e0f");
     }
     object
+}
+
+fn groups() -> Answer {
+    let group = |name: &str| {
+        let version = json!({"groupVersion": format!("{name}/v1beta2"), "version": "v1beta2"});
+        json!({"name": name, "versions": [version], "preferredVersion": version})
+    };
+    let names = ["cluster.x-k8s.io", "bootstrap.cluster.x-k8s.io"];
+    Answer::Object(json!({
+        "apiVersion": "v1", "kind": "APIGroupList",
+        "groups": names.map(group),
+    }))
 }
 
 fn resources(group: &str, version: &str) -> Answer {

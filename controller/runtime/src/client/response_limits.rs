@@ -72,7 +72,7 @@ const MANAGEMENT_CALLS_AT_ONCE: usize = 64;
 const ANSWER_DEADLINE: Duration = super::READ_TIMEOUT;
 
 /// For a watch, which the API server ends sooner.
-const WATCH_DEADLINE: Duration = Duration::from_secs(330);
+const WATCH_DEADLINE: Duration = super::LONGEST_WATCH.saturating_add(Duration::from_secs(30));
 
 /// An answer that is not read any further.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
