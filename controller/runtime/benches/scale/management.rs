@@ -277,6 +277,12 @@ impl Management {
                 "phase": "Running",
             },
         });
+        if member == 0 {
+            // The one that joins.
+            machine["status"]["phase"] = json!("Provisioned");
+        } else {
+            machine["status"]["nodeRef"] = json!({"name": format!("n{}", member + 1)});
+        }
         // As long as what Cluster API writes, managed fields among it.
         machine["metadata"]["annotations"] = json!({"filler": "x".repeat(3000)});
         machine
