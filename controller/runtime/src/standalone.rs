@@ -31,6 +31,7 @@
 //! ```
 
 use std::collections::BTreeSet;
+use std::error::Error;
 use std::fs::File;
 use std::future::Future;
 use std::io::{self, Read as _};
@@ -65,7 +66,9 @@ mod cluster_api;
 #[cfg(feature = "testing")]
 mod testing;
 
-pub use cluster_api::{ClusterSettings, NotFromCluster};
+pub use cluster_api::ClusterSettings;
+
+type BoxError = Box<dyn Error + Send + Sync>;
 
 /// Some hundred certificates, or any key; a limit, so that a wrong file is not read whole.
 const MAX_PEM_LEN: u64 = 256 * 1024;
@@ -139,7 +142,7 @@ pub enum StandaloneError {
         /// The Cluster.
         cluster: ObjectKey,
         /// The reason.
-        source: NotFromCluster,
+        source: BoxError,
     },
     /// A file of the CA could not be read.
     #[error("cannot read the CA's {what} {}", path.display())]

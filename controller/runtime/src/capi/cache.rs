@@ -15,7 +15,7 @@ use super::objects::{
     BootstrapConfig, Cluster, Kept, Machine, MachinePool, ObjectKey, Raw, Reference, Watched as _,
 };
 use super::store::Store;
-use super::watch::{Selection, Watches};
+use super::watch::{Selection, watch_all};
 
 /// A cache of Cluster API's objects.
 ///
@@ -55,8 +55,12 @@ pub(super) struct State {
 const KINDS: [&str; 3] = [Cluster::KIND, Machine::KIND, MachinePool::KIND];
 
 impl Objects {
-    /// The objects that `selection` has on the management cluster that `client` speaks to.
-    pub fn new(client: Client, selection: Selection) -> (Self, Watches) {
+    /// The objects that `selection` has on the management cluster that `client` speaks to; and their watches, which
+    /// never end. Nothing is known of the objects while these do not run.
+    pub fn new(
+        client: Client,
+        selection: Selection,
+    ) -> (Self, impl Future<Output = ()> + Send + use<>) {
         let objects = Self(Arc::new(Inner {
             client,
             state: RwLock::default(),
@@ -66,7 +70,7 @@ impl Objects {
             of_cluster: Mutex::default(),
             slow_reads: Semaphore::new(SLOW_READS),
         }));
-        let watches = Watches::new(objects.clone(), selection);
+        let watches = watch_all(objects.clone(), selection);
         (objects, watches)
     }
 
@@ -121,14 +125,13 @@ impl Objects {
 
     /// The Clusters, in order; none before [`Objects::is_ready`].
     pub fn clusters(&self) -> Vec<(ObjectKey, Cluster)> {
-        let own = |(key, cluster): (&ObjectKey, &Cluster)| (key.clone(), cluster.clone());
-        let all = |store: &Store| store.clusters().map(own).collect();
-        self.store(all).unwrap_or_default()
+        let clusters = self.store(|store| store.clusters.clone());
+        clusters.unwrap_or_default().into_iter().collect()
     }
 
     /// A Cluster; `None` where there is none, or before [`Objects::is_ready`].
     pub fn cluster(&self, key: &ObjectKey) -> Option<Cluster> {
-        self.store(|store| store.cluster(key).cloned())?
+        self.store(|store| store.clusters.get(key).cloned())?
     }
 
     /// What `look` finds; `None` before [`Objects::is_ready`].

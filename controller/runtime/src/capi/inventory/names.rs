@@ -3,7 +3,7 @@
 use kubelet_attestation::names::NodeName;
 use node_attestation_core::inventory::{Machine, Naming};
 
-use super::view::View;
+use super::view::{Need, View};
 use crate::capi::objects::{self, BootstrapConfig};
 
 /// The ground on which a machine's Node may have a name, the strongest first.
@@ -29,14 +29,14 @@ impl<'a> View<'a> {
     /// that its objects have.
     pub(super) fn naming(self, of: &'a Machine, asked: &'a NodeName) -> Naming {
         let name = of.name.as_str();
-        let Some(machine) = self.members.machines.all().get(name) else {
+        let Some(machine) = self.members.machines.get(name) else {
             return Naming::only(of.node_name.as_ref(), asked);
         };
         if !self.knows_config(machine) {
             return Naming::Unknown;
         }
         // Any of them may write this name out.
-        self.need_joining();
+        self.need(Need::Joining);
         let Some(candidate) = self.candidate(name, machine, asked.as_str()) else {
             let is_anothers = || self.strongest_but(name, asked).is_some();
             // More names may come to be reported.
@@ -128,7 +128,7 @@ impl<'a> View<'a> {
         let machines = machines.filter_map(|(other, machine)| {
             let candidate = self.candidate(other, machine, asked.as_str());
             let ground = candidate.into_iter().chain(found(machine, asked)).min()?;
-            Some((ground, other.clone()))
+            Some((ground, other.to_owned()))
         });
         let listed = self.listed_named(asked.as_str());
         let listed = listed.map(|member| (Ground::InfraMachine, member.name));
