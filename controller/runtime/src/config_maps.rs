@@ -59,33 +59,10 @@ pub struct ConfigMaps<T> {
 /// Outcome of reading all `ConfigMaps`.
 pub type Outcome<T> = Result<Arc<[Arc<T>]>, ConfigMapUnread>;
 
-/// A `ConfigMap` could not be read.
+/// A `ConfigMap` could not be read, for the reason in the text.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum ConfigMapUnread {
-    /// The `ConfigMap` does not exist.
-    #[error("there is no ConfigMap {0}")]
-    Absent(ObjectKey),
-    /// The API server does not answer, or not well.
-    #[error("ConfigMap {config_map} cannot be read: {why}")]
-    Failed {
-        /// The `ConfigMap`.
-        config_map: ObjectKey,
-        /// The reason, with its causes.
-        why: String,
-    },
-    /// It is larger than what is left for this cluster.
-    #[error(
-        "ConfigMap {0} takes more memory than is left for this cluster's and others' ConfigMaps"
-    )]
-    Memory(ObjectKey),
-    /// They were not all read in time.
-    #[error("the ConfigMaps of namespace {namespace} were not read in {} s", DEADLINE.as_secs())]
-    Late {
-        /// The namespace.
-        namespace: String,
-    },
-}
+#[error("{0}")]
+pub struct ConfigMapUnread(String);
 
 /// A version of a `ConfigMap`: its UID and resource version.
 type Version = (Option<String>, Option<String>);
@@ -99,20 +76,11 @@ struct Kept<T> {
 impl<T: Content> ConfigMaps<T> {
     /// The `ConfigMaps` of these names; nothing is asked yet.
     pub fn new(management: &ClusterAccess, namespace: &str, names: &[String]) -> Self {
-        Self::of(
-            management.client().clone(),
-            namespace,
-            names,
-            Share::of_lists(),
-        )
-    }
-
-    fn of(client: Client, namespace: &str, names: &[String], share: Share) -> Self {
         let key = |name: &String| ObjectKey::new(namespace, name.as_str());
         Self {
-            client,
+            client: management.client().clone(),
             keys: names.iter().map(key).collect(),
-            share,
+            share: Share::of_lists(),
             kept: tokio::sync::Mutex::default(),
             last: Mutex::default(),
         }
@@ -140,10 +108,12 @@ impl<T: Content> ConfigMaps<T> {
         };
         let outcome = timeout(DEADLINE, reading).await;
         let outcome = outcome.unwrap_or_else(|_| {
-            let namespace = self.keys.first().map(|key| key.namespace.clone());
-            Err(ConfigMapUnread::Late {
-                namespace: namespace.unwrap_or_default(),
-            })
+            let namespace = self.keys.first().map(|key| key.namespace.as_str());
+            Err(ConfigMapUnread(format!(
+                "the ConfigMaps of namespace {} were not read in {} s",
+                namespace.unwrap_or_default(),
+                DEADLINE.as_secs()
+            )))
         });
         *self.last() = Some((Instant::now(), outcome.clone()));
         outcome
@@ -165,11 +135,11 @@ impl<T: Content> ConfigMaps<T> {
     ) -> Result<Arc<T>, ConfigMapUnread> {
         // It is never closed; and without a permit there would only be more at once.
         let _permit = FETCHES.acquire().await;
-        let failed = |error: kube::Error| ConfigMapUnread::Failed {
-            config_map: key.clone(),
-            why: error_chain(&error),
+        let failed = |error: kube::Error| {
+            let why = error_chain(&error);
+            ConfigMapUnread(format!("ConfigMap {key} cannot be read: {why}"))
         };
-        let absent = || ConfigMapUnread::Absent(key.clone());
+        let absent = || ConfigMapUnread(format!("there is no ConfigMap {key}"));
         let api: Api<ConfigMap> = Api::namespaced(self.client.clone(), &key.namespace);
         if let Some(known) = kept.get(key) {
             let now = api.get_metadata_opt(&key.name).await.map_err(failed)?;
@@ -188,7 +158,9 @@ impl<T: Content> ConfigMaps<T> {
         data.extend(binary.map(|name| (name, String::new())));
         let mut memory = self.share.holding();
         if !memory.resize(len(&data)) {
-            return Err(ConfigMapUnread::Memory(key.clone()));
+            return Err(ConfigMapUnread(format!(
+                "ConfigMap {key} takes more memory than is left for this cluster's and others' ConfigMaps"
+            )));
         }
         let content = Arc::new(T::of(key, data));
         let new = Kept {
