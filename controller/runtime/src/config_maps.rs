@@ -25,15 +25,14 @@ use crate::capi::ObjectKey;
 use crate::client::ClusterAccess;
 use crate::memory::{Holding, Share};
 
-/// Age up to which a reading is used: a person who changes a `ConfigMap` does not notice, and a
-/// thousand machines that join at once cost a few calls.
+/// The age up to which a reading is used. A person does not notice it, and a thousand machines that join at once take
+/// few calls.
 const FRESH: Duration = Duration::from_secs(5);
 
-/// Deadline for all `ConfigMaps` of one cluster: 64 calls, and more where they changed.
+/// Deadline for all `ConfigMaps` of one cluster: 64 calls, or more after changes.
 const DEADLINE: Duration = Duration::from_secs(20);
 
-/// Places for all clusters' fetches: each may have some megabytes of JSON until it is parsed, and
-/// the client has 16 places, in which the Lease is renewed too.
+/// The limit of concurrent fetches of all clusters: each may have some megabytes of JSON until it is parsed.
 static FETCHES: Semaphore = Semaphore::const_new(4);
 
 /// Bytes of an entry beside its texts: two pointers with their lengths, and an allocation.
@@ -41,8 +40,8 @@ const ENTRY_LEN: usize = 64;
 
 /// Parsed form of a `ConfigMap`.
 pub trait Content: Send + Sync + 'static {
-    /// Makes it of the entries, the binary ones among them as empty texts. The API server has seen
-    /// to it that the keys are letters, digits, `-`, `_` and `.`, 253 at most.
+    /// Parses the entries; binary ones are empty texts. The API server limits keys to 253 letters, digits, `-`, `_`
+    /// and `.`.
     fn of(config_map: &ObjectKey, data: BTreeMap<String, String>) -> Self;
 }
 
@@ -74,7 +73,7 @@ struct Kept<T> {
 }
 
 impl<T: Content> ConfigMaps<T> {
-    /// The `ConfigMaps` of these names; nothing is asked yet.
+    /// The `ConfigMaps` of these names, without a call.
     pub fn new(management: &ClusterAccess, namespace: &str, names: &[String]) -> Self {
         let key = |name: &String| ObjectKey::new(namespace, name.as_str());
         Self {
@@ -133,7 +132,7 @@ impl<T: Content> ConfigMaps<T> {
         key: &ObjectKey,
         kept: &mut HashMap<ObjectKey, Kept<T>>,
     ) -> Result<Arc<T>, ConfigMapUnread> {
-        // It is never closed; and without a permit there would only be more at once.
+        // The semaphore is never closed.
         let _permit = FETCHES.acquire().await;
         let failed = |error: kube::Error| {
             let why = error_chain(&error);
@@ -148,7 +147,7 @@ impl<T: Content> ConfigMaps<T> {
                 return Ok(known.content.clone());
             }
         }
-        // What it was is not needed any more, and its memory may be.
+        // The former content is not needed any more, and its memory may be.
         kept.remove(key);
         let found = api.get_opt(&key.name).await.map_err(failed)?;
         let found = found.ok_or_else(absent)?;
@@ -177,7 +176,7 @@ fn version(metadata: &ObjectMeta) -> Version {
     (metadata.uid.clone(), metadata.resource_version.clone())
 }
 
-/// Bytes of the entries in memory, about.
+/// The approximate memory of the entries.
 fn len(data: &BTreeMap<String, String>) -> usize {
     data.iter()
         .map(|(key, value)| key.len() + value.len() + ENTRY_LEN)

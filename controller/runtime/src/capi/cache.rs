@@ -1,4 +1,4 @@
-//! What the watches have told, at any time.
+//! A cache of the watched objects.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
@@ -33,7 +33,7 @@ struct Inner {
     resources: Mutex<HashMap<Kind, ApiResource>>,
     changes: watch::Sender<u64>,
     cluster_changes: watch::Sender<u64>,
-    /// By Cluster, for those who wait for it.
+    /// By Cluster, for its waiters.
     of_cluster: Mutex<HashMap<ObjectKey, watch::Sender<()>>>,
     slow_reads: Semaphore,
 }
@@ -51,7 +51,7 @@ pub(super) struct State {
     listed: BTreeSet<&'static str>,
 }
 
-/// The kinds without which nothing is answered.
+/// The kinds that must be listed first.
 const KINDS: [&str; 3] = [Cluster::KIND, Machine::KIND, MachinePool::KIND];
 
 impl Objects {
@@ -79,21 +79,21 @@ impl Objects {
         self.read(State::is_ready)
     }
 
-    /// A number that changes whenever anything does that is known here, readiness included.
+    /// A number that changes whenever an object or readiness does.
     pub fn changes(&self) -> watch::Receiver<u64> {
         self.0.changes.subscribe()
     }
 
-    /// A number that changes whenever a Cluster does, or readiness.
+    /// A number that changes whenever a Cluster or readiness does.
     pub(crate) fn cluster_changes(&self) -> watch::Receiver<u64> {
         self.0.cluster_changes.subscribe()
     }
 
-    /// Hears whenever this Cluster changes, or readiness.
+    /// Changes whenever this Cluster or readiness does.
     pub(crate) fn changes_of(&self, cluster: &ObjectKey) -> watch::Receiver<()> {
         let mut waiting = self.waiting();
         if !waiting.contains_key(cluster) && waiting.len() == waiting.capacity() {
-            // Those of clusters that are gone make room before the map grows.
+            // Entries of deleted clusters make room before the map grows.
             waiting.retain(|_, sender| !sender.is_closed());
         }
         let sender = waiting.entry(cluster.clone()).or_default();
@@ -101,12 +101,12 @@ impl Objects {
     }
 
     fn waiting(&self) -> MutexGuard<'_, HashMap<ObjectKey, watch::Sender<()>>> {
-        // Every change of the map is one insertion or removal, so a panic elsewhere leaves it whole.
+        // Every change of the map is one insertion or removal, so a panic leaves it whole.
         let waiting = self.0.of_cluster.lock();
         waiting.unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Tells those who wait for this Cluster that it has changed.
+    /// Notifies the waiters for this Cluster.
     pub(super) fn cluster_changed(&self, cluster: &ObjectKey) {
         increment(&self.0.cluster_changes);
         let mut waiting = self.waiting();
@@ -117,7 +117,7 @@ impl Objects {
         }
     }
 
-    /// Tells everybody that any Cluster may have changed.
+    /// Notifies the waiters for all Clusters.
     fn all_clusters_changed(&self) {
         increment(&self.0.cluster_changes);
         self.waiting().retain(|_, sender| sender.send(()).is_ok());
@@ -144,9 +144,9 @@ impl Objects {
         self.write(|state| state.store.keep_config(cluster, name, config));
     }
 
-    /// Waits for reads that are in no hurry; those of few clusters run at a time.
+    /// Runs reads of low priority; those of few clusters run at a time.
     pub(super) async fn read_slowly<T>(&self, reads: impl Future<Output = T>) -> T {
-        // It is never closed.
+        // The semaphore is never closed.
         let _permit = self.0.slow_reads.acquire().await;
         reads.await
     }
@@ -197,7 +197,7 @@ impl Objects {
         look(&self.0.state.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// What `look` finds, whatever was listed.
+    /// The result of `look`, before readiness too.
     #[cfg(test)]
     pub(super) fn kept<T>(&self, look: impl FnOnce(&Store) -> T) -> T {
         self.read(|state| look(&state.store))

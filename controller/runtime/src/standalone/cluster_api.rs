@@ -1,5 +1,4 @@
-//! One cluster of a management cluster, by hand: for when the controller that looks after it cannot
-//! run.
+//! One cluster of a management cluster, by hand: for a time when its controller cannot run.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -24,10 +23,10 @@ use crate::management::VerifierUnavailable;
 use crate::management::spec_mapping::{ContextBuilder, is_to_be_enforced};
 use crate::records::KubeRecords;
 
-/// For all that is read before the first request is answered: some lists of small objects.
+/// Deadline of all reads before the first request: some lists of small objects.
 const READ_DEADLINE: Duration = Duration::from_mins(1);
 
-/// What an operator says of a cluster whose other settings are its `KubeletAuthentication`.
+/// The settings of an operator for a cluster that has its other settings in a `KubeletAuthentication`.
 #[derive(Debug, Clone)]
 pub struct ClusterSettings {
     /// The workload cluster.
@@ -42,7 +41,7 @@ pub struct ClusterSettings {
     pub ca_key: PathBuf,
 }
 
-/// The management cluster, of which what is known is kept up to date as long as this lives.
+/// The management cluster; its watches run until this is dropped.
 #[derive(Debug)]
 pub(super) struct Background {
     pub(super) access: ClusterAccess,
@@ -84,7 +83,7 @@ impl Standalone {
             trust.audiences.insert(audience.map_err(invalid)?);
         }
 
-        // Whether it is to be is found out by whoever looks after the cluster.
+        // The controller of the cluster decides when it is enforced.
         let enforced = is_to_be_enforced(spec)
             && admission::is_enforced(access.client())
                 .await
@@ -123,7 +122,7 @@ impl Standalone {
     }
 }
 
-/// What the management cluster says.
+/// The settings and objects of the management cluster.
 struct Said {
     authentication: KubeletAuthentication,
     cluster: Cluster,

@@ -9,7 +9,7 @@ use crate::capi::objects::{self, BootstrapConfig};
 /// The ground on which a machine's Node may have a name, the strongest first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Ground {
-    /// It is written out in the `KubeadmConfig`.
+    /// The `KubeadmConfig` has it.
     Written,
     /// The `InfraMachine` has it, or the infrastructure's list of a pool's members.
     InfraMachine,
@@ -35,17 +35,17 @@ impl<'a> View<'a> {
         if !self.knows_config(machine) {
             return Naming::Unknown;
         }
-        // Any of them may write this name out.
+        // Any of their `KubeadmConfig`s may have this name.
         self.need(Need::Joining);
         let Some(candidate) = self.candidate(name, machine, asked.as_str()) else {
             let is_anothers = || self.strongest_but(name, asked).is_some();
-            // More names may come to be reported.
+            // More names may be reported later.
             if !machine.provisioned && !is_anothers() {
                 return Naming::Unknown;
             }
             return Naming::Another(self.candidates(name, machine).collect());
         };
-        // Where several have it written out, the first has it: its record is in the ledger.
+        // If several have it in their `KubeadmConfig`s, the first has it: its record is in the ledger.
         if candidate == Ground::Written {
             return Naming::Own;
         }
@@ -121,7 +121,7 @@ impl<'a> View<'a> {
         written.into_iter().chain(others)
     }
 
-    /// The machine, of all but this one, that has the name on the strongest ground.
+    /// The other machine with the strongest ground for the name.
     fn strongest_but(self, name: &str, asked: &'a NodeName) -> Option<(Ground, String)> {
         let machines = self.members.known_by(asked.as_str()).into_iter();
         let machines = machines.filter(|(other, _)| *other != name);
