@@ -1,6 +1,5 @@
 //! What is known of Cluster API's objects on a real API server, as they come, change and go.
 
-use std::future::pending;
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
@@ -37,7 +36,7 @@ impl Watcher {
             .block_on(ClusterAccess::from_kubeconfig(kubeconfig))
             .unwrap();
         let (objects, watches) = Objects::new(access.client().clone(), selection);
-        RUNTIME.spawn(watches.run(pending()));
+        RUNTIME.spawn(watches);
         Self { objects }
     }
 

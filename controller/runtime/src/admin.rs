@@ -1,7 +1,7 @@
-//! What a person does about the records of a management cluster: look, reset, revoke.
+//! Commands of a person about the records of a management cluster: show, reset, revoke.
 //!
-//! Each act is one write to the record, which the controller carries out, and one Event on it that
-//! says who asked for it. The write is the act: it is done also where the Event is not.
+//! Each command writes to the record, which the controller acts upon, and creates an Event with the name of the
+//! person. A failure to create the Event does not undo the write.
 
 use std::time::SystemTime;
 
@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use crate::client::{CallError, ClusterAccess, call};
 use crate::events::event;
 
-/// How many records a page of a list has; it is read whole.
+/// The number of records of a page, which is read whole.
 const PAGE_SIZE: u32 = 500;
 
 /// The records of a management cluster, for a person.
@@ -31,25 +31,25 @@ pub struct Identities {
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Changed {
-    /// The record, as it is now.
+    /// The record after the change.
     pub identity: NodeIdentity,
-    /// Why there is no Event of it, if there is none.
+    /// The error of its Event, if that was not created.
     pub event_error: Option<CallError>,
 }
 
-/// It could not be done.
+/// A command failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum IdentitiesError {
-    /// There is no such record.
+    /// The record does not exist.
     #[error("there is no NodeIdentity {name} in namespace {namespace}")]
     NotFound {
-        /// Where it would be.
+        /// Its namespace.
         namespace: String,
         /// Its name.
         name: String,
     },
-    /// The API server did not answer, or refused.
+    /// A call failed.
     #[error(transparent)]
     Call(#[from] CallError),
 }
@@ -62,7 +62,7 @@ impl Identities {
         }
     }
 
-    /// All records, of one namespace and one Cluster where these are given.
+    /// All records, or those of one namespace and one Cluster.
     ///
     /// # Errors
     ///
@@ -104,7 +104,7 @@ impl Identities {
         })
     }
 
-    /// Gives the record's present generation up for the next claim.
+    /// Resets the record: the next claim may replace its current generation.
     ///
     /// # Errors
     ///
@@ -129,7 +129,7 @@ impl Identities {
             .await
     }
 
-    /// Takes the certificates of the record's present generation back.
+    /// Revokes the certificates of the record's current generation.
     ///
     /// # Errors
     ///
@@ -155,7 +155,7 @@ impl Identities {
         self.write(identity, patch, "Revoked", note, now).await
     }
 
-    /// Changes what a person looked at, or nothing: the patch has its version.
+    /// Patches the version of the record that the person has seen.
     async fn write(
         &self,
         identity: &NodeIdentity,
@@ -193,7 +193,7 @@ impl Identities {
     }
 }
 
-/// All that `list` gives, page by page.
+/// All pages of `list`.
 pub(crate) async fn pages<T: Clone>(
     wanted: ListParams,
     list: impl AsyncFn(ListParams) -> Result<ObjectList<T>, kube::Error>,

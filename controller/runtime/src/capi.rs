@@ -20,4 +20,4 @@ pub use objects::{
     Cluster, Endpoint, InvalidObjectKey, InvalidOwnAttestors, ObjectKey, OwnAttestors, Reference,
 };
 pub(crate) use objects::{are_same, is_paused};
-pub use watch::{Selection, Watches};
+pub use watch::Selection;

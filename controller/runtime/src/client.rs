@@ -1,4 +1,4 @@
-//! Clients of API servers that read no answer without a bound, and follow no redirection.
+//! Clients of API servers, with bounded answers and without redirections.
 //!
 //! # Guarantees
 //!
@@ -14,7 +14,8 @@ use kube::{Client, Config};
 use tower::buffer::BufferLayer;
 use tower::layer::layer_fn;
 use tower::retry::RetryLayer;
-use tower::{BoxError, Service, ServiceBuilder};
+use tower::util::{BoxCloneService, MapErr};
+use tower::{BoxError, Service, ServiceBuilder, service_fn};
 
 mod call;
 mod connections;
@@ -23,7 +24,6 @@ mod flow;
 mod kubeconfig;
 mod response_limits;
 mod retry;
-mod sieve;
 #[cfg(feature = "testing")]
 pub mod testing;
 
@@ -37,58 +37,48 @@ use connections::{Answer, Connections, Dial};
 use egress::Dialler;
 pub(crate) use retry::RetryLists;
 
-/// Longer than a watch lasts without a word: the API server sends bookmarks each minute.
+/// Longer than the silence of a watch: the API server sends a bookmark each minute.
 const READ_TIMEOUT: Duration = Duration::from_secs(150);
 
-/// The longest watch that the API server is asked for; client-go's.
+/// The longest watch that the API server is asked for, as in client-go.
 pub(crate) const LONGEST_WATCH: Duration = Duration::from_mins(10);
 
-/// Calls that wait to be passed on; more wait where they are made. As many as kube has.
+/// The length of the buffer of calls, as in kube.
 const CALLS_WAITING: usize = 1024;
 
-/// As audit logs name us.
+/// The name of this controller in audit logs.
 const USER_AGENT: &str = concat!("node-attestation-controller/", env!("CARGO_PKG_VERSION"));
 
-/// For a TCP connection to an API server of the operator's.
+/// Deadline of a TCP connection to an API server that the operator configured.
 const CONNECT_DEADLINE: Duration = Duration::from_secs(30);
 
-/// What sends calls.
-trait Calls<B>:
-    Service<Request<Body>, Response = Response<B>, Error = BoxError, Future: Send>
-    + Clone
-    + Send
-    + 'static
-{
-}
+/// A service that sends calls.
+type Calls = BoxCloneService<Request<Body>, Response<Answer>, BoxError>;
 
-impl<S, B> Calls<B> for S where
-    S: Service<Request<Body>, Response = Response<B>, Error = BoxError, Future: Send>
-        + Clone
-        + Send
-        + 'static
-{
-}
-
-/// A client as `config` has it: an operator's, who may name a proxy.
+/// A client of an operator's `config`, which may have a proxy.
 fn of_operator(config: Config) -> Result<Client, kube::Error> {
     let config = prepared(config);
     if config.proxy_url.is_some() {
-        // kube's own, which speaks HTTP/1.1. What is repeated must be a clone, which that is not.
+        // kube's own service, which speaks HTTP/1.1. The retries need one that can be cloned.
         let shared = BufferLayer::new(CALLS_WAITING);
         let builder = ClientBuilder::try_from(config)?.with_layer(&shared);
         return Ok(repeated(builder));
     }
-    let mut dial = HttpConnector::new();
-    dial.enforce_http(false);
-    dial.set_nodelay(true);
-    dial.set_connect_timeout(Some(CONNECT_DEADLINE));
+    let mut connector = HttpConnector::new();
+    connector.enforce_http(false);
+    connector.set_nodelay(true);
+    connector.set_connect_timeout(Some(CONNECT_DEADLINE));
+    let dial = Dial::new(MapErr::new(connector, BoxError::from));
     direct(config, dial, NamedBy::Operator).map(repeated)
 }
 
-/// A client that asks for pages of lists again.
+/// A client that retries calls for pages of lists.
 fn repeated<S, B>(builder: ClientBuilder<S>) -> Client
 where
-    S: Calls<B>,
+    S: Service<Request<Body>, Response = Response<B>, Error = BoxError, Future: Send>
+        + Clone
+        + Send
+        + 'static,
     B: hyper::body::Body<Data = Bytes, Error: Into<BoxError>> + Send + Unpin + 'static,
 {
     let bounded = layer_fn(|service| Bounded::new(service, NamedBy::Operator));
@@ -96,22 +86,24 @@ where
     builder.with_layer(&bounded).with_layer(&repeated).build()
 }
 
-/// A client that connects to the hosts in `reach`, and by way of no proxy: what a proxy dials
-/// cannot be checked here.
+/// A client that connects to the hosts in `reach`, without a proxy: the addresses that a proxy dials cannot be
+/// checked.
 fn of_tenant(config: Config, reach: EgressPolicy) -> Result<Client, kube::Error> {
-    let dial = Dialler::new(reach);
+    let dialler = Dialler::new(reach);
+    let dial = move |server| dialler.clone().dial(server);
+    let dial = Dial::new(service_fn(dial));
     let builder = direct(prepared(config), dial, NamedBy::Tenant)?;
     let bounded = layer_fn(|service| Bounded::new(service, NamedBy::Tenant));
     Ok(builder.with_layer(&bounded).build())
 }
 
-/// Calls of the API server of `config` on connections of our own, which `dial` makes.
-fn direct<D: Dial>(
+/// Calls of the API server of `config` on the connections that `dial` makes.
+fn direct(
     config: Config,
-    dial: D,
+    dial: Dial,
     named_by: NamedBy,
-) -> Result<ClientBuilder<impl Calls<Answer> + use<D>>, kube::Error> {
-    // The process' own; who was first does not matter, they are the same.
+) -> Result<ClientBuilder<Calls>, kube::Error> {
+    // All callers install the same provider for the process.
     drop(rustls::crypto::aws_lc_rs::default_provider().install_default());
     let tls = config.rustls_client_config()?;
     let server_name = config.tls_server_name.clone();
@@ -120,13 +112,14 @@ fn direct<D: Dial>(
         .option_layer(config.auth_layer()?)
         .layer(config.extra_headers_layer()?)
         .service(Connections::new(dial, tls, server_name, named_by));
-    Ok(ClientBuilder::new(service, config.default_namespace))
+    let calls = Calls::new(service);
+    Ok(ClientBuilder::new(calls, config.default_namespace))
 }
 
 fn prepared(mut config: Config) -> Config {
     config.read_timeout = Some(READ_TIMEOUT);
     config.reset_reader_on_write = true;
-    // The queue tries again, with the state of the world that there is then.
+    // The queue retries, with the state of that time.
     config.default_retry = false;
     // Neither can fail: both are constants of the header's alphabet.
     if let (Ok(name), Ok(value)) = ("user-agent".parse(), USER_AGENT.parse()) {

@@ -25,15 +25,14 @@ use crate::capi::ObjectKey;
 use crate::client::ClusterAccess;
 use crate::memory::{Holding, Share};
 
-/// Age up to which a reading is used: a person who changes a `ConfigMap` does not notice, and a
-/// thousand machines that join at once cost a few calls.
+/// The age up to which a reading is used. A person does not notice it, and a thousand machines that join at once take
+/// few calls.
 const FRESH: Duration = Duration::from_secs(5);
 
-/// Deadline for all `ConfigMaps` of one cluster: 64 calls, and more where they changed.
+/// Deadline for all `ConfigMaps` of one cluster: 64 calls, or more after changes.
 const DEADLINE: Duration = Duration::from_secs(20);
 
-/// Places for all clusters' fetches: each may have some megabytes of JSON until it is parsed, and
-/// the client has 16 places, in which the Lease is renewed too.
+/// The limit of concurrent fetches of all clusters: each may have some megabytes of JSON until it is parsed.
 static FETCHES: Semaphore = Semaphore::const_new(4);
 
 /// Bytes of an entry beside its texts: two pointers with their lengths, and an allocation.
@@ -41,8 +40,8 @@ const ENTRY_LEN: usize = 64;
 
 /// Parsed form of a `ConfigMap`.
 pub trait Content: Send + Sync + 'static {
-    /// Makes it of the entries, the binary ones among them as empty texts. The API server has seen
-    /// to it that the keys are letters, digits, `-`, `_` and `.`, 253 at most.
+    /// Parses the entries; binary ones are empty texts. The API server limits keys to 253 letters, digits, `-`, `_`
+    /// and `.`.
     fn of(config_map: &ObjectKey, data: BTreeMap<String, String>) -> Self;
 }
 
@@ -59,33 +58,10 @@ pub struct ConfigMaps<T> {
 /// Outcome of reading all `ConfigMaps`.
 pub type Outcome<T> = Result<Arc<[Arc<T>]>, ConfigMapUnread>;
 
-/// A `ConfigMap` could not be read.
+/// A `ConfigMap` could not be read, for the reason in the text.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum ConfigMapUnread {
-    /// The `ConfigMap` does not exist.
-    #[error("there is no ConfigMap {0}")]
-    Absent(ObjectKey),
-    /// The API server does not answer, or not well.
-    #[error("ConfigMap {config_map} cannot be read: {why}")]
-    Failed {
-        /// The `ConfigMap`.
-        config_map: ObjectKey,
-        /// The reason, with its causes.
-        why: String,
-    },
-    /// It is larger than what is left for this cluster.
-    #[error(
-        "ConfigMap {0} takes more memory than is left for this cluster's and others' ConfigMaps"
-    )]
-    Memory(ObjectKey),
-    /// They were not all read in time.
-    #[error("the ConfigMaps of namespace {namespace} were not read in {} s", DEADLINE.as_secs())]
-    Late {
-        /// The namespace.
-        namespace: String,
-    },
-}
+#[error("{0}")]
+pub struct ConfigMapUnread(String);
 
 /// A version of a `ConfigMap`: its UID and resource version.
 type Version = (Option<String>, Option<String>);
@@ -97,22 +73,13 @@ struct Kept<T> {
 }
 
 impl<T: Content> ConfigMaps<T> {
-    /// The `ConfigMaps` of these names; nothing is asked yet.
+    /// The `ConfigMaps` of these names, without a call.
     pub fn new(management: &ClusterAccess, namespace: &str, names: &[String]) -> Self {
-        Self::of(
-            management.client().clone(),
-            namespace,
-            names,
-            Share::of_lists(),
-        )
-    }
-
-    fn of(client: Client, namespace: &str, names: &[String], share: Share) -> Self {
         let key = |name: &String| ObjectKey::new(namespace, name.as_str());
         Self {
-            client,
+            client: management.client().clone(),
             keys: names.iter().map(key).collect(),
-            share,
+            share: Share::of_lists(),
             kept: tokio::sync::Mutex::default(),
             last: Mutex::default(),
         }
@@ -140,10 +107,12 @@ impl<T: Content> ConfigMaps<T> {
         };
         let outcome = timeout(DEADLINE, reading).await;
         let outcome = outcome.unwrap_or_else(|_| {
-            let namespace = self.keys.first().map(|key| key.namespace.clone());
-            Err(ConfigMapUnread::Late {
-                namespace: namespace.unwrap_or_default(),
-            })
+            let namespace = self.keys.first().map(|key| key.namespace.as_str());
+            Err(ConfigMapUnread(format!(
+                "the ConfigMaps of namespace {} were not read in {} s",
+                namespace.unwrap_or_default(),
+                DEADLINE.as_secs()
+            )))
         });
         *self.last() = Some((Instant::now(), outcome.clone()));
         outcome
@@ -163,13 +132,13 @@ impl<T: Content> ConfigMaps<T> {
         key: &ObjectKey,
         kept: &mut HashMap<ObjectKey, Kept<T>>,
     ) -> Result<Arc<T>, ConfigMapUnread> {
-        // It is never closed; and without a permit there would only be more at once.
+        // The semaphore is never closed.
         let _permit = FETCHES.acquire().await;
-        let failed = |error: kube::Error| ConfigMapUnread::Failed {
-            config_map: key.clone(),
-            why: error_chain(&error),
+        let failed = |error: kube::Error| {
+            let why = error_chain(&error);
+            ConfigMapUnread(format!("ConfigMap {key} cannot be read: {why}"))
         };
-        let absent = || ConfigMapUnread::Absent(key.clone());
+        let absent = || ConfigMapUnread(format!("there is no ConfigMap {key}"));
         let api: Api<ConfigMap> = Api::namespaced(self.client.clone(), &key.namespace);
         if let Some(known) = kept.get(key) {
             let now = api.get_metadata_opt(&key.name).await.map_err(failed)?;
@@ -178,7 +147,7 @@ impl<T: Content> ConfigMaps<T> {
                 return Ok(known.content.clone());
             }
         }
-        // What it was is not needed any more, and its memory may be.
+        // The former content is not needed any more, and its memory may be.
         kept.remove(key);
         let found = api.get_opt(&key.name).await.map_err(failed)?;
         let found = found.ok_or_else(absent)?;
@@ -188,7 +157,9 @@ impl<T: Content> ConfigMaps<T> {
         data.extend(binary.map(|name| (name, String::new())));
         let mut memory = self.share.holding();
         if !memory.resize(len(&data)) {
-            return Err(ConfigMapUnread::Memory(key.clone()));
+            return Err(ConfigMapUnread(format!(
+                "ConfigMap {key} takes more memory than is left for this cluster's and others' ConfigMaps"
+            )));
         }
         let content = Arc::new(T::of(key, data));
         let new = Kept {
@@ -205,7 +176,7 @@ fn version(metadata: &ObjectMeta) -> Version {
     (metadata.uid.clone(), metadata.resource_version.clone())
 }
 
-/// Bytes of the entries in memory, about.
+/// The approximate memory of the entries.
 fn len(data: &BTreeMap<String, String>) -> usize {
     data.iter()
         .map(|(key, value)| key.len() + value.len() + ENTRY_LEN)

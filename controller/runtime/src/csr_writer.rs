@@ -1,4 +1,4 @@
-//! The only writer: a decision becomes a condition, or a certificate.
+//! Writes a decision into its request, as a condition or a certificate. Nothing else writes requests.
 //!
 //! | decision | written |
 //! | --- | --- |
@@ -11,7 +11,7 @@
 //! # Guarantees
 //!
 //! - Every write carries the `resourceVersion` of what was decided on: it changes that very object,
-//!   or nothing ([`StoreError::Conflict`], after which the fresh object must be decided on).
+//!   or nothing (409, after which the fresh object must be decided on).
 //! - Every step can be repeated. After a crash between two of them the request is approved and
 //!   unissued, and goes through every check again.
 //! - No request that is ours stays approved and unissued: it gets its certificate or `Failed`, also
@@ -30,72 +30,71 @@ use kubelet_attestation::evidence::tpm::ENDORSEMENT_KEY_ANNOTATION;
 use node_attestation_core::decide::Decision;
 use node_attestation_core::request::{ApprovalReason, Issued};
 
+use crate::client::CallError;
+
 mod kube_store;
 
-pub use kube_store::{KubeStore, StoreError};
+pub use kube_store::KubeStore;
 
 const APPROVED_MESSAGE: &str = "approved by node-attestation-controller";
 
-/// Where a cluster's requests are kept.
+/// A store of the requests of one cluster.
 ///
-/// A test, or an infrastructure provider with needs of its own, can wrap [`KubeStore`].
+/// A test, or an infrastructure provider with special needs, can wrap [`KubeStore`].
 pub trait RequestStore: Debug + Send + Sync {
     /// Reads the request of this name; `None` if there is none.
     fn get<'a>(
         &'a self,
         name: &'a str,
-    ) -> BoxFuture<'a, Result<Option<CertificateSigningRequest>, StoreError>>;
+    ) -> BoxFuture<'a, Result<Option<CertificateSigningRequest>, CallError>>;
 
-    /// Replaces the request through `/approval`, if its version is still the one given; returns
-    /// what it is now.
-    fn update_approval<'a>(
+    /// Replaces the request through this subresource, if its resource version is still the same. Returns the new
+    /// version.
+    fn update<'a>(
         &'a self,
+        subresource: &'static str,
         request: &'a CertificateSigningRequest,
-    ) -> BoxFuture<'a, Result<CertificateSigningRequest, StoreError>>;
-
-    /// Replaces the request through `/status`, if its version is still the one given; returns what
-    /// it is now.
-    fn update_status<'a>(
-        &'a self,
-        request: &'a CertificateSigningRequest,
-    ) -> BoxFuture<'a, Result<CertificateSigningRequest, StoreError>>;
+    ) -> BoxFuture<'a, Result<CertificateSigningRequest, CallError>>;
 }
 
-/// The types of conditions that end a request, or let it be signed.
+/// The subresources through which requests are answered.
+const APPROVAL: &str = "approval";
+const STATUS: &str = "status";
+
+/// The types of conditions of a request.
 const APPROVED: &str = "Approved";
 pub(crate) const DENIED: &str = "Denied";
 pub(crate) const FAILED: &str = "Failed";
 
-/// What became of an answer.
+/// The outcome of an answer.
 #[derive(Debug)]
 #[must_use]
 #[non_exhaustive]
 pub enum Answered {
-    /// It is written, if there was anything to write.
+    /// It was written, or needs no write.
     Written,
-    /// The API server finds it invalid through `/status`, and will again.
+    /// The API server rejects it as invalid, and would again.
     Rejected {
-        /// The request as it is now: approved, where that was to be written first.
+        /// The current request, which may be approved by now.
         request: Box<CertificateSigningRequest>,
-        /// What the API server says.
-        error: StoreError,
+        /// The API server's error.
+        error: CallError,
     },
 }
 
-/// Answers `request`, which is the object that `decision` was made about.
+/// Writes `decision` into `request`, the version that it was made about.
 ///
 /// # Errors
 ///
-/// Nothing is known of what was written after any error but [`StoreError::Conflict`]; decide on the
-/// fresh object.
+/// After any error but 409, what was written is unknown; decide on the fresh object.
 pub async fn answer(
     store: &dyn RequestStore,
     mut request: CertificateSigningRequest,
     decision: &Decision,
-) -> Result<Answered, StoreError> {
+) -> Result<Answered, CallError> {
     match decision {
         Decision::Ignore(_) | Decision::Retry(_) => Ok(Answered::Written),
-        // An approval cannot be taken back, nor be followed by a denial.
+        // An approval cannot be removed, nor followed by a denial.
         Decision::Deny(denial) if is_approved(&request) => {
             let (reason, message) = (denial.reason(), denial.message());
             let fail = |request: &mut _| add_condition(request, FAILED, reason, message);
@@ -103,7 +102,7 @@ pub async fn answer(
         }
         Decision::Deny(denial) => {
             add_condition(&mut request, DENIED, denial.reason(), denial.message());
-            store.update_approval(&request).await?;
+            store.update(APPROVAL, &request).await?;
             Ok(Answered::Written)
         }
         Decision::Fail(failure) => {
@@ -127,7 +126,7 @@ async fn issue(
     store: &dyn RequestStore,
     request: CertificateSigningRequest,
     certificate: &Issued,
-) -> Result<Answered, StoreError> {
+) -> Result<Answered, CallError> {
     let approved = approve(store, request, certificate.basis).await?;
     let publish = |request: &mut CertificateSigningRequest| {
         if let Some(key) = certificate.endorsement_key {
@@ -139,29 +138,29 @@ async fn issue(
     write_status(store, approved, publish).await
 }
 
-/// The request, approved by us now or by somebody before.
+/// Approves the request, unless it is approved already.
 async fn approve(
     store: &dyn RequestStore,
     mut request: CertificateSigningRequest,
     basis: ApprovalReason,
-) -> Result<CertificateSigningRequest, StoreError> {
+) -> Result<CertificateSigningRequest, CallError> {
     if is_approved(&request) {
         return Ok(request);
     }
     add_condition(&mut request, APPROVED, basis.reason(), APPROVED_MESSAGE);
-    store.update_approval(&request).await
+    store.update(APPROVAL, &request).await
 }
 
 async fn write_status(
     store: &dyn RequestStore,
     before: CertificateSigningRequest,
     change: impl FnOnce(&mut CertificateSigningRequest),
-) -> Result<Answered, StoreError> {
+) -> Result<Answered, CallError> {
     let mut request = before.clone();
     change(&mut request);
-    match store.update_status(&request).await {
+    match store.update(STATUS, &request).await {
         Ok(_) => Ok(Answered::Written),
-        Err(error) if error.is_final() => Ok(Answered::Rejected {
+        Err(error) if error.is_invalid() => Ok(Answered::Rejected {
             request: Box::new(before),
             error,
         }),
@@ -169,7 +168,7 @@ async fn write_status(
     }
 }
 
-/// Whether somebody approved it, we or another.
+/// Whether the request is approved, by this controller or another.
 pub(crate) fn is_approved(request: &CertificateSigningRequest) -> bool {
     has_condition(request, APPROVED)
 }
@@ -186,7 +185,7 @@ fn annotate(request: &mut CertificateSigningRequest, name: &str, value: String) 
     annotations.insert(name.to_owned(), value);
 }
 
-/// The API server fills the times in.
+/// The API server sets the times.
 fn add_condition(request: &mut CertificateSigningRequest, kind: &str, reason: &str, message: &str) {
     let condition = CertificateSigningRequestCondition {
         type_: kind.to_owned(),

@@ -1,10 +1,9 @@
-//! Events: what happened, for people who look at an object.
+//! Events about requests and machines.
 //!
-//! An answer is told of on the machine, where the inventory has an object for it; a refusal also on
-//! the request. Where there is no such object, everything is told of on the request. So a join
-//! costs one event, which says what the name's record went through ([`GrantReason`]); a renewal and a
-//! serving certificate are nothing new, and cost none. A challenge is half of a join or a renewal,
-//! though its request fails: nothing is wrong, and nobody is told.
+//! An answer is an Event on the machine's object, if the inventory has one, and otherwise on the request. A refusal
+//! is an Event on the request too. So a join takes one Event, with the history of the name's record
+//! ([`GrantReason`]). Renewals and serving certificates have none. A challenge fails its request, but is half of a
+//! join or a renewal: it has no Event either.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -34,49 +33,46 @@ mod limiter;
 
 use limiter::Limiter;
 
-/// For one event; what takes longer is given up, so that those behind it have their turn.
+/// Deadline of the write of one Event.
 const EVENT_DEADLINE: Duration = Duration::from_secs(5);
 
-/// How many are written at once: fewer than requests are answered at once, as they matter less.
+/// The limit of concurrent writes: fewer than those of answers, which matter more.
 const WRITES_AT_ONCE: usize = 4;
 
-/// How many may wait to be written: some thousand machines that join at once, at 1 kB each.
+/// The limit of waiting Events: those of some thousand machines that join at once, at 1 kB each.
 const MAX_WAITING: usize = 2048;
 
-/// How often it is told that events were left out, where that can be.
+/// The time between two reports of Events that were left out.
 const LEFT_OUT_TOLD: Duration = Duration::from_mins(1);
 
-/// How long those that still wait may take on a stop: the answers are written by then, and whoever
-/// stops a Pod waits for no more than 30 s in all.
+/// Deadline of the waiting Events on a stop, after all answers: Kubernetes gives a Pod 30 s in all.
 const DRAIN_DEADLINE: Duration = Duration::from_secs(2);
 
 /// The API's limit on a note (`k8s.io/api/events/v1`: 1 kB).
 const MAX_NOTE_LEN: usize = 1000;
 
-/// Events of what has no namespace are here (Kubernetes' event recorder), where `kubectl describe`
-/// looks for them.
+/// The namespace of Events on objects without one, as for Kubernetes' event recorder and `kubectl describe`.
 const NAMESPACE: &str = "default";
 
-/// Takes events to be written by an [`EventWriter`]. It never waits, and none of its failures ever
-/// reaches a request: where too many wait already, an event is left out.
+/// Accepts Events for an [`EventWriter`]. It never waits or fails: if too many Events wait, it leaves one out.
 ///
-/// Each is an object of its own. Those on one machine, and those of one cluster on all machines, are
-/// limited: who has no right there could have the management cluster filled with them. What was left
-/// out is told as a number on the machine.
+/// Each Event is an object. Those on one machine, and those of one cluster on all machines, are limited: otherwise
+/// anybody who files requests could fill the management cluster. The number that was left out is in a later Event on
+/// the machine.
 #[derive(Debug, Clone)]
 pub struct Events {
-    // Boxes: a channel has room for 32 from the start, in each cluster.
+    // Boxes: each cluster's channel has room for 32 from the start.
     waiting: mpsc::Sender<Box<Addressed>>,
     left_out: Arc<AtomicU64>,
 }
 
-/// An event, and where it is written.
+/// An Event, and its cluster.
 type Addressed = (Cluster, Event);
 
 /// The type, action, reason and note of an event.
 type Words<'a> = (&'a str, &'a str, &'a str, String);
 
-/// Where the object is that an event is about.
+/// The cluster of the object that an Event is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Cluster {
     /// With the requests.
@@ -94,8 +90,8 @@ pub struct EventWriter {
 }
 
 impl Events {
-    /// Begins to write: events on requests with `workload`, and those on machines with
-    /// `management`, or also with `workload` where the machines' objects are there.
+    /// Starts a writer: of Events on requests with `workload`, and of those on machines with `management`, or with
+    /// `workload` if that has the machines' objects.
     pub fn start(workload: Client, management: Option<Client>) -> (Self, EventWriter) {
         let (sender, receiver) = mpsc::channel(MAX_WAITING);
         let left_out = Arc::new(AtomicU64::new(0));
@@ -120,7 +116,7 @@ impl Events {
         }
     }
 
-    /// Tells of what befell an object of the management cluster.
+    /// Adds an Event about an object of the management cluster.
     pub(crate) fn tell(
         &self,
         regarding: ObjectReference,
@@ -134,7 +130,7 @@ impl Events {
         self.send((Cluster::Management, event(regarding, None, words, now)));
     }
 
-    /// Tells of a request by this machine that has waited so long for Cluster API.
+    /// Adds an Event about a machine's request that has waited for so long.
     pub(crate) fn waits(
         &self,
         machine: ObjectReference,
@@ -149,7 +145,7 @@ impl Events {
         self.send((Cluster::Management, event));
     }
 
-    /// Tells of the decision.
+    /// Adds the Events of a decision.
     pub(crate) fn publish(
         &self,
         request: &CertificateSigningRequest,
@@ -170,9 +166,9 @@ impl Events {
 }
 
 impl EventWriter {
-    /// Waits for what still is to be written, and no longer than a moment.
+    /// Waits until the Events were written, for a short time.
     ///
-    /// Every [`Events`] must be dropped before: while there is one, more can come.
+    /// Every [`Events`] must be dropped before.
     pub async fn finish(mut self) {
         if timeout(DRAIN_DEADLINE, &mut self.task).await.is_err() {
             self.task.abort();
@@ -297,7 +293,7 @@ pub(crate) fn reason(decision: &Decision) -> &'static str {
     }
 }
 
-/// What the record of a name went through, after `separator`.
+/// The history of a name's record, after `separator`.
 pub(crate) fn told(opening: Option<&GrantReason>, separator: &str) -> String {
     opening.map_or_else(String::new, |opening| format!("{separator}{opening}"))
 }
@@ -328,13 +324,13 @@ fn words(decision: &Decision) -> Words<'_> {
     (kind, action, reason(decision), note)
 }
 
-/// As much of the note as the API takes.
+/// The note, cut to the limit of the API.
 fn cut(mut note: String) -> String {
     note.truncate(note.floor_char_boundary(MAX_NOTE_LEN));
     note
 }
 
-/// The event of these words.
+/// An Event.
 ///
 /// kube's `Recorder` makes one object of all events with the same reason, and patches it: it drops their notes, of
 /// which each has the names of its own join, and keeps every object of the last minutes in memory.
@@ -346,9 +342,9 @@ pub(crate) fn event(
 ) -> Event {
     Event {
         metadata: ObjectMeta {
-            // The request's own name need not be one that an event may have.
+            // A request's name may be invalid for an Event.
             generate_name: Some(format!("{CONTROLLER}-")),
-            // The API has it be the object's.
+            // The API requires the object's namespace.
             namespace: Some(
                 regarding
                     .namespace

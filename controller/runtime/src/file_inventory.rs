@@ -26,78 +26,36 @@ use kubelet_attestation::names::{NodeName, ProviderId};
 use serde::Deserialize;
 
 use node_attestation_core::identifiers::TokenId;
-use node_attestation_core::inventory::{
-    AmbiguousMachines, Inventory, Machine, StaticInventory, TokenOwner,
-};
+use node_attestation_core::inventory::{Inventory, Machine, StaticInventory, TokenOwner};
 use node_attestation_core::refusal::Answer;
 
 type BoxError = Box<dyn Error + Send + Sync>;
 
-/// The only version that is read.
+/// The only supported version.
 const API_VERSION: &str = "attestation.cluster.x-k8s.io/v1alpha1";
 
-/// The only kind that is read.
+/// The only supported kind.
 const KIND: &str = "MachineInventory";
 
-/// Some ten thousand machines; a limit, so that a wrong file is not read whole.
+/// Some ten thousand machines. A wrong file is not read whole.
 const MAX_FILE_LEN: u64 = 4 * 1024 * 1024;
 
 /// An inventory file could not be used.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum MachineListError {
-    /// It could not be read.
-    #[error("cannot read {}", path.display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// The reason.
-        source: io::Error,
-    },
-    /// It is longer than any list of machines.
-    #[error("{} is longer than {MAX_FILE_LEN} bytes", path.display())]
-    TooLong {
-        /// The file.
-        path: PathBuf,
-    },
-    /// It is no YAML, or has another form.
-    #[error("{} is no list of machines", path.display())]
-    Syntax {
-        /// The file.
-        path: PathBuf,
-        /// Where, and what is wrong.
-        source: Box<serde_saphyr::Error>,
-    },
-    /// It says that it is something else.
-    #[error("{}: {field} is not {expected}", path.display())]
-    WrongType {
-        /// The file.
-        path: PathBuf,
-        /// The field that says so.
-        field: &'static str,
-        /// What it must be.
-        expected: &'static str,
-    },
-    /// A field's value is not what it should be.
-    #[error("{}: machines[{index}].{field}", path.display())]
-    Field {
-        /// The file.
-        path: PathBuf,
-        /// The index of the machine, from 0.
-        index: usize,
-        /// The field.
-        field: &'static str,
-        /// The error.
-        source: BoxError,
-    },
-    /// Two machines claim the same.
-    #[error("{} is ambiguous", path.display())]
-    Ambiguous {
-        /// The file.
-        path: PathBuf,
-        /// The two machines, and the value.
-        source: AmbiguousMachines,
-    },
+#[error("{message}")]
+pub struct MachineListError {
+    /// The file, and what is wrong with it.
+    message: String,
+    source: Option<BoxError>,
+}
+
+impl MachineListError {
+    fn new(message: String, source: impl Into<BoxError>) -> Self {
+        Self {
+            message,
+            source: Some(source.into()),
+        }
+    }
 }
 
 #[derive(Deserialize)]
@@ -143,7 +101,7 @@ struct Current {
     machines: Arc<StaticInventory>,
 }
 
-/// What changes with every replacement and every write of a file: its inode, its length, and when it was modified.
+/// The inode, length and modification time of a file: these change with every replacement and every write.
 type FileVersion = (u64, u64, i64, i64);
 
 impl MachineList {
@@ -151,8 +109,7 @@ impl MachineList {
     ///
     /// # Errors
     ///
-    /// Whatever is wrong with it; afterwards, a broken file only delays what it should have
-    /// changed.
+    /// The file cannot be read, or is invalid. Later, an invalid file only delays its changes.
     pub fn open(path: &Path) -> Result<Self, MachineListError> {
         let (version, machines) = read(path)?;
         let current = Current {
@@ -165,7 +122,7 @@ impl MachineList {
         })
     }
 
-    /// The machines as the file has them now.
+    /// The machines of the current file.
     fn machines(&self) -> Arc<StaticInventory> {
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
         let version = fs::metadata(&self.path).ok().map(|meta| version_of(&meta));
@@ -221,59 +178,45 @@ fn version_of(meta: &fs::Metadata) -> FileVersion {
 }
 
 fn read(path: &Path) -> Result<(FileVersion, StaticInventory), MachineListError> {
-    let failed = |source| MachineListError::Read {
-        path: path.to_owned(),
-        source,
-    };
+    let failed =
+        |error: io::Error| MachineListError::new(format!("cannot read {}", path.display()), error);
     let file = File::open(path).map_err(failed)?;
     let version = version_of(&file.metadata().map_err(failed)?);
     let mut text = String::new();
     let mut file = file.take(MAX_FILE_LEN + 1);
     file.read_to_string(&mut text).map_err(failed)?;
     if u64::try_from(text.len()).map_or(true, |len| len > MAX_FILE_LEN) {
-        return Err(MachineListError::TooLong {
-            path: path.to_owned(),
+        return Err(MachineListError {
+            message: format!("{} is longer than {MAX_FILE_LEN} bytes", path.display()),
+            source: None,
         });
     }
     Ok((version, parse(path, &text)?))
 }
 
 fn parse(path: &Path, text: &str) -> Result<StaticInventory, MachineListError> {
-    let path = || path.to_owned();
-    let document: Document = serde_saphyr::from_str(text).map_err(|source| {
-        let source = Box::new(source);
-        MachineListError::Syntax {
-            path: path(),
-            source,
-        }
-    })?;
+    let path = path.display();
+    let document: Document = serde_saphyr::from_str(text)
+        .map_err(|error| MachineListError::new(format!("{path} is no list of machines"), error))?;
     for (field, value, expected) in [
         ("apiVersion", &document.api_version, API_VERSION),
         ("kind", &document.kind, KIND),
     ] {
         if value != expected {
-            return Err(MachineListError::WrongType {
-                path: path(),
-                field,
-                expected,
+            return Err(MachineListError {
+                message: format!("{path}: {field} is not {expected}"),
+                source: None,
             });
         }
     }
     let entries = document.machines.into_iter().enumerate();
     let machines = entries.map(|(index, entry)| {
-        let machine = entry.into_machine();
-        machine.map_err(|(field, source)| MachineListError::Field {
-            path: path(),
-            index,
-            field,
-            source,
+        entry.into_machine().map_err(|(field, error)| {
+            MachineListError::new(format!("{path}: machines[{index}].{field}"), error)
         })
     });
-    let machines = StaticInventory::new(machines.collect::<Result<_, _>>()?);
-    machines.map_err(|source| MachineListError::Ambiguous {
-        path: path(),
-        source,
-    })
+    StaticInventory::new(machines.collect::<Result<_, _>>()?)
+        .map_err(|error| MachineListError::new(format!("{path} is ambiguous"), error))
 }
 
 impl Entry {

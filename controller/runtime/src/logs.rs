@@ -1,5 +1,4 @@
-//! The lines that tell of decisions. Text that a requester wrote is a field's value, which the
-//! formatter escapes.
+//! The log lines of decisions. Text of a requester is always the value of a field, which the formatter escapes.
 
 use std::error::Error;
 use std::time::Duration;
@@ -14,7 +13,7 @@ use node_attestation_core::refusal::Ignored;
 
 use crate::events::{reason, told};
 
-/// What a line says of a request, whatever became of it.
+/// The fields of a request in every line.
 #[derive(Debug)]
 pub(crate) struct Subject<'a> {
     name: &'a str,
@@ -24,7 +23,7 @@ pub(crate) struct Subject<'a> {
 }
 
 impl<'a> Subject<'a> {
-    /// The node's name is the one that the request claims, where it can be read.
+    /// The node's name is the one in the request, if that is valid.
     pub(crate) fn of(request: &'a CertificateSigningRequest) -> Self {
         Self {
             name: request.metadata.name.as_deref().unwrap_or_default(),
@@ -47,8 +46,7 @@ fn millis(duration: Duration) -> f64 {
     f64::from(micros) / 1000.0
 }
 
-/// Tells that a decision could not be written. `repeated`: so it was before, and nobody needs to
-/// read it twice.
+/// Logs that a decision was not written; `repeated` if it was not the first time.
 pub(crate) fn unanswered(csr: &str, error: &dyn Error, repeated: bool) {
     const MESSAGE: &str = "the request was not answered";
     let error = error_chain(error);
@@ -59,7 +57,7 @@ pub(crate) fn unanswered(csr: &str, error: &dyn Error, repeated: bool) {
     }
 }
 
-/// Tells that the API server will not take what was to be written.
+/// Logs that the API server rejects an answer.
 pub(crate) fn rejected(subject: &Subject<'_>, error: &dyn Error) {
     tracing::error!(
         csr = subject.name,
@@ -68,7 +66,7 @@ pub(crate) fn rejected(subject: &Subject<'_>, error: &dyn Error) {
     );
 }
 
-/// Tells how a decision was reached: one line for each check that was made, in order.
+/// Logs the checks of a decision, one line each, in order.
 pub(crate) fn checks(subject: &Subject<'_>, decided: &Decided) {
     for step in &decided.steps {
         tracing::debug!(
@@ -80,9 +78,9 @@ pub(crate) fn checks(subject: &Subject<'_>, decided: &Decided) {
     }
 }
 
-/// Tells of a decision that is written, in one line.
+/// Logs a decision that was written, in one line.
 ///
-/// `repeated`: a deferral that was told of before.
+/// `repeated`: a deferral that was logged before.
 pub(crate) fn decision(subject: &Subject<'_>, decided: &Decided, whole: Duration, repeated: bool) {
     let (outcome, detail) = match &decided.decision {
         Decision::Ignore(ignored) => ("ignored", error_chain(ignored)),

@@ -26,7 +26,6 @@
 //! - A replaced kubeconfig or CA takes effect at once, and no request is lost.
 
 use std::fmt;
-use std::future::pending;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -261,7 +260,7 @@ impl Fleet {
         let (records, records_watch) =
             RecordsWatch::new(self.management.clone(), selection.namespace.as_deref());
         let mut watching = JoinSet::new();
-        watching.spawn(watches.run(pending()));
+        watching.spawn(watches);
         watching.spawn(records_watch);
         let shared = Arc::new(Shared {
             management: self.management.clone(),

@@ -1,25 +1,25 @@
-//! Bytes of memory that clusters take, so that one cluster cannot take them all.
+//! Limits of the memory that clusters share, so that one cluster cannot take it all.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// What all clusters have together, beyond their own shares, for what their API servers send.
+/// The memory of all clusters together, beyond their own shares, for data of their API servers.
 const COMMON: usize = 96 * 1024 * 1024;
 
 static PROCESS: Pool = Pool::new(COMMON);
 
-/// Bytes that all clusters have together, beyond their own shares, for their `ConfigMaps`.
+/// The same for their `ConfigMaps`.
 const COMMON_LISTS: usize = 128 * 1024 * 1024;
 
 static LISTS: Pool = Pool::new(COMMON_LISTS);
 
-/// Bytes of `ConfigMaps` that a cluster may keep whatever others keep: some ten thousand hosts.
+/// The memory that is reserved for the `ConfigMaps` of a cluster: some ten thousand hosts.
 const OWN_LISTS: usize = 2 * 1024 * 1024;
 
-/// Taken in steps, so that one byte more is not counted each time.
+/// The unit of counting, so that not every byte changes a counter.
 const STEP: usize = 16 * 1024;
 
-/// Bytes that are left.
+/// The bytes that are left.
 #[derive(Debug)]
 struct Pool(AtomicUsize);
 
@@ -28,7 +28,7 @@ impl Pool {
         Self(AtomicUsize::new(bytes))
     }
 
-    /// Takes as much of `bytes` as there is.
+    /// Takes up to `bytes`.
     fn take_some(&self, bytes: usize) -> usize {
         let taken = |left: usize| left.checked_sub(bytes.min(left));
         let before = self
@@ -42,11 +42,11 @@ impl Pool {
     }
 }
 
-/// What one cluster may take: a share that is its own, and of the process' what is left.
+/// The memory that one cluster may take: its own share, and what is left of the process'.
 ///
 /// # Guarantees
 ///
-/// Whatever others take, its own share is there.
+/// Other clusters never take its own share.
 #[derive(Debug, Clone)]
 pub(crate) struct Share {
     own: Arc<Pool>,
@@ -62,7 +62,7 @@ impl Share {
         }
     }
 
-    /// A share for what a cluster keeps of its `ConfigMaps`.
+    /// A share for the `ConfigMaps` of a cluster.
     pub(crate) fn of_lists() -> Self {
         Self {
             common: &LISTS,
@@ -70,7 +70,7 @@ impl Share {
         }
     }
 
-    /// Something that takes nothing yet.
+    /// An empty holding.
     pub(crate) fn holding(&self) -> Holding {
         Holding {
             share: self.clone(),
@@ -80,7 +80,7 @@ impl Share {
     }
 }
 
-/// Bytes that something takes, until it is dropped.
+/// Bytes that are taken until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Holding {
     share: Share,
@@ -89,8 +89,7 @@ pub(crate) struct Holding {
 }
 
 impl Holding {
-    /// Takes at least so many bytes in all, or gives back what is more; whether there were enough.
-    /// Where there were not, it takes what it did before.
+    /// Grows or shrinks to at least so many bytes. Returns whether there were enough; if not, nothing changes.
     pub(crate) fn resize(&mut self, bytes: usize) -> bool {
         let Some(wanted) = bytes.checked_next_multiple_of(STEP) else {
             return false;

@@ -3,7 +3,7 @@
 use std::time::SystemTime;
 
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::Node as KubeNode;
+use k8s_openapi::api::core::v1::{Node as KubeNode, NodeAddress};
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{Api, DeleteParams, Preconditions};
 use kube::{Client, Resource as _};
@@ -29,7 +29,7 @@ pub struct KubeNodes {
     leases: Api<Lenient<ReadLease, Lease>>,
 }
 
-/// What is read of a Node: whoever is on a node writes its status, times included.
+/// The fields of a Node that are read. The node itself writes its status, with the times.
 #[derive(Debug, Clone, Deserialize)]
 struct ReadNode {
     status: Option<ReadStatus>,
@@ -38,7 +38,7 @@ struct ReadNode {
 #[derive(Debug, Clone, Deserialize)]
 struct ReadStatus {
     conditions: Option<Vec<ReadCondition>>,
-    addresses: Option<Vec<ReadAddress>>,
+    addresses: Option<Vec<NodeAddress>>,
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -48,12 +48,7 @@ struct ReadCondition {
     status: String,
 }
 
-#[derive(Debug, Clone, Deserialize)]
-struct ReadAddress {
-    address: String,
-}
-
-/// What is read of a node's Lease, which whoever is on the node writes.
+/// The fields of a node's Lease that are read. The node itself writes it.
 #[derive(Debug, Clone, Deserialize)]
 struct ReadLease {
     spec: Option<ReadLeaseSpec>,
@@ -119,7 +114,7 @@ impl NodeReportedAddresses for KubeNodes {
     }
 }
 
-fn serving_name(ReadAddress { address }: ReadAddress) -> ServingName {
+fn serving_name(NodeAddress { address, .. }: NodeAddress) -> ServingName {
     let ip = address.parse().map(ServingName::Ip);
     ip.unwrap_or(ServingName::Dns(address))
 }

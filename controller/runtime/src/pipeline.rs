@@ -1,4 +1,4 @@
-//! One request, from the moment its turn comes to its answer.
+//! The processing of one request, from its turn to its answer.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -15,31 +15,31 @@ use node_attestation_core::refusal::{Deferral, Failure, Ignored};
 use node_attestation_core::request::ApprovalReason;
 use tokio::time::Instant;
 
+use crate::client::CallError;
 use crate::clock;
 use crate::csr_writer::{
-    Answered, DENIED, FAILED, RequestStore, StoreError, answer, has_condition, is_approved,
+    Answered, DENIED, FAILED, RequestStore, answer, has_condition, is_approved,
 };
 use crate::events::Events;
 use crate::logs::{self, Subject};
 use crate::queue::{Work, json_len};
 
-/// For all checks of one request. A verifier has deadlines of its own, well below; this one keeps a
-/// place in the queue from being lost to one that has not.
+/// Deadline of all checks of one request. Verifiers have shorter deadlines; this one protects the queue from a
+/// verifier without one.
 const DECISION_DEADLINE: Duration = Duration::from_mins(2);
 
-/// An approved request is not left undecided for longer: a node gives its request up at this age
-/// and files another, so nobody waits for this one any more.
+/// The age at which an approved request fails if it is still undecided: nodes give up a request of this age and file
+/// another.
 const MAX_UNDECIDED: Duration = Duration::from_mins(10);
 
-/// A request whose machine is not there is not left for longer: no run of a plugin that began before
-/// its node gave it up waits for it any more, and so none takes the failure for one of its own.
+/// The age at which a request without a machine fails. No run of a plugin waits for a request of this age, so none
+/// takes the failure for its own.
 const MAX_WITHOUT_MACHINE: Duration = Duration::from_mins(20);
 
-/// How often a request that changes under our hands is decided on anew before others have their
-/// turn.
+/// The limit of decisions about a request that keeps changing, before other requests have their turn.
 const MAX_ROUNDS: usize = 4;
 
-/// What decides about one cluster's requests, and answers them.
+/// Decides about the requests of one cluster, and answers them.
 #[derive(Debug, Clone)]
 pub struct Pipeline {
     context: Context,
@@ -55,12 +55,12 @@ pub(crate) enum Next {
     Done,
     /// Another try, later.
     Retry,
-    /// Another try once the request has changed: no answer can be written to it as it is.
+    /// Another try once the request has changed: the API server rejects the answer.
     GiveUp,
 }
 
 impl Pipeline {
-    /// Decides with `context` at the time that `clock` tells, and writes to `store`.
+    /// A pipeline that decides with `context` and `clock`, and writes to `store`.
     pub fn new(
         context: Context,
         store: Arc<dyn RequestStore>,
@@ -75,14 +75,14 @@ impl Pipeline {
         }
     }
 
-    /// The signers whose requests this answers.
+    /// The signers whose requests it answers.
     pub fn signers(&self) -> Vec<String> {
         self.context.signers()
     }
 
     /// Decides about the request and answers it.
     ///
-    /// Another object under the same name is left alone: it has a turn of its own.
+    /// Another object with the same name is ignored: it has its own turn.
     pub(crate) async fn process(&self, mut work: Work) -> Next {
         for _ in 0..MAX_ROUNDS {
             let error = match self.round(&mut work).await {
@@ -90,44 +90,34 @@ impl Pipeline {
                 Err(error) => error,
             };
             let csr = work.name.as_str();
-            match error {
-                // Somebody wrote at the same time, so the request is read and decided on anew.
-                StoreError::Conflict => tracing::debug!(csr, "changed meanwhile"),
-                StoreError::Gone => {
-                    tracing::debug!(csr, "deleted meanwhile");
-                    return Next::Done;
-                }
-                StoreError::Refused(_) | StoreError::Unavailable { .. } | StoreError::Deadline => {
-                    logs::unanswered(csr, &error, work.attempts > 0);
-                    return Next::Retry;
-                }
+            if error.is_not_found() {
+                return deleted(csr);
             }
+            if !error.is_conflict() {
+                logs::unanswered(csr, &error, work.attempts > 0);
+                return Next::Retry;
+            }
+            // Another client wrote at the same time, so the request is read and decided on again.
+            tracing::debug!(csr, "changed meanwhile");
         }
         Next::Retry
     }
 
-    /// The request as it was watched, or else as it is; `None` where it has grown beyond the memory that was set
-    /// aside for it.
-    async fn request(
-        &self,
-        work: &mut Work,
-    ) -> Result<Option<CertificateSigningRequest>, StoreError> {
-        if let Some(request) = work.object.take() {
-            return Ok(Some(*request));
-        }
-        let found = self.store.get(&work.name).await?;
-        let is_same =
-            |found: &CertificateSigningRequest| found.metadata.uid.as_ref() == Some(&work.uid);
-        let request = found.filter(is_same).ok_or(StoreError::Gone)?;
-        Ok((json_len(&request) <= work.max_len).then_some(request))
-    }
-
-    async fn round(&self, work: &mut Work) -> Result<Next, StoreError> {
-        // It goes back to the queue, which sets more memory aside, or has it wait until there is some.
-        let Some(request) = self.request(work).await? else {
+    async fn round(&self, work: &mut Work) -> Result<Next, CallError> {
+        let request = if let Some(watched) = work.object.take() {
+            *watched
+        } else {
             let csr = work.name.as_str();
-            tracing::debug!(csr, "longer than it was when it was watched");
-            return Ok(Next::Retry);
+            let found = self.store.get(csr).await?;
+            match found.filter(|found| found.metadata.uid.as_ref() == Some(&work.uid)) {
+                None => return Ok(deleted(csr)),
+                // The queue reserves more memory for the next try, or delays it until there is some.
+                Some(found) if json_len(&found) > work.max_len => {
+                    tracing::debug!(csr, "longer than it was when it was watched");
+                    return Ok(Next::Retry);
+                }
+                Some(found) => found,
+            }
         };
         let (begun, repeated) = (Instant::now(), work.attempts > 0);
         let Some(mut decided) = self.decided(&request).await else {
@@ -149,7 +139,7 @@ impl Pipeline {
             self.tell_of_wait(&request, &decided, deferral).await;
         }
         let (next, told) = match &decided.decision {
-            // It is ours as soon as attestation is enforced.
+            // It becomes ours when attestation is enforced.
             Decision::Ignore(Ignored::NotEnforced) if is_open(&request) => (Next::Retry, true),
             Decision::Ignore(_) => (Next::Done, true),
             Decision::Retry(_) => (Next::Retry, repeated),
@@ -164,9 +154,8 @@ impl Pipeline {
         Ok(next)
     }
 
-    /// Tells the Machine of a request that goes on waiting for what a person may have to do: for Cluster
-    /// API, or for what appraises its evidence. Also where the request is known by its token alone, since
-    /// its provider ID is nobody's yet.
+    /// Writes an Event on the Machine if its request still waits for Cluster API or for a verifier: a person may have
+    /// to act. A request whose provider ID is still unknown has its Machine by its token.
     async fn tell_of_wait(
         &self,
         request: &CertificateSigningRequest,
@@ -207,7 +196,7 @@ impl Pipeline {
         }
     }
 
-    /// Tells the ledger of a client certificate that is published.
+    /// Records a published client certificate in the ledger.
     fn note(&self, decision: &Decision) {
         let Decision::Issue(certificate) = decision else {
             return;
@@ -225,15 +214,15 @@ impl Pipeline {
         }
     }
 
-    /// Writes the decision; where a certificate is not taken, `Failed`, which is then the decision.
+    /// Writes the decision. If the API server rejects the certificate, the decision becomes `Failed`.
     async fn answer(
         &self,
         request: &CertificateSigningRequest,
         decided: &mut Decided,
-    ) -> Result<Answered, StoreError> {
+    ) -> Result<Answered, CallError> {
         let answered = answer(&*self.store, request.clone(), &decided.decision).await?;
         match (answered, &decided.decision) {
-            // Nothing of ours stays approved and unissued.
+            // No request of ours stays approved and unissued.
             (Answered::Rejected { request, error }, Decision::Issue(_)) => {
                 logs::rejected(&Subject::of(&request), &error);
                 decided.decision = Decision::Fail(Failure::CertificateRejected);
@@ -280,8 +269,13 @@ impl Pipeline {
     }
 }
 
-/// Whether a request that waits is told of once more at this try. Tries are twice as far apart each, up
-/// to a minute: the fifth is half a minute after the first, then come 2, 6, 14 and 30 minutes.
+fn deleted(csr: &str) -> Next {
+    tracing::debug!(csr, "deleted meanwhile");
+    Next::Done
+}
+
+/// Whether this try of a waiting request gets an Event. The waits between tries double, up to a minute: the fifth try
+/// is half a minute after the first; the next Events come after 2, 6, 14 and 30 minutes.
 fn is_told_again(attempts: u32) -> bool {
     let since = attempts.saturating_sub(3);
     since > 1 && since.is_power_of_two()
@@ -295,7 +289,7 @@ fn is_open(request: &CertificateSigningRequest) -> bool {
         && !has_condition(request, FAILED)
 }
 
-/// One without a time, or of the future, is new.
+/// The age of the request; 0 if its creation time is missing or in the future.
 fn age(request: &CertificateSigningRequest, now: SystemTime) -> Duration {
     let created = request.creation_timestamp();
     let age = created.and_then(|created| now.duration_since(created.0.into()).ok());

@@ -1,5 +1,4 @@
-//! What is asked of a workload cluster before its first request: is it new enough, and may we do
-//! our work there?
+//! The checks of a workload cluster before its first request: its version, and our rights.
 
 use k8s_openapi::api::authorization::v1::{
     ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec,
@@ -8,35 +7,34 @@ use k8s_openapi::apimachinery::pkg::version::Info;
 use kube::Client;
 use kube::api::{Api, PostParams};
 
-/// The first version that hands a certificate's UID on, on which a renewal rests (Kubernetes'
-/// `AllowParsingUserUIDFromCertAuth`, on by default since).
+/// The first version that passes on the UID in a certificate, which renewals need (`AllowParsingUserUIDFromCertAuth`,
+/// on by default since).
 const FIRST_WITH_UIDS: (u32, u32) = (1, 33);
 
 const GROUP: &str = "certificates.k8s.io";
 
-/// What was found out about a workload cluster.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// The findings about a workload cluster.
+#[derive(Debug, Clone, PartialEq)]
 pub struct Findings {
     /// The API server's version.
     pub version: ServerVersion,
-    /// The rights without which requests cannot be answered, and that are missing.
+    /// The missing rights that answers need.
     pub missing: Vec<Right>,
-    /// The rights without which something less than an answer is missed.
+    /// The missing rights that answers do not need.
     pub missing_optional: Vec<Right>,
 }
 
 /// An API server's version.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServerVersion {
-    /// As it calls itself.
+    /// Its name of itself.
     pub name: String,
-    /// Major and minor, where they can be read.
+    /// Major and minor version, if these are valid.
     pub number: Option<(u32, u32)>,
 }
 
 impl ServerVersion {
-    /// Whether the API server hands the UID of a client certificate on, so that a node can renew
-    /// its own.
+    /// Whether the API server passes on the UID in a client certificate, so that a node can renew its own.
     pub fn hands_uids_on(&self) -> bool {
         self.number.is_some_and(|number| number >= FIRST_WITH_UIDS)
     }
@@ -54,21 +52,14 @@ impl From<Info> for ServerVersion {
     }
 }
 
-/// One thing that a role must allow.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Right {
-    verb: &'static str,
-    group: &'static str,
-    /// A resource, or one with its subresource.
-    resource: &'static str,
-    namespace: &'static str,
-    name: String,
-}
+/// A right that a role must have.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Right(ResourceAttributes);
 
-/// Verb, group, resource and namespace of a right; without a namespace it is for all of them.
+/// Verb, group, resource and namespace of a right; no namespace means all.
 type Rule = [&'static str; 4];
 
-/// The rights that answering requests takes, beside those on signers.
+/// The rights that answers need, apart from those on signers.
 const RULES: [Rule; 8] = [
     ["get", GROUP, "certificatesigningrequests", ""],
     ["list", GROUP, "certificatesigningrequests", ""],
@@ -80,35 +71,28 @@ const RULES: [Rule; 8] = [
     ["get", "coordination.k8s.io", "leases", "kube-node-lease"],
 ];
 
-/// The right without which there are no Events on requests.
+/// The right that Events on requests need.
 const EVENTS: Rule = ["create", "events.k8s.io", "events", "default"];
 
 impl Right {
     fn new([verb, group, resource, namespace]: Rule, name: &str) -> Self {
-        Self {
-            verb,
-            group,
-            resource,
-            namespace,
-            name: name.to_owned(),
-        }
+        let some = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+        let (resource, subresource) = resource.split_once('/').unwrap_or((resource, ""));
+        Self(ResourceAttributes {
+            verb: some(verb),
+            group: some(group),
+            resource: some(resource),
+            subresource: some(subresource),
+            name: some(name),
+            namespace: some(namespace),
+            ..ResourceAttributes::default()
+        })
     }
 
     fn review(&self) -> SelfSubjectAccessReview {
-        let some = |text: &str| (!text.is_empty()).then(|| text.to_owned());
-        let (resource, subresource) = self.resource.split_once('/').unwrap_or((self.resource, ""));
-        let attributes = ResourceAttributes {
-            verb: some(self.verb),
-            group: some(self.group),
-            resource: some(resource),
-            subresource: some(subresource),
-            name: some(&self.name),
-            namespace: some(self.namespace),
-            ..ResourceAttributes::default()
-        };
         SelfSubjectAccessReview {
             spec: SelfSubjectAccessReviewSpec {
-                resource_attributes: Some(attributes),
+                resource_attributes: Some(self.0.clone()),
                 ..SelfSubjectAccessReviewSpec::default()
             },
             ..SelfSubjectAccessReview::default()
@@ -119,25 +103,28 @@ impl Right {
 impl std::fmt::Display for Right {
     /// As an operator would write it down: `approve signers.certificates.k8s.io/<signer>`.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let mut parts = self.resource.split('/');
-        write!(f, "{} {}", self.verb, parts.next().unwrap_or_default())?;
-        if !self.group.is_empty() {
-            write!(f, ".{}", self.group)?;
-        }
-        for part in parts
-            .chain([self.name.as_str()])
-            .filter(|part| !part.is_empty())
-        {
-            write!(f, "/{part}")?;
-        }
-        if !self.namespace.is_empty() {
-            write!(f, " in namespace {}", self.namespace)?;
+        let (verb, resource) = (self.0.verb.as_deref(), self.0.resource.as_deref());
+        write!(
+            f,
+            "{} {}",
+            verb.unwrap_or_default(),
+            resource.unwrap_or_default()
+        )?;
+        for (before, part) in [
+            (".", &self.0.group),
+            ("/", &self.0.subresource),
+            ("/", &self.0.name),
+            (" in namespace ", &self.0.namespace),
+        ] {
+            if let Some(part) = part {
+                write!(f, "{before}{part}")?;
+            }
         }
         Ok(())
     }
 }
 
-/// The rights that answering these signers' requests takes.
+/// The rights that answers to these signers' requests need.
 pub fn required_rights(signers: &[String]) -> Vec<Right> {
     let on_signers = signers.iter().flat_map(|signer| {
         ["approve", "sign"].map(|verb| Right::new([verb, GROUP, "signers", ""], signer))
@@ -146,11 +133,11 @@ pub fn required_rights(signers: &[String]) -> Vec<Right> {
     others.into_iter().chain(on_signers).collect()
 }
 
-/// Asks the API server for its version, and whether it lets us do our work.
+/// Reads the API server's version and our missing rights.
 ///
 /// # Errors
 ///
-/// It could not be asked.
+/// The API server did not answer.
 pub async fn examine(client: &Client, signers: &[String]) -> Result<Findings, kube::Error> {
     let version = client.apiserver_version().await?.into();
     let missing = denied(client, required_rights(signers)).await?;
@@ -162,7 +149,7 @@ pub async fn examine(client: &Client, signers: &[String]) -> Result<Findings, ku
     })
 }
 
-/// Finds out the version alone: what `client` may do was found out before.
+/// Reads the version alone: the rights are known.
 pub(crate) async fn version(client: &Client) -> Result<Findings, kube::Error> {
     Ok(Findings {
         version: client.apiserver_version().await?.into(),

@@ -1,6 +1,6 @@
-//! What is to be done next: no input or output, and time comes as an argument.
+//! The order of the requests of one cluster. No input or output.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
@@ -9,64 +9,59 @@ use tokio::time::Instant;
 mod memory_budget;
 mod places;
 mod requesters;
-mod throttled;
 
 pub(crate) use memory_budget::json_len;
 
 use memory_budget::{Room, allowance};
 use places::LeftOut;
 use requesters::{Arrival, Requesters};
-use throttled::Held;
 
+use crate::hardening::rate_limit::Budgets;
 use crate::memory::{Holding, Share};
 
-/// The first wait of a request that must be tried again; a machine that is being made is there
-/// within seconds.
+/// The first wait before a request is tried again: a machine that is being created appears within seconds.
 const FIRST_RETRY: Duration = Duration::from_secs(1);
 
-/// The longest such wait: the time a node gives its request before it collects the answer on its
-/// next run.
+/// The longest such wait: after this time a node collects the answer in its next run.
 const LAST_RETRY: Duration = Duration::from_mins(1);
 
-/// Of a name that an API server gives, or a requester's (RFC 1123).
+/// The limit of the name of an object or a requester (RFC 1123).
 const MAX_NAME_LEN: usize = 253;
 
-/// Of a UID or a version that an API server gives; its own have 36.
+/// The limit of a UID or a resource version. Kubernetes' own UIDs have 36 characters.
 const MAX_ID_LEN: usize = 64;
 
-/// What an entry takes beside its texts, each of which is in it up to three times.
+/// The memory of an entry beside its texts, each of which it has up to three times.
 const ENTRY_LEN: usize = 512;
 
-/// What the requests of one cluster may take whatever others take: those of a thousand machines.
+/// The memory that is reserved for the requests of one cluster: those of a thousand machines.
 const SHARE: usize = 4 * 1024 * 1024;
 
-/// Every request of one cluster that is known, and where it stands.
+/// The known requests of one cluster, with their states.
 ///
-/// An entry is one object, known by its UID: another under the same name has an entry of its own,
-/// whichever watch tells of it, and before or after the first one's end. No object is worked on
-/// twice at once. One that was answered is not looked at again: an answer is final.
+/// An entry is one object, identified by its UID: another object with the same name has its own entry. No two workers
+/// process one object. An answered request is not processed again: an answer is final.
 ///
 /// # Guarantees
 ///
-/// However many requests somebody files, they take nobody else's place: where there is no place
-/// left, the newest of whoever has most is left out.
+/// A flood of requests displaces no other requester's: if the queue is full, it leaves out the newest request of the
+/// requester with the most.
 #[derive(Debug)]
 pub(crate) struct Queue {
     entries: HashMap<String, Entry>,
-    ready: BTreeMap<Seq, String>,
-    held: Held,
-    timers: BTreeSet<(Instant, String)>,
-    last_ticket: Seq,
+    /// The UIDs of those that wait, in order.
+    turns: BTreeMap<Turn, String>,
+    budgets: Budgets,
     room: Room,
     requesters: Requesters,
     last_arrival: Arrival,
-    /// What the entries take.
+    /// The memory of the entries.
     entry_bytes: usize,
     memory: Holding,
     left_out: Option<LeftOut>,
-    /// Of how many arrivals those that were answered were forgotten.
+    /// The arrival at which answered requests are forgotten next.
     purged_at: Arrival,
-    /// Whether a list has begun and not ended.
+    /// Whether a list is in progress.
     is_listing: bool,
 }
 
@@ -75,10 +70,8 @@ impl Default for Queue {
         let share = Share::new(SHARE);
         Self {
             entries: HashMap::new(),
-            ready: BTreeMap::new(),
-            held: Held::default(),
-            timers: BTreeSet::new(),
-            last_ticket: 0,
+            turns: BTreeMap::new(),
+            budgets: Budgets::default(),
             room: Room::new(&share),
             requesters: Requesters::default(),
             last_arrival: 0,
@@ -91,8 +84,8 @@ impl Default for Queue {
     }
 }
 
-/// A place in the order of those that are ready.
-type Seq = u64;
+/// A place in the order of those that wait: not before this time, and of two at one time the first to arrive.
+type Turn = (Instant, Arrival);
 
 #[derive(Debug)]
 struct Entry {
@@ -100,16 +93,16 @@ struct Entry {
     requester: String,
     arrival: Arrival,
     version: Option<String>,
-    /// How long it is as JSON.
+    /// The length of its JSON.
     bytes: usize,
-    /// Whether the list, as far as it was read, has it.
+    /// Whether the current list has it so far.
     listed: bool,
     attempts: u32,
     state: State,
 }
 
 impl Entry {
-    /// What it takes in memory, with the places that name it.
+    /// Its memory, with that of the collections that refer to it.
     fn len(&self, uid: &str) -> usize {
         let version = self.version.as_ref().map_or(0, String::len);
         ENTRY_LEN + self.name.len() + 2 * self.requester.len() + 3 * uid.len() + version
@@ -118,47 +111,48 @@ impl Entry {
 
 #[derive(Debug)]
 enum State {
-    /// In `ready`, with the object where there was room for it: for `bytes` of its entry.
-    Ready(Seq, Option<Box<CertificateSigningRequest>>),
-    /// In `held`.
-    OverBudget(Seq),
-    /// Worked on.
+    /// In `turns`.
+    Waiting {
+        due: Instant,
+        /// Whether the requester's budget was charged for this turn.
+        is_reserved: bool,
+        /// The object, if there was room for the `bytes` of its entry.
+        object: Option<Box<CertificateSigningRequest>>,
+    },
+    /// A worker processes it.
     Running(ChangedWhileRunning),
-    /// In `timers`.
-    Waiting(Instant),
-    /// Answered, or none of our business.
+    /// It was answered, or is not ours.
     Settled,
-    /// The API server takes no answer of ours for it as it is.
+    /// The API server rejects the answer to this version.
     GivenUp,
 }
 
-/// What became of an object while it was worked on.
+/// The change of an object during its processing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ChangedWhileRunning {
     Nothing,
-    /// It has so many bytes of JSON now.
+    /// A new version, with the length of its JSON.
     Changed(usize),
     Deleted,
 }
 
-/// One request whose turn it is.
+/// A request to process.
 #[derive(Debug)]
 pub(crate) struct Work {
     /// Its name.
     pub(crate) name: String,
     /// The object's UID.
     pub(crate) uid: String,
-    /// The request as it was watched; `None`: read it.
+    /// The request as the watch showed it; `None` if it must be read.
     pub(crate) object: Option<Box<CertificateSigningRequest>>,
-    /// How long the request may be where it is read: a longer one waits for a turn in which there
-    /// is room for it.
+    /// The limit of a request that is read: a longer one waits for another turn, with room for it.
     pub(crate) max_len: usize,
-    /// How often it was tried before.
+    /// The number of earlier attempts.
     pub(crate) attempts: u32,
 }
 
 impl Queue {
-    /// A list begins.
+    /// Begins a list.
     pub(crate) fn listing(&mut self) {
         self.left_out = None;
         self.is_listing = true;
@@ -167,7 +161,7 @@ impl Queue {
         }
     }
 
-    /// The list has ended: what it did not name is gone.
+    /// Ends a list: requests that it did not have no longer exist.
     pub(crate) fn listed(&mut self) {
         self.is_listing = false;
         self.wait_before_relist();
@@ -182,9 +176,9 @@ impl Queue {
         }
     }
 
-    /// The request exists in this version.
+    /// Adds or updates a request.
     ///
-    /// One without a name or a UID is none: the API server gives both.
+    /// An object without a name or a UID is ignored: the API server sets both.
     pub(crate) fn seen(&mut self, csr: CertificateSigningRequest) {
         let metadata = &csr.metadata;
         let given = |text: &Option<String>, max| text.clone().filter(|text| text.len() <= max);
@@ -197,7 +191,7 @@ impl Queue {
         let version = given(&metadata.resource_version, MAX_ID_LEN);
         let bytes = json_len(&csr);
         let Some(entry) = self.entries.get_mut(&uid) else {
-            // Longer ones, which the checks refuse, may share a budget.
+            // Longer names are refused by the checks, so they may share a budget.
             let requester = csr.spec.username.as_deref().unwrap_or_default();
             let requester: String = requester.chars().take(MAX_NAME_LEN).collect();
             let entry = Entry {
@@ -213,7 +207,7 @@ impl Queue {
             if self.admit(&uid, &entry) {
                 self.last_arrival += 1;
                 self.entries.insert(uid.clone(), entry);
-                self.make_ready(uid, Some(csr));
+                self.wait(&uid, Instant::now(), Some(csr));
             }
             return;
         };
@@ -224,123 +218,93 @@ impl Queue {
         let before = entry.len(&uid);
         entry.version = version;
         self.entry_bytes = (self.entry_bytes + entry.len(&uid)).saturating_sub(before);
-        if let State::Running(meanwhile) = &mut entry.state {
-            // Its `bytes` are set aside until its work ends.
-            *meanwhile = ChangedWhileRunning::Changed(bytes);
-            return;
-        }
-        let bytes_before = std::mem::replace(&mut entry.bytes, bytes);
-        match &mut entry.state {
-            State::Ready(_, kept) => {
-                if kept.take().is_some() {
-                    self.room.free(bytes_before);
-                    *kept = self.room.keep(csr, bytes);
-                }
-            }
-            State::Waiting(until) => {
-                let timer = (*until, uid.clone());
-                self.timers.remove(&timer);
-                self.make_ready(uid, Some(csr));
-            }
-            State::GivenUp => self.make_ready(uid, Some(csr)),
-            State::Running(_) | State::Settled | State::OverBudget(_) => {}
-        }
-    }
-
-    /// The object of this UID exists no longer.
-    pub(crate) fn gone(&mut self, uid: &str) {
-        let Some(entry) = self.entries.get_mut(uid) else {
-            return;
-        };
-        match &mut entry.state {
+        let due = match &mut entry.state {
             State::Running(meanwhile) => {
-                *meanwhile = ChangedWhileRunning::Deleted;
+                // Its `bytes` stay reserved until it was processed.
+                *meanwhile = ChangedWhileRunning::Changed(bytes);
                 return;
             }
-            State::Waiting(until) => {
-                self.timers.remove(&(*until, uid.to_owned()));
+            State::Waiting {
+                is_reserved: true, ..
             }
-            State::OverBudget(ticket) => self.held.gone(&entry.requester, *ticket),
-            State::Ready(ticket, kept) => {
-                self.ready.remove(ticket);
-                if kept.is_some() {
-                    self.room.free(entry.bytes);
-                }
+            | State::Settled => {
+                entry.bytes = bytes;
+                return;
             }
-            State::Settled | State::GivenUp => {}
+            State::Waiting { due, .. } => Instant::now().min(*due),
+            State::GivenUp => Instant::now(),
+        };
+        self.end_wait(&uid);
+        if let Some(entry) = self.entries.get_mut(&uid) {
+            entry.bytes = bytes;
+        }
+        self.wait(&uid, due, Some(csr));
+    }
+
+    /// Removes the object of this UID.
+    pub(crate) fn gone(&mut self, uid: &str) {
+        if let Some(entry) = self.entries.get_mut(uid)
+            && let State::Running(meanwhile) = &mut entry.state
+        {
+            *meanwhile = ChangedWhileRunning::Deleted;
+            return;
+        }
+        if let Some((true, _)) = self.end_wait(uid)
+            && let Some(entry) = self.entries.get(uid)
+        {
+            self.budgets.give_back(&entry.requester, Instant::now());
         }
         self.forget(uid);
     }
 
-    /// The request whose turn it is, if any's is at `now`.
+    /// The next request to process at `now`.
     ///
-    /// One whose requester is over its budget waits until there is something left of it; where much
-    /// is worked on already, all wait until something of it is done.
+    /// A request over its requester's budget gets a later turn, and delays no other requester's. At the limit of
+    /// concurrent work, all requests wait.
     pub(crate) fn next(&mut self, now: Instant) -> Option<Work> {
-        while let Some((until, _)) = self.timers.first()
-            && *until <= now
-        {
-            let Some((_, uid)) = self.timers.pop_first() else {
-                break;
-            };
-            self.make_ready(uid, None);
-        }
-        if self.room.is_busy() {
-            return None;
-        }
-        // It waited longer than any that is ready.
-        if let Some(uid) = self.held.next(now) {
-            return self.start(uid);
-        }
-        while let Some((ticket, uid)) = self.ready.pop_first() {
-            let Some(entry) = self.entries.get_mut(&uid) else {
+        while !self.room.is_busy() {
+            let first = self.turns.first_entry();
+            let uid = first.filter(|turn| turn.key().0 <= now)?.remove();
+            let Some((is_reserved, object)) = self.end_wait(&uid) else {
                 continue;
             };
-            if self.held.admit(&entry.requester, ticket, &uid, now) {
-                return self.start(uid);
+            let entry = self.entries.get_mut(&uid)?;
+            let due = if is_reserved {
+                now
+            } else {
+                self.budgets.reserve(&entry.requester, now)
+            };
+            if due <= now {
+                entry.state = State::Running(ChangedWhileRunning::Nothing);
+                self.room.begin(entry.bytes);
+                return Some(Work {
+                    name: entry.name.clone(),
+                    uid,
+                    object,
+                    max_len: allowance(entry.bytes),
+                    attempts: entry.attempts,
+                });
             }
-            let state = std::mem::replace(&mut entry.state, State::OverBudget(ticket));
-            if let State::Ready(_, Some(_)) = state {
-                self.room.free(entry.bytes);
-            }
+            self.turns.insert((due, entry.arrival), uid);
+            entry.state = State::Waiting {
+                due,
+                is_reserved: true,
+                object: None,
+            };
         }
         None
     }
 
-    fn start(&mut self, uid: String) -> Option<Work> {
-        let entry = self.entries.get_mut(&uid)?;
-        let running = State::Running(ChangedWhileRunning::Nothing);
-        let before = std::mem::replace(&mut entry.state, running);
-        let object = if let State::Ready(_, object) = before {
-            object
-        } else {
-            None
-        };
-        self.room.begin(entry.bytes);
-        if object.is_some() {
-            self.room.free(entry.bytes);
-        }
-        Some(Work {
-            name: entry.name.clone(),
-            uid,
-            object,
-            max_len: allowance(entry.bytes),
-            attempts: entry.attempts,
-        })
-    }
-
-    /// When the next waiting request's turn comes; `None`: not before something else happens.
+    /// The time of the next turn; `None` if it depends on other events.
     pub(crate) fn next_turn(&self) -> Option<Instant> {
         if self.room.is_busy() {
             return None;
         }
-        let timer = self.timers.first().map(|(until, _)| *until);
-        let relist = self.relistable();
-        let turns = timer.into_iter().chain(self.held.next_turn());
-        turns.chain(relist).min()
+        let turn = self.turns.first_key_value().map(|((due, _), _)| *due);
+        turn.into_iter().chain(self.relistable()).min()
     }
 
-    /// The request was answered, or is none of ours.
+    /// Ends the processing of a request that was answered, or is not ours.
     pub(crate) fn settled(&mut self, uid: &str) {
         if let Some((entry, _)) = self.worked_on(uid) {
             entry.state = State::Settled;
@@ -349,34 +313,35 @@ impl Queue {
         }
     }
 
-    /// No answer can be written; one may be when the request has changed.
+    /// Ends the processing of a request whose answer is rejected, until the request changes.
     pub(crate) fn given_up(&mut self, uid: &str) {
         self.unanswered(uid, |_| None);
     }
 
-    /// The request must be tried again.
+    /// Ends the processing of a request that must be tried again.
     pub(crate) fn retry(&mut self, uid: &str, now: Instant) {
         self.unanswered(uid, |attempts| Some(now + wait_after(attempts)));
     }
 
-    /// The request has no answer: it is ready if it has changed meanwhile, and otherwise waits as long as after so
-    /// many attempts.
+    /// Ends the processing of a request without an answer. If it has changed, it is next; otherwise it waits `until`
+    /// the time for its number of attempts.
     fn unanswered(&mut self, uid: &str, until: impl FnOnce(u32) -> Option<Instant>) {
         let Some((entry, meanwhile)) = self.worked_on(uid) else {
             return;
         };
         let until = until(entry.attempts);
         entry.attempts = entry.attempts.saturating_add(1);
-        // What was decided was about the request as it was: the change may be what it waited for.
+        // The decision was about the former version: the change may be what it waited for.
         if let ChangedWhileRunning::Changed(_) = meanwhile {
-            return self.make_ready(uid.to_owned(), None);
+            return self.wait(uid, Instant::now(), None);
         }
-        entry.state = until.map_or(State::GivenUp, State::Waiting);
-        self.timers
-            .extend(until.map(|until| (until, uid.to_owned())));
+        match until {
+            Some(until) => self.wait(uid, until, None),
+            None => entry.state = State::GivenUp,
+        }
     }
 
-    /// The entry that was worked on, unless its object is gone: then it is forgotten.
+    /// The entry that was processed; an entry whose object was deleted is removed.
     fn worked_on(&mut self, uid: &str) -> Option<(&mut Entry, ChangedWhileRunning)> {
         let entry = self.entries.get(uid)?;
         let State::Running(meanwhile) = entry.state else {
@@ -394,18 +359,40 @@ impl Queue {
         Some((entry, meanwhile))
     }
 
-    fn make_ready(&mut self, uid: String, csr: Option<CertificateSigningRequest>) {
-        if let Some(entry) = self.entries.get_mut(&uid) {
-            self.requesters.add(&entry.requester, entry.arrival, &uid);
-            let object = csr.and_then(|csr| self.room.keep(csr, entry.bytes));
-            self.last_ticket += 1;
-            entry.state = State::Ready(self.last_ticket, object);
-            self.ready.insert(self.last_ticket, uid);
+    /// Gives the request a turn, not before `due`.
+    fn wait(&mut self, uid: &str, due: Instant, csr: Option<CertificateSigningRequest>) {
+        if let Some(entry) = self.entries.get_mut(uid) {
+            self.requesters.add(&entry.requester, entry.arrival, uid);
+            self.turns.insert((due, entry.arrival), uid.to_owned());
+            entry.state = State::Waiting {
+                due,
+                is_reserved: false,
+                object: csr.and_then(|csr| self.room.keep(csr, entry.bytes)),
+            };
         }
+    }
+
+    /// Removes the turn of an entry. Returns whether it was charged to the budget, and the object, if it was kept.
+    fn end_wait(&mut self, uid: &str) -> Option<(bool, Option<Box<CertificateSigningRequest>>)> {
+        let entry = self.entries.get_mut(uid)?;
+        let State::Waiting {
+            due,
+            is_reserved,
+            object,
+        } = &mut entry.state
+        else {
+            return None;
+        };
+        self.turns.remove(&(*due, entry.arrival));
+        let object = object.take();
+        if object.is_some() {
+            self.room.free(entry.bytes);
+        }
+        Some((*is_reserved, object))
     }
 }
 
-/// The wait after the attempt that `attempts` others came before: doubled each time.
+/// The wait after an attempt that follows `attempts` others: it doubles each time.
 fn wait_after(attempts: u32) -> Duration {
     let wait = FIRST_RETRY.saturating_mul(2_u32.saturating_pow(attempts));
     wait.min(LAST_RETRY)

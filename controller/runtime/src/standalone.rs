@@ -31,6 +31,7 @@
 //! ```
 
 use std::collections::BTreeSet;
+use std::error::Error;
 use std::fs::File;
 use std::future::Future;
 use std::io::{self, Read as _};
@@ -65,15 +66,17 @@ mod cluster_api;
 #[cfg(feature = "testing")]
 mod testing;
 
-pub use cluster_api::{ClusterSettings, NotFromCluster};
+pub use cluster_api::ClusterSettings;
 
-/// Some hundred certificates, or any key; a limit, so that a wrong file is not read whole.
+type BoxError = Box<dyn Error + Send + Sync>;
+
+/// Some hundred certificates, or any key. A wrong file is not read whole.
 const MAX_PEM_LEN: u64 = 256 * 1024;
 
-/// The wait before an API server that could not be asked is asked again.
+/// The wait before another call of an API server that did not answer.
 const EXAMINE_RETRY: Duration = Duration::from_secs(5);
 
-/// What an operator says.
+/// The settings of an operator.
 #[derive(Debug, Clone)]
 pub struct Settings {
     /// The workload cluster.
@@ -88,18 +91,18 @@ pub struct Settings {
     pub audiences: Vec<Audience>,
     /// The longest validity that is granted.
     pub lifetimes: Lifetimes,
-    /// The requests that the controller answers beside those to the client signers of the verifiers.
+    /// The requests that the controller answers, apart from those to the client signers of the verifiers.
     pub duties: Duties,
-    /// What serving certificates may be for.
+    /// The settings for serving certificates.
     pub serving: ServingSettings,
 }
 
-/// Where a cluster's machines are known.
+/// The source of a cluster's machines.
 #[derive(Debug, Clone)]
 pub enum Machines {
     /// A file ([`MachineList`]).
     File(PathBuf),
-    /// Somewhere else.
+    /// Another inventory.
     Known(Arc<dyn Inventory>),
 }
 
@@ -112,14 +115,14 @@ impl Machines {
     }
 }
 
-/// What an operator says of serving certificates.
+/// The settings of an operator for serving certificates.
 #[derive(Debug, Clone, Default)]
 pub struct ServingSettings {
     /// Hosts of the control plane's endpoint, beside the one in the kubeconfig.
     pub endpoint_hosts: Vec<String>,
     /// The addresses of the cluster's Services.
     pub service_ranges: Vec<AddressRange>,
-    /// Take the addresses that nodes report of themselves for theirs.
+    /// Whether to accept the addresses that nodes report.
     pub guest_reported_addresses: bool,
 }
 
@@ -139,12 +142,12 @@ pub enum StandaloneError {
         /// The Cluster.
         cluster: ObjectKey,
         /// The reason.
-        source: NotFromCluster,
+        source: BoxError,
     },
     /// A file of the CA could not be read.
     #[error("cannot read the CA's {what} {}", path.display())]
     ReadCa {
-        /// Certificate or key.
+        /// `certificate` or `key`.
         what: &'static str,
         /// The file.
         path: PathBuf,
@@ -170,12 +173,12 @@ pub struct Standalone {
     context: Context,
     store: Arc<dyn RequestStore>,
     ca_is_known: bool,
-    /// With Cluster API, where records last.
+    /// The management cluster, which keeps the records; `None` without Cluster API.
     management: Option<cluster_api::Background>,
 }
 
 impl Standalone {
-    /// Reads all files and checks them; nothing is asked of the cluster.
+    /// Reads and checks all files, without a call of the cluster.
     pub async fn load(settings: Settings, verifiers: Verifiers) -> Result<Self, StandaloneError> {
         let certificate = read_pem("certificate", &settings.ca_cert)?;
         let issuance = match &settings.ca_key {
@@ -268,7 +271,7 @@ impl Standalone {
     }
 }
 
-/// What the CA and the kubeconfig say of each other.
+/// The relation of the CA to the kubeconfig.
 struct Trust {
     ca_is_known: bool,
     audiences: BTreeSet<Audience>,
@@ -301,7 +304,7 @@ fn signer(certificate: &[u8], cert: &Path, key: &Path) -> Result<Arc<Signer>, St
     Ok(Arc::new(signer))
 }
 
-/// Asks until there is an answer, and tells of it.
+/// Calls the API server until it answers, and logs the findings.
 async fn examine(client: kube::Client, signers: Vec<String>) {
     loop {
         let error = match preflight::examine(&client, &signers).await {
@@ -314,7 +317,7 @@ async fn examine(client: kube::Client, signers: Vec<String>) {
             tracing::warn!(error, "the API server does not say what we may do");
             return;
         }
-        // The watches tell of an API server that is down.
+        // The watches log an outage of the API server.
         tracing::debug!(error, "the API server could not be asked what we may do");
         tokio::time::sleep(EXAMINE_RETRY).await;
     }
@@ -354,7 +357,7 @@ fn read_pem(what: &'static str, path: &Path) -> Result<Zeroizing<Vec<u8>>, Stand
     let mut file = File::open(path).map_err(failed)?.take(MAX_PEM_LEN);
     let mut bytes = Zeroizing::new(Vec::new());
     file.read_to_end(&mut bytes).map_err(failed)?;
-    // Is there a byte more?
+    // A longer file has one more byte.
     file.set_limit(1);
     if file.read(&mut [0]).map_err(failed)? > 0 {
         let too_long = format!("longer than {MAX_PEM_LEN} bytes");

@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{BuildHasher as _, Hash, RandomState};
+use std::sync::Arc;
 
 /// An object that is also found by its values.
 pub(crate) trait Indexed {
@@ -16,10 +17,11 @@ pub(crate) trait Indexed {
 /// Objects by name and by values.
 #[derive(Debug)]
 pub(crate) struct Table<T> {
-    objects: BTreeMap<String, T>,
+    /// Boxes: a node of the map has room for 11 objects, and holds six of those that come in order.
+    objects: BTreeMap<Arc<str>, Box<T>>,
     /// The digest of each value, with the object. A digest is enough, and has 8 bytes: whoever looks a value up
     /// compares the values.
-    values: BTreeSet<(u64, String)>,
+    values: BTreeSet<(u64, Arc<str>)>,
     digest: RandomState,
 }
 
@@ -34,55 +36,57 @@ impl<T> Default for Table<T> {
 }
 
 impl<T: Indexed> Table<T> {
-    /// The objects by name.
-    pub(crate) fn all(&self) -> &BTreeMap<String, T> {
-        &self.objects
+    /// The object of this name.
+    pub(crate) fn get(&self, name: &str) -> Option<&T> {
+        self.objects.get(name).map(AsRef::as_ref)
+    }
+
+    /// The objects with their names, in order.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&str, &T)> {
+        self.objects
+            .iter()
+            .map(|(name, object)| (&**name, &**object))
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.objects.is_empty()
     }
 
     /// Puts an object in the place of the one that was there under its name, and returns that.
-    pub(crate) fn put(&mut self, name: String, object: T) -> Option<T> {
+    pub(crate) fn put(&mut self, name: &str, object: T) -> Option<Box<T>> {
         // The former object may have had values that this one does not have.
-        let before = self.remove(&name);
+        let before = self.remove(name);
+        let name: Arc<str> = name.into();
         for value in object.values(&name) {
             let digest = self.digest.hash_one(value);
             self.values.insert((digest, name.clone()));
         }
-        self.objects.insert(name, object);
+        self.objects.insert(name, Box::new(object));
         before
     }
 
     /// Removes the object of this name, and returns it.
-    pub(crate) fn remove(&mut self, name: &str) -> Option<T> {
-        let object = self.objects.remove(name)?;
-        for value in object.values(name) {
+    pub(crate) fn remove(&mut self, name: &str) -> Option<Box<T>> {
+        let (name, object) = self.objects.remove_entry(name)?;
+        for value in object.values(&name) {
             let digest = self.digest.hash_one(value);
-            self.values.remove(&(digest, name.to_owned()));
+            self.values.remove(&(digest, name.clone()));
         }
         Some(object)
     }
 
-    /// Has the object of this name no longer found by this value, until it is put again.
+    /// Stops finding the object of this name by this value, until it is put again.
     pub(crate) fn forget_value(&mut self, name: &str, value: impl Hash) {
         let digest = self.digest.hash_one(value);
-        self.values.remove(&(digest, name.to_owned()));
+        self.values.remove(&(digest, name.into()));
     }
 
     /// All objects that have this value, and perhaps others, by name.
-    pub(crate) fn with(&self, value: impl Hash) -> impl Iterator<Item = (&String, &T)> {
+    pub(crate) fn with(&self, value: impl Hash) -> impl Iterator<Item = (&str, &T)> {
         let digest = self.digest.hash_one(value);
         // The empty name is the first of all.
-        let found = self.values.range((digest, String::new())..);
+        let found = self.values.range((digest, Arc::from(""))..);
         let found = found.take_while(move |(one, _)| *one == digest);
-        found.filter_map(|(_, name)| self.objects.get_key_value(name))
-    }
-}
-
-impl<T: Indexed> FromIterator<(String, T)> for Table<T> {
-    fn from_iter<I: IntoIterator<Item = (String, T)>>(objects: I) -> Self {
-        let mut table = Self::default();
-        for (name, object) in objects {
-            table.put(name, object);
-        }
-        table
+        found.filter_map(|(_, name)| Some((&**name, self.get(name)?)))
     }
 }

@@ -61,7 +61,12 @@ where
             let too_long = |error| Excess::behind(error).is_some_and(Excess::is_of_size);
             if page > 1 && event.as_ref().is_err_and(|error| too_long(error)) {
                 page = (page / 4).max(1);
-                events = begin(page, ExponentialBackoff::after_failure());
+                // No wait has followed this failure.
+                let backoff = ExponentialBackoff {
+                    failures: 1,
+                    last: None,
+                };
+                events = begin(page, backoff);
             }
             Some((event, (events, page)))
         }
@@ -91,28 +96,10 @@ where
 }
 
 /// Waits that double up to a limit, and begin anew once a watch has held.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct ExponentialBackoff {
-    wait: Duration,
+    failures: u32,
     last: Option<Instant>,
-}
-
-impl Default for ExponentialBackoff {
-    fn default() -> Self {
-        Self {
-            wait: FIRST_WATCH_RETRY,
-            last: None,
-        }
-    }
-}
-
-impl ExponentialBackoff {
-    /// The waits after one failure that was not waited for.
-    fn after_failure() -> Self {
-        let mut waits = Self::default();
-        waits.next();
-        waits
-    }
 }
 
 impl Iterator for ExponentialBackoff {
@@ -121,12 +108,12 @@ impl Iterator for ExponentialBackoff {
     fn next(&mut self) -> Option<Duration> {
         let now = Instant::now();
         if self.last.is_some_and(|last| now - last > WATCH_HELD) {
-            self.wait = FIRST_WATCH_RETRY;
+            self.failures = 0;
         }
-        let wait = self.wait;
-        self.wait = wait.saturating_mul(2).min(LAST_WATCH_RETRY);
+        let wait = FIRST_WATCH_RETRY.saturating_mul(2_u32.saturating_pow(self.failures));
+        self.failures = self.failures.saturating_add(1);
         self.last = Some(now);
-        Some(wait)
+        Some(wait.min(LAST_WATCH_RETRY))
     }
 }
 

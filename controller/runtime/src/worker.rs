@@ -1,4 +1,4 @@
-//! One workload cluster: its requests are watched, and each has its turn.
+//! The worker of one workload cluster: it watches the requests, and processes them in turn.
 //!
 //! # Guarantees
 //!
@@ -29,15 +29,14 @@ use crate::pipeline::{Next, Pipeline};
 use crate::queue::Queue;
 use crate::watch::{Lenient, Skipped, WatchLog, in_smaller_pages, watch_config};
 
-/// How long what is being answered may take on a stop: less than the 30 s that Kubernetes gives a
-/// Pod to end.
+/// Deadline of the answers in progress on a stop: less than the 30 s that Kubernetes gives a Pod.
 const STOP_DEADLINE: Duration = Duration::from_secs(20);
 
-/// When nothing waits; any event comes sooner.
+/// The wait if no request waits; events end it.
 const IDLE: Duration = Duration::from_hours(1);
 
-/// Answers the requests of the cluster that `client` speaks to, until `stop` is ready. `watches` is true after
-/// a watch failed that held, or held that failed.
+/// Answers the requests of the API server of `client` until `stop` is ready. Sets `watches` when a watch fails or
+/// recovers.
 pub async fn run(
     client: Client,
     pipeline: Pipeline,
@@ -77,7 +76,7 @@ struct Worker {
     signers: BTreeSet<String>,
     pipeline: Pipeline,
     queue: Queue,
-    /// The requests that are worked on, each with its UID; nothing is next for one whose task panicked.
+    /// The requests in progress, each with its UID; `None` for one whose task panicked.
     tasks: JoinSet<(String, Option<Next>)>,
     skipped: Skipped,
 }
@@ -88,12 +87,12 @@ impl Worker {
             let (pipeline, name, uid) =
                 (self.pipeline.clone(), work.name.clone(), work.uid.clone());
             self.tasks.spawn(async move {
-                // Nothing that a panic can leave half-changed is shared: locks are held for one step each.
+                // A panic leaves no shared state half changed: each lock is held for one step.
                 let next = AssertUnwindSafe(pipeline.process(work))
                     .catch_unwind()
                     .await;
                 if next.is_err() {
-                    // What it panicked with may be anything, so it is not repeated here.
+                    // The payload of a panic can be anything, a secret too.
                     tracing::error!(
                         csr = name,
                         "the checks panicked; the request is tried again later"
@@ -109,7 +108,7 @@ impl Worker {
             Event::Init => self.queue.listing(),
             Event::InitApply(seen) | Event::Apply(seen) => match seen.object {
                 Ok(csr) if self.signers.contains(&csr.spec.signer_name) => self.queue.seen(csr),
-                // Somebody else's.
+                // Another controller's.
                 Ok(_) => {}
                 Err(ref error) => self.skipped.note(seen.meta(), error),
             },
@@ -123,7 +122,7 @@ impl Worker {
     }
 
     fn ended(&mut self, ended: Result<(String, Option<Next>), JoinError>) {
-        // A task is never cancelled while there is somebody to wait for it.
+        // No task is cancelled while this waits for it.
         let Ok((uid, next)) = ended else {
             return;
         };
@@ -146,10 +145,10 @@ impl Worker {
     }
 }
 
-/// A request as it is watched.
+/// A request from the watch.
 type ReadRequest = Lenient<CertificateSigningRequest>;
 
-/// All requests, for ever: one watch costs less than one for each signer, and the others' are few.
+/// Watches all requests, forever: one watch costs less than one for each signer, and others' requests are few.
 fn watch(
     client: Client,
     signers: &[String],

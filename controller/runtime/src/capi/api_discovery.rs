@@ -3,24 +3,20 @@
 use kube::core::ApiResource;
 use kube::{Client, Error};
 
-use super::objects::{Cluster, Reference, Watched as _};
+use super::objects::{CORE_GROUP, Cluster, Reference, Watched as _};
 
 /// The contracts that are read, the newer first.
 const CONTRACTS: [&str; 2] = ["v1beta2", "v1beta1"];
 
 /// The resource of Clusters in the newest contract that has it.
 pub(crate) async fn cluster_resource(client: &Client) -> Result<Option<ApiResource>, Error> {
-    served(client, Cluster::GROUP, Cluster::KIND).await
+    served(client, Cluster::KIND).await
 }
 
-/// The resource of this kind in the newest contract that has it.
-pub(super) async fn served(
-    client: &Client,
-    group: &str,
-    kind: &str,
-) -> Result<Option<ApiResource>, Error> {
+/// The resource of this kind of Cluster API's core in the newest contract that has it.
+pub(super) async fn served(client: &Client, kind: &str) -> Result<Option<ApiResource>, Error> {
     for version in CONTRACTS {
-        if let Some(resource) = in_version(client, group, version, kind).await? {
+        if let Some(resource) = in_version(client, CORE_GROUP, version, kind).await? {
             return Ok(Some(resource));
         }
     }

@@ -1,4 +1,4 @@
-//! What the watches have told, at any time.
+//! A cache of the watched objects.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
@@ -15,7 +15,7 @@ use super::objects::{
     BootstrapConfig, Cluster, Kept, Machine, MachinePool, ObjectKey, Raw, Reference, Watched as _,
 };
 use super::store::Store;
-use super::watch::{Selection, Watches};
+use super::watch::{Selection, watch_all};
 
 /// A cache of Cluster API's objects.
 ///
@@ -33,7 +33,7 @@ struct Inner {
     resources: Mutex<HashMap<Kind, ApiResource>>,
     changes: watch::Sender<u64>,
     cluster_changes: watch::Sender<u64>,
-    /// By Cluster, for those who wait for it.
+    /// By Cluster, for its waiters.
     of_cluster: Mutex<HashMap<ObjectKey, watch::Sender<()>>>,
     slow_reads: Semaphore,
 }
@@ -51,12 +51,16 @@ pub(super) struct State {
     listed: BTreeSet<&'static str>,
 }
 
-/// The kinds without which nothing is answered.
+/// The kinds that must be listed first.
 const KINDS: [&str; 3] = [Cluster::KIND, Machine::KIND, MachinePool::KIND];
 
 impl Objects {
-    /// The objects that `selection` has on the management cluster that `client` speaks to.
-    pub fn new(client: Client, selection: Selection) -> (Self, Watches) {
+    /// The objects that `selection` has on the management cluster that `client` speaks to; and their watches, which
+    /// never end. Nothing is known of the objects while these do not run.
+    pub fn new(
+        client: Client,
+        selection: Selection,
+    ) -> (Self, impl Future<Output = ()> + Send + use<>) {
         let objects = Self(Arc::new(Inner {
             client,
             state: RwLock::default(),
@@ -66,7 +70,7 @@ impl Objects {
             of_cluster: Mutex::default(),
             slow_reads: Semaphore::new(SLOW_READS),
         }));
-        let watches = Watches::new(objects.clone(), selection);
+        let watches = watch_all(objects.clone(), selection);
         (objects, watches)
     }
 
@@ -75,21 +79,21 @@ impl Objects {
         self.read(State::is_ready)
     }
 
-    /// A number that changes whenever anything does that is known here, readiness included.
+    /// A number that changes whenever an object or readiness does.
     pub fn changes(&self) -> watch::Receiver<u64> {
         self.0.changes.subscribe()
     }
 
-    /// A number that changes whenever a Cluster does, or readiness.
+    /// A number that changes whenever a Cluster or readiness does.
     pub(crate) fn cluster_changes(&self) -> watch::Receiver<u64> {
         self.0.cluster_changes.subscribe()
     }
 
-    /// Hears whenever this Cluster changes, or readiness.
+    /// Changes whenever this Cluster or readiness does.
     pub(crate) fn changes_of(&self, cluster: &ObjectKey) -> watch::Receiver<()> {
         let mut waiting = self.waiting();
         if !waiting.contains_key(cluster) && waiting.len() == waiting.capacity() {
-            // Those of clusters that are gone make room before the map grows.
+            // Entries of deleted clusters make room before the map grows.
             waiting.retain(|_, sender| !sender.is_closed());
         }
         let sender = waiting.entry(cluster.clone()).or_default();
@@ -97,12 +101,12 @@ impl Objects {
     }
 
     fn waiting(&self) -> MutexGuard<'_, HashMap<ObjectKey, watch::Sender<()>>> {
-        // Every change of the map is one insertion or removal, so a panic elsewhere leaves it whole.
+        // Every change of the map is one insertion or removal, so a panic leaves it whole.
         let waiting = self.0.of_cluster.lock();
         waiting.unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Tells those who wait for this Cluster that it has changed.
+    /// Notifies the waiters for this Cluster.
     pub(super) fn cluster_changed(&self, cluster: &ObjectKey) {
         increment(&self.0.cluster_changes);
         let mut waiting = self.waiting();
@@ -113,7 +117,7 @@ impl Objects {
         }
     }
 
-    /// Tells everybody that any Cluster may have changed.
+    /// Notifies the waiters for all Clusters.
     fn all_clusters_changed(&self) {
         increment(&self.0.cluster_changes);
         self.waiting().retain(|_, sender| sender.send(()).is_ok());
@@ -121,14 +125,13 @@ impl Objects {
 
     /// The Clusters, in order; none before [`Objects::is_ready`].
     pub fn clusters(&self) -> Vec<(ObjectKey, Cluster)> {
-        let own = |(key, cluster): (&ObjectKey, &Cluster)| (key.clone(), cluster.clone());
-        let all = |store: &Store| store.clusters().map(own).collect();
-        self.store(all).unwrap_or_default()
+        let clusters = self.store(|store| store.clusters.clone());
+        clusters.unwrap_or_default().into_iter().collect()
     }
 
     /// A Cluster; `None` where there is none, or before [`Objects::is_ready`].
     pub fn cluster(&self, key: &ObjectKey) -> Option<Cluster> {
-        self.store(|store| store.cluster(key).cloned())?
+        self.store(|store| store.clusters.get(key).cloned())?
     }
 
     /// What `look` finds; `None` before [`Objects::is_ready`].
@@ -141,9 +144,9 @@ impl Objects {
         self.write(|state| state.store.keep_config(cluster, name, config));
     }
 
-    /// Waits for reads that are in no hurry; those of few clusters run at a time.
+    /// Runs reads of low priority; those of few clusters run at a time.
     pub(super) async fn read_slowly<T>(&self, reads: impl Future<Output = T>) -> T {
-        // It is never closed.
+        // The semaphore is never closed.
         let _permit = self.0.slow_reads.acquire().await;
         reads.await
     }
@@ -194,7 +197,7 @@ impl Objects {
         look(&self.0.state.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// What `look` finds, whatever was listed.
+    /// The result of `look`, before readiness too.
     #[cfg(test)]
     pub(super) fn kept<T>(&self, look: impl FnOnce(&Store) -> T) -> T {
         self.read(|state| look(&state.store))

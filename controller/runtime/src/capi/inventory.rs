@@ -5,8 +5,9 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use futures::future::{FutureExt as _, TryFutureExt as _};
+use futures::future::FutureExt as _;
 use futures::stream::{self, StreamExt as _, TryStreamExt as _};
+use kubelet_attestation::errors::error_chain;
 use kubelet_attestation::names::{NodeName, ProviderId};
 use node_attestation_core::identifiers::TokenId;
 use node_attestation_core::inventory::{Inventory, Machine, Naming, TokenOwner};
@@ -69,26 +70,6 @@ const READS_FOR_TOKENS: usize = 50;
 /// appear meanwhile.
 const MAX_LOOKS: usize = 4;
 
-/// Nothing can be said of a cluster's machines now.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-enum InventoryError {
-    #[error("the management cluster's objects have not been listed yet")]
-    NotListed,
-    #[error("the management cluster has no Cluster {0}")]
-    NoCluster(ObjectKey),
-    #[error("Cluster {0} is paused")]
-    Paused(ObjectKey),
-    #[error("{first} and {second} have the same provider ID")]
-    Ambiguous { first: String, second: String },
-    #[error("cannot read {kind} {name}")]
-    Read {
-        kind: String,
-        name: String,
-        source: Box<kube::Error>,
-    },
-}
-
 impl CapiInventory {
     /// The machines of this Cluster.
     pub fn new(objects: Objects, cluster: ObjectKey) -> Self {
@@ -108,7 +89,7 @@ impl CapiInventory {
     pub async fn tokens(&self) -> Option<BTreeSet<TokenId>> {
         let needed = Needed::default();
         self.look(&needed, |view| {
-            view.need_all();
+            view.need(Need::All);
             Ok(())
         })
         .ok()?;
@@ -119,16 +100,16 @@ impl CapiInventory {
             for config in unread {
                 self.read(vec![config]).await?;
             }
-            Ok::<(), InventoryError>(())
+            Ok::<(), Unavailable>(())
         };
         self.objects.read_slowly(reads).await.ok()?;
         if !is_complete {
             return None;
         }
         let of = |view: View<'_>| {
-            let machines = view.members.machines.all().values();
-            let machines = machines.filter(|machine| !machine.deleting);
-            let tokens = machines.filter_map(|machine| view.config(machine)?.token.clone());
+            let machines = view.members.machines.iter();
+            let machines = machines.filter(|(_, machine)| !machine.deleting);
+            let tokens = machines.filter_map(|(_, machine)| view.config(machine)?.token.clone());
             Ok(tokens.collect())
         };
         self.look(&Needed::default(), of).ok()
@@ -137,7 +118,7 @@ impl CapiInventory {
     /// The names of the Nodes of the control plane; `None` while nothing can be said of them.
     pub async fn control_plane_nodes(&self) -> Option<BTreeSet<NodeName>> {
         let of = |view: View<'_>| {
-            let machines = view.members.machines.all().iter();
+            let machines = view.members.machines.iter();
             let control_plane = machines.filter(|(_, machine)| machine.control_plane);
             let names = control_plane.filter_map(|(name, machine)| view.node(name, machine));
             Ok(names.collect())
@@ -153,7 +134,7 @@ impl CapiInventory {
         is_without: impl Fn(&str) -> bool,
     ) -> Option<BTreeSet<String>> {
         let of = |view: View<'_>| {
-            let machines = view.members.machines.all().iter();
+            let machines = view.members.machines.iter();
             let nodes = machines.filter_map(|(name, machine)| {
                 let expected = machine.control_plane.then(|| view.node(name, machine));
                 let names = [machine.node.clone(), expected.flatten()];
@@ -172,8 +153,8 @@ impl CapiInventory {
     /// What `look` finds once the `KubeadmConfig`s were read that it needs.
     async fn find<T>(
         &self,
-        look: impl Fn(View<'_>) -> Result<T, InventoryError>,
-    ) -> Result<T, InventoryError> {
+        look: impl Fn(View<'_>) -> Result<T, Unavailable>,
+    ) -> Result<T, Unavailable> {
         for _ in 0..MAX_LOOKS {
             let needed = Needed::default();
             let found = self.look(&needed, &look)?;
@@ -194,7 +175,7 @@ impl CapiInventory {
     }
 
     /// Reads these `KubeadmConfig`s, but for those that somebody else has read meanwhile.
-    async fn read(&self, mut configs: Vec<Reference>) -> Result<(), InventoryError> {
+    async fn read(&self, mut configs: Vec<Reference>) -> Result<(), Unavailable> {
         let begun = Instant::now();
         let _reading = self.reading.lock().await;
         {
@@ -216,24 +197,28 @@ impl CapiInventory {
     fn look<T>(
         &self,
         needed: &Needed,
-        look: impl FnOnce(View<'_>) -> Result<T, InventoryError>,
-    ) -> Result<T, InventoryError> {
+        look: impl FnOnce(View<'_>) -> Result<T, Unavailable>,
+    ) -> Result<T, Unavailable> {
         let found = self.objects.store(|store| {
             let cluster = &self.cluster;
-            let Some(facts) = store.cluster(cluster) else {
-                return Err(InventoryError::NoCluster(cluster.clone()));
+            let Some(facts) = store.clusters.get(cluster) else {
+                let why = format!("the management cluster has no Cluster {cluster}");
+                return Err(Unavailable::new(why));
             };
             if facts.paused {
-                return Err(InventoryError::Paused(cluster.clone()));
+                return Err(Unavailable::new(format!("Cluster {cluster} is paused")));
             }
             look(View::new(store, cluster, needed))
         });
-        found.unwrap_or(Err(InventoryError::NotListed))
+        found.unwrap_or_else(|| {
+            let why = "the management cluster's objects have not been listed yet";
+            Err(Unavailable::new(why))
+        })
     }
 
     /// The machine with this ID; of a pool that has Machines, one that is not ready before its own
     /// is there. It is not gone: a pool gets Machines when its provider learns to make them.
-    async fn machine(&self, id: &ProviderId) -> Result<Option<Machine>, InventoryError> {
+    async fn machine(&self, id: &ProviderId) -> Result<Option<Machine>, Unavailable> {
         let (mut machine, infrastructure) = match self.find(|view| view.by_provider_id(id)).await? {
             None => return Ok(None),
             Some(Found::Machine(machine)) => return Ok(Some(machine)),
@@ -252,7 +237,7 @@ impl CapiInventory {
 
     /// Whether this `InfraMachinePool` has a Machine made for every member. A sweep asks once for
     /// each of them.
-    async fn makes_machines(&self, reference: &Reference) -> Result<bool, InventoryError> {
+    async fn makes_machines(&self, reference: &Reference) -> Result<bool, Unavailable> {
         let known = self.makes_machines.entries().get(reference).copied();
         if let Some((_, makes)) = known {
             return Ok(makes);
@@ -265,7 +250,7 @@ impl CapiInventory {
 
     /// The token's owner; a machine that has no provider ID yet, with the one that its
     /// `InfraMachine` has already.
-    async fn owner(&self, token: &TokenId) -> Result<Option<TokenOwner>, InventoryError> {
+    async fn owner(&self, token: &TokenId) -> Result<Option<TokenOwner>, Unavailable> {
         let owner = |need| {
             self.find(move |view| {
                 let owner = view.owner(token);
@@ -276,12 +261,11 @@ impl CapiInventory {
             })
         };
         // Most tokens are of a machine that joins. One that was reset may be of any, and a pool's may be new.
-        let mut found = owner(Need::Joining).await?;
-        if found.is_none() {
-            found = owner(Need::All).await?;
-        }
-        if found.is_none() {
-            found = owner(Need::Pools).await?;
+        let mut found = None;
+        for need in [Need::Joining, Need::All, Need::Pools] {
+            if found.is_none() {
+                found = owner(need).await?;
+            }
         }
         let Some((mut owner, infrastructure)) = found else {
             return Ok(None);
@@ -309,47 +293,49 @@ impl CapiInventory {
     async fn fetch<K: objects::Kept>(
         &self,
         reference: &Reference,
-    ) -> Result<Option<K>, InventoryError> {
+    ) -> Result<Option<K>, Unavailable> {
         let namespace = &self.cluster.namespace;
         let found = self.objects.fetch(namespace, reference).await;
-        found.map_err(|source| InventoryError::Read {
-            kind: reference.kind.clone(),
-            name: reference.name.clone(),
-            source: Box::new(source),
+        found.map_err(|error| {
+            let Reference { kind, name, .. } = reference;
+            Unavailable::new(format!(
+                "cannot read {kind} {name}: {}",
+                error_chain(&error)
+            ))
         })
     }
 }
 
 impl Inventory for CapiInventory {
     fn by_provider_id<'a>(&'a self, provider_id: &'a ProviderId) -> Answer<'a, Option<Machine>> {
-        self.machine(provider_id).map_err(Unavailable::new).boxed()
+        self.machine(provider_id).boxed()
     }
 
     fn by_token<'a>(&'a self, token: &'a TokenId) -> Answer<'a, Option<TokenOwner>> {
-        self.owner(token).map_err(Unavailable::new).boxed()
+        self.owner(token).boxed()
     }
 
     fn by_address(&self, address: IpAddr) -> Answer<'_, Vec<Machine>> {
         let found = self.find(move |view| Ok(view.by_address(address)));
-        found.map_err(Unavailable::new).boxed()
+        found.boxed()
     }
 
     fn by_name<'a>(&'a self, name: &'a str) -> Answer<'a, Vec<Machine>> {
         let found = self.find(|view| Ok(view.by_name(name)));
-        found.map_err(Unavailable::new).boxed()
+        found.boxed()
     }
 
     fn by_machine_name<'a>(&'a self, name: &'a str) -> Answer<'a, Option<Machine>> {
         let found = self.find(|view| {
-            let found = view.members.machines.all().get(name);
+            let found = view.members.machines.get(name);
             Ok(found.map(|machine| view.machine(name, machine)))
         });
-        found.map_err(Unavailable::new).boxed()
+        found.boxed()
     }
 
     fn naming<'a>(&'a self, machine: &'a Machine, asked: &'a NodeName) -> Answer<'a, Naming> {
         let found = self.find(|view| Ok(view.naming(machine, asked)));
-        found.map_err(Unavailable::new).boxed()
+        found.boxed()
     }
 }
 

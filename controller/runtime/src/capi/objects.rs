@@ -103,10 +103,8 @@ pub(super) trait Kept: Clone + Debug + Send + 'static {
     fn kept(metadata: ObjectMeta, spec: Self::Spec, status: Self::Status) -> Option<Self>;
 }
 
-/// Something that is watched.
+/// Something that is watched, of the group [`CORE_GROUP`].
 pub(super) trait Watched: Kept {
-    /// Its group.
-    const GROUP: &'static str;
     /// Its kind.
     const KIND: &'static str;
     /// Whether Cluster API runs without this kind.

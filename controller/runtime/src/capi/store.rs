@@ -18,14 +18,14 @@ use crate::table::{Indexed, Table};
 /// The objects of all clusters.
 #[derive(Debug, Default)]
 pub(super) struct Store {
-    clusters: BTreeMap<ObjectKey, Cluster>,
+    pub(super) clusters: BTreeMap<ObjectKey, Cluster>,
     /// By Cluster, whether it is there or not.
-    members: HashMap<ObjectKey, Members>,
+    pub(super) members: HashMap<ObjectKey, Members>,
     /// The name of the cluster of each Machine and pool, to find it after a deletion; by kind.
     clusters_of: HashMap<(&'static str, ObjectKey), String>,
 }
 
-/// What a cluster has.
+/// The objects of a cluster.
 #[derive(Debug, Default)]
 pub(super) struct Members {
     pub(super) machines: Table<Machine>,
@@ -36,7 +36,7 @@ pub(super) struct Members {
 /// A cluster without members.
 pub(super) static NO_MEMBERS: LazyLock<Members> = LazyLock::new(Members::default);
 
-/// By what an object of a cluster is found.
+/// A value by which an object of a cluster is found.
 #[derive(Hash)]
 enum Value<'a> {
     ProviderId(&'a ProviderId),
@@ -57,16 +57,16 @@ enum Value<'a> {
 /// The Machines and pools that share a value, with their names.
 #[derive(Default)]
 pub(super) struct Holders<'a> {
-    pub(super) machines: Vec<(&'a String, &'a Machine)>,
-    pub(super) pools: Vec<(&'a String, &'a MachinePool)>,
+    pub(super) machines: Vec<(&'a str, &'a Machine)>,
+    pub(super) pools: Vec<(&'a str, &'a MachinePool)>,
 }
 
 /// Something that a [`Store`] keeps.
 pub(super) trait Stored: Watched {
-    /// Puts it in the place of what was there under this key; nothing in its place is a deletion.
+    /// Stores the object under this key, or removes it.
     fn put(store: &mut Store, key: &ObjectKey, object: Option<Self>);
 
-    /// The keys of all that is there.
+    /// The keys of all objects.
     fn keys(store: &Store) -> BTreeSet<ObjectKey>;
 }
 
@@ -81,18 +81,6 @@ trait Member: Watched + Indexed {
 }
 
 impl Store {
-    pub(super) fn cluster(&self, key: &ObjectKey) -> Option<&Cluster> {
-        self.clusters.get(key)
-    }
-
-    pub(super) fn clusters(&self) -> impl Iterator<Item = (&ObjectKey, &Cluster)> {
-        self.clusters.iter()
-    }
-
-    pub(super) fn members(&self, cluster: &ObjectKey) -> Option<&Members> {
-        self.members.get(cluster)
-    }
-
     /// Keeps a `KubeadmConfig` that was read for this cluster, unless nothing refers to it any more.
     pub(super) fn keep_config(&mut self, cluster: &ObjectKey, name: &str, config: BootstrapConfig) {
         if let Some(members) = self.members.get_mut(cluster) {
@@ -104,7 +92,7 @@ impl Store {
 impl Members {
     /// The `KubeadmConfig` of this name, if it was read.
     pub(super) fn config(&self, name: &str) -> Option<&BootstrapConfig> {
-        self.configs.all().get(name)
+        self.configs.get(name)
     }
 
     pub(super) fn with_provider_id(&self, id: &ProviderId) -> Holders<'_> {
@@ -146,11 +134,11 @@ impl Members {
     }
 
     /// All Machines whose Nodes may have this name, and perhaps others.
-    pub(super) fn known_by(&self, name: &str) -> BTreeMap<&String, &Machine> {
+    pub(super) fn known_by<'a>(&'a self, name: &'a str) -> BTreeMap<&'a str, &'a Machine> {
         let configs = self.configs.with(Value::NodeName(name));
         let configured = configs.flat_map(|(config, _)| self.with_config(config).machines);
         let known = self.machines.with(Value::NodeName(name));
-        let called = self.machines.all().get_key_value(name);
+        let called = self.machines.get(name).map(|machine| (name, machine));
         configured.chain(known).chain(called).collect()
     }
 
@@ -167,36 +155,36 @@ impl Members {
     }
 
     fn keep_config(&mut self, name: &str, config: BootstrapConfig) {
-        // What refers to it may have gone while it was read; then nothing would ever have it forgotten.
+        // Its Machines may be gone since the read began; then nothing would ever remove it.
         let holders = self.with_config(name);
         if holders.machines.is_empty() && holders.pools.is_empty() {
             return;
         }
         let machines = holders.machines.into_iter();
-        let machines: Vec<String> = machines.map(|(machine, _)| machine.clone()).collect();
+        let machines: Vec<String> = machines.map(|(machine, _)| machine.to_owned()).collect();
         for machine in machines {
             was_read(&mut self.machines, &machine);
         }
-        self.configs.put(name.to_owned(), config);
+        self.configs.put(name, config);
     }
 
     fn put<M: Member>(&mut self, name: &str, member: M) {
         let config = config_name(&member);
         let is_read = config.is_some_and(|config| self.config(config).is_some());
-        let before = M::table(self).put(name.to_owned(), member);
+        let before = M::table(self).put(name, member);
         if is_read {
             was_read(M::table(self), name);
         }
-        // After the new object is there: it mostly refers to the same one.
-        self.release_config(before.as_ref());
+        // After the new object was stored: mostly it refers to the same one.
+        self.release_config(before.as_deref());
     }
 
     fn remove<M: Member>(&mut self, name: &str) {
         let before = M::table(self).remove(name);
-        self.release_config(before.as_ref());
+        self.release_config(before.as_deref());
     }
 
-    /// Forgets the `KubeadmConfig` of what was there before, if nothing refers to it any more.
+    /// Removes the `KubeadmConfig` of the former object, if nothing refers to it any more.
     fn release_config<M: Member>(&mut self, before: Option<&M>) {
         if let Some(config) = before.and_then(config_name) {
             let holders = self.with_config(config);
@@ -207,11 +195,11 @@ impl Members {
     }
 
     fn is_empty(&self) -> bool {
-        self.machines.all().is_empty() && self.pools.all().is_empty()
+        self.machines.is_empty() && self.pools.is_empty()
     }
 }
 
-/// The `KubeadmConfig` of what has this name is known.
+/// Marks the `KubeadmConfig` of this object as read.
 fn was_read<M: Indexed>(table: &mut Table<M>, name: &str) {
     for has_node in [false, true] {
         table.forget_value(name, Value::Unread { has_node });

@@ -1,7 +1,6 @@
 //! Watches of Cluster API's objects on the management cluster.
 
 use std::collections::BTreeSet;
-use std::future::Future;
 use std::time::Duration;
 
 use futures::stream::StreamExt as _;
@@ -33,46 +32,28 @@ pub struct Selection {
     pub watch_filter: Option<String>,
 }
 
-/// What must be run for [`Objects`] to know anything.
-#[must_use = "nothing is watched until it runs"]
-#[derive(Debug)]
-pub struct Watches {
-    objects: Objects,
-    selection: Selection,
+/// Watches all kinds, forever.
+pub(super) async fn watch_all(objects: Objects, selection: Selection) {
+    tokio::join!(
+        objects.watch::<Cluster>(&selection),
+        objects.watch::<Machine>(&selection),
+        objects.watch::<MachinePool>(&selection),
+    );
 }
 
-impl Watches {
-    pub(super) fn new(objects: Objects, selection: Selection) -> Self {
-        Self { objects, selection }
-    }
-
-    /// Watches until `stop` is ready.
-    pub async fn run(self, stop: impl Future<Output = ()>) {
-        let all = async {
-            tokio::join!(
-                self.watch::<Cluster>(),
-                self.watch::<Machine>(),
-                self.watch::<MachinePool>(),
-            )
-        };
-        tokio::select! {
-            () = stop => {}
-            ((), (), ()) = all => {}
-        }
-    }
-
-    /// Watches one kind, for ever, in the version that is served then.
-    async fn watch<W: Stored>(&self) {
-        let client = self.objects.client();
+impl Objects {
+    /// Watches one kind, forever, in the version that is served then.
+    async fn watch<W: Stored>(&self, selection: &Selection) {
+        let client = self.client();
         let mut told = WatchLog::new(W::KIND);
         let mut waits = ExponentialBackoff::default();
         loop {
-            match served(client, W::GROUP, W::KIND).await {
-                Ok(Some(resource)) => self.follow::<W>(&resource, &mut told).await,
+            match served(client, W::KIND).await {
+                Ok(Some(resource)) => self.follow::<W>(&resource, selection, &mut told).await,
                 Ok(None) => {
                     told.absent();
                     if W::MAY_BE_ABSENT {
-                        self.objects.listed(W::KIND);
+                        self.listed(W::KIND);
                     }
                     sleep(ABSENT_RETRY).await;
                     continue;
@@ -86,14 +67,19 @@ impl Watches {
     }
 
     /// Watches this version until the API server stops serving it.
-    async fn follow<W: Stored>(&self, resource: &ApiResource, told: &mut WatchLog) {
-        let client = self.objects.client().clone();
-        let api: Api<Raw<W>> = match &self.selection.namespace {
+    async fn follow<W: Stored>(
+        &self,
+        resource: &ApiResource,
+        selection: &Selection,
+        told: &mut WatchLog,
+    ) {
+        let client = self.client().clone();
+        let api: Api<Raw<W>> = match &selection.namespace {
             Some(namespace) => Api::namespaced_with(client, namespace, resource),
             None => Api::all_with(client, resource),
         };
         let mut config = watch_config();
-        let watch_filter = self.selection.watch_filter.as_ref();
+        let watch_filter = selection.watch_filter.as_ref();
         if let Some(value) = watch_filter.filter(|_| W::IS_CLUSTER) {
             config = config.labels(&format!("{WATCH_FILTER_LABEL}={value}"));
         }
@@ -104,15 +90,13 @@ impl Watches {
                 tracing::info!(kind = W::KIND, version = resource.api_version, "watching");
             });
             match event {
-                Ok(event) => self.objects.apply(event, &mut listing, &mut skipped),
+                Ok(event) => self.apply(event, &mut listing, &mut skipped),
                 Err(error) if is_gone(&error) => return,
                 Err(_) => {}
             }
         }
     }
-}
 
-impl Objects {
     fn apply<W: Stored>(
         &self,
         event: Event<Raw<W>>,

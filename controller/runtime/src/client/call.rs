@@ -1,73 +1,82 @@
-//! One call of an API server: its deadline, its failure, and what every write says of us.
+//! One call of an API server: its deadline, its failure, and the parameters of writes.
 
 use std::time::Duration;
 
+use hyper::StatusCode;
 use kube::api::{PatchParams, PostParams};
+use kube::core::Status;
 use node_attestation_core::refusal::Unavailable;
 use tokio::time::timeout;
 
-/// The name of this controller, as the API server remembers which fields are ours, and as Events have it.
+/// The name of this controller: its field manager, and the reporter of its Events.
 pub(crate) const CONTROLLER: &str = "node-attestation-controller";
 
-/// Deadline of a call about one small object. An API server under load answers within its own limit of 60 s for
-/// others.
+/// Deadline of a call about one small object. The API server's own limit is 60 s.
 pub(crate) const CALL_DEADLINE: Duration = Duration::from_secs(20);
 
-/// HTTP status of an object that exists already, or has changed.
-const CONFLICT: u16 = 409;
-
-/// A call was not answered, or was refused.
+/// A call failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CallError {
-    /// It had no answer in time.
+    /// There was no answer in time.
     #[error("the API server gave no answer in {} s", .0.as_secs())]
     Deadline(Duration),
-    /// It was refused, or failed.
-    #[error("the API server did not do it")]
-    Api(#[source] Box<kube::Error>),
+    /// The API server refused; nothing was written.
+    #[error("the API server refused with {} {}: {}", .0.code, .0.reason, .0.message)]
+    Refused(Box<Status>),
+    /// There was no answer, or an invalid one.
+    #[error("the API server gave no answer")]
+    Failed(#[source] Box<kube::Error>),
 }
 
 impl CallError {
-    fn is(&self, holds: impl FnOnce(&kube::core::Status) -> bool) -> bool {
-        matches!(self, Self::Api(error) if matches!(&**error, kube::Error::Api(status) if holds(status)))
+    fn has(&self, code: StatusCode) -> bool {
+        matches!(self, Self::Refused(status) if status.code == code)
     }
 
-    /// Whether the object exists already, or is not the version that was read.
+    /// Whether the object exists already, or has changed since it was read.
     pub(crate) fn is_conflict(&self) -> bool {
-        self.is(|status| status.code == CONFLICT)
+        self.has(StatusCode::CONFLICT)
     }
 
-    /// Whether there is no such object.
+    /// Whether the object does not exist.
     pub(crate) fn is_not_found(&self) -> bool {
-        self.is(kube::core::Status::is_not_found)
+        self.has(StatusCode::NOT_FOUND)
+    }
+
+    /// Whether the object is invalid, so that the same write always fails.
+    pub(crate) fn is_invalid(&self) -> bool {
+        self.has(StatusCode::UNPROCESSABLE_ENTITY)
     }
 }
 
 impl From<CallError> for Unavailable {
     fn from(error: CallError) -> Self {
-        match error {
-            CallError::Deadline(_) => Self::new(error),
-            CallError::Api(error) => Self::new(*error),
-        }
+        Self::new(error)
     }
 }
 
-/// Calls, for no longer than [`CALL_DEADLINE`].
+/// Makes a call, within [`CALL_DEADLINE`].
 pub(crate) async fn call<T>(
     call: impl Future<Output = Result<T, kube::Error>>,
 ) -> Result<T, CallError> {
     in_time(CALL_DEADLINE, call).await
 }
 
-/// Calls, for no longer than `deadline`.
+/// Makes a call, within `deadline`.
 pub(crate) async fn in_time<T>(
     deadline: Duration,
     call: impl Future<Output = Result<T, kube::Error>>,
 ) -> Result<T, CallError> {
     let answer = timeout(deadline, call).await;
     let answer = answer.map_err(|_| CallError::Deadline(deadline))?;
-    answer.map_err(|error| CallError::Api(Box::new(error)))
+    answer.map_err(|error| {
+        if let kube::Error::Api(status) = error {
+            CallError::Refused(status)
+        } else {
+            CallError::Failed(Box::new(error))
+        }
+    })
 }
 
 /// The parameters of a write of a whole object as `manager`.

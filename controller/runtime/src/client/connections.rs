@@ -1,4 +1,4 @@
-//! Connections to an API server: as few as it allows, by HTTP/2 where it speaks it.
+//! The connections to an API server: as few as it allows, with HTTP/2 if it has that.
 //!
 //! # Guarantees
 //!
@@ -30,48 +30,49 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
+use tower::util::BoxCloneSyncService;
 use tower::{BoxError, Service, ServiceExt as _};
 
 use super::response_limits::{Excess, NamedBy};
 use crate::memory::{Holding, Share};
 
-/// The names of the protocols in TLS (RFC 7301 section 6).
+/// The protocol names of ALPN (RFC 7301 section 6).
 const HTTP_2: &[u8] = b"h2";
 const HTTP_1: &[u8] = b"http/1.1";
 
-/// For a connection with its TLS handshake; as long as kube waits for one.
+/// Deadline of a connection with its TLS handshake, as in kube.
 const HANDSHAKE_DEADLINE: Duration = Duration::from_secs(30);
 
-/// After so long without a word of the API server it is pinged. client-go's `ReadIdleTimeout`.
+/// The silence after which the API server is pinged: client-go's `ReadIdleTimeout`.
 const PING_AFTER: Duration = Duration::from_secs(30);
 
-/// For the answer to a ping. client-go's `PingTimeout`.
+/// Deadline of the answer to a ping: client-go's `PingTimeout`.
 const PING_DEADLINE: Duration = Duration::from_secs(15);
 
-/// A connection without an answer to so many TCP keepalive probes has died.
+/// The limit of TCP keepalive probes without an answer.
 const PROBES: u32 = 3;
 
-/// Calls and watches on one connection at most, where the API server allows more: they share its window.
+/// The limit of calls and watches on one connection, also if the API server allows more: they share its window.
 const MAX_CALLS: usize = 100;
 
-/// Times that one call is sent, where connections end before they have sent it.
+/// The limit of attempts to send a call, if connections end before it was sent.
 const MAX_ATTEMPTS: usize = 3;
 
-/// Bytes that an API server may send before they are read.
+/// The limits of bytes that an API server sends before they are read.
 #[derive(Debug, Clone, Copy)]
 struct Windows {
     /// Of one answer.
     answer: u32,
     /// Of all answers on a connection.
     connection: u32,
-    /// On all connections, whatever other API servers send.
+    /// On all connections, reserved for this API server.
     own: usize,
 }
 
 impl Windows {
     const fn of(named_by: NamedBy) -> Self {
         match named_by {
-            // A page of 500 Machines is some megabytes, and may come from afar.
+            // A page of 500 Machines has some megabytes, over a long distance perhaps.
             NamedBy::Operator => Self {
                 answer: 1024 * 1024,
                 connection: 8 * 1024 * 1024,
@@ -86,14 +87,17 @@ impl Windows {
     }
 }
 
+/// Makes TCP connections.
+pub(super) type Dial = BoxCloneSyncService<Uri, TokioIo<TcpStream>, BoxError>;
+
 /// Sends calls to one API server.
 #[derive(Clone)]
-pub(super) struct Connections<D>(Arc<Shared<D>>);
+pub(super) struct Connections(Arc<Shared>);
 
-struct Shared<D> {
-    dial: D,
+struct Shared {
+    dial: Dial,
     tls: TlsConnector,
-    /// The name in the API server's certificate, where it is not the URL's host.
+    /// The name in the API server's certificate, if it differs from the URL's host.
     server_name: Option<String>,
     windows: Windows,
     share: Share,
@@ -101,16 +105,16 @@ struct Shared<D> {
     dialling: tokio::sync::Mutex<()>,
 }
 
-impl<D> Connections<D> {
-    /// Calls on connections that `dial` makes, to an API server that this party named.
+impl Connections {
+    /// Connections that `dial` makes, to an API server that this party configured.
     pub(super) fn new(
-        dial: D,
+        dial: Dial,
         mut tls: ClientConfig,
         server_name: Option<String>,
         named_by: NamedBy,
     ) -> Self {
         tls.alpn_protocols = vec![HTTP_2.to_vec(), HTTP_1.to_vec()];
-        // Connections last, and what it takes to resume one is more than a connection.
+        // Connections last, and the state of a session takes more memory than a connection.
         tls.resumption = Resumption::disabled();
         let windows = Windows::of(named_by);
         Self(Arc::new(Shared {
@@ -125,10 +129,7 @@ impl<D> Connections<D> {
     }
 }
 
-impl<D> Service<Request<Body>> for Connections<D>
-where
-    D: Dial,
-{
+impl Service<Request<Body>> for Connections {
     type Response = Response<Answer>;
     type Error = BoxError;
     type Future = BoxFuture<'static, Result<Response<Answer>, BoxError>>;
@@ -143,26 +144,7 @@ where
     }
 }
 
-/// Makes TCP connections.
-pub(super) trait Dial:
-    Service<Uri, Response = TokioIo<TcpStream>, Error: Into<BoxError>, Future: Send>
-    + Clone
-    + Send
-    + Sync
-    + 'static
-{
-}
-
-impl<D> Dial for D where
-    D: Service<Uri, Response = TokioIo<TcpStream>, Error: Into<BoxError>, Future: Send>
-        + Clone
-        + Send
-        + Sync
-        + 'static
-{
-}
-
-impl<D: Dial> Shared<D> {
+impl Shared {
     async fn send(&self, mut request: Request<Body>) -> Result<Response<Answer>, BoxError> {
         let server = request.uri().clone();
         let mut attempts = 0;
@@ -181,7 +163,7 @@ impl<D: Dial> Shared<D> {
         }
     }
 
-    /// Gives the request to a connection that has room for it, or to a new one.
+    /// Begins the call on a connection with room for it, or on a new one.
     async fn begin(&self, request: Request<Body>, server: &Uri) -> Result<Call, BoxError> {
         let request = match self.begin_on_open(Box::new(request)) {
             Ok(call) => return Ok(call),
@@ -201,7 +183,7 @@ impl<D: Dial> Shared<D> {
 
     fn begin_on_open(&self, request: Box<Request<Body>>) -> Result<Call, Box<Request<Body>>> {
         let mut open = self.open();
-        // The calls of one that is dropped here go on.
+        // The calls of a dropped connection continue.
         open.retain(|connection| !connection.is_over());
         match open.iter_mut().find(|connection| connection.has_room()) {
             Some(connection) => Ok(connection.begin(*request)),
@@ -218,8 +200,12 @@ impl<D: Dial> Shared<D> {
         let name = self.server_name.as_deref().or(server.host());
         let name = name.unwrap_or_default().trim_matches(['[', ']']);
         let name = ServerName::try_from(name.to_owned())?;
-        let tcp = self.dial.clone().oneshot(server.clone());
-        let tcp = tcp.await.map_err(Into::into)?.into_inner();
+        let tcp = self
+            .dial
+            .clone()
+            .oneshot(server.clone())
+            .await?
+            .into_inner();
         probe_while_idle(&tcp)?;
         let tls = self.tls.connect(name, tcp).await?;
         let is_http2 = tls.get_ref().1.alpn_protocol() == Some(HTTP_2);
@@ -286,14 +272,14 @@ async fn http2(tls: TlsStream<TcpStream>, windows: Windows) -> Result<Sender, Bo
 
 struct Connection {
     sender: Sender,
-    /// Held by each call too, until its answer is read.
+    /// Each call has a clone, until its answer is read.
     calls: Arc<Holding>,
-    /// Whether somebody has waited for an answer in vain.
+    /// Whether a call was dropped before its answer came.
     is_silent: Arc<AtomicBool>,
 }
 
-/// A call that was not answered yet. Dropped, it makes its connection a silent one: the next call does not wait there
-/// until pings fail.
+/// A call without an answer. If it is dropped, no other call uses its connection: they need not wait until pings
+/// fail.
 struct Unanswered(Option<Arc<AtomicBool>>);
 
 impl Unanswered {
@@ -314,7 +300,7 @@ enum Sender {
     Http1(http1::SendRequest<Body>),
     Http2 {
         sender: http2::SendRequest<Body>,
-        /// Calls at a time that the API server allows (RFC 9113 section 6.5.2).
+        /// The API server's limit of concurrent calls (RFC 9113 section 6.5.2).
         allowed: Arc<AtomicUsize>,
     },
 }

@@ -1,15 +1,12 @@
-//! Connections to an API server that somebody else names.
+//! Connections to the API server of a tenant.
 //!
-//! What is checked is the address that is dialled, after the name was resolved and before anything
-//! is sent: a name that resolves differently a second time gains nothing.
+//! The check is of the address that is dialled, after the lookup of the name: a name with other addresses the next
+//! time gains nothing.
 
-use std::future::Future;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs as _};
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use hyper::Uri;
@@ -18,9 +15,9 @@ use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
-use tower::Service;
+use tower::BoxError;
 
-/// For one address; there are a few to a name, and a handshake has to follow.
+/// Deadline for one address. A name has some, and a handshake follows.
 const CONNECT_DEADLINE: Duration = Duration::from_secs(5);
 
 /// An API server has one address for each of its replicas, or for a load balancer.
@@ -31,14 +28,14 @@ const HTTPS_PORT: u16 = 443;
 /// A lookup that takes longer delays only others that take as long. The system's resolver asks again after 5 s.
 const SLOW_LOOKUP: Duration = Duration::from_secs(2);
 
-/// Lookups at a time, in the whole process. The system's resolver cannot be interrupted, and each lookup takes one of
-/// the 512 threads of tokio, which others need too.
+/// The limit of concurrent lookups in this process. The system's resolver cannot be interrupted, and each lookup
+/// takes one of tokio's 512 blocking threads.
 static LOOKUPS: Semaphore = Semaphore::const_new(128);
 
 /// The same for API servers whose last lookup was slow: their name servers may never answer.
 static SLOW_LOOKUPS: Semaphore = Semaphore::const_new(32);
 
-/// Addresses that are not another host's: what answers there trusts its neighbours.
+/// Addresses of this host or its network, whose services trust their clients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
 #[non_exhaustive]
 pub enum LocalRange {
@@ -57,10 +54,10 @@ pub enum LocalRange {
     Multicast,
 }
 
-/// Where connections may go.
+/// The addresses that connections may have.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct EgressPolicy {
-    /// Whether loopback addresses are other hosts', as they are in tests.
+    /// Whether loopback addresses are allowed, as in tests.
     pub insecure_allow_loopback: bool,
 }
 
@@ -109,36 +106,14 @@ fn neighbourhood_v6(address: Ipv6Addr) -> Option<LocalRange> {
     }
 }
 
-/// The IPv4 address that is reached by way of this one: mapped or compatible (RFC 4291 section
-/// 2.5.5), translated (RFC 6052 section 2.1, RFC 8215), or 6to4 (RFC 3056).
+/// The IPv4 address within this one: mapped or compatible (RFC 4291 section 2.5.5), translated (RFC 6052 section 2.1,
+/// RFC 8215), or 6to4 (RFC 3056).
 fn carried_v4(address: Ipv6Addr) -> Option<Ipv4Addr> {
     let v4 = |high: u16, low: u16| Ipv4Addr::from((u32::from(high) << 16) | u32::from(low));
     match address.segments() {
         [0x64, 0xff9b, .., high, low] | [0x2002, high, low, ..] => Some(v4(high, low)),
         _ => address.to_ipv4(),
     }
-}
-
-/// No connection was made.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub(super) enum DialError {
-    #[error("the URL has no host")]
-    NoHost,
-    #[error("the name of the API server cannot be resolved")]
-    Resolve(#[source] io::Error),
-    #[error("the name of the API server has no address")]
-    NoAddress,
-    #[error("the API server's address {address} is refused: it is {neighbourhood}")]
-    Refused {
-        address: IpAddr,
-        neighbourhood: LocalRange,
-    },
-    #[error("cannot connect to {address}")]
-    Connect {
-        address: SocketAddr,
-        source: io::Error,
-    },
 }
 
 /// Finds the addresses of a name, and blocks until it has them.
@@ -168,19 +143,22 @@ impl Dialler {
         }
     }
 
-    async fn dial(self, server: Uri) -> Result<TokioIo<TcpStream>, DialError> {
-        let host = server.host().ok_or(DialError::NoHost)?;
+    pub(super) async fn dial(self, server: Uri) -> Result<TokioIo<TcpStream>, BoxError> {
+        let host = server.host().ok_or("the URL has no host")?;
         let port = server.port_u16().unwrap_or(HTTPS_PORT);
-        let addresses = self.resolve(host, port).await.map_err(DialError::Resolve)?;
+        let addresses = self
+            .resolve(host, port)
+            .await
+            .map_err(|error| format!("the name of the API server cannot be resolved: {error}"))?;
         let addresses = screened(addresses, self.reach)?;
-        let mut last = DialError::NoAddress;
+        let mut last = "the name of the API server has no address".to_owned();
         for address in addresses {
             match connect(address).await {
                 Ok(stream) => return Ok(TokioIo::new(stream)),
-                Err(source) => last = DialError::Connect { address, source },
+                Err(error) => last = format!("cannot connect to {address}: {error}"),
             }
         }
-        Err(last)
+        Err(last.into())
     }
 
     async fn resolve(&self, host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
@@ -201,7 +179,7 @@ impl Dialler {
         let turns = (own, all.acquire().await);
         let (lookup, was_slow) = (self.lookup, self.was_slow.clone());
         let host = host.to_owned();
-        // Whoever waits for the addresses may be gone long before the lookup ends, which is when its turns end.
+        // The caller may be gone long before the lookup ends; the permits are held until then.
         let found = spawn_blocking(move || {
             let begun = Instant::now();
             let found = lookup(&host, port);
@@ -213,29 +191,12 @@ impl Dialler {
     }
 }
 
-impl Service<Uri> for Dialler {
-    type Response = TokioIo<TcpStream>;
-    type Error = DialError;
-    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, DialError>> + Send>>;
-
-    fn poll_ready(&mut self, _context: &mut Context<'_>) -> Poll<Result<(), DialError>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, server: Uri) -> Self::Future {
-        Box::pin(self.clone().dial(server))
-    }
-}
-
-/// The addresses, where every one of them is in reach: a name that leads here and elsewhere is no
-/// API server's.
-fn screened(addresses: Vec<SocketAddr>, reach: EgressPolicy) -> Result<Vec<SocketAddr>, DialError> {
+/// The addresses, if the policy allows all of them: a name with local and other addresses is not an API server's.
+fn screened(addresses: Vec<SocketAddr>, reach: EgressPolicy) -> Result<Vec<SocketAddr>, BoxError> {
     for address in addresses.iter().map(SocketAddr::ip) {
-        if let Some(neighbourhood) = reach.refuses(address) {
-            return Err(DialError::Refused {
-                address,
-                neighbourhood,
-            });
+        if let Some(range) = reach.refuses(address) {
+            let why = format!("the API server's address {address} is refused: it is {range}");
+            return Err(why.into());
         }
     }
     Ok(addresses)
@@ -339,10 +300,8 @@ mod tests {
 
         let error = screened(vec![there, here], STRICT).unwrap_err();
 
-        assert!(
-            matches!(error, DialError::Refused { address, .. } if address == here.ip()),
-            "{error}"
-        );
+        let expected = "the API server's address 127.0.0.1 is refused: it is a loopback address";
+        assert_eq!(error.to_string(), expected);
     }
 
     #[tokio::test]
@@ -360,10 +319,8 @@ mod tests {
 
             let error = Dialler::new(STRICT).dial(server).await.unwrap_err();
 
-            assert!(
-                matches!(error, DialError::Refused { .. }),
-                "{host}: {error}"
-            );
+            let error = error.to_string();
+            assert!(error.contains(" is refused: it is "), "{host}: {error}");
         }
         let server: Uri = format!("https://localhost:{port}").parse().unwrap();
         let reached = Dialler::new(TEST).dial(server).await.unwrap();

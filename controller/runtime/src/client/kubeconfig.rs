@@ -22,16 +22,10 @@ const MAX_FILE_LEN: u64 = 1024 * 1024;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ClusterAccessError {
-    /// It is no file, or longer than any kubeconfig.
-    #[error("the kubeconfig {} is no file of at most {MAX_FILE_LEN} bytes", path.display())]
-    NotAFile {
-        /// The path.
-        path: PathBuf,
-    },
     /// The server is not on https, is not verified, or has no CA.
     #[error(transparent)]
     Refused(#[from] InvalidKubeconfig),
-    /// It cannot be read, is incomplete, or its credentials cannot be used.
+    /// It cannot be read, is too long or incomplete, or its credentials cannot be used.
     #[error("the kubeconfig {} cannot be used", path.display())]
     Unusable {
         /// The file.
@@ -67,15 +61,15 @@ impl ClusterAccess {
     ///
     /// The client reads no answer without a bound, and follows no redirection.
     pub async fn from_kubeconfig(path: &Path) -> Result<Self, ClusterAccessError> {
-        // What is not there is told of below.
-        if fs::metadata(path).is_ok_and(|file| !file.is_file() || file.len() > MAX_FILE_LEN) {
-            let path = path.to_owned();
-            return Err(ClusterAccessError::NotAFile { path });
-        }
-        let unusable = |source| ClusterAccessError::Unusable {
+        let unusable = |source: Box<dyn Error + Send + Sync>| ClusterAccessError::Unusable {
             path: path.to_owned(),
             source,
         };
+        // A missing file is an error below.
+        if fs::metadata(path).is_ok_and(|file| !file.is_file() || file.len() > MAX_FILE_LEN) {
+            let why = format!("it is no file of at most {MAX_FILE_LEN} bytes");
+            return Err(unusable(why.into()));
+        }
         let kubeconfig = Kubeconfig::read_from(path).map_err(|error| unusable(error.into()))?;
         let options = KubeConfigOptions::default();
         let config = Config::from_custom_kubeconfig(kubeconfig, &options);

@@ -1,6 +1,5 @@
-//! Bounds on what an API server is asked and answers: one that is busy gets no more calls than it
-//! can bear, and one that is hostile neither our memory nor our patience. The client itself sends
-//! whatever it is given and reads whatever comes.
+//! Limits of the calls and answers of an API server: a busy one gets few calls at a time, and a hostile one takes
+//! neither memory nor time without bound. kube's client has no such limits.
 
 use std::error::Error;
 use std::pin::Pin;
@@ -10,19 +9,22 @@ use std::time::Duration;
 
 use futures::future::{BoxFuture, FutureExt as _};
 use hyper::body::{Body, Bytes, Frame};
-use hyper::{Request, Response, StatusCode, Uri};
+use hyper::{Request, Response, Uri};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, Sleep, sleep, sleep_until, timeout_at};
 use tower::{BoxError, Service};
 
 use super::flow::Flow;
-use super::sieve::{Limits, Sieve, TooMuch};
 use crate::memory::{Holding, Share};
 
-/// The objects of a page of a list of a tenant's API server; it is read whole.
+pub(super) mod sieve;
+
+use sieve::{Limits, Sieve};
+
+/// The objects of a page of a list of a tenant's API server. A page is read whole.
 pub(crate) const PAGE_SIZE: u32 = 16;
 
-/// The same for the management cluster's, as client-go has it: 100,000 Machines are 200 pages.
+/// The same for the management cluster, as in client-go: 100,000 Machines are 200 pages.
 pub(crate) const MANAGEMENT_PAGE_SIZE: u32 = 500;
 
 /// The JSON of one object. etcd takes 1.5 MiB of it (`--max-request-bytes`); what is bytes there is
@@ -36,45 +38,45 @@ const MAX_PAGE_LEN: usize = 16 * MAX_OBJECT_LEN;
 /// is longer, smaller pages are asked for, at last of one object.
 const MAX_TENANT_PAGE_LEN: usize = 2 * 1024 * 1024;
 
-/// What an object of a tenant's API server has at most: five for each of the most revoked
-/// credentials that there may be.
+/// The limit of values of an object of a tenant's API server: five for each of the largest number of revoked
+/// credentials.
 const MAX_VALUES: usize = 64 * 1024;
 
-/// What each object of a page of a tenant's API server has on average at most. An honest request
-/// has a hundred.
+/// The limit of the average of values for each object of a page of a tenant's API server. An honest request has a
+/// hundred.
 const VALUES_AN_ITEM: usize = 256;
 
-/// What a page of a tenant's API server, or an event, has at least room for.
+/// The least limit of values of a page or an event of a tenant's API server.
 const MIN_VALUES: usize = 16 * 1024;
 
 /// The resource of requests.
 const REQUESTS: &str = "/certificatesigningrequests";
 
-/// What a request has at most on a page or in a watch of requests: half of what either has room for, so that
-/// a page of one request is always read.
+/// The limit of values of a request in a list or a watch: half of the limit of either, so that a page of one request
+/// is always read.
 const MAX_VALUES_OF_REQUEST: usize = MIN_VALUES / 2;
 
-/// What the answers of one tenant's API server may take before they are decoded, whatever others
-/// take: a page of honest requests for each signer.
+/// The memory that is reserved for the undecoded answers of one tenant's API server: a page of honest requests for
+/// each signer.
 const TENANT_SHARE: usize = 1024 * 1024;
 
-/// The same for an API server that the operator named: its largest page.
+/// The same for an API server that the operator configured: its largest page.
 const OPERATOR_SHARE: usize = MAX_PAGE_LEN;
 
-/// Calls at a time whose answers are not read to the end yet, but for watches.
-/// kube-controller-manager's signer makes five.
+/// The limit of concurrent calls until their answers are read, without watches. kube-controller-manager's signer
+/// makes five.
 const CALLS_AT_ONCE: usize = 16;
 
-/// The same for an API server that the operator named, which is asked for all clusters.
+/// The same for an API server that the operator configured, with calls for all clusters.
 const MANAGEMENT_CALLS_AT_ONCE: usize = 64;
 
-/// For an answer to its last byte, but for a watch.
+/// Deadline of an answer to its last byte, except of a watch.
 const ANSWER_DEADLINE: Duration = super::READ_TIMEOUT;
 
-/// For a watch, which the API server ends sooner.
+/// Deadline of a watch, which the API server ends sooner.
 const WATCH_DEADLINE: Duration = super::LONGEST_WATCH.saturating_add(Duration::from_secs(30));
 
-/// An answer that is not read any further.
+/// An answer exceeds a limit, and is read no further.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Excess {
     #[error("the API server's answer is longer than {0} bytes")]
@@ -92,7 +94,7 @@ pub(crate) enum Excess {
 }
 
 impl Excess {
-    /// Whether fewer objects at once might be read.
+    /// Whether a page of fewer objects may be read.
     pub(crate) fn is_of_size(self) -> bool {
         match self {
             Self::Length(_) | Self::Values(_) => true,
@@ -122,112 +124,68 @@ pub(crate) enum NamedBy {
     Tenant,
 }
 
-/// What may be held of an answer at once.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Bound {
-    /// It is read whole before it is looked at.
-    Whole(Limits),
-    /// It is a line for each event.
-    Line(Limits),
-}
-
-impl Bound {
-    fn of(asked: &Uri, named_by: NamedBy) -> Self {
-        let query = asked.query().unwrap_or_default();
-        let value = |key: &str| query.split('&').find_map(|pair| pair.strip_prefix(key));
-        // Whoever may file a request may give it any number of labels.
-        let is_of_requests = asked.path().ends_with(REQUESTS);
-        let object = if is_of_requests && named_by == NamedBy::Tenant {
-            MAX_VALUES_OF_REQUEST
-        } else {
-            usize::MAX
-        };
-        if value("watch=").is_some() {
-            Self::Line(Limits {
-                object,
-                ..Self::one(named_by, MIN_VALUES)
-            })
-        } else if let Some(limit) = value("limit=") {
-            Self::Whole(Limits {
-                object,
-                ..Self::page(named_by, limit.parse().unwrap_or(1))
-            })
-        } else {
-            Self::Whole(Self::one(named_by, MAX_VALUES))
-        }
-    }
-
-    fn one(named_by: NamedBy, values: usize) -> Limits {
-        match named_by {
-            NamedBy::Operator => Limits {
-                bytes: MAX_OBJECT_LEN,
-                values: usize::MAX,
-                items: usize::MAX,
-                object: usize::MAX,
+/// The limits of the answer to this call, or of each event of a watch.
+fn limits(asked: &Uri, named_by: NamedBy) -> Limits {
+    let query = asked.query().unwrap_or_default();
+    let value = |key: &str| query.split('&').find_map(|pair| pair.strip_prefix(key));
+    let lines = value("watch=").is_some();
+    let page = value("limit=").map(|limit| limit.parse::<usize>().unwrap_or(1));
+    let one = Limits {
+        lines,
+        ..one_object(named_by)
+    };
+    match (named_by, page.filter(|_| !lines)) {
+        (NamedBy::Operator, None) => one,
+        (NamedBy::Operator, Some(_)) => Limits {
+            bytes: MAX_PAGE_LEN,
+            ..one
+        },
+        (NamedBy::Tenant, page) => Limits {
+            bytes: match page {
+                Some(2..) => MAX_TENANT_PAGE_LEN,
+                Some(_) | None => MAX_OBJECT_LEN,
             },
-            NamedBy::Tenant => Limits {
-                bytes: MAX_OBJECT_LEN,
-                values,
-                items: usize::MAX,
-                object: usize::MAX,
+            values: match page {
+                Some(items) => items.saturating_mul(VALUES_AN_ITEM).max(MIN_VALUES),
+                None if lines => MIN_VALUES,
+                None => MAX_VALUES,
             },
-        }
-    }
-
-    fn page(named_by: NamedBy, items: usize) -> Limits {
-        match named_by {
-            NamedBy::Operator => Limits {
-                bytes: MAX_PAGE_LEN,
-                values: usize::MAX,
-                items: usize::MAX,
-                object: usize::MAX,
+            items: page.unwrap_or(usize::MAX),
+            // A requester may set any number of labels.
+            object: if asked.path().ends_with(REQUESTS) {
+                MAX_VALUES_OF_REQUEST
+            } else {
+                usize::MAX
             },
-            NamedBy::Tenant => Limits {
-                bytes: if items <= 1 {
-                    MAX_OBJECT_LEN
-                } else {
-                    MAX_TENANT_PAGE_LEN
-                },
-                values: items.saturating_mul(VALUES_AN_ITEM).max(MIN_VALUES),
-                items,
-                object: usize::MAX,
-            },
-        }
-    }
-
-    /// Of an answer with this status: an error is one object, whatever was asked.
-    fn answered(self, status: StatusCode, named_by: NamedBy) -> Self {
-        if status.is_success() {
-            self
-        } else {
-            Self::Whole(Self::one(named_by, MAX_VALUES))
-        }
-    }
-
-    fn exceeded(self, by: TooMuch) -> Excess {
-        let (Self::Whole(limits) | Self::Line(limits)) = self;
-        match (by, self) {
-            (TooMuch::Bytes, Self::Whole(_)) => Excess::Length(limits.bytes),
-            (TooMuch::Bytes, Self::Line(_)) => Excess::Event(limits.bytes),
-            (TooMuch::Values, _) => Excess::Values(limits.values),
-            (TooMuch::Items, _) => Excess::Items(limits.items),
-        }
+            ..one
+        },
     }
 }
 
-/// A service whose calls and answers are bounded.
+fn one_object(named_by: NamedBy) -> Limits {
+    Limits {
+        bytes: MAX_OBJECT_LEN,
+        values: match named_by {
+            NamedBy::Operator => usize::MAX,
+            NamedBy::Tenant => MAX_VALUES,
+        },
+        ..Limits::ANY
+    }
+}
+
+/// A service with limited calls and answers.
 #[derive(Debug, Clone)]
 pub(crate) struct Bounded<S> {
     service: S,
     named_by: NamedBy,
     turns: Arc<Semaphore>,
     share: Share,
-    /// Of its watches.
+    /// The flow of its watches.
     flow: Option<Flow>,
 }
 
 impl<S> Bounded<S> {
-    /// Bounds what this service is asked and answers.
+    /// Limits the calls and answers of this service.
     pub(crate) fn new(service: S, named_by: NamedBy) -> Self {
         let (own, calls) = match named_by {
             NamedBy::Operator => (OPERATOR_SHARE, MANAGEMENT_CALLS_AT_ONCE),
@@ -260,7 +218,7 @@ where
     fn call(&mut self, request: Request<A>) -> Self::Future {
         let deadline = Instant::now() + ANSWER_DEADLINE;
         let named_by = self.named_by;
-        let bound = Bound::of(request.uri(), named_by);
+        let limits = limits(request.uri(), named_by);
         let holding = self.share.holding();
         let turns = self.turns.clone();
         let flow = self.flow.clone();
@@ -275,23 +233,37 @@ where
                 .await
                 .map_err(|_| Excess::Time)?;
             let answer = answer.map_err(Into::into)?;
-            let bound = bound.answered(answer.status(), named_by);
-            let (turn, flow, deadline) = match bound {
-                Bound::Whole(_) => (turn.ok(), None, deadline),
-                // A watch has no end to wait for.
-                Bound::Line(_) => (None, flow, Instant::now() + WATCH_DEADLINE),
+            // An error is one object.
+            let limits = if answer.status().is_success() {
+                limits
+            } else {
+                one_object(named_by)
             };
-            Ok(answer.map(|body| BoundedBody::new(body, bound, holding, deadline, flow, turn)))
+            let (turn, flow, deadline) = if limits.lines {
+                // The end of a watch is not waited for.
+                (None, flow, Instant::now() + WATCH_DEADLINE)
+            } else {
+                (turn.ok(), None, deadline)
+            };
+            Ok(answer.map(|body| BoundedBody {
+                body,
+                sieve: Sieve::new(limits),
+                longest: 0,
+                holding,
+                deadline: Box::pin(sleep_until(deadline)),
+                flow,
+                pause: None,
+                _turn: turn,
+            }))
         }
         .boxed()
     }
 }
 
-/// A body that fails where it exceeds its bound or its time.
+/// A body that fails if it exceeds its limits or its deadline.
 #[derive(Debug)]
 pub(crate) struct BoundedBody<B> {
     body: B,
-    bound: Bound,
     sieve: Sieve,
     longest: usize,
     holding: Holding,
@@ -302,40 +274,14 @@ pub(crate) struct BoundedBody<B> {
 }
 
 impl<B> BoundedBody<B> {
-    fn new(
-        body: B,
-        bound: Bound,
-        holding: Holding,
-        deadline: Instant,
-        flow: Option<Flow>,
-        turn: Option<OwnedSemaphorePermit>,
-    ) -> Self {
-        let sieve = match bound {
-            Bound::Whole(limits) => Sieve::new(limits, false),
-            Bound::Line(limits) => Sieve::new(limits, true),
-        };
-        Self {
-            body,
-            bound,
-            sieve,
-            longest: 0,
-            holding,
-            deadline: Box::pin(sleep_until(deadline)),
-            flow,
-            pause: None,
-            _turn: turn,
-        }
-    }
-
-    /// What is passed on of this piece. A reader of lines keeps the room that the longest took.
+    /// The part of this piece that is passed on. A reader of lines keeps the memory of the longest.
     fn pass(&mut self, piece: Bytes) -> Result<Bytes, Excess> {
         let wait = self
             .flow
             .as_ref()
             .and_then(|flow| flow.count(piece.len()).err());
         self.pause = wait.map(|wait| Box::pin(sleep(wait)));
-        let passed = self.sieve.pass(piece);
-        let passed = passed.map_err(|by| self.bound.exceeded(by))?;
+        let passed = self.sieve.pass(piece)?;
         if self.sieve.take_cut() {
             tracing::warn!(
                 max = MAX_VALUES_OF_REQUEST,

@@ -6,18 +6,15 @@ use kube::{Client, client};
 use tower::BoxError;
 use tower::retry::Retry;
 
-use super::sieve::{Limits, Sieve};
+use super::response_limits::sieve::{Limits, Sieve};
 use super::{Bounded, ClusterAccess, NamedBy, RetryLists};
 
 /// These pieces of a text, or of `lines` each of which is a text, as they reach a parser.
 pub fn sieved<'a>(pieces: impl IntoIterator<Item = &'a [u8]>, lines: bool) -> Vec<u8> {
-    let limits = Limits {
-        bytes: usize::MAX,
-        values: usize::MAX,
-        items: usize::MAX,
-        object: usize::MAX,
-    };
-    let mut sieve = Sieve::new(limits, lines);
+    let mut sieve = Sieve::new(Limits {
+        lines,
+        ..Limits::ANY
+    });
     let pieces = pieces.into_iter();
     let passed = pieces.map_while(|piece| sieve.pass(Bytes::copy_from_slice(piece)).ok());
     passed.flatten().collect()

@@ -109,8 +109,16 @@ impl World {
     }
 
     fn config_maps_within(&self, names: &[&str], share: Share) -> ConfigMaps<Entries> {
-        let names: Vec<_> = names.iter().map(|&name| name.to_owned()).collect();
-        ConfigMaps::of(self.client(), "prod", &names, share)
+        ConfigMaps {
+            client: self.client(),
+            keys: names
+                .iter()
+                .map(|&name| ObjectKey::new("prod", name))
+                .collect(),
+            share,
+            kept: tokio::sync::Mutex::default(),
+            last: Mutex::default(),
+        }
     }
 }
 
@@ -118,10 +126,6 @@ impl World {
 async fn values(config_maps: &ConfigMaps<Entries>) -> Result<Vec<String>, ConfigMapUnread> {
     let contents = config_maps.read().await?;
     Ok(contents.iter().map(|one| one.0["key"].clone()).collect())
-}
-
-fn key(name: &str) -> ObjectKey {
-    ObjectKey::new("prod", name)
 }
 
 #[tokio::test(start_paused = true)]
@@ -179,7 +183,7 @@ async fn what_cannot_be_read_is_named_and_read_again_after_five_seconds() {
     let config_maps = world.config_maps(&["a", "b"]);
     assert!(config_maps.last_outcome().is_none());
 
-    let absent = Err(ConfigMapUnread::Absent(key("b")));
+    let absent = Err(ConfigMapUnread("there is no ConfigMap prod/b".to_owned()));
     assert_eq!(values(&config_maps).await, absent);
     assert_eq!(
         config_maps.last_outcome().unwrap().unwrap_err(),
@@ -217,9 +221,8 @@ async fn an_api_server_that_does_not_answer_is_waited_for_no_longer_than_the_dea
     let asked = Instant::now();
     let all = join_all((0..10).map(|_| values(&config_maps))).await;
 
-    let late = ConfigMapUnread::Late {
-        namespace: "prod".to_owned(),
-    };
+    let late = "the ConfigMaps of namespace prod were not read in 20 s";
+    let late = ConfigMapUnread(late.to_owned());
     assert!(all.iter().all(|one| one.as_ref() == Err(&late)), "{all:?}");
     // Who waited for the first was told what that was told.
     assert!(asked.elapsed() < DEADLINE + Duration::from_secs(1));
@@ -237,8 +240,11 @@ async fn what_is_larger_than_what_is_left_is_named_and_takes_nothing() {
     let share = Share::alone(32 * 1024);
     let config_maps = world.config_maps_within(&["small", "large"], share.clone());
 
-    let memory = Err(ConfigMapUnread::Memory(key("large")));
-    assert_eq!(values(&config_maps).await, memory);
+    let memory = values(&config_maps).await.unwrap_err().to_string();
+    assert!(
+        memory.starts_with("ConfigMap prod/large takes more memory"),
+        "{memory}"
+    );
 
     world.write("large", 2, "2");
     advance(FRESH).await;

@@ -6,7 +6,8 @@ use futures::future::{BoxFuture, FutureExt as _, ready};
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use kube::core::Status;
 
-use super::{APPROVED, DENIED, RequestStore, StoreError, has_condition};
+use super::{APPROVED, DENIED, RequestStore, has_condition};
+use crate::client::{CALL_DEADLINE, CallError};
 
 /// The request's own.
 pub(crate) const UID: &str = "0a";
@@ -82,14 +83,14 @@ impl MemoryStore {
             .unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
-    fn update(
+    fn put(
         &self,
         request: &CertificateSigningRequest,
-    ) -> Result<CertificateSigningRequest, StoreError> {
+    ) -> Result<CertificateSigningRequest, CallError> {
         let mut state = self.lock();
         let fault = state.fault_of_this_write();
         match fault {
-            Some(Fault::Lost) => return Err(StoreError::Deadline),
+            Some(Fault::Lost) => return Err(CallError::Deadline(CALL_DEADLINE)),
             Some(Fault::Refused(code)) => return Err(refused(code)),
             Some(Fault::NeverValid) => return Err(refused(422)),
             Some(Fault::DeniedBefore) => {
@@ -107,9 +108,9 @@ impl MemoryStore {
             Some(Fault::DeletedBefore) => state.request = None,
             Some(Fault::AnswerLost | Fault::Death) | None => {}
         }
-        let stored = state.request.as_ref().ok_or(StoreError::Gone)?;
+        let stored = state.request.as_ref().ok_or_else(|| refused(404))?;
         if stored.metadata.resource_version != request.metadata.resource_version {
-            return Err(StoreError::Conflict);
+            return Err(refused(409));
         }
         let kinds = [APPROVED, DENIED];
         assert!(
@@ -118,7 +119,7 @@ impl MemoryStore {
         );
         let updated = state.put(request.clone());
         match fault {
-            Some(Fault::AnswerLost) => Err(StoreError::Deadline),
+            Some(Fault::AnswerLost) => Err(CallError::Deadline(CALL_DEADLINE)),
             Some(Fault::Death) => panic!("dead"),
             Some(
                 Fault::Lost
@@ -133,8 +134,8 @@ impl MemoryStore {
     }
 }
 
-fn refused(code: u16) -> StoreError {
-    StoreError::Refused(Status::failure("no", "Invalid").with_code(code).boxed())
+fn refused(code: u16) -> CallError {
+    CallError::Refused(Status::failure("no", "Invalid").with_code(code).boxed())
 }
 
 impl State {
@@ -161,21 +162,15 @@ impl RequestStore for MemoryStore {
     fn get<'a>(
         &'a self,
         _name: &'a str,
-    ) -> BoxFuture<'a, Result<Option<CertificateSigningRequest>, StoreError>> {
+    ) -> BoxFuture<'a, Result<Option<CertificateSigningRequest>, CallError>> {
         ready(Ok(self.lock().request.clone())).boxed()
     }
 
-    fn update_approval<'a>(
+    fn update<'a>(
         &'a self,
+        _subresource: &'static str,
         request: &'a CertificateSigningRequest,
-    ) -> BoxFuture<'a, Result<CertificateSigningRequest, StoreError>> {
-        ready(self.update(request)).boxed()
-    }
-
-    fn update_status<'a>(
-        &'a self,
-        request: &'a CertificateSigningRequest,
-    ) -> BoxFuture<'a, Result<CertificateSigningRequest, StoreError>> {
-        ready(self.update(request)).boxed()
+    ) -> BoxFuture<'a, Result<CertificateSigningRequest, CallError>> {
+        ready(self.put(request)).boxed()
     }
 }

@@ -1,4 +1,4 @@
-//! How many events are written on machines.
+//! Limits of Events on machines.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -22,13 +22,13 @@ const OF_CLUSTER: Rate = Rate {
     every: Duration::from_secs(1),
 };
 
-/// So many machines are told apart.
+/// The limit of machines with a budget.
 const MAX_MACHINES: usize = 5000;
 
-/// When a budget is whole again.
+/// The time at which a budget is full again.
 type WholeAt = Option<Instant>;
 
-/// Takes one out of the budgets of a machine and of the cluster, if both have one.
+/// Takes one Event from the budgets of a machine and of the cluster, if both have one.
 fn take(machine: &mut WholeAt, cluster: &mut WholeAt, now: Instant) -> bool {
     let [mut of_machine, mut of_cluster] = [&machine, &cluster].map(|at| at.unwrap_or(now));
     let taken = OF_MACHINE.take(&mut of_machine, now).is_ok()
@@ -39,12 +39,12 @@ fn take(machine: &mut WholeAt, cluster: &mut WholeAt, now: Instant) -> bool {
     taken
 }
 
-/// Lets events pass within the budgets of their machines and of the cluster.
+/// Limits Events by the budgets of their machines and of the cluster.
 #[derive(Debug, Default)]
 pub(super) struct Limiter {
     cluster: WholeAt,
     machines: HashMap<(String, String), Machine>,
-    /// Of machines that are not told apart.
+    /// The number left out, of machines without a budget.
     left_out: u64,
 }
 
@@ -85,8 +85,7 @@ impl Limiter {
         Some(event)
     }
 
-    /// For each machine of which events were left out, the last of them, which says how many there
-    /// were; as far as the budgets go.
+    /// The last Event that was left out of each machine, with their number, within the budgets.
     pub(super) fn left_out(&mut self, now: Instant) -> Vec<Event> {
         let mut told = Vec::new();
         for machine in self.machines.values_mut() {

@@ -200,20 +200,15 @@ fn a_file_that_is_no_list_is_refused_at_the_start() {
     let path = dir.path().join("machines.yaml");
 
     let missing = MachineList::open(&path).unwrap_err();
-    assert!(
-        matches!(missing, MachineListError::Read { .. }),
-        "{missing:?}"
-    );
+    assert!(missing.message.starts_with("cannot read "), "{missing:?}");
 
     fs::write(&path, [0xff, 0xfe, 0]).unwrap();
     let binary = MachineList::open(&path).unwrap_err();
-    assert!(
-        matches!(binary, MachineListError::Read { .. }),
-        "{binary:?}"
-    );
+    assert!(binary.message.starts_with("cannot read "), "{binary:?}");
 
     let long = File::create(&path).unwrap();
     long.set_len(MAX_FILE_LEN + 1).unwrap();
     let long = MachineList::open(&path).unwrap_err();
-    assert!(matches!(long, MachineListError::TooLong { .. }), "{long:?}");
+    let expected = format!("longer than {MAX_FILE_LEN} bytes");
+    assert!(long.message.ends_with(&expected), "{long:?}");
 }

@@ -65,13 +65,10 @@ pub enum HardeningError {
 
 impl HardeningError {
     fn of(call: String, error: CallError) -> Self {
-        let error = match error {
+        let status = match error {
             CallError::Deadline(_) => return Self::Deadline { call },
-            CallError::Api(error) => *error,
-        };
-        let KubeError::Api(status) = error else {
-            let source = Box::new(error);
-            return Self::Unavailable { call, source };
+            CallError::Failed(source) => return Self::Unavailable { call, source },
+            CallError::Refused(status) => status,
         };
         match StatusCode::from_u16(status.code) {
             Ok(StatusCode::FORBIDDEN) => Self::Forbidden { call, status },

@@ -68,28 +68,40 @@ impl Budgets {
         }
     }
 
-    /// Takes one piece of work out of the requester's budget.
-    ///
-    /// # Errors
-    ///
-    /// There is none left; the time at which there is, if nobody takes it before. Nothing is taken.
-    pub fn take(&mut self, requester: &str, now: Instant) -> Result<(), Instant> {
+    /// Takes one piece of work out of the requester's budget. Returns the time at which it may be done: `now`, or
+    /// after what was taken before.
+    pub fn reserve(&mut self, requester: &str, now: Instant) -> Instant {
+        let (rate, whole_at) = self.budget(requester, now);
+        match rate.take(whole_at, now) {
+            Ok(()) => now,
+            Err(due) => {
+                *whole_at += rate.every;
+                due
+            }
+        }
+    }
+
+    /// Gives one piece of work back that was taken, and is not to be done any more.
+    pub fn give_back(&mut self, requester: &str, now: Instant) {
+        let (rate, whole_at) = self.budget(requester, now);
+        *whole_at = whole_at.checked_sub(rate.every).unwrap_or(*whole_at);
+    }
+
+    fn budget(&mut self, requester: &str, now: Instant) -> (Rate, &mut Instant) {
+        let (key, capacity) = (key(requester), self.capacity);
+        let is_full = |all: &HashMap<Key, _>| all.len() >= capacity && !all.contains_key(&key);
+        if is_full(&self.whole_at) {
+            self.forget_the_whole(now);
+        }
+        if is_full(&self.whole_at) {
+            return (self.tokens, self.shared.get_or_insert(now));
+        }
         let rate = if requester.starts_with(NODE_USER_PREFIX) {
             self.nodes
         } else {
             self.tokens
         };
-        let key = key(requester);
-        if let Some(whole_at) = self.whole_at.get_mut(&key) {
-            return rate.take(whole_at, now);
-        }
-        if self.whole_at.len() >= self.capacity {
-            self.forget_the_whole(now);
-        }
-        if self.whole_at.len() >= self.capacity {
-            return self.tokens.take(self.shared.get_or_insert(now), now);
-        }
-        rate.take(self.whole_at.entry(key).or_insert(now), now)
+        (rate, self.whole_at.entry(key).or_insert(now))
     }
 
     /// Looks at all of them no more often than one can have become whole.
@@ -127,23 +139,23 @@ mod tests {
         let start = Instant::now();
 
         for _ in 0..3 {
-            assert_eq!(budgets.take("a", start), Ok(()));
+            assert_eq!(budgets.reserve("a", start), start);
         }
 
-        assert_eq!(budgets.take("a", start), Err(start + SECOND));
-        assert_eq!(budgets.take("a", start + SECOND), Ok(()));
-        assert_eq!(budgets.take("a", start + SECOND), Err(start + 2 * SECOND));
+        assert_eq!(budgets.reserve("a", start), start + SECOND);
+        assert_eq!(budgets.reserve("a", start + SECOND), start + 2 * SECOND);
+        assert_eq!(budgets.reserve("a", start + 3 * SECOND), start + 3 * SECOND);
     }
 
     #[test]
     fn one_requester_delays_no_other() {
         let mut budgets = budgets();
         let start = Instant::now();
-        while budgets.take("system:bootstrap:flood1", start).is_ok() {}
+        while budgets.reserve("system:bootstrap:flood1", start) == start {}
 
-        assert_eq!(budgets.take("system:bootstrap:other1", start), Ok(()));
-        assert_eq!(budgets.take("system:node:a", start), Ok(()));
-        assert_eq!(budgets.take("system:node:b", start), Ok(()));
+        assert_eq!(budgets.reserve("system:bootstrap:other1", start), start);
+        assert_eq!(budgets.reserve("system:node:a", start), start);
+        assert_eq!(budgets.reserve("system:node:b", start), start);
     }
 
     #[test]
@@ -151,20 +163,21 @@ mod tests {
         let mut budgets = budgets();
         let start = Instant::now();
 
-        assert_eq!(budgets.take("system:node:a", start), Ok(()));
-        assert_eq!(budgets.take("system:node:a", start), Err(start + SECOND));
+        assert_eq!(budgets.reserve("system:node:a", start), start);
+        assert_eq!(budgets.reserve("system:node:a", start), start + SECOND);
     }
 
     #[test]
-    fn a_refusal_costs_nothing() {
+    fn what_is_given_back_costs_nothing() {
         let mut budgets = budgets();
         let start = Instant::now();
-        while budgets.take("a", start).is_ok() {}
+        while budgets.reserve("a", start) == start {}
         for _ in 0..1000 {
-            assert_eq!(budgets.take("a", start), Err(start + SECOND));
+            assert_eq!(budgets.reserve("a", start), start + 2 * SECOND);
+            budgets.give_back("a", start);
         }
 
-        assert_eq!(budgets.take("a", start + SECOND), Ok(()));
+        assert_eq!(budgets.reserve("a", start + 3 * SECOND), start + 3 * SECOND);
     }
 
     #[test]
@@ -172,14 +185,14 @@ mod tests {
         let mut budgets = budgets();
         budgets.capacity = 8;
         let start = Instant::now();
-        while budgets.take("flood", start).is_ok() {}
+        while budgets.reserve("flood", start) == start {}
 
         for name in 0..1000 {
-            let _ = budgets.take(&name.to_string(), start);
+            budgets.reserve(&name.to_string(), start);
         }
 
         assert_eq!(budgets.whole_at.len(), 8);
-        assert_eq!(budgets.take("flood", start), Err(start + SECOND));
+        assert_eq!(budgets.reserve("flood", start), start + 2 * SECOND);
     }
 
     #[test]
@@ -187,13 +200,13 @@ mod tests {
         let mut budgets = budgets();
         budgets.capacity = 1;
         let start = Instant::now();
-        assert_eq!(budgets.take("known", start), Ok(()));
+        assert_eq!(budgets.reserve("known", start), start);
 
         for stranger in ["a", "b", "c"] {
-            assert_eq!(budgets.take(stranger, start), Ok(()));
+            assert_eq!(budgets.reserve(stranger, start), start);
         }
-        assert_eq!(budgets.take("d", start), Err(start + SECOND));
-        assert_eq!(budgets.take("known", start), Ok(()));
+        assert_eq!(budgets.reserve("d", start), start + SECOND);
+        assert_eq!(budgets.reserve("known", start), start);
     }
 
     #[test]
@@ -201,11 +214,11 @@ mod tests {
         let mut budgets = budgets();
         budgets.capacity = 1;
         let start = Instant::now();
-        assert_eq!(budgets.take("a", start), Ok(()));
-        assert_eq!(budgets.take("b", start), Ok(()));
+        assert_eq!(budgets.reserve("a", start), start);
+        assert_eq!(budgets.reserve("b", start), start);
         assert!(budgets.shared.is_some());
 
-        assert_eq!(budgets.take("c", start + SECOND), Ok(()));
+        assert_eq!(budgets.reserve("c", start + SECOND), start + SECOND);
 
         assert_eq!(budgets.whole_at.len(), 1);
         assert!(budgets.whole_at.contains_key(&key("c")));

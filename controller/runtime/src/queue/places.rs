@@ -1,4 +1,4 @@
-//! The requests that the queue holds when there are too many.
+//! The choice of the requests that the queue keeps if there are too many.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -7,30 +7,30 @@ use tokio::time::Instant;
 
 use super::{Entry, Queue, State};
 
-/// So many requests are known at once: several for each node of the largest cluster that Kubernetes
-/// supports. A hostile API server lists without end.
+/// The limit of requests: several for each node of the largest cluster that Kubernetes supports. A hostile API server
+/// lists without end.
 pub(super) const MAX_ENTRIES: usize = 20_000;
 
-/// So many open ones of one requester are known: the machines of a pool share a token, and join a
-/// thousand at a time. Of more, the newest are left out until some of them are answered.
+/// The limit of open requests of one requester: the machines of a pool share a token, and up to a thousand join at a
+/// time. Beyond it, the newest are left out until some are answered.
 pub(super) const MAX_OF_REQUESTER: usize = 1000;
 
-/// How long after a list there is another, because requests were left out.
+/// The time after a list before requests that it left out are listed again.
 pub(super) const RELIST: Duration = Duration::from_secs(10);
 
-/// What was left out of a list.
+/// The requests that were left out of a list.
 #[derive(Debug)]
 pub(super) struct LeftOut {
-    /// Not to be listed again before.
+    /// The earliest time of the next list.
     relist: Instant,
-    /// Requests of these, who had too many.
+    /// The requesters with too many requests.
     of: BTreeSet<String>,
-    /// Also of others: there was no place.
+    /// Whether others' requests were left out too, for want of room.
     others: bool,
 }
 
 impl Queue {
-    /// Whether this one can be known; room is made for it where it is fair.
+    /// Whether the queue has room for this entry; other entries are removed for it where that is fair.
     pub(super) fn admit(&mut self, uid: &str, entry: &Entry) -> bool {
         let requester = entry.requester.clone();
         if self.requesters.count(&requester) >= MAX_OF_REQUESTER {
@@ -56,8 +56,8 @@ impl Queue {
         self.entries.len() < MAX_ENTRIES && self.memory.resize(self.entry_bytes + bytes)
     }
 
-    /// Of those that were answered none need be known: where one is told of again, the checks find
-    /// that it is. Looking at all of them pays for some thousand new ones.
+    /// Removes answered requests: if the watch shows one again, the checks ignore it. A scan of all entries pays off
+    /// only after a thousand arrivals.
     fn forget_the_settled(&mut self) {
         if self.last_arrival < self.purged_at {
             return;
@@ -72,7 +72,7 @@ impl Queue {
         }
     }
 
-    /// Leaves out the newest of whoever has most, if that is more than `count` and one.
+    /// Leaves out the newest request of the requester with the most, if these are more than `count` and one.
     fn displace(&mut self, count: usize) {
         let idle = |uid: &&String| {
             let entry = self.entries.get(*uid);
@@ -89,7 +89,7 @@ impl Queue {
         self.gone(&uid);
     }
 
-    /// Those that were left out of the list that has just ended are not listed again at once.
+    /// Delays the next list after one that left requests out.
     pub(super) fn wait_before_relist(&mut self) {
         if let Some(left_out) = &mut self.left_out {
             left_out.relist = Instant::now() + RELIST;
@@ -115,7 +115,7 @@ impl Queue {
         }
     }
 
-    /// Whether requests are to be listed again: some were left out, and there is room now.
+    /// Whether a new list is due: requests were left out, and there is room now.
     pub(crate) fn relist(&mut self, now: Instant) -> bool {
         let is_due = self.relistable().is_some_and(|at| at <= now);
         if is_due {
@@ -124,7 +124,7 @@ impl Queue {
         is_due
     }
 
-    /// When requests may be listed again, because there is room now.
+    /// The time of a new list, if there is room now for requests that were left out.
     pub(super) fn relistable(&self) -> Option<Instant> {
         let has_few = |one: &String| self.requesters.count(one) <= MAX_OF_REQUESTER / 2;
         let has_room = self.entries.len() <= MAX_ENTRIES / 2;
@@ -133,7 +133,7 @@ impl Queue {
         has_place.then_some(left_out.relist)
     }
 
-    /// Takes the entry out of what is counted.
+    /// Removes the entry.
     pub(super) fn forget(&mut self, uid: &str) {
         if let Some(entry) = self.entries.remove(uid) {
             self.requesters.remove(&entry.requester, entry.arrival);

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-/// In which order requests were seen first.
+/// The position of a request in the order of arrival.
 pub(super) type Arrival = u64;
 
 /// The open requests of each requester.
@@ -13,7 +13,7 @@ pub(super) struct Requesters {
 }
 
 impl Requesters {
-    /// How many open requests it has.
+    /// The number of its open requests.
     pub(super) fn count(&self, requester: &str) -> usize {
         self.open.get(requester).map_or(0, BTreeMap::len)
     }
@@ -42,7 +42,7 @@ impl Requesters {
         }
     }
 
-    /// How many the requester has that has most, and the UIDs of its requests, the newest first.
+    /// The number of requests of the requester with the most, and their UIDs, the newest first.
     pub(super) fn largest(&self) -> Option<(usize, impl Iterator<Item = &String>)> {
         let (count, requester) = self.by_count.last()?;
         let open = self.open.get(requester)?;

@@ -236,7 +236,7 @@ async fn what_is_gone_before_its_turn_does_not_hold_the_next_one_up() {
     queue.gone("a");
 
     assert_eq!(name_of(queue.next(Instant::now())).as_deref(), Some("c"));
-    assert!(queue.ready.is_empty());
+    assert!(queue.turns.is_empty());
 }
 
 fn csr_of(name: &str, version: &str, bytes: usize) -> CertificateSigningRequest {
@@ -399,6 +399,9 @@ async fn what_is_over_budget_and_gone_takes_nobodys_turn() {
 
     assert_eq!(name_of(work), Some(format!("flood-{}", burst + 1)));
     assert_eq!(queue.next_turn(), None);
+    queue.seen(csr_by("flooder", "next"));
+    assert!(queue.next(begin + TOKEN_RATE.every).is_none());
+    assert_eq!(queue.next_turn(), Some(begin + 2 * TOKEN_RATE.every));
 }
 
 #[tokio::test(start_paused = true)]

@@ -28,20 +28,20 @@ const ECHO_DEADLINE: Duration = Duration::from_secs(5);
 /// would get certificates that outlive the revocation.
 pub(super) const HEARD_WITHIN: Duration = Duration::from_mins(1);
 
-/// The record that an object is; `Err` where somebody broke it.
+/// The record of an object; `Err` if it is invalid.
 pub(super) type Entry = Result<Stored, BrokenRecord>;
 
-/// When the API server was heard of last.
+/// The time of the API server's last answer.
 #[derive(Default)]
 pub(super) struct Heard(watch::Sender<Option<Instant>>);
 
 impl Heard {
-    /// Takes note that the API server answers.
+    /// Notes an answer of the API server.
     pub(super) fn now(&self) {
         self.0.send_replace(Some(Instant::now()));
     }
 
-    /// Takes note that what is known is out of date, until the store is listed.
+    /// Notes that the records are out of date, until they were listed.
     pub(super) fn outdated(&self) {
         self.0.send_replace(None);
     }
@@ -59,10 +59,9 @@ pub(super) struct Cache {
 }
 
 /// Records by the names of their objects.
-#[derive(Default)]
-pub(super) struct State(Table<Entry>);
+pub(super) type State = Table<Entry>;
 
-/// By what a record is found.
+/// A value by which a record is found.
 #[derive(Hash)]
 enum Value<'a> {
     ProviderId(&'a ProviderId),
@@ -106,7 +105,7 @@ impl Cache {
         self.state.borrow()
     }
 
-    /// Waits until the records are those of a list, and the API server was heard of just now.
+    /// Waits until the records were listed, and the API server has answered just now.
     pub(super) async fn synced(&self) -> Result<(), Unavailable> {
         self.wait(|_| self.heard.is_recent()).await
     }
@@ -129,25 +128,24 @@ impl Cache {
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.state().0.all().is_empty()
+        self.state().is_empty()
     }
 
     pub(super) fn contains(&self, name: &str) -> bool {
-        self.state().0.all().contains_key(name)
+        self.state().get(name).is_some()
     }
 
-    /// Takes these for all that there are.
-    pub(super) fn replace(&self, objects: Table<Entry>) {
-        self.state.send_replace(State(objects));
+    /// Replaces all records.
+    pub(super) fn replace(&self, objects: State) {
+        self.state.send_replace(objects);
     }
 
-    pub(super) fn put(&self, name: String, entry: Entry) {
-        self.state
-            .send_modify(|state| drop(state.0.put(name, entry)));
+    pub(super) fn put(&self, name: &str, entry: Entry) {
+        self.state.send_modify(|state| drop(state.put(name, entry)));
     }
 
     pub(super) fn remove(&self, name: &str) {
-        self.state.send_modify(|state| drop(state.0.remove(name)));
+        self.state.send_modify(|state| drop(state.remove(name)));
     }
 }
 
@@ -175,20 +173,16 @@ pub(super) fn entry(
 }
 
 impl State {
-    pub(super) fn get(&self, name: &str) -> Option<&Entry> {
-        self.0.all().get(name)
-    }
-
     /// The records that can be read.
     pub(super) fn records(&self) -> impl Iterator<Item = &Stored> {
-        self.0.all().values().flatten()
+        self.iter().filter_map(|(_, entry)| entry.as_ref().ok())
     }
 
     /// The records of this machine, of its TPM or of this key. The cost does not grow with the number
     /// of records.
     pub(super) fn of_machine(&self, identity: &Identity, key: KeyDigest) -> Vec<Stored> {
         let values = values(&identity.provider_id, identity.endorsement_key, key);
-        let found: BTreeMap<_, _> = values.flat_map(|value| self.0.with(value)).collect();
+        let found: BTreeMap<_, _> = values.flat_map(|value| self.with(value)).collect();
         let found = found.into_values().flatten();
         let concerned = found.filter(|stored| stored.record.concerns(identity, key));
         concerned.cloned().collect()
@@ -260,7 +254,7 @@ mod tests {
     fn the_records_of_a_machine_its_tpm_or_a_key_are_found_after_every_change() {
         let cache = Cache::new(Arc::default());
         let put = |name: &str, stored| {
-            cache.put(name.to_owned(), stored);
+            cache.put(name, stored);
             assert_found(&cache);
         };
         put("a", Ok(stored("m1", 1, Some("a"))));
@@ -272,8 +266,9 @@ mod tests {
         put("b", Err(broken()));
         cache.remove("d");
         assert_found(&cache);
-        let all = [("e".to_owned(), Ok(stored("m2", 1, Some("a"))))];
-        cache.replace(all.into_iter().collect());
+        let mut all = State::default();
+        all.put("e", Ok(stored("m2", 1, Some("a"))));
+        cache.replace(all);
         assert_found(&cache);
 
         let found = cache.state().of_machine(

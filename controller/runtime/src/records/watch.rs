@@ -2,12 +2,12 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::future::Future;
+use std::future::{Future, ready};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use futures::{Stream, StreamExt as _};
+use futures::StreamExt as _;
 use kube::api::Api;
-use kube::runtime::watcher::{self, Event};
+use kube::runtime::watcher::Event;
 use kube::{Client, Resource as _, ResourceExt as _};
 use node_attestation_core::crd::{CLUSTER_NAME_LABEL, NodeIdentity};
 
@@ -81,7 +81,14 @@ impl RecordsWatch {
             None => Api::all(listening),
         };
         let config = watch_config().labels(labels).timeout(WATCH_SECONDS);
-        let watch = follow(on_management(api, config), caches.clone());
+        let (told, mut log) = (caches.clone(), WatchLog::new("NodeIdentity"));
+        let watch = on_management(api, config).for_each(move |event| {
+            log.observe(&event, || {});
+            if let Ok(event) = event {
+                told.apply(event);
+            }
+            ready(())
+        });
         (Self { client, caches }, watch)
     }
 
@@ -108,7 +115,7 @@ impl Caches {
             Event::InitApply(object) => {
                 if let Some(cluster) = state.cluster_of(&object) {
                     let (name, entry) = entry(&object, &cluster.name, &mut state.skipped);
-                    state.listing.entry(cluster).or_default().put(name, entry);
+                    state.listing.entry(cluster).or_default().put(&name, entry);
                 }
             }
             Event::InitDone => {
@@ -127,7 +134,7 @@ impl Caches {
             Event::Apply(object) => {
                 if let Some(cluster) = state.cluster_of(&object) {
                     let (name, entry) = entry(&object, &cluster.name, &mut state.skipped);
-                    state.cache(&cluster, &self.heard).put(name, entry);
+                    state.cache(&cluster, &self.heard).put(&name, entry);
                 }
             }
             Event::Delete(object) => {
@@ -182,19 +189,5 @@ fn is_used(cache: &Arc<Cache>) -> bool {
 impl fmt::Debug for RecordsWatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RecordsWatch").finish_non_exhaustive()
-    }
-}
-
-async fn follow(
-    events: impl Stream<Item = Result<Event<Lenient<NodeIdentity>>, watcher::Error>>,
-    caches: Arc<Caches>,
-) {
-    let mut events = std::pin::pin!(events);
-    let mut log = WatchLog::new("NodeIdentity");
-    while let Some(event) = events.next().await {
-        log.observe(&event, || {});
-        if let Ok(event) = event {
-            caches.apply(event);
-        }
     }
 }

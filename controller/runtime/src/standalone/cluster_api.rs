@@ -1,14 +1,12 @@
-//! One cluster of a management cluster, by hand: for when the controller that looks after it cannot
-//! run.
+//! One cluster of a management cluster, by hand: for a time when its controller cannot run.
 
-use std::collections::BTreeSet;
-use std::future::pending;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use kube::Client;
 use kube::api::Api;
+use kubelet_attestation::errors::error_chain;
 use kubelet_attestation::names::Audience;
 use node_attestation_core::crd::KubeletAuthentication;
 use node_attestation_core::ledger::Absences;
@@ -16,7 +14,7 @@ use node_attestation_core::verifier::Verifiers;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use super::{Standalone, StandaloneError, Trust, read_pem, signer};
+use super::{BoxError, Standalone, StandaloneError, Trust, read_pem, signer};
 use crate::capi::{CapiInventory, Cluster, ObjectKey, Objects, Selection};
 use crate::client::ClusterAccess;
 use crate::csr_writer::KubeStore;
@@ -25,10 +23,10 @@ use crate::management::VerifierUnavailable;
 use crate::management::spec_mapping::{ContextBuilder, is_to_be_enforced};
 use crate::records::KubeRecords;
 
-/// For all that is read before the first request is answered: some lists of small objects.
+/// Deadline of all reads before the first request: some lists of small objects.
 const READ_DEADLINE: Duration = Duration::from_mins(1);
 
-/// What an operator says of a cluster whose other settings are its `KubeletAuthentication`.
+/// The settings of an operator for a cluster that has its other settings in a `KubeletAuthentication`.
 #[derive(Debug, Clone)]
 pub struct ClusterSettings {
     /// The workload cluster.
@@ -43,28 +41,7 @@ pub struct ClusterSettings {
     pub ca_key: PathBuf,
 }
 
-/// The management cluster does not say how a cluster's requests are answered.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum NotFromCluster {
-    /// It does not answer, or not in time.
-    #[error("it could not be read in {} s", READ_DEADLINE.as_secs())]
-    Late,
-    /// It does not answer well.
-    #[error("its KubeletAuthentication cannot be read")]
-    Read(#[source] Box<kube::Error>),
-    /// There is no such object.
-    #[error("it has no {0} of this name")]
-    Absent(&'static str),
-    /// An attestor is authorized that is not to be had here.
-    #[error(transparent)]
-    VerifierUnavailable(#[from] VerifierUnavailable),
-    /// An audience is invalid.
-    #[error("{0:?} is no audience")]
-    Audience(String),
-}
-
-/// The management cluster, of which what is known is kept up to date as long as this lives.
+/// The management cluster; its watches run until this is dropped.
 #[derive(Debug)]
 pub(super) struct Background {
     pub(super) access: ClusterAccess,
@@ -95,15 +72,18 @@ impl Standalone {
         };
 
         let said = timeout(READ_DEADLINE, Said::read(management.client(), &key)).await;
-        let said = said.unwrap_or(Err(NotFromCluster::Late)).map_err(refused)?;
+        let said = said.unwrap_or_else(|_| Err(late())).map_err(refused)?;
         let verifiers = verifiers(&said.authentication, &said.cluster.uid);
         let verifiers = verifiers.map_err(|error| refused(error.into()))?;
         let spec = &said.authentication.spec;
         let mut trust = Trust::of(&certificate, &access);
-        let more = more_audiences(&spec.audiences).map_err(refused)?;
-        trust.audiences.extend(more);
+        for text in &spec.audiences {
+            let audience = Audience::parse(text);
+            let invalid = |_| refused(format!("{text:?} is no audience").into());
+            trust.audiences.insert(audience.map_err(invalid)?);
+        }
 
-        // Whether it is to be is found out by whoever looks after the cluster.
+        // The controller of the cluster decides when it is enforced.
         let enforced = is_to_be_enforced(spec)
             && admission::is_enforced(access.client())
                 .await
@@ -142,7 +122,7 @@ impl Standalone {
     }
 }
 
-/// What the management cluster says.
+/// The settings and objects of the management cluster.
 struct Said {
     authentication: KubeletAuthentication,
     cluster: Cluster,
@@ -151,38 +131,37 @@ struct Said {
 }
 
 impl Said {
-    async fn read(client: &Client, key: &ObjectKey) -> Result<Self, NotFromCluster> {
+    async fn read(client: &Client, key: &ObjectKey) -> Result<Self, BoxError> {
         let api: Api<KubeletAuthentication> = Api::namespaced(client.clone(), &key.namespace);
         let found = api.get_opt(&key.name).await;
-        let found = found.map_err(|error| NotFromCluster::Read(Box::new(error)))?;
-        let authentication = found.ok_or(NotFromCluster::Absent("KubeletAuthentication"))?;
+        let found = found.map_err(|error| {
+            let error = error_chain(&error);
+            format!("its KubeletAuthentication cannot be read: {error}")
+        })?;
+        let authentication = found.ok_or("it has no KubeletAuthentication of this name")?;
         let selection = Selection {
             namespace: Some(key.namespace.clone()),
             watch_filter: None,
         };
         let (objects, all) = Objects::new(client.clone(), selection);
         let mut watches = JoinSet::new();
-        watches.spawn(all.run(pending()));
+        watches.spawn(all);
         let mut changes = objects.changes();
         while !objects.is_ready() {
             if changes.changed().await.is_err() {
-                return Err(NotFromCluster::Late);
+                return Err(late());
             }
         }
         let cluster = objects.cluster(key);
         Ok(Self {
             authentication,
-            cluster: cluster.ok_or(NotFromCluster::Absent("Cluster"))?,
+            cluster: cluster.ok_or("it has no Cluster of this name")?,
             objects,
             watches,
         })
     }
 }
 
-fn more_audiences(audiences: &[String]) -> Result<BTreeSet<Audience>, NotFromCluster> {
-    let parse = |text: &String| {
-        let audience = Audience::parse(text);
-        audience.map_err(|_| NotFromCluster::Audience(text.clone()))
-    };
-    audiences.iter().map(parse).collect()
+fn late() -> BoxError {
+    format!("it could not be read in {} s", READ_DEADLINE.as_secs()).into()
 }

@@ -7,7 +7,7 @@ use kubelet_attestation::errors::error_chain;
 #[derive(Debug)]
 pub(crate) struct WatchLog {
     kind: &'static str,
-    /// Of the one object that is watched.
+    /// The name, if one object is watched.
     name: Option<String>,
     last: Option<State>,
 }
@@ -37,8 +37,8 @@ impl WatchLog {
         }
     }
 
-    /// Takes note of an event; calls `holds` where the watch begins to hold. Returns whether a watch that
-    /// held has failed, or one that failed holds.
+    /// Notes an event; calls `holds` when the watch begins to hold. Returns whether the watch has failed or
+    /// recovered.
     pub(crate) fn observe<K>(
         &mut self,
         event: &watcher::Result<Event<K>>,
@@ -46,7 +46,7 @@ impl WatchLog {
     ) -> bool {
         let before = self.last;
         match event {
-            // It comes before anything was asked.
+            // It comes before the first call.
             Ok(Event::Init) => {}
             Ok(_) => {
                 if self.changes_to(State::Holds) {

@@ -10,8 +10,8 @@ use crate::report::{Suite, print_table};
 use crate::simulation::{Simulation, Tenant};
 
 /// Clusters, first with no Machine, then with so many.
-const CLUSTERS: [usize; 1] = [1000];
-const MACHINES: [usize; 2] = [60_000, 100_000];
+const CLUSTERS: [usize; 3] = [100, 300, 1000];
+const MACHINES: [usize; 2] = [30_000, 100_000];
 
 /// The most that a controller may have, in bytes: of its own, for a cluster, for a node.
 const OWN: usize = 60_000_000;
@@ -21,7 +21,7 @@ const A_NODE: usize = 3_000;
 const MIB: f64 = 1024.0 * 1024.0;
 
 /// For what was begun with the start to end.
-const SETTLED: Duration = Duration::from_secs(60);
+const SETTLED: Duration = Duration::from_secs(20);
 
 /// Measures, prints the table, and returns the values.
 pub fn run() -> Suite {

@@ -10,7 +10,8 @@ use node_attestation_core::identifiers::KeyDigest;
 use node_attestation_core::ledger::{LastIssued, Record, Records, Stored, Version, WriteError};
 use node_attestation_core::refusal::Unavailable;
 use node_attestation_core::verifier::Identity;
-use node_attestation_runtime::csr_writer::{RequestStore, StoreError};
+use node_attestation_runtime::client::CallError;
+use node_attestation_runtime::csr_writer::RequestStore;
 
 /// After what to die.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -48,28 +49,21 @@ impl RequestStore for CrashingStore {
     fn get<'a>(
         &'a self,
         name: &'a str,
-    ) -> BoxFuture<'a, Result<Option<CertificateSigningRequest>, StoreError>> {
+    ) -> BoxFuture<'a, Result<Option<CertificateSigningRequest>, CallError>> {
         self.inner.get(name)
     }
 
-    fn update_approval<'a>(
+    fn update<'a>(
         &'a self,
+        subresource: &'static str,
         request: &'a CertificateSigningRequest,
-    ) -> BoxFuture<'a, Result<CertificateSigningRequest, StoreError>> {
+    ) -> BoxFuture<'a, Result<CertificateSigningRequest, CallError>> {
         Box::pin(async move {
-            let updated = self.inner.update_approval(request).await;
-            self.point.reached(CrashPoint::Approve);
-            updated
-        })
-    }
-
-    fn update_status<'a>(
-        &'a self,
-        request: &'a CertificateSigningRequest,
-    ) -> BoxFuture<'a, Result<CertificateSigningRequest, StoreError>> {
-        Box::pin(async move {
-            let updated = self.inner.update_status(request).await;
-            self.point.reached(CrashPoint::Publish);
+            let updated = self.inner.update(subresource, request).await;
+            self.point.reached(match subresource {
+                "approval" => CrashPoint::Approve,
+                _ => CrashPoint::Publish,
+            });
             updated
         })
     }

@@ -3,13 +3,13 @@
 use kubelet_attestation::names::NodeName;
 use node_attestation_core::inventory::{Machine, Naming};
 
-use super::view::View;
+use super::view::{Need, View};
 use crate::capi::objects::{self, BootstrapConfig};
 
 /// The ground on which a machine's Node may have a name, the strongest first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Ground {
-    /// It is written out in the `KubeadmConfig`.
+    /// The `KubeadmConfig` has it.
     Written,
     /// The `InfraMachine` has it, or the infrastructure's list of a pool's members.
     InfraMachine,
@@ -29,23 +29,23 @@ impl<'a> View<'a> {
     /// that its objects have.
     pub(super) fn naming(self, of: &'a Machine, asked: &'a NodeName) -> Naming {
         let name = of.name.as_str();
-        let Some(machine) = self.members.machines.all().get(name) else {
+        let Some(machine) = self.members.machines.get(name) else {
             return Naming::only(of.node_name.as_ref(), asked);
         };
         if !self.knows_config(machine) {
             return Naming::Unknown;
         }
-        // Any of them may write this name out.
-        self.need_joining();
+        // Any of their `KubeadmConfig`s may have this name.
+        self.need(Need::Joining);
         let Some(candidate) = self.candidate(name, machine, asked.as_str()) else {
             let is_anothers = || self.strongest_but(name, asked).is_some();
-            // More names may come to be reported.
+            // More names may be reported later.
             if !machine.provisioned && !is_anothers() {
                 return Naming::Unknown;
             }
             return Naming::Another(self.candidates(name, machine).collect());
         };
-        // Where several have it written out, the first has it: its record is in the ledger.
+        // If several have it in their `KubeadmConfig`s, the first has it: its record is in the ledger.
         if candidate == Ground::Written {
             return Naming::Own;
         }
@@ -121,14 +121,14 @@ impl<'a> View<'a> {
         written.into_iter().chain(others)
     }
 
-    /// The machine, of all but this one, that has the name on the strongest ground.
+    /// The other machine with the strongest ground for the name.
     fn strongest_but(self, name: &str, asked: &'a NodeName) -> Option<(Ground, String)> {
         let machines = self.members.known_by(asked.as_str()).into_iter();
         let machines = machines.filter(|(other, _)| *other != name);
         let machines = machines.filter_map(|(other, machine)| {
             let candidate = self.candidate(other, machine, asked.as_str());
             let ground = candidate.into_iter().chain(found(machine, asked)).min()?;
-            Some((ground, other.clone()))
+            Some((ground, other.to_owned()))
         });
         let listed = self.listed_named(asked.as_str());
         let listed = listed.map(|member| (Ground::InfraMachine, member.name));

@@ -9,8 +9,8 @@ use k8s_openapi::api::core::v1::ObjectReference;
 use kubelet_attestation::names::{NodeName, ProviderId};
 use node_attestation_core::identifiers::TokenId;
 use node_attestation_core::inventory::{Machine, MachineState, TokenOwner};
+use node_attestation_core::refusal::Unavailable;
 
-use super::InventoryError;
 use crate::capi::objects::{self, BootstrapConfig, MachinePool, ObjectKey, Reference};
 use crate::capi::store::{Members, NO_MEMBERS, Store};
 
@@ -33,14 +33,14 @@ pub(super) enum Need {
     Pools,
 }
 
-/// The `KubeadmConfig`s that an answer depends on and that were not read yet.
+/// The unread `KubeadmConfig`s that an answer depends on.
 pub(super) type Needed = RefCell<BTreeSet<Reference>>;
 
 /// The owner of a provider ID.
 pub(super) enum Found {
     /// A Machine.
     Machine(Machine),
-    /// A member of a pool that no Machine stands for, and what may have one made.
+    /// A member of a pool without a Machine, and the object that may create one.
     Listed {
         machine: Machine,
         infrastructure: Option<Reference>,
@@ -51,7 +51,7 @@ impl<'a> View<'a> {
     pub(super) fn new(store: &'a Store, cluster: &'a ObjectKey, needed: &'a Needed) -> Self {
         Self {
             cluster,
-            members: store.members(cluster).unwrap_or(&NO_MEMBERS),
+            members: store.members.get(cluster).unwrap_or(&NO_MEMBERS),
             needed,
         }
     }
@@ -71,45 +71,36 @@ impl<'a> View<'a> {
 
     fn has_bootstrap_data(self, machine: &objects::Machine) -> bool {
         let pool = self.pool_name(machine);
-        let pool = pool.and_then(|name| self.members.pools.all().get(&name));
+        let pool = pool.and_then(|name| self.members.pools.get(&name));
         machine.has_bootstrap_data || pool.is_some_and(|pool| pool.has_bootstrap_data)
     }
 
-    /// Has the `KubeadmConfig`s read of the Machines that may be joining: an answer may depend on any of them.
-    pub(super) fn need_joining(self) {
-        self.members.unread(false).for_each(|machine| {
-            self.config(machine);
-        });
-    }
-
-    /// Has the `KubeadmConfig`s of all Machines read.
-    pub(super) fn need_all(self) {
-        let unread = self.members.unread(false).chain(self.members.unread(true));
-        unread.for_each(|machine| {
-            self.config(machine);
-        });
-    }
-
-    /// Has those `KubeadmConfig`s read.
+    /// Marks these `KubeadmConfig`s to be read.
     pub(super) fn need(self, need: Need) {
+        let unread = |has_node| {
+            self.members.unread(has_node).for_each(|machine| {
+                self.config(machine);
+            });
+        };
         match need {
-            Need::Joining => self.need_joining(),
-            Need::All => self.need_all(),
-            Need::Pools => self.need_pools(),
+            Need::Joining => unread(false),
+            Need::All => {
+                unread(false);
+                unread(true);
+            }
+            // Their tokens are replaced from time to time, so they are read again.
+            Need::Pools => {
+                let pools = self.members.pools.iter();
+                let configs = pools.filter_map(|(_, pool)| pool.config.as_ref());
+                let configs = configs.filter(|config| BootstrapConfig::is_one(config));
+                self.needed.borrow_mut().extend(configs.cloned());
+            }
         }
-    }
-
-    /// Has the `KubeadmConfig`s of the pools read again: their tokens are replaced from time to time.
-    fn need_pools(self) {
-        let pools = self.members.pools.all().values();
-        let configs = pools.filter_map(|pool| pool.config.as_ref());
-        let configs = configs.filter(|config| BootstrapConfig::is_one(config));
-        self.needed.borrow_mut().extend(configs.cloned());
     }
 
     /// The members of pools that no Machine stands for, and whose Node must have this name.
     pub(super) fn listed_named(self, wanted: &'a str) -> impl Iterator<Item = Machine> {
-        let pools = self.members.pools.all().iter();
+        let pools = self.members.pools.iter();
         let pools = pools.filter(move |(name, _)| !self.has_machines(name));
         pools.flat_map(move |(name, pool)| {
             let is_named = |id: &&ProviderId| {
@@ -121,44 +112,42 @@ impl<'a> View<'a> {
         })
     }
 
-    pub(super) fn by_provider_id(self, id: &ProviderId) -> Result<Option<Found>, InventoryError> {
+    pub(super) fn by_provider_id(self, id: &ProviderId) -> Result<Option<Found>, Unavailable> {
         let holders = self.members.with_provider_id(id);
-        match (&*holders.machines, &*holders.pools) {
-            ([], []) => Ok(None),
-            ([(first, _), (second, _), ..], _) => {
-                Err(ambiguous("Machine", first, "Machine", second))
-            }
-            ([], [(first, _), (second, _), ..]) => {
-                Err(ambiguous("MachinePool", first, "MachinePool", second))
-            }
-            ([(name, machine)], pools) => {
-                let pool = self.pool_name(machine);
-                let mut pools = pools.iter();
-                match pools.find(|(other, _)| Some(*other) != pool.as_ref()) {
-                    Some((other, _)) => Err(ambiguous("Machine", name, "MachinePool", other)),
-                    None => Ok(Some(Found::Machine(self.machine(name, machine)))),
-                }
-            }
-            // A member of a pool that no Machine stands for, or not yet.
-            ([], [(name, pool)]) => {
-                let mut machine = self.listed_member(name, pool, id);
-                if self.has_machines(name) {
-                    machine.state = waiting(machine.state);
-                    return Ok(Some(Found::Machine(machine)));
-                }
-                Ok(Some(Found::Listed {
-                    machine,
-                    infrastructure: pool.infrastructure.clone(),
-                }))
-            }
+        let own_pool = holders
+            .machines
+            .first()
+            .and_then(|(_, machine)| self.pool_name(machine));
+        let machines = holders.machines.iter().map(|(name, _)| ("Machine", *name));
+        let pools = holders.pools.iter().map(|(name, _)| ("MachinePool", *name));
+        let pools = pools.filter(|(_, name)| Some(*name) != own_pool.as_deref());
+        let mut all = machines.chain(pools);
+        if let (Some(first), Some(second)) = (all.next(), all.next()) {
+            return Err(ambiguous(first, second));
         }
+        if let Some((name, machine)) = holders.machines.first() {
+            return Ok(Some(Found::Machine(self.machine(name, machine))));
+        }
+        // A member of a pool that no Machine stands for, or not yet.
+        let listed = holders.pools.first().map(|(name, pool)| {
+            let mut machine = self.listed_member(name, pool, id);
+            if self.has_machines(name) {
+                machine.state = waiting(machine.state);
+                return Found::Machine(machine);
+            }
+            Found::Listed {
+                machine,
+                infrastructure: pool.infrastructure.clone(),
+            }
+        });
+        Ok(listed)
     }
 
     /// Whether `machine` can be the one with this ID.
-    pub(super) fn is_free(self, id: &ProviderId, machine: &Machine) -> Result<(), InventoryError> {
+    pub(super) fn is_free(self, id: &ProviderId, machine: &Machine) -> Result<(), Unavailable> {
         let mut machines = self.members.with_provider_id(id).machines.into_iter();
-        match machines.find(|(other, _)| **other != machine.name) {
-            Some((other, _)) => Err(ambiguous("Machine", &machine.name, "Machine", other)),
+        match machines.find(|(other, _)| *other != machine.name) {
+            Some((other, _)) => Err(ambiguous(("Machine", &machine.name), ("Machine", other))),
             None => Ok(()),
         }
     }
@@ -173,7 +162,7 @@ impl<'a> View<'a> {
             }
             ([], [(name, pool)]) => {
                 let owner = TokenOwner::Pool {
-                    name: (*name).clone(),
+                    name: (*name).to_owned(),
                     object: Some(Box::new(self.reference("MachinePool", name, &pool.uid))),
                 };
                 Some((owner, None))
@@ -184,7 +173,7 @@ impl<'a> View<'a> {
     }
 
     pub(super) fn by_address(self, address: IpAddr) -> Vec<Machine> {
-        let machines = self.members.machines.all().iter();
+        let machines = self.members.machines.iter();
         let found = machines.filter(|(_, machine)| machine.addresses.contains(&address));
         found
             .map(|(name, machine)| self.machine(name, machine))
@@ -223,13 +212,11 @@ impl<'a> View<'a> {
     /// The pool, where the label has a digest of its name.
     fn pool_name(self, machine: &objects::Machine) -> Option<String> {
         let label = machine.pool.as_ref()?;
-        let pools = self.members.pools.all();
-        let digested = || pools.keys().find(|name| label_value(name) == *label);
-        if pools.contains_key(label) {
-            Some(label.clone())
-        } else {
-            Some(digested().unwrap_or(label).clone())
-        }
+        let pools = &self.members.pools;
+        let mut names = pools.iter().map(|(name, _)| name);
+        let digested = || names.find(|name| label_value(name) == *label);
+        let exact = pools.get(label).map(|_| label.as_str());
+        Some(exact.or_else(digested).unwrap_or(label).to_owned())
     }
 
     /// Whether Machines stand for the members of this pool.
@@ -285,11 +272,12 @@ fn last_segment(id: &ProviderId) -> Option<&str> {
     Some(segment)
 }
 
-fn ambiguous(first_kind: &str, first: &str, second_kind: &str, second: &str) -> InventoryError {
-    InventoryError::Ambiguous {
-        first: format!("{first_kind} {first}"),
-        second: format!("{second_kind} {second}"),
-    }
+/// The error of two objects, each a kind and a name, with one provider ID.
+fn ambiguous(first: (&str, &str), second: (&str, &str)) -> Unavailable {
+    let [(kind, name), (other_kind, other)] = [first, second];
+    Unavailable::new(format!(
+        "{kind} {name} and {other_kind} {other} have the same provider ID"
+    ))
 }
 
 /// The longest value of a label.

@@ -6,7 +6,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::Deserialize;
 
 use super::attestors::{OwnAttestors, Topology};
-use super::{CORE_GROUP, Kept, Nothing, RawReference, Reference, Watched, is_deleting, is_paused};
+use super::{Kept, Nothing, RawReference, Reference, Watched, is_deleting, is_paused};
 
 /// A Cluster, as far as it is used.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -67,7 +67,6 @@ struct Ranges {
 }
 
 impl Watched for Cluster {
-    const GROUP: &'static str = CORE_GROUP;
     const KIND: &'static str = "Cluster";
     const MAY_BE_ABSENT: bool = false;
     const IS_CLUSTER: bool = true;

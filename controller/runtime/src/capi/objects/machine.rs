@@ -90,7 +90,6 @@ impl Machine {
 }
 
 impl Watched for Machine {
-    const GROUP: &'static str = CORE_GROUP;
     const KIND: &'static str = "Machine";
     const MAY_BE_ABSENT: bool = false;
 }

@@ -7,8 +7,8 @@ use kubelet_attestation::names::ProviderId;
 use serde::Deserialize;
 
 use super::{
-    Bootstrap, CORE_GROUP, Initialization, Kept, RawReference, Reference, Watched, cluster_of,
-    is_deleting, was_bootstrapped,
+    Bootstrap, Initialization, Kept, RawReference, Reference, Watched, cluster_of, is_deleting,
+    was_bootstrapped,
 };
 
 /// A `MachinePool`, as far as it is used.
@@ -52,7 +52,6 @@ pub(in crate::capi) struct Status {
 }
 
 impl Watched for MachinePool {
-    const GROUP: &'static str = CORE_GROUP;
     const KIND: &'static str = "MachinePool";
     const MAY_BE_ABSENT: bool = true;
 }

@@ -21,7 +21,7 @@ fn refused(code: u16) -> CallError {
         code,
         ..Status::default()
     };
-    CallError::Api(Box::new(kube::Error::Api(Box::new(status))))
+    CallError::Refused(Box::new(status))
 }
 
 impl Memory {

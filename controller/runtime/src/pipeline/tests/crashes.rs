@@ -100,23 +100,16 @@ impl RequestStore for Mortal<MemoryStore> {
     fn get<'a>(
         &'a self,
         name: &'a str,
-    ) -> BoxFuture<'a, Result<Option<CertificateSigningRequest>, StoreError>> {
+    ) -> BoxFuture<'a, Result<Option<CertificateSigningRequest>, CallError>> {
         self.inner.get(name)
     }
 
-    fn update_approval<'a>(
+    fn update<'a>(
         &'a self,
+        subresource: &'static str,
         request: &'a CertificateSigningRequest,
-    ) -> BoxFuture<'a, Result<CertificateSigningRequest, StoreError>> {
-        let write = self.inner.update_approval(request);
-        self.writes.count(write).boxed()
-    }
-
-    fn update_status<'a>(
-        &'a self,
-        request: &'a CertificateSigningRequest,
-    ) -> BoxFuture<'a, Result<CertificateSigningRequest, StoreError>> {
-        let write = self.inner.update_status(request);
+    ) -> BoxFuture<'a, Result<CertificateSigningRequest, CallError>> {
+        let write = self.inner.update(subresource, request);
         self.writes.count(write).boxed()
     }
 }

@@ -121,34 +121,25 @@ impl RequestStore for Away<MemoryStore> {
     fn get<'a>(
         &'a self,
         name: &'a str,
-    ) -> BoxFuture<'a, Result<Option<CertificateSigningRequest>, StoreError>> {
+    ) -> BoxFuture<'a, Result<Option<CertificateSigningRequest>, CallError>> {
         self.inner.get(name)
     }
 
-    fn update_approval<'a>(
+    fn update<'a>(
         &'a self,
+        subresource: &'static str,
         request: &'a CertificateSigningRequest,
-    ) -> BoxFuture<'a, Result<CertificateSigningRequest, StoreError>> {
+    ) -> BoxFuture<'a, Result<CertificateSigningRequest, CallError>> {
         match self.here() {
-            Ok(inner) => inner.update_approval(request),
-            Err(_) => ready(Err(too_many_requests())).boxed(),
-        }
-    }
-
-    fn update_status<'a>(
-        &'a self,
-        request: &'a CertificateSigningRequest,
-    ) -> BoxFuture<'a, Result<CertificateSigningRequest, StoreError>> {
-        match self.here() {
-            Ok(inner) => inner.update_status(request),
+            Ok(inner) => inner.update(subresource, request),
             Err(_) => ready(Err(too_many_requests())).boxed(),
         }
     }
 }
 
-fn too_many_requests() -> StoreError {
+fn too_many_requests() -> CallError {
     let status = Status::failure("slow down", "TooManyRequests");
-    StoreError::Refused(status.with_code(429).boxed())
+    CallError::Refused(status.with_code(429).boxed())
 }
 
 /// How long each part is away.

@@ -122,7 +122,7 @@ fn a_configuration_is_forgotten_with_its_machine_and_not_when_the_machine_change
     let nobodys = with(nobodys, "/metadata/labels", json!({}));
     seen::<objects::Machine>(&objects, nobodys);
     objects.kept(|store| {
-        let members = store.members(&ObjectKey::new(NAMESPACE, "prod-1")).unwrap();
+        let members = &store.members[&ObjectKey::new(NAMESPACE, "prod-1")];
         let holders = members.with_token(&token("0000m1"));
         assert!(holders.machines.is_empty() && holders.pools.is_empty());
         assert!(members.config("m1-config").is_none());

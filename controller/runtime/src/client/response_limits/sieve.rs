@@ -1,0 +1,307 @@
+//! A filter of JSON before its parser: it removes what is never read, and counts the values of the rest.
+//!
+//! `metadata.managedFields` is half of most objects, and holds times that k8s-openapi cannot read:
+//! see [`Lenient`](crate::watch::Lenient).
+
+use std::mem;
+
+use hyper::body::Bytes;
+
+use super::Excess;
+
+/// The keys that matter here are shorter.
+const MAX_KEY_LEN: usize = 16;
+
+/// The limits of a text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::client) struct Limits {
+    /// Whether each line is a text of its own.
+    pub(in crate::client) lines: bool,
+    /// Bytes that are passed on.
+    pub(in crate::client) bytes: usize,
+    /// Arrays, objects, and members of either: each becomes a value in memory, which may take some hundred times the
+    /// two bytes of `{}`.
+    pub(in crate::client) values: usize,
+    /// Elements of arrays at the top, which are the objects of a list.
+    pub(in crate::client) items: usize,
+    /// Values of one object of a list or a watch. The rest of a larger object is removed, so that the others can be
+    /// read.
+    pub(in crate::client) object: usize,
+}
+
+impl Limits {
+    /// One text of any size.
+    pub(in crate::client) const ANY: Self = Self {
+        lines: false,
+        bytes: usize::MAX,
+        values: usize::MAX,
+        items: usize::MAX,
+        object: usize::MAX,
+    };
+}
+
+/// The size of a text so far, as [`Limits`] count it.
+#[derive(Debug, Default)]
+struct Size {
+    bytes: usize,
+    values: usize,
+    items: usize,
+    object: usize,
+}
+
+/// Replaces `managedFields` of any `metadata` by `null`, removes the excess of an object, and counts the rest.
+///
+/// Invalid JSON passes as it is, or is cut.
+#[derive(Debug)]
+pub(in crate::client) struct Sieve {
+    limits: Limits,
+    text: Text,
+    open: Vec<Container>,
+    /// The beginning of the last key.
+    key: Vec<u8>,
+    /// The depth within a value that is removed.
+    skipped: Option<usize>,
+    /// Whether the rest of a container is removed, and not one value.
+    is_rest: bool,
+    /// Whether an object had more than its limit.
+    cut: bool,
+    size: Size,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Text {
+    Outside,
+    Value,
+    Key,
+    /// After a backslash in a value, or in a key.
+    EscapeInValue,
+    EscapeInKey,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Container {
+    Array,
+    Object { metadata: bool, at_key: bool },
+}
+
+impl Sieve {
+    /// For a text with these limits.
+    pub(in crate::client) fn new(limits: Limits) -> Self {
+        Self {
+            limits,
+            text: Text::Outside,
+            open: Vec::new(),
+            key: Vec::new(),
+            skipped: None,
+            is_rest: false,
+            cut: false,
+            size: Size::default(),
+        }
+    }
+
+    /// Whether the excess of an object was removed since the last call.
+    pub(super) fn take_cut(&mut self) -> bool {
+        mem::take(&mut self.cut)
+    }
+
+    /// The number of bytes of the current text that were passed on.
+    pub(super) fn passed(&self) -> usize {
+        self.size.bytes
+    }
+
+    /// The part of this piece that is passed on.
+    ///
+    /// # Errors
+    ///
+    /// The text exceeds a limit; it must not be read further.
+    pub(in crate::client) fn pass(&mut self, piece: Bytes) -> Result<Bytes, Excess> {
+        let mut passed: Option<Vec<u8>> = self.skipped.map(|_| Vec::new());
+        let mut from = 0;
+        for (index, &byte) in piece.iter().enumerate() {
+            let was_skipped = self.skipped.is_some();
+            self.read(byte)?;
+            match (was_skipped, self.skipped.is_some()) {
+                (false, true) => {
+                    let passed = passed.get_or_insert_default();
+                    let before = if byte == b',' { index } else { index + 1 };
+                    passed.extend(piece.get(from..before).unwrap_or_default());
+                    if !self.is_rest {
+                        passed.extend(b"null");
+                    }
+                }
+                (true, false) => from = index,
+                (true, true) | (false, false) => {}
+            }
+        }
+        self.check()?;
+        let Some(mut passed) = passed else {
+            return Ok(piece);
+        };
+        if self.skipped.is_none() {
+            passed.extend(piece.get(from..).unwrap_or_default());
+        }
+        Ok(passed.into())
+    }
+
+    fn check(&self) -> Result<(), Excess> {
+        let Self { size, limits, .. } = self;
+        if size.bytes > limits.bytes {
+            Err(if limits.lines {
+                Excess::Event(limits.bytes)
+            } else {
+                Excess::Length(limits.bytes)
+            })
+        } else if size.items > limits.items {
+            Err(Excess::Items(limits.items))
+        } else if size.values > limits.values {
+            Err(Excess::Values(limits.values))
+        } else {
+            Ok(())
+        }
+    }
+
+    fn read(&mut self, byte: u8) -> Result<(), Excess> {
+        if byte == b'\n' && self.limits.lines {
+            self.check()?;
+            *self = Self {
+                cut: self.cut,
+                ..Self::new(self.limits)
+            };
+            return Ok(());
+        }
+        match (self.text, byte) {
+            (Text::Outside, b'"') => self.text = self.quoted(),
+            (Text::Outside, b'{' | b'[') => self.opened(byte),
+            (Text::Outside, b'}' | b']') => self.closed(),
+            (Text::Outside, b',') => self.separated(),
+            (Text::Outside, b':') => self.valued(),
+            (Text::Value | Text::Key, b'"') => self.text = Text::Outside,
+            (Text::Value, b'\\') => self.text = Text::EscapeInValue,
+            (Text::Key, b'\\') => self.text = Text::EscapeInKey,
+            (Text::Key, _) => self.keyed(byte),
+            (Text::EscapeInValue, _) => self.text = Text::Value,
+            (Text::EscapeInKey, _) => {
+                // No API server escapes the keys that matter here.
+                self.keyed(0);
+                self.text = Text::Key;
+            }
+            (Text::Outside | Text::Value, _) => {}
+        }
+        self.size.bytes += usize::from(self.skipped.is_none());
+        Ok(())
+    }
+
+    fn quoted(&mut self) -> Text {
+        let at_key = matches!(
+            self.open.last(),
+            Some(Container::Object { at_key: true, .. })
+        );
+        if at_key && self.skipped.is_none() {
+            self.key.clear();
+            Text::Key
+        } else {
+            Text::Value
+        }
+    }
+
+    fn keyed(&mut self, byte: u8) {
+        if self.key.len() < MAX_KEY_LEN {
+            self.key.push(byte);
+        }
+    }
+
+    fn opened(&mut self, byte: u8) {
+        if let Some(depth) = &mut self.skipped {
+            *depth += 1;
+            return;
+        }
+        self.count();
+        if self.open.len() == 1 && byte == b'[' {
+            self.size.items += 1;
+        }
+        if self.open.len() == self.depth_of_objects() - 1 {
+            self.size.object = 0;
+        }
+        let in_object = matches!(self.open.last(), Some(Container::Object { .. }));
+        self.open.push(if byte == b'{' {
+            Container::Object {
+                metadata: in_object && self.key == b"metadata",
+                at_key: true,
+            }
+        } else {
+            Container::Array
+        });
+        if self.is_over() {
+            // The bracket, which is passed on.
+            self.size.bytes += 1;
+            self.skip_the_rest();
+        }
+    }
+
+    /// The containers around the members of an object of a list or of a watch.
+    fn depth_of_objects(&self) -> usize {
+        if self.limits.lines { 2 } else { 3 }
+    }
+
+    /// Whether the current object exceeds its limit.
+    fn is_over(&self) -> bool {
+        self.size.object > self.limits.object && self.open.len() > self.depth_of_objects()
+    }
+
+    fn skip_the_rest(&mut self) {
+        self.skipped = Some(0);
+        self.is_rest = true;
+        self.cut = true;
+    }
+
+    fn count(&mut self) {
+        self.size.values += 1;
+        self.size.object += 1;
+    }
+
+    fn closed(&mut self) {
+        if let Some(depth @ 1..) = &mut self.skipped {
+            *depth -= 1;
+            return;
+        }
+        self.skipped = None;
+        self.open.pop();
+    }
+
+    fn separated(&mut self) {
+        match self.skipped {
+            Some(0) if !self.is_rest => self.skipped = None,
+            Some(_) => return,
+            None => {}
+        }
+        if self.is_over() {
+            self.skip_the_rest();
+            return;
+        }
+        self.count();
+        let at_top = self.open.len() == 2;
+        match self.open.last_mut() {
+            Some(Container::Object { at_key, .. }) => *at_key = true,
+            Some(Container::Array) if at_top => self.size.items += 1,
+            Some(Container::Array) | None => {}
+        }
+    }
+
+    fn valued(&mut self) {
+        if self.skipped.is_some() {
+            return;
+        }
+        if let Some(Container::Object { metadata, at_key }) = self.open.last_mut() {
+            *at_key = false;
+            if *metadata && self.key == b"managedFields" {
+                self.skipped = Some(0);
+                self.is_rest = false;
+                // The colon, and `null`.
+                self.size.bytes += 5;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,148 @@
+use serde_json::{Value, json};
+
+use super::*;
+
+/// Passes the text in pieces of this length.
+fn sieved(text: &str, piece: usize) -> String {
+    let mut sieve = Sieve::new(Limits::ANY);
+    let mut passed = Vec::new();
+    for piece in text.as_bytes().chunks(piece) {
+        passed.extend(sieve.pass(Bytes::copy_from_slice(piece)).unwrap());
+    }
+    assert_eq!(sieve.passed(), passed.len());
+    String::from_utf8(passed).unwrap()
+}
+
+fn pass(text: &str, limits: Limits, lines: bool) -> Result<(), Excess> {
+    let mut sieve = Sieve::new(Limits { lines, ..limits });
+    sieve.pass(text.to_owned().into()).map(drop)
+}
+
+#[test]
+fn managed_fields_are_taken_out_however_the_text_is_cut() {
+    let fields = json!([{"time": "9999-12-31T23:59:59Z", "a": [{"b\"]},": "c,\\"}, 1]}, null]);
+    let object = |fields: Value| {
+        json!({
+            "metadata": {"name": "a", "managedFields": fields, "uid": "b"},
+            "spec": {"metadata": {"managedFields": fields}, "managedFields": ["kept"]},
+        })
+    };
+    let list = |fields: &Value| json!({"items": [object(fields.clone()), object(fields.clone())]});
+    let text = list(&fields).to_string();
+
+    for piece in [1, 2, 3, 7, 64, text.len()] {
+        let passed: Value = serde_json::from_str(&sieved(&text, piece)).unwrap();
+        assert_eq!(passed, list(&Value::Null), "in pieces of {piece}");
+    }
+    let pretty = serde_json::to_string_pretty(&list(&fields)).unwrap();
+    let passed: Value = serde_json::from_str(&sieved(&pretty, 5)).unwrap();
+    assert_eq!(passed, list(&Value::Null));
+}
+
+#[test]
+fn what_is_no_key_of_metadata_stays() {
+    for text in [
+        r#"{"metadata":["managedFields",{"managedFields":1}]}"#,
+        r#"{"spec":{"managedFields":{"metadata":1}},"managedFields":2}"#,
+        r#"{"metadata":{"managedFieldsOfOurs":1,"annotations":{"managedFields":"x"}}}"#,
+        r#"{"metadata":{"annotations":{"a":"\"managedFields\":["}}}"#,
+        "not JSON at all: \"managedFields",
+        "",
+    ] {
+        assert_eq!(sieved(text, 4), text);
+        assert_eq!(sieved(text, 1000), text);
+    }
+}
+
+#[test]
+fn values_and_items_are_counted_and_those_taken_out_are_not() {
+    let text = r#"{"metadata":{"managedFields":[{},{}]},"items":[{},{"a":[1,2]},5]}"#;
+    let exactly = Limits {
+        values: 10,
+        items: 3,
+        ..Limits::ANY
+    };
+
+    assert_eq!(pass(text, exactly, false), Ok(()));
+    let fewer = Limits {
+        values: 9,
+        ..exactly
+    };
+    assert_eq!(pass(text, fewer, false), Err(Excess::Values(9)));
+    let fewer = Limits {
+        items: 2,
+        ..exactly
+    };
+    assert_eq!(pass(text, fewer, false), Err(Excess::Items(2)));
+    let three = [text, text, text].join("\n");
+    assert_eq!(pass(&three, exactly, true), Ok(()));
+    assert_eq!(pass(&three, exactly, false), Err(Excess::Items(3)));
+}
+
+#[test]
+fn an_object_that_has_too_much_loses_the_rest_and_the_others_nothing() {
+    // In the order of an API server, which has the name first.
+    let object = |name: &str, members: &str| {
+        format!(r#"{{"metadata":{{"name":"{name}","x":{{{members}}}}},"spec":{{"c":[1]}}}}"#)
+    };
+    let members: Vec<String> = (0..100)
+        .map(|number| format!(r#""{number}":[{{}}]"#))
+        .collect();
+    let large = object("large", &members.join(","));
+    let small = object("small", r#""a":"b""#);
+    let list = format!(r#"{{"items":[{small},{large},{small}]}}"#);
+    let event = format!(r#"{{"type":"ADDED","object":{large}}}"#) + "\n";
+    let small: Value = serde_json::from_str(&small).unwrap();
+    let limits = Limits {
+        object: 20,
+        ..Limits::ANY
+    };
+
+    for (text, lines) in [(list, false), (event, true)] {
+        for piece in [1, 3, 10, text.len()] {
+            let mut sieve = Sieve::new(Limits { lines, ..limits });
+            let mut passed = Vec::new();
+            for piece in text.as_bytes().chunks(piece) {
+                passed.extend(sieve.pass(Bytes::copy_from_slice(piece)).unwrap());
+            }
+            assert!(sieve.take_cut());
+            assert!(!sieve.take_cut());
+            let passed: Value = serde_json::from_slice(&passed).unwrap();
+            let cut = if lines {
+                assert_eq!(passed["type"], "ADDED");
+                &passed["object"]
+            } else {
+                assert_eq!(passed["items"][0], small);
+                assert_eq!(passed["items"][2], small);
+                &passed["items"][1]
+            };
+            assert_eq!(cut["metadata"]["name"], "large");
+            assert!(cut["metadata"]["x"].as_object().unwrap().len() < 20);
+            assert_eq!(cut["spec"], json!({}));
+        }
+    }
+}
+
+#[test]
+fn a_line_in_the_middle_of_a_piece_is_checked_too() {
+    let limits = Limits {
+        bytes: 4,
+        ..Limits::ANY
+    };
+
+    assert_eq!(pass("1234\n1234\n1234", limits, true), Ok(()));
+    assert_eq!(pass("1\n12345\n1", limits, true), Err(Excess::Event(4)));
+}
+
+#[test]
+fn what_is_nested_as_deep_as_somebody_likes_passes() {
+    let deep = "[".repeat(5000) + &"]".repeat(5000);
+    for text in [
+        format!(r#"{{"spec":{deep}}}"#),
+        format!(r#"{{"metadata":{{"managedFields":{deep}}}}}"#),
+    ] {
+        let text = text.as_str();
+        assert_eq!(pass(text, Limits::ANY, false), Ok(()));
+        assert!(serde_json::from_str::<&serde_json::value::RawValue>(&sieved(text, 100)).is_ok());
+    }
+}
