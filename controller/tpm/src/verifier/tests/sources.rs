@@ -306,7 +306,7 @@ fn settings_that_mean_nothing_are_refused() {
 
         assert_eq!(
             TpmPolicy::new(&settings).unwrap_err(),
-            InvalidTpmSettings::EndorsementKey { index: 1, detail }
+            InvalidTpmSettings::new(format!("allowList[1]: {detail}"))
         );
     }
 }
