@@ -122,9 +122,7 @@ async fn a_region_of_no_known_partition_has_no_sts() {
 
     let denied = denial(bed.verify(&node).await);
 
-    let expected = AwsDenial::RegionUnknown {
-        region: "xx-west-1".into(),
-    };
+    let expected = AwsDenial::RegionUnknown("xx-west-1".into());
     assert_eq!(denied, expected);
     assert_eq!(bed.outcomes(), [""; 0]);
 }
@@ -352,9 +350,7 @@ async fn credentials_that_do_not_belong_together_are_refused() {
     let mut unknown = node;
     unknown.credentials.access_key_id = "ASIAAAAAAAAAAAAAAAAA".into();
     for node in [wrong_token, unknown] {
-        let expected = AwsDenial::CallerRefused {
-            code: "InvalidClientTokenId".into(),
-        };
+        let expected = AwsDenial::CallerRefused("InvalidClientTokenId".into());
         assert_eq!(denial(bed.verify(&node).await), expected);
     }
 }
