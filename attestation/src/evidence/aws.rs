@@ -11,7 +11,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Header, InvalidEvidence, from_json, to_json};
+use super::{Header, InvalidEvidence, InvalidField, from_json, to_json};
 
 /// The body of the one request that is signed.
 pub const STS_BODY: &str = "Action=GetCallerIdentity&Version=2011-06-15";
@@ -31,27 +31,6 @@ pub const STS_SERVICE: &str = "sts";
 const MAX_SESSION_TOKEN_LEN: usize = 4 * 1024;
 /// Longer than any region's name.
 const MAX_REGION_LEN: usize = 32;
-
-/// What is wrong with a field of the proof.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum InvalidProof {
-    /// Not a region's name.
-    #[error("sts.region is no region's name")]
-    Region,
-    /// Not the access key ID of temporary credentials.
-    #[error("sts.accessKeyId is not that of temporary credentials")]
-    AccessKeyId,
-    /// Not a session token.
-    #[error("sts.sessionToken is no session token")]
-    SessionToken,
-    /// Not a time.
-    #[error("sts.amzDate is no time of the form YYYYMMDDTHHMMSSZ")]
-    AmzDate,
-    /// Not a signature.
-    #[error("sts.signature is not 64 lower-case hexadecimal digits")]
-    Signature,
-}
 
 /// The evidence.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -93,7 +72,7 @@ impl Proof {
         session_token: &str,
         amz_date: &str,
         signature: &str,
-    ) -> Result<Self, InvalidProof> {
+    ) -> Result<Self, InvalidField> {
         Self::check(RawProof {
             region: region.to_owned(),
             access_key_id: access_key_id.to_owned(),
@@ -103,22 +82,28 @@ impl Proof {
         })
     }
 
-    fn check(raw: RawProof) -> Result<Self, InvalidProof> {
+    fn check(raw: RawProof) -> Result<Self, InvalidField> {
         let checks = [
-            (is_region(&raw.region), InvalidProof::Region),
+            (is_region(&raw.region), "sts.region is no region's name"),
             (
                 is_temporary_key_id(&raw.access_key_id),
-                InvalidProof::AccessKeyId,
+                "sts.accessKeyId is not that of temporary credentials",
             ),
             (
                 is_session_token(&raw.session_token),
-                InvalidProof::SessionToken,
+                "sts.sessionToken is no session token",
             ),
-            (is_amz_date(&raw.amz_date), InvalidProof::AmzDate),
-            (is_signature(&raw.signature), InvalidProof::Signature),
+            (
+                is_amz_date(&raw.amz_date),
+                "sts.amzDate is no time of the form YYYYMMDDTHHMMSSZ",
+            ),
+            (
+                is_signature(&raw.signature),
+                "sts.signature is not 64 lower-case hexadecimal digits",
+            ),
         ];
         match checks.into_iter().find(|(valid, _)| !valid) {
-            Some((_, error)) => Err(error),
+            Some((_, rule)) => Err(InvalidField::new(rule)),
             None => Ok(Self(raw)),
         }
     }

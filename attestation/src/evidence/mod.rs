@@ -3,6 +3,8 @@
 //! UTF-8 JSON. Every provider's evidence begins with the fields of [`Header`]; the provider's own
 //! module reads the rest, strictly, once the version is known.
 
+use std::borrow::Cow;
+
 use serde::{Deserialize, Serialize};
 
 use crate::names::Audience;
@@ -19,26 +21,25 @@ pub const MAX_EVIDENCE_LEN: usize = 32 * 1024;
 #[non_exhaustive]
 pub enum InvalidEvidence {
     /// More than [`MAX_EVIDENCE_LEN`].
-    #[error("the evidence has {len} bytes; at most {MAX_EVIDENCE_LEN} are read")]
-    TooLarge {
-        /// Its size.
-        len: usize,
-    },
+    #[error("the evidence has {0} bytes; at most {MAX_EVIDENCE_LEN} are read")]
+    TooLarge(usize),
     /// Not the JSON that this version has.
     #[error("the evidence is not the JSON object of its version")]
     Json(#[source] serde_json::Error),
-    /// The version's name is malformed.
-    #[error("the evidence names no version")]
-    Version,
-    /// The audience is malformed.
-    #[error("the evidence names no audience")]
-    Audience,
-    /// A field of the proof that an AWS instance calls is malformed.
+    /// A field is malformed.
     #[error(transparent)]
-    Proof(#[from] aws::InvalidProof),
-    /// A field of a TPM's evidence is malformed.
-    #[error(transparent)]
-    Tpm(#[from] tpm::InvalidField),
+    Field(#[from] InvalidField),
+}
+
+/// A malformed field of evidence, by its rule. It repeats nothing of the field's value.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct InvalidField(Cow<'static, str>);
+
+impl InvalidField {
+    fn new(rule: impl Into<Cow<'static, str>>) -> Self {
+        Self(rule.into())
+    }
 }
 
 /// Reads only the version, so that evidence of another version can be refused by its version and
@@ -47,11 +48,15 @@ pub fn version_of(evidence: &[u8]) -> Result<EvidenceVersion, InvalidEvidence> {
     #[derive(Deserialize)]
     struct Versioned<'a> {
         #[serde(borrow)]
-        version: std::borrow::Cow<'a, str>,
+        version: Cow<'a, str>,
     }
 
     let versioned: Versioned<'_> = from_json(evidence)?;
-    EvidenceVersion::parse(&versioned.version).map_err(|_| InvalidEvidence::Version)
+    Ok(version(&versioned.version)?)
+}
+
+fn version(name: &str) -> Result<EvidenceVersion, InvalidField> {
+    EvidenceVersion::parse(name).map_err(|_| InvalidField::new("the evidence names no version"))
 }
 
 /// What evidence of every provider has, and all that the evidence of `null` has.
@@ -77,10 +82,11 @@ impl Header {
         Self::of(&raw.version, &raw.audience)
     }
 
-    fn of(version: &str, audience: &str) -> Result<Self, InvalidEvidence> {
+    fn of(version_name: &str, audience: &str) -> Result<Self, InvalidEvidence> {
         Ok(Self {
-            version: EvidenceVersion::parse(version).map_err(|_| InvalidEvidence::Version)?,
-            audience: Audience::parse(audience).map_err(|_| InvalidEvidence::Audience)?,
+            version: version(version_name)?,
+            audience: Audience::parse(audience)
+                .map_err(|_| InvalidField::new("the evidence names no audience"))?,
         })
     }
 
@@ -96,7 +102,7 @@ impl Header {
 fn from_json<'a, T: Deserialize<'a>>(evidence: &'a [u8]) -> Result<T, InvalidEvidence> {
     let len = evidence.len();
     if len > MAX_EVIDENCE_LEN {
-        return Err(InvalidEvidence::TooLarge { len });
+        return Err(InvalidEvidence::TooLarge(len));
     }
     serde_json::from_slice(evidence).map_err(InvalidEvidence::Json)
 }
@@ -155,8 +161,8 @@ mod tests {
         let version = Header::parse(br#"{"version":"V1","audience":"prod"}"#);
         let audience = Header::parse(br#"{"version":"v1","audience":"a b"}"#);
 
-        assert!(matches!(version, Err(InvalidEvidence::Version)));
-        assert!(matches!(audience, Err(InvalidEvidence::Audience)));
+        assert!(matches!(version, Err(InvalidEvidence::Field(_))));
+        assert!(matches!(audience, Err(InvalidEvidence::Field(_))));
     }
 
     #[test]
@@ -167,11 +173,11 @@ mod tests {
         assert!(Header::parse(at_limit.as_bytes()).is_ok());
         assert!(matches!(
             Header::parse(over.as_bytes()),
-            Err(InvalidEvidence::TooLarge { len: 32769 })
+            Err(InvalidEvidence::TooLarge(32769))
         ));
         assert!(matches!(
             version_of(over.as_bytes()),
-            Err(InvalidEvidence::TooLarge { len: 32769 })
+            Err(InvalidEvidence::TooLarge(32769))
         ));
     }
 }

@@ -13,7 +13,7 @@
 use base64::prelude::*;
 use serde::{Deserialize, Serialize};
 
-use super::{Header, InvalidEvidence, from_json, to_json};
+use super::{Header, InvalidEvidence, InvalidField, from_json, to_json};
 use crate::version::EvidenceVersion;
 
 mod challenge;
@@ -45,39 +45,6 @@ pub const MAX_INTERMEDIATES_LEN: usize = 10 * 1024;
 /// The phase of the first request, and of the second.
 const ENROL: &str = "enrol";
 const RESPOND: &str = "respond";
-
-/// What is wrong with a field of a TPM's evidence.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum InvalidField {
-    /// Neither `enrol` nor `respond`.
-    #[error("phase is neither enrol nor respond")]
-    Phase,
-    /// It has fields of the other phase or of a later version, or not all of its own.
-    #[error("the fields are not those of the phase and the version")]
-    Fields,
-    /// No certificate, or more than [`MAX_INTERMEDIATES`].
-    #[error("ekChain has {count} certificates instead of 1 to {MAX_INTERMEDIATES}")]
-    IntermediateCount {
-        /// The number of certificates.
-        count: usize,
-    },
-    /// More than [`MAX_INTERMEDIATES_LEN`].
-    #[error("ekChain has {len} bytes; at most {MAX_INTERMEDIATES_LEN} are taken")]
-    IntermediatesTooLarge {
-        /// The number of bytes.
-        len: usize,
-    },
-    /// Not base64, empty, or too long.
-    #[error("{0} is not base64 of a structure of a TPM")]
-    Structure(&'static str),
-    /// Not base64 of 16 bytes.
-    #[error("id is not base64 of 16 bytes")]
-    Id,
-    /// Not a time.
-    #[error("expiry is no time of the form YYYY-MM-DDTHH:MM:SSZ")]
-    Expiry,
-}
 
 /// The evidence.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -187,8 +154,9 @@ impl TpmEvidence {
         let certificate = raw.ek_cert.as_deref();
         let chain = raw.ek_chain.as_deref();
         let is_v1 = header.version == EvidenceVersion::v1();
+        let fields = InvalidField::new("the fields are not those of the phase and the version");
         if chain.is_some() && (is_v1 || certificate.is_none()) {
-            return Err(InvalidField::Fields.into());
+            return Err(fields.into());
         }
         match (raw.phase.as_str(), raw.id, raw.expiry, raw.quote) {
             (ENROL, None, None, None) => Ok(Self::Enrol(Enrolment {
@@ -202,8 +170,8 @@ impl TpmEvidence {
             (RESPOND, Some(id), Some(expiry), Some(quote)) if certificate.is_none() => {
                 Ok(Self::Respond(Response {
                     header,
-                    id: ChallengeId::parse(&id).ok_or(InvalidField::Id)?,
-                    expiry: Expiry::parse(&expiry).ok_or(InvalidField::Expiry)?,
+                    id: challenge::id(&id)?,
+                    expiry: challenge::expiry(&expiry)?,
                     keys,
                     quote: Quote {
                         attest: structure("quote.attest", &quote.attest, MAX_STRUCTURE_LEN)?,
@@ -216,83 +184,70 @@ impl TpmEvidence {
                     },
                 }))
             }
-            (ENROL | RESPOND, ..) => Err(InvalidField::Fields.into()),
-            _ => Err(InvalidField::Phase.into()),
+            (ENROL | RESPOND, ..) => Err(fields.into()),
+            _ => Err(InvalidField::new("phase is neither enrol nor respond").into()),
         }
     }
 
     /// The bytes that a request carries.
     pub fn to_json(&self) -> Vec<u8> {
-        let (header, keys, raw) = match self {
-            Self::Enrol(enrolment) => (&enrolment.header, &enrolment.keys, enrolment.to_raw()),
-            Self::Respond(response) => (&response.header, &response.keys, response.to_raw()),
-        };
-        to_json(&RawEvidence {
+        let base64 = |bytes: &Vec<u8>| BASE64_STANDARD.encode(bytes);
+        let of_phase = |phase: &str, header: &Header, keys: &PublicAreas| RawEvidence {
             version: header.version.to_string(),
             audience: header.audience.to_string(),
-            ek_pub: BASE64_STANDARD.encode(&keys.endorsement),
-            ak_pub: BASE64_STANDARD.encode(&keys.attestation),
-            ..raw
-        })
-    }
-}
-
-impl Enrolment {
-    fn to_raw(&self) -> RawEvidence {
-        let certificate = self.certificate.as_ref();
-        let chain = self.intermediates.iter();
-        let chain: Vec<_> = chain.map(|der| BASE64_STANDARD.encode(der)).collect();
-        RawEvidence {
-            phase: ENROL.to_owned(),
-            ek_cert: certificate.map(|der| BASE64_STANDARD.encode(der)),
-            ek_chain: Some(chain).filter(|chain| !chain.is_empty()),
+            phase: phase.to_owned(),
+            ek_pub: base64(&keys.endorsement),
+            ak_pub: base64(&keys.attestation),
             ..RawEvidence::default()
-        }
-    }
-}
-
-impl Response {
-    fn to_raw(&self) -> RawEvidence {
-        let quote = RawQuote {
-            attest: BASE64_STANDARD.encode(&self.quote.attest),
-            signature: BASE64_STANDARD.encode(&self.quote.signature),
-            pcrs: RawBanks {
-                sha256: self.quote.registers.clone(),
-            },
         };
-        RawEvidence {
-            phase: RESPOND.to_owned(),
-            id: Some(self.id.to_base64()),
-            expiry: Some(self.expiry.as_str().to_owned()),
-            quote: Some(quote),
-            ..RawEvidence::default()
-        }
+        to_json(&match self {
+            Self::Enrol(enrolment) => {
+                let chain: Vec<_> = enrolment.intermediates.iter().map(base64).collect();
+                RawEvidence {
+                    ek_cert: enrolment.certificate.as_ref().map(base64),
+                    ek_chain: Some(chain).filter(|chain| !chain.is_empty()),
+                    ..of_phase(ENROL, &enrolment.header, &enrolment.keys)
+                }
+            }
+            Self::Respond(response) => RawEvidence {
+                id: Some(response.id.to_base64()),
+                expiry: Some(response.expiry.as_str().to_owned()),
+                quote: Some(RawQuote {
+                    attest: base64(&response.quote.attest),
+                    signature: base64(&response.quote.signature),
+                    pcrs: RawBanks {
+                        sha256: response.quote.registers.clone(),
+                    },
+                }),
+                ..of_phase(RESPOND, &response.header, &response.keys)
+            },
+        })
     }
 }
 
 fn intermediates(chain: &[String]) -> Result<Vec<Vec<u8>>, InvalidField> {
     let count = chain.len();
     if !(1..=MAX_INTERMEDIATES).contains(&count) {
-        return Err(InvalidField::IntermediateCount { count });
+        let rule = format!("ekChain has {count} certificates instead of 1 to {MAX_INTERMEDIATES}");
+        return Err(InvalidField::new(rule));
     }
     let chain = chain
         .iter()
         .map(|der| structure("ekChain", der, MAX_INTERMEDIATES_LEN))
         .collect::<Result<Vec<_>, _>>()?;
-    let len = chain.iter().map(Vec::len).sum();
+    let len: usize = chain.iter().map(Vec::len).sum();
     if len > MAX_INTERMEDIATES_LEN {
-        return Err(InvalidField::IntermediatesTooLarge { len });
+        let rule = format!("ekChain has {len} bytes; at most {MAX_INTERMEDIATES_LEN} are taken");
+        return Err(InvalidField::new(rule));
     }
     Ok(chain)
 }
 
 fn structure(name: &'static str, base64: &str, max: usize) -> Result<Vec<u8>, InvalidField> {
-    let invalid = InvalidField::Structure(name);
-    let bytes = BASE64_STANDARD.decode(base64).map_err(|_| invalid)?;
-    if bytes.is_empty() || bytes.len() > max {
-        return Err(invalid);
-    }
-    Ok(bytes)
+    let bytes = BASE64_STANDARD.decode(base64).ok();
+    bytes
+        .filter(|bytes| (1..=max).contains(&bytes.len()))
+        .ok_or_else(|| InvalidField::new(format!("{name} is not base64 of a structure of a TPM")))
 }
 
 #[cfg(test)]

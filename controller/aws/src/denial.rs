@@ -9,77 +9,44 @@ reasons! {
     pub AwsDenial: EvidenceReason {
         /// The signed identity document is not base64 of one CMS message in the encoding that AWS
         /// sends, or exceeds its bounds.
-        #[error("the signed identity document cannot be decoded: {detail}")]
-        DocumentUndecodable {
-            /// By which rule.
-            detail: &'static str,
-        } => "the signed identity document cannot be decoded",
+        #[error("the signed identity document cannot be decoded: {0}")]
+        DocumentUndecodable(&'static str) => "the signed identity document cannot be decoded",
         /// The CMS message is not signed data that carries the document itself.
-        #[error("the signed identity document has another structure: {detail}")]
-        DocumentStructure {
-            /// By which rule.
-            detail: &'static str,
-        } => "the signed identity document has another structure than AWS sends",
+        #[error("the signed identity document has another structure: {0}")]
+        DocumentStructure(&'static str) => "the signed identity document has another structure than AWS sends",
         /// The CMS message has no signer, or several.
-        #[error("the identity document has {count} signers, and exactly one is accepted")]
-        DocumentSigners {
-            /// How many.
-            count: usize,
-        } => "the identity document has not exactly one signer",
+        #[error("the identity document has {0} signers, and exactly one is accepted")]
+        DocumentSigners(usize) => "the identity document has not exactly one signer",
         /// The CMS message brings certificates or revocation lists. The signers are known, and taken
         /// from nobody.
         #[error("the signed identity document brings certificates")]
         DocumentCertificates => "the signed identity document brings certificates",
         /// The document is not signed with RSA-2048 and SHA-256.
-        #[error("the identity document is not signed with RSA-2048 and SHA-256: {detail}")]
-        DocumentAlgorithm {
-            /// What is there instead.
-            detail: &'static str,
-        } => "the identity document is not signed with RSA-2048 and SHA-256",
+        #[error("the identity document is not signed with RSA-2048 and SHA-256: {0}")]
+        DocumentAlgorithm(&'static str) => "the identity document is not signed with RSA-2048 and SHA-256",
         /// The signed attributes are missing, repeated, or not about the document.
-        #[error("the signed attributes of the identity document: {detail}")]
-        DocumentAttributes {
-            /// By which rule.
-            detail: &'static str,
-        } => "the signed attributes are not those of the identity document",
+        #[error("the signed attributes of the identity document: {0}")]
+        DocumentAttributes(&'static str) => "the signed attributes are not those of the identity document",
         /// The document is not the JSON object that AWS sends: a field missing, repeated, or of
         /// another type, another version, or bytes after its end.
-        #[error("the identity document is malformed: {detail}")]
-        DocumentMalformed {
-            /// By which rule.
-            detail: String,
-        } => "the identity document is malformed",
+        #[error("the identity document is malformed: {0}")]
+        DocumentMalformed(String) => "the identity document is malformed",
         /// No signer of identity documents is known for the region. The manager takes more from a
         /// file.
-        #[error("no signer of identity documents is known for region {region}")]
-        RegionUnknown {
-            /// The region of the document.
-            region: String,
-        } => "no signer of identity documents is known for the region",
+        #[error("no signer of identity documents is known for region {0}")]
+        RegionUnknown(String) => "no signer of identity documents is known for the region",
         /// The document names another signer than its region's.
-        #[error("the identity document is not signed by the signer of region {region}")]
-        DocumentSignerMismatch {
-            /// The region of the document.
-            region: String,
-        } => "the identity document is not signed by its region's signer",
+        #[error("the identity document is not signed by the signer of region {0}")]
+        DocumentSignerMismatch(String) => "the identity document is not signed by its region's signer",
         /// The signature does not verify with the key of the region's signer.
-        #[error("the identity document's signature does not verify with the key of region {region}")]
-        DocumentSignatureInvalid {
-            /// The region of the document.
-            region: String,
-        } => "the identity document's signature is not valid",
+        #[error("the identity document's signature does not verify with the key of region {0}")]
+        DocumentSignatureInvalid(String) => "the identity document's signature is not valid",
         /// The account is none of those that machines of this cluster may be in.
-        #[error("the instance is in account {account}")]
-        AccountNotAllowed {
-            /// The account of the document.
-            account: String,
-        } => "the instance is in an account that is not allowed here",
+        #[error("the instance is in account {0}")]
+        AccountNotAllowed(String) => "the instance is in an account that is not allowed here",
         /// The region is none of those that machines of this cluster may be in.
-        #[error("the instance is in region {region}")]
-        RegionNotAllowed {
-            /// The region of the document.
-            region: String,
-        } => "the instance is in a region that is not allowed here",
+        #[error("the instance is in region {0}")]
+        RegionNotAllowed(String) => "the instance is in a region that is not allowed here",
         /// The proof of possession was made for STS of another region than the document's, or for
         /// another endpoint.
         #[error("the proof of possession is for STS in {claimed}, and the instance is in {region}")]
@@ -94,17 +61,11 @@ reasons! {
         EvidenceReplayed => "the evidence was used with another key",
         /// STS refuses the call: it was made for another request, with other credentials, or with
         /// credentials that are not valid.
-        #[error("STS refuses the proof of possession: {code}")]
-        CallerRefused {
-            /// The error code of STS.
-            code: String,
-        } => "STS refuses the proof of possession",
+        #[error("STS refuses the proof of possession: {0}")]
+        CallerRefused(String) => "STS refuses the proof of possession",
         /// Who called STS is no role's session.
-        #[error("the caller is {arn}, which is not the session of a role")]
-        CallerNotARole {
-            /// As STS names it.
-            arn: String,
-        } => "the proof of possession is not an instance's",
+        #[error("the caller is {0}, which is not the session of a role")]
+        CallerNotARole(String) => "the proof of possession is not an instance's",
         /// STS names the caller in two ways that do not agree: its ARN says another account or
         /// session than its account or its user ID.
         #[error("the caller is {arn}, and has the user ID {user_id}")]
@@ -116,11 +77,8 @@ reasons! {
         } => "the proof of possession names its caller in two ways",
         /// The role is neither `aws:ec2-instance` nor one that the operator allows. Whoever may
         /// assume any other role can call its session what he likes.
-        #[error("the caller's role is {role}, and only aws:ec2-instance is accepted")]
-        CallerRoleNotAllowed {
-            /// The role.
-            role: String,
-        } => "the proof of possession is not of the instance identity role",
+        #[error("the caller's role is {0}, and only aws:ec2-instance is accepted")]
+        CallerRoleNotAllowed(String) => "the proof of possession is not of the instance identity role",
         /// The caller is of another account than the document.
         #[error("the caller is of account {caller}, and the instance of {account}")]
         CallerOfAnotherAccount {
@@ -147,11 +105,8 @@ reasons! {
         } => "the proof of possession is another instance's",
         /// EC2 has no such instance in the account and region, and it is not so young that EC2 might
         /// not know it yet.
-        #[error("EC2 has no instance {instance}")]
-        InstanceNotFound {
-            /// The instance of the document.
-            instance: String,
-        } => "the instance does not exist",
+        #[error("EC2 has no instance {0}")]
+        InstanceNotFound(String) => "the instance does not exist",
         /// The instance is not running.
         #[error("instance {instance} is {state}")]
         InstanceNotRunning {
@@ -162,36 +117,18 @@ reasons! {
         } => "the instance is not running",
         /// EC2 says otherwise about the account, the zone or the launch of the instance than its
         /// document does.
-        #[error("EC2 and the identity document disagree about the {what} of {instance}")]
-        InstanceContradictsDocument {
-            /// The instance of the document.
-            instance: String,
-            /// What they disagree about.
-            what: &'static str,
-        } => "the instance is not as its identity document says",
+        #[error("EC2 and the identity document disagree about the {1} of {0}")]
+        InstanceContradictsDocument(String, &'static str) => "the instance is not as its identity document says",
         /// The document was made before the instance was last launched.
-        #[error("the document of {instance} is of an earlier launch")]
-        DocumentOfEarlierLaunch {
-            /// The instance of the document.
-            instance: String,
-        } => "the identity document is of an earlier launch of the instance",
+        #[error("the document of {0} is of an earlier launch")]
+        DocumentOfEarlierLaunch(String) => "the identity document is of an earlier launch of the instance",
         /// The instance has no network interface 0, or no root volume that it should have.
-        #[error("instance {instance} has no {what}")]
-        InstanceIncomplete {
-            /// The instance of the document.
-            instance: String,
-            /// What it lacks.
-            what: &'static str,
-        } => "the instance lacks its first network interface or its root volume",
+        #[error("instance {0} has no {1}")]
+        InstanceIncomplete(String, &'static str) => "the instance lacks its first network interface or its root volume",
         /// The root volume and the first network interface were attached at different times: one of
         /// them was another instance's. Asked at the first claim only.
-        #[error("root volume and first network interface of {instance} were attached {seconds} s apart")]
-        RootVolumeMoved {
-            /// The instance of the document.
-            instance: String,
-            /// The time between.
-            seconds: u64,
-        } => "the root volume or the first network interface was moved here",
+        #[error("root volume and first network interface of {0} were attached {1} s apart")]
+        RootVolumeMoved(String, u64) => "the root volume or the first network interface was moved here",
         /// A tag says that the instance is another cluster's, or none says that it is this one's, or
         /// a required tag is missing.
         #[error("instance {instance} does not have tag {tag} with the value that is required")]
@@ -202,10 +139,7 @@ reasons! {
             tag: String,
         } => "the instance does not have the tags that are required here",
         /// EC2 has no name for the instance that could be a node's.
-        #[error("instance {instance} has no private DNS name that could be its node's")]
-        InstanceNameless {
-            /// The instance of the document.
-            instance: String,
-        } => "the instance has no name that could be its node's",
+        #[error("instance {0} has no private DNS name that could be its node's")]
+        InstanceNameless(String) => "the instance has no name that could be its node's",
     }
 }

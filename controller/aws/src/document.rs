@@ -55,12 +55,12 @@ impl Signers {
     /// The denial of the first check that fails.
     pub fn verify(&self, rsa2048: &str) -> Result<VerifiedDocument, AwsDenial> {
         let der = ber::decode(rsa2048);
-        let der = der.map_err(|InvalidBer(detail)| AwsDenial::DocumentUndecodable { detail })?;
+        let der = der.map_err(|InvalidBer(detail)| AwsDenial::DocumentUndecodable(detail))?;
         let message = cms::SignedMessage::parse(&der)?;
         let region = json::claimed_region(message.claimed_content())?;
         let signers = self.region(&region);
         if signers.is_empty() {
-            return Err(AwsDenial::RegionUnknown { region });
+            return Err(AwsDenial::RegionUnknown(region));
         }
         let content = message.verify(signers, &region)?;
         json::parse(&content)

@@ -11,7 +11,6 @@ mod named;
 mod nitro_tpm;
 mod outage;
 mod place;
-mod queue;
 #[cfg(feature = "testing")]
 pub mod testing;
 

@@ -30,14 +30,11 @@ impl AwsPolicy {
     ///
     /// [`AwsDenial::AccountNotAllowed`], [`AwsDenial::RegionNotAllowed`].
     pub fn accepts(&self, document: &VerifiedDocument) -> Result<(), AwsDenial> {
-        let VerifiedDocument {
-            account, region, ..
-        } = document.clone();
-        if !is_among(&account, &self.settings.accounts) {
-            return Err(AwsDenial::AccountNotAllowed { account });
+        if !is_among(&document.account, &self.settings.accounts) {
+            return Err(AwsDenial::AccountNotAllowed(document.account.clone()));
         }
-        if !self.accepts_region(&region) {
-            return Err(AwsDenial::RegionNotAllowed { region });
+        if !self.accepts_region(&document.region) {
+            return Err(AwsDenial::RegionNotAllowed(document.region.clone()));
         }
         Ok(())
     }

@@ -84,7 +84,7 @@ impl Sts {
         }
         let (Some(partition), Some(public)) = (of_region(&region), EndpointHost::sts(&region))
         else {
-            return Err(AwsDenial::RegionUnknown { region });
+            return Err(AwsDenial::RegionUnknown(region));
         };
         let (host, believed) = match self.settings.endpoints.get(&region) {
             Some(host) => (host.clone(), TrustRoots::Own),

@@ -63,7 +63,7 @@ impl AwsClients {
 /// Appraises the evidence of instances, for one cluster.
 #[derive(Debug)]
 pub struct AwsVerifier {
-    witnesses: Arc<AwsClients>,
+    clients: Arc<AwsClients>,
     policy: AwsPolicy,
     cluster: String,
     versions: [EvidenceVersion; 1],
@@ -77,22 +77,14 @@ struct Claim {
 }
 
 impl AwsVerifier {
-    /// A verifier of the cluster that accepts what `policy` says.
-    pub fn new(witnesses: Arc<AwsClients>, policy: AwsPolicy) -> Self {
+    /// A verifier of the cluster that accepts what `policy` says. The cluster with this UID has a share of
+    /// the clients of its own.
+    pub fn new(clients: Arc<AwsClients>, policy: AwsPolicy, cluster_uid: &str) -> Self {
         Self {
-            witnesses,
+            clients,
             policy,
-            cluster: String::new(),
+            cluster: cluster_uid.to_owned(),
             versions: [EvidenceVersion::v1()],
-        }
-    }
-
-    /// The same, with a share of the witnesses of its own: that of the cluster with this UID.
-    #[must_use]
-    pub fn of_cluster(self, uid: &str) -> Self {
-        Self {
-            cluster: uid.to_owned(),
-            ..self
         }
     }
 
@@ -104,7 +96,7 @@ impl AwsVerifier {
         let claim = self.read(&appraisal)?;
         let document = &claim.document;
         // Machines that join together are asked about together.
-        let instances = &self.witnesses.instances;
+        let instances = &self.clients.instances;
         let expected = instances.expect(&document.account, &document.region).await;
         self.is_called_by_its_instance(&claim, &appraisal, now)
             .await?;
@@ -129,7 +121,7 @@ impl AwsVerifier {
         if !appraisal.audiences.contains(&evidence.header.audience) {
             return Err(Denial::AudienceMismatch(evidence.header.audience));
         }
-        let document = self.witnesses.signers.verify(&evidence.rsa2048)?;
+        let document = self.clients.signers.verify(&evidence.rsa2048)?;
         self.policy.accepts(&document)?;
         let provider_id = provider_id(&document)?;
         if provider_id != *appraisal.provider_id {
@@ -161,7 +153,7 @@ impl AwsVerifier {
             &[&document.digest],
         );
         let Appraisal { spki, asked, .. } = *appraisal;
-        let sts = self.witnesses.sts.of_cluster(&self.cluster);
+        let sts = self.clients.sts.of_cluster(&self.cluster);
         let caller = sts.verify(&evidence.sts, document, &binding, spki, asked, now);
         caller.await.map(drop)
     }
@@ -176,7 +168,7 @@ impl AwsVerifier {
             Ok(expected) => expected.describe(&document.instance).await,
             Err(outage) => Err(outage),
         };
-        let answers = &self.witnesses.answers;
+        let answers = &self.clients.answers;
         answers.heard(&self.cluster, &document.region, facts.as_ref().err());
         let facts = facts.map_err(Deferral::VerifierUnavailable)?;
         match facts {
@@ -207,12 +199,12 @@ impl Verifier for AwsVerifier {
         &'a self,
         provider_id: &'a ProviderId,
     ) -> Answer<'a, Option<Vec<ServingName>>> {
-        let instances = &self.witnesses.instances;
+        let instances = &self.clients.instances;
         instances.serving_names(&self.policy, provider_id).boxed()
     }
 
     fn reports(&self) -> Vec<ConditionReport> {
-        let answers = &self.witnesses.answers;
+        let answers = &self.clients.answers;
         answers.reports(&self.cluster, &self.policy.settings.regions)
     }
 }
@@ -223,9 +215,7 @@ fn provider_id(document: &VerifiedDocument) -> Result<ProviderId, AwsDenial> {
         "aws:///{}/{}",
         document.availability_zone, document.instance
     );
-    ProviderId::parse(&id).map_err(|error| AwsDenial::DocumentMalformed {
-        detail: error.to_string(),
-    })
+    ProviderId::parse(&id).map_err(|error| AwsDenial::DocumentMalformed(error.to_string()))
 }
 
 #[cfg(test)]

@@ -42,19 +42,13 @@ pub enum Decision {
     Approve(Approval),
 }
 
-impl From<Refusal> for Decision {
-    fn from(refusal: Refusal) -> Self {
-        match refusal {
+impl<R: Into<Refusal>> From<R> for Decision {
+    fn from(refusal: R) -> Self {
+        match refusal.into() {
             Refusal::Deny(denial) => Self::Deny(denial),
             Refusal::Fail(failure) => Self::Fail(failure),
             Refusal::Retry(deferral) => Self::Retry(deferral),
         }
-    }
-}
-
-impl From<Denial> for Decision {
-    fn from(denial: Denial) -> Self {
-        Self::Deny(denial)
     }
 }
 
@@ -127,16 +121,11 @@ impl Deciding<'_> {
 
     /// The error is a decision, too: `?` ends the checks with it.
     async fn checked(&mut self, request: &CertificateSigningRequest) -> Result<Decision, Decision> {
-        let Context {
-            verifiers,
-            issuance,
-            duties,
-            ..
-        } = self.context;
-        let raw = self
-            .steps
-            .take("triage", || RawRequest::triage(request, verifiers, duties))?;
-        let signer = match (raw.asked(), issuance) {
+        let context = self.context;
+        let raw = self.steps.take("triage", || {
+            RawRequest::triage(request, &context.verifiers, &context.duties)
+        })?;
+        let signer = match (raw.asked(), &context.issuance) {
             (Asked::Client(_) | Asked::Serving(_), Issuance::Sign(signer)) => Some(signer.as_ref()),
             (Asked::Client(_) | Asked::Serving(_), Issuance::ApproveOnly) => {
                 let signer = request.spec.signer_name.clone();
@@ -190,14 +179,11 @@ impl Deciding<'_> {
         signer: Option<&Signer>,
     ) -> Result<Decision, Decision> {
         let now = self.now;
-        let Some(signer) = signer else {
-            let csr = self.claimed(csr, None).await?;
-            let approval = self.steps.take("sign", || csr.approve())?;
-            return Ok(Decision::Approve(approval));
-        };
-        let csr = self.claimed(csr, Some(signer)).await?;
-        let certificate = self.steps.take("sign", || csr.sign(signer, now))?;
-        Ok(Decision::Issue(certificate))
+        let csr = self.claimed(csr, signer).await?;
+        Ok(match signer {
+            Some(signer) => Decision::Issue(self.steps.take("sign", || csr.sign(signer, now))?),
+            None => Decision::Approve(self.steps.take("sign", || csr.approve())?),
+        })
     }
 
     async fn claimed(
@@ -205,26 +191,20 @@ impl Deciding<'_> {
         csr: ParsedCsr,
         signer: Option<&Signer>,
     ) -> Result<ClaimedCsr, Decision> {
-        let Context {
-            verifiers,
-            audiences,
-            inventory,
-            ledger,
-            lifetimes,
-            ..
-        } = self.context;
-        let (inventory, now) = (inventory.as_ref(), self.now);
+        let context = self.context;
+        let (inventory, ledger) = (context.inventory.as_ref(), context.ledger.as_ref());
+        let now = self.now;
         let Some(provider) = csr.provider() else {
             return Err(Denial::SignerPurpose.into());
         };
-        let Some(verifier) = verifiers.of(provider) else {
+        let Some(verifier) = context.verifiers.of(provider) else {
             let provider = provider.clone();
             return Err(Denial::ProviderNotAdmitted(provider).into());
         };
         // The record must not outlive the certificate, which does not outlive the CA.
         let lifetimes = match signer {
-            Some(signer) => lifetimes.until(signer.not_after(), now),
-            None => *lifetimes,
+            Some(signer) => context.lifetimes.until(signer.not_after(), now),
+            None => context.lifetimes,
         };
         let csr = self.steps.take("conform_client", || {
             csr.conform_client(verifier, &lifetimes)
@@ -232,17 +212,18 @@ impl Deciding<'_> {
         let located = csr.locate(inventory);
         let csr = self.steps.wait("locate", located).await?;
         self.machine.clone_from(&csr.machine().object);
-        let attested = csr.attest(verifier, audiences, now);
+        let attested = csr.attest(verifier, &context.audiences, now);
         let csr = self.steps.wait("attest", attested).await?;
-        let settled = csr.check_node_name(inventory, ledger.as_ref());
+        let settled = csr.check_node_name(inventory, ledger);
         let csr = self.steps.wait("check_node_name", settled).await?;
         // Before the claim: a machine whose certificate cannot be made must not hold its name for
         // its former key.
-        if let Some(Err(not_valid)) = signer.map(|signer| signer.is_valid(now)) {
-            let refusal = Refusal::from(not_valid);
-            return Err(self.steps.take("sign", || refusal.into()));
+        if let Some(signer) = signer
+            && signer.is_valid(now).is_err()
+        {
+            self.steps.take("sign", || signer.is_valid(now))?;
         }
-        let claimed = Box::pin(csr.claim(ledger.as_ref(), self.reference.clone(), now));
+        let claimed = Box::pin(csr.claim(ledger, self.reference.clone(), now));
         Ok(self.steps.wait("claim", claimed).await?)
     }
 
@@ -257,17 +238,12 @@ impl Deciding<'_> {
     }
 
     async fn unattested_built_in(&mut self, csr: ParsedCsr) -> Result<Decision, Decision> {
-        let Context {
-            inventory,
-            ledger,
-            duties,
-            ..
-        } = self.context;
-        if !duties.control_plane_renewal {
+        let context = self.context;
+        if !context.duties.control_plane_renewal {
             let detail = "the cluster has no exception";
             return Err(Denial::UnattestedBuiltInRequest(detail).into());
         }
-        let renewal = csr.renew_control_plane(inventory.as_ref(), ledger.as_ref());
+        let renewal = csr.renew_control_plane(context.inventory.as_ref(), context.ledger.as_ref());
         let renewal = self.steps.wait("control_plane", renewal).await?;
         self.machine.clone_from(&renewal.machine().object);
         Ok(Decision::Approve(renewal.approve()))
@@ -279,21 +255,16 @@ impl Deciding<'_> {
         csr: ParsedCsr,
         signer: Option<&Signer>,
     ) -> Result<Decision, Decision> {
-        let Context {
-            inventory,
-            ledger,
-            issuance,
-            lifetimes,
-            serving,
-            verifiers,
-            ..
-        } = self.context;
-        let now = self.now;
+        let (context, now) = (self.context, self.now);
         let csr = self.steps.take("conform_serving", || {
-            csr.conform_serving(issuance, serving, lifetimes)
+            csr.conform_serving(&context.issuance, &context.serving, &context.lifetimes)
         })?;
-        let (ledger, inventory) = (ledger.as_ref(), inventory.as_ref());
-        let corroborated = csr.corroborate(ledger, inventory, verifiers, serving);
+        let corroborated = csr.corroborate(
+            &context.ledger,
+            context.inventory.as_ref(),
+            &context.verifiers,
+            &context.serving,
+        );
         let csr = self.steps.wait("corroborate", corroborated).await?;
         self.machine.clone_from(&csr.machine().object);
         Ok(match signer {

@@ -3,10 +3,30 @@
 use std::fmt::{self, Debug};
 use std::net::IpAddr;
 
+use aws_lc_rs::digest;
 use kubelet_attestation::names::NodeName;
 
 /// Prefix of the username of whoever authenticates with a bootstrap token; its ID follows.
 pub(crate) const BOOTSTRAP_USER_PREFIX: &str = "system:bootstrap:";
+
+/// `Display` and `Debug` of types that are bytes: lower-case hexadecimal.
+macro_rules! hexadecimal {
+    ($($name:ident),+) => { $(
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&data_encoding::HEXLOWER.encode(&self.0))
+            }
+        }
+
+        impl Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, concat!(stringify!($name), "({})"), self)
+            }
+        }
+    )+ };
+}
+
+hexadecimal!(KeyDigest, RecordUid);
 
 /// SHA-256 of the DER of a `SubjectPublicKeyInfo`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -15,11 +35,9 @@ pub struct KeyDigest([u8; 32]);
 impl KeyDigest {
     /// The digest of this key.
     pub fn of(spki_der: &[u8]) -> Self {
-        let mut digest = [0; 32];
-        digest.copy_from_slice(
-            aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, spki_der).as_ref(),
-        );
-        Self(digest)
+        let mut bytes = [0; 32];
+        bytes.copy_from_slice(digest::digest(&digest::SHA256, spki_der).as_ref());
+        Self(bytes)
     }
 
     /// Reads a digest in lower-case hexadecimal.
@@ -30,18 +48,6 @@ impl KeyDigest {
     /// The digest.
     pub fn as_bytes(&self) -> &[u8; 32] {
         &self.0
-    }
-}
-
-impl fmt::Display for KeyDigest {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&data_encoding::HEXLOWER.encode(&self.0))
-    }
-}
-
-impl Debug for KeyDigest {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "KeyDigest({self})")
     }
 }
 
@@ -63,18 +69,6 @@ impl RecordUid {
     /// Reads a UID in lower-case hexadecimal.
     pub fn parse(hex: &str) -> Result<Self, InvalidCertificateUid> {
         bytes(hex).map(Self).ok_or(InvalidCertificateUid)
-    }
-}
-
-impl fmt::Display for RecordUid {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&data_encoding::HEXLOWER.encode(&self.0))
-    }
-}
-
-impl Debug for RecordUid {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "RecordUid({self})")
     }
 }
 
@@ -193,10 +187,8 @@ impl FromIterator<NodeName> for NodeNames {
 
 impl fmt::Display for NodeNames {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (index, name) in self.0.iter().take(MAX_LISTED).enumerate() {
-            let separator = if index == 0 { "" } else { " or " };
-            write!(f, "{separator}{name}")?;
-        }
+        let listed = self.0.iter().take(MAX_LISTED).map(NodeName::as_str);
+        f.write_str(&listed.collect::<Vec<_>>().join(" or "))?;
         match self.0.len().saturating_sub(MAX_LISTED) {
             0 => Ok(()),
             more => write!(f, " or one of {more} more"),

@@ -61,7 +61,7 @@ pub enum TokenOwner {
 }
 
 /// A machine of the cluster, as its infrastructure reports it.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Machine {
     /// The Machine's own name, which need not be its Node's.
     pub name: String,
@@ -97,17 +97,7 @@ impl Machine {
     pub fn new(name: impl Into<String>) -> Self {
         Self {
             name: name.into(),
-            object: None,
-            state: MachineState::Ready,
-            provider_id: None,
-            unnamed: false,
-            node_name: None,
-            node: None,
-            addresses: Vec::new(),
-            dns_names: Vec::new(),
-            token_id: None,
-            pool: None,
-            control_plane: false,
+            ..Self::default()
         }
     }
 
@@ -124,11 +114,12 @@ impl Machine {
 }
 
 /// How far a machine has come.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum MachineState {
     /// Its bootstrap data has not been made, so it cannot be the one asking.
     Pending,
     /// It may join, and stay.
+    #[default]
     Ready,
     /// It is being deleted.
     Deleting,

@@ -26,21 +26,6 @@ pub struct Signer {
     key: CaKey,
 }
 
-/// A certificate could not be made.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum SignError {
-    /// The system gave no random bytes.
-    #[error("the system has no random bytes for a serial number")]
-    Entropy,
-    /// A field has no encoding.
-    #[error("the certificate cannot be encoded")]
-    Encoding(#[from] x509_cert::der::Error),
-    /// The CA's key did not sign.
-    #[error("the CA's key did not sign")]
-    Key,
-}
-
 /// A signed certificate.
 pub(crate) struct Signed {
     pub(crate) pem: String,
@@ -84,20 +69,16 @@ impl Signer {
     ///
     /// # Errors
     ///
-    /// A CA that is not valid now is a retry.
+    /// A CA that is not valid now, or a system without random bytes, is a retry.
     pub(crate) fn sign(
         &self,
         contents: &CertificateContents<'_>,
         now: SystemTime,
     ) -> Result<Signed, Refusal> {
         self.is_valid(now)?;
-        certificate::signed(&self.ca, &self.key, contents, now).map_err(|error| match error {
-            SignError::Entropy => Deferral::NoEntropy.into(),
-            error @ (SignError::Encoding(_) | SignError::Key) => {
-                let source = Box::new(error);
-                Failure::SigningImpossible(source).into()
-            }
-        })
+        let serial = certificate::serial().map_err(|_| Deferral::NoEntropy)?;
+        let signed = certificate::signed(&self.ca, &self.key, contents, &serial, now);
+        Ok(signed.map_err(Failure::SigningImpossible)?)
     }
 }
 

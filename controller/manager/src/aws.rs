@@ -137,7 +137,8 @@ impl AwsArguments {
 impl Aws {
     /// The verifier of the cluster with this UID, which accepts what `policy` says.
     pub(crate) fn verifier(&self, policy: AwsPolicy, cluster_uid: &str) -> Arc<dyn Verifier> {
-        Arc::new(AwsVerifier::new(self.witnesses.clone(), policy).of_cluster(cluster_uid))
+        let clients = self.witnesses.clone();
+        Arc::new(AwsVerifier::new(clients, policy, cluster_uid))
     }
 
     /// EC2 as the platform of the instances that `policy` accepts: their TPMs and names.

@@ -19,9 +19,10 @@ use x509_parser::extensions::{GeneralName, KeyUsage, ParsedExtension};
 use x509_parser::oid_registry::{OID_EC_P256, OID_NIST_EC_P384, OID_PKCS1_RSAENCRYPTION, Oid};
 use x509_parser::prelude::FromDer as _;
 use x509_parser::public_key::PublicKey;
+use x509_parser::time::ASN1Time;
 use x509_parser::x509::SubjectPublicKeyInfo;
 
-use self::authority::{Authority, Validity, issued};
+use self::authority::{Authority, issued};
 use crate::denial::TpmDenial;
 use crate::invalid_settings::InvalidTpmSettings;
 use crate::public::{EndorsementKey, Key};
@@ -43,11 +44,11 @@ impl Authorities {
     ///
     /// # Errors
     ///
-    /// [`InvalidTpmSettings::Authority`]: a text is no certificate, or one is of no authority.
+    /// A text is no certificate, or one is of no authority.
     pub(crate) fn new(texts: &[String]) -> Result<Self, InvalidTpmSettings> {
         let mut authorities = Vec::new();
         for (index, text) in texts.iter().enumerate() {
-            let invalid = |detail| InvalidTpmSettings::Authority { index, detail };
+            let invalid = |rule| InvalidTpmSettings::new(format!("requireCA[{index}]: {rule}"));
             let blocks = pem::parse_many(text).map_err(|_| invalid("it is not PEM"))?;
             if blocks.is_empty() {
                 return Err(invalid("it has no certificate"));
@@ -86,13 +87,13 @@ impl Authorities {
             return Err(TpmDenial::EndorsementCertificateOfAnotherKey);
         }
         check_profile(&certificate, key.key()).map_err(TpmDenial::EndorsementCertificateUnfit)?;
-        let now = seconds(now);
-        if !Validity::of(&certificate).contains(now) {
+        let now = asn1_time(now).ok_or(TpmDenial::EndorsementCertificateNotValid)?;
+        if !certificate.validity().is_valid_at(now) {
             return Err(TpmDenial::EndorsementCertificateNotValid);
         }
-        let intermediates: Option<Vec<_>> = intermediates.iter().map(|der| one(der)).collect();
-        let intermediates =
-            intermediates.ok_or(malformed("an intermediate is not one certificate in DER"))?;
+        let intermediates: Result<Vec<_>, _> = intermediates.iter().map(|der| one(der)).collect();
+        let intermediates = intermediates
+            .map_err(|_| malformed("an intermediate is not one certificate in DER"))?;
         self.follow(&certificate, &intermediates, now)
     }
 
@@ -101,7 +102,7 @@ impl Authorities {
         &self,
         mut certificate: &'a X509Certificate<'a>,
         intermediates: &'a [X509Certificate<'a>],
-        now: i64,
+        now: ASN1Time,
     ) -> Result<(), TpmDenial> {
         let mut unused: Vec<&X509Certificate<'_>> = intermediates.iter().collect();
         for below in 0.. {
@@ -130,10 +131,10 @@ impl Authorities {
 }
 
 /// The certificate that these bytes are to the last.
-fn one(der: &[u8]) -> Option<X509Certificate<'_>> {
+fn one(der: &[u8]) -> Result<X509Certificate<'_>, &'static str> {
     match X509Certificate::from_der(der) {
-        Ok((&[], certificate)) => Some(certificate),
-        Ok(_) | Err(_) => None,
+        Ok((&[], certificate)) => Ok(certificate),
+        Ok(_) | Err(_) => Err("it is not one certificate in DER"),
     }
 }
 
@@ -144,10 +145,9 @@ fn is_padding(bytes: &[u8]) -> bool {
         .any(|filling| bytes.iter().all(|byte| *byte == filling))
 }
 
-fn seconds(time: SystemTime) -> i64 {
-    let since = time.duration_since(SystemTime::UNIX_EPOCH);
-    let since = since.unwrap_or_default().as_secs();
-    i64::try_from(since).unwrap_or(i64::MAX)
+fn asn1_time(time: SystemTime) -> Option<ASN1Time> {
+    let since = time.duration_since(SystemTime::UNIX_EPOCH).ok()?;
+    ASN1Time::from_timestamp(i64::try_from(since.as_secs()).ok()?).ok()
 }
 
 /// The key of a certificate, where it is one that an endorsement key may be.

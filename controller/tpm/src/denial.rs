@@ -112,7 +112,7 @@ reasons! {
         RegisterNotQuoted(u8) => "a register that the policy names is not quoted",
         /// The machine booted otherwise than the policy allows. Told by the allowed state that is
         /// nearest.
-        #[error("registers {} are in no allowed state; register {register} is {value}", Listed(others))]
+        #[error("registers {} are in no allowed state; register {register} is {value}", listed(others))]
         RegisterNotAllowed {
             /// The first register that differs.
             register: u8,
@@ -124,14 +124,7 @@ reasons! {
     }
 }
 
-struct Listed<'a>(&'a [u8]);
-
-impl std::fmt::Display for Listed<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        for (index, register) in self.0.iter().enumerate() {
-            let separator = if index == 0 { "" } else { ", " };
-            write!(f, "{separator}{register}")?;
-        }
-        Ok(())
-    }
+fn listed(registers: &[u8]) -> String {
+    let registers: Vec<_> = registers.iter().map(u8::to_string).collect();
+    registers.join(", ")
 }

@@ -20,7 +20,7 @@ use node_attestation_core::crd::{AllowedEndorsementKey, TpmSettings};
 use node_attestation_core::identifiers::{KeyDigest, ServingName};
 use node_attestation_core::inventory::Machine;
 use node_attestation_core::refusal::{Denial, Failure, Refusal, Unavailable};
-use node_attestation_core::verifier::platform::{Asked, NoPlatform, Platform};
+use node_attestation_core::verifier::platform::{KeyKind, NoPlatform, Platform};
 use node_attestation_core::verifier::{Appraisal, Assurance, AttestedIdentity, Verifier as _};
 
 use crate::challenge::{ChallengeKey, ChallengeKeys};
@@ -135,7 +135,8 @@ pub(crate) enum FakePlatform {
 impl Platform for FakePlatform {
     fn endorsement_key<'a>(
         &'a self,
-        _asked: Asked<'a>,
+        _provider_id: &'a ProviderId,
+        _kind: KeyKind,
     ) -> BoxFuture<'a, Result<Option<KeyDigest>, Unavailable>> {
         let answer = match self {
             Self::Knows(key) | Self::Names(key, _) | Self::ForgotTheName(key) => Ok(Some(*key)),

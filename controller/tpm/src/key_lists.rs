@@ -70,35 +70,23 @@ impl KeyList {
 
 impl Content for KeyList {
     fn of(config_map: &ObjectKey, data: BTreeMap<String, String>) -> Self {
-        let mut malformed = MalformedEntries {
-            config_map: config_map.clone(),
-            count: 0,
-            named: Vec::new(),
-        };
-        let mut well_formed = Vec::with_capacity(data.len());
+        let mut hosts = Hosts::default();
+        let mut malformed = Vec::new();
         for (digest, host) in data {
             match (KeyDigest::parse(&digest), ProviderId::parse(&host)) {
-                (Ok(key), Ok(host)) => well_formed.push((host, key)),
-                (Err(_), _) | (_, Err(_)) => malformed.add(digest),
+                (Ok(key), Ok(host)) => hosts.add(&host, key),
+                (Err(_), _) | (_, Err(_)) => malformed.push(digest),
             }
         }
-        let malformed = (malformed.count > 0).then_some(malformed);
+        let malformed = (!malformed.is_empty()).then(|| MalformedEntries {
+            config_map: config_map.clone(),
+            count: malformed.len(),
+            named: malformed.into_iter().take(MAX_NAMED).collect(),
+        });
         if let Some(malformed) = &malformed {
             tracing::warn!(error = %malformed, "entries of a list of endorsement keys are ignored");
         }
-        Self {
-            hosts: well_formed.into_iter().collect(),
-            malformed,
-        }
-    }
-}
-
-impl MalformedEntries {
-    fn add(&mut self, key: String) {
-        self.count = self.count.saturating_add(1);
-        if self.named.len() < MAX_NAMED {
-            self.named.push(key);
-        }
+        Self { hosts, malformed }
     }
 }
 

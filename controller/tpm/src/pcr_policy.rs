@@ -14,6 +14,9 @@ use crate::invalid_settings::InvalidTpmSettings;
 /// measured launch.
 const OF_SOFTWARE: [u8; 2] = [16, 23];
 
+const NOT_REGISTERS: &str = "is not registers from 0 to 23 with their digests";
+const ONLY_OF_SOFTWARE: &str = "names no register that software cannot reset (all but 16 and 23)";
+
 /// In what state a machine must have booted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum PcrPolicy {
@@ -28,15 +31,17 @@ impl PcrPolicy {
     ///
     /// # Errors
     ///
-    /// [`InvalidTpmSettings::AllowedState`], [`InvalidTpmSettings::StateOfSoftware`],
-    /// [`InvalidTpmSettings::NoAllowedState`].
+    /// A state names no register, one that no PC has, no digest, or only registers that software resets:
+    /// any program could bring it about. Or the policy would refuse every machine.
     pub(crate) fn new(settings: &crd::PcrPolicy) -> Result<Self, InvalidTpmSettings> {
         let allowed = settings.allowed.iter().enumerate();
         let allowed: Result<Vec<_>, _> = allowed
             .map(|(index, state)| {
-                let state = read(state).ok_or(InvalidTpmSettings::AllowedState { index })?;
+                let invalid =
+                    |rule| InvalidTpmSettings::new(format!("pcrPolicy.allowed[{index}] {rule}"));
+                let state = read(state).ok_or_else(|| invalid(NOT_REGISTERS))?;
                 if state.keys().all(|register| OF_SOFTWARE.contains(register)) {
-                    return Err(InvalidTpmSettings::StateOfSoftware { index });
+                    return Err(invalid(ONLY_OF_SOFTWARE));
                 }
                 Ok(state)
             })
@@ -45,7 +50,7 @@ impl PcrPolicy {
         if settings.mode == crd::PcrMode::Record {
             Ok(Self::Record)
         } else if allowed.is_empty() {
-            Err(InvalidTpmSettings::NoAllowedState)
+            Err(InvalidTpmSettings::new("pcrPolicy allows no state"))
         } else {
             Ok(Self::Enforce(allowed))
         }

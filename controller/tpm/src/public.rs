@@ -1,6 +1,6 @@
 //! Public keys of TPMs.
 
-use aws_lc_rs::agreement::{ECDH_P256, ECDH_P384, ParsedPublicKey, UnparsedPublicKey};
+use aws_lc_rs::agreement::{Algorithm, ECDH_P256, ECDH_P384, ParsedPublicKey, UnparsedPublicKey};
 use tpm2_protocol::data::{TpmsEccPoint, TpmuPublicId};
 
 mod attestation;
@@ -45,20 +45,14 @@ impl Key {
 
     /// The key of this uncompressed point on P-256.
     pub(crate) fn p256(point: &[u8]) -> Result<Self, NoKey> {
-        let on_curve = ParsedPublicKey::try_from(UnparsedPublicKey::new(&ECDH_P256, point));
-        match on_curve {
-            Ok(_) if point.len() == 65 => Ok(Self::P256(point.to_vec())),
-            Ok(_) | Err(_) => Err("the point is not on P-256"),
-        }
+        let point = on_curve(&ECDH_P256, point, 65).ok_or("the point is not on P-256")?;
+        Ok(Self::P256(point))
     }
 
     /// The key of this uncompressed point on P-384.
     pub(crate) fn p384(point: &[u8]) -> Result<Self, NoKey> {
-        let on_curve = ParsedPublicKey::try_from(UnparsedPublicKey::new(&ECDH_P384, point));
-        match on_curve {
-            Ok(_) if point.len() == 97 => Ok(Self::P384(point.to_vec())),
-            Ok(_) | Err(_) => Err("the point is not on P-384"),
-        }
+        let point = on_curve(&ECDH_P384, point, 97).ok_or("the point is not on P-384")?;
+        Ok(Self::P384(point))
     }
 
     /// DER of the `SubjectPublicKeyInfo` (RFC 3279, RFC 5480).
@@ -77,6 +71,12 @@ impl Key {
             Self::P256(_) | Self::P384(_) => false,
         }
     }
+}
+
+/// The point, if it is on the curve and in its uncompressed form, which has `len` bytes.
+fn on_curve(curve: &'static Algorithm, point: &[u8], len: usize) -> Option<Vec<u8>> {
+    ParsedPublicKey::try_from(UnparsedPublicKey::new(curve, point)).ok()?;
+    (point.len() == len).then(|| point.to_vec())
 }
 
 /// The modulus of a public area.

@@ -26,14 +26,13 @@ impl AllowList {
     ///
     /// # Errors
     ///
-    /// [`InvalidTpmSettings::EndorsementKey`]: a digest is none, or stands there twice, or an entry
-    /// does not name one machine.
+    /// A digest is invalid, or stands there twice, or an entry does not name one machine.
     pub(crate) fn new(listed: &[AllowedEndorsementKey]) -> Result<Self, InvalidTpmSettings> {
         let mut machines: BTreeMap<_, Vec<_>> = BTreeMap::new();
-        let mut hosts = Vec::new();
+        let mut hosts = Hosts::default();
         let mut keys = BTreeSet::new();
         for (index, entry) in listed.iter().enumerate() {
-            let invalid = |detail| InvalidTpmSettings::EndorsementKey { index, detail };
+            let invalid = |rule| InvalidTpmSettings::new(format!("allowList[{index}]: {rule}"));
             let AllowedEndorsementKey {
                 machine,
                 provider_id,
@@ -50,20 +49,17 @@ impl AllowList {
                     let host = ProviderId::parse(host).map_err(|_| {
                         invalid("providerID is neither a provider ID nor the beginning of one")
                     })?;
-                    hosts.push((host, key));
+                    hosts.add(&host, key);
                 }
                 (Some(_), Some(_)) | (None, None) => {
                     return Err(invalid("it has to have one of machine and providerID"));
                 }
             }
         }
-        Ok(Self {
-            machines,
-            hosts: hosts.into_iter().collect(),
-        })
+        Ok(Self { machines, hosts })
     }
 
-    /// Every key that is listed for the machine: they must all be the one that it presents.
+    /// The keys that are listed for the machine: each must be the presented one.
     pub(crate) fn keys_of<'a>(
         &'a self,
         machine: &'a Machine,

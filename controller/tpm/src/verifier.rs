@@ -31,7 +31,7 @@ use kubelet_attestation::version::EvidenceVersion;
 use node_attestation_core::crd::conditions::ConditionReport;
 use node_attestation_core::identifiers::{KeyDigest, ServingName};
 use node_attestation_core::refusal::{Deferral, Denial, Failure, Refusal, Unavailable};
-use node_attestation_core::verifier::platform::{Asked, Platform};
+use node_attestation_core::verifier::platform::Platform;
 use node_attestation_core::verifier::{Appraisal, Assurance, AttestedIdentity, Identity, Verifier};
 
 use crate::attest::VerifiedQuote;
@@ -127,14 +127,15 @@ impl TpmVerifier {
         let audience = &enrolment.header.audience;
         let keys = read(audience, &enrolment.keys, appraisal)?;
         let machine = self.machine(&keys, appraisal)?;
-        let certificate = enrolment.certificate.as_deref();
-        let authorities = &self.policy.authorities;
-        let intermediates = &enrolment.intermediates;
-        let certified = authorities.require(certificate, intermediates, &keys.endorsement, now);
-        certified?;
+        self.policy.authorities.require(
+            enrolment.certificate.as_deref(),
+            &enrolment.intermediates,
+            &keys.endorsement,
+            now,
+        )?;
         self.is_the_machines(&machine, &keys, appraisal).await?;
 
-        let challenge_keys = self.challenge_keys()?;
+        let challenge_keys = self.keys.keys().map_err(Deferral::VerifierUnavailable)?;
         let subject = self.subject(audience, &keys, appraisal);
         let challenge = issue(&subject, &keys, &challenge_keys, now);
         let challenge =
@@ -159,7 +160,7 @@ impl TpmVerifier {
         let machine = self.machine(&keys, appraisal)?;
         challenge::in_time(&expiry, appraisal.asked, now)?;
 
-        let challenge_keys = self.challenge_keys()?;
+        let challenge_keys = self.keys.keys().map_err(Deferral::VerifierUnavailable)?;
         if !challenge_keys.made(id) {
             // It was replaced meanwhile, or is not known here yet. Another challenge will do.
             return Err(Failure::EvidenceExpired.into());
@@ -180,12 +181,10 @@ impl TpmVerifier {
             *binding.as_bytes()
         };
         let qualifying = [Some(binding(current)), former.as_ref().map(binding)];
-        let quote = VerifiedQuote::verify(&keys.attestation, quote, &qualifying);
-        let quote = quote?;
+        let quote = VerifiedQuote::verify(&keys.attestation, quote, &qualifying)?;
         let machine_name = appraisal.machine.name.as_str();
         tracing::info!(machine = machine_name, %quote, "the TPM vouches for a key");
-        let allowed = self.policy.registers.allows(quote.registers());
-        allowed?;
+        self.policy.registers.allows(quote.registers())?;
         self.is_the_machines(&machine, &keys, appraisal).await?;
 
         let node_name = if appraisal.machine.unnamed {
@@ -263,12 +262,11 @@ impl TpmVerifier {
             let machine = appraisal.machine.name.clone();
             return Err(Deferral::MachineNotReady(machine).into());
         }
-        let asked = Asked {
-            machine: appraisal.machine,
-            provider_id: machine.provider_id,
-            kind: keys.endorsement.kind(),
-        };
-        let trusted = self.platform.endorsement_key(asked).await;
+        let kind = keys.endorsement.kind();
+        let trusted = self
+            .platform
+            .endorsement_key(machine.provider_id, kind)
+            .await;
         let trusted = trusted.map_err(unavailable)?;
         let trusted = trusted
             .ok_or_else(|| TpmDenial::EndorsementKeyUnknown(appraisal.machine.name.clone()))?;
@@ -290,11 +288,6 @@ impl TpmVerifier {
             provider_id: appraisal.provider_id,
             node_name: appraisal.node_name,
         }
-    }
-
-    fn challenge_keys(&self) -> Result<Arc<ChallengeKeys>, Deferral> {
-        let keys = self.keys.keys();
-        keys.map_err(Deferral::VerifierUnavailable)
     }
 }
 

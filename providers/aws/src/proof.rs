@@ -3,8 +3,9 @@
 use std::time::SystemTime;
 
 use kubelet_attestation::binding::KeyBinding;
+use kubelet_attestation::evidence::InvalidField;
 use kubelet_attestation::evidence::aws::{
-    BINDING_HEADER, InvalidProof, Proof, STS_ACCEPT, STS_BODY, STS_CONTENT_TYPE, STS_SERVICE,
+    BINDING_HEADER, Proof, STS_ACCEPT, STS_BODY, STS_CONTENT_TYPE, STS_SERVICE,
 };
 
 use crate::credentials::Credentials;
@@ -29,7 +30,7 @@ pub(crate) fn prove(
     credentials: &Credentials,
     binding: &KeyBinding,
     now: SystemTime,
-) -> Result<Proof, InvalidProof> {
+) -> Result<Proof, InvalidField> {
     let amz_date = amz_date(now);
     let binding = binding.to_hex();
     let session_token = credentials.session_token.expose();

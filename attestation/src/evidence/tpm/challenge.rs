@@ -5,8 +5,8 @@ use std::fmt;
 use base64::prelude::*;
 use serde::{Deserialize, Serialize};
 
-use super::{InvalidField, MAX_STRUCTURE_LEN, structure};
-use crate::evidence::to_json;
+use super::{MAX_STRUCTURE_LEN, structure};
+use crate::evidence::{InvalidField, to_json};
 
 /// The annotation of the first request that the challenge comes in.
 pub const CHALLENGE_ANNOTATION: &str = "attestation.cluster.x-k8s.io/tpm-challenge";
@@ -66,8 +66,8 @@ impl Challenge {
         let raw: RawChallenge = serde_json::from_slice(&json).map_err(InvalidChallenge::Json)?;
         let structure = |name, base64: &str| structure(name, base64, MAX_STRUCTURE_LEN);
         Ok(Self {
-            id: ChallengeId::parse(&raw.id).ok_or(InvalidField::Id)?,
-            expiry: Expiry::parse(&raw.expiry).ok_or(InvalidField::Expiry)?,
+            id: id(&raw.id)?,
+            expiry: expiry(&raw.expiry)?,
             credential_blob: structure("credentialBlob", &raw.credential_blob)?,
             encrypted_secret: structure("encryptedSecret", &raw.encrypted_secret)?,
         })
@@ -82,6 +82,15 @@ impl Challenge {
             encrypted_secret: BASE64_STANDARD.encode(&self.encrypted_secret),
         }))
     }
+}
+
+pub(super) fn id(base64: &str) -> Result<ChallengeId, InvalidField> {
+    ChallengeId::parse(base64).ok_or_else(|| InvalidField::new("id is not base64 of 16 bytes"))
+}
+
+pub(super) fn expiry(time: &str) -> Result<Expiry, InvalidField> {
+    let rule = "expiry is no time of the form YYYY-MM-DDTHH:MM:SSZ";
+    Expiry::parse(time).ok_or(InvalidField::new(rule))
 }
 
 /// Which challenge: random, used once.

@@ -42,7 +42,8 @@ impl Controller {
     /// One that has decided about nothing yet.
     pub(crate) fn new(fleet: &[Instance], signer: &TestSigner, sts: &Service) -> Self {
         let witnesses = AwsClients::new(signers(signer), caller(sts), instances());
-        let verifier: Arc<dyn Verifier> = Arc::new(AwsVerifier::new(Arc::new(witnesses), policy()));
+        let verifier: Arc<dyn Verifier> =
+            Arc::new(AwsVerifier::new(Arc::new(witnesses), policy(), ""));
         let machines = fleet.iter().map(Instance::machine).collect();
         Self {
             verifiers: Verifiers::from_iter([verifier]),

@@ -4,6 +4,8 @@
 //! further signers, attributes outside of the signature. Its one signer is looked up among the
 //! pinned ones by issuer and serial number, and is none of these only by the name.
 
+use std::collections::BTreeMap;
+
 use sha2::{Digest as _, Sha256};
 use x509_cert::der::Tag;
 use x509_cert::der::asn1::{
@@ -13,7 +15,7 @@ use x509_cert::name::Name;
 
 use super::fields::{Fields, Unexpected, as_set, context};
 use super::region_certificates::Signer;
-use crate::denial::AwsDenial;
+use crate::denial::AwsDenial::{self, DocumentAlgorithm, DocumentAttributes, DocumentStructure};
 
 const DATA: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.2.840.113549.1.7.1");
 const SIGNED_DATA: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.2.840.113549.1.7.2");
@@ -66,16 +68,8 @@ impl VerifiedContent<'_> {
 
 impl From<Unexpected> for AwsDenial {
     fn from(_: Unexpected) -> Self {
-        structure("an element is missing, or of another type")
+        DocumentStructure("an element is missing, or of another type")
     }
-}
-
-fn structure(detail: &'static str) -> AwsDenial {
-    AwsDenial::DocumentStructure { detail }
-}
-
-fn attributes(detail: &'static str) -> AwsDenial {
-    AwsDenial::DocumentAttributes { detail }
 }
 
 impl<'a> SignedMessage<'a> {
@@ -92,30 +86,28 @@ impl<'a> SignedMessage<'a> {
         let mut signer = only_signer(data.within(Tag::Set)?)?;
         data.end()?;
         version(&mut signer)?;
-        let mut name = signer
-            .optional(Tag::Sequence)?
-            .map(Fields::of)
-            .ok_or_else(|| structure("its signer is not named by issuer and serial number"))??;
+        let unnamed = DocumentStructure("its signer is not named by issuer and serial number");
+        let mut name = Fields::of(signer.optional(Tag::Sequence)?.ok_or(unnamed)?)?;
         let issuer = name.value()?;
         let serial = name.value()?;
         name.end()?;
         only_sha_256(digests, algorithm(signer.within(Tag::Sequence)?)?)?;
         let covered = signer
             .optional(context(0))?
-            .ok_or(attributes("there are none"))?;
+            .ok_or(DocumentAttributes("there are none"))?;
         let signature_algorithm = algorithm(signer.within(Tag::Sequence)?)?;
         if ![RSA_WITH_SHA_256, RSA].contains(&signature_algorithm) {
-            let detail = "another signature algorithm";
-            return Err(AwsDenial::DocumentAlgorithm { detail });
+            return Err(DocumentAlgorithm("another signature algorithm"));
         }
         let signature = signer.value::<&OctetStringRef>()?.as_bytes();
         if signature.len() != SIGNATURE_LEN {
-            let detail = "a signature of another length than 2048 bits";
-            return Err(AwsDenial::DocumentAlgorithm { detail });
+            return Err(DocumentAlgorithm(
+                "a signature of another length than 2048 bits",
+            ));
         }
         signer
             .end()
-            .map_err(|_| structure("it has attributes that are not signed"))?;
+            .map_err(|_| DocumentStructure("it has attributes that are not signed"))?;
         let digest: [u8; 32] = Sha256::digest(content).into();
         Attributes::parse(covered)?.are_about(&digest, signature_algorithm)?;
         Ok(Self {
@@ -144,11 +136,11 @@ impl<'a> SignedMessage<'a> {
         let issuer = self.issuer.to_string();
         let serial = self.serial.as_bytes();
         let Some(signer) = signers.iter().find(|signer| signer.is(&issuer, serial)) else {
-            return Err(AwsDenial::DocumentSignerMismatch { region });
+            return Err(AwsDenial::DocumentSignerMismatch(region));
         };
         let verified = signer.key().verify_sig(&self.signed, self.signature);
         if verified.is_err() {
-            return Err(AwsDenial::DocumentSignatureInvalid { region });
+            return Err(AwsDenial::DocumentSignatureInvalid(region));
         }
         Ok(VerifiedContent {
             bytes: self.content,
@@ -159,7 +151,7 @@ impl<'a> SignedMessage<'a> {
 
 /// `ContentInfo` of signed data: the fields of `SignedData` after its version.
 fn signed_data(der: &[u8]) -> Result<Fields<'_>, AwsDenial> {
-    let no_signed_data = |_| structure("it is no signed data");
+    let no_signed_data = |_| DocumentStructure("it is no signed data");
     let mut message = Fields::new(der)?;
     let mut info = message.within(Tag::Sequence).map_err(no_signed_data)?;
     message.end()?;
@@ -180,19 +172,19 @@ fn signed_data(der: &[u8]) -> Result<Fields<'_>, AwsDenial> {
 fn version(fields: &mut Fields<'_>) -> Result<(), AwsDenial> {
     match fields.value::<u8>()? {
         1 => Ok(()),
-        _ => Err(structure("it has another version")),
+        _ => Err(DocumentStructure("it has another version")),
     }
 }
 
 /// `EncapsulatedContentInfo`: the content, which is there and is plain data.
 fn content(mut info: Fields<'_>) -> Result<&[u8], AwsDenial> {
     if info.value::<ObjectIdentifier>()? != DATA {
-        return Err(structure("its content is not plain data"));
+        return Err(DocumentStructure("its content is not plain data"));
     }
     let mut explicit = info
         .optional(context(0))?
         .map(Fields::of)
-        .ok_or(structure("its content is detached"))??;
+        .ok_or(DocumentStructure("its content is detached"))??;
     info.end()?;
     let content = explicit.value::<&OctetStringRef>()?;
     explicit.end()?;
@@ -207,7 +199,7 @@ fn only_signer(mut infos: Fields<'_>) -> Result<Fields<'_>, AwsDenial> {
     let count = signers.len();
     match <[Fields<'_>; 1]>::try_from(signers) {
         Ok([signer]) => Ok(signer),
-        Err(_) => Err(AwsDenial::DocumentSigners { count }),
+        Err(_) => Err(AwsDenial::DocumentSigners(count)),
     }
 }
 
@@ -216,8 +208,7 @@ fn algorithm(mut identifier: Fields<'_>) -> Result<ObjectIdentifier, AwsDenial> 
     let algorithm = identifier.value()?;
     let parameters = identifier.optional(Tag::Null)?;
     if !identifier.is_empty() || parameters.is_some_and(|null| !null.value().is_empty()) {
-        let detail = "an algorithm has parameters";
-        return Err(AwsDenial::DocumentAlgorithm { detail });
+        return Err(DocumentAlgorithm("an algorithm has parameters"));
     }
     Ok(algorithm)
 }
@@ -228,69 +219,58 @@ fn only_sha_256(mut announced: Fields<'_>, signer: ObjectIdentifier) -> Result<(
     if first == SHA_256 && signer == SHA_256 && announced.is_empty() {
         return Ok(());
     }
-    let detail = "another digest algorithm";
-    Err(AwsDenial::DocumentAlgorithm { detail })
+    Err(DocumentAlgorithm("another digest algorithm"))
 }
 
-/// The signed attributes that mean something here, each with its one value.
+/// The signed attributes by type, each with its one value.
 ///
-/// Others are passed over: the signature covers them, and AWS added one once before. None may be
-/// there twice (RFC 5652 section 5.3 for those that mean something here).
-#[derive(Debug, Default)]
-struct Attributes<'a> {
-    content_type: Option<AnyRef<'a>>,
-    message_digest: Option<AnyRef<'a>>,
-    signing_time: Option<AnyRef<'a>>,
-    algorithm_protection: Option<AnyRef<'a>>,
-}
+/// Those that mean nothing here are passed over: the signature covers them, and AWS added one once
+/// before. None may be there twice (RFC 5652 section 5.3 for those that mean something here).
+#[derive(Debug)]
+struct Attributes<'a>(BTreeMap<ObjectIdentifier, AnyRef<'a>>);
 
 impl<'a> Attributes<'a> {
     fn parse(signed: AnyRef<'a>) -> Result<Self, AwsDenial> {
-        let malformed = |_: Unexpected| attributes("one is malformed");
-        let mut found = Self::default();
-        let mut kinds: Vec<ObjectIdentifier> = Vec::new();
+        let malformed = |_: Unexpected| DocumentAttributes("one is malformed");
+        let mut found = BTreeMap::new();
         let mut rest = Fields::of(signed).map_err(malformed)?;
         while !rest.is_empty() {
             let (kind, value) = attribute(&mut rest).map_err(malformed)?;
-            if kinds.contains(&kind) {
-                return Err(attributes("one is repeated"));
+            if found.insert(kind, value).is_some() {
+                return Err(DocumentAttributes("one is repeated"));
             }
-            if kinds.len() == MAX_ATTRIBUTES {
-                return Err(attributes("there are too many"));
-            }
-            kinds.push(kind);
-            match kind {
-                CONTENT_TYPE => found.content_type = Some(value),
-                MESSAGE_DIGEST => found.message_digest = Some(value),
-                SIGNING_TIME => found.signing_time = Some(value),
-                ALGORITHM_PROTECTION => found.algorithm_protection = Some(value),
-                _ => {}
+            if found.len() > MAX_ATTRIBUTES {
+                return Err(DocumentAttributes("there are too many"));
             }
         }
-        Ok(found)
+        Ok(Self(found))
     }
 
     /// They are about plain data of this digest, signed with this algorithm.
     fn are_about(&self, digest: &[u8], signature: ObjectIdentifier) -> Result<(), AwsDenial> {
-        let content_type = self.content_type;
-        let content_type = content_type.ok_or(attributes("there is no content type"))?;
+        let content_type = self.0.get(&CONTENT_TYPE);
+        let content_type = content_type.ok_or(DocumentAttributes("there is no content type"))?;
         if content_type.decode_as::<ObjectIdentifier>() != Ok(DATA) {
-            return Err(attributes("the content type is not plain data"));
+            return Err(DocumentAttributes("the content type is not plain data"));
         }
-        let message_digest = self.message_digest;
-        let message_digest = message_digest.ok_or(attributes("there is no digest"))?;
+        let message_digest = self.0.get(&MESSAGE_DIGEST);
+        let message_digest = message_digest.ok_or(DocumentAttributes("there is no digest"))?;
         let expected = OctetStringRef::new(digest);
         if message_digest.decode_as::<&OctetStringRef>() != expected {
-            return Err(attributes("the digest is not the document's"));
+            return Err(DocumentAttributes("the digest is not the document's"));
         }
         // The time is no sign of freshness: it is that of the document, or of a request to IMDS.
-        if self.signing_time.is_some_and(|time| !is_time(time)) {
-            return Err(attributes("the signing time is no time"));
+        if self.0.get(&SIGNING_TIME).is_some_and(|time| !is_time(time)) {
+            return Err(DocumentAttributes("the signing time is no time"));
         }
-        match self.algorithm_protection.map(protected_algorithms) {
+        match self
+            .0
+            .get(&ALGORITHM_PROTECTION)
+            .map(|value| protected_algorithms(*value))
+        {
             None => Ok(()),
             Some(Ok(algorithms)) if algorithms == [SHA_256, signature] => Ok(()),
-            Some(_) => Err(attributes("the algorithms are protected as others")),
+            Some(_) => Err(DocumentAttributes("the algorithms are protected as others")),
         }
     }
 }
@@ -306,7 +286,7 @@ fn attribute<'a>(rest: &mut Fields<'a>) -> Result<(ObjectIdentifier, AnyRef<'a>)
     Ok((kind, value))
 }
 
-fn is_time(value: AnyRef<'_>) -> bool {
+fn is_time(value: &AnyRef<'_>) -> bool {
     value.decode_as::<UtcTime>().is_ok() || value.decode_as::<GeneralizedTime>().is_ok()
 }
 

@@ -21,9 +21,7 @@ const VERSIONS: [&str; 2] = ["2017-09-30", "2010-08-31"];
 const MAX_ZONE_LEN: usize = 64;
 
 fn malformed(detail: impl Into<String>) -> AwsDenial {
-    AwsDenial::DocumentMalformed {
-        detail: detail.into(),
-    }
+    AwsDenial::DocumentMalformed(detail.into())
 }
 
 /// The region that a document names which nobody has verified.

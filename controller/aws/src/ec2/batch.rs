@@ -1,20 +1,19 @@
-//! Questions to EC2, asked together.
+//! Describes instances in batches.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::future::{BoxFuture, FutureExt as _, Shared};
 use node_attestation_core::rate_limit::Rate;
 use node_attestation_core::refusal::Unavailable;
-use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
-use super::channel::{CallLimits, Channel, recall};
-use super::queue::{Answer, Batch, Batches, Next, Requests};
-use super::{Describe, Ec2, Ec2Settings, InstanceFacts, OutageKind, Query};
+use super::channel::{CallLimits, Channel, Lane, Remembered, recall, remember};
+use super::{Describe, Ec2, Ec2Settings, InstanceFacts, MAX_IDS, OutageKind, Query};
 use crate::credentials::CredentialsSource;
 
-/// How much is asked of EC2, and how long is waited. The defaults are what the controller uses.
+/// Limits of the calls and of the requests that wait. The defaults are the controller's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// How long a request waits for another, each anew: machines that are started together do not
@@ -69,22 +68,46 @@ const MAX_FOUND: usize = 20_000;
 ///   by what an instance that runs had some seconds ago.
 #[derive(Debug, Clone)]
 pub struct Instances {
-    shared: Arc<Shared>,
+    client: Arc<BatchedEc2>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct BatchedEc2 {
     ec2: Arc<dyn Describe>,
     limits: Limits,
     channel: Channel<Batches>,
 }
 
-/// An instance that will be asked about soon: calls wait for it, for a while. It is not expected any
-/// more when this is dropped.
+/// The requests with the same credentials in one region.
+#[derive(Debug, Default)]
+struct Batches {
+    /// Those that wait for their call, by number.
+    gathering: BTreeMap<u64, Batch>,
+    last: u64,
+    /// Each request that waits has a clone.
+    waiting: Arc<()>,
+    /// How many will be asked about soon.
+    expected: usize,
+    remembered: Remembered<String, InstanceFacts>,
+}
+
+/// The instances that one call asks about.
+#[derive(Debug)]
+struct Batch {
+    opened: Instant,
+    /// When an instance was added last.
+    latest: Instant,
+    ids: BTreeSet<String>,
+    found: Shared<BoxFuture<'static, Found>>,
+}
+
+type Found = Result<Arc<HashMap<String, InstanceFacts>>, OutageKind>;
+
+/// A request that will follow soon: calls wait for it, for a while, unless this is dropped.
 #[derive(Debug)]
 pub(crate) struct Reservation {
-    shared: Arc<Shared>,
-    lane: Arc<Requests>,
+    client: Arc<BatchedEc2>,
+    lane: Arc<Lane<Batches>>,
 }
 
 impl Instances {
@@ -100,7 +123,7 @@ impl Instances {
         limits: Limits,
     ) -> Self {
         Self {
-            shared: Arc::new(Shared {
+            client: Arc::new(BatchedEc2 {
                 ec2,
                 limits,
                 channel: Channel::new(source, limits.calls),
@@ -122,8 +145,8 @@ impl Instances {
         self.expect(account, region).await?.describe(instance).await
     }
 
-    /// Says that an instance will be asked about once something else is known: what is asked
-    /// meanwhile waits for it, and shares its call.
+    /// Announces a request that follows once something else is known: requests in the meantime wait for
+    /// it, and share its call.
     ///
     /// # Errors
     ///
@@ -133,10 +156,10 @@ impl Instances {
         account: &str,
         region: &str,
     ) -> Result<Reservation, Unavailable> {
-        let lane = self.shared.channel.lane(account, region).await?;
+        let lane = self.client.channel.lane(account, region).await?;
         lane.lock().own.expected += 1;
         Ok(Reservation {
-            shared: self.shared.clone(),
+            client: self.client.clone(),
             lane,
         })
     }
@@ -152,13 +175,14 @@ impl Instances {
         region: &str,
         tags: &BTreeMap<String, String>,
     ) -> Result<Vec<InstanceFacts>, Unavailable> {
-        let lane = self.shared.channel.lane(account, region).await?;
-        let well = lane.lock().trouble.check(Instant::now());
-        well.map_err(|outage| outage.at(region))?;
-        lane.token().await;
-        let found = self.shared.ask(&lane, &Query::Tags(tags.clone())).await;
-        lane.settle(found.as_ref().err());
-        found.map_err(|outage| outage.at(region))
+        let lane = self.client.channel.lane(account, region).await?;
+        let found = async {
+            lane.token().await?;
+            let found = self.client.ask(&lane, &Query::Tags(tags.clone())).await;
+            lane.settle(found.as_ref().err());
+            found
+        };
+        found.await.map_err(|outage| outage.at(region))
     }
 }
 
@@ -177,14 +201,31 @@ impl Reservation {
         answer.map_err(|outage| outage.at(&lane.region))
     }
 
-    async fn answer(self, instance: &str) -> Answer {
-        let deadline = Instant::now() + self.shared.limits.calls.wait;
-        let answer = self.shared.join(&self.lane, instance)?;
+    async fn answer(self, instance: &str) -> Result<Option<InstanceFacts>, OutageKind> {
+        let limits = self.client.limits;
+        let deadline = Instant::now() + limits.calls.wait;
+        let (found, _waiting) = {
+            let mut state = self.lane.lock();
+            let known = recall(&state.own.remembered, instance, limits.calls.remembered);
+            if known.is_some() {
+                return Ok(known);
+            }
+            state.trouble.check(Instant::now())?;
+            let waiting = state.own.waiting.clone();
+            if Arc::strong_count(&waiting) > limits.waiting + 1 {
+                return Err(OutageKind::Busy);
+            }
+            let call = |number| BatchedEc2::call(self.client.clone(), self.lane.clone(), number);
+            let (found, is_full) = state.own.enqueue(instance, call);
+            if is_full {
+                self.lane.changed.notify_waiters();
+            }
+            (found, waiting)
+        };
         drop(self);
-        let answer = timeout_at(deadline, answer).await.ok();
-        // Nobody answers any more where the runtime ends.
-        let answer = answer.and_then(Result::ok);
-        answer.unwrap_or(Err(OutageKind::TimedOut))
+        let found = timeout_at(deadline, found).await;
+        let found = found.unwrap_or(Err(OutageKind::TimedOut))?;
+        Ok(found.get(instance).cloned())
     }
 }
 
@@ -192,97 +233,112 @@ impl Drop for Reservation {
     fn drop(&mut self) {
         let mut state = self.lane.lock();
         state.own.expected = state.own.expected.saturating_sub(1);
-        let last = state.own.expected == 0;
-        drop(state);
-        if last {
-            self.lane.changed.notify_one();
+        if state.own.expected == 0 {
+            self.lane.changed.notify_waiters();
         }
     }
 }
 
-impl Shared {
-    /// Has the request share the next call that has room.
-    fn join(
-        self: &Arc<Self>,
-        lane: &Arc<Requests>,
+impl Batch {
+    fn is_full(&self) -> bool {
+        self.ids.len() >= MAX_IDS
+    }
+}
+
+impl Batches {
+    /// Adds an instance to the first batch with room; returns whether the batch is full now. `call` makes
+    /// the call of a new batch, by its number.
+    fn enqueue<F>(
+        &mut self,
         instance: &str,
-    ) -> Result<oneshot::Receiver<Answer>, OutageKind> {
+        call: impl FnOnce(u64) -> F,
+    ) -> (Shared<BoxFuture<'static, Found>>, bool)
+    where
+        F: Future<Output = Found> + Send + 'static,
+    {
         let now = Instant::now();
-        let (answer, answered) = oneshot::channel();
-        let mut state = lane.lock();
-        let age = self.limits.calls.remembered;
-        if let Some(facts) = recall(&state.own.remembered, &instance.to_owned(), age) {
-            answer.send(Ok(Some(facts))).ok();
-            return Ok(answered);
+        let has_room = |batch: &&mut Batch| batch.ids.contains(instance) || !batch.is_full();
+        if let Some(batch) = self.gathering.values_mut().find(has_room) {
+            if batch.ids.insert(instance.to_owned()) {
+                batch.latest = now;
+            }
+            return (batch.found.clone(), batch.is_full());
         }
-        state.trouble.check(now)?;
-        let own = &mut state.own;
-        if own.waiting >= self.limits.waiting {
-            return Err(OutageKind::Busy);
-        }
-        if own.enqueue(instance, answer, now) {
-            lane.changed.notify_one();
-        }
-        if !own.is_served {
-            own.is_served = true;
-            tokio::spawn(self.clone().serve(lane.clone()));
-        }
-        Ok(answered)
+        self.last += 1;
+        // A task of its own outlives the first requester, and a panic in it harms no other batch.
+        let call = tokio::spawn(call(self.last))
+            .map(|ended| ended.unwrap_or(Err(OutageKind::Unreachable("the call ended early"))));
+        let found = call.boxed().shared();
+        let batch = Batch {
+            opened: now,
+            latest: now,
+            ids: BTreeSet::from([instance.to_owned()]),
+            found: found.clone(),
+        };
+        self.gathering.insert(self.last, batch);
+        (found, false)
     }
 
-    /// Calls for one batch after the other, until none is left.
-    async fn serve(self: Arc<Self>, lane: Arc<Requests>) {
+    /// When the batch is to be called; `None` if at once.
+    fn end_of(&self, number: u64, limits: &Limits) -> Option<Instant> {
+        let batch = self
+            .gathering
+            .get(&number)
+            .filter(|batch| !batch.is_full())?;
+        let full_time = batch.opened + limits.gathering;
+        Some(if self.expected == 0 {
+            full_time.min(batch.latest + limits.window)
+        } else {
+            full_time
+        })
+    }
+}
+
+impl BatchedEc2 {
+    /// Calls for a batch, once it is complete and EC2 may be called.
+    async fn call(self: Arc<Self>, lane: Arc<Lane<Batches>>, number: u64) -> Found {
         loop {
-            let next = lane.lock().next(Instant::now(), &self.limits);
-            match next {
-                Next::Call(batch) => {
-                    tokio::spawn(self.clone().call(lane.clone(), batch));
-                }
-                Next::Wait(Some(until)) => tokio::select! {
-                    () = sleep_until(until) => {}
-                    () = lane.changed.notified() => {}
-                },
-                Next::Wait(None) => lane.changed.notified().await,
-                Next::Rest => return,
+            let changed = lane.changed.notified();
+            let end = lane.lock().own.end_of(number, &self.limits);
+            let Some(end) = end.filter(|end| Instant::now() < *end) else {
+                break;
+            };
+            tokio::select! {
+                () = sleep_until(end) => {}
+                () = changed => {}
             }
         }
-    }
-
-    async fn call(self: Arc<Self>, lane: Arc<Requests>, batch: Batch) {
-        let query = Query::Ids(batch.waiters.keys().cloned().collect());
-        // In a task of its own: if it panics, the others are still answered.
-        let asked = tokio::spawn({
-            let (shared, lane) = (self.clone(), lane.clone());
-            async move { shared.ask(&lane, &query).await }
-        });
-        let found = asked.await;
-        let found = found.unwrap_or(Err(OutageKind::Unreachable("the call ended early")));
+        let _alone = lane.alone_after_failure().await;
+        let ready = lane.token().await;
+        let batch = lane.lock().own.gathering.remove(&number);
+        ready?;
+        let Some(Batch { ids, .. }) = batch else {
+            return Ok(Arc::default());
+        };
+        let query = Query::Ids(ids.into_iter().collect());
+        let found = self.ask(&lane, &query).await;
         lane.settle(found.as_ref().err());
+        let found = found?.into_iter().map(|facts| (facts.id.clone(), facts));
+        let found: HashMap<_, _> = found.collect();
         let mut state = lane.lock();
-        let own = &mut state.own;
-        own.in_flight = own.in_flight.saturating_sub(1);
-        match found {
-            Ok(found) => own.deliver(batch, found),
-            Err(outage) => {
-                own.refuse(batch, &outage);
-                // They would only wait for the same.
-                for batch in std::mem::take(&mut own.queue) {
-                    own.refuse(batch, &outage);
-                }
-            }
+        for (id, facts) in found.iter().filter(|(_, facts)| facts.is_running()) {
+            remember(&mut state.own.remembered, id.clone(), facts.clone());
         }
-        drop(state);
-        lane.changed.notify_one();
+        Ok(Arc::new(found))
     }
 
     /// All pages of an answer. The first one's token is taken.
-    async fn ask(&self, lane: &Requests, query: &Query) -> Result<Vec<InstanceFacts>, OutageKind> {
+    async fn ask(
+        &self,
+        lane: &Lane<Batches>,
+        query: &Query,
+    ) -> Result<Vec<InstanceFacts>, OutageKind> {
         let (credentials, region) = (&lane.credentials, &*lane.region);
         let mut found = Vec::new();
         let mut next: Option<String> = None;
         for _ in 0..MAX_PAGES {
             if next.is_some() {
-                lane.token().await;
+                lane.token().await?;
             }
             let next_token = next.as_deref();
             let page = self.ec2.describe(credentials, region, query, next_token);

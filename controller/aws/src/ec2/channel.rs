@@ -1,7 +1,8 @@
 //! The calls of one EC2 action, by credentials and region.
 //!
-//! EC2 throttles each action on its own, so that each has a channel of its own.
+//! EC2 throttles each action by itself, so each has its own channel.
 
+use std::borrow::Borrow;
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -23,7 +24,7 @@ const MAX_LANES: usize = 4096;
 /// about anew.
 const MAX_REMEMBERED: usize = 10_000;
 
-/// How often an action may be called, and how long is waited.
+/// Limits of the calls of one action.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CallLimits {
     /// How many calls may be made with the same credentials in one region.
@@ -36,9 +37,9 @@ pub struct CallLimits {
     pub call: Duration,
     /// How long a request may wait once there are credentials to ask with.
     pub wait: Duration,
-    /// How long EC2 is left alone after a failure; twice as long after each one more.
+    /// The pause after a failure; each further failure doubles it.
     pub pause: Duration,
-    /// How long it is left alone at most.
+    /// The longest pause.
     pub longest_pause: Duration,
 }
 
@@ -59,10 +60,12 @@ pub(super) struct Lane<S> {
     pub(super) credentials: Credentials,
     pub(super) region: String,
     limits: CallLimits,
-    /// Who holds it gets the next token.
+    /// The holder gets the next token.
     turn: tokio::sync::Mutex<()>,
+    /// The holder tests whether EC2 works again.
+    trial: tokio::sync::Mutex<()>,
     state: Mutex<State<S>>,
-    /// A batch is full, or a call has ended.
+    /// A batch is full, or no instance is expected any more.
     pub(super) changed: Notify,
 }
 
@@ -84,7 +87,7 @@ impl<S: Default> Channel<S> {
         }
     }
 
-    /// The lane to ask about an account's instances in a region, if credentials are found in time.
+    /// The lane for an account's instances in a region, if there are credentials in time.
     pub(super) async fn lane(
         &self,
         account: &str,
@@ -114,6 +117,7 @@ impl<S: Default> Lane<S> {
             region: region.to_owned(),
             limits,
             turn: tokio::sync::Mutex::default(),
+            trial: tokio::sync::Mutex::default(),
             state: Mutex::new(State {
                 rate: limits.rate,
                 full_at: now,
@@ -130,15 +134,34 @@ impl<S> Lane<S> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until one may ask. Who came first is first.
-    pub(super) async fn token(&self) {
+    /// Waits until EC2 may be called, in order of arrival.
+    ///
+    /// # Errors
+    ///
+    /// EC2 failed, and calls pause.
+    pub(super) async fn token(&self) -> Result<(), OutageKind> {
         let _turn = self.turn.lock().await;
         loop {
-            let taken = self.lock().take(Instant::now());
+            let now = Instant::now();
+            let taken = {
+                let mut state = self.lock();
+                state.trouble.check(now)?;
+                state.rate.take(&mut state.full_at, now)
+            };
             let Err(ready) = taken else {
-                return;
+                return Ok(());
             };
             sleep_until(ready).await;
+        }
+    }
+
+    /// After a failure, one call at a time tests whether EC2 works again: that of the guard's holder.
+    pub(super) async fn alone_after_failure(&self) -> Option<tokio::sync::MutexGuard<'_, ()>> {
+        let failed = self.lock().trouble.is_any();
+        if failed {
+            Some(self.trial.lock().await)
+        } else {
+            None
         }
     }
 
@@ -159,12 +182,7 @@ impl<S> Lane<S> {
 }
 
 impl<S> State<S> {
-    /// Takes a call, or says when there will be one.
-    pub(super) fn take(&mut self, now: Instant) -> Result<(), Instant> {
-        self.rate.take(&mut self.full_at, now)
-    }
-
-    /// Whether a lane that nobody has can be dropped without loss.
+    /// Whether an unused lane can be dropped without loss.
     fn rests(&self, now: Instant) -> bool {
         self.full_at <= now && self.trouble.check(now).is_ok()
     }
@@ -174,11 +192,12 @@ impl<S> State<S> {
 pub(super) type Remembered<K, V> = HashMap<K, (Instant, V)>;
 
 /// What is remembered, if it is younger than `age`.
-pub(super) fn recall<K: Eq + Hash, V: Clone>(
-    remembered: &Remembered<K, V>,
-    key: &K,
-    age: Duration,
-) -> Option<V> {
+pub(super) fn recall<K, Q, V>(remembered: &Remembered<K, V>, key: &Q, age: Duration) -> Option<V>
+where
+    K: Eq + Hash + Borrow<Q>,
+    Q: Eq + Hash + ?Sized,
+    V: Clone,
+{
     let (since, told) = remembered.get(key)?;
     (since.elapsed() < age).then(|| told.clone())
 }

@@ -45,8 +45,8 @@ pub struct Checked {
 
 /// What follows where EC2 does not know the instance of a document.
 pub(crate) fn absent(document: &VerifiedDocument, now: SystemTime) -> Refusal {
-    let instance = document.instance.clone();
-    not_there(document, now, AwsDenial::InstanceNotFound { instance })
+    let denial = AwsDenial::InstanceNotFound(document.instance.clone());
+    not_there(document, now, denial)
 }
 
 /// Compares what EC2 says of an instance with its document and with what the cluster accepts.
@@ -126,11 +126,14 @@ impl Subject<'_> {
 
     fn is_as_documented(&self) -> Result<(), Refusal> {
         let (facts, document) = (self.facts, self.document);
-        let zones = (&facts.zone, &document.availability_zone);
-        for (what, (of_ec2, of_document)) in [
-            ("ID", (&facts.id, &document.instance)),
-            ("account", (&facts.owner, &document.account)),
-            ("availability zone", zones),
+        for (what, of_ec2, of_document) in [
+            ("ID", &facts.id, &document.instance),
+            ("account", &facts.owner, &document.account),
+            (
+                "availability zone",
+                &facts.zone,
+                &document.availability_zone,
+            ),
         ] {
             if of_ec2 != of_document {
                 return Err(deny(self.contradicts(what)));
@@ -143,8 +146,7 @@ impl Subject<'_> {
         match self.facts.launched {
             None => Err(self.lacks(self.contradicts("launch"))),
             Some(launched) if launched > self.document.pending_time + LAUNCH_LEEWAY => {
-                let instance = self.instance();
-                Err(deny(AwsDenial::DocumentOfEarlierLaunch { instance }))
+                Err(deny(AwsDenial::DocumentOfEarlierLaunch(self.instance())))
             }
             Some(_) => Ok(()),
         }
@@ -183,8 +185,7 @@ impl Subject<'_> {
     }
 
     fn node_name(&self, policy: AwsNodeName) -> Result<NodeName, Refusal> {
-        let instance = self.instance();
-        let nameless = || self.lacks(AwsDenial::InstanceNameless { instance });
+        let nameless = || self.lacks(AwsDenial::InstanceNameless(self.instance()));
         node_name(self.facts, policy).ok_or_else(nameless)
     }
 
@@ -204,10 +205,7 @@ impl Subject<'_> {
         let apart = volume
             .duration_since(interface)
             .unwrap_or_else(|earlier| earlier.duration());
-        let moved = || AwsDenial::RootVolumeMoved {
-            instance: self.instance(),
-            seconds: apart.as_secs(),
-        };
+        let moved = || AwsDenial::RootVolumeMoved(self.instance(), apart.as_secs());
         Ok((apart > ATTACHED_TOGETHER).then(moved))
     }
 
@@ -220,17 +218,11 @@ impl Subject<'_> {
     }
 
     fn contradicts(&self, what: &'static str) -> AwsDenial {
-        AwsDenial::InstanceContradictsDocument {
-            instance: self.instance(),
-            what,
-        }
+        AwsDenial::InstanceContradictsDocument(self.instance(), what)
     }
 
     fn incomplete(&self, what: &'static str) -> AwsDenial {
-        AwsDenial::InstanceIncomplete {
-            instance: self.instance(),
-            what,
-        }
+        AwsDenial::InstanceIncomplete(self.instance(), what)
     }
 
     fn mistagged(&self, tag: &str) -> AwsDenial {

@@ -1,4 +1,4 @@
-//! A circuit breaker for EC2: after a failure it gets no calls for a while.
+//! A circuit breaker for EC2: after a failure, calls pause.
 
 use tokio::time::Instant;
 
@@ -26,7 +26,7 @@ impl CircuitBreaker {
     ///
     /// # Errors
     ///
-    /// Why it is left alone.
+    /// The failure, while calls pause.
     pub(super) fn check(&self, now: Instant) -> Result<(), OutageKind> {
         match self.0.as_ref().filter(|failed| now < failed.until) {
             Some(failed) => Err(failed.outage.clone()),
@@ -34,8 +34,7 @@ impl CircuitBreaker {
         }
     }
 
-    /// Learns how a call ended. EC2 is left alone for a pause, then for twice as long each time,
-    /// and for the longest pause at most.
+    /// Records the outcome of a call. Each failure doubles the pause, up to the longest one.
     pub(super) fn settle(
         &mut self,
         outage: Option<&OutageKind>,

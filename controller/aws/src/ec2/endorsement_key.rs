@@ -12,58 +12,39 @@ use node_attestation_core::verifier::platform::KeyKind;
 /// An RSA key has 392 digits.
 const MAX_LEN: usize = 4096;
 
-/// A kind of endorsement key that EC2 knows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) enum Kind {
-    Rsa2048,
-    P384,
-}
-
 /// The error of an answer.
 pub(super) type NoKey = &'static str;
 
-impl Kind {
-    pub(super) fn of(kind: KeyKind) -> Option<Self> {
-        match kind {
-            KeyKind::Rsa2048 => Some(Self::Rsa2048),
-            KeyKind::P384 => Some(Self::P384),
-            KeyKind::P256 => None,
-        }
+/// EC2's name of a kind of endorsement key; `None` if EC2 has no such keys.
+pub(super) fn key_type(kind: KeyKind) -> Option<EkPubKeyType> {
+    match kind {
+        KeyKind::Rsa2048 => Some(EkPubKeyType::Rsa2048),
+        KeyKind::P384 => Some(EkPubKeyType::EccSecP384),
+        KeyKind::P256 => None,
     }
+}
 
-    /// What EC2 calls it.
-    pub(super) fn key_type(self) -> EkPubKeyType {
-        match self {
-            Self::Rsa2048 => EkPubKeyType::Rsa2048,
-            Self::P384 => EkPubKeyType::EccSecP384,
-        }
+/// The digest of a key of this type. A key has one form here, so that its digest is everybody's.
+pub(super) fn read(key_type: &EkPubKeyType, value: &str) -> Result<KeyDigest, NoKey> {
+    if value.len() > MAX_LEN {
+        return Err("it is longer than a key");
     }
-
-    /// The digest of a key of this kind. A key has one form here, so that its digest is everybody's.
-    pub(super) fn read(self, value: &str) -> Result<KeyDigest, NoKey> {
-        if value.len() > MAX_LEN {
-            return Err("it is longer than a key");
-        }
-        let spki = STANDARD.decode(value).map_err(|_| "it is not base64")?;
-        let made = self.parse(&spki).ok_or("it is not a key of the kind")?;
-        if made.as_ref() != spki {
-            return Err("it is not in the form that keys have");
-        }
-        Ok(KeyDigest::of(&spki))
+    let spki = STANDARD.decode(value).map_err(|_| "it is not base64")?;
+    let encoded = encode_again(key_type, &spki).ok_or("it is not a key of the kind")?;
+    if encoded.as_ref() != spki {
+        return Err("it is not in the form that keys have");
     }
+    Ok(KeyDigest::of(&spki))
+}
 
-    /// The key of these bytes, made anew.
-    fn parse(self, spki: &[u8]) -> Option<PublicKeyX509Der<'static>> {
-        match self {
-            Self::Rsa2048 => {
-                let key = PublicEncryptingKey::from_der(spki).ok()?;
-                (key.key_size_bits() == 2048).then(|| key.as_der().ok())?
-            }
-            Self::P384 => {
-                let key = ParsedPublicKey::new(&ECDSA_P384_SHA384_ASN1, spki).ok()?;
-                key.as_der().ok()
-            }
-        }
+/// The key of these bytes, encoded again.
+fn encode_again(key_type: &EkPubKeyType, spki: &[u8]) -> Option<PublicKeyX509Der<'static>> {
+    if *key_type == EkPubKeyType::Rsa2048 {
+        let key = PublicEncryptingKey::from_der(spki).ok()?;
+        (key.key_size_bits() == 2048).then(|| key.as_der().ok())?
+    } else {
+        let key = ParsedPublicKey::new(&ECDSA_P384_SHA384_ASN1, spki).ok()?;
+        key.as_der().ok()
     }
 }
 
@@ -87,13 +68,13 @@ mod tests {
     fn a_key_of_each_kind_has_the_digest_of_its_spki() {
         let (p384, rsa) = (p384(), rsa(aws_lc_rs::rsa::KeySize::Rsa2048));
         for (kind, other, spki) in [
-            (Kind::P384, Kind::Rsa2048, &p384),
-            (Kind::Rsa2048, Kind::P384, &rsa),
+            (EkPubKeyType::EccSecP384, EkPubKeyType::Rsa2048, &p384),
+            (EkPubKeyType::Rsa2048, EkPubKeyType::EccSecP384, &rsa),
         ] {
             let value = STANDARD.encode(spki);
 
-            assert_eq!(kind.read(&value), Ok(KeyDigest::of(spki)));
-            assert_eq!(other.read(&value), Err("it is not a key of the kind"));
+            assert_eq!(read(&kind, &value), Ok(KeyDigest::of(spki)));
+            assert_eq!(read(&other, &value), Err("it is not a key of the kind"));
         }
     }
 
@@ -108,42 +89,50 @@ mod tests {
         let point = good.len() - 97;
         let p256 = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).unwrap();
         for (kind, value, why) in [
-            (Kind::P384, String::new(), "it is not a key of the kind"),
-            (Kind::P384, "?".to_owned(), "it is not base64"),
-            (Kind::P384, "A".repeat(4097), "it is longer than a key"),
             (
-                Kind::P384,
+                EkPubKeyType::EccSecP384,
+                String::new(),
+                "it is not a key of the kind",
+            ),
+            (EkPubKeyType::EccSecP384, "?".to_owned(), "it is not base64"),
+            (
+                EkPubKeyType::EccSecP384,
+                "A".repeat(4097),
+                "it is longer than a key",
+            ),
+            (
+                EkPubKeyType::EccSecP384,
                 with(&|spki| spki.push(0)),
                 "it is not in the form that keys have",
             ),
             (
-                Kind::P384,
+                EkPubKeyType::EccSecP384,
                 with(&|spki| *spki.last_mut().unwrap() ^= 1),
                 "it is not a key of the kind",
             ),
             // A bare point is a key, and no SubjectPublicKeyInfo.
             (
-                Kind::P384,
+                EkPubKeyType::EccSecP384,
                 with(&|spki| drop(spki.drain(..point))),
                 "it is not in the form that keys have",
             ),
             (
-                Kind::P384,
+                EkPubKeyType::EccSecP384,
                 STANDARD.encode(p256.subject_public_key_info()),
                 "it is not a key of the kind",
             ),
             (
-                Kind::Rsa2048,
+                EkPubKeyType::Rsa2048,
                 STANDARD.encode(rsa(aws_lc_rs::rsa::KeySize::Rsa3072)),
                 "it is not a key of the kind",
             ),
         ] {
-            assert_eq!(kind.read(&value), Err(why), "{value}");
+            assert_eq!(read(&kind, &value), Err(why), "{value}");
         }
     }
 
     #[test]
     fn ec2_knows_no_key_on_p_256() {
-        assert_eq!(Kind::of(KeyKind::P256), None);
+        assert_eq!(key_type(KeyKind::P256), None);
     }
 }

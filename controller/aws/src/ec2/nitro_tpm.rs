@@ -7,19 +7,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use aws_sdk_ec2::error::ProvideErrorMetadata as _;
-use aws_sdk_ec2::types::EkPubKeyFormat;
+use aws_sdk_ec2::types::{EkPubKeyFormat, EkPubKeyType};
 use futures::future::FutureExt as _;
 use kubelet_attestation::names::{NodeName, ProviderId};
 use node_attestation_core::identifiers::{KeyDigest, ServingName};
 use node_attestation_core::rate_limit::Rate;
 use node_attestation_core::refusal::{Answer, Unavailable};
-use node_attestation_core::verifier::platform::{Asked, Platform};
-use tokio::time::{Instant, timeout};
+use node_attestation_core::verifier::platform::{KeyKind, Platform};
+use tokio::time::timeout;
 
 use super::batch::Instances;
 use super::channel::{CallLimits, Channel, Lane, Remembered, recall, remember};
 use super::client::{Ec2, Ec2Settings, outage};
-use super::endorsement_key::Kind;
+use super::endorsement_key::{key_type, read};
 use super::outage::OutageKind;
 use super::place::Place;
 use crate::credentials::CredentialsSource;
@@ -59,7 +59,7 @@ pub struct NitroTpms {
     ec2: Arc<Ec2>,
 }
 
-type Keys = Remembered<(String, Kind), KeyDigest>;
+type Keys = Remembered<(String, EkPubKeyType), KeyDigest>;
 
 impl NitroTpms {
     /// Asks EC2 with the credentials of `source`.
@@ -88,10 +88,10 @@ impl NitroTpms {
         &self,
         account: &str,
         place: Place<'_>,
-        kind: Kind,
+        key_type: EkPubKeyType,
     ) -> Result<Option<KeyDigest>, Unavailable> {
         let lane = self.channel.lane(account, place.region).await?;
-        let key = self.ask(&lane, place, kind).await;
+        let key = self.ask(&lane, place, key_type).await;
         key.map_err(|outage| outage.at(place.region))
     }
 
@@ -99,29 +99,24 @@ impl NitroTpms {
         &self,
         lane: &Lane<Keys>,
         place: Place<'_>,
-        kind: Kind,
+        key_type: EkPubKeyType,
     ) -> Result<Option<KeyDigest>, OutageKind> {
-        let asked = (place.instance.to_owned(), kind);
-        let known = || {
-            let state = lane.lock();
-            let key = recall(&state.own, &asked, self.channel.limits.remembered);
-            if key.is_none() {
-                state.trouble.check(Instant::now())?;
-            }
-            Ok(key)
-        };
-        if let Some(key) = known()? {
+        let asked = (place.instance.to_owned(), key_type);
+        let known = || recall(&lane.lock().own, &asked, self.channel.limits.remembered);
+        if let Some(key) = known() {
             return Ok(Some(key));
         }
         let turn = timeout(self.channel.limits.wait, lane.token());
-        turn.await.map_err(|_| OutageKind::Busy)?;
-        // Meanwhile another may have learned it, or that EC2 is out of order.
-        if let Some(key) = known()? {
+        turn.await.map_err(|_| OutageKind::Busy)??;
+        // Meanwhile another may have learned it.
+        if let Some(key) = known() {
             return Ok(Some(key));
         }
-        let key = lane.call(self.ec2.endorsement_key(lane, place, kind)).await;
+        let key = lane
+            .call(self.ec2.endorsement_key(lane, place, &asked.1))
+            .await;
         match &key {
-            Ok(_) | Err(OutageKind::NotFound(_) | OutageKind::NoKey { .. }) => lane.settle(None),
+            Ok(_) | Err(OutageKind::NotFound(_) | OutageKind::NoKey(..)) => lane.settle(None),
             Err(outage) if is_of_all(outage) => lane.settle(Some(outage)),
             Err(_) => {}
         }
@@ -155,14 +150,18 @@ pub struct ClusterTpms {
 }
 
 impl Platform for ClusterTpms {
-    fn endorsement_key<'a>(&'a self, asked: Asked<'a>) -> Answer<'a, Option<KeyDigest>> {
+    fn endorsement_key<'a>(
+        &'a self,
+        provider_id: &'a ProviderId,
+        kind: KeyKind,
+    ) -> Answer<'a, Option<KeyDigest>> {
         async move {
-            let place = Place::in_cluster(asked.provider_id, &self.policy);
-            let (Some(kind), Some(place)) = (Kind::of(asked.kind), place) else {
+            let place = Place::in_cluster(provider_id, &self.policy);
+            let (Some(key_type), Some(place)) = (key_type(kind), place) else {
                 return Ok(None);
             };
             let account = self.policy.only_account().unwrap_or_default();
-            self.tpms.key(account, place, kind).await
+            self.tpms.key(account, place, key_type).await
         }
         .boxed()
     }
@@ -185,14 +184,14 @@ impl Ec2 {
         &self,
         lane: &Lane<Keys>,
         place: Place<'_>,
-        kind: Kind,
+        key_type: &EkPubKeyType,
     ) -> Result<Option<KeyDigest>, OutageKind> {
         let Place { region, instance } = place;
         let call = self
             .client(&lane.credentials, region)
             .get_instance_tpm_ek_pub()
             .instance_id(instance)
-            .key_type(kind.key_type())
+            .key_type(key_type.clone())
             .key_format(EkPubKeyFormat::Der);
         let output = match call.send().await {
             Ok(output) => output,
@@ -210,17 +209,15 @@ impl Ec2 {
             }
         };
         let is_asked = output.instance_id() == Some(instance)
-            && output.key_type() == Some(&kind.key_type())
+            && output.key_type() == Some(key_type)
             && output.key_format() == Some(&EkPubKeyFormat::Der);
         let key = if is_asked {
-            kind.read(output.key_value().unwrap_or_default())
+            read(key_type, output.key_value().unwrap_or_default())
         } else {
             Err("it is of another instance or key")
         };
-        key.map(Some).map_err(|detail| OutageKind::NoKey {
-            instance: instance.to_owned(),
-            detail,
-        })
+        key.map(Some)
+            .map_err(|detail| OutageKind::NoKey(instance.to_owned(), detail))
     }
 }
 

@@ -25,13 +25,8 @@ pub enum OutageKind {
     Throttled(String),
     /// There are no credentials, or EC2 does not accept them: EC2's code, or what is missing.
     Credentials(String),
-    /// The credentials may not do this.
-    NotAllowed {
-        /// The action, as a policy of IAM has it.
-        action: &'static str,
-        /// EC2's code.
-        code: String,
-    },
+    /// The credentials may not call this action, as a policy of IAM has it: EC2's code.
+    NotAllowed(&'static str, String),
     /// Another error of EC2: its code.
     Failed(String),
     /// EC2 answers with more than a cluster has.
@@ -42,13 +37,8 @@ pub enum OutageKind {
     NotFound(String),
     /// The instance is too young for a name, or its subnet gives no such names.
     Unnamed(String),
-    /// EC2's answer has no endorsement key of the instance.
-    NoKey {
-        /// The instance.
-        instance: String,
-        /// What is wrong with the answer.
-        detail: &'static str,
-    },
+    /// EC2's answer has no endorsement key of this instance: what is wrong with the answer.
+    NoKey(String, &'static str),
 }
 
 impl fmt::Display for Outage {
@@ -64,7 +54,7 @@ impl fmt::Display for Outage {
                 let what = "the controller's AWS credentials cannot be used";
                 write!(f, "{what} in {region}: {code}")
             }
-            Kind::NotAllowed { action, code } => {
+            Kind::NotAllowed(action, code) => {
                 write!(
                     f,
                     "the controller may not call {action} in {region}: {code}"
@@ -80,7 +70,7 @@ impl fmt::Display for Outage {
                 let what = "that a Node could have, or not yet";
                 write!(f, "{ec2} tells no name of the instance {instance} {what}")
             }
-            Kind::NoKey { instance, detail } => {
+            Kind::NoKey(instance, detail) => {
                 write!(
                     f,
                     "{ec2} answers with no endorsement key of {instance}: {detail}"
@@ -101,7 +91,7 @@ impl OutageKind {
 
     /// Whether it says something of the credentials.
     pub(crate) fn is_of_credentials(&self) -> bool {
-        matches!(self, Self::Credentials(_) | Self::NotAllowed { .. })
+        matches!(self, Self::Credentials(_) | Self::NotAllowed(..))
     }
 
     /// What an error code of EC2 means, where this action was asked for.
@@ -125,7 +115,7 @@ impl OutageKind {
             | "SlowDown"
             | "BandwidthLimitExceeded" => Self::Throttled(kept),
             "UnauthorizedOperation" | "AccessDenied" | "AccessDeniedException" => {
-                Self::NotAllowed { action, code: kept }
+                Self::NotAllowed(action, kept)
             }
             "AuthFailure"
             | "Blocked"

@@ -105,15 +105,13 @@ fn meaning(status: StatusCode, fault: &Fault) -> Refusal {
         return Failure::EvidenceExpired.into();
     }
     let Some(code) = REFUSED.iter().find(|code| **code == fault.code) else {
-        let code = shown(&fault.code);
-        return Outage::Code { status, code }.into();
+        return Outage::Code(status, shown(&fault.code)).into();
     };
     let is_about_age = |words: &&str| fault.message.starts_with(words);
     if EXPIRED_WORDS.iter().any(is_about_age) {
         return Failure::EvidenceExpired.into();
     }
-    let code = (*code).to_owned();
-    AwsDenial::CallerRefused { code }.into()
+    AwsDenial::CallerRefused((*code).to_owned()).into()
 }
 
 /// The error, in JSON as it was asked for, or in XML, which the query protocol falls back to.

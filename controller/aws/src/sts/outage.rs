@@ -27,13 +27,8 @@ pub(super) enum Outage {
     #[error("STS answers with status {}", .0.as_u16())]
     Status(StatusCode),
     /// An error that says nothing about the evidence.
-    #[error("STS answers with status {} and {code}", status.as_u16())]
-    Code {
-        /// The status.
-        status: StatusCode,
-        /// The code.
-        code: String,
-    },
+    #[error("STS answers with status {} and {}", .0.as_u16(), .1)]
+    Code(StatusCode, String),
     /// Not an answer of STS.
     #[error("what answers with status {} is not STS", .0.as_u16())]
     Undecodable(StatusCode),

@@ -92,8 +92,7 @@ impl VerifiedCaller {
         roles: &[ProfileRole],
     ) -> Result<Self, AwsDenial> {
         let Some(session) = Session::parse(&identity.arn) else {
-            let arn = shown(&identity.arn);
-            return Err(AwsDenial::CallerNotARole { arn });
+            return Err(AwsDenial::CallerNotARole(shown(&identity.arn)));
         };
         if session.account != identity.account || !session.has_user_id(&identity.user_id) {
             return Err(AwsDenial::CallerAmbiguous {
@@ -115,8 +114,7 @@ impl VerifiedCaller {
         }
         let vouched = |role: &ProfileRole| role.is(session.account, session.role);
         if session.role != INSTANCE_IDENTITY_ROLE && !roles.iter().any(vouched) {
-            let role = shown(session.role);
-            return Err(AwsDenial::CallerRoleNotAllowed { role });
+            return Err(AwsDenial::CallerRoleNotAllowed(shown(session.role)));
         }
         if session.name != document.instance {
             return Err(AwsDenial::CallerIsAnotherInstance {

@@ -63,7 +63,7 @@ impl Refused {
         let Refusal::Deny(Denial::Evidence(denial)) = refusal else {
             return;
         };
-        let Some(denial @ AwsDenial::CallerRefused { code }) = denial.downcast_ref() else {
+        let Some(denial @ AwsDenial::CallerRefused(code)) = denial.downcast_ref() else {
             return;
         };
         let subject = if OF_CREDENTIALS.contains(&code.as_ref()) {

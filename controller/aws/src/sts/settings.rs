@@ -33,11 +33,8 @@ pub struct StsSettings {
 #[non_exhaustive]
 pub enum InvalidStsSettings {
     /// An endpoint is for a region of no partition that is known.
-    #[error("{region} is no region of a partition that is known")]
-    Region {
-        /// As it was given.
-        region: String,
-    },
+    #[error("{0} is no region of a partition that is known")]
+    Region(String),
     /// The authorities are not certificates in PEM.
     #[error("the authorities of STS endpoints are not certificates in PEM")]
     Authorities,
@@ -56,8 +53,7 @@ impl StsSettings {
     pub(super) fn client(&self) -> Result<Client, InvalidStsSettings> {
         let mut regions = self.endpoints.keys();
         if let Some(region) = regions.find(|region| of_region(region).is_none()) {
-            let region = region.clone();
-            return Err(InvalidStsSettings::Region { region });
+            return Err(InvalidStsSettings::Region(region.clone()));
         }
         let own = self.authorities()?;
         let system = rustls_native_certs::load_native_certs().certs;

@@ -75,7 +75,7 @@ impl Case {
             Sts::new(sts).unwrap(),
             Instances::with(Arc::new(PerAccount), ec2, Limits::default()),
         );
-        AwsVerifier::new(Arc::new(witnesses), self.policy.clone())
+        AwsVerifier::new(Arc::new(witnesses), self.policy.clone(), "")
     }
 
     async fn decide(&self) -> Result<Assurance, Refusal> {

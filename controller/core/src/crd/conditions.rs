@@ -20,9 +20,9 @@ pub const ENDORSEMENT_KEY_LISTS_READ: &str = "EndorsementKeyListsRead";
 pub mod reason {
     /// All is well.
     pub const READY: &str = "Ready";
-    /// Not looked at yet.
+    /// Nothing is known yet.
     pub const PENDING: &str = "Pending";
-    /// The Cluster, or this resource, is paused: nothing is looked at.
+    /// The Cluster, or this resource, is paused: the controller does nothing.
     pub const PAUSED: &str = "Paused";
     /// There is no Cluster of this name.
     pub const CLUSTER_NOT_FOUND: &str = "ClusterNotFound";
@@ -30,7 +30,7 @@ pub mod reason {
     pub const MISNAMED: &str = "Misnamed";
     /// Cluster API has not made the Cluster's kubeconfig yet.
     pub const KUBECONFIG_NOT_FOUND: &str = "KubeconfigNotFound";
-    /// The kubeconfig says something that is not accepted.
+    /// The kubeconfig has a field that is not accepted.
     pub const KUBECONFIG_REFUSED: &str = "KubeconfigRefused";
     /// The kubeconfig's user may not do what is needed.
     pub const KUBECONFIG_WITHOUT_ACCESS: &str = "KubeconfigWithoutAccess";
@@ -38,7 +38,7 @@ pub mod reason {
     pub const UNREACHABLE: &str = "Unreachable";
     /// The API server is older than what is needed.
     pub const KUBERNETES_TOO_OLD: &str = "KubernetesTooOld";
-    /// Something that is done from time to time was not done the last time.
+    /// The last round of periodic work was incomplete.
     pub const UPKEEP_INCOMPLETE: &str = "UpkeepIncomplete";
     /// The Machines of too many records are missing at once; none is retired until a person allows it.
     pub const MANY_MACHINES_MISSING: &str = "ManyMachinesMissing";
@@ -58,15 +58,15 @@ pub mod reason {
     pub const INSECURE_NOT_ALLOWED: &str = "InsecureNotAllowed";
     /// This controller has no verifier of an authorized attestor.
     pub const ATTESTOR_UNKNOWN: &str = "AttestorUnknown";
-    /// An audience is none.
+    /// An audience is invalid.
     pub const AUDIENCE_INVALID: &str = "AudienceInvalid";
     /// The controller failed in a way that it should not; it tries again.
     pub const INTERNAL_ERROR: &str = "InternalError";
     /// The API server answers.
     pub const REACHABLE: &str = "Reachable";
-    /// Shown closed by the API server's own word.
+    /// The API server confirms that the paths are closed.
     pub const CLOSED: &str = "Closed";
-    /// kubeadm's bindings have unattested requests approved.
+    /// kubeadm's bindings let unattested requests be approved.
     pub const AUTO_APPROVE_BINDING_FOUND: &str = "AutoApproveBindingFound";
     /// They stay until every Node has a record.
     pub const WAITING_FOR_RECORDS: &str = "WaitingForRecords";
@@ -74,19 +74,19 @@ pub mod reason {
     pub const OPEN_BY_OTHER_MEANS: &str = "OpenByOtherMeans";
     /// Not needed here.
     pub const NOT_APPLICABLE: &str = "NotApplicable";
-    /// An authorized attestor cannot be had as the controller is set up.
+    /// The settings of the controller exclude an authorized attestor.
     pub const ATTESTOR_UNUSABLE: &str = "AttestorUnusable";
-    /// The controller asks AWS as itself.
+    /// The controller calls AWS with its own identity.
     pub const CONTROLLER_IDENTITY: &str = "ControllerIdentity";
     /// AWS answered.
     pub const CREDENTIALS_ACCEPTED: &str = "CredentialsAccepted";
     /// There are no credentials, or AWS does not accept them, or they may not do what is needed.
     pub const CREDENTIALS_UNUSABLE: &str = "CredentialsUnusable";
-    /// All of the lists was read.
+    /// All lists were read.
     pub const LISTS_READ: &str = "ListsRead";
     /// A `ConfigMap` is missing, or cannot be read.
     pub const CONFIG_MAP_UNREADABLE: &str = "ConfigMapUnreadable";
-    /// Entries of a `ConfigMap` are not what they should be.
+    /// Entries of a `ConfigMap` are malformed.
     pub const ENTRIES_MALFORMED: &str = "EntriesMalformed";
 }
 
@@ -96,11 +96,11 @@ const MAX_MESSAGE: usize = 32 * 1024;
 /// Whether something holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConditionStatus {
-    /// It does.
+    /// It holds.
     True,
-    /// It does not.
+    /// It does not hold.
     False,
-    /// Nobody knows.
+    /// It is not known.
     Unknown,
 }
 
@@ -128,9 +128,9 @@ pub struct ConditionReport {
     pub message: String,
 }
 
-/// Says it, and whether that changes anything.
+/// Sets a condition, and returns whether that changes anything.
 ///
-/// `observed_generation` is the `metadata.generation` that was looked at. The time of the last
+/// `observed_generation` is the `metadata.generation` that the report is about. The time of the last
 /// transition changes only with the status. `Ready` comes first, the others in order of their types.
 pub fn set(
     conditions: &mut Vec<Condition>,
@@ -138,12 +138,9 @@ pub fn set(
     observed_generation: Option<i64>,
     now: &Time,
 ) -> bool {
-    let known = conditions.iter().position(|one| one.type_ == report.of);
     let status = report.holds.as_str();
-    let since = known
-        .and_then(|at| conditions.get(at))
-        .filter(|one| one.status == status)
-        .map_or(now, |one| &one.last_transition_time);
+    let since = find(conditions, report.of).filter(|one| one.status == status);
+    let since = since.map_or(now, |one| &one.last_transition_time);
     let end = report.message.floor_char_boundary(MAX_MESSAGE);
     let next = Condition {
         type_: report.of.to_owned(),

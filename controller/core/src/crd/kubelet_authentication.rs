@@ -187,13 +187,10 @@ pub struct KubeletAuthenticationSpec {
 impl KubeletAuthenticationSpec {
     /// These attestors for this Cluster, and the defaults.
     pub fn new(cluster_name: &str, authorized_attestors: &[&str]) -> Self {
+        let attestors = authorized_attestors.iter().copied();
         Self {
             cluster_name: cluster_name.to_owned(),
-            authorized_attestors: authorized_attestors
-                .iter()
-                .copied()
-                .map(String::from)
-                .collect(),
+            authorized_attestors: attestors.map(String::from).collect(),
             ..Self::default()
         }
     }

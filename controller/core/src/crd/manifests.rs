@@ -9,11 +9,11 @@ use super::{KubeletAuthentication, NodeIdentity, RevokedNodeCredentials};
 
 /// All definitions: those for the management cluster, then the one for workload clusters.
 pub fn manifests() -> Vec<CustomResourceDefinition> {
-    let management = [KubeletAuthentication::crd(), NodeIdentity::crd()].map(prepared);
-    management
-        .into_iter()
-        .chain([workload_manifest()])
-        .collect()
+    vec![
+        prepared(KubeletAuthentication::crd()),
+        prepared(NodeIdentity::crd()),
+        workload_manifest(),
+    ]
 }
 
 /// The definition for workload clusters, of [`RevokedNodeCredentials`].
@@ -34,22 +34,17 @@ fn prepared(mut definition: CustomResourceDefinition) -> CustomResourceDefinitio
     for version in &mut definition.spec.versions {
         let validation = version.schema.as_mut();
         if let Some(root) = validation.and_then(|schema| schema.open_api_v3_schema.as_mut()) {
-            without_null(root);
-            unwrapped(root);
+            prepare(root);
         }
     }
     definition
 }
 
 /// Takes `nullable` off every field: an API server then drops a null before it sets defaults, and
-/// no rule has to think of it.
-fn without_null(schema: &mut JSONSchemaProps) {
+/// no rule has to think of it. Joins the lines of descriptions, which `kubectl explain` wraps itself;
+/// paragraphs stay.
+fn prepare(schema: &mut JSONSchemaProps) {
     schema.nullable = None;
-    subschemas(schema).for_each(without_null);
-}
-
-/// Joins the lines of descriptions, which `kubectl explain` wraps itself; paragraphs stay.
-fn unwrapped(schema: &mut JSONSchemaProps) {
     if let Some(description) = &mut schema.description {
         let paragraphs: Vec<_> = description
             .split("\n\n")
@@ -57,7 +52,7 @@ fn unwrapped(schema: &mut JSONSchemaProps) {
             .collect();
         *description = paragraphs.join("\n\n");
     }
-    subschemas(schema).for_each(unwrapped);
+    subschemas(schema).for_each(prepare);
 }
 
 fn subschemas(schema: &mut JSONSchemaProps) -> impl Iterator<Item = &mut JSONSchemaProps> {

@@ -1,6 +1,7 @@
 //! Names of objects that belong to one node of one Cluster.
 
 use aws_lc_rs::digest::{Context, SHA256};
+use kubelet_attestation::names::NodeName;
 
 /// The longest name of an object (a DNS-1123 subdomain).
 const MAX_NAME: usize = 253;
@@ -19,11 +20,8 @@ const MAX_CLUSTER: usize = 63;
 /// A DNS-1123 subdomain, for every two texts; another pair has another name.
 pub fn object_name(cluster: &str, node_name: &str) -> String {
     let plain = format!("{cluster}.{node_name}");
-    if is_label(cluster)
-        && cluster.len() <= MAX_CLUSTER
-        && plain.len() <= MAX_NAME
-        && node_name.split('.').all(is_label)
-    {
+    let is_clear = !cluster.contains('.') && cluster.len() <= MAX_CLUSTER;
+    if is_clear && NodeName::parse(&plain).is_ok() {
         return plain;
     }
     digested(cluster, node_name)
@@ -53,31 +51,17 @@ fn digested(cluster: &str, node_name: &str) -> String {
 
 /// The text with what no name may have replaced; a subdomain, or empty.
 fn tame(text: &str) -> String {
-    let allowed = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '.';
-    let tamed: String = text
-        .chars()
-        .map(|c| if allowed(c) { c } else { '-' })
-        .collect();
-    let labels = tamed.split('.').map(|label| label.trim_matches('-'));
-    labels
-        .filter(|label| !label.is_empty())
-        .collect::<Vec<_>>()
-        .join(".")
-}
-
-fn is_label(text: &str) -> bool {
-    let alphanumeric = |b: &u8| b.is_ascii_lowercase() || b.is_ascii_digit();
-    let bytes = text.as_bytes();
-    bytes.first().is_some_and(alphanumeric)
-        && bytes.last().is_some_and(alphanumeric)
-        && bytes.iter().all(|b| alphanumeric(b) || *b == b'-')
+    let is_other = |c: char| !c.is_ascii_lowercase() && !c.is_ascii_digit();
+    let labels = text.split('.').map(|label| label.replace(is_other, "-"));
+    let labels = labels.map(|label| label.trim_matches('-').to_owned());
+    let labels: Vec<_> = labels.filter(|label| !label.is_empty()).collect();
+    labels.join(".")
 }
 
 #[cfg(test)]
 mod tests {
     use std::collections::HashMap;
 
-    use kubelet_attestation::names::NodeName;
     use proptest::prelude::*;
 
     use super::*;

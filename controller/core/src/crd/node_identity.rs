@@ -160,19 +160,16 @@ pub struct NodeIdentitySpec {
     #[schemars(length(min = 1, max = 32), regex(pattern = schema::LABEL))]
     pub attestor: String,
     /// The instance, as its cloud names it.
-    #[serde(default)]
     #[schemars(length(min = 1, max = 256), regex(pattern = schema::VISIBLE))]
     pub instance: Option<String>,
     /// The Machine at the time of the claim; informational.
-    #[serde(default)]
     #[schemars(length(min = 1, max = 253), regex(pattern = schema::SUBDOMAIN))]
     pub machine_name: Option<String>,
     /// SHA-256 of the public key (SPKI) of the TPM's endorsement key.
-    #[serde(default, rename = "endorsementKeySHA256")]
+    #[serde(rename = "endorsementKeySHA256")]
     #[schemars(length(max = 64), regex(pattern = schema::SHA256))]
     pub endorsement_key_sha256: Option<String>,
     /// How far that TPM had come at the time of the claim. A lesser one is a copy, or was cleared.
-    #[serde(default)]
     pub tpm_boot: Option<TpmBoot>,
     /// Which holder of the name this is, from 1. Certificates of former generations are worth
     /// nothing.
@@ -193,10 +190,8 @@ pub struct NodeIdentitySpec {
     pub former_until: Option<Time>,
     /// Set when nobody holds the name any more: the record stays for as long as a certificate of it
     /// may be valid.
-    #[serde(default)]
     pub tombstone: Option<Tombstone>,
     /// Set when a person, or a change of hands, took the certificates back.
-    #[serde(default)]
     pub revoked: Option<Revoked>,
 }
 
@@ -225,7 +220,7 @@ pub struct Opened {
     #[schemars(schema_with = "schema::time")]
     pub time: Time,
     /// The UID of the Node that the name's holder before this one left, to be deleted.
-    #[serde(default, rename = "staleNodeUID")]
+    #[serde(rename = "staleNodeUID")]
     #[schemars(length(min = 1, max = 64), regex(pattern = schema::VISIBLE))]
     pub stale_node_uid: Option<String>,
 }

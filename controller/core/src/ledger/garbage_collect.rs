@@ -1,5 +1,5 @@
-//! What time and the cloud do to records, once a minute: machines go, certificates expire, Nodes come
-//! back from the dead.
+//! The sweep of the records, once a minute: machines are deleted, certificates expire, deleted Nodes
+//! return.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, SystemTime};
@@ -97,8 +97,8 @@ fn is_due(issued: &LastIssued, record: &Record, now: SystemTime) -> bool {
 /// The action for one record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum GcAction {
-    /// Its machine is gone, or is there with another provider ID.
-    Bury { contradicted: bool },
+    /// Make it a tombstone, for this reason.
+    Bury(Swept),
     /// No certificate of it can be valid any more.
     Delete,
     /// Remove whatever Node there is of its name: nobody holds it.
@@ -115,10 +115,8 @@ pub(super) fn chore(
     now: SystemTime,
 ) -> Option<GcAction> {
     match &record.tombstone {
-        None if holder == HolderState::Gone => Some(GcAction::Bury {
-            contradicted: false,
-        }),
-        None if holder == HolderState::Contradicted => Some(GcAction::Bury { contradicted: true }),
+        None if holder == HolderState::Gone => Some(GcAction::Bury(Swept::Buried)),
+        None if holder == HolderState::Contradicted => Some(GcAction::Bury(Swept::Contradicted)),
         None => {
             let opened = &record.opened;
             let recent = now <= opened.time + STALE_NODE_LOOKED_FOR;
@@ -158,11 +156,8 @@ impl RecordLedger {
     ) -> Result<SweepReport, Unavailable> {
         let mut swept = SweepReport::default();
         let all = self.records().all().await?;
-        self.forget_but(
-            &all.iter()
-                .map(|one| one.record.node_name.clone())
-                .collect::<BTreeSet<_>>(),
-        );
+        let names: BTreeSet<_> = all.iter().map(|one| &one.record.node_name).collect();
+        self.issuances().retain(|name, _| names.contains(name));
         let mut found = Vec::with_capacity(all.len());
         for stored in all {
             let holder = self.holder_state(&stored.record.holder).await.ok();
@@ -172,8 +167,8 @@ impl RecordLedger {
         let is_missing = |holder| matches!(holder, HolderState::Gone | HolderState::Contradicted);
         let missing = live().filter(|(_, holder)| holder.is_some_and(is_missing));
         let missing = missing.map(|(stored, _)| holding(&stored.record)).collect();
-        let mut gone = self.absences().round(missing, now);
-        if !self.absences().may_retire(gone.len(), live().count()) {
+        let mut gone = self.absences.round(missing, now);
+        if !self.absences.may_retire(gone.len(), live().count()) {
             swept.held_back = Some(gone.len());
             gone.clear();
         }
@@ -185,14 +180,11 @@ impl RecordLedger {
                 swept.count(&stored.record, issued.as_ref());
                 continue;
             };
-            let holder = match holder {
-                missing if is_missing(missing) && !gone.contains(&holding(&stored.record)) => {
-                    HolderState::Leaving
-                }
-                HolderState::Gone
-                | HolderState::Contradicted
-                | HolderState::Leaving
-                | HolderState::Alive => holder,
+            let is_settled = !is_missing(holder) || gone.contains(&holding(&stored.record));
+            let holder = if is_settled {
+                holder
+            } else {
+                HolderState::Leaving
             };
             let is_listed = listed.contains(stored.record.node_name.as_str());
             match chore(&stored.record, holder, is_listed, now) {
@@ -229,7 +221,7 @@ impl RecordLedger {
         let name = &record.node_name;
         let generation = record.generation;
         let done = match chore {
-            GcAction::Bury { contradicted } => {
+            GcAction::Bury(what) => {
                 let longest = self.policy().longest_lifetime;
                 let buried = record.buried(TombstoneReason::MachineGone, longest, now);
                 swept.count(&buried, None);
@@ -238,11 +230,6 @@ impl RecordLedger {
                     let node = name.as_str();
                     tracing::info!(node, generation, "the record became a tombstone");
                 }
-                let what = if contradicted {
-                    Swept::Contradicted
-                } else {
-                    Swept::Buried
-                };
                 replaced.map(|replaced| replaced.map(|_| what))
             }
             GcAction::Delete => {
@@ -282,7 +269,7 @@ impl RecordLedger {
     /// takes its time.
     async fn remove_node(&self, stored: &Stored) -> Result<bool, Unavailable> {
         let name = &stored.record.node_name;
-        let state = self.nodes().state(name).await?;
+        let state = self.nodes.state(name).await?;
         let Some(uid) = state.uid() else {
             return Ok(false);
         };
@@ -290,7 +277,7 @@ impl RecordLedger {
         if fresh.is_none_or(|fresh| fresh.version != stored.version) {
             return Ok(false);
         }
-        self.nodes().delete(name, uid).await?;
+        self.nodes.delete(name, uid).await?;
         tracing::info!(node = name.as_str(), "deleted the Node of a tombstone");
         Ok(true)
     }
@@ -304,11 +291,11 @@ impl RecordLedger {
         uid: &str,
         now: SystemTime,
     ) -> Result<bool, Unavailable> {
-        let state = self.nodes().state(name).await?;
+        let state = self.nodes.state(name).await?;
         if state.uid() != Some(uid) || !state.is_down(now) {
             return Ok(false);
         }
-        self.nodes().delete(name, uid).await?;
+        self.nodes.delete(name, uid).await?;
         tracing::info!(node = name.as_str(), "deleted the Node of a former holder");
         Ok(true)
     }

@@ -24,20 +24,11 @@ pub enum GrantReason {
     /// The same machine's next generation.
     Reenrolled(ReenrolReason),
     /// The next generation, since a person gave this one up; the annotation is used up with that.
-    Reset {
-        /// The generation that was given up.
-        generation: u64,
-    },
-    /// The name is another machine's now.
-    ChangedHands {
-        /// Whose it was.
-        from: ProviderId,
-    },
-    /// The machine has another name now; the former one's record is a tombstone.
-    Renamed {
-        /// Its former name.
-        from: NodeName,
-    },
+    Reset(u64),
+    /// The name is another machine's now: whose it was.
+    ChangedHands(ProviderId),
+    /// The machine has another name now: its former one, whose record is a tombstone.
+    Renamed(NodeName),
     /// The first record of a Node that joined before us.
     Adopted,
     /// The present generation's next certificate: nothing was written.
@@ -68,7 +59,7 @@ impl GrantReason {
         now: SystemTime,
     ) -> Self {
         let machine = &claim.assurance.identity().provider_id;
-        let renamed = renamed.map(|from| Self::Renamed { from: from.clone() });
+        let renamed = renamed.cloned().map(Self::Renamed);
         let Some(before) = before else {
             return renamed.unwrap_or(match claim.claimant {
                 super::Claimant::Token => Self::First,
@@ -76,12 +67,10 @@ impl GrantReason {
             });
         };
         if before.holder.provider_id != *machine {
-            let from = before.holder.provider_id.clone();
-            return Self::ChangedHands { from };
+            return Self::ChangedHands(before.holder.provider_id.clone());
         }
         if before.is_reset() {
-            let generation = before.generation;
-            return Self::Reset { generation };
+            return Self::Reset(before.generation);
         }
         renamed.unwrap_or_else(|| {
             let node = nodes.get(&claim.node_name);
@@ -95,9 +84,9 @@ impl GrantReason {
             Self::First => "FirstJoin",
             Self::Again => "JoinRepeated",
             Self::Reenrolled(_) => "Reenrolled",
-            Self::Reset { .. } => "IdentityReset",
-            Self::ChangedHands { .. } => "NameChangedHands",
-            Self::Renamed { .. } => "NodeRenamed",
+            Self::Reset(_) => "IdentityReset",
+            Self::ChangedHands(_) => "NameChangedHands",
+            Self::Renamed(_) => "NodeRenamed",
             Self::Adopted => "NodeAdopted",
             Self::Renewed => "Renewed",
         }
@@ -128,12 +117,12 @@ impl fmt::Display for GrantReason {
             Self::First => f.write_str("the name's first record"),
             Self::Again => f.write_str("the key that opened the generation asked again"),
             Self::Reenrolled(because) => write!(f, "the machine came with another key: {because}"),
-            Self::Reset { generation } => write!(
+            Self::Reset(generation) => write!(
                 f,
                 "a person gave generation {generation} up; the annotation is used up"
             ),
-            Self::ChangedHands { from } => write!(f, "the name was {from}'s, which is gone"),
-            Self::Renamed { from } => write!(f, "the machine's name was {from}"),
+            Self::ChangedHands(from) => write!(f, "the name was {from}'s, which is gone"),
+            Self::Renamed(from) => write!(f, "the machine's name was {from}"),
             Self::Adopted => f.write_str("the Node joined before, and is taken on"),
             Self::Renewed => f.write_str("a renewal"),
         }

@@ -1,6 +1,6 @@
 //! The rules, carried out.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
@@ -21,8 +21,6 @@ use crate::refusal::{Deferral, Refusal, Unavailable};
 
 mod others;
 
-use others::Others;
-
 /// How many steps a claim takes before others have their turn: a name that changes hands to a
 /// machine of three other names takes a dozen.
 const MAX_STEPS: usize = 24;
@@ -42,40 +40,16 @@ const MAX_STEPS: usize = 24;
 pub struct RecordLedger {
     records: Arc<dyn Records>,
     inventory: Arc<dyn Inventory>,
-    nodes: Arc<dyn Nodes>,
+    pub(super) nodes: Arc<dyn Nodes>,
     policy: LedgerPolicy,
     pub(crate) entropy: Entropy,
     /// What was last issued to each node.
     issued: Mutex<BTreeMap<NodeName, LastIssued>>,
-    absences: Absences,
+    pub(super) absences: Absences,
 }
 
 /// Where the random bytes of a record's UID come from; `None` when there are none to be had.
 type Entropy = Box<dyn Fn() -> Option<[u8; 16]> + Send + Sync>;
-
-/// The record of the name that is claimed.
-struct Own {
-    record: Option<Stored>,
-    is_fresh: bool,
-}
-
-impl Own {
-    /// As a cache has it.
-    fn known(record: Option<Stored>) -> Self {
-        Self {
-            record,
-            is_fresh: false,
-        }
-    }
-
-    /// As it was just read or written.
-    fn fresh(record: Option<Stored>) -> Self {
-        Self {
-            record,
-            is_fresh: true,
-        }
-    }
-}
 
 impl RecordLedger {
     /// The ledger of a cluster with these machines and Nodes.
@@ -112,10 +86,6 @@ impl RecordLedger {
         &self.records
     }
 
-    pub(super) fn nodes(&self) -> &dyn Nodes {
-        self.nodes.as_ref()
-    }
-
     /// The rules of the ledger.
     pub fn policy(&self) -> &LedgerPolicy {
         &self.policy
@@ -126,21 +96,12 @@ impl RecordLedger {
         self.issuances().get(name).cloned()
     }
 
-    pub(super) fn absences(&self) -> &Absences {
-        &self.absences
-    }
-
-    /// Forgets what was issued to nodes that are not among these.
-    pub(super) fn forget_but(&self, names: &BTreeSet<NodeName>) {
-        self.issuances().retain(|name, _| names.contains(name));
-    }
-
     /// Takes note of a certificate that was published. Best effort: nothing rests on it.
     pub fn issued(&self, node_name: &NodeName, certificate: LastIssued) {
         self.issuances().insert(node_name.clone(), certificate);
     }
 
-    fn issuances(&self) -> MutexGuard<'_, BTreeMap<NodeName, LastIssued>> {
+    pub(super) fn issuances(&self) -> MutexGuard<'_, BTreeMap<NodeName, LastIssued>> {
         self.issued.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -159,24 +120,23 @@ impl RecordLedger {
         let mut holder = None;
         let mut renamed = None;
         let mut opening = None;
-        let mut own = Own::known(self.known(name).await?);
+        // A cache may lack a record, which creating it finds out, but whatever else it says is not acted
+        // upon.
+        let mut is_read = self.known(name).await?.is_some();
+        let mut own = if is_read {
+            self.read(name).await?
+        } else {
+            None
+        };
         for _ in 0..MAX_STEPS {
-            if own.record.is_some() {
-                own = self.fresh(own, name).await?;
-            }
-            let Others {
-                live,
-                tpm_of,
-                key_of,
-                was_known,
-            } = self.others(claim, own.record.as_ref()).await?;
+            let others = self.others(claim, own.as_ref()).await?;
             let facts = Facts {
-                own: own.record.as_ref(),
-                others: &live,
-                tpm_of: &tpm_of,
-                key_of: &key_of,
+                own: own.as_ref(),
+                others: &others.live,
+                tpm_of: &others.tpm_of,
+                key_of: &others.key_of,
                 nodes: &nodes,
-                was_known,
+                was_known: others.was_known,
                 holder: holder.as_ref().map(|(_, state)| *state),
                 uid,
                 now,
@@ -188,29 +148,33 @@ impl RecordLedger {
                     own
                 }
                 Step::Ask(Question::Holder(provider_id)) => {
-                    if let Some(own) = &own.record {
+                    if let Some(own) = &own {
                         let state = self.holder_state(&own.record.holder).await?;
                         holder = Some((provider_id, state));
                     }
                     own
                 }
                 Step::Grant(grant) => {
-                    self.clear_stale_node(own.record.as_ref()).await;
+                    self.clear_stale_node(own.as_ref()).await;
                     return Ok(Grant {
                         opening: opening.unwrap_or(grant.opening),
                         ..grant
                     });
                 }
-                Step::Create(record) => match self.records.create(&record).await {
-                    Ok(stored) => {
-                        let from = renamed.as_ref();
-                        opening = Some(GrantReason::of(claim, None, &nodes, from, now));
-                        Own::fresh(Some(stored))
+                Step::Create(record) => {
+                    is_read = true;
+                    match self.records.create(&record).await {
+                        Ok(stored) => {
+                            let from = renamed.as_ref();
+                            opening = Some(GrantReason::of(claim, None, &nodes, from, now));
+                            Some(stored)
+                        }
+                        Err(error) => self.read_after(error, name).await?,
                     }
-                    Err(error) => self.read_after(error, name).await?,
-                },
-                Step::Refuse(_) | Step::Replace { .. } if !own.is_fresh => {
-                    self.fresh(own, name).await?
+                }
+                Step::Refuse(_) | Step::Replace { .. } if !is_read => {
+                    is_read = true;
+                    self.read(name).await?
                 }
                 Step::Refuse(refusal) => return Err(refusal),
                 Step::Replace { record, read } => {
@@ -220,7 +184,7 @@ impl RecordLedger {
                             let opened = stored.record.is_live();
                             opening =
                                 opened.then(|| GrantReason::of(claim, before, &nodes, from, now));
-                            Own::fresh(Some(stored))
+                            Some(stored)
                         }
                         Ok(stored) => {
                             renamed = Some(stored.record.node_name);
@@ -231,8 +195,7 @@ impl RecordLedger {
                 }
             };
             // The answer was about whoever held the name when it was asked.
-            let held_by = own.record.as_ref();
-            let held_by = held_by.map(|own| &own.record.holder.provider_id);
+            let held_by = own.as_ref().map(|own| &own.record.holder.provider_id);
             holder = holder.filter(|(asked, _)| Some(asked) == held_by);
         }
         Err(Deferral::RecordContended(name.clone()).into())
@@ -252,36 +215,24 @@ impl RecordLedger {
 
     /// The record, with how far we saw its TPM come since that was written down.
     fn recalled(&self, stored: Option<Stored>) -> Option<Stored> {
-        let Stored {
-            mut record,
-            version,
-        } = stored?;
+        let mut stored = stored?;
+        let record = &mut stored.record;
         let issued = self.last_issued(&record.node_name);
         let issued = issued.filter(|issued| issued.generation == record.generation);
         record.renewed_boot = record
             .renewed_boot
             .max(issued.and_then(|it| it.seen_boot()));
-        Some(Stored { record, version })
+        Some(stored)
     }
 
-    /// The record as it is: a cache may lack one, which creating it finds out, but whatever else it
-    /// says is not acted upon.
-    async fn fresh(&self, own: Own, name: &NodeName) -> Result<Own, Refusal> {
-        if own.is_fresh {
-            return Ok(own);
-        }
-        Ok(Own::fresh(self.read(name).await?))
-    }
-
-    async fn caught_up(&self, stored: &Stored) -> Result<(), Refusal> {
-        let Stored { record, version } = stored;
-        let waited = self.records.caught_up(&record.node_name, version).await;
-        Ok(waited.map_err(unavailable)?)
-    }
-
-    async fn read_after(&self, error: WriteError, name: &NodeName) -> Result<Own, Refusal> {
+    /// The record as it is, after a write that another one forestalled.
+    async fn read_after(
+        &self,
+        error: WriteError,
+        name: &NodeName,
+    ) -> Result<Option<Stored>, Refusal> {
         match error {
-            WriteError::Exists | WriteError::Conflict => self.fresh(Own::known(None), name).await,
+            WriteError::Exists | WriteError::Conflict => self.read(name).await,
             WriteError::Unavailable(source) => Err(unavailable(source).into()),
         }
     }
@@ -292,9 +243,8 @@ impl RecordLedger {
     }
 
     pub(super) async fn holder_state(&self, holder: &RecordHolder) -> Result<HolderState, Refusal> {
-        let unavailable = Deferral::InventoryUnavailable;
         let found = self.inventory.by_provider_id(&holder.provider_id).await;
-        let found = found.map_err(unavailable)?;
+        let found = found.map_err(Deferral::InventoryUnavailable)?;
         if let Some(machine) = &found
             && self.can_be(holder, &machine.name).await?
         {
@@ -345,14 +295,13 @@ impl RecordLedger {
     /// Deletes the Node that the name's former holder left. What fails is left to the next claim of
     /// the same request, or to the sweep.
     async fn clear_stale_node(&self, own: Option<&Stored>) {
-        let Some((record, stale)) = own.and_then(|own| {
-            let stale = own.record.opened.stale_node.as_deref()?;
-            Some((&own.record, stale))
-        }) else {
+        let opened =
+            own.map(|Stored { record, .. }| (&record.node_name, &record.opened.stale_node));
+        let Some((name, Some(stale))) = opened else {
             return;
         };
-        let node = record.node_name.as_str();
-        match self.nodes.delete(&record.node_name, stale).await {
+        let node = name.as_str();
+        match self.nodes.delete(name, stale).await {
             Ok(()) => tracing::info!(node, "the Node of the name's former holder is deleted"),
             Err(error) => tracing::warn!(
                 node,
@@ -403,9 +352,8 @@ impl RecordLedger {
     }
 
     fn new_uid(&self) -> Result<RecordUid, Deferral> {
-        let random =
-            (self.entropy)().ok_or_else(|| unavailable(Unavailable::new("no random bytes")));
-        random.map(RecordUid::new)
+        let random = (self.entropy)().map(RecordUid::new);
+        random.ok_or_else(|| unavailable(Unavailable::new("no random bytes")))
     }
 }
 

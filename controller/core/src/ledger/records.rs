@@ -56,8 +56,8 @@ pub trait Records: Debug + Send + Sync {
     /// All records, as a cache has them.
     fn all(&self) -> Answer<'_, Vec<Stored>>;
 
-    /// Writes down what was last issued for a record. It is for people, and for a guess at when a
-    /// generation has expired; losing it harms nothing.
+    /// Writes the last certificate of a record into its status. It is for people, and for an estimate of
+    /// when a generation has expired; its loss is harmless.
     fn note<'a>(&'a self, name: &'a NodeName, issued: &'a LastIssued) -> Answer<'a, ()>;
 }
 

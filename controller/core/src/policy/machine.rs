@@ -37,10 +37,10 @@ pub(crate) fn owns_token(
     if own && belongs {
         Ok(())
     } else {
-        Err(Denial::TokenOfAnotherMachine {
-            token: token.clone(),
-            machine: machine.name.clone(),
-        })
+        Err(Denial::TokenOfAnotherMachine(
+            token.clone(),
+            machine.name.clone(),
+        ))
     }
 }
 
@@ -67,11 +67,7 @@ pub(crate) fn may_have_provider_id(
     if may_have {
         Ok(())
     } else {
-        Err(Denial::ProviderIdOfAnotherMachine {
-            claimed: claimed.clone(),
-            machine: machine.name.clone(),
-        }
-        .into())
+        Err(Denial::ProviderIdOfAnotherMachine(claimed.clone(), machine.name.clone()).into())
     }
 }
 
@@ -118,11 +114,7 @@ pub(crate) fn is_annotated(
 pub(crate) fn is_node(machine: &Machine, naming: Naming, asked: &NodeName) -> Result<(), Refusal> {
     match naming {
         Naming::Own => Ok(()),
-        Naming::Another(settled) => Err(Denial::NodeNameMismatch {
-            asked: asked.clone(),
-            settled,
-        }
-        .into()),
+        Naming::Another(settled) => Err(Denial::NodeNameMismatch(asked.clone(), settled).into()),
         Naming::Shared { other } => Err(Deferral::NodeNameShared {
             node_name: asked.clone(),
             machine: machine.name.clone(),
@@ -162,10 +154,10 @@ mod tests {
             let expected = if is_owned {
                 Ok(())
             } else {
-                Err(Denial::TokenOfAnotherMachine {
-                    token: token.clone(),
-                    machine: "m3".to_owned(),
-                })
+                Err(Denial::TokenOfAnotherMachine(
+                    token.clone(),
+                    "m3".to_owned(),
+                ))
             };
             let owned = owns_token(&member, &token, owner.as_ref());
             assert_eq!(owned, expected, "{owner:?}");

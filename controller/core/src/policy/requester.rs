@@ -44,14 +44,7 @@ pub(crate) fn accepted(
         has_groups(groups, &[BOOTSTRAPPERS_GROUP], is_bootstrappers)?;
         Ok(Requester::First { token })
     } else if username.starts_with(NODE_USER_PREFIX) {
-        let requester = NodeName::from_user_name(username).ok_or_else(|| not_accepted(username))?;
-        has_groups(groups, &[NODES_GROUP, AUTHENTICATED_GROUP], |_| false)?;
-        if requester != *node_name {
-            return Err(Denial::RequesterIsAnotherNode {
-                requester,
-                asked: node_name.clone(),
-            });
-        }
+        is_node(username, groups, node_name)?;
         match uid {
             None | Some("") => Ok(Requester::Unmarked),
             Some(uid) => CertificateUid::parse(uid)

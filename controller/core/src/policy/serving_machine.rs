@@ -21,10 +21,10 @@ pub(crate) fn is_reported(
     if by_infrastructure || reported.contains(name) {
         Ok(())
     } else {
-        Err(Denial::ServingNameNotReported {
-            name: name.clone(),
-            machine: machine.name.clone(),
-        })
+        Err(Denial::ServingNameNotReported(
+            name.clone(),
+            machine.name.clone(),
+        ))
     }
 }
 
@@ -39,9 +39,9 @@ pub(crate) fn is_nobody_elses(
     };
     let (name, machine) = (name.clone(), other.name.clone());
     match other.state {
-        MachineState::Deleting => Err(Deferral::ServingNameNotFree { name, machine }.into()),
+        MachineState::Deleting => Err(Deferral::ServingNameNotFree(name, machine).into()),
         MachineState::Pending | MachineState::Ready => {
-            Err(Denial::ServingNameOfAnotherMachine { name, machine }.into())
+            Err(Denial::ServingNameOfAnotherMachine(name, machine).into())
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The names that a serving certificate is asked for, before anybody is asked whose they are.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 
 use kubelet_attestation::names::NodeName;
 use x509_cert::der::{Decode as _, Encode as _};
@@ -64,9 +64,8 @@ fn dns_name(text: &str) -> Result<ServingName, Denial> {
 }
 
 fn address(octets: &[u8]) -> Result<ServingName, Denial> {
-    let v4 = <[u8; 4]>::try_from(octets).map(|octets| IpAddr::from(Ipv4Addr::from(octets)));
-    let v6 = || <[u8; 16]>::try_from(octets).map(|octets| IpAddr::from(Ipv6Addr::from(octets)));
-    match v4.or_else(|_| v6()) {
+    let v4 = <[u8; 4]>::try_from(octets).map(IpAddr::from);
+    match v4.or_else(|_| <[u8; 16]>::try_from(octets).map(IpAddr::from)) {
         // It would be the other way to write an address of 4 bytes (RFC 4291 section 2.5.5.2).
         Ok(IpAddr::V6(address)) if address.to_ipv4_mapped().is_some() => {
             Err(Denial::ServingNameMalformed(address.to_string()))

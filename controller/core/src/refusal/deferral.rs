@@ -68,13 +68,8 @@ crate::reasons! {
         RecordContended(NodeName) => "the node name could not be claimed yet",
         /// A machine that is being deleted still has the name or address that a serving
         /// certificate is asked for.
-        #[error("{name} is still that of machine {machine}, which is being deleted")]
-        ServingNameNotFree {
-            /// The name or address.
-            name: ServingName,
-            /// The other Machine's name.
-            machine: String,
-        } => "a name or address still belongs to a machine that is being deleted",
+        #[error("{0} is still that of machine {1}, which is being deleted")]
+        ServingNameNotFree(ServingName, String) => "a name or address still belongs to a machine that is being deleted",
         /// The system gave no random bytes for a serial number.
         #[error("the system has no random bytes for a serial number")]
         NoEntropy => "the certificate could not be signed yet",

@@ -202,21 +202,11 @@ crate::reasons! {
         #[error("node {0} is held without evidence")]
         UnattestedServing(NodeName) => "a node without evidence cannot have a serving certificate",
         /// A name or address of another machine.
-        #[error("{name} is also that of machine {machine}")]
-        ServingNameOfAnotherMachine {
-            /// It.
-            name: ServingName,
-            /// The other Machine's name.
-            machine: String,
-        } => "a name or address belongs to another machine",
+        #[error("{0} is also that of machine {1}")]
+        ServingNameOfAnotherMachine(ServingName, String) => "a name or address belongs to another machine",
         /// A name or address that the infrastructure does not report of the machine.
-        #[error("{name} is not reported of machine {machine}")]
-        ServingNameNotReported {
-            /// It.
-            name: ServingName,
-            /// The requesting Machine's name.
-            machine: String,
-        } => "a name or address is not known to be the machine's",
+        #[error("{0} is not reported of machine {1}")]
+        ServingNameNotReported(ServingName, String) => "a name or address is not known to be the machine's",
 
         /// The requester is neither a bootstrap token nor a node.
         #[error("the requester {0:?} is neither a bootstrap token nor a node")]
@@ -241,21 +231,11 @@ crate::reasons! {
         UnattestedRenewal => "a certificate that was obtained without evidence cannot be renewed",
 
         /// The bootstrap token belongs to another machine than the request.
-        #[error("bootstrap token {token} does not belong to machine {machine}")]
-        TokenOfAnotherMachine {
-            /// The token's ID.
-            token: TokenId,
-            /// The Machine that the request claims to be.
-            machine: String,
-        } => "the bootstrap token belongs to another machine",
+        #[error("bootstrap token {0} does not belong to machine {1}")]
+        TokenOfAnotherMachine(TokenId, String) => "the bootstrap token belongs to another machine",
         /// The provider ID is not that of the bootstrap token's machine.
-        #[error("the request claims {claimed}, and machine {machine} has another provider ID")]
-        ProviderIdOfAnotherMachine {
-            /// The claimed provider ID.
-            claimed: ProviderId,
-            /// The Machine that the token was made for.
-            machine: String,
-        } => "the provider ID is not the machine's",
+        #[error("the request claims {0}, and machine {1} has another provider ID")]
+        ProviderIdOfAnotherMachine(ProviderId, String) => "the provider ID is not the machine's",
         /// The machine is being deleted, so it may not join. One that has joined goes on until it is gone.
         #[error("machine {0} is being deleted")]
         MachineDeleting(String) => "the machine is being deleted",
@@ -276,13 +256,8 @@ crate::reasons! {
         #[error("the request is annotated with another endorsement key than {0}")]
         EndorsementKeyAnnotation(KeyDigest) => "the annotation tpm-endorsement-key does not name the machine's endorsement key",
         /// The node name is none that this machine may have.
-        #[error("the request is for node {asked}, and the machine is node {settled}")]
-        NodeNameMismatch {
-            /// The name asked for.
-            asked: NodeName,
-            /// The machine's.
-            settled: NodeNames,
-        } => "the node name is not the machine's",
+        #[error("the request is for node {0}, and the machine is node {1}")]
+        NodeNameMismatch(NodeName, NodeNames) => "the node name is not the machine's",
         /// Another machine, with a certificate that may still be valid, holds the node name.
         #[error("node {0} is held by {1}")]
         NameTaken(NodeName, ProviderId) => "another machine holds the node name",
@@ -290,13 +265,8 @@ crate::reasons! {
         #[error("node {0} has no record")]
         RecordMissing(NodeName) => "the certificate's record is gone",
         /// The renewing certificate is of another record or a former generation.
-        #[error("certificate {presented} of node {node_name} is of another record or a former generation")]
-        FormerCertificate {
-            /// The name.
-            node_name: NodeName,
-            /// The UID of the certificate.
-            presented: CertificateUid,
-        } => "the certificate is no longer the node's",
+        #[error("certificate {1} of node {0} is of another record or a former generation")]
+        FormerCertificate(NodeName, CertificateUid) => "the certificate is no longer the node's",
         /// The machine has the provider ID of the record's holder, and another instance or another
         /// TPM. A person who knows why resets the record.
         #[error("node {0} is held by {1}, which was another instance or had another TPM")]
@@ -314,13 +284,8 @@ crate::reasons! {
         KeyOfAnotherMachine(NodeName, ProviderId) => "the key is known as another machine's",
         /// A person revoked the machine's certificates. They can have no others until the record is
         /// reset.
-        #[error("generation {generation} of node {node_name} is revoked")]
-        IdentityRevoked {
-            /// The name.
-            node_name: NodeName,
-            /// The revoked generation.
-            generation: u64,
-        } => "the machine's certificates were revoked",
+        #[error("generation {1} of node {0} is revoked")]
+        IdentityRevoked(NodeName, u64) => "the machine's certificates were revoked",
     }
     and {
         /// A reason of the provider whose evidence it is.

@@ -78,11 +78,10 @@ impl CaCertificate {
             return Err(InvalidCa::NotACa);
         }
         let key_id = certificate.iter_extensions().find_map(|extension| {
-            if let ParsedExtension::SubjectKeyIdentifier(id) = extension.parsed_extension() {
-                Some(id.0.to_vec())
-            } else {
-                None
-            }
+            let ParsedExtension::SubjectKeyIdentifier(id) = extension.parsed_extension() else {
+                return None;
+            };
+            Some(id.0.to_vec())
         });
         let validity = certificate.validity();
         Ok(Self {

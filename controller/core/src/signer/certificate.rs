@@ -1,8 +1,9 @@
 //! The encoding of a node's certificate (RFC 5280 section 4).
 
-use std::net::IpAddr;
+use std::error::Error;
 use std::time::{Duration, SystemTime};
 
+use aws_lc_rs::error::Unspecified;
 use kubelet_attestation::csr::oid;
 use kubelet_attestation::names::{NODES_GROUP, NodeName, ProviderId};
 use x509_cert::attr::AttributeTypeAndValue;
@@ -20,9 +21,9 @@ use x509_cert::name::{RdnSequence, RelativeDistinguishedName};
 use x509_cert::serial_number::SerialNumber;
 use x509_cert::time::{Time, Validity};
 
+use super::Signed;
 use super::ca::CaCertificate;
 use super::key::CaKey;
-use super::{SignError, Signed};
 use crate::identifiers::{CertificateUid, ServingName};
 
 /// As kube-controller-manager does, so that clocks need not agree to the second.
@@ -73,30 +74,13 @@ pub(super) fn signed(
     ca: &CaCertificate,
     key: &CaKey,
     contents: &CertificateContents<'_>,
+    serial: &[u8; SERIAL_LEN],
     now: SystemTime,
-) -> Result<Signed, SignError> {
-    let serial = serial()?;
+) -> Result<Signed, Box<dyn Error + Send + Sync>> {
     let not_after = contents.not_after.min(ca.not_after);
-    let certificate = encoded(ca, key, contents, &serial, (now - BACKDATED, not_after))?;
-    let block = pem::Pem::new("CERTIFICATE", certificate);
-    let config = pem::EncodeConfig::new().set_line_ending(pem::LineEnding::LF);
-    Ok(Signed {
-        pem: pem::encode_config(&block, config),
-        serial: data_encoding::HEXLOWER.encode(&serial),
-        not_after,
-    })
-}
-
-fn encoded(
-    ca: &CaCertificate,
-    key: &CaKey,
-    contents: &CertificateContents<'_>,
-    serial: &[u8],
-    (not_before, not_after): (SystemTime, SystemTime),
-) -> Result<Vec<u8>, SignError> {
+    let not_before = Time::try_from(now - BACKDATED)?;
+    let validity: Validity<Rfc5280> = Validity::new(not_before, Time::try_from(not_after)?);
     let algorithm = key.algorithm().to_der()?;
-    let validity: Validity<Rfc5280> =
-        Validity::new(Time::try_from(not_before)?, Time::try_from(not_after)?);
     let extensions = Any::new(EXTENSIONS_TAG, extensions(ca, contents)?.to_der()?)?;
     let to_be_signed = sequence(&[
         &V3,
@@ -108,9 +92,17 @@ fn encoded(
         contents.spki,
         &extensions.to_der()?,
     ])?;
-    let signature = key.sign(&to_be_signed)?;
+    let signature = key.sign(&to_be_signed);
+    let signature = signature.map_err(|_| "the CA's key did not sign")?;
     let signature = BitString::from_bytes(&signature)?.to_der()?;
-    Ok(sequence(&[&to_be_signed, &algorithm, &signature])?)
+    let certificate = sequence(&[&to_be_signed, &algorithm, &signature])?;
+    let block = pem::Pem::new("CERTIFICATE", certificate);
+    let config = pem::EncodeConfig::new().set_line_ending(pem::LineEnding::LF);
+    Ok(Signed {
+        pem: pem::encode_config(&block, config),
+        serial: data_encoding::HEXLOWER.encode(serial),
+        not_after,
+    })
 }
 
 /// `O=system:nodes, CN=system:node:<name>` and, for a client, the UID that the API server hands on
@@ -190,12 +182,7 @@ fn alternative_names(names: &[ServingName]) -> der::Result<SubjectAltName> {
     let names = names.iter().map(|name| {
         Ok(match name {
             ServingName::Dns(name) => GeneralName::DnsName(Ia5String::new(name)?),
-            ServingName::Ip(IpAddr::V4(address)) => {
-                GeneralName::IpAddress(OctetString::new(address.octets())?)
-            }
-            ServingName::Ip(IpAddr::V6(address)) => {
-                GeneralName::IpAddress(OctetString::new(address.octets())?)
-            }
+            ServingName::Ip(address) => GeneralName::from(*address),
         })
     });
     names.collect::<der::Result<Vec<_>>>().map(SubjectAltName)
@@ -217,8 +204,9 @@ fn sequence(parts: &[&[u8]]) -> der::Result<Vec<u8>> {
     Any::new(Tag::Sequence, parts.concat())?.to_der()
 }
 
-fn serial() -> Result<[u8; SERIAL_LEN], SignError> {
+/// A new serial number.
+pub(super) fn serial() -> Result<[u8; SERIAL_LEN], Unspecified> {
     let mut serial = [0; SERIAL_LEN];
-    aws_lc_rs::rand::fill(&mut serial).map_err(|_| SignError::Entropy)?;
+    aws_lc_rs::rand::fill(&mut serial)?;
     Ok(serial)
 }

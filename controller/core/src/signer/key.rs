@@ -1,5 +1,6 @@
 //! The CA's key.
 
+use aws_lc_rs::error::Unspecified;
 use aws_lc_rs::rand::SystemRandom;
 use aws_lc_rs::signature::{
     ECDSA_P256_SHA256_ASN1_SIGNING, ECDSA_P384_SHA384_ASN1_SIGNING, ECDSA_P521_SHA512_ASN1_SIGNING,
@@ -9,7 +10,6 @@ use x509_cert::der::asn1::{Any, Null, ObjectIdentifier};
 use x509_cert::spki::AlgorithmIdentifierOwned;
 use zeroize::Zeroizing;
 
-use super::SignError;
 use super::ca::{CaCertificate, InvalidCa};
 
 /// ECDSA with SHA-256, SHA-384 and SHA-512 (RFC 5758 section 3.2), each for the curve of its
@@ -111,17 +111,13 @@ impl CaKey {
         }
     }
 
-    pub(super) fn sign(&self, message: &[u8]) -> Result<Vec<u8>, SignError> {
+    pub(super) fn sign(&self, message: &[u8]) -> Result<Vec<u8>, Unspecified> {
         let random = SystemRandom::new();
         match self {
-            Self::Ecdsa(key, _) => key
-                .sign(&random, message)
-                .map(|signature| signature.as_ref().to_vec())
-                .map_err(|_| SignError::Key),
+            Self::Ecdsa(key, _) => Ok(key.sign(&random, message)?.as_ref().to_vec()),
             Self::Rsa(key) => {
                 let mut signature = vec![0; key.public_modulus_len()];
-                key.sign(&RSA_PKCS1_SHA256, &random, message, &mut signature)
-                    .map_err(|_| SignError::Key)?;
+                key.sign(&RSA_PKCS1_SHA256, &random, message, &mut signature)?;
                 Ok(signature)
             }
         }

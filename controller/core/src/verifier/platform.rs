@@ -8,29 +8,36 @@ use futures::future::{FutureExt as _, ready};
 use kubelet_attestation::names::{NodeName, ProviderId};
 
 use crate::identifiers::{KeyDigest, ServingName};
-use crate::inventory::Machine;
 use crate::refusal::Answer;
 
 /// A platform that makes machines with TPMs.
 ///
 /// An implementation brings its own deadlines.
 pub trait Platform: Debug + Send + Sync {
-    /// The digest of the endorsement key of this kind that the machine's TPM has: SHA-256 of the
-    /// DER of its `SubjectPublicKeyInfo` ([`KeyDigest::of`]). `None` where nothing is known of the
-    /// machine, or it has no such key.
+    /// The digest of the endorsement key of this kind that the TPM of the machine with this provider ID
+    /// has: SHA-256 of the DER of its `SubjectPublicKeyInfo` ([`KeyDigest::of`]). `None` where the platform
+    /// does not know the machine, or the TPM has no such key.
     ///
     /// # Errors
     ///
-    /// It could not be asked; the request waits.
-    fn endorsement_key<'a>(&'a self, asked: Asked<'a>) -> Answer<'a, Option<KeyDigest>>;
+    /// The platform could not be asked; the request waits.
+    fn endorsement_key<'a>(
+        &'a self,
+        _provider_id: &'a ProviderId,
+        _kind: KeyKind,
+    ) -> Answer<'a, Option<KeyDigest>> {
+        ready(Ok(None)).boxed()
+    }
 
     /// The name of the Node of the machine with this provider ID, as its infrastructure set it.
     /// `None` where the platform has no say: then the inventory's name counts.
     ///
     /// # Errors
     ///
-    /// It could not be asked, or does not know yet; the request waits.
-    fn node_name<'a>(&'a self, provider_id: &'a ProviderId) -> Answer<'a, Option<NodeName>>;
+    /// The platform could not be asked, or does not know yet; the request waits.
+    fn node_name<'a>(&'a self, _provider_id: &'a ProviderId) -> Answer<'a, Option<NodeName>> {
+        ready(Ok(None)).boxed()
+    }
 
     /// The names and addresses of the machine with this provider ID; `None` where the platform has no
     /// say.
@@ -40,22 +47,13 @@ pub trait Platform: Debug + Send + Sync {
     /// As [`node_name`](Self::node_name).
     fn serving_names<'a>(
         &'a self,
-        provider_id: &'a ProviderId,
-    ) -> Answer<'a, Option<Vec<ServingName>>>;
+        _provider_id: &'a ProviderId,
+    ) -> Answer<'a, Option<Vec<ServingName>>> {
+        ready(Ok(None)).boxed()
+    }
 }
 
-/// Of which machine the endorsement key is asked for.
-#[derive(Debug, Clone, Copy)]
-pub struct Asked<'a> {
-    /// The machine, as the inventory has it.
-    pub machine: &'a Machine,
-    /// The machine's provider ID, as its infrastructure set it.
-    pub provider_id: &'a ProviderId,
-    /// Of which kind: a TPM has a key of each.
-    pub kind: KeyKind,
-}
-
-/// A kind of endorsement key, one for each template.
+/// A kind of endorsement key, one for each template: a TPM has a key of each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum KeyKind {
     /// RSA with 2048 bits (L-1).
@@ -66,23 +64,8 @@ pub enum KeyKind {
     P384,
 }
 
-/// Where no platform knows the machines.
+/// A platform that knows no machine.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct NoPlatform;
 
-impl Platform for NoPlatform {
-    fn endorsement_key<'a>(&'a self, _asked: Asked<'a>) -> Answer<'a, Option<KeyDigest>> {
-        ready(Ok(None)).boxed()
-    }
-
-    fn node_name<'a>(&'a self, _provider_id: &'a ProviderId) -> Answer<'a, Option<NodeName>> {
-        ready(Ok(None)).boxed()
-    }
-
-    fn serving_names<'a>(
-        &'a self,
-        _provider_id: &'a ProviderId,
-    ) -> Answer<'a, Option<Vec<ServingName>>> {
-        ready(Ok(None)).boxed()
-    }
-}
+impl Platform for NoPlatform {}

@@ -1,6 +1,6 @@
 //! The authorities of endorsement key certificates.
 
-use x509_parser::certificate::{TbsCertificate, X509Certificate};
+use x509_parser::certificate::{Validity, X509Certificate};
 use x509_parser::extensions::ParsedExtension;
 use x509_parser::oid_registry::{
     OID_KEY_TYPE_EC_PUBLIC_KEY, OID_PKCS1_RSAENCRYPTION, OID_PKCS1_SHA256WITHRSA,
@@ -8,9 +8,10 @@ use x509_parser::oid_registry::{
     OID_SIG_ECDSA_WITH_SHA384, Oid,
 };
 use x509_parser::prelude::FromDer as _;
+use x509_parser::time::ASN1Time;
 use x509_parser::x509::SubjectPublicKeyInfo;
 
-use super::EK_CERTIFICATE;
+use super::{EK_CERTIFICATE, one};
 
 /// A vendor's authority, with its subject: the two must agree with a certificate's issuer.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,36 +23,13 @@ pub(super) struct Authority {
     pub(super) path_len: Option<u32>,
 }
 
-/// In seconds of Unix time.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Validity {
-    pub(super) not_before: i64,
-    pub(super) not_after: i64,
-}
-
-impl Validity {
-    pub(super) fn of(certificate: &TbsCertificate<'_>) -> Self {
-        let validity = certificate.validity();
-        Self {
-            not_before: validity.not_before.timestamp(),
-            not_after: validity.not_after.timestamp(),
-        }
-    }
-
-    pub(super) fn contains(self, now: i64) -> bool {
-        (self.not_before..=self.not_after).contains(&now)
-    }
-}
-
 impl Authority {
     /// One that an operator lists.
     pub(super) fn read(block: &pem::Pem) -> Result<Self, &'static str> {
         if block.tag() != "CERTIFICATE" {
             return Err("it has something else than certificates");
         }
-        let Ok((&[], certificate)) = X509Certificate::from_der(block.contents()) else {
-            return Err("it is not one certificate in DER");
-        };
+        let certificate = one(block.contents())?;
         if !certificate.is_ca() {
             return Err("its certificate is of no authority");
         }
@@ -64,15 +42,20 @@ impl Authority {
         Ok(Self {
             subject: certificate.subject().as_raw().to_vec(),
             spki: certificate.public_key().raw.to_vec(),
-            validity: Validity::of(&certificate),
+            validity: certificate.validity().clone(),
             path_len: constraints.and_then(|constraints| constraints.value.path_len_constraint),
         })
     }
 
     /// Whether it signed `certificate`, and may, with `below` authorities between it and the
     /// endorsement key.
-    pub(super) fn signed(&self, certificate: &X509Certificate<'_>, below: u32, now: i64) -> bool {
-        self.validity.contains(now)
+    pub(super) fn signed(
+        &self,
+        certificate: &X509Certificate<'_>,
+        below: u32,
+        now: ASN1Time,
+    ) -> bool {
+        self.validity.is_valid_at(now)
             && self.path_len.is_none_or(|most| below <= most)
             && self.subject == certificate.issuer().as_raw()
             && verifies(&self.spki, certificate).is_some()
@@ -85,7 +68,7 @@ pub(super) fn issued(
     authority: &X509Certificate<'_>,
     certificate: &X509Certificate<'_>,
     below: u32,
-    now: i64,
+    now: ASN1Time,
 ) -> Result<(), &'static str> {
     authority
         .extensions_map()
@@ -115,7 +98,7 @@ pub(super) fn issued(
     if most.is_some_and(|most| below > most) {
         return Err("it may not have as many authorities below it");
     }
-    if !Validity::of(authority).contains(now) {
+    if !authority.validity().is_valid_at(now) {
         return Err("it is not valid now");
     }
     verifies(authority.public_key().raw, certificate)

@@ -220,9 +220,9 @@ fn signed(words: &[u8], subject: &[u8]) -> (Vec<u8>, Authorities) {
     let authority = Authority {
         subject: subject.to_vec(),
         spki: Key::p256(key.public_key().as_ref()).unwrap().spki(),
-        validity: Validity {
-            not_before: 0,
-            not_after: i64::MAX,
+        validity: x509_parser::certificate::Validity {
+            not_before: ASN1Time::from_timestamp(0).unwrap(),
+            not_after: ASN1Time::from_timestamp(253_402_300_799).unwrap(),
         },
         path_len: None,
     };
@@ -480,7 +480,7 @@ fn authorities_that_are_none_are_refused() {
     ] {
         assert_eq!(
             listed(&[good, text]),
-            Err(InvalidTpmSettings::Authority { index: 1, detail }),
+            Err(InvalidTpmSettings::new(format!("requireCA[1]: {detail}"))),
             "{text}"
         );
     }

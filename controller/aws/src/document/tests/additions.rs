@@ -10,25 +10,19 @@ const CONSTRUCTED: u8 = 0x20;
 const NULL: [u8; 2] = [0x05, 0x00];
 
 fn structure() -> AwsDenial {
-    AwsDenial::DocumentStructure {
-        detail: "an element is missing, or of another type",
-    }
+    AwsDenial::DocumentStructure("an element is missing, or of another type")
 }
 
 fn unsigned_attributes() -> AwsDenial {
-    AwsDenial::DocumentStructure {
-        detail: "it has attributes that are not signed",
-    }
+    AwsDenial::DocumentStructure("it has attributes that are not signed")
 }
 
 fn attributes(detail: &'static str) -> AwsDenial {
-    AwsDenial::DocumentAttributes { detail }
+    AwsDenial::DocumentAttributes(detail)
 }
 
 fn parameters() -> AwsDenial {
-    AwsDenial::DocumentAlgorithm {
-        detail: "an algorithm has parameters",
-    }
+    AwsDenial::DocumentAlgorithm("an algorithm has parameters")
 }
 
 /// A DER element, its members in order.
@@ -108,9 +102,7 @@ fn nothing_is_added_to_any_element() {
         ("its content", vec![1], structure()),
         ("SignedData", vec![1, 0], structure()),
         ("digestAlgorithms", vec![1, 0, 1], {
-            AwsDenial::DocumentAlgorithm {
-                detail: "another digest algorithm",
-            }
+            AwsDenial::DocumentAlgorithm("another digest algorithm")
         }),
         ("its one", vec![1, 0, 1, 0], parameters()),
         ("EncapsulatedContentInfo", vec![1, 0, 2], structure()),

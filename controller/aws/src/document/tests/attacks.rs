@@ -11,25 +11,23 @@ use super::{OTHER, REGION, SIGNER, SIGNERS, denial, document, message, verify};
 use crate::denial::AwsDenial;
 
 fn undecodable(detail: &'static str) -> AwsDenial {
-    AwsDenial::DocumentUndecodable { detail }
+    AwsDenial::DocumentUndecodable(detail)
 }
 
 fn structure(detail: &'static str) -> AwsDenial {
-    AwsDenial::DocumentStructure { detail }
+    AwsDenial::DocumentStructure(detail)
 }
 
 fn attributes(detail: &'static str) -> AwsDenial {
-    AwsDenial::DocumentAttributes { detail }
+    AwsDenial::DocumentAttributes(detail)
 }
 
 fn algorithm(detail: &'static str) -> AwsDenial {
-    AwsDenial::DocumentAlgorithm { detail }
+    AwsDenial::DocumentAlgorithm(detail)
 }
 
 fn signature_invalid() -> AwsDenial {
-    AwsDenial::DocumentSignatureInvalid {
-        region: REGION.into(),
-    }
+    AwsDenial::DocumentSignatureInvalid(REGION.into())
 }
 
 /// What is said of the valid message with this change of its signer, signed anew.
@@ -98,10 +96,7 @@ fn a_document_without_signature_is_denied() {
         denial(&unsigned),
         algorithm("a signature of another length than 2048 bits")
     );
-    assert_eq!(
-        denial(&without_signer),
-        AwsDenial::DocumentSigners { count: 0 }
-    );
+    assert_eq!(denial(&without_signer), AwsDenial::DocumentSigners(0));
 }
 
 #[test]
@@ -130,9 +125,7 @@ fn a_document_of_another_region_than_its_signer_is_denied() {
     // Signed here, about another region.
     assert_eq!(
         denial(&SIGNER.message(&elsewhere)),
-        AwsDenial::DocumentSignerMismatch {
-            region: "eu-central-1".into()
-        }
+        AwsDenial::DocumentSignerMismatch("eu-central-1".into())
     );
     // The same, under the name of that region's signer.
     let under_his_name = SIGNER
@@ -140,16 +133,12 @@ fn a_document_of_another_region_than_its_signer_is_denied() {
         .resigned(&SIGNER, |signer| signer.serial = vec![0x11; 8]);
     assert_eq!(
         denial(&under_his_name),
-        AwsDenial::DocumentSignatureInvalid {
-            region: "eu-central-1".into()
-        }
+        AwsDenial::DocumentSignatureInvalid("eu-central-1".into())
     );
     // Signed elsewhere, about this region.
     assert_eq!(
         denial(&OTHER.message(document().to_json().as_bytes())),
-        AwsDenial::DocumentSignerMismatch {
-            region: REGION.into()
-        }
+        AwsDenial::DocumentSignerMismatch(REGION.into())
     );
     // The region changed after it was signed.
     let mut changed = message();
@@ -165,15 +154,11 @@ fn a_document_of_another_region_than_its_signer_is_denied() {
     });
     assert_eq!(
         denial(&another_issuer),
-        AwsDenial::DocumentSignerMismatch {
-            region: REGION.into()
-        }
+        AwsDenial::DocumentSignerMismatch(REGION.into())
     );
     assert_eq!(
         denial(&SIGNER.message(&in_region("us-iso-east-1", "us-iso-east-1a"))),
-        AwsDenial::RegionUnknown {
-            region: "us-iso-east-1".into()
-        }
+        AwsDenial::RegionUnknown("us-iso-east-1".into())
     );
 }
 
@@ -223,8 +208,8 @@ fn certificates_and_other_than_one_signer_are_denied() {
         denial(&with_revocation_list),
         AwsDenial::DocumentCertificates
     );
-    assert_eq!(denial(&two), AwsDenial::DocumentSigners { count: 2 });
-    assert_eq!(denial(&none), AwsDenial::DocumentSigners { count: 0 });
+    assert_eq!(denial(&two), AwsDenial::DocumentSigners(2));
+    assert_eq!(denial(&none), AwsDenial::DocumentSigners(0));
 }
 
 #[test]

@@ -9,9 +9,7 @@ use crate::denial::AwsDenial;
 static LONG_ZONE: LazyLock<String> = LazyLock::new(|| format!("{REGION}-{}", "a".repeat(55)));
 
 fn malformed(detail: &str) -> AwsDenial {
-    AwsDenial::DocumentMalformed {
-        detail: detail.into(),
-    }
+    AwsDenial::DocumentMalformed(detail.into())
 }
 
 /// What is said of the valid document with `from` replaced by `to`.
@@ -33,7 +31,7 @@ fn a_repeated_name_is_denied() {
         ("anything", "x"),
     ] {
         let members = format!("{{\n  \"{name}\" : \"{value}\",\n  \"{name}\" : \"{value}\",");
-        let AwsDenial::DocumentMalformed { detail } = denied("{", &members) else {
+        let AwsDenial::DocumentMalformed(detail) = denied("{", &members) else {
             panic!("{name}");
         };
         assert!(
@@ -55,7 +53,7 @@ fn what_is_no_json_object_is_denied() {
         valid.strip_suffix('}').unwrap().into(),
         format!("\u{feff}{valid}"),
     ] {
-        let Err(AwsDenial::DocumentMalformed { detail }) = verify_bytes(&document) else {
+        let Err(AwsDenial::DocumentMalformed(detail)) = verify_bytes(&document) else {
             panic!("{document}");
         };
         assert!(

@@ -76,10 +76,7 @@ fn an_instance_that_is_as_it_should_be_has_its_name() {
 
 #[test]
 fn an_instance_of_another_account_or_zone_than_its_document_is_denied() {
-    let contradicts = |what| AwsDenial::InstanceContradictsDocument {
-        instance: instance(),
-        what,
-    };
+    let contradicts = |what| AwsDenial::InstanceContradictsDocument(instance(), what);
     let [young, old] = young_and_old(|facts| facts.owner = "999999999999".to_owned());
     assert_eq!(denied(young), contradicts("account"));
     assert_eq!(denied(old), contradicts("account"));
@@ -98,9 +95,7 @@ fn an_instance_that_ec2_does_not_know_is_denied_once_it_is_not_young() {
     waits(absent_at(launch() + 5 * MINUTE - Duration::from_secs(1)));
     assert_eq!(
         denied(absent_at(launch() + 5 * MINUTE)),
-        AwsDenial::InstanceNotFound {
-            instance: instance()
-        }
+        AwsDenial::InstanceNotFound(instance())
     );
 }
 
@@ -173,10 +168,7 @@ fn a_root_volume_that_was_attached_at_another_time_than_the_first_interface_cann
     for seconds in [61, -61] {
         assert_eq!(
             apart(seconds),
-            Some(AwsDenial::RootVolumeMoved {
-                instance: instance(),
-                seconds: 61,
-            })
+            Some(AwsDenial::RootVolumeMoved(instance(), 61))
         );
     }
 }
@@ -188,10 +180,7 @@ fn an_instance_without_a_first_interface_is_denied_and_waits_while_it_is_young()
     waits(young);
     assert_eq!(
         denied(old),
-        AwsDenial::InstanceIncomplete {
-            instance: instance(),
-            what: "first network interface",
-        }
+        AwsDenial::InstanceIncomplete(instance(), "first network interface")
     );
 }
 
@@ -204,10 +193,7 @@ fn an_instance_without_a_root_volume_cannot_join() {
         };
         assert_eq!(
             checked(&facts).unwrap().first_claim_only,
-            Some(AwsDenial::InstanceIncomplete {
-                instance: instance(),
-                what: "root volume",
-            })
+            Some(AwsDenial::InstanceIncomplete(instance(), "root volume"))
         );
     }
 }
@@ -221,10 +207,10 @@ fn an_instance_of_which_it_is_not_known_when_its_first_interface_came_cannot_joi
 
     assert_eq!(
         checked(&facts).unwrap().first_claim_only,
-        Some(AwsDenial::InstanceIncomplete {
-            instance: instance(),
-            what: "first network interface",
-        })
+        Some(AwsDenial::InstanceIncomplete(
+            instance(),
+            "first network interface"
+        ))
     );
 }
 
@@ -271,9 +257,7 @@ fn a_document_of_an_earlier_launch_is_denied_however_young_and_an_old_one_is_not
     for checked in launched(launch() + MINUTE + Duration::from_secs(1)) {
         assert_eq!(
             denied(checked),
-            AwsDenial::DocumentOfEarlierLaunch {
-                instance: instance()
-            }
+            AwsDenial::DocumentOfEarlierLaunch(instance())
         );
     }
     let year = launch() + 365 * 24 * 60 * MINUTE;
@@ -303,10 +287,7 @@ fn an_instance_without_a_time_of_launch_is_denied_once_it_is_not_young() {
     waits(young);
     assert_eq!(
         denied(old),
-        AwsDenial::InstanceContradictsDocument {
-            instance: instance(),
-            what: "launch",
-        }
+        AwsDenial::InstanceContradictsDocument(instance(), "launch")
     );
 }
 
@@ -418,11 +399,6 @@ fn an_instance_without_a_name_that_could_be_a_nodes_is_denied_once_it_is_not_you
             facts.private_dns_name = name.map(str::to_owned);
         });
         waits(young);
-        assert_eq!(
-            denied(old),
-            AwsDenial::InstanceNameless {
-                instance: instance()
-            }
-        );
+        assert_eq!(denied(old), AwsDenial::InstanceNameless(instance()));
     }
 }

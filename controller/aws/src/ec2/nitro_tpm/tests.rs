@@ -8,8 +8,6 @@ use kubelet_authenticator_test_support::api_server::Times;
 use kubelet_authenticator_test_support::moto::{Call, Failure, Instance, Moto, Scope};
 use kubelet_authenticator_test_support::moto::{NitroTpm, PublicKey};
 use node_attestation_core::crd::AwsSettings;
-use node_attestation_core::inventory::Machine;
-use node_attestation_core::verifier::platform::KeyKind;
 use rcgen::{KeyPair, PKCS_ECDSA_P384_SHA384, PublicKeyData as _};
 
 use super::*;
@@ -88,12 +86,8 @@ async fn ask(
     provider_id: &str,
     kind: KeyKind,
 ) -> Result<Option<KeyDigest>, Unavailable> {
-    let asked = Asked {
-        machine: &Machine::new("m1"),
-        provider_id: &ProviderId::parse(provider_id).unwrap(),
-        kind,
-    };
-    cluster.endorsement_key(asked).await
+    let provider_id = ProviderId::parse(provider_id).unwrap();
+    cluster.endorsement_key(&provider_id, kind).await
 }
 
 fn provider_id(instance: &Instance) -> String {

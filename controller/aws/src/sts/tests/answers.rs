@@ -88,7 +88,7 @@ async fn what_sts_refuses_is_denied_with_the_code_alone() {
 
         let denied = denial(decided(Fault::error(403, code, message)).await);
 
-        assert_eq!(denied, AwsDenial::CallerRefused { code: code.into() });
+        assert_eq!(denied, AwsDenial::CallerRefused(code.into()));
         assert!(!denied.to_string().contains("Canonical"));
     }
 }
@@ -106,7 +106,7 @@ fn the_same_is_read_from_xml() {
 
     assert!(matches!(
         meaning(xml("SignatureDoesNotMatch", "The request signature we calculated")),
-        Refusal::Deny(denial) if denial == AwsDenial::CallerRefused { code: "SignatureDoesNotMatch".to_owned() }.into()
+        Refusal::Deny(denial) if denial == AwsDenial::CallerRefused("SignatureDoesNotMatch".to_owned()).into()
     ));
     for (code, message) in [
         (

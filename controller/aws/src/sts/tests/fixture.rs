@@ -231,9 +231,7 @@ pub(super) fn denial(decided: Result<VerifiedCaller, Refusal>) -> AwsDenial {
 }
 
 pub(super) fn mismatch() -> AwsDenial {
-    AwsDenial::CallerRefused {
-        code: "SignatureDoesNotMatch".into(),
-    }
+    AwsDenial::CallerRefused("SignatureDoesNotMatch".into())
 }
 
 /// Asserts that the request waits, and gives the reasons with their causes.

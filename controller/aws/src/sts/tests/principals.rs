@@ -66,7 +66,7 @@ async fn a_user_is_refused() {
     );
 
     let arn = format!("arn:aws:iam::{ACCOUNT}:user/{INSTANCE}");
-    assert_eq!(denied, AwsDenial::CallerNotARole { arn });
+    assert_eq!(denied, AwsDenial::CallerNotARole(arn));
 }
 
 #[tokio::test]
@@ -157,10 +157,7 @@ async fn a_session_of_a_role_can_call_itself_what_it_likes() {
 
         let denied = denial(bed.verify(&node).await);
 
-        assert_eq!(
-            denied,
-            AwsDenial::CallerRoleNotAllowed { role: ROLE.into() }
-        );
+        assert_eq!(denied, AwsDenial::CallerRoleNotAllowed(ROLE.into()));
     }
 }
 

@@ -326,9 +326,7 @@ async fn credentials_that_sts_refused_are_refused_for_a_minute_whatever_they_sig
     let node = bed.instance();
     let mut unknown = node.clone();
     unknown.credentials.access_key_id = "ASIAAAAAAAAAAAAAAAAA".to_owned();
-    let unknown_to_sts = AwsDenial::CallerRefused {
-        code: "InvalidClientTokenId".into(),
-    };
+    let unknown_to_sts = AwsDenial::CallerRefused("InvalidClientTokenId".into());
 
     for key in ["one", "another"] {
         unknown.spki = key.as_bytes().to_vec();

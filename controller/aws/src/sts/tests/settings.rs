@@ -21,7 +21,7 @@ fn settings_that_cannot_hold_are_refused() {
                 let host = "sts.internal".parse().unwrap();
                 settings.endpoints.insert(region.into(), host);
             }),
-            InvalidStsSettings::Region { region: named } if named == region
+            InvalidStsSettings::Region(named) if named == region
         ));
     }
     for pem in ["", "garbage", "-----BEGIN CERTIFICATE-----\nAAAA\n"] {

@@ -209,13 +209,7 @@ fn a_certificate_of_no_record_or_a_former_generation_gets_no_serving_certificate
     let mut request = serving();
     request.spec.uid = Some(former.to_string());
 
-    assert_eq!(
-        denied(&request),
-        Denial::FormerCertificate {
-            node_name: n1(),
-            presented: former,
-        }
-    );
+    assert_eq!(denied(&request), Denial::FormerCertificate(n1(), former));
     let nobody_joined = serving_cluster_of(vec![serving_machine()]);
     assert_eq!(
         denied_by(&serving(), &nobody_joined),
@@ -417,9 +411,6 @@ fn a_revoked_node_gets_no_serving_certificate() {
 
     assert_eq!(
         denied_by(&serving(), &cluster),
-        Denial::IdentityRevoked {
-            node_name: n1(),
-            generation: 1
-        }
+        Denial::IdentityRevoked(n1(), 1)
     );
 }

@@ -78,10 +78,7 @@ fn an_address_or_name_that_is_not_reported_of_the_machine_is_denied() {
         ),
         (ServingName::Dns("internal".to_owned()), dns("internal")),
     ] {
-        let expected = Denial::ServingNameNotReported {
-            name,
-            machine: "m1".to_owned(),
-        };
+        let expected = Denial::ServingNameNotReported(name, "m1".to_owned());
         assert_eq!(denied(std::slice::from_ref(&encoded)), expected);
         // Beside names that are its own, first or last.
         assert_eq!(denied(&[encoded.clone(), dns("n1")]), expected);
@@ -102,10 +99,7 @@ fn an_address_or_name_that_another_machine_has_too_is_denied() {
             &[ip(ADDRESS)],
             &shared(|other| other.addresses.push(ADDRESS.into()))
         ),
-        Denial::ServingNameOfAnotherMachine {
-            name: ServingName::Ip(ADDRESS.into()),
-            machine: "m2".to_owned(),
-        }
+        Denial::ServingNameOfAnotherMachine(ServingName::Ip(ADDRESS.into()), "m2".to_owned())
     );
     for (name, cluster) in [
         (
@@ -116,10 +110,7 @@ fn an_address_or_name_that_another_machine_has_too_is_denied() {
     ] {
         assert_eq!(
             denied_by(&[dns(name)], &cluster),
-            Denial::ServingNameOfAnotherMachine {
-                name: ServingName::Dns(name.to_owned()),
-                machine: "m2".to_owned(),
-            }
+            Denial::ServingNameOfAnotherMachine(ServingName::Dns(name.to_owned()), "m2".to_owned())
         );
     }
 }
@@ -133,7 +124,7 @@ fn an_address_that_a_machine_which_goes_still_has_is_waited_for() {
 
     let decision = decided(&serving_for(&[ip(ADDRESS)]), &cluster);
 
-    let Decision::Retry(Deferral::ServingNameNotFree { name, machine }) = decision else {
+    let Decision::Retry(Deferral::ServingNameNotFree(name, machine)) = decision else {
         panic!("not retried: {decision:?}")
     };
     assert_eq!(name, ServingName::Ip(ADDRESS.into()));

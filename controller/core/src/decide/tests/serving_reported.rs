@@ -41,10 +41,7 @@ fn an_address_that_the_node_reports_of_itself_counts_only_where_the_operator_say
     approved(&request, &cluster);
     assert_eq!(
         denied(&request),
-        Denial::ServingNameNotReported {
-            name: ServingName::Ip(address),
-            machine: "m1".to_owned(),
-        }
+        Denial::ServingNameNotReported(ServingName::Ip(address), "m1".to_owned())
     );
 }
 
@@ -62,10 +59,7 @@ fn stolen_and_reserved() -> Vec<ServingName> {
 fn assert_neither_is_approved(cluster: &Context) {
     assert_eq!(
         denied_by(&serving_for(&[ip(STOLEN)]), cluster),
-        Denial::ServingNameOfAnotherMachine {
-            name: ServingName::Ip(STOLEN.into()),
-            machine: "m2".to_owned(),
-        }
+        Denial::ServingNameOfAnotherMachine(ServingName::Ip(STOLEN.into()), "m2".to_owned())
     );
     assert_eq!(
         denied_by(&serving_for(&[ip(RESERVED)]), cluster),
@@ -155,10 +149,7 @@ fn an_address_that_only_the_machines_platform_reports_is_its_own() {
         let cluster = platform_reported(Some(other.into_iter().collect()));
         assert_eq!(
             denied_by(&request, &cluster),
-            Denial::ServingNameNotReported {
-                name: address.clone(),
-                machine: "m1".to_owned(),
-            }
+            Denial::ServingNameNotReported(address.clone(), "m1".to_owned())
         );
     }
 }
@@ -188,10 +179,7 @@ fn a_node_is_not_believed_where_its_platform_reports_addresses() {
         cluster.serving.guest_reported = Some(Arc::new(Guest(Some(vec![claimed.clone()]))));
         assert_eq!(
             denied_by(&serving_for(&[ip([198, 51, 100, 7])]), &cluster),
-            Denial::ServingNameNotReported {
-                name: claimed.clone(),
-                machine: "m1".to_owned(),
-            }
+            Denial::ServingNameNotReported(claimed.clone(), "m1".to_owned())
         );
     }
 }

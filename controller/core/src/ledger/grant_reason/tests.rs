@@ -92,7 +92,7 @@ fn a_reset_is_told_of_with_the_generation_that_it_gave_up() {
 
     let opening = opening(&world, &claim("m1", "n1", 2, 1), 1);
 
-    assert_eq!(opening, GrantReason::Reset { generation: 1 });
+    assert_eq!(opening, GrantReason::Reset(1));
     assert_eq!(opening.reason(), "IdentityReset");
     assert_eq!(
         opening.to_string(),
@@ -108,7 +108,7 @@ fn a_name_that_changes_hands_says_whose_it_was() {
     let opening = opening(&world, &claim("m2", "n1", 2, 1), 1);
 
     let from = provider_id("m1");
-    assert_eq!(opening, GrantReason::ChangedHands { from });
+    assert_eq!(opening, GrantReason::ChangedHands(from));
 }
 
 #[test]
@@ -117,7 +117,7 @@ fn a_machine_of_another_name_says_its_former_one() {
 
     let opening = opening(&world, &claim("m1", "n2", 2, 1), 1);
 
-    assert_eq!(opening, GrantReason::Renamed { from: name("n1") });
+    assert_eq!(opening, GrantReason::Renamed(name("n1")));
 }
 
 #[test]

@@ -26,10 +26,6 @@ impl MemoryRecords {
         // Every change of the map is one step, so a panic elsewhere leaves it whole.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
-
-    fn of(&self, name: &NodeName) -> Option<Stored> {
-        self.state().records.get(name).cloned()
-    }
 }
 
 impl State {
@@ -75,38 +71,33 @@ impl Records for MemoryRecords {
     }
 
     fn read<'a>(&'a self, name: &'a NodeName) -> Answer<'a, Option<Stored>> {
-        ready(Ok(self.of(name))).boxed()
+        let read = self.state().records.get(name).cloned();
+        ready(Ok(read)).boxed()
     }
 
     fn create<'a>(&'a self, record: &'a Record) -> Written<'a, Stored> {
         let mut state = self.state();
-        let created = if state.records.contains_key(&record.node_name) {
-            Err(WriteError::Exists)
-        } else {
-            Ok(state.put(record))
-        };
-        ready(created).boxed()
+        if state.records.contains_key(&record.node_name) {
+            return ready(Err(WriteError::Exists)).boxed();
+        }
+        ready(Ok(state.put(record))).boxed()
     }
 
     fn replace<'a>(&'a self, record: &'a Record, read: &'a Version) -> Written<'a, Stored> {
         let mut state = self.state();
-        let replaced = if state.is(&record.node_name, read) {
-            Ok(state.put(record))
-        } else {
-            Err(WriteError::Conflict)
-        };
-        ready(replaced).boxed()
+        if !state.is(&record.node_name, read) {
+            return ready(Err(WriteError::Conflict)).boxed();
+        }
+        ready(Ok(state.put(record))).boxed()
     }
 
     fn delete<'a>(&'a self, name: &'a NodeName, read: &'a Version) -> Written<'a, ()> {
         let mut state = self.state();
-        let deleted = if state.is(name, read) {
-            state.records.remove(name);
-            Ok(())
-        } else {
-            Err(WriteError::Conflict)
-        };
-        ready(deleted).boxed()
+        if !state.is(name, read) {
+            return ready(Err(WriteError::Conflict)).boxed();
+        }
+        state.records.remove(name);
+        ready(Ok(())).boxed()
     }
 
     fn all(&self) -> Answer<'_, Vec<Stored>> {

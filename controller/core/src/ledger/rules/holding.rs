@@ -14,11 +14,7 @@ pub(in crate::ledger) fn renewed(
 ) -> Result<Grant, Refusal> {
     let record = held(own, &renewal.node_name)?;
     if record.certificate_uid() != renewal.uid || !record.is_live() {
-        return Err(Denial::FormerCertificate {
-            node_name: renewal.node_name.clone(),
-            presented: renewal.uid,
-        }
-        .into());
+        return Err(Denial::FormerCertificate(renewal.node_name.clone(), renewal.uid).into());
     }
     let identity = renewal.identity.identity();
     if record.holder.provider_id != identity.provider_id {
@@ -48,10 +44,7 @@ pub(in crate::ledger) fn holder(
     let record = held(own, node_name)?;
     match uid {
         Some(presented) if presented != record.certificate_uid() || !record.is_live() => {
-            Err(Denial::FormerCertificate {
-                node_name: node_name.clone(),
-                presented,
-            })
+            Err(Denial::FormerCertificate(node_name.clone(), presented))
         }
         None if !record.is_live() => Err(record_missing(node_name)),
         Some(_) | None if record.is_revoked() => Err(identity_revoked(record)),
@@ -72,8 +65,5 @@ fn record_missing(node_name: &NodeName) -> Denial {
 }
 
 pub(super) fn identity_revoked(record: &Record) -> Denial {
-    Denial::IdentityRevoked {
-        node_name: record.node_name.clone(),
-        generation: record.generation,
-    }
+    Denial::IdentityRevoked(record.node_name.clone(), record.generation)
 }

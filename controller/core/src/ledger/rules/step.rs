@@ -10,7 +10,7 @@ use crate::ledger::Grant;
 use crate::ledger::record::Record;
 use crate::ledger::records::Stored;
 use crate::nodes::NodeState;
-use crate::refusal::{Deferral, Denial, Refusal};
+use crate::refusal::Refusal;
 
 /// The inputs of the decision on a claim.
 #[derive(Debug)]
@@ -73,21 +73,9 @@ pub(in crate::ledger) enum Question {
     Holder(ProviderId),
 }
 
-impl From<Refusal> for Step {
-    fn from(refusal: Refusal) -> Self {
-        Self::Refuse(refusal)
-    }
-}
-
-impl From<Denial> for Step {
-    fn from(denial: Denial) -> Self {
-        Self::Refuse(denial.into())
-    }
-}
-
-impl From<Deferral> for Step {
-    fn from(deferral: Deferral) -> Self {
-        Self::Refuse(deferral.into())
+impl<R: Into<Refusal>> From<R> for Step {
+    fn from(refusal: R) -> Self {
+        Self::Refuse(refusal.into())
     }
 }
 

@@ -184,10 +184,7 @@ fn a_copied_request_with_another_machines_token_is_denied() {
 
     assert_eq!(
         denied(&request),
-        Denial::TokenOfAnotherMachine {
-            token: TokenId::parse("ghijkl").unwrap(),
-            machine: "m1".to_owned(),
-        }
+        Denial::TokenOfAnotherMachine(TokenId::parse("ghijkl").unwrap(), "m1".to_owned())
     );
 }
 
@@ -198,10 +195,7 @@ fn a_token_that_is_not_the_machines_own_is_denied() {
 
     assert_eq!(
         denied(&request),
-        Denial::TokenOfAnotherMachine {
-            token: TokenId::parse("zzzzzz").unwrap(),
-            machine: "m1".to_owned(),
-        }
+        Denial::TokenOfAnotherMachine(TokenId::parse("zzzzzz").unwrap(), "m1".to_owned())
     );
 }
 
@@ -228,10 +222,10 @@ fn a_machine_without_a_token_of_its_own_joins_with_a_shared_one() {
 
 #[test]
 fn another_nodes_name_is_denied() {
-    let expected = Denial::NodeNameMismatch {
-        asked: NodeName::parse("n2").unwrap(),
-        settled: NodeName::parse("n1").unwrap().into(),
-    };
+    let expected = Denial::NodeNameMismatch(
+        NodeName::parse("n2").unwrap(),
+        NodeName::parse("n1").unwrap().into(),
+    );
     let csr = for_machine("metal:///rack/m1", "n2");
     let mut insecure = insecure();
     insecure.spec.request.0 = block("CERTIFICATE REQUEST", &csr).into_bytes();
@@ -248,10 +242,10 @@ fn another_machines_provider_id_with_ones_own_token_is_denied() {
 
     assert_eq!(
         denied(&request),
-        Denial::ProviderIdOfAnotherMachine {
-            claimed: ProviderId::parse("metal:///rack/m2").unwrap(),
-            machine: "m1".to_owned(),
-        }
+        Denial::ProviderIdOfAnotherMachine(
+            ProviderId::parse("metal:///rack/m2").unwrap(),
+            "m1".to_owned()
+        )
     );
 }
 

@@ -140,9 +140,6 @@ fn a_renewal_by_a_former_certificate_is_denied() {
     };
     assert_eq!(
         denial,
-        Denial::FormerCertificate {
-            node_name: NodeName::parse("n1").unwrap(),
-            presented: former,
-        }
+        Denial::FormerCertificate(NodeName::parse("n1").unwrap(), former)
     );
 }

@@ -92,10 +92,7 @@ fn a_certificate_alone_does_not_undo_a_revocation() {
     let world = adopting(Adoption::AllowWithoutEvidence);
     world.claims(&bare("m1", 1, 0), 0).unwrap();
     world.revoke("n1", 1);
-    let revoked = Denial::IdentityRevoked {
-        node_name: name("n1"),
-        generation: 1,
-    };
+    let revoked = Denial::IdentityRevoked(name("n1"), 1);
 
     assert_eq!(world.denied(&bare("m1", 1, 1), 1), revoked);
     assert_eq!(world.denied(&bare("m1", 2, 1), 1), revoked);

@@ -268,10 +268,7 @@ fn a_revoked_machine_gets_nothing_until_it_is_reset() {
     let world = World::held(policy());
     world.revoke("n1", 1);
 
-    let revoked = Denial::IdentityRevoked {
-        node_name: name("n1"),
-        generation: 1,
-    };
+    let revoked = Denial::IdentityRevoked(name("n1"), 1);
     assert_eq!(world.denied(&claim("m1", "n1", 1, 1), 1), revoked);
     assert_eq!(world.denied(&claim("m1", "n1", 2, 1), 1), revoked);
     assert_eq!(world.denied(&claim("m1", "n2", 2, 1), 1), revoked);
