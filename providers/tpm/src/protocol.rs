@@ -37,15 +37,15 @@ pub(crate) struct Question {
     pub(crate) ask: Ask,
 }
 
-/// A request to a TPM.
+/// A request to a TPM. The answer is a `Result` with a [`DeviceError`].
 #[derive(Debug, Deserialize, Serialize)]
 pub(crate) enum Ask {
-    /// Read the keys.
+    /// Read the [`Keys`].
     Keys {
         /// The endorsement key. `None` leaves the choice to the program.
         endorsement_key: Option<EndorsementKey>,
     },
-    /// Open a challenge, and make a quote.
+    /// Open a challenge, and make a quote: [`Quoted`].
     Quote(Box<QuoteFor>),
 }
 
@@ -83,15 +83,6 @@ pub(crate) enum EndorsementKey {
     EccP256,
     /// NIST P-384, template H-3.
     EccP384,
-}
-
-/// The answer of a TPM.
-#[derive(Debug, Deserialize, Serialize)]
-pub(crate) enum Answer {
-    Keys(Keys),
-    Quoted(Quoted),
-    /// The reason why there is no answer.
-    Failed(DeviceError),
 }
 
 /// The keys of a TPM.
