@@ -17,7 +17,7 @@ use super::kubeconfig::{ClusterEndpoint, Identity, Login, Refused, identity};
 use super::proxy;
 use super::tls;
 use super::transport::{Answer, Question, Stream, Transport, failure};
-use super::types::{CsrObject, NewCsr, WireCsr, WireList};
+use super::types::{CsrObject, NewCsr, WireList};
 use super::watch::Watch;
 use crate::clock::Deadline;
 use crate::settings::Environment;
@@ -107,7 +107,7 @@ impl ApiClient {
         let question = Question {
             method: Method::POST,
             url: self.requests.clone(),
-            body: Some(csr.to_json()),
+            body: Some(csr.to_object().to_string().into_bytes()),
             what: "creating the request",
         };
         self.object_unless(&question, (StatusCode::CONFLICT, "AlreadyExists"), deadline)
@@ -208,12 +208,7 @@ impl ApiClient {
         }
         let list: WireList =
             serde_json::from_slice(&answer.body).map_err(|why| self.not_an_object(&why))?;
-        let object = list
-            .items
-            .into_iter()
-            .next()
-            .map(|wire| self.understand(wire))
-            .transpose()?;
+        let object = list.items.into_iter().next();
         Ok((object, list.metadata.resource_version))
     }
 
@@ -230,16 +225,7 @@ impl ApiClient {
 
     /// Parses an object.
     pub(super) fn object(&self, json: &[u8]) -> Result<CsrObject, ApiError> {
-        let wire = serde_json::from_slice(json).map_err(|why| self.not_an_object(&why))?;
-        self.understand(wire)
-    }
-
-    fn understand(&self, wire: WireCsr) -> Result<CsrObject, ApiError> {
-        CsrObject::try_from(wire).map_err(|why| {
-            let server = self.transport.server();
-            let what = format!("the answer of {server} cannot be understood: {why}");
-            ApiErrorKind::NotAnApiServer.error(what)
-        })
+        serde_json::from_slice(json).map_err(|why| self.not_an_object(&why))
     }
 
     pub(super) fn not_an_object(&self, why: &serde_json::Error) -> ApiError {
