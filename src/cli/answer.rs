@@ -2,7 +2,6 @@
 
 use std::io::{self, ErrorKind, Write as _};
 
-use serde::Serialize;
 use serde_json::Value;
 
 use crate::failure::{Code, Failure};
@@ -23,19 +22,15 @@ pub(super) fn print(text: &[u8]) -> Result<(), Failure> {
 }
 
 /// `value` as indented JSON.
-pub(super) fn json(value: &impl Serialize) -> String {
-    serde_json::to_string_pretty(value).unwrap_or_default() + "\n"
+pub(super) fn json(value: &Value) -> String {
+    format!("{value:#}\n")
 }
 
 /// `value` as YAML in block style. Texts of several lines are literal blocks. Others are quoted as
 /// in JSON, which is valid YAML.
-pub(super) fn yaml(value: &impl Serialize) -> String {
+pub(super) fn yaml(value: &Value) -> String {
     let mut text = String::new();
-    block(
-        &serde_json::to_value(value).unwrap_or_default(),
-        0,
-        &mut text,
-    );
+    block(value, 0, &mut text);
     text
 }
 

@@ -2,8 +2,6 @@
 
 use std::ffi::OsString;
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
 use kubelet_attestation::csr::CLIENT_USAGES;
 use kubelet_attestation::csr::envelope::Envelope;
 use kubelet_attestation::names::csr_name;
@@ -14,6 +12,7 @@ use super::{Session, answer, print, status};
 use crate::authenticator::{Authenticator, Caller};
 use crate::clock;
 use crate::failure::{Code, Failure};
+use crate::kube::NewCsr;
 use crate::settings::Sources;
 
 /// The placeholder for a secret.
@@ -108,8 +107,8 @@ fn show_status(authenticator: &Authenticator<'_>, output: Report) -> Result<(), 
     let status = status::Status::of(authenticator, clock::now())?;
     let text = match output {
         Report::Table => status.to_table(),
-        Report::Json => answer::json(&status),
-        Report::Yaml => answer::yaml(&status),
+        Report::Json => answer::json(&status.to_json()),
+        Report::Yaml => answer::yaml(&status.to_json()),
     };
     answer::print(text.as_bytes())
 }
@@ -132,17 +131,16 @@ fn show_request(
     };
     let text = match output {
         Request::Pem => bytes,
-        Request::Yaml => answer::yaml(&json!({
-            "apiVersion": "certificates.k8s.io/v1",
-            "kind": "CertificateSigningRequest",
-            "metadata": {"name": name},
-            "spec": {
-                "request": STANDARD.encode(&bytes),
-                "signerName": subject.signer_name,
-                "expirationSeconds": subject.expiration_seconds,
-                "usages": CLIENT_USAGES,
-            },
-        }))
+        Request::Yaml => answer::yaml(
+            &NewCsr {
+                name: &name,
+                signer_name: &subject.signer_name,
+                usages: &CLIENT_USAGES,
+                expiration_seconds: subject.expiration_seconds,
+                request: &bytes,
+            }
+            .to_object(),
+        )
         .into_bytes(),
     };
     answer::print(&text)
