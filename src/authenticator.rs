@@ -253,8 +253,7 @@ impl Authenticator<'_> {
         let Some(origin) = &stored.origin else {
             return Ok(());
         };
-        // An unreadable parent process is not a kubelet that asks for another name.
-        let kubelet = KubeletArguments::of_parent().ok().flatten();
+        let kubelet = KubeletArguments::of_parent();
         let sources = NameSources {
             settings: self.settings.node_name.as_ref(),
             stored: Some(&origin.node_name),

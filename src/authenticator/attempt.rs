@@ -250,7 +250,9 @@ impl Attempt {
 
     fn enrol(&self, store: &StoreLock, stored: &StoreContents) -> Result<Credential, Failure> {
         let saved = self.saved_pending(store, stored)?;
-        let names = self.names(stored, self.known_provider_id(saved.as_ref()))?;
+        let open = saved.as_ref().and_then(|saved| saved.request.as_ref());
+        let known = open.and_then(|open| open.known_provider_id(self.scope(), clock::now()));
+        let names = self.names(stored, known)?;
         self.steps.done(Step::Named);
         let (login, bootstrap) = self.login(stored)?;
         let requester = match bootstrap {
@@ -260,7 +262,7 @@ impl Attempt {
         let endpoint = self.endpoint(stored, bootstrap)?;
         let machine = stored.machine.clone();
         let origin = Origin {
-            node_name: names.node_name.clone(),
+            node_name: names.0.clone(),
             endpoint: endpoint.to_fields(),
             machine: machine.unwrap_or_else(|| self.machine.digest()),
             boot_id: self.scope().boot_id.clone(),
@@ -290,8 +292,8 @@ impl Attempt {
                 pending.save(store)?;
             }
         }
-        let mut server = Connection::new(endpoint, login, requester);
-        let issued = self.negotiate(store, &mut server, &mut pending, &subject)?;
+        let server = Connection::new(endpoint, &login, requester)?;
+        let issued = self.negotiate(store, server, &mut pending, &subject)?;
         self.accept(store, pending, &subject, &origin, &issued)
     }
 
