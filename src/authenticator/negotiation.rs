@@ -5,7 +5,6 @@
 
 use std::mem;
 
-use kubelet_attestation::csr::CLIENT_USAGES;
 use kubelet_attestation::evidence::tpm::Challenge;
 use kubelet_attestation::version::EvidenceVersion;
 
@@ -16,7 +15,7 @@ use super::step::Step;
 use crate::clock;
 use crate::failure::Failure;
 use crate::kube::kubeconfig::{ClusterEndpoint, Login};
-use crate::kube::{ApiClient, ApiError, ApiErrorKind, CsrState, NewCsr};
+use crate::kube::{ApiClient, ApiError, ApiErrorKind, CsrState};
 use crate::pending::{OpenRequest, Pending, Subject};
 use crate::store::StoreLock;
 
@@ -233,13 +232,7 @@ impl Attempt {
         pending: &mut Pending,
         open: &OpenRequest,
     ) -> Result<Option<CsrState>, ApiError> {
-        let csr = NewCsr {
-            name: &open.name,
-            signer_name: &open.subject.signer_name,
-            usages: &CLIENT_USAGES,
-            expiration_seconds: open.subject.expiration_seconds,
-            request: &open.bytes,
-        };
+        let csr = open.to_csr();
         self.log.step(&format!("asking as {}", open.name));
         let mut found = None;
         if open.acknowledged {

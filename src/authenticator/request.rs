@@ -54,7 +54,7 @@ impl Attempt {
         }
         let sources = ProviderIdSources {
             settings: &self.settings,
-            remembered: self.remembered.as_deref(),
+            remembered: self.remembered.get().map(String::as_str),
             kubelet: parent.as_ref(),
             kubeadm: kubeadm.as_ref(),
             machine: &self.machine,
@@ -248,8 +248,8 @@ impl Attempt {
         made
     }
 
-    /// The subject and the bytes of `spec.request`, with a throwaway key.
-    pub(super) fn dry_run(&self, stored: &StoreContents) -> Result<(Subject, Vec<u8>), Failure> {
+    /// The request, with a throwaway key.
+    pub(super) fn dry_run(&self, stored: &StoreContents) -> Result<OpenRequest, Failure> {
         let names = self.names(stored, None)?;
         let audience = match (&self.settings.audience, self.attester.renewal()) {
             (Some(audience), _) => audience.clone(),
@@ -262,8 +262,7 @@ impl Attempt {
             .map_err(|error| Failure::of(Code::Internal, &error, "run it again"))?;
         let version = self.preferred_version();
         let attest = |claim: &Claim<'_>| self.attester.evidence(claim);
-        let open = self.request(&key, &subject, &version, attest)?;
-        Ok((subject, open.bytes))
+        self.request(&key, &subject, &version, attest)
     }
 
     fn request(
@@ -287,7 +286,7 @@ impl Attempt {
             node_name: &subject.node_name,
             spki: request.spki_der(),
             settings: &self.settings,
-            remembered: self.remembered.as_deref(),
+            remembered: self.remembered.get().map(String::as_str),
             deadline: self.deadline,
         })?;
         let envelope = Envelope {

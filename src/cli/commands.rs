@@ -2,9 +2,7 @@
 
 use std::ffi::OsString;
 
-use kubelet_attestation::csr::CLIENT_USAGES;
 use kubelet_attestation::csr::envelope::Envelope;
-use kubelet_attestation::names::csr_name;
 use serde_json::{Value, json};
 
 use super::arguments::{self, Arguments, Command, Report, Request, Version};
@@ -118,30 +116,25 @@ fn show_request(
     output: Request,
     show_secrets: bool,
 ) -> Result<(), Failure> {
-    let (subject, bytes) = authenticator.dry_run()?;
-    let name = csr_name(&subject.signer_name, &CLIENT_USAGES, &bytes);
+    let open = authenticator.dry_run()?;
     let secrets = authenticator.attester.secret_members();
     let bytes = if show_secrets || secrets.is_empty() {
-        bytes
+        open.bytes.clone()
     } else {
         authenticator
             .log
             .warn("what is secret in the request is left out: see --show-secrets");
-        without(secrets, &bytes)?
+        without(secrets, &open.bytes)?
     };
     let text = match output {
         Request::Pem => bytes,
-        Request::Yaml => answer::yaml(
-            &NewCsr {
-                name: &name,
-                signer_name: &subject.signer_name,
-                usages: &CLIENT_USAGES,
-                expiration_seconds: subject.expiration_seconds,
+        Request::Yaml => {
+            let csr = NewCsr {
                 request: &bytes,
-            }
-            .to_object(),
-        )
-        .into_bytes(),
+                ..open.to_csr()
+            };
+            answer::yaml(&csr.to_object()).into_bytes()
+        }
     };
     answer::print(&text)
 }

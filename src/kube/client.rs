@@ -16,7 +16,7 @@ use super::error::{ApiError, ApiErrorKind};
 use super::kubeconfig::{ClusterEndpoint, Identity, Login, Refused, identity};
 use super::proxy;
 use super::tls;
-use super::transport::{Answer, Question, Stream, Transport, failure};
+use super::transport::{Question, Stream, Transport, failure};
 use super::types::{CsrObject, NewCsr, WireList};
 use super::watch::Watch;
 use crate::clock::Deadline;
@@ -54,7 +54,7 @@ const USER_AGENT: &str = concat!("kubelet-authenticator/", env!("CARGO_PKG_VERSI
 /// - Only certificates of the cluster's own CA are trusted.
 #[derive(Debug)]
 pub struct ApiClient {
-    transport: Transport,
+    pub(super) transport: Transport,
     requests: Url,
     leases: Url,
 }
@@ -219,17 +219,13 @@ impl ApiClient {
         url
     }
 
-    pub(super) fn refusal(&self, answer: &Answer) -> ApiError {
-        self.transport.refusal(answer)
-    }
-
     /// Parses an object.
     pub(super) fn object(&self, json: &[u8]) -> Result<CsrObject, ApiError> {
         serde_json::from_slice(json).map_err(|why| self.not_an_object(&why))
     }
 
     pub(super) fn not_an_object(&self, why: &serde_json::Error) -> ApiError {
-        let server = self.transport.server();
+        let server = &self.transport.server;
         let what = format!("the answer of {server} is not the object that was asked for: {why}");
         ApiErrorKind::NotAnApiServer.error(what)
     }

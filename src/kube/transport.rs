@@ -43,7 +43,7 @@ pub(super) struct Transport {
     // Dropping the client would wait for its thread, which may itself wait for a resolver that
     // never answers.
     client: ManuallyDrop<Client>,
-    server: String,
+    pub(super) server: String,
     name: String,
 }
 
@@ -93,10 +93,6 @@ impl Transport {
             server,
             name,
         }
-    }
-
-    pub(super) fn server(&self) -> &str {
-        &self.server
     }
 
     /// Sends the request and reads the whole answer.

@@ -86,7 +86,7 @@ impl<'a> Watch<'a> {
         if answer.status == StatusCode::GONE || failure(&answer.body).code == 410 {
             return Ok(Ended::Expired);
         }
-        Err(client.refusal(&answer))
+        Err(client.transport.refusal(&answer))
     }
 
     fn follow(&mut self, mut stream: Stream<'_>) -> Result<Ended, ApiError> {

@@ -14,7 +14,7 @@ use kubelet_authenticator::settings::Entry;
 use serde::de::DeserializeOwned;
 use sha2::{Digest as _, Sha256};
 
-use crate::protocol::{Ask, Binding, Bytes, EndorsementKey, Keys, Question, QuoteFor, Quoted};
+use crate::protocol::{Ask, Bytes, EndorsementKey, Keys, Question, QuoteFor, Quoted};
 use crate::settings::{self, TpmSettings};
 use crate::{certificate, device_file, instance, program};
 
@@ -118,13 +118,11 @@ impl Attester for Tpm {
             endorsement: Bytes(keys.endorsement.clone()),
             credential_blob: Bytes(challenge.credential_blob.clone()),
             encrypted_secret: Bytes(challenge.encrypted_secret.clone()),
-            binding: Binding {
-                audience: claim.audience.to_string(),
-                provider_id: claim.provider_id.to_string(),
-                node_name: claim.node_name.to_string(),
-                spki: Bytes(claim.spki.to_vec()),
-                id: Bytes(challenge.id.as_bytes().to_vec()),
-            },
+            audience: claim.audience.clone(),
+            provider_id: claim.provider_id.clone(),
+            node_name: claim.node_name.clone(),
+            spki: Bytes(claim.spki.to_vec()),
+            id: Bytes(challenge.id.as_bytes().to_vec()),
             pcrs: settings.pcrs.clone(),
         };
         let question = Ask::Quote(Box::new(question));

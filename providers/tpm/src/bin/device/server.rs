@@ -3,11 +3,11 @@
 use std::io::{self, BufRead as _, Read as _, Write as _};
 
 use kubelet_attestation::binding::KeyBinding;
-use kubelet_attestation::names::{Audience, NodeName, Provider, ProviderId};
+use kubelet_attestation::names::Provider;
 use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 use serde_json::Value;
 
-use crate::protocol::{Ask, Binding, DeviceError, MAX_LINE_LEN, Question, QuoteFor, Quoted};
+use crate::protocol::{Ask, DeviceError, MAX_LINE_LEN, Question, QuoteFor, Quoted};
 use crate::tpm::Device;
 
 /// Reads a question from standard input and writes its answer to standard output.
@@ -46,26 +46,14 @@ fn answer(question: Question) -> Result<Value, DeviceError> {
 }
 
 fn quote(device: &mut Device, asked: &QuoteFor) -> Result<Quoted, DeviceError> {
-    let Binding { spki, id, .. } = &asked.binding;
-    let names = names(&asked.binding).ok_or(DeviceError::Question)?;
-    let (audience, provider_id, node_name) = &names;
     device.quote(asked, |secret| {
-        let parts = [id.0.as_slice(), secret];
         KeyBinding::new(
             &Provider::TPM,
-            audience,
-            provider_id,
-            node_name,
-            &spki.0,
-            &parts,
+            &asked.audience,
+            &asked.provider_id,
+            &asked.node_name,
+            &asked.spki.0,
+            &[&asked.id.0, secret],
         )
     })
-}
-
-fn names(binding: &Binding) -> Option<(Audience, ProviderId, NodeName)> {
-    Some((
-        Audience::parse(&binding.audience).ok()?,
-        ProviderId::parse(&binding.provider_id).ok()?,
-        NodeName::parse(&binding.node_name).ok()?,
-    ))
 }
