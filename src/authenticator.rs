@@ -334,7 +334,7 @@ impl Authenticator<'_> {
         let (sender, receiver) = mpsc::sync_channel(1);
         let run = move || {
             let result = worker.run();
-            // Releases the lock, unless the waiting thread has it.
+            // Before the answer, so that the lock is free once the waiting thread is done.
             drop(worker);
             drop(sender.send(result));
         };

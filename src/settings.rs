@@ -81,7 +81,7 @@ impl ProviderSchema {
 
     /// The keys of a section, or of the document if `section` is empty.
     fn known(&self, section: &str) -> Vec<String> {
-        let keys = self.entries().map(|entry| entry.split());
+        let keys = self.entries().map(Entry::split);
         let keys = keys.filter(|(of, _)| *of == section).map(|(_, key)| key);
         if !section.is_empty() {
             return keys.map(str::to_owned).collect();

@@ -103,14 +103,14 @@ impl Status {
 
     pub(super) fn to_table(&self) -> String {
         let none = || "none".to_owned();
-        let (node, server) = match &self.stored.origin {
+        let (node_name, server) = match &self.stored.origin {
             Some(origin) => (origin.node_name.to_string(), origin.endpoint.server.clone()),
             None => (none(), none()),
         };
         let mut rows = vec![
             ("Provider", self.provider.clone()),
             ("Store", self.state_directory.clone()),
-            ("Node", node),
+            ("Node", node_name),
             ("API server", server),
             ("Due", self.due.to_owned()),
         ];

@@ -180,28 +180,25 @@ impl Transport {
         let server = &self.server;
         let failure = failure(&answer.body);
         let status = answer.status.as_u16();
+        let reason = one_line(&failure.reason, MAX_MESSAGE_LEN);
         let (kind, what) = match status {
             401 => (
                 ApiErrorKind::Unauthorized,
-                format!("{server} does not accept the credential (401 Unauthorized)"),
+                "does not accept the credential (401 Unauthorized)".to_owned(),
             ),
             403 => (
                 ApiErrorKind::Forbidden,
-                format!("{server} forbids it (403 Forbidden)"),
+                "forbids it (403 Forbidden)".to_owned(),
             ),
             429 => (
                 ApiErrorKind::TooManyRequests,
-                format!("{server} has too many requests (429)"),
+                "has too many requests (429)".to_owned(),
             ),
-            400..=499 => {
-                let reason = one_line(&failure.reason, MAX_MESSAGE_LEN);
-                let what = format!("{server} refuses the request ({status} {reason})");
-                (ApiErrorKind::Refused, what)
-            }
-            500..=599 => (
-                ApiErrorKind::Server,
-                format!("{server} is out of order ({status})"),
+            400..=499 => (
+                ApiErrorKind::Refused,
+                format!("refuses the request ({status} {reason})"),
             ),
+            500..=599 => (ApiErrorKind::Server, format!("is out of order ({status})")),
             _ => {
                 return ApiErrorKind::NotAnApiServer.error(format!(
                     "{server} answers {status}, which no API server does; is something between us \
@@ -211,7 +208,7 @@ impl Transport {
         };
         let message = one_line(&failure.message, MAX_MESSAGE_LEN);
         let colon = if message.is_empty() { "" } else { ": " };
-        kind.error(format!("{what}{colon}{message}"))
+        kind.error(format!("{server} {what}{colon}{message}"))
     }
 
     fn within_limit(&self, bytes: &[u8]) -> Result<(), ApiError> {
