@@ -44,9 +44,9 @@ impl Credential {
     /// # Guarantees
     ///
     /// The leaf is for this key, has exactly this node as its subject, is for client authentication
-    /// only, is no CA certificate, and has not expired at `now`. A provider ID in it is this machine's. The CA's signature is not checked: the certificate
-    /// comes from the API server over a verified connection, and the API server checks the
-    /// signature itself.
+    /// only, is no CA certificate, and has not expired at `now`. A provider ID in it is this
+    /// machine's. The CA's signature is not checked: the certificate comes from the API server over
+    /// a verified connection, and the API server checks the signature itself.
     pub fn from_issued(
         issued: &[u8],
         key: PrivateKey,
