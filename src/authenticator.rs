@@ -12,8 +12,8 @@ mod request;
 mod step;
 
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::thread;
 use std::time::{Duration, SystemTime};
 
@@ -29,17 +29,18 @@ use crate::log::Log;
 use crate::machine::Machine;
 use crate::node_name::NameSources;
 use crate::origin::Origin;
-use crate::pending::Subject;
+use crate::pending::OpenRequest;
 use crate::rescue::Rescue;
 use crate::rotation::Rotation;
 use crate::settings::Settings;
-use crate::store::{Store, StoreLock};
+use crate::store::Store;
 use crate::store_contents::StoreContents;
 
 use allowed::Allowed;
 use attempt::{Attempt, Demand, Memory, RenewalError};
 use cluster::ca_changed;
 use kubelet_attestation::errors::error_chain;
+use step::Steps;
 pub use step::{Observer, Step};
 
 /// The time limit of a run with a valid credential. The kubelet's heartbeat client gives up after
@@ -102,8 +103,7 @@ impl Authenticator<'_> {
     /// device in the place of a file does not block it. A file system that hangs does.
     pub(crate) fn credential(&self) -> Result<ExecResult, Failure> {
         let now = clock::now();
-        let store = self.open_store()?;
-        let mut stored = self.load(store.as_ref())?;
+        let (store, mut stored) = self.stored()?;
         self.check_name(&stored)?;
         let rotation = self.rotation(&stored, now);
         match (rotation, &store, stored.credential.take(), &stored.origin) {
@@ -169,8 +169,7 @@ impl Authenticator<'_> {
     /// is set. Returns whether the credential is new.
     pub(crate) fn renew(&self, force: bool) -> Result<(ExecResult, bool), Failure> {
         let now = clock::now();
-        let store = self.open_store()?;
-        let stored = self.load(store.as_ref())?;
+        let (store, stored) = self.stored()?;
         self.check_name(&stored)?;
         let rotation = self.rotation(&stored, now);
         let mut demand = if force { Demand::Always } else { Demand::IfDue };
@@ -197,9 +196,9 @@ impl Authenticator<'_> {
     }
 
     /// The request that a run would send now, with a throwaway key. Sends and writes nothing.
-    pub(crate) fn dry_run(&self) -> Result<(Subject, Vec<u8>), Failure> {
+    pub(crate) fn dry_run(&self) -> Result<OpenRequest, Failure> {
         let (store, stored) = self.stored()?;
-        let mut attempt = self.attempt(Allowed::Without(self.timeout()), Demand::IfDue)?;
+        let attempt = self.attempt(Allowed::Without(self.timeout()), Demand::IfDue)?;
         if let Some(store) = &store {
             attempt.recall(store, &stored);
         }
@@ -208,7 +207,7 @@ impl Authenticator<'_> {
 
     /// Removes every file of the store, including quarantined ones.
     pub(crate) fn reset(&self) -> Result<(), Failure> {
-        let Some(store) = self.open_store()? else {
+        let Some(store) = Store::open(&self.settings.state_directory)? else {
             return Ok(());
         };
         let deadline = Deadline::after(self.timeout());
@@ -217,9 +216,14 @@ impl Authenticator<'_> {
 
     /// The contents of the store. Changes nothing.
     pub(crate) fn stored(&self) -> Result<(Option<Store>, StoreContents), Failure> {
-        let store = self.open_store()?;
-        let stored = self.load(store.as_ref())?;
-        Ok((store, stored))
+        let Some(store) = Store::open(&self.settings.state_directory)? else {
+            return Ok((None, StoreContents::default()));
+        };
+        let stored = StoreContents::load(&store, &self.machine)?;
+        if let Some(readable_by_others) = &stored.readable_by_others {
+            self.log.warn(readable_by_others);
+        }
+        Ok((Some(store), stored))
     }
 
     fn timeout(&self) -> Duration {
@@ -232,29 +236,13 @@ impl Authenticator<'_> {
         stored.rotation(self.attester.renewal(), changed, now)
     }
 
-    fn open_store(&self) -> Result<Option<Store>, Failure> {
-        Store::open(&self.settings.state_directory)
-    }
-
-    fn load(&self, store: Option<&Store>) -> Result<StoreContents, Failure> {
-        let Some(store) = store else {
-            return Ok(StoreContents::default());
-        };
-        let stored = StoreContents::load(store, &self.machine)?;
-        if let Some(readable_by_others) = &stored.readable_by_others {
-            self.log.warn(readable_by_others);
-        }
-        Ok(stored)
-    }
-
     /// Compares the stored node name with the settings and the kubelet's arguments. A certificate
     /// for another name than the kubelet's would be worse than no certificate.
     fn check_name(&self, stored: &StoreContents) -> Result<(), Failure> {
         let Some(origin) = &stored.origin else {
             return Ok(());
         };
-        // An unreadable parent process is not a kubelet that asks for another name.
-        let kubelet = KubeletArguments::of_parent().ok().flatten();
+        let kubelet = KubeletArguments::of_parent();
         let sources = NameSources {
             settings: self.settings.node_name.as_ref(),
             stored: Some(&origin.node_name),
@@ -341,24 +329,22 @@ impl Authenticator<'_> {
         if let Some(active) = store.and_then(|store| self.remembered(store, now)) {
             return Err(active);
         }
-        let attempt = self.attempt(allowed, demand)?;
-        let (steps, memory) = (attempt.steps.clone(), attempt.memory.clone());
+        let attempt = Arc::new(self.attempt(allowed, demand)?);
+        let worker = Arc::clone(&attempt);
         let (sender, receiver) = mpsc::sync_channel(1);
-        let worker = thread::Builder::new().spawn(move || {
-            let result = attempt.run();
+        let run = move || {
+            let result = worker.run();
+            // Before the answer, so that the lock is free once the waiting thread is done.
+            drop(worker);
             drop(sender.send(result));
-        });
-        if let Err(error) = worker {
+        };
+        if let Err(error) = thread::Builder::new().spawn(run) {
             let failure = Failure::of(Code::Internal, &error, "free some memory");
             return Err(failure.into());
         }
         match receiver.recv_timeout(allowed.total().saturating_sub(allowed.margin())) {
             Ok(result) => result,
-            Err(RecvTimeoutError::Timeout) => {
-                let failure = steps.stuck(&self.settings.state_directory);
-                let lock = steps.lock();
-                Err(Self::remember(lock, memory, failure, allowed.margin()))
-            }
+            Err(RecvTimeoutError::Timeout) => Err(Self::remember(attempt, allowed.margin())),
             Err(RecvTimeoutError::Disconnected) => Err(RenewalError::from(Failure::new(
                 Code::Internal,
                 "the run ended without a result",
@@ -369,18 +355,15 @@ impl Authenticator<'_> {
 
     /// Records the failure of an abandoned run, under the lock that the run holds. The disk may be
     /// the cause of the hang, so the wait is limited to `patience`.
-    fn remember(
-        lock: Option<Arc<StoreLock>>,
-        memory: Memory,
-        failure: Failure,
-        patience: Duration,
-    ) -> RenewalError {
+    fn remember(attempt: Arc<Attempt>, patience: Duration) -> RenewalError {
+        let failure = attempt.steps.stuck(&attempt.settings.state_directory);
         let error = RenewalError::from(failure.clone());
-        let Some(lock) = lock else {
-            return error;
-        };
         let (sender, receiver) = mpsc::sync_channel(1);
-        let write = move || drop(sender.send(memory.write(&lock, failure)));
+        let write = move || {
+            if let Some(lock) = attempt.steps.lock.get() {
+                drop(sender.send(attempt.memory.write(lock, failure)));
+            }
+        };
         match thread::Builder::new().spawn(write) {
             Ok(_) => receiver.recv_timeout(patience).unwrap_or(error),
             Err(_) => error,
@@ -419,7 +402,7 @@ impl Authenticator<'_> {
         Ok(Attempt {
             attester: Arc::clone(&self.attester),
             settings: self.settings.clone(),
-            remembered: None,
+            remembered: OnceLock::new(),
             endpoint,
             machine: self.machine.clone(),
             memory: Memory {
@@ -431,7 +414,11 @@ impl Authenticator<'_> {
             demand,
             deadline,
             lock_deadline: others,
-            steps: step::Steps::new(self.observer.clone()),
+            steps: Steps {
+                last: Mutex::new(Step::Started),
+                lock: OnceLock::new(),
+                observer: self.observer.clone(),
+            },
         })
     }
 }

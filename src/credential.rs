@@ -86,8 +86,7 @@ impl Credential {
         let key = PrivateKey::from_pem(Secret::new(key_pem.to_owned()))
             .map_err(|error| error.within("the file does not end in a private key"))?;
         let der = first_certificate(certificate_pem).ok_or_else(|| Invalid::new(NO_CERTIFICATE))?;
-        let certificate =
-            parse(&der, Extensions::Opaque).map_err(|error| error.within(UNREADABLE))?;
+        let certificate = parse(&der).map_err(|error| error.within(UNREADABLE))?;
         if !has_key(&certificate, &key) {
             return Err(Invalid::new("the private key is not the certificate's"));
         }
@@ -113,12 +112,8 @@ impl Credential {
     /// The content of the file: the chain, then the key. In one file they cannot disagree at any
     /// moment.
     pub fn to_pem(&self) -> Zeroizing<String> {
-        let parts = [self.certificate_pem.as_str(), self.key_pem().expose()];
-        let mut text = Zeroizing::new(String::with_capacity(parts.iter().map(|p| p.len()).sum()));
-        for part in parts {
-            text.push_str(part);
-        }
-        text
+        // In one allocation: a buffer that grows would leave copies of the key in memory.
+        Zeroizing::new([self.certificate_pem.as_str(), self.key_pem().expose()].concat())
     }
 
     /// The chain in PEM, leaf first. Its bytes stay the same until another certificate is issued.
@@ -197,16 +192,9 @@ fn first_certificate(pem: &str) -> Option<Vec<u8>> {
     Some(der)
 }
 
-/// How a certificate's extensions are read.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Extensions {
-    Opaque,
-    Parsed,
-}
-
-fn parse(der: &[u8], extensions: Extensions) -> Result<X509Certificate<'_>, Invalid> {
-    let mut parser =
-        X509CertificateParser::new().with_deep_parse_extensions(extensions == Extensions::Parsed);
+/// Parses no extension: only an issued certificate's matter, and few of them.
+fn parse(der: &[u8]) -> Result<X509Certificate<'_>, Invalid> {
+    let mut parser = X509CertificateParser::new().with_deep_parse_extensions(false);
     match parser.parse(der) {
         Ok(([], certificate)) => Ok(certificate),
         _ => Err(Invalid::new("it is not an X.509 certificate in DER")),

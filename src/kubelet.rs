@@ -3,10 +3,12 @@
 use std::ffi::OsStr;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::{Errno, retry_on_intr};
+
+use crate::failure::{Code, Failure};
 
 /// The file that kubeadm writes the kubelet's arguments to.
 pub(crate) const KUBEADM_FLAGS: &str = "/var/lib/kubelet/kubeadm-flags.env";
@@ -25,26 +27,17 @@ pub struct KubeletArguments {
     provider_id: Option<String>,
 }
 
-/// The kubelet's arguments could not be read.
-#[derive(Debug, thiserror::Error)]
-#[error("cannot read the kubelet's arguments from {}", path.display())]
-pub struct KubeletArgumentsError {
-    /// The file.
-    pub path: PathBuf,
-    /// The reason.
-    pub source: io::Error,
-}
-
 impl KubeletArguments {
-    /// The arguments of the parent process, if that is a kubelet.
-    pub fn of_parent() -> Result<Option<Self>, KubeletArgumentsError> {
+    /// The arguments of the parent process, if that is a kubelet. A process that has ended or cannot
+    /// be read is none.
+    pub fn of_parent() -> Option<Self> {
         let parent = std::os::unix::process::parent_id();
         Self::of_process(&Path::new("/proc").join(parent.to_string()).join("cmdline"))
     }
 
-    /// The arguments in a process's `cmdline`, if it is a kubelet's. The process may have ended.
-    fn of_process(cmdline: &Path) -> Result<Option<Self>, KubeletArgumentsError> {
-        Ok(read(cmdline)?.and_then(|arguments| Self::from_cmdline(&arguments)))
+    /// The arguments in a process's `cmdline`, if it is a kubelet's.
+    fn of_process(cmdline: &Path) -> Option<Self> {
+        Self::from_cmdline(&read(cmdline).ok()?)
     }
 
     /// The arguments in the content of a process's `cmdline` (proc(5)), if it is a kubelet's.
@@ -60,9 +53,20 @@ impl KubeletArguments {
     }
 
     /// The arguments in kubeadm's `file` (normally `KUBEADM_FLAGS`), if it exists.
-    pub fn of_kubeadm(file: &Path) -> Result<Option<Self>, KubeletArgumentsError> {
-        Ok(read(file)?
-            .map(|contents| Self::from_environment_file(&String::from_utf8_lossy(&contents))))
+    pub(crate) fn of_kubeadm(file: &Path) -> Result<Option<Self>, Failure> {
+        match read(file) {
+            Ok(contents) => {
+                let contents = String::from_utf8_lossy(&contents);
+                Ok(Some(Self::from_environment_file(&contents)))
+            }
+            Err(Errno::NOENT) => Ok(None),
+            Err(error) => {
+                let file = file.display();
+                let what = format!("cannot read the kubelet's arguments from {file}");
+                let failure = Failure::new(Code::Configuration, what, "let root read it");
+                Err(failure.because(&io::Error::from(error)))
+            }
+        }
     }
 
     /// Parses the content of kubeadm's file, `KUBELET_KUBEADM_ARGS="--a=b --c=d"`. kubeadm never
@@ -112,27 +116,19 @@ impl KubeletArguments {
 
 /// Reads a file in chunks on the stack. Every start does this, and a buffer costs more than the
 /// file.
-fn read(path: &Path) -> Result<Option<Vec<u8>>, KubeletArgumentsError> {
-    let failed = |source: Errno| KubeletArgumentsError {
-        path: path.to_owned(),
-        source: source.into(),
-    };
-    let file = match rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) {
-        Ok(file) => file,
-        Err(Errno::NOENT) => return Ok(None),
-        Err(error) => return Err(failed(error)),
-    };
+fn read(path: &Path) -> Result<Vec<u8>, Errno> {
+    let file = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
     let mut contents = Vec::new();
     let mut chunk = [0; USUAL_ARGUMENTS_LEN];
     while contents.len() < MAX_ARGUMENTS_LEN {
-        let length = retry_on_intr(|| rustix::io::read(&file, &mut chunk)).map_err(failed)?;
+        let length = retry_on_intr(|| rustix::io::read(&file, &mut chunk))?;
         match chunk.get(..length) {
             Some(read) if !read.is_empty() => contents.extend_from_slice(read),
             _ => break,
         }
     }
     contents.truncate(MAX_ARGUMENTS_LEN);
-    Ok(Some(contents))
+    Ok(contents)
 }
 
 /// The machine's host name, from the kernel.

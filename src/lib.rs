@@ -37,7 +37,6 @@ mod cli;
 pub mod clock;
 mod credential;
 mod csr;
-mod enrolment;
 mod exec;
 pub mod failure;
 pub mod imds;

@@ -41,27 +41,28 @@ impl Log {
     /// Logs a step of the run, if verbose.
     pub(crate) fn step(self, message: &str) {
         if self.verbose {
-            self.write("info", message, None, "");
+            self.write("info", message, None);
         }
     }
 
     /// Logs a warning. The run goes on.
     pub(crate) fn warn(self, message: &str) {
-        self.write("warning", message, None, "");
+        self.write("warning", message, None);
     }
 
     /// Logs a failure as a warning: the run still prints a credential.
     pub(crate) fn warn_of(self, message: &str, failure: &Failure) {
         let message = format!("{message}: {failure}");
-        self.write("warning", &message, Some(failure), failure.remedy());
+        self.write("warning", &message, Some(failure));
     }
 
     /// Logs the failure that ends the run.
     pub(crate) fn fail(self, failure: &Failure) {
-        self.write("error", failure.what(), Some(failure), failure.remedy());
+        self.write("error", failure.what(), Some(failure));
     }
 
-    fn write(self, level: &str, message: &str, failure: Option<&Failure>, remedy: &str) {
+    fn write(self, level: &str, message: &str, failure: Option<&Failure>) {
+        let remedy = failure.map_or("", Failure::remedy);
         let line = match self.format {
             Format::Text if remedy.is_empty() => format!("{level}: {message}\n"),
             Format::Text => format!("{level}: {message}; to do: {remedy}\n"),

@@ -8,17 +8,17 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
 /// The ID of the boot: it changes with every boot (random(4)).
-const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
+const BOOT_ID: &str = "proc/sys/kernel/random/boot_id";
 
 /// The firmware's data about the machine.
-const DMI: &str = "/sys/class/dmi/id";
+const DMI: &str = "sys/class/dmi/id";
 
 /// The serial number, in firmware with a device tree (the Devicetree Specification, section 3.2).
-const SERIAL_NUMBER: &str = "/sys/firmware/devicetree/base/serial-number";
+const SERIAL_NUMBER: &str = "sys/firmware/devicetree/base/serial-number";
 
 /// The operating system's ID of the machine (machine-id(5)). It is on the disk, so a copy of the
 /// disk has the same ID until it is set up anew.
-const MACHINE_ID: &str = "/etc/machine-id";
+const MACHINE_ID: &str = "etc/machine-id";
 
 /// The content of [`MACHINE_ID`] before the first boot completes.
 const UNINITIALIZED: &str = "uninitialized";
@@ -26,13 +26,10 @@ const UNINITIALIZED: &str = "uninitialized";
 /// Longer than any of these one-line files.
 const MAX_LINE: usize = 512;
 
-/// The files that identify a machine.
+/// A machine, by the files under its root.
 #[derive(Debug, Clone)]
 pub struct Machine {
-    boot_id: PathBuf,
-    dmi: PathBuf,
-    serial_number: PathBuf,
-    os_id: PathBuf,
+    root: PathBuf,
 }
 
 /// Digests of the values that identify a machine. The values themselves may be confidential.
@@ -54,12 +51,7 @@ pub struct MachineDigest {
 
 impl Default for Machine {
     fn default() -> Self {
-        Self {
-            boot_id: BOOT_ID.into(),
-            dmi: DMI.into(),
-            serial_number: SERIAL_NUMBER.into(),
-            os_id: MACHINE_ID.into(),
-        }
+        Self { root: "/".into() }
     }
 }
 
@@ -67,38 +59,34 @@ impl Machine {
     /// The machine that the files under `root` describe.
     #[cfg(any(test, feature = "testing"))]
     pub fn rooted(root: &Path) -> Self {
-        let under = |path: &str| root.join(path.trim_start_matches('/'));
-        Self {
-            boot_id: under(BOOT_ID),
-            dmi: under(DMI),
-            serial_number: under(SERIAL_NUMBER),
-            os_id: under(MACHINE_ID),
-        }
+        let root = root.to_owned();
+        Self { root }
     }
 
     /// The ID of this boot, if the kernel provides it.
     pub fn boot_id(&self) -> Option<String> {
-        line(&self.boot_id)
+        line(&self.root.join(BOOT_ID))
     }
 
     /// The vendor, from the firmware: `Amazon EC2` on every Nitro instance (the EC2 user guide,
     /// "Detect whether a host is an EC2 instance").
     pub fn vendor(&self) -> Option<String> {
-        line(&self.dmi.join("sys_vendor"))
+        line(&self.root.join(DMI).join("sys_vendor"))
     }
 
     /// Digests of the values that identify this machine.
     pub fn digest(&self) -> MachineDigest {
         let digest = |path: &Path, name: &str| line(path).map(|value| hex_digest(name, &value));
-        let of_firmware = |name: &str| digest(&self.dmi.join(name), name);
+        let dmi = self.root.join(DMI);
+        let of_firmware = |name: &str| digest(&dmi.join(name), name);
         let mut known = MachineDigest {
             product_uuid: of_firmware("product_uuid"),
             board_asset_tag: of_firmware("board_asset_tag"),
-            serial_number: digest(&self.serial_number, "serial-number"),
+            serial_number: digest(&self.root.join(SERIAL_NUMBER), "serial-number"),
             machine_id: None,
         };
         if known.is_empty() {
-            known.machine_id = line(&self.os_id)
+            known.machine_id = line(&self.root.join(MACHINE_ID))
                 .filter(|value| value != UNINITIALIZED)
                 .map(|value| hex_digest("machine-id", &value));
         }
@@ -151,9 +139,10 @@ mod tests {
 
     fn machine(root: &Path, uuid: Option<&str>, tag: Option<&str>) -> MachineDigest {
         let machine = Machine::rooted(root);
-        fs::create_dir_all(&machine.dmi).unwrap();
+        let dmi = root.join(DMI);
+        fs::create_dir_all(&dmi).unwrap();
         for (name, value) in [("product_uuid", uuid), ("board_asset_tag", tag)] {
-            let path = machine.dmi.join(name);
+            let path = dmi.join(name);
             drop(fs::remove_file(&path));
             if let Some(value) = value {
                 fs::write(path, value).unwrap();

@@ -100,30 +100,23 @@ fn folded(source: &str, name: &str) -> Result<NodeName, Failure> {
 }
 
 fn label(source: &str, name: &str) -> Result<NodeName, Failure> {
-    let refuse = |why, remedy| {
-        let found: String = name.chars().take(MAX_LABEL_LEN + 1).collect();
-        let what = format!("{source} is {found:?}, which no Node can be called: {why}; {remedy}");
-        Err(Failure::new(Code::Configuration, what, ""))
+    let (why, remedy) = if name.is_empty() {
+        ("it is empty", REMEDY)
+    } else if name.ends_with('.') {
+        ("it ends in a dot", DOT_REMEDY)
+    } else if name.len() > MAX_LABEL_LEN {
+        let why = "it is longer than the 63 characters of a label's value";
+        (why, REMEDY)
+    } else if let Ok(name) = NodeName::parse(name) {
+        return Ok(name);
+    } else {
+        let why = "a DNS name has lower-case letters, digits, '-' and '.', and each part begins \
+                   and ends with a letter or digit";
+        (why, REMEDY)
     };
-    if name.is_empty() {
-        return refuse("it is empty", REMEDY);
-    }
-    if name.ends_with('.') {
-        return refuse("it ends in a dot", DOT_REMEDY);
-    }
-    if name.len() > MAX_LABEL_LEN {
-        return refuse(
-            "it is longer than the 63 characters of a label's value",
-            REMEDY,
-        );
-    }
-    let Ok(name) = NodeName::parse(name) else {
-        return refuse(
-            "a DNS name has lower-case letters, digits, '-' and '.', and each part begins and ends with a letter or digit",
-            REMEDY,
-        );
-    };
-    Ok(name)
+    let found: String = name.chars().take(MAX_LABEL_LEN + 1).collect();
+    let what = format!("{source} is {found:?}, which no Node can be called: {why}; {remedy}");
+    Err(Failure::new(Code::Configuration, what, ""))
 }
 
 const REMEDY: &str = "give the kubelet a good name with --hostname-override";

@@ -2,8 +2,7 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
+use kubelet_attestation::csr::CLIENT_USAGES;
 use kubelet_attestation::names::{Audience, NodeName, ProviderId};
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
@@ -11,6 +10,7 @@ use zeroize::Zeroizing;
 use crate::backoff::FailureScope;
 use crate::failure::{Failure, Invalid};
 use crate::key::PrivateKey;
+use crate::kube::NewCsr;
 use crate::machine::MachineDigest;
 use crate::rotation::CLOCK_LEEWAY;
 use crate::secret::Secret;
@@ -39,28 +39,36 @@ pub struct Pending {
 }
 
 /// A request, before or after it is sent.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct OpenRequest {
     /// The name of the object, derived from the bytes.
     pub name: String,
     /// The bytes of `spec.request`.
+    #[serde(with = "base64_text")]
     pub bytes: Vec<u8>,
     /// What the request asks for.
+    #[serde(flatten)]
     pub subject: Subject,
     /// When the request was made, in seconds since 1970.
     pub created: u64,
     /// Whether the API server has acknowledged the request.
     pub acknowledged: bool,
-    /// Whether it answers a challenge.
+    /// Whether it answers a challenge. Omitted if false, so that releases without challenges can
+    /// read the file.
+    #[serde(default, skip_serializing_if = "<&bool as std::ops::Not>::not")]
     pub answers: bool,
     /// The scope in which the machine was last asked for its provider ID. `None` if the machine
-    /// itself was not asked.
+    /// itself was not asked. Then its fields are omitted, so that releases without the provider
+    /// `tpm` can read the file.
+    #[serde(flatten)]
     pub asked: Option<FailureScope>,
 }
 
 /// Everything that decides the content of a request, except its key. If any field changes, another
 /// request is due.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Subject {
     /// The name of the signer.
     pub signer_name: String,
@@ -69,6 +77,7 @@ pub struct Subject {
     /// The node.
     pub node_name: NodeName,
     /// The machine.
+    #[serde(rename = "providerID")]
     pub provider_id: ProviderId,
     /// The cluster that the evidence is for.
     pub audience: Audience,
@@ -82,31 +91,7 @@ struct Wire {
     machine: Option<MachineDigest>,
     #[serde(skip_serializing_if = "Option::is_none")]
     ca: Option<String>,
-    request: Option<WireRequest>,
-}
-
-#[derive(Deserialize, Serialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct WireRequest {
-    name: String,
-    bytes: String,
-    signer_name: String,
-    expiration_seconds: u32,
-    node_name: String,
-    #[serde(rename = "providerID")]
-    provider_id: String,
-    audience: String,
-    created: u64,
-    acknowledged: bool,
-    /// Omitted if false, so that releases without challenges can read the file.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    answers: Option<bool>,
-    /// Omitted, like `settings`, without a provider ID from a TPM, so that releases without that
-    /// provider can read the file.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    boot_id: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    settings: Option<String>,
+    request: Option<OpenRequest>,
 }
 
 impl Pending {
@@ -152,7 +137,7 @@ impl Pending {
                 .machine
                 .ok_or_else(|| Invalid::new("it does not say which machine it is for"))?,
             ca: wire.ca,
-            request: wire.request.map(OpenRequest::try_from).transpose()?,
+            request: wire.request,
         })
     }
 
@@ -163,7 +148,7 @@ impl Pending {
             key: Zeroizing::new(self.key.pem().expose().clone()),
             machine: Some(self.machine.clone()),
             ca: self.ca.clone(),
-            request: self.request.as_ref().map(OpenRequest::to_wire),
+            request: self.request.clone(),
         };
         // Allocated in advance: a buffer that grows would leave copies of the key in memory.
         let request = self.request.as_ref().map_or(0, |open| open.bytes.len());
@@ -190,6 +175,17 @@ impl OpenRequest {
         }
     }
 
+    /// The request, for the API server.
+    pub(crate) fn to_csr(&self) -> NewCsr<'_> {
+        NewCsr {
+            name: &self.name,
+            signer_name: &self.subject.signer_name,
+            usages: &CLIENT_USAGES,
+            expiration_seconds: self.subject.expiration_seconds,
+            request: &self.bytes,
+        }
+    }
+
     /// The provider ID, if the machine would give the same answer again: only in the boot in which
     /// it was asked, and under the same settings. A copy of the store on another machine runs in
     /// another boot.
@@ -206,54 +202,25 @@ impl OpenRequest {
     }
 
     fn is_young(&self, now: SystemTime) -> bool {
-        let created = UNIX_EPOCH + Duration::from_secs(self.created);
+        // Far below the maximum of `SystemTime`.
+        let created = UNIX_EPOCH + Duration::from_secs(self.created.min(u32::MAX.into()));
         now < created + MAX_AGE && created <= now + CLOCK_LEEWAY
-    }
-
-    fn to_wire(&self) -> WireRequest {
-        WireRequest {
-            name: self.name.clone(),
-            bytes: STANDARD.encode(&self.bytes),
-            signer_name: self.subject.signer_name.clone(),
-            expiration_seconds: self.subject.expiration_seconds,
-            node_name: self.subject.node_name.to_string(),
-            provider_id: self.subject.provider_id.to_string(),
-            audience: self.subject.audience.to_string(),
-            created: self.created,
-            acknowledged: self.acknowledged,
-            answers: self.answers.then_some(true),
-            boot_id: self.asked.as_ref().and_then(|asked| asked.boot_id.clone()),
-            settings: self.asked.as_ref().map(|asked| asked.settings.clone()),
-        }
     }
 }
 
-impl TryFrom<WireRequest> for OpenRequest {
-    type Error = Invalid;
+mod base64_text {
+    use base64::Engine as _;
+    use base64::engine::general_purpose::STANDARD;
+    use serde::de::{Deserialize as _, Deserializer, Error as _};
+    use serde::ser::Serializer;
 
-    fn try_from(wire: WireRequest) -> Result<Self, Invalid> {
-        let field =
-            |name| Invalid::new(format!("its field {name} is not what this release writes"));
-        Ok(Self {
-            bytes: STANDARD.decode(&wire.bytes).map_err(|_| field("bytes"))?,
-            subject: Subject {
-                signer_name: wire.signer_name,
-                expiration_seconds: wire.expiration_seconds,
-                node_name: NodeName::parse(&wire.node_name).map_err(|_| field("nodeName"))?,
-                provider_id: ProviderId::parse(&wire.provider_id)
-                    .map_err(|_| field("providerID"))?,
-                audience: Audience::parse(&wire.audience).map_err(|_| field("audience"))?,
-            },
-            name: wire.name,
-            // Far below the maximum of `SystemTime`.
-            created: wire.created.min(u64::from(u32::MAX)),
-            acknowledged: wire.acknowledged,
-            answers: wire.answers.unwrap_or_default(),
-            asked: wire.settings.map(|settings| FailureScope {
-                boot_id: wire.boot_id,
-                settings,
-            }),
-        })
+    pub(super) fn serialize<S: Serializer>(bytes: &[u8], serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&STANDARD.encode(bytes))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(json: D) -> Result<Vec<u8>, D::Error> {
+        let text = String::deserialize(json)?;
+        STANDARD.decode(text).map_err(D::Error::custom)
     }
 }
 
@@ -398,7 +365,13 @@ mod tests {
         for (from, to, words) in [
             ("\"version\":1", "\"version\":7", "it has format 7"),
             ("BEGIN", "BEGUN", "its key cannot be read"),
-            ("\"n1\"", "\"N1\"", "its field nodeName is not"),
+            ("\"n1\"", "\"N1\"", "it is not the JSON"),
+            ("\"audience\"", "\"audiences\"", "it is not the JSON"),
+            (
+                "\"created\"",
+                "\"later\":1,\"created\"",
+                "it is not the JSON",
+            ),
             ("\"key\":\"", "\"key\":7,\"x\":\"", "it is not the JSON"),
         ] {
             let error = changed(from, to).to_string();

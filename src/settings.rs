@@ -23,7 +23,7 @@ use sha2::{Digest, Sha256};
 use crate::exec::EXEC_INFO;
 use crate::failure::{Code, Failure, Invalid};
 
-pub use table::{AbsolutePath, Entry, Form, Key, Setting, Value};
+pub use table::{AbsolutePath, Entry, Form, Setting, Value, one_of};
 
 /// The default path of the settings file.
 pub const CONFIG_FILE: &str = "/etc/kubernetes/kubelet-authenticator/config.yaml";
@@ -66,7 +66,7 @@ impl ProviderSchema {
     }
 
     fn sections(&self) -> impl Iterator<Item = &str> {
-        let own = self.entries().map(|entry| entry.key.split().0);
+        let own = self.entries().map(|entry| entry.split().0);
         let own = own.filter(|section| !section.is_empty());
         own.chain(SECTIONS.iter().map(Provider::as_str))
     }
@@ -81,7 +81,7 @@ impl ProviderSchema {
 
     /// The keys of a section, or of the document if `section` is empty.
     fn known(&self, section: &str) -> Vec<String> {
-        let keys = self.entries().map(|entry| entry.key.split());
+        let keys = self.entries().map(Entry::split);
         let keys = keys.filter(|(of, _)| *of == section).map(|(_, key)| key);
         if !section.is_empty() {
             return keys.map(str::to_owned).collect();
@@ -133,10 +133,7 @@ impl Variables {
                 variables.config = Some(value)
                     .filter(|path| !path.is_empty())
                     .map(PathBuf::from);
-            } else if let Some(entry) = schema
-                .entries()
-                .find(|entry| entry.key.has_variable(suffix))
-            {
+            } else if let Some(entry) = schema.entries().find(|entry| entry.has_variable(suffix)) {
                 variables.values.push((entry, value));
             } else if !schema
                 .others()
@@ -179,13 +176,13 @@ impl Values {
             .map_err(|_| Invalid::new("it is not UTF-8"))?;
         if !value.is_empty() {
             (entry.check)(&value)?;
-            self.0.insert(entry.key.name, value);
+            self.0.insert(entry.name, value);
         }
         Ok(())
     }
 
     fn get<T: Value>(&self, setting: &Setting<T>) -> Option<T> {
-        let text = self.0.get(setting.entry().key.name)?;
+        let text = self.0.get(setting.entry().name)?;
         T::read(text).ok()
     }
 }
@@ -235,10 +232,10 @@ impl Settings {
         file::read(named, Path::new(CONFIG_FILE), schema, &mut values)?;
         for (entry, value) in sources.variables.values {
             let set = values.set(entry, value);
-            set.map_err(|why| file::invalid(format!("{}: {why}", entry.key.variable())))?;
+            set.map_err(|why| file::invalid(format!("{}: {why}", entry.variable())))?;
         }
         for (entry, value) in sources.flags {
-            let flag = entry.key.flag;
+            let flag = entry.flag;
             let set = values.set(entry, value);
             set.map_err(|why| Failure::new(Code::Usage, format!("--{flag}: {why}"), "see --help"))?;
         }

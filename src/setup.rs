@@ -78,18 +78,6 @@ pub(crate) struct Setup {
     pub(crate) program: PathBuf,
 }
 
-/// The state of a kubelet after a run.
-#[derive(Debug)]
-pub(crate) enum Done {
-    /// It is unchanged, for this reason.
-    LeftAlone(String),
-    /// It runs the plugin from its next start on. The failure, if any, is why there is no
-    /// credential yet.
-    SetUp(Option<Failure>),
-    /// It uses this file as its certificate from its next start on.
-    Undone(PathBuf),
-}
-
 /// The source of a kubelet's credential.
 enum Current {
     /// Its kubeconfig is missing or invalid.
@@ -104,6 +92,7 @@ enum Current {
 
 impl Setup {
     /// Takes over the kubelet whose bootstrap credential is at [`from`](Self::from), and enrols.
+    /// Returns the result, for people.
     ///
     /// If [`from`](Self::from) is the kubelet's own kubeconfig, the kubelet has joined before. Then
     /// the machine must enrol before any file of the kubelet changes.
@@ -112,7 +101,7 @@ impl Setup {
     ///
     /// A file cannot be read or written, or a kubelet that has joined before cannot enrol. A
     /// kubelet that is not set up then has no environment file.
-    pub(crate) fn take_over(&self, authenticator: Authenticator<'_>) -> Result<Done, Failure> {
+    pub(crate) fn take_over(&self, authenticator: Authenticator<'_>) -> Result<String, Failure> {
         let taken = self.taken_over(authenticator);
         if taken.is_err() {
             self.give_up();
@@ -129,16 +118,16 @@ impl Setup {
         }
     }
 
-    fn taken_over(&self, authenticator: Authenticator<'_>) -> Result<Done, Failure> {
+    fn taken_over(&self, authenticator: Authenticator<'_>) -> Result<String, Failure> {
         let (from, kubeconfig) = (self.from.display(), self.kubelet_kubeconfig.display());
         let adopts = self.from == self.kubelet_kubeconfig;
         match self.current() {
             Current::Ours(command) => return self.keep(authenticator, &command, adopts),
             Current::Plugin(command) => {
-                return self.leave(format!("the kubelet has another plugin: {command}"));
+                return self.leave(&format!("the kubelet has another plugin: {command}"));
             }
             Current::Own if !adopts => {
-                return self.leave(format!(
+                return self.leave(&format!(
                     "the kubelet has a credential of its own in {kubeconfig}; `setup --from \
                      {kubeconfig}` takes over from that"
                 ));
@@ -148,7 +137,7 @@ impl Setup {
         match Kubeconfig::read(&self.from) {
             Ok(given) => self.join(authenticator, &given, adopts),
             Err(error) if error.is_not_found() => {
-                self.leave(format!("there is no {from} to take over"))
+                self.leave(&format!("there is no {from} to take over"))
             }
             Err(error) => Err(error.into()),
         }
@@ -161,7 +150,7 @@ impl Setup {
         authenticator: Authenticator<'_>,
         command: &str,
         adopts: bool,
-    ) -> Result<Done, Failure> {
+    ) -> Result<String, Failure> {
         // The plugin was moved. A name without directories is for the kubelet itself to look up.
         let command = Path::new(command);
         if command.is_absolute() && !command.exists() {
@@ -183,12 +172,13 @@ impl Setup {
                 cluster: Some(&cluster),
                 ..authenticator
             };
-            return Ok(Done::SetUp(authenticator.credential().err()));
+            let enrolled = authenticator.credential();
+            return Ok(self.set_up(&authenticator, enrolled.err()));
         }
-        Ok(Done::LeftAlone(format!(
-            "the kubelet runs this plugin already: see {}",
+        Ok(format!(
+            "nothing to do: the kubelet runs this plugin already: see {}\n",
             self.kubelet_kubeconfig.display()
-        )))
+        ))
     }
 
     fn join(
@@ -196,7 +186,7 @@ impl Setup {
         authenticator: Authenticator<'_>,
         given: &Kubeconfig,
         adopts: bool,
-    ) -> Result<Done, Failure> {
+    ) -> Result<String, Failure> {
         forget_other_cluster(&authenticator, &given.endpoint)?;
         let endpoint = given.endpoint.to_fields();
         let cluster = ExecCluster::of(&endpoint);
@@ -226,7 +216,7 @@ impl Setup {
             drop(held);
             authenticator.renew(false)?;
             self.wire(&endpoint, &lock(&authenticator)?, &told)?;
-            return Ok(Done::SetUp(None));
+            return Ok(self.set_up(&authenticator, None));
         }
         self.wire(&endpoint, &held, &told)?;
         drop(held);
@@ -236,10 +226,21 @@ impl Setup {
             if let (Some(store), _) = authenticator.stored()? {
                 store.date_lock(SystemTime::UNIX_EPOCH);
             }
-            return Ok(Done::SetUp(None));
+            return Ok(self.set_up(&authenticator, None));
         }
         // The stored credential may have been revoked in the meantime, so this tries it.
-        Ok(Done::SetUp(authenticator.renew(false).err()))
+        let enrolled = authenticator.renew(false);
+        Ok(self.set_up(&authenticator, enrolled.err()))
+    }
+
+    /// The result. `failure` is why there is no credential yet.
+    fn set_up(&self, authenticator: &Authenticator<'_>, failure: Option<Failure>) -> String {
+        if let Some(failure) = failure {
+            let what = "the kubelet is set up, and has no credential yet";
+            authenticator.log.warn_of(what, &failure);
+        }
+        let (program, kubeconfig) = (self.program.display(), self.kubelet_kubeconfig.display());
+        format!("kubelet set up: from its next start, {kubeconfig} runs {program}\n")
     }
 
     fn wire(
@@ -262,23 +263,23 @@ impl Setup {
     }
 
     /// Leaves the kubelet with kubeadm's arguments.
-    fn leave(&self, why: String) -> Result<Done, Failure> {
+    fn leave(&self, why: &str) -> Result<String, Failure> {
         remove_file(&self.environment_file)?;
-        Ok(Done::LeftAlone(why))
+        Ok(format!("nothing to do: {why}\n"))
     }
 
     /// Gives the kubelet the stored certificate, which it then renews by itself, and kubeadm's
-    /// arguments, from its next start on.
+    /// arguments, from its next start on. Returns the result, for people.
     ///
     /// # Errors
     ///
     /// No valid certificate is stored, or a file cannot be written.
-    pub(crate) fn undo(&self, authenticator: &Authenticator<'_>) -> Result<Done, Failure> {
+    pub(crate) fn undo(&self, authenticator: &Authenticator<'_>) -> Result<String, Failure> {
         let kubeconfig = self.kubelet_kubeconfig.display();
         match self.current() {
             Current::Ours(_) => {}
             Current::Unknown | Current::Plugin(_) | Current::Own => {
-                return self.leave(format!(
+                return self.leave(&format!(
                     "the kubelet does not run this plugin: see {kubeconfig}"
                 ));
             }
@@ -308,7 +309,11 @@ impl Setup {
             .and_then(|()| replace_file(&self.kubelet_kubeconfig, text.as_bytes(), &lock))?;
         drop(lock);
         remove_file(&self.environment_file)?;
-        Ok(Done::Undone(current))
+        Ok(format!(
+            "kubelet set back: from its next start, {kubeconfig} uses {}; remove the drop-in, and \
+             restart the kubelet\n",
+            current.display()
+        ))
     }
 
     fn current(&self) -> Current {

@@ -12,7 +12,6 @@ pub use crate::kube::kubeconfig::{
 };
 pub use crate::kube::testing::{object, refusal, watch};
 pub use crate::kube::{ApiClient, ApiError, CsrObject, CsrState, NewCsr};
-pub use crate::kubelet::KubeletArgumentsError;
 pub use crate::machine::MachineDigest;
 pub use crate::origin::Origin;
 pub use crate::pending::{OpenRequest, Pending, Subject};

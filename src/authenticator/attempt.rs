@@ -1,6 +1,6 @@
 //! One attempt to get a new credential, under the lock.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 
 use kubelet_attestation::errors::error_chain;
@@ -102,7 +102,7 @@ impl Demand {
 }
 
 /// How a run records its failure.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(super) struct Memory {
     pub(super) scope: FailureScope,
     /// Whether the run has the full time although a valid credential is stored.
@@ -134,12 +134,13 @@ impl Memory {
     }
 }
 
-/// One attempt to get a new credential. It owns its data, because its thread may be abandoned.
+/// One attempt to get a new credential. It owns its data, because its thread may be abandoned. The
+/// thread that waits for it shares it.
 pub(super) struct Attempt {
     pub(super) attester: Arc<dyn Attester>,
     pub(super) settings: Settings,
     /// What the provider remembers of its last evidence.
-    pub(super) remembered: Option<String>,
+    pub(super) remembered: OnceLock<String>,
     pub(super) endpoint: Option<ClusterEndpoint>,
     pub(super) machine: Machine,
     pub(super) memory: Memory,
@@ -153,14 +154,13 @@ pub(super) struct Attempt {
 
 impl Attempt {
     /// Gets a new credential, or returns the one that another run stored in the meantime.
-    pub(super) fn run(mut self) -> Result<Credential, RenewalError> {
+    pub(super) fn run(&self) -> Result<Credential, RenewalError> {
         let store = Store::create(&self.settings.state_directory)?;
         let store = store
             .lock(self.lock_deadline, &super::program(), clock::now())
             .map_err(|failure| Self::lock_failure(&store, failure))?;
-        let store = Arc::new(store);
-        self.steps.locked(&store);
-        let store = &*store;
+        let store = self.steps.lock.get_or_init(|| store);
+        self.steps.done(Step::Locked);
         let mut stored = self.load(store)?;
         self.finish(store, &mut stored)?;
         Self::forget_foreign(store, &stored)?;
@@ -250,7 +250,9 @@ impl Attempt {
 
     fn enrol(&self, store: &StoreLock, stored: &StoreContents) -> Result<Credential, Failure> {
         let saved = self.saved_pending(store, stored)?;
-        let names = self.names(stored, self.known_provider_id(saved.as_ref()))?;
+        let open = saved.as_ref().and_then(|saved| saved.request.as_ref());
+        let known = open.and_then(|open| open.known_provider_id(self.scope(), clock::now()));
+        let names = self.names(stored, known)?;
         self.steps.done(Step::Named);
         let (login, bootstrap) = self.login(stored)?;
         let requester = match bootstrap {
@@ -260,7 +262,7 @@ impl Attempt {
         let endpoint = self.endpoint(stored, bootstrap)?;
         let machine = stored.machine.clone();
         let origin = Origin {
-            node_name: names.node_name.clone(),
+            node_name: names.0.clone(),
             endpoint: endpoint.to_fields(),
             machine: machine.unwrap_or_else(|| self.machine.digest()),
             boot_id: self.scope().boot_id.clone(),
@@ -290,8 +292,8 @@ impl Attempt {
                 pending.save(store)?;
             }
         }
-        let mut server = Connection::new(endpoint, login, requester);
-        let issued = self.negotiate(store, &mut server, &mut pending, &subject)?;
+        let server = Connection::new(endpoint, &login, requester)?;
+        let issued = self.negotiate(store, server, &mut pending, &subject)?;
         self.accept(store, pending, &subject, &origin, &issued)
     }
 

@@ -3,19 +3,19 @@
 //! Most runs send one request. If the controller rejects the evidence version, the run sends
 //! another, once. If the controller challenges the machine, the answer goes into another request.
 
-use kubelet_attestation::csr::CLIENT_USAGES;
+use std::mem;
+
 use kubelet_attestation::evidence::tpm::Challenge;
 use kubelet_attestation::version::EvidenceVersion;
 
 use super::attempt::Attempt;
 use super::exit_code::{certificate_failure, refused_certificate};
-use super::outcome::{conclude, denied, no_version, unreadable_challenge, unsupported};
+use super::outcome::{conclude, denied, unreadable_challenge, unsupported};
 use super::step::Step;
 use crate::clock;
-use crate::enrolment;
 use crate::failure::Failure;
 use crate::kube::kubeconfig::{ClusterEndpoint, Login};
-use crate::kube::{ApiClient, ApiError, ApiErrorKind, CsrState, NewCsr};
+use crate::kube::{ApiClient, ApiError, ApiErrorKind, CsrState};
 use crate::pending::{OpenRequest, Pending, Subject};
 use crate::store::StoreLock;
 
@@ -46,47 +46,31 @@ pub(super) enum Requester {
     Bootstrap,
 }
 
-/// The API server, and the login for it.
+/// The API server, and a client with the current login.
 pub(super) struct Connection {
     endpoint: ClusterEndpoint,
-    login: Login,
     requester: Requester,
-    client: Option<ApiClient>,
+    client: ApiClient,
 }
 
 impl Connection {
-    /// Does not connect yet.
-    pub(super) fn new(endpoint: ClusterEndpoint, login: Login, requester: Requester) -> Self {
-        Self {
+    /// Sends nothing yet.
+    pub(super) fn new(
+        endpoint: ClusterEndpoint,
+        login: &Login,
+        requester: Requester,
+    ) -> Result<Self, ApiError> {
+        Ok(Self {
+            client: ApiClient::connect(&endpoint, login, &|name| std::env::var_os(name))?,
             endpoint,
-            login,
             requester,
-            client: None,
-        }
+        })
     }
 
     /// Uses the bootstrap credential from now on.
-    fn change_to(&mut self, bootstrap: Login) {
-        self.login = bootstrap;
-        self.requester = Requester::Bootstrap;
-        self.client = None;
+    fn change_to(self, bootstrap: &Login) -> Result<Self, ApiError> {
+        Self::new(self.endpoint, bootstrap, Requester::Bootstrap)
     }
-
-    fn client(&mut self) -> Result<&ApiClient, Failure> {
-        let client = if let Some(client) = self.client.take() {
-            client
-        } else {
-            let environment = |name: &str| std::env::var_os(name);
-            ApiClient::connect(&self.endpoint, &self.login, &environment)?
-        };
-        Ok(self.client.insert(client))
-    }
-}
-
-/// The retries that are left.
-struct Budget {
-    another_version: bool,
-    challenges: u32,
 }
 
 impl Attempt {
@@ -98,77 +82,77 @@ impl Attempt {
     pub(super) fn negotiate(
         &self,
         store: &StoreLock,
-        server: &mut Connection,
+        mut server: Connection,
         pending: &mut Pending,
         subject: &Subject,
     ) -> Result<String, Failure> {
-        let mut versions = self.attester.versions().into_iter();
-        let mut version = versions.next().ok_or_else(no_version)?;
-        let mut budget = Budget {
-            another_version: true,
-            challenges: MAX_CHALLENGES,
-        };
+        let mut version = self.preferred_version();
+        let mut may_change_version = true;
+        let mut challenges_left = MAX_CHALLENGES;
         let mut open = self.open_request(store, pending, subject, &version)?;
         loop {
-            let decision = self.submit_and_wait(store, server, pending, &open)?;
-            if let Some(refused) = not_the_records(decision.as_ref(), server.requester, &open) {
-                let path = &self.settings.bootstrap_kubeconfig;
-                let Some(bootstrap) = self.bootstrap_login(&refused) else {
-                    pending.drop_request(store)?;
-                    let remedy = refused_certificate(path);
-                    return Err(Failure::new(refused.code(), refused.what(), remedy));
-                };
-                server.change_to(bootstrap);
-                open = self.again(store, pending, subject, &version)?;
-                continue;
-            }
-            let Some(CsrState::Failed {
-                reason,
-                message,
-                supported_versions: supported,
-                challenge,
-            }) = &decision
-            else {
-                return conclude(store, pending, decision);
-            };
-            let another = match reason.as_str() {
-                UNSUPPORTED_VERSION => {
-                    // Once: a controller that rejects a version that it lists itself must not cause
-                    // a loop.
-                    let another = self
-                        .another_version(supported, &version)
-                        .filter(|_| std::mem::take(&mut budget.another_version));
-                    let Some(another) = another else {
+            let decision;
+            (decision, server) = self.submit_and_wait(store, server, pending, &open)?;
+            let another = match &decision {
+                Some(CsrState::Denied { reason, message })
+                    if server.requester == Requester::Certificate
+                        && NOT_THE_RECORDS.contains(&reason.as_str()) =>
+                {
+                    let refused = denied(&open.name, reason, message);
+                    let Some(bootstrap) = self.bootstrap_login(&refused) else {
                         pending.drop_request(store)?;
-                        return Err(unsupported(&version, supported, message));
+                        let remedy = refused_certificate(&self.settings.bootstrap_kubeconfig);
+                        return Err(Failure::new(refused.code(), refused.what(), remedy));
                     };
-                    version = another;
+                    server = server.change_to(&bootstrap)?;
                     Some(self.again(store, pending, subject, &version)?)
                 }
-                CHALLENGE_ISSUED if budget.challenges > 0 => {
-                    budget.challenges -= 1;
-                    match challenge.as_deref().map(Challenge::parse) {
-                        None => None,
-                        // A challenge of an earlier run may have expired. For a challenge of this
-                        // run only the controller's clock counts.
-                        Some(Ok(challenge)) if open.acknowledged && has_ended(&challenge) => {
-                            self.log.step("the challenge has ended: asking for another");
-                            Some(self.again(store, pending, subject, &version)?)
-                        }
-                        Some(Ok(challenge)) => {
-                            self.steps.done(Step::Challenged);
-                            self.answer(store, pending, &open, &version, &challenge)?
-                        }
-                        Some(Err(error)) => {
+                Some(CsrState::Failed {
+                    reason,
+                    message,
+                    supported_versions: supported,
+                    challenge,
+                }) => match reason.as_str() {
+                    UNSUPPORTED_VERSION => {
+                        // Once: a controller that rejects a version that it lists itself must not
+                        // cause a loop.
+                        let another = self
+                            .another_version(supported, &version)
+                            .filter(|_| mem::take(&mut may_change_version));
+                        let Some(another) = another else {
                             pending.drop_request(store)?;
-                            return Err(unreadable_challenge(&open, &error));
+                            return Err(unsupported(&version, supported, message));
+                        };
+                        version = another;
+                        Some(self.again(store, pending, subject, &version)?)
+                    }
+                    CHALLENGE_ISSUED if challenges_left > 0 => {
+                        challenges_left -= 1;
+                        match challenge.as_deref().map(Challenge::parse) {
+                            None => None,
+                            // A challenge of an earlier run may have expired. For a challenge of
+                            // this run only the controller's clock counts.
+                            Some(Ok(challenge)) if open.acknowledged && has_ended(&challenge) => {
+                                self.log.step("the challenge has ended: asking for another");
+                                Some(self.again(store, pending, subject, &version)?)
+                            }
+                            Some(Ok(challenge)) => {
+                                self.steps.done(Step::Challenged);
+                                self.answer(store, pending, &open, &version, &challenge)?
+                            }
+                            Some(Err(error)) => {
+                                pending.drop_request(store)?;
+                                return Err(unreadable_challenge(&open, &error));
+                            }
                         }
                     }
-                }
-                EVIDENCE_EXPIRED if open.answers && budget.challenges > 0 => {
-                    Some(self.again(store, pending, subject, &version)?)
-                }
-                _ => None,
+                    EVIDENCE_EXPIRED if open.answers && challenges_left > 0 => {
+                        Some(self.again(store, pending, subject, &version)?)
+                    }
+                    _ => None,
+                },
+                Some(CsrState::Pending | CsrState::Denied { .. } | CsrState::Issued { .. })
+                | None => None,
             };
             match another {
                 Some(another) => open = another,
@@ -201,18 +185,32 @@ impl Attempt {
             .find(|ours| supported.contains(ours) && ours != refused)
     }
 
+    /// Sends `open`, and waits for the decision: `Pending` if there was none before the deadline,
+    /// and `None` if the request was deleted.
+    ///
+    /// If the API server refuses the stored certificate, uses the bootstrap credential from then
+    /// on.
     fn submit_and_wait(
         &self,
         store: &StoreLock,
-        server: &mut Connection,
+        mut server: Connection,
         pending: &mut Pending,
         open: &OpenRequest,
-    ) -> Result<Option<CsrState>, Failure> {
+    ) -> Result<(Option<CsrState>, Connection), Failure> {
         loop {
-            let error = match self.ask(store, server.client()?, pending, open)? {
-                Ok(decision) => return Ok(decision),
+            let error = match self.ask(store, &server.client, pending, open) {
+                Ok(decision) => {
+                    if decision != Some(CsrState::Pending) {
+                        self.steps.done(Step::Decided);
+                    }
+                    return Ok((decision, server));
+                }
                 Err(error) => error,
             };
+            // Another request has this name. New bytes give the next run's request another name.
+            if error.kind == ApiErrorKind::NameConflict {
+                pending.drop_request(store)?;
+            }
             if server.requester == Requester::Bootstrap {
                 return Err(error.into());
             }
@@ -221,69 +219,50 @@ impl Attempt {
                 return Err(refused);
             }
             let bootstrap = self.bootstrap_login(&refused).ok_or(refused)?;
-            server.change_to(bootstrap);
+            server = server.change_to(&bootstrap)?;
         }
     }
 
+    /// A new request costs one create and one watch. An acknowledged request costs one read, and
+    /// one watch if it is still pending.
     fn ask(
         &self,
         store: &StoreLock,
         client: &ApiClient,
         pending: &mut Pending,
         open: &OpenRequest,
-    ) -> Result<Result<Option<CsrState>, ApiError>, Failure> {
-        let csr = NewCsr {
-            name: &open.name,
-            signer_name: &open.subject.signer_name,
-            usages: &CLIENT_USAGES,
-            expiration_seconds: open.subject.expiration_seconds,
-            request: &open.bytes,
-        };
+    ) -> Result<Option<CsrState>, ApiError> {
+        let csr = open.to_csr();
         self.log.step(&format!("asking as {}", open.name));
-        let acknowledged = open.acknowledged;
-        let decision = enrolment::submit_and_wait(
-            client,
-            csr,
-            acknowledged,
-            || {
-                if let (Some(request), false) = (&mut pending.request, acknowledged) {
-                    request.acknowledged = true;
-                    // If this fails, the next run finds its own request by its name.
-                    drop(pending.save(store));
-                }
-                self.steps.done(if open.answers {
-                    Step::AnswerAcknowledged
-                } else {
-                    Step::Acknowledged
-                });
-            },
-            self.deadline,
-        );
-        // Another request has this name. New bytes give the next run's request another name.
-        if let Err(error) = &decision
-            && error.kind == ApiErrorKind::NameConflict
-        {
-            pending.drop_request(store)?;
+        let mut found = None;
+        if open.acknowledged {
+            found = client.get(csr.name, self.deadline)?;
         }
-        if !matches!(decision, Err(_) | Ok(Some(CsrState::Pending))) {
-            self.steps.done(Step::Decided);
+        if found.is_none() {
+            found = client.create(csr, self.deadline)?;
         }
-        Ok(decision)
+        if found.is_none() {
+            found = client.get(csr.name, self.deadline)?;
+        }
+        let Some(found) = found else {
+            return Ok(None);
+        };
+        if !csr.is_what_was_stored(&found) {
+            return Err(ApiError::name_conflict(csr.name));
+        }
+        if let (Some(request), false) = (&mut pending.request, open.acknowledged) {
+            request.acknowledged = true;
+            // If this fails, the next run finds its own request by its name.
+            drop(pending.save(store));
+        }
+        self.steps.done(if open.answers {
+            Step::AnswerAcknowledged
+        } else {
+            Step::Acknowledged
+        });
+        let decided = client.wait(&found, self.deadline)?;
+        Ok(decided.map(|found| found.state))
     }
-}
-
-/// The failure of `open`, if its denial is about the requesting certificate.
-fn not_the_records(
-    decision: Option<&CsrState>,
-    requester: Requester,
-    open: &OpenRequest,
-) -> Option<Failure> {
-    let Some(CsrState::Denied { reason, message }) = decision else {
-        return None;
-    };
-    let by_certificate = requester == Requester::Certificate;
-    (by_certificate && NOT_THE_RECORDS.contains(&reason.as_str()))
-        .then(|| denied(&open.name, reason, message))
 }
 
 fn has_ended(challenge: &Challenge) -> bool {

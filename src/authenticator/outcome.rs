@@ -55,14 +55,6 @@ pub(super) fn denied(name: &str, reason: &str, message: &str) -> Failure {
     )
 }
 
-pub(super) fn no_version() -> Failure {
-    Failure::new(
-        Code::Internal,
-        "the provider makes evidence in no version",
-        "report this as a bug",
-    )
-}
-
 pub(super) fn unsupported(
     ours: &EvidenceVersion,
     supported: &[EvidenceVersion],

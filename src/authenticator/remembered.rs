@@ -15,9 +15,11 @@ impl Attempt {
     /// Recalls what the provider remembers of the stored enrolment.
     ///
     /// Without an origin, nothing ties the file to this machine.
-    pub(super) fn recall(&mut self, store: &Store, stored: &StoreContents) {
-        if stored.origin.is_some() {
-            self.remembered = read(store);
+    pub(super) fn recall(&self, store: &Store, stored: &StoreContents) {
+        if stored.origin.is_some()
+            && let Some(text) = read(store)
+        {
+            self.remembered.get_or_init(|| text);
         }
     }
 

@@ -1,7 +1,6 @@
 //! Builds a request from the names of node and machine, and saves it.
 
 use std::path::Path;
-use std::time::SystemTime;
 
 use data_encoding::HEXLOWER;
 use kubelet_attestation::csr::CLIENT_USAGES;
@@ -27,25 +26,16 @@ use crate::pending::{OpenRequest, Pending, Subject};
 use crate::store::{StoreFile, StoreLock};
 use crate::store_contents::StoreContents;
 
-/// The names of this node and machine.
-pub(super) struct Names {
-    pub(super) node_name: NodeName,
-    pub(super) provider_id: ProviderId,
-}
-
 impl Attempt {
+    /// The names of this node and machine. `known` is the provider ID of the open request, if the
+    /// machine need not be asked again.
     pub(super) fn names(
         &self,
         stored: &StoreContents,
         known: Option<&ProviderId>,
-    ) -> Result<Names, Failure> {
-        let unreadable = |error: &kubelet::KubeletArgumentsError| {
-            Failure::of(Code::Configuration, error, "let root read it")
-        };
-        // An unreadable parent process is not a kubelet.
-        let parent = KubeletArguments::of_parent().ok().flatten();
-        let kubeadm = KubeletArguments::of_kubeadm(Path::new(kubelet::KUBEADM_FLAGS))
-            .map_err(|error| unreadable(&error))?;
+    ) -> Result<(NodeName, ProviderId), Failure> {
+        let parent = KubeletArguments::of_parent();
+        let kubeadm = KubeletArguments::of_kubeadm(Path::new(kubelet::KUBEADM_FLAGS))?;
         let host_name = kubelet::host_name();
         let sources = NameSources {
             settings: self.settings.node_name.as_ref(),
@@ -64,7 +54,7 @@ impl Attempt {
         }
         let sources = ProviderIdSources {
             settings: &self.settings,
-            remembered: self.remembered.as_deref(),
+            remembered: self.remembered.get().map(String::as_str),
             kubelet: parent.as_ref(),
             kubeadm: kubeadm.as_ref(),
             machine: &self.machine,
@@ -72,29 +62,27 @@ impl Attempt {
             deadline: self.deadline,
         };
         let provider_id = self.attester.provider_id(&sources)?;
-        Ok(Names {
-            node_name,
-            provider_id,
-        })
+        Ok((node_name, provider_id))
     }
 
-    /// The provider ID of the open request, if the machine need not be asked again.
-    pub(super) fn known_provider_id<'a>(
+    pub(super) fn subject(
         &self,
-        saved: Option<&'a Pending>,
-    ) -> Option<&'a ProviderId> {
-        let open = saved?.request.as_ref()?;
-        open.known_provider_id(self.scope(), clock::now())
-    }
-
-    pub(super) fn subject(&self, names: Names, audience: Audience) -> Subject {
+        (node_name, provider_id): (NodeName, ProviderId),
+        audience: Audience,
+    ) -> Subject {
         Subject {
             signer_name: self.settings.signer_name.clone(),
             expiration_seconds: self.settings.expiration_seconds,
-            node_name: names.node_name,
-            provider_id: names.provider_id,
+            node_name,
+            provider_id,
             audience,
         }
+    }
+
+    /// The evidence version that the provider prefers.
+    pub(super) fn preferred_version(&self) -> EvidenceVersion {
+        let mut versions = self.attester.versions().into_iter();
+        versions.next().unwrap_or_else(EvidenceVersion::v1)
     }
 
     /// The key and request of an earlier run. Otherwise a new key, saved.
@@ -201,9 +189,8 @@ impl Attempt {
             return Ok(open);
         }
         let attest = |claim: &Claim<'_>| self.attester.evidence(claim);
-        let (draft, evidence) = self.attest(store, pending, subject, version, attest)?;
+        let open = self.attest(store, pending, subject, version, attest)?;
         self.steps.done(Step::Attested);
-        let open = self.sealed(draft, subject, evidence, now);
         save(store, pending, &open)?;
         self.steps.done(Step::RequestSaved);
         Ok(open)
@@ -220,25 +207,28 @@ impl Attempt {
         challenge: &Challenge,
     ) -> Result<Option<OpenRequest>, Failure> {
         let envelope = Envelope::parse(&challenged.bytes).map_err(|error| Failure::bug(&error))?;
-        let subject = &challenged.subject;
         let asked = Challenged {
             evidence: &envelope.evidence.unwrap_or_default(),
             challenge,
         };
-        let respond = |claim: &Claim<'_>| self.attester.respond(claim, &asked);
-        let (draft, Some(evidence)) = self.attest(store, pending, subject, version, respond)?
-        else {
-            return Ok(None);
+        let mut answers = false;
+        let respond = |claim: &Claim<'_>| {
+            let evidence = self.attester.respond(claim, &asked)?;
+            answers = evidence.is_some();
+            Ok(evidence)
         };
+        let mut open = self.attest(store, pending, &challenged.subject, version, respond)?;
+        if !answers {
+            return Ok(None);
+        }
         self.steps.done(Step::Answered);
-        let mut open = self.sealed(draft, subject, Some(evidence), clock::now());
         open.answers = true;
         save(store, pending, &open)?;
         self.steps.done(Step::AnswerSaved);
         Ok(Some(open))
     }
 
-    /// The evidence of `attest`, and the request that it is for. If the machine cannot support the
+    /// A request with the evidence of `attest`, not saved. If the machine cannot support the
     /// claim, the open request is dropped, so that the next run starts again.
     fn attest(
         &self,
@@ -247,21 +237,19 @@ impl Attempt {
         subject: &Subject,
         version: &EvidenceVersion,
         attest: impl FnOnce(&Claim<'_>) -> Result<Option<Vec<u8>>, Failure>,
-    ) -> Result<(Draft, Option<Vec<u8>>), Failure> {
-        let draft = Draft::new(&pending.key, subject)?;
-        match attest(&self.claim(&draft, subject, version)) {
-            Ok(evidence) => Ok((draft, evidence)),
-            Err(failure) => {
-                if failure.code() == Code::EvidenceInvalid && pending.request.is_some() {
-                    pending.drop_request(store)?;
-                }
-                Err(failure)
-            }
+    ) -> Result<OpenRequest, Failure> {
+        let made = self.request(&pending.key, subject, version, attest);
+        if let Err(failure) = &made
+            && failure.code() == Code::EvidenceInvalid
+            && pending.request.is_some()
+        {
+            pending.drop_request(store)?;
         }
+        made
     }
 
-    /// The subject and the bytes of `spec.request`, with a throwaway key.
-    pub(super) fn dry_run(&self, stored: &StoreContents) -> Result<(Subject, Vec<u8>), Failure> {
+    /// The request, with a throwaway key.
+    pub(super) fn dry_run(&self, stored: &StoreContents) -> Result<OpenRequest, Failure> {
         let names = self.names(stored, None)?;
         let audience = match (&self.settings.audience, self.attester.renewal()) {
             (Some(audience), _) => audience.clone(),
@@ -272,46 +260,37 @@ impl Attempt {
         let subject = self.subject(names, audience);
         let key = PrivateKey::generate()
             .map_err(|error| Failure::of(Code::Internal, &error, "run it again"))?;
-        let versions = self.attester.versions();
-        let version = versions
-            .first()
-            .cloned()
-            .unwrap_or_else(EvidenceVersion::v1);
-        let draft = Draft::new(&key, &subject)?;
-        let evidence = self
-            .attester
-            .evidence(&self.claim(&draft, &subject, &version))?;
-        let open = self.sealed(draft, &subject, evidence, clock::now());
-        Ok((subject, open.bytes))
+        let version = self.preferred_version();
+        let attest = |claim: &Claim<'_>| self.attester.evidence(claim);
+        self.request(&key, &subject, &version, attest)
     }
 
-    fn claim<'a>(
-        &'a self,
-        draft: &'a Draft,
-        subject: &'a Subject,
-        version: &'a EvidenceVersion,
-    ) -> Claim<'a> {
-        Claim {
+    fn request(
+        &self,
+        key: &PrivateKey,
+        subject: &Subject,
+        version: &EvidenceVersion,
+        attest: impl FnOnce(&Claim<'_>) -> Result<Option<Vec<u8>>, Failure>,
+    ) -> Result<OpenRequest, Failure> {
+        let now = clock::now();
+        let csr = key
+            .pair()
+            .and_then(|pair| client_request(&pair, &subject.node_name, &subject.provider_id))
+            .map_err(|error| Failure::bug(&error))?;
+        // The evidence is about the key as the controller reads it from these bytes.
+        let request = CertificationRequest::from_der(&csr).map_err(|error| Failure::bug(&error))?;
+        let evidence = attest(&Claim {
             version,
             audience: &subject.audience,
             provider_id: &subject.provider_id,
             node_name: &subject.node_name,
-            spki: draft.request.spki_der(),
+            spki: request.spki_der(),
             settings: &self.settings,
-            remembered: self.remembered.as_deref(),
+            remembered: self.remembered.get().map(String::as_str),
             deadline: self.deadline,
-        }
-    }
-
-    fn sealed(
-        &self,
-        draft: Draft,
-        subject: &Subject,
-        evidence: Option<Vec<u8>>,
-        now: SystemTime,
-    ) -> OpenRequest {
+        })?;
         let envelope = Envelope {
-            csr: draft.csr,
+            csr,
             provider: Some(self.attester.provider()),
             evidence,
         };
@@ -319,30 +298,13 @@ impl Attempt {
         let name = csr_name(&subject.signer_name, &CLIENT_USAGES, &bytes);
         let mut open = OpenRequest::new(name, bytes, subject.clone(), now);
         open.asked = Some(self.scope().clone());
-        open
+        Ok(open)
     }
 }
 
 /// SHA-256 of CA certificates in PEM, in hexadecimal.
 pub(super) fn digest(ca_pem: &str) -> String {
     HEXLOWER.encode(&Sha256::digest(ca_pem))
-}
-
-/// A certification request that still needs its evidence.
-struct Draft {
-    csr: Vec<u8>,
-    request: CertificationRequest,
-}
-
-impl Draft {
-    fn new(key: &PrivateKey, subject: &Subject) -> Result<Self, Failure> {
-        let pair = key.pair().map_err(|error| Failure::bug(&error))?;
-        let csr = client_request(&pair, &subject.node_name, &subject.provider_id)
-            .map_err(|error| Failure::bug(&error))?;
-        // The evidence is about the key as the controller reads it from these bytes.
-        let request = CertificationRequest::from_der(&csr).map_err(|error| Failure::bug(&error))?;
-        Ok(Self { csr, request })
-    }
 }
 
 fn save(store: &StoreLock, pending: &mut Pending, open: &OpenRequest) -> Result<(), Failure> {

@@ -52,35 +52,16 @@ pub enum Step {
 /// A callback after each step.
 pub type Observer = Arc<dyn Fn(Step) + Send + Sync>;
 
-/// The last completed step of a run, for the thread that waits for it.
-#[derive(Clone)]
+/// The progress of a run, for the thread that waits for it.
 pub(super) struct Steps {
-    last: Arc<Mutex<Step>>,
-    lock: Arc<OnceLock<Arc<StoreLock>>>,
-    observer: Option<Observer>,
+    pub(super) last: Mutex<Step>,
+    /// The lock, if the run holds it. The waiting thread records the failure under it if the run
+    /// hangs.
+    pub(super) lock: OnceLock<StoreLock>,
+    pub(super) observer: Option<Observer>,
 }
 
 impl Steps {
-    pub(super) fn new(observer: Option<Observer>) -> Self {
-        Self {
-            last: Arc::new(Mutex::new(Step::Started)),
-            lock: Arc::default(),
-            observer,
-        }
-    }
-
-    /// Shares the lock with the waiting thread, which records the failure if the run hangs.
-    pub(super) fn locked(&self, lock: &Arc<StoreLock>) {
-        // A run takes the lock only once.
-        drop(self.lock.set(Arc::clone(lock)));
-        self.done(Step::Locked);
-    }
-
-    /// The lock, if the run holds it.
-    pub(super) fn lock(&self) -> Option<Arc<StoreLock>> {
-        self.lock.get().cloned()
-    }
-
     pub(super) fn done(&self, step: Step) {
         *self.last.lock().unwrap_or_else(PoisonError::into_inner) = step;
         if let Some(observer) = &self.observer {

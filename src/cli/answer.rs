@@ -2,7 +2,6 @@
 
 use std::io::{self, ErrorKind, Write as _};
 
-use serde::Serialize;
 use serde_json::Value;
 
 use crate::failure::{Code, Failure};
@@ -23,53 +22,47 @@ pub(super) fn print(text: &[u8]) -> Result<(), Failure> {
 }
 
 /// `value` as indented JSON.
-pub(super) fn json(value: &impl Serialize) -> String {
-    serde_json::to_string_pretty(value).unwrap_or_default() + "\n"
+pub(super) fn json(value: &Value) -> String {
+    format!("{value:#}\n")
 }
 
 /// `value` as YAML in block style. Texts of several lines are literal blocks. Others are quoted as
 /// in JSON, which is valid YAML.
-pub(super) fn yaml(value: &impl Serialize) -> String {
+pub(super) fn yaml(value: &Value) -> String {
     let mut text = String::new();
-    block(
-        &serde_json::to_value(value).unwrap_or_default(),
-        0,
-        &mut text,
-    );
+    block(entries(value), 0, &mut text);
     text
 }
 
-fn block(value: &Value, indent: usize, text: &mut String) {
-    let entries: Vec<(String, &Value)> = match value {
-        Value::Object(map) => map
-            .iter()
-            .map(|(key, value)| (format!("{key}:"), value))
-            .collect(),
+/// The entries of a map or list, with what stands before their values.
+fn entries(value: &Value) -> Vec<(String, &Value)> {
+    match value {
+        Value::Object(map) => {
+            let entries = map.iter();
+            entries
+                .map(|(key, value)| (format!("{key}:"), value))
+                .collect()
+        }
         Value::Array(list) => list.iter().map(|value| ("-".to_owned(), value)).collect(),
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => Vec::new(),
-    };
-    for (head, value) in entries {
-        text.push_str(&" ".repeat(indent));
-        text.push_str(&head);
-        let nested = match value {
-            Value::Object(map) => !map.is_empty(),
-            Value::Array(list) => !list.is_empty(),
-            Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => false,
-        };
-        if nested {
+    }
+}
+
+fn block(of: Vec<(String, &Value)>, indent: usize, text: &mut String) {
+    let margin = " ".repeat(indent);
+    for (head, value) in of {
+        text.extend([margin.as_str(), &head]);
+        let nested = entries(value);
+        if !nested.is_empty() {
             text.push('\n');
-            block(value, indent + 2, text);
+            block(nested, indent + 2, text);
         } else if let Some(lines) = literal(value) {
             text.push_str(" |\n");
             for line in lines {
-                text.push_str(&" ".repeat(indent + 2));
-                text.push_str(line);
-                text.push('\n');
+                text.extend([margin.as_str(), "  ", line, "\n"]);
             }
         } else {
-            text.push(' ');
-            text.push_str(&value.to_string());
-            text.push('\n');
+            text.extend([" ", &value.to_string(), "\n"]);
         }
     }
 }

@@ -181,19 +181,6 @@ pub(super) enum Absent {
     JoinConfiguration,
 }
 
-impl Absent {
-    /// The path of the field in the specification.
-    pub(super) fn path(self) -> &'static str {
-        match self {
-            Self::Files => "files",
-            Self::PreKubeadmCommands => "preKubeadmCommands",
-            Self::KubeletExtraArgs => "joinConfiguration/nodeRegistration/kubeletExtraArgs",
-            Self::NodeRegistration => "joinConfiguration/nodeRegistration",
-            Self::JoinConfiguration => "joinConfiguration",
-        }
-    }
-}
-
 /// A version of `bootstrap.cluster.x-k8s.io`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 pub(super) enum BootstrapApi {
@@ -208,6 +195,12 @@ pub(super) enum BootstrapFormat {
     #[default]
     CloudConfig,
     Ignition,
+}
+
+/// The name of a value of an option.
+pub(super) fn name_of(value: &impl ValueEnum) -> String {
+    let value = value.to_possible_value();
+    value.map_or_else(String::new, |value| value.get_name().to_owned())
 }
 
 /// How `status` answers.
@@ -243,7 +236,7 @@ impl Arguments {
             .try_get_matches()
             .and_then(|mut matches| {
                 let given = schema.entries().filter_map(|entry| {
-                    let value = matches.remove_one(entry.key.flag)?;
+                    let value = matches.remove_one(entry.flag)?;
                     Some((entry, value))
                 });
                 let settings = given.collect();
@@ -272,8 +265,8 @@ impl Arguments {
 /// The command line of the plugin with these settings.
 pub(super) fn command(schema: &ProviderSchema) -> clap::Command {
     let flags = schema.entries().map(|entry| {
-        Arg::new(entry.key.flag)
-            .long(entry.key.flag)
+        Arg::new(entry.flag)
+            .long(entry.flag)
             .global(true)
             .value_name(entry.value_name)
             .value_parser(value_parser!(OsString))

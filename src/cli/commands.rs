@@ -2,11 +2,7 @@
 
 use std::ffi::OsString;
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
-use kubelet_attestation::csr::CLIENT_USAGES;
 use kubelet_attestation::csr::envelope::Envelope;
-use kubelet_attestation::names::csr_name;
 use serde_json::{Value, json};
 
 use super::arguments::{self, Arguments, Command, Report, Request, Version};
@@ -14,6 +10,7 @@ use super::{Session, answer, print, status};
 use crate::authenticator::{Authenticator, Caller};
 use crate::clock;
 use crate::failure::{Code, Failure};
+use crate::kube::NewCsr;
 use crate::settings::Sources;
 
 /// The placeholder for a secret.
@@ -108,8 +105,8 @@ fn show_status(authenticator: &Authenticator<'_>, output: Report) -> Result<(), 
     let status = status::Status::of(authenticator, clock::now())?;
     let text = match output {
         Report::Table => status.to_table(),
-        Report::Json => answer::json(&status),
-        Report::Yaml => answer::yaml(&status),
+        Report::Json => answer::json(&status.to_json()),
+        Report::Yaml => answer::yaml(&status.to_json()),
     };
     answer::print(text.as_bytes())
 }
@@ -119,31 +116,25 @@ fn show_request(
     output: Request,
     show_secrets: bool,
 ) -> Result<(), Failure> {
-    let (subject, bytes) = authenticator.dry_run()?;
-    let name = csr_name(&subject.signer_name, &CLIENT_USAGES, &bytes);
+    let open = authenticator.dry_run()?;
     let secrets = authenticator.attester.secret_members();
     let bytes = if show_secrets || secrets.is_empty() {
-        bytes
+        open.bytes.clone()
     } else {
         authenticator
             .log
             .warn("what is secret in the request is left out: see --show-secrets");
-        without(secrets, &bytes)?
+        without(secrets, &open.bytes)?
     };
     let text = match output {
         Request::Pem => bytes,
-        Request::Yaml => answer::yaml(&json!({
-            "apiVersion": "certificates.k8s.io/v1",
-            "kind": "CertificateSigningRequest",
-            "metadata": {"name": name},
-            "spec": {
-                "request": STANDARD.encode(&bytes),
-                "signerName": subject.signer_name,
-                "expirationSeconds": subject.expiration_seconds,
-                "usages": CLIENT_USAGES,
-            },
-        }))
-        .into_bytes(),
+        Request::Yaml => {
+            let csr = NewCsr {
+                request: &bytes,
+                ..open.to_csr()
+            };
+            answer::yaml(&csr.to_object()).into_bytes()
+        }
     };
     answer::print(&text)
 }

@@ -5,8 +5,8 @@ use std::path::Path;
 use serde_json::{Map, Value, json};
 
 use super::arguments::{
-    Arguments, BootstrapApi, BootstrapFormat, ClusterClassOptions, KubeadmConfigOptions, Rendered,
-    Templates,
+    Arguments, BootstrapApi, ClusterClassOptions, KubeadmConfigOptions, Rendered, Templates,
+    name_of,
 };
 use super::setup::{plain, this_program};
 use super::{Session, answer};
@@ -70,11 +70,8 @@ impl Session {
 
 /// A `KubeadmConfigTemplate` for machines whose image contains the plugin.
 fn kubeadm_config(options: &KubeadmConfigOptions, serves: bool, drop_in: DropIn<'_>) -> Value {
-    let format = match options.format {
-        BootstrapFormat::CloudConfig => "cloud-config",
-        BootstrapFormat::Ignition => "ignition",
-    };
-    let mut spec = Map::from_iter([("format".to_owned(), json!(format))]);
+    let format = json!(name_of(&options.format));
+    let mut spec = Map::from_iter([("format".to_owned(), format)]);
     spec.extend(spec_of_machines(
         &options.templates,
         options.api_version,
@@ -134,11 +131,8 @@ fn settings(provider_id: &str) -> String {
     }))
 }
 
-fn bootstrap_api(version: BootstrapApi) -> &'static str {
-    match version {
-        BootstrapApi::V1beta1 => "bootstrap.cluster.x-k8s.io/v1beta1",
-        BootstrapApi::V1beta2 => "bootstrap.cluster.x-k8s.io/v1beta2",
-    }
+fn bootstrap_api(version: BootstrapApi) -> String {
+    format!("bootstrap.cluster.x-k8s.io/{}", name_of(&version))
 }
 
 fn file(path: &str, content: &str) -> Value {
@@ -198,7 +192,7 @@ fn patch(options: &ClusterClassOptions, serves: bool, drop_in: DropIn<'_>) -> Va
     } else {
         json!({ "machineDeploymentClass": every })
     };
-    let absent: Vec<&str> = options.absent.iter().map(|field| field.path()).collect();
+    let absent: Vec<String> = options.absent.iter().map(name_of).collect();
     let mut patches = Vec::new();
     let api_version = options.api_version;
     let spec = spec_of_machines(&options.templates, api_version, serves, drop_in);
@@ -224,27 +218,23 @@ fn patch(options: &ClusterClassOptions, serves: bool, drop_in: DropIn<'_>) -> Va
 
 /// The patches that add `value` to the specification of the machines: to the lists and maps that
 /// exist, or else with the first `absent` one.
-fn add(path: &str, value: &Value, absent: &[&str], patches: &mut Vec<Value>) {
+fn add(path: &str, value: &Value, absent: &[String], patches: &mut Vec<Value>) {
     let mut push = |path: &str, value: &Value| {
         let path = format!("/spec/template/spec/{path}");
         patches.push(json!({ "op": "add", "path": path, "value": value }));
     };
-    match value {
-        Value::Object(fields) if !absent.contains(&path) => {
-            for (field, value) in fields {
-                add(&format!("{path}/{field}"), value, absent, patches);
-            }
+    let field = path.rsplit('/').next().unwrap_or_default();
+    if absent.iter().any(|absent| absent == field) {
+        push(path, value);
+    } else if let Value::Object(fields) = value {
+        for (field, value) in fields {
+            add(&format!("{path}/{field}"), value, absent, patches);
         }
-        Value::Array(items) if !absent.contains(&path) => {
-            for item in items {
-                push(&format!("{path}/-"), item);
-            }
+    } else if let Value::Array(items) = value {
+        for item in items {
+            push(&format!("{path}/-"), item);
         }
-        Value::Null
-        | Value::Bool(_)
-        | Value::Number(_)
-        | Value::String(_)
-        | Value::Array(_)
-        | Value::Object(_) => push(path, value),
+    } else {
+        push(path, value);
     }
 }

@@ -8,7 +8,7 @@ use super::arguments::Arguments;
 use super::{Session, answer};
 use crate::authenticator::{Authenticator, Caller};
 use crate::failure::{Code, Failure};
-use crate::setup::{Done, Setup, is_plain};
+use crate::setup::{Setup, is_plain};
 
 /// The time limit of an enrolment by `setup`: systemd gives the kubelet's whole start 90 seconds.
 const ENROLMENT: Duration = Duration::from_secs(55);
@@ -30,26 +30,10 @@ impl Session {
             limit: ENROLMENT,
             ..authenticator
         };
-        let done = if setup.undo {
+        let text = if setup.undo {
             setup.undo(&authenticator)?
         } else {
             setup.take_over(authenticator)?
-        };
-        let (program, kubeconfig) = (setup.program.display(), setup.kubelet_kubeconfig.display());
-        let text = match done {
-            Done::LeftAlone(why) => format!("nothing to do: {why}\n"),
-            Done::SetUp(failure) => {
-                if let Some(failure) = failure {
-                    let what = "the kubelet is set up, and has no credential yet";
-                    self.log.warn_of(what, &failure);
-                }
-                format!("kubelet set up: from its next start, {kubeconfig} runs {program}\n")
-            }
-            Done::Undone(pair) => format!(
-                "kubelet set back: from its next start, {kubeconfig} uses {}; remove the drop-in, \
-                 and restart the kubelet\n",
-                pair.display()
-            ),
         };
         answer::print(text.as_bytes())
     }

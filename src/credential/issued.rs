@@ -6,10 +6,10 @@ use kubelet_attestation::csr::oid;
 use kubelet_attestation::names::{NODES_GROUP, NodeName, ProviderId};
 use rustls_pki_types::pem::{PemObject as _, SectionKind};
 use x509_cert::der::Decode as _;
-use x509_cert::der::asn1::{ObjectIdentifier, Utf8StringRef};
-use x509_parser::prelude::{ParsedExtension, X509Certificate, X509Extension};
+use x509_cert::der::asn1::Utf8StringRef;
+use x509_parser::prelude::{X509Certificate, X509Extension};
 
-use super::{Credential, Extensions, Leaf, has_key, parse};
+use super::{Credential, Leaf, has_key, parse};
 use crate::failure::Invalid;
 use crate::key::PrivateKey;
 
@@ -25,6 +25,16 @@ pub struct Expected<'a> {
     pub provider_id: &'a ProviderId,
 }
 
+/// DER of a key usage of `digitalSignature` alone: bit 0 of RFC 5280 section 4.2.1.3.
+const DIGITAL_SIGNATURE: &[u8] = &[0x03, 0x02, 0x07, 0x80];
+
+/// DER of an extended key usage of `id-kp-clientAuth` alone (RFC 5280 section 4.2.1.12).
+const CLIENT_AUTH: &[u8] = &[0x30, 10, 0x06, 8, 0x2b, 6, 1, 5, 5, 7, 3, 2];
+
+/// Basic constraints of no CA (RFC 5280 section 4.2.1.9): `cA` is absent, or written although false
+/// is its default, as some signers do.
+const NO_CA: [&[u8]; 2] = [&[0x30, 0], &[0x30, 3, 0x01, 1, 0]];
+
 const UNREADABLE: &str = "a certificate of the issued chain cannot be read";
 const NOT_A_CHAIN: &str = "the issued certificate is not 1 to 8 CERTIFICATE blocks in PEM";
 
@@ -34,9 +44,9 @@ impl Credential {
     /// # Guarantees
     ///
     /// The leaf is for this key, has exactly this node as its subject, is for client authentication
-    /// only, is no CA certificate, and has not expired at `now`. A provider ID in it is this machine's. The CA's signature is not checked: the certificate
-    /// comes from the API server over a verified connection, and the API server checks the
-    /// signature itself.
+    /// only, is no CA certificate, and has not expired at `now`. A provider ID in it is this
+    /// machine's. The CA's signature is not checked: the certificate comes from the API server over
+    /// a verified connection, and the API server checks the signature itself.
     pub fn from_issued(
         issued: &[u8],
         key: PrivateKey,
@@ -45,11 +55,10 @@ impl Credential {
     ) -> Result<Self, Invalid> {
         let chain = chain(issued)?;
         for certificate in chain.iter().skip(1) {
-            parse(certificate, Extensions::Opaque).map_err(|error| error.within(UNREADABLE))?;
+            parse(certificate).map_err(|error| error.within(UNREADABLE))?;
         }
         let leaf = chain.first().ok_or_else(|| Invalid::new(NOT_A_CHAIN))?;
-        let certificate =
-            parse(leaf, Extensions::Parsed).map_err(|error| error.within(UNREADABLE))?;
+        let certificate = parse(leaf).map_err(|error| error.within(UNREADABLE))?;
         if !has_key(&certificate, &key) {
             return Err(Invalid::new("the issued certificate is for another key"));
         }
@@ -98,20 +107,21 @@ fn chain(issued: &[u8]) -> Result<Vec<Vec<u8>>, Invalid> {
 fn check_subject(certificate: &X509Certificate<'_>, node_name: &NodeName) -> Result<(), Invalid> {
     let common_name = node_name.user_name();
     let subject = certificate.subject();
-    let mut seen = (0, 0);
-    for attribute in subject.iter_attributes() {
-        let text = attribute.as_str().unwrap_or_default();
-        let kind = attribute.attr_type().to_id_string();
-        if is(&kind, oid::ORGANIZATION) && text == NODES_GROUP {
-            seen.0 += 1;
-        } else if is(&kind, oid::COMMON_NAME) && text == common_name {
-            seen.1 += 1;
-        } else if !is(&kind, oid::KUBERNETES_USER_UID) {
-            seen = (0, 0);
-            break;
-        }
-    }
-    if seen == (1, 1) {
+    let mut attributes: Vec<(&[u8], &str)> = subject
+        .iter_attributes()
+        .map(|attribute| {
+            let text = attribute.as_str().unwrap_or_default();
+            (attribute.attr_type().as_bytes(), text)
+        })
+        .filter(|(kind, _)| *kind != oid::KUBERNETES_USER_UID.as_bytes())
+        .collect();
+    attributes.sort_unstable();
+    if attributes
+        == [
+            (oid::COMMON_NAME.as_bytes(), common_name.as_str()),
+            (oid::ORGANIZATION.as_bytes(), NODES_GROUP),
+        ]
+    {
         return Ok(());
     }
     let expected = format!("O={NODES_GROUP}, CN={common_name}");
@@ -127,28 +137,17 @@ fn check_extensions(
 ) -> Result<(), Invalid> {
     let (mut signs, mut client) = (false, false);
     for extension in extensions {
-        let parsed = extension.parsed_extension();
-        if let ParsedExtension::BasicConstraints(basic) = parsed
-            && basic.ca
-        {
+        let kind = extension.oid.as_bytes();
+        if kind == oid::BASIC_CONSTRAINTS.as_bytes() && !NO_CA.contains(&extension.value) {
             return Err(Invalid::new("the issued certificate is a CA's"));
         }
-        if let ParsedExtension::KeyUsage(usage) = parsed {
-            // Exactly `digitalSignature`: bit 0 of RFC 5280 section 4.2.1.3, the lowest bit of this
-            // parser.
-            signs = usage.flags == 1;
+        if kind == oid::KEY_USAGE.as_bytes() {
+            signs = extension.value == DIGITAL_SIGNATURE;
         }
-        if let ParsedExtension::ExtendedKeyUsage(usage) = parsed {
-            let others = usage.any
-                || usage.server_auth
-                || usage.code_signing
-                || usage.email_protection
-                || usage.time_stamping
-                || usage.ocsp_signing
-                || !usage.other.is_empty();
-            client = usage.client_auth && !others;
+        if kind == oid::EXTENDED_KEY_USAGE.as_bytes() {
+            client = extension.value == CLIENT_AUTH;
         }
-        if is(&extension.oid.to_id_string(), oid::PROVIDER_ID) {
+        if kind == oid::PROVIDER_ID.as_bytes() {
             let text = Utf8StringRef::from_der(extension.value);
             if !text.is_ok_and(|text| text.as_str() == provider_id.as_str()) {
                 return Err(Invalid::new(format!(
@@ -164,8 +163,4 @@ fn check_extensions(
             "the issued certificate is not for 'digital signature' and 'client auth' alone",
         ))
     }
-}
-
-fn is(found: &str, oid: ObjectIdentifier) -> bool {
-    found == oid.to_string()
 }

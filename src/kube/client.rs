@@ -16,8 +16,8 @@ use super::error::{ApiError, ApiErrorKind};
 use super::kubeconfig::{ClusterEndpoint, Identity, Login, Refused, identity};
 use super::proxy;
 use super::tls;
-use super::transport::{Answer, Question, Stream, Transport, failure};
-use super::types::{CsrObject, NewCsr, WireCsr, WireList};
+use super::transport::{Question, Stream, Transport, failure};
+use super::types::{CsrObject, NewCsr, WireList};
 use super::watch::Watch;
 use crate::clock::Deadline;
 use crate::settings::Environment;
@@ -54,7 +54,7 @@ const USER_AGENT: &str = concat!("kubelet-authenticator/", env!("CARGO_PKG_VERSI
 /// - Only certificates of the cluster's own CA are trusted.
 #[derive(Debug)]
 pub struct ApiClient {
-    transport: Transport,
+    pub(super) transport: Transport,
     requests: Url,
     leases: Url,
 }
@@ -107,7 +107,7 @@ impl ApiClient {
         let question = Question {
             method: Method::POST,
             url: self.requests.clone(),
-            body: Some(csr.to_json()),
+            body: Some(csr.to_object().to_string().into_bytes()),
             what: "creating the request",
         };
         self.object_unless(&question, (StatusCode::CONFLICT, "AlreadyExists"), deadline)
@@ -208,12 +208,7 @@ impl ApiClient {
         }
         let list: WireList =
             serde_json::from_slice(&answer.body).map_err(|why| self.not_an_object(&why))?;
-        let object = list
-            .items
-            .into_iter()
-            .next()
-            .map(|wire| self.understand(wire))
-            .transpose()?;
+        let object = list.items.into_iter().next();
         Ok((object, list.metadata.resource_version))
     }
 
@@ -224,26 +219,13 @@ impl ApiClient {
         url
     }
 
-    pub(super) fn refusal(&self, answer: &Answer) -> ApiError {
-        self.transport.refusal(answer)
-    }
-
     /// Parses an object.
     pub(super) fn object(&self, json: &[u8]) -> Result<CsrObject, ApiError> {
-        let wire = serde_json::from_slice(json).map_err(|why| self.not_an_object(&why))?;
-        self.understand(wire)
-    }
-
-    fn understand(&self, wire: WireCsr) -> Result<CsrObject, ApiError> {
-        CsrObject::try_from(wire).map_err(|why| {
-            let server = self.transport.server();
-            let what = format!("the answer of {server} cannot be understood: {why}");
-            ApiErrorKind::NotAnApiServer.error(what)
-        })
+        serde_json::from_slice(json).map_err(|why| self.not_an_object(&why))
     }
 
     pub(super) fn not_an_object(&self, why: &serde_json::Error) -> ApiError {
-        let server = self.transport.server();
+        let server = &self.transport.server;
         let what = format!("the answer of {server} is not the object that was asked for: {why}");
         ApiErrorKind::NotAnApiServer.error(what)
     }

@@ -5,6 +5,7 @@
 
 use std::net::IpAddr;
 
+use ipnet::IpNet;
 use reqwest::Url;
 
 use crate::secret::Secret;
@@ -60,14 +61,16 @@ fn excepts(rule: &str, host: &str, port: u16) -> bool {
     if rule == "*" {
         return true;
     }
-    if let Some((network, bits)) = rule.split_once('/') {
-        return is_within(host, network, bits);
+    let address = host.parse::<IpAddr>();
+    if rule.contains('/') {
+        let (network, address) = (rule.parse::<IpNet>(), address);
+        return network.is_ok_and(|network| address.is_ok_and(|host| network.contains(&host)));
     }
     let (name, wanted_port) = split_port(rule);
     if wanted_port.is_some_and(|wanted| wanted != port) {
         return false;
     }
-    if let (Ok(wanted), Ok(found)) = (name.parse::<IpAddr>(), host.parse::<IpAddr>()) {
+    if let (Ok(wanted), Ok(found)) = (name.parse::<IpAddr>(), address) {
         return wanted == found;
     }
     let name = name.strip_prefix('*').unwrap_or(name).to_ascii_lowercase();
@@ -94,27 +97,6 @@ fn split_port(rule: &str) -> (&str, Option<u16>) {
         // With more than one colon, it is an IPv6 address without brackets.
         Some((name, port)) if !port.contains(':') => (name, port.parse().ok()),
         Some(_) | None => (rule, None),
-    }
-}
-
-fn is_within(host: &str, network: &str, bits: &str) -> bool {
-    let (Ok(host), Ok(network), Ok(bits)) = (
-        host.parse::<IpAddr>(),
-        network.parse::<IpAddr>(),
-        bits.parse::<u32>(),
-    ) else {
-        return false;
-    };
-    match (host, network) {
-        (IpAddr::V4(host), IpAddr::V4(network)) if bits <= 32 => {
-            let mask = u32::MAX.checked_shl(32 - bits).unwrap_or(0);
-            host.to_bits() & mask == network.to_bits() & mask
-        }
-        (IpAddr::V6(host), IpAddr::V6(network)) if bits <= 128 => {
-            let mask = u128::MAX.checked_shl(128 - bits).unwrap_or(0);
-            host.to_bits() & mask == network.to_bits() & mask
-        }
-        (IpAddr::V4(_) | IpAddr::V6(_), _) => false,
     }
 }
 

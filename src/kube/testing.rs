@@ -16,7 +16,7 @@ pub fn object(client: &ApiClient, json: &[u8]) -> Result<CsrObject, ApiError> {
 
 /// The error for an answer with this status, which is no success.
 pub fn refusal(client: &ApiClient, status: u16, body: &[u8]) -> ApiError {
-    client.refusal(&Answer {
+    client.transport.refusal(&Answer {
         status: StatusCode::from_u16(status).unwrap_or_default(),
         body: body.to_vec(),
     })

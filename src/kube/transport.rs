@@ -1,17 +1,13 @@
 //! HTTP exchanges with the API server, each within its limits.
-//!
-//! Every exchange runs on a thread of its own, and the caller waits for it only until the deadline.
-//! Neither a resolver that hangs nor a server that sends a byte a second can block the caller.
 
 use std::error::Error;
-use std::io::{self, BufRead as _, BufReader, Read as _};
+use std::io::{BufRead as _, BufReader, Read as _};
 use std::mem::ManuallyDrop;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use reqwest::blocking::{Client, Response};
-use reqwest::header::{ACCEPT, CONTENT_TYPE, DATE, HeaderMap, RETRY_AFTER};
+use reqwest::header::{ACCEPT, CONTENT_TYPE, DATE, HeaderName, RETRY_AFTER};
 use reqwest::{Method, StatusCode, Url};
 
 use super::error::{ApiError, ApiErrorKind};
@@ -39,17 +35,20 @@ const JSON: &str = "application/json";
 const APPLY: &str = "application/apply-patch+yaml";
 
 /// The connection to one API server.
-#[derive(Debug, Clone)]
+///
+/// The client runs on a thread of its own, and the caller waits for it only until the deadline.
+/// Neither a resolver that hangs nor a server that sends a byte a second can block the caller.
+#[derive(Debug)]
 pub(super) struct Transport {
     // Dropping the client would wait for its thread, which may itself wait for a resolver that
     // never answers.
     client: ManuallyDrop<Client>,
-    server: String,
+    pub(super) server: String,
     name: String,
 }
 
 /// An HTTP request.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(super) struct Question {
     pub(super) method: Method,
     pub(super) url: Url,
@@ -77,27 +76,13 @@ pub(super) struct Answer {
     pub(super) body: Vec<u8>,
 }
 
-/// A report of an exchange's thread.
-enum Report {
-    Head(Head),
-    Line(Vec<u8>),
-}
-
-type Reports = Receiver<Result<Report, ApiError>>;
-
-struct Head {
-    status: StatusCode,
-    date: Option<SystemTime>,
-    retry_after: Option<Duration>,
-}
-
-/// An HTTP answer of any status, whose body arrives in lines.
+/// An HTTP answer of any status, whose body is read until the deadline of its request.
 #[derive(Debug)]
 pub(super) struct Stream<'a> {
     pub(super) status: StatusCode,
     transport: &'a Transport,
     what: &'static str,
-    reports: Reports,
+    body: BufReader<Response>,
 }
 
 impl Transport {
@@ -110,17 +95,13 @@ impl Transport {
         }
     }
 
-    pub(super) fn server(&self) -> &str {
-        &self.server
-    }
-
     /// Sends the request and reads the whole answer.
     pub(super) fn exchange(
         &self,
         question: &Question,
         deadline: Deadline,
     ) -> Result<Answer, ApiError> {
-        self.send(question, deadline)?.whole(deadline)
+        self.send(question, deadline)?.whole()
     }
 
     /// Sends the request. Pauses if the server asks for it and the deadline allows.
@@ -131,61 +112,43 @@ impl Transport {
     ) -> Result<Stream<'_>, ApiError> {
         let mut pauses = 0;
         loop {
-            let reports = self.start(question.clone(), deadline)?;
-            let head = match self.report(&reports, question.what, deadline)? {
-                Some(Report::Head(head)) => head,
-                Some(Report::Line(_)) | None => {
-                    let ended = io::Error::other("its thread has ended");
-                    return Err(ApiError::of_client(&self.server, &ended));
-                }
-            };
-            self.compare_clocks(&head)?;
-            match head.retry_after {
+            let response = self.try_once(question, deadline)?;
+            self.compare_clocks(&response)?;
+            match pause(&response) {
                 Some(pause) if pauses < MAX_PAUSES && pause < deadline.remaining() => {
                     pauses += 1;
                     thread::sleep(pause);
                 }
                 Some(_) | None => {
                     return Ok(Stream {
-                        status: head.status,
+                        status: response.status(),
                         transport: self,
                         what: question.what,
-                        reports,
+                        body: BufReader::new(response),
                     });
                 }
             }
         }
     }
 
-    fn start(&self, question: Question, deadline: Deadline) -> Result<Reports, ApiError> {
-        // One report at a time: a server that sends faster than the caller reads has to wait.
-        let (sender, reports) = sync_channel(1);
-        let transport = self.clone();
-        let run = move || {
-            if let Err(error) = transport.converse(question, deadline, &sender) {
-                // If the caller has left, its deadline has passed, and it needs no report.
-                drop(sender.send(Err(error)));
-            }
-        };
-        thread::Builder::new()
-            .name("exchange".to_owned())
-            .spawn(run)
-            .map_err(|error| ApiError::of_client(&self.server, &error))?;
-        Ok(reports)
-    }
-
-    /// The next report. `None` at the end of the answer.
-    fn report(
-        &self,
-        reports: &Reports,
-        what: &str,
-        deadline: Deadline,
-    ) -> Result<Option<Report>, ApiError> {
-        match reports.recv_timeout(deadline.remaining()) {
-            Ok(report) => report.map(Some),
-            Err(RecvTimeoutError::Disconnected) => Ok(None),
-            Err(RecvTimeoutError::Timeout) => Err(self.timed_out(what)),
+    fn try_once(&self, question: &Question, deadline: Deadline) -> Result<Response, ApiError> {
+        let mut request = self
+            .client
+            .request(question.method.clone(), question.url.clone())
+            .header(ACCEPT, JSON)
+            .timeout(deadline.remaining());
+        if let Some(body) = &question.body {
+            let content_type = if question.method == Method::PATCH {
+                APPLY
+            } else {
+                JSON
+            };
+            request = request
+                .header(CONTENT_TYPE, content_type)
+                .body(body.clone());
         }
+        let answer = request.send();
+        answer.map_err(|error| self.explain(&error, question.what))
     }
 
     fn timed_out(&self, what: &str) -> ApiError {
@@ -193,8 +156,9 @@ impl Transport {
         ApiErrorKind::TimedOut.error(what)
     }
 
-    fn compare_clocks(&self, head: &Head) -> Result<(), ApiError> {
-        let Some(theirs) = head.date else {
+    fn compare_clocks(&self, response: &Response) -> Result<(), ApiError> {
+        let date = header(response, &DATE);
+        let Some(theirs) = date.and_then(|date| httpdate::parse_http_date(date).ok()) else {
             return Ok(());
         };
         let ours = clock::now();
@@ -216,28 +180,25 @@ impl Transport {
         let server = &self.server;
         let failure = failure(&answer.body);
         let status = answer.status.as_u16();
+        let reason = one_line(&failure.reason, MAX_MESSAGE_LEN);
         let (kind, what) = match status {
             401 => (
                 ApiErrorKind::Unauthorized,
-                format!("{server} does not accept the credential (401 Unauthorized)"),
+                "does not accept the credential (401 Unauthorized)".to_owned(),
             ),
             403 => (
                 ApiErrorKind::Forbidden,
-                format!("{server} forbids it (403 Forbidden)"),
+                "forbids it (403 Forbidden)".to_owned(),
             ),
             429 => (
                 ApiErrorKind::TooManyRequests,
-                format!("{server} has too many requests (429)"),
+                "has too many requests (429)".to_owned(),
             ),
-            400..=499 => {
-                let reason = one_line(&failure.reason, MAX_MESSAGE_LEN);
-                let what = format!("{server} refuses the request ({status} {reason})");
-                (ApiErrorKind::Refused, what)
-            }
-            500..=599 => (
-                ApiErrorKind::Server,
-                format!("{server} is out of order ({status})"),
+            400..=499 => (
+                ApiErrorKind::Refused,
+                format!("refuses the request ({status} {reason})"),
             ),
+            500..=599 => (ApiErrorKind::Server, format!("is out of order ({status})")),
             _ => {
                 return ApiErrorKind::NotAnApiServer.error(format!(
                     "{server} answers {status}, which no API server does; is something between us \
@@ -247,46 +208,7 @@ impl Transport {
         };
         let message = one_line(&failure.message, MAX_MESSAGE_LEN);
         let colon = if message.is_empty() { "" } else { ": " };
-        kind.error(format!("{what}{colon}{message}"))
-    }
-
-    /// On the exchange's thread: sends the request and reports the answer.
-    fn converse(
-        &self,
-        question: Question,
-        deadline: Deadline,
-        reports: &SyncSender<Result<Report, ApiError>>,
-    ) -> Result<(), ApiError> {
-        let what = question.what;
-        let content_type = if question.method == Method::PATCH {
-            APPLY
-        } else {
-            JSON
-        };
-        let mut request = self
-            .client
-            .request(question.method, question.url)
-            .header(ACCEPT, JSON)
-            .timeout(deadline.remaining());
-        if let Some(body) = question.body {
-            request = request.header(CONTENT_TYPE, content_type).body(body);
-        }
-        let response = request.send().map_err(|error| self.explain(&error, what))?;
-        if reports.send(Ok(Report::Head(Head::of(&response)))).is_err() {
-            return Ok(());
-        }
-        let mut reader = BufReader::new(response);
-        loop {
-            let mut line = Vec::new();
-            (&mut reader)
-                .take(MAX_ANSWER_LEN + 1)
-                .read_until(b'\n', &mut line)
-                .map_err(|error| self.explain(&error, what))?;
-            self.within_limit(&line)?;
-            if line.is_empty() || reports.send(Ok(Report::Line(line))).is_err() {
-                return Ok(());
-            }
-        }
+        kind.error(format!("{server} {what}{colon}{message}"))
     }
 
     fn within_limit(&self, bytes: &[u8]) -> Result<(), ApiError> {
@@ -315,21 +237,24 @@ impl Transport {
 
 impl Stream<'_> {
     /// The next line. `None` at the end of the answer.
-    pub(super) fn line(&self, deadline: Deadline) -> Result<Option<Vec<u8>>, ApiError> {
-        let report = self.transport.report(&self.reports, self.what, deadline)?;
-        Ok(report.and_then(|report| match report {
-            Report::Line(line) => Some(line),
-            Report::Head(_) => None,
-        }))
+    pub(super) fn line(&mut self) -> Result<Option<Vec<u8>>, ApiError> {
+        let mut line = Vec::new();
+        (&mut self.body)
+            .take(MAX_ANSWER_LEN + 1)
+            .read_until(b'\n', &mut line)
+            .map_err(|error| self.transport.explain(&error, self.what))?;
+        self.transport.within_limit(&line)?;
+        Ok((!line.is_empty()).then_some(line))
     }
 
     /// The whole answer.
-    pub(super) fn whole(self, deadline: Deadline) -> Result<Answer, ApiError> {
+    pub(super) fn whole(self) -> Result<Answer, ApiError> {
         let mut body = Vec::new();
-        while let Some(line) = self.line(deadline)? {
-            body.extend(line);
-            self.transport.within_limit(&body)?;
-        }
+        self.body
+            .take(MAX_ANSWER_LEN + 1)
+            .read_to_end(&mut body)
+            .map_err(|error| self.transport.explain(&error, self.what))?;
+        self.transport.within_limit(&body)?;
         Ok(Answer {
             status: self.status,
             body,
@@ -342,25 +267,16 @@ pub(super) fn failure(body: &[u8]) -> WireFailure {
     serde_json::from_slice(body).unwrap_or_default()
 }
 
-impl Head {
-    fn of(response: &Response) -> Self {
-        let status = response.status();
-        let asks_for_patience = matches!(
-            status,
-            StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE
-        );
-        Self {
-            status,
-            date: text(response.headers(), &DATE)
-                .and_then(|date| httpdate::parse_http_date(date).ok()),
-            retry_after: text(response.headers(), &RETRY_AFTER)
-                .filter(|_| asks_for_patience)
-                .and_then(|seconds| seconds.parse().ok())
-                .map(Duration::from_secs),
-        }
-    }
+/// The pause that the server asks for.
+fn pause(response: &Response) -> Option<Duration> {
+    let asks_for_patience = matches!(
+        response.status(),
+        StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE
+    );
+    let seconds = header(response, &RETRY_AFTER).filter(|_| asks_for_patience)?;
+    Some(Duration::from_secs(seconds.parse().ok()?))
 }
 
-fn text<'a>(headers: &'a HeaderMap, name: &reqwest::header::HeaderName) -> Option<&'a str> {
-    headers.get(name)?.to_str().ok()
+fn header<'a>(response: &'a Response, name: &HeaderName) -> Option<&'a str> {
+    response.headers().get(name)?.to_str().ok()
 }

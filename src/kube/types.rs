@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde::Deserialize;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use kubelet_attestation::evidence::tpm::CHALLENGE_ANNOTATION;
 use kubelet_attestation::version::{EvidenceVersion, SUPPORTED_VERSIONS_ANNOTATION};
@@ -29,9 +29,9 @@ pub struct NewCsr<'a> {
 }
 
 impl NewCsr<'_> {
-    /// The object to send, in JSON.
-    pub(super) fn to_json(self) -> Vec<u8> {
-        let csr = json!({
+    /// The object to send.
+    pub(crate) fn to_object(self) -> Value {
+        json!({
             "apiVersion": "certificates.k8s.io/v1",
             "kind": "CertificateSigningRequest",
             "metadata": {"name": self.name},
@@ -41,8 +41,7 @@ impl NewCsr<'_> {
                 "expirationSeconds": self.expiration_seconds,
                 "usages": self.usages,
             },
-        });
-        csr.to_string().into_bytes()
+        })
     }
 
     /// Whether `stored` is exactly this request, byte for byte.
@@ -56,7 +55,8 @@ impl NewCsr<'_> {
 }
 
 /// A request as the API server stores it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "WireCsr")]
 pub struct CsrObject {
     /// Its name.
     pub name: String,
@@ -108,7 +108,7 @@ pub enum CsrState {
 
 /// The object as received, before its fields are checked.
 #[derive(Deserialize)]
-pub(super) struct WireCsr {
+struct WireCsr {
     metadata: WireMetadata,
     spec: WireSpec,
     #[serde(default)]
@@ -242,7 +242,7 @@ pub(super) struct WireEvent<'a> {
 #[derive(Deserialize)]
 pub(super) struct WireList {
     pub(super) metadata: WireVersion,
-    pub(super) items: Vec<WireCsr>,
+    pub(super) items: Vec<CsrObject>,
 }
 
 /// The object of a bookmark. It has only a resource version.

@@ -80,18 +80,18 @@ impl<'a> Watch<'a> {
         let client = self.client;
         let stream = client.watch(&self.seen.name, &self.version, self.deadline)?;
         if stream.status == StatusCode::OK {
-            return self.follow(&stream);
+            return self.follow(stream);
         }
-        let answer = stream.whole(self.deadline)?;
+        let answer = stream.whole()?;
         if answer.status == StatusCode::GONE || failure(&answer.body).code == 410 {
             return Ok(Ended::Expired);
         }
-        Err(client.refusal(&answer))
+        Err(client.transport.refusal(&answer))
     }
 
-    fn follow(&mut self, stream: &Stream<'_>) -> Result<Ended, ApiError> {
+    fn follow(&mut self, mut stream: Stream<'_>) -> Result<Ended, ApiError> {
         loop {
-            let line = match stream.line(self.deadline) {
+            let line = match stream.line() {
                 Ok(Some(line)) => line,
                 Ok(None) => return Ok(Ended::Cut),
                 // A watch without a decision is no error: the request is undecided.

@@ -69,11 +69,11 @@ impl Level<'_, '_> {
     /// Reads the value of `key`.
     fn read<'de, A: MapAccess<'de>>(&mut self, map: &mut A, key: &str) -> Result<(), A::Error> {
         let (schema, section) = (self.schema, self.section);
-        let is_known = |entry: &Entry| entry.key.split() == (section, key);
+        let is_known = |entry: &Entry| entry.split() == (section, key);
         if let Some(entry) = schema.entries().find(is_known) {
-            self.content.once(entry.key.name)?;
+            self.content.once(entry.name)?;
             if let Some(text) = map.next_value_seed(Checked(entry))? {
-                self.content.values.0.insert(entry.key.name, text);
+                self.content.values.0.insert(entry.name, text);
             }
             return Ok(());
         }

@@ -146,17 +146,17 @@ fn not_text(document: &dyn Display, error: &FromUtf8Error) -> Failure {
         .as_bytes()
         .get(..error.utf8_error().valid_up_to())
         .unwrap_or_default();
-    let start = text
-        .iter()
-        .rposition(|byte| *byte == b'\n')
-        .map_or(0, |end| end + 1);
-    let lines_before = text.split(|byte| *byte == b'\n').count() - 1;
-    let from_one = |count| u64::try_from(count).unwrap_or(u64::MAX).saturating_add(1);
-    let (line, column) = (from_one(lines_before), from_one(text.len() - start));
-    not_yaml(document, line, column, "it is not UTF-8")
+    let lines = text.split(|byte| *byte == b'\n');
+    let column = lines.clone().next_back().map_or(0, <[u8]>::len) + 1;
+    not_yaml(document, lines.count(), column, "it is not UTF-8")
 }
 
-fn not_yaml(document: &dyn Display, line: u64, column: u64, why: &str) -> Failure {
+fn not_yaml(
+    document: &dyn Display,
+    line: impl Display,
+    column: impl Display,
+    why: &str,
+) -> Failure {
     invalid(format!(
         "{document}: line {line}, column {column}: not YAML: {why}"
     ))

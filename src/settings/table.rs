@@ -51,40 +51,6 @@ settings! { pub(super) GENERAL {
         "The time limit of a run without a valid credential";
 } }
 
-/// The names of a setting.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Key {
-    /// The key in a file. For a provider's setting: the section, a dot and the key.
-    pub name: &'static str,
-    /// The flag, without its dashes. The variable is `KUBELET_AUTHENTICATOR_` and the flag in upper
-    /// case, with underscores.
-    pub flag: &'static str,
-}
-
-impl Key {
-    /// The environment variable.
-    pub fn variable(self) -> String {
-        VARIABLE_PREFIX.chars().chain(self.suffix()).collect()
-    }
-
-    /// Whether the variable with this suffix after the prefix is the key's.
-    pub(super) fn has_variable(self, suffix: &str) -> bool {
-        suffix.chars().eq(self.suffix())
-    }
-
-    fn suffix(self) -> impl Iterator<Item = char> {
-        self.flag.chars().map(|letter| match letter {
-            '-' => '_',
-            _ => letter.to_ascii_uppercase(),
-        })
-    }
-
-    /// The section and the key in it. The section of a general setting is empty.
-    pub(super) fn split(self) -> (&'static str, &'static str) {
-        self.name.split_once('.').unwrap_or(("", self.name))
-    }
-}
-
 /// A setting whose value is a `T`.
 #[derive(Debug)]
 pub struct Setting<T> {
@@ -102,7 +68,8 @@ impl<T: Value> Setting<T> {
     ) -> Self {
         Self {
             entry: Entry {
-                key: Key { name, flag },
+                name,
+                flag,
                 value_name,
                 help,
                 form: T::FORM,
@@ -121,11 +88,39 @@ impl<T: Value> Setting<T> {
 /// A setting, whatever its type.
 #[derive(Debug, Clone, Copy)]
 pub struct Entry {
-    pub(crate) key: Key,
+    /// The key in a file. For a provider's setting: the section, a dot and the key.
+    pub(crate) name: &'static str,
+    /// The flag, without its dashes. The variable is `KUBELET_AUTHENTICATOR_` and the flag in upper
+    /// case, with underscores.
+    pub(crate) flag: &'static str,
     pub(crate) value_name: &'static str,
     pub(crate) help: &'static str,
     pub(super) form: Form,
     pub(super) check: fn(&str) -> Result<(), Invalid>,
+}
+
+impl Entry {
+    /// The environment variable.
+    pub(crate) fn variable(self) -> String {
+        VARIABLE_PREFIX.chars().chain(self.suffix()).collect()
+    }
+
+    /// Whether the variable with this suffix after the prefix is the setting's.
+    pub(super) fn has_variable(self, suffix: &str) -> bool {
+        suffix.chars().eq(self.suffix())
+    }
+
+    fn suffix(self) -> impl Iterator<Item = char> {
+        self.flag.chars().map(|letter| match letter {
+            '-' => '_',
+            _ => letter.to_ascii_uppercase(),
+        })
+    }
+
+    /// The section and the key in it. The section of a general setting is empty.
+    pub(super) fn split(self) -> (&'static str, &'static str) {
+        self.name.split_once('.').unwrap_or(("", self.name))
+    }
 }
 
 fn check<T: Value>(text: &str) -> Result<(), Invalid> {
@@ -234,6 +229,19 @@ impl Value for Timeout {
         let seconds = number(text, TIMEOUT)?;
         Ok(Self(Duration::from_secs(seconds.into())))
     }
+}
+
+/// The value with this name.
+///
+/// # Errors
+///
+/// No value has it.
+pub fn one_of<T: Copy>(text: &str, values: &[(&str, T)]) -> Result<T, Invalid> {
+    let value = values.iter().find(|(name, _)| *name == text);
+    value.map(|(_, value)| *value).ok_or_else(|| {
+        let names: Vec<_> = values.iter().map(|(name, _)| *name).collect();
+        Invalid::needed(format_args!("one of {}", names.join(", ")))
+    })
 }
 
 fn number(text: &str, (least, most): (u32, u32)) -> Result<u32, Invalid> {

@@ -107,10 +107,7 @@ fn load(
 }
 
 fn entry(name: &str) -> Entry {
-    schema()
-        .entries()
-        .find(|entry| entry.key.name == name)
-        .unwrap()
+    schema().entries().find(|entry| entry.name == name).unwrap()
 }
 
 fn flags(name: &str, value: &str) -> Vec<(Entry, OsString)> {
@@ -197,13 +194,13 @@ fn every_key_has_a_flag_and_a_variable() {
         ("tpm.pcrs", "tpm-pcrs", "TPM_PCRS", "0,4,7"),
         ("aws.zone", "aws-zone", "AWS_ZONE", "z1"),
     ];
-    let names: Vec<&str> = schema().entries().map(|entry| entry.key.name).collect();
+    let names: Vec<&str> = schema().entries().map(|entry| entry.name).collect();
     assert_eq!(names, values.map(|(name, ..)| name));
 
     for (name, flag, variable, value) in values {
         let variable = format!("KUBELET_AUTHENTICATOR_{variable}");
-        assert_eq!(entry(name).key.flag, flag);
-        assert_eq!(entry(name).key.variable(), variable);
+        assert_eq!(entry(name).flag, flag);
+        assert_eq!(entry(name).variable(), variable);
 
         let by_flag = Sources {
             flags: flags(name, value),

@@ -2,7 +2,7 @@
 
 use sha2::{Digest, Sha256};
 
-use crate::text::as_text;
+use crate::text::{as_text, serde_as_text};
 
 /// What the user name of a node begins with.
 pub const NODE_USER_PREFIX: &str = "system:node:";
@@ -123,6 +123,7 @@ fn is_graphic(text: &str) -> bool {
 }
 
 as_text!(NodeName, ProviderId, Audience);
+serde_as_text!(NodeName, ProviderId, Audience);
 
 #[cfg(test)]
 mod tests {

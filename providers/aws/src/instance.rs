@@ -15,7 +15,7 @@ use kubelet_authenticator::settings::{Entry, Settings};
 use crate::credentials::Credentials;
 use crate::identity::{Identity, NOT_AWS};
 use crate::name;
-use crate::proof::{Sts, prove};
+use crate::proof::prove;
 use crate::settings::{self, NODE_NAME, PRINCIPAL, STS_ENDPOINT};
 
 /// The identity document, signed with the region's RSA key of 2048 bits.
@@ -108,10 +108,6 @@ impl Session {
                 error.within("the instance has no credentials to prove itself with")
             })?;
         let host = self.sts_host(settings, deadline)?;
-        let sts = Sts {
-            region: &self.identity.region,
-            host: &host,
-        };
         let binding = KeyBinding::new(
             &Provider::AWS,
             claim.audience,
@@ -120,10 +116,11 @@ impl Session {
             claim.spki,
             &[&self.identity.digest],
         );
-        let proof = prove(sts, &credentials, &binding, now).map_err(|error| {
-            let what = "the instance's credentials cannot be used";
-            Failure::new(Code::EvidenceInvalid, what, NOT_AWS).because(&error)
-        })?;
+        let proof =
+            prove(&self.identity.region, &host, &credentials, &binding, now).map_err(|error| {
+                let what = "the instance's credentials cannot be used";
+                Failure::new(Code::EvidenceInvalid, what, NOT_AWS).because(&error)
+            })?;
         let evidence = AwsEvidence {
             header: Header {
                 version: claim.version.clone(),
@@ -144,17 +141,11 @@ impl Session {
     }
 
     fn check_name(&self, claim: &Claim<'_>) -> Result<(), Failure> {
-        let (name, deadline) = (claim.node_name, claim.deadline);
         let policy = claim.settings.value(&NODE_NAME).unwrap_or_default();
-        let local_hostname = if name::needs_local_hostname(policy, name, &self.identity) {
-            self.imds
-                .find(LOCAL_HOSTNAME, deadline)
-                .map_err(|error| error.within("the instance's name cannot be read"))?
-        } else {
-            None
-        };
-        let local_hostname = local_hostname.as_ref().map(|names| names.as_str());
-        name::check(policy, name, &self.identity, local_hostname)
+        name::check(policy, claim.node_name, &self.identity, || {
+            let local_hostname = self.imds.find(LOCAL_HOSTNAME, claim.deadline);
+            local_hostname.map_err(|error| error.within("the instance's name cannot be read"))
+        })
     }
 
     /// The host of STS, from the settings or else of the region.

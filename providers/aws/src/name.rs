@@ -5,47 +5,38 @@
 
 use kubelet_attestation::names::NodeName;
 use kubelet_authenticator::failure::{Code, Failure};
+use kubelet_authenticator::imds::Text;
 
 use crate::identity::Identity;
 use crate::settings::AwsNodeName;
 
-/// Whether the check needs the instance's `local-hostname`.
-pub(crate) fn needs_local_hostname(
-    policy: AwsNodeName,
-    name: &NodeName,
-    identity: &Identity,
-) -> bool {
-    match policy {
-        AwsNodeName::Hostname => name.as_str() != identity.instance_id,
-        AwsNodeName::LocalHostname => true,
-        AwsNodeName::InstanceId => false,
-    }
-}
-
-/// Checks `name`. `local_hostname` is the metadata's, which may contain several names.
+/// Checks `name`. `local_hostname` reads the metadata's, which may contain several names. It is not
+/// read if the name does not depend on it.
 pub(crate) fn check(
     policy: AwsNodeName,
     name: &NodeName,
     identity: &Identity,
-    local_hostname: Option<&str>,
+    local_hostname: impl FnOnce() -> Result<Option<Text>, Failure>,
 ) -> Result<(), Failure> {
-    let id = identity.instance_id.clone();
-    let first = local_hostname
-        .and_then(|names| names.split_whitespace().next())
-        .map(str::to_ascii_lowercase);
-    let expected: Vec<String> = match policy {
-        AwsNodeName::Hostname => {
-            let private = first
-                .as_deref()
-                .map(|first| private_dns_name(first, &identity.region));
-            let mut names: Vec<String> = first.into_iter().chain(private).chain([id]).collect();
-            names.dedup();
-            names
+    let mut expected = Vec::new();
+    if policy != AwsNodeName::LocalHostname {
+        expected.push(identity.instance_id.clone());
+    }
+    let is_expected = |expected: &[String]| expected.iter().any(|it| it == name.as_str());
+    if policy != AwsNodeName::InstanceId && !is_expected(&expected) {
+        let names = local_hostname()?;
+        let first = names
+            .as_ref()
+            .and_then(|names| names.split_whitespace().next());
+        if let Some(first) = first.map(str::to_ascii_lowercase) {
+            let private = private_dns_name(&first, &identity.region);
+            if policy == AwsNodeName::Hostname && private != first {
+                expected.insert(0, private);
+            }
+            expected.insert(0, first);
         }
-        AwsNodeName::LocalHostname => first.into_iter().collect(),
-        AwsNodeName::InstanceId => vec![id],
-    };
-    if expected.iter().any(|expected| expected == name.as_str()) {
+    }
+    if is_expected(&expected) {
         return Ok(());
     }
     let first = expected.first().map_or("<name>", String::as_str);
@@ -83,6 +74,7 @@ mod tests {
     const PRIVATE: &str = "ip-10-0-0-1.eu-west-1.compute.internal";
 
     fn checked(policy: AwsNodeName, name: &str, local: Option<&str>) -> Result<(), Failure> {
+        let local = || Ok(local.map(|local| Text::new(local.to_owned())));
         check(policy, &NodeName::parse(name).unwrap(), &identity(), local)
     }
 
@@ -144,7 +136,18 @@ mod tests {
     #[test]
     fn the_metadata_is_asked_for_a_name_only_where_it_matters() {
         let needs = |policy, name| {
-            needs_local_hostname(policy, &NodeName::parse(name).unwrap(), &identity())
+            let mut asked = false;
+            let local = || {
+                asked = true;
+                Ok(None)
+            };
+            drop(check(
+                policy,
+                &NodeName::parse(name).unwrap(),
+                &identity(),
+                local,
+            ));
+            asked
         };
 
         assert!(needs(AwsNodeName::Hostname, "n1"));

@@ -11,22 +11,14 @@ use kubelet_attestation::evidence::aws::{
 use crate::credentials::Credentials;
 use crate::sigv4::Request;
 
-/// The STS endpoint of the call.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Sts<'a> {
-    /// The instance's region.
-    pub(crate) region: &'a str,
-    /// The host, as in the `host` header.
-    pub(crate) host: &'a str,
-}
-
-/// Signs the call.
+/// Signs a call of STS in `region` at `host`, as in the `host` header.
 ///
 /// # Errors
 ///
 /// The credentials do not have the form of AWS's temporary ones.
 pub(crate) fn prove(
-    sts: Sts<'_>,
+    region: &str,
+    host: &str,
     credentials: &Credentials,
     binding: &KeyBinding,
     now: SystemTime,
@@ -39,19 +31,19 @@ pub(crate) fn prove(
         headers: &[
             ("accept", STS_ACCEPT),
             ("content-type", STS_CONTENT_TYPE),
-            ("host", sts.host),
+            ("host", host),
             ("x-amz-date", &amz_date),
             ("x-amz-security-token", session_token),
             (BINDING_HEADER, &binding),
         ],
         body: STS_BODY,
-        region: sts.region,
+        region,
         service: STS_SERVICE,
         amz_date: &amz_date,
     };
     let signature = request.sign(&credentials.secret_access_key);
     Proof::new(
-        sts.region,
+        region,
         credentials.access_key_id.expose(),
         session_token,
         &amz_date,
@@ -88,12 +80,9 @@ mod tests {
     }
 
     fn proof(spki: &[u8]) -> Proof {
-        let sts = Sts {
-            region: "eu-west-1",
-            host: "sts.eu-west-1.amazonaws.com",
-        };
+        let host = "sts.eu-west-1.amazonaws.com";
         let now = humantime::parse_rfc3339("2026-01-01T01:02:03.9Z").unwrap();
-        prove(sts, &credentials(), &binding(spki), now).unwrap()
+        prove("eu-west-1", host, &credentials(), &binding(spki), now).unwrap()
     }
 
     /// RFC 2104, step by step.

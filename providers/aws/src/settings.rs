@@ -4,7 +4,7 @@ use kubelet_attestation::names::NodeName;
 use kubelet_authenticator::failure::Invalid;
 use kubelet_authenticator::imds::METADATA_ENDPOINT;
 use kubelet_authenticator::settings;
-use kubelet_authenticator::settings::Value;
+use kubelet_authenticator::settings::{Value, one_of};
 
 settings! { pub(crate) TABLE [.., METADATA_ENDPOINT] {
     PRINCIPAL: AwsPrincipal = "aws.principal", "aws-principal", "PRINCIPAL",
@@ -41,26 +41,26 @@ pub(crate) enum AwsNodeName {
 
 impl Value for AwsPrincipal {
     fn read(text: &str) -> Result<Self, Invalid> {
-        match text {
-            "instanceIdentityRole" => Ok(Self::InstanceIdentityRole),
-            "instanceProfile" => Ok(Self::InstanceProfile),
-            _ => Err(Invalid::needed(
-                "one of instanceIdentityRole, instanceProfile",
-            )),
-        }
+        one_of(
+            text,
+            &[
+                ("instanceIdentityRole", Self::InstanceIdentityRole),
+                ("instanceProfile", Self::InstanceProfile),
+            ],
+        )
     }
 }
 
 impl Value for AwsNodeName {
     fn read(text: &str) -> Result<Self, Invalid> {
-        match text {
-            "hostname" => Ok(Self::Hostname),
-            "localHostname" => Ok(Self::LocalHostname),
-            "instanceID" => Ok(Self::InstanceId),
-            _ => Err(Invalid::needed(
-                "one of hostname, localHostname, instanceID",
-            )),
-        }
+        one_of(
+            text,
+            &[
+                ("hostname", Self::Hostname),
+                ("localHostname", Self::LocalHostname),
+                ("instanceID", Self::InstanceId),
+            ],
+        )
     }
 }
 

@@ -11,11 +11,12 @@ use kubelet_authenticator::attester::{Attester, Challenged, Claim, ProviderIdSou
 use kubelet_authenticator::clock::Deadline;
 use kubelet_authenticator::failure::{Code, Failure};
 use kubelet_authenticator::settings::Entry;
+use serde::de::DeserializeOwned;
 use sha2::{Digest as _, Sha256};
 
-use crate::protocol::{Answer, Ask, Binding, Bytes, EndorsementKey, Keys, Question, QuoteFor};
+use crate::protocol::{Ask, Bytes, EndorsementKey, Keys, Question, QuoteFor, Quoted};
 use crate::settings::{self, TpmSettings};
-use crate::{certificate, device_error, device_file, instance, program};
+use crate::{certificate, device_file, instance, program};
 
 /// The scheme of provider IDs that are derived from endorsement keys.
 const SCHEME: &str = "tpm://";
@@ -117,19 +118,15 @@ impl Attester for Tpm {
             endorsement: Bytes(keys.endorsement.clone()),
             credential_blob: Bytes(challenge.credential_blob.clone()),
             encrypted_secret: Bytes(challenge.encrypted_secret.clone()),
-            binding: Binding {
-                audience: claim.audience.to_string(),
-                provider_id: claim.provider_id.to_string(),
-                node_name: claim.node_name.to_string(),
-                spki: Bytes(claim.spki.to_vec()),
-                id: Bytes(challenge.id.as_bytes().to_vec()),
-            },
+            audience: claim.audience.clone(),
+            provider_id: claim.provider_id.clone(),
+            node_name: claim.node_name.clone(),
+            spki: Bytes(claim.spki.to_vec()),
+            id: Bytes(challenge.id.as_bytes().to_vec()),
             pcrs: settings.pcrs.clone(),
         };
-        let answer = ask(&settings, Ask::Quote(Box::new(question)), claim.deadline)?;
-        let Answer::Quoted(quoted) = answer else {
-            return Err(out_of_turn());
-        };
+        let question = Ask::Quote(Box::new(question));
+        let quoted: Quoted = ask(&settings, question, claim.deadline)?;
         let evidence = TpmEvidence::Respond(Response {
             header: header(claim, &asked.version),
             id: challenge.id,
@@ -181,31 +178,22 @@ fn name_of(keys: &Keys) -> Result<ProviderId, Failure> {
 
 fn read_keys(settings: &TpmSettings, deadline: Deadline) -> Result<Keys, Failure> {
     let endorsement_key = settings.endorsement_key;
-    match ask(settings, Ask::Keys { endorsement_key }, deadline)? {
-        Answer::Keys(keys) => Ok(keys),
-        Answer::Quoted(_) | Answer::Failed(_) => Err(out_of_turn()),
-    }
+    ask(settings, Ask::Keys { endorsement_key }, deadline)
 }
 
 /// Asks the TPM.
-fn ask(settings: &TpmSettings, ask: Ask, deadline: Deadline) -> Result<Answer, Failure> {
+fn ask<T: DeserializeOwned>(
+    settings: &TpmSettings,
+    ask: Ask,
+    deadline: Deadline,
+) -> Result<T, Failure> {
     let tcti = if let Some(tcti) = &settings.tcti {
         tcti.to_string()
     } else {
         device_file::check(&settings.device)?;
-        format!("device:{}", settings.device.display())
+        format!("{}{}", program::DEVICE, settings.device.display())
     };
-    let name = tcti.strip_prefix("device:").unwrap_or(&tcti).to_owned();
     let program = program::find(settings.device_program.as_deref())?;
     let asker = std::process::id();
-    match program::ask(&program, &Question { asker, tcti, ask }, deadline)? {
-        Answer::Failed(error) => Err(device_error::failure(&name, &error)),
-        answer @ (Answer::Keys(_) | Answer::Quoted(_)) => Ok(answer),
-    }
-}
-
-fn out_of_turn() -> Failure {
-    let what = "the program that speaks to the TPM answers another question";
-    let remedy = "install plugin and program from one package";
-    Failure::new(Code::DeviceUnavailable, what, remedy)
+    program::ask(&program, &Question { asker, tcti, ask }, deadline)
 }

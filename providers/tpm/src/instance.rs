@@ -21,14 +21,12 @@ pub(crate) fn provider_id(sources: &ProviderIdSources<'_>) -> Result<Option<Prov
     if endpoint.is_none() && sources.machine.vendor().as_deref() != Some(VENDOR) {
         return Ok(None);
     }
-    let deadline = sources.deadline;
-    let imds = Imds::open(endpoint, deadline).map_err(|error| unavailable(&error))?;
-    let zone = imds
-        .read(ZONE, deadline)
-        .map_err(|error| unavailable(&error))?;
-    let id = imds
-        .read(ID, deadline)
-        .map_err(|error| unavailable(&error))?;
+    let read = || {
+        let imds = Imds::open(endpoint, sources.deadline)?;
+        let zone = imds.read(ZONE, sources.deadline)?;
+        Ok((zone, imds.read(ID, sources.deadline)?))
+    };
+    let (zone, id) = read().map_err(|error| unavailable(&error))?;
     named(&zone, &id).map(Some)
 }
 

@@ -10,10 +10,15 @@ use std::time::Duration;
 use kubelet_authenticator::clock::Deadline;
 use kubelet_authenticator::failure::{Code, Failure};
 
-use crate::device_error::PACKAGES;
-use crate::protocol::{Answer, MAX_LINE_LEN, Question};
+use serde::de::DeserializeOwned;
+
+use crate::device_error::{self, PACKAGES};
+use crate::protocol::{DeviceError, MAX_LINE_LEN, Question};
 
 const NAME: &str = "kubelet-authenticator-tpm-device";
+
+/// The prefix of a device's name in libtss2.
+pub(crate) const DEVICE: &str = "device:";
 
 /// The folder of the packages.
 const FOLDER: &str = "/usr/lib/kubelet-authenticator";
@@ -62,11 +67,11 @@ pub(crate) fn find(set: Option<&Path>) -> Result<PathBuf, Failure> {
 /// Ends at the deadline, whatever the program does: the library waits for a TPM for ever. The
 /// program is then killed and not waited for, because a process in the middle of a command ends
 /// only when the TPM has answered the kernel.
-pub(crate) fn ask(
+pub(crate) fn ask<T: DeserializeOwned>(
     program: &Path,
     question: &Question,
     deadline: Deadline,
-) -> Result<Answer, Failure> {
+) -> Result<T, Failure> {
     let given = deadline.remaining();
     let mut child = start(program)?;
     if let Some(mut input) = child.stdin.take() {
@@ -99,7 +104,7 @@ pub(crate) fn ask(
     if !status.success() {
         return Err(ended(program, status, complained.trim()));
     }
-    serde_json::from_str(&said).map_err(|_| {
+    let answer: Result<T, DeviceError> = serde_json::from_str(&said).map_err(|_| {
         unanswered(
             format!(
                 "{} is of another release than this plugin",
@@ -107,6 +112,10 @@ pub(crate) fn ask(
             ),
             "install plugin and program from one package, and see what tpm.deviceProgram names",
         )
+    })?;
+    answer.map_err(|error| {
+        let tpm = question.tcti.strip_prefix(DEVICE);
+        device_error::failure(tpm.unwrap_or(&question.tcti), &error)
     })
 }
 

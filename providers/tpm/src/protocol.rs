@@ -4,6 +4,7 @@
 
 use base64::prelude::{BASE64_STANDARD, Engine as _};
 use kubelet_attestation::evidence::tpm::Registers;
+use kubelet_attestation::names::{Audience, NodeName, ProviderId};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 /// More than either line needs: certificates of 24 KiB in base64, and a few structures.
@@ -37,15 +38,15 @@ pub(crate) struct Question {
     pub(crate) ask: Ask,
 }
 
-/// A request to a TPM.
+/// A request to a TPM. The answer is a `Result` with a [`DeviceError`].
 #[derive(Debug, Deserialize, Serialize)]
 pub(crate) enum Ask {
-    /// Read the keys.
+    /// Read the [`Keys`].
     Keys {
         /// The endorsement key. `None` leaves the choice to the program.
         endorsement_key: Option<EndorsementKey>,
     },
-    /// Open a challenge, and make a quote.
+    /// Open a challenge, and make a quote: [`Quoted`].
     Quote(Box<QuoteFor>),
 }
 
@@ -58,18 +59,13 @@ pub(crate) struct QuoteFor {
     pub(crate) credential_blob: Bytes,
     /// The buffer of a `TPM2B_ENCRYPTED_SECRET`.
     pub(crate) encrypted_secret: Bytes,
-    /// The key binding that the quote is to cover, without the secret of the challenge.
-    pub(crate) binding: Binding,
     /// The PCRs to quote.
     pub(crate) pcrs: Vec<u8>,
-}
-
-/// The inputs of a key binding, except the secret. That does not leave the program that opens it.
-#[derive(Debug, Deserialize, Serialize)]
-pub(crate) struct Binding {
-    pub(crate) audience: String,
-    pub(crate) provider_id: String,
-    pub(crate) node_name: String,
+    /// The inputs of the key binding that the quote is to cover, without the secret of the
+    /// challenge, which does not leave the program that opens it.
+    pub(crate) audience: Audience,
+    pub(crate) provider_id: ProviderId,
+    pub(crate) node_name: NodeName,
     pub(crate) spki: Bytes,
     pub(crate) id: Bytes,
 }
@@ -83,15 +79,6 @@ pub(crate) enum EndorsementKey {
     EccP256,
     /// NIST P-384, template H-3.
     EccP384,
-}
-
-/// The answer of a TPM.
-#[derive(Debug, Deserialize, Serialize)]
-pub(crate) enum Answer {
-    Keys(Keys),
-    Quoted(Quoted),
-    /// The reason why there is no answer.
-    Failed(DeviceError),
 }
 
 /// The keys of a TPM.

@@ -9,7 +9,7 @@ use kubelet_attestation::names::NodeName;
 use kubelet_authenticator::failure::Invalid;
 use kubelet_authenticator::imds::METADATA_ENDPOINT;
 use kubelet_authenticator::settings;
-use kubelet_authenticator::settings::{AbsolutePath, Form, Settings, Value};
+use kubelet_authenticator::settings::{AbsolutePath, Form, Settings, Value, one_of};
 
 use crate::protocol::EndorsementKey;
 
@@ -62,7 +62,7 @@ impl TpmSettings {
             tcti: settings.value(&TCTI),
             endorsement_key: choice
                 .and_then(|EndorsementKeyChoice(key)| key)
-                .or_else(|| endorsement_key(enrolled?)),
+                .or_else(|| one_of(enrolled?, &ENDORSEMENT_KEYS).ok()?),
             pcrs: settings
                 .value(&PCRS)
                 .map_or_else(|| DEFAULT_PCRS.to_vec(), |PcrSelection(pcrs)| pcrs),
@@ -71,38 +71,28 @@ impl TpmSettings {
     }
 }
 
-/// The endorsement keys by their names in the settings.
-const ENDORSEMENT_KEYS: [(&str, EndorsementKey); 3] = [
-    ("rsa-2048", EndorsementKey::Rsa2048),
-    ("ecc-p256", EndorsementKey::EccP256),
-    ("ecc-p384", EndorsementKey::EccP384),
+/// The endorsement keys by their names. `None` is the strongest that the TPM has prepared.
+const ENDORSEMENT_KEYS: [(&str, Option<EndorsementKey>); 4] = [
+    ("auto", None),
+    ("rsa-2048", Some(EndorsementKey::Rsa2048)),
+    ("ecc-p256", Some(EndorsementKey::EccP256)),
+    ("ecc-p384", Some(EndorsementKey::EccP384)),
 ];
-
-/// The endorsement key of this name.
-fn endorsement_key(name: &str) -> Option<EndorsementKey> {
-    let mut keys = ENDORSEMENT_KEYS.into_iter();
-    keys.find(|(known, _)| *known == name).map(|(_, key)| key)
-}
 
 /// The name of this endorsement key.
 pub(crate) fn endorsement_key_name(key: EndorsementKey) -> Option<&'static str> {
     let mut keys = ENDORSEMENT_KEYS.into_iter();
-    keys.find(|(_, known)| *known == key).map(|(name, _)| name)
+    keys.find(|(_, known)| *known == Some(key))
+        .map(|(name, _)| name)
 }
 
-/// The endorsement key of the settings. `None` is `auto`: the strongest that the TPM has prepared.
+/// The endorsement key of the settings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct EndorsementKeyChoice(Option<EndorsementKey>);
 
 impl Value for EndorsementKeyChoice {
     fn read(text: &str) -> Result<Self, Invalid> {
-        if text == "auto" {
-            return Ok(Self(None));
-        }
-        match endorsement_key(text) {
-            None => Err(Invalid::needed("one of auto, rsa-2048, ecc-p256, ecc-p384")),
-            key => Ok(Self(key)),
-        }
+        one_of(text, &ENDORSEMENT_KEYS).map(Self)
     }
 }
 

@@ -18,7 +18,7 @@ fn an_invalid_value_is_refused_in_every_source() {
         ("timeoutSeconds", "0", "a whole number from 1 to 600"),
         ("timeoutSeconds", "601", "a whole number from 1 to 600"),
     ] {
-        let key = entry(name).key;
+        let key = entry(name);
         let error = World::new().file(&format!("{name}: {value}")).error();
         let wanted = format!("/config.yaml: line 3: key {name}: {expected}");
         assert!(error.starts_with(&wanted), "{error}");
@@ -82,7 +82,7 @@ fn a_value_of_another_type_names_its_key() {
             "{error}"
         );
     }
-    let name = entry("nodeName").key.variable().into();
+    let name = entry("nodeName").variable().into();
     let error = load(Sources::default(), [(name, OsString::from_vec(vec![0xff]))]).unwrap_err();
     assert_eq!(
         error.to_string(),

@@ -3,12 +3,11 @@
 use std::io::{self, BufRead as _, Read as _, Write as _};
 
 use kubelet_attestation::binding::KeyBinding;
-use kubelet_attestation::names::{Audience, NodeName, Provider, ProviderId};
+use kubelet_attestation::names::Provider;
 use rustix::process::{Signal, getppid, set_parent_process_death_signal};
+use serde_json::Value;
 
-use crate::protocol::{
-    Answer, Ask, Binding, DeviceError, MAX_LINE_LEN, Question, QuoteFor, Quoted,
-};
+use crate::protocol::{Ask, DeviceError, MAX_LINE_LEN, Question, QuoteFor, Quoted};
 use crate::tpm::Device;
 
 /// Reads a question from standard input and writes its answer to standard output.
@@ -21,8 +20,8 @@ pub(crate) fn answer_one() -> io::Result<()> {
         Ok(question) if !is_child_of(question.asker) => {
             return Err(io::Error::other("who asked has ended"));
         }
-        Ok(question) => answer(question).unwrap_or_else(Answer::Failed),
-        Err(_) => Answer::Failed(DeviceError::Question),
+        Ok(question) => answer(question),
+        Err(_) => Err(DeviceError::Question),
     };
     let mut line = serde_json::to_string(&answer)?;
     line.push('\n');
@@ -37,35 +36,24 @@ fn is_child_of(asker: u32) -> bool {
     parent.and_then(|parent| u32::try_from(parent).ok()) == Some(asker)
 }
 
-fn answer(question: Question) -> Result<Answer, DeviceError> {
+fn answer(question: Question) -> Result<Value, DeviceError> {
     let mut device = Device::open(&question.tcti)?;
-    match question.ask {
-        Ask::Keys { endorsement_key } => device.keys(endorsement_key).map(Answer::Keys),
-        Ask::Quote(asked) => quote(&mut device, &asked).map(Answer::Quoted),
-    }
+    let answer = match question.ask {
+        Ask::Keys { endorsement_key } => serde_json::to_value(device.keys(endorsement_key)?),
+        Ask::Quote(asked) => serde_json::to_value(quote(&mut device, &asked)?),
+    };
+    answer.map_err(|_| DeviceError::Question)
 }
 
 fn quote(device: &mut Device, asked: &QuoteFor) -> Result<Quoted, DeviceError> {
-    let Binding { spki, id, .. } = &asked.binding;
-    let names = names(&asked.binding).ok_or(DeviceError::Question)?;
-    let (audience, provider_id, node_name) = &names;
     device.quote(asked, |secret| {
-        let parts = [id.0.as_slice(), secret];
         KeyBinding::new(
             &Provider::TPM,
-            audience,
-            provider_id,
-            node_name,
-            &spki.0,
-            &parts,
+            &asked.audience,
+            &asked.provider_id,
+            &asked.node_name,
+            &asked.spki.0,
+            &[&asked.id.0, secret],
         )
     })
-}
-
-fn names(binding: &Binding) -> Option<(Audience, ProviderId, NodeName)> {
-    Some((
-        Audience::parse(&binding.audience).ok()?,
-        ProviderId::parse(&binding.provider_id).ok()?,
-        NodeName::parse(&binding.node_name).ok()?,
-    ))
 }

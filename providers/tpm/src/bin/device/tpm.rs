@@ -54,20 +54,18 @@ pub(crate) struct Device {
     context: Context,
 }
 
-/// Why the TPM gives no answer, before that is classified.
-enum Fault {
-    Tss { step: &'static str, error: Error },
-    Own(DeviceError),
-}
-
-impl From<DeviceError> for Fault {
-    fn from(error: DeviceError) -> Self {
-        Self::Own(error)
+/// The error of a command: its code, or else the words of the library's bindings.
+fn at(step: &'static str) -> impl Fn(Error) -> DeviceError {
+    move |error| {
+        let step = step.to_owned();
+        match response_code(error) {
+            Some(code) => DeviceError::Code { step, code },
+            None => DeviceError::Bindings {
+                step,
+                words: error.to_string(),
+            },
+        }
     }
-}
-
-fn at(step: &'static str) -> impl Fn(Error) -> Fault {
-    move |error| Fault::Tss { step, error }
 }
 
 impl Device {
@@ -76,14 +74,14 @@ impl Device {
         let opened = TctiNameConf::from_str(tcti).and_then(Context::new);
         opened
             .map(|context| Self { context })
-            .map_err(|error| code_or_words("connecting", error))
+            .map_err(at("connecting"))
     }
 
     /// The public areas of the endorsement key and the attestation key, and the certificates in the
     /// TPM.
     pub(crate) fn keys(&mut self, chosen: Option<EndorsementKey>) -> Result<Keys, DeviceError> {
         let read = self.read_keys(chosen);
-        read.map_err(|fault| self.understand(fault))
+        read.map_err(|error| self.understand(error))
     }
 
     /// Opens a challenge and quotes PCRs, qualified by the result of `bind` for its secret.
@@ -93,10 +91,10 @@ impl Device {
         bind: impl FnOnce(&[u8]) -> KeyBinding,
     ) -> Result<Quoted, DeviceError> {
         let quoted = self.open_and_quote(asked, bind);
-        quoted.map_err(|fault| self.understand(fault))
+        quoted.map_err(|error| self.understand(error))
     }
 
-    fn read_keys(&mut self, chosen: Option<EndorsementKey>) -> Result<Keys, Fault> {
+    fn read_keys(&mut self, chosen: Option<EndorsementKey>) -> Result<Keys, DeviceError> {
         let (kind, certificate) = match chosen {
             Some(kind) => (kind, self.certificate(kind)?),
             None => self.choose()?,
@@ -120,7 +118,7 @@ impl Device {
 
     /// The best key that the TPM has prepared, with a certificate or as a persistent key. Otherwise
     /// the best that it can create. With its certificate, if it has one.
-    fn choose(&mut self) -> Result<(EndorsementKey, Option<Vec<u8>>), Fault> {
+    fn choose(&mut self) -> Result<(EndorsementKey, Option<Vec<u8>>), DeviceError> {
         for kind in EndorsementKey::ALL {
             let certificate = self.certificate(kind)?;
             if certificate.is_some() || self.persistent(kind)?.is_some() {
@@ -146,7 +144,7 @@ impl Device {
         &mut self,
         asked: &QuoteFor,
         bind: impl FnOnce(&[u8]) -> KeyBinding,
-    ) -> Result<Quoted, Fault> {
+    ) -> Result<Quoted, DeviceError> {
         let endorsement = asked.endorsement.0.as_slice();
         let kind = EndorsementKey::of(endorsement).ok_or(DeviceError::OtherKey)?;
         let malformed = |_: Error| DeviceError::OtherChallenge;
@@ -155,7 +153,7 @@ impl Device {
         let secret = EncryptedSecret::try_from(secret).map_err(malformed)?;
         self.with_ek(kind, |device, ek, public| {
             if public != endorsement {
-                return Err(DeviceError::OtherKey.into());
+                return Err(DeviceError::OtherKey);
             }
             device.with_primary(&attestation_template(), |device, ak, attestation| {
                 let opened = device.with_policy(kind, ek, |device, policy| {
@@ -185,7 +183,7 @@ impl Device {
         ak: KeyHandle,
         qualifying: &KeyBinding,
         pcrs: &[u8],
-    ) -> Result<(Attest, Signature, Registers), Fault> {
+    ) -> Result<(Attest, Signature, Registers), DeviceError> {
         let selection = selection_of(pcrs)?;
         for _ in 0..ATTEMPTS {
             let data = Data::try_from(qualifying.as_bytes().to_vec()).map_err(at(QUOTE))?;
@@ -196,11 +194,11 @@ impl Device {
                 })
                 .map_err(at(QUOTE))?;
             let AttestInfo::Quote { info } = attest.attested() else {
-                return Err(DeviceError::NoBank.into());
+                return Err(DeviceError::NoBank);
             };
             // A quote over a missing bank succeeds, and covers nothing.
             if info.pcr_selection() != &selection {
-                return Err(DeviceError::NoBank.into());
+                return Err(DeviceError::NoBank);
             }
             let read = self.read_pcrs(selection.clone())?;
             let digest = read.values().fold(Sha256::new(), Sha256::chain_update);
@@ -209,12 +207,15 @@ impl Device {
                 return Ok((attest, signature, pcrs));
             }
         }
-        Err(DeviceError::Unsettled.into())
+        Err(DeviceError::Unsettled)
     }
 
     /// A TPM returns eight values at a time, and none of a missing bank. The crate's own function
     /// would then ask for ever.
-    fn read_pcrs(&mut self, mut wanted: PcrSelectionList) -> Result<BTreeMap<u8, [u8; 32]>, Fault> {
+    fn read_pcrs(
+        &mut self,
+        mut wanted: PcrSelectionList,
+    ) -> Result<BTreeMap<u8, [u8; 32]>, DeviceError> {
         let mut values = BTreeMap::new();
         while !wanted.is_empty() {
             let (_, read, digests) = self
@@ -224,7 +225,7 @@ impl Device {
             let selected = read.get_selections().iter();
             let slots: Vec<PcrSlot> = selected.flat_map(PcrSelection::selected).collect();
             if slots.is_empty() || slots.len() != digests.len() {
-                return Err(DeviceError::NoBank.into());
+                return Err(DeviceError::NoBank);
             }
             for (slot, digest) in slots.into_iter().zip(digests.value()) {
                 let number = u8::try_from(u32::from(slot).trailing_zeros()).unwrap_or(u8::MAX);
@@ -237,7 +238,10 @@ impl Device {
     }
 
     /// The persistent key, if it matches its template.
-    fn persistent(&mut self, kind: EndorsementKey) -> Result<Option<(KeyHandle, Vec<u8>)>, Fault> {
+    fn persistent(
+        &mut self,
+        kind: EndorsementKey,
+    ) -> Result<Option<(KeyHandle, Vec<u8>)>, DeviceError> {
         if !self.defined(kind.persistent_handle())? {
             return Ok(None);
         }
@@ -258,8 +262,8 @@ impl Device {
     fn with_ek<T>(
         &mut self,
         kind: EndorsementKey,
-        use_it: impl FnOnce(&mut Self, KeyHandle, &[u8]) -> Result<T, Fault>,
-    ) -> Result<T, Fault> {
+        use_it: impl FnOnce(&mut Self, KeyHandle, &[u8]) -> Result<T, DeviceError>,
+    ) -> Result<T, DeviceError> {
         match self.persistent(kind)? {
             Some((key, public)) => use_it(self, key, &public),
             None => self.with_primary(&kind.template(), use_it),
@@ -269,8 +273,8 @@ impl Device {
     fn with_primary<T>(
         &mut self,
         template: &[u8],
-        use_it: impl FnOnce(&mut Self, KeyHandle, &[u8]) -> Result<T, Fault>,
-    ) -> Result<T, Fault> {
+        use_it: impl FnOnce(&mut Self, KeyHandle, &[u8]) -> Result<T, DeviceError>,
+    ) -> Result<T, DeviceError> {
         let template = Public::unmarshall(template).map_err(at(CREATE))?;
         let made = self
             .context
@@ -289,8 +293,8 @@ impl Device {
         &mut self,
         kind: EndorsementKey,
         ek: KeyHandle,
-        use_it: impl FnOnce(&mut Self, AuthSession) -> Result<T, Fault>,
-    ) -> Result<T, Fault> {
+        use_it: impl FnOnce(&mut Self, AuthSession) -> Result<T, DeviceError>,
+    ) -> Result<T, DeviceError> {
         let hash = match kind {
             EndorsementKey::Rsa2048 | EndorsementKey::EccP256 => HashingAlgorithm::Sha256,
             EndorsementKey::EccP384 => HashingAlgorithm::Sha384,
@@ -306,7 +310,7 @@ impl Device {
         self.and_flush(SessionHandle::from(session).into(), used)
     }
 
-    fn satisfy(&mut self, kind: EndorsementKey, session: AuthSession) -> Result<(), Fault> {
+    fn satisfy(&mut self, kind: EndorsementKey, session: AuthSession) -> Result<(), DeviceError> {
         let step = at("TPM2_PolicySecret");
         let (attributes, mask) = SessionAttributesBuilder::new()
             .with_decrypt(true)
@@ -339,29 +343,32 @@ impl Device {
     }
 
     /// The result `used`, after a flush of `object`. The flush happens even if the use has failed.
-    fn and_flush<T>(&mut self, object: ObjectHandle, used: Result<T, Fault>) -> Result<T, Fault> {
+    fn and_flush<T>(
+        &mut self,
+        object: ObjectHandle,
+        used: Result<T, DeviceError>,
+    ) -> Result<T, DeviceError> {
         let flushed = self.context.flush_context(object);
         let value = used?;
         flushed.map(|()| value).map_err(at("TPM2_FlushContext"))
     }
 
-    /// Distinguishes failure mode from a failed command, which have the same code.
-    fn understand(&mut self, fault: Fault) -> DeviceError {
-        let (step, error) = match fault {
-            Fault::Own(error) => return error,
-            Fault::Tss { step, error } => (step, error),
+    /// Distinguishes failure mode from a failed command, which have the same code, and finds the
+    /// errors that are about the challenge.
+    fn understand(&mut self, error: DeviceError) -> DeviceError {
+        let DeviceError::Code { step, code } = &error else {
+            return error;
         };
-        match response_code(error) {
-            Some(FAILURE) if self.fails() => DeviceError::FailureMode,
-            // Some TPMs return this for invalid padding.
-            Some(FAILURE) if step == ACTIVATE => DeviceError::OtherChallenge,
-            // The parameters of this command are the challenge.
-            Some(code)
-                if step == ACTIVATE && code & LAYER == 0 && code & PARAMETER == PARAMETER =>
-            {
-                DeviceError::OtherChallenge
-            }
-            _ => code_or_words(step, error),
+        // Some TPMs return `TPM_RC_FAILURE` for invalid padding. The parameters of this command are
+        // the challenge.
+        let is_of_parameter = code & LAYER == 0 && code & PARAMETER == PARAMETER;
+        let is_of_challenge = step == ACTIVATE && (*code == FAILURE || is_of_parameter);
+        if *code == FAILURE && self.fails() {
+            DeviceError::FailureMode
+        } else if is_of_challenge {
+            DeviceError::OtherChallenge
+        } else {
+            error
         }
     }
 
@@ -373,7 +380,7 @@ impl Device {
     }
 }
 
-fn selection_of(pcrs: &[u8]) -> Result<PcrSelectionList, Fault> {
+fn selection_of(pcrs: &[u8]) -> Result<PcrSelectionList, DeviceError> {
     let slots: Result<Vec<PcrSlot>, Error> = pcrs
         .iter()
         .map(|number| PcrSlot::try_from(1_u32.checked_shl((*number).into()).unwrap_or_default()))
@@ -385,17 +392,6 @@ fn selection_of(pcrs: &[u8]) -> Result<PcrSelectionList, Fault> {
                 .build()
         })
         .map_err(at(QUOTE))
-}
-
-fn code_or_words(step: &str, error: Error) -> DeviceError {
-    let step = step.to_owned();
-    match response_code(error) {
-        Some(code) => DeviceError::Code { step, code },
-        None => DeviceError::Bindings {
-            step,
-            words: error.to_string(),
-        },
-    }
 }
 
 /// The number of a code. The crate classifies codes without their layer, and shows the number only

@@ -7,8 +7,8 @@ use tss_esapi::interface_types::resource_handles::NvAuth;
 use tss_esapi::interface_types::session_handles::AuthSession;
 use tss_esapi::structures::CapabilityData;
 
-use super::{Device, Fault, LAYER, at, response_code};
-use crate::protocol::EndorsementKey;
+use super::{Device, LAYER, at};
+use crate::protocol::{DeviceError, EndorsementKey};
 
 /// The indices of CA certificates ("TCG EK Credential Profile", 2.5, 2.2.1.5.2).
 const CHAIN: std::ops::RangeInclusive<u32> = 0x01c0_0100..=0x01c0_01ff;
@@ -27,13 +27,13 @@ const FORMAT_ONE_ERROR: u32 = 0xbf;
 
 impl Device {
     /// Whether a handle is defined. Asked first, because a read of an undefined handle is an error.
-    pub(super) fn defined(&mut self, handle: u32) -> Result<bool, Fault> {
+    pub(super) fn defined(&mut self, handle: u32) -> Result<bool, DeviceError> {
         let first = self.handles(handle, 1)?.into_iter().next();
         Ok(first == Some(handle))
     }
 
     /// The defined handles from `first` on, at most `count`.
-    fn handles(&mut self, first: u32, count: u32) -> Result<Vec<u32>, Fault> {
+    fn handles(&mut self, first: u32, count: u32) -> Result<Vec<u32>, DeviceError> {
         let (handles, _) = self
             .context
             .get_capability(CapabilityType::Handles, first, count)
@@ -45,7 +45,10 @@ impl Device {
     }
 
     /// The content of the index for the certificate of such a key, if anyone may read it.
-    pub(super) fn certificate(&mut self, kind: EndorsementKey) -> Result<Option<Vec<u8>>, Fault> {
+    pub(super) fn certificate(
+        &mut self,
+        kind: EndorsementKey,
+    ) -> Result<Option<Vec<u8>>, DeviceError> {
         let index = kind.certificate_index();
         if !self.defined(index)? {
             return Ok(None);
@@ -55,7 +58,7 @@ impl Device {
 
     /// The content of the indices of CA certificates, concatenated: a certificate that is too large
     /// for one index continues in the next.
-    pub(super) fn chain(&mut self) -> Result<Vec<u8>, Fault> {
+    pub(super) fn chain(&mut self) -> Result<Vec<u8>, DeviceError> {
         let mut chain = Vec::new();
         for index in self.handles(*CHAIN.start(), MAX_CHAIN_INDICES)? {
             if !CHAIN.contains(&index) || chain.len() >= MAX_CHAIN_LEN {
@@ -68,7 +71,7 @@ impl Device {
     }
 
     /// The content of a defined index, if anyone may read it.
-    fn stored(&mut self, index: u32) -> Result<Option<Vec<u8>>, Fault> {
+    fn stored(&mut self, index: u32) -> Result<Option<Vec<u8>>, DeviceError> {
         let step = at("TPM2_NV_Read");
         let index = NvIndexTpmHandle::new(index).map_err(&step)?;
         let mut object = self
@@ -81,9 +84,9 @@ impl Device {
                 nv::read_full(context, NvAuth::NvIndex(object.into()), index)
             });
         self.context.tr_close(&mut object).ok();
-        match read {
-            Err(error) if response_code(error).is_some_and(is_withheld) => Ok(None),
-            read => read.map(Some).map_err(step),
+        match read.map_err(step) {
+            Err(DeviceError::Code { code, .. }) if is_withheld(code) => Ok(None),
+            read => read.map(Some),
         }
     }
 }
