@@ -116,6 +116,9 @@ impl Bench {
             let without = name("longest time without a renewal of the Lease");
             results.add(without, gap, "s", Some(10.0));
             let terms = world.management.leaders().concat().len();
+            if std::env::var_os("SCALE_LOG").is_some() {
+                world.print_calls();
+            }
             results.add(name("terms"), float(terms), "", Some(1.0));
             if latency == 5 {
                 // Later simulations get memory that was free.

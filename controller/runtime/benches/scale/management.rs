@@ -163,14 +163,25 @@ impl Management {
         match kind {
             "kubeletauthentications" => of(clusters, Self::authentication),
             "nodeidentities" => {
-                let namespace = call.path.split('/').rev().nth(1).map(str::to_owned);
+                let namespace = call.path.split('/').rev().nth(1);
+                let only = (call.path != IDENTITIES).then(|| namespace.unwrap_or_default());
                 let identities = self.identities.lock().unwrap();
-                let all = call.path == IDENTITIES;
-                let found = identities
+                let joined = identities
                     .iter()
-                    .filter(|(one, _)| all || Some(*one) == namespace.as_ref());
-                let found: Vec<Value> = found.map(|(_, object)| object.clone()).collect();
-                Answer::Items(found.len(), Box::new(move |number| found[number].clone()))
+                    .filter(|(one, _)| only.is_none_or(|only| only == *one));
+                let joined: Vec<Value> = joined.map(|(_, object)| object.clone()).collect();
+                drop(identities);
+                let is_listed = |number: &usize| {
+                    only.is_none_or(|only| only == format!("t{}", number % clusters))
+                };
+                // Every Machine has one, but for the first of each cluster.
+                let rest: Vec<usize> = (clusters..machines).filter(is_listed).collect();
+                let count = joined.len() + rest.len();
+                let item = move |number: usize| match number.checked_sub(joined.len()) {
+                    None => joined[number].clone(),
+                    Some(number) => record(clusters, rest[number]),
+                };
+                Answer::Items(count, Box::new(item))
             }
             "clusters" => of(clusters, |_, number| cluster(number)),
             "machines" => of(machines, Self::machine),
@@ -351,6 +362,29 @@ fn kubeconfig(ca: &str) -> String {
         "users": [{"name": "a", "user": {"token": "secret"}}],
     })
     .to_string()
+}
+
+/// The record of a Machine that has joined.
+fn record(clusters: usize, machine: usize) -> Value {
+    let (cluster, member) = (machine % clusters, machine / clusters);
+    let node = format!("n{}", member + 1);
+    json!({
+        "apiVersion": "attestation.cluster.x-k8s.io/v1alpha1", "kind": "NodeIdentity",
+        "metadata": metadata(cluster, &format!("c{cluster}.{node}")),
+        "spec": {
+            "clusterName": format!("c{cluster}"), "nodeName": node,
+            "uid": "00112233445566778899aabbccddeeff",
+            "providerID": format!("metal:///rack/m{}", member + 1),
+            "attestor": "null", "machineName": format!("m{member}"),
+            "generation": 1, "notAfter": "2100-01-01T00:00:00Z",
+            "opened": {
+                "keySHA256": "0123456789abcdef".repeat(4),
+                "requestName": format!("kubelet-authenticator-{}", "a".repeat(52)),
+                "requestUID": "00010203-0405-0607-0809-0a0b0c0d0e0f",
+                "time": "2026-11-01T00:00:00Z",
+            },
+        },
+    })
 }
 
 fn metadata(cluster: usize, name: &str) -> Value {
