@@ -7,14 +7,14 @@
 //! # use std::sync::Arc;
 //! # use node_attestation_runtime::client::ClusterAccess;
 //! # use node_attestation_core::crd::KubeletAuthentication;
-//! # use node_attestation_runtime::management::{Fleet, Settings, VerifierUnavailable};
+//! # use node_attestation_runtime::management::{Controller, Settings, VerifierUnavailable};
 //! # use node_attestation_core::verifier::{Verifier, Verifiers};
 //! # async fn embed(management: ClusterAccess, verifier: Arc<dyn Verifier>) {
 //! let verifiers = move |_: &KubeletAuthentication, _: &str| -> Result<Verifiers, VerifierUnavailable> {
 //!     Ok(Verifiers::from_iter([verifier.clone()]))
 //! };
-//! let fleet = Fleet::new(&management, Settings::default(), Arc::new(verifiers));
-//! fleet.run(std::future::pending()).await;
+//! let controller = Controller::new(&management, Settings::default(), Arc::new(verifiers));
+//! controller.run(std::future::pending()).await;
 //! # }
 //! ```
 //!
@@ -134,7 +134,7 @@ impl VerifierUnavailable {
 
 /// A controller of all clusters of a management cluster, or of a part of them.
 #[derive(Clone)]
-pub struct Fleet {
+pub struct Controller {
     settings: Settings,
     management: Client,
     leases: Client,
@@ -159,7 +159,7 @@ struct Shared {
     clock: fn() -> SystemTime,
 }
 
-impl Fleet {
+impl Controller {
     /// A controller of this management cluster. It makes no call before [`run`](Self::run).
     pub fn new(
         management: &ClusterAccess,
@@ -306,9 +306,9 @@ fn resume_panic(ended: Result<(), JoinError>) {
     }
 }
 
-impl fmt::Debug for Fleet {
+impl fmt::Debug for Controller {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Fleet")
+        f.debug_struct("Controller")
             .field("settings", &self.settings)
             .finish_non_exhaustive()
     }

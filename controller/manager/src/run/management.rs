@@ -9,7 +9,7 @@ use std::time::Duration;
 use clap::{ArgAction, value_parser};
 use node_attestation_core::crd::KubeletAuthentication;
 use node_attestation_runtime::client::EgressPolicy;
-use node_attestation_runtime::management::{Fleet, Settings};
+use node_attestation_runtime::management::{Controller, Settings};
 
 use super::RunError;
 use crate::access::access;
@@ -82,8 +82,8 @@ pub(super) async fn run(
     let verifiers = move |authentication: &KubeletAuthentication, cluster_uid: &str| {
         providers.verifiers(authentication, cluster_uid)
     };
-    let fleet = Fleet::new(&access, settings, Arc::new(verifiers));
-    fleet.run(stop).await;
+    let controller = Controller::new(&access, settings, Arc::new(verifiers));
+    controller.run(stop).await;
     tracing::info!("stopped");
     Ok(())
 }
