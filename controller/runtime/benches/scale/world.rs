@@ -112,8 +112,8 @@ impl World {
             served_by.insert(key.clone(), name.clone());
             world.access(key)
         };
-        let controller =
-            Controller::new(&access, settings, Arc::new(verifiers)).connecting_by(Arc::new(connect));
+        let controller = Controller::new(&access, settings, Arc::new(verifiers))
+            .connecting_by(Arc::new(connect));
         Replica(tokio::spawn(controller.run(std::future::pending())))
     }
 

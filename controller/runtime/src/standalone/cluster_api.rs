@@ -100,9 +100,9 @@ impl Standalone {
             records: Arc::new(records),
             absences: Absences::default(),
             signer: Some(signer),
-            enforced,
         };
         let context = builder.context();
+        context.enforcement.set(enforced);
         let cluster = key.to_string();
         tracing::info!(cluster, "by the machines and records of this Cluster");
         if said.cluster.paused {
