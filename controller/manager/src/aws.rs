@@ -98,13 +98,16 @@ impl AwsArguments {
         });
         let path = self.aws_endpoint_ca.unwrap_or_default();
         let sts = sts.map_err(|error| {
-            let what = match error {
-                InvalidStsSettings::NoAuthorities | InvalidStsSettings::Proxy(_) => {
-                    return NoAws::Unavailable(error_chain(&error));
-                }
-                InvalidStsSettings::Authorities => format!("--aws-endpoint-ca {}", path.display()),
-                InvalidStsSettings::Region { .. } => "--aws-sts-endpoint".to_owned(),
-                _ => "STS cannot be asked".to_owned(),
+            use InvalidStsSettings::{Authorities, NoAuthorities, Proxy, Region};
+            if matches!(error, NoAuthorities | Proxy(_)) {
+                return NoAws::Unavailable(error_chain(&error));
+            }
+            let what = if matches!(error, Authorities) {
+                format!("--aws-endpoint-ca {}", path.display())
+            } else if matches!(error, Region { .. }) {
+                "--aws-sts-endpoint".to_owned()
+            } else {
+                "STS cannot be asked".to_owned()
             };
             NoAws::Invalid(explain(what)(error))
         })?;

@@ -135,7 +135,8 @@ fn a_token_that_a_former_controller_extended_ends_when_its_machine_is_gone() {
     for token in ["leaves", "stays1", "theirs"] {
         add(&bed, token, Some(now()));
     }
-    let wanted = |tokens: &[&str]| tokens.iter().map(|token| id(token)).collect();
+    let wanted =
+        |tokens: &[&str]| -> BTreeSet<_> { tokens.iter().map(|token| id(token)).collect() };
     let both = wanted(&["leaves", "stays1"]);
     let mut former = Tokens::new(GRACE);
     bed.run(former.keep(bed.client(), &both, now())).unwrap();
