@@ -1,12 +1,13 @@
-//! The attestor `aws`: what an operator says of it, and what its verifiers share.
+//! The attestor `aws`: its options, and the clients that its verifiers share.
 
 use std::env;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use kubelet_attestation::errors::error_chain;
 use kubelet_attestation::evidence::aws::is_region;
 use node_attestation_aws::credentials::DefaultChain;
-use node_attestation_aws::document::{InvalidSigners, Signers};
+use node_attestation_aws::document::Signers;
 use node_attestation_aws::ec2::{ClusterTpms, Ec2Settings, Instances, NitroTpms};
 use node_attestation_aws::partition::{EndpointHost, InvalidHost};
 use node_attestation_aws::policy::AwsPolicy;
@@ -15,7 +16,8 @@ use node_attestation_aws::sts::{InvalidStsSettings, ProfileRole, Sts, StsSetting
 use node_attestation_aws::verifier::{AwsClients, AwsVerifier};
 use node_attestation_core::verifier::Verifier;
 
-use crate::file::{self, FileError};
+use crate::error::{BoxError, explain};
+use crate::file;
 
 /// Hundreds of certificates.
 const MAX_FILE_LEN: usize = 1024 * 1024;
@@ -49,7 +51,7 @@ pub(crate) struct AwsArguments {
     aws_instance_profiles: Vec<ProfileRole>,
 }
 
-/// What is known of AWS, and whom to ask there: one for all clusters.
+/// Trust anchors and clients for AWS, shared by all clusters.
 #[derive(Debug, Clone)]
 pub(crate) struct Aws {
     witnesses: Arc<AwsClients>,
@@ -57,50 +59,24 @@ pub(crate) struct Aws {
     tpms: NitroTpms,
 }
 
-/// An option for AWS cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum AwsArgumentsError {
-    /// A file.
-    #[error(transparent)]
-    File(#[from] FileError),
-    /// The signers.
-    #[error("--aws-extra-signers {}", path.display())]
-    Signers {
-        path: PathBuf,
-        source: InvalidSigners,
-    },
-    /// The authorities.
-    #[error("--aws-endpoint-ca {}", path.display())]
-    Authorities {
-        path: PathBuf,
-        source: InvalidStsSettings,
-    },
-    /// An endpoint.
-    #[error("--aws-sts-endpoint")]
-    Endpoint(#[source] InvalidStsSettings),
-    /// What the system has, or lacks.
-    #[error("STS cannot be asked")]
-    Sts(#[source] InvalidStsSettings),
+/// There are no clients for AWS.
+#[derive(Debug)]
+pub(crate) enum NoAws {
+    /// An option, or the file that it names, is invalid.
+    Invalid(BoxError),
+    /// This host lacks what calls of STS need, which matters only where AWS is.
+    Unavailable(String),
 }
 
-impl AwsArgumentsError {
-    fn of_sts(error: InvalidStsSettings, authorities: Option<PathBuf>) -> Self {
-        match authorities {
-            Some(path) if matches!(error, InvalidStsSettings::Authorities) => Self::Authorities {
-                path,
-                source: error,
-            },
-            Some(_) | None if matches!(error, InvalidStsSettings::Region { .. }) => {
-                Self::Endpoint(error)
-            }
-            Some(_) | None => Self::Sts(error),
-        }
+impl From<BoxError> for NoAws {
+    fn from(error: BoxError) -> Self {
+        Self::Invalid(error)
     }
 }
 
 impl AwsArguments {
-    /// Reads the files, and makes what all clusters' verifiers share; nothing is asked of AWS.
-    pub(crate) fn open(self) -> Result<Aws, AwsArgumentsError> {
+    /// Reads the files, and creates the clients; makes no call.
+    pub(crate) fn open(self) -> Result<Aws, NoAws> {
         let authorities = self.aws_endpoint_ca.as_deref();
         let authorities = authorities
             .map(|path| file::read("--aws-endpoint-ca", path, MAX_FILE_LEN))
@@ -120,7 +96,21 @@ impl AwsArguments {
             roles: self.aws_instance_profiles,
             proxy: proxy.clone(),
         });
-        let sts = sts.map_err(|error| AwsArgumentsError::of_sts(error, self.aws_endpoint_ca))?;
+        let path = self.aws_endpoint_ca.unwrap_or_default();
+        let sts = sts.map_err(|error| {
+            use InvalidStsSettings::{Authorities, NoAuthorities, Proxy, Region};
+            if matches!(error, NoAuthorities | Proxy(_)) {
+                return NoAws::Unavailable(error_chain(&error));
+            }
+            let what = if matches!(error, Authorities) {
+                format!("--aws-endpoint-ca {}", path.display())
+            } else if matches!(error, Region { .. }) {
+                "--aws-sts-endpoint".to_owned()
+            } else {
+                "STS cannot be asked".to_owned()
+            };
+            NoAws::Invalid(explain(what)(error))
+        })?;
         let ec2 = Ec2Settings {
             endpoints: self.aws_ec2_endpoints.into_iter().collect(),
         };
@@ -152,16 +142,14 @@ impl Aws {
     }
 }
 
-fn signers(extra: Option<&Path>) -> Result<Signers, AwsArgumentsError> {
+fn signers(extra: Option<&Path>) -> Result<Signers, BoxError> {
+    const OPTION: &str = "--aws-extra-signers";
     let Some(path) = extra else {
         return Ok(Signers::embedded());
     };
-    let file = file::read("--aws-extra-signers", path, MAX_FILE_LEN)?;
+    let file = file::read(OPTION, path, MAX_FILE_LEN)?;
     let signers = Signers::embedded().with_file(&String::from_utf8_lossy(&file));
-    signers.map_err(|source| AwsArgumentsError::Signers {
-        path: path.to_owned(),
-        source,
-    })
+    signers.map_err(explain(format!("{OPTION} {}", path.display())))
 }
 
 /// As the environment has it; curl's rule: lower case goes first.

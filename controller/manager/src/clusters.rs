@@ -1,10 +1,11 @@
-//! `clusters`: the Clusters of a management cluster, and who may join each.
+//! `clusters`: lists the Clusters of a management cluster, with their attestors and conditions.
 
 use clap::Args;
 use node_attestation_core::crd::conditions::{AUTO_APPROVE_PATHS_CLOSED, READY};
 use node_attestation_runtime::cluster_states::{self, ClusterState};
 
-use crate::query::{Format, QueryError, QueryOptions, aligned};
+use crate::error::BoxError;
+use crate::query::{Format, QueryOptions, aligned};
 
 #[derive(Debug, Args)]
 pub(crate) struct ClustersCommand {
@@ -15,8 +16,8 @@ pub(crate) struct ClustersCommand {
     options: QueryOptions,
 }
 
-/// Lists the Clusters as they are printed.
-pub(crate) async fn run(command: ClustersCommand) -> Result<String, QueryError> {
+/// Runs the command, and returns its output.
+pub(crate) async fn run(command: ClustersCommand) -> Result<String, BoxError> {
     let ClustersCommand { without, options } = command;
     let access = options.access().await?;
     let mut states = cluster_states::list(&access, options.namespace.as_deref()).await?;

@@ -1,47 +1,24 @@
 //! Files that are named on the command line.
 
 use std::fs::File;
-use std::io::{self, Read as _};
-use std::path::{Path, PathBuf};
+use std::io::Read as _;
+use std::path::Path;
 
-/// The file that an option names cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum FileError {
-    #[error("cannot read {option} {}", path.display())]
-    Read {
-        option: &'static str,
-        path: PathBuf,
-        source: io::Error,
-    },
-    #[error("{option} {} has more than {limit} bytes", path.display())]
-    TooLong {
-        option: &'static str,
-        path: PathBuf,
-        limit: usize,
-    },
-}
+use crate::error::{BoxError, explain};
 
-/// The file whole, if it has no more than `limit` bytes: cut, it might be taken for another.
+/// Reads a file of at most `limit` bytes.
 ///
 /// # Errors
 ///
 /// It cannot be read, or is longer.
-pub(crate) fn read(option: &'static str, path: &Path, limit: usize) -> Result<Vec<u8>, FileError> {
+pub(crate) fn read(option: &'static str, path: &Path, limit: usize) -> Result<Vec<u8>, BoxError> {
     let mut bytes = Vec::new();
     let at_most = u64::try_from(limit).unwrap_or(u64::MAX).saturating_add(1);
     File::open(path)
         .and_then(|file| file.take(at_most).read_to_end(&mut bytes))
-        .map_err(|source| FileError::Read {
-            option,
-            path: path.to_owned(),
-            source,
-        })?;
+        .map_err(explain(format!("cannot read {option} {}", path.display())))?;
     if bytes.len() > limit {
-        return Err(FileError::TooLong {
-            option,
-            path: path.to_owned(),
-            limit,
-        });
+        return Err(format!("{option} {} has more than {limit} bytes", path.display()).into());
     }
     Ok(bytes)
 }

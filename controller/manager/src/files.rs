@@ -1,11 +1,10 @@
-//! How many files and connections the process may have open.
+//! The limit of open files and connections.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// Raises the soft limit of open files to the hard one, as Go programs do by themselves.
 ///
-/// systemd and containerd give 1,024 and 524,288. Each cluster takes about eight connections, so
-/// that the soft one is enough for some hundred clusters.
+/// systemd and containerd give 1,024 and 524,288.
 pub(crate) fn raise_limit() {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     if current == maximum {

@@ -1,12 +1,13 @@
-//! `identities`: who holds which node name, and what a person can do about it.
+//! `identities`: shows, resets and revokes records.
 
 use clap::{Args, Subcommand};
 use kubelet_attestation::errors::error_chain;
 use node_attestation_core::crd::NodeIdentity;
-use node_attestation_runtime::admin::{Changed, Identities};
+use node_attestation_runtime::admin::Identities;
 use node_attestation_runtime::clock::now;
 
-use crate::query::{Format, QueryError, QueryOptions, aligned};
+use crate::error::BoxError;
+use crate::query::{Format, QueryOptions, aligned};
 
 #[derive(Debug, Args)]
 pub(crate) struct IdentitiesCommand {
@@ -41,72 +42,64 @@ struct Whose {
     node: String,
 }
 
-/// Does it, and gives what is to be printed.
-pub(crate) async fn run(command: IdentitiesCommand) -> Result<String, QueryError> {
+/// Runs the command, and returns its output.
+pub(crate) async fn run(command: IdentitiesCommand) -> Result<String, BoxError> {
     let IdentitiesCommand { act, options } = command;
     let identities = Identities::new(&options.access().await?);
     let QueryOptions {
         namespace, output, ..
     } = options;
     let of = namespace.as_deref().unwrap_or("default");
-    let (found, next) = match act {
+    let whose = match &act {
         Act::List { cluster } => {
             let all = identities
                 .list(namespace.as_deref(), cluster.as_deref())
                 .await?;
-            return match output {
-                Format::Table => Ok(table(&all)),
-                Format::Json => Ok(serde_json::to_string_pretty(&all)? + "\n"),
-            };
+            return Ok(match output {
+                Format::Table => table(&all),
+                Format::Json => serde_json::to_string_pretty(&all)? + "\n",
+            });
         }
-        Act::Show(Whose { cluster, node }) => {
-            let found = identities.of_node(of, &cluster, &node).await?;
-            (found, None)
-        }
-        Act::Reset(Whose { cluster, node }) => {
-            let found = identities.of_node(of, &cluster, &node).await?;
-            let (written, no_event) = done(identities.reset(&found, now()).await?);
-            let next = format!(
-                "Generation {} of node {node} is given up. The next request for this name that passes \
-                 every check opens generation {}; until then nothing changes, and the present \
-                 certificate goes on. With it, the certificates of the former generation are refused \
-                 every write.{no_event}",
-                written.spec.generation,
-                written.spec.generation.saturating_add(1)
-            );
-            (written, Some(next))
-        }
-        Act::Revoke(Whose { cluster, node }) => {
-            let found = identities.of_node(of, &cluster, &node).await?;
-            let (written, no_event) = done(identities.revoke(&found, now()).await?);
-            let next = format!(
-                "Generation {} of node {node} is revoked. Within seconds the workload cluster refuses \
-                 every write with its certificates, and the Node goes NotReady; it gets no renewal and \
-                 no serving certificate. What it may read it can read until the certificate expires. \
-                 To let the machine join again: identities reset {cluster} {node}.{no_event}",
-                written.spec.generation
-            );
-            (written, Some(next))
-        }
+        Act::Show(whose) | Act::Reset(whose) | Act::Revoke(whose) => whose,
     };
-    Ok(match (output, next) {
-        (Format::Json, _) => serde_json::to_string_pretty(&found)? + "\n",
-        (Format::Table, Some(next)) => next + "\n",
-        (Format::Table, None) => shown(&found),
-    })
+    let Whose { cluster, node } = whose;
+    let found = identities.of_node(of, cluster, node).await?;
+    let changed = match &act {
+        Act::Reset(_) => Some(identities.reset(&found, now()).await?),
+        Act::Revoke(_) => Some(identities.revoke(&found, now()).await?),
+        Act::List { .. } | Act::Show(_) => None,
+    };
+    let changed = changed.as_ref();
+    let identity = changed.map_or(&found, |changed| &changed.identity);
+    if output == Format::Json {
+        return Ok(serde_json::to_string_pretty(identity)? + "\n");
+    }
+    let generation = identity.spec.generation;
+    let mut text = match &act {
+        Act::List { .. } | Act::Show(_) => return Ok(shown(identity)),
+        Act::Reset(_) => format!(
+            "Generation {generation} of node {node} is given up. The next request for this name that \
+             passes every check opens generation {}; until then nothing changes, and the present \
+             certificate goes on. With it, the certificates of the former generation are refused every \
+             write.",
+            generation.saturating_add(1)
+        ),
+        Act::Revoke(_) => format!(
+            "Generation {generation} of node {node} is revoked. Within seconds the workload cluster \
+             refuses every write with its certificates, and the Node goes NotReady; it gets no renewal \
+             and no serving certificate. What it may read it can read until the certificate expires. To \
+             let the machine join again: identities reset {cluster} {node}."
+        ),
+    };
+    if let Some(error) = changed.and_then(|changed| changed.event_error.as_ref()) {
+        text += "\nWarning: there is no Event that says who did it: ";
+        text += &error_chain(error);
+        text.push('.');
+    }
+    Ok(text + "\n")
 }
 
-/// The record, and what to say where there is no Event of the change.
-fn done(changed: Changed) -> (NodeIdentity, String) {
-    let error = changed.event_error.as_ref();
-    let no_event = error.map(|error| {
-        let error = error_chain(error);
-        format!("\nWarning: there is no Event that says who did it: {error}.")
-    });
-    (changed.identity, no_event.unwrap_or_default())
-}
-
-/// In one word, what is the case with a record.
+/// The state of a record, in one word.
 fn state(identity: &NodeIdentity) -> &'static str {
     let spec = &identity.spec;
     let revoked = spec.revoked.as_ref();
@@ -157,17 +150,17 @@ fn table(identities: &[NodeIdentity]) -> String {
 
 fn shown(identity: &NodeIdentity) -> String {
     let spec = &identity.spec;
-    let text = |value: Option<&String>| value.cloned().unwrap_or_else(|| "-".to_owned());
-    let time = |value: Option<String>| value.unwrap_or_else(|| "-".to_owned());
+    let text = |value: Option<String>| value.unwrap_or_else(|| "-".to_owned());
     let status = identity.status.as_ref();
+    let last_renewal = status.and_then(|status| status.last_renewal.as_ref());
     let rows = [
         ("Node", spec.node_name.clone()),
         ("Cluster", spec.cluster_name.clone()),
         ("State", state(identity).to_owned()),
         ("Provider ID", spec.provider_id.clone()),
         ("Attestor", spec.attestor.clone()),
-        ("Machine", text(spec.machine_name.as_ref())),
-        ("Instance", text(spec.instance.as_ref())),
+        ("Machine", text(spec.machine_name.clone())),
+        ("Instance", text(spec.instance.clone())),
         (
             "Certificate UID",
             format!("{}.{}", spec.uid, spec.generation),
@@ -176,7 +169,7 @@ fn shown(identity: &NodeIdentity) -> String {
         ("By request", spec.opened.request_name.clone()),
         (
             "Last renewal",
-            time(status.and_then(|status| Some(status.last_renewal.as_ref()?.0.to_string()))),
+            text(last_renewal.map(|time| time.0.to_string())),
         ),
         ("Expires", expires(identity)),
     ]

@@ -16,7 +16,7 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 pub(crate) enum LogFormat {
     /// For people.
     Text,
-    /// For machines: one JSON object a line; what an event has is below `fields`.
+    /// For machines: one JSON object a line; the fields of an event are below `fields`.
     Json,
 }
 

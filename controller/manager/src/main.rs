@@ -49,6 +49,7 @@
 mod access;
 mod aws;
 mod clusters;
+mod error;
 mod file;
 mod files;
 mod identities;
@@ -64,9 +65,9 @@ use std::process::ExitCode;
 use clap::{ArgAction, Parser, Subcommand};
 use kubelet_attestation::errors::error_chain;
 
+use error::BoxError;
 use logging::LogFormat;
 use node_attestation_core::crd;
-use query::QueryError;
 
 /// Checks, approves and signs the certificate requests of kubelets.
 #[derive(Debug, Parser)]
@@ -131,7 +132,7 @@ fn main() -> anyhow::Result<ExitCode> {
     match runtime()?.block_on(run::run(command.settings)) {
         Ok(()) => Ok(ExitCode::SUCCESS),
         Err(error) => {
-            let error = error_chain(&error);
+            let error = error_chain(&*error);
             tracing::error!(error, "cannot run");
             Ok(ExitCode::from(CONFIGURATION))
         }
@@ -144,21 +145,21 @@ fn runtime() -> io::Result<tokio::runtime::Runtime> {
         .build()
 }
 
-/// Prints what a person asked for.
-fn answer(asked: impl Future<Output = Result<String, QueryError>>) -> anyhow::Result<ExitCode> {
+/// Prints the output of a command.
+fn answer(asked: impl Future<Output = Result<String, BoxError>>) -> anyhow::Result<ExitCode> {
     match runtime()?.block_on(asked) {
         Ok(text) => {
             print(&text)?;
             Ok(ExitCode::SUCCESS)
         }
         Err(error) => {
-            writeln!(io::stderr(), "{}", error_chain(&error))?;
+            writeln!(io::stderr(), "{}", error_chain(&*error))?;
             Ok(ExitCode::from(CONFIGURATION))
         }
     }
 }
 
-/// Prints it; a reader who has read enough is no error.
+/// Prints a text. A reader that closes the pipe is no error.
 fn print(text: &str) -> io::Result<()> {
     match io::stdout().write_all(text.as_bytes()) {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),

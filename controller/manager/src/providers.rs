@@ -1,21 +1,23 @@
 //! The providers of this program: options, what verifiers share, and the registry.
 
-use std::error::Error;
 use std::sync::Arc;
 
 use kubelet_attestation::errors::error_chain;
 use kubelet_attestation::names::Provider;
 use node_attestation_aws::denial::AwsDenial;
 use node_attestation_aws::policy::AwsPolicy;
-use node_attestation_aws::sts::InvalidStsSettings;
 use node_attestation_core::crd::{AwsSettings, KubeletAuthentication, TpmSettings};
 use node_attestation_core::refusal::Reason;
 use node_attestation_core::verifier::{InsecureVerifier, Verifier, Verifiers};
 use node_attestation_runtime::management::VerifierUnavailable;
+use node_attestation_tpm::challenge::ChallengeKeySource;
 use node_attestation_tpm::denial::TpmDenial;
+use node_attestation_tpm::policy::TpmPolicy;
+use node_attestation_tpm::verifier::TpmVerifier;
 
-use crate::aws::{Aws, AwsArguments, AwsArgumentsError};
-use crate::tpm::{self, ConfigMapReader, NoTpm, Tpm, TpmArguments, TpmArgumentsError};
+use crate::aws::{Aws, AwsArguments, NoAws};
+use crate::error::BoxError;
+use crate::tpm::{self, ConfigMapReader, TpmArguments};
 
 /// The registry: one row for each provider with evidence. `insecure` has none, and needs
 /// `--allow-insecure`.
@@ -44,14 +46,11 @@ pub(crate) struct Registered {
     #[cfg_attr(not(test), expect(dead_code, reason = "a test writes the page"))]
     pub(crate) denials: &'static [Reason],
     /// Makes the verifier of one cluster.
-    verifier: VerifierOf,
+    pub(crate) verifier: VerifierOf,
 }
 
 /// Makes the verifier of one provider for a cluster.
-type VerifierOf = fn(&Providers, &Cluster<'_>) -> Result<Arc<dyn Verifier>, Unusable>;
-
-/// Why this program has no verifier of a provider, for the operator.
-pub(crate) type Unusable = Box<dyn Error + Send + Sync>;
+pub(crate) type VerifierOf = fn(&Providers, &Cluster<'_>) -> Result<Arc<dyn Verifier>, BoxError>;
 
 /// The options of the providers.
 #[derive(Debug, clap::Args)]
@@ -65,15 +64,6 @@ pub(crate) struct ProviderArguments {
     tpm: TpmArguments,
 }
 
-/// An option of a provider cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum ProviderArgumentsError {
-    #[error(transparent)]
-    Aws(#[from] AwsArgumentsError),
-    #[error(transparent)]
-    Tpm(#[from] TpmArgumentsError),
-}
-
 /// What the verifiers of all clusters share.
 #[derive(Debug)]
 pub(crate) struct Providers {
@@ -81,8 +71,8 @@ pub(crate) struct Providers {
     pub(crate) allow_insecure: bool,
     /// The clients for AWS; or why there are none.
     pub(crate) aws: Result<Aws, String>,
-    /// The keys of the challenges for TPMs.
-    tpm: Tpm,
+    /// The keys of the challenges for TPMs, if there are any.
+    tpm_keys: Option<Arc<dyn ChallengeKeySource>>,
     /// The `ConfigMap`s that may list endorsement keys; `None` without a management cluster.
     pub(crate) config_maps: Option<ConfigMapReader>,
 }
@@ -104,25 +94,21 @@ pub(crate) struct Cluster<'a> {
 
 impl ProviderArguments {
     /// Reads the files that the options name.
-    pub(crate) fn open(self) -> Result<Providers, ProviderArgumentsError> {
+    pub(crate) fn open(self) -> Result<Providers, BoxError> {
         if self.allow_insecure {
             tracing::warn!(
                 "machines that prove nothing are admitted: a bootstrap token is all that one needs"
             );
         }
-        // What is given must be right; what the system lacks, and a proxy in the environment that
-        // cannot be used, matters only where AWS is.
         let aws = match self.aws.open() {
             Ok(aws) => Ok(aws),
-            Err(AwsArgumentsError::Sts(
-                error @ (InvalidStsSettings::NoAuthorities | InvalidStsSettings::Proxy(_)),
-            )) => Err(error_chain(&error)),
-            Err(error) => return Err(error.into()),
+            Err(NoAws::Unavailable(why)) => Err(why),
+            Err(NoAws::Invalid(error)) => return Err(error),
         };
         Ok(Providers {
             allow_insecure: self.allow_insecure,
             aws,
-            tpm: self.tpm.open()?,
+            tpm_keys: self.tpm.open()?,
             config_maps: None,
         })
     }
@@ -163,7 +149,7 @@ impl Providers {
         }
         let unknown = || VerifierUnavailable::Unknown(attestor.to_owned());
         let registered = named(attestor).ok_or_else(unknown)?;
-        let verifier = registered.verifier(self, cluster);
+        let verifier = (registered.verifier)(self, cluster);
         verifier.map_err(|error| VerifierUnavailable::Unusable {
             attestor: registered.provider.as_str(),
             why: error_chain(&*error),
@@ -178,17 +164,6 @@ pub(crate) fn named(attestor: &str) -> Option<&'static Registered> {
         .find(|registered| registered.provider.as_str() == attestor)
 }
 
-impl Registered {
-    /// The verifier of one cluster.
-    pub(crate) fn verifier(
-        &self,
-        providers: &Providers,
-        cluster: &Cluster<'_>,
-    ) -> Result<Arc<dyn Verifier>, Unusable> {
-        (self.verifier)(providers, cluster)
-    }
-}
-
 impl Cluster<'_> {
     fn aws_policy(&self) -> AwsPolicy {
         AwsPolicy::new(&self.aws, self.name.clone())
@@ -198,7 +173,7 @@ impl Cluster<'_> {
 fn aws_verifier(
     providers: &Providers,
     cluster: &Cluster<'_>,
-) -> Result<Arc<dyn Verifier>, Unusable> {
+) -> Result<Arc<dyn Verifier>, BoxError> {
     let aws = providers.aws.as_ref().map_err(String::as_str)?;
     Ok(aws.verifier(cluster.aws_policy(), cluster.uid))
 }
@@ -207,17 +182,26 @@ fn aws_verifier(
 fn tpm_verifier(
     providers: &Providers,
     cluster: &Cluster<'_>,
-) -> Result<Arc<dyn Verifier>, Unusable> {
+) -> Result<Arc<dyn Verifier>, BoxError> {
     let platform = tpm::platform(&cluster.tpm, providers.aws.as_ref(), cluster.aws_policy())?;
     let names = &cluster.tpm.endorsement_keys.config_maps;
     let lists = match (&providers.config_maps, cluster.namespace) {
         _ if names.is_empty() => None,
         (Some(reader), Some(namespace)) => Some(reader.lists(namespace, names)),
-        (None, _) | (_, None) => return Err(NoTpm::NoConfigMaps.into()),
+        (None, _) | (_, None) => {
+            let why = "endorsementKeys.configMaps are read by a controller with a management cluster, \
+                       and there is none here: list the keys in allowList";
+            return Err(why.into());
+        }
     };
-    Ok(providers
-        .tpm
-        .verifier(&cluster.tpm, cluster.uid, platform, lists)?)
+    let keys = providers.tpm_keys.clone();
+    let keys = keys.ok_or("it runs without --tpm-challenge-keys")?;
+    let policy = TpmPolicy::new(&cluster.tpm)?;
+    let verifier = TpmVerifier::new(cluster.uid, policy, platform, keys);
+    Ok(match lists {
+        Some(lists) => Arc::new(verifier.reading(lists)),
+        None => Arc::new(verifier),
+    })
 }
 
 #[cfg(test)]

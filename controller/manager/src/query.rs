@@ -1,16 +1,15 @@
-//! Questions of a person to a management cluster: its place, and the form of the answer.
+//! Commands that read a management cluster: their options, and the form of their output.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
-use node_attestation_runtime::admin::IdentitiesError;
 use node_attestation_runtime::client::ClusterAccess;
-use node_attestation_runtime::cluster_states::ClusterStatesError;
 
-use crate::access::{AccessError, access, persons_kubeconfig};
+use crate::access::{access, persons_kubeconfig};
+use crate::error::BoxError;
 
-/// Between two columns of a table.
+/// The spaces between two columns.
 const GAP: usize = 3;
 
 /// The options of every command about a management cluster.
@@ -28,7 +27,7 @@ pub(crate) struct QueryOptions {
     pub(crate) output: Format,
 }
 
-/// A form of what is printed.
+/// A form of the output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Format {
     /// For people.
@@ -37,34 +36,17 @@ pub(crate) enum Format {
     Json,
 }
 
-/// There is no answer.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum QueryError {
-    /// The management cluster.
-    #[error(transparent)]
-    Access(#[from] AccessError),
-    /// The API server, of records.
-    #[error(transparent)]
-    Identities(#[from] IdentitiesError),
-    /// The API server, of Clusters.
-    #[error(transparent)]
-    ClusterStates(#[from] ClusterStatesError),
-    /// An object has no JSON.
-    #[error("the objects cannot be printed")]
-    Json(#[from] serde_json::Error),
-}
-
 impl QueryOptions {
     /// The management cluster.
-    pub(crate) async fn access(&self) -> Result<ClusterAccess, QueryError> {
+    pub(crate) async fn access(&self) -> Result<ClusterAccess, BoxError> {
         let file = self.kubeconfig.clone().or_else(persons_kubeconfig);
         let missing = "--kubeconfig of the management cluster is not given, and neither KUBECONFIG nor \
                        ~/.kube/config has one";
-        Ok(access(file.as_deref(), missing).await?)
+        access(file.as_deref(), missing).await
     }
 }
 
-/// Columns as wide as what is in them.
+/// A table, with columns as wide as their contents.
 pub(crate) fn aligned<const N: usize>(rows: &[[String; N]]) -> String {
     let width = |column: usize| {
         let cells = rows.iter().filter_map(|row| row.get(column));

@@ -1,4 +1,4 @@
-//! The attestor `tpm`: what an operator says of it, and what its verifiers share.
+//! The attestor `tpm`: its options, and the keys that its verifiers share.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -9,16 +9,12 @@ use data_encoding::HEXLOWER;
 use node_attestation_aws::policy::AwsPolicy;
 use node_attestation_core::crd::{EndorsementKeyPlatform, TpmSettings};
 use node_attestation_core::refusal::Unavailable;
-use node_attestation_core::verifier::Verifier;
 use node_attestation_core::verifier::platform::{NoPlatform, Platform};
 use node_attestation_tpm::challenge::{ChallengeKey, ChallengeKeySource, ChallengeKeys};
-use node_attestation_tpm::invalid_settings::InvalidTpmSettings;
-use node_attestation_tpm::key_lists::KeyLists;
-use node_attestation_tpm::policy::TpmPolicy;
-use node_attestation_tpm::verifier::TpmVerifier;
 use zeroize::Zeroizing;
 
 use crate::aws::Aws;
+use crate::error::BoxError;
 
 mod config_maps;
 
@@ -42,33 +38,9 @@ pub(crate) struct TpmArguments {
     tpm_challenge_keys: Option<PathBuf>,
 }
 
-/// What verifiers of TPMs need; none without keys.
-#[derive(Debug, Clone)]
-pub(crate) struct Tpm {
-    keys: Option<Arc<dyn ChallengeKeySource>>,
-}
-
-/// The attestor cannot be had for a cluster.
+/// A key cannot be used.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum NoTpm {
-    #[error("it runs without --tpm-challenge-keys")]
-    NoKeys,
-    #[error("the platform aws, which is to tell the endorsement keys, cannot be asked: {0}")]
-    NoAws(String),
-    #[error("the platform that is to tell the endorsement keys is not asked by this controller")]
-    Platform,
-    #[error(
-        "endorsementKeys.configMaps are read by a controller with a management cluster, and there is \
-         none here: list the keys in allowList"
-    )]
-    NoConfigMaps,
-    #[error(transparent)]
-    Settings(#[from] InvalidTpmSettings),
-}
-
-/// The keys cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum TpmArgumentsError {
+enum InvalidKey {
     #[error("cannot read --tpm-challenge-keys {}", path.display())]
     Read { path: PathBuf, source: io::Error },
     #[error("--tpm-challenge-keys {}: a key is 64 lower-case hexadecimal digits, as `openssl rand -hex 32` makes them", path.display())]
@@ -76,40 +48,14 @@ pub(crate) enum TpmArgumentsError {
 }
 
 impl TpmArguments {
-    pub(crate) fn open(self) -> Result<Tpm, TpmArgumentsError> {
+    /// The keys, which must be there by now; `None` without the option.
+    pub(crate) fn open(self) -> Result<Option<Arc<dyn ChallengeKeySource>>, BoxError> {
         let Some(directory) = self.tpm_challenge_keys else {
-            return Ok(Tpm { keys: None });
+            return Ok(None);
         };
         let keys = KeyFiles(directory);
         keys.read()?;
-        Ok(Tpm {
-            keys: Some(Arc::new(keys)),
-        })
-    }
-}
-
-impl Tpm {
-    #[cfg(test)]
-    pub(crate) fn without_keys() -> Self {
-        Self { keys: None }
-    }
-
-    /// The verifier of a cluster whose machines are this platform's. `lists` are the `ConfigMaps`
-    /// that its settings name, if they do.
-    pub(crate) fn verifier(
-        &self,
-        settings: &TpmSettings,
-        cluster_uid: &str,
-        platform: Arc<dyn Platform>,
-        lists: Option<Arc<dyn KeyLists>>,
-    ) -> Result<Arc<dyn Verifier>, NoTpm> {
-        let keys = self.keys.clone().ok_or(NoTpm::NoKeys)?;
-        let policy = TpmPolicy::new(settings)?;
-        let verifier = TpmVerifier::new(cluster_uid, policy, platform, keys);
-        Ok(match lists {
-            Some(lists) => Arc::new(verifier.reading(lists)),
-            None => Arc::new(verifier),
-        })
+        Ok(Some(Arc::new(keys)))
     }
 }
 
@@ -119,31 +65,30 @@ pub(crate) fn platform(
     settings: &TpmSettings,
     aws: Result<&Aws, &String>,
     policy: AwsPolicy,
-) -> Result<Arc<dyn Platform>, NoTpm> {
-    let platform = settings.endorsement_keys.platform;
-    if platform == EndorsementKeyPlatform::None {
-        Ok(Arc::new(NoPlatform))
-    } else if platform == EndorsementKeyPlatform::Aws {
-        let aws = aws.map_err(|why| NoTpm::NoAws(why.clone()))?;
-        Ok(Arc::new(aws.platform(policy)))
-    } else {
-        Err(NoTpm::Platform)
+) -> Result<Arc<dyn Platform>, BoxError> {
+    match (settings.endorsement_keys.platform, aws) {
+        (EndorsementKeyPlatform::None, _) => Ok(Arc::new(NoPlatform)),
+        (EndorsementKeyPlatform::Aws, Ok(aws)) => Ok(Arc::new(aws.platform(policy))),
+        (EndorsementKeyPlatform::Aws, Err(why)) => {
+            let what = "the platform aws, which is to tell the endorsement keys, cannot be asked";
+            Err(format!("{what}: {why}").into())
+        }
     }
 }
 
-/// Keys in files, which are read for each request: whoever replaces them need not start us again.
+/// Keys in files, which are read for each request, so that a new key needs no restart.
 #[derive(Debug)]
 struct KeyFiles(PathBuf);
 
 impl KeyFiles {
-    fn read(&self) -> Result<ChallengeKeys, TpmArgumentsError> {
+    fn read(&self) -> Result<ChallengeKeys, InvalidKey> {
         let current = self.0.join(CURRENT);
         let former = self.0.join(FORMER);
         Ok(ChallengeKeys {
             current: key(&current)?,
             former: match key(&former) {
                 Ok(key) => Some(key),
-                Err(TpmArgumentsError::Read { source, .. })
+                Err(InvalidKey::Read { source, .. })
                     if source.kind() == io::ErrorKind::NotFound =>
                 {
                     None
@@ -160,8 +105,8 @@ impl ChallengeKeySource for KeyFiles {
     }
 }
 
-fn key(path: &Path) -> Result<ChallengeKey, TpmArgumentsError> {
-    let read = |source| TpmArgumentsError::Read {
+fn key(path: &Path) -> Result<ChallengeKey, InvalidKey> {
+    let read = |source| InvalidKey::Read {
         path: path.to_owned(),
         source,
     };
@@ -174,7 +119,7 @@ fn key(path: &Path) -> Result<ChallengeKey, TpmArgumentsError> {
     let is_key = digits.len() == 2 * bytes.len() && HEXLOWER.decode_mut(digits, &mut bytes).is_ok();
     is_key
         .then(|| ChallengeKey::new(bytes))
-        .ok_or_else(|| TpmArgumentsError::Form {
+        .ok_or_else(|| InvalidKey::Form {
             path: path.to_owned(),
         })
 }
@@ -189,7 +134,7 @@ mod tests {
     fn keys_are_read_anew_and_a_former_one_may_be_missing() {
         let directory = tempfile::tempdir().unwrap();
         let files = KeyFiles(directory.path().to_owned());
-        assert!(matches!(files.read(), Err(TpmArgumentsError::Read { .. })));
+        assert!(matches!(files.read(), Err(InvalidKey::Read { .. })));
 
         fs::write(directory.path().join(CURRENT), "0f".repeat(32) + "\n").unwrap();
         assert!(files.keys().unwrap().former.is_none());
@@ -213,7 +158,7 @@ mod tests {
             fs::write(directory.path().join(CURRENT), &text).unwrap();
 
             let error = files.read().unwrap_err();
-            assert!(matches!(error, TpmArgumentsError::Form { .. }), "{text}");
+            assert!(matches!(error, InvalidKey::Form { .. }), "{text}");
             assert!(text.is_empty() || !error.to_string().contains(&text));
         }
     }

@@ -26,4 +26,4 @@ pub mod rate_limit;
 pub mod revocation;
 pub mod tokens;
 
-pub use access::{ApplyOutcome, HardeningError};
+pub use access::HardeningError;

@@ -1,7 +1,7 @@
 //! The controller around `node-attestation-core`: it watches clusters and Cluster API, has each request
 //! decided, and writes the answer.
 //!
-//! An infrastructure provider embeds it as [`management::Fleet`], for the clusters of a management cluster, or as
+//! An infrastructure provider embeds it as [`management::Controller`], for the clusters of a management cluster, or as
 //! [`standalone::Standalone`], for one cluster.
 
 pub mod admin;

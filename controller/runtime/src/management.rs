@@ -7,14 +7,14 @@
 //! # use std::sync::Arc;
 //! # use node_attestation_runtime::client::ClusterAccess;
 //! # use node_attestation_core::crd::KubeletAuthentication;
-//! # use node_attestation_runtime::management::{Fleet, Settings, VerifierUnavailable};
+//! # use node_attestation_runtime::management::{Controller, Settings, VerifierUnavailable};
 //! # use node_attestation_core::verifier::{Verifier, Verifiers};
 //! # async fn embed(management: ClusterAccess, verifier: Arc<dyn Verifier>) {
 //! let verifiers = move |_: &KubeletAuthentication, _: &str| -> Result<Verifiers, VerifierUnavailable> {
 //!     Ok(Verifiers::from_iter([verifier.clone()]))
 //! };
-//! let fleet = Fleet::new(&management, Settings::default(), Arc::new(verifiers));
-//! fleet.run(std::future::pending()).await;
+//! let controller = Controller::new(&management, Settings::default(), Arc::new(verifiers));
+//! controller.run(std::future::pending()).await;
 //! # }
 //! ```
 //!
@@ -28,10 +28,11 @@
 use std::fmt;
 use std::num::NonZeroU32;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use futures::future::{FutureExt as _, join_all};
 use kube::Client;
+use kube::api::Api;
 use node_attestation_core::crd::KubeletAuthentication;
 use node_attestation_core::crd::conditions::reason;
 use node_attestation_core::ledger::MISSING_MACHINE_TIMEOUT;
@@ -40,7 +41,6 @@ use tokio::task::{JoinError, JoinSet};
 
 use crate::capi::{ObjectKey, Objects, Selection};
 use crate::client::{ClusterAccess, EgressPolicy};
-use crate::clock::now;
 use crate::records::RecordsWatch;
 
 mod ca_key_registry;
@@ -62,7 +62,7 @@ mod status_writer;
 mod supervisor;
 
 use ca_key_registry::CaKeys;
-use leader::{Candidate, Holders, KubeLeases, TermEnd};
+use leader::{Candidate, Holders, TermEnd};
 use shard::Shard;
 
 /// The default of [`Settings::sync_period`].
@@ -134,7 +134,7 @@ impl VerifierUnavailable {
 
 /// A controller of all clusters of a management cluster, or of a part of them.
 #[derive(Clone)]
-pub struct Fleet {
+pub struct Controller {
     settings: Settings,
     management: Client,
     leases: Client,
@@ -156,10 +156,9 @@ struct Shared {
     ca_keys: CaKeys,
     missing_machine_timeout: Duration,
     sync_period: Duration,
-    clock: fn() -> SystemTime,
 }
 
-impl Fleet {
+impl Controller {
     /// A controller of this management cluster. It makes no call before [`run`](Self::run).
     pub fn new(
         management: &ClusterAccess,
@@ -207,9 +206,12 @@ impl Fleet {
         let stop = stop.shared();
         let count = self.settings.shards.map_or(1, NonZeroU32::get);
         let shards = Shard::all(count).map(|own_shard| {
-            let lease = own_shard.lease_name(&lease);
-            let leases = KubeLeases::new(self.leases.clone(), lease.clone());
-            let candidate = Candidate::new(leases, lease, identity.clone(), holders.clone(), now);
+            let candidate = Candidate {
+                api: Api::default_namespaced(self.leases.clone()),
+                name: own_shard.lease_name(&lease),
+                identity: identity.clone(),
+                holders: holders.clone(),
+            };
             self.lead_shard(candidate, own_shard, shared, stop.clone())
         });
         join_all(shards).await;
@@ -217,7 +219,7 @@ impl Fleet {
 
     async fn lead_shard(
         &self,
-        candidate: Candidate<KubeLeases>,
+        candidate: Candidate,
         own_shard: Shard,
         shared: &Arc<Shared>,
         stop: impl Future<Output = ()> + Clone,
@@ -275,7 +277,6 @@ impl Fleet {
                 .missing_machine_timeout
                 .unwrap_or(MISSING_MACHINE_TIMEOUT),
             sync_period: self.settings.sync_period.unwrap_or(SYNC_PERIOD),
-            clock: now,
         });
         (shared, watching)
     }
@@ -306,9 +307,9 @@ fn resume_panic(ended: Result<(), JoinError>) {
     }
 }
 
-impl fmt::Debug for Fleet {
+impl fmt::Debug for Controller {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Fleet")
+        f.debug_struct("Controller")
             .field("settings", &self.settings)
             .finish_non_exhaustive()
     }

@@ -1,14 +1,14 @@
 //! Rights that the controller was not given.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use kubelet_attestation::names::Provider;
 use kubelet_authenticator_test_support::control_plane::{Controllers, KubeadmBinding};
 use node_attestation_core::identifiers::{RecordUid, TokenId};
 use node_attestation_core::ledger::RevokedGenerations;
 use node_attestation_runtime::client::ClusterAccess;
-use node_attestation_runtime::hardening::admission::{self, Settings, Signing};
+use node_attestation_runtime::hardening::admission::{self, Settings};
 use node_attestation_runtime::hardening::tokens::Tokens;
 use node_attestation_runtime::hardening::{HardeningError, bindings, revocation};
 
@@ -23,7 +23,7 @@ fn every_right_that_is_missing_is_named_and_nothing_is_found_without_it() {
     let client = access.client();
     let admission = Settings {
         attestors: BTreeSet::from([Provider::INSECURE]),
-        signing: Signing::Ours,
+        approve_only: false,
         built_in_renewal: BTreeSet::new(),
         enforced: true,
     };
@@ -32,7 +32,7 @@ fn every_right_that_is_missing_is_named_and_nothing_is_found_without_it() {
         until: week(),
     };
     let revoked = BTreeMap::from([(RecordUid::new([1; 16]), revoked)]);
-    let wanted: BTreeMap<_, SystemTime> = [(TokenId::parse("absent").unwrap(), week())].into();
+    let wanted = BTreeSet::from([TokenId::parse("absent").unwrap()]);
     let mut tokens = Tokens::new(Duration::ZERO);
 
     let errors = [

@@ -1,6 +1,6 @@
 //! How long bootstrap tokens live.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::time::{Duration, SystemTime};
 
 use base64::Engine as _;
@@ -66,16 +66,13 @@ fn a_token_lives_while_it_is_wanted_and_no_other_is_touched() {
     add(&bed, "always", None);
     add(&bed, "longer", Some(now() + 100 * TTL));
     let untouched = ["forget", "always", "longer"].map(|token| secret(&bed, token));
-    let until = now() + 1000 * TTL;
-    let wanted = BTreeMap::from(["wanted", "always", "longer", "absent"].map(|t| (id(t), until)));
+    let wanted = BTreeSet::from(["wanted", "always", "longer", "absent"].map(id));
     let mut tokens = Tokens::new(GRACE);
     let mut keep = |now| bed.run(tokens.keep(bed.client(), &wanted, now)).unwrap();
 
     let kept = keep(now());
 
     assert_eq!(kept.extended, [id("wanted")]);
-    assert_eq!(kept.missing, [id("absent")]);
-    assert_eq!(kept.unusable, []);
     let extended = secret(&bed, "wanted");
     assert_eq!(expiration(&extended), Some(text(now() + TTL)));
     let half = |secret: &Value| secret["data"]["token-secret"].clone();
@@ -107,13 +104,8 @@ fn an_extended_token_expires_after_its_machine_is_gone() {
     add(&bed, "return", Some(now()));
     add(&bed, "theirs", Some(now() + 100 * TTL));
     let mut tokens = Tokens::new(GRACE);
-    let wanted = ["leaves", "return", "theirs"].map(|token| (id(token), now() + 100 * TTL));
-    let [_, returns, _] = wanted.clone();
-    let [all, none, one] = [
-        BTreeMap::from(wanted),
-        BTreeMap::new(),
-        BTreeMap::from([returns]),
-    ];
+    let all = BTreeSet::from(["leaves", "return", "theirs"].map(id));
+    let (none, one) = (BTreeSet::new(), BTreeSet::from([id("return")]));
     let mut keep = |wanted, now| bed.run(tokens.keep(bed.client(), wanted, now)).unwrap();
     assert_eq!(keep(&all, now()).extended, [id("leaves"), id("return")]);
     let [extended, returned, theirs] =
@@ -143,10 +135,8 @@ fn a_token_that_a_former_controller_extended_ends_when_its_machine_is_gone() {
     for token in ["leaves", "stays1", "theirs"] {
         add(&bed, token, Some(now()));
     }
-    let wanted = |tokens: &[&str]| -> BTreeMap<_, _> {
-        let until = now() + 100 * TTL;
-        tokens.iter().map(|token| (id(token), until)).collect()
-    };
+    let wanted =
+        |tokens: &[&str]| -> BTreeSet<_> { tokens.iter().map(|token| id(token)).collect() };
     let both = wanted(&["leaves", "stays1"]);
     let mut former = Tokens::new(GRACE);
     bed.run(former.keep(bed.client(), &both, now())).unwrap();
@@ -193,7 +183,7 @@ fn without_the_right_to_list_secrets_tokens_are_kept_and_ended_all_the_same() {
     ];
     bed.cluster.kubectl().patch(&role, &rules);
     add(&bed, "leaves", Some(now()));
-    let wanted = BTreeMap::from([(id("leaves"), now() + 100 * TTL)]);
+    let wanted = BTreeSet::from([id("leaves")]);
     let mut tokens = Tokens::new(Duration::ZERO);
 
     let kept = bed.run(tokens.keep(bed.client(), &wanted, now()));
@@ -203,6 +193,6 @@ fn without_the_right_to_list_secrets_tokens_are_kept_and_ended_all_the_same() {
     let refused = found.unwrap_err().to_string();
     assert!(refused.contains("list secrets"), "{refused}");
     let later = now() + Duration::from_secs(1);
-    let kept = bed.run(tokens.keep(bed.client(), &BTreeMap::new(), later));
+    let kept = bed.run(tokens.keep(bed.client(), &BTreeSet::new(), later));
     assert_eq!(kept.unwrap().ended, [id("leaves")]);
 }

@@ -59,7 +59,7 @@ fn a_worker_goes_on_with_its_certificate_after_its_machine_is_gone() {
 
     let record = SCENE.wait_for_record("is-gone", |record| record["spec"]["tombstone"].is_object());
     let object = record["metadata"]["name"].as_str().unwrap();
-    let event = SCENE.wait_for_event(object, "RecordBuried");
+    let event = SCENE.wait_for_event(object, "RecordRetired");
     assert_eq!(event["involvedObject"]["kind"], "NodeIdentity");
     assert_eq!(event["involvedObject"]["uid"], record["metadata"]["uid"]);
     assert_eq!(record["spec"]["tombstone"]["reason"], "MachineGone");

@@ -97,7 +97,7 @@ fn providers(allow_insecure: bool) -> Providers {
     Providers {
         allow_insecure,
         aws: Err("no authorities".to_owned()),
-        tpm: Tpm::without_keys(),
+        tpm_keys: None,
         config_maps: None,
     }
 }

@@ -9,14 +9,14 @@ use std::time::Duration;
 use clap::{ArgAction, value_parser};
 use node_attestation_core::crd::KubeletAuthentication;
 use node_attestation_runtime::client::EgressPolicy;
-use node_attestation_runtime::management::{Fleet, Settings};
+use node_attestation_runtime::management::{Controller, Settings};
 
-use super::RunError;
 use crate::access::access;
+use crate::error::BoxError;
 use crate::providers::Providers;
 use crate::tpm::ConfigMapReader;
 
-/// Where Linux keeps a host's name; a Pod's is its own.
+/// The file of a host's name; in a Pod, of the Pod's name.
 const HOST_NAME: &str = "/proc/sys/kernel/hostname";
 
 /// Each replica reads each Lease every two seconds.
@@ -57,12 +57,12 @@ pub(super) struct ManagementArguments {
     insecure_allow_loopback: bool,
 }
 
-/// Looks after them until `stop` is ready.
+/// Serves all clusters until `stop` is ready.
 pub(super) async fn run(
     arguments: ManagementArguments,
     mut providers: Providers,
     stop: impl Future<Output = ()>,
-) -> Result<(), RunError> {
+) -> Result<(), BoxError> {
     let missing = "neither --kubeconfig (of a management cluster) nor --workload-kubeconfig (of one \
                    cluster) is given";
     let access = access(arguments.kubeconfig.as_deref(), missing).await?;
@@ -82,13 +82,13 @@ pub(super) async fn run(
     let verifiers = move |authentication: &KubeletAuthentication, cluster_uid: &str| {
         providers.verifiers(authentication, cluster_uid)
     };
-    let fleet = Fleet::new(&access, settings, Arc::new(verifiers));
-    fleet.run(stop).await;
+    let controller = Controller::new(&access, settings, Arc::new(verifiers));
+    controller.run(stop).await;
     tracing::info!("stopped");
     Ok(())
 }
 
-/// Less would be as good as no pause.
+/// At least a second.
 fn sync_period(text: &str) -> Result<Duration, String> {
     let period = humantime::parse_duration(text).map_err(|error| error.to_string())?;
     if period < Duration::from_secs(1) {

@@ -18,11 +18,10 @@ use node_attestation_runtime::standalone::{
     ClusterSettings, Machines, ServingSettings, Settings, Standalone,
 };
 
-use super::RunError;
 use super::standalone_aws::StandaloneAwsArguments;
 use super::standalone_tpm::StandaloneTpmArguments;
-use crate::access::AccessError;
 use crate::aws::Aws;
+use crate::error::{BoxError, explain};
 use crate::file;
 use crate::providers::{Cluster, PROVIDERS, Providers, named};
 use crate::tpm::ConfigMapReader;
@@ -126,6 +125,10 @@ pub(super) struct StandaloneArguments {
 /// The options of a management cluster.
 const MANAGEMENT: [&str; 3] = ["kubeconfig", "namespace", "watch_filter"];
 
+/// There is nobody whose requests could be answered.
+const NOTHING_ADMITTED: &str = "nobody's requests are answered: give --attestor to admit machines that prove \
+                                what they are, or --allow-insecure to admit machines that prove nothing";
+
 /// What a `KubeletAuthentication` says.
 const SAID_BY_CLUSTER: [&str; 9] = [
     "approve_only",
@@ -217,12 +220,12 @@ impl StandaloneArguments {
 
 impl Files {
     /// What appraises the evidence of the cluster's machines.
-    fn verifier(&self, providers: &Providers) -> Result<Arc<dyn Verifier>, RunError> {
+    fn verifier(&self, providers: &Providers) -> Result<Arc<dyn Verifier>, BoxError> {
         let Some(registered) = self.attestor.as_deref().and_then(named) else {
             return if providers.allow_insecure {
                 Ok(Arc::new(InsecureVerifier))
             } else {
-                Err(RunError::NothingAdmitted)
+                Err(NOTHING_ADMITTED.into())
             };
         };
         let attestor = registered.provider.as_str();
@@ -232,7 +235,9 @@ impl Files {
         ];
         for (owner, option) in owned {
             if let Some(option) = option.filter(|_| owner != registered.provider) {
-                return Err(RunError::NotOfAttestor { option, attestor });
+                let what =
+                    format!("{option} says nothing with --attestor {attestor}: leave it out");
+                return Err(what.into());
             }
         }
         let tpm = self.tpm.settings()?;
@@ -249,23 +254,24 @@ impl Files {
             aws: self.aws.settings(),
             tpm,
         };
-        let verifier = registered.verifier(providers, &cluster);
-        verifier.map_err(|source| RunError::Unusable { attestor, source })
+        let verifier = (registered.verifier)(providers, &cluster);
+        verifier.map_err(unusable(attestor))
     }
 
     /// The cluster's settings, with its machines.
-    fn settings(self, providers: &Providers) -> Result<Settings, RunError> {
+    fn settings(self, providers: &Providers) -> Result<Settings, BoxError> {
         let mut settings = self.settings;
         if self.aws.aws_inventory {
             let aws = aws(providers)?;
-            settings.inventory = Machines::Known(self.aws.inventory(aws)?);
+            let inventory = self.aws.inventory(aws);
+            settings.inventory = Machines::Known(inventory.map_err(explain("--aws-inventory"))?);
         }
         Ok(settings)
     }
 
     /// What tells the cluster from all others, the same for all replicas: no object of a management
     /// cluster is there to do it.
-    fn cluster(&self) -> Result<String, RunError> {
+    fn cluster(&self) -> Result<String, BoxError> {
         let text = file::read("--ca-cert", &self.settings.ca_cert, MAX_CA_LEN)?;
         Ok(cluster_of(&text))
     }
@@ -288,11 +294,13 @@ fn cluster_of(text: &[u8]) -> String {
     Audience::of_ca(&certificates).to_string()
 }
 
-fn aws(providers: &Providers) -> Result<&Aws, RunError> {
-    providers.aws.as_ref().map_err(|why| RunError::Unusable {
-        attestor: "aws",
-        source: why.as_str().into(),
-    })
+fn aws(providers: &Providers) -> Result<&Aws, BoxError> {
+    let aws = providers.aws.as_ref().map_err(String::as_str);
+    aws.map_err(unusable("aws"))
+}
+
+fn unusable<E: Into<BoxError>>(attestor: &str) -> impl FnOnce(E) -> BoxError {
+    explain(format!("--attestor {attestor} cannot be used"))
 }
 
 /// The registered providers, for clap.
@@ -310,7 +318,7 @@ pub(super) async fn run(
     choice: Choice,
     mut providers: Providers,
     stop: impl Future<Output = ()>,
-) -> Result<(), RunError> {
+) -> Result<(), BoxError> {
     let controller = match choice {
         Choice::Files(files) => {
             let verifier = files.verifier(&providers)?;
@@ -319,7 +327,7 @@ pub(super) async fn run(
         }
         Choice::Cluster(settings) => {
             let management = ClusterAccess::from_kubeconfig(&settings.management_kubeconfig).await;
-            let management = management.map_err(AccessError::from)?;
+            let management = management?;
             providers.config_maps = Some(ConfigMapReader::new(&management));
             let verifiers = |authentication: &KubeletAuthentication, cluster_uid: &str| {
                 providers.verifiers(authentication, cluster_uid)

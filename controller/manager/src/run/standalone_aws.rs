@@ -62,7 +62,7 @@ enum NodeNamePolicy {
 }
 
 impl StandaloneAwsArguments {
-    /// What the cluster accepts, as `spec.aws` has it.
+    /// The settings, as in `spec.aws`.
     pub(super) fn settings(&self) -> AwsSettings {
         AwsSettings {
             accounts: self.aws_accounts.clone(),
@@ -78,7 +78,7 @@ impl StandaloneAwsArguments {
         self.aws_cluster_name.clone()
     }
 
-    /// The first option given that is about the evidence of instances, and not about which there are.
+    /// The first given option for the evidence of instances.
     pub(super) fn said_of_evidence(&self) -> Option<&'static str> {
         if self.aws_cluster_name.is_some() {
             Some("--aws-cluster-name")

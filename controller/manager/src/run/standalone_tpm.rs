@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use node_attestation_core::crd::TpmSettings;
 use serde_json::Value;
 
-use crate::file::{self, FileError};
+use crate::error::{BoxError, explain};
+use crate::file;
 
 /// A few hundred machines' keys and states.
 const MAX_FILE_LEN: usize = 1024 * 1024;
@@ -22,53 +23,35 @@ pub(super) struct StandaloneTpmArguments {
     tpm_settings: Option<PathBuf>,
 }
 
-/// The file cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum TpmSettingsError {
-    #[error(transparent)]
-    File(#[from] FileError),
-    #[error("--tpm-settings {} is not what `spec.tpm` is", path.display())]
-    Syntax {
-        path: PathBuf,
-        source: Box<serde_saphyr::Error>,
-    },
-    #[error("--tpm-settings {}: there is no field {field}", path.display())]
-    UnknownField { path: PathBuf, field: String },
-}
-
 impl StandaloneTpmArguments {
-    /// The option given, which is about the evidence of TPMs.
+    /// The option for the evidence of TPMs, if it is given.
     pub(super) fn said_of_evidence(&self) -> Option<&'static str> {
         self.tpm_settings.is_some().then_some("--tpm-settings")
     }
 
     /// The settings.
-    pub(super) fn settings(&self) -> Result<TpmSettings, TpmSettingsError> {
+    pub(super) fn settings(&self) -> Result<TpmSettings, BoxError> {
         let settings = self.tpm_settings.as_deref().map(read).transpose()?;
         Ok(settings.unwrap_or_default())
     }
 }
 
-fn read(path: &Path) -> Result<TpmSettings, TpmSettingsError> {
+fn read(path: &Path) -> Result<TpmSettings, BoxError> {
     let text = file::read("--tpm-settings", path, MAX_FILE_LEN)?;
     parse(path, &String::from_utf8_lossy(&text))
 }
 
-fn parse(path: &Path, text: &str) -> Result<TpmSettings, TpmSettingsError> {
-    let syntax = |error| TpmSettingsError::Syntax {
-        path: path.to_owned(),
-        source: Box::new(error),
-    };
+fn parse(path: &Path, text: &str) -> Result<TpmSettings, BoxError> {
+    let option = format!("--tpm-settings {}", path.display());
+    let syntax =
+        |error: serde_saphyr::Error| explain(format!("{option} is not what `spec.tpm` is"))(error);
     let settings: TpmSettings = serde_saphyr::from_str(text).map_err(syntax)?;
     let written: Value = serde_saphyr::from_str(text).map_err(syntax)?;
     // In a resource the API server drops what it does not know, and says so; here a misspelt policy
     // would be none.
     let understood = serde_json::to_value(&settings).unwrap_or_default();
     match unknown(&written, &understood) {
-        Some(field) => Err(TpmSettingsError::UnknownField {
-            path: path.to_owned(),
-            field,
-        }),
+        Some(field) => Err(format!("{option}: there is no field {field}").into()),
         None => Ok(settings),
     }
 }
@@ -100,7 +83,7 @@ mod tests {
     use super::*;
 
     fn parsed(text: &str) -> Result<TpmSettings, String> {
-        parse(Path::new("tpm.yaml"), text).map_err(|error| error_chain(&error))
+        parse(Path::new("tpm.yaml"), text).map_err(|error| error_chain(&*error))
     }
 
     #[test]

@@ -13,8 +13,7 @@ type Names = (String, Vec<String>);
 
 /// Reads `ConfigMaps` of one management cluster.
 ///
-/// Verifiers of the same `ConfigMaps` share what was read: a cluster has a new verifier each time
-/// that it is looked at.
+/// Verifiers of the same `ConfigMaps` share their contents: each reconciliation of a cluster creates a verifier.
 #[derive(Clone)]
 pub(crate) struct ConfigMapReader {
     management: ClusterAccess,

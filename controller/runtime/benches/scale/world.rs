@@ -12,7 +12,7 @@ use node_attestation_core::testing::cluster::AcceptAllVerifier;
 use node_attestation_core::verifier::Verifiers;
 use node_attestation_runtime::capi::ObjectKey;
 use node_attestation_runtime::client::ClusterAccess;
-use node_attestation_runtime::management::{Fleet, Settings, VerifierUnavailable};
+use node_attestation_runtime::management::{Controller, Settings, VerifierUnavailable};
 use rustix::time::{ClockId, clock_gettime};
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
@@ -112,9 +112,9 @@ impl World {
             served_by.insert(key.clone(), name.clone());
             world.access(key)
         };
-        let fleet =
-            Fleet::new(&access, settings, Arc::new(verifiers)).connecting_by(Arc::new(connect));
-        Replica(tokio::spawn(fleet.run(std::future::pending())))
+        let controller = Controller::new(&access, settings, Arc::new(verifiers))
+            .connecting_by(Arc::new(connect));
+        Replica(tokio::spawn(controller.run(std::future::pending())))
     }
 
     fn access(&self, key: &ObjectKey) -> ClusterAccess {

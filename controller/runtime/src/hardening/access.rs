@@ -5,7 +5,7 @@ use std::future::Future;
 
 use hyper::StatusCode;
 use kube::api::{Api, DeleteParams, Patch, PatchParams, Preconditions};
-use kube::core::{ClusterResourceScope, ObjectMeta, Status};
+use kube::core::{ClusterResourceScope, Status};
 use kube::{Client, Error as KubeError, Resource, ResourceExt as _};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -13,7 +13,7 @@ use serde::de::DeserializeOwned;
 use crate::client::{CALL_DEADLINE, CONTROLLER, CallError, in_time, post};
 use crate::watch::Lenient;
 
-/// The workload cluster did not do as it was asked. None of these says anything about a node.
+/// A call of the workload cluster failed. None of these says anything about a node.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum HardeningError {
@@ -25,13 +25,8 @@ pub enum HardeningError {
         /// The API server's answer.
         status: Box<Status>,
     },
-    /// Somebody else wrote at the same time; the next attempt sees what they wrote.
-    #[error("cannot {call}, which has changed meanwhile")]
-    Changed {
-        /// The verb and the object.
-        call: String,
-    },
-    /// The API server refused for another reason: it is too old, or the object is invalid.
+    /// The API server refused for another reason: it is too old, the object is invalid, or it has changed since it
+    /// was read.
     #[error("cannot {call}: the API server says {}: {}", status.code, status.message)]
     Refused {
         /// The verb and the object.
@@ -45,20 +40,14 @@ pub enum HardeningError {
         /// The verb and the object.
         call: String,
         /// The reason.
-        source: Box<KubeError>,
-    },
-    /// There was no answer in time.
-    #[error("cannot {call} within {} s", CALL_DEADLINE.as_secs())]
-    Deadline {
-        /// The verb and the object.
-        call: String,
+        source: CallError,
     },
     /// There are more objects than are read.
     #[error("there are more than {limit} {object}")]
     TooMany {
-        /// Their kind.
+        /// The kind.
         object: &'static str,
-        /// How many are read.
+        /// The number that is read.
         limit: usize,
     },
 }
@@ -66,22 +55,19 @@ pub enum HardeningError {
 impl HardeningError {
     fn of(call: String, error: CallError) -> Self {
         let status = match error {
-            CallError::Deadline(_) => return Self::Deadline { call },
-            CallError::Failed(source) => return Self::Unavailable { call, source },
             CallError::Refused(status) => status,
+            source @ (CallError::Deadline(_) | CallError::Failed(_)) => {
+                return Self::Unavailable { call, source };
+            }
         };
         match StatusCode::from_u16(status.code) {
             Ok(StatusCode::FORBIDDEN) => Self::Forbidden { call, status },
-            Ok(StatusCode::CONFLICT) => Self::Changed { call },
             // About what was asked, and not about the API server's own state.
-            Ok(code)
-                if code < StatusCode::INTERNAL_SERVER_ERROR
-                    && code != StatusCode::TOO_MANY_REQUESTS =>
-            {
+            Ok(code) if !code.is_server_error() && code != StatusCode::TOO_MANY_REQUESTS => {
                 Self::Refused { call, status }
             }
             Ok(_) | Err(_) => {
-                let source = Box::new(KubeError::Api(status));
+                let source = CallError::Refused(status);
                 Self::Unavailable { call, source }
             }
         }
@@ -93,25 +79,13 @@ impl HardeningError {
     }
 }
 
-/// Calls, for no longer than a call may take; `what` is the verb and the object.
+/// Makes a call, within its deadline; `what` names its verb and object.
 pub(super) async fn call<T>(
     what: impl Into<String>,
     call: impl Future<Output = Result<T, KubeError>>,
 ) -> Result<T, HardeningError> {
     let answer = in_time(CALL_DEADLINE, call).await;
     answer.map_err(|error| HardeningError::of(what.into(), error))
-}
-
-/// What became of an object that is to be there.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum ApplyOutcome {
-    /// It was as it should be; nothing was written.
-    Unchanged,
-    /// It was made.
-    Made,
-    /// It was something else, and is put right.
-    Replaced,
 }
 
 /// An object of the whole workload cluster.
@@ -133,7 +107,7 @@ impl<K> Object for K where
 {
 }
 
-/// The call as messages name it.
+/// The verb and the object, for messages.
 fn named<K: Object>(verb: &str, name: &str) -> String {
     format!("{verb} {}/{name}", K::plural(&()))
 }
@@ -147,27 +121,17 @@ pub(super) async fn get<K: Object>(
     call(named::<K>("get", name), api.get_opt(name)).await
 }
 
-/// The metadata of the object of this name.
-pub(super) async fn get_metadata<K: Object>(
-    client: &Client,
-    name: &str,
-) -> Result<Option<ObjectMeta>, HardeningError> {
-    let api: Api<K> = Api::all(client.clone());
-    let found = call(named::<K>("get", name), api.get_metadata_opt(name)).await?;
-    Ok(found.map(|found| found.metadata))
-}
-
-/// Makes the object as it is `wanted`, where it is not (`same`) yet.
+/// Creates or replaces the object, unless it is the `same` as `wanted`. Returns whether it was written.
 ///
-/// A new one is made by server-side apply, whose right can be confined to a name as that of `POST`
-/// cannot. One that is there is replaced, if nobody writes at the same time: an apply would leave
-/// in it what another manager added to its lists, such as a condition under which a policy no
-/// longer matches. (kube's `Api::entry` creates by `POST`, and reads no object that somebody else broke.)
+/// A new object is created by server-side apply: the right to it can be limited to a name, unlike the right to
+/// `POST`. An existing object is replaced in the version that was read: an apply would leave the items that another
+/// manager added to its lists, such as a condition under which a policy no longer matches. (kube's `Api::entry`
+/// creates by `POST`, and reads no object that somebody else broke.)
 pub(super) async fn put<K: Object>(
     client: &Client,
     wanted: &K,
     same: impl FnOnce(&K, &K) -> bool,
-) -> Result<ApplyOutcome, HardeningError> {
+) -> Result<bool, HardeningError> {
     let name = wanted.name_any();
     let api: Api<K> = Api::all(client.clone());
     let lenient: Api<Lenient<K>> = Api::all(client.clone());
@@ -176,21 +140,21 @@ pub(super) async fn put<K: Object>(
         let (parameters, patch) = (PatchParams::apply(CONTROLLER), Patch::Apply(wanted));
         let made = api.patch(&name, &parameters, &patch);
         call(named::<K>("create", &name), made).await?;
-        return Ok(ApplyOutcome::Made);
+        return Ok(true);
     };
-    // One that cannot be read is something else.
+    // An object that cannot be read differs.
     if found.object.as_ref().is_ok_and(|found| same(found, wanted)) {
-        return Ok(ApplyOutcome::Unchanged);
+        return Ok(false);
     }
     let mut replacement = wanted.clone();
     replacement.meta_mut().resource_version = found.resource_version();
     let parameters = post(CONTROLLER);
     let replaced = api.replace(&name, &parameters, &replacement);
     call(named::<K>("update", &name), replaced).await?;
-    Ok(ApplyOutcome::Replaced)
+    Ok(true)
 }
 
-/// Deletes the object if it is still the one with this UID.
+/// Deletes the object of this name, if it exists; with a UID, only the object that has it.
 pub(super) async fn delete<K: Object>(
     client: &Client,
     name: &str,
@@ -206,15 +170,4 @@ pub(super) async fn delete<K: Object>(
         Err(error) if !error.is_not_found() => Err(error),
         Ok(_) | Err(_) => Ok(()),
     }
-}
-
-/// Deletes the object of this name, if there is one.
-pub(super) async fn delete_if_there<K: Object>(
-    client: &Client,
-    name: &str,
-) -> Result<(), HardeningError> {
-    if let Some(found) = get_metadata::<K>(client, name).await? {
-        delete::<K>(client, name, found.uid).await?;
-    }
-    Ok(())
 }

@@ -15,7 +15,7 @@
 //!
 //! A request has at most 64 KiB, and our prefix is [`CSR_NAME_PREFIX`].
 //!
-//! Evidence is not looked at: a policy sees the request as base64 text, which CEL in a policy
+//! The policy does not check evidence: it sees the request as base64 text, which CEL in a policy
 //! cannot decode. So in approve-only mode the prefix is all that tells a request with evidence from
 //! a stock kubelet's, and the controller's own denial is what stops one that bears the prefix and
 //! proves nothing.
@@ -31,62 +31,53 @@ use kubelet_attestation::names::{
     Provider,
 };
 
-use super::access::{ApplyOutcome, HardeningError, delete_if_there, get};
+use super::access::{HardeningError, delete, get};
 use super::policies::Policy;
 
 /// The name of the policy and of its binding.
 pub const POLICY_NAME: &str = "node-attestation-requests";
 
-/// What the names of our serving signers begin with.
+/// The prefix of the names of our serving signers.
 const OUR_SERVING_SIGNERS: &str = "cluster.x-k8s.io/kubelet-serving-";
 
-/// The most that the controller reads of a request.
+/// The length of the longest request that the controller reads.
 const MAX_REQUEST_LEN: usize = 64 * 1024;
 
-/// What one cluster allows.
+/// The requests that one cluster allows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
     /// The attestors whose client signers may be asked.
     pub attestors: BTreeSet<Provider>,
-    /// The signer.
-    pub signing: Signing,
+    /// Whether kube-controller-manager signs what the controller approves, for the built-in signer; otherwise the
+    /// controller signs, for its own.
+    pub approve_only: bool,
     /// The control-plane nodes that renew through the built-in signer; none, unless an operator
     /// wants that.
     pub built_in_renewal: BTreeSet<NodeName>,
-    /// Whether anything is refused; otherwise whoever asks is warned, and the audit log says so.
+    /// Whether other requests are refused; otherwise the requester gets a warning, and the audit log an entry.
     pub enforced: bool,
 }
 
-/// The signer of the approved certificates.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Signing {
-    /// The controller, for its own signers.
-    Ours,
-    /// kube-controller-manager, for the built-in signer: approve-only mode.
-    BuiltIn,
-}
-
-/// Has the workload cluster enforce `settings`; nothing is written where it does.
+/// Puts the policy for `settings` into the workload cluster. Returns whether anything was written.
 ///
 /// # Errors
 ///
-/// It could not be read or written; what was enforced before still is.
-pub async fn apply(client: &Client, settings: &Settings) -> Result<ApplyOutcome, HardeningError> {
+/// It could not be read or written; the policy before it stays in force.
+pub async fn apply(client: &Client, settings: &Settings) -> Result<bool, HardeningError> {
     policy(settings).apply(client).await
 }
 
-/// Has the workload cluster no longer enforce anything.
+/// Removes the policy from the workload cluster.
 ///
 /// # Errors
 ///
 /// It could not be read or written.
 pub async fn remove(client: &Client) -> Result<(), HardeningError> {
-    delete_if_there::<ValidatingAdmissionPolicyBinding>(client, POLICY_NAME).await?;
-    delete_if_there::<ValidatingAdmissionPolicy>(client, POLICY_NAME).await
+    delete::<ValidatingAdmissionPolicyBinding>(client, POLICY_NAME, None).await?;
+    delete::<ValidatingAdmissionPolicy>(client, POLICY_NAME, None).await
 }
 
-/// Whether the workload cluster enforces it now, with whatever settings.
+/// Whether the workload cluster enforces the policy now, with any settings.
 ///
 /// # Errors
 ///
@@ -100,7 +91,7 @@ pub async fn is_enforced(client: &Client) -> Result<bool, HardeningError> {
     Ok(found.is_some_and(|found| found.spec == enforced.binding().spec))
 }
 
-/// What is done to a request that nobody may make, once that is enforced.
+/// The actions on a request that is not allowed, once the policy is enforced.
 const ENFORCED: &[&str] = &["Deny"];
 
 fn named_policy() -> Policy {
@@ -173,12 +164,13 @@ fn variables(settings: &Settings) -> Vec<(&'static str, String)> {
 }
 
 fn validations(settings: &Settings) -> Vec<(String, &'static str, String)> {
-    let (for_token, for_node) = match settings.signing {
-        Signing::Ours => ("variables.ourSigner", "variables.builtInRenewal"),
-        Signing::BuiltIn => (
+    let (for_token, for_node) = if settings.approve_only {
+        (
             "variables.ourSigner || variables.builtInSigner",
             "(variables.ourName || variables.builtInRenewal)",
-        ),
+        )
+    } else {
+        ("variables.ourSigner", "variables.builtInRenewal")
     };
     vec![
         (

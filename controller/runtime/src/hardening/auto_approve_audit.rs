@@ -1,6 +1,6 @@
-//! Whether every way round attestation is closed, and proof of it.
+//! The ways round attestation that are open.
 //!
-//! Two looks, since each misses what the other sees. A `SubjectAccessReview` asks all of the API
+//! There are two checks, since each misses what the other sees. A `SubjectAccessReview` asks all of the API
 //! server's authorizers, but about groups: of a binding to the single user
 //! `system:bootstrap:abcdef` it says nothing. A scan of bindings sees that, but RBAC only.
 
@@ -20,28 +20,15 @@ use super::bindings::{
     UNAUTHENTICATED,
 };
 
-/// How long a review may contradict the scan: the authorizer learns of a binding's end by a watch
-/// of its own.
+/// The time in which a review may contradict the scan: the authorizer sees the removal of a binding by a watch of its
+/// own.
 const SETTLING: Duration = Duration::from_secs(3);
 
-/// Between two such reviews.
+/// The time between two such reviews.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// How many ways the message names; there is no end to what can be bound.
+/// The number of ways that the message names.
 const MAX_NAMED: usize = 10;
-
-/// What the condition `AutoApprovePathsClosed` says.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Closure {
-    /// Nobody has a kubelet's certificate approved unseen.
-    Closed,
-    /// Somebody has.
-    Open {
-        /// Who, and by what; not empty.
-        ways: Vec<AutoApprovePath>,
-    },
-}
 
 /// One way round attestation.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -72,10 +59,11 @@ impl fmt::Display for AutoApprovePath {
         match self {
             Self::Binding(open) => {
                 write!(f, "by ClusterRoleBinding {} to {}", open.name, open.role)?;
-                match open.kubeadm {
-                    Some(_) => f.write_str(" (set autoApproveBindings: Remove, or delete it)"),
-                    None => f.write_str(" (delete it, or take this subject out of it)"),
-                }
+                f.write_str(if open.is_kubeadms {
+                    " (set autoApproveBindings: Remove, or delete it)"
+                } else {
+                    " (delete it, or take this subject out of it)"
+                })
             }
             Self::Authorizer { grant, .. } => write!(
                 f,
@@ -87,26 +75,23 @@ impl fmt::Display for AutoApprovePath {
     }
 }
 
-impl Closure {
-    /// The condition's message: each open way with its remedy.
-    pub fn message(&self) -> String {
-        let Self::Open { ways } = self else {
-            return "no binding or authorizer has kubelet certificates approved unattested"
-                .to_owned();
-        };
-        let named = ways.iter().take(MAX_NAMED).map(ToString::to_string);
-        let more = ways.len().saturating_sub(MAX_NAMED);
-        let more = (more > 0).then(|| format!("and {more} more"));
-        named.chain(more).collect::<Vec<_>>().join("; ")
+/// The message of the condition `AutoApprovePathsClosed`: each open way, with its remedy.
+pub fn message(open: &[AutoApprovePath]) -> String {
+    if open.is_empty() {
+        return "no binding or authorizer has kubelet certificates approved unattested".to_owned();
     }
+    let named = open.iter().take(MAX_NAMED).map(ToString::to_string);
+    let more = open.len().saturating_sub(MAX_NAMED);
+    let more = (more > 0).then(|| format!("and {more} more"));
+    named.chain(more).collect::<Vec<_>>().join("; ")
 }
 
-/// Proves that all is closed, or names what is open, given the bindings that were just scanned.
+/// Finds the open ways round attestation, given a scan of the bindings from just now. If it finds none, all are closed.
 ///
 /// # Errors
 ///
-/// The API server could not be asked; nothing is known then.
-pub async fn examine(client: &Client, scan: &Scan) -> Result<Closure, HardeningError> {
+/// A call of the API server failed, so nothing is known.
+pub async fn examine(client: &Client, scan: &Scan) -> Result<Vec<AutoApprovePath>, HardeningError> {
     let open = scan.open.iter().cloned();
     let mut ways: Vec<_> = open.map(AutoApprovePath::Binding).collect();
     for question in questions(scan) {
@@ -118,14 +103,10 @@ pub async fn examine(client: &Client, scan: &Scan) -> Result<Closure, HardeningE
         }
     }
     ways.sort();
-    Ok(if ways.is_empty() {
-        Closure::Closed
-    } else {
-        Closure::Open { ways }
-    })
+    Ok(ways)
 }
 
-/// May a member of these groups have that?
+/// Whether a member of these groups has a right.
 struct Question {
     of: &'static str,
     groups: Vec<String>,
@@ -150,7 +131,7 @@ fn questions(scan: &Scan) -> [Question; 4] {
 }
 
 impl Question {
-    /// Whether a binding that was found says yes already.
+    /// Whether a binding from the scan gives the right.
     fn is_explained(&self, scan: &Scan) -> bool {
         scan.open.iter().any(|open| {
             open.grant == self.grant

@@ -17,16 +17,16 @@ use kube::{Client, Resource as _};
 use super::access::{HardeningError, call, delete, get};
 use crate::watch::{Lenient, Skipped};
 
-/// How many bindings come in one answer: each has some hundred bytes.
+/// The page size of lists of bindings, of some hundred bytes each.
 const PAGE_SIZE: u32 = 100;
 
-/// A cluster has about sixty bindings of its own; a limit, so that a hostile one ends.
+/// The limit of pages, for a hostile cluster: a cluster has about sixty bindings of its own.
 const MAX_PAGES: usize = 100;
 
-/// What is kept of the bindings to holders, of which a cluster has about ten.
+/// The memory for the bindings to holders, of which a cluster has about ten.
 const MAX_CANDIDATE_BYTES: usize = 1024 * 1024;
 
-/// A cluster has about five roles that such holders have.
+/// The limit of their roles, of which a cluster has about five.
 const MAX_ROLES: usize = 200;
 
 /// The group that kubeadm gives its tokens.
@@ -37,7 +37,7 @@ pub(super) const NODES: &str = "system:nodes";
 pub(super) const AUTHENTICATED: &str = "system:authenticated";
 pub(super) const UNAUTHENTICATED: &str = "system:unauthenticated";
 
-/// What kube-controller-manager asks about the requester before it approves.
+/// The right that kube-controller-manager requires of a requester before it approves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Grant {
@@ -92,7 +92,7 @@ impl Grant {
     }
 }
 
-/// Somebody who has proved nothing but that they hold a token or a certificate.
+/// A subject that has proved only that it holds a token or a certificate.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Holder {
@@ -103,7 +103,7 @@ pub enum Holder {
 }
 
 impl Holder {
-    /// The subject, if it is such a holder: administrators and service accounts are not.
+    /// The subject, unless it is an administrator or a service account.
     fn of(subject: &Subject) -> Option<Self> {
         let name = subject.name.as_str();
         let is_group =
@@ -143,49 +143,38 @@ pub(super) fn is_bootstrappers(group: &str) -> bool {
         .is_some_and(|rest| rest.is_empty() || rest.starts_with(':'))
 }
 
-/// The two bindings by which kubeadm has kubelets approved unseen.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-#[non_exhaustive]
-pub enum KubeadmBinding {
-    /// Whoever has a token gets any node's certificate.
-    Bootstrap,
-    /// Whoever has a node's certificate gets it again, for ever.
-    Rotation,
-}
+/// kubeadm's two bindings that approve kubelets without evidence: the name of the `ClusterRoleBinding`, the grant, and
+/// the group that has it. By the first, a token is enough for any node's certificate; by the second, a node's
+/// certificate is enough for the next one.
+const KUBEADM: [(&str, Grant, &str); 2] = [
+    (
+        "kubeadm:node-autoapprove-bootstrap",
+        Grant::NodeClient,
+        KUBEADM_TOKENS,
+    ),
+    (
+        "kubeadm:node-autoapprove-certificate-rotation",
+        Grant::SelfNodeClient,
+        NODES,
+    ),
+];
 
-impl KubeadmBinding {
-    const ALL: [Self; 2] = [Self::Bootstrap, Self::Rotation];
-
-    /// The name of the `ClusterRoleBinding`.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Bootstrap => "kubeadm:node-autoapprove-bootstrap",
-            Self::Rotation => "kubeadm:node-autoapprove-certificate-rotation",
-        }
-    }
-
-    /// What it grants to which group.
-    fn grants(self) -> (Grant, &'static str) {
-        match self {
-            Self::Bootstrap => (Grant::NodeClient, KUBEADM_TOKENS),
-            Self::Rotation => (Grant::SelfNodeClient, NODES),
-        }
-    }
-
-    /// Whether the binding is kubeadm's to the letter, and not what a person made of it.
-    fn is_untouched(self, binding: &ClusterRoleBinding) -> bool {
-        let [subject] = binding.subjects.as_deref().unwrap_or_default() else {
-            return false;
-        };
-        let (grant, group) = self.grants();
-        binding.role_ref.kind == "ClusterRole"
-            && Grant::of_cluster_role(&binding.role_ref.name) == Some(grant)
+/// Whether the binding is one of kubeadm's, exactly as kubeadm writes it.
+fn is_kubeadms(binding: &ClusterRoleBinding) -> bool {
+    let [subject] = binding.subjects.as_deref().unwrap_or_default() else {
+        return false;
+    };
+    let role = &binding.role_ref;
+    KUBEADM.iter().any(|(name, grant, group)| {
+        binding.metadata.name.as_deref() == Some(*name)
+            && role.kind == "ClusterRole"
+            && Grant::of_cluster_role(&role.name) == Some(*grant)
             && subject.kind == "Group"
-            && subject.name == group
-    }
+            && subject.name == *group
+    })
 }
 
-/// A binding that has somebody approved unseen.
+/// A binding by which requests are approved without evidence.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub struct OpenBinding {
@@ -195,21 +184,22 @@ pub struct OpenBinding {
     pub role: String,
     /// The subject whose requests it approves.
     pub holder: Holder,
-    /// For what.
+    /// The right.
     pub grant: Grant,
-    /// Which of kubeadm's it is; `None` if it is another, or a person changed it.
-    pub kubeadm: Option<KubeadmBinding>,
+    /// Whether it is one of kubeadm's, unchanged.
+    pub is_kubeadms: bool,
 }
 
-/// What the cluster's bindings say.
+/// The result of a scan of a cluster's bindings.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Scan {
-    /// Those that have somebody approved unseen, in order.
+    /// The bindings by which requests are approved without evidence, in order.
     pub open: Vec<OpenBinding>,
     /// The groups of bootstrap tokens that any binding names.
     pub(super) token_groups: BTreeSet<String>,
-    kubeadm: Vec<(KubeadmBinding, Option<String>)>,
+    /// The names and UIDs of kubeadm's.
+    kubeadm: Vec<(String, Option<String>)>,
 }
 
 /// Reads the `ClusterRoleBindings`, and those of their `ClusterRoles` whose rules must be known.
@@ -235,18 +225,18 @@ pub async fn scan(client: &Client) -> Result<Scan, HardeningError> {
     Ok(evaluate(&candidates, &grants_of))
 }
 
-/// A binding to holders, as far as it matters.
+/// The relevant part of a binding to holders.
 #[derive(Debug)]
 struct Candidate {
     name: String,
     uid: Option<String>,
     role: String,
-    kubeadm: Option<KubeadmBinding>,
+    is_kubeadms: bool,
     holders: Vec<Holder>,
 }
 
 impl Candidate {
-    /// The binding, unless it is to nobody who could be a holder.
+    /// The binding, if it has a holder among its subjects.
     fn of(binding: &ClusterRoleBinding) -> Option<Self> {
         let holders: Vec<Holder> = binding
             .subjects
@@ -257,12 +247,9 @@ impl Candidate {
         if holders.is_empty() {
             return None;
         }
-        let name = binding.metadata.name.clone().unwrap_or_default();
         Some(Self {
-            kubeadm: KubeadmBinding::ALL
-                .into_iter()
-                .find(|kubeadm| kubeadm.name() == name && kubeadm.is_untouched(binding)),
-            name,
+            is_kubeadms: is_kubeadms(binding),
+            name: binding.metadata.name.clone().unwrap_or_default(),
             uid: binding.metadata.uid.clone(),
             role: binding.role_ref.name.clone(),
             holders,
@@ -277,7 +264,7 @@ impl Candidate {
     }
 }
 
-/// The bindings that matter; of each page only those are kept.
+/// Lists the bindings to holders; of each page, only those are kept.
 async fn list(client: &Client) -> Result<Vec<Candidate>, HardeningError> {
     const OBJECT: &str = "clusterrolebindings";
     let too_many = |limit| HardeningError::TooMany {
@@ -321,9 +308,11 @@ fn roles_to_read(candidates: &[Candidate]) -> BTreeSet<String> {
 fn evaluate(candidates: &[Candidate], grants_of: &BTreeMap<String, Vec<Grant>>) -> Scan {
     let mut scan = Scan::default();
     for candidate in candidates {
-        let kubeadm = candidate.kubeadm;
-        scan.kubeadm
-            .extend(kubeadm.map(|kubeadm| (kubeadm, candidate.uid.clone())));
+        let is_kubeadms = candidate.is_kubeadms;
+        if is_kubeadms {
+            let kubeadms = (candidate.name.clone(), candidate.uid.clone());
+            scan.kubeadm.push(kubeadms);
+        }
         let role = &candidate.role;
         let read = grants_of.get(role).into_iter().flatten().copied();
         let grants: Vec<Grant> = Grant::of_cluster_role(role)
@@ -342,7 +331,7 @@ fn evaluate(candidates: &[Candidate], grants_of: &BTreeMap<String, Vec<Grant>>) 
                 role: role.clone(),
                 holder: holder.clone(),
                 grant: *grant,
-                kubeadm,
+                is_kubeadms,
             }));
         }
     }
@@ -351,24 +340,21 @@ fn evaluate(candidates: &[Candidate], grants_of: &BTreeMap<String, Vec<Grant>>) 
 }
 
 /// Removes kubeadm's two bindings where `scan` found them as kubeadm writes them, and takes them
-/// out of the scan; returns what was removed.
+/// out of the scan; returns the names of what was removed.
 ///
-/// What a person wrote, under these names or others, stays in [`Scan::open`] for a person to
-/// remove. kubeadm writes its own again in `kubeadm upgrade apply` and `kubeadm init phase
-/// bootstrap-token`: to keep them away, scan and remove again and again.
+/// Bindings that a person wrote, under these names or others, stay in [`Scan::open`], for a person to remove. kubeadm
+/// writes its own again in `kubeadm upgrade apply` and `kubeadm init phase bootstrap-token`, so scan and remove
+/// periodically.
 ///
 /// # Errors
 ///
 /// A binding could not be removed, or is no longer the one that was scanned.
-pub async fn remove(
-    client: &Client,
-    scan: &mut Scan,
-) -> Result<Vec<KubeadmBinding>, HardeningError> {
+pub async fn remove(client: &Client, scan: &mut Scan) -> Result<Vec<String>, HardeningError> {
     let mut removed = Vec::new();
-    while let Some((kubeadm, uid)) = scan.kubeadm.pop() {
-        delete::<ClusterRoleBinding>(client, kubeadm.name(), uid).await?;
-        scan.open.retain(|open| open.kubeadm != Some(kubeadm));
-        removed.push(kubeadm);
+    while let Some((name, uid)) = scan.kubeadm.pop() {
+        delete::<ClusterRoleBinding>(client, &name, uid).await?;
+        scan.open.retain(|open| open.name != name);
+        removed.push(name);
     }
     removed.sort_unstable();
     Ok(removed)

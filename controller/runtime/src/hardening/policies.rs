@@ -8,7 +8,7 @@ use k8s_openapi::api::admissionregistration::v1::{
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
 use kube::Client;
 
-use super::access::{ApplyOutcome, HardeningError, put};
+use super::access::{HardeningError, put};
 
 /// A policy and the binding of the same name.
 #[derive(Default)]
@@ -18,9 +18,9 @@ use super::access::{ApplyOutcome, HardeningError, put};
 )]
 pub(super) struct Policy {
     pub(super) name: &'static str,
-    /// The group, resource and operation that it is about, in any version and scope.
+    /// The group, resource and operation that it matches, in any version and scope.
     pub(super) about: [&'static str; 3],
-    /// What becomes of a request if it cannot be evaluated.
+    /// The failure policy, for a request that cannot be evaluated.
     pub(super) failure_policy: &'static str,
     /// The kind of the parameters, and the object that has them.
     pub(super) params: Option<(ParamKind, ParamRef)>,
@@ -28,24 +28,20 @@ pub(super) struct Policy {
     pub(super) conditions: Vec<(&'static str, String)>,
     /// Names and expressions.
     pub(super) variables: Vec<(&'static str, String)>,
-    /// Expressions, the messages where they do not hold, and expressions of better messages.
+    /// Expressions, the messages of requests that fail them, and expressions of better messages.
     pub(super) validations: Vec<(String, &'static str, String)>,
-    /// What the binding does to a request that fails a validation.
+    /// The actions on a request that fails a validation.
     pub(super) actions: &'static [&'static str],
 }
 
 impl Policy {
-    /// Puts the policy, and then its binding; what became of the policy, or else of the binding.
-    pub(super) async fn apply(self, client: &Client) -> Result<ApplyOutcome, HardeningError> {
+    /// Puts the policy, and then its binding. Returns whether either was written.
+    pub(super) async fn apply(self, client: &Client) -> Result<bool, HardeningError> {
         let binding = self.binding();
         let policy = self.policy();
         let policy = put(client, &policy, |found, wanted| found.spec == wanted.spec).await?;
         let binding = put(client, &binding, |found, wanted| found.spec == wanted.spec).await?;
-        Ok(if policy == ApplyOutcome::Unchanged {
-            binding
-        } else {
-            policy
-        })
+        Ok(policy || binding)
     }
 
     pub(super) fn binding(&self) -> ValidatingAdmissionPolicyBinding {
@@ -61,7 +57,7 @@ impl Policy {
         }
     }
 
-    /// What the API server fills in is written out: what is read back is compared with what was meant.
+    /// The object, with the API server's defaults written out: the object that is read back is compared with it.
     fn policy(self) -> ValidatingAdmissionPolicy {
         let [group, resource, operation] = self.about.map(|only| Some(vec![only.to_owned()]));
         let rule = NamedRuleWithOperations {
@@ -94,7 +90,7 @@ impl Policy {
             expression,
             message: Some(message.to_owned()),
             message_expression: Some(better),
-            // Without it the requester reads that the object is invalid.
+            // The default reason says that the object is invalid.
             reason: Some("Forbidden".to_owned()),
         });
         let spec = ValidatingAdmissionPolicySpec {

@@ -1,14 +1,14 @@
-//! How much of our work one requester may cause.
+//! A limit of the work that one requester can cause.
 //!
-//! A token bucket a requester, each by itself: whoever floods, waits for itself. A request over
-//! budget is not looked at until its time, and stays pending; nothing is denied for it.
+//! Each requester has a token bucket, so a flood delays only its sender. A request over budget stays pending until
+//! its time; no request is denied for it.
 //!
 //! # Guarantees
 //!
 //! - Memory is bounded: 40 bytes a requester, and no more than [`MAX_REQUESTERS`] of them, whatever
 //!   the names.
-//! - Nobody gets a new budget by being forgotten: only a budget that is whole again is forgotten,
-//!   which is what a new one is. Where all are in use, requesters that are not known share one.
+//! - No requester gets a fresh budget by being forgotten: only a full budget is forgotten. While all are in use,
+//!   unknown requesters share one.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -18,8 +18,7 @@ use kubelet_attestation::names::NODE_USER_PREFIX;
 use node_attestation_core::rate_limit::Rate;
 use tokio::time::Instant;
 
-/// How many requesters are told apart: three for each node of the largest cluster that Kubernetes
-/// supports.
+/// The limit of requesters with a budget each: three for each node of the largest cluster that Kubernetes supports.
 pub const MAX_REQUESTERS: usize = 15_000;
 
 /// A pool's token is shared by machines that are started together.
@@ -34,7 +33,7 @@ pub const NODE_RATE: Rate = Rate {
     every: Duration::from_secs(10),
 };
 
-/// A requester's name, in little space.
+/// The beginning of a digest of a requester's name.
 type Key = [u8; 16];
 
 /// The budgets of one cluster's requesters.
@@ -43,7 +42,7 @@ pub struct Budgets {
     tokens: Rate,
     nodes: Rate,
     capacity: usize,
-    /// When each budget is whole again; one that is whole need not be here.
+    /// The time at which each budget is full again; a full budget need not be here.
     whole_at: HashMap<Key, Instant>,
     shared: Option<Instant>,
     sweep_at: Option<Instant>,
@@ -104,7 +103,7 @@ impl Budgets {
         (rate, self.whole_at.entry(key).or_insert(now))
     }
 
-    /// Looks at all of them no more often than one can have become whole.
+    /// Forgets full budgets, no more often than one can become full.
     fn forget_the_whole(&mut self, now: Instant) {
         if self.sweep_at.is_some_and(|at| now < at) {
             return;

@@ -1,10 +1,10 @@
-//! Revocation: certificates that may write no longer.
+//! Revocation: certificates whose writes are refused.
 //!
-//! Kubernetes has none for client certificates. Here a cluster-scoped `RevokedNodeCredentials`
+//! Kubernetes cannot revoke client certificates. Here a cluster-scoped `RevokedNodeCredentials`
 //! object has, for each record, the lowest generation that is valid, and a
 //! `ValidatingAdmissionPolicy` refuses every write by a `system:node:*` user whose UID
 //! (`<record>.<generation>`) has a lower one. A UID is inside the signed part of a certificate; a
-//! certificate of the next generation of the same node goes on.
+//! certificate of the next generation of the same node stays valid.
 //!
 //! There is one entry a record however many generations it had, so none of them is forgotten while
 //! a certificate of it may be valid.
@@ -39,35 +39,35 @@ use node_attestation_core::identifiers::RecordUid;
 use node_attestation_core::ledger::{RevokedGenerations, whole_seconds};
 use tokio::time::{Instant, sleep};
 
-use super::access::{ApplyOutcome, HardeningError, delete_if_there, get_metadata, put};
+use super::access::{HardeningError, delete, get, put};
 use super::policies::Policy;
 
 /// The name of the policy and of its binding.
 pub const POLICY_NAME: &str = "node-attestation-revocation";
 
-/// How long a new definition may take until its objects can be written: a second, as a rule.
+/// The longest time until objects of a new definition can be written; a second is usual.
 const ESTABLISHING: Duration = Duration::from_secs(15);
 
-/// Between two attempts meanwhile.
+/// The time between two attempts.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// How far revocation reaches.
+/// The extent of revocation.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Revocation {
-    /// The number of records that have certificates which are refused every write.
+    /// The number of records whose certificates are refused every write.
     pub listed: usize,
     /// The number of records that are left out because the list is full ([`MAX_REVOKED`]): those
-    /// whose certificates expire soonest. More than none is for an operator to know.
+    /// whose certificates expire soonest. An operator should know if there are any.
     pub left_out: usize,
 }
 
-/// Has the workload cluster refuse every write by a certificate of these generations. Entries whose
-/// time has passed are left out, and leave.
+/// Refuses every write to the workload cluster by a certificate of these generations. Entries whose time has passed are
+/// removed.
 ///
 /// # Errors
 ///
-/// It could not be read or written: what was refused before still is.
+/// It could not be read or written: the list before it stays in force.
 pub async fn apply(
     client: &Client,
     desired: &BTreeMap<RecordUid, RevokedGenerations>,
@@ -82,7 +82,7 @@ pub async fn apply(
     Ok(revocation)
 }
 
-/// The list, and how far it reaches.
+/// The list, and its extent.
 fn select(
     desired: &BTreeMap<RecordUid, RevokedGenerations>,
     now: SystemTime,
@@ -107,7 +107,7 @@ fn select(
     (RevokedNodeCredentialsSpec { revoked }, revocation)
 }
 
-/// The list before the binding: what is in force is complete.
+/// Writes the list before the binding, so that the list in force is complete.
 async fn enforce(client: &Client, spec: RevokedNodeCredentialsSpec) -> Result<(), HardeningError> {
     let wanted = RevokedNodeCredentials::new(REVOKED_NODE_CREDENTIALS, spec);
     if let Err(error) = put_list(client, &wanted).await {
@@ -129,25 +129,26 @@ async fn enforce(client: &Client, spec: RevokedNodeCredentialsSpec) -> Result<()
     Ok(())
 }
 
-/// The binding says whether there is anything to undo.
+/// Empties the list, if the binding shows that it was in force.
 async fn release(client: &Client) -> Result<(), HardeningError> {
-    let binding = get_metadata::<ValidatingAdmissionPolicyBinding>(client, POLICY_NAME);
-    if binding.await?.is_none() {
+    let binding: Option<ValidatingAdmissionPolicyBinding> = get(client, POLICY_NAME).await?;
+    if binding.is_none() {
         return Ok(());
     }
-    let list = get_metadata::<RevokedNodeCredentials>(client, REVOKED_NODE_CREDENTIALS);
-    if list.await?.is_some() {
-        let spec = RevokedNodeCredentialsSpec::default();
-        let nothing = RevokedNodeCredentials::new(REVOKED_NODE_CREDENTIALS, spec);
-        put_list(client, &nothing).await?;
+    let spec = RevokedNodeCredentialsSpec::default();
+    let nothing = RevokedNodeCredentials::new(REVOKED_NODE_CREDENTIALS, spec);
+    match put_list(client, &nothing).await {
+        // Without its definition there is no list.
+        Err(error) if !error.is_not_found() => return Err(error),
+        Ok(_) | Err(_) => {}
     }
-    delete_if_there::<ValidatingAdmissionPolicyBinding>(client, POLICY_NAME).await
+    delete::<ValidatingAdmissionPolicyBinding>(client, POLICY_NAME, None).await
 }
 
 async fn put_list(
     client: &Client,
     wanted: &RevokedNodeCredentials,
-) -> Result<ApplyOutcome, HardeningError> {
+) -> Result<bool, HardeningError> {
     put(client, wanted, |found, wanted| found.spec == wanted.spec).await
 }
 

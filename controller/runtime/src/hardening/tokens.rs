@@ -22,7 +22,7 @@
 #[cfg(feature = "testing")]
 pub mod testing;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, SystemTime};
 
 use k8s_openapi::ByteString;
@@ -87,18 +87,15 @@ struct Known {
 /// What was found of a token when it was last read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Life {
-    /// It ends by somebody else's word.
+    /// Somebody else set this end; [`Timestamp::MAX`] stands for none.
     Ends(Timestamp),
     /// It ends then because it was extended here.
     Extended(Timestamp),
-    Endless,
     /// It could not be extended, which seldom changes: who makes tokens gives new ones new IDs.
     Missing {
         /// The next time that it is read.
         next: Timestamp,
         wait: Duration,
-        /// Whether there is something of its name.
-        unusable: bool,
     },
 }
 
@@ -110,12 +107,6 @@ pub struct Kept {
     pub extended: Vec<TokenId>,
     /// Those that were ended, or had been by then.
     pub ended: Vec<TokenId>,
-    /// Those that were not there when they were last read. Whoever made them must make others.
-    pub missing: Vec<TokenId>,
-    /// Those whose Secret is no bootstrap token, or has an end that cannot be read.
-    pub unusable: Vec<TokenId>,
-    /// Those that the API server did not let be changed this time.
-    pub put_off: Vec<TokenId>,
 }
 
 impl Tokens {
@@ -128,9 +119,9 @@ impl Tokens {
         }
     }
 
-    /// Extends those of the `wanted` tokens that have less than half of [`TTL`] left, each to no
-    /// later than the time until which it is wanted; and ends those that were extended and have not
-    /// been wanted for a while.
+    /// Extends those of the `wanted` tokens that have less than half of [`TTL`] left, and ends those that were
+    /// extended and have not been wanted for a while. Another round goes on with those that the API server did not
+    /// let be changed.
     ///
     /// # Errors
     ///
@@ -138,7 +129,7 @@ impl Tokens {
     pub async fn keep(
         &mut self,
         client: &Client,
-        wanted: &BTreeMap<TokenId, SystemTime>,
+        wanted: &BTreeSet<TokenId>,
         now: SystemTime,
     ) -> Result<Kept, HardeningError> {
         let mut kept = Kept::default();
@@ -146,37 +137,30 @@ impl Tokens {
             return Ok(kept);
         };
         self.known.retain(|token, known| {
-            let is_wanted = wanted.contains_key(token);
+            let is_wanted = wanted.contains(token);
             let since = known.unwanted_since.unwrap_or(now);
             known.unwanted_since = (!is_wanted).then_some(since);
             is_wanted || matches!(known.life, Life::Extended(_))
         });
         let begin = Instant::now();
-        for (token, until) in wanted {
+        for token in wanted {
             let before = self.known.get(token).map(|known| known.life);
-            if let Some(life) = before.filter(|life| !life.is_due(now)) {
-                kept.note_missing(token, life);
+            if before.is_some_and(|life| !life.is_due(now)) {
                 continue;
             }
             // The next round goes on with those that are not known by then.
             if begin.elapsed() >= ROUND {
                 break;
             }
-            let until = Timestamp::try_from(*until).unwrap_or(Timestamp::MAX);
-            let extended = extend(client, token, before, until, now).await;
-            match unless_of_one_token(extended)? {
-                Some((life, is_new)) => {
-                    if is_new {
-                        kept.extended.push(token.clone());
-                    }
-                    kept.note_missing(token, life);
-                    let known = Known {
-                        life,
-                        unwanted_since: None,
-                    };
-                    self.known.insert(token.clone(), known);
-                }
-                None => kept.put_off.push(token.clone()),
+            let extended = extend(client, token, before, now).await;
+            if let Some((life, is_new)) = unless_of_one_token(extended)? {
+                let unwanted_since = None;
+                let known = Known {
+                    life,
+                    unwanted_since,
+                };
+                self.known.insert(token.clone(), known);
+                kept.extended.extend(is_new.then(|| token.clone()));
             }
         }
         let over = |since: Timestamp| since.saturating_add(self.grace).is_ok_and(|end| end <= now);
@@ -187,8 +171,6 @@ impl Tokens {
             if unless_of_one_token(end(client, &token, now).await)?.is_some() {
                 self.known.remove(&token);
                 kept.ended.push(token);
-            } else {
-                kept.put_off.push(token);
             }
         }
         Ok(kept)
@@ -204,7 +186,7 @@ impl Tokens {
     pub async fn find_former(
         &mut self,
         client: &Client,
-        wanted: &BTreeMap<TokenId, SystemTime>,
+        wanted: &BTreeSet<TokenId>,
         now: SystemTime,
     ) -> Result<(), HardeningError> {
         let Ok(now) = Timestamp::try_from(now) else {
@@ -224,7 +206,7 @@ impl Tokens {
                 let Some(Ok(token)) = token else {
                     continue;
                 };
-                let unwanted_since = (!wanted.contains_key(&token)).then_some(now);
+                let unwanted_since = (!wanted.contains(&token)).then_some(now);
                 self.known.entry(token).or_insert(Known {
                     life: Life::Extended(now),
                     unwanted_since,
@@ -240,23 +222,10 @@ impl Tokens {
     }
 }
 
-impl Kept {
-    fn note_missing(&mut self, token: &TokenId, life: Life) {
-        if let Life::Missing { unusable, .. } = life {
-            let tokens = if unusable {
-                &mut self.unusable
-            } else {
-                &mut self.missing
-            };
-            tokens.push(token.clone());
-        }
-    }
-}
-
 /// `None` for a failure of this token alone; it is looked at again next time.
 fn unless_of_one_token<T>(outcome: Result<T, HardeningError>) -> Result<Option<T>, HardeningError> {
     match outcome {
-        Err(HardeningError::Changed { .. } | HardeningError::Refused { .. }) => Ok(None),
+        Err(HardeningError::Refused { .. }) => Ok(None),
         outcome => outcome.map(Some),
     }
 }
@@ -266,17 +235,14 @@ async fn extend(
     client: &Client,
     token: &TokenId,
     before: Option<Life>,
-    until: Timestamp,
     now: Timestamp,
 ) -> Result<(Life, bool), HardeningError> {
     let name = format!("{NAME_PREFIX}{token}");
-    let Some(text) = read(client, &name).await? else {
-        return Ok((Life::missing(before, false, now), false));
+    let text = read(client, &name).await?;
+    let Some((found, life)) = text.and_then(|text| TokenSecret::parse(&text)) else {
+        return Ok((Life::missing(before, now), false));
     };
-    let Some((found, life)) = TokenSecret::parse(&text) else {
-        return Ok((Life::missing(before, true, now), false));
-    };
-    let Some(end) = life.extended(until, now) else {
+    let Some(end) = life.extended(now) else {
         return Ok((life, false));
     };
     write(client, &name, &found.ending_at(end, true)).await?;
@@ -327,7 +293,7 @@ async fn write(client: &Client, name: &str, patch: &Value) -> Result<(), Hardeni
 
 impl Life {
     /// That of a token which was missing or unusable when it was read at `now`.
-    fn missing(before: Option<Self>, unusable: bool, now: Timestamp) -> Self {
+    fn missing(before: Option<Self>, now: Timestamp) -> Self {
         let wait = match before {
             Some(Self::Missing { wait, .. }) => wait.saturating_mul(2).min(LONGEST_WAIT),
             _ => FIRST_WAIT,
@@ -335,7 +301,6 @@ impl Life {
         Self::Missing {
             next: now.saturating_add(wait).unwrap_or(Timestamp::MAX),
             wait,
-            unusable,
         }
     }
 
@@ -346,16 +311,15 @@ impl Life {
                 end < now.saturating_add(TTL / 2).unwrap_or(Timestamp::MAX)
             }
             Self::Missing { next, .. } => next <= now,
-            Self::Endless => false,
         }
     }
 
     /// The later end that it should have, if it should.
-    fn extended(self, until: Timestamp, now: Timestamp) -> Option<Timestamp> {
+    fn extended(self, now: Timestamp) -> Option<Timestamp> {
         let (Self::Ends(end) | Self::Extended(end)) = self else {
             return None;
         };
-        let later = now.saturating_add(TTL).unwrap_or(Timestamp::MAX).min(until);
+        let later = now.saturating_add(TTL).unwrap_or(Timestamp::MAX);
         // Seconds are what the Secret says.
         let later = Timestamp::from_second(later.as_second()).ok()?;
         (self.is_due(now) && later > end).then_some(later)
@@ -392,7 +356,7 @@ impl TokenSecret {
         // Also by a controller before this one: what it extended is ours to end.
         let is_extended = labels.is_some_and(|labels| labels.contains_key(EXTENDED));
         let life = match &secret.data.expiration {
-            None => Life::Endless,
+            None => Life::Ends(Timestamp::MAX),
             Some(end) => {
                 let end = std::str::from_utf8(&end.0).ok()?.parse().ok()?;
                 let life = if is_extended {

@@ -1,7 +1,6 @@
 //! The CA keys of the served clusters, those of other replicas' shards included.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use node_attestation_core::crd::PublishedCaKey;
 use node_attestation_core::identifiers::KeyDigest;
@@ -11,19 +10,16 @@ use crate::capi::{ClusterCa, ObjectKey};
 
 /// The CA keys of all served clusters.
 ///
-/// The certificates of two clusters with one key are good in both: neither may have any made.
+/// The certificates of two clusters with one key are valid in both, so neither cluster is served.
 ///
-/// A CA certificate is public, so a tenant can claim any by its certificate alone. Such a claim
-/// stands in the way of nobody but clusters of the same namespace.
+/// A CA certificate is public, so a tenant can claim any key by its certificate alone. Such a claim affects only
+/// clusters of the same namespace.
 ///
 /// Clusters that are served here are known by their Secrets, at once. Those of other shards are known by what
 /// their `KubeletAuthentication`s publish, so two clusters that get one key at the same time are both served
 /// until each status was written and seen.
 #[derive(Debug, Clone, Default)]
-pub(super) struct CaKeys {
-    keys: Arc<Mutex<BTreeMap<ObjectKey, Entry>>>,
-    changes: watch::Sender<u64>,
-}
+pub(super) struct CaKeys(watch::Sender<BTreeMap<ObjectKey, Entry>>);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Entry {
@@ -36,20 +32,20 @@ struct Entry {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct CaKey {
     digest: KeyDigest,
-    /// Whether the key itself is there, and not only the certificate that names it.
+    /// Whether the Secret has the key itself, beside the certificate.
     is_proved: bool,
 }
 
-/// One cluster's place among them; given up when it is dropped.
+/// The entry of one cluster; dropping the holder removes it.
 #[derive(Debug)]
 pub(super) struct CaKeyHolder {
     all: CaKeys,
     cluster: ObjectKey,
-    changes: watch::Receiver<u64>,
+    changes: watch::Receiver<BTreeMap<ObjectKey, Entry>>,
     key: Option<CaKey>,
     /// Whether the Secret was read.
     is_known: bool,
-    /// What was said last of others.
+    /// The last result of [`CaKeyHolder::hold`].
     told: Option<ObjectKey>,
 }
 
@@ -74,73 +70,62 @@ impl CaKeys {
         CaKeyHolder {
             all: self.clone(),
             cluster,
-            changes: self.changes.subscribe(),
+            changes: self.0.subscribe(),
             key: None,
             is_known: false,
             told: None,
         }
     }
 
-    /// Takes note of what the `KubeletAuthentication` of a cluster publishes; `None`: nothing, or it is gone.
+    /// Records the key that the `KubeletAuthentication` of a cluster publishes; `None`: none, or it is deleted.
     pub(super) fn published(&self, cluster: &ObjectKey, key: Option<&PublishedCaKey>) {
-        let is_held = self.keys().get(cluster).is_some_and(|entry| entry.is_held);
-        if !is_held {
+        if !self.is_held(cluster) {
             self.set(cluster, key.and_then(CaKey::published), false);
         }
     }
 
-    /// Forgets what was published by `KubeletAuthentication`s that are not there.
+    /// Forgets the published keys of clusters without a `KubeletAuthentication`.
     pub(super) fn forget_all_but(&self, is_there: impl Fn(&ObjectKey) -> bool) {
-        let mut keys = self.keys();
-        let before = keys.len();
-        keys.retain(|cluster, entry| entry.is_held || is_there(cluster));
-        let changed = keys.len() != before;
-        drop(keys);
-        if changed {
-            self.change();
-        }
+        self.0.send_if_modified(|keys| {
+            let before = keys.len();
+            keys.retain(|cluster, entry| entry.is_held || is_there(cluster));
+            keys.len() != before
+        });
     }
 
-    fn keys(&self) -> MutexGuard<'_, BTreeMap<ObjectKey, Entry>> {
-        // Every change of the map is one insertion or removal, so a panic elsewhere leaves it whole.
-        self.keys.lock().unwrap_or_else(PoisonError::into_inner)
+    fn is_held(&self, cluster: &ObjectKey) -> bool {
+        let keys = self.0.borrow();
+        keys.get(cluster).is_some_and(|entry| entry.is_held)
     }
 
     fn set(&self, cluster: &ObjectKey, key: Option<CaKey>, is_held: bool) {
-        let former = match key {
-            Some(key) => self.keys().insert(cluster.clone(), Entry { key, is_held }),
-            None => self.keys().remove(cluster),
-        };
-        if former.map(|entry| entry.key) != key {
-            self.change();
-        }
-    }
-
-    fn change(&self) {
-        self.changes
-            .send_modify(|count| *count = count.wrapping_add(1));
-    }
-
-    /// Another cluster whose CA key is this cluster's, and that may say so.
-    fn other(&self, cluster: &ObjectKey) -> Option<ObjectKey> {
-        let keys = self.keys();
-        let own = keys.get(cluster)?.key;
-        let mut others = keys.iter().filter(|(other, Entry { key, .. })| {
-            let may_say_so = key.is_proved || other.namespace == cluster.namespace;
-            key.digest == own.digest && may_say_so && *other != cluster
+        self.0.send_if_modified(|keys| {
+            let former = match key {
+                Some(key) => keys.insert(cluster.clone(), Entry { key, is_held }),
+                None => keys.remove(cluster),
+            };
+            former.map(|entry| entry.key) != key
         });
-        others.next().map(|(other, _)| other.clone())
     }
 }
 
+/// Another cluster with the same CA key, whose claim counts.
+fn other(keys: &BTreeMap<ObjectKey, Entry>, cluster: &ObjectKey) -> Option<ObjectKey> {
+    let own = keys.get(cluster)?.key;
+    let mut others = keys.iter().filter(|(other, Entry { key, .. })| {
+        let may_say_so = key.is_proved || other.namespace == cluster.namespace;
+        key.digest == own.digest && may_say_so && *other != cluster
+    });
+    others.next().map(|(other, _)| other.clone())
+}
+
 impl CaKeyHolder {
-    /// Says which key the cluster has now, and finds another cluster that has it too.
+    /// Sets the cluster's key, and returns another cluster that has it too.
     pub(super) fn hold(&mut self, key: Option<CaKey>) -> Option<ObjectKey> {
         self.key = key;
         self.is_known = true;
         self.all.set(&self.cluster, key, true);
-        self.changes.mark_unchanged();
-        self.told = self.all.other(&self.cluster);
+        self.told = other(&self.changes.borrow_and_update(), &self.cluster);
         self.told.clone()
     }
 
@@ -162,8 +147,7 @@ impl CaKeyHolder {
         }
     }
 
-    /// Waits until [`Self::hold`] would say something else. What others do with keys of their own
-    /// is no work for this cluster.
+    /// Waits until [`Self::hold`] would return something else. Changes of unrelated keys do not wake this cluster.
     pub(super) async fn changed(&mut self) {
         loop {
             if self.changes.changed().await.is_err() {
@@ -175,18 +159,17 @@ impl CaKeyHolder {
         }
     }
 
-    /// Also whether the cluster is still known to have its key: a predecessor of this holder may
-    /// have been dropped only now.
+    /// Also checks the cluster's own entry: a predecessor of this holder may have been dropped only now.
     fn is_as_told(&self) -> bool {
-        let own = self.all.keys().get(&self.cluster).map(|entry| entry.key);
-        own == self.key && self.all.other(&self.cluster) == self.told
+        let keys = self.changes.borrow();
+        let own = keys.get(&self.cluster).map(|entry| entry.key);
+        own == self.key && other(&keys, &self.cluster) == self.told
     }
 }
 
 impl Drop for CaKeyHolder {
     fn drop(&mut self) {
-        let is_held = |entry: &Entry| entry.is_held;
-        if self.all.keys().get(&self.cluster).is_some_and(is_held) {
+        if self.all.is_held(&self.cluster) {
             self.all.set(&self.cluster, None, false);
         }
     }
@@ -267,7 +250,7 @@ mod tests {
 
         assert_eq!(one.changed().now_or_never(), Some(()));
         one.hold(Some(key(1, true)));
-        assert!(keys.keys().contains_key(&cluster("a")));
+        assert!(keys.0.borrow().contains_key(&cluster("a")));
     }
 
     fn published(byte: u8, is_proved: bool) -> PublishedCaKey {

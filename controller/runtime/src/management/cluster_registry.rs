@@ -1,18 +1,20 @@
 //! The served clusters of a shard, each with its supervisor.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::future::Future;
+use std::panic::AssertUnwindSafe;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::future::FutureExt as _;
 use futures::stream::{Stream, StreamExt as _};
 use kube::Resource as _;
 use kube::api::Api;
 use kube::runtime::watcher::Event;
 use node_attestation_core::crd::KubeletAuthentication;
 use tokio::sync::watch;
-use tokio::task::{Id, JoinError, JoinSet};
+use tokio::task::JoinSet;
 use tokio::time::sleep;
 
 use super::enablement::Enablement;
@@ -39,8 +41,8 @@ pub(super) async fn supervise_all(
         tokio::select! {
             () = &mut stop => break,
             Some(event) = events.next() => registry.apply(event),
-            Some(ended) = registry.tasks.join_next_with_id() => registry.ended(&ended),
-            () = registry.enablement.due() => registry.enable(),
+            Some(_) = registry.tasks.join_next() => {}
+            () = registry.enablement.due(), if registry.is_listed => registry.enable(),
         }
     }
     registry.finish().await;
@@ -50,9 +52,11 @@ struct ClusterRegistry {
     shared: Arc<Shared>,
     own_shard: Shard,
     /// Those of other shards too: a Cluster that is made again, or moved, may belong to this one then.
-    clusters: HashMap<ObjectKey, Entry>,
+    /// Dropping a channel ends the service of its cluster.
+    clusters: HashMap<ObjectKey, watch::Sender<Authentication>>,
+    /// The keys in the list, as far as it was read.
+    listed: HashSet<ObjectKey>,
     tasks: JoinSet<()>,
-    started: HashMap<Id, ObjectKey>,
     skipped: Skipped,
     enablement: Enablement,
     /// Whether all were listed once.
@@ -63,13 +67,6 @@ struct ClusterRegistry {
 /// serves the cluster.
 pub(super) type Authentication = Option<Arc<KubeletAuthentication>>;
 
-/// A served cluster. Dropping it ends the service.
-struct Entry {
-    authentication: watch::Sender<Authentication>,
-    /// Whether the list, as far as it was read, has it.
-    listed: bool,
-}
-
 impl ClusterRegistry {
     fn new(shared: Arc<Shared>, own_shard: Shard) -> Self {
         Self {
@@ -78,8 +75,8 @@ impl ClusterRegistry {
             is_listed: false,
             shared,
             clusters: HashMap::new(),
+            listed: HashSet::new(),
             tasks: JoinSet::new(),
-            started: HashMap::new(),
             skipped: Skipped::new("KubeletAuthentication"),
         }
     }
@@ -87,46 +84,51 @@ impl ClusterRegistry {
     fn apply(&mut self, event: Event<Lenient<KubeletAuthentication>>) {
         self.enablement.something_changed();
         match event {
-            Event::Init => {
-                for entry in self.clusters.values_mut() {
-                    entry.listed = false;
-                }
-            }
+            Event::Init => self.listed.clear(),
             Event::InitApply(seen) | Event::Apply(seen) => {
                 let Some(key) = ObjectKey::of(seen.meta()) else {
                     return;
                 };
+                self.listed.insert(key.clone());
                 match seen.object {
                     Ok(authentication) => self.put(key, authentication),
-                    Err(ref error) => {
-                        self.skipped.note(seen.meta(), error);
-                        self.keep(&key);
-                    }
+                    // The last state that could be read stays.
+                    Err(ref error) => self.skipped.note(seen.meta(), error),
                 }
             }
             Event::InitDone => {
                 self.is_listed = true;
-                let gone = self.clusters.extract_if(|_, entry| !entry.listed);
-                gone.for_each(|(key, entry)| entry.deleted(&key, &self.shared));
+                let gone = self
+                    .clusters
+                    .keys()
+                    .filter(|key| !self.listed.contains(*key));
+                for key in gone.cloned().collect::<Vec<_>>() {
+                    self.deleted(&key);
+                }
                 let ca_keys = &self.shared.ca_keys;
                 ca_keys.forget_all_but(|key| self.clusters.contains_key(key));
             }
             Event::Delete(seen) => {
-                if let Some((key, entry)) =
-                    ObjectKey::of(seen.meta()).and_then(|key| self.clusters.remove_entry(&key))
-                {
-                    entry.deleted(&key, &self.shared);
+                if let Some(key) = ObjectKey::of(seen.meta()) {
+                    self.listed.remove(&key);
+                    self.deleted(&key);
                 }
             }
         }
     }
 
+    fn deleted(&mut self, key: &ObjectKey) {
+        if let Some(authentication) = self.clusters.remove(key) {
+            self.shared.ca_keys.published(key, None);
+            authentication.send_replace(None);
+        }
+    }
+
     /// Creates and changes the `KubeletAuthentication`s of Clusters that name attestors.
     fn enable(&mut self) {
-        let clusters = self.is_listed.then_some(&self.clusters);
-        self.enablement.look(clusters.map(|clusters| {
-            move |key: &ObjectKey| clusters.get(key)?.authentication.borrow().clone()
-        }));
+        let clusters = &self.clusters;
+        let known = |key: &ObjectKey| clusters.get(key)?.borrow().clone();
+        self.enablement.look(known);
     }
 
     fn put(&mut self, key: ObjectKey, authentication: KubeletAuthentication) {
@@ -134,81 +136,40 @@ impl ClusterRegistry {
         let ca_key = status.and_then(|status| status.ca_key.as_ref());
         self.shared.ca_keys.published(&key, ca_key);
         let authentication = Some(Arc::new(authentication));
-        if let Some(entry) = self.clusters.get_mut(&key) {
-            entry.listed = true;
-            entry.authentication.send_replace(authentication);
+        if let Some(known) = self.clusters.get(&key) {
+            known.send_replace(authentication);
             return;
         }
-        let entry = Entry {
-            authentication: watch::Sender::new(authentication),
-            listed: true,
-        };
-        self.start(&key, &entry.authentication, Duration::ZERO);
-        self.clusters.insert(key, entry);
+        let (sender, authentication) = watch::channel(authentication);
+        self.start(key.clone(), authentication);
+        self.clusters.insert(key, sender);
     }
 
-    /// Keeps the last state of an object that cannot be read.
-    fn keep(&mut self, key: &ObjectKey) {
-        if let Some(entry) = self.clusters.get_mut(key) {
-            entry.listed = true;
-        }
-    }
-
-    fn start(
-        &mut self,
-        key: &ObjectKey,
-        authentication: &watch::Sender<Authentication>,
-        wait: Duration,
-    ) {
-        let authentication = authentication.subscribe();
-        let supervised = supervise(
-            self.shared.clone(),
-            self.own_shard,
-            key.clone(),
-            authentication,
-        );
-        let task = self.tasks.spawn(async move {
-            sleep(wait).await;
-            supervised.await;
+    /// Runs the supervisor of a cluster until it ends, again and again if it panics.
+    fn start(&mut self, key: ObjectKey, authentication: watch::Receiver<Authentication>) {
+        let (shared, own_shard) = (self.shared.clone(), self.own_shard);
+        self.tasks.spawn(async move {
+            loop {
+                let (shared, authentication) = (shared.clone(), authentication.clone());
+                let supervised = supervise(shared, own_shard, key.clone(), authentication);
+                if AssertUnwindSafe(supervised).catch_unwind().await.is_ok() {
+                    return;
+                }
+                // The payload of a panic can be anything, a secret too.
+                let cluster = key.to_string();
+                tracing::error!(
+                    cluster,
+                    "the supervisor of the cluster panicked; it restarts in 30 s"
+                );
+                sleep(RESTART).await;
+            }
         });
-        self.started.insert(task.id(), key.clone());
-    }
-
-    fn ended(&mut self, ended: &Result<(Id, ()), JoinError>) {
-        let id = match ended {
-            Ok((id, ())) => *id,
-            Err(error) => error.id(),
-        };
-        let Some(key) = self.started.remove(&id) else {
-            return;
-        };
-        if ended.is_err() {
-            // The payload of a panic can be anything, a secret too.
-            let cluster = key.to_string();
-            tracing::error!(
-                cluster,
-                "the supervisor of the cluster panicked; it restarts in 30 s"
-            );
-        }
-        // Where it is gone, or there again, another has begun or none is wanted.
-        let running = self.started.values().any(|other| *other == key);
-        let entry = self.clusters.get(&key).filter(|_| !running);
-        if let Some(authentication) = entry.map(|entry| entry.authentication.clone()) {
-            self.start(&key, &authentication, RESTART);
-        }
     }
 
     async fn finish(mut self) {
         self.clusters.clear();
         // Each has a deadline of its own.
         while self.tasks.join_next().await.is_some() {}
-    }
-}
-
-impl Entry {
-    fn deleted(self, key: &ObjectKey, shared: &Shared) {
-        shared.ca_keys.published(key, None);
-        self.authentication.send_replace(None);
     }
 }
 

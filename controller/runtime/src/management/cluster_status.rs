@@ -1,5 +1,8 @@
 //! The state of a workload cluster at its last inspection.
 
+use std::time::SystemTime;
+
+use node_attestation_core::crd::IdentityCounts;
 use node_attestation_core::crd::conditions::{ConditionStatus, reason};
 
 use crate::preflight::ServerVersion;
@@ -12,7 +15,9 @@ pub(super) struct Health {
     pub(super) missing: Vec<String>,
     /// The ways round attestation, with the message of the condition; `None` before the first inspection.
     pub(super) paths: Option<(AutoApprove, String)>,
-    pub(super) census: Option<RecordCounts>,
+    pub(super) identities: Option<IdentityCounts>,
+    /// The earliest expiry of a certificate.
+    pub(super) earliest_expiry: Option<SystemTime>,
     /// The records that are not retired because they are too many at once.
     pub(super) held_back: Option<HeldBack>,
     /// The parts of the periodic work that failed, with the error.
@@ -67,12 +72,4 @@ impl AutoApprove {
 pub(super) struct HeldBack {
     pub(super) gone: usize,
     pub(super) live: usize,
-}
-
-/// The numbers of records, and the earliest expiry of a certificate.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct RecordCounts {
-    pub(super) live: u32,
-    pub(super) tombstones: u32,
-    pub(super) earliest_expiry: Option<std::time::SystemTime>,
 }

@@ -18,13 +18,13 @@ use super::record_events::RecordEvents;
 use super::spec_mapping::ContextBuilder;
 use crate::capi::{CapiInventory, ClusterCa, KubeconfigRefused, ObjectKey};
 use crate::client::ClusterAccess;
+use crate::clock::now;
 use crate::csr_writer::KubeStore;
 use crate::events::Events;
 use crate::pipeline::Pipeline;
 use crate::worker;
 
-/// How often it is looked for certificates that are worth nothing any more, which costs no call:
-/// they are refused soon after, and not when the cluster is looked at next.
+/// The time between two checks for newly revoked certificates, which cost no call.
 const REVOCATIONS: Duration = Duration::from_secs(3);
 
 /// The time between two rounds, which cost no call where nothing has changed.
@@ -47,7 +47,7 @@ pub(super) struct Running {
 pub(super) struct Broken;
 
 impl Running {
-    /// Begins.
+    /// Starts the tasks.
     ///
     /// # Errors
     ///
@@ -81,19 +81,17 @@ impl Running {
             records,
             absences,
             signer: service.ca.signer().cloned(),
-            // Until the first look has found out whether it was before.
-            enforced: false,
         };
         let context = builder.context();
         let upkeep = Upkeep::new(
             access.clone(),
-            service,
-            &context,
+            service.spec.clone(),
+            context.clone(),
             inventory,
             RecordEvents::new(events.clone(), &shared.management, key),
             shared,
         );
-        let pipeline = Pipeline::new(context, store, events, shared.clock);
+        let pipeline = Pipeline::new(context, store, events, now);
         let client = access.client().clone();
         let watches = upkeep.watches();
         let ended = closed(quitted.clone());
@@ -118,7 +116,7 @@ impl Running {
         self.health.borrow().clone()
     }
 
-    /// Waits until there is something else to say of the cluster.
+    /// Waits until the state of the cluster changes.
     pub(super) async fn changed(&mut self) -> Result<(), Broken> {
         tokio::select! {
             Ok(()) = self.health.changed() => Ok(()),
@@ -127,22 +125,22 @@ impl Running {
         }
     }
 
-    /// Ends it; what is being answered is answered first.
+    /// Stops the tasks; requests in progress are answered first.
     pub(super) async fn stop(mut self) {
         drop(self.quit);
         while self.tasks.join_next().await.is_some() {}
     }
 }
 
-/// Up to a tenth more: clusters that began together do not stay together.
+/// Up to a tenth more, so that clusters that started together drift apart.
 fn jittered(period: Duration) -> Duration {
     let mut random = [0];
-    // Without random bytes they stay together.
+    // Without random bytes they do not drift.
     let _ = aws_lc_rs::rand::fill(&mut random);
     period + period / 10 * u32::from(random[0]) / 256
 }
 
-/// Ready when the other end is dropped.
+/// Waits until the other end is dropped.
 fn closed(mut quitted: watch::Receiver<()>) -> BoxFuture<'static, ()> {
     async move { while quitted.changed().await.is_ok() {} }.boxed()
 }

@@ -7,7 +7,7 @@ use k8s_openapi::jiff::Timestamp;
 use kubelet_attestation::names::Provider;
 use node_attestation_core::crd::conditions::{self, ConditionReport, ConditionStatus, reason};
 use node_attestation_core::crd::{
-    ALLOW_RETIREMENT_ANNOTATION, IdentityCounts, KubeletAuthentication, KubeletAuthenticationStatus,
+    ALLOW_RETIREMENT_ANNOTATION, KubeletAuthentication, KubeletAuthenticationStatus,
 };
 
 use super::cluster_status::{ApiReachability, Health, HeldBack};
@@ -59,10 +59,11 @@ pub(super) fn status(
     }
     // A clock before the year -9999 is an error of the machine; the epoch stands for it.
     let now = Time(Timestamp::try_from(now).unwrap_or_default());
+    let [reachable, closed] = of_workload_cluster(phase);
     for (of, report) in [
         (conditions::READY, ready),
-        (conditions::WORKLOAD_CLUSTER_REACHABLE, reachable(phase)),
-        (conditions::AUTO_APPROVE_PATHS_CLOSED, closed(phase)),
+        (conditions::WORKLOAD_CLUSTER_REACHABLE, reachable),
+        (conditions::AUTO_APPROVE_PATHS_CLOSED, closed),
     ] {
         if let Some(report) = report.or_else(|| pending(of, &status)) {
             let conditions = &mut status.conditions;
@@ -84,14 +85,11 @@ pub(super) fn status(
             let conditions = &mut status.conditions;
             conditions::set(conditions, report, observed_generation, &now);
         }
-        if let Some(census) = health.census {
-            status.identities = Some(IdentityCounts {
-                live: census.live,
-                tombstones: census.tombstones,
-            });
+        if health.identities.is_some() {
+            status.identities = health.identities;
             // Seconds are what the API server keeps; with more, no status would be the one that was written.
             let seconds = |time| Timestamp::from_second(Timestamp::try_from(time)?.as_second());
-            let earliest = census.earliest_expiry.map(seconds);
+            let earliest = health.earliest_expiry.map(seconds);
             status.earliest_expiry = earliest.and_then(Result::ok).map(Time);
         }
         let attestor = authentication.spec.authorized_attestors.first();
@@ -178,51 +176,37 @@ fn not_ready(reason: &'static str, message: String) -> ConditionReport {
     report(conditions::READY, ConditionStatus::False, reason, message)
 }
 
-/// `None` while nothing is known.
-fn reachable(phase: &ClusterPhase) -> Option<ConditionReport> {
-    const OF: &str = conditions::WORKLOAD_CLUSTER_REACHABLE;
-    use ConditionStatus::{False, True};
-    asked(phase, OF, |health| {
-        Some(match &health.answers {
-            ApiReachability::Unknown => return None,
-            ApiReachability::No(error) => report(OF, False, reason::UNREACHABLE, error),
-            ApiReachability::Refused(error) => {
-                report(OF, False, reason::KUBECONFIG_WITHOUT_ACCESS, error)
-            }
-            ApiReachability::Yes(version) => report(OF, True, reason::REACHABLE, &*version.name),
-        })
-    })
-}
-
-/// `None` while nothing is known.
-fn closed(phase: &ClusterPhase) -> Option<ConditionReport> {
-    const OF: &str = conditions::AUTO_APPROVE_PATHS_CLOSED;
-    asked(phase, OF, |health| match &health.paths {
+/// Whether the workload cluster is reachable, and whether all ways round attestation are closed; each is `None` while
+/// nothing is known.
+fn of_workload_cluster(phase: &ClusterPhase) -> [Option<ConditionReport>; 2] {
+    use ConditionStatus::{False, True, Unknown};
+    const REACHABLE: &str = conditions::WORKLOAD_CLUSTER_REACHABLE;
+    const CLOSED: &str = conditions::AUTO_APPROVE_PATHS_CLOSED;
+    let not_asked = |of| report(of, Unknown, reason::PENDING, "the API server was not asked");
+    let health = match phase {
+        ClusterPhase::Serving { health, .. } => health,
+        ClusterPhase::Waiting => return [None, None],
+        ClusterPhase::Stopped(_) | ClusterPhase::Broken => {
+            return [REACHABLE, CLOSED].map(|of| Some(not_asked(of)));
+        }
+    };
+    let reachable = match &health.answers {
+        ApiReachability::Unknown => None,
+        ApiReachability::No(error) => Some((False, reason::UNREACHABLE, error)),
+        ApiReachability::Refused(error) => Some((False, reason::KUBECONFIG_WITHOUT_ACCESS, error)),
+        ApiReachability::Yes(version) => Some((True, reason::REACHABLE, &version.name)),
+    };
+    let closed = match &health.paths {
         None if health.answers == ApiReachability::Unknown => None,
-        None => Some(not_asked(OF)),
+        None => Some(not_asked(CLOSED)),
         Some((found, message)) => {
             let (holds, reason) = found.condition();
-            Some(report(OF, holds, reason, message))
+            Some(report(CLOSED, holds, reason, message))
         }
-    })
-}
-
-/// The result of `look` while the cluster is served; `None` before everything was read.
-fn asked(
-    phase: &ClusterPhase,
-    of: &'static str,
-    look: impl FnOnce(&Health) -> Option<ConditionReport>,
-) -> Option<ConditionReport> {
-    match phase {
-        ClusterPhase::Serving { health, .. } => look(health),
-        ClusterPhase::Waiting => None,
-        ClusterPhase::Stopped(_) | ClusterPhase::Broken => Some(not_asked(of)),
-    }
-}
-
-fn not_asked(of: &'static str) -> ConditionReport {
-    let message = "the API server was not asked";
-    report(of, ConditionStatus::Unknown, reason::PENDING, message)
+    };
+    let reachable =
+        reachable.map(|(holds, reason, message)| report(REACHABLE, holds, reason, message));
+    [reachable, closed]
 }
 
 fn report(

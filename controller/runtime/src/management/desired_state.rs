@@ -31,17 +31,6 @@ pub(super) struct Sources {
     pub(super) ca: Observed<Secret>,
 }
 
-/// The desired state.
-#[derive(Debug)]
-pub(super) enum DesiredState {
-    /// Not everything has been read yet.
-    Wait,
-    /// The cluster is not served, for this reason.
-    Stop(NotReady),
-    /// The cluster is served like this.
-    Serve(Box<Service>),
-}
-
 /// The configuration of a served cluster.
 #[derive(Debug)]
 pub(super) struct Service {
@@ -58,24 +47,13 @@ pub(super) struct Service {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Fingerprint([u8; 32]);
 
-impl DesiredState {
-    /// Computes the desired state; `ca_key` compares the cluster's key with those of others.
-    pub(super) fn of(
-        authentication: &KubeletAuthentication,
-        sources: &Sources,
-        ca_key: &mut CaKeyHolder,
-        reach: EgressPolicy,
-        verifiers: &VerifierFactory,
-    ) -> Self {
-        match service(authentication, sources, ca_key, reach, verifiers) {
-            Ok(Some(service)) => Self::Serve(Box::new(service)),
-            Ok(None) => Self::Wait,
-            Err(why) => Self::Stop(why),
-        }
-    }
-}
-
-fn service(
+/// The configuration that the cluster is to be served with; `None` while not everything has been read. `ca_key`
+/// compares the cluster's key with those of others.
+///
+/// # Errors
+///
+/// The reason for which the cluster is not served.
+pub(super) fn service(
     authentication: &KubeletAuthentication,
     sources: &Sources,
     ca_key: &mut CaKeyHolder,

@@ -58,8 +58,6 @@ pub(super) struct Enablement {
     own_shard: Shard,
     changes: watch::Receiver<u64>,
     look_at: Instant,
-    /// Whether steps wait for the limit of concurrent steps.
-    is_behind: bool,
     /// The last step for each Cluster.
     last: HashMap<ObjectKey, Last>,
     tasks: JoinSet<(ObjectKey, Outcome)>,
@@ -91,7 +89,6 @@ impl Enablement {
             own_shard,
             changes: shared.objects.cluster_changes(),
             look_at: Instant::now(),
-            is_behind: false,
             last: HashMap::new(),
             tasks: JoinSet::new(),
             shared,
@@ -114,17 +111,16 @@ impl Enablement {
         }
     }
 
-    /// Takes the steps that are due, within the limit. `known` returns the `KubeletAuthentication` of a Cluster; it is
-    /// `None` before all were listed, and then no step is taken.
+    /// Takes the steps that are due, within the limit. `known` returns the `KubeletAuthentication` of a Cluster.
     pub(super) fn look(
         &mut self,
-        known: Option<impl Fn(&ObjectKey) -> Option<Arc<KubeletAuthentication>>>,
+        known: impl Fn(&ObjectKey) -> Option<Arc<KubeletAuthentication>>,
     ) {
         let now = Instant::now();
         self.look_at = now + LOOK_AGAIN;
-        let Some(known) = known.filter(|_| self.shared.objects.is_ready()) else {
+        if !self.shared.objects.is_ready() {
             return;
-        };
+        }
         let clusters = self.shared.objects.clusters().into_iter();
         let clusters: HashMap<_, _> = clusters
             .filter(|(_, cluster)| self.own_shard.has_uid(&cluster.uid))
@@ -153,7 +149,6 @@ impl Enablement {
             }
         }
         let room = AT_ONCE.saturating_sub(self.tasks.len());
-        self.is_behind = due.len() > room;
         for one in first_in_turn(due, room) {
             self.start(one, now);
         }
@@ -189,10 +184,8 @@ impl Enablement {
         if let Some(last) = self.last.get_mut(key) {
             (last.at, last.outcome) = (Instant::now(), Some(outcome));
         }
-        if self.is_behind {
-            self.look_at = Instant::now();
-        }
-        self.something_changed();
+        // Other steps may wait for the limit.
+        self.look_at = Instant::now();
     }
 }
 

@@ -1,10 +1,10 @@
 //! The names of the signers in the status of the `InfraCluster`, if its kind has the fields of the proposal.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::Client;
 use kube::api::{Api, DynamicObject, Patch, PatchParams};
 use kube::core::ApiResource;
 use kubelet_attestation::errors::error_chain;
@@ -12,7 +12,8 @@ use node_attestation_core::crd::KubeletAuthenticationStatus;
 use node_attestation_core::refusal::Unavailable;
 use serde_json::{Value, json};
 
-use crate::capi::{ObjectKey, Objects, Reference};
+use super::Shared;
+use crate::capi::{ObjectKey, Reference};
 use crate::client::in_time;
 
 /// Deadline of all four calls together.
@@ -23,21 +24,28 @@ const CLIENT_SIGNER: &str = "kubeletClientCertificateSigner";
 const SERVING_SIGNER: &str = "kubeletServingCertificateSigner";
 
 /// The writer of one cluster's `InfraCluster`.
-#[derive(Debug, Default)]
 pub(super) struct InfraCluster {
+    shared: Arc<Shared>,
+    cluster: ObjectKey,
     /// Whether a kind has the fields. Its definition is read once.
     kinds: BTreeMap<(String, String), bool>,
     written: Option<(Reference, Value)>,
 }
 
 impl InfraCluster {
+    pub(super) fn new(shared: Arc<Shared>, cluster: ObjectKey) -> Self {
+        Self {
+            shared,
+            cluster,
+            kinds: BTreeMap::new(),
+            written: None,
+        }
+    }
+
     /// Writes the signers of `status`, if they differ from those written last. A failed write is repeated by the
     /// next call.
     pub(super) async fn write(
         &mut self,
-        objects: &Objects,
-        client: &Client,
-        cluster: &ObjectKey,
         reference: &Reference,
         status: &KubeletAuthenticationStatus,
     ) {
@@ -49,37 +57,33 @@ impl InfraCluster {
         if self.written.as_ref() == Some(&next) {
             return;
         }
-        let written = self.patch(objects, client, cluster, &next);
-        let error = match in_time(DEADLINE, written).await {
-            Ok(()) => {
-                self.written = Some(next);
-                return;
+        match in_time(DEADLINE, self.patch(&next)).await {
+            Ok(()) => self.written = Some(next),
+            Err(error) => {
+                let error = error_chain(&Unavailable::from(error));
+                let cluster = self.cluster.to_string();
+                tracing::debug!(
+                    cluster,
+                    error,
+                    "the signers were not written to the InfraCluster"
+                );
             }
-            Err(error) => error_chain(&Unavailable::from(error)),
-        };
-        let cluster = cluster.to_string();
-        tracing::debug!(
-            cluster,
-            error,
-            "the signers were not written to the InfraCluster"
-        );
+        }
     }
 
     async fn patch(
         &mut self,
-        objects: &Objects,
-        client: &Client,
-        cluster: &ObjectKey,
         (reference, signers): &(Reference, Value),
     ) -> Result<(), kube::Error> {
-        let Some(resource) = objects.resource(reference).await? else {
+        let Some(resource) = self.shared.objects.resource(reference).await? else {
             return Ok(());
         };
-        if !self.has_fields(client, &resource).await? {
+        if !self.has_fields(&resource).await? {
             return Ok(());
         }
+        let client = self.shared.management.clone();
         let api: Api<DynamicObject> =
-            Api::namespaced_with(client.clone(), &cluster.namespace, &resource);
+            Api::namespaced_with(client, &self.cluster.namespace, &resource);
         let patch = json!({ "status": signers });
         let parameters = PatchParams::default();
         api.patch_status(&reference.name, &parameters, &Patch::Merge(&patch))
@@ -87,16 +91,12 @@ impl InfraCluster {
         Ok(())
     }
 
-    async fn has_fields(
-        &mut self,
-        client: &Client,
-        resource: &ApiResource,
-    ) -> Result<bool, kube::Error> {
+    async fn has_fields(&mut self, resource: &ApiResource) -> Result<bool, kube::Error> {
         let kind = (resource.api_version.clone(), resource.plural.clone());
         if let Some(has) = self.kinds.get(&kind) {
             return Ok(*has);
         }
-        let api: Api<CustomResourceDefinition> = Api::all(client.clone());
+        let api: Api<CustomResourceDefinition> = Api::all(self.shared.management.clone());
         let name = format!("{}.{}", resource.plural, resource.group);
         let definition = api.get_opt(&name).await?;
         let has = definition.is_some_and(|definition| has_fields(&definition, &resource.version));

@@ -11,22 +11,21 @@
 //! - Clocks of different hosts are not compared: a Lease has lapsed when it was not seen to change
 //!   for its own duration.
 
-use std::fmt::Debug;
 use std::future::pending;
 use std::pin::pin;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use futures::future::{BoxFuture, FutureExt as _};
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
 use k8s_openapi::jiff::Timestamp;
-use kube::Client;
 use kube::api::{Api, PostParams};
 use kubelet_attestation::errors::error_chain;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::client::{CallError, in_time};
+use crate::clock::now;
 
 mod holders;
 
@@ -58,29 +57,22 @@ pub(super) fn identity(name: &str) -> String {
     format!("{name}_{}", data_encoding::HEXLOWER.encode(&random))
 }
 
-/// The storage of a Lease.
-pub(super) trait Leases: Debug + Send + Sync {
-    /// The Lease; `None` if there is none.
-    fn get(&self) -> BoxFuture<'_, Result<Option<Lease>, CallError>>;
-
-    /// Creates the Lease, or replaces it if its version is still the given one.
-    fn put(&self, lease: Lease) -> BoxFuture<'_, Result<Lease, CallError>>;
-}
-
-/// A candidate.
+/// A candidate for one Lease, in the client's default namespace.
 #[derive(Debug)]
-pub(super) struct Candidate<L> {
-    leases: L,
-    name: String,
-    identity: String,
-    holders: Holders,
-    clock: fn() -> SystemTime,
+pub(super) struct Candidate {
+    pub(super) api: Api<Lease>,
+    /// The name of the Lease.
+    pub(super) name: String,
+    /// The identity of this replica, which no other may have.
+    pub(super) identity: String,
+    /// Shared by the candidacies of this replica for other shards.
+    pub(super) holders: Holders,
 }
 
 /// A term: the time in which a candidate holds the Lease.
 #[derive(Debug)]
-pub(super) struct Term<'a, L> {
-    candidate: &'a Candidate<L>,
+pub(super) struct Term<'a> {
+    candidate: &'a Candidate,
     lease: Lease,
     renewed: Instant,
     /// The replica that gets the Lease once the work has ended.
@@ -98,26 +90,9 @@ pub(super) enum TermEnd {
     AskedFor,
 }
 
-impl<L: Leases> Candidate<L> {
-    /// One that goes by `identity`, which no other may have. Its candidacies for other shards share `holders`.
-    pub(super) fn new(
-        leases: L,
-        name: String,
-        identity: String,
-        holders: Holders,
-        clock: fn() -> SystemTime,
-    ) -> Self {
-        Self {
-            leases,
-            name,
-            identity,
-            holders,
-            clock,
-        }
-    }
-
+impl Candidate {
     /// Waits until it leads.
-    pub(super) async fn lead(&self) -> Term<'_, L> {
+    pub(super) async fn lead(&self) -> Term<'_> {
         let mut seen = Observed::default();
         let mut told = false;
         loop {
@@ -138,8 +113,8 @@ impl<L: Leases> Candidate<L> {
         }
     }
 
-    async fn attempt(&self, seen: &mut Observed) -> Result<Option<Term<'_, L>>, CallError> {
-        let current = self.leases.get().await?;
+    async fn attempt(&self, seen: &mut Observed) -> Result<Option<Term<'_>>, CallError> {
+        let current = self.get().await?;
         if let Some(lease) = &current
             && seen.is_held(lease, &self.identity)
         {
@@ -149,7 +124,7 @@ impl<L: Leases> Candidate<L> {
         }
         // Taken before the write: the Lease is ours from some moment after this.
         let renewed = Instant::now();
-        let lease = self.leases.put(self.taken(current)).await?;
+        let lease = self.put(&self.taken(current)).await?;
         self.holders.saw(&self.name, &self.identity);
         Ok(Some(Term {
             candidate: self,
@@ -169,7 +144,7 @@ impl<L: Leases> Candidate<L> {
             let mut asking = lease.clone();
             let annotations = asking.metadata.annotations.get_or_insert_default();
             annotations.insert(ASKED_FOR_BY.to_owned(), self.identity.clone());
-            self.leases.put(asking).await?;
+            self.put(&asking).await?;
         }
         Ok(())
     }
@@ -182,31 +157,36 @@ impl<L: Leases> Candidate<L> {
             },
             spec: None,
         });
-        let now = self.now();
         let spec = lease.spec.get_or_insert_default();
         let holder = spec.holder_identity.as_deref().unwrap_or_default();
         if holder != self.identity {
-            spec.acquire_time.clone_from(&now);
+            spec.acquire_time = micro_time();
             let transitions = spec.lease_transitions.unwrap_or_default();
             spec.lease_transitions = Some(transitions.saturating_add(1));
         }
         spec.holder_identity = Some(self.identity.clone());
-        self.renew(spec);
+        renew(spec);
         forget_asker(&mut lease);
         lease
     }
 
-    fn renew(&self, spec: &mut LeaseSpec) {
-        spec.renew_time = self.now();
-        spec.lease_duration_seconds = i32::try_from(LEASE_DURATION.as_secs()).ok();
+    async fn get(&self) -> Result<Option<Lease>, CallError> {
+        in_time(CALL_DEADLINE, self.api.get_opt(&self.name)).await
     }
 
-    fn now(&self) -> Option<MicroTime> {
-        Timestamp::try_from((self.clock)()).ok().map(MicroTime)
+    /// Creates the Lease, or replaces it if its version is still the given one.
+    async fn put(&self, lease: &Lease) -> Result<Lease, CallError> {
+        let options = PostParams::default();
+        if lease.metadata.resource_version.is_none() {
+            in_time(CALL_DEADLINE, self.api.create(&options, lease)).await
+        } else {
+            let replaced = self.api.replace(&self.name, &options, lease);
+            in_time(CALL_DEADLINE, replaced).await
+        }
     }
 }
 
-impl<L: Leases> Term<'_, L> {
+impl Term<'_> {
     /// Runs `work` for as long as this leads, nobody asks for the Lease, and `stop` is not ready.
     ///
     /// `work` ends when the future that it is given is ready. It is waited for, and the Lease renewed meanwhile.
@@ -235,28 +215,23 @@ impl<L: Leases> Term<'_, L> {
         loop {
             sleep(RETRY).await;
             let deadline = self.renewed + RENEW_DEADLINE;
-            let renewed = timeout_at(deadline.max(Instant::now()), self.renew()).await;
-            match renewed {
-                Ok(Ok(true)) => {}
+            let error = match timeout_at(deadline.max(Instant::now()), self.renew()).await {
+                Ok(Ok(true)) => None,
                 Ok(Ok(false)) => {
                     tracing::warn!(lease = self.candidate.name, "another replica leads");
                     return TermEnd::Lost;
                 }
+                Ok(Err(error)) => Some(error_chain(&error)),
+                Err(_) => Some("not renewed in time".to_owned()),
+            };
+            let lease = self.candidate.name.as_str();
+            if error.is_some() && self.renewed.elapsed() >= RENEW_DEADLINE {
                 // Another replica may lead soon.
-                Err(_) => {
-                    let error = "not renewed in time";
-                    tracing::warn!(lease = self.candidate.name, error, "no longer leading");
-                    return TermEnd::Lost;
-                }
-                Ok(Err(error)) if self.renewed.elapsed() >= RENEW_DEADLINE => {
-                    let error = error_chain(&error);
-                    tracing::warn!(lease = self.candidate.name, error, "no longer leading");
-                    return TermEnd::Lost;
-                }
-                Ok(Err(error)) => {
-                    let error = error_chain(&error);
-                    tracing::debug!(lease = self.candidate.name, error, "not renewed");
-                }
+                tracing::warn!(lease, error, "no longer leading");
+                return TermEnd::Lost;
+            }
+            if error.is_some() {
+                tracing::debug!(lease, error, "not renewed");
             }
             if self.is_asked_for() {
                 return TermEnd::AskedFor;
@@ -289,12 +264,12 @@ impl<L: Leases> Term<'_, L> {
     async fn renew(&mut self) -> Result<bool, CallError> {
         let renewed = Instant::now();
         let mut next = self.lease.clone();
-        self.candidate.renew(next.spec.get_or_insert_default());
+        renew(next.spec.get_or_insert_default());
         // An annotation that is still there is of a replica that holds enough Leases by now.
         if self.successor.is_none() {
             forget_asker(&mut next);
         }
-        let error = match self.candidate.leases.put(next).await {
+        let error = match self.candidate.put(&next).await {
             Ok(lease) => {
                 self.lease = lease;
                 self.renewed = renewed;
@@ -303,7 +278,7 @@ impl<L: Leases> Term<'_, L> {
             Err(error) => error,
         };
         // Another replica wrote it, or the answer to our own write was lost.
-        if let Some(lease) = self.candidate.leases.get().await?
+        if let Some(lease) = self.candidate.get().await?
             && holder(&lease) == self.candidate.identity
         {
             self.lease = lease;
@@ -317,13 +292,13 @@ impl<L: Leases> Term<'_, L> {
     pub(super) async fn release(mut self) {
         let spec = self.lease.spec.get_or_insert_default();
         match &self.successor {
-            Some(_) => self.candidate.renew(spec),
+            Some(_) => renew(spec),
             None => spec.lease_duration_seconds = Some(1),
         }
         let next = self.successor.unwrap_or_default();
         self.candidate.holders.saw(&self.candidate.name, &next);
         spec.holder_identity = Some(next);
-        if let Err(error) = self.candidate.leases.put(self.lease).await {
+        if let Err(error) = self.candidate.put(&self.lease).await {
             let error = error_chain(&error);
             tracing::debug!(lease = self.candidate.name, error, "not released");
         }
@@ -346,6 +321,15 @@ impl Observed {
         let holder = holder(lease);
         !holder.is_empty() && holder != identity && now - since < duration(lease)
     }
+}
+
+fn renew(spec: &mut LeaseSpec) {
+    spec.renew_time = micro_time();
+    spec.lease_duration_seconds = i32::try_from(LEASE_DURATION.as_secs()).ok();
+}
+
+fn micro_time() -> Option<MicroTime> {
+    Timestamp::try_from(now()).ok().map(MicroTime)
 }
 
 fn holder(lease: &Lease) -> &str {
@@ -372,43 +356,6 @@ fn duration(lease: &Lease) -> Duration {
         .and_then(|seconds| u64::try_from(seconds).ok())
         .map_or(LEASE_DURATION, Duration::from_secs)
         .min(MAX_LEASE_DURATION)
-}
-
-/// The Lease of this name in the client's default namespace.
-#[derive(Debug, Clone)]
-pub(super) struct KubeLeases {
-    api: Api<Lease>,
-    name: String,
-}
-
-impl KubeLeases {
-    pub(super) fn new(client: Client, name: String) -> Self {
-        Self {
-            api: Api::default_namespaced(client),
-            name,
-        }
-    }
-}
-
-impl Leases for KubeLeases {
-    fn get(&self) -> BoxFuture<'_, Result<Option<Lease>, CallError>> {
-        Box::pin(in_time(CALL_DEADLINE, self.api.get_opt(&self.name)))
-    }
-
-    fn put(&self, lease: Lease) -> BoxFuture<'_, Result<Lease, CallError>> {
-        Box::pin(async move {
-            let options = PostParams::default();
-            if lease.metadata.resource_version.is_some() {
-                in_time(
-                    CALL_DEADLINE,
-                    self.api.replace(&self.name, &options, &lease),
-                )
-                .await
-            } else {
-                in_time(CALL_DEADLINE, self.api.create(&options, &lease)).await
-            }
-        })
-    }
 }
 
 #[cfg(test)]

@@ -4,17 +4,19 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use futures::future::FutureExt as _;
 use kubelet_attestation::errors::error_chain;
 use kubelet_attestation::names::NodeName;
-use node_attestation_core::crd::{BootstrapTokens, BuiltInRenewal};
+use node_attestation_core::crd::{
+    BootstrapTokens, BuiltInRenewal, IdentityCounts, KubeletAuthenticationSpec,
+};
 use node_attestation_core::decide::Context;
 use node_attestation_core::identifiers::RecordUid;
-use node_attestation_core::ledger::{RecordLedger, RevokedGenerations};
+use node_attestation_core::ledger::{RevokedGenerations, Stored};
 use node_attestation_core::refusal::Unavailable;
-use node_attestation_core::scope::Enforcement;
+use node_attestation_core::scope::Issuance;
 use tokio::time::{Instant, timeout};
 
 mod inspection;
@@ -24,16 +26,14 @@ use inspection::{Counted, Inspection};
 use nodes::{MAX_WITHOUT, nodes_named};
 
 use super::Shared;
-use super::cluster_status::{ApiReachability, AutoApprove, Health, HeldBack, RecordCounts};
-use super::desired_state::Service;
+use super::cluster_status::{ApiReachability, AutoApprove, Health, HeldBack};
 use super::record_events::RecordEvents;
-use super::spec_mapping;
+use super::spec_mapping::is_to_be_enforced;
 use crate::capi::CapiInventory;
 use crate::client::ClusterAccess;
-use crate::hardening::auto_approve_audit::{self, Closure};
-use crate::hardening::bindings;
-use crate::hardening::tokens::{self, Tokens};
-use crate::hardening::{HardeningError, admission, revocation};
+use crate::clock::now;
+use crate::hardening::tokens::Tokens;
+use crate::hardening::{HardeningError, admission, auto_approve_audit, bindings, revocation};
 use crate::preflight;
 
 /// Deadline of one part: a few small calls, each with a deadline of its own.
@@ -52,13 +52,12 @@ const REFUSED: [u16; 2] = [401, 403];
 #[derive(Debug)]
 pub(super) struct Upkeep {
     access: ClusterAccess,
-    signers: Vec<String>,
-    admission: admission::Settings,
-    built_in_renewal: BuiltInRenewal,
-    /// Whether the operator wants attestation enforced, once every Node has a record.
-    to_be_enforced: bool,
-    enforcement: Enforcement,
+    spec: KubeletAuthenticationSpec,
+    context: Context,
+    inventory: CapiInventory,
+    record_events: RecordEvents,
     sync_period: Duration,
+    admission: admission::Settings,
     inspection: Option<Inspection>,
     /// The names of listed Nodes without a record that garbage collection has not handled yet.
     listed: BTreeSet<String>,
@@ -66,47 +65,38 @@ pub(super) struct Upkeep {
     rights: Option<Instant>,
     /// Whether a watch of requests failed or came back since the last inspection.
     watches: Arc<AtomicBool>,
-    bootstrap_tokens: BootstrapTokens,
-    inventory: CapiInventory,
     tokens: Tokens,
-    ledger: Arc<RecordLedger>,
-    /// Whether certificates carry a UID, by which they can be revoked.
-    marked: bool,
     revoked: Option<BTreeMap<RecordUid, RevokedGenerations>>,
-    record_events: RecordEvents,
-    clock: fn() -> SystemTime,
 }
 
 impl Upkeep {
     pub(super) fn new(
         access: ClusterAccess,
-        service: &Service,
-        context: &Context,
+        spec: KubeletAuthenticationSpec,
+        context: Context,
         inventory: CapiInventory,
         record_events: RecordEvents,
         shared: &Shared,
     ) -> Self {
-        let signs = service.ca.signer().is_some();
         Self {
             access,
-            signers: context.signers(),
-            admission: spec_mapping::admission_settings(&service.verifiers, signs),
-            built_in_renewal: service.spec.built_in_renewal,
-            to_be_enforced: spec_mapping::is_to_be_enforced(&service.spec),
-            enforcement: context.enforcement.clone(),
+            spec,
+            inventory,
+            record_events,
             sync_period: shared.sync_period,
+            admission: admission::Settings {
+                attestors: context.verifiers.providers().cloned().collect(),
+                approve_only: matches!(context.issuance, Issuance::ApproveOnly),
+                built_in_renewal: BTreeSet::new(),
+                enforced: false,
+            },
             inspection: None,
             listed: BTreeSet::new(),
             rights: None,
             watches: Arc::default(),
-            bootstrap_tokens: service.spec.bootstrap_tokens,
-            inventory,
             tokens: Tokens::new(shared.missing_machine_timeout),
-            ledger: context.ledger.clone(),
-            marked: signs,
             revoked: None,
-            record_events,
-            clock: shared.clock,
+            context,
         }
     }
 
@@ -119,7 +109,7 @@ impl Upkeep {
     pub(super) async fn round(&mut self) -> Health {
         if self.is_inspection_due().await {
             let counted = self.counted().await.ok();
-            let found = self.inspect().boxed().await;
+            let found = self.inspect(counted.as_ref()).boxed().await;
             if !found.undone.is_empty() {
                 // A right may have been revoked.
                 self.rights = None;
@@ -137,20 +127,20 @@ impl Upkeep {
         }
         let revoked = self.revoke().boxed().await;
         health.note("revocation", revoked);
-        let swept = self.ledger.sweep((self.clock)(), &self.listed).await;
+        let swept = self.context.ledger.sweep(now(), &self.listed).await;
         let swept = swept.map_err(|error| cut(error_chain(&error)));
         if let Some(swept) = health.note("the records", swept) {
             self.listed = swept.not_removed;
-            health.census = Some(RecordCounts {
+            health.identities = Some(IdentityCounts {
                 live: count(swept.live),
                 tombstones: count(swept.tombstones),
-                earliest_expiry: swept.earliest_expiry,
             });
+            health.earliest_expiry = swept.earliest_expiry;
             health.held_back = swept.held_back.map(|gone| HeldBack {
                 gone,
                 live: swept.live,
             });
-            self.record_events.write(swept.done, (self.clock)()).await;
+            self.record_events.write(swept.done, now()).await;
         }
         self.keep_tokens(&mut health).await;
         health
@@ -167,11 +157,19 @@ impl Upkeep {
             return true;
         };
         let is_time = last.is_over(self.sync_period);
-        urgent || is_time || !self.enforcement.is_on() && self.counted().await.ok() != last.counted
+        urgent || is_time || !self.is_enforcing() && self.counted().await.ok() != last.counted
+    }
+
+    fn is_enforcing(&self) -> bool {
+        self.context.enforcement.is_on()
+    }
+
+    async fn records(&self) -> Result<Vec<Stored>, Unavailable> {
+        self.context.ledger.records().all().await
     }
 
     async fn counted(&self) -> Result<Counted, Unavailable> {
-        let records = self.ledger.records().all().await?;
+        let records = self.records().await?;
         let live = records.iter().filter(|stored| stored.record.is_live());
         let live = live.count();
         Ok(Counted {
@@ -186,23 +184,20 @@ impl Upkeep {
     }
 
     /// Inspects the cluster, and restores what was changed there.
-    async fn inspect(&mut self) -> Health {
+    async fn inspect(&mut self, counted: Option<&Counted>) -> Health {
         let mut health = self.examined().await;
         if !matches!(health.answers, ApiReachability::Yes(_)) {
             return health;
         }
         // Somebody may have changed the list of revoked certificates: it is written again.
         self.revoked = None;
-        if self.built_in_renewal == BuiltInRenewal::ControlPlane
+        if self.spec.built_in_renewal == BuiltInRenewal::ControlPlane
             && let Some(nodes) = self.inventory.control_plane_nodes().await
         {
             self.admission.built_in_renewal = nodes;
         }
-        let has_tombstones = self
-            .counted()
-            .await
-            .is_ok_and(|counted| counted.has_tombstones);
-        let without = if has_tombstones || !self.enforcement.is_on() {
+        let has_tombstones = counted.is_some_and(|counted| counted.has_tombstones);
+        let without = if has_tombstones || !self.is_enforcing() {
             self.without_record(has_tombstones).await
         } else {
             Ok(BTreeSet::new())
@@ -229,7 +224,7 @@ impl Upkeep {
 
     /// Extends the tokens of existing machines, and expires those of machines that are gone.
     async fn keep_tokens(&mut self, health: &mut Health) {
-        match self.bootstrap_tokens {
+        match self.spec.bootstrap_tokens {
             BootstrapTokens::Manage => {}
             BootstrapTokens::Ignore => return,
         }
@@ -237,9 +232,7 @@ impl Upkeep {
         let Some(wanted) = self.inventory.tokens().await else {
             return;
         };
-        let now = (self.clock)();
-        let until = now + tokens::TTL;
-        let wanted = wanted.into_iter().map(|token| (token, until)).collect();
+        let now = now();
         let kept = part(self.tokens.keep(self.access.client(), &wanted, now)).await;
         if let Some(kept) = health.note("bootstrap tokens", kept) {
             for token in kept.extended {
@@ -272,13 +265,14 @@ impl Upkeep {
     }
 
     async fn revoke(&mut self) -> Result<(), String> {
-        if !self.marked {
+        // The certificates of kube-controller-manager have no UID, by which they could be refused.
+        if self.admission.approve_only {
             return Ok(());
         }
-        let now = (self.clock)();
-        let records = self.ledger.records().all().await;
+        let now = now();
+        let records = self.records().await;
         let records = records.map_err(|error| cut(error_chain(&error)))?;
-        let longest = self.ledger.policy().longest_lifetime;
+        let longest = self.context.ledger.policy().longest_lifetime;
         let desired: BTreeMap<_, _> = records
             .iter()
             .filter_map(|stored| {
@@ -310,7 +304,7 @@ impl Upkeep {
             if had_rights {
                 preflight::version(client).await
             } else {
-                preflight::examine(client, &self.signers).await
+                preflight::examine(client, &self.context.signers()).await
             }
         };
         let answers = match timeout(PART_DEADLINE, examining).await {
@@ -347,7 +341,7 @@ impl Upkeep {
         &mut self,
         without: Result<BTreeSet<String>, String>,
     ) -> Result<Option<String>, String> {
-        let without = if !self.to_be_enforced {
+        let without = if !is_to_be_enforced(&self.spec) {
             Some(without)
         } else if self.is_enforced().await? {
             None
@@ -358,10 +352,10 @@ impl Upkeep {
             }
         };
         let enforced = without.is_none();
-        if enforced != self.enforcement.is_on() {
+        if enforced != self.is_enforcing() {
             tracing::info!(enforced, "attestation");
         }
-        self.enforcement.set(enforced);
+        self.context.enforcement.set(enforced);
         self.admission.enforced = enforced;
         Ok(without.map(|without| match without {
             Ok(nodes) if nodes.is_empty() => {
@@ -383,7 +377,7 @@ impl Upkeep {
 
     /// Whether attestation was enforced before, also by a former controller.
     async fn is_enforced(&self) -> Result<bool, String> {
-        if self.enforcement.is_on() {
+        if self.is_enforcing() {
             return Ok(true);
         }
         part(admission::is_enforced(self.access.client()).boxed()).await
@@ -395,21 +389,24 @@ impl Upkeep {
     ) -> Result<(AutoApprove, String), HardeningError> {
         let client = self.access.client();
         let mut scan = bindings::scan(client).await?;
-        if self.enforcement.is_on() {
+        if self.is_enforcing() {
             for binding in bindings::remove(client, &mut scan).await? {
-                tracing::info!(binding = binding.name(), "removed");
+                tracing::info!(binding, "removed");
             }
         }
-        let closure = auto_approve_audit::examine(client, &scan).await?;
-        let found = match closure {
-            _ if self.to_be_enforced && !self.enforcement.is_on() => AutoApprove::Waiting,
-            Closure::Closed => AutoApprove::Closed,
-            Closure::Open { .. } if scan.open.iter().all(|one| one.kubeadm.is_some()) => {
-                AutoApprove::Bindings
-            }
-            Closure::Open { .. } => AutoApprove::Open,
+        let open = auto_approve_audit::examine(client, &scan).await?;
+        let found = if is_to_be_enforced(&self.spec) && !self.is_enforcing() {
+            AutoApprove::Waiting
+        } else if open.is_empty() {
+            AutoApprove::Closed
+        } else if scan.open.iter().all(|one| one.is_kubeadms) {
+            AutoApprove::Bindings
+        } else {
+            AutoApprove::Open
         };
-        let said = without.into_iter().chain([closure.message()]);
+        let said = without
+            .into_iter()
+            .chain([auto_approve_audit::message(&open)]);
         Ok((found, said.collect::<Vec<_>>().join("; ")))
     }
 
@@ -418,7 +415,7 @@ impl Upkeep {
     ///
     /// All of them if `all` is set, or else at least [`MAX_WITHOUT`].
     async fn without_record(&self, all: bool) -> Result<BTreeSet<String>, String> {
-        let records = self.ledger.records().all().await;
+        let records = self.records().await;
         let records = records.map_err(|error| cut(error_chain(&error)))?;
         let accounted_for: BTreeSet<&str> = records
             .iter()

@@ -80,7 +80,7 @@ fn words(done: &SweepAction) -> (&'static str, String) {
     } = done;
     match what {
         Swept::Buried => (
-            "RecordBuried",
+            "RecordRetired",
             format!(
                 "the machine is gone: generation {generation} and its certificates are worth \
                  nothing"

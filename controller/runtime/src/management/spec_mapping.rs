@@ -1,6 +1,5 @@
 //! The policies that the `spec` of a `KubeletAuthentication` stands for: no input or output.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,7 +18,6 @@ use node_attestation_core::verifier::Verifiers;
 
 use crate::capi::Cluster;
 use crate::client::ClusterAccess;
-use crate::hardening::admission::{self, Signing};
 use crate::nodes::KubeNodes;
 
 /// The parts of the context of one cluster.
@@ -34,7 +32,6 @@ pub(crate) struct ContextBuilder<'a> {
     pub(crate) absences: Absences,
     /// `None`: kube-controller-manager signs.
     pub(crate) signer: Option<Arc<Signer>>,
-    pub(crate) enforced: bool,
 }
 
 impl ContextBuilder<'_> {
@@ -53,7 +50,8 @@ impl ContextBuilder<'_> {
             issuance: self.signer.map_or(Issuance::ApproveOnly, Issuance::Sign),
             lifetimes: lifetimes(spec),
             duties: duties(spec, signs),
-            enforcement: Enforcement::new(self.enforced),
+            // Until somebody has found out whether it is on.
+            enforcement: Enforcement::new(false),
             serving: serving_policy(spec, self.cluster, access),
         }
     }
@@ -141,19 +139,5 @@ fn serving_policy(
             .filter_map(|range| range.parse().ok())
             .collect(),
         guest_reported,
-    }
-}
-
-/// The requests that the admission policy admits from tokens and nodes, once it is enforced.
-pub(super) fn admission_settings(verifiers: &Verifiers, signs: bool) -> admission::Settings {
-    admission::Settings {
-        attestors: verifiers.providers().cloned().collect(),
-        signing: if signs {
-            Signing::Ours
-        } else {
-            Signing::BuiltIn
-        },
-        built_in_renewal: BTreeSet::new(),
-        enforced: false,
     }
 }

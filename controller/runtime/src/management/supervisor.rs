@@ -4,7 +4,7 @@ use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::stream::{self, BoxStream, StreamExt as _};
+use futures::stream::{BoxStream, StreamExt as _};
 use k8s_openapi::api::core::v1::Secret;
 use kube::api::Api;
 use node_attestation_core::crd::{
@@ -18,7 +18,7 @@ use super::ca_key_registry::CaKeyHolder;
 use super::cluster_registry::Authentication;
 use super::cluster_tasks::{Broken, Running};
 use super::conditions::{self, ClusterPhase};
-use super::desired_state::{DesiredState, Service, Sources};
+use super::desired_state::{self, Service, Sources};
 use super::infra_cluster::InfraCluster;
 use super::not_ready::NotReady;
 use super::shard::Shard;
@@ -26,6 +26,7 @@ use super::single_object::{Observed, follow};
 use super::status_writer::StatusWriter;
 use super::{Shared, periodic};
 use crate::capi::{Cluster, ObjectKey, Objects};
+use crate::clock::now;
 use crate::watch::Lenient;
 
 /// The longest time between two updates of the status, part of which depends on the time.
@@ -90,14 +91,11 @@ struct Supervisor {
     records: Arc<dyn Records>,
     absences: Absences,
     running: Option<Running>,
-    panics: Panics,
+    panics: u32,
+    /// No tasks start before this, after a panic.
+    rest_until: Instant,
     status_writer: StatusWriter,
     infra_cluster: InfraCluster,
-}
-
-enum Change {
-    Kubeconfig(Option<Secret>),
-    Ca(Option<Secret>),
 }
 
 impl Supervisor {
@@ -120,9 +118,10 @@ impl Supervisor {
             records: Arc::new(shared.records.of_cluster(&key)),
             absences: Absences::new(shared.missing_machine_timeout),
             running: None,
-            panics: Panics::default(),
+            panics: 0,
+            rest_until: Instant::now(),
             status_writer: StatusWriter::new(&shared, &key),
-            infra_cluster: InfraCluster::default(),
+            infra_cluster: InfraCluster::new(shared.clone(), key.clone()),
             key,
             shared,
         }
@@ -130,7 +129,8 @@ impl Supervisor {
 
     /// Until the `KubeletAuthentication` is gone, or the cluster belongs to another shard.
     async fn run(mut self) {
-        let mut changes = self.changes();
+        let mut kubeconfigs = self.secrets("kubeconfig");
+        let mut cas = self.secrets("ca");
         let mut objects = self.shared.objects.changes_of(&self.key);
         loop {
             let Some(authentication) = self.authentication.borrow_and_update().clone() else {
@@ -140,9 +140,9 @@ impl Supervisor {
                 break;
             }
             let phase = self.reconcile(&authentication).await;
-            let mut status = conditions::status(&authentication, &phase, (self.shared.clock)());
+            let mut status = conditions::status(&authentication, &phase, now());
             status.ca_key = self.ca_key.publication(status.ca_key);
-            self.write_infra_cluster(&phase, &status).await;
+            self.write_infra_cluster(&status).await;
             let write_again = self.status_writer.write(&authentication, status).await;
             let look_again = Instant::now() + LOOK_AGAIN;
             let again = write_again.map_or(look_again, |at| at.min(look_again));
@@ -150,7 +150,8 @@ impl Supervisor {
                 still_wanted = self.authentication.changed() => if still_wanted.is_err() {
                     break;
                 },
-                Some(change) = changes.next() => self.sources.changed(change),
+                Some(secret) = kubeconfigs.next() => self.sources.kubeconfig = secret.into(),
+                Some(secret) = cas.next() => self.sources.ca = secret.into(),
                 cluster = other_cluster(&self.shared.objects, &self.key, &mut objects, &self.sources.cluster) => {
                     self.sources.cluster = cluster;
                 }
@@ -165,88 +166,68 @@ impl Supervisor {
         self.ca_key.leave();
     }
 
-    async fn write_infra_cluster(
-        &mut self,
-        phase: &ClusterPhase,
-        status: &KubeletAuthenticationStatus,
-    ) {
+    /// Writes the signers to the `InfraCluster` of a served cluster.
+    async fn write_infra_cluster(&mut self, status: &KubeletAuthenticationStatus) {
         let cluster = self.sources.cluster.present();
-        let reference = cluster.and_then(|cluster| cluster.infrastructure.as_ref());
-        if let (ClusterPhase::Serving { .. }, Some(reference)) = (phase, reference) {
-            let Shared {
-                management,
-                objects,
-                ..
-            } = self.shared.as_ref();
-            self.infra_cluster
-                .write(objects, management, &self.key, reference, status)
-                .await;
+        if self.running.is_some()
+            && let Some(reference) = cluster.and_then(|cluster| cluster.infrastructure.as_ref())
+        {
+            self.infra_cluster.write(reference, status).await;
         }
     }
 
-    fn changes(&self) -> BoxStream<'static, Change> {
+    /// The versions of a Secret of the cluster; `None` while there is none.
+    fn secrets(&self, suffix: &str) -> BoxStream<'static, Option<Secret>> {
         let ObjectKey { namespace, name } = &self.key;
-        let client = &self.shared.management;
-        let secrets = || Api::<Lenient<Secret>>::namespaced(client.clone(), namespace);
-        stream::select_all([
-            follow(secrets(), &format!("{name}-kubeconfig"))
-                .map(Change::Kubeconfig)
-                .boxed(),
-            follow(secrets(), &format!("{name}-ca"))
-                .map(Change::Ca)
-                .boxed(),
-        ])
-        .boxed()
+        let api = Api::<Lenient<Secret>>::namespaced(self.shared.management.clone(), namespace);
+        follow(api, &format!("{name}-{suffix}")).boxed()
     }
 
     /// Reconciles the cluster, and returns its phase.
     async fn reconcile(&mut self, authentication: &KubeletAuthentication) -> ClusterPhase {
         self.absences.allow(allowed_retirements(authentication));
-        let plan = DesiredState::of(
+        let desired = desired_state::service(
             authentication,
             &self.sources,
             &mut self.ca_key,
             self.shared.reach,
             self.shared.verifiers.as_ref(),
         );
-        match plan {
-            DesiredState::Wait => ClusterPhase::Waiting,
-            DesiredState::Stop(why) => {
+        match desired {
+            Ok(Some(service)) => self.serve(service).await,
+            Ok(None) => ClusterPhase::Waiting,
+            Err(why) => {
                 self.stop().await;
                 ClusterPhase::Stopped(why)
             }
-            DesiredState::Serve(service) => self.serve(*service).await,
         }
     }
 
     async fn serve(&mut self, service: Service) -> ClusterPhase {
-        let as_it_is = self.running.as_ref().map(|running| running.fingerprint);
-        if as_it_is != Some(service.fingerprint) {
+        let current = self.running.as_ref().map(|running| running.fingerprint);
+        if current != Some(service.fingerprint) {
             self.stop().await;
-            if self.panics.must_wait() {
-                return ClusterPhase::Broken;
-            }
-            let cluster = self.key.to_string();
-            match Running::start(
-                &self.shared,
-                &self.key,
-                &service,
-                self.records.clone(),
-                self.absences.clone(),
-            ) {
-                Ok(running) => self.running = Some(running),
-                Err(source) => {
-                    let name = format!("{}-kubeconfig", self.key.name);
-                    return ClusterPhase::Stopped(NotReady::KubeconfigRefused { name, source });
+        }
+        let running = match &mut self.running {
+            Some(running) => running,
+            None if Instant::now() < self.rest_until => return ClusterPhase::Broken,
+            running @ None => {
+                let (records, absences) = (self.records.clone(), self.absences.clone());
+                match Running::start(&self.shared, &self.key, &service, records, absences) {
+                    Ok(started) => {
+                        let cluster = self.key.to_string();
+                        tracing::info!(cluster, "serving");
+                        running.insert(started)
+                    }
+                    Err(source) => {
+                        let name = format!("{}-kubeconfig", self.key.name);
+                        return ClusterPhase::Stopped(NotReady::KubeconfigRefused { name, source });
+                    }
                 }
             }
-            tracing::info!(cluster, "serving");
-        }
-        let Some(running) = &self.running else {
-            return ClusterPhase::Waiting;
         };
         ClusterPhase::Serving {
-            ca: running.ca.out_of_time((self.shared.clock)()),
+            ca: running.ca.out_of_time(now()),
             signs: running.ca.signer().is_some(),
             health: running.health(),
             attestors: service.verifiers.reports().collect(),
@@ -278,7 +259,9 @@ impl Supervisor {
     async fn broke(&mut self) {
         let cluster = self.key.to_string();
         tracing::error!(cluster, "a task of the cluster panicked; it restarts");
-        self.panics.one_more();
+        let rest = FIRST_RESTART.saturating_mul(2_u32.saturating_pow(self.panics));
+        self.panics = self.panics.saturating_add(1);
+        self.rest_until = Instant::now() + rest.min(LAST_RESTART);
         self.stop().await;
     }
 
@@ -326,34 +309,6 @@ async fn changed(running: Option<&mut Running>) -> Result<(), Broken> {
     match running {
         Some(running) => running.changed().await,
         None => pending().await,
-    }
-}
-
-impl Sources {
-    fn changed(&mut self, change: Change) {
-        match change {
-            Change::Kubeconfig(secret) => self.kubeconfig = secret.into(),
-            Change::Ca(secret) => self.ca = secret.into(),
-        }
-    }
-}
-
-/// The panics of a cluster's tasks, and the wait before they run again.
-#[derive(Debug, Default)]
-struct Panics {
-    count: u32,
-    rest_until: Option<Instant>,
-}
-
-impl Panics {
-    fn one_more(&mut self) {
-        let rest = FIRST_RESTART.saturating_mul(2_u32.saturating_pow(self.count));
-        self.count = self.count.saturating_add(1);
-        self.rest_until = Some(Instant::now() + rest.min(LAST_RESTART));
-    }
-
-    fn must_wait(&self) -> bool {
-        self.rest_until.is_some_and(|until| Instant::now() < until)
     }
 }
 

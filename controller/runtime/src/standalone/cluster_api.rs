@@ -49,7 +49,7 @@ pub(super) struct Background {
 }
 
 impl Standalone {
-    /// Answers the requests of one Cluster as [`Fleet`](crate::management::Fleet) would, with its machines
+    /// Answers the requests of one Cluster as [`Controller`](crate::management::Controller) would, with its machines
     /// and records, but by a kubeconfig and a CA from files. The Cluster's Secrets are not read,
     /// nothing else is looked after, and no Lease is waited for: what both of them write, the
     /// records keep apart.
@@ -100,9 +100,9 @@ impl Standalone {
             records: Arc::new(records),
             absences: Absences::default(),
             signer: Some(signer),
-            enforced,
         };
         let context = builder.context();
+        context.enforcement.set(enforced);
         let cluster = key.to_string();
         tracing::info!(cluster, "by the machines and records of this Cluster");
         if said.cluster.paused {

@@ -64,7 +64,7 @@ pub fn run() -> Suite {
         ]);
         suite.add(&name, one.resident, "MiB", Some(most));
         suite.add(
-            &format!("{name}: connections of a cluster"),
+            format!("{name}: connections of a cluster"),
             one.connections,
             "",
             Some(2.0),

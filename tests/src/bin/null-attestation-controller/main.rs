@@ -9,7 +9,7 @@
 //! stamp beside what is authorized there.
 
 mod crash;
-mod fleet;
+mod management;
 mod verifier;
 
 use std::path::PathBuf;
@@ -45,7 +45,7 @@ enum Cli {
 #[derive(Debug, Args)]
 struct Run {
     #[command(flatten)]
-    management: fleet::Management,
+    management: management::Management,
     #[arg(long, requires_all = ["ca_cert", "ca_key", "machines"])]
     #[arg(required_unless_present = "kubeconfig")]
     workload_kubeconfig: Option<PathBuf>,
@@ -140,7 +140,7 @@ async fn main() -> ExitCode {
         run.deny_for.clone(),
     ));
     let served = match &run.management.kubeconfig {
-        Some(kubeconfig) => fleet::serve(kubeconfig, &run.management, stamp, stop)
+        Some(kubeconfig) => management::serve(kubeconfig, &run.management, stamp, stop)
             .await
             .map_err(|error| error_chain(&error)),
         None => serve(*run, stamp, stop)
@@ -169,7 +169,7 @@ async fn serve(
             ca_cert: run.ca_cert.unwrap_or_default(),
             ca_key: run.ca_key.unwrap_or_default(),
         };
-        let verifiers = fleet::verifiers(stamp);
+        let verifiers = management::verifiers(stamp);
         let controller = Standalone::of_cluster(settings, &verifiers).await?;
         controller.run(stop).await;
         return Ok(());

@@ -96,14 +96,14 @@ fn world() -> World {
 }
 
 impl World {
-    fn plan(&mut self) -> DesiredState {
+    fn plan(&mut self) -> Result<Option<Service>, NotReady> {
         let found = self.verifiers.clone();
         let verifiers = move |_: &KubeletAuthentication, _: &str| {
             let insecure: Arc<dyn node_attestation_core::verifier::Verifier> =
                 Arc::new(InsecureVerifier);
             found.clone().map(|()| Verifiers::from_iter([insecure]))
         };
-        DesiredState::of(
+        service(
             &self.authentication,
             &self.sources,
             &mut self.holder,
@@ -114,18 +114,12 @@ impl World {
 
     #[track_caller]
     fn why(&mut self) -> NotReady {
-        match self.plan() {
-            DesiredState::Stop(why) => why,
-            plan @ (DesiredState::Wait | DesiredState::Serve(_)) => panic!("{plan:?}"),
-        }
+        self.plan().unwrap_err()
     }
 
     #[track_caller]
     fn fingerprint(&mut self) -> Fingerprint {
-        match self.plan() {
-            DesiredState::Serve(service) => service.fingerprint,
-            plan @ (DesiredState::Wait | DesiredState::Stop(_)) => panic!("{plan:?}"),
-        }
+        self.plan().unwrap().unwrap().fingerprint
     }
 
     fn cluster(&mut self) -> &mut Cluster {
@@ -147,9 +141,7 @@ impl World {
 fn a_cluster_of_which_all_is_right_is_served() {
     let mut world = world();
 
-    let DesiredState::Serve(service) = world.plan() else {
-        panic!("{:?}", world.plan());
-    };
+    let service = world.plan().unwrap().unwrap();
 
     assert!(service.ca.signer().is_some());
     assert_eq!(service.audiences.len(), 1);
@@ -166,7 +158,7 @@ fn nothing_is_said_of_a_cluster_before_all_was_read() {
         let mut world = world();
         change(&mut world.sources);
 
-        assert!(matches!(world.plan(), DesiredState::Wait));
+        assert!(world.plan().unwrap().is_none());
     }
 }
 
@@ -266,9 +258,7 @@ fn without_the_ca_key_requests_are_approved_only_where_nobody_else_approves_them
     world.sources.ca = secret(&[("tls.crt", certificate)]);
     world.authentication.spec.auto_approve_bindings = AutoApproveBindings::Remove;
 
-    let DesiredState::Serve(service) = world.plan() else {
-        panic!("{:?}", world.plan());
-    };
+    let service = world.plan().unwrap().unwrap();
 
     assert!(service.ca.signer().is_none());
 }

@@ -17,6 +17,7 @@ use crate::capi::{
     Cluster, InvalidOwnAttestors, ObjectKey, OwnAttestors, are_same, cluster_resource, is_paused,
 };
 use crate::client::{in_time, merge, post};
+use crate::clock::now;
 use crate::events;
 use crate::management::Shared;
 
@@ -135,8 +136,8 @@ async fn taken(
     };
     let api = Api::namespaced(shared.management.clone(), &key.namespace);
     let error = match write(&api, &cluster, step).await {
-        Ok(Ok(())) => return Ok(Outcome::Written),
-        Ok(Err(error)) => error,
+        Ok(None) => return Ok(Outcome::Written),
+        Ok(Some(error)) => error,
         Err(kube::Error::Api(status)) if REFUSALS.contains(&status.code) => {
             EnableError::Refused(status.message)
         }
@@ -153,23 +154,19 @@ async fn taken(
         ..ObjectReference::default()
     };
     let words = ("Warning", "Enable", error.reason(), note);
-    events::write_one(
-        shared.management.clone(),
-        regarding,
-        words,
-        (shared.clock)(),
-    )
-    .await;
+    events::write_one(shared.management.clone(), regarding, words, now()).await;
     Ok(Outcome::Refused)
 }
 
+/// Takes the step, and returns what it reports.
+///
 /// Not by server-side apply: of a list of this type it removes only the items of the same field manager, and after
 /// `clusterctl move` they are another one's. It would also write to an object that a person created meanwhile.
 async fn write(
     api: &Api<KubeletAuthentication>,
     cluster: &OwnerReference,
     step: Step,
-) -> Result<Result<(), EnableError>, kube::Error> {
+) -> Result<Option<EnableError>, kube::Error> {
     let name = &cluster.name;
     match step {
         Step::Create { attestors } => {
@@ -197,9 +194,9 @@ async fn write(
             api.patch(name, &parameters, &Patch::Merge(&patch)).await?;
             tracing::info!(cluster = name, ?attestors, "KubeletAuthentication changed");
         }
-        Step::Report(error) => return Ok(Err(error)),
+        Step::Report(error) => return Ok(Some(error)),
     }
-    Ok(Ok(()))
+    Ok(None)
 }
 
 impl EnableError {

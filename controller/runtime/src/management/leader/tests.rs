@@ -1,28 +1,19 @@
-use std::sync::{Arc, LazyLock, Mutex};
+use std::sync::{Arc, Mutex};
 
+use http_body_util::Full;
+use hyper::body::Bytes;
+use hyper::{Method, Request, Response};
+use kube::client::Body;
 use kube::core::Status;
+use serde::Serialize;
 use tokio::time::timeout;
 
 use super::*;
-
-/// The time of day, which goes on as the runtime's time does.
-fn now() -> SystemTime {
-    static START: LazyLock<std::time::Instant> = LazyLock::new(std::time::Instant::now);
-    let since = Instant::now().into_std().duration_since(*START);
-    node_attestation_core::testing::now() + since
-}
+use crate::client::ClusterAccess;
 
 /// A Lease in memory, with Kubernetes' preconditions; and whether it can be reached.
 #[derive(Debug, Clone, Default)]
 struct Memory(Arc<Mutex<(Option<Lease>, u64, bool)>>);
-
-fn refused(code: u16) -> CallError {
-    let status = Status {
-        code,
-        ..Status::default()
-    };
-    CallError::Refused(Box::new(status))
-}
 
 impl Memory {
     fn cut(&self, cut: bool) {
@@ -41,44 +32,61 @@ impl Memory {
     }
 }
 
-impl Leases for Memory {
-    fn get(&self) -> BoxFuture<'_, Result<Option<Lease>, CallError>> {
-        Box::pin(async {
-            let state = self.0.lock().unwrap();
-            if state.2 {
-                return Err(CallError::Deadline(CALL_DEADLINE));
-            }
-            Ok(state.0.clone())
-        })
+fn answer(code: u16, object: &impl Serialize) -> Response<Full<Bytes>> {
+    let body = serde_json::to_vec(object).unwrap().into();
+    Response::builder().status(code).body(body).unwrap()
+}
+
+fn refused(code: u16, reason: &str) -> Response<Full<Bytes>> {
+    let status = Status {
+        code,
+        reason: reason.to_owned(),
+        ..Status::default()
+    };
+    answer(code, &status)
+}
+
+impl Memory {
+    async fn answer(&self, request: Request<Body>) -> Response<Full<Bytes>> {
+        let is_read = request.method() == Method::GET;
+        let written = request.into_body().collect_bytes().await.unwrap();
+        let mut state = self.0.lock().unwrap();
+        match &state.0 {
+            _ if state.2 => return refused(503, "ServiceUnavailable"),
+            None if is_read => return refused(404, "NotFound"),
+            Some(lease) if is_read => return answer(200, lease),
+            _ => {}
+        }
+        let mut lease: Lease = serde_json::from_slice(&written).unwrap();
+        let current = state.0.as_ref();
+        let current = current.and_then(|lease| lease.metadata.resource_version.clone());
+        if current != lease.metadata.resource_version {
+            return refused(409, "Conflict");
+        }
+        state.1 += 1;
+        lease.metadata.resource_version = Some(state.1.to_string());
+        let answer = answer(200, &lease);
+        state.0 = Some(lease);
+        answer
     }
 
-    fn put(&self, mut lease: Lease) -> BoxFuture<'_, Result<Lease, CallError>> {
-        Box::pin(async {
-            let mut state = self.0.lock().unwrap();
-            if state.2 {
-                return Err(CallError::Deadline(CALL_DEADLINE));
-            }
-            let current = state.0.as_ref();
-            let current = current.and_then(|lease| lease.metadata.resource_version.clone());
-            if current != lease.metadata.resource_version {
-                return Err(refused(409));
-            }
-            state.1 += 1;
-            lease.metadata.resource_version = Some(state.1.to_string());
-            state.0 = Some(lease.clone());
-            Ok(lease)
-        })
+    fn candidate(&self, name: &str, identity: &str, holders: &Holders) -> Candidate {
+        let memory = self.clone();
+        let access = ClusterAccess::in_memory(move |request| {
+            let memory = memory.clone();
+            async move { memory.answer(request).await }
+        });
+        Candidate {
+            api: Api::default_namespaced(access.client().clone()),
+            name: name.to_owned(),
+            identity: identity.to_owned(),
+            holders: holders.clone(),
+        }
     }
 }
 
-fn candidate(leases: &Memory, identity: &str) -> Candidate<Memory> {
-    Candidate::new(
-        leases.clone(),
-        "lease".into(),
-        identity.into(),
-        Holders::default(),
-        now,
-    )
+fn candidate(leases: &Memory, identity: &str) -> Candidate {
+    leases.candidate("lease", identity, &Holders::default())
 }
 
 #[tokio::test(start_paused = true)]
@@ -149,11 +157,9 @@ async fn a_leader_whose_lease_was_taken_leads_no_more() {
     let leases = Memory::default();
     let first = candidate(&leases, "a");
     let mut term = first.lead().await;
-    let taken = {
-        let lease = leases.get().await.unwrap();
-        candidate(&leases, "b").taken(lease)
-    };
-    leases.put(taken).await.unwrap();
+    let other = candidate(&leases, "b");
+    let taken = other.taken(other.get().await.unwrap());
+    other.put(&taken).await.unwrap();
     let begun = Instant::now();
 
     term.held().await;
@@ -185,13 +191,7 @@ impl Replica {
         let leads = Arc::new(Mutex::new(0));
         let mut tasks = tokio::task::JoinSet::new();
         for (number, lease) in leases.iter().enumerate() {
-            let candidate = Candidate::new(
-                lease.clone(),
-                format!("lease-{number}"),
-                identity.into(),
-                holders.clone(),
-                now,
-            );
+            let candidate = lease.candidate(&format!("lease-{number}"), identity, &holders);
             let leads = leads.clone();
             tasks.spawn(async move {
                 loop {
@@ -255,14 +255,14 @@ async fn a_request_of_a_replica_that_holds_enough_is_forgotten() {
     let leases = Memory::default();
     let first = candidate(&leases, "a");
     let mut term = first.lead().await;
-    let mut asking = leases.get().await.unwrap().unwrap();
+    let mut asking = first.get().await.unwrap().unwrap();
     let annotations = asking.metadata.annotations.get_or_insert_default();
     annotations.insert(ASKED_FOR_BY.to_owned(), "b".to_owned());
-    leases.put(asking).await.unwrap();
+    first.put(&asking).await.unwrap();
 
     assert!(timeout(LEASE_DURATION, term.held()).await.is_err());
 
-    assert_eq!(asker(&leases.get().await.unwrap().unwrap()), None);
+    assert_eq!(asker(&first.get().await.unwrap().unwrap()), None);
     assert_eq!(leases.holder(), "a");
 }
 
@@ -270,15 +270,7 @@ async fn a_request_of_a_replica_that_holds_enough_is_forgotten() {
 async fn a_lease_is_renewed_until_the_work_for_it_has_ended() {
     let leases: Vec<Memory> = (0..2).map(|_| Memory::default()).collect();
     let holders = Holders::default();
-    let ours = |number: usize| {
-        Candidate::new(
-            leases[number].clone(),
-            format!("lease-{number}"),
-            "a".into(),
-            holders.clone(),
-            now,
-        )
-    };
+    let ours = |number: usize| leases[number].candidate(&format!("lease-{number}"), "a", &holders);
     let (zero, one) = (ours(0), ours(1));
     let (_zero, mut term) = (zero.lead().await, one.lead().await);
     let _other = Replica::start(&leases, "b");

@@ -9,7 +9,7 @@ use kubelet_attestation::names::Provider;
 use node_attestation_core::crd::KubeletAuthentication;
 use node_attestation_core::verifier::{InsecureVerifier, Verifier, Verifiers};
 use node_attestation_runtime::client::{ClusterAccess, ClusterAccessError, EgressPolicy};
-use node_attestation_runtime::management::{Fleet, Settings, VerifierUnavailable};
+use node_attestation_runtime::management::{Controller, Settings, VerifierUnavailable};
 
 #[derive(Debug, Args)]
 pub(crate) struct Management {
@@ -54,7 +54,7 @@ pub(crate) async fn serve(
         insecure_allow_loopback: management.insecure_allow_loopback,
     };
     let verifiers = verifiers(stamp);
-    Fleet::new(&access, settings, Arc::new(verifiers))
+    Controller::new(&access, settings, Arc::new(verifiers))
         .run(stop)
         .await;
     Ok(())
