@@ -8,7 +8,7 @@ use kube::Client;
 use kube::api::Api;
 use kube::core::ApiResource;
 use serde::de::Error as _;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{OnceCell, Semaphore, watch};
 
 use super::api_discovery::referred;
 use super::objects::{
@@ -30,7 +30,7 @@ pub struct Objects(Arc<Inner>);
 struct Inner {
     client: Client,
     state: RwLock<State>,
-    resources: Mutex<HashMap<Kind, ApiResource>>,
+    resources: Mutex<HashMap<Kind, Arc<OnceCell<ApiResource>>>>,
     changes: watch::Sender<u64>,
     cluster_changes: watch::Sender<u64>,
     /// By Cluster, for its waiters.
@@ -178,19 +178,32 @@ impl Objects {
         &self,
         reference: &Reference,
     ) -> Result<Option<ApiResource>, kube::Error> {
-        let resources = || {
-            let resources = self.0.resources.lock();
-            resources.unwrap_or_else(PoisonError::into_inner)
-        };
-        let (group, version) = (reference.group.clone(), reference.version.clone());
-        let kind = (group, version, reference.kind.clone());
-        let known = resources().get(&kind).cloned();
-        if known.is_some() {
-            return Ok(known);
+        let kind = (
+            reference.group.clone(),
+            reference.version.clone(),
+            reference.kind.clone(),
+        );
+        let cell = self.resources().entry(kind.clone()).or_default().clone();
+        // Those who ask for a kind at the same time wait for one answer.
+        let found = cell.get_or_try_init(|| async {
+            let found = referred(&self.0.client, reference).await;
+            found.map_err(Some)?.ok_or(None)
+        });
+        match found.await.cloned() {
+            Ok(resource) => Ok(Some(resource)),
+            Err(unknown) => {
+                self.resources().remove(&kind);
+                unknown.map_or(Ok(None), Err)
+            }
         }
-        let found = referred(&self.0.client, reference).await?;
-        resources().extend(found.clone().map(|resource| (kind, resource)));
-        Ok(found)
+    }
+
+    fn resources(&self) -> MutexGuard<'_, HashMap<Kind, Arc<OnceCell<ApiResource>>>> {
+        // Every change is one insertion or removal, so a panic elsewhere leaves the map whole.
+        self.0
+            .resources
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     fn read<T>(&self, look: impl FnOnce(&State) -> T) -> T {

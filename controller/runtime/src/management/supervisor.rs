@@ -4,14 +4,15 @@ use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::stream::{BoxStream, StreamExt as _};
+use futures::stream::{StreamExt as _, select};
 use k8s_openapi::api::core::v1::Secret;
 use kube::api::Api;
 use node_attestation_core::crd::{
     ALLOW_RETIREMENT_ANNOTATION, KubeletAuthentication, KubeletAuthenticationStatus,
 };
 use node_attestation_core::ledger::{Absences, Records};
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 
 use super::ca_key_registry::CaKeyHolder;
@@ -81,6 +82,12 @@ async fn joined(
     }
 }
 
+/// A Secret of the cluster, or `None` while there is none.
+enum Changed {
+    Kubeconfig(Option<Box<Secret>>),
+    Ca(Option<Box<Secret>>),
+}
+
 struct Supervisor {
     shared: Arc<Shared>,
     own_shard: Shard,
@@ -129,8 +136,7 @@ impl Supervisor {
 
     /// Until the `KubeletAuthentication` is gone, or the cluster belongs to another shard.
     async fn run(mut self) {
-        let mut kubeconfigs = self.secrets("kubeconfig");
-        let mut cas = self.secrets("ca");
+        let (mut secrets, _follower) = self.secrets();
         let mut objects = self.shared.objects.changes_of(&self.key);
         loop {
             let Some(authentication) = self.authentication.borrow_and_update().clone() else {
@@ -150,8 +156,10 @@ impl Supervisor {
                 still_wanted = self.authentication.changed() => if still_wanted.is_err() {
                     break;
                 },
-                Some(secret) = kubeconfigs.next() => self.sources.kubeconfig = secret.into(),
-                Some(secret) = cas.next() => self.sources.ca = secret.into(),
+                Some(secret) = secrets.recv() => match secret {
+                    Changed::Kubeconfig(secret) => self.sources.kubeconfig = secret.map(|secret| *secret).into(),
+                    Changed::Ca(secret) => self.sources.ca = secret.map(|secret| *secret).into(),
+                },
                 cluster = other_cluster(&self.shared.objects, &self.key, &mut objects, &self.sources.cluster) => {
                     self.sources.cluster = cluster;
                 }
@@ -176,11 +184,30 @@ impl Supervisor {
         }
     }
 
-    /// The versions of a Secret of the cluster; `None` while there is none.
-    fn secrets(&self, suffix: &str) -> BoxStream<'static, Option<Secret>> {
+    /// Follows the Secrets of the cluster until the set of tasks is dropped.
+    ///
+    /// It is a task of its own: a stream has its turn among the calls to the API server also while nobody polls it,
+    /// and the supervisor waits for a turn when it writes.
+    fn secrets(&self) -> (mpsc::Receiver<Changed>, JoinSet<()>) {
         let ObjectKey { namespace, name } = &self.key;
-        let api = Api::<Lenient<Secret>>::namespaced(self.shared.management.clone(), namespace);
-        follow(api, &format!("{name}-{suffix}")).boxed()
+        let follow = |suffix: &str| {
+            let api = Api::<Lenient<Secret>>::namespaced(self.shared.management.clone(), namespace);
+            follow(api, &format!("{name}-{suffix}"))
+                .map(|secret| secret.map(Box::new))
+                .boxed()
+        };
+        let kubeconfigs = follow("kubeconfig").map(Changed::Kubeconfig);
+        let mut changes = select(kubeconfigs, follow("ca").map(Changed::Ca));
+        let (sender, receiver) = mpsc::channel(1);
+        let mut follower = JoinSet::new();
+        follower.spawn(async move {
+            while let Some(change) = changes.next().await {
+                if sender.send(change).await.is_err() {
+                    return;
+                }
+            }
+        });
+        (receiver, follower)
     }
 
     /// Reconciles the cluster, and returns its phase.
