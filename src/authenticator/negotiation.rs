@@ -214,8 +214,9 @@ impl Attempt {
             if server.requester == Requester::Bootstrap {
                 return Err(error.into());
             }
-            let refused = certificate_failure(&error, &self.settings.bootstrap_kubeconfig);
-            if !error.is_about_the_requester() {
+            let is_about_the_requester = error.is_about_the_requester();
+            let refused = certificate_failure(error, &self.settings.bootstrap_kubeconfig);
+            if !is_about_the_requester {
                 return Err(refused);
             }
             let bootstrap = self.bootstrap_login(&refused).ok_or(refused)?;
