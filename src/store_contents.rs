@@ -152,13 +152,22 @@ impl StoreContents {
         }
     }
 
-    /// Decides what to do at `now` with the credential. `ca_changed` means that the cluster's CA
-    /// certificates have changed since the issue of the credential.
-    pub(crate) fn rotation(&self, renewal: Renewal, ca_changed: bool, now: SystemTime) -> Rotation {
+    /// Decides what to do at `now` with the credential. `ca_pem` are the cluster's CA certificates,
+    /// if the caller knows them. A credential that was issued under others is renewed.
+    pub(crate) fn rotation(
+        &self,
+        renewal: Renewal,
+        ca_pem: Option<&[u8]>,
+        now: SystemTime,
+    ) -> Rotation {
         let Some(credential) = &self.credential else {
             return Rotation::Enrol;
         };
         let leaf = credential.leaf();
+        let ca_changed = match (ca_pem, &self.origin) {
+            (Some(ca_pem), Some(origin)) => !is_same(ca_pem, origin.endpoint.ca_pem.as_bytes()),
+            _ => false,
+        };
         match (leaf.validity.rotation(now, leaf.jitter), renewal) {
             (Rotation::Enrol, _) => Rotation::Enrol,
             // Used until it expires.
@@ -174,6 +183,16 @@ impl StoreContents {
             .as_ref()
             .filter(|credential| credential.validity().holds_at(now))
     }
+}
+
+/// Compares eight bytes at a time, unlike musl's `memcmp`.
+fn is_same(one: &[u8], other: &[u8]) -> bool {
+    let (words, rest) = one.as_chunks();
+    let (other_words, other_rest) = other.as_chunks();
+    let mut pairs = words.iter().zip(other_words);
+    one.len() == other.len()
+        && pairs.all(|(one, other)| u64::from_ne_bytes(*one) == u64::from_ne_bytes(*other))
+        && rest == other_rest
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@
 //! another, once. If the controller challenges the machine, the answer goes into another request.
 
 use std::mem;
+use std::sync::Arc;
 
 use kubelet_attestation::evidence::tpm::Challenge;
 use kubelet_attestation::version::EvidenceVersion;
@@ -48,7 +49,7 @@ pub(super) enum Requester {
 
 /// The API server, and a client with the current login.
 pub(super) struct Connection {
-    endpoint: ClusterEndpoint,
+    endpoint: Arc<ClusterEndpoint>,
     requester: Requester,
     client: ApiClient,
 }
@@ -56,7 +57,7 @@ pub(super) struct Connection {
 impl Connection {
     /// Sends nothing yet.
     pub(super) fn new(
-        endpoint: ClusterEndpoint,
+        endpoint: Arc<ClusterEndpoint>,
         login: &Login,
         requester: Requester,
     ) -> Result<Self, ApiError> {
