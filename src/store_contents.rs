@@ -1,5 +1,6 @@
 //! The contents of the store, checked before use.
 
+use std::collections::BTreeMap;
 use std::time::SystemTime;
 
 use kubelet_attestation::errors::error_chain;
@@ -15,15 +16,6 @@ use crate::store::{Store, StoreFile};
 /// Why a credential or key is rejected that is valid in itself.
 const USELESS_ORIGIN: &str = "its origin.json is of no use";
 
-/// A file that exists and is rejected.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Rejected {
-    /// The file.
-    pub(crate) file: StoreFile,
-    /// The reason.
-    pub(crate) why: String,
-}
-
 /// The contents of the store.
 #[derive(Debug, Default)]
 pub(crate) struct StoreContents {
@@ -31,8 +23,8 @@ pub(crate) struct StoreContents {
     pub(crate) origin: Option<Origin>,
     /// The credential. Only with an origin that is of this machine and of the credential's node.
     pub(crate) credential: Option<Credential>,
-    /// The files to quarantine.
-    pub(crate) rejected: Vec<Rejected>,
+    /// The files to quarantine, each with the reason.
+    pub(crate) rejected: BTreeMap<StoreFile, String>,
     /// A warning, if others could read the credential's key.
     pub(crate) readable_by_others: Option<String>,
     /// The ID of this boot.
@@ -130,10 +122,7 @@ impl StoreContents {
     }
 
     fn reject(&mut self, file: StoreFile, why: impl Into<String>) {
-        if self.rejected.iter().all(|rejected| rejected.file != file) {
-            let why = why.into();
-            self.rejected.push(Rejected { file, why });
-        }
+        self.rejected.entry(file).or_insert_with(|| why.into());
     }
 
     fn reject_all(&mut self, why: &str) {

@@ -211,11 +211,8 @@ impl Attempt {
         {
             stored.distrust_origin(&error_chain(&error));
         }
-        // In the order that leaves no key without its origin.
-        for file in StoreFile::ALL {
-            if let Some(rejected) = stored.rejected.iter().find(|found| found.file == file) {
-                self.set_aside(store, file, &rejected.why)?;
-            }
+        for (file, why) in &stored.rejected {
+            self.set_aside(store, *file, why)?;
         }
         Ok(stored)
     }

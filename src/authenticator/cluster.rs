@@ -18,7 +18,6 @@ use crate::settings::Settings;
 use crate::store_contents::StoreContents;
 
 /// The cluster that a run is for.
-#[derive(Clone)]
 pub(crate) enum Cluster<'a> {
     /// From client-go. Only a run that connects to it checks it.
     Exec(&'a ExecCluster<'a>),

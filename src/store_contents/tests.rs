@@ -81,9 +81,7 @@ fn credential(common_name: &str) -> String {
 
 fn rejected(stored: &StoreContents) -> Vec<(StoreFile, &str)> {
     let rejected = stored.rejected.iter();
-    rejected
-        .map(|rejected| (rejected.file, rejected.why.as_str()))
-        .collect()
+    rejected.map(|(file, why)| (*file, why.as_str())).collect()
 }
 
 #[test]
@@ -155,7 +153,7 @@ fn a_credential_without_an_origin_is_of_no_use() {
         .collect();
     assert_eq!(
         files,
-        [StoreFile::Origin, StoreFile::Pending, StoreFile::Credential]
+        [StoreFile::Pending, StoreFile::Credential, StoreFile::Origin]
     );
 }
 
