@@ -147,7 +147,7 @@ impl Setup {
     /// again, because the stored credential may be newer.
     fn keep(
         &self,
-        authenticator: Authenticator<'_>,
+        mut authenticator: Authenticator<'_>,
         command: &str,
         adopts: bool,
     ) -> Result<String, Failure> {
@@ -167,10 +167,7 @@ impl Setup {
         // kubeadm still waits for the node.
         if !adopts && self.from.exists() && self.kubeadm_flags.exists() {
             let endpoint = Kubeconfig::read_endpoint(&self.kubelet_kubeconfig)?;
-            let authenticator = Authenticator {
-                cluster: Some(Cluster::Checked(endpoint.into())),
-                ..authenticator
-            };
+            authenticator.cluster = Some(Cluster::Checked(endpoint.into()));
             let enrolled = authenticator.credential();
             return Ok(self.set_up(&authenticator, enrolled.err()));
         }
@@ -182,16 +179,13 @@ impl Setup {
 
     fn join(
         &self,
-        authenticator: Authenticator<'_>,
+        mut authenticator: Authenticator<'_>,
         given: Kubeconfig,
         adopts: bool,
     ) -> Result<String, Failure> {
         let endpoint = Arc::new(given.endpoint);
         forget_other_cluster(&authenticator, &endpoint)?;
-        let authenticator = Authenticator {
-            cluster: Some(Cluster::Checked(Arc::clone(&endpoint))),
-            ..authenticator
-        };
+        authenticator.cluster = Some(Cluster::Checked(Arc::clone(&endpoint)));
         let told = |step| {
             if let Some(observer) = &authenticator.observer {
                 observer(step);
