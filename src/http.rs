@@ -48,12 +48,7 @@ pub(crate) fn read(
         .then_some(bytes))
 }
 
-/// Whether an exchange failed because there was no connection.
-pub(crate) fn is_connect(error: &(dyn Error + 'static)) -> bool {
-    causes(error).any(|cause| cause.downcast_ref().is_some_and(reqwest::Error::is_connect))
-}
-
-/// Whether an exchange failed because the answer was not complete in time.
-pub(crate) fn is_timeout(error: &(dyn Error + 'static)) -> bool {
-    causes(error).any(|cause| cause.downcast_ref().is_some_and(reqwest::Error::is_timeout))
+/// Whether a cause of an exchange's error `is` an error of this kind.
+pub(crate) fn failed_by(error: &(dyn Error + 'static), is: fn(&reqwest::Error) -> bool) -> bool {
+    causes(error).any(|cause| cause.downcast_ref().is_some_and(is))
 }

@@ -164,11 +164,11 @@ impl Question<'_> {
     fn explain(&self, error: &(dyn Error + 'static), waited: Duration) -> ImdsError {
         let (endpoint, path) = (self.endpoint, self.path);
         let why = innermost(error);
-        if http::is_connect(error) {
+        if http::failed_by(error, reqwest::Error::is_connect) {
             return ImdsError::Unreachable(format!("{endpoint}: {why}"));
         }
         let temporary = |what, remedy| ImdsError::Temporary(failure(what, remedy));
-        if !http::is_timeout(error) {
+        if !http::failed_by(error, reqwest::Error::is_timeout) {
             let what = "does not speak HTTP to its end";
             let what = format!("what answers at {endpoint} for {path} {what}: {why}");
             return temporary(what, CHECK_SERVICE);

@@ -229,7 +229,7 @@ impl Transport {
                 "see that the kubeconfig names this cluster's server and CA",
             );
         }
-        ApiError::unavailable(if http::is_timeout(error) {
+        ApiError::unavailable(if http::failed_by(error, reqwest::Error::is_timeout) {
             format!("{server} did not answer in time ({what})")
         } else {
             format!("cannot reach {server}: {}", innermost(error))

@@ -3,7 +3,6 @@ mod refusals;
 use std::fs;
 
 use base64::Engine as _;
-use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use kubelet_authenticator_test_support::pki::{
     CertificateAuthority, Contents as Certificate, KeyAndCertificate, Subject,
