@@ -21,7 +21,6 @@ use crate::attester::{Attester, Renewal};
 use crate::backoff::{FailureRecord, FailureScope};
 use crate::clock::{self, Deadline};
 use crate::credential::{Credential, ExecResult};
-use crate::exec::ExecCluster;
 use crate::failure::{Code, Failure};
 use crate::kube::ApiError;
 use crate::kubelet::KubeletArguments;
@@ -38,7 +37,7 @@ use crate::store_contents::StoreContents;
 
 use allowed::Allowed;
 use attempt::{Attempt, Demand, Memory, RenewalError};
-use cluster::ca_changed;
+pub(crate) use cluster::Cluster;
 use kubelet_attestation::errors::error_chain;
 use step::Steps;
 pub use step::{Observer, Step};
@@ -69,8 +68,8 @@ pub(crate) struct Authenticator<'a> {
     pub(crate) attester: Arc<dyn Attester>,
     /// The settings in force.
     pub(crate) settings: Settings,
-    /// The cluster in client-go's exec info, if any.
-    pub(crate) cluster: Option<&'a ExecCluster<'a>>,
+    /// The cluster that the credential is for, if the caller names one.
+    pub(crate) cluster: Option<Cluster<'a>>,
     /// This machine.
     pub(crate) machine: Machine,
     /// The caller of the plugin.
@@ -232,8 +231,8 @@ impl Authenticator<'_> {
 
     /// Decides what to do with the stored credential.
     pub(crate) fn rotation(&self, stored: &StoreContents, now: SystemTime) -> Rotation {
-        let changed = ca_changed(self.cluster, stored.origin.as_ref());
-        stored.rotation(self.attester.renewal(), changed, now)
+        let ca_pem = self.cluster.as_ref().and_then(Cluster::ca_pem);
+        stored.rotation(self.attester.renewal(), ca_pem.as_deref(), now)
     }
 
     /// Compares the stored node name with the settings and the kubelet's arguments. A certificate
@@ -387,7 +386,8 @@ impl Authenticator<'_> {
     fn attempt(&self, allowed: Allowed, demand: Demand) -> Result<Attempt, RenewalError> {
         let endpoint = self
             .cluster
-            .map(ExecCluster::endpoint)
+            .as_ref()
+            .map(Cluster::endpoint)
             .transpose()
             .map_err(|error| {
                 let remedy = "correct the cluster in the kubeconfig that runs this plugin";

@@ -3,7 +3,6 @@
 //! Source: the EC2 user guide, "Use the Instance Metadata Service to access instance metadata".
 
 mod endpoint;
-mod error;
 mod exchange;
 
 use std::thread;
@@ -18,8 +17,7 @@ use crate::failure::Failure;
 use crate::secret::Secret;
 
 pub use endpoint::{METADATA_ENDPOINT, MetadataEndpoint};
-use error::{ErrorKind, ImdsError};
-use exchange::{Client, Question};
+use exchange::{Client, ImdsError, Question};
 
 /// The addresses of the service: the first on every instance, the second on IPv6.
 const ENDPOINTS: [&str; 2] = ["http://169.254.169.254", "http://[fd00:ec2::254]"];
@@ -97,7 +95,7 @@ impl Imds {
     /// Like [`read`](Self::read); `None` if there is no such path.
     pub fn find(&self, path: &str, deadline: Deadline) -> Result<Option<Text>, Failure> {
         match self.text(path, deadline) {
-            Err(error) if error.kind == ErrorKind::Status(404) => Ok(None),
+            Err(ImdsError::NotFound(_)) => Ok(None),
             read => Ok(Some(read?)),
         }
     }
@@ -145,14 +143,11 @@ fn first_token(
         };
         match client.ask(&question, deadline) {
             Ok(body) => return Ok((endpoint.clone(), token(&body, endpoint)?)),
-            Err(error) if error.kind == ErrorKind::Unreachable => unreachable.push(error.what),
+            Err(ImdsError::Unreachable(why)) => unreachable.push(why),
             Err(error) => return Err(error),
         }
     }
-    Err(ImdsError::new(
-        ErrorKind::Unreachable,
-        unreachable.join("; "),
-    ))
+    Err(ImdsError::Unreachable(unreachable.join("; ")))
 }
 
 /// A token must be printable ASCII, for a header.
@@ -164,10 +159,7 @@ fn token(body: &[u8], endpoint: &str) -> Result<Secret<String>, ImdsError> {
         .map(|text| Secret::new(text.to_owned()))
         .ok_or_else(|| {
             let what = "gives no token of the instance metadata service";
-            ImdsError::new(
-                ErrorKind::Invalid,
-                format!("what answers at {endpoint} {what}"),
-            )
+            ImdsError::invalid(format!("what answers at {endpoint} {what}"))
         })
 }
 
@@ -178,7 +170,9 @@ fn with_retries<T>(
 ) -> Result<T, ImdsError> {
     for pause in PAUSES {
         match attempt() {
-            Err(error) if error.kind.may_pass() && pause + LEAST_TRY < deadline.remaining() => {
+            Err(ImdsError::Unreachable(_) | ImdsError::Temporary(_))
+                if pause + LEAST_TRY < deadline.remaining() =>
+            {
                 thread::sleep(pause);
             }
             result => return result,

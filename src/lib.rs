@@ -39,6 +39,7 @@ mod credential;
 mod csr;
 mod exec;
 pub mod failure;
+mod http;
 pub mod imds;
 mod key;
 mod kube;

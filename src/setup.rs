@@ -19,15 +19,15 @@ mod wiring;
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use clap::Args;
 
-use crate::authenticator::{self, Authenticator, Step};
+use crate::authenticator::{self, Authenticator, Cluster, Step};
 use crate::clock::{self, Deadline};
-use crate::exec::ExecCluster;
 use crate::failure::{Code, Failure};
-use crate::kube::kubeconfig::{ClusterEndpoint, EndpointFields, Kubeconfig};
+use crate::kube::kubeconfig::{ClusterEndpoint, Kubeconfig};
 use crate::kubelet;
 use crate::store::{Store, StoreFile, StoreLock, remove_file, replace_file, replace_link};
 
@@ -135,7 +135,7 @@ impl Setup {
             Current::Unknown | Current::Own => {}
         }
         match Kubeconfig::read(&self.from) {
-            Ok(given) => self.join(authenticator, &given, adopts),
+            Ok(given) => self.join(authenticator, given, adopts),
             Err(error) if error.is_not_found() => {
                 self.leave(&format!("there is no {from} to take over"))
             }
@@ -147,7 +147,7 @@ impl Setup {
     /// again, because the stored credential may be newer.
     fn keep(
         &self,
-        authenticator: Authenticator<'_>,
+        mut authenticator: Authenticator<'_>,
         command: &str,
         adopts: bool,
     ) -> Result<String, Failure> {
@@ -155,7 +155,7 @@ impl Setup {
         let command = Path::new(command);
         if command.is_absolute() && !command.exists() {
             let endpoint = Kubeconfig::read_endpoint(&self.kubelet_kubeconfig)?;
-            let kubeconfig = exec_kubeconfig(&endpoint.to_fields(), &self.program);
+            let kubeconfig = exec_kubeconfig(&endpoint, &self.program);
             let held = lock(&authenticator)?;
             replace_file(&self.kubelet_kubeconfig, kubeconfig.as_bytes(), &held)?;
         }
@@ -166,12 +166,8 @@ impl Setup {
         }
         // kubeadm still waits for the node.
         if !adopts && self.from.exists() && self.kubeadm_flags.exists() {
-            let endpoint = Kubeconfig::read_endpoint(&self.kubelet_kubeconfig)?.to_fields();
-            let cluster = ExecCluster::of(&endpoint);
-            let authenticator = Authenticator {
-                cluster: Some(&cluster),
-                ..authenticator
-            };
+            let endpoint = Kubeconfig::read_endpoint(&self.kubelet_kubeconfig)?;
+            authenticator.cluster = Some(Cluster::Checked(endpoint.into()));
             let enrolled = authenticator.credential();
             return Ok(self.set_up(&authenticator, enrolled.err()));
         }
@@ -183,17 +179,13 @@ impl Setup {
 
     fn join(
         &self,
-        authenticator: Authenticator<'_>,
-        given: &Kubeconfig,
+        mut authenticator: Authenticator<'_>,
+        given: Kubeconfig,
         adopts: bool,
     ) -> Result<String, Failure> {
-        forget_other_cluster(&authenticator, &given.endpoint)?;
-        let endpoint = given.endpoint.to_fields();
-        let cluster = ExecCluster::of(&endpoint);
-        let authenticator = Authenticator {
-            cluster: Some(&cluster),
-            ..authenticator
-        };
+        let endpoint = Arc::new(given.endpoint);
+        forget_other_cluster(&authenticator, &endpoint)?;
+        authenticator.cluster = Some(Cluster::Checked(Arc::clone(&endpoint)));
         let told = |step| {
             if let Some(observer) = &authenticator.observer {
                 observer(step);
@@ -245,7 +237,7 @@ impl Setup {
 
     fn wire(
         &self,
-        endpoint: &EndpointFields,
+        endpoint: &ClusterEndpoint,
         lock: &StoreLock,
         told: &impl Fn(Step),
     ) -> Result<(), Failure> {
@@ -303,7 +295,7 @@ impl Setup {
         let pair = self.cert_dir.join(format!("kubelet-client-{stamp}.pem"));
         let current = self.cert_dir.join("kubelet-client-current.pem");
         let endpoint = Kubeconfig::read_endpoint(&self.kubelet_kubeconfig)?;
-        let text = wiring::kubelet_kubeconfig(&endpoint.to_fields(), &current);
+        let text = wiring::kubelet_kubeconfig(&endpoint, &current);
         replace_file(&pair, credential.to_pem().as_bytes(), &lock)
             .and_then(|()| replace_link(&current, &pair, &lock))
             .and_then(|()| replace_file(&self.kubelet_kubeconfig, text.as_bytes(), &lock))?;

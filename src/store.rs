@@ -15,11 +15,13 @@ use zeroize::Zeroizing;
 
 use crate::failure::Failure;
 
-use error::StoreFault;
+use error::{failure, misplaced, too_large, unreadable, unwritable};
 pub(crate) use lock::StoreLock;
 
 /// Far more than any file of the store.
 const MAX_FILE_LEN: u64 = 1024 * 1024;
+
+const SYMLINK: &str = "a symbolic link";
 
 /// Write permission of the group and of all others.
 const OTHERS_WRITE: u32 = 0o022;
@@ -28,25 +30,25 @@ const OTHERS_WRITE: u32 = 0o022;
 pub(crate) type KeyFile = (Zeroizing<String>, Option<String>);
 
 /// A file of the store.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+///
+/// In the order in which files are taken out of use: keys first and the origin last. A process that
+/// is killed in between leaves no key without its origin.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum StoreFile {
-    /// The certificate chain, then the key.
-    Credential,
-    /// The machine, node and cluster of the credential.
-    Origin,
     /// The key and request that wait for a certificate.
     Pending,
+    /// The certificate chain, then the key.
+    Credential,
     /// The last failure.
     Failure,
     /// What the provider remembers of its evidence.
     Remembered,
+    /// The machine, node and cluster of the credential.
+    Origin,
 }
 
 impl StoreFile {
-    /// Every file except the lock, in the order in which they are taken out of use.
-    ///
-    /// Keys come first and the origin last: a process that is killed in between leaves no key
-    /// without its origin.
+    /// Every file except the lock, in their order.
     pub(crate) const ALL: [Self; 5] = [
         Self::Pending,
         Self::Credential,
@@ -86,13 +88,13 @@ impl Store {
         let metadata = match fs::symlink_metadata(dir) {
             Ok(metadata) => metadata,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(StoreFault::Read(error).at(dir)),
+            Err(error) => return Err(unreadable(dir, error)),
         };
         if metadata.is_symlink() {
-            return Err(StoreFault::Symlink.at(dir));
+            return Err(misplaced(dir, SYMLINK));
         }
         if !metadata.is_dir() {
-            return Err(StoreFault::NotADirectory.at(dir));
+            return Err(misplaced(dir, "not a directory"));
         }
         check_owner(dir, &metadata)?;
         Ok(Some(Self {
@@ -105,7 +107,7 @@ impl Store {
         if let Some(store) = Self::open(dir)? {
             return Ok(store);
         }
-        let failed = |source| StoreFault::Write(source).at(dir);
+        let failed = |error: io::Error| unwritable(dir, error);
         if let Some(parent) = dir.parent() {
             fs::create_dir_all(parent).map_err(failed)?;
         }
@@ -150,8 +152,8 @@ impl Store {
         let opened = match rustix::fs::open(&path, flags, Mode::empty()) {
             Ok(opened) => File::from(opened),
             Err(rustix::io::Errno::NOENT) => return Ok(None),
-            Err(rustix::io::Errno::LOOP) => return Err(StoreFault::Symlink.at(path)),
-            Err(error) => return Err(StoreFault::Read(error.into()).at(path)),
+            Err(rustix::io::Errno::LOOP) => return Err(misplaced(&path, SYMLINK)),
+            Err(error) => return Err(unreadable(&path, error)),
         };
         read_checked(&path, file, opened).map(Some)
     }
@@ -164,10 +166,9 @@ impl StoreLock {
         let path = self.path(file);
         // A file that is too large to read would stop every later run.
         if u64::try_from(content.len()).is_ok_and(|length| length > MAX_FILE_LEN) {
-            return Err(StoreFault::TooLarge.at(path));
+            return Err(too_large(&path));
         }
-        replace::replace(&self.dir, &path, content)
-            .map_err(|source| StoreFault::Write(source).at(path))
+        replace::replace(&self.dir, &path, content).map_err(|error| unwritable(&path, error))
     }
 
     /// Removes `file`, if it exists.
@@ -192,7 +193,7 @@ impl StoreLock {
         match replace::quarantine(&self.dir, &path) {
             Ok(kept) => Ok(Some(kept)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(source) => Err(StoreFault::Write(source).at(path)),
+            Err(error) => Err(unwritable(&path, error)),
         }
     }
 }
@@ -215,7 +216,7 @@ fn in_its_folder(path: &Path, write: impl FnOnce(&Path) -> io::Result<()>) -> Re
         .mode(0o755)
         .create(dir);
     made.and_then(|()| write(dir))
-        .map_err(|source| StoreFault::Write(source).at(path))
+        .map_err(|error| unwritable(path, error))
 }
 
 /// Removes a file, if it exists.
@@ -223,19 +224,19 @@ pub(crate) fn remove_file(path: &Path) -> Result<(), Failure> {
     match fs::remove_file(path) {
         Ok(()) => Ok(()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        Err(source) => Err(StoreFault::Write(source).at(path)),
+        Err(error) => Err(unwritable(path, error)),
     }
 }
 
 fn read_checked(path: &Path, name: StoreFile, mut file: File) -> Result<KeyFile, Failure> {
-    let failed = |source| StoreFault::Read(source).at(path);
+    let failed = |error: io::Error| unreadable(path, error);
     let metadata = file.metadata().map_err(failed)?;
     if !metadata.is_file() {
-        return Err(StoreFault::NotAFile.at(path));
+        return Err(misplaced(path, "not a regular file"));
     }
     check_owner(path, &metadata)?;
     if metadata.len() > MAX_FILE_LEN {
-        return Err(StoreFault::TooLarge.at(path));
+        return Err(too_large(path));
     }
     let length = usize::try_from(metadata.len()).unwrap_or_default();
     // Read at once: files are replaced, never changed in place, and a buffer that grows would leave
@@ -255,12 +256,19 @@ fn read_checked(path: &Path, name: StoreFile, mut file: File) -> Result<KeyFile,
 }
 
 fn check_owner(path: &Path, metadata: &fs::Metadata) -> Result<(), Failure> {
-    let owner = metadata.uid();
+    let (owner, mode) = (metadata.uid(), metadata.mode() & 0o7777);
+    let path = path.display();
     if owner != 0 && owner != rustix::process::geteuid().as_raw() {
-        return Err(StoreFault::ForeignOwner(owner).at(path));
+        return Err(failure(
+            format!("{path} belongs to user {owner}"),
+            format!("run: chown root:root {path}"),
+        ));
     }
-    if metadata.mode() & OTHERS_WRITE != 0 {
-        return Err(StoreFault::OthersMayWrite(metadata.mode() & 0o7777).at(path));
+    if mode & OTHERS_WRITE != 0 {
+        return Err(failure(
+            format!("{path} has mode {mode:04o}, so that other users may write it"),
+            format!("find out who wrote it, then run: chmod go-w {path}"),
+        ));
     }
     Ok(())
 }

@@ -1,5 +1,6 @@
 //! The contents of the store, checked before use.
 
+use std::collections::BTreeMap;
 use std::time::SystemTime;
 
 use kubelet_attestation::errors::error_chain;
@@ -15,15 +16,6 @@ use crate::store::{Store, StoreFile};
 /// Why a credential or key is rejected that is valid in itself.
 const USELESS_ORIGIN: &str = "its origin.json is of no use";
 
-/// A file that exists and is rejected.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Rejected {
-    /// The file.
-    pub(crate) file: StoreFile,
-    /// The reason.
-    pub(crate) why: String,
-}
-
 /// The contents of the store.
 #[derive(Debug, Default)]
 pub(crate) struct StoreContents {
@@ -31,8 +23,8 @@ pub(crate) struct StoreContents {
     pub(crate) origin: Option<Origin>,
     /// The credential. Only with an origin that is of this machine and of the credential's node.
     pub(crate) credential: Option<Credential>,
-    /// The files to quarantine.
-    pub(crate) rejected: Vec<Rejected>,
+    /// The files to quarantine, each with the reason.
+    pub(crate) rejected: BTreeMap<StoreFile, String>,
     /// A warning, if others could read the credential's key.
     pub(crate) readable_by_others: Option<String>,
     /// The ID of this boot.
@@ -130,10 +122,7 @@ impl StoreContents {
     }
 
     fn reject(&mut self, file: StoreFile, why: impl Into<String>) {
-        if self.rejected.iter().all(|rejected| rejected.file != file) {
-            let why = why.into();
-            self.rejected.push(Rejected { file, why });
-        }
+        self.rejected.entry(file).or_insert_with(|| why.into());
     }
 
     fn reject_all(&mut self, why: &str) {
@@ -152,13 +141,22 @@ impl StoreContents {
         }
     }
 
-    /// Decides what to do at `now` with the credential. `ca_changed` means that the cluster's CA
-    /// certificates have changed since the issue of the credential.
-    pub(crate) fn rotation(&self, renewal: Renewal, ca_changed: bool, now: SystemTime) -> Rotation {
+    /// Decides what to do at `now` with the credential. `ca_pem` are the cluster's CA certificates,
+    /// if the caller knows them. A credential that was issued under others is renewed.
+    pub(crate) fn rotation(
+        &self,
+        renewal: Renewal,
+        ca_pem: Option<&[u8]>,
+        now: SystemTime,
+    ) -> Rotation {
         let Some(credential) = &self.credential else {
             return Rotation::Enrol;
         };
         let leaf = credential.leaf();
+        let ca_changed = match (ca_pem, &self.origin) {
+            (Some(ca_pem), Some(origin)) => !is_same(ca_pem, origin.endpoint.ca_pem.as_bytes()),
+            _ => false,
+        };
         match (leaf.validity.rotation(now, leaf.jitter), renewal) {
             (Rotation::Enrol, _) => Rotation::Enrol,
             // Used until it expires.
@@ -174,6 +172,16 @@ impl StoreContents {
             .as_ref()
             .filter(|credential| credential.validity().holds_at(now))
     }
+}
+
+/// Compares eight bytes at a time, unlike musl's `memcmp`.
+fn is_same(one: &[u8], other: &[u8]) -> bool {
+    let (words, rest) = one.as_chunks();
+    let (other_words, other_rest) = other.as_chunks();
+    let mut pairs = words.iter().zip(other_words);
+    one.len() == other.len()
+        && pairs.all(|(one, other)| u64::from_ne_bytes(*one) == u64::from_ne_bytes(*other))
+        && rest == other_rest
 }
 
 #[cfg(test)]

@@ -3,12 +3,12 @@
 //! A kubelet whose writes are refused (403) keeps using its credential: client-go runs the plugin
 //! again only after a 401. So the plugin checks by itself.
 
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use super::{Authenticator, program};
+use super::{Authenticator, Cluster, program};
 use crate::clock::{self, Deadline};
 use crate::credential::Credential;
-use crate::exec::ExecCluster;
 use crate::kube::{ApiClient, ApiError};
 use crate::origin::Origin;
 use crate::store::Store;
@@ -58,10 +58,10 @@ impl Authenticator<'_> {
         credential: &Credential,
         deadline: Deadline,
     ) -> Option<ApiError> {
-        let known = origin.cluster().ok()?;
-        let asked = self.cluster.map(ExecCluster::endpoint);
-        let asked = asked.and_then(Result::ok);
+        let known = Arc::new(origin.cluster().ok()?);
+        let asked = self.cluster.as_ref().map(Cluster::endpoint);
         let endpoint = asked
+            .and_then(Result::ok)
             .filter(|asked| asked.is_of_same_cluster(&known))
             .unwrap_or(known);
         let environment = |name: &str| std::env::var_os(name);

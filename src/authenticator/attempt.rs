@@ -141,7 +141,7 @@ pub(super) struct Attempt {
     pub(super) settings: Settings,
     /// What the provider remembers of its last evidence.
     pub(super) remembered: OnceLock<String>,
-    pub(super) endpoint: Option<ClusterEndpoint>,
+    pub(super) endpoint: Option<Arc<ClusterEndpoint>>,
     pub(super) machine: Machine,
     pub(super) memory: Memory,
     pub(super) log: Log,
@@ -165,18 +165,13 @@ impl Attempt {
         self.finish(store, &mut stored)?;
         Self::forget_foreign(store, &stored)?;
         self.recall(store, &stored);
-        let rotation = self.rotation(&stored);
-        let stored = match stored.credential {
-            Some(credential)
-                if rotation == Rotation::Keep && self.demand.is_met_by(&credential) =>
-            {
-                return Ok(credential);
-            }
-            credential => StoreContents {
-                credential,
-                ..stored
-            },
-        };
+        let ca_pem = self.endpoint.as_ref().map(|it| it.ca_pem().as_bytes());
+        let rotation = stored.rotation(self.attester.renewal(), ca_pem, clock::now());
+        if rotation == Rotation::Keep
+            && let Some(credential) = stored.credential.take_if(|it| self.demand.is_met_by(it))
+        {
+            return Ok(credential);
+        }
         if !self.ignore_backoff
             && let Some(record) = FailureRecord::read(store)
             && let Some(active) = RenewalError::of_memory(&record, self.scope(), clock::now())
@@ -198,14 +193,6 @@ impl Attempt {
         &self.memory.scope
     }
 
-    fn rotation(&self, stored: &StoreContents) -> Rotation {
-        let changed = match (&self.endpoint, &stored.origin) {
-            (Some(endpoint), Some(origin)) => endpoint.ca_pem() != origin.endpoint.ca_pem,
-            _ => false,
-        };
-        stored.rotation(self.attester.renewal(), changed, clock::now())
-    }
-
     fn lock_failure(store: &Store, failure: Failure) -> Failure {
         match FailureRecord::read(store) {
             Some(record) => Failure::new(
@@ -224,11 +211,8 @@ impl Attempt {
         {
             stored.distrust_origin(&error_chain(&error));
         }
-        // In the order that leaves no key without its origin.
-        for file in StoreFile::ALL {
-            if let Some(rejected) = stored.rejected.iter().find(|found| found.file == file) {
-                self.set_aside(store, file, &rejected.why)?;
-            }
+        for (file, why) in &stored.rejected {
+            self.set_aside(store, *file, why)?;
         }
         Ok(stored)
     }

@@ -1,5 +1,8 @@
 //! The cluster of a run, and the login for it.
 
+use std::borrow::Cow;
+use std::sync::Arc;
+
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
@@ -9,10 +12,40 @@ use crate::attester::Renewal;
 use crate::clock;
 use crate::exec::ExecCluster;
 use crate::failure::{Code, Failure};
-use crate::kube::kubeconfig::{ClusterEndpoint, Kubeconfig, Login};
+use crate::kube::kubeconfig::{ClusterEndpoint, InvalidKubeconfig, Kubeconfig, Login};
 use crate::origin::Origin;
 use crate::settings::Settings;
 use crate::store_contents::StoreContents;
+
+/// The cluster that a run is for.
+pub(crate) enum Cluster<'a> {
+    /// From client-go. Only a run that connects to it checks it.
+    Exec(&'a ExecCluster<'a>),
+    /// From a kubeconfig.
+    Checked(Arc<ClusterEndpoint>),
+}
+
+impl Cluster<'_> {
+    /// The endpoint, checked.
+    pub(super) fn endpoint(&self) -> Result<Arc<ClusterEndpoint>, InvalidKubeconfig> {
+        match self {
+            Self::Exec(cluster) => cluster.endpoint().map(Arc::new),
+            Self::Checked(endpoint) => Ok(Arc::clone(endpoint)),
+        }
+    }
+
+    /// The CA certificates in PEM, if any. Invalid base64 gives an empty text, which differs from
+    /// every stored one: the renewal that follows reports the error.
+    pub(super) fn ca_pem(&self) -> Option<Cow<'_, [u8]>> {
+        match self {
+            Self::Exec(cluster) => {
+                let data = cluster.certificate_authority_data.as_deref()?;
+                Some(STANDARD.decode(data).unwrap_or_default().into())
+            }
+            Self::Checked(endpoint) => Some(endpoint.ca_pem().as_bytes().into()),
+        }
+    }
+}
 
 impl Attempt {
     /// The login, and the endpoint of the bootstrap kubeconfig if the login comes from there.
@@ -48,28 +81,25 @@ impl Attempt {
         &self,
         stored: &StoreContents,
         bootstrap: Option<ClusterEndpoint>,
-    ) -> Result<ClusterEndpoint, Failure> {
+    ) -> Result<Arc<ClusterEndpoint>, Failure> {
         if let Some(endpoint) = &self.endpoint {
             if let Some(origin) = &stored.origin {
                 refuse_other_cluster(endpoint, origin, &self.settings)?;
             }
-            let document = "the exec info's cluster";
-            return Ok(ClusterEndpoint::from_fields(
-                endpoint.to_fields(),
-                document,
-            )?);
+            return Ok(Arc::clone(endpoint));
         }
         if let Some(origin) = &stored.origin {
-            return Ok(origin.cluster()?);
+            return Ok(origin.cluster()?.into());
         }
-        match (&self.settings.kubeconfig, bootstrap) {
-            (Some(path), _) => Ok(Kubeconfig::read_endpoint(path)?),
-            (None, Some(endpoint)) => Ok(endpoint),
+        let endpoint = match (&self.settings.kubeconfig, bootstrap) {
+            (Some(path), _) => Kubeconfig::read_endpoint(path)?,
+            (None, Some(endpoint)) => endpoint,
             (None, None) => {
                 let path = &self.settings.bootstrap_kubeconfig;
-                Kubeconfig::read_endpoint(path).map_err(|error| bootstrap_failure(&error, path))
+                Kubeconfig::read_endpoint(path).map_err(|error| bootstrap_failure(&error, path))?
             }
-        }
+        };
+        Ok(endpoint.into())
     }
 }
 
@@ -98,83 +128,25 @@ fn refuse_other_cluster(
     ))
 }
 
-/// Whether the exec info has other CA certificates than those that the stored credential was issued
-/// under.
-pub(super) fn ca_changed(cluster: Option<&ExecCluster<'_>>, origin: Option<&Origin>) -> bool {
-    let data = cluster.and_then(|cluster| cluster.certificate_authority_data.as_deref());
-    let (Some(data), Some(origin)) = (data, origin) else {
-        return false;
-    };
-    // Invalid base64 counts as a change: the slow path reports the error.
-    STANDARD.decode(data).map_or(true, |pem| {
-        !is_same(&pem, origin.endpoint.ca_pem.as_bytes())
-    })
-}
-
-/// Compares eight bytes at a time, unlike musl's `memcmp`.
-fn is_same(one: &[u8], other: &[u8]) -> bool {
-    let (words, rest) = one.as_chunks();
-    let (other_words, other_rest) = other.as_chunks();
-    let mut pairs = words.iter().zip(other_words);
-    one.len() == other.len()
-        && pairs.all(|(one, other)| u64::from_ne_bytes(*one) == u64::from_ne_bytes(*other))
-        && rest == other_rest
-}
-
 #[cfg(test)]
 mod tests {
-    use kubelet_attestation::names::NodeName;
-
     use super::*;
-    use crate::kube::kubeconfig::EndpointFields;
-    use crate::machine::MachineDigest;
-
-    const CA: &str = "-----BEGIN CERTIFICATE-----\n";
-
-    fn info(data: Option<&str>) -> String {
-        let data = data.map_or("null".to_owned(), |data| format!("\"{data}\""));
-        format!(
-            r#"{{"kind":"ExecCredential","apiVersion":"client.authentication.k8s.io/v1","spec":{{"cluster":{{"server":"https://x","certificate-authority-data":{data}}}}}}}"#
-        )
-    }
-
-    fn changed(data: Option<&str>) -> bool {
-        let endpoint = EndpointFields {
-            ca_pem: CA.to_owned(),
-            ..EndpointFields::default()
-        };
-        let node_name = NodeName::parse("n1").unwrap();
-        let origin = Origin {
-            node_name,
-            endpoint,
-            machine: MachineDigest::default(),
-            boot_id: None,
-        };
-        let text = info(data);
-        let info = crate::exec::ExecInfo::parse(text.as_ref()).unwrap();
-        ca_changed(info.cluster.as_ref(), Some(&origin))
-    }
+    use crate::exec::ExecInfo;
 
     #[test]
-    fn bytes_are_the_same_where_each_is() {
-        for length in 0..20 {
-            let bytes = vec![1; length];
-            assert!(is_same(&bytes, &bytes));
-            assert!(!is_same(&bytes, &vec![1; length + 1]));
-            for changed in 0..length {
-                let mut other = bytes.clone();
-                other[changed] = 2;
-                assert!(!is_same(&bytes, &other), "{changed} of {length}");
-            }
+    fn the_ca_of_an_exec_info_is_read_without_a_check() {
+        for (data, expected) in [
+            (r#""YWJj""#, Some("abc")),
+            (r#""no base64""#, Some("")),
+            ("null", None),
+        ] {
+            let text = format!(
+                r#"{{"kind":"ExecCredential","apiVersion":"client.authentication.k8s.io/v1","spec":{{"cluster":{{"server":"https://x","certificate-authority-data":{data}}}}}}}"#
+            );
+            let info = ExecInfo::parse(text.as_ref()).unwrap();
+            let cluster = Cluster::Exec(info.cluster.as_ref().unwrap());
+
+            assert_eq!(cluster.ca_pem().as_deref(), expected.map(str::as_bytes));
         }
-    }
-
-    #[test]
-    fn a_ca_has_changed_if_its_bytes_have() {
-        assert!(!changed(Some(&STANDARD.encode(CA))));
-        assert!(changed(Some(&STANDARD.encode(format!("{CA}{CA}")))));
-        assert!(changed(Some("no base64")));
-        assert!(!changed(None));
-        assert!(!ca_changed(None, None));
     }
 }

@@ -34,9 +34,9 @@ pub(super) fn invalid_certificate(error: &Invalid) -> Failure {
 
 /// The failure for a request with the stored certificate. `bootstrap` is the path of the bootstrap
 /// kubeconfig.
-pub(super) fn certificate_failure(error: &ApiError, bootstrap: &Path) -> Failure {
+pub(super) fn certificate_failure(error: ApiError, bootstrap: &Path) -> Failure {
     if matches!(error.kind, ApiErrorKind::Forbidden | ApiErrorKind::Refused) {
-        Failure::of(Code::Refused, error, refused_certificate(bootstrap))
+        Failure::of(Code::Refused, &error, refused_certificate(bootstrap))
     } else {
         error.into()
     }
@@ -50,48 +50,4 @@ pub(super) fn refused_certificate(bootstrap: &Path) -> String {
          bootstrap token at {}",
         bootstrap.display()
     )
-}
-
-impl From<ApiError> for Failure {
-    fn from(error: ApiError) -> Self {
-        (&error).into()
-    }
-}
-
-impl From<&ApiError> for Failure {
-    fn from(error: &ApiError) -> Self {
-        let (code, remedy) = match error.kind {
-            ApiErrorKind::Unreachable
-            | ApiErrorKind::TimedOut
-            | ApiErrorKind::Server
-            | ApiErrorKind::TooManyRequests => (
-                Code::Unreachable,
-                "see that the API server runs and can be reached from here",
-            ),
-            ApiErrorKind::Unauthorized => (
-                Code::Unauthorized,
-                "give this machine a new bootstrap token; tokens expire",
-            ),
-            ApiErrorKind::Tls => (
-                Code::Unreachable,
-                "see that the kubeconfig names this cluster's server and CA",
-            ),
-            ApiErrorKind::NotAnApiServer => (
-                Code::Unreachable,
-                "see that the kubeconfig's server is an API server and no proxy stands in between",
-            ),
-            ApiErrorKind::Forbidden | ApiErrorKind::Refused => (
-                Code::Refused,
-                "see that the group of the bootstrap token is bound to system:node-bootstrapper",
-            ),
-            ApiErrorKind::NameConflict => (
-                Code::Refused,
-                "find out who created it; the next run takes another name",
-            ),
-            ApiErrorKind::ClockSkew => (Code::ClockSkew, "set this machine's clock by NTP"),
-            ApiErrorKind::Unusable => (Code::Configuration, "correct the kubeconfig"),
-            ApiErrorKind::Client => (Code::Internal, "report this as a bug"),
-        };
-        Self::of(code, error, remedy)
-    }
 }

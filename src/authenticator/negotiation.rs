@@ -4,6 +4,7 @@
 //! another, once. If the controller challenges the machine, the answer goes into another request.
 
 use std::mem;
+use std::sync::Arc;
 
 use kubelet_attestation::evidence::tpm::Challenge;
 use kubelet_attestation::version::EvidenceVersion;
@@ -48,7 +49,7 @@ pub(super) enum Requester {
 
 /// The API server, and a client with the current login.
 pub(super) struct Connection {
-    endpoint: ClusterEndpoint,
+    endpoint: Arc<ClusterEndpoint>,
     requester: Requester,
     client: ApiClient,
 }
@@ -56,7 +57,7 @@ pub(super) struct Connection {
 impl Connection {
     /// Sends nothing yet.
     pub(super) fn new(
-        endpoint: ClusterEndpoint,
+        endpoint: Arc<ClusterEndpoint>,
         login: &Login,
         requester: Requester,
     ) -> Result<Self, ApiError> {
@@ -68,8 +69,10 @@ impl Connection {
     }
 
     /// Uses the bootstrap credential from now on.
-    fn change_to(self, bootstrap: &Login) -> Result<Self, ApiError> {
-        Self::new(self.endpoint, bootstrap, Requester::Bootstrap)
+    fn change_to(&mut self, bootstrap: &Login) -> Result<(), ApiError> {
+        let endpoint = Arc::clone(&self.endpoint);
+        *self = Self::new(endpoint, bootstrap, Requester::Bootstrap)?;
+        Ok(())
     }
 }
 
@@ -91,8 +94,7 @@ impl Attempt {
         let mut challenges_left = MAX_CHALLENGES;
         let mut open = self.open_request(store, pending, subject, &version)?;
         loop {
-            let decision;
-            (decision, server) = self.submit_and_wait(store, server, pending, &open)?;
+            let decision = self.submit_and_wait(store, &mut server, pending, &open)?;
             let another = match &decision {
                 Some(CsrState::Denied { reason, message })
                     if server.requester == Requester::Certificate
@@ -104,7 +106,7 @@ impl Attempt {
                         let remedy = refused_certificate(&self.settings.bootstrap_kubeconfig);
                         return Err(Failure::new(refused.code(), refused.what(), remedy));
                     };
-                    server = server.change_to(&bootstrap)?;
+                    server.change_to(&bootstrap)?;
                     Some(self.again(store, pending, subject, &version)?)
                 }
                 Some(CsrState::Failed {
@@ -193,17 +195,17 @@ impl Attempt {
     fn submit_and_wait(
         &self,
         store: &StoreLock,
-        mut server: Connection,
+        server: &mut Connection,
         pending: &mut Pending,
         open: &OpenRequest,
-    ) -> Result<(Option<CsrState>, Connection), Failure> {
+    ) -> Result<Option<CsrState>, Failure> {
         loop {
             let error = match self.ask(store, &server.client, pending, open) {
                 Ok(decision) => {
                     if decision != Some(CsrState::Pending) {
                         self.steps.done(Step::Decided);
                     }
-                    return Ok((decision, server));
+                    return Ok(decision);
                 }
                 Err(error) => error,
             };
@@ -214,12 +216,13 @@ impl Attempt {
             if server.requester == Requester::Bootstrap {
                 return Err(error.into());
             }
-            let refused = certificate_failure(&error, &self.settings.bootstrap_kubeconfig);
-            if !error.is_about_the_requester() {
+            let is_about_the_requester = error.is_about_the_requester();
+            let refused = certificate_failure(error, &self.settings.bootstrap_kubeconfig);
+            if !is_about_the_requester {
                 return Err(refused);
             }
             let bootstrap = self.bootstrap_login(&refused).ok_or(refused)?;
-            server = server.change_to(&bootstrap)?;
+            server.change_to(&bootstrap)?;
         }
     }
 

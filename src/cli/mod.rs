@@ -17,7 +17,7 @@ use std::time::Duration;
 use serde_json::value::RawValue;
 
 use crate::attester::Attester;
-use crate::authenticator::{Authenticator, Caller, Observer};
+use crate::authenticator::{Authenticator, Caller, Cluster, Observer};
 use crate::exec::ExecInfo;
 use crate::failure::{Code, Failure};
 use crate::log::Log;
@@ -116,7 +116,7 @@ impl Session {
             ..sources
         };
         let authenticator = Authenticator {
-            cluster: info.cluster.as_ref(),
+            cluster: info.cluster.as_ref().map(Cluster::Exec),
             rescue: self.rescue.speaking(info.version),
             ..self.authenticator(sources, Caller::ClientGo)?
         };

@@ -47,7 +47,7 @@ impl Session {
                 let settings = self.interactive(arguments)?.settings;
                 let path = settings.kubeconfig.unwrap_or(settings.bootstrap_kubeconfig);
                 let endpoint = Kubeconfig::read_endpoint(&path)?;
-                exec_kubeconfig(&endpoint.to_fields(), &program)
+                exec_kubeconfig(&endpoint, &program)
             }
             Rendered::KubeletDropIn => drop_in.to_string(),
             Rendered::KubeadmConfig(options) => {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::arguments::Arguments;
 use super::{Session, answer};
-use crate::authenticator::{Authenticator, Caller};
+use crate::authenticator::Caller;
 use crate::failure::{Code, Failure};
 use crate::setup::{Setup, is_plain};
 
@@ -23,13 +23,10 @@ impl Session {
         };
         // This runs before each start of a kubelet that keeps failing. So a back-off applies, as
         // for client-go.
-        let authenticator = self
+        let mut authenticator = self
             .authenticator(self.sources(arguments), Caller::ClientGo)
             .inspect_err(|_| setup.give_up())?;
-        let authenticator: Authenticator<'_> = Authenticator {
-            limit: ENROLMENT,
-            ..authenticator
-        };
+        authenticator.limit = ENROLMENT;
         let text = if setup.undo {
             setup.undo(&authenticator)?
         } else {

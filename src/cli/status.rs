@@ -54,7 +54,7 @@ impl Status {
 
     fn set_aside_next(&self) -> impl Iterator<Item = String> {
         let rejected = self.stored.rejected.iter();
-        rejected.map(|rejected| format!("{}: {}", rejected.file.name(), rejected.why))
+        rejected.map(|(file, why)| format!("{}: {why}", file.name()))
     }
 
     pub(super) fn to_json(&self) -> Value {

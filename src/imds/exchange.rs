@@ -1,18 +1,17 @@
 //! One HTTP exchange with the service, within its limits.
 
 use std::error::Error;
-use std::io::{self, Read as _};
 use std::time::{Duration, Instant};
 
 use kubelet_attestation::errors::error_chain;
-use reqwest::{Method, StatusCode, redirect};
+use reqwest::blocking::ClientBuilder;
+use reqwest::{Method, StatusCode};
 use rustls::RootCertStore;
 use zeroize::Zeroizing;
 
-use super::error::{ErrorKind, ImdsError};
 use crate::clock::Deadline;
-use crate::failure::{causes, innermost};
-use crate::kube::tls_configuration;
+use crate::failure::{Code, Failure, innermost};
+use crate::http;
 
 /// The service is on the same host, so a connection succeeds at once or not at all.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
@@ -27,6 +26,77 @@ const MAX_ANSWER_LEN: u64 = 64 * 1024;
 /// Larger than any answer that contains a secret.
 const USUAL_ANSWER_LEN: usize = 16 * 1024;
 
+const CHECK_INSTANCE: &str = "see that this is an EC2 instance, that its metadata endpoint is \
+                              enabled (HttpEndpoint), and that no firewall keeps root from it";
+const CHECK_HOPS: &str = "run the plugin on the host and not in a container's network; otherwise \
+                          raise the instance's HttpPutResponseHopLimit";
+const CHECK_IF_IT_STAYS: &str = "nothing, if it passes: the next run asks again; otherwise see \
+                                 what stands between this host and the metadata service";
+const CHECK_ENDPOINT: &str = "enable the instance's metadata endpoint (HttpEndpoint), and see that \
+                              no proxy stands before it";
+const CHECK_SERVICE: &str = "see what answers in the place of the instance metadata service: a \
+                             proxy, an emulator, or what aws.metadataEndpoint in the settings names";
+
+/// The metadata service did not give the requested answer. Errors contain no answer.
+#[derive(Debug)]
+pub(super) enum ImdsError {
+    /// No endpoint can be reached. The text lists them with their errors.
+    Unreachable(String),
+    /// Another attempt may succeed.
+    Temporary(Failure),
+    /// The requested path does not exist.
+    NotFound(Failure),
+    /// Another attempt would fail too.
+    Permanent(Failure),
+}
+
+impl From<ImdsError> for Failure {
+    fn from(error: ImdsError) -> Self {
+        match error {
+            ImdsError::Unreachable(endpoints) => failure(
+                format!("cannot reach the instance metadata service: {endpoints}"),
+                CHECK_INSTANCE,
+            ),
+            ImdsError::Temporary(failure)
+            | ImdsError::NotFound(failure)
+            | ImdsError::Permanent(failure) => failure,
+        }
+    }
+}
+
+impl ImdsError {
+    /// The error of an answer that is not what was asked for.
+    pub(super) fn invalid(what: String) -> Self {
+        Self::Permanent(failure(what, CHECK_SERVICE))
+    }
+
+    /// The error of a status other than success.
+    fn of_status(status: u16, path: &str) -> Self {
+        let of =
+            |what: String, remedy| failure(format!("the instance metadata service {what}"), remedy);
+        let other = || {
+            of(
+                format!("answers {path} with status {status}"),
+                CHECK_SERVICE,
+            )
+        };
+        match status {
+            401 => Self::Permanent(of(
+                format!("does not accept its own token (401 for {path})"),
+                CHECK_IF_IT_STAYS,
+            )),
+            403 => Self::Permanent(of(format!("refuses {path} (403)"), CHECK_ENDPOINT)),
+            404 => Self::NotFound(of(format!("has no {path} (404)"), CHECK_SERVICE)),
+            429 | 500.. => Self::Temporary(other()),
+            _ => Self::Permanent(other()),
+        }
+    }
+}
+
+fn failure(what: String, remedy: &str) -> Failure {
+    Failure::new(Code::EvidenceUnavailable, what, remedy)
+}
+
 #[derive(Debug)]
 pub(super) struct Client(reqwest::blocking::Client);
 
@@ -39,23 +109,18 @@ pub(super) struct Question<'a> {
 }
 
 impl Client {
-    pub(super) fn new() -> Result<Self, ImdsError> {
-        let failed = |error: &dyn Error| {
-            let what = "cannot set up a client for the instance metadata service";
-            ImdsError::new(ErrorKind::Client, format!("{what}: {}", error_chain(error)))
-        };
-        // Never used, because there is no TLS here. Without one the library looks for a default.
-        let tls =
-            tls_configuration(RootCertStore::empty(), None).map_err(|error| failed(&error))?;
-        reqwest::blocking::Client::builder()
-            .tls_backend_preconfigured(tls)
-            .no_proxy()
-            .redirect(redirect::Policy::none())
-            .referer(false)
-            .connect_timeout(CONNECT_TIMEOUT)
-            .build()
+    pub(super) fn new() -> Result<Self, Failure> {
+        let builder = ClientBuilder::new().no_proxy();
+        // TLS is not used here. Without a configuration the library looks for a default.
+        http::client(builder, RootCertStore::empty(), None, CONNECT_TIMEOUT)
             .map(Self)
-            .map_err(|error| failed(&error))
+            .map_err(|error| {
+                let what = "cannot set up a client for the instance metadata service";
+                failure(
+                    format!("{what}: {}", error_chain(&*error)),
+                    "free some memory",
+                )
+            })
     }
 
     /// Sends the request and returns the body of a 200 answer.
@@ -80,65 +145,45 @@ impl Client {
             return Err(ImdsError::of_status(status, question.path));
         }
         // Allocated in advance: a buffer that grows would leave copies of a secret in memory.
-        let mut body = Zeroizing::new(Vec::with_capacity(USUAL_ANSWER_LEN));
-        response
-            .take(MAX_ANSWER_LEN + 1)
-            .read_to_end(&mut body)
-            .map_err(|error| failed(&error))?;
-        if u64::try_from(body.len()).is_ok_and(|len| len <= MAX_ANSWER_LEN) {
-            return Ok(body);
-        }
-        Err(question.invalid(&format!("with more than {MAX_ANSWER_LEN} bytes")))
+        let body = Zeroizing::new(Vec::with_capacity(USUAL_ANSWER_LEN));
+        http::read(response, MAX_ANSWER_LEN, body)
+            .map_err(|error| failed(&error))?
+            .ok_or_else(|| question.invalid(&format!("with more than {MAX_ANSWER_LEN} bytes")))
     }
 }
 
 impl Question<'_> {
     /// The error of an answer that cannot be used.
     pub(super) fn invalid(&self, how: &str) -> ImdsError {
-        let what = format!("the instance metadata service answers {} {how}", self.path);
-        ImdsError::new(ErrorKind::Invalid, what)
+        let path = self.path;
+        ImdsError::invalid(format!(
+            "the instance metadata service answers {path} {how}"
+        ))
     }
 
     fn explain(&self, error: &(dyn Error + 'static), waited: Duration) -> ImdsError {
         let (endpoint, path) = (self.endpoint, self.path);
-        let mut kind = kind(error);
-        if kind == ErrorKind::TimedOut && self.method == Method::PUT {
-            kind = ErrorKind::TokenTimedOut;
+        let why = innermost(error);
+        if http::failed_by(error, reqwest::Error::is_connect) {
+            return ImdsError::Unreachable(format!("{endpoint}: {why}"));
         }
-        let what = match kind {
-            ErrorKind::Unreachable => format!("{endpoint}: {}", innermost(error)),
-            ErrorKind::TokenTimedOut => format!(
+        let temporary = |what, remedy| ImdsError::Temporary(failure(what, remedy));
+        if !http::failed_by(error, reqwest::Error::is_timeout) {
+            let what = "does not speak HTTP to its end";
+            let what = format!("what answers at {endpoint} for {path} {what}: {why}");
+            return temporary(what, CHECK_SERVICE);
+        }
+        if self.method == Method::PUT {
+            let what = format!(
                 "the instance metadata service at {endpoint} takes the request for a token and \
                  does not answer within {waited:.1?}, as where its answer needs more hops than the \
                  instance's hop limit allows"
-            ),
-            ErrorKind::TimedOut => format!(
-                "the instance metadata service at {endpoint} did not answer {path} within {waited:.1?}"
-            ),
-            ErrorKind::NotHttp | ErrorKind::Status(_) | ErrorKind::Invalid | ErrorKind::Client => {
-                format!(
-                    "what answers at {endpoint} for {path} does not speak HTTP to its end: {}",
-                    innermost(error)
-                )
-            }
-        };
-        ImdsError::new(kind, what)
-    }
-}
-
-/// The kind of an error of the HTTP library.
-fn kind(error: &(dyn Error + 'static)) -> ErrorKind {
-    for cause in causes(error) {
-        let http = cause.downcast_ref::<reqwest::Error>();
-        if http.is_some_and(reqwest::Error::is_connect) {
-            return ErrorKind::Unreachable;
+            );
+            return temporary(what, CHECK_HOPS);
         }
-        let io = cause.downcast_ref::<io::Error>();
-        if http.is_some_and(reqwest::Error::is_timeout)
-            || io.is_some_and(|error| error.kind() == io::ErrorKind::TimedOut)
-        {
-            return ErrorKind::TimedOut;
-        }
+        let what = format!(
+            "the instance metadata service at {endpoint} did not answer {path} within {waited:.1?}"
+        );
+        temporary(what, CHECK_IF_IT_STAYS)
     }
-    ErrorKind::NotHttp
 }

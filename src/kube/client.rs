@@ -4,15 +4,16 @@ use std::net::ToSocketAddrs as _;
 use std::sync::Arc;
 use std::time::Duration;
 
+use kubelet_attestation::errors::error_chain;
 use kubelet_attestation::names::NodeName;
 use reqwest::blocking::ClientBuilder;
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use reqwest::header::{AUTHORIZATION, HOST, HeaderMap, HeaderValue};
-use reqwest::{Method, Proxy, StatusCode, Url, redirect};
+use reqwest::{Method, Proxy, StatusCode, Url};
 use serde_json::json;
 use zeroize::Zeroizing;
 
-use super::error::{ApiError, ApiErrorKind};
+use super::error::ApiError;
 use super::kubeconfig::{ClusterEndpoint, Identity, Login, Refused, identity};
 use super::proxy;
 use super::tls;
@@ -20,6 +21,8 @@ use super::transport::{Question, Stream, Transport, failure};
 use super::types::{CsrObject, NewCsr, WireList};
 use super::watch::Watch;
 use crate::clock::Deadline;
+use crate::failure::Code;
+use crate::http;
 use crate::settings::Environment;
 
 /// Less than the shortest deadline (5 s, while a credential is valid). So a name with two addresses
@@ -71,25 +74,23 @@ impl ApiClient {
     ) -> Result<Self, ApiError> {
         let server = endpoint.server();
         let unusable = |(field, why): (&str, Refused)| {
-            ApiErrorKind::Unusable.error(format!("cannot talk to {server}: {field}: {why}"))
+            let what = format!("cannot talk to {server}: {field}: {why}");
+            ApiError::other(Code::Configuration, what, "correct the kubeconfig")
         };
         let (identity, headers) = present(login).map_err(unusable)?;
         let roots = tls::roots(endpoint.ca())
             .ok_or_else(|| unusable(("certificate-authority-data", Refused::NotCertificates)))?;
-        let tls =
-            tls::configure(roots, identity).map_err(|error| ApiError::of_client(server, &error))?;
         let (builder, base) = route(endpoint, environment).map_err(unusable)?;
         let name = base.host_str().unwrap_or_default().to_owned();
-        let client = builder
-            .tls_backend_preconfigured(tls)
+        let builder = builder
             .default_headers(headers)
             .user_agent(USER_AGENT)
-            .https_only(true)
-            .redirect(redirect::Policy::none())
-            .referer(false)
-            .connect_timeout(CONNECT_TIMEOUT)
-            .build()
-            .map_err(|error| ApiError::of_client(server, &error))?;
+            .https_only(true);
+        let client = http::client(builder, roots, identity, CONNECT_TIMEOUT).map_err(|error| {
+            let why = error_chain(&*error);
+            let what = format!("cannot start the client for {server}: {why}");
+            ApiError::other(Code::Internal, what, "report this as a bug")
+        })?;
         Ok(Self {
             transport: Transport::new(client, server.to_owned(), name),
             requests: beneath(base.clone(), COLLECTION),
@@ -227,7 +228,7 @@ impl ApiClient {
     pub(super) fn not_an_object(&self, why: &serde_json::Error) -> ApiError {
         let server = &self.transport.server;
         let what = format!("the answer of {server} is not the object that was asked for: {why}");
-        ApiErrorKind::NotAnApiServer.error(what)
+        ApiError::not_an_api_server(what)
     }
 }
 

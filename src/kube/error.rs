@@ -1,29 +1,27 @@
 //! Errors between a node and its API server.
 
-use std::error::Error;
+use crate::failure::{Code, Failure};
 
-use kubelet_attestation::errors::error_chain;
+const CHECK_NETWORK: &str = "see that the API server runs and can be reached from here";
+const CHECK_SERVER: &str =
+    "see that the kubeconfig's server is an API server and no proxy stands in between";
 
 /// A call to the API server failed. `Display` names the server and the causes.
 ///
 /// It contains no credential, because neither the request nor its headers are repeated.
 #[derive(Debug, thiserror::Error)]
-#[error("{what}")]
+#[error("{failure}")]
 pub struct ApiError {
-    /// What failed.
     pub(crate) kind: ApiErrorKind,
-    what: String,
+    pub(super) failure: Failure,
 }
 
 /// What failed in a call to the API server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ApiErrorKind {
-    /// There is no connection, or it broke.
-    Unreachable,
-    /// TLS failed.
-    Tls,
-    /// The deadline passed before the answer was complete.
-    TimedOut,
+    /// There is no connection, no answer in time, or the server has too much to do, even after the
+    /// pauses that it asked for. Another attempt may succeed.
+    Unavailable,
     /// 401: the credential is missing, expired or unknown.
     Unauthorized,
     /// 403: the credential is valid, but not authorized for the request.
@@ -32,49 +30,50 @@ pub(crate) enum ApiErrorKind {
     Refused,
     /// An object with the request's name exists, and it asks for something else.
     NameConflict,
-    /// 429, even after the pauses that the server asked for.
-    TooManyRequests,
-    /// 5xx, even after the pauses that the server asked for.
-    Server,
-    /// The answer is too long, not the requested object, or has a status that no API server
-    /// returns.
-    NotAnApiServer,
-    /// The clocks are too far apart.
-    ClockSkew,
-    /// A field of the kubeconfig cannot be used.
-    Unusable,
-    /// The client could not be started.
-    Client,
-}
-
-impl ApiErrorKind {
-    /// An error with its text.
-    pub(super) fn error(self, what: String) -> ApiError {
-        ApiError { kind: self, what }
-    }
+    /// Anything else. Another attempt would fail too.
+    Other,
 }
 
 impl ApiError {
-    /// The error of a client that could not be started.
-    pub(super) fn of_client(server: &str, error: &dyn Error) -> Self {
-        let why = error_chain(error);
-        ApiErrorKind::Client.error(format!("cannot start the client for {server}: {why}"))
+    pub(super) fn new(kind: ApiErrorKind, code: Code, what: String, remedy: &str) -> Self {
+        let failure = Failure::new(code, what, remedy);
+        Self { kind, failure }
+    }
+
+    /// An error that no other attempt can avoid.
+    pub(super) fn other(code: Code, what: String, remedy: &str) -> Self {
+        Self::new(ApiErrorKind::Other, code, what, remedy)
+    }
+
+    /// The error of a server that gives no answer.
+    pub(super) fn unavailable(what: String) -> Self {
+        Self::new(
+            ApiErrorKind::Unavailable,
+            Code::Unreachable,
+            what,
+            CHECK_NETWORK,
+        )
+    }
+
+    /// The error of an answer that is too long, is not the requested object, or has a status that
+    /// no API server returns.
+    pub(super) fn not_an_api_server(what: String) -> Self {
+        Self::other(Code::Unreachable, what, CHECK_SERVER)
     }
 
     /// The error of a request whose name another object has.
     pub(crate) fn name_conflict(name: &str) -> Self {
-        ApiErrorKind::NameConflict.error(format!("the request {name} exists and is not ours"))
+        Self::new(
+            ApiErrorKind::NameConflict,
+            Code::Refused,
+            format!("the request {name} exists and is not ours"),
+            "find out who created it; the next run takes another name",
+        )
     }
 
     /// Whether another attempt may succeed.
     pub(super) fn may_pass(&self) -> bool {
-        matches!(
-            self.kind,
-            ApiErrorKind::Unreachable
-                | ApiErrorKind::TimedOut
-                | ApiErrorKind::TooManyRequests
-                | ApiErrorKind::Server
-        )
+        self.kind == ApiErrorKind::Unavailable
     }
 
     /// Whether the API server does not accept the requester.
@@ -83,5 +82,11 @@ impl ApiError {
             self.kind,
             ApiErrorKind::Unauthorized | ApiErrorKind::Forbidden
         )
+    }
+}
+
+impl From<ApiError> for Failure {
+    fn from(error: ApiError) -> Self {
+        error.failure
     }
 }

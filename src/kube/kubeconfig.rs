@@ -5,8 +5,6 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
 use kubelet_attestation::kubeconfig::{Cluster, Kubeconfig as Document, Policy, no_files};
 pub use kubelet_attestation::kubeconfig::{
     ClusterEndpoint, EndpointFields, InvalidKubeconfig, Login, Refused,
@@ -113,19 +111,7 @@ fn read_text(path: &Path) -> Result<Zeroizing<String>, KubeconfigError> {
     Ok(text)
 }
 
-impl<'a> ExecCluster<'a> {
-    /// The cluster of the exec info that client-go would make of an endpoint.
-    pub fn of(fields: &'a EndpointFields) -> Self {
-        Self {
-            server: Cow::Borrowed(&fields.server),
-            tls_server_name: fields.tls_server_name.as_deref().map(Cow::Borrowed),
-            insecure_skip_tls_verify: false,
-            certificate_authority_data: Some(Cow::Owned(STANDARD.encode(&fields.ca_pem))),
-            proxy_url: fields.proxy_url.as_deref().map(Cow::Borrowed),
-            config: None,
-        }
-    }
-
+impl ExecCluster<'_> {
     /// The endpoint of the cluster.
     pub fn endpoint(&self) -> Result<ClusterEndpoint, InvalidKubeconfig> {
         let owned = |text: &Cow<'_, str>| text.clone().into_owned();

@@ -15,5 +15,4 @@ mod watch;
 pub use client::ApiClient;
 pub use error::ApiError;
 pub(crate) use error::ApiErrorKind;
-pub(crate) use tls::configure as tls_configuration;
 pub use types::{CsrObject, CsrState, NewCsr};

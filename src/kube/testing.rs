@@ -18,7 +18,7 @@ pub fn object(client: &ApiClient, json: &[u8]) -> Result<CsrObject, ApiError> {
 pub fn refusal(client: &ApiClient, status: u16, body: &[u8]) -> ApiError {
     client.transport.refusal(&Answer {
         status: StatusCode::from_u16(status).unwrap_or_default(),
-        body: body.to_vec(),
+        body: body.to_vec().into(),
     })
 }
 

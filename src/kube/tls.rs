@@ -1,12 +1,10 @@
 //! TLS with an API server, which trusts the cluster's CA and nothing else.
 
 use std::error::Error;
-use std::sync::Arc;
 
-use rustls::{CertificateError, ClientConfig, RootCertStore};
+use rustls::{CertificateError, RootCertStore};
 use rustls_pki_types::CertificateDer;
 
-use super::kubeconfig::Identity;
 use crate::failure::causes;
 
 /// The CA certificates that can be parsed, if any. The others are ignored, as in Go: one odd
@@ -15,21 +13,6 @@ pub(super) fn roots(ca: &[CertificateDer<'static>]) -> Option<RootCertStore> {
     let mut roots = RootCertStore::empty();
     roots.add_parsable_certificates(ca.iter().cloned());
     (!roots.is_empty()).then_some(roots)
-}
-
-/// A configuration that trusts `roots` and presents `identity`.
-pub(crate) fn configure(
-    roots: RootCertStore,
-    identity: Option<Identity>,
-) -> Result<ClientConfig, rustls::Error> {
-    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let builder = ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()?
-        .with_root_certificates(roots);
-    match identity {
-        Some((chain, key)) => builder.with_client_auth_cert(chain, key),
-        None => Ok(builder.with_no_client_auth()),
-    }
 }
 
 /// The TLS fault that caused `error`, if any.

@@ -9,12 +9,14 @@ use std::time::Duration;
 use reqwest::blocking::{Client, Response};
 use reqwest::header::{ACCEPT, CONTENT_TYPE, DATE, HeaderName, RETRY_AFTER};
 use reqwest::{Method, StatusCode, Url};
+use zeroize::Zeroizing;
 
 use super::error::{ApiError, ApiErrorKind};
 use super::tls;
 use super::types::WireFailure;
 use crate::clock::{self, Deadline};
-use crate::failure::{causes, innermost, one_line};
+use crate::failure::{Code, innermost, one_line};
+use crate::http;
 
 /// Ten times a request with the largest evidence. etcd accepts no object of more than 1.5 MiB.
 pub(super) const MAX_ANSWER_LEN: u64 = 1024 * 1024;
@@ -28,6 +30,9 @@ const MAX_PAUSES: u32 = 3;
 
 /// Enough for any message of an API server, and short enough for a journal.
 const MAX_MESSAGE_LEN: usize = 1024;
+
+const CHECK_BINDING: &str =
+    "see that the group of the bootstrap token is bound to system:node-bootstrapper";
 
 const JSON: &str = "application/json";
 
@@ -73,7 +78,7 @@ impl Question {
 #[derive(Debug)]
 pub(super) struct Answer {
     pub(super) status: StatusCode,
-    pub(super) body: Vec<u8>,
+    pub(super) body: Zeroizing<Vec<u8>>,
 }
 
 /// An HTTP answer of any status, whose body is read until the deadline of its request.
@@ -151,11 +156,6 @@ impl Transport {
         answer.map_err(|error| self.explain(&error, question.what))
     }
 
-    fn timed_out(&self, what: &str) -> ApiError {
-        let what = format!("{} did not answer in time ({what})", self.server);
-        ApiErrorKind::TimedOut.error(what)
-    }
-
     fn compare_clocks(&self, response: &Response) -> Result<(), ApiError> {
         let date = header(response, &DATE);
         let Some(theirs) = date.and_then(|date| httpdate::parse_http_date(date).ok()) else {
@@ -169,10 +169,12 @@ impl Transport {
             return Ok(());
         }
         let [theirs, ours] = [theirs, ours].map(humantime::format_rfc3339_seconds);
-        Err(ApiErrorKind::ClockSkew.error(format!(
-            "the clock of {} says {theirs}, ours says {ours}; set the clock",
-            self.server
-        )))
+        let server = &self.server;
+        Err(ApiError::other(
+            Code::ClockSkew,
+            format!("the clock of {server} says {theirs}, ours says {ours}; set the clock"),
+            "set this machine's clock by NTP",
+        ))
     }
 
     /// The error in an answer.
@@ -181,57 +183,57 @@ impl Transport {
         let failure = failure(&answer.body);
         let status = answer.status.as_u16();
         let reason = one_line(&failure.reason, MAX_MESSAGE_LEN);
-        let (kind, what) = match status {
-            401 => (
-                ApiErrorKind::Unauthorized,
-                "does not accept the credential (401 Unauthorized)".to_owned(),
-            ),
-            403 => (
-                ApiErrorKind::Forbidden,
-                "forbids it (403 Forbidden)".to_owned(),
-            ),
-            429 => (
-                ApiErrorKind::TooManyRequests,
-                "has too many requests (429)".to_owned(),
-            ),
-            400..=499 => (
-                ApiErrorKind::Refused,
-                format!("refuses the request ({status} {reason})"),
-            ),
-            500..=599 => (ApiErrorKind::Server, format!("is out of order ({status})")),
-            _ => {
-                return ApiErrorKind::NotAnApiServer.error(format!(
-                    "{server} answers {status}, which no API server does; is something between us \
-                     and it?"
-                ));
-            }
-        };
         let message = one_line(&failure.message, MAX_MESSAGE_LEN);
         let colon = if message.is_empty() { "" } else { ": " };
-        kind.error(format!("{server} {what}{colon}{message}"))
+        let says = |what: &str| format!("{server} {what}{colon}{message}");
+        match status {
+            401 => ApiError::new(
+                ApiErrorKind::Unauthorized,
+                Code::Unauthorized,
+                says("does not accept the credential (401 Unauthorized)"),
+                "give this machine a new bootstrap token; tokens expire",
+            ),
+            403 => ApiError::new(
+                ApiErrorKind::Forbidden,
+                Code::Refused,
+                says("forbids it (403 Forbidden)"),
+                CHECK_BINDING,
+            ),
+            429 => ApiError::unavailable(says("has too many requests (429)")),
+            400..=499 => ApiError::new(
+                ApiErrorKind::Refused,
+                Code::Refused,
+                says(&format!("refuses the request ({status} {reason})")),
+                CHECK_BINDING,
+            ),
+            500..=599 => ApiError::unavailable(says(&format!("is out of order ({status})"))),
+            _ => ApiError::not_an_api_server(format!(
+                "{server} answers {status}, which no API server does; is something between us and it?"
+            )),
+        }
     }
 
-    fn within_limit(&self, bytes: &[u8]) -> Result<(), ApiError> {
-        if u64::try_from(bytes.len()).is_ok_and(|len| len <= MAX_ANSWER_LEN) {
-            return Ok(());
-        }
-        Err(ApiErrorKind::NotAnApiServer.error(format!(
+    fn too_long(&self) -> ApiError {
+        ApiError::not_an_api_server(format!(
             "the answer of {} is longer than {MAX_ANSWER_LEN} bytes",
             self.server
-        )))
+        ))
     }
 
     fn explain(&self, error: &(dyn Error + 'static), what: &str) -> ApiError {
         let server = &self.server;
-        let is_timeout = |error: &reqwest::Error| error.is_timeout();
         if let Some(why) = tls::fault(error, &self.name) {
-            ApiErrorKind::Tls.error(format!("TLS with {server} failed: {why}"))
-        } else if causes(error).any(|cause| cause.downcast_ref().is_some_and(is_timeout)) {
-            self.timed_out(what)
-        } else {
-            let why = innermost(error);
-            ApiErrorKind::Unreachable.error(format!("cannot reach {server}: {why}"))
+            return ApiError::other(
+                Code::Unreachable,
+                format!("TLS with {server} failed: {why}"),
+                "see that the kubeconfig names this cluster's server and CA",
+            );
         }
+        ApiError::unavailable(if http::failed_by(error, reqwest::Error::is_timeout) {
+            format!("{server} did not answer in time ({what})")
+        } else {
+            format!("cannot reach {server}: {}", innermost(error))
+        })
     }
 }
 
@@ -243,18 +245,17 @@ impl Stream<'_> {
             .take(MAX_ANSWER_LEN + 1)
             .read_until(b'\n', &mut line)
             .map_err(|error| self.transport.explain(&error, self.what))?;
-        self.transport.within_limit(&line)?;
+        if u64::try_from(line.len()).is_ok_and(|len| len > MAX_ANSWER_LEN) {
+            return Err(self.transport.too_long());
+        }
         Ok((!line.is_empty()).then_some(line))
     }
 
     /// The whole answer.
     pub(super) fn whole(self) -> Result<Answer, ApiError> {
-        let mut body = Vec::new();
-        self.body
-            .take(MAX_ANSWER_LEN + 1)
-            .read_to_end(&mut body)
-            .map_err(|error| self.transport.explain(&error, self.what))?;
-        self.transport.within_limit(&body)?;
+        let body = http::read(self.body, MAX_ANSWER_LEN, Zeroizing::default())
+            .map_err(|error| self.transport.explain(&error, self.what))?
+            .ok_or_else(|| self.transport.too_long())?;
         Ok(Answer {
             status: self.status,
             body,

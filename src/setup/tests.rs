@@ -6,7 +6,7 @@ use kubelet_authenticator_test_support::pki::{CertificateAuthority, Contents, Su
 use tempfile::TempDir;
 
 use super::*;
-use crate::kube::kubeconfig::Login;
+use crate::kube::kubeconfig::{EndpointFields, Login};
 use crate::secret::Secret;
 
 /// A token with the characters that have a meaning in YAML.
@@ -38,7 +38,8 @@ fn a_bootstrap_kubeconfig_has_the_endpoint_and_the_credential_that_were_given() 
     };
     let token = || Login::Token(Secret::new(TOKEN.to_owned()));
     for login in [token(), certificate()] {
-        let (_folder, path) = written(&wiring::bootstrap_kubeconfig(&endpoint(&ca), &login));
+        let given = ClusterEndpoint::from_fields(endpoint(&ca), "a test").unwrap();
+        let (_folder, path) = written(&wiring::bootstrap_kubeconfig(&given, &login));
 
         let read = Kubeconfig::read(&path).unwrap();
 
@@ -65,7 +66,8 @@ fn an_exec_kubeconfig_runs_the_program_whatever_its_path_has() {
     let mut fields = endpoint(&ca);
     (fields.tls_server_name, fields.proxy_url) = (Some("kubernetes".to_owned()), None);
     let program = "/opt/a \"b\": #c/kubelet-authenticator-aws";
-    let (_folder, path) = written(&exec_kubeconfig(&fields, Path::new(program)));
+    let given = ClusterEndpoint::from_fields(fields.clone(), "a test").unwrap();
+    let (_folder, path) = written(&exec_kubeconfig(&given, Path::new(program)));
 
     let command = Kubeconfig::read_exec_command(&path).unwrap();
 

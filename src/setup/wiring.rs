@@ -7,7 +7,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use zeroize::Zeroizing;
 
-use crate::kube::kubeconfig::{EndpointFields, Login};
+use crate::kube::kubeconfig::{ClusterEndpoint, Login};
 
 /// Whether systemd takes the path literally. It splits lines at spaces, and some characters have a
 /// special meaning (systemd.syntax(7), systemd.unit(5), "Specifiers").
@@ -52,7 +52,7 @@ pub(super) fn environment(kubeconfig: &Path) -> String {
 }
 
 /// A kubeconfig that runs `program` for its credential.
-pub(crate) fn exec_kubeconfig(endpoint: &EndpointFields, program: &Path) -> String {
+pub(crate) fn exec_kubeconfig(endpoint: &ClusterEndpoint, program: &Path) -> String {
     let user = format!(
         "    exec:
       apiVersion: client.authentication.k8s.io/v1
@@ -66,7 +66,7 @@ pub(crate) fn exec_kubeconfig(endpoint: &EndpointFields, program: &Path) -> Stri
 }
 
 /// A kubeconfig with this credential.
-pub(super) fn bootstrap_kubeconfig(endpoint: &EndpointFields, login: &Login) -> Zeroizing<String> {
+pub(super) fn bootstrap_kubeconfig(endpoint: &ClusterEndpoint, login: &Login) -> Zeroizing<String> {
     let mut text = Zeroizing::new(cluster(endpoint));
     let (chain, key) = match login {
         Login::Token(token) => {
@@ -89,20 +89,23 @@ pub(super) fn bootstrap_kubeconfig(endpoint: &EndpointFields, login: &Login) -> 
 
 /// The kubeconfig that the kubelet writes when it gets a certificate by itself: chain and key are
 /// in one file.
-pub(super) fn kubelet_kubeconfig(endpoint: &EndpointFields, pair: &Path) -> String {
+pub(super) fn kubelet_kubeconfig(endpoint: &ClusterEndpoint, pair: &Path) -> String {
     let pair = quoted(&pair.to_string_lossy());
     cluster(endpoint) + &format!("    client-certificate: {pair}\n    client-key: {pair}\n")
 }
 
 /// Everything except the user's fields, with the names that the kubelet uses.
-fn cluster(endpoint: &EndpointFields) -> String {
+fn cluster(endpoint: &ClusterEndpoint) -> String {
     let optional = [
-        ("tls-server-name", &endpoint.tls_server_name),
-        ("proxy-url", &endpoint.proxy_url),
+        ("tls-server-name", endpoint.tls_server_name()),
+        (
+            "proxy-url",
+            endpoint.proxy().map(|url| url.expose().as_str()),
+        ),
     ];
     let optional: String = optional
         .into_iter()
-        .filter_map(|(field, value)| Some(format!("    {field}: {}\n", quoted(value.as_ref()?))))
+        .filter_map(|(field, value)| Some(format!("    {field}: {}\n", quoted(value?))))
         .collect();
     format!(
         "apiVersion: v1
@@ -122,8 +125,8 @@ users:
 - name: default-auth
   user:
 ",
-        quoted(&endpoint.server),
-        STANDARD.encode(&endpoint.ca_pem),
+        quoted(endpoint.server()),
+        STANDARD.encode(endpoint.ca_pem()),
     )
 }
 

@@ -13,7 +13,8 @@ use fs2::FileExt as _;
 use rustix::fs::{Mode, OFlags};
 use serde::{Deserialize, Serialize};
 
-use super::{Store, StoreFault, check_owner};
+use super::error::{failure, misplaced, unlockable, unreadable};
+use super::{SYMLINK, Store, check_owner};
 use crate::clock::Deadline;
 use crate::failure::Failure;
 
@@ -86,11 +87,15 @@ impl Store {
             match file.try_lock_exclusive() {
                 Ok(()) => break,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                Err(source) => return Err(StoreFault::Lock(source).at(path)),
+                Err(error) => return Err(unlockable(&path, error)),
             }
             if deadline.passed() {
                 let (holder, waited) = (holder(&mut file), started.elapsed());
-                return Err(StoreFault::Held { waited, holder }.at(path));
+                let path = path.display();
+                return Err(failure(
+                    format!("{path} was held for more than {waited:.1?} by {holder}"),
+                    "wait for that process, or end it; nothing is lost",
+                ));
             }
             thread::sleep(TRY_AGAIN.min(deadline.remaining()));
         }
@@ -127,12 +132,10 @@ fn open(path: &Path) -> Result<File, Failure> {
     };
     let file = match file {
         Ok(file) => File::from(file),
-        Err(rustix::io::Errno::LOOP) => return Err(StoreFault::Symlink.at(path)),
-        Err(error) => return Err(StoreFault::Lock(error.into()).at(path)),
+        Err(rustix::io::Errno::LOOP) => return Err(misplaced(path, SYMLINK)),
+        Err(error) => return Err(unlockable(path, error)),
     };
-    let metadata = file
-        .metadata()
-        .map_err(|source| StoreFault::Read(source).at(path))?;
+    let metadata = file.metadata().map_err(|error| unreadable(path, error))?;
     check_owner(path, &metadata)?;
     Ok(file)
 }

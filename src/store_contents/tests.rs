@@ -81,9 +81,7 @@ fn credential(common_name: &str) -> String {
 
 fn rejected(stored: &StoreContents) -> Vec<(StoreFile, &str)> {
     let rejected = stored.rejected.iter();
-    rejected
-        .map(|rejected| (rejected.file, rejected.why.as_str()))
-        .collect()
+    rejected.map(|(file, why)| (*file, why.as_str())).collect()
 }
 
 #[test]
@@ -155,7 +153,7 @@ fn a_credential_without_an_origin_is_of_no_use() {
         .collect();
     assert_eq!(
         files,
-        [StoreFile::Origin, StoreFile::Pending, StoreFile::Credential]
+        [StoreFile::Pending, StoreFile::Credential, StoreFile::Origin]
     );
 }
 
@@ -187,8 +185,42 @@ fn nothing_stored_is_an_enrolment() {
     for renewal in [Renewal::Attested, Renewal::Impossible] {
         let contents = StoreContents::default();
         assert_eq!(
-            contents.rotation(renewal, false, SystemTime::UNIX_EPOCH),
+            contents.rotation(renewal, None, SystemTime::UNIX_EPOCH),
             Rotation::Enrol
         );
+    }
+}
+
+#[test]
+fn bytes_are_the_same_where_each_is() {
+    for length in 0..20 {
+        let bytes = vec![1; length];
+        assert!(is_same(&bytes, &bytes));
+        assert!(!is_same(&bytes, &vec![1; length + 1]));
+        for changed in 0..length {
+            let mut other = bytes.clone();
+            other[changed] = 2;
+            assert!(!is_same(&bytes, &other), "{changed} of {length}");
+        }
+    }
+}
+
+#[test]
+fn a_credential_of_another_ca_is_renewed() {
+    let fixture = Fixture::new();
+    let mut stored = fixture.load();
+    stored.origin.as_mut().unwrap().endpoint.ca_pem = "ca".to_owned();
+    let validity = stored.credential.as_ref().unwrap().validity();
+    let now = validity.issued() + Duration::from_secs(1);
+
+    for (ca_pem, renewal, expected) in [
+        (None, Renewal::Attested, Rotation::Keep),
+        (Some("ca"), Renewal::Attested, Rotation::Keep),
+        (Some("another"), Renewal::Attested, Rotation::Renew),
+        (Some(""), Renewal::Attested, Rotation::Renew),
+        (Some("another"), Renewal::Impossible, Rotation::Keep),
+    ] {
+        let rotation = stored.rotation(renewal, ca_pem.map(str::as_bytes), now);
+        assert_eq!(rotation, expected, "{ca_pem:?}");
     }
 }

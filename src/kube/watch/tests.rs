@@ -271,7 +271,7 @@ fn a_watch_that_never_comes_up_is_an_error_at_the_deadline() {
 
         let error = client.wait(&csr, a_while()).unwrap_err();
         assert!(
-            matches!(error.kind, ApiErrorKind::Server | ApiErrorKind::TimedOut),
+            error.kind == ApiErrorKind::Unavailable,
             "{fault:?}: {error:?}"
         );
     }
@@ -302,5 +302,5 @@ fn a_huge_event_is_not_read() {
     );
 
     let error = client.wait(&csr, soon()).unwrap_err();
-    assert!(error.kind == ApiErrorKind::NotAnApiServer, "{error:?}");
+    assert!(error.to_string().contains("is longer than"), "{error:?}");
 }

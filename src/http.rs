@@ -1,0 +1,54 @@
+//! HTTP clients and answers within limits, for the API server and the instance metadata service.
+
+use std::error::Error;
+use std::io::{self, Read};
+use std::sync::Arc;
+use std::time::Duration;
+
+use kubelet_attestation::kubeconfig::Identity;
+use reqwest::blocking::{Client, ClientBuilder};
+use reqwest::redirect;
+use rustls::{ClientConfig, RootCertStore};
+use zeroize::Zeroizing;
+
+use crate::failure::causes;
+
+/// Builds a client that trusts `roots` alone, presents `identity`, and follows no redirect.
+pub(crate) fn client(
+    builder: ClientBuilder,
+    roots: RootCertStore,
+    identity: Option<Identity>,
+    connect_timeout: Duration,
+) -> Result<Client, Box<dyn Error>> {
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let tls = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()?
+        .with_root_certificates(roots);
+    let tls = match identity {
+        Some((chain, key)) => tls.with_client_auth_cert(chain, key)?,
+        None => tls.with_no_client_auth(),
+    };
+    Ok(builder
+        .tls_backend_preconfigured(tls)
+        .redirect(redirect::Policy::none())
+        .referer(false)
+        .connect_timeout(connect_timeout)
+        .build()?)
+}
+
+/// Appends an answer to `bytes`, and returns them. `None` if the answer has more than `limit`.
+pub(crate) fn read(
+    answer: impl Read,
+    limit: u64,
+    mut bytes: Zeroizing<Vec<u8>>,
+) -> io::Result<Option<Zeroizing<Vec<u8>>>> {
+    let len = answer.take(limit + 1).read_to_end(&mut bytes)?;
+    Ok(u64::try_from(len)
+        .is_ok_and(|len| len <= limit)
+        .then_some(bytes))
+}
+
+/// Whether a cause of an exchange's error `is` an error of this kind.
+pub(crate) fn failed_by(error: &(dyn Error + 'static), is: fn(&reqwest::Error) -> bool) -> bool {
+    causes(error).any(|cause| cause.downcast_ref().is_some_and(is))
+}
