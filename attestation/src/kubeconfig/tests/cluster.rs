@@ -38,95 +38,64 @@ fn the_cluster_of_the_current_context_is_read() {
 }
 
 #[test]
-fn clusters_that_are_not_safe_are_refused() {
-    let broken = certificate("CA").replacen("-----END", "----END", 1);
-    for (field, value, why) in [
-        (
-            "insecure-skip-tls-verify",
-            json!(true),
-            Refused::SkipsVerification,
-        ),
-        (CA, Value::Null, Refused::NoCa),
-        (CA, json!(""), Refused::NoCa),
-        (CA, base64(" \n"), Refused::NoCa),
-        (CA, json!("?"), Refused::NotBase64),
-        (CA, base64("CA"), Refused::NotCertificates),
-        (CA, base64([0xff]), Refused::NotCertificates),
-        (CA, base64(broken), Refused::NotCertificates),
-        (CA, base64(key()), Refused::NotCertificates),
-        ("server", Value::Null, Refused::Missing),
-        ("server", json!(""), Refused::Missing),
-        (
-            "server",
-            json!("http://203.0.113.7:6443"),
-            Refused::NotHttps,
-        ),
-        ("server", json!("unix:///run/x.sock"), Refused::NotHttps),
-        ("server", json!("file:///etc/passwd"), Refused::NotHttps),
-        ("server", json!("api.example:6443"), Refused::NotHttps),
-        ("server", json!("203.0.113.7:6443"), Refused::NotAUrl),
-        ("server", json!("api.example"), Refused::NotAUrl),
-        ("server", json!("/relative"), Refused::NotAUrl),
-        ("server", json!("https://"), Refused::NotAUrl),
-        ("server", json!("https://:6443"), Refused::NotAUrl),
-        (
-            "server",
-            json!("https://0123456789abcdef x"),
-            Refused::NotAUrl,
-        ),
-        (
-            "server",
-            json!("https://u:0123456789abcdef@api.example"),
-            Refused::NotAUrl,
-        ),
-        ("server", json!("https://@api.example"), Refused::NotAUrl),
-        (
-            "server",
-            json!("https://api.example/?a=b"),
-            Refused::NotAUrl,
-        ),
-        ("server", json!("https://api.example#a"), Refused::NotAUrl),
-        ("tls-server-name", json!("no name"), Refused::NotAServerName),
+fn a_server_is_an_https_url_of_host_port_and_path() {
+    for (server, why) in [
+        ("", Refused::Missing),
+        ("http://203.0.113.7:6443", Refused::NotHttps),
+        ("unix:///run/x.sock", Refused::NotHttps),
+        ("file:///etc/passwd", Refused::NotHttps),
+        ("api.example:6443", Refused::NotHttps),
+        ("203.0.113.7:6443", Refused::NotAUrl),
+        ("api.example", Refused::NotAUrl),
+        ("/relative", Refused::NotAUrl),
+        ("https://", Refused::NotAUrl),
+        ("https://:6443", Refused::NotAUrl),
+        ("https://0123456789abcdef x", Refused::NotAUrl),
+        ("https://u:0123456789abcdef@api.example", Refused::NotAUrl),
+        ("https://@api.example", Refused::NotAUrl),
+        ("https://api.example/?a=b", Refused::NotAUrl),
+        ("https://api.example#a", Refused::NotAUrl),
     ] {
-        check_field(field, value, [Some(why); 2]);
+        check_field("server", json!(server), [Some(why); 2]);
     }
+    check_field("server", Value::Null, [Some(Refused::Missing); 2]);
 }
 
 #[test]
-fn only_a_machine_has_a_proxy_a_file_and_many_certificates() {
-    let of_tenant = |why| [None, Some(why)];
-    let proxy = |why| [Some(why), Some(Refused::Proxy)];
-    for (field, value, why) in [
-        (
-            "proxy-url",
-            json!("http://10.0.0.1:3128"),
-            of_tenant(Refused::Proxy),
-        ),
-        (
-            "proxy-url",
-            json!("https://u:0123456789abcdef@proxy"),
-            of_tenant(Refused::Proxy),
-        ),
-        (
-            "proxy-url",
-            json!("socks5://proxy"),
-            proxy(Refused::ProxyScheme),
-        ),
-        ("proxy-url", json!("proxy"), proxy(Refused::NotAUrl)),
-        (
-            "certificate-authority",
-            json!("ca.crt"),
-            of_tenant(Refused::File),
-        ),
-        (CA, base64(certificate("CA").repeat(16)), [None; 2]),
-        (
-            CA,
-            base64(certificate("CA").repeat(17)),
-            of_tenant(Refused::TooMany(16)),
-        ),
+fn a_server_is_verified_by_the_certificates_of_the_cluster() {
+    let broken = certificate("CA").replacen("-----END", "----END", 1);
+    for (ca, why) in [
+        (Value::Null, Refused::NoCa),
+        (json!(""), Refused::NoCa),
+        (base64(" \n"), Refused::NoCa),
+        (json!("?"), Refused::NotBase64),
+        (base64("CA"), Refused::NotCertificates),
+        (base64([0xff]), Refused::NotCertificates),
+        (base64(broken), Refused::NotCertificates),
+        (base64(key()), Refused::NotCertificates),
     ] {
-        check_field(field, value, why);
+        check_field(CA, ca, [Some(why); 2]);
     }
+    let most = base64(certificate("CA").repeat(16));
+    check_field(CA, most, [None; 2]);
+    let more = base64(certificate("CA").repeat(17));
+    check_field(CA, more, [None, Some(Refused::TooMany(16))]);
+    let why = [Some(Refused::SkipsVerification); 2];
+    check_field("insecure-skip-tls-verify", json!(true), why);
+}
+
+#[test]
+fn only_a_machine_has_a_proxy_and_a_file() {
+    for (url, of_machine) in [
+        ("http://10.0.0.1:3128", None),
+        ("https://u:0123456789abcdef@proxy", None),
+        ("socks5://proxy", Some(Refused::ProxyScheme)),
+        ("proxy", Some(Refused::NotAUrl)),
+    ] {
+        check_field("proxy-url", json!(url), [of_machine, Some(Refused::Proxy)]);
+    }
+    let why = [None, Some(Refused::File)];
+    check_field("certificate-authority", json!("ca.crt"), why);
 }
 
 #[test]
@@ -135,6 +104,8 @@ fn only_a_tenant_has_an_address_as_the_servers_name() {
         let why = [Some(Refused::AddressAsServerName), None];
         check_field("tls-server-name", json!(name), why);
     }
+    let why = [Some(Refused::NotAServerName); 2];
+    check_field("tls-server-name", json!("no name"), why);
 }
 
 #[test]
