@@ -91,6 +91,9 @@ mod tests {
         let actual = binding("prod", "aws:///eu-west-1a/i-1", "n1", b"spki", &[b"part"]);
 
         assert_eq!(actual.as_bytes(), &expected);
+        let hex = data_encoding::HEXLOWER.encode(&expected);
+        assert_eq!(actual.to_hex(), hex);
+        assert_eq!(format!("{actual:?}"), format!("KeyBinding({hex})"));
     }
 
     #[test]

@@ -13,3 +13,24 @@ pub fn error_chain(error: &dyn Error) -> String {
     }
     text
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("{0}")]
+    struct Cause(&'static str, #[source] Option<Box<Cause>>);
+
+    #[test]
+    fn the_causes_of_an_error_follow_it() {
+        let cause = |source| Some(Box::new(Cause("the file is missing", source)));
+        let root = Some(Box::new(Cause("not found", None)));
+
+        assert_eq!(error_chain(&Cause("cannot start", None)), "cannot start");
+        assert_eq!(
+            error_chain(&Cause("cannot start", cause(root))),
+            "cannot start: the file is missing: not found"
+        );
+    }
+}

@@ -39,3 +39,6 @@ impl Policy {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

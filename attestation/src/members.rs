@@ -35,3 +35,23 @@ impl<'de, V: Deserialize<'de>> Visitor<'de> for EachOnce<V> {
         Ok(Members(members))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn members_are_an_object_of_different_names() {
+        let read = serde_json::from_str::<Members<u8>>;
+
+        let expected = [("a".to_owned(), 1), ("b".to_owned(), 1)].into();
+        assert_eq!(read(r#"{"a":1,"b":1}"#).unwrap(), Members(expected));
+        for (json, expected) in [
+            (r#"{"a":1,"a":1}"#, "a name is repeated"),
+            ("[1]", "expected an object of different names"),
+        ] {
+            let error = read(json).unwrap_err().to_string();
+            assert!(error.contains(expected), "{error}");
+        }
+    }
+}

@@ -38,7 +38,28 @@ impl<T: Zeroize> fmt::Debug for Secret<T> {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use super::*;
+
+    struct Watched<'a>(&'a Cell<bool>);
+
+    impl Zeroize for Watched<'_> {
+        fn zeroize(&mut self) {
+            self.0.set(true);
+        }
+    }
+
+    #[test]
+    fn the_memory_is_zeroed_on_drop() {
+        let is_zeroed = Cell::new(false);
+        let secret = Secret::new(Watched(&is_zeroed));
+        assert!(!is_zeroed.get());
+
+        drop(secret);
+
+        assert!(is_zeroed.get());
+    }
 
     #[test]
     fn debug_does_not_show_the_content() {

@@ -81,6 +81,8 @@ mod tests {
 
     #[test]
     fn a_version_of_another_shape_is_refused() {
+        let longest = "v".repeat(32);
+        assert_eq!(EvidenceVersion::parse(&longest).unwrap().as_str(), longest);
         for name in ["", "V1", "v1.0", "v1\n", &"v".repeat(33)] {
             assert_eq!(
                 EvidenceVersion::parse(name),

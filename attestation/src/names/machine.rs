@@ -183,6 +183,7 @@ mod tests {
             "aws:///eu-west-1a/i-0123456789abcdef0",
             "tpm://00ff",
             "kind://docker/c/n",
+            &format!("a://{}", "x".repeat(508)),
         ] {
             assert_eq!(ProviderId::parse(id).unwrap().as_str(), id);
         }
@@ -195,7 +196,7 @@ mod tests {
             "a b://x",
             "aws:///a b",
             "aws:///\u{e9}",
-            &format!("a://{}", "x".repeat(512)),
+            &format!("a://{}", "x".repeat(509)),
         ] {
             assert_eq!(
                 ProviderId::parse(id),
@@ -211,6 +212,8 @@ mod tests {
 
         assert_eq!(Audience::of_ca(b"").as_str(), empty);
         assert_eq!(Audience::parse(empty).unwrap(), Audience::of_ca(b""));
+        let longest = "a".repeat(256);
+        assert_eq!(Audience::parse(&longest).unwrap().as_str(), longest);
         for audience in ["", "a b", "\u{e9}", &"a".repeat(257)] {
             assert_eq!(
                 Audience::parse(audience),

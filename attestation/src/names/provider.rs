@@ -142,6 +142,13 @@ mod tests {
     }
 
     #[test]
+    fn a_providers_name_is_letters_digits_and_inner_dashes() {
+        for name in ["a", "7", "tpm-2", &"a".repeat(32)] {
+            assert_eq!(Provider::parse(name).unwrap().as_str(), name);
+        }
+    }
+
+    #[test]
     fn another_text_is_no_provider() {
         for name in ["", "AWS", "-a", "a-", "a b", "a/b", "a\n", &"a".repeat(33)] {
             assert_eq!(Provider::parse(name), Err(InvalidProvider), "{name:?}");

@@ -1,5 +1,3 @@
-mod refusals;
-
 use std::fs;
 
 use base64::Engine as _;
@@ -18,49 +16,36 @@ const TOKEN: &str = "abcdef.0123456789abcdef";
 struct Setting {
     folder: TempDir,
     ca: CertificateAuthority,
-    pair: KeyAndCertificate,
     contents: Value,
 }
 
 impl Setting {
     fn new() -> Self {
         let ca = CertificateAuthority::new("kubernetes");
-        let pair = ca.issue(&Certificate::client(Subject::node("n1")));
         let contents = json!({
             "apiVersion": "v1", "kind": "Config", "preferences": {}, "current-context": "here",
-            "clusters": [
-                {"name": "c0", "cluster": {"server": "http://elsewhere"}},
-                {"name": "c1", "cluster": {
-                    "server": "https://api.example:6443",
-                    "certificate-authority-data": STANDARD.encode(ca.certificate_pem()),
-                }},
-            ],
+            "clusters": [{"name": "c1", "cluster": {
+                "server": "https://api.example:6443",
+                "certificate-authority-data": STANDARD.encode(ca.certificate_pem()),
+            }}],
             "users": [{"name": "u1", "user": {"token": TOKEN}}],
-            "contexts": [
-                {"name": "there", "context": {"cluster": "c0", "user": "u0"}},
-                {"name": "here", "context": {"cluster": "c1", "user": "u1", "namespace": "default"}},
-            ],
+            "contexts": [{"name": "here", "context": {"cluster": "c1", "user": "u1"}}],
         });
         Self {
             folder: tempfile::tempdir().unwrap(),
             ca,
-            pair,
             contents,
         }
     }
 
-    fn set(mut self, pointer: &str, value: Value) -> Self {
-        *self.contents.pointer_mut(pointer).unwrap() = value;
-        self
-    }
-
     fn cluster(mut self, field: &str, value: Value) -> Self {
-        self.contents["clusters"][1]["cluster"][field] = value;
+        self.contents["clusters"][0]["cluster"][field] = value;
         self
     }
 
-    fn user(self, user: Value) -> Self {
-        self.set("/users/0/user", user)
+    fn user(mut self, user: Value) -> Self {
+        self.contents["users"][0]["user"] = user;
+        self
     }
 
     fn beside(self, name: &str, contents: &str) -> Self {
@@ -78,42 +63,6 @@ impl Setting {
         Kubeconfig::read(&self.path())
     }
 
-    fn pair_in_base64(&self) -> (String, String) {
-        (
-            STANDARD.encode(&self.pair.certificate_pem),
-            STANDARD.encode(&self.pair.key_pem),
-        )
-    }
-
-    fn token(&self) -> String {
-        match self.read().unwrap().login {
-            Login::Token(token) => token.expose().clone(),
-            Login::ClientCertificate { .. } => panic!("a client certificate"),
-        }
-    }
-
-    fn is_certificate(&self) -> bool {
-        match self.read().unwrap().login {
-            Login::Token(_) => false,
-            Login::ClientCertificate { chain_pem, key_pem } => {
-                chain_pem == self.pair.certificate_pem && *key_pem.expose() == self.pair.key_pem
-            }
-        }
-    }
-
-    /// The place and the reason of a refusal. The error must not contain a secret.
-    fn refused(&self) -> (String, Refused) {
-        let error = self.read().unwrap_err();
-        let words = format!("{error} {error:?}");
-        assert!(!words.contains("0123456789abcdef"), "{words}");
-        let KubeconfigError::Invalid(InvalidKubeconfig { place, why }) = error else {
-            panic!("{error:?}")
-        };
-        let (file, rest) = place.split_once(": ").unwrap();
-        assert_eq!(file, self.path().to_str().unwrap());
-        (rest.to_owned(), why)
-    }
-
     fn error(&self) -> String {
         let error = self.read().unwrap_err().to_string();
         error.replace(self.folder.path().to_str().unwrap(), "")
@@ -127,24 +76,10 @@ fn the_current_contexts_cluster_and_user_are_read() {
 
     assert_eq!(read.endpoint.server(), "https://api.example:6443");
     assert_eq!(read.endpoint.ca(), [setting.ca.certificate_der()]);
-    assert_eq!(read.endpoint.tls_server_name(), None);
-    assert!(read.endpoint.proxy().is_none());
-    assert_eq!(setting.token(), TOKEN);
-}
-
-#[test]
-fn an_endpoint_can_be_kept() {
-    let read = Setting::new()
-        .cluster("tls-server-name", "kubernetes".into())
-        .read()
-        .unwrap();
-    let kept = serde_json::to_string(&read.endpoint.to_fields()).unwrap();
-    let again =
-        ClusterEndpoint::from_fields(serde_json::from_str(&kept).unwrap(), "the store").unwrap();
-
-    assert_eq!(again.to_fields(), read.endpoint.to_fields());
-    assert_eq!(again.ca(), read.endpoint.ca());
-    assert_eq!(again.audience(), read.endpoint.audience());
+    let Login::Token(token) = read.login else {
+        panic!("{:?}", read.login)
+    };
+    assert_eq!(token.expose(), TOKEN);
 }
 
 #[test]
@@ -166,171 +101,42 @@ fn the_ca_may_be_in_a_file_beside_the_kubeconfig() {
 }
 
 #[test]
-fn data_wins_over_a_file() {
-    let setting = Setting::new().cluster("certificate-authority", "nowhere.crt".into());
-    assert!(setting.read().is_ok());
-
+fn a_client_certificate_may_be_in_files() {
     let setting = Setting::new();
-    let (certificate, key) = setting.pair_in_base64();
-    let setting = setting.user(json!({
-        "client-certificate-data": certificate, "client-key-data": key,
-        "client-certificate": "nowhere.crt", "client-key": "nowhere.key",
-    }));
-    assert!(setting.is_certificate());
+    let KeyAndCertificate {
+        certificate_pem,
+        key_pem: key,
+    } = setting.ca.issue(&Certificate::client(Subject::node("n1")));
+    let setting = setting
+        .user(json!({"client-certificate": "c.crt", "client-key": "c.key"}))
+        .beside("c.crt", &certificate_pem)
+        .beside("c.key", &key);
+
+    let login = setting.read().unwrap().login;
+
+    let Login::ClientCertificate { chain_pem, key_pem } = login else {
+        panic!("{login:?}")
+    };
+    assert_eq!((chain_pem, key_pem.expose()), (certificate_pem, &key));
 }
 
 #[test]
-fn a_token_may_be_in_a_file() {
-    let setting = Setting::new()
-        .user(json!({"tokenFile": "token"}))
-        .beside("token", &format!("{TOKEN}\n"));
-
-    assert_eq!(setting.token(), TOKEN);
-}
-
-#[test]
-fn the_tokens_file_wins_over_the_token_unless_it_cannot_be_read() {
-    let setting = Setting::new()
-        .user(json!({"token": "other", "tokenFile": "token"}))
-        .beside("token", TOKEN);
-    assert_eq!(setting.token(), TOKEN);
-
-    let setting = Setting::new().user(json!({"token": TOKEN, "tokenFile": "nowhere"}));
-    assert_eq!(setting.token(), TOKEN);
-
+fn an_unreadable_file_is_named() {
     let setting = Setting::new().user(json!({"tokenFile": "nowhere"}));
+
     assert_eq!(setting.error(), "cannot read /nowhere");
 }
 
 #[test]
-fn a_client_certificate_may_be_in_files() {
-    let setting =
-        Setting::new().user(json!({"client-certificate": "c.crt", "client-key": "c.key"}));
-    let (certificate, key) = (
-        setting.pair.certificate_pem.clone(),
-        setting.pair.key_pem.clone(),
-    );
-
-    assert!(
-        setting
-            .beside("c.crt", &certificate)
-            .beside("c.key", &key)
-            .is_certificate()
-    );
-}
-
-#[test]
-fn a_client_certificate_wins_over_a_token() {
-    let setting = Setting::new();
-    let (certificate, key) = setting.pair_in_base64();
-    let setting = setting.user(json!({
-        "token": TOKEN, "client-certificate-data": certificate, "client-key-data": key,
-    }));
-
-    assert!(setting.is_certificate());
-}
-
-#[test]
-fn name_and_proxy_are_read() {
-    let read = Setting::new()
-        .cluster("tls-server-name", "kubernetes".into())
-        .read()
-        .unwrap();
-    assert_eq!(read.endpoint.tls_server_name(), Some("kubernetes"));
-
-    for url in ["http://proxy:3128", "https://user:0123456789abcdef@proxy"] {
-        let read = Setting::new()
-            .cluster("proxy-url", url.into())
-            .read()
-            .unwrap();
-        assert_eq!(read.endpoint.proxy().unwrap().expose(), url);
-        assert!(!format!("{read:?}").contains("0123456789abcdef"));
-    }
-}
-
-#[test]
-fn contexts_have_to_lead_somewhere() {
-    for (pointer, value, expected) in [
-        (
-            "/current-context",
-            Value::Null,
-            "current-context: it is missing",
-        ),
-        (
-            "/current-context",
-            "".into(),
-            "current-context: it is missing",
-        ),
-        (
-            "/current-context",
-            "x".into(),
-            "context \"x\": it is missing",
-        ),
-        ("/contexts", Value::Null, "context \"here\": it is missing"),
-        (
-            "/contexts/1/context/cluster",
-            "x".into(),
-            "cluster \"x\": it is missing",
-        ),
-        (
-            "/contexts/1/context/user",
-            "x".into(),
-            "user \"x\": it is missing",
-        ),
-        (
-            "/contexts/0/name",
-            "here".into(),
-            "context \"here\": two have the same name",
-        ),
-        (
-            "/clusters/0/name",
-            "c1".into(),
-            "cluster \"c1\": two have the same name",
-        ),
-    ] {
-        assert_eq!(
-            Setting::new().set(pointer, value).error(),
-            format!("/kubeconfig: {expected}")
-        );
-    }
-}
-
-#[test]
-fn the_endpoint_can_be_read_without_its_user() {
+fn the_endpoint_and_the_command_of_the_plugin_can_be_read_without_the_user() {
     let setting = Setting::new().user(json!({"exec": {"command": "/bin/true"}}));
-    assert_eq!(setting.refused().1, Refused::Exec);
+    let expected = format!("/kubeconfig: user \"u1\": exec: {}", Refused::Exec);
+    assert_eq!(setting.error(), expected);
 
     let endpoint = Kubeconfig::read_endpoint(&setting.path()).unwrap();
     assert_eq!(endpoint.server(), "https://api.example:6443");
-}
-
-#[test]
-fn what_is_no_kubeconfig_is_named_with_line_and_field_and_nothing_of_it() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("kubeconfig");
-    for (contents, field) in [
-        (
-            format!("users:\n- name: u1\n  user:\n    token: [{TOKEN}]\n"),
-            "users[0].user.token",
-        ),
-        (
-            format!("users:\n- name: u1\n  user: {TOKEN}\n"),
-            "users[0].user",
-        ),
-        (format!("- {TOKEN}\n"), "."),
-        (format!("users: \"{TOKEN}\n"), "."),
-    ] {
-        fs::write(&path, &contents).unwrap();
-        let error = Kubeconfig::read(&path).unwrap_err();
-        let words = format!("{error} {error:?}");
-        assert!(!words.contains("0123456789abcdef"), "{words}");
-        let KubeconfigError::Invalid(InvalidKubeconfig { place, why }) = error else {
-            panic!("{contents}: {error:?}")
-        };
-        assert_eq!(why, Refused::Syntax);
-        assert!(place.contains(": line "), "{place}");
-        assert!(place.ends_with(&format!(": {field}")), "{place}");
-    }
+    let command = Kubeconfig::read_exec_command(&setting.path()).unwrap();
+    assert_eq!(command.as_deref(), Some("/bin/true"));
 }
 
 #[test]

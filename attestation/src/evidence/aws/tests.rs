@@ -29,7 +29,42 @@ fn evidence_reads_back() {
 }
 
 #[test]
+fn a_proof_has_the_fields_that_were_read() {
+    let proof = parsed(&valid()).unwrap().sts;
+
+    let signature = "0123456789abcdef".repeat(4);
+    assert_eq!(proof.region(), "eu-west-1");
+    assert_eq!(proof.access_key_id(), "ASIA0123456789ABCDEF");
+    assert_eq!(proof.session_token(), "IQoJb3JpZ2luX2Vj+/=");
+    assert_eq!(proof.amz_date(), "20260101T000000Z");
+    assert_eq!(proof.signature(), signature);
+    let same = Proof::new(
+        "eu-west-1",
+        "ASIA0123456789ABCDEF",
+        "IQoJb3JpZ2luX2Vj+/=",
+        "20260101T000000Z",
+        &signature,
+    );
+    assert_eq!(same, Ok(proof));
+}
+
+#[test]
+fn the_longest_region_and_session_token_are_read() {
+    let longest = [
+        ("region", format!("{}-west-12", "a".repeat(24))),
+        ("sessionToken", "a".repeat(4096)),
+    ];
+    for (field, value) in longest {
+        let mut evidence = valid();
+        evidence["sts"][field] = json!(value);
+
+        assert!(parsed(&evidence).is_ok(), "{field}");
+    }
+}
+
+#[test]
 fn a_field_that_has_another_form_is_named() {
+    let long_region = format!("{}-west-12", "a".repeat(25));
     let digits = "0123456789abcdef".repeat(4);
     for (field, value, expected) in [
         (
@@ -41,6 +76,7 @@ fn a_field_that_has_another_form_is_named() {
         ("region", "west-1", "sts.region is no region's name"),
         ("region", "EU-west-1", "sts.region is no region's name"),
         ("region", "", "sts.region is no region's name"),
+        ("region", &long_region, "sts.region is no region's name"),
         (
             "accessKeyId",
             "AKIA0123456789ABCDEF",

@@ -1,6 +1,10 @@
 use proptest::prelude::*;
 
-use super::{InvalidBer, MAX_SIZE, to_der};
+use super::{InvalidBer, STANDARD, decode, to_der};
+use base64::Engine as _;
+
+/// The most bytes of a message.
+const MAX_SIZE: usize = 16_384;
 
 /// Arbitrary DER: nested sequences of octet strings and integers.
 fn der() -> impl Strategy<Value = Vec<u8>> {
@@ -109,8 +113,37 @@ fn other_encodings_are_refused() {
         assert_eq!(to_der(ber), Err(InvalidBer(detail)), "{ber:x?}");
     }
     assert!(to_der(&deepest).is_ok());
-    assert_eq!(
-        to_der(&vec![0; MAX_SIZE + 1]),
-        Err(InvalidBer("it is too large"))
-    );
+}
+
+#[test]
+fn every_length_has_its_shortest_form() {
+    for length in [0x7f, 0x80, 0xff, 0x100, MAX_SIZE - 4] {
+        let der = element(0x04, &vec![7; length]);
+
+        assert_eq!(to_der(&der), Ok(der), "{length}");
+    }
+    let too_large = element(0x04, &vec![7; MAX_SIZE - 3]);
+    assert_eq!(to_der(&too_large), Err(InvalidBer("it is too large")));
+}
+
+#[test]
+fn base64_is_read_in_lines_of_any_length() {
+    let der = element(0x04, &[7; 60]);
+    let one_line = STANDARD.encode(&der);
+    let (first, second) = one_line.split_at(41);
+    let most = format!("{one_line}{}", "\n".repeat(24_576 - one_line.len()));
+
+    for text in [&one_line, &format!("{first}\r\n{second}\n"), &most] {
+        assert_eq!(decode(text), Ok(der.clone()), "{text}");
+    }
+    for (text, why) in [
+        (format!("{most}\n"), "it is too large"),
+        (String::new(), "it is empty"),
+        ("\r\n".to_owned(), "it is empty"),
+        (format!("{first} {second}"), "it is not base64"),
+        (one_line.replace('=', ""), "it is not base64"),
+        (STANDARD.encode([0x04]), "it ends before its end"),
+    ] {
+        assert_eq!(decode(&text), Err(InvalidBer(why)), "{text}");
+    }
 }

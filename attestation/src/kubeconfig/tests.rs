@@ -1,0 +1,121 @@
+mod cluster;
+mod document;
+mod user;
+
+use base64::prelude::{BASE64_STANDARD, Engine as _};
+use pem::{EncodeConfig, LineEnding, Pem};
+use serde_json::{Value, json};
+use zeroize::Zeroizing;
+
+use super::Policy::{Machine, Tenant};
+use super::*;
+
+const TOKEN: &str = "abcdef.0123456789abcdef";
+
+const CLUSTER: &str = "/clusters/1/cluster";
+const USER: &str = "/users/0/user";
+
+/// PEM of a block. Its content is not parsed.
+fn pem(label: &str, content: &str) -> String {
+    let config = EncodeConfig::new().set_line_ending(LineEnding::LF);
+    pem::encode_config(&Pem::new(label, content), config)
+}
+
+fn certificate(content: &str) -> String {
+    pem("CERTIFICATE", content)
+}
+
+fn key() -> String {
+    pem("PRIVATE KEY", "key 0123456789abcdef")
+}
+
+fn base64(content: impl AsRef<[u8]>) -> Value {
+    BASE64_STANDARD.encode(content).into()
+}
+
+/// A kubeconfig that is valid under both policies. What its current context does not name is of no
+/// use.
+fn valid() -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Config", "preferences": {}, "current-context": "here",
+        "clusters": [
+            {"name": "c0", "cluster": {"server": "http://elsewhere"}},
+            {"name": "c1", "cluster": {
+                "server": "https://api.example:6443",
+                "certificate-authority-data": base64(certificate("CA")),
+            }},
+        ],
+        "contexts": [
+            {"name": "there", "context": {"cluster": "c0", "user": "u0"}},
+            {"name": "here", "context": {"cluster": "c1", "user": "u1", "namespace": "default"}},
+        ],
+        "users": [{"name": "u1", "user": {"token": TOKEN}}],
+    })
+}
+
+/// The valid one with `value` at `pointer`. The last part of it may be new.
+fn with(pointer: &str, value: Value) -> Value {
+    let mut kubeconfig = valid();
+    let (parent, field) = pointer.rsplit_once('/').unwrap();
+    match kubeconfig.pointer_mut(parent).unwrap() {
+        Value::Array(list) => list[field.parse::<usize>().unwrap()] = value,
+        object => object[field] = value,
+    }
+    kubeconfig
+}
+
+/// The files beside the kubeconfig.
+fn read(file: &str) -> Result<Zeroizing<String>, InvalidKubeconfig> {
+    let content = match file {
+        "ca.crt" => certificate("CA of the file"),
+        "client.crt" => certificate("client of the file"),
+        "client.key" => key(),
+        "token" => format!("{TOKEN}\n"),
+        "empty" => "\n".to_owned(),
+        _ => return Err(InvalidKubeconfig::at(file, Refused::Missing)),
+    };
+    Ok(content.into())
+}
+
+type Contents = (ClusterEndpoint, Login);
+
+fn parse(kubeconfig: &Value, policy: Policy) -> Result<Contents, InvalidKubeconfig> {
+    let text = kubeconfig.to_string();
+    let kubeconfig = Kubeconfig::parse("doc", text.as_bytes(), policy)?;
+    Ok((kubeconfig.endpoint(read)?, kubeconfig.login(read)?))
+}
+
+/// The place and the reason of the refusal. The error must not contain a secret.
+fn refusal(kubeconfig: &Value, policy: Policy) -> (String, Refused) {
+    let error = match parse(kubeconfig, policy) {
+        Ok(contents) => panic!("{policy:?} {kubeconfig}: {contents:?}"),
+        Err(error) => error,
+    };
+    let words = format!("{error} {error:?}");
+    assert!(!words.contains("0123456789abcdef"), "{words}");
+    let InvalidKubeconfig { place, why } = error;
+    (place, why)
+}
+
+/// Checks the reason under each policy; `None` is a valid kubeconfig.
+fn check(kubeconfig: &Value, place: [&str; 2], why: [Option<Refused>; 2]) {
+    for ((policy, place), why) in [Machine, Tenant].into_iter().zip(place).zip(why) {
+        match why {
+            None => assert!(parse(kubeconfig, policy).is_ok(), "{policy:?} {kubeconfig}"),
+            Some(why) => {
+                let expected = (format!("doc: {place}"), why);
+                assert_eq!(refusal(kubeconfig, policy), expected, "{kubeconfig}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_file_is_not_read_where_none_may_be_named() {
+    let error = no_files("ca.crt").unwrap_err();
+
+    assert_eq!(
+        error.to_string(),
+        "a file: a file is not accepted; give its content inline"
+    );
+}

@@ -1,0 +1,226 @@
+//! Users and logins.
+
+use super::*;
+
+const CHAIN: &str = "client-certificate-data";
+const KEY: &str = "client-key-data";
+
+/// A user with a client certificate, and with these fields.
+fn with_certificate(fields: &[(&str, Value)]) -> Value {
+    let mut user = json!({CHAIN: base64(certificate("client")), KEY: base64(key())});
+    for (field, value) in fields {
+        user[field] = value.clone();
+    }
+    user
+}
+
+fn login(user: Value) -> Login {
+    parse(&with(USER, user), Machine).unwrap().1
+}
+
+fn token(user: Value) -> String {
+    match login(user) {
+        Login::Token(token) => token.expose().clone(),
+        Login::ClientCertificate { chain_pem, .. } => panic!("{chain_pem}"),
+    }
+}
+
+/// The certificates of a login with the key.
+fn chain(user: Value) -> String {
+    match login(user) {
+        Login::Token(_) => panic!("a token"),
+        Login::ClientCertificate { chain_pem, key_pem } => {
+            assert_eq!(*key_pem.expose(), key());
+            chain_pem
+        }
+    }
+}
+
+fn check_user(user: Value, field: &str, why: [Option<Refused>; 2]) {
+    let places = [format!("user \"u1\": {field}"), format!("user: {field}")];
+    let places = places.each_ref().map(String::as_str);
+    check(&with(USER, user), places, why);
+}
+
+#[test]
+fn a_token_is_text_for_a_header() {
+    assert_eq!(token(json!({"token": TOKEN})), TOKEN);
+    assert_eq!(token(json!({"token": format!(" {TOKEN}\n")})), TOKEN);
+    for text in [
+        "0123456789abcdef 0",
+        "0123456789abcdef\n0",
+        "0123456789abcdef\u{e4}",
+        " ",
+    ] {
+        check_user(
+            json!({"token": text}),
+            "token",
+            [Some(Refused::NotAToken); 2],
+        );
+    }
+}
+
+#[test]
+fn the_file_of_a_token_wins_unless_it_cannot_be_read() {
+    assert_eq!(token(json!({"tokenFile": "token"})), TOKEN);
+    assert_eq!(
+        token(json!({"tokenFile": "token", "token": "other"})),
+        TOKEN
+    );
+    assert_eq!(
+        token(json!({"tokenFile": "nowhere", "token": TOKEN})),
+        TOKEN
+    );
+    for (name, place, why) in [
+        ("empty", "doc: user \"u1\": tokenFile", Refused::NotAToken),
+        ("nowhere", "nowhere", Refused::Missing),
+    ] {
+        let user = with(USER, json!({"tokenFile": name}));
+        assert_eq!(refusal(&user, Machine), (place.to_owned(), why));
+    }
+}
+
+#[test]
+fn a_client_certificate_is_inline_or_in_files() {
+    let files = [
+        ("client-certificate", json!("client.crt")),
+        ("client-key", json!("client.key")),
+    ];
+    assert_eq!(chain(with_certificate(&[])), certificate("client"));
+    assert_eq!(chain(with_certificate(&files)), certificate("client"));
+
+    let [chain_file, key_file] = files;
+    let user = with_certificate(&[(CHAIN, json!("")), (KEY, json!("")), chain_file, key_file]);
+    assert_eq!(chain(user), certificate("client of the file"));
+}
+
+#[test]
+fn a_key_of_every_kind_is_read() {
+    for label in ["PRIVATE KEY", "EC PRIVATE KEY", "RSA PRIVATE KEY"] {
+        let user = with_certificate(&[(KEY, base64(pem(label, "key")))]);
+        check_user(user, "", [None; 2]);
+    }
+}
+
+#[test]
+fn the_chain_has_only_the_certificates_of_its_text() {
+    let certificates = [certificate("client"), certificate("intermediate")].concat();
+    let mixed = [key(), "text\n".to_owned(), certificates.clone(), key()].concat();
+
+    assert_eq!(
+        chain(with_certificate(&[(CHAIN, base64(mixed))])),
+        certificates
+    );
+}
+
+#[test]
+fn a_tenant_has_one_credential_and_a_machine_uses_the_certificate() {
+    let token = ("token", json!(TOKEN));
+    let both = with_certificate(std::slice::from_ref(&token));
+    assert_eq!(chain(both.clone()), certificate("client"));
+
+    check_user(both, "token", [None, Some(Refused::TwoCredentials)]);
+    for half in [CHAIN, KEY] {
+        let user = with_certificate(&[token.clone(), (half, Value::Null)]);
+        let user = with(USER, user);
+        assert_eq!(refusal(&user, Machine).1, Refused::Half);
+        let two = ("doc: user: token".to_owned(), Refused::TwoCredentials);
+        assert_eq!(refusal(&user, Tenant), two);
+    }
+}
+
+#[test]
+fn credentials_that_cannot_be_used_are_refused() {
+    let with = |field, value| with_certificate(&[(field, value)]);
+    let secret = base64("0123456789abcdef");
+    for (user, field, why) in [
+        (json!({}), "user", Refused::NoCredential),
+        (
+            json!({"token": "", "tokenFile": ""}),
+            "user",
+            Refused::NoCredential,
+        ),
+        (
+            with(CHAIN, Value::Null),
+            "client-certificate",
+            Refused::Half,
+        ),
+        (with(CHAIN, json!("")), "client-certificate", Refused::Half),
+        (with(CHAIN, json!("?")), CHAIN, Refused::NotBase64),
+        (with(CHAIN, base64([0xff])), CHAIN, Refused::NotCertificates),
+        (
+            with(CHAIN, secret.clone()),
+            "client-certificate",
+            Refused::NotCertificates,
+        ),
+        (with(KEY, Value::Null), "client-key", Refused::Half),
+        (with(KEY, json!("")), "client-key", Refused::Half),
+        (with(KEY, json!("?")), KEY, Refused::NotBase64),
+        (with(KEY, base64([0xff])), KEY, Refused::NotAKey),
+        (with(KEY, secret), "client-key", Refused::NotAKey),
+    ] {
+        check_user(user, field, [Some(why); 2]);
+    }
+}
+
+#[test]
+fn users_whose_credential_is_not_their_own_are_refused() {
+    for (field, value, why) in [
+        ("exec", json!({"command": "/bin/sh"}), Refused::Exec),
+        (
+            "auth-provider",
+            json!({"config": {"cmd-path": "/bin/sh"}}),
+            Refused::AuthProvider,
+        ),
+        ("username", json!("u"), Refused::Password),
+        ("password", json!("0123456789abcdef"), Refused::Password),
+        ("as", json!("root"), Refused::Impersonation),
+        ("as", json!(""), Refused::Impersonation),
+        ("as-uid", json!("1"), Refused::Impersonation),
+        (
+            "as-groups",
+            json!(["system:masters"]),
+            Refused::Impersonation,
+        ),
+        ("as-user-extra", json!({"a": ["b"]}), Refused::Impersonation),
+    ] {
+        check_user(json!({"token": TOKEN, field: value}), field, [Some(why); 2]);
+        check_user(json!({"token": TOKEN, field: null}), field, [None; 2]);
+    }
+}
+
+#[test]
+fn no_file_of_a_tenants_user_is_read() {
+    let file = |field| (field, [None, Some(Refused::File)]);
+    for (field, why) in ["client-certificate", "client-key", "tokenFile"].map(file) {
+        check_user(with_certificate(&[(field, json!("token"))]), field, why);
+        check_user(with_certificate(&[(field, json!(""))]), field, [None; 2]);
+    }
+}
+
+#[test]
+fn every_user_of_a_tenant_is_checked() {
+    let mut kubeconfig = valid();
+    let users = kubeconfig["users"].as_array_mut().unwrap();
+    users.push(json!({"name": "other", "user": {"exec": {"command": "/bin/sh"}}}));
+
+    check(&kubeconfig, ["", "user: exec"], [None, Some(Refused::Exec)]);
+}
+
+#[test]
+fn the_command_of_a_plugin_is_read_though_none_is_run() {
+    let command = |user: Value| {
+        let text = with(USER, user).to_string();
+        let kubeconfig = Kubeconfig::parse("doc", text.as_bytes(), Machine).unwrap();
+        assert!(kubeconfig.endpoint(read).is_ok());
+        kubeconfig.exec_command()
+    };
+
+    assert_eq!(command(json!({"token": TOKEN})), Ok(None));
+    let exec = json!({"exec": {"command": "/bin/true"}});
+    assert_eq!(command(exec), Ok(Some("/bin/true".to_owned())));
+    assert_eq!(command(json!({"exec": {}})), Ok(Some(String::new())));
+    let place = "doc: user \"u1\"".to_owned();
+    let why = Refused::Missing;
+    assert_eq!(command(Value::Null), Err(InvalidKubeconfig { place, why }));
+}
