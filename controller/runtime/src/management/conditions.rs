@@ -122,11 +122,11 @@ fn ready(phase: &ClusterPhase) -> Option<ConditionReport> {
         ClusterPhase::Stopped(why) => (why.reason(), why.to_string()),
         ClusterPhase::Broken => {
             let message = "it failed, and begins again".to_owned();
-            (reason::INTERNAL_ERROR, message)
+            ("InternalError", message)
         }
         ClusterPhase::Serving { ca: Some(why), .. } => {
             let message = format!("{why}: nothing can be signed until it is replaced");
-            (reason::CA_EXPIRED, message)
+            ("CAExpired", message)
         }
         ClusterPhase::Serving { health, .. } => match &health.answers {
             ApiReachability::Unknown => return None,
@@ -143,7 +143,7 @@ fn ready(phase: &ClusterPhase) -> Option<ConditionReport> {
                      on, so nodes can join and not renew",
                     version.name
                 );
-                (reason::KUBERNETES_TOO_OLD, message)
+                ("KubernetesTooOld", message)
             }
             ApiReachability::Yes(_) => return Some(kept_up(health)),
         },
@@ -166,11 +166,11 @@ fn kept_up(health: &Health) -> ConditionReport {
         parts.push(format!("this was not done: {undone}"));
     }
     if health.held_back.is_some() {
-        not_ready(reason::MANY_MACHINES_MISSING, parts.join("; "))
+        not_ready("ManyMachinesMissing", parts.join("; "))
     } else if undone.is_empty() {
-        report(conditions::READY, ConditionStatus::True, reason::READY, "")
+        report(conditions::READY, ConditionStatus::True, "Ready", "")
     } else {
-        not_ready(reason::UPKEEP_INCOMPLETE, parts.join("; "))
+        not_ready("UpkeepIncomplete", parts.join("; "))
     }
 }
 
@@ -189,7 +189,7 @@ fn reachable(phase: &ClusterPhase) -> Option<ConditionReport> {
             ApiReachability::Refused(error) => {
                 report(OF, False, reason::KUBECONFIG_WITHOUT_ACCESS, error)
             }
-            ApiReachability::Yes(version) => report(OF, True, reason::REACHABLE, &*version.name),
+            ApiReachability::Yes(version) => report(OF, True, "Reachable", &*version.name),
         })
     })
 }
