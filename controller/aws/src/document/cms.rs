@@ -7,13 +7,13 @@
 use std::collections::BTreeMap;
 
 use sha2::{Digest as _, Sha256};
-use x509_cert::der::Tag;
 use x509_cert::der::asn1::{
     AnyRef, GeneralizedTime, ObjectIdentifier, OctetStringRef, UintRef, UtcTime,
 };
+use x509_cert::der::{Decode as _, Error, Reader as _, SliceReader, Tag};
 use x509_cert::name::Name;
 
-use super::fields::{Fields, Unexpected, as_set, context};
+use super::fields::{as_set, context, optional, within};
 use super::region_certificates::Signer;
 use crate::denial::AwsDenial::{self, DocumentAlgorithm, DocumentAttributes, DocumentStructure};
 
@@ -66,8 +66,8 @@ impl VerifiedContent<'_> {
     }
 }
 
-impl From<Unexpected> for AwsDenial {
-    fn from(_: Unexpected) -> Self {
+impl From<Error> for AwsDenial {
+    fn from(_: Error) -> Self {
         DocumentStructure("an element is missing, or of another type")
     }
 }
@@ -76,37 +76,35 @@ impl<'a> SignedMessage<'a> {
     /// Reads a message that has everything that it must have, and nothing that it must not.
     pub(super) fn parse(der: &'a [u8]) -> Result<Self, AwsDenial> {
         let mut data = signed_data(der)?;
-        let digests = data.within(Tag::Set)?;
-        let content = content(data.within(Tag::Sequence)?)?;
-        let certificates = data.optional(context(0))?;
-        let revocation_lists = data.optional(context(1))?;
+        let digests = within(&mut data, Tag::Set)?;
+        let content = content(within(&mut data, Tag::Sequence)?)?;
+        let certificates = optional(&mut data, context(0))?;
+        let revocation_lists = optional(&mut data, context(1))?;
         if certificates.is_some() || revocation_lists.is_some() {
             return Err(AwsDenial::DocumentCertificates);
         }
-        let mut signer = only_signer(data.within(Tag::Set)?)?;
-        data.end()?;
+        let mut signer = only_signer(within(&mut data, Tag::Set)?)?;
+        data.finish()?;
         version(&mut signer)?;
         let unnamed = DocumentStructure("its signer is not named by issuer and serial number");
-        let mut name = Fields::of(signer.optional(Tag::Sequence)?.ok_or(unnamed)?)?;
-        let issuer = name.value()?;
-        let serial = name.value()?;
-        name.end()?;
-        only_sha_256(digests, algorithm(signer.within(Tag::Sequence)?)?)?;
-        let covered = signer
-            .optional(context(0))?
-            .ok_or(DocumentAttributes("there are none"))?;
-        let signature_algorithm = algorithm(signer.within(Tag::Sequence)?)?;
+        let name = optional(&mut signer, Tag::Sequence)?.ok_or(unnamed)?;
+        let (issuer, serial): (Name, UintRef<'a>) =
+            name.sequence(|name| Ok::<_, Error>((name.decode()?, name.decode()?)))?;
+        only_sha_256(digests, algorithm(within(&mut signer, Tag::Sequence)?)?)?;
+        let covered =
+            optional(&mut signer, context(0))?.ok_or(DocumentAttributes("there are none"))?;
+        let signature_algorithm = algorithm(within(&mut signer, Tag::Sequence)?)?;
         if ![RSA_WITH_SHA_256, RSA].contains(&signature_algorithm) {
             return Err(DocumentAlgorithm("another signature algorithm"));
         }
-        let signature = signer.value::<&OctetStringRef>()?.as_bytes();
+        let signature = signer.decode::<&OctetStringRef>()?.as_bytes();
         if signature.len() != SIGNATURE_LEN {
             return Err(DocumentAlgorithm(
                 "a signature of another length than 2048 bits",
             ));
         }
         signer
-            .end()
+            .finish()
             .map_err(|_| DocumentStructure("it has attributes that are not signed"))?;
         let digest: [u8; 32] = Sha256::digest(content).into();
         Attributes::parse(covered)?.are_about(&digest, signature_algorithm)?;
@@ -150,73 +148,70 @@ impl<'a> SignedMessage<'a> {
 }
 
 /// `ContentInfo` of signed data: the fields of `SignedData` after its version.
-fn signed_data(der: &[u8]) -> Result<Fields<'_>, AwsDenial> {
-    let no_signed_data = |_| DocumentStructure("it is no signed data");
-    let mut message = Fields::new(der)?;
-    let mut info = message.within(Tag::Sequence).map_err(no_signed_data)?;
-    message.end()?;
-    let kind: ObjectIdentifier = info.value().map_err(no_signed_data)?;
-    if kind != SIGNED_DATA {
-        return Err(no_signed_data(Unexpected));
+fn signed_data(der: &[u8]) -> Result<SliceReader<'_>, AwsDenial> {
+    let no_signed_data = DocumentStructure("it is no signed data");
+    let mut message = SliceReader::new(der)?;
+    let Ok(mut info) = within(&mut message, Tag::Sequence) else {
+        return Err(no_signed_data);
+    };
+    message.finish()?;
+    if info.decode::<ObjectIdentifier>() != Ok(SIGNED_DATA) {
+        return Err(no_signed_data);
     }
-    let mut explicit = info.within(context(0))?;
-    info.end()?;
-    let mut data = explicit.within(Tag::Sequence)?;
-    explicit.end()?;
+    let mut explicit = within(&mut info, context(0))?;
+    info.finish()?;
+    let mut data = within(&mut explicit, Tag::Sequence)?;
+    explicit.finish()?;
     version(&mut data)?;
     Ok(data)
 }
 
 /// Version 1 is the one of signed data that is plain data, and of a signer named by issuer and
 /// serial number (RFC 5652 sections 5.1 and 5.3).
-fn version(fields: &mut Fields<'_>) -> Result<(), AwsDenial> {
-    match fields.value::<u8>()? {
+fn version(fields: &mut SliceReader<'_>) -> Result<(), AwsDenial> {
+    match fields.decode::<u8>()? {
         1 => Ok(()),
         _ => Err(DocumentStructure("it has another version")),
     }
 }
 
 /// `EncapsulatedContentInfo`: the content, which is there and is plain data.
-fn content(mut info: Fields<'_>) -> Result<&[u8], AwsDenial> {
-    if info.value::<ObjectIdentifier>()? != DATA {
+fn content(mut info: SliceReader<'_>) -> Result<&[u8], AwsDenial> {
+    if info.decode::<ObjectIdentifier>()? != DATA {
         return Err(DocumentStructure("its content is not plain data"));
     }
-    let mut explicit = info
-        .optional(context(0))?
-        .map(Fields::of)
-        .ok_or(DocumentStructure("its content is detached"))??;
-    info.end()?;
-    let content = explicit.value::<&OctetStringRef>()?;
-    explicit.end()?;
-    Ok(content.as_bytes())
+    let detached = DocumentStructure("its content is detached");
+    let explicit = optional(&mut info, context(0))?.ok_or(detached)?;
+    info.finish()?;
+    Ok(<&OctetStringRef>::from_der(explicit.value())?.as_bytes())
 }
 
-fn only_signer(mut infos: Fields<'_>) -> Result<Fields<'_>, AwsDenial> {
+fn only_signer(mut infos: SliceReader<'_>) -> Result<SliceReader<'_>, AwsDenial> {
     let mut signers = Vec::new();
-    while !infos.is_empty() {
-        signers.push(infos.within(Tag::Sequence)?);
+    while !infos.is_finished() {
+        signers.push(within(&mut infos, Tag::Sequence)?);
     }
     let count = signers.len();
-    match <[Fields<'_>; 1]>::try_from(signers) {
+    match <[SliceReader<'_>; 1]>::try_from(signers) {
         Ok([signer]) => Ok(signer),
         Err(_) => Err(AwsDenial::DocumentSigners(count)),
     }
 }
 
 /// `AlgorithmIdentifier` without parameters, which RSA and SHA-256 write as NULL or leave out.
-fn algorithm(mut identifier: Fields<'_>) -> Result<ObjectIdentifier, AwsDenial> {
-    let algorithm = identifier.value()?;
-    let parameters = identifier.optional(Tag::Null)?;
-    if !identifier.is_empty() || parameters.is_some_and(|null| !null.value().is_empty()) {
+fn algorithm(mut identifier: SliceReader<'_>) -> Result<ObjectIdentifier, AwsDenial> {
+    let algorithm: ObjectIdentifier = identifier.decode()?;
+    let parameters = optional(&mut identifier, Tag::Null)?;
+    if !identifier.is_finished() || parameters.is_some_and(|null| !null.is_null()) {
         return Err(DocumentAlgorithm("an algorithm has parameters"));
     }
     Ok(algorithm)
 }
 
 /// Announced is SHA-256 alone, and the signer's digest is it.
-fn only_sha_256(mut announced: Fields<'_>, signer: ObjectIdentifier) -> Result<(), AwsDenial> {
-    let first = algorithm(announced.within(Tag::Sequence)?)?;
-    if first == SHA_256 && signer == SHA_256 && announced.is_empty() {
+fn only_sha_256(mut announced: SliceReader<'_>, signer: ObjectIdentifier) -> Result<(), AwsDenial> {
+    let first = algorithm(within(&mut announced, Tag::Sequence)?)?;
+    if first == SHA_256 && signer == SHA_256 && announced.is_finished() {
         return Ok(());
     }
     Err(DocumentAlgorithm("another digest algorithm"))
@@ -231,10 +226,10 @@ struct Attributes<'a>(BTreeMap<ObjectIdentifier, AnyRef<'a>>);
 
 impl<'a> Attributes<'a> {
     fn parse(signed: AnyRef<'a>) -> Result<Self, AwsDenial> {
-        let malformed = |_: Unexpected| DocumentAttributes("one is malformed");
+        let malformed = |_: Error| DocumentAttributes("one is malformed");
         let mut found = BTreeMap::new();
-        let mut rest = Fields::of(signed).map_err(malformed)?;
-        while !rest.is_empty() {
+        let mut rest = SliceReader::new(signed.value()).map_err(malformed)?;
+        while !rest.is_finished() {
             let (kind, value) = attribute(&mut rest).map_err(malformed)?;
             if found.insert(kind, value).is_some() {
                 return Err(DocumentAttributes("one is repeated"));
@@ -276,14 +271,14 @@ impl<'a> Attributes<'a> {
 }
 
 /// The next attribute: its type, and its one value.
-fn attribute<'a>(rest: &mut Fields<'a>) -> Result<(ObjectIdentifier, AnyRef<'a>), Unexpected> {
-    let mut attribute = rest.within(Tag::Sequence)?;
-    let kind = attribute.value()?;
-    let mut values = attribute.within(Tag::Set)?;
-    attribute.end()?;
-    let value = values.value()?;
-    values.end()?;
-    Ok((kind, value))
+fn attribute<'a>(rest: &mut SliceReader<'a>) -> Result<(ObjectIdentifier, AnyRef<'a>), Error> {
+    rest.sequence(|attribute| {
+        let kind = attribute.decode()?;
+        let mut values = within(attribute, Tag::Set)?;
+        let value = values.decode()?;
+        values.finish()?;
+        Ok((kind, value))
+    })
 }
 
 fn is_time(value: &AnyRef<'_>) -> bool {
@@ -292,9 +287,9 @@ fn is_time(value: &AnyRef<'_>) -> bool {
 
 /// `CMSAlgorithmProtection` of a signature: its digest algorithm and its signature algorithm.
 fn protected_algorithms(value: AnyRef<'_>) -> Result<[ObjectIdentifier; 2], AwsDenial> {
-    let mut fields = Fields::of(value)?;
-    let digest = algorithm(fields.within(Tag::Sequence)?)?;
-    let signature = algorithm(fields.within(context(1))?)?;
-    fields.end()?;
+    let mut fields = SliceReader::new(value.value())?;
+    let digest = algorithm(within(&mut fields, Tag::Sequence)?)?;
+    let signature = algorithm(within(&mut fields, context(1))?)?;
+    fields.finish()?;
     Ok([digest, signature])
 }

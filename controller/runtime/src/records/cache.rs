@@ -127,14 +127,6 @@ impl Cache {
         waited.unwrap_or_else(|_| Err(Unavailable::new("the watch of the records lags behind")))
     }
 
-    pub(super) fn is_empty(&self) -> bool {
-        self.state().is_empty()
-    }
-
-    pub(super) fn contains(&self, name: &str) -> bool {
-        self.state().get(name).is_some()
-    }
-
     /// Replaces all records.
     pub(super) fn replace(&self, objects: State) {
         self.state.send_replace(objects);

@@ -3,6 +3,7 @@
 use std::fmt::{self, Debug};
 use std::sync::Arc;
 
+use k8s_openapi::jiff::Error as TimeError;
 use kube::Client;
 use kube::api::{Api, DeleteParams, Patch, PatchParams, Preconditions};
 use kubelet_attestation::names::NodeName;
@@ -59,12 +60,8 @@ impl KubeRecords {
 
     /// A merge patch (RFC 7386) that applies to this version only, and leaves alone what is not
     /// ours. A field that the record does not have is null in it, so that a former holder's goes.
-    fn patch(
-        &self,
-        record: &Record,
-        read: &Version,
-    ) -> Result<Value, Box<dyn std::error::Error + Send + Sync>> {
-        let spec = serde_json::to_value(object::spec(record, &self.cluster)?)?;
+    fn patch(&self, record: &Record, read: &Version) -> Result<Value, TimeError> {
+        let spec = object::spec(record, &self.cluster)?;
         let reset = record.reset.map(|reset| reset.to_string());
         Ok(json!({
             "metadata": {

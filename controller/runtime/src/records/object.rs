@@ -119,33 +119,20 @@ fn time(time: &Time) -> SystemTime {
 ///
 /// A time of it is after the year 9999.
 pub(super) fn spec(record: &Record, cluster: &str) -> Result<NodeIdentitySpec, TimeError> {
-    let Record {
-        node_name,
-        uid,
-        generation,
-        holder,
-        opened,
-        not_after,
-        renewed_until: _,
-        renewed_boot: _,
-        former_until,
-        tombstone,
-        revoked,
-        reset: _,
-    } = record;
+    let (holder, opened) = (&record.holder, &record.opened);
     let machine_name = holder.machine_name.as_deref();
     let machine_name = machine_name.filter(|name| is_of_an_object(name));
     Ok(NodeIdentitySpec {
         cluster_name: cluster.to_owned(),
-        node_name: node_name.as_str().to_owned(),
-        uid: uid.to_string(),
+        node_name: record.node_name.as_str().to_owned(),
+        uid: record.uid.to_string(),
         provider_id: holder.provider_id.as_str().to_owned(),
         attestor: holder.attestor.as_str().to_owned(),
         instance: holder.instance.clone(),
         machine_name: machine_name.map(str::to_owned),
         endorsement_key_sha256: holder.endorsement_key.map(|key| key.to_string()),
         tpm_boot: holder.boot,
-        generation: *generation,
+        generation: record.generation,
         opened: crd::Opened {
             key_sha256: opened.key.to_string(),
             request_name: shown(&opened.request.name, MAX_NAME),
@@ -153,10 +140,10 @@ pub(super) fn spec(record: &Record, cluster: &str) -> Result<NodeIdentitySpec, T
             time: moment(opened.time)?,
             stale_node_uid: opened.stale_node.clone(),
         },
-        not_after: moment(*not_after)?,
-        former_until: former_until.map(moment).transpose()?,
-        tombstone: *tombstone,
-        revoked: *revoked,
+        not_after: moment(record.not_after)?,
+        former_until: record.former_until.map(moment).transpose()?,
+        tombstone: record.tombstone,
+        revoked: record.revoked,
     })
 }
 

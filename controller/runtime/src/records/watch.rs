@@ -170,7 +170,7 @@ impl State {
         }
         let name = object.meta().name.as_ref()?;
         let has_it = |(key, cache): &(&ObjectKey, &Arc<Cache>)| {
-            key.namespace == namespace && cache.contains(name)
+            key.namespace == namespace && cache.state().get(name).is_some()
         };
         let known = self.clusters.iter().find(has_it);
         let known = known.map(|(key, _)| key.clone());
@@ -183,7 +183,7 @@ impl State {
 
 /// Whether somebody asks for it, or there is something in it.
 fn is_used(cache: &Arc<Cache>) -> bool {
-    Arc::strong_count(cache) > 1 || !cache.is_empty()
+    Arc::strong_count(cache) > 1 || !cache.state().is_empty()
 }
 
 impl fmt::Debug for RecordsWatch {
