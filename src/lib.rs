@@ -21,6 +21,37 @@
 //! - After a panic on any thread, the process prints the stored credential if it is still valid. It
 //!   writes no core file.
 //! - Errors, log lines and `Debug` output contain no secrets.
+//!
+//! # Modules
+//!
+//! Each imports only those above it.
+//!
+//! - `secret`: secret values
+//! - `clock`: the wall clock and deadlines
+//! - `failure`: the failure of a run: exit code, text, remedy
+//! - `log`: the log on standard error
+//! - `http`: HTTP with bounded answers and deadlines
+//! - `key`: the private key of a credential
+//! - `machine`: the identity of this machine and of its boot
+//! - `kubelet`: the kubelet's arguments
+//! - `imds`: the EC2 instance metadata service
+//! - `attester`: the trait that a provider implements
+//! - `settings`: the table of settings, their sources and precedence
+//! - `node_name`: the name of this node
+//! - `exec`: the exec credential API of client-go
+//! - `origin`: the machine, node and cluster of the stored credential
+//! - `credential`: a client certificate with its key, and the checks of an issued one
+//! - `csr`: the certificate signing request
+//! - `backoff`: the pause after a failure
+//! - `pending`: the request that is saved before it is sent
+//! - `rotation`: when a certificate is renewed
+//! - `store`: the state directory: lock, permissions, atomic replacement
+//! - `store_contents`: the contents of the state directory, checked
+//! - `kube`: the client of the API server
+//! - `authenticator`: a run: the stored credential, or a new one within a deadline
+//! - `rescue`: what a panic prints
+//! - `setup`: makes the kubelet run the plugin, and undoes it
+//! - `cli`: commands, arguments and their output
 
 #![cfg_attr(
     not(feature = "testing"),

@@ -10,6 +10,22 @@
 //!   exactly one encoding, so no two parsers can read the same bytes differently.
 //! - Nothing is verified. What a requester wrote stays a claim until the controller's checks have
 //!   passed.
+//!
+//! # Modules
+//!
+//! Each imports only those above it.
+//!
+//! - `text`: names that are checked text
+//! - `framing`: length-prefixed fields, so that no two lists of fields hash alike
+//! - `secret`: secret values, which `Debug` does not show and memory does not keep
+//! - `errors`: an error with its causes as text
+//! - `members`: JSON objects without duplicate names
+//! - `version`: versions of the evidence format
+//! - `names`: names of nodes, machines, providers, signers, clusters and requests
+//! - `binding`: the digest that ties evidence to one request
+//! - `csr`: the request: its envelope, PKCS #10 and subject
+//! - `evidence`: the evidence of each provider, and the BER of AWS's documents
+//! - `kubeconfig`: the kubeconfig parser, with a policy for machines and one for tenants
 
 pub mod binding;
 pub mod csr;

@@ -57,9 +57,10 @@ fn valid() -> Value {
 fn with(pointer: &str, value: Value) -> Value {
     let mut kubeconfig = valid();
     let (parent, field) = pointer.rsplit_once('/').unwrap();
-    match kubeconfig.pointer_mut(parent).unwrap() {
-        Value::Array(list) => list[field.parse::<usize>().unwrap()] = value,
-        object => object[field] = value,
+    let parent = kubeconfig.pointer_mut(parent).unwrap();
+    match field.parse::<usize>() {
+        Ok(index) => parent[index] = value,
+        Err(_) => parent[field] = value,
     }
     kubeconfig
 }

@@ -11,6 +11,26 @@
 //! - A denial is a contradiction; an outage never ends in one.
 //! - Nothing in a request is copied into a certificate but the public key; the rest is built from
 //!   what was verified.
+//!
+//! # Modules
+//!
+//! Each imports only those above it.
+//!
+//! - `identifiers`: digests of keys, UIDs of records and certificates, IDs of bootstrap tokens, names
+//! - `lifetimes`: the longest validity of certificates
+//! - `rate_limit`: the token bucket of requesters, Events and calls of EC2
+//! - `crd`: the custom resources
+//! - `refusal`: Ignore, Deny, Fail and Retry, and their reasons
+//! - `inventory`: the trait that finds machines, and what a machine is
+//! - `signer`: the cluster's CA, and the encoding of certificates
+//! - `scope`: which requests are ours, and who signs
+//! - `nodes`: the trait that reads and deletes Nodes
+//! - `serving`: what serving certificates may be for
+//! - `verifier`: the trait that appraises evidence, and the provider `insecure`
+//! - `ledger`: the records: who holds a node's name, its rules, its sweep, and the trait that stores them
+//! - `policy`: the checks, each a function
+//! - `request`: the chain of types
+//! - `decide`: one request through the chain
 
 pub mod crd;
 pub mod decide;

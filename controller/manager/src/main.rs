@@ -45,6 +45,23 @@
 //! | 1 | internal error |
 //! | 2 | usage |
 //! | 3 | configuration: a file or an option cannot be used; standard error says which and why |
+//!
+//! # Modules
+//!
+//! Each imports only those above it.
+//!
+//! - `error`: errors of options, files and commands
+//! - `access`: access to the management cluster
+//! - `file`: files that are named on the command line
+//! - `files`: the limit of open files
+//! - `logging`: the log
+//! - `query`: what the commands for people share
+//! - `clusters`: the command `clusters`
+//! - `identities`: the command `identities`
+//! - `aws`: the flags of `aws`, and what its verifiers share
+//! - `tpm`: the flags of `tpm`, and what its verifiers share
+//! - `providers`: the registry of providers
+//! - `run`: the command `run`: its flags, and the wiring
 
 mod access;
 mod aws;

@@ -12,6 +12,26 @@
 //! - There is no TPM library here, and nothing is asked but the lists and the platform.
 //! - Every structure is read to its last byte, and what is read was verified first.
 //!
+//! # Modules
+//!
+//! Each imports only those above it.
+//!
+//! - `structure`: the encoding of TPM structures
+//! - `public`: public keys of TPMs
+//! - `kdf`: the key derivation functions of a TPM
+//! - `credential`: `TPM2_MakeCredential` in software
+//! - `denial`: the reasons to deny a TPM
+//! - `invalid_settings`: errors of the settings
+//! - `attest`: quotes
+//! - `chain`: certificates of endorsement keys
+//! - `pcr_policy`: which PCR values are accepted
+//! - `policy`: the policy of a cluster on TPMs
+//! - `challenge`: the challenge of a request
+//! - `key_lists`: lists of hosts and their endorsement keys in config maps
+//! - `hosts`: endorsement keys by the name of the host
+//! - `trusted_ek`: the endorsement key of a machine
+//! - `verifier`: the order of the checks
+//!
 //! [`platform`]: node_attestation_core::verifier::platform
 
 mod attest;

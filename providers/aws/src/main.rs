@@ -7,6 +7,19 @@
 //!
 //! Only a run that needs another credential asks the metadata service. Arguments, environment,
 //! streams and exit codes are those of [`kubelet_authenticator::run`].
+//!
+//! # Modules
+//!
+//! Each imports only those above it.
+//!
+//! - `cms`: the document inside the metadata's `rsa2048`
+//! - `settings`: the settings
+//! - `sigv4`: AWS Signature Version 4
+//! - `identity`: the instance's identity, from its document
+//! - `credentials`: the instance's temporary credentials
+//! - `name`: whether the instance has the node's name
+//! - `proof`: the signed call of STS
+//! - `instance`: the attester
 
 mod cms;
 mod credentials;

@@ -11,6 +11,19 @@
 //! The other program is searched for beside this one, and then in `/usr/lib/kubelet-authenticator`.
 //!
 //! Arguments, environment, streams and exit codes are those of [`kubelet_authenticator::run`].
+//!
+//! # Modules
+//!
+//! Each imports only those above it.
+//!
+//! - `settings`: the settings
+//! - `protocol`: the protocol between the two programs
+//! - `certificate`: certificates of endorsement keys in NV indices
+//! - `device_file`: checks of the TPM's device file
+//! - `device_error`: errors of the TPM, with remedies
+//! - `program`: starts the program that accesses the TPM
+//! - `instance`: the provider ID of a machine that is an EC2 instance
+//! - `attester`: the attester
 
 mod attester;
 mod certificate;

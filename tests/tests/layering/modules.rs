@@ -186,16 +186,40 @@ fn rows(heading: &str, column: usize) -> Vec<String> {
     cells.skip(2).collect()
 }
 
-#[test]
-fn modules_import_only_what_the_map_has_above_them() {
-    for package in ["controller/core", "controller/runtime"] {
-        let map = rows(&format!("## The modules of `{package}`"), 0);
-        let map: Vec<&str> = map.iter().map(|cell| cell.trim_matches('`')).collect();
-        let sources = Workspace::read().root.join(package).join("src");
-        let imports = imports(&sources);
+/// The modules of a package and what each does, as the first page of the package has them.
+fn first_page(sources: &Path) -> Vec<(String, String)> {
+    let roots = ["lib.rs", "main.rs"].map(|root| sources.join(root));
+    let root = roots.iter().find(|root| root.exists()).unwrap();
+    let text = fs::read_to_string(root).unwrap();
+    let lines = text.lines().filter_map(|line| line.strip_prefix("//! - `"));
+    let modules = lines.filter_map(|line| line.split_once("`: "));
+    let modules = modules.map(|(module, does)| (module.to_owned(), does.to_owned()));
+    modules.collect()
+}
 
+#[test]
+fn the_map_and_the_first_page_of_a_package_list_its_modules_which_import_only_those_above_them() {
+    for source in SOURCES {
+        let sources = Workspace::read().root.join(source);
+        let imports = imports(&sources);
+        // A program that is one file has none.
+        if imports.is_empty() {
+            continue;
+        }
+        let package = source.trim_end_matches("/src");
+        let heading = format!("## The modules of `{package}`");
+        let names = rows(&heading, 0).into_iter();
+        let names = names.map(|cell| cell.trim_matches('`').to_owned());
+        let map: Vec<(String, String)> = names.zip(rows(&heading, 1)).collect();
+
+        assert_eq!(first_page(&sources), map, "{package}");
+        let map: Vec<&str> = map.iter().map(|(module, _)| module.as_str()).collect();
         let modules: BTreeSet<&str> = imports.keys().map(String::as_str).collect();
-        assert_eq!(map.iter().copied().collect::<BTreeSet<_>>(), modules);
+        assert_eq!(
+            map.iter().copied().collect::<BTreeSet<_>>(),
+            modules,
+            "{package}"
+        );
         for (place, module) in map.iter().enumerate() {
             let above = &map[..place];
             let below: Vec<_> = imports[*module]

@@ -166,7 +166,7 @@ fn kept_up(health: &Health) -> ConditionReport {
     if health.held_back.is_some() {
         not_ready("ManyMachinesMissing", parts.join("; "))
     } else if undone.is_empty() {
-        report(conditions::READY, ConditionStatus::True, reason::READY, "")
+        report(conditions::READY, ConditionStatus::True, "Ready", "")
     } else {
         not_ready("UpkeepIncomplete", parts.join("; "))
     }
