@@ -34,22 +34,22 @@
 //! - `key`: the private key of a credential
 //! - `machine`: the identity of this machine and of its boot
 //! - `kubelet`: the kubelet's arguments
-//! - `imds`: the EC2 instance metadata service
-//! - `attester`: the trait that a provider implements
-//! - `settings`: the table of settings, their sources and precedence
 //! - `node_name`: the name of this node
 //! - `exec`: the exec credential API of client-go
-//! - `origin`: the machine, node and cluster of the stored credential
-//! - `credential`: a client certificate with its key, and the checks of an issued one
+//! - `settings`: the table of settings, their sources and precedence
+//! - `imds`: the EC2 instance metadata service
+//! - `attester`: the trait that a provider implements
 //! - `csr`: the certificate signing request
-//! - `backoff`: the pause after a failure
-//! - `pending`: the request that is saved before it is sent
 //! - `rotation`: when a certificate is renewed
 //! - `store`: the state directory: lock, permissions, atomic replacement
-//! - `store_contents`: the contents of the state directory, checked
+//! - `backoff`: the pause after a failure
 //! - `kube`: the client of the API server
-//! - `authenticator`: a run: the stored credential, or a new one within a deadline
+//! - `origin`: the machine, node and cluster of the stored credential
+//! - `credential`: a client certificate with its key, and the checks of an issued one
+//! - `pending`: the request that is saved before it is sent
+//! - `store_contents`: the contents of the state directory, checked
 //! - `rescue`: what a panic prints
+//! - `authenticator`: a run: the stored credential, or a new one within a deadline
 //! - `setup`: makes the kubelet run the plugin, and undoes it
 //! - `cli`: commands, arguments and their output
 

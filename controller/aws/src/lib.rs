@@ -6,10 +6,10 @@
 //!
 //! - `denial`: the reasons to deny an instance
 //! - `partition`: the partitions of AWS: regions, and the hosts of STS
-//! - `policy`: the policy of a cluster on instances
-//! - `credentials`: the credentials for EC2, and whether they work
 //! - `proxy`: the operator's proxy
+//! - `credentials`: the credentials for EC2, and whether they work
 //! - `document`: the instance identity document and its signature
+//! - `policy`: the policy of a cluster on instances
 //! - `sts`: the call of STS that the evidence carries
 //! - `ec2`: EC2: batches, rate limits, the checks of an instance, its TPM
 //! - `inventory`: the machines of a cluster without Cluster API: instances with its tags

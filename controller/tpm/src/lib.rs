@@ -17,19 +17,19 @@
 //! Each imports only those above it.
 //!
 //! - `structure`: the encoding of TPM structures
-//! - `public`: public keys of TPMs
 //! - `kdf`: the key derivation functions of a TPM
-//! - `credential`: `TPM2_MakeCredential` in software
 //! - `denial`: the reasons to deny a TPM
+//! - `public`: public keys of TPMs
+//! - `credential`: `TPM2_MakeCredential` in software
 //! - `invalid_settings`: errors of the settings
 //! - `attest`: quotes
 //! - `chain`: certificates of endorsement keys
 //! - `pcr_policy`: which PCR values are accepted
-//! - `policy`: the policy of a cluster on TPMs
 //! - `challenge`: the challenge of a request
-//! - `key_lists`: lists of hosts and their endorsement keys in config maps
 //! - `hosts`: endorsement keys by the name of the host
+//! - `key_lists`: lists of hosts and their endorsement keys in config maps
 //! - `trusted_ek`: the endorsement key of a machine
+//! - `policy`: the policy of a cluster on TPMs
 //! - `verifier`: the order of the checks
 //!
 //! [`platform`]: node_attestation_core::verifier::platform

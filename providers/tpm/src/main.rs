@@ -16,8 +16,8 @@
 //!
 //! Each imports only those above it.
 //!
-//! - `settings`: the settings
 //! - `protocol`: the protocol between the two programs
+//! - `settings`: the settings
 //! - `certificate`: certificates of endorsement keys in NV indices
 //! - `device_file`: checks of the TPM's device file
 //! - `device_error`: errors of the TPM, with remedies

@@ -72,6 +72,13 @@ fn is_of_tests(sources: &Path, file: &Path) -> bool {
     })
 }
 
+/// What a module that tests alone use is declared with.
+const FOR_TESTS: [&str; 3] = [
+    "#[cfg(test)]",
+    "#[cfg(feature = \"testing\")]",
+    "#[cfg(any(test, feature = \"testing\"))]",
+];
+
 /// Whether the text declares the module for tests alone.
 fn declared_for_tests(text: &str, module: &str) -> bool {
     let mut lines = text.lines();
@@ -81,8 +88,7 @@ fn declared_for_tests(text: &str, module: &str) -> bool {
             .trim_start_matches("pub ")
             .trim_start_matches("pub(crate) ");
         let found = for_tests && declared == format!("mod {module};");
-        for_tests = ["#[cfg(test)]", "#[cfg(any(test, feature = \"testing\"))]"].contains(&line)
-            || for_tests && line.starts_with("#[");
+        for_tests = FOR_TESTS.contains(&line) || for_tests && line.starts_with("#[");
         found
     })
 }
