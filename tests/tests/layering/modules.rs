@@ -39,8 +39,8 @@ fn imports(sources: &Path) -> Imports {
         let used = used.filter(|used| used != name && names.contains(used.as_str()));
         imports.entry(name.clone()).or_default().extend(used);
     }
-    // The root names every module, to declare it.
-    imports.retain(|name, _| name != "lib" && name != "main");
+    // The root names every module, to declare it; `bin` has other programs.
+    imports.retain(|name, _| !["lib", "main", "bin"].contains(&name.as_str()));
     imports
 }
 
