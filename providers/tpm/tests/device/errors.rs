@@ -12,7 +12,7 @@ use super::liar::liar;
 use super::quotes::question;
 
 fn code(answer: &Value) -> u64 {
-    answer["Failed"]["Code"]["code"]
+    answer["Err"]["Code"]["code"]
         .as_u64()
         .unwrap_or_else(|| panic!("{answer}"))
 }
@@ -25,7 +25,7 @@ fn a_challenge_for_another_tpm_or_key_is_told_from_a_tpm_that_fails() {
             TpmMachine::new(this.clone(), kind),
             TpmMachine::new(other.clone(), kind),
         );
-        let refused = json!({"Failed": "OtherChallenge"});
+        let refused = json!({"Err": "OtherChallenge"});
 
         let mut asked = question(&machine, &stranger.ek_public(), &machine.ak_name());
         asked["Quote"]["endorsement"] = BASE64_STANDARD.encode(machine.ek_public()).into();
@@ -47,7 +47,7 @@ fn an_endorsement_key_of_another_tpm_is_not_this_ones() {
 
     let asked = question(&machine, &stranger.ek_public(), &machine.ak_name());
 
-    assert_eq!(ask(&this.tcti(), &asked), json!({"Failed": "OtherKey"}));
+    assert_eq!(ask(&this.tcti(), &asked), json!({"Err": "OtherKey"}));
     assert_empty(&this);
 }
 
@@ -58,7 +58,7 @@ fn a_quote_over_a_bank_that_is_not_there_is_none() {
 
     let asked = question(&machine, &machine.ek_public(), &machine.ak_name());
 
-    assert_eq!(ask(&tpm.tcti(), &asked), json!({"Failed": "NoBank"}));
+    assert_eq!(ask(&tpm.tcti(), &asked), json!({"Err": "NoBank"}));
     assert_empty(&tpm);
 }
 
@@ -67,7 +67,7 @@ fn a_tpm_in_failure_mode_says_so() {
     let tpm = Swtpm::start();
     tpm.break_down();
 
-    assert_eq!(keys_of(&tpm, None), json!({"Failed": "FailureMode"}));
+    assert_eq!(keys_of(&tpm, None), json!({"Err": "FailureMode"}));
 }
 
 #[test]
@@ -76,9 +76,9 @@ fn a_tpm_that_is_locked_out_still_attests() {
     tpm.lock_out();
     for (name, kind) in KINDS {
         let machine = TpmMachine::new(tpm.clone(), kind);
-        assert!(keys_of(&tpm, Some(name))["Keys"].is_object(), "{name}");
+        assert!(keys_of(&tpm, Some(name))["Ok"].is_object(), "{name}");
         let asked = question(&machine, &machine.ek_public(), &machine.ak_name());
-        assert!(ask(&tpm.tcti(), &asked)["Quoted"].is_object(), "{name}");
+        assert!(ask(&tpm.tcti(), &asked)["Ok"].is_object(), "{name}");
     }
     assert!(tpm.is_locked_out());
     assert_empty(&tpm);
@@ -99,10 +99,7 @@ fn a_tpm_that_is_not_there_is_not_reached() {
 #[test]
 fn a_question_that_makes_no_sense_is_not_asked() {
     let nowhere = "swtpm:host=127.0.0.1,port=1";
-    assert_eq!(
-        ask(nowhere, &json!("Shutdown")),
-        json!({"Failed": "Question"})
-    );
+    assert_eq!(ask(nowhere, &json!("Shutdown")), json!({"Err": "Question"}));
 }
 
 #[test]
@@ -144,7 +141,7 @@ fn a_code_is_told_with_the_command_that_it_answers() {
 
         let answer = ask(&proxy.tcti(), &asked);
 
-        let expected = json!({"Failed": {"Code": {"step": step, "code": code}}});
+        let expected = json!({"Err": {"Code": {"step": step, "code": code}}});
         assert_eq!(answer, expected);
         drop(proxy);
         if at == command::FLUSH_CONTEXT {
@@ -178,11 +175,11 @@ fn registers_that_change_while_they_are_read_are_read_once_more() {
     let once = ask(&liar(&tpm, 1), &asked);
     let always = ask(&liar(&tpm, usize::MAX), &asked);
 
-    let registers = once["Quoted"]["pcrs"].as_object().unwrap();
+    let registers = once["Ok"]["pcrs"].as_object().unwrap();
     for (number, value) in registers {
         let value = data_encoding::HEXLOWER.decode(value.as_str().unwrap().as_bytes());
         assert_eq!(value.unwrap(), tpm.pcr(number.parse().unwrap()));
     }
-    assert_eq!(always, json!({"Failed": "Unsettled"}));
+    assert_eq!(always, json!({"Err": "Unsettled"}));
     assert_empty(&tpm);
 }

@@ -17,7 +17,7 @@ fn the_keys_are_what_other_tools_say_they_are() {
 
         let answer = keys_of(&tpm, Some(name));
 
-        let keys = &answer["Keys"];
+        let keys = &answer["Ok"];
         assert_eq!(bytes(keys, "endorsement"), machine.ek_public(), "{name}");
         assert_eq!(bytes(keys, "attestation"), machine.ak_public(), "{name}");
         assert_eq!(bytes(keys, "spki"), machine.ek_spki(), "{name}");
@@ -93,7 +93,7 @@ fn a_certificate_that_cannot_be_read_is_none() {
     assert_eq!(EndorsementKey::P384.certificate_index(), 0x1c0_0016);
     tpm.remove_certificate(0x1c0_0016);
     let expected = keys_of(&tpm, Some("EccP384"));
-    assert!(expected["Keys"]["certificate"].is_null());
+    assert!(expected["Ok"]["certificate"].is_null());
     let another = keys_of(&tpm, Some("Rsa2048"));
     tools(&tpm, &[&define(all)]);
     assert_eq!(keys_of(&tpm, None), expected, "it is kept");
@@ -125,7 +125,7 @@ fn a_tpm_that_cannot_be_asked_for_a_certificate_is_in_trouble() {
         for kind in [json!("EccP384"), json!(null)] {
             let answer = ask(&proxy.tcti(), &json!({"Keys": {"endorsement_key": kind}}));
 
-            let expected = json!({"Failed": {"Code": {"step": "TPM2_NV_Read", "code": code}}});
+            let expected = json!({"Err": {"Code": {"step": "TPM2_NV_Read", "code": code}}});
             assert_eq!(answer, expected);
         }
     }
@@ -133,16 +133,16 @@ fn a_tpm_that_cannot_be_asked_for_a_certificate_is_in_trouble() {
     let read = Commands::One(command::NV_READ);
     proxy.inject(read, Times::always(), Fault::Cut);
     let answer = ask(&proxy.tcti(), &json!({"Keys": {"endorsement_key": null}}));
-    let code = answer["Failed"]["Code"]["code"].as_u64().unwrap();
+    let code = answer["Err"]["Code"]["code"].as_u64().unwrap();
     assert_eq!(code & 0xff_0000, 0xa_0000, "{answer}");
 }
 
 #[test]
 fn the_best_prepared_key_is_chosen_and_else_the_best_there_is() {
     let tpm = Swtpm::start();
-    let all = KINDS.map(|(name, _)| keys_of(&tpm, Some(name))["Keys"]["spki"].clone());
+    let all = KINDS.map(|(name, _)| keys_of(&tpm, Some(name))["Ok"]["spki"].clone());
     let [rsa, _, p384] = all;
-    let chosen = || keys_of(&tpm, None)["Keys"]["spki"].clone();
+    let chosen = || keys_of(&tpm, None)["Ok"]["spki"].clone();
 
     assert_eq!(chosen(), p384);
     tpm.evict(EndorsementKey::P384.persistent_handle());
@@ -160,16 +160,16 @@ fn the_best_prepared_key_is_chosen_and_else_the_best_there_is() {
 fn the_certificates_of_authorities_are_what_lies_in_their_indices_in_order() {
     let tpm = Swtpm::start();
     let (first, second) = (vec![1; 700], vec![2; 1500]);
-    assert_eq!(keys_of(&tpm, Some("Rsa2048"))["Keys"]["chain"], "");
+    assert_eq!(keys_of(&tpm, Some("Rsa2048"))["Ok"]["chain"], "");
     tpm.write_certificate(0x01c0_0101, &second);
     tpm.write_certificate(0x01c0_0100, &first);
     tpm.write_certificate(0x01c0_0200, &[3; 64]);
 
     let answer = keys_of(&tpm, Some("Rsa2048"));
 
-    let chain = bytes(&answer["Keys"], "chain");
+    let chain = bytes(&answer["Ok"], "chain");
     assert_eq!(chain, [first, second].concat());
     // A key without a certificate has no authorities.
-    assert_eq!(keys_of(&tpm, Some("EccP256"))["Keys"]["chain"], "");
+    assert_eq!(keys_of(&tpm, Some("EccP256"))["Ok"]["chain"], "");
     assert_empty(&tpm);
 }

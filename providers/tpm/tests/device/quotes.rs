@@ -21,10 +21,8 @@ pub(super) fn question(maker: &TpmMachine, ek_public: &[u8], ak_name: &[u8]) -> 
         "endorsement": BASE64_STANDARD.encode(ek_public),
         "credential_blob": BASE64_STANDARD.encode(blob),
         "encrypted_secret": BASE64_STANDARD.encode(secret),
-        "binding": {
-            "audience": "prod", "provider_id": "tpm://00", "node_name": "n1",
-            "spki": BASE64_STANDARD.encode("spki"), "id": BASE64_STANDARD.encode([1; 16]),
-        },
+        "audience": "prod", "provider_id": "tpm://00", "node_name": "n1",
+        "spki": BASE64_STANDARD.encode("spki"), "id": BASE64_STANDARD.encode([1; 16]),
         "pcrs": [0, 4, 7, 10, 11, 12, 13, 14, 23],
     }})
 }
@@ -81,7 +79,7 @@ fn a_quote_covers_the_binding_with_the_secret_that_was_opened() {
 
         let answer = ask(&tpm.tcti(), &asked);
 
-        let quoted = &answer["Quoted"];
+        let quoted = &answer["Ok"];
         assert_eq!(bytes(quoted, "attestation"), machine.ak_public(), "{name}");
         let attest = bytes(quoted, "attest");
         assert!(attest.windows(34).any(|part| part == sized(&binding())));
@@ -112,8 +110,8 @@ fn nothing_is_left_in_tpms_by_1000_enrolments() {
         let machine = TpmMachine::new(tpm.clone(), EndorsementKey::P256);
         let asked = question(&machine, &machine.ek_public(), &machine.ak_name());
         for _ in 0..250 {
-            assert!(keys_of(&tpm, Some("EccP256"))["Keys"].is_object());
-            assert!(ask(&tpm.tcti(), &asked)["Quoted"].is_object());
+            assert!(keys_of(&tpm, Some("EccP256"))["Ok"].is_object());
+            assert!(ask(&tpm.tcti(), &asked)["Ok"].is_object());
         }
         assert_eq!(handles(&tpm), before);
         assert_empty(&tpm);
@@ -135,8 +133,8 @@ fn a_join_costs_one_activation_and_one_quote_and_shows_no_secret() {
         let proxy = TpmProxy::before(&tpm);
         let keys = json!({"Keys": {"endorsement_key": name}});
 
-        assert!(ask(&proxy.tcti(), &keys)["Keys"].is_object());
-        assert!(ask(&proxy.tcti(), &asked)["Quoted"].is_object());
+        assert!(ask(&proxy.tcti(), &keys)["Ok"].is_object());
+        assert!(ask(&proxy.tcti(), &asked)["Ok"].is_object());
 
         assert_eq!(proxy.count(command::ACTIVATE_CREDENTIAL), 1, "{name}");
         assert_eq!(proxy.count(command::QUOTE), 1, "{name}");
