@@ -340,29 +340,4 @@ async fn changed(running: Option<&mut Running>) -> Result<(), Broken> {
 }
 
 #[cfg(test)]
-mod tests {
-    use serde_json::{Value, json};
-
-    use super::*;
-
-    fn allowed(annotations: &Value) -> usize {
-        let authentication = json!({
-            "apiVersion": "attestation.cluster.x-k8s.io/v1alpha1",
-            "kind": "KubeletAuthentication",
-            "metadata": {"name": "prod-1", "annotations": annotations},
-            "spec": {"clusterName": "prod-1", "authorizedAttestors": ["aws"]},
-        });
-        allowed_retirements(&serde_json::from_value(authentication).unwrap())
-    }
-
-    #[test]
-    fn a_person_allows_as_many_retirements_as_the_annotation_says_and_else_none() {
-        let annotated = |value| allowed(&json!({ALLOW_RETIREMENT_ANNOTATION: value}));
-
-        assert_eq!(annotated("12"), 12);
-        assert_eq!(allowed(&Value::Null), 0);
-        for none in ["0", "", "all", "-1", "1.5", "99999999999999999999"] {
-            assert_eq!(annotated(none), 0, "{none}");
-        }
-    }
-}
+mod tests;

@@ -1,0 +1,147 @@
+use std::collections::BTreeSet;
+use std::convert::Infallible;
+use std::sync::Mutex;
+
+use futures::stream;
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt as _, Full, StreamBody};
+use hyper::body::{Bytes, Frame};
+use hyper::{Method, Request, Response};
+use node_attestation_core::verifier::Verifiers;
+use serde_json::{Value, json};
+use tokio::time::sleep;
+
+use super::*;
+use crate::client::ClusterAccess;
+use crate::management::{Controller, Settings};
+
+fn allowed(annotations: &Value) -> usize {
+    let authentication = json!({
+        "apiVersion": "attestation.cluster.x-k8s.io/v1alpha1",
+        "kind": "KubeletAuthentication",
+        "metadata": {"name": "prod-1", "annotations": annotations},
+        "spec": {"clusterName": "prod-1", "authorizedAttestors": ["aws"]},
+    });
+    allowed_retirements(&serde_json::from_value(authentication).unwrap())
+}
+
+#[test]
+fn a_person_allows_as_many_retirements_as_the_annotation_says_and_else_none() {
+    let annotated = |value| allowed(&json!({ALLOW_RETIREMENT_ANNOTATION: value}));
+
+    assert_eq!(annotated("12"), 12);
+    assert_eq!(allowed(&Value::Null), 0);
+    for none in ["0", "", "all", "-1", "1.5", "99999999999999999999"] {
+        assert_eq!(annotated(none), 0, "{none}");
+    }
+}
+
+/// More clusters than there are calls at a time to the management cluster's API server.
+const CLUSTERS: usize = 200;
+
+/// The time in which the API server lists a Secret.
+const SLOW: Duration = Duration::from_secs(1);
+
+/// The time at which all `KubeletAuthentication`s change: later than the shortest time between two writes of a
+/// status, and while Secrets are being listed.
+const CHANGE: Duration = Duration::from_millis(2500);
+
+fn authentication(number: usize, generation: i64) -> Value {
+    let name = format!("c{number}");
+    json!({
+        "apiVersion": "attestation.cluster.x-k8s.io/v1alpha1",
+        "kind": "KubeletAuthentication",
+        "metadata": {
+            "name": name, "namespace": "default", "uid": name, "generation": generation,
+            "resourceVersion": generation.to_string(),
+        },
+        "spec": {"clusterName": name, "authorizedAttestors": ["null"]},
+    })
+}
+
+/// The names and generations of the objects whose status was written.
+type Written = Arc<Mutex<BTreeSet<(String, i64)>>>;
+
+type Answer = Response<UnsyncBoxBody<Bytes, Infallible>>;
+
+fn whole(code: u16, object: &Value) -> Answer {
+    let body = Full::new(Bytes::from(object.to_string())).boxed_unsync();
+    Response::builder().status(code).body(body).unwrap()
+}
+
+/// The events of a watch: after some time, each `KubeletAuthentication` has a new generation.
+fn changes() -> Answer {
+    let change = async {
+        sleep(CHANGE).await;
+        let event = |number| json!({"type": "MODIFIED", "object": authentication(number, 2)});
+        let events: String = (0..CLUSTERS)
+            .map(|number| format!("{}\n", event(number)))
+            .collect();
+        Ok(Frame::data(Bytes::from(events)))
+    };
+    let events = stream::once(change).chain(stream::pending());
+    Response::new(StreamBody::new(events).boxed_unsync())
+}
+
+/// A management cluster whose API server is slow with Secrets, and notes the generation of each status.
+async fn answer(request: Request<kube::client::Body>, written: Written) -> Answer {
+    let path = request.uri().path().to_owned();
+    let is_watch = request
+        .uri()
+        .query()
+        .is_some_and(|query| query.contains("watch="));
+    if request.method() == Method::PUT {
+        let object = request.into_body().collect().await.unwrap().to_bytes();
+        let object: Value = serde_json::from_slice(&object).unwrap();
+        let generation = object["metadata"]["generation"].as_i64().unwrap();
+        let name = object["metadata"]["name"].as_str().unwrap().to_owned();
+        written.lock().unwrap().insert((name, generation));
+        return whole(200, &object);
+    }
+    let list = |items: Vec<Value>| {
+        let metadata = json!({"resourceVersion": "1"});
+        whole(
+            200,
+            &json!({"apiVersion": "v1", "kind": "List", "metadata": metadata, "items": items}),
+        )
+    };
+    match path.rsplit('/').next().unwrap() {
+        "kubeletauthentications" if is_watch => changes(),
+        _ if is_watch => Response::new(StreamBody::new(stream::pending()).boxed_unsync()),
+        "kubeletauthentications" => list(
+            (0..CLUSTERS)
+                .map(|number| authentication(number, 1))
+                .collect(),
+        ),
+        "secrets" => {
+            sleep(SLOW).await;
+            list(Vec::new())
+        }
+        "nodeidentities" => list(Vec::new()),
+        _ => whole(
+            404,
+            &json!({"kind": "Status", "apiVersion": "v1", "code": 404, "reason": "NotFound"}),
+        ),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_status_is_written_while_the_secrets_of_other_clusters_are_being_listed() {
+    let written: Written = Written::default();
+    let server = written.clone();
+    let management = ClusterAccess::in_memory(move |request| answer(request, server.clone()));
+    let verifiers = |_: &KubeletAuthentication, _: &str| Ok(Verifiers::default());
+    let controller = Controller::new(&management, Settings::default(), Arc::new(verifiers));
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    let running = tokio::spawn(controller.run(async move { drop(stopped.await) }));
+
+    sleep(CHANGE + 8 * SLOW).await;
+
+    let of = |generation| {
+        let written = written.lock().unwrap();
+        written.iter().filter(|(_, one)| *one == generation).count()
+    };
+    assert_eq!((of(1), of(2)), (CLUSTERS, CLUSTERS));
+    drop(stop);
+    running.await.unwrap();
+}
