@@ -83,6 +83,21 @@ pub fn valid() -> CertificateSigningRequest {
     object(envelope(&Csr::valid().der()))
 }
 
+/// The PKCS #10 request of a machine for a node's name.
+pub fn for_machine(provider_id: &str, node: &str) -> Vec<u8> {
+    let mut csr = Csr::valid();
+    csr.subject[1] = Csr::part("2.5.4.3", der::utf8(&format!("system:node:{node}")));
+    csr.extensions = vec![extension(PROVIDER_ID_OID, false, &der::utf8(provider_id))];
+    csr.der()
+}
+
+/// The request of machine `m2`, by its own token, for a node's name.
+pub fn of_m2(node: &str) -> CertificateSigningRequest {
+    let mut request = object(envelope(&for_machine("metal:///rack/m2", node)));
+    request.spec.username = Some("system:bootstrap:ghijkl".to_owned());
+    request
+}
+
 /// The valid request of the node itself, by the certificate of this UID.
 pub fn renewal(uid: &str) -> CertificateSigningRequest {
     let mut object = valid();

@@ -34,6 +34,7 @@ use futures::future::{FutureExt as _, join_all};
 use kube::Client;
 use kube::api::Api;
 use node_attestation_core::crd::KubeletAuthentication;
+use node_attestation_core::crd::conditions::reason;
 use node_attestation_core::ledger::MISSING_MACHINE_TIMEOUT;
 use node_attestation_core::verifier::Verifiers;
 use tokio::task::{JoinError, JoinSet};
@@ -124,9 +125,9 @@ pub enum VerifierUnavailable {
 impl VerifierUnavailable {
     fn reason(&self) -> &'static str {
         match self {
-            Self::Unknown(_) => "AttestorUnknown",
-            Self::InsecureNotAllowed => "InsecureNotAllowed",
-            Self::Unusable { .. } => "AttestorUnusable",
+            Self::Unknown(_) => reason::ATTESTOR_UNKNOWN,
+            Self::InsecureNotAllowed => reason::INSECURE_NOT_ALLOWED,
+            Self::Unusable { .. } => reason::ATTESTOR_UNUSABLE,
         }
     }
 }

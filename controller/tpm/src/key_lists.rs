@@ -117,10 +117,10 @@ fn of_read(lists: &[Arc<KeyList>]) -> (ConditionStatus, &'static str, String) {
     let malformed: Vec<_> = malformed.map(ToString::to_string).collect();
     if malformed.is_empty() {
         let message = format!("ConfigMaps that were read: {}", lists.len());
-        (ConditionStatus::True, "ListsRead", message)
+        (ConditionStatus::True, reason::LISTS_READ, message)
     } else {
         let message = format!("{}; {WELL_FORMED}", malformed.join("; "));
-        (ConditionStatus::False, "EntriesMalformed", message)
+        (ConditionStatus::False, reason::ENTRIES_MALFORMED, message)
     }
 }
 
@@ -137,7 +137,7 @@ pub(crate) fn report_without_lists(are_named: bool) -> ConditionReport {
         )
     } else {
         let message = "no ConfigMap is named".to_owned();
-        (ConditionStatus::True, "NotApplicable", message)
+        (ConditionStatus::True, reason::NOT_APPLICABLE, message)
     })
 }
 

@@ -72,7 +72,7 @@ fn is_of_tests(sources: &Path, file: &Path) -> bool {
     })
 }
 
-/// What a module that tests alone use is declared with.
+/// The attributes of a module that only tests use.
 const FOR_TESTS: [&str; 3] = [
     "#[cfg(test)]",
     "#[cfg(feature = \"testing\")]",

@@ -86,7 +86,7 @@ struct Batches {
     last: u64,
     /// Each request that waits has a clone.
     waiting: Arc<()>,
-    /// How many will be asked about soon.
+    /// The number of open [`Reservation`]s.
     expected: usize,
     remembered: Remembered<String, InstanceFacts>,
 }

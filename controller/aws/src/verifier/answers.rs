@@ -33,7 +33,7 @@ impl Answers {
         let resolved = ConditionReport {
             of: conditions::AWS_IDENTITY_RESOLVED,
             holds: ConditionStatus::True,
-            reason: "ControllerIdentity",
+            reason: reason::CONTROLLER_IDENTITY,
             message: "EC2 is asked with the controller's own credentials".to_owned(),
         };
         vec![resolved, self.credentials(cluster, regions)]
@@ -53,13 +53,13 @@ impl Answers {
         }
         let (holds, reason, message) = if !ill.is_empty() {
             let wrong = ill.join("; ");
-            (ConditionStatus::False, "CredentialsUnusable", wrong)
+            (ConditionStatus::False, reason::CREDENTIALS_UNUSABLE, wrong)
         } else if well.is_empty() {
             let message = "no instance has asked yet, so neither was EC2".to_owned();
             (ConditionStatus::Unknown, reason::PENDING, message)
         } else {
             let message = format!("EC2 answered in {}", well.join(", "));
-            (ConditionStatus::True, "CredentialsAccepted", message)
+            (ConditionStatus::True, reason::CREDENTIALS_ACCEPTED, message)
         };
         ConditionReport {
             of: conditions::AWS_CREDENTIALS_READY,

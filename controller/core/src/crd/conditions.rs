@@ -16,16 +16,78 @@ pub const AWS_CREDENTIALS_READY: &str = "AWSCredentialsReady";
 /// Whether the `ConfigMaps` that list endorsement keys were read, and every entry in them.
 pub const ENDORSEMENT_KEY_LISTS_READ: &str = "EndorsementKeyListsRead";
 
-/// Reasons that several places report.
+/// Reasons of conditions.
 pub mod reason {
+    /// All is well.
+    pub const READY: &str = "Ready";
     /// Nothing is known yet.
     pub const PENDING: &str = "Pending";
+    /// The Cluster, or this resource, is paused: the controller does nothing.
+    pub const PAUSED: &str = "Paused";
+    /// There is no Cluster of this name.
+    pub const CLUSTER_NOT_FOUND: &str = "ClusterNotFound";
+    /// The resource has another name than its Cluster.
+    pub const MISNAMED: &str = "Misnamed";
+    /// Cluster API has not made the Cluster's kubeconfig yet.
+    pub const KUBECONFIG_NOT_FOUND: &str = "KubeconfigNotFound";
+    /// The kubeconfig has a field that is not accepted.
+    pub const KUBECONFIG_REFUSED: &str = "KubeconfigRefused";
     /// The kubeconfig's user may not do what is needed.
     pub const KUBECONFIG_WITHOUT_ACCESS: &str = "KubeconfigWithoutAccess";
     /// The API server does not answer.
     pub const UNREACHABLE: &str = "Unreachable";
+    /// The API server is older than what is needed.
+    pub const KUBERNETES_TOO_OLD: &str = "KubernetesTooOld";
+    /// The last round of periodic work was incomplete.
+    pub const UPKEEP_INCOMPLETE: &str = "UpkeepIncomplete";
+    /// The Machines of too many records are missing at once; none is retired until a person allows it.
+    pub const MANY_MACHINES_MISSING: &str = "ManyMachinesMissing";
+    /// Cluster API has not made the Cluster's CA yet.
+    pub const CA_NOT_FOUND: &str = "CANotFound";
+    /// The CA Secret cannot be read as a certificate and its key.
+    pub const CA_INVALID: &str = "CAInvalid";
+    /// The CA's key is not that of its certificate.
+    pub const CA_KEY_MISMATCH: &str = "CAKeyMismatch";
+    /// The CA's certificate has expired.
+    pub const CA_EXPIRED: &str = "CAExpired";
+    /// Another Cluster has the same CA key: a certificate of one works in the other.
+    pub const SHARED_CA: &str = "SharedCA";
+    /// There is no CA key, and approve-only mode needs other settings.
+    pub const APPROVE_ONLY_NOT_ALLOWED: &str = "ApproveOnlyNotAllowed";
+    /// The controller does not run with --allow-insecure.
+    pub const INSECURE_NOT_ALLOWED: &str = "InsecureNotAllowed";
+    /// This controller has no verifier of an authorized attestor.
+    pub const ATTESTOR_UNKNOWN: &str = "AttestorUnknown";
+    /// An audience is invalid.
+    pub const AUDIENCE_INVALID: &str = "AudienceInvalid";
+    /// The controller failed in a way that it should not; it tries again.
+    pub const INTERNAL_ERROR: &str = "InternalError";
+    /// The API server answers.
+    pub const REACHABLE: &str = "Reachable";
+    /// The API server confirms that the paths are closed.
+    pub const CLOSED: &str = "Closed";
+    /// kubeadm's bindings let unattested requests be approved.
+    pub const AUTO_APPROVE_BINDING_FOUND: &str = "AutoApproveBindingFound";
+    /// They stay until every Node has a record.
+    pub const WAITING_FOR_RECORDS: &str = "WaitingForRecords";
+    /// Something else lets a bootstrap user's requests be approved.
+    pub const OPEN_BY_OTHER_MEANS: &str = "OpenByOtherMeans";
+    /// Not needed here.
+    pub const NOT_APPLICABLE: &str = "NotApplicable";
+    /// The settings of the controller exclude an authorized attestor.
+    pub const ATTESTOR_UNUSABLE: &str = "AttestorUnusable";
+    /// The controller calls AWS with its own identity.
+    pub const CONTROLLER_IDENTITY: &str = "ControllerIdentity";
+    /// AWS answered.
+    pub const CREDENTIALS_ACCEPTED: &str = "CredentialsAccepted";
+    /// There are no credentials, or AWS does not accept them, or they may not do what is needed.
+    pub const CREDENTIALS_UNUSABLE: &str = "CredentialsUnusable";
+    /// All lists were read.
+    pub const LISTS_READ: &str = "ListsRead";
     /// A `ConfigMap` is missing, or cannot be read.
     pub const CONFIG_MAP_UNREADABLE: &str = "ConfigMapUnreadable";
+    /// Entries of a `ConfigMap` are malformed.
+    pub const ENTRIES_MALFORMED: &str = "EntriesMalformed";
 }
 
 /// Kubernetes' limit of a condition's message, in bytes.
@@ -117,7 +179,7 @@ mod tests {
     const READY_NOW: ConditionReport = ConditionReport {
         of: READY,
         holds: ConditionStatus::True,
-        reason: "Ready",
+        reason: reason::READY,
         message: String::new(),
     };
 

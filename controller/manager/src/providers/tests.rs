@@ -1,4 +1,4 @@
-//! Which verifiers a cluster has; and docs/reasons.md lists every reason of the core and of every provider.
+//! The verifiers of a cluster, and docs/reasons.md as the list of the reasons of core and providers.
 
 use std::fmt::Write as _;
 

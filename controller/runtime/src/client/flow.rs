@@ -1,17 +1,17 @@
-//! How much the watches of tenants' API servers may send: reading it takes processor time that other clusters need.
+//! The rate limit of watches of tenants' API servers: reading them takes processor time that other clusters need.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// What one API server may send whatever others send: fifty machines a second that join, and two hundred at once.
+/// The share of each API server: 50 joins a second, and 200 at once.
 const OWN: Rate = Rate {
     bytes_a_second: 1024 * 1024,
     burst: Duration::from_secs(4),
 };
 
-/// What all may send together beyond that: four hundred machines a second that join, and two thousand at once.
+/// The common share of all API servers beyond their own: 400 joins a second, and 2,000 at once.
 const COMMON: Rate = Rate {
     bytes_a_second: 8 * 1024 * 1024,
     burst: Duration::from_secs(4),

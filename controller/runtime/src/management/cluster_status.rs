@@ -59,10 +59,10 @@ impl AutoApprove {
         use ConditionStatus::{False, True, Unknown};
         match self {
             Self::Unasked => (Unknown, reason::UNREACHABLE),
-            Self::Closed => (True, "Closed"),
-            Self::Bindings => (False, "AutoApproveBindingFound"),
-            Self::Waiting => (False, "WaitingForRecords"),
-            Self::Open => (False, "OpenByOtherMeans"),
+            Self::Closed => (True, reason::CLOSED),
+            Self::Bindings => (False, reason::AUTO_APPROVE_BINDING_FOUND),
+            Self::Waiting => (False, reason::WAITING_FOR_RECORDS),
+            Self::Open => (False, reason::OPEN_BY_OTHER_MEANS),
         }
     }
 }

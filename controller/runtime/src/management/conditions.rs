@@ -120,11 +120,11 @@ fn ready(phase: &ClusterPhase) -> Option<ConditionReport> {
         ClusterPhase::Stopped(why) => (why.reason(), why.to_string()),
         ClusterPhase::Broken => {
             let message = "it failed, and begins again".to_owned();
-            ("InternalError", message)
+            (reason::INTERNAL_ERROR, message)
         }
         ClusterPhase::Serving { ca: Some(why), .. } => {
             let message = format!("{why}: nothing can be signed until it is replaced");
-            ("CAExpired", message)
+            (reason::CA_EXPIRED, message)
         }
         ClusterPhase::Serving { health, .. } => match &health.answers {
             ApiReachability::Unknown => return None,
@@ -141,7 +141,7 @@ fn ready(phase: &ClusterPhase) -> Option<ConditionReport> {
                      on, so nodes can join and not renew",
                     version.name
                 );
-                ("KubernetesTooOld", message)
+                (reason::KUBERNETES_TOO_OLD, message)
             }
             ApiReachability::Yes(_) => return Some(kept_up(health)),
         },
@@ -164,11 +164,11 @@ fn kept_up(health: &Health) -> ConditionReport {
         parts.push(format!("this was not done: {undone}"));
     }
     if health.held_back.is_some() {
-        not_ready("ManyMachinesMissing", parts.join("; "))
+        not_ready(reason::MANY_MACHINES_MISSING, parts.join("; "))
     } else if undone.is_empty() {
-        report(conditions::READY, ConditionStatus::True, "Ready", "")
+        report(conditions::READY, ConditionStatus::True, reason::READY, "")
     } else {
-        not_ready("UpkeepIncomplete", parts.join("; "))
+        not_ready(reason::UPKEEP_INCOMPLETE, parts.join("; "))
     }
 }
 
@@ -194,7 +194,7 @@ fn of_workload_cluster(phase: &ClusterPhase) -> [Option<ConditionReport>; 2] {
         ApiReachability::Unknown => None,
         ApiReachability::No(error) => Some((False, reason::UNREACHABLE, error)),
         ApiReachability::Refused(error) => Some((False, reason::KUBECONFIG_WITHOUT_ACCESS, error)),
-        ApiReachability::Yes(version) => Some((True, "Reachable", &version.name)),
+        ApiReachability::Yes(version) => Some((True, reason::REACHABLE, &version.name)),
     };
     let closed = match &health.paths {
         None if health.answers == ApiReachability::Unknown => None,

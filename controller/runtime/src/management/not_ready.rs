@@ -1,6 +1,7 @@
 //! The reasons for which a cluster is not served, and what a person can do about each.
 
 use kubelet_attestation::errors::error_chain;
+use node_attestation_core::crd::conditions::reason;
 use node_attestation_core::signer::InvalidCa;
 
 use crate::capi::{CaRefused, KubeconfigRefused, ObjectKey};
@@ -51,21 +52,21 @@ impl NotReady {
     /// The reason of the condition.
     pub(super) fn reason(&self) -> &'static str {
         match self {
-            Self::ClusterNotFound(_) => "ClusterNotFound",
-            Self::ClusterPaused | Self::Paused => "Paused",
-            Self::Misnamed(_) => "Misnamed",
-            Self::KubeconfigNotFound(_) => "KubeconfigNotFound",
-            Self::KubeconfigRefused { .. } => "KubeconfigRefused",
-            Self::CaNotFound(_) => "CANotFound",
+            Self::ClusterNotFound(_) => reason::CLUSTER_NOT_FOUND,
+            Self::ClusterPaused | Self::Paused => reason::PAUSED,
+            Self::Misnamed(_) => reason::MISNAMED,
+            Self::KubeconfigNotFound(_) => reason::KUBECONFIG_NOT_FOUND,
+            Self::KubeconfigRefused { .. } => reason::KUBECONFIG_REFUSED,
+            Self::CaNotFound(_) => reason::CA_NOT_FOUND,
             Self::CaRefused {
                 source: CaRefused::Invalid(InvalidCa::KeyMismatch),
                 ..
-            } => "CAKeyMismatch",
-            Self::CaRefused { .. } => "CAInvalid",
-            Self::SharedCa(_) => "SharedCA",
+            } => reason::CA_KEY_MISMATCH,
+            Self::CaRefused { .. } => reason::CA_INVALID,
+            Self::SharedCa(_) => reason::SHARED_CA,
             Self::VerifierUnavailable(why) => why.reason(),
-            Self::Audience(_) => "AudienceInvalid",
-            Self::ApproveOnlyNeedsRemove(_) => "ApproveOnlyNotAllowed",
+            Self::Audience(_) => reason::AUDIENCE_INVALID,
+            Self::ApproveOnlyNeedsRemove(_) => reason::APPROVE_ONLY_NOT_ALLOWED,
         }
     }
 }

@@ -12,8 +12,8 @@ use crate::nodes::{NodeState, Nodes};
 use crate::testing::cluster::{Parts, machine, node};
 use crate::testing::nodes::MemoryNodes;
 use crate::testing::{
-    Csr, PROVIDER_ID_OID, UID, cluster, cluster_of_nodes, decided, decided_at, der, envelope,
-    extension, insecure, issued_at, now, object, renewal, valid,
+    UID, cluster, cluster_of_nodes, decided, decided_at, insecure, issued_at, now, of_m2, renewal,
+    valid,
 };
 use crate::verifier::{InsecureVerifier, Verifier, Verifiers};
 
@@ -43,19 +43,6 @@ fn with_machines(machines: Vec<Machine>) -> Parts {
         inventory: Arc::new(StaticInventory::new(machines).unwrap()),
         ..Parts::default()
     }
-}
-
-/// The request of machine `m2` for the name `n1`.
-fn of_m2() -> CertificateSigningRequest {
-    let mut csr = Csr::valid();
-    csr.extensions = vec![extension(
-        PROVIDER_ID_OID,
-        false,
-        &der::utf8("metal:///rack/m2"),
-    )];
-    let mut request = object(envelope(&csr.der()));
-    request.spec.username = Some("system:bootstrap:ghijkl".to_owned());
-    request
 }
 
 #[test]
@@ -90,7 +77,7 @@ fn a_name_that_another_living_machine_holds_is_denied_whatever_its_node_says() {
             ..with_machines(machines.clone())
         };
 
-        assert_eq!(denied(decided(&of_m2(), &parts.cluster())), "NameTaken");
+        assert_eq!(denied(decided(&of_m2("n1"), &parts.cluster())), "NameTaken");
     }
 }
 
@@ -144,25 +131,11 @@ fn a_machine_may_ask_however_long_it_has_been_there() {
     }
 }
 
-/// The request of machine `m2` for its own name.
-fn m2_for_n2() -> CertificateSigningRequest {
-    let mut csr = Csr::valid();
-    csr.subject[1] = Csr::part("2.5.4.3", der::utf8("system:node:n2"));
-    csr.extensions = vec![extension(
-        PROVIDER_ID_OID,
-        false,
-        &der::utf8("metal:///rack/m2"),
-    )];
-    let mut request = object(envelope(&csr.der()));
-    request.spec.username = Some("system:bootstrap:ghijkl".to_owned());
-    request
-}
-
 #[test]
 fn a_node_that_renews_under_another_nodes_uid_is_denied() {
     let cluster = cluster_with_different_uids();
     let own = issued_at(&valid(), &cluster, now());
-    let other = issued_at(&m2_for_n2(), &cluster, now());
+    let other = issued_at(&of_m2("n2"), &cluster, now());
     assert_ne!(own.issued().uid.record, other.issued().uid.record);
     issued_at(&renewal(&own.issued().uid.to_string()), &cluster, now());
 
@@ -231,11 +204,11 @@ fn a_machine_that_reuses_a_name_has_it_when_the_other_is_gone_and_its_node_goes(
         ..machine("m1", "n1", None)
     };
     assert_eq!(
-        waits(decided(&of_m2(), &after(vec![leaving]))),
+        waits(decided(&of_m2("n1"), &after(vec![leaving]))),
         "HolderLeaving"
     );
 
-    let certificate = issued_at(&of_m2(), &after(vec![]), now());
+    let certificate = issued_at(&of_m2("n1"), &after(vec![]), now());
 
     assert_eq!(certificate.issued().uid.generation, 2);
     let record = futures::executor::block_on(records.read(&n1()))

@@ -11,8 +11,7 @@ use crate::refusal::Denial;
 use crate::testing::cluster::{Parts, machine, node};
 use crate::testing::nodes::MemoryNodes;
 use crate::testing::{
-    Csr, PROVIDER_ID_OID, UID, cluster, cluster_of_nodes, decided, der, envelope, extension,
-    insecure, issued_at, now, object, renewal, valid,
+    UID, cluster, cluster_of_nodes, decided, insecure, issued_at, now, of_m2, renewal, valid,
 };
 
 fn n1() -> NodeName {
@@ -45,16 +44,8 @@ fn a_name_that_another_machine_holds_is_denied() {
         inventory: Arc::new(StaticInventory::new(machines).unwrap()),
         ..before
     };
-    let mut csr = Csr::valid();
-    csr.extensions = vec![extension(
-        PROVIDER_ID_OID,
-        false,
-        &der::utf8("metal:///rack/m2"),
-    )];
-    let mut request = object(envelope(&csr.der()));
-    request.spec.username = Some("system:bootstrap:ghijkl".to_owned());
 
-    let decision = decided(&request, &after);
+    let decision = decided(&of_m2("n1"), &after);
 
     let Decision::Deny(denial) = decision else {
         panic!("not denied: {decision:?}")

@@ -144,7 +144,7 @@ fn what_attestors_say_is_said_and_changes_nothing_else() {
         attestors: vec![ConditionReport {
             of: conditions::AWS_CREDENTIALS_READY,
             holds: ConditionStatus::False,
-            reason: "CredentialsUnusable",
+            reason: reason::CREDENTIALS_UNUSABLE,
             message: "there are none".to_owned(),
         }],
     };
@@ -251,10 +251,10 @@ fn an_attestor_that_was_not_asked_again_yet_says_what_it_said_before() {
     };
     let mut authentication = authentication("aws");
     assert_eq!(credentials(&authentication, &unknown), "Unknown");
-    let accepted = with(ConditionStatus::True, "CredentialsAccepted");
+    let accepted = with(ConditionStatus::True, reason::CREDENTIALS_ACCEPTED);
     authentication.status = Some(status(&authentication, &accepted, now()));
 
     assert_eq!(credentials(&authentication, &unknown), "True");
-    let unusable = with(ConditionStatus::False, "CredentialsUnusable");
+    let unusable = with(ConditionStatus::False, reason::CREDENTIALS_UNUSABLE);
     assert_eq!(credentials(&authentication, &unusable), "False");
 }

@@ -12,10 +12,10 @@ use crate::decide::Decision;
 use crate::identifiers::TokenId;
 use crate::lifetimes::Lifetimes;
 use crate::refusal::{Denial, Ignored};
-use crate::testing::{Csr, der, envelope, object};
 use crate::testing::{
     UID, block, cluster, condition, decided, denied, insecure, now, renewal, texts, valid,
 };
+use crate::testing::{envelope, for_machine, object};
 
 #[track_caller]
 fn ignored(request: &CertificateSigningRequest) -> Ignored {
@@ -197,19 +197,6 @@ fn a_token_that_is_not_the_machines_own_is_denied() {
         denied(&request),
         Denial::TokenOfAnotherMachine(TokenId::parse("zzzzzz").unwrap(), "m1".to_owned())
     );
-}
-
-fn for_machine(provider_id: &str, node: &str) -> Vec<u8> {
-    let mut csr = Csr::with_subject(&[
-        ("2.5.4.10", der::utf8("system:nodes")),
-        ("2.5.4.3", der::utf8(&format!("system:node:{node}"))),
-    ]);
-    csr.extensions = vec![crate::testing::extension(
-        crate::testing::PROVIDER_ID_OID,
-        false,
-        &der::utf8(provider_id),
-    )];
-    csr.der()
 }
 
 #[test]
