@@ -17,9 +17,6 @@ use kubelet_authenticator_tests::node::{Node, PATIENCE, Run, UNDER_TEST, is_pair
 use kubelet_authenticator_tests::steps;
 use serde_json::{Value, json};
 
-/// How often the controller looks for new requests.
-const LOOK: Duration = Duration::from_millis(5);
-
 const LIMIT: Duration = Duration::from_secs(5);
 
 const LATER: &str = "2100-01-01T00:00:00Z";
@@ -77,7 +74,7 @@ impl Bed {
         let decided = csrs.filter(|csr| csr["status"]["conditions"].is_array());
         let mut decided: BTreeSet<String> = decided.map(|csr| name(&csr)).collect();
         let mut verdicts = verdicts.iter();
-        loop {
+        let ended = poll(PATIENCE, || {
             // Once more after the plugin has ended, for what it sent last.
             let last = over.load(Ordering::Relaxed);
             for csr in self.server.csrs() {
@@ -86,11 +83,9 @@ impl Bed {
                     self.decide(csr, *verdict);
                 }
             }
-            if last {
-                return;
-            }
-            thread::sleep(LOOK);
-        }
+            last.then_some(())
+        });
+        ended.expect("the plugin ends");
     }
 
     fn decide(&self, mut csr: Value, verdict: Verdict) {

@@ -32,9 +32,6 @@ use sha2::{Digest as _, Sha256};
 
 pub const DEVICE: &str = "kubelet-authenticator-tpm-device";
 
-/// How often the controller looks for new requests.
-const LOOK: Duration = Duration::from_millis(5);
-
 /// What is in every challenge.
 pub const SECRET: [u8; 32] = [9; 32];
 
@@ -133,7 +130,7 @@ impl Bed {
             .iter()
             .filter(|csr| csr["status"]["conditions"].is_array());
         let mut decided: BTreeSet<String> = decided.map(known).collect();
-        loop {
+        let ended = poll(PATIENCE, || {
             // Once more after the plugin has ended, for what it sent last.
             let last = over.load(Ordering::Relaxed);
             for csr in self.server.csrs() {
@@ -141,11 +138,9 @@ impl Bed {
                     self.decide(csr);
                 }
             }
-            if last {
-                return;
-            }
-            thread::sleep(LOOK);
-        }
+            last.then_some(())
+        });
+        ended.expect("the plugin ends");
     }
 
     fn decide(&self, csr: Value) {

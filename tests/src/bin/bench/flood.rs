@@ -11,6 +11,7 @@ use kube::api::{Api, PostParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kubelet_attestation::names::Provider;
 use kubelet_authenticator_test_support::control_plane::ControlPlane;
+use kubelet_authenticator_test_support::process::poll;
 use kubelet_authenticator_tests::controller::{Application, is_issued};
 
 use crate::controller;
@@ -62,9 +63,8 @@ pub fn run(program: &Path) -> Suite {
     let began = Instant::now();
     let (meanwhile, at) = std::thread::scope(|scope| {
         let flood = scope.spawn(|| runtime.block_on(flood(&kubeconfig, &filed)));
-        while filed.load(Ordering::Relaxed) < REQUESTS / 2 && !flood.is_finished() {
-            std::thread::sleep(Duration::from_millis(10));
-        }
+        let is_half_way = || filed.load(Ordering::Relaxed) >= REQUESTS / 2 || flood.is_finished();
+        poll(DEADLINE, || is_half_way().then_some(())).expect("half of the requests in time");
         let at = filed.load(Ordering::Relaxed);
         (join(1), at)
     });

@@ -3,13 +3,13 @@
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use kubelet_authenticator_test_support::api_server::{ApiServer, Definition, Kubeconfig};
 use kubelet_authenticator_test_support::pki::traditional_key;
-use kubelet_authenticator_test_support::process::{Launch, Process, Scratch};
+use kubelet_authenticator_test_support::process::{Launch, Process, Scratch, poll};
 use kubelet_authenticator_tests::program;
 use node_attestation_core::crd::object_name;
 use serde_json::{Value, json};
@@ -19,7 +19,7 @@ use crate::cluster_api::{self, CLUSTER_API, INFRASTRUCTURE, NewMachine, referenc
 /// Definitions of our own kinds.
 const CRDS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../packaging/crds");
 
-/// For clusters to be looked after.
+/// Deadline of the first watch of one cluster.
 const DEADLINE: Duration = Duration::from_secs(300);
 
 /// What managed fields, conditions and owners of a Machine take.
@@ -178,16 +178,13 @@ impl Simulation {
 
     /// Waits until the requests of all these clusters are watched more often than `before`.
     pub fn wait_until_watched(&self, clusters: &[Tenant], before: &[usize]) {
-        let begun = Instant::now();
         for (cluster, before) in clusters.iter().zip(before) {
-            while cluster.server.watches() <= *before {
-                assert!(
-                    begun.elapsed() < DEADLINE,
-                    "{} is not watched",
-                    cluster.name
-                );
-                std::thread::sleep(Duration::from_millis(20));
-            }
+            let is_watched = || (cluster.server.watches() > *before).then_some(());
+            assert!(
+                poll(DEADLINE, is_watched).is_some(),
+                "{} is not watched",
+                cluster.name
+            );
         }
     }
 }

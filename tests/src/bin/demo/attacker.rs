@@ -4,6 +4,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use kubelet_authenticator_test_support::process::poll;
 use rcgen::{CertificateParams, CustomExtension, DistinguishedName, DnType, KeyPair, SanType};
 use serde_json::{Value, json};
 
@@ -235,10 +236,11 @@ impl Attacker {
     /// Waits for what becomes of this request.
     pub fn await_verdict(&self, name: &str) -> Verdict {
         let start = Instant::now();
-        loop {
+        let verdict = poll(PATIENCE, || {
             let csr = self.get(&format!("{CSRS}/{name}"));
             if let Some(certificate) = csr["status"]["certificate"].as_str() {
-                return Verdict::Issued(String::from_utf8(unbase64(certificate)).unwrap());
+                let certificate = String::from_utf8(unbase64(certificate)).unwrap();
+                return Some(Verdict::Issued(certificate));
             }
             let conditions = csr["status"]["conditions"]
                 .as_array()
@@ -249,22 +251,16 @@ impl Attacker {
                 .find(|condition| condition["type"] != "Approved");
             if let Some(refusal) = refusal {
                 let text = |field: &str| refusal[field].as_str().unwrap_or_default().to_owned();
-                return Verdict::Refused {
+                return Some(Verdict::Refused {
                     kind: text("type"),
                     reason: text("reason"),
                     message: text("message"),
-                };
+                });
             }
-            let patience = if conditions.is_empty() {
-                UNDECIDED
-            } else {
-                PATIENCE
-            };
-            if start.elapsed() > patience {
-                return Verdict::Undecided;
-            }
-            std::thread::sleep(Duration::from_millis(20));
-        }
+            let is_undecided = conditions.is_empty() && start.elapsed() > UNDECIDED;
+            is_undecided.then_some(Verdict::Undecided)
+        });
+        verdict.unwrap_or(Verdict::Undecided)
     }
 
     fn get(&self, path: &str) -> Value {

@@ -2,10 +2,11 @@
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use kubelet_authenticator_test_support::api_server::ApiServer;
 use kubelet_authenticator_test_support::control_plane::{ControlPlane, User};
+use kubelet_authenticator_test_support::process::poll;
 use serde_json::Value;
 
 /// The machines, each with the public half of its bootstrap token.
@@ -156,18 +157,12 @@ impl Cluster {
         signer: &str,
         mut going_on: impl FnMut() -> bool,
     ) -> Option<Value> {
-        let start = Instant::now();
-        while start.elapsed() < PATIENCE {
+        let found = poll(PATIENCE, || {
             // Asked first: what ends after this has sent its request by now.
             let last = !going_on();
-            if let Some(csr) = self.requests_of(machine, signer).into_iter().next() {
-                return Some(csr);
-            }
-            if last {
-                break;
-            }
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        None
+            let csr = self.requests_of(machine, signer).into_iter().next();
+            (csr.is_some() || last).then_some(csr)
+        });
+        found.flatten()
     }
 }

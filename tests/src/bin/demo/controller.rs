@@ -1,9 +1,9 @@
 //! The real controller, and what it logs.
 
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use kubelet_authenticator_test_support::process::{Launch, Process};
+use kubelet_authenticator_test_support::process::{Launch, Process, poll};
 use kubelet_authenticator_tests::program;
 use serde_json::Value;
 
@@ -86,18 +86,9 @@ impl Controller {
 
     /// What it said about the request of this name, or last about one of this node.
     pub fn decision(&self, matches: impl Fn(&Value) -> bool) -> Decision {
-        let start = Instant::now();
-        loop {
-            if let Some(decision) = find(&self.process.log().text(), &matches) {
-                return decision;
-            }
-            assert!(
-                start.elapsed() < PATIENCE,
-                "the controller logged no decision; its log:\n{}",
-                self.process.log().text()
-            );
-            std::thread::sleep(Duration::from_millis(10));
-        }
+        let log = || self.process.log().text();
+        poll(PATIENCE, || find(&log(), &matches))
+            .unwrap_or_else(|| panic!("the controller logged no decision; its log:\n{}", log()))
     }
 }
 

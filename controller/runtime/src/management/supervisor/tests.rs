@@ -73,11 +73,11 @@ fn whole(code: u16, object: &Value) -> Answer {
 fn changes() -> Answer {
     let change = async {
         sleep(CHANGE).await;
-        let event = |number| json!({"type": "MODIFIED", "object": authentication(number, 2)});
-        let events: String = (0..CLUSTERS)
-            .map(|number| format!("{}\n", event(number)))
-            .collect();
-        Ok(Frame::data(Bytes::from(events)))
+        let event = |number| {
+            json!({"type": "MODIFIED", "object": authentication(number, 2)}).to_string() + "\n"
+        };
+        let events: Vec<String> = (0..CLUSTERS).map(event).collect();
+        Ok(Frame::data(Bytes::from(events.concat())))
     };
     let events = stream::once(change).chain(stream::pending());
     Response::new(StreamBody::new(events).boxed_unsync())
