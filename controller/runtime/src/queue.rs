@@ -1,6 +1,6 @@
 //! The order of the requests of one cluster. No input or output.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
@@ -24,6 +24,9 @@ const FIRST_RETRY: Duration = Duration::from_secs(1);
 
 /// The longest such wait: after this time a node collects the answer in its next run.
 const LAST_RETRY: Duration = Duration::from_mins(1);
+
+/// A turn that is this late is charged anew: after a stall no requester has more at once than its burst.
+const LATE: Duration = Duration::from_secs(10);
 
 /// The limit of the name of an object or a requester (RFC 1123).
 const MAX_NAME_LEN: usize = 253;
@@ -51,6 +54,8 @@ pub(crate) struct Queue {
     entries: HashMap<String, Entry>,
     /// The UIDs of those that wait, in order.
     turns: BTreeMap<Turn, String>,
+    /// Those of `turns` that were charged to the budgets of their requesters.
+    charged: HashMap<String, BTreeSet<Turn>>,
     budgets: Budgets,
     room: Room,
     requesters: Requesters,
@@ -71,6 +76,7 @@ impl Default for Queue {
         Self {
             entries: HashMap::new(),
             turns: BTreeMap::new(),
+            charged: HashMap::new(),
             budgets: Budgets::default(),
             room: Room::new(&share),
             requesters: Requesters::default(),
@@ -105,7 +111,7 @@ impl Entry {
     /// Its memory, with that of the collections that refer to it.
     fn len(&self, uid: &str) -> usize {
         let version = self.version.as_ref().map_or(0, String::len);
-        ENTRY_LEN + self.name.len() + 2 * self.requester.len() + 3 * uid.len() + version
+        ENTRY_LEN + self.name.len() + 3 * self.requester.len() + 3 * uid.len() + version
     }
 }
 
@@ -114,8 +120,8 @@ enum State {
     /// In `turns`.
     Waiting {
         due: Instant,
-        /// Whether the requester's budget was charged for this turn.
-        is_reserved: bool,
+        /// Whether the turn is in `charged` too.
+        is_charged: bool,
         /// The object, if there was room for the `bytes` of its entry.
         object: Option<Box<CertificateSigningRequest>>,
     },
@@ -225,7 +231,7 @@ impl Queue {
                 return;
             }
             State::Waiting {
-                is_reserved: true, ..
+                is_charged: true, ..
             }
             | State::Settled => {
                 entry.bytes = bytes;
@@ -249,10 +255,8 @@ impl Queue {
             *meanwhile = ChangedWhileRunning::Deleted;
             return;
         }
-        if let Some((true, _)) = self.end_wait(uid)
-            && let Some(entry) = self.entries.get(uid)
-        {
-            self.budgets.give_back(&entry.requester, Instant::now());
+        if let Some((Some(due), _)) = self.end_wait(uid) {
+            self.give_turn_back(uid, due);
         }
         self.forget(uid);
     }
@@ -265,14 +269,13 @@ impl Queue {
         while !self.room.is_busy() {
             let first = self.turns.first_entry();
             let uid = first.filter(|turn| turn.key().0 <= now)?.remove();
-            let Some((is_reserved, object)) = self.end_wait(&uid) else {
+            let Some((charged, object)) = self.end_wait(&uid) else {
                 continue;
             };
             let entry = self.entries.get_mut(&uid)?;
-            let due = if is_reserved {
-                now
-            } else {
-                self.budgets.reserve(&entry.requester, now)
+            let due = match charged {
+                Some(due) if now.duration_since(due) < LATE => now,
+                Some(_) | None => self.budgets.reserve(&entry.requester, now),
             };
             if due <= now {
                 entry.state = State::Running(ChangedWhileRunning::Nothing);
@@ -285,14 +288,43 @@ impl Queue {
                     attempts: entry.attempts,
                 });
             }
-            self.turns.insert((due, entry.arrival), uid);
+            let turn = (due, entry.arrival);
+            let charged = self.charged.entry(entry.requester.clone()).or_default();
+            charged.insert(turn);
+            self.turns.insert(turn, uid);
             entry.state = State::Waiting {
                 due,
-                is_reserved: true,
+                is_charged: true,
                 object: None,
             };
         }
         None
+    }
+
+    /// Gives the charged turn of a deleted request to the last in its requester's line, and the budget that one's.
+    fn give_turn_back(&mut self, uid: &str, due: Instant) {
+        let Some(requester) = self.entries.get(uid).map(|entry| entry.requester.clone()) else {
+            return;
+        };
+        self.budgets.give_back(&requester, Instant::now());
+        let Some(charged) = self.charged.get_mut(&requester) else {
+            return;
+        };
+        if let Some(last) = charged.last().copied().filter(|(last, _)| *last > due)
+            && let Some(uid) = self.turns.remove(&last)
+        {
+            let earlier = (due, last.1);
+            charged.remove(&last);
+            charged.insert(earlier);
+            if let Some(Entry {
+                state: State::Waiting { due, .. },
+                ..
+            }) = self.entries.get_mut(&uid)
+            {
+                *due = earlier.0;
+            }
+            self.turns.insert(earlier, uid);
+        }
     }
 
     /// The time of the next turn; `None` if it depends on other events.
@@ -366,29 +398,40 @@ impl Queue {
             self.turns.insert((due, entry.arrival), uid.to_owned());
             entry.state = State::Waiting {
                 due,
-                is_reserved: false,
+                is_charged: false,
                 object: csr.and_then(|csr| self.room.keep(csr, entry.bytes)),
             };
         }
     }
 
-    /// Removes the turn of an entry. Returns whether it was charged to the budget, and the object, if it was kept.
-    fn end_wait(&mut self, uid: &str) -> Option<(bool, Option<Box<CertificateSigningRequest>>)> {
+    /// Removes the turn of an entry. Returns the time of a charged turn, and the object, if it was kept.
+    fn end_wait(
+        &mut self,
+        uid: &str,
+    ) -> Option<(Option<Instant>, Option<Box<CertificateSigningRequest>>)> {
         let entry = self.entries.get_mut(uid)?;
         let State::Waiting {
             due,
-            is_reserved,
+            is_charged,
             object,
         } = &mut entry.state
         else {
             return None;
         };
-        self.turns.remove(&(*due, entry.arrival));
+        let turn = (*due, entry.arrival);
+        self.turns.remove(&turn);
+        let charged = is_charged.then_some(*due);
+        if *is_charged && let Some(turns) = self.charged.get_mut(&entry.requester) {
+            turns.remove(&turn);
+            if turns.is_empty() {
+                self.charged.remove(&entry.requester);
+            }
+        }
         let object = object.take();
         if object.is_some() {
             self.room.free(entry.bytes);
         }
-        Some((*is_reserved, object))
+        Some((charged, object))
     }
 }
 

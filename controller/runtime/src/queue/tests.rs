@@ -395,13 +395,62 @@ async fn what_is_over_budget_and_gone_takes_nobodys_turn() {
     while queue.next(begin).is_some() {}
 
     queue.gone(&format!("flood-{burst}"));
-    let work = queue.next(queue.next_turn().unwrap());
+    assert_eq!(queue.next_turn(), Some(begin + TOKEN_RATE.every));
+    let work = queue.next(begin + TOKEN_RATE.every);
 
     assert_eq!(name_of(work), Some(format!("flood-{}", burst + 1)));
     assert_eq!(queue.next_turn(), None);
     queue.seen(csr_by("flooder", "next"));
     assert!(queue.next(begin + TOKEN_RATE.every).is_none());
     assert_eq!(queue.next_turn(), Some(begin + 2 * TOKEN_RATE.every));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_last_of_a_flood_that_is_deleted_has_the_first_free_turn() {
+    let burst = usize::try_from(TOKEN_RATE.burst).unwrap();
+    let mut queue = Queue::default();
+    for number in 0..burst + 800 {
+        queue.seen(csr_by("flooder", &format!("flood-{number}")));
+    }
+    queue.seen(csr_by("flooder", "last"));
+    let begin = Instant::now();
+    while queue.next(begin).is_some() {}
+
+    for number in burst..burst + 800 {
+        queue.gone(&format!("flood-{number}"));
+    }
+
+    assert_eq!(queue.next_turn(), Some(begin + TOKEN_RATE.every));
+    let work = queue.next(begin + TOKEN_RATE.every);
+    assert_eq!(name_of(work), Some("last".to_owned()));
+    assert!(queue.charged.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_a_stall_a_requester_has_no_more_at_once_than_its_burst() {
+    let burst = usize::try_from(TOKEN_RATE.burst).unwrap();
+    let mut queue = Queue::default();
+    for number in 0..4 * burst {
+        queue.seen(csr_by("flooder", &format!("flood-{number}")));
+    }
+    let begin = Instant::now();
+    let work = |queue: &mut Queue, now| {
+        let uids: Vec<String> = std::iter::from_fn(|| queue.next(now))
+            .map(|work| work.uid)
+            .collect();
+        for uid in &uids {
+            queue.settled(uid);
+        }
+        uids.len()
+    };
+    assert_eq!(work(&mut queue, begin), burst);
+
+    // All others are due.
+    let late = begin + 3 * TOKEN_RATE.burst * TOKEN_RATE.every + 2 * LATE;
+
+    assert_eq!(work(&mut queue, late), burst);
+    assert_eq!(work(&mut queue, late), 0);
+    assert_eq!(work(&mut queue, late + TOKEN_RATE.every), 1);
 }
 
 #[tokio::test(start_paused = true)]
