@@ -27,8 +27,8 @@ const KUBECONFIG_KEY: &str = "value";
 #[derive(Debug, Default)]
 pub(super) struct Sources {
     pub(super) cluster: Observed<Cluster>,
-    pub(super) kubeconfig: Observed<Secret>,
-    pub(super) ca: Observed<Secret>,
+    pub(super) kubeconfig: Observed<Arc<Secret>>,
+    pub(super) ca: Observed<Arc<Secret>>,
 }
 
 /// The configuration of a served cluster.

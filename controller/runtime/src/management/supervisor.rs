@@ -1,17 +1,17 @@
 //! One cluster: observes its configuration, and runs its tasks while that is possible.
 
-use std::future::pending;
+use std::future::{pending, ready};
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::stream::{StreamExt as _, select};
+use futures::stream::StreamExt as _;
 use k8s_openapi::api::core::v1::Secret;
 use kube::api::Api;
 use node_attestation_core::crd::{
     ALLOW_RETIREMENT_ANNOTATION, KubeletAuthentication, KubeletAuthenticationStatus,
 };
 use node_attestation_core::ledger::{Absences, Records};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 
@@ -25,7 +25,7 @@ use super::not_ready::NotReady;
 use super::shard::Shard;
 use super::single_object::{Observed, follow};
 use super::status_writer::StatusWriter;
-use super::{Shared, periodic};
+use super::{Shared, periodic, resume_panic};
 use crate::capi::{Cluster, ObjectKey, Objects};
 use crate::clock::now;
 use crate::watch::Lenient;
@@ -82,11 +82,7 @@ async fn joined(
     }
 }
 
-/// A Secret of the cluster, or `None` while there is none.
-enum Changed {
-    Kubeconfig(Option<Box<Secret>>),
-    Ca(Option<Box<Secret>>),
-}
+type SecretReceiver = watch::Receiver<Observed<Arc<Secret>>>;
 
 struct Supervisor {
     shared: Arc<Shared>,
@@ -136,7 +132,9 @@ impl Supervisor {
 
     /// Until the `KubeletAuthentication` is gone, or the cluster belongs to another shard.
     async fn run(mut self) {
-        let (mut secrets, _follower) = self.secrets();
+        let mut following = JoinSet::new();
+        let mut kubeconfigs = self.follow_secret("kubeconfig", &mut following);
+        let mut cas = self.follow_secret("ca", &mut following);
         let mut objects = self.shared.objects.changes_of(&self.key);
         loop {
             let Some(authentication) = self.authentication.borrow_and_update().clone() else {
@@ -156,10 +154,12 @@ impl Supervisor {
                 still_wanted = self.authentication.changed() => if still_wanted.is_err() {
                     break;
                 },
-                Some(secret) = secrets.recv() => match secret {
-                    Changed::Kubeconfig(secret) => self.sources.kubeconfig = secret.map(|secret| *secret).into(),
-                    Changed::Ca(secret) => self.sources.ca = secret.map(|secret| *secret).into(),
-                },
+                Ok(()) = kubeconfigs.changed() => {
+                    self.sources.kubeconfig = kubeconfigs.borrow_and_update().clone();
+                }
+                Ok(()) = cas.changed() => self.sources.ca = cas.borrow_and_update().clone(),
+                // It ends only by a panic. Without it no change of a Secret would take effect.
+                Some(ended) = following.join_next() => resume_panic(ended),
                 cluster = other_cluster(&self.shared.objects, &self.key, &mut objects, &self.sources.cluster) => {
                     self.sources.cluster = cluster;
                 }
@@ -184,30 +184,20 @@ impl Supervisor {
         }
     }
 
-    /// Follows the Secrets of the cluster until the set of tasks is dropped.
+    /// Follows a Secret of the cluster in a task of the set.
     ///
-    /// It is a task of its own: a stream has its turn among the calls to the API server also while nobody polls it,
+    /// It is a task of its own: a stream keeps its turn among the calls to the API server also while nobody polls it,
     /// and the supervisor waits for a turn when it writes.
-    fn secrets(&self) -> (mpsc::Receiver<Changed>, JoinSet<()>) {
+    fn follow_secret(&self, suffix: &str, tasks: &mut JoinSet<()>) -> SecretReceiver {
         let ObjectKey { namespace, name } = &self.key;
-        let follow = |suffix: &str| {
-            let api = Api::<Lenient<Secret>>::namespaced(self.shared.management.clone(), namespace);
-            follow(api, &format!("{name}-{suffix}"))
-                .map(|secret| secret.map(Box::new))
-                .boxed()
-        };
-        let kubeconfigs = follow("kubeconfig").map(Changed::Kubeconfig);
-        let mut changes = select(kubeconfigs, follow("ca").map(Changed::Ca));
-        let (sender, receiver) = mpsc::channel(1);
-        let mut follower = JoinSet::new();
-        follower.spawn(async move {
-            while let Some(change) = changes.next().await {
-                if sender.send(change).await.is_err() {
-                    return;
-                }
-            }
-        });
-        (receiver, follower)
+        let api = Api::<Lenient<Secret>>::namespaced(self.shared.management.clone(), namespace);
+        let versions = follow(api, &format!("{name}-{suffix}"));
+        let (sender, receiver) = watch::channel(Observed::Unknown);
+        tasks.spawn(versions.for_each(move |secret| {
+            sender.send_replace(secret.map(Arc::new).into());
+            ready(())
+        }));
+        receiver
     }
 
     /// Reconciles the cluster, and returns its phase.

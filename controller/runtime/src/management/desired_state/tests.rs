@@ -27,14 +27,14 @@ fn key_of(cluster: &str) -> ObjectKey {
     }
 }
 
-fn secret(values: &[(&str, String)]) -> Observed<Secret> {
+fn secret(values: &[(&str, String)]) -> Observed<Arc<Secret>> {
     let data = values
         .iter()
         .map(|(field, value)| ((*field).to_owned(), ByteString(value.clone().into_bytes())));
-    Observed::Present(Secret {
+    Observed::Present(Arc::new(Secret {
         data: Some(data.collect()),
         ..Secret::default()
-    })
+    }))
 }
 
 /// A CA: certificate and key.
@@ -46,11 +46,11 @@ fn ca() -> (String, String) {
     (certificate, key.serialize_pem())
 }
 
-fn ca_secret((certificate, key): &(String, String)) -> Observed<Secret> {
+fn ca_secret((certificate, key): &(String, String)) -> Observed<Arc<Secret>> {
     secret(&[("tls.crt", certificate.clone()), ("tls.key", key.clone())])
 }
 
-fn kubeconfig(ca: &str, server: &str) -> Observed<Secret> {
+fn kubeconfig(ca: &str, server: &str) -> Observed<Arc<Secret>> {
     let ca = data_encoding::BASE64.encode(ca.as_bytes());
     let text = json!({
         "apiVersion": "v1",
