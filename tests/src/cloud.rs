@@ -1,5 +1,5 @@
-//! A cloud whose instances can prove what they are: EC2 is moto server, STS and the metadata services
-//! are the simulators.
+//! A cloud whose instances can prove their identity: EC2 is moto server, STS and the metadata services are the
+//! simulators.
 
 use std::ffi::OsString;
 use std::fs;
@@ -21,7 +21,7 @@ use kubelet_authenticator_test_support::process::Scratch;
 use kubelet_authenticator_test_support::sts::{Credentials, Principal, Signing, Sts, sign};
 use sha2::{Digest as _, Sha256};
 
-/// The account of all instances, but those of others.
+/// The account of all instances, except those of others.
 pub const ACCOUNT: &str = "111122223333";
 
 /// The region of all instances.
@@ -29,7 +29,7 @@ pub const REGION: &str = "eu-west-1";
 
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// The cloud, and how a manager is told of it.
+/// The cloud, with a manager's configuration for it.
 #[derive(Debug)]
 pub struct Cloud {
     moto: Moto,
@@ -41,7 +41,7 @@ pub struct Cloud {
 /// An instance that runs, and its metadata service.
 #[derive(Debug)]
 pub struct Instance {
-    /// As EC2 has it.
+    /// The instance in EC2.
     pub ec2: moto::Instance,
     /// Its metadata service.
     pub imds: Imds,
@@ -49,11 +49,11 @@ pub struct Instance {
     pub credentials: Credentials,
     /// Its identity document.
     pub document: String,
-    /// The same, signed.
+    /// The same document, signed.
     pub rsa2048: String,
 }
 
-/// What an instance is given at a launch.
+/// The data of an instance that a launch creates.
 struct Launched {
     document: String,
     rsa2048: String,
@@ -68,7 +68,7 @@ impl Default for Cloud {
 }
 
 impl Cloud {
-    /// Starts one without an instance.
+    /// Starts a cloud without instances.
     pub fn start() -> Self {
         let cloud = Self {
             moto: Moto::start(),
@@ -86,7 +86,7 @@ impl Cloud {
         &self.moto
     }
 
-    /// STS, of every region.
+    /// STS for every region.
     pub fn sts(&self) -> &Sts {
         &self.sts
     }
@@ -97,7 +97,7 @@ impl Cloud {
         self.boot(self.moto.ec2(ACCOUNT, REGION).run(tags))
     }
 
-    /// Has an instance with these tags that was launched an hour ago: EC2 owes it nothing any more.
+    /// Creates an instance with these tags that was launched an hour ago: its data in EC2 are complete.
     #[track_caller]
     pub fn launched_an_hour_ago(&self, tags: &[(&str, &str)]) -> Instance {
         let mut ec2 = self.moto.ec2(ACCOUNT, REGION).run(tags);
@@ -108,14 +108,14 @@ impl Cloud {
         self.boot(ec2)
     }
 
-    /// Launches as many at once.
+    /// Launches several instances at once.
     #[track_caller]
     pub fn launch_many(&self, count: usize, tags: &[(&str, &str)]) -> Vec<Instance> {
         let launched = self.moto.ec2(ACCOUNT, REGION).run_many(count, tags);
         launched.into_iter().map(|ec2| self.boot(ec2)).collect()
     }
 
-    /// Gives an instance its metadata, made anew for a launch.
+    /// Gives an instance its metadata, newly created for a launch.
     pub fn boot(&self, ec2: moto::Instance) -> Instance {
         let Launched {
             document,
@@ -132,8 +132,7 @@ impl Cloud {
         }
     }
 
-    /// Stops an instance and starts it again: its metadata service has another document then, and
-    /// other credentials.
+    /// Stops an instance and starts it again: its metadata service then has another document, and other credentials.
     pub fn restart(&self, instance: &mut Instance) {
         let ec2 = self.moto.ec2(&instance.ec2.account, &instance.ec2.region);
         ec2.stop(&instance.ec2.id);
@@ -175,7 +174,7 @@ impl Cloud {
         }
     }
 
-    /// What the manager is told of this cloud on the command line.
+    /// The manager's command-line options for this cloud.
     pub fn manager_arguments(&self) -> Vec<OsString> {
         let pairs = [
             ("--aws-extra-signers", self.signers().into()),
@@ -193,7 +192,7 @@ impl Cloud {
         words.into_iter().flatten().collect()
     }
 
-    /// Whose credentials the manager has.
+    /// The credentials of the manager.
     pub fn manager_environment(&self) -> [(&'static str, String); 3] {
         let (id, secret) = moto::access_key(ACCOUNT);
         [
@@ -203,7 +202,7 @@ impl Cloud {
         ]
     }
 
-    /// Evidence that is put together by hand, for a request with this key.
+    /// Evidence of these parts, created by hand, for a request with this key.
     pub fn evidence(&self, parts: &Parts<'_>, spki: &[u8]) -> Vec<u8> {
         let binding = KeyBinding::new(
             &Provider::AWS,
@@ -262,22 +261,22 @@ impl Cloud {
     }
 }
 
-/// What evidence is put together from.
+/// The parts of evidence.
 #[derive(Debug, Clone, Copy)]
 pub struct Parts<'a> {
-    /// The cluster that it is for.
+    /// The cluster of the evidence.
     pub audience: &'a Audience,
-    /// The provider ID that it is for.
+    /// The provider ID of the evidence.
     pub provider_id: &'a str,
-    /// The node that it is for.
+    /// The node of the evidence.
     pub node_name: &'a str,
     /// An identity document.
     pub document: &'a str,
-    /// The same, signed.
+    /// The same document, signed.
     pub rsa2048: &'a str,
-    /// Who calls STS.
+    /// The credentials of the call of STS.
     pub credentials: &'a Credentials,
-    /// When he does.
+    /// The time of the call's signature.
     pub signed_at: SystemTime,
 }
 
@@ -287,12 +286,12 @@ impl Instance {
         format!("aws:///{}/{}", self.ec2.zone, self.ec2.id)
     }
 
-    /// Its node's name, where that is its private DNS name.
+    /// Its node's name, if that is its private DNS name.
     pub fn node_name(&self) -> &str {
         &self.ec2.private_dns_name
     }
 
-    /// What its evidence is made of, for a request that asks for what is its own.
+    /// The parts of its evidence, for a request about its own identity.
     pub fn parts<'a>(
         &'a self,
         audience: &'a Audience,
@@ -310,7 +309,7 @@ impl Instance {
         }
     }
 
-    /// What the plugin is told in its environment.
+    /// The environment of the plugin.
     pub fn plugin_environment(&self, cloud: &Cloud) -> [(&'static str, String); 3] {
         let [metadata, sts] = self.services(cloud);
         let node_name = self.node_name().to_owned();

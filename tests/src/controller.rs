@@ -1,5 +1,4 @@
-//! A controller under test: its files, its process, requests to it, and the clusters that they are
-//! in.
+//! A controller under test: its files, its process, requests to it, and the clusters of the requests.
 
 mod application;
 mod bed;
@@ -22,13 +21,12 @@ pub use self::bed::{Bed, token_of_instance};
 pub use self::instances::request;
 pub use self::real::{RealBed, conditions};
 
-/// For what takes milliseconds; long, since the machine may be busy.
+/// The deadline of operations that take milliseconds; long, since the machine may be busy.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A machine of a test's inventory.
 ///
-/// Where suites share a cluster, each test has machines of its own, and a controller that knows no
-/// others.
+/// If suites share a cluster, each test has machines of its own, and a controller that knows only these.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Machine {
     /// Its name, and its Node's.
@@ -38,12 +36,12 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// One of this name, whose bootstrap token has this public half.
+    /// A machine of this name, whose bootstrap token has this public half.
     pub const fn new(name: &'static str, token: &'static str) -> Self {
         Self { name, token }
     }
 
-    /// What the infrastructure calls it.
+    /// The infrastructure's ID of the machine.
     pub fn provider_id(self) -> String {
         format!("test:///{}", self.name)
     }
@@ -69,7 +67,7 @@ pub fn inventory(machines: &[Machine]) -> String {
     .to_string()
 }
 
-/// A program that answers requests, with the files that it is started with.
+/// A program that answers requests, with its files.
 #[derive(Debug)]
 pub struct Setup {
     launch: Launch,
@@ -90,7 +88,7 @@ impl Setup {
         setup
     }
 
-    /// The same, which is still to be told of its machines.
+    /// The same without the options for its machines.
     pub fn without_machines(
         program: &Path,
         kubeconfig: &Path,
@@ -111,14 +109,14 @@ impl Setup {
         }
     }
 
-    /// With more arguments.
+    /// Adds arguments.
     #[must_use]
     pub fn args<A: AsRef<OsStr>>(mut self, arguments: &[A]) -> Self {
         self.launch = self.launch.args(arguments);
         self
     }
 
-    /// With a variable of its environment.
+    /// Adds a variable of its environment.
     #[must_use]
     pub fn env(mut self, name: &str, value: &str) -> Self {
         self.launch = self.launch.env(name, value);
@@ -138,7 +136,7 @@ impl Setup {
         self.start_with(&[])
     }
 
-    /// Starts it with more arguments, only this time.
+    /// Starts it with additional arguments, only this time.
     #[track_caller]
     pub fn start_with(&self, arguments: &[&str]) -> Controller {
         let launch = self.launch.clone().args(arguments);
@@ -158,17 +156,17 @@ impl Setup {
 pub struct Controller {
     /// The process.
     pub process: Process,
-    // It reads them while it runs.
+    // The controller reads them while it runs.
     _files: Arc<Scratch>,
 }
 
 impl Controller {
-    /// Every line that it logged since it was started.
+    /// Every line of its log since its start.
     pub fn lines(&self) -> Vec<Value> {
         lines(&self.process)
     }
 
-    /// Waits for a line with this message that `matches` accepts, and gives its fields.
+    /// Waits for a line with this message that `matches` accepts, and returns its fields.
     #[track_caller]
     pub fn wait_for_line(&mut self, message: &str, matches: impl Fn(&Value) -> bool) -> Value {
         let what = format!("log {message:?}");
@@ -180,7 +178,7 @@ impl Controller {
         })
     }
 
-    /// Waits until the request is decided on, and gives the line that says so.
+    /// Waits for the decision of the request, and returns its log line.
     #[track_caller]
     pub fn wait_for_decision(&mut self, csr: &str) -> Value {
         self.wait_for_line("decided", |fields| fields["csr"] == csr)
@@ -192,14 +190,14 @@ impl Controller {
         self.wait_for_line("watching", |_| true);
     }
 
-    /// Waits until it has died by itself.
+    /// Waits until it has crashed.
     #[track_caller]
     pub fn wait_until_it_crashed(&mut self) {
         let status = self.process.wait(PATIENCE);
         assert!(!status.success(), "it ended well: {}", self.process.log());
     }
 
-    /// Stops it as Kubernetes does, and gives its exit code.
+    /// Stops it as Kubernetes does, and returns its exit code.
     #[track_caller]
     pub fn stop(mut self) -> Option<i32> {
         self.process.signal(Signal::TERM);

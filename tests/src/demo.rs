@@ -4,7 +4,7 @@ use std::process::Command;
 
 use crate::program;
 
-/// What the story of a provider, or of Cluster API, must tell of.
+/// The required contents of the story of a provider, or of Cluster API.
 const TOLD: [(&str, &[&str]); 4] = [
     (
         "aws",
@@ -60,12 +60,12 @@ const TOLD: [(&str, &[&str]); 4] = [
     ),
 ];
 
-/// Runs the demo of a provider, and gives its story.
+/// Runs the demo of a provider, and returns its story.
 ///
 /// # Panics
 ///
-/// If it did not go as told: an attack that was not refused by the check that is meant for it, or
-/// more requests of the machine that was killed than it takes to join.
+/// If an outcome is not the expected one: an attack was not refused by the check that is intended for it, or the
+/// machine that was killed has more requests than a join takes.
 #[track_caller]
 pub fn tell(provider: &str, control_plane: &str) -> String {
     let arguments = ["--provider", provider, "--control-plane", control_plane];

@@ -1,4 +1,4 @@
-//! A management cluster, our controller in it, and what is said of a cluster.
+//! A management cluster, the controller in it, and the settings of a cluster.
 
 use std::path::Path;
 
@@ -12,31 +12,31 @@ use kubelet_authenticator_test_support::kubelet::KubeletBuilder;
 use kubelet_authenticator_test_support::process::{Launch, Process, Scratch};
 use serde_json::{Value, json};
 
-/// Who the controller is to the management cluster.
+/// The controller's user name in the management cluster.
 const USER: &str = "node-attestation-controller";
 
-/// What it may do there.
+/// The manifest of its rights there.
 const RBAC: &str = concat!(
     env!("CARGO_MANIFEST_DIR"),
     "/../packaging/rbac/management-cluster.yaml"
 );
 
-/// A management cluster with our rights in it.
+/// A management cluster with the controller's rights.
 pub fn management() -> Management {
     let management = Management::start();
     grant(&management);
     management
 }
 
-/// Grants the controller what its manifest has.
+/// Grants the controller the rights of its manifest.
 pub fn grant(management: &Management) {
     management.kubectl().ok(["apply", "-f", RBAC]);
 }
 
-/// The definition of what says how long certificates are valid.
+/// The definition of the kind that sets the lifetime of certificates.
 const DEFINITION: &str = "kubeletauthentications.attestation.cluster.x-k8s.io";
 
-/// Lets a KubeletAuthentication grant less than Kubernetes' least of ten minutes.
+/// Lets a KubeletAuthentication grant less than Kubernetes' minimum of ten minutes.
 pub fn allow_short_certificates(management: &Management) {
     let target = ["customresourcedefinitions", DEFINITION];
     let kubectl = management.kubectl();
@@ -61,7 +61,7 @@ pub struct Manager {
 }
 
 impl Manager {
-    /// `node-attestation-controller run`, which admits machines that prove nothing.
+    /// `node-attestation-controller run`, which admits machines without proof.
     pub fn insecure(management: &Management, arguments: &[&str]) -> Self {
         let arguments = [&["--allow-insecure"], arguments].concat();
         Self::start(management, "node-attestation-controller", &arguments)
@@ -105,7 +105,7 @@ impl Manager {
     }
 }
 
-/// Authorizes attestors for a Cluster; `spec` is merged into the rest.
+/// Authorizes attestors for a Cluster; `spec` is merged into the other settings.
 pub fn authorize(
     management: &Management,
     cluster: &WorkloadCluster,
@@ -139,7 +139,7 @@ pub struct Authentication {
 }
 
 impl Authentication {
-    /// Waits until the condition has this status and reason; gives the object.
+    /// Waits until the condition has this status and reason; returns the object.
     #[track_caller]
     pub fn wait_for(
         &self,
@@ -180,14 +180,14 @@ pub fn condition_of(object: &Value, condition: &str) -> Value {
     found.cloned().unwrap_or_default()
 }
 
-/// A kubelet of this machine, that has never joined, with this plugin.
+/// A kubelet with this plugin for this machine, which has never joined.
 pub fn kubelet(cluster: &WorkloadCluster, machine: &Machine, plugin: &str) -> KubeletBuilder {
     let exec =
         exec(machine, plugin).env("KUBELET_AUTHENTICATOR_PROVIDER_ID", machine.provider_id());
     kubelet_with(cluster, machine, exec)
 }
 
-/// A kubelet of this instance, that has never joined, with this bootstrap token.
+/// A kubelet with this bootstrap token for this instance, which has never joined.
 pub fn kubelet_of_instance(
     plane: &ControlPlane,
     token: &str,
@@ -202,7 +202,7 @@ pub fn kubelet_of_instance(
     plane.kubelet(instance.node_name()).kubeconfig(kubeconfig)
 }
 
-/// A kubelet of this machine, that has never joined, and whose TPM libtss2 knows by this name.
+/// A kubelet for this machine, which has never joined, and whose TPM has this address in libtss2.
 pub fn kubelet_of_tpm(cluster: &WorkloadCluster, machine: &Machine, tcti: &str) -> KubeletBuilder {
     let exec = exec(machine, "kubelet-authenticator-tpm");
     kubelet_with(

@@ -1,5 +1,4 @@
-//! The image of machines with systemd, cloud-init, kubeadm and the plugin, and what Cluster API's
-//! objects say of them.
+//! The image of machines with systemd, cloud-init, kubeadm and the plugin, and its settings in Cluster API's objects.
 
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -23,20 +22,20 @@ use crate::tpm::endorsement_key;
 /// The directory of the plugins in the image.
 const PROGRAMS: &str = "/usr/bin";
 
-/// The drop-in of an image whose machines have their TPM otherwise than as a device, or their metadata
-/// service at another address.
+/// The drop-in of an image whose machines do not have their TPM as a device, or have their metadata service at
+/// another address.
 const ENVIRONMENT: &str = "/etc/systemd/system/kubelet.service.d/30-environment.conf";
 
-/// The ConfigMap that has the endorsement keys of the hosts.
+/// The ConfigMap with the endorsement keys of the hosts.
 pub const HOSTS: &str = "hosts";
 
 /// Hosts with TPMs, by their provider IDs, and the digests of their endorsement keys.
 pub type Hosts = BTreeMap<String, (String, Arc<Swtpm>)>;
 
-/// Makes hosts with these provider IDs, or beginnings of them, which no other test has.
+/// Creates hosts with these provider IDs, or beginnings of them, which no other test has.
 ///
-/// No two clusters have one host, nor one name of a host: Cluster API looks for a Node's Machine in all
-/// of them, by both.
+/// No two clusters share a host, nor the name of a host: Cluster API looks for a Node's Machine in all of them, by
+/// both.
 pub fn hosts_with_tpms(provider_ids: impl IntoIterator<Item = String>) -> Hosts {
     let hosts = provider_ids.into_iter().map(|provider_id| {
         let tpm = Arc::new(Swtpm::start());
@@ -57,7 +56,7 @@ pub fn list(kubectl: &Kubectl, namespace: &str, hosts: &Hosts) {
         "apiVersion": "v1", "kind": "ConfigMap",
         "metadata": {
             "name": HOSTS, "namespace": namespace,
-            // Or it stays behind: nothing of the Cluster owns it.
+            // Without it, the ConfigMap would stay behind: nothing of the Cluster owns it.
             "labels": { "clusterctl.cluster.x-k8s.io/move": "" },
         },
         "data": listed,
@@ -73,8 +72,8 @@ fn plugin(attestor: &Attestor) -> String {
     format!("{PROGRAMS}/{}", name_of_plugin(attestor))
 }
 
-/// A machine with the plugin in its image, whose bootstrap data cloud-init carries out; with the TPM
-/// of its provider ID, if there are any.
+/// A machine with the plugin in its image, whose bootstrap data cloud-init carries out; with the TPM of its provider
+/// ID, if `tpms` is not empty.
 pub fn machine(
     cluster: &WorkloadCluster,
     attestor: Attestor,
@@ -102,8 +101,8 @@ pub fn machine(
     }
 }
 
-/// An instance with the plugin in its image, whose user data cloud-init carries out; with a NitroTPM if
-/// that is what the plugin proves itself by.
+/// An instance with the plugin in its image, whose user data cloud-init carries out; with a NitroTPM if the plugin's
+/// proof requires it.
 pub fn instance(
     cluster: &WorkloadCluster,
     attestor: Attestor,
@@ -138,7 +137,7 @@ pub fn instance(
     }
 }
 
-/// Adds the program and the sockets by which the plugin reaches this TPM.
+/// Adds the program and the sockets through which the plugin reaches this TPM.
 fn with_tpm(builder: MachineBuilder, tpm: &Swtpm) -> MachineBuilder {
     let device = "kubelet-authenticator-tpm-device";
     let (address, mut beside) = (tpm.address(), tpm.address());
@@ -162,7 +161,7 @@ fn environment(builder: MachineBuilder, variables: &[(&'static str, String)]) ->
     builder.file(ENVIRONMENT, 0o644, format!("[Service]\n{lines}"))
 }
 
-/// Whether a machine with this provider ID is the host, or has it.
+/// Whether the provider ID is that of the host, or of a machine on it.
 fn is_of(provider_id: &str, host: &str) -> bool {
     provider_id == host || host.ends_with('/') && provider_id.starts_with(host)
 }
@@ -179,8 +178,8 @@ pub fn render(attestor: &Attestor, words: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// The KubeadmConfigSpec that the plugin renders with these options, and what the machines of the tests
-/// need, whoever gives them a certificate.
+/// The KubeadmConfigSpec that the plugin renders with these options, with the fields that all machines of the tests
+/// need.
 pub fn rendered(attestor: &Attestor, options: &[&str]) -> Value {
     let rendered = render(attestor, &[&["kubeadm-config"], options].concat());
     let template: Value = serde_saphyr::from_str(&rendered).unwrap();
@@ -199,8 +198,7 @@ pub fn needed() -> [(&'static str, Value); 2] {
     ]
 }
 
-/// The options for machines that take their names and their provider IDs from the metadata of their
-/// instances.
+/// The options for machines that take their names and their provider IDs from the metadata of their instances.
 pub const TOLD_BY_METADATA: [&str; 4] = [
     "--provider-id-template",
     "{{ ds.meta_data.provider_id }}",
@@ -208,8 +206,8 @@ pub const TOLD_BY_METADATA: [&str; 4] = [
     "{{ ds.meta_data.local_hostname }}",
 ];
 
-/// The options for instances of EC2, as Cluster API Provider AWS has them in its templates: nodes are
-/// called as their private DNS names.
+/// The options for instances of EC2, as Cluster API Provider AWS has them in its templates: the names of nodes are
+/// their private DNS names.
 pub const TOLD_BY_EC2: [&str; 4] = [
     "--provider-id-template",
     "aws:///{{ v1.availability_zone }}/{{ v1.instance_id }}",

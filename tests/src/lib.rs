@@ -1,4 +1,4 @@
-//! What the suites, the demo and the benchmarks share.
+//! Code that the suites, the demo and the benchmarks share.
 
 pub mod cloud;
 pub mod controller;
@@ -22,11 +22,10 @@ use std::path::PathBuf;
 #[doc = include_str!("../../docs/new-provider.md")]
 pub struct NewProviderPage;
 
-/// The variable that names a directory of programs to be run in the place of those that were built:
-/// another version's.
+/// The variable that names a directory of programs to run in place of the built ones: those of another version.
 const OTHERS: &str = "KUBELET_AUTHENTICATOR_PROGRAMS";
 
-/// One of our programs, built in the profile of the running one.
+/// One of the project's programs, built in the profile of the running one.
 ///
 /// # Panics
 ///

@@ -1,6 +1,5 @@
-//! A management cluster with Cluster API's resources in it, and workload clusters that they are
-//! about. All API servers are real. Where Cluster API's managers do not run, the test writes what
-//! they would.
+//! A management cluster with Cluster API's resources in it, and the workload clusters that they describe. All API
+//! servers are real. If Cluster API's managers do not run, the test writes their data.
 //!
 //! ```no_run
 //! use kubelet_authenticator_tests::management::Management;
@@ -58,7 +57,7 @@ pub struct Management {
 }
 
 impl Management {
-    /// Starts one of today: both contracts served, v1beta2 stored.
+    /// Starts a current one: both contracts served, v1beta2 stored.
     #[track_caller]
     pub fn start() -> Self {
         Self::start_with(Contract::V1Beta2)
@@ -70,13 +69,13 @@ impl Management {
         Self::on(ControlPlane::start(), contract)
     }
 
-    /// Starts one with Cluster API's own managers, whose bootstrap tokens live that long.
+    /// Starts one with Cluster API's own managers, whose bootstrap tokens have this lifetime.
     #[track_caller]
     pub fn managed(token_ttl: Duration) -> Self {
         Self::with_managers(token_ttl, &managers::WITHOUT_CONTROL_PLANES)
     }
 
-    /// Starts one whose managers make control planes too.
+    /// Starts one whose managers also create control planes.
     #[track_caller]
     pub fn managed_with_control_planes(token_ttl: Duration) -> Self {
         Self::with_managers(token_ttl, &managers::ALL)
@@ -96,7 +95,7 @@ impl Management {
         }
     }
 
-    /// Makes a management cluster of this one, without Cluster API's managers.
+    /// Turns this cluster into a management cluster, without Cluster API's managers.
     #[track_caller]
     pub fn on(control_plane: ControlPlane, contract: Contract) -> Self {
         crds::install(control_plane.kubectl(), contract);
@@ -127,7 +126,7 @@ impl Management {
         self.contract
     }
 
-    /// A Cluster of this name, to be created.
+    /// A builder for a Cluster of this name.
     pub fn cluster(&self, name: &str) -> ClusterBuilder {
         let management = self.control_plane.clone();
         let builder = ClusterBuilder::new(management, self.contract, name);

@@ -19,7 +19,7 @@ static BUILT: LazyLock<PathBuf> = LazyLock::new(|| {
 
 /// A running metrics-server, with the ServiceAccount, the rights and the APIService of its manifests.
 ///
-/// It accepts only kubelets' serving certificates of the cluster's CA, as its manifests have it.
+/// It accepts only kubelets' serving certificates of the cluster's CA, as in its manifests.
 #[derive(Debug)]
 pub struct MetricsServer {
     process: Process,
@@ -85,7 +85,7 @@ impl MetricsServer {
                 "--kubelet-use-node-status-port",
                 "--kubelet-preferred-address-types=InternalIP",
             ])
-            // The shortest that it accepts, and it has to be longer than a request may take.
+            // The shortest that it accepts; it must be longer than the timeout of a request.
             .args(["--metric-resolution=10s", "--kubelet-request-timeout=5s"])
             .spawn(&files.join("metrics-server.log"));
         process.poll_alive("be called by the API server", DEADLINE, |_| {
@@ -99,8 +99,7 @@ impl MetricsServer {
         }
     }
 
-    /// The output of `kubectl top` without its heading, as soon as there is usage of `count` objects to
-    /// report.
+    /// The output of `kubectl top` without its heading, as soon as it reports the usage of `count` objects.
     #[track_caller]
     pub fn top(&self, kubectl: &Kubectl, resource: &str, count: usize) -> Vec<String> {
         let mut said = String::new();

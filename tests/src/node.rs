@@ -1,4 +1,4 @@
-//! A node: the real plugin with a state directory of its own, and whoever runs it.
+//! A node: the real plugin with a state directory of its own, and its callers.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use crate::program;
 
-/// The plugin for machines that prove nothing; its certificates are never renewed.
+/// The plugin for machines without proof; its certificates are never renewed.
 pub const INSECURE: &str = "kubelet-authenticator-insecure";
 
 /// The plugin with the rubber stamp; its certificates are renewed.
@@ -22,19 +22,19 @@ pub const NULL: &str = "kubelet-authenticator-null";
 /// The plugin of `src/bin/plugin_under_test.rs`.
 pub const UNDER_TEST: &str = "plugin_under_test";
 
-/// What the nodes of the suites are called.
+/// The name of the nodes of the suites.
 pub const NODE: &str = "n1";
 
 /// The user of the nodes' bootstrap token.
 pub const BOOTSTRAP_USER: &str = "system:bootstrap:abcdef";
 
-/// Longer than anything that is waited for in a suite.
+/// A deadline longer than any wait of a suite.
 pub const PATIENCE: Duration = Duration::from_secs(180);
 
-/// What a machine under load may take to start a process, beyond what the process itself takes.
+/// The maximum time to start a process on a machine under load, besides the time of the process itself.
 const STARTING: Duration = Duration::from_secs(15);
 
-/// A node that is to join the cluster of an API server.
+/// A node that joins the cluster of an API server.
 #[derive(Debug)]
 pub struct Node {
     scratch: Scratch,
@@ -43,7 +43,7 @@ pub struct Node {
     environment: Vec<(OsString, OsString)>,
 }
 
-/// What a run of the plugin left.
+/// The result of a run of the plugin.
 #[derive(Debug)]
 pub struct Run {
     /// Its exit status; `None` if it was killed.
@@ -52,11 +52,11 @@ pub struct Run {
     pub stdout: String,
     /// Standard error.
     pub stderr: String,
-    /// How long it took.
+    /// Its duration.
     pub took: Duration,
 }
 
-/// The users that created requests since the first one, as far as they were let through.
+/// The users that created requests since the first one, without unauthenticated ones.
 pub fn requesters(server: &ApiServer) -> Vec<String> {
     let requests = server.requests().into_iter();
     let creates = requests.filter(|request| request.verb == Verb::Create);
@@ -64,7 +64,7 @@ pub fn requesters(server: &ApiServer) -> Vec<String> {
 }
 
 impl Node {
-    /// A node with this plugin, a bootstrap token, and nothing stored.
+    /// A node with this plugin, a bootstrap token, and an empty store.
     pub fn new(plugin: &str, server: &ApiServer) -> Self {
         Self::of(program(plugin), server)
     }
@@ -92,7 +92,7 @@ impl Node {
         self.set_env(&format!("KUBELET_AUTHENTICATOR_{setting}"), value);
     }
 
-    /// Takes `KUBELET_AUTHENTICATOR_<setting>` away.
+    /// Removes `KUBELET_AUTHENTICATOR_<setting>`.
     pub fn unset(&mut self, setting: &str) {
         self.unset_env(&format!("KUBELET_AUTHENTICATOR_{setting}"));
     }
@@ -104,12 +104,12 @@ impl Node {
             .push((name.into(), value.as_ref().to_owned()));
     }
 
-    /// Takes a variable away.
+    /// Removes a variable of the plugin's environment.
     pub fn unset_env(&mut self, name: &str) {
         self.environment.retain(|(key, _)| key != OsStr::new(name));
     }
 
-    /// Runs the plugin through this command, which ends in executing its arguments.
+    /// Runs the plugin through this command, which executes its last arguments at its end.
     pub fn wrap(&mut self, wrapper: &[&str]) {
         self.wrapper = wrapper.iter().map(OsString::from).collect();
     }
@@ -129,7 +129,7 @@ impl Node {
         self.state().join(name)
     }
 
-    /// A file of the state directory, which is there, as JSON.
+    /// An existing file of the state directory, as JSON.
     #[track_caller]
     pub fn json(&self, name: &str) -> Value {
         serde_json::from_str(&fs::read_to_string(self.file(name)).unwrap()).unwrap()
@@ -165,14 +165,14 @@ impl Node {
         self.start(arguments).finish()
     }
 
-    /// Runs a command as a person does, who has no exec info.
+    /// Runs a command as an administrator does, without exec info.
     #[track_caller]
     pub fn command(&self, arguments: &[&str]) -> Run {
         self.start_without(arguments, Some("KUBERNETES_EXEC_INFO"))
             .finish()
     }
 
-    /// Runs another of our programs as client-go would run it in place of the plugin.
+    /// Runs another program of the project as client-go would run it in place of the plugin.
     #[track_caller]
     pub fn run_as(&self, name: &str, environment: &[(&str, &str)]) -> Run {
         let program = program(name);
@@ -220,14 +220,14 @@ impl Node {
         }
     }
 
-    /// The certificate's serial number, as `status` shows it.
+    /// The certificate's serial number in the output of `status`.
     #[track_caller]
     pub fn serial(&self) -> String {
         let status = self.status();
         status["certificate"]["serial"].as_str().unwrap().to_owned()
     }
 
-    /// What `status -o json` says.
+    /// The output of `status -o json`.
     #[track_caller]
     pub fn status(&self) -> Value {
         let run = self.command(&["status", "-o", "json"]).succeeded();
@@ -235,7 +235,7 @@ impl Node {
     }
 }
 
-/// A plugin that runs; it is killed when this is dropped.
+/// A running plugin; it is killed when this is dropped.
 #[derive(Debug)]
 pub struct Started {
     child: Option<Child>,
@@ -249,7 +249,7 @@ impl Started {
         self.child.as_mut().unwrap().kill().unwrap();
     }
 
-    /// Sends it SIGABRT, as a process does to itself that finds itself broken.
+    /// Sends it SIGABRT, as a process does to itself after an internal error.
     #[track_caller]
     pub fn abort(&mut self) {
         let child = self.child.as_ref().unwrap();
@@ -257,7 +257,7 @@ impl Started {
         rustix::process::kill_process(pid, rustix::process::Signal::ABORT).unwrap();
     }
 
-    /// How large a core file of it may be, in bytes, as the kernel has it: the soft limit.
+    /// The maximum size of its core file in bytes, from the kernel: the soft limit.
     #[track_caller]
     pub fn core_limit(&self) -> String {
         let pid = self.child.as_ref().unwrap().id();
@@ -267,7 +267,7 @@ impl Started {
         limit.unwrap().split_whitespace().next().unwrap().to_owned()
     }
 
-    /// Waits until it has ended.
+    /// Waits for its end.
     #[track_caller]
     pub fn finish(mut self) -> Run {
         let mut child = self.child.take().unwrap();
@@ -304,14 +304,14 @@ impl Drop for Started {
 }
 
 impl Run {
-    /// This run, which ended well.
+    /// Asserts that this run succeeded.
     #[track_caller]
     pub fn succeeded(self) -> Self {
         assert_eq!(self.code, Some(0), "{self:#?}");
         self
     }
 
-    /// This run, which ended with that status, said so on standard error and nothing on standard
+    /// Asserts that this run ended with that status, reported it on standard error and printed nothing on standard
     /// output.
     #[track_caller]
     pub fn failed(self, code: i32) -> Self {
@@ -321,21 +321,21 @@ impl Run {
         self
     }
 
-    /// This run, which said that on standard error.
+    /// Asserts that the standard error of this run contains `text`.
     #[track_caller]
     pub fn saying(self, text: &str) -> Self {
         assert!(self.stderr.contains(text), "no {text:?} in {self:#?}");
         self
     }
 
-    /// This run, which took no longer than `limit` from its start on.
+    /// Asserts that this run took no longer than `limit` from its start on.
     #[track_caller]
     pub fn within(self, limit: Duration) -> Self {
         assert!(self.took < limit + STARTING, "{self:#?}");
         self
     }
 
-    /// The ExecCredential that it printed, and nothing else.
+    /// The ExecCredential that it printed, without other output.
     #[track_caller]
     pub fn credential(&self) -> Value {
         let credential: Value = serde_json::from_str(&self.stdout).unwrap();
@@ -351,7 +351,7 @@ impl Run {
         (text("clientCertificateData"), text("clientKeyData"))
     }
 
-    /// When client-go is to ask again, counted from `now`.
+    /// The time from `now` until client-go runs the plugin again.
     #[track_caller]
     pub fn expires_in(&self, now: std::time::SystemTime) -> Duration {
         let credential = self.credential();
@@ -363,7 +363,7 @@ impl Run {
     }
 }
 
-/// Whether `file` holds a certificate and its key, as openssl sees it.
+/// Whether `file` contains a certificate and its key, according to openssl.
 #[track_caller]
 pub fn is_pair(file: &Path) -> bool {
     let public_key = |arguments: &[&str]| {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use kubelet_attestation::names::Provider as Attestor;
 use kubelet_authenticator_test_support::machine::Machine;
 
-/// The commands that the page has after this prompt: `$` at an operator's desk, `#` on a node.
+/// The page's commands after this prompt: `$` on an operator's machine, `#` on a node.
 ///
 /// # Panics
 ///

@@ -1,4 +1,4 @@
-//! What a panic costs a node: nothing, while its stored credential holds.
+//! The cost of a panic for a node: none, while its stored credential is valid.
 
 use std::path::Path;
 use std::time::Duration;
@@ -8,8 +8,8 @@ use kubelet_authenticator_test_support::api_server::{ApiServer, Issuance, Signer
 use crate::node::{Node, Run};
 use crate::steps;
 
-/// Has this build of `plugin_under_test` panic behind its cached path: on the thread of the run after
-/// every step of it, and on the main thread.
+/// Makes this build of `plugin_under_test` panic after its cached path: on the thread of the run after every step of
+/// it, and on the main thread.
 ///
 /// # Panics
 ///
@@ -23,7 +23,7 @@ pub fn check(program: &Path) {
         assert_rescued(&node.run(), &old);
     }
     let mut panics = 0;
-    // The first call decides that a renewal is due: before it there is nothing to print.
+    // The first call decides that a renewal is due: before it there is no output.
     for call in 2.. {
         let (_server, mut node, old) = due(program);
         node.set_env("PANIC_ON_CALL", call.to_string());
@@ -37,7 +37,7 @@ pub fn check(program: &Path) {
     assert!(panics >= 3, "{panics} calls");
 }
 
-/// A node whose certificate is due for renewal, and what it printed.
+/// A node whose certificate is due for renewal, and its output.
 fn due(program: &Path) -> (ApiServer, Node, (String, String)) {
     let server = ApiServer::start();
     server.set_signer(Signer::Issue(Issuance {

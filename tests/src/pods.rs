@@ -1,4 +1,4 @@
-//! Pods, and what `kubectl` has of them through the API server and their kubelet.
+//! Pods, and the operations of `kubectl` on them through the API server and their kubelet.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 const PATIENCE: Duration = Duration::from_secs(90);
 
-/// Runs a pod on this node, which says so, computes for a moment and stays.
+/// Runs a pod on this node, which prints the node's name, computes for a moment and keeps running.
 #[track_caller]
 pub fn run(kubectl: &Kubectl, name: &str, node_name: &str) {
     let pod = json!({
@@ -22,13 +22,13 @@ pub fn run(kubectl: &Kubectl, name: &str, node_name: &str) {
             "tolerations": [{ "operator": "Exists" }],
             "containers": [{
                 "name": "main", "image": "every-image-is-there",
-                // metrics-server leaves out containers that have used no processor time.
+                // metrics-server omits containers that have used no processor time.
                 "command": ["sh", "-c", "echo it runs on $(uname -n); i=0; \
                     while [ $i -lt 100000 ]; do i=$((i + 1)); done; exec sleep 3600"],
             }],
         },
     });
-    // A pod's ServiceAccount is made a moment after its namespace.
+    // A pod's ServiceAccount is created a moment after its namespace.
     let created = poll(PATIENCE, || kubectl.try_create(&pod).ok());
     assert!(created.is_some(), "{:?}", kubectl.try_create(&pod));
     let runs = |pod: &Value| pod["metadata"]["name"] == name && pod["status"]["phase"] == "Running";
@@ -45,7 +45,7 @@ pub fn logs(kubectl: &Kubectl, name: &str) -> String {
     logs.unwrap_or_else(|| panic!("{}", text(&kubectl.run(["logs", name]).stderr)))
 }
 
-/// Sends a line to a command in the pod by `kubectl exec`, and asserts that the line and the exit status come back.
+/// Sends a line to a command in the pod with `kubectl exec`, and asserts that the line and the exit status come back.
 #[track_caller]
 pub fn exec(kubectl: &Kubectl, name: &str) {
     let words = ["exec", "-i", name, "--", "sh", "-c", "cat; exit 7"];
@@ -55,7 +55,7 @@ pub fn exec(kubectl: &Kubectl, name: &str) {
     assert_eq!(executed.status.code(), Some(7), "{stderr}");
 }
 
-/// Bytes that a program printed.
+/// The text of a program's output.
 pub fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }

@@ -1,4 +1,4 @@
-//! A cluster whose machines prove themselves by a rubber stamp, and what is asked of it.
+//! A cluster whose machines prove their identity with a rubber stamp, and requests to it.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,10 +13,10 @@ use crate::controller::{Application, certificate_of, is_answered, is_issued, rea
 use crate::fleet::{Authentication, Manager, authorize, condition_of, management};
 use crate::management::{Machine, Management, WorkloadCluster};
 
-/// For what a round over a cluster finds, on a busy machine.
+/// The deadline for the results of a round over a cluster, on a busy machine.
 pub const SWEPT: Duration = Duration::from_secs(180);
 
-/// A management cluster and our controller in it.
+/// A management cluster and the controller in it.
 #[derive(Debug)]
 pub struct Site {
     /// The management cluster.
@@ -26,7 +26,7 @@ pub struct Site {
 }
 
 impl Site {
-    /// One with no Clusters yet.
+    /// Starts a site without Clusters.
     #[track_caller]
     pub fn start() -> Arc<Self> {
         let management = management();
@@ -41,30 +41,30 @@ impl Site {
 /// One Cluster of a management cluster.
 #[derive(Debug)]
 pub struct Scene {
-    /// What it is part of.
+    /// The site of the Cluster.
     pub site: Arc<Site>,
     /// The Cluster.
     pub cluster: WorkloadCluster,
-    /// How its nodes are authenticated.
+    /// The settings of its nodes' authentication.
     pub authentication: Authentication,
 }
 
 impl Scene {
-    /// A Cluster in a namespace of its own, looked after with these settings.
+    /// A Cluster in a namespace of its own that the controller manages with these settings.
     #[track_caller]
     pub fn start(site: &Arc<Site>, namespace: &str, settings: Value) -> Self {
         let cluster = Self::unattended(site, namespace);
         Self::attend(site, cluster, settings)
     }
 
-    /// A Cluster in a namespace of its own that nobody looks after yet.
+    /// A Cluster in a namespace of its own that the controller does not manage yet.
     #[track_caller]
     pub fn unattended(site: &Arc<Site>, namespace: &str) -> WorkloadCluster {
         let builder = site.management.cluster("prod-1").namespace(namespace);
         builder.controllers(Controllers::Default).create()
     }
 
-    /// This Cluster, looked after with these settings from now on.
+    /// Makes the controller manage this Cluster with these settings from now on.
     #[track_caller]
     pub fn attend(site: &Arc<Site>, cluster: WorkloadCluster, settings: Value) -> Self {
         let authentication = authorize(&site.management, &cluster, &["aws"], settings);
@@ -81,7 +81,7 @@ impl Scene {
         self.site.management.kubectl()
     }
 
-    /// Changes how its nodes are authenticated.
+    /// Changes the settings of its nodes' authentication.
     #[track_caller]
     pub fn change(&self, spec: &Value) {
         let Authentication { namespace, name } = &self.authentication;
@@ -89,8 +89,8 @@ impl Scene {
         self.management().patch(&target, &json!({ "spec": spec }));
     }
 
-    /// Waits until the condition that all ways are closed has this status and reason, of what is wanted
-    /// now; gives its message.
+    /// Waits until the condition that all ways are closed has this status and reason for the current settings;
+    /// returns its message.
     #[track_caller]
     pub fn wait_for_paths(&self, status: &str, reason: &str, words: &[&str]) -> String {
         let condition = "AutoApprovePathsClosed";
@@ -113,18 +113,18 @@ impl Scene {
         self.cluster.control_plane().kubectl()
     }
 
-    /// A rubber stamp for this cluster, on a request for whatever node and machine.
+    /// A request with a rubber stamp for this cluster, for any node and machine.
     pub fn stamped(&self, node_name: &str, provider_id: &str) -> Application {
         let ca = self.cluster.control_plane().ca();
         Application::stamped(node_name, provider_id, ca.certificate_pem())
     }
 
-    /// What the machine itself would ask for.
+    /// The request of the machine itself.
     pub fn rightful(&self, machine: &Machine) -> Application {
         self.stamped(machine.node_name(), machine.provider_id())
     }
 
-    /// Files the request by this kubeconfig; gives its name.
+    /// Files the request with this kubeconfig; returns its name.
     pub fn file(&self, kubeconfig: &Path, application: &Application) -> String {
         let plane = self.cluster.control_plane();
         let kubectl = plane.kubectl_with(kubeconfig);
@@ -147,7 +147,7 @@ impl Scene {
         })
     }
 
-    /// Waits until the request is denied, and asserts why.
+    /// Waits until the request is denied, and asserts the reason.
     #[track_caller]
     pub fn assert_denied(&self, name: &str, reason: &str) {
         let csr = self.answer(name);
@@ -155,7 +155,7 @@ impl Scene {
         assert!(!is_issued(&csr));
     }
 
-    /// Waits until an Event on the Machine says why its request has to wait; the request stays open.
+    /// Waits for an Event on the Machine with the reason for the wait of its request; the request remains open.
     #[track_caller]
     pub fn assert_waits(&self, machine: &str, name: &str, reason: &str) {
         self.wait_for_event(machine, reason);
@@ -172,7 +172,7 @@ impl Scene {
         )
     }
 
-    /// Waits for an Event of the type Warning with this reason on an object of that name; gives it.
+    /// Waits for an Event of the type Warning with this reason on an object of that name; returns it.
     #[track_caller]
     pub fn wait_for_warning(&self, object: &str, reason: &str) -> Value {
         let fields = format!("involvedObject.name={object},reason={reason},type=Warning");
@@ -192,13 +192,13 @@ impl Scene {
         self.management().wait_for(&events, reason, SWEPT, |_| true)
     }
 
-    /// Has the machine join; gives a kubeconfig with its certificate.
+    /// Makes the machine join; returns a kubeconfig with its certificate.
     #[track_caller]
     pub fn join(&self, machine: &Machine) -> PathBuf {
         self.join_by(&machine.bootstrap_kubeconfig(), &self.rightful(machine))
     }
 
-    /// The same by this kubeconfig, for whatever is asked for.
+    /// The same with this kubeconfig, for any request.
     #[track_caller]
     pub fn join_by(&self, kubeconfig: &Path, application: &Application) -> PathBuf {
         let name = self.file(kubeconfig, application);
@@ -220,7 +220,7 @@ impl Scene {
         kubectl.json(["get", "nodeidentities", &name, "--namespace", namespace])
     }
 
-    /// Waits until the record is like this.
+    /// Waits until the record satisfies `wanted`.
     #[track_caller]
     pub fn wait_for_record(&self, node_name: &str, wanted: impl Fn(&Value) -> bool) -> Value {
         let found = poll(SWEPT, || {
@@ -229,7 +229,7 @@ impl Scene {
         found.unwrap_or_else(|| panic!("{:#}", self.record(node_name)))
     }
 
-    /// Waits until a write by this node is refused, and gives what it is told.
+    /// Waits until a write by this node is refused, and returns the message.
     #[track_caller]
     pub fn refused_write(&self, kubeconfig: &Path, node_name: &str) -> String {
         let plane = self.cluster.control_plane();
@@ -237,7 +237,7 @@ impl Scene {
         let mut written = 0;
         let refused = poll(SWEPT, || {
             written += 1;
-            // Another value each time: what changes nothing is not sent.
+            // Another value each time: kubectl sends no patch without changes.
             let label = format!("a.example/written={written}");
             let output = kubectl.run(["label", "node", node_name, "--overwrite", &label]);
             let said = String::from_utf8_lossy(&output.stderr).into_owned();

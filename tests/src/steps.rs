@@ -1,4 +1,4 @@
-//! The steps of runs, to end a run after each.
+//! The steps of runs, for tests that end a run after each of them.
 
 use kubelet_authenticator::testing::Step;
 

@@ -1,5 +1,5 @@
-//! Machines that prove themselves by their TPMs: what a manager is told of them, and requests in
-//! their names that are put together by hand, of parts that need not belong together.
+//! Machines that prove their identity with their TPMs: a manager's configuration for them, and requests in their
+//! names that are created by hand, of parts that need not belong together.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -34,19 +34,19 @@ use crate::node::Node;
 /// The plugin.
 pub const PLUGIN: &str = "kubelet-authenticator-tpm";
 
-/// The registers that the plugin quotes where it is told nothing else.
+/// The registers that the plugin quotes by default.
 pub const REGISTERS: [u8; 8] = [0, 1, 2, 3, 4, 5, 6, 7];
 
-/// The files of a manager that challenges TPMs: the keys that it does it with, and what it accepts.
+/// The files of a manager that challenges TPMs: the keys of the challenges, and the requirements.
 ///
-/// Managers that have the same are replicas.
+/// Managers with the same files are replicas.
 #[derive(Debug)]
 pub struct Challenger {
     scratch: Scratch,
 }
 
 impl Challenger {
-    /// With one key, and what `spec.tpm` of a `KubeletAuthentication` says.
+    /// Creates the files with one key, and with the settings of `spec.tpm` of a `KubeletAuthentication`.
     pub fn new(settings: &TpmSettings) -> Self {
         let challenger = Self {
             scratch: Scratch::new("challenger"),
@@ -57,13 +57,13 @@ impl Challenger {
         challenger
     }
 
-    /// Accepts what these settings say, from the next start on.
+    /// Replaces the settings, from the next start on.
     pub fn set(&self, settings: &TpmSettings) {
         let text = serde_json::to_string(settings).unwrap();
         fs::write(self.settings(), text).unwrap();
     }
 
-    /// What the manager is told on the command line.
+    /// The manager's command-line options.
     pub fn arguments(&self) -> Vec<OsString> {
         vec![
             "--attestor=tpm".into(),
@@ -75,7 +75,7 @@ impl Challenger {
     }
 
     fn write(&self, name: &str, digits: &str) {
-        // In one step: it is read for each request.
+        // In one step: the manager reads it for each request.
         let new = self.scratch.write("key.new", digits);
         fs::rename(new, self.keys().join(name)).unwrap();
     }
@@ -106,12 +106,12 @@ pub fn endorsement_key(machine: &TpmMachine) -> String {
     hex(&Sha256::digest(machine.ek_spki()))
 }
 
-/// The provider ID of a machine that nothing but its TPM names.
+/// The provider ID of a machine that has only its TPM as its name.
 pub fn provider_id(machine: &TpmMachine) -> String {
     format!("tpm://{}", endorsement_key(machine))
 }
 
-/// The machine with the real plugin on it, which knows no bootstrap token that a controller knows.
+/// The machine with the real plugin on it, whose bootstrap token no controller knows.
 pub fn node(machine: &TpmMachine, server: &ApiServer) -> Node {
     let mut node = Node::new(PLUGIN, server);
     node.unset("PROVIDER_ID");
@@ -119,10 +119,10 @@ pub fn node(machine: &TpmMachine, server: &ApiServer) -> Node {
     node
 }
 
-/// Whoever asks for a certificate, with one key and what his requests claim.
+/// A requester of certificates, with one key and the claims of its requests.
 #[derive(Debug, Clone)]
 pub struct Requester {
-    /// The cluster that his evidence is for.
+    /// The cluster of its evidence.
     pub audience: Audience,
     /// The machine's provider ID.
     pub provider_id: String,
@@ -132,7 +132,7 @@ pub struct Requester {
 }
 
 impl Requester {
-    /// With a new key, in the cluster with this CA (PEM).
+    /// Creates a requester with a new key, in the cluster with this CA (PEM).
     pub fn new(ca_pem: &str, provider_id: &str, node_name: &str) -> Self {
         let ca = CertificateDer::from_pem_slice(ca_pem.as_bytes()).unwrap();
         Self {
@@ -143,7 +143,7 @@ impl Requester {
         }
     }
 
-    /// What this machine enrols with: an honest first request.
+    /// The enrolment of this machine: an honest first request.
     #[track_caller]
     pub fn enrolment(&self, machine: &TpmMachine) -> Enrolment {
         Enrolment {
@@ -154,7 +154,7 @@ impl Requester {
         }
     }
 
-    /// What this machine's quote is to cover, having opened the challenge: the key binding.
+    /// The data that the machine's quote must cover after it has opened the challenge: the key binding.
     pub fn qualifying_data(&self, challenge: &Challenge, secret: &[u8]) -> [u8; 32] {
         let key = KeyPair::from_pem(&self.key_pem).unwrap();
         let binding = KeyBinding::new(
@@ -168,7 +168,7 @@ impl Requester {
         *binding.as_bytes()
     }
 
-    /// What this machine answers: an honest second request.
+    /// The response of this machine: an honest second request.
     ///
     /// # Panics
     ///
@@ -179,7 +179,7 @@ impl Requester {
         self.response_with(machine, challenge, &opened.unwrap())
     }
 
-    /// What this machine answers who takes this for the secret of the challenge.
+    /// The response of this machine with `secret` in place of the challenge's secret.
     #[track_caller]
     pub fn response_with(
         &self,
@@ -224,7 +224,7 @@ pub fn keys_of(machine: &TpmMachine) -> PublicAreas {
     }
 }
 
-/// A quote as evidence has it.
+/// A quote in the form of evidence.
 pub fn quote_of(quote: tpm_machine::Quote) -> Quote {
     Quote {
         attest: quote.attest,
@@ -233,18 +233,18 @@ pub fn quote_of(quote: tpm_machine::Quote) -> Quote {
     }
 }
 
-/// What a request carries.
+/// The contents of a request.
 #[derive(Debug, Clone)]
 pub struct Sent {
     /// The request's name.
     pub name: String,
     /// The evidence.
     pub evidence: TpmEvidence,
-    /// The same as it came.
+    /// The received bytes of the evidence.
     pub raw: Vec<u8>,
-    /// The provider ID that it claims.
+    /// The claimed provider ID.
     pub provider_id: ProviderId,
-    /// The node that it is for.
+    /// The node of the request.
     pub node_name: NodeName,
     /// Its key (SPKI).
     pub spki: Vec<u8>,

@@ -1,4 +1,4 @@
-//! docs/conformance.md and docs/attacks.md name tests; here they are looked for.
+//! The tests that docs/conformance.md and docs/attacks.md name exist.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -11,7 +11,7 @@ fn root() -> PathBuf {
         .to_owned()
 }
 
-/// The name of every test in the repository, as often as there are tests of that name.
+/// The names of all tests in the repository; a name occurs as often as there are tests of it.
 fn tests() -> Vec<String> {
     let mut names = Vec::new();
     let mut folders = vec![root()];
@@ -29,7 +29,7 @@ fn tests() -> Vec<String> {
     names
 }
 
-/// The functions that follow an attribute `test`, of whatever test framework.
+/// The functions after an attribute `test` of any test framework.
 fn tests_in(source: &str) -> Vec<String> {
     let mut names = Vec::new();
     let mut marked = false;
@@ -52,12 +52,12 @@ fn page(name: &str) -> String {
     fs::read_to_string(root().join("docs").join(name)).unwrap()
 }
 
-/// What stands in the document between backticks.
+/// The texts between backticks in the document.
 fn quoted(document: &str) -> impl Iterator<Item = &str> {
     document.split('`').skip(1).step_by(2)
 }
 
-/// What of it reads like a test's name.
+/// The quoted texts that have the form of a test's name.
 fn named(document: &str) -> Vec<&str> {
     quoted(document)
         .filter(|text| {
@@ -69,7 +69,7 @@ fn named(document: &str) -> Vec<&str> {
         .collect()
 }
 
-/// The names in the page that not exactly one test has, and how many have it.
+/// The names in the page that do not belong to exactly one test, with their number of tests.
 fn ambiguous(page: &str) -> BTreeMap<&str, usize> {
     let tests = tests();
     let having = |name| tests.iter().filter(|test| *test == name).count();
@@ -77,7 +77,7 @@ fn ambiguous(page: &str) -> BTreeMap<&str, usize> {
     named.filter(|(_, having)| *having != 1).collect()
 }
 
-/// The rows of the page's tables whose first cell is a letter and a number: that, and the row.
+/// The rows of the page's tables whose first cell is a letter and a number, with that cell.
 fn rows(page: &str) -> Vec<((char, usize), &str)> {
     let rows = page.lines().filter_map(|row| {
         let id = row.strip_prefix("| ")?.split(" |").next()?;
@@ -119,7 +119,7 @@ fn every_row_of_the_test_plan_names_a_test() {
     let page = page("conformance.md");
     let (_, plan) = page.split_once("\n## The test plan\n").unwrap();
     let plan = plan.split("\n## ").next().unwrap();
-    // Behind the heading and the line below it.
+    // The rows after the heading and the line below it.
     let rows: Vec<&str> = plan.lines().filter(|line| line.starts_with('|')).collect();
     let rows = &rows[2..];
 
@@ -148,7 +148,7 @@ fn no_attack_is_left_out_or_there_twice() {
     let page = page("attacks.md");
     let rows = rows(&page);
 
-    // A to E are a fixed list; the others grow.
+    // A to E are a fixed list; the others may grow.
     for (letter, count) in [('A', 32), ('B', 18), ('C', 19), ('D', 24), ('E', 12)] {
         let of_table = rows.iter().filter(|((table, _), _)| *table == letter);
         assert_eq!(of_table.count(), count, "{letter}");

@@ -1,4 +1,4 @@
-//! What the controller answers, to requests in an API server in this process.
+//! The controller's answers to requests, with an API server in this process.
 
 use kubelet_authenticator_tests::controller::{Application, Bed, Machine, is_issued, reason_of};
 use serde_json::Value;

@@ -1,4 +1,4 @@
-//! The controller's command line: what it prints, what it refuses, and its exit codes.
+//! The controller's command line: its output, its errors, and its exit codes.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -13,7 +13,7 @@ use kubelet_authenticator_tests::program;
 use rustix::process::Signal;
 use serde_json::json;
 
-/// The files of a valid start, each open to change. Nobody listens where the kubeconfig points.
+/// The files of a valid start, each open to change. The kubeconfig's address has no listener.
 struct Files {
     scratch: Scratch,
     server: ApiServer,
@@ -47,12 +47,11 @@ impl Files {
         arguments
     }
 
-    /// Runs it to an end that it only comes to where something is wrong.
+    /// Runs it to its end, which it reaches only after an error.
     fn run(&self) -> Output {
         run(self.arguments())
     }
 
-    /// Starts it.
     fn start(&self) -> Process {
         let launch = Launch::new("controller", program("node-attestation-controller"));
         launch.args(self.arguments()).spawn(&self.path("log"))
@@ -163,7 +162,7 @@ fn a_persons_kubeconfig_is_found_where_kubectl_finds_it() {
         refused(&[at_home], command, of_home.to_str().unwrap());
         refused(&[at_home, by_name], command, named.to_str().unwrap());
     }
-    // A controller does not work for whom it happens to find.
+    // A controller does not work for an arbitrary kubeconfig of its environment.
     let words = ["run", "--allow-insecure"];
     refused(&[at_home, by_name], &words, "neither --kubeconfig");
 }

@@ -1,4 +1,4 @@
-//! The connections to an API server: few, found dead, and made anew.
+//! The connections to an API server: their small number, the detection of dead ones, and their replacement.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -23,7 +23,7 @@ use node_attestation_runtime::client::{ClusterAccess, EgressPolicy};
 const ONE: Machine = Machine::new("worker-1", "token1");
 const TWO: Machine = Machine::new("worker-2", "token2");
 
-/// What is allowed of calls on one connection by the API server, as by kube-apiserver.
+/// The API server's limit of calls on one connection, the same as kube-apiserver's.
 const STREAMS: usize = 100;
 
 fn admin(server: &ApiServer) -> Kubeconfig {
@@ -52,7 +52,7 @@ async fn list(client: &Client) -> Result<usize, String> {
         .map_err(|error| error_chain(&error))
 }
 
-/// Begins a watch, and ends when it ends.
+/// Watches until the watch ends.
 async fn watch(client: &Client) -> Result<(), String> {
     let requests: Api<CertificateSigningRequest> = Api::all(client.clone());
     let watch = requests.watch(&WatchParams::default(), "0").await;
@@ -107,7 +107,7 @@ async fn an_api_server_without_http_2_is_spoken_to_by_http_1() {
         }
 
         watches(&server, 1);
-        // One of the watch, and those that calls left behind them.
+        // One connection of the watch, and those that the calls used.
         assert!(server.connections() - before <= 4);
         let lists = join_all((0..16).map(|_| list(&client))).await;
         assert!(lists.iter().all(|list| *list == Ok(0)), "{lists:?}");
@@ -123,7 +123,7 @@ async fn a_connection_that_was_cut_is_made_anew() {
     let closed = || (server.open_connections() == 0).then_some(());
     poll(PATIENCE, closed).unwrap();
 
-    // The first may have been given to the connection before its end was seen.
+    // The first call may have used the connection before its end was detected.
     let again = list(&client).await;
     assert!(again.is_ok() || list(&client).await.is_ok(), "{again:?}");
     assert_eq!(server.connections(), 2);
@@ -165,7 +165,7 @@ async fn a_name_that_leads_to_ourselves_is_refused_before_anything_is_sent() {
     assert_eq!(server.connections(), 0);
 }
 
-/// Passes connections on, until it stops and says nothing.
+/// Forwards connections, until it stops without closing them.
 struct Relay {
     address: SocketAddr,
     stopped: Arc<AtomicBool>,
@@ -212,7 +212,7 @@ async fn a_connection_whose_other_end_is_gone_is_found_out_by_pings() {
     assert_eq!(list(&client).await, Ok(0));
     let watching = client.clone();
     let watched = tokio::spawn(async move { watch(&watching).await });
-    // Of this runtime alone; the server's goes on.
+    // Only this runtime's time is paused; the server's runs.
     tokio::task::yield_now().await;
     while server.requests().len() < 2 {
         tokio::time::sleep(Duration::from_millis(5)).await;
@@ -241,7 +241,7 @@ fn a_served_cluster_has_one_connection_and_the_answers_are_its_own() {
         assert!(is_issued(&bed.wait_for_answer(&bed.stamped(machine))));
     }
 
-    // One for the Lease, where there are several replicas.
+    // One connection is for the Lease, which several replicas need.
     assert!(bed.server.open_connections() <= 2);
     assert!(bed.server.connections() <= 2);
 }

@@ -1,5 +1,4 @@
-//! The controller when things go wrong: others write, answers are lost, it dies, the API server is
-//! away.
+//! The controller with faults: concurrent writes, lost answers, its own death, an unavailable API server.
 
 use kubelet_authenticator_test_support::api_server::{Fault, Route, Step, Times};
 use kubelet_authenticator_tests::controller::{

@@ -1,4 +1,4 @@
-//! The controller before an API server that means it harm, or is none.
+//! The controller with an API server that is hostile, or that is no API server.
 
 use std::io::ErrorKind;
 use std::net::TcpListener;
@@ -11,13 +11,13 @@ use serde_json::{Value, json};
 const ONE: Machine = Machine::new("worker-1", "token1");
 const TWO: Machine = Machine::new("worker-2", "token2");
 
-/// What the log says of a watch or a list that failed.
+/// The log message for a failed watch or list.
 const WATCH_FAILED: &str = "the watch failed; it is tried again until it holds";
 
-/// What the log says of a write that failed.
+/// The log message for a failed write.
 const UNANSWERED: &str = "the request was not answered";
 
-/// Every answer that the controller reads, and how it tells that it could not.
+/// Every answer that the controller reads, with the log message for an invalid one.
 fn answers() -> [(Route, &'static str); 4] {
     [
         (Route::list(), WATCH_FAILED),
@@ -66,7 +66,7 @@ fn an_api_server_that_hands_no_uid_on_is_warned_of() {
             "compiler": "", "platform": "",
         });
         let bed = Bed::null(&[ONE]);
-        // A path that is no resource's; the controller reads no other.
+        // A path that is not a resource's; the controller reads no other such path.
         bed.server.inject(
             Route::new(Verb::Get, ""),
             Times::always(),

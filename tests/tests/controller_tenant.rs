@@ -1,4 +1,4 @@
-//! A tenant's API server, reached by the tenant's kubeconfig: it means us harm.
+//! A hostile API server of a tenant, reached by the tenant's kubeconfig.
 
 use std::io::ErrorKind;
 use std::net::TcpListener;
@@ -12,7 +12,7 @@ use kubelet_authenticator_test_support::process::Scratch;
 use node_attestation_runtime::capi::TenantKubeconfig;
 use node_attestation_runtime::client::EgressPolicy;
 
-/// Lists requests with this kubeconfig; why not, if it cannot.
+/// Lists requests with this kubeconfig; returns the error if that fails.
 async fn list(kubeconfig: Kubeconfig) -> Result<usize, String> {
     let text = kubeconfig.to_yaml();
     let mut reach = EgressPolicy::STRICT;
@@ -93,10 +93,10 @@ async fn it_is_believed_by_its_ca_and_its_name_alone() {
     );
 }
 
-/// The most that a process with twenty such API servers may have in memory.
+/// The memory limit of a process with twenty such API servers, in KiB.
 const MAX_RESIDENT_KIB: u64 = 400 * 1024;
 
-/// Told to the process that is measured: where the API server is.
+/// The variable of the measured process that holds the path of the API server's kubeconfig.
 const KUBECONFIG: &str = "HOSTILE_API_SERVER";
 
 #[test]
@@ -127,8 +127,7 @@ fn twenty_api_servers_that_make_much_of_little_leave_memory_for_others() {
     assert!(told.contains("1 passed"), "{told}");
 }
 
-/// Lists what twenty clusters have, six signers' requests at once of each, and looks at the memory
-/// that was taken.
+/// Lists the requests of twenty clusters, six signers' of each at once, and checks the peak memory.
 fn read_of_twenty(kubeconfig: &str) {
     let text = std::fs::read_to_string(kubeconfig).unwrap();
     let mut reach = EgressPolicy::STRICT;

@@ -1,12 +1,12 @@
-//! What an operator says of TPMs on the command line, and what he is told where it cannot be.
+//! The TPM options of the command line, and the errors for invalid ones.
 
 use std::process::Command;
 
 use kubelet_authenticator_test_support::process::Scratch;
 use kubelet_authenticator_tests::program;
 
-/// What `run` needs of any cluster. The key is not there: who gets as far as to read it has said
-/// nothing wrong before.
+/// The options that `run` requires for any cluster. The key does not exist: an attempt to read it proves that no
+/// earlier error was found.
 const CLUSTER: [&str; 7] = [
     "run",
     "--workload-kubeconfig=no.kubeconfig",
@@ -17,7 +17,7 @@ const CLUSTER: [&str; 7] = [
     "--tpm-challenge-keys=keys",
 ];
 
-/// What it says with these settings, and with arguments changed: to another value, or left out.
+/// The controller's output for these settings, and for changed arguments: with another value, or omitted.
 fn said(settings: &str, changes: &[&str]) -> String {
     let folder = Scratch::new("tpm-cli");
     std::fs::create_dir(folder.path().join("keys")).unwrap();

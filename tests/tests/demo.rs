@@ -1,4 +1,4 @@
-//! The demo tells the story that it promises.
+//! The demo tells its whole story.
 
 use kubelet_authenticator_tests::demo;
 

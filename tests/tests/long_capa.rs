@@ -1,5 +1,5 @@
-//! The manager of Cluster API Provider AWS makes instances, and they join. What it is made of takes
-//! ten minutes to build, so this runs in `make test-long` alone.
+//! The manager of Cluster API Provider AWS creates instances, and they join. The build of its dependencies takes ten
+//! minutes, so this runs only in `make test-long`.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, LazyLock};
@@ -21,16 +21,16 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
 use serde_json::{Value, json};
 
-/// For what Cluster API does in a minute, on a busy machine.
+/// The deadline of operations that take Cluster API a minute, on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(240);
 
-/// How long a bootstrap token of Cluster API lives by default.
+/// The default lifetime of a bootstrap token of Cluster API.
 const TOKEN_TTL: Duration = Duration::from_secs(15 * 60);
 
 /// The name of every Cluster here.
 const CLUSTER: &str = "prod-1";
 
-/// One account, and a management cluster with the providers and our controller.
+/// One account, and a management cluster with the providers and the controller.
 struct Site {
     cloud: Arc<Cloud>,
     network: Network,
@@ -74,8 +74,8 @@ impl Tenant {
         let mut config = image::rendered(&Provider::AWS, &image::TOLD_BY_EC2);
         let arguments = &mut config["joinConfiguration"]["nodeRegistration"]["kubeletExtraArgs"];
         let arguments = arguments.as_array_mut().unwrap();
-        // As Cluster API Provider AWS has it in its templates. What says then which addresses a node has
-        // would be a cloud provider in the cluster.
+        // As in the templates of Cluster API Provider AWS. A cloud provider in the cluster would then report the
+        // node's addresses.
         for (name, value) in [
             ("cloud-provider", "external"),
             ("node-ip", "{{ ds.meta_data.local_ipv4 }}"),
@@ -106,15 +106,14 @@ impl Tenant {
         SITE.management.kubectl().json(words)
     }
 
-    /// The names of all Nodes.
     fn nodes(&self) -> BTreeSet<String> {
         let nodes = self.plane().kubectl().json(["get", "nodes"]);
         let nodes = nodes["items"].as_array().unwrap().iter();
         nodes.map(name_of).collect()
     }
 
-    /// Files a request by hand, with evidence of this instance, for what is that Machine's; gives the
-    /// reason for which it is denied.
+    /// Files a request by hand, with evidence of this instance, for that Machine's identity; returns the reason of
+    /// the denial.
     fn claim(&self, joined: &Joined, instance: &Instance) -> String {
         let machine = &joined.instance;
         let ca = self.plane().ca().certificate_pem().as_bytes();
@@ -134,8 +133,8 @@ impl Tenant {
         reason_of(&csr, "Denied").unwrap().to_owned()
     }
 
-    /// Starts a kubelet with the plugin on this instance, with the token of that Machine; gives the
-    /// reason for which its request is denied.
+    /// Starts a kubelet with the plugin on this instance, with the token of that Machine; returns the reason of the
+    /// denial.
     fn joins(&self, joined: &Joined, instance: &Instance) -> String {
         let before: BTreeSet<_> = self.plane().csrs().iter().map(name_of).collect();
         let token = &joined.token;
@@ -150,7 +149,7 @@ impl Tenant {
         reason_of(&csr, "Denied").unwrap().to_owned()
     }
 
-    /// The only Machine, once it is running.
+    /// The only Machine, after it is running.
     fn joined(&self) -> Joined {
         let machine = self.deployment.wait_until_running(1).remove(0);
         let ec2 = SITE.cloud.moto().ec2(ACCOUNT, REGION);
@@ -161,11 +160,11 @@ impl Tenant {
     }
 }
 
-/// A Machine whose Node is there.
+/// A Machine with a Node.
 struct Joined {
     /// Its bootstrap token.
     token: String,
-    /// The objects that were made for it.
+    /// The instance that was created for it.
     instance: Instance,
 }
 
@@ -181,7 +180,7 @@ fn name_of(object: &Value) -> String {
     object["metadata"]["name"].as_str().unwrap().to_owned()
 }
 
-/// The ID of the instance that was made for this Machine.
+/// The ID of the instance that was created for this Machine.
 fn instance_id(machine: &Value) -> &str {
     let provider_id = machine["spec"]["providerID"].as_str().unwrap();
     provider_id.rsplit_once('/').unwrap().1
@@ -240,7 +239,7 @@ fn an_instance_of_the_account_that_is_no_machine_of_the_cluster_is_denied() {
     let tenant = Tenant::start("alone", 1);
     let joined = tenant.joined();
 
-    // Whoever may start instances gives them what tags he likes.
+    // An account's user who may start instances can give them any tags.
     let other = SITE.cloud.launch(&[(&owned(CLUSTER), "owned")]);
 
     let reason = tenant.joins(&joined, &other);
@@ -256,7 +255,7 @@ fn of_two_clusters_of_one_name_in_one_account_no_instance_joins_the_other() {
     let joined = tenants.each_ref().map(Tenant::joined);
     let ec2 = SITE.cloud.moto().ec2(ACCOUNT, REGION);
     for one in &joined {
-        // It has no namespace: the tag is the same for both.
+        // The tag has no namespace: it is the same for both.
         let id = [("InstanceId.1".to_owned(), one.instance.ec2.id.as_str())];
         let described = ec2.call("DescribeInstances", &id);
         assert!(described.contains(&owned(CLUSTER)), "{described}");

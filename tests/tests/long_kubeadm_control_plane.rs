@@ -1,5 +1,5 @@
-//! Cluster API's own KubeadmControlPlane makes control planes on machines, changes their number and
-//! replaces them, and their nodes join through the plugin.
+//! Cluster API's own KubeadmControlPlane creates control planes on machines, changes their number and replaces them,
+//! and their nodes join through the plugin.
 
 use std::process::Command;
 use std::time::Duration;
@@ -15,18 +15,18 @@ use kubelet_authenticator_tests::management::{Boot, Management, Order, Provider,
 use kubelet_authenticator_tests::{page, program};
 use serde_json::{Value, json};
 
-/// The plugin in the machines' image, and its settings.
+/// The path of the plugin in the machines' image.
 const PLUGIN: &str = "/usr/bin/kubelet-authenticator-insecure";
 const SETTINGS: &str = "/etc/kubernetes/kubelet-authenticator/config.yaml";
 
-/// Longer than a test takes.
+/// A lifetime longer than a test.
 const TOKEN_TTL: Duration = Duration::from_secs(900);
 
-/// For what Cluster API does in a minute, on a busy machine.
+/// The deadline of operations that take Cluster API a minute, on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(240);
 
-/// The KubeadmConfigSpec of machines whose image has the plugin, as `render` prints it, with what the
-/// machines of the tests need, whoever gives them a certificate.
+/// The KubeadmConfigSpec of machines whose image has the plugin, as `render` prints it, with the fields that all
+/// machines of the tests need.
 #[track_caller]
 fn config() -> Value {
     let output = Command::new(program("kubelet-authenticator-insecure"))
@@ -44,7 +44,7 @@ fn config() -> Value {
     config
 }
 
-/// The same for machines of the control plane.
+/// The same for control-plane machines.
 fn control_plane_config() -> Value {
     let mut config = config();
     let join = &mut config["joinConfiguration"];
@@ -62,7 +62,7 @@ fn names(machines: &[Value]) -> Vec<String> {
         .collect()
 }
 
-/// Waits until these and no others have live records.
+/// Waits until exactly these nodes have live records.
 #[track_caller]
 fn wait_for_records(management: &Management, cluster: &WorkloadCluster, expected: &[String]) {
     let live = || {
@@ -84,8 +84,8 @@ fn wait_for_records(management: &Management, cluster: &WorkloadCluster, expected
     assert!(found.is_some(), "{:?} and not {expected:?}", live());
 }
 
-/// The built-in signer's requests of these nodes that somebody approved after they had joined: the
-/// first control plane alone may have some.
+/// The built-in signer's requests of these nodes that were approved after they had joined: only the first
+/// control-plane node may have some.
 fn built_in(kubectl: &Kubectl) -> Vec<String> {
     let requests = kubectl.json(["get", "certificatesigningrequests"]);
     let requests = requests["items"].as_array().unwrap().iter();
@@ -131,7 +131,7 @@ fn machines_of_a_kubeadm_control_plane_join_when_scaled_and_rolled_out() {
     let by_kubeadm = built_in(&kubectl);
     let workers = cluster.machine_deployment_of("pool-a", 1, config());
     let worker = names(&workers.wait_until_running(1));
-    // The first one has kubeadm's certificate, and no record.
+    // The first node has kubeadm's certificate, and no record.
     wait_for_records(&management, &cluster, &worker);
 
     control_plane.scale(3);
@@ -145,7 +145,7 @@ fn machines_of_a_kubeadm_control_plane_join_when_scaled_and_rolled_out() {
     assert_eq!(joined.len(), 2, "{grown:?}");
     wait_for_records(&management, &cluster, &[joined, worker.clone()].concat());
 
-    // The first one has a record once it is taken over.
+    // The first node has a record after its adoption.
     let name = [
         "kubeletauthentication",
         cluster.name(),

@@ -1,4 +1,5 @@
-//! `kubeadm upgrade` from the minor version before today's, in a cluster whose nodes join by the plugin.
+//! `kubeadm upgrade` from the previous minor version to the current one, in a cluster whose nodes join with the
+//! plugin.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -13,17 +14,17 @@ use kubelet_authenticator_tests::node::NULL;
 use kubelet_authenticator_tests::program;
 use serde_json::{Value, json};
 
-/// The minor version before today's.
+/// The previous minor version.
 const FORMER: &str = "1.35";
 
-/// The plugin on the machines.
+/// The path of the plugin on the machines.
 const PLUGIN: &str = "/usr/local/bin/kubelet-authenticator-null";
 
 const DROP_IN: &str = "/etc/systemd/system/kubelet.service.d/20-kubelet-authenticator.conf";
 
 const PATIENCE: Duration = Duration::from_secs(240);
 
-/// What an upgrade brings in another version.
+/// The programs that an upgrade replaces.
 const UPGRADED: [&str; 5] = [
     "kube-apiserver",
     "kube-controller-manager",
@@ -40,7 +41,7 @@ fn directory(version: &str) -> String {
     format!("/opt/kubernetes/{version}")
 }
 
-/// A machine of no cluster yet that has the programs of both versions, runs those of the former one, and has the
+/// A machine without a cluster that has the programs of both versions, runs those of the previous one, and has the
 /// plugin and its drop-in.
 fn boot(member: Member, former: &Path) -> Machine {
     let rendered = Command::new(program(NULL))
@@ -61,7 +62,7 @@ fn boot(member: Member, former: &Path) -> Machine {
     builder.boot()
 }
 
-/// Installs today's version of these programs, as a package manager does.
+/// Installs the current version of these programs, as a package manager does.
 fn install(machine: &Machine, programs: &[&str]) {
     for name in programs {
         let source = format!("{}/{name}", directory("today"));
@@ -84,7 +85,7 @@ fn wait_for_kubelet(kubectl: &Kubectl, member: Member, version: &str) {
     );
 }
 
-/// The requests of the worker's, by their signers.
+/// The signers of the worker's requests.
 fn signers(kubectl: &Kubectl) -> Vec<String> {
     let requests = kubectl.json(["get", "certificatesigningrequests"]);
     let of_the_worker = |csr: &&Value| {
@@ -141,7 +142,7 @@ fn a_joined_node_renews_after_an_upgrade_to_the_next_minor_version() {
     assert!(before.starts_with(&format!("v{FORMER}.")), "{before}");
     wait_for_kubelet(kubectl, WORKER, &before);
 
-    // As Kubernetes' documentation has it: the control plane, then its kubelet, then the worker.
+    // In the order of Kubernetes' documentation: the control plane, then its kubelet, then the worker.
     install(&first, &UPGRADED[..4]);
     let after = version(&first);
     first.kubeadm_upgrade(&["apply", &after, "--yes"]);
@@ -153,7 +154,7 @@ fn a_joined_node_renews_after_an_upgrade_to_the_next_minor_version() {
     install(&worker, &UPGRADED[4..]);
     worker.ok(&["systemctl", "restart", "kubelet"]);
     wait_for_kubelet(kubectl, WORKER, &after);
-    // `kubeadm upgrade` made what it binds again.
+    // `kubeadm upgrade` created its bindings again.
     for binding in [
         KubeadmBinding::NodeAutoapproveBootstrap,
         KubeadmBinding::NodeAutoapproveCertificateRotation,

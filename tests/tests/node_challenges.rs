@@ -1,4 +1,4 @@
-//! A controller that challenges the machine: two requests with one key, whatever comes between.
+//! A controller that challenges the machine: two requests with one key, whatever happens between them.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,12 +22,12 @@ const LIMIT: Duration = Duration::from_secs(5);
 const LATER: &str = "2100-01-01T00:00:00Z";
 const LONG_AGO: &str = "2001-01-01T00:00:00Z";
 
-/// What the controller does with a request.
+/// The controller's answer to a request.
 #[derive(Clone, Copy)]
 enum Verdict {
-    /// A challenge that ends then.
+    /// A challenge that expires at this time.
     Challenge(&'static str),
-    /// A challenge that is none.
+    /// An invalid challenge.
     Nonsense,
     Fail(&'static str),
     Issue,
@@ -50,7 +50,7 @@ impl Bed {
         Self { server, node }
     }
 
-    /// Runs the plugin, while the controller does with each new request the next of these.
+    /// Runs the plugin, while the controller answers each new request with the next of these verdicts.
     #[track_caller]
     fn run(&self, verdicts: &[Verdict]) -> Run {
         self.run_with(&[], verdicts)
@@ -75,7 +75,7 @@ impl Bed {
         let mut decided: BTreeSet<String> = decided.map(|csr| name(&csr)).collect();
         let mut verdicts = verdicts.iter();
         let ended = poll(PATIENCE, || {
-            // Once more after the plugin has ended, for what it sent last.
+            // Once more after the end of the plugin, for its last request.
             let last = over.load(Ordering::Relaxed);
             for csr in self.server.csrs() {
                 if decided.insert(name(&csr)) {
@@ -114,7 +114,7 @@ impl Bed {
         self.server.put_csr(csr);
     }
 
-    /// For each request the audience of its evidence, all of them with one key.
+    /// The audience of the evidence of each request, all with one key.
     #[track_caller]
     fn sent(&self) -> Vec<String> {
         let mut keys = BTreeSet::new();

@@ -1,4 +1,4 @@
-//! The commands for people.
+//! The commands for administrators.
 
 use std::fs;
 use std::process::{Command, Stdio};

@@ -1,4 +1,4 @@
-//! A store that was copied to another machine, whole or in part.
+//! A store that was copied to another machine, completely or in part.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -12,7 +12,7 @@ const UUID: &str = "sys/class/dmi/id/product_uuid";
 const MACHINE_ID: &str = "etc/machine-id";
 const SERIAL_NUMBER: &str = "sys/firmware/devicetree/base/serial-number";
 
-/// What can be in a store.
+/// The files of a store.
 const FILES: [&str; 4] = [
     "kubelet-client.pem",
     "origin.json",
@@ -20,7 +20,7 @@ const FILES: [&str; 4] = [
     "failure.json",
 ];
 
-/// A node on a machine that says this of itself, in its first boot.
+/// A node on a machine with this identity, in its first boot.
 fn node(server: &ApiServer, name: &str, identity: &[(&str, &str)]) -> Node {
     let mut node = Node::new(UNDER_TEST, server);
     let root = node.scratch().join("machine");
@@ -43,7 +43,7 @@ fn write(root: &Path, file: &str, value: &str) {
     fs::write(path, format!("{value}\n")).unwrap();
 }
 
-/// A node with a certificate that is due, and the key of its renewal.
+/// A node with a certificate that is due for renewal, and the renewal's key.
 fn renewing(server: &ApiServer) -> (Node, [String; 2]) {
     server.set_signer(Signer::Issue(Issuance {
         lifetime: Some(Duration::from_secs(3600)),
@@ -68,7 +68,7 @@ fn copy(file: &str, from: &Node, to: &Node) {
     }
 }
 
-/// Whatever a run had set aside when it was killed, the rest is one of these.
+/// A run that was killed may have set any files aside; the remaining ones are one of these subsets.
 #[test]
 fn no_part_of_a_copied_store_gives_its_key_to_another_machine() {
     let server = ApiServer::start();

@@ -1,4 +1,4 @@
-//! Whatever the API server does, the plugin ends in its time.
+//! The plugin ends in time, whatever the API server does.
 
 use std::fs;
 use std::path::Path;
@@ -11,28 +11,28 @@ use kubelet_authenticator_test_support::api_server::{
 use kubelet_authenticator_test_support::clock::now;
 use kubelet_authenticator_tests::node::{NULL, Node, Run, UNDER_TEST};
 
-/// The time that the nodes here are given to join; of a shorter one a busy machine leaves them too
-/// little for saying whom they waited for.
+/// The time limit of a join for these nodes; a busy machine would leave too little of a shorter one to report the
+/// reason for the wait.
 const TIMEOUT: Duration = Duration::from_secs(15);
 
-/// What a node with a credential takes at most.
+/// The time limit of a run of a node with a credential.
 const LIMIT: Duration = Duration::from_secs(5);
 
-/// What a node takes that waits for nothing.
+/// The time limit of a run that waits for nothing.
 const AT_ONCE: Duration = Duration::from_secs(1);
 
-/// Settings that set nothing.
+/// Settings without any values.
 const SETTINGS: &str = "apiVersion: kubelet-authenticator.cluster.x-k8s.io/v1alpha1\n\
                         kind: KubeletAuthenticatorConfiguration\n";
 
 const EVERY_SECOND: Duration = Duration::from_secs(1);
 
-/// What goes wrong with which request, and how a node without a credential ends then.
+/// Faults of requests, with the exit code of a node without a credential.
 fn faults() -> Vec<(Route, Fault, i32)> {
     let every = EVERY_SECOND;
     let to = "https://127.0.0.1:1".to_owned();
     let mut faults = Vec::new();
-    // A watch that has begun to answer leaves the request pending.
+    // A watch that has started to answer leaves the request pending.
     for (fault, at_watch) in [
         (Fault::Hang, 8),
         (Fault::HangAfterStore, 8),
@@ -60,7 +60,7 @@ const CONNECTIONS: [ConnectionFault; 3] = [
     ConnectionFault::Close,
 ];
 
-/// A server on which `fault` happens to every request.
+/// Injects `fault` into every request of the server.
 fn inject(server: &ApiServer, route: &Route, fault: &Fault) {
     server.set_signer(Signer::Off);
     server.inject(route.clone(), Times::always(), fault.clone());
@@ -78,7 +78,7 @@ fn without_a_credential_no_request_holds_it_longer_than_its_timeout() {
             (route, fault, code, server, node)
         })
         .collect();
-    // All at once: most of them take all their time.
+    // In parallel: most of them take all their time.
     let runs: Vec<_> = nodes
         .iter()
         .map(|(route, fault, code, _, node)| (route, fault, code, node.start(&[])))
@@ -99,14 +99,14 @@ fn without_a_credential_no_connection_holds_it_longer_than_its_timeout() {
         node.set("TIMEOUT_SECONDS", TIMEOUT.as_secs().to_string());
         (server, node)
     });
-    // All at once: each takes all its time.
+    // In parallel: each takes all its time.
     let runs = nodes.each_ref().map(|(_, node)| node.start(&[]));
     for run in runs {
         run.finish().failed(8).within(TIMEOUT);
     }
 }
 
-/// A node that has a credential, whose renewal is due.
+/// A node with a credential that is due for renewal.
 fn node_with_credential() -> (ApiServer, Node, (String, String)) {
     let server = ApiServer::start();
     server.set_signer(Signer::Issue(Issuance {
@@ -125,7 +125,7 @@ fn with_a_credential_it_is_printed_within_five_seconds_whatever_hangs() {
         .into_iter()
         .map(|fault| (fault, node_with_credential()))
         .collect();
-    // All at once: most of them take their five seconds.
+    // In parallel: most of them take their five seconds.
     let started: Vec<_> = joined
         .iter()
         .map(|((route, fault, _), (server, node, pair))| {
@@ -233,7 +233,7 @@ fn a_slow_attestation_has_the_full_time_once_an_hour_near_expiry() {
     assert_ne!(renewed.pair(), old);
 }
 
-/// The node once more, as a plugin that is configured otherwise sees it.
+/// The same node, with a plugin of another configuration.
 fn node_of_same_store(node: &Node, server: &ApiServer) -> Node {
     let mut same = Node::new(UNDER_TEST, server);
     same.set("STATE_DIRECTORY", node.state());

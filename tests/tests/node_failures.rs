@@ -1,6 +1,6 @@
-//! Each way to fail has its exit status, its words, and leaves standard output empty.
+//! Each failure has its exit status and its message, and leaves standard output empty.
 //!
-//! Not reachable with providers that have no evidence: 1 (a bug), 5, 6 and 7.
+//! Not reachable with providers without evidence: 1 (a bug), 5, 6 and 7.
 
 use std::fs;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use kubelet_authenticator_test_support::api_server::{
 use kubelet_authenticator_tests::node::{INSECURE, NULL, Node};
 use serde_json::json;
 
-/// Longer than any step of a run that goes well.
+/// A time limit longer than any step of a successful run.
 const SOON: Duration = Duration::from_secs(20);
 
 fn node(signer: Signer) -> (ApiServer, Node) {

@@ -1,4 +1,4 @@
-//! A node joins and renews: what it asks for, how often, and what it prints.
+//! A node joins and renews: its requests, their number, and its output.
 
 use std::fs;
 use std::time::Duration;
@@ -24,7 +24,7 @@ fn issuing() -> ApiServer {
     server
 }
 
-/// Issues certificates whose renewal is due at once: three of four hours are over.
+/// Issues certificates that are due for renewal at once: three of their four hours are over.
 fn old_certificates() -> Signer {
     Signer::Issue(Issuance {
         lifetime: Some(HOUR),

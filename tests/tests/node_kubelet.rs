@@ -1,4 +1,4 @@
-//! What the kubelet that runs the plugin was told counts for the plugin too.
+//! The arguments of the kubelet that runs the plugin apply to the plugin too.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -9,7 +9,7 @@ use kubelet_authenticator_test_support::api_server::{ApiServer, Signer};
 use kubelet_authenticator_tests::node::{INSECURE, Node};
 use serde_json::Value;
 
-/// A shell that looks like a kubelet with the argument `$0` to what it runs, which is the rest.
+/// A shell that looks like a kubelet with the argument `$0` to the command that it runs, which is the rest.
 const KUBELET: &str = r#"exec -a kubelet bash -c '"$@"; exit $?' "$0" "$@""#;
 
 fn node() -> (ApiServer, Node) {

@@ -1,4 +1,4 @@
-//! A bug in the plugin: what it prints, and what it leaves behind.
+//! A bug in the plugin: its output, and its leftovers.
 
 use std::fs;
 use std::time::Duration;
@@ -42,7 +42,7 @@ fn a_plugin_that_is_aborted_leaves_no_core_file() {
     run.abort();
 
     assert_eq!((limit.as_str(), run.finish().code), ("0", None));
-    // On a machine that gives cores to a program there is none in any case.
+    // On a machine that passes core dumps to a program there is none in any case.
     let cores: Vec<_> = fs::read_dir(folder).unwrap().flatten().collect();
     assert!(cores.is_empty(), "{cores:?}");
 }

@@ -1,5 +1,5 @@
-//! A node whose certificate is in date and refused: revoked, of a former generation, or without a
-//! record. It asks once with its bootstrap credential.
+//! A node whose valid certificate is refused: revoked, of an earlier generation, or without a record. It makes one
+//! request with its bootstrap credential.
 
 use std::fs::{self, File};
 use std::time::Duration;
@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// A node whose certificate is due for renewal, and what it printed.
+/// A node whose certificate is due for renewal, and its output.
 fn due() -> (ApiServer, Node, (String, String)) {
     let server = ApiServer::start();
     server.set_signer(Signer::Issue(Issuance {
@@ -40,14 +40,14 @@ fn fresh(plugin: &str) -> (ApiServer, Node, (String, String)) {
     (server, node, pair)
 }
 
-/// The lock's date is when a run last asked the API server.
+/// The date of the lock is the time of the last request to the API server by a run.
 fn an_hour_passes(node: &Node) {
     let lock = File::options().write(true).open(node.file("lock"));
     lock.unwrap().set_modified(now() - HOUR).unwrap();
 }
 
-/// Runs the plugin as if an hour had passed, until it says this: on a machine under load the API
-/// server's answer may come too late to be one.
+/// Runs the plugin as if an hour had passed, until its output contains this text: on a machine under load the API
+/// server's answer may be too late.
 #[track_caller]
 fn run_until_it_says(node: &Node, text: &str) -> Run {
     let said = poll(PATIENCE, || {
@@ -101,7 +101,7 @@ fn node_user() -> String {
 
 #[test]
 fn a_node_whose_certificate_is_revoked_asks_with_its_bootstrap_credential() {
-    // One that the API server does not authenticate any more is as good as revoked.
+    // A certificate that the API server does not authenticate any more is treated as revoked.
     for code in [403, 401] {
         let (server, node, old) = due();
         server.inject(Route::create(), Times::once(), Fault::status(code));

@@ -1,5 +1,4 @@
-//! The state directory: what is refused, what is set aside, and what a full or read-only disk
-//! costs.
+//! The state directory: refused contents, files that are set aside, and the cost of a full or read-only disk.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
@@ -13,13 +12,13 @@ use kubelet_authenticator_test_support::api_server::{
 };
 use kubelet_authenticator_tests::node::{NULL, Node, is_pair};
 
-/// What becomes of a stored credential.
+/// A change of a stored credential.
 type Change<'a> = &'a dyn Fn(&str) -> Vec<u8>;
 
-/// A user that is not us.
+/// A user other than that of the test.
 const NOBODY: u32 = 65534;
 
-/// In a mount namespace of its own: mounts `$DIR`, then becomes the plugin.
+/// A command for a mount namespace of its own: mounts `$DIR`, and executes the plugin.
 const READ_ONLY: &str =
     r#"mount --bind "$DIR" "$DIR" && mount -o remount,ro,bind "$DIR" && exec "$@""#;
 const FULL: &str = r#"mount -t tmpfs -o size=64k,mode=700 tmpfs "$DIR" &&

@@ -13,8 +13,7 @@ use serde_json::Value;
 
 const SOON: Duration = Duration::from_secs(20);
 
-/// Runs a plugin that makes `ours` against a controller that accepts `theirs`, and signs the second
-/// request.
+/// Runs a plugin that creates `ours` against a controller that accepts `theirs`, and signs the second request.
 fn run(ours: &str, theirs: &str) -> (ApiServer, Run) {
     let server = ApiServer::start();
     let mut node = Node::new(UNDER_TEST, &server);

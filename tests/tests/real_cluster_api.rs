@@ -1,4 +1,4 @@
-//! What is known of Cluster API's objects on a real API server, as they come, change and go.
+//! The inventory of Cluster API's objects on a real API server, as they are created, changed and deleted.
 
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
@@ -15,15 +15,15 @@ use tokio::time::timeout;
 
 const BOTH: [Contract; 2] = [Contract::V1Beta1, Contract::V1Beta2];
 
-/// A watch tells within milliseconds; a busy machine takes longer.
+/// A watch reports within milliseconds; a busy machine takes longer.
 const DEADLINE: Duration = Duration::from_secs(180);
 
-/// For tests that keep to a namespace of their own.
+/// For tests that use a namespace of their own.
 static SHARED: LazyLock<Management> = LazyLock::new(Management::start);
 
 static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| Runtime::new().unwrap());
 
-/// Watches a management cluster.
+/// A watcher of a management cluster.
 struct Watcher {
     objects: Objects,
 }
@@ -48,7 +48,7 @@ impl Watcher {
         Self::start(management, selection)
     }
 
-    /// What `look` finds, as soon as it finds anything.
+    /// The result of `look`, as soon as it has one.
     #[track_caller]
     fn wait<T>(&self, what: &str, look: impl Fn() -> Option<T>) -> T {
         let until = Instant::now() + DEADLINE;
@@ -70,7 +70,7 @@ impl Watcher {
     }
 }
 
-/// The machine, if anything is said, and there is one.
+/// The machine, if the inventory answers, and it exists.
 fn by_id(inventory: &CapiInventory, id: &str) -> Option<Machine> {
     let id = ProviderId::parse(id).unwrap();
     RUNTIME.block_on(inventory.by_provider_id(&id)).ok()?
@@ -81,7 +81,7 @@ fn by_token(inventory: &CapiInventory, id: &str) -> Option<TokenOwner> {
     RUNTIME.block_on(inventory.by_token(&id)).ok()?
 }
 
-/// Whether it is said that there is none.
+/// Whether the inventory answers that there is none.
 fn is_gone(inventory: &CapiInventory, id: &str) -> Option<()> {
     let id = ProviderId::parse(id).unwrap();
     let found = RUNTIME.block_on(inventory.by_provider_id(&id));
@@ -162,7 +162,7 @@ fn a_pools_members_are_followed_by_its_list_and_by_its_machines() {
         let pool = cluster.pool("made").provider_ids(&[c, d]).with_machines();
         let pool = pool.create();
         watcher.wait("owner", || by_token(&inventory, pool.token().id()));
-        // Its Machine is still to come, and has the name: it is there, and may not join yet.
+        // Its Machine, which has the name, does not exist yet: the member exists, and may not join yet.
         let pending = |id| by_id(&inventory, id).map(|member| member.state);
         assert_eq!(pending(c), Some(MachineState::Pending));
         pool.machine("made-c").provider_id(c).create();

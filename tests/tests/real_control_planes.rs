@@ -1,5 +1,4 @@
-//! Control planes that real kubeadm makes on machines, and the plugin and our controller in their
-//! clusters.
+//! Control planes that real kubeadm creates on machines, and the plugin and the controller in their clusters.
 
 use std::fmt::Write as _;
 use std::process::{Command, Output};
@@ -13,7 +12,7 @@ use kubelet_authenticator_tests::node::NULL;
 use kubelet_authenticator_tests::program;
 use serde_json::{Value, json};
 
-/// The plugin on the machines.
+/// The path of the plugin on the machines.
 const PLUGIN: &str = "/usr/local/bin/kubelet-authenticator-null";
 
 const DROP_IN: &str = "/etc/systemd/system/kubelet.service.d/20-kubelet-authenticator.conf";
@@ -26,7 +25,7 @@ const FIRST: Member = Member::new("first", "first1");
 const SECOND: Member = Member::new("second", "second");
 const WORKER: Member = Member::new("worker", "worker");
 
-/// A machine of no cluster yet, whose image has the plugin and its drop-in.
+/// A machine without a cluster, whose image has the plugin and its drop-in.
 fn boot(member: Member) -> Machine {
     let rendered = Command::new(program(NULL))
         .args(["render", "--command", PLUGIN, "kubelet-drop-in"])
@@ -64,7 +63,7 @@ fn said(machine: &Machine, output: &Output) -> String {
     text
 }
 
-/// Joins with kubeadm, and waits until the Node is ready and was let in by our signer alone.
+/// Joins with kubeadm, and waits until the Node is ready and was admitted only by the project's signer.
 #[track_caller]
 fn join(cluster: &KubeadmCluster, first: &Machine, member: Member, role: Role) -> Machine {
     let kubectl = cluster.kubectl();
@@ -104,7 +103,7 @@ fn bindings(cluster: &KubeadmCluster) -> Vec<String> {
         .collect()
 }
 
-/// Takes kubeadm's auto-approval away.
+/// Removes kubeadm's auto-approval.
 #[track_caller]
 fn close(cluster: &KubeadmCluster) {
     for binding in [
@@ -149,21 +148,21 @@ fn in_a_cluster_of_kubeadms_control_planes_and_workers_join_by_the_plugin() {
     let node = kubectl.json(["get", "node", SECOND.name]);
     let label = "node-role.kubernetes.io/control-plane";
     assert!(node["metadata"]["labels"][label].is_string(), "{node:#}");
-    // Its kubelet asks the API server that it runs itself, which was not up when `setup` ran.
+    // Its kubelet uses the API server on the same node, which was not up when `setup` ran.
     let conf = second.read(KUBELET_CONF).unwrap();
     let conf = String::from_utf8(conf).unwrap();
     let own = format!("https://{}:6443", second.address());
     assert!(conf.contains(&own) && conf.contains(PLUGIN), "{conf}");
     let journal = second.journal();
     assert!(journal.contains("kubelet set up: "), "{journal}");
-    // It runs the static pods of a control plane; the API server has them once its kubelet says so.
+    // It runs the static pods of a control plane; the API server has them after its kubelet's report.
     let pods = ["pods", "-n", "kube-system", "-l", "component=etcd"];
     let etcd = format!("etcd-{}", SECOND.name);
     kubectl.wait_for(&pods, &etcd, PATIENCE, |pod| {
         pod["metadata"]["name"] == *etcd
     });
 
-    // The certificate that kubeadm gave the first one is renewed as that of a stock kubelet.
+    // The certificate that kubeadm gave the first node is renewed as that of a stock kubelet.
     first.ok(&["systemctl", "stop", "kubelet"]);
     first.remove(KUBELET_CONF);
     first.ok(&["sh", "-c", "rm /var/lib/kubelet/pki/kubelet-client-*"]);

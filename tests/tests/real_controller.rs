@@ -1,5 +1,5 @@
-//! The controller on real Kubernetes, beside kube-controller-manager with all that kubeadm has it
-//! run, and with no more rights than it needs.
+//! The controller on real Kubernetes, beside kube-controller-manager with all controllers of kubeadm's clusters, and
+//! with no more rights than it needs.
 
 use std::sync::LazyLock;
 
@@ -14,7 +14,7 @@ use serde_json::json;
 /// Shared: every test has machines of its own.
 static BED: LazyLock<RealBed> = LazyLock::new(|| RealBed::start(Controllers::Default));
 
-/// Our words about rights, in its log.
+/// The errors about rights in its log.
 fn complaints(controller: &Controller) -> Vec<String> {
     let lines = controller.lines();
     lines
@@ -179,7 +179,7 @@ fn a_missing_right_is_named_and_work_continues_once_granted() {
     controller.wait_for_line(missing, |line| line["right"] == *sign);
     assert_eq!(complaints(&controller), [sign]);
     let name = bed.file(&bed.stamped(MACHINE));
-    // The other tests' requests are looked at too.
+    // The requests of the other tests are processed too.
     let line = controller.wait_for_line("the request was not answered", |line| line["csr"] == name);
     assert!(
         line["error"]
@@ -198,7 +198,7 @@ fn a_missing_right_is_named_and_work_continues_once_granted() {
 #[test]
 fn a_node_renews_its_certificate_with_another_key_and_keeps_its_uid() {
     const MACHINE: Machine = Machine::new("renewed", "renew1");
-    // Shorter than a request can ask for.
+    // Shorter than the shortest lifetime of a request.
     let setup = BED
         .null(&[MACHINE])
         .args(&["--certificate-duration", "300s"]);

@@ -1,6 +1,5 @@
-//! `kubectl logs`, `exec` and `top` for pods on a node that joined by the plugin: the API server
-//! and metrics-server reach its kubelet over the serving certificate that our controller approved, and over nothing
-//! else.
+//! `kubectl logs`, `exec` and `top` for pods on a node that joined with the plugin: the API server and metrics-server
+//! reach its kubelet only with the serving certificate that the controller approved.
 
 use std::net::Ipv4Addr;
 use std::process::Command;
@@ -17,14 +16,14 @@ use kubelet_authenticator_tests::pods::{self, text};
 use kubelet_authenticator_tests::program;
 use serde_json::json;
 
-/// The plugin on the machine.
+/// The path of the plugin on the machine.
 const PLUGIN: &str = "/usr/local/bin/kubelet-authenticator-null";
 
 const DROP_IN: &str = "/etc/systemd/system/kubelet.service.d/20-kubelet-authenticator.conf";
 
 const MEMBER: Member = Member::new("pods-1", "podsof");
 
-/// The machine's inventory, where the infrastructure reports these addresses of it.
+/// The machine's inventory, in which the infrastructure reports these addresses.
 fn inventory(addresses: &[Ipv4Addr]) -> String {
     json!({
         "apiVersion": "attestation.cluster.x-k8s.io/v1alpha1",
@@ -82,14 +81,14 @@ fn kubectl_logs_exec_and_top_work_over_the_approved_serving_certificate() {
 
     let refused = kubectl.run(["logs", "stays"]);
 
-    // A kubelet that has no serving certificate yet.
+    // A kubelet without a serving certificate.
     let stderr = text(&refused.stderr);
     assert!(stderr.contains("tls: internal error"), "{stderr}");
     let mut metrics_server = MetricsServer::start(&plane);
     metrics_server.wait_until_it_logs("remote error: tls: internal error");
 
     setup.write_inventory(&inventory(&[machine.address()]));
-    // It asks again. What its pods run goes on.
+    // It files a new request. The processes of its pods keep running.
     machine.ok(&["systemctl", "restart", "kubelet"]);
     let logs = pods::logs(kubectl, "stays");
 

@@ -79,7 +79,7 @@ fn claim(machine: &str, node: &str, key: u8) -> Claim {
     }
 }
 
-/// One replica.
+/// The ledger of one replica.
 fn ledger(records: Arc<KubeRecords>, machines: &[&str]) -> RecordLedger {
     let machines = machines.iter().map(|name| {
         let mut machine = Machine::new(*name);
@@ -128,7 +128,7 @@ async fn a_record_is_written_whole_and_read_back() {
     let revoked = records.replace(&record, &stored.version).await.unwrap();
     assert_eq!(revoked.record, record);
 
-    // What a write takes away is gone.
+    // A field that a write removes is gone.
     let granted = ledger.claim(&claim("m1", "n1", 3), now()).await.unwrap();
     assert_eq!(granted.uid.generation, 3);
     let object = object("whole.n1");
@@ -183,7 +183,7 @@ async fn a_record_that_somebody_broke_is_named_and_never_claimed_anew() {
     let records = records("broken").await;
     let ledger = ledger(records.clone(), &["m1"]);
     ledger.claim(&claim("m1", "n1", 1), now()).await.unwrap();
-    // The schema does not see labels, and a watch by label does not see this object any more.
+    // The schema does not cover labels, and a watch by label does not report this object any more.
     let unlabelled = "cluster.x-k8s.io/cluster-name-";
     CLUSTER
         .kubectl()

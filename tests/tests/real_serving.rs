@@ -1,5 +1,5 @@
-//! Requests that kube-controller-manager signs, on real Kubernetes: kubelets' serving certificates,
-//! and the built-in client signer, closed or with evidence.
+//! Requests that kube-controller-manager signs, on real Kubernetes: kubelets' serving certificates, and the built-in
+//! client signer, closed or with evidence.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -17,13 +17,12 @@ use kubelet_authenticator_tests::controller::{
 use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair, SanType};
 use serde_json::{Value, json};
 
-/// A cluster of the test's own: controllers with other duties or other records would answer each
-/// other's requests.
+/// A cluster of the test's own: controllers with other tasks or other records would answer each other's requests.
 fn start() -> RealBed {
     RealBed::start(Controllers::Certificates)
 }
 
-/// The inventory with one machine, which has these addresses.
+/// Writes the inventory with one machine with these addresses.
 fn write_inventory(setup: &Setup, machine: Machine, addresses: &[IpAddr]) {
     let text = json!({
         "apiVersion": "attestation.cluster.x-k8s.io/v1alpha1",
@@ -38,15 +37,14 @@ fn write_inventory(setup: &Setup, machine: Machine, addresses: &[IpAddr]) {
     setup.write_inventory(&text.to_string());
 }
 
-/// Joins with this request; gives a kubeconfig with the certificate.
+/// Joins with this request; returns a kubeconfig with the certificate.
 fn join(bed: &RealBed, application: &Application) -> PathBuf {
     let name = bed.file(application);
     let csr = bed.wait_for_answer(&name);
     bed.kubeconfig_of(application, &csr)
 }
 
-/// Files a request for a serving certificate as the user of this kubeconfig; waits until it is
-/// decided.
+/// Files a request for a serving certificate as the user of this kubeconfig; waits for the decision.
 fn ask_to_serve(
     bed: &RealBed,
     kubeconfig: &Path,
@@ -231,7 +229,7 @@ fn a_denied_built_in_request_stays_denied_when_kubeadms_bindings_come_back() {
 
     bed.cluster
         .install_bindings(&[KubeadmBinding::NodeAutoapproveBootstrap]);
-    // What comes after the bindings is answered by whoever is first.
+    // A request after the bindings is answered by the first of both controllers.
     file("after");
     bed.wait_for_answer("after");
 
@@ -266,7 +264,7 @@ fn in_approve_only_mode_kube_controller_manager_signs_what_passed_every_check() 
     assert_eq!(reason_of(&csr, "Approved"), Some("NodeNameClaimed"));
     assert!(is_issued(&csr));
 
-    // Its certificate carries no UID: it renews by its name and its evidence.
+    // Its certificate has no UID: it renews by its name and its evidence.
     file(&bed.kubeconfig_of(&first, &csr), "approve-only-again");
     let again = wait_until_decided(&bed, "approve-only-again");
     assert_eq!(conditions(&again), ["Approved"]);

@@ -1,5 +1,5 @@
-//! `setup` on machines with systemd, real kubeadm and a real kubelet: the drop-in that `render` prints
-//! is all that differs from a stock node.
+//! `setup` on machines with systemd, real kubeadm and a real kubelet: the drop-in that `render` prints is the only
+//! difference from a stock node.
 
 use std::fmt::Write as _;
 use std::process::{Command, Output};
@@ -17,7 +17,7 @@ use kubelet_authenticator_tests::node::{NULL, UNDER_TEST};
 use kubelet_authenticator_tests::{program, steps};
 use serde_json::{Value, json};
 
-/// The plugin on the machines.
+/// The path of the plugin on the machines.
 const PLUGIN: &str = "/usr/local/bin/kubelet-authenticator-null";
 
 const DROP_IN: &str = "/etc/systemd/system/kubelet.service.d/20-kubelet-authenticator.conf";
@@ -38,8 +38,7 @@ const KILLED: Member = Member::new("killed-1", "killed");
 const LATE: Member = Member::new("late-1", "lateon");
 const BARE: Member = Member::new("bare-1", "barepl");
 
-/// A cluster that kubeadm set up, where nothing but our controller approves, and that knows some of the
-/// machines.
+/// A cluster that kubeadm set up, where only the project's controller approves, and that knows some of the machines.
 struct Cluster {
     plane: ControlPlane,
     setup: Setup,
@@ -138,8 +137,7 @@ impl Node {
         text
     }
 
-    /// The requests by its token and its certificate, the names of which a stock kubelet does not
-    /// choose.
+    /// The requests by its token and its certificate, with names other than a stock kubelet's.
     fn requests(&self) -> Vec<String> {
         let users = [
             format!("system:bootstrap:{}", self.member.token),
@@ -151,7 +149,7 @@ impl Node {
             .collect()
     }
 
-    /// The arguments of the kubelet that runs.
+    /// The arguments of the running kubelet.
     fn kubelet_arguments(&self) -> Vec<String> {
         let running = poll(PATIENCE, || {
             let words = [
@@ -229,7 +227,7 @@ fn kubeadm_join_uses_the_plugin_until_setup_is_undone() {
     node.restart();
     node.runs_by_the_plugin();
 
-    // kubeadm's own client is the plugin, and it writes the kubelet's configuration anew.
+    // kubeadm's own client is the plugin, and it writes the kubelet's configuration again.
     machine.kubeadm_upgrade(&["node"]);
     let configuration = machine.read("/var/lib/kubelet/config.yaml").unwrap();
     let configuration = String::from_utf8(configuration).unwrap();
@@ -276,8 +274,8 @@ fn a_refused_machine_says_why_and_joins_once_accepted() {
         joining.join().unwrap()
     });
 
-    // As with a plugin that does not answer: kubeadm is done when the kubelet runs. Older versions, of the
-    // oldest Kubernetes that we support, wait for the Node and fail.
+    // As with a plugin that does not answer: kubeadm is done when the kubelet runs. Older versions, of the oldest
+    // supported Kubernetes, wait for the Node and fail.
     let waits_for_node = kubectl.ok(["version"]).contains("Server Version: v1.33.");
     assert_eq!(
         joined.status.success(),
@@ -304,7 +302,7 @@ fn a_refused_machine_says_why_and_joins_once_accepted() {
     kubectl.ok(["delete", "node", REFUSED.name]);
     node.joins();
     node.runs_by_the_plugin();
-    // What was stored is good in this cluster.
+    // The stored credential is valid in this cluster.
     assert_eq!(node.requests().len(), 2);
 }
 
@@ -379,7 +377,7 @@ fn a_setup_killed_at_any_write_does_not_stop_kubeadm_join() {
         let result = "--property=ExecStartPre";
         let started = machine.ok(&["systemctl", "show", result, "kubelet"]);
         assert!(started.contains("status=9/KILL"), "{step:?}: {started}");
-        // Or systemd starts it again ten seconds after its end.
+        // Otherwise systemd starts it again ten seconds after its end.
         machine.ok(&["systemctl", "stop", "kubelet"]);
         assert!(!machine.exists(CREDENTIAL), "{step:?}");
         let written = [KUBELET_CONF, ENVIRONMENT].map(|path| machine.exists(path));
@@ -389,7 +387,7 @@ fn a_setup_killed_at_any_write_does_not_stop_kubeadm_join() {
             _ => [true, true],
         };
         assert_eq!(written, expected, "{step:?}");
-        // What `kubeadm reset` removes, and kubeadm refuses to find.
+        // The files that `kubeadm reset` removes, and whose presence kubeadm refuses.
         machine.remove(KUBELET_CONF);
         machine.remove(BOOTSTRAP);
     }

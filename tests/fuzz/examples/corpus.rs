@@ -1,4 +1,4 @@
-//! Writes the seeds of every target where `cargo fuzz` looks for them.
+//! Writes the seeds of every target to the directories in which `cargo fuzz` looks for them.
 
 use std::path::Path;
 use std::{fs, io};

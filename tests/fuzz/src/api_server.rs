@@ -12,10 +12,10 @@ use serde_json::{Value, json};
 
 use crate::{Outcome, SECRET, assert_keeps_secret};
 
-/// Longer than any error of ours with what a server says in it.
+/// A length above that of any error that contains a server's message.
 const MAX_ERROR_LEN: usize = 16 * 1024;
 
-/// A client that nothing is sent with.
+/// A client that sends nothing.
 static CLIENT: LazyLock<ApiClient> = LazyLock::new(|| {
     let fields = EndpointFields {
         server: "https://10.0.0.1:6443".to_owned(),
@@ -29,7 +29,7 @@ static CLIENT: LazyLock<ApiClient> = LazyLock::new(|| {
     ApiClient::connect(&endpoint, &login, &|_| None).unwrap()
 });
 
-/// A request as the API server has it: what was understood is understood again.
+/// A request in the API server's form: an accepted one is accepted again in its canonical form.
 pub fn csr_object(input: &[u8]) -> Outcome {
     let csr = match object(&CLIENT, input) {
         Ok(csr) => csr,
@@ -70,7 +70,7 @@ pub fn csr_object_seeds() -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// The lines of a watch: what they decide is decided, and about the request that is waited for.
+/// The lines of a watch: their decision is final, and about the awaited request.
 pub fn watch_lines(input: &[u8]) -> Outcome {
     match watch(&CLIENT, &WAITING, input) {
         Ok(Some(csr)) if csr.state == CsrState::Pending => Outcome::Refused,
@@ -102,13 +102,13 @@ pub fn watch_lines_seeds() -> Vec<Vec<u8>> {
     lines.map(String::into_bytes).collect()
 }
 
-/// The request that is waited for.
+/// The awaited request.
 static WAITING: LazyLock<CsrObject> = LazyLock::new(|| {
     let json = stored(&json!({})).to_string();
     object(&CLIENT, json.as_bytes()).unwrap()
 });
 
-/// `status` of a request: waiting first, then decided.
+/// The `status` of a request: waiting first, then decided.
 const STATES: [fn() -> Value; 4] = [
     || json!({}),
     || json!({"conditions": [condition("Denied")]}),
@@ -141,7 +141,7 @@ fn stored(status: &Value) -> Value {
     })
 }
 
-/// A `Status` in place of an object: its words are safe for a journal.
+/// A `Status` in place of an object: its message is safe for a journal.
 pub fn status(input: &[u8]) -> Outcome {
     for status in [302, 400, 401, 404, 409, 422, 429, 500, 503, 999] {
         let text = refusal(&CLIENT, status, input).to_string();
@@ -152,7 +152,7 @@ pub fn status(input: &[u8]) -> Outcome {
     Outcome::of(refusal(&CLIENT, 403, input).to_string() != without)
 }
 
-/// A refusal as Kubernetes writes it.
+/// A refusal in Kubernetes' form.
 pub fn status_seeds() -> Vec<Vec<u8>> {
     let status = json!({
         "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",

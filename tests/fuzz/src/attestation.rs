@@ -1,4 +1,4 @@
-//! Targets of `kubelet-attestation`: what a request carries, and the names in it.
+//! Targets of `kubelet-attestation`: the contents of a request, and the names in it.
 
 use base64::prelude::{BASE64_STANDARD, Engine as _};
 use kubelet_attestation::binding::KeyBinding;
@@ -21,7 +21,7 @@ use x509_parser::prelude::FromDer as _;
 
 use crate::Outcome;
 
-/// Shortest credential that no other field of a proof has as a part of its own: a region is shorter.
+/// The minimum length of a credential that cannot be part of another field of a proof: a region is shorter.
 const LONGER_THAN_A_REGION: usize = 33;
 
 /// An envelope has one encoding.
@@ -56,7 +56,7 @@ pub fn envelope_seeds() -> Vec<Vec<u8>> {
     encoded.into()
 }
 
-/// The signed bytes and the key are the input's, and another parser reads the same ones.
+/// The signed bytes and the key are those of the input, and another parser reads the same ones.
 pub fn certification_request(input: &[u8]) -> Outcome {
     let Ok(request) = CertificationRequest::from_der(input) else {
         return Outcome::Refused;
@@ -90,7 +90,7 @@ pub fn certification_request_seeds() -> Vec<Vec<u8>> {
     vec![Csr::valid().der(), extended.der()]
 }
 
-/// Evidence of an instance reads back, and its proof shows no credential.
+/// Evidence of an instance reads back, and the debug output of its proof contains no credential.
 pub fn aws_evidence(input: &[u8]) -> Outcome {
     let Ok(evidence) = AwsEvidence::parse(input) else {
         return Outcome::Refused;
@@ -200,7 +200,7 @@ pub fn tpm_evidence_seeds() -> Vec<Vec<u8>> {
     evidence.iter().map(TpmEvidence::to_json).collect()
 }
 
-/// A header reads back, and has the version that is read by itself.
+/// A header reads back, and its version is the one that is read separately.
 pub fn evidence_header(input: &[u8]) -> Outcome {
     let Ok(header) = Header::parse(input) else {
         // Evidence of any other version has one.
@@ -211,7 +211,7 @@ pub fn evidence_header(input: &[u8]) -> Outcome {
     Outcome::Accepted
 }
 
-/// A header, and evidence of a version of tomorrow.
+/// A header, and evidence of a future version.
 pub fn evidence_header_seeds() -> Vec<Vec<u8>> {
     vec![
         header(EvidenceVersion::v1()).to_json(),
@@ -223,7 +223,7 @@ fn assert_header(evidence: &[u8], header: &Header) {
     assert_eq!(version_of(evidence).unwrap(), header.version);
 }
 
-/// A challenge reads back, in its base64 and out of it.
+/// A challenge reads back, as base64 and decoded.
 pub fn challenge(input: &[u8]) -> Outcome {
     let texts = [
         Some(BASE64_STANDARD.encode(input)),
@@ -255,7 +255,7 @@ pub fn challenge_seeds() -> Vec<Vec<u8>> {
     vec![json, annotation.into_bytes()]
 }
 
-/// Every name is the text that it was read from.
+/// The text of every name is the input.
 pub fn names(input: &[u8]) -> Outcome {
     let Ok(text) = str::from_utf8(input) else {
         return Outcome::Refused;

@@ -38,7 +38,7 @@ const PUBLISHED: [&str; 2] = [
 
 static SIGNER: LazyLock<TestSigner> = LazyLock::new(|| TestSigner::new([0xb6; 8]));
 
-/// The signers of AWS, and one of ours.
+/// The signers of AWS, and a test signer.
 static SIGNERS: LazyLock<Signers> = LazyLock::new(|| {
     let file = SIGNER.signers_file(&[REGION]);
     Signers::embedded().with_file(&file).unwrap()
@@ -49,14 +49,14 @@ fn message() -> Message {
     SIGNER.message(document.to_json().as_bytes())
 }
 
-/// All that was ever signed.
+/// All signed documents.
 static SIGNED: LazyLock<Vec<VerifiedDocument>> = LazyLock::new(|| {
     let ours = message().to_base64();
     let texts = PUBLISHED.into_iter().chain([&*ours]);
     texts.map(|text| SIGNERS.verify(text).unwrap()).collect()
 });
 
-/// A message, as base64 and out of it: nothing is accepted that was not signed.
+/// A message, as base64 and decoded: only signed documents are accepted.
 pub fn document_message(input: &[u8]) -> Outcome {
     let texts = [
         Some(to_lines(input)),
@@ -72,7 +72,7 @@ pub fn document_message(input: &[u8]) -> Outcome {
     outcome
 }
 
-/// Messages of AWS and of ours, in BER, in DER and in base64.
+/// Messages of AWS and of the test signer, in BER, in DER and in base64.
 pub fn document_message_seeds() -> Vec<Vec<u8>> {
     let ours = message();
     let mut in_pieces = message();
@@ -87,7 +87,7 @@ pub fn document_message_seeds() -> Vec<Vec<u8>> {
     [messages, published.into()].concat()
 }
 
-/// The DER of BER stays as it is, and is no longer.
+/// The DER of a BER input is stable, and not longer.
 pub fn ber(input: &[u8]) -> Outcome {
     let Ok(der) = to_der(input) else {
         return Outcome::Refused;
@@ -104,7 +104,7 @@ pub fn ber_seeds() -> Vec<Vec<u8>> {
     vec![message().to_ber(), message().to_der(), in_pieces.to_ber()]
 }
 
-/// What a signed document says: each part has its form, and stands in the document.
+/// The contents of a signed document: each part has its form, and is in the document.
 pub fn document_contents(input: &[u8]) -> Outcome {
     let Ok(document) = SIGNERS.verify(&SIGNER.message(input).to_base64()) else {
         return Outcome::Refused;
@@ -137,7 +137,7 @@ pub fn document_contents_seeds() -> Vec<Vec<u8>> {
         .into()
 }
 
-/// An answer of STS: it names the document's instance or nobody, and no outage denies.
+/// An answer of STS: it names the document's instance or none, and an outage is never a denial.
 pub fn sts_answer(input: &[u8]) -> Outcome {
     let document = SIGNED.last().expect("ours is the last one");
     let partition = of_region(REGION).unwrap();
@@ -195,7 +195,7 @@ pub fn sts_answer_seeds() -> Vec<Vec<u8>> {
     answers.map(String::into_bytes).collect()
 }
 
-/// Hosts, roles and regions are the text that they were read from.
+/// The text of hosts, roles and regions is the input.
 pub fn aws_names(input: &[u8]) -> Outcome {
     let Ok(text) = str::from_utf8(input) else {
         return Outcome::Refused;
@@ -229,7 +229,7 @@ pub fn aws_names_seeds() -> Vec<Vec<u8>> {
     names.map(|name| name.as_bytes().to_vec()).into()
 }
 
-/// An endorsement key as EC2 answers it has one form, whose digest is everybody's.
+/// An endorsement key in EC2's answer has one form, and its digest is the same as elsewhere.
 pub fn ec2_endorsement_key(input: &[u8]) -> Outcome {
     let texts = [
         Some(BASE64_STANDARD.encode(input)),
@@ -253,7 +253,7 @@ pub fn ec2_endorsement_key(input: &[u8]) -> Outcome {
     outcome
 }
 
-/// Keys of both kinds that EC2 knows, and one in base64.
+/// Keys of both kinds that EC2 supports, and one in base64.
 pub fn ec2_endorsement_key_seeds() -> Vec<Vec<u8>> {
     let p384 = KeyPair::generate_for(&PKCS_ECDSA_P384_SHA384).unwrap();
     let p384 = p384.subject_public_key_info();
@@ -264,7 +264,7 @@ pub fn ec2_endorsement_key_seeds() -> Vec<Vec<u8>> {
     vec![p384, rsa, text.into_bytes()]
 }
 
-/// A file of further signers: it takes none away.
+/// A file of additional signers: it removes none.
 pub fn signers_file(input: &[u8]) -> Outcome {
     let Ok(text) = str::from_utf8(input) else {
         return Outcome::Refused;

@@ -1,4 +1,4 @@
-//! Targets of `node-attestation-core`: requests as they are decided, serving names, identifiers.
+//! Targets of `node-attestation-core`: requests and their decisions, serving names, identifiers.
 
 use kubelet_attestation::csr::envelope::Envelope;
 use kubelet_attestation::csr::parse::CertificationRequest;
@@ -14,10 +14,10 @@ use x509_parser::prelude::FromDer as _;
 
 use crate::Outcome;
 
-/// More names than a serving certificate may be for.
+/// One more than the maximum number of names of a serving certificate.
 const TOO_MANY_NAMES: usize = 33;
 
-/// `spec.request` of a machine that joins: a certificate is for the key and the name asked for.
+/// `spec.request` of a machine that joins: a certificate is for the requested key and name.
 pub fn decision(input: &[u8]) -> Outcome {
     let Decision::Issue(issued) = decided(&object(input), &cluster()) else {
         return Outcome::Refused;
@@ -65,7 +65,7 @@ pub fn serving_names_seeds() -> Vec<Vec<u8>> {
     vec![der::sequence(&[dns("n1")]), der::sequence(&mixed)]
 }
 
-/// Every identifier is the text that it was read from.
+/// The text of every identifier is the input.
 pub fn identifiers(input: &[u8]) -> Outcome {
     let Ok(text) = str::from_utf8(input) else {
         return Outcome::Refused;

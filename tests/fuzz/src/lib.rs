@@ -1,8 +1,8 @@
 //! Fuzz targets of every parser of foreign bytes.
 //!
-//! A target reads its input as the programs do, and checks what the parser promises of what it accepts:
-//! one encoding, limits, no secret in an error. `cargo fuzz` runs the programs in `fuzz_targets`; the
-//! test `smoke` runs every target over its seeds and some thousands of changes of them.
+//! A target reads its input as the programs do, and checks the parser's guarantees about accepted inputs: one
+//! encoding, limits, no secret in an error. `cargo fuzz` runs the programs in `fuzz_targets`; the test `smoke` runs
+//! every target with its seeds and some thousands of mutations of them.
 //!
 //! | module | parsers of |
 //! | --- | --- |
@@ -27,12 +27,12 @@ pub mod tpm;
 
 pub use targets::TARGETS;
 
-/// A parser, and what it promises.
+/// A parser with its guarantees.
 #[derive(Debug, Clone, Copy)]
 pub struct Target {
     /// The name of its program in `fuzz_targets`.
     pub name: &'static str,
-    /// Reads the input; panics where a promise is broken.
+    /// Reads the input; panics if a guarantee is broken.
     pub check: fn(&[u8]) -> Outcome,
     /// Valid inputs.
     pub seeds: fn() -> Vec<Vec<u8>>,
@@ -41,9 +41,9 @@ pub struct Target {
 /// The parser's answer to an input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
-    /// The input is what it should be.
+    /// The input is valid.
     Accepted,
-    /// It is not.
+    /// The input is invalid.
     Refused,
 }
 
@@ -57,10 +57,10 @@ impl Outcome {
     }
 }
 
-/// Stands in seeds where credentials do.
+/// The value of credentials in seeds.
 const SECRET: &str = "q7x-credential-x7q";
 
-/// Checks a text that promises to repeat no credential.
+/// Asserts that a text repeats no credential.
 fn assert_keeps_secret(text: &str) {
     assert!(!text.contains(SECRET), "{text}");
 }

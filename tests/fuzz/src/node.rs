@@ -1,5 +1,4 @@
-//! Targets of the node library: client-go's question, kubeconfigs, settings, the kubelet's
-//! arguments.
+//! Targets of the node library: client-go's exec info, kubeconfigs, settings, the kubelet's arguments.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -23,17 +22,17 @@ use tempfile::TempDir;
 
 use crate::{Outcome, SECRET, assert_keeps_secret};
 
-/// Longer than any error of a question: client-go's texts are shortened in it.
+/// A length above that of any error about exec info: client-go's texts are shortened in it.
 const MAX_ERROR_LEN: usize = 2 * 1024;
 
-/// What client-go asks; an error repeats nothing of the cluster.
+/// client-go's exec info; an error repeats nothing of the cluster.
 pub fn exec_info(input: &[u8]) -> Outcome {
     let info = match ExecInfo::parse(OsStr::from_bytes(input)) {
         Ok(info) => info,
         Err(error) => {
             let text = error_chain(&error);
             assert!(text.len() <= MAX_ERROR_LEN, "{text}");
-            // These two quote the field that they are about.
+            // These two quote the invalid field.
             if !text.contains("field kind is") && !text.contains("field apiVersion is") {
                 assert_keeps_secret(&text);
             }
@@ -55,7 +54,7 @@ pub fn exec_info(input: &[u8]) -> Outcome {
     }
 }
 
-/// Questions with and without a cluster.
+/// Exec info with and without a cluster.
 pub fn exec_info_seeds() -> Vec<Vec<u8>> {
     let ca = CertificateAuthority::new("kubernetes");
     let question = |version: &str, spec: Value| {
@@ -82,7 +81,7 @@ pub fn exec_info_seeds() -> Vec<Vec<u8>> {
         .into()
 }
 
-/// The guarantees of an endpoint; it can be kept, and written as client-go does.
+/// Asserts the guarantees of an endpoint: it can be stored, and written as client-go does.
 fn assert_endpoint(endpoint: &ClusterEndpoint) {
     assert!(endpoint.server().starts_with("https://"));
     assert!(!endpoint.ca().is_empty());
@@ -104,12 +103,12 @@ fn assert_endpoint(endpoint: &ClusterEndpoint) {
     }
 }
 
-/// Where kubeconfigs are written to be read.
+/// The directory of the kubeconfigs to read.
 static FOLDER: LazyLock<TempDir> = LazyLock::new(|| tempfile::tempdir().unwrap());
 
 /// A kubeconfig; an error repeats no credential.
 pub fn kubeconfig(input: &[u8]) -> Outcome {
-    // Files that never end, or are not there for a parser to read.
+    // Files that never end, or that a parser must not read.
     if ["/dev", "/proc", "/sys"]
         .iter()
         .any(|folder| names(input, folder))
@@ -154,7 +153,7 @@ fn assert_parts(path: &Path) {
     }
 }
 
-/// Names and paths in errors are no credentials, whatever they say.
+/// Asserts that an error contains no credential; names and paths in it are not credentials.
 fn assert_no_credential(error: &KubeconfigError) {
     if let KubeconfigError::Invalid(InvalidKubeconfig { place, why }) = error {
         assert_keeps_secret(&why.to_string());
@@ -164,7 +163,7 @@ fn assert_no_credential(error: &KubeconfigError) {
     }
 }
 
-/// Kubeconfigs with a token, a client certificate, and what else tools write.
+/// Kubeconfigs with a token, a client certificate, and other fields that tools write.
 pub fn kubeconfig_seeds() -> Vec<Vec<u8>> {
     let ca = CertificateAuthority::new("kubernetes");
     let pair = ca.issue(&Contents::client(Subject::node("n1")));
@@ -201,7 +200,7 @@ fn settings_schema() -> ProviderSchema {
     }
 }
 
-/// What holds of all settings that were read, and when a variable is added.
+/// Asserts the properties of all settings, also with an additional variable.
 fn assert_settings(settings: &Settings, again: impl Fn(Variables) -> Settings) {
     assert!(settings.state_directory.is_absolute());
     assert!(settings.bootstrap_kubeconfig.is_absolute());
@@ -293,7 +292,7 @@ pub fn settings_extension_seeds() -> Vec<Vec<u8>> {
     extensions.map(String::into_bytes).into()
 }
 
-/// The kubelet's arguments: each is in what was read, and the last of several wins.
+/// The kubelet's arguments: each is in the input, and the last of several wins.
 pub fn kubelet_arguments(input: &[u8]) -> Outcome {
     let text = String::from_utf8_lossy(input);
     let of_process = KubeletArguments::from_cmdline(input);
@@ -305,7 +304,7 @@ pub fn kubelet_arguments(input: &[u8]) -> Outcome {
         }
     }
     if of_process.is_some() {
-        // The first may be the value of a flag that stands at the end.
+        // The first may be the value of a flag at the end.
         let last = b"\0--provider-id=a:///last".repeat(2);
         let longer = KubeletArguments::from_cmdline(&[input, &last].concat()).unwrap();
         assert_eq!(longer.provider_id(), Some("a:///last"));

@@ -1,4 +1,4 @@
-//! Targets of the node library's store: the files of the state directory, and what is put into it.
+//! Targets of the node library's store: the files of the state directory, and their contents.
 
 use std::sync::LazyLock;
 use std::time::{Duration, SystemTime};
@@ -22,10 +22,10 @@ use crate::Outcome;
 
 const PROVIDER_ID: &str = "aws:///eu-west-1a/i-0123456789abcdef0";
 
-/// The longest pause after a failure, with the rounding of its ends.
+/// The longest pause after a failure, including the rounding of its ends.
 const LONGEST_PAUSE: Duration = Duration::from_secs(3601);
 
-/// Shorter runs of base64 are no part of a key that matters.
+/// The minimum length of a relevant part of a key in base64.
 const KEY_PART_LEN: usize = 24;
 
 /// A node's key and certificate, and its cluster's CA.
@@ -45,7 +45,7 @@ static NODE: LazyLock<Node> = LazyLock::new(|| {
     }
 });
 
-/// A credential is its file, byte for byte.
+/// The file of a credential is the input, byte for byte.
 pub fn credential_file(input: &[u8]) -> Outcome {
     let Ok(text) = str::from_utf8(input) else {
         return Outcome::Refused;
@@ -77,7 +77,7 @@ pub fn credential_file_seeds() -> Vec<Vec<u8>> {
     files.map(|parts| parts.concat().into_bytes()).into()
 }
 
-/// An issued chain: a credential that is made of it can be stored, and is of this key and node.
+/// An issued chain: a credential created from it can be stored, and belongs to this key and node.
 pub fn issued_chain(input: &[u8]) -> Outcome {
     let key = || PrivateKey::from_pem(Secret::new(NODE.pair.key_pem.clone())).unwrap();
     let node_name = NodeName::parse("n1").unwrap();
@@ -104,7 +104,7 @@ pub fn issued_chain(input: &[u8]) -> Outcome {
     Outcome::Accepted
 }
 
-/// Since 1970, the beginning of the node's certificate.
+/// The beginning of the node's certificate, since 1970.
 static ISSUED: LazyLock<Duration> = LazyLock::new(|| {
     let file = [&*NODE.pair.certificate_pem, &NODE.pair.key_pem].concat();
     let start = Credential::from_store(&file).unwrap().validity().not_before;
@@ -166,7 +166,7 @@ fn machine() -> MachineDigest {
     serde_json::from_str(r#"{"productUuid":"00ff","boardAssetTag":"i-1"}"#).unwrap()
 }
 
-/// `pending.json` reads back; an error shows no part of its key.
+/// `pending.json` reads back; an error contains no part of its key.
 pub fn pending_file(input: &[u8]) -> Outcome {
     let Ok(text) = str::from_utf8(input) else {
         return Outcome::Refused;
@@ -185,13 +185,13 @@ pub fn pending_file(input: &[u8]) -> Outcome {
     assert_eq!(again.machine, pending.machine);
     assert_eq!(again.ca, pending.ca);
     if let Some(request) = &pending.request {
-        // No time that is written there is out of a clock's range.
+        // No time in the file is outside of a clock's range.
         request.is_worth_taking_up(&request.subject, SystemTime::UNIX_EPOCH);
     }
     Outcome::Accepted
 }
 
-/// A key that no request has used, and requests with and without what later releases added.
+/// A key without a request, and requests with and without the fields of later releases.
 pub fn pending_file_seeds() -> Vec<Vec<u8>> {
     let key = || PrivateKey::from_pem(Secret::new(NODE.pair.key_pem.clone())).unwrap();
     let subject = Asked {
@@ -217,7 +217,7 @@ pub fn pending_file_seeds() -> Vec<Vec<u8>> {
     [vec![unused.to_json().to_vec()], files].concat()
 }
 
-/// The record of a failure reads back, and never holds longer than the longest pause.
+/// The record of a failure reads back, and never applies for longer than the longest pause.
 pub fn failure_record(input: &[u8]) -> Outcome {
     let text = str::from_utf8(input).ok();
     let Some(record) = text.and_then(FailureRecord::parse) else {
@@ -241,7 +241,7 @@ pub fn failure_record(input: &[u8]) -> Outcome {
     Outcome::Accepted
 }
 
-/// Records of a first failure, and of one in a row of them.
+/// Records of a first failure, and of one in a series.
 pub fn failure_record_seeds() -> Vec<Vec<u8>> {
     let now = SystemTime::UNIX_EPOCH + *ISSUED;
     let failure = Failure::new(Code::Denied, "denied", "look at the reason");
@@ -258,7 +258,7 @@ fn scope() -> FailureScope {
     }
 }
 
-/// Checks that an error has no longer part of what is base64 in the text that it is about.
+/// Asserts that an error contains no long part of the base64 in the text that it is about.
 fn assert_keeps_keys(error: &str, text: &str) {
     let is_base64 = |c: char| c.is_ascii_alphanumeric() || "+/=".contains(c);
     let mut parts = text.split(|c: char| !is_base64(c));

@@ -1,4 +1,4 @@
-//! Targets of `node-attestation-runtime`: what a tenant writes, and what its API server answers.
+//! Targets of `node-attestation-runtime`: a tenant's files, and the answers of its API server.
 
 use std::sync::LazyLock;
 
@@ -19,13 +19,13 @@ use tokio::runtime::Runtime;
 
 use crate::{Outcome, SECRET, assert_keeps_secret};
 
-/// More CA certificates than a kubeconfig may have.
+/// One more than the maximum number of CA certificates of a kubeconfig.
 const TOO_MANY_CERTIFICATES: usize = 17;
 
-/// What clients are made in.
+/// The runtime of clients.
 static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| Runtime::new().unwrap());
 
-/// A tenant's kubeconfig: an error repeats nothing of it, and no client is of this host.
+/// A tenant's kubeconfig: an error repeats nothing of it, and no client is for this host.
 pub fn tenant_kubeconfig(input: &[u8]) -> Outcome {
     let kubeconfig = match TenantKubeconfig::parse(input, EgressPolicy::STRICT) {
         Ok(kubeconfig) => kubeconfig,
@@ -68,7 +68,7 @@ pub fn tenant_kubeconfig_seeds() -> Vec<Vec<u8>> {
     users.map(|user| kubeconfig(user).into_bytes()).into()
 }
 
-/// The CA of a cluster, certificates before a zero byte and the key behind it.
+/// The CA of a cluster: certificates before a zero byte, and the key after it.
 pub fn cluster_ca(input: &[u8]) -> Outcome {
     let mut values = input.splitn(2, |byte| *byte == 0);
     let fields = ["tls.crt", "tls.key"].map(|field| {
@@ -91,7 +91,7 @@ pub fn cluster_ca(input: &[u8]) -> Outcome {
     Outcome::Accepted
 }
 
-/// A CA with its key, without it, and while it is replaced.
+/// A CA with its key, without it, and during its replacement.
 pub fn cluster_ca_seeds() -> Vec<Vec<u8>> {
     let (ca, former) = (ca(), CertificateAuthority::new("kubernetes"));
     let certificate = &ca.pair().certificate_pem;
@@ -108,7 +108,7 @@ fn ca() -> CertificateAuthority {
     CertificateAuthority::new("kubernetes")
 }
 
-/// The Secret of a bootstrap token: its end moves to a later time, and reads back from there.
+/// The Secret of a bootstrap token: its expiration moves to a later time, and reads back from there.
 pub fn bootstrap_token(input: &[u8]) -> Outcome {
     let Ok(text) = str::from_utf8(input) else {
         return Outcome::Refused;
@@ -131,7 +131,7 @@ pub fn bootstrap_token(input: &[u8]) -> Outcome {
     Outcome::Accepted
 }
 
-/// Tokens that end soon, later, and never.
+/// Tokens that expire soon, later, and never.
 pub fn bootstrap_token_seeds() -> Vec<Vec<u8>> {
     let ends = ["2027-01-15T08:00:00Z", "2030-01-01T00:00:00+01:00"];
     let ends = ends.map(|end| Value::from(BASE64_STANDARD.encode(end)));
@@ -147,7 +147,7 @@ pub fn bootstrap_token_seeds() -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// Answers without `managedFields`: the same however they are cut, and the same JSON otherwise.
+/// Answers without `managedFields`: the same for any division into pieces, and otherwise the same JSON.
 pub fn managed_fields(input: &[u8]) -> Outcome {
     let whole = sieved([input], false);
     for len in [1, 3, 7] {
@@ -156,7 +156,7 @@ pub fn managed_fields(input: &[u8]) -> Outcome {
     let lines = input.split(|byte| *byte == b'\n');
     let lines: Vec<_> = lines.map(|line| sieved([line], false)).collect();
     assert_eq!(sieved([input], true), lines.join(&b'\n'));
-    // A key that is escaped is not one that an API server writes.
+    // An API server never writes an escaped key.
     let parsed = serde_json::from_slice(input).ok();
     let Some(mut value) = parsed.filter(|_| !input.contains(&b'\\')) else {
         return Outcome::Refused;
@@ -182,7 +182,7 @@ fn without_managed_fields(value: &mut Value) {
     }
 }
 
-/// An object, and a list of two, of some of which the fields are managed.
+/// An object, and a list of two, some of which have managed fields.
 pub fn managed_fields_seeds() -> Vec<Vec<u8>> {
     let object = json!({
         "metadata": {
@@ -196,7 +196,7 @@ pub fn managed_fields_seeds() -> Vec<Vec<u8>> {
     vec![object.to_string().into(), list.to_string().into(), pretty]
 }
 
-/// An object of a watch: every JSON value is one, and what keeps it from being read is not repeated.
+/// An object of a watch: every JSON value is one, and an error does not repeat its contents.
 pub fn watched_object(input: &[u8]) -> Outcome {
     let is_json = serde_json::from_slice::<Value>(input).is_ok();
     let request = lenient::<CertificateSigningRequest>(input);

@@ -19,13 +19,13 @@ use x509_parser::x509::SubjectPublicKeyInfo;
 
 use crate::Outcome;
 
-/// The attributes of a good attestation key.
+/// The attributes of a valid attestation key.
 const ATTRIBUTES: u32 = 0x0005_0472;
 
-/// A key that says of itself that a TPM has it, and signs anything.
+/// A key with the attributes of a TPM's that signs anything.
 static FORGER: LazyLock<SoftwareKey> = LazyLock::new(SoftwareKey::generate);
 
-/// What quotes are made for.
+/// The qualifying data of quotes.
 const DATA: [u8; 32] = [7; 32];
 
 fn registers() -> BTreeMap<u8, [u8; 32]> {
@@ -41,7 +41,7 @@ pub fn attestation_public(input: &[u8]) -> Outcome {
     Outcome::Accepted
 }
 
-/// Keys of both curves' and RSA's kinds that sign.
+/// Signing keys of both curves and RSA.
 pub fn attestation_public_seeds() -> Vec<Vec<u8>> {
     // RSASSA with SHA-256, 2048 bits, the usual exponent.
     let parameters = [0, 0x10, 0, 0x14, 0, 0x0b, 8, 0, 0, 0, 0, 0];
@@ -82,7 +82,7 @@ fn assert_named(key: &PublicKey, public_area: &[u8]) {
     assert!(rest.is_empty() && spki.parsed().is_ok());
 }
 
-/// `TPMS_ATTEST`, signed whatever it says: it has one encoding, and is over these registers.
+/// `TPMS_ATTEST`, signed whatever its content: it has one encoding, and is over these registers.
 pub fn attest(input: &[u8]) -> Outcome {
     let again = attest_again(input);
     if let Some(again) = &again {
@@ -103,7 +103,7 @@ pub fn attest_seeds() -> Vec<Vec<u8>> {
     vec![forged()]
 }
 
-/// `TPMT_SIGNATURE` of a quote: it has one encoding.
+/// `TPMT_SIGNATURE` over a quote: it has one encoding.
 pub fn signature(input: &[u8]) -> Outcome {
     if let Some(again) = signature_again(input) {
         assert_eq!(again, input);
@@ -160,7 +160,7 @@ impl Maker {
     }
 }
 
-/// The certificate of an endorsement key: what is accepted says what its maker signed.
+/// The certificate of an endorsement key: the signed part of an accepted one is its maker's.
 pub fn endorsement_certificate(input: &[u8]) -> Outcome {
     if !MAKER.accepts(input, MAKER.ca.intermediates()) {
         return Outcome::Refused;
@@ -239,7 +239,7 @@ const POLICY_B: [u8; 48] = [
     0xcb, 0x47, 0xba, 0x09, 0x69, 0x96, 0x46, 0x15, 0x0f, 0x9f, 0xc0, 0x00, 0xf3, 0xf8, 0x0e, 0x12,
 ];
 
-/// Of 2048 bits, odd, and nobody's.
+/// A modulus of 2048 bits, odd, and without an owner.
 fn modulus() -> Vec<u8> {
     let mut modulus: Vec<u8> = (0..8_u8)
         .flat_map(|block| Sha256::digest([block]))

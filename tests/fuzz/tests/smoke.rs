@@ -1,4 +1,4 @@
-//! Every target accepts its seeds, and keeps its promises over changes of them.
+//! Every target accepts its seeds, and keeps its guarantees over mutations of them.
 
 #[path = "smoke/mutation.rs"]
 mod mutation;
@@ -11,13 +11,13 @@ use std::thread;
 use fastrand::Rng;
 use kubelet_authenticator_fuzz::{Outcome, TARGETS, Target};
 
-/// Changed inputs of a target.
+/// The number of mutated inputs of a target.
 const MUTATIONS: usize = 4_000;
 
-/// Changed inputs of a target that signs, or writes files.
+/// The number of mutated inputs of a target that signs, or writes files.
 const FEW_MUTATIONS: usize = 1_000;
 
-/// Prints the input over which a target panics.
+/// Prints the input with which a target panics.
 struct Culprit<'a>(&'a Target, &'a [u8]);
 
 impl Drop for Culprit<'_> {
@@ -40,7 +40,7 @@ fn target(name: &str) -> &'static Target {
     named.next().expect("a target has this name")
 }
 
-/// Runs the target over its seeds and over so many changes of them.
+/// Runs the target with its seeds and this number of mutations of them.
 fn survive(name: &str, mutations: usize) {
     let target = target(name);
     let seeds = (target.seeds)();

@@ -1,12 +1,12 @@
-//! A plugin as `kubelet-authenticator-null`, which tests can end in the middle, move to another
-//! machine, or make newer than its controller.
+//! A plugin like `kubelet-authenticator-null` that tests can stop in the middle, move to another machine, or make
+//! newer than its controller.
 //!
-//! `KILL_AT` names a step right after which it gets SIGKILL, as by a restart of the kubelet's unit.
-//! `MACHINE_ROOT` is the root under which the kernel's and the firmware's files describe the
-//! machine. `PANIC_AT` names a step right after which the run panics, and `PANIC_ON_CALL` is the
-//! number of the call to its provider's `renewal`, on whatever thread, that does. `HANG_FOR` is for
-//! how many seconds its evidence is not there, whatever the deadline. `VERSIONS` lists the versions of evidence that it makes. `ANSWERS` has it answer
-//! challenges, by an audience that begins so and goes on with the challenge's ID.
+//! `KILL_AT` names a step right after which it gets SIGKILL, as by a restart of the kubelet's unit. `MACHINE_ROOT` is
+//! the root under which the kernel's and the firmware's files describe the machine. `PANIC_AT` names a step right
+//! after which the run panics, and `PANIC_ON_CALL` is the number of the call to its provider's `renewal`, on any
+//! thread, that panics. `HANG_FOR` is the number of seconds for which its evidence is not available, whatever the
+//! deadline. `VERSIONS` lists the versions of evidence that it supports. `ANSWERS` makes it answer challenges, by an
+//! audience that consists of this prefix and the challenge's ID.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -24,7 +24,7 @@ use kubelet_authenticator::attester::{
 use kubelet_authenticator::failure::{Code, Failure};
 use rustix::process::{Signal, getpid, kill_process};
 
-/// What a panic says, which nobody may see.
+/// The message of a panic, which must not appear anywhere.
 const SECRET: &str = "-----BEGIN PRIVATE KEY-----";
 
 #[derive(Debug)]

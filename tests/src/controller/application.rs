@@ -1,4 +1,4 @@
-//! What a kubelet asks for, and what becomes of it.
+//! The requests of kubelets, and their outcomes.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 
 use super::{Machine, PATIENCE};
 
-/// A kubelet's request in the making: right as it begins.
+/// A kubelet's request under construction: valid at first.
 #[derive(Debug, Clone)]
 pub struct Application {
     provider: Provider,
@@ -27,17 +27,17 @@ pub struct Application {
 }
 
 impl Application {
-    /// Of a machine that proves nothing.
+    /// A request of a machine without proof.
     pub fn insecure(machine: Machine) -> Self {
         Self::new(machine, Provider::INSECURE, None)
     }
 
-    /// Of a machine with a rubber stamp for the cluster with this CA.
+    /// A request of a machine with a rubber stamp for the cluster with this CA.
     pub fn null(machine: Machine, ca_pem: &str) -> Self {
         Self::new(machine, Provider::NULL, Some(stamp(ca_pem)))
     }
 
-    /// With this provider and evidence.
+    /// A request with this provider and evidence.
     pub fn new(machine: Machine, provider: Provider, evidence: Option<Vec<u8>>) -> Self {
         let mut application =
             Self::claiming(machine.name, &machine.provider_id(), provider, evidence);
@@ -45,12 +45,12 @@ impl Application {
         application
     }
 
-    /// With a rubber stamp for the cluster with this CA, for whatever node and machine.
+    /// A request with a rubber stamp for the cluster with this CA, for any node and machine.
     pub fn stamped(node_name: &str, provider_id: &str, ca_pem: &str) -> Self {
         Self::claiming(node_name, provider_id, Provider::NULL, Some(stamp(ca_pem)))
     }
 
-    /// For whatever node and machine, made with no token yet.
+    /// A request for any node and machine, without a token.
     pub fn claiming(
         node_name: &str,
         provider_id: &str,
@@ -60,7 +60,7 @@ impl Application {
         Self::proving(node_name, provider_id, provider, |_| evidence)
     }
 
-    /// For whatever node and machine, with evidence that is made for its key: for the DER of its
+    /// A request for any node and machine, with evidence that is created for its key: for the DER of its
     /// `SubjectPublicKeyInfo`.
     pub fn proving(
         node_name: &str,
@@ -78,7 +78,7 @@ impl Application {
         )
     }
 
-    /// For whatever node and machine, with a key that there is (PKCS#8 PEM).
+    /// A request for any node and machine, with an existing key (PKCS#8 PEM).
     pub fn of_key(
         key_pem: &str,
         (node_name, provider_id): (&str, &str),
@@ -101,14 +101,14 @@ impl Application {
         }
     }
 
-    /// Made with the bootstrap token of this ID.
+    /// Sets the ID of the bootstrap token that files it.
     #[must_use]
     pub fn with_token(mut self, token: &str) -> Self {
         token.clone_into(&mut self.token);
         self
     }
 
-    /// Made with another machine's bootstrap token.
+    /// Uses another machine's bootstrap token.
     #[must_use]
     pub fn with_token_of(mut self, other: Machine) -> Self {
         other.token.clone_into(&mut self.token);
@@ -129,7 +129,7 @@ impl Application {
         self.request
     }
 
-    /// The bootstrap token's ID that it is made with.
+    /// The ID of the bootstrap token that files it.
     pub fn token(&self) -> &str {
         &self.token
     }
@@ -139,7 +139,7 @@ impl Application {
         &self.key_pem
     }
 
-    /// What the node sends.
+    /// The object that the node sends.
     pub fn to_json(&self) -> Value {
         json!({
             "apiVersion": "certificates.k8s.io/v1",
@@ -153,7 +153,7 @@ impl Application {
         })
     }
 
-    /// What the API server stores where the token's holder sent it.
+    /// The object that the API server stores if the token's holder sent it.
     fn to_stored(&self) -> Value {
         let mut object = self.to_json();
         object["spec"]["username"] = format!("system:bootstrap:{}", self.token).into();
@@ -165,7 +165,7 @@ impl Application {
         object
     }
 
-    /// Puts it into the in-memory API server as if the token's holder had sent it; gives its name.
+    /// Puts it into the in-memory API server as if the token's holder had sent it; returns its name.
     pub fn put(&self, server: &ApiServer) -> String {
         server.put_csr(self.to_stored());
         self.name()
@@ -191,13 +191,13 @@ pub fn reason_of<'a>(csr: &'a Value, condition: &str) -> Option<&'a str> {
         .as_str()
 }
 
-/// The certificate that was issued, as PEM.
+/// The issued certificate, as PEM.
 pub fn certificate_of(csr: &Value) -> Option<String> {
     let encoded = csr["status"]["certificate"].as_str()?;
     Some(String::from_utf8(STANDARD.decode(encoded).unwrap()).unwrap())
 }
 
-/// Waits until the request in the in-memory API server is as `wanted`.
+/// Waits until the request in the in-memory API server satisfies `wanted`.
 #[track_caller]
 pub fn wait_for_csr(server: &ApiServer, name: &str, wanted: impl Fn(&Value) -> bool) -> Value {
     poll(PATIENCE, || server.csr(name).filter(&wanted))

@@ -11,7 +11,7 @@ use crate::cloud::{Cloud, Instance};
 use crate::program;
 use crate::tpm::Challenger;
 
-/// The ID of the bootstrap token of the machine at this place of [`Bed::instances`].
+/// The ID of the bootstrap token of the machine at this position of [`Bed::instances`].
 pub fn token_of_instance(number: usize) -> String {
     format!("to{number:04}")
 }
@@ -27,20 +27,20 @@ pub struct Bed {
 }
 
 impl Bed {
-    /// With `node-attestation-controller`.
+    /// A cluster with `node-attestation-controller`.
     pub fn insecure(machines: &[Machine]) -> Self {
         let mut bed = Self::new("node-attestation-controller", machines);
         bed.setup = bed.setup.args(&["--allow-insecure"]);
         bed
     }
 
-    /// With the rubber stamp.
+    /// A cluster with the rubber stamp.
     pub fn null(machines: &[Machine]) -> Self {
         Self::new("null-attestation-controller", machines)
     }
 
-    /// With `node-attestation-controller`, for these instances, the first of which has the bootstrap
-    /// token [`token_of_instance`]`(0)`.
+    /// A cluster with `node-attestation-controller`, for these instances, the first of which has the bootstrap token
+    /// [`token_of_instance`]`(0)`.
     pub fn instances(cloud: &Cloud, instances: &[Instance]) -> Self {
         let bed = Self::new("node-attestation-controller", &[]);
         let machines = instances.iter().enumerate().map(|(number, instance)| {
@@ -54,8 +54,8 @@ impl Bed {
         bed.asking(cloud)
     }
 
-    /// With `node-attestation-controller`, for machines of these names and provider IDs with TPMs,
-    /// the first of which has the bootstrap token [`token_of_instance`]`(0)`.
+    /// A cluster with `node-attestation-controller`, for machines of these names and provider IDs with TPMs, the
+    /// first of which has the bootstrap token [`token_of_instance`]`(0)`.
     pub fn tpms(challenger: &Challenger, machines: &[(&str, &str)]) -> Self {
         let mut bed = Self::new("node-attestation-controller", &[]);
         let machines = machines.iter().enumerate();
@@ -71,7 +71,7 @@ impl Bed {
         bed
     }
 
-    /// With `node-attestation-controller`, for the instances that it finds in this cloud by these
+    /// A cluster with `node-attestation-controller`, for the instances that it finds in this cloud by these
     /// arguments.
     pub fn found(cloud: &Cloud, arguments: &[&str]) -> Self {
         let mut bed = Self::with(|kubeconfig, ca| {
@@ -82,7 +82,7 @@ impl Bed {
         bed.asking(cloud)
     }
 
-    /// Replaces the inventory by these machines, as it has them.
+    /// Replaces the inventory by these machines, in the form of the inventory.
     pub fn write_machines(&self, machines: Vec<Value>) {
         let inventory = json!({
             "apiVersion": "attestation.cluster.x-k8s.io/v1alpha1",
@@ -92,7 +92,7 @@ impl Bed {
         self.setup.write_inventory(&inventory.to_string());
     }
 
-    /// With a controller that asks this cloud about instances.
+    /// Uses a controller that queries this cloud about instances.
     fn asking(mut self, cloud: &Cloud) -> Self {
         let setup = self.setup.args(&["--attestor=aws"]);
         let setup = setup.args(&cloud.manager_arguments());
@@ -118,12 +118,12 @@ impl Bed {
         }
     }
 
-    /// Puts a rubber-stamped request of this machine there; gives its name.
+    /// Puts a rubber-stamped request of this machine into the API server; returns its name.
     pub fn stamped(&self, machine: Machine) -> String {
         Application::null(machine, self.server.ca_pem()).put(&self.server)
     }
 
-    /// Waits until the request has one.
+    /// Waits until the request has an answer.
     #[track_caller]
     pub fn wait_for_answer(&self, name: &str) -> Value {
         wait_for_csr(&self.server, name, is_answered)
@@ -139,7 +139,7 @@ impl Bed {
         .unwrap_or_else(|| panic!("no event {reason}: {:#?}", self.server.events()))
     }
 
-    /// How often this part of one request was read or written.
+    /// The number of reads and writes of this part of one request.
     pub fn calls(&self, name: &str, part: &str) -> usize {
         let requests = self.server.requests();
         let calls = requests

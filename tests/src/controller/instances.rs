@@ -1,4 +1,4 @@
-//! What instances ask for.
+//! Requests of instances.
 
 use kubelet_attestation::names::{Audience, Provider};
 use rustls::pki_types::CertificateDer;

@@ -12,13 +12,13 @@ use serde_json::{Value, json};
 use super::{Application, Machine, Setup, certificate_of, is_answered};
 use crate::program;
 
-/// Who the controller is to the cluster.
+/// The controller's user name in the cluster.
 const CONTROLLER: &str = "node-attestation-controller";
 
 /// The secret half of every bootstrap token.
 const SECRET: &str = "0123456789abcdef";
 
-/// A cluster in which bootstrap tokens may file requests, and nothing but us answers them.
+/// A cluster in which bootstrap tokens may file requests, and only the project's controller answers them.
 #[derive(Debug)]
 pub struct RealBed {
     /// The cluster.
@@ -26,7 +26,7 @@ pub struct RealBed {
 }
 
 impl RealBed {
-    /// Starts a cluster with these controllers, in which we have our rights.
+    /// Starts a cluster with these controllers, in which the project's controller has its rights.
     pub fn start(controllers: Controllers) -> Self {
         let cluster = ControlPlane::builder().controllers(controllers).start();
         cluster.install_bindings(&[KubeadmBinding::KubeletBootstrap]);
@@ -35,7 +35,7 @@ impl RealBed {
         bed
     }
 
-    /// Grants what the controller needs to `user`, with these verbs on its signers.
+    /// Grants the controller's rights to `user`, with these verbs on its signers.
     pub fn grant(&self, user: &str, verbs: &[&str]) {
         let rbac = "rbac.authorization.k8s.io";
         let requests = "certificates.k8s.io";
@@ -136,7 +136,7 @@ impl RealBed {
         Application::null(machine, self.cluster.ca().certificate_pem())
     }
 
-    /// Files the request with its token, which is made for it; gives its name.
+    /// Files the request with its token, which is created for it; returns its name.
     pub fn file(&self, application: &Application) -> String {
         let token = self
             .cluster
@@ -145,7 +145,7 @@ impl RealBed {
         self.file_with(&kubeconfig, application)
     }
 
-    /// Files the request as the user of this kubeconfig; gives its name.
+    /// Files the request as the user of this kubeconfig; returns its name.
     pub fn file_with(&self, kubeconfig: &Path, application: &Application) -> String {
         let kubectl = self.cluster.kubectl_with(kubeconfig);
         kubectl.apply_object(&application.to_json());
@@ -167,7 +167,7 @@ impl RealBed {
         })
     }
 
-    /// A kubeconfig with the certificate that was issued.
+    /// A kubeconfig with the issued certificate.
     pub fn kubeconfig_of(&self, application: &Application, csr: &Value) -> PathBuf {
         let pair = KeyAndCertificate {
             certificate_pem: certificate_of(csr).expect("a certificate"),
@@ -176,7 +176,7 @@ impl RealBed {
         self.cluster.kubeconfig(User::Certificate(pair))
     }
 
-    /// Who the API server takes the user of this kubeconfig for.
+    /// The API server's identity of the user of this kubeconfig.
     pub fn who_is(&self, kubeconfig: &Path) -> Value {
         let mut who = self
             .cluster

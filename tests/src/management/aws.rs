@@ -1,5 +1,5 @@
-//! The objects of Cluster API Provider AWS. Its definitions follow Cluster API's contract v1beta1,
-//! under a version that is called v1beta2.
+//! The objects of Cluster API Provider AWS. Its definitions follow Cluster API's contract v1beta1, under a version
+//! with the name v1beta2.
 
 mod instances;
 
@@ -12,16 +12,15 @@ use super::contract::{AWS_CLUSTER, AWS_MACHINE, AWS_MACHINE_TEMPLATE};
 use super::{Management, capa, crds};
 use crate::cloud::{ACCOUNT, Cloud, REGION};
 
-/// The security groups that the provider looks for: those of an AWSCluster that it looks after
-/// itself.
+/// The security groups that the provider looks for: those of an AWSCluster that it manages itself.
 const SECURITY_GROUPS: [&str; 5] = ["apiserver-lb", "bastion", "controlplane", "lb", "node"];
 
-/// The provider leaves an AWSCluster with this annotation alone, and provides for its AWSMachines.
+/// The annotation of an AWSCluster that the provider leaves alone, while it provides for its AWSMachines.
 const MANAGED_BY: &str = "cluster.x-k8s.io/managed-by";
 
 impl Management {
-    /// Defines the AWSClusters, AWSMachines and AWSMachineTemplates of Cluster API Provider AWS,
-    /// which the test then provides for itself.
+    /// Defines the AWSClusters, AWSMachines and AWSMachineTemplates of Cluster API Provider AWS, whose provider is
+    /// then the test.
     #[track_caller]
     pub fn define_aws(&self) {
         let wanted = [AWS_CLUSTER, AWS_MACHINE, AWS_MACHINE_TEMPLATE];
@@ -30,7 +29,7 @@ impl Management {
         definitions.retain(|object| wanted.contains(&object["metadata"]["name"]));
         assert_eq!(definitions.len(), wanted.len());
         for definition in &mut definitions {
-            // Nobody converts: the one version that is served is stored.
+            // There is no converter: the one served version is stored.
             definition["spec"]["conversion"] = json!({ "strategy": "None" });
             self.kubectl().apply_server_side(definition);
         }
@@ -38,7 +37,7 @@ impl Management {
     }
 }
 
-/// Makes a network for AWSClusters, whose addresses machines of this process can have: there is one.
+/// Creates a network for AWSClusters, whose addresses machines of this process can have: there is one.
 #[track_caller]
 pub fn network(cloud: &Cloud) -> Network {
     let ec2 = cloud.moto().ec2(ACCOUNT, REGION);
@@ -60,7 +59,7 @@ pub(super) fn cluster_spec(network: &Network, endpoint: &Value) -> Value {
     })
 }
 
-/// The status of an AWSCluster whose network is there.
+/// The status of an AWSCluster with an existing network.
 pub(super) fn cluster_status(network: &Network) -> Value {
     let groups = network.security_groups.iter();
     let groups = groups.map(|(name, id)| (name.clone(), json!({ "id": id, "name": name })));
@@ -76,7 +75,7 @@ pub(super) fn machine_template(network: &Network) -> Value {
         "ami": { "id": "ami-12345678" },
         "subnet": { "id": network.subnet },
         "sshKeyName": "",
-        // User data of an instance are as in most providers, and not kept elsewhere.
+        // User data stay in the instance, as with most providers, and are not stored elsewhere.
         "cloudInit": { "insecureSkipSecretsManager": true },
     } } })
 }

@@ -1,4 +1,4 @@
-//! The manager of Cluster API Provider AWS, the real one.
+//! The real manager of Cluster API Provider AWS.
 
 use std::path::{Path, PathBuf};
 
@@ -10,7 +10,7 @@ use super::Management;
 use super::managers::{Webhooks, install, read, start};
 use crate::cloud::{Cloud, REGION};
 
-/// The services that the manager would ask at AWS's own endpoints.
+/// The services that the manager would otherwise call at AWS's own endpoints.
 const SERVICES: [&str; 7] = [
     "ec2",
     "elasticloadbalancing",
@@ -23,7 +23,7 @@ const SERVICES: [&str; 7] = [
 
 const MANIFESTS: &str = "capa.json";
 
-/// A running manager, which makes instances in a cloud of the test.
+/// A running manager, which creates instances in a cloud of the test.
 #[derive(Debug)]
 pub struct Capa {
     process: Process,
@@ -38,8 +38,7 @@ impl Capa {
 }
 
 impl Management {
-    /// Starts the manager, with the credentials of the cloud's account; its first build takes ten
-    /// minutes.
+    /// Starts the manager, with the credentials of the cloud's account; its first build takes ten minutes.
     #[track_caller]
     pub fn start_capa(&self, cloud: &Cloud) -> Capa {
         let built = binaries::build(&script());
@@ -64,7 +63,7 @@ impl Management {
     }
 }
 
-/// The manager's objects in the management cluster: to be had without the manager.
+/// The manager's objects in the management cluster, which are available without the manager.
 #[track_caller]
 pub(super) fn manifests() -> Vec<Value> {
     let built = binaries::build_part(&script(), "manifests");

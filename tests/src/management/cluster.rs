@@ -15,7 +15,7 @@ use super::place::{Metadata, New, Place};
 use super::secrets::{ca_data, workload_kubeconfig};
 use super::{MachineBuilder, PoolBuilder, crds};
 
-/// A Cluster to be created.
+/// A builder for a Cluster.
 #[derive(Debug)]
 #[must_use = "nothing is created before `create`"]
 pub struct ClusterBuilder {
@@ -50,20 +50,20 @@ impl ClusterBuilder {
         }
     }
 
-    /// Leaves to Cluster API's managers what they write.
+    /// Leaves the data of Cluster API's managers to them.
     pub(super) fn managed(mut self) -> Self {
         self.managed = true;
         self
     }
 
-    /// Keeps its objects in this namespace, which is made if need be.
+    /// Keeps its objects in this namespace, which is created if necessary.
     pub fn namespace(mut self, namespace: &str) -> Self {
         self.place.namespace = namespace.to_owned();
         self
     }
 
-    /// Chooses what of kube-controller-manager runs in the workload cluster: by default what
-    /// decides about certificates.
+    /// Chooses the controllers of kube-controller-manager in the workload cluster; the default is those for
+    /// certificates.
     pub fn controllers(mut self, controllers: Controllers) -> Self {
         self.controllers = controllers;
         self
@@ -146,8 +146,8 @@ impl ClusterBuilder {
         self.created(workload, object)
     }
 
-    /// Starts the workload cluster, and gives the manifests of its namespace and its Cluster, whose
-    /// objects somebody else then creates.
+    /// Starts the workload cluster, and returns the manifests of its namespace and its Cluster, which the caller
+    /// creates.
     #[track_caller]
     pub fn manifests(mut self) -> (Vec<Value>, AwaitedCluster) {
         let workload = self.workload_cluster();
@@ -236,7 +236,7 @@ impl ClusterBuilder {
         parts
     }
 
-    /// The Cluster whose objects are there, with its Secrets.
+    /// The Cluster whose objects exist, with its Secrets.
     #[track_caller]
     fn created(self, workload: Arc<ControlPlane>, object: Value) -> WorkloadCluster {
         let cluster = WorkloadCluster {
@@ -254,7 +254,7 @@ impl ClusterBuilder {
     }
 }
 
-/// A workload cluster whose Cluster somebody else creates.
+/// A workload cluster whose Cluster is created elsewhere.
 #[derive(Debug)]
 #[must_use = "nobody provides for the Cluster before `wait`"]
 pub struct AwaitedCluster {
@@ -268,7 +268,7 @@ impl AwaitedCluster {
         &self.workload
     }
 
-    /// Waits until the Cluster's objects are there, and writes what its providers would.
+    /// Waits until the Cluster's objects exist, and writes the data of its providers.
     #[track_caller]
     pub fn wait(self) -> WorkloadCluster {
         let Self { builder, workload } = self;
@@ -279,7 +279,7 @@ impl AwaitedCluster {
     }
 }
 
-/// The API server's address, as objects have it.
+/// The API server's address in the form of objects.
 fn endpoint(workload: &ControlPlane) -> Value {
     let authority = workload.server().trim_start_matches("https://");
     let (host, port) = authority.split_once(':').expect("it has a port");
@@ -287,7 +287,7 @@ fn endpoint(workload: &ControlPlane) -> Value {
     json!({ "host": host, "port": port })
 }
 
-/// Writes what providers do into the InfraCluster and the control plane that the topology controller creates.
+/// Writes the data of providers into the InfraCluster and the control plane that the topology controller creates.
 #[track_caller]
 fn provide(place: &Place, infrastructure: &InfraCluster, endpoint: &Value) {
     let clusters = [&CLUSTER.resource(), "-n", &place.namespace];
@@ -323,14 +323,14 @@ fn namespace(place: &Place) -> Value {
     })
 }
 
-/// A workload cluster, and the Cluster that stands for it on the management cluster.
+/// A workload cluster, and the Cluster that represents it on the management cluster.
 #[derive(Debug)]
 pub struct WorkloadCluster {
     pub(super) place: Place,
-    /// None if it is on machines.
+    /// `None` if it is on machines.
     pub(super) workload: Option<Arc<ControlPlane>>,
     pub(super) infrastructure: InfraCluster,
-    /// The Cluster, as it was created.
+    /// The Cluster at its creation.
     pub(super) object: Value,
 }
 
@@ -356,19 +356,19 @@ impl WorkloadCluster {
         workload.expect("its control plane is not on machines")
     }
 
-    /// The Cluster, as it is now.
+    /// The current Cluster.
     #[track_caller]
     pub fn get(&self) -> Value {
         self.place.get(CLUSTER, self.name())
     }
 
-    /// The InfraCluster, as it is now.
+    /// The current InfraCluster.
     #[track_caller]
     pub fn infra_cluster(&self) -> Value {
         self.place.get(self.infrastructure.kind(), self.name())
     }
 
-    /// A Machine of this name, to be created.
+    /// A builder for a Machine of this name.
     pub fn machine(&self, name: &str) -> MachineBuilder {
         MachineBuilder::new(
             self.place.clone(),
@@ -378,7 +378,7 @@ impl WorkloadCluster {
         )
     }
 
-    /// A MachinePool of this name, to be created.
+    /// A builder for a MachinePool of this name.
     pub fn pool(&self, name: &str) -> PoolBuilder {
         PoolBuilder::new(
             self.place.clone(),

@@ -1,4 +1,4 @@
-//! `clusterctl`, the real one.
+//! The real `clusterctl`.
 
 use std::fs;
 
@@ -32,7 +32,7 @@ const PROVIDERS: [[&str; 3]; 4] = [
     ],
 ];
 
-/// Writes down what `clusterctl init` does: `clusterctl move` goes by it.
+/// Writes the inventory of `clusterctl init`, which `clusterctl move` reads.
 #[track_caller]
 pub(super) fn take_inventory(kubectl: &Kubectl) {
     let definitions = fs::read(BUILT.join("clusterctl.json")).unwrap();
@@ -69,8 +69,8 @@ fn label(kubectl: &Kubectl, definition: &str, labels: &Value) {
 }
 
 impl WorkloadCluster {
-    /// Moves everything in its namespace by `clusterctl move`, and reports again what its provider of
-    /// a control plane does: no status comes along.
+    /// Moves everything in its namespace with `clusterctl move`, and writes the statuses of its infrastructure and
+    /// its control plane again: statuses are not moved.
     #[track_caller]
     pub fn clusterctl_move(mut self, target: &Management) -> Self {
         let files = Scratch::new("clusterctl");
@@ -79,7 +79,7 @@ impl WorkloadCluster {
             .arg(self.place.control_plane.admin_kubeconfig())
             .arg("--to-kubeconfig")
             .arg(target.admin_kubeconfig())
-            // It would ask the internet for a newer version of itself.
+            // It would otherwise look for a newer version of itself on the Internet.
             .env("CLUSTERCTL_DISABLE_VERSIONCHECK", "true")
             .env("HOME", files.path());
         let mut process = launch.spawn(&files.join("clusterctl.log"));
@@ -103,7 +103,7 @@ impl WorkloadCluster {
     }
 }
 
-/// The status of a control plane that is there, and that others run.
+/// The status of an existing control plane with an external manager.
 pub(super) fn control_plane_status() -> Value {
     json!({
         "initialization": { "controlPlaneInitialized": true },

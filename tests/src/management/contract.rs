@@ -6,21 +6,21 @@ use super::aws;
 /// Cluster API's contracts with its providers: versions and forms of objects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Contract {
-    /// Up to Cluster API 1.10: v1beta1 and nothing else.
+    /// Up to Cluster API 1.10: only v1beta1.
     V1Beta1,
-    /// Since Cluster API 1.11: v1beta2, and v1beta1 served beside it.
+    /// Since Cluster API 1.11: v1beta2, and v1beta1 also served.
     V1Beta2,
 }
 
 /// The infrastructure provider of a Cluster.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum InfraCluster {
-    /// One whose InfraCluster has the signers of the kubelet authentication proposal in its status.
+    /// A provider whose InfraCluster has the signers of the kubelet authentication proposal in its status.
     #[default]
     WithSigners,
-    /// One whose InfraCluster prunes them.
+    /// A provider whose InfraCluster prunes them.
     WithoutSigners,
-    /// Cluster API Provider AWS, whose AWSCluster others look after, in this network.
+    /// Cluster API Provider AWS, with an externally managed AWSCluster in this network.
     Aws(Network),
 }
 
@@ -47,7 +47,7 @@ impl InfraCluster {
         }
     }
 
-    /// The status of an InfraCluster that is up.
+    /// The status of a ready InfraCluster.
     pub(super) fn status(&self, contract: Contract) -> Value {
         match self {
             Self::WithSigners | Self::WithoutSigners => contract.infrastructure_status(),
@@ -158,7 +158,7 @@ impl Contract {
         }
     }
 
-    /// The status of a Cluster that is up.
+    /// The status of a ready Cluster.
     pub(super) fn cluster_status(self) -> Value {
         let mut status = match self {
             Self::V1Beta1 => json!({ "infrastructureReady": true, "controlPlaneReady": true }),
@@ -200,7 +200,7 @@ impl Contract {
         }
     }
 
-    /// The status of an infrastructure provider's object that is provisioned.
+    /// The status of a provisioned object of an infrastructure provider.
     pub(super) fn infrastructure_status(self) -> Value {
         match self {
             Self::V1Beta1 => json!({ "ready": true }),

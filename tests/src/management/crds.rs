@@ -8,13 +8,13 @@ use serde_json::{Value, json};
 
 use super::Contract;
 
-/// Cluster API's resources, reduced to the fields that we read; both versions in each file.
+/// Cluster API's resources, reduced to the fields that the project reads; both versions in each file.
 const CLUSTER_API: &str = "cluster-api";
 
-/// Our own, as they are released.
+/// The project's own resources, as released.
 const OURS: &str = "../packaging/crds";
 
-/// Defines Cluster API's resources, those of its providers, and ours.
+/// Defines the resources of Cluster API, of its providers and of the project.
 #[track_caller]
 pub(super) fn install(kubectl: &Kubectl, contract: Contract) {
     let theirs = read(CLUSTER_API).into_iter().map(|mut definition| {
@@ -27,7 +27,7 @@ pub(super) fn install(kubectl: &Kubectl, contract: Contract) {
     apply(kubectl, &definitions);
 }
 
-/// Defines the resources of the providers, and ours, where Cluster API has defined its own.
+/// Defines the resources of the providers and of the project, after Cluster API has defined its own.
 #[track_caller]
 pub(super) fn install_beside(kubectl: &Kubectl) {
     let mut theirs = read(CLUSTER_API);
@@ -41,7 +41,7 @@ pub(super) fn install_beside(kubectl: &Kubectl) {
     apply(kubectl, &theirs);
 }
 
-/// Defines those of ours that belong on a workload cluster too: the cluster-scoped ones.
+/// Defines the project's resources that belong on a workload cluster too: the cluster-scoped ones.
 #[track_caller]
 pub(super) fn install_on_workload(kubectl: &Kubectl) {
     let mut definitions = read(OURS);
@@ -68,7 +68,7 @@ pub(super) fn wait_until_established(kubectl: &Kubectl, definitions: &[Value]) {
     kubectl.ok(wait.into_iter().chain(names.iter().map(String::as_str)));
 }
 
-/// Every definition in the YAML files of a folder beside the tests.
+/// Every definition in the YAML files of a directory beside the tests.
 #[track_caller]
 fn read(folder: &str) -> Vec<Value> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
@@ -90,7 +90,7 @@ fn read(folder: &str) -> Vec<Value> {
     files.iter().map(parse).collect()
 }
 
-/// Makes of a definition what it was before v1beta2.
+/// Reduces a definition to its state before v1beta2.
 fn keep_v1beta1(definition: &mut Value) {
     let labels = definition["metadata"]["labels"].as_object_mut().unwrap();
     labels.remove("cluster.x-k8s.io/v1beta2");

@@ -14,19 +14,19 @@ use super::contract::{
 };
 use super::place::{CLUSTER_NAME, Metadata, New, Place};
 
-/// The label of what a MachineDeployment made.
+/// The label of the objects of a MachineDeployment.
 const DEPLOYMENT_NAME: &str = "cluster.x-k8s.io/deployment-name";
 
 /// The label of a MachineDeployment with its name in the Cluster's topology.
 const TOPOLOGY_NAME: &str = "topology.cluster.x-k8s.io/deployment-name";
 
-/// The label of what a control plane made.
+/// The label of the objects of a control plane.
 const CONTROL_PLANE: &str = "cluster.x-k8s.io/control-plane";
 
 /// The deadline for Machines to be Running.
 pub(super) const RUNNING: Duration = Duration::from_secs(900);
 
-/// A MachineDeployment; or a KubeadmControlPlane, which is told the same.
+/// A MachineDeployment; or a KubeadmControlPlane, which has the same operations.
 #[derive(Debug)]
 pub struct MachineDeployment {
     place: Place,
@@ -37,7 +37,7 @@ pub struct MachineDeployment {
 /// The label of the Machines and the InfraMachines of a MachinePool.
 pub(super) const POOL_NAME: &str = "cluster.x-k8s.io/pool-name";
 
-/// The field of a GenericMachinePool's spec that has its provider create InfraMachines.
+/// The field of a GenericMachinePool's spec that makes its provider create InfraMachines.
 pub(super) const HAS_MACHINES: &str = "hasMachines";
 
 /// A MachinePool.
@@ -158,14 +158,14 @@ impl MachineDeployment {
         }
     }
 
-    /// Asks for so many Machines.
+    /// Sets the number of Machines.
     #[track_caller]
     pub fn scale(&self, replicas: u32) {
         let patch = json!({ "spec": { "replicas": replicas } });
         self.place.patch(self.kind, &self.name, &patch);
     }
 
-    /// Asks for another Machine in place of each.
+    /// Replaces each Machine by another.
     #[track_caller]
     pub fn roll_out(&self) {
         let now = humantime::format_rfc3339_seconds(now()).to_string();
@@ -173,7 +173,7 @@ impl MachineDeployment {
         self.place.patch(self.kind, &self.name, &patch);
     }
 
-    /// Takes the bootstrap configuration of another MachineDeployment for its Machines from now on.
+    /// Uses the bootstrap configuration of another MachineDeployment for its Machines from now on.
     #[track_caller]
     pub fn bootstrap_as(&self, other: &Self) {
         let config = json!({ "configRef": { "name": other.name } });
@@ -182,7 +182,7 @@ impl MachineDeployment {
         self.place.patch(self.kind, &self.name, &patch);
     }
 
-    /// The same, where its Cluster is now.
+    /// The same object in the Cluster's current management cluster.
     pub fn moved_with(self, cluster: &WorkloadCluster) -> Self {
         Self {
             place: cluster.place.clone(),
@@ -190,14 +190,13 @@ impl MachineDeployment {
         }
     }
 
-    /// Waits until it has so many Machines, and all of them are running; gives them.
+    /// Waits until it has this number of Machines, and all of them are running; returns them.
     #[track_caller]
     pub fn wait_until_running(&self, count: usize) -> Vec<Value> {
         self.wait_until_replaced(count, &[])
     }
 
-    /// Waits until it has so many Machines, all of them running and none with one of these names;
-    /// gives them.
+    /// Waits until it has this number of Machines, all of them running and with other names than these; returns them.
     #[track_caller]
     pub fn wait_until_replaced(&self, count: usize, former: &[&str]) -> Vec<Value> {
         let is_as_wanted = |machine: &Value| {
@@ -207,7 +206,7 @@ impl MachineDeployment {
         wait_for_machines(|| self.machines(), count, is_as_wanted)
     }
 
-    /// The bootstrap token of this Machine of it.
+    /// The bootstrap token of this Machine.
     ///
     /// # Panics
     ///
@@ -218,7 +217,7 @@ impl MachineDeployment {
         token.unwrap_or_else(|| panic!("{machine} has no bootstrap data"))
     }
 
-    /// Its Machines, as they are now.
+    /// Its current Machines.
     #[track_caller]
     pub fn machines(&self) -> Vec<Value> {
         let label = if self.kind == MACHINE_DEPLOYMENT {
@@ -230,7 +229,7 @@ impl MachineDeployment {
     }
 }
 
-/// Waits until there are so many Machines, each of them as `is_as_wanted` has it; gives them.
+/// Waits until there is this number of Machines, each of which satisfies `is_as_wanted`; returns them.
 #[track_caller]
 fn wait_for_machines(
     machines: impl Fn() -> Vec<Value>,
@@ -256,7 +255,7 @@ impl Place {
         list["items"].as_array().cloned().unwrap_or_default()
     }
 
-    /// The bootstrap token in the KubeadmConfig of this name, if it is there.
+    /// The bootstrap token in the KubeadmConfig of this name, if it exists.
     #[track_caller]
     fn bootstrap_token(&self, config: &str) -> Option<String> {
         let config = self.get(KUBEADM_CONFIG, config);
@@ -267,14 +266,14 @@ impl Place {
 }
 
 impl MachinePool {
-    /// Asks for so many instances.
+    /// Sets the number of instances.
     #[track_caller]
     pub fn scale(&self, replicas: u32) {
         let patch = json!({ "spec": { "replicas": replicas } });
         self.place.patch(MACHINE_POOL, &self.name, &patch);
     }
 
-    /// Waits until Cluster API has found so many Nodes of it; gives their names.
+    /// Waits until Cluster API has found this number of its Nodes; returns their names.
     #[track_caller]
     pub fn wait_until_running(&self, count: usize) -> Vec<String> {
         let found = poll(RUNNING, || {
@@ -286,7 +285,7 @@ impl MachinePool {
         found.unwrap_or_else(|| panic!("not {count} Nodes: {:#}", self.get()))
     }
 
-    /// Waits until it has so many Machines, and all of them are running; gives them.
+    /// Waits until it has this number of Machines, and all of them are running; returns them.
     #[track_caller]
     pub fn wait_for_machines(&self, count: usize) -> Vec<Value> {
         let label = format!("{POOL_NAME}={}", self.name);
@@ -294,14 +293,14 @@ impl MachinePool {
         wait_for_machines(|| self.place.machines(&label), count, is_running)
     }
 
-    /// The id of the bootstrap token that its bootstrap data have now, if they are there.
+    /// The ID of the bootstrap token in its current bootstrap data, if they exist.
     #[track_caller]
     pub fn token_id(&self) -> Option<String> {
         let token = self.place.bootstrap_token(&self.name)?;
         Some(token.split_once('.')?.0.to_owned())
     }
 
-    /// The MachinePool, as it is now.
+    /// The current MachinePool.
     #[track_caller]
     pub fn get(&self) -> Value {
         self.place.get(MACHINE_POOL, &self.name)

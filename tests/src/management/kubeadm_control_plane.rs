@@ -16,8 +16,8 @@ use super::place::{Metadata, New};
 use super::{ClusterBuilder, WorkloadCluster, crds};
 
 impl ClusterBuilder {
-    /// Creates the Cluster, its InfraCluster with this endpoint, and a KubeadmControlPlane of one
-    /// Machine with this KubeadmConfigSpec, for Cluster API's managers to make.
+    /// Creates the Cluster, its InfraCluster with this endpoint, and a KubeadmControlPlane of one Machine with this
+    /// KubeadmConfigSpec, which Cluster API's managers create.
     #[track_caller]
     pub fn create_with_kubeadm(
         self,
@@ -69,8 +69,8 @@ impl ClusterBuilder {
 }
 
 impl WorkloadCluster {
-    /// kubectl with the kubeconfig that Cluster API keeps for the cluster, once that is there and
-    /// the API server answers; what our controller needs there is defined then.
+    /// kubectl with the kubeconfig that Cluster API keeps for the cluster, as soon as it exists and the API server
+    /// answers; the definitions that the controller needs there are then installed.
     #[track_caller]
     pub fn wait_for_kubectl(&self) -> Kubectl {
         let place = &self.place;

@@ -15,13 +15,12 @@ const TOKEN_TTL: Duration = Duration::from_secs(15 * 60);
 /// The secret half of every bootstrap token.
 const SECRET: &str = "0123456789abcdef";
 
-/// Every token of a test process has an id of its own.
+/// The number of the next token: every token of a test process has an ID of its own.
 static TOKENS: AtomicU32 = AtomicU32::new(0);
 
-/// A Machine, with its KubeadmConfig, its bootstrap token and its InfraMachine, to be created.
+/// A builder for a Machine with its KubeadmConfig, its bootstrap token and its InfraMachine.
 ///
-/// By default it is provisioned, its bootstrap data are there, and its Node, named like it, has not
-/// joined.
+/// By default it is provisioned, its bootstrap data exist, and its Node, which has its name, has not joined.
 #[derive(Debug)]
 #[must_use = "nothing is created before `create`"]
 pub struct MachineBuilder {
@@ -39,9 +38,9 @@ pub struct MachineBuilder {
 /// A node's first credential.
 #[derive(Debug)]
 enum Bootstrap {
-    /// By a KubeadmConfig and a token of its own.
+    /// A KubeadmConfig and a token of its own.
     Own,
-    /// By its pool's: the Machine has no reference.
+    /// The token of its pool: the Machine has no reference.
     Pool(BootstrapToken),
 }
 
@@ -75,26 +74,26 @@ impl MachineBuilder {
         }
     }
 
-    /// Sets the provider ID; `generic:///<cluster>/<name>` by default.
+    /// Sets the provider ID; `generic:<cluster>/<name>` by default.
     pub fn provider_id(mut self, id: &str) -> Self {
         id.clone_into(&mut self.provider_id);
         self
     }
 
-    /// Names the Node otherwise than the Machine, by the KubeadmConfig's `nodeRegistration.name`.
+    /// Gives the Node another name than the Machine's, by the KubeadmConfig's `nodeRegistration.name`.
     pub fn node_name(mut self, name: &str) -> Self {
         self.node_name = Some(name.to_owned());
         self
     }
 
-    /// Adds an address that the infrastructure reports: `InternalIP`, `Hostname`, `InternalDNS`..
+    /// Adds an address that the infrastructure reports: `InternalIP`, `Hostname`, `InternalDNS`, and others.
     pub fn address(mut self, kind: &str, address: impl ToString) -> Self {
         self.addresses
             .push(json!({ "type": kind, "address": address.to_string() }));
         self
     }
 
-    /// Is a control-plane Machine.
+    /// Makes it a control-plane Machine.
     pub fn control_plane(self) -> Self {
         self.label("cluster.x-k8s.io/control-plane", "")
     }
@@ -105,7 +104,7 @@ impl MachineBuilder {
         self
     }
 
-    /// Creates it all.
+    /// Creates all objects.
     #[track_caller]
     pub fn create(self) -> Machine {
         let Place {
@@ -219,7 +218,7 @@ pub(super) fn kubeadm_config<'a>(
     }
 }
 
-/// A Machine that was created.
+/// A created Machine.
 #[derive(Debug, Clone)]
 pub struct Machine {
     place: Place,
@@ -236,7 +235,7 @@ impl Machine {
         &self.name
     }
 
-    /// The name that its Node is to have.
+    /// The name of its Node.
     pub fn node_name(&self) -> &str {
         &self.node_name
     }
@@ -246,7 +245,7 @@ impl Machine {
         &self.provider_id
     }
 
-    /// Its bootstrap token; of a pool's Machine, the pool's.
+    /// Its bootstrap token; for a pool's Machine, the pool's.
     pub fn token(&self) -> &BootstrapToken {
         &self.token
     }
@@ -256,13 +255,13 @@ impl Machine {
         self.workload.bootstrap_kubeconfig(&self.token)
     }
 
-    /// The Machine, as it is now.
+    /// The current Machine.
     #[track_caller]
     pub fn get(&self) -> Value {
         self.place.get(MACHINE, &self.name)
     }
 
-    /// Provisions it: the provider ID comes to the InfraMachine, then to the Machine.
+    /// Provisions it: sets the provider ID of the InfraMachine, then of the Machine.
     #[track_caller]
     pub fn provision(&mut self, provider_id: &str) {
         let contract = self.place.contract;
@@ -292,13 +291,13 @@ impl Machine {
         self.place.patch_status(MACHINE, &self.name, &status);
     }
 
-    /// Asks for its deletion; its finalizer keeps it, with its deletion timestamp.
+    /// Deletes it; its finalizer keeps it, with its deletion timestamp.
     #[track_caller]
     pub fn delete(&self) {
         self.place.delete(MACHINE, &self.name);
     }
 
-    /// Deletes it with all that it owns, finalizers or not.
+    /// Deletes it with all objects that it owns, with or without finalizers.
     #[track_caller]
     pub fn remove(&self) {
         self.place.remove(MACHINE, &self.name);

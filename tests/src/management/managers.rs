@@ -15,7 +15,7 @@ use kubelet_authenticator_test_support::pki::{CertificateAuthority, Contents};
 use kubelet_authenticator_test_support::process::{Launch, Process, Scratch, free_port};
 use serde_json::{Value, json};
 
-/// The managers, and the manifests of each.
+/// The directory of the managers and their manifests.
 pub(super) static BUILT: LazyLock<PathBuf> = LazyLock::new(|| {
     let tests = Path::new(env!("CARGO_MANIFEST_DIR"));
     binaries::build(&tests.join("cluster-api/managers/build"))
@@ -25,20 +25,19 @@ const CORE: &str = "core";
 const KUBEADM_BOOTSTRAP: &str = "kubeadm-bootstrap";
 const KUBEADM_CONTROL_PLANE: &str = "kubeadm-control-plane";
 
-/// The managers for Clusters with control planes of others.
+/// The managers for Clusters with external control planes.
 pub(super) const WITHOUT_CONTROL_PLANES: [&str; 2] = [CORE, KUBEADM_BOOTSTRAP];
 
-/// Each of them.
+/// All managers.
 pub(super) const ALL: [&str; 3] = [CORE, KUBEADM_BOOTSTRAP, KUBEADM_CONTROL_PLANE];
 
-/// The kubeadm bootstrap provider reads the version of a Machine's control plane, and its manifest
-/// lets it read KubeadmControlPlanes alone.
+/// The name of additional rights: the kubeadm bootstrap provider reads the version of a Machine's control plane, and
+/// its manifest only lets it read KubeadmControlPlanes.
 const READS_CONTROL_PLANES: &str = "reads-control-planes";
 
-/// Cluster API's providers, each with the ServiceAccount and the rights of its manifest, and with its
-/// webhooks.
+/// Cluster API's providers, each with the ServiceAccount and the rights of its manifest, and with its webhooks.
 ///
-/// Their webhooks listen on all addresses: no flag says which.
+/// Their webhooks listen on all addresses: no flag selects one.
 #[derive(Debug)]
 pub(super) struct Managers {
     _processes: Vec<Process>,
@@ -65,7 +64,7 @@ impl Webhooks {
     }
 }
 
-/// A manager that was started.
+/// A started manager.
 #[derive(Debug)]
 pub(super) struct Manager {
     process: Process,
@@ -84,12 +83,12 @@ impl Manager {
 }
 
 impl Managers {
-    /// Starts them, and waits until they are ready; bootstrap tokens live that long.
+    /// Starts them, and waits until they are ready; bootstrap tokens have this lifetime.
     #[track_caller]
     pub(super) fn start(cluster: &ControlPlane, names: &[&str], token_ttl: Duration) -> Self {
         let webhooks = Webhooks::new();
         let ttl = format!("--bootstrap-token-ttl={}s", token_ttl.as_secs());
-        // Both are alpha, and off: without them no configuration for Ignition is accepted, and no
+        // Both are alpha, and off by default: without them the managers accept no configuration for Ignition, and no
         // ClusterClass.
         let ignition = "--feature-gates=KubeadmBootstrapFormatIgnition=true";
         let classes = "--feature-gates=ClusterTopology=true";
@@ -108,7 +107,7 @@ impl Managers {
             let program = Launch::new(name, BUILT.join(name)).args(flags);
             start(cluster, program, &account, port, &webhooks)
         });
-        // All of them are started before one is waited for.
+        // All of them are started before the first wait.
         let started: Vec<_> = started.collect();
         let processes = started.into_iter().map(Manager::wait_until_ready);
         Self {
@@ -118,7 +117,7 @@ impl Managers {
     }
 }
 
-/// Applies a manager's manifests, with its webhooks on that port; gives its ServiceAccount.
+/// Applies a manager's manifests, with its webhooks on that port; returns its ServiceAccount.
 #[track_caller]
 pub(super) fn install(
     kubectl: &Kubectl,
@@ -222,7 +221,7 @@ pub(super) fn start(
     }
 }
 
-/// A kubeconfig with a token of the ServiceAccount whose metadata these are.
+/// A kubeconfig with a token of the ServiceAccount with this metadata.
 #[track_caller]
 pub(crate) fn service_account_kubeconfig(cluster: &ControlPlane, account: &Value) -> PathBuf {
     let [account, namespace] = ["name", "namespace"].map(|field| account[field].as_str().unwrap());

@@ -19,14 +19,14 @@ pub(super) struct Place {
     pub(super) cluster: String,
 }
 
-/// An object to be created.
+/// The parts of a new object.
 #[derive(Debug, Clone)]
 pub(super) struct New<'a> {
     pub(super) kind: Kind,
     pub(super) name: &'a str,
-    /// The object that owns it, as it is stored.
+    /// The stored object that owns it.
     pub(super) owner: Option<&'a Value>,
-    /// Labels, annotations and finalizers, beside those that every object has.
+    /// Labels, annotations and finalizers, besides those of every object.
     pub(super) metadata: Metadata,
     pub(super) spec: Value,
     pub(super) status: Value,
@@ -45,7 +45,7 @@ impl Place {
         self.control_plane.kubectl()
     }
 
-    /// Creates the object with its status, and returns it as it was stored before the status.
+    /// Creates the object with its status, and returns the stored object from before the status.
     #[track_caller]
     pub(super) fn create(&self, new: &New<'_>) -> Value {
         let stored = self.create_without_statuses(&[new]).remove(0);
@@ -99,7 +99,7 @@ impl Place {
             .json(["get", &resource, name, "-n", &self.namespace])
     }
 
-    /// The bootstrap data of a Machine, which are in this Secret.
+    /// The bootstrap data of a Machine, from this Secret.
     #[track_caller]
     pub(super) fn bootstrap_data(&self, secret: &str) -> String {
         let words = ["get", "secret", secret, "-n", &self.namespace];
@@ -127,7 +127,7 @@ impl Place {
         self.kubectl().patch(&target, &json!({ "status": status }));
     }
 
-    /// Asks for the object's deletion; finalizers keep it.
+    /// Deletes the object; finalizers keep it.
     #[track_caller]
     pub(super) fn delete(&self, kind: Kind, name: &str) {
         let resource = kind.resource();
@@ -145,7 +145,7 @@ impl Place {
     }
 }
 
-/// A reference to an object as its dependents have it.
+/// A reference to an object, as in its dependents.
 pub(super) fn owner_reference(owner: &Value) -> Value {
     json!({
         "apiVersion": owner["apiVersion"], "kind": owner["kind"],

@@ -9,7 +9,7 @@ use super::contract::{GENERIC_MACHINE_POOL, KUBEADM_CONFIG, MACHINE_POOL};
 use super::machine::{kubeadm_config, new_token};
 use super::place::{Metadata, New, Place};
 
-/// A MachinePool, with its KubeadmConfig, its one token and its InfraMachinePool, to be created.
+/// A builder for a MachinePool with its KubeadmConfig, its one token and its InfraMachinePool.
 #[derive(Debug)]
 #[must_use = "nothing is created before `create`"]
 pub struct PoolBuilder {
@@ -44,13 +44,13 @@ impl PoolBuilder {
         self
     }
 
-    /// Has a MachinePool Machine for each instance; [`Pool::machine`] makes them.
+    /// Adds a MachinePool Machine for each instance; [`Pool::machine`] creates them.
     pub fn with_machines(mut self) -> Self {
         self.machines = true;
         self
     }
 
-    /// Creates it all.
+    /// Creates all objects.
     #[track_caller]
     pub fn create(self) -> Pool {
         let Place {
@@ -112,7 +112,7 @@ impl PoolBuilder {
     }
 }
 
-/// A MachinePool that was created.
+/// A created MachinePool.
 #[derive(Debug)]
 pub struct Pool {
     place: Place,
@@ -138,7 +138,7 @@ impl Pool {
         self.workload.bootstrap_kubeconfig(&self.token)
     }
 
-    /// The MachinePool, as it is now.
+    /// The current MachinePool.
     #[track_caller]
     pub fn get(&self) -> Value {
         self.place.get(MACHINE_POOL, &self.name)
@@ -151,7 +151,7 @@ impl Pool {
         self.place.patch(MACHINE_POOL, &self.name, &patch);
     }
 
-    /// A MachinePool Machine: labelled with the pool, without a bootstrap configuration of its own.
+    /// A builder for a MachinePool Machine: labelled with the pool, without a bootstrap configuration of its own.
     pub fn machine(&self, name: &str) -> MachineBuilder {
         let place = self.place.clone();
         MachineBuilder::new(place, self.workload.clone(), &self.object, name)

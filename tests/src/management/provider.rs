@@ -1,5 +1,4 @@
-//! An infrastructure provider whose machines are those of the test: systemd, cloud-init, kubeadm and
-//! a kubelet.
+//! An infrastructure provider whose machines are those of the test: systemd, cloud-init, kubeadm and a kubelet.
 
 mod instances;
 mod pools;
@@ -13,34 +12,34 @@ use self::instances::{Infrastructure, Instances};
 use super::WorkloadCluster;
 use super::rounds::Rounds;
 
-/// The order in which a provider does things.
+/// The order of a provider's steps.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Order {
-    /// The provider ID, then the machine, as Cluster API Provider AWS.
+    /// The provider ID, then the machine, as with Cluster API Provider AWS.
     ProviderIdFirst,
-    /// The machine, and the provider ID once its Node is there, as Cluster API's Docker provider.
+    /// The machine, and the provider ID after its Node exists, as with Cluster API's Docker provider.
     NodeFirst,
-    /// One of these hosts that is free, by their provider IDs, as on bare metal: a host has its name and
-    /// its provider ID before there is a Machine.
+    /// One of these free hosts, by their provider IDs, as on bare metal: a host has its name and its provider ID
+    /// before there is a Machine.
     Hosts(Vec<String>),
-    /// One of these hosts that is free, by the beginnings of their provider IDs, and the provider ID once the
-    /// Node is there, as Metal3.
+    /// One of these free hosts, by the beginnings of their provider IDs, and the provider ID after the Node exists,
+    /// as with Metal3.
     HostsNodeFirst(Vec<String>),
 }
 
-/// A machine to be started.
+/// The parameters of a machine's start.
 #[derive(Debug)]
 pub struct Boot {
     /// Its host name: the InfraMachine's name, the instance's in its pool, or the host's.
     pub name: String,
-    /// Its provider ID, which its infrastructure says at once or later.
+    /// Its provider ID, which its infrastructure publishes at once or later.
     pub provider_id: String,
     /// Its bootstrap data.
     pub data: String,
 }
 
-/// Provides for the GenericMachines and GenericMachinePools of one Cluster until it is dropped; its
-/// machines end with it.
+/// A provider for the GenericMachines and GenericMachinePools of one Cluster until it is dropped; its machines end
+/// with it.
 ///
 /// A machine is provisioned when it runs and has a provider ID.
 #[derive(Debug)]
@@ -50,7 +49,7 @@ pub struct Provider {
 }
 
 impl Provider {
-    /// Starts to; `boot` starts a machine.
+    /// Starts the provider; `boot` starts a machine.
     pub fn start(
         cluster: &WorkloadCluster,
         order: Order,
@@ -70,7 +69,7 @@ impl Provider {
         }
     }
 
-    /// Does nothing while the Cluster is moved, and then goes on where it is; its machines run on.
+    /// Pauses while the Cluster is moved, and continues at its new place; its machines keep running.
     pub fn moved(mut self, moving: impl FnOnce() -> WorkloadCluster) -> (Self, WorkloadCluster) {
         let mut infrastructure = self.rounds.end().expect("it runs");
         let cluster = moving();
@@ -83,7 +82,7 @@ impl Provider {
     ///
     /// # Panics
     ///
-    /// If there is none.
+    /// If there is no such machine.
     #[track_caller]
     pub fn on<R>(&self, name: &str, act: impl FnOnce(&Machine) -> R) -> R {
         let running = lock(&self.running);
@@ -103,7 +102,7 @@ impl Drop for Provider {
     }
 }
 
-/// The machines, also when another thread has panicked: they are to end all the same.
+/// The machines, even after a panic of another thread: they must end in any case.
 fn lock(running: &Mutex<Instances>) -> MutexGuard<'_, Instances> {
     running.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -6,9 +6,9 @@ use std::time::Duration;
 /// The time between two rounds.
 const PERIOD: Duration = Duration::from_millis(200);
 
-/// A controller of the test: goes round again and again beside it, until it is ended or dropped.
+/// A controller of the test, which repeats its rounds in a thread of its own until it is ended or dropped.
 pub(super) struct Rounds<T> {
-    /// Ends it when it is dropped.
+    /// The drop of this sender ends it.
     end: Option<mpsc::Sender<()>>,
     thread: Option<JoinHandle<T>>,
 }
@@ -30,7 +30,7 @@ impl<T: Send + 'static> Rounds<T> {
 }
 
 impl<T> Rounds<T> {
-    /// Waits for the round's end; gives the state, the first time.
+    /// Waits for the round's end; returns the state, the first time.
     ///
     /// # Panics
     ///

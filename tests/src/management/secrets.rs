@@ -1,4 +1,4 @@
-//! The Secrets by which a workload cluster is reached and signed for.
+//! The Secrets with the kubeconfig and the CA of a workload cluster.
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 
 use super::place::{CLUSTER_NAME, Place, owner_reference};
 
-/// The kubeconfig that Cluster API writes for a cluster: everything inline, a member of
-/// `system:masters`, the key in SEC1 or PKCS#1.
+/// The kubeconfig that Cluster API writes for a cluster: everything inline, a member of `system:masters`, the key in
+/// SEC1 or PKCS#1.
 pub fn workload_kubeconfig(name: &str, workload: &ControlPlane) -> String {
     let admin = workload.client_certificate("kubernetes-admin", Some("system:masters"));
     kubeconfig_for(
@@ -47,7 +47,7 @@ users:
     )
 }
 
-/// The data of `<cluster>-ca`; without a key, as with a control plane that others run.
+/// The data of `<cluster>-ca`; without a key, as with an external control plane.
 pub(super) fn ca_data(certificate: &str, key: Option<&str>) -> Value {
     let mut data = json!({ "tls.crt": BASE64_STANDARD.encode(certificate) });
     if let Some(key) = key {
@@ -57,7 +57,7 @@ pub(super) fn ca_data(certificate: &str, key: Option<&str>) -> Value {
 }
 
 impl Place {
-    /// Writes `<cluster>-<purpose>`, in place of the one that may be there.
+    /// Writes `<cluster>-<purpose>`, in place of an existing one.
     #[track_caller]
     pub(super) fn write_secret(&self, purpose: &str, owner: &Value, data: &Value) {
         let name = format!("{}-{purpose}", self.cluster);

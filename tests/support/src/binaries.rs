@@ -1,11 +1,11 @@
-//! Where the programs are that are built once for all tests.
+//! The locations of the programs that are built once for all tests.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::LazyLock;
 
-/// Names the directory with the programs; the Makefile sets it.
+/// The variable that names the directory of the programs; the Makefile sets it.
 pub const DIRECTORY_VARIABLE: &str = "KUBELET_AUTHENTICATOR_CONTROL_PLANE";
 
 static DIRECTORY: LazyLock<PathBuf> = LazyLock::new(|| {
@@ -15,8 +15,8 @@ static DIRECTORY: LazyLock<PathBuf> = LazyLock::new(|| {
 /// One of the programs: `etcd`, `kube-apiserver`, `kube-controller-manager`, `kube-scheduler`,
 /// `kubelet`, `kubectl`, `kubeadm` or `fakecri`.
 ///
-/// They are in the directory that `KUBELET_AUTHENTICATOR_CONTROL_PLANE` names; without it
-/// `tests/control-plane/build` says where, and builds them first if no one has yet.
+/// They are in the directory that `KUBELET_AUTHENTICATOR_CONTROL_PLANE` names; without it `tests/control-plane/build`
+/// prints the directory, and builds them first if necessary.
 ///
 /// # Panics
 ///
@@ -46,7 +46,7 @@ fn control_plane() -> PathBuf {
     build(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../control-plane/build"))
 }
 
-/// The directory with what this script builds, if no one has yet, and prints.
+/// The directory that this script prints and, if necessary, builds first.
 ///
 /// # Panics
 ///
@@ -56,7 +56,7 @@ pub fn build(script: &Path) -> PathBuf {
     built(&mut Command::new(script), script)
 }
 
-/// The same with a part of it, which the script is told.
+/// Like [`build`], for one part, which the script gets as its argument.
 ///
 /// # Panics
 ///
@@ -68,7 +68,7 @@ pub fn build_part(script: &Path, part: &str) -> PathBuf {
 
 #[track_caller]
 fn built(command: &mut Command, script: &Path) -> PathBuf {
-    // Standard error is the terminal's: a first build takes minutes and says so.
+    // Standard error is the terminal's: a first build takes minutes and reports that.
     let output = command
         .stdin(Stdio::null())
         .stderr(Stdio::inherit())

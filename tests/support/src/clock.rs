@@ -1,4 +1,4 @@
-//! Where the simulators' time comes from.
+//! The source of the simulators' time.
 
 use std::time::SystemTime;
 

@@ -1,4 +1,4 @@
-//! A tiny HTTP proxy that knows CONNECT alone, and remembers what it was asked for.
+//! A minimal HTTP proxy that supports only CONNECT, and records its requests.
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -7,10 +7,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// A client that says nothing for so long is not waited for.
+/// The time after which a silent client is given up.
 const IDLE: Duration = Duration::from_secs(30);
 
-/// A running proxy; gone when dropped.
+/// A running proxy; it ends when it is dropped.
 #[derive(Debug)]
 pub struct ConnectProxy {
     address: SocketAddr,
@@ -31,12 +31,12 @@ impl ConnectProxy {
         Self::serving(None, None)
     }
 
-    /// Starts a proxy that serves those alone who say this in `proxy-authorization`.
+    /// Starts a proxy that serves only requests with this value of `proxy-authorization`.
     pub fn asking_for(authorization: &str) -> Self {
         Self::serving(None, Some(authorization.to_owned()))
     }
 
-    /// Starts a proxy that connects to `server`, whatever it is asked for.
+    /// Starts a proxy that connects to `server`, whatever the request names.
     pub fn leading_to(server: SocketAddr) -> Self {
         Self::serving(Some(server), None)
     }

@@ -14,12 +14,12 @@
 //! drop(kubelet);
 //! ```
 //!
-//! Starting takes about three seconds and half a gigabyte: tests that can, share one in a `static`
-//! and keep apart by names.
+//! A start takes about three seconds and half a gigabyte: tests that can share one in a `static` do so, and keep
+//! apart by names.
 //!
 //! # Panics
 //!
-//! Where something does not come to pass, with what was expected and the end of the log concerned.
+//! If an expected event does not occur, with a description of it and the end of the relevant log.
 
 mod bootstrap;
 mod builder;
@@ -46,10 +46,10 @@ use crate::kubelet::KubeletBuilder;
 use crate::pki::{CertificateAuthority, Contents, KeyAndCertificate, Subject};
 use crate::process::{Process, Scratch};
 
-/// How long anything may take that takes a second: the machines that tests run on are busy.
+/// The deadline of anything that takes a second: the machines that tests run on are busy.
 pub const DEADLINE: Duration = Duration::from_secs(180);
 
-/// A running control plane; ends, and leaves nothing behind, when it is dropped.
+/// A running control plane; it ends, without leftovers, when it is dropped.
 #[derive(Debug)]
 pub struct ControlPlane {
     // Processes first: fields are dropped in order, and they write into the directory.
@@ -64,13 +64,13 @@ pub struct ControlPlane {
 }
 
 impl ControlPlane {
-    /// Starts one without controllers.
+    /// Starts a control plane without controllers.
     #[track_caller]
     pub fn start() -> Self {
         Self::builder().start()
     }
 
-    /// What kind of control plane to start.
+    /// A builder for a control plane.
     pub fn builder() -> ControlPlaneBuilder {
         ControlPlaneBuilder::default()
     }
@@ -80,7 +80,7 @@ impl ControlPlane {
         &self.server
     }
 
-    /// The cluster's certificate authority, which API server and kubelets trust for clients too.
+    /// The cluster's certificate authority, which API server and kubelets also trust for clients.
     pub fn ca(&self) -> &CertificateAuthority {
         &self.ca
     }
@@ -115,7 +115,7 @@ impl ControlPlane {
         self.describe(user).write(&self.new_file("kubeconfig"))
     }
 
-    /// Writes a kubeconfig for this API server that refers to files for everything.
+    /// Writes a kubeconfig for this API server that refers to files for all data.
     pub fn kubeconfig_with_files(&self, user: User) -> PathBuf {
         self.describe(user)
             .with_files()
@@ -127,21 +127,21 @@ impl ControlPlane {
         self.kubeconfig(User::Exec(exec))
     }
 
-    /// Writes a kubeconfig with a client certificate of the cluster's authority, good for a day.
+    /// Writes a kubeconfig with a client certificate of the cluster's authority, valid for a day.
     pub fn client_cert_kubeconfig(&self, common_name: &str, group: Option<&str>) -> PathBuf {
         self.kubeconfig(User::Certificate(
             self.client_certificate(common_name, group),
         ))
     }
 
-    /// Issues a client certificate, good for a day, for a user and at most one group.
+    /// Issues a client certificate, valid for a day, for a user and at most one group.
     pub fn client_certificate(&self, common_name: &str, group: Option<&str>) -> KeyAndCertificate {
         let mut subject = Subject::user(common_name);
         subject.organization = group.map(str::to_owned);
         self.ca.issue(&Contents::client(subject))
     }
 
-    /// A real kubelet for this cluster, to be started.
+    /// A builder for a real kubelet of this cluster.
     pub fn kubelet(&self, name: &str) -> KubeletBuilder {
         KubeletBuilder::new(self, name)
     }
@@ -161,7 +161,7 @@ impl ControlPlane {
             .wait_for(&resource, &format!("named {name}"), DEADLINE, |_| true)
     }
 
-    /// Waits until the Node says that it is ready.
+    /// Waits until the Node reports that it is ready.
     #[track_caller]
     pub fn wait_for_node_ready(&self, name: &str) -> Value {
         let selector = format!("metadata.name={name}");
@@ -181,14 +181,14 @@ impl ControlPlane {
             .wait_for(&["certificatesigningrequests"], what, DEADLINE, condition)
     }
 
-    /// The certificate signing requests there are.
+    /// All certificate signing requests.
     #[track_caller]
     pub fn csrs(&self) -> Vec<Value> {
         let list = self.admin.json(["get", "certificatesigningrequests"]);
         list["items"].as_array().cloned().unwrap_or_default()
     }
 
-    /// Starts kube-apiserver again, on the same port; its clients' connections and watches break.
+    /// Restarts kube-apiserver on the same port; its clients' connections and watches break.
     #[track_caller]
     pub fn restart_apiserver(&mut self) {
         self.apiserver.kill();
@@ -206,7 +206,7 @@ impl ControlPlane {
         &self.apiserver
     }
 
-    /// kube-controller-manager's process, where there is one.
+    /// kube-controller-manager's process, if any.
     pub fn controller_manager(&self) -> Option<&Process> {
         self.controller_manager.as_ref()
     }

@@ -1,5 +1,4 @@
-//! A maker of TPMs: a root and intermediate authorities that certify endorsement keys, well and
-//! badly.
+//! A maker of TPMs: a root and intermediate authorities that certify endorsement keys, correctly or with flaws.
 //!
 //! ```no_run
 //! use std::sync::Arc;
@@ -26,26 +25,26 @@ pub use self::contents::{AIK_USAGE, AlternativeName, EK_USAGE, EkContents, oaep_
 pub use self::flaw::Flaw;
 use crate::process::Scratch;
 
-/// What stands between the root and the endorsement keys.
+/// The authorities between the root and the endorsement keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Intermediates {
-    /// So many authorities, each certified by the one before.
+    /// This number of authorities, each certified by the one before.
     Good(usize),
-    /// One whose certificate has expired.
+    /// One authority whose certificate has expired.
     Expired,
-    /// One that is no authority.
+    /// One certificate that is not an authority's.
     NotAnAuthority,
 }
 
 /// The authorities of a maker of TPMs. Keys are ECDSA P-256.
 ///
-/// `swtpm_setup` signs with the last one, as makers do.
+/// `swtpm_setup` signs with the last authority, as makers do.
 pub struct EkCa {
     root_pem: String,
     intermediates_pem: String,
     intermediates: Vec<Vec<u8>>,
     issuer: Issuer<'static, KeyPair>,
-    /// What `swtpm_localca` reads and writes: `signkey.pem`, `issuercert.pem`, `certserial`.
+    /// The files of `swtpm_localca`: `signkey.pem`, `issuercert.pem`, `certserial`.
     local_ca: Scratch,
 }
 
@@ -62,14 +61,14 @@ impl Default for EkCa {
 }
 
 impl EkCa {
-    /// Makes the authorities of the maker `name`: a root and one below it.
+    /// Creates the authorities of the maker `name`: a root and one below it.
     ///
     /// Another maker of the same name has the same subjects and other keys.
     pub fn new(name: &str) -> Self {
         Self::with_intermediates(name, Intermediates::Good(1))
     }
 
-    /// Makes the authorities of the maker `name`, with others below the root.
+    /// Creates the authorities of the maker `name`, with others below the root.
     pub fn with_intermediates(name: &str, intermediates: Intermediates) -> Self {
         match intermediates {
             Intermediates::Good(count) => Self::make(name, count, None),
@@ -78,8 +77,8 @@ impl EkCa {
         }
     }
 
-    /// Makes the authorities of the maker `name`, `count` of them below the root; the one of this
-    /// number, the root being 0, has a flaw.
+    /// Creates the authorities of the maker `name`, `count` of them below the root; the authority `number`, the root
+    /// being 0, has a flaw.
     pub fn with_flaw(name: &str, count: usize, number: usize, flaw: Flaw) -> Self {
         Self::make(name, count, Some((number, flaw)))
     }
@@ -104,7 +103,7 @@ impl EkCa {
             let params = params(number, &format!("{name} intermediate {number}"));
             let certificate = params.signed_by(&key, &issuer).unwrap();
             issuer_pem = certificate.pem();
-            // The one that signs comes first, as chains are sent.
+            // The signing certificate comes first, as in a chain.
             intermediates_pem.insert_str(0, &issuer_pem);
             intermediates.insert(0, certificate.der().to_vec());
             issuer = Issuer::new(params, key);
@@ -112,7 +111,7 @@ impl EkCa {
         let local_ca = Scratch::new("local-ca");
         local_ca.write("signkey.pem", issuer.key().serialize_pem());
         local_ca.write("issuercert.pem", &issuer_pem);
-        // An empty value in the configuration is refused: it has to name a file.
+        // The configuration must name a file: an empty value is refused.
         local_ca.write("options", "");
         Self {
             root_pem,
@@ -128,8 +127,8 @@ impl EkCa {
         &self.root_pem
     }
 
-    /// The certificates of the authorities between the root and the endorsement keys, PEM, each
-    /// before the one that signed it; empty where there are none.
+    /// The certificates of the authorities between the root and the endorsement keys, PEM, each before its signer's;
+    /// empty if there are none.
     pub fn intermediates_pem(&self) -> &str {
         &self.intermediates_pem
     }
@@ -143,7 +142,7 @@ impl EkCa {
     ///
     /// # Panics
     ///
-    /// Where that is no RSA or ECDSA key.
+    /// If `public_key` is neither an RSA nor an ECDSA key.
     #[track_caller]
     pub fn certify(&self, public_key: &[u8], contents: &EkContents) -> Vec<u8> {
         let key = SubjectPublicKeyInfo::from_der(public_key).expect("an RSA or ECDSA key");
@@ -151,15 +150,14 @@ impl EkCa {
         certificate.expect("it can be signed").der().to_vec()
     }
 
-    /// Like [`EkCa::certify`], and the certificate says of an RSA key that it is for RSAES-OAEP
-    /// alone, as those of some makers do.
+    /// Like [`EkCa::certify`]; the certificate restricts an RSA key to RSAES-OAEP, as those of some makers do.
     #[track_caller]
     pub fn certify_oaep(&self, public_key: &[u8], contents: &EkContents) -> Vec<u8> {
         let certificate = self.certify(public_key, contents);
         contents::with_another_key(&certificate, &oaep_spki(public_key), self.issuer.key())
     }
 
-    /// Where the files of `swtpm_localca` are.
+    /// The directory of the files of `swtpm_localca`.
     pub(crate) fn local_ca(&self) -> &Scratch {
         &self.local_ca
     }

@@ -1,13 +1,12 @@
-//! An instance metadata service, version 2, of one instance: with faults.
+//! An instance metadata service, version 2, of one instance, with faults.
 //!
-//! It answers as EC2's does in what it covers: session tokens and their lifetimes, the identity
-//! document and its signature, the placement, the services' partition and the credentials of the
-//! instance. It makes none of what it serves: a test sets an [`Instance`], and may replace it while it
-//! runs. What goes wrong is set at run time ([`Imds::inject`], [`Imds::go_down`]), and all requests are
-//! recorded.
+//! It answers as EC2's does within its scope: session tokens and their lifetimes, the identity document and its
+//! signature, the placement, the services' partition and the credentials of the instance. It creates none of its
+//! data: a test sets an [`Instance`], and may replace it at run time. Faults are set at run time ([`Imds::inject`],
+//! [`Imds::go_down`]), and all requests are recorded.
 //!
-//! Each has a port of its own, and all of a process share one thread: two hundred are no burden. One
-//! is gone when it is dropped.
+//! Each service has a port of its own, and all services of a process share one thread, so that two hundred are no
+//! burden. A service ends when it is dropped.
 //!
 //! ```
 //! use kubelet_authenticator_test_support::imds::{Fault, Imds, Instance, Route, Times};
@@ -21,8 +20,7 @@
 //! assert_eq!(imds.requests().len(), 0);
 //! ```
 //!
-//! What it does not do: version 1 (every read without a token is 401), tags, user data, network
-//! interfaces, spot notices.
+//! Not implemented: version 1 (every read without a token is 401), tags, user data, network interfaces, spot notices.
 
 mod faults;
 mod instance;
@@ -46,7 +44,7 @@ use self::faults::Faults;
 use self::session::Sessions;
 use crate::process::{free_port, poll};
 
-/// How long a port is waited for that was another's a moment ago.
+/// The longest wait for a port that another process had a moment ago.
 const PORT_PATIENCE: Duration = Duration::from_secs(10);
 
 /// The metadata service of one instance.
@@ -57,20 +55,20 @@ pub struct Imds {
     listening: Mutex<Option<Listening>>,
 }
 
-/// One request that reached the service.
+/// A request that reached the service.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Request {
-    /// Counts the connections, from 0: which one it came on.
+    /// The number of its connection, from 0.
     pub connection: usize,
     /// HTTP method.
     pub method: String,
-    /// Path and query as they came.
+    /// Path and query as received.
     pub path: String,
-    /// Whether it brought a token that was valid then.
+    /// Whether it had a token that was valid at that time.
     pub authorized: bool,
-    /// The lifetime that it asked for a token, where it is one.
+    /// The lifetime of a token that it requested, if any.
     pub ttl: Option<u32>,
-    /// Status of the answer; absent until answered, and for ever where none is given.
+    /// Status of the answer; absent until answered, and always if there is no answer.
     pub code: Option<u16>,
 }
 
@@ -85,7 +83,7 @@ struct Shared {
 
 #[derive(Debug)]
 struct Listening {
-    /// Dropped, it ends the connections and what listens for more.
+    /// Its drop ends the connections and the listener.
     stop: oneshot::Sender<()>,
     task: JoinHandle<()>,
 }
@@ -102,12 +100,12 @@ static RUNTIME: LazyLock<Handle> = LazyLock::new(|| {
 });
 
 impl Imds {
-    /// Starts one on a free port of 127.0.0.1.
+    /// Starts a service on a free port of 127.0.0.1.
     pub fn start(instance: Instance) -> Self {
         Self::start_at(Ipv4Addr::LOCALHOST.into(), instance)
     }
 
-    /// Starts one on a free port of this address.
+    /// Starts a service on a free port of this address.
     #[track_caller]
     pub fn start_at(ip: IpAddr, instance: Instance) -> Self {
         let shared = Arc::new(Shared {
@@ -117,7 +115,7 @@ impl Imds {
             requests: Mutex::default(),
             connections: Mutex::default(),
         });
-        // Below the ports that the kernel gives away, so that it can be had again after a while.
+        // Below the ports that the kernel assigns, so that it is available again later.
         let bound = poll(PORT_PATIENCE, || {
             std::net::TcpListener::bind((ip, free_port())).ok()
         });
@@ -131,7 +129,7 @@ impl Imds {
         }
     }
 
-    /// Where it listens.
+    /// The service's address.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -141,37 +139,37 @@ impl Imds {
         format!("http://{}", self.address)
     }
 
-    /// Replaces what is served: the instance was stopped and started, or its credentials rotated.
+    /// Replaces the instance: it was stopped and started, or its credentials were rotated.
     pub fn set(&self, instance: Instance) {
         *lock(&self.shared.instance) = instance;
     }
 
-    /// Changes what is served.
+    /// Changes the instance.
     pub fn update(&self, change: impl FnOnce(&mut Instance)) {
         change(&mut lock(&self.shared.instance));
     }
 
-    /// Adds something that goes wrong; of several that match, the first added goes first.
+    /// Adds a fault; of several that match, the first added applies first.
     pub fn inject(&self, route: Route, times: Times, fault: Fault) {
         lock(&self.shared.faults).add(route, times, fault);
     }
 
-    /// Nothing goes wrong any more.
+    /// Removes all faults.
     pub fn clear_faults(&self) {
         lock(&self.shared.faults).clear();
     }
 
-    /// Forgets every token: 401 until the next is asked for.
+    /// Forgets every token: the answer is 401 until a new token is requested.
     pub fn expire_tokens(&self) {
         lock(&self.shared.sessions).clear();
     }
 
-    /// Connections are refused from now on, and those that are open end.
+    /// Refuses new connections from now on, and ends the open ones.
     pub fn go_down(&self) {
         let listening = lock(&self.listening).take();
         if let Some(Listening { stop, task }) = listening {
             drop(stop);
-            // Its port is closed when it has ended, and not before.
+            // The port is closed at the end of the task, and not before.
             poll(PORT_PATIENCE, || task.is_finished().then_some(()));
         }
     }
@@ -195,13 +193,13 @@ impl Imds {
         lock(&self.shared.requests).clone()
     }
 
-    /// How many tokens were asked for.
+    /// The number of requests for a token.
     pub fn tokens(&self) -> usize {
         let requests = lock(&self.shared.requests);
         requests.iter().filter(|it| it.method == "PUT").count()
     }
 
-    /// How often something was read.
+    /// The number of reads.
     pub fn reads(&self) -> usize {
         let requests = lock(&self.shared.requests);
         requests.iter().filter(|it| it.method == "GET").count()

@@ -1,8 +1,8 @@
-//! Signed instance identity documents as the instance metadata service of AWS gives them
-//! (`dynamic/instance-identity/document` and `rsa2048`), signed by a signer of the test's own.
+//! Signed instance identity documents in the form of the instance metadata service of AWS
+//! (`dynamic/instance-identity/document` and `rsa2048`), signed by a test signer.
 //!
-//! The messages have the shape that was read off published ones of 2021, byte for byte but for what
-//! is signed; a test may then change one thing ([`message`]).
+//! The messages have the structure of published ones of 2021, byte for byte except for the signed content; a test may
+//! then change one part ([`message`]).
 
 pub mod message;
 
@@ -21,7 +21,7 @@ pub use message::Message;
 
 use crate::tlv;
 
-/// Who issues the certificates of AWS's signers, from the country down.
+/// The issuer of the certificates of AWS's signers, from the country down.
 const ISSUER: [(DnType, &[u64], &str); 4] = [
     (DnType::CountryName, &[2, 5, 4, 6], "US"),
     (
@@ -37,14 +37,14 @@ const ISSUER: [(DnType, &[u64], &str); 4] = [
     ),
 ];
 
-/// What a document says of its instance.
+/// The contents of a document.
 ///
 /// Fields that are `None` are `null`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Document {
     /// Twelve digits.
     pub account: String,
-    /// Of the zone.
+    /// The region of the zone.
     pub region: String,
     /// The availability zone.
     pub zone: String,
@@ -54,13 +54,13 @@ pub struct Document {
     pub image: String,
     /// Its type.
     pub instance_type: String,
-    /// Its IPv4 address; `None` on networks that have none.
+    /// Its IPv4 address; `None` on networks without IPv4.
     pub private_ip: Option<String>,
-    /// When it was started, RFC 3339.
+    /// The time of its start, RFC 3339.
     pub pending_time: String,
-    /// Product codes that it is billed by.
+    /// The product codes that it is billed by.
     pub billing_products: Vec<String>,
-    /// Of the format.
+    /// The version of the format.
     pub version: String,
 }
 
@@ -81,7 +81,7 @@ impl Document {
         }
     }
 
-    /// The bytes, formatted as AWS does: two spaces, a space around the colon, no final newline.
+    /// The document's bytes in AWS's format: two spaces, a space around the colon, no final newline.
     pub fn to_json(&self) -> String {
         let products = match self.billing_products.as_slice() {
             [] => "null".into(),
@@ -132,14 +132,14 @@ impl std::fmt::Debug for TestSigner {
 }
 
 impl TestSigner {
-    /// A signer with a new RSA key of 2048 bits, whose certificate has this serial number.
+    /// Creates a signer with a new RSA key of 2048 bits, whose certificate has this serial number.
     ///
-    /// AWS's have eight random bytes, mostly with the first bit set.
+    /// AWS's serial numbers have eight random bytes, mostly with the first bit set.
     pub fn new(serial: [u8; 8]) -> Self {
         Self::with_size(KeySize::Rsa2048, serial)
     }
 
-    /// A signer with a key of another size.
+    /// Creates a signer with a key of another size.
     pub fn with_size(size: KeySize, serial: [u8; 8]) -> Self {
         let key = RsaKeyPair::generate(size).unwrap();
         let pkcs8: Pkcs8V1Der<'_> = key.as_der().unwrap();
@@ -167,13 +167,13 @@ impl TestSigner {
         &self.certificate_pem
     }
 
-    /// The file of extra signers that has a controller take this one for the signer of `regions`.
+    /// The file of extra signers that makes this one a controller's signer of `regions`.
     pub fn signers_file(&self, regions: &[&str]) -> String {
         let entry = |region: &&str| format!("Region: {region}\n{}\n", self.certificate_pem);
         regions.iter().map(entry).collect()
     }
 
-    /// What `rsa2048` is for a document: base64 in lines of 76 characters.
+    /// The value of `rsa2048` for a document: base64 in lines of 76 characters.
     pub fn sign(&self, document: &Document) -> String {
         self.message(document.to_json().as_bytes()).to_base64()
     }
@@ -200,7 +200,7 @@ impl TestSigner {
     }
 }
 
-/// [`ISSUER`] as a message names it.
+/// [`ISSUER`] in the encoding of a message.
 fn issuer() -> Vec<u8> {
     let attribute = |(_, oid, value): &(DnType, &[u64], &str)| {
         let value = tlv::tlv(tlv::PRINTABLE_STRING, value.as_bytes());

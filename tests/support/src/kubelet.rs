@@ -1,19 +1,18 @@
 //! A real kubelet over a container runtime without containers.
 //!
-//! It registers its Node, renews its Lease, reports itself ready, serves its own API, and gets its
-//! credentials as every kubelet does: from the kubeconfig's exec plugin, or by its own TLS
-//! bootstrap.
+//! It registers its Node, renews its Lease, reports itself ready, serves its own API, and gets its credentials as
+//! every kubelet does: from the kubeconfig's exec plugin, or by its own TLS bootstrap.
 //!
 //! # Guarantees
 //!
-//! A kubelet as root would change the machine: sysctls, `/var/lib/kubelet`, `/var/log`, a mount.
-//! This one has a mount namespace of its own where those are a test's files; they last until the
-//! [`Kubelet`] is dropped, restarts included, and the machine keeps nothing.
+//! A kubelet as root would change the machine: sysctls, `/var/lib/kubelet`, `/var/log`, a mount. This one has a mount
+//! namespace of its own in which those are a test's files; they exist until the [`Kubelet`] is dropped, restarts
+//! included, and the machine stays unchanged.
 //!
 //! # Assumptions
 //!
-//! Root, or a kernel that lets users make user namespaces. The machine has an address other than
-//! loopback, or the kubelet is made [reachable](KubeletBuilder::reachable), which takes root.
+//! Root, or a kernel that allows users to create user namespaces. The machine has an address other than loopback, or
+//! the kubelet is made [reachable](KubeletBuilder::reachable), which requires root.
 
 mod builder;
 mod configuration;
@@ -33,13 +32,13 @@ pub use self::metrics::Metrics;
 use crate::control_plane::{DEADLINE, Kubectl, Watch, has_condition};
 use crate::process::{HeldAddress, Process, Scratch, poll};
 
-/// How long a kubelet that is asked to end may take before it is killed.
+/// The time that a kubelet has to terminate before it is killed.
 const TERMINATION: Duration = Duration::from_secs(10);
 
 /// The namespace of the nodes' Leases; kubectl ignores it for Nodes.
 const LEASES: &str = "kube-node-lease";
 
-/// A kubelet; killed, and all its state removed, when it is dropped.
+/// A kubelet; killed, with all its state removed, when it is dropped.
 #[derive(Debug)]
 pub struct Kubelet {
     // Processes first: fields are dropped in order, and they write into the directory.
@@ -70,24 +69,24 @@ impl Kubelet {
         &mut self.process
     }
 
-    /// The kubeconfig that it uses; with TLS bootstrap, the one that it writes.
+    /// The path of its kubeconfig; with TLS bootstrap, of the one that it writes.
     pub fn kubeconfig(&self) -> &Path {
         &self.kubeconfig
     }
 
-    /// What it sees as `/var/lib`: `kubelet`, and `kubelet-authenticator` if its plugin makes that.
+    /// The directory that it sees as `/var/lib`: `kubelet`, and `kubelet-authenticator` if its plugin creates that.
     pub fn var_lib(&self) -> PathBuf {
         namespace::var_lib(&self.scratch)
     }
 
-    /// Ends it as an init system does, and starts it again in the same place.
+    /// Terminates it as an init system does, and starts it again in the same place.
     #[track_caller]
     pub fn restart(&mut self) {
         self.process.terminate(TERMINATION);
         self.start();
     }
 
-    /// Kills it; its state stays.
+    /// Kills it; its state remains.
     pub fn kill(&mut self) {
         self.process.kill();
     }
@@ -98,29 +97,29 @@ impl Kubelet {
         self.process = self.process.start_again();
     }
 
-    /// Stops it from running on (SIGSTOP), and with it nothing else.
+    /// Suspends only this process (SIGSTOP).
     pub fn pause(&self) {
         self.process.signal(Signal::STOP);
     }
 
-    /// Lets it run on.
+    /// Resumes it.
     pub fn resume(&self) {
         self.process.signal(Signal::CONT);
     }
 
-    /// Waits until its Node is registered, and returns that.
+    /// Waits until its Node is registered, and returns the Node.
     #[track_caller]
     pub fn wait_until_registered(&self) -> Value {
         self.wait_for("nodes", "registered", |_| true)
     }
 
-    /// Waits until its Node is ready, and returns that.
+    /// Waits until its Node is ready, and returns the Node.
     #[track_caller]
     pub fn wait_until_ready(&self) -> Value {
         self.wait_for("nodes", "ready", |node| has_condition(node, "Ready"))
     }
 
-    /// Waits until its Lease was renewed after it was first seen, and returns that.
+    /// Waits for a renewal of its Lease after the first observation, and returns the Lease.
     #[track_caller]
     pub fn wait_for_lease_renewal(&self) -> Value {
         let mut first = None;
@@ -130,19 +129,19 @@ impl Kubelet {
         })
     }
 
-    /// Watches its Lease; events are far between, a lease duration's quarter.
+    /// Watches its Lease; its events are a quarter of a lease duration apart.
     pub fn watch_lease(&self) -> Watch {
         let selector = format!("metadata.name={}", self.name);
         self.admin
             .watch(&["leases", "-n", LEASES, "--field-selector", &selector])
     }
 
-    /// All that it and its exec plugin have said, since the first start.
+    /// The whole output of it and its exec plugin, since the first start.
     pub fn log(&self) -> String {
         self.process.log().text()
     }
 
-    /// Waits until it says, since its last start, a line that contains `needle`; returns the line.
+    /// Waits for a line, since its last start, that contains `needle`; returns the line.
     #[track_caller]
     pub fn wait_for_log(&mut self, needle: &str) -> String {
         self.process.wait_for_log(needle, DEADLINE)
@@ -153,8 +152,8 @@ impl Kubelet {
         self.address
     }
 
-    /// Asks it, through the API server and with all certificates verified, how it is:
-    /// `kubectl get --raw /api/v1/nodes/<name>/proxy/healthz`.
+    /// Reads its health through the API server, with all certificates verified: `kubectl get --raw
+    /// /api/v1/nodes/<name>/proxy/healthz`.
     #[track_caller]
     pub fn healthz_through_the_api_server(&self) -> Output {
         let path = format!("/api/v1/nodes/{}/proxy/healthz", self.name);

@@ -1,4 +1,4 @@
-//! Simulators and fixtures that know nothing of the code they test.
+//! Simulators and fixtures that are independent of the code under test.
 
 mod hex;
 mod serving;

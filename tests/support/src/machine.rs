@@ -15,25 +15,24 @@
 //! cluster.wait_for_node_ready("node-a");
 //! ```
 //!
-//! A machine is a set of namespaces (mount, network, process, host name, IPC, control group) in
-//! which systemd is process 1. Its root directory is the host's under a layer of its own. Its units
-//! are the kubelet with kubeadm's drop-in, journald, and a container runtime whose containers are
-//! processes of the machine. It reaches the API server at the same address as the host, what else of
-//! the host it is told of, and the other machines of the test process; the host reaches it at its
-//! address. A boot takes half a second, a join one or two.
+//! A machine is a set of namespaces (mount, network, process, host name, IPC, control group) in which systemd is
+//! process 1. Its root directory is the host's under a layer of its own. Its units are the kubelet with kubeadm's
+//! drop-in, journald, and a container runtime whose containers are processes of the machine. It reaches the API
+//! server at the same address as the host, other servers of the host if configured, and the other machines of the
+//! test process; the host reaches it at its address. A boot takes half a second, a join one or two.
 //!
 //! # Guarantees
 //!
-//! Nothing leaves a machine: its files, sysctls, control groups and processes end when
-//! the [`Machine`] is dropped, and when the test process dies in any other way.
+//! Nothing leaves a machine: its files, sysctls, control groups and processes end when the [`Machine`] is dropped,
+//! and when the test process dies in any other way.
 //!
-//! It begins without a trace of a node: `/etc/kubernetes`, `/var/lib/kubelet`, `/etc/default`,
-//! `/etc/systemd` and `/var/log` are its own, and there is no `/var/lib/kubelet-authenticator`.
+//! It starts without a trace of a node: `/etc/kubernetes`, `/var/lib/kubelet`, `/etc/default`, `/etc/systemd` and
+//! `/var/log` are its own, and there is no `/var/lib/kubelet-authenticator`.
 //!
 //! # Assumptions
 //!
-//! Root, Linux with overlayfs and the devices `veth` and `bridge`, Debian's layout
-//! (`/usr/lib/systemd`), systemd 252 or so. Control groups of version 1 as systemd mounts them; version 2 is untried.
+//! Root, Linux with overlayfs and the devices `veth` and `bridge`, Debian's layout (`/usr/lib/systemd`), systemd 252
+//! or so. Control groups of version 1 as systemd mounts them; version 2 is untested.
 
 mod builder;
 mod cgroups;
@@ -67,23 +66,23 @@ const SYSTEMD: &str = "/usr/lib/systemd";
 /// The container runtime's socket.
 const RUNTIME: &str = "/run/fakecri.sock";
 
-/// The environment of the commands that a test runs.
+/// The environment of a test's commands.
 const ENVIRONMENT: [&str; 2] = [
     "HOME=/root",
     "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
 ];
 
-/// Makes the file `$2` with the permissions `$1` at once, its directories too.
+/// Creates the file `$2` with the permissions `$1` at once, and its directories.
 const WRITE: &str = r#"mkdir -p "$(dirname "$2")"
 umask 077
 cat >"$2.new"
 chmod "$1" "$2.new"
 mv -fT "$2.new" "$2""#;
 
-/// A running machine; ends, and leaves nothing behind, when it is dropped.
+/// A running machine; it ends, without leftovers, when it is dropped.
 #[derive(Debug)]
 pub struct Machine {
-    // Processes first: fields are dropped in order, and the control group is to be empty.
+    // Processes first: fields are dropped in order, and the control group must be empty.
     process: Process,
     _group: ControlGroup,
     _forwarders: Vec<Forwarder>,
@@ -95,22 +94,22 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// A machine for nodes of this cluster, to be booted; `name` is its host name.
+    /// A builder for a machine of this cluster's nodes; `name` is its host name.
     pub fn builder(cluster: &ControlPlane, name: &str) -> MachineBuilder {
         MachineBuilder::new(Some(cluster), name)
     }
 
-    /// A machine for a cluster that machines alone make, to be booted; `name` is its host name.
+    /// A builder for a machine of a cluster that consists of machines only; `name` is its host name.
     pub fn of_no_cluster(name: &str) -> MachineBuilder {
         MachineBuilder::new(None, name)
     }
 
-    /// Addresses for an infrastructure to choose from for its machines ([`MachineBuilder::at`]), in CIDR
-    /// notation.
+    /// A range of addresses from which an infrastructure chooses those of its machines ([`MachineBuilder::at`]), in
+    /// CIDR notation.
     ///
     /// # Panics
     ///
-    /// Where machines can have no network.
+    /// If no network for machines is available.
     #[track_caller]
     pub fn network() -> String {
         Network::of_this_process().assigned()
@@ -126,7 +125,7 @@ impl Machine {
         self.address
     }
 
-    /// The host's number of its process 1.
+    /// The host's process ID of its process 1.
     pub fn pid(&self) -> i32 {
         self.pid
     }
@@ -139,11 +138,11 @@ impl Machine {
             .expect("setpriv can be started")
     }
 
-    /// Runs a command in it, and returns what it printed.
+    /// Runs a command in it, and returns its standard output.
     ///
     /// # Panics
     ///
-    /// If it fails; the message has its output and the machine's journal.
+    /// If it fails; the message includes its output and the machine's journal.
     #[track_caller]
     pub fn ok(&self, words: &[&str]) -> String {
         self.succeeded(words, self.run(words))
@@ -151,14 +150,14 @@ impl Machine {
 
     /// The contents of a file in it.
     ///
-    /// Read from within: links like `kubelet-client-current.pem` lead elsewhere on the host.
+    /// Read from within: links like `kubelet-client-current.pem` have other targets on the host.
     #[track_caller]
     pub fn read(&self, path: &str) -> Option<Vec<u8>> {
         let output = self.run(&["cat", "--", path]);
         output.status.success().then_some(output.stdout)
     }
 
-    /// Writes a file in it, its directories too; readers see the old one or the new one.
+    /// Writes a file in it, and creates its directories; readers see the old file or the new one.
     #[track_caller]
     pub fn write(&self, path: &str, mode: u32, content: impl AsRef<[u8]>) {
         let mode = format!("{mode:o}");
@@ -171,26 +170,26 @@ impl Machine {
             .spawn()
             .expect("setpriv can be started");
         let mut stdin = child.stdin.take().expect("it is piped");
-        // It may end without reading, and then says why.
+        // The command may end without reading, and then reports the reason.
         stdin.write_all(content.as_ref()).ok();
         drop(stdin);
         let output = child.wait_with_output().expect("a child can be waited for");
         self.succeeded(&words, output);
     }
 
-    /// Removes a file or a directory in it, if it is there.
+    /// Removes a file or a directory in it, if it exists.
     #[track_caller]
     pub fn remove(&self, path: &str) {
         self.ok(&["rm", "-rf", "--", path]);
     }
 
-    /// Whether there is something at this path in it.
+    /// Whether this path exists in it.
     #[track_caller]
     pub fn exists(&self, path: &str) -> bool {
         self.run(&["test", "-e", path]).status.success()
     }
 
-    /// All that its units and its process 1 have said. It can be read after the machine has ended.
+    /// The whole output of its units and its process 1. It can be read after the machine has ended.
     #[track_caller]
     pub fn journal(&self) -> String {
         let before = ["machine.log", "kmsg"].map(|file| self.scratch.join(file));
@@ -212,13 +211,13 @@ impl Machine {
         String::from_utf8_lossy(&text.concat()).into_owned()
     }
 
-    /// Ends it, as if the power went.
+    /// Ends it like a power failure.
     pub fn power_off(&mut self) {
         if !self.process.is_running() {
             return;
         }
-        // Process 1 is gone only after all others of its namespace (pid_namespaces(7)), and
-        // `unshare`, which waits for it, after that. To kill `unshare` would end them unseen.
+        // Process 1 is gone only after all others of its namespace (pid_namespaces(7)), and `unshare`, which waits
+        // for it, after that. Killing `unshare` would end them unobserved.
         if let Some(first) = Pid::from_raw(self.pid) {
             kill_process(first, Signal::KILL).ok();
             poll(DEADLINE, || self.process.exit_status());

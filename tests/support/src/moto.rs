@@ -1,4 +1,4 @@
-//! EC2: moto server, with a server of ours in front that counts, fails and corrects.
+//! EC2: moto server, behind a front server that counts, fails and corrects its answers.
 //!
 //! ```no_run
 //! use kubelet_authenticator_test_support::moto::{Failure, Field, Moto, Scope};
@@ -13,18 +13,18 @@
 //! assert_eq!(moto.count("DescribeInstances"), 1);
 //! ```
 //!
-//! A client is of the account that its access key names ([`access_key`]); its region is the one that
-//! it signs for. Signatures are not verified. What a test does as an account's owner
-//! ([`Moto::ec2`]) is neither counted nor failed.
+//! A client belongs to the account that its access key names ([`access_key`]); its region is the one that it signs
+//! for. Signatures are not verified. Operations of a test as an account's owner ([`Moto::ec2`]) are neither counted
+//! nor failed.
 //!
-//! The front itself answers `GetInstanceTpmEkPub`, which moto does not know ([`Moto::give_tpm`]).
+//! The front itself answers `GetInstanceTpmEkPub`, which moto does not implement ([`Moto::give_tpm`]).
 //!
-//! moto server is installed once, outside the tree, by `tests/moto/build`. Starting one takes two
-//! seconds: tests that can, share one in a `static` and keep apart by accounts.
+//! `tests/moto/build` installs moto server once, outside the tree. A start takes two seconds: tests that can share
+//! one in a `static` do so, and keep apart by accounts.
 //!
 //! # Panics
 //!
-//! Where something does not come to pass, with what was expected.
+//! If an expected event does not occur, with a description of it.
 
 mod calls;
 mod front;
@@ -47,16 +47,16 @@ pub use self::xml::Field;
 use crate::api_server::Times;
 use crate::process::{Launch, Process, Scratch, free_port, poll};
 
-/// Where moto server is installed.
+/// The directory of moto server.
 static DIRECTORY: LazyLock<PathBuf> = LazyLock::new(install);
 
-/// How long a start may take that takes two seconds: the machines that tests run on are busy.
+/// The deadline of a start, which takes two seconds: the machines that tests run on are busy.
 const DEADLINE: Duration = Duration::from_secs(180);
 
-/// How often it is started before the test fails, another process having taken its port each time.
+/// The maximum number of attempts to start it, if another process has taken its port each time.
 const ATTEMPTS: usize = 5;
 
-/// What an access key of [`access_key`] begins with, and ends with after the account.
+/// The beginning of an access key of [`access_key`], and its end after the account.
 const ACCESS_KEY: (&str, &str) = ("AKIA", "MOTO");
 
 /// A running moto server and its front; both end when this is dropped.
@@ -75,7 +75,7 @@ impl Default for Moto {
 }
 
 impl Moto {
-    /// Starts one that knows no instance.
+    /// Starts a server without instances.
     #[track_caller]
     pub fn start() -> Self {
         let scratch = Scratch::new("moto");
@@ -106,60 +106,60 @@ impl Moto {
         panic!("moto found none of {ATTEMPTS} ports free");
     }
 
-    /// The endpoint of EC2, for every region: `http://127.0.0.1:PORT`.
+    /// The endpoint of EC2 for every region: `http://127.0.0.1:PORT`.
     pub fn url(&self) -> String {
         format!("http://{}", self.front.address())
     }
 
-    /// EC2 as an account's owner sees it in one region.
+    /// EC2 in one region, in the role of an account's owner.
     pub fn ec2(&self, account: &str, region: &str) -> Ec2 {
         Ec2::new(self.server, account, region)
     }
 
-    /// Every call so far, oldest first, those included that a failure was injected into.
+    /// Every call so far, oldest first, including those with an injected failure.
     pub fn calls(&self) -> Vec<Call> {
         self.front.calls()
     }
 
-    /// How many calls there were of an action.
+    /// The number of calls of an action.
     pub fn count(&self, action: &str) -> usize {
         let calls = self.calls();
         calls.iter().filter(|call| call.action == action).count()
     }
 
-    /// Makes calls go wrong. Rules are asked in the order they were given.
+    /// Adds a failure of matching calls. Rules are tried in the order in which they were added.
     pub fn inject(&self, scope: Scope, times: Times, failure: Failure) {
         self.front.inject(scope, times, failure);
     }
 
-    /// Answers with another value of an instance's field from now on.
+    /// Replaces the value of an instance's field in all answers from now on.
     pub fn amend(&self, instance: &str, field: Field, value: &str) {
         self.front.amend(instance, field, value);
     }
 
-    /// Gives an instance a NitroTPM, or another: what GetInstanceTpmEkPub answers about it.
+    /// Sets an instance's NitroTPM: the answer of GetInstanceTpmEkPub for it.
     pub fn give_tpm(&self, instance: &str, tpm: NitroTpm) {
         self.front.give_tpm(instance, tpm);
     }
 
-    /// Leaves an instance out of every answer, as EC2 does with one that it does not know yet.
+    /// Omits an instance from every answer, as EC2 does with one that is not visible yet.
     pub fn hide(&self, instance: &str) {
         self.front.hide(instance);
     }
 
-    /// Answers about an instance as moto does again.
+    /// Restores moto's own answers about an instance.
     pub fn restore(&self, instance: &str) {
         self.front.restore(instance);
     }
 }
 
-/// An access key ID, and its secret, with which calls are an account's.
+/// An access key ID of the account, and its secret.
 pub fn access_key(account: &str) -> (String, String) {
     let (prefix, suffix) = ACCESS_KEY;
     (format!("{prefix}{account}{suffix}"), "secret".to_owned())
 }
 
-/// The account that an access key ID of [`access_key`] is of.
+/// The account of an access key ID of [`access_key`].
 fn account_of(access_key: &str) -> Option<&str> {
     let (prefix, suffix) = ACCESS_KEY;
     access_key.strip_prefix(prefix)?.strip_suffix(suffix)
@@ -167,7 +167,7 @@ fn account_of(access_key: &str) -> Option<&str> {
 
 fn install() -> PathBuf {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../moto/build");
-    // Standard error is the terminal's: a first installation takes half a minute and says so.
+    // Standard error is inherited: a first installation takes half a minute and reports that.
     let output = Command::new(&script)
         .stdin(Stdio::null())
         .stderr(Stdio::inherit())

@@ -1,6 +1,6 @@
 //! A certificate authority for tests: server, client and requested certificates.
 //!
-//! Keys are ECDSA P-256, key files PKCS#8. Nothing here is shared with the code under test.
+//! Keys are ECDSA P-256, key files PKCS#8. The code under test shares none of this code.
 
 use std::fs;
 use std::io::Write;
@@ -22,10 +22,10 @@ pub const SUBJECT_UID: &[u64] = &[1, 3, 6, 1, 4, 1, 57683, 2];
 /// The provider identifier of the kubelet authentication proposal, an extension.
 pub const PROVIDER_ID: &[u64] = &[1, 3, 6, 1, 4, 1, 11129, 2, 1, 21];
 
-/// How long the authorities and the certificates of a test live where it says nothing else.
+/// The default lifetime of a test's authorities and certificates.
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
-/// Signers of Kubernetes date a certificate this far back.
+/// The time by which signers of Kubernetes backdate a certificate.
 pub const BACKDATED: Duration = Duration::from_secs(5 * 60);
 
 /// A certificate and its private key, both PEM.
@@ -49,7 +49,7 @@ impl KeyAndCertificate {
         CertificateDer::from_pem_slice(self.certificate_pem.as_bytes()).unwrap()
     }
 
-    /// The key as rustls takes it.
+    /// The key in rustls' form.
     pub fn key_der(&self) -> PrivateKeyDer<'static> {
         PrivateKeyDer::from_pem_slice(self.key_pem.as_bytes()).unwrap()
     }
@@ -64,10 +64,10 @@ impl KeyAndCertificate {
     }
 }
 
-/// Who a certificate is about.
+/// The subject of a certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Subject {
-    /// The organisation, Kubernetes' group, if any.
+    /// The organization, Kubernetes' group, if any.
     pub organization: Option<String>,
     /// The common name, Kubernetes' user name.
     pub common_name: String,
@@ -76,7 +76,7 @@ pub struct Subject {
 }
 
 impl Subject {
-    /// A subject with a common name alone.
+    /// A subject with only a common name.
     pub fn user(common_name: &str) -> Self {
         Self {
             organization: None,
@@ -113,48 +113,48 @@ impl Subject {
     }
 }
 
-/// What a certificate is for.
+/// The purpose of a certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Purpose {
-    /// To prove who a client is.
+    /// Client authentication.
     Client,
-    /// To prove who a server is.
+    /// Server authentication.
     Server,
 }
 
-/// What a certificate says, but for its key and its issuer.
+/// The contents of a certificate, except its key and its issuer.
 #[derive(Debug, Clone)]
 pub struct Contents {
     /// Its subject.
     pub subject: Subject,
     /// Its extended key usage.
     pub purpose: Purpose,
-    /// First moment of its validity.
+    /// The first moment of its validity.
     pub not_before: SystemTime,
-    /// Last moment of its validity.
+    /// The last moment of its validity.
     pub not_after: SystemTime,
     /// DNS names and IP addresses.
     pub alternative_names: Vec<String>,
-    /// DER of the provider identifier extension's value, if it has one.
+    /// DER of the provider identifier extension's value, if any.
     pub provider_id: Option<Vec<u8>>,
     /// Whether that extension is marked critical.
     pub provider_id_critical: bool,
 }
 
 impl Contents {
-    /// A client certificate, valid since five minutes ago and for a day.
+    /// The contents of a client certificate, valid since five minutes ago and for a day.
     pub fn client(subject: Subject) -> Self {
         Self::new(subject, Purpose::Client)
     }
 
-    /// A server certificate for these DNS names and IP addresses, valid like [`Contents::client`].
+    /// The contents of a server certificate for these DNS names and IP addresses, valid like [`Contents::client`].
     pub fn server(alternative_names: &[&str]) -> Self {
         let mut contents = Self::new(Subject::user("kube-apiserver"), Purpose::Server);
         contents.alternative_names = alternative_names.iter().map(ToString::to_string).collect();
         contents
     }
 
-    /// The same contents, over since an hour.
+    /// The same contents, expired an hour ago.
     pub fn expired(mut self) -> Self {
         self.not_before = now() - 2 * DAY;
         self.not_after = now() - DAY / 24;
@@ -208,7 +208,7 @@ impl std::fmt::Debug for CertificateAuthority {
 }
 
 impl CertificateAuthority {
-    /// Makes an authority with this common name, valid for a year.
+    /// Creates an authority with this common name, valid for a year.
     pub fn new(common_name: &str) -> Self {
         Self::with_key(common_name, KeyPair::generate().unwrap())
     }
@@ -250,7 +250,7 @@ impl CertificateAuthority {
         &self.pair
     }
 
-    /// A certificate with these contents for a new key.
+    /// Issues a certificate with these contents for a new key.
     pub fn issue(&self, contents: &Contents) -> KeyAndCertificate {
         let key = KeyPair::generate().unwrap();
         KeyAndCertificate {
@@ -259,7 +259,7 @@ impl CertificateAuthority {
         }
     }
 
-    /// A PEM certificate with these contents for a public key (DER of its SubjectPublicKeyInfo).
+    /// Issues a PEM certificate with these contents for a public key (DER of its SubjectPublicKeyInfo).
     pub fn issue_for(
         &self,
         contents: &Contents,
@@ -287,7 +287,7 @@ pub fn certificate_request(subject: &Subject, provider_id: Option<&str>) -> (Str
     (request, key_pem)
 }
 
-/// The same for a key that there is (PKCS#8 PEM).
+/// The same for an existing key (PKCS#8 PEM).
 pub fn certificate_request_with(
     key_pem: &str,
     subject: &Subject,
@@ -307,7 +307,7 @@ pub fn certificate_request_with(
     request.pem().unwrap()
 }
 
-/// A private key (PEM) in the form that Go's older programs write: SEC1 or PKCS#1.
+/// A private key (PEM) in the form of Go's older programs: SEC1 or PKCS#1.
 pub fn traditional_key(pem: &str) -> String {
     let mut openssl = Command::new("openssl");
     openssl

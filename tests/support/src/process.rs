@@ -4,7 +4,7 @@
 //!
 //! - A [`Process`] dies when it is dropped, and also when the test process dies in any other way,
 //!   SIGKILL included: the kernel sends it the parent-death signal.
-//! - Its environment is `PATH` and what the test gave, nothing of the developer's.
+//! - Its environment is `PATH` and the test's variables, nothing of the developer's.
 //! - Its output is in a log file; a failed wait panics with the end of that log.
 
 mod address;
@@ -28,14 +28,14 @@ pub use self::port::free_port;
 pub use self::scratch::Scratch;
 pub(crate) use self::spawner::spawn;
 
-/// How often a condition that no one announces is looked at.
+/// The interval at which a condition without notifications is checked.
 const POLL: Duration = Duration::from_millis(20);
 
-/// The longest pause between two looks at a condition. Looks take a fifth of the time at most, so that
-/// waiting leaves the processor to others.
+/// The longest pause between two checks of a condition. Checks take at most a fifth of the time, so that waiting
+/// leaves the processor to others.
 const SELDOM: Duration = Duration::from_secs(2);
 
-/// What is started: program, arguments, environment.
+/// A command: program, arguments, environment.
 #[derive(Debug, Clone)]
 pub struct Launch {
     name: String,
@@ -46,7 +46,7 @@ pub struct Launch {
 }
 
 impl Launch {
-    /// A start of `program`; `name` stands for it in messages.
+    /// Creates a command of `program`; `name` is its name in messages.
     pub fn new(name: &str, program: impl AsRef<OsStr>) -> Self {
         Self {
             name: name.to_owned(),
@@ -81,13 +81,13 @@ impl Launch {
         self
     }
 
-    /// Starts it, its output appended to the file `log`.
+    /// Starts the command, with its output appended to the file `log`.
     #[track_caller]
     pub fn spawn(&self, log: &Path) -> Process {
         self.spawn_under(&[], log)
     }
 
-    /// Starts it through `wrapper`, a command that executes its last arguments in its own place.
+    /// Starts the command through `wrapper`, a command that executes its last arguments in its own place.
     ///
     /// The parent-death signal is set by the innermost command, since entering a user namespace
     /// clears it.
@@ -132,12 +132,12 @@ pub struct Process {
 }
 
 impl Process {
-    /// What it is called in messages.
+    /// Its name in messages.
     pub fn name(&self) -> &str {
         &self.launch.name
     }
 
-    /// Starts the same once more, into the same log; this one should have ended.
+    /// Starts the same command again, with the same log; this process should have ended.
     #[track_caller]
     pub fn start_again(&self) -> Self {
         self.launch.clone().spawn_into(self.log.clone())
@@ -153,7 +153,7 @@ impl Process {
         &self.log
     }
 
-    /// Where in the log file, which may be older, this process began.
+    /// The position in the log file, which may be older, at which this process began.
     pub fn log_start(&self) -> Mark {
         self.start
     }
@@ -163,7 +163,7 @@ impl Process {
         self.exit_status().is_none()
     }
 
-    /// How it ended, if it has.
+    /// Its exit status, if it has ended.
     pub fn exit_status(&mut self) -> Option<ExitStatus> {
         self.child
             .try_wait()
@@ -176,7 +176,7 @@ impl Process {
         self.poll("end", deadline, Process::exit_status)
     }
 
-    /// Waits until its output, since it was started, has a line that contains `needle`.
+    /// Waits until its output, since its start, has a line that contains `needle`.
     ///
     /// Returns that line.
     #[track_caller]
@@ -193,7 +193,7 @@ impl Process {
         })
     }
 
-    /// Waits until `condition` gives a value; panics at once if the process ends before.
+    /// Waits until `condition` returns a value; panics at once if the process ends before.
     #[track_caller]
     pub fn poll_alive<T>(
         &mut self,
@@ -202,7 +202,7 @@ impl Process {
         mut condition: impl FnMut(&mut Self) -> Option<T>,
     ) -> T {
         self.poll(what, deadline, |process| {
-            // Asked before the condition: what it wrote last still counts.
+            // Checked before the condition: output before the end still counts.
             let ended = process.exit_status();
             let value = condition(process);
             if let (None, Some(status)) = (&value, ended) {
@@ -232,13 +232,13 @@ impl Process {
         })
     }
 
-    /// Sends a signal to this process alone.
+    /// Sends a signal to this process only.
     pub fn signal(&self, signal: Signal) {
-        // Failure means that it has ended, which the caller sees by other means.
+        // An error means that the process has ended, which the caller learns by other means.
         kill_process(self.group(), signal).ok();
     }
 
-    /// Asks it to end, and waits for that; kills it at the deadline.
+    /// Terminates it, and waits for its end; kills it at the deadline.
     pub fn terminate(&mut self, deadline: Duration) {
         self.signal(Signal::TERM);
         poll(deadline, || self.exit_status());
@@ -247,8 +247,8 @@ impl Process {
 
     /// Kills it and all of its process group, and waits for it.
     pub fn kill(&mut self) {
-        // The group outlives its leader only while it has members; its number is not used again
-        // before the leader is waited for, or while there are.
+        // The group outlives its leader only while it has members; its number is not reused before the leader is
+        // waited for, or while it has members.
         kill_process_group(self.group(), Signal::KILL).ok();
         self.child.wait().ok();
     }
@@ -264,7 +264,7 @@ impl Drop for Process {
     }
 }
 
-/// A command that dies with the thread that starts it, and has only `PATH` for its environment.
+/// A command that dies with the thread that starts it, with only `PATH` as its environment.
 pub(crate) fn guarded<W: AsRef<OsStr>>(wrapper: &[OsString], words: &[W]) -> Command {
     let guard = ["setpriv", "--pdeathsig", "KILL", "--"].map(OsStr::new);
     let mut all = wrapper
@@ -281,7 +281,7 @@ pub(crate) fn guarded<W: AsRef<OsStr>>(wrapper: &[OsString], words: &[W]) -> Com
     command
 }
 
-/// Looks at `condition` until it gives a value or the deadline is over.
+/// Checks `condition` until it returns a value or the deadline is over.
 pub fn poll<T>(deadline: Duration, mut condition: impl FnMut() -> Option<T>) -> Option<T> {
     let started = Instant::now();
     loop {
@@ -292,8 +292,8 @@ pub fn poll<T>(deadline: Duration, mut condition: impl FnMut() -> Option<T>) -> 
         if started.elapsed() >= deadline {
             return None;
         }
-        // What took long already may take a twentieth longer: an answer of an API server is quick, and
-        // still costs both sides processor time that somebody else's test waits for.
+        // A long wait may take a twentieth longer: an answer of an API server is quick, but costs both sides
+        // processor time that other tests wait for.
         let late = started.elapsed() / 20;
         let cost = asked.elapsed();
         thread::sleep((cost * 4).max(late).clamp(POLL, SELDOM));

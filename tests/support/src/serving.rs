@@ -1,4 +1,4 @@
-//! What the simulators have in common: a thread that serves until it is dropped.
+//! The common part of the simulators: a thread that serves until it is dropped.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::thread::JoinHandle;
@@ -6,8 +6,8 @@ use std::thread::JoinHandle;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 
-/// A port of 127.0.0.1, with a thread and a runtime of its own; all of it ends when this is
-/// dropped, connections included.
+/// A port of 127.0.0.1, with a thread and a runtime of its own; everything, connections included, ends when this is
+/// dropped.
 #[derive(Debug)]
 pub(crate) struct Serving {
     address: SocketAddr,
@@ -16,7 +16,7 @@ pub(crate) struct Serving {
 }
 
 impl Serving {
-    /// Starts to serve, on a free port, what `accept` accepts.
+    /// Serves what `accept` accepts, on a free port.
     pub(crate) fn start<A>(accept: impl FnOnce(TcpListener) -> A + Send + 'static) -> Self
     where
         A: Future,
@@ -37,7 +37,7 @@ impl Serving {
                     _ = stopped => {}
                 }
             });
-            // What blocks in a thread of its own is not waited for.
+            // Blocking tasks in threads of their own are not waited for.
             runtime.shutdown_background();
         });
         Self {
@@ -47,7 +47,7 @@ impl Serving {
         }
     }
 
-    /// Where it listens.
+    /// The address of the port.
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
     }
@@ -62,7 +62,7 @@ impl Drop for Serving {
     }
 }
 
-/// The connection is to be cut instead of an answer.
+/// An error that closes the connection instead of an answer.
 #[derive(Debug)]
 pub(crate) struct Cut;
 

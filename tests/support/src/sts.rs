@@ -1,12 +1,11 @@
-//! A security token service that answers `GetCallerIdentity`, and nothing else, strictly.
+//! A security token service that implements only `GetCallerIdentity`, strictly.
 //!
-//! It computes the signature of every call itself, from the bytes that arrived (AWS Signature
-//! Version 4), knows whose the credentials are, and answers in the words of AWS, as JSON or XML by
-//! `accept`. Every region is served at one address: a test names that address as the endpoint, and
-//! `host` is signed as it arrives.
+//! It computes the signature of every call itself, from the received bytes (AWS Signature Version 4), knows the
+//! owners of the credentials, and answers in the words of AWS, as JSON or XML by `accept`. Every region is served at
+//! one address: a test sets that address as the endpoint, and `host` is signed as received.
 //!
-//! It runs on a thread and a runtime of its own; its interface is synchronous and may be used from
-//! any thread. It is gone when it is dropped.
+//! It runs on a thread and a runtime of its own; its interface is synchronous and may be used from any thread. The
+//! service ends when it is dropped.
 //!
 //! ```
 //! use kubelet_authenticator_test_support::sts::{Fault, Principal, Sts, Times};
@@ -40,7 +39,7 @@ use crate::clock::now;
 use crate::pki::CertificateAuthority;
 use crate::serving::Serving;
 
-/// How long credentials live that [`Sts::credentials`] gives: as those of instance metadata.
+/// The lifetime of credentials of [`Sts::credentials`], as of those of instance metadata.
 const LIFETIME: Duration = Duration::from_secs(6 * 3600);
 
 /// A running service.
@@ -81,14 +80,14 @@ impl Clock {
     }
 }
 
-/// A call, as it arrived, and what was answered.
+/// A call as received, and its outcome.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Call {
     /// The method.
     pub method: String,
     /// Path and query.
     pub target: String,
-    /// The headers in the order in which they came, names in lower case.
+    /// The headers in the order of their arrival, names in lower case.
     pub headers: Vec<(String, String)>,
     /// The body.
     pub body: String,
@@ -112,7 +111,7 @@ impl Default for Sts {
 }
 
 impl Sts {
-    /// Starts a service on a free port of 127.0.0.1 that knows nobody.
+    /// Starts a service on a free port of 127.0.0.1 without known credentials.
     pub fn start() -> Self {
         let authority = CertificateAuthority::new("STS of a test");
         let acceptors = Acceptors::new(&authority);
@@ -127,12 +126,12 @@ impl Sts {
         Self { serving, shared }
     }
 
-    /// Where it listens.
+    /// The service's address.
     pub fn address(&self) -> SocketAddr {
         self.serving.address()
     }
 
-    /// `127.0.0.1:PORT`, as settings name an endpoint, and as `host` is signed.
+    /// `127.0.0.1:PORT`, the form of an endpoint in settings, and of the signed `host`.
     pub fn host(&self) -> String {
         self.address().to_string()
     }
@@ -147,13 +146,13 @@ impl Sts {
         self.shared.authority.certificate_pem()
     }
 
-    /// New credentials of `principal`, valid for six hours of the service's clock.
+    /// New credentials of `principal`, valid for six hours by the service's clock.
     pub fn credentials(&self, principal: Principal) -> Credentials {
         let expiration = self.now() + LIFETIME;
         self.credentials_until(principal, expiration)
     }
 
-    /// New credentials of `principal` that expire then.
+    /// New credentials of `principal` with this expiration.
     pub fn credentials_until(&self, principal: Principal, expiration: SystemTime) -> Credentials {
         self.state().issued.issue(principal, expiration)
     }
@@ -163,22 +162,22 @@ impl Sts {
         self.state().calls.clone()
     }
 
-    /// How many connections were accepted so far.
+    /// The number of accepted connections so far.
     pub fn connections(&self) -> usize {
         self.state().connections
     }
 
-    /// Has so many of the coming calls answered with a fault.
+    /// Injects a fault into this number of the next calls.
     pub fn inject(&self, times: Times, fault: Fault) {
         self.state().faults.add(times, fault);
     }
 
-    /// Has so many of the coming connections go wrong.
+    /// Injects a fault into this number of the next connections.
     pub fn inject_connection(&self, times: Times, fault: ConnectionFault) {
         self.state().faults.add_connection(times, fault);
     }
 
-    /// Forgets the faults that have not happened yet.
+    /// Removes the faults that have not occurred yet.
     pub fn clear_faults(&self) {
         self.state().faults = Faults::default();
     }

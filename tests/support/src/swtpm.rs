@@ -1,4 +1,4 @@
-//! TPM 2.0s in software, each with an endorsement key that its maker has certified.
+//! Software TPMs 2.0, each with an endorsement key that its maker has certified.
 //!
 //! ```no_run
 //! use kubelet_authenticator_test_support::swtpm::{Reset, Swtpm};
@@ -17,14 +17,13 @@
 //!
 //! # One client at a time
 //!
-//! There is no resource manager. A TPM serves the connection that came first and lets the others
-//! wait until it ends; what is done here connects too, so that it waits for a client that is still
-//! connected, and fails after a minute. A client that is killed leaves its objects behind, of which
-//! there is room for three, until [`Swtpm::flush`] or a reset.
+//! There is no resource manager. A TPM serves the first connection, and the others wait until it ends. The functions
+//! here connect too: they wait for a client that is still connected, and fail after a minute. A killed client leaves
+//! its objects in the TPM, which has room for three, until [`Swtpm::flush`] or a reset.
 //!
 //! # Panics
 //!
-//! Where something does not come to pass, with what was expected.
+//! If an expected event does not occur, with a description of it.
 
 mod provision;
 mod tools;
@@ -42,16 +41,16 @@ use crate::ek_ca::EkCa;
 use crate::hex::hex;
 use crate::process::{Launch, Process, Scratch, free_port, poll};
 
-/// The maker of the TPMs of which a test does not say who made them.
+/// The default maker of TPMs.
 static MAKER: LazyLock<Arc<EkCa>> = LazyLock::new(Arc::default);
 
-/// How long a start may take that takes 30 ms: the machines that tests run on are busy.
+/// The deadline of a start, which takes 30 ms: the machines that tests run on are busy.
 const DEADLINE: Duration = Duration::from_secs(180);
 
-/// How often it is started before the test fails, another process having taken a port each time.
+/// The maximum number of attempts to start it, if another process has taken a port each time.
 const ATTEMPTS: usize = 10;
 
-/// How a machine is switched off and on again.
+/// The way in which a machine is switched off and on again.
 ///
 /// | | resetCount | restartCount | PCRs | clockInfo.safe |
 /// | --- | --- | --- | --- | --- |
@@ -63,15 +62,15 @@ const ATTEMPTS: usize = 10;
 pub enum Reset {
     /// The power is cut.
     Hard,
-    /// It is shut down, and booted.
+    /// The machine is shut down and booted.
     Orderly,
-    /// It is suspended, and resumed.
+    /// The machine is suspended and resumed.
     Resume,
-    /// It hibernates, and boots.
+    /// The machine hibernates and boots.
     Restart,
 }
 
-/// A running TPM; it ends when this is dropped, and at the latest with the test process.
+/// A running TPM; it ends when it is dropped, and at the latest with the test process.
 #[derive(Debug)]
 pub struct Swtpm {
     port: u16,
@@ -89,34 +88,33 @@ impl Default for Swtpm {
 }
 
 impl Swtpm {
-    /// Makes a TPM with the bank SHA-256 and starts it; all of one process have the same maker.
+    /// Creates and starts a TPM with the bank SHA-256; all TPMs of one process have the same maker.
     #[track_caller]
     pub fn start() -> Self {
         Self::made_by(&MAKER)
     }
 
-    /// Makes a TPM of this maker, and starts it.
+    /// Creates and starts a TPM of this maker.
     #[track_caller]
     pub fn made_by(maker: &Arc<EkCa>) -> Self {
         Self::make(maker, "sha256")
     }
 
-    /// Makes a TPM with these banks of PCRs alone: `sha1`, or `sha1,sha256`.
+    /// Creates and starts a TPM with only these banks of PCRs: `sha1`, or `sha1,sha256`.
     #[track_caller]
     pub fn with_banks(banks: &str) -> Self {
         Self::make(&MAKER, banks)
     }
 
-    /// Starts a TPM with what another has stored: a cloned virtual machine, or one that is set
-    /// back to a snapshot.
+    /// Starts a TPM with a copy of another's state: a cloned virtual machine, or one that is reset to a snapshot.
     ///
-    /// It has the same seeds, keys, certificates and counters. The other goes on; this one has
-    /// been switched on once more.
+    /// It has the same seeds, keys, certificates and counters. The other TPM keeps running; this one has been
+    /// switched on once more.
     #[track_caller]
     pub fn copy_of(other: &Self) -> Self {
         let scratch = Scratch::new("swtpm");
         let state = scratch.directory("state");
-        // No command changes what is stored meanwhile.
+        // No command changes the state during the copy.
         let _turn = other.tools.sequence();
         provision::copy(&other.state, &state);
         Self::run(scratch, state, other.maker.clone())
@@ -135,8 +133,8 @@ impl Swtpm {
         for _ in 0..ATTEMPTS {
             let port = free_port();
             let mut process = launch(port, &state, &written).spawn(&log);
-            // It writes its ID when it listens. To connect would not do: the ports may be
-            // another's, and this one about to end.
+            // It writes its ID when it listens. A connection would not prove that: the ports may be another's, and
+            // this process about to end.
             let own = process.pid().to_string();
             let listening = poll(DEADLINE, || {
                 let ended = !process.is_running();
@@ -165,17 +163,17 @@ impl Swtpm {
         panic!("swtpm found none of {ATTEMPTS} pairs of ports free");
     }
 
-    /// Where it is, as libtss2 and tpm2-tools name it: `swtpm:host=127.0.0.1,port=PORT`.
+    /// Its address in the form of libtss2 and tpm2-tools: `swtpm:host=127.0.0.1,port=PORT`.
     pub fn tcti(&self) -> String {
         tcti(self.port)
     }
 
-    /// Where it takes commands; the next port is for what libtss2 and `swtpm_ioctl` do beside.
+    /// Its address for commands; the next port is for control by libtss2 and `swtpm_ioctl`.
     pub fn address(&self) -> SocketAddr {
         (Ipv4Addr::LOCALHOST, self.port).into()
     }
 
-    /// Who made it.
+    /// Its maker.
     pub fn maker(&self) -> &Arc<EkCa> {
         &self.maker
     }
@@ -202,21 +200,21 @@ impl Swtpm {
         };
     }
 
-    /// Clears it: keys and certificates stay, persistent endorsement keys among them or not; the
+    /// Clears it: keys and certificates remain, whether persistent endorsement keys are among them or not; the
     /// counters of resets are 0.
     #[track_caller]
     pub fn clear(&self) {
         self.tools.once(&["tpm2_clear", "-c", "p"]);
     }
 
-    /// Extends a PCR of the bank SHA-256, as a boot chain does that has changed.
+    /// Extends a PCR of the bank SHA-256, as a changed boot chain does.
     #[track_caller]
     pub fn extend(&self, pcr: u8, digest: &[u8; 32]) {
         let extension = format!("{pcr}:sha256={}", hex(digest));
         self.tools.once(&["tpm2_pcrextend", &extension]);
     }
 
-    /// Removes what clients have left in its memory.
+    /// Removes the objects that clients have left in its memory.
     #[track_caller]
     pub fn flush(&self) {
         for kind in ["-t", "-l", "-s"] {
@@ -224,22 +222,22 @@ impl Swtpm {
         }
     }
 
-    /// Takes a persistent key away, as most machines have none.
+    /// Removes a persistent key, since most machines have none.
     #[track_caller]
     pub fn evict(&self, handle: u32) {
         let handle = format!("{handle:#010x}");
-        // Those of `swtpm_setup` are the platform's.
+        // The keys of `swtpm_setup` are the platform's.
         self.tools
             .once(&["tpm2_evictcontrol", "-C", "p", "-c", &handle]);
     }
 
-    /// Stores a certificate in an index, in place of what is there.
+    /// Stores a certificate in an index, in place of a present one.
     #[track_caller]
     pub fn write_certificate(&self, index: u32, der: &[u8]) {
         provision::write_certificate(&self.tools.sequence(), index, der);
     }
 
-    /// Takes a certificate away.
+    /// Removes a certificate.
     #[track_caller]
     pub fn remove_certificate(&self, index: u32) {
         let index = format!("{index:#010x}");
@@ -266,6 +264,6 @@ fn launch(port: u16, state: &Path, written: &Path) -> Launch {
         .args(["--tpmstate", &format!("dir={}", state.display())])
         .args(["--pid", &format!("file={}", written.display())])
         .args(["--server", &channel(port)])
-        // libtss2 looks for it there.
+        // libtss2 expects the control channel there.
         .args(["--ctrl", &channel(port + 1)])
 }

@@ -1,4 +1,4 @@
-//! As much of an encoder of BER and DER as the simulators need.
+//! An encoder of BER and DER, as far as the simulators need it.
 
 pub(crate) const INTEGER: u8 = 0x02;
 pub(crate) const OCTET_STRING: u8 = 0x04;
@@ -12,7 +12,7 @@ pub(crate) const SET: u8 = 0x31;
 pub(crate) const CONTEXT_0: u8 = 0xa0;
 pub(crate) const CONTEXT_1: u8 = 0xa1;
 
-/// Tag, shortest length, content.
+/// An element: tag, shortest form of the length, content.
 pub(crate) fn tlv(tag: u8, content: &[u8]) -> Vec<u8> {
     let length = content.len();
     let bytes = length.to_be_bytes();
@@ -30,7 +30,7 @@ pub(crate) fn tlv(tag: u8, content: &[u8]) -> Vec<u8> {
     encoded
 }
 
-/// Tag, "it ends where it ends", content, its end.
+/// An element of indefinite length: tag, content, end of contents.
 pub(crate) fn indefinite(tag: u8, content: &[u8]) -> Vec<u8> {
     [&[tag, 0x80], content, &[0, 0]].concat()
 }
@@ -39,7 +39,7 @@ pub(crate) fn sequence(parts: &[Vec<u8>]) -> Vec<u8> {
     tlv(SEQUENCE, &parts.concat())
 }
 
-/// The members in the order that DER has.
+/// A SET with its members in the order of DER.
 pub(crate) fn set(mut parts: Vec<Vec<u8>>) -> Vec<u8> {
     parts.sort();
     tlv(SET, &parts.concat())

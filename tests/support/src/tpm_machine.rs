@@ -1,7 +1,6 @@
-//! What a machine does with its TPM to be attested, by tpm2-tools; and what it could do instead.
+//! The operations of a machine with its TPM for attestation, by tpm2-tools, and possible attacks.
 //!
-//! It shares nothing with the code under test, so that it can stand in for the plugin, and testify
-//! against it.
+//! It shares nothing with the code under test, so that it can replace the plugin, and testify against it.
 //!
 //! ```no_run
 //! use std::sync::Arc;
@@ -19,12 +18,12 @@
 //! let signature = forger.sign(&quote.attest).unwrap();
 //! ```
 //!
-//! Structures are bytes in the TPM's encoding, `TPM2B` ones without their two bytes of length.
-//! Each call leaves no object and no session in the TPM, not even one that was there before.
+//! Structures are bytes in the TPM's encoding, `TPM2B` ones without their two bytes of length. Each call leaves no
+//! object and no session in the TPM, not even one from before.
 //!
 //! # Panics
 //!
-//! Where a TPM refuses what it should do; what it may refuse is a `Result` with the tools' words.
+//! If a TPM refuses a valid operation; operations that it may refuse return a `Result` with the tools' message.
 
 mod keys;
 mod software;
@@ -38,15 +37,15 @@ pub use self::software::{SoftwareKey, forged_quote};
 use crate::hex::hex;
 use crate::swtpm::{Sequence, Swtpm};
 
-/// What begins the files of tpm2-tools that hold a credential, and their version.
+/// The beginning of tpm2-tools' credential files, and their version.
 const CREDENTIAL: [u8; 8] = [0xba, 0xdc, 0xc0, 0xde, 0, 0, 0, 1];
 
-/// What a TPM has said of itself.
+/// A signed statement of a TPM.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Statement {
     /// `TPMS_ATTEST`.
     pub attest: Vec<u8>,
-    /// `TPMT_SIGNATURE` of it.
+    /// `TPMT_SIGNATURE` over it.
     pub signature: Vec<u8>,
 }
 
@@ -55,13 +54,13 @@ pub struct Statement {
 pub struct Quote {
     /// `TPMS_ATTEST`.
     pub attest: Vec<u8>,
-    /// `TPMT_SIGNATURE` of it.
+    /// `TPMT_SIGNATURE` over it.
     pub signature: Vec<u8>,
-    /// The PCRs, and what is in them.
+    /// The PCRs and their values.
     pub registers: BTreeMap<u8, [u8; 32]>,
 }
 
-/// A TPM, and which of its keys are used.
+/// A TPM, with the keys in use.
 #[derive(Debug, Clone)]
 pub struct TpmMachine {
     tpm: Arc<Swtpm>,
@@ -70,7 +69,7 @@ pub struct TpmMachine {
 }
 
 impl TpmMachine {
-    /// A machine that uses this endorsement key, and a good attestation key, ECDSA P-256.
+    /// Creates a machine that uses this endorsement key, and a valid attestation key, ECDSA P-256.
     pub fn new(tpm: Arc<Swtpm>, endorsement: EndorsementKey) -> Self {
         Self {
             tpm,
@@ -79,7 +78,7 @@ impl TpmMachine {
         }
     }
 
-    /// The same with another attestation key.
+    /// The same machine with another attestation key.
     pub fn with_attestation_key(&self, attestation: AttestationKey) -> Self {
         Self {
             attestation,
@@ -87,7 +86,7 @@ impl TpmMachine {
         }
     }
 
-    /// The same with another endorsement key.
+    /// The same machine with another endorsement key.
     pub fn with_endorsement_key(&self, endorsement: EndorsementKey) -> Self {
         Self {
             endorsement,
@@ -116,7 +115,7 @@ impl TpmMachine {
         sequence.read("ek.pub")
     }
 
-    /// The certificate of the endorsement key, DER, where the TPM has one.
+    /// The certificate of the endorsement key, DER, if the TPM has one.
     #[track_caller]
     pub fn ek_certificate(&self) -> Option<Vec<u8>> {
         self.tpm
@@ -139,11 +138,11 @@ impl TpmMachine {
         sequence.read("ak.name")
     }
 
-    /// Opens a credential that was made for both keys: TPM2_ActivateCredential.
+    /// Opens a credential for both keys: TPM2_ActivateCredential.
     ///
     /// # Errors
     ///
-    /// The TPM does not, or it was not made for both.
+    /// If the TPM refuses, or the credential is not for both keys.
     #[track_caller]
     pub fn activate(
         &self,
@@ -177,7 +176,7 @@ impl TpmMachine {
         activated.map(|_| sequence.read("secret"))
     }
 
-    /// Has a TPM make a credential, as a verifier does: the blob and the encrypted secret.
+    /// Creates a credential with a TPM, as a verifier does: the blob and the encrypted secret.
     #[track_caller]
     pub fn make_credential(
         &self,
@@ -207,7 +206,7 @@ impl TpmMachine {
         (blob.to_vec(), encrypted_secret.to_vec())
     }
 
-    /// The commands of one call, the attestation key in the context file `ak`.
+    /// The command sequence of one call, with the attestation key in the context file `ak`.
     #[track_caller]
     fn loaded(&self) -> Sequence<'_> {
         let sequence = self.tpm.tools().sequence();
@@ -221,7 +220,7 @@ fn with_length(contents: &[u8]) -> Vec<u8> {
     [&length.to_be_bytes()[..], contents].concat()
 }
 
-/// The contents of a `TPM2B` that is all there is.
+/// The contents of a `TPM2B` without any data after it.
 #[track_caller]
 fn without_length(structure: Vec<u8>) -> Vec<u8> {
     let (contents, rest) = part(&structure);
@@ -229,7 +228,7 @@ fn without_length(structure: Vec<u8>) -> Vec<u8> {
     contents.to_vec()
 }
 
-/// The contents of a `TPM2B`, and what follows it.
+/// The contents of a `TPM2B`, and the data after it.
 #[track_caller]
 fn part(bytes: &[u8]) -> (&[u8], &[u8]) {
     let (length, rest) = bytes.split_first_chunk().expect("a length");

@@ -1,5 +1,5 @@
-//! A TPM that fails, is slow, hangs or is cut off, in front of one that does not; and a count of
-//! what it is asked.
+//! A proxy in front of a TPM that adds failures, delays, hangs and closed connections; and a count of the TPM's
+//! commands.
 //!
 //! ```no_run
 //! use kubelet_authenticator_test_support::api_server::Times;
@@ -14,8 +14,7 @@
 //! assert_eq!(proxy.count(command::QUOTE), 1);
 //! ```
 //!
-//! The TPM still has one client at a time: who talks to it without the proxy waits for who does
-//! with it.
+//! The TPM still has one client at a time: clients that connect to it directly wait for those of the proxy.
 
 mod serve;
 
@@ -29,7 +28,7 @@ use crate::api_server::Times;
 use crate::process::{free_port, poll};
 use crate::swtpm::Swtpm;
 
-/// How long a pair of free ports is looked for.
+/// The longest search for a pair of free ports.
 const PORT_PATIENCE: Duration = Duration::from_secs(60);
 
 /// `TPM_CC`: the codes of commands ("TPM 2.0 Library, Part 2: Structures", 6.5.2).
@@ -54,12 +53,12 @@ pub mod command {
     pub const PCR_READ: u32 = 0x17e;
 }
 
-/// Which commands something applies to.
+/// The commands that a fault applies to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Commands {
-    /// All.
+    /// All commands.
     All,
-    /// Those of one code.
+    /// The commands with this code.
     One(u32),
 }
 
@@ -72,31 +71,31 @@ impl Commands {
     }
 }
 
-/// What goes wrong.
+/// A fault of a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
-    /// The TPM is not asked: this response code is the answer.
+    /// This response code is the answer, without the TPM.
     Answer(u32),
-    /// The TPM is asked after so long.
+    /// The TPM gets the command after this time.
     Slow(Duration),
-    /// No answer until the faults are cleared, and then the connection is cut.
+    /// The command has no answer until the faults are cleared, and then the connection is closed.
     Hang,
-    /// The connection is cut.
+    /// The connection is closed.
     Cut,
 }
 
-/// A command, and its answer.
+/// A command and its answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Exchange {
     /// The code of the command.
     pub code: u32,
-    /// All of the command.
+    /// The whole command.
     pub request: Vec<u8>,
-    /// All of the answer; empty where there is none, or none yet.
+    /// The whole answer; empty if there is none, or none yet.
     pub response: Vec<u8>,
 }
 
-/// A running proxy; gone when dropped, with its connections.
+/// A running proxy; it ends, with its connections, when it is dropped.
 #[derive(Debug)]
 pub struct TpmProxy {
     port: u16,
@@ -116,13 +115,13 @@ struct State {
     exchanges: Vec<Exchange>,
     connections: HashMap<u64, [TcpStream; 2]>,
     next: u64,
-    /// How often the faults were cleared.
+    /// The number of times that the faults were cleared.
     clearings: usize,
     stopped: bool,
 }
 
 impl TpmProxy {
-    /// Starts a proxy before a TPM.
+    /// Starts a proxy in front of a TPM.
     #[track_caller]
     pub fn before(tpm: &Swtpm) -> Self {
         let listeners = poll(PORT_PATIENCE, || {
@@ -145,17 +144,17 @@ impl TpmProxy {
         }
     }
 
-    /// Where it is, as libtss2 and tpm2-tools name it: `swtpm:host=127.0.0.1,port=PORT`.
+    /// Its address in the form of libtss2 and tpm2-tools: `swtpm:host=127.0.0.1,port=PORT`.
     pub fn tcti(&self) -> String {
         format!("swtpm:host=127.0.0.1,port={}", self.port)
     }
 
-    /// Makes commands go wrong. Rules are asked in the order they were given.
+    /// Adds a fault of matching commands. Rules are tried in the order in which they were added.
     pub fn inject(&self, commands: Commands, times: Times, fault: Fault) {
         self.shared.lock().faults.push((commands, times, fault));
     }
 
-    /// Ends all faults, also of the commands that hang now: they are cut.
+    /// Removes all faults; hanging commands are cut.
     pub fn clear_faults(&self) {
         let mut state = self.shared.lock();
         state.faults.clear();
@@ -163,18 +162,18 @@ impl TpmProxy {
         self.shared.cleared.notify_all();
     }
 
-    /// All commands so far, oldest first, those included that the TPM was not asked.
+    /// All commands so far, oldest first, including those that did not reach the TPM.
     pub fn exchanges(&self) -> Vec<Exchange> {
         self.shared.lock().exchanges.clone()
     }
 
-    /// How many commands there were of a code.
+    /// The number of commands with this code.
     pub fn count(&self, code: u32) -> usize {
         let state = self.shared.lock();
         state.exchanges.iter().filter(|it| it.code == code).count()
     }
 
-    /// Whether these bytes have gone over the wire, either way.
+    /// Whether these bytes were sent, in either direction.
     pub fn carried(&self, bytes: &[u8]) -> bool {
         let state = self.shared.lock();
         state.exchanges.iter().any(|exchange| {
@@ -202,7 +201,7 @@ impl Drop for TpmProxy {
             stream.shutdown(Shutdown::Both).ok();
         }
         for (thread, port) in self.threads.drain(..).zip(self.port..) {
-            // Wakes the thread, which is waiting for a client.
+            // Wakes the thread, which waits for a client.
             if TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_ok() {
                 thread.join().ok();
             }
@@ -215,7 +214,7 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Writes a command down; its number, and what is to go wrong with it.
+    /// Records a command; returns its number and its fault.
     fn arrived(&self, request: &[u8]) -> (usize, Option<Fault>) {
         let code = u32::from_be_bytes(request[6..10].try_into().expect("four bytes"));
         let mut state = self.lock();
@@ -232,7 +231,7 @@ impl Shared {
         (number, fault)
     }
 
-    /// Writes an answer down, unless the command was forgotten meanwhile.
+    /// Records an answer, unless the command was forgotten in the meantime.
     fn answered(&self, number: usize, request: &[u8], response: &[u8]) {
         let mut state = self.lock();
         let exchange = state.exchanges.get_mut(number);
@@ -241,7 +240,7 @@ impl Shared {
         }
     }
 
-    /// Waits until the faults are cleared or the proxy ends, and not longer than that.
+    /// Waits until the faults are cleared or the proxy ends, at most for `longest`.
     fn pause(&self, longest: Duration) {
         let state = self.lock();
         let clearings = state.clearings;

@@ -10,10 +10,10 @@ use kubelet_authenticator_test_support::control_plane::{ControlPlane, Controller
 use kubelet_authenticator_test_support::kubelet::Kubelet;
 use kubelet_authenticator_test_support::process::poll;
 
-/// Set in the process of the test that is killed.
+/// The variable of the test process that is killed.
 const HOLD: &str = "CONTROL_PLANE_HOLD";
 
-/// A cluster as kubeadm leaves it.
+/// A cluster in the state after kubeadm.
 static STOCK: LazyLock<ControlPlane> = LazyLock::new(|| {
     let cluster = ControlPlane::builder()
         .controllers(Controllers::Certificates)
@@ -63,7 +63,7 @@ fn nothing_survives_a_test_that_is_killed() {
     test.kill().unwrap();
     test.wait().unwrap();
 
-    // etcd, the API server, the controller manager, the runtime, the kubelet, and who cleans up.
+    // etcd, the API server, the controller manager, the runtime, the kubelet, and the cleaner.
     let children = children.expect("the test starts a kubelet");
     assert!(children.len() >= 6, "{children:?}");
     let gone = poll(DEADLINE, || {
@@ -99,7 +99,7 @@ fn program(pid: u32) -> String {
         .to_owned()
 }
 
-/// What a kubelet with fewer walls around it changes.
+/// The state of the machine that a less isolated kubelet changes.
 fn machine() -> BTreeMap<String, String> {
     let files = [
         "/proc/sys/vm/overcommit_memory",

@@ -1,4 +1,4 @@
-//! The simulated instance identity documents, before other eyes than ours.
+//! The simulated instance identity documents, checked with independent programs.
 
 use std::process::Command;
 use std::sync::LazyLock;
@@ -19,7 +19,7 @@ fn document() -> Document {
     )
 }
 
-/// What openssl says of a message with the certificate of `signer`: the content, if it verifies.
+/// The verification of a message by openssl with the certificate of `signer`: the content, if valid.
 fn openssl(message: &[u8], signer: &TestSigner) -> Option<Vec<u8>> {
     let folder = tempfile::tempdir().unwrap();
     let (path, certificate) = (folder.path().join("message"), folder.path().join("signer"));
@@ -76,8 +76,8 @@ fn openssl_refuses_a_changed_document_and_another_signer() {
 
 #[test]
 fn the_document_and_the_message_have_the_form_that_aws_gives_them() {
-    // The message that AWS signed for this document in 2021 up to the content's length, between the
-    // content and the serial number, and between the signing time and the digest.
+    // The message that AWS signed for this document in 2021 up to the content's length, between the content and the
+    // serial number, and between the signing time and the digest.
     let mut document = document();
     document.instance_type = "t2.medium".into();
     document.pending_time = "2021-09-03T21:25:44Z".into();

@@ -13,7 +13,7 @@ use kubelet_authenticator_test_support::process::poll;
 /// The beginning of the names of machines' control groups.
 const GROUP: &str = "kubelet-authenticator-";
 
-/// Set in the process of the test that is killed.
+/// The variable of the test process that is killed.
 const HOLD: &str = "MACHINE_HOLD";
 
 static CLUSTER: LazyLock<ControlPlane> = LazyLock::new(ControlPlane::start);
@@ -71,7 +71,7 @@ fn nothing_of_a_machine_survives_a_test_that_is_killed() {
     assert!(gone.is_some(), "{:?}", left(&processes, &groups));
 }
 
-/// Those of these that are still there.
+/// The processes and groups among these that still exist.
 fn left(processes: &[i32], groups: &[PathBuf]) -> Vec<PathBuf> {
     let processes = processes
         .iter()
@@ -128,7 +128,7 @@ fn program(pid: i32) -> String {
         .to_owned()
 }
 
-/// All that a machine with fewer walls around it changes.
+/// The state of the host that a less isolated machine changes.
 fn host() -> BTreeMap<String, String> {
     let files = [
         "/proc/sys/fs/file-max",

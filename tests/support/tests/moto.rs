@@ -1,4 +1,4 @@
-//! What the front of moto adds to it, as a client sees it.
+//! The additions of the front to moto, from a client's view.
 
 use std::sync::{Arc, LazyLock};
 
@@ -7,7 +7,7 @@ use kubelet_authenticator_test_support::swtpm::Swtpm;
 
 static MOTO: LazyLock<Moto> = LazyLock::new(Moto::start);
 
-/// Asks as an account's client does for the public key of a NitroTPM; the status and the text of the answer.
+/// Requests the public key of a NitroTPM as an account's client; returns the status and the text of the answer.
 fn public_key(account: &str, region: &str, asked: &str) -> (u16, String) {
     let call = format!("Action=GetInstanceTpmEkPub&Version=2016-11-15{asked}");
     post(account, region, call)
@@ -15,7 +15,7 @@ fn public_key(account: &str, region: &str, asked: &str) -> (u16, String) {
 
 fn post(account: &str, region: &str, call: String) -> (u16, String) {
     let (key, _) = access_key(account);
-    // A client wants one also for plain HTTP.
+    // The client needs a provider also for plain HTTP.
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
     let client = reqwest::blocking::Client::new();
     let answer = client

@@ -1,4 +1,4 @@
-//! The simulated STS refuses what AWS's does, in its words.
+//! The simulated STS refuses the same calls as AWS's, with the same errors.
 
 use std::time::{Duration, SystemTime};
 
@@ -87,7 +87,7 @@ impl Call {
         headers.find(|(header, _)| header == name).unwrap().1 = value.into();
     }
 
-    /// Status and body of the answer.
+    /// Sends the call; returns the status and the body of the answer.
     fn send(&self, sts: &Sts) -> (u16, String) {
         let url = format!("{}{}", sts.url(), self.target);
         let mut request = client(sts)

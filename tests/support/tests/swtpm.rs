@@ -1,4 +1,4 @@
-//! What a machine can do with its TPM, right and wrong.
+//! Valid and invalid operations of a machine with its TPM.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};
@@ -10,7 +10,7 @@ use kubelet_authenticator_test_support::tpm_machine::{
     AttestationKey, EndorsementKey, SoftwareKey, TpmMachine, forged_quote,
 };
 
-/// One for those who leave nothing behind.
+/// The TPM of tests that leave nothing behind.
 static TPM: LazyLock<Arc<Swtpm>> = LazyLock::new(|| Arc::new(Swtpm::start()));
 
 const GOOD: u32 = 0x0005_0472;
@@ -28,7 +28,7 @@ fn attributes(public: &[u8]) -> u32 {
     u32::from_be_bytes(public[4..8].try_into().unwrap())
 }
 
-/// Whether it is ECDSA P-256 with SHA-256, and good.
+/// Whether the signature is valid by ECDSA P-256 with SHA-256.
 fn verifies(public: &[u8], message: &[u8], signature: &[u8]) -> bool {
     let (x, y) = public[public.len() - 68..].split_at(34);
     let (r, s) = signature[4..].split_at(34);
@@ -91,7 +91,7 @@ fn an_unrestricted_key_signs_a_forged_quote_and_a_restricted_one_does_not() {
     let (public, registers) = (machine.ak_public(), BTreeMap::from([(0, [9; 32])]));
     let forged = forged_quote(&public, &[7; 32], &registers);
     let real = machine.quote(&[7; 32], &[0]).attest;
-    // The same to the byte, but for the clock and the values of the registers.
+    // The same to the byte, except for the clock and the values of the registers.
     assert_eq!((&forged[..76], forged.len()), (&real[..76], real.len()));
     assert_eq!(forged[101..113], real[101..113]);
 

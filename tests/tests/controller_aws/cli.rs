@@ -1,4 +1,4 @@
-//! What an operator says of AWS on the command line, and what he is told where it cannot be.
+//! The AWS options of the command line, and the errors for invalid ones.
 
 use std::path::PathBuf;
 use std::process::{Command, Output};
@@ -6,8 +6,8 @@ use std::process::{Command, Output};
 use kubelet_authenticator_test_support::process::Scratch;
 use kubelet_authenticator_tests::program;
 
-/// What `run` needs of any cluster. The files are not there: who gets as far as to read them has
-/// said nothing wrong before.
+/// The options that `run` requires for any cluster. The files do not exist: an attempt to read them proves that no
+/// earlier error was found.
 const CLUSTER: [&str; 6] = [
     "--workload-kubeconfig",
     "no.kubeconfig",
@@ -17,7 +17,7 @@ const CLUSTER: [&str; 6] = [
     "no.key",
 ];
 
-/// Instances that are found, all said.
+/// The complete options of discovered instances.
 const FOUND: [&str; 5] = [
     "--attestor=aws",
     "--aws-inventory",
@@ -26,7 +26,7 @@ const FOUND: [&str; 5] = [
     "--aws-required-tag=cluster=prod-1",
 ];
 
-/// Instances on a list.
+/// The options of listed instances.
 const LISTED: [&str; 2] = ["--attestor=aws", "--inventory=no.yaml"];
 
 fn run(arguments: &[&str], environment: &[(&str, &str)]) -> Output {
@@ -39,7 +39,7 @@ fn run(arguments: &[&str], environment: &[(&str, &str)]) -> Output {
         .unwrap()
 }
 
-/// Asserts that it ended with this code, printed nothing, and said all of `words`.
+/// Asserts that it ended with this code, printed nothing, and named all of `words`.
 #[track_caller]
 fn assert_refused(output: &Output, code: i32, words: &[&str]) {
     let stderr = String::from_utf8(output.stderr.clone()).unwrap();
@@ -61,7 +61,7 @@ fn assert_right_usage(arguments: &[&str]) {
     assert_refused(&output, 3, &["no.crt", "No such file"]);
 }
 
-/// `arguments` without those that begin so.
+/// `arguments` without those that begin with `prefix`.
 fn without<'a>(arguments: &[&'a str], prefix: &str) -> Vec<&'a str> {
     let rest = arguments.iter().filter(|it| !it.starts_with(prefix));
     rest.copied().collect()
@@ -159,7 +159,7 @@ fn a_value_of_another_form_is_named_with_the_form_that_it_should_have() {
     }
 }
 
-/// With this option, whose value is what the path of a file with this content is.
+/// Runs the controller with this option, whose value is the path of a file with this content.
 fn with_file(option: &str, content: Option<&[u8]>) -> (Scratch, PathBuf, Output) {
     let scratch = Scratch::new("aws-cli");
     let path = scratch.join("given.pem");

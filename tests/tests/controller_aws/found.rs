@@ -18,7 +18,7 @@ fn bed(cloud: &Cloud, cluster: &str, more: &[&str]) -> (Bed, Controller) {
     (bed, controller)
 }
 
-/// Files the instance's own request; gives its name.
+/// Files the instance's own request; returns its name.
 fn ask(bed: &Bed, instance: &Instance) -> String {
     request(bed, &CLOUD, instance).put(&bed.server)
 }
@@ -38,7 +38,7 @@ fn an_instance_with_the_tag_joins_under_its_private_dns_name() {
     let expected = format!("system:node:{}", instance.node_name());
     assert_eq!(name.as_str(), Ok(&*expected));
     assert_eq!(controller.wait_for_decision(&csr)["outcome"], "issued");
-    // What packaging/aws/controller-policy.json allows for it.
+    // The calls that packaging/aws/controller-policy.json allows.
     let calls = CLOUD.moto().calls();
     assert!(calls.iter().all(|call| call.action == "DescribeInstances"));
 }

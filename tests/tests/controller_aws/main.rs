@@ -1,6 +1,5 @@
-//! The controller of one cluster on AWS, by hand: what is said on its command line, and the instances
-//! that it finds by their tags. The program is real, EC2 is moto server, STS a simulator, the API server
-//! is in this process.
+//! The controller of one cluster on AWS, started by hand: its command line, and the instances that it finds by their
+//! tags. The program is real, EC2 is moto server, STS a simulator, the API server is in this process.
 
 mod cli;
 mod found;

@@ -1,4 +1,4 @@
-//! Instances with the real plugin on them: what it is told, and tells.
+//! Instances with the real plugin: their joins, and their messages.
 
 use kubelet_authenticator_test_support::sts::{Fault, Times};
 use kubelet_authenticator_tests::controller::reason_of;
@@ -17,7 +17,7 @@ fn credentials_that_ended_between_metadata_and_sts_are_13_and_others_join() {
     assert_eq!(reason_of(csr, "Failed"), Some("EvidenceExpired"));
     assert_eq!(reason_of(csr, "Denied"), None);
     world.tells_no_secret(&[failed]);
-    // The metadata have others, as AWS's do minutes before the end.
+    // The metadata have new credentials, as AWS's do minutes before the expiration.
     world.rotate_credentials();
     world.joins_in_the_end();
 }
@@ -31,7 +31,7 @@ fn each_way_to_fail_tells_no_credential_on_either_side() {
     let denied = world.run().failed(12).saying("NodeNameMismatch");
     world.tells_no_secret(&[denied]);
 
-    // Refused by STS in words that repeat what was sent.
+    // Refused by STS with a message that repeats the credentials.
     let world = World::start();
     let mut words = String::new();
     world.instance.imds.update(|metadata| {
@@ -46,7 +46,7 @@ fn each_way_to_fail_tells_no_credential_on_either_side() {
     let refused = world.run().failed(12).saying("CallerRefused");
     world.tells_no_secret(&[refused]);
 
-    // Nobody decides in time.
+    // No decision in time.
     let mut world = World::start();
     world.node.set("TIMEOUT_SECONDS", "3");
     let fault = Fault::error(500, "InternalFailure", &words);

@@ -1,4 +1,4 @@
-//! What docs/aws.md says of failures, row by row, by the real programs.
+//! The section of docs/aws.md about failures, row by row, checked with the real programs.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -25,14 +25,14 @@ fn rows() -> Vec<(String, String)> {
     rows.collect()
 }
 
-/// What stands between backticks.
+/// The texts between backticks.
 fn quoted(text: &str) -> impl Iterator<Item = &str> {
     text.split('`').skip(1).step_by(2)
 }
 
 type Case = fn() -> World;
 
-/// For each exit code a way to it, and what the node's line has then of what its row promises.
+/// For each exit code, the words of the node's message and a case that produces it.
 const CODES: [(i32, &str, Case); 6] = [
     (5, "hop limit", || {
         let mut world = World::start();
@@ -79,7 +79,7 @@ const CODES: [(i32, &str, Case); 6] = [
     }),
 ];
 
-/// For each reason the way to it that its row names.
+/// For each reason, the case that its row names.
 const REASONS: [(&str, Case); 7] = [
     ("CallerRefused", || {
         let mut world = World::start();
@@ -144,7 +144,7 @@ fn every_exit_code_of_the_page_is_what_the_plugin_ends_with() {
             scope.spawn(move || {
                 let world = case();
                 let run = world.run().failed(*code).saying(words);
-                // A reason in the row that is the node's to say.
+                // The reason in the row that the node itself reports.
                 for reason in quoted(meaning).filter(|reason| *reason == "EvidenceExpired") {
                     assert!(run.stderr.contains(reason), "{run:#?}");
                 }
@@ -185,7 +185,7 @@ fn every_name_that_a_row_leads_to_exists() {
     for (_, meaning) in rows() {
         let is_name = |text: &&str| text.bytes().all(|b| b.is_ascii_alphanumeric());
         for name in quoted(&meaning).filter(is_name) {
-            // Once here, and once where it is described.
+            // Once here, and once in its description.
             assert!(known.matches(name).count() > 1, "{name}");
         }
     }

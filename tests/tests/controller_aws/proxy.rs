@@ -1,12 +1,12 @@
-//! The proxy of the controller's environment leads to STS and to EC2 alike.
+//! The proxy of the controller's environment serves both STS and EC2.
 
 use kubelet_authenticator_test_support::connect_proxy::ConnectProxy;
 use kubelet_authenticator_test_support::process::poll;
 use kubelet_authenticator_tests::cloud::{Cloud, REGION};
 use kubelet_authenticator_tests::controller::{Bed, Controller, PATIENCE, request};
 
-/// A controller with these variables, whose EC2 speaks TLS as AWS's does, and an instance that asks.
-/// What answers there for EC2 is STS: who is asked for what is all that counts here.
+/// A controller with these variables, whose EC2 uses TLS as AWS's does, and the request of an instance.
+/// STS answers for EC2: only the addresses of the calls matter here.
 fn asked(cloud: &Cloud, environment: &[(&str, &str)]) -> (Bed, Controller) {
     let instances = cloud.launch_many(1, &[]);
     let mut bed = Bed::instances(cloud, &instances);
@@ -20,7 +20,7 @@ fn asked(cloud: &Cloud, environment: &[(&str, &str)]) -> (Bed, Controller) {
     let mut controller = bed.setup.start();
     controller.wait_until_it_watches();
     let csr = request(&bed, cloud, &instances[0]).put(&bed.server);
-    // STS has confirmed who it is, and EC2 cannot say whether it runs.
+    // STS has confirmed the identity, and EC2's answer about the instance's state is not valid.
     controller.wait_for_line("decided", |line| {
         line["csr"] == *csr && line["reason"] == "VerifierUnavailable"
     });

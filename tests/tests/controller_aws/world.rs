@@ -13,7 +13,7 @@ use serde_json::Value;
 
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// A cluster, its cloud, and a node that is to join.
+/// A cluster, its cloud, and a node that joins.
 pub struct World {
     pub cloud: Cloud,
     pub bed: Bed,
@@ -27,8 +27,7 @@ impl World {
         Self::with(|_, _, setup| setup)
     }
 
-    /// With a controller that is told more, about a cloud that is no more than an instance of an hour
-    /// ago.
+    /// Starts a controller with a changed setup, and a cloud with one instance launched an hour ago.
     pub fn with(told: impl FnOnce(&Cloud, &Instance, Setup) -> Setup) -> Self {
         let cloud = Cloud::start();
         let instances = vec![cloud.launched_an_hour_ago(&[])];
@@ -68,13 +67,13 @@ impl World {
         assert!(joined.is_some(), "{}", self.controller.process.log());
     }
 
-    /// Credentials of this principal, as the metadata have them.
+    /// Creates credentials of this principal in the form of the metadata.
     pub fn give(&self, principal: Principal) -> Credentials {
         let end = self.cloud.sts().now() + HOUR;
         self.until(principal, end)
     }
 
-    /// Gives the instance credentials that end, for STS, at once; the metadata say nothing of it.
+    /// Gives the instance credentials that expire at once for STS, but later by the metadata.
     pub fn expire_credentials(&self) {
         let principal = Principal::instance(ACCOUNT, &self.instance.ec2.id);
         let mut given = self.until(principal, self.cloud.sts().now());
@@ -82,7 +81,7 @@ impl World {
         self.have(given);
     }
 
-    /// Gives the instance other credentials of its identity role.
+    /// Gives the instance new credentials of its identity role.
     pub fn rotate_credentials(&self) {
         self.have(self.give(Principal::instance(ACCOUNT, &self.instance.ec2.id)));
     }
@@ -102,7 +101,7 @@ impl World {
         metadata.update(|metadata| metadata.identity_credentials = Some(credentials));
     }
 
-    /// What nobody may read: what the instance was given, and every signature that was made of it.
+    /// The secrets: the instance's credentials, and every signature made with them.
     pub fn secrets(&self) -> Vec<String> {
         let mut secrets = Vec::new();
         self.instance.imds.update(|metadata| {
@@ -123,7 +122,7 @@ impl World {
         secrets
     }
 
-    /// Asserts that neither what was said here nor anything that the cluster keeps has a secret.
+    /// Asserts that no output and no object of the cluster contains a secret.
     #[track_caller]
     pub fn tells_no_secret(&self, runs: &[Run]) {
         let mut told = self.controller.process.log().text();

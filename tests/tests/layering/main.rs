@@ -1,5 +1,5 @@
-//! Who may import whom, as docs/architecture.md has it: read off the manifests, and `use` lines
-//! where a package is too coarse.
+//! The permitted imports of docs/architecture.md, checked in the manifests, and in `use` lines where a package is too
+//! coarse.
 
 mod modules;
 
@@ -18,11 +18,11 @@ const PROVIDERS: [&str; 4] = [
     "kubelet-authenticator-null",
     NODE_TPM,
 ];
-/// Links libtss2, in one of its two programs.
+/// The package that links libtss2, in one of its two programs.
 const NODE_TPM: &str = "kubelet-authenticator-tpm";
 const CORE: &str = "node-attestation-core";
 const RUNTIME: &str = "node-attestation-runtime";
-/// Verifiers by what they ask.
+/// The verifiers of evidence.
 const VERIFIERS: [&str; 2] = [AWS, TPM];
 const AWS: &str = "node-attestation-aws";
 const TPM: &str = "node-attestation-tpm";
@@ -32,7 +32,7 @@ const FLOOR: &str = "kubelet-authenticator-floor";
 const FUZZ: &str = "kubelet-authenticator-fuzz";
 const TESTS: &str = "kubelet-authenticator-tests";
 
-/// Direct dependencies by package, but for those of tests only.
+/// The direct dependencies of each package, without and with those for tests only.
 struct Workspace {
     root: PathBuf,
     normal: BTreeMap<String, BTreeSet<String>>,
@@ -91,7 +91,7 @@ impl Workspace {
             .collect()
     }
 
-    /// Source files below `folder` that have a line for which `offends` holds.
+    /// The source files below `folder` with a line for which `offends` holds.
     fn offending(&self, folder: &str, offends: impl Fn(&str) -> bool) -> Vec<PathBuf> {
         let files = rust_files(&self.root.join(folder));
         assert!(!files.is_empty(), "{folder} has no source files");

@@ -1,4 +1,4 @@
-//! The modules of each package, and which of them import each other in a circle.
+//! The modules of each package, and circular imports among them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use crate::{Workspace, rust_files};
 
-/// Modules at the top of a package, and those that each of them imports.
+/// The modules at the top of a package, and the modules that each of them imports.
 type Imports = BTreeMap<String, BTreeSet<String>>;
 
 /// The packages' sources.
@@ -24,7 +24,7 @@ const SOURCES: [&str; 11] = [
     "providers/tpm/src",
 ];
 
-/// The imports of the package with these sources, those of tests left out.
+/// The imports of the package with these sources, except those of tests.
 fn imports(sources: &Path) -> Imports {
     let files: Vec<(String, PathBuf)> = rust_files(sources)
         .into_iter()
@@ -44,14 +44,14 @@ fn imports(sources: &Path) -> Imports {
     imports
 }
 
-/// The module at the top of the package that has this file.
+/// The module at the top of the package that contains this file.
 fn module(sources: &Path, file: &Path) -> String {
     let first = file.strip_prefix(sources).unwrap().iter().next().unwrap();
     let first = first.to_str().unwrap();
     first.strip_suffix(".rs").unwrap_or(first).to_owned()
 }
 
-/// Whether the file is compiled for tests alone: it, or a module that it is in, is declared so.
+/// Whether the file is compiled only for tests: it, or a module that contains it, is declared so.
 fn is_of_tests(sources: &Path, file: &Path) -> bool {
     let within = file.strip_prefix(sources).unwrap();
     within.ancestors().any(|path| {
@@ -72,14 +72,14 @@ fn is_of_tests(sources: &Path, file: &Path) -> bool {
     })
 }
 
-/// The attributes of a module that only tests use.
+/// The attributes of modules that only tests use.
 const FOR_TESTS: [&str; 3] = [
     "#[cfg(test)]",
     "#[cfg(feature = \"testing\")]",
     "#[cfg(any(test, feature = \"testing\"))]",
 ];
 
-/// Whether the text declares the module for tests alone.
+/// Whether the text declares the module for tests only.
 fn declared_for_tests(text: &str, module: &str) -> bool {
     let mut lines = text.lines();
     let mut for_tests = false;
@@ -93,8 +93,7 @@ fn declared_for_tests(text: &str, module: &str) -> bool {
     })
 }
 
-/// The modules at the top of the package that the text names behind `crate::`, its tests and its comments
-/// left out.
+/// The modules at the top of the package that the text names after `crate::`, except in tests and comments.
 fn used(text: &str) -> BTreeSet<String> {
     let text = text.split("#[cfg(test)]\nmod ").next().unwrap();
     let lines = text.lines().map(|line| line.split("//").next().unwrap());
@@ -109,7 +108,7 @@ fn used(text: &str) -> BTreeSet<String> {
     used
 }
 
-/// The first names of the members of a group of imports, which begins behind its brace.
+/// The first names of the members of a group of imports; `group` starts after its brace.
 fn members(group: &str) -> Vec<String> {
     let (mut depth, mut members, mut member) = (0, Vec::new(), String::new());
     for character in group.chars() {
@@ -135,7 +134,7 @@ fn identifier(text: &str) -> Option<String> {
     (!name.is_empty()).then(|| name.to_owned())
 }
 
-/// The modules from which a way leads back to themselves.
+/// The modules that import themselves through others.
 fn circular(imports: &Imports) -> BTreeSet<&str> {
     let leads_back = |name: &&String| {
         let mut reached = BTreeSet::new();
@@ -164,7 +163,7 @@ fn modules_of_a_package_import_each_other_in_no_circle() {
     }
 }
 
-/// The chain of types is the only way to a certificate: it alone says what one has in it.
+/// The chain of types is the only way to a certificate: it alone determines the contents.
 #[test]
 fn only_the_last_links_of_the_chain_make_the_contents_of_a_certificate() {
     let sources = Workspace::read().root.join("controller/core/src");
@@ -192,7 +191,7 @@ fn rows(heading: &str, column: usize) -> Vec<String> {
     cells.skip(2).collect()
 }
 
-/// The modules of a package and what each does, as the first page of the package has them.
+/// The modules of a package with their descriptions, in the first page of the package.
 fn first_page(sources: &Path) -> Vec<(String, String)> {
     let roots = ["lib.rs", "main.rs"].map(|root| sources.join(root));
     let root = roots.iter().find(|root| root.exists()).unwrap();
@@ -208,7 +207,7 @@ fn the_map_and_the_first_page_of_a_package_list_its_modules_which_import_only_th
     for source in SOURCES {
         let sources = Workspace::read().root.join(source);
         let imports = imports(&sources);
-        // A program that is one file has none.
+        // A program of one file has none.
         if imports.is_empty() {
             continue;
         }

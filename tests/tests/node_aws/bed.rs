@@ -1,4 +1,4 @@
-//! An instance, and what it talks to.
+//! An instance and its services.
 
 use std::sync::LazyLock;
 use std::time::Duration;
@@ -26,13 +26,13 @@ pub const REGION: &str = "eu-west-1";
 pub const ZONE: &str = "eu-west-1a";
 pub const INSTANCE: &str = "i-0123456789abcdef0";
 pub const PROVIDER_ID: &str = "aws:///eu-west-1a/i-0123456789abcdef0";
-/// What EC2 calls the instance, and what its node is called.
+/// The name of the instance in EC2, and of its node.
 pub const NAME: &str = "ip-10-0-0-1.eu-west-1.compute.internal";
 pub const ROLE: &str = "nodes";
 
 pub const HOUR: Duration = Duration::from_secs(3600);
 
-/// Its key takes long to make.
+/// Shared, since the generation of its key takes long.
 static SIGNER: LazyLock<TestSigner> = LazyLock::new(|| TestSigner::new([0x81; 8]));
 
 pub struct Bed {
@@ -42,7 +42,7 @@ pub struct Bed {
     pub node: Node,
 }
 
-/// What a request carried.
+/// The contents of a request.
 pub struct Sent {
     pub evidence: AwsEvidence,
     pub provider_id: ProviderId,
@@ -51,7 +51,7 @@ pub struct Sent {
 }
 
 impl Bed {
-    /// An instance that is to join; STS is named in the settings of the node.
+    /// An instance that is ready to join; the settings of the node name the endpoint of STS.
     pub fn new() -> Self {
         let mut bed = Self::calling_its_regions_sts();
         let host = bed.sts.host();
@@ -88,7 +88,7 @@ impl Bed {
         bed
     }
 
-    /// Gives the instance this document, signed.
+    /// Gives the instance this document with a signature.
     pub fn set_document(&self, document: &Document) {
         let rsa2048 = SIGNER.sign(document);
         self.imds.update(|instance| {
@@ -97,7 +97,7 @@ impl Bed {
         });
     }
 
-    /// Has every certificate issued from now on due for renewal at once.
+    /// Issues certificates that are due for renewal at once from now on.
     pub fn issue_old_certificates(&self) {
         self.server.set_signer(Signer::Issue(Issuance {
             lifetime: Some(HOUR),
@@ -106,7 +106,7 @@ impl Bed {
         }));
     }
 
-    /// Runs the plugin as client-go does, saying all that it can say.
+    /// Runs the plugin as client-go does, with the most verbose output.
     #[track_caller]
     pub fn run(&self) -> Run {
         self.finish(self.start())
@@ -117,7 +117,7 @@ impl Bed {
         self.node.start(&["credential", "--verbose"])
     }
 
-    /// Waits until it has ended, and sees that nothing it said is a secret.
+    /// Waits for its end, and checks that its output contains no secret.
     #[track_caller]
     pub fn finish(&self, run: Started) -> Run {
         let run = run.finish();
@@ -136,7 +136,7 @@ impl Bed {
         assert!(!text.contains("PRIVATE KEY"), "{text}");
     }
 
-    /// All that nobody may read in a log: what the instance was given, and what it made of it.
+    /// All secrets, which no log may contain: the instance's credentials, and values derived from them.
     fn secrets(&self) -> Vec<String> {
         let mut secrets = Vec::new();
         self.imds.update(|instance| {
@@ -156,7 +156,7 @@ impl Bed {
         secrets
     }
 
-    /// What the last request carried.
+    /// The contents of the last request.
     #[track_caller]
     pub fn sent(&self) -> Sent {
         sent(self.server.created_bodies().last().unwrap()).unwrap()
@@ -192,7 +192,7 @@ impl Bed {
         assert!(joined.is_some());
     }
 
-    /// What was read of the metadata, in order.
+    /// The paths of the reads of the metadata, in order.
     pub fn reads(&self) -> Vec<String> {
         let requests = self.imds.requests().into_iter();
         requests
@@ -202,7 +202,7 @@ impl Bed {
     }
 }
 
-/// Credentials that STS knows, as the metadata service gives them.
+/// Credentials that STS knows, in the form of the metadata service.
 pub fn credentials(sts: &Sts, principal: Principal) -> Credentials {
     let known = sts.credentials(principal);
     Credentials {

@@ -1,20 +1,19 @@
-//! The first minutes of a boot, as a kubelet lives them: it asks again and again, and time passes.
+//! The first minutes of a boot, as a kubelet experiences them: repeated runs, and the passage of time.
 
 use std::time::Duration;
 
 use crate::bed::Bed;
 
-/// How long a node waits before it asks again, as a kubelet's requests come.
+/// The time between two runs, as a kubelet's requests come.
 const PAUSE: Duration = Duration::from_secs(5);
 
-/// How long the service is not there.
+/// The time for which the service is unavailable.
 const DOWN: Duration = Duration::from_secs(120);
 
-/// The longest pause between two tries (node.md: a service that comes up costs a minute more).
+/// The longest pause between two attempts (node.md: a service that starts up costs a minute more).
 const LONGEST: Duration = Duration::from_secs(60);
 
-/// A kubelet's life on a node, in which time passes by what the node remembers of it being that much
-/// longer ago.
+/// A kubelet's life on a node, in which time passes by a shift of the times that the node has stored into the past.
 struct Boot {
     bed: Bed,
     passed: Duration,
@@ -24,7 +23,7 @@ struct Boot {
 impl Boot {
     fn begin() -> Self {
         let mut bed = Bed::new();
-        // A few tries of the service a run, and no more real time than that.
+        // A few attempts at the service in each run, and only this much real time.
         bed.node.set("TIMEOUT_SECONDS", "3");
         Self {
             bed,
@@ -33,7 +32,7 @@ impl Boot {
         }
     }
 
-    /// The kubelet asks, and whatever comes of it, asks again after its pause.
+    /// A run of the plugin for the kubelet, which comes again after its pause, whatever the result.
     fn ask(&mut self) -> i32 {
         let run = self.bed.run();
         let code = run.code.unwrap();
@@ -60,7 +59,7 @@ fn metadata_down_for_two_minutes_delay_the_join_by_one_at_most() {
         assert_ne!(boot.ask(), 0);
     }
     assert_eq!(boot.bed.server.connections(), 0);
-    // Most runs answer from memory, so that a kubelet that asks often costs nobody anything.
+    // Most runs answer from memory, so that frequent runs of a kubelet cost nothing.
     let tried = boot.codes.iter().filter(|code| **code == 5).count();
     let remembered = boot.codes.iter().filter(|code| **code == 17).count();
     assert_eq!(tried + remembered, boot.codes.len(), "{:?}", boot.codes);

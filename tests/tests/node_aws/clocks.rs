@@ -1,4 +1,4 @@
-//! Clocks that are ten minutes apart.
+//! Clocks with a difference of ten minutes.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ fn a_clock_skew_of_ten_minutes_is_14_until_it_is_corrected() {
 
         bed.server.set_date_skew(0);
         bed.succeed_in_the_end();
-        // The request was made before the server's answer told its time, and is taken up again.
+        // The request was created before the server's answer reported its time, and is continued.
         assert_eq!(bed.server.csrs().len(), 1);
     }
 }

@@ -1,4 +1,4 @@
-//! Whatever the metadata service does has its exit status, its words, and its time.
+//! Every fault of the metadata service has its exit status, its message, and its time.
 
 use std::time::Duration;
 
@@ -10,23 +10,23 @@ use kubelet_authenticator_tests::node::PATIENCE;
 
 use crate::bed::{ACCOUNT, Bed, INSTANCE, REGION, ZONE};
 
-/// The time that the nodes here are given to join, in seconds.
+/// The time limit of a join for these nodes, in seconds.
 const TIMEOUT: &str = "5";
 
-/// What a node takes at most: with a credential always, and without one because of [`TIMEOUT`].
+/// The time limit of a node's run: with a credential always, and without one because of [`TIMEOUT`].
 const LIMIT: Duration = Duration::from_secs(5);
 
-/// Some of them take all their time; more than these would take it from each other.
+/// The number of parallel runs: some take all their time, and more of them would slow each other down.
 const AT_A_TIME: usize = 6;
 
-/// What a node takes that waits for nothing.
+/// The time limit of a run that waits for nothing.
 const AT_ONCE: Duration = Duration::from_secs(1);
 
 fn credentials() -> Route {
     Route::identity_credentials()
 }
 
-/// What happens to a request again and again, and what the node says of it.
+/// A repeated fault of a request, with the node's message about it.
 fn faults() -> Vec<(Route, Fault, &'static str)> {
     let every = Duration::from_secs(1);
     let to = "http://127.0.0.1:1".to_owned();

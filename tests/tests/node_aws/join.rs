@@ -1,4 +1,4 @@
-//! What a join asks for, and what it proves.
+//! The requests of a join, and their proofs.
 
 use std::sync::Arc;
 
@@ -200,7 +200,7 @@ fn binding(bed: &Bed, sent: &Sent, spki: &[u8]) -> KeyBinding {
     )
 }
 
-/// The request as wire-format.md has it, in order.
+/// The request's headers as in wire-format.md, in order.
 fn headers(proof: &Proof, host: &str, binding: &KeyBinding) -> Vec<(String, String)> {
     [
         ("accept", STS_ACCEPT),
@@ -214,7 +214,7 @@ fn headers(proof: &Proof, host: &str, binding: &KeyBinding) -> Vec<(String, Stri
     .to_vec()
 }
 
-/// The signature that STS would compute, at another host.
+/// The signature that STS would compute for another host.
 fn signed(bed: &Bed, sent: &Sent, host: &str, secret: &str) -> String {
     let proof = &sent.evidence.sts;
     let signing = Signing {

@@ -1,5 +1,4 @@
-//! The plugin of AWS instances, on an instance whose metadata service, STS and API server are
-//! simulated.
+//! The plugin for AWS instances, on an instance whose metadata service, STS and API server are simulated.
 
 mod bed;
 mod boot;

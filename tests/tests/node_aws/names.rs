@@ -1,10 +1,10 @@
-//! A name that the cloud does not give the instance is caught on the node.
+//! The node itself detects a name that the cloud does not give to the instance.
 
 use kubelet_authenticator_test_support::imds::{Fault, Route, Times};
 
 use crate::bed::{Bed, INSTANCE, NAME};
 
-/// A bed whose node is called so, by this policy.
+/// A bed whose node has this name by this policy.
 fn called(name: &str, policy: &str) -> Bed {
     let mut bed = Bed::new();
     bed.node.set("NODE_NAME", name);

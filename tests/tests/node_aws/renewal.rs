@@ -1,4 +1,4 @@
-//! Every request proves anew.
+//! Every request has new evidence.
 
 use kubelet_authenticator_test_support::api_server::Signer;
 use kubelet_authenticator_test_support::sts::Principal;
@@ -40,7 +40,7 @@ fn evidence_rests_in_the_pending_request_and_is_gone_with_it() {
     };
     assert_eq!(held(&bed), ["pending.json"]);
 
-    // The same request is waited for: no evidence was made.
+    // The run waits for the same request: it creates no evidence.
     bed.run().failed(11);
     assert_eq!(bed.server.creates(), 1);
     let credentials = |path: &&String| path.contains("security-credentials");

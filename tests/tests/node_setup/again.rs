@@ -37,7 +37,7 @@ fn a_bootstrap_kubeconfig_that_stays_is_not_taken_over_again() {
     let server = issuing();
     let host = Host::joining(&server);
     host.setup().succeeded();
-    // A person has put a newer token there, and the cluster has another address.
+    // An administrator has put a newer token there, and the cluster has another address.
     server
         .kubeconfig()
         .token("newer1.0123456789abcdef")
@@ -46,7 +46,7 @@ fn a_bootstrap_kubeconfig_that_stays_is_not_taken_over_again() {
     let conf = conf.replace(&server.url(), "https://moved.example:6443");
     fs::write(host.kubelet_conf(), &conf).unwrap();
     let bootstrap = fs::read_to_string(host.bootstrap()).unwrap();
-    // Nor is one of another cluster, or one that cannot be used.
+    // A kubeconfig of another cluster, or an unusable one, is not taken over either.
     let other = ApiServer::start();
     for from in [
         server.kubeconfig(),
@@ -70,7 +70,7 @@ fn a_kubelet_that_is_set_up_stays_so_whatever_fails() {
     let server = issuing();
     let mut host = Host::joining(&server);
     host.setup().succeeded();
-    // Somebody holds the lock, and the settings are broken.
+    // Another process holds the lock, and the settings are broken.
     let lock = fs::File::open(host.node.file("lock")).unwrap();
     lock.lock().unwrap();
 
@@ -83,7 +83,7 @@ fn a_kubelet_that_is_set_up_stays_so_whatever_fails() {
         .failed(3)
         .saying("KUBELET_AUTHENTICATOR_TIMEOUT_SECONDS");
     host.is_set_up(NULL);
-    // Without a kubeconfig, what is left of an earlier life is in nobody's way.
+    // Without a kubeconfig, leftovers of an earlier life do no harm.
     fs::remove_file(host.kubelet_conf()).unwrap();
     host.setup().failed(3);
     host.is_left_to_kubeadm();
@@ -128,14 +128,14 @@ fn a_machine_that_joins_again_and_was_revoked_enrols_with_its_new_token() {
     let host = Host::joining(&server);
     host.setup().succeeded();
     let old = host.node.serial();
-    // What tries the certificate, and the first request, which is made with it.
+    // The check of the certificate, and the first request, which uses it.
     let lease = Route::new(Verb::Patch, "leases");
     server.inject(lease, Times::always(), Fault::status(403));
     server.inject(Route::create(), Times::once(), Fault::status(403));
 
     // Until the API server's answer is in time, on a busy machine too.
     let replaced = poll(PATIENCE, || {
-        // As `kubeadm reset` and `kubeadm join` do, after a reboot, and where the cluster is now.
+        // As `kubeadm reset` and `kubeadm join` do, after a reboot, and with the cluster's current address.
         fs::remove_file(host.kubelet_conf()).unwrap();
         host.node.change("origin.json", |origin| {
             origin["bootId"] = "another boot".into();
@@ -184,7 +184,7 @@ fn a_machine_that_joins_another_cluster_forgets_the_first() {
     assert_eq!(host.node.status()["server"], second.url());
     assert_eq!((first.creates(), second.creates()), (1, 1));
 
-    // The same cluster once more: the certificate is good there.
+    // The same cluster once more: the certificate is valid there.
     fs::remove_file(host.kubelet_conf()).unwrap();
     host.setup().succeeded();
     assert_eq!(second.creates(), 1);

@@ -12,10 +12,10 @@ use kubelet_authenticator_tests::program;
 /// The kubelet's arguments in the environment file, without the kubeconfig.
 const ARGUMENTS: &str = "--rotate-certificates=false";
 
-/// A machine on which kubeadm and the kubelet keep their files.
+/// A machine with the files of kubeadm and the kubelet.
 pub struct Host {
     pub node: Node,
-    /// Stands for `/etc/kubernetes`.
+    /// The directory that replaces `/etc/kubernetes`.
     pub etc: PathBuf,
 }
 
@@ -32,7 +32,7 @@ impl Host {
         host
     }
 
-    /// One on which `kubeadm join` has left its bootstrap kubeconfig.
+    /// A machine on which `kubeadm join` has left its bootstrap kubeconfig.
     pub fn joining(server: &ApiServer) -> Self {
         let host = Self::new(NULL, server);
         server.kubeconfig().write(&host.from());
@@ -94,7 +94,7 @@ impl Host {
         run
     }
 
-    /// The kubelet's next start is with the plugin.
+    /// Asserts that the kubelet's next start uses the plugin.
     #[track_caller]
     pub fn is_set_up(&self, plugin: &str) {
         let command = Kubeconfig::read_exec_command(&self.kubelet_conf()).unwrap();
@@ -108,7 +108,7 @@ impl Host {
         assert_eq!(environment.lines().last(), Some(&*expected));
     }
 
-    /// The kubelet's next start is with kubeadm's arguments.
+    /// Asserts that the kubelet's next start uses kubeadm's arguments.
     #[track_caller]
     pub fn is_left_to_kubeadm(&self) {
         assert!(!self.environment().exists());

@@ -34,7 +34,7 @@ fn setup_takes_over_from_kubeadm_join_and_enrols() {
     assert_eq!(endpoint.to_fields(), bootstrap.endpoint.to_fields());
     assert_eq!(endpoint.ca_pem(), server.ca_pem());
     assert!(is_pair(&host.node.file("kubelet-client.pem")));
-    // The kubelet's first call has nothing to wait for, and no kubeadm file is needed any more.
+    // The kubelet's first call does not wait, and no kubeadm file is needed any more.
     fs::remove_file(host.from()).unwrap();
     host.node.run().succeeded().pair();
     assert_eq!(server.creates(), 1);
@@ -70,7 +70,7 @@ fn what_a_bootstrap_kubeconfig_says_of_the_cluster_is_taken_over() {
             assert_eq!(fields.ca_pem, server.ca_pem());
         }
     }
-    // Whatever a password has.
+    // With any characters in a password.
     let mut host = Host::new(NULL, &server);
     host.node.set("TIMEOUT_SECONDS", "1");
     server.kubeconfig().proxy_url(proxied).write(&host.from());
@@ -96,7 +96,7 @@ fn a_setup_killed_after_any_step_is_finished_by_the_kubelets_next_start() {
         let killed = host.setup();
 
         assert_eq!(killed.code, None, "{step:?}: {killed:#?}");
-        // Only a kubelet that has its kubeconfig is given the arguments for it.
+        // Only a kubelet with a kubeconfig gets the arguments for it.
         if host.environment().exists() {
             let command = Kubeconfig::read_exec_command(&host.kubelet_conf()).unwrap();
             assert!(command.is_some(), "{step:?}");
@@ -196,14 +196,14 @@ fn a_machine_that_is_refused_says_why_and_its_kubelet_goes_on_trying() {
     let run = run.saying("the kubelet is set up, and has no credential yet");
     run.saying("MachineUnknown").saying("to do: ");
     host.is_set_up(NULL);
-    // Each start of the kubelet runs it again; the failure is remembered meanwhile.
+    // Each start of the kubelet runs it again; the failure is remembered in the meantime.
     host.setup().succeeded().saying("nothing is tried before");
     assert_eq!(server.creates(), 1);
     server.set_signer(Signer::issue());
     host.node.command(&["renew"]).succeeded();
     assert_eq!(host.setup().succeeded().stderr, "");
 
-    // Nobody decides in time.
+    // No decision in time.
     server.set_signer(Signer::Off);
     host = Host::joining(&server);
     host.node.set("TIMEOUT_SECONDS", "1");
@@ -245,7 +245,7 @@ fn what_cannot_be_set_up_is_left_to_kubeadm_and_says_why() {
         host.is_left_to_kubeadm();
         assert!(!host.kubelet_conf().exists());
     }
-    // A file in the place of a folder.
+    // A file in place of a directory.
     let mut host = Host::joining(&server);
     fs::write(host.etc.join("in-the-way"), "").unwrap();
     host.node.set(

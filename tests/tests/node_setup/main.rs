@@ -1,5 +1,5 @@
-//! `setup` and `render`: the files that have a kubelet run the plugin. `real_setup` has the same on
-//! systemd, with kubeadm and a kubelet.
+//! `setup` and `render`: the files that make a kubelet run the plugin. `real_setup` tests the same on systemd, with
+//! kubeadm and a kubelet.
 
 mod again;
 mod bed;

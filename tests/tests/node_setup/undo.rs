@@ -1,4 +1,4 @@
-//! The way back.
+//! The removal of the plugin.
 
 use std::fs;
 
@@ -24,7 +24,7 @@ fn undo_gives_the_kubelet_the_stored_certificate_for_its_own() {
     host.is_left_to_kubeadm();
     assert_eq!(fs::read_to_string(host.pair()).unwrap(), stored);
     assert_eq!(mode_of(&host.pair()), 0o600);
-    // As the kubelet writes it itself: it replaces nothing else.
+    // In the form that the kubelet writes: it replaces nothing else.
     let target = fs::read_link(host.pair()).unwrap();
     let name = target.file_name().unwrap().to_str().unwrap();
     let stamp = name
@@ -39,12 +39,12 @@ fn undo_gives_the_kubelet_the_stored_certificate_for_its_own() {
     let Login::ClientCertificate { chain_pem, .. } = &kubeconfig.login else {
         panic!("{kubeconfig:?}")
     };
-    // The key is in the same file, and is not taken for a part of the chain.
+    // The key is in the same file, but not a part of the chain.
     assert!(stored.starts_with(chain_pem.trim_end()), "{chain_pem}");
     assert!(!chain_pem.contains("PRIVATE"), "{chain_pem}");
     assert_eq!(kubeconfig.endpoint.server(), moved);
     assert_eq!(kubeconfig.endpoint.ca_pem(), server.ca_pem());
-    // With the drop-in still there, the next start changes nothing.
+    // If the drop-in remains, the next start changes nothing.
     let conf = fs::read_to_string(host.kubelet_conf()).unwrap();
     for run in [host.setup(), host.undo()] {
         assert!(run.succeeded().stdout.starts_with("nothing to do: "));

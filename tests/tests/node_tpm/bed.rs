@@ -32,7 +32,7 @@ use sha2::{Digest as _, Sha256};
 
 pub const DEVICE: &str = "kubelet-authenticator-tpm-device";
 
-/// What is in every challenge.
+/// The secret in every challenge.
 pub const SECRET: [u8; 32] = [9; 32];
 
 pub struct Bed {
@@ -40,22 +40,22 @@ pub struct Bed {
     pub tpm: Arc<Swtpm>,
     pub machine: TpmMachine,
     pub node: Node,
-    /// Makes credentials, with a TPM of its own.
+    /// The maker of credentials, with a TPM of its own.
     maker: TpmMachine,
-    /// For which endorsement key; that of the machine.
+    /// The endorsement key of the credentials: that of the machine.
     pub trusted: Vec<u8>,
     /// Whether certificates are due for renewal at once.
     pub old: bool,
-    /// Whether answers to challenges are left undecided.
+    /// Whether answers to challenges remain undecided.
     pub idle: bool,
-    /// Decides in the place of the test.
+    /// The verifier that decides in place of the test.
     pub verifier: Option<TpmVerifier>,
     /// The versions of evidence that the controller reads.
     pub versions: &'static [&'static str],
 }
 
 impl Bed {
-    /// A machine that is to join, whose provider ID is its TPM's.
+    /// A machine that is ready to join, whose provider ID is its TPM's.
     pub fn new() -> Self {
         Self::with(Swtpm::start())
     }
@@ -81,7 +81,7 @@ impl Bed {
         }
     }
 
-    /// Runs the plugin as client-go does, while the controller decides what it sends.
+    /// Runs the plugin as client-go does, while the controller decides its requests.
     #[track_caller]
     pub fn run(&self) -> Run {
         let run = self.controlled(|plugin| plugin.finish());
@@ -91,8 +91,8 @@ impl Bed {
         run
     }
 
-    /// As [`run`](Self::run), but kills the plugin once the API server has its answer to the
-    /// challenge, which nobody has decided, and it has written that down.
+    /// As [`run`](Self::run), but kills the plugin when the API server has its answer to the challenge, which remains
+    /// undecided, and the plugin has recorded that.
     #[track_caller]
     pub fn kill_at_the_answer(&mut self) {
         self.idle = true;
@@ -110,7 +110,7 @@ impl Bed {
         self.idle = false;
     }
 
-    /// What comes of a run of the plugin, while the controller decides what it sends.
+    /// The result of a run of the plugin, while the controller decides its requests.
     #[track_caller]
     fn controlled<T>(&self, run: impl FnOnce(Started) -> T) -> T {
         let over = AtomicBool::new(false);
@@ -131,7 +131,7 @@ impl Bed {
             .filter(|csr| csr["status"]["conditions"].is_array());
         let mut decided: BTreeSet<String> = decided.map(known).collect();
         let ended = poll(PATIENCE, || {
-            // Once more after the plugin has ended, for what it sent last.
+            // Once more after the end of the plugin, for its last request.
             let last = over.load(Ordering::Relaxed);
             for csr in self.server.csrs() {
                 if decided.insert(known(&csr)) {
@@ -224,7 +224,7 @@ impl Bed {
         self.server.put_csr(csr);
     }
 
-    /// The quote covers this request and what was in the challenge.
+    /// Asserts that the quote covers this request and the contents of the challenge.
     fn check(&self, sent: &Sent, response: &Response) {
         let id = ChallengeId::new([7; 16]);
         assert_eq!(response.id, id);
@@ -247,7 +247,7 @@ impl Bed {
         Audience::of_ca(&self.server.authority().certificate_der())
     }
 
-    /// What was sent, in order.
+    /// The requests, in order.
     pub fn sent(&self) -> Vec<Sent> {
         let bodies = self.server.created_bodies().into_iter();
         bodies
@@ -255,7 +255,7 @@ impl Bed {
             .collect()
     }
 
-    /// Puts this in the place of the program that speaks to the TPM.
+    /// Replaces the program that accesses the TPM.
     pub fn set_device_program(&mut self, content: &[u8]) {
         let path = self.node.scratch().join("device-program");
         std::fs::write(&path, content).unwrap();

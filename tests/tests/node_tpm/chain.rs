@@ -17,7 +17,7 @@ use node_attestation_tpm::verifier::TpmVerifier;
 
 use crate::bed::Bed;
 
-/// A machine whose TPM has authorities of its own, and keeps their certificates in this order.
+/// A machine whose TPM has its own authorities, and stores their certificates in this order.
 fn with_chain(order: impl FnOnce(&mut Vec<Vec<u8>>)) -> (Bed, Arc<EkCa>) {
     let maker = Arc::new(EkCa::with_intermediates("a maker", Intermediates::Good(3)));
     let tpm = Swtpm::made_by(&maker);
@@ -27,7 +27,7 @@ fn with_chain(order: impl FnOnce(&mut Vec<Vec<u8>>)) -> (Bed, Arc<EkCa>) {
     (Bed::with(tpm), maker)
 }
 
-/// A verifier that knows the root of the maker alone.
+/// A verifier with only the root of the maker.
 fn requiring(maker: &EkCa) -> TpmVerifier {
     let keys = ChallengeKeys {
         current: ChallengeKey::new([3; 32]),
@@ -57,7 +57,7 @@ fn versions(bed: &Bed) -> Vec<String> {
 
 #[test]
 fn a_tpm_with_authorities_of_its_own_joins_where_its_makers_root_is_required() {
-    // Intel's have the one nearest to the root first.
+    // Intel's TPMs store the certificate nearest to the root first.
     let (mut bed, maker) = with_chain(|chain| chain.reverse());
     bed.verifier = Some(requiring(&maker));
 

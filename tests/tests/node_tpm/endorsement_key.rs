@@ -1,4 +1,4 @@
-//! A machine keeps the endorsement key that it enrolled with.
+//! A machine keeps the endorsement key of its enrolment.
 
 use std::process::Command;
 
@@ -7,7 +7,7 @@ use kubelet_authenticator_test_support::tpm_machine::{EndorsementKey, TpmMachine
 
 use crate::bed::Bed;
 
-/// A machine whose TPM has an RSA key prepared, and nothing else, and which renews at every run.
+/// A machine whose TPM has only an RSA key prepared, and which renews in every run.
 fn with_rsa_alone() -> Bed {
     let mut bed = Bed::new();
     bed.tpm.evict(EndorsementKey::P384.persistent_handle());
@@ -22,7 +22,7 @@ fn public(bed: &Bed, kind: EndorsementKey) -> Vec<u8> {
     TpmMachine::new(bed.tpm.clone(), kind).ek_public()
 }
 
-/// Keeps an endorsement key P-256 in the TPM, as an agent does that needs one.
+/// Makes an endorsement key P-256 persistent in the TPM, as an agent does that needs one.
 fn persist_p256(bed: &Bed) {
     let handle = format!("{:#010x}", EndorsementKey::P256.persistent_handle());
     let output = Command::new("tpm2_createek")
@@ -34,7 +34,7 @@ fn persist_p256(bed: &Bed) {
     bed.tpm.flush();
 }
 
-/// The endorsement keys that were shown, in order.
+/// The endorsement keys in the requests, in order.
 fn shown(bed: &Bed) -> Vec<Vec<u8>> {
     let sent = bed.sent().into_iter();
     sent.map(|sent| match sent.evidence {

@@ -1,4 +1,4 @@
-//! Whatever the TPM does has its exit status, its words, and its time.
+//! Every fault of the TPM has its exit status, its message, and its time.
 
 use std::ffi::CStr;
 use std::fs::Permissions;
@@ -20,13 +20,13 @@ use kubelet_authenticator_tests::program;
 
 use crate::bed::{Bed, DEVICE};
 
-/// The time that the nodes here are given to join.
+/// The time limit of a join for these nodes.
 const TIMEOUT: Duration = Duration::from_secs(15);
 
-/// What a node with a credential takes at most.
+/// The time limit of a run of a node with a credential.
 const LIMIT: Duration = Duration::from_secs(5);
 
-/// A node whose TPM does that at every such command.
+/// A node with a TPM that has this fault at every such command.
 fn faulty(commands: Commands, fault: Fault) -> (Bed, TpmProxy) {
     let mut bed = Bed::new();
     let proxy = TpmProxy::before(&bed.tpm);
@@ -69,7 +69,7 @@ fn a_tpm_that_hangs_is_6_at_the_deadline() {
             .saying("the TPM did not answer within")
             .within(TIMEOUT);
     };
-    // All at once: each takes all its time.
+    // In parallel: each takes all its time.
     thread::scope(|scope| {
         for command in [
             command::GET_CAPABILITY,
@@ -134,7 +134,7 @@ fn a_challenge_for_another_tpm_is_7_and_is_not_kept() {
     assert!(sent.iter().all(|one| one.spki == sent[0].spki));
 }
 
-/// Limits the processes and threads of the plugin and of what it starts; nobody limits root.
+/// Limits the processes and threads of the plugin and its children; root has no such limit.
 fn limited_to(tasks: u32, bed: &mut Bed) {
     let limit = format!("--nproc={tasks}");
     if rustix::process::geteuid().is_root() {
@@ -148,7 +148,7 @@ fn limited_to(tasks: u32, bed: &mut Bed) {
         let wrapper = [&["setpriv"][..], &user, &["prlimit", &limit]].concat();
         bed.node.wrap(&wrapper);
     } else {
-        // Nobody else's are counted there.
+        // Only the plugin's own tasks count there.
         bed.node.wrap(&["unshare", "--user", "prlimit", &limit]);
     }
 }
@@ -156,7 +156,7 @@ fn limited_to(tasks: u32, bed: &mut Bed) {
 #[test]
 fn a_plugin_that_cannot_start_a_thread_ends_with_6() {
     let (mut bed, _proxy) = faulty(Commands::All, Fault::Hang);
-    // Its two threads, and the program that speaks to the TPM.
+    // Its two threads, and the program that accesses the TPM.
     limited_to(3, &mut bed);
 
     let run = bed.run().failed(6).saying("there is no thread");
@@ -168,7 +168,7 @@ fn a_plugin_that_cannot_start_a_thread_ends_with_6() {
 fn a_machine_without_a_tpm_is_6_with_what_to_do() {
     let mut bed = Bed::new();
     bed.node.unset("TPM_TCTI");
-    // Nobody can open a socket as a file, not even root.
+    // A socket cannot be opened as a file, not even by root.
     let socket = bed.node.scratch().join("socket");
     let _listener = UnixListener::bind(&socket).unwrap();
     for (device, words) in [
@@ -187,7 +187,7 @@ fn a_machine_without_a_tpm_is_6_with_what_to_do() {
     }
 }
 
-/// A program that speaks to the TPM, with one of the names in it replaced.
+/// The program that accesses the TPM, with one of its names replaced.
 fn patched(bed: &mut Bed, from: &str, to: &str) {
     assert_eq!(from.len(), to.len());
     let mut bytes = std::fs::read(program(DEVICE)).unwrap();
@@ -202,7 +202,7 @@ fn patched(bed: &mut Bed, from: &str, to: &str) {
     bed.set_device_program(&bytes);
 }
 
-/// What loads a program, as it says itself: `PT_INTERP` of a 64-bit little-endian ELF file.
+/// The loader of a program by the program itself: `PT_INTERP` of a 64-bit little-endian ELF file.
 fn loader(program: &[u8]) -> String {
     let number = |start: usize, length: usize| {
         let bytes = program[start..start + length].iter().rev();
@@ -271,7 +271,7 @@ fn what_speaks_to_the_tpm_ends_with_the_plugin() {
 
     plugin.kill();
 
-    // What is left of it, if anything, waits for somebody to ask how it ended.
+    // Its remainder, if any, waits for a process to read its exit status.
     let ended = poll(PATIENCE, || {
         let status = std::fs::read_to_string(process.join("status"));
         status

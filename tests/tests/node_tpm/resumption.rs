@@ -1,4 +1,4 @@
-//! A run goes on where the last one ended, and asks the TPM for no more than it has to.
+//! A run continues where the last one ended, and uses the TPM no more than necessary.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use kubelet_authenticator_tests::node::{Node, PATIENCE};
 
 use crate::bed::Bed;
 
-/// A node that was stopped when it had answered its challenge, and whose TPM does that since.
+/// A node that was stopped after the answer to its challenge, and whose TPM has this fault since then.
 fn answered(fault: Fault) -> (Bed, TpmProxy) {
     let mut bed = Bed::new();
     let proxy = TpmProxy::before(&bed.tpm);
@@ -31,7 +31,7 @@ fn an_issued_certificate_is_fetched_without_the_tpm() {
     assert_eq!(bed.sent().len(), 2);
 }
 
-/// A TPM whose half of the work fits into a run, and all of it does not.
+/// A TPM that finishes half of the work within a run, but not all of it.
 #[test]
 fn a_renewal_that_a_slow_tpm_stretches_over_runs_ends() {
     let mut bed = Bed::new();
@@ -41,7 +41,7 @@ fn a_renewal_that_a_slow_tpm_stretches_over_runs_ends() {
     let first = bed.run().succeeded();
     bed.old = false;
     bed.node.set("TIMEOUT_SECONDS", "3");
-    // Once for the keys, and once for the answer.
+    // One creation is for the keys, and one for the answer.
     let create = Commands::One(command::CREATE_PRIMARY);
     let slow = Fault::Slow(Duration::from_millis(1500));
     proxy.inject(create, Times::always(), slow);
@@ -82,7 +82,7 @@ fn a_stored_name_that_is_not_the_tpms_is_not_attested() {
     let right = bed.sent()[0].provider_id.clone();
     let other = format!("tpm://{}", "0".repeat(64));
     bed.node.change("pending.json", |pending| {
-        // Of another cluster, so that another request is due.
+        // The audience of another cluster, so that another request is due.
         pending["request"]["audience"] = "other".into();
         pending["request"]["providerID"] = other.clone().into();
     });

@@ -1,4 +1,4 @@
-//! An API server's audit log, and what our controller asks for in it.
+//! An API server's audit log, and the controller's requests in it.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use kubelet_authenticator_test_support::process::Scratch;
 use serde_json::Value;
 
-/// What a request is recorded with; the bodies are not.
+/// The audit policy: metadata of requests, without bodies.
 const POLICY: &str = r#"{
     "apiVersion": "audit.k8s.io/v1", "kind": "Policy",
     "rules": [{"level": "Metadata"}], "omitStages": ["RequestReceived"]
@@ -25,12 +25,12 @@ pub struct Audit {
 /// A verb and the resource that it is used on, with the subresource.
 pub type Calls = BTreeMap<(String, String), usize>;
 
-/// Where in a log somebody looked.
+/// A position in a log.
 #[derive(Debug, Clone, Copy)]
 pub struct Mark(usize);
 
 impl Audit {
-    /// The log of what `user` asks for.
+    /// The log of the requests of `user`.
     pub fn of(user: &'static str) -> Self {
         let files = Scratch::new("audit");
         Self {
@@ -41,7 +41,7 @@ impl Audit {
         }
     }
 
-    /// What has an API server write it.
+    /// The flags that make an API server write it.
     pub fn flags(&self) -> [String; 2] {
         [
             format!("--audit-policy-file={}", self.policy.display()),
@@ -51,19 +51,19 @@ impl Audit {
 
     fn lines(&self) -> Vec<Value> {
         let text = fs::read_to_string(&self.log).unwrap_or_default();
-        // The last line may be half written.
+        // The last line may be incomplete.
         let lines = text
             .lines()
             .filter_map(|line| serde_json::from_str(line).ok());
         lines.collect()
     }
 
-    /// All until now.
+    /// The current end of the log.
     pub fn mark(&self) -> Mark {
         Mark(self.lines().len())
     }
 
-    /// What our controller asked for since; what it asks for whatever happens is left out.
+    /// The controller's requests since the mark, except those that do not depend on joins.
     pub fn since(&self, mark: Mark) -> Calls {
         let mut calls = Calls::new();
         for line in self.lines().iter().skip(mark.0) {
@@ -83,8 +83,8 @@ impl Audit {
     }
 }
 
-/// Whether it belongs to what is done once a minute, or to the election of a leader, or is a watch or
-/// the list before one: it costs the same however many nodes join.
+/// Whether the request belongs to the work of every minute, or to the election of a leader, or is a watch or the list
+/// before one: its cost does not depend on the number of joins.
 fn is_upkeep(verb: &str, object: &Value) -> bool {
     let resource = object["resource"].as_str().unwrap_or_default();
     let of_a_node = object["namespace"] == "kube-node-lease";
@@ -97,7 +97,7 @@ fn is_upkeep(verb: &str, object: &Value) -> bool {
     }
 }
 
-/// Calls, written out.
+/// The calls as a map.
 pub fn calls<const N: usize>(calls: [(&str, &str, usize); N]) -> Calls {
     let calls = calls.into_iter();
     calls

@@ -6,7 +6,7 @@ use std::fs;
 /// The state of a connection that is open (`include/net/tcp_states.h`).
 const ESTABLISHED: &str = "01";
 
-/// How many connections the process has to this port.
+/// The number of connections of the process to this port.
 pub fn connections(pid: u32, port: u16) -> usize {
     let own: BTreeSet<String> = fs::read_dir(format!("/proc/{pid}/fd"))
         .unwrap()

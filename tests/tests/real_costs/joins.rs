@@ -16,10 +16,10 @@ use serde_json::json;
 use crate::audit::{Audit, Calls, Mark, calls};
 use crate::connections::connections;
 
-/// By the manifest of rights.
+/// The user of the manifest of rights.
 const ON_MANAGEMENT: &str = "node-attestation-controller";
 
-/// By the kubeconfig that Cluster API writes.
+/// The user of the kubeconfig that Cluster API writes.
 const ON_WORKLOAD: &str = "kubernetes-admin";
 
 const AT_ONCE: usize = 20;
@@ -60,7 +60,7 @@ impl Bed {
         self.audits.each_ref().map(Audit::mark)
     }
 
-    /// What was asked for since, of both API servers.
+    /// The requests to both API servers since the marks.
     fn since(&self, marks: [Mark; 2]) -> Calls {
         let mut all = Calls::new();
         for (audit, mark) in self.audits.iter().zip(marks) {
@@ -71,7 +71,7 @@ impl Bed {
         all
     }
 
-    /// Waits until exactly this was asked for: events follow the answer, and a log the request.
+    /// Waits until the requests are exactly these: events follow the answer, and a log the request.
     #[track_caller]
     fn assert_calls(&self, marks: [Mark; 2], expected: &Calls) {
         let found = poll(PATIENCE, || {

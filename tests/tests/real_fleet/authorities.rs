@@ -1,4 +1,4 @@
-//! The CA that signs for a cluster: expired, replaced, beside another's.
+//! The CA that signs for a cluster: expired, replaced, next to another's.
 
 use std::sync::LazyLock;
 
@@ -26,7 +26,7 @@ fn ready(name: &str, namespace: &str) -> (WorkloadCluster, Authentication) {
     (cluster, authentication)
 }
 
-/// A CA's certificate and key, PEM, that ended long ago.
+/// The certificate and key of a CA, PEM, that expired long ago.
 fn expired() -> (String, String) {
     let key = KeyPair::generate().unwrap();
     let mut params = CertificateParams::default();
@@ -78,7 +78,7 @@ fn what_is_issued_after_a_ca_was_replaced_is_signed_by_the_new_one() {
     let issued = join(&cluster, &before);
     assert!(is_signed_by(&issued, &former));
 
-    // Through one that cannot be used, so that it is seen when the next is.
+    // By way of an unusable CA, so that the use of the next one is visible.
     let next = CertificateAuthority::new("next");
     let another = CertificateAuthority::new("another");
     let kubectl = BED.0.kubectl();

@@ -1,4 +1,4 @@
-//! What stands in a cluster's way is said in a condition, and nothing else stops for it.
+//! A problem of a cluster is reported in a condition, and nothing else stops because of it.
 
 use std::sync::{Arc, LazyLock};
 
@@ -16,14 +16,14 @@ static BED: LazyLock<(Management, Manager)> = LazyLock::new(|| {
     (management, manager)
 });
 
-/// One workload cluster for those that say nothing about it; each has a CA of its own beside it.
+/// One workload cluster for the tests that need no special one; each also has a CA of its own.
 static WORKLOAD: LazyLock<Arc<ControlPlane>> = LazyLock::new(|| Arc::new(ControlPlane::start()));
 
 fn kubectl() -> &'static Kubectl {
     BED.0.kubectl()
 }
 
-/// A cluster in a namespace of its own, whose CA is nobody else's.
+/// A cluster in a namespace of its own, with a CA of its own.
 fn cluster(namespace: &str) -> WorkloadCluster {
     let cluster = BED
         .0
@@ -36,7 +36,7 @@ fn cluster(namespace: &str) -> WorkloadCluster {
     cluster
 }
 
-/// A CA of its own: certificate and key, as PEM.
+/// A new CA: certificate and key, as PEM.
 fn ca(name: &str) -> (String, String) {
     let ca = CertificateAuthority::new(name);
     let pair = ca.pair();

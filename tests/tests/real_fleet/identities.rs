@@ -1,4 +1,4 @@
-//! Records, as people see them and act on them.
+//! Records in the view and the hands of administrators.
 
 use std::process::{Command, Output};
 

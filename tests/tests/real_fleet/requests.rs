@@ -1,4 +1,4 @@
-//! A request of a machine that proves nothing, filed as its node files it.
+//! A request of a machine without evidence, filed as its node files it.
 
 use kubelet_attestation::names::Provider;
 use kubelet_authenticator_tests::controller::{Application, certificate_of, is_answered};
@@ -6,7 +6,7 @@ use kubelet_authenticator_tests::management::{Machine, WorkloadCluster};
 use serde_json::Value;
 use x509_parser::pem::parse_x509_pem;
 
-/// Files the machine's request; gives its name.
+/// Files the machine's request; returns its name.
 pub fn file(cluster: &WorkloadCluster, machine: &Machine) -> String {
     let (node, id) = (machine.node_name(), machine.provider_id());
     let application = Application::claiming(node, id, Provider::INSECURE, None);
@@ -16,7 +16,7 @@ pub fn file(cluster: &WorkloadCluster, machine: &Machine) -> String {
     application.name()
 }
 
-/// The request, once it has an answer.
+/// The request, after its answer.
 #[track_caller]
 pub fn answer(cluster: &WorkloadCluster, name: &str) -> Value {
     cluster.control_plane().wait_for_csr(name, |csr| {

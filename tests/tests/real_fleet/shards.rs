@@ -32,7 +32,7 @@ fn is_balanced(management: &Management) -> bool {
     }
 }
 
-/// Whether the replica has said that it serves the cluster.
+/// Whether the replica has reported that it serves the cluster.
 fn serves(manager: &Manager, cluster: &WorkloadCluster) -> bool {
     let name = format!("{}/{}", cluster.namespace(), cluster.name());
     let log = manager.process.log().since(manager.process.log_start());
@@ -44,7 +44,7 @@ fn serves(manager: &Manager, cluster: &WorkloadCluster) -> bool {
         .any(|fields| fields["message"] == "serving" && fields["cluster"] == name.as_str())
 }
 
-/// The PEM of a CA that no other cluster has.
+/// Gives the cluster a CA that no other cluster has; returns its PEM.
 fn write_ca(cluster: &WorkloadCluster) -> String {
     let ca = CertificateAuthority::new(cluster.namespace());
     let pair = ca.pair();
@@ -76,7 +76,7 @@ fn replicas_share_clusters_compare_their_ca_keys_and_follow_one_that_died() {
         authentication.wait_until_ready(management.kubectl());
         (cluster, authentication, ca)
     };
-    // The UID that the API server gives a Cluster decides who serves it.
+    // The UID that the API server gives a Cluster determines the replica that serves it.
     let mut of_first = None;
     let mut of_second = None;
     for number in 0..24 {

@@ -1,5 +1,4 @@
-//! No secret is told to anybody: not in a log, not in an Event, not in a condition or anything else
-//! that is ours.
+//! No secret appears anywhere: not in a log, not in an Event, not in a condition or any other object of the project.
 
 use std::ops::Range;
 
@@ -13,18 +12,18 @@ use serde_json::json;
 use crate::bed::{Manager, authorize, management};
 use crate::requests::{file, join};
 
-/// Shorter pieces of what is random are in any text.
+/// The minimum length of a line of a secret; shorter pieces of random text occur in any text.
 const LONG_ENOUGH: usize = 12;
 
-/// How much of encoded text is looked for at once.
+/// The length of the pieces of encoded text that are searched for.
 const PIECE: usize = 24;
 
-/// Texts that nobody may see, in any form that they have come in.
+/// The secret texts, in every form in which they exist.
 #[derive(Default)]
 struct Secrets(Vec<(&'static str, String)>);
 
 impl Secrets {
-    /// Each line of it by itself and in pieces, and its base64 in pieces.
+    /// Adds each line of it as a whole and in pieces, and its base64 in pieces.
     fn add(&mut self, what: &'static str, secret: &str) {
         let lines = secret.lines().filter(|line| line.len() >= LONG_ENOUGH);
         for line in lines {
@@ -33,7 +32,7 @@ impl Secrets {
                 self.0.push((what, line[start..start + PIECE].to_owned()));
             }
         }
-        // Where it begins in a longer text that is encoded whole decides which of three it becomes.
+        // Its offset in a longer text that is encoded as a whole determines which of three encodings it has.
         for skipped in 0..3 {
             let encoded = STANDARD.encode(&secret.as_bytes()[skipped..]);
             for start in (0..encoded.len().saturating_sub(PIECE)).step_by(PIECE) {
@@ -43,7 +42,7 @@ impl Secrets {
         }
     }
 
-    /// What is random of a private key as PEM, and of the same as kubeconfigs have it.
+    /// Adds the random part of a private key as PEM, and its form in kubeconfigs.
     fn add_key(&mut self, what: &'static str, pem: &str) {
         let random = random_part(pem);
         self.add(what, &pem[random.clone()]);
@@ -53,7 +52,7 @@ impl Secrets {
         self.add(what, &encoded[start..end]);
     }
 
-    /// What of them is in the text.
+    /// The secrets in the text.
     fn in_text(&self, text: &str) -> Vec<&'static str> {
         let found = self.0.iter().filter(|(_, piece)| text.contains(piece));
         let mut found: Vec<_> = found.map(|(what, _)| *what).collect();
@@ -62,15 +61,15 @@ impl Secrets {
     }
 }
 
-/// Everything on an API server that we write, or that is written about what we do.
+/// All objects on an API server that the controller writes, or that are written about its work.
 fn told(kubectl: &Kubectl, resources: &str) -> String {
     kubectl.ok(["get", resources, "-A", "-o", "json"])
 }
 
-/// Where the private number is in the PEM of a key on P-256. What is before it is in every such key,
-/// and some of that in every certificate request.
+/// The range of the private number in the PEM of a key on P-256. The part before it is the same in every such key,
+/// and some of it in every certificate request.
 fn random_part(pem: &str) -> Range<usize> {
-    /// What precedes the number: the structure's version and the number's length (RFC 5915).
+    /// The bytes before the number: the structure's version and the number's length (RFC 5915).
     const BEFORE: [u8; 5] = [2, 1, 1, 4, 32];
     let body: String = pem.lines().filter(|line| !line.starts_with('-')).collect();
     let der = STANDARD.decode(&body).unwrap();
@@ -91,7 +90,7 @@ fn secrets_of(cluster: &WorkloadCluster) -> Secrets {
     secrets
 }
 
-/// The user's key in a kubeconfig, as it is there.
+/// The user's key in a kubeconfig, in its encoded form.
 fn client_key(kubeconfig: &str) -> &str {
     let line = kubeconfig
         .lines()
@@ -182,7 +181,7 @@ fn no_secret_is_in_a_log_an_event_or_an_object_of_ours() {
     mended();
     file(&cluster, &machines[1]);
 
-    // What is looked for is found where it is.
+    // The search finds the secrets in the objects that hold them.
     let stored = told(kubectl, "secrets");
     assert!(secrets.in_text(&stored).contains(&"the CA's key"));
     assert!(secrets.in_text(&stored).contains(&"a user's key"));

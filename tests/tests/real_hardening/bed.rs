@@ -16,18 +16,18 @@ use node_attestation_runtime::client::ClusterAccess;
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
-/// Who the controller is, by the manifest.
+/// The controller's user name in the manifest.
 const CONTROLLER: &str = "node-attestation-controller";
 
 pub const SECRET: &str = "0123456789abcdef";
 pub const BUILT_IN: &str = "kubernetes.io/kube-apiserver-client-kubelet";
 pub const OURS: &str = "cluster.x-k8s.io/kube-apiserver-client-kubelet-aws";
 
-/// What `kubeadm init` leaves behind; nobody hardens it.
+/// A cluster in the state after `kubeadm init`, without hardening.
 pub static STOCK: LazyLock<Bed> =
     LazyLock::new(|| Bed::start(Controllers::Certificates, &KubeadmBinding::ALL));
 
-/// A cluster, and the controller's way to it.
+/// A cluster, and the controller's access to it.
 pub struct Bed {
     pub cluster: ControlPlane,
     runtime: Runtime,
@@ -37,7 +37,7 @@ pub struct Bed {
 impl Bed {
     pub fn start(controllers: Controllers, bindings: &[KubeadmBinding]) -> Self {
         let builder = ControlPlane::builder().controllers(controllers);
-        // At this level kube-controller-manager says what it does not approve.
+        // At this level kube-controller-manager logs requests that it does not approve.
         let cluster = builder.controller_manager_arg("--v=4").start();
         cluster.install_bindings(bindings);
         let manifest = Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -68,14 +68,14 @@ impl Bed {
         self.runtime.block_on(work)
     }
 
-    /// kubectl of whoever holds a bootstrap token, made for this.
+    /// kubectl with a new bootstrap token.
     pub fn token_holder(&self, id: &str) -> Kubectl {
         let token = self.cluster.add_bootstrap_token(id, SECRET);
         self.cluster
             .kubectl_with(self.cluster.bootstrap_kubeconfig(&token))
     }
 
-    /// kubectl of whoever holds a node's certificate.
+    /// kubectl with a node's certificate.
     pub fn node(&self, name: &str) -> Kubectl {
         let name = format!("system:node:{name}");
         let kubeconfig: PathBuf = self
@@ -91,13 +91,13 @@ impl Bed {
         self.cluster.kubeconfig(User::Certificate(pair))
     }
 
-    /// kubectl of whoever holds it.
+    /// kubectl with this kubeconfig.
     pub fn node_with_uid(&self, name: &str, uid: &str) -> Kubectl {
         self.cluster.kubectl_with(self.node_kubeconfig(name, uid))
     }
 
-    /// Waits until the admission policy is in force, or no longer is: the API server learns of it by
-    /// a watch of its own.
+    /// Waits until the admission policy is in force, or no longer is: the API server learns of it by a watch of its
+    /// own.
     #[track_caller]
     pub fn wait_until_confined(&self, is_confined: bool) {
         let probe = self.node("probe");
@@ -130,7 +130,7 @@ impl Bed {
         kubectl.json(["get", "certificatesigningrequests", name])
     }
 
-    /// A ClusterRoleBinding that an administrator makes.
+    /// Creates a ClusterRoleBinding as an administrator.
     pub fn bind(&self, name: &str, role: &str, kind: &str, subject: &str) {
         let rbac = "rbac.authorization.k8s.io";
         self.cluster.kubectl().apply_object(&json!({
@@ -149,7 +149,7 @@ impl Bed {
     }
 }
 
-/// A certificate signing request in the making.
+/// A certificate signing request under construction.
 pub struct Request<'a> {
     pub name: &'a str,
     pub signer: &'a str,
@@ -157,7 +157,7 @@ pub struct Request<'a> {
 }
 
 impl<'a> Request<'a> {
-    /// What our plugin asks for.
+    /// A request like the plugin's.
     pub fn ours(name: &'a str, node: &'a str) -> Self {
         Self {
             name,
@@ -166,7 +166,7 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// What a stock kubelet asks for.
+    /// A request like a stock kubelet's.
     pub fn built_in(name: &'a str, node: &'a str) -> Self {
         Self {
             signer: BUILT_IN,
@@ -174,7 +174,7 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// The request, filled up to this length with what the API server does not look at.
+    /// The request, filled up to this length with data that the API server ignores.
     fn to_json(&self, length: Option<usize>) -> Value {
         let (mut pem, _) = certificate_request(&Subject::node(self.node), None);
         let missing = length.map_or(0, |length| length - pem.len());
@@ -195,7 +195,7 @@ impl<'a> Request<'a> {
         })
     }
 
-    /// Creates it; what the API server says.
+    /// Creates it; returns the API server's answer.
     pub fn file(&self, attacker: &Kubectl) -> Output {
         self.file_of(attacker, None)
     }
@@ -209,7 +209,7 @@ impl<'a> Request<'a> {
     }
 }
 
-/// What a user is told.
+/// The message to a user.
 pub fn said(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).trim().to_owned()
 }
@@ -219,7 +219,7 @@ pub fn assert_done(output: &Output) {
     assert!(output.status.success(), "{}", said(output));
 }
 
-/// Asserts that the admission policy refused, in these words.
+/// Asserts that the admission policy refused with these words.
 #[track_caller]
 pub fn assert_refused(output: &Output, words: &str) {
     let said = said(output);

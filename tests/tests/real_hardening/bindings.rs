@@ -1,4 +1,4 @@
-//! Bindings that have kubelets approved unseen.
+//! Bindings that approve kubelets without a review.
 
 use std::sync::LazyLock;
 
@@ -11,7 +11,7 @@ use crate::bed::{Bed, Request, STOCK, assert_done};
 
 const NODECLIENT: &str = "system:certificates.k8s.io:certificatesigningrequests:nodeclient";
 
-/// Kubeadm's tokens may file requests, and no more; each test adds a binding of its own.
+/// A cluster in which kubeadm's tokens may only file requests; each test adds a binding of its own.
 static ADMINISTERED: LazyLock<Bed> = LazyLock::new(|| {
     Bed::start(
         Controllers::Certificates,
@@ -32,7 +32,7 @@ fn examine(bed: &Bed) -> Vec<AutoApprovePath> {
         .unwrap()
 }
 
-/// The ways that this binding opens, in words.
+/// The descriptions of the ways that this binding opens.
 fn ways_by(bed: &Bed, binding: &str) -> Vec<String> {
     let words = format!("ClusterRoleBinding {binding} ");
     let ways = examine(bed).into_iter().map(|way| way.to_string());
@@ -74,7 +74,7 @@ fn a_bootstrap_token_asks_the_built_in_signer_for_any_nodes_name() {
     assert_is_left_alone(&bed, "node-csr-anyone");
 }
 
-/// kube-controller-manager has looked at the request, and did not approve it: it says so.
+/// Asserts that kube-controller-manager has processed the request without an approval, by its log.
 #[track_caller]
 fn assert_is_left_alone(bed: &Bed, name: &str) {
     let manager = bed.cluster.controller_manager().unwrap();
@@ -112,7 +112,7 @@ fn a_stolen_node_certificate_renews_for_ever_unattested() {
 
 #[test]
 fn a_bootstrap_token_is_approved_by_a_binding_under_another_name() {
-    // Not the one of the others: this binding approves the requests of every bootstrap token.
+    // Not the shared cluster: this binding approves the requests of every bootstrap token.
     let bed = &Bed::start(
         Controllers::Certificates,
         &[KubeadmBinding::KubeletBootstrap],
@@ -193,7 +193,7 @@ fn kubeadm_writes_its_bindings_again_and_they_are_removed_again() {
         assert_eq!(remove(&bed, &mut found).len(), 2);
 
         assert_eq!(examine(&bed), []);
-        // What our own nodes need stays.
+        // The bindings that the project's nodes need remain.
         let kubectl = bed.cluster.kubectl();
         kubectl.ok(["get", "clusterrolebinding", "kubeadm:kubelet-bootstrap"]);
     }

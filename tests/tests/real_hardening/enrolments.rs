@@ -1,4 +1,4 @@
-//! A machine that enrols often: none of its former certificates is good again.
+//! A machine that enrols often: none of its earlier certificates becomes valid again.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -43,7 +43,7 @@ fn after_forty_enrolments_none_but_the_newest_can_write() {
     assert_done(&label(&rightful, NODE, 1));
 }
 
-/// A machine whose Node is down, so that each key opens a generation.
+/// A machine whose Node is down, so that each key starts a generation.
 struct EnrolledOften {
     node: NodeName,
     ledger: RecordLedger,

@@ -1,6 +1,5 @@
-//! The ways to a kubelet's certificate that go round attestation, on real Kubernetes with
-//! kube-controller-manager: each is open on a stock cluster, and then closed, by a controller with
-//! no more rights than its manifest gives it.
+//! The ways to a kubelet's certificate that bypass attestation, on real Kubernetes with kube-controller-manager: each
+//! is open on a stock cluster, and then closed, by a controller with no more rights than its manifest gives it.
 
 mod bed;
 mod bindings;

@@ -1,4 +1,4 @@
-//! What tokens and nodes may ask for.
+//! The permitted requests of tokens and nodes.
 
 use std::collections::BTreeSet;
 use std::sync::LazyLock;
@@ -12,7 +12,7 @@ use crate::bed::{BUILT_IN, Bed, OURS, Request, SECRET, STOCK, assert_done, asser
 const BINDING: &str = "validatingadmissionpolicybinding";
 const POLICY: &str = "validatingadmissionpolicy";
 
-/// A cluster of AWS machines, in which one control-plane node renews as kubeadm has it.
+/// A cluster of AWS machines, in which one control-plane node renews as in kubeadm's clusters.
 static CONFINED: LazyLock<Bed> = LazyLock::new(|| {
     let settings = Settings {
         built_in_renewal: BTreeSet::from([NodeName::parse("control-plane-1").unwrap()]),
@@ -22,7 +22,7 @@ static CONFINED: LazyLock<Bed> = LazyLock::new(|| {
     confined(&settings)
 });
 
-/// The same where kube-controller-manager signs.
+/// The same, with kube-controller-manager as the signer.
 static APPROVE_ONLY: LazyLock<Bed> = LazyLock::new(|| confined(&settings(true)));
 
 fn settings(approve_only: bool) -> Settings {
@@ -34,7 +34,7 @@ fn settings(approve_only: bool) -> Settings {
     }
 }
 
-/// The policy is in force when this returns.
+/// Starts a cluster with the policy of these settings; it is in force when this returns.
 fn confined(settings: &Settings) -> Bed {
     let bed = Bed::start(Controllers::None, &[KubeadmBinding::KubeletBootstrap]);
     let put = bed.run(admission::apply(bed.client(), settings)).unwrap();

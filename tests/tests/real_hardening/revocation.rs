@@ -1,4 +1,4 @@
-//! Certificates that may write no longer.
+//! Certificates that have lost the right to write.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -20,7 +20,7 @@ const BINDING: &str = "validatingadmissionpolicybinding";
 const LIST: &str = "revokednodecredentials";
 const DEFINITION: &str = "revokednodecredentials.attestation.cluster.x-k8s.io";
 
-/// Any moment: the tests have no other clock.
+/// An arbitrary time: the tests have no other clock.
 pub fn now() -> SystemTime {
     SystemTime::UNIX_EPOCH + Duration::from_hours(60 * 365 * 24)
 }
@@ -50,14 +50,13 @@ fn apply(bed: &Bed, revoked: &[CertificateUid], now: SystemTime) -> Revocation {
         .unwrap()
 }
 
-/// Labels its own Node, which changes each time.
+/// Labels its own Node with a value that differs each time.
 pub fn label(node: &Kubectl, name: &str, value: usize) -> Output {
     let label = format!("example.com/tried={value}");
     node.run(["label", "node", name, &label, "--overwrite"])
 }
 
-/// Waits until the node's writes are refused, or are not: the API server learns of a list by a
-/// watch of its own.
+/// Waits until the node's writes are refused, or are not: the API server learns of a list by a watch of its own.
 #[track_caller]
 pub fn wait_until(node: &Kubectl, name: &str, refused: bool) {
     let mut tries = 0;
@@ -94,7 +93,7 @@ fn add_pod(cluster: &ControlPlane, node: &str, name: &str) -> Value {
     kubectl.json(["get", "pod", name])
 }
 
-/// Everything that a kubelet writes, once; with what it was.
+/// All writes of a kubelet, once; each with its description.
 fn writes(bed: &Bed, kubelet: &Kubectl, node: &str, round: usize) -> Vec<(&'static str, Output)> {
     let pod = format!("{node}-{round}");
     let uid = add_pod(&bed.cluster, node, &pod)["metadata"]["uid"].clone();
@@ -316,7 +315,7 @@ fn nothing_is_bound_while_nothing_is_revoked() {
     wait_until(&node, "n", false);
     assert_eq!(listed(&bed), Vec::<String>::new());
 
-    // And once more, with what is left from before.
+    // And once more, with the leftovers from before.
     apply(&bed, &[uid(1, 1)], now());
     wait_until(&node, "n", true);
 }
@@ -359,8 +358,7 @@ fn a_list_that_somebody_deleted_stops_nobody_and_is_put_back() {
     wait_until(&node, "n", false);
     assert_done(&label(&other, "n", 0));
 
-    // An API server that starts without the definition lets everybody write, the one who brings it
-    // back among them.
+    // An API server that starts without the definition allows all writes, including those that restore it.
     bed.cluster.restart_apiserver();
     assert_done(&label(&other, "n", 1));
     kubectl.ok(["create", "namespace", "written-meanwhile"]);

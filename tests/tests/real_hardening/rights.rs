@@ -1,4 +1,4 @@
-//! Rights that the controller was not given.
+//! Rights that the controller does not have.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! How long bootstrap tokens live.
+//! The lifetime of bootstrap tokens.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, SystemTime};
@@ -13,10 +13,10 @@ use serde_json::{Value, json};
 
 use crate::bed::{Bed, SECRET};
 
-/// How long a token lives on when its machine is gone.
+/// The remaining lifetime of a token after the deletion of its machine.
 const GRACE: Duration = Duration::from_mins(10);
 
-/// Any moment: the tests have no other clock.
+/// An arbitrary time: the tests have no other clock.
 fn now() -> SystemTime {
     SystemTime::UNIX_EPOCH + Duration::from_hours(20 * 365 * 24 * 3)
 }
@@ -29,7 +29,7 @@ fn id(token: &str) -> TokenId {
     TokenId::parse(token).unwrap()
 }
 
-/// A Secret as Cluster API's bootstrap provider writes it.
+/// Adds a Secret in the form of Cluster API's bootstrap provider.
 fn add(bed: &Bed, token: &str, expiration: Option<SystemTime>) {
     let mut data = json!({
         "token-id": token, "token-secret": SECRET,
@@ -123,7 +123,7 @@ fn an_extended_token_expires_after_its_machine_is_gone() {
     assert_eq!(expiration(&secret(&bed, "leaves")), Some(text(later)));
     assert_eq!(secret(&bed, "return"), returned);
     assert_eq!(secret(&bed, "theirs"), theirs);
-    // Its time began anew when it was wanted again.
+    // Its time began again when it was needed again.
     assert_eq!(keep(&none, now() + 2 * GRACE - second).ended, []);
     assert_eq!(keep(&none, now() + 2 * GRACE).ended, [id("return")]);
     assert_eq!(keep(&none, now() + 2 * GRACE).ended, []);
@@ -162,7 +162,7 @@ fn a_token_that_a_former_controller_extended_ends_when_its_machine_is_gone() {
     let ended = secret(&bed, "leaves");
     assert_eq!(expiration(&ended), Some(text(later)));
     assert!(ended["metadata"]["labels"].is_null(), "{ended:#}");
-    // And it is its successor's from here on.
+    // From here on the token belongs to the controller's successor.
     let none = wanted(&[]);
     assert_eq!(keep(&none, later).ended, []);
     assert_eq!(keep(&none, later + GRACE).ended, [id("stays1")]);

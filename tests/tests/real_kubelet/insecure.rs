@@ -1,4 +1,4 @@
-//! Kubelets that prove nothing but the token of their machine.
+//! Kubelets whose only proof is the token of their machine.
 
 use std::sync::LazyLock;
 
@@ -146,7 +146,7 @@ fn kube_controller_manager_with_its_default_controllers_changes_nothing_of_ours(
     kubelet.wait_until_ready();
     let ours = node.requests();
 
-    // A request of its own, so that its approver and its signers are known to have looked at ours
+    // A request of its own, which shows that its approver and its signers have processed the project's requests
     // before it.
     let its_own = plane.client_certificate("system:node:its-own", Some("system:nodes"));
     plane.install_bindings(&[KubeadmBinding::NodeAutoapproveCertificateRotation]);

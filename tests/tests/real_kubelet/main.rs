@@ -1,5 +1,4 @@
-//! Stock kubelets on a real control plane, with our plugin in their kubeconfig and our controller
-//! beside them.
+//! Stock kubelets on a real control plane, with the plugin in their kubeconfig and the controller beside them.
 
 mod insecure;
 mod node;

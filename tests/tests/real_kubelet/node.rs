@@ -1,4 +1,4 @@
-//! A cluster with our controller, and machines that join it.
+//! A cluster with the controller, and machines that join it.
 
 use std::path::PathBuf;
 use std::sync::Mutex;
@@ -31,7 +31,7 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// A cluster with the program's controller beside it, which admits machines without proof.
+    /// Starts the program's controller for a cluster; it admits machines without proof.
     pub fn start(plane: ControlPlane, machines: &[Machine]) -> Self {
         prepare(&plane);
         let setup = controller(&plane, "node-attestation-controller", machines);
@@ -45,12 +45,12 @@ impl Cluster {
     }
 }
 
-/// Lets bootstrap tokens file requests, as kubeadm does, and nothing approve them by itself.
+/// Lets bootstrap tokens file requests, as kubeadm does, without any automatic approval.
 pub fn prepare(plane: &ControlPlane) {
     plane.install_bindings(&[KubeadmBinding::KubeletBootstrap, KubeadmBinding::GetNodes]);
 }
 
-/// Our controller for this cluster and these machines, not started yet.
+/// The setup of a controller for this cluster and these machines.
 pub fn controller(plane: &ControlPlane, name: &str, machines: &[Machine]) -> Setup {
     let ca = (&*plane.ca_cert_path(), &*plane.ca_key_path());
     Setup::new(&program(name), plane.admin_kubeconfig(), ca, machines)
@@ -63,7 +63,7 @@ pub fn started(setup: &Setup) -> Controller {
     controller
 }
 
-/// How a machine's plugin is run.
+/// The plugin's configuration on a machine.
 pub struct Node<'a> {
     plane: &'a ControlPlane,
     name: &'static str,
@@ -86,7 +86,7 @@ impl<'a> Node<'a> {
         Self { plane, name, exec }
     }
 
-    /// With another setting, as a variable of the plugin's environment.
+    /// Adds a setting, as a variable of the plugin's environment.
     #[must_use]
     pub fn setting(mut self, name: &str, value: &str) -> Self {
         self.exec = self
@@ -95,7 +95,7 @@ impl<'a> Node<'a> {
         self
     }
 
-    /// With a variable of the plugin's environment that is no setting.
+    /// Adds a variable of the plugin's environment that is not a setting.
     #[must_use]
     pub fn variable(mut self, name: &str, value: &str) -> Self {
         self.exec = self.exec.env(name, value);
@@ -107,8 +107,7 @@ impl<'a> Node<'a> {
         self.plane.exec_kubeconfig(self.exec.clone())
     }
 
-    /// A kubelet with this kubeconfig, not started yet. It takes the node's name from
-    /// `--hostname-override`.
+    /// A builder for a kubelet with this kubeconfig. It takes the node's name from `--hostname-override`.
     pub fn kubelet(&self) -> KubeletBuilder {
         self.plane.kubelet(self.name).kubeconfig(self.kubeconfig())
     }
@@ -124,8 +123,7 @@ impl<'a> Node<'a> {
     }
 }
 
-/// The requests of the machine with this provider ID, the oldest first: both by its token and by
-/// its certificate.
+/// The requests of the machine with this provider ID, the oldest first: both by its token and by its certificate.
 pub fn requests_for(plane: &ControlPlane, name: &str) -> Vec<Value> {
     let names = |csr: &Value| {
         let request = BASE64_STANDARD
@@ -167,5 +165,5 @@ pub fn wait_for_exit_code(kubelet: &Kubelet, code: &str) {
     kubelet.wait_for_metric(PLUGIN_CALLS, &[("code", code)], |calls| calls >= 1.0);
 }
 
-/// A Lease is late when the node's monitor would call the node lost.
+/// The age at which a Lease is late: the node's monitor would then consider the node lost.
 pub const LEASE_GRACE: Duration = Duration::from_secs(40);

@@ -1,4 +1,4 @@
-//! Kubelets whose certificates are renewed, and end, within a test.
+//! Kubelets whose certificates are renewed, and expire, within a test.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use crate::node::{LEASE_GRACE, Machine, Node, controller, prepare, started};
 const PLUGIN: &str = "kubelet-authenticator-null";
 const CONTROLLER: &str = "null-attestation-controller";
 
-/// Renewed after 20 to 28 seconds.
+/// A lifetime with a renewal after 20 to 28 seconds.
 const SHORT: &str = "40s";
 const LONG_ENOUGH: Duration = Duration::from_secs(120);
 
@@ -74,7 +74,7 @@ fn a_short_certificate_is_renewed_while_watches_reopen_and_the_lease_is_never_la
     assert_eq!(issued["provider"], "null");
 }
 
-/// The next time at which the Lease was renewed, which must come within its grace.
+/// The next renewal time of the Lease, which must come within its grace period.
 #[track_caller]
 fn next_renewal(lease: &mut Watch) -> Value {
     let event = lease
@@ -101,7 +101,7 @@ fn assert_never_late(renewed_at: &[Value]) {
     );
 }
 
-/// Watches of what a kubelet watches, as the API server counts them: those that ended.
+/// The number of ended watches of a kubelet's resources, by the API server's count.
 fn closed_watches(plane: &ControlPlane) -> u64 {
     metric(
         plane,
@@ -110,7 +110,7 @@ fn closed_watches(plane: &ControlPlane) -> u64 {
     )
 }
 
-/// The same: those that are open.
+/// The number of open watches of the same resources.
 fn open_watches(plane: &ControlPlane) -> u64 {
     metric(
         plane,

@@ -1,4 +1,4 @@
-//! What befalls nodes in their lives. Each comes back without a person.
+//! Accidents in the lives of nodes. Each node recovers without an administrator.
 
 use std::fs;
 use std::sync::LazyLock;
@@ -16,12 +16,10 @@ use crate::node::{Machine, Node, controller, prepare, started};
 const PLUGIN: &str = "kubelet-authenticator-null";
 const CONTROLLER: &str = "null-attestation-controller";
 
-/// How long the cluster believes in a node that is silent. Kubernetes' own 50 s would do as well,
-/// and take longer.
+/// The grace period of the cluster for a silent node. Kubernetes' own 50 s would do as well, and take longer.
 const GRACE: &str = "--node-monitor-grace-period=20s";
 
-/// A node counts as down when its Lease is over a minute old; whoever waits for that looks again
-/// once a minute.
+/// A node counts as down when its Lease is over a minute old; the controller checks that once a minute.
 const PATIENCE: Duration = Duration::from_secs(240);
 
 static PLANE: LazyLock<ControlPlane> = LazyLock::new(|| {
@@ -79,7 +77,7 @@ fn a_node_that_was_off_past_its_certificates_end_is_back() {
     kubelet.wait_for_lease_renewal();
 }
 
-/// Removes these folders of the machine's `/var/lib`, as a new disk would; what is mounted stays.
+/// Removes these directories of the machine's `/var/lib`, as a new disk would; mounts remain.
 fn forget(kubelet: &Kubelet, folders: &[&str]) {
     for folder in folders {
         let folder = kubelet.var_lib().join(folder);
@@ -99,7 +97,7 @@ fn is_issued(csr: &Value) -> bool {
     csr["status"]["certificate"].is_string()
 }
 
-/// The node's last certificate's request.
+/// The request of the node's last certificate.
 #[track_caller]
 fn latest(node: &Node<'_>) -> Value {
     let issued = node.requests().into_iter().rfind(is_issued);

@@ -1,4 +1,4 @@
-//! Kubelets that do not get a certificate: their own metric says why.
+//! Kubelets that do not get a certificate: their own metric reports the reason.
 
 use std::sync::LazyLock;
 
@@ -18,7 +18,7 @@ static CLUSTER: LazyLock<Cluster> = LazyLock::new(|| {
 #[test]
 fn a_denied_request_is_exit_code_12_in_the_kubelets_metric() {
     let plane = &CLUSTER.plane;
-    // The token is that of another machine than the one whose name and provider ID are asked for.
+    // The token belongs to another machine than the requested name and provider ID.
     let another = Machine {
         name: "another-1",
         ..DENIED

@@ -1,4 +1,4 @@
-//! A management cluster with Cluster API and our controller, clusters in it, and their machines.
+//! A management cluster with Cluster API and the controller, clusters in it, and their machines.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -25,10 +25,10 @@ use serde_json::{Map, Value, json};
 
 use crate::objects::{client_requests, reads_well, record, renewals, rows};
 
-/// How long a bootstrap token of Cluster API lives here: a rotation can be waited for.
+/// The lifetime of a bootstrap token of Cluster API here, short enough to wait for a rotation.
 pub const TOKEN_TTL: Duration = Duration::from_secs(60);
 
-/// For what Cluster API does in a minute, on a busy machine.
+/// The deadline of operations that take Cluster API a minute, on a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(900);
 
 const SETTINGS: &str = "/etc/kubernetes/kubelet-authenticator/config.yaml";
@@ -37,10 +37,10 @@ const CREDENTIAL: &str = "/var/lib/kubelet-authenticator/kubelet-client.pem";
 /// The cloud of the machines that are instances.
 pub static CLOUD: LazyLock<Arc<Cloud>> = LazyLock::new(|| Arc::new(Cloud::start()));
 
-/// The network of all of them: no two machines have one address.
+/// The network of all instances: no two machines have the same address.
 static NETWORK: LazyLock<Network> = LazyLock::new(|| network(&CLOUD));
 
-/// A management cluster with Cluster API and our controller.
+/// A management cluster with Cluster API and the controller.
 pub struct Site {
     pub management: Management,
     pub manager: Manager,
@@ -73,10 +73,10 @@ impl Site {
     }
 }
 
-/// The one of all tests, each of which has a namespace of its own.
+/// The site of all tests, each of which has a namespace of its own.
 pub static SITE: LazyLock<Site> = LazyLock::new(Site::start);
 
-/// A Cluster, to be created, that machines can join by `kubeadm join`.
+/// A builder for a Cluster that machines can join by `kubeadm join`.
 pub fn joinable(namespace: &str) -> ClusterBuilder {
     let cluster = SITE.management.cluster("prod-1").namespace(namespace);
     cluster.apiserver_arg("--anonymous-auth=true")
@@ -84,14 +84,14 @@ pub fn joinable(namespace: &str) -> ClusterBuilder {
 
 /// The machines of a Cluster.
 pub enum Machines {
-    /// They prove nothing. Their infrastructure tells them who they are, but for those whose Node comes
+    /// Machines without proof. Their infrastructure passes them their identity, except for those whose Node comes
     /// first, which know it by their host name.
     Insecure(Order),
-    /// They have TPMs, on as many hosts as that, named like the namespace with a number.
+    /// Machines with TPMs, on this number of hosts, named like the namespace with a number.
     Tpm(usize),
-    /// The same, with a provider ID that is set once the Node is there, as by Metal3.
+    /// The same, with a provider ID that is set after the creation of the Node, as by Metal3.
     TpmNodeFirst(usize),
-    /// They are instances of EC2 that prove it to this attestor.
+    /// Instances of EC2 with a proof for this attestor.
     Ec2(Attestor),
 }
 
@@ -101,7 +101,7 @@ pub enum Infrastructure {
     Ec2(Instances),
 }
 
-/// Hosts with these provider IDs, or beginnings of them, whose endorsement keys are listed in the namespace.
+/// Creates hosts with these provider IDs, or beginnings of them, whose endorsement keys are listed in the namespace.
 fn listed(
     namespace: &str,
     ids: impl Iterator<Item = String>,
@@ -109,7 +109,7 @@ fn listed(
     let hosts = image::hosts_with_tpms(ids);
     let kubectl = SITE.management.kubectl();
     image::list(kubectl, namespace, &hosts);
-    // A list of KubeletAuthentication itself has 512 at most.
+    // The maximum of a list in a KubeletAuthentication itself is 512.
     let elsewhere = (0..1000).map(|n| {
         (
             format!("{n:064x}"),
@@ -124,7 +124,7 @@ fn listed(
     (ids, tpms.collect())
 }
 
-/// A Cluster, its machines and what is said of them.
+/// A Cluster, its machines and its settings.
 pub struct Scene {
     pub cluster: WorkloadCluster,
     pub authentication: Authentication,
@@ -136,7 +136,7 @@ pub struct Scene {
 }
 
 impl Scene {
-    /// A Cluster that our controller looks after.
+    /// A Cluster that the controller manages.
     pub fn attended(namespace: &str, machines: Machines) -> Self {
         let scene = Self::unattended(joinable(namespace), machines);
         scene.attend(&json!({}));
@@ -204,7 +204,7 @@ impl Scene {
         }
     }
 
-    /// Creates its KubeletAuthentication; `spec` is merged into what its machines need.
+    /// Creates its KubeletAuthentication; `spec` is merged into the settings that its machines need.
     pub fn attend(&self, spec: &Value) {
         let mut whole = json!({});
         if let Some(tpm) = &self.tpm {
@@ -235,8 +235,7 @@ impl Scene {
         kubectl.patch(&target, &json!({ "spec": spec }));
     }
 
-    /// Waits until the condition that all ways are closed has this status and reason; gives its
-    /// message.
+    /// Waits until the condition that all ways are closed has this status and reason; returns its message.
     #[track_caller]
     pub fn wait_for_paths(&self, status: &str, reason: &str) -> String {
         let condition = "AutoApprovePathsClosed";
@@ -253,15 +252,15 @@ impl Scene {
         self.config.clone()
     }
 
-    /// The same without the plugin: the kubelet gets its certificate by itself, and asks for one to serve
-    /// with, which nobody approves.
+    /// The same without the plugin: the kubelet gets its certificate by itself, and requests a serving certificate,
+    /// which is not approved.
     pub fn stock_config(&self) -> Value {
         let mut config = self.config.clone();
         config.as_object_mut().unwrap().remove("files");
         config
     }
 
-    /// The plugin's settings of an instance, written by hand: those that its kubelet has in its environment.
+    /// Writes the plugin's settings of an instance by hand: those in the environment of its kubelet.
     pub fn write_settings_of_ec2(&self, node_name: &str) {
         self.on(node_name, |machine| {
             let unit = ["systemctl", "show", "--property=Environment", "kubelet"];
@@ -278,7 +277,7 @@ impl Scene {
         });
     }
 
-    /// The plugin's settings of a machine with a TPM, written by hand.
+    /// Writes the plugin's settings of a machine with a TPM by hand.
     pub fn write_settings(&self, node_name: &str) {
         self.on(node_name, |machine| {
             let query = |key| {
@@ -300,8 +299,8 @@ impl Scene {
         record(&SITE, &self.cluster, node_name)
     }
 
-    /// Waits until the Machine's Node is ready and, where there is evidence, serves with a certificate;
-    /// and until its record is that of the Machine. Gives the Node's name.
+    /// Waits until the Machine's Node is ready and, with evidence, serves with a certificate; and until its record is
+    /// that of the Machine. Returns the Node's name.
     #[track_caller]
     pub fn wait_for_node_of(&self, machine: &Value) -> String {
         let name = machine["status"]["nodeRef"]["name"].as_str().unwrap();
@@ -329,12 +328,12 @@ impl Scene {
         self.attestor != Attestor::INSECURE
     }
 
-    /// The signer of certificates for clients with the cluster's attestor.
+    /// The signer of client certificates with the cluster's attestor.
     pub fn signer(&self) -> String {
         self.attestor.client_signer()
     }
 
-    /// The number of certificates for clients that this signer has issued to the node itself.
+    /// The number of client certificates that this signer has issued to the node itself.
     pub fn renewals(&self, signer: &str, node_name: &str) -> usize {
         renewals(self.plane(), signer, node_name)
     }
@@ -342,7 +341,7 @@ impl Scene {
     /// Waits until each node has renewed its certificate with this signer, and is ready.
     #[track_caller]
     pub fn wait_for_renewals(&self, signer: &str, nodes: &[String]) {
-        // All of them are counted first: certificates of one lifetime are renewed side by side.
+        // All of them are counted first: certificates of one lifetime are renewed in parallel.
         let before = nodes.iter().map(|node| self.renewals(signer, node));
         let before: Vec<_> = before.collect();
         for (node, before) in nodes.iter().zip(before) {
@@ -364,7 +363,7 @@ impl Scene {
         assert!(buried.is_some(), "{:#}", self.record(node_name));
     }
 
-    /// A kubeconfig with the node's certificate, as somebody copies it from the machine.
+    /// A kubeconfig with the node's certificate, as a thief copies it from the machine.
     pub fn stolen(&self, node_name: &str) -> PathBuf {
         let pem = self.on(node_name, |machine| machine.read(CREDENTIAL));
         let pem = String::from_utf8(pem.unwrap()).unwrap();
@@ -378,7 +377,7 @@ impl Scene {
         self.plane().kubeconfig(User::Certificate(pair))
     }
 
-    /// Labels the Node with this certificate; gives what kubectl says.
+    /// Labels the Node with this certificate; returns kubectl's output.
     pub fn label(&self, kubeconfig: &PathBuf, node_name: &str, value: &str) -> String {
         let label = format!("a.example/written={value}");
         let kubectl = self.plane().kubectl_with(kubeconfig);
@@ -394,7 +393,7 @@ impl Scene {
         reads_well(&SITE, &self.cluster, nodes);
     }
 
-    /// Asserts that an operator sees why nobody has this node's name any more.
+    /// Asserts that an operator sees the reason for which no node has this name any more.
     #[track_caller]
     pub fn reads_as_gone(&self, node_name: &str) {
         let records = ["get", "nodeidentities", "-n", self.cluster.namespace()];
@@ -406,7 +405,7 @@ impl Scene {
         assert!(record.contains(&reason.as_str().unwrap()), "{records:#?}");
     }
 
-    /// The requests for client certificates, none of which may have been denied.
+    /// The requests for client certificates; asserts that none was denied.
     #[track_caller]
     pub fn client_requests(&self) -> Vec<Value> {
         client_requests(&self.cluster, &self.attestor)
@@ -420,7 +419,7 @@ fn authentication_of(cluster: &WorkloadCluster) -> Authentication {
     }
 }
 
-/// The plugin's settings with these in them.
+/// The plugin's settings with these additions.
 fn settings(more: &str) -> String {
     format!(
         "apiVersion: kubelet-authenticator.cluster.x-k8s.io/v1alpha1\n\
@@ -428,7 +427,7 @@ fn settings(more: &str) -> String {
     )
 }
 
-/// Adds what makes a machine of the Docker provider take its provider ID from its host name.
+/// Adds the settings that make a machine of the Docker provider take its provider ID from its host name.
 fn told_by_host_name(mut config: Value) -> Value {
     let header = settings("");
     let lines: Vec<_> = header.lines().map(|line| format!("'{line}'")).collect();

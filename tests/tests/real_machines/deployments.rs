@@ -1,4 +1,4 @@
-//! MachineDeployments, with providers of each order that there is.
+//! MachineDeployments, with providers of each possible order.
 
 use std::path::PathBuf;
 
@@ -18,7 +18,7 @@ use crate::objects::names;
 /// Certificates that were copied from the machines, by the names of their nodes.
 type Stolen = Vec<(String, PathBuf)>;
 
-/// Scaled from none to three, to one, and rolled: every node joins, and what is gone writes nothing.
+/// Scales from none to three, to one, and rolls: every node joins, and a deleted one writes nothing.
 fn lives(scene: &Scene, requests_of_a_join: usize) {
     let deployment = scene
         .cluster
@@ -63,7 +63,7 @@ fn lives(scene: &Scene, requests_of_a_join: usize) {
     assert_eq!(requests.len(), 4 * requests_of_a_join, "{requests:#?}");
 }
 
-/// `kubectl logs`, `exec` and `top` have their answers from each of these nodes.
+/// Checks that `kubectl logs`, `exec` and `top` have answers from each of these nodes.
 #[track_caller]
 fn answers_of_pods(scene: &Scene, nodes: &[String]) {
     let kubectl = scene.plane().kubectl();
@@ -80,8 +80,8 @@ fn answers_of_pods(scene: &Scene, nodes: &[String]) {
     }
 }
 
-/// Waits until this certificate may not make the Node that Cluster API has deleted again; by then it may
-/// write nothing else.
+/// Waits until this certificate may not create the Node again that Cluster API has deleted; by then it may write
+/// nothing else.
 #[track_caller]
 fn refused(scene: &Scene, kubeconfig: &PathBuf, name: &str) {
     let mut said = String::new();
@@ -174,7 +174,7 @@ fn a_machine_given_another_provider_id_than_it_claimed_is_revoked() {
 #[test]
 fn instances_that_ask_before_their_machines_have_provider_ids_join_leave_and_are_rolled() {
     let scene = Scene::attended("ec2", Machines::Ec2(Attestor::AWS));
-    // Each is granted the first that it asks for.
+    // Each instance gets the certificate of its first request.
     lives(&scene, 1);
 }
 

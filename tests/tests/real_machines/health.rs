@@ -1,4 +1,4 @@
-//! A MachineHealthCheck replaces machines whose nodes are not heard of.
+//! A MachineHealthCheck replaces machines whose nodes do not report.
 
 use kubelet_authenticator_test_support::control_plane::Controllers;
 use kubelet_authenticator_test_support::process::poll;
@@ -8,7 +8,7 @@ use serde_json::json;
 use crate::bed::{Machines, PATIENCE, SITE, Scene, joinable};
 use crate::objects::names;
 
-/// Creates a MachineHealthCheck that replaces a Machine as soon as its Node is not heard of.
+/// Creates a MachineHealthCheck that replaces a Machine as soon as its Node does not report.
 fn check_health(scene: &Scene) {
     SITE.management.kubectl().create_object(&json!({
         "apiVersion": "cluster.x-k8s.io/v1beta2",
@@ -27,7 +27,7 @@ fn check_health(scene: &Scene) {
     }));
 }
 
-/// Stops the kubelet of this node, and waits for another Machine in the place of its own.
+/// Stops the kubelet of this node, and waits for another Machine in place of its own.
 #[track_caller]
 fn is_replaced(scene: &Scene, deployment: &MachineDeployment, node: &str) -> String {
     let former = deployment.machines();
@@ -49,7 +49,7 @@ fn is_replaced(scene: &Scene, deployment: &MachineDeployment, node: &str) -> Str
     scene.wait_for_node_of(&after[0])
 }
 
-/// A Cluster that notices within seconds that a node is not heard of.
+/// A Cluster that detects a silent node within seconds.
 fn watchful(namespace: &str, machines: Machines) -> Scene {
     let cluster = joinable(namespace)
         .controllers(Controllers::Default)

@@ -1,5 +1,5 @@
-//! Cluster API's own managers make Machines; each is a machine with systemd, cloud-init, kubeadm, a
-//! kubelet and the plugin, and joins and leaves as on a node.
+//! Cluster API's own managers create Machines; each is a machine with systemd, cloud-init, kubeadm, a kubelet and the
+//! plugin, and joins and leaves like a node.
 
 mod bed;
 mod deployments;

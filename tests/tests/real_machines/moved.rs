@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::bed::{Infrastructure, Machines, PATIENCE, SITE, Scene, Site, joinable};
 use crate::objects::{client_requests, names, reads_well, record, renewals};
 
-/// The lifetime of certificates here: a renewal can be waited for.
+/// The lifetime of certificates here, short enough to wait for a renewal.
 const SECONDS: u32 = 120;
 
 #[test]
@@ -85,7 +85,7 @@ fn after_clusterctl_move_and_back_nodes_renew_and_others_join() {
     assert_eq!(joins(&cluster), 2);
     assert_eq!(decisions(&there, &cluster), decided);
     reads_well(&SITE, &cluster, std::slice::from_ref(&name));
-    // Another manager owns what was moved, and the Cluster's annotation counts all the same.
+    // Another manager owns the moved object, and the Cluster's annotation still applies.
     annotate(&SITE, "tpm,aws");
     let kubectl = SITE.management.kubectl();
     let authentications = ["kubeletauthentications", "-n", "moved"];
@@ -102,7 +102,7 @@ fn annotate(site: &Site, attestors: &str) {
     site.management.kubectl().patch(&target, &patch);
 }
 
-/// The number of certificates that were issued to bootstrap tokens; no request may have been denied.
+/// The number of certificates that were issued to bootstrap tokens; asserts that no request was denied.
 #[track_caller]
 fn joins(cluster: &WorkloadCluster) -> usize {
     let requests = client_requests(cluster, &Attestor::TPM);

@@ -9,7 +9,7 @@ use crate::bed::Site;
 
 const GROUP: &str = "attestation.cluster.x-k8s.io";
 
-/// The rows of what kubectl prints, and their columns.
+/// The rows of kubectl's output, and their columns.
 pub fn rows(table: &str) -> Vec<Vec<&str>> {
     let lines = table.lines().filter(|line| !line.is_empty());
     lines
@@ -17,8 +17,8 @@ pub fn rows(table: &str) -> Vec<Vec<&str>> {
         .collect()
 }
 
-/// Asserts what an operator sees: the cluster Ready, and of each of these nodes a running Machine, a record
-/// and a Node that is Ready.
+/// Asserts an operator's view: the cluster is Ready, and each of these nodes has a running Machine, a record and a
+/// Node that is Ready.
 #[track_caller]
 pub fn reads_well(site: &Site, cluster: &WorkloadCluster, nodes: &[String]) {
     let kinds = "kubeletauthentications,machines.cluster.x-k8s.io,nodeidentities";
@@ -44,7 +44,7 @@ pub fn reads_well(site: &Site, cluster: &WorkloadCluster, nodes: &[String]) {
     }
 }
 
-/// The requests of the cluster for client certificates, none of which may have been denied.
+/// The requests of the cluster for client certificates; asserts that none was denied.
 #[track_caller]
 pub fn client_requests(cluster: &WorkloadCluster, attestor: &Attestor) -> Vec<Value> {
     let mut requests = cluster.control_plane().csrs();
@@ -57,7 +57,7 @@ pub fn client_requests(cluster: &WorkloadCluster, attestor: &Attestor) -> Vec<Va
     requests
 }
 
-/// The number of certificates for clients that this signer has issued to the node itself.
+/// The number of client certificates that this signer has issued to the node itself.
 pub fn renewals(plane: &ControlPlane, signer: &str, node_name: &str) -> usize {
     let user = format!("system:node:{node_name}");
     let requests = plane.csrs();

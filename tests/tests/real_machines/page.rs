@@ -1,4 +1,4 @@
-//! docs/cluster-api.md, as somebody has it who copies its commands.
+//! docs/cluster-api.md, followed by an operator who copies its commands.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -16,7 +16,7 @@ use serde_json::{Map, Value, json};
 
 use crate::bed::{PATIENCE, TOKEN_TTL};
 
-/// An operator's desk: the repository's files, the programs, and what the page asks for.
+/// An operator's working directory: the repository's files, the programs, and the page's prerequisites.
 fn desk(hosts: &str, cluster: &[Value], kubeconfig: &Path) -> Scratch {
     let desk = Scratch::new("desk");
     symlink(kubeconfig, desk.directory(".kube").join("config")).unwrap();
@@ -79,7 +79,7 @@ fn whoever_copies_the_commands_of_the_page_has_attested_nodes() {
             _ => command + "\n",
         })
         .collect();
-    // The page has today's; Cluster API makes no Machine that is newer than its control plane.
+    // The page has the current version; Cluster API creates no Machine that is newer than its control plane.
     let script = script.replace("v1.36.3", &KUBERNETES_VERSION);
 
     let log = desk.join("log");
@@ -91,7 +91,7 @@ fn whoever_copies_the_commands_of_the_page_has_attested_nodes() {
         .env("HOME", desk.path())
         .spawn(&log);
 
-    // Where the script ends early, its log says why: whoever waits for the Cluster would not.
+    // If the script ends early, its log shows the reason: a wait for the Cluster would not.
     let applied = poll(PATIENCE, || {
         let said = fs::read_to_string(&log).unwrap_or_default();
         (said.contains("/prod-1 created") || shell.exit_status().is_some()).then_some(())

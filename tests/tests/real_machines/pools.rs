@@ -5,7 +5,7 @@ use kubelet_authenticator_tests::management::Order;
 
 use crate::bed::{Machines, PATIENCE, Scene};
 
-/// Each of these nodes is ready, and has a record with its member's provider ID.
+/// Waits until each of these nodes is ready, and has a record with its member's provider ID.
 #[track_caller]
 fn have_records(scene: &Scene, nodes: &[String]) {
     for node in nodes {

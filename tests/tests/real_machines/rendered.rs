@@ -20,7 +20,7 @@ fn the_page_of_aws_renders_what_instances_join_with() {
 #[test]
 fn the_rendered_configuration_is_accepted_by_cluster_api_in_both_versions_and_formats() {
     let kubectl = SITE.management.kubectl();
-    // Without evidence there are no serving certificates, and nothing is asked of kubeadm.
+    // Without evidence there are no serving certificates, and kubeadm needs no settings for them.
     for (attestor, arguments) in [
         (
             Attestor::TPM,

@@ -1,5 +1,5 @@
-//! A cluster whose nodes joined before: they renew as they did, are taken over one by one, attestation
-//! is enforced, and all of it is taken back.
+//! A cluster whose nodes joined before: they renew as before, are adopted one by one, attestation is enforced, and
+//! all of it is undone.
 
 use kubelet_attestation::names::Provider as Attestor;
 use kubelet_authenticator_test_support::process::{Scratch, poll};
@@ -9,13 +9,13 @@ use serde_json::json;
 use crate::bed::{Machines, PATIENCE, SITE, Scene, joinable};
 use crate::objects::names;
 
-/// The lifetime of certificates here, of kubeadm's and of ours: a renewal can be waited for.
+/// The lifetime of certificates here, of kubeadm's and of the project's, short enough to wait for a renewal.
 const SECONDS: u32 = 120;
 
 /// Kubernetes' own signer.
 const BUILT_IN: &str = "kubernetes.io/kube-apiserver-client-kubelet";
 
-/// The policy by which the API server writes down who asks for certificates.
+/// The policy by which the API server records the users that request certificates.
 const AUDITED: &str = "\
 apiVersion: audit.k8s.io/v1
 kind: Policy
@@ -23,7 +23,7 @@ omitStages: [RequestReceived]
 rules: [{level: Metadata, resources: [{group: certificates.k8s.io}]}]
 ";
 
-/// The audit annotation of what an admission policy would refuse.
+/// The audit annotation of a request that an admission policy would refuse.
 const VIOLATION: &str = "validation.policy.admission.k8s.io/validation_failure";
 
 const DROP_IN: &str = "/etc/systemd/system/kubelet.service.d/20-kubelet-authenticator.conf";
@@ -47,14 +47,14 @@ fn nodes_of_kubeadm_are_taken_over_and_given_back() {
         })
         .collect();
 
-    // Nothing is enforced at first.
+    // No enforcement at first.
     let lifetimes = json!({ "expirationSeconds": SECONDS });
     scene.attend(&json!({ "certificate": lifetimes }));
     scene.wait_for_renewals(BUILT_IN, &nodes);
     let ways = scene.wait_for_paths("False", "AutoApproveBindingFound");
     assert!(ways.contains("3 Nodes have no record"), "{ways}");
 
-    // What docs/cluster-api.md has, on each node.
+    // The commands of docs/cluster-api.md, on each node.
     scene.change(&json!({ "adoption": "Allow" }));
     for node in &nodes {
         scene.write_settings(node);
@@ -78,7 +78,7 @@ fn nodes_of_kubeadm_are_taken_over_and_given_back() {
     assert_eq!(before, built_in());
     scene.reads_well(&nodes);
 
-    // And back: kubeadm's own bindings again, and nobody who looks after the cluster.
+    // And back: kubeadm's own bindings again, and no controller that manages the cluster.
     scene.change(&json!({ "autoApproveBindings": "Report" }));
     scene.plane().kubeadm_bootstrap_token_phase();
     scene.wait_for_paths("False", "AutoApproveBindingFound");
@@ -129,7 +129,7 @@ fn a_stock_instance_is_taken_over_by_the_commands_of_the_page() {
     let node = machine["status"]["nodeRef"]["name"].as_str().unwrap();
     scene.attend(&json!({ "adoption": "Allow" }));
 
-    // Where its metadata service is: EC2's own needs no word.
+    // The address of its metadata service: EC2's own needs no setting.
     scene.write_settings_of_ec2(node);
     scene.on(node, |machine| page::take_over(machine, &Attestor::AWS));
 
@@ -152,7 +152,7 @@ fn machine_deployments_are_migrated_one_by_one_while_others_join_as_before() {
     let ours = deployment("ours", scene.config());
     scene.wait_for_node_of(&ours.wait_until_running(1)[0]);
 
-    // One that nobody has changed yet gets one more Machine.
+    // An unchanged deployment gets one more Machine.
     let stock = deployment("stock", scene.stock_config());
 
     let before = stock.wait_until_running(1);

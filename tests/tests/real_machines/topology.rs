@@ -1,5 +1,4 @@
-//! Clusters of a ClusterClass with the rendered variable and patches, by Cluster API's own topology
-//! controller.
+//! Clusters of a ClusterClass with the rendered variable and patches, with Cluster API's own topology controller.
 
 use kubelet_attestation::names::Provider as Attestor;
 use kubelet_authenticator_test_support::binaries::KUBERNETES_VERSION;
@@ -79,7 +78,7 @@ impl Class {
         }))
     }
 
-    /// Waits until a Cluster's workers have a configuration; gives it.
+    /// Waits until a Cluster's workers have a configuration; returns it.
     #[track_caller]
     fn workers_of(&self, cluster: &str) -> Value {
         let label = format!("cluster.x-k8s.io/cluster-name={cluster}");
@@ -108,7 +107,7 @@ impl Class {
     }
 }
 
-/// The topology of a Cluster of the class, with so many workers and these values of the variable.
+/// The topology of a Cluster of the class, with this number of workers and these values of the variable.
 fn topology(workers: u32, values: &[Value]) -> Value {
     let variables = values.iter();
     let variables: Vec<_> = variables
@@ -180,7 +179,7 @@ fn a_cluster_of_the_class_has_the_drop_in_and_a_resource() {
 #[test]
 fn a_worker_of_a_class_that_enables_joins_with_its_tpm() {
     let namespace = "class-joins";
-    // All that a worker needs is the patches'.
+    // All settings that a worker needs come from the patches.
     let needed = image::needed().into_iter();
     let needed: Map<_, _> = needed
         .map(|(field, value)| (field.to_owned(), value))
@@ -211,7 +210,7 @@ fn fields_that_the_templates_of_a_class_do_not_have_are_made() {
     let joins = json!({ "nodeRegistration": { "kubeletExtraArgs": arguments } });
     let registered = json!({ "nodeRegistration": { "name": "node-1" } });
     let discovers = json!({
-        // What is there and named is replaced.
+        // An existing named entry is replaced.
         "preKubeadmCommands": ["true"],
         "joinConfiguration": { "discovery": { "tlsBootstrapToken": "abcdef.0123456789abcdef" } },
     });

@@ -1,4 +1,4 @@
-//! Nodes that joined before us.
+//! Nodes that joined before the controller was installed.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 use crate::SITE;
 
-/// A kubelet joins as kubeadm has it, and its node goes on living by this kubeconfig: kubeadm's
+/// A kubelet that joins as in kubeadm's clusters, and whose node continues with this kubeconfig: kubeadm's
 /// `kubelet.conf`, which names the file that the kubelet rotates.
 fn join_stock(cluster: &WorkloadCluster, machine: &Machine) -> (Kubelet, PathBuf) {
     let plane = cluster.control_plane();
@@ -41,7 +41,7 @@ fn join_stock(cluster: &WorkloadCluster, machine: &Machine) -> (Kubelet, PathBuf
     )
 }
 
-/// The plugin's settings: its first credential is the one of this kubeconfig.
+/// The plugin's settings: its first credential is that of this kubeconfig.
 fn plugin(machine: &Machine, bootstrap: &Path) -> Exec {
     Exec::new(program("kubelet-authenticator-null"))
         .provide_cluster_info()
@@ -52,7 +52,7 @@ fn plugin(machine: &Machine, bootstrap: &Path) -> Exec {
         .env("KUBELET_AUTHENTICATOR_PROVIDER_ID", machine.provider_id())
 }
 
-/// The requests by this user, the oldest first, that are answered.
+/// The first request of this node's user for the null signer.
 fn request_of(scene: &Scene, node_name: &str) -> Option<Value> {
     let csrs = scene.cluster.control_plane().csrs();
     csrs.into_iter().find(|csr| {

@@ -1,4 +1,4 @@
-//! Ways round attestation, closed by the controller and kept closed.
+//! Ways around attestation, closed by the controller and kept closed.
 
 use std::path::Path;
 
@@ -14,7 +14,7 @@ use crate::stock::{POLICY, file, is_there, request, wait_until};
 const BINDING: &str = "clusterrolebinding";
 const POLICY_BINDING: &str = "validatingadmissionpolicybinding";
 
-/// Those that have kubelets approved unseen.
+/// The bindings that approve kubelets without a review.
 const OPEN: [KubeadmBinding; 2] = [
     KubeadmBinding::NodeAutoapproveBootstrap,
     KubeadmBinding::NodeAutoapproveCertificateRotation,
@@ -132,7 +132,7 @@ fn an_unmanaged_cluster_is_joined_as_before_and_keeps_its_records() {
     scene.refused_write(&former, "joined");
 }
 
-/// Files this stock request, which is warned of, and issued as without us.
+/// Files this stock request, which gets a warning and its certificate, as without the controller.
 #[track_caller]
 fn goes_on_as_before(scene: &Scene, kubeconfig: &Path, name: &str, node_name: &str) {
     let said = file(scene, kubeconfig, &request(name, node_name), None);
@@ -176,7 +176,7 @@ fn until_attestation_is_enforced_nodes_join_and_renew_as_before() {
     scene.wait_for_paths("True", "Closed", &[]);
     let refused = Some("denied request");
     file(&scene, &node, &request("too-late", "late"), refused);
-    // Nor does a Node without a record open it, also for a controller that starts anew with the cluster.
+    // A Node without a record does not open it either, even if the controller starts to serve the cluster again.
     create_node(&scene, "strange");
     scene.change(&json!({"nameReuse": "Quarantine"}));
     scene.wait_for_paths("True", "Closed", &[]);

@@ -1,5 +1,5 @@
-//! KubeletAuthentications that a Cluster asks for by itself. `real_machines` has the same with Cluster
-//! API, whose Clusters are deleted and moved.
+//! KubeletAuthentications that a Cluster itself requests. `real_machines` tests the same with Cluster API, whose
+//! Clusters are deleted and moved.
 
 use std::collections::BTreeMap;
 use std::process::{Command, Output};
@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use crate::SITE;
 
 const ATTESTORS: &str = "attestation.cluster.x-k8s.io/authorized-attestors";
-/// The name of Clusters for kubectl, so that no other group's kind is meant.
+/// The name of Clusters for kubectl, which excludes kinds of other groups.
 const CLUSTERS: &str = "clusters.cluster.x-k8s.io";
 const ENABLED_BY: &str = "attestation.cluster.x-k8s.io/enabled-by";
 
@@ -22,7 +22,7 @@ fn management() -> &'static Kubectl {
     SITE.management.kubectl()
 }
 
-/// A Cluster `prod-1` in a namespace of its own, that has no API server.
+/// A Cluster `prod-1` in a namespace of its own, without an API server.
 struct Bare {
     namespace: &'static str,
 }
@@ -55,7 +55,7 @@ impl Bare {
         list["items"].as_array().unwrap().first().cloned()
     }
 
-    /// Waits until it has one that authorizes these.
+    /// Waits until it has one that authorizes these attestors.
     #[track_caller]
     fn wait_for(&self, attestors: &[&str]) -> Value {
         let found = poll(DEADLINE, || {
@@ -66,7 +66,7 @@ impl Bare {
         found.unwrap_or_else(|| panic!("{:#}", json!(self.authentication())))
     }
 
-    /// Waits for a warning on the Cluster; gives its message.
+    /// Waits for a warning on the Cluster; returns its message.
     #[track_caller]
     fn wait_for_warning(&self, reason: &str) -> String {
         let field = format!("involvedObject.name=prod-1,type=Warning,reason={reason}");
@@ -80,7 +80,7 @@ impl Bare {
     }
 }
 
-/// The variable of a topology, enabled with these.
+/// The variable of a topology, enabled with these attestors.
 fn variable(enabled: bool, attestors: &[&str]) -> Value {
     let value = json!({"enabled": enabled, "authorizedAttestors": attestors});
     let variables = json!([{"name": "kubeletAuthentication", "value": value}]);
@@ -116,7 +116,7 @@ fn a_cluster_with_an_annotation_is_looked_after_and_its_machines_join() {
     assert_eq!(scene.record("node-1")["spec"]["generation"], 1);
 
     scene.wait_for_paths("True", "Closed", &["attestation is not enforced"]);
-    // The number of records is written a moment after the first.
+    // The number of records is written a moment after the first record.
     let expected = [
         "annotated",
         "prod-1",
@@ -143,7 +143,7 @@ fn the_resource_follows_what_the_cluster_says_and_stays_when_it_says_nothing() {
     let cluster = Bare::new("followed", Some("aws, tpm"), &json!({}));
     let made = cluster.wait_for(&["aws", "tpm"]);
     assert_eq!(made["metadata"]["annotations"][ENABLED_BY], "Cluster");
-    // What else an operator says of it is the operator's.
+    // Other fields that an operator sets are the operator's.
     let target = ["kubeletauthentication", "prod-1", "-n", "followed"];
     let patch = json!({"spec": {"nameReuse": "Quarantine"}});
     management().patch(&target, &patch);
@@ -158,7 +158,7 @@ fn the_resource_follows_what_the_cluster_says_and_stays_when_it_says_nothing() {
 
     cluster.annotate(None);
 
-    // What a later Cluster says was heard after it.
+    // A later change by another Cluster proves that this one was processed.
     Bare::new("followed-after", Some("aws"), &json!({})).wait_for(&["aws"]);
     let stays = cluster.wait_for(&["tpm"]);
     assert_eq!(stays["metadata"]["uid"], made["metadata"]["uid"]);

@@ -1,5 +1,5 @@
-//! What the controller does for a Cluster beside first joins, by a KubeletAuthentication alone: two
-//! API servers, Cluster API's objects, and the program that people run.
+//! The controller's work for a Cluster besides first joins, with a KubeletAuthentication only: two API servers,
+//! Cluster API's objects, and the released program.
 
 mod adoption;
 mod closing;

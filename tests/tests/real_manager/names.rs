@@ -1,4 +1,4 @@
-//! Names that change hands, and the Nodes that former holders left.
+//! Names that change their holders, and the Nodes that former holders left.
 
 use kubelet_authenticator_test_support::process::poll;
 use kubelet_authenticator_tests::controller::{PATIENCE, is_answered, is_issued};
@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 
 use crate::SITE;
 
-/// Two machines that are called alike, one after the other: the first has joined and is gone.
-/// Gives the second, and the Node that the first left.
+/// Two machines of the same name, one after the other: the first has joined and is gone. Returns the second, and the
+/// Node that the first left.
 fn reused(scene: &Scene, name: &str) -> (Machine, Value) {
     let first = scene.cluster.machine("first").node_name(name).create();
     let credential = scene.join(&first);

@@ -1,4 +1,4 @@
-//! A person revokes a node's certificate.
+//! An administrator revokes a node's certificate.
 
 use std::process::Command;
 
@@ -11,7 +11,7 @@ use serde_json::json;
 
 use crate::SITE;
 
-/// Renewed after 100 to 140 seconds: the certificate is revoked and its record reset before that.
+/// A lifetime with a renewal after 100 to 140 seconds: the certificate is revoked and its record reset before that.
 const SECONDS: u32 = 200;
 
 /// `node-attestation-controller identities <what> prod-1 <node>`.

@@ -1,4 +1,4 @@
-//! Serving certificates, by the addresses that Cluster API has.
+//! Serving certificates for the addresses that Cluster API has.
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
@@ -62,7 +62,7 @@ fn a_pool_member_serves_at_its_reported_address_where_allowed() {
         Some(scene.answer(&name)).filter(is_issued)
     });
     assert!(issued.is_some(), "{asked} requests are denied");
-    // And none that it does not report.
+    // And none for an address that it does not report.
     kubectl.apply_object(&request("another", "member", [203, 0, 113, 8]));
     scene.assert_denied("another", "ServingNameNotReported");
 }

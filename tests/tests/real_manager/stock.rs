@@ -1,4 +1,4 @@
-//! What stock kubelets ask for, by hand.
+//! Requests of stock kubelets, filed by hand.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use kubelet_authenticator_test_support::process::poll;
 use kubelet_authenticator_tests::scene::{SWEPT, Scene};
 use serde_json::{Value, json};
 
-/// The policy on what tokens and nodes may ask for, and its binding.
+/// The policy for the requests of tokens and nodes, and its binding.
 pub const POLICY: &str = "node-attestation-requests";
 
 /// A request for a node's client certificate, without evidence.
@@ -29,8 +29,8 @@ pub fn request(name: &str, node_name: &str) -> Value {
     })
 }
 
-/// Files it until the API server says this, or takes it where nothing is to be said; gives what it
-/// said. The API server learns of a policy by a watch of its own.
+/// Files it until the API server answers with this warning or error, or accepts it if none is expected; returns the
+/// answer. The API server learns of a policy by a watch of its own.
 #[track_caller]
 pub fn file(scene: &Scene, kubeconfig: &Path, request: &Value, wanted: Option<&str>) -> String {
     let kubectl = scene.cluster.control_plane().kubectl_with(kubeconfig);
@@ -47,12 +47,12 @@ pub fn file(scene: &Scene, kubeconfig: &Path, request: &Value, wanted: Option<&s
     last
 }
 
-/// Whether there is an object of this kind and name in the workload cluster.
+/// Whether an object of this kind and name exists in the workload cluster.
 pub fn is_there(scene: &Scene, kind: &str, name: &str) -> bool {
     scene.kubectl().run(["get", kind, name]).status.success()
 }
 
-/// Waits until there is, or is not.
+/// Waits until it exists, or does not.
 #[track_caller]
 pub fn wait_until(scene: &Scene, kind: &str, name: &str, there: bool) {
     let found = poll(SWEPT, || {

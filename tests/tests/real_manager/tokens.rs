@@ -1,4 +1,4 @@
-//! How long a machine's bootstrap token lives.
+//! The lifetime of a machine's bootstrap token.
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
@@ -10,7 +10,7 @@ use serde_json::json;
 
 use crate::SITE;
 
-/// When the token ends.
+/// The expiration of the token.
 fn end(cluster: &WorkloadCluster, machine: &Machine) -> Timestamp {
     let name = format!("bootstrap-token-{}", machine.token().id());
     let words = ["get", "secret", &name, "--namespace", "kube-system"];
@@ -37,13 +37,13 @@ fn a_managed_token_outlives_its_term_and_ends_with_its_machine() {
         (now > managed.2 + 5.hours()).then_some(())
     });
     assert!(extended.is_some(), "the token is never extended");
-    // Said at the end of a round, of which tokens are a part.
+    // Reported at the end of a round, which includes tokens.
     ignoring.wait_for_paths("True", "Closed", &[]);
     assert_eq!(end(&ignoring.cluster, &ignored.1), ignored.2);
 
     managed.1.remove();
 
-    // Kubernetes deletes a token that has ended.
+    // Kubernetes deletes an expired token.
     let name = format!("bootstrap-token-{}", managed.1.token().id());
     let words = ["get", "secret", &name, "--namespace", "kube-system"];
     let gone = poll(SWEPT, || {

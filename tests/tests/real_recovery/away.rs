@@ -1,4 +1,4 @@
-//! API servers that are away while nodes join.
+//! API servers that are unavailable while nodes join.
 
 use kubelet_authenticator_test_support::process::poll;
 use kubelet_authenticator_tests::management::Management;
@@ -30,7 +30,7 @@ fn nodes_that_ask_while_the_management_cluster_is_away_are_answered_afterwards()
         });
         assert!(asked.is_some(), "{node}");
     }
-    // It is noticed: either a request waits for the records, or the Lease could not be kept.
+    // The effect is visible: either a request waits for the records, or the Lease could not be kept.
     let noticed = poll(PATIENCE, || {
         let waits = lines(&manager.process, "decided");
         let waits = waits.iter().any(|line| line["outcome"] == "deferred");

@@ -1,5 +1,5 @@
-//! A management cluster that hosts itself, and whose controller therefore cannot run once the nodes
-//! that it would run on are gone.
+//! A management cluster that hosts itself, so that its controller cannot run after the loss of the nodes that it
+//! would run on.
 
 use std::path::PathBuf;
 
@@ -16,7 +16,7 @@ use crate::witness::{
     wait_for_certificate, wait_until_not_ready, wait_until_ready, workload,
 };
 
-/// Certificates of a week are for those who can wait a week.
+/// The lifetime of certificates: a test cannot wait for the end of a week.
 const SECONDS: u32 = 60;
 
 /// The programs of one attestation provider.
@@ -65,7 +65,7 @@ fn story(provider: &Provider) {
     }
     let records = records(&cluster, &machines);
 
-    // The controller's Pods go with the nodes that they ran on, or it was broken first.
+    // The controller's Pods end with their nodes, or it was broken before.
     manager.process.kill();
     wait_until_all_have_expired(&plane, &machines);
     for machine in &machines {
@@ -76,8 +76,8 @@ fn story(provider: &Provider) {
     let mut by_hand = by_hand(provider, &cluster);
     for ((machine, known), before) in machines.iter().zip(known).zip(&records) {
         let node = machine.node_name();
-        // By its token in the next generation; or in the same, by a renewal that it asked for when
-        // nobody was there to answer and its certificate still held.
+        // By its token in the next generation; or in the same one, by a renewal that it requested while no controller
+        // ran and its certificate was still valid.
         let back = wait_for_certificate(&plane, node, known, |_| true);
         let by_token = format!("system:bootstrap:{}", machine.token().id());
         let rejoined = back["spec"]["username"] == by_token;
@@ -115,7 +115,7 @@ fn self_hosted() -> Management {
     management
 }
 
-/// What an operator types on a control-plane node.
+/// The command of an operator on a control-plane node.
 fn by_hand(provider: &Provider, cluster: &WorkloadCluster) -> Process {
     let plane = cluster.control_plane();
     let admin = PathBuf::from(plane.admin_kubeconfig());
@@ -158,7 +158,7 @@ fn records(cluster: &WorkloadCluster, machines: &[Machine]) -> Vec<Value> {
     machines.iter().map(record).collect()
 }
 
-/// How many each has been issued.
+/// The number of certificates that each machine has been issued.
 fn certificates(plane: &ControlPlane, machines: &[Machine; 2]) -> [usize; 2] {
     machines
         .each_ref()

@@ -13,10 +13,10 @@ use serde_json::{Value, json};
 use crate::bed::{Manager, allow_short_certificates, authorize, management};
 use crate::witness::{none_is_refused, requests, uid_of, wait_for_certificate, workload};
 
-/// Renewed after 30 to 42 seconds.
+/// A lifetime with a renewal after 30 to 42 seconds.
 const SECONDS: u32 = 60;
 
-/// The cluster whose instances they are, in the tag of Cluster API Provider AWS.
+/// The cluster of the instances, in the tag of Cluster API Provider AWS.
 pub const OWNED: (&str, &str) = (
     "sigs.k8s.io/cluster-api-provider-aws/cluster/prod-1",
     "owned",
@@ -48,14 +48,14 @@ impl Bed {
         }
     }
 
-    /// A kubelet on a new instance, which is this Machine's and has joined.
+    /// A kubelet on a new instance of this Machine, which has joined.
     fn join(&self, machine: &str) -> (Instance, Kubelet) {
         let instance = self.cloud.launch(&[OWNED]);
         let kubelet = self.join_as(machine, &instance);
         (instance, kubelet)
     }
 
-    /// A kubelet on this instance, which is this Machine's and has joined.
+    /// A kubelet on this instance of this Machine, which has joined.
     pub fn join_as(&self, machine: &str, instance: &Instance) -> Kubelet {
         let machine = self.cluster.machine(machine);
         let machine = machine.provider_id(&instance.provider_id());
@@ -72,7 +72,7 @@ impl Bed {
     }
 }
 
-/// When the proof in a request was signed.
+/// The signing time of the proof in a request.
 fn signed_at(csr: &Value) -> String {
     let request = BASE64_STANDARD.decode(csr["spec"]["request"].as_str().unwrap());
     let blocks = pem::parse_many(request.unwrap()).unwrap();
@@ -102,7 +102,7 @@ fn an_instance_joins_and_renews_with_fresh_evidence() {
     assert_eq!(bed.cloud.sts().calls().len(), requests.len());
     kubelet.wait_for_lease_renewal();
     none_is_refused(plane);
-    // Who it is was written down at the join, and is not written again.
+    // The identity was recorded at the join, and is not written again.
     let record = [
         "get",
         "nodeidentities",

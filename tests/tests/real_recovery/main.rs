@@ -1,6 +1,6 @@
-//! What befalls whole clusters: a management cluster that is cut off from its own nodes, one that is
-//! moved, one that is away; and the life of nodes from their first request on, told from both
-//! clusters. All API servers and kubelets are real.
+//! Accidents of whole clusters: a management cluster that is disconnected from its own nodes, one that is moved, one
+//! that is unavailable; and the life of nodes from their first request on, observed in both clusters. All API servers
+//! and kubelets are real.
 
 #[path = "../real_fleet/bed.rs"]
 mod bed;

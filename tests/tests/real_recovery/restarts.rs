@@ -43,7 +43,7 @@ fn a_restarted_instance_renews_with_its_new_document_only() {
     wait_until_ready(plane, &node);
     none_is_refused(plane);
 
-    // Whoever has the old document has nothing: not even this instance can renew with it.
+    // The old document is of no use: not even this instance can renew with it.
     instance.imds.set(metadata.unwrap());
     let denied = poll(PATIENCE, || {
         let mut requests = requests(plane, &node).into_iter();

@@ -11,7 +11,7 @@ use crate::witness::{
     issued, mark, record, uid_of, wait_for_certificate, wait_until_ready, workload,
 };
 
-/// Renewed after 45 to 63 seconds.
+/// A lifetime with a renewal after 45 to 63 seconds.
 const SECONDS: u32 = 90;
 
 fn reset(management: &Management) {
@@ -76,7 +76,7 @@ fn after_a_restore_a_reset_node_returns_with_its_next_renewal() {
     let _manager = Manager::null(&management, &[]);
     reset(&management);
 
-    // Nobody touches the node.
+    // The node itself is left alone.
     let third = wait_for_certificate(&plane, "m1", known, |_| true);
     assert!(
         third["spec"]["username"]

@@ -1,5 +1,5 @@
-//! The whole of it, on two API servers and in both contracts of Cluster API: nodes join, renew, lose
-//! their disks and come back, and kubectl says so.
+//! The complete story, on two API servers and in both contracts of Cluster API: nodes join, renew, lose their disks
+//! and recover, and kubectl shows it.
 
 use kubelet_authenticator_test_support::control_plane::{ControlPlane, Exec, User};
 use kubelet_authenticator_test_support::kubelet::Kubelet;
@@ -16,7 +16,7 @@ use crate::witness::{
 
 const PLUGIN: &str = "kubelet-authenticator-null";
 
-/// Short, so that there are renewals to be seen.
+/// A short lifetime, so that renewals are visible.
 const SECONDS: u32 = 60;
 
 #[test]
@@ -90,7 +90,7 @@ fn story(contract: Contract) {
     let table = poll(PATIENCE, || {
         let words = ["get", "kubeletauthentications,nodeidentities"];
         let table = kubectl.ok(words);
-        // The first end, which the next look at the records tells; a record's own follows in an hour.
+        // The first expiration, which the next check of the records reports; a record's own follows in an hour.
         table.contains("Z ").then_some(table)
     });
     let table = table.unwrap_or_else(|| {
@@ -103,7 +103,7 @@ fn story(contract: Contract) {
     reads_well(&table);
 }
 
-/// What an operator sees of it.
+/// Asserts an operator's view of it.
 fn reads_well(table: &str) {
     let rows: Vec<Vec<&str>> = table
         .lines()
@@ -128,7 +128,7 @@ fn reads_well(table: &str) {
     }
 }
 
-/// A kubelet of an instance that no Machine stands for.
+/// A kubelet of an instance without a Machine.
 fn member(plane: &ControlPlane, pool: &Pool, node: &str, provider_id: &str) -> Kubelet {
     let exec = Exec::new(program(PLUGIN))
         .provide_cluster_info()

@@ -1,4 +1,4 @@
-//! What there is to see of nodes: on both clusters, and in what the controller says.
+//! Observations of nodes: on both clusters, and in the controller's log.
 
 use std::fs;
 use std::time::Duration;
@@ -16,16 +16,13 @@ use x509_parser::oid_registry::Oid;
 use x509_parser::pem::parse_x509_pem;
 use x509_parser::prelude::FromDer as _;
 
-/// A node counts as down when its Lease is over a minute old; whoever waits for that looks again
-/// once a minute.
+/// A node counts as down when its Lease is over a minute old; the controller checks that once a minute.
 pub const PATIENCE: Duration = Duration::from_secs(240);
 
-/// How long a cluster believes in a node that is silent. Kubernetes' own 50 s would do as well, and
-/// take longer.
+/// The grace period of a cluster for a silent node. Kubernetes' own 50 s would do as well, and take longer.
 const GRACE: &str = "--node-monitor-grace-period=20s";
 
-/// A workload cluster that gives up nodes that are silent, and where bootstrap tokens may file
-/// requests.
+/// A workload cluster that gives up silent nodes, and in which bootstrap tokens may file requests.
 pub fn workload() -> ControlPlane {
     let plane = ControlPlane::builder()
         .controllers(Controllers::Default)
@@ -42,7 +39,7 @@ pub fn record(kubectl: &Kubectl, namespace: &str, cluster: &str, node: &str) -> 
     kubectl.json(["get", "nodeidentities", &name, "-n", namespace])
 }
 
-/// `<uid>.<generation>` of a record, as its certificates carry it.
+/// `<uid>.<generation>` of a record, as in its certificates.
 pub fn mark(record: &Value) -> String {
     let spec = &record["spec"];
     format!("{}.{}", spec["uid"].as_str().unwrap(), spec["generation"])
@@ -70,14 +67,14 @@ pub fn requests(plane: &ControlPlane, node: &str) -> Vec<Value> {
     requests
 }
 
-/// Those of them that have their certificate.
+/// The requests of this node that have their certificate.
 pub fn issued(plane: &ControlPlane, node: &str) -> Vec<Value> {
     let mut requests = requests(plane, node);
     requests.retain(|csr| csr["status"]["certificate"].is_string());
     requests
 }
 
-/// Waits for a certificate of this node, beside the first `known` ones, that `matches`.
+/// Waits for a certificate of this node that `matches`, besides the first `known` ones.
 #[track_caller]
 pub fn wait_for_certificate(
     plane: &ControlPlane,
@@ -92,7 +89,7 @@ pub fn wait_for_certificate(
     found.unwrap_or_else(|| panic!("no such certificate: {:#?}", requests(plane, node)))
 }
 
-/// No request of the cluster was denied or failed.
+/// Asserts that no request of the cluster was denied or failed.
 #[track_caller]
 pub fn none_is_refused(plane: &ControlPlane) {
     let refused = |csr: &Value| {
@@ -117,7 +114,7 @@ pub fn wait_until_not_ready(plane: &ControlPlane, node: &str) {
         });
 }
 
-/// Waits until the cluster believes in the node.
+/// Waits until the cluster considers the node ready.
 #[track_caller]
 pub fn wait_until_ready(plane: &ControlPlane, node: &str) {
     let selector = format!("metadata.name={node}");
@@ -135,7 +132,7 @@ fn status_of_ready(node: &Value) -> Value {
     ready.map_or(Value::Null, |ready| ready["status"].clone())
 }
 
-/// The fields of each line with this message that a controller has logged since it was started.
+/// The fields of each line with this message in a controller's log since its start.
 pub fn lines(process: &Process, message: &str) -> Vec<Value> {
     let log = process.log().since(process.log_start());
     log.lines()
@@ -154,7 +151,7 @@ pub fn uid_of(csr: &Value) -> String {
     })
 }
 
-/// When the certificate ends.
+/// The expiration of the certificate.
 pub fn not_after(csr: &Value) -> jiff::Timestamp {
     read(csr, |certificate| {
         let end = certificate.validity().not_after.timestamp();
@@ -169,8 +166,7 @@ fn read<T>(csr: &Value, look: impl FnOnce(&X509Certificate<'_>) -> T) -> T {
     look(&certificate)
 }
 
-/// Takes what the plugin keeps on the machine's disk, as a new disk would; the kubelet is dead
-/// meanwhile.
+/// Removes the plugin's files from the machine's disk, as a new disk would; the kubelet is dead in the meantime.
 pub fn lose_disk(kubelet: &mut Kubelet) {
     kubelet.kill();
     let store = kubelet.var_lib().join("kubelet-authenticator");

@@ -1,4 +1,4 @@
-//! What KubeletAuthentication refuses: the valid object with one thing changed.
+//! Values that KubeletAuthentication refuses: the valid object with one change.
 
 use serde_json::{Value, json};
 
@@ -111,7 +111,7 @@ fn there_is_one_a_cluster() {
     );
 }
 
-/// One that says only which attestors are authorized.
+/// An object that only authorizes attestors.
 fn bare(attestors: Value) -> Subject {
     let spec = json!({"clusterName": "prod-1", "authorizedAttestors": attestors});
     let object = valid().with("/spec", &spec);
@@ -173,7 +173,7 @@ fn settings_are_of_an_attestor_that_is_authorized() {
     ] {
         valid().refuses(pointer, &value, field, message);
     }
-    // EC2 is asked for the endorsement keys, in those accounts and regions.
+    // EC2 provides the endorsement keys, in those accounts and regions.
     authentication("prod-1").accepts("/spec/authorizedAttestors", &json!(["tpm"]));
 }
 

@@ -1,4 +1,4 @@
-//! What NodeIdentity refuses: the valid object with one thing changed.
+//! Values that NodeIdentity refuses: the valid object with one change.
 
 use node_attestation_core::crd::object_name;
 use serde_json::{Value, json};
@@ -145,7 +145,7 @@ fn the_generation_is_from_1_and_only_grows() {
 
 #[test]
 fn a_record_is_of_one_name_for_ever() {
-    // The object's name does not say them.
+    // The object's name does not contain them.
     let mut stored = identity("prod.eu", "same");
     stored.object["metadata"]["name"] = json!(object_name("prod.eu", "same"));
     stored.store();

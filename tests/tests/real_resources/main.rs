@@ -1,4 +1,4 @@
-//! The custom resources on a real API server: what it refuses, and what a person reads.
+//! The custom resources on a real API server: the values that it refuses, and the output for administrators.
 
 mod authentication;
 mod identity;
@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 const API_VERSION: &str = "attestation.cluster.x-k8s.io/v1alpha1";
 
-/// Shared: every test has objects of its own, or only asks what would be.
+/// Shared: every test has objects of its own, or only makes dry runs.
 static CLUSTER: LazyLock<ControlPlane> = LazyLock::new(|| {
     let cluster = ControlPlane::start();
     let printed = Command::new(program("node-attestation-controller"))
@@ -32,13 +32,13 @@ fn kubectl() -> &'static Kubectl {
     CLUSTER.kubectl()
 }
 
-/// An object, and what changing one thing of it leads to.
+/// An object, for checks of one change.
 struct Subject {
     object: Value,
 }
 
 impl Subject {
-    /// The object with the value at this place; a null takes it away.
+    /// The object with the value at this place; a null removes it.
     fn with(&self, pointer: &str, value: &Value) -> Value {
         let mut object = self.object.clone();
         let (parent, key) = pointer.rsplit_once('/').unwrap();
@@ -54,8 +54,8 @@ impl Subject {
         serde_json::from_str(&text).unwrap()
     }
 
-    /// Asserts that the API server refuses the object with each of these fields of its spec changed: the
-    /// field that is refused, of which all before an index is changed; the value; a part of the message.
+    /// Asserts that the API server refuses the object with each of these fields of its spec changed: the refused
+    /// field, of which the part before an index is changed; the value; a part of the message.
     #[track_caller]
     fn refuses_each(&self, cases: &[(&str, Value, &str)]) {
         for (field, value, message) in cases {
@@ -65,8 +65,7 @@ impl Subject {
         }
     }
 
-    /// Asserts that the API server refuses the object with this change, for one reason, about this
-    /// field.
+    /// Asserts that the API server refuses the object with this change, for one reason, in this field.
     #[track_caller]
     fn refuses(&self, pointer: &str, value: &Value, field: &str, message: &str) {
         let (accepted, text) = dry_run("create", &self.with(pointer, value));
@@ -97,7 +96,7 @@ impl Subject {
     }
 }
 
-/// Asks the API server what it would do; gives whether it would, and what it says.
+/// Makes a dry run on the API server; returns whether it succeeded, and the answer.
 fn dry_run(verb: &str, object: &Value) -> (bool, String) {
     let scratch = Scratch::new("resource");
     scratch.write("object.json", object.to_string());
@@ -117,7 +116,7 @@ fn dry_run(verb: &str, object: &Value) -> (bool, String) {
     (output.status.success(), String::from_utf8(text).unwrap())
 }
 
-/// Where other checks come first, the API server says that it left the rules in CEL out.
+/// The API server's message that it has skipped the rules in CEL after the failure of other checks.
 const RULES_LEFT_OUT: &str = "<nil>: Invalid value: null: some validation rules were not checked";
 
 #[track_caller]
@@ -141,7 +140,7 @@ fn assert_refused(accepted: bool, text: &str, field: &str, message: &str) {
     );
 }
 
-/// A KubeletAuthentication in which everything is said.
+/// A KubeletAuthentication with all fields.
 fn authentication(name: &str) -> Subject {
     let object = json!({
         "apiVersion": API_VERSION, "kind": "KubeletAuthentication",
@@ -184,7 +183,7 @@ fn authentication(name: &str) -> Subject {
     Subject { object }
 }
 
-/// A NodeIdentity in which everything is said, of generation 3.
+/// A NodeIdentity with all fields, of generation 3.
 fn identity(cluster: &str, node: &str) -> Subject {
     let object = json!({
         "apiVersion": API_VERSION, "kind": "NodeIdentity",

@@ -1,10 +1,10 @@
-//! What a person reads.
+//! The output for administrators.
 
 use serde_json::json;
 
 use super::{authentication, identity, kubectl};
 
-/// The lines of a table, with their columns cut off where the header says.
+/// The lines of a table, with their columns cut at the positions of the header.
 fn table(text: &str) -> Vec<Vec<String>> {
     let mut lines = text.lines();
     let header = lines.next().unwrap();
@@ -196,8 +196,7 @@ fn a_choice_is_explained() {
     assert!(text.contains(words), "{text}");
 }
 
-/// From the clusterctl provider contract, "Move", and the API version labels of the provider
-/// contract.
+/// From the clusterctl provider contract, "Move", and the API version labels of the provider contract.
 #[test]
 fn clusterctl_moves_both() {
     let definitions = |label: &str| kubectl().ok(["get", "crd", "-oname", "-l", label]);

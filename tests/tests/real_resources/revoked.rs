@@ -1,4 +1,4 @@
-//! What RevokedNodeCredentials refuses.
+//! Values that RevokedNodeCredentials refuses.
 
 use serde_json::{Value, json};
 

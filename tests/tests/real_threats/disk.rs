@@ -1,4 +1,4 @@
-//! A disk that was copied, and a request's name that somebody else took.
+//! A disk that was copied, and a request's name that another client took.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,12 +15,12 @@ use crate::SCENE;
 
 const STATE_DIRECTORY: &str = "KUBELET_AUTHENTICATOR_STATE_DIRECTORY";
 
-/// A kubelet whose plugin keeps its store here.
+/// A kubelet whose plugin keeps its store at this path.
 fn kubelet_with_store(machine: &Machine, store: &Path) -> KubeletBuilder {
     kubelet(&SCENE.cluster, machine, UNDER_TEST).env(STATE_DIRECTORY, store.display().to_string())
 }
 
-/// What kernel and firmware say of a machine, below a root of its own.
+/// The data of kernel and firmware about a machine, below a root of its own.
 fn hardware(directory: &Path, uuid: &str) -> String {
     for (file, value) in [
         ("proc/sys/kernel/random/boot_id", format!("boot-of-{uuid}")),
@@ -33,7 +33,7 @@ fn hardware(directory: &Path, uuid: &str) -> String {
     directory.display().to_string()
 }
 
-/// Copies the files of a store as they are.
+/// Copies the files of a store unchanged.
 fn copy_store(from: &Path, to: &Path) {
     let output = Command::new("cp").arg("-a").arg(from).arg(to).output();
     let output = output.unwrap();

@@ -1,5 +1,5 @@
-//! What attackers try who hold something: a bootstrap token, a worker, sight of all requests, a
-//! tenant's namespace. Management cluster, workload cluster, kubelets: all real.
+//! Attacks with a bootstrap token, with a worker, with read access to all requests, and with a tenant's namespace.
+//! Management cluster, workload cluster, kubelets: all real.
 
 mod disk;
 mod tenant;

@@ -1,4 +1,4 @@
-//! Who may write everything in one tenant's namespace.
+//! Attackers with all write access to one tenant's namespace.
 
 use kubelet_authenticator_test_support::control_plane::Exec;
 use kubelet_authenticator_tests::management::workload_kubeconfig;

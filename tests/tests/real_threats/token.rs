@@ -1,4 +1,4 @@
-//! Who holds a bootstrap token, or sees all requests.
+//! Attackers with a bootstrap token, or with read access to all requests.
 
 use jiff::Timestamp;
 use kubelet_authenticator_test_support::process::poll;
@@ -11,17 +11,17 @@ use serde_json::{Value, json};
 use crate::SCENE;
 use kubelet_authenticator_tests::fleet::kubelet;
 
-/// More than a token may have looked at in a minute.
+/// More requests than a token's limit for a minute.
 const FLOOD: usize = 1000;
 
-/// As many clients file them at once.
+/// The number of clients that file them in parallel.
 const FLOODERS: usize = 4;
 
-/// What a token may have looked at in a second, after its burst.
+/// The number of requests of a token that are processed in a second, after its burst.
 const PER_SECOND: usize = 10;
 
-/// A decision is written some time after it was begun, one sooner than another: as many as are
-/// worked on at once, and some.
+/// The tolerance in requests: a decision is written some time after its start, with varying delays, so as many as are
+/// processed at once, and some more.
 const SLACK: f64 = 20.0;
 
 #[test]
@@ -89,7 +89,7 @@ fn a_pod_with_host_network_asks_while_the_node_is_up() {
     assert!(!is_answered(&SCENE.request(&name)));
 }
 
-/// When each of this token's requests was decided, by the controller's log; the first is first.
+/// The times at which this token's requests were decided, by the controller's log, in order.
 fn decided(scene: &Scene, machine: &Machine) -> Vec<Timestamp> {
     let requester = format!("system:bootstrap:{}", machine.token().id());
     let log = scene.site.manager.process.log().text();
@@ -104,7 +104,7 @@ fn decided(scene: &Scene, machine: &Machine) -> Vec<Timestamp> {
 
 #[test]
 fn a_bootstrap_token_floods_the_controller_and_delays_nobody_else() {
-    // Alone: requests are listed in pages, and other tests watch one.
+    // Separate: requests are listed in pages, and other tests watch one.
     let scene = Scene::start(&SCENE.site, "flooded", json!({}));
     let own = scene.cluster.machine("floods").create();
     let other = scene.cluster.machine("is-not-delayed").create();

@@ -1,4 +1,4 @@
-//! Who is root on one worker.
+//! Attackers with root on one worker.
 
 use std::path::Path;
 
@@ -33,7 +33,7 @@ fn root_on_a_worker_claims_another_machine_under_its_own_name() {
     SCENE.assert_denied(&name, "NodeNameMismatch");
 }
 
-/// The API server refuses the request of who has a revoked certificate, like any other write.
+/// Asserts that the API server refuses the request of a revoked certificate, like any other write.
 #[track_caller]
 fn assert_renewal_is_refused(machine: &Machine, kubeconfig: &Path) {
     let kubectl = SCENE.cluster.control_plane().kubectl_with(kubeconfig);
@@ -102,7 +102,7 @@ fn a_certificate_of_a_former_generation_can_write_nothing_and_renew_nothing() {
     ];
     plane.kubectl_with(&present).ok(label);
 
-    // What still works is in docs/security.md: reads go by name.
+    // Operations that still work are in docs/security.md: reads go by name.
     plane.kubectl_with(&former).ok(["get", "node", "was-reset"]);
 }
 
@@ -147,7 +147,7 @@ fn a_reset_that_is_applied_again_does_nothing() {
     assert!(!is_issued(&SCENE.request(&name)));
 }
 
-/// Has the Node look as if its kubelet had just reported.
+/// Makes the Node look as if its kubelet had just reported.
 fn make_ready(node_name: &str) {
     let now = jiff::Timestamp::now();
     let condition = json!({

@@ -23,10 +23,10 @@ use kubelet_authenticator_tests::scene::{Scene, Site};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
-/// Who the controller is to the clusters, by the manifests of its rights.
+/// The controller's user name in the clusters, by the manifests of its rights.
 const CONTROLLER: &str = "node-attestation-controller";
 
-/// What it may do in a workload cluster.
+/// The manifest of its rights in a workload cluster.
 const RIGHTS: &str = concat!(
     env!("CARGO_MANIFEST_DIR"),
     "/../packaging/rbac/workload-cluster.yaml"
@@ -45,7 +45,7 @@ pub static SITE: LazyLock<(Arc<Site>, ChallengeKeys)> = LazyLock::new(|| {
     (Arc::new(site), keys)
 });
 
-/// A Cluster as anybody has it.
+/// A Cluster with default settings.
 pub static USUAL: LazyLock<Scene> = LazyLock::new(|| cluster("usual", json!({})));
 
 /// `node-attestation-controller run` with keys from this directory.
@@ -54,8 +54,7 @@ pub fn challenger(management: &Management, keys: &Path) -> Manager {
     Manager::start(management, CONTROLLER, &["--tpm-challenge-keys", &keys])
 }
 
-/// A Cluster of machines with TPMs, in which the controller has the rights of its manifest and no
-/// others.
+/// A Cluster of machines with TPMs, in which the controller has only the rights of its manifest.
 pub fn cluster(namespace: &str, settings: Value) -> Scene {
     let (site, _) = &*SITE;
     let cluster = site.management.cluster("prod-1").namespace(namespace);
@@ -73,8 +72,7 @@ pub fn cluster(namespace: &str, settings: Value) -> Scene {
     }
 }
 
-/// A Secret that is mounted, as the kubelet writes it: files are links into a directory of which
-/// there is a new one for each change.
+/// A mounted Secret in the kubelet's format: files are links into a directory, which is a new one for each change.
 pub struct ChallengeKeys {
     directory: Scratch,
     versions: AtomicU32,
@@ -97,7 +95,7 @@ impl ChallengeKeys {
         self.directory.path()
     }
 
-    /// Replaces all of it in one step.
+    /// Replaces all files in one step.
     pub fn write(&self, files: &[(&str, String)]) {
         let version = self.versions.fetch_add(1, Ordering::Relaxed);
         let version = format!("..{version}");
@@ -111,7 +109,7 @@ impl ChallengeKeys {
     }
 }
 
-/// A key like `openssl rand -hex 32` makes it, but not random.
+/// A key in the format of `openssl rand -hex 32`, but not random.
 pub fn key(number: u8) -> String {
     format!("{}\n", format!("{number:02x}").repeat(32))
 }
@@ -141,13 +139,13 @@ pub fn machine(scene: &Scene, name: &str, tpm: &Arc<Swtpm>) -> Machine {
         .create()
 }
 
-/// A kubelet on this Machine with the TPM that is there.
+/// A kubelet on this Machine with the TPM at this address.
 pub fn kubelet(scene: &Scene, machine: &Machine, tcti: &str) -> KubeletBuilder {
     kubelet_of_tpm(&scene.cluster, machine, tcti)
 }
 
-/// The plugin as kubectl runs it, which is as the kubelet does, for whoever has a TPM and all that
-/// the Machine knows: its names and its bootstrap token.
+/// The plugin as kubectl runs it, in the same way as the kubelet, for the holder of a TPM and of all data of the
+/// Machine: its names and its bootstrap token.
 pub struct Plugin<'a> {
     scene: &'a Scene,
     kubeconfig: PathBuf,
@@ -177,13 +175,13 @@ impl<'a> Plugin<'a> {
         }
     }
 
-    /// Asks the API server who it is, which takes a certificate.
+    /// Requests the user's own identity from the API server, which requires a certificate.
     fn ask(&self) -> Output {
         let plane = self.scene.cluster.control_plane();
         plane.kubectl_with(&self.kubeconfig).run(["auth", "whoami"])
     }
 
-    /// Becomes the node.
+    /// Asserts that it becomes the node.
     #[track_caller]
     pub fn joins(&self) {
         let output = self.ask();
@@ -192,7 +190,7 @@ impl<'a> Plugin<'a> {
         assert!(is_node, "{}", String::from_utf8_lossy(&output.stderr));
     }
 
-    /// Is denied for this reason.
+    /// Asserts that it is denied for this reason.
     #[track_caller]
     pub fn is_denied(&self, reason: &str) {
         let output = self.ask();
@@ -206,19 +204,19 @@ impl<'a> Plugin<'a> {
     }
 }
 
-/// Who asks with the Machine's bootstrap token.
+/// The user of the Machine's bootstrap token.
 pub fn requester(machine: &Machine) -> String {
     let bearer = machine.token().bearer();
     let (id, _) = bearer.split_once('.').unwrap();
     format!("system:bootstrap:{id}")
 }
 
-/// Who asks with the Machine's certificate.
+/// The user of the Machine's certificate.
 pub fn node_user(machine: &Machine) -> String {
     format!("system:node:{}", machine.node_name())
 }
 
-/// What this user has asked of the signer of clients with a TPM, the oldest first.
+/// The requests of this user for the signer of clients with a TPM, the oldest first.
 pub fn requests(scene: &Scene, user: &str) -> Vec<Value> {
     let mut requests = scene.cluster.control_plane().csrs();
     let signer = Provider::TPM.client_signer();

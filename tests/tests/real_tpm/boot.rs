@@ -1,4 +1,4 @@
-//! The boot state of machines that are nodes already.
+//! The boot state of machines that are already nodes.
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
@@ -13,13 +13,13 @@ use serde_json::{Value, json};
 
 use crate::bed::{cluster, hex, kubelet, machine, node_user, requester, requests, tpm};
 
-/// Renewed after 30 to 42 seconds.
+/// A lifetime with a renewal after 30 to 42 seconds.
 const SECONDS: u32 = 60;
 
-/// A kubelet that does not wait long for its next request, and so for a renewal that is due.
+/// A lease duration with frequent requests of the kubelet, so that a renewal is made soon after it is due.
 const LEASE: u32 = 12;
 
-/// Whose certificates are short, so that they are renewed while somebody looks.
+/// A Cluster with short certificates, so that their renewal is observable.
 static SHORT: LazyLock<Scene> = LazyLock::new(|| short("short"));
 
 fn short(namespace: &str) -> Scene {
@@ -29,7 +29,7 @@ fn short(namespace: &str) -> Scene {
     )
 }
 
-/// What is in the registers now, as a policy has it.
+/// The current values of the registers, in the form of a policy.
 fn registers(tpm: &Swtpm, numbers: &[u8]) -> Value {
     let values = numbers
         .iter()
@@ -37,7 +37,7 @@ fn registers(tpm: &Swtpm, numbers: &[u8]) -> Value {
     json!(values.collect::<BTreeMap<_, _>>())
 }
 
-/// Waits for a request by the machine's certificate that is like this.
+/// Waits for a request by the machine's certificate that satisfies `is`.
 #[track_caller]
 fn wait_for(scene: &Scene, machine: &Machine, is: impl Fn(&Value) -> bool) -> Value {
     let user = node_user(machine);
@@ -45,7 +45,7 @@ fn wait_for(scene: &Scene, machine: &Machine, is: impl Fn(&Value) -> bool) -> Va
     found.unwrap_or_else(|| panic!("{:#?}", requests(scene, &user)))
 }
 
-/// How often the TPM had been reset at each quote of this machine, as the controller logs it.
+/// The TPM's count of resets at each quote of this machine, from the controller's log.
 fn resets_of(scene: &Scene, machine: &str) -> Vec<u64> {
     let log = scene.site.manager.process.log().text();
     let lines = log.lines();

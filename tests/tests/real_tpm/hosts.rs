@@ -1,5 +1,5 @@
-//! Machines of a MachineDeployment on bare metal: nobody knows their names before they are there,
-//! and everybody those of the hosts.
+//! Machines of a MachineDeployment on bare metal: their names are unknown before they exist, and those of the hosts
+//! are known.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ fn racked(namespace: &str) -> Scene {
     cluster(namespace, settings)
 }
 
-/// Writes the ConfigMap, whole.
+/// Writes the whole ConfigMap.
 fn write(scene: &Scene, entries: &[(&str, &str)]) {
     let entries: BTreeMap<_, _> = entries.iter().copied().collect();
     let object = json!({
@@ -33,7 +33,7 @@ fn write(scene: &Scene, entries: &[(&str, &str)]) {
     scene.management().apply_object(&object);
 }
 
-/// A Machine that has this host.
+/// A Machine on this host.
 fn machine(scene: &Scene, name: &str, host: &str) -> Machine {
     let id = format!("metal3://metal/{host}/{name}");
     scene.cluster.machine(name).provider_id(&id).create()
@@ -43,7 +43,7 @@ fn plugin<'a>(scene: &'a Scene, machine: &Machine, tpm: &Arc<Swtpm>) -> Plugin<'
     Plugin::of(scene, machine, &tpm.tcti())
 }
 
-/// Waits until the condition has this reason, which is looked at once a minute; gives the object.
+/// Waits until the condition has this reason, which is checked once a minute; returns the object.
 #[track_caller]
 fn wait_for(scene: &Scene, status: &str, reason: &str) -> Value {
     let namespace = scene.cluster.namespace();
@@ -90,7 +90,7 @@ fn machines_wait_for_config_map_entries_which_apply_without_a_restart() {
     let first = machine(&scene, "later-7", "host-7");
     let second = machine(&scene, "later-8", "host-8");
 
-    // It is missing, and then has an entry of another host that says nothing.
+    // It is missing, and then has an invalid entry of another host.
     thread::scope(|scope| {
         scope.spawn(|| plugin(&scene, &first, &seventh).joins());
         let event = scene.wait_for_event("later-7", "VerifierUnavailable");
@@ -117,7 +117,7 @@ fn machines_wait_for_config_map_entries_which_apply_without_a_restart() {
     }
     assert_eq!(condition_of(&object, "Ready")["status"], "True");
 
-    // The machine of that host waits until the entry is put right.
+    // The machine of that host waits until the entry is corrected.
     thread::scope(|scope| {
         scope.spawn(|| plugin(&scene, &second, &eighth).joins());
         let event = scene.wait_for_event("later-8", "VerifierUnavailable");

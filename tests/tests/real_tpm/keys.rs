@@ -1,4 +1,4 @@
-//! The keys that challenges are made with: a Secret that is mounted, or is not, and changes.
+//! The keys of challenges: a Secret that is mounted, or is not, and changes.
 
 use std::fs;
 use std::thread;
@@ -14,7 +14,7 @@ use serde_json::json;
 
 use crate::bed::{Plugin, SITE, USUAL, challenger, key, machine, requester, requests, tpm};
 
-/// Longer than it takes to replace a key after a challenge was seen.
+/// The delay of a TPM, longer than the replacement of a key after a challenge.
 const MEANWHILE: Duration = Duration::from_secs(4);
 
 #[test]

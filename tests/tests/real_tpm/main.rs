@@ -1,6 +1,5 @@
-//! Machines with a TPM that become nodes: the program that people run in a management cluster, the
-//! plugin with its device program, and a kubelet that knows of none of it. All API servers,
-//! kubelets and TPMs are real, the latter in software.
+//! Machines with a TPM that become nodes: the released program in a management cluster, the plugin with its device
+//! program, and an unmodified kubelet. All API servers, kubelets and TPMs are real, the latter in software.
 
 mod bed;
 mod boot;

@@ -1,4 +1,4 @@
-//! TPMs that are not the machine's, or are not what they were.
+//! TPMs of other machines, and TPMs that have changed.
 
 use std::sync::{Arc, LazyLock};
 
@@ -23,7 +23,7 @@ fn a_second_tpm_with_the_machines_names_and_token_is_refused() {
     for key in [endorsement_key(&first), endorsement_key(&second)] {
         assert!(note.contains(&key), "{note}");
     }
-    // Whose name it is may come at any time.
+    // The rightful owner of the name may come at any time.
     let kubelet = kubelet(scene, &machine, &first.tcti()).start();
     kubelet.wait_until_ready();
 }
@@ -55,7 +55,7 @@ fn a_tpm_that_runs_backwards_is_an_event_that_somebody_looks_for() {
     assert_eq!(scene.record("cloned")["spec"]["generation"], 1);
 }
 
-/// A Cluster with a list of keys, and the TPMs that are in it.
+/// A Cluster with a list of keys, and the TPMs of that list.
 struct Listed {
     scene: Scene,
     first: Arc<Swtpm>,

@@ -1,4 +1,4 @@
-//! Serving certificates of machines with TPMs, with no more rights than the manifest has.
+//! Serving certificates of machines with TPMs, with only the rights of the manifest.
 
 use std::fs;
 

@@ -1,5 +1,4 @@
-//! Reads the file named by its argument and writes it to stdout: what a cached credential costs at
-//! the least.
+//! Reads the file named by its argument and writes it to stdout: the minimum cost of a cached credential.
 
 use std::io::Write;
 use std::process::ExitCode;

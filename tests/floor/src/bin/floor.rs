@@ -1,3 +1,3 @@
-//! Does nothing: what any static Rust program costs.
+//! Does nothing: the cost of any static Rust program.
 
 fn main() {}

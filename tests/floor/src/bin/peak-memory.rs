@@ -1,8 +1,7 @@
 //! Runs the program named by its arguments and writes its peak memory (KiB) and CPU time
 //! (microseconds) to stderr.
 //!
-//! A child starts out with its parent's memory as its peak, so the parent must be small: hence a
-//! program of its own.
+//! A child starts with its parent's memory as its peak, so the parent must be small: hence a separate program.
 
 use std::process::{Command, ExitCode, Stdio};
 

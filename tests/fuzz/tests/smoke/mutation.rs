@@ -1,14 +1,14 @@
-//! Changes of valid inputs, the same ones in every run.
+//! Mutations of valid inputs, the same ones in every run.
 
 use fastrand::Rng;
 
-/// Bytes that parsers treat in their own way.
+/// Bytes with a special meaning in parsers.
 const TELLING: &[u8] = b"\0\n\r\t \"'\\{}[]:,#&*!-=/%@<>\x01\x30\x7f\x80\x81\x82\xff";
 
-/// The longest range that is moved, repeated or left out.
+/// The longest range that is moved, repeated or omitted.
 const MAX_RANGE: usize = 64;
 
-/// One input with a few changes; `seeds` has one seed at least.
+/// One input with a few changes; `seeds` must not be empty.
 pub fn mutated(seeds: &[Vec<u8>], numbers: &mut Rng) -> Vec<u8> {
     let mut bytes = seeds[numbers.usize(..seeds.len())].clone();
     for _ in 0..=numbers.usize(..3) {

@@ -1,4 +1,4 @@
-//! The plugin with a valid credential in its store: what every kubelet runs once an hour.
+//! The plugin with a valid credential in its store: the run that every kubelet makes once an hour.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use crate::controller;
 use crate::measure::{Cost, Program, interleaved, percentile};
 use crate::report::{Suite, print_table};
 
-/// How often each program is run for its wall time.
+/// The number of runs of each program for its wall time.
 const RUNS: usize = 300;
 
 const MAX_SIZE: f64 = 6.5e6;
@@ -20,7 +20,7 @@ const MAX_SYSTEM_CALLS: f64 = 45.0;
 const MAX_OPENS: f64 = 6.0;
 const MAX_PEAK_KIB: f64 = 2.0 * 1024.0;
 
-/// As an operator of this provider would write it.
+/// Settings as an operator of this provider would write them.
 const SETTINGS: &str = "\
 apiVersion: kubelet-authenticator.cluster.x-k8s.io/v1alpha1
 kind: KubeletAuthenticatorConfiguration
@@ -30,21 +30,21 @@ providerID: bench:///bench
 
 const PLUGIN: &str = "kubelet-authenticator-insecure";
 
-/// The plugins that are released; each has to keep to the limits.
+/// The released plugins, to each of which the limits apply.
 pub const PLUGINS: [&str; 3] = [
     PLUGIN,
     "kubelet-authenticator-aws",
     "kubelet-authenticator-tpm",
 ];
 
-/// A node that has enrolled: its state, and the environment in which client-go runs the plugin.
+/// An enrolled node: its state, and the environment in which client-go runs the plugin.
 pub struct Node {
     /// The plugin's environment.
     pub env: Vec<(OsString, OsString)>,
 }
 
 impl Node {
-    /// A machine with nothing in its store yet.
+    /// A machine with an empty store.
     pub fn new(server: &ApiServer, folder: &Path, name: &str, token: &str) -> Self {
         std::fs::create_dir_all(folder).unwrap();
         let bootstrap = server.write_bootstrap_kubeconfig(folder, token);
@@ -91,8 +91,7 @@ pub fn run(programs: &Path, limits_only: bool) -> Suite {
     let variable = ("KUBELET_AUTHENTICATOR_CONFIG", settings.to_str().unwrap());
     let with_settings = with_settings.with_env([variable]);
 
-    // On the same store, where there is nothing that could prove anything: no metadata service, and no
-    // TPM.
+    // With the same store, and without any source of evidence: no metadata service, and no TPM.
     let others = PLUGINS.into_iter().filter(|name| *name != PLUGIN);
     let others: Vec<Program> = others
         .map(|name| Program {
@@ -203,10 +202,10 @@ fn print(programs: &[Program], costs: &[Cost], times: &[Vec<Duration>]) {
     print_table(&header, &rows);
 }
 
-/// Copies of the programs in a file system in memory, where there is one.
+/// Copies of the programs in a file system in memory, if there is one.
 ///
-/// How much of a program a page fault maps depends on how the page cache came to hold the file: the
-/// same binary on a disk measures from 1.8 to 4.3 MiB.
+/// The part of a program that a page fault maps depends on how the page cache came to hold the file: the same binary
+/// on a disk measures from 1.8 to 4.3 MiB.
 fn in_memory(programs: &Path, fallback: &Path) -> PathBuf {
     let memory = Path::new("/dev/shm");
     let base = if memory.is_dir() { memory } else { fallback };
@@ -228,7 +227,7 @@ fn micros(time: Duration) -> f64 {
     time.as_secs_f64() * 1e6
 }
 
-/// Whether the dynamic loader has nothing to do for this program.
+/// Whether the program needs no work of the dynamic loader.
 fn is_static(program: &Path) -> bool {
     let output = Command::new("ldd")
         .arg(program)

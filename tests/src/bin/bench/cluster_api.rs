@@ -1,4 +1,4 @@
-//! Objects of Cluster API, as its managers leave them.
+//! Objects of Cluster API in the state in which its managers leave them.
 
 use serde_json::{Value, json};
 

@@ -1,12 +1,12 @@
-//! The controller that benchmarks run against.
+//! The controller under measurement.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-/// What it is started with, beside its machines.
+/// The files that it is started with, besides its machines.
 pub struct Files {
-    /// May do everything.
+    /// A kubeconfig with all permissions.
     pub kubeconfig: PathBuf,
     /// The CA's certificate.
     pub ca_cert: PathBuf,
@@ -14,7 +14,7 @@ pub struct Files {
     pub ca_key: PathBuf,
 }
 
-/// The controller; gone when this is dropped.
+/// The controller; it ends when this is dropped.
 pub struct Controller(Child);
 
 impl Drop for Controller {
@@ -24,7 +24,7 @@ impl Drop for Controller {
     }
 }
 
-/// What the infrastructure calls the machine of this name.
+/// The infrastructure's ID of the machine of this name.
 pub fn provider_id(machine: &str) -> String {
     format!("bench:///{machine}")
 }

@@ -1,4 +1,4 @@
-//! One bootstrap token that asks without end, and other machines that join meanwhile, on a real API
+//! One bootstrap token that files requests without end, and other machines that join in the meantime, on a real API
 //! server.
 
 use std::path::Path;
@@ -20,13 +20,13 @@ use crate::report::{Suite, print_table};
 /// The number of requests that one token files.
 const REQUESTS: usize = 60_000;
 
-/// The number of requests under way at once.
+/// The number of requests in progress at once.
 const AT_ONCE: usize = 16;
 
 /// The time limit of one join; beyond it the measurement ends.
 const DEADLINE: Duration = Duration::from_mins(10);
 
-/// The most that another machine may wait, in seconds.
+/// The maximum wait of another machine, in seconds.
 const PATIENCE: f64 = 5.0;
 
 const SECRET: &str = "0123456789abcdef";
@@ -105,7 +105,7 @@ pub fn run(program: &Path) -> Suite {
     suite
 }
 
-/// Files requests of machines that nobody knows: each waits, and none is ever settled.
+/// Files requests of unknown machines: each waits, and none is ever settled.
 async fn flood(kubeconfig: &Path, filed: &AtomicUsize) {
     let kubeconfig = Kubeconfig::read_from(kubeconfig).unwrap();
     let options = KubeConfigOptions::default();
@@ -133,7 +133,7 @@ async fn flood(kubeconfig: &Path, filed: &AtomicUsize) {
     futures::future::join_all((0..AT_ONCE).map(|_| file())).await;
 }
 
-/// From the request's creation until its certificate is there.
+/// The time from the request's creation to its certificate.
 fn join(plane: &ControlPlane, name: &str, token: &str) -> Duration {
     let token = plane.add_bootstrap_token(token, SECRET);
     let provider_id = controller::provider_id(name);

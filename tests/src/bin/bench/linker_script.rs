@@ -1,7 +1,7 @@
 //! A linker script that puts the functions of a cached run next to each other.
 //!
-//! A page fault maps the 64 KiB around it. Where the linker leaves them, the functions of a cached
-//! run are spread over all of a program, and so half of it becomes resident.
+//! A page fault maps the 64 KiB around it. In the linker's own order, the functions of a cached run are spread over
+//! the whole program, and so half of it becomes resident.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -12,7 +12,7 @@ use kubelet_authenticator_test_support::api_server::{ApiServer, Signer, TOKEN};
 use crate::cached_path::{Node, PLUGINS};
 use crate::measure::Program;
 
-/// The script for the plugins in this folder, which must have their symbols.
+/// The script for the plugins in this directory, which must have their symbols.
 pub fn of(programs: &Path) -> String {
     let folder = tempfile::tempdir().unwrap();
     let server = ApiServer::start();
@@ -21,7 +21,7 @@ pub fn of(programs: &Path) -> String {
     let mut functions = BTreeSet::new();
     for name in PLUGINS {
         let plugin = Program::new(name, programs.join(name)).with_env(node.env.clone());
-        // The first run of the first one enrols.
+        // The first run of the first plugin enrols.
         plugin.time();
         functions.extend(plugin.functions());
     }
@@ -40,8 +40,8 @@ pub fn of(programs: &Path) -> String {
     )
 }
 
-/// The name without what differs from one compiler to the next: the hash of a crate, of an instance
-/// of a generic function, and the number of a copy.
+/// The name without the parts that differ from one compiler to the next: the hash of a crate, of an instance of a
+/// generic function, and the number of a copy.
 fn pattern(name: &str) -> String {
     let mut pattern = String::new();
     let mut rest = name;

@@ -1,9 +1,9 @@
-//! Benchmarks: what the node plugin's cached path costs beside programs that do next to nothing,
-//! what one enrolment costs, and what a cluster notices of those that mean harm.
+//! Benchmarks: the cost of the node plugin's cached path beside programs that do next to nothing, the cost of one
+//! enrolment, and the effect of hostile clients and clusters on a cluster.
 //!
-//! `bench` prints tables and writes `target/bench/<suite>.json`: a list of `{name, value, unit,
-//! limit}`. `bench SUITE...` measures these alone, `bench --limits-only` what does not depend on the
-//! machine's speed. Exit code 1 says that a limit is exceeded.
+//! `bench` prints tables and writes `target/bench/<suite>.json`: a list of `{name, value, unit, limit}`. `bench
+//! SUITE...` measures only these suites, `bench --limits-only` only values that do not depend on the machine's speed.
+//! Exit code 1 means that a limit is exceeded.
 
 mod cached_path;
 mod cluster_api;
@@ -69,7 +69,7 @@ fn main() -> ExitCode {
         let controller = || program("node-attestation-controller");
         let suite = match name {
             Name::CachedPath => {
-                // Of all that does not depend on the machine's speed, this takes the shortest time.
+                // The shortest of all checks that do not depend on the machine's speed.
                 panics::check(&node_programs().join("plugin-that-panics"));
                 println!("a panic behind the cached path prints the stored credential");
                 cached_path::run(&node_programs(), limits_only)
@@ -97,7 +97,7 @@ fn root() -> &'static Path {
         .expect("the package is in the workspace")
 }
 
-/// Where `make musl` leaves the static programs.
+/// The directory in which `make musl` puts the static programs.
 fn node_programs() -> PathBuf {
     root().join("target/x86_64-unknown-linux-musl/node")
 }

@@ -1,4 +1,4 @@
-//! What one run of a program costs.
+//! The cost of one run of a program.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -6,13 +6,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Runs of which the median peak memory is taken.
+/// The number of runs for the median peak memory.
 const PEAK_RUNS: usize = 21;
 
-/// A program with its arguments and environment, run with nothing else of ours.
+/// A program with its arguments and environment, without anything else of the tests.
 #[derive(Debug, Clone)]
 pub struct Program {
-    /// What the tables call it.
+    /// Its name in the tables.
     pub name: &'static str,
     /// The file.
     pub path: PathBuf,
@@ -22,16 +22,16 @@ pub struct Program {
     pub env: Vec<(OsString, OsString)>,
 }
 
-/// The cost of one run but for the time, which needs many.
+/// The cost of one run, except the time, which needs many runs.
 #[derive(Debug, Clone, Copy)]
 pub struct Cost {
-    /// Bytes of the file.
+    /// The size of the file in bytes.
     pub size: u64,
     /// User-space instructions, by callgrind.
     pub instructions: u64,
     /// System calls, by strace.
     pub system_calls: u64,
-    /// Of them, those that open a file, whether there is one or not.
+    /// The system calls that open a file, whether it exists or not.
     pub opens: u64,
     /// Peak resident memory in KiB.
     pub peak_kib: u64,
@@ -99,10 +99,10 @@ impl Program {
         elapsed
     }
 
-    /// Measures everything but the time; `peak_memory` is the program of that name.
+    /// Measures everything except the time; `peak_memory` is the program of that name.
     pub fn cost(&self, peak_memory: &Path) -> Cost {
         let (system_calls, opens) = self.system_calls();
-        // How much of a program a page fault maps depends on where it was loaded this time.
+        // The part of a program that a page fault maps depends on its load address in this run.
         let mut peaks: Vec<u64> = (0..PEAK_RUNS)
             .map(|_| self.peak_memory(peak_memory).0)
             .collect();
@@ -131,8 +131,7 @@ impl Program {
         count.trim().parse().unwrap()
     }
 
-    /// The names of the functions that a run executes, as the linker knows them. The program must
-    /// have its symbols.
+    /// The names of the functions that a run executes, in the linker's form. The program must have its symbols.
     pub fn functions(&self) -> BTreeSet<String> {
         let calls = tempfile::NamedTempFile::new().unwrap();
         let mut file = OsString::from("--callgrind-out-file=");
@@ -141,7 +140,7 @@ impl Program {
         let mut command = self.under(Some(Path::new("valgrind")), &args);
         assert!(command.output().unwrap().status.success(), "{}", self.name);
         let calls = std::fs::read_to_string(calls.path()).unwrap();
-        // "fn=(3) name" and "cfn=(3) name": the name is there at the first mention.
+        // "fn=(3) name" and "cfn=(3) name": the name appears at the first mention.
         let named = calls
             .lines()
             .filter(|line| line.starts_with("fn=") || line.starts_with("cfn="))
@@ -197,8 +196,8 @@ impl Program {
     }
 }
 
-/// The wall times of programs run in turn, so that a noisy moment hits them all alike: sorted, one
-/// list a program.
+/// The wall times of programs run in turn, so that a noisy moment affects all of them alike: sorted, one list for
+/// each program.
 pub fn interleaved(programs: &[Program], runs: usize) -> Vec<Vec<Duration>> {
     let mut times = vec![Vec::with_capacity(runs); programs.len()];
     for _ in 0..runs {
@@ -212,22 +211,22 @@ pub fn interleaved(programs: &[Program], runs: usize) -> Vec<Vec<Duration>> {
     times
 }
 
-/// The value below which this share of the sorted times lies.
+/// The value below which this percentage of the sorted times lies.
 pub fn percentile(sorted: &[Duration], percent: usize) -> Duration {
     sorted[(sorted.len() * percent / 100).min(sorted.len() - 1)]
 }
 
-/// The most that a process had in memory, in MiB.
+/// The peak memory of a process in MiB.
 pub fn peak_memory(pid: u32) -> f64 {
     status(pid, "VmHWM:") / 1024.0
 }
 
-/// What a process has in memory, in MiB.
+/// The resident memory of a process in MiB.
 pub fn resident_memory(pid: u32) -> f64 {
     status(pid, "VmRSS:") / 1024.0
 }
 
-/// The threads that a process has.
+/// The number of threads of a process.
 pub fn threads(pid: u32) -> f64 {
     status(pid, "Threads:")
 }
@@ -245,7 +244,7 @@ fn status(pid: u32, name: &str) -> f64 {
 /// The processor time of a process and all its threads, in user space and in the kernel.
 pub fn processor_time(pid: u32) -> Duration {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
-    // The second field is the name, which may have anything in it.
+    // The second field is the name, which may contain any character.
     let (_, fields) = stat.rsplit_once(')').unwrap();
     let fields: Vec<&str> = fields.split_whitespace().collect();
     let ticks = |field: &str| field.parse::<u32>().unwrap();

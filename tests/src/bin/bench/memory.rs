@@ -1,5 +1,5 @@
-//! What the controller has in memory for each cluster and for each node, with its connections. Everything but the
-//! controller runs in this process.
+//! The controller's memory and connections for each cluster and for each node. Everything except the controller runs
+//! in this process.
 
 use std::time::Duration;
 
@@ -9,18 +9,18 @@ use crate::measure::{peak_memory, resident_memory};
 use crate::report::{Suite, print_table};
 use crate::simulation::{Simulation, Tenant};
 
-/// Clusters, first with no Machine, then with so many.
+/// The numbers of clusters, without Machines, and of Machines in all clusters.
 const CLUSTERS: [usize; 3] = [100, 300, 1000];
 const MACHINES: [usize; 2] = [30_000, 100_000];
 
-/// The most that a controller may have, in bytes: of its own, for a cluster, for a node.
+/// The memory limits of a controller in bytes: its own, for a cluster, for a node.
 const OWN: usize = 60_000_000;
 const A_CLUSTER: usize = 150_000;
 const A_NODE: usize = 3_000;
 
 const MIB: f64 = 1024.0 * 1024.0;
 
-/// For what was begun with the start to end.
+/// The time after which the work of a start is done.
 const SETTLED: Duration = Duration::from_secs(20);
 
 /// Measures, prints the table, and returns the values.
@@ -85,20 +85,20 @@ pub fn run() -> Suite {
     suite
 }
 
-/// What a controller has once it is settled.
+/// The resources of a controller in a steady state.
 struct Measured {
     clusters: usize,
     nodes: usize,
-    /// In MiB.
+    /// Resident memory in MiB.
     resident: f64,
-    /// In MiB.
+    /// Peak memory in MiB.
     peak: f64,
-    /// Of each cluster.
+    /// The connections to each cluster.
     connections: f64,
     to_management: f64,
 }
 
-/// Starts one, which looks after all clusters that there are.
+/// Starts a controller, which serves all existing clusters.
 fn measure(simulation: &Simulation, tenants: &[Tenant], nodes: usize) -> Measured {
     let before: Vec<usize> = tenants
         .iter()

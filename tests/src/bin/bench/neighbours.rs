@@ -1,5 +1,5 @@
-//! Clusters of one controller, a quarter of whose API servers turn hostile, and what the others notice of it.
-//! Everything but the controller runs in this process.
+//! Clusters of one controller, a quarter of whose API servers turn hostile, and the effect on the others. Everything
+//! except the controller runs in this process.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::sync::Arc;
@@ -15,37 +15,37 @@ use crate::measure::{peak_memory, percentile, processor_time, threads};
 use crate::report::{Suite, print_table};
 use crate::simulation::{Simulation, Tenant, provider_id};
 
-/// Clusters that stay as they are.
+/// The number of clusters that stay as they are.
 const GOOD: usize = 150;
 
-/// Clusters that turn, ten in each way.
+/// The number of clusters that turn hostile, ten in each way.
 const HOSTILE: usize = 50;
 
-/// Joins at once, each in a cluster of its own.
+/// The number of simultaneous joins, each in a cluster of its own.
 const AT_ONCE: usize = 20;
 
-/// Rounds of joins before the others turn, and as many after.
+/// The number of rounds of joins before the others turn hostile, and as many after.
 const ROUNDS: usize = 15;
 
-/// Between two rounds, so that they see more than one state of the hostile clusters.
+/// The pause between two rounds, so that they cover more than one state of the hostile clusters.
 const BETWEEN: Duration = Duration::from_secs(3);
 
 /// The time limit of one join; beyond it the measurement ends.
 const DEADLINE: Duration = Duration::from_secs(120);
 
-/// The most that joins, and memory, may take, of what they usually take.
+/// The maximum factor by which joins and memory may increase.
 const MAX_MORE: f64 = 2.0;
 
-/// The most threads of the controller: those of tokio, and of lookups that hang.
+/// The maximum number of threads of the controller: those of tokio, and of lookups that hang.
 const MAX_THREADS: f64 = 64.0;
 
-/// Elements that cost three bytes each to send.
+/// The number of elements that cost three bytes each to send.
 const ELEMENTS: usize = 640_000;
 
-/// Where a name server is asked that never answers.
+/// The address of a name server that never answers.
 const NAME_SERVER: &str = "127.0.0.2";
 
-/// Starts a program in a mount namespace in which it asks that name server.
+/// Starts a program in a mount namespace in which it uses that name server.
 const WITH_NAME_SERVER: &str = r#"mount --bind "$0" /etc/resolv.conf && exec "$@""#;
 
 /// Measures, prints the table, and returns the values.
@@ -75,7 +75,7 @@ pub fn run() -> Suite {
     ];
     let controller = simulation.start("null-attestation-controller", &[], &wrapper);
     simulation.wait_until_watched(&tenants, &vec![0; tenants.len()]);
-    // Whatever a first request costs.
+    // The cost of a first request is not measured.
     joins(good, 0);
 
     let used = processor_time(controller.pid());
@@ -96,7 +96,7 @@ pub fn run() -> Suite {
         [50, 95, 100].map(|percent| percentile(times, percent).as_secs_f64() * 1e3)
     };
     let (usual, beside) = (spread(&mut usual), spread(&mut beside));
-    // Or nothing was measured.
+    // Otherwise nothing was measured.
     let asked_since = hostile.iter().zip(asked_before);
     let calls: usize = asked_since.map(|(it, before)| asked(it) - before).sum();
     assert!(calls > 0 && lookups.load(Ordering::Relaxed) > 0);
@@ -166,7 +166,7 @@ pub fn run() -> Suite {
     suite
 }
 
-/// A name server that never answers, and how often it was asked.
+/// A name server that never answers, and its number of queries.
 fn name_server() -> Arc<AtomicUsize> {
     let socket = UdpSocket::bind((NAME_SERVER, 53)).expect("the right to bind port 53");
     let asked = Arc::new(AtomicUsize::new(0));
@@ -180,7 +180,7 @@ fn name_server() -> Arc<AtomicUsize> {
     asked
 }
 
-/// An address at which no connection is ever made.
+/// An address at which no connection is ever established.
 struct Hole {
     address: SocketAddr,
     _listener: TcpListener,
@@ -198,7 +198,7 @@ impl Hole {
             socket.listen(0).unwrap().into_std().unwrap()
         });
         let address = listener.local_addr().unwrap();
-        // As many as wait to be accepted; the next is not answered.
+        // Connections up to the limit of the accept queue; the next is not answered.
         let connect = || TcpStream::connect_timeout(&address, Duration::from_millis(200)).ok();
         let waiting = std::iter::from_fn(connect).collect();
         Self {
@@ -209,7 +209,7 @@ impl Hole {
     }
 }
 
-/// From now on an API server means harm, in the way of this number.
+/// Makes an API server hostile from now on, in the way of this number.
 fn turn(simulation: &Simulation, tenant: &Tenant, number: usize, hole: SocketAddr) {
     let Tenant { name, server } = tenant;
     let connections = |fault| server.inject_connection(Times::always(), fault);
@@ -248,7 +248,7 @@ fn turn(simulation: &Simulation, tenant: &Tenant, number: usize, hole: SocketAdd
     server.drop_connections();
 }
 
-/// What takes much more memory than it has bytes, and the calls that it answers.
+/// A body that takes much more memory than it has bytes, and the verb of the calls that it answers.
 fn much_of_little(number: usize) -> (Verb, String) {
     let list =
         |items: &str| format!(r#"{{"metadata":{{"resourceVersion":"9"}},"items":[{items}]}}"#);
@@ -269,7 +269,7 @@ fn much_of_little(number: usize) -> (Verb, String) {
     }
 }
 
-/// How often an API server was asked for anything, or connected to.
+/// The number of requests and connections to an API server.
 fn asked(tenant: &Tenant) -> usize {
     tenant.server.requests().len() + tenant.server.connections()
 }
@@ -296,7 +296,7 @@ fn token(number: usize, round: usize) -> String {
     format!("{number:03}{round:03}")
 }
 
-/// One machine joins in each cluster of this round, all at once; how long each takes.
+/// One machine joins in each cluster of this round, all at once; returns the duration of each join.
 fn joins(tenants: &[Tenant], round: usize) -> Vec<Duration> {
     let applications = of_round(tenants, round).map(|(number, tenant)| {
         let name = machine(number, round);

@@ -1,5 +1,4 @@
-//! A join on real Kubernetes: the kubelet's own TLS bootstrap, and the kubelet with our plugin, in
-//! turn.
+//! A join on real Kubernetes: in turn the kubelet's own TLS bootstrap, and the kubelet with the plugin.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -14,13 +13,13 @@ use crate::controller;
 use crate::measure::percentile;
 use crate::report::{Suite, print_table};
 
-/// Joins of each kind.
+/// The number of joins of each kind.
 const JOINS: usize = 10;
 
 const SECRET: &str = "0123456789abcdef";
 const PLUGIN: &str = "kubelet-authenticator-insecure";
 
-/// When something was seen, since the kubelet's start.
+/// The times of observed events since the kubelet's start.
 struct Join {
     created_to_issued: Duration,
     registered: Duration,
@@ -106,7 +105,7 @@ fn plugin_join(plane: &ControlPlane, plugin: &Path, name: &str, token: &str) -> 
     observed(plane, name, token.id(), || kubelet.start())
 }
 
-/// Both kinds are seen by the same watches, so what those cost is in both.
+/// The same watches observe both kinds, so that both include their cost.
 fn observed(
     plane: &ControlPlane,
     name: &str,
@@ -139,7 +138,7 @@ fn seen(watch: &mut Watch, begin: Instant, wanted: impl Fn(&Value) -> bool) -> D
     }
 }
 
-/// Least, median and most, in milliseconds.
+/// Minimum, median and maximum, in milliseconds.
 fn spread(times: &mut [Duration]) -> [f64; 3] {
     times.sort_unstable();
     [0, 50, 100].map(|percent| percentile(times, percent).as_secs_f64() * 1e3)

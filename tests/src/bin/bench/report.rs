@@ -1,4 +1,4 @@
-//! Results, as a table for people and as JSON for programs.
+//! Results, as a table for readers and as JSON for programs.
 
 use std::path::Path;
 
@@ -7,13 +7,13 @@ use serde_json::json;
 /// One measured value.
 #[derive(Debug)]
 pub struct Value {
-    /// What was measured.
+    /// The name of the measured quantity.
     pub name: String,
     /// The result.
     pub value: f64,
     /// Its unit.
     pub unit: &'static str,
-    /// The most it may be.
+    /// The maximum.
     pub limit: Option<f64>,
 }
 
@@ -33,7 +33,7 @@ impl Suite {
         }
     }
 
-    /// Adds a value, with the most it may be.
+    /// Adds a value with its maximum.
     pub fn add(
         &mut self,
         name: impl Into<String>,
@@ -60,7 +60,7 @@ impl Suite {
         std::fs::write(folder.join(format!("{}.json", self.name)), text + "\n").unwrap();
     }
 
-    /// Says which limits are exceeded, and how many.
+    /// Prints the exceeded limits, and returns their number.
     pub fn print_exceeded(&self) -> usize {
         let over = |value: &&Value| value.limit.is_some_and(|limit| value.value > limit);
         let exceeded: Vec<_> = self.values.iter().filter(over).collect();
@@ -87,8 +87,7 @@ impl Suite {
     }
 }
 
-/// Prints rows under a header, the first column to the left, the others to the right, as a Markdown
-/// table.
+/// Prints rows under a header, the first column aligned left, the others right, as a Markdown table.
 pub fn print_table(header: &[&str], rows: &[Vec<String>]) {
     let width = |column: usize| {
         let cells = rows.iter().map(|row| row[column].len());

@@ -1,5 +1,5 @@
 //! Many clusters of one controller: the management cluster and the API servers of the workload clusters run in this
-//! process, over real connections, and the controller in another, so that what is measured of it is its own.
+//! process, over real connections, and the controller in another, so that its measurements are its own.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -16,13 +16,13 @@ use serde_json::{Value, json};
 
 use crate::cluster_api::{self, CLUSTER_API, INFRASTRUCTURE, NewMachine, reference};
 
-/// Definitions of our own kinds.
+/// Definitions of the project's own kinds.
 const CRDS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../packaging/crds");
 
 /// Deadline of the first watch of one cluster.
 const DEADLINE: Duration = Duration::from_secs(300);
 
-/// What managed fields, conditions and owners of a Machine take.
+/// The size of managed fields, conditions and owners of a Machine, in bytes.
 const FILLER: usize = 3000;
 
 /// A management cluster.
@@ -33,7 +33,7 @@ pub struct Simulation {
 }
 
 impl Simulation {
-    /// One without clusters.
+    /// Starts a management cluster without clusters.
     pub fn new() -> Self {
         let management = ApiServer::start();
         for file in std::fs::read_dir(CRDS).unwrap() {
@@ -66,7 +66,7 @@ impl Simulation {
         }
     }
 
-    /// Starts a program of ours that looks after all clusters; `wrapper` is a command that executes its last arguments.
+    /// Starts a program that serves all clusters; `wrapper` is a command that executes its last arguments.
     pub fn start(&self, name: &str, arguments: &[&str], wrapper: &[&str]) -> Process {
         let program = program(name);
         let mut command = wrapper.iter().map(OsStr::new).chain([program.as_os_str()]);
@@ -80,12 +80,12 @@ impl Simulation {
         launch.spawn(&self.files.join("manager.log"))
     }
 
-    /// Where files may be put.
+    /// A directory for files.
     pub fn folder(&self) -> &Path {
         self.files.path()
     }
 
-    /// Says where the API server of a cluster is.
+    /// Sets the address of a cluster's API server.
     pub fn put_kubeconfig(&self, cluster: &str, kubeconfig: &Kubeconfig) {
         let data = json!({"value": STANDARD.encode(kubeconfig.to_yaml())});
         self.put_secret(cluster, "kubeconfig", data);
@@ -102,7 +102,7 @@ impl Simulation {
             .put(cluster_api::object(kind, (cluster, cluster, name), fields));
     }
 
-    /// A Cluster, and what says how its nodes are authenticated; both are in a namespace of the Cluster's name.
+    /// Creates a Cluster and its KubeletAuthentication; both are in a namespace of the Cluster's name.
     pub fn put_cluster(&self, cluster: &Tenant, attestor: &str) {
         let Tenant { name, server } = cluster;
         let address = server.address();
@@ -136,7 +136,7 @@ impl Simulation {
         self.put(kind, (name, name), spec);
     }
 
-    /// A Machine that may join.
+    /// Creates a Machine that may join.
     pub fn put_machine(&self, cluster: &Tenant, name: &str, token: &str) {
         let machine = NewMachine {
             cluster: &cluster.name,
@@ -153,7 +153,7 @@ impl Simulation {
         }
     }
 
-    /// The record of a Machine that has joined.
+    /// Creates the record of a Machine that has joined.
     pub fn put_record(&self, cluster: &Tenant, name: &str) {
         let cluster = cluster.name.as_str();
         let fields = json!({"spec": {
@@ -189,7 +189,7 @@ impl Simulation {
     }
 }
 
-/// What the infrastructure calls a machine.
+/// The infrastructure's ID of a machine.
 pub fn provider_id(machine: &str) -> String {
     format!("generic:///{machine}")
 }
@@ -201,7 +201,7 @@ pub struct Tenant {
 }
 
 impl Tenant {
-    /// One of this number.
+    /// Starts a cluster with this number.
     pub fn new(number: usize) -> Self {
         Self {
             name: format!("tenant-{number}"),

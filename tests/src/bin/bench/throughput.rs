@@ -1,6 +1,6 @@
-//! Certificates a second on real API servers: the controller, kube-controller-manager's approver and
-//! signer, and a client that does nothing but the controller's writes. Then the controller again,
-//! whose connections break and whose leader dies.
+//! Certificates per second on real API servers: the controller, kube-controller-manager's approver and signer, and a
+//! client that makes only the controller's writes. Then the controller again, with connections that break and a
+//! leader that dies.
 
 mod breaking_proxy;
 mod ideal_client;
@@ -28,34 +28,34 @@ use crate::cluster_api::NewMachine;
 use crate::measure::{peak_memory, percentile, processor_time};
 use crate::report::{Suite, print_table};
 
-/// Machines that join in each measurement.
+/// The number of machines that join in each measurement.
 const MACHINES: usize = 2_000;
 
-/// Requests to kube-controller-manager with its default limits, which takes ten a second.
+/// The number of requests to kube-controller-manager with its default limits, which processes ten per second.
 const FEW: usize = 300;
 
-/// Breaks of all connections to both API servers.
+/// The number of breaks of all connections to both API servers.
 const BREAKS: u32 = 35;
 
-/// Between two of them.
+/// The pause between two of them.
 const BETWEEN: Duration = Duration::from_millis(500);
 
-/// What a controller may still have to do after the last certificate.
+/// The time for a controller's remaining work after the last certificate.
 const AFTERWARDS: Duration = Duration::from_secs(3);
 
-/// The least share of the ideal client's requests a second.
+/// The minimum share of the ideal client's requests per second.
 const LEAST_OF_IDEAL: f64 = 0.9;
 
-/// The least multiple of the requests a second of kube-controller-manager with its default limits.
+/// The minimum multiple of the requests per second of kube-controller-manager with its default limits.
 const LEAST_OF_DEFAULT: f64 = 15.0;
 
 const CLUSTER: &str = "throughput";
-/// The controller, to both API servers and in Events.
+/// The controller's name, to both API servers and in Events.
 const USER: &str = "node-attestation-controller";
 const NAMESPACE: &str = "default";
 const OTHER_LIMITS: [&str; 2] = ["--kube-api-qps=100000", "--kube-api-burst=100000"];
 
-/// What one measurement found.
+/// The results of one measurement.
 struct Row {
     name: String,
     rate: f64,
@@ -250,7 +250,7 @@ impl World {
         )
     }
 
-    /// The controller's writes, by a client that decides nothing.
+    /// The controller's writes, by a client that makes no decisions.
     fn ideal(&self, calls: &[(String, f64)]) -> Row {
         let kubectl = self.management.kubectl();
         let is_ours = |event: &&Value| event["reportingController"] == USER;
@@ -283,7 +283,7 @@ impl World {
         row
     }
 
-    /// One of the certificates that were issued.
+    /// One of the issued certificates.
     fn certificate(&self) -> String {
         let csrs = self.workload().csrs();
         let certificates = csrs.iter().map(|csr| &csr["status"]["certificate"]);
@@ -291,7 +291,7 @@ impl World {
         certificates.next().unwrap().to_owned()
     }
 
-    /// A kubeconfig of the controller, by way of this proxy.
+    /// A kubeconfig of the controller, through this proxy.
     fn management_kubeconfig(&self, proxy: Option<&BreakingProxy>) -> PathBuf {
         let plane = self.management.control_plane();
         let path = plane.client_cert_kubeconfig(USER, None);
@@ -302,8 +302,8 @@ impl World {
         path
     }
 
-    /// The number of requests that are lost or answered twice where all connections to both API servers
-    /// break again and again, and the leader dies.
+    /// The number of requests that are lost or answered twice while all connections to both API servers break again
+    /// and again, and the leader dies.
     fn disturbed(&self) -> usize {
         let [management, workload] = [self.management.control_plane(), self.workload()]
             .map(|plane| BreakingProxy::start(&self.runtime, plane.server()));
@@ -334,7 +334,7 @@ impl World {
         certificates.wrong(&requests)
     }
 
-    /// The calls that both API servers have served but for watches.
+    /// The calls that both API servers have served, except watches.
     fn calls(&self) -> Vec<(String, f64)> {
         let mut calls = Vec::new();
         for (place, plane) in [
@@ -348,7 +348,7 @@ impl World {
     }
 }
 
-/// What kube-controller-manager does with as many requests of its own signer.
+/// The measurement of kube-controller-manager with `count` requests of its own signer.
 fn stock(runtime: &Runtime, name: &str, count: usize, arguments: &[&str]) -> Row {
     let builder = ControlPlane::builder().controllers(Controllers::Certificates);
     let arguments = arguments.iter().copied();
@@ -405,7 +405,7 @@ fn measure(
     }
 }
 
-/// What was written more.
+/// The additional calls.
 fn difference(after: &[(String, f64)], before: &[(String, f64)]) -> Vec<(String, f64)> {
     let grown = after.iter().map(|(what, count)| {
         let former = before.iter().find(|(other, _)| other == what);

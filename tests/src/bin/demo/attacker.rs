@@ -1,4 +1,4 @@
-//! Somebody who holds a bootstrap token and writes requests by hand.
+//! An attacker who holds a bootstrap token and writes requests by hand.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -11,24 +11,24 @@ use serde_json::{Value, json};
 use crate::cluster::{self, Cluster};
 use crate::controller::Decision;
 
-/// How long an answer may take: a refusal comes at once, and "not decided" has to be seen.
+/// The deadline of an answer: a refusal comes at once, and the absence of a decision must be observable.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// How long a request that nobody decides is watched.
+/// The time for which an undecided request is watched.
 const UNDECIDED: Duration = Duration::from_secs(2);
 
-/// Requests have names of their own.
+/// The number of the next request: requests have names of their own.
 static FILED: AtomicU32 = AtomicU32::new(1);
 
 const CSRS: &str = "apis/certificates.k8s.io/v1/certificatesigningrequests";
 
-/// The signer of kubelets that prove nothing.
+/// The signer of kubelets without proof.
 pub const INSECURE: &str = "cluster.x-k8s.io/kube-apiserver-client-kubelet-insecure";
 
 /// Kubernetes' own signer of kubelets' client certificates.
 pub const BUILT_IN: &str = "kubernetes.io/kube-apiserver-client-kubelet";
 
-/// What became of a request.
+/// The outcome of a request.
 #[derive(Debug, Clone)]
 pub enum Verdict {
     /// A certificate, PEM.
@@ -39,13 +39,13 @@ pub enum Verdict {
         reason: String,
         message: String,
     },
-    /// Nothing, for as long as was waited.
+    /// No outcome within the time limit.
     Undecided,
 }
 
 impl Verdict {
-    /// Tells how an attack ended; whether it was refused in this condition, for this reason.
-    /// `decision` is what the controller logged of a refusal for a reason.
+    /// Prints the end of an attack; returns whether it was refused in this condition, for this reason. `decision` is
+    /// the controller's log entry of a refusal for a reason.
     pub fn tell(&self, expected: (&str, &str), decision: impl FnOnce(&str) -> Decision) -> bool {
         let Self::Refused {
             kind,
@@ -73,23 +73,23 @@ impl Verdict {
     }
 }
 
-/// What a request asks for.
+/// The contents of a request.
 #[derive(Debug, Clone)]
 pub struct Wish {
     /// Organization of the subject.
     pub organization: &'static str,
     /// The node's name.
     pub node: &'static str,
-    /// The provider ID claimed.
+    /// The claimed provider ID.
     pub provider_id: String,
-    /// An address smuggled in as a subject alternative name.
+    /// An address hidden in the request as a subject alternative name.
     pub address: Option<Ipv4Addr>,
-    /// Who is to sign.
+    /// The name of the signer.
     pub signer: &'static str,
 }
 
 impl Wish {
-    /// What a node of this name may ask for.
+    /// The permitted contents of a request of a node with this name.
     pub fn node(node: &'static str, signer: &'static str) -> Self {
         let provider_id = cluster::provider_id(node);
         Self {
@@ -101,7 +101,7 @@ impl Wish {
         }
     }
 
-    /// `spec.request` and the private key of this wish, both PEM.
+    /// `spec.request` and the private key of these contents, both PEM.
     pub fn request(&self) -> (String, String) {
         let key = KeyPair::generate().unwrap();
         let mut params = CertificateParams::default();
@@ -139,7 +139,7 @@ pub struct Attacker {
 }
 
 impl Attacker {
-    /// Speaks to the cluster with the bootstrap token of this machine.
+    /// Creates a client of the cluster with the bootstrap token of this machine.
     pub fn holding(cluster: &Cluster, machine: &str) -> Self {
         Self::new(
             &cluster.server(),
@@ -148,7 +148,7 @@ impl Attacker {
         )
     }
 
-    /// Speaks to the API server with this CA, with a bootstrap token.
+    /// Creates a client of the API server with this CA, with a bootstrap token.
     pub fn new(server: &str, ca_pem: &str, token: &str) -> Self {
         let ca = reqwest::Certificate::from_pem(ca_pem.as_bytes()).unwrap();
         let client = reqwest::blocking::Client::builder()
@@ -163,12 +163,12 @@ impl Attacker {
         }
     }
 
-    /// Files a request and waits for what becomes of it.
+    /// Files a request and waits for its outcome.
     pub fn ask(&self, wish: &Wish) -> Verdict {
         self.file(wish.signer, &wish.request().0)
     }
 
-    /// Files these bytes as `spec.request`, and waits for what becomes of it.
+    /// Files these bytes as `spec.request`, and waits for the outcome.
     pub fn file(&self, signer: &str, request: &str) -> Verdict {
         match self.send(signer, request) {
             Ok(name) => self.await_verdict(&name),
@@ -176,11 +176,11 @@ impl Attacker {
         }
     }
 
-    /// Files these bytes as `spec.request`; the request's name.
+    /// Files these bytes as `spec.request`; returns the request's name.
     ///
     /// # Errors
     ///
-    /// The API server does not take it.
+    /// The API server does not accept it.
     pub fn send(&self, signer: &str, request: &str) -> Result<String, Verdict> {
         let number = FILED.fetch_add(1, Ordering::Relaxed);
         let name = format!("kubelet-authenticator-attack-{number}");
@@ -217,7 +217,7 @@ impl Attacker {
         Ok(name)
     }
 
-    /// The bytes of somebody else's request: every holder of a token can read them.
+    /// The bytes of another client's request: every holder of a token can read them.
     pub fn read_request(&self, name: &str) -> String {
         let csr = self.get(&format!("{CSRS}/{name}"));
         let request = csr["spec"]["request"]
@@ -226,14 +226,14 @@ impl Attacker {
         String::from_utf8(unbase64(request)).unwrap()
     }
 
-    /// An annotation of somebody's request, which can be read too.
+    /// An annotation of another client's request, which is readable too.
     pub fn read_annotation(&self, name: &str, annotation: &str) -> Option<String> {
         let csr = self.get(&format!("{CSRS}/{name}"));
         let value = csr["metadata"]["annotations"][annotation].as_str();
         value.map(str::to_owned)
     }
 
-    /// Waits for what becomes of this request.
+    /// Waits for the outcome of this request.
     pub fn await_verdict(&self, name: &str) -> Verdict {
         let start = Instant::now();
         let verdict = poll(PATIENCE, || {

@@ -1,33 +1,33 @@
-//! What a token holder tries, and how it ends.
+//! The attacks of a token holder, and their outcomes.
 
 use crate::attacker::{Attacker, BUILT_IN, INSECURE, Verdict, Wish};
 
 /// A machine whose bootstrap token leaked; it has not joined yet.
 pub const LEAKED: &str = "worker-2";
 
-/// The same of one that has joined.
+/// A machine whose bootstrap token leaked, and which has joined.
 pub const JOINED: &str = "worker-1";
 
-/// What a signer must make of an attack.
+/// The required outcome of an attack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Expected {
-    /// Refused, for this reason.
+    /// The request is refused, for this reason.
     Denied(&'static str),
-    /// Left waiting, for this reason, as long as the rightful holder's certificate is valid.
+    /// The request waits, for this reason, as long as the rightful holder's certificate is valid.
     Waits(&'static str),
-    /// The limit of a provider without proof: it succeeds.
+    /// The attack succeeds: the limit of a provider without proof.
     NotStopped,
 }
 
-/// An attack by whoever holds a leaked token.
+/// An attack by the holder of a leaked token.
 pub struct Attack {
-    /// The machine whose token it is.
+    /// The machine of the token.
     pub token: &'static str,
-    /// In a few words.
+    /// A short description.
     pub what: &'static str,
-    /// How it ends on a cluster with kubeadm's bindings.
+    /// Its outcome on a cluster with kubeadm's bindings.
     pub stock: &'static str,
-    /// How it ends with us.
+    /// Its outcome with the project's signer.
     pub expected: Expected,
     kind: Kind,
 }
@@ -100,7 +100,7 @@ pub const ATTACKS: [Attack; 7] = [
 ];
 
 impl Attack {
-    /// Tries it on our signer; `victim` is the name of worker-1's request.
+    /// Runs the attack on the project's signer; `victim` is the name of worker-1's request.
     pub fn on_us(&self, attacker: &Attacker, victim: &str) -> Verdict {
         match self.kind {
             Kind::Wish(wish) => attacker.ask(&wish(INSECURE)),
@@ -111,7 +111,7 @@ impl Attack {
         }
     }
 
-    /// Tries it on Kubernetes' own signer; `victim` is somebody else's `spec.request`.
+    /// Runs the attack on Kubernetes' own signer; `victim` is another client's `spec.request`.
     pub fn on_stock(&self, attacker: &Attacker, victim: &str) -> Verdict {
         match self.kind {
             Kind::Wish(wish) => attacker.ask(&wish(BUILT_IN)),
@@ -119,7 +119,7 @@ impl Attack {
         }
     }
 
-    /// Whether it ended with us as it must.
+    /// Whether the outcome with the project's signer is the expected one.
     pub fn as_expected(&self, verdict: &Verdict) -> bool {
         match (self.expected, verdict) {
             (Expected::Denied(expected), Verdict::Refused { kind, reason, .. }) => {
@@ -133,7 +133,7 @@ impl Attack {
 }
 
 impl Verdict {
-    /// In a few words, for a table.
+    /// A short description for a table.
     pub fn summary(&self) -> String {
         match self {
             Self::Issued(_) => "issued".to_owned(),

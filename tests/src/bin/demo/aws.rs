@@ -1,4 +1,4 @@
-//! The story of instances that prove what they are.
+//! The story of instances that prove their identity.
 
 mod attacks;
 
@@ -28,13 +28,13 @@ const KILLED: &str = "worker-3";
 /// The machine on which a real kubelet runs.
 const KUBELET: &str = "control-plane-1";
 
-/// The cluster, its cloud, and who attacks it.
+/// The cluster, its cloud, and its attacker.
 pub struct World {
     cluster: Cluster,
     cloud: Cloud,
-    /// By name; the API server has a bootstrap token for each.
+    /// The instances by machine name; the API server has a bootstrap token for each.
     instances: Vec<(&'static str, Instance)>,
-    /// An instance in the same account, which is no machine of the cluster, and the attacker's.
+    /// The attacker's instance in the same account, which is not a machine of the cluster.
     own: Instance,
 }
 
@@ -78,7 +78,7 @@ impl World {
         })
     }
 
-    /// How often STS and EC2 were asked so far.
+    /// The numbers of calls of STS and EC2 so far.
     fn asked(&self) -> (usize, usize) {
         let sts = self.cloud.sts().calls().len();
         (sts, self.cloud.moto().count("DescribeInstances"))
@@ -94,7 +94,7 @@ impl World {
     }
 }
 
-/// The story on an API server in this process; `false` if it went another way.
+/// The story on an API server in this process; `false` if it ended differently.
 pub fn embedded() -> bool {
     let folder = tempfile::tempdir().unwrap();
     println!("An API server, STS and instance metadata in this process, EC2 by moto server;");
@@ -108,7 +108,7 @@ pub fn embedded() -> bool {
     tell(&world, &controller, folder.path())
 }
 
-/// The story on real Kubernetes; `false` if it went another way.
+/// The story on real Kubernetes; `false` if it ended differently.
 pub fn real() -> bool {
     let folder = tempfile::tempdir().unwrap();
     println!("Real etcd, kube-apiserver, kube-controller-manager and kubelet; STS and instance");
@@ -151,7 +151,7 @@ fn tell(world: &World, controller: &Controller, folder: &Path) -> bool {
     first.0 && victim.0 && resumed && refused
 }
 
-/// Whether all attacks are refused by the check that is meant for each.
+/// Whether all attacks are refused by the check that is intended for each.
 fn attacks(world: &World, controller: &Controller, victim: &str) -> bool {
     println!("\n== Attacks ==");
     println!("  an attacker holds the bootstrap token of {LEAKED}, reads every request, has an");

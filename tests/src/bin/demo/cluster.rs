@@ -20,15 +20,15 @@ pub const MACHINES: [(&str, &str); 4] = [
 /// The secret half of every token of the demo.
 const TOKEN_SECRET: &str = "0123456789abcdef";
 
-/// How long a request may be in coming.
+/// The deadline for a request to arrive.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What an infrastructure without instances calls the machine of this name.
+/// The ID of the machine of this name in an infrastructure without instances.
 pub fn provider_id(machine: &str) -> String {
     format!("demo:///{machine}")
 }
 
-/// The bootstrap token that was made for this machine.
+/// The bootstrap token of this machine.
 pub fn token(machine: &str) -> String {
     let (_, id) = MACHINES
         .iter()
@@ -37,7 +37,7 @@ pub fn token(machine: &str) -> String {
     format!("{id}.{TOKEN_SECRET}")
 }
 
-/// The inventory file of the controller, with what the infrastructure calls each machine.
+/// The inventory file of the controller, with the infrastructure's ID of each machine.
 pub fn inventory(provider_id: impl Fn(&str) -> String) -> String {
     let mut text = String::from(
         "apiVersion: attestation.cluster.x-k8s.io/v1alpha1\nkind: MachineInventory\nmachines:\n",
@@ -55,14 +55,14 @@ pub fn inventory(provider_id: impl Fn(&str) -> String) -> String {
 
 /// A cluster with a bootstrap token for each machine.
 pub enum Cluster {
-    /// In this process.
+    /// An API server in this process.
     Embedded(ApiServer),
     /// Real Kubernetes.
     Real(Box<ControlPlane>),
 }
 
 impl Cluster {
-    /// Makes the machines' tokens known.
+    /// Adds the machines' tokens.
     pub fn add_tokens(&self) {
         for (_, id) in MACHINES {
             match self {
@@ -98,7 +98,7 @@ impl Cluster {
         }
     }
 
-    /// A kubeconfig that may do everything.
+    /// A kubeconfig with all permissions.
     pub fn admin_kubeconfig(&self, folder: &Path) -> PathBuf {
         match self {
             Self::Embedded(server) => server.write_admin_kubeconfig(folder),
@@ -106,7 +106,7 @@ impl Cluster {
         }
     }
 
-    /// The kubeconfig that a machine boots with.
+    /// The kubeconfig with which a machine boots.
     pub fn bootstrap_kubeconfig(&self, folder: &Path, machine: &str) -> PathBuf {
         match self {
             Self::Embedded(server) => server.write_bootstrap_kubeconfig(folder, &token(machine)),
@@ -114,7 +114,7 @@ impl Cluster {
         }
     }
 
-    /// What client-go says to the plugin.
+    /// client-go's input to the plugin.
     pub fn exec_info(&self) -> String {
         const V1: &str = "v1";
         match self {
@@ -150,7 +150,7 @@ impl Cluster {
         csrs
     }
 
-    /// Waits for a request to this signer by this machine's token, as long as `going_on`.
+    /// Waits for a request to this signer by this machine's token, as long as `going_on` returns true.
     pub fn wait_for_request_of(
         &self,
         machine: &str,
@@ -158,7 +158,7 @@ impl Cluster {
         mut going_on: impl FnMut() -> bool,
     ) -> Option<Value> {
         let found = poll(PATIENCE, || {
-            // Asked first: what ends after this has sent its request by now.
+            // Called first: a process that ends after this call has sent its request by now.
             let last = !going_on();
             let csr = self.requests_of(machine, signer).into_iter().next();
             (csr.is_some() || last).then_some(csr)

@@ -1,4 +1,4 @@
-//! The story of a cluster of Cluster API: its objects are applied, and machines with TPMs come up.
+//! The story of a cluster of Cluster API: its objects are applied, and machines with TPMs start.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::{Command, Output};
@@ -24,12 +24,12 @@ use crate::attacker::{Attacker, BUILT_IN, Verdict, Wish};
 /// The deadline for machines to boot and join.
 const PATIENCE: Duration = Duration::from_secs(480);
 
-/// Longer than the story takes.
+/// A lifetime longer than the story.
 const TOKEN_TTL: Duration = Duration::from_secs(15 * 60);
 
 const NAMESPACE: &str = "tenant-a";
 
-/// The length of a request's name that tells it from others.
+/// The length of a request's name that distinguishes it from others.
 const NAME: usize = 30;
 
 /// The hosts; a rollout needs one more than there are Machines.
@@ -61,7 +61,7 @@ spec:
       infrastructureRef: {apiGroup: infrastructure.cluster.x-k8s.io, kind: GenericMachineTemplate, name: workers}
 ";
 
-/// The story; `false` if it went another way.
+/// The story; `false` if it ended differently.
 pub fn story() -> bool {
     println!(
         "Real Cluster API, kubeadm, cloud-init, systemd and kubelets; each machine is a set of namespaces with a TPM."
@@ -109,7 +109,7 @@ pub fn story() -> bool {
     joined && answered && refused && story.the_machines_are_rolled()
 }
 
-/// The clusters, and the changes that have been told of.
+/// The clusters, and the changes that have been printed.
 struct Story<'a> {
     management: &'a Kubectl,
     cluster: &'a WorkloadCluster,
@@ -117,7 +117,7 @@ struct Story<'a> {
     told: BTreeSet<String>,
 }
 
-/// Applies a manifest, and tells what kubectl says.
+/// Applies a manifest, and prints kubectl's output.
 fn apply(kubectl: &Kubectl, file: &str, manifest: &str) {
     println!("$ kubectl apply -f {file}");
     let output = kubectl.run_with_input(["apply", "-f", "-"], manifest);
@@ -129,14 +129,14 @@ impl Story<'_> {
         self.cluster.control_plane()
     }
 
-    /// Applies a manifest, shows it, and tells what kubectl says.
+    /// Applies a manifest, and prints it and kubectl's output.
     fn apply(&self, file: &str, manifest: &str) {
         println!("$ cat {file}");
         print!("{manifest}");
         apply(self.management, file, manifest);
     }
 
-    /// Shows what kubectl prints.
+    /// Prints kubectl's output.
     fn show(&self, kubectl: &Kubectl, words: &[&str]) -> Output {
         println!("$ kubectl {}", words.join(" "));
         let output = kubectl.run(words);
@@ -144,7 +144,7 @@ impl Story<'_> {
         output
     }
 
-    /// Tells each change until this is so.
+    /// Prints each change until `is_so` holds.
     fn tell_until(&mut self, is_so: impl Fn(&Self) -> bool) -> bool {
         let found = poll(PATIENCE, || {
             self.tell_changes();
@@ -197,7 +197,7 @@ impl Story<'_> {
         items(self.management, &["get", "machines", "-n", NAMESPACE])
     }
 
-    /// Whether there are two Machines, none of them with one of these names, and both run.
+    /// Whether there are two Machines with other names than these, and both run.
     fn two_run_besides(&self, former: &[String]) -> bool {
         let machines = self.machines();
         machines.len() == 2
@@ -274,7 +274,7 @@ impl Story<'_> {
         joined
     }
 
-    /// What an operator looks at.
+    /// The tables that an operator views.
     fn tables(&self) {
         let kinds = "kubeletauthentications,machines,nodeidentities";
         self.show(self.management, &["get", kinds, "-n", NAMESPACE]);
@@ -350,7 +350,7 @@ impl Story<'_> {
         forbidden && code == Some(12)
     }
 
-    /// A run of the plugin, on no machine of the cluster.
+    /// A run of the plugin outside the machines of the cluster.
     fn plugin(&self, node_name: &str, token: &str, tcti: &str) -> Output {
         let state = Scratch::new("attacker");
         let plane = self.plane();

@@ -1,4 +1,4 @@
-//! The real controller, and what it logs.
+//! The real controller, and its log.
 
 use std::path::Path;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::cluster::Cluster;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// `node-attestation-controller run`; it ends with this value.
+/// `node-attestation-controller run`; it ends when this is dropped.
 pub struct Controller {
     process: Process,
 }
@@ -20,24 +20,24 @@ pub struct Controller {
 pub struct Check {
     /// Its name.
     pub name: String,
-    /// How long it took.
+    /// Its duration.
     pub millis: f64,
 }
 
-/// How a request was decided.
+/// The decision of a request.
 pub struct Decision {
-    /// The checks that were made, in order.
+    /// The checks in their order.
     pub checks: Vec<Check>,
-    /// What was decided.
+    /// The outcome.
     pub outcome: String,
-    /// In full.
+    /// The full description.
     pub detail: String,
-    /// How long it took in all.
+    /// The total duration.
     pub millis: f64,
 }
 
 impl Controller {
-    /// Starts it for this cluster and these machines; `told` is what it is told of the provider.
+    /// Starts it for this cluster and these machines; `told` adds the options of the provider.
     pub fn start(
         cluster: &Cluster,
         folder: &Path,
@@ -65,12 +65,12 @@ impl Controller {
         Self { process }
     }
 
-    /// Stops it in its tracks, until [`Controller::resume`].
+    /// Suspends it until [`Controller::resume`].
     pub fn pause(&self) {
         self.signal("STOP");
     }
 
-    /// Lets it go on.
+    /// Resumes it.
     pub fn resume(&self) {
         self.signal("CONT");
     }
@@ -84,7 +84,7 @@ impl Controller {
         assert!(status.success(), "kill -s {signal} failed");
     }
 
-    /// What it said about the request of this name, or last about one of this node.
+    /// Its decision of the request of this name, or its last one of this node.
     pub fn decision(&self, matches: impl Fn(&Value) -> bool) -> Decision {
         let log = || self.process.log().text();
         poll(PATIENCE, || find(&log(), &matches))

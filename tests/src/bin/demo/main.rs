@@ -1,9 +1,9 @@
 //! The main job as a story: a node joins, attackers do not.
 //!
-//! `demo [--provider aws|tpm|insecure] [--control-plane embedded|real|cluster-api]`. Embedded is an API
-//! server in this process; real is etcd, kube-apiserver, kube-controller-manager, kubelet and kubectl;
-//! cluster-api is that with Cluster API's managers and machines, which have TPMs. The controller and the
-//! plugin are the real programs in all. Exit code 1 says that something did not end as it should.
+//! `demo [--provider aws|tpm|insecure] [--control-plane embedded|real|cluster-api]`. Embedded is an API server in
+//! this process; real is etcd, kube-apiserver, kube-controller-manager, kubelet and kubectl; cluster-api is that with
+//! Cluster API's managers and machines, which have TPMs. The controller and the plugin are the real programs in all.
+//! Exit code 1 means that an outcome was not the expected one.
 
 mod attacker;
 mod attacks;
@@ -46,7 +46,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// The provider and the control plane; `None` where the arguments name another option.
+/// The provider and the control plane; `None` if the arguments include an unknown option.
 fn chosen<'a>(arguments: &[&'a str]) -> Option<(&'a str, &'a str)> {
     let mut chosen = ("aws", "embedded");
     for pair in arguments.chunks(2) {

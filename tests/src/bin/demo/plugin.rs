@@ -1,4 +1,4 @@
-//! The real plugin, run as client-go runs it.
+//! The real plugin, run in the same way as by client-go.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -16,7 +16,7 @@ pub struct Plugin {
     exec_info: String,
 }
 
-/// A run that has not ended, as far as is known.
+/// A run that may not have ended yet.
 pub struct Running {
     start: Instant,
     child: Child,
@@ -28,7 +28,7 @@ impl Running {
         matches!(self.child.try_wait(), Ok(None))
     }
 
-    /// kill -9.
+    /// Kills it with SIGKILL.
     pub fn kill(mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
@@ -46,14 +46,15 @@ impl Running {
 
 /// One run.
 pub struct Run {
-    /// How long it took.
+    /// Its duration.
     pub took: Duration,
-    /// stdout and stderr.
+    /// Its standard output and standard error.
     pub output: Output,
 }
 
 impl Plugin {
-    /// A machine that has never joined; `own` is what its provider's plugin is told beside the rest.
+    /// A machine that has never joined; `own` is the environment of its provider's plugin besides the common
+    /// variables.
     pub fn new(
         cluster: &Cluster,
         folder: &Path,
@@ -79,7 +80,7 @@ impl Plugin {
         }
     }
 
-    /// One that proves nothing.
+    /// A machine without proof.
     pub fn insecure(cluster: &Cluster, folder: &Path, machine: &'static str) -> Self {
         let own = [
             ("KUBELET_AUTHENTICATOR_NODE_NAME", machine.to_owned()),
@@ -98,7 +99,7 @@ impl Plugin {
         name.to_string_lossy().into_owned()
     }
 
-    /// How a kubelet's kubeconfig names it.
+    /// The entry of a kubelet's kubeconfig for it.
     pub fn exec(&self) -> Exec {
         let exec = Exec::new(self.program.clone()).provide_cluster_info();
         let environment = self.environment.iter();
@@ -134,7 +135,7 @@ impl Plugin {
 }
 
 impl Run {
-    /// The leaf certificate that it printed.
+    /// The leaf certificate of its output.
     pub fn certificate(&self) -> Option<String> {
         let answer: Value = serde_json::from_slice(&self.output.stdout).ok()?;
         answer["status"]["clientCertificateData"]
@@ -142,7 +143,7 @@ impl Run {
             .map(str::to_owned)
     }
 
-    /// What it said to the operator.
+    /// Its messages to the operator.
     pub fn stderr(&self) -> String {
         String::from_utf8_lossy(&self.output.stderr)
             .trim()

@@ -1,4 +1,4 @@
-//! The story, told as it happens.
+//! The story, printed as it happens.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -17,7 +17,7 @@ use crate::plugin::{Plugin, Run};
 
 const START: Duration = Duration::from_secs(20);
 
-/// The story on an API server in this process; `false` if it went another way.
+/// The story on an API server in this process; `false` if it ended differently.
 pub fn embedded() -> bool {
     let folder = tempfile::tempdir().unwrap();
     let server = ApiServer::start();
@@ -40,7 +40,7 @@ pub fn embedded() -> bool {
     joined.0 && resumed && refused
 }
 
-/// The story on real Kubernetes; `false` if it went another way.
+/// The story on real Kubernetes; `false` if it ended differently.
 pub fn real() -> bool {
     let folder = tempfile::tempdir().unwrap();
     println!("Real etcd, kube-apiserver, kube-controller-manager and kubelet.");
@@ -70,8 +70,8 @@ pub fn real() -> bool {
     closed && joined.0 && resumed && refused
 }
 
-/// Whether the attacks do what is said of them on a cluster as kubeadm leaves it, and no more without
-/// its bindings.
+/// Whether the attacks have their documented outcomes on a cluster in the state after kubeadm, and fail without its
+/// bindings.
 pub fn stock_and_closed(cluster: &Cluster, plane: &ControlPlane) -> bool {
     let stock = stock_bindings(cluster);
     closed(cluster, plane) && stock
@@ -95,7 +95,7 @@ fn controller(cluster: &Cluster, folder: &Path) -> Controller {
     })
 }
 
-/// Whether the attacks do on a cluster as kubeadm leaves it what is said of them.
+/// Whether the attacks have their documented outcomes on a cluster in the state after kubeadm.
 fn stock_bindings(cluster: &Cluster) -> bool {
     println!("\n== Stock: kubeadm's bindings, Kubernetes' own signer ==");
     println!("  an attacker holds bootstrap tokens, and asks {BUILT_IN} for");
@@ -114,7 +114,7 @@ fn stock_bindings(cluster: &Cluster) -> bool {
     as_said
 }
 
-/// A machine joins: whether it did, and the name of its request.
+/// A machine joins: returns whether it did, and the name of its request.
 pub fn join(
     cluster: &Cluster,
     controller: &Controller,
@@ -152,7 +152,7 @@ pub fn join(
     (joined && decision.outcome == "issued", name)
 }
 
-/// Whether a run ended with a credential, and the next run gives the same.
+/// Whether a run ended with a credential, and the next run returns the same one.
 pub fn told_twice(run: &Run, plugin: &Plugin) -> bool {
     let joined = told(run);
     let again = plugin.run();
@@ -163,7 +163,7 @@ pub fn told_twice(run: &Run, plugin: &Plugin) -> bool {
     joined && again.certificate() == run.certificate()
 }
 
-/// kill -9 while the request is open: the next run finishes the same request.
+/// SIGKILL while the request is open: the next run finishes the same request.
 pub fn killed_in_the_middle(
     cluster: &Cluster,
     controller: &Controller,
@@ -295,7 +295,7 @@ pub fn told(run: &Run) -> bool {
     }
 }
 
-/// Subject and end of a certificate, in openssl's words.
+/// The subject and the expiration of a certificate, in openssl's words.
 pub fn describe(pem: &str) -> String {
     use std::io::Write as _;
     let mut openssl = Command::new("openssl")

@@ -1,4 +1,4 @@
-//! The story of machines that prove what they are by their TPMs.
+//! The story of machines that prove their identity with their TPMs.
 
 mod attacks;
 mod machine;
@@ -26,7 +26,7 @@ use crate::controller::Controller;
 use crate::plugin::Plugin;
 use crate::story;
 
-/// How long may be taken by what takes a second or less.
+/// The deadline of operations that take a second or less.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// The signer of machines with TPMs.
@@ -41,14 +41,14 @@ const KILLED: &str = "worker-3";
 /// The machine on which a real kubelet runs.
 const KUBELET: &str = "control-plane-1";
 
-/// The cluster, its machines, and who attacks it.
+/// The cluster, its machines, and its attacker.
 struct World {
     cluster: Cluster,
-    /// The API server has a bootstrap token for each.
+    /// The machines; the API server has a bootstrap token for each.
     machines: Vec<Machine>,
-    /// One that is no machine of the cluster, and the attacker's.
+    /// The attacker's machine, which is not a machine of the cluster.
     own: Machine,
-    /// What the controller is told of TPMs: machines must have booted as these have.
+    /// The controller's files for TPMs: machines must have booted like these.
     challenger: Challenger,
     folder: tempfile::TempDir,
 }
@@ -56,9 +56,9 @@ struct World {
 /// The names of a machine's requests.
 #[derive(Debug, Default)]
 struct Requests {
-    /// Those that ask for a challenge.
+    /// The requests for a challenge.
     enrolments: Vec<String>,
-    /// Those that answer one.
+    /// The answers to a challenge.
     responses: Vec<String>,
 }
 
@@ -90,7 +90,7 @@ impl World {
         found.expect("a machine of the demo")
     }
 
-    /// The plugin of a machine that has never joined, told to speak to this TPM.
+    /// The plugin of a machine that has never joined, configured to use this TPM.
     fn plugin_with(&self, name: &str, tcti: String) -> Plugin {
         let machine = self.machine(name);
         let own = machine.plugin_environment(tcti);
@@ -142,7 +142,7 @@ impl World {
     }
 }
 
-/// The evidence that a request carries.
+/// The evidence of a request.
 fn evidence(csr: &Value) -> Option<TpmEvidence> {
     use base64::prelude::*;
     let request = BASE64_STANDARD.decode(csr["spec"]["request"].as_str()?);
@@ -150,7 +150,7 @@ fn evidence(csr: &Value) -> Option<TpmEvidence> {
     TpmEvidence::parse(&envelope.evidence?).ok()
 }
 
-/// The story on an API server in this process; `false` if it went another way.
+/// The story on an API server in this process; `false` if it ended differently.
 pub fn embedded() -> bool {
     println!("An API server in this process, a TPM in software (swtpm) for each machine;");
     println!("the real controller, the real plugin.");
@@ -167,7 +167,7 @@ pub fn embedded() -> bool {
     as_told
 }
 
-/// The story on real Kubernetes; `false` if it went another way.
+/// The story on real Kubernetes; `false` if it ended differently.
 pub fn real() -> bool {
     println!("Real etcd, kube-apiserver, kube-controller-manager and kubelet; a TPM in software");
     println!("(swtpm) for each machine.");
@@ -188,7 +188,7 @@ pub fn real() -> bool {
     stock && closed && told
 }
 
-/// Whether Kubernetes' own signer issues what the attacks ask for: it reads no evidence.
+/// Whether Kubernetes' own signer issues the certificates that the attacks request: it reads no evidence.
 fn stock(cluster: &Cluster) -> bool {
     println!("\n== Stock: kubeadm's bindings, Kubernetes' own signer ==");
     println!("  an attacker holds the bootstrap token of {LEAKED}, and asks {BUILT_IN} for");
@@ -242,7 +242,7 @@ fn join(world: &World, controller: &Controller, machine: &str) -> bool {
     joined && (challenged.as_str(), issued.as_str()) == ("failed", "issued")
 }
 
-/// Says how a request was decided; in a word.
+/// Prints the decision of a request; returns its summary.
 fn decided(controller: &Controller, name: &str) -> String {
     let decision = controller.decision(|fields| fields["csr"] == name);
     let checks = decision.checks.iter().map(|check| check.name.as_str());
@@ -255,7 +255,7 @@ fn decided(controller: &Controller, name: &str) -> String {
     outcome
 }
 
-/// kill -9 while the TPM opens the challenge: the next run answers the same challenge.
+/// SIGKILL while the TPM opens the challenge: the next run answers the same challenge.
 fn killed_in_the_middle(world: &World) -> bool {
     println!("\n== {KILLED} is killed between the challenge and the answer ==");
     let tpm = world.machine(KILLED).tpm();
@@ -279,7 +279,7 @@ fn killed_in_the_middle(world: &World) -> bool {
     );
     println!("              and got kill -9 while its TPM was to open the challenge");
     proxy.clear_faults();
-    // The kernel does so for whoever dies with /dev/tpmrm0 open.
+    // The kernel does the same if a process dies with /dev/tpmrm0 open.
     tpm.flush();
     let run = plugin.run();
     let Requests {
@@ -294,7 +294,7 @@ fn killed_in_the_middle(world: &World) -> bool {
     story::told(&run) && (enrolments.len(), responses.len()) == (1, 1)
 }
 
-/// Whether all attacks are refused by the check that is meant for each.
+/// Whether all attacks are refused by the check that is intended for each.
 fn attacks(world: &World, controller: &Controller) -> bool {
     println!("\n== Attacks ==");
     println!(

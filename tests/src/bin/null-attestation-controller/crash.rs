@@ -1,4 +1,4 @@
-//! Death between two steps.
+//! A crash between two steps.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use node_attestation_core::verifier::Identity;
 use node_attestation_runtime::client::CallError;
 use node_attestation_runtime::csr_writer::RequestStore;
 
-/// After what to die.
+/// The step after which the controller dies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum CrashPoint {
     /// The name's record has been written.

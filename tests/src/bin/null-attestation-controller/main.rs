@@ -1,12 +1,11 @@
-//! A controller for the rubber-stamp provider `null`, and the example of how an infrastructure
-//! provider embeds ours.
+//! A controller for the rubber-stamp provider `null`, and an example of an infrastructure provider that embeds the
+//! libraries.
 //!
-//! All that such a program brings is a verifier; the checks, the records, the signing and the
-//! answers are the library's. Beside that, tests have it crash, panic, and issue certificates that
-//! end within seconds.
+//! Such a program adds only a verifier; the checks, the records, the signing and the answers are the library's. In
+//! addition, tests make it crash, panic, and issue certificates that expire within seconds.
 //!
-//! With `--kubeconfig` it looks after a management cluster, and every cluster of it has the rubber
-//! stamp beside what is authorized there.
+//! With `--kubeconfig` it serves a management cluster, and every cluster of it has the rubber stamp in addition to
+//! the attestors that are authorized there.
 
 mod crash;
 mod management;
@@ -116,7 +115,7 @@ async fn main() -> ExitCode {
         .with_writer(std::io::stderr)
         .with_target(false)
         .with_ansi(false);
-    // The libraries below are told nothing: only our own lines are read.
+    // The log levels of other libraries are off: only the project's own lines are read.
     let filter = tracing_subscriber::filter::Targets::new()
         .with_target("node_attestation_core", level)
         .with_target("node_attestation_runtime", level)

@@ -30,7 +30,7 @@ pub(crate) struct Management {
     insecure_allow_loopback: bool,
 }
 
-/// Serves them all, with the rubber stamp and what is authorized beside it.
+/// Serves them all, with the rubber stamp and the authorized attestors.
 pub(crate) async fn serve(
     kubeconfig: &Path,
     management: &Management,
@@ -60,7 +60,7 @@ pub(crate) async fn serve(
     Ok(())
 }
 
-/// The rubber stamp, and `insecure` where that is authorized.
+/// The rubber stamp, and `insecure` if it is authorized.
 pub(crate) fn verifiers(
     stamp: Arc<dyn Verifier>,
 ) -> impl Fn(&KubeletAuthentication, &str) -> Result<Verifiers, VerifierUnavailable> + Send + Sync {

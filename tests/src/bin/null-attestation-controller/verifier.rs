@@ -1,4 +1,4 @@
-//! The verifier: what an infrastructure provider writes.
+//! The verifier: the part that an infrastructure provider writes.
 
 use std::time::SystemTime;
 
@@ -11,9 +11,9 @@ use node_attestation_core::refusal::{Denial, Refusal};
 use node_attestation_core::verifier::{Appraisal, Assurance, AttestedIdentity, Identity, Verifier};
 
 reasons! {
-    /// Why the evidence of a machine with a rubber stamp is denied.
+    /// The reason for the denial of a machine's evidence with a rubber stamp.
     pub(crate) NullDenial: EvidenceReason {
-        /// Whoever started the controller withholds the stamp from this node.
+        /// The operator of the controller withholds the stamp from this node.
         #[error("the stamp is withheld from node {node_name}")]
         StampWithheld {
             /// The node.
@@ -22,7 +22,7 @@ reasons! {
     }
 }
 
-/// Vouches for every machine whose evidence is for this cluster.
+/// A verifier that vouches for every machine whose evidence is for this cluster.
 #[derive(Debug)]
 pub(crate) struct RubberStamp {
     versions: [EvidenceVersion; 1],
@@ -57,9 +57,8 @@ impl RubberStamp {
             }
             .into());
         }
-        // A verifier of real evidence takes the identity out of what it verified, and has it cover
-        // `KeyBinding::new(..)` of the appraisal's fields. A rubber stamp proves nothing: it
-        // believes the claim.
+        // A verifier of real evidence takes the identity from the verified parts, and requires that they cover
+        // `KeyBinding::new(..)` of the appraisal's fields. A rubber stamp proves nothing: it believes the claim.
         let identity = Identity::of(appraisal.provider_id.clone());
         Ok(Assurance::Attested(AttestedIdentity::vouched(identity)))
     }

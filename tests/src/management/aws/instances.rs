@@ -22,21 +22,20 @@ const FINALIZER: &str = "awsmachine.infrastructure.cluster.x-k8s.io";
 pub enum Maker {
     /// The manager of Cluster API Provider AWS ([`Capa`](super::super::Capa)).
     Capa,
-    /// The test, which writes the same in the same order: finalizer, provider ID, and that the machine
-    /// is ready. That comes when its node has asked for a certificate: Cluster API does not tell the
-    /// Machine's provider ID before.
+    /// The test, which writes the same in the same order: finalizer, provider ID, and readiness. The last one comes
+    /// after the node's request for a certificate: Cluster API does not publish the Machine's provider ID before.
     Test,
 }
 
-/// The instances of one Cluster's AWSMachines, which run for as long as the AWSMachines are there,
-/// at most until this is dropped.
+/// The instances of one Cluster's AWSMachines, which run for as long as the AWSMachines exist, at most until this is
+/// dropped.
 #[derive(Debug)]
 pub struct Instances {
     rounds: Rounds<State>,
     running: Arc<Mutex<Running>>,
 }
 
-/// Machines that run, by the names of their AWSMachines.
+/// The running machines, by the names of their AWSMachines.
 type Running = BTreeMap<String, Booted>;
 
 #[derive(Debug)]
@@ -48,7 +47,7 @@ struct Booted {
 }
 
 impl Instances {
-    /// Starts to boot them: `boot` is given an instance and its user data.
+    /// Starts to boot them: the arguments of `boot` are an instance and its user data.
     ///
     /// # Panics
     ///
@@ -83,7 +82,7 @@ impl Instances {
     ///
     /// # Panics
     ///
-    /// If there is none.
+    /// If there is no such machine.
     #[track_caller]
     pub fn on<R>(&self, name: &str, act: impl FnOnce(&Machine) -> R) -> R {
         let running = lock(&self.running);
@@ -131,7 +130,7 @@ impl State {
         let gone: Vec<_> = lock(&self.running)
             .extract_if(.., |name, _| !is_there(name))
             .collect();
-        // They take a moment to end: nobody waits for that with the lock.
+        // They take a moment to end, during which the lock is not held.
         drop(gone);
         for object in staying {
             self.boot(object);
@@ -146,7 +145,7 @@ impl State {
         }
     }
 
-    /// Starts what runs on the instance, if there is one that has not been seen yet.
+    /// Starts the machine of the instance, if there is an instance without one.
     fn boot(&self, object: &Value) {
         let name = name_of(object);
         let Some(id) = object["spec"]["instanceID"].as_str() else {
@@ -173,7 +172,7 @@ impl State {
         lock(&self.running).insert(name.to_owned(), booted);
     }
 
-    /// Writes what Cluster API Provider AWS writes next about this AWSMachine, if it is time.
+    /// Writes the next data of Cluster API Provider AWS about this AWSMachine, if it is time.
     fn provide(&self, object: &Value) {
         let name = name_of(object);
         let Some((_, machine)) = self.data_secret_of(object) else {
@@ -226,7 +225,7 @@ impl State {
         self.set_finalizers(name_of(object), &[]);
     }
 
-    /// The name of the Secret with the bootstrap data, once there is one, and the Machine.
+    /// The name of the Secret with the bootstrap data, after its creation, and the Machine.
     fn data_secret_of(&self, object: &Value) -> Option<(String, Value)> {
         let mut owners = object["metadata"]["ownerReferences"].as_array()?.iter();
         let owner = owners.find(|owner| owner["kind"] == MACHINE.kind)?;
@@ -248,12 +247,12 @@ impl State {
     }
 }
 
-/// The tag of what Cluster API Provider AWS made for a Cluster of this name, in whatever namespace.
+/// The tag of resources that Cluster API Provider AWS created for a Cluster of this name, in any namespace.
 pub fn owned(cluster: &str) -> String {
     format!("sigs.k8s.io/cluster-api-provider-aws/cluster/{cluster}")
 }
 
-/// The machines, also when another thread has panicked: they are to end all the same.
+/// The machines, even after a panic of another thread: they must end in any case.
 fn lock(running: &Mutex<Running>) -> MutexGuard<'_, Running> {
     running.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -262,7 +261,7 @@ fn name_of(object: &Value) -> &str {
     object["metadata"]["name"].as_str().unwrap()
 }
 
-/// The bootstrap token in bootstrap data, which kubeadm would find there.
+/// The bootstrap token in bootstrap data, where kubeadm would find it.
 fn token_of(data: &str) -> String {
     let mut words = data.split_whitespace();
     words

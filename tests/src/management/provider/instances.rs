@@ -16,10 +16,10 @@ const FINALIZER: &str = "genericmachine.infrastructure.cluster.x-k8s.io";
 /// The annotation with the host of a machine whose provider ID comes late.
 const HOST: &str = "infrastructure.cluster.x-k8s.io/host";
 
-/// Machines that run, by the names of their InfraMachines, or of the instances in their pools.
+/// The running machines, by the names of their InfraMachines, or of the instances in their pools.
 pub(super) type Instances = BTreeMap<String, Machine>;
 
-/// The infrastructure of one Cluster, and the means to make more of it.
+/// The infrastructure of one Cluster, and the means to create more of it.
 pub(super) struct Infrastructure {
     pub(super) place: Place,
     pub(super) workload: Option<Arc<ControlPlane>>,
@@ -43,7 +43,7 @@ impl Infrastructure {
         self.look_at_pools();
     }
 
-    /// The next step for this machine, if there is one.
+    /// Takes the next step for this machine, if there is one.
     fn provide(&self, name: &str, object: &Value) {
         let Some(machine) = owner(object, MACHINE) else {
             return;
@@ -87,8 +87,8 @@ impl Infrastructure {
         self.place.patch_status(GENERIC_MACHINE, name, &status);
     }
 
-    /// The provider ID that this InfraMachine is to have; `None` while there is no free host, and until one
-    /// is noted for it.
+    /// The future provider ID of this InfraMachine; `None` while there is no free host, and until one is noted for
+    /// it.
     fn provider_id(&self, object: &Value) -> Option<String> {
         match &self.order {
             Order::ProviderIdFirst => {
@@ -136,7 +136,7 @@ impl Infrastructure {
         lock(&self.running).insert(name.to_owned(), machine);
     }
 
-    /// Gives the Node of this name its provider ID; whether it is there.
+    /// Sets the provider ID of the Node of this name; returns whether the Node exists.
     fn name_node(&self, name: &str, provider_id: &str) -> bool {
         let workload = self.workload.as_ref();
         let kubectl = workload.expect("it is not on machines").kubectl();
@@ -164,7 +164,7 @@ impl Infrastructure {
     }
 }
 
-/// The name of this kind of owner that the object has.
+/// The name of the object's owner of this kind.
 pub(super) fn owner(object: &Value, kind: Kind) -> Option<&str> {
     let owners = object["metadata"]["ownerReferences"].as_array();
     let mut owners = owners.into_iter().flatten();

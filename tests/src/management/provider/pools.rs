@@ -17,8 +17,7 @@ impl Infrastructure {
         }
     }
 
-    /// Starts what lacks of a pool's instances, with the bootstrap data of now; and says which there
-    /// are.
+    /// Starts the missing instances of a pool, with the current bootstrap data; and reports the existing ones.
     fn fill(&self, object: &Value, pool: &Value) {
         let template = &pool["spec"]["template"]["spec"];
         let Some(secret) = template["bootstrap"]["dataSecretName"].as_str() else {
@@ -41,7 +40,7 @@ impl Infrastructure {
         self.place.patch(GENERIC_MACHINE_POOL, name, &patch);
         let mut status = self.place.contract.infrastructure_status();
         status["replicas"] = json!(ids.len());
-        // Of a pool, Cluster API 1.14 reads what it was called in v1beta1.
+        // For a pool, Cluster API 1.14 reads the field's v1beta1 name.
         status["ready"] = json!(true);
         if has_machines {
             status["infrastructureMachineKind"] = json!(GENERIC_MACHINE.kind);
@@ -58,8 +57,8 @@ impl Infrastructure {
         id
     }
 
-    /// The provider IDs of the pool's InfraMachines, as far as they have some; those that are missing are
-    /// created, and Cluster API creates a Machine for each.
+    /// The provider IDs of the pool's InfraMachines, as far as they have some; missing ones are created, and Cluster
+    /// API creates a Machine for each.
     fn infra_machines(&self, pool: &Value, names: impl Iterator<Item = String>) -> Vec<String> {
         let pool = pool["metadata"]["name"].as_str().unwrap();
         let all = self.objects(GENERIC_MACHINE);
@@ -71,7 +70,7 @@ impl Infrastructure {
                 self.place.create_without_statuses(&[&New {
                     kind: GENERIC_MACHINE,
                     name: &name,
-                    // Its controller is to be the Machine.
+                    // The Machine will become its controller.
                     owner: None,
                     metadata: Metadata {
                         labels: labels.into_iter().collect(),

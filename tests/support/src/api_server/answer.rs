@@ -1,4 +1,4 @@
-//! What is answered, and what faults make of it.
+//! Answers of the server, and the effect of faults on them.
 
 use std::io;
 use std::sync::Arc;
@@ -20,19 +20,19 @@ use super::watch::{Piece, WatchPlan};
 use super::{Shared, lock, watch};
 use crate::clock::now;
 
-/// As kube-apiserver's own limit.
+/// The limit of kube-apiserver.
 pub(super) const LARGEST_BODY: usize = 3 * 1024 * 1024;
 
-/// Pieces of a body that wait for the client.
+/// The number of pieces of a body that wait for the client.
 const QUEUE: usize = 16;
 
-/// A piece of a huge body.
+/// The size of a piece of a huge body, in bytes.
 const CHUNK: usize = 64 * 1024;
 
 type Body = BoxBody<Bytes, io::Error>;
 pub(super) type Response = hyper::Response<Body>;
 
-/// What a fault answers in place of the server.
+/// The answer of a fault that replaces the server's own.
 pub(super) fn instead(fault: Option<&Fault>, target: &Target) -> Option<Answer> {
     match fault? {
         Fault::Status { code, retry_after } => {
@@ -91,7 +91,7 @@ pub(super) fn instead(fault: Option<&Fault>, target: &Target) -> Option<Answer> 
     }
 }
 
-/// What is answered, before it is HTTP.
+/// An answer before its conversion to HTTP.
 pub(super) struct Answer {
     pub(super) code: u16,
     headers: Vec<(hyper::header::HeaderName, String)>,
@@ -146,7 +146,7 @@ impl Answer {
         .into()
     }
 
-    /// Applies what a fault does to an answer that was given.
+    /// Applies the effect of a fault to the server's answer.
     pub(super) fn spoil(mut self, fault: Option<&Fault>, pace: &Pace) -> Self {
         match fault {
             Some(Fault::TrickleHead { every }) => *lock(pace) = Some(*every),

@@ -1,4 +1,4 @@
-//! Who is asking, and what they may do.
+//! Authentication and authorization.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ const TOKEN_GROUP: &str = "system:bootstrappers:kubeadm:default-node-token";
 /// The subject attribute that holds a certificate's UID.
 const SUBJECT_UID: &str = "1.3.6.1.4.1.57683.2";
 
-/// Who is asking, as authentication found.
+/// An authenticated user.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct User {
     /// User name.
@@ -34,7 +34,7 @@ pub struct User {
     pub uid: String,
     /// Groups, `system:authenticated` last.
     pub groups: Vec<String>,
-    /// Further claims.
+    /// Further attributes of the user.
     pub extra: BTreeMap<String, Vec<String>>,
 }
 
@@ -83,7 +83,7 @@ impl User {
         })
     }
 
-    /// What the server writes into the spec of a request.
+    /// Writes the user into the spec of a request.
     pub(super) fn stamp(&self, spec: &mut Value) {
         let Some(spec) = spec.as_object_mut() else {
             return;
@@ -122,7 +122,7 @@ pub(super) struct Authenticator {
 }
 
 impl Authenticator {
-    /// Trusts client certificates of this authority, and no token yet.
+    /// Creates an authenticator that trusts client certificates of this authority, and no token yet.
     pub(super) fn new(authority: &CertificateDer<'static>, provider: &Arc<CryptoProvider>) -> Self {
         Self {
             verifier: client_verifier(authority, provider),
@@ -138,7 +138,7 @@ impl Authenticator {
         self.tokens.remove(id);
     }
 
-    /// Finds who asks, by certificate first; the certificate is verified at every request.
+    /// Identifies the user, by certificate first; the certificate is verified at every request.
     pub(super) fn authenticate(
         &self,
         certificates: &[CertificateDer<'static>],
@@ -173,7 +173,7 @@ fn client_verifier(
         .unwrap()
 }
 
-/// Takes any client certificate in the handshake: the API server refuses in its answer, with 401.
+/// Accepts any client certificate in the handshake: the API server refuses a wrong one in its answer, with 401.
 #[derive(Debug)]
 pub(super) struct AnyClient {
     verifier: Arc<dyn ClientCertVerifier>,
@@ -222,7 +222,7 @@ impl ClientCertVerifier for AnyClient {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        // By the bare key: what is wrong with the certificate itself is for the answer to say.
+        // Only the key is checked here: the answer reports flaws of the certificate itself.
         let (_, parsed) = X509Certificate::from_der(cert)
             .map_err(|_| rustls::Error::InvalidCertificate(CertificateError::BadEncoding))?;
         let key = SubjectPublicKeyInfoDer::from(parsed.public_key().raw);
@@ -234,7 +234,7 @@ impl ClientCertVerifier for AnyClient {
     }
 }
 
-/// Refuses what this user may not do; the rules of kubeadm's bindings and of the node authorizer.
+/// Refuses requests beyond this user's permissions, by the rules of kubeadm's bindings and of the node authorizer.
 pub(super) fn authorize(user: &User, target: &Target) -> Result<(), Refusal> {
     let allowed = user.is_in("system:masters")
         || is_public(target)
@@ -247,7 +247,7 @@ pub(super) fn authorize(user: &User, target: &Target) -> Result<(), Refusal> {
     }
 }
 
-/// Refuses a node that touches another's Node (NodeRestriction).
+/// Refuses a node's access to the Node of another node (NodeRestriction).
 pub(super) fn admit_node(user: &User, target: &Target, name: &str) -> Result<(), Refusal> {
     match user.node_name() {
         Some(node) if target.plural == NODES.plural && node != name => {
@@ -274,7 +274,7 @@ fn is_public(target: &Target) -> bool {
             || path.starts_with("/openapi"))
 }
 
-/// Whether somebody asks who they are (a `SelfSubjectReview`).
+/// Whether the request asks for the user's own identity (a `SelfSubjectReview`).
 pub(super) fn asks_who(target: &Target) -> bool {
     target.verb == Verb::Create
         && target.group == "authentication.k8s.io"

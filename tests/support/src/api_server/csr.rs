@@ -76,7 +76,7 @@ pub(super) fn check_spec(spec: &Value) -> Vec<FieldError> {
     errors
 }
 
-/// The first block is what counts; whatever follows is stored and never read.
+/// Only the first block is checked; data after it is stored and never read.
 fn check_request(encoded: &str) -> Result<(), String> {
     let bytes = STANDARD
         .decode(encoded)
@@ -136,7 +136,7 @@ fn is_label(label: &str) -> bool {
         && edge(bytes.last())
 }
 
-/// Which of the three ways of changing a request is used.
+/// The part of a request that an update changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Part {
     /// The object itself: metadata only.
@@ -157,7 +157,7 @@ impl Part {
     }
 }
 
-/// What the server makes of `new`, a change of `old`, before it checks it.
+/// Prepares `new`, an update of `old`, for the checks, as the server does.
 pub(super) fn prepare_update(part: Part, old: &Value, new: &mut Value) {
     new["spec"] = old["spec"].clone();
     match part {
@@ -183,7 +183,7 @@ pub(super) fn prepare_update(part: Part, old: &Value, new: &mut Value) {
     }
 }
 
-/// Checks a prepared change.
+/// Checks a prepared update.
 pub(super) fn check_update(part: Part, old: &Value, new: &Value) -> Vec<FieldError> {
     let mut errors = check_conditions(new);
     if let Err(why) = check_certificate(new["status"]["certificate"].as_str().unwrap_or_default()) {
@@ -268,7 +268,7 @@ fn check_conditions(request: &Value) -> Vec<FieldError> {
     errors
 }
 
-/// Only the form is checked: neither approval nor key nor subject.
+/// Checks only the form: neither approval nor key nor subject.
 fn check_certificate(encoded: &str) -> Result<(), String> {
     if encoded.is_empty() {
         return Ok(());

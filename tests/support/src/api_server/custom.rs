@@ -7,7 +7,7 @@ use super::status::{FieldError, Refusal};
 use super::timestamp;
 use crate::clock::now;
 
-/// What the server makes of a new object.
+/// Sets the fields of a new object that the server sets.
 pub(super) fn prepare_new(resource: &Resource, object: &mut Value) {
     if resource.subresources.contains(&"status")
         && let Some(fields) = object.as_object_mut()
@@ -17,7 +17,7 @@ pub(super) fn prepare_new(resource: &Resource, object: &mut Value) {
     object["metadata"]["generation"] = json!(1);
 }
 
-/// A custom resource is not replaced by who has not seen it.
+/// Refuses the replacement of a custom resource by an object without a resource version.
 pub(super) fn check_replacement(resource: &Resource, object: &Value) -> Result<(), Refusal> {
     let metadata = &object["metadata"];
     if !resource.custom || metadata["resourceVersion"].is_string() {
@@ -29,8 +29,8 @@ pub(super) fn check_replacement(resource: &Resource, object: &Value) -> Result<(
     Err(Refusal::invalid(resource, name, &[error]))
 }
 
-/// What the server makes of `new`, a change of `old`: through the status subresource nothing but
-/// the status, otherwise all but that.
+/// Prepares `new`, an update of `old`, as the server does: the status subresource changes only the status, any other
+/// update everything else.
 pub(super) fn prepare_update(resource: &Resource, part: &str, old: &Value, new: &mut Value) {
     if part == "status" {
         let status = new["status"].take();
@@ -56,7 +56,7 @@ fn set_status(object: &mut Value, status: Value) {
     }
 }
 
-/// What a generation counts the changes of.
+/// The part of an object whose changes its generation counts.
 fn desired(object: &Value) -> Value {
     let mut object = object.clone();
     if let Some(fields) = object.as_object_mut() {
@@ -67,18 +67,18 @@ fn desired(object: &Value) -> Value {
     object
 }
 
-/// Whether finalizers keep the object from being deleted.
+/// Whether finalizers prevent the deletion of the object.
 pub(super) fn is_held(object: &Value) -> bool {
     let finalizers = object["metadata"]["finalizers"].as_array();
     finalizers.is_some_and(|finalizers| !finalizers.is_empty())
 }
 
-/// Whether the object was only there still for finalizers that are gone now.
+/// Whether only finalizers that are gone now kept the object.
 pub(super) fn is_released(object: &Value) -> bool {
     object["metadata"]["deletionTimestamp"].is_string() && !is_held(object)
 }
 
-/// The object with its deletion asked for.
+/// The object, marked for deletion.
 pub(super) fn marked_for_deletion(object: &Value) -> Value {
     let mut object = object.clone();
     let metadata = &mut object["metadata"];

@@ -1,10 +1,10 @@
-//! Discovery documents, as far as kubectl and kube need them to find what the server keeps.
+//! Discovery documents, as far as kubectl and kube need them to find the server's resources.
 
 use serde_json::{Value, json};
 
 use super::resource::Resource;
 
-/// The document at this path, if there is one.
+/// The document at this path, if it exists.
 pub(super) fn answer(known: &[&Resource], path: &str) -> Option<Value> {
     match path {
         "/api" => Some(json!({"kind": "APIVersions", "versions": ["v1"]})),

@@ -1,4 +1,4 @@
-//! What goes wrong, where, and how often.
+//! Faults: their kinds, the requests that they apply to, and their numbers.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::resource::{REQUESTS, Target, Verb};
 
-/// Which requests something applies to.
+/// The requests that a fault or a gate applies to.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Route {
     verb: Option<Verb>,
@@ -69,7 +69,7 @@ impl Route {
         Self::part("status")
     }
 
-    /// The same, for the object of this name only (not for creations, whose path has no name).
+    /// The same route, for the object of this name only (not for creations, whose path has no name).
     pub fn named(mut self, name: &str) -> Self {
         self.name = Some(name.into());
         self
@@ -95,7 +95,7 @@ impl Route {
     }
 }
 
-/// How often: the first `skip` matches are spared, the next `count` are hit.
+/// The number of matches: the first `skip` matches are spared, the next `count` are hit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Times {
     skip: usize,
@@ -103,22 +103,22 @@ pub struct Times {
 }
 
 impl Times {
-    /// The next one.
+    /// The next match.
     pub fn once() -> Self {
         Self::first(1)
     }
 
-    /// The next `count`.
+    /// The next `count` matches.
     pub fn first(count: usize) -> Self {
         Self { skip: 0, count }
     }
 
-    /// The one after the next `skip`.
+    /// The match after the next `skip`.
     pub fn after(skip: usize) -> Self {
         Self { skip, count: 1 }
     }
 
-    /// All.
+    /// All matches.
     pub fn always() -> Self {
         Self::first(usize::MAX)
     }
@@ -136,7 +136,7 @@ impl Times {
     }
 }
 
-/// What goes wrong with a request.
+/// A fault of a request.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Fault {
     /// A `Status` of this code, with `Retry-After` where given; nothing is stored.
@@ -146,40 +146,40 @@ pub enum Fault {
         /// Seconds for `Retry-After`.
         retry_after: Option<u32>,
     },
-    /// The connection is cut before anything is done.
+    /// The connection is closed before the request is executed.
     Cut,
-    /// It is done and stored; the connection is cut instead of an answer.
+    /// The request is executed and stored; the connection is closed instead of an answer.
     LoseAnswer,
-    /// Nothing is done, nothing is ever answered.
+    /// The request is neither executed nor ever answered.
     Hang,
-    /// It is done and stored; nothing is ever answered.
+    /// The request is executed and stored, and never answered.
     HangAfterStore,
-    /// The answer comes byte by byte from its first header on.
+    /// The answer arrives byte by byte from its first header on.
     TrickleHead {
-        /// Time between two bytes.
+        /// The time between two bytes.
         every: Duration,
     },
-    /// The head comes at once, the body byte by byte.
+    /// The head arrives at once, the body byte by byte.
     TrickleBody {
-        /// Time between two bytes.
+        /// The time between two bytes.
         every: Duration,
     },
     /// Status 200 and a JSON document of this many bytes, in one line, without a length.
     HugeBody {
-        /// Bytes.
+        /// The size in bytes.
         size: usize,
     },
     /// Status 302 to this base URL, with the request's path.
     Redirect {
-        /// Such as `https://127.0.0.1:6443`.
+        /// The base URL, such as `https://127.0.0.1:6443`.
         to: String,
     },
-    /// The `Date` of the answer is so many seconds off.
+    /// The `Date` of the answer is wrong by this number of seconds.
     DateSkew {
-        /// Seconds, negative for the past.
+        /// The number of seconds, negative for the past.
         seconds: i64,
     },
-    /// This answer, whatever was asked; nothing is stored.
+    /// This answer to any request; nothing is stored.
     Answer {
         /// The HTTP status.
         code: u16,
@@ -188,34 +188,34 @@ pub enum Fault {
         /// The body.
         body: Vec<u8>,
     },
-    /// Before a create: somebody else stores an object of that name whose spec is the new one's
-    /// with this merged into it.
+    /// Before a create: another client stores an object of that name whose spec is the new one's with this patch
+    /// merged into it.
     Squat {
         /// A JSON merge patch for the spec.
         spec: Value,
     },
-    /// The answered object (or the stored one, whatever is answered) with this merged into it.
+    /// The object of the answer (or the stored one, whichever is answered) with this patch merged into it.
     Merge {
         /// A JSON merge patch for the answer.
         patch: Value,
     },
-    /// A watch is cut without an end after so many events.
+    /// A watch is closed without a clean end after this number of events.
     WatchCut {
-        /// Events.
+        /// The number of events.
         after: usize,
     },
-    /// A watch ends cleanly after so many events.
+    /// A watch ends cleanly after this number of events.
     WatchEnd {
-        /// Events.
+        /// The number of events.
         after: usize,
     },
-    /// A watch answers with the `ERROR` event of a version that is gone, and ends.
+    /// A watch answers with the `ERROR` event of an expired version, and ends.
     WatchGone,
-    /// A watch answers with a line that is no JSON, and ends.
+    /// A watch answers with a line that is not JSON, and ends.
     WatchGarbage,
-    /// A watch sends one bookmark and then nothing.
+    /// A watch sends one bookmark and nothing after it.
     WatchBookmarkOnly,
-    /// A watch sends new objects without end, as fast as they are read.
+    /// A watch sends new objects without end, as fast as the client reads them.
     WatchFlood,
 }
 
@@ -246,32 +246,32 @@ impl Fault {
     }
 }
 
-/// What goes wrong with a connection.
+/// A fault of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ConnectionFault {
-    /// It is accepted and never read from.
+    /// The connection is accepted and never read from.
     SilentAtTcp,
     /// The client's first TLS message is read and never answered.
     SilentAtTls,
-    /// It is closed at once.
+    /// The connection is closed at once.
     Close,
-    /// The server's certificate comes from an authority that nobody trusts.
+    /// The server's certificate is from an authority that no client trusts.
     AnotherAuthority,
     /// The server's certificate is for [`super::OTHER_NAME`] alone.
     AnotherName,
-    /// The server's certificate was over an hour ago.
+    /// The server's certificate expired an hour ago.
     ExpiredCertificate,
     /// The server speaks HTTP/1.1 and not HTTP/2, as some proxies do.
     OnlyHttp1,
-    /// The client's first TLS message is answered with what is no TLS.
+    /// The answer to the client's first TLS message is not TLS.
     NotTls,
-    /// After the handshake comes what is no HTTP.
+    /// The data after the handshake is not HTTP.
     NotHttp,
-    /// After the handshake comes a byte a second.
+    /// After the handshake one byte arrives per second.
     Slow,
 }
 
-/// All that is to go wrong.
+/// All faults that are still to occur.
 #[derive(Debug, Default)]
 pub(super) struct Faults {
     requests: Vec<(Route, Times, Fault)>,
@@ -291,7 +291,7 @@ impl Faults {
         *self = Self::default();
     }
 
-    /// What goes wrong with this request: the first rule that still has something to give.
+    /// The fault of this request: that of the first matching rule with matches left.
     pub(super) fn take(&mut self, target: &Target) -> Option<Fault> {
         self.requests
             .iter_mut()
@@ -299,7 +299,7 @@ impl Faults {
             .find_map(|(_, times, fault)| times.take().then(|| fault.clone()))
     }
 
-    /// What goes wrong with the next connection.
+    /// The fault of the next connection.
     pub(super) fn take_connection(&mut self) -> Option<ConnectionFault> {
         self.connections
             .iter_mut()

@@ -1,4 +1,4 @@
-//! The files and variables that clients of the server are configured with.
+//! The files and variables that configure clients of the server.
 
 use std::path::{Path, PathBuf};
 
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::{ApiServer, TOKEN};
 use crate::pki::{KeyAndCertificate, write_private};
 
-/// A kubeconfig in the making: right as it begins, changed by what is called on it.
+/// A kubeconfig under construction: valid at first, changed by its methods.
 #[derive(Debug, Clone)]
 pub struct Kubeconfig {
     cluster: Value,
@@ -18,7 +18,7 @@ pub struct Kubeconfig {
 }
 
 impl Kubeconfig {
-    /// One for this server and its authority, as data, with a bootstrap token.
+    /// A kubeconfig for this server and its authority, as data, with a bootstrap token.
     pub fn new(server: &ApiServer) -> Self {
         let cluster = json!({
             "server": server.url(),
@@ -92,13 +92,13 @@ impl Kubeconfig {
         }}))
     }
 
-    /// Any user, whole.
+    /// Any user entry as a whole.
     pub fn user(mut self, user: Value) -> Self {
         self.user = user;
         self
     }
 
-    /// Puts so many contexts, clusters and users that lead nowhere before the right ones.
+    /// Puts this number of contexts, clusters and users without a server before the valid ones.
     pub fn other_contexts(mut self, count: usize) -> Self {
         self.other_contexts = count;
         self
@@ -128,7 +128,7 @@ impl Kubeconfig {
         yaml
     }
 
-    /// Writes it to a file that only its owner can read.
+    /// Writes the kubeconfig to a file that only its owner can read.
     pub fn write(&self, path: &Path) -> PathBuf {
         write_private(path, &self.to_yaml());
         path.to_owned()
@@ -170,7 +170,7 @@ impl ApiServer {
         })
     }
 
-    /// What client-go puts into `KUBERNETES_EXEC_INFO`, its trailing newline included.
+    /// The value of `KUBERNETES_EXEC_INFO` as client-go writes it, its trailing newline included.
     ///
     /// `api_version` is `v1` or `v1beta1`.
     pub fn exec_info(&self, api_version: &str, with_cluster: bool) -> String {
@@ -178,7 +178,7 @@ impl ApiServer {
     }
 }
 
-/// What client-go puts into `KUBERNETES_EXEC_INFO`, for any cluster or none.
+/// The value of `KUBERNETES_EXEC_INFO` as client-go writes it, for any cluster or none.
 pub fn exec_info(api_version: &str, cluster: Option<Value>) -> String {
     let cluster = cluster
         .map(|cluster| format!("\"cluster\":{cluster},"))
@@ -190,7 +190,7 @@ pub fn exec_info(api_version: &str, cluster: Option<Value>) -> String {
     )
 }
 
-/// Fields as YAML lines; nested values as flow mappings, which JSON is.
+/// The fields as YAML lines; nested values are flow mappings, which include JSON.
 fn fields(value: &Value, indent: usize) -> String {
     let fields = value.as_object().into_iter().flatten();
     fields

@@ -1,4 +1,4 @@
-//! What the server does with an authenticated request.
+//! The execution of authenticated requests.
 
 use serde_json::{Value, json};
 
@@ -12,13 +12,13 @@ use super::store::{Selection, Store, page};
 use super::watch::WatchPlan;
 use crate::pki::CertificateAuthority;
 
-/// Above this, etcd refuses.
+/// The size in bytes above which etcd refuses an object.
 const LARGEST_OBJECT: usize = 1_571_658;
 
-/// Server-side apply; it creates what is not there.
+/// The content type of server-side apply, which creates missing objects.
 const APPLY: &str = "application/apply-patch+yaml";
 
-/// What is answered.
+/// The content of an answer.
 #[derive(Debug)]
 pub(super) enum Reply {
     /// One JSON document.
@@ -29,7 +29,7 @@ pub(super) enum Reply {
     Watch(WatchPlan),
 }
 
-/// A request, read.
+/// A request with its body.
 #[derive(Debug)]
 pub(super) struct Call<'a> {
     pub(super) user: &'a User,
@@ -38,7 +38,7 @@ pub(super) struct Call<'a> {
     pub(super) body: &'a [u8],
 }
 
-/// Does what is asked, or says why not.
+/// Executes a request, or refuses it with a reason.
 pub(super) fn handle(
     store: &mut Store,
     signer: &Signer,
@@ -47,7 +47,7 @@ pub(super) fn handle(
 ) -> Result<Reply, Refusal> {
     let target = call.target;
     authorize(call.user, target)?;
-    // client-go's typed clients speak protobuf unless they are told otherwise.
+    // client-go's typed clients send protobuf by default.
     if call.content_type == "application/vnd.kubernetes.protobuf" {
         return Err(Refusal::unsupported_media_type(call.content_type));
     }
@@ -235,8 +235,7 @@ fn patched(store: &Store, resource: &'static Resource, call: &Call<'_>) -> Resul
     let patch: Value = serde_json::from_slice(call.body)
         .map_err(|_| Refusal::bad_request("error decoding patch"))?;
     match call.content_type {
-        // Strategic merging of lists is not done: they are replaced.
-        // Nor do fields have owners.
+        // Lists are replaced, not merged strategically. Fields have no owners.
         APPLY | "application/merge-patch+json" | "application/strategic-merge-patch+json" => {
             json_patch::merge(&mut object, &patch);
         }
@@ -317,7 +316,7 @@ fn update(
     Ok((*stored).clone())
 }
 
-/// What no update changes; the version is set by the store where anything differs.
+/// Restores the fields that no update changes; the store sets the version if anything differs.
 fn keep_identity(old: &Value, object: &mut Value) {
     for field in ["kind", "apiVersion"] {
         object[field] = old[field].clone();

@@ -1,4 +1,4 @@
-//! What the server was asked, and gates at which a test holds requests.
+//! The log of the server's requests, and gates at which a test holds requests.
 
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant, SystemTime};
@@ -13,13 +13,13 @@ use crate::clock::now;
 /// One request that reached the server.
 #[derive(Debug, Clone)]
 pub struct Request {
-    /// Counts all requests, from 0.
+    /// The number of the request, from 0.
     pub number: usize,
-    /// Counts the connections, from 0: which one it came on.
+    /// The number of its connection, from 0.
     pub connection: usize,
-    /// When its body had been read.
+    /// The time at which its body had been read.
     pub at: SystemTime,
-    /// What it does.
+    /// Its operation.
     pub verb: Verb,
     /// HTTP method.
     pub method: String,
@@ -27,7 +27,7 @@ pub struct Request {
     pub path: String,
     /// Query as it came.
     pub query: String,
-    /// Plural resource name; empty where the path is none's.
+    /// Plural resource name; empty if the path is not a resource's.
     pub resource: String,
     /// Name in the path.
     pub name: String,
@@ -35,13 +35,13 @@ pub struct Request {
     pub subresource: String,
     /// `User-Agent`.
     pub user_agent: String,
-    /// User name, once authenticated.
+    /// User name, after authentication.
     pub user: Option<String>,
     /// Body as it came; empty for reads.
     pub body: Vec<u8>,
-    /// Status of the answer; absent until answered, and for ever where none is given.
+    /// Status of the answer; absent until answered, and always if there is no answer.
     pub code: Option<u16>,
-    /// From arrival to the answer's head.
+    /// The time from arrival to the answer's head.
     pub took: Option<Duration>,
     arrived: Instant,
 }
@@ -107,7 +107,7 @@ impl Log {
         lock(&self.entries).clone()
     }
 
-    /// Waits until `pick` finds something among the requests.
+    /// Waits until `pick` returns a value for the requests.
     pub(super) fn wait<T>(
         &self,
         deadline: Duration,
@@ -119,7 +119,7 @@ impl Log {
     }
 }
 
-/// A request that has just come.
+/// A request that has just arrived.
 pub(super) struct Arrived<'a> {
     pub(super) connection: usize,
     pub(super) method: &'a str,
@@ -129,16 +129,16 @@ pub(super) struct Arrived<'a> {
     pub(super) body: &'a [u8],
 }
 
-/// Where a request can be held.
+/// The step at which a gate holds a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
-    /// It has been read; nothing has been done.
+    /// The request has been read; it has not been executed.
     Received,
-    /// It has been done and stored; nothing has been answered.
+    /// The request has been executed and stored; it has not been answered.
     Stored,
 }
 
-/// What becomes of held requests.
+/// The state of held requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verdict {
     Held,
@@ -146,7 +146,7 @@ pub(super) enum Verdict {
     Cut,
 }
 
-/// Holds requests at a step until it is opened, cut or dropped (which opens it).
+/// A gate that holds requests at a step until it is opened, cut or dropped (which opens it).
 #[derive(Debug)]
 #[must_use = "a gate that is dropped holds nothing"]
 pub struct Gate {
@@ -175,11 +175,11 @@ impl Gate {
         }
     }
 
-    /// Waits until `count` requests have come to the gate.
+    /// Waits until `count` requests have arrived at the gate.
     ///
     /// # Panics
     ///
-    /// When they have not within `deadline`.
+    /// If they have not arrived within `deadline`.
     pub fn wait(&self, count: usize, deadline: Duration) {
         let state = &self.shared;
         wait_until(&state.held, &state.arrived, deadline, |held| {
@@ -188,12 +188,12 @@ impl Gate {
         .unwrap_or_else(|| panic!("{count} requests did not come to the gate {state:?}"));
     }
 
-    /// Lets go on what is held and what comes.
+    /// Releases the held requests and all later ones.
     pub fn open(self) {
         drop(self);
     }
 
-    /// Cuts the connections of what is held; at [`Step::Received`] nothing is done or stored.
+    /// Closes the connections of the held requests; at [`Step::Received`] nothing is executed or stored.
     pub fn cut(self) {
         self.shared.verdict.send_replace(Verdict::Cut);
     }

@@ -1,13 +1,13 @@
 //! An in-memory Kubernetes API server, with faults.
 //!
-//! It answers as kube-apiserver 1.36 does in what it covers: authentication by bootstrap token and
-//! client certificate, certificate signing requests with their rules, nodes, leases, events,
-//! and what kinds a test defines ([`ApiServer::define`]), by the rules of custom resources.
-//! What goes wrong is set at run time ([`ApiServer::inject`], [`ApiServer::inject_connection`]),
-//! requests can be held at a step ([`ApiServer::hold`]), and all of them are recorded.
+//! It answers as kube-apiserver 1.36 within its scope: authentication by bootstrap token and client certificate,
+//! certificate signing requests with their rules, nodes, leases, events, and the kinds that a test defines
+//! ([`ApiServer::define`]), by the rules of custom resources. A test sets faults at run time ([`ApiServer::inject`],
+//! [`ApiServer::inject_connection`]) and can hold requests at a step ([`ApiServer::hold`]); all requests are
+//! recorded.
 //!
-//! It runs on a thread and a runtime of its own; its interface is synchronous and may be used from
-//! any thread. It is gone when it is dropped.
+//! It runs on a thread and a runtime of its own; its interface is synchronous and may be used from any thread. The
+//! server ends when it is dropped.
 //!
 //! ```
 //! use kubelet_authenticator_test_support::api_server::{ApiServer, Fault, Route, Signer, Times};
@@ -21,8 +21,8 @@
 //! assert_eq!((server.creates(), server.watches()), (0, 0));
 //! ```
 //!
-//! What it does not do: protobuf bodies (415), owners of fields in server-side apply, merging of lists in strategic
-//! merge patches, garbage collection, tables.
+//! Not implemented: protobuf bodies (415), owners of fields in server-side apply, merging of lists in strategic merge
+//! patches, garbage collection, tables.
 
 mod answer;
 mod auth;
@@ -72,7 +72,7 @@ use crate::hex::hex;
 use crate::pki::{CertificateAuthority, Contents, KeyAndCertificate, Subject};
 use crate::serving::Serving;
 
-/// The bootstrap token that every server knows from its start.
+/// The bootstrap token that every server knows at its start.
 pub const TOKEN: &str = "abcdef.0123456789abcdef";
 
 /// A running server.
@@ -82,7 +82,7 @@ pub struct ApiServer {
     shared: Arc<Shared>,
 }
 
-/// What the server's tasks and its owner share.
+/// The state that the server's tasks and its owner share.
 #[derive(Debug)]
 struct Shared {
     authority: CertificateAuthority,
@@ -127,7 +127,7 @@ impl ApiServer {
         server
     }
 
-    /// Where it listens.
+    /// The server's address.
     pub fn address(&self) -> SocketAddr {
         self.serving.address()
     }
@@ -171,17 +171,17 @@ impl ApiServer {
         lock(&self.shared.state).authenticator.add_token(id, secret);
     }
 
-    /// Forgets a bootstrap token: 401 from now on.
+    /// Forgets a bootstrap token: the answer is 401 from now on.
     pub fn revoke_token(&self, id: &str) {
         lock(&self.shared.state).authenticator.revoke_token(id);
     }
 
-    /// Sets what becomes of certificate requests that are created from now on.
+    /// Sets the treatment of certificate requests that are created from now on.
     pub fn set_signer(&self, signer: Signer) {
         lock(&self.shared.state).signer = signer;
     }
 
-    /// Does now with one request what `signer` says.
+    /// Applies `signer` to one request now.
     pub fn decide(&self, name: &str, signer: &Signer) {
         let mut state = lock(&self.shared.state);
         signer::decide(&mut state.store, signer, &self.shared.authority, name);
@@ -192,13 +192,13 @@ impl ApiServer {
         self.decide(name, &Signer::issue());
     }
 
-    /// Adds a condition to a request, past all rules.
+    /// Adds a condition to a request without any checks.
     pub fn add_condition(&self, name: &str, kind: &str, reason: &str, message: &str) {
         let mut state = lock(&self.shared.state);
         signer::add_condition(&mut state.store, name, kind, reason, message);
     }
 
-    /// Sets a request's certificate, past all rules.
+    /// Sets a request's certificate without any checks.
     pub fn set_certificate(&self, name: &str, pem: &str) {
         signer::set_certificate(&mut lock(&self.shared.state).store, name, pem);
     }
@@ -217,7 +217,7 @@ impl ApiServer {
         Some((*object).clone())
     }
 
-    /// Stores a certificate request as it is, past all rules; `metadata.name` is needed.
+    /// Stores a certificate request unchanged and unchecked; `metadata.name` is required.
     pub fn put_csr(&self, object: Value) {
         let mut state = lock(&self.shared.state);
         let name = object["metadata"]["name"].as_str().unwrap_or_default();
@@ -243,32 +243,32 @@ impl ApiServer {
         [self.objects(&CORE_EVENTS), self.objects(&EVENTS)].concat()
     }
 
-    /// Forgets the history: watches from a version before now are told 410.
+    /// Forgets the history: watches from a version before now get 410.
     pub fn compact(&self) {
         lock(&self.shared.state).store.compact();
     }
 
-    /// Makes matching requests go wrong. Rules are asked in the order they were given.
+    /// Adds a fault of matching requests. Rules are tried in the order in which they were added.
     pub fn inject(&self, route: Route, times: Times, fault: Fault) {
         lock(&self.shared.faults).add(route, times, fault);
     }
 
-    /// Makes new connections go wrong.
+    /// Adds a fault of new connections.
     pub fn inject_connection(&self, times: Times, fault: ConnectionFault) {
         lock(&self.shared.faults).add_connection(times, fault);
     }
 
-    /// Ends all faults that have not happened yet.
+    /// Removes all faults that have not occurred yet.
     pub fn clear_faults(&self) {
         lock(&self.shared.faults).clear();
     }
 
-    /// Sets how many seconds the `Date` of every answer is off; negative is in the past.
+    /// Sets the error of the `Date` of every answer in seconds; negative values are in the past.
     pub fn set_date_skew(&self, seconds: i64) {
         *lock(&self.shared.skew) = seconds;
     }
 
-    /// Cuts every open connection, watches included.
+    /// Closes every open connection, watches included.
     pub fn drop_connections(&self) {
         self.shared.drops.send_replace(());
     }
@@ -302,12 +302,12 @@ impl Shared {
     }
 }
 
-/// Locks, whatever a panicking test left behind.
+/// Locks the mutex, even after a panic of a test.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Waits until `pick` finds something behind the lock, or nothing in time.
+/// Waits until `pick` returns a value for the locked state; `None` at the deadline.
 fn wait_until<G, T>(
     mutex: &Mutex<G>,
     changed: &Condvar,

@@ -1,4 +1,4 @@
-//! Objects of any kind, put there and looked at past all rules.
+//! Direct access to objects of any kind, without any checks.
 
 use serde_json::Value;
 
@@ -6,7 +6,7 @@ use super::resource::Resource;
 use super::store::Selection;
 use super::{ApiServer, lock};
 
-/// A kind of object that a test wants served, in one version.
+/// A kind of object for the server to serve, in one version.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Definition {
     group: String,
@@ -30,7 +30,7 @@ impl Definition {
         }
     }
 
-    /// The served versions of a CustomResourceDefinition; no schema is looked at.
+    /// The served versions of a CustomResourceDefinition; schemas are ignored.
     pub fn of_crd(crd: &Value) -> Vec<Self> {
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let spec = &crd["spec"];
@@ -48,7 +48,7 @@ impl Definition {
             .collect()
     }
 
-    /// It has the status subresource.
+    /// The kind with the status subresource.
     pub fn with_status(mut self) -> Self {
         self.status = true;
         self
@@ -71,15 +71,15 @@ impl Definition {
 }
 
 impl ApiServer {
-    /// Serves one more kind, by the rules of custom resources but for schemas: status by its
-    /// subresource alone, generations, replacement only of what was seen.
+    /// Serves one more kind, by the rules of custom resources except for schemas: status only by its subresource,
+    /// generations, replacement only with a known resource version.
     ///
-    /// Versions of one kind share its objects, which are shown unconverted.
+    /// Versions of one kind share its objects, which are returned unconverted.
     pub fn define(&self, definition: Definition) {
         lock(&self.shared.state).store.define(definition.leak());
     }
 
-    /// Stores an object as it is, in place of the one of its name, and returns it as it is stored.
+    /// Stores an object unchanged, in place of the one of its name, and returns the stored object.
     ///
     /// # Panics
     ///
@@ -96,7 +96,7 @@ impl ApiServer {
                 for field in ["uid", "creationTimestamp"] {
                     object["metadata"][field] = old["metadata"][field].clone();
                 }
-                // Otherwise equal objects would differ in it.
+                // Otherwise equal objects would differ in their version.
                 object["metadata"]["resourceVersion"] = old["metadata"]["resourceVersion"].clone();
                 store.replace(resource, object)
             }
@@ -107,7 +107,7 @@ impl ApiServer {
         (*stored).clone()
     }
 
-    /// One object: the namespace is empty where its kind has none.
+    /// One object: the namespace is empty if the kind is not namespaced.
     #[track_caller]
     pub fn object(&self, plural: &str, namespace: &str, name: &str) -> Option<Value> {
         let resource = self.resource(plural);
@@ -116,7 +116,7 @@ impl ApiServer {
         Some((*found).clone())
     }
 
-    /// All objects of a kind, by its plural name; that of Events is of the core group.
+    /// All objects of a kind, by its plural name; the name of Events is that of the core group.
     ///
     /// # Panics
     ///
@@ -129,11 +129,11 @@ impl ApiServer {
         found.iter().map(|object| (**object).clone()).collect()
     }
 
-    /// Deletes an object, finalizers or not.
+    /// Deletes an object, with or without finalizers.
     #[track_caller]
     pub fn remove(&self, plural: &str, namespace: &str, name: &str) {
         let resource = self.resource(plural);
-        // It may have gone by itself.
+        // The object may already be gone.
         let _ = lock(&self.shared.state)
             .store
             .delete(resource, namespace, name);

@@ -1,4 +1,4 @@
-//! Looking at what the server is asked, and stopping it there.
+//! Observation and interruption of the server's requests.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -21,22 +21,22 @@ impl ApiServer {
         self.shared.log.all()
     }
 
-    /// How many creations of certificate requests were asked for, whatever was answered.
+    /// The number of creations of certificate requests, whatever their answers.
     pub fn creates(&self) -> usize {
         self.count(Verb::Create)
     }
 
-    /// How many watches on certificate requests were asked for.
+    /// The number of watches on certificate requests.
     pub fn watches(&self) -> usize {
         self.count(Verb::Watch)
     }
 
-    /// How many reads of one certificate request were asked for.
+    /// The number of reads of one certificate request.
     pub fn gets(&self) -> usize {
         self.count(Verb::Get)
     }
 
-    /// How many lists of certificate requests were asked for.
+    /// The number of lists of certificate requests.
     pub fn lists(&self) -> usize {
         self.count(Verb::List)
     }
@@ -50,21 +50,21 @@ impl ApiServer {
             .collect()
     }
 
-    /// How many connections were accepted, faulty ones included.
+    /// The number of accepted connections, faulty ones included.
     pub fn connections(&self) -> usize {
         lock(&self.shared.connections).len()
     }
 
-    /// How many connections there are now.
+    /// The number of open connections.
     pub fn open_connections(&self) -> usize {
         self.shared.open.load(Ordering::Relaxed)
     }
 
-    /// Waits until `count` requests that `matches` accepts have come, and gives the last of them.
+    /// Waits until `count` requests that `matches` accepts have arrived, and returns the last of them.
     ///
     /// # Panics
     ///
-    /// When they have not come within `deadline`.
+    /// If they have not arrived within `deadline`.
     pub fn wait_for(
         &self,
         count: usize,
@@ -88,11 +88,11 @@ impl ApiServer {
         })
     }
 
-    /// Waits until `count` requests of this verb on certificate requests have come.
+    /// Waits until `count` requests of this verb on certificate requests have arrived.
     ///
     /// # Panics
     ///
-    /// When they have not come within `deadline`.
+    /// If they have not arrived within `deadline`.
     pub fn wait_for_request(&self, verb: Verb, count: usize, deadline: Duration) -> Request {
         self.wait_for(count, deadline, |request| is_csr(request, verb))
     }

@@ -1,4 +1,4 @@
-//! PEM as Go's `encoding/pem` reads it, leniency included: the API server's reading decides.
+//! PEM as Go's `encoding/pem` reads it, leniency included: the API server's interpretation decides.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ const BEGIN: &[u8] = b"-----BEGIN ";
 const END: &[u8] = b"-----END ";
 const DASHES: &[u8] = b"-----";
 
-/// The first well-formed block, and what follows it; malformed ones are skipped.
+/// The first well-formed block, and the data after it; malformed blocks are skipped.
 pub(super) fn first_block(data: &[u8]) -> Option<(Block, &[u8])> {
     let mut rest = data;
     loop {
@@ -64,7 +64,7 @@ pub(super) fn first_block(data: &[u8]) -> Option<(Block, &[u8])> {
     }
 }
 
-/// Moves behind the next `BEGIN` that starts a line.
+/// The data after the next `BEGIN` that starts a line.
 fn after_begin(data: &[u8]) -> Option<&[u8]> {
     if let Some(rest) = data.strip_prefix(BEGIN) {
         return Some(rest);
@@ -73,7 +73,7 @@ fn after_begin(data: &[u8]) -> Option<&[u8]> {
     data.get(at + 1 + BEGIN.len()..)
 }
 
-/// Splits at the `END` line of this label; what follows it starts at the next line.
+/// The data before the `END` line of this label, and the data from the line after it on.
 fn until_end<'a>(body: &'a [u8], label: &[u8], may_be_empty: bool) -> Option<(&'a [u8], &'a [u8])> {
     let (encoded, trailer) = match body.strip_prefix(END) {
         Some(trailer) if may_be_empty => (&body[..0], trailer),

@@ -1,32 +1,30 @@
-//! The kinds of objects that the server keeps, and what a request's path names.
+//! The server's resources, and the resource that a request's path names.
 
 use hyper::Method;
 use serde_json::Value;
 
-/// A kind of object.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Resource {
     /// API group; empty for the core group.
     pub(super) group: &'static str,
-    /// Version, as paths have it.
+    /// Version, in the form of paths.
     pub(super) version: &'static str,
-    /// Plural name, as paths have it.
+    /// Plural name, in the form of paths.
     pub(super) plural: &'static str,
     /// Kind.
     pub(super) kind: &'static str,
     /// Whether its objects live in namespaces.
     pub(super) namespaced: bool,
-    /// Whether a test defined it: then the rules of custom resources hold.
+    /// Whether a test defined it: then the rules of custom resources apply.
     pub(super) custom: bool,
     /// Its subresources.
     pub(super) subresources: &'static [&'static str],
-    /// What a field selector may name.
+    /// The fields that a field selector may name.
     pub(super) fields: &'static [&'static str],
 }
 
 const CERTIFICATES: &str = "certificates.k8s.io";
 
-/// Certificate signing requests.
 pub(super) static REQUESTS: Resource = Resource {
     group: CERTIFICATES,
     version: "v1",
@@ -38,7 +36,6 @@ pub(super) static REQUESTS: Resource = Resource {
     fields: &["metadata.name", "spec.signerName"],
 };
 
-/// Nodes.
 pub(super) static NODES: Resource = Resource {
     group: "",
     version: "v1",
@@ -50,7 +47,6 @@ pub(super) static NODES: Resource = Resource {
     fields: &["metadata.name"],
 };
 
-/// Leases.
 pub(super) static LEASES: Resource = Resource {
     group: "coordination.k8s.io",
     version: "v1",
@@ -94,7 +90,6 @@ pub(super) static EVENTS: Resource = Resource {
     fields: &["metadata.name", "metadata.namespace", "reason"],
 };
 
-/// Secrets.
 pub(super) static SECRETS: Resource = Resource {
     group: "",
     version: "v1",
@@ -106,7 +101,7 @@ pub(super) static SECRETS: Resource = Resource {
     fields: &["metadata.name", "metadata.namespace"],
 };
 
-/// Every kind that there is from the start.
+/// Every kind that the server knows at its start.
 pub(super) static BUILT_IN: [&Resource; 6] =
     [&REQUESTS, &NODES, &LEASES, &CORE_EVENTS, &EVENTS, &SECRETS];
 
@@ -120,25 +115,25 @@ impl Resource {
         }
     }
 
-    /// Whether its objects are the same as those of `other`, maybe in another version.
+    /// Whether its objects are the same as those of `other`, possibly in another version.
     pub(super) fn is_same(&self, other: &Self) -> bool {
         (self.group, self.plural) == (other.group, other.plural)
     }
 
-    /// An object as it is shown in this version.
+    /// An object in this version.
     pub(super) fn show(&self, object: &Value) -> Value {
         let mut object = object.clone();
         object["apiVersion"] = self.api_version().into();
         object
     }
 
-    /// `plural` or `plural.group`, as messages have it.
+    /// `plural` or `plural.group`, as in messages.
     pub(super) fn qualified(&self) -> String {
         qualified(self.plural, self.group)
     }
 }
 
-/// `plural` or `plural.group`, as messages have it.
+/// `plural` or `plural.group`, as in messages.
 pub(super) fn qualified(plural: &str, group: &str) -> String {
     if group.is_empty() {
         plural.into()
@@ -147,12 +142,12 @@ pub(super) fn qualified(plural: &str, group: &str) -> String {
     }
 }
 
-/// What a request does.
+/// The operation of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Verb {
     /// POST to a collection.
     Create,
-    /// GET of one object, or of a path that is no resource.
+    /// GET of one object, or of a path that is not a resource's.
     Get,
     /// GET of a collection.
     List,
@@ -169,7 +164,7 @@ pub enum Verb {
 }
 
 impl Verb {
-    /// As authorization names it.
+    /// The verb's name in authorization.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Create => "create",
@@ -184,16 +179,16 @@ impl Verb {
     }
 }
 
-/// What a request is about.
+/// The target of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Target {
     pub(super) verb: Verb,
     pub(super) path: String,
-    /// API group, where the path is a resource's.
+    /// API group, if the path is a resource's.
     pub(super) group: String,
-    /// Version, where the path is a resource's.
+    /// Version, if the path is a resource's.
     pub(super) version: String,
-    /// Plural name; empty where the path is no resource's.
+    /// Plural name; empty if the path is not a resource's.
     pub(super) plural: String,
     pub(super) namespace: String,
     pub(super) name: String,
@@ -202,7 +197,7 @@ pub(super) struct Target {
 }
 
 impl Target {
-    /// Reads method, path and query as the API server's request info does.
+    /// Parses method, path and query as the API server's request info does.
     pub(super) fn parse(method: &Method, path: &str, query: &str) -> Self {
         let query: Vec<(String, String)> = form_urlencoded::parse(query.as_bytes())
             .into_owned()
@@ -257,7 +252,7 @@ impl Target {
         self.parameter(key).is_some_and(truthy)
     }
 
-    /// The kind of object it is about, if it is one of the known.
+    /// The kind of the target, if it is one of the known kinds.
     pub(super) fn resource(&self, known: &[&'static Resource]) -> Option<&'static Resource> {
         let resource = known.iter().copied().find(|resource| {
             (resource.group, resource.version, resource.plural)

@@ -28,19 +28,19 @@ use super::trickle::{Pace, Trickle};
 use super::{Shared, lock};
 use crate::serving::Cut;
 
-/// Calls and watches of one connection; as kube-apiserver has it.
+/// The maximum number of calls and watches of one connection, as in kube-apiserver.
 const MAX_STREAMS: u32 = 100;
 
-/// What is no TLS and no HTTP of any version.
+/// Data that is neither TLS nor HTTP of any version.
 const GARBAGE: &[u8] = &[0xa5; 512];
 
-/// Between two bytes of a slow connection.
+/// The time between two bytes of a slow connection.
 const SLOW: Duration = Duration::from_secs(1);
 
-/// Bytes of the head of an answer.
+/// The size of the head of an answer, in bytes.
 const HEAD_LEN: u32 = 200;
 
-/// Accepts until the task is dropped.
+/// Accepts connections until the task is dropped.
 pub(super) async fn accept(
     listener: TcpListener,
     shared: Arc<Shared>,
@@ -107,11 +107,11 @@ async fn connection(
     let service = service_fn(|request| {
         let (peer, shared, cut) = (peer.clone(), shared.clone(), cut.clone());
         async move {
-            // In a task of its own: a client that is gone does not undo its request.
+            // In a task of its own: the end of a client does not undo its request.
             let served = tokio::spawn(serve(peer, shared, request));
             let answer = served.await.map_err(|_| Cut).flatten();
             if answer.is_err() && is_http2 {
-                // By itself it would be the end of this request alone.
+                // The error would otherwise end only this request.
                 cut.notify_one();
                 pending::<()>().await;
             }
@@ -140,7 +140,7 @@ async fn connection(
     }
 }
 
-/// A connection that is counted.
+/// A connection in the count of open ones.
 struct Open(Arc<Shared>);
 
 impl Open {
@@ -222,7 +222,7 @@ async fn serve(
         },
     };
     if let (true, Some(Fault::TrickleHead { every })) = (peer.is_http2, &fault) {
-        // The head is one frame there, and other answers do not wait for it.
+        // In HTTP/2 the head is one frame, and other answers do not wait for it.
         tokio::time::sleep(*every * HEAD_LEN).await;
         return Ok(answer.into_response(&shared, None));
     }
@@ -231,7 +231,7 @@ async fn serve(
     Ok(answer.into_response(&shared, fault))
 }
 
-/// One request and all that is known of it.
+/// A request with all that is known about it.
 struct Exchange<'a> {
     peer: &'a Peer,
     shared: &'a Arc<Shared>,
@@ -305,7 +305,7 @@ impl Exchange<'_> {
     }
 }
 
-/// Stores another's object under the name that is being created.
+/// Stores an object of another client under the name of the creation.
 fn squat(store: &mut super::store::Store, body: &[u8], patch: &Value) {
     let Ok(mut object) = serde_json::from_slice::<Value>(body) else {
         return;

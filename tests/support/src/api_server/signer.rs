@@ -1,4 +1,4 @@
-//! A signer for tests of clients: approves and signs as a controller would, or not quite.
+//! A signer for tests of clients: it approves and signs as a controller does, or with flaws.
 
 use std::time::Duration;
 
@@ -18,15 +18,15 @@ use crate::pki::{BACKDATED, CertificateAuthority, Contents, Purpose, Subject};
 const PROVIDER_ID: &str = "1.3.6.1.4.1.11129.2.1.21";
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// How long a certificate lives where nobody says.
+/// The lifetime of a certificate whose request has none.
 const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
 
-/// What the server itself does with a certificate request, right after it is created.
+/// The server's own treatment of a certificate request, right after its creation.
 ///
 /// Requests for signers of `kubernetes.io/` are left alone.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Signer {
-    /// Nothing: somebody else decides.
+    /// No decision: another client decides.
     #[default]
     Off,
     /// Approves, then issues.
@@ -50,12 +50,12 @@ pub enum Signer {
 }
 
 impl Signer {
-    /// Issues what is asked for, for as long as is asked for.
+    /// Issues certificates as requested, with the requested lifetime.
     pub fn issue() -> Self {
         Self::Issue(Issuance::default())
     }
 
-    /// Issues certificates that live for `lifetime`.
+    /// Issues certificates with the lifetime `lifetime`.
     pub fn issue_for(lifetime: Duration) -> Self {
         Self::Issue(Issuance {
             lifetime: Some(lifetime),
@@ -88,16 +88,16 @@ impl Signer {
     }
 }
 
-/// How a certificate is issued.
+/// The properties of an issued certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Issuance {
-    /// From now to the end; the request's `expirationSeconds`, or a year, where absent.
+    /// The time from now to the end; if absent, the request's `expirationSeconds`, or a year.
     pub lifetime: Option<Duration>,
-    /// From the beginning of the validity to now.
+    /// The time from the beginning of the validity to now.
     pub backdate: Duration,
     /// The certificate UID, a subject attribute.
     pub uid: Option<String>,
-    /// What is wrong with it.
+    /// Its flaw.
     pub flaw: Option<Flaw>,
 }
 
@@ -112,26 +112,26 @@ impl Default for Issuance {
     }
 }
 
-/// What is wrong with an issued certificate.
+/// A flaw of an issued certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Flaw {
-    /// It is for a key that nobody asked about.
+    /// The certificate is for a key that no request has.
     AnotherKey,
-    /// It names another node.
+    /// The certificate names another node.
     AnotherName,
-    /// It is for servers.
+    /// The certificate is for servers.
     AnotherUsage,
-    /// It was over an hour ago.
+    /// The certificate expired an hour ago.
     Expired,
-    /// It begins in an hour.
+    /// The certificate becomes valid in an hour.
     NotYetValid,
-    /// It is no certificate, but PEM.
+    /// The data is PEM but not a certificate.
     Garbage,
-    /// It is empty of blocks.
+    /// The data has no PEM block.
     NoPem,
 }
 
-/// Does what `signer` says with the request of this name.
+/// Applies `signer` to the request of this name.
 pub(super) fn decide(
     store: &mut Store,
     signer: &Signer,
@@ -168,7 +168,7 @@ fn approve(store: &mut Store, name: &str) {
     );
 }
 
-/// Adds a condition past all rules.
+/// Adds a condition without any checks.
 pub(super) fn add_condition(
     store: &mut Store,
     name: &str,
@@ -195,7 +195,7 @@ pub(super) fn add_condition(
     store.replace(&REQUESTS, request);
 }
 
-/// Sets the certificate past all rules.
+/// Sets the certificate without any checks.
 pub(super) fn set_certificate(store: &mut Store, name: &str, pem: &str) {
     let Ok(request) = store.get(&REQUESTS, "", name) else {
         return;

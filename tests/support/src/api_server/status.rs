@@ -1,10 +1,10 @@
-//! Answers that are no object: the `Status` that the API server sends.
+//! The `Status` objects that the API server answers with.
 
 use serde_json::{Value, json};
 
 use super::resource::{Resource, Target, qualified};
 
-/// A refusal, as the API server words it.
+/// A refusal in the API server's words.
 #[derive(Debug, Clone)]
 pub(super) struct Refusal {
     pub(super) code: u16,
@@ -29,12 +29,12 @@ impl Refusal {
         Self { code, body }
     }
 
-    /// Nobody known is asking.
+    /// The request has no known user.
     pub(super) fn unauthorized() -> Self {
         Self::new(401, "Unauthorized", "Unauthorized", Value::Null)
     }
 
-    /// Who asks may not do this.
+    /// The user may not do this.
     pub(super) fn forbidden(user: &str, target: &Target) -> Self {
         if target.plural.is_empty() {
             let message = format!(
@@ -64,7 +64,7 @@ impl Refusal {
         )
     }
 
-    /// Admission or authorization refuses, for this reason.
+    /// Admission or authorization refuses the request, for this reason.
     pub(super) fn forbidden_because(target: &Target, why: &str) -> Self {
         let qualified = qualified(&target.plural, &target.group);
         let name = if target.name.is_empty() {
@@ -81,7 +81,7 @@ impl Refusal {
         )
     }
 
-    /// There is no such object.
+    /// The object does not exist.
     pub(super) fn not_found(resource: &Resource, name: &str) -> Self {
         let message = format!("{} {name:?} not found", resource.qualified());
         Self::new(
@@ -92,7 +92,7 @@ impl Refusal {
         )
     }
 
-    /// There is such an object already.
+    /// The object already exists.
     pub(super) fn already_exists(resource: &Resource, name: &str) -> Self {
         let message = format!("{} {name:?} already exists", resource.qualified());
         Self::new(
@@ -103,7 +103,7 @@ impl Refusal {
         )
     }
 
-    /// The object is another than the writer has seen.
+    /// The object has changed since the writer read it.
     pub(super) fn conflict(resource: &Resource, name: &str, why: &str) -> Self {
         let message = format!(
             "Operation cannot be fulfilled on {} {name:?}: {why}",
@@ -117,7 +117,7 @@ impl Refusal {
         )
     }
 
-    /// The object breaks rules of its kind.
+    /// The object violates the rules of its kind.
     pub(super) fn invalid(resource: &Resource, name: &str, errors: &[FieldError]) -> Self {
         let all: Vec<String> = errors.iter().map(FieldError::to_message).collect();
         let listed = match all.as_slice() {
@@ -150,13 +150,13 @@ impl Refusal {
         Self::new(400, "BadRequest", message, Value::Null)
     }
 
-    /// The version asked for is no longer, or not yet, known.
+    /// The requested version is no longer, or not yet, known.
     pub(super) fn expired(version: u64, oldest: u64) -> Self {
         let message = format!("too old resource version: {version} ({oldest})");
         Self::new(410, "Expired", &message, Value::Null)
     }
 
-    /// The patch or object is in a form that is not served.
+    /// The patch or object has an unsupported format.
     pub(super) fn unsupported_media_type(content_type: &str) -> Self {
         let message = format!(
             "the body of the request was in an unknown format - accepted media types include: \
@@ -167,7 +167,7 @@ impl Refusal {
     }
 }
 
-/// What is wrong with one field.
+/// The error of one field.
 #[derive(Debug, Clone)]
 pub(super) struct FieldError {
     reason: &'static str,
@@ -238,7 +238,7 @@ impl FieldError {
     }
 }
 
-/// The `details` of a `Status`, without what is empty.
+/// The `details` of a `Status`, without empty fields.
 pub(super) fn details(group: &str, kind: &str, name: &str) -> Value {
     let mut details = json!({"kind": kind});
     for (key, value) in [("name", name), ("group", group)] {

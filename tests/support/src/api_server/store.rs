@@ -10,7 +10,7 @@ use super::resource::{BUILT_IN, Resource, Target};
 use super::status::Refusal;
 use super::timestamp;
 
-/// What happened to an object.
+/// The kind of a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Happened {
     Added,
@@ -35,13 +35,13 @@ pub(super) struct Change {
     pub(super) happened: Happened,
     pub(super) resource: &'static Resource,
     pub(super) object: Arc<Value>,
-    /// What it was before, if it was there.
+    /// The object before the change, if it existed.
     before: Option<Arc<Value>>,
 }
 
 impl Change {
-    /// The change as who watches the selected sees it: what begins to match comes, what ceases to
-    /// goes.
+    /// The change as a watch of the selection reports it: an object that begins to match is added, one that ceases to
+    /// match is deleted.
     fn seen_by(&self, selection: &Selection) -> Option<Self> {
         if !self.resource.is_same(selection.resource) {
             return None;
@@ -66,7 +66,7 @@ impl Change {
 
 type Key = (&'static str, &'static str, String, String);
 
-/// All objects and all that ever happened to them.
+/// All objects and their whole history.
 #[derive(Debug)]
 pub(super) struct Store {
     version: u64,
@@ -79,7 +79,7 @@ pub(super) struct Store {
 
 impl Store {
     pub(super) fn new() -> Self {
-        // A real server has written a few hundred objects of its own before anybody asks.
+        // A real server has written a few hundred objects of its own before the first request.
         let version = 300;
         Self {
             version,
@@ -91,12 +91,12 @@ impl Store {
         }
     }
 
-    /// Every kind there is.
+    /// All kinds.
     pub(super) fn resources(&self) -> &[&'static Resource] {
         &self.resources
     }
 
-    /// Knows one more kind.
+    /// Adds a kind.
     pub(super) fn define(&mut self, resource: &'static Resource) {
         self.resources.push(resource);
     }
@@ -106,12 +106,12 @@ impl Store {
         self.version
     }
 
-    /// Follows [`Store::version`].
+    /// A receiver of [`Store::version`].
     pub(super) fn subscribe(&self) -> watch::Receiver<u64> {
         self.latest.subscribe()
     }
 
-    /// Forgets the history: whoever asks for an older version is told that it is gone.
+    /// Forgets the history: requests for an older version are answered with 410.
     pub(super) fn compact(&mut self) {
         self.version += 1;
         self.compacted = self.version;
@@ -130,7 +130,7 @@ impl Store {
             .ok_or_else(|| Refusal::not_found(resource, name))
     }
 
-    /// Stores a new object under its own name, and gives it what the server gives.
+    /// Stores a new object under its own name, with the fields that the server sets.
     pub(super) fn create(
         &mut self,
         resource: &'static Resource,
@@ -146,7 +146,7 @@ impl Store {
         Ok(self.record(resource, key, object, Happened::Added))
     }
 
-    /// Stores an object over the one of its name; nothing happens where nothing differs.
+    /// Stores an object over the one of its name; an equal object changes nothing.
     pub(super) fn replace(&mut self, resource: &'static Resource, object: Value) -> Arc<Value> {
         let (namespace, name) = names(&object);
         let key = key(resource, &namespace, &name);
@@ -187,7 +187,7 @@ impl Store {
             .collect()
     }
 
-    /// What happened to the selected after `version`.
+    /// The changes of the selected objects after `version`.
     pub(super) fn changes(
         &self,
         selection: &Selection,
@@ -241,7 +241,7 @@ impl Store {
     }
 }
 
-/// Which objects a list or a watch is about.
+/// The objects that a list or a watch selects.
 #[derive(Debug, Clone)]
 pub(super) struct Selection {
     pub(super) resource: &'static Resource,
@@ -251,7 +251,7 @@ pub(super) struct Selection {
 }
 
 impl Selection {
-    /// Reads namespace, field selector and label selector (equalities only).
+    /// Parses namespace, field selector and label selector (equalities only).
     pub(super) fn parse(resource: &'static Resource, target: &Target) -> Result<Self, Refusal> {
         let mut fields = Vec::new();
         for term in terms(target.parameter("fieldSelector")) {
@@ -283,7 +283,7 @@ impl Selection {
         })
     }
 
-    /// Everything of one kind.
+    /// All objects of one kind.
     pub(super) fn everything(resource: &'static Resource) -> Self {
         Self {
             resource,
@@ -335,8 +335,8 @@ fn names(object: &Value) -> (String, String) {
     (text("namespace"), text("name"))
 }
 
-/// The page of a list that is asked for, as the API server wraps it. A page goes on after as many objects as those before
-/// it had, and all have the version of the first.
+/// The requested page of a list, in the API server's form. A page starts after as many objects as the pages before it
+/// had, and all pages have the version of the first.
 pub(super) fn page(
     resource: &Resource,
     version: u64,

@@ -10,10 +10,10 @@ use super::auth::AnyClient;
 use super::faults::ConnectionFault;
 use crate::pki::{CertificateAuthority, Contents, KeyAndCertificate};
 
-/// The one name of the certificate that [`ConnectionFault::AnotherName`] shows.
+/// The only name in the certificate of [`ConnectionFault::AnotherName`].
 pub const OTHER_NAME: &str = "another-server.test";
 
-/// The names of protocols in TLS.
+/// The protocol names in TLS.
 pub(super) const HTTP_2: &[u8] = b"h2";
 const HTTP_1: &[u8] = b"http/1.1";
 
@@ -25,7 +25,7 @@ const NAMES: [&str; 4] = [
     "kubernetes.default.svc",
 ];
 
-/// One way of answering for each certificate.
+/// A TLS acceptor for each certificate.
 pub(super) struct Acceptors {
     good: TlsAcceptor,
     another_authority: TlsAcceptor,
@@ -59,7 +59,7 @@ impl Acceptors {
         }
     }
 
-    /// The one to use; none where the handshake is never to be answered.
+    /// The acceptor to use; `None` if the handshake is never to be answered.
     pub(super) fn choose(&self, fault: Option<ConnectionFault>) -> Option<&TlsAcceptor> {
         match fault {
             None | Some(ConnectionFault::NotHttp | ConnectionFault::Slow) => Some(&self.good),

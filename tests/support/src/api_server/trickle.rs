@@ -1,4 +1,4 @@
-//! A connection that can be slowed down to a byte at a time.
+//! A connection whose speed can be limited to a byte at a time.
 
 use std::io;
 use std::pin::Pin;
@@ -11,10 +11,10 @@ use tokio::time::{Sleep, sleep};
 
 use super::lock;
 
-/// The pace of a connection's writes; no pace is full speed.
+/// The pace of a connection's writes; `None` is full speed.
 pub(super) type Pace = Arc<Mutex<Option<Duration>>>;
 
-/// Writes at its pace, reads at full speed.
+/// A connection that writes at its pace, and reads at full speed.
 pub(super) struct Trickle<T> {
     inner: T,
     pace: Pace,
@@ -58,7 +58,7 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for Trickle<T> {
         let written = Pin::new(&mut this.inner).poll_write(cx, buf.get(..1).unwrap_or_default());
         if written.is_ready() {
             this.pause = Some(Box::pin(sleep(every)));
-            // A byte that waits in a buffer is not slow but absent.
+            // A byte that stays in a buffer would not be slow but absent.
             let _ = Pin::new(&mut this.inner).poll_flush(cx)?;
         }
         written

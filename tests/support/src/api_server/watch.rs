@@ -1,4 +1,4 @@
-//! Watches: a stream of changes from a version on.
+//! Watches: streams of changes from a version on.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,16 +13,16 @@ use super::status::Refusal;
 use super::store::{Selection, Store};
 use super::{Shared, lock};
 
-/// What a body is made of; an error cuts the connection.
+/// A piece of a body; an error closes the connection.
 pub(super) type Piece = Result<Frame<Bytes>, std::io::Error>;
 
-/// Long enough for what was sent to leave the process before the connection is cut.
+/// Enough time for sent data to leave the process before the connection is closed.
 const FLUSH: Duration = Duration::from_millis(20);
 
-/// How long a watch lasts where nobody says; the real server takes half an hour to an hour.
+/// The duration of a watch whose request has none; the real server takes half an hour to an hour.
 const LONGEST: Duration = Duration::from_secs(1800);
 
-/// What a watch was asked to show.
+/// The parameters of a watch.
 #[derive(Debug)]
 pub(super) struct WatchPlan {
     selection: Selection,
@@ -34,7 +34,7 @@ pub(super) struct WatchPlan {
 }
 
 impl WatchPlan {
-    /// Reads the parameters; without a version, what exists is shown as added first.
+    /// Reads the parameters; without a version, the existing objects are reported as added first.
     pub(super) fn new(
         store: &Store,
         resource: &'static Resource,
@@ -78,14 +78,14 @@ impl WatchPlan {
     }
 }
 
-/// How a watch ends before its time.
+/// The early end of a watch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum End {
     Cut,
     Clean,
 }
 
-/// Sends the changes until the time is over, the client is gone, or a fault ends it.
+/// Sends the changes until the time is over, the client is gone, or a fault ends the watch.
 pub(super) async fn run(
     shared: Arc<Shared>,
     plan: WatchPlan,
@@ -146,7 +146,7 @@ pub(super) async fn run(
     }
 }
 
-/// Why a stream stopped.
+/// The reason for the end of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stopped {
     AtLimit,

@@ -43,21 +43,22 @@ impl BootstrapToken {
     }
 }
 
-/// What kubeadm grants to bootstrap tokens and nodes, binding by binding.
+/// The permissions that kubeadm grants to bootstrap tokens and nodes, by binding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KubeadmBinding {
     /// `kubeadm:kubelet-bootstrap`: tokens may create and read certificate signing requests.
     KubeletBootstrap,
     /// `kubeadm:get-nodes`: tokens may read Nodes.
     GetNodes,
-    /// `kubeadm:node-autoapprove-bootstrap`: whoever has a token gets any node's certificate.
+    /// `kubeadm:node-autoapprove-bootstrap`: the owner of a token gets any node's certificate.
     NodeAutoapproveBootstrap,
-    /// `kubeadm:node-autoapprove-certificate-rotation`: nodes get their own again, unseen.
+    /// `kubeadm:node-autoapprove-certificate-rotation`: nodes get new certificates of their own names without a
+    /// review.
     NodeAutoapproveCertificateRotation,
 }
 
 impl KubeadmBinding {
-    /// All that `kubeadm init` makes.
+    /// All bindings of `kubeadm init`.
     pub const ALL: [Self; 4] = [
         Self::KubeletBootstrap,
         Self::GetNodes,
@@ -99,7 +100,7 @@ impl KubeadmBinding {
         }
     }
 
-    /// Verb, group and resource of something that only this binding allows.
+    /// Verb, group and resource of an operation that only this binding allows.
     fn effect(self) -> [&'static str; 3] {
         let certificates = "certificates.k8s.io";
         match self {
@@ -129,7 +130,7 @@ impl KubeadmBinding {
     }
 }
 
-/// The only role of kubeadm's own.
+/// The only role that kubeadm itself defines.
 fn get_nodes_role() -> Value {
     json!({
         "apiVersion": format!("{RBAC}/v1"),
@@ -140,8 +141,8 @@ fn get_nodes_role() -> Value {
 }
 
 impl ControlPlane {
-    /// Adds a bootstrap token of kubeadm's group: an `id` of 6 and a `secret` of 16 lower-case
-    /// letters and digits. It is good when this returns.
+    /// Adds a bootstrap token of kubeadm's group: an `id` of 6 and a `secret` of 16 lower-case letters and digits.
+    /// The token is valid when this returns.
     #[track_caller]
     pub fn add_bootstrap_token(&self, id: &str, secret: &str) -> BootstrapToken {
         let token = self.write_bootstrap_token(id, secret, None);
@@ -164,8 +165,8 @@ impl ControlPlane {
         });
     }
 
-    /// Writes the Secret of a bootstrap token as [`ControlPlane::add_bootstrap_token`] does, with
-    /// an end if given. The API server knows the token some time after.
+    /// Writes the Secret of a bootstrap token as [`ControlPlane::add_bootstrap_token`] does, with an expiration if
+    /// given. The API server accepts the token some time later.
     #[track_caller]
     pub fn write_bootstrap_token(
         &self,
@@ -202,13 +203,13 @@ impl ControlPlane {
         self.kubeconfig(User::Token(token.bearer()))
     }
 
-    /// Grants what `kubeadm init` grants.
+    /// Grants all permissions that `kubeadm init` grants.
     #[track_caller]
     pub fn install_kubeadm_bindings(&self) {
         self.install_bindings(&KubeadmBinding::ALL);
     }
 
-    /// Makes some of kubeadm's bindings; they are in force when this returns.
+    /// Creates some of kubeadm's bindings; they are in force when this returns.
     #[track_caller]
     pub fn install_bindings(&self, bindings: &[KubeadmBinding]) {
         let bindings_and_role = bindings
@@ -233,7 +234,7 @@ impl ControlPlane {
         self.wait_for_effect(binding, false);
     }
 
-    /// The API server's authorizer learns of a change by a watch of its own.
+    /// Waits for the API server's authorizer, which learns of a change by a watch of its own.
     #[track_caller]
     fn wait_for_effect(&self, binding: KubeadmBinding, expected: bool) {
         let [verb, group, resource] = binding.effect();

@@ -12,17 +12,16 @@ use crate::binaries::control_plane_binary;
 use crate::pki::{CertificateAuthority, Contents, Subject};
 use crate::process::{Launch, Process, Scratch, free_port, poll};
 
-/// How often a control plane is started before the test fails, another process having taken one
-/// of its ports each time.
+/// The maximum number of attempts to start a control plane, if another process has taken one of its ports each time.
 const ATTEMPTS: usize = 5;
 
-/// How long a control plane waits until others have been started.
+/// The longest wait for the start of other control planes.
 const TURN_DEADLINE: Duration = Duration::from_secs(15 * 60);
 
-/// What every component says when its port is taken.
+/// The message of every component whose port is taken.
 const PORT_TAKEN: &str = "address already in use";
 
-/// Names that the API server is known by.
+/// The API server's names.
 const SERVER_NAMES: &[&str] = &[
     "127.0.0.1",
     "10.96.0.1",
@@ -31,10 +30,10 @@ const SERVER_NAMES: &[&str] = &[
     "kubernetes.default",
 ];
 
-/// The user that the API server is to other API servers to which it forwards requests.
+/// The API server's user name at other API servers to which it forwards requests.
 const FRONT_PROXY: &str = "front-proxy-client";
 
-/// The controllers that decide about certificates, and those that tokens and roots need.
+/// The controllers for certificates, and those for tokens and root certificates.
 const CERTIFICATES: &str = "certificatesigningrequest-signing-controller,\
     certificatesigningrequest-approving-controller,\
     certificatesigningrequest-cleaner-controller,\
@@ -42,18 +41,18 @@ const CERTIFICATES: &str = "certificatesigningrequest-signing-controller,\
     serviceaccount-controller,serviceaccount-token-controller,\
     root-ca-certificate-publisher-controller";
 
-/// What kubeadm has it run.
+/// The controllers of kubeadm's clusters.
 const DEFAULT: &str = "*,bootstrap-signer-controller,token-cleaner-controller";
 
-/// Which of kube-controller-manager's controllers run.
+/// The set of kube-controller-manager's controllers that run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Controllers {
-    /// None: there is no kube-controller-manager.
+    /// No controllers and no kube-controller-manager.
     #[default]
     None,
-    /// Those for certificate signing requests, bootstrap tokens and service accounts.
+    /// The controllers for certificate signing requests, bootstrap tokens and service accounts.
     Certificates,
-    /// All that kubeadm's clusters run.
+    /// All controllers of kubeadm's clusters.
     Default,
 }
 
@@ -67,7 +66,7 @@ pub enum CaKey {
     Rsa,
 }
 
-/// What kind of control plane to start.
+/// A builder for a control plane.
 #[derive(Debug, Clone, Default)]
 #[must_use = "nothing is started before `start`"]
 pub struct ControlPlaneBuilder {
@@ -77,11 +76,11 @@ pub struct ControlPlaneBuilder {
     controller_manager_args: Vec<String>,
 }
 
-/// Another process took a port between its choice and its use.
+/// Another process has taken a port between its choice and its use.
 struct PortTaken;
 
 impl ControlPlaneBuilder {
-    /// Chooses the controllers; none by default.
+    /// Chooses the controllers; the default is none.
     pub fn controllers(mut self, controllers: Controllers) -> Self {
         self.controllers = controllers;
         self
@@ -93,19 +92,19 @@ impl ControlPlaneBuilder {
         self
     }
 
-    /// Adds a flag of kube-apiserver, after the fixture's own, so that it wins.
+    /// Adds a flag of kube-apiserver after the fixture's own flags, which it overrides.
     pub fn apiserver_arg(mut self, argument: impl Into<String>) -> Self {
         self.apiserver_args.push(argument.into());
         self
     }
 
-    /// Adds a flag of kube-controller-manager, after the fixture's own, so that it wins.
+    /// Adds a flag of kube-controller-manager after the fixture's own flags, which it overrides.
     pub fn controller_manager_arg(mut self, argument: impl Into<String>) -> Self {
         self.controller_manager_args.push(argument.into());
         self
     }
 
-    /// Starts it, and waits until all of it is ready.
+    /// Starts the control plane, and waits until all of it is ready.
     #[track_caller]
     pub fn start(self) -> ControlPlane {
         for _ in 0..ATTEMPTS {
@@ -206,7 +205,7 @@ impl ControlPlaneBuilder {
             ))
             .arg(flag("--kubelet-client-certificate", &client_certificate))
             .arg(flag("--kubelet-client-key", &client_key))
-            // As kubeadm has it, for API servers behind an APIService.
+            // As in kubeadm, for API servers behind an APIService.
             .arg(flag("--requestheader-client-ca-file", &front_proxy_ca_path))
             .arg(format!("--requestheader-allowed-names={FRONT_PROXY}"))
             .arg("--requestheader-username-headers=X-Remote-User")
@@ -214,7 +213,7 @@ impl ControlPlaneBuilder {
             .arg("--requestheader-extra-headers-prefix=X-Remote-Extra-")
             .arg(flag("--proxy-client-cert-file", &front_proxy))
             .arg(flag("--proxy-client-key-file", &front_proxy_key))
-            // The nodes' names mean nothing to a resolver.
+            // No resolver knows the nodes' names.
             .arg("--kubelet-preferred-address-types=InternalIP")
             .arg(flag("--tls-cert-file", &certificate))
             .arg(flag("--tls-private-key-file", &key))
@@ -281,8 +280,8 @@ impl ControlPlane {
         );
     }
 
-    /// The namespace is made after the API server calls itself ready, and bootstrap tokens are
-    /// kept in it.
+    /// Waits for readiness, and for the namespace of bootstrap tokens: it is created after the API server reports
+    /// itself ready.
     #[track_caller]
     fn become_ready(&mut self) -> Result<(), PortTaken> {
         let admin = &self.admin;
@@ -291,7 +290,7 @@ impl ControlPlane {
             "the API server",
             &mut [&mut self.etcd, &mut self.apiserver],
             || {
-                // To find that nobody listens yet takes no program.
+                // A port without a listener is found without a program.
                 TcpStream::connect(address).is_ok()
                     && answers_ok(admin, "/readyz")
                     && admin.raw("/api/v1/namespaces/kube-system").is_ok()
@@ -300,9 +299,8 @@ impl ControlPlane {
     }
 }
 
-/// A turn to start a control plane, until the file is closed: there are as many as processors,
-/// whatever the number of test programs. Of more at a time, each would take so long that the
-/// deadlines of all are over.
+/// A turn to start a control plane, until the file is closed: there are as many turns as processors, whatever the
+/// number of test programs. More starts at a time would take so long that all miss their deadlines.
 fn turn() -> File {
     let turns = thread::available_parallelism().map_or(1, usize::from);
     let programs = control_plane_binary("etcd");

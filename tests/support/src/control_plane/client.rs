@@ -1,5 +1,5 @@
-//! Calls of the API server in this process: kubectl, which is a program to be started, takes most
-//! of a second of a busy machine for what takes milliseconds here.
+//! Calls of the API server in this process: kubectl, a separate program, takes most of a second on a busy machine for
+//! calls that take milliseconds here.
 
 use std::fmt::Display;
 use std::future::Future;
@@ -23,10 +23,10 @@ use tokio::task::AbortHandle;
 
 use super::watch::Event;
 
-/// How long one call may take.
+/// The deadline of one call.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Of all clients in the process: tests have no runtime of their own, or one that must not block.
+/// The runtime of all clients in the process: tests have no runtime of their own, or one that must not block.
 static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {
     tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)
@@ -35,10 +35,10 @@ static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {
         .expect("a thread can be started")
 });
 
-/// What an API server serves; shared by all who ask the same one.
+/// The resources of an API server, shared by all its clients.
 pub(super) type Served = Arc<Mutex<Vec<Resource>>>;
 
-/// A resource by the names that kubectl knows it by.
+/// A resource with the names by which kubectl knows it.
 #[derive(Debug, Clone)]
 pub(super) struct Resource {
     api: ApiResource,
@@ -47,7 +47,7 @@ pub(super) struct Resource {
     short: Vec<String>,
 }
 
-/// Some objects: one, or a list.
+/// The selected objects: one, or a list.
 #[derive(Debug, Clone)]
 pub(super) struct Selection {
     resource: Resource,
@@ -58,10 +58,10 @@ pub(super) struct Selection {
     managed_fields: bool,
 }
 
-/// What a call came to; the error is the API server's, or says that it did not answer.
+/// The result of a call; the error is the API server's, or reports that it did not answer.
 pub(super) type Answer<T> = Result<T, String>;
 
-/// A client of one user of one API server.
+/// A client for one user of one API server.
 #[derive(Clone)]
 pub(super) struct Client {
     kube: kube::Client,
@@ -75,8 +75,8 @@ impl std::fmt::Debug for Client {
 }
 
 impl Client {
-    /// A client with what this kubeconfig holds; `None` where it names a plugin or files, which may
-    /// be others at the next call.
+    /// Creates a client with the credentials of this kubeconfig; `None` if it names a plugin or files, whose content
+    /// may change before the next call.
     pub(super) fn new(kubeconfig: &Path, served: Served) -> Option<Self> {
         let kubeconfig = Kubeconfig::read_from(kubeconfig).ok()?;
         let by_itself = kubeconfig.auth_infos.iter().all(|named| {
@@ -94,14 +94,14 @@ impl Client {
             let mut config = Config::from_custom_kubeconfig(kubeconfig, &options)
                 .await
                 .ok()?;
-            // The environment's proxy, if any, is not for loopback.
+            // A proxy of the environment is not for loopback.
             config.proxy_url = None;
             kube::Client::try_from(config).ok()
         })?;
         Some(Self { kube, served })
     }
 
-    /// The objects that the words after `kubectl get` name; `None` where kubectl knows more words.
+    /// The objects that the words after `kubectl get` name; `None` if only kubectl knows the words.
     pub(super) fn select(&self, words: &[&str]) -> Option<Selection> {
         let mut plain = Vec::new();
         let (mut namespace, mut everywhere, mut managed_fields) = (None, false, false);
@@ -140,7 +140,7 @@ impl Client {
         })
     }
 
-    /// The one object that this one would be, once it is there; `None` where its kind is not served.
+    /// The place of this object after its creation; `None` if its kind is not served.
     pub(super) fn place(&self, object: &Value) -> Option<Selection> {
         let resource = self.resource(|candidate| {
             object["apiVersion"] == candidate.api.api_version
@@ -158,7 +158,7 @@ impl Client {
         })
     }
 
-    /// The object, or the list, as kubectl prints it.
+    /// The object, or the list, in the form that kubectl prints.
     pub(super) fn get(&self, selection: &Selection) -> Answer<Value> {
         let mut found = self.call(match &selection.name {
             Some(name) => selection.request().get(name, &GetParams::default()),
@@ -176,7 +176,7 @@ impl Client {
         Ok(found)
     }
 
-    /// Creates the object in the place that is meant for it.
+    /// Creates the object in its place.
     pub(super) fn create(&self, place: &Selection, object: &Value, manager: &str) -> Answer<Value> {
         let parameters = PostParams {
             field_manager: Some(manager.to_owned()),
@@ -205,7 +205,7 @@ impl Client {
         self.patch(place, subresource, &parameters, &Patch::Merge(patch))
     }
 
-    /// Applies the object, or its subresource, on the server, whoever else had applied another.
+    /// Applies the object, or its subresource, on the server, overriding other appliers.
     pub(super) fn apply(
         &self,
         place: &Selection,
@@ -231,7 +231,7 @@ impl Client {
         })
     }
 
-    /// What a `GET` of this path gives, as text.
+    /// The answer to a `GET` of this path, as text.
     pub(super) fn raw(&self, path: &str) -> Answer<String> {
         let request = hyper::Request::get(path).body(Vec::new());
         let (kube, request) = (self.kube.clone(), request.map_err(said)?);
@@ -240,7 +240,7 @@ impl Client {
         }))
     }
 
-    /// The API server's answer to an object that it does not keep.
+    /// The API server's answer to an object that it does not store.
     pub(super) fn review<K>(&self, review: K) -> Answer<K>
     where
         K: kube::Resource<DynamicType = ()> + Serialize + DeserializeOwned,
@@ -253,8 +253,8 @@ impl Client {
         }))
     }
 
-    /// What happens to the objects, those first that are there; the end of the stream is an end of
-    /// the watch, and an error says why.
+    /// Sends the changes of the objects, starting with the existing ones; the end of the stream is the end of the
+    /// watch, and an error is its reason.
     pub(super) fn watch(
         &self,
         selection: &Selection,
@@ -269,7 +269,7 @@ impl Client {
         RUNTIME.spawn(task).abort_handle()
     }
 
-    /// Lists, then watches, as long as somebody listens and the API server goes on.
+    /// Lists, then watches, while the receiver exists and the API server continues.
     async fn tell(&self, selection: &Selection, told: &mpsc::Sender<Answer<Event>>) -> Answer<()> {
         let list = selection.request().list(&selection.list()).map_err(said)?;
         let list = async { self.kube.request::<Value>(list).await.map_err(said) };
@@ -308,7 +308,7 @@ impl Client {
         ))
     }
 
-    /// The resource that is wanted; what is served is asked again where it is not among it.
+    /// The first resource that satisfies `wanted`; the resources are discovered again if none does.
     fn resource(&self, wanted: impl Fn(&Resource) -> bool) -> Option<Resource> {
         let mut served = self.served.lock().unwrap_or_else(PoisonError::into_inner);
         if !served.iter().any(&wanted) {
@@ -319,7 +319,7 @@ impl Client {
     }
 }
 
-/// The resources of all groups, of each the versions in the order of preference.
+/// The resources of all groups, each group's versions in the order of preference.
 async fn discover(kube: &kube::Client) -> kube::Result<Vec<Resource>> {
     let core = kube.list_core_api_versions_aggregated().await?;
     let groups = kube.list_api_groups_aggregated().await?;
@@ -352,7 +352,7 @@ impl Resource {
         })
     }
 
-    /// Whether kubectl takes this word for it: plural, singular or short, or plural and group.
+    /// Whether kubectl accepts this word for it: plural, singular or short name, or plural and group.
     fn is_called(&self, word: &str) -> bool {
         let Self {
             api,
@@ -401,7 +401,7 @@ impl Selection {
         self.fields.clone().or(named)
     }
 
-    /// Adds what an item of a list leaves out, and removes what kubectl does not print.
+    /// Adds the fields that an item of a list lacks, and removes those that kubectl does not print.
     fn complete(&self, object: &mut Value) {
         if object["kind"].is_null() {
             object["apiVersion"] = json!(self.resource.api.api_version);
@@ -427,7 +427,7 @@ async fn limited<T>(call: impl Future<Output = Answer<T>>) -> Answer<T> {
     answer.unwrap_or_else(|_| Err(format!("no answer within {TIMEOUT:?}")))
 }
 
-/// Waits for it on the thread that asks.
+/// Runs the task, and blocks the calling thread until its end.
 fn block<T: Send + 'static>(task: impl Future<Output = T> + Send + 'static) -> T {
     let (sender, receiver) = mpsc::channel();
     RUNTIME.spawn(async move { sender.send(task.await).ok() });

@@ -7,8 +7,8 @@ use super::{BootstrapToken, ControlPlane, ControlPlaneBuilder, DEADLINE};
 use crate::binaries::control_plane_binary;
 use crate::process::guarded;
 
-/// What kubeadm takes the control-plane node's address for: it refuses loopback. Nothing is sent
-/// there, an address for documentation (RFC 5737).
+/// The address of the control-plane node in kubeadm's configuration, which refuses loopback. Nothing is sent to it:
+/// it is an address for documentation (RFC 5737).
 const ADVERTISED: &str = "203.0.113.1";
 
 /// The version of kubeadm's configuration.
@@ -21,16 +21,16 @@ const TOKEN: &str = "kubead.0123456789abcdef";
 const CONTROL_PLANE: &str = "control-plane";
 
 impl ControlPlaneBuilder {
-    /// Lets anyone ask, as kubeadm's clusters do: `kubeadm join` reads the ConfigMap `cluster-info`
-    /// before it has a token that it trusts the server with.
+    /// Allows anonymous requests, as kubeadm's clusters do: `kubeadm join` reads the ConfigMap `cluster-info` before
+    /// it has a token that it trusts the server with.
     pub fn anonymous_auth(self) -> Self {
         self.apiserver_arg("--anonymous-auth=true")
     }
 }
 
 impl ControlPlane {
-    /// Runs the phases of `kubeadm init` whose results `kubeadm join` reads, and adds a bootstrap
-    /// token to join with. All of kubeadm's bindings are there when this returns.
+    /// Runs the phases of `kubeadm init` whose results `kubeadm join` reads, and adds a bootstrap token for joins.
+    /// All of kubeadm's bindings exist when this returns.
     ///
     /// The cluster needs [`ControlPlaneBuilder::anonymous_auth`] and, for a signature of
     /// `cluster-info`, controllers.
@@ -40,7 +40,7 @@ impl ControlPlane {
     /// If kubeadm fails, or no controller signs.
     #[track_caller]
     pub fn prepare_for_joins(&self) -> BootstrapToken {
-        // Older versions of kubeadm annotate the control plane's Node, which there is none of here.
+        // Older versions of kubeadm annotate the control plane's Node, which does not exist here.
         self.kubectl().create_object(&json!({
             "apiVersion": "v1", "kind": "Node", "metadata": { "name": CONTROL_PLANE },
         }));
@@ -52,8 +52,8 @@ impl ControlPlane {
         token
     }
 
-    /// Waits until `cluster-info` is signed for the token: `kubeadm join`, which asks every five
-    /// seconds, does not have to wait for that.
+    /// Waits until `cluster-info` is signed for the token: `kubeadm join`, which polls every five seconds, does not
+    /// have to wait for that.
     #[track_caller]
     pub fn wait_for_discovery(&self, token: &BootstrapToken) {
         let resource = [
@@ -70,10 +70,10 @@ impl ControlPlane {
             });
     }
 
-    /// Runs the real kubeadm as on the control-plane node, with a configuration for this cluster
-    /// and the administrator's kubeconfig: `cluster.kubeadm(["init", "phase", "bootstrap-token"])`.
+    /// Runs the real kubeadm as on the control-plane node, with a configuration for this cluster and the
+    /// administrator's kubeconfig: `cluster.kubeadm(["init", "phase", "bootstrap-token"])`.
     ///
-    /// The arguments are those of a command that takes `--config` and `--kubeconfig`.
+    /// The arguments are those of a command with the flags `--config` and `--kubeconfig`.
     #[track_caller]
     pub fn kubeadm<A: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = A>) -> Output {
         let configuration = self.new_file("kubeadm.yaml");
@@ -92,8 +92,8 @@ impl ControlPlane {
             .expect("setpriv can be started")
     }
 
-    /// Has `kubeadm init phase bootstrap-token` make all of kubeadm's bindings, in place of those
-    /// that were removed or changed, as `kubeadm upgrade apply` does too.
+    /// Creates all of kubeadm's bindings with `kubeadm init phase bootstrap-token`, in place of removed or changed
+    /// ones, as `kubeadm upgrade apply` does too.
     ///
     /// # Panics
     ///
@@ -129,9 +129,9 @@ impl ControlPlane {
             "apiVersion": API_VERSION,
             "kind": "ClusterConfiguration",
             "controlPlaneEndpoint": endpoint,
-            // Without a version kubeadm asks the Internet for one.
+            // Without a version, kubeadm fetches one from the Internet.
             "kubernetesVersion": version["serverVersion"]["gitVersion"],
-            // A directory with nothing but ca.crt would mean that the CA is elsewhere.
+            // A directory with only ca.crt would mean an external CA.
             "certificatesDir": self.directory("pki"),
         });
         [init, cluster, kubelet_configuration()]
@@ -140,13 +140,13 @@ impl ControlPlane {
     }
 }
 
-/// The configuration of kubelets that join with `kubeadm join`, beside kubeadm's own choices: for a
-/// machine that lends no cgroups, swap accounting or iptables.
+/// The configuration of kubelets that join with `kubeadm join`, in addition to kubeadm's own choices: for a machine
+/// without cgroups, swap accounting or iptables.
 pub(crate) fn kubelet_configuration() -> Value {
     json!({
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
         "kind": "KubeletConfiguration",
-        // Where `kubeadm join` puts it; kubeadm would take the certificates' directory above.
+        // The path of `kubeadm join`; kubeadm would use the certificates' directory above.
         "authentication": { "x509": { "clientCAFile": "/etc/kubernetes/pki/ca.crt" } },
         "cgroupDriver": "cgroupfs",
         "cgroupsPerQOS": false,

@@ -19,7 +19,7 @@ pub struct Kubeconfig {
     files: bool,
 }
 
-/// Who a kubeconfig authenticates as, and how.
+/// The credentials of a kubeconfig's user.
 #[derive(Clone)]
 pub enum User {
     /// A bearer token in the kubeconfig, or in a file beside it.
@@ -41,7 +41,7 @@ impl std::fmt::Debug for User {
 }
 
 impl Kubeconfig {
-    /// A kubeconfig for `server`, trusting `ca_pem`; all data in the file itself.
+    /// Creates a kubeconfig for `server`, trusting `ca_pem`; all data is in the file itself.
     pub fn new(server: &str, ca_pem: &str, user: User) -> Self {
         Self {
             server: server.to_owned(),
@@ -57,8 +57,8 @@ impl Kubeconfig {
         self
     }
 
-    /// Writes it to `path`, readable by the owner only; the files beside it get names that begin
-    /// with `path`.
+    /// Writes the kubeconfig to `path`, readable only by its owner; the names of the files beside it begin with
+    /// `path`.
     pub fn write(&self, path: &Path) -> PathBuf {
         let parts = Parts {
             path,
@@ -93,8 +93,7 @@ impl Kubeconfig {
     }
 }
 
-/// A kubeconfig for a server whose certificate no one vouches for: a kubelet's own API, on
-/// loopback.
+/// A kubeconfig for a server without a trusted certificate: a kubelet's own API, on loopback.
 pub(crate) fn unverified(server: &str, pair: &KeyAndCertificate, path: &Path) -> PathBuf {
     let mut user = Map::new();
     let parts = Parts { path, files: false };
@@ -105,7 +104,7 @@ pub(crate) fn unverified(server: &str, pair: &KeyAndCertificate, path: &Path) ->
     path.to_owned()
 }
 
-/// YAML readers read JSON.
+/// A kubeconfig as JSON, which YAML includes.
 fn document(cluster: &Value, user: &Value) -> String {
     let value = json!({
         "apiVersion": "v1",
@@ -151,7 +150,7 @@ pub struct Exec {
 }
 
 impl Exec {
-    /// Runs `command`, protocol version v1, without cluster information.
+    /// Creates an entry that runs `command`, protocol version v1, without cluster information.
     pub fn new(command: impl Into<PathBuf>) -> Self {
         Self {
             command: command.into(),
@@ -174,13 +173,13 @@ impl Exec {
         self
     }
 
-    /// Tells the plugin about the cluster (`provideClusterInfo`).
+    /// Passes the cluster information to the plugin (`provideClusterInfo`).
     pub fn provide_cluster_info(mut self) -> Self {
         self.provide_cluster_info = true;
         self
     }
 
-    /// Sets the cluster's extension for exec plugins, and tells the plugin about the cluster.
+    /// Sets the cluster's extension for exec plugins, and passes the cluster information to the plugin.
     pub fn config(mut self, config: Value) -> Self {
         self.config = Some(config);
         self.provide_cluster_info()

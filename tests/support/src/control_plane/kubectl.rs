@@ -13,16 +13,16 @@ use super::watch::{self, Watch};
 use crate::binaries::control_plane_binary;
 use crate::process::guarded;
 
-/// How long one request may take, plugin runs not counted.
+/// The deadline of one request, plugin runs not counted.
 const REQUEST_TIMEOUT: &str = "--request-timeout=30s";
 
-/// Where `kubectl apply` keeps what it applied.
+/// The annotation in which `kubectl apply` stores the applied object.
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
 /// The real kubectl with one kubeconfig.
 ///
-/// What only reads or writes objects, and leaves nothing to kubectl's own judgement, is called in
-/// this process where the kubeconfig holds a credential itself.
+/// Operations that only read or write objects, and leave no decision to kubectl, run in this process if the
+/// kubeconfig itself holds a credential.
 #[derive(Debug, Clone)]
 pub struct Kubectl {
     kubeconfig: PathBuf,
@@ -33,7 +33,7 @@ pub struct Kubectl {
 }
 
 impl Kubectl {
-    /// A kubectl that uses `kubeconfig`, and keeps its caches in `home`.
+    /// Creates a kubectl that uses `kubeconfig`, and keeps its caches in `home`.
     pub fn new(kubeconfig: impl Into<PathBuf>, home: impl Into<PathBuf>) -> Self {
         Self {
             kubeconfig: kubeconfig.into(),
@@ -44,7 +44,7 @@ impl Kubectl {
         }
     }
 
-    /// The same API server, asked with another kubeconfig.
+    /// A kubectl for the same API server with another kubeconfig.
     pub(super) fn with(&self, kubeconfig: impl Into<PathBuf>) -> Self {
         Self {
             served: self.served.clone(),
@@ -52,24 +52,24 @@ impl Kubectl {
         }
     }
 
-    /// Sets an environment variable, for kubectl and the exec plugin that it runs.
+    /// Sets an environment variable of kubectl and of the exec plugin that it runs.
     pub fn env(mut self, name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> Self {
         self.environment
             .push((name.as_ref().to_owned(), value.as_ref().to_owned()));
         self
     }
 
-    /// Runs it to its end, whatever that is.
+    /// Runs kubectl to its end, whatever its exit status.
     #[track_caller]
     pub fn run<A: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = A>) -> Output {
         self.run_with_input(arguments, "")
     }
 
-    /// Runs it, and returns what it printed.
+    /// Runs kubectl, and returns its standard output.
     ///
     /// # Panics
     ///
-    /// If it fails; the message has its standard error.
+    /// If it fails; the message includes its standard error.
     #[track_caller]
     pub fn ok<A: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = A>) -> String {
         let arguments: Vec<_> = arguments.into_iter().collect();
@@ -113,8 +113,8 @@ impl Kubectl {
         }
     }
 
-    /// Whether the object was not there, and is now, as `kubectl apply` would have it; whatever
-    /// stood in the way, kubectl is to say.
+    /// Creates the object as `kubectl apply` would; returns whether the object is new. In any other case kubectl
+    /// reports the reason.
     fn applied_first(&self, object: &Value) -> bool {
         let Some((client, place)) = self.placed(object) else {
             return false;
@@ -125,14 +125,14 @@ impl Kubectl {
         created.is_ok()
     }
 
-    /// Creates one object, and returns it as it is stored.
+    /// Creates one object, and returns the stored object.
     #[track_caller]
     pub fn create_object(&self, object: &Value) -> Value {
         self.try_create(object)
             .unwrap_or_else(|error| panic!("kubectl create failed: {error}\n{object:#}"))
     }
 
-    /// Creates objects, one after the other, and returns them as they are stored.
+    /// Creates objects, one after the other, and returns the stored objects.
     #[track_caller]
     pub fn create_objects(&self, objects: &[Value]) -> Vec<Value> {
         objects
@@ -141,7 +141,7 @@ impl Kubectl {
             .collect()
     }
 
-    /// Creates one object, and returns it as it is stored, or why it was refused.
+    /// Creates one object, and returns the stored object, or the reason of the refusal.
     pub fn try_create(&self, object: &Value) -> Result<Value, String> {
         if let Some((client, place)) = self.placed(object) {
             return client.create(&place, object, "kubectl-create");
@@ -154,7 +154,7 @@ impl Kubectl {
         Ok(serde_json::from_slice(&output.stdout).expect("kubectl prints JSON"))
     }
 
-    /// Writes the statuses of objects; all else in them but what names them is ignored.
+    /// Writes the statuses of objects; all other fields except those that name the objects are ignored.
     #[track_caller]
     pub fn apply_statuses(&self, objects: &[Value]) {
         for object in objects {
@@ -162,8 +162,7 @@ impl Kubectl {
         }
     }
 
-    /// Applies one object on the server: also one that is too large for the annotation of
-    /// `kubectl apply`.
+    /// Applies one object on the server, including an object that is too large for the annotation of `kubectl apply`.
     #[track_caller]
     pub fn apply_server_side(&self, object: &Value) {
         self.apply_in_process(None, object);
@@ -200,14 +199,14 @@ impl Kubectl {
         self.ok(["patch", "--type=merge", &patch].iter().chain(target));
     }
 
-    /// Watches `resource` (`["nodes"]`, or with kubectl's flags) until an object satisfies
-    /// `condition`, and returns it; `what` says in the failure message what was waited for.
+    /// Watches `resource` (`["nodes"]`, or with kubectl's flags) until an object satisfies `condition`, and returns
+    /// it; `what` describes the awaited state in the failure message.
     ///
-    /// Objects that are there already come first. Watching goes on when the server cuts it.
+    /// Existing objects come first. The watch is resumed if the server ends it.
     ///
     /// # Panics
     ///
-    /// At the deadline, with the state that each object was last seen in.
+    /// At the deadline, with the last known state of each object.
     #[track_caller]
     pub fn wait_for(
         &self,
@@ -220,7 +219,7 @@ impl Kubectl {
             .unwrap_or_else(|failure| panic!("{failure}"))
     }
 
-    /// Like [`Kubectl::wait_for`], for a caller with more to say about the failure.
+    /// Like [`Kubectl::wait_for`], for callers that add to the failure message.
     pub(crate) fn try_wait_for(
         &self,
         resource: &[&str],
@@ -231,21 +230,21 @@ impl Kubectl {
         watch::wait_for(self, resource, what, deadline, condition)
     }
 
-    /// Watches `resource`; objects that are there already come first.
+    /// Watches `resource`; existing objects come first.
     #[track_caller]
     pub fn watch(&self, resource: &[&str]) -> Watch {
         self.try_watch(resource)
             .unwrap_or_else(|| panic!("{resource:?} cannot be watched"))
     }
 
-    /// `None` while the API server does not serve the resource, or does not answer.
+    /// Like [`Kubectl::watch`]; `None` while the API server does not serve the resource, or does not answer.
     pub(super) fn try_watch(&self, resource: &[&str]) -> Option<Watch> {
         let words: Vec<_> = ["get"].iter().chain(resource).map(OsString::from).collect();
         let (client, selection) = self.selected(&words)?;
         Some(Watch::start(&client, &selection))
     }
 
-    /// What a `GET` of this path gives, as text; the error is the API server's.
+    /// The answer to a `GET` of this path, as text; the error is the API server's.
     pub fn raw(&self, path: &str) -> Result<String, String> {
         match self.client() {
             Some(client) => client.raw(path),
@@ -262,7 +261,7 @@ impl Kubectl {
         }
     }
 
-    /// The client in this process, where the kubeconfig holds a credential itself.
+    /// The client in this process, if the kubeconfig itself holds a credential.
     pub(super) fn client(&self) -> Option<&Client> {
         let client = || {
             let by_itself = self.environment.is_empty();
@@ -273,7 +272,7 @@ impl Kubectl {
         self.client.get_or_init(client).as_ref()
     }
 
-    /// What `kubectl get` with these words would read, where no kubectl is needed for that.
+    /// The objects that `kubectl get` with these words would read, if this process can read them itself.
     fn selected(&self, words: &[OsString]) -> Option<(Client, Selection)> {
         let words: Option<Vec<_>> = words.iter().map(|word| word.to_str()).collect();
         let words = words?;
@@ -284,13 +283,13 @@ impl Kubectl {
         Some((client.clone(), client.select(words)?))
     }
 
-    /// Where this object is kept, where no kubectl is needed for that.
+    /// The place of this object, if this process can access it itself.
     fn placed(&self, object: &Value) -> Option<(Client, Selection)> {
         let client = self.client()?;
         Some((client.clone(), client.place(object)?))
     }
 
-    /// Runs it with this on its standard input.
+    /// Runs kubectl with `input` on its standard input.
     #[track_caller]
     pub fn run_with_input<A: AsRef<OsStr>>(
         &self,
@@ -305,20 +304,20 @@ impl Kubectl {
         let mut child = command.spawn().expect("setpriv can be started");
         let mut stdin = child.stdin.take().expect("it is piped");
         thread::scope(|scope| {
-            // It may end without reading.
+            // kubectl may end without reading.
             scope.spawn(move || stdin.write_all(input.as_bytes()).ok());
             child.wait_with_output().expect("a child can be waited for")
         })
     }
 
-    /// The command, without standard streams set up.
+    /// The command, with the standard streams unset.
     pub(super) fn command<A: AsRef<OsStr>>(
         &self,
         arguments: impl IntoIterator<Item = A>,
         flags: &[&str],
     ) -> std::process::Command {
         let mut words = vec![control_plane_binary("kubectl").into_os_string()];
-        // First: behind `--` are the words of a command in a pod.
+        // First: after `--` come the words of a command in a pod.
         words.push("--kubeconfig".into());
         words.push(self.kubeconfig.clone().into());
         words.extend(flags.iter().map(OsString::from));
@@ -326,14 +325,14 @@ impl Kubectl {
         let mut command = guarded(&[], &words);
         command
             .env("HOME", &self.home)
-            // It ends before a garbage collection pays.
+            // kubectl ends before a garbage collection pays.
             .env("GOGC", "off")
             .env("GOMEMLIMIT", "256MiB")
             .envs(self.environment.iter().map(|(name, value)| (name, value)));
         command
     }
 
-    /// The kubeconfig it uses.
+    /// The path of its kubeconfig.
     pub fn kubeconfig(&self) -> &Path {
         &self.kubeconfig
     }

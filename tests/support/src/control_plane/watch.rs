@@ -1,4 +1,4 @@
-//! Waiting for objects, by a watch.
+//! Waiting for objects with a watch.
 
 use std::collections::BTreeMap;
 use std::sync::mpsc::{self, Receiver};
@@ -11,10 +11,10 @@ use tokio::task::AbortHandle;
 use super::client::{Answer, Client, Selection};
 use super::kubectl::Kubectl;
 
-/// Between two watches, so that a server that is away is not asked all the time.
+/// The pause between two watches, so that an unavailable server is not polled all the time.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Waits for an object that satisfies `condition`; the error says what there was instead.
+/// Waits for an object that satisfies `condition`; the error describes the objects seen instead.
 pub(super) fn wait_for(
     kubectl: &Kubectl,
     resource: &[&str],
@@ -59,7 +59,7 @@ pub(super) fn wait_for(
     }
 }
 
-/// What a failure message shows of an object.
+/// The representation of an object in a failure message.
 fn summary(object: &Value) -> String {
     let mut shown = serde_json::Map::new();
     for key in ["spec", "status"] {
@@ -90,16 +90,16 @@ fn summary(object: &Value) -> String {
 pub struct Watch {
     task: AbortHandle,
     events: Receiver<Answer<Event>>,
-    /// Why it ended.
+    /// The reason for its end.
     error: Option<String>,
 }
 
-/// Something that happened to an object, its being there at first included.
+/// A change of an object, including its existence at the start.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Event {
-    /// The object, as it is now or as it was last.
+    /// The current object, or its last state.
     pub object: Value,
-    /// Whether it is gone.
+    /// Whether it is deleted.
     pub deleted: bool,
 }
 
@@ -120,7 +120,7 @@ impl Watch {
         }
     }
 
-    /// The next event; `None` when there is none within `deadline`, or the watch was cut.
+    /// The next event; `None` if there is none within `deadline`, or the watch has ended.
     pub fn next(&mut self, deadline: Duration) -> Option<Event> {
         let event = self.events.recv_timeout(deadline).ok()?;
         event.map_err(|error| self.error = Some(error)).ok()

@@ -1,4 +1,4 @@
-//! What certificates of endorsement keys say.
+//! The contents of certificates of endorsement keys.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -11,20 +11,20 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 use crate::clock::now;
 use crate::tlv::{CONTEXT_0, CONTEXT_1, OCTET_STRING, SET, algorithm, oid, sequence, tlv};
 
-/// `tcg-kp-EKCertificate`: the certificate is of an endorsement key.
+/// `tcg-kp-EKCertificate`: the usage of an endorsement key's certificate.
 pub const EK_USAGE: &[u64] = &[2, 23, 133, 8, 1];
 
-/// `tcg-kp-AIKCertificate`: the certificate is of an attestation key.
+/// `tcg-kp-AIKCertificate`: the usage of an attestation key's certificate.
 pub const AIK_USAGE: &[u64] = &[2, 23, 133, 8, 3];
 
-/// The last second of 9999, which says "no end" (RFC 5280, 4.1.2.5).
+/// The last second of 9999, which means "no end" (RFC 5280, 4.1.2.5).
 const NO_END: Duration = Duration::from_secs(253_402_300_799);
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
 const ALTERNATIVE_NAME: &[u64] = &[2, 5, 29, 17];
 
-/// `tcg-at-tpmManufacturer`, `-tpmModel` and `-tpmVersion`, as swtpm has them.
+/// `tcg-at-tpmManufacturer`, `-tpmModel` and `-tpmVersion`, with the values of swtpm.
 const TPM: [(&[u64], &str); 3] = [
     (&[2, 23, 133, 2, 1], "id:00001014"),
     (&[2, 23, 133, 2, 2], "swtpm"),
@@ -42,39 +42,39 @@ const P_SPECIFIED: &[u64] = &[1, 2, 840, 113_549, 1, 1, 9];
 const SHA256: &[u64] = &[2, 16, 840, 1, 101, 3, 4, 2, 1];
 const ECDSA_WITH_SHA256: &[u64] = &[1, 2, 840, 10045, 4, 3, 2];
 
-/// Whether and how a certificate names the model of the TPM.
+/// The way in which a certificate names the model of the TPM.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AlternativeName {
-    /// It does, and who does not understand it must refuse: required without a subject.
+    /// In a critical extension, which is required without a subject: a verifier that does not know it must refuse.
     Critical,
-    /// It does.
+    /// In an extension that is not critical.
     NotCritical,
-    /// It does not.
+    /// Without the model.
     Absent,
 }
 
-/// What a certificate says, but for its key and its issuer.
+/// The contents of a certificate, except its key and its issuer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EkContents {
-    /// First moment of its validity.
+    /// The first moment of its validity.
     pub not_before: SystemTime,
-    /// Last moment of its validity.
+    /// The last moment of its validity.
     pub not_after: SystemTime,
-    /// The extended key usages; without any there is no such extension.
+    /// The extended key usages; if empty, the extension is absent.
     pub usages: Vec<&'static [u64]>,
     /// The name of the model.
     pub alternative_name: AlternativeName,
     /// Whether it may sign certificates.
     pub authority: bool,
-    /// The common name of its subject, if it has one.
+    /// The common name of its subject, if any.
     pub common_name: Option<String>,
-    /// An extension that nobody knows, and whether it is critical.
+    /// An extension that no verifier knows, and whether it is critical.
     pub unknown_extension: Option<bool>,
 }
 
 impl EkContents {
-    /// As the TCG's "EK Credential Profile" has it: no end, no subject, a critical alternative
-    /// name, and key usages by the kind of key.
+    /// Contents by the TCG's "EK Credential Profile": no end, no subject, a critical alternative name, and key usages
+    /// by the kind of key.
     pub fn good() -> Self {
         Self {
             not_before: now() - DAY,
@@ -136,11 +136,11 @@ fn model() -> Vec<u8> {
     sequence(&[tlv(CONTEXT_4, &sequence(&attributes))])
 }
 
-/// The same RSA key, for RSAES-OAEP with SHA-256 alone (RFC 4055, 4.1).
+/// The same RSA key, restricted to RSAES-OAEP with SHA-256 (RFC 4055, 4.1).
 ///
 /// # Panics
 ///
-/// Where it is no key, DER of `SubjectPublicKeyInfo`.
+/// If `spki` is not a key, DER of `SubjectPublicKeyInfo`.
 pub fn oaep_spki(spki: &[u8]) -> Vec<u8> {
     let parsed = x509_parser::x509::SubjectPublicKeyInfo::from_der(spki);
     let (_, parsed) = parsed.expect("a public key");
@@ -156,14 +156,14 @@ pub fn oaep_spki(spki: &[u8]) -> Vec<u8> {
     ])
 }
 
-/// A certificate as it is but for its key, signed again.
+/// A copy of a certificate with another key, signed again.
 pub(super) fn with_another_key(certificate: &[u8], spki: &[u8], issuer: &KeyPair) -> Vec<u8> {
     let (_, parsed) = X509Certificate::from_der(certificate).expect("a certificate");
     let signed = parsed.tbs_certificate.as_ref();
     let old = parsed.public_key().raw;
     let start = signed.windows(old.len()).position(|window| window == old);
     let start = start.expect("it has its key");
-    // Tag and length of what is signed: it is longer than 255 bytes.
+    // Tag and length of the signed part: it is longer than 255 bytes.
     let (before, after) = (&signed[4..start], &signed[start + old.len()..]);
     let signed = sequence(&[before.to_vec(), spki.to_vec(), after.to_vec()]);
     let signature = issuer.sign(&signed).expect("it signs");

@@ -1,4 +1,4 @@
-//! What is wrong with the certificate of an authority.
+//! Flaws of the certificate of an authority.
 
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -14,28 +14,28 @@ use crate::tlv::{SET, tlv};
 /// 2223-07-06.
 const FAR_AWAY: Duration = Duration::from_secs(8_000_000_000);
 
-/// What is wrong with the certificate of an authority, or only unusual.
+/// A flaw or a rare property of the certificate of an authority.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Flaw {
-    /// It has expired.
+    /// The certificate has expired.
     Expired,
-    /// It is not valid yet for a long time.
+    /// The certificate becomes valid on 2223-07-06.
     NotYetValid,
-    /// It is no authority's.
+    /// The certificate is not an authority's.
     NotAnAuthority,
-    /// It has so many authorities below it at most.
+    /// The certificate limits the number of authorities below it to this one.
     PathLength(u8),
-    /// Its key signs lists of revoked certificates alone.
+    /// The key signs only lists of revoked certificates.
     SignsLists,
-    /// It does not say what its key is for.
+    /// The certificate has no key usage.
     NoKeyUsage,
-    /// It is for the certificates of servers.
+    /// The certificate is for the certificates of servers.
     ForServers,
-    /// It is for the certificates of endorsement keys: no flaw.
+    /// The certificate is for the certificates of endorsement keys: no flaw.
     ForEndorsementKeys,
-    /// It has an extension that nobody knows, and that is critical or not: a flaw if it is.
+    /// The certificate has an unknown extension: a flaw if it is critical.
     Unknown {
-        /// Whether it is.
+        /// Whether the extension is critical.
         critical: bool,
     },
 }

@@ -1,10 +1,10 @@
-//! What goes wrong, where, and how often.
+//! Faults: their kinds, the requests that they apply to, and their numbers.
 
 use std::time::Duration;
 
 use super::Times;
 
-/// Which requests something applies to.
+/// The requests that a fault applies to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Route(String);
 
@@ -34,41 +34,41 @@ impl Route {
     }
 }
 
-/// What goes wrong with a request. A token is neither given nor asked for then.
+/// A fault of a request, during which tokens are neither issued nor required.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fault {
-    /// This status, and words of its own.
+    /// This status, with its own text.
     Status(u16),
-    /// The connection is cut before anything is answered.
+    /// The connection is closed before any answer.
     Cut,
-    /// Nothing is ever answered. On [`Route::token`]: the hop limit is too low.
+    /// The request is never answered. On [`Route::token`]: the hop limit is too low.
     Hang,
-    /// It is answered so much later.
+    /// The answer is delayed by this time.
     Delay(Duration),
     /// This body, with status 200.
     Body(Vec<u8>),
-    /// So many bytes, with status 200 and without a length.
+    /// This number of bytes, with status 200 and without a length.
     Huge(usize),
-    /// The head comes at once, the body byte by byte.
+    /// The head arrives at once, the body byte by byte.
     Trickle {
-        /// Time between two bytes.
+        /// The time between two bytes.
         every: Duration,
     },
     /// Status 302 to this base URL, with the request's path.
     Redirect {
-        /// Such as `http://127.0.0.1:8080`.
+        /// The base URL, such as `http://127.0.0.1:8080`.
         to: String,
     },
 }
 
 impl Fault {
-    /// Bytes that are no text.
+    /// A body that is not text.
     pub fn garbage() -> Self {
         Self::Body((0..=u8::MAX).rev().collect())
     }
 }
 
-/// All that is to go wrong.
+/// All faults that are still to occur.
 #[derive(Debug, Default)]
 pub(super) struct Faults {
     requests: Vec<(Route, Times, Fault)>,
@@ -83,8 +83,7 @@ impl Faults {
         *self = Self::default();
     }
 
-    /// What goes wrong with the request for this path: the first rule that still has something to
-    /// give.
+    /// The fault of the request for this path: that of the first matching rule with matches left.
     pub(super) fn take(&mut self, path: &str) -> Option<Fault> {
         self.requests
             .iter_mut()

@@ -1,4 +1,4 @@
-//! What the service knows of its instance.
+//! The data that the service has about its instance.
 
 use std::time::{Duration, SystemTime};
 
@@ -6,10 +6,10 @@ use serde_json::json;
 
 use crate::sts::Credentials;
 
-/// As long as EC2 gives credentials for, about.
+/// The approximate lifetime of EC2's credentials.
 const CREDENTIALS_LIFETIME: Duration = Duration::from_hours(6);
 
-/// An instance, as its metadata service shows it.
+/// An instance as its metadata service describes it.
 #[derive(Debug, Clone)]
 pub struct Instance {
     /// `meta-data/instance-id`.
@@ -18,7 +18,7 @@ pub struct Instance {
     pub availability_zone: String,
     /// `meta-data/placement/region`.
     pub region: String,
-    /// `meta-data/local-hostname`; may be several names with spaces between.
+    /// `meta-data/local-hostname`; may be several names separated by spaces.
     pub local_hostname: String,
     /// `meta-data/local-ipv4`.
     pub local_ipv4: String,
@@ -30,13 +30,13 @@ pub struct Instance {
     pub document: Vec<u8>,
     /// `dynamic/instance-identity/rsa2048`.
     pub rsa2048: String,
-    /// Those of the instance identity role; none is 404.
+    /// The credentials of the instance identity role; `None` is 404.
     pub identity_credentials: Option<Credentials>,
-    /// The instance profile; none is 404.
+    /// The instance profile; `None` is 404.
     pub profile: Option<Profile>,
 }
 
-/// A role that the instance was given.
+/// The role of an instance profile.
 #[derive(Debug, Clone)]
 pub struct Profile {
     /// The role's name.
@@ -46,8 +46,8 @@ pub struct Profile {
 }
 
 impl Instance {
-    /// One in the partition `aws` that has its name from its address, a document that nobody signed,
-    /// and no credentials.
+    /// Creates an instance in the partition `aws` with a name from its address, an unsigned document, and no
+    /// credentials.
     pub fn new(region: &str, availability_zone: &str, instance_id: &str) -> Self {
         Self {
             instance_id: instance_id.to_owned(),
@@ -64,7 +64,7 @@ impl Instance {
         }
     }
 
-    /// What is at this path below `/latest/`.
+    /// The value at this path below `/latest/`.
     pub(super) fn at(&self, path: &str) -> Option<Vec<u8>> {
         let text = |text: &str| Some(text.as_bytes().to_vec());
         let known = |text: &str| Some(text.as_bytes().to_vec()).filter(|text| !text.is_empty());

@@ -25,13 +25,13 @@ use crate::serving::Cut;
 const TOKEN: &str = "x-aws-ec2-metadata-token";
 const TTL: &str = "x-aws-ec2-metadata-token-ttl-seconds";
 
-/// In how large pieces a huge body is sent.
+/// The size of a piece of a huge body, in bytes.
 const PIECE: usize = 64 * 1024;
 
 type Body = UnsyncBoxBody<Bytes, Infallible>;
 type Response = hyper::Response<Body>;
 
-/// Accepts until `stop` is dropped; with it end the connections.
+/// Accepts connections until `stop` is dropped, which also ends the connections.
 pub(super) async fn accept(
     listener: std::net::TcpListener,
     shared: Arc<Shared>,
@@ -109,11 +109,11 @@ async fn serve(
     Ok(response)
 }
 
-/// What is asked for.
+/// A parsed request.
 struct Asked {
     method: Method,
     full_path: String,
-    /// Below `/latest/`; empty where it is not below that.
+    /// The path below `/latest/`; empty for other paths.
     path: String,
     ttl: Option<u32>,
     token_left: Option<u64>,
@@ -184,7 +184,7 @@ fn ok(body: Vec<u8>) -> Response {
     response
 }
 
-/// A page, as the service has for every error.
+/// The page of the service for every error.
 fn status(code: StatusCode) -> Response {
     let words = code.canonical_reason().unwrap_or_default();
     let number = code.as_u16();
@@ -208,7 +208,7 @@ fn huge(size: usize) -> Body {
     StreamBody::new(pieces).boxed_unsync()
 }
 
-/// The same answer, its body a byte at a time.
+/// The same answer, its body sent a byte at a time.
 async fn trickled(response: Response, every: Duration) -> Response {
     let (mut head, body) = response.into_parts();
     let bytes = body.collect().await.expect("it is whole").to_bytes();

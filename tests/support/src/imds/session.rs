@@ -8,14 +8,14 @@ use base64::engine::general_purpose::URL_SAFE;
 /// The longest lifetime, in seconds: six hours.
 const LONGEST: u32 = 21_600;
 
-/// Those that were given, and when each ends.
+/// The issued tokens with their expiration times.
 #[derive(Debug, Default)]
 pub(super) struct Sessions {
     tokens: Vec<(String, Instant)>,
 }
 
 impl Sessions {
-    /// A token that lives for so many seconds; `None` where that is no lifetime.
+    /// Issues a token with a lifetime of `ttl` seconds; `None` if that is not a valid lifetime.
     pub(super) fn open(&mut self, ttl: Option<u32>) -> Option<(String, u32)> {
         let ttl = ttl.filter(|ttl| (1..=LONGEST).contains(ttl))?;
         let mut random = [0; 42];
@@ -26,7 +26,7 @@ impl Sessions {
         Some((token, ttl))
     }
 
-    /// What is left of this token's life, in seconds.
+    /// The remaining lifetime of this token in seconds.
     pub(super) fn left(&self, token: &str) -> Option<u64> {
         let (_, end) = self.tokens.iter().find(|(known, _)| known == token)?;
         let left = end.checked_duration_since(Instant::now())?;

@@ -24,7 +24,7 @@ fn instance() -> Instance {
     }
 }
 
-/// A client that keeps to the rules.
+/// A client that follows the protocol.
 struct Client {
     http: reqwest::blocking::Client,
     url: String,

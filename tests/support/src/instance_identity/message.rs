@@ -28,16 +28,16 @@ pub const SHA_256: &[u64] = &[2, 16, 840, 1, 101, 3, 4, 2, 1];
 pub const SHA_1: &[u64] = &[1, 3, 14, 3, 2, 26];
 /// RSA PKCS #1 v1.5 with SHA-256.
 pub const RSA_WITH_SHA_256: &[u64] = &[1, 2, 840, 113_549, 1, 1, 11];
-/// RSA, with the digest that is named elsewhere: what AWS wrote until 2020.
+/// RSA, with the digest named elsewhere: AWS's algorithm until 2020.
 pub const RSA: &[u64] = &[1, 2, 840, 113_549, 1, 1, 1];
 /// DSA with SHA-1.
 pub const DSA_WITH_SHA_1: &[u64] = &[1, 2, 840, 10_040, 4, 3];
 
-/// Three seconds after the pending time of a [`super::Document`]: when AWS answers a young instance.
+/// Three seconds after the pending time of a [`super::Document`]: the time of AWS's answer to a young instance.
 const SIGNED_AT: &[u8] = b"260101000003Z";
-/// AWS's encoder cuts content in pieces of this size.
+/// The size in bytes of the pieces into which AWS's encoder cuts content.
 const PIECE: usize = 1000;
-/// IMDS sends base64 in lines of this length.
+/// The length of the base64 lines of IMDS.
 const LINE: usize = 76;
 
 /// A signed message; the fields are public, so that a test can change one and leave the others.
@@ -47,40 +47,40 @@ pub struct Message {
     pub outer_type: &'static [u64],
     /// The version of the signed data.
     pub version: u8,
-    /// Digest algorithms that are announced.
+    /// The announced digest algorithms.
     pub digest_algorithms: Vec<&'static [u64]>,
-    /// The type of what is signed.
+    /// The type of the signed content.
     pub content_type: &'static [u64],
-    /// What is signed; `None` leaves it out.
+    /// The signed content; `None` leaves it out.
     pub content: Option<Vec<u8>>,
     /// Certificates, DER; the field is left out without any.
     pub certificates: Vec<Vec<u8>>,
     /// Revocation lists, DER; the field is left out without any.
     pub revocation_lists: Vec<Vec<u8>>,
-    /// Who signed.
+    /// The signers.
     pub signers: Vec<SignerInfo>,
-    /// How many bytes of the content are in one piece.
+    /// The number of bytes of the content in one piece.
     pub piece: usize,
 }
 
-/// What a message says of one signer.
+/// A message's data about one signer.
 #[derive(Debug, Clone)]
 pub struct SignerInfo {
     /// The version of this structure.
     pub version: u8,
-    /// The issuer of his certificate, DER.
+    /// The issuer of the signer's certificate, DER.
     pub issuer: Vec<u8>,
     /// Its serial number, big-endian.
     pub serial: Vec<u8>,
     /// The algorithm of the digest.
     pub digest_algorithm: &'static [u64],
-    /// Signed attributes; the field is left out without any.
+    /// Signed attributes; the field is left out if empty.
     pub attributes: Vec<Attribute>,
     /// The algorithm of the signature.
     pub signature_algorithm: &'static [u64],
     /// The signature.
     pub signature: Vec<u8>,
-    /// Attributes that are not signed; the field is left out without any.
+    /// Attributes that are not signed; the field is left out if empty.
     pub unsigned_attributes: Vec<Attribute>,
 }
 
@@ -132,7 +132,7 @@ impl Attribute {
 }
 
 impl SignerInfo {
-    /// What is signed: the attributes as a SET, or without any the content itself.
+    /// The signed bytes: the attributes as a SET, or without any the content itself.
     pub fn signed_bytes(&self, content: &[u8]) -> Vec<u8> {
         if self.attributes.is_empty() {
             return content.to_vec();
@@ -163,7 +163,7 @@ impl SignerInfo {
 }
 
 impl Message {
-    /// A message about `content` by the signer of this issuer and serial number; not yet signed.
+    /// A message about `content` by the signer of this issuer and serial number, without a signature.
     pub(super) fn unsigned(content: &[u8], issuer: Vec<u8>, serial: &[u8]) -> Self {
         let signer = SignerInfo {
             version: 1,
@@ -193,7 +193,7 @@ impl Message {
         }
     }
 
-    /// Makes all signatures anew, after a change of what they cover.
+    /// Signs the message again, after a change of its signed parts.
     pub fn sign(&mut self, signer: &TestSigner) {
         let content = self.content.as_deref().unwrap_or_default();
         for info in &mut self.signers {
@@ -201,14 +201,14 @@ impl Message {
         }
     }
 
-    /// The same with a change of its one signer, signed anew by `signer`.
+    /// The same message with a change of its one signer, signed again by `signer`.
     pub fn resigned(mut self, signer: &TestSigner, change: impl FnOnce(&mut SignerInfo)) -> Self {
         change(&mut self.signers[0]);
         self.sign(signer);
         self
     }
 
-    /// As AWS encodes it: indefinite lengths down to the content, which is in pieces.
+    /// The message in AWS's encoding: indefinite lengths down to the content, which is in pieces.
     pub fn to_ber(&self) -> Vec<u8> {
         let content = self.content.as_ref().map_or(Vec::new(), |content| {
             let pieces = content
@@ -228,7 +228,7 @@ impl Message {
         self.encode(&content, tlv)
     }
 
-    /// What IMDS answers: [`Message::to_ber`] in lines.
+    /// The answer of IMDS: [`Message::to_ber`] as base64 lines.
     pub fn to_base64(&self) -> String {
         to_lines(&self.to_ber())
     }

@@ -9,7 +9,7 @@ use crate::control_plane::{ControlPlane, DEADLINE, Kubectl, unverified};
 use crate::pki::KeyAndCertificate;
 use crate::process::{HeldAddress, Launch, Process, Scratch, free_port};
 
-/// A kubelet to be started.
+/// A builder for a kubelet.
 #[derive(Debug)]
 #[must_use = "nothing is started before `start`"]
 pub struct KubeletBuilder {
@@ -47,8 +47,8 @@ impl KubeletBuilder {
         }
     }
 
-    /// Uses this kubeconfig; an exec plugin in it is what gives credentials, since certificate
-    /// rotation is off.
+    /// Uses this kubeconfig; its credentials come from an exec plugin in it, if any, since certificate rotation is
+    /// off.
     pub fn kubeconfig(mut self, path: impl Into<PathBuf>) -> Self {
         self.kubeconfig = Some(path.into());
         self
@@ -66,20 +66,20 @@ impl KubeletBuilder {
         self
     }
 
-    /// How long its Lease is good; it renews four times as often.
+    /// Sets the duration of its Lease; it renews four times as often.
     pub fn lease_duration(self, seconds: u32) -> Self {
         self.configuration("nodeLeaseDurationSeconds", json!(seconds))
     }
 
-    /// Asks for its serving certificate with a certificate signing request.
+    /// Requests its serving certificate with a certificate signing request.
     ///
-    /// Until that is approved its own API, and with it [`Kubelet::metrics`], is not served.
+    /// Until the approval it does not serve its own API, nor [`Kubelet::metrics`].
     pub fn server_tls_bootstrap(self) -> Self {
         self.configuration("serverTLSBootstrap", json!(true))
     }
 
-    /// Gives the node an address of its own at which the API server reaches it, its certificate
-    /// verified: the API server does not talk to nodes on loopback.
+    /// Gives the node an address of its own at which the API server reaches it, with its certificate verified: the
+    /// API server does not connect to nodes on loopback.
     ///
     /// # Panics
     ///
@@ -93,31 +93,31 @@ impl KubeletBuilder {
             .arg(format!("--node-ip={ip}"))
     }
 
-    /// The address that it has since [`KubeletBuilder::reachable`]; loopback before.
+    /// Its address since [`KubeletBuilder::reachable`]; loopback before.
     pub fn ip(&self) -> Ipv4Addr {
         self.address
             .as_ref()
             .map_or(Ipv4Addr::LOCALHOST, HeldAddress::ip)
     }
 
-    /// Adds a flag, after the fixture's own, so that it wins.
+    /// Adds a flag after the fixture's own flags, which it overrides.
     pub fn arg(mut self, argument: impl Into<String>) -> Self {
         self.arguments.push(argument.into());
         self
     }
 
-    /// Sets an environment variable of the kubelet, which its exec plugin inherits. There are no
-    /// others but `PATH`; a unit of systemd has no `HOME` either.
+    /// Sets an environment variable of the kubelet, which its exec plugin inherits. The only other one is `PATH`; a
+    /// unit of systemd has no `HOME` either.
     pub fn env(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.environment.push((name.into(), value.into()));
         self
     }
 
-    /// Starts it. It has run its exec plugin, or bootstrapped, only some time after.
+    /// Starts it. The run of its exec plugin, or its bootstrap, follows some time later.
     ///
     /// # Panics
     ///
-    /// If it has neither a kubeconfig nor a bootstrap kubeconfig, or cannot have a namespace.
+    /// If it has neither a kubeconfig nor a bootstrap kubeconfig, or if a namespace is not available.
     #[track_caller]
     pub fn start(self) -> Kubelet {
         assert!(

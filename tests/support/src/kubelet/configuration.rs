@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 
 use super::namespace;
 
-/// A KubeletConfiguration for a machine that lends no cgroups, swap accounting or iptables.
+/// A KubeletConfiguration for a machine without cgroups, swap accounting or iptables.
 ///
 /// Its authentication is as on every node: clients with a certificate of the cluster's authority.
 pub(super) fn standard(port: u16, runtime: &Path, ca: &Path) -> Map<String, Value> {

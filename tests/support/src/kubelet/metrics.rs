@@ -11,7 +11,7 @@ impl Metrics {
         }
     }
 
-    /// All of them.
+    /// The whole text.
     pub fn text(&self) -> &str {
         &self.text
     }
@@ -21,7 +21,7 @@ impl Metrics {
         self.text
             .lines()
             .filter_map(|line| sample(line, name, labels))
-            // Not `sum`: that of nothing is minus zero.
+            // Not `sum`: the sum of an empty sequence is minus zero.
             .fold(0.0, |sum, value| sum + value)
     }
 }

@@ -9,8 +9,8 @@ use std::sync::LazyLock;
 
 use crate::process::Scratch;
 
-/// What a kubelet sets as root, and to what (pkg/kubelet/cm/container_manager_linux.go,
-/// `setupKernelTunables`). It writes only what differs; here nothing does.
+/// The sysctls of a kubelet as root, with their values (pkg/kubelet/cm/container_manager_linux.go,
+/// `setupKernelTunables`). A kubelet writes only values that differ; here none does.
 const SYSCTLS: [(&str, &str); 6] = [
     ("vm/overcommit_memory", "1"),
     ("vm/panic_on_oom", "0"),
@@ -20,10 +20,10 @@ const SYSCTLS: [(&str, &str); 6] = [
     ("kernel/keys/root_maxbytes", "25000000"),
 ];
 
-/// What is the node's own in `/var/lib`; all else there is the machine's.
+/// The node's own directories in `/var/lib`; all others there are the machine's.
 const OF_THE_NODE: [&str; 2] = ["kubelet", "kubelet-authenticator"];
 
-/// Mounts triples of flag, source and target up to `--`, and becomes the rest.
+/// Mounts triples of flag, source and target up to `--`, and executes the rest.
 const MOUNT: &str = r#"while [ "$1" != -- ]; do mount -n "$1" "$2" "$3"; shift 3; done
 shift
 exec "$@""#;
@@ -41,7 +41,7 @@ pub(super) fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// Fails the test where no namespace can be had.
+/// Fails the test if no namespace is available.
 #[track_caller]
 pub(super) fn require() {
     let (unshare, arguments) = UNSHARE.split_first().expect("it has a program");
@@ -58,13 +58,12 @@ pub(super) fn require() {
     );
 }
 
-/// What the kubelet of this directory sees as `/var/lib`.
+/// The directory that the kubelet of this directory sees as `/var/lib`.
 pub(super) fn var_lib(scratch: &Scratch) -> PathBuf {
     scratch.join("var-lib")
 }
 
-/// Prepares the directories, and returns the command that executes its last arguments with them
-/// in place.
+/// Prepares the directories, and returns the command that executes its last arguments with them in place.
 pub(super) fn enter(scratch: &Scratch) -> Vec<OsString> {
     let var_lib = scratch.directory("var-lib");
     let machines = scratch.directory("machine-var-lib");
@@ -94,7 +93,7 @@ pub(super) fn enter(scratch: &Scratch) -> Vec<OsString> {
     command
 }
 
-/// Makes the rest of `/var/lib` reachable by its usual paths: the checkout may be there.
+/// Links the rest of `/var/lib` to its usual paths: the checkout may be there.
 fn share_with_machine(var_lib: &Path, machines: &Path) {
     for entry in fs::read_dir("/var/lib").into_iter().flatten().flatten() {
         let name = entry.file_name();

@@ -18,7 +18,7 @@ use crate::control_plane::{ControlPlane, kubelet_configuration};
 use crate::hex::hex;
 use crate::process::{Scratch, poll};
 
-/// The programs of every node, in `/usr/bin`, and those that a control plane's static pods run.
+/// The programs of every node, in `/usr/bin`, and those of a control plane's static pods.
 const PROGRAMS: [&str; 8] = [
     "etcd",
     "fakecri",
@@ -30,23 +30,23 @@ const PROGRAMS: [&str; 8] = [
     "kubelet",
 ];
 
-/// The program of the image `pause`, which kubeadm runs to see whether pods run at all.
+/// The program of the image `pause`, which kubeadm runs to check that pods run at all.
 const PAUSE: &str = "#!/bin/sh\n[ \"$1\" = -v ] || exec sleep infinity\n";
 
-/// The deadline of a boot, which takes half a second where nothing else does something.
+/// The deadline of a boot, which takes half a second on an idle machine.
 const BOOT: Duration = Duration::from_secs(180);
 
-/// One machine of a process boots at a time: side by side, each of them takes longer than all of them.
+/// Only one machine of a process boots at a time: in parallel, each boot takes longer than all of them in sequence.
 static BOOTS: Mutex<()> = Mutex::new(());
 
-/// A machine to be booted.
+/// A builder for a machine.
 #[derive(Debug)]
 #[must_use = "nothing is started before `boot`"]
 pub struct MachineBuilder {
     name: String,
     discovery: Option<Discovery>,
     scratch: Scratch,
-    // By their paths in the machine: the last word on each wins.
+    // By their paths in the machine: the last entry for each path wins.
     placed: BTreeMap<String, Placed>,
     files: usize,
     kubelet_arguments: Vec<String>,
@@ -96,18 +96,18 @@ impl MachineBuilder {
         })
     }
 
-    /// The address that it will have.
+    /// The machine's future address.
     pub fn address(&self) -> Ipv4Addr {
         self.address
     }
 
-    /// Gives it this address, of a [`Machine::network`].
+    /// Gives it this address of a [`Machine::network`].
     pub fn at(mut self, address: Ipv4Addr) -> Self {
         self.address = address;
         self
     }
 
-    /// Puts a file at this absolute path, its directories too, before systemd starts.
+    /// Puts a file at this absolute path, and creates its directories, before systemd starts.
     ///
     /// # Panics
     ///
@@ -120,12 +120,12 @@ impl MachineBuilder {
         self.place(path, format!("{mode:o}"), source)
     }
 
-    /// Puts a program of the host at this absolute path. It is the host's file, read-only: the
-    /// machine can neither change nor remove it.
+    /// Puts a program of the host at this absolute path. It is the host's file, read-only: the machine can neither
+    /// change nor remove it.
     ///
     /// # Panics
     ///
-    /// If there is no such program, or the path is not absolute.
+    /// If the program does not exist, or the path is not absolute.
     #[track_caller]
     pub fn program(self, path: &str, host: &Path) -> Self {
         let source = fs::canonicalize(host)
@@ -133,13 +133,13 @@ impl MachineBuilder {
         self.place(path, "program".to_owned(), source)
     }
 
-    /// Lays a tree of the host over its root directory, below all other files.
+    /// Lays a directory tree of the host over its root directory, below all other files.
     #[track_caller]
     pub(super) fn tree(self, host: &Path) -> Self {
         self.place("/", "tree".to_owned(), host.to_owned())
     }
 
-    /// Makes a symbolic link at this absolute path.
+    /// Creates a symbolic link at this absolute path.
     #[track_caller]
     pub fn link(self, path: &str, to: &str) -> Self {
         self.place(path, "link".to_owned(), PathBuf::from(to))
@@ -155,8 +155,8 @@ impl MachineBuilder {
         self
     }
 
-    /// Lets it reach a server of the host at the server's own address: one of loopback. The API
-    /// server is reached without.
+    /// Lets it reach a server of the host at the server's own loopback address. The API server is reachable without
+    /// this.
     pub fn reaches(mut self, server: SocketAddr) -> Self {
         self.reached.push(server);
         self
@@ -173,12 +173,12 @@ impl MachineBuilder {
         self
     }
 
-    /// Boots it, and waits until systemd has started its units. The kubelet is among them and, as
-    /// on every node, fails and is started again until `kubeadm join` has configured it.
+    /// Boots it, and waits until systemd has started its units. The kubelet is one of them and, as on every node,
+    /// fails and is restarted until `kubeadm join` has configured it.
     ///
     /// # Panics
     ///
-    /// If the machine cannot be had, or does not boot in time; the message has its journal.
+    /// If the machine cannot be created, or does not boot in time; the message includes its journal.
     #[track_caller]
     pub fn boot(mut self) -> Machine {
         if !self.kubelet_arguments.is_empty() {
@@ -253,7 +253,7 @@ impl Machine {
     }
 }
 
-/// The hash by which `kubeadm join` knows a certificate authority (RFC 7469, section 2.4).
+/// The hash by which `kubeadm join` identifies a certificate authority (RFC 7469, section 2.4).
 pub(super) fn public_key_hash(certificate: &[u8]) -> String {
     let (_, certificate) = parse_x509_certificate(certificate).expect("it is a certificate");
     format!(

@@ -2,8 +2,8 @@ use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdin, Command, Stdio};
 
-/// Makes the group, says so, and removes it at the end of its standard input, which comes with the
-/// end of the test process; some tries, since processes may be dying in it.
+/// Creates the group, reports that, and removes it at the end of its standard input, which is that of the test
+/// process; it tries several times, since processes in the group may still be ending.
 const KEEPER: &str = r#"group=$1
 if [ -e /sys/fs/cgroup/cgroup.procs ]; then set /sys/fs/cgroup; else set /sys/fs/cgroup/*/; fi
 for hierarchy; do
@@ -27,8 +27,8 @@ for try in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do
   sleep 0.2
 done"#;
 
-/// A control group in each hierarchy, in which a machine's systemd makes its own; removed with all
-/// that is in it when this is dropped, or the test process ends.
+/// A control group in each hierarchy, in which a machine's systemd creates its own; removed with all its contents
+/// when this is dropped, or the test process ends.
 #[derive(Debug)]
 pub(super) struct ControlGroup {
     name: String,
@@ -45,7 +45,7 @@ impl ControlGroup {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
-            // It outlives the test process, whatever signal ends that group.
+            // It outlives the test process, also if a signal ends that process group.
             .process_group(0)
             .spawn()
             .expect("sh can be started");

@@ -15,8 +15,8 @@ const ENABLED: [&str; 4] = [
     "cloud-init.service",
 ];
 
-/// The modules that Cluster API's bootstrap data need. Debian's choice would make users, grow
-/// partitions and install packages besides; the network is there.
+/// The modules that Cluster API's bootstrap data need. Debian's selection would also create users, grow partitions
+/// and install packages; the network already exists.
 const CONFIGURATION: &str = "\
 datasource_list: [NoCloud]
 datasource: {NoCloud: {fs_label: null}}
@@ -34,13 +34,13 @@ system_info: {distro: debian, paths: {cloud_dir: /var/lib/cloud/, templates_dir:
 const SEED: &str = "/var/lib/cloud/seed/nocloud";
 
 impl MachineBuilder {
-    /// At the boot, cloud-init carries out these user data, once all else has started.
+    /// At boot, cloud-init carries out these user data, after the start of everything else.
     ///
-    /// The instance's metadata are its name (`local-hostname`, and `instance-id`), and these.
+    /// The instance's metadata are its name (`local-hostname`, and `instance-id`), and `metadata`.
     ///
     /// # Panics
     ///
-    /// If there is no cloud-init, and none can be downloaded.
+    /// If cloud-init is neither installed nor available for download.
     #[track_caller]
     pub fn cloud_init(self, user_data: &str, metadata: &[(&str, &str)]) -> Self {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../cloud-init/build");

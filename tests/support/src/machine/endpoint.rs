@@ -9,14 +9,13 @@ use super::network::Network;
 /// The API server's port on a machine.
 const API_SERVER: u16 = 6443;
 
-/// The servers that a forwarder leads to, the first of them as long as it answers.
+/// The servers of a forwarder, which uses the first one that answers.
 pub(super) type Servers = Arc<Mutex<Vec<Server>>>;
 
 #[derive(Debug, Clone)]
 pub(super) struct Server {
     pub(super) address: SocketAddr,
-    /// Where there is something as long as its machine runs: connecting to one that is gone takes
-    /// seconds.
+    /// A path that exists while its machine runs: a connection to a machine that is gone takes seconds to fail.
     pub(super) process: Option<PathBuf>,
 }
 
@@ -26,8 +25,8 @@ impl Server {
     }
 }
 
-/// An address of the host that leads to an API server on a machine, as a load balancer's: the
-/// endpoint of a control plane whose machines come and go.
+/// An address of the host that forwards to an API server on a machine, like a load balancer's: the endpoint of a
+/// control plane whose machines come and go.
 #[derive(Debug)]
 pub struct Endpoint {
     address: SocketAddr,
@@ -36,11 +35,11 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
-    /// One that leads nowhere yet.
+    /// Starts an endpoint without servers.
     ///
     /// # Panics
     ///
-    /// Where machines can have no network.
+    /// If no network for machines is available.
     #[track_caller]
     pub fn start() -> Self {
         let servers = Servers::default();
@@ -53,13 +52,12 @@ impl Endpoint {
         }
     }
 
-    /// Its address, which machines reach too.
+    /// Its address, which machines can reach too.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Makes it lead to the machine's API server too, while that machine runs, behind those that it
-    /// leads to already.
+    /// Adds the machine's API server, while that machine runs, after the servers that it already has.
     pub fn lead_to(&self, machine: &Machine) {
         let server = Server {
             address: SocketAddr::from((machine.address(), API_SERVER)),

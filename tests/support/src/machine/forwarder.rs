@@ -10,7 +10,7 @@ use tokio::sync::oneshot;
 
 use super::endpoint::{Server, Servers};
 
-/// A socket that leads to the first of some TCP addresses that answers, until this is dropped.
+/// A socket that forwards to the first of some TCP addresses that answers, until this is dropped.
 #[derive(Debug)]
 pub(super) struct Forwarder {
     stop: Option<oneshot::Sender<()>>,
@@ -18,7 +18,7 @@ pub(super) struct Forwarder {
 }
 
 impl Forwarder {
-    /// On a Unix socket, since those are found by path also from another network namespace.
+    /// Listens on a Unix socket, since those are found by path also from another network namespace.
     #[track_caller]
     pub(super) fn on_socket(socket: &Path, server: SocketAddr) -> Self {
         let listener = StdUnixListener::bind(socket)
@@ -36,7 +36,7 @@ impl Forwarder {
         })
     }
 
-    /// On a free port of this address of the host, which is returned too.
+    /// Listens on a free port of this address of the host, and returns the port's address too.
     #[track_caller]
     pub(super) fn on_address(address: Ipv4Addr, servers: Servers) -> (Self, SocketAddr) {
         let listener = StdTcpListener::bind((address, 0))
@@ -93,5 +93,5 @@ async fn forward(mut client: impl AsyncRead + AsyncWrite + Unpin, servers: Serve
             return;
         }
     }
-    // Without an API server the connection ends, as it does when that is killed.
+    // Without an API server the connection ends, as if the server was killed.
 }

@@ -1,4 +1,4 @@
-//! Nodes of machines: kubeadm in them, as people run it.
+//! Nodes of machines: kubeadm in them, as administrators run it.
 
 use std::path::{Path, PathBuf};
 use std::process::Output;
@@ -11,19 +11,19 @@ use super::{Machine, RUNTIME};
 use crate::control_plane::{DEADLINE, KUBEADM_API_VERSION, Kubectl, kubelet_configuration};
 use crate::process::Scratch;
 
-/// A directory of every machine with patches of kubeadm's, for who cannot give kubeadm the
-/// configuration of kubelets that machines need.
+/// A directory of every machine with patches for kubeadm, for callers that cannot pass the machines' configuration of
+/// kubelets to kubeadm.
 pub const KUBELET_PATCHES: &str = "/usr/share/kubeadm-patches";
 
-/// Preflight checks whose errors kubeadm ignores here: one asks for control groups of version 2, the others
-/// for a container runtime that answers within two seconds, and the machines that tests run on are busy.
+/// Preflight checks whose errors kubeadm ignores here: one requires control groups of version 2, the others a
+/// container runtime that answers within two seconds, and the machines that tests run on are busy.
 pub const IGNORED_PREFLIGHT_ERRORS: [&str; 3] =
     ["SystemVerification", "CRI", "ContainerRuntimeVersion"];
 
-/// The key of the certificates that control planes share.
+/// The key of the certificates that control-plane nodes share.
 const CERTIFICATE_KEY: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
 
-/// The cluster that `kubeadm join` is told of.
+/// The cluster that `kubeadm join` discovers.
 #[derive(Debug, Clone)]
 pub(super) struct Discovery {
     pub(super) endpoint: String,
@@ -31,7 +31,7 @@ pub(super) struct Discovery {
 }
 
 impl Discovery {
-    /// A JoinConfiguration's discovery by ConfigMap, for whom has this token.
+    /// A JoinConfiguration's discovery by ConfigMap, with this token.
     fn by_token(&self, token: &str) -> Value {
         json!({ "bootstrapToken": {
             "token": token,
@@ -41,16 +41,16 @@ impl Discovery {
     }
 }
 
-/// The kind of a node that joins.
+/// The role of a joining node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
-    /// It runs pods.
+    /// The node runs pods.
     Worker,
-    /// It also has etcd, an API server and controllers of its own.
+    /// The node also has etcd, an API server and controllers of its own.
     ControlPlane,
 }
 
-/// A cluster whose control plane is on machines.
+/// A cluster whose control plane runs on machines.
 #[derive(Debug)]
 pub struct KubeadmCluster {
     discovery: Discovery,
@@ -64,7 +64,7 @@ impl KubeadmCluster {
         &self.admin
     }
 
-    /// kubeadm's `admin.conf`.
+    /// The path of kubeadm's `admin.conf`.
     pub fn admin_kubeconfig(&self) -> &Path {
         self.admin.kubeconfig()
     }
@@ -81,12 +81,12 @@ impl KubeadmCluster {
 }
 
 impl Machine {
-    /// Makes it the first control plane of a cluster by `kubeadm init`: its static pods are etcd,
+    /// Makes it the first control-plane node of a cluster with `kubeadm init`: its static pods are etcd,
     /// kube-apiserver, kube-controller-manager and kube-scheduler. There are no addons.
     ///
     /// # Panics
     ///
-    /// If kubeadm fails; the message has what it said, and the machine's journal.
+    /// If kubeadm fails; the message includes its output and the machine's journal.
     #[track_caller]
     pub fn kubeadm_init(&self) -> KubeadmCluster {
         let file = "/etc/kubernetes/kubeadm-init.yaml";
@@ -114,8 +114,7 @@ impl Machine {
         }
     }
 
-    /// Runs `kubeadm upgrade` with these words, and without its checks of CoreDNS, which is in no cluster of
-    /// the tests.
+    /// Runs `kubeadm upgrade` with these words, and without its checks of CoreDNS, which no cluster of the tests has.
     ///
     /// # Panics
     ///
@@ -129,11 +128,11 @@ impl Machine {
         self.ok(&[&["kubeadm", "upgrade"], words, &[&ignored]].concat());
     }
 
-    /// Runs `kubeadm join` with a bootstrap token, the cluster's certificate authority known by its
-    /// hash, and more flags of the kubelet, by name and value.
+    /// Runs `kubeadm join` with a bootstrap token, the hash of the cluster's certificate authority, and further flags
+    /// of the kubelet, by name and value.
     ///
-    /// The cluster needs [`ControlPlane::prepare_for_joins`]. Where kubeadm would wait for minutes,
-    /// it gives up at [`DEADLINE`].
+    /// The cluster needs [`ControlPlane::prepare_for_joins`]. Instead of waiting for minutes, kubeadm gives up at
+    /// [`DEADLINE`].
     ///
     /// [`ControlPlane::prepare_for_joins`]: crate::control_plane::ControlPlane::prepare_for_joins
     #[track_caller]
@@ -143,7 +142,7 @@ impl Machine {
         self.join(&discovery, Role::Worker, kubelet_arguments)
     }
 
-    /// The same, with the cluster known by this kubeconfig, in which there is no credential.
+    /// Like [`Machine::kubeadm_join`], with the discovery from this kubeconfig, which has no credential.
     #[track_caller]
     pub fn kubeadm_join_by_file(
         &self,
@@ -157,7 +156,7 @@ impl Machine {
         self.join(&discovery, Role::Worker, kubelet_arguments)
     }
 
-    /// The same, for a cluster that [`Machine::kubeadm_init`] made, and in this role.
+    /// Like [`Machine::kubeadm_join`], for a cluster of [`Machine::kubeadm_init`], and in this role.
     #[track_caller]
     pub fn kubeadm_join_to(
         &self,
@@ -207,9 +206,9 @@ impl Machine {
             "apiVersion": KUBEADM_API_VERSION,
             "kind": "ClusterConfiguration",
             "controlPlaneEndpoint": endpoint,
-            // Without a version kubeadm asks the Internet for one.
+            // Without a version, kubeadm fetches one from the Internet.
             "kubernetesVersion": self.ok(&["kubeadm", "version", "-o", "short"]).trim(),
-            // Images that name no program of the machine.
+            // These images name no program of the machine.
             "dns": { "disabled": true },
             "proxy": { "disabled": true },
         });

@@ -9,8 +9,8 @@ use super::cgroups::ControlGroup;
 use super::network::Network;
 use crate::process::{Launch, Process, Scratch};
 
-/// Joins the control groups `$1`, and becomes who waits for the namespaces' first process, the rest
-/// of the arguments. That process is killed with this one.
+/// Joins the control groups `$1`, and executes the command that waits for the namespaces' first process, the rest of
+/// the arguments. That process is killed with this one.
 const ENTER: &str = r#"PATH=$PATH:/usr/sbin:/sbin
 group=$1
 shift
@@ -21,7 +21,7 @@ exec unshare --mount --net --pid --uts --ipc --cgroup --fork --kill-child -- "$@
 
 const INIT: &str = include_str!("init.sh");
 
-/// Fails the test where no machine can be had.
+/// Fails the test if no machine can be created.
 #[track_caller]
 pub(super) fn require() {
     assert!(
@@ -43,7 +43,7 @@ pub(super) fn require() {
     );
 }
 
-/// Starts what becomes the machine: `placed` are the triples of `init.sh`.
+/// Starts the machine: `placed` are the triples of `init.sh`.
 #[track_caller]
 pub(super) fn start(
     name: &str,

@@ -8,16 +8,15 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 use crate::process::{draw, spawn};
 
-/// The second half of 198.18.0.0/15, which networks use to measure devices (RFC 2544): the first half
-/// is that of held addresses. Each test process has one of its 256 networks.
+/// The second half of 198.18.0.0/15, a range for measurements of network devices (RFC 2544): the first half is that
+/// of held addresses. Each test process has one of its 256 networks.
 const NETWORKS: [u8; 2] = [198, 19];
 
-/// The first of the addresses that others assign, the last quarter of a network.
+/// The first of the addresses for assignment by others, the last quarter of a network.
 const ASSIGNED: u8 = 192;
 
-/// A switch in a namespace of its own, which ends with the standard input, and so with the test
-/// process; and with it every cable to it: that to the host, `$2`, which has the address `$3`.
-/// `$1` is the test process.
+/// A switch in a namespace of its own, which ends with its standard input, and so with the test process; and with it
+/// every cable to it, including that to the host, `$2`, which has the address `$3`. `$1` is the test process.
 const SWITCH: &str = r#"ip link add switch type bridge
 ip link set switch up
 ip link add host type veth peer name "$2" netns "/proc/$1/ns/net"
@@ -29,21 +28,21 @@ exec cat"#;
 
 static NETWORK: LazyLock<Network> = LazyLock::new(Network::make);
 
-/// A switch that the host and the machines are connected to. It leads nowhere else.
+/// A switch that connects the host and the machines. It has no other connections.
 #[derive(Debug)]
 pub(super) struct Network {
     number: u8,
     machines: AtomicU8,
-    // Its standard input is open until this process ends; it outlives us, and is not waited for.
+    // Its standard input is open until this process ends; it outlives this process, which does not wait for it.
     switch: Child,
 }
 
 impl Network {
-    /// That of this test process.
+    /// The network of this test process.
     ///
     /// # Panics
     ///
-    /// Without the right to make it (root with `CAP_NET_ADMIN`), or without `ip` of iproute2.
+    /// Without the right to create it (root with `CAP_NET_ADMIN`), or without `ip` of iproute2.
     #[track_caller]
     pub(super) fn of_this_process() -> &'static Self {
         &NETWORK
@@ -59,13 +58,13 @@ impl Network {
         self.address(1)
     }
 
-    /// An address for a machine: no two of 190 have one.
+    /// An address for a machine; 190 different addresses are available.
     pub(super) fn next(&self) -> Ipv4Addr {
         let made = self.machines.fetch_add(1, Ordering::Relaxed);
         self.address(made % (ASSIGNED - 2) + 2)
     }
 
-    /// The addresses that [`Network::next`] does not give, in CIDR notation.
+    /// The addresses that [`Network::next`] never returns, in CIDR notation.
     pub(super) fn assigned(&self) -> String {
         format!("{}/26", self.address(ASSIGNED))
     }
@@ -83,7 +82,7 @@ impl Network {
             }
             match Self::with(number) {
                 Ok(network) => return network,
-                // Its former switch may be about to end.
+                // The network's former switch may be about to end.
                 Err(message) => trouble = message,
             }
         }

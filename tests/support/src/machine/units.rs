@@ -7,7 +7,7 @@ use std::path::Path;
 
 use super::SYSTEMD;
 
-/// Systemd's own units, taken from the host: its others would run the host's services.
+/// Systemd's own units, copied from the host: its other units would run the host's services.
 const OF_SYSTEMD: [&str; 15] = [
     "basic.target",
     "local-fs.target",
@@ -61,12 +61,12 @@ ExecStart=
 ExecStart=/usr/bin/kubelet $KUBELET_KUBECONFIG_ARGS $KUBELET_CONFIG_ARGS $KUBELET_KUBEADM_ARGS $KUBELET_EXTRA_ARGS
 "#;
 
-/// The name of the Unix socket, in `/run/machine`, that leads to a server of the host.
+/// The name of the Unix socket, in `/run/machine`, that forwards to a server of the host.
 pub(super) fn socket(server: SocketAddr) -> String {
     format!("{}.sock", server.port())
 }
 
-/// Writes them into `directory`; `reached` are the servers of the host that are reached at their own
+/// Writes the units into `directory`; `reached` are the servers of the host that are reachable at their own
 /// addresses, and `runtime` is the container runtime's socket.
 #[track_caller]
 pub(super) fn write(directory: &Path, reached: &[SocketAddr], runtime: &str) {
@@ -78,7 +78,7 @@ pub(super) fn write(directory: &Path, reached: &[SocketAddr], runtime: &str) {
     }
     put(directory, "kubelet.service", KUBELET);
     put(directory, "kubelet.service.d/10-kubeadm.conf", KUBEADM);
-    // Started is who listens: kubeadm asks the runtime at once.
+    // A start includes the listening socket: kubeadm queries the runtime at once.
     let listens = format!("until [ -S {runtime} ]; do sleep 0.05; done");
     let fakecri = format!(
         "[Service]\nExecStart=/usr/bin/fakecri --socket {runtime}\n\
@@ -93,7 +93,7 @@ pub(super) fn write(directory: &Path, reached: &[SocketAddr], runtime: &str) {
     }
 }
 
-/// Writes those that make the address of this server of the host lead to it.
+/// Writes the units that forward the address of this server of the host to it.
 #[track_caller]
 fn forward(directory: &Path, server: SocketAddr) {
     let unit = format!("host-{}", server.port());

@@ -1,4 +1,4 @@
-//! Calls of EC2, and what goes wrong with them.
+//! Calls of EC2, and their failures.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use std::time::Duration;
 pub struct Call {
     /// Its action.
     pub action: String,
-    /// The account of its access key; empty for a key that is none of [`super::access_key`].
+    /// The account of its access key; empty for a key that is not of [`super::access_key`].
     pub account: String,
     /// The region that it was signed for.
     pub region: String,
@@ -18,7 +18,7 @@ pub struct Call {
 }
 
 impl Call {
-    /// The values of the parameters whose name begins so, in their order.
+    /// The values of the parameters whose names begin with `prefix`, in their order.
     pub fn values(&self, prefix: &str) -> Vec<&str> {
         let values = self.parameters.iter();
         values
@@ -28,7 +28,7 @@ impl Call {
     }
 }
 
-/// Which calls something applies to.
+/// The calls that a failure applies to.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Scope {
     account: Option<String>,
@@ -58,7 +58,7 @@ impl Scope {
         }
     }
 
-    /// Those of them that are of one action.
+    /// The matching calls of one action.
     pub fn and_action(self, action: &str) -> Self {
         Self {
             action: Some(action.to_owned()),
@@ -75,28 +75,28 @@ impl Scope {
     }
 }
 
-/// What goes wrong.
+/// A failure of a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Failure {
-    /// EC2 answers an error of its own.
+    /// EC2 answers with an error of its own.
     Error {
         /// The HTTP status.
         status: u16,
         /// EC2's code.
         code: &'static str,
     },
-    /// Another server's answer, 200.
+    /// The answer of another server, 200.
     Body(String),
     /// No answer.
     Hang,
-    /// The answer comes late.
+    /// The answer is delayed by this time.
     Delay(Duration),
     /// The connection is cut.
     Cut,
 }
 
 impl Failure {
-    /// EC2 is asked too often.
+    /// The error for too many calls.
     pub fn throttled() -> Self {
         Self::Error {
             status: 503,
@@ -104,7 +104,7 @@ impl Failure {
         }
     }
 
-    /// EC2 is out of order.
+    /// The error for an unavailable EC2.
     pub fn out_of_order() -> Self {
         Self::Error {
             status: 503,
@@ -112,7 +112,7 @@ impl Failure {
         }
     }
 
-    /// The credentials are not allowed to.
+    /// The error for credentials without the permission.
     pub fn unauthorized() -> Self {
         Self::Error {
             status: 403,
@@ -120,7 +120,7 @@ impl Failure {
         }
     }
 
-    /// The credentials are none of AWS's.
+    /// The error for credentials that AWS does not know.
     pub fn bad_credentials() -> Self {
         Self::Error {
             status: 401,
@@ -128,7 +128,7 @@ impl Failure {
         }
     }
 
-    /// The credentials have expired.
+    /// The error for expired credentials.
     pub fn expired_credentials() -> Self {
         Self::Error {
             status: 400,

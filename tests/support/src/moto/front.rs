@@ -19,7 +19,7 @@ use super::{account_of, http};
 use crate::api_server::Times;
 use crate::serving::{Cut, Serving};
 
-/// The header that tells moto whose call it is.
+/// The header that names the account of a call to moto.
 pub(super) const ACCOUNT_HEADER: &str = "x-moto-account-id";
 
 /// The running server.
@@ -94,7 +94,7 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Writes a call down, and says what is to go wrong with it.
+    /// Records a call, and returns its failure.
     fn arrived(&self, call: &Call) -> Option<Failure> {
         let mut state = self.lock();
         state.calls.push(call.clone());
@@ -177,7 +177,7 @@ async fn ask(
     posted.await.map_err(|_| Cut)?.map_err(|_| Cut)
 }
 
-/// What moto does not know: answers if it does know the instance, of this account and region.
+/// Answers for moto, which does not implement the action, if moto has the instance in this account and region.
 async fn public_key(
     shared: &Shared,
     authorization: &str,

@@ -4,17 +4,17 @@ use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-/// How long moto may take; it answers within milliseconds.
+/// The deadline of moto's answer, which takes milliseconds.
 const DEADLINE: Duration = Duration::from_secs(180);
 
-/// What moto answered.
+/// An answer of moto.
 #[derive(Debug)]
 pub(super) struct Answer {
     pub(super) status: u16,
     pub(super) body: String,
 }
 
-/// Posts a form, and waits.
+/// Posts a form, and waits for the answer.
 pub(super) fn post(
     server: SocketAddr,
     headers: &[(&str, &str)],

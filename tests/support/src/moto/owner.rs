@@ -1,4 +1,4 @@
-//! What a test does in an account of EC2.
+//! Operations of a test in an account of EC2.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -11,7 +11,7 @@ use super::{access_key, http, xml};
 /// The version of EC2's interface.
 const VERSION: &str = "2016-11-15";
 
-/// EC2 as an account's owner sees it in one region; what is done here is not counted.
+/// EC2 in one region, in the role of an account's owner; its calls are not counted.
 #[derive(Debug, Clone)]
 pub struct Ec2 {
     server: SocketAddr,
@@ -34,7 +34,7 @@ pub struct Instance {
     pub private_dns_name: String,
     /// Its private IPv4 address.
     pub private_ip: String,
-    /// When it was launched last, RFC 3339.
+    /// The time of its last launch, RFC 3339.
     pub launched: String,
     /// The name of its state.
     pub state: String,
@@ -68,7 +68,7 @@ impl Ec2 {
         self.run_many(1, tags).remove(0)
     }
 
-    /// Starts instances with these tags, no two of which have one private DNS name.
+    /// Starts instances with these tags, all with different private DNS names.
     #[track_caller]
     pub fn run_many(&self, count: usize, tags: &[(&str, &str)]) -> Vec<Instance> {
         loop {
@@ -77,14 +77,14 @@ impl Ec2 {
             if names.len() == count {
                 return instances;
             }
-            // moto's addresses are random: EC2 gives none twice.
+            // moto's addresses are random: EC2 assigns none twice.
             for instance in &instances {
                 self.terminate(&instance.id);
             }
         }
     }
 
-    /// Starts one instance with these tags in the network, with an address of it that no other has.
+    /// Starts one instance with these tags in the network, with an unused address of it.
     #[track_caller]
     pub fn run_in(&self, network: &Network, tags: &[(&str, &str)]) -> Instance {
         self.start_new(1, Some(network), tags).remove(0)
@@ -114,7 +114,7 @@ impl Ec2 {
         }
         let started = self.call("RunInstances", &parameters);
         let started = xml::instances(&started);
-        // They run by the time they are described.
+        // The instances run by the time of their description.
         let ids: Vec<_> = started
             .iter()
             .map(|item| field(item, "", "instanceId"))
@@ -122,17 +122,17 @@ impl Ec2 {
         self.describe(&ids)
     }
 
-    /// An instance as it is now.
+    /// The current state of an instance.
     #[track_caller]
     pub fn instance(&self, id: &str) -> Instance {
         self.describe(&[id.to_owned()]).remove(0)
     }
 
-    /// The user data that an instance was started with; empty where it has none.
+    /// The user data of an instance; empty if it has none.
     ///
     /// # Panics
     ///
-    /// If they are no text.
+    /// If they are not text.
     #[track_caller]
     pub fn user_data(&self, id: &str) -> String {
         let attribute = ("Attribute".to_owned(), "userData");
@@ -142,8 +142,7 @@ impl Ec2 {
         String::from_utf8(data.expect("EC2 encodes them")).expect("they are a text")
     }
 
-    /// Makes a network with one subnet of all its addresses, and a security group of each of these
-    /// names.
+    /// Creates a network with one subnet of all its addresses, and a security group for each of these names.
     #[track_caller]
     pub fn create_network(&self, cidr: &str, groups: &[&str]) -> Network {
         let made = |action, parameters: &[(&str, &str)], element| {
@@ -227,7 +226,7 @@ impl Ec2 {
         );
     }
 
-    /// Makes any call of EC2's query interface, and returns the XML of its answer.
+    /// Makes any call of EC2's query interface, and returns the XML of the answer.
     #[track_caller]
     pub fn call(&self, action: &str, parameters: &[(String, &str)]) -> String {
         let mut form = Serializer::new(String::new());

@@ -1,4 +1,4 @@
-//! `GetInstanceTpmEkPub`: which endorsement keys an instance's NitroTPM has.
+//! `GetInstanceTpmEkPub`: the endorsement keys of an instance's NitroTPM.
 
 use std::sync::Arc;
 
@@ -9,7 +9,6 @@ use super::calls::Call;
 use crate::swtpm::Swtpm;
 use crate::tpm_machine::{EndorsementKey, TpmMachine};
 
-/// The action.
 pub(super) const ACTION: &str = "GetInstanceTpmEkPub";
 
 /// A public endorsement key in both formats.
@@ -21,17 +20,17 @@ pub struct PublicKey {
     pub tpmt: Vec<u8>,
 }
 
-/// The public endorsement keys that EC2 knows of an instance.
+/// The public endorsement keys that EC2 has for an instance.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NitroTpm {
-    /// Of the type `rsa-2048`.
+    /// The key of the type `rsa-2048`.
     pub rsa: PublicKey,
-    /// Of the type `ecc-sec-p384`.
+    /// The key of the type `ecc-sec-p384`.
     pub p384: PublicKey,
 }
 
 impl NitroTpm {
-    /// Those of a TPM.
+    /// The keys of a TPM.
     #[track_caller]
     pub fn of(tpm: &Arc<Swtpm>) -> Self {
         let key = |endorsement| {
@@ -48,7 +47,7 @@ impl NitroTpm {
     }
 }
 
-/// An error that EC2 answers.
+/// An error of EC2.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Refusal {
     pub(super) status: u16,
@@ -59,8 +58,8 @@ const MISSING: Refusal = refusal("MissingParameter");
 const INVALID: Refusal = refusal("InvalidParameterValue");
 const NOT_FOUND: Refusal = refusal("InvalidInstanceID.NotFound");
 
-/// EC2 does not document what it says of an instance without one; this is its general word for what
-/// "the instance's configuration does not support".
+/// EC2 does not document its error for an instance without a TPM; this is its general code for "the instance's
+/// configuration does not support".
 const NO_TPM: Refusal = refusal("UnsupportedOperation");
 
 const DRY_RUN: Refusal = Refusal {
@@ -72,7 +71,7 @@ const fn refusal(code: &'static str) -> Refusal {
     Refusal { status: 400, code }
 }
 
-/// A well-formed call.
+/// The parameters of a well-formed call.
 #[derive(Debug)]
 pub(super) struct Wanted {
     pub(super) instance: String,
@@ -99,7 +98,7 @@ impl Wanted {
         known.then_some(wanted).ok_or(INVALID)
     }
 
-    /// The call by which moto says whether the instance is the caller's.
+    /// The call of moto that checks whether the instance is the caller's.
     pub(super) fn describe(&self) -> Bytes {
         let mut form = form_urlencoded::Serializer::new(String::new());
         form.append_pair("Action", "DescribeInstances");

@@ -1,32 +1,32 @@
-//! Small changes of what EC2 answers, in the text.
+//! Small changes of the text of EC2's answers.
 
 use std::ops::Range;
 
-/// A field of an instance that moto does not let a test choose.
+/// A field of an instance that moto does not let a test set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Field {
-    /// When the first volume was attached.
+    /// The time at which the first volume was attached.
     RootAttached,
     /// The device index of the first network interface.
     InterfaceIndex,
-    /// All network interfaces, as XML; empty for none.
+    /// All network interfaces, as XML; may be empty.
     Interfaces,
-    /// All volumes, as XML; empty for none.
+    /// All volumes, as XML; may be empty.
     Volumes,
     /// The root device: `ebs` or `instance-store`.
     RootDeviceType,
-    /// When it was launched.
+    /// The time of its launch.
     Launched,
     /// The name of its state.
     State,
     /// The private DNS name of the instance.
     PrivateDnsName,
-    /// The account that owns it, and what was started with it.
+    /// The account that owns it and all instances of its reservation.
     Owner,
 }
 
 impl Field {
-    /// Behind which text of the instance it is, and its element.
+    /// The text of the instance before the field, and the field's element.
     fn place(self) -> (&'static str, &'static str) {
         match self {
             Self::RootAttached => ("<blockDeviceMapping>", "attachTime"),
@@ -42,13 +42,13 @@ impl Field {
     }
 }
 
-/// Sets a field of an instance in an answer that may not know the instance.
+/// Sets a field of an instance in an answer, if the answer contains the instance.
 pub(super) fn amend(answer: &mut String, instance: &str, field: Field, value: &str) {
     let Some(item) = instance_item(answer, instance) else {
         return;
     };
     let within = match field {
-        // The only field of the reservation that it is in.
+        // The only field outside the instance, in its reservation.
         Field::Owner => {
             let set = answer[..item.start].rfind("<instancesSet>");
             let set = set.expect("an instance is in a set");
@@ -63,14 +63,14 @@ pub(super) fn amend(answer: &mut String, instance: &str, field: Field, value: &s
     answer.replace_range(found, value);
 }
 
-/// Takes an instance out of an answer.
+/// Removes an instance from an answer.
 pub(super) fn remove(answer: &mut String, instance: &str) {
     if let Some(item) = instance_item(answer, instance) {
         answer.replace_range(item, "");
     }
 }
 
-/// The text of the first `element` of `text`, behind `after`.
+/// The text of the first `element` of `text` after `after`.
 pub(super) fn text<'a>(text: &'a str, after: &str, element: &str) -> Option<&'a str> {
     content(text, 0..text.len(), after, element).map(|range| &text[range])
 }

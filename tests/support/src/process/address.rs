@@ -5,26 +5,26 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 
 use super::spawner;
 
-/// The first address of 198.18.0.0/16. Networks use it and the next one, which is for machines, to
-/// measure devices (RFC 2544), and no machine to talk to others. Not those for documentation: test
+/// The first address of 198.18.0.0/16. This network and the next one, which is for machines, serve to measure network
+/// devices (RFC 2544), and no machine uses them to communicate. Addresses for documentation are not used: test
+/// machines have them.
 /// machines are given such.
 const FIRST: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 0);
 
-/// How many addresses there are.
+/// The number of addresses.
 const COUNT: u64 = 1 << 16;
 
-/// How often an address that another process holds is drawn before the test fails.
+/// The maximum number of draws of addresses that other processes hold, before the test fails.
 const ATTEMPTS: usize = 20;
 
-/// Adds the address, says so, and removes it at the end of its standard input, which comes with
-/// the end of the test process. Should it be killed, the kernel removes the address in two hours.
+/// Adds the address, reports that, and removes it at the end of its standard input, which is that of the test
+/// process. If it is killed, the kernel removes the address within two hours.
 const HOLDER: &str = r#"ip address add "$1/32" dev lo valid_lft 7200 preferred_lft 7200 || exit
 echo held; cat; ip address del "$1/32" dev lo"#;
 
-/// An address that this machine has, and no one else uses, until it is dropped or the test process
-/// ends, however that is.
+/// An address of this machine that has no other user, until it is dropped or the test process ends in any way.
 ///
-/// It is not a loopback address to anyone who asks, but only this machine can reach it.
+/// Other programs do not see it as a loopback address, but only this machine can reach it.
 #[derive(Debug)]
 pub struct HeldAddress {
     ip: Ipv4Addr,
@@ -34,11 +34,11 @@ pub struct HeldAddress {
 }
 
 impl HeldAddress {
-    /// Gives the machine one more address.
+    /// Adds an address to the machine.
     ///
     /// # Panics
     ///
-    /// Without the right to (root with `CAP_NET_ADMIN`), or without `ip` of iproute2.
+    /// Without the right to do so (root with `CAP_NET_ADMIN`), or without `ip` of iproute2.
     #[track_caller]
     pub fn take() -> Self {
         let mut trouble = String::new();

@@ -3,15 +3,15 @@ use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
-/// How many lines of a log a failure message shows.
+/// The number of log lines in a failure message.
 const TAIL_LINES: usize = 25;
 
-/// How much of the end of a log is read for its tail.
+/// The number of bytes at the end of a log that are read for its tail.
 const TAIL_BYTES: u64 = 16 * 1024;
 
-/// The log file of a process, which goes on when the process is started again.
+/// The log file of a process, which continues when the process is started again.
 ///
-/// Displays as its tail.
+/// Displays its tail.
 #[derive(Debug, Clone)]
 pub struct Log {
     path: PathBuf,
@@ -36,22 +36,22 @@ impl Log {
             .unwrap_or_else(|error| panic!("cannot open {}: {error}", self.path.display()))
     }
 
-    /// Where the file is.
+    /// The path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// All that was written.
+    /// The whole text.
     pub fn text(&self) -> String {
         self.since(Mark(0))
     }
 
-    /// The end, as it is now.
+    /// The current end.
     pub fn mark(&self) -> Mark {
         Mark(fs::metadata(&self.path).map_or(0, |metadata| metadata.len()))
     }
 
-    /// All that was written after `mark`.
+    /// The text after `mark`.
     pub fn since(&self, mark: Mark) -> String {
         let mut bytes = Vec::new();
         if let Ok(mut file) = File::open(&self.path) {

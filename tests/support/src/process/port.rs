@@ -4,14 +4,13 @@ use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{SocketAddr, UnixListener};
 use std::sync::{Mutex, PoisonError};
 
-/// Below what the kernel gives to those who ask for any port, so that no connection takes one.
+/// The ports of fixtures, below those that the kernel assigns, so that no connection takes one.
 const PORTS: std::ops::Range<u16> = 20_000..30_000;
 
 /// The draws of this process, for as long as it lives.
 static DRAWN: Mutex<Vec<UnixListener>> = Mutex::new(Vec::new());
 
-/// A TCP port of 127.0.0.1 that nothing listens on, and that no other fixture draws, in whatever
-/// process, while this one lives.
+/// A TCP port of 127.0.0.1 without a listener that no other fixture, in any process, draws while this process lives.
 pub fn free_port() -> u16 {
     let length = u64::from(PORTS.end - PORTS.start);
     loop {
@@ -23,8 +22,8 @@ pub fn free_port() -> u16 {
     }
 }
 
-/// Whether no other fixture has drawn this, in whatever process, while this one lives: a name in the
-/// abstract namespace of sockets is one process's, and ends with that.
+/// Whether no other fixture, in any process, has drawn `what` while this process lives: a name in the abstract
+/// namespace of sockets belongs to one process, and ends with it.
 pub(crate) fn draw(what: &str) -> bool {
     let name = format!("kubelet-authenticator-{what}");
     let address = SocketAddr::from_abstract_name(name).expect("it is short enough");

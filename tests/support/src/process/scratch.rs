@@ -7,15 +7,15 @@ use tempfile::TempDir;
 
 use super::spawner;
 
-/// Waits for the end of its standard input, which comes with the end of the test process, and
-/// removes the directory; a few tries, since processes may be dying in it.
+/// Waits for the end of its standard input, which is that of the test process, and removes the directory; it tries
+/// several times, since processes in it may still be ending.
 const REMOVER: &str = r#"cat; for try in 1 2 3 4 5 6 7 8 9 10; do
     rm -rf -- "$1" 2>/dev/null && exit; sleep 0.2
 done"#;
 
 /// The directory of all scratch directories of this test process.
 ///
-/// A `static` is not dropped and a killed process drops nothing, so that a child removes it.
+/// A `static` is not dropped and a killed process drops nothing, so that a child process removes it.
 static BASE: LazyLock<Base> = LazyLock::new(|| {
     let base = tempfile::Builder::new()
         .prefix("kubelet-authenticator-")
@@ -37,18 +37,18 @@ static BASE: LazyLock<Base> = LazyLock::new(|| {
 
 struct Base {
     path: PathBuf,
-    // Its standard input is open until this process ends; it outlives us, and is not waited for.
+    // Its standard input is open until this process ends; it outlives this process, which does not wait for it.
     _remover: Child,
 }
 
-/// A directory of a fixture's own, removed with it, or at the latest with the test process.
+/// A directory of a fixture's own, removed with the fixture, or at the latest with the test process.
 #[derive(Debug)]
 pub struct Scratch {
     directory: TempDir,
 }
 
 impl Scratch {
-    /// Makes the directory; `name` is the beginning of its name.
+    /// Creates the directory; its name begins with `name`.
     pub fn new(name: &str) -> Self {
         let directory = tempfile::Builder::new()
             .prefix(&format!("{name}-"))
@@ -58,7 +58,7 @@ impl Scratch {
         }
     }
 
-    /// Where it is.
+    /// Its path.
     pub fn path(&self) -> &Path {
         self.directory.path()
     }
@@ -68,7 +68,7 @@ impl Scratch {
         self.path().join(name)
     }
 
-    /// Makes the directory `name` in it.
+    /// Creates the directory `name` in it.
     pub fn directory(&self, name: &str) -> PathBuf {
         let path = self.join(name);
         fs::create_dir_all(&path)

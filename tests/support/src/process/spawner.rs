@@ -1,8 +1,7 @@
 //! The one thread that starts processes.
 //!
-//! The kernel sends the parent-death signal when the *thread* that started a process ends, and a
-//! test's thread ends with the test, while what it started may be shared with the next one. This
-//! thread ends with the test process.
+//! The kernel sends the parent-death signal when the *thread* that started a process ends, and a test's thread ends
+//! with the test, while its processes may be shared with the next one. This thread ends with the test process.
 
 use std::io;
 use std::os::unix::process::CommandExt;
@@ -19,7 +18,7 @@ static ORDERS: LazyLock<Mutex<Sender<Order>>> = LazyLock::new(|| {
         .name("spawner".to_owned())
         .spawn(move || {
             for (mut command, answer) in taken {
-                // Who ordered is waiting for the answer.
+                // The sender of the order waits for the answer.
                 answer.send(command.spawn()).ok();
             }
         })

@@ -1,4 +1,4 @@
-//! What is answered, in AWS's words and shapes.
+//! Answers in AWS's words and forms.
 
 use std::time::{Duration, SystemTime};
 
@@ -10,17 +10,17 @@ use serde_json::{Value, json};
 use super::sigv4::{Authorization, Signing};
 use super::{Call, Principal, State};
 
-/// How far a signature's time may be from the service's.
+/// The maximum difference between a signature's time and the service's.
 const WINDOW: Duration = Duration::from_secs(15 * 60);
 
 const ACTION: &str = "GetCallerIdentity";
 const VERSION: &str = "2011-06-15";
 const REQUEST_ID: &str = "01234567-89ab-cdef-0123-456789abcdef";
 
-/// Whose call it is.
+/// The owner of a call, or the reason for its refusal.
 pub(super) type Verdict = Result<Principal, Denied>;
 
-/// Why it is nobody's.
+/// The refusal of a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Denied {
     pub(super) status: u16,
@@ -36,7 +36,7 @@ fn denied(status: u16, code: &str, message: impl Into<String>) -> Denied {
     }
 }
 
-/// Checks a call in the order in which AWS does.
+/// Checks a call in the same order as AWS.
 pub(super) fn judge(call: &Call, state: &State) -> Verdict {
     let (path, query) = call.target.split_once('?').unwrap_or((&call.target, ""));
     if call.method != "POST" || path != "/" {
@@ -189,13 +189,13 @@ fn parse(time: &str) -> Option<SystemTime> {
     Some(SystemTime::from(zoned.timestamp()))
 }
 
-/// A time as `x-amz-date` has it.
+/// A time in the format of `x-amz-date`.
 fn written(time: SystemTime) -> String {
     let timestamp = Timestamp::try_from(time).expect("a time of this age of the world");
     timestamp.strftime(FORM).to_string()
 }
 
-/// The result of a good call.
+/// The result of a valid call.
 pub(super) fn identity(principal: &Principal) -> Value {
     json!({
         "Account": principal.account,
@@ -204,7 +204,7 @@ pub(super) fn identity(principal: &Principal) -> Value {
     })
 }
 
-/// The answer to a good call, with these results; there is one, but for faults.
+/// The answer to a valid call, with these results; there is one unless a fault adds others.
 pub(super) fn identities(results: &[Value], as_json: bool) -> String {
     if as_json {
         // Written by hand: no library writes a name twice.
@@ -243,7 +243,7 @@ pub(super) fn identities(results: &[Value], as_json: bool) -> String {
     )
 }
 
-/// The answer to a call that was refused.
+/// The answer to a refused call.
 pub(super) fn error(denied: &Denied, as_json: bool) -> String {
     let kind = if denied.status < 500 {
         "Sender"

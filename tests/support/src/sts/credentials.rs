@@ -1,4 +1,4 @@
-//! Who has which credentials.
+//! Credentials and their owners.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -10,7 +10,7 @@ use base64::prelude::BASE64_STANDARD;
 /// The alphabet of access key IDs.
 const ID_ALPHABET: &[u8; 32] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567";
 
-/// Who a caller is, in the words of `GetCallerIdentity`.
+/// The identity of a caller, in the fields of `GetCallerIdentity`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Principal {
     /// `Arn`.
@@ -22,7 +22,7 @@ pub struct Principal {
 }
 
 impl Principal {
-    /// An instance in its instance identity role, whose credentials only instance metadata gives.
+    /// An instance in its instance identity role, whose credentials are available only from instance metadata.
     pub fn instance(account: &str, instance: &str) -> Self {
         Self {
             arn: format!("arn:aws:sts::{account}:assumed-role/aws:ec2-instance/{instance}"),
@@ -36,7 +36,7 @@ impl Principal {
         Self::session(account, role, instance)
     }
 
-    /// Whoever assumed a role, under a session name of his choice.
+    /// The session of an assumed role, with a session name chosen by the caller.
     pub fn session(account: &str, role: &str, session: &str) -> Self {
         Self {
             arn: format!("arn:aws:sts::{account}:assumed-role/{role}/{session}"),
@@ -72,7 +72,7 @@ pub struct Credentials {
     pub secret_access_key: String,
     /// The token.
     pub session_token: String,
-    /// When they expire.
+    /// The time of their expiration.
     pub expiration: SystemTime,
 }
 

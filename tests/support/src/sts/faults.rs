@@ -1,11 +1,11 @@
-//! What goes wrong.
+//! Faults of calls and connections.
 
 use std::time::Duration;
 
 use super::Principal;
 pub use crate::api_server::Times;
 
-/// What goes wrong with a call.
+/// A fault of a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fault {
     /// An error in AWS's shape.
@@ -17,7 +17,7 @@ pub enum Fault {
         /// Its message.
         message: String,
     },
-    /// This answer, whatever was asked.
+    /// This answer to any call.
     Answer {
         /// The HTTP status.
         status: u16,
@@ -28,39 +28,39 @@ pub enum Fault {
     },
     /// Status 307 to this URL.
     Redirect {
-        /// Where to.
+        /// The URL.
         to: String,
     },
-    /// The call is checked; the answer has no result.
+    /// The call is verified; the answer has no result.
     NoResult,
-    /// The call is checked; the answer names this principal too, first.
+    /// The call is verified; the answer also names this principal, first.
     TwoResults {
-        /// Who else.
+        /// The other principal.
         other: Principal,
     },
-    /// The answer is of this many bytes.
+    /// The answer has this number of bytes.
     HugeBody {
-        /// Bytes.
+        /// The number of bytes.
         size: usize,
     },
-    /// The answer's body comes byte by byte.
+    /// The answer's body arrives byte by byte.
     Trickle {
-        /// Time between two bytes.
+        /// The time between two bytes.
         every: Duration,
     },
-    /// Nothing is ever answered.
+    /// The call is never answered.
     Hang,
-    /// The connection is cut instead of an answer.
+    /// The connection is closed instead of an answer.
     Cut,
 }
 
 impl Fault {
-    /// Status 400: the caller's account has called too often.
+    /// Status 400: the caller's account has made too many calls.
     pub fn throttling() -> Self {
         Self::error(400, "Throttling", "Rate exceeded")
     }
 
-    /// Status 429, as a load balancer in front has it.
+    /// Status 429, as from a load balancer in front of the service.
     pub fn too_many_requests() -> Self {
         Self::error(429, "TooManyRequestsException", "Too Many Requests")
     }
@@ -102,20 +102,20 @@ impl Fault {
     }
 }
 
-/// What goes wrong with a connection.
+/// A fault of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ConnectionFault {
-    /// It is accepted and never read from.
+    /// The connection is accepted and never read from.
     Silent,
-    /// It is closed at once.
+    /// The connection is closed at once.
     Close,
-    /// The certificate comes from an authority that nobody trusts.
+    /// The certificate is from an authority that no client trusts.
     AnotherAuthority,
     /// The certificate is for another host.
     AnotherName,
 }
 
-/// All that is to go wrong.
+/// All faults that are still to occur.
 #[derive(Debug, Default)]
 pub(super) struct Faults {
     calls: Vec<(Times, Fault)>,

@@ -23,11 +23,11 @@ use super::{Call, Shared};
 use crate::pki::{CertificateAuthority, Contents, KeyAndCertificate};
 use crate::serving::Cut;
 
-/// A request is some hundred bytes.
+/// The size limit of a body, in bytes; a request has some hundred bytes.
 const LARGEST_BODY: usize = 64 * 1024;
 
-/// The names of the server's certificate: its address, and some regional endpoints for those who
-/// come by way of a proxy.
+/// The names of the server's certificate: its address, and some regional endpoints for clients that connect through a
+/// proxy.
 const NAMES: [&str; 6] = [
     "127.0.0.1",
     "localhost",
@@ -39,7 +39,7 @@ const NAMES: [&str; 6] = [
 
 type Response = hyper::Response<BoxBody<Bytes, Infallible>>;
 
-/// One way of answering for each certificate.
+/// A TLS acceptor for each certificate.
 pub(super) struct Acceptors {
     good: TlsAcceptor,
     another_authority: TlsAcceptor,
@@ -67,7 +67,7 @@ impl Acceptors {
     }
 }
 
-/// Accepts until the task is dropped.
+/// Accepts connections until the task is dropped.
 pub(super) async fn accept(
     listener: TcpListener,
     shared: Arc<Shared>,

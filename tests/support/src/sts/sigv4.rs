@@ -9,7 +9,7 @@ use aws_lc_rs::hmac::{self, HMAC_SHA256};
 
 const ALGORITHM: &str = "AWS4-HMAC-SHA256";
 
-/// What `authorization` says.
+/// The parts of an `authorization` header.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Authorization<'a> {
     pub(super) access_key_id: &'a str,
@@ -21,7 +21,7 @@ pub(super) struct Authorization<'a> {
 }
 
 impl<'a> Authorization<'a> {
-    /// Reads the header; `None` where a part is missing, or is there twice.
+    /// Parses the header; `None` if a part is missing or appears twice.
     pub(super) fn parse(header: &'a str) -> Option<Self> {
         let fields = header.strip_prefix(ALGORITHM)?.strip_prefix(' ')?;
         let (mut credential, mut signed_headers, mut signature) = (None, None, None);
@@ -52,18 +52,18 @@ impl<'a> Authorization<'a> {
     }
 }
 
-/// A request to sign, or whose signature is to be checked.
+/// A request for signing, or for the verification of its signature.
 #[derive(Debug, Clone, Copy)]
 pub struct Signing<'a> {
     /// The method.
     pub method: &'a str,
-    /// The path, normal and encoded as it is sent.
+    /// The path, normalized and encoded as sent.
     pub path: &'a str,
-    /// The query as it is sent.
+    /// The query as sent.
     pub query: &'a str,
     /// The headers, names in lower case.
     pub headers: &'a [(String, String)],
-    /// Which of them are signed, sorted.
+    /// The names of the signed headers, sorted.
     pub signed_headers: &'a [&'a str],
     /// The body.
     pub body: &'a [u8],
@@ -76,7 +76,7 @@ pub struct Signing<'a> {
 }
 
 impl Signing<'_> {
-    /// What is hashed of the request; `None` where a signed header is not there.
+    /// The canonical request for the hash; `None` if a signed header is missing.
     pub(super) fn canonical_request(&self) -> Option<String> {
         let mut canonical = format!("{}\n{}\n{}\n", self.method, self.path, self.sorted_query());
         for name in self.signed_headers {
@@ -130,11 +130,11 @@ impl Signing<'_> {
     }
 }
 
-/// The signature over a request, in hexadecimal: for tests that are the instance themselves.
+/// The signature of a request, in hexadecimal: for tests that act as the instance.
 ///
 /// # Panics
 ///
-/// A header that is to be signed is not there.
+/// If a header in `signed_headers` is missing.
 pub fn sign(request: &Signing<'_>, secret_access_key: &str) -> String {
     let canonical = request.canonical_request().expect("every signed header");
     request.signature(secret_access_key, &request.string_to_sign(&canonical))
@@ -157,7 +157,7 @@ fn hex(bytes: &[u8]) -> String {
 mod tests {
     use super::*;
 
-    /// Of AWS's Signature Version 4 test suite.
+    /// The secret of AWS's Signature Version 4 test suite.
     const SECRET: &str = "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY";
 
     fn header(name: &str, value: &str) -> (String, String) {

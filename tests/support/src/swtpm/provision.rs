@@ -1,4 +1,4 @@
-//! How a TPM comes by its keys and certificates.
+//! The creation of a TPM's keys and certificates.
 
 use std::path::Path;
 use std::time::Duration;
@@ -7,13 +7,13 @@ use super::Sequence;
 use crate::ek_ca::EkCa;
 use crate::process::{Launch, Scratch};
 
-/// How long the making may take that takes a second: the machines that tests run on are busy.
+/// The deadline of the creation, which takes a second: the machines that tests run on are busy.
 const DEADLINE: Duration = Duration::from_secs(120);
 
-/// An index of the platform's that anyone may read, as `swtpm_setup` defines it for certificates.
+/// The attributes of an index of the platform's that anyone may read, as `swtpm_setup` defines it for certificates.
 const ATTRIBUTES: &str = "ppwrite|ppread|ownerread|authread|no_da|platformcreate|writedefine";
 
-/// Makes a new TPM in the directory `state`.
+/// Creates a new TPM in the directory `state`.
 #[track_caller]
 pub(super) fn make(scratch: &Scratch, state: &Path, maker: &EkCa, banks: &str) {
     let local_ca = maker.local_ca().path().display();
@@ -45,12 +45,12 @@ pub(super) fn make(scratch: &Scratch, state: &Path, maker: &EkCa, banks: &str) {
     assert!(status.success(), "swtpm_setup: {status}{}", setup.log());
 }
 
-/// Copies what a TPM has stored.
+/// Copies the state of a TPM.
 #[track_caller]
 pub(super) fn copy(from: &Path, to: &Path) {
     for file in std::fs::read_dir(from).expect("a TPM has a directory") {
         let file = file.expect("it can be listed");
-        // The lock is the running TPM's.
+        // The lock belongs to the running TPM.
         if file.file_name() != ".lock" {
             std::fs::copy(file.path(), to.join(file.file_name())).expect("it can be copied");
         }
@@ -61,7 +61,7 @@ pub(super) fn copy(from: &Path, to: &Path) {
 #[track_caller]
 pub(super) fn write_certificate(sequence: &Sequence<'_>, index: u32, der: &[u8]) {
     let (index, size) = (format!("{index:#010x}"), der.len().to_string());
-    // There may be none.
+    // The index may not exist.
     sequence.run(&["tpm2_nvundefine", "-C", "p", &index]).ok();
     sequence.write("certificate", der);
     sequence.must(&[

@@ -1,4 +1,4 @@
-//! tpm2-tools on one TPM.
+//! tpm2-tools for one TPM.
 
 use std::path::PathBuf;
 use std::process::{Output, Stdio};
@@ -10,20 +10,19 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::process::{Scratch, guarded};
 
-/// How long a tool may take that takes milliseconds. It waits without end while another client is
-/// connected.
+/// The deadline of a tool, which takes milliseconds. A tool waits without end while another client is connected.
 const DEADLINE: Duration = Duration::from_secs(180);
 
-/// The tools, and whose turn it is with the TPM.
+/// The tools, with a lock for access to the TPM.
 #[derive(Debug)]
 pub(crate) struct Tools {
     tcti: String,
     turn: Mutex<()>,
 }
 
-/// Commands that no others of this fixture come between, with files of their own.
+/// A sequence of commands without commands of others of this fixture between them, with files of its own.
 ///
-/// At its end no transient object is left in the TPM, not even one that was there before.
+/// At its end no transient object remains in the TPM, not even one from before.
 #[derive(Debug)]
 pub(crate) struct Sequence<'a> {
     tools: &'a Tools,
@@ -39,7 +38,7 @@ impl Tools {
         }
     }
 
-    /// Waits until it is the caller's turn.
+    /// Waits for the caller's turn.
     pub(crate) fn sequence(&self) -> Sequence<'_> {
         Sequence {
             tools: self,
@@ -48,7 +47,7 @@ impl Tools {
         }
     }
 
-    /// Runs one tool that leaves nothing in the TPM; its output.
+    /// Runs one tool that leaves nothing in the TPM; returns its output.
     #[track_caller]
     pub(crate) fn once(&self, words: &[&str]) -> String {
         let _turn = self.turn();
@@ -93,18 +92,18 @@ impl Tools {
 }
 
 impl Sequence<'_> {
-    /// Runs a tool, its working directory that of the files; its output, or what it said.
+    /// Runs a tool in the directory of the files; returns its output, or its error message.
     pub(crate) fn run(&self, words: &[&str]) -> Result<Vec<u8>, String> {
         self.tools.start(words, Some(&self.files))
     }
 
-    /// Like [`Sequence::run`], for what cannot fail.
+    /// Like [`Sequence::run`], for commands that cannot fail.
     #[track_caller]
     pub(crate) fn must(&self, words: &[&str]) -> Vec<u8> {
         must(words, self.run(words))
     }
 
-    /// Removes all objects from the TPM; those whose context is in a file can be used again.
+    /// Removes all objects from the TPM; those with their context in a file can be used again.
     #[track_caller]
     pub(crate) fn flush(&self) {
         self.must(&["tpm2_flushcontext", "-t"]);
@@ -126,7 +125,7 @@ impl Sequence<'_> {
 
 impl Drop for Sequence<'_> {
     fn drop(&mut self) {
-        // It may be dropped by the panic of a tool: the TPM is in order or it is not.
+        // The drop may come from the panic of a tool: the TPM may work or not.
         self.run(&["tpm2_flushcontext", "-t"]).ok();
     }
 }

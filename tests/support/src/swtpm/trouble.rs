@@ -1,16 +1,16 @@
-//! TPMs that do not do what they should.
+//! TPMs with faults.
 
 use super::{DEADLINE, Swtpm};
 use crate::process::poll;
 
-/// A password that nobody uses but to be wrong about it.
+/// The password of a key, used only for a wrong guess.
 const PASSWORD: &str = "secret";
 
-/// In how many seconds it would trust again: longer than a test.
+/// The recovery time in seconds: longer than a test.
 const PATIENCE: u32 = 1000;
 
 impl Swtpm {
-    /// Has it refuse passwords, somebody having guessed too often.
+    /// Makes it refuse passwords, as after too many wrong guesses.
     #[track_caller]
     pub fn lock_out(&self) {
         let sequence = self.tools.sequence();
@@ -44,12 +44,11 @@ impl Swtpm {
         assert!(self.is_locked_out());
     }
 
-    /// Takes its state away and switches it on again: every command is answered 0x101, failure
-    /// mode, from now on.
+    /// Removes its state and switches it on again: the answer to every command is 0x101, failure mode, from now on.
     #[track_caller]
     pub fn break_down(&self) {
         let sequence = self.tools.sequence();
-        // It may be storing what the last command changed, and a file appears while others are removed.
+        // It may be storing the changes of the last command, so that a file appears during the removal.
         let removed = poll(DEADLINE, || std::fs::remove_dir_all(&self.state).ok());
         assert!(removed.is_some(), "its state cannot be removed");
         let switched_on = sequence.run(&["swtpm_ioctl", "--tcp", &self.control(), "-i"]);

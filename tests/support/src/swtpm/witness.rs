@@ -1,15 +1,15 @@
-//! What tpm2-tools say about a TPM.
+//! The state of a TPM, as tpm2-tools report it.
 
 use super::Swtpm;
 
-/// What a TPM counts.
+/// The counters of a TPM.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Clock {
-    /// Milliseconds that it has been on.
+    /// The milliseconds that it has been on.
     pub clock: u64,
-    /// How often it was reset.
+    /// The number of its resets.
     pub reset_count: u32,
-    /// How often it was suspended since.
+    /// The number of its suspensions since the last reset.
     pub restart_count: u32,
     /// Whether `clock` was never higher.
     pub safe: bool,
@@ -25,7 +25,7 @@ impl Swtpm {
         line.expect("it is a property").trim() == "1"
     }
 
-    /// The handles of the objects in its memory that no one has made persistent.
+    /// The handles of the transient objects in its memory.
     #[track_caller]
     pub fn transient_handles(&self) -> Vec<u32> {
         self.handles("handles-transient")
@@ -37,7 +37,7 @@ impl Swtpm {
         self.handles("handles-loaded-session")
     }
 
-    /// The handles of the keys that it keeps for good.
+    /// The handles of its persistent keys.
     #[track_caller]
     pub fn persistent_handles(&self) -> Vec<u32> {
         self.handles("handles-persistent")
@@ -62,7 +62,7 @@ impl Swtpm {
         }
     }
 
-    /// The value of a PCR of the bank SHA-256; nothing where the TPM has no such bank.
+    /// The value of a PCR of the bank SHA-256; empty if the TPM does not have that bank.
     #[track_caller]
     pub fn pcr(&self, pcr: u8) -> Vec<u8> {
         let sequence = self.tools.sequence();
@@ -70,7 +70,7 @@ impl Swtpm {
         sequence.read("value")
     }
 
-    /// What is in an index for certificates, if it has it.
+    /// The contents of an index for certificates, if it exists.
     #[track_caller]
     pub fn read_certificate(&self, index: u32) -> Option<Vec<u8>> {
         let sequence = self.tools.sequence();

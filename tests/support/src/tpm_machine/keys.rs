@@ -1,9 +1,9 @@
-//! Which keys a machine uses, good and bad ones.
+//! The keys of a machine, valid and invalid ones.
 
 use super::SoftwareKey;
 use crate::swtpm::Sequence;
 
-/// The attributes of a good attestation key: 0x50472.
+/// The attributes of a valid attestation key: 0x50472.
 const GOOD: &str = "fixedtpm|fixedparent|sensitivedataorigin|userwithauth|noda|restricted|sign";
 
 /// PolicyC of the TCG's "EK Credential Profile", SHA-384: the other branch of PolicyB.
@@ -13,7 +13,7 @@ const POLICY_C: [u8; 48] = [
     0xb4, 0x94, 0x7c, 0x2d, 0x73, 0xe6, 0x30, 0x05, 0xee, 0xd2, 0xdc, 0x2b, 0x35, 0x93, 0xd1, 0x65,
 ];
 
-/// Which endorsement key, by the templates of the TCG's "EK Credential Profile".
+/// The endorsement key, by the templates of the TCG's "EK Credential Profile".
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EndorsementKey {
     /// Template L-1.
@@ -25,10 +25,10 @@ pub enum EndorsementKey {
 }
 
 impl EndorsementKey {
-    /// All of them.
+    /// All endorsement keys.
     pub const ALL: [Self; 3] = [Self::Rsa2048, Self::P256, Self::P384];
 
-    /// The index that its certificate is in.
+    /// The index of its certificate.
     pub fn certificate_index(self) -> u32 {
         match self {
             Self::Rsa2048 => 0x01c0_0002,
@@ -37,7 +37,7 @@ impl EndorsementKey {
         }
     }
 
-    /// Where it is where it is persistent.
+    /// Its persistent handle, if it is persistent.
     pub fn persistent_handle(self) -> u32 {
         match self {
             Self::Rsa2048 => 0x8101_0001,
@@ -46,7 +46,7 @@ impl EndorsementKey {
         }
     }
 
-    /// Makes it once more, as a primary: its context is in `ek`, its public part in `ek.pub`.
+    /// Creates it again as a primary: its context is in `ek`, its public part in `ek.pub`.
     #[track_caller]
     pub(super) fn load(self, sequence: &Sequence<'_>, format: &str) {
         let algorithm = match self {
@@ -84,7 +84,7 @@ impl EndorsementKey {
     }
 }
 
-/// Which attestation key.
+/// An attestation key.
 #[derive(Debug, Clone)]
 pub struct AttestationKey {
     hierarchy: &'static str,
@@ -96,16 +96,16 @@ pub struct AttestationKey {
 
 #[derive(Debug, Clone)]
 enum Origin {
-    /// Made by the TPM, the same each time.
+    /// Created by the TPM, the same each time.
     Primary,
-    /// Loaded as it is, beside the TPM's own.
+    /// Loaded unchanged, beside the TPM's own keys.
     Loaded(SoftwareKey),
     /// Wrapped for a parent in the TPM, and loaded.
     Imported(SoftwareKey),
 }
 
 impl AttestationKey {
-    /// A good one: ECDSA P-256 with SHA-256, restricted, a primary of the endorsement hierarchy.
+    /// A valid key: ECDSA P-256 with SHA-256, restricted, a primary of the endorsement hierarchy.
     pub fn ecdsa() -> Self {
         Self {
             hierarchy: "e",
@@ -116,7 +116,7 @@ impl AttestationKey {
         }
     }
 
-    /// A good one: RSASSA of 2048 bits with SHA-256.
+    /// A valid key: RSASSA of 2048 bits with SHA-256.
     pub fn rsassa() -> Self {
         Self {
             algorithm: "rsa2048:rsassa-sha256:null",
@@ -124,7 +124,7 @@ impl AttestationKey {
         }
     }
 
-    /// Good but that it signs with SHA-1, ECDSA.
+    /// A valid key except that it signs with SHA-1, ECDSA.
     pub fn sha1_ecdsa() -> Self {
         Self {
             algorithm: "ecc256:ecdsa-sha1:null",
@@ -133,7 +133,7 @@ impl AttestationKey {
         }
     }
 
-    /// Good but that it signs with SHA-1, RSASSA.
+    /// A valid key except that it signs with SHA-1, RSASSA.
     pub fn sha1_rsassa() -> Self {
         Self {
             algorithm: "rsa2048:rsassa-sha1:null",
@@ -142,17 +142,17 @@ impl AttestationKey {
         }
     }
 
-    /// Good but that it signs whatever it is given, also what looks like the TPM's own words.
+    /// A valid key except that it signs any data, including forged statements of the TPM.
     pub fn unrestricted() -> Self {
         Self::with_attributes("fixedtpm|fixedparent|sensitivedataorigin|userwithauth|noda|sign")
     }
 
-    /// Good but that it may leave the TPM.
+    /// A valid key except that it may leave the TPM.
     pub fn exportable() -> Self {
         Self::with_attributes("sensitivedataorigin|userwithauth|noda|restricted|sign")
     }
 
-    /// ECDSA P-256 with SHA-256 with the attributes of these names, as tpm2-tools have them.
+    /// A key ECDSA P-256 with SHA-256, with the attributes of these names in the form of tpm2-tools.
     pub fn with_attributes(attributes: &'static str) -> Self {
         Self {
             attributes,
@@ -160,7 +160,7 @@ impl AttestationKey {
         }
     }
 
-    /// Good but that it is the owner's: its qualified name is another.
+    /// A valid key except that it is in the owner's hierarchy: its qualified name differs.
     pub fn of_the_owner() -> Self {
         Self {
             hierarchy: "o",
@@ -168,7 +168,7 @@ impl AttestationKey {
         }
     }
 
-    /// A software key that is loaded beside the TPM's own and says so.
+    /// A software key, loaded beside the TPM's own keys, with attributes that say so.
     pub fn software(key: &SoftwareKey) -> Self {
         Self {
             attributes: "userwithauth|sign",
@@ -177,7 +177,7 @@ impl AttestationKey {
         }
     }
 
-    /// A software key that was imported: restricted, but neither made by the TPM nor only there.
+    /// An imported software key: restricted, but neither created by the TPM nor confined to it.
     pub fn imported(key: &SoftwareKey) -> Self {
         Self {
             attributes: "userwithauth|noda|restricted|sign",
@@ -186,12 +186,12 @@ impl AttestationKey {
         }
     }
 
-    /// The hash that it signs with, as tpm2-tools call it.
+    /// The hash that it signs with, by its name in tpm2-tools.
     pub(super) fn hash(&self) -> &'static str {
         self.hash
     }
 
-    /// Makes it, with its context in the file `ak`.
+    /// Creates it, with its context in the file `ak`.
     #[track_caller]
     pub(super) fn load(&self, sequence: &Sequence<'_>) {
         let key = ["-G", self.algorithm, "-a", self.attributes];

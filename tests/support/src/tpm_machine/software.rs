@@ -1,4 +1,4 @@
-//! Keys that no TPM has made, and words that no TPM has said.
+//! Keys and statements that do not come from a TPM.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use aws_lc_rs::rand::SystemRandom;
 use aws_lc_rs::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPair as _};
 use rcgen::KeyPair;
 
-/// An ECDSA key P-256 that pretends to be a TPM's.
+/// An ECDSA P-256 key that is presented as a TPM's.
 #[derive(Clone)]
 pub struct SoftwareKey {
     pem: String,
@@ -27,7 +27,7 @@ impl Default for SoftwareKey {
 }
 
 impl SoftwareKey {
-    /// Makes one.
+    /// Generates a key.
     pub fn generate() -> Self {
         let key = KeyPair::generate().unwrap();
         Self {
@@ -41,8 +41,8 @@ impl SoftwareKey {
         &self.pem
     }
 
-    /// `TPMT_PUBLIC` of an attestation key ECDSA P-256 with SHA-256 that has these attributes,
-    /// whether or not they are true; those of a good one are 0x50472.
+    /// `TPMT_PUBLIC` of an attestation key ECDSA P-256 with SHA-256 with these attributes, whether true or not; those
+    /// of a valid one are 0x50472.
     pub fn public(&self, attributes: u32) -> Vec<u8> {
         let point = self.pair().public_key().as_ref().to_vec();
         let (x, y) = point[1..].split_at(32);
@@ -60,7 +60,7 @@ impl SoftwareKey {
         public
     }
 
-    /// `TPMT_SIGNATURE` of bytes.
+    /// `TPMT_SIGNATURE` over bytes.
     pub fn sign(&self, message: &[u8]) -> Vec<u8> {
         let signature = self.pair().sign(&SystemRandom::new(), message).unwrap();
         let (r, s) = signature.as_ref().split_at(32);
@@ -78,8 +78,8 @@ impl SoftwareKey {
     }
 }
 
-/// `TPMS_ATTEST` of a quote that no TPM has made, in the name of a primary of the endorsement
-/// hierarchy with this public area.
+/// `TPMS_ATTEST` of a quote that does not come from a TPM, in the name of a primary of the endorsement hierarchy with
+/// this public area.
 pub fn forged_quote(
     ak_public: &[u8],
     qualifying_data: &[u8],

@@ -1,17 +1,17 @@
-//! What a TPM says by the attestation key.
+//! Statements of a TPM, signed by the attestation key.
 
 use super::{Quote, Statement, TpmMachine};
 use crate::hex::hex;
 use crate::swtpm::Sequence;
 use crate::tpm_machine::AttestationKey;
 
-/// An index of the owner's to make statements about.
+/// An index of the owner's, for statements about it.
 const INDEX: &str = "0x01800001";
 
 impl TpmMachine {
     /// Quotes PCRs of the bank SHA-256: TPM2_Quote.
     ///
-    /// A TPM without that bank quotes none of them, and has no values of them.
+    /// A TPM without that bank quotes none of the PCRs, and has no values of them.
     #[track_caller]
     pub fn quote(&self, qualifying_data: &[u8], registers: &[u8]) -> Quote {
         let mut numbers = registers.to_vec();
@@ -31,17 +31,17 @@ impl TpmMachine {
         }
     }
 
-    /// Quotes any PCRs, selected as tpm2-tools have it: `sha1:0,1+sha256:4`.
+    /// Quotes any PCRs, selected in the form of tpm2-tools: `sha1:0,1+sha256:4`.
     #[track_caller]
     pub fn quote_over(&self, qualifying_data: &[u8], selection: &str) -> Statement {
         self.quote_in(&self.loaded(), qualifying_data, selection, &[])
     }
 
-    /// Signs bytes as they are: TPM2_Sign.
+    /// Signs bytes without changes: TPM2_Sign.
     ///
     /// # Errors
     ///
-    /// The key is restricted.
+    /// If the key is restricted.
     #[track_caller]
     pub fn sign(&self, message: &[u8]) -> Result<Vec<u8>, String> {
         let sequence = self.loaded();
@@ -52,11 +52,11 @@ impl TpmMachine {
         Ok(sequence.read("signature"))
     }
 
-    /// Signs bytes that the TPM has hashed itself, which also a restricted key does: TPM2_Hash.
+    /// Signs bytes that the TPM itself has hashed, which a restricted key also does: TPM2_Hash.
     ///
     /// # Errors
     ///
-    /// They begin as what a TPM itself says does, and the key is restricted.
+    /// If they begin like a statement of a TPM, and the key is restricted.
     #[track_caller]
     pub fn sign_with_ticket(&self, message: &[u8]) -> Result<Vec<u8>, String> {
         let sequence = self.loaded();
@@ -69,8 +69,8 @@ impl TpmMachine {
         Ok(sequence.read("signature"))
     }
 
-    /// Certifies another key that the TPM has loaded: TPM2_Certify. Its public area, and what the
-    /// TPM says; the qualifying data are 00ff55aa, tpm2-tools let nobody choose.
+    /// Certifies another key that the TPM has loaded: TPM2_Certify. Returns its public area and the TPM's statement;
+    /// the qualifying data are 00ff55aa, since tpm2-tools offer no choice.
     #[track_caller]
     pub fn certify(&self, other: &AttestationKey) -> (Vec<u8>, Statement) {
         let certified = self.with_attestation_key(other.clone());
@@ -86,7 +86,7 @@ impl TpmMachine {
         (public, statement(&sequence))
     }
 
-    /// Says what time it is: TPM2_GetTime.
+    /// Attests the time: TPM2_GetTime.
     #[track_caller]
     pub fn time(&self, qualifying_data: &[u8]) -> Statement {
         let sequence = self.loaded();
@@ -97,7 +97,7 @@ impl TpmMachine {
         statement(&sequence)
     }
 
-    /// Says that it has made a key: TPM2_CertifyCreation.
+    /// Attests the creation of a key by the TPM: TPM2_CertifyCreation.
     #[track_caller]
     pub fn creation(&self, qualifying_data: &[u8]) -> Statement {
         let sequence = self.loaded();
@@ -113,7 +113,7 @@ impl TpmMachine {
         statement(&sequence)
     }
 
-    /// Says what is in an index: TPM2_NV_Certify.
+    /// Attests the contents of an index: TPM2_NV_Certify.
     #[track_caller]
     pub fn index(&self, qualifying_data: &[u8], contents: &[u8]) -> Statement {
         let sequence = self.loaded();

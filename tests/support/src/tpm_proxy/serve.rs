@@ -1,4 +1,4 @@
-//! Connections of the proxy, one thread each and one more for what comes back.
+//! Connections of the proxy, each with one thread, and a second one for the opposite direction.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use super::{Fault, Shared};
 
-/// What every command and every answer begins with: tag, size and code.
+/// The size of the header of every command and answer: tag, size and code.
 const HEADER: usize = 10;
 
-/// No TPM's buffer is larger than some kibibytes.
+/// The size limit of a message; the buffer of a TPM has some kibibytes at most.
 const LARGEST: usize = 64 * 1024;
 
 pub(super) fn accept(listener: &TcpListener, tpm: SocketAddr, data: bool, shared: &Arc<Shared>) {
@@ -21,7 +21,7 @@ pub(super) fn accept(listener: &TcpListener, tpm: SocketAddr, data: bool, shared
         }
         let shared = shared.clone();
         thread::spawn(move || {
-            // However it ends, the client sees that it did.
+            // The client sees the end of the connection, whatever its reason.
             serve(client, tpm, data, &shared).ok();
         });
     }
@@ -54,7 +54,7 @@ fn serve(client: TcpStream, tpm: SocketAddr, data: bool, shared: &Shared) -> io:
     served
 }
 
-/// Passes what is no command: the control channel.
+/// Forwards data that is not commands: the control channel.
 fn pass(client: &TcpStream, tpm: &TcpStream) -> io::Result<()> {
     let (mut from_tpm, mut to_client) = (tpm.try_clone()?, client.try_clone()?);
     thread::spawn(move || {
@@ -64,7 +64,7 @@ fn pass(client: &TcpStream, tpm: &TcpStream) -> io::Result<()> {
     io::copy(&mut &*client, &mut &*tpm).map(drop)
 }
 
-/// Passes commands and answers until a side ends or a fault ends it.
+/// Forwards commands and answers until a side or a fault ends the connection.
 fn converse(mut client: &TcpStream, mut tpm: &TcpStream, shared: &Shared) -> io::Result<()> {
     loop {
         let request = message(client)?;
@@ -73,14 +73,14 @@ fn converse(mut client: &TcpStream, mut tpm: &TcpStream, shared: &Shared) -> io:
             None => {}
             Some(Fault::Slow(late)) => shared.pause(late),
             Some(Fault::Hang) => {
-                // Others may have the TPM meanwhile.
+                // Other clients may use the TPM in the meantime.
                 tpm.shutdown(Shutdown::Both)?;
                 shared.pause(Duration::MAX);
                 return Ok(());
             }
             Some(Fault::Cut) => return Ok(()),
             Some(Fault::Answer(code)) => {
-                // TPM_ST_NO_SESSIONS, and nothing behind the header.
+                // TPM_ST_NO_SESSIONS, and nothing after the header.
                 let response = [&[0x80, 0x01, 0, 0, 0, 10][..], &code.to_be_bytes()].concat();
                 shared.answered(number, &request, &response);
                 client.write_all(&response)?;
@@ -94,7 +94,7 @@ fn converse(mut client: &TcpStream, mut tpm: &TcpStream, shared: &Shared) -> io:
     }
 }
 
-/// One command or answer, header and all.
+/// One command or answer, with its header.
 fn message(mut from: &TcpStream) -> io::Result<Vec<u8>> {
     let mut message = vec![0; HEADER];
     from.read_exact(&mut message)?;

@@ -1,4 +1,4 @@
-//! Who is who, and who may do what.
+//! Authentication and authorization.
 
 use kubelet_authenticator_test_support::api_server::ApiServer;
 use kubelet_authenticator_test_support::pki::{CertificateAuthority, Contents, Subject};

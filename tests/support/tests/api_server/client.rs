@@ -13,16 +13,16 @@ use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::{ClientConfig, RootCertStore};
 use serde_json::{Value, json};
 
-/// Longer than anything a test waits for takes.
+/// A deadline longer than any wait of a test.
 pub const DEADLINE: Duration = Duration::from_secs(10);
 
 /// Path of the certificate requests.
 pub const CSRS: &str = "/apis/certificates.k8s.io/v1/certificatesigningrequests";
 
-/// A signer of ours.
+/// A signer of this project.
 pub const SIGNER: &str = "cluster.x-k8s.io/kube-apiserver-client-kubelet-null";
 
-/// A client with one way of saying who it is.
+/// A client with one way of authentication.
 pub struct Caller {
     client: Client,
     url: String,
@@ -30,12 +30,12 @@ pub struct Caller {
 }
 
 impl Caller {
-    /// Somebody with the bootstrap token.
+    /// A client with the bootstrap token.
     pub fn bootstrap(server: &ApiServer) -> Self {
         Self::with_token(server, TOKEN)
     }
 
-    /// Somebody with a token.
+    /// A client with a token.
     pub fn with_token(server: &ApiServer, token: &str) -> Self {
         Self {
             client: build(server, None),
@@ -44,7 +44,7 @@ impl Caller {
         }
     }
 
-    /// Somebody with a client certificate.
+    /// A client with a client certificate.
     pub fn with_certificate(server: &ApiServer, pair: &KeyAndCertificate) -> Self {
         Self {
             client: build(server, Some(pair)),
@@ -63,7 +63,7 @@ impl Caller {
         Self::with_certificate(server, &server.client_certificate(Subject::node(name)))
     }
 
-    /// Somebody of whom nothing is known.
+    /// A client without credentials.
     pub fn anonymous(server: &ApiServer) -> Self {
         Self {
             client: build(server, None),
@@ -114,7 +114,7 @@ fn build(server: &ApiServer, identity: Option<&KeyAndCertificate>) -> Client {
         .with_root_certificates(roots);
     let config = match identity {
         Some(pair) => {
-            // Unlike the usual way, this shows certificates that rustls would not parse.
+            // Unlike the usual way, this also presents certificates that rustls would not parse.
             let key = any_supported_type(&pair.key_der()).unwrap();
             let shown = CertifiedKey::new(vec![pair.certificate_der()], key);
             config.with_client_cert_resolver(Arc::new(SingleCertAndKey::from(shown)))
@@ -130,13 +130,13 @@ fn build(server: &ApiServer, identity: Option<&KeyAndCertificate>) -> Client {
         .unwrap()
 }
 
-/// A request's body, right in every way.
+/// The body of a valid request.
 pub fn csr(name: &str, node: &str) -> Value {
     let (pem, _) = certificate_request(&Subject::node(node), Some("test:///machine-1"));
     csr_of(name, pem.as_bytes())
 }
 
-/// A request's body around these bytes.
+/// The body of a request with these bytes.
 pub fn csr_of(name: &str, request: &[u8]) -> Value {
     json!({
         "apiVersion": "certificates.k8s.io/v1",
@@ -151,12 +151,11 @@ pub fn csr_of(name: &str, request: &[u8]) -> Value {
     })
 }
 
-/// Status code and JSON body.
+/// The status code and the JSON body.
 pub fn read(response: Response) -> (u16, Value) {
     (response.status().as_u16(), response.json().unwrap())
 }
 
-/// The message of a `Status`.
 pub fn message(response: Response) -> String {
     read(response).1["message"].as_str().unwrap().to_owned()
 }

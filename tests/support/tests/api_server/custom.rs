@@ -1,4 +1,4 @@
-//! Kinds that a test defines, by the rules of custom resources.
+//! Kinds that a test defines, with the rules of custom resources.
 
 use kubelet_authenticator_test_support::api_server::{ApiServer, Definition};
 use serde_json::{Value, json};

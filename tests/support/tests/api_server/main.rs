@@ -1,4 +1,4 @@
-//! The in-memory API server is as strict as the real one: who may do what, what is stored, which writes conflict.
+//! The in-memory API server is as strict as the real one: authorization, stored objects, write conflicts.
 
 mod access;
 mod approval;

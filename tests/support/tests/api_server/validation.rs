@@ -1,4 +1,4 @@
-//! What the server refuses to store, and what it stores though nobody should send it.
+//! Invalid objects that the server refuses, and unusual ones that it stores.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;

@@ -1,4 +1,4 @@
-//! What is said of one provider.
+//! The fields of one provider.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! A way to a server on which all connections break at once.
+//! A proxy of a server, all of whose connections can be broken at once.
 
 use std::net::{Ipv4Addr, SocketAddr};
 
@@ -15,7 +15,7 @@ pub struct BreakingProxy {
 }
 
 impl BreakingProxy {
-    /// Starts one on a free port of 127.0.0.1, of the server at this URL.
+    /// Starts a proxy on a free port of 127.0.0.1, for the server at this URL.
     pub fn start(runtime: &Runtime, url: &str) -> Self {
         let server: SocketAddr = url.trim_start_matches("https://").parse().unwrap();
         let listener = runtime.block_on(TcpListener::bind((Ipv4Addr::LOCALHOST, 0)));
@@ -40,7 +40,7 @@ impl BreakingProxy {
         Self { address, breaks }
     }
 
-    /// Where it listens.
+    /// The proxy's URL.
     pub fn url(&self) -> String {
         format!("https://{}", self.address)
     }

@@ -1,4 +1,4 @@
-//! A client that makes the controller's writes of each request, and decides nothing.
+//! A client that makes the controller's writes for each request, without decisions.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -18,24 +18,24 @@ use serde_json::{Value, json};
 
 use super::load::{client, place};
 
-/// Requests under way at once.
+/// The number of requests in progress at once.
 const AT_ONCE: usize = 64;
 
-/// The controller's objects of one request, to be copied.
+/// The controller's objects of one request, as templates for copies.
 #[derive(Debug)]
 pub struct Copies {
     /// A NodeIdentity.
     pub record: Value,
     /// An Event.
     pub event: Value,
-    /// One request in so many has an Event.
+    /// The number of requests for which there is one Event.
     pub event_every: usize,
     /// A certificate, as base64.
     pub certificate: String,
 }
 
-/// Answers every new request, until it is dropped: with a NodeIdentity, an approval, a certificate and
-/// perhaps an Event.
+/// Answers every new request until it is dropped: with a NodeIdentity, an approval, a certificate and, for some, an
+/// Event.
 pub async fn run(management: &Path, workload: &Path, copies: Copies) {
     let (management, workload) = (client(management).await, client(workload).await);
     let requests: Api<CertificateSigningRequest> = Api::all(workload);

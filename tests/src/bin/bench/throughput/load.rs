@@ -1,4 +1,4 @@
-//! Requests of many machines at once, and what becomes of them.
+//! Requests of many machines at once, and their outcomes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -13,10 +13,10 @@ use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Client, Config};
 use serde_json::Value;
 
-/// Calls under way at once.
+/// The number of calls in progress at once.
 const AT_ONCE: usize = 32;
 
-/// Beyond it a request counts as lost.
+/// The time after which a request counts as lost.
 const DEADLINE: Duration = Duration::from_mins(5);
 
 const GROUPS: [&str; 3] = [
@@ -43,16 +43,16 @@ impl Request {
     }
 }
 
-/// A request as a watch saw it.
+/// The observations of a request by a watch.
 #[derive(Debug)]
 struct Seen {
     created: Instant,
     issued: Option<Instant>,
-    /// Its states: created, approved, issued.
+    /// The number of its states: created, approved, issued.
     states: usize,
 }
 
-/// What a watch saw of all requests.
+/// The observations of all requests by a watch.
 #[derive(Debug, Default)]
 pub struct Certificates(BTreeMap<String, Seen>);
 
@@ -72,7 +72,7 @@ impl Certificates {
         }
     }
 
-    /// How many have no certificate, or were changed otherwise than once by an approval and once by a
+    /// The number of requests without a certificate, or with changes other than one by an approval and one by a
     /// certificate.
     pub fn wrong(&self, requests: &[Request]) -> usize {
         let is_right = |request: &&Request| {
@@ -83,7 +83,7 @@ impl Certificates {
         requests.len() - requests.iter().filter(is_right).count()
     }
 
-    /// From created to issued, sorted.
+    /// The times from creation to issue, sorted.
     pub fn times(&self) -> Vec<Duration> {
         let seen = self.0.values();
         let mut times: Vec<Duration> = seen
@@ -93,7 +93,7 @@ impl Certificates {
         times
     }
 
-    /// Certificates a second, from the first request to the last certificate.
+    /// Certificates per second, from the first request to the last certificate.
     pub fn rate(&self) -> f64 {
         let first = self.0.values().map(|seen| seen.created).min().unwrap();
         let last = self
@@ -151,8 +151,7 @@ pub fn place(client: &Client, object: &Value) -> (Api<DynamicObject>, DynamicObj
     (api, object)
 }
 
-/// Files the requests, each as its token's holder and `pause` after the one before, and waits for their
-/// certificates.
+/// Files the requests, each as its token's holder and `pause` after the one before, and waits for their certificates.
 pub async fn run(kubeconfig: &Path, requests: &[Request], pause: Duration) -> Certificates {
     let client = client(kubeconfig).await;
     let certificates = Arc::new(Mutex::new(Certificates::default()));
@@ -216,13 +215,13 @@ pub async fn run(kubeconfig: &Path, requests: &[Request], pause: Duration) -> Ce
     futures::stream::iter((0..).zip(requests))
         .for_each_concurrent(at_once, file)
         .await;
-    // Those that are lost are counted.
+    // Lost requests are counted.
     drop(tokio::time::timeout(DEADLINE, watch).await);
     let mut certificates = certificates.lock().unwrap_or_else(PoisonError::into_inner);
     std::mem::take(&mut certificates)
 }
 
-/// The calls in an API server's metrics but for watches.
+/// The calls in an API server's metrics, except watches.
 pub fn calls(place: &str, metrics: &str) -> Vec<(String, f64)> {
     let mut calls = BTreeMap::new();
     for line in metrics.lines() {

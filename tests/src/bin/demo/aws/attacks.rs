@@ -1,4 +1,4 @@
-//! What somebody tries who has everything but the instance.
+//! The attacks of somebody who has everything except the instance.
 
 use std::time::Duration;
 
@@ -14,40 +14,40 @@ use super::{AWS, World};
 use crate::attacker::{Attacker, Verdict};
 use crate::attacks::LEAKED;
 
-/// Longer ago than evidence may be.
+/// A time longer than the maximum age of evidence.
 const LONG_AGO: Duration = Duration::from_mins(20);
 
-/// An attack by whoever holds the victim's bootstrap token.
+/// An attack by the holder of the victim's bootstrap token.
 pub struct Attack {
-    /// In a few words.
+    /// A short description.
     pub what: &'static str,
-    /// The condition that it ends in.
+    /// The condition of the refusal.
     pub kind: &'static str,
-    /// The reason.
+    /// The reason of the refusal.
     pub reason: &'static str,
     request: fn(&Scene<'_>) -> Vec<u8>,
 }
 
-/// What the attacker sees.
+/// The attacker's view.
 struct Scene<'a> {
     world: &'a World,
-    /// The cluster that evidence is for.
+    /// The cluster of the evidence.
     audience: Audience,
     /// The victim's provider ID.
     provider_id: String,
-    /// The victim's request, which everybody can read.
+    /// The victim's request, which every client can read.
     copied: Vec<u8>,
 }
 
 impl Scene<'_> {
-    /// The victim's own evidence, as the victim itself would make it now.
+    /// The parts of the victim's own evidence, as the victim itself would create it now.
     fn rightful(&self) -> Parts<'_> {
         let victim = self.world.instance(LEAKED);
         let now = self.world.cloud.sts().now();
         victim.parts(&self.audience, &self.provider_id, now)
     }
 
-    /// A request with a new key, and evidence made for it of these parts.
+    /// A request with a new key, and evidence for it of these parts.
     fn with(&self, parts: &Parts<'_>) -> Vec<u8> {
         let evidence = |spki: &[u8]| Some(self.world.cloud.evidence(parts, spki));
         let (name, id) = (parts.node_name, parts.provider_id);
@@ -147,7 +147,7 @@ pub const ATTACKS: [Attack; 8] = [
 ];
 
 impl Attack {
-    /// Tries it; `victim` is the name of worker-2's request.
+    /// Runs the attack; `victim` is the name of worker-2's request.
     pub fn on(&self, world: &World, attacker: &Attacker, victim: &str) -> Verdict {
         let ca = CertificateDer::from_pem_slice(world.cluster.ca_pem().as_bytes()).unwrap();
         let scene = Scene {

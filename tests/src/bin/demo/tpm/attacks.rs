@@ -1,4 +1,4 @@
-//! What somebody tries who has everything but the machine.
+//! The attacks of somebody who has everything except the machine.
 
 use std::time::Duration;
 
@@ -14,39 +14,39 @@ use kubelet_authenticator_tests::tpm::{REGISTERS, Requester, quote_of};
 use super::scene::Scene;
 use crate::attacks::LEAKED;
 
-/// What Kubernetes' own signer answers with kubeadm's bindings: it reads no evidence, and each of
-/// these is a bootstrap token and a name to it.
+/// The answer of Kubernetes' own signer with kubeadm's bindings: it reads no evidence, and regards each of these
+/// attacks as a bootstrap token and a name.
 pub const STOCK: &str = "issued";
 
-/// Longer ago than a challenge may be answered.
+/// A time longer than the time limit of an answer to a challenge.
 const LONG_AGO: Duration = Duration::from_mins(20);
 
-/// The attributes of a good attestation key.
+/// The attributes of a valid attestation key.
 const GOOD: u32 = 0x5_0472;
 
-/// Those of a key that was not made in a TPM, and may leave it.
+/// The attributes of a key that was not created in a TPM, and may leave it.
 const IMPORTED: u32 = 0x5_0440;
 
-/// An attack by whoever holds the victim's bootstrap token.
+/// An attack by the holder of the victim's bootstrap token.
 pub struct Attack {
-    /// In a few words.
+    /// A short description.
     pub what: &'static str,
-    /// The condition that it ends in.
+    /// The condition of the refusal.
     pub kind: &'static str,
-    /// The reason.
+    /// The reason of the refusal.
     pub reason: &'static str,
     request: fn(&Scene<'_>) -> String,
 }
 
 impl Attack {
-    /// Tries it; the name of the request that must be refused.
+    /// Runs the attack; returns the name of the request that must be refused.
     pub fn on(&self, scene: &Scene<'_>) -> String {
         (self.request)(scene)
     }
 }
 
 impl Scene<'_> {
-    /// The victim's endorsement key, which is no secret, with this attestation key.
+    /// The victim's endorsement key, which is public, with this attestation key.
     fn keys(&self, attestation: Vec<u8>) -> PublicAreas {
         let endorsement = self.victim().ek_public();
         PublicAreas {
@@ -55,7 +55,7 @@ impl Scene<'_> {
         }
     }
 
-    /// Asks for a challenge for the victim's endorsement key and this attestation key.
+    /// Requests a challenge for the victim's endorsement key and this attestation key.
     fn enrol_with(&self, requester: &Requester, attestation: Vec<u8>) -> String {
         let enrolment = Enrolment {
             keys: self.keys(attestation),
@@ -64,8 +64,8 @@ impl Scene<'_> {
         self.enrol(requester, enrolment)
     }
 
-    /// Answers a challenge for the victim's endorsement key and this attestation key, with a quote that
-    /// is as it must be but for what was in the challenge, if the attacker's TPM does not open it.
+    /// Answers a challenge for the victim's endorsement key and this attestation key. The quote is valid, except for
+    /// the secret of the challenge if the attacker's TPM does not open it.
     fn answer_with(
         &self,
         attestation: Vec<u8>,
@@ -100,7 +100,7 @@ impl Scene<'_> {
         self.file(requester.carrying(&TpmEvidence::Respond(response)))
     }
 
-    /// Answers as the victim itself, a challenge that ended this long ago.
+    /// Answers like the victim itself, but to a challenge that expired this long ago.
     fn answer_late(&self, ago: Duration) -> String {
         let (requester, victim) = (self.requester(), self.victim());
         let enrolment = self.enrol(&requester, requester.enrolment(victim));

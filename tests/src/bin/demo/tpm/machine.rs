@@ -9,21 +9,21 @@ use kubelet_authenticator_tests::tpm;
 use node_attestation_core::crd::PcrSet;
 use sha2::{Digest as _, Sha256};
 
-/// What a machine of the demo measures while it boots: into which register what.
+/// The measurements of a machine of the demo at boot: the register and the component.
 pub const BOOT: [(u8, &str); 3] = [(0, "firmware"), (4, "boot loader"), (7, "Secure Boot")];
 
 /// A machine that has booted.
 pub struct Machine {
     /// Its name.
     pub name: &'static str,
-    /// What its TPM can be made to do.
+    /// Its operations with its TPM.
     pub host: TpmMachine,
-    /// What it is called by: its endorsement key.
+    /// Its provider ID, from its endorsement key.
     pub provider_id: String,
 }
 
 impl Machine {
-    /// Boots machines of these names, all of them alike.
+    /// Boots machines with these names, all in the same way.
     pub fn boot_all(names: &[&'static str]) -> Vec<Self> {
         thread::scope(|scope| {
             let booting: Vec<_> = names
@@ -53,7 +53,7 @@ impl Machine {
         self.host.tpm()
     }
 
-    /// What its plugin is told, where its TPM is there.
+    /// The environment of its plugin, with its TPM at this address.
     pub fn plugin_environment(&self, tcti: String) -> [(&'static str, String); 3] {
         [
             ("KUBELET_AUTHENTICATOR_NODE_NAME", self.name.to_owned()),
@@ -65,7 +65,7 @@ impl Machine {
         ]
     }
 
-    /// What is in the registers of [`BOOT`].
+    /// The values of the registers of [`BOOT`].
     pub fn boot_state(&self) -> PcrSet {
         let registers = BOOT.map(|(register, _)| (register, self.tpm().pcr(register)));
         let digits = |(register, value): (u8, Vec<u8>)| (register.to_string(), hex(&value));

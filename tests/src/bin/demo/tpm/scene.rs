@@ -1,4 +1,4 @@
-//! What an attacker can do about machines with TPMs: run the plugin, and write evidence himself.
+//! The possibilities of an attacker of machines with TPMs: running the plugin, and writing evidence himself.
 
 use std::cell::Cell;
 
@@ -14,11 +14,11 @@ use crate::attacker::Attacker;
 use crate::attacks::LEAKED;
 use crate::plugin::Plugin;
 
-/// What the attacker has.
+/// The attacker's means.
 pub struct Scene<'a> {
     /// The cluster, and both machines.
     pub world: &'a World,
-    /// The victim's bootstrap token.
+    /// A client with the victim's bootstrap token.
     pub attacker: Attacker,
     /// The name of the request with the victim's quote.
     victim: String,
@@ -26,7 +26,7 @@ pub struct Scene<'a> {
 }
 
 impl<'a> Scene<'a> {
-    /// Before the first attack.
+    /// The state before the first attack.
     pub fn new(world: &'a World) -> Self {
         let mut answers = world.requests_of(LEAKED).responses;
         Self {
@@ -42,18 +42,18 @@ impl<'a> Scene<'a> {
         &self.world.machine(LEAKED).host
     }
 
-    /// Whoever claims to be the victim, with a new key.
+    /// A requester that claims to be the victim, with a new key.
     pub fn requester(&self) -> Requester {
         let victim = self.world.machine(LEAKED);
         Requester::new(&self.world.cluster.ca_pem(), &victim.provider_id, LEAKED)
     }
 
-    /// Runs the plugin with the victim's token, and this changed in what its machine tells it; the
-    /// name of the last request that it sent.
+    /// Runs the plugin with the victim's token, and this change of the variables of its machine; returns the name of
+    /// the last request that it sent.
     pub fn run_plugin(&self, change: Option<(&'static str, String)>) -> String {
         let victim = self.world.machine(LEAKED);
         let own = victim.plugin_environment(victim.tpm().tcti());
-        // What comes last counts.
+        // The last value of a variable applies.
         let own = own.into_iter().chain(change);
         let number = self.runs.get();
         self.runs.set(number + 1);
@@ -70,24 +70,24 @@ impl<'a> Scene<'a> {
         sent.unwrap_or_else(|| panic!("the plugin sent nothing: {}", run.stderr()))
     }
 
-    /// Sends the victim's name with this evidence, and a new key; the request's name.
+    /// Sends the victim's name with this evidence, and a new key; returns the request's name.
     pub fn send(&self, evidence: Option<Vec<u8>>) -> String {
         let id = &self.world.machine(LEAKED).provider_id;
         self.file(Application::claiming(LEAKED, id, Provider::TPM, evidence))
     }
 
-    /// What the victim's answer carries: everybody can read it.
+    /// The evidence of the victim's answer: every client can read it.
     pub fn copied(&self) -> Option<Vec<u8>> {
         let request = self.attacker.read_request(&self.victim);
         Envelope::parse(request.as_bytes()).unwrap().evidence
     }
 
-    /// Names keys of a TPM, and gets a challenge if that is well; the request's name.
+    /// Sends keys of a TPM, and gets a challenge if they are accepted; returns the request's name.
     pub fn enrol(&self, requester: &Requester, enrolment: Enrolment) -> String {
         self.file(requester.carrying(&TpmEvidence::Enrol(enrolment)))
     }
 
-    /// The challenge that a request got; begins a line that says so.
+    /// The challenge for a request; prints the beginning of a line about it.
     pub fn challenge(&self, enrolment: &str) -> Challenge {
         let verdict = self.attacker.await_verdict(enrolment).summary();
         let annotation = self
@@ -98,7 +98,7 @@ impl<'a> Scene<'a> {
         challenge.unwrap_or_else(|| panic!("no challenge: {verdict}"))
     }
 
-    /// Files a request; its name.
+    /// Files a request; returns its name.
     pub fn file(&self, request: Application) -> String {
         let request = String::from_utf8(request.request()).unwrap();
         let sent = self.attacker.send(TPM, &request);
