@@ -15,7 +15,7 @@ use kube::runtime::watcher::Event;
 use node_attestation_core::crd::KubeletAuthentication;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
-use tokio::time::sleep;
+use tokio::time::timeout;
 
 use super::enablement::Enablement;
 use super::shard::Shard;
@@ -146,12 +146,16 @@ impl ClusterRegistry {
     }
 
     /// Runs the supervisor of a cluster until it ends, again and again if it panics.
-    fn start(&mut self, key: ObjectKey, authentication: watch::Receiver<Authentication>) {
+    fn start(&mut self, key: ObjectKey, mut authentication: watch::Receiver<Authentication>) {
         let (shared, own_shard) = (self.shared.clone(), self.own_shard);
         self.tasks.spawn(async move {
             loop {
-                let (shared, authentication) = (shared.clone(), authentication.clone());
-                let supervised = supervise(shared, own_shard, key.clone(), authentication);
+                let supervised = supervise(
+                    shared.clone(),
+                    own_shard,
+                    key.clone(),
+                    authentication.clone(),
+                );
                 if AssertUnwindSafe(supervised).catch_unwind().await.is_ok() {
                     return;
                 }
@@ -161,7 +165,10 @@ impl ClusterRegistry {
                     cluster,
                     "the supervisor of the cluster panicked; it restarts in 30 s"
                 );
-                sleep(RESTART).await;
+                let closed = async { while authentication.changed().await.is_ok() {} };
+                if timeout(RESTART, closed).await.is_ok() {
+                    return;
+                }
             }
         });
     }

@@ -165,7 +165,7 @@ impl Candidate {
             spec.lease_transitions = Some(transitions.saturating_add(1));
         }
         spec.holder_identity = Some(self.identity.clone());
-        renew(spec);
+        set_renew_time(spec);
         forget_asker(&mut lease);
         lease
     }
@@ -205,9 +205,15 @@ impl Term<'_> {
         drop(quit);
         tokio::select! {
             () = &mut work => {}
-            () = self.held().then(|_| pending()) => {}
+            () = self.renewed_until_lost() => {}
         }
         end
+    }
+
+    /// Renews the Lease for as long as that can be done, whoever asks for it; never ends.
+    async fn renewed_until_lost(&mut self) {
+        while self.held().await == TermEnd::AskedFor {}
+        pending().await
     }
 
     /// Renews the Lease for as long as that can be done and no other replica is to have it.
@@ -264,7 +270,7 @@ impl Term<'_> {
     async fn renew(&mut self) -> Result<bool, CallError> {
         let renewed = Instant::now();
         let mut next = self.lease.clone();
-        renew(next.spec.get_or_insert_default());
+        set_renew_time(next.spec.get_or_insert_default());
         // An annotation that is still there is of a replica that holds enough Leases by now.
         if self.successor.is_none() {
             forget_asker(&mut next);
@@ -292,7 +298,7 @@ impl Term<'_> {
     pub(super) async fn release(mut self) {
         let spec = self.lease.spec.get_or_insert_default();
         match &self.successor {
-            Some(_) => renew(spec),
+            Some(_) => set_renew_time(spec),
             None => spec.lease_duration_seconds = Some(1),
         }
         let next = self.successor.unwrap_or_default();
@@ -323,7 +329,7 @@ impl Observed {
     }
 }
 
-fn renew(spec: &mut LeaseSpec) {
+fn set_renew_time(spec: &mut LeaseSpec) {
     spec.renew_time = micro_time();
     spec.lease_duration_seconds = i32::try_from(LEASE_DURATION.as_secs()).ok();
 }

@@ -1,3 +1,4 @@
+use std::future::ready;
 use std::sync::{Arc, Mutex};
 
 use http_body_util::Full;
@@ -288,6 +289,24 @@ async fn a_lease_is_renewed_until_the_work_for_it_has_ended() {
     assert_eq!(leases[1].holder(), "a");
     term.release().await;
     assert_eq!(leases[1].holder(), "b");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_is_asked_for_after_the_stop_is_renewed_until_the_work_has_ended() {
+    let leases: Vec<Memory> = (0..2).map(|_| Memory::default()).collect();
+    let holders = Holders::default();
+    let ours = |number: usize| leases[number].candidate(&format!("lease-{number}"), "a", &holders);
+    let (zero, one) = (ours(0), ours(1));
+    let (_zero, mut term) = (zero.lead().await, one.lead().await);
+    let _other = Replica::start(&leases, "b");
+
+    let end = term
+        .during(ready(()), |_stop| sleep(10 * LEASE_DURATION))
+        .await;
+
+    assert_eq!(end, TermEnd::Stopped);
+    assert_eq!(leases[1].holder(), "a");
+    assert_eq!(term.successor.as_deref(), Some("b"));
 }
 
 #[tokio::test(start_paused = true)]
