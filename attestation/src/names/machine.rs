@@ -46,9 +46,7 @@ pub struct NodeName(String);
 impl NodeName {
     /// Reads a node's name; nothing is trimmed or folded.
     pub fn parse(name: &str) -> Result<Self, InvalidName> {
-        let valid =
-            !name.is_empty() && name.len() <= MAX_NODE_NAME_LEN && name.split('.').all(is_label);
-        if valid {
+        if is_dns_subdomain(name) {
             Ok(Self(name.to_owned()))
         } else {
             Err(InvalidName::NodeName)
@@ -66,7 +64,13 @@ impl NodeName {
     }
 }
 
-fn is_label(label: &str) -> bool {
+/// Whether `text` is a DNS subdomain, as the names of most objects (RFC 1123).
+pub fn is_dns_subdomain(text: &str) -> bool {
+    text.len() <= MAX_NODE_NAME_LEN && text.split('.').all(is_dns_label)
+}
+
+/// Whether the text has the characters of a DNS label (RFC 1123); its length is not checked.
+pub fn is_dns_label(label: &str) -> bool {
     let alphanumeric = |b: &u8| b.is_ascii_lowercase() || b.is_ascii_digit();
     let bytes = label.as_bytes();
     bytes.first().is_some_and(alphanumeric)

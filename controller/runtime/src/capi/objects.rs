@@ -9,6 +9,7 @@ use std::fmt::Debug;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::core::DynamicObject;
+use kubelet_attestation::names::{is_dns_label, is_dns_subdomain};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
@@ -171,8 +172,9 @@ struct RawReference {
 }
 
 impl Reference {
-    /// The reference of an object in `namespace`; none that leads out of it, which is another
-    /// tenant's.
+    /// The reference of an object in `namespace`; `None` if it leads out of it, to another tenant's objects.
+    ///
+    /// Its parts become the path of a call, so one that is no part of a path is invalid.
     fn within(namespace: &str, raw: Option<RawReference>) -> Option<Self> {
         let raw = raw?;
         let is_inside = |own: &String| own == namespace || own.is_empty();
@@ -187,11 +189,12 @@ impl Reference {
             }
             (None, None) => return None,
         };
-        Some(Self {
+        let is_valid = is_dns_subdomain(&group) && version.as_deref().is_none_or(is_dns_label);
+        is_valid.then_some(Self {
             group,
             version,
             kind: raw.kind.filter(|kind| !kind.is_empty())?,
-            name: raw.name.filter(|name| !name.is_empty())?,
+            name: raw.name.filter(|name| is_dns_subdomain(name))?,
         })
     }
 }

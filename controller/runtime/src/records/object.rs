@@ -5,7 +5,7 @@ use std::time::SystemTime;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::{Error as TimeError, Timestamp};
 use kube::ResourceExt as _;
-use kubelet_attestation::names::{NodeName, Provider, ProviderId};
+use kubelet_attestation::names::{NodeName, Provider, ProviderId, is_dns_subdomain};
 use node_attestation_core::crd::{
     self, CLUSTER_NAME_LABEL, NodeIdentity, NodeIdentitySpec, RESET_ANNOTATION,
 };
@@ -121,7 +121,8 @@ fn time(time: &Time) -> SystemTime {
 pub(super) fn spec(record: &Record, cluster: &str) -> Result<NodeIdentitySpec, TimeError> {
     let (holder, opened) = (&record.holder, &record.opened);
     let machine_name = holder.machine_name.as_deref();
-    let machine_name = machine_name.filter(|name| is_of_an_object(name));
+    // A member of a pool without a Machine is named by its provider ID, which is in the object anyway.
+    let machine_name = machine_name.filter(|name| is_dns_subdomain(name));
     Ok(NodeIdentitySpec {
         cluster_name: cluster.to_owned(),
         node_name: record.node_name.as_str().to_owned(),
@@ -145,12 +146,6 @@ pub(super) fn spec(record: &Record, cluster: &str) -> Result<NodeIdentitySpec, T
         tombstone: record.tombstone,
         revoked: record.revoked,
     })
-}
-
-/// Whether the name is an object's, which are RFC 1123 subdomains as nodes' names are. A member of a
-/// pool that no Machine stands for goes by its provider ID, which the object has anyway.
-fn is_of_an_object(name: &str) -> bool {
-    NodeName::parse(name).is_ok()
 }
 
 /// The text as the schema has it: a request may be called what a record cannot say, and must not

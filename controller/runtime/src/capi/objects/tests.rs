@@ -215,6 +215,30 @@ fn a_reference_does_not_leave_its_namespace() {
 }
 
 #[test]
+fn a_reference_is_no_other_path_of_the_api_server() {
+    let machine = Contract::V1Beta1.machine("m1");
+    for (pointer, text) in [
+        (
+            "/spec/infrastructureRef/apiVersion",
+            "x-k8s.io/../../api/v1",
+        ),
+        ("/spec/infrastructureRef/apiVersion", "x-k8s.io/v1?watch=1"),
+        ("/spec/infrastructureRef/apiVersion", "../v1"),
+        ("/spec/infrastructureRef/name", "../../tenant-b/x"),
+        ("/spec/infrastructureRef/name", "m1?watch=1"),
+        ("/spec/infrastructureRef/name", ""),
+    ] {
+        let read: Machine = kept(with(machine.clone(), pointer, json!(text))).unwrap();
+        assert_eq!(read.infrastructure, None, "{pointer}: {text}");
+        assert!(read.config.is_some(), "{pointer}: {text}");
+    }
+    let machine = Contract::V1Beta2.machine("m1");
+    let group = "/spec/infrastructureRef/apiGroup";
+    let read: Machine = kept(with(machine, group, json!("../../api"))).unwrap();
+    assert_eq!(read.infrastructure, None);
+}
+
+#[test]
 fn a_pool_is_read_from_both_contracts() {
     for contract in BOTH {
         let ids = ["generic:///rack/a", "not an ID", "generic:///rack/b"];
