@@ -30,7 +30,7 @@ pub struct Objects(Arc<Inner>);
 struct Inner {
     client: Client,
     state: RwLock<State>,
-    resources: Mutex<HashMap<Kind, Arc<OnceCell<ApiResource>>>>,
+    resources: Mutex<HashMap<Kind, Lookup>>,
     changes: watch::Sender<u64>,
     cluster_changes: watch::Sender<u64>,
     /// By Cluster, for its waiters.
@@ -40,6 +40,9 @@ struct Inner {
 
 /// The limit of clusters whose [slow reads](Objects::read_slowly) run at a time.
 const SLOW_READS: usize = 4;
+
+/// The lookup of a kind: its resource, or `None` if it is not served.
+type Lookup = Arc<OnceCell<Option<ApiResource>>>;
 
 /// A group, a version where the reference has one, and a kind.
 type Kind = (String, Option<String>, String);
@@ -183,22 +186,33 @@ impl Objects {
             reference.version.clone(),
             reference.kind.clone(),
         );
-        let cell = self.resources().entry(kind.clone()).or_default().clone();
-        // Those who ask for a kind at the same time wait for one answer.
-        let found = cell.get_or_try_init(|| async {
-            let found = referred(&self.0.client, reference).await;
-            found.map_err(Some)?.ok_or(None)
-        });
-        match found.await.cloned() {
-            Ok(resource) => Ok(Some(resource)),
-            Err(unknown) => {
-                self.resources().remove(&kind);
-                unknown.map_or(Ok(None), Err)
+        let lookup = self.lookup(kind.clone());
+        // Concurrent callers share one lookup.
+        let found = lookup.get_or_try_init(|| referred(&self.0.client, reference));
+        let found = found.await.cloned();
+        if !matches!(found, Ok(Some(_))) {
+            // The kind may be served later.
+            let mut resources = self.resources();
+            if resources
+                .get(&kind)
+                .is_some_and(|own| Arc::ptr_eq(own, &lookup))
+            {
+                resources.remove(&kind);
             }
         }
+        found
     }
 
-    fn resources(&self) -> MutexGuard<'_, HashMap<Kind, Arc<OnceCell<ApiResource>>>> {
+    fn lookup(&self, kind: Kind) -> Lookup {
+        let mut resources = self.resources();
+        if !resources.contains_key(&kind) && resources.len() == resources.capacity() {
+            // Lookups that were dropped make room before the map grows.
+            resources.retain(|_, lookup| lookup.initialized() || Arc::strong_count(lookup) > 1);
+        }
+        resources.entry(kind).or_default().clone()
+    }
+
+    fn resources(&self) -> MutexGuard<'_, HashMap<Kind, Lookup>> {
         // Every change is one insertion or removal, so a panic elsewhere leaves the map whole.
         self.0
             .resources
@@ -247,3 +261,6 @@ impl fmt::Debug for Objects {
         f.debug_struct("Objects").finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests;
