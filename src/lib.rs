@@ -30,7 +30,7 @@
 //! - `clock`: the wall clock and deadlines
 //! - `failure`: the failure of a run: exit code, text, remedy
 //! - `log`: the log on standard error
-//! - `http`: HTTP with bounded answers and deadlines
+//! - `http`: HTTP clients, with deadlines and bounded answers
 //! - `key`: the private key of a credential
 //! - `machine`: the identity of this machine and of its boot
 //! - `kubelet`: the kubelet's arguments
@@ -40,7 +40,7 @@
 //! - `imds`: the EC2 instance metadata service
 //! - `attester`: the trait that a provider implements
 //! - `csr`: the certificate signing request
-//! - `rotation`: when a certificate is renewed
+//! - `rotation`: the time of a renewal
 //! - `store`: the state directory: lock, permissions, atomic replacement
 //! - `backoff`: the pause after a failure
 //! - `kube`: the client of the API server
@@ -48,7 +48,7 @@
 //! - `credential`: a client certificate with its key, and the checks of an issued one
 //! - `pending`: the request that is saved before it is sent
 //! - `store_contents`: the contents of the state directory, checked
-//! - `rescue`: what a panic prints
+//! - `rescue`: the output after a panic
 //! - `authenticator`: a run: the stored credential, or a new one within a deadline
 //! - `setup`: makes the kubelet run the plugin, and undoes it
 //! - `cli`: commands, arguments and their output

@@ -7,7 +7,7 @@
 //! - `denial`: the reasons to deny an instance
 //! - `partition`: the partitions of AWS: regions, and the hosts of STS
 //! - `proxy`: the operator's proxy
-//! - `credentials`: the credentials for EC2, and whether they work
+//! - `credentials`: the credentials for EC2, and their health
 //! - `document`: the instance identity document and its signature
 //! - `policy`: the policy of a cluster on instances
 //! - `sts`: the call of STS that the evidence carries

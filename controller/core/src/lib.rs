@@ -21,13 +21,13 @@
 //! - `rate_limit`: the token bucket of requesters, Events and calls of EC2
 //! - `crd`: the custom resources
 //! - `refusal`: Ignore, Deny, Fail and Retry, and their reasons
-//! - `inventory`: the trait that finds machines, and what a machine is
+//! - `inventory`: the trait that finds machines, and the machine
 //! - `signer`: the cluster's CA, and the encoding of certificates
-//! - `scope`: which requests are ours, and who signs
+//! - `scope`: the requests that are ours, and their signer
 //! - `nodes`: the trait that reads and deletes Nodes
-//! - `serving`: what serving certificates may be for
+//! - `serving`: the names and addresses of serving certificates
 //! - `verifier`: the trait that appraises evidence, and the provider `insecure`
-//! - `ledger`: the records: who holds a node's name, its rules, its sweep, and the trait that stores them
+//! - `ledger`: the records of the holders of node names: rules, sweep, and the trait that stores them
 //! - `policy`: the checks, each a function
 //! - `request`: the chain of types
 //! - `decide`: one request through the chain

@@ -55,11 +55,11 @@
 //! - `file`: files that are named on the command line
 //! - `files`: the limit of open files
 //! - `logging`: the log
-//! - `query`: what the commands for people share
+//! - `query`: options and output of the commands for people
 //! - `clusters`: the command `clusters`
 //! - `identities`: the command `identities`
-//! - `aws`: the flags of `aws`, and what its verifiers share
-//! - `tpm`: the flags of `tpm`, and what its verifiers share
+//! - `aws`: the flags of `aws`, and the state that its verifiers share
+//! - `tpm`: the flags of `tpm`, and the state that its verifiers share
 //! - `providers`: the registry of providers
 //! - `run`: the command `run`: its flags, and the wiring
 

@@ -8,23 +8,23 @@
 //!
 //! Each imports only those above it.
 //!
-//! - `clock`: where time comes from
+//! - `clock`: the source of time
 //! - `memory`: the memory that clusters share
-//! - `table`: objects found by name and by values that they have
-//! - `preflight`: whether a workload cluster is new enough, and what we may do there
-//! - `client`: clients of API servers: bounded answers, no redirection, a tenant's within reach
-//! - `watch`: watches in pages, with back-off, that skip what cannot be read
+//! - `table`: an index of objects by name and by value
+//! - `preflight`: checks of the version of a workload cluster and of our rights there
+//! - `client`: clients of API servers: bounded answers, no redirection, no address out of a tenant's reach
+//! - `watch`: watches in pages, with back-off, that skip unreadable objects
 //! - `capi`: Cluster API: its objects as an inventory, its kubeconfigs and CAs
 //! - `file_inventory`: an inventory from a file
 //! - `nodes`: the Nodes of a workload cluster, in its API server
 //! - `records`: records as `NodeIdentity` objects, watched and written
 //! - `config_maps`: config maps that many requests need
 //! - `hardening`: the workload cluster: bindings, admission policies, revocation, bootstrap tokens, budgets
-//! - `queue`: which request is next
+//! - `queue`: the order of requests
 //! - `events`: Events
-//! - `admin`: the command `identities`: records shown, reset and revoked by a person
-//! - `cluster_states`: `clusters`: Clusters and how each is looked after
-//! - `logs`: the lines that tell of decisions
+//! - `admin`: the command `identities`: shows, resets and revokes records
+//! - `cluster_states`: the command `clusters`: Clusters and the state of each
+//! - `logs`: the log lines of decisions
 //! - `csr_writer`: writes an answer into a request
 //! - `pipeline`: one request from its turn to its answer
 //! - `worker`: one workload cluster: its watches, and its requests in turn

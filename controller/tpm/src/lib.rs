@@ -24,7 +24,7 @@
 //! - `invalid_settings`: errors of the settings
 //! - `attest`: quotes
 //! - `chain`: certificates of endorsement keys
-//! - `pcr_policy`: which PCR values are accepted
+//! - `pcr_policy`: the accepted PCR values
 //! - `challenge`: the challenge of a request
 //! - `hosts`: endorsement keys by the name of the host
 //! - `key_lists`: lists of hosts and their endorsement keys in config maps

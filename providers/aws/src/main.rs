@@ -17,7 +17,7 @@
 //! - `sigv4`: AWS Signature Version 4
 //! - `identity`: the instance's identity, from its document
 //! - `credentials`: the instance's temporary credentials
-//! - `name`: whether the instance has the node's name
+//! - `name`: the check of the node's name against the instance
 //! - `proof`: the signed call of STS
 //! - `instance`: the attester
 

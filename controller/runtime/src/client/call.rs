@@ -25,7 +25,7 @@ pub enum CallError {
     #[error("the API server refused with {} {}: {}", .0.code, .0.reason, .0.message)]
     Refused(Box<Status>),
     /// There was no answer, or an invalid one.
-    #[error("the API server gave no answer")]
+    #[error("the call of the API server failed")]
     Failed(#[source] Box<kube::Error>),
 }
 

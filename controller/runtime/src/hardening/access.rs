@@ -167,7 +167,48 @@ pub(super) async fn delete<K: Object>(
     };
     let parameters = DeleteParams::default().preconditions(only);
     match call(named::<K>("delete", name), api.delete(name, &parameters)).await {
+        // Without the right the API server does not say whether the object exists.
+        Err(error @ HardeningError::Forbidden { .. }) => match get::<K>(client, name).await? {
+            Some(_) => Err(error),
+            None => Ok(()),
+        },
         Err(error) if !error.is_not_found() => Err(error),
         Ok(_) | Err(_) => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http_body_util::Full;
+    use hyper::body::Bytes;
+    use hyper::{Method, Response};
+    use k8s_openapi::api::admissionregistration::v1::ValidatingAdmissionPolicy;
+    use serde_json::json;
+
+    use super::*;
+    use crate::client::ClusterAccess;
+
+    /// Deletes from an API server that forbids it, and answers a read with `read`.
+    async fn deleted_without_the_right(read: u16) -> Result<(), HardeningError> {
+        let access = ClusterAccess::in_memory(move |request| async move {
+            let code = match *request.method() {
+                Method::GET => read,
+                _ => 403,
+            };
+            let reason = if code == 404 { "NotFound" } else { "Forbidden" };
+            let body = json!({"metadata": {}, "code": code, "reason": reason, "message": ""});
+            let body = Full::new(Bytes::from(body.to_string()));
+            Response::builder().status(code).body(body).unwrap()
+        });
+        delete::<ValidatingAdmissionPolicy>(access.client(), "p", None).await
+    }
+
+    #[tokio::test]
+    async fn without_the_right_to_delete_only_an_object_that_exists_is_an_error() {
+        assert!(deleted_without_the_right(404).await.is_ok());
+        for exists_or_unknown in [200, 403] {
+            let error = deleted_without_the_right(exists_or_unknown).await;
+            assert!(matches!(error, Err(HardeningError::Forbidden { .. })));
+        }
     }
 }
