@@ -150,6 +150,7 @@ machete: $(call tool,cargo-machete@$(CARGO_MACHETE))
 ##          notices, in target/mutants.out; hours; PACKAGE=... for one package
 mutants: $(call tool,cargo-mutants@$(CARGO_MUTANTS))
 	PATH="$(dir $<):$$PATH" $(CARGO) mutants --output target --no-shuffle --baseline skip --timeout 120 \
+	  --exclude '**/testing.rs' --exclude '**/testing/**' --exclude '**/fixture.rs' \
 	  $(addprefix --package ,$(PACKAGE)) -- --lib --locked
 
 PACKAGE ?= kubelet-attestation node-attestation-core node-attestation-aws node-attestation-tpm

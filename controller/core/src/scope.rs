@@ -16,16 +16,6 @@ pub enum Issuance {
     ApproveOnly,
 }
 
-impl Issuance {
-    /// The cluster's CA, where we have its key.
-    pub fn signer(&self) -> Option<&Signer> {
-        match self {
-            Self::Sign(signer) => Some(signer),
-            Self::ApproveOnly => None,
-        }
-    }
-}
-
 /// The requests that the controller answers beside those to the client signers of the admitted providers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Duties {

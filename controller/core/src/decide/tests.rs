@@ -41,6 +41,19 @@ fn a_machine_that_joins_gets_its_certificate() {
 }
 
 #[test]
+fn a_record_names_the_request_that_opened_it() {
+    let (mut request, cluster) = (valid(), cluster());
+    request.metadata.name = Some("csr-1".to_owned());
+    request.metadata.uid = Some("uid-1".to_owned());
+    issued(decided(&request, &cluster));
+
+    let records = block_on(cluster.ledger.records().all()).unwrap();
+
+    let opened_by = &records[0].record.opened.request;
+    assert_eq!((&*opened_by.name, &*opened_by.uid), ("csr-1", "uid-1"));
+}
+
+#[test]
 fn a_machine_without_evidence_gets_its_certificate_by_its_token() {
     let certificate = issued(decided(&insecure(), &cluster()));
 
