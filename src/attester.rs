@@ -49,7 +49,7 @@ pub trait Attester: fmt::Debug + Send + Sync + 'static {
         WEEK
     }
 
-    /// The evidence versions that the provider supports, preferred first.
+    /// The evidence versions that the provider supports, at least one, preferred first.
     fn versions(&self) -> Vec<EvidenceVersion> {
         vec![EvidenceVersion::v1()]
     }

@@ -15,7 +15,6 @@ use crate::store::{Store, StoreFile};
 use crate::store_contents::StoreContents;
 
 /// The state of the credential, from the store and the settings alone.
-#[derive(Debug)]
 pub(super) struct Status {
     provider: String,
     state_directory: String,

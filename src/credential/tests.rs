@@ -158,6 +158,26 @@ fn a_ca_certificate_is_refused() {
 }
 
 #[test]
+fn basic_constraints_of_no_ca_are_accepted_in_either_encoding() {
+    for (der, is_accepted) in [
+        (vec![0x30, 0], true),
+        (vec![0x30, 3, 0x01, 1, 0], true),
+        (vec![0x30, 3, 0x01, 1, 0xff], false),
+        (vec![0x30, 3, 0x02, 1, 0], false),
+        (vec![], false),
+    ] {
+        let key = PrivateKey::generate().unwrap();
+        let certificate = issue(&key, |params| {
+            params.is_ca = IsCa::NoCa;
+            let constraints = CustomExtension::from_oid_content(&[2, 5, 29, 19], der.clone());
+            params.custom_extensions.push(constraints);
+        });
+        let accepted = accept(&certificate.pem(), key);
+        assert_eq!(accepted.is_ok(), is_accepted, "{der:?}: {accepted:?}");
+    }
+}
+
+#[test]
 fn other_usages_are_refused() {
     use ExtendedKeyUsagePurpose::{Any, ClientAuth, ServerAuth};
     for (usages, purposes) in [

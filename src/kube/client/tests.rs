@@ -221,6 +221,7 @@ fn a_redirect_of_the_api_server_is_not_followed() {
     let error = read_with(Fault::Redirect { to: other.url() }, soon());
 
     assert!(is(&error, "which no API server does"), "{error:?}");
+    assert_eq!(error.kind, ApiErrorKind::Other);
     assert!(other.requests().is_empty());
 }
 
@@ -231,6 +232,7 @@ fn an_answer_that_is_no_object_is_an_error() {
         is(&error, "is not the object that was asked for"),
         "{error:?}"
     );
+    assert_eq!(error.kind, ApiErrorKind::Other);
 
     let body = serde_json::json!({
         "metadata": {"name": "n", "uid": "u", "resourceVersion": "1"},
@@ -247,6 +249,7 @@ fn an_answer_that_is_no_object_is_an_error() {
     );
     let words = "field spec.request is not what the API says";
     assert!(error.to_string().ends_with(words), "{error}");
+    assert_eq!(error.kind, ApiErrorKind::Other);
 }
 
 #[test]
@@ -254,6 +257,7 @@ fn a_hundred_megabytes_are_not_read() {
     let error = read_with(Fault::HugeBody { size: 100 << 20 }, soon());
 
     assert!(is(&error, "is longer than"), "{error:?}");
+    assert_eq!(error.kind, ApiErrorKind::Other);
 }
 
 #[test]

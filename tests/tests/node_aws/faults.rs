@@ -219,7 +219,7 @@ fn a_role_that_would_lead_elsewhere_is_7() {
 }
 
 #[test]
-fn evidence_that_is_too_large_is_7() {
+fn a_document_that_is_too_large_is_7() {
     let bed = Bed::new();
     bed.set_document(&Document {
         billing_products: vec!["bp-1".repeat(6000)],
@@ -227,6 +227,20 @@ fn evidence_that_is_too_large_is_7() {
     });
 
     bed.run().failed(7).saying("it is too large");
+
+    assert_eq!(bed.server.connections(), 0);
+}
+
+#[test]
+fn evidence_that_is_too_large_is_7() {
+    // The text may have 24 KiB, and JSON escapes each of its newlines.
+    let bed = Bed::new();
+    bed.imds.update(|instance| {
+        let padding = 24 * 1024 - instance.rsa2048.len();
+        instance.rsa2048 += &"\n".repeat(padding);
+    });
+
+    bed.run().failed(7).saying("verifiers read at most 32768");
 
     assert_eq!(bed.server.connections(), 0);
 }

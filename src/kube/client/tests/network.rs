@@ -83,6 +83,7 @@ fn a_server_that_is_not_the_clusters_is_not_talked_to() {
         let error = client(&server).get(NAME, soon()).unwrap_err();
 
         assert!(is(&error, "TLS with"), "{error:?}");
+        assert_eq!(error.kind, ApiErrorKind::Other);
         assert!(error.to_string().ends_with(expected), "{error}");
         assert!(server.requests().is_empty());
     }
@@ -102,6 +103,7 @@ fn another_clusters_ca_of_the_same_name_is_another_authority() {
         .unwrap_err();
 
     assert!(is(&error, "TLS with"), "{error:?}");
+    assert_eq!(error.kind, ApiErrorKind::Other);
     assert!(error.to_string().ends_with(UNKNOWN_AUTHORITY), "{error}");
 }
 
@@ -185,6 +187,7 @@ fn the_certificates_name_may_be_another_than_the_hosts() {
 
     let error = named("other.example").get(NAME, soon()).unwrap_err();
     assert!(is(&error, "TLS with"), "{error:?}");
+    assert_eq!(error.kind, ApiErrorKind::Other);
     assert!(
         error
             .to_string()
