@@ -10,10 +10,17 @@ mod serving_names;
 mod serving_reported;
 mod unready;
 
+use std::time::Duration;
+
 use futures::executor::block_on;
 
 use super::*;
+use crate::decide::tests::built_in::stock_renewal;
+use crate::inventory::Machine;
+use crate::ledger::GrantReason;
 use crate::lifetimes::Lifetimes;
+use crate::scope::Duties;
+use crate::testing::serving::{joined, serving, serving_cluster_of, serving_machine};
 use crate::testing::{UID, cluster, decided, insecure, now, renewal, valid};
 
 fn issued(decision: Decision) -> IssuedCertificate {
@@ -34,6 +41,7 @@ fn a_machine_that_joins_gets_its_certificate() {
         "metal:///rack/m1"
     );
     assert_eq!(certificate.issued().uid.to_string(), UID);
+    assert_eq!(certificate.opening(), Some(&GrantReason::First));
     assert_eq!(
         certificate.issued().not_after,
         now() + Lifetimes::default().attested
@@ -51,6 +59,38 @@ fn a_record_names_the_request_that_opened_it() {
 
     let opened_by = &records[0].record.opened.request;
     assert_eq!((&*opened_by.name, &*opened_by.uid), ("csr-1", "uid-1"));
+}
+
+#[test]
+fn a_decision_names_the_object_of_the_machine() {
+    let object = ObjectReference {
+        name: Some("m1".to_owned()),
+        ..ObjectReference::default()
+    };
+    let of = |mut machine: Machine| {
+        machine.object = Some(object.clone());
+        machine.control_plane = true;
+        vec![machine]
+    };
+    let duties = Duties {
+        serving: true,
+        built_in: KubeletSignerMode::Deny,
+        control_plane_renewal: true,
+    };
+    let cluster = || Context {
+        duties,
+        ..serving_cluster_of(of(serving_machine()))
+    };
+    for (request, cluster) in [
+        (renewal(UID), joined(cluster())),
+        (serving(), joined(cluster())),
+        (stock_renewal(), cluster()),
+    ] {
+        let decided = block_on(decide(&request, &cluster, now(), || Duration::ZERO));
+        let granted = matches!(decided.decision, Decision::Issue(_) | Decision::Approve(_));
+        assert!(granted, "{:?}", decided.decision);
+        assert_eq!(decided.machine.as_ref(), Some(&object));
+    }
 }
 
 #[test]
@@ -89,9 +129,7 @@ fn the_same_request_is_decided_again_as_before() {
 fn every_check_is_a_step_and_the_last_one_decided() {
     let cluster = cluster();
     let checks = |request: &CertificateSigningRequest| -> Vec<_> {
-        let decided = block_on(decide(request, &cluster, now(), || {
-            std::time::Duration::ZERO
-        }));
+        let decided = block_on(decide(request, &cluster, now(), || Duration::ZERO));
         decided.steps.iter().map(|step| step.check).collect()
     };
 

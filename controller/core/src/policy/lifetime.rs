@@ -70,3 +70,15 @@ fn at_most(most: Duration, requested: Option<Duration>) -> Duration {
         .map_or(most, |requested| requested.max(MIN_REQUESTED).min(most))
         .min(MAX_GRANTED)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_policy_grants_more_than_ten_years() {
+        let day = Duration::from_hours(24);
+        assert_eq!(at_most(4000 * day, None), 3660 * day);
+        assert_eq!(at_most(4000 * day, Some(3000 * day)), 3000 * day);
+    }
+}

@@ -165,4 +165,61 @@ mod tests {
         let alone = machine("m3", "n3", None);
         assert!(owns_token(&alone, &token, Some(&pool("pool-1"))).is_err());
     }
+
+    #[test]
+    fn a_machine_goes_on_until_it_is_gone_and_not_before_it_is_ready() {
+        let mut m3 = machine("m3", "n3", None);
+        for (state, expected) in [
+            (MachineState::Ready, Ok(())),
+            (MachineState::Deleting, Ok(())),
+            (
+                MachineState::Pending,
+                Err(Deferral::MachineNotReady("m3".to_owned())),
+            ),
+        ] {
+            m3.state = state;
+            let goes_on = may_go_on(&m3).map_err(|error| error.to_string());
+            assert_eq!(goes_on, expected.map_err(|error| error.to_string()));
+        }
+    }
+
+    #[test]
+    fn evidence_is_about_the_machine_that_is_claimed_and_located() {
+        let id = |name: &str| machine(name, name, None).provider_id.unwrap();
+        for (located, claimed, attested, is_accepted) in [
+            ("m1", "m1", "m1", true),
+            ("m2", "m1", "m1", false),
+            ("m1", "m2", "m1", false),
+            ("m1", "m1", "m2", false),
+        ] {
+            let located = machine(located, "n1", None);
+            let (claimed, attested) = (id(claimed), id(attested));
+            let expected = if is_accepted {
+                Ok(())
+            } else {
+                Err(Denial::AnotherMachine {
+                    attested: attested.clone(),
+                    claimed: claimed.clone(),
+                })
+            };
+            let checked = is_attested(&located, &claimed, &Identity::of(attested));
+            assert_eq!(checked, expected, "{located:?}, {claimed}");
+        }
+    }
+
+    #[test]
+    fn an_annotation_names_the_machines_own_endorsement_key() {
+        let [own, other] = [b"own", b"oth"].map(|key| KeyDigest::of(key));
+        let denied = Err(Denial::EndorsementKeyAnnotation(own));
+        for (annotation, endorsement_key, expected) in [
+            (None, Some(own), Ok(())),
+            (Some(own.to_string()), Some(own), Ok(())),
+            (Some(other.to_string()), Some(own), denied.clone()),
+            (Some(String::new()), Some(own), denied),
+            (Some(other.to_string()), None, Ok(())),
+        ] {
+            let checked = is_annotated(annotation.as_deref(), endorsement_key);
+            assert_eq!(checked, expected, "{annotation:?}");
+        }
+    }
 }

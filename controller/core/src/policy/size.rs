@@ -41,3 +41,40 @@ pub(crate) fn within_limits(spec: &CertificateSigningRequestSpec) -> Result<(), 
     };
     Err(Denial::RequesterTooLarge(field))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::valid;
+
+    /// The check of the valid request with this change.
+    fn checked(change: impl FnOnce(&mut CertificateSigningRequestSpec)) -> Result<(), Denial> {
+        let mut spec = valid().spec;
+        change(&mut spec);
+        within_limits(&spec)
+    }
+
+    #[test]
+    fn a_field_may_be_as_long_as_its_limit_and_no_longer() {
+        let too_large = |field| Err(Denial::RequesterTooLarge(field));
+        let texts = |count: usize, len: usize| Some(vec!["x".repeat(len); count]);
+        for (over, expected) in [(0, Ok(())), (1, too_large("username"))] {
+            let username = Some("x".repeat(MAX_USERNAME_LEN + over));
+            assert_eq!(checked(|spec| spec.username = username), expected);
+        }
+        for (over, expected) in [(0, Ok(())), (1, too_large("uid"))] {
+            let uid = Some("x".repeat(MAX_UID_LEN + over));
+            assert_eq!(checked(|spec| spec.uid = uid), expected);
+        }
+        for (over, expected) in [(0, Ok(())), (1, too_large("groups"))] {
+            let groups = texts(MAX_GROUPS + over, 1);
+            assert_eq!(checked(|spec| spec.groups = groups), expected);
+            let groups = texts(1, MAX_GROUP_LEN + over);
+            assert_eq!(checked(|spec| spec.groups = groups), expected);
+        }
+        for (over, expected) in [(0, Ok(())), (1, Err(Denial::UsagesNotExact))] {
+            let usages = texts(MAX_USAGES + over, 1);
+            assert_eq!(checked(|spec| spec.usages = usages), expected);
+        }
+    }
+}

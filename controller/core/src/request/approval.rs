@@ -119,3 +119,22 @@ impl Approval {
         self.opening.as_ref()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_condition_is_ours_by_one_of_our_reasons() {
+        for reason in [
+            "NodeNameClaimed",
+            "ServingNamesCorroborated",
+            "ControlPlaneRenewal",
+        ] {
+            assert!(ApprovalReason::is_ours(reason), "{reason}");
+        }
+        for reason in ["AutoApproved", "KubectlApprove", ""] {
+            assert!(!ApprovalReason::is_ours(reason), "{reason}");
+        }
+    }
+}

@@ -127,3 +127,23 @@ impl IssuedCertificate {
         self.issued.opening.as_ref()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use kubelet_attestation::names::Provider;
+
+    use super::*;
+
+    #[test]
+    fn a_request_to_a_built_in_signer_is_left_to_that_signer() {
+        for asked in [Asked::BuiltInClient, Asked::BuiltInServing] {
+            assert_eq!(is_ours(&asked), Err(Denial::SignerPurpose));
+        }
+        for asked in [
+            Asked::Client(Provider::NULL),
+            Asked::Serving(Provider::NULL),
+        ] {
+            assert_eq!(is_ours(&asked), Ok(()));
+        }
+    }
+}

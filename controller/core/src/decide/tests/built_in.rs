@@ -9,6 +9,7 @@ use kubelet_attestation::names::{
 
 use crate::decide::*;
 use crate::inventory::{Machine, MachineState, StaticInventory};
+use crate::ledger::GrantReason;
 use crate::lifetimes::Lifetimes;
 use crate::request::ApprovalReason;
 use crate::testing::cluster::{machine, node};
@@ -42,7 +43,7 @@ fn stock() -> CertificateSigningRequest {
 }
 
 /// What a stock kubelet files by the certificate that kubeadm made.
-fn stock_renewal() -> CertificateSigningRequest {
+pub(super) fn stock_renewal() -> CertificateSigningRequest {
     let stock = stock();
     let mut object = renewal("");
     object.spec.request = stock.spec.request;
@@ -272,6 +273,7 @@ fn approve_only_approves_what_passed_every_check_and_claims_the_name() {
     assert_eq!(approval.basis(), ApprovalReason::NodeNameClaimed);
     assert_eq!(approval.node_name().as_str(), "n1");
     assert_eq!(approval.provider_id().as_str(), "metal:///rack/m1");
+    assert_eq!(approval.opening(), Some(&GrantReason::First));
     nodes.put(NodeName::parse("n1").unwrap(), node("a", true, now()));
     let another_key = decided(&with_evidence(Some(DAY)), &cluster);
     assert!(
