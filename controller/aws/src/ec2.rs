@@ -57,7 +57,7 @@ pub struct InstanceFacts {
 /// Something that was attached to an instance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Attachment {
-    /// When.
+    /// The time of its attachment.
     pub time: Option<SystemTime>,
 }
 

@@ -274,7 +274,7 @@ impl Deciding<'_> {
     }
 }
 
-/// What a record says of the request that opened it.
+/// The reference to a request in the record that it opens.
 fn reference(request: &CertificateSigningRequest) -> RequestRef {
     RequestRef {
         name: request.metadata.name.clone().unwrap_or_default(),

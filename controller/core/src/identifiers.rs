@@ -56,7 +56,7 @@ impl KeyDigest {
 #[error("a digest is 64 lower-case hexadecimal digits")]
 pub struct InvalidDigest;
 
-/// What makes records distinct: 16 random bytes, made with the record.
+/// The UID of a record: 16 random bytes, made with it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RecordUid([u8; 16]);
 

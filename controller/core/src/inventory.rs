@@ -68,9 +68,9 @@ pub struct Machine {
     /// The object that people look at for it, and that events are about; `None` where there is
     /// none.
     pub object: Option<ObjectReference>,
-    /// How far it has come.
+    /// Its state.
     pub state: MachineState,
-    /// What its infrastructure calls it; `None` until there is one.
+    /// Its provider ID; `None` until its infrastructure has set one.
     pub provider_id: Option<ProviderId>,
     /// Whether its infrastructure was asked for the provider ID just now, and has none yet.
     pub unnamed: bool,
@@ -113,7 +113,7 @@ impl Machine {
     }
 }
 
-/// How far a machine has come.
+/// The state of a machine.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum MachineState {
     /// Its bootstrap data has not been made, so it cannot be the one asking.
@@ -139,7 +139,7 @@ pub struct AmbiguousMachines {
     pub first: String,
     /// The other's.
     pub second: String,
-    /// What they share.
+    /// The field with the same value in both.
     pub field: &'static str,
 }
 
@@ -176,7 +176,7 @@ impl StaticInventory {
     }
 }
 
-/// What no other machine of a list may have.
+/// The names that no other machine of a list may have.
 fn named_by(machine: &Machine) -> impl Iterator<Item = (&'static str, &str)> {
     [
         ("name", Some(machine.name.as_str())),

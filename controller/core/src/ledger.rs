@@ -51,7 +51,7 @@ pub struct Claim {
     pub key: KeyDigest,
     /// The request; for people.
     pub request: RequestRef,
-    /// When the API server got it.
+    /// The time at which the API server received the request.
     pub asked: SystemTime,
     /// The certificate that follows will not be valid for longer.
     pub not_after: SystemTime,
@@ -89,20 +89,20 @@ pub struct Renewal {
     pub identity: AttestedIdentity,
     /// The UID in the certificate that the request was made with.
     pub uid: CertificateUid,
-    /// When the API server got the request.
+    /// The time at which the API server received the request.
     pub asked: SystemTime,
     /// The certificate that follows will not be valid for longer.
     pub not_after: SystemTime,
 }
 
-/// What a record allows.
+/// The permission of a record to issue a certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Grant {
     /// The UID that the certificate is to carry.
     pub uid: CertificateUid,
     /// The latest end of its validity.
     pub not_after: SystemTime,
-    /// How it came to be granted.
+    /// The reason of the grant.
     pub opening: GrantReason,
 }
 

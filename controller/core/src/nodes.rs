@@ -26,7 +26,7 @@ pub trait Nodes: Debug + Send + Sync {
     fn delete<'a>(&'a self, name: &'a NodeName, uid: &'a str) -> Answer<'a, ()>;
 }
 
-/// What there is under a Node's name.
+/// The state of a Node's name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NodeState {
     /// Nothing.
@@ -42,7 +42,7 @@ pub struct Node {
     pub uid: String,
     /// Whether its condition `Ready` is true.
     pub ready: bool,
-    /// When its Lease was renewed last; `None` if it has none.
+    /// The time of its Lease's last renewal; `None` without a Lease.
     pub lease_renewed: Option<SystemTime>,
 }
 

@@ -1,4 +1,4 @@
-//! How often something may be done.
+//! A token bucket.
 
 use std::ops::{Add, Sub};
 use std::time::Duration;
@@ -6,9 +6,9 @@ use std::time::Duration;
 /// A token bucket: so many at once, and then one at a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rate {
-    /// How many at once.
+    /// The number of tokens at first, and at most.
     pub burst: u32,
-    /// How long until one more.
+    /// The time until one more token.
     pub every: Duration,
 }
 

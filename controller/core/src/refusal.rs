@@ -1,4 +1,4 @@
-//! How a request can end other than in a certificate: four outcomes, four types.
+//! The outcomes of a request other than a certificate: four outcomes, four types.
 //!
 //! | type | meaning | on the request |
 //! | --- | --- | --- |

@@ -30,7 +30,7 @@ pub struct Duties {
     pub control_plane_renewal: bool,
 }
 
-/// What becomes of a request to the built-in client signer.
+/// The treatment of requests to the built-in client signer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum KubeletSignerMode {
     /// It is not ours.

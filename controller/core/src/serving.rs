@@ -1,4 +1,4 @@
-//! What a kubelet's serving certificate may be for.
+//! The names and addresses of kubelets' serving certificates.
 
 use std::fmt::Debug;
 use std::net::IpAddr;
@@ -11,7 +11,7 @@ use kubelet_attestation::names::NodeName;
 use crate::identifiers::ServingName;
 use crate::refusal::Answer;
 
-/// What one cluster's serving certificates must never be for, and whose word counts.
+/// The names that serving certificates of one cluster must never have, and the sources of a machine's names.
 #[derive(Debug, Clone, Default)]
 pub struct ServingPolicy {
     /// Host names, in lower case, and addresses of the control plane's endpoint.

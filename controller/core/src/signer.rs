@@ -45,7 +45,7 @@ impl Signer {
         Ok(Self { ca, key })
     }
 
-    /// When the CA's certificate ends; no certificate of its outlives it.
+    /// The end of the CA's certificate; no certificate that it signs outlives it.
     pub fn not_after(&self) -> SystemTime {
         self.ca.not_after
     }

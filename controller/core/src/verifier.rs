@@ -1,4 +1,4 @@
-//! What appraises a machine's evidence.
+//! The verifiers of machines' evidence.
 
 use std::fmt::Debug;
 use std::time::SystemTime;
@@ -64,14 +64,14 @@ pub trait Verifier: Debug + Send + Sync {
         ready(Ok(None)).boxed()
     }
 
-    /// What there is to say of the cluster beside the answers to its requests, for conditions of its
-    /// `KubeletAuthentication`. Nothing rests on it, and nobody is asked for it.
+    /// Reports about the cluster beside the answers to its requests, for conditions of its
+    /// `KubeletAuthentication`. No decision depends on them, and they cost no call.
     fn reports(&self) -> Vec<ConditionReport> {
         Vec::new()
     }
 }
 
-/// What there is to appraise: the evidence, and what a key binding must cover.
+/// A request to appraise: the evidence, and the fields that a key binding must cover.
 ///
 /// The claims have the right form and nothing more; [`machine`](Self::machine) comes from the
 /// inventory.
@@ -89,7 +89,7 @@ pub struct Appraisal<'a> {
     pub spki: &'a [u8],
     /// The machine that the inventory has under the claims.
     pub machine: &'a Machine,
-    /// When the API server got the request: evidence ages while requests wait for their turn.
+    /// The time at which the API server received the request: evidence ages while requests wait for their turn.
     pub asked: SystemTime,
 }
 
@@ -105,7 +105,7 @@ pub struct Identity {
     pub instance: Option<String>,
     /// The endorsement key of its TPM, where that proved it.
     pub endorsement_key: Option<KeyDigest>,
-    /// How far that TPM had come.
+    /// The boot of that TPM.
     pub boot: Option<TpmBoot>,
 }
 
@@ -122,7 +122,7 @@ impl Identity {
     }
 }
 
-/// How well an identity is founded. Only an attested one can be renewed.
+/// The assurance of an identity. Only an attested one can be renewed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Assurance {
     /// Nothing was proved; the identity is the bootstrap token's.

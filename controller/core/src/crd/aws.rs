@@ -1,4 +1,4 @@
-//! What the attestor aws accepts.
+//! Settings of the attestor aws.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::schema;
 
-/// What the attestor aws accepts.
+/// Settings of the attestor aws.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct AwsSettings {
@@ -25,7 +25,7 @@ pub struct AwsSettings {
         extend("x-kubernetes-list-type" = "set")
     )]
     pub regions: Vec<String>,
-    /// Which name of an instance is its Node's. `InstanceID` is safer: it is never reused.
+    /// The name of an instance that is its Node's. `InstanceID` is safer: it is never reused.
     pub node_name: AwsNodeName,
     /// Whether the instance must run from the root volume that it was launched with.
     pub root_volume_check: bool,
@@ -46,7 +46,7 @@ impl Default for AwsSettings {
     }
 }
 
-/// Which name of an instance is its Node's.
+/// The name of an instance that is its Node's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 pub enum AwsNodeName {
     /// The private DNS name.

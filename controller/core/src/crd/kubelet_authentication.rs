@@ -1,4 +1,4 @@
-//! Who may join a Cluster, and how.
+//! `KubeletAuthentication`: the machines that may join a Cluster, and their evidence.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::CustomResource;
@@ -9,7 +9,7 @@ use super::aws::AwsSettings;
 use super::schema::{self, immutable, rule, rule_at};
 use super::tpm::TpmSettings;
 
-/// How the kubelets of one Cluster prove what machine they run on, and what they are granted.
+/// The evidence that the kubelets of one Cluster bring of their machines, and the certificates that they are granted.
 ///
 /// It has the Cluster's name, so that there is one a Cluster.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
@@ -131,7 +131,7 @@ pub struct KubeletAuthenticationSpec {
         )
     )]
     pub authorized_attestors: Vec<String>,
-    /// How long certificates are valid.
+    /// The longest validity of certificates.
     #[serde(default)]
     pub certificate: CertificateLifetimes,
     /// For whom evidence may be made, beside the digests of the Cluster's CA certificates.
@@ -147,7 +147,7 @@ pub struct KubeletAuthenticationSpec {
     /// once every Node has a record, the bindings are removed, and kept away, and the policy refuses.
     #[serde(default)]
     pub auto_approve_bindings: AutoApproveBindings,
-    /// Who looks after bootstrap tokens. `Manage`: a Machine's token is kept for the Machine's
+    /// The treatment of bootstrap tokens. `Manage`: a Machine's token is kept for the Machine's
     /// life, and ended after it; a pool's is left alone. `Ignore`: all are left alone.
     #[serde(default)]
     pub bootstrap_tokens: BootstrapTokens,
@@ -160,11 +160,11 @@ pub struct KubeletAuthenticationSpec {
     /// fresh evidence. `AllowWithoutEvidence`, with insecure: by that certificate alone.
     #[serde(default)]
     pub adoption: Adoption,
-    /// When another machine may have a name whose holder is gone. `Allow`: at once. `Quarantine`:
-    /// when the former certificate has expired.
+    /// The time at which another machine may have a name whose holder is gone. `Allow`: at once.
+    /// `Quarantine`: once the former certificate has expired.
     #[serde(default)]
     pub name_reuse: NameReuse,
-    /// What is done about the Node that a former holder of a name left behind. `Delete`: it is
+    /// The treatment of the Node that a former holder of a name left behind. `Delete`: it is
     /// deleted. `Refuse`: the name waits until somebody else deletes it.
     #[serde(default)]
     pub stale_nodes: StaleNodes,
@@ -176,10 +176,10 @@ pub struct KubeletAuthenticationSpec {
     /// not its infrastructure.
     #[serde(default)]
     pub guest_reported_addresses: GuestReportedAddresses,
-    /// What the attestor aws accepts.
+    /// Settings of the attestor aws.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub aws: Option<AwsSettings>,
-    /// What the attestor tpm accepts.
+    /// Settings of the attestor tpm.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tpm: Option<TpmSettings>,
 }
@@ -196,7 +196,7 @@ impl KubeletAuthenticationSpec {
     }
 }
 
-/// How long certificates are valid, at most; a node may ask for less.
+/// The longest validity of certificates; a node may ask for less.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct CertificateLifetimes {
@@ -250,7 +250,7 @@ choice! {
 }
 
 choice! {
-    /// Who looks after bootstrap tokens.
+    /// The treatment of bootstrap tokens.
     BootstrapTokens {
         /// A Machine's token lives as long as the Machine.
         Manage,
@@ -282,17 +282,17 @@ choice! {
 }
 
 choice! {
-    /// When another machine may have a name whose holder is gone.
+    /// The time at which another machine may have a name whose holder is gone.
     NameReuse {
         /// At once.
         Allow,
-        /// When the former holder's certificate has expired.
+        /// Once the former holder's certificate has expired.
         Quarantine,
     }
 }
 
 choice! {
-    /// What is done about the Node that a former holder of a name left behind.
+    /// The treatment of the Node that a former holder of a name left behind.
     StaleNodes {
         /// It is deleted.
         Delete,
@@ -321,7 +321,7 @@ choice! {
     }
 }
 
-/// What the controller found.
+/// The state that the controller observed.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct KubeletAuthenticationStatus {
@@ -340,13 +340,13 @@ pub struct KubeletAuthenticationStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::time")]
     pub earliest_expiry: Option<Time>,
-    /// How many records there are.
+    /// The number of records.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub identities: Option<IdentityCounts>,
     /// The key of the Cluster's CA: Clusters of other shards may not have it too.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ca_key: Option<PublishedCaKey>,
-    /// What is the case.
+    /// Conditions of the Cluster's authentication.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::conditions")]
     pub conditions: Vec<Condition>,
@@ -363,7 +363,7 @@ pub struct PublishedCaKey {
     pub proved: bool,
 }
 
-/// How many records of node names a Cluster has.
+/// The number of a Cluster's records of node names.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct IdentityCounts {

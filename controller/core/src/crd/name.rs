@@ -11,7 +11,7 @@ const MAX_CLUSTER: usize = 63;
 
 /// The name of the [`NodeIdentity`](super::NodeIdentity) of a node: `<cluster>.<node name>`.
 ///
-/// Where that would be too long, or could be read in two ways since the Cluster's name has a dot,
+/// If that would be too long, or could be read in two ways since the Cluster's name has a dot,
 /// the first label is the Cluster's name with a digest of both, and the node's name is cut. That
 /// label is longer than any Cluster's name may be, so that no other pair has the name either.
 ///

@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::schema::{self, immutable, rule_at};
 use super::system_time;
 
-/// Who holds the name of one node of one Cluster: made when a machine first claims the name.
+/// The record of the holder of a node name of one Cluster, made when a machine first claims the name.
 ///
 /// Named `<cluster>.<node name>`, cut and digested where that is too long or could be read in two
 /// ways, so that there is one a Cluster and node name.
@@ -169,17 +169,17 @@ pub struct NodeIdentitySpec {
     #[serde(rename = "endorsementKeySHA256")]
     #[schemars(length(max = 64), regex(pattern = schema::SHA256))]
     pub endorsement_key_sha256: Option<String>,
-    /// How far that TPM had come at the time of the claim. A lesser one is a copy, or was cleared.
+    /// The boot of that TPM at the time of the claim. An earlier one is a copy's, or of a TPM that was cleared.
     pub tpm_boot: Option<TpmBoot>,
-    /// Which holder of the name this is, from 1. Certificates of former generations are worth
-    /// nothing.
+    /// The number of this holder of the name, from 1. Certificates of former generations are
+    /// invalid.
     #[schemars(
         with = "i64",
         range(min = 1),
         extend("x-kubernetes-validations" = [schema::rule("self >= oldSelf", "can only grow")])
     )]
     pub generation: u64,
-    /// What opened this generation.
+    /// The request that opened this generation.
     pub opened: Opened,
     /// The latest end of the certificate that opened this generation.
     #[schemars(schema_with = "schema::time")]
@@ -216,7 +216,7 @@ pub struct Opened {
     #[serde(rename = "requestUID")]
     #[schemars(length(min = 1, max = 64), regex(pattern = schema::VISIBLE))]
     pub request_uid: String,
-    /// When it was claimed.
+    /// The time of the claim.
     #[schemars(schema_with = "schema::time")]
     pub time: Time,
     /// The UID of the Node that the name's holder before this one left, to be deleted.
@@ -225,18 +225,17 @@ pub struct Opened {
     pub stale_node_uid: Option<String>,
 }
 
-/// How often a TPM was started, and for how long it has run: a later one is greater ("TPM 2.0
-/// Library, Part 2", `TPMS_CLOCK_INFO`). Only `TPM2_Clear` sets them back, and so does a copy of the
-/// TPM that was made before.
+/// The counters of a TPM's starts, and its clock: a later boot is greater ("TPM 2.0 Library, Part 2",
+/// `TPMS_CLOCK_INFO`). They go back only by `TPM2_Clear`, or in an earlier copy of the TPM.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize, JsonSchema,
 )]
 pub struct TpmBoot {
-    /// How often it was reset.
+    /// The number of resets.
     #[serde(rename = "resetCount")]
     #[schemars(with = "i64", range(min = 0))]
     pub resets: u32,
-    /// How often it was restarted or resumed since.
+    /// The number of restarts and resumes since.
     #[serde(rename = "restartCount")]
     #[schemars(with = "i64", range(min = 0))]
     pub restarts: u32,
@@ -256,14 +255,14 @@ fn within_schema<S: Serializer>(clock: &u64, serializer: S) -> Result<S::Ok, S::
     serializer.serialize_u64((*clock).min(i64::MAX.unsigned_abs()))
 }
 
-/// How far a TPM had come when the last certificate of a generation was issued.
+/// The boot of a TPM when the last certificate of a generation was issued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct LastTpmBoot {
-    /// Which generation.
+    /// The generation.
     #[schemars(with = "i64", range(min = 1))]
     pub generation: u64,
-    /// How far.
+    /// The boot.
     pub boot: TpmBoot,
 }
 
@@ -280,13 +279,13 @@ pub struct Tombstone {
     pub since: SystemTime,
     /// The reason.
     pub reason: TombstoneReason,
-    /// When the last certificate has expired, and the record may go.
+    /// The end of the last certificate, after which the record may go.
     #[serde(with = "system_time")]
     #[schemars(schema_with = "schema::time")]
     pub until: SystemTime,
 }
 
-/// How a record came to be a tombstone.
+/// The reason of a tombstone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 pub enum TombstoneReason {
     /// The Machine is gone.
@@ -301,16 +300,16 @@ pub enum TombstoneReason {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Revoked {
-    /// Those of this generation and of all before it.
+    /// The last revoked generation; all before it are revoked too.
     #[schemars(with = "i64", range(min = 1))]
     pub generation: u64,
-    /// When.
+    /// The time of the revocation.
     #[serde(with = "system_time")]
     #[schemars(schema_with = "schema::time")]
     pub at: SystemTime,
 }
 
-/// What was last seen of the node's certificates; best effort, and lost by a move.
+/// The last certificate that was issued to the node; best effort, and lost by a move.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeIdentityStatus {
@@ -322,14 +321,14 @@ pub struct NodeIdentityStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::time")]
     pub not_after: Option<Time>,
-    /// When it was issued, where it followed another.
+    /// The time of its issue, if it followed another.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::time")]
     pub last_renewal: Option<Time>,
-    /// How far the machine's TPM had come then.
+    /// The boot of the machine's TPM at that time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_tpm_boot: Option<LastTpmBoot>,
-    /// What is the case.
+    /// Conditions of the record.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::conditions")]
     pub conditions: Vec<Condition>,

@@ -1,4 +1,4 @@
-//! Which certificates may write no longer.
+//! `RevokedNodeCredentials`: the certificates that may no longer write.
 
 use std::collections::BTreeMap;
 use std::time::SystemTime;

@@ -1,4 +1,4 @@
-//! What the attestor tpm accepts.
+//! Settings of the attestor tpm.
 
 use std::collections::BTreeMap;
 
@@ -7,14 +7,14 @@ use serde::{Deserialize, Serialize};
 
 use super::schema::{self, rule, rule_at};
 
-/// What one allowed state of a machine's registers is: each index with its value.
+/// An allowed state of a machine's PCRs: each index with its value.
 pub type PcrSet = BTreeMap<String, String>;
 
-/// What the attestor tpm accepts.
+/// Settings of the attestor tpm.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct TpmSettings {
-    /// Which TPM a machine has, beside what its provider ID says (`tpm://<digest>`).
+    /// The TPMs of machines, beside those in provider IDs (`tpm://<digest>`).
     pub endorsement_keys: EndorsementKeys,
     /// In what state a machine must have booted.
     pub pcr_policy: PcrPolicy,
@@ -35,7 +35,7 @@ pub enum LateProviderIds {
     Allow,
 }
 
-/// Which TPM a machine has.
+/// The TPMs of machines.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct EndorsementKeys {

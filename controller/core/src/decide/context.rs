@@ -25,13 +25,13 @@ pub struct Context {
     pub ledger: Arc<RecordLedger>,
     /// The signer.
     pub issuance: Issuance,
-    /// How long certificates are valid.
+    /// The longest validity of certificates.
     pub lifetimes: Lifetimes,
     /// The requests that the controller answers beside those to the client signers of the verifiers.
     pub duties: Duties,
     /// Whether nodes without a record are kept from Kubernetes' own signers.
     pub enforcement: Enforcement,
-    /// What serving certificates may be for.
+    /// The names and addresses that serving certificates must not have.
     pub serving: ServingPolicy,
 }
 

@@ -11,7 +11,7 @@ pub type Elapsed = fn() -> Duration;
 pub struct Step {
     /// Its stable name, for logs: one for each link of the chain in [`crate::request`].
     pub check: &'static str,
-    /// How long it took.
+    /// Its duration.
     pub took: Duration,
 }
 

@@ -31,23 +31,23 @@ const FIRST_NOTE_AFTER: Duration = Duration::from_hours(1);
 /// a day at most.
 const END_MAY_LAG: Duration = Duration::from_hours(24);
 
-/// What there is after a sweep.
+/// The records after a sweep.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SweepReport {
     /// The first end of a certificate of a live record, as far as it is known.
     pub earliest_expiry: Option<SystemTime>,
     /// Records that somebody holds.
     pub live: usize,
-    /// Those of them whose machine proved itself.
+    /// The number of live records whose machine proved its identity.
     pub attested: usize,
-    /// Those of them that a person revoked.
+    /// The number of live records that a person revoked.
     pub revoked: usize,
     /// Tombstones.
     pub tombstones: usize,
     /// The number of live records whose machines are gone, if it is so large that none of them was
     /// retired: a person has to allow it ([`Absences::allow`](super::Absences::allow)).
     pub held_back: Option<usize>,
-    /// What was done, for people to be told.
+    /// The actions of the sweep, for people.
     pub done: Vec<SweepAction>,
     /// The names of tombstones whose Nodes could not be read or deleted.
     pub not_removed: BTreeSet<String>,
@@ -60,11 +60,11 @@ pub struct SweepAction {
     pub node_name: NodeName,
     /// The record's generation; the last one where nobody holds it any more.
     pub generation: u64,
-    /// What was done.
+    /// The action.
     pub what: Swept,
 }
 
-/// What a sweep did.
+/// An action of a sweep.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Swept {
     /// The record became a tombstone: its machine is gone.
@@ -283,8 +283,8 @@ impl RecordLedger {
     }
 
     /// Deletes the Node of this UID, that a former holder left, if it still is down; whether it was.
-    /// Where it could not be deleted before, the kubelet of the present holder may have taken it on,
-    /// and makes no other.
+    /// If it could not be deleted before, the kubelet of the present holder may have adopted it, and
+    /// makes no other.
     async fn remove_stale_node(
         &self,
         name: &NodeName,
@@ -301,7 +301,7 @@ impl RecordLedger {
     }
 }
 
-/// What was written; `None` of a record that changed meanwhile, which is left to the next sweep.
+/// The written value; `None` if the record changed meanwhile: it is left to the next sweep.
 fn written<T>(written: Result<T, WriteError>) -> Result<Option<T>, Unavailable> {
     match written {
         Ok(written) => Ok(Some(written)),

@@ -1,4 +1,4 @@
-//! What a record went through when a certificate was granted; for people.
+//! The history of a record when a certificate is granted, for people.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -49,8 +49,8 @@ pub enum ReenrolReason {
 }
 
 impl GrantReason {
-    /// What `claim` made of the record that there was `before`. `nodes` are those that were asked
-    /// for, and `renamed` is the machine's name whose record was buried for it.
+    /// The reason for which `claim` is granted, with the record `before` it. `nodes` are the Nodes that
+    /// were read, and `renamed` is the machine's former name, whose record was retired.
     pub(super) fn of(
         claim: &Claim,
         before: Option<&Record>,

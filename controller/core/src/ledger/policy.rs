@@ -1,19 +1,19 @@
-//! What an operator decides about records.
+//! The operator's policy on records.
 
 use std::time::Duration;
 
 pub use crate::crd::{Adoption, NameReuse, Reenrolment, StaleNodes};
 
-/// What the ledger allows in one cluster.
+/// The ledger's policy of one cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LedgerPolicy {
-    /// When a machine may have another key.
+    /// The condition under which a machine may have another key.
     pub reenrolment: Reenrolment,
     /// Whether Nodes that joined before us are taken on.
     pub adoption: Adoption,
-    /// When another machine may have a name.
+    /// The time at which another machine may have a name.
     pub name_reuse: NameReuse,
-    /// What becomes of a Node that is there already.
+    /// The treatment of a Node that exists already.
     pub stale_nodes: StaleNodes,
     /// Whether certificates carry the UID of their record.
     pub certificates: Certificates,

@@ -14,9 +14,9 @@ mod holder;
 
 pub use holder::RecordHolder;
 
-/// What is granted may end so much later than the longest lifetime after a record has changed: a
+/// After a record has changed, a grant may end later than the longest lifetime by this time: a
 /// replica knows records by a watch that lags by a minute at most, reaches a decision within
-/// another, and its clock is not that of whoever revoked.
+/// another, and its clock differs from that of the person who revoked.
 pub(super) const GRANT_LAG: Duration = Duration::from_mins(10);
 
 /// The holder of one node name, and its key.
@@ -26,20 +26,20 @@ pub(super) const GRANT_LAG: Duration = Duration::from_mins(10);
 pub struct Record {
     /// The name.
     pub node_name: NodeName,
-    /// What tells it from every other record.
+    /// Its UID.
     pub uid: RecordUid,
     /// The generation: it grows with each holder of the name, and each key of one holder, from 1.
     pub generation: u64,
     /// The machine.
     pub holder: RecordHolder,
-    /// What opened the generation.
+    /// The request that opened the generation.
     pub opened: Opened,
     /// The latest end of the certificate that opened the generation.
     pub not_after: SystemTime,
     /// The latest end that a renewal is known to have granted. Best effort: a renewal writes
     /// nothing.
     pub renewed_until: Option<SystemTime>,
-    /// How far the TPM had come at the last renewal that is known of. Best effort, too.
+    /// The boot of the TPM at the last renewal that is known. Best effort, too.
     pub renewed_boot: Option<SeenBoot>,
     /// The end of the last certificate of all former generations, if one may still be valid.
     pub former_until: Option<SystemTime>,
@@ -51,12 +51,12 @@ pub struct Record {
     pub reset: Option<u64>,
 }
 
-/// How far a TPM was seen to have come.
+/// A boot of a TPM that was seen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SeenBoot {
-    /// How far.
+    /// The boot.
     pub boot: TpmBoot,
-    /// When: not before the request that showed it was filed.
+    /// Its time: not before the creation of the request that showed it.
     pub at: SystemTime,
 }
 
@@ -67,7 +67,7 @@ pub struct Opened {
     pub key: KeyDigest,
     /// The request.
     pub request: RequestRef,
-    /// When.
+    /// The time of the claim.
     pub time: SystemTime,
     /// The UID of the Node that the name's holder before this one left.
     pub stale_node: Option<String>,
@@ -275,7 +275,7 @@ impl Opened {
     }
 }
 
-/// What is left of `time` without parts of a second. A time before 1970 is 1970.
+/// The time, cut to whole seconds. A time before 1970 becomes 1970.
 pub fn whole_seconds(time: SystemTime) -> SystemTime {
     let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
     UNIX_EPOCH + Duration::from_secs(since.as_secs())

@@ -21,7 +21,7 @@ use crate::refusal::{Deferral, Refusal, Unavailable};
 
 mod others;
 
-/// How many steps a claim takes before others have their turn: a name that changes hands to a
+/// The limit of steps of a claim before others have their turn: a name that changes hands to a
 /// machine of three other names takes a dozen.
 const MAX_STEPS: usize = 24;
 
@@ -43,12 +43,12 @@ pub struct RecordLedger {
     pub(super) nodes: Arc<dyn Nodes>,
     policy: LedgerPolicy,
     pub(crate) entropy: Entropy,
-    /// What was last issued to each node.
+    /// The last certificate that was issued to each node.
     issued: Mutex<BTreeMap<NodeName, LastIssued>>,
     pub(super) absences: Absences,
 }
 
-/// Where the random bytes of a record's UID come from; `None` when there are none to be had.
+/// The source of the random bytes of a record's UID; `None` if it fails.
 type Entropy = Box<dyn Fn() -> Option<[u8; 16]> + Send + Sync>;
 
 impl RecordLedger {
@@ -81,7 +81,7 @@ impl RecordLedger {
         self
     }
 
-    /// Where the records are kept.
+    /// The records.
     pub fn records(&self) -> &Arc<dyn Records> {
         &self.records
     }
@@ -91,7 +91,7 @@ impl RecordLedger {
         &self.policy
     }
 
-    /// What was last issued to this node, in this process.
+    /// The last certificate that this process issued to the node.
     pub(super) fn last_issued(&self, name: &NodeName) -> Option<LastIssued> {
         self.issuances().get(name).cloned()
     }
@@ -337,7 +337,7 @@ impl RecordLedger {
         self.known_to(node_name, holder).await
     }
 
-    /// What follows from the record that is known or, before a refusal, from the record as it is.
+    /// The result for the known record or, before a refusal, for the record as the store has it.
     async fn known_to<T, E: Into<Refusal>>(
         &self,
         name: &NodeName,

@@ -1,4 +1,4 @@
-//! Where records are kept.
+//! The store of records.
 
 use std::fmt::Debug;
 use std::time::SystemTime;
@@ -95,14 +95,14 @@ pub struct LastIssued {
     pub serial: String,
     /// Its end.
     pub not_after: SystemTime,
-    /// When it was issued.
+    /// The time of its issue.
     pub time: SystemTime,
-    /// How far the machine's TPM had come.
+    /// The boot of the machine's TPM.
     pub boot: Option<TpmBoot>,
 }
 
 impl LastIssued {
-    /// How far the machine's TPM was seen to have come.
+    /// The boot of the machine's TPM that was seen.
     pub(super) fn seen_boot(&self) -> Option<SeenBoot> {
         let at = whole_seconds(self.time);
         self.boot.map(|boot| SeenBoot { boot, at })

@@ -23,7 +23,7 @@ pub(super) use step::{Facts, HolderState, Question, Step};
 
 use holding::identity_revoked;
 
-/// What follows from a claim.
+/// The next step of a claim.
 pub(super) fn claimed(claim: &Claim, facts: &Facts<'_>, policy: &LedgerPolicy) -> Step {
     let rules = Rules {
         claim,
@@ -93,7 +93,7 @@ impl Rules<'_> {
         }
     }
 
-    /// Nobody has a record of the name.
+    /// The step if the name has no record.
     fn first(&self) -> Checked<Step> {
         self.has_its_own_key()?;
         let stale_node = match self.claim.claimant {
@@ -202,8 +202,8 @@ impl Rules<'_> {
         unproved && self.claim.claimant == Claimant::Node
     }
 
-    /// What the present generation grants to the claim that opened it, or to the node itself where
-    /// only its name can tell.
+    /// The grant of the present generation to the claim that opened it, or to the node itself if only
+    /// its name identifies it.
     fn repeated(&self, record: &Record) -> Checked<Option<Grant>> {
         if !record.is_live() {
             return Ok(None);

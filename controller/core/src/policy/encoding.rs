@@ -1,4 +1,4 @@
-//! What a malformed encoding is refused as.
+//! The denials of malformed encodings.
 
 use kubelet_attestation::csr::envelope::InvalidEnvelope;
 use kubelet_attestation::csr::parse::InvalidRequest;

@@ -1,4 +1,4 @@
-//! How long a certificate is valid.
+//! The validity of certificates.
 
 use std::time::Duration;
 
@@ -17,8 +17,8 @@ const MAX_GRANTED: Duration = Duration::from_hours(10 * 366 * 24);
 /// so much longer.
 const SIGNED_LATE: Duration = Duration::from_hours(24);
 
-/// How long a certificate can be valid that kube-controller-manager signs: it signs what is asked
-/// for, so that has to be said, and to be within what policy grants.
+/// The longest validity of a certificate that kube-controller-manager signs: it signs the requested
+/// validity, which must be in the request, and within policy.
 pub(crate) fn signed_by_others(
     requested: Option<Duration>,
     verifier: &dyn Verifier,
@@ -32,8 +32,8 @@ pub(crate) fn signed_by_others(
     Ok(asked + SIGNED_LATE)
 }
 
-/// That a serving certificate that kube-controller-manager signs is not asked for longer than policy
-/// grants. kubelets ask for no length: what is signed is then as long as its
+/// Checks that the requested validity of a serving certificate that kube-controller-manager signs is
+/// within policy. kubelets request none: the certificate is then valid for its
 /// `--cluster-signing-duration`.
 pub(crate) fn served_by_others(
     requested: Option<Duration>,
@@ -46,7 +46,7 @@ pub(crate) fn served_by_others(
     }
 }
 
-/// What is asked for, or the most that policy grants if that is less or nothing is asked.
+/// The requested validity, or the longest that policy grants if that is less or nothing is requested.
 pub(crate) fn granted(
     requested: Option<Duration>,
     verifier: &dyn Verifier,

@@ -6,9 +6,9 @@
 pub struct Reason {
     /// `CamelCase`, stable.
     pub name: &'static str,
-    /// What the requester reads.
+    /// The message for the requester.
     pub message: &'static str,
-    /// What it means.
+    /// Its meaning.
     pub meaning: &'static str,
 }
 
@@ -92,7 +92,7 @@ macro_rules! reasons {
                 }
             }
 
-            /// What the requester may read.
+            /// The message for the requester.
             $visibility fn message(&self) -> &'static str {
                 match self {
                     $( Self::$reason { .. } => $message, )+

@@ -32,7 +32,7 @@ crate::reasons! {
         /// The machines of the cluster could not be looked up.
         #[error("the inventory is unavailable")]
         InventoryUnavailable(#[source] Unavailable) => "the machine could not be looked up",
-        /// What appraises the evidence could not be reached.
+        /// The verifier or a service that it needs could not be reached.
         #[error("the verifier is unavailable")]
         VerifierUnavailable(#[source] Unavailable) => "the evidence could not be appraised",
         /// EC2 does not know the instance yet, not as a running one, or not its root volume or first
@@ -47,8 +47,8 @@ crate::reasons! {
         /// its Node is down, or no certificate is valid, or a person resets the record.
         #[error("the machine holds a certificate of node {0} that may still be valid")]
         IdentityLive(NodeName) => "the machine holds a valid certificate already",
-        /// Nobody has a record of the node name, and a Node of that name is up. It may have joined
-        /// before this controller: where adoption is allowed, it asks with its own certificate.
+        /// The node name has no record, and a Node of that name is up. It may have joined before this
+        /// controller: where adoption is allowed, it asks with its own certificate.
         #[error("node {0} is up, and whose it is is not recorded")]
         NodeAlive(NodeName) => "a node of that name is up; where adoption is allowed, it asks with its own certificate",
         /// There is a Node of that name which another machine left, and policy has people delete it.

@@ -219,7 +219,7 @@ crate::reasons! {
         RequesterIsAnotherNode {
             /// The requester.
             requester: NodeName,
-            /// Who is asked for.
+            /// The requested node.
             asked: NodeName,
         } => "a node can ask for its own certificate only",
         /// A node asks whose certificate carries no UID of a record. kube-apiserver hands it on
@@ -246,9 +246,9 @@ crate::reasons! {
         /// The evidence is about another machine than the request.
         #[error("the evidence is about {attested}, and the request about {claimed}")]
         AnotherMachine {
-            /// What the evidence says.
+            /// The provider ID in the evidence.
             attested: ProviderId,
-            /// What the request says.
+            /// The provider ID in the request.
             claimed: ProviderId,
         } => "the evidence is about another machine",
         /// The annotation `cluster.x-k8s.io/tpm-endorsement-key` is the controller's to write, and was

@@ -18,7 +18,7 @@ crate::reasons! {
         UnsupportedAttestationVersion {
             /// The version of the evidence.
             version: EvidenceVersion,
-            /// What is read instead.
+            /// The supported versions.
             supported: Vec<EvidenceVersion>,
         } => "the version of the evidence is not supported; the annotation lists those that are",
         /// The evidence is older than evidence may be.
@@ -28,7 +28,7 @@ crate::reasons! {
         /// it in another request with the same key: a request can be answered once.
         #[error("the TPM is challenged: {detail}")]
         ChallengeIssued {
-            /// Which challenge, for the log.
+            /// A description of the challenge, for the log.
             detail: String,
             /// The challenge, as the provider's plugin reads it: names and values.
             annotations: Vec<(&'static str, String)>,

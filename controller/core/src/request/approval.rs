@@ -114,7 +114,7 @@ impl Approval {
         &self.provider_id
     }
 
-    /// How a client certificate came to be granted; `None` of a serving certificate.
+    /// The reason of the grant of a client certificate; `None` for a serving certificate.
     pub fn opening(&self) -> Option<&GrantReason> {
         self.opening.as_ref()
     }

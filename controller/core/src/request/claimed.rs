@@ -76,7 +76,7 @@ impl ClaimedCsr {
         self.grant.uid
     }
 
-    /// How the certificate came to be granted.
+    /// The reason of the grant.
     pub fn opening(&self) -> &GrantReason {
         &self.grant.opening
     }

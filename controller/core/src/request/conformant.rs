@@ -17,7 +17,7 @@ pub struct ConformantClientCsr {
     request: ClientRequest,
 }
 
-/// What a request for a client certificate asks for.
+/// The content of a request for a client certificate.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct ClientRequest {
@@ -36,11 +36,11 @@ pub struct ClientRequest {
     pub spki: Vec<u8>,
     /// The evidence; `None` where the provider has none.
     pub evidence: Option<Vec<u8>>,
-    /// How long, from now, the certificate may be valid at most.
+    /// The longest validity of the certificate, from now.
     pub lifetime: Duration,
-    /// When the API server got it; `None` for one that no API server has.
+    /// The time at which the API server received it; `None` without an API server.
     pub created: Option<SystemTime>,
-    /// What the annotation of an endorsement key says: the requester may have written it.
+    /// The annotation of an endorsement key, which the requester may have written.
     pub(super) annotated_key: Option<String>,
 }
 

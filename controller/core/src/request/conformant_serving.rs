@@ -19,7 +19,7 @@ pub struct ConformantServingCsr {
     request: ServingRequest,
 }
 
-/// What a request for a serving certificate asks for.
+/// The content of a request for a serving certificate.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct ServingRequest {
@@ -30,11 +30,11 @@ pub struct ServingRequest {
     /// The UID in the certificate that the request was made with; `None` only where certificates
     /// have none.
     pub uid: Option<CertificateUid>,
-    /// What the certificate is to be for, each once.
+    /// The names and addresses of the certificate, each once.
     pub names: Vec<ServingName>,
     /// DER of the key's `SubjectPublicKeyInfo`.
     pub spki: Vec<u8>,
-    /// How long the certificate may be valid, where we sign it.
+    /// The longest validity of the certificate, if we sign it.
     pub lifetime: Duration,
 }
 

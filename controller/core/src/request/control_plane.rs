@@ -80,7 +80,7 @@ impl ControlPlaneRenewal {
         &self.node_name
     }
 
-    /// What the infrastructure calls its machine.
+    /// The provider ID of its machine.
     pub fn provider_id(&self) -> &ProviderId {
         &self.provider_id
     }

@@ -17,7 +17,7 @@ pub struct IssuedCertificate {
     issued: Issued,
 }
 
-/// What was issued.
+/// The certificate, and its machine.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Issued {
@@ -33,13 +33,13 @@ pub struct Issued {
     pub pem: String,
     /// Its serial number in lower-case hexadecimal.
     pub serial: String,
-    /// When it ends.
+    /// Its end.
     pub not_after: SystemTime,
     /// As [`IssuedCertificate::opening`] has it.
     pub opening: Option<GrantReason>,
     /// The endorsement key of the TPM that vouched for a client certificate's key.
     pub endorsement_key: Option<KeyDigest>,
-    /// How far that TPM had come.
+    /// The boot of that TPM.
     pub boot: Option<TpmBoot>,
 }
 
@@ -117,12 +117,12 @@ fn is_ours(asked: &Asked) -> Result<(), Denial> {
 }
 
 impl IssuedCertificate {
-    /// What was issued.
+    /// The certificate, and its machine.
     pub fn issued(&self) -> &Issued {
         &self.issued
     }
 
-    /// How a client certificate came to be granted; `None` of a serving certificate.
+    /// The reason of the grant of a client certificate; `None` for a serving certificate.
     pub fn opening(&self) -> Option<&GrantReason> {
         self.issued.opening.as_ref()
     }

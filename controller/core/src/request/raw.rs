@@ -20,7 +20,7 @@ pub struct RawRequest {
     contents: RawContents,
 }
 
-/// What a request says.
+/// The fields of a request.
 #[derive(Debug)]
 pub(super) struct RawContents {
     pub(super) asked: Asked,
@@ -30,9 +30,9 @@ pub(super) struct RawContents {
     pub(super) groups: Vec<String>,
     pub(super) uid: Option<String>,
     pub(super) expiration: Option<Duration>,
-    /// When the API server got it.
+    /// The time at which the API server received it.
     pub(super) created: Option<SystemTime>,
-    /// What the annotation of an endorsement key says.
+    /// The annotation of an endorsement key.
     pub(super) annotated_key: Option<String>,
 }
 

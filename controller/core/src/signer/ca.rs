@@ -33,7 +33,7 @@ pub enum InvalidCa {
     KeyMismatch,
 }
 
-/// What certificates take over from the CA's.
+/// The fields that certificates take from the CA's certificate.
 #[derive(Debug)]
 pub struct CaCertificate {
     pub(crate) der: Vec<u8>,

@@ -96,8 +96,8 @@ impl CaKey {
         }
     }
 
-    /// What signatures are made with, as certificates name it: RSA has a `NULL` (RFC 4055), ECDSA
-    /// has nothing.
+    /// The `AlgorithmIdentifier` of its signatures: the parameters of RSA are `NULL` (RFC 4055), and
+    /// those of ECDSA absent.
     pub(super) fn algorithm(&self) -> AlgorithmIdentifierOwned {
         match self {
             Self::Ecdsa(_, oid) => AlgorithmIdentifierOwned {

@@ -95,7 +95,7 @@ pub fn node(uid: &str, ready: bool, renewed: SystemTime) -> Node {
     }
 }
 
-/// What a cluster is made of.
+/// The parts of a cluster.
 pub struct Parts {
     pub witness: AcceptAllVerifier,
     pub inventory: Arc<dyn Inventory>,

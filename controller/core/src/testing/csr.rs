@@ -16,7 +16,7 @@ const EXTENSION_REQUEST: &str = "1.2.840.113549.1.9.14";
 pub struct Csr {
     /// Parts of the subject, each a SET.
     pub subject: Vec<Vec<u8>>,
-    /// What the key is: the content of its `AlgorithmIdentifier`.
+    /// The kind of the key: the content of its `AlgorithmIdentifier`.
     pub key_algorithm: Vec<Vec<u8>>,
     /// The bits of the key; its own if `None`.
     pub key_bits: Option<Vec<u8>>,
@@ -28,7 +28,7 @@ pub struct Csr {
     pub signature_algorithm: Vec<Vec<u8>>,
     /// The signature; its own key's if `None`.
     pub signature: Option<Vec<u8>>,
-    /// What it is signed with.
+    /// The key that signs it.
     pub key: EcdsaKeyPair,
 }
 

@@ -166,7 +166,7 @@ impl World {
         }
     }
 
-    /// What comes of the renewal of this generation of `n1`.
+    /// The result of a renewal of this generation of `n1`.
     pub fn renews(&self, machine: &str, generation: u64, hour: u32) -> Result<Grant, Refusal> {
         block_on(self.ledger().renew(&renewal(machine, generation, hour)))
     }

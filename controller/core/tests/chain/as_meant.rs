@@ -1,4 +1,4 @@
-//! What the other cases do wrong, done as it is meant.
+//! The chain as it is meant: the counterpart of the cases that must not compile.
 
 use std::time::SystemTime;
 
@@ -52,7 +52,7 @@ pub(crate) async fn serving(
     Ok(corroborated.sign(signer, now)?)
 }
 
-/// What others sign is approved at the end.
+/// A request that others sign is approved at the end.
 pub(crate) fn approved(
     claimed: ClaimedCsr,
     corroborated: CorroboratedCsr,

@@ -1,5 +1,5 @@
-//! What an attacker can write into a request: the valid one with one thing changed, and what it is
-//! refused for.
+//! Requests that an attacker can write: the valid one with one thing changed, and the reason of its
+//! refusal.
 //!
 //! A test's number is its attack's, and stays:
 //!

@@ -30,7 +30,7 @@ fn with_duty(built_in: KubeletSignerMode) -> Context {
     cluster
 }
 
-/// What a stock kubelet files with a bootstrap token.
+/// The request of a stock kubelet with a bootstrap token.
 fn stock() -> CertificateSigningRequest {
     let csr = Csr {
         extensions: Vec::new(),
@@ -42,7 +42,7 @@ fn stock() -> CertificateSigningRequest {
     object
 }
 
-/// What a stock kubelet files by the certificate that kubeadm made.
+/// The request of a stock kubelet with the certificate that kubeadm made.
 pub(super) fn stock_renewal() -> CertificateSigningRequest {
     let stock = stock();
     let mut object = renewal("");

@@ -1,4 +1,4 @@
-//! What is not decided yet: outages, and machines that are not ready. None of it is ever a denial.
+//! Requests that wait: outages, and machines that are not ready. None of these is ever a denial.
 
 use std::net::IpAddr;
 use std::sync::Arc;

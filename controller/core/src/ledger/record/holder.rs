@@ -9,7 +9,7 @@ use crate::verifier::{Assurance, AttestedIdentity, Identity, TpmBoot};
 /// The machine that holds a record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RecordHolder {
-    /// What its infrastructure calls it.
+    /// Its provider ID.
     pub provider_id: ProviderId,
     /// By which attestor it proved itself; [`Provider::INSECURE`] where it proved nothing.
     pub attestor: Provider,
@@ -20,7 +20,7 @@ pub struct RecordHolder {
     pub machine_name: Option<String>,
     /// The endorsement key of its TPM, where that proved it.
     pub endorsement_key: Option<KeyDigest>,
-    /// How far that TPM had come at the time of the claim.
+    /// The boot of that TPM at the time of the claim.
     pub boot: Option<TpmBoot>,
 }
 

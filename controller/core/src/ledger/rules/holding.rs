@@ -7,7 +7,7 @@ use crate::ledger::record::Record;
 use crate::ledger::{Grant, GrantReason, Holder, Renewal};
 use crate::refusal::{Denial, Refusal};
 
-/// What follows from a renewal by this record.
+/// The next step of a renewal by this record.
 pub(in crate::ledger) fn renewed(
     own: Option<&Record>,
     renewal: &Renewal,
@@ -34,8 +34,8 @@ pub(in crate::ledger) fn renewed(
     })
 }
 
-/// Who holds a name, for somebody with a certificate of `uid`, or of none where certificates carry
-/// none.
+/// The holder of a name, for a requester with a certificate of `uid`; `None` if certificates carry
+/// no UID.
 pub(in crate::ledger) fn holder(
     own: Option<&Record>,
     node_name: &NodeName,

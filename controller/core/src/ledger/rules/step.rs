@@ -28,7 +28,7 @@ pub(in crate::ledger) struct Facts<'a> {
     pub(in crate::ledger) key_of: &'a [Stored],
     /// Whether a record of another name is, or was, this identity's: the claim renames it.
     pub(in crate::ledger) was_known: bool,
-    /// How the machine fares that holds the record, if that was asked.
+    /// The state of the record's machine, if it was read.
     pub(in crate::ledger) holder: Option<HolderState>,
     /// For a new record.
     pub(in crate::ledger) uid: RecordUid,
@@ -64,7 +64,7 @@ pub(in crate::ledger) enum Step {
     Refuse(Refusal),
 }
 
-/// What must be known.
+/// A fact that the rules need.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::ledger) enum Question {
     /// Whether the Node of this name is up.

@@ -29,7 +29,7 @@ fn scenario(claims: [Claim; 2]) -> Scenario {
     Scenario::new(claims)
 }
 
-/// What comes of the two requests, over all orders.
+/// The outcomes of the two requests, over all orders.
 #[track_caller]
 fn outcomes(scenario: &Scenario) -> BTreeSet<[Outcome; 2]> {
     match search(scenario) {

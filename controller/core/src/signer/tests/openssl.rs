@@ -96,7 +96,7 @@ impl Pki {
         self.openssl(&verify);
     }
 
-    /// What openssl prints.
+    /// The output of openssl.
     pub(super) fn openssl(&self, arguments: &[&str]) -> String {
         let output = Command::new("openssl")
             .args(arguments)

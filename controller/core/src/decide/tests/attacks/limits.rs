@@ -1,6 +1,6 @@
 //! Sizes and shapes that are made to cost.
 //!
-//! What is over a limit is not read at all; what is within has bounded cost, as every step is
+//! A request over a limit is not read at all; one within has bounded cost, as every step is
 //! linear in the size or sorts a list of that size.
 
 use futures::executor::block_on;

@@ -1,4 +1,4 @@
-//! What stands beside the request in the object.
+//! The fields of the object beside the request.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! When a record is retired whose machine is missing, and when that is too many at once.
+//! The retirement of records whose machines are missing, and the limit of many at once.
 
 use super::*;
 

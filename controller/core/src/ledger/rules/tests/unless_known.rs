@@ -1,4 +1,4 @@
-//! What speaks against an identity's first record only.
+//! The facts that speak against an identity's first record only.
 
 use crate::identifiers::KeyDigest;
 use crate::ledger::*;

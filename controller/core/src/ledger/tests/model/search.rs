@@ -10,14 +10,14 @@ use kubelet_attestation::names::ProviderId;
 use super::world::{Replica, Scenario, Seen, Shared, digest};
 use crate::refusal::Refusal;
 
-/// What became of a request.
+/// The outcome of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Outcome {
     Issued,
     Refused(&'static str),
 }
 
-/// What was found.
+/// The result of a search.
 #[derive(Debug, Default)]
 pub(super) struct Found {
     pub(super) states: usize,
@@ -31,7 +31,7 @@ pub(super) struct Violation {
     pub(super) path: Vec<String>,
 }
 
-/// What can happen next.
+/// A possible next event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Action {
     /// The task makes the call that it stands before.

@@ -1,4 +1,4 @@
-//! What two replicas share, and what each of them sees of it.
+//! The state that two replicas share, and the view of each.
 
 use std::collections::BTreeMap;
 use std::collections::hash_map::DefaultHasher;
@@ -141,7 +141,7 @@ impl Shared {
 /// One request's way through one replica, as the search sees it.
 #[derive(Debug, Default)]
 pub(super) struct Seen {
-    /// How many writes have reached the replica's cache.
+    /// The number of writes that have reached the replica's cache.
     pub(super) cached: usize,
     /// A digest of what every call answered.
     pub(super) history: u64,
@@ -216,7 +216,7 @@ impl Replica {
     }
 }
 
-/// What a call answers, as far as what its caller does next can depend on it.
+/// The answer of a call, as far as its caller's next call can depend on it.
 pub(super) trait Answer {
     /// Versions say what is in a record; 0 is none.
     fn told(&self) -> Vec<usize>;
