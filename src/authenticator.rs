@@ -46,10 +46,10 @@ pub use step::{Observer, Step};
 /// ten seconds, and client-go blocks every request while the plugin runs.
 const WITH_CREDENTIAL: Duration = Duration::from_secs(5);
 
-/// How long a run with a valid credential waits for another run that renews it.
+/// The wait of a run with a valid credential for another run that renews it.
 const WAIT_FOR_OTHERS: Duration = Duration::from_secs(1);
 
-/// How long `renew` waits to learn whether the API server accepts the stored certificate.
+/// The wait of `renew` to learn whether the API server accepts the stored certificate.
 const FOR_A_PERSON: Duration = Duration::from_secs(15);
 
 /// The caller of the plugin.

@@ -50,10 +50,10 @@ pub struct FailureRecord {
     /// between do not reset it.
     #[serde(default)]
     pub in_vain: u32,
-    /// When a run with a valid credential last had the full time, in seconds since 1970.
+    /// The time of the last run with a valid credential that had the full time, in seconds since 1970.
     #[serde(default)]
     pub in_full: u64,
-    /// When the last failure happened, in seconds since 1970.
+    /// The time of the last failure, in seconds since 1970.
     pub at: u64,
     /// The end of the back-off, in seconds since 1970.
     pub not_before: u64,

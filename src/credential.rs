@@ -49,7 +49,7 @@ pub struct Credential {
 pub(crate) struct ExecResult {
     /// The credential.
     pub credential: Credential,
-    /// When client-go has to run the plugin again.
+    /// The time at which client-go has to run the plugin again.
     pub expiration: SystemTime,
 }
 
@@ -149,7 +149,7 @@ impl Credential {
         self.leaf.validity
     }
 
-    /// When the renewal is due.
+    /// The time at which the renewal is due.
     pub fn renew_at(&self) -> SystemTime {
         self.leaf.validity.renew_at(self.leaf.jitter)
     }

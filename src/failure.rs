@@ -153,7 +153,7 @@ impl Failure {
         &self.what
     }
 
-    /// What to do about it.
+    /// The remedy.
     pub fn remedy(&self) -> &str {
         &self.remedy
     }

@@ -30,7 +30,7 @@ const TOKEN_TTL: &str = "x-aws-ec2-metadata-token-ttl-seconds";
 /// token is soon useless.
 const TTL_SECONDS: &str = "60";
 
-/// How long a token is used: its lifetime minus the time of a read.
+/// The time for which a token is used: its lifetime minus the time of a read.
 const USED_FOR: Duration = Duration::from_secs(50);
 
 /// AWS does not document the length of a token. Real ones have 56 characters.

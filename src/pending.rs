@@ -47,10 +47,10 @@ pub struct OpenRequest {
     /// The bytes of `spec.request`.
     #[serde(with = "base64_text")]
     pub bytes: Vec<u8>,
-    /// What the request asks for.
+    /// The content of the request.
     #[serde(flatten)]
     pub subject: Subject,
-    /// When the request was made, in seconds since 1970.
+    /// The time of the request, in seconds since 1970.
     pub created: u64,
     /// Whether the API server has acknowledged the request.
     pub acknowledged: bool,

@@ -1,11 +1,11 @@
-//! When a credential is kept, renewed or replaced: a pure function of time.
+//! The decision to keep, renew or replace a credential: a pure function of time.
 
 use std::time::{Duration, SystemTime};
 
-/// How far signers back-date a certificate, ours and kube-controller-manager alike.
+/// The time by which signers back-date a certificate, ours and kube-controller-manager alike.
 const BACKDATED: Duration = Duration::from_mins(5);
 
-/// How far this machine's clock may be behind the signer's.
+/// The time by which this machine's clock may be behind the signer's.
 pub(crate) const CLOCK_LEEWAY: Duration = Duration::from_mins(5);
 
 /// Below this share of its lifetime, a credential is renewed whatever its age.
@@ -55,7 +55,7 @@ impl Fraction {
     }
 }
 
-/// What to do with a stored credential.
+/// The decision about a stored credential.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rotation {
     /// Print it; nothing is due.
@@ -76,7 +76,7 @@ pub struct Validity {
 }
 
 impl Validity {
-    /// When the signer signed the certificate.
+    /// The time at which the signer signed the certificate.
     pub fn issued(&self) -> SystemTime {
         self.not_before + BACKDATED
     }
@@ -111,7 +111,7 @@ impl Validity {
         now < self.not_after && now + CLOCK_LEEWAY >= self.not_before
     }
 
-    /// When the renewal is due. `jitter` comes from the certificate.
+    /// The time at which the renewal is due. `jitter` comes from the certificate.
     pub fn renew_at(&self, jitter: Fraction) -> SystemTime {
         let share = jitter.between(SHARE) * self.lifetime().as_secs_f64();
         self.issued() + Duration::from_secs_f64(jitter.between(DAILY).min(share))
@@ -129,12 +129,12 @@ impl Validity {
         }
     }
 
-    /// When client-go has to run the plugin again, for a credential that is kept until `until`.
+    /// The time at which client-go has to run the plugin again, for a credential that is kept until `until`.
     pub fn expiry_kept(&self, now: SystemTime, until: SystemTime) -> SystemTime {
         self.expiry(now, until.min(now + ASK_AGAIN))
     }
 
-    /// When client-go has to run the plugin again, for a credential whose renewal is not complete.
+    /// The time at which client-go has to run the plugin again, for a credential whose renewal is not complete.
     /// The next attempt is at `next_attempt`.
     pub fn expiry_awaiting_renewal(&self, now: SystemTime, next_attempt: SystemTime) -> SystemTime {
         self.expiry(now, next_attempt.min(now + ASK_AGAIN_SOON))

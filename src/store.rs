@@ -41,7 +41,7 @@ pub(crate) enum StoreFile {
     Credential,
     /// The last failure.
     Failure,
-    /// What the provider remembers of its evidence.
+    /// The provider's memory of its evidence.
     Remembered,
     /// The machine, node and cluster of the credential.
     Origin,

@@ -1,4 +1,4 @@
-//! What ties evidence to the one request it was made for.
+//! The key binding, which ties evidence to one request.
 
 use std::fmt;
 

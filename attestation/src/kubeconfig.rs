@@ -18,7 +18,7 @@ pub use error::{InvalidKubeconfig, Refused};
 pub use login::{Identity, Login, identity};
 pub use source::no_files;
 
-/// What a kubeconfig may contain, by its author.
+/// The policy on a kubeconfig, by its author.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Policy {
     /// The administrator of this machine. It may name files, and a proxy. Only the current context

@@ -75,7 +75,7 @@ impl RenewalError {
     }
 }
 
-/// When a run gets another credential.
+/// The condition under which a run gets another credential.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Demand {
     IfDue,
@@ -101,7 +101,7 @@ impl Demand {
     }
 }
 
-/// How a run records its failure.
+/// The record of a run's failure.
 #[derive(Debug)]
 pub(super) struct Memory {
     pub(super) scope: FailureScope,
@@ -139,7 +139,7 @@ impl Memory {
 pub(super) struct Attempt {
     pub(super) attester: Arc<dyn Attester>,
     pub(super) settings: Settings,
-    /// What the provider remembers of its last evidence.
+    /// The provider's memory of its last evidence.
     pub(super) remembered: OnceLock<String>,
     pub(super) endpoint: Option<Arc<ClusterEndpoint>>,
     pub(super) machine: Machine,

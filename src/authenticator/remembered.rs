@@ -1,4 +1,4 @@
-//! What a provider remembers of the evidence that a machine enrolled with, for its renewals.
+//! A provider's memory of the evidence that a machine enrolled with, for its renewals.
 //!
 //! A machine may be able to prove its identity in several ways. A renewal by another one would look
 //! like another machine.

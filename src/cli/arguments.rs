@@ -39,7 +39,7 @@ struct Flags {
     /// The settings file.
     #[arg(long, global = true, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// How lines on standard error look.
+    /// The format of the log on standard error.
     #[arg(
         long,
         global = true,
@@ -60,7 +60,7 @@ pub(super) enum Command {
     Credential,
     /// Show the certificate, its next renewal, the pending request and the last failure.
     Status {
-        /// How to show it.
+        /// The format of the output.
         #[arg(long, short, value_enum, default_value_t)]
         output: Report,
     },
@@ -72,7 +72,7 @@ pub(super) enum Command {
         /// Print the request as it would be sent, with tokens and signatures.
         #[arg(long)]
         show_secrets: bool,
-        /// How to print it.
+        /// The format of the output.
         #[arg(long, short, value_enum, default_value_t)]
         output: Request,
     },
@@ -99,7 +99,7 @@ pub(super) enum Command {
     },
     /// Print the version.
     Version {
-        /// How to print it.
+        /// The format of the output.
         #[arg(long, short, value_enum, default_value_t)]
         output: Version,
     },
@@ -203,7 +203,7 @@ pub(super) fn name_of(value: &impl ValueEnum) -> String {
     value.map_or_else(String::new, |value| value.get_name().to_owned())
 }
 
-/// How `status` answers.
+/// The output formats of `status`.
 #[derive(Debug, Clone, Copy, Default, ValueEnum)]
 pub(super) enum Report {
     #[default]
@@ -212,7 +212,7 @@ pub(super) enum Report {
     Yaml,
 }
 
-/// How `csr` answers.
+/// The output formats of `csr`.
 #[derive(Debug, Clone, Copy, Default, ValueEnum)]
 pub(super) enum Request {
     #[default]
@@ -220,7 +220,7 @@ pub(super) enum Request {
     Yaml,
 }
 
-/// How `version` answers.
+/// The output formats of `version`.
 #[derive(Debug, Clone, Copy, Default, ValueEnum)]
 pub(super) enum Version {
     #[default]

@@ -16,7 +16,7 @@ pub struct ApiError {
     pub(super) failure: Failure,
 }
 
-/// What failed in a call to the API server.
+/// The kind of failure of a call to the API server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ApiErrorKind {
     /// There is no connection, no answer in time, or the server has too much to do, even after the

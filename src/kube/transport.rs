@@ -25,7 +25,7 @@ pub(super) const MAX_ANSWER_LEN: u64 = 1024 * 1024;
 /// kube-controller-manager alike.
 const MAX_SKEW: Duration = Duration::from_mins(5);
 
-/// How often a server may ask for a pause.
+/// The limit of pauses that a server may ask for.
 const MAX_PAUSES: u32 = 3;
 
 /// Enough for any message of an API server, and short enough for a journal.

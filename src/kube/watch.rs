@@ -22,7 +22,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 pub(super) struct Watch<'a> {
     client: &'a ApiClient,
     pub(super) seen: CsrObject,
-    /// Where the next watch continues. Bookmarks move it beyond the object's own version.
+    /// The resource version at which the next watch continues. Bookmarks move it beyond the object's own.
     version: String,
     deadline: Deadline,
     pause: Duration,

@@ -52,7 +52,7 @@ pub(crate) struct Holder {
     pub(crate) pid: u32,
     /// The file name in its `argv[0]`.
     pub(crate) program: String,
-    /// When it took the lock, in seconds since 1970.
+    /// The time at which it took the lock, in seconds since 1970.
     pub(crate) since: u64,
 }
 
@@ -107,7 +107,7 @@ impl Store {
         })
     }
 
-    /// When a process last took the lock, or the time that [`Store::date_lock`] set.
+    /// The time at which a process last took the lock, or that [`Store::date_lock`] set.
     pub(crate) fn last_locked(&self) -> Option<SystemTime> {
         let lock = fs::symlink_metadata(self.dir.join(LOCK_FILE)).ok()?;
         lock.modified().ok()

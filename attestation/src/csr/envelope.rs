@@ -18,7 +18,7 @@ const CSR: &str = "CERTIFICATE REQUEST";
 const PROVIDER: &str = "KUBELET AUTHENTICATOR ATTESTATION PROVIDER";
 const EVIDENCE: &str = "KUBELET AUTHENTICATOR ATTESTATION DATA";
 
-/// What a request carries. The request's own signature covers only the first part.
+/// The parts of a request. The request's own signature covers only the first.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Envelope {
     /// DER of the PKCS#10 certification request.

@@ -18,7 +18,7 @@ pub enum InvalidSubject {
     /// The common name is missing, or has another prefix.
     #[error("the subject's common name does not begin with '{NODE_USER_PREFIX}'")]
     CommonNamePrefix,
-    /// What follows the prefix is no node's name.
+    /// The text after the prefix is no node's name.
     #[error("the subject's common name does not end in a node name")]
     NodeName,
     /// Another attribute, order, string type, or several values in one part.

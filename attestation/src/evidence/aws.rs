@@ -123,7 +123,7 @@ impl Proof {
         &self.0.session_token
     }
 
-    /// When the call was signed: `YYYYMMDDTHHMMSSZ`.
+    /// The time of the signature: `YYYYMMDDTHHMMSSZ`.
     pub fn amz_date(&self) -> &str {
         &self.0.amz_date
     }

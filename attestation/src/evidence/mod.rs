@@ -59,7 +59,7 @@ fn version(name: &str) -> Result<EvidenceVersion, InvalidField> {
     EvidenceVersion::parse(name).map_err(|_| InvalidField::new("the evidence names no version"))
 }
 
-/// What evidence of every provider has, and all that the evidence of `null` has.
+/// The members of every provider's evidence, and the only ones of `null`'s.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Header {
     /// The format.

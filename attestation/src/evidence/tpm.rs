@@ -64,7 +64,7 @@ pub struct PublicAreas {
     pub attestation: Vec<u8>,
 }
 
-/// Which keys a machine has: asks for a challenge.
+/// The keys of a machine: asks for a challenge.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Enrolment {
     /// The format, and the cluster that it is for.
@@ -78,22 +78,22 @@ pub struct Enrolment {
     pub keys: PublicAreas,
 }
 
-/// What a machine makes of a challenge.
+/// A machine's answer to a challenge.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Response {
     /// The format, and the cluster that it is for.
     pub header: Header,
-    /// Which challenge.
+    /// The challenge.
     pub id: ChallengeId,
-    /// When it ended, as the challenge said.
+    /// Its end, as in the challenge.
     pub expiry: Expiry,
     /// The keys.
     pub keys: PublicAreas,
-    /// What the TPM says.
+    /// The TPM's statement.
     pub quote: Quote,
 }
 
-/// What a TPM says of itself, for one request.
+/// A TPM's statement of itself, for one request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Quote {
     /// `TPMS_ATTEST`.

@@ -2,7 +2,7 @@
 
 use crate::framing::FramedDigest;
 
-/// What the name of every request of ours begins with; an admission policy can hold bootstrap
+/// The prefix of the names of our requests; an admission policy can hold bootstrap
 /// tokens to it.
 pub const CSR_NAME_PREFIX: &str = "kubelet-authenticator-";
 

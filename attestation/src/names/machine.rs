@@ -4,7 +4,7 @@ use sha2::{Digest, Sha256};
 
 use crate::text::{as_text, serde_as_text};
 
-/// What the user name of a node begins with.
+/// The prefix of the user names of nodes.
 pub const NODE_USER_PREFIX: &str = "system:node:";
 
 /// The group of all nodes, and the organization of a node's certificate.

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use crate::text::as_text;
 
-/// What the name of every client signer of ours begins with; the provider follows.
+/// The prefix of the names of our client signers; the provider follows.
 ///
 /// The proposal also writes `cluster-x-k8s-io/`, which the API server refuses: a signer's domain
 /// has two labels.
@@ -24,7 +24,7 @@ pub const BUILT_IN_SERVING_SIGNER: &str = "kubernetes.io/kubelet-serving";
 /// Keeps signer names and metric labels short.
 const MAX_PROVIDER_LEN: usize = 32;
 
-/// How a machine proves what it is: the name of an attestation provider.
+/// The name of an attestation provider.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Provider(Cow<'static, str>);
 

@@ -10,7 +10,7 @@ use tokio::sync::OnceCell;
 
 use crate::proxy::Proxy;
 
-/// How long the SDK may look for credentials and a region: it asks files, the container and the
+/// The deadline of the SDK's search for credentials and a region: it asks files, the container and the
 /// instance metadata service in turn, each with a deadline of its own.
 const LOAD_DEADLINE: Duration = Duration::from_secs(20);
 
@@ -26,14 +26,14 @@ pub trait CredentialsSource: fmt::Debug + Send + Sync {
     ///
     /// # Errors
     ///
-    /// Whatever is wrong with credentials is an outage: it says nothing about a node.
+    /// An error of credentials is an outage: it says nothing about a node.
     fn credentials<'a>(&'a self, account: &'a str, region: &'a str) -> Answer<'a, Credentials>;
 }
 
 /// Credentials, and what else the SDK needs to use them.
 #[derive(Clone)]
 pub struct Credentials {
-    /// What tells them from others.
+    /// Their identity.
     pub key: CredentialsKey,
     /// The SDK's configuration, of which the credentials provider and the HTTP client are used, and
     /// an endpoint where no other is set. Credentials that change under one key must be the same
@@ -50,7 +50,7 @@ impl fmt::Debug for Credentials {
     }
 }
 
-/// What credentials are told apart by: a digest of how they are come by, never of a secret alone.
+/// The identity of credentials: a digest of their source, never of a secret alone.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CredentialsKey([u8; 32]);
 

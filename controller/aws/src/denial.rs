@@ -1,4 +1,4 @@
-//! What the attestor `aws` denies: an instance identity document, a call of STS or an instance that
+//! The denials of the attestor `aws`: an instance identity document, a call of STS or an instance
 //! contradicts the request.
 
 use node_attestation_core::reasons;
@@ -63,7 +63,7 @@ reasons! {
         /// credentials that are not valid.
         #[error("STS refuses the proof of possession: {0}")]
         CallerRefused(String) => "STS refuses the proof of possession",
-        /// Who called STS is no role's session.
+        /// The caller of STS is not a role's session.
         #[error("the caller is {0}, which is not the session of a role")]
         CallerNotARole(String) => "the proof of possession is not an instance's",
         /// STS names the caller in two ways that do not agree: its ARN says another account or

@@ -26,7 +26,7 @@ use crate::denial::AwsDenial;
 pub(crate) use json::{is_account, is_instance, is_zone_of};
 pub use region_certificates::{InvalidSigners, Signer, Signers};
 
-/// What a signed document says of its instance. Only a verified signature makes one.
+/// The content of a signed document. Only a verified signature makes one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct VerifiedDocument {
@@ -38,7 +38,7 @@ pub struct VerifiedDocument {
     pub availability_zone: String,
     /// Its ID.
     pub instance: String,
-    /// When it was launched, or started again.
+    /// The time of its launch, or of its last start.
     pub pending_time: SystemTime,
     /// SHA-256 of the bytes that the signature covers: a part of the key binding.
     pub digest: [u8; 32],

@@ -1,4 +1,4 @@
-//! What EC2 says of an instance, and whether that is what its document says; and which TPM it has.
+//! EC2's description of an instance, its comparison with the document, and the instance's TPM.
 
 mod batch;
 mod channel;
@@ -40,7 +40,7 @@ pub struct InstanceFacts {
     pub state: String,
     /// Its availability zone.
     pub zone: String,
-    /// When it was launched, or started again.
+    /// The time of its launch, or of its last start.
     pub launched: Option<SystemTime>,
     /// Its private DNS name.
     pub private_dns_name: Option<String>,
@@ -48,7 +48,7 @@ pub struct InstanceFacts {
     pub addresses: Vec<IpAddr>,
     /// The network interface with device index 0.
     pub first_interface: Option<Attachment>,
-    /// What it boots from.
+    /// Its root device.
     pub root: Root,
     /// Its tags.
     pub tags: BTreeMap<String, String>,
@@ -61,7 +61,7 @@ pub struct Attachment {
     pub time: Option<SystemTime>,
 }
 
-/// What an instance boots from.
+/// The root device of an instance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Root {
     /// A disk of the host, which no other instance can have had.

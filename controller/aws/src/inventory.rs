@@ -18,10 +18,10 @@ use tokio::time::Instant;
 
 use crate::ec2::{InstanceFacts, Instances, node_name};
 
-/// How long a list of instances is good for.
+/// The lifetime of a list of instances.
 const FRESH: Duration = Duration::from_secs(30);
 
-/// How old a list must be for an instance that is not on it to be looked for again.
+/// The least age of a list before a missing instance is looked up again.
 const LOOKED_JUST_NOW: Duration = Duration::from_secs(3);
 
 /// The instances that have all of a cluster's tags, in the places that it has instances in.
@@ -44,7 +44,7 @@ pub struct TaggedInstances {
 /// The selector of a cluster's instances.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InventorySettings {
-    /// Where they are.
+    /// Their places.
     pub places: Vec<Place>,
     /// The tags that they have, with these values.
     pub tags: BTreeMap<String, String>,
@@ -52,7 +52,7 @@ pub struct InventorySettings {
     pub node_name: AwsNodeName,
 }
 
-/// Where instances are.
+/// A place of instances.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place {
     /// The account.

@@ -1,14 +1,14 @@
-//! What a cluster accepts of AWS.
+//! The policy of a cluster on instances.
 
 use node_attestation_core::crd::AwsSettings;
 
 use crate::denial::AwsDenial;
 use crate::document::VerifiedDocument;
 
-/// What a cluster accepts of AWS.
+/// The policy of a cluster on instances.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AwsPolicy {
-    /// Where its instances may be, and what they must be.
+    /// The settings of the Cluster.
     pub settings: AwsSettings,
     /// The Cluster whose instances are accepted. `None` without Cluster API: then only the required
     /// tags tell whose an instance is.

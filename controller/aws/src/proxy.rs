@@ -13,8 +13,8 @@ use reqwest::NoProxy;
 /// gives out credentials.
 ///
 /// The proxy learns a host's name and carries what TLS protects; it is the operator's choice alone.
-/// What is spoken without TLS goes by way of no proxy: the metadata service and the credentials of a
-/// container, which are for nobody else to see.
+/// Calls without TLS use no proxy: the metadata service and the credentials of a container, which no
+/// proxy may see.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Proxy {
     /// `HTTPS_PROXY`. It may hold a password.

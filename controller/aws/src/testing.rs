@@ -1,4 +1,4 @@
-//! What stands for EC2 and for credentials in tests.
+//! Test doubles of EC2 and of credentials.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -18,7 +18,7 @@ pub(crate) const REGION: &str = "eu-west-1";
 pub(crate) const INSTANCE: &str = "i-0123456789abcdef0";
 pub(crate) const MINUTE: Duration = Duration::from_mins(1);
 
-/// When the instance was launched.
+/// The launch time of the instance.
 pub(crate) fn launch() -> SystemTime {
     UNIX_EPOCH + Duration::from_hours(500_000)
 }
@@ -35,7 +35,7 @@ pub(crate) fn document() -> VerifiedDocument {
     }
 }
 
-/// What EC2 says of that instance, which is of the cluster `prod`.
+/// EC2's description of that instance, which is of the cluster `prod`.
 pub(crate) fn facts() -> InstanceFacts {
     let attached = Attachment {
         time: Some(launch()),

@@ -35,7 +35,7 @@ use crate::sts::Sts;
 
 use self::answers::Answers;
 
-/// What the verifiers of all clusters share: what they know, and whom they ask.
+/// The state and the clients that the verifiers of all clusters share.
 ///
 /// Shared so that one evidence counts once, however many clusters it is shown to, and so that
 /// requests of several clusters go to EC2 together where the same credentials ask.
@@ -48,8 +48,7 @@ pub struct AwsClients {
 }
 
 impl AwsClients {
-    /// Those who sign identity documents, who know whose credentials signed, and who know the
-    /// instances.
+    /// With the signers of identity documents, the client of STS, and the client of EC2.
     pub fn new(signers: Signers, sts: Sts, instances: Instances) -> Self {
         Self {
             signers,
@@ -209,7 +208,7 @@ impl Verifier for AwsVerifier {
     }
 }
 
-/// What Cluster API Provider AWS calls the instance.
+/// The provider ID of the instance, as of Cluster API Provider AWS.
 fn provider_id(document: &VerifiedDocument) -> Result<ProviderId, AwsDenial> {
     let id = format!(
         "aws:///{}/{}",

@@ -22,8 +22,7 @@ use crate::file;
 /// Hundreds of certificates.
 const MAX_FILE_LEN: usize = 1024 * 1024;
 
-/// Whom to believe and whom to ask about instances. None of it is ever taken from a resource of a
-/// tenant.
+/// The signers and the endpoints for instances. None of these ever comes from a resource of a tenant.
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "AWS")]
 #[expect(
@@ -35,11 +34,11 @@ pub(crate) struct AwsArguments {
     /// isolated ones
     #[arg(long, value_name = "FILE")]
     aws_extra_signers: Option<PathBuf>,
-    /// Where STS of a region is, in the place of its public endpoint: FIPS, or of a VPC. The region's
-    /// nodes must be told the same
+    /// The host of STS of a region, in the place of its public endpoint: FIPS, or of a VPC. The region's
+    /// nodes need the same setting
     #[arg(long = "aws-sts-endpoint", value_name = "REGION=HOST", value_parser = sts_endpoint)]
     aws_sts_endpoints: Vec<(String, EndpointHost)>,
-    /// Where EC2 of a region is, in the place of its public endpoint
+    /// The URL of EC2 of a region, in the place of its public endpoint
     #[arg(long = "aws-ec2-endpoint", value_name = "REGION=URL", value_parser = ec2_endpoint)]
     aws_ec2_endpoints: Vec<(String, String)>,
     /// Authorities, as PEM, that are believed beside the system's about the STS endpoints named here

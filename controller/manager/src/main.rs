@@ -110,7 +110,7 @@ enum Command {
 
 #[derive(Debug, clap::Args)]
 struct RunCommand {
-    /// How the log is written
+    /// The format of the log
     #[arg(long, value_name = "FORMAT", value_enum, default_value_t = LogFormat::Text)]
     log_format: LogFormat,
     /// Log every check, not only every decision

@@ -40,7 +40,7 @@ pub(crate) const PROVIDERS: &[Registered] = &[
 pub(crate) struct Registered {
     /// Its name in `spec.authorizedAttestors` and for `--attestor`.
     pub(crate) provider: Provider,
-    /// What its machines prove, for `--help`.
+    /// The proof of its machines, for `--help`.
     pub(crate) help: &'static str,
     /// Its reasons to deny, for docs/reasons.md.
     #[cfg_attr(not(test), expect(dead_code, reason = "a test writes the page"))]
@@ -64,7 +64,7 @@ pub(crate) struct ProviderArguments {
     tpm: TpmArguments,
 }
 
-/// What the verifiers of all clusters share.
+/// The state that the verifiers of all clusters share.
 #[derive(Debug)]
 pub(crate) struct Providers {
     /// Admits machines that prove nothing.

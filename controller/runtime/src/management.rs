@@ -81,7 +81,7 @@ pub struct Settings {
     /// replicas need the same number. It says nothing without a `candidate`. `None`: one, so that one replica
     /// serves all clusters.
     pub shards: Option<NonZeroU32>,
-    /// Where workload clusters' API servers may be.
+    /// The addresses that workload clusters' API servers may have.
     pub reach: EgressPolicy,
     /// For how long a Machine has to be missing before its record is retired, its certificates are
     /// revoked and its Node is deleted. `None`: [`MISSING_MACHINE_TIMEOUT`].

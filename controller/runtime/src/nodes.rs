@@ -17,7 +17,7 @@ use serde::Deserialize;
 use crate::client::call;
 use crate::watch::Lenient;
 
-/// Where kubelets keep their Leases.
+/// The namespace of the kubelets' Leases.
 const LEASE_NAMESPACE: &str = "kube-node-lease";
 
 /// The Nodes of one Kubernetes API server.
@@ -125,7 +125,7 @@ fn is_ready(node: &ReadNode) -> bool {
     conditions.any(|condition| condition.kind == "Ready" && condition.status == "True")
 }
 
-/// When the Lease was renewed. A time that cannot be read was written by somebody who is up.
+/// The time of the Lease's renewal. A time that cannot be read was written by a kubelet that is up.
 fn renewed(lease: ReadLease) -> Option<SystemTime> {
     let time = lease.spec?.renew_time?;
     Some(time.parse().unwrap_or(Timestamp::MAX).into())

@@ -54,7 +54,7 @@ pub(crate) struct Queue {
     entries: HashMap<String, Entry>,
     /// The UIDs of those that wait, in order.
     turns: BTreeMap<Turn, String>,
-    /// Those of `turns` that were charged to the budgets of their requesters.
+    /// The turns that were charged to the budgets of their requesters, by requester.
     charged: HashMap<String, BTreeSet<Turn>>,
     budgets: Budgets,
     room: Room,

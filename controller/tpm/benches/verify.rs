@@ -1,5 +1,5 @@
-//! How many requests of machines with TPMs one core appraises in a second, without network: first
-//! ones (reading, and `TPM2_MakeCredential`) and second ones (reading, and the quote).
+//! The number of requests of machines with TPMs that one core appraises in a second, without network:
+//! first ones (reading, and `TPM2_MakeCredential`) and second ones (reading, and the quote).
 //!
 //! `cargo bench -p node-attestation-tpm` prints a table and writes `target/bench/tpm.json`: a list of
 //! `{name, value, unit, least}`. Exit code 1 says that something is below the limit.
@@ -151,7 +151,7 @@ impl Bed {
     }
 }
 
-/// How often this can be done in a second.
+/// The number of calls in a second.
 fn rate(mut once: impl FnMut()) -> f64 {
     once();
     let (start, mut count) = (Instant::now(), 0_u32);

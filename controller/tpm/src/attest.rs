@@ -1,4 +1,4 @@
-//! What a TPM says of itself and of its registers: quotes.
+//! Quotes: a TPM's signed statements of itself and of its PCRs.
 
 use std::fmt;
 
@@ -20,7 +20,7 @@ use crate::denial::TpmDenial;
 use crate::public::{AttestationKey, EXPONENT, Key};
 use crate::structure::exactly;
 
-/// What a key of a TPM said, and what it said it of. Only [`VerifiedQuote::verify`] makes one.
+/// A quote that a key of a TPM signed. Only [`VerifiedQuote::verify`] makes one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct VerifiedQuote {
     registers: Registers,
@@ -86,7 +86,7 @@ impl VerifiedQuote {
         &self.registers
     }
 
-    /// How far the TPM had come.
+    /// The boot of the TPM.
     pub(crate) fn boot(&self) -> TpmBoot {
         self.boot
     }

@@ -1,6 +1,6 @@
 //! Certificates of endorsement keys ("TCG EK Credential Profile", 2.5, section 3): who made a TPM.
 //!
-//! That a TPM is genuine says nothing of whose it is. A certificate can be required in addition to
+//! A genuine TPM may be anybody's. A certificate can be required in addition to
 //! the trusted endorsement key, and never selects one.
 //!
 //! A required authority signed the certificate, or a certificate that leads to it: vendors publish the

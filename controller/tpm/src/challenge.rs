@@ -26,12 +26,12 @@ use zeroize::Zeroizing;
 
 use crate::structure::Name;
 
-/// How long a machine has to answer. Slow TPMs take ten seconds, and a controller that is busy or
-/// starts again has requests wait.
+/// The lifetime of a challenge. Slow TPMs take ten seconds to answer, and requests wait for a
+/// controller that is busy or restarts.
 pub(crate) const LIFETIME: Duration = Duration::from_mins(5);
 
-/// How long an answer that came in time may have waited for its turn: no evidence is looked at
-/// that is older than fourteen minutes, and what it says of the machine's state is to be of now.
+/// The longest wait of an answer that came in time: evidence that is older than fourteen minutes is
+/// not appraised, because the machine's state may have changed.
 const MAX_WAIT: Duration = Duration::from_mins(9);
 
 /// A key that challenges are made with: 32 random bytes.
@@ -103,7 +103,7 @@ impl ChallengeKeys {
     }
 }
 
-/// Where the keys in use come from: all replicas have the same.
+/// The source of the keys in use: all replicas have the same.
 pub trait ChallengeKeySource: fmt::Debug + Send + Sync {
     /// The keys in use now.
     ///
@@ -120,7 +120,7 @@ impl ChallengeKeySource for Arc<ChallengeKeys> {
     }
 }
 
-/// What a challenge answers for.
+/// The subject of a challenge.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Subject<'a> {
     pub(crate) cluster_uid: &'a str,
@@ -164,7 +164,7 @@ impl Subject<'_> {
     }
 }
 
-/// When a challenge of now ends; `None` where there is no such time.
+/// The end of a challenge that is made now; `None` if there is no such time.
 pub(crate) fn expiry(now: SystemTime) -> Option<Expiry> {
     let end = now.checked_add(LIFETIME)?;
     Expiry::parse(&humantime::format_rfc3339_seconds(end).to_string())
@@ -173,8 +173,8 @@ pub(crate) fn expiry(now: SystemTime) -> Option<Expiry> {
 /// Checks that an answer came in time, by our clock or by that of the API server, which wrote down
 /// when it came; and that it did not wait for too long since.
 ///
-/// What the answer says is taken for the end of the challenge: another than the challenge had makes
-/// another secret.
+/// The end of the challenge is taken from the answer: another end than the challenge's makes another
+/// secret.
 ///
 /// # Errors
 ///

@@ -106,7 +106,7 @@ impl Credential {
     }
 }
 
-/// What the keys of one credential are derived from, plain and for the endorsement key alone.
+/// The seed of the keys of one credential, plain and encrypted for the endorsement key.
 struct Seed {
     plain: Zeroizing<Vec<u8>>,
     encrypted: Vec<u8>,

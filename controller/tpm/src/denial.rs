@@ -1,5 +1,5 @@
-//! What the attestor `tpm` denies: keys, a certificate or a quote of a TPM that contradict the
-//! request, or each other.
+//! The denials of the attestor `tpm`: keys, a certificate or a quote of a TPM contradict the request,
+//! or each other.
 
 use node_attestation_core::identifiers::KeyDigest;
 use node_attestation_core::reasons;
@@ -43,9 +43,9 @@ reasons! {
         EndorsementKeyOfAnotherMachine {
             /// The Machine's name.
             machine: String,
-            /// What its provider ID, the list or the platform says.
+            /// The key of its provider ID, the list or the platform.
             trusted: KeyDigest,
-            /// What the request says.
+            /// The key in the request.
             presented: KeyDigest,
         } => "the TPM is not the machine's",
         /// A vendor's certificate is required of the endorsement key, and the request has none.
@@ -82,13 +82,13 @@ reasons! {
         /// The signature does not verify with the attestation key.
         #[error("the quote's signature does not verify with the attestation key")]
         QuoteSignatureInvalid => "the quote's signature is not the attestation key's",
-        /// What was signed does not begin as what a TPM says itself (`TPM_GENERATED_VALUE`).
+        /// The signed statement does not begin with `TPM_GENERATED_VALUE`.
         #[error("what was signed does not begin with TPM_GENERATED_VALUE")]
         QuoteNotMadeByTpm => "what was signed was not made by a TPM",
-        /// What was signed is not one `TPMS_ATTEST`, to the last byte.
+        /// The signed statement is not one `TPMS_ATTEST`, to the last byte.
         #[error("the quote is malformed: {0}")]
         QuoteMalformed(&'static str) => "the quote is malformed",
-        /// What was signed is no quote: a TPM says other things too.
+        /// The signed statement is not a quote: a TPM signs other statements too.
         #[error("what was signed has the type {0:#x} instead of 0x8018, a quote")]
         QuoteOfAnotherKind(u16) => "what was signed is no quote",
         /// The quote does not cover this request and its challenge. Either it was made for another
@@ -116,7 +116,7 @@ reasons! {
         RegisterNotAllowed {
             /// The first register that differs.
             register: u8,
-            /// What is in it, in hexadecimal digits.
+            /// Its value, in hexadecimal digits.
             value: String,
             /// All registers that differ.
             others: Vec<u8>,

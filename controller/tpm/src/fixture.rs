@@ -34,7 +34,7 @@ pub(crate) static TPM: LazyLock<Arc<Swtpm>> = LazyLock::new(|| Arc::new(Swtpm::s
 /// Another of the same maker.
 pub(crate) static ANOTHER: LazyLock<Arc<Swtpm>> = LazyLock::new(|| Arc::new(Swtpm::start()));
 
-/// What the machine sends where nobody wants otherwise, and what it was asked.
+/// The machine's default answer, and its challenge.
 pub(crate) static GOOD: LazyLock<Good> = LazyLock::new(|| Good::of(&machine(), &Case::valid()));
 
 /// The registers that it quotes.

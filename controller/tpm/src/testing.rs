@@ -65,7 +65,7 @@ pub fn signature_again(bytes: &[u8]) -> Option<Vec<u8>> {
 pub struct Certificates(Authorities);
 
 impl Certificates {
-    /// Those that lead to an authority in one of these texts (PEM).
+    /// Accepts certificates that chain to an authority in one of these texts (PEM).
     pub fn of(authorities: &[String]) -> Result<Self, InvalidTpmSettings> {
         Authorities::new(authorities).map(Self)
     }

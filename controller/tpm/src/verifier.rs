@@ -70,7 +70,7 @@ impl TpmVerifier {
     /// A verifier of the cluster with this UID that accepts what `policy` says. `platform` is asked
     /// for machines whose endorsement key neither their provider ID nor the policy tells.
     ///
-    /// Where the policy names `ConfigMaps`, all requests wait unless
+    /// If the policy names `ConfigMaps`, all requests wait unless
     /// [`reading`](Self::reading) follows.
     pub fn new(
         cluster_uid: impl Into<String>,

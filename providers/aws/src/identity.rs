@@ -9,7 +9,7 @@ use sha2::{Digest as _, Sha256};
 
 use crate::cms;
 
-/// What to do about an answer that is not from AWS.
+/// The remedy for an answer that is not from AWS.
 pub(crate) const NOT_AWS: &str =
     "see what answers in the place of the instance metadata service: a proxy or an emulator";
 

@@ -1,4 +1,4 @@
-//! How an EC2 instance proves its identity.
+//! The attester of an EC2 instance.
 
 use std::sync::{Mutex, PoisonError};
 

@@ -1,4 +1,4 @@
-//! How a machine proves its identity with its TPM.
+//! The attester of a machine with a TPM.
 
 use std::sync::{Mutex, OnceLock, PoisonError};
 

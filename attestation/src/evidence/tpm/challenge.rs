@@ -1,4 +1,4 @@
-//! What a TPM is asked to open.
+//! The challenge of a TPM.
 
 use std::fmt;
 
@@ -34,7 +34,7 @@ pub enum InvalidChallenge {
 pub struct Challenge {
     /// The challenge.
     pub id: ChallengeId,
-    /// When it ends.
+    /// Its end.
     pub expiry: Expiry,
     /// The buffer of a `TPM2B_ID_OBJECT`: the sealed secret.
     pub credential_blob: Vec<u8>,
@@ -93,7 +93,7 @@ pub(super) fn expiry(time: &str) -> Result<Expiry, InvalidField> {
     Expiry::parse(time).ok_or(InvalidField::new(rule))
 }
 
-/// Which challenge: random, used once.
+/// The ID of a challenge: random, used once.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ChallengeId([u8; 16]);
 
@@ -126,7 +126,7 @@ impl fmt::Debug for ChallengeId {
     }
 }
 
-/// When a challenge ends: RFC 3339 in UTC, to the second.
+/// The end of a challenge: RFC 3339 in UTC, to the second.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Expiry(String);
 

@@ -52,7 +52,7 @@ impl Controller {
         }
     }
 
-    /// What can be said of a request before its evidence is looked at.
+    /// The checks of a request before its evidence.
     pub(crate) async fn locate(&self, request: &CertificateSigningRequest) -> LocatedCsr {
         RawRequest::triage(request, &self.verifiers, &Duties::default())
             .unwrap()

@@ -32,7 +32,7 @@ pub(crate) const REGION: &str = "eu-west-1";
 pub(crate) const ZONE: &str = "eu-west-1a";
 pub(crate) const CLUSTER: &str = "prod";
 
-/// When everything is signed, and decided.
+/// The time of all signatures and decisions.
 const NOW: &str = "20260101T120000Z";
 
 /// The same, to compute with.
@@ -40,7 +40,7 @@ pub(crate) fn now() -> SystemTime {
     UNIX_EPOCH + Duration::from_hours(490_908)
 }
 
-/// When the instances were launched: what their documents say.
+/// The launch time of the instances, as in their documents.
 pub(crate) fn launch() -> SystemTime {
     now() - Duration::from_hours(12)
 }
@@ -74,7 +74,7 @@ impl Instance {
         }
     }
 
-    /// What the cluster knows of it.
+    /// The cluster's Machine of it.
     pub(crate) fn machine(&self) -> Machine {
         let mut machine = Machine::new(id(self.index));
         machine.provider_id = Some(self.provider_id());

@@ -1,11 +1,11 @@
-//! How many requests of instances a core can verify in a second, where nobody has to be waited for.
+//! The number of requests of instances that a core can verify in a second, without waiting for AWS.
 //!
 //! The whole is measured as the controller does it, from the object of the API server to the
 //! identity that is proved: once with every call to STS answered from memory, and once with a
 //! service on this machine, whose own work does not count, while the client's does. EC2 answers at
 //! once both times. Then its parts are measured, each through the same functions.
 //!
-//! What counts is the CPU time of the one thread that all of it runs on. The results are criterion's
+//! It measures the CPU time of the one thread that all of it runs on. The results are criterion's
 //! (`target/criterion`), and `target/bench/aws-verification.json`: a list of `{name, value, unit,
 //! limit}`. Exit code 1 says that a limit is exceeded.
 

@@ -1,8 +1,8 @@
 //! The message around the document: CMS signed data (RFC 5652) in the one form that AWS gives it.
 //!
-//! Whatever a message could bring to be believed by, it must not: certificates, revocation lists,
-//! further signers, attributes outside of the signature. Its one signer is looked up among the
-//! pinned ones by issuer and serial number, and is none of these only by the name.
+//! A message must not bring its own grounds of trust: certificates, revocation lists, further signers,
+//! attributes outside of the signature. Its one signer is looked up among the pinned ones by issuer
+//! and serial number, never by the name alone.
 
 use std::collections::BTreeMap;
 
@@ -118,7 +118,7 @@ impl<'a> SignedMessage<'a> {
         })
     }
 
-    /// What it says, before anybody vouches for it: good for finding the signer to ask.
+    /// Its content before the signature is verified: for the lookup of the signer alone.
     pub(super) fn claimed_content(&self) -> &'a [u8] {
         self.content
     }
@@ -219,8 +219,8 @@ fn only_sha_256(mut announced: SliceReader<'_>, signer: ObjectIdentifier) -> Res
 
 /// The signed attributes by type, each with its one value.
 ///
-/// Those that mean nothing here are passed over: the signature covers them, and AWS added one once
-/// before. None may be there twice (RFC 5652 section 5.3 for those that mean something here).
+/// Attributes without a meaning here are ignored: the signature covers them, and AWS added one once
+/// before. None may be repeated (RFC 5652 section 5.3 for those with a meaning here).
 #[derive(Debug)]
 struct Attributes<'a>(BTreeMap<ObjectIdentifier, AnyRef<'a>>);
 

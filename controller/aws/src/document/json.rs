@@ -1,4 +1,4 @@
-//! What a document says.
+//! The content of a document.
 //!
 //! The fields that are used must be there, once, with the form that AWS gives them. Other fields are
 //! passed over: AWS added some before, and a field that nobody reads must not keep every node of the
@@ -15,7 +15,7 @@ use super::VerifiedDocument;
 use super::cms::VerifiedContent;
 use crate::denial::AwsDenial;
 
-/// What the document is since 2017, and what it was before: the fields read here are the same.
+/// The versions since 2017 and before: the fields that are read here are the same.
 const VERSIONS: [&str; 2] = ["2017-09-30", "2010-08-31"];
 /// Longer than any zone's name.
 const MAX_ZONE_LEN: usize = 64;

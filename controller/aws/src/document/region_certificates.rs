@@ -51,7 +51,7 @@ impl Signer {
         self.issuer == issuer && self.serial == serial
     }
 
-    /// What verifies the signatures: PKCS #1 v1.5 with SHA-256.
+    /// The public key of its signatures: PKCS #1 v1.5 with SHA-256.
     pub(super) fn key(&self) -> &ParsedPublicKey {
         &self.key
     }

@@ -46,7 +46,7 @@ fn denial(message: &Message) -> AwsDenial {
     verify(message).unwrap_err()
 }
 
-/// What is said of a validly signed document of these bytes.
+/// The result for a validly signed document of these bytes.
 fn verify_bytes(document: &str) -> Result<VerifiedDocument, AwsDenial> {
     verify(&SIGNER.message(document.as_bytes()))
 }

@@ -16,12 +16,12 @@ use crate::credentials::CredentialsSource;
 /// Limits of the calls and of the requests that wait. The defaults are the controller's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// How long a request waits for another, each anew: machines that are started together do not
+    /// The wait of a request for another, anew after each: machines that are started together do not
     /// come at the same instant.
     pub window: Duration,
-    /// How long the first of several waits at most while others come or are expected.
+    /// The longest wait of the first of several requests while others come or are expected.
     pub gathering: Duration,
-    /// How many requests may wait with the same credentials in one region.
+    /// The limit of waiting requests with the same credentials in one region.
     pub waiting: usize,
     /// The limits of the calls that they share.
     pub calls: CallLimits,
@@ -81,7 +81,7 @@ struct BatchedEc2 {
 /// The requests with the same credentials in one region.
 #[derive(Debug, Default)]
 struct Batches {
-    /// Those that wait for their call, by number.
+    /// The batches that wait for their call, by number.
     gathering: BTreeMap<u64, Batch>,
     last: u64,
     /// Each request that waits has a clone.
@@ -95,7 +95,7 @@ struct Batches {
 #[derive(Debug)]
 struct Batch {
     opened: Instant,
-    /// When an instance was added last.
+    /// The time at which the last instance was added.
     latest: Instant,
     ids: BTreeSet<String>,
     found: Shared<BoxFuture<'static, Found>>,
@@ -131,7 +131,7 @@ impl Instances {
         }
     }
 
-    /// What EC2 says of an instance; `None` if it does not know it.
+    /// EC2's description of an instance; `None` if EC2 does not know it.
     ///
     /// # Errors
     ///
@@ -187,7 +187,7 @@ impl Instances {
 }
 
 impl Reservation {
-    /// What EC2 says of the instance; `None` if it does not know it.
+    /// EC2's description of the instance; `None` if EC2 does not know it.
     ///
     /// # Errors
     ///
@@ -279,7 +279,7 @@ impl Batches {
         (found, false)
     }
 
-    /// When the batch is to be called; `None` if at once.
+    /// The time of the batch's call; `None` if at once.
     fn end_of(&self, number: u64, limits: &Limits) -> Option<Instant> {
         let batch = self
             .gathering

@@ -27,15 +27,15 @@ const MAX_REMEMBERED: usize = 10_000;
 /// Limits of the calls of one action.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CallLimits {
-    /// How many calls may be made with the same credentials in one region.
+    /// The rate of calls with the same credentials in one region.
     pub rate: Rate,
-    /// How long what EC2 said of an instance is remembered.
+    /// The lifetime of a description in memory.
     pub remembered: Duration,
-    /// How long credentials may take.
+    /// The deadline of credentials.
     pub credentials: Duration,
-    /// How long one call may take, whatever its client does.
+    /// The deadline of one call, with the client's own attempts.
     pub call: Duration,
-    /// How long a request may wait once there are credentials to ask with.
+    /// The longest wait of a request once there are credentials.
     pub wait: Duration,
     /// The pause after a failure; each further failure doubles it.
     pub pause: Duration,
@@ -72,7 +72,7 @@ pub(super) struct Lane<S> {
 #[derive(Debug)]
 pub(super) struct State<S> {
     rate: Rate,
-    /// When as many calls as the rate allows may be made at once again.
+    /// The time at which the token bucket is full again.
     full_at: Instant,
     pub(super) trouble: CircuitBreaker,
     pub(super) own: S,
@@ -165,7 +165,7 @@ impl<S> Lane<S> {
         }
     }
 
-    /// What a call answers, if it does in time.
+    /// The answer of a call, within its deadline.
     pub(super) async fn call<T>(
         &self,
         call: impl Future<Output = Result<T, OutageKind>>,
@@ -188,10 +188,10 @@ impl<S> State<S> {
     }
 }
 
-/// What EC2 said, and when.
+/// Answers of EC2, and their times.
 pub(super) type Remembered<K, V> = HashMap<K, (Instant, V)>;
 
-/// What is remembered, if it is younger than `age`.
+/// The remembered answer, if it is younger than `age`.
 pub(super) fn recall<K, Q, V>(remembered: &Remembered<K, V>, key: &Q, age: Duration) -> Option<V>
 where
     K: Eq + Hash + Borrow<Q>,

@@ -14,26 +14,26 @@ use crate::denial::AwsDenial;
 use crate::document::VerifiedDocument;
 use crate::policy::AwsPolicy;
 
-/// How long after its launch an instance may lack something: EC2 shows a change within seconds, and
+/// The time after its launch in which an instance may lack a part: EC2 shows a change within seconds, and
 /// says that it may take minutes ("Eventual consistency in the Amazon EC2 API").
 const YOUNG: Duration = Duration::from_mins(5);
 
-/// How much later than the document EC2 may say that the instance was launched: both are EC2's
-/// times, and seconds apart.
+/// The limit of the time from the document's launch to the launch in EC2's description: both are
+/// EC2's times, and seconds apart.
 const LAUNCH_LEEWAY: Duration = Duration::from_mins(1);
 
-/// How far apart the first interface and the root volume of a launch are attached at most; seconds
-/// as a rule.
+/// The limit of the time between the attachments of the first interface and the root volume of a
+/// launch; seconds as a rule.
 const ATTACHED_TOGETHER: Duration = Duration::from_mins(1);
 
-/// What the key of the tag begins with by which Cluster API owns its instances; the Cluster's name
+/// The prefix of the key of the tag by which Cluster API owns its instances; the Cluster's name
 /// follows.
 const OWNERSHIP_TAG: &str = "sigs.k8s.io/cluster-api-provider-aws/cluster/";
 
 /// The value of that tag.
 const OWNED: &str = "owned";
 
-/// What follows from an instance that is as it should be.
+/// The result for an instance that passes every check.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Checked {
     /// The name of its Node.
@@ -43,7 +43,7 @@ pub struct Checked {
     pub first_claim_only: Option<AwsDenial>,
 }
 
-/// What follows where EC2 does not know the instance of a document.
+/// The refusal if EC2 does not know the instance of a document.
 pub(crate) fn absent(document: &VerifiedDocument, now: SystemTime) -> Refusal {
     let denial = AwsDenial::InstanceNotFound(document.instance.clone());
     not_there(document, now, denial)

@@ -26,7 +26,7 @@ const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 /// More clients than a fleet has tenants and regions in use; at it, all are made anew.
 const MAX_CLIENTS: usize = 4096;
 
-/// Where EC2 is asked.
+/// Settings of the client of EC2.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Ec2Settings {
     /// The URL of EC2 in a region, such as that of a VPC endpoint; otherwise the SDK's.

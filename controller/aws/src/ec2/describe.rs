@@ -1,4 +1,4 @@
-//! What EC2 says of instances: `DescribeInstances`.
+//! EC2's descriptions of instances: `DescribeInstances`.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,11 +12,11 @@ use super::client::{Ec2, outage};
 use super::{Attachment, InstanceFacts, OutageKind, Root};
 use crate::credentials::Credentials;
 
-/// How many instances one call asks for: EC2 takes 200 values of a filter, and advises pages for
+/// The limit of instances of one call: EC2 takes 200 values of a filter, and advises pages for
 /// more than a hundred instances.
 pub(super) const MAX_IDS: usize = 100;
 
-/// What the controller must be allowed to do.
+/// The action that the controller must be allowed.
 const ACTION: &str = "ec2:DescribeInstances";
 
 /// The most that EC2 puts on a page: what a call finds fits on one.
@@ -41,9 +41,9 @@ pub trait Describe: fmt::Debug + Send + Sync {
 /// The instances that a call asks for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Query {
-    /// Those with these IDs, a hundred at most.
+    /// The instances with these IDs, a hundred at most.
     Ids(Vec<String>),
-    /// Those with all of these tags.
+    /// The instances with all of these tags.
     Tags(BTreeMap<String, String>),
 }
 
@@ -52,7 +52,7 @@ pub enum Query {
 pub struct Page {
     /// The instances.
     pub instances: Vec<InstanceFacts>,
-    /// Where the next page begins, if there is one.
+    /// The token of the next page, if there is one.
     pub next: Option<String>,
 }
 

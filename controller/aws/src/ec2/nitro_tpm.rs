@@ -25,10 +25,10 @@ use super::place::Place;
 use crate::credentials::CredentialsSource;
 use crate::policy::AwsPolicy;
 
-/// What the controller must be allowed to do.
+/// The action that the controller must be allowed.
 const ACTION: &str = "ec2:GetInstanceTpmEkPub";
 
-/// How often the controller asks for a key.
+/// The limits of calls for keys.
 const LIMITS: CallLimits = CallLimits {
     // EC2 allows twice as many, and others use the account too.
     rate: Rate {
@@ -74,7 +74,7 @@ impl NitroTpms {
         }
     }
 
-    /// Those of the instances that a cluster with this policy may have; `instances` tell their names.
+    /// The TPMs of the instances that a cluster with this policy may have; `instances` describes them.
     pub fn of_cluster(&self, instances: Instances, policy: AwsPolicy) -> ClusterTpms {
         ClusterTpms {
             tpms: self.clone(),

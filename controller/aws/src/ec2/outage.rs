@@ -9,7 +9,7 @@ use node_attestation_core::refusal::Unavailable;
 pub struct Outage {
     /// The region.
     pub region: String,
-    /// What is wrong there.
+    /// Its kind.
     pub kind: OutageKind,
 }
 
@@ -94,7 +94,7 @@ impl OutageKind {
         matches!(self, Self::Credentials(_) | Self::NotAllowed(..))
     }
 
-    /// What an error code of EC2 means, where this action was asked for.
+    /// The meaning of an error code of EC2 after a call of this action.
     ///
     /// The codes are those of "Error codes for the Amazon EC2 API" that a call without parameters
     /// of a caller's own can give.

@@ -1,4 +1,4 @@
-//! Where an instance is, by what its infrastructure calls it.
+//! The account and region of an instance, from its provider ID.
 
 use kubelet_attestation::names::ProviderId;
 

@@ -66,7 +66,7 @@ fn document(instance: &Instance, facts: &InstanceFacts) -> VerifiedDocument {
     }
 }
 
-/// What comes of an instance an hour after the launch that its document is of.
+/// The result for an instance an hour after the launch in its document.
 fn checked(facts: &InstanceFacts, document: &VerifiedDocument) -> Result<Checked, Refusal> {
     let policy = AwsPolicy::new(&AwsSettings::default(), Some("prod".to_owned()));
     check(

@@ -1,4 +1,4 @@
-//! How old evidence may be.
+//! The limits of the age of evidence.
 //!
 //! Three clocks take part: the node's dated the signature, the API server's the request, and ours
 //! says what time it is. None of them decides alone that evidence is fresh: STS has a clock too.
@@ -17,7 +17,7 @@ pub(super) const MAX_AGE: Duration = Duration::from_mins(14);
 /// minutes slow stops nobody, and a node's that is fast is for STS to refuse.
 pub(super) const MAX_AHEAD: Duration = Duration::from_mins(15);
 
-/// How long STS takes a signature.
+/// The validity of a signature at STS.
 const VALID: Duration = Duration::from_mins(15);
 
 /// A signature that is not too old to be shown to STS.

@@ -1,4 +1,4 @@
-//! What STS answers, and what that means.
+//! Answers of STS, and their meaning.
 //!
 //! Only what contradicts the evidence is a denial: the codes are listed. Whatever else STS says, and
 //! whatever says something in its place, is an outage, from which a request recovers by itself.
@@ -33,7 +33,7 @@ const EXPIRED: [&str; 4] = [
     "RequestTimeTooSkewed",
 ];
 
-/// How the message begins where one of [`REFUSED`] is about age.
+/// The beginning of the message if one of [`REFUSED`] is about age.
 const EXPIRED_WORDS: [&str; 2] = ["Signature expired", "Signature not yet current"];
 
 /// Longer than any code of an error.

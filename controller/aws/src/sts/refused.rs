@@ -2,7 +2,7 @@
 //!
 //! A refusal is remembered where it can concern nobody who is in the right: that of credentials, for
 //! exactly these credentials and this identity document; that of a signature, for exactly this call.
-//! Whoever shows a copy of evidence with another signature has only that one refused.
+//! A copy of evidence with another signature is refused alone.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};

@@ -1,8 +1,8 @@
 //! Signatures that were seen before, while STS would still take them.
 //!
-//! That a signature belongs to one key is what STS itself says, because the key binding is among
-//! what is signed. This memory says it a second time, without a call, and spares the call where a
-//! request of ours is decided about again.
+//! STS itself verifies that a signature belongs to one key, because the key binding is signed. This
+//! memory verifies it a second time, without a call, and spares the call if a request is decided
+//! again.
 //!
 //! A signature is remembered once STS has confirmed it for a key: evidence is public, and whoever
 //! shows a copy of it first must not spoil it for its owner. HMAC has one signature for a request,
@@ -98,7 +98,7 @@ impl ReplayCache {
         }
     }
 
-    /// What is known of the signature of `call`, shown for `key` and said to be of `owner`.
+    /// The known state of the signature of `call`, shown for `key` and claimed for `owner`.
     pub(super) fn look(
         &self,
         call: &Call,

@@ -1,4 +1,4 @@
-//! What the operator says about STS: settings of the manager, never of a tenant's resource.
+//! The operator's settings of STS: flags of the manager, never of a tenant's resource.
 
 use std::collections::BTreeMap;
 use std::error::Error;

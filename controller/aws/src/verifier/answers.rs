@@ -1,4 +1,4 @@
-//! What EC2 last said of the credentials that it is asked with.
+//! EC2's last answers, as far as they concern the controller's credentials.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -28,7 +28,7 @@ impl Answers {
         answers.insert((cluster.to_owned(), region.to_owned()), wrong);
     }
 
-    /// What there is to say to `cluster` of these regions; of all of its own, if there are none.
+    /// The reports to `cluster` about these regions; about all of its own, if there are none.
     pub(super) fn reports(&self, cluster: &str, regions: &[String]) -> Vec<ConditionReport> {
         let resolved = ConditionReport {
             of: conditions::AWS_IDENTITY_RESOLVED,

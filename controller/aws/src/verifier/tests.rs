@@ -156,7 +156,7 @@ impl Case {
         Proof::new(REGION, id, token, date, &signature).unwrap()
     }
 
-    /// How often STS was asked, and EC2.
+    /// The number of calls of STS, and of EC2.
     fn asked(&self) -> (usize, usize) {
         (self.sts.calls().len(), self.ec2.calls().len())
     }

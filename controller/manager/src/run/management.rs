@@ -41,7 +41,7 @@ pub(super) struct ManagementArguments {
     /// number for all replicas, and at least as many as there are replicas
     #[arg(long, value_name = "NUMBER", value_parser = value_parser!(u32).range(1..=MAX_SHARDS), default_value_t = 1)]
     shards: u32,
-    /// How long a Machine has to be missing, in two rounds at least, until its record is retired, its
+    /// The time for which a Machine has to be missing, in two rounds at least, until its record is retired, its
     /// certificates are revoked and its Node is deleted
     #[arg(
         long, value_name = "DURATION", value_parser = humantime::parse_duration,

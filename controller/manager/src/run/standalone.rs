@@ -129,7 +129,7 @@ const MANAGEMENT: [&str; 3] = ["kubeconfig", "namespace", "watch_filter"];
 const NOTHING_ADMITTED: &str = "nobody's requests are answered: give --attestor to admit machines that prove \
                                 what they are, or --allow-insecure to admit machines that prove nothing";
 
-/// What a `KubeletAuthentication` says.
+/// The flags that a `KubeletAuthentication` replaces.
 const SAID_BY_CLUSTER: [&str; 9] = [
     "approve_only",
     "certificate_duration",
@@ -161,7 +161,7 @@ pub(super) struct Files {
 }
 
 impl StandaloneArguments {
-    /// What is to be run; `None` where no workload cluster is named.
+    /// The configuration; `None` if no workload cluster is named.
     pub(super) fn choice(self) -> Option<Choice> {
         match self.cluster {
             Some(cluster) => Some(Choice::Cluster(ClusterSettings {
@@ -219,7 +219,7 @@ impl StandaloneArguments {
 }
 
 impl Files {
-    /// What appraises the evidence of the cluster's machines.
+    /// The verifier of the cluster's machines.
     fn verifier(&self, providers: &Providers) -> Result<Arc<dyn Verifier>, BoxError> {
         let Some(registered) = self.attestor.as_deref().and_then(named) else {
             return if providers.allow_insecure {
@@ -269,8 +269,8 @@ impl Files {
         Ok(settings)
     }
 
-    /// What tells the cluster from all others, the same for all replicas: no object of a management
-    /// cluster is there to do it.
+    /// The identity of the cluster, the same for all replicas: without a management cluster there is no UID of
+    /// a Cluster.
     fn cluster(&self) -> Result<String, BoxError> {
         let text = file::read("--ca-cert", &self.settings.ca_cert, MAX_CA_LEN)?;
         Ok(cluster_of(&text))

@@ -44,7 +44,7 @@ pub(super) struct StandaloneAwsArguments {
     /// where no tag is required
     #[arg(long, value_name = "NAME", requires = "attestor")]
     aws_cluster_name: Option<String>,
-    /// Which name of an instance is its Node's
+    /// The name of an instance that is its Node's
     #[arg(long, value_name = "NAME", value_enum, default_value_t = NodeNamePolicy::PrivateDnsName, requires = "attestor")]
     aws_node_name: NodeNamePolicy,
     /// Let instances join also with another root volume than they were launched with

@@ -16,7 +16,7 @@ const MAX_FILE_LEN: usize = 1024 * 1024;
     next_help_heading = "One workload cluster of machines with a TPM, without a management cluster"
 )]
 pub(super) struct StandaloneTpmArguments {
-    /// What is accepted of TPMs: YAML with endorsementKeys and pcrPolicy, as `spec.tpm` has them.
+    /// The policy on TPMs: YAML with endorsementKeys and pcrPolicy, as in `spec.tpm`.
     /// Without it, each machine's provider ID names its TPM by a digest, and any boot state is
     /// let in
     #[arg(long, value_name = "FILE", requires = "attestor")]

@@ -74,7 +74,7 @@ impl Management {
         gaps.max().unwrap_or_default()
     }
 
-    /// Those who took each Lease, in order.
+    /// The holders of each Lease, in order.
     pub(crate) fn leaders(&self) -> Vec<Vec<String>> {
         let leases = self.leases.lock().unwrap();
         leases.values().map(|lease| lease.holders.clone()).collect()

@@ -17,7 +17,7 @@ const REQUESTS: &str = "/apis/certificates.k8s.io/v1/certificatesigningrequests"
 pub(crate) struct Workload {
     pub(crate) server: Arc<ApiServer>,
     request: Mutex<Option<Value>>,
-    /// When the certificate was written.
+    /// The time at which the certificate was written.
     issued: Mutex<Option<Instant>>,
     progress: Arc<Notify>,
 }

@@ -47,7 +47,7 @@ pub enum CaRefused {
     Invalid(#[from] InvalidCa),
 }
 
-/// When a CA is not valid.
+/// The reason for which a CA is not valid now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CaOutOfTime {
@@ -87,7 +87,7 @@ impl ClusterCa {
         })
     }
 
-    /// What signs with the key; `None` where the Secret has none, so that requests can be approved
+    /// The signer with the CA's key; `None` if the Secret has no key, so that requests can be approved
     /// and not signed.
     pub fn signer(&self) -> Option<&Arc<Signer>> {
         self.signer.as_ref()
@@ -109,7 +109,7 @@ impl ClusterCa {
         self.key_digest
     }
 
-    /// When the certificate that signs ends.
+    /// The end of the certificate that signs.
     pub fn not_after(&self) -> SystemTime {
         self.not_after
     }

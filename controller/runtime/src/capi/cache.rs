@@ -137,7 +137,7 @@ impl Objects {
         self.store(|store| store.clusters.get(key).cloned())?
     }
 
-    /// What `look` finds; `None` before [`Objects::is_ready`].
+    /// The result of `look`; `None` before [`Objects::is_ready`].
     pub(super) fn store<T>(&self, look: impl FnOnce(&Store) -> T) -> Option<T> {
         self.read(|state| state.is_ready().then(|| look(&state.store)))
     }

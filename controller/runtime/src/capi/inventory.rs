@@ -43,7 +43,7 @@ pub struct CapiInventory {
 /// pool, or one that was missing.
 const READ_AGAIN: Duration = Duration::from_secs(30);
 
-/// What was read in the last [`READ_AGAIN`], and when.
+/// Objects that were read in the last [`READ_AGAIN`], and the times.
 #[derive(Debug, Default)]
 struct Recent<T>(Mutex<HashMap<Reference, (Instant, T)>>);
 
@@ -150,7 +150,7 @@ impl CapiInventory {
         self.find(of).await.ok()
     }
 
-    /// What `look` finds once the `KubeadmConfig`s were read that it needs.
+    /// The result of `look` once the `KubeadmConfig`s that it needs were read.
     async fn find<T>(
         &self,
         look: impl Fn(View<'_>) -> Result<T, Unavailable>,
@@ -167,7 +167,7 @@ impl CapiInventory {
         self.look(&Needed::default(), look)
     }
 
-    /// Those of the needed `KubeadmConfig`s that were not read just now.
+    /// The needed `KubeadmConfig`s that were not read just now.
     fn unread(&self, needed: Needed) -> Vec<Reference> {
         let read = self.configs_read.entries();
         let needed = needed.into_inner().into_iter();
@@ -193,7 +193,7 @@ impl CapiInventory {
         reads.buffer_unordered(READS).try_collect().await
     }
 
-    /// What `look` finds now, if anything may be said; `needed` gets the `KubeadmConfig`s that it was missing.
+    /// The result of `look` now, if it is certain; `needed` gets the `KubeadmConfig`s that were missing.
     fn look<T>(
         &self,
         needed: &Needed,

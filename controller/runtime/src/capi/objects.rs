@@ -1,7 +1,7 @@
 //! The objects of Cluster API, as the few fields that are used, of the contracts v1beta1 and
 //! v1beta2 alike.
 //!
-//! What a field has that it cannot have (a provider ID that is none) is as good as missing: the
+//! An invalid value of a field (such as an invalid provider ID) counts as missing: the
 //! machine is then not ready, and nothing else suffers. A bootstrap token's secret half is dropped
 //! while it is read.
 
@@ -100,7 +100,7 @@ pub(super) trait Kept: Clone + Debug + Send + 'static {
     /// The part of its status that is read.
     type Status: Clone + Debug + Default + DeserializeOwned + Send + Sync + 'static;
 
-    /// What is kept; `None` of what belongs to no cluster.
+    /// The fields that are kept; `None` for an object of no cluster.
     fn kept(metadata: ObjectMeta, spec: Self::Spec, status: Self::Status) -> Option<Self>;
 }
 
@@ -130,7 +130,7 @@ pub(super) struct Fields<W: Kept> {
 pub(super) struct Nothing {}
 
 impl<W: Kept> Raw<W> {
-    /// Where it is; `None` of what an API server would not answer.
+    /// Its key; `None` for an object that no API server would return.
     pub(super) fn key(&self) -> Option<ObjectKey> {
         ObjectKey::of(&self.metadata)
     }
@@ -199,7 +199,7 @@ impl Reference {
     }
 }
 
-/// What v1beta2 tells of bringing a machine up; it never goes back.
+/// The initialization status of v1beta2; it never goes back.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Initialization {
@@ -213,7 +213,7 @@ fn was_bootstrapped(ready: Option<bool>, initialization: Option<&Initialization>
     created == Some(true) || ready == Some(true)
 }
 
-/// Where a machine's first configuration comes from.
+/// The bootstrap configuration of a machine.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Bootstrap {

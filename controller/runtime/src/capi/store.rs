@@ -1,4 +1,4 @@
-//! What was watched, by cluster, and found by what identifies a machine.
+//! The watched objects by cluster, with an index by the identities of machines.
 //!
 //! No input or output. Objects may come in any order: a Machine before its Cluster. A `KubeadmConfig` is read when
 //! something depends on it, and kept as long as a Machine or a pool refers to it.
@@ -121,7 +121,7 @@ impl Members {
         }
     }
 
-    /// Those whose `KubeadmConfig` has this token, which belongs to one configuration, unless somebody wrote it.
+    /// The machines and pools whose `KubeadmConfig` has this token: one, unless a person wrote the token.
     pub(super) fn with_token(&self, token: &TokenId) -> Holders<'_> {
         let mut all = Holders::default();
         let configs = self.configs.with(Value::Token(token));

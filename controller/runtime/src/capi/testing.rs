@@ -164,13 +164,13 @@ pub(super) fn with(mut object: Value, pointer: &str, value: Value) -> Value {
     object
 }
 
-/// Where clients do their work.
+/// The runtime of the clients' tasks.
 static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {
     let mut builder = Builder::new_multi_thread();
     builder.worker_threads(1).build().unwrap()
 });
 
-/// What is kept of the object.
+/// The kept fields of the object.
 pub(super) fn kept<K: Kept>(object: Value) -> Option<K> {
     raw::<K>(object).kept().unwrap()
 }

@@ -25,10 +25,10 @@ const WATCH_FILTER_LABEL: &str = "cluster.x-k8s.io/watch-filter";
 /// The objects that the controller watches, selected as for Cluster API's controllers.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Selection {
-    /// Those of one namespace; `None`: of all.
+    /// The namespace; `None`: all.
     pub namespace: Option<String>,
-    /// Those of Clusters whose label `cluster.x-k8s.io/watch-filter` has this value; `None`:
-    /// whatever they have. What a Cluster owns need not have the label.
+    /// The value of the label `cluster.x-k8s.io/watch-filter` of the Clusters; `None`: any. The objects that a
+    /// Cluster owns need not have the label.
     pub watch_filter: Option<String>,
 }
 

@@ -20,7 +20,7 @@ const COMMON: Rate = Rate {
 /// A piece counts for as many bytes at least.
 const MIN_PIECE: usize = 256;
 
-/// When all that the process may read beyond each cluster's own is there again.
+/// The time at which the common share is whole again.
 static PROCESS: Mutex<Option<Instant>> = Mutex::new(None);
 
 #[derive(Debug, Clone, Copy)]
@@ -44,7 +44,7 @@ impl Rate {
     }
 }
 
-/// What the watches of one API server have sent.
+/// The traffic of the watches of one API server.
 #[derive(Debug, Clone)]
 pub(super) struct Flow {
     own: Arc<Mutex<Option<Instant>>>,

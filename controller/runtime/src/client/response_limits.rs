@@ -118,7 +118,7 @@ impl Excess {
 /// The party that configured an API server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NamedBy {
-    /// Whoever runs this controller.
+    /// The operator of this controller.
     Operator,
     /// A tenant, who may run the API server too.
     Tenant,

@@ -26,18 +26,18 @@ struct State {
     fault: Option<(usize, Fault)>,
 }
 
-/// What happens to a write.
+/// The fault of a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fault {
     /// It does not reach the server.
     Lost,
     /// It is done, and the answer is lost.
     AnswerLost,
-    /// Somebody else denies the request just before.
+    /// Another client denies the request just before.
     DeniedBefore,
-    /// Somebody else annotates the request before this and every later write.
+    /// Another client annotates the request before this and every later write.
     AnnotatedBefore,
-    /// Somebody deletes the request just before.
+    /// Another client deletes the request just before.
     DeletedBefore,
     /// The server answers this, and does nothing.
     Refused(u16),
@@ -72,7 +72,7 @@ impl MemoryStore {
         self.lock().request.clone().unwrap()
     }
 
-    /// How many writes were tried.
+    /// The number of attempted writes.
     pub(crate) fn writes(&self) -> usize {
         self.lock().writes
     }

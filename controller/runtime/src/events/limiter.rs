@@ -121,7 +121,7 @@ mod tests {
         }
     }
 
-    /// How many of so many events on a machine are written.
+    /// The number of events that are written of so many on a machine.
     fn admitted(limiter: &mut Limiter, machine: &str, count: usize, now: Instant) -> usize {
         let events = (0..count).map(|number| event(machine, &number.to_string()));
         events.filter_map(|event| limiter.admit(event, now)).count()

@@ -195,7 +195,7 @@ fn a_tpm_that_there_is_twice_is_a_warning_of_its_own_reason_on_the_machine_too()
 }
 
 impl Events {
-    /// Those that are told, to be looked at.
+    /// Events, and a function that returns the next one.
     pub(crate) fn collected() -> (Self, impl FnMut() -> Option<Event>) {
         let (sender, mut receiver) = mpsc::channel(MAX_WAITING);
         let events = Self {

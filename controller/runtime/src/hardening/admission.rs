@@ -1,8 +1,8 @@
-//! What bootstrap tokens and nodes may ask for at all: a `ValidatingAdmissionPolicy` on the
+//! The requests that bootstrap tokens and nodes may create: a `ValidatingAdmissionPolicy` on the
 //! creation of certificate signing requests.
 //!
-//! It keeps from the API server what the controller would deny anyway, so that a leaked token can
-//! neither fill its storage (1.5 MB a request on a stock cluster) nor reach another signer while a
+//! It keeps from the API server the requests that the controller would deny anyway, so that a leaked
+//! token can neither fill its storage (1.5 MB a request on a stock cluster) nor reach another signer while a
 //! binding is open.
 //!
 //! | requester | signers | name |

@@ -40,7 +40,7 @@ pub enum AutoApprovePath {
     Authorizer {
         /// The subject that has the right.
         holder: Holder,
-        /// What for.
+        /// The right.
         grant: Grant,
     },
 }

@@ -58,7 +58,7 @@ impl Grant {
         }
     }
 
-    /// What Kubernetes' own role of this name grants; the API server restores those roles when it starts.
+    /// The grant of Kubernetes' own role of this name; the API server restores those roles when it starts.
     fn of_cluster_role(name: &str) -> Option<Self> {
         let subresource =
             name.strip_prefix("system:certificates.k8s.io:certificatesigningrequests:")?;
@@ -66,7 +66,7 @@ impl Grant {
         all.find(|grant| grant.subresource() == subresource)
     }
 
-    /// What a role with these rules grants.
+    /// The grants of a role with these rules.
     fn all_of(rules: &[PolicyRule]) -> Vec<Self> {
         let granted = |grant: &Self| grant.is_granted_by(rules);
         Self::ALL.into_iter().filter(granted).collect()

@@ -9,7 +9,7 @@
 //! There is one entry a record however many generations it had, so none of them is forgotten while
 //! a certificate of it may be valid.
 //!
-//! What it does not stop: reads, reviews of tokens and access (no admission policy sees them), and
+//! It does not stop reads, reviews of tokens and access (no admission policy sees them), and
 //! certificates without a UID, such as kube-controller-manager's.
 //!
 //! # When something is missing

@@ -1,4 +1,4 @@
-//! How long bootstrap tokens live (`bootstrapTokens: Manage`).
+//! The lifetime of bootstrap tokens (`bootstrapTokens: Manage`).
 //!
 //! Cluster API's bootstrap provider extends a Machine's token until the Machine has a Node. A
 //! Machine's is needed as long as the Machine, to enrol again after the loss of its disk. Here the
@@ -39,7 +39,7 @@ use zeroize::Zeroizing;
 use super::access::{HardeningError, call};
 use crate::client::{CONTROLLER, merge};
 
-/// How long a token lives on when nobody extends it: longer than the controller is away for an
+/// The lifetime of a token that nobody extends: longer than the controller is away for an
 /// update, shorter than a night.
 pub const TTL: Duration = Duration::from_hours(6);
 
@@ -72,7 +72,7 @@ const SECRET_TYPE: &str = "bootstrap.kubernetes.io/token";
 pub struct Tokens {
     /// The time between the last round that wanted an extended token and its end.
     grace: Duration,
-    /// Those that are wanted, and those that were extended and are not ended yet.
+    /// The wanted tokens, and the extended ones that have not ended yet.
     known: BTreeMap<TokenId, Known>,
     /// Whether those are among them that were extended before.
     has_former: bool,
@@ -84,10 +84,10 @@ struct Known {
     unwanted_since: Option<Timestamp>,
 }
 
-/// What was found of a token when it was last read.
+/// The state of a token when it was last read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Life {
-    /// Somebody else set this end; [`Timestamp::MAX`] stands for none.
+    /// Another client set this end; [`Timestamp::MAX`] stands for none.
     Ends(Timestamp),
     /// It ends then because it was extended here.
     Extended(Timestamp),
@@ -99,13 +99,13 @@ enum Life {
     },
 }
 
-/// What was done about the wanted tokens.
+/// The changes of tokens.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Kept {
-    /// Those that were extended.
+    /// The extended tokens.
     pub extended: Vec<TokenId>,
-    /// Those that were ended, or had been by then.
+    /// The tokens that were ended, or had ended by then.
     pub ended: Vec<TokenId>,
 }
 
@@ -292,7 +292,7 @@ async fn write(client: &Client, name: &str, patch: &Value) -> Result<(), Hardeni
 }
 
 impl Life {
-    /// That of a token which was missing or unusable when it was read at `now`.
+    /// The state of a token that was missing or unusable when it was read at `now`.
     fn missing(before: Option<Self>, now: Timestamp) -> Self {
         let wait = match before {
             Some(Self::Missing { wait, .. }) => wait.saturating_mul(2).min(LONGEST_WAIT),

@@ -51,7 +51,7 @@ pub(super) async fn supervise_all(
 struct ClusterRegistry {
     shared: Arc<Shared>,
     own_shard: Shard,
-    /// Those of other shards too: a Cluster that is made again, or moved, may belong to this one then.
+    /// The Clusters of all shards: one that is made again, or moved, may belong to this one then.
     /// Dropping a channel ends the service of its cluster.
     clusters: HashMap<ObjectKey, watch::Sender<Authentication>>,
     /// The keys in the list, as far as it was read.

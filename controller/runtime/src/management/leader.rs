@@ -213,7 +213,7 @@ impl Term<'_> {
     /// Renews the Lease for as long as that can be done, whoever asks for it; never ends.
     async fn renewed_until_lost(&mut self) {
         while self.held().await == TermEnd::AskedFor {}
-        pending().await
+        pending::<()>().await;
     }
 
     /// Renews the Lease for as long as that can be done and no other replica is to have it.

@@ -217,7 +217,7 @@ mod tests {
         }
     }
 
-    /// What is found is what a look at all records finds.
+    /// Asserts that the index finds the records that a search of all records finds.
     #[track_caller]
     fn assert_found(cache: &Cache) {
         let state = cache.state();

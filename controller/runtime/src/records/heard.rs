@@ -1,4 +1,4 @@
-//! When the API server was last heard of.
+//! The time of the API server's last answer.
 
 use std::sync::Arc;
 

@@ -113,7 +113,7 @@ fn time(time: &Time) -> SystemTime {
     SystemTime::from(time.0)
 }
 
-/// What the object of `record` says.
+/// The spec of the object of `record`.
 ///
 /// # Errors
 ///

@@ -21,7 +21,7 @@ use serde::de::value::MapAccessDeserializer;
 use serde::de::{DeserializeOwned, Deserializer, Error as _, IgnoredAny, MapAccess, Visitor};
 use serde_json::value::{RawValue, Value, to_raw_value};
 
-/// How many unreadable objects of a watch are logged; a hostile API server has no end of them.
+/// The limit of logged unreadable objects of a watch; a hostile API server has no end of them.
 const MAX_TOLD: usize = 1000;
 
 /// An object of the resource `R` as it was answered, of which `K` is read.

@@ -1,4 +1,4 @@
-//! What a key signs that no TPM would: the checks behind the signature do not lean on it.
+//! Signed statements that no TPM would make: the checks behind the signature do not depend on it.
 
 use std::collections::BTreeMap;
 

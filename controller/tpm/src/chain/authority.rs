@@ -19,7 +19,7 @@ pub(super) struct Authority {
     pub(super) subject: Vec<u8>,
     pub(super) spki: Vec<u8>,
     pub(super) validity: Validity,
-    /// How many authorities may stand between it and an endorsement key.
+    /// The limit of authorities between it and an endorsement key.
     pub(super) path_len: Option<u32>,
 }
 

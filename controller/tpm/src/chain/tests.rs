@@ -16,7 +16,7 @@ use kubelet_authenticator_test_support::tpm_machine::{EndorsementKey as Kind, Tp
 use super::*;
 use crate::fixture::{ANOTHER, Case, denied, digest, enrolment};
 
-/// What both identifiers of the algorithm of a maker's certificate have.
+/// The algorithm in both identifiers of a maker's certificate.
 const ECDSA_WITH_SHA_256: [u8; 8] = [0x2a, 0x86, 0x48, 0xce, 0x3d, 0x04, 0x03, 0x02];
 
 static MAKER: LazyLock<Arc<EkCa>> = LazyLock::new(|| Arc::new(EkCa::new("a maker")));

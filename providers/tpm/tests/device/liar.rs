@@ -9,7 +9,7 @@ use kubelet_authenticator_test_support::process::free_port;
 use kubelet_authenticator_test_support::swtpm::Swtpm;
 use kubelet_authenticator_test_support::tpm_proxy::command;
 
-/// How many bytes each command and each answer begins with: tag, length, code.
+/// The length of the header of each command and answer: tag, length, code.
 const HEADER: usize = 10;
 
 /// The name by which libtss2 finds a TPM that lies about its registers so many times.

@@ -30,7 +30,7 @@ fn signature_invalid() -> AwsDenial {
     AwsDenial::DocumentSignatureInvalid(REGION.into())
 }
 
-/// What is said of the valid message with this change of its signer, signed anew.
+/// The denial of the valid message with this change of its signer, signed anew.
 fn after(change: impl FnOnce(&mut SignerInfo)) -> AwsDenial {
     denial(&message().resigned(&SIGNER, change))
 }

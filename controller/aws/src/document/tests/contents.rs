@@ -12,7 +12,7 @@ fn malformed(detail: &str) -> AwsDenial {
     AwsDenial::DocumentMalformed(detail.into())
 }
 
-/// What is said of the valid document with `from` replaced by `to`.
+/// The result for the valid document with `from` replaced by `to`.
 fn replaced(from: &str, to: &str) -> Result<(), AwsDenial> {
     let json = document().to_json();
     assert!(json.contains(from), "{from}");

@@ -35,7 +35,7 @@ fn waits<T: std::fmt::Debug>(checked: Result<T, Refusal>) {
     assert_eq!(deferral.reason(), "InstanceNotVisible");
 }
 
-/// What comes of the change at the age of a minute, and of an hour.
+/// The results for the change at the age of a minute, and of an hour.
 fn young_and_old(change: impl Fn(&mut InstanceFacts)) -> [Result<Checked, Refusal>; 2] {
     let mut changed = facts();
     change(&mut changed);

@@ -64,7 +64,7 @@ fn cluster_with(account: &str, limits: CallLimits) -> ClusterTpms {
     limited(limits).of_cluster(instances(), policy(account, &[]))
 }
 
-/// Those of moto.
+/// The instances of moto.
 fn instances() -> Instances {
     let settings = Ec2Settings {
         endpoints: [(REGION.to_owned(), MOTO.url())].into(),

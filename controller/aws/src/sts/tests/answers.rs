@@ -7,7 +7,7 @@ use node_attestation_core::refusal::Failure;
 use super::super::answer::read;
 use super::fixture::*;
 
-/// What is decided where STS answers so, once; a minute later the same evidence is verified.
+/// The result if STS answers so, once; a minute later the same evidence is verified.
 async fn decided(fault: Fault) -> Result<VerifiedCaller, Refusal> {
     let bed = Bed::start();
     let node = bed.instance();

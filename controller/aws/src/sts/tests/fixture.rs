@@ -111,7 +111,7 @@ impl Bed {
             .await
     }
 
-    /// What became of each call.
+    /// The outcome of each call.
     pub(super) fn outcomes(&self) -> Vec<String> {
         let calls = self.service.calls();
         calls.into_iter().map(|call| call.outcome).collect()
@@ -137,7 +137,7 @@ pub(super) fn document(instance: &str) -> VerifiedDocument {
     }
 }
 
-/// What a node signs, and the request that it files.
+/// A node's signature, and its request.
 #[derive(Clone)]
 pub(super) struct Node {
     pub(super) host: String,

@@ -206,7 +206,7 @@ fn evidence_has_no_field_for_the_rest() {
     assert!(AwsEvidence::parse(twice.as_bytes()).is_err());
 }
 
-/// What differs from the one request, and so has another signature.
+/// Asserts that a proof that differs from the request has another signature.
 async fn assert_mismatch(bed: &Bed, node: &Node, proof: Proof, what: &str) {
     let calls = bed.outcomes().len();
 

@@ -20,7 +20,7 @@ pub struct Cluster {
     pub deleting: bool,
     /// Its labels.
     pub labels: BTreeMap<String, String>,
-    /// Where its API server is.
+    /// The endpoint of its API server.
     pub endpoint: Option<Endpoint>,
     /// The ranges of its Services' addresses.
     pub service_ranges: Vec<String>,

@@ -42,7 +42,7 @@ pub(in crate::capi) struct Machine {
     pub(in crate::capi) node: Option<NodeName>,
     pub(in crate::capi) addresses: Vec<IpAddr>,
     pub(in crate::capi) dns_names: Vec<String>,
-    /// Those of the names that a host has for itself, where a Node can have them.
+    /// The host's own names that a Node can have.
     pub(in crate::capi) host_names: Vec<NodeName>,
 }
 

@@ -1,4 +1,4 @@
-//! Who holds which Lease, so that replicas hold equally many.
+//! The holders of the Leases, so that replicas hold equally many.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -75,7 +75,7 @@ impl Verifier for Tpm {
     }
 }
 
-/// What becomes of a request that came with this annotation of the endorsement key.
+/// The answer to a request with this annotation of the endorsement key.
 async fn answered(phase: Phase, annotated: Option<&str>) -> CertificateSigningRequest {
     let verifier: Arc<dyn Verifier> = Arc::new(Tpm(phase, [EvidenceVersion::v1()]));
     let context = Context {

@@ -24,7 +24,7 @@ use crate::pipeline::*;
 #[derive(Debug)]
 struct Writes {
     made: AtomicUsize,
-    /// How many are made; none after the last.
+    /// The number of writes that are made; none after the last.
     last: usize,
 }
 
@@ -114,12 +114,12 @@ impl RequestStore for Mortal<MemoryStore> {
     }
 }
 
-/// What there was before the request.
+/// The state before the request.
 struct Story {
-    /// Who held which name.
+    /// The holder of the name, and the name.
     held: Option<(&'static str, &'static str)>,
     request: fn() -> CertificateSigningRequest,
-    /// How many writes it takes, beside the Event.
+    /// The number of its writes, without the Event.
     writes: usize,
 }
 

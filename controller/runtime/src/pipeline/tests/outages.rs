@@ -142,7 +142,7 @@ fn too_many_requests() -> CallError {
     CallError::Refused(status.with_code(429).boxed())
 }
 
-/// How long each part is away.
+/// The length of the outage of each part.
 #[derive(Default)]
 struct Outage {
     records: Duration,

@@ -6,14 +6,14 @@ use kubelet_authenticator_test_support::ek_ca::Flaw;
 
 use super::*;
 
-/// How many authorities there are below the root.
+/// The number of authorities below the root.
 const COUNT: usize = 3;
 
 fn maker(count: usize) -> EkCa {
     EkCa::with_intermediates("a maker", Intermediates::Good(count))
 }
 
-/// What comes of these intermediates of a certificate by `maker`, whose root is required.
+/// The result for these intermediates of a certificate by `maker`, whose root is required.
 fn decided(maker: &EkCa, intermediates: &[Vec<u8>]) -> Result<(), TpmDenial> {
     required(maker.root_pem(), maker, intermediates)
 }
@@ -30,7 +30,7 @@ fn issuer_unfit(detail: &'static str) -> Result<(), TpmDenial> {
 
 const UNTRUSTED: Result<(), TpmDenial> = Err(TpmDenial::EndorsementCertificateUntrusted);
 
-/// Where the authority of this number, the root being 0, is among the intermediates.
+/// The index among the intermediates of the authority of this number; the root is 0.
 fn place(number: usize) -> usize {
     COUNT - number
 }

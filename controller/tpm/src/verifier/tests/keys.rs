@@ -5,7 +5,7 @@ use kubelet_authenticator_test_support::tpm_machine::{SoftwareKey, forged_quote}
 use super::*;
 use crate::fixture::{REGISTERS, answer, enrolment};
 
-/// Where the attributes are in a `TPMT_PUBLIC`.
+/// The place of the attributes in a `TPMT_PUBLIC`.
 const ATTRIBUTES: std::ops::Range<usize> = 4..8;
 
 /// The enrolment, and the response, with these public areas in place of theirs.

@@ -28,7 +28,7 @@ fn quote_denied(response: &Response) -> TpmDenial {
     denied(Case::valid().respond(response))
 }
 
-/// What the good quote is made for.
+/// The qualifying data of the good quote.
 fn qualifying() -> Vec<u8> {
     let opened = machine().activate(
         &GOOD.challenge.credential_blob,
@@ -333,7 +333,7 @@ fn qualifying_data(response: &Response) -> [u8; 32] {
     response.quote.attest[44..76].try_into().unwrap()
 }
 
-/// How far the TPM says that it has come.
+/// The boot in the TPM's quote.
 #[track_caller]
 fn boot(machine: &TpmMachine, case: &Case) -> TpmBoot {
     let good = Good::of(machine, case);

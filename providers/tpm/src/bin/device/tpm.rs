@@ -32,7 +32,7 @@ use tss_esapi::{Context, Error, TctiNameConf};
 use crate::endorsement::{attestation_template, policy_b_branches};
 use crate::protocol::{Bytes, DeviceError, EndorsementKey, Keys, QuoteFor, Quoted};
 
-/// How often a quote is tried, if the PCRs change in between.
+/// The limit of attempts at a quote, if the PCRs change in between.
 const ATTEMPTS: usize = 2;
 
 /// `TPM_RC_FAILURE` (Part 2, `TPM_RC`).

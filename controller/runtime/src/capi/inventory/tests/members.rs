@@ -129,7 +129,7 @@ fn one_provider_id_in_two_pools_or_of_a_strange_machine_is_no_answer() {
     );
 }
 
-/// What an API server says of its groups and of `m1`'s `InfraMachine`.
+/// The answers of an API server with its groups and `m1`'s `InfraMachine`.
 fn infrastructure(path: &str, provider_id: &str) -> Value {
     let group = "infrastructure.cluster.x-k8s.io";
     let version =
