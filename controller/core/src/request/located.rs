@@ -25,7 +25,11 @@ impl ConformantClientCsr {
                 let claimed = inventory.by_provider_id(&self.request().provider_id).await;
                 match claimed.map_err(unavailable)? {
                     Some(machine) => {
-                        let owner = inventory.by_token(token).await.map_err(unavailable)?;
+                        // A lookup of the token may read the configurations of all machines.
+                        let owner = match machine.token_id {
+                            Some(_) => None,
+                            None => inventory.by_token(token).await.map_err(unavailable)?,
+                        };
                         machine::owns_token(&machine, token, owner.as_ref())?;
                         machine
                     }

@@ -42,6 +42,28 @@ impl Inventory for Down {
     }
 }
 
+/// An inventory whose lookup by token is down.
+#[derive(Debug)]
+struct WithoutTokens(StaticInventory);
+
+impl Inventory for WithoutTokens {
+    fn by_provider_id<'a>(&'a self, id: &'a ProviderId) -> Answer<'a, Option<Machine>> {
+        self.0.by_provider_id(id)
+    }
+
+    fn by_token<'a>(&'a self, _: &'a TokenId) -> Answer<'a, Option<TokenOwner>> {
+        ready(Err(down())).boxed()
+    }
+
+    fn by_address(&self, address: IpAddr) -> Answer<'_, Vec<Machine>> {
+        self.0.by_address(address)
+    }
+
+    fn by_name<'a>(&'a self, name: &'a str) -> Answer<'a, Vec<Machine>> {
+        self.0.by_name(name)
+    }
+}
+
 impl Records for Down {
     fn known<'a>(&'a self, _: &'a NodeName) -> Answer<'a, Option<Stored>> {
         ready(Err(down())).boxed()
@@ -320,4 +342,28 @@ fn a_machine_that_is_being_deleted_is_denied() {
         panic!("not denied: {decision:?}")
     };
     assert_eq!(denial, Denial::MachineDeleting("m1".to_owned()));
+}
+
+#[test]
+fn a_machine_with_a_token_of_its_own_needs_no_lookup_of_the_token() {
+    let of_m1 = |token| {
+        let machines = vec![machine("m1", "n1", token)];
+        let inventory = Arc::new(WithoutTokens(StaticInventory::new(machines).unwrap()));
+        Parts {
+            inventory,
+            ..Parts::default()
+        }
+        .cluster()
+    };
+
+    let own = decided(&valid(), &of_m1(Some("abcdef")));
+    assert!(matches!(own, Decision::Issue(_)), "{own:?}");
+
+    let anothers = decided(&valid(), &of_m1(Some("ghijkl")));
+    let denied = matches!(anothers, Decision::Deny(Denial::TokenOfAnotherMachine(..)));
+    assert!(denied, "{anothers:?}");
+
+    let unknown = decided(&valid(), &of_m1(None));
+    let waits = matches!(unknown, Decision::Retry(Deferral::InventoryUnavailable(_)));
+    assert!(waits, "{unknown:?}");
 }
