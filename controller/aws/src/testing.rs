@@ -114,6 +114,8 @@ impl Called {
 #[derive(Debug, Clone)]
 pub(crate) enum Fares {
     Well,
+    /// It answers after this time.
+    Slowly(Duration),
     Hangs,
     Fails(OutageKind),
 }
@@ -192,6 +194,10 @@ impl Describe for FakeEc2 {
         async move {
             match fares {
                 Fares::Well => Ok(page),
+                Fares::Slowly(time) => {
+                    tokio::time::sleep(time).await;
+                    Ok(page)
+                }
                 Fares::Hangs => std::future::pending().await,
                 Fares::Fails(outage) => Err(outage),
             }

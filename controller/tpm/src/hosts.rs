@@ -1,7 +1,5 @@
 //! Endorsement keys by host: a host is known before Cluster API names the machine on it.
 
-use std::collections::BTreeMap;
-
 use kubelet_attestation::names::ProviderId;
 use node_attestation_core::identifiers::KeyDigest;
 
@@ -10,15 +8,12 @@ use node_attestation_core::identifiers::KeyDigest;
 /// A host is the provider ID of its machine or, where that ends with a `/`, what it begins with. So
 /// a beginning is made of whole segments: `metal3://metal/host-7/` is not `host-70`. Letters are
 /// compared as they are.
+///
+/// Sorted, without a collection for each host: [`ConfigMaps`](node_attestation_runtime::config_maps) counts this memory.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Hosts(BTreeMap<String, Vec<KeyDigest>>);
+pub(crate) struct Hosts(Vec<(Box<str>, KeyDigest)>);
 
 impl Hosts {
-    /// Adds the key of a host.
-    pub(crate) fn add(&mut self, host: &ProviderId, key: KeyDigest) {
-        self.0.entry(host.to_string()).or_default().push(key);
-    }
-
     /// The keys of every entry that is of this machine.
     pub(crate) fn keys_of<'a>(
         &'a self,
@@ -27,8 +22,24 @@ impl Hosts {
         let id = provider_id.as_str();
         let beginnings = id.match_indices('/').filter_map(|(at, _)| id.get(..=at));
         let whole = (!id.ends_with('/')).then_some(id);
-        let entries = beginnings.chain(whole).filter_map(|host| self.0.get(host));
-        entries.flatten().copied()
+        beginnings.chain(whole).flat_map(|host| self.keys_at(host))
+    }
+
+    fn keys_at<'a>(&'a self, host: &'a str) -> impl Iterator<Item = KeyDigest> {
+        let first = self.0.partition_point(|(other, _)| **other < *host);
+        let entries = self.0.iter().skip(first);
+        let entries = entries.take_while(move |(other, _)| **other == *host);
+        entries.map(|(_, key)| *key)
+    }
+}
+
+impl FromIterator<(ProviderId, KeyDigest)> for Hosts {
+    fn from_iter<T: IntoIterator<Item = (ProviderId, KeyDigest)>>(entries: T) -> Self {
+        let entries = entries.into_iter();
+        let entries = entries.map(|(host, key)| (Box::from(host.as_str()), key));
+        let mut entries: Vec<(Box<str>, KeyDigest)> = entries.collect();
+        entries.sort_unstable_by(|(one, _), (other, _)| one.cmp(other));
+        Self(entries)
     }
 }
 
@@ -41,11 +52,8 @@ mod tests {
     }
 
     fn hosts(entries: &[(&str, u8)]) -> Hosts {
-        let mut hosts = Hosts::default();
-        for (host, byte) in entries {
-            hosts.add(&ProviderId::parse(host).unwrap(), key(*byte));
-        }
-        hosts
+        let parsed = |&(host, byte): &(&str, u8)| (ProviderId::parse(host).unwrap(), key(byte));
+        entries.iter().map(parsed).collect()
     }
 
     fn keys(hosts: &Hosts, provider_id: &str) -> Vec<KeyDigest> {

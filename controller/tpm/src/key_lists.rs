@@ -70,11 +70,11 @@ impl KeyList {
 
 impl Content for KeyList {
     fn of(config_map: &ObjectKey, data: BTreeMap<String, String>) -> Self {
-        let mut hosts = Hosts::default();
+        let mut hosts = Vec::with_capacity(data.len());
         let mut malformed = Vec::new();
         for (digest, host) in data {
             match (KeyDigest::parse(&digest), ProviderId::parse(&host)) {
-                (Ok(key), Ok(host)) => hosts.add(&host, key),
+                (Ok(key), Ok(host)) => hosts.push((host, key)),
                 (Err(_), _) | (_, Err(_)) => malformed.push(digest),
             }
         }
@@ -86,7 +86,10 @@ impl Content for KeyList {
         if let Some(malformed) = &malformed {
             tracing::warn!(error = %malformed, "entries of a list of endorsement keys are ignored");
         }
-        Self { hosts, malformed }
+        Self {
+            hosts: hosts.into_iter().collect(),
+            malformed,
+        }
     }
 }
 

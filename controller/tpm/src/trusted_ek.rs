@@ -29,7 +29,7 @@ impl AllowList {
     /// A digest is invalid, or stands there twice, or an entry does not name one machine.
     pub(crate) fn new(listed: &[AllowedEndorsementKey]) -> Result<Self, InvalidTpmSettings> {
         let mut machines: BTreeMap<_, Vec<_>> = BTreeMap::new();
-        let mut hosts = Hosts::default();
+        let mut hosts = Vec::new();
         let mut keys = BTreeSet::new();
         for (index, entry) in listed.iter().enumerate() {
             let invalid = |rule| InvalidTpmSettings::new(format!("allowList[{index}]: {rule}"));
@@ -49,14 +49,17 @@ impl AllowList {
                     let host = ProviderId::parse(host).map_err(|_| {
                         invalid("providerID is neither a provider ID nor the beginning of one")
                     })?;
-                    hosts.add(&host, key);
+                    hosts.push((host, key));
                 }
                 (Some(_), Some(_)) | (None, None) => {
                     return Err(invalid("it has to have one of machine and providerID"));
                 }
             }
         }
-        Ok(Self { machines, hosts })
+        Ok(Self {
+            machines,
+            hosts: hosts.into_iter().collect(),
+        })
     }
 
     /// The keys that are listed for the machine: each must be the presented one.

@@ -327,7 +327,7 @@ impl BatchedEc2 {
         Ok(Arc::new(found))
     }
 
-    /// All pages of an answer. The first one's token is taken.
+    /// All pages of an answer. The first one's token is taken. A failure of another call ends it between two pages.
     async fn ask(
         &self,
         lane: &Lane<Batches>,

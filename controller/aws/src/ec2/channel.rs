@@ -157,12 +157,16 @@ impl<S> Lane<S> {
 
     /// After a failure, one call at a time tests whether EC2 works again: that of the guard's holder.
     pub(super) async fn alone_after_failure(&self) -> Option<tokio::sync::MutexGuard<'_, ()>> {
-        let failed = self.lock().trouble.is_any();
-        if failed {
-            Some(self.trial.lock().await)
-        } else {
-            None
+        if !self.has_failed() {
+            return None;
         }
+        let alone = self.trial.lock().await;
+        // The holder before may have found that EC2 works.
+        self.has_failed().then_some(alone)
+    }
+
+    fn has_failed(&self) -> bool {
+        self.lock().trouble.is_any()
     }
 
     /// The answer of a call, within its deadline.

@@ -23,11 +23,9 @@ pub trait Platform: Debug + Send + Sync {
     /// The platform could not be asked; the request waits.
     fn endorsement_key<'a>(
         &'a self,
-        _provider_id: &'a ProviderId,
-        _kind: KeyKind,
-    ) -> Answer<'a, Option<KeyDigest>> {
-        ready(Ok(None)).boxed()
-    }
+        provider_id: &'a ProviderId,
+        kind: KeyKind,
+    ) -> Answer<'a, Option<KeyDigest>>;
 
     /// The name of the Node of the machine with this provider ID, as its infrastructure set it.
     /// `None` where the platform has no say: then the inventory's name counts.
@@ -68,4 +66,12 @@ pub enum KeyKind {
 #[derive(Debug, Clone, Copy, Default)]
 pub struct NoPlatform;
 
-impl Platform for NoPlatform {}
+impl Platform for NoPlatform {
+    fn endorsement_key<'a>(
+        &'a self,
+        _provider_id: &'a ProviderId,
+        _kind: KeyKind,
+    ) -> Answer<'a, Option<KeyDigest>> {
+        ready(Ok(None)).boxed()
+    }
+}

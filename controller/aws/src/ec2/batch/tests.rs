@@ -399,6 +399,23 @@ async fn after_a_failure_one_call_at_a_time_tries_again() {
     assert_eq!(ec2.calls().len(), before + 1);
 }
 
+#[tokio::test(start_paused = true)]
+async fn after_the_first_success_calls_are_no_longer_one_at_a_time() {
+    let ec2 = fleet(1000);
+    ec2.fares(REGION, Fares::Hangs);
+    let instances = instances(&ec2);
+    let ids = ids(1000);
+    let failed = instances.describe(ACCOUNT, REGION, &ids[0]).await;
+    assert!(failed.is_err());
+    advance(Limits::default().calls.longest_pause).await;
+    ec2.fares(REGION, Fares::Slowly(Duration::from_secs(5)));
+
+    let described = ids.iter().map(|id| instances.describe(ACCOUNT, REGION, id));
+    let described = join_all(described).await;
+
+    assert!(described.iter().all(Result::is_ok));
+}
+
 #[derive(Debug)]
 struct Unfinished;
 
