@@ -268,13 +268,10 @@ impl Setup {
     /// No valid certificate is stored, or a file cannot be written.
     pub(crate) fn undo(&self, authenticator: &Authenticator<'_>) -> Result<String, Failure> {
         let kubeconfig = self.kubelet_kubeconfig.display();
-        match self.current() {
-            Current::Ours(_) => {}
-            Current::Unknown | Current::Plugin(_) | Current::Own => {
-                return self.leave(&format!(
-                    "the kubelet does not run this plugin: see {kubeconfig}"
-                ));
-            }
+        if !matches!(self.current(), Current::Ours(_)) {
+            return self.leave(&format!(
+                "the kubelet does not run this plugin: see {kubeconfig}"
+            ));
         }
         let (_, stored) = authenticator.stored()?;
         let Some(credential) = stored.valid(clock::now()) else {
