@@ -35,8 +35,8 @@ const LINE_LEN: usize = 65;
 /// A certificate chain and the key of its leaf.
 ///
 /// There are two constructors. [`Credential::from_store`] reads the store.
-/// [`Credential::from_issued`] takes a chain from a signer and checks more, because nothing has
-/// vouched for that chain yet.
+/// [`Credential::from_issued`] takes a chain from a signer and checks more, because that chain has
+/// not been checked before.
 #[derive(Debug)]
 pub struct Credential {
     certificate_pem: String,
@@ -192,7 +192,7 @@ fn first_certificate(pem: &str) -> Option<Vec<u8>> {
     Some(der)
 }
 
-/// Parses no extension: only an issued certificate's matter, and few of them.
+/// Does not parse the extensions. [`Credential::from_issued`] parses the few that it checks.
 fn parse(der: &[u8]) -> Result<X509Certificate<'_>, Invalid> {
     let mut parser = X509CertificateParser::new().with_deep_parse_extensions(false);
     match parser.parse(der) {

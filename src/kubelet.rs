@@ -28,8 +28,8 @@ pub struct KubeletArguments {
 }
 
 impl KubeletArguments {
-    /// The arguments of the parent process, if that is a kubelet. A process that has ended or cannot
-    /// be read is none.
+    /// The arguments of the parent process, if that is a kubelet. `None` also if the process has ended
+    /// or cannot be read.
     pub fn of_parent() -> Option<Self> {
         let parent = std::os::unix::process::parent_id();
         Self::of_process(&Path::new("/proc").join(parent.to_string()).join("cmdline"))

@@ -92,7 +92,7 @@ enum Current {
 
 impl Setup {
     /// Takes over the kubelet whose bootstrap credential is at [`from`](Self::from), and enrols.
-    /// Returns the result, for people.
+    /// Returns the result, as text.
     ///
     /// If [`from`](Self::from) is the kubelet's own kubeconfig, the kubelet has joined before. Then
     /// the machine must enrol before any file of the kubelet changes.
@@ -225,7 +225,7 @@ impl Setup {
         Ok(self.set_up(&authenticator, enrolled.err()))
     }
 
-    /// The result. `failure` is why there is no credential yet.
+    /// Returns the result, as text. `failure` is the reason for a missing credential.
     fn set_up(&self, authenticator: &Authenticator<'_>, failure: Option<Failure>) -> String {
         if let Some(failure) = failure {
             let what = "the kubelet is set up, and has no credential yet";
@@ -260,21 +260,18 @@ impl Setup {
         Ok(format!("nothing to do: {why}\n"))
     }
 
-    /// Gives the kubelet the stored certificate, which it then renews by itself, and kubeadm's
-    /// arguments, from its next start on. Returns the result, for people.
+    /// Gives the kubelet the stored certificate and kubeadm's arguments, from its next start on. The
+    /// kubelet then renews the certificate by itself. Returns the result, as text.
     ///
     /// # Errors
     ///
     /// No valid certificate is stored, or a file cannot be written.
     pub(crate) fn undo(&self, authenticator: &Authenticator<'_>) -> Result<String, Failure> {
         let kubeconfig = self.kubelet_kubeconfig.display();
-        match self.current() {
-            Current::Ours(_) => {}
-            Current::Unknown | Current::Plugin(_) | Current::Own => {
-                return self.leave(&format!(
-                    "the kubelet does not run this plugin: see {kubeconfig}"
-                ));
-            }
+        if !matches!(self.current(), Current::Ours(_)) {
+            return self.leave(&format!(
+                "the kubelet does not run this plugin: see {kubeconfig}"
+            ));
         }
         let (_, stored) = authenticator.stored()?;
         let Some(credential) = stored.valid(clock::now()) else {

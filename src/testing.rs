@@ -1,4 +1,4 @@
-//! What is private otherwise, for tests: the parsers of foreign bytes and of the store's files, the
+//! Otherwise private items, for tests: the parsers of foreign bytes and of the store's files, the
 //! inputs of the settings, and a run that tests can stop.
 
 pub use crate::authenticator::{Observer, Step};

@@ -34,7 +34,7 @@ pub(super) fn yaml(value: &Value) -> String {
     text
 }
 
-/// The entries of a map or list, with what stands before their values.
+/// The entries of a map or list: the text before each value, and the value.
 fn entries(value: &Value) -> Vec<(String, &Value)> {
     match value {
         Value::Object(map) => {

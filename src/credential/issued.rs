@@ -7,7 +7,7 @@ use kubelet_attestation::names::{NODES_GROUP, NodeName, ProviderId};
 use rustls_pki_types::pem::{PemObject as _, SectionKind};
 use x509_cert::der::Decode as _;
 use x509_cert::der::asn1::Utf8StringRef;
-use x509_parser::prelude::{X509Certificate, X509Extension};
+use x509_parser::prelude::{BasicConstraints, FromDer as _, X509Certificate, X509Extension};
 
 use super::{Credential, Leaf, has_key, parse};
 use crate::failure::Invalid;
@@ -30,10 +30,6 @@ const DIGITAL_SIGNATURE: &[u8] = &[0x03, 0x02, 0x07, 0x80];
 
 /// DER of an extended key usage of `id-kp-clientAuth` alone (RFC 5280 section 4.2.1.12).
 const CLIENT_AUTH: &[u8] = &[0x30, 10, 0x06, 8, 0x2b, 6, 1, 5, 5, 7, 3, 2];
-
-/// Basic constraints of no CA (RFC 5280 section 4.2.1.9): `cA` is absent, or written although false
-/// is its default, as some signers do.
-const NO_CA: [&[u8]; 2] = [&[0x30, 0], &[0x30, 3, 0x01, 1, 0]];
 
 const UNREADABLE: &str = "a certificate of the issued chain cannot be read";
 const NOT_A_CHAIN: &str = "the issued certificate is not 1 to 8 CERTIFICATE blocks in PEM";
@@ -138,8 +134,13 @@ fn check_extensions(
     let (mut signs, mut client) = (false, false);
     for extension in extensions {
         let kind = extension.oid.as_bytes();
-        if kind == oid::BASIC_CONSTRAINTS.as_bytes() && !NO_CA.contains(&extension.value) {
-            return Err(Invalid::new("the issued certificate is a CA's"));
+        if kind == oid::BASIC_CONSTRAINTS.as_bytes() {
+            // Not strict: some signers write `cA` although false is its default, or a path length
+            // although only a CA may have one (RFC 5280 section 4.2.1.9).
+            let parsed = BasicConstraints::from_der(extension.value);
+            if !parsed.is_ok_and(|(rest, basic)| rest.is_empty() && !basic.ca) {
+                return Err(Invalid::new("the issued certificate is a CA's"));
+            }
         }
         if kind == oid::KEY_USAGE.as_bytes() {
             signs = extension.value == DIGITAL_SIGNATURE;

@@ -158,12 +158,16 @@ fn a_ca_certificate_is_refused() {
 }
 
 #[test]
-fn basic_constraints_of_no_ca_are_accepted_in_either_encoding() {
+fn basic_constraints_of_no_ca_are_accepted_in_every_encoding() {
     for (der, is_accepted) in [
         (vec![0x30, 0], true),
         (vec![0x30, 3, 0x01, 1, 0], true),
         (vec![0x30, 3, 0x01, 1, 0xff], false),
-        (vec![0x30, 3, 0x02, 1, 0], false),
+        (vec![0x30, 3, 0x02, 1, 0], true),
+        (vec![0x30, 6, 0x01, 1, 0, 0x02, 1, 0], true),
+        (vec![0x30, 6, 0x01, 1, 0xff, 0x02, 1, 0], false),
+        (vec![0x30, 0, 0], false),
+        (vec![0x30, 3, 0x01, 1], false),
         (vec![], false),
     ] {
         let key = PrivateKey::generate().unwrap();

@@ -8,7 +8,7 @@ use reqwest::StatusCode;
 use super::client::ApiClient;
 use super::error::ApiError;
 use super::transport::{Stream, failure};
-use super::types::{CsrObject, CsrState, WireBookmark, WireEvent, WireFailure};
+use super::types::{CsrObject, CsrState, WireBookmark, WireEvent};
 use crate::clock::Deadline;
 
 /// The first pause before another watch. The next ones are twice as long each, until an event
@@ -126,15 +126,10 @@ impl<'a> Watch<'a> {
                 self.version = bookmark.metadata.resource_version;
                 Ok(None)
             }
-            "ERROR" => {
-                let failure: WireFailure =
-                    serde_json::from_str(event.object.get()).unwrap_or_default();
-                Ok(Some(if failure.code == 410 {
-                    Ended::Expired
-                } else {
-                    Ended::Cut
-                }))
-            }
+            "ERROR" => Ok(Some(match failure(event.object.get().as_bytes()).code {
+                410 => Ended::Expired,
+                _ => Ended::Cut,
+            })),
             _ => Ok(None),
         }
     }

@@ -70,14 +70,8 @@ fn drop_ins(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
     let mut paths = Vec::new();
     for entry in entries {
         let path = entry.map_err(|error| unreadable(folder, &error))?.path();
-        let hidden = path
-            .file_name()
-            .is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
-        if path
-            .extension()
-            .is_some_and(|extension| extension == "yaml")
-            && !hidden
-        {
+        let name = path.file_name().unwrap_or_default().as_encoded_bytes();
+        if name.ends_with(b".yaml") && !name.starts_with(b".") {
             paths.push(path);
         }
         if paths.len() > MAX_DROP_INS {

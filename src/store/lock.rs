@@ -28,7 +28,7 @@ const MAX_HOLDER_LEN: u64 = 4096;
 
 /// A store whose only writer is this process, while the value lives.
 ///
-/// When a process ends, however it ends, the kernel releases its lock.
+/// The kernel releases the lock of a process that ends or is killed.
 #[derive(Debug)]
 #[must_use = "the lock is released when this is dropped"]
 pub(crate) struct StoreLock {

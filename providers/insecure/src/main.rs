@@ -1,6 +1,6 @@
 //! `kubelet-authenticator-insecure`: for machines without attestation.
 //!
-//! Whoever holds a bootstrap token can get the certificate of any machine that the controller's
+//! The holder of a bootstrap token can get the certificate of any machine that the controller's
 //! inventory assigns to that token. So an operator has to allow this provider in the controller,
 //! and the certificate cannot be renewed. It is requested for a year and used until it expires.
 //! Then the machine enrols again with a bootstrap token.
