@@ -76,7 +76,7 @@ pub fn run() -> Suite {
         management,
         cluster,
     };
-    world.create_machines(3 * MACHINES);
+    world.create_machines(0..MACHINES);
     let spec = json!({});
     let authentication = authorize(&world.management, &world.cluster, &["aws"], spec);
 
@@ -212,9 +212,9 @@ impl World {
         (name, provider_id, format!("t{number:05}"))
     }
 
-    fn create_machines(&self, count: usize) {
+    fn create_machines(&self, machines: Range<usize>) {
         let server = self.workload().server().trim_start_matches("https://");
-        let objects = (0..count).map(|number| {
+        let objects = machines.map(|number| {
             let (name, provider_id, token) = Self::machine(number);
             let machine = NewMachine {
                 cluster: CLUSTER,
@@ -305,6 +305,7 @@ impl World {
     /// The number of requests that are lost or answered twice while all connections to both API servers break again
     /// and again, and the leader dies.
     fn disturbed(&self) -> usize {
+        self.create_machines(2 * MACHINES..3 * MACHINES);
         let [management, workload] = [self.management.control_plane(), self.workload()]
             .map(|plane| BreakingProxy::start(&self.runtime, plane.server()));
         let kubeconfig = workload_kubeconfig(CLUSTER, self.workload());

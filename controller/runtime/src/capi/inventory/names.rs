@@ -35,9 +35,14 @@ impl<'a> View<'a> {
         if !self.knows_config(machine) {
             return Naming::Unknown;
         }
+        let candidate = self.candidate(name, machine, asked.as_str());
+        // If several have it in their `KubeadmConfig`s, the first has it: its record is in the ledger.
+        if candidate == Some(Ground::Written) {
+            return Naming::Own;
+        }
         // Any of their `KubeadmConfig`s may have this name.
         self.need(Need::Joining);
-        let Some(candidate) = self.candidate(name, machine, asked.as_str()) else {
+        let Some(candidate) = candidate else {
             let is_anothers = || self.strongest_but(name, asked).is_some();
             // More names may be reported later.
             if !machine.provisioned && !is_anothers() {
@@ -45,10 +50,6 @@ impl<'a> View<'a> {
             }
             return Naming::Another(self.candidates(name, machine).collect());
         };
-        // If several have it in their `KubeadmConfig`s, the first has it: its record is in the ledger.
-        if candidate == Ground::Written {
-            return Naming::Own;
-        }
         let own = found(machine, asked).map_or(candidate, |found| found.min(candidate));
         match self.strongest_but(name, asked) {
             Some((ground, other)) if ground <= own => Naming::Shared { other },

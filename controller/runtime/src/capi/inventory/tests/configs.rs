@@ -108,6 +108,22 @@ fn a_name_is_compared_with_those_that_joining_machines_have_written_out() {
 }
 
 #[test]
+fn a_name_that_the_machines_own_configuration_has_is_compared_with_no_other() {
+    let (objects, inventory, read) = counted();
+    for name in ["m1", "m2"] {
+        seen::<objects::Machine>(&objects, V2.machine(name));
+    }
+    let name = "/spec/joinConfiguration/nodeRegistration/name";
+    configured(&objects, with(V2.config("m1", "0000m1"), name, json!("n1")));
+    let machine = by_id(&inventory, "generic:///rack/m1").unwrap();
+
+    let naming = block_on(inventory.naming(&machine, &NodeName::parse("n1").unwrap())).unwrap();
+
+    assert_eq!(naming, Naming::Own);
+    assert!(taken(&read).is_empty());
+}
+
+#[test]
 fn a_configuration_is_forgotten_with_its_machine_and_not_when_the_machine_changes() {
     let (objects, inventory, read) = counted();
     let machine = || V2.machine("m1");
