@@ -5,8 +5,8 @@ use std::time::{Duration, SystemTime};
 
 use kubelet_attestation::errors::error_chain;
 
-use super::exit_code::invalid_certificate;
 use super::negotiation::{Connection, Requester};
+use super::remedies::invalid_certificate;
 use super::request::digest;
 use super::step::{Step, Steps};
 use crate::attester::Attester;

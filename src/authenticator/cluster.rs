@@ -7,7 +7,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
 use super::attempt::Attempt;
-use super::exit_code::bootstrap_failure;
+use super::remedies::bootstrap_failure;
 use crate::attester::Renewal;
 use crate::clock;
 use crate::exec::ExecCluster;

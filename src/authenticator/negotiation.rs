@@ -10,8 +10,8 @@ use kubelet_attestation::evidence::tpm::Challenge;
 use kubelet_attestation::version::EvidenceVersion;
 
 use super::attempt::Attempt;
-use super::exit_code::{certificate_failure, refused_certificate};
 use super::outcome::{conclude, denied, unreadable_challenge, unsupported};
+use super::remedies::{certificate_failure, refused_certificate};
 use super::step::Step;
 use crate::clock;
 use crate::failure::Failure;

@@ -23,7 +23,7 @@ const EVIDENCE: &str = "KUBELET AUTHENTICATOR ATTESTATION DATA";
 pub struct Envelope {
     /// DER of the PKCS#10 certification request.
     pub csr: Vec<u8>,
-    /// Whose evidence this is.
+    /// The provider of the evidence.
     pub provider: Option<Provider>,
     /// The evidence.
     pub evidence: Option<Vec<u8>>,

@@ -1,4 +1,4 @@
-//! Whose credentials EC2 is asked with.
+//! The credentials of calls of EC2.
 
 use std::fmt;
 use std::time::Duration;

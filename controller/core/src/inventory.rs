@@ -24,7 +24,7 @@ pub trait Inventory: Debug + Send + Sync {
     /// The machine to which the infrastructure gave this provider ID.
     fn by_provider_id<'a>(&'a self, provider_id: &'a ProviderId) -> Answer<'a, Option<Machine>>;
 
-    /// For whom this bootstrap token was made; `None` if it is nobody's own.
+    /// The owner of this bootstrap token; `None` if it has none.
     fn by_token<'a>(&'a self, token: &'a TokenId) -> Answer<'a, Option<TokenOwner>>;
 
     /// Every machine, in whatever state, that its infrastructure reports this address of.
@@ -46,7 +46,7 @@ pub trait Inventory: Debug + Send + Sync {
     }
 }
 
-/// For whom a bootstrap token was made.
+/// The owner of a bootstrap token.
 #[derive(Debug, Clone, PartialEq)]
 pub enum TokenOwner {
     /// One machine.

@@ -2,6 +2,12 @@
 
 use std::time::{Duration, SystemTime};
 
+/// The default for a machine that proved its identity, in seconds: seven days.
+pub(crate) const ATTESTED_SECONDS: u32 = 7 * 24 * 60 * 60;
+
+/// The default for a machine without evidence, in seconds: a year.
+pub(crate) const INSECURE_SECONDS: u32 = 365 * 24 * 60 * 60;
+
 /// The longest validity that is granted; a longer one that is asked for is cut to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Lifetimes {
@@ -28,12 +34,10 @@ impl Lifetimes {
 }
 
 impl Default for Lifetimes {
-    /// Seven days, and for an unattested machine one year.
     fn default() -> Self {
-        const DAY: Duration = Duration::from_hours(24);
         Self {
-            attested: 7 * DAY,
-            insecure: 365 * DAY,
+            attested: Duration::from_secs(ATTESTED_SECONDS.into()),
+            insecure: Duration::from_secs(INSECURE_SECONDS.into()),
         }
     }
 }

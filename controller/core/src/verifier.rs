@@ -25,7 +25,7 @@ pub use verifiers::Verifiers;
 /// An implementation may call the outside world; it brings its own deadlines, and reports an outage
 /// as a [`Refusal::Retry`], never as a denial.
 pub trait Verifier: Debug + Send + Sync {
-    /// Whose evidence this appraises.
+    /// The provider of the evidence that it appraises.
     fn provider(&self) -> &Provider;
 
     /// The versions of evidence that it reads. Empty: the provider has no evidence, and a request

@@ -3,8 +3,8 @@
 use clap::{Args, Subcommand};
 use kubelet_attestation::errors::error_chain;
 use node_attestation_core::crd::NodeIdentity;
-use node_attestation_runtime::admin::Identities;
 use node_attestation_runtime::clock::now;
+use node_attestation_runtime::identities::Identities;
 
 use crate::error::BoxError;
 use crate::query::{Format, QueryOptions, aligned};

@@ -8,9 +8,9 @@ use kube::{Client, Resource as _};
 use node_attestation_core::crd::KubeletAuthentication;
 use serde::Serialize;
 
-use crate::admin::pages;
 use crate::capi::{ObjectKey, cluster_resource};
 use crate::client::{CallError, ClusterAccess, call};
+use crate::identities::pages;
 
 /// A Cluster, and the resource that says who may join it.
 #[derive(Debug, Clone, PartialEq, Serialize)]

@@ -22,7 +22,7 @@
 //! - `hardening`: the workload cluster: bindings, admission policies, revocation, bootstrap tokens, budgets
 //! - `queue`: the order of requests
 //! - `events`: Events
-//! - `admin`: the command `identities`: shows, resets and revokes records
+//! - `identities`: the command `identities`: shows, resets and revokes records
 //! - `cluster_states`: the command `clusters`: Clusters and the state of each
 //! - `logs`: the log lines of decisions
 //! - `csr_writer`: writes an answer into a request
@@ -31,7 +31,6 @@
 //! - `management`: many clusters: a `KubeletAuthentication` each, leader election, conditions, periodic work
 //! - `standalone`: one cluster without a `KubeletAuthentication`
 
-pub mod admin;
 pub mod capi;
 pub mod client;
 pub mod clock;
@@ -41,6 +40,7 @@ pub mod csr_writer;
 pub mod events;
 pub mod file_inventory;
 pub mod hardening;
+pub mod identities;
 pub mod logs;
 pub mod management;
 mod memory;

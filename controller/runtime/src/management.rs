@@ -54,12 +54,12 @@ mod infra_cluster;
 mod leader;
 mod not_ready;
 mod periodic;
-mod record_events;
 mod shard;
 mod single_object;
 pub(crate) mod spec_mapping;
 mod status_writer;
 mod supervisor;
+mod sweep_events;
 
 use ca_key_registry::CaKeys;
 use leader::{Candidate, Holders, TermEnd};

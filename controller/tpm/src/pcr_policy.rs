@@ -1,4 +1,4 @@
-//! In what state a machine must have booted.
+//! The allowed boot states of machines, by PCRs.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ const OF_SOFTWARE: [u8; 2] = [16, 23];
 const NOT_REGISTERS: &str = "is not registers from 0 to 23 with their digests";
 const ONLY_OF_SOFTWARE: &str = "names no register that software cannot reset (all but 16 and 23)";
 
-/// In what state a machine must have booted.
+/// The allowed boot states of machines, by PCRs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum PcrPolicy {
     /// In any.

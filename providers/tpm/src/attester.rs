@@ -16,7 +16,7 @@ use sha2::{Digest as _, Sha256};
 
 use crate::protocol::{Ask, Bytes, EndorsementKey, Keys, Question, QuoteFor, Quoted};
 use crate::settings::{self, TpmSettings};
-use crate::{certificate, device_file, instance, program};
+use crate::{certificate, device_check, instance, program};
 
 /// The scheme of provider IDs that are derived from endorsement keys.
 const SCHEME: &str = "tpm://";
@@ -190,7 +190,7 @@ fn ask<T: DeserializeOwned>(
     let tcti = if let Some(tcti) = &settings.tcti {
         tcti.to_string()
     } else {
-        device_file::check(&settings.device)?;
+        device_check::check(&settings.device)?;
         format!("{}{}", program::DEVICE, settings.device.display())
     };
     let program = program::find(settings.device_program.as_deref())?;

@@ -19,7 +19,7 @@
 //! - `protocol`: the protocol between the two programs
 //! - `settings`: the settings
 //! - `certificate`: certificates of endorsement keys in NV indices
-//! - `device_file`: checks of the TPM's device file
+//! - `device_check`: checks of the TPM's device file
 //! - `device_error`: errors of the TPM, with remedies
 //! - `program`: starts the program that accesses the TPM
 //! - `instance`: the provider ID of a machine that is an EC2 instance
@@ -27,8 +27,8 @@
 
 mod attester;
 mod certificate;
+mod device_check;
 mod device_error;
-mod device_file;
 mod instance;
 mod program;
 mod protocol;

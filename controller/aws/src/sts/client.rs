@@ -38,7 +38,7 @@ const MAX_IDLE: usize = 1024;
 /// Shorter than load balancers keep theirs, so that none is cut under a call.
 const IDLE: Duration = Duration::from_secs(20);
 
-/// Whose certificates an endpoint's chain may end in.
+/// The trust anchors of an endpoint's chain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum TrustRoots {
     /// The system's authorities.

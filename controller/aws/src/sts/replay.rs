@@ -51,7 +51,7 @@ pub(super) const LIMITS: Limits = Limits {
     of_instance: 64,
 };
 
-/// Whose a signature is said to be.
+/// The claimed owner of a signature.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Owner<'a> {
     /// The cluster that it was shown to.

@@ -8,8 +8,9 @@ use serde::{Deserialize, Serialize};
 use super::aws::AwsSettings;
 use super::schema::{self, immutable, rule, rule_at};
 use super::tpm::TpmSettings;
+use crate::lifetimes::{ATTESTED_SECONDS, INSECURE_SECONDS};
 
-/// The evidence that the kubelets of one Cluster bring of their machines, and the certificates that they are granted.
+/// The evidence that is required of a Cluster's kubelets, and the certificates that they get.
 ///
 /// It has the Cluster's name, so that there is one a Cluster.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
@@ -134,7 +135,7 @@ pub struct KubeletAuthenticationSpec {
     /// The longest validity of certificates.
     #[serde(default)]
     pub certificate: CertificateLifetimes,
-    /// For whom evidence may be made, beside the digests of the Cluster's CA certificates.
+    /// The accepted audiences of evidence, beside the digests of the Cluster's CA certificates.
     #[serde(default)]
     #[schemars(
         length(max = 16),
@@ -212,8 +213,8 @@ pub struct CertificateLifetimes {
 impl Default for CertificateLifetimes {
     fn default() -> Self {
         Self {
-            expiration_seconds: 604_800,
-            insecure_expiration_seconds: 31_536_000,
+            expiration_seconds: ATTESTED_SECONDS,
+            insecure_expiration_seconds: INSECURE_SECONDS,
         }
     }
 }

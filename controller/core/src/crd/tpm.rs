@@ -16,7 +16,7 @@ pub type PcrSet = BTreeMap<String, String>;
 pub struct TpmSettings {
     /// The TPMs of machines, beside those in provider IDs (`tpm://<digest>`).
     pub endorsement_keys: EndorsementKeys,
-    /// In what state a machine must have booted.
+    /// The allowed boot states of machines, by PCRs.
     pub pcr_policy: PcrPolicy,
     /// Whether a machine may join before its infrastructure provider sets its provider ID.
     #[serde(rename = "lateProviderIDs")]
@@ -114,7 +114,7 @@ pub struct AllowedEndorsementKey {
     pub ek_sha256: String,
 }
 
-/// In what state a machine must have booted.
+/// The allowed boot states of machines, by PCRs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(extend("x-kubernetes-validations" = [rule_at(

@@ -1,4 +1,4 @@
-//! Whose the names of a serving certificate are.
+//! The machine of the names of a serving certificate.
 
 use kubelet_attestation::names::NodeName;
 

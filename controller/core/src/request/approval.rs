@@ -6,7 +6,7 @@ use super::{Asked, ClaimedCsr, ControlPlaneRenewal, CorroboratedCsr};
 use crate::ledger::GrantReason;
 use crate::refusal::{Denial, Refusal};
 
-/// On what ground a request is approved.
+/// The ground of an approval.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ApprovalReason {
     /// The name in the certificate has a record in the ledger, and it is the requesting machine's.
@@ -99,7 +99,7 @@ impl ControlPlaneRenewal {
 }
 
 impl Approval {
-    /// On what ground.
+    /// The ground.
     pub fn basis(&self) -> ApprovalReason {
         self.basis
     }

@@ -19,7 +19,7 @@ pub struct AttestedCsr {
     standing: ClaimOrRenewal,
 }
 
-/// By what right a certificate is asked for. Only a proved identity can renew.
+/// The ground of a request for a certificate. Only a proved identity can renew.
 #[derive(Debug)]
 pub(super) enum ClaimOrRenewal {
     /// It claims its name, with this.

@@ -66,7 +66,7 @@ impl ClaimedCsr {
         self.csr.request()
     }
 
-    /// Whose it is.
+    /// The identity of its machine.
     pub fn identity(&self) -> &Identity {
         self.csr.identity()
     }

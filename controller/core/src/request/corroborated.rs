@@ -112,7 +112,7 @@ impl CorroboratedCsr {
         self.uid
     }
 
-    /// Whose it is.
+    /// The identity of its machine.
     pub fn identity(&self) -> &Identity {
         self.identity.identity()
     }

@@ -21,7 +21,7 @@ pub struct IssuedCertificate {
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Issued {
-    /// On what ground.
+    /// The ground.
     pub basis: ApprovalReason,
     /// The node that it names.
     pub node_name: NodeName,

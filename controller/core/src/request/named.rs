@@ -64,7 +64,7 @@ impl NamedCsr {
         self.csr.request()
     }
 
-    /// Whose it is.
+    /// The identity of its machine.
     pub fn identity(&self) -> &Identity {
         self.csr.identity()
     }

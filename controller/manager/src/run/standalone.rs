@@ -147,7 +147,7 @@ const SAID_BY_CLUSTER: [&str; 9] = [
 pub(super) enum Choice {
     /// By files, or what else is on the command line.
     Files(Box<Files>),
-    /// By what a management cluster has of it.
+    /// With the settings of a Cluster of a management cluster.
     Cluster(ClusterSettings),
 }
 

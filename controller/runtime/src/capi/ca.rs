@@ -98,7 +98,7 @@ impl ClusterCa {
         &self.certificates
     }
 
-    /// For whom evidence may be meant that is for this cluster.
+    /// The audiences of evidence for this cluster.
     pub fn audiences(&self) -> impl Iterator<Item = Audience> {
         self.certificates.iter().map(|der| Audience::of_ca(der))
     }

@@ -14,8 +14,8 @@ use super::Shared;
 use super::cluster_status::Health;
 use super::desired_state::{Fingerprint, Service};
 use super::periodic::Upkeep;
-use super::record_events::RecordEvents;
 use super::spec_mapping::ContextBuilder;
+use super::sweep_events::SweepEvents;
 use crate::capi::{CapiInventory, ClusterCa, KubeconfigRefused, ObjectKey};
 use crate::client::ClusterAccess;
 use crate::clock::now;
@@ -88,7 +88,7 @@ impl Running {
             service.spec.clone(),
             context.clone(),
             inventory,
-            RecordEvents::new(events.clone(), &shared.management, key),
+            SweepEvents::new(events.clone(), &shared.management, key),
             shared,
         );
         let pipeline = Pipeline::new(context, store, events, now);

@@ -27,8 +27,8 @@ use nodes::{MAX_WITHOUT, nodes_named};
 
 use super::Shared;
 use super::cluster_status::{ApiReachability, AutoApprove, Health, HeldBack};
-use super::record_events::RecordEvents;
 use super::spec_mapping::is_to_be_enforced;
+use super::sweep_events::SweepEvents;
 use crate::capi::CapiInventory;
 use crate::client::ClusterAccess;
 use crate::clock::now;
@@ -55,7 +55,7 @@ pub(super) struct Upkeep {
     spec: KubeletAuthenticationSpec,
     context: Context,
     inventory: CapiInventory,
-    record_events: RecordEvents,
+    sweep_events: SweepEvents,
     sync_period: Duration,
     admission: admission::Settings,
     inspection: Option<Inspection>,
@@ -75,14 +75,14 @@ impl Upkeep {
         spec: KubeletAuthenticationSpec,
         context: Context,
         inventory: CapiInventory,
-        record_events: RecordEvents,
+        sweep_events: SweepEvents,
         shared: &Shared,
     ) -> Self {
         Self {
             access,
             spec,
             inventory,
-            record_events,
+            sweep_events,
             sync_period: shared.sync_period,
             admission: admission::Settings {
                 attestors: context.verifiers.providers().cloned().collect(),
@@ -140,7 +140,7 @@ impl Upkeep {
                 gone,
                 live: swept.live,
             });
-            self.record_events.write(swept.done, now()).await;
+            self.sweep_events.write(swept.done, now()).await;
         }
         self.keep_tokens(&mut health).await;
         health

@@ -62,7 +62,7 @@ impl From<serde_json::Error> for Unreadable {
 
 type Fields = BTreeMap<String, Box<RawValue>>;
 
-/// By which `serde_json` knows that a value is wanted as text, without a limit to its depth.
+/// The name by which `serde_json` returns a value as text, without a limit to its depth.
 const RAW_VALUE: &str = "$serde_json::private::RawValue";
 
 /// Any value as text, also where another deserializer has read it already: an event of a watch whose

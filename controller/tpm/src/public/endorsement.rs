@@ -102,7 +102,7 @@ impl EndorsementKey {
         &self.key
     }
 
-    /// Of which template.
+    /// The kind of its template.
     pub(crate) fn kind(&self) -> KeyKind {
         match self.key {
             Key::Rsa2048(_) => KeyKind::Rsa2048,

@@ -17,7 +17,7 @@ use super::super::{KeyBinding, VerifiedDocument};
 pub(super) use crate::proxy::Proxy;
 
 pub(super) const ACCOUNT: &str = "123456789012";
-/// Whose the requests are.
+/// The cluster of the requests.
 pub(super) const CLUSTER: &str = "one";
 
 pub(super) const REGION: &str = "eu-west-1";

@@ -11,7 +11,7 @@ use crate::verifier::{Assurance, AttestedIdentity, Identity, TpmBoot};
 pub struct RecordHolder {
     /// Its provider ID.
     pub provider_id: ProviderId,
-    /// By which attestor it proved itself; [`Provider::INSECURE`] where it proved nothing.
+    /// The attestor of its evidence; [`Provider::INSECURE`] if it proved nothing.
     pub attestor: Provider,
     /// The instance, where its cloud has names of its own for them.
     pub instance: Option<String>,

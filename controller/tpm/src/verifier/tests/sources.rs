@@ -1,4 +1,4 @@
-//! Whose word it is that a machine has an endorsement key.
+//! The sources of a machine's endorsement key.
 
 use std::time::Duration;
 

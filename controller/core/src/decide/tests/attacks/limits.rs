@@ -15,7 +15,7 @@ use crate::testing::{
     object, provider_block, texts, valid,
 };
 
-/// By which rule of DER this certification request is denied.
+/// The rule of DER by which this certification request is denied.
 #[track_caller]
 fn not_strict_der(csr: &[u8]) -> String {
     let denial = denied(&object(envelope(csr)));

@@ -24,14 +24,14 @@ const MAX_REMEMBERED: usize = 10_000;
 
 /// The Events on the records of one cluster.
 #[derive(Debug)]
-pub(super) struct RecordEvents {
+pub(super) struct SweepEvents {
     events: Events,
     api: Api<NodeIdentity>,
     cluster: ObjectKey,
     written: BTreeSet<SweepAction>,
 }
 
-impl RecordEvents {
+impl SweepEvents {
     pub(super) fn new(events: Events, management: &Client, cluster: &ObjectKey) -> Self {
         Self {
             events,
