@@ -1,5 +1,6 @@
 //! The pending request: saved before it is sent, and sent again byte for byte.
 
+use std::fmt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use kubelet_attestation::csr::CLIENT_USAGES;
@@ -39,7 +40,7 @@ pub struct Pending {
 }
 
 /// A request, before or after it is sent.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
+#[derive(Clone, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct OpenRequest {
     /// The name of the object, derived from the bytes.
@@ -63,6 +64,16 @@ pub struct OpenRequest {
     /// `tpm` can read the file.
     #[serde(flatten)]
     pub asked: Option<FailureScope>,
+}
+
+/// Without the bytes: evidence can hold a session token.
+impl fmt::Debug for OpenRequest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OpenRequest")
+            .field("name", &self.name)
+            .field("created", &self.created)
+            .finish_non_exhaustive()
+    }
 }
 
 /// Everything that decides the content of a request, except its key. If any field changes, another
@@ -244,6 +255,13 @@ mod tests {
 
     fn open() -> OpenRequest {
         OpenRequest::new("name".to_owned(), b"request".to_vec(), subject(), now())
+    }
+
+    #[test]
+    fn the_bytes_of_a_request_are_in_no_debug_output() {
+        let debug = format!("{:?}", open());
+        assert!(debug.contains("name"), "{debug}");
+        assert!(!debug.contains("114, 101"), "{debug}");
     }
 
     fn scope_of(boot: Option<&str>, settings: &str) -> FailureScope {
