@@ -50,9 +50,19 @@ struct Recent<T>(Mutex<HashMap<Reference, (Instant, T)>>);
 impl<T: Clone> Recent<T> {
     fn entries(&self) -> MutexGuard<'_, HashMap<Reference, (Instant, T)>> {
         // Every change is one insertion or removal, so a panic elsewhere leaves the map whole.
-        let mut entries = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Removes old entries. Its cost grows with their number, so not every look does this.
+    fn clean(&self) {
+        let mut entries = self.entries();
         entries.retain(|_, (at, _)| at.elapsed() < READ_AGAIN);
-        entries
+    }
+
+    fn get(&self, reference: &Reference) -> Option<T> {
+        let entries = self.entries();
+        let (at, read) = entries.get(reference)?;
+        (at.elapsed() < READ_AGAIN).then(|| read.clone())
     }
 
     fn note(&self, reference: Reference, read: T) {
@@ -87,6 +97,7 @@ impl CapiInventory {
     /// pools: the bootstrap provider replaces a pool's token once it has less than half of its time left, and would
     /// not where it is extended.
     pub async fn tokens(&self) -> Option<BTreeSet<TokenId>> {
+        self.configs_read.clean();
         let needed = Needed::default();
         self.look(&needed, |view| {
             view.need(Need::All);
@@ -169,15 +180,16 @@ impl CapiInventory {
 
     /// The needed `KubeadmConfig`s that were not read just now.
     fn unread(&self, needed: Needed) -> Vec<Reference> {
-        let read = self.configs_read.entries();
         let needed = needed.into_inner().into_iter();
-        needed.filter(|config| !read.contains_key(config)).collect()
+        let is_unread = |config: &Reference| self.configs_read.get(config).is_none();
+        needed.filter(is_unread).collect()
     }
 
     /// Reads these `KubeadmConfig`s, but for those that somebody else has read meanwhile.
     async fn read(&self, mut configs: Vec<Reference>) -> Result<(), Unavailable> {
         let begun = Instant::now();
         let _reading = self.reading.lock().await;
+        self.configs_read.clean();
         {
             let read = self.configs_read.entries();
             configs.retain(|config| read.get(config).is_none_or(|(at, ())| *at < begun));
@@ -238,10 +250,10 @@ impl CapiInventory {
     /// Whether this `InfraMachinePool` has a Machine made for every member. A sweep asks once for
     /// each of them.
     async fn makes_machines(&self, reference: &Reference) -> Result<bool, Unavailable> {
-        let known = self.makes_machines.entries().get(reference).copied();
-        if let Some((_, makes)) = known {
+        if let Some(makes) = self.makes_machines.get(reference) {
             return Ok(makes);
         }
+        self.makes_machines.clean();
         let pool: Option<InfraMachinePool> = self.fetch(reference).await?;
         let makes = pool.is_some_and(|pool| pool.has_machines);
         self.makes_machines.note(reference.clone(), makes);
