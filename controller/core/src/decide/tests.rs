@@ -17,7 +17,7 @@ use futures::executor::block_on;
 use super::*;
 use crate::decide::tests::built_in::stock_renewal;
 use crate::inventory::Machine;
-use crate::ledger::GrantReason;
+use crate::ledger::{GrantReason, Record};
 use crate::lifetimes::Lifetimes;
 use crate::scope::Duties;
 use crate::testing::serving::{joined, serving, serving_cluster_of, serving_machine};
@@ -49,7 +49,7 @@ fn a_machine_that_joins_gets_its_certificate() {
 }
 
 #[test]
-fn a_record_names_the_request_that_opened_it() {
+fn a_record_names_the_machine_and_the_request_that_opened_it() {
     let (mut request, cluster) = (valid(), cluster());
     request.metadata.name = Some("csr-1".to_owned());
     request.metadata.uid = Some("uid-1".to_owned());
@@ -57,8 +57,10 @@ fn a_record_names_the_request_that_opened_it() {
 
     let records = block_on(cluster.ledger.records().all()).unwrap();
 
-    let opened_by = &records[0].record.opened.request;
-    assert_eq!((&*opened_by.name, &*opened_by.uid), ("csr-1", "uid-1"));
+    let Record { opened, holder, .. } = &records[0].record;
+    let request = &opened.request;
+    assert_eq!((&*request.name, &*request.uid), ("csr-1", "uid-1"));
+    assert_eq!(holder.machine_name.as_deref(), Some("m1"));
 }
 
 #[test]
