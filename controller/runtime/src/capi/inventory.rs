@@ -98,18 +98,18 @@ impl CapiInventory {
     /// not where it is extended.
     pub async fn tokens(&self) -> Option<BTreeSet<TokenId>> {
         self.configs_read.clean();
-        let needed = Needed::default();
-        self.look(&needed, |view| {
+        let unread = self.needed(true, |view| {
             view.need(Need::All);
             Ok(())
-        })
-        .ok()?;
-        let mut unread = self.unread(needed);
+        });
+        let (unread, ()) = unread.ok()?;
         let is_complete = unread.len() <= READS_FOR_TOKENS;
-        unread.truncate(READS_FOR_TOKENS);
         let reads = async {
-            for config in unread {
-                self.read(vec![config]).await?;
+            for config in unread.into_iter().take(READS_FOR_TOKENS) {
+                let _reading = self.reading.lock().await;
+                if self.configs_read.get(&config).is_none() {
+                    self.read([config]).await?;
+                }
             }
             Ok::<(), Unavailable>(())
         };
@@ -123,7 +123,7 @@ impl CapiInventory {
             let tokens = machines.filter_map(|(_, machine)| view.config(machine)?.token.clone());
             Ok(tokens.collect())
         };
-        self.look(&Needed::default(), of).ok()
+        self.look(of).ok()
     }
 
     /// The names of the Nodes of the control plane; `None` while nothing can be said of them.
@@ -167,33 +167,20 @@ impl CapiInventory {
         look: impl Fn(View<'_>) -> Result<T, Unavailable>,
     ) -> Result<T, Unavailable> {
         for _ in 0..MAX_LOOKS {
-            let needed = Needed::default();
-            let found = self.look(&needed, &look)?;
-            let unread = self.unread(needed);
+            let (unread, found) = self.needed(false, &look)?;
             if unread.is_empty() {
                 return Ok(found);
             }
+            let _reading = self.reading.lock().await;
+            self.configs_read.clean();
+            // Those that nobody has read meanwhile.
+            let (unread, _) = self.needed(true, &look)?;
             self.read(unread).await?;
         }
-        self.look(&Needed::default(), look)
+        self.look(look)
     }
 
-    /// The needed `KubeadmConfig`s that were not read just now.
-    fn unread(&self, needed: Needed) -> Vec<Reference> {
-        let needed = needed.into_inner().into_iter();
-        let is_unread = |config: &Reference| self.configs_read.get(config).is_none();
-        needed.filter(is_unread).collect()
-    }
-
-    /// Reads these `KubeadmConfig`s, but for those that somebody else has read meanwhile.
-    async fn read(&self, mut configs: Vec<Reference>) -> Result<(), Unavailable> {
-        let begun = Instant::now();
-        let _reading = self.reading.lock().await;
-        self.configs_read.clean();
-        {
-            let read = self.configs_read.entries();
-            configs.retain(|config| read.get(config).is_none_or(|(at, ())| *at < begun));
-        }
+    async fn read(&self, configs: impl IntoIterator<Item = Reference>) -> Result<(), Unavailable> {
         let reads = stream::iter(configs).map(|config| async move {
             let found: Option<BootstrapConfig> = self.fetch(&config).await?;
             if let Some(found) = found {
@@ -205,12 +192,21 @@ impl CapiInventory {
         reads.buffer_unordered(READS).try_collect().await
     }
 
-    /// The result of `look` now, if it is certain; `needed` gets the `KubeadmConfig`s that were missing.
+    /// The result of `look` now, if it is certain.
     fn look<T>(
         &self,
-        needed: &Needed,
         look: impl FnOnce(View<'_>) -> Result<T, Unavailable>,
     ) -> Result<T, Unavailable> {
+        Ok(self.needed(false, look)?.1)
+    }
+
+    /// The unread `KubeadmConfig`s that `look` needs, `all` or one of them, and its result without them.
+    fn needed<T>(
+        &self,
+        all: bool,
+        look: impl FnOnce(View<'_>) -> Result<T, Unavailable>,
+    ) -> Result<(BTreeSet<Reference>, T), Unavailable> {
+        let needed = Needed::new(&self.configs_read, all);
         let found = self.objects.store(|store| {
             let cluster = &self.cluster;
             let Some(facts) = store.clusters.get(cluster) else {
@@ -220,12 +216,13 @@ impl CapiInventory {
             if facts.paused {
                 return Err(Unavailable::new(format!("Cluster {cluster} is paused")));
             }
-            look(View::new(store, cluster, needed))
+            look(View::new(store, cluster, &needed))
         });
-        found.unwrap_or_else(|| {
+        let found = found.unwrap_or_else(|| {
             let why = "the management cluster's objects have not been listed yet";
             Err(Unavailable::new(why))
-        })
+        })?;
+        Ok((needed.into_configs(), found))
     }
 
     /// The machine with this ID; of a pool that has Machines, one that is not ready before its own
@@ -293,7 +290,7 @@ impl CapiInventory {
             }) = found
             {
                 if let Some(id) = &provider_id {
-                    self.look(&Needed::default(), |view| view.is_free(id, machine))?;
+                    self.look(|view| view.is_free(id, machine))?;
                 }
                 machine.provider_id = provider_id;
                 machine.unnamed = unnamed;

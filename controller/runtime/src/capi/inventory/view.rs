@@ -11,6 +11,7 @@ use node_attestation_core::identifiers::TokenId;
 use node_attestation_core::inventory::{Machine, MachineState, TokenOwner};
 use node_attestation_core::refusal::Unavailable;
 
+use super::Recent;
 use crate::capi::objects::{self, BootstrapConfig, MachinePool, ObjectKey, Reference};
 use crate::capi::store::{Members, NO_MEMBERS, Store};
 
@@ -19,7 +20,7 @@ use crate::capi::store::{Members, NO_MEMBERS, Store};
 pub(super) struct View<'a> {
     pub(super) cluster: &'a ObjectKey,
     pub(super) members: &'a Members,
-    needed: &'a Needed,
+    needed: &'a Needed<'a>,
 }
 
 /// The Machines or pools whose `KubeadmConfig`s may have an answer.
@@ -33,8 +34,37 @@ pub(super) enum Need {
     Pools,
 }
 
-/// The unread `KubeadmConfig`s that an answer depends on.
-pub(super) type Needed = RefCell<BTreeSet<Reference>>;
+/// The unread `KubeadmConfig`s that an answer depends on: one of them, or all.
+pub(super) struct Needed<'a> {
+    recent: &'a Recent<()>,
+    all: bool,
+    configs: RefCell<BTreeSet<Reference>>,
+}
+
+impl<'a> Needed<'a> {
+    /// Without those that were read just now.
+    pub(super) fn new(recent: &'a Recent<()>, all: bool) -> Self {
+        Self {
+            recent,
+            all,
+            configs: RefCell::default(),
+        }
+    }
+
+    pub(super) fn into_configs(self) -> BTreeSet<Reference> {
+        self.configs.into_inner()
+    }
+
+    fn is_enough(&self) -> bool {
+        !self.all && !self.configs.borrow().is_empty()
+    }
+
+    fn add(&self, config: &Reference) {
+        if !self.is_enough() && self.recent.get(config).is_none() {
+            self.configs.borrow_mut().insert(config.clone());
+        }
+    }
+}
 
 /// The owner of a provider ID.
 pub(super) enum Found {
@@ -48,7 +78,7 @@ pub(super) enum Found {
 }
 
 impl<'a> View<'a> {
-    pub(super) fn new(store: &'a Store, cluster: &'a ObjectKey, needed: &'a Needed) -> Self {
+    pub(super) fn new(store: &'a Store, cluster: &'a ObjectKey, needed: &'a Needed<'a>) -> Self {
         Self {
             cluster,
             members: store.members.get(cluster).unwrap_or(&NO_MEMBERS),
@@ -64,7 +94,7 @@ impl<'a> View<'a> {
             .filter(|one| BootstrapConfig::is_one(one))?;
         let found = self.members.config(&reference.name);
         if found.is_none() && self.has_bootstrap_data(machine) {
-            self.needed.borrow_mut().insert(reference.clone());
+            self.needed.add(reference);
         }
         found
     }
@@ -78,8 +108,10 @@ impl<'a> View<'a> {
     /// Marks these `KubeadmConfig`s to be read.
     pub(super) fn need(self, need: Need) {
         let unread = |has_node| {
-            self.members.unread(has_node).for_each(|machine| {
+            let mut unread = self.members.unread(has_node);
+            unread.any(|machine| {
                 self.config(machine);
+                self.needed.is_enough()
             });
         };
         match need {
@@ -93,7 +125,7 @@ impl<'a> View<'a> {
                 let pools = self.members.pools.iter();
                 let configs = pools.filter_map(|(_, pool)| pool.config.as_ref());
                 let configs = configs.filter(|config| BootstrapConfig::is_one(config));
-                self.needed.borrow_mut().extend(configs.cloned());
+                configs.for_each(|config| self.needed.add(config));
             }
         }
     }
