@@ -112,9 +112,24 @@ fn metadata_of(fields: &Fields) -> ObjectMeta {
     }
 }
 
+#[derive(Deserialize)]
+struct Metadata {
+    metadata: ObjectMeta,
+}
+
 impl<'de, K: DeserializeOwned, R> Deserialize<'de> for Lenient<K, R> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = deserializer.deserialize_newtype_struct(RAW_VALUE, AnyText)?;
+        // Most objects are valid, and are not taken apart.
+        if let Ok(object) = serde_json::from_str(text.get())
+            && let Ok(Metadata { metadata }) = serde_json::from_str(text.get())
+        {
+            return Ok(Self {
+                metadata,
+                object: Ok(object),
+                resource: PhantomData,
+            });
+        }
         // What is no object has no fields.
         let mut fields: Fields = serde_json::from_str(text.get()).unwrap_or_default();
         let metadata = fields.remove("metadata");

@@ -6,6 +6,7 @@
 use std::mem;
 
 use hyper::body::Bytes;
+use memchr::memchr3;
 
 use super::Excess;
 
@@ -117,7 +118,8 @@ impl Sieve {
     pub(in crate::client) fn pass(&mut self, piece: Bytes) -> Result<Bytes, Excess> {
         let mut passed: Option<Vec<u8>> = self.skipped.map(|_| Vec::new());
         let mut from = 0;
-        for (index, &byte) in piece.iter().enumerate() {
+        let mut index = 0;
+        while let Some(&byte) = piece.get(index) {
             let was_skipped = self.skipped.is_some();
             self.read(byte)?;
             match (was_skipped, self.skipped.is_some()) {
@@ -131,6 +133,14 @@ impl Sieve {
                 }
                 (true, false) => from = index,
                 (true, true) | (false, false) => {}
+            }
+            index += 1;
+            if self.text == Text::Value {
+                // Texts are most of an object.
+                let rest = piece.get(index..).unwrap_or_default();
+                let within = memchr3(b'"', b'\\', b'\n', rest).unwrap_or(rest.len());
+                self.size.bytes += if self.skipped.is_none() { within } else { 0 };
+                index += within;
             }
         }
         self.check()?;
