@@ -6,10 +6,10 @@ use crate::memory::{Holding, Share};
 
 /// The limit of waiting requests that are kept whole. Of the others only the name is kept, so that a flood of
 /// requests does not take all memory; they are read again at their turn.
-pub(super) const MAX_OBJECTS: usize = 1024;
+pub(super) const MAX_OBJECTS: usize = 2048;
 
-/// The limit of the JSON of these requests together: that of a thousand honest ones.
-pub(super) const MAX_OBJECT_BYTES: usize = 4 * 1024 * 1024;
+/// The limit of the JSON of these requests together: that of two thousand honest ones.
+pub(super) const MAX_OBJECT_BYTES: usize = 8 * 1024 * 1024;
 
 /// The limit of concurrent requests: high enough that machines that join together are looked up together, and that
 /// slow requests do not delay others. The clients limit concurrent calls of an API server.
