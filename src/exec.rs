@@ -5,7 +5,6 @@
 
 use std::borrow::Cow;
 use std::ffi::OsStr;
-use std::fmt;
 use std::io;
 use std::time::{Duration, SystemTime};
 
@@ -65,7 +64,8 @@ pub struct ExecInfo<'a> {
 /// `spec.cluster`: the cluster that client-go is about to use. Nothing in it is verified.
 ///
 /// `Debug` omits the fields that may hold a secret: the proxy's URL and the extension.
-#[derive(Clone, Deserialize)]
+#[derive(derive_more::Debug, Clone, Deserialize)]
+#[debug("ExecCluster({server:?}, {tls_server_name:?})")]
 #[serde(rename_all = "kebab-case", bound(deserialize = "'de: 'a"))]
 pub struct ExecCluster<'a> {
     /// The API server's URL.
@@ -86,15 +86,6 @@ pub struct ExecCluster<'a> {
     /// The cluster's `client.authentication.k8s.io/exec` extension, unparsed.
     #[serde(borrow, default)]
     pub config: Option<&'a RawValue>,
-}
-
-impl fmt::Debug for ExecCluster<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ExecCluster")
-            .field("server", &self.server)
-            .field("tls_server_name", &self.tls_server_name)
-            .finish_non_exhaustive()
-    }
 }
 
 #[derive(Deserialize)]

@@ -1,6 +1,5 @@
 //! The pending request: saved before it is sent, and sent again byte for byte.
 
-use std::fmt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use kubelet_attestation::csr::CLIENT_USAGES;
@@ -40,7 +39,9 @@ pub struct Pending {
 }
 
 /// A request, before or after it is sent.
-#[derive(Clone, PartialEq, Eq, Deserialize, Serialize)]
+#[derive(derive_more::Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
+// Without the bytes: evidence can hold a session token.
+#[debug("OpenRequest({name}, {created})")]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct OpenRequest {
     /// The name of the object, derived from the bytes.
@@ -64,16 +65,6 @@ pub struct OpenRequest {
     /// `tpm` can read the file.
     #[serde(flatten)]
     pub asked: Option<FailureScope>,
-}
-
-/// Without the bytes: evidence can hold a session token.
-impl fmt::Debug for OpenRequest {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("OpenRequest")
-            .field("name", &self.name)
-            .field("created", &self.created)
-            .finish_non_exhaustive()
-    }
 }
 
 /// Everything that decides the content of a request, except its key. If any field changes, another

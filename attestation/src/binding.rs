@@ -1,7 +1,5 @@
 //! The key binding, which ties evidence to one request.
 
-use std::fmt;
-
 use crate::framing::FramedDigest;
 use crate::names::{Audience, NodeName, Provider, ProviderId};
 
@@ -14,7 +12,8 @@ const DOMAIN: &str = "cluster.x-k8s.io/kubelet-authenticator/";
 /// Evidence that covers this digest is useless without the private key of the request it was made
 /// for. It is never sent: the node computes it from what it asks for, the verifier from what was
 /// asked.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(derive_more::Debug, Clone, Copy, PartialEq, Eq)]
+#[debug("KeyBinding({})", self.to_hex())]
 pub struct KeyBinding([u8; 32]);
 
 impl KeyBinding {
@@ -49,12 +48,6 @@ impl KeyBinding {
     /// The digest in lower-case hexadecimal.
     pub fn to_hex(&self) -> String {
         data_encoding::HEXLOWER.encode(&self.0)
-    }
-}
-
-impl fmt::Debug for KeyBinding {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "KeyBinding({})", self.to_hex())
     }
 }
 

@@ -1,7 +1,5 @@
 //! Secret values.
 
-use std::fmt;
-
 use zeroize::Zeroize;
 
 /// A key, token or password.
@@ -10,6 +8,8 @@ use zeroize::Zeroize;
 ///
 /// Neither `Debug` nor any other trait shows the content. The value cannot be cloned, and its
 /// memory is zeroed on drop. Only [`Secret::expose`] gives access.
+#[derive(derive_more::Debug)]
+#[debug("Secret(..)")]
 pub struct Secret<T: Zeroize>(T);
 
 impl<T: Zeroize> Secret<T> {
@@ -27,12 +27,6 @@ impl<T: Zeroize> Secret<T> {
 impl<T: Zeroize> Drop for Secret<T> {
     fn drop(&mut self) {
         self.0.zeroize();
-    }
-}
-
-impl<T: Zeroize> fmt::Debug for Secret<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Secret(..)")
     }
 }
 

@@ -7,8 +7,6 @@
 
 pub mod ber;
 
-use std::fmt;
-
 use serde::{Deserialize, Serialize};
 
 use super::{Header, InvalidEvidence, InvalidField, from_json, to_json};
@@ -47,7 +45,8 @@ pub struct AwsEvidence {
 /// A signature over the one request to STS, and what it takes to rebuild the rest.
 ///
 /// Every field has its form: none can carry a header, a host or a path. `Debug` shows no credential.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(derive_more::Debug, Clone, PartialEq, Eq)]
+#[debug("Proof({}, {})", _0.region, _0.amz_date)]
 pub struct Proof(RawProof);
 
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -131,15 +130,6 @@ impl Proof {
     /// The signature, in lower-case hexadecimal.
     pub fn signature(&self) -> &str {
         &self.0.signature
-    }
-}
-
-impl fmt::Debug for Proof {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Proof")
-            .field("region", &self.0.region)
-            .field("amz_date", &self.0.amz_date)
-            .finish_non_exhaustive()
     }
 }
 

@@ -1,7 +1,6 @@
 //! An API server, and the CA certificates that verify it.
 
 use core::net::IpAddr;
-use std::fmt;
 
 use rustls_pki_types::pem::PemObject as _;
 use rustls_pki_types::{CertificateDer, ServerName};
@@ -20,7 +19,8 @@ const MAX_TENANT_CERTIFICATES: usize = 16;
 /// The fields of an endpoint, not checked yet. The node's store keeps an endpoint in this form.
 ///
 /// `Debug` omits the proxy: its URL may contain a password.
-#[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(derive_more::Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[debug("EndpointFields({server:?}, {tls_server_name:?})")]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct EndpointFields {
     /// The API server's URL.
@@ -33,15 +33,6 @@ pub struct EndpointFields {
     /// The proxy's URL.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub proxy_url: Option<String>,
-}
-
-impl fmt::Debug for EndpointFields {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("EndpointFields")
-            .field("server", &self.server)
-            .field("tls_server_name", &self.tls_server_name)
-            .finish_non_exhaustive()
-    }
 }
 
 /// An API server, and the CA certificates that verify it.

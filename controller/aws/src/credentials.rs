@@ -31,7 +31,9 @@ pub trait CredentialsSource: fmt::Debug + Send + Sync {
 }
 
 /// Credentials, and what else the SDK needs to use them.
-#[derive(Clone)]
+#[derive(derive_more::Debug, Clone)]
+// Without the configuration, which shows access keys.
+#[debug("Credentials({key:?})")]
 pub struct Credentials {
     /// Their identity.
     pub key: CredentialsKey,
@@ -39,15 +41,6 @@ pub struct Credentials {
     /// an endpoint where no other is set. Credentials that change under one key must be the same
     /// principal's.
     pub config: SdkConfig,
-}
-
-impl fmt::Debug for Credentials {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The SDK's configuration shows access keys.
-        f.debug_struct("Credentials")
-            .field("key", &self.key)
-            .finish_non_exhaustive()
-    }
 }
 
 /// The identity of credentials: a digest of their source, never of a secret alone.
@@ -72,7 +65,8 @@ impl fmt::Debug for CredentialsKey {
 /// profile files, web identity (IRSA), container (EKS Pod Identity), instance profile.
 ///
 /// Processes and IAM Identity Center are left out of the build.
-#[derive(Default)]
+#[derive(derive_more::Debug, Default)]
+#[debug("DefaultChain")]
 pub struct DefaultChain {
     proxy: Proxy,
     loaded: OnceCell<SdkConfig>,
@@ -105,12 +99,6 @@ impl DefaultChain {
             key: Self::KEY,
             config: config.clone(),
         })
-    }
-}
-
-impl fmt::Debug for DefaultChain {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("DefaultChain").finish_non_exhaustive()
     }
 }
 

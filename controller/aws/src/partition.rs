@@ -4,7 +4,6 @@
 //! tomorrow is found by the form of its name, as the SDKs find it (`partitions.json` of botocore);
 //! its signer comes from the operator's file.
 
-use std::fmt;
 use std::str::FromStr;
 
 use kubelet_attestation::evidence::aws::is_region;
@@ -65,7 +64,7 @@ pub fn of_region(region: &str) -> Option<Partition> {
 
 /// The host of an HTTPS endpoint, with its port where that is not 443: what `host` says in a request,
 /// byte for byte, so that node and controller sign the same.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(derive_more::Display, Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct EndpointHost(String);
 
 /// This is no host of an endpoint.
@@ -85,12 +84,6 @@ impl EndpointHost {
     /// As `host` has it.
     pub fn as_str(&self) -> &str {
         &self.0
-    }
-}
-
-impl fmt::Display for EndpointHost {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
     }
 }
 

@@ -1,7 +1,5 @@
 //! The way to AWS: by the operator's proxy, where there is one.
 
-use std::fmt;
-
 use aws_sdk_ec2::config::SharedHttpClient;
 use aws_smithy_http_client::proxy::ProxyConfig;
 use aws_smithy_http_client::tls::Provider;
@@ -15,21 +13,13 @@ use reqwest::NoProxy;
 /// The proxy learns a host's name and carries what TLS protects; it is the operator's choice alone.
 /// Calls without TLS use no proxy: the metadata service and the credentials of a container, which no
 /// proxy may see.
-#[derive(Clone, Default, PartialEq, Eq)]
+#[derive(derive_more::Debug, Clone, Default, PartialEq, Eq)]
+#[debug("Proxy(https: {}, no: {no:?})", https.is_some())]
 pub struct Proxy {
     /// `HTTPS_PROXY`. It may hold a password.
     pub https: Option<String>,
     /// `NO_PROXY`.
     pub no: Option<String>,
-}
-
-impl fmt::Debug for Proxy {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Proxy")
-            .field("https", &self.https.is_some())
-            .field("no", &self.no)
-            .finish()
-    }
 }
 
 /// The proxy's URL is not one that can be used.

@@ -74,7 +74,8 @@ impl RecordUid {
 
 /// The UID that a certificate carries, `<record>.<generation>`; the API server makes it the user's
 /// UID.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[derive(derive_more::Display, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[display("{record}.{generation}")]
 pub struct CertificateUid {
     /// The record.
     pub record: RecordUid,
@@ -104,12 +105,6 @@ impl CertificateUid {
     }
 }
 
-impl fmt::Display for CertificateUid {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}.{}", self.record, self.generation)
-    }
-}
-
 fn bytes<const N: usize>(hex: &str) -> Option<[u8; N]> {
     data_encoding::HEXLOWER
         .decode(hex.as_bytes())
@@ -119,7 +114,7 @@ fn bytes<const N: usize>(hex: &str) -> Option<[u8; N]> {
 }
 
 /// The public half of a bootstrap token.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[derive(derive_more::Display, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct TokenId(String);
 
 /// Text is not the ID of a bootstrap token.
@@ -150,12 +145,6 @@ impl TokenId {
     /// The ID.
     pub fn as_str(&self) -> &str {
         &self.0
-    }
-}
-
-impl fmt::Display for TokenId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
     }
 }
 
@@ -197,21 +186,12 @@ impl fmt::Display for NodeNames {
 }
 
 /// A name or an address that a certificate is for.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(derive_more::Display, Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ServingName {
     /// A DNS name in its one form: lower-case labels, no final dot, no wildcard.
     Dns(String),
     /// An address.
     Ip(IpAddr),
-}
-
-impl fmt::Display for ServingName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Dns(name) => f.write_str(name),
-            Self::Ip(address) => Debug::fmt(address, f),
-        }
-    }
 }
 
 #[cfg(test)]

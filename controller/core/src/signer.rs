@@ -8,7 +8,6 @@ mod ca;
 mod certificate;
 mod key;
 
-use std::fmt;
 use std::time::SystemTime;
 
 use crate::refusal::{Deferral, Failure, Refusal};
@@ -21,6 +20,8 @@ pub use ca::InvalidCa;
 /// Signs node certificates with one cluster's CA.
 ///
 /// It does not change; where the CA is replaced, so is its signer.
+#[derive(derive_more::Debug)]
+#[debug("Signer")]
 pub struct Signer {
     ca: CaCertificate,
     key: CaKey,
@@ -79,12 +80,6 @@ impl Signer {
         let serial = certificate::serial().map_err(|_| Deferral::NoEntropy)?;
         let signed = certificate::signed(&self.ca, &self.key, contents, &serial, now);
         Ok(signed.map_err(Failure::SigningImpossible)?)
-    }
-}
-
-impl fmt::Debug for Signer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Signer").finish_non_exhaustive()
     }
 }
 

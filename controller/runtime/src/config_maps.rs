@@ -9,8 +9,7 @@
 //!   keeps is bounded, and what others keep takes nothing from its own share.
 
 use std::collections::{BTreeMap, HashMap};
-use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::ConfigMap;
@@ -18,6 +17,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Client;
 use kube::api::Api;
 use kubelet_attestation::errors::error_chain;
+use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout};
 
@@ -46,6 +46,8 @@ pub trait Content: Send + Sync + 'static {
 }
 
 /// `ConfigMaps` of one namespace, as they were seconds ago.
+#[derive(derive_more::Debug)]
+#[debug("ConfigMaps({keys:?})")]
 pub struct ConfigMaps<T> {
     client: Client,
     keys: Vec<ObjectKey>,
@@ -92,7 +94,7 @@ impl<T: Content> ConfigMaps<T> {
     /// The first that could not be read.
     pub async fn read(&self) -> Outcome<T> {
         let mut kept = self.kept.lock().await;
-        let last = self.last().clone();
+        let last = self.last.lock().clone();
         if let Some((at, outcome)) = last
             && at.elapsed() < FRESH
         {
@@ -114,17 +116,16 @@ impl<T: Content> ConfigMaps<T> {
                 DEADLINE.as_secs()
             )))
         });
-        *self.last() = Some((Instant::now(), outcome.clone()));
+        *self.last.lock() = Some((Instant::now(), outcome.clone()));
         outcome
     }
 
     /// The outcome of the last reading; `None` before the first. Nothing is read.
     pub fn last_outcome(&self) -> Option<Outcome<T>> {
-        self.last().as_ref().map(|(_, outcome)| outcome.clone())
-    }
-
-    fn last(&self) -> std::sync::MutexGuard<'_, Option<(Instant, Outcome<T>)>> {
-        self.last.lock().unwrap_or_else(PoisonError::into_inner)
+        self.last
+            .lock()
+            .as_ref()
+            .map(|(_, outcome)| outcome.clone())
     }
 
     async fn read_one(
@@ -181,14 +182,6 @@ fn len(data: &BTreeMap<String, String>) -> usize {
     data.iter()
         .map(|(key, value)| key.len() + value.len() + ENTRY_LEN)
         .sum()
-}
-
-impl<T> fmt::Debug for ConfigMaps<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ConfigMaps")
-            .field("keys", &self.keys)
-            .finish_non_exhaustive()
-    }
 }
 
 #[cfg(test)]

@@ -19,10 +19,11 @@ use std::io::{self, Read as _};
 use std::net::IpAddr;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use kubelet_attestation::errors::error_chain;
 use kubelet_attestation::names::{NodeName, ProviderId};
+use parking_lot::Mutex;
 use serde::Deserialize;
 
 use node_attestation_core::identifiers::TokenId;
@@ -124,7 +125,7 @@ impl MachineList {
 
     /// The machines of the current file.
     fn machines(&self) -> Arc<StaticInventory> {
-        let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut current = self.current.lock();
         let version = fs::metadata(&self.path).ok().map(|meta| version_of(&meta));
         if version != current.version {
             match read(&self.path) {

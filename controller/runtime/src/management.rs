@@ -25,7 +25,6 @@
 //! - The reason for which a cluster is not served is in a condition, without secrets.
 //! - A replaced kubeconfig or CA takes effect at once, and no request is lost.
 
-use std::fmt;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
@@ -133,7 +132,8 @@ impl VerifierUnavailable {
 }
 
 /// A controller of all clusters of a management cluster, or of a part of them.
-#[derive(Clone)]
+#[derive(derive_more::Debug, Clone)]
+#[debug("Controller({settings:?})")]
 pub struct Controller {
     settings: Settings,
     management: Client,
@@ -304,13 +304,5 @@ fn resume_panic(ended: Result<(), JoinError>) {
         && let Ok(panic) = error.try_into_panic()
     {
         std::panic::resume_unwind(panic);
-    }
-}
-
-impl fmt::Debug for Controller {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Controller")
-            .field("settings", &self.settings)
-            .finish_non_exhaustive()
     }
 }

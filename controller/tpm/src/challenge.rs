@@ -35,7 +35,8 @@ pub(crate) const LIFETIME: Duration = Duration::from_mins(5);
 const MAX_WAIT: Duration = Duration::from_mins(9);
 
 /// A key that challenges are made with: 32 random bytes.
-#[derive(Clone)]
+#[derive(derive_more::Debug, Clone)]
+#[debug("ChallengeKey")]
 pub struct ChallengeKey(Zeroizing<[u8; 32]>);
 
 impl ChallengeKey {
@@ -74,12 +75,6 @@ impl ChallengeKey {
 
     fn hmac(&self) -> hmac::Key {
         hmac::Key::new(hmac::HMAC_SHA256, self.0.as_slice())
-    }
-}
-
-impl fmt::Debug for ChallengeKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("ChallengeKey")
     }
 }
 

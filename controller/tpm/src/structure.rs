@@ -37,7 +37,8 @@ pub(crate) const NAMED_BY_SHA_256: NameAlgorithm = (TpmAlgId::Sha256, &SHA256);
 pub(crate) const NAMED_BY_SHA_384: NameAlgorithm = (TpmAlgId::Sha384, &SHA384);
 
 /// The Name of an object: its algorithm, and the digest of its public area (Part 1, "Names").
-#[derive(Clone, PartialEq, Eq)]
+#[derive(derive_more::Debug, Clone, PartialEq, Eq)]
+#[debug("Name({})", data_encoding::HEXLOWER.encode(bytes))]
 pub(crate) struct Name {
     algorithm: NameAlgorithm,
     bytes: Vec<u8>,
@@ -63,12 +64,5 @@ impl Name {
 
     pub(crate) fn as_bytes(&self) -> &[u8] {
         &self.bytes
-    }
-}
-
-impl std::fmt::Debug for Name {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let hex = data_encoding::HEXLOWER.encode(&self.bytes);
-        write!(f, "Name({hex})")
     }
 }

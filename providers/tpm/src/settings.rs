@@ -1,6 +1,5 @@
 //! The settings of the TPM provider.
 
-use std::fmt;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
@@ -97,17 +96,11 @@ impl Value for EndorsementKeyChoice {
 }
 
 /// The address of a TPM that is a process: swtpm over TCP.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(derive_more::Display, Debug, Clone, PartialEq, Eq)]
+#[display("swtpm:host={host},port={port}")]
 pub(crate) struct Tcti {
     host: String,
     port: u16,
-}
-
-impl fmt::Display for Tcti {
-    /// The form that libtss2 takes.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "swtpm:host={},port={}", self.host, self.port)
-    }
 }
 
 impl Value for Tcti {

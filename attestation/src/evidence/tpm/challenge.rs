@@ -1,7 +1,5 @@
 //! The challenge of a TPM.
 
-use std::fmt;
-
 use base64::prelude::*;
 use serde::{Deserialize, Serialize};
 
@@ -94,7 +92,8 @@ pub(super) fn expiry(time: &str) -> Result<Expiry, InvalidField> {
 }
 
 /// The ID of a challenge: random, used once.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(derive_more::Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[debug("ChallengeId({})", self.to_base64())]
 pub struct ChallengeId([u8; 16]);
 
 impl ChallengeId {
@@ -117,12 +116,6 @@ impl ChallengeId {
     /// The bytes in base64.
     pub fn to_base64(self) -> String {
         BASE64_STANDARD.encode(self.0)
-    }
-}
-
-impl fmt::Debug for ChallengeId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "ChallengeId({})", self.to_base64())
     }
 }
 

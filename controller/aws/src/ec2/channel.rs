@@ -5,11 +5,12 @@
 use std::borrow::Borrow;
 use std::collections::HashMap;
 use std::hash::Hash;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use node_attestation_core::rate_limit::Rate;
 use node_attestation_core::refusal::Unavailable;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until, timeout};
 
@@ -100,7 +101,7 @@ impl<S: Default> Channel<S> {
         })??;
         let now = Instant::now();
         let key = (credentials.key, region.to_owned());
-        let mut lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut lanes = self.lanes.lock();
         if lanes.len() >= MAX_LANES && !lanes.contains_key(&key) {
             // A lane that somebody has is in use.
             lanes.retain(|_, lane| Arc::strong_count(lane) > 1 || !lane.lock().rests(now));
@@ -131,7 +132,7 @@ impl<S: Default> Lane<S> {
 
 impl<S> Lane<S> {
     pub(super) fn lock(&self) -> MutexGuard<'_, State<S>> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Waits until EC2 may be called, in order of arrival.

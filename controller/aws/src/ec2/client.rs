@@ -2,9 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::error::Error as StdError;
-use std::fmt;
 use std::iter;
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use aws_credential_types::provider::error::CredentialsError;
@@ -13,6 +11,7 @@ use aws_sdk_ec2::config::Region;
 use aws_sdk_ec2::config::retry::RetryConfig;
 use aws_sdk_ec2::config::timeout::TimeoutConfig;
 use aws_sdk_ec2::error::{ProvideErrorMetadata, SdkError};
+use parking_lot::Mutex;
 
 use super::OutageKind;
 use crate::credentials::{Credentials, CredentialsKey};
@@ -34,6 +33,8 @@ pub struct Ec2Settings {
 }
 
 /// EC2 itself.
+#[derive(derive_more::Debug)]
+#[debug("Ec2({settings:?})")]
 pub struct Ec2 {
     settings: Ec2Settings,
     clients: Mutex<HashMap<(CredentialsKey, String), Client>>,
@@ -50,7 +51,7 @@ impl Ec2 {
 
     pub(super) fn client(&self, credentials: &Credentials, region: &str) -> Client {
         let key = (credentials.key, region.to_owned());
-        let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut clients = self.clients.lock();
         if clients.len() >= MAX_CLIENTS && !clients.contains_key(&key) {
             clients.clear();
         }
@@ -74,14 +75,6 @@ impl Ec2 {
             config = config.endpoint_url(endpoint);
         }
         Client::from_conf(config.build())
-    }
-}
-
-impl fmt::Debug for Ec2 {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Ec2")
-            .field("settings", &self.settings)
-            .finish_non_exhaustive()
     }
 }
 

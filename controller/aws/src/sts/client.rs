@@ -2,11 +2,11 @@
 
 use std::collections::HashMap;
 use std::error::Error;
-use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use hyper::{Request, StatusCode};
+use parking_lot::Mutex;
 use reqwest::{Proxy, redirect};
 use rustls::pki_types::CertificateDer;
 use rustls::{ClientConfig, RootCertStore};
@@ -51,6 +51,8 @@ pub(super) enum TrustRoots {
 type Turns = HashMap<(Option<String>, String), Arc<Semaphore>>;
 
 /// The client.
+#[derive(derive_more::Debug)]
+#[debug("Client")]
 pub(super) struct Client {
     public: reqwest::Client,
     own: reqwest::Client,
@@ -58,11 +60,6 @@ pub(super) struct Client {
 }
 
 // The client's own shows the proxy, with its password.
-impl fmt::Debug for Client {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Client").finish_non_exhaustive()
-    }
-}
 
 impl Client {
     /// A client that believes `system`, and for endpoints of the operator's `own` too. It goes by way
@@ -126,7 +123,7 @@ impl Client {
     /// The semaphore of a cluster's share in a region, or of the region. At the limit, those that
     /// nobody has are forgotten.
     fn turns(&self, cluster: Option<&str>, region: &str, permits: usize) -> Arc<Semaphore> {
-        let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut turns = self.turns.lock();
         if turns.len() >= MAX_IDLE {
             turns.retain(|_, semaphore| Arc::strong_count(semaphore) > 1);
         }

@@ -5,11 +5,11 @@
 //! A copy of evidence with another signature is refused alone.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use kubelet_attestation::evidence::aws::Proof;
 use node_attestation_core::refusal::{Denial, Refusal};
+use parking_lot::Mutex;
 use sha2::{Digest as _, Sha256};
 
 use super::request::Call;
@@ -45,7 +45,7 @@ impl Refused {
         document: &VerifiedDocument,
         now: SystemTime,
     ) -> Option<AwsDenial> {
-        let refused = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let refused = self.0.lock();
         let subjects = [of_call(call), of_credentials(proof, document)];
         let (until, denial) = subjects.iter().find_map(|subject| refused.get(subject))?;
         (now < *until).then(|| denial.clone())
@@ -71,7 +71,7 @@ impl Refused {
         } else {
             of_call(call)
         };
-        let mut refused = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut refused = self.0.lock();
         if refused.len() >= MAX_REFUSED {
             refused.retain(|_, (until, _)| now < *until);
         }

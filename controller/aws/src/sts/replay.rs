@@ -13,10 +13,10 @@
 //! its time.
 
 use std::collections::{BTreeSet, HashMap};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
 use node_attestation_core::identifiers::KeyDigest;
+use parking_lot::Mutex;
 
 use super::VerifiedCaller;
 use super::request::Call;
@@ -106,7 +106,7 @@ impl ReplayCache {
         owner: Owner<'_>,
         now: SystemTime,
     ) -> ReplayCheck {
-        let mut inner = self.lock();
+        let mut inner = self.inner.lock();
         inner.forget(now);
         match inner.seen.get(&call.signature) {
             Some(entry) if entry.key != *key => ReplayCheck::AnotherKey,
@@ -129,7 +129,7 @@ impl ReplayCache {
         caller: &VerifiedCaller,
         until: SystemTime,
     ) -> ReplayCheck {
-        let mut inner = self.lock();
+        let mut inner = self.inner.lock();
         if let Some(entry) = inner.seen.get(&call.signature) {
             return if entry.key == key {
                 ReplayCheck::New
@@ -166,11 +166,6 @@ impl ReplayCache {
         of_instance >= self.limits.of_instance
             || of_cluster >= self.limits.of_cluster
             || is_crowded && of_cluster >= self.limits.own_of_cluster
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Inner> {
-        // Whoever panicked left whole entries.
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -1,10 +1,10 @@
 //! EC2's last answers, as far as they concern the controller's credentials.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
 
 use node_attestation_core::crd::conditions::{self, ConditionReport, ConditionStatus, reason};
 use node_attestation_core::refusal::Unavailable;
+use parking_lot::Mutex;
 
 use crate::ec2::Outage;
 
@@ -24,7 +24,7 @@ impl Answers {
             return;
         }
         let wrong = failure.map(Unavailable::to_string);
-        let mut answers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut answers = self.0.lock();
         answers.insert((cluster.to_owned(), region.to_owned()), wrong);
     }
 
@@ -40,7 +40,7 @@ impl Answers {
     }
 
     fn credentials(&self, cluster: &str, regions: &[String]) -> ConditionReport {
-        let answers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let answers = self.0.lock();
         let asked = answers.iter().filter(|((asking, region), _)| {
             asking == cluster && (regions.is_empty() || regions.contains(region))
         });

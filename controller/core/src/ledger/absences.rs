@@ -5,10 +5,11 @@
 //! list, a provider may rewrite its IDs, a backup may be restored in any order.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use kubelet_attestation::names::NodeName;
+use parking_lot::{Mutex, MutexGuard};
 
 use super::record::Record;
 
@@ -82,7 +83,7 @@ impl Absences {
 
     fn state(&self) -> MutexGuard<'_, State> {
         // What a panic elsewhere leaves half done is a machine whose absence begins anew.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }
 

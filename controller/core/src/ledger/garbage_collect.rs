@@ -157,7 +157,7 @@ impl RecordLedger {
         let mut swept = SweepReport::default();
         let all = self.records().all().await?;
         let names: BTreeSet<_> = all.iter().map(|one| &one.record.node_name).collect();
-        self.issuances().retain(|name, _| names.contains(name));
+        self.issued.lock().retain(|name, _| names.contains(name));
         let mut found = Vec::with_capacity(all.len());
         for stored in all {
             let holder = self.holder_state(&stored.record.holder).await.ok();

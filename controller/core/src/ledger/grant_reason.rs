@@ -1,7 +1,6 @@
 //! The history of a record when a certificate is granted, for people.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::time::SystemTime;
 
 use kubelet_attestation::names::{NodeName, ProviderId};
@@ -15,36 +14,48 @@ use crate::verifier::Assurance;
 ///
 /// Nothing rests on it. It is known by whoever wrote the record: after a crash between that and the
 /// answer, the same request is granted [`Again`](Self::Again).
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(derive_more::Display, Debug, Clone, PartialEq, Eq)]
 pub enum GrantReason {
     /// The name's first record.
+    #[display("the name's first record")]
     First,
     /// The key that opened the generation asks again: nothing was written.
+    #[display("the key that opened the generation asked again")]
     Again,
     /// The same machine's next generation.
+    #[display("the machine came with another key: {_0}")]
     Reenrolled(ReenrolReason),
     /// The next generation, since a person gave this one up; the annotation is used up with that.
+    #[display("a person gave generation {_0} up; the annotation is used up")]
     Reset(u64),
     /// The name is another machine's now: whose it was.
+    #[display("the name was {_0}'s, which is gone")]
     ChangedHands(ProviderId),
     /// The machine has another name now: its former one, whose record is a tombstone.
+    #[display("the machine's name was {_0}")]
     Renamed(NodeName),
     /// The first record of a Node that joined before us.
+    #[display("the Node joined before, and is taken on")]
     Adopted,
     /// The present generation's next certificate: nothing was written.
+    #[display("a renewal")]
     Renewed,
 }
 
 /// Why a machine could leave a generation.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(derive_more::Display, Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReenrolReason {
     /// There was no Node of its name.
+    #[display("there was no Node of its name")]
     NodeGone,
     /// Its Node was not ready.
+    #[display("its Node was not ready")]
     NodeDown,
     /// Its certificates had expired.
+    #[display("its certificates had expired")]
     Expired,
     /// Its record was a tombstone.
+    #[display("its Machine had been gone")]
     Returned,
 }
 
@@ -108,35 +119,6 @@ impl ReenrolReason {
             (Assurance::Attested(_), Some(node)) if node.is_down(now) => Self::NodeDown,
             (Assurance::None(_) | Assurance::Attested(_), _) => Self::Expired,
         }
-    }
-}
-
-impl fmt::Display for GrantReason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::First => f.write_str("the name's first record"),
-            Self::Again => f.write_str("the key that opened the generation asked again"),
-            Self::Reenrolled(because) => write!(f, "the machine came with another key: {because}"),
-            Self::Reset(generation) => write!(
-                f,
-                "a person gave generation {generation} up; the annotation is used up"
-            ),
-            Self::ChangedHands(from) => write!(f, "the name was {from}'s, which is gone"),
-            Self::Renamed(from) => write!(f, "the machine's name was {from}"),
-            Self::Adopted => f.write_str("the Node joined before, and is taken on"),
-            Self::Renewed => f.write_str("a renewal"),
-        }
-    }
-}
-
-impl fmt::Display for ReenrolReason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::NodeGone => "there was no Node of its name",
-            Self::NodeDown => "its Node was not ready",
-            Self::Expired => "its certificates had expired",
-            Self::Returned => "its Machine had been gone",
-        })
     }
 }
 

@@ -1,12 +1,12 @@
 //! The rules, carried out.
 
 use std::collections::BTreeMap;
-use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use kubelet_attestation::errors::error_chain;
 use kubelet_attestation::names::NodeName;
+use parking_lot::Mutex;
 
 use super::records::{Records, Stored, WriteError};
 use super::rules::{self, Facts, HolderState, Question, Step};
@@ -37,6 +37,8 @@ const MAX_STEPS: usize = 24;
 /// - A claim is granted when its record is written, and no other record of the machine was by then:
 ///   of two replicas that give one machine two names at once, one at most grants.
 /// - Nothing is denied on the word of a cache.
+#[derive(derive_more::Debug)]
+#[debug("RecordLedger({records:?}, {policy:?})")]
 pub struct RecordLedger {
     records: Arc<dyn Records>,
     inventory: Arc<dyn Inventory>,
@@ -44,7 +46,7 @@ pub struct RecordLedger {
     policy: LedgerPolicy,
     pub(crate) entropy: Entropy,
     /// The last certificate that was issued to each node.
-    issued: Mutex<BTreeMap<NodeName, LastIssued>>,
+    pub(super) issued: Mutex<BTreeMap<NodeName, LastIssued>>,
     pub(super) absences: Absences,
 }
 
@@ -93,16 +95,12 @@ impl RecordLedger {
 
     /// The last certificate that this process issued to the node.
     pub(super) fn last_issued(&self, name: &NodeName) -> Option<LastIssued> {
-        self.issuances().get(name).cloned()
+        self.issued.lock().get(name).cloned()
     }
 
     /// Takes note of a certificate that was published. Best effort: nothing rests on it.
     pub fn issued(&self, node_name: &NodeName, certificate: LastIssued) {
-        self.issuances().insert(node_name.clone(), certificate);
-    }
-
-    pub(super) fn issuances(&self) -> MutexGuard<'_, BTreeMap<NodeName, LastIssued>> {
-        self.issued.lock().unwrap_or_else(PoisonError::into_inner)
+        self.issued.lock().insert(node_name.clone(), certificate);
     }
 
     /// Claims the name for a machine that joins, or finds the claim that is its own already.
@@ -359,15 +357,6 @@ impl RecordLedger {
 
 fn unavailable(source: Unavailable) -> Deferral {
     Deferral::LedgerUnavailable(source)
-}
-
-impl fmt::Debug for RecordLedger {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RecordLedger")
-            .field("records", &self.records)
-            .field("policy", &self.policy)
-            .finish_non_exhaustive()
-    }
 }
 
 /// The state of a holder whose Machine this is.

@@ -354,10 +354,7 @@ fn files_in_another_form_are_refused() {
 
 #[test]
 fn the_debug_of_a_signer_says_nothing_of_its_key() {
-    assert_eq!(
-        format!("{:?}", Pki::new().signer().unwrap()),
-        "Signer { .. }"
-    );
+    assert_eq!(format!("{:?}", Pki::new().signer().unwrap()), "Signer");
 }
 
 #[test]

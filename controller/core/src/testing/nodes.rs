@@ -1,10 +1,10 @@
 //! A cluster's Nodes in memory.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
 
 use futures::future::{FutureExt as _, ready};
 use kubelet_attestation::names::NodeName;
+use parking_lot::Mutex;
 
 use crate::nodes::{Node, NodeState, Nodes};
 use crate::refusal::Answer;
@@ -16,18 +16,18 @@ pub struct MemoryNodes(Mutex<HashMap<NodeName, Node>>);
 impl MemoryNodes {
     /// Puts a Node there.
     pub fn put(&self, name: NodeName, node: Node) {
-        let mut nodes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut nodes = self.0.lock();
         nodes.insert(name, node);
     }
 
     /// Takes a Node away.
     pub fn remove(&self, name: &NodeName) {
-        let mut nodes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut nodes = self.0.lock();
         nodes.remove(name);
     }
 
     fn of(&self, name: &NodeName) -> NodeState {
-        let nodes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let nodes = self.0.lock();
         nodes
             .get(name)
             .cloned()

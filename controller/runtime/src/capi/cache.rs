@@ -1,12 +1,12 @@
 //! A cache of the watched objects.
 
 use std::collections::{BTreeSet, HashMap};
-use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::Arc;
 
 use kube::Client;
 use kube::api::Api;
 use kube::core::ApiResource;
+use parking_lot::{Mutex, RwLock};
 use serde::de::Error as _;
 use tokio::sync::{OnceCell, Semaphore, watch};
 
@@ -24,7 +24,8 @@ use super::watch::{Selection, watch_all};
 /// - Nothing is answered before every kind was listed once: what is missing is then not there.
 /// - An API server that is away changes nothing; what it last told holds until it is back.
 /// - Only the fields that are used are kept, and no secret.
-#[derive(Clone)]
+#[derive(derive_more::Debug, Clone)]
+#[debug("Objects")]
 pub struct Objects(Arc<Inner>);
 
 struct Inner {
@@ -94,7 +95,7 @@ impl Objects {
 
     /// Changes whenever this Cluster or readiness does.
     pub(crate) fn changes_of(&self, cluster: &ObjectKey) -> watch::Receiver<()> {
-        let mut waiting = self.waiting();
+        let mut waiting = self.0.of_cluster.lock();
         if !waiting.contains_key(cluster) && waiting.len() == waiting.capacity() {
             // Entries of deleted clusters make room before the map grows.
             waiting.retain(|_, sender| !sender.is_closed());
@@ -103,16 +104,10 @@ impl Objects {
         sender.subscribe()
     }
 
-    fn waiting(&self) -> MutexGuard<'_, HashMap<ObjectKey, watch::Sender<()>>> {
-        // Every change of the map is one insertion or removal, so a panic leaves it whole.
-        let waiting = self.0.of_cluster.lock();
-        waiting.unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Notifies the waiters for this Cluster.
     pub(super) fn cluster_changed(&self, cluster: &ObjectKey) {
         increment(&self.0.cluster_changes);
-        let mut waiting = self.waiting();
+        let mut waiting = self.0.of_cluster.lock();
         if let Some(sender) = waiting.get(cluster)
             && sender.send(()).is_err()
         {
@@ -123,7 +118,10 @@ impl Objects {
     /// Notifies the waiters for all Clusters.
     fn all_clusters_changed(&self) {
         increment(&self.0.cluster_changes);
-        self.waiting().retain(|_, sender| sender.send(()).is_ok());
+        self.0
+            .of_cluster
+            .lock()
+            .retain(|_, sender| sender.send(()).is_ok());
     }
 
     /// The Clusters, in order; none before [`Objects::is_ready`].
@@ -192,7 +190,7 @@ impl Objects {
         let found = found.await.cloned();
         if !matches!(found, Ok(Some(_))) {
             // The kind may be served later.
-            let mut resources = self.resources();
+            let mut resources = self.0.resources.lock();
             if resources
                 .get(&kind)
                 .is_some_and(|own| Arc::ptr_eq(own, &lookup))
@@ -204,7 +202,7 @@ impl Objects {
     }
 
     fn lookup(&self, kind: Kind) -> Lookup {
-        let mut resources = self.resources();
+        let mut resources = self.0.resources.lock();
         if !resources.contains_key(&kind) && resources.len() == resources.capacity() {
             // Lookups that were dropped make room before the map grows.
             resources.retain(|_, lookup| lookup.initialized() || Arc::strong_count(lookup) > 1);
@@ -212,16 +210,8 @@ impl Objects {
         resources.entry(kind).or_default().clone()
     }
 
-    fn resources(&self) -> MutexGuard<'_, HashMap<Kind, Lookup>> {
-        // Every change is one insertion or removal, so a panic elsewhere leaves the map whole.
-        self.0
-            .resources
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn read<T>(&self, look: impl FnOnce(&State) -> T) -> T {
-        look(&self.0.state.read().unwrap_or_else(PoisonError::into_inner))
+        look(&self.0.state.read())
     }
 
     /// The result of `look`, before readiness too.
@@ -231,7 +221,7 @@ impl Objects {
     }
 
     pub(super) fn write<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
-        let mut state = self.0.state.write().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.0.state.write();
         let changed = change(&mut state);
         drop(state);
         increment(&self.0.changes);
@@ -253,12 +243,6 @@ fn increment(count: &watch::Sender<u64>) {
 impl State {
     fn is_ready(&self) -> bool {
         KINDS.iter().all(|kind| self.listed.contains(kind))
-    }
-}
-
-impl fmt::Debug for Objects {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Objects").finish_non_exhaustive()
     }
 }
 

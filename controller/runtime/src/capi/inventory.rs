@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures::future::FutureExt as _;
@@ -12,6 +12,7 @@ use kubelet_attestation::names::{NodeName, ProviderId};
 use node_attestation_core::identifiers::TokenId;
 use node_attestation_core::inventory::{Inventory, Machine, Naming, TokenOwner};
 use node_attestation_core::refusal::{Answer, Unavailable};
+use parking_lot::Mutex;
 
 use super::cache::Objects;
 use super::objects::{self, BootstrapConfig, InfraMachine, InfraMachinePool, ObjectKey, Reference};
@@ -48,25 +49,20 @@ const READ_AGAIN: Duration = Duration::from_secs(30);
 struct Recent<T>(Mutex<HashMap<Reference, (Instant, T)>>);
 
 impl<T: Clone> Recent<T> {
-    fn entries(&self) -> MutexGuard<'_, HashMap<Reference, (Instant, T)>> {
-        // Every change is one insertion or removal, so a panic elsewhere leaves the map whole.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Removes old entries. Its cost grows with their number, so not every look does this.
     fn clean(&self) {
-        let mut entries = self.entries();
+        let mut entries = self.0.lock();
         entries.retain(|_, (at, _)| at.elapsed() < READ_AGAIN);
     }
 
     fn get(&self, reference: &Reference) -> Option<T> {
-        let entries = self.entries();
+        let entries = self.0.lock();
         let (at, read) = entries.get(reference)?;
         (at.elapsed() < READ_AGAIN).then(|| read.clone())
     }
 
     fn note(&self, reference: Reference, read: T) {
-        self.entries().insert(reference, (Instant::now(), read));
+        self.0.lock().insert(reference, (Instant::now(), read));
     }
 }
 

@@ -7,7 +7,6 @@
 //!
 //! No proxy is used, the environment's neither: what a proxy dials cannot be checked here.
 
-use std::fmt;
 use std::net::IpAddr;
 
 use data_encoding::BASE64;
@@ -48,6 +47,8 @@ pub enum KubeconfigRefused {
 }
 
 /// A workload cluster's API server, and who we are to it.
+#[derive(derive_more::Debug)]
+#[debug("TenantKubeconfig({})", config.cluster_url)]
 pub struct TenantKubeconfig {
     config: Config,
     reach: EgressPolicy,
@@ -91,14 +92,6 @@ impl TenantKubeconfig {
         // The library's error may have a line of the key in it.
         let access = ClusterAccess::of_tenant(self.config.clone(), self.reach);
         access.map_err(|_| KubeconfigRefused::NoClient)
-    }
-}
-
-impl fmt::Debug for TenantKubeconfig {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("TenantKubeconfig")
-            .field("server", &self.config.cluster_url)
-            .finish_non_exhaustive()
     }
 }
 

@@ -40,7 +40,8 @@ const CLUSTER_NAME_LABEL: &str = "cluster.x-k8s.io/cluster-name";
 const PAUSED_ANNOTATION: &str = "cluster.x-k8s.io/paused";
 
 /// A namespaced object's place.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(derive_more::Display, Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[display("{namespace}/{name}")]
 pub struct ObjectKey {
     /// Its namespace.
     pub namespace: String,
@@ -63,12 +64,6 @@ impl ObjectKey {
             namespace: metadata.namespace.clone()?,
             name: metadata.name.clone()?,
         })
-    }
-}
-
-impl std::fmt::Display for ObjectKey {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}/{}", self.namespace, self.name)
     }
 }
 

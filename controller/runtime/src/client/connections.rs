@@ -10,8 +10,8 @@
 use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -22,6 +22,7 @@ use hyper::header::HOST;
 use hyper::{Request, Response, Uri};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use kube::client::Body;
+use parking_lot::Mutex;
 use rustls::ClientConfig;
 use rustls::client::Resumption;
 use rustls::pki_types::ServerName;
@@ -177,23 +178,18 @@ impl Shared {
         };
         let mut connection = timeout(HANDSHAKE_DEADLINE, self.connect(server)).await??;
         let call = connection.begin(*request);
-        self.open().push(connection);
+        self.open.lock().push(connection);
         Ok(call)
     }
 
     fn begin_on_open(&self, request: Box<Request<Body>>) -> Result<Call, Box<Request<Body>>> {
-        let mut open = self.open();
+        let mut open = self.open.lock();
         // The calls of a dropped connection continue.
         open.retain(|connection| !connection.is_over());
         match open.iter_mut().find(|connection| connection.has_room()) {
             Some(connection) => Ok(connection.begin(*request)),
             None => Err(request),
         }
-    }
-
-    /// Nothing panics while it is locked.
-    fn open(&self) -> MutexGuard<'_, Vec<Connection>> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     async fn connect(&self, server: &Uri) -> Result<Connection, BoxError> {

@@ -1,8 +1,9 @@
 //! The rate limit of watches of tenants' API servers: reading them takes processor time that other clusters need.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 /// The share of each API server: 50 joins a second, and 200 at once.
@@ -68,7 +69,7 @@ impl Flow {
         let bytes = u32::try_from(bytes.max(MIN_PIECE)).unwrap_or(u32::MAX);
         let take = |whole_at: &Mutex<_>, rate: Rate, must| {
             // A time is whole whatever panicked.
-            let mut whole_at = whole_at.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut whole_at = whole_at.lock();
             rate.take(&mut whole_at, bytes, must)
         };
         take(&self.own, OWN, false)

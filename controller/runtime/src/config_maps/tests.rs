@@ -37,7 +37,7 @@ struct World(Arc<Mutex<Server>>);
 
 impl World {
     fn with(&self, change: impl FnOnce(&mut Server)) {
-        change(&mut self.0.lock().unwrap());
+        change(&mut self.0.lock());
     }
 
     /// Writes a `ConfigMap` with one entry.
@@ -50,11 +50,11 @@ impl World {
     }
 
     fn calls(&self) -> (usize, usize) {
-        self.0.lock().unwrap().calls
+        self.0.lock().calls
     }
 
     fn answer(&self, request: &Request<Body>) -> Option<(u16, Value)> {
-        let mut server = self.0.lock().unwrap();
+        let mut server = self.0.lock();
         if server.hangs {
             return None;
         }

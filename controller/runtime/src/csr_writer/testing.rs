@@ -1,10 +1,9 @@
 //! Requests in memory, by the API server's rules, with faults.
 
-use std::sync::{Mutex, MutexGuard};
-
 use futures::future::{BoxFuture, FutureExt as _, ready};
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use kube::core::Status;
+use parking_lot::{Mutex, MutexGuard};
 
 use super::{APPROVED, DENIED, RequestStore, has_condition};
 use crate::client::{CALL_DEADLINE, CallError};
@@ -78,9 +77,7 @@ impl MemoryStore {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner)
+        self.state.lock()
     }
 
     fn put(

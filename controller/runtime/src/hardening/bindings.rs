@@ -8,7 +8,6 @@
 //! none is read.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, PolicyRule, Subject};
 use kube::api::{Api, ListParams};
@@ -93,12 +92,14 @@ impl Grant {
 }
 
 /// A subject that has proved only that it holds a token or a certificate.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(derive_more::Display, Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Holder {
     /// All members of a group.
+    #[display("group {_0}")]
     Group(String),
     /// One user.
+    #[display("user {_0}")]
     User(String),
 }
 
@@ -124,15 +125,6 @@ impl Holder {
             (Grant::NodeClient, _) => true,
             (Grant::SelfNodeClient, Self::Group(name)) => name == NODES || name == AUTHENTICATED,
             (Grant::SelfNodeClient, Self::User(name)) => name.starts_with("system:node:"),
-        }
-    }
-}
-
-impl fmt::Display for Holder {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Group(name) => write!(f, "group {name}"),
-            Self::User(name) => write!(f, "user {name}"),
         }
     }
 }

@@ -1,15 +1,15 @@
 //! One watch of the records of many clusters.
 
 use std::collections::HashMap;
-use std::fmt;
 use std::future::{Future, ready};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use futures::StreamExt as _;
 use kube::api::Api;
 use kube::runtime::watcher::Event;
 use kube::{Client, Resource as _, ResourceExt as _};
 use node_attestation_core::crd::{CLUSTER_NAME_LABEL, NodeIdentity};
+use parking_lot::Mutex;
 
 use super::cache::{Cache, Entry, Heard, entry};
 use super::heard::listening;
@@ -23,7 +23,8 @@ use crate::watch::{Lenient, Skipped, WatchLog, on_management, watch_config};
 const WATCH_SECONDS: u32 = 45;
 
 /// The `NodeIdentity` objects of many clusters, as one watch has shown them.
-#[derive(Clone)]
+#[derive(derive_more::Debug, Clone)]
+#[debug("RecordsWatch")]
 pub struct RecordsWatch {
     client: Client,
     caches: Arc<Caches>,
@@ -94,19 +95,14 @@ impl RecordsWatch {
 
     /// The records of this cluster.
     pub fn of_cluster(&self, cluster: &ObjectKey) -> KubeRecords {
-        let cache = self.caches.state().cache(cluster, &self.caches.heard);
+        let cache = self.caches.state.lock().cache(cluster, &self.caches.heard);
         KubeRecords::new(self.client.clone(), cluster, cache)
     }
 }
 
 impl Caches {
-    fn state(&self) -> MutexGuard<'_, State> {
-        // Every change is one step, so a panic elsewhere leaves it whole.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn apply(&self, event: Event<Lenient<NodeIdentity>>) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         match event {
             Event::Init => {
                 state.listing.clear();
@@ -184,10 +180,4 @@ impl State {
 /// Whether somebody asks for it, or there is something in it.
 fn is_used(cache: &Arc<Cache>) -> bool {
     Arc::strong_count(cache) > 1 || !cache.state().is_empty()
-}
-
-impl fmt::Debug for RecordsWatch {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RecordsWatch").finish_non_exhaustive()
-    }
 }

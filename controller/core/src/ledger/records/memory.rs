@@ -1,10 +1,10 @@
 //! Records that live as long as the process.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use futures::future::{FutureExt as _, ready};
 use kubelet_attestation::names::NodeName;
+use parking_lot::Mutex;
 
 use super::{LastIssued, Record, Records, Stored, Version, WriteError, Written};
 use crate::identifiers::KeyDigest;
@@ -21,12 +21,7 @@ struct State {
     version: u64,
 }
 
-impl MemoryRecords {
-    fn state(&self) -> MutexGuard<'_, State> {
-        // Every change of the map is one step, so a panic elsewhere leaves it whole.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
+impl MemoryRecords {}
 
 impl State {
     fn put(&mut self, record: &Record) -> Stored {
@@ -57,7 +52,8 @@ impl Records for MemoryRecords {
         key: KeyDigest,
     ) -> Answer<'a, Vec<Stored>> {
         let found = self
-            .state()
+            .0
+            .lock()
             .records
             .values()
             .filter(|stored| stored.record.concerns(identity, key))
@@ -71,12 +67,12 @@ impl Records for MemoryRecords {
     }
 
     fn read<'a>(&'a self, name: &'a NodeName) -> Answer<'a, Option<Stored>> {
-        let read = self.state().records.get(name).cloned();
+        let read = self.0.lock().records.get(name).cloned();
         ready(Ok(read)).boxed()
     }
 
     fn create<'a>(&'a self, record: &'a Record) -> Written<'a, Stored> {
-        let mut state = self.state();
+        let mut state = self.0.lock();
         if state.records.contains_key(&record.node_name) {
             return ready(Err(WriteError::Exists)).boxed();
         }
@@ -84,7 +80,7 @@ impl Records for MemoryRecords {
     }
 
     fn replace<'a>(&'a self, record: &'a Record, read: &'a Version) -> Written<'a, Stored> {
-        let mut state = self.state();
+        let mut state = self.0.lock();
         if !state.is(&record.node_name, read) {
             return ready(Err(WriteError::Conflict)).boxed();
         }
@@ -92,7 +88,7 @@ impl Records for MemoryRecords {
     }
 
     fn delete<'a>(&'a self, name: &'a NodeName, read: &'a Version) -> Written<'a, ()> {
-        let mut state = self.state();
+        let mut state = self.0.lock();
         if !state.is(name, read) {
             return ready(Err(WriteError::Conflict)).boxed();
         }
@@ -101,12 +97,12 @@ impl Records for MemoryRecords {
     }
 
     fn all(&self) -> Answer<'_, Vec<Stored>> {
-        let all = self.state().records.values().cloned().collect();
+        let all = self.0.lock().records.values().cloned().collect();
         ready(Ok(all)).boxed()
     }
 
     fn note<'a>(&'a self, name: &'a NodeName, issued: &'a LastIssued) -> Answer<'a, ()> {
-        let mut state = self.state();
+        let mut state = self.0.lock();
         if let Some(stored) = state.records.get_mut(name)
             && stored.record.generation == issued.generation
         {
