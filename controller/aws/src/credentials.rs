@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use aws_config::{BehaviorVersion, SdkConfig};
 use futures::future::FutureExt as _;
-use node_attestation_core::refusal::{Answer, Unavailable};
+use node_attestation_core::refusal::Unavailable;
 use tokio::sync::OnceCell;
 
 use crate::proxy::Proxy;
@@ -18,6 +18,7 @@ const LOAD_DEADLINE: Duration = Duration::from_secs(20);
 ///
 /// An implementation for several tenants gives each its own: what is batched and remembered is kept
 /// apart by [`CredentialsKey`], so that nothing is decided on what another tenant may see.
+#[async_trait::async_trait]
 pub trait CredentialsSource: fmt::Debug + Send + Sync {
     /// The credentials for the instances of `account` in `region`. Which account it is may not be
     /// known; then it is empty.
@@ -27,7 +28,7 @@ pub trait CredentialsSource: fmt::Debug + Send + Sync {
     /// # Errors
     ///
     /// An error of credentials is an outage: it says nothing about a node.
-    fn credentials<'a>(&'a self, account: &'a str, region: &'a str) -> Answer<'a, Credentials>;
+    async fn credentials(&self, account: &str, region: &str) -> Result<Credentials, Unavailable>;
 }
 
 /// Credentials, and what else the SDK needs to use them.
@@ -102,8 +103,9 @@ impl DefaultChain {
     }
 }
 
+#[async_trait::async_trait]
 impl CredentialsSource for DefaultChain {
-    fn credentials<'a>(&'a self, _account: &'a str, _region: &'a str) -> Answer<'a, Credentials> {
-        self.load().boxed()
+    async fn credentials(&self, _account: &str, _region: &str) -> Result<Credentials, Unavailable> {
+        self.load().await
     }
 }

@@ -5,14 +5,13 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::future::{FutureExt as _, ready};
 use kubelet_attestation::names::ProviderId;
 use node_attestation_core::crd::AwsNodeName;
 use node_attestation_core::identifiers::TokenId;
 use node_attestation_core::inventory::{
     Inventory, Machine, MachineState, StaticInventory, TokenOwner,
 };
-use node_attestation_core::refusal::{Answer, Unavailable};
+use node_attestation_core::refusal::Unavailable;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
@@ -144,30 +143,31 @@ fn machine(facts: &InstanceFacts, policy: AwsNodeName) -> Option<Machine> {
     Some(machine)
 }
 
+#[async_trait::async_trait]
 impl Inventory for TaggedInstances {
-    fn by_provider_id<'a>(&'a self, provider_id: &'a ProviderId) -> Answer<'a, Option<Machine>> {
-        async move {
-            let listed = self.listed(FRESH).await?;
-            let found = listed.by_provider_id(provider_id).await?;
-            if found.is_some() {
-                return Ok(found);
-            }
-            let listed = self.listed(LOOKED_JUST_NOW).await?;
-            listed.by_provider_id(provider_id).await
+    async fn by_provider_id(
+        &self,
+        provider_id: &ProviderId,
+    ) -> Result<Option<Machine>, Unavailable> {
+        let listed = self.listed(FRESH).await?;
+        let found = listed.by_provider_id(provider_id).await?;
+        if found.is_some() {
+            return Ok(found);
         }
-        .boxed()
+        let listed = self.listed(LOOKED_JUST_NOW).await?;
+        listed.by_provider_id(provider_id).await
     }
 
-    fn by_token<'a>(&'a self, _token: &'a TokenId) -> Answer<'a, Option<TokenOwner>> {
-        ready(Ok(None)).boxed()
+    async fn by_token(&self, _token: &TokenId) -> Result<Option<TokenOwner>, Unavailable> {
+        Ok(None)
     }
 
-    fn by_address(&self, address: IpAddr) -> Answer<'_, Vec<Machine>> {
-        async move { self.listed(FRESH).await?.by_address(address).await }.boxed()
+    async fn by_address(&self, address: IpAddr) -> Result<Vec<Machine>, Unavailable> {
+        self.listed(FRESH).await?.by_address(address).await
     }
 
-    fn by_name<'a>(&'a self, name: &'a str) -> Answer<'a, Vec<Machine>> {
-        async move { self.listed(FRESH).await?.by_name(name).await }.boxed()
+    async fn by_name(&self, name: &str) -> Result<Vec<Machine>, Unavailable> {
+        self.listed(FRESH).await?.by_name(name).await
     }
 }
 

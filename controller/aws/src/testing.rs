@@ -6,7 +6,6 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use aws_config::{BehaviorVersion, SdkConfig};
 use aws_credential_types::provider::SharedCredentialsProvider;
-use futures::future::{BoxFuture, FutureExt as _};
 use node_attestation_core::refusal::Unavailable;
 
 use crate::credentials::{Credentials, CredentialsKey, CredentialsSource};
@@ -80,15 +79,12 @@ pub(crate) fn credentials(key: u8, access_key: &str) -> Credentials {
 #[derive(Debug, Default)]
 pub(crate) struct PerAccount;
 
+#[async_trait::async_trait]
 impl CredentialsSource for PerAccount {
-    fn credentials<'a>(
-        &'a self,
-        account: &'a str,
-        _region: &'a str,
-    ) -> BoxFuture<'a, Result<Credentials, Unavailable>> {
+    async fn credentials(&self, account: &str, _region: &str) -> Result<Credentials, Unavailable> {
         let (access_key, _) = kubelet_authenticator_test_support::moto::access_key(account);
         let last = account.bytes().last().unwrap_or_default();
-        async move { Ok(credentials(last, &access_key)) }.boxed()
+        Ok(credentials(last, &access_key))
     }
 }
 
@@ -160,48 +156,49 @@ impl FakeEc2 {
     }
 }
 
+#[async_trait::async_trait]
 impl Describe for FakeEc2 {
-    fn describe<'a>(
-        &'a self,
-        credentials: &'a Credentials,
-        region: &'a str,
-        query: &'a Query,
-        next: Option<&'a str>,
-    ) -> BoxFuture<'a, Result<Page, OutageKind>> {
-        let mut state = self.state.lock().unwrap();
-        state.calls.push(Called {
-            key: credentials.key,
-            region: region.to_owned(),
-            query: query.clone(),
-            next: next.map(str::to_owned),
-        });
-        let fares = state.fares.get(region).cloned().unwrap_or(Fares::Well);
-        let matching = state.instances.iter().filter(|facts| match query {
-            Query::Ids(ids) => ids.contains(&facts.id),
-            Query::Tags(tags) => tags
-                .iter()
-                .all(|(key, value)| facts.tags.get(key) == Some(value)),
-        });
-        let begin: usize = next.map_or(0, |next| next.parse().unwrap());
-        let mut rest: Vec<_> = matching.skip(begin).cloned().collect();
-        let len = state.page_len.unwrap_or(usize::MAX);
-        let more = rest.len() > len;
-        rest.truncate(len);
-        let page = Page {
-            instances: rest,
-            next: more.then(|| (begin + len).to_string()),
+    async fn describe(
+        &self,
+        credentials: &Credentials,
+        region: &str,
+        query: &Query,
+        next: Option<&str>,
+    ) -> Result<Page, OutageKind> {
+        let (page, fares) = {
+            let mut state = self.state.lock().unwrap();
+            state.calls.push(Called {
+                key: credentials.key,
+                region: region.to_owned(),
+                query: query.clone(),
+                next: next.map(str::to_owned),
+            });
+            let fares = state.fares.get(region).cloned().unwrap_or(Fares::Well);
+            let matching = state.instances.iter().filter(|facts| match query {
+                Query::Ids(ids) => ids.contains(&facts.id),
+                Query::Tags(tags) => tags
+                    .iter()
+                    .all(|(key, value)| facts.tags.get(key) == Some(value)),
+            });
+            let begin: usize = next.map_or(0, |next| next.parse().unwrap());
+            let mut rest: Vec<_> = matching.skip(begin).cloned().collect();
+            let len = state.page_len.unwrap_or(usize::MAX);
+            let more = rest.len() > len;
+            rest.truncate(len);
+            let page = Page {
+                instances: rest,
+                next: more.then(|| (begin + len).to_string()),
+            };
+            (page, fares)
         };
-        async move {
-            match fares {
-                Fares::Well => Ok(page),
-                Fares::Slowly(time) => {
-                    tokio::time::sleep(time).await;
-                    Ok(page)
-                }
-                Fares::Hangs => std::future::pending().await,
-                Fares::Fails(outage) => Err(outage),
+        match fares {
+            Fares::Well => Ok(page),
+            Fares::Slowly(time) => {
+                tokio::time::sleep(time).await;
+                Ok(page)
             }
+            Fares::Hangs => std::future::pending().await,
+            Fares::Fails(outage) => Err(outage),
         }
-        .boxed()
     }
 }

@@ -17,14 +17,13 @@ mod answers;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use futures::future::{BoxFuture, FutureExt as _};
 use kubelet_attestation::binding::KeyBinding;
 use kubelet_attestation::evidence::aws::AwsEvidence;
 use kubelet_attestation::names::{Provider, ProviderId};
 use kubelet_attestation::version::EvidenceVersion;
 use node_attestation_core::crd::conditions::ConditionReport;
 use node_attestation_core::identifiers::ServingName;
-use node_attestation_core::refusal::{Answer, Deferral, Denial, Refusal, Unavailable};
+use node_attestation_core::refusal::{Deferral, Denial, Refusal, Unavailable};
 use node_attestation_core::verifier::{Appraisal, Assurance, AttestedIdentity, Identity, Verifier};
 
 use crate::denial::AwsDenial;
@@ -177,6 +176,7 @@ impl AwsVerifier {
     }
 }
 
+#[async_trait::async_trait]
 impl Verifier for AwsVerifier {
     fn provider(&self) -> &Provider {
         &Provider::AWS
@@ -186,20 +186,20 @@ impl Verifier for AwsVerifier {
         &self.versions
     }
 
-    fn verify<'a>(
-        &'a self,
-        appraisal: Appraisal<'a>,
+    async fn verify(
+        &self,
+        appraisal: Appraisal<'_>,
         now: SystemTime,
-    ) -> BoxFuture<'a, Result<Assurance, Refusal>> {
-        self.appraise(appraisal, now).boxed()
+    ) -> Result<Assurance, Refusal> {
+        self.appraise(appraisal, now).await
     }
 
-    fn serving_names<'a>(
-        &'a self,
-        provider_id: &'a ProviderId,
-    ) -> Answer<'a, Option<Vec<ServingName>>> {
+    async fn serving_names(
+        &self,
+        provider_id: &ProviderId,
+    ) -> Result<Option<Vec<ServingName>>, Unavailable> {
         let instances = &self.clients.instances;
-        instances.serving_names(&self.policy, provider_id).boxed()
+        instances.serving_names(&self.policy, provider_id).await
     }
 
     fn reports(&self) -> Vec<ConditionReport> {

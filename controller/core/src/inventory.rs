@@ -4,12 +4,11 @@ use std::collections::HashMap;
 use std::fmt::Debug;
 use std::net::IpAddr;
 
-use futures::future::{FutureExt as _, ready};
 use k8s_openapi::api::core::v1::ObjectReference;
 use kubelet_attestation::names::{NodeName, ProviderId};
 
 use crate::identifiers::TokenId;
-use crate::refusal::Answer;
+use crate::refusal::Unavailable;
 
 mod naming;
 
@@ -20,29 +19,33 @@ pub use naming::Naming;
 /// An error is an outage, and ends in
 /// [`Deferral::InventoryUnavailable`](crate::refusal::Deferral::InventoryUnavailable); a machine
 /// that is not there is `None`.
+#[async_trait::async_trait]
 pub trait Inventory: Debug + Send + Sync {
     /// The machine to which the infrastructure gave this provider ID.
-    fn by_provider_id<'a>(&'a self, provider_id: &'a ProviderId) -> Answer<'a, Option<Machine>>;
+    async fn by_provider_id(
+        &self,
+        provider_id: &ProviderId,
+    ) -> Result<Option<Machine>, Unavailable>;
 
     /// The owner of this bootstrap token; `None` if it has none.
-    fn by_token<'a>(&'a self, token: &'a TokenId) -> Answer<'a, Option<TokenOwner>>;
+    async fn by_token(&self, token: &TokenId) -> Result<Option<TokenOwner>, Unavailable>;
 
     /// Every machine, in whatever state, that its infrastructure reports this address of.
-    fn by_address(&self, address: IpAddr) -> Answer<'_, Vec<Machine>>;
+    async fn by_address(&self, address: IpAddr) -> Result<Vec<Machine>, Unavailable>;
 
     /// Every machine, in whatever state, that its infrastructure reports this DNS name of, or whose
     /// Node may have it as its name. `name` is in lower case.
-    fn by_name<'a>(&'a self, name: &'a str) -> Answer<'a, Vec<Machine>>;
+    async fn by_name(&self, name: &str) -> Result<Vec<Machine>, Unavailable>;
 
     /// The machine of this name ([`Machine::name`]), which may have no provider ID yet; `None` also
     /// where machines have no names of their own.
-    fn by_machine_name<'a>(&'a self, _name: &'a str) -> Answer<'a, Option<Machine>> {
-        ready(Ok(None)).boxed()
+    async fn by_machine_name(&self, _name: &str) -> Result<Option<Machine>, Unavailable> {
+        Ok(None)
     }
 
     /// Whether the machine's Node may have the name `asked` when it joins.
-    fn naming<'a>(&'a self, machine: &'a Machine, asked: &'a NodeName) -> Answer<'a, Naming> {
-        ready(Ok(Naming::only(machine.node_name.as_ref(), asked))).boxed()
+    async fn naming(&self, machine: &Machine, asked: &NodeName) -> Result<Naming, Unavailable> {
+        Ok(Naming::only(machine.node_name.as_ref(), asked))
     }
 }
 
@@ -194,31 +197,32 @@ fn named_by(machine: &Machine) -> impl Iterator<Item = (&'static str, &str)> {
     .filter_map(|(field, value)| Some((field, value?)))
 }
 
+#[async_trait::async_trait]
 impl Inventory for StaticInventory {
-    fn by_provider_id<'a>(&'a self, provider_id: &'a ProviderId) -> Answer<'a, Option<Machine>> {
+    async fn by_provider_id(
+        &self,
+        provider_id: &ProviderId,
+    ) -> Result<Option<Machine>, Unavailable> {
         let found = self.find(|machine| machine.provider_id.as_ref() == Some(provider_id));
-        ready(Ok(found)).boxed()
+        Ok(found)
     }
 
-    fn by_token<'a>(&'a self, token: &'a TokenId) -> Answer<'a, Option<TokenOwner>> {
+    async fn by_token(&self, token: &TokenId) -> Result<Option<TokenOwner>, Unavailable> {
         let found = self.find(|machine| machine.token_id.as_ref() == Some(token));
-        ready(Ok(
-            found.map(|machine| TokenOwner::Machine(Box::new(machine)))
-        ))
-        .boxed()
+        Ok(found.map(|machine| TokenOwner::Machine(Box::new(machine))))
     }
 
-    fn by_address(&self, address: IpAddr) -> Answer<'_, Vec<Machine>> {
+    async fn by_address(&self, address: IpAddr) -> Result<Vec<Machine>, Unavailable> {
         let found = self.all(|machine| machine.addresses.contains(&address));
-        ready(Ok(found)).boxed()
+        Ok(found)
     }
 
-    fn by_name<'a>(&'a self, name: &'a str) -> Answer<'a, Vec<Machine>> {
-        ready(Ok(self.all(|machine| machine.is_called(name)))).boxed()
+    async fn by_name(&self, name: &str) -> Result<Vec<Machine>, Unavailable> {
+        Ok(self.all(|machine| machine.is_called(name)))
     }
 
-    fn by_machine_name<'a>(&'a self, name: &'a str) -> Answer<'a, Option<Machine>> {
-        ready(Ok(self.find(|machine| machine.name == name))).boxed()
+    async fn by_machine_name(&self, name: &str) -> Result<Option<Machine>, Unavailable> {
+        Ok(self.find(|machine| machine.name == name))
     }
 }
 

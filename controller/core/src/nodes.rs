@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 
 use kubelet_attestation::names::NodeName;
 
-use crate::refusal::Answer;
+use crate::refusal::Unavailable;
 
 /// A kubelet renews its Lease every ten seconds; kube-controller-manager calls a Node down after 50
 /// (`nodeMonitorGracePeriod`). Older than this, nobody is at work under the Node's name.
@@ -17,13 +17,14 @@ const LEASE_GRACE: Duration = Duration::from_mins(1);
 /// Reads and removes Nodes.
 ///
 /// An implementation brings its own deadlines. An error is an outage.
+#[async_trait::async_trait]
 pub trait Nodes: Debug + Send + Sync {
     /// The Node of this name, now.
-    fn state<'a>(&'a self, name: &'a NodeName) -> Answer<'a, NodeState>;
+    async fn state(&self, name: &NodeName) -> Result<NodeState, Unavailable>;
 
     /// Deletes the Node of this name if it still is the one of this UID; one that is gone, or
     /// another by now, is left alone.
-    fn delete<'a>(&'a self, name: &'a NodeName, uid: &'a str) -> Answer<'a, ()>;
+    async fn delete(&self, name: &NodeName, uid: &str) -> Result<(), Unavailable>;
 }
 
 /// The state of a Node's name.

@@ -9,7 +9,7 @@ use ipnet::IpNet;
 use kubelet_attestation::names::NodeName;
 
 use crate::identifiers::ServingName;
-use crate::refusal::Answer;
+use crate::refusal::Unavailable;
 
 /// The names that serving certificates of one cluster must never have, and the sources of a machine's names.
 #[derive(Debug, Clone, Default)]
@@ -24,13 +24,14 @@ pub struct ServingPolicy {
 }
 
 /// Reads what nodes report of themselves.
+#[async_trait::async_trait]
 pub trait NodeReportedAddresses: Debug + Send + Sync {
     /// The names and addresses in the Node's status; none where there is no Node.
     ///
     /// # Errors
     ///
     /// An outage.
-    fn names<'a>(&'a self, node_name: &'a NodeName) -> Answer<'a, Vec<ServingName>>;
+    async fn names(&self, node_name: &NodeName) -> Result<Vec<ServingName>, Unavailable>;
 }
 
 /// Addresses with a common prefix, as in CIDR notation (RFC 4632, RFC 4291 section 2.3).

@@ -3,7 +3,6 @@
 use std::fmt::Debug;
 use std::time::SystemTime;
 
-use futures::future::{BoxFuture, FutureExt as _, ready};
 use kubelet_attestation::names::{Audience, NodeName, Provider, ProviderId};
 use kubelet_attestation::version::EvidenceVersion;
 
@@ -11,7 +10,7 @@ pub use crate::crd::TpmBoot;
 use crate::crd::conditions::ConditionReport;
 use crate::identifiers::{KeyDigest, ServingName};
 use crate::inventory::Machine;
-use crate::refusal::{Answer, Denial, Refusal};
+use crate::refusal::{Denial, Refusal, Unavailable};
 
 mod insecure;
 pub mod platform;
@@ -24,6 +23,7 @@ pub use verifiers::Verifiers;
 ///
 /// An implementation may call the outside world; it brings its own deadlines, and reports an outage
 /// as a [`Refusal::Retry`], never as a denial.
+#[async_trait::async_trait]
 pub trait Verifier: Debug + Send + Sync {
     /// The provider of the evidence that it appraises.
     fn provider(&self) -> &Provider;
@@ -35,11 +35,8 @@ pub trait Verifier: Debug + Send + Sync {
     /// Decides whether the evidence holds, is bound to the key of this request, and whose it is.
     ///
     /// The caller checks that the identity is the located machine's.
-    fn verify<'a>(
-        &'a self,
-        appraisal: Appraisal<'a>,
-        now: SystemTime,
-    ) -> BoxFuture<'a, Result<Assurance, Refusal>>;
+    async fn verify(&self, appraisal: Appraisal<'_>, now: SystemTime)
+    -> Result<Assurance, Refusal>;
 
     /// Whether the verifier also appraises evidence of a machine whose infrastructure has not set its
     /// provider ID yet ([`Machine::unnamed`]). Its Machine is then the one of the bootstrap token, with the
@@ -57,11 +54,11 @@ pub trait Verifier: Debug + Send + Sync {
     /// # Errors
     ///
     /// The platform could not be asked, or does not know the machine yet; the request waits.
-    fn serving_names<'a>(
-        &'a self,
-        _provider_id: &'a ProviderId,
-    ) -> Answer<'a, Option<Vec<ServingName>>> {
-        ready(Ok(None)).boxed()
+    async fn serving_names(
+        &self,
+        _provider_id: &ProviderId,
+    ) -> Result<Option<Vec<ServingName>>, Unavailable> {
+        Ok(None)
     }
 
     /// Reports about the cluster beside the answers to its requests, for conditions of its

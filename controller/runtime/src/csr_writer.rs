@@ -20,7 +20,6 @@
 
 use std::fmt::Debug;
 
-use futures::future::BoxFuture;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::certificates::v1::{
     CertificateSigningRequest, CertificateSigningRequestCondition,
@@ -41,20 +40,18 @@ const APPROVED_MESSAGE: &str = "approved by node-attestation-controller";
 /// A store of the requests of one cluster.
 ///
 /// A test, or an infrastructure provider with special needs, can wrap [`KubeStore`].
+#[async_trait::async_trait]
 pub trait RequestStore: Debug + Send + Sync {
     /// Reads the request of this name; `None` if there is none.
-    fn get<'a>(
-        &'a self,
-        name: &'a str,
-    ) -> BoxFuture<'a, Result<Option<CertificateSigningRequest>, CallError>>;
+    async fn get(&self, name: &str) -> Result<Option<CertificateSigningRequest>, CallError>;
 
     /// Replaces the request through this subresource, if its resource version is still the same. Returns the new
     /// version.
-    fn update<'a>(
-        &'a self,
+    async fn update(
+        &self,
         subresource: &'static str,
-        request: &'a CertificateSigningRequest,
-    ) -> BoxFuture<'a, Result<CertificateSigningRequest, CallError>>;
+        request: &CertificateSigningRequest,
+    ) -> Result<CertificateSigningRequest, CallError>;
 }
 
 /// The subresources through which requests are answered.

@@ -28,7 +28,7 @@ use serde::Deserialize;
 
 use node_attestation_core::identifiers::TokenId;
 use node_attestation_core::inventory::{Inventory, Machine, StaticInventory, TokenOwner};
-use node_attestation_core::refusal::Answer;
+use node_attestation_core::refusal::Unavailable;
 
 type BoxError = Box<dyn Error + Send + Sync>;
 
@@ -147,30 +147,34 @@ impl MachineList {
     }
 }
 
+#[async_trait::async_trait]
 impl Inventory for MachineList {
-    fn by_provider_id<'a>(&'a self, provider_id: &'a ProviderId) -> Answer<'a, Option<Machine>> {
+    async fn by_provider_id(
+        &self,
+        provider_id: &ProviderId,
+    ) -> Result<Option<Machine>, Unavailable> {
         let machines = self.machines();
-        Box::pin(async move { machines.by_provider_id(provider_id).await })
+        machines.by_provider_id(provider_id).await
     }
 
-    fn by_token<'a>(&'a self, token: &'a TokenId) -> Answer<'a, Option<TokenOwner>> {
+    async fn by_token(&self, token: &TokenId) -> Result<Option<TokenOwner>, Unavailable> {
         let machines = self.machines();
-        Box::pin(async move { machines.by_token(token).await })
+        machines.by_token(token).await
     }
 
-    fn by_address(&self, address: IpAddr) -> Answer<'_, Vec<Machine>> {
+    async fn by_address(&self, address: IpAddr) -> Result<Vec<Machine>, Unavailable> {
         let machines = self.machines();
-        Box::pin(async move { machines.by_address(address).await })
+        machines.by_address(address).await
     }
 
-    fn by_name<'a>(&'a self, name: &'a str) -> Answer<'a, Vec<Machine>> {
+    async fn by_name(&self, name: &str) -> Result<Vec<Machine>, Unavailable> {
         let machines = self.machines();
-        Box::pin(async move { machines.by_name(name).await })
+        machines.by_name(name).await
     }
 
-    fn by_machine_name<'a>(&'a self, name: &'a str) -> Answer<'a, Option<Machine>> {
+    async fn by_machine_name(&self, name: &str) -> Result<Option<Machine>, Unavailable> {
         let machines = self.machines();
-        Box::pin(async move { machines.by_machine_name(name).await })
+        machines.by_machine_name(name).await
     }
 }
 

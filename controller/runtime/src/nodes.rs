@@ -10,7 +10,7 @@ use kube::{Client, Resource as _};
 use kubelet_attestation::names::NodeName;
 use node_attestation_core::identifiers::ServingName;
 use node_attestation_core::nodes::{Node, NodeState, Nodes};
-use node_attestation_core::refusal::{Answer, Unavailable};
+use node_attestation_core::refusal::Unavailable;
 use node_attestation_core::serving::NodeReportedAddresses;
 use serde::Deserialize;
 
@@ -70,47 +70,43 @@ impl KubeNodes {
     }
 }
 
+#[async_trait::async_trait]
 impl Nodes for KubeNodes {
-    fn state<'a>(&'a self, name: &'a NodeName) -> Answer<'a, NodeState> {
-        Box::pin(async move {
-            let Some(node) = call(self.nodes.get_opt(name.as_str())).await? else {
-                return Ok(NodeState::Absent);
-            };
-            // One of a ready Node too: kube-controller-manager, which would call it down, may be.
-            let lease = call(self.leases.get_opt(name.as_str())).await?;
-            let lease = lease.map(|lease| lease.object).transpose();
-            Ok(NodeState::Present(Node {
-                uid: node.meta().uid.clone().unwrap_or_default(),
-                ready: is_ready(&node.object.map_err(Unavailable::new)?),
-                lease_renewed: lease.map_err(Unavailable::new)?.and_then(renewed),
-            }))
-        })
+    async fn state(&self, name: &NodeName) -> Result<NodeState, Unavailable> {
+        let Some(node) = call(self.nodes.get_opt(name.as_str())).await? else {
+            return Ok(NodeState::Absent);
+        };
+        // One of a ready Node too: kube-controller-manager, which would call it down, may be.
+        let lease = call(self.leases.get_opt(name.as_str())).await?;
+        let lease = lease.map(|lease| lease.object).transpose();
+        Ok(NodeState::Present(Node {
+            uid: node.meta().uid.clone().unwrap_or_default(),
+            ready: is_ready(&node.object.map_err(Unavailable::new)?),
+            lease_renewed: lease.map_err(Unavailable::new)?.and_then(renewed),
+        }))
     }
 
-    fn delete<'a>(&'a self, name: &'a NodeName, uid: &'a str) -> Answer<'a, ()> {
-        Box::pin(async move {
-            let only = Preconditions {
-                uid: Some(uid.to_owned()),
-                ..Preconditions::default()
-            };
-            let parameters = DeleteParams::default().preconditions(only);
-            match call(self.nodes.delete(name.as_str(), &parameters)).await {
-                Err(error) if !error.is_not_found() && !error.is_conflict() => Err(error.into()),
-                Ok(_) | Err(_) => Ok(()),
-            }
-        })
+    async fn delete(&self, name: &NodeName, uid: &str) -> Result<(), Unavailable> {
+        let only = Preconditions {
+            uid: Some(uid.to_owned()),
+            ..Preconditions::default()
+        };
+        let parameters = DeleteParams::default().preconditions(only);
+        match call(self.nodes.delete(name.as_str(), &parameters)).await {
+            Err(error) if !error.is_not_found() && !error.is_conflict() => Err(error.into()),
+            Ok(_) | Err(_) => Ok(()),
+        }
     }
 }
 
+#[async_trait::async_trait]
 impl NodeReportedAddresses for KubeNodes {
-    fn names<'a>(&'a self, node_name: &'a NodeName) -> Answer<'a, Vec<ServingName>> {
-        Box::pin(async move {
-            let node = call(self.nodes.get_opt(node_name.as_str())).await?;
-            let node = node.map(|node| node.object).transpose();
-            let status = node.map_err(Unavailable::new)?.and_then(|node| node.status);
-            let addresses = status.and_then(|status| status.addresses);
-            Ok(addresses.into_iter().flatten().map(serving_name).collect())
-        })
+    async fn names(&self, node_name: &NodeName) -> Result<Vec<ServingName>, Unavailable> {
+        let node = call(self.nodes.get_opt(node_name.as_str())).await?;
+        let node = node.map(|node| node.object).transpose();
+        let status = node.map_err(Unavailable::new)?.and_then(|node| node.status);
+        let addresses = status.and_then(|status| status.addresses);
+        Ok(addresses.into_iter().flatten().map(serving_name).collect())
     }
 }
 

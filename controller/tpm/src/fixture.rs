@@ -5,7 +5,7 @@ use std::sync::{Arc, LazyLock};
 use std::time::{Duration, SystemTime};
 
 use futures::TryFutureExt as _;
-use futures::future::{BoxFuture, FutureExt as _, ready};
+use futures::future::FutureExt as _;
 use kubelet_attestation::binding::KeyBinding;
 use kubelet_attestation::evidence::Header;
 use kubelet_attestation::evidence::tpm::{
@@ -132,39 +132,37 @@ pub(crate) enum FakePlatform {
     OutOfOrder,
 }
 
+#[async_trait::async_trait]
 impl Platform for FakePlatform {
-    fn endorsement_key<'a>(
-        &'a self,
-        _provider_id: &'a ProviderId,
+    async fn endorsement_key(
+        &self,
+        _provider_id: &ProviderId,
         _kind: KeyKind,
-    ) -> BoxFuture<'a, Result<Option<KeyDigest>, Unavailable>> {
+    ) -> Result<Option<KeyDigest>, Unavailable> {
         let answer = match self {
             Self::Knows(key) | Self::Names(key, _) | Self::ForgotTheName(key) => Ok(Some(*key)),
             Self::OutOfOrder => Err(Unavailable::new("out of order")),
         };
-        ready(answer).boxed()
+        answer
     }
 
-    fn node_name<'a>(
-        &'a self,
-        _provider_id: &'a ProviderId,
-    ) -> BoxFuture<'a, Result<Option<NodeName>, Unavailable>> {
+    async fn node_name(&self, _provider_id: &ProviderId) -> Result<Option<NodeName>, Unavailable> {
         let answer = match self {
             Self::Knows(_) => Ok(None),
             Self::Names(_, name) => Ok(Some(NodeName::parse(name).unwrap())),
             Self::ForgotTheName(_) | Self::OutOfOrder => Err(Unavailable::new("out of order")),
         };
-        ready(answer).boxed()
+        answer
     }
 
-    fn serving_names<'a>(
-        &'a self,
-        provider_id: &'a ProviderId,
-    ) -> BoxFuture<'a, Result<Option<Vec<ServingName>>, Unavailable>> {
+    async fn serving_names(
+        &self,
+        provider_id: &ProviderId,
+    ) -> Result<Option<Vec<ServingName>>, Unavailable> {
         let names = self
             .node_name(provider_id)
             .map_ok(|name| name.map(|name| vec![ServingName::Dns(name.to_string())]));
-        names.boxed()
+        names.await
     }
 }
 

@@ -5,7 +5,6 @@ use std::fmt::Debug;
 use std::sync::Arc;
 
 use futures::TryFutureExt as _;
-use futures::future::{BoxFuture, FutureExt as _};
 use kubelet_attestation::names::ProviderId;
 use node_attestation_core::crd::conditions::{self, ConditionReport, ConditionStatus, reason};
 use node_attestation_core::identifiers::KeyDigest;
@@ -22,13 +21,14 @@ const MAX_NAMED: usize = 2;
 /// Lists of hosts and their endorsement keys.
 ///
 /// An implementation brings its own deadlines.
+#[async_trait::async_trait]
 pub trait KeyLists: Debug + Send + Sync {
     /// The lists as they are now.
     ///
     /// # Errors
     ///
     /// One of them could not be read; the request waits.
-    fn read(&self) -> BoxFuture<'_, Result<Arc<[Arc<KeyList>]>, Unavailable>>;
+    async fn read(&self) -> Result<Arc<[Arc<KeyList>]>, Unavailable>;
 
     /// A condition about them; nobody is asked.
     fn report(&self) -> ConditionReport;
@@ -93,9 +93,10 @@ impl Content for KeyList {
     }
 }
 
+#[async_trait::async_trait]
 impl KeyLists for ConfigMaps<KeyList> {
-    fn read(&self) -> BoxFuture<'_, Result<Arc<[Arc<KeyList>]>, Unavailable>> {
-        self.read().map_err(Unavailable::new).boxed()
+    async fn read(&self) -> Result<Arc<[Arc<KeyList>]>, Unavailable> {
+        self.read().map_err(Unavailable::new).await
     }
 
     fn report(&self) -> ConditionReport {

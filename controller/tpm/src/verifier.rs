@@ -20,7 +20,6 @@
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use futures::future::{BoxFuture, FutureExt as _};
 use kubelet_attestation::binding::KeyBinding;
 use kubelet_attestation::evidence::tpm::{
     CHALLENGE_ANNOTATION, Challenge, ENDORSEMENT_KEY_ANNOTATION, Enrolment, Expiry, PublicAreas,
@@ -291,6 +290,7 @@ impl TpmVerifier {
     }
 }
 
+#[async_trait::async_trait]
 impl Verifier for TpmVerifier {
     fn provider(&self) -> &Provider {
         &Provider::TPM
@@ -300,23 +300,23 @@ impl Verifier for TpmVerifier {
         &self.versions
     }
 
-    fn verify<'a>(
-        &'a self,
-        appraisal: Appraisal<'a>,
+    async fn verify(
+        &self,
+        appraisal: Appraisal<'_>,
         now: SystemTime,
-    ) -> BoxFuture<'a, Result<Assurance, Refusal>> {
-        self.appraise(appraisal, now).boxed()
+    ) -> Result<Assurance, Refusal> {
+        self.appraise(appraisal, now).await
     }
 
     fn accepts_late_provider_ids(&self) -> bool {
         self.policy.late_provider_ids
     }
 
-    fn serving_names<'a>(
-        &'a self,
-        provider_id: &'a ProviderId,
-    ) -> BoxFuture<'a, Result<Option<Vec<ServingName>>, Unavailable>> {
-        self.platform.serving_names(provider_id)
+    async fn serving_names(
+        &self,
+        provider_id: &ProviderId,
+    ) -> Result<Option<Vec<ServingName>>, Unavailable> {
+        self.platform.serving_names(provider_id).await
     }
 
     fn reports(&self) -> Vec<ConditionReport> {

@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use aws_config::{BehaviorVersion, SdkConfig};
 use aws_credential_types::provider::SharedCredentialsProvider;
-use futures::future::{BoxFuture, FutureExt as _, ready};
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use kubelet_attestation::names::{Audience, Provider};
 use kubelet_authenticator_test_support::instance_identity::TestSigner;
@@ -133,13 +132,10 @@ impl OneTenant {
     }
 }
 
+#[async_trait::async_trait]
 impl CredentialsSource for OneTenant {
-    fn credentials<'a>(
-        &'a self,
-        _account: &'a str,
-        _region: &'a str,
-    ) -> BoxFuture<'a, Result<Credentials, Unavailable>> {
-        ready(Ok(self.0.clone())).boxed()
+    async fn credentials(&self, _account: &str, _region: &str) -> Result<Credentials, Unavailable> {
+        Ok(self.0.clone())
     }
 }
 
@@ -147,14 +143,15 @@ impl CredentialsSource for OneTenant {
 #[derive(Debug)]
 struct AllKnown;
 
+#[async_trait::async_trait]
 impl Describe for AllKnown {
-    fn describe<'a>(
-        &'a self,
-        _credentials: &'a Credentials,
-        _region: &'a str,
-        query: &'a Query,
-        _next: Option<&'a str>,
-    ) -> BoxFuture<'a, Result<Page, OutageKind>> {
+    async fn describe(
+        &self,
+        _credentials: &Credentials,
+        _region: &str,
+        query: &Query,
+        _next: Option<&str>,
+    ) -> Result<Page, OutageKind> {
         let ids: &[String] = match query {
             Query::Ids(ids) => ids,
             Query::Tags(_) => &[],
@@ -163,7 +160,7 @@ impl Describe for AllKnown {
             instances: ids.iter().map(|id| facts(id)).collect(),
             next: None,
         };
-        ready(Ok(page)).boxed()
+        Ok(page)
     }
 }
 

@@ -6,7 +6,6 @@ use std::time::SystemTime;
 
 use aws_sdk_ec2::primitives::DateTime;
 use aws_sdk_ec2::types::{DeviceType, Filter, Instance, InstanceStateName, Reservation};
-use futures::future::{BoxFuture, FutureExt as _};
 
 use super::client::{Ec2, outage};
 use super::{Attachment, InstanceFacts, OutageKind, Root};
@@ -23,19 +22,20 @@ const ACTION: &str = "ec2:DescribeInstances";
 const PAGE_LEN: i32 = 1000;
 
 /// Describes instances: EC2, or what stands for it in a test.
+#[async_trait::async_trait]
 pub trait Describe: fmt::Debug + Send + Sync {
     /// A page of the instances that a query finds, beginning where the last one ended (`next`).
     ///
     /// # Errors
     ///
     /// An outage. What EC2 does not know is not in the answer.
-    fn describe<'a>(
-        &'a self,
-        credentials: &'a Credentials,
-        region: &'a str,
-        query: &'a Query,
-        next: Option<&'a str>,
-    ) -> BoxFuture<'a, Result<Page, OutageKind>>;
+    async fn describe(
+        &self,
+        credentials: &Credentials,
+        region: &str,
+        query: &Query,
+        next: Option<&str>,
+    ) -> Result<Page, OutageKind>;
 }
 
 /// The instances that a call asks for.
@@ -56,30 +56,28 @@ pub struct Page {
     pub next: Option<String>,
 }
 
+#[async_trait::async_trait]
 impl Describe for Ec2 {
-    fn describe<'a>(
-        &'a self,
-        credentials: &'a Credentials,
-        region: &'a str,
-        query: &'a Query,
-        next: Option<&'a str>,
-    ) -> BoxFuture<'a, Result<Page, OutageKind>> {
+    async fn describe(
+        &self,
+        credentials: &Credentials,
+        region: &str,
+        query: &Query,
+        next: Option<&str>,
+    ) -> Result<Page, OutageKind> {
         let call = self
             .client(credentials, region)
             .describe_instances()
             .set_filters(Some(filters(query)))
             .max_results(PAGE_LEN)
             .set_next_token(next.map(str::to_owned));
-        async move {
-            let output = call.send().await;
-            let output = output.map_err(|error| outage(ACTION, &error))?;
-            let instances = output.reservations().iter().flat_map(of_reservation);
-            Ok(Page {
-                instances: instances.collect(),
-                next: output.next_token,
-            })
-        }
-        .boxed()
+        let output = call.send().await;
+        let output = output.map_err(|error| outage(ACTION, &error))?;
+        let instances = output.reservations().iter().flat_map(of_reservation);
+        Ok(Page {
+            instances: instances.collect(),
+            next: output.next_token,
+        })
     }
 }
 

@@ -8,11 +8,10 @@ use std::time::Duration;
 
 use aws_sdk_ec2::error::ProvideErrorMetadata as _;
 use aws_sdk_ec2::types::{EkPubKeyFormat, EkPubKeyType};
-use futures::future::FutureExt as _;
 use kubelet_attestation::names::{NodeName, ProviderId};
 use node_attestation_core::identifiers::{KeyDigest, ServingName};
 use node_attestation_core::rate_limit::Rate;
-use node_attestation_core::refusal::{Answer, Unavailable};
+use node_attestation_core::refusal::Unavailable;
 use node_attestation_core::verifier::platform::{KeyKind, Platform};
 use tokio::time::timeout;
 
@@ -149,33 +148,31 @@ pub struct ClusterTpms {
     policy: AwsPolicy,
 }
 
+#[async_trait::async_trait]
 impl Platform for ClusterTpms {
-    fn endorsement_key<'a>(
-        &'a self,
-        provider_id: &'a ProviderId,
+    async fn endorsement_key(
+        &self,
+        provider_id: &ProviderId,
         kind: KeyKind,
-    ) -> Answer<'a, Option<KeyDigest>> {
-        async move {
-            let place = Place::in_cluster(provider_id, &self.policy);
-            let (Some(key_type), Some(place)) = (key_type(kind), place) else {
-                return Ok(None);
-            };
-            let account = self.policy.only_account().unwrap_or_default();
-            self.tpms.key(account, place, key_type).await
-        }
-        .boxed()
+    ) -> Result<Option<KeyDigest>, Unavailable> {
+        let place = Place::in_cluster(provider_id, &self.policy);
+        let (Some(key_type), Some(place)) = (key_type(kind), place) else {
+            return Ok(None);
+        };
+        let account = self.policy.only_account().unwrap_or_default();
+        self.tpms.key(account, place, key_type).await
     }
 
-    fn node_name<'a>(&'a self, provider_id: &'a ProviderId) -> Answer<'a, Option<NodeName>> {
-        self.instances.node_name(&self.policy, provider_id).boxed()
+    async fn node_name(&self, provider_id: &ProviderId) -> Result<Option<NodeName>, Unavailable> {
+        self.instances.node_name(&self.policy, provider_id).await
     }
 
-    fn serving_names<'a>(
-        &'a self,
-        provider_id: &'a ProviderId,
-    ) -> Answer<'a, Option<Vec<ServingName>>> {
+    async fn serving_names(
+        &self,
+        provider_id: &ProviderId,
+    ) -> Result<Option<Vec<ServingName>>, Unavailable> {
         let names = self.instances.serving_names(&self.policy, provider_id);
-        names.boxed()
+        names.await
     }
 }
 

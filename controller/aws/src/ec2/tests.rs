@@ -8,7 +8,7 @@ use aws_config::{BehaviorVersion, SdkConfig};
 use aws_credential_types::credential_fn::provide_credentials_fn;
 use aws_credential_types::provider::SharedCredentialsProvider;
 use aws_credential_types::provider::error::CredentialsError;
-use futures::future::{BoxFuture, FutureExt as _, join_all, ready};
+use futures::future::join_all;
 use kubelet_authenticator_test_support::api_server::Times;
 use kubelet_authenticator_test_support::moto::{Failure, Field, Instance, Moto, Scope};
 use node_attestation_core::crd::{AwsNodeName, AwsSettings};
@@ -372,12 +372,9 @@ async fn instances_are_found_by_their_tags() {
 #[derive(Debug)]
 struct NoCredentials;
 
+#[async_trait::async_trait]
 impl CredentialsSource for NoCredentials {
-    fn credentials<'a>(
-        &'a self,
-        _account: &'a str,
-        _region: &'a str,
-    ) -> BoxFuture<'a, Result<Credentials, Unavailable>> {
+    async fn credentials(&self, _account: &str, _region: &str) -> Result<Credentials, Unavailable> {
         let none = || async { Err(CredentialsError::not_loaded_no_source()) };
         let provider = SharedCredentialsProvider::new(provide_credentials_fn(none));
         let config = SdkConfig::builder()
@@ -385,7 +382,7 @@ impl CredentialsSource for NoCredentials {
             .credentials_provider(provider)
             .build();
         let key = CredentialsKey::new([1; 32]);
-        ready(Ok(Credentials { key, config })).boxed()
+        Ok(Credentials { key, config })
     }
 }
 

@@ -3,13 +3,12 @@
 use std::fmt::Debug;
 use std::time::SystemTime;
 
-use futures::future::BoxFuture;
 use kubelet_attestation::names::NodeName;
 
 use super::record::whole_seconds;
 use super::{Record, SeenBoot};
 use crate::identifiers::KeyDigest;
-use crate::refusal::{Answer, Unavailable};
+use crate::refusal::Unavailable;
 use crate::verifier::{Identity, TpmBoot};
 
 mod memory;
@@ -25,40 +24,41 @@ pub use memory::MemoryRecords;
 /// - What is [known](Self::known) may lag behind, by a minute at most, but never runs back: what was
 ///   not heard of for so long is [`Unavailable`].
 /// - Every call has a deadline; an outage is [`Unavailable`].
+#[async_trait::async_trait]
 pub trait Records: Debug + Send + Sync {
     /// The record of this name, as a cache has it.
-    fn known<'a>(&'a self, name: &'a NodeName) -> Answer<'a, Option<Stored>>;
+    async fn known(&self, name: &NodeName) -> Result<Option<Stored>, Unavailable>;
 
     /// The records of this machine, those of its TPM and those of this key, buried ones among them, as
     /// a cache has them.
-    fn known_of_machine<'a>(
-        &'a self,
-        identity: &'a Identity,
+    async fn known_of_machine(
+        &self,
+        identity: &Identity,
         key: KeyDigest,
-    ) -> Answer<'a, Vec<Stored>>;
+    ) -> Result<Vec<Stored>, Unavailable>;
 
     /// Waits until the cache has everything that was written before this version of this record,
     /// the version itself included.
-    fn caught_up<'a>(&'a self, name: &'a NodeName, version: &'a Version) -> Answer<'a, ()>;
+    async fn caught_up(&self, name: &NodeName, version: &Version) -> Result<(), Unavailable>;
 
     /// The record of this name, as it is.
-    fn read<'a>(&'a self, name: &'a NodeName) -> Answer<'a, Option<Stored>>;
+    async fn read(&self, name: &NodeName) -> Result<Option<Stored>, Unavailable>;
 
     /// Makes a record.
-    fn create<'a>(&'a self, record: &'a Record) -> Written<'a, Stored>;
+    async fn create(&self, record: &Record) -> Result<Stored, WriteError>;
 
     /// Writes a record over the version of it that was read.
-    fn replace<'a>(&'a self, record: &'a Record, read: &'a Version) -> Written<'a, Stored>;
+    async fn replace(&self, record: &Record, read: &Version) -> Result<Stored, WriteError>;
 
     /// Deletes a record if it still is of this version.
-    fn delete<'a>(&'a self, name: &'a NodeName, read: &'a Version) -> Written<'a, ()>;
+    async fn delete(&self, name: &NodeName, read: &Version) -> Result<(), WriteError>;
 
     /// All records, as a cache has them.
-    fn all(&self) -> Answer<'_, Vec<Stored>>;
+    async fn all(&self) -> Result<Vec<Stored>, Unavailable>;
 
     /// Writes the last certificate of a record into its status. It is for people, and for an estimate of
     /// when a generation has expired; its loss is harmless.
-    fn note<'a>(&'a self, name: &'a NodeName, issued: &'a LastIssued) -> Answer<'a, ()>;
+    async fn note(&self, name: &NodeName, issued: &LastIssued) -> Result<(), Unavailable>;
 }
 
 /// A record as it is kept.
@@ -108,9 +108,6 @@ impl LastIssued {
         self.boot.map(|boot| SeenBoot { boot, at })
     }
 }
-
-/// The outcome of a write of a record.
-pub type Written<'a, T> = BoxFuture<'a, Result<T, WriteError>>;
 
 /// A record was not written.
 #[derive(Debug, thiserror::Error)]

@@ -2,7 +2,6 @@
 
 use std::error::Error;
 
-use futures::future::BoxFuture;
 use kubelet_attestation::names::{NodeName, ProviderId};
 
 use crate::identifiers::ServingName;
@@ -84,9 +83,6 @@ crate::reasons! {
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
 pub struct Unavailable(Box<dyn Error + Send + Sync>);
-
-/// The answer of somebody who may be away.
-pub type Answer<'a, T> = BoxFuture<'a, Result<T, Unavailable>>;
 
 impl Unavailable {
     /// An outage with this cause.

@@ -112,7 +112,6 @@ mod tests {
     use std::time::{Duration, SystemTime};
 
     use futures::executor::block_on;
-    use futures::future::{BoxFuture, FutureExt as _, ready};
     use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
     use k8s_openapi::jiff::Timestamp;
     use kubelet_attestation::names::Provider;
@@ -132,6 +131,7 @@ mod tests {
         accepts_late_provider_ids: bool,
     }
 
+    #[async_trait::async_trait]
     impl Verifier for RecordingVerifier {
         fn provider(&self) -> &Provider {
             &Provider::NULL
@@ -141,13 +141,13 @@ mod tests {
             &[]
         }
 
-        fn verify<'a>(
-            &'a self,
-            appraisal: Appraisal<'a>,
+        async fn verify(
+            &self,
+            appraisal: Appraisal<'_>,
             _now: SystemTime,
-        ) -> BoxFuture<'a, Result<Assurance, Refusal>> {
+        ) -> Result<Assurance, Refusal> {
             *self.asked.lock().unwrap() = Some(appraisal.asked);
-            ready(Err(Failure::EvidenceExpired.into())).boxed()
+            Err(Failure::EvidenceExpired.into())
         }
 
         fn accepts_late_provider_ids(&self) -> bool {

@@ -2,12 +2,11 @@
 
 use std::collections::HashMap;
 
-use futures::future::{FutureExt as _, ready};
 use kubelet_attestation::names::NodeName;
 use parking_lot::Mutex;
 
 use crate::nodes::{Node, NodeState, Nodes};
-use crate::refusal::Answer;
+use crate::refusal::Unavailable;
 
 /// Nodes in memory.
 #[derive(Debug, Default)]
@@ -35,15 +34,16 @@ impl MemoryNodes {
     }
 }
 
+#[async_trait::async_trait]
 impl Nodes for MemoryNodes {
-    fn state<'a>(&'a self, name: &'a NodeName) -> Answer<'a, NodeState> {
-        ready(Ok(self.of(name))).boxed()
+    async fn state(&self, name: &NodeName) -> Result<NodeState, Unavailable> {
+        Ok(self.of(name))
     }
 
-    fn delete<'a>(&'a self, name: &'a NodeName, uid: &'a str) -> Answer<'a, ()> {
+    async fn delete(&self, name: &NodeName, uid: &str) -> Result<(), Unavailable> {
         if self.of(name).uid() == Some(uid) {
             self.remove(name);
         }
-        ready(Ok(())).boxed()
+        Ok(())
     }
 }

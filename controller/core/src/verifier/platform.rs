@@ -4,15 +4,15 @@
 
 use std::fmt::Debug;
 
-use futures::future::{FutureExt as _, ready};
 use kubelet_attestation::names::{NodeName, ProviderId};
 
 use crate::identifiers::{KeyDigest, ServingName};
-use crate::refusal::Answer;
+use crate::refusal::Unavailable;
 
 /// A platform that makes machines with TPMs.
 ///
 /// An implementation brings its own deadlines.
+#[async_trait::async_trait]
 pub trait Platform: Debug + Send + Sync {
     /// The digest of the endorsement key of this kind that the TPM of the machine with this provider ID
     /// has: SHA-256 of the DER of its `SubjectPublicKeyInfo` ([`KeyDigest::of`]). `None` where the platform
@@ -21,11 +21,11 @@ pub trait Platform: Debug + Send + Sync {
     /// # Errors
     ///
     /// The platform could not be asked; the request waits.
-    fn endorsement_key<'a>(
-        &'a self,
-        provider_id: &'a ProviderId,
+    async fn endorsement_key(
+        &self,
+        provider_id: &ProviderId,
         kind: KeyKind,
-    ) -> Answer<'a, Option<KeyDigest>>;
+    ) -> Result<Option<KeyDigest>, Unavailable>;
 
     /// The name of the Node of the machine with this provider ID, as its infrastructure set it.
     /// `None` where the platform has no say: then the inventory's name counts.
@@ -33,8 +33,8 @@ pub trait Platform: Debug + Send + Sync {
     /// # Errors
     ///
     /// The platform could not be asked, or does not know yet; the request waits.
-    fn node_name<'a>(&'a self, _provider_id: &'a ProviderId) -> Answer<'a, Option<NodeName>> {
-        ready(Ok(None)).boxed()
+    async fn node_name(&self, _provider_id: &ProviderId) -> Result<Option<NodeName>, Unavailable> {
+        Ok(None)
     }
 
     /// The names and addresses of the machine with this provider ID; `None` where the platform has no
@@ -43,11 +43,11 @@ pub trait Platform: Debug + Send + Sync {
     /// # Errors
     ///
     /// As [`node_name`](Self::node_name).
-    fn serving_names<'a>(
-        &'a self,
-        _provider_id: &'a ProviderId,
-    ) -> Answer<'a, Option<Vec<ServingName>>> {
-        ready(Ok(None)).boxed()
+    async fn serving_names(
+        &self,
+        _provider_id: &ProviderId,
+    ) -> Result<Option<Vec<ServingName>>, Unavailable> {
+        Ok(None)
     }
 }
 
@@ -66,12 +66,13 @@ pub enum KeyKind {
 #[derive(Debug, Clone, Copy, Default)]
 pub struct NoPlatform;
 
+#[async_trait::async_trait]
 impl Platform for NoPlatform {
-    fn endorsement_key<'a>(
-        &'a self,
-        _provider_id: &'a ProviderId,
+    async fn endorsement_key(
+        &self,
+        _provider_id: &ProviderId,
         _kind: KeyKind,
-    ) -> Answer<'a, Option<KeyDigest>> {
-        ready(Ok(None)).boxed()
+    ) -> Result<Option<KeyDigest>, Unavailable> {
+        Ok(None)
     }
 }

@@ -5,13 +5,12 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use futures::future::FutureExt as _;
 use futures::stream::{self, StreamExt as _, TryStreamExt as _};
 use kubelet_attestation::errors::error_chain;
 use kubelet_attestation::names::{NodeName, ProviderId};
 use node_attestation_core::identifiers::TokenId;
 use node_attestation_core::inventory::{Inventory, Machine, Naming, TokenOwner};
-use node_attestation_core::refusal::{Answer, Unavailable};
+use node_attestation_core::refusal::Unavailable;
 use parking_lot::Mutex;
 
 use super::cache::Objects;
@@ -311,36 +310,40 @@ impl CapiInventory {
     }
 }
 
+#[async_trait::async_trait]
 impl Inventory for CapiInventory {
-    fn by_provider_id<'a>(&'a self, provider_id: &'a ProviderId) -> Answer<'a, Option<Machine>> {
-        self.machine(provider_id).boxed()
+    async fn by_provider_id(
+        &self,
+        provider_id: &ProviderId,
+    ) -> Result<Option<Machine>, Unavailable> {
+        self.machine(provider_id).await
     }
 
-    fn by_token<'a>(&'a self, token: &'a TokenId) -> Answer<'a, Option<TokenOwner>> {
-        self.owner(token).boxed()
+    async fn by_token(&self, token: &TokenId) -> Result<Option<TokenOwner>, Unavailable> {
+        self.owner(token).await
     }
 
-    fn by_address(&self, address: IpAddr) -> Answer<'_, Vec<Machine>> {
+    async fn by_address(&self, address: IpAddr) -> Result<Vec<Machine>, Unavailable> {
         let found = self.find(move |view| Ok(view.by_address(address)));
-        found.boxed()
+        found.await
     }
 
-    fn by_name<'a>(&'a self, name: &'a str) -> Answer<'a, Vec<Machine>> {
+    async fn by_name(&self, name: &str) -> Result<Vec<Machine>, Unavailable> {
         let found = self.find(|view| Ok(view.by_name(name)));
-        found.boxed()
+        found.await
     }
 
-    fn by_machine_name<'a>(&'a self, name: &'a str) -> Answer<'a, Option<Machine>> {
+    async fn by_machine_name(&self, name: &str) -> Result<Option<Machine>, Unavailable> {
         let found = self.find(|view| {
             let found = view.members.machines.get(name);
             Ok(found.map(|machine| view.machine(name, machine)))
         });
-        found.boxed()
+        found.await
     }
 
-    fn naming<'a>(&'a self, machine: &'a Machine, asked: &'a NodeName) -> Answer<'a, Naming> {
+    async fn naming(&self, machine: &Machine, asked: &NodeName) -> Result<Naming, Unavailable> {
         let found = self.find(|view| Ok(view.naming(machine, asked)));
-        found.boxed()
+        found.await
     }
 }
 

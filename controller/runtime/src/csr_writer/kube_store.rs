@@ -1,6 +1,5 @@
 //! Requests in a Kubernetes API server.
 
-use futures::future::BoxFuture;
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use kube::Client;
 use kube::api::Api;
@@ -23,26 +22,22 @@ impl KubeStore {
     }
 }
 
+#[async_trait::async_trait]
 impl RequestStore for KubeStore {
-    fn get<'a>(
-        &'a self,
-        name: &'a str,
-    ) -> BoxFuture<'a, Result<Option<CertificateSigningRequest>, CallError>> {
-        Box::pin(call(self.api.get_opt(name)))
+    async fn get(&self, name: &str) -> Result<Option<CertificateSigningRequest>, CallError> {
+        call(self.api.get_opt(name)).await
     }
 
-    fn update<'a>(
-        &'a self,
+    async fn update(
+        &self,
         subresource: &'static str,
-        request: &'a CertificateSigningRequest,
-    ) -> BoxFuture<'a, Result<CertificateSigningRequest, CallError>> {
-        Box::pin(async move {
-            let name = request.metadata.name.as_deref().unwrap_or_default();
-            let parameters = post(CONTROLLER);
-            let replaced = self
-                .api
-                .replace_subresource(subresource, name, &parameters, request);
-            call(replaced).await
-        })
+        request: &CertificateSigningRequest,
+    ) -> Result<CertificateSigningRequest, CallError> {
+        let name = request.metadata.name.as_deref().unwrap_or_default();
+        let parameters = post(CONTROLLER);
+        let replaced = self
+            .api
+            .replace_subresource(subresource, name, &parameters, request);
+        call(replaced).await
     }
 }

@@ -1,6 +1,5 @@
 //! Requests in memory, by the API server's rules, with faults.
 
-use futures::future::{BoxFuture, FutureExt as _, ready};
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use kube::core::Status;
 use parking_lot::{Mutex, MutexGuard};
@@ -155,19 +154,17 @@ impl State {
     }
 }
 
+#[async_trait::async_trait]
 impl RequestStore for MemoryStore {
-    fn get<'a>(
-        &'a self,
-        _name: &'a str,
-    ) -> BoxFuture<'a, Result<Option<CertificateSigningRequest>, CallError>> {
-        ready(Ok(self.lock().request.clone())).boxed()
+    async fn get(&self, _name: &str) -> Result<Option<CertificateSigningRequest>, CallError> {
+        Ok(self.lock().request.clone())
     }
 
-    fn update<'a>(
-        &'a self,
+    async fn update(
+        &self,
         _subresource: &'static str,
-        request: &'a CertificateSigningRequest,
-    ) -> BoxFuture<'a, Result<CertificateSigningRequest, CallError>> {
-        ready(self.put(request)).boxed()
+        request: &CertificateSigningRequest,
+    ) -> Result<CertificateSigningRequest, CallError> {
+        self.put(request)
     }
 }

@@ -15,7 +15,7 @@ use node_attestation_core::identifiers::TokenId;
 use node_attestation_core::inventory::{
     Inventory, Machine, MachineState, StaticInventory, TokenOwner,
 };
-use node_attestation_core::refusal::Answer;
+use node_attestation_core::refusal::Unavailable;
 use node_attestation_core::testing::cluster::{AcceptAllVerifier, cluster_seen_by, machine};
 use node_attestation_core::testing::{cluster, now, valid};
 
@@ -454,20 +454,24 @@ async fn checks_that_never_end_give_their_place_back() {
 #[derive(Debug)]
 struct Stuck;
 
+#[async_trait::async_trait]
 impl Inventory for Stuck {
-    fn by_provider_id<'a>(&'a self, _provider_id: &'a ProviderId) -> Answer<'a, Option<Machine>> {
-        std::future::pending().boxed()
+    async fn by_provider_id(
+        &self,
+        _provider_id: &ProviderId,
+    ) -> Result<Option<Machine>, Unavailable> {
+        std::future::pending().await
     }
 
-    fn by_token<'a>(&'a self, _token: &'a TokenId) -> Answer<'a, Option<TokenOwner>> {
-        std::future::pending().boxed()
+    async fn by_token(&self, _token: &TokenId) -> Result<Option<TokenOwner>, Unavailable> {
+        std::future::pending().await
     }
 
-    fn by_address(&self, _: IpAddr) -> Answer<'_, Vec<Machine>> {
-        std::future::pending().boxed()
+    async fn by_address(&self, _: IpAddr) -> Result<Vec<Machine>, Unavailable> {
+        std::future::pending().await
     }
 
-    fn by_name<'a>(&'a self, _: &'a str) -> Answer<'a, Vec<Machine>> {
-        std::future::pending().boxed()
+    async fn by_name(&self, _: &str) -> Result<Vec<Machine>, Unavailable> {
+        std::future::pending().await
     }
 }

@@ -9,10 +9,8 @@ use kube::api::{Api, DeleteParams, Patch, PatchParams, Preconditions};
 use kubelet_attestation::names::NodeName;
 use node_attestation_core::crd::{self, CLUSTER_NAME_LABEL, NodeIdentity, RESET_ANNOTATION};
 use node_attestation_core::identifiers::KeyDigest;
-use node_attestation_core::ledger::{
-    LastIssued, Record, Records, Stored, Version, WriteError, Written,
-};
-use node_attestation_core::refusal::{Answer, Unavailable};
+use node_attestation_core::ledger::{LastIssued, Record, Records, Stored, Version, WriteError};
+use node_attestation_core::refusal::Unavailable;
 use node_attestation_core::verifier::Identity;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
@@ -96,111 +94,94 @@ impl Debug for KubeRecords {
     }
 }
 
+#[async_trait::async_trait]
 impl Records for KubeRecords {
-    fn known<'a>(&'a self, name: &'a NodeName) -> Answer<'a, Option<Stored>> {
+    async fn known(&self, name: &NodeName) -> Result<Option<Stored>, Unavailable> {
         let object = self.name(name);
-        Box::pin(async move {
-            self.cache.synced().await?;
-            let state = self.cache.state();
-            let known = state.get(&object).cloned();
-            known.transpose().map_err(Unavailable::new)
-        })
+        self.cache.synced().await?;
+        let state = self.cache.state();
+        let known = state.get(&object).cloned();
+        known.transpose().map_err(Unavailable::new)
     }
 
-    fn known_of_machine<'a>(
-        &'a self,
-        identity: &'a Identity,
+    async fn known_of_machine(
+        &self,
+        identity: &Identity,
         key: KeyDigest,
-    ) -> Answer<'a, Vec<Stored>> {
-        Box::pin(async move {
-            self.cache.synced().await?;
-            Ok(self.cache.state().of_machine(identity, key))
-        })
+    ) -> Result<Vec<Stored>, Unavailable> {
+        self.cache.synced().await?;
+        Ok(self.cache.state().of_machine(identity, key))
     }
 
-    fn caught_up<'a>(&'a self, name: &'a NodeName, version: &'a Version) -> Answer<'a, ()> {
+    async fn caught_up(&self, name: &NodeName, version: &Version) -> Result<(), Unavailable> {
         let object = self.name(name);
-        Box::pin(async move {
-            let has = |state: &State| state.has(&object, version);
-            self.cache.wait(has).await
-        })
+        let has = |state: &State| state.has(&object, version);
+        self.cache.wait(has).await
     }
 
-    fn read<'a>(&'a self, name: &'a NodeName) -> Answer<'a, Option<Stored>> {
+    async fn read(&self, name: &NodeName) -> Result<Option<Stored>, Unavailable> {
         let object = self.name(name);
-        Box::pin(async move {
-            let object = call(self.api.get_opt(&object)).await?;
-            let stored = object.map(|object| object::stored(&object, &self.cluster));
-            stored.transpose().map_err(Unavailable::new)
-        })
+        let object = call(self.api.get_opt(&object)).await?;
+        let stored = object.map(|object| object::stored(&object, &self.cluster));
+        stored.transpose().map_err(Unavailable::new)
     }
 
-    fn create<'a>(&'a self, record: &'a Record) -> Written<'a, Stored> {
-        Box::pin(async move {
-            let spec = object::spec(record, &self.cluster).map_err(Unavailable::new)?;
-            let mut object = NodeIdentity::new(&self.name(&record.node_name), spec);
-            let label = (CLUSTER_NAME_LABEL.to_owned(), self.cluster.clone());
-            object.metadata.labels = Some([label].into());
-            let created = call(self.api.create(&post(CONTROLLER), &object)).await;
-            self.written(created, WriteError::Exists)
-        })
+    async fn create(&self, record: &Record) -> Result<Stored, WriteError> {
+        let spec = object::spec(record, &self.cluster).map_err(Unavailable::new)?;
+        let mut object = NodeIdentity::new(&self.name(&record.node_name), spec);
+        let label = (CLUSTER_NAME_LABEL.to_owned(), self.cluster.clone());
+        object.metadata.labels = Some([label].into());
+        let created = call(self.api.create(&post(CONTROLLER), &object)).await;
+        self.written(created, WriteError::Exists)
     }
 
-    fn replace<'a>(&'a self, record: &'a Record, read: &'a Version) -> Written<'a, Stored> {
-        Box::pin(async move {
-            let name = self.name(&record.node_name);
-            let patch = self.patch(record, read).map_err(Unavailable::new)?;
-            let (parameters, patch) = (merge(CONTROLLER), Patch::Merge(&patch));
-            match call(self.api.patch(&name, &parameters, &patch)).await {
-                Err(error) if error.is_not_found() => Err(WriteError::Conflict),
-                replaced => self.written(replaced, WriteError::Conflict),
-            }
-        })
+    async fn replace(&self, record: &Record, read: &Version) -> Result<Stored, WriteError> {
+        let name = self.name(&record.node_name);
+        let patch = self.patch(record, read).map_err(Unavailable::new)?;
+        let (parameters, patch) = (merge(CONTROLLER), Patch::Merge(&patch));
+        match call(self.api.patch(&name, &parameters, &patch)).await {
+            Err(error) if error.is_not_found() => Err(WriteError::Conflict),
+            replaced => self.written(replaced, WriteError::Conflict),
+        }
     }
 
-    fn delete<'a>(&'a self, name: &'a NodeName, read: &'a Version) -> Written<'a, ()> {
+    async fn delete(&self, name: &NodeName, read: &Version) -> Result<(), WriteError> {
         let object = self.name(name);
-        Box::pin(async move {
-            let only = Preconditions {
-                resource_version: Some(read.as_str().to_owned()),
-                ..Preconditions::default()
-            };
-            let parameters = DeleteParams::default().preconditions(only);
-            match call(self.api.delete(&object, &parameters)).await {
-                Err(error) if error.is_conflict() => Err(WriteError::Conflict),
-                Err(error) if !error.is_not_found() => Err(Unavailable::from(error).into()),
-                Ok(_) | Err(_) => Ok(()),
-            }
-        })
+        let only = Preconditions {
+            resource_version: Some(read.as_str().to_owned()),
+            ..Preconditions::default()
+        };
+        let parameters = DeleteParams::default().preconditions(only);
+        match call(self.api.delete(&object, &parameters)).await {
+            Err(error) if error.is_conflict() => Err(WriteError::Conflict),
+            Err(error) if !error.is_not_found() => Err(Unavailable::from(error).into()),
+            Ok(_) | Err(_) => Ok(()),
+        }
     }
 
-    fn all(&self) -> Answer<'_, Vec<Stored>> {
-        Box::pin(async move {
-            self.cache.synced().await?;
-            Ok(self.cache.state().records().cloned().collect())
-        })
+    async fn all(&self) -> Result<Vec<Stored>, Unavailable> {
+        self.cache.synced().await?;
+        Ok(self.cache.state().records().cloned().collect())
     }
 
-    fn note<'a>(&'a self, name: &'a NodeName, issued: &'a LastIssued) -> Answer<'a, ()> {
+    async fn note(&self, name: &NodeName, issued: &LastIssued) -> Result<(), Unavailable> {
         let object = self.name(name);
-        Box::pin(async move {
-            let moment = |time| object::moment(time).map_err(Unavailable::new);
-            // What is not in it stays: a certificate that no TPM asked for says nothing of one.
-            let status = crd::NodeIdentityStatus {
-                serial: Some(issued.serial.clone()),
-                not_after: Some(moment(issued.not_after)?),
-                last_renewal: Some(moment(issued.time)?),
-                last_tpm_boot: issued.boot.map(|boot| crd::LastTpmBoot {
-                    generation: issued.generation,
-                    boot,
-                }),
-                conditions: Vec::new(),
-            };
-            let (parameters, patch) = (PatchParams::default(), json!({ "status": status }));
-            let patch = Patch::Merge(&patch);
-            call(self.api.patch_status(&object, &parameters, &patch)).await?;
-            Ok(())
-        })
+        let moment = |time| object::moment(time).map_err(Unavailable::new);
+        // What is not in it stays: a certificate that no TPM asked for says nothing of one.
+        let status = crd::NodeIdentityStatus {
+            serial: Some(issued.serial.clone()),
+            not_after: Some(moment(issued.not_after)?),
+            last_renewal: Some(moment(issued.time)?),
+            last_tpm_boot: issued.boot.map(|boot| crd::LastTpmBoot {
+                generation: issued.generation,
+                boot,
+            }),
+            conditions: Vec::new(),
+        };
+        let (parameters, patch) = (PatchParams::default(), json!({ "status": status }));
+        let patch = Patch::Merge(&patch);
+        call(self.api.patch_status(&object, &parameters, &patch)).await?;
+        Ok(())
     }
 }
 

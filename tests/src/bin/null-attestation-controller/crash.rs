@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use clap::ValueEnum;
-use futures::future::BoxFuture;
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use kubelet_attestation::names::NodeName;
 use node_attestation_core::identifiers::KeyDigest;
@@ -45,27 +44,23 @@ impl CrashingStore {
     }
 }
 
+#[async_trait::async_trait]
 impl RequestStore for CrashingStore {
-    fn get<'a>(
-        &'a self,
-        name: &'a str,
-    ) -> BoxFuture<'a, Result<Option<CertificateSigningRequest>, CallError>> {
-        self.inner.get(name)
+    async fn get(&self, name: &str) -> Result<Option<CertificateSigningRequest>, CallError> {
+        self.inner.get(name).await
     }
 
-    fn update<'a>(
-        &'a self,
+    async fn update(
+        &self,
         subresource: &'static str,
-        request: &'a CertificateSigningRequest,
-    ) -> BoxFuture<'a, Result<CertificateSigningRequest, CallError>> {
-        Box::pin(async move {
-            let updated = self.inner.update(subresource, request).await;
-            self.point.reached(match subresource {
-                "approval" => CrashPoint::Approve,
-                _ => CrashPoint::Publish,
-            });
-            updated
-        })
+        request: &CertificateSigningRequest,
+    ) -> Result<CertificateSigningRequest, CallError> {
+        let updated = self.inner.update(subresource, request).await;
+        self.point.reached(match subresource {
+            "approval" => CrashPoint::Approve,
+            _ => CrashPoint::Publish,
+        });
+        updated
     }
 }
 
@@ -82,74 +77,49 @@ impl CrashingRecords {
     }
 }
 
+#[async_trait::async_trait]
 impl Records for CrashingRecords {
-    fn known<'a>(
-        &'a self,
-        name: &'a NodeName,
-    ) -> BoxFuture<'a, Result<Option<Stored>, Unavailable>> {
-        self.inner.known(name)
+    async fn known(&self, name: &NodeName) -> Result<Option<Stored>, Unavailable> {
+        self.inner.known(name).await
     }
 
-    fn known_of_machine<'a>(
-        &'a self,
-        identity: &'a Identity,
+    async fn known_of_machine(
+        &self,
+        identity: &Identity,
         key: KeyDigest,
-    ) -> BoxFuture<'a, Result<Vec<Stored>, Unavailable>> {
-        self.inner.known_of_machine(identity, key)
+    ) -> Result<Vec<Stored>, Unavailable> {
+        self.inner.known_of_machine(identity, key).await
     }
 
-    fn caught_up<'a>(
-        &'a self,
-        name: &'a NodeName,
-        version: &'a Version,
-    ) -> BoxFuture<'a, Result<(), Unavailable>> {
-        self.inner.caught_up(name, version)
+    async fn caught_up(&self, name: &NodeName, version: &Version) -> Result<(), Unavailable> {
+        self.inner.caught_up(name, version).await
     }
 
-    fn read<'a>(
-        &'a self,
-        name: &'a NodeName,
-    ) -> BoxFuture<'a, Result<Option<Stored>, Unavailable>> {
-        self.inner.read(name)
+    async fn read(&self, name: &NodeName) -> Result<Option<Stored>, Unavailable> {
+        self.inner.read(name).await
     }
 
-    fn create<'a>(&'a self, record: &'a Record) -> BoxFuture<'a, Result<Stored, WriteError>> {
-        Box::pin(async move {
-            let created = self.inner.create(record).await;
-            self.point.reached(CrashPoint::Claim);
-            created
-        })
+    async fn create(&self, record: &Record) -> Result<Stored, WriteError> {
+        let created = self.inner.create(record).await;
+        self.point.reached(CrashPoint::Claim);
+        created
     }
 
-    fn replace<'a>(
-        &'a self,
-        record: &'a Record,
-        read: &'a Version,
-    ) -> BoxFuture<'a, Result<Stored, WriteError>> {
-        Box::pin(async move {
-            let replaced = self.inner.replace(record, read).await;
-            self.point.reached(CrashPoint::Claim);
-            replaced
-        })
+    async fn replace(&self, record: &Record, read: &Version) -> Result<Stored, WriteError> {
+        let replaced = self.inner.replace(record, read).await;
+        self.point.reached(CrashPoint::Claim);
+        replaced
     }
 
-    fn delete<'a>(
-        &'a self,
-        name: &'a NodeName,
-        read: &'a Version,
-    ) -> BoxFuture<'a, Result<(), WriteError>> {
-        self.inner.delete(name, read)
+    async fn delete(&self, name: &NodeName, read: &Version) -> Result<(), WriteError> {
+        self.inner.delete(name, read).await
     }
 
-    fn all(&self) -> BoxFuture<'_, Result<Vec<Stored>, Unavailable>> {
-        self.inner.all()
+    async fn all(&self) -> Result<Vec<Stored>, Unavailable> {
+        self.inner.all().await
     }
 
-    fn note<'a>(
-        &'a self,
-        name: &'a NodeName,
-        issued: &'a LastIssued,
-    ) -> BoxFuture<'a, Result<(), Unavailable>> {
-        self.inner.note(name, issued)
+    async fn note(&self, name: &NodeName, issued: &LastIssued) -> Result<(), Unavailable> {
+        self.inner.note(name, issued).await
     }
 }

@@ -2,7 +2,6 @@
 
 use std::time::SystemTime;
 
-use futures::future::{BoxFuture, FutureExt as _};
 use kubelet_attestation::evidence::Header;
 use kubelet_attestation::names::{NodeName, Provider};
 use kubelet_attestation::version::EvidenceVersion;
@@ -64,6 +63,7 @@ impl RubberStamp {
     }
 }
 
+#[async_trait::async_trait]
 impl Verifier for RubberStamp {
     fn provider(&self) -> &Provider {
         &Provider::NULL
@@ -73,11 +73,11 @@ impl Verifier for RubberStamp {
         &self.versions
     }
 
-    fn verify<'a>(
-        &'a self,
-        appraisal: Appraisal<'a>,
+    async fn verify(
+        &self,
+        appraisal: Appraisal<'_>,
         _now: SystemTime,
-    ) -> BoxFuture<'a, Result<Assurance, Refusal>> {
-        async move { self.appraise(appraisal) }.boxed()
+    ) -> Result<Assurance, Refusal> {
+        self.appraise(appraisal)
     }
 }

@@ -1,7 +1,6 @@
 //! In virtual time: what is asked together, how often, and what an outage does.
 
 use futures::future::join_all;
-use futures::future::{BoxFuture, FutureExt as _};
 use tokio::time::advance;
 
 use super::*;
@@ -419,19 +418,14 @@ async fn after_the_first_success_calls_are_no_longer_one_at_a_time() {
 #[derive(Debug)]
 struct Unfinished;
 
+#[async_trait::async_trait]
 impl CredentialsSource for Unfinished {
-    fn credentials<'a>(
-        &'a self,
-        account: &'a str,
-        region: &'a str,
-    ) -> BoxFuture<'a, Result<Credentials, Unavailable>> {
+    async fn credentials(&self, account: &str, region: &str) -> Result<Credentials, Unavailable> {
         if account == OTHER_ACCOUNT {
-            std::future::pending().boxed()
+            std::future::pending().await
         } else {
-            PerAccount
-                .credentials(account, region)
-                .map(|_| Err(Unavailable::new("no credentials")))
-                .boxed()
+            let _ = PerAccount.credentials(account, region).await;
+            Err(Unavailable::new("no credentials"))
         }
     }
 }

@@ -2,14 +2,13 @@
 
 use std::sync::Arc;
 
-use futures::future::{BoxFuture, FutureExt as _, ready};
 use kubelet_attestation::names::{NodeName, Provider, ProviderId};
 use kubelet_attestation::version::EvidenceVersion;
 
 use super::serving::{alone, approved, denied, denied_by};
 use crate::decide::*;
 use crate::identifiers::ServingName;
-use crate::refusal::{Answer, Unavailable};
+use crate::refusal::Unavailable;
 use crate::serving::NodeReportedAddresses;
 use crate::testing::decided;
 use crate::testing::serving::{ADDRESS, dns, ip, serving, serving_cluster, serving_for};
@@ -19,10 +18,11 @@ use crate::verifier::{Appraisal, Assurance, Verifier, Verifiers};
 #[derive(Debug)]
 struct Guest(Option<Vec<ServingName>>);
 
+#[async_trait::async_trait]
 impl NodeReportedAddresses for Guest {
-    fn names<'a>(&'a self, _: &'a NodeName) -> Answer<'a, Vec<ServingName>> {
+    async fn names(&self, _: &NodeName) -> Result<Vec<ServingName>, Unavailable> {
         let names = self.0.clone();
-        ready(names.ok_or_else(|| Unavailable::new("connection refused"))).boxed()
+        names.ok_or_else(|| Unavailable::new("connection refused"))
     }
 }
 
@@ -98,6 +98,7 @@ impl Platform {
     }
 }
 
+#[async_trait::async_trait]
 impl Verifier for Platform {
     fn provider(&self) -> &Provider {
         &Provider::AWS
@@ -107,21 +108,21 @@ impl Verifier for Platform {
         &[]
     }
 
-    fn verify<'a>(
-        &'a self,
-        _appraisal: Appraisal<'a>,
+    async fn verify(
+        &self,
+        _appraisal: Appraisal<'_>,
         _now: SystemTime,
-    ) -> BoxFuture<'a, Result<Assurance, Refusal>> {
+    ) -> Result<Assurance, Refusal> {
         unreachable!("the request is a serving one")
     }
 
-    fn serving_names<'a>(
-        &'a self,
-        provider_id: &'a ProviderId,
-    ) -> Answer<'a, Option<Vec<ServingName>>> {
+    async fn serving_names(
+        &self,
+        provider_id: &ProviderId,
+    ) -> Result<Option<Vec<ServingName>>, Unavailable> {
         assert_eq!(provider_id.as_str(), "metal:///rack/m1");
         let names = self.0.clone().map(Some);
-        ready(names.ok_or_else(|| Unavailable::new("connection refused"))).boxed()
+        names.ok_or_else(|| Unavailable::new("connection refused"))
     }
 }
 

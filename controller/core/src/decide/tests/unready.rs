@@ -3,15 +3,14 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use futures::future::{BoxFuture, FutureExt as _, ready};
 use kubelet_attestation::names::{NodeName, Provider, ProviderId};
 use kubelet_attestation::version::EvidenceVersion;
 
 use crate::decide::*;
 use crate::identifiers::{KeyDigest, TokenId};
 use crate::inventory::{Inventory, Machine, MachineState, Naming, StaticInventory, TokenOwner};
-use crate::ledger::{LastIssued, Record, Records, Stored, Version, Written};
-use crate::refusal::{Answer, Unavailable};
+use crate::ledger::{LastIssued, Record, Records, Stored, Version, WriteError};
+use crate::refusal::Unavailable;
 use crate::testing::cluster::{Parts, machine};
 use crate::testing::{cluster, decided, insecure, valid};
 use crate::verifier::{Appraisal, Assurance, Identity, Verifier, Verifiers};
@@ -24,21 +23,22 @@ fn down() -> Unavailable {
     Unavailable::new("connection refused")
 }
 
+#[async_trait::async_trait]
 impl Inventory for Down {
-    fn by_provider_id<'a>(&'a self, _: &'a ProviderId) -> Answer<'a, Option<Machine>> {
-        ready(Err(down())).boxed()
+    async fn by_provider_id(&self, _: &ProviderId) -> Result<Option<Machine>, Unavailable> {
+        Err(down())
     }
 
-    fn by_token<'a>(&'a self, _: &'a TokenId) -> Answer<'a, Option<TokenOwner>> {
-        ready(Err(down())).boxed()
+    async fn by_token(&self, _: &TokenId) -> Result<Option<TokenOwner>, Unavailable> {
+        Err(down())
     }
 
-    fn by_address(&self, _: IpAddr) -> Answer<'_, Vec<Machine>> {
-        ready(Err(down())).boxed()
+    async fn by_address(&self, _: IpAddr) -> Result<Vec<Machine>, Unavailable> {
+        Err(down())
     }
 
-    fn by_name<'a>(&'a self, _: &'a str) -> Answer<'a, Vec<Machine>> {
-        ready(Err(down())).boxed()
+    async fn by_name(&self, _: &str) -> Result<Vec<Machine>, Unavailable> {
+        Err(down())
     }
 }
 
@@ -46,62 +46,69 @@ impl Inventory for Down {
 #[derive(Debug)]
 struct WithoutTokens(StaticInventory);
 
+#[async_trait::async_trait]
 impl Inventory for WithoutTokens {
-    fn by_provider_id<'a>(&'a self, id: &'a ProviderId) -> Answer<'a, Option<Machine>> {
-        self.0.by_provider_id(id)
+    async fn by_provider_id(&self, id: &ProviderId) -> Result<Option<Machine>, Unavailable> {
+        self.0.by_provider_id(id).await
     }
 
-    fn by_token<'a>(&'a self, _: &'a TokenId) -> Answer<'a, Option<TokenOwner>> {
-        ready(Err(down())).boxed()
+    async fn by_token(&self, _: &TokenId) -> Result<Option<TokenOwner>, Unavailable> {
+        Err(down())
     }
 
-    fn by_address(&self, address: IpAddr) -> Answer<'_, Vec<Machine>> {
-        self.0.by_address(address)
+    async fn by_address(&self, address: IpAddr) -> Result<Vec<Machine>, Unavailable> {
+        self.0.by_address(address).await
     }
 
-    fn by_name<'a>(&'a self, name: &'a str) -> Answer<'a, Vec<Machine>> {
-        self.0.by_name(name)
+    async fn by_name(&self, name: &str) -> Result<Vec<Machine>, Unavailable> {
+        self.0.by_name(name).await
     }
 }
 
+#[async_trait::async_trait]
 impl Records for Down {
-    fn known<'a>(&'a self, _: &'a NodeName) -> Answer<'a, Option<Stored>> {
-        ready(Err(down())).boxed()
+    async fn known(&self, _: &NodeName) -> Result<Option<Stored>, Unavailable> {
+        Err(down())
     }
 
-    fn known_of_machine<'a>(&'a self, _: &'a Identity, _: KeyDigest) -> Answer<'a, Vec<Stored>> {
-        ready(Err(down())).boxed()
+    async fn known_of_machine(
+        &self,
+        _: &Identity,
+        _: KeyDigest,
+    ) -> Result<Vec<Stored>, Unavailable> {
+        Err(down())
     }
 
-    fn caught_up<'a>(&'a self, _: &'a NodeName, _: &'a Version) -> Answer<'a, ()> {
-        ready(Err(down())).boxed()
+    async fn caught_up(&self, _: &NodeName, _: &Version) -> Result<(), Unavailable> {
+        Err(down())
     }
 
-    fn read<'a>(&'a self, _: &'a NodeName) -> Answer<'a, Option<Stored>> {
-        ready(Err(down())).boxed()
+    async fn read(&self, _: &NodeName) -> Result<Option<Stored>, Unavailable> {
+        Err(down())
     }
 
-    fn create<'a>(&'a self, _: &'a Record) -> Written<'a, Stored> {
-        ready(Err(down().into())).boxed()
+    async fn create(&self, _: &Record) -> Result<Stored, WriteError> {
+        Err(down().into())
     }
 
-    fn replace<'a>(&'a self, _: &'a Record, _: &'a Version) -> Written<'a, Stored> {
-        ready(Err(down().into())).boxed()
+    async fn replace(&self, _: &Record, _: &Version) -> Result<Stored, WriteError> {
+        Err(down().into())
     }
 
-    fn delete<'a>(&'a self, _: &'a NodeName, _: &'a Version) -> Written<'a, ()> {
-        ready(Err(down().into())).boxed()
+    async fn delete(&self, _: &NodeName, _: &Version) -> Result<(), WriteError> {
+        Err(down().into())
     }
 
-    fn all(&self) -> Answer<'_, Vec<Stored>> {
-        ready(Err(down())).boxed()
+    async fn all(&self) -> Result<Vec<Stored>, Unavailable> {
+        Err(down())
     }
 
-    fn note<'a>(&'a self, _: &'a NodeName, _: &'a LastIssued) -> Answer<'a, ()> {
-        ready(Err(down())).boxed()
+    async fn note(&self, _: &NodeName, _: &LastIssued) -> Result<(), Unavailable> {
+        Err(down())
     }
 }
 
+#[async_trait::async_trait]
 impl Verifier for Down {
     fn provider(&self) -> &Provider {
         &Provider::NULL
@@ -113,12 +120,8 @@ impl Verifier for Down {
         &V1
     }
 
-    fn verify<'a>(
-        &'a self,
-        _: Appraisal<'a>,
-        _: SystemTime,
-    ) -> BoxFuture<'a, Result<Assurance, Refusal>> {
-        ready(Err(Deferral::VerifierUnavailable(down()).into())).boxed()
+    async fn verify(&self, _: Appraisal<'_>, _: SystemTime) -> Result<Assurance, Refusal> {
+        Err(Deferral::VerifierUnavailable(down()).into())
     }
 }
 
@@ -131,29 +134,33 @@ struct Named {
     has_provider_ids: bool,
 }
 
+#[async_trait::async_trait]
 impl Inventory for Named {
-    fn by_provider_id<'a>(&'a self, provider_id: &'a ProviderId) -> Answer<'a, Option<Machine>> {
+    async fn by_provider_id(
+        &self,
+        provider_id: &ProviderId,
+    ) -> Result<Option<Machine>, Unavailable> {
         if self.has_provider_ids {
-            self.machines.by_provider_id(provider_id)
+            self.machines.by_provider_id(provider_id).await
         } else {
-            ready(Ok(None)).boxed()
+            Ok(None)
         }
     }
 
-    fn by_token<'a>(&'a self, token: &'a TokenId) -> Answer<'a, Option<TokenOwner>> {
-        self.machines.by_token(token)
+    async fn by_token(&self, token: &TokenId) -> Result<Option<TokenOwner>, Unavailable> {
+        self.machines.by_token(token).await
     }
 
-    fn by_address(&self, address: IpAddr) -> Answer<'_, Vec<Machine>> {
-        self.machines.by_address(address)
+    async fn by_address(&self, address: IpAddr) -> Result<Vec<Machine>, Unavailable> {
+        self.machines.by_address(address).await
     }
 
-    fn by_name<'a>(&'a self, name: &'a str) -> Answer<'a, Vec<Machine>> {
-        self.machines.by_name(name)
+    async fn by_name(&self, name: &str) -> Result<Vec<Machine>, Unavailable> {
+        self.machines.by_name(name).await
     }
 
-    fn naming<'a>(&'a self, _: &'a Machine, _: &'a NodeName) -> Answer<'a, Naming> {
-        ready(self.naming.clone().ok_or_else(down)).boxed()
+    async fn naming(&self, _: &Machine, _: &NodeName) -> Result<Naming, Unavailable> {
+        self.naming.clone().ok_or_else(down)
     }
 }
 

@@ -10,7 +10,7 @@ use crate::ledger::{
     LastIssued, MISSING_MACHINE_TIMEOUT, MemoryRecords, Records as _, Renewal, SeenBoot,
 };
 use crate::nodes::{NodeState, Nodes as _};
-use crate::refusal::{Answer, Unavailable};
+use crate::refusal::Unavailable;
 use crate::testing::records::{
     LONGEST, World, at, claim, insecure, machine, name, policy, provider_id,
 };
@@ -372,24 +372,25 @@ fn no_former_generation_is_good_again_however_many_there_were() {
 fn an_inventory_that_is_away_buries_nobody() {
     #[derive(Debug)]
     struct Away;
+    #[async_trait::async_trait]
     impl Inventory for Away {
-        fn by_provider_id<'a>(
-            &'a self,
-            _: &'a kubelet_attestation::names::ProviderId,
-        ) -> Answer<'a, Option<Machine>> {
-            Box::pin(async { Err(Unavailable::new("away")) })
+        async fn by_provider_id(
+            &self,
+            _: &kubelet_attestation::names::ProviderId,
+        ) -> Result<Option<Machine>, Unavailable> {
+            Err(Unavailable::new("away"))
         }
 
-        fn by_token<'a>(&'a self, _: &'a TokenId) -> Answer<'a, Option<TokenOwner>> {
-            Box::pin(async { Err(Unavailable::new("away")) })
+        async fn by_token(&self, _: &TokenId) -> Result<Option<TokenOwner>, Unavailable> {
+            Err(Unavailable::new("away"))
         }
 
-        fn by_address(&self, _: std::net::IpAddr) -> Answer<'_, Vec<Machine>> {
-            Box::pin(async { Err(Unavailable::new("away")) })
+        async fn by_address(&self, _: std::net::IpAddr) -> Result<Vec<Machine>, Unavailable> {
+            Err(Unavailable::new("away"))
         }
 
-        fn by_name<'a>(&'a self, _: &'a str) -> Answer<'a, Vec<Machine>> {
-            Box::pin(async { Err(Unavailable::new("away")) })
+        async fn by_name(&self, _: &str) -> Result<Vec<Machine>, Unavailable> {
+            Err(Unavailable::new("away"))
         }
     }
     let world = World::held(policy());

@@ -2,13 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use futures::future::{FutureExt as _, ready};
 use kubelet_attestation::names::NodeName;
 use parking_lot::Mutex;
 
-use super::{LastIssued, Record, Records, Stored, Version, WriteError, Written};
+use super::{LastIssued, Record, Records, Stored, Version, WriteError};
 use crate::identifiers::KeyDigest;
-use crate::refusal::Answer;
+use crate::refusal::Unavailable;
 use crate::verifier::Identity;
 
 /// Records in memory: a restart forgets who holds which name, so first use is trusted again.
@@ -41,16 +40,17 @@ impl State {
     }
 }
 
+#[async_trait::async_trait]
 impl Records for MemoryRecords {
-    fn known<'a>(&'a self, name: &'a NodeName) -> Answer<'a, Option<Stored>> {
-        self.read(name)
+    async fn known(&self, name: &NodeName) -> Result<Option<Stored>, Unavailable> {
+        self.read(name).await
     }
 
-    fn known_of_machine<'a>(
-        &'a self,
-        identity: &'a Identity,
+    async fn known_of_machine(
+        &self,
+        identity: &Identity,
         key: KeyDigest,
-    ) -> Answer<'a, Vec<Stored>> {
+    ) -> Result<Vec<Stored>, Unavailable> {
         let found = self
             .0
             .lock()
@@ -59,49 +59,49 @@ impl Records for MemoryRecords {
             .filter(|stored| stored.record.concerns(identity, key))
             .cloned()
             .collect();
-        ready(Ok(found)).boxed()
+        Ok(found)
     }
 
-    fn caught_up<'a>(&'a self, _name: &'a NodeName, _version: &'a Version) -> Answer<'a, ()> {
-        ready(Ok(())).boxed()
+    async fn caught_up(&self, _name: &NodeName, _version: &Version) -> Result<(), Unavailable> {
+        Ok(())
     }
 
-    fn read<'a>(&'a self, name: &'a NodeName) -> Answer<'a, Option<Stored>> {
+    async fn read(&self, name: &NodeName) -> Result<Option<Stored>, Unavailable> {
         let read = self.0.lock().records.get(name).cloned();
-        ready(Ok(read)).boxed()
+        Ok(read)
     }
 
-    fn create<'a>(&'a self, record: &'a Record) -> Written<'a, Stored> {
+    async fn create(&self, record: &Record) -> Result<Stored, WriteError> {
         let mut state = self.0.lock();
         if state.records.contains_key(&record.node_name) {
-            return ready(Err(WriteError::Exists)).boxed();
+            return Err(WriteError::Exists);
         }
-        ready(Ok(state.put(record))).boxed()
+        Ok(state.put(record))
     }
 
-    fn replace<'a>(&'a self, record: &'a Record, read: &'a Version) -> Written<'a, Stored> {
+    async fn replace(&self, record: &Record, read: &Version) -> Result<Stored, WriteError> {
         let mut state = self.0.lock();
         if !state.is(&record.node_name, read) {
-            return ready(Err(WriteError::Conflict)).boxed();
+            return Err(WriteError::Conflict);
         }
-        ready(Ok(state.put(record))).boxed()
+        Ok(state.put(record))
     }
 
-    fn delete<'a>(&'a self, name: &'a NodeName, read: &'a Version) -> Written<'a, ()> {
+    async fn delete(&self, name: &NodeName, read: &Version) -> Result<(), WriteError> {
         let mut state = self.0.lock();
         if !state.is(name, read) {
-            return ready(Err(WriteError::Conflict)).boxed();
+            return Err(WriteError::Conflict);
         }
         state.records.remove(name);
-        ready(Ok(())).boxed()
+        Ok(())
     }
 
-    fn all(&self) -> Answer<'_, Vec<Stored>> {
+    async fn all(&self) -> Result<Vec<Stored>, Unavailable> {
         let all = self.0.lock().records.values().cloned().collect();
-        ready(Ok(all)).boxed()
+        Ok(all)
     }
 
-    fn note<'a>(&'a self, name: &'a NodeName, issued: &'a LastIssued) -> Answer<'a, ()> {
+    async fn note(&self, name: &NodeName, issued: &LastIssued) -> Result<(), Unavailable> {
         let mut state = self.0.lock();
         if let Some(stored) = state.records.get_mut(name)
             && stored.record.generation == issued.generation
@@ -110,6 +110,6 @@ impl Records for MemoryRecords {
             *until = (*until).max(Some(issued.not_after));
             stored.record.renewed_boot = issued.seen_boot().or(stored.record.renewed_boot);
         }
-        ready(Ok(())).boxed()
+        Ok(())
     }
 }

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use futures::future::{BoxFuture, FutureExt as _, ready};
 use kubelet_attestation::evidence::tpm::{Challenge, ChallengeId, Expiry};
 use kubelet_attestation::names::Provider;
 use kubelet_attestation::version::EvidenceVersion;
@@ -42,6 +41,7 @@ enum Phase {
 #[derive(Debug)]
 struct Tpm(Phase, [EvidenceVersion; 1]);
 
+#[async_trait::async_trait]
 impl Verifier for Tpm {
     fn provider(&self) -> &Provider {
         &Provider::NULL
@@ -51,11 +51,11 @@ impl Verifier for Tpm {
         &self.1
     }
 
-    fn verify<'a>(
-        &'a self,
-        appraisal: Appraisal<'a>,
+    async fn verify(
+        &self,
+        appraisal: Appraisal<'_>,
         _now: SystemTime,
-    ) -> BoxFuture<'a, Result<Assurance, Refusal>> {
+    ) -> Result<Assurance, Refusal> {
         let answer = match self.0 {
             Phase::Enrol => Err(Failure::ChallengeIssued {
                 detail: "7".to_owned(),
@@ -71,7 +71,7 @@ impl Verifier for Tpm {
                 ..Identity::of(appraisal.provider_id.clone())
             }))),
         };
-        ready(answer).boxed()
+        answer
     }
 }
 

@@ -10,9 +10,9 @@ use kubelet_attestation::names::{NodeName, Provider, ProviderId};
 use node_attestation_core::identifiers::{CertificateUid, KeyDigest, RecordUid};
 use node_attestation_core::ledger::{
     Claim, Claimant, LastIssued, MemoryRecords, Record, Records, RequestRef, Stored, Version,
-    Written,
+    WriteError,
 };
-use node_attestation_core::refusal::Answer;
+use node_attestation_core::refusal::Unavailable;
 use node_attestation_core::testing::cluster::Parts;
 use node_attestation_core::testing::{UID, now, renewal, valid};
 use node_attestation_core::verifier::{Assurance, AttestedIdentity, Identity};
@@ -54,63 +54,62 @@ struct Mortal<T> {
     writes: Arc<Writes>,
 }
 
+#[async_trait::async_trait]
 impl Records for Mortal<MemoryRecords> {
-    fn known<'a>(&'a self, name: &'a NodeName) -> Answer<'a, Option<Stored>> {
-        self.inner.known(name)
+    async fn known(&self, name: &NodeName) -> Result<Option<Stored>, Unavailable> {
+        self.inner.known(name).await
     }
 
-    fn known_of_machine<'a>(
-        &'a self,
-        identity: &'a Identity,
+    async fn known_of_machine(
+        &self,
+        identity: &Identity,
         key: KeyDigest,
-    ) -> Answer<'a, Vec<Stored>> {
-        self.inner.known_of_machine(identity, key)
+    ) -> Result<Vec<Stored>, Unavailable> {
+        self.inner.known_of_machine(identity, key).await
     }
 
-    fn caught_up<'a>(&'a self, name: &'a NodeName, version: &'a Version) -> Answer<'a, ()> {
-        self.inner.caught_up(name, version)
+    async fn caught_up(&self, name: &NodeName, version: &Version) -> Result<(), Unavailable> {
+        self.inner.caught_up(name, version).await
     }
 
-    fn read<'a>(&'a self, name: &'a NodeName) -> Answer<'a, Option<Stored>> {
-        self.inner.read(name)
+    async fn read(&self, name: &NodeName) -> Result<Option<Stored>, Unavailable> {
+        self.inner.read(name).await
     }
 
-    fn create<'a>(&'a self, record: &'a Record) -> Written<'a, Stored> {
-        self.writes.count(self.inner.create(record)).boxed()
+    async fn create(&self, record: &Record) -> Result<Stored, WriteError> {
+        self.writes.count(self.inner.create(record)).await
     }
 
-    fn replace<'a>(&'a self, record: &'a Record, read: &'a Version) -> Written<'a, Stored> {
-        self.writes.count(self.inner.replace(record, read)).boxed()
+    async fn replace(&self, record: &Record, read: &Version) -> Result<Stored, WriteError> {
+        self.writes.count(self.inner.replace(record, read)).await
     }
 
-    fn delete<'a>(&'a self, name: &'a NodeName, read: &'a Version) -> Written<'a, ()> {
-        self.writes.count(self.inner.delete(name, read)).boxed()
+    async fn delete(&self, name: &NodeName, read: &Version) -> Result<(), WriteError> {
+        self.writes.count(self.inner.delete(name, read)).await
     }
 
-    fn all(&self) -> Answer<'_, Vec<Stored>> {
-        self.inner.all()
+    async fn all(&self) -> Result<Vec<Stored>, Unavailable> {
+        self.inner.all().await
     }
 
-    fn note<'a>(&'a self, name: &'a NodeName, issued: &'a LastIssued) -> Answer<'a, ()> {
-        self.writes.count(self.inner.note(name, issued)).boxed()
+    async fn note(&self, name: &NodeName, issued: &LastIssued) -> Result<(), Unavailable> {
+        self.writes.count(self.inner.note(name, issued)).await
     }
 }
 
+#[async_trait::async_trait]
 impl RequestStore for Mortal<MemoryStore> {
-    fn get<'a>(
-        &'a self,
-        name: &'a str,
-    ) -> BoxFuture<'a, Result<Option<CertificateSigningRequest>, CallError>> {
-        self.inner.get(name)
+    async fn get(&self, name: &str) -> Result<Option<CertificateSigningRequest>, CallError> {
+        self.inner.get(name).await
     }
 
-    fn update<'a>(
-        &'a self,
+    async fn update(
+        &self,
         subresource: &'static str,
-        request: &'a CertificateSigningRequest,
-    ) -> BoxFuture<'a, Result<CertificateSigningRequest, CallError>> {
+        request: &CertificateSigningRequest,
+    ) -> Result<CertificateSigningRequest, CallError> {
         let write = self.inner.update(subresource, request);
-        self.writes.count(write).boxed()
+        self.writes.count(write).await
     }
 }
 

@@ -7,10 +7,10 @@ use kubelet_attestation::names::{NodeName, ProviderId};
 use node_attestation_core::identifiers::{KeyDigest, TokenId};
 use node_attestation_core::inventory::{Inventory, Machine, TokenOwner};
 use node_attestation_core::ledger::{
-    LastIssued, MemoryRecords, Record, Records, Stored, Version, Written,
+    LastIssued, MemoryRecords, Record, Records, Stored, Version, WriteError,
 };
 use node_attestation_core::nodes::{NodeState, Nodes};
-use node_attestation_core::refusal::{Answer, Unavailable};
+use node_attestation_core::refusal::Unavailable;
 use node_attestation_core::testing::cluster::Parts;
 use node_attestation_core::testing::nodes::MemoryNodes;
 use node_attestation_core::testing::{now, valid};
@@ -46,93 +46,97 @@ impl<T: ?Sized> Away<T> {
     }
 }
 
+#[async_trait::async_trait]
 impl Records for Away<MemoryRecords> {
-    fn known<'a>(&'a self, name: &'a NodeName) -> Answer<'a, Option<Stored>> {
+    async fn known(&self, name: &NodeName) -> Result<Option<Stored>, Unavailable> {
         // A watch that was cut goes on with what it had.
-        self.inner.known(name)
+        self.inner.known(name).await
     }
 
-    fn known_of_machine<'a>(
-        &'a self,
-        identity: &'a Identity,
+    async fn known_of_machine(
+        &self,
+        identity: &Identity,
         key: KeyDigest,
-    ) -> Answer<'a, Vec<Stored>> {
-        self.inner.known_of_machine(identity, key)
+    ) -> Result<Vec<Stored>, Unavailable> {
+        self.inner.known_of_machine(identity, key).await
     }
 
-    fn caught_up<'a>(&'a self, name: &'a NodeName, version: &'a Version) -> Answer<'a, ()> {
-        self.ask(|inner| inner.caught_up(name, version))
+    async fn caught_up(&self, name: &NodeName, version: &Version) -> Result<(), Unavailable> {
+        self.ask(|inner| inner.caught_up(name, version)).await
     }
 
-    fn read<'a>(&'a self, name: &'a NodeName) -> Answer<'a, Option<Stored>> {
-        self.ask(|inner| inner.read(name))
+    async fn read(&self, name: &NodeName) -> Result<Option<Stored>, Unavailable> {
+        self.ask(|inner| inner.read(name)).await
     }
 
-    fn create<'a>(&'a self, record: &'a Record) -> Written<'a, Stored> {
-        self.ask(|inner| inner.create(record))
+    async fn create(&self, record: &Record) -> Result<Stored, WriteError> {
+        self.ask(|inner| inner.create(record)).await
     }
 
-    fn replace<'a>(&'a self, record: &'a Record, read: &'a Version) -> Written<'a, Stored> {
-        self.ask(|inner| inner.replace(record, read))
+    async fn replace(&self, record: &Record, read: &Version) -> Result<Stored, WriteError> {
+        self.ask(|inner| inner.replace(record, read)).await
     }
 
-    fn delete<'a>(&'a self, name: &'a NodeName, read: &'a Version) -> Written<'a, ()> {
-        self.ask(|inner| inner.delete(name, read))
+    async fn delete(&self, name: &NodeName, read: &Version) -> Result<(), WriteError> {
+        self.ask(|inner| inner.delete(name, read)).await
     }
 
-    fn all(&self) -> Answer<'_, Vec<Stored>> {
-        self.inner.all()
+    async fn all(&self) -> Result<Vec<Stored>, Unavailable> {
+        self.inner.all().await
     }
 
-    fn note<'a>(&'a self, name: &'a NodeName, issued: &'a LastIssued) -> Answer<'a, ()> {
-        self.ask(|inner| inner.note(name, issued))
+    async fn note(&self, name: &NodeName, issued: &LastIssued) -> Result<(), Unavailable> {
+        self.ask(|inner| inner.note(name, issued)).await
     }
 }
 
+#[async_trait::async_trait]
 impl Nodes for Away<MemoryNodes> {
-    fn state<'a>(&'a self, name: &'a NodeName) -> Answer<'a, NodeState> {
-        self.ask(|inner| inner.state(name))
+    async fn state(&self, name: &NodeName) -> Result<NodeState, Unavailable> {
+        self.ask(|inner| inner.state(name)).await
     }
 
-    fn delete<'a>(&'a self, name: &'a NodeName, uid: &'a str) -> Answer<'a, ()> {
-        self.ask(|inner| inner.delete(name, uid))
+    async fn delete(&self, name: &NodeName, uid: &str) -> Result<(), Unavailable> {
+        self.ask(|inner| inner.delete(name, uid)).await
     }
 }
 
+#[async_trait::async_trait]
 impl Inventory for Away<dyn Inventory> {
-    fn by_provider_id<'a>(&'a self, provider_id: &'a ProviderId) -> Answer<'a, Option<Machine>> {
-        self.ask(|inner| inner.by_provider_id(provider_id))
+    async fn by_provider_id(
+        &self,
+        provider_id: &ProviderId,
+    ) -> Result<Option<Machine>, Unavailable> {
+        self.ask(|inner| inner.by_provider_id(provider_id)).await
     }
 
-    fn by_token<'a>(&'a self, token: &'a TokenId) -> Answer<'a, Option<TokenOwner>> {
-        self.ask(|inner| inner.by_token(token))
+    async fn by_token(&self, token: &TokenId) -> Result<Option<TokenOwner>, Unavailable> {
+        self.ask(|inner| inner.by_token(token)).await
     }
 
-    fn by_address(&self, address: std::net::IpAddr) -> Answer<'_, Vec<Machine>> {
-        self.ask(|inner| inner.by_address(address))
+    async fn by_address(&self, address: std::net::IpAddr) -> Result<Vec<Machine>, Unavailable> {
+        self.ask(|inner| inner.by_address(address)).await
     }
 
-    fn by_name<'a>(&'a self, name: &'a str) -> Answer<'a, Vec<Machine>> {
-        self.ask(|inner| inner.by_name(name))
+    async fn by_name(&self, name: &str) -> Result<Vec<Machine>, Unavailable> {
+        self.ask(|inner| inner.by_name(name)).await
     }
 }
 
+#[async_trait::async_trait]
 impl RequestStore for Away<MemoryStore> {
-    fn get<'a>(
-        &'a self,
-        name: &'a str,
-    ) -> BoxFuture<'a, Result<Option<CertificateSigningRequest>, CallError>> {
-        self.inner.get(name)
+    async fn get(&self, name: &str) -> Result<Option<CertificateSigningRequest>, CallError> {
+        self.inner.get(name).await
     }
 
-    fn update<'a>(
-        &'a self,
+    async fn update(
+        &self,
         subresource: &'static str,
-        request: &'a CertificateSigningRequest,
-    ) -> BoxFuture<'a, Result<CertificateSigningRequest, CallError>> {
+        request: &CertificateSigningRequest,
+    ) -> Result<CertificateSigningRequest, CallError> {
         match self.here() {
-            Ok(inner) => inner.update(subresource, request),
-            Err(_) => ready(Err(too_many_requests())).boxed(),
+            Ok(inner) => inner.update(subresource, request).await,
+            Err(_) => Err(too_many_requests()),
         }
     }
 }

@@ -2,8 +2,6 @@
 
 use std::sync::LazyLock;
 
-use futures::FutureExt as _;
-use futures::future::{BoxFuture, ready};
 use k8s_openapi::api::events::v1::Event;
 use kubelet_attestation::names::{BUILT_IN_CLIENT_SIGNER, Provider};
 use kubelet_attestation::version::EvidenceVersion;
@@ -45,6 +43,7 @@ async fn told_of(context: Context) -> (Vec<u32>, Option<Event>) {
 #[derive(Debug)]
 struct Unread;
 
+#[async_trait::async_trait]
 impl Verifier for Unread {
     fn provider(&self) -> &Provider {
         &Provider::NULL
@@ -55,13 +54,13 @@ impl Verifier for Unread {
         &*V1
     }
 
-    fn verify<'a>(
-        &'a self,
-        _appraisal: Appraisal<'a>,
+    async fn verify(
+        &self,
+        _appraisal: Appraisal<'_>,
         _now: SystemTime,
-    ) -> BoxFuture<'a, Result<Assurance, Refusal>> {
+    ) -> Result<Assurance, Refusal> {
         let source = Unavailable::new("no ConfigMap metal/hosts");
-        ready(Err(Deferral::VerifierUnavailable(source).into())).boxed()
+        Err(Deferral::VerifierUnavailable(source).into())
     }
 }
 

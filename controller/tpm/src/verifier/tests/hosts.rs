@@ -19,11 +19,12 @@ const HOST: &str = "metal3://metal/host-7/";
 #[derive(Debug)]
 struct Lists(Option<Arc<[Arc<KeyList>]>>);
 
+#[async_trait::async_trait]
 impl KeyLists for Lists {
-    fn read(&self) -> BoxFuture<'_, Result<Arc<[Arc<KeyList>]>, Unavailable>> {
+    async fn read(&self) -> Result<Arc<[Arc<KeyList>]>, Unavailable> {
         let lists = self.0.clone();
         let lists = lists.ok_or_else(|| Unavailable::new("there is no ConfigMap metal/rack-1"));
-        futures::future::ready(lists).boxed()
+        lists
     }
 
     fn report(&self) -> ConditionReport {

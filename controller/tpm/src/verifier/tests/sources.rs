@@ -232,28 +232,29 @@ fn the_names_for_serving_are_the_platforms() {
 fn the_platform_is_asked_about_the_machine_and_the_kind_of_the_key() {
     #[derive(Debug)]
     struct Expects(KeyKind, KeyDigest);
+    #[async_trait::async_trait]
     impl Platform for Expects {
-        fn endorsement_key<'a>(
-            &'a self,
-            provider_id: &'a ProviderId,
+        async fn endorsement_key(
+            &self,
+            provider_id: &ProviderId,
             kind: KeyKind,
-        ) -> BoxFuture<'a, Result<Option<KeyDigest>, Unavailable>> {
+        ) -> Result<Option<KeyDigest>, Unavailable> {
             assert_eq!(kind, self.0);
             assert_eq!(provider_id.as_str(), Case::of_nobody().provider_id);
-            futures::future::ready(Ok(Some(self.1))).boxed()
+            Ok(Some(self.1))
         }
 
-        fn node_name<'a>(
-            &'a self,
-            _provider_id: &'a ProviderId,
-        ) -> BoxFuture<'a, Result<Option<NodeName>, Unavailable>> {
+        async fn node_name(
+            &self,
+            _provider_id: &ProviderId,
+        ) -> Result<Option<NodeName>, Unavailable> {
             unreachable!("it is a first request")
         }
 
-        fn serving_names<'a>(
-            &'a self,
-            _provider_id: &'a ProviderId,
-        ) -> BoxFuture<'a, Result<Option<Vec<ServingName>>, Unavailable>> {
+        async fn serving_names(
+            &self,
+            _provider_id: &ProviderId,
+        ) -> Result<Option<Vec<ServingName>>, Unavailable> {
             unreachable!("it is a client's")
         }
     }

@@ -9,8 +9,9 @@ use crate::nodes::Nodes;
 #[derive(Debug)]
 struct Rejoined(World);
 
+#[async_trait::async_trait]
 impl Nodes for Rejoined {
-    fn state<'a>(&'a self, node: &'a NodeName) -> Answer<'a, NodeState> {
+    async fn state(&self, node: &NodeName) -> Result<NodeState, Unavailable> {
         let Self(world) = self;
         let stored = world.records.read(node).now_or_never();
         let Stored { record, version } = stored.unwrap().unwrap().unwrap();
@@ -21,11 +22,11 @@ impl Nodes for Rejoined {
         };
         let written = world.records.replace(&reopened, &version).now_or_never();
         written.unwrap().unwrap();
-        world.nodes.state(node)
+        world.nodes.state(node).await
     }
 
-    fn delete<'a>(&'a self, node: &'a NodeName, uid: &'a str) -> Answer<'a, ()> {
-        self.0.nodes.delete(node, uid)
+    async fn delete(&self, node: &NodeName, uid: &str) -> Result<(), Unavailable> {
+        self.0.nodes.delete(node, uid).await
     }
 }
 
@@ -50,13 +51,14 @@ fn the_node_of_a_name_that_is_claimed_anew_during_a_sweep_stays() {
 #[derive(Debug)]
 struct Away;
 
+#[async_trait::async_trait]
 impl Nodes for Away {
-    fn state<'a>(&'a self, _: &'a NodeName) -> Answer<'a, NodeState> {
-        Box::pin(async { Err(Unavailable::new("away")) })
+    async fn state(&self, _: &NodeName) -> Result<NodeState, Unavailable> {
+        Err(Unavailable::new("away"))
     }
 
-    fn delete<'a>(&'a self, _: &'a NodeName, _: &'a str) -> Answer<'a, ()> {
-        Box::pin(async { Err(Unavailable::new("away")) })
+    async fn delete(&self, _: &NodeName, _: &str) -> Result<(), Unavailable> {
+        Err(Unavailable::new("away"))
     }
 }
 

@@ -262,55 +262,51 @@ pub(super) fn digest(of: impl Hash) -> u64 {
     hasher.finish()
 }
 
+#[async_trait::async_trait]
 impl Nodes for Replica {
-    fn state<'a>(&'a self, _: &'a NodeName) -> BoxFuture<'a, Result<NodeState, Unavailable>> {
-        self.call(|_, _| Some(Ok(NodeState::Absent)))
+    async fn state(&self, _: &NodeName) -> Result<NodeState, Unavailable> {
+        self.call(|_, _| Some(Ok(NodeState::Absent))).await
     }
 
-    fn delete<'a>(&'a self, _: &'a NodeName, _: &'a str) -> BoxFuture<'a, Result<(), Unavailable>> {
-        self.call(|_, _| Some(Ok(())))
+    async fn delete(&self, _: &NodeName, _: &str) -> Result<(), Unavailable> {
+        self.call(|_, _| Some(Ok(()))).await
     }
 }
 
+#[async_trait::async_trait]
 impl Records for Replica {
-    fn known<'a>(
-        &'a self,
-        name: &'a NodeName,
-    ) -> BoxFuture<'a, Result<Option<Stored>, Unavailable>> {
+    async fn known(&self, name: &NodeName) -> Result<Option<Stored>, Unavailable> {
         self.call(move |shared, cached| Some(Ok(shared.after(cached).remove(name))))
+            .await
     }
 
-    fn known_of_machine<'a>(
-        &'a self,
-        identity: &'a Identity,
+    async fn known_of_machine(
+        &self,
+        identity: &Identity,
         key: KeyDigest,
-    ) -> BoxFuture<'a, Result<Vec<Stored>, Unavailable>> {
+    ) -> Result<Vec<Stored>, Unavailable> {
         self.call(move |shared, cached| {
             let known = shared.after(cached).into_values();
             let concerned = |stored: &Stored| stored.record.concerns(identity, key);
             Some(Ok(known.filter(concerned).collect()))
         })
+        .await
     }
 
-    fn caught_up<'a>(
-        &'a self,
-        _: &'a NodeName,
-        version: &'a Version,
-    ) -> BoxFuture<'a, Result<(), Unavailable>> {
+    async fn caught_up(&self, _: &NodeName, version: &Version) -> Result<(), Unavailable> {
         self.call(move |shared, cached| {
             let has = cached >= version.as_str().parse().unwrap();
             (has || shared.flaw == Some(Flaw::CacheIsBelieved)).then_some(Ok(()))
         })
+        .await
     }
 
-    fn read<'a>(
-        &'a self,
-        name: &'a NodeName,
-    ) -> BoxFuture<'a, Result<Option<Stored>, Unavailable>> {
+    async fn read(&self, name: &NodeName) -> Result<Option<Stored>, Unavailable> {
         self.call(move |shared, _| Some(Ok(shared.now().remove(name))))
+            .await
     }
 
-    fn create<'a>(&'a self, record: &'a Record) -> BoxFuture<'a, Result<Stored, WriteError>> {
+    async fn create(&self, record: &Record) -> Result<Stored, WriteError> {
         self.call(move |shared, _| {
             let exists = shared.now().contains_key(&record.node_name);
             Some(if exists && shared.flaw != Some(Flaw::CreateOverwrites) {
@@ -319,13 +315,10 @@ impl Records for Replica {
                 Ok(shared.put(record))
             })
         })
+        .await
     }
 
-    fn replace<'a>(
-        &'a self,
-        record: &'a Record,
-        read: &'a Version,
-    ) -> BoxFuture<'a, Result<Stored, WriteError>> {
+    async fn replace(&self, record: &Record, read: &Version) -> Result<Stored, WriteError> {
         self.call(move |shared, _| {
             let now = shared.now().remove(&record.node_name);
             let same = now.is_some_and(|now| now.version == *read);
@@ -337,25 +330,18 @@ impl Records for Replica {
                 },
             )
         })
+        .await
     }
 
-    fn delete<'a>(
-        &'a self,
-        _: &'a NodeName,
-        _: &'a Version,
-    ) -> BoxFuture<'a, Result<(), WriteError>> {
+    async fn delete(&self, _: &NodeName, _: &Version) -> Result<(), WriteError> {
         unreachable!("a claim deletes no record")
     }
 
-    fn all(&self) -> BoxFuture<'_, Result<Vec<Stored>, Unavailable>> {
+    async fn all(&self) -> Result<Vec<Stored>, Unavailable> {
         unreachable!("a claim does not read all records")
     }
 
-    fn note<'a>(
-        &'a self,
-        _: &'a NodeName,
-        _: &'a LastIssued,
-    ) -> BoxFuture<'a, Result<(), Unavailable>> {
+    async fn note(&self, _: &NodeName, _: &LastIssued) -> Result<(), Unavailable> {
         unreachable!("a claim notes nothing")
     }
 }
