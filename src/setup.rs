@@ -15,7 +15,8 @@
 //! - A kubelet with a credential of its own keeps that until the plugin has one.
 //! - A kubelet that is set up stays set up, whatever fails, as long as its environment file exists.
 
-mod wiring;
+mod kubeconfig;
+mod systemd;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -31,7 +32,8 @@ use crate::kube::kubeconfig::{ClusterEndpoint, Kubeconfig};
 use crate::kubelet;
 use crate::store::{Store, StoreFile, StoreLock, remove_file, replace_file, replace_link};
 
-pub(crate) use wiring::{DropIn, exec_kubeconfig, is_plain};
+pub(crate) use kubeconfig::exec_kubeconfig;
+pub(crate) use systemd::{DropIn, is_plain};
 
 /// The bootstrap kubeconfig of kubeadm.
 pub(crate) const BOOTSTRAP_KUBECONFIG: &str = "/etc/kubernetes/bootstrap-kubelet.conf";
@@ -159,7 +161,7 @@ impl Setup {
             let held = lock(&authenticator)?;
             replace_file(&self.kubelet_kubeconfig, kubeconfig.as_bytes(), &held)?;
         }
-        let environment = wiring::environment(&self.kubelet_kubeconfig);
+        let environment = systemd::environment(&self.kubelet_kubeconfig);
         let present = fs::read(&self.environment_file).ok();
         if present.as_deref() != Some(environment.as_bytes()) {
             self.write_environment(&lock(&authenticator)?)?;
@@ -198,7 +200,7 @@ impl Setup {
             remove_file(&self.environment_file)?;
         }
         let held = lock(&authenticator)?;
-        let bootstrap = wiring::bootstrap_kubeconfig(&endpoint, &given.login);
+        let bootstrap = kubeconfig::bootstrap_kubeconfig(&endpoint, &given.login);
         let path = &authenticator.settings.bootstrap_kubeconfig;
         replace_file(path, bootstrap.as_bytes(), &held)?;
         // The recorded failure is about another credential.
@@ -250,7 +252,7 @@ impl Setup {
     }
 
     fn write_environment(&self, lock: &StoreLock) -> Result<(), Failure> {
-        let text = wiring::environment(&self.kubelet_kubeconfig);
+        let text = systemd::environment(&self.kubelet_kubeconfig);
         replace_file(&self.environment_file, text.as_bytes(), lock)
     }
 
@@ -292,7 +294,7 @@ impl Setup {
         let pair = self.cert_dir.join(format!("kubelet-client-{stamp}.pem"));
         let current = self.cert_dir.join("kubelet-client-current.pem");
         let endpoint = Kubeconfig::read_endpoint(&self.kubelet_kubeconfig)?;
-        let text = wiring::kubelet_kubeconfig(&endpoint, &current);
+        let text = kubeconfig::kubelet_kubeconfig(&endpoint, &current);
         replace_file(&pair, credential.to_pem().as_bytes(), &lock)
             .and_then(|()| replace_link(&current, &pair, &lock))
             .and_then(|()| replace_file(&self.kubelet_kubeconfig, text.as_bytes(), &lock))?;

@@ -39,7 +39,7 @@ fn a_bootstrap_kubeconfig_has_the_endpoint_and_the_credential_that_were_given() 
     let token = || Login::Token(Secret::new(TOKEN.to_owned()));
     for login in [token(), certificate()] {
         let given = ClusterEndpoint::from_fields(endpoint(&ca), "a test").unwrap();
-        let (_folder, path) = written(&wiring::bootstrap_kubeconfig(&given, &login));
+        let (_folder, path) = written(&kubeconfig::bootstrap_kubeconfig(&given, &login));
 
         let read = Kubeconfig::read(&path).unwrap();
 

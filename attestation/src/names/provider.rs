@@ -11,7 +11,7 @@ use crate::text::as_text;
 const CLIENT_SIGNER_PREFIX: &str = "cluster.x-k8s.io/kube-apiserver-client-kubelet-";
 
 /// The same of every serving signer of ours.
-const SERVING_SIGNER_PREFIX: &str = "cluster.x-k8s.io/kubelet-serving-";
+pub const SERVING_SIGNER_PREFIX: &str = "cluster.x-k8s.io/kubelet-serving-";
 
 /// The signer of kube-controller-manager for kubelets' client certificates, which a stock kubelet
 /// asks for one.

@@ -6,7 +6,6 @@ mod checks;
 mod circuit_breaker;
 mod client;
 mod describe;
-mod endorsement_key;
 mod named;
 mod nitro_tpm;
 mod outage;

@@ -21,7 +21,7 @@ mod answer;
 mod client;
 mod outage;
 mod principal;
-mod refused;
+mod refusal_cache;
 mod replay;
 mod request;
 mod settings;
@@ -40,7 +40,7 @@ pub use self::settings::{InvalidStsSettings, StsSettings};
 
 use self::client::{Client, TrustRoots};
 use self::outage::Outage;
-use self::refused::Refused;
+use self::refusal_cache::Refused;
 use self::replay::{LIMITS, Owner, ReplayCache, ReplayCheck};
 use crate::denial::AwsDenial;
 use crate::document::VerifiedDocument;

@@ -51,7 +51,6 @@ mod desired_state;
 mod enablement;
 mod infra_cluster;
 mod leader;
-mod not_ready;
 mod periodic;
 mod shard;
 mod single_object;
@@ -62,6 +61,7 @@ mod sweep_events;
 
 use ca_key_registry::CaKeys;
 use leader::{Candidate, Holders, TermEnd};
+pub use shard::MAX_SHARDS;
 use shard::Shard;
 
 /// The default of [`Settings::sync_period`].

@@ -9,21 +9,17 @@ use tokio::time::Instant;
 mod memory_budget;
 mod places;
 mod requesters;
+mod retry;
 
 pub(crate) use memory_budget::json_len;
 
 use memory_budget::{Room, allowance};
 use places::LeftOut;
 use requesters::{Arrival, Requesters};
+use retry::wait_after;
 
 use crate::hardening::rate_limit::Budgets;
 use crate::memory::{Holding, Share};
-
-/// The first wait before a request is tried again: a machine that is being created appears within seconds.
-const FIRST_RETRY: Duration = Duration::from_secs(1);
-
-/// The longest such wait: after this time a node collects the answer in its next run.
-const LAST_RETRY: Duration = Duration::from_mins(1);
 
 /// A turn that is this late is charged anew: after a stall no requester has more at once than its burst.
 const LATE: Duration = Duration::from_secs(10);
@@ -433,12 +429,6 @@ impl Queue {
         }
         Some((charged, object))
     }
-}
-
-/// The wait after an attempt that follows `attempts` others: it doubles each time.
-fn wait_after(attempts: u32) -> Duration {
-    let wait = FIRST_RETRY.saturating_mul(2_u32.saturating_pow(attempts));
-    wait.min(LAST_RETRY)
 }
 
 #[cfg(test)]

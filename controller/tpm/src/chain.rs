@@ -10,6 +10,7 @@
 //! the signatures to verify are bounded by what evidence may carry.
 
 mod authority;
+mod signature;
 
 use std::time::SystemTime;
 

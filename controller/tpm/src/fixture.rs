@@ -139,20 +139,18 @@ impl Platform for FakePlatform {
         _provider_id: &ProviderId,
         _kind: KeyKind,
     ) -> Result<Option<KeyDigest>, Unavailable> {
-        let answer = match self {
+        match self {
             Self::Knows(key) | Self::Names(key, _) | Self::ForgotTheName(key) => Ok(Some(*key)),
             Self::OutOfOrder => Err(Unavailable::new("out of order")),
-        };
-        answer
+        }
     }
 
     async fn node_name(&self, _provider_id: &ProviderId) -> Result<Option<NodeName>, Unavailable> {
-        let answer = match self {
+        match self {
             Self::Knows(_) => Ok(None),
             Self::Names(_, name) => Ok(Some(NodeName::parse(name).unwrap())),
             Self::ForgotTheName(_) | Self::OutOfOrder => Err(Unavailable::new("out of order")),
-        };
-        answer
+        }
     }
 
     async fn serving_names(

@@ -3,6 +3,8 @@
 //! A TPM of Nitro has no certificate of its endorsement key. That EC2 says it of this instance, asked
 //! with the controller's own credentials, is what makes the key the instance's.
 
+pub(super) mod key_format;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,10 +17,10 @@ use node_attestation_core::refusal::Unavailable;
 use node_attestation_core::verifier::platform::{KeyKind, Platform};
 use tokio::time::timeout;
 
+use self::key_format::{key_type, read};
 use super::batch::Instances;
 use super::channel::{CallLimits, Channel, Lane, Remembered, recall, remember};
 use super::client::{Ec2, Ec2Settings, outage};
-use super::endorsement_key::{key_type, read};
 use super::outage::OutageKind;
 use super::place::Place;
 use crate::credentials::CredentialsSource;

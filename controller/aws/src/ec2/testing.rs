@@ -3,7 +3,7 @@
 use node_attestation_core::identifiers::KeyDigest;
 use node_attestation_core::verifier::platform::KeyKind;
 
-use super::endorsement_key::{key_type, read};
+use super::nitro_tpm::key_format::{key_type, read};
 
 /// The digest of a key of this kind; `None` where it is refused.
 pub fn endorsement_key(kind: KeyKind, value: &str) -> Option<KeyDigest> {

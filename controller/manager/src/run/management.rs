@@ -9,7 +9,7 @@ use std::time::Duration;
 use clap::{ArgAction, value_parser};
 use node_attestation_core::crd::KubeletAuthentication;
 use node_attestation_runtime::client::EgressPolicy;
-use node_attestation_runtime::management::{Controller, Settings};
+use node_attestation_runtime::management::{Controller, MAX_SHARDS, Settings};
 
 use crate::access::access;
 use crate::error::BoxError;
@@ -18,9 +18,6 @@ use crate::tpm::ConfigMapReader;
 
 /// The file of a host's name; in a Pod, of the Pod's name.
 const HOST_NAME: &str = "/proc/sys/kernel/hostname";
-
-/// Each replica reads each Lease every two seconds.
-const MAX_SHARDS: i64 = 64;
 
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "A management cluster, with Cluster API")]
@@ -39,7 +36,7 @@ pub(super) struct ManagementArguments {
     leader_elect: bool,
     /// Divide the clusters into so many shards, each with a Lease, so that replicas share the work; the same
     /// number for all replicas, and at least as many as there are replicas
-    #[arg(long, value_name = "NUMBER", value_parser = value_parser!(u32).range(1..=MAX_SHARDS), default_value_t = 1)]
+    #[arg(long, value_name = "NUMBER", value_parser = value_parser!(u32).range(1..=i64::from(MAX_SHARDS)), default_value_t = 1)]
     shards: u32,
     /// The time for which a Machine has to be missing, in two rounds at least, until its record is retired, its
     /// certificates are revoked and its Node is deleted

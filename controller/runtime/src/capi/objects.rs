@@ -10,6 +10,7 @@ use std::fmt::Debug;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::core::DynamicObject;
 use kubelet_attestation::names::{is_dns_label, is_dns_subdomain};
+use node_attestation_core::crd::CLUSTER_NAME_LABEL;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
@@ -32,9 +33,6 @@ pub(super) use pool::MachinePool;
 
 /// The group of Cluster, Machine and `MachinePool`.
 pub(super) const CORE_GROUP: &str = "cluster.x-k8s.io";
-
-/// The label with the name of an object's Cluster.
-const CLUSTER_NAME_LABEL: &str = "cluster.x-k8s.io/cluster-name";
 
 /// On an object that Cluster API is to leave alone; its value does not matter.
 const PAUSED_ANNOTATION: &str = "cluster.x-k8s.io/paused";

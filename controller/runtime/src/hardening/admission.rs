@@ -26,9 +26,10 @@ use k8s_openapi::api::admissionregistration::v1::{
     ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,
 };
 use kube::Client;
+use kubelet_attestation::csr::envelope::MAX_REQUEST_LEN;
 use kubelet_attestation::names::{
     BUILT_IN_CLIENT_SIGNER, BUILT_IN_SERVING_SIGNER, CSR_NAME_PREFIX, NODE_USER_PREFIX, NodeName,
-    Provider,
+    Provider, SERVING_SIGNER_PREFIX,
 };
 
 use super::access::{HardeningError, delete, get};
@@ -36,12 +37,6 @@ use super::policies::Policy;
 
 /// The name of the policy and of its binding.
 pub const POLICY_NAME: &str = "node-attestation-requests";
-
-/// The prefix of the names of our serving signers.
-const OUR_SERVING_SIGNERS: &str = "cluster.x-k8s.io/kubelet-serving-";
-
-/// The length of the longest request that the controller reads.
-const MAX_REQUEST_LEN: usize = 64 * 1024;
 
 /// The requests that one cluster allows.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -139,7 +134,7 @@ fn variables(settings: &Settings) -> Vec<(&'static str, String)> {
         : string(object.spec.request).endsWith('=') ? 1 : 0)";
     let serving = format!(
         "variables.signer == '{BUILT_IN_SERVING_SIGNER}' \
-         || variables.signer.startsWith('{OUR_SERVING_SIGNERS}')"
+         || variables.signer.startsWith('{SERVING_SIGNER_PREFIX}')"
     );
     vec![
         ("byToken", IS_TOKEN.to_owned()),

@@ -1,24 +1,20 @@
 //! The status of a `KubeletAuthentication`: no input or output.
 
+pub(super) mod not_ready;
+
 use std::time::SystemTime;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
-use kubelet_attestation::names::Provider;
+use kubelet_attestation::names::{BUILT_IN_CLIENT_SIGNER, BUILT_IN_SERVING_SIGNER, Provider};
 use node_attestation_core::crd::conditions::{self, ConditionReport, ConditionStatus, reason};
 use node_attestation_core::crd::{
     ALLOW_RETIREMENT_ANNOTATION, KubeletAuthentication, KubeletAuthenticationStatus,
 };
 
+use self::not_ready::NotReady;
 use super::cluster_status::{ApiReachability, Health, HeldBack};
-use super::not_ready::NotReady;
 use crate::capi::CaOutOfTime;
-
-/// Kubernetes' own signer, whose requests are approved where there is no CA key.
-const BUILT_IN_CLIENT_SIGNER: &str = "kubernetes.io/kube-apiserver-client-kubelet";
-
-/// The signer of kubelets' serving certificates.
-const SERVING_SIGNER: &str = "kubernetes.io/kubelet-serving";
 
 /// The phase of a cluster.
 #[derive(Debug)]
@@ -101,7 +97,8 @@ pub(super) fn status(
             Some(BUILT_IN_CLIENT_SIGNER.to_owned())
         };
         let proves = attestor.is_some_and(|attestor| attestor != Provider::INSECURE);
-        status.kubelet_serving_certificate_signer = proves.then(|| SERVING_SIGNER.to_owned());
+        status.kubelet_serving_certificate_signer =
+            proves.then(|| BUILT_IN_SERVING_SIGNER.to_owned());
     }
     status
 }

@@ -17,7 +17,7 @@ use crate::client::EgressPolicy;
 
 use super::VerifierFactory;
 use super::ca_key_registry::{CaKey, CaKeyHolder};
-use super::not_ready::NotReady;
+use super::conditions::not_ready::NotReady;
 use super::single_object::Observed;
 
 /// The key of the kubeconfig in its Secret (Cluster API's contract).

@@ -9,6 +9,9 @@ use sha2::{Digest as _, Sha256};
 use super::single_object::Observed;
 use crate::capi::Cluster;
 
+/// The limit of shards: each replica reads each Lease every two seconds.
+pub const MAX_SHARDS: u32 = 64;
+
 /// One of the equal parts that the served Clusters are divided into.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Shard {

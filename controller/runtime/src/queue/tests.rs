@@ -1,6 +1,7 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::memory_budget::{MAX_OBJECT_BYTES, MAX_OBJECTS, MAX_RUNNING};
+use super::retry::LAST_RETRY;
 use super::*;
 use crate::hardening::rate_limit::TOKEN_RATE;
 

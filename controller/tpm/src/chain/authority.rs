@@ -2,15 +2,9 @@
 
 use x509_parser::certificate::{Validity, X509Certificate};
 use x509_parser::extensions::ParsedExtension;
-use x509_parser::oid_registry::{
-    OID_KEY_TYPE_EC_PUBLIC_KEY, OID_PKCS1_RSAENCRYPTION, OID_PKCS1_SHA256WITHRSA,
-    OID_PKCS1_SHA384WITHRSA, OID_PKCS1_SHA512WITHRSA, OID_SIG_ECDSA_WITH_SHA256,
-    OID_SIG_ECDSA_WITH_SHA384, Oid,
-};
-use x509_parser::prelude::FromDer as _;
 use x509_parser::time::ASN1Time;
-use x509_parser::x509::SubjectPublicKeyInfo;
 
+use super::signature::verifies;
 use super::{EK_CERTIFICATE, one};
 
 /// A vendor's authority, with its subject: the two must agree with a certificate's issuer.
@@ -104,27 +98,3 @@ pub(super) fn issued(
     verifies(authority.public_key().raw, certificate)
         .ok_or("it did not sign the certificate that names it")
 }
-
-fn verifies(spki: &[u8], certificate: &X509Certificate<'_>) -> Option<()> {
-    // The inner one is what is signed.
-    if certificate.signature_algorithm != certificate.tbs_certificate.signature {
-        return None;
-    }
-    let (_, spki) = SubjectPublicKeyInfo::from_der(spki).ok()?;
-    let algorithm = certificate.signature_algorithm.oid();
-    let (_, key_type) = ALGORITHMS.iter().find(|(oid, _)| oid == algorithm)?;
-    if spki.algorithm.algorithm != *key_type {
-        return None;
-    }
-    certificate.verify_signature(Some(&spki)).ok()
-}
-
-/// The signature algorithms of authorities, none with SHA-1, and the types of the keys that sign with
-/// them. Of the curves, P-256 and P-384 are verified.
-static ALGORITHMS: [(Oid<'static>, Oid<'static>); 5] = [
-    (OID_PKCS1_SHA256WITHRSA, OID_PKCS1_RSAENCRYPTION),
-    (OID_PKCS1_SHA384WITHRSA, OID_PKCS1_RSAENCRYPTION),
-    (OID_PKCS1_SHA512WITHRSA, OID_PKCS1_RSAENCRYPTION),
-    (OID_SIG_ECDSA_WITH_SHA256, OID_KEY_TYPE_EC_PUBLIC_KEY),
-    (OID_SIG_ECDSA_WITH_SHA384, OID_KEY_TYPE_EC_PUBLIC_KEY),
-];

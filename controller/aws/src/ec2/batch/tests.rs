@@ -424,7 +424,7 @@ impl CredentialsSource for Unfinished {
         if account == OTHER_ACCOUNT {
             std::future::pending().await
         } else {
-            let _ = PerAccount.credentials(account, region).await;
+            drop(PerAccount.credentials(account, region).await);
             Err(Unavailable::new("no credentials"))
         }
     }

@@ -56,7 +56,7 @@ impl Verifier for Tpm {
         appraisal: Appraisal<'_>,
         _now: SystemTime,
     ) -> Result<Assurance, Refusal> {
-        let answer = match self.0 {
+        match self.0 {
             Phase::Enrol => Err(Failure::ChallengeIssued {
                 detail: "7".to_owned(),
                 annotations: vec![
@@ -70,8 +70,7 @@ impl Verifier for Tpm {
                 endorsement_key: Some(endorsement_key()),
                 ..Identity::of(appraisal.provider_id.clone())
             }))),
-        };
-        answer
+        }
     }
 }
 

@@ -23,8 +23,8 @@ struct Lists(Option<Arc<[Arc<KeyList>]>>);
 impl KeyLists for Lists {
     async fn read(&self) -> Result<Arc<[Arc<KeyList>]>, Unavailable> {
         let lists = self.0.clone();
-        let lists = lists.ok_or_else(|| Unavailable::new("there is no ConfigMap metal/rack-1"));
-        lists
+
+        lists.ok_or_else(|| Unavailable::new("there is no ConfigMap metal/rack-1"))
     }
 
     fn report(&self) -> ConditionReport {

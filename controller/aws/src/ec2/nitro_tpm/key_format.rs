@@ -13,10 +13,10 @@ use node_attestation_core::verifier::platform::KeyKind;
 const MAX_LEN: usize = 4096;
 
 /// The error of an answer.
-pub(super) type NoKey = &'static str;
+pub(in crate::ec2) type NoKey = &'static str;
 
 /// EC2's name of a kind of endorsement key; `None` if EC2 has no such keys.
-pub(super) fn key_type(kind: KeyKind) -> Option<EkPubKeyType> {
+pub(in crate::ec2) fn key_type(kind: KeyKind) -> Option<EkPubKeyType> {
     match kind {
         KeyKind::Rsa2048 => Some(EkPubKeyType::Rsa2048),
         KeyKind::P384 => Some(EkPubKeyType::EccSecP384),
@@ -25,7 +25,7 @@ pub(super) fn key_type(kind: KeyKind) -> Option<EkPubKeyType> {
 }
 
 /// The digest of a key of this type. A key has one form here, so that its digest is everybody's.
-pub(super) fn read(key_type: &EkPubKeyType, value: &str) -> Result<KeyDigest, NoKey> {
+pub(in crate::ec2) fn read(key_type: &EkPubKeyType, value: &str) -> Result<KeyDigest, NoKey> {
     if value.len() > MAX_LEN {
         return Err("it is longer than a key");
     }

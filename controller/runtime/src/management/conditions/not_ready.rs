@@ -6,13 +6,13 @@ use node_attestation_core::signer::InvalidCa;
 
 use crate::capi::{CaRefused, KubeconfigRefused, ObjectKey};
 
-use super::VerifierUnavailable;
+use crate::management::VerifierUnavailable;
 
 /// The reason for which a cluster is not served.
 ///
 /// Its `Display` is the message of a condition, without secrets.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum NotReady {
+pub(in crate::management) enum NotReady {
     #[error("there is no Cluster {0}")]
     ClusterNotFound(String),
     #[error("the Cluster is paused")]
@@ -50,7 +50,7 @@ pub(super) enum NotReady {
 
 impl NotReady {
     /// The reason of the condition.
-    pub(super) fn reason(&self) -> &'static str {
+    pub(in crate::management) fn reason(&self) -> &'static str {
         match self {
             Self::ClusterNotFound(_) => reason::CLUSTER_NOT_FOUND,
             Self::ClusterPaused | Self::Paused => reason::PAUSED,
