@@ -178,10 +178,10 @@ impl Queue {
         }
     }
 
-    /// Adds or updates a request.
+    /// Adds or updates a request whose JSON has so many bytes.
     ///
     /// An object without a name or a UID is ignored: the API server sets both.
-    pub(crate) fn seen(&mut self, csr: CertificateSigningRequest) {
+    pub(crate) fn seen(&mut self, csr: CertificateSigningRequest, bytes: usize) {
         let metadata = &csr.metadata;
         let given = |text: &Option<String>, max| text.clone().filter(|text| text.len() <= max);
         let (Some(name), Some(uid)) = (
@@ -191,7 +191,6 @@ impl Queue {
             return;
         };
         let version = given(&metadata.resource_version, MAX_ID_LEN);
-        let bytes = json_len(&csr);
         let Some(entry) = self.entries.get_mut(&uid) else {
             // Longer names are refused by the checks, so they may share a budget.
             let requester = csr.spec.username.as_deref().unwrap_or_default();

@@ -107,7 +107,9 @@ impl Worker {
         match event {
             Event::Init => self.queue.listing(),
             Event::InitApply(seen) | Event::Apply(seen) => match seen.object {
-                Ok(csr) if self.signers.contains(&csr.spec.signer_name) => self.queue.seen(csr),
+                Ok(csr) if self.signers.contains(&csr.spec.signer_name) => {
+                    self.queue.seen(csr, seen.len);
+                }
                 // Another controller's.
                 Ok(_) => {}
                 Err(ref error) => self.skipped.note(seen.meta(), error),

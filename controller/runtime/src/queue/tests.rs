@@ -5,6 +5,13 @@ use super::retry::LAST_RETRY;
 use super::*;
 use crate::hardening::rate_limit::TOKEN_RATE;
 
+impl Queue {
+    pub(super) fn sees(&mut self, csr: CertificateSigningRequest) {
+        let bytes = json_len(&csr);
+        self.seen(csr, bytes);
+    }
+}
+
 pub(super) fn csr(name: &str, uid: &str, version: &str) -> CertificateSigningRequest {
     CertificateSigningRequest {
         metadata: ObjectMeta {
@@ -20,7 +27,7 @@ pub(super) fn csr(name: &str, uid: &str, version: &str) -> CertificateSigningReq
 fn queue_with(names: &[&str]) -> Queue {
     let mut queue = Queue::default();
     for name in names {
-        queue.seen(csr(name, name, "1"));
+        queue.sees(csr(name, name, "1"));
     }
     queue
 }
@@ -45,7 +52,7 @@ async fn a_request_is_not_worked_on_twice_at_once() {
     let now = Instant::now();
     queue.next(now).unwrap();
 
-    queue.seen(csr("a", "a", "2"));
+    queue.sees(csr("a", "a", "2"));
 
     assert!(queue.next(now).is_none());
 }
@@ -56,7 +63,7 @@ async fn a_request_that_changed_while_it_was_worked_on_is_tried_again_at_once() 
     let now = Instant::now();
     queue.next(now).unwrap();
 
-    queue.seen(csr("a", "a", "2"));
+    queue.sees(csr("a", "a", "2"));
     queue.retry("a", now);
 
     let work = queue.next(now).unwrap();
@@ -69,10 +76,10 @@ async fn an_answered_request_is_not_looked_at_again() {
     let mut queue = queue_with(&["a"]);
     let now = Instant::now();
     queue.next(now).unwrap();
-    queue.seen(csr("a", "a", "2"));
+    queue.sees(csr("a", "a", "2"));
 
     queue.settled("a");
-    queue.seen(csr("a", "a", "3"));
+    queue.sees(csr("a", "a", "3"));
 
     assert!(queue.next(now).is_none());
 }
@@ -84,7 +91,7 @@ async fn another_request_under_an_answered_ones_name_is_new() {
     queue.next(now).unwrap();
     queue.settled("a");
 
-    queue.seen(csr("a", "other", "9"));
+    queue.sees(csr("a", "other", "9"));
 
     assert_eq!(name_of(queue.next(now)).as_deref(), Some("a"));
 }
@@ -114,10 +121,10 @@ async fn a_change_ends_the_wait_and_a_repetition_does_not() {
     queue.next(now).unwrap();
     queue.retry("a", now);
 
-    queue.seen(csr("a", "a", "1"));
+    queue.sees(csr("a", "a", "1"));
     assert!(queue.next(now).is_none());
 
-    queue.seen(csr("a", "a", "2"));
+    queue.sees(csr("a", "a", "2"));
     assert_eq!(name_of(queue.next(now)).as_deref(), Some("a"));
     assert_eq!(queue.next_turn(), None);
 }
@@ -130,7 +137,7 @@ async fn what_is_gone_is_forgotten_wherever_it_stood() {
     queue.next(now).unwrap();
     queue.retry("waiting", now);
     queue.retry("ready", now);
-    queue.seen(csr("ready", "ready", "2"));
+    queue.sees(csr("ready", "ready", "2"));
 
     queue.gone("ready");
     queue.gone("waiting");
@@ -145,7 +152,7 @@ async fn what_a_list_does_not_name_any_more_is_gone() {
     let mut queue = queue_with(&["a", "b"]);
 
     queue.listing();
-    queue.seen(csr("b", "b", "1"));
+    queue.sees(csr("b", "b", "1"));
     queue.listed();
 
     let now = Instant::now();
@@ -158,7 +165,7 @@ async fn a_flood_is_kept_by_name_alone() {
     let mut queue = Queue::default();
     for number in 0..=MAX_OBJECTS {
         // Each within its own budget.
-        queue.seen(csr_by(&format!("requester-{number}"), &number.to_string()));
+        queue.sees(csr_by(&format!("requester-{number}"), &number.to_string()));
     }
 
     let kept = kept(&mut queue);
@@ -185,7 +192,7 @@ async fn another_request_under_the_name_of_one_that_is_worked_on_has_its_turn() 
         let now = Instant::now();
         queue.next(now).unwrap();
         queue.gone("a");
-        queue.seen(csr("a", "other", "2"));
+        queue.sees(csr("a", "other", "2"));
 
         let work = queue.next(now).unwrap();
         if retried {
@@ -194,7 +201,7 @@ async fn another_request_under_the_name_of_one_that_is_worked_on_has_its_turn() 
             queue.settled("a");
         }
         queue.listing();
-        queue.seen(csr("a", "other", "2"));
+        queue.sees(csr("a", "other", "2"));
         queue.listed();
 
         assert_eq!(work.name, "a");
@@ -223,10 +230,10 @@ async fn what_was_given_up_has_another_turn_when_it_has_changed() {
     queue.next(now).unwrap();
     queue.given_up("a");
 
-    queue.seen(csr("a", "a", "1"));
+    queue.sees(csr("a", "a", "1"));
     assert!(queue.next(now + LAST_RETRY).is_none());
 
-    queue.seen(csr("a", "a", "2"));
+    queue.sees(csr("a", "a", "2"));
     assert_eq!(name_of(queue.next(now)).as_deref(), Some("a"));
 }
 
@@ -261,9 +268,9 @@ async fn large_requests_are_kept_by_name_alone_once_they_fill_the_room() {
     const LARGE: usize = MAX_OBJECT_BYTES / 4;
     let mut queue = Queue::default();
     for name in ["a", "b", "c", "d"] {
-        queue.seen(csr_of(name, "1", LARGE));
+        queue.sees(csr_of(name, "1", LARGE));
     }
-    queue.seen(csr("small", "small", "1"));
+    queue.sees(csr("small", "small", "1"));
 
     assert_eq!(kept(&mut queue), [true, true, true, false, true]);
     assert!(queue.room.is_empty());
@@ -273,7 +280,7 @@ async fn large_requests_are_kept_by_name_alone_once_they_fill_the_room() {
 async fn a_request_that_grows_while_it_waits_is_not_kept_beyond_the_room() {
     let mut queue = queue_with(&["a", "b"]);
 
-    queue.seen(csr_of("a", "2", MAX_OBJECT_BYTES));
+    queue.sees(csr_of("a", "2", MAX_OBJECT_BYTES));
 
     assert_eq!(kept(&mut queue), [false, true]);
     assert!(queue.room.is_empty());
@@ -299,7 +306,7 @@ async fn so_many_are_worked_on_at_once_and_the_next_when_one_is_done() {
     let mut queue = Queue::default();
     let names: Vec<_> = (0..MAX_RUNNING + 2).map(|n| n.to_string()).collect();
     for name in &names {
-        queue.seen(csr_by(&format!("requester-{name}"), name));
+        queue.sees(csr_by(&format!("requester-{name}"), name));
     }
 
     assert_eq!(begun(&mut queue), MAX_RUNNING);
@@ -316,7 +323,7 @@ async fn large_ones_are_worked_on_a_few_at_once() {
     const LARGE: usize = 512 * 1024;
     let mut queue = Queue::default();
     for number in 0..20 {
-        queue.seen(csr_of(&number.to_string(), "1", LARGE));
+        queue.sees(csr_of(&number.to_string(), "1", LARGE));
     }
 
     assert_eq!(begun(&mut queue), 8);
@@ -332,7 +339,7 @@ async fn a_turn_that_has_come_does_not_wake_whoever_is_busy() {
     queue.retry("waits", now);
     assert!(queue.next_turn().is_some());
     for number in 0..MAX_RUNNING {
-        queue.seen(csr_by(&format!("requester-{number}"), &number.to_string()));
+        queue.sees(csr_by(&format!("requester-{number}"), &number.to_string()));
     }
     assert_eq!(begun(&mut queue), MAX_RUNNING);
 
@@ -347,7 +354,7 @@ async fn what_grew_while_it_was_worked_on_has_room_for_that_when_it_is_read() {
     let work = queue.next(Instant::now()).unwrap();
     let grown = csr_of("a", "2", MAX_OBJECT_BYTES);
 
-    queue.seen(grown.clone());
+    queue.sees(grown.clone());
     queue.retry("a", Instant::now());
 
     let again = queue.next(Instant::now()).unwrap();
@@ -366,12 +373,12 @@ async fn a_requester_over_its_budget_waits_and_delays_nobody_else() {
     let burst = usize::try_from(TOKEN_RATE.burst).unwrap();
     let mut queue = Queue::default();
     for number in 0..burst + 2 {
-        queue.seen(csr_by(
+        queue.sees(csr_by(
             "system:bootstrap:flooder",
             &format!("flood-{number}"),
         ));
     }
-    queue.seen(csr_by("system:bootstrap:honest", "honest"));
+    queue.sees(csr_by("system:bootstrap:honest", "honest"));
     let begin = Instant::now();
 
     let names: Vec<String> = std::iter::from_fn(|| name_of(queue.next(begin))).collect();
@@ -390,7 +397,7 @@ async fn what_is_over_budget_and_gone_takes_nobodys_turn() {
     let burst = usize::try_from(TOKEN_RATE.burst).unwrap();
     let mut queue = Queue::default();
     for number in 0..burst + 2 {
-        queue.seen(csr_by("flooder", &format!("flood-{number}")));
+        queue.sees(csr_by("flooder", &format!("flood-{number}")));
     }
     let begin = Instant::now();
     while queue.next(begin).is_some() {}
@@ -401,7 +408,7 @@ async fn what_is_over_budget_and_gone_takes_nobodys_turn() {
 
     assert_eq!(name_of(work), Some(format!("flood-{}", burst + 1)));
     assert_eq!(queue.next_turn(), None);
-    queue.seen(csr_by("flooder", "next"));
+    queue.sees(csr_by("flooder", "next"));
     assert!(queue.next(begin + TOKEN_RATE.every).is_none());
     assert_eq!(queue.next_turn(), Some(begin + 2 * TOKEN_RATE.every));
 }
@@ -411,9 +418,9 @@ async fn the_last_of_a_flood_that_is_deleted_has_the_first_free_turn() {
     let burst = usize::try_from(TOKEN_RATE.burst).unwrap();
     let mut queue = Queue::default();
     for number in 0..burst + 800 {
-        queue.seen(csr_by("flooder", &format!("flood-{number}")));
+        queue.sees(csr_by("flooder", &format!("flood-{number}")));
     }
-    queue.seen(csr_by("flooder", "last"));
+    queue.sees(csr_by("flooder", "last"));
     let begin = Instant::now();
     while queue.next(begin).is_some() {}
 
@@ -432,7 +439,7 @@ async fn after_a_stall_a_requester_has_no_more_at_once_than_its_burst() {
     let burst = usize::try_from(TOKEN_RATE.burst).unwrap();
     let mut queue = Queue::default();
     for number in 0..4 * burst {
-        queue.seen(csr_by("flooder", &format!("flood-{number}")));
+        queue.sees(csr_by("flooder", &format!("flood-{number}")));
     }
     let begin = Instant::now();
     let work = |queue: &mut Queue, now| {
@@ -458,13 +465,13 @@ async fn after_a_stall_a_requester_has_no_more_at_once_than_its_burst() {
 async fn what_names_a_request_has_a_limit() {
     let mut queue = Queue::default();
     let long = "x".repeat(MAX_NAME_LEN + 1);
-    queue.seen(csr(&long, "a", "1"));
-    queue.seen(csr("a", &"x".repeat(MAX_ID_LEN + 1), "1"));
+    queue.sees(csr(&long, "a", "1"));
+    queue.sees(csr("a", &"x".repeat(MAX_ID_LEN + 1), "1"));
     assert!(queue.entries.is_empty());
 
     let mut csr = csr("a", "a", "1");
     csr.spec.username = Some(long);
-    queue.seen(csr);
+    queue.sees(csr);
 
     assert_eq!(queue.entries["a"].requester.len(), MAX_NAME_LEN);
 }

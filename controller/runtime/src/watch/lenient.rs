@@ -36,6 +36,8 @@ pub(crate) struct Lenient<K, R = K> {
     pub(crate) metadata: ObjectMeta,
     /// The object, or why it is not what its type says.
     pub(crate) object: Result<K, Unreadable>,
+    /// The length of its JSON, which is close to its size in memory.
+    pub(crate) len: usize,
     resource: PhantomData<fn() -> R>,
 }
 
@@ -120,6 +122,7 @@ struct Metadata {
 impl<'de, K: DeserializeOwned, R> Deserialize<'de> for Lenient<K, R> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = deserializer.deserialize_newtype_struct(RAW_VALUE, AnyText)?;
+        let len = text.get().len();
         // Most objects are valid, and are not taken apart.
         if let Ok(object) = serde_json::from_str(text.get())
             && let Ok(Metadata { metadata }) = serde_json::from_str(text.get())
@@ -127,6 +130,7 @@ impl<'de, K: DeserializeOwned, R> Deserialize<'de> for Lenient<K, R> {
             return Ok(Self {
                 metadata,
                 object: Ok(object),
+                len,
                 resource: PhantomData,
             });
         }
@@ -142,6 +146,7 @@ impl<'de, K: DeserializeOwned, R> Deserialize<'de> for Lenient<K, R> {
         Ok(Self {
             metadata,
             object: object.map_err(Unreadable::from),
+            len,
             resource: PhantomData,
         })
     }

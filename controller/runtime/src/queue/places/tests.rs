@@ -10,7 +10,7 @@ async fn an_api_server_that_lists_without_end_gets_no_more_than_its_share_of_mem
 
     for number in 0..MAX_ENTRIES + 20 {
         let uid = number.to_string();
-        queue.seen(csr_by(&format!("requester-{number}"), &uid));
+        queue.sees(csr_by(&format!("requester-{number}"), &uid));
     }
     assert_eq!(queue.entries.len(), MAX_ENTRIES);
 
@@ -18,7 +18,7 @@ async fn an_api_server_that_lists_without_end_gets_no_more_than_its_share_of_mem
     let answered = queue.next(now).unwrap();
     queue.settled(&answered.uid);
     queue.purged_at = 0;
-    queue.seen(csr_by("another", "another"));
+    queue.sees(csr_by("another", "another"));
     assert!(queue.entries.contains_key("another"));
     assert!(!queue.entries.contains_key(&answered.uid));
 }
@@ -35,7 +35,7 @@ async fn names_as_long_as_they_may_be_take_no_more_than_a_share() {
         let name = format!("{number:0>MAX_NAME_LEN$}");
         let mut csr = csr(&name, &format!("{number:0>MAX_ID_LEN$}"), "1");
         csr.spec.username = Some(name);
-        queue.seen(csr);
+        queue.sees(csr);
     }
 
     assert!(queue.entry_bytes <= SHARE);
@@ -69,10 +69,10 @@ async fn sixty_thousand_requests_of_one_token_delay_no_other_machine() {
     let mut queue = Queue::default();
     for number in 0..60_000 {
         let name = format!("flood-{number}");
-        queue.seen(csr_by("system:bootstrap:flood", &name));
+        queue.sees(csr_by("system:bootstrap:flood", &name));
     }
 
-    queue.seen(csr_by("system:bootstrap:honest", "honest"));
+    queue.sees(csr_by("system:bootstrap:honest", "honest"));
     let waited = worked_on_after(&mut queue, "honest");
 
     assert!(waited < Duration::from_secs(5), "{waited:?}");
@@ -85,13 +85,13 @@ async fn whoever_has_most_gives_way_where_there_is_no_place_left() {
     let mut queue = Queue::default();
     for number in 0..MAX_ENTRIES {
         let requester = number / MAX_OF_REQUESTER;
-        queue.seen(csr_by(&format!("token-{requester}"), &number.to_string()));
+        queue.sees(csr_by(&format!("token-{requester}"), &number.to_string()));
     }
     assert_eq!(queue.entries.len(), MAX_ENTRIES);
 
     for number in 0..100 {
         let name = format!("honest-{number}");
-        queue.seen(csr_by(&name, &name));
+        queue.sees(csr_by(&name, &name));
         assert!(queue.entries.contains_key(&name));
     }
 
@@ -103,7 +103,7 @@ async fn whoever_has_most_gives_way_where_there_is_no_place_left() {
 async fn what_was_left_out_is_listed_again_when_there_is_room() {
     let mut queue = Queue::default();
     for number in 0..=MAX_OF_REQUESTER {
-        queue.seen(csr_by("token", &number.to_string()));
+        queue.sees(csr_by("token", &number.to_string()));
     }
     let later = Instant::now() + RELIST;
     assert!(!queue.relist(later), "nothing is answered");
@@ -122,7 +122,7 @@ async fn a_list_that_has_not_ended_is_not_begun_anew() {
     let mut queue = Queue::default();
     queue.listing();
     for number in 0..=MAX_OF_REQUESTER {
-        queue.seen(csr_by("token", &number.to_string()));
+        queue.sees(csr_by("token", &number.to_string()));
     }
     for number in 0..MAX_OF_REQUESTER / 2 {
         queue.gone(&number.to_string());
