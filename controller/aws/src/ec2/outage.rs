@@ -1,11 +1,10 @@
 //! Why EC2 could not be asked. None of it says anything about a node.
 
-use std::fmt;
-
 use node_attestation_core::refusal::Unavailable;
 
 /// Why EC2 could not be asked in a region.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("EC2 in {region} {kind}")]
 pub struct Outage {
     /// The region.
     pub region: String,
@@ -14,70 +13,42 @@ pub struct Outage {
 }
 
 /// Why EC2 could not be asked.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, derive_more::Display)]
 #[non_exhaustive]
 pub enum OutageKind {
     /// No answer in time.
+    #[display("did not answer in time")]
     TimedOut,
     /// EC2 could not be reached, or its answer not be read: what was wrong.
+    #[display("could not be asked: {_0}")]
     Unreachable(&'static str),
     /// EC2 is asked too often: EC2's code.
+    #[display("is asked too often: {_0}")]
     Throttled(String),
     /// There are no credentials, or EC2 does not accept them: EC2's code, or what is missing.
+    #[display("cannot be asked with the controller's AWS credentials: {_0}")]
     Credentials(String),
     /// The credentials may not call this action, as a policy of IAM has it: EC2's code.
+    #[display("does not let the controller call {_0}: {_1}")]
     NotAllowed(&'static str, String),
     /// Another error of EC2: its code.
+    #[display("answers with an error: {_0}")]
     Failed(String),
     /// EC2 answers with more than a cluster has.
+    #[display("answers with more instances than are read")]
     TooMuch,
     /// Too many requests wait for EC2.
+    #[display("is not asked now: too many requests wait for it")]
     Busy,
     /// EC2 does not know the instance: it is of another account, or too young.
+    #[display("does not know the instance {_0}, or not yet")]
     NotFound(String),
     /// The instance is too young for a name, or its subnet gives no such names.
+    #[display("tells no name of the instance {_0} that a Node could have, or not yet")]
     Unnamed(String),
     /// EC2's answer has no endorsement key of this instance: what is wrong with the answer.
+    #[display("answers with no endorsement key of {_0}: {_1}")]
     NoKey(String, &'static str),
-}
-
-impl fmt::Display for Outage {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        use OutageKind as Kind;
-        let ec2 = format_args!("EC2 in {}", self.region);
-        let region = &self.region;
-        match &self.kind {
-            Kind::TimedOut => write!(f, "{ec2} did not answer in time"),
-            Kind::Unreachable(what) => write!(f, "{ec2} could not be asked: {what}"),
-            Kind::Throttled(code) => write!(f, "{ec2} is asked too often: {code}"),
-            Kind::Credentials(code) => {
-                let what = "the controller's AWS credentials cannot be used";
-                write!(f, "{what} in {region}: {code}")
-            }
-            Kind::NotAllowed(action, code) => {
-                write!(
-                    f,
-                    "the controller may not call {action} in {region}: {code}"
-                )
-            }
-            Kind::Failed(code) => write!(f, "{ec2} answers with an error: {code}"),
-            Kind::TooMuch => write!(f, "{ec2} answers with more instances than are read"),
-            Kind::Busy => write!(f, "too many requests wait for {ec2}"),
-            Kind::NotFound(instance) => {
-                write!(f, "{ec2} does not know the instance {instance}, or not yet")
-            }
-            Kind::Unnamed(instance) => {
-                let what = "that a Node could have, or not yet";
-                write!(f, "{ec2} tells no name of the instance {instance} {what}")
-            }
-            Kind::NoKey(instance, detail) => {
-                write!(
-                    f,
-                    "{ec2} answers with no endorsement key of {instance}: {detail}"
-                )
-            }
-        }
-    }
 }
 
 impl OutageKind {

@@ -203,15 +203,15 @@ async fn what_ec2_answers_instead_of_instances_is_an_outage_that_says_what_to_do
         ),
         (
             Failure::unauthorized(),
-            "the controller may not call ec2:DescribeInstances {}: UnauthorizedOperation",
+            "EC2 {} does not let the controller call ec2:DescribeInstances: UnauthorizedOperation",
         ),
         (
             Failure::bad_credentials(),
-            "the controller's AWS credentials cannot be used {}: AuthFailure",
+            "EC2 {} cannot be asked with the controller's AWS credentials: AuthFailure",
         ),
         (
             Failure::expired_credentials(),
-            "the controller's AWS credentials cannot be used {}: RequestExpired",
+            "EC2 {} cannot be asked with the controller's AWS credentials: RequestExpired",
         ),
         (Failure::Cut, "EC2 {} could not be asked: no connection"),
         (
@@ -399,7 +399,7 @@ async fn credentials_that_cannot_be_found_are_the_operators_affair() {
 
     assert_eq!(
         told.unwrap_err().to_string(),
-        "the controller's AWS credentials cannot be used in eu-west-1: none could be found"
+        "EC2 in eu-west-1 cannot be asked with the controller's AWS credentials: none could be found"
     );
     assert!(calls("200000000015").is_empty());
 }

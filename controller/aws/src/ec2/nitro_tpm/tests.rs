@@ -247,15 +247,15 @@ async fn what_ec2_answers_instead_of_a_key_is_an_outage_that_says_what_to_do() {
         ),
         (
             Failure::unauthorized(),
-            "the controller may not call ec2:GetInstanceTpmEkPub {}: UnauthorizedOperation",
+            "EC2 {} does not let the controller call ec2:GetInstanceTpmEkPub: UnauthorizedOperation",
         ),
         (
             Failure::bad_credentials(),
-            "the controller's AWS credentials cannot be used {}: AuthFailure",
+            "EC2 {} cannot be asked with the controller's AWS credentials: AuthFailure",
         ),
         (
             Failure::expired_credentials(),
-            "the controller's AWS credentials cannot be used {}: RequestExpired",
+            "EC2 {} cannot be asked with the controller's AWS credentials: RequestExpired",
         ),
         (Failure::Cut, "EC2 {} could not be asked: no connection"),
         (
@@ -347,7 +347,10 @@ async fn a_request_that_may_not_be_asked_in_time_waits() {
 
     let told = key_of(&cluster, &instance).await.unwrap_err().to_string();
 
-    assert_eq!(told, "too many requests wait for EC2 in eu-west-1");
+    assert_eq!(
+        told,
+        "EC2 in eu-west-1 is not asked now: too many requests wait for it"
+    );
     assert_eq!(calls(account).len(), 1);
 }
 
