@@ -6,6 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use kubelet_attestation::ensure;
 use kubelet_attestation::names::NodeName;
 use x509_parser::nom::Parser as _;
 use x509_parser::prelude::{X509Certificate, X509CertificateParser};
@@ -76,9 +77,7 @@ impl Credential {
     ///
     /// The public half of the key is the leaf's. Validity period and node name are not checked.
     pub fn from_store(text: &str) -> Result<Self, Invalid> {
-        if text.trim().is_empty() {
-            return Err(Invalid::new("the file is empty"));
-        }
+        ensure!(!text.trim().is_empty(), Invalid::new("the file is empty"));
         let (certificate_pem, key_pem) = text
             .rfind(BEGIN)
             .and_then(|start| text.split_at_checked(start))

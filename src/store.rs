@@ -10,6 +10,7 @@ use std::io::{self, Read};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
+use kubelet_attestation::ensure;
 use rustix::fs::{Mode, OFlags};
 use zeroize::Zeroizing;
 
@@ -90,12 +91,8 @@ impl Store {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(unreadable(dir, error)),
         };
-        if metadata.is_symlink() {
-            return Err(misplaced(dir, SYMLINK));
-        }
-        if !metadata.is_dir() {
-            return Err(misplaced(dir, "not a directory"));
-        }
+        ensure!(!metadata.is_symlink(), misplaced(dir, SYMLINK));
+        ensure!(metadata.is_dir(), misplaced(dir, "not a directory"));
         check_owner(dir, &metadata)?;
         Ok(Some(Self {
             dir: dir.to_owned(),
@@ -231,13 +228,9 @@ pub(crate) fn remove_file(path: &Path) -> Result<(), Failure> {
 fn read_checked(path: &Path, name: StoreFile, mut file: File) -> Result<KeyFile, Failure> {
     let failed = |error: io::Error| unreadable(path, error);
     let metadata = file.metadata().map_err(failed)?;
-    if !metadata.is_file() {
-        return Err(misplaced(path, "not a regular file"));
-    }
+    ensure!(metadata.is_file(), misplaced(path, "not a regular file"));
     check_owner(path, &metadata)?;
-    if metadata.len() > MAX_FILE_LEN {
-        return Err(too_large(path));
-    }
+    ensure!(metadata.len() <= MAX_FILE_LEN, too_large(path));
     let length = usize::try_from(metadata.len()).unwrap_or_default();
     // Read at once: files are replaced, never changed in place, and a buffer that grows would leave
     // copies of a key in memory.

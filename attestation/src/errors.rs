@@ -2,6 +2,16 @@
 
 use std::error::Error;
 
+/// Returns the error from the function unless the condition holds, as `anyhow::ensure` does, with a typed error.
+#[macro_export]
+macro_rules! ensure {
+    ($condition:expr, $error:expr) => {
+        if !$condition {
+            return Err($error);
+        }
+    };
+}
+
 /// The error and its causes on one line, with ": " between.
 pub fn error_chain(error: &dyn Error) -> String {
     let mut text = error.to_string();

@@ -6,6 +6,7 @@
 use std::mem;
 use std::sync::Arc;
 
+use kubelet_attestation::ensure;
 use kubelet_attestation::evidence::tpm::Challenge;
 use kubelet_attestation::version::EvidenceVersion;
 
@@ -213,14 +214,10 @@ impl Attempt {
             if error.kind == ApiErrorKind::NameConflict {
                 pending.drop_request(store)?;
             }
-            if server.requester == Requester::Bootstrap {
-                return Err(error.into());
-            }
+            ensure!(server.requester != Requester::Bootstrap, error.into());
             let is_about_the_requester = error.is_about_the_requester();
             let refused = certificate_failure(error, &self.settings.bootstrap_kubeconfig);
-            if !is_about_the_requester {
-                return Err(refused);
-            }
+            ensure!(is_about_the_requester, refused);
             let bootstrap = self.bootstrap_login(&refused).ok_or(refused)?;
             server.change_to(&bootstrap)?;
         }

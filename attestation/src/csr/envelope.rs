@@ -7,6 +7,7 @@
 use base64::prelude::{BASE64_STANDARD, Engine as _};
 use pem::{EncodeConfig, LineEnding, Pem};
 
+use crate::ensure;
 use crate::evidence::MAX_EVIDENCE_LEN;
 use crate::names::Provider;
 
@@ -89,9 +90,7 @@ impl Envelope {
     ///
     /// Everything but the one encoding of an envelope is refused; the error says by which rule.
     pub fn parse(request: &[u8]) -> Result<Self, InvalidEnvelope> {
-        if request.len() > MAX_REQUEST_LEN {
-            return Err(InvalidEnvelope::TooLarge);
-        }
+        ensure!(request.len() <= MAX_REQUEST_LEN, InvalidEnvelope::TooLarge);
         let text = str::from_utf8(request).map_err(|_| InvalidEnvelope::NoPem)?;
         let mut lines = text.lines();
         match lines.next().and_then(begin_label) {
@@ -130,9 +129,7 @@ impl Envelope {
         }
         // The rules above say what is wrong; this one leaves nothing else to be wrong (carriage
         // returns, line lengths).
-        if envelope.encode() != request {
-            return Err(InvalidEnvelope::NotStrict);
-        }
+        ensure!(envelope.encode() == request, InvalidEnvelope::NotStrict);
         Ok(envelope)
     }
 }

@@ -6,6 +6,7 @@ use x509_cert::der::{Tag, Tagged};
 use x509_cert::name::Name;
 
 use crate::csr::oid;
+use crate::ensure;
 use crate::names::{NODE_USER_PREFIX, NODES_GROUP, NodeName};
 
 /// A subject that is not exactly `O=system:nodes, CN=system:node:<name>`.
@@ -43,9 +44,7 @@ pub fn node_name(subject: &Name) -> Result<NodeName, InvalidSubject> {
             _ => return Err(InvalidSubject::ExtraAttribute),
         }
     }
-    if organizations != [NODES_GROUP] {
-        return Err(InvalidSubject::Organization);
-    }
+    ensure!(organizations == [NODES_GROUP], InvalidSubject::Organization);
     let name = match common_names.as_slice() {
         [name] => name
             .strip_prefix(NODE_USER_PREFIX)

@@ -7,6 +7,7 @@ use std::borrow::Cow;
 
 use serde::{Deserialize, Serialize};
 
+use crate::ensure;
 use crate::names::Audience;
 use crate::version::EvidenceVersion;
 
@@ -101,9 +102,7 @@ impl Header {
 
 fn from_json<'a, T: Deserialize<'a>>(evidence: &'a [u8]) -> Result<T, InvalidEvidence> {
     let len = evidence.len();
-    if len > MAX_EVIDENCE_LEN {
-        return Err(InvalidEvidence::TooLarge(len));
-    }
+    ensure!(len <= MAX_EVIDENCE_LEN, InvalidEvidence::TooLarge(len));
     serde_json::from_slice(evidence).map_err(InvalidEvidence::Json)
 }
 

@@ -9,6 +9,7 @@ use url::{Host, Url};
 
 use super::Policy;
 use super::error::{InvalidKubeconfig, Refused};
+use crate::ensure;
 use crate::names::Audience;
 use crate::secret::Secret;
 
@@ -153,14 +154,10 @@ impl ClusterEndpoint {
 /// A URL of host, port and path. The URL's parser drops an empty user in silence, so no '@' is
 /// accepted.
 fn server(text: &str) -> Result<Url, Refused> {
-    if text.is_empty() {
-        return Err(Refused::Missing);
-    }
+    ensure!(!text.is_empty(), Refused::Missing);
     // client-go takes a bare host for http, from the days of the insecure port.
     let url = Url::parse(text).map_err(|_| Refused::NotAUrl)?;
-    if url.scheme() != "https" {
-        return Err(Refused::NotHttps);
-    }
+    ensure!(url.scheme() == "https", Refused::NotHttps);
     if text.contains(['@', '?', '#']) || !url.has_host() {
         return Err(Refused::NotAUrl);
     }
@@ -181,9 +178,7 @@ fn check_proxy(proxy: &Secret<String>, named_otherwise: bool) -> Result<(), Refu
     if !matches!(url.scheme(), "http" | "https") {
         return Err(Refused::ProxyScheme);
     }
-    if !url.has_host() {
-        return Err(Refused::NotAUrl);
-    }
+    ensure!(url.has_host(), Refused::NotAUrl);
     if named_otherwise {
         Err(Refused::ProxyWithServerName)
     } else {
@@ -193,9 +188,7 @@ fn check_proxy(proxy: &Secret<String>, named_otherwise: bool) -> Result<(), Refu
 
 /// All certificates in PEM, at least one.
 pub(super) fn certificates(pem: &str) -> Result<Vec<CertificateDer<'static>>, Refused> {
-    if pem.trim().is_empty() {
-        return Err(Refused::NoCa);
-    }
+    ensure!(!pem.trim().is_empty(), Refused::NoCa);
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem.as_bytes()).collect();
     let found = found.map_err(|_| Refused::NotCertificates)?;
     if found.is_empty() {

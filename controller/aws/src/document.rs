@@ -19,6 +19,7 @@ mod region_certificates;
 
 use std::time::SystemTime;
 
+use kubelet_attestation::ensure;
 use kubelet_attestation::evidence::aws::ber::{self, InvalidBer};
 
 use crate::denial::AwsDenial;
@@ -59,9 +60,7 @@ impl Signers {
         let message = cms::SignedMessage::parse(&der)?;
         let region = json::claimed_region(message.claimed_content())?;
         let signers = self.region(&region);
-        if signers.is_empty() {
-            return Err(AwsDenial::RegionUnknown(region));
-        }
+        ensure!(!signers.is_empty(), AwsDenial::RegionUnknown(region));
         let content = message.verify(signers, &region)?;
         json::parse(&content)
     }

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use kubelet_attestation::ensure;
 use kubelet_attestation::names::ProviderId;
 use node_attestation_core::crd::AwsNodeName;
 use node_attestation_core::identifiers::TokenId;
@@ -78,12 +79,8 @@ impl TaggedInstances {
         instances: Instances,
         settings: InventorySettings,
     ) -> Result<Self, InvalidInventory> {
-        if settings.tags.is_empty() {
-            return Err(InvalidInventory::NoTags);
-        }
-        if settings.places.is_empty() {
-            return Err(InvalidInventory::NoPlaces);
-        }
+        ensure!(!settings.tags.is_empty(), InvalidInventory::NoTags);
+        ensure!(!settings.places.is_empty(), InvalidInventory::NoPlaces);
         Ok(Self {
             instances,
             settings,

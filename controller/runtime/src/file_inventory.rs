@@ -21,6 +21,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use kubelet_attestation::ensure;
 use kubelet_attestation::errors::error_chain;
 use kubelet_attestation::names::{NodeName, ProviderId};
 use parking_lot::Mutex;
@@ -227,9 +228,7 @@ fn parse(path: &Path, text: &str) -> Result<StaticInventory, MachineListError> {
 impl Entry {
     /// The machine, or the field that is invalid.
     fn into_machine(self) -> Result<Machine, (&'static str, BoxError)> {
-        if self.name.is_empty() {
-            return Err(("name", "empty".into()));
-        }
+        ensure!(!self.name.is_empty(), ("name", "empty".into()));
         let (field, node_name) = match &self.node_name {
             Some(name) => ("nodeName", name),
             None => ("name", &self.name),

@@ -14,6 +14,7 @@ mod signature;
 
 use std::time::SystemTime;
 
+use kubelet_attestation::ensure;
 use x509_parser::certificate::X509Certificate;
 use x509_parser::der_parser::oid;
 use x509_parser::extensions::{GeneralName, KeyUsage, ParsedExtension};
@@ -51,9 +52,7 @@ impl Authorities {
         for (index, text) in texts.iter().enumerate() {
             let invalid = |rule| InvalidTpmSettings::new(format!("requireCA[{index}]: {rule}"));
             let blocks = pem::parse_many(text).map_err(|_| invalid("it is not PEM"))?;
-            if blocks.is_empty() {
-                return Err(invalid("it has no certificate"));
-            }
+            ensure!(!blocks.is_empty(), invalid("it has no certificate"));
             for block in &blocks {
                 authorities.push(Authority::read(block).map_err(invalid)?);
             }
@@ -187,9 +186,7 @@ fn check_profile(certificate: &X509Certificate<'_>, key: &Key) -> Result<(), &'s
     for extension in certificate.extensions() {
         let parsed = extension.parsed_extension();
         if let ParsedExtension::BasicConstraints(constraints) = parsed {
-            if constraints.ca {
-                return Err("it is an authority's");
-            }
+            ensure!(!constraints.ca, "it is an authority's");
         } else if let ParsedExtension::KeyUsage(usage) = parsed {
             if !is_for(*usage, key) {
                 return Err("its key usage is not that of an endorsement key");
@@ -205,9 +202,7 @@ fn check_profile(certificate: &X509Certificate<'_>, key: &Key) -> Result<(), &'s
     if !for_endorsement {
         return Err("it does not have the extended key usage 2.23.133.8.1");
     }
-    if !names_tpm {
-        return Err("it does not name a TPM's manufacturer");
-    }
+    ensure!(names_tpm, "it does not name a TPM's manufacturer");
     Ok(())
 }
 

@@ -1,5 +1,6 @@
 //! The identity of the instance, from its signed identity document.
 
+use kubelet_attestation::ensure;
 use kubelet_attestation::evidence::aws::is_region;
 use kubelet_attestation::names::ProviderId;
 use kubelet_authenticator::failure::{Code, Failure};
@@ -50,12 +51,8 @@ impl Identity {
             ))
         })?;
         let invalid = |field| invalid(format!("the document's {field} is invalid"));
-        if !is_instance_id(&document.instance_id) {
-            return Err(invalid("instanceId"));
-        }
-        if !is_region(&document.region) {
-            return Err(invalid("region"));
-        }
+        ensure!(is_instance_id(&document.instance_id), invalid("instanceId"));
+        ensure!(is_region(&document.region), invalid("region"));
         let (zone, id) = (&document.availability_zone, &document.instance_id);
         let provider_id = imds::provider_id(zone, id).ok_or_else(|| invalid("availabilityZone"))?;
         Ok(Self {

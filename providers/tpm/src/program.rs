@@ -7,6 +7,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
+use kubelet_attestation::ensure;
 use kubelet_authenticator::clock::Deadline;
 use kubelet_authenticator::failure::{Code, Failure};
 
@@ -101,9 +102,7 @@ pub(crate) fn ask<T: DeserializeOwned>(
         drop(child.kill());
         return Err(slow());
     };
-    if !status.success() {
-        return Err(ended(program, status, complained.trim()));
-    }
+    ensure!(status.success(), ended(program, status, complained.trim()));
     let answer: Result<T, DeviceError> = serde_json::from_str(&said).map_err(|_| {
         unanswered(
             format!(

@@ -10,6 +10,8 @@
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
+use crate::ensure;
+
 /// A document is half a kibibyte, the message around it another.
 const MAX_SIZE: usize = 16 * 1024;
 /// The same in base64, in lines.
@@ -30,16 +32,12 @@ pub struct InvalidBer(pub &'static str);
 
 /// The DER of the message that `text` is the base64 of.
 pub fn decode(text: &str) -> Result<Vec<u8>, InvalidBer> {
-    if text.len() > MAX_TEXT_SIZE {
-        return Err(InvalidBer("it is too large"));
-    }
+    ensure!(text.len() <= MAX_TEXT_SIZE, InvalidBer("it is too large"));
     let one_line: Vec<u8> = text
         .bytes()
         .filter(|byte| !matches!(byte, b'\r' | b'\n'))
         .collect();
-    if one_line.is_empty() {
-        return Err(InvalidBer("it is empty"));
-    }
+    ensure!(!one_line.is_empty(), InvalidBer("it is empty"));
     let ber = STANDARD
         .decode(one_line)
         .map_err(|_| InvalidBer("it is not base64"))?;
@@ -54,9 +52,7 @@ pub fn decode(text: &str) -> Result<Vec<u8>, InvalidBer> {
 /// and tags in other forms than the two that AWS sends. Bytes are read once, and copied at most once
 /// a level.
 pub fn to_der(ber: &[u8]) -> Result<Vec<u8>, InvalidBer> {
-    if ber.len() > MAX_SIZE {
-        return Err(InvalidBer("it is too large"));
-    }
+    ensure!(ber.len() <= MAX_SIZE, InvalidBer("it is too large"));
     let mut input = Input(ber);
     let mut der = Vec::with_capacity(ber.len());
     input.element(MAX_DEPTH, &mut der)?;
@@ -127,9 +123,7 @@ impl<'a> Input<'a> {
     /// Reads a tag and a length, which has the shortest form or none.
     fn header(&mut self) -> Result<(u8, Length), InvalidBer> {
         let tag = self.byte()?;
-        if tag == 0 {
-            return Err(InvalidBer("an end of contents is out of place"));
-        }
+        ensure!(tag != 0, InvalidBer("an end of contents is out of place"));
         if tag & LONG_TAG == LONG_TAG {
             return Err(InvalidBer("a tag has a large number"));
         }

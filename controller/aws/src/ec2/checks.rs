@@ -5,6 +5,7 @@
 
 use std::time::{Duration, SystemTime};
 
+use kubelet_attestation::ensure;
 use kubelet_attestation::names::NodeName;
 use node_attestation_core::crd::AwsNodeName;
 use node_attestation_core::refusal::{Deferral, Refusal};
@@ -135,9 +136,7 @@ impl Subject<'_> {
                 &document.availability_zone,
             ),
         ] {
-            if of_ec2 != of_document {
-                return Err(deny(self.contradicts(what)));
-            }
+            ensure!(of_ec2 == of_document, deny(self.contradicts(what)));
         }
         Ok(())
     }
@@ -166,9 +165,7 @@ impl Subject<'_> {
             let mut owners = self.facts.tags.iter().filter(|(key, value)| {
                 key.starts_with(OWNERSHIP_TAG) && *value == OWNED && *key != own
             });
-            if owners.next().is_some() {
-                return Err(deny(self.mistagged(own)));
-            }
+            ensure!(owners.next().is_none(), deny(self.mistagged(own)));
         }
         let own = own.filter(|_| policy.settings.required_tags.is_empty());
         let required = policy.settings.required_tags.iter();

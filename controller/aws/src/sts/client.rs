@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hyper::{Request, StatusCode};
+use kubelet_attestation::ensure;
 use parking_lot::Mutex;
 use reqwest::{Proxy, redirect};
 use rustls::pki_types::CertificateDer;
@@ -109,9 +110,7 @@ impl Client {
             let mut answer = answer.map_err(Outage::unreachable)?;
             let mut body = Vec::new();
             while let Some(chunk) = answer.chunk().await.map_err(Outage::Cut)? {
-                if body.len() + chunk.len() > MAX_ANSWER {
-                    return Err(Outage::TooLarge);
-                }
+                ensure!(body.len() + chunk.len() <= MAX_ANSWER, Outage::TooLarge);
                 body.extend(chunk);
             }
             Ok((answer.status(), body))

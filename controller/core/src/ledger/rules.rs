@@ -4,6 +4,7 @@
 //! something is to be written, it is one write, after which the rules are applied anew to what there
 //! is then.
 
+use kubelet_attestation::ensure;
 use kubelet_attestation::names::{NodeName, ProviderId};
 
 use super::records::Stored;
@@ -148,9 +149,7 @@ impl Rules<'_> {
     /// Checks that nobody took the identity's certificates back, and that it is the same instance, no
     /// further back than it was.
     fn may_return(&self, record: &Record) -> Checked<()> {
-        if record.is_revoked() {
-            return Err(identity_revoked(record).into());
-        }
+        ensure!(!record.is_revoked(), identity_revoked(record).into());
         if !record.holder.is(self.claim.assurance.identity()) {
             return Err(record.refused(Denial::AnotherInstance).into());
         }
@@ -339,11 +338,8 @@ impl Rules<'_> {
                 node.is_down(self.facts.now) || expired
             }
         };
-        if may {
-            Ok(())
-        } else {
-            Err(Deferral::IdentityLive(record.node_name.clone()).into())
-        }
+        ensure!(may, Deferral::IdentityLive(record.node_name.clone()).into());
+        Ok(())
     }
 
     /// The Node that the name's holder before left, if policy has it deleted.

@@ -1,5 +1,6 @@
 //! Checks of the machine.
 
+use kubelet_attestation::ensure;
 use kubelet_attestation::names::{NodeName, ProviderId};
 
 use crate::identifiers::{KeyDigest, TokenId};
@@ -74,9 +75,7 @@ pub(crate) fn may_have_provider_id(
 /// Checks that the machine's infrastructure has set its provider ID: until then no machine has the one that
 /// the request claims, and a request that goes on waiting for that fails.
 pub(crate) fn is_named(machine: &Machine) -> Result<(), Deferral> {
-    if machine.unnamed {
-        return Err(Deferral::MachineNotFound);
-    }
+    ensure!(!machine.unnamed, Deferral::MachineNotFound);
     Ok(())
 }
 

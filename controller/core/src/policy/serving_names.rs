@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use kubelet_attestation::ensure;
 use kubelet_attestation::names::NodeName;
 use x509_cert::der::{Decode as _, Encode as _};
 use x509_cert::ext::pkix::SubjectAltName;
@@ -22,18 +23,12 @@ pub(crate) fn parse(value: &[u8]) -> Result<Vec<ServingName>, Denial> {
         return Err(Denial::ServingNameKind("unknown"));
     }
     let count = extension.0.len();
-    if count == 0 {
-        return Err(Denial::ServingNamesMissing);
-    }
-    if count > MAX_NAMES {
-        return Err(Denial::TooManyServingNames(count));
-    }
+    ensure!(count != 0, Denial::ServingNamesMissing);
+    ensure!(count <= MAX_NAMES, Denial::TooManyServingNames(count));
     let mut names = Vec::with_capacity(count);
     for name in &extension.0 {
         let name = serving_name(name)?;
-        if names.contains(&name) {
-            return Err(Denial::ServingNameRepeated(name));
-        }
+        ensure!(!names.contains(&name), Denial::ServingNameRepeated(name));
         names.push(name);
     }
     Ok(names)

@@ -2,6 +2,7 @@
 
 use k8s_openapi::api::certificates::v1::CertificateSigningRequestSpec;
 use kubelet_attestation::csr::envelope::MAX_REQUEST_LEN;
+use kubelet_attestation::ensure;
 
 use crate::refusal::Denial;
 
@@ -23,9 +24,7 @@ const MAX_USAGES: usize = 32;
 /// Checks the fields that the chain reads. `spec.extra` is not one of them.
 pub(crate) fn within_limits(spec: &CertificateSigningRequestSpec) -> Result<(), Denial> {
     let len = spec.request.0.len();
-    if len > MAX_REQUEST_LEN {
-        return Err(Denial::RequestTooLarge(len));
-    }
+    ensure!(len <= MAX_REQUEST_LEN, Denial::RequestTooLarge(len));
     if spec.usages.as_ref().map_or(0, Vec::len) > MAX_USAGES {
         return Err(Denial::UsagesNotExact);
     }

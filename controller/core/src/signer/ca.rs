@@ -2,6 +2,7 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use kubelet_attestation::ensure;
 use x509_parser::certificate::X509Certificate;
 use x509_parser::extensions::ParsedExtension;
 use x509_parser::prelude::FromDer as _;
@@ -58,25 +59,19 @@ impl CaCertificate {
         let [block] = blocks.as_slice() else {
             return Err(InvalidCa::NotOneCertificate);
         };
-        if block.tag() != "CERTIFICATE" {
-            return Err(InvalidCa::NotOneCertificate);
-        }
+        ensure!(block.tag() == "CERTIFICATE", InvalidCa::NotOneCertificate);
         Self::from_der(block.contents())
     }
 
     fn from_der(der: &[u8]) -> Result<Self, InvalidCa> {
         let (rest, certificate) =
             X509Certificate::from_der(der).map_err(|_| InvalidCa::Certificate)?;
-        if !rest.is_empty() {
-            return Err(InvalidCa::Certificate);
-        }
+        ensure!(rest.is_empty(), InvalidCa::Certificate);
         let may_sign = certificate
             .key_usage()
             .map_err(|_| InvalidCa::Certificate)?
             .is_none_or(|usage| usage.value.key_cert_sign());
-        if !certificate.is_ca() || !may_sign {
-            return Err(InvalidCa::NotACa);
-        }
+        ensure!(certificate.is_ca() && may_sign, InvalidCa::NotACa);
         let key_id = certificate.iter_extensions().find_map(|extension| {
             let ParsedExtension::SubjectKeyIdentifier(id) = extension.parsed_extension() else {
                 return None;

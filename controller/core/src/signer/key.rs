@@ -6,6 +6,7 @@ use aws_lc_rs::signature::{
     ECDSA_P256_SHA256_ASN1_SIGNING, ECDSA_P384_SHA384_ASN1_SIGNING, ECDSA_P521_SHA512_ASN1_SIGNING,
     EcdsaKeyPair, EcdsaSigningAlgorithm, KeyPair as _, RSA_PKCS1_SHA256, RsaKeyPair,
 };
+use kubelet_attestation::ensure;
 use x509_cert::der::asn1::{Any, Null, ObjectIdentifier};
 use x509_cert::spki::AlgorithmIdentifierOwned;
 use zeroize::Zeroizing;
@@ -53,9 +54,7 @@ impl CaKey {
         let (Some(block), None) = (keys.next(), keys.next()) else {
             return Err(InvalidCa::KeyForm);
         };
-        if block.headers().iter().next().is_some() {
-            return Err(InvalidCa::KeyForm);
-        }
+        ensure!(block.headers().iter().next().is_none(), InvalidCa::KeyForm);
         let tag = block.tag().to_owned();
         let der = Zeroizing::new(block.into_contents());
         match tag.as_str() {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use k8s_openapi::api::core::v1::Secret;
+use kubelet_attestation::ensure;
 use kubelet_attestation::names::Audience;
 use node_attestation_core::identifiers::KeyDigest;
 use node_attestation_core::signer::{CaCertificate, InvalidCa, Signer};
@@ -135,9 +136,7 @@ fn value<'a>(
 ) -> Result<Option<&'a [u8]>, CaRefused> {
     let value = secret.data.as_ref().and_then(|data| data.get(field));
     let value = value.map(|bytes| bytes.0.as_slice()).unwrap_or_default();
-    if value.len() > max {
-        return Err(CaRefused::TooLong { field, max });
-    }
+    ensure!(value.len() <= max, CaRefused::TooLong { field, max });
     Ok((!value.is_empty()).then_some(value))
 }
 

@@ -13,6 +13,8 @@ use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, PolicyRule, Su
 use kube::api::{Api, ListParams};
 use kube::{Client, Resource as _};
 
+use kubelet_attestation::ensure;
+
 use super::access::{HardeningError, call, delete, get};
 use crate::watch::{Lenient, Skipped};
 
@@ -279,9 +281,7 @@ async fn list(client: &Client) -> Result<Vec<Candidate>, HardeningError> {
                 Err(error) => skipped.note(seen.meta(), error),
             }
         }
-        if bytes > MAX_CANDIDATE_BYTES {
-            return Err(too_many(candidates.len()));
-        }
+        ensure!(bytes <= MAX_CANDIDATE_BYTES, too_many(candidates.len()));
         match answer.metadata.continue_ {
             Some(token) if !token.is_empty() => page = page.continue_token(&token),
             _ => return Ok(candidates),

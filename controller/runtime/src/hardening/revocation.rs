@@ -31,6 +31,7 @@ use k8s_openapi::api::admissionregistration::v1::{
     ParamKind, ParamRef, ValidatingAdmissionPolicyBinding,
 };
 use kube::{Client, Resource as _};
+use kubelet_attestation::ensure;
 use node_attestation_core::crd::{
     MAX_REVOKED, REVOKED_NODE_CREDENTIALS, RevokedNodeCredentials, RevokedNodeCredentialsSpec,
     workload_manifest,
@@ -111,17 +112,13 @@ fn select(
 async fn enforce(client: &Client, spec: RevokedNodeCredentialsSpec) -> Result<(), HardeningError> {
     let wanted = RevokedNodeCredentials::new(REVOKED_NODE_CREDENTIALS, spec);
     if let Err(error) = put_list(client, &wanted).await {
-        if !error.is_not_found() {
-            return Err(error);
-        }
+        ensure!(error.is_not_found(), error);
         // A definition that is there is left: which version a cluster has is for whoever installed it.
         put(client, &workload_manifest(), |_, _| true).await?;
         // The API server serves a new kind some moments after it has taken the definition.
         let end = Instant::now() + ESTABLISHING;
         while let Err(error) = put_list(client, &wanted).await {
-            if !error.is_not_found() || Instant::now() >= end {
-                return Err(error);
-            }
+            ensure!(error.is_not_found() && Instant::now() < end, error);
             sleep(PAUSE).await;
         }
     }

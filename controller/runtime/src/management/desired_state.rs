@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Secret;
+use kubelet_attestation::ensure;
 use kubelet_attestation::names::Audience;
 use node_attestation_core::crd::{
     AutoApproveBindings, KubeletAuthentication, KubeletAuthenticationSpec,
@@ -76,17 +77,13 @@ pub(super) fn service(
         }),
     };
     let shared = ca_key.hold(ca.as_ref().ok().map(CaKey::of));
-    if is_paused(&authentication.metadata) {
-        return Err(NotReady::Paused);
-    }
+    ensure!(!is_paused(&authentication.metadata), NotReady::Paused);
     let cluster = match &sources.cluster {
         Observed::Unknown => return Ok(None),
         Observed::Absent => return Err(NotReady::ClusterNotFound(name.to_owned())),
         Observed::Present(cluster) => cluster,
     };
-    if cluster.paused {
-        return Err(NotReady::ClusterPaused);
-    }
+    ensure!(!cluster.paused, NotReady::ClusterPaused);
     let verifiers =
         verifiers(authentication, &cluster.uid).map_err(NotReady::VerifierUnavailable)?;
     let kubeconfig_name = format!("{name}-kubeconfig");

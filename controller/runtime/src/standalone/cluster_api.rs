@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use kube::Client;
 use kube::api::Api;
+use kubelet_attestation::ensure;
 use kubelet_attestation::errors::error_chain;
 use kubelet_attestation::names::Audience;
 use node_attestation_core::crd::KubeletAuthentication;
@@ -148,9 +149,7 @@ impl Said {
         watches.spawn(all);
         let mut changes = objects.changes();
         while !objects.is_ready() {
-            if changes.changed().await.is_err() {
-                return Err(late());
-            }
+            ensure!(changes.changed().await.is_ok(), late());
         }
         let cluster = objects.cluster(key);
         Ok(Self {

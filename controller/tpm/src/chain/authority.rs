@@ -1,5 +1,6 @@
 //! The authorities of endorsement key certificates.
 
+use kubelet_attestation::ensure;
 use x509_parser::certificate::{Validity, X509Certificate};
 use x509_parser::extensions::ParsedExtension;
 use x509_parser::time::ASN1Time;
@@ -24,9 +25,7 @@ impl Authority {
             return Err("it has something else than certificates");
         }
         let certificate = one(block.contents())?;
-        if !certificate.is_ca() {
-            return Err("its certificate is of no authority");
-        }
+        ensure!(certificate.is_ca(), "its certificate is of no authority");
         let usage = certificate.key_usage();
         let usage = usage.map_err(|_| "its certificate has an extension twice")?;
         if usage.is_some_and(|usage| !usage.value.key_cert_sign()) {
@@ -83,18 +82,12 @@ pub(super) fn issued(
             return Err("it has an unknown critical extension");
         }
     }
-    if !is_authority {
-        return Err("it is not an authority's");
-    }
-    if !signs {
-        return Err("its key signs no certificates");
-    }
+    ensure!(is_authority, "it is not an authority's");
+    ensure!(signs, "its key signs no certificates");
     if most.is_some_and(|most| below > most) {
         return Err("it may not have as many authorities below it");
     }
-    if !authority.validity().is_valid_at(now) {
-        return Err("it is not valid now");
-    }
+    ensure!(authority.validity().is_valid_at(now), "it is not valid now");
     verifies(authority.public_key().raw, certificate)
         .ok_or("it did not sign the certificate that names it")
 }

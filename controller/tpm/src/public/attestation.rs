@@ -1,5 +1,6 @@
 //! Attestation keys: keys that sign nothing but what their TPM itself says.
 
+use kubelet_attestation::ensure;
 use tpm2_protocol::basic::{TpmUint16, TpmUint32};
 use tpm2_protocol::data::{
     TpmAlgId, TpmEccCurve, TpmsEccParms, TpmsRsaParms, TpmsSchemeHash, TpmtEccScheme,
@@ -43,9 +44,7 @@ impl AttestationKey {
             return Err(TpmDenial::AttestationKeyAttributes(attributes));
         }
         let policy: &[u8] = &public.auth_policy;
-        if !policy.is_empty() {
-            return Err(TpmDenial::AttestationKeyPolicy);
-        }
+        ensure!(policy.is_empty(), TpmDenial::AttestationKeyPolicy);
         let key = if is_ecdsa(&public.parameters) {
             point(&public.unique, 32).and_then(|point| Key::p256(&point))
         } else if is_rsassa(&public.parameters) {
@@ -54,9 +53,7 @@ impl AttestationKey {
             return Err(TpmDenial::AttestationKeyAlgorithm);
         };
         let key = key.map_err(malformed)?;
-        if key.is_weak() {
-            return Err(TpmDenial::TpmKeyWeak("attestation key"));
-        }
+        ensure!(!key.is_weak(), TpmDenial::TpmKeyWeak("attestation key"));
         let algorithm = [NAMED_BY_SHA_256, NAMED_BY_SHA_384]
             .into_iter()
             .find(|(identifier, _)| *identifier == public.name_alg)

@@ -1,6 +1,7 @@
 //! Endorsement keys: what a TPM makes of a template of the TCG ("TCG EK Credential Profile", 2.5,
 //! Annex B).
 
+use kubelet_attestation::ensure;
 use node_attestation_core::identifiers::KeyDigest;
 use node_attestation_core::verifier::platform::KeyKind;
 use tpm2_protocol::data::{TpmEccCurve, TpmtPublic, TpmuPublicParms};
@@ -87,9 +88,7 @@ impl EndorsementKey {
         let (algorithm, _) = template(&key)
             .filter(|(_, template)| template == bytes)
             .ok_or(TpmDenial::EndorsementKeyNotOfTemplate)?;
-        if key.is_weak() {
-            return Err(TpmDenial::TpmKeyWeak("endorsement key"));
-        }
+        ensure!(!key.is_weak(), TpmDenial::TpmKeyWeak("endorsement key"));
         Ok(Self {
             name: Name::of(algorithm, bytes),
             digest: KeyDigest::of(&key.spki()),

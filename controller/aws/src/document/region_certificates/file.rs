@@ -1,5 +1,6 @@
 //! The operator's file of further signers.
 
+use kubelet_attestation::ensure;
 use kubelet_attestation::evidence::aws::is_region;
 use x509_cert::Certificate;
 use x509_cert::der::{Decode, Encode};
@@ -73,9 +74,7 @@ pub(super) fn parse(file: &str) -> Result<Vec<Entry>, InvalidSigners> {
             continue;
         }
         if let Some(name) = text.strip_prefix(REGION) {
-            if region.is_some() {
-                return Err(InvalidSigners::Unpaired(line));
-            }
+            ensure!(region.is_none(), InvalidSigners::Unpaired(line));
             let name = Some(name.trim()).filter(|name| is_region(name));
             region = Some((line, name.ok_or(InvalidSigners::Region(line))?));
         } else if text == BEGIN {

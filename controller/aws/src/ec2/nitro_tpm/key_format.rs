@@ -6,6 +6,7 @@ use aws_lc_rs::signature::{ECDSA_P384_SHA384_ASN1, ParsedPublicKey};
 use aws_sdk_ec2::types::EkPubKeyType;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use kubelet_attestation::ensure;
 use node_attestation_core::identifiers::KeyDigest;
 use node_attestation_core::verifier::platform::KeyKind;
 
@@ -26,9 +27,7 @@ pub(in crate::ec2) fn key_type(kind: KeyKind) -> Option<EkPubKeyType> {
 
 /// The digest of a key of this type. A key has one form here, so that its digest is everybody's.
 pub(in crate::ec2) fn read(key_type: &EkPubKeyType, value: &str) -> Result<KeyDigest, NoKey> {
-    if value.len() > MAX_LEN {
-        return Err("it is longer than a key");
-    }
+    ensure!(value.len() <= MAX_LEN, "it is longer than a key");
     let spki = STANDARD.decode(value).map_err(|_| "it is not base64")?;
     let encoded = encode_again(key_type, &spki).ok_or("it is not a key of the kind")?;
     if encoded.as_ref() != spki {

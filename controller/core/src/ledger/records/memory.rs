@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use kubelet_attestation::ensure;
 use kubelet_attestation::names::NodeName;
 use parking_lot::Mutex;
 
@@ -81,17 +82,13 @@ impl Records for MemoryRecords {
 
     async fn replace(&self, record: &Record, read: &Version) -> Result<Stored, WriteError> {
         let mut state = self.0.lock();
-        if !state.is(&record.node_name, read) {
-            return Err(WriteError::Conflict);
-        }
+        ensure!(state.is(&record.node_name, read), WriteError::Conflict);
         Ok(state.put(record))
     }
 
     async fn delete(&self, name: &NodeName, read: &Version) -> Result<(), WriteError> {
         let mut state = self.0.lock();
-        if !state.is(name, read) {
-            return Err(WriteError::Conflict);
-        }
+        ensure!(state.is(name, read), WriteError::Conflict);
         state.records.remove(name);
         Ok(())
     }

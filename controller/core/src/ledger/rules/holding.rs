@@ -1,5 +1,6 @@
 //! Renewals: whether the holder of a name is still entitled to it.
 
+use kubelet_attestation::ensure;
 use kubelet_attestation::names::NodeName;
 
 use crate::identifiers::CertificateUid;
@@ -24,9 +25,7 @@ pub(in crate::ledger) fn renewed(
         return Err(record.refused(Denial::AnotherInstance).into());
     }
     record.allows_boot(identity, renewal.asked)?;
-    if record.is_revoked() {
-        return Err(identity_revoked(record).into());
-    }
+    ensure!(!record.is_revoked(), identity_revoked(record).into());
     Ok(Grant {
         uid: record.certificate_uid(),
         not_after: renewal.not_after,

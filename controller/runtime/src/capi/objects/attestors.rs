@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kubelet_attestation::ensure;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
@@ -104,9 +105,7 @@ pub(crate) fn are_same(some: &[String], others: &[String]) -> bool {
 }
 
 fn annotated(text: &str) -> Result<Vec<String>, InvalidOwnAttestors> {
-    if text.len() > MAX_LEN {
-        return Err(InvalidOwnAttestors::TooLong);
-    }
+    ensure!(text.len() <= MAX_LEN, InvalidOwnAttestors::TooLong);
     let names = text.split(',').map(|name| name.trim().to_owned());
     Ok(names.collect())
 }

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::str::FromStr as _;
 
 use kubelet_attestation::binding::KeyBinding;
+use kubelet_attestation::ensure;
 use kubelet_attestation::evidence::tpm::Registers;
 use sha2::{Digest as _, Sha256};
 use tss_esapi::attributes::SessionAttributesBuilder;
@@ -152,9 +153,7 @@ impl Device {
         let secret = asked.encrypted_secret.0.clone();
         let secret = EncryptedSecret::try_from(secret).map_err(malformed)?;
         self.with_ek(kind, |device, ek, public| {
-            if public != endorsement {
-                return Err(DeviceError::OtherKey);
-            }
+            ensure!(public == endorsement, DeviceError::OtherKey);
             device.with_primary(&attestation_template(), |device, ak, attestation| {
                 let opened = device.with_policy(kind, ek, |device, policy| {
                     let sessions = (Some(AuthSession::Password), Some(policy), None);
@@ -197,9 +196,7 @@ impl Device {
                 return Err(DeviceError::NoBank);
             };
             // A quote over a missing bank succeeds, and covers nothing.
-            if info.pcr_selection() != &selection {
-                return Err(DeviceError::NoBank);
-            }
+            ensure!(info.pcr_selection() == &selection, DeviceError::NoBank);
             let read = self.read_pcrs(selection.clone())?;
             let digest = read.values().fold(Sha256::new(), Sha256::chain_update);
             if **info.pcr_digest() == *digest.finalize() {
