@@ -96,9 +96,12 @@ impl Room {
     }
 }
 
+/// The length of `apiVersion` and `kind`, at least: an item of a list has them only when it is read again.
+const TYPES: usize = 128;
+
 /// The limit of a request of so many bytes when it is read again.
 pub(super) fn allowance(bytes: usize) -> usize {
-    bytes.max(SMALL)
+    bytes.saturating_add(TYPES).max(SMALL)
 }
 
 /// The length of the object's JSON, which is close to its size in memory.
