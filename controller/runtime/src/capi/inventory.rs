@@ -19,7 +19,7 @@ use super::objects::{self, BootstrapConfig, InfraMachine, InfraMachinePool, Obje
 mod names;
 mod view;
 
-use view::{Found, Need, Needed, View, waiting};
+use view::{Found, Need, Needed, Unread, View, waiting};
 
 /// The machines of one Cluster, as Cluster API has them.
 ///
@@ -93,7 +93,7 @@ impl CapiInventory {
     /// not where it is extended.
     pub async fn tokens(&self) -> Option<BTreeSet<TokenId>> {
         self.configs_read.clean();
-        let unread = self.needed(true, |view| {
+        let unread = self.needed(Unread::All, |view| {
             view.need(Need::All);
             Ok(())
         });
@@ -162,14 +162,14 @@ impl CapiInventory {
         look: impl Fn(View<'_>) -> Result<T, Unavailable>,
     ) -> Result<T, Unavailable> {
         for _ in 0..MAX_LOOKS {
-            let (unread, found) = self.needed(false, &look)?;
+            let (unread, found) = self.needed(Unread::First, &look)?;
             if unread.is_empty() {
                 return Ok(found);
             }
             let _reading = self.reading.lock().await;
             self.configs_read.clean();
             // Those that nobody has read meanwhile.
-            let (unread, _) = self.needed(true, &look)?;
+            let (unread, _) = self.needed(Unread::All, &look)?;
             self.read(unread).await?;
         }
         self.look(look)
@@ -192,16 +192,16 @@ impl CapiInventory {
         &self,
         look: impl FnOnce(View<'_>) -> Result<T, Unavailable>,
     ) -> Result<T, Unavailable> {
-        Ok(self.needed(false, look)?.1)
+        Ok(self.needed(Unread::First, look)?.1)
     }
 
-    /// The unread `KubeadmConfig`s that `look` needs, `all` or one of them, and its result without them.
+    /// The unread `KubeadmConfig`s that `look` needs, and its result without them.
     fn needed<T>(
         &self,
-        all: bool,
+        wanted: Unread,
         look: impl FnOnce(View<'_>) -> Result<T, Unavailable>,
     ) -> Result<(BTreeSet<Reference>, T), Unavailable> {
-        let needed = Needed::new(&self.configs_read, all);
+        let needed = Needed::new(&self.configs_read, wanted);
         let found = self.objects.store(|store| {
             let cluster = &self.cluster;
             let Some(facts) = store.clusters.get(cluster) else {

@@ -12,7 +12,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, PolicyRule, Subject};
 use kube::api::{Api, ListParams};
 use kube::{Client, Resource as _};
-
 use kubelet_attestation::ensure;
 
 use super::access::{HardeningError, call, delete, get};

@@ -29,7 +29,7 @@ const MAX_TOLD: usize = 1000;
 /// # Guarantees
 ///
 /// - Any JSON value is one; it never makes a list or a watch unreadable.
-/// - Of the metadata only what is used is read, each field for itself: one that is not what its
+/// - An invalid object has the metadata that are used, each field for itself: one that is not what its
 ///   type says is missing. A `deletionTimestamp` that cannot be read is present.
 #[derive(Debug, Clone)]
 pub(crate) struct Lenient<K, R = K> {

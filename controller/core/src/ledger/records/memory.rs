@@ -21,8 +21,6 @@ struct State {
     version: u64,
 }
 
-impl MemoryRecords {}
-
 impl State {
     fn put(&mut self, record: &Record) -> Stored {
         self.version = self.version.saturating_add(1);

@@ -34,19 +34,27 @@ pub(super) enum Need {
     Pools,
 }
 
-/// The unread `KubeadmConfig`s that an answer depends on: one of them, or all.
+/// How many of the unread `KubeadmConfig`s are searched for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Unread {
+    /// The first, to know whether there is any.
+    First,
+    All,
+}
+
+/// The unread `KubeadmConfig`s that an answer depends on.
 pub(super) struct Needed<'a> {
     recent: &'a Recent<()>,
-    all: bool,
+    wanted: Unread,
     configs: RefCell<BTreeSet<Reference>>,
 }
 
 impl<'a> Needed<'a> {
     /// Without those that were read just now.
-    pub(super) fn new(recent: &'a Recent<()>, all: bool) -> Self {
+    pub(super) fn new(recent: &'a Recent<()>, wanted: Unread) -> Self {
         Self {
             recent,
-            all,
+            wanted,
             configs: RefCell::default(),
         }
     }
@@ -56,7 +64,7 @@ impl<'a> Needed<'a> {
     }
 
     fn is_enough(&self) -> bool {
-        !self.all && !self.configs.borrow().is_empty()
+        self.wanted == Unread::First && !self.configs.borrow().is_empty()
     }
 
     fn add(&self, config: &Reference) {
