@@ -366,3 +366,6 @@ fn present(machine: &Machine) -> HolderState {
         MachineState::Pending | MachineState::Ready => HolderState::Alive,
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -90,6 +90,19 @@ fn a_machine_that_is_gone_leaves_a_tombstone_until_every_certificate_has_expired
 }
 
 #[test]
+fn a_tombstone_is_deleted_after_the_end_of_its_certificates_and_not_at_it() {
+    let mut world = World::held(policy());
+    world.becomes("m1", None);
+    swept_again(&world, 2);
+    let record = world.record("n1");
+    let end = record.former_end().unwrap();
+    let chore = |now| chore(&record, HolderState::Gone, false, now);
+
+    assert_eq!(chore(end), None);
+    assert_eq!(chore(end + Duration::from_secs(1)), Some(GcAction::Delete));
+}
+
+#[test]
 fn a_node_that_an_old_certificate_makes_again_is_removed() {
     let mut world = World::held(policy());
     world.node("n1", true, 1);
@@ -173,6 +186,21 @@ fn the_first_end_is_known_before_it_is_written_down() {
 
     assert_eq!(world.record("n1").known_end(), at(10));
     assert_eq!(swept.earliest_expiry, Some(at(15)));
+}
+
+#[test]
+fn the_end_of_another_generations_certificate_is_not_the_first() {
+    let world = World::held(policy());
+    let ledger = world.ledger();
+    let of_another = LastIssued {
+        generation: 2,
+        ..issued(5)
+    };
+    ledger.issued(&name("n1"), of_another);
+
+    let swept = block_on(ledger.sweep(at(6), &BTreeSet::new())).unwrap();
+
+    assert_eq!(swept.earliest_expiry, Some(world.record("n1").known_end()));
 }
 
 #[test]
