@@ -173,8 +173,7 @@ impl RecordLedger {
             gone.clear();
         }
         for (stored, holder) in found {
-            let issued = self.last_issued(&stored.record.node_name);
-            let issued = issued.filter(|issued| issued.generation == stored.record.generation);
+            let issued = self.last_issued(&stored.record);
             self.write_down(&stored.record, issued.as_ref(), now).await;
             let Some(holder) = holder else {
                 swept.count(&stored.record, issued.as_ref());
@@ -245,7 +244,7 @@ impl RecordLedger {
                 removed.map(|removed| removed.then_some(Swept::NodeRemoved))
             }
             GcAction::RemoveStaleNode(uid) => {
-                swept.count(record, self.last_issued(name).as_ref());
+                swept.count(record, self.last_issued(record).as_ref());
                 let removed = self.remove_stale_node(name, &uid, now).await;
                 removed.map(|removed| removed.then_some(Swept::StaleNodeRemoved))
             }
@@ -311,7 +310,7 @@ fn written<T>(written: Result<T, WriteError>) -> Result<Option<T>, Unavailable> 
 }
 
 impl SweepReport {
-    /// The end is that of the certificate which was last `issued`, where that is known.
+    /// The end is that of its certificate which was last `issued`, where that is known.
     fn count(&mut self, record: &Record, issued: Option<&LastIssued>) {
         if !record.is_live() {
             self.tombstones += 1;
@@ -320,10 +319,7 @@ impl SweepReport {
         self.live += 1;
         self.attested += usize::from(record.holder.is_attested());
         self.revoked += usize::from(record.is_revoked());
-        let end = Some(match issued {
-            Some(issued) if issued.generation == record.generation => issued.not_after,
-            Some(_) | None => record.known_end(),
-        });
+        let end = Some(issued.map_or_else(|| record.known_end(), |issued| issued.not_after));
         self.earliest_expiry = match self.earliest_expiry {
             None => end,
             earliest => earliest.min(end),

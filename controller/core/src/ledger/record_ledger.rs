@@ -93,9 +93,10 @@ impl RecordLedger {
         &self.policy
     }
 
-    /// The last certificate that this process issued to the node.
-    pub(super) fn last_issued(&self, name: &NodeName) -> Option<LastIssued> {
-        self.issued.lock().get(name).cloned()
+    /// The last certificate of the record's present generation that this process issued.
+    pub(super) fn last_issued(&self, record: &Record) -> Option<LastIssued> {
+        let issued = self.issued.lock().get(&record.node_name).cloned();
+        issued.filter(|issued| issued.generation == record.generation)
     }
 
     /// Takes note of a certificate that was published. Best effort: nothing rests on it.
@@ -215,8 +216,7 @@ impl RecordLedger {
     fn recalled(&self, stored: Option<Stored>) -> Option<Stored> {
         let mut stored = stored?;
         let record = &mut stored.record;
-        let issued = self.last_issued(&record.node_name);
-        let issued = issued.filter(|issued| issued.generation == record.generation);
+        let issued = self.last_issued(record);
         record.renewed_boot = record
             .renewed_boot
             .max(issued.and_then(|it| it.seen_boot()));
