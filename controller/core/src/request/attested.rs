@@ -4,17 +4,17 @@ use std::time::SystemTime;
 
 use kubelet_attestation::names::Audience;
 
-use super::{ClientRequest, LocatedCsr, Requester};
+use super::{LocatedCsr, Requester};
 use crate::identifiers::CertificateUid;
-use crate::inventory::Machine;
 use crate::ledger::Claimant;
 use crate::policy::{evidence, machine};
 use crate::refusal::{Denial, Failure, Refusal};
 use crate::verifier::{Appraisal, Assurance, AttestedIdentity, Identity, Verifier};
 
 /// A request of a machine that proved what it is, or that need not.
-#[derive(Debug)]
+#[derive(Debug, derive_more::Deref)]
 pub struct AttestedCsr {
+    #[deref]
     csr: LocatedCsr,
     standing: ClaimOrRenewal,
 }
@@ -83,16 +83,6 @@ impl LocatedCsr {
 }
 
 impl AttestedCsr {
-    /// The requested certificate.
-    pub fn request(&self) -> &ClientRequest {
-        self.csr.request()
-    }
-
-    /// The machine, as the inventory has it.
-    pub fn machine(&self) -> &Machine {
-        self.csr.machine()
-    }
-
     /// The identity, proved or only claimed.
     pub fn identity(&self) -> &Identity {
         match &self.standing {

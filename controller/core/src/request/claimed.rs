@@ -2,16 +2,16 @@
 
 use std::time::SystemTime;
 
+use super::NamedCsr;
 use super::attested::ClaimOrRenewal;
-use super::{ClientRequest, NamedCsr};
 use crate::identifiers::{CertificateUid, KeyDigest};
 use crate::ledger::{Claim, Grant, GrantReason, RecordLedger, Renewal, RequestRef};
 use crate::refusal::Refusal;
-use crate::verifier::Identity;
 
 /// A request whose machine holds the record of its node name: all that was left to check.
-#[derive(Debug)]
+#[derive(Debug, derive_more::Deref)]
 pub struct ClaimedCsr {
+    #[deref]
     csr: NamedCsr,
     grant: Grant,
 }
@@ -61,16 +61,6 @@ impl NamedCsr {
 }
 
 impl ClaimedCsr {
-    /// The requested certificate.
-    pub fn request(&self) -> &ClientRequest {
-        self.csr.request()
-    }
-
-    /// The identity of its machine.
-    pub fn identity(&self) -> &Identity {
-        self.csr.identity()
-    }
-
     /// The record, as the certificate is to carry it.
     pub fn uid(&self) -> CertificateUid {
         self.grant.uid

@@ -1,6 +1,6 @@
 //! A request for names that are the machine's own.
 
-use super::{ConformantServingCsr, ServingRequest};
+use super::ConformantServingCsr;
 use crate::identifiers::{CertificateUid, ServingName};
 use crate::inventory::{Inventory, Machine};
 use crate::ledger::RecordLedger;
@@ -11,8 +11,9 @@ use crate::verifier::{Assurance, AttestedIdentity, Identity, Verifiers};
 
 /// A request for a serving certificate by the attested machine whose every name and address in it
 /// is.
-#[derive(Debug)]
+#[derive(Debug, derive_more::Deref)]
 pub struct CorroboratedCsr {
+    #[deref]
     csr: ConformantServingCsr,
     uid: CertificateUid,
     identity: AttestedIdentity,
@@ -102,11 +103,6 @@ fn unavailable(source: Unavailable) -> Deferral {
 }
 
 impl CorroboratedCsr {
-    /// The requested certificate.
-    pub fn request(&self) -> &ServingRequest {
-        self.csr.request()
-    }
-
     /// The record of the node that asks.
     pub fn uid(&self) -> CertificateUid {
         self.uid

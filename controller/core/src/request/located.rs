@@ -1,6 +1,6 @@
 //! A request whose machine is known.
 
-use super::{ClientRequest, ConformantClientCsr, Requester};
+use super::{ConformantClientCsr, Requester};
 use crate::identifiers::TokenId;
 use crate::inventory::{Inventory, Machine, TokenOwner};
 use crate::policy::machine;
@@ -8,8 +8,9 @@ use crate::refusal::{Deferral, Denial, Refusal, Unavailable};
 
 /// A request that claims to be a machine of this cluster, and does not contradict what is known of
 /// it.
-#[derive(Debug)]
+#[derive(Debug, derive_more::Deref)]
 pub struct LocatedCsr {
+    #[deref]
     csr: ConformantClientCsr,
     machine: Machine,
 }
@@ -83,11 +84,6 @@ impl ConformantClientCsr {
 }
 
 impl LocatedCsr {
-    /// The requested certificate.
-    pub fn request(&self) -> &ClientRequest {
-        self.csr.request()
-    }
-
     /// The machine, as the inventory has it.
     pub fn machine(&self) -> &Machine {
         &self.machine

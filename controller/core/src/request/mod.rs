@@ -2,8 +2,9 @@
 //!
 //! Each link takes its predecessor by move, makes its check itself, and has no other constructor;
 //! the module of a link is its wall. A later link therefore proves that every earlier check has
-//! passed, and signing anything but a [`ClaimedCsr`] does not compile. A retry begins again with
-//! the object.
+//! passed, and signing anything but a [`ClaimedCsr`] does not compile. What can be read of a link
+//! can be read of those after it (`Deref`), and a step cannot be taken twice. A retry begins again
+//! with the object.
 //!
 //! | from | step | to |
 //! | --- | --- | --- |

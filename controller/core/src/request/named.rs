@@ -1,15 +1,15 @@
 //! A request for the name that its machine has.
 
+use super::AttestedCsr;
 use super::attested::ClaimOrRenewal;
-use super::{AttestedCsr, ClientRequest};
-use crate::inventory::{Inventory, Machine, Naming};
+use crate::inventory::{Inventory, Naming};
 use crate::ledger::RecordLedger;
 use crate::policy::machine;
 use crate::refusal::{Deferral, Refusal};
-use crate::verifier::{Assurance, Identity};
+use crate::verifier::Assurance;
 
 /// A request whose node name is one that this identity has, and not one that it chose.
-#[derive(Debug)]
+#[derive(Debug, derive_more::Deref)]
 pub struct NamedCsr {
     csr: AttestedCsr,
 }
@@ -55,25 +55,5 @@ impl AttestedCsr {
             Err(Refusal::Retry(deferral)) => Err(deferral),
             Ok(Assurance::None(_)) | Err(Refusal::Deny(_) | Refusal::Fail(_)) => Ok(false),
         }
-    }
-}
-
-impl NamedCsr {
-    /// The requested certificate.
-    pub fn request(&self) -> &ClientRequest {
-        self.csr.request()
-    }
-
-    /// The identity of its machine.
-    pub fn identity(&self) -> &Identity {
-        self.csr.identity()
-    }
-
-    pub(super) fn machine(&self) -> &Machine {
-        self.csr.machine()
-    }
-
-    pub(super) fn standing(&self) -> &ClaimOrRenewal {
-        self.csr.standing()
     }
 }
