@@ -111,7 +111,7 @@ pub async fn answer(
             };
             write_status(store, request, fail).await
         }
-        Decision::Issue(certificate) => issue(store, request, certificate.issued()).await,
+        Decision::Issue(certificate) => issue(store, request, certificate).await,
         Decision::Approve(approval) => {
             approve(store, request, approval.basis()).await?;
             Ok(Answered::Written)

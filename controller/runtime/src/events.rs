@@ -256,7 +256,9 @@ fn events_of(
             return Vec::new();
         }
         Decision::Deny(_) | Decision::Fail(_) => true,
-        Decision::Issue(certificate) if !is_news(certificate.opening()) => return Vec::new(),
+        Decision::Issue(certificate) if !is_news(certificate.opening.as_ref()) => {
+            return Vec::new();
+        }
         Decision::Approve(approval) if !is_news(approval.opening()) => return Vec::new(),
         Decision::Retry(_) | Decision::Issue(_) | Decision::Approve(_) => false,
     };
@@ -283,7 +285,7 @@ pub(crate) fn reason(decision: &Decision) -> &'static str {
         Decision::Fail(failure) => failure.reason(),
         Decision::Retry(deferral) => deferral.reason(),
         Decision::Issue(certificate) => {
-            let opening = certificate.opening();
+            let opening = certificate.opening.as_ref();
             opening.map_or("Issued", GrantReason::reason)
         }
         Decision::Approve(approval) => {
@@ -305,10 +307,9 @@ fn words(decision: &Decision) -> Words<'_> {
         Decision::Fail(failure) => ("Warning", "Fail", error_chain(failure)),
         Decision::Retry(deferral) => ("Normal", "Defer", error_chain(deferral)),
         Decision::Issue(certificate) => {
-            let issued = certificate.issued();
-            let (name, machine) = (&issued.node_name, &issued.provider_id);
-            let generation = issued.uid.generation;
-            let told = told(certificate.opening(), ": ");
+            let (name, machine) = (&certificate.node_name, &certificate.provider_id);
+            let generation = certificate.uid.generation;
+            let told = told(certificate.opening.as_ref(), ": ");
             let note = format!(
                 "issued a certificate of generation {generation} to node {name} on machine {machine}{told}"
             );

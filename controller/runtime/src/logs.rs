@@ -88,8 +88,8 @@ pub(crate) fn decision(subject: &Subject<'_>, decided: &Decided, whole: Duration
         Decision::Fail(failure) => ("failed", error_chain(failure)),
         Decision::Retry(deferral) => ("deferred", error_chain(deferral)),
         Decision::Issue(certificate) => {
-            let (uid, machine) = (&certificate.issued().uid, &certificate.issued().provider_id);
-            let told = told(certificate.opening(), "; ");
+            let (uid, machine) = (&certificate.uid, &certificate.provider_id);
+            let told = told(certificate.opening.as_ref(), "; ");
             ("issued", format!("certificate {uid} for {machine}{told}"))
         }
         Decision::Approve(approval) => {

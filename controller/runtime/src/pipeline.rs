@@ -201,7 +201,6 @@ impl Pipeline {
         let Decision::Issue(certificate) = decision else {
             return;
         };
-        let certificate = certificate.issued();
         if certificate.basis == ApprovalReason::NodeNameClaimed {
             let issued = LastIssued {
                 generation: certificate.uid.generation,

@@ -24,11 +24,11 @@ pub fn decision(input: &[u8]) -> Outcome {
     };
     let envelope = Envelope::parse(input).unwrap();
     let request = CertificationRequest::from_der(&envelope.csr).unwrap();
-    let block = pem::parse(&issued.issued().pem).unwrap();
+    let block = pem::parse(&issued.pem).unwrap();
     let (rest, certificate) = X509Certificate::from_der(block.contents()).unwrap();
     assert!(rest.is_empty());
     assert_eq!(certificate.public_key().raw, request.spki_der());
-    assert_eq!(issued.issued().node_name.as_str(), "n1");
+    assert_eq!(issued.node_name.as_str(), "n1");
     let names: Vec<_> = certificate.subject().iter_common_name().collect();
     let names: Vec<_> = names.iter().map(|name| name.as_str().unwrap()).collect();
     assert_eq!(names, ["system:node:n1"]);

@@ -35,17 +35,11 @@ fn issued(decision: Decision) -> IssuedCertificate {
 fn a_machine_that_joins_gets_its_certificate() {
     let certificate = issued(decided(&valid(), &cluster()));
 
-    assert_eq!(certificate.issued().node_name.as_str(), "n1");
-    assert_eq!(
-        certificate.issued().provider_id.as_str(),
-        "metal:///rack/m1"
-    );
-    assert_eq!(certificate.issued().uid.to_string(), UID);
-    assert_eq!(certificate.opening(), Some(&GrantReason::First));
-    assert_eq!(
-        certificate.issued().not_after,
-        now() + Lifetimes::default().attested
-    );
+    assert_eq!(certificate.node_name.as_str(), "n1");
+    assert_eq!(certificate.provider_id.as_str(), "metal:///rack/m1");
+    assert_eq!(certificate.uid.to_string(), UID);
+    assert_eq!(certificate.opening, Some(GrantReason::First));
+    assert_eq!(certificate.not_after, now() + Lifetimes::default().attested);
 }
 
 #[test]
@@ -99,11 +93,8 @@ fn a_decision_names_the_object_of_the_machine() {
 fn a_machine_without_evidence_gets_its_certificate_by_its_token() {
     let certificate = issued(decided(&insecure(), &cluster()));
 
-    assert_eq!(certificate.issued().node_name.as_str(), "n1");
-    assert_eq!(
-        certificate.issued().not_after,
-        now() + Lifetimes::default().insecure
-    );
+    assert_eq!(certificate.node_name.as_str(), "n1");
+    assert_eq!(certificate.not_after, now() + Lifetimes::default().insecure);
 }
 
 #[test]
@@ -113,8 +104,8 @@ fn a_node_renews_with_another_key() {
 
     let second = issued(decided(&renewal(UID), &cluster));
 
-    assert_eq!(second.issued().uid, first.issued().uid);
-    assert_ne!(second.issued().serial, first.issued().serial);
+    assert_eq!(second.uid, first.uid);
+    assert_ne!(second.serial, first.serial);
 }
 
 #[test]
@@ -124,7 +115,7 @@ fn the_same_request_is_decided_again_as_before() {
 
     let again = issued(decided(&request, &cluster));
 
-    assert_eq!(again.issued().uid, first.issued().uid);
+    assert_eq!(again.uid, first.uid);
 }
 
 #[test]

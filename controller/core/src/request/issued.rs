@@ -12,7 +12,7 @@ use crate::signer::{CertificateContents, Purpose, Signer};
 use crate::verifier::TpmBoot;
 
 /// A certificate for a machine that passed every check; neither approved nor published yet.
-#[derive(Debug)]
+#[derive(Debug, derive_more::Deref)]
 pub struct IssuedCertificate {
     issued: Issued,
 }
@@ -35,7 +35,7 @@ pub struct Issued {
     pub serial: String,
     /// Its end.
     pub not_after: SystemTime,
-    /// As [`IssuedCertificate::opening`] has it.
+    /// The reason of the grant of a client certificate; `None` for a serving certificate.
     pub opening: Option<GrantReason>,
     /// The endorsement key of the TPM that vouched for a client certificate's key.
     pub endorsement_key: Option<KeyDigest>,
@@ -113,18 +113,6 @@ fn is_ours(asked: &Asked) -> Result<(), Denial> {
     match asked {
         Asked::Client(_) | Asked::Serving(_) => Ok(()),
         Asked::BuiltInClient | Asked::BuiltInServing => Err(Denial::SignerPurpose),
-    }
-}
-
-impl IssuedCertificate {
-    /// The certificate, and its machine.
-    pub fn issued(&self) -> &Issued {
-        &self.issued
-    }
-
-    /// The reason of the grant of a client certificate; `None` for a serving certificate.
-    pub fn opening(&self) -> Option<&GrantReason> {
-        self.issued.opening.as_ref()
     }
 }
 

@@ -41,8 +41,8 @@ fn issue_and_verify(pki: &Pki) -> Vec<u8> {
     let signer = pki.signer().unwrap();
     let now = late(&signer);
     let certificate = issued_at(&valid(), &cluster_of(signer), now);
-    pki.verify(&certificate.issued().pem, now);
-    der_of(&certificate.issued().pem)
+    pki.verify(&certificate.pem, now);
+    der_of(&certificate.pem)
 }
 
 #[test]
@@ -112,7 +112,7 @@ fn a_certificate_holds_what_was_verified_and_nothing_else() {
 
     let pem = issued_at(&request, &cluster_of(signer), now);
 
-    let der = der_of(&pem.issued().pem);
+    let der = der_of(&pem.pem);
     let (rest, certificate) = X509Certificate::from_der(&der).unwrap();
     assert!(rest.is_empty());
     assert_eq!(
@@ -168,7 +168,7 @@ fn a_certificate_is_valid_from_five_minutes_ago_for_its_lifetime() {
 
     let issued = issued_at(&valid(), &cluster_of(signer), now);
 
-    let der = der_of(&issued.issued().pem);
+    let der = der_of(&issued.pem);
     let (_, certificate) = X509Certificate::from_der(&der).unwrap();
     let seconds = |time: SystemTime| {
         i64::try_from(
@@ -181,7 +181,7 @@ fn a_certificate_is_valid_from_five_minutes_ago_for_its_lifetime() {
     let validity = certificate.validity();
     assert_eq!(validity.not_before.timestamp(), seconds(now) - 300);
     assert_eq!(validity.not_after.timestamp(), seconds(now + 7 * DAY));
-    assert_eq!(issued.issued().not_after, now + 7 * DAY);
+    assert_eq!(issued.not_after, now + 7 * DAY);
 }
 
 #[test]
@@ -191,7 +191,7 @@ fn no_certificate_outlives_its_ca() {
 
     let issued = issued_at(&valid(), &cluster_of(signer), end - DAY);
 
-    assert_eq!(issued.issued().not_after, end);
+    assert_eq!(issued.not_after, end);
 }
 
 #[test]
@@ -208,8 +208,8 @@ fn no_serving_certificate_outlives_the_ca() {
 
     let issued = issued_at(&request, &cluster, end - DAY);
 
-    assert_eq!(issued.issued().not_after, end);
-    let der = der_of(&issued.issued().pem);
+    assert_eq!(issued.not_after, end);
+    let der = der_of(&issued.pem);
     let (_, certificate) = X509Certificate::from_der(&der).unwrap();
     let valid_until = certificate.validity().not_after.to_datetime();
     assert_eq!(SystemTime::from(valid_until), end);
@@ -258,11 +258,7 @@ fn a_record_ends_with_the_ca_that_signed_its_certificate() {
 
     let again = issued_at(&valid(), &present, end + Duration::from_secs(1));
 
-    assert!(
-        again.issued().uid.to_string().ends_with(".2"),
-        "{}",
-        again.issued().uid
-    );
+    assert!(again.uid.to_string().ends_with(".2"), "{}", again.uid);
 }
 
 #[test]
@@ -273,10 +269,10 @@ fn serial_numbers_are_positive_and_differ() {
     let mut serials: Vec<_> = (0..32)
         .map(|_| {
             let issued = issued_at(&request, &cluster, now);
-            let der = der_of(&issued.issued().pem);
+            let der = der_of(&issued.pem);
             let (_, certificate) = X509Certificate::from_der(&der).unwrap();
             assert!(certificate.raw_serial().len() <= 17 && certificate.raw_serial()[0] < 0x80);
-            issued.issued().serial.clone()
+            issued.serial.clone()
         })
         .collect();
     serials.sort_unstable();
@@ -376,8 +372,8 @@ fn a_serving_certificate_is_a_servers_for_exactly_the_names_that_were_corroborat
 
     let issued = issued_at(&request, &cluster, now);
 
-    pki.verify_server(&issued.issued().pem, now);
-    let der = der_of(&issued.issued().pem);
+    pki.verify_server(&issued.pem, now);
+    let der = der_of(&issued.pem);
     let (rest, certificate) = X509Certificate::from_der(&der).unwrap();
     assert!(rest.is_empty());
     assert_eq!(
@@ -412,5 +408,5 @@ fn a_serving_certificate_is_a_servers_for_exactly_the_names_that_were_corroborat
             "2.5.29.35"
         ]
     );
-    assert_eq!(issued.issued().not_after, now + 7 * DAY);
+    assert_eq!(issued.not_after, now + 7 * DAY);
 }

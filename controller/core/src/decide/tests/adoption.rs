@@ -59,12 +59,9 @@ fn a_node_of_before_is_taken_over_by_its_certificate_alone_where_that_is_allowed
     let allowed = cluster(Adoption::AllowWithoutEvidence);
 
     let certificate = issued_at(&request, &allowed, now());
-    assert_eq!(certificate.issued().node_name.as_str(), "n1");
-    assert_eq!(
-        certificate.issued().provider_id.as_str(),
-        "metal:///rack/m1"
-    );
-    assert_eq!(certificate.issued().uid.generation, 1);
+    assert_eq!(certificate.node_name.as_str(), "n1");
+    assert_eq!(certificate.provider_id.as_str(), "metal:///rack/m1");
+    assert_eq!(certificate.uid.generation, 1);
 
     for adoption in [Adoption::Refuse, Adoption::Allow] {
         assert_eq!(denied(&request, &cluster(adoption)), "RequesterUidMissing");
@@ -90,10 +87,7 @@ fn a_certificate_alone_makes_its_node_no_other_machine_and_no_other_node() {
 fn what_was_issued_without_evidence_is_not_renewed_where_nodes_are_taken_over() {
     let allowed = cluster(Adoption::AllowWithoutEvidence);
     let request = stock("metal:///rack/m1");
-    let uid = issued_at(&request, &allowed, now())
-        .issued()
-        .uid
-        .to_string();
+    let uid = issued_at(&request, &allowed, now()).uid.to_string();
 
     let renewal = CertificateSigningRequest {
         spec: k8s_openapi::api::certificates::v1::CertificateSigningRequestSpec {

@@ -113,10 +113,7 @@ fn a_machine_whose_node_is_up_waits_with_another_key_and_has_it_when_the_node_is
     assert_eq!(waits(decided(&valid(), &cluster)), "IdentityLive");
 
     nodes.put(n1(), node("a", false, now() - Duration::from_mins(2)));
-    assert_eq!(
-        issued_at(&valid(), &cluster, now()).issued().uid.generation,
-        2
-    );
+    assert_eq!(issued_at(&valid(), &cluster, now()).uid.generation, 2);
 }
 
 #[test]
@@ -136,14 +133,14 @@ fn a_node_that_renews_under_another_nodes_uid_is_denied() {
     let cluster = cluster_with_different_uids();
     let own = issued_at(&valid(), &cluster, now());
     let other = issued_at(&of_m2("n2"), &cluster, now());
-    assert_ne!(own.issued().uid.record, other.issued().uid.record);
-    issued_at(&renewal(&own.issued().uid.to_string()), &cluster, now());
+    assert_ne!(own.uid.record, other.uid.record);
+    issued_at(&renewal(&own.uid.to_string()), &cluster, now());
 
     assert_eq!(
-        denied(decided(&renewal(&other.issued().uid.to_string()), &cluster)),
+        denied(decided(&renewal(&other.uid.to_string()), &cluster)),
         "FormerCertificate"
     );
-    let mut another = renewal(&other.issued().uid.to_string());
+    let mut another = renewal(&other.uid.to_string());
     another.spec.username = Some("system:node:n2".to_owned());
     assert_eq!(
         denied(decided(&another, &cluster)),
@@ -173,10 +170,7 @@ fn the_same_request_finds_its_record() {
     let (cluster, request) = (cluster(), valid());
     let first = issued_at(&request, &cluster, now());
 
-    assert_eq!(
-        issued_at(&request, &cluster, now()).issued().uid,
-        first.issued().uid
-    );
+    assert_eq!(issued_at(&request, &cluster, now()).uid, first.uid);
 }
 
 #[test]
@@ -210,7 +204,7 @@ fn a_machine_that_reuses_a_name_has_it_when_the_other_is_gone_and_its_node_goes(
 
     let certificate = issued_at(&of_m2("n1"), &after(vec![]), now());
 
-    assert_eq!(certificate.issued().uid.generation, 2);
+    assert_eq!(certificate.uid.generation, 2);
     let record = futures::executor::block_on(records.read(&n1()))
         .unwrap()
         .unwrap()

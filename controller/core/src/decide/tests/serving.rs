@@ -97,15 +97,9 @@ fn our_own_serving_signer_issues_what_was_corroborated() {
 
     let issued = issued_at(&request, &serving_cluster(), now());
 
-    assert_eq!(
-        issued.issued().basis,
-        ApprovalReason::ServingNamesCorroborated
-    );
-    assert_eq!(issued.issued().uid.to_string(), UID);
-    assert_eq!(
-        issued.issued().not_after,
-        now() + Lifetimes::default().attested
-    );
+    assert_eq!(issued.basis, ApprovalReason::ServingNamesCorroborated);
+    assert_eq!(issued.uid.to_string(), UID);
+    assert_eq!(issued.not_after, now() + Lifetimes::default().attested);
 }
 
 #[test]
