@@ -1,35 +1,21 @@
 //! Identifiers of keys, records, certificates and bootstrap tokens, and names of nodes and of what they serve.
 
-use std::fmt::{self, Debug};
+use std::fmt;
 use std::net::IpAddr;
 
 use aws_lc_rs::digest;
+use data_encoding::HEXLOWER;
 use kubelet_attestation::names::NodeName;
 
 /// Prefix of the username of whoever authenticates with a bootstrap token; its ID follows.
 pub(crate) const BOOTSTRAP_USER_PREFIX: &str = "system:bootstrap:";
 
-/// `Display` and `Debug` of types that are bytes: lower-case hexadecimal.
-macro_rules! hexadecimal {
-    ($($name:ident),+) => { $(
-        impl fmt::Display for $name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str(&data_encoding::HEXLOWER.encode(&self.0))
-            }
-        }
-
-        impl Debug for $name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                write!(f, concat!(stringify!($name), "({})"), self)
-            }
-        }
-    )+ };
-}
-
-hexadecimal!(KeyDigest, RecordUid);
-
 /// SHA-256 of the DER of a `SubjectPublicKeyInfo`.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(
+    derive_more::Display, derive_more::Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash,
+)]
+#[display("{}", HEXLOWER.encode(_0))]
+#[debug("KeyDigest({self})")]
 pub struct KeyDigest([u8; 32]);
 
 impl KeyDigest {
@@ -44,11 +30,6 @@ impl KeyDigest {
     pub fn parse(hex: &str) -> Result<Self, InvalidDigest> {
         bytes(hex).map(Self).ok_or(InvalidDigest)
     }
-
-    /// The digest.
-    pub fn as_bytes(&self) -> &[u8; 32] {
-        &self.0
-    }
 }
 
 /// Text is not a digest.
@@ -57,7 +38,11 @@ impl KeyDigest {
 pub struct InvalidDigest;
 
 /// The UID of a record: 16 random bytes, made with it.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(
+    derive_more::Display, derive_more::Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash,
+)]
+#[display("{}", HEXLOWER.encode(_0))]
+#[debug("RecordUid({self})")]
 pub struct RecordUid([u8; 16]);
 
 impl RecordUid {
@@ -106,11 +91,8 @@ impl CertificateUid {
 }
 
 fn bytes<const N: usize>(hex: &str) -> Option<[u8; N]> {
-    data_encoding::HEXLOWER
-        .decode(hex.as_bytes())
-        .ok()?
-        .try_into()
-        .ok()
+    let bytes = HEXLOWER.decode(hex.as_bytes()).ok()?;
+    bytes.try_into().ok()
 }
 
 /// The public half of a bootstrap token.

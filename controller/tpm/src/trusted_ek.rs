@@ -40,7 +40,7 @@ impl AllowList {
             } = entry;
             let key = KeyDigest::parse(ek_sha256)
                 .map_err(|_| invalid("ekSha256 is not 64 lower-case hexadecimal digits"))?;
-            if !keys.insert(*key.as_bytes()) {
+            if !keys.insert(key) {
                 return Err(invalid("another entry has the same ekSha256"));
             }
             match (machine, provider_id) {
