@@ -93,8 +93,8 @@ pub mod reason {
 /// Kubernetes' limit of a condition's message, in bytes.
 const MAX_MESSAGE: usize = 32 * 1024;
 
-/// Whether something holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Whether something holds; `Display` is as a condition has it.
+#[derive(derive_more::Display, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConditionStatus {
     /// It holds.
     True,
@@ -102,17 +102,6 @@ pub enum ConditionStatus {
     False,
     /// It is not known.
     Unknown,
-}
-
-impl ConditionStatus {
-    /// As a condition has it.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::True => "True",
-            Self::False => "False",
-            Self::Unknown => "Unknown",
-        }
-    }
 }
 
 /// A condition to set.
@@ -138,13 +127,13 @@ pub fn set(
     observed_generation: Option<i64>,
     now: &Time,
 ) -> bool {
-    let status = report.holds.as_str();
+    let status = report.holds.to_string();
     let since = find(conditions, report.of).filter(|one| one.status == status);
     let since = since.map_or(now, |one| &one.last_transition_time);
     let end = report.message.floor_char_boundary(MAX_MESSAGE);
     let next = Condition {
         type_: report.of.to_owned(),
-        status: status.to_owned(),
+        status,
         reason: report.reason.to_owned(),
         message: report.message.get(..end).unwrap_or_default().to_owned(),
         observed_generation,
