@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use kubelet_attestation::names::NodeName;
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 
 use super::record::Record;
 
@@ -55,13 +55,14 @@ impl Absences {
 
     /// A person allows one round to retire as many records.
     pub fn allow(&self, retirements: usize) {
-        self.state().allowed = retirements;
+        self.state.lock().allowed = retirements;
     }
 
     /// Takes note of a round in which the machines of exactly these records are missing; gives
     /// those that are gone.
     pub(super) fn round(&self, missing: BTreeSet<Holding>, now: SystemTime) -> BTreeSet<Holding> {
-        let mut state = self.state();
+        // What a panic elsewhere leaves half done is a machine whose absence begins anew.
+        let mut state = self.state.lock();
         let former = std::mem::take(&mut state.since);
         let mut gone = BTreeSet::new();
         for holding in missing {
@@ -78,12 +79,7 @@ impl Absences {
     pub(super) fn may_retire(&self, gone: usize, live: usize) -> bool {
         gone <= ALWAYS_ALLOWED
             || gone.saturating_mul(ONE_OF) <= live
-            || gone <= self.state().allowed
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        // What a panic elsewhere leaves half done is a machine whose absence begins anew.
-        self.state.lock()
+            || gone <= self.state.lock().allowed
     }
 }
 
