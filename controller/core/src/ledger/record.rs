@@ -95,7 +95,12 @@ impl Record {
             uid,
             generation: 1,
             holder: RecordHolder::of(claim),
-            opened: Opened::by(claim, stale_node, now),
+            opened: Opened {
+                key: claim.key,
+                request: claim.request.clone(),
+                time: whole_seconds(now),
+                stale_node,
+            },
             not_after: whole_seconds(claim.not_after),
             renewed_until: None,
             renewed_boot: None,
@@ -261,17 +266,6 @@ impl Record {
             lowest_valid: self.generation.saturating_add(u64::from(present.is_some())),
             until,
         })
-    }
-}
-
-impl Opened {
-    fn by(claim: &Claim, stale_node: Option<String>, now: SystemTime) -> Self {
-        Self {
-            key: claim.key,
-            request: claim.request.clone(),
-            time: whole_seconds(now),
-            stale_node,
-        }
     }
 }
 
