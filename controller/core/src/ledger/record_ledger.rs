@@ -131,11 +131,8 @@ impl RecordLedger {
             let others = self.others(claim, own.as_ref()).await?;
             let facts = Facts {
                 own: own.as_ref(),
-                others: &others.live,
-                tpm_of: &others.tpm_of,
-                key_of: &others.key_of,
+                others: &others,
                 nodes: &nodes,
-                was_known: others.was_known,
                 holder: holder.as_ref().map(|(_, state)| *state),
                 uid,
                 now,

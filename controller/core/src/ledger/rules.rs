@@ -20,7 +20,7 @@ mod holding;
 mod step;
 
 pub(super) use holding::{holder, renewed};
-pub(super) use step::{Facts, HolderState, Question, Step};
+pub(super) use step::{Facts, HolderState, Others, Question, Step};
 
 use holding::identity_revoked;
 
@@ -56,7 +56,7 @@ impl Rules<'_> {
 
     /// Checks that the TPM is not that of another machine which is still there.
     fn has_its_own_tpm(&self) -> Checked<()> {
-        for (other, state) in self.facts.tpm_of {
+        for (other, state) in &self.facts.others.tpm_of {
             match state {
                 HolderState::Alive => {
                     return Err(other.record.refused(Denial::TpmOfAnotherMachine).into());
@@ -73,7 +73,7 @@ impl Rules<'_> {
     /// Checks that the key is not that of another machine: a copied disk brings the request along that
     /// its source has filed, and both would go by one key.
     fn has_its_own_key(&self) -> Checked<()> {
-        match self.facts.key_of.first() {
+        match self.facts.others.key_of.first() {
             Some(other) => Err(other.record.refused(Denial::KeyOfAnotherMachine).into()),
             None => Ok(()),
         }
@@ -85,7 +85,7 @@ impl Rules<'_> {
             return Ok(());
         };
         let own = self.facts.own.map(|own| &own.record.holder);
-        if self.facts.was_known || own.is_some_and(|holder| holder.was_proved(attested)) {
+        if self.facts.others.was_known || own.is_some_and(|holder| holder.was_proved(attested)) {
             return Ok(());
         }
         match attested.denied_unless_known() {
@@ -181,7 +181,7 @@ impl Rules<'_> {
     /// Checks that the Node that asks is taken over. Without evidence it is one that is there, and the
     /// first of its machine: another that the machine has a record of would be given up for it.
     fn may_be_adopted(&self) -> Checked<()> {
-        if self.is_certificate_alone() && !self.facts.others.is_empty() {
+        if self.is_certificate_alone() && !self.facts.others.live.is_empty() {
             return Err(Denial::RequesterUidMissing.into());
         }
         let is_there = || match self.node(&self.claim.node_name)? {
@@ -285,7 +285,7 @@ impl Rules<'_> {
 
     /// Has the machine's other records buried first, one after the other: it has one name at a time.
     fn leave_others(&self) -> Checked<()> {
-        for other in self.facts.others {
+        for other in &self.facts.others.live {
             let record = &other.record;
             if record.is_revoked() && !record.is_reset() {
                 return Err(identity_revoked(record).into());
@@ -295,7 +295,7 @@ impl Rules<'_> {
             }
             self.may_reenrol(record)?;
         }
-        match self.facts.others.first() {
+        match self.facts.others.live.first() {
             Some(other) => Err(self.bury(other, TombstoneReason::Renamed)),
             None => Ok(()),
         }
@@ -305,7 +305,7 @@ impl Rules<'_> {
     /// at the same time.
     fn came_second(&self, record: &Record) -> bool {
         let order = |record: &Record| (record.opened.time, record.node_name.clone());
-        let others = self.facts.others.iter();
+        let others = self.facts.others.live.iter();
         others
             .map(|other| order(&other.record))
             .any(|other| other < order(record))

@@ -2,24 +2,10 @@
 
 use super::{RecordLedger, unavailable};
 use crate::ledger::records::Stored;
-use crate::ledger::rules::HolderState;
+use crate::ledger::rules::Others;
 use crate::ledger::{Claim, Record};
 use crate::refusal::Refusal;
 use crate::verifier::Assurance;
-
-/// The other records of the machine, of its TPM and of its key, as they are.
-#[derive(Default)]
-pub(super) struct Others {
-    /// Live records of the machine under other names.
-    pub(super) live: Vec<Stored>,
-    /// Live records of other machines with its TPM.
-    pub(super) tpm_of: Vec<(Stored, HolderState)>,
-    /// Live records of other machines with its key.
-    pub(super) key_of: Vec<Stored>,
-    /// Whether any record of another name, live or a tombstone, is of the identity that claims. A denial
-    /// is spared for it, so that a cache may say so.
-    pub(super) was_known: bool,
-}
 
 impl RecordLedger {
     /// The other records that the claim has to do with. With a record of its own at hand, all that were

@@ -17,23 +17,31 @@ use crate::refusal::Refusal;
 pub(in crate::ledger) struct Facts<'a> {
     /// The record of the name.
     pub(in crate::ledger) own: Option<&'a Stored>,
-    /// The other records of the same machine that are not buried.
-    pub(in crate::ledger) others: &'a [Stored],
+    /// The other records of the machine, of its TPM and of its key.
+    pub(in crate::ledger) others: &'a Others,
     /// The Nodes that were asked for.
     pub(in crate::ledger) nodes: &'a BTreeMap<NodeName, NodeState>,
-    /// Records of other machines that are not buried and have the TPM of the one that claims, and how
-    /// those machines fare.
-    pub(in crate::ledger) tpm_of: &'a [(Stored, HolderState)],
-    /// Records of other machines that are not buried and have the key of the claim.
-    pub(in crate::ledger) key_of: &'a [Stored],
-    /// Whether a record of another name is, or was, this identity's: the claim renames it.
-    pub(in crate::ledger) was_known: bool,
     /// The state of the record's machine, if it was read.
     pub(in crate::ledger) holder: Option<HolderState>,
     /// For a new record.
     pub(in crate::ledger) uid: RecordUid,
     /// The time.
     pub(in crate::ledger) now: SystemTime,
+}
+
+/// The other records that a claim has to do with, as they are.
+#[derive(Debug, Default)]
+pub(in crate::ledger) struct Others {
+    /// Live records of the machine under other names.
+    pub(in crate::ledger) live: Vec<Stored>,
+    /// Live records of other machines that have the TPM of the one that claims, and how those machines
+    /// fare.
+    pub(in crate::ledger) tpm_of: Vec<(Stored, HolderState)>,
+    /// Live records of other machines that have the key of the claim.
+    pub(in crate::ledger) key_of: Vec<Stored>,
+    /// Whether any record of another name, live or a tombstone, is of the identity that claims: the
+    /// claim renames it. A denial is spared for it, so that a cache may say so.
+    pub(in crate::ledger) was_known: bool,
 }
 
 /// The state of a record's holder in the inventory.
