@@ -19,21 +19,12 @@ const LEASE_GRACE: Duration = Duration::from_mins(1);
 /// An implementation brings its own deadlines. An error is an outage.
 #[async_trait::async_trait]
 pub trait Nodes: Debug + Send + Sync {
-    /// The Node of this name, now.
-    async fn state(&self, name: &NodeName) -> Result<NodeState, Unavailable>;
+    /// The Node of this name, now; `None` where there is none.
+    async fn state(&self, name: &NodeName) -> Result<Option<Node>, Unavailable>;
 
     /// Deletes the Node of this name if it still is the one of this UID; one that is gone, or
     /// another by now, is left alone.
     async fn delete(&self, name: &NodeName, uid: &str) -> Result<(), Unavailable>;
-}
-
-/// The state of a Node's name.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum NodeState {
-    /// Nothing.
-    Absent,
-    /// A Node.
-    Present(Node),
 }
 
 /// A Node, as far as it says whether its kubelet is at work.
@@ -47,35 +38,14 @@ pub struct Node {
     pub lease_renewed: Option<SystemTime>,
 }
 
-impl NodeState {
-    /// Whether no kubelet is at work under the name: there is no Node, or it is not ready and its
-    /// Lease is over a minute old.
+impl Node {
+    /// Whether its kubelet is not at work: it is not ready, and its Lease is over a minute old.
     pub fn is_down(&self, now: SystemTime) -> bool {
-        match self {
-            Self::Absent => true,
-            Self::Present(node) => !node.ready && !node.renewed_since(now.checked_sub(LEASE_GRACE)),
-        }
+        !self.ready && !self.renewed_since(now.checked_sub(LEASE_GRACE))
     }
 
     /// Whether the kubelet renewed its Lease after `time`. Without a Lease it did not.
-    pub fn renewed_since(&self, time: SystemTime) -> bool {
-        match self {
-            Self::Absent => false,
-            Self::Present(node) => node.renewed_since(Some(time)),
-        }
-    }
-
-    /// The Node's UID.
-    pub fn uid(&self) -> Option<&str> {
-        match self {
-            Self::Absent => None,
-            Self::Present(node) => Some(&node.uid),
-        }
-    }
-}
-
-impl Node {
-    fn renewed_since(&self, time: Option<SystemTime>) -> bool {
+    pub(crate) fn renewed_since(&self, time: Option<SystemTime>) -> bool {
         // A time before all time is before every renewal.
         self.lease_renewed
             .is_some_and(|renewed| time.is_none_or(|time| renewed >= time))
@@ -92,18 +62,17 @@ mod tests {
         UNIX_EPOCH + Duration::from_hours(500_000)
     }
 
-    fn node(ready: bool, lease_age: Option<u64>) -> NodeState {
-        NodeState::Present(Node {
+    fn node(ready: bool, lease_age: Option<u64>) -> Node {
+        Node {
             uid: "a".to_owned(),
             ready,
             lease_renewed: lease_age.map(|age| now() - Duration::from_secs(age)),
-        })
+        }
     }
 
     #[test]
-    fn a_node_is_down_when_it_is_absent_or_not_ready_with_a_lease_over_a_minute_old() {
-        for (state, down) in [
-            (NodeState::Absent, true),
+    fn a_node_is_down_when_it_is_not_ready_with_a_lease_over_a_minute_old() {
+        for (node, down) in [
             (node(true, Some(0)), false),
             (node(true, Some(3600)), false),
             (node(true, None), false),
@@ -111,18 +80,18 @@ mod tests {
             (node(false, Some(61)), true),
             (node(false, None), true),
         ] {
-            assert_eq!(state.is_down(now()), down, "{state:?}");
+            assert_eq!(node.is_down(now()), down, "{node:?}");
         }
     }
 
     #[test]
     fn a_lease_of_the_future_is_not_old() {
-        let state = NodeState::Present(Node {
+        let node = Node {
             uid: "a".to_owned(),
             ready: false,
             lease_renewed: Some(now() + Duration::from_hours(1)),
-        });
+        };
 
-        assert!(!state.is_down(now()));
+        assert!(!node.is_down(now()));
     }
 }

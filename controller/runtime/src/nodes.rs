@@ -9,7 +9,7 @@ use kube::api::{Api, DeleteParams, Preconditions};
 use kube::{Client, Resource as _};
 use kubelet_attestation::names::NodeName;
 use node_attestation_core::identifiers::ServingName;
-use node_attestation_core::nodes::{Node, NodeState, Nodes};
+use node_attestation_core::nodes::{Node, Nodes};
 use node_attestation_core::refusal::Unavailable;
 use node_attestation_core::serving::NodeReportedAddresses;
 use serde::Deserialize;
@@ -72,14 +72,14 @@ impl KubeNodes {
 
 #[async_trait::async_trait]
 impl Nodes for KubeNodes {
-    async fn state(&self, name: &NodeName) -> Result<NodeState, Unavailable> {
+    async fn state(&self, name: &NodeName) -> Result<Option<Node>, Unavailable> {
         let Some(node) = call(self.nodes.get_opt(name.as_str())).await? else {
-            return Ok(NodeState::Absent);
+            return Ok(None);
         };
         // One of a ready Node too: kube-controller-manager, which would call it down, may be.
         let lease = call(self.leases.get_opt(name.as_str())).await?;
         let lease = lease.map(|lease| lease.object).transpose();
-        Ok(NodeState::Present(Node {
+        Ok(Some(Node {
             uid: node.meta().uid.clone().unwrap_or_default(),
             ready: is_ready(&node.object.map_err(Unavailable::new)?),
             lease_renewed: lease.map_err(Unavailable::new)?.and_then(renewed),

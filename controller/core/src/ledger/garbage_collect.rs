@@ -268,15 +268,14 @@ impl RecordLedger {
     /// takes its time.
     async fn remove_node(&self, stored: &Stored) -> Result<bool, Unavailable> {
         let name = &stored.record.node_name;
-        let state = self.nodes.state(name).await?;
-        let Some(uid) = state.uid() else {
+        let Some(node) = self.nodes.state(name).await? else {
             return Ok(false);
         };
         let fresh = self.records().read(name).await?;
         if fresh.is_none_or(|fresh| fresh.version != stored.version) {
             return Ok(false);
         }
-        self.nodes.delete(name, uid).await?;
+        self.nodes.delete(name, &node.uid).await?;
         tracing::info!(node = name.as_str(), "deleted the Node of a tombstone");
         Ok(true)
     }
@@ -290,8 +289,8 @@ impl RecordLedger {
         uid: &str,
         now: SystemTime,
     ) -> Result<bool, Unavailable> {
-        let state = self.nodes.state(name).await?;
-        if state.uid() != Some(uid) || !state.is_down(now) {
+        let node = self.nodes.state(name).await?;
+        if !node.is_some_and(|node| node.uid == uid && node.is_down(now)) {
             return Ok(false);
         }
         self.nodes.delete(name, uid).await?;

@@ -16,7 +16,7 @@ use super::{
 };
 use crate::identifiers::{CertificateUid, RecordUid};
 use crate::inventory::{Inventory, Machine, MachineState};
-use crate::nodes::{NodeState, Nodes};
+use crate::nodes::Nodes;
 use crate::refusal::{Deferral, Refusal, Unavailable};
 
 mod others;
@@ -139,8 +139,8 @@ impl RecordLedger {
             };
             own = match rules::claimed(claim, &facts, &self.policy) {
                 Step::Ask(Question::Node(name)) => {
-                    let state = self.node(&name).await?;
-                    nodes.insert(name, state);
+                    let node = self.nodes.state(&name).await;
+                    nodes.insert(name, node.map_err(Deferral::NodesUnavailable)?);
                     own
                 }
                 Step::Ask(Question::Holder(provider_id)) => {
@@ -230,11 +230,6 @@ impl RecordLedger {
             WriteError::Exists | WriteError::Conflict => self.read(name).await,
             WriteError::Unavailable(source) => Err(unavailable(source).into()),
         }
-    }
-
-    async fn node(&self, name: &NodeName) -> Result<NodeState, Refusal> {
-        let state = self.nodes.state(name).await;
-        Ok(state.map_err(Deferral::NodesUnavailable)?)
     }
 
     pub(super) async fn holder_state(&self, holder: &RecordHolder) -> Result<HolderState, Refusal> {

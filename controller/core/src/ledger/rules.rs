@@ -12,7 +12,7 @@ use super::{
     Adoption, Certificates, Claim, Claimant, Grant, GrantReason, LedgerPolicy, NameReuse, Record,
     Reenrolment, StaleNodes, TombstoneReason,
 };
-use crate::nodes::NodeState;
+use crate::nodes::Node;
 use crate::refusal::{Deferral, Denial, Refusal};
 use crate::verifier::Assurance;
 
@@ -105,7 +105,7 @@ impl Rules<'_> {
             }
             Claimant::Token => {
                 let node = self.node(&self.claim.node_name)?;
-                if !node.is_down(self.facts.now) {
+                if node.is_some_and(|node| !node.is_down(self.facts.now)) {
                     return Err(Deferral::NodeAlive(self.claim.node_name.clone()).into());
                 }
                 self.stale(node)?
@@ -184,11 +184,9 @@ impl Rules<'_> {
         if self.is_certificate_alone() && !self.facts.others.live.is_empty() {
             return Err(Denial::RequesterUidMissing.into());
         }
-        let is_there = || match self.node(&self.claim.node_name)? {
-            NodeState::Present(_) => Ok(true),
-            NodeState::Absent => Ok::<_, Step>(false),
-        };
-        if self.adopts() && (!self.is_certificate_alone() || is_there()?) {
+        if self.adopts()
+            && (!self.is_certificate_alone() || self.node(&self.claim.node_name)?.is_some())
+        {
             Ok(())
         } else {
             Err(Denial::RequesterUidMissing.into())
@@ -334,8 +332,8 @@ impl Rules<'_> {
             }
             (Reenrolment::WhenNodeDown, Assurance::Attested(_)) => {
                 let node = self.node(&record.node_name)?;
-                let expired = end < self.facts.now && !node.renewed_since(end);
-                node.is_down(self.facts.now) || expired
+                let expired = |node: &Node| end < self.facts.now && !node.renewed_since(Some(end));
+                node.is_none_or(|node| node.is_down(self.facts.now) || expired(node))
             }
         };
         ensure!(may, Deferral::IdentityLive(record.node_name.clone()).into());
@@ -343,18 +341,18 @@ impl Rules<'_> {
     }
 
     /// The Node that the name's holder before left, if policy has it deleted.
-    fn stale(&self, node: &NodeState) -> Checked<Option<String>> {
-        match (node.uid(), self.policy.stale_nodes) {
+    fn stale(&self, node: Option<&Node>) -> Checked<Option<String>> {
+        match (node, self.policy.stale_nodes) {
             (None, _) => Ok(None),
-            (Some(uid), StaleNodes::Delete) => Ok(Some(uid.to_owned())),
+            (Some(node), StaleNodes::Delete) => Ok(Some(node.uid.clone())),
             (Some(_), StaleNodes::Refuse) => {
                 Err(Deferral::StaleNode(self.claim.node_name.clone()).into())
             }
         }
     }
 
-    fn node(&self, name: &NodeName) -> Checked<&NodeState> {
-        let known = self.facts.nodes.get(name);
+    fn node(&self, name: &NodeName) -> Checked<Option<&Node>> {
+        let known = self.facts.nodes.get(name).map(Option::as_ref);
         known.ok_or_else(|| Question::Node(name.clone()).into())
     }
 

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use kubelet_attestation::names::NodeName;
 use parking_lot::Mutex;
 
-use crate::nodes::{Node, NodeState, Nodes};
+use crate::nodes::{Node, Nodes};
 use crate::refusal::Unavailable;
 
 /// Nodes in memory.
@@ -25,23 +25,19 @@ impl MemoryNodes {
         nodes.remove(name);
     }
 
-    fn of(&self, name: &NodeName) -> NodeState {
-        let nodes = self.0.lock();
-        nodes
-            .get(name)
-            .cloned()
-            .map_or(NodeState::Absent, NodeState::Present)
+    fn of(&self, name: &NodeName) -> Option<Node> {
+        self.0.lock().get(name).cloned()
     }
 }
 
 #[async_trait::async_trait]
 impl Nodes for MemoryNodes {
-    async fn state(&self, name: &NodeName) -> Result<NodeState, Unavailable> {
+    async fn state(&self, name: &NodeName) -> Result<Option<Node>, Unavailable> {
         Ok(self.of(name))
     }
 
     async fn delete(&self, name: &NodeName, uid: &str) -> Result<(), Unavailable> {
-        if self.of(name).uid() == Some(uid) {
+        if self.of(name).is_some_and(|node| node.uid == uid) {
             self.remove(name);
         }
         Ok(())

@@ -8,7 +8,7 @@ use kubelet_attestation::names::{NodeName, ProviderId};
 use crate::decide::*;
 use crate::inventory::{Machine, MachineState, StaticInventory};
 use crate::ledger::{LedgerPolicy, MemoryRecords, RecordLedger, Records};
-use crate::nodes::{NodeState, Nodes};
+use crate::nodes::Nodes;
 use crate::testing::cluster::{Parts, machine, node};
 use crate::testing::nodes::MemoryNodes;
 use crate::testing::{
@@ -214,7 +214,7 @@ fn a_machine_that_reuses_a_name_has_it_when_the_other_is_gone_and_its_node_goes(
         ProviderId::parse("metal:///rack/m2").unwrap()
     );
     let node = futures::executor::block_on(nodes.state(&n1())).unwrap();
-    assert_eq!(node, NodeState::Absent);
+    assert_eq!(node, None);
 }
 
 #[test]

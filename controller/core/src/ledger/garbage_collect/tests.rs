@@ -9,7 +9,7 @@ use crate::ledger::record::GRANT_LAG;
 use crate::ledger::{
     LastIssued, MISSING_MACHINE_TIMEOUT, MemoryRecords, Records as _, Renewal, SeenBoot,
 };
-use crate::nodes::{NodeState, Nodes as _};
+use crate::nodes::{Node, Nodes as _};
 use crate::refusal::Unavailable;
 use crate::testing::records::{
     LONGEST, World, at, claim, insecure, machine, name, policy, provider_id,
@@ -21,7 +21,7 @@ mod retirement;
 
 /// A sweep after the Nodes were listed.
 fn swept(world: &World, hour: u32) -> SweepReport {
-    let listed = (node(world) != NodeState::Absent).then(|| "n1".to_owned());
+    let listed = node(world).is_some().then(|| "n1".to_owned());
     let listed = listed.into_iter().collect();
     block_on(world.ledger().sweep(at(hour), &listed)).unwrap()
 }
@@ -41,7 +41,7 @@ fn count(world: &World) -> usize {
     block_on(world.records.all()).unwrap().len()
 }
 
-fn node(world: &World) -> NodeState {
+fn node(world: &World) -> Option<Node> {
     block_on(world.nodes.state(&name("n1"))).unwrap()
 }
 
@@ -107,14 +107,14 @@ fn a_node_that_an_old_certificate_makes_again_is_removed() {
     let mut world = World::held(policy());
     world.node("n1", true, 1);
     swept(&world, 1);
-    assert_ne!(node(&world), NodeState::Absent);
+    assert!(node(&world).is_some());
 
     world.becomes("m1", None);
     swept_again(&world, 2);
     world.node("n1", true, 3);
     swept(&world, 3);
 
-    assert_eq!(node(&world), NodeState::Absent);
+    assert_eq!(node(&world), None);
 }
 
 #[test]
@@ -130,7 +130,7 @@ fn the_node_that_a_former_holder_left_is_removed_though_the_claim_did_not() {
             .sweep(at(0) + STALE_NODE_LOOKED_FOR, &BTreeSet::new()),
     )
     .unwrap();
-    assert_eq!(node(&world), NodeState::Absent);
+    assert_eq!(node(&world), None);
 }
 
 fn issued(hour: u32) -> LastIssued {
@@ -256,12 +256,12 @@ fn the_node_of_a_tombstone_is_looked_for_ten_minutes_and_later_where_it_was_list
         block_on(world.ledger().sweep(now, &BTreeSet::new())).unwrap();
         node(world)
     };
-    assert_eq!(unlisted(&world, 10), NodeState::Absent);
-    assert_ne!(unlisted(&world, 11), NodeState::Absent);
+    assert_eq!(unlisted(&world, 10), None);
+    assert!(unlisted(&world, 11).is_some());
 
     swept(&world, 3);
 
-    assert_eq!(node(&world), NodeState::Absent);
+    assert_eq!(node(&world), None);
 }
 
 #[test]
@@ -455,5 +455,5 @@ fn the_node_of_a_former_holder_that_the_present_one_took_on_stays() {
 
     swept(&world, 0);
 
-    assert_ne!(node(&world), NodeState::Absent);
+    assert!(node(&world).is_some());
 }

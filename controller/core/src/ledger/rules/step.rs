@@ -9,7 +9,7 @@ use crate::identifiers::RecordUid;
 use crate::ledger::Grant;
 use crate::ledger::record::Record;
 use crate::ledger::records::Stored;
-use crate::nodes::NodeState;
+use crate::nodes::Node;
 use crate::refusal::Refusal;
 
 /// The inputs of the decision on a claim.
@@ -20,7 +20,7 @@ pub(in crate::ledger) struct Facts<'a> {
     /// The other records of the machine, of its TPM and of its key.
     pub(in crate::ledger) others: &'a Others,
     /// The Nodes that were asked for.
-    pub(in crate::ledger) nodes: &'a BTreeMap<NodeName, NodeState>,
+    pub(in crate::ledger) nodes: &'a BTreeMap<NodeName, Option<Node>>,
     /// The state of the record's machine, if it was read.
     pub(in crate::ledger) holder: Option<HolderState>,
     /// For a new record.

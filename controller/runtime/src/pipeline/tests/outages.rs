@@ -9,7 +9,7 @@ use node_attestation_core::inventory::{Inventory, Machine, TokenOwner};
 use node_attestation_core::ledger::{
     LastIssued, MemoryRecords, Record, Records, Stored, Version, WriteError,
 };
-use node_attestation_core::nodes::{NodeState, Nodes};
+use node_attestation_core::nodes::{Node, Nodes};
 use node_attestation_core::refusal::Unavailable;
 use node_attestation_core::testing::cluster::Parts;
 use node_attestation_core::testing::nodes::MemoryNodes;
@@ -92,7 +92,7 @@ impl Records for Away<MemoryRecords> {
 
 #[async_trait::async_trait]
 impl Nodes for Away<MemoryNodes> {
-    async fn state(&self, name: &NodeName) -> Result<NodeState, Unavailable> {
+    async fn state(&self, name: &NodeName) -> Result<Option<Node>, Unavailable> {
         self.ask(|inner| inner.state(name)).await
     }
 

@@ -39,7 +39,7 @@ fn the_node_that_is_down_is_deleted_once_its_name_is_claimed() {
     world.claims(&claim("m1", "n1", 1, 0), 0).unwrap();
 
     let state = futures::executor::block_on(crate::nodes::Nodes::state(&*world.nodes, &name("n1")));
-    assert_eq!(state.unwrap(), crate::nodes::NodeState::Absent);
+    assert_eq!(state.unwrap(), None);
     assert_eq!(
         world.record("n1").opened.stale_node.as_deref(),
         Some("node-n1")
@@ -197,7 +197,7 @@ fn another_machine_waits_while_the_holder_goes_and_has_the_name_when_it_is_gone(
     assert_eq!(record.uid, RecordUid::new([7; 16]));
     assert_eq!(record.opened.stale_node.as_deref(), Some("node-n1"));
     let state = futures::executor::block_on(crate::nodes::Nodes::state(&*world.nodes, &name("n1")));
-    assert_eq!(state.unwrap(), crate::nodes::NodeState::Absent);
+    assert_eq!(state.unwrap(), None);
     assert!(matches!(
         world.renewal_denied("m1", 1, 1),
         Denial::FormerCertificate { .. }

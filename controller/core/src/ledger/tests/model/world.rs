@@ -12,7 +12,7 @@ use kubelet_attestation::names::NodeName;
 use crate::identifiers::{CertificateUid, KeyDigest, RecordUid};
 use crate::inventory::{MachineState, StaticInventory};
 use crate::ledger::*;
-use crate::nodes::{NodeState, Nodes};
+use crate::nodes::{Node, Nodes};
 use crate::refusal::{Refusal, Unavailable};
 use crate::testing::records::{at, machine, policy};
 use crate::verifier::Identity;
@@ -250,7 +250,7 @@ impl<E> Answer for Result<(), E> {
     }
 }
 
-impl<E> Answer for Result<NodeState, E> {
+impl<E> Answer for Result<Option<Node>, E> {
     fn told(&self) -> Vec<usize> {
         vec![usize::from(self.is_ok())]
     }
@@ -264,8 +264,8 @@ pub(super) fn digest(of: impl Hash) -> u64 {
 
 #[async_trait::async_trait]
 impl Nodes for Replica {
-    async fn state(&self, _: &NodeName) -> Result<NodeState, Unavailable> {
-        self.call(|_, _| Some(Ok(NodeState::Absent))).await
+    async fn state(&self, _: &NodeName) -> Result<Option<Node>, Unavailable> {
+        self.call(|_, _| Some(Ok(None))).await
     }
 
     async fn delete(&self, _: &NodeName, _: &str) -> Result<(), Unavailable> {
