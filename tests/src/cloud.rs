@@ -9,8 +9,8 @@ use std::time::{Duration, SystemTime};
 use kubelet_attestation::binding::KeyBinding;
 use kubelet_attestation::evidence::Header;
 use kubelet_attestation::evidence::aws::{
-    AwsEvidence, BINDING_HEADER, Proof, SIGNED_HEADERS, STS_ACCEPT, STS_BODY, STS_CONTENT_TYPE,
-    STS_SERVICE,
+    AwsEvidence, BINDING_HEADER, Proof, ProofFields, SIGNED_HEADERS, STS_ACCEPT, STS_BODY,
+    STS_CONTENT_TYPE, STS_SERVICE,
 };
 use kubelet_attestation::names::{Audience, NodeName, Provider, ProviderId};
 use kubelet_attestation::version::EvidenceVersion;
@@ -240,13 +240,13 @@ impl Cloud {
                 audience: parts.audience.clone(),
             },
             rsa2048: parts.rsa2048.to_owned(),
-            sts: Proof::new(
-                REGION,
-                &parts.credentials.access_key_id,
-                &parts.credentials.session_token,
-                &time,
-                &signature,
-            )
+            sts: Proof::new(ProofFields {
+                region: REGION.to_owned(),
+                access_key_id: parts.credentials.access_key_id.clone(),
+                session_token: parts.credentials.session_token.clone(),
+                amz_date: time.clone(),
+                signature: signature,
+            })
             .unwrap(),
         };
         evidence.to_json()

@@ -45,18 +45,24 @@ pub struct AwsEvidence {
 /// A signature over the one request to STS, and what it takes to rebuild the rest.
 ///
 /// Every field has its form: none can carry a header, a host or a path. `Debug` shows no credential.
-#[derive(derive_more::Debug, Clone, PartialEq, Eq)]
-#[debug("Proof({}, {})", _0.region, _0.amz_date)]
-pub struct Proof(RawProof);
+#[derive(Debug, derive_more::Deref, Clone, PartialEq, Eq)]
+pub struct Proof(ProofFields);
 
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+/// The fields of a proof, in whatever form.
+#[derive(derive_more::Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[debug("ProofFields({region}, {amz_date})")]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
-struct RawProof {
-    region: String,
-    access_key_id: String,
-    session_token: String,
-    amz_date: String,
-    signature: String,
+pub struct ProofFields {
+    /// The region of the STS endpoint.
+    pub region: String,
+    /// The access key ID of the instance's temporary credentials.
+    pub access_key_id: String,
+    /// The session token: for the request to STS and for nothing else.
+    pub session_token: String,
+    /// The time of the signature: `YYYYMMDDTHHMMSSZ`.
+    pub amz_date: String,
+    /// The signature, in lower-case hexadecimal.
+    pub signature: String,
 }
 
 impl Proof {
@@ -65,71 +71,30 @@ impl Proof {
     /// # Errors
     ///
     /// A field does not have the form that AWS gives it.
-    pub fn new(
-        region: &str,
-        access_key_id: &str,
-        session_token: &str,
-        amz_date: &str,
-        signature: &str,
-    ) -> Result<Self, InvalidField> {
-        Self::check(RawProof {
-            region: region.to_owned(),
-            access_key_id: access_key_id.to_owned(),
-            session_token: session_token.to_owned(),
-            amz_date: amz_date.to_owned(),
-            signature: signature.to_owned(),
-        })
-    }
-
-    fn check(raw: RawProof) -> Result<Self, InvalidField> {
+    pub fn new(fields: ProofFields) -> Result<Self, InvalidField> {
         let checks = [
-            (is_region(&raw.region), "sts.region is no region's name"),
+            (is_region(&fields.region), "sts.region is no region's name"),
             (
-                is_temporary_key_id(&raw.access_key_id),
+                is_temporary_key_id(&fields.access_key_id),
                 "sts.accessKeyId is not that of temporary credentials",
             ),
             (
-                is_session_token(&raw.session_token),
+                is_session_token(&fields.session_token),
                 "sts.sessionToken is no session token",
             ),
             (
-                is_amz_date(&raw.amz_date),
+                is_amz_date(&fields.amz_date),
                 "sts.amzDate is no time of the form YYYYMMDDTHHMMSSZ",
             ),
             (
-                is_signature(&raw.signature),
+                is_signature(&fields.signature),
                 "sts.signature is not 64 lower-case hexadecimal digits",
             ),
         ];
         match checks.into_iter().find(|(valid, _)| !valid) {
             Some((_, rule)) => Err(InvalidField::new(rule)),
-            None => Ok(Self(raw)),
+            None => Ok(Self(fields)),
         }
-    }
-
-    /// The region of the STS endpoint.
-    pub fn region(&self) -> &str {
-        &self.0.region
-    }
-
-    /// The access key ID of the instance's temporary credentials.
-    pub fn access_key_id(&self) -> &str {
-        &self.0.access_key_id
-    }
-
-    /// The session token: for the request to STS and for nothing else.
-    pub fn session_token(&self) -> &str {
-        &self.0.session_token
-    }
-
-    /// The time of the signature: `YYYYMMDDTHHMMSSZ`.
-    pub fn amz_date(&self) -> &str {
-        &self.0.amz_date
-    }
-
-    /// The signature, in lower-case hexadecimal.
-    pub fn signature(&self) -> &str {
-        &self.0.signature
     }
 }
 
@@ -139,7 +104,7 @@ struct RawEvidence {
     version: String,
     audience: String,
     rsa2048: String,
-    sts: RawProof,
+    sts: ProofFields,
 }
 
 impl AwsEvidence {
@@ -150,7 +115,7 @@ impl AwsEvidence {
     /// It is too large, other JSON, or a field does not have its form.
     pub fn parse(evidence: &[u8]) -> Result<Self, InvalidEvidence> {
         let raw: RawEvidence = from_json(evidence)?;
-        let sts = Proof::check(raw.sts)?;
+        let sts = Proof::new(raw.sts)?;
         Ok(Self {
             header: Header::of(&raw.version, &raw.audience)?,
             rsa2048: raw.rsa2048,

@@ -78,8 +78,8 @@ impl Sts {
     /// The STS of the document's region, which must be the proof's.
     fn endpoint(&self, proof: &Proof, document: &VerifiedDocument) -> Result<Endpoint, AwsDenial> {
         let region = document.region.clone();
-        if proof.region() != region {
-            let claimed = proof.region().to_owned();
+        if proof.region != region {
+            let claimed = proof.region.clone();
             return Err(AwsDenial::CallerRegionMismatch { claimed, region });
         }
         let (Some(partition), Some(public)) = (of_region(&region), EndpointHost::sts(&region))

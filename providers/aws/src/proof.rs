@@ -5,7 +5,7 @@ use std::time::SystemTime;
 use kubelet_attestation::binding::KeyBinding;
 use kubelet_attestation::evidence::InvalidField;
 use kubelet_attestation::evidence::aws::{
-    BINDING_HEADER, Proof, STS_ACCEPT, STS_BODY, STS_CONTENT_TYPE, STS_SERVICE,
+    BINDING_HEADER, Proof, ProofFields, STS_ACCEPT, STS_BODY, STS_CONTENT_TYPE, STS_SERVICE,
 };
 
 use crate::credentials::Credentials;
@@ -42,13 +42,13 @@ pub(crate) fn prove(
         amz_date: &amz_date,
     };
     let signature = request.sign(&credentials.secret_access_key);
-    Proof::new(
-        region,
-        credentials.access_key_id.expose(),
-        session_token,
-        &amz_date,
-        &signature,
-    )
+    Proof::new(ProofFields {
+        region: region.to_owned(),
+        access_key_id: credentials.access_key_id.expose().clone(),
+        session_token: session_token.clone(),
+        amz_date,
+        signature,
+    })
 }
 
 /// `YYYYMMDDTHHMMSSZ`
@@ -116,13 +116,13 @@ mod tests {
 
         let proof = proof(b"spki");
 
-        assert_eq!(proof.signature(), expected);
-        assert_eq!(proof.amz_date(), "20260101T010203Z");
-        assert_eq!(proof.access_key_id(), "ASIA0123456789ABCDEF");
+        assert_eq!(proof.signature, expected);
+        assert_eq!(proof.amz_date, "20260101T010203Z");
+        assert_eq!(proof.access_key_id, "ASIA0123456789ABCDEF");
     }
 
     #[test]
     fn a_proof_for_another_key_has_another_signature() {
-        assert_ne!(proof(b"spki").signature(), proof(b"spkj").signature());
+        assert_ne!(proof(b"spki").signature, proof(b"spkj").signature);
     }
 }

@@ -150,7 +150,7 @@ impl Bed {
         });
         for body in self.server.created_bodies() {
             if let Some(sent) = sent(&body) {
-                secrets.push(sent.evidence.sts.signature().to_owned());
+                secrets.push(sent.evidence.sts.signature.to_owned());
             }
         }
         secrets

@@ -127,9 +127,9 @@ fn in_every_partition_the_proof_is_for_the_regions_own_sts() {
         let sent = bed.sent();
         let host = format!("sts.{region}.{domain}");
         let secret = bed.identity_secret();
-        assert_eq!(sent.evidence.sts.region(), region);
+        assert_eq!(sent.evidence.sts.region, region);
         assert_eq!(
-            sent.evidence.sts.signature(),
+            &sent.evidence.sts.signature,
             signed(&bed, &sent, &host, &secret)
         );
     }
@@ -206,8 +206,8 @@ fn headers(proof: &Proof, host: &str, binding: &KeyBinding) -> Vec<(String, Stri
         ("accept", STS_ACCEPT),
         ("content-type", STS_CONTENT_TYPE),
         ("host", host),
-        ("x-amz-date", proof.amz_date()),
-        ("x-amz-security-token", proof.session_token()),
+        ("x-amz-date", &proof.amz_date),
+        ("x-amz-security-token", &proof.session_token),
         (BINDING_HEADER, &binding.to_hex()),
     ]
     .map(|(name, value)| (name.to_owned(), value.to_owned()))
@@ -224,8 +224,8 @@ fn signed(bed: &Bed, sent: &Sent, host: &str, secret: &str) -> String {
         headers: &headers(proof, host, &binding(bed, sent, &sent.spki)),
         signed_headers: &SIGNED_HEADERS.split(';').collect::<Vec<_>>(),
         body: STS_BODY.as_bytes(),
-        time: proof.amz_date(),
-        region: proof.region(),
+        time: &proof.amz_date,
+        region: &proof.region,
         service: STS_SERVICE,
     };
     sign(&signing, secret)
@@ -249,10 +249,10 @@ fn call(sts: &Sts, proof: &Proof, binding: &KeyBinding) -> (u16, String) {
         .unwrap();
     let authorization = format!(
         "AWS4-HMAC-SHA256 Credential={}/{}/{}/sts/aws4_request, SignedHeaders={SIGNED_HEADERS}, Signature={}",
-        proof.access_key_id(),
-        &proof.amz_date()[..8],
-        proof.region(),
-        proof.signature(),
+        &proof.access_key_id,
+        &proof.amz_date[..8],
+        &proof.region,
+        &proof.signature,
     );
     let request = client
         .post(format!("{}/", sts.url()))

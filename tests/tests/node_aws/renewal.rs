@@ -18,8 +18,8 @@ fn each_renewal_brings_evidence_of_its_own() {
     assert_eq!((bed.server.creates(), bed.imds.tokens()), (2, 2));
     assert_ne!(first.spki, second.spki);
     assert_ne!(
-        first.evidence.sts.signature(),
-        second.evidence.sts.signature()
+        &first.evidence.sts.signature,
+        &second.evidence.sts.signature
     );
 }
 
@@ -71,7 +71,7 @@ fn a_request_whose_evidence_has_expired_is_made_again_with_the_same_key() {
     let second = bed.sent();
     assert_eq!(first.spki, second.spki);
     assert_ne!(
-        first.evidence.sts.session_token(),
-        second.evidence.sts.session_token()
+        &first.evidence.sts.session_token,
+        &second.evidence.sts.session_token
     );
 }

@@ -33,18 +33,18 @@ fn a_proof_has_the_fields_that_were_read() {
     let proof = parsed(&valid()).unwrap().sts;
 
     let signature = "0123456789abcdef".repeat(4);
-    assert_eq!(proof.region(), "eu-west-1");
-    assert_eq!(proof.access_key_id(), "ASIA0123456789ABCDEF");
-    assert_eq!(proof.session_token(), "IQoJb3JpZ2luX2Vj+/=");
-    assert_eq!(proof.amz_date(), "20260101T000000Z");
-    assert_eq!(proof.signature(), signature);
-    let same = Proof::new(
-        "eu-west-1",
-        "ASIA0123456789ABCDEF",
-        "IQoJb3JpZ2luX2Vj+/=",
-        "20260101T000000Z",
-        &signature,
-    );
+    assert_eq!(proof.region, "eu-west-1");
+    assert_eq!(proof.access_key_id, "ASIA0123456789ABCDEF");
+    assert_eq!(proof.session_token, "IQoJb3JpZ2luX2Vj+/=");
+    assert_eq!(proof.amz_date, "20260101T000000Z");
+    assert_eq!(proof.signature, signature);
+    let same = Proof::new(ProofFields {
+        region: "eu-west-1".to_owned(),
+        access_key_id: "ASIA0123456789ABCDEF".to_owned(),
+        session_token: "IQoJb3JpZ2luX2Vj+/=".to_owned(),
+        amz_date: "20260101T000000Z".to_owned(),
+        signature: signature,
+    });
     assert_eq!(same, Ok(proof));
 }
 

@@ -12,7 +12,8 @@ use kubelet_attestation::csr::parse::CertificationRequest;
 use kubelet_attestation::csr::{CLIENT_USAGES, oid};
 use kubelet_attestation::evidence::Header;
 use kubelet_attestation::evidence::aws::{
-    AwsEvidence, BINDING_HEADER, Proof, STS_ACCEPT, STS_BODY, STS_CONTENT_TYPE, STS_SERVICE,
+    AwsEvidence, BINDING_HEADER, Proof, ProofFields, STS_ACCEPT, STS_BODY, STS_CONTENT_TYPE,
+    STS_SERVICE,
 };
 use kubelet_attestation::names::{Audience, NODES_GROUP, NodeName, Provider, ProviderId};
 use kubelet_attestation::version::EvidenceVersion;
@@ -183,7 +184,14 @@ impl Instance {
             service: STS_SERVICE,
         };
         let signature = sign(&signing, secret_access_key);
-        Proof::new(REGION, access_key_id, session_token, NOW, &signature).unwrap()
+        Proof::new(ProofFields {
+            region: REGION.to_owned(),
+            access_key_id: access_key_id.clone(),
+            session_token: session_token.clone(),
+            amz_date: NOW.to_owned(),
+            signature: signature,
+        })
+        .unwrap()
     }
 }
 

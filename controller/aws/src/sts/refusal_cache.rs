@@ -93,7 +93,7 @@ fn of_call(call: &Call) -> Subject {
 fn of_credentials(proof: &Proof, document: &VerifiedDocument) -> Subject {
     let mut digest = Sha256::new_with_prefix("credentials");
     digest.update(document.digest);
-    for part in [proof.access_key_id(), proof.session_token()] {
+    for part in [&proof.access_key_id, &proof.session_token] {
         digest.update(Sha256::digest(part));
     }
     digest.finalize().into()

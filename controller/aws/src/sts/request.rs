@@ -36,15 +36,14 @@ pub(super) fn rebuild(
     binding: &KeyBinding,
     host: &EndpointHost,
 ) -> Result<Call, hyper::http::Error> {
-    let day = proof.amz_date().get(..8).unwrap_or_default();
+    let day = proof.amz_date.get(..8).unwrap_or_default();
     let scope = format!(
         "{}/{day}/{}/{STS_SERVICE}/aws4_request",
-        proof.access_key_id(),
-        proof.region()
+        &proof.access_key_id, &proof.region
     );
     let authorization = format!(
         "AWS4-HMAC-SHA256 Credential={scope}, SignedHeaders={SIGNED_HEADERS}, Signature={}",
-        proof.signature()
+        &proof.signature
     );
     let binding = binding.to_hex();
     let uri = Uri::builder()
@@ -58,19 +57,19 @@ pub(super) fn rebuild(
         .header(HOST, host.as_str())
         .header(ACCEPT, STS_ACCEPT)
         .header(CONTENT_TYPE, STS_CONTENT_TYPE)
-        .header(DATE, proof.amz_date())
-        .header(TOKEN, secret(proof.session_token())?)
+        .header(DATE, &proof.amz_date)
+        .header(TOKEN, secret(&proof.session_token)?)
         .header(BINDING, &binding)
         .header(AUTHORIZATION, secret(&authorization)?)
         .body(STS_BODY)?;
     Ok(Call {
         request,
-        signature: digest(&[&scope, proof.signature()]),
+        signature: digest(&[&scope, &proof.signature]),
         content: digest(&[
             host.as_str(),
             &authorization,
-            proof.amz_date(),
-            proof.session_token(),
+            &proof.amz_date,
+            &proof.session_token,
             &binding,
         ]),
     })

@@ -4,7 +4,7 @@ use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use kubelet_attestation::evidence::Header;
-use kubelet_attestation::evidence::aws::Proof;
+use kubelet_attestation::evidence::aws::{Proof, ProofFields};
 use kubelet_attestation::names::{Audience, NodeName};
 use kubelet_authenticator_test_support::instance_identity::{Document, TestSigner};
 use kubelet_authenticator_test_support::sts::{Principal, Signing, Sts as Service, sign};
@@ -153,7 +153,14 @@ impl Case {
         };
         let signature = sign(&signing, &credentials.secret_access_key);
         let (id, token) = (&credentials.access_key_id, &credentials.session_token);
-        Proof::new(REGION, id, token, date, &signature).unwrap()
+        Proof::new(ProofFields {
+            region: REGION.to_owned(),
+            access_key_id: id.clone(),
+            session_token: token.clone(),
+            amz_date: date.to_owned(),
+            signature: signature,
+        })
+        .unwrap()
     }
 
     /// The number of calls of STS, and of EC2.

@@ -218,9 +218,9 @@ async fn no_reason_repeats_an_answer_or_what_was_sent() {
     let node = bed.instance();
     let proof = node.proof();
     let secrets = [
-        proof.access_key_id(),
-        proof.session_token(),
-        proof.signature(),
+        &proof.access_key_id,
+        &proof.session_token,
+        &proof.signature,
         &node.credentials.secret_access_key,
     ];
     let other_key = Node {
@@ -229,17 +229,17 @@ async fn no_reason_repeats_an_answer_or_what_was_sent() {
     };
     let faults = [
         None,
-        Some(Fault::body(proof.session_token())),
-        Some(Fault::body(format!("{{\"{}\":1}}", proof.session_token()))),
-        Some(Fault::error(403, proof.signature(), proof.session_token())),
+        Some(Fault::body(proof.session_token.as_str())),
+        Some(Fault::body(format!("{{\"{}\":1}}", proof.session_token))),
+        Some(Fault::error(403, &proof.signature, &proof.session_token)),
         Some(Fault::error(
             400,
             "SignatureDoesNotMatch",
-            proof.session_token(),
+            &proof.session_token,
         )),
         Some(Fault::Cut),
         Some(Fault::Redirect {
-            to: format!("https://127.0.0.1/{}", proof.session_token()),
+            to: format!("https://127.0.0.1/{}", proof.session_token),
         }),
     ];
     for fault in faults {

@@ -9,6 +9,8 @@ use kubelet_authenticator_test_support::sts::{Credentials, Signing, Sts as Servi
 pub(super) use node_attestation_core::refusal::Denial;
 use node_attestation_core::refusal::{Deferral, Failure};
 
+pub(super) use kubelet_attestation::evidence::aws::ProofFields;
+
 pub(super) use super::super::{
     AwsDenial, EndpointHost, InvalidRole, KeyDigest, ProfileRole, Proof, Refusal, Sts, StsSettings,
     VerifiedCaller,
@@ -93,7 +95,7 @@ impl Bed {
     }
 
     /// Has the verifier decide about this proof, shown in a request of `node`.
-    pub(super) async fn show(&self, proof: &Proof, node: &Node) -> Result<VerifiedCaller, Refusal> {
+    pub(super) async fn show(&self, proof: &Proof, node: &Node) -> Result<(), Refusal> {
         self.show_at(proof, node, now(), now()).await
     }
 
@@ -210,13 +212,13 @@ impl Node {
             service: "sts",
         };
         let signature = sign(&signing, &self.credentials.secret_access_key);
-        Proof::new(
-            &self.region,
-            &self.credentials.access_key_id,
-            &self.credentials.session_token,
-            &self.date,
-            &signature,
-        )
+        Proof::new(ProofFields {
+            region: self.region.clone(),
+            access_key_id: self.credentials.access_key_id.clone(),
+            session_token: self.credentials.session_token.clone(),
+            amz_date: self.date.clone(),
+            signature: signature,
+        })
         .unwrap()
     }
 }

@@ -216,14 +216,16 @@ async fn a_call_is_known_by_all_that_it_says() {
     let host = EndpointHost::sts(REGION).unwrap();
     let call = rebuild(&proof, &node.binding(), &host).unwrap();
     let with = |region: &str, id: &str, token: &str, date: &str, signature: &str| {
-        let proof = Proof::new(region, id, token, date, signature).unwrap();
-        rebuild(&proof, &node.binding(), &host).unwrap()
+        let proof = Proof::new(ProofFields {
+            region: region.to_owned(),
+            access_key_id: id.to_owned(),
+            session_token: token.to_owned(),
+            amz_date: date.to_owned(),
+            signature: signature.to_owned(),
+        });
+        rebuild(&proof.unwrap(), &node.binding(), &host).unwrap()
     };
-    let (id, token, signature) = (
-        proof.access_key_id(),
-        proof.session_token(),
-        proof.signature(),
-    );
+    let (id, token, signature) = (&proof.access_key_id, &proof.session_token, &proof.signature);
     let elsewhere = EndpointHost::sts("eu-west-2").unwrap();
     let mut of_another_document = node.clone();
     of_another_document.document.digest = [8; 32];

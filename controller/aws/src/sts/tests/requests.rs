@@ -13,11 +13,11 @@ fn evidence(node: &Node) -> Value {
         "audience": "prod",
         "rsa2048": "MIAG",
         "sts": {
-            "region": proof.region(),
-            "accessKeyId": proof.access_key_id(),
-            "sessionToken": proof.session_token(),
-            "amzDate": proof.amz_date(),
-            "signature": proof.signature(),
+            "region": &proof.region,
+            "accessKeyId": &proof.access_key_id,
+            "sessionToken": &proof.session_token,
+            "amzDate": &proof.amz_date,
+            "signature": &proof.signature,
         },
     })
 }
@@ -141,8 +141,8 @@ fn the_rebuilt_request_is_the_same_but_for_what_is_proved() {
         let call = rebuild(&proof, &node.binding(), &host).unwrap();
 
         let shown = format!("{call:?}");
-        assert!(!shown.contains(proof.session_token()), "{shown}");
-        assert!(!shown.contains(proof.signature()), "{shown}");
+        assert!(!shown.contains(&proof.session_token), "{shown}");
+        assert!(!shown.contains(&proof.signature), "{shown}");
         let request = call.request;
         assert_eq!(request.method(), "POST");
         assert_eq!(
@@ -158,8 +158,7 @@ fn the_rebuilt_request_is_the_same_but_for_what_is_proved() {
             "AWS4-HMAC-SHA256 Credential={}/20260101/{region}/sts/aws4_request, \
              SignedHeaders=accept;content-type;host;x-amz-date;x-amz-security-token;\
              x-kubelet-attestation, Signature={}",
-            proof.access_key_id(),
-            proof.signature()
+            &proof.access_key_id, &proof.signature
         );
         let expected = [
             ("host", format!("sts.{region}.amazonaws.com")),
@@ -169,7 +168,7 @@ fn the_rebuilt_request_is_the_same_but_for_what_is_proved() {
                 "application/x-www-form-urlencoded; charset=utf-8".into(),
             ),
             ("x-amz-date", NOON.into()),
-            ("x-amz-security-token", proof.session_token().into()),
+            ("x-amz-security-token", proof.session_token.clone()),
             ("x-kubelet-attestation", node.binding().to_hex()),
             ("authorization", authorization),
         ];
@@ -299,13 +298,10 @@ async fn no_field_carries_a_header() {
         format!("{token}\0"),
         format!("{token} "),
     ] {
-        let refused = Proof::new(
-            proof.region(),
-            proof.access_key_id(),
-            &smuggled,
-            proof.amz_date(),
-            proof.signature(),
-        );
+        let refused = Proof::new(ProofFields {
+            session_token: smuggled.clone(),
+            ..(*proof).clone()
+        });
         let rule = refused.unwrap_err().to_string();
         assert_eq!(rule, "sts.sessionToken is no session token", "{smuggled:?}");
     }
