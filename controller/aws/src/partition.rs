@@ -13,15 +13,9 @@ use url::{Host, Url};
 /// A part of AWS with accounts, credentials and names of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Partition {
-    name: &'static str,
-    dns_suffix: &'static str,
-}
-
-impl Partition {
     /// Its name, as the second part of every ARN has it.
-    pub(crate) fn name(&self) -> &'static str {
-        self.name
-    }
+    pub(crate) name: &'static str,
+    dns_suffix: &'static str,
 }
 
 const AWS: Partition = partition("aws", "amazonaws.com");

@@ -35,11 +35,12 @@ use kubelet_attestation::evidence::aws::Proof;
 use node_attestation_core::identifiers::KeyDigest;
 use node_attestation_core::refusal::Refusal;
 
-pub use self::principal::{InvalidRole, ProfileRole, VerifiedCaller};
+pub use self::principal::{InvalidRole, ProfileRole};
 pub use self::settings::{InvalidStsSettings, StsSettings};
 
 use self::client::{Client, TrustRoots};
 use self::outage::Outage;
+use self::principal::is_instance;
 use self::refusal_cache::Refused;
 use self::replay::{LIMITS, Owner, ReplayCache, ReplayCheck};
 use crate::denial::AwsDenial;
@@ -127,18 +128,18 @@ impl ClusterSts<'_> {
         spki: &[u8],
         asked: SystemTime,
         now: SystemTime,
-    ) -> Result<VerifiedCaller, Refusal> {
+    ) -> Result<(), Refusal> {
         let Self { sts, cluster } = self;
         let endpoint = sts.endpoint(proof, document)?;
-        let fresh = age::fresh(proof.amz_date(), asked, now)?;
+        let fresh = age::fresh(&proof.amz_date, asked, now)?;
         let call = request::rebuild(proof, binding, &endpoint.host).map_err(Outage::unbuildable)?;
         let key = KeyDigest::of(spki);
         let owner = Owner {
             cluster,
             instance: &document.instance,
         };
-        if let Some(caller) = known(sts.signatures.look(&call, &key, owner, now))? {
-            return Ok(caller);
+        if is_known(sts.signatures.look(&call, &key, owner, now))? {
+            return Ok(());
         }
         if let Some(refused) = sts.refused.look(&call, proof, document, now) {
             return Err(refused.into());
@@ -151,14 +152,10 @@ impl ClusterSts<'_> {
         let identity = answer::read(status, &body).inspect_err(|refusal| {
             sts.refused.remember(refusal, &call, proof, document, now);
         })?;
-        let caller =
-            VerifiedCaller::named(&identity, document, endpoint.partition, &sts.settings.roles)?;
+        is_instance(&identity, document, endpoint.partition, &sts.settings.roles)?;
         // Another request may have been confirmed meanwhile.
-        let seen = sts
-            .signatures
-            .remember(&call, key, cluster, &caller, fresh.until);
-        known(seen)?;
-        Ok(caller)
+        let seen = sts.signatures.remember(&call, key, owner, fresh.until);
+        is_known(seen).map(drop)
     }
 }
 
@@ -168,11 +165,11 @@ struct Endpoint {
     partition: Partition,
 }
 
-/// The caller, where STS need not be asked.
-fn known(seen: ReplayCheck) -> Result<Option<VerifiedCaller>, Refusal> {
+/// Whether STS need not be asked.
+fn is_known(seen: ReplayCheck) -> Result<bool, Refusal> {
     match seen {
-        ReplayCheck::New => Ok(None),
-        ReplayCheck::Confirmed(caller) => Ok(Some(caller)),
+        ReplayCheck::New => Ok(false),
+        ReplayCheck::Confirmed => Ok(true),
         ReplayCheck::AnotherKey => Err(AwsDenial::EvidenceReplayed.into()),
         ReplayCheck::Full => Err(Outage::MemoryFull.into()),
     }

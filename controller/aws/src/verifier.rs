@@ -152,8 +152,8 @@ impl AwsVerifier {
         );
         let Appraisal { spki, asked, .. } = *appraisal;
         let sts = self.clients.sts.of_cluster(&self.cluster);
-        let caller = sts.verify(&evidence.sts, document, &binding, spki, asked, now);
-        caller.await.map(drop)
+        sts.verify(&evidence.sts, document, &binding, spki, asked, now)
+            .await
     }
 
     async fn is_there(

@@ -147,8 +147,7 @@ pub fn sts_answer(input: &[u8]) -> Outcome {
         match caller(status, input, document, partition, &roles) {
             Ok(named) => {
                 assert_eq!(status, 200);
-                if let Ok(caller) = named {
-                    assert_eq!(caller.instance(), document.instance);
+                if named.is_ok() {
                     outcome = Outcome::Accepted;
                 }
             }

@@ -49,7 +49,7 @@ fn each_region_has_its_partitions_endpoint() {
     ] {
         let partition = of_region(region).unwrap();
 
-        assert_eq!(partition.name(), name, "{region}");
+        assert_eq!(partition.name, name, "{region}");
         assert_eq!(EndpointHost::sts(region).unwrap().as_str(), host);
         assert!(host.ends_with(partition.dns_suffix));
     }
@@ -57,9 +57,9 @@ fn each_region_has_its_partitions_endpoint() {
 
 #[test]
 fn a_region_that_is_not_built_yet_is_in_its_areas_partition() {
-    assert_eq!(of_region("eu-west-9").unwrap().name(), "aws");
-    assert_eq!(of_region("us-gov-central-1").unwrap().name(), "aws-us-gov");
-    assert_eq!(of_region("eusc-de-west-2").unwrap().name(), "aws-eusc");
+    assert_eq!(of_region("eu-west-9").unwrap().name, "aws");
+    assert_eq!(of_region("us-gov-central-1").unwrap().name, "aws-us-gov");
+    assert_eq!(of_region("eusc-de-west-2").unwrap().name, "aws-eusc");
 }
 
 #[test]

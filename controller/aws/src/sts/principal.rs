@@ -72,60 +72,45 @@ fn is_role_name(name: &str) -> bool {
     (1..=MAX_ROLE_LEN).contains(&name.len()) && name.bytes().all(allowed)
 }
 
-/// The instance that signed a call of STS for this request. Only an answer of STS makes one.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct VerifiedCaller {
-    instance: String,
-}
-
-impl VerifiedCaller {
-    /// Its ID, which is the document's, as its account is.
-    pub fn instance(&self) -> &str {
-        &self.instance
+/// Checks that whom STS names is the instance of `document`, in a role that proves it.
+pub(super) fn is_instance(
+    identity: &Identity,
+    document: &VerifiedDocument,
+    partition: Partition,
+    roles: &[ProfileRole],
+) -> Result<(), AwsDenial> {
+    let Some(session) = Session::parse(&identity.arn) else {
+        return Err(AwsDenial::CallerNotARole(shown(&identity.arn)));
+    };
+    if session.account != identity.account || !session.has_user_id(&identity.user_id) {
+        return Err(AwsDenial::CallerAmbiguous {
+            arn: shown(&identity.arn),
+            user_id: shown(&identity.user_id),
+        });
     }
-
-    /// Checks that whom STS names is the instance of `document`, in a role that proves it.
-    pub(super) fn named(
-        identity: &Identity,
-        document: &VerifiedDocument,
-        partition: Partition,
-        roles: &[ProfileRole],
-    ) -> Result<Self, AwsDenial> {
-        let Some(session) = Session::parse(&identity.arn) else {
-            return Err(AwsDenial::CallerNotARole(shown(&identity.arn)));
-        };
-        if session.account != identity.account || !session.has_user_id(&identity.user_id) {
-            return Err(AwsDenial::CallerAmbiguous {
-                arn: shown(&identity.arn),
-                user_id: shown(&identity.user_id),
-            });
-        }
-        if session.partition != partition.name() {
-            return Err(AwsDenial::CallerOfAnotherPartition {
-                caller: shown(session.partition),
-                partition: partition.name().to_owned(),
-            });
-        }
-        if session.account != document.account {
-            return Err(AwsDenial::CallerOfAnotherAccount {
-                caller: shown(session.account),
-                account: document.account.clone(),
-            });
-        }
-        let vouched = |role: &ProfileRole| role.is(session.account, session.role);
-        if session.role != INSTANCE_IDENTITY_ROLE && !roles.iter().any(vouched) {
-            return Err(AwsDenial::CallerRoleNotAllowed(shown(session.role)));
-        }
-        if session.name != document.instance {
-            return Err(AwsDenial::CallerIsAnotherInstance {
-                caller: shown(session.name),
-                instance: document.instance.clone(),
-            });
-        }
-        Ok(Self {
+    if session.partition != partition.name {
+        return Err(AwsDenial::CallerOfAnotherPartition {
+            caller: shown(session.partition),
+            partition: partition.name.to_owned(),
+        });
+    }
+    if session.account != document.account {
+        return Err(AwsDenial::CallerOfAnotherAccount {
+            caller: shown(session.account),
+            account: document.account.clone(),
+        });
+    }
+    let vouched = |role: &ProfileRole| role.is(session.account, session.role);
+    if session.role != INSTANCE_IDENTITY_ROLE && !roles.iter().any(vouched) {
+        return Err(AwsDenial::CallerRoleNotAllowed(shown(session.role)));
+    }
+    if session.name != document.instance {
+        return Err(AwsDenial::CallerIsAnotherInstance {
+            caller: shown(session.name),
             instance: document.instance.clone(),
-        })
+        });
     }
+    Ok(())
 }
 
 /// `arn:<partition>:sts::<account>:assumed-role/<role>/<name>`, and nothing before, between or after.

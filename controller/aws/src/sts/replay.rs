@@ -18,7 +18,6 @@ use std::time::SystemTime;
 use node_attestation_core::identifiers::KeyDigest;
 use parking_lot::Mutex;
 
-use super::VerifiedCaller;
 use super::request::Call;
 
 /// The memory.
@@ -71,18 +70,18 @@ struct Inner {
 #[derive(Debug)]
 struct Entry {
     cluster: String,
+    instance: String,
     key: KeyDigest,
     content: [u8; 32],
-    caller: VerifiedCaller,
 }
 
 /// The state of a signature.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ReplayCheck {
     /// Nothing, or only a request of the same key that says something else: STS is to be asked.
     New,
     /// The same request of the same key, which STS has confirmed.
-    Confirmed(VerifiedCaller),
+    Confirmed,
     /// STS has confirmed it for another key.
     AnotherKey,
     /// Nothing, and there is no room to remember it.
@@ -110,23 +109,20 @@ impl ReplayCache {
         inner.forget(now);
         match inner.seen.get(&call.signature) {
             Some(entry) if entry.key != *key => ReplayCheck::AnotherKey,
-            Some(entry) if entry.content == call.content => {
-                ReplayCheck::Confirmed(entry.caller.clone())
-            }
+            Some(entry) if entry.content == call.content => ReplayCheck::Confirmed,
             None if self.is_full(&inner, owner) => ReplayCheck::Full,
             Some(_) | None => ReplayCheck::New,
         }
     }
 
-    /// Remembers until then that STS has confirmed `call` for `key`, in this cluster.
+    /// Remembers until then that STS has confirmed `call` of `owner` for `key`.
     ///
     /// The answer is [`ReplayCheck::New`] where it is remembered.
     pub(super) fn remember(
         &self,
         call: &Call,
         key: KeyDigest,
-        cluster: &str,
-        caller: &VerifiedCaller,
+        owner: Owner<'_>,
         until: SystemTime,
     ) -> ReplayCheck {
         let mut inner = self.inner.lock();
@@ -137,24 +133,21 @@ impl ReplayCache {
                 ReplayCheck::AnotherKey
             };
         }
-        let owner = Owner {
-            cluster,
-            instance: caller.instance(),
-        };
         if self.is_full(&inner, owner) {
             return ReplayCheck::Full;
         }
         let entry = Entry {
-            cluster: cluster.to_owned(),
+            cluster: owner.cluster.to_owned(),
+            instance: owner.instance.to_owned(),
             key,
             content: call.content,
-            caller: caller.clone(),
         };
         inner.seen.insert(call.signature, entry);
         inner.by_end.insert((until, call.signature));
-        let count = inner.of_instance.entry(caller.instance().to_owned());
+        let count = inner.of_instance.entry(owner.instance.to_owned());
         *count.or_default() += 1;
-        *inner.of_cluster.entry(cluster.to_owned()).or_default() += 1;
+        let count = inner.of_cluster.entry(owner.cluster.to_owned());
+        *count.or_default() += 1;
         ReplayCheck::New
     }
 
@@ -179,7 +172,7 @@ impl Inner {
             let Some(entry) = self.seen.remove(&signature) else {
                 continue;
             };
-            forget_one(&mut self.of_instance, entry.caller.instance());
+            forget_one(&mut self.of_instance, &entry.instance);
             forget_one(&mut self.of_cluster, &entry.cluster);
         }
     }

@@ -4,12 +4,12 @@ use hyper::StatusCode;
 use node_attestation_core::refusal::Refusal;
 
 use super::answer;
-use super::principal::{ProfileRole, VerifiedCaller};
+use super::principal::{ProfileRole, is_instance};
 use crate::denial::AwsDenial;
 use crate::document::VerifiedDocument;
 use crate::partition::Partition;
 
-/// The caller that an answer of this status names, checked against the instance of `document`.
+/// Whether the caller that an answer of this status names is the instance of `document`.
 ///
 /// # Errors
 ///
@@ -20,8 +20,8 @@ pub fn caller(
     document: &VerifiedDocument,
     partition: Partition,
     roles: &[ProfileRole],
-) -> Result<Result<VerifiedCaller, AwsDenial>, Refusal> {
+) -> Result<Result<(), AwsDenial>, Refusal> {
     let status = StatusCode::from_u16(status).unwrap_or_default();
     let identity = answer::read(status, body)?;
-    Ok(VerifiedCaller::named(&identity, document, partition, roles))
+    Ok(is_instance(&identity, document, partition, roles))
 }

@@ -8,7 +8,7 @@ use super::super::answer::read;
 use super::fixture::*;
 
 /// The result if STS answers so, once; a minute later the same evidence is verified.
-async fn decided(fault: Fault) -> Result<VerifiedCaller, Refusal> {
+async fn decided(fault: Fault) -> Result<(), Refusal> {
     let bed = Bed::start();
     let node = bed.instance();
     bed.service.inject(Times::once(), fault);

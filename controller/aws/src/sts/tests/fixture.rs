@@ -13,7 +13,6 @@ pub(super) use kubelet_attestation::evidence::aws::ProofFields;
 
 pub(super) use super::super::{
     AwsDenial, EndpointHost, InvalidRole, KeyDigest, ProfileRole, Proof, Refusal, Sts, StsSettings,
-    VerifiedCaller,
 };
 use super::super::{KeyBinding, VerifiedDocument};
 pub(super) use crate::proxy::Proxy;
@@ -77,16 +76,12 @@ impl Bed {
     }
 
     /// Has the verifier decide about what `node` signed for itself.
-    pub(super) async fn verify(&self, node: &Node) -> Result<VerifiedCaller, Refusal> {
+    pub(super) async fn verify(&self, node: &Node) -> Result<(), Refusal> {
         self.show(&node.proof(), node).await
     }
 
     /// The same in another cluster than [`CLUSTER`].
-    pub(super) async fn verify_in(
-        &self,
-        cluster: &str,
-        node: &Node,
-    ) -> Result<VerifiedCaller, Refusal> {
+    pub(super) async fn verify_in(&self, cluster: &str, node: &Node) -> Result<(), Refusal> {
         let (document, binding, proof) = (&node.document, &node.binding(), node.proof());
         self.verifier
             .of_cluster(cluster)
@@ -105,7 +100,7 @@ impl Bed {
         node: &Node,
         asked: SystemTime,
         now: SystemTime,
-    ) -> Result<VerifiedCaller, Refusal> {
+    ) -> Result<(), Refusal> {
         let (document, binding) = (&node.document, &node.binding());
         self.verifier
             .of_cluster(CLUSTER)
@@ -223,7 +218,7 @@ impl Node {
     }
 }
 
-pub(super) fn denial(decided: Result<VerifiedCaller, Refusal>) -> AwsDenial {
+pub(super) fn denial(decided: Result<(), Refusal>) -> AwsDenial {
     match decided {
         Err(Refusal::Deny(Denial::Evidence(denial))) => {
             denial.downcast_ref::<AwsDenial>().unwrap().clone()
@@ -237,7 +232,7 @@ pub(super) fn mismatch() -> AwsDenial {
 }
 
 /// Asserts that the request waits, and gives the reasons with their causes.
-pub(super) fn outage(decided: Result<VerifiedCaller, Refusal>) -> String {
+pub(super) fn outage(decided: Result<(), Refusal>) -> String {
     match decided {
         Err(Refusal::Retry(deferral @ Deferral::VerifierUnavailable { .. })) => {
             let mut words = deferral.to_string();
@@ -252,7 +247,7 @@ pub(super) fn outage(decided: Result<VerifiedCaller, Refusal>) -> String {
     }
 }
 
-pub(super) fn assert_expired(decided: &Result<VerifiedCaller, Refusal>) {
+pub(super) fn assert_expired(decided: &Result<(), Refusal>) {
     assert!(
         matches!(decided, Err(Refusal::Fail(Failure::EvidenceExpired))),
         "{decided:?}"

@@ -117,7 +117,7 @@ fn instances(bed: &Bed, count: u32) -> Vec<Node> {
 }
 
 /// Verifies each in a cluster of its own.
-async fn in_many_clusters(bed: &Bed, nodes: &[Node]) -> Vec<Result<VerifiedCaller, Refusal>> {
+async fn in_many_clusters(bed: &Bed, nodes: &[Node]) -> Vec<Result<(), Refusal>> {
     join_all(
         nodes
             .iter()

@@ -167,9 +167,7 @@ async fn an_instance_in_a_profile_role_is_verified_where_the_operator_vouches_fo
         let bed = profile(&[allowed]);
         let node = bed.node(Principal::instance_profile(ACCOUNT, ROLE, INSTANCE));
 
-        let caller = bed.verify(&node).await.unwrap();
-
-        assert_eq!(caller.instance(), INSTANCE);
+        bed.verify(&node).await.unwrap();
     }
 }
 
