@@ -131,7 +131,7 @@ impl ClusterSts<'_> {
     ) -> Result<(), Refusal> {
         let Self { sts, cluster } = self;
         let endpoint = sts.endpoint(proof, document)?;
-        let fresh = age::fresh(&proof.amz_date, asked, now)?;
+        let until = age::fresh_until(&proof.amz_date, asked, now)?;
         let call = request::rebuild(proof, binding, &endpoint.host).map_err(Outage::unbuildable)?;
         let key = KeyDigest::of(spki);
         let owner = Owner {
@@ -154,7 +154,7 @@ impl ClusterSts<'_> {
         })?;
         is_instance(&identity, document, endpoint.partition, &sts.settings.roles)?;
         // Another request may have been confirmed meanwhile.
-        let seen = sts.signatures.remember(&call, key, owner, fresh.until);
+        let seen = sts.signatures.remember(&call, key, owner, until);
         is_known(seen).map(drop)
     }
 }

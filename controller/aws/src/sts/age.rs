@@ -20,21 +20,18 @@ pub(super) const MAX_AHEAD: Duration = Duration::from_mins(15);
 /// The validity of a signature at STS.
 const VALID: Duration = Duration::from_mins(15);
 
-/// A signature that is not too old to be shown to STS.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Fresh {
-    /// From when on STS takes it no more.
-    pub(super) until: SystemTime,
-}
-
 /// Checks the date of a signature against the later of two clocks: that of the API server, which
-/// wrote down when it was asked, and ours.
+/// wrote down when it was asked, and ours; gives from when on STS takes it no more.
 ///
 /// # Errors
 ///
 /// [`Failure::EvidenceExpired`] where it is too old, or dated too far ahead to be used;
 /// [`Denial::EvidenceMalformed`] where there is no such time.
-pub(super) fn fresh(amz_date: &str, asked: SystemTime, now: SystemTime) -> Result<Fresh, Refusal> {
+pub(super) fn fresh_until(
+    amz_date: &str,
+    asked: SystemTime,
+    now: SystemTime,
+) -> Result<SystemTime, Refusal> {
     let signed = time(amz_date)
         .ok_or_else(|| Denial::EvidenceMalformed("sts.amzDate is no time".to_owned()))?;
     let latest = now.max(asked);
@@ -43,9 +40,7 @@ pub(super) fn fresh(amz_date: &str, asked: SystemTime, now: SystemTime) -> Resul
     if age > MAX_AGE || ahead > MAX_AHEAD {
         return Err(Failure::EvidenceExpired.into());
     }
-    Ok(Fresh {
-        until: signed + VALID,
-    })
+    Ok(signed + VALID)
 }
 
 fn time(amz_date: &str) -> Option<SystemTime> {
@@ -71,8 +66,8 @@ mod tests {
     }
 
     fn expired(asked: f64, now: f64) -> bool {
-        match fresh(SIGNED, at(asked), at(now)) {
-            Ok(Fresh { until }) => {
+        match fresh_until(SIGNED, at(asked), at(now)) {
+            Ok(until) => {
                 assert_eq!(until, at(15.0));
                 false
             }
@@ -116,7 +111,7 @@ mod tests {
             "20260101T250000Z",
             "",
         ] {
-            let refused = fresh(date, at(0.0), at(0.0));
+            let refused = fresh_until(date, at(0.0), at(0.0));
 
             assert!(
                 matches!(
