@@ -136,7 +136,7 @@ impl<'a> SignedMessage<'a> {
         let Some(signer) = signers.iter().find(|signer| signer.is(&issuer, serial)) else {
             return Err(AwsDenial::DocumentSignerMismatch(region));
         };
-        let verified = signer.key().verify_sig(&self.signed, self.signature);
+        let verified = signer.key.verify_sig(&self.signed, self.signature);
         if verified.is_err() {
             return Err(AwsDenial::DocumentSignatureInvalid(region));
         }

@@ -27,7 +27,8 @@ const KEY_BITS: usize = 2048;
 pub struct Signer {
     issuer: String,
     serial: Vec<u8>,
-    key: ParsedPublicKey,
+    /// The public key of its signatures: PKCS #1 v1.5 with SHA-256.
+    pub(super) key: ParsedPublicKey,
 }
 
 impl Signer {
@@ -49,11 +50,6 @@ impl Signer {
     /// Whether a message that names this issuer and serial number names this signer.
     pub(super) fn is(&self, issuer: &str, serial: &[u8]) -> bool {
         self.issuer == issuer && self.serial == serial
-    }
-
-    /// The public key of its signatures: PKCS #1 v1.5 with SHA-256.
-    pub(super) fn key(&self) -> &ParsedPublicKey {
-        &self.key
     }
 
     fn spki(&self) -> &[u8] {
