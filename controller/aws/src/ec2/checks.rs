@@ -121,7 +121,7 @@ impl Subject<'_> {
         Err(if stopped && self.facts.launched.is_some_and(is_before) {
             self.lacks(denial)
         } else {
-            deny(denial)
+            denial.into()
         })
     }
 
@@ -136,7 +136,7 @@ impl Subject<'_> {
                 &document.availability_zone,
             ),
         ] {
-            ensure!(of_ec2 == of_document, deny(self.contradicts(what)));
+            ensure!(of_ec2 == of_document, self.contradicts(what).into());
         }
         Ok(())
     }
@@ -145,7 +145,7 @@ impl Subject<'_> {
         match self.facts.launched {
             None => Err(self.lacks(self.contradicts("launch"))),
             Some(launched) if launched > self.document.pending_time + LAUNCH_LEEWAY => {
-                Err(deny(AwsDenial::DocumentOfEarlierLaunch(self.instance())))
+                Err(AwsDenial::DocumentOfEarlierLaunch(self.instance()).into())
             }
             Some(_) => Ok(()),
         }
@@ -165,7 +165,7 @@ impl Subject<'_> {
             let mut owners = self.facts.tags.iter().filter(|(key, value)| {
                 key.starts_with(OWNERSHIP_TAG) && *value == OWNED && *key != own
             });
-            ensure!(owners.next().is_none(), deny(self.mistagged(own)));
+            ensure!(owners.next().is_none(), self.mistagged(own).into());
         }
         let own = own.filter(|_| policy.settings.required_tags.is_empty());
         let required = policy.settings.required_tags.iter();
@@ -174,7 +174,7 @@ impl Subject<'_> {
         for (key, value) in wanted {
             match self.facts.tags.get(key) {
                 Some(found) if found == value => {}
-                Some(_) => return Err(deny(self.mistagged(key))),
+                Some(_) => return Err(self.mistagged(key).into()),
                 None => return Err(self.lacks(self.mistagged(key))),
             }
         }
@@ -234,17 +234,13 @@ fn not_there(document: &VerifiedDocument, now: SystemTime, denial: AwsDenial) ->
     if is_young(document, now) {
         return Deferral::InstanceNotVisible(document.instance.clone()).into();
     }
-    deny(denial)
+    denial.into()
 }
 
 fn is_young(document: &VerifiedDocument, now: SystemTime) -> bool {
     // A document of the future is young too: clocks differ.
     let age = now.duration_since(document.pending_time);
     age.unwrap_or_default() < YOUNG
-}
-
-fn deny(denial: AwsDenial) -> Refusal {
-    denial.into()
 }
 
 #[cfg(test)]
