@@ -84,8 +84,11 @@ impl DefaultChain {
             loaded: OnceCell::new(),
         }
     }
+}
 
-    async fn load(&self) -> Result<Credentials, Unavailable> {
+#[async_trait::async_trait]
+impl CredentialsSource for DefaultChain {
+    async fn credentials(&self, _account: &str, _region: &str) -> Result<Credentials, Unavailable> {
         let load = async {
             let http_client = self.proxy.http_client().map_err(Unavailable::new)?;
             let config = aws_config::defaults(BehaviorVersion::latest()).http_client(http_client);
@@ -100,12 +103,5 @@ impl DefaultChain {
             key: Self::KEY,
             config: config.clone(),
         })
-    }
-}
-
-#[async_trait::async_trait]
-impl CredentialsSource for DefaultChain {
-    async fn credentials(&self, _account: &str, _region: &str) -> Result<Credentials, Unavailable> {
-        self.load().await
     }
 }

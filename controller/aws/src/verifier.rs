@@ -86,31 +86,6 @@ impl AwsVerifier {
         }
     }
 
-    async fn appraise(
-        &self,
-        appraisal: Appraisal<'_>,
-        now: SystemTime,
-    ) -> Result<Assurance, Refusal> {
-        let claim = self.read(&appraisal)?;
-        let document = &claim.document;
-        // Machines that join together are asked about together.
-        let instances = &self.clients.instances;
-        let expected = instances.expect(&document.account, &document.region).await;
-        self.is_called_by_its_instance(&claim, &appraisal, now)
-            .await?;
-        let checked = self.is_there(document, expected, now).await?;
-        let identity = Identity {
-            node_name: Some(checked.node_name),
-            instance: Some(claim.document.instance),
-            ..Identity::of(claim.provider_id)
-        };
-        let attested = AttestedIdentity::vouched(identity);
-        Ok(Assurance::Attested(match checked.first_claim_only {
-            Some(denial) => attested.unless_known(denial),
-            None => attested,
-        }))
-    }
-
     /// All that can be checked without asking anybody.
     fn read(&self, appraisal: &Appraisal<'_>) -> Result<Claim, Denial> {
         let evidence = appraisal.evidence.ok_or(Denial::EvidenceMissing)?;
@@ -191,7 +166,24 @@ impl Verifier for AwsVerifier {
         appraisal: Appraisal<'_>,
         now: SystemTime,
     ) -> Result<Assurance, Refusal> {
-        self.appraise(appraisal, now).await
+        let claim = self.read(&appraisal)?;
+        let document = &claim.document;
+        // Machines that join together are asked about together.
+        let instances = &self.clients.instances;
+        let expected = instances.expect(&document.account, &document.region).await;
+        self.is_called_by_its_instance(&claim, &appraisal, now)
+            .await?;
+        let checked = self.is_there(document, expected, now).await?;
+        let identity = Identity {
+            node_name: Some(checked.node_name),
+            instance: Some(claim.document.instance),
+            ..Identity::of(claim.provider_id)
+        };
+        let attested = AttestedIdentity::vouched(identity);
+        Ok(Assurance::Attested(match checked.first_claim_only {
+            Some(denial) => attested.unless_known(denial),
+            None => attested,
+        }))
     }
 
     async fn serving_names(

@@ -102,20 +102,6 @@ impl TpmVerifier {
         }
     }
 
-    async fn appraise(
-        &self,
-        appraisal: Appraisal<'_>,
-        now: SystemTime,
-    ) -> Result<Assurance, Refusal> {
-        let evidence = appraisal.evidence.ok_or(Denial::EvidenceMissing)?;
-        let evidence = TpmEvidence::parse(evidence)
-            .map_err(|error| Denial::EvidenceMalformed(error.to_string()))?;
-        match evidence {
-            TpmEvidence::Enrol(enrolment) => self.enrol(enrolment, &appraisal, now).await,
-            TpmEvidence::Respond(response) => self.respond(response, &appraisal, now).await,
-        }
-    }
-
     /// Issues a challenge: that is how a first request ends.
     async fn enrol(
         &self,
@@ -305,7 +291,13 @@ impl Verifier for TpmVerifier {
         appraisal: Appraisal<'_>,
         now: SystemTime,
     ) -> Result<Assurance, Refusal> {
-        self.appraise(appraisal, now).await
+        let evidence = appraisal.evidence.ok_or(Denial::EvidenceMissing)?;
+        let evidence = TpmEvidence::parse(evidence)
+            .map_err(|error| Denial::EvidenceMalformed(error.to_string()))?;
+        match evidence {
+            TpmEvidence::Enrol(enrolment) => self.enrol(enrolment, &appraisal, now).await,
+            TpmEvidence::Respond(response) => self.respond(response, &appraisal, now).await,
+        }
     }
 
     fn accepts_late_provider_ids(&self) -> bool {
