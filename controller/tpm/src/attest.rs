@@ -23,8 +23,10 @@ use crate::structure::exactly;
 /// A quote that a key of a TPM signed. Only [`VerifiedQuote::verify`] makes one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct VerifiedQuote {
-    registers: Registers,
-    boot: TpmBoot,
+    /// The registers.
+    pub(crate) registers: Registers,
+    /// The boot of the TPM.
+    pub(crate) boot: TpmBoot,
     is_clock_safe: bool,
     firmware: u64,
 }
@@ -79,16 +81,6 @@ impl VerifiedQuote {
             is_clock_safe: attest.clock_info.safe.0,
             firmware: attest.firmware_version.value(),
         })
-    }
-
-    /// The registers.
-    pub(crate) fn registers(&self) -> &Registers {
-        &self.registers
-    }
-
-    /// The boot of the TPM.
-    pub(crate) fn boot(&self) -> TpmBoot {
-        self.boot
     }
 }
 

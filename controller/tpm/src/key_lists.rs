@@ -37,8 +37,9 @@ pub trait KeyLists: Debug + Send + Sync {
 /// One list.
 #[derive(Debug)]
 pub struct KeyList {
-    hosts: Hosts,
-    malformed: Option<MalformedEntries>,
+    pub(crate) hosts: Hosts,
+    /// The entries that say nothing. Any machine may be meant by them.
+    pub(crate) malformed: Option<MalformedEntries>,
 }
 
 /// Entries of a `ConfigMap` that are not an endorsement key and a host.
@@ -51,21 +52,6 @@ pub struct MalformedEntries {
     count: usize,
     /// The keys of the first few.
     named: Vec<String>,
-}
-
-impl KeyList {
-    /// Every key that the list has for the machine with this provider ID.
-    pub(crate) fn keys_of<'a>(
-        &'a self,
-        provider_id: &'a ProviderId,
-    ) -> impl Iterator<Item = KeyDigest> {
-        self.hosts.keys_of(provider_id)
-    }
-
-    /// The entries that say nothing. Any machine may be meant by them.
-    pub(crate) fn malformed(&self) -> Option<&MalformedEntries> {
-        self.malformed.as_ref()
-    }
 }
 
 impl Content for KeyList {
@@ -117,7 +103,7 @@ impl KeyLists for ConfigMaps<KeyList> {
 }
 
 fn of_read(lists: &[Arc<KeyList>]) -> (ConditionStatus, &'static str, String) {
-    let malformed = lists.iter().filter_map(|list| list.malformed());
+    let malformed = lists.iter().filter_map(|list| list.malformed.as_ref());
     let malformed: Vec<_> = malformed.map(ToString::to_string).collect();
     if malformed.is_empty() {
         let message = format!("ConfigMaps that were read: {}", lists.len());

@@ -169,7 +169,7 @@ impl TpmVerifier {
         let quote = VerifiedQuote::verify(&keys.attestation, quote, &qualifying)?;
         let machine_name = appraisal.machine.name.as_str();
         tracing::info!(machine = machine_name, %quote, "the TPM vouches for a key");
-        self.policy.registers.allows(quote.registers())?;
+        self.policy.registers.allows(&quote.registers)?;
         self.is_the_machines(&machine, &keys, appraisal).await?;
 
         let node_name = if appraisal.machine.unnamed {
@@ -182,7 +182,7 @@ impl TpmVerifier {
         let identity = Identity {
             node_name,
             endorsement_key: Some(keys.endorsement.digest()),
-            boot: Some(quote.boot()),
+            boot: Some(quote.boot),
             ..Identity::of(machine.provider_id.clone())
         };
         Ok(Assurance::Attested(AttestedIdentity::vouched(identity)))
@@ -230,7 +230,7 @@ impl TpmVerifier {
         let lists = self.lists().await.map_err(unavailable)?;
         let mut is_known = machine.is_known;
         for list in lists.iter() {
-            for trusted in list.keys_of(machine.provider_id) {
+            for trusted in list.hosts.keys_of(machine.provider_id) {
                 must_be(trusted, keys, appraisal)?;
                 is_known = true;
             }
@@ -239,7 +239,7 @@ impl TpmVerifier {
             return Ok(());
         }
         // Any of them may be about this machine.
-        if let Some(malformed) = lists.iter().find_map(|list| list.malformed()) {
+        if let Some(malformed) = lists.iter().find_map(|list| list.malformed.as_ref()) {
             return Err(unavailable(Unavailable::new(malformed.clone())).into());
         }
         if appraisal.machine.unnamed {

@@ -59,11 +59,8 @@ fn a_forged_quote_is_read_as_it_stands() {
         restarts: 0,
         clock: 60_000,
     };
-    assert_eq!(quote.boot(), boot);
-    assert_eq!(
-        quote.registers(),
-        &Registers::new(forger.registers).unwrap()
-    );
+    assert_eq!(quote.boot, boot);
+    assert_eq!(quote.registers, Registers::new(forger.registers).unwrap());
 }
 
 #[test]

@@ -258,11 +258,11 @@ fn a_fleet_of_thousands_is_listed_in_a_few_config_maps() {
     for (rack, host) in [(0, 0), (2, 7), (4, 999)] {
         let id = format!("metal3://metal/rack-{rack}-host-{host}/m1");
         let id = ProviderId::parse(&id).unwrap();
-        let keys = lists.iter().flat_map(|list| list.keys_of(&id));
+        let keys = lists.iter().flat_map(|list| list.hosts.keys_of(&id));
         let keys: Vec<_> = keys.map(|key| key.to_string()).collect();
         assert_eq!(keys, [format!("{rack:032x}{host:032x}")]);
     }
-    assert!(lists.iter().all(|list| list.malformed().is_none()));
+    assert!(lists.iter().all(|list| list.malformed.is_none()));
 }
 
 #[test]
