@@ -1,6 +1,6 @@
 //! Secret values.
 
-use zeroize::Zeroize;
+use zeroize::{Zeroize, Zeroizing};
 
 /// A key, token or password.
 ///
@@ -10,23 +10,17 @@ use zeroize::Zeroize;
 /// memory is zeroed on drop. Only [`Secret::expose`] gives access.
 #[derive(derive_more::Debug)]
 #[debug("Secret(..)")]
-pub struct Secret<T: Zeroize>(T);
+pub struct Secret<T: Zeroize>(Zeroizing<T>);
 
 impl<T: Zeroize> Secret<T> {
     /// Hides `value`.
     pub fn new(value: T) -> Self {
-        Self(value)
+        Self(Zeroizing::new(value))
     }
 
     /// The content, to use and not to keep.
     pub fn expose(&self) -> &T {
         &self.0
-    }
-}
-
-impl<T: Zeroize> Drop for Secret<T> {
-    fn drop(&mut self) {
-        self.0.zeroize();
     }
 }
 
