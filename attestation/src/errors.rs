@@ -1,6 +1,7 @@
 //! Errors as text.
 
 use std::error::Error;
+use std::iter;
 
 /// Returns the error from the function unless the condition holds, as `anyhow::ensure` does, with a typed error.
 #[macro_export]
@@ -14,14 +15,9 @@ macro_rules! ensure {
 
 /// The error and its causes on one line, with ": " between.
 pub fn error_chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
-        cause = error.source();
-    }
-    text
+    let chain = iter::successors(Some(error), |&error| error.source());
+    let words: Vec<_> = chain.map(ToString::to_string).collect();
+    words.join(": ")
 }
 
 #[cfg(test)]
