@@ -1,6 +1,6 @@
 //! Names that are checked text.
 
-/// `as_str` and `Display` of types that hold their text in the first field.
+/// `as_str` of types that hold their text in the first field.
 macro_rules! as_text {
     ($($name:ty),+) => { $(
         impl $name {
@@ -9,24 +9,12 @@ macro_rules! as_text {
                 &self.0
             }
         }
-
-        impl std::fmt::Display for $name {
-            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                f.write_str(&self.0)
-            }
-        }
     )+ };
 }
 
-/// Serde of names with a `parse`, which is the only way to make one.
-macro_rules! serde_as_text {
+/// Deserialization of names with a `parse`, which is the only way to make one.
+macro_rules! parsed_from_text {
     ($($name:ty),+) => { $(
-        impl serde::Serialize for $name {
-            fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-                serializer.serialize_str(&self.0)
-            }
-        }
-
         impl<'de> serde::Deserialize<'de> for $name {
             fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
                 let text = String::deserialize(deserializer)?;
@@ -36,4 +24,4 @@ macro_rules! serde_as_text {
     )+ };
 }
 
-pub(crate) use {as_text, serde_as_text};
+pub(crate) use {as_text, parsed_from_text};

@@ -9,7 +9,7 @@ pub const SUPPORTED_VERSIONS_ANNOTATION: &str = "attestation.cluster.x-k8s.io/su
 const MAX_VERSION_LEN: usize = 32;
 
 /// A version of the evidence format, such as `v1`.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[derive(derive_more::Display, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct EvidenceVersion(String);
 
 /// A version's name is not one.

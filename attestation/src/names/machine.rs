@@ -1,8 +1,9 @@
 //! Names of machines and clusters.
 
+use serde::Serialize;
 use sha2::{Digest, Sha256};
 
-use crate::text::{as_text, serde_as_text};
+use crate::text::{as_text, parsed_from_text};
 
 /// The prefix of the user names of nodes.
 pub const NODE_USER_PREFIX: &str = "system:node:";
@@ -40,7 +41,7 @@ pub enum InvalidName {
 }
 
 /// The name of a Node: a DNS-1123 subdomain.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[derive(derive_more::Display, Serialize, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct NodeName(String);
 
 impl NodeName {
@@ -79,7 +80,7 @@ pub fn is_dns_label(label: &str) -> bool {
 }
 
 /// The name that its infrastructure gives a machine, as in `Node.spec.providerID`.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[derive(derive_more::Display, Serialize, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ProviderId(String);
 
 impl ProviderId {
@@ -101,7 +102,7 @@ impl ProviderId {
 }
 
 /// The cluster that evidence is meant for.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[derive(derive_more::Display, Serialize, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Audience(String);
 
 impl Audience {
@@ -127,7 +128,7 @@ fn is_graphic(text: &str) -> bool {
 }
 
 as_text!(NodeName, ProviderId, Audience);
-serde_as_text!(NodeName, ProviderId, Audience);
+parsed_from_text!(NodeName, ProviderId, Audience);
 
 #[cfg(test)]
 mod tests {

@@ -25,7 +25,7 @@ pub const BUILT_IN_SERVING_SIGNER: &str = "kubernetes.io/kubelet-serving";
 const MAX_PROVIDER_LEN: usize = 32;
 
 /// The name of an attestation provider.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[derive(derive_more::Display, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Provider(Cow<'static, str>);
 
 /// A provider's name is not one.
