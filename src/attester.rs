@@ -51,7 +51,7 @@ pub trait Attester: fmt::Debug + Send + Sync + 'static {
 
     /// The evidence versions that the provider supports, at least one, preferred first.
     fn versions(&self) -> Vec<EvidenceVersion> {
-        vec![EvidenceVersion::v1()]
+        vec![EvidenceVersion::V1]
     }
 
     /// The machine's provider ID.

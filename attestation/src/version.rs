@@ -1,5 +1,7 @@
 //! Versions of the evidence format.
 
+use std::borrow::Cow;
+
 use crate::text::as_text;
 
 /// Annotation on a refused request: the versions that the controller accepts, separated by commas.
@@ -10,7 +12,7 @@ const MAX_VERSION_LEN: usize = 32;
 
 /// A version of the evidence format, such as `v1`.
 #[derive(derive_more::Display, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct EvidenceVersion(String);
+pub struct EvidenceVersion(Cow<'static, str>);
 
 /// A version's name is not one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -19,15 +21,11 @@ pub struct InvalidVersion;
 
 impl EvidenceVersion {
     /// The version that evidence of every provider has.
-    pub fn v1() -> Self {
-        Self("v1".to_owned())
-    }
+    pub const V1: Self = Self(Cow::Borrowed("v1"));
 
     /// The version in which the evidence of a TPM may carry the certificates of the authorities
     /// between its endorsement key and the vendor's root.
-    pub fn v2() -> Self {
-        Self("v2".to_owned())
-    }
+    pub const V2: Self = Self(Cow::Borrowed("v2"));
 
     /// Reads a version's name.
     pub fn parse(name: &str) -> Result<Self, InvalidVersion> {
@@ -35,7 +33,7 @@ impl EvidenceVersion {
         if name.is_empty() || name.len() > MAX_VERSION_LEN || !name.bytes().all(allowed) {
             return Err(InvalidVersion);
         }
-        Ok(Self(name.to_owned()))
+        Ok(Self(Cow::Owned(name.to_owned())))
     }
 
     /// The value of [`SUPPORTED_VERSIONS_ANNOTATION`] for `versions`.
@@ -63,7 +61,7 @@ mod tests {
     #[test]
     fn a_list_of_versions_reads_back() {
         let versions = [
-            EvidenceVersion::v1(),
+            EvidenceVersion::V1,
             EvidenceVersion::parse("v2beta1").unwrap(),
         ];
 
@@ -75,7 +73,7 @@ mod tests {
     fn what_is_no_version_is_passed_over_in_a_list() {
         assert_eq!(
             EvidenceVersion::parse_list("v1,,V2,\u{e9},v 3"),
-            [EvidenceVersion::v1()]
+            [EvidenceVersion::V1]
         );
     }
 

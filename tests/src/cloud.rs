@@ -236,7 +236,7 @@ impl Cloud {
         let signature = sign(&signing, &parts.credentials.secret_access_key);
         let evidence = AwsEvidence {
             header: Header {
-                version: EvidenceVersion::v1(),
+                version: EvidenceVersion::V1,
                 audience: parts.audience.clone(),
             },
             rsa2048: parts.rsa2048.to_owned(),

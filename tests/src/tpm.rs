@@ -209,7 +209,7 @@ impl Requester {
 
     fn header(&self) -> Header {
         Header {
-            version: EvidenceVersion::v1(),
+            version: EvidenceVersion::V1,
             audience: self.audience.clone(),
         }
     }

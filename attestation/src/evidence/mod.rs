@@ -119,7 +119,7 @@ mod tests {
     #[test]
     fn a_header_reads_back() {
         let header = Header {
-            version: EvidenceVersion::v1(),
+            version: EvidenceVersion::V1,
             audience: Audience::parse("prod").unwrap(),
         };
 

@@ -153,7 +153,7 @@ impl TpmEvidence {
         };
         let certificate = raw.ek_cert.as_deref();
         let chain = raw.ek_chain.as_deref();
-        let is_v1 = header.version == EvidenceVersion::v1();
+        let is_v1 = header.version == EvidenceVersion::V1;
         let fields = InvalidField::new("the fields are not those of the phase and the version");
         if chain.is_some() && (is_v1 || certificate.is_none()) {
             return Err(fields.into());

@@ -64,7 +64,6 @@ pub struct AwsVerifier {
     clients: Arc<AwsClients>,
     policy: AwsPolicy,
     cluster: String,
-    versions: [EvidenceVersion; 1],
 }
 
 /// Evidence that holds as far as can be told without asking anybody.
@@ -82,7 +81,6 @@ impl AwsVerifier {
             clients,
             policy,
             cluster: cluster_uid.to_owned(),
-            versions: [EvidenceVersion::v1()],
         }
     }
 
@@ -158,7 +156,7 @@ impl Verifier for AwsVerifier {
     }
 
     fn versions(&self) -> &[EvidenceVersion] {
-        &self.versions
+        &[EvidenceVersion::V1]
     }
 
     async fn verify(

@@ -101,7 +101,7 @@ impl Bed {
     fn enrolment(&self) -> Enrolment {
         Enrolment {
             header: Header {
-                version: EvidenceVersion::v1(),
+                version: EvidenceVersion::V1,
                 audience: Audience::parse("prod").unwrap(),
             },
             certificate: None,

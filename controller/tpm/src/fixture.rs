@@ -69,7 +69,7 @@ impl Good {
 
 pub(crate) fn header() -> Header {
     Header {
-        version: EvidenceVersion::v1(),
+        version: EvidenceVersion::V1,
         audience: Audience::parse("prod").unwrap(),
     }
 }

@@ -50,7 +50,6 @@ pub struct TpmVerifier {
     lists: Option<Arc<dyn KeyLists>>,
     platform: Arc<dyn Platform>,
     keys: Arc<dyn ChallengeKeySource>,
-    versions: [EvidenceVersion; 2],
 }
 
 /// The keys of a machine's TPM, by their public areas.
@@ -83,7 +82,6 @@ impl TpmVerifier {
             lists: None,
             platform,
             keys,
-            versions: [EvidenceVersion::v2(), EvidenceVersion::v1()],
         }
     }
 
@@ -283,7 +281,7 @@ impl Verifier for TpmVerifier {
     }
 
     fn versions(&self) -> &[EvidenceVersion] {
-        &self.versions
+        &[EvidenceVersion::V2, EvidenceVersion::V1]
     }
 
     async fn verify(

@@ -40,7 +40,7 @@ impl Attester for Tpm {
     }
 
     fn versions(&self) -> Vec<EvidenceVersion> {
-        vec![EvidenceVersion::v2(), EvidenceVersion::v1()]
+        vec![EvidenceVersion::V2, EvidenceVersion::V1]
     }
 
     fn provider_id(&self, sources: &ProviderIdSources<'_>) -> Result<ProviderId, Failure> {
@@ -79,7 +79,7 @@ impl Attester for Tpm {
         let stored = keys.certificate.as_ref().map(|stored| stored.0.as_slice());
         let certificate = stored.and_then(certificate::in_index).map(<[u8]>::to_vec);
         // Verifiers refuse intermediates without a certificate, and in version v1.
-        let intermediates = if certificate.is_none() || *claim.version == EvidenceVersion::v1() {
+        let intermediates = if certificate.is_none() || *claim.version == EvidenceVersion::V1 {
             Vec::new()
         } else {
             certificate::chain(&keys.chain.0)

@@ -118,7 +118,7 @@ pub fn aws_evidence_seeds() -> Vec<Vec<u8>> {
         signature: "0123456789abcdef".repeat(4),
     });
     let evidence = AwsEvidence {
-        header: header(EvidenceVersion::v1()),
+        header: header(EvidenceVersion::V1),
         rsa2048: "MIAGCSqG\nSIb3DQEH".to_owned(),
         sts: sts.unwrap(),
     };
@@ -179,7 +179,7 @@ pub fn tpm_evidence_seeds() -> Vec<Vec<u8>> {
         })
     };
     let response = TpmEvidence::Respond(Response {
-        header: header(EvidenceVersion::v1()),
+        header: header(EvidenceVersion::V1),
         id: ChallengeId::new([7; 16]),
         expiry: Expiry::parse("2026-01-01T00:05:00Z").unwrap(),
         keys: keys.clone(),
@@ -192,9 +192,9 @@ pub fn tpm_evidence_seeds() -> Vec<Vec<u8>> {
     let certificate = || Some(b"certificate".to_vec());
     let chain = vec![b"first".to_vec(), b"second".to_vec()];
     let evidence = [
-        enrolment(EvidenceVersion::v1(), None, vec![]),
-        enrolment(EvidenceVersion::v1(), certificate(), vec![]),
-        enrolment(EvidenceVersion::v2(), certificate(), chain),
+        enrolment(EvidenceVersion::V1, None, vec![]),
+        enrolment(EvidenceVersion::V1, certificate(), vec![]),
+        enrolment(EvidenceVersion::V2, certificate(), chain),
         response,
     ];
     evidence.iter().map(TpmEvidence::to_json).collect()
@@ -214,7 +214,7 @@ pub fn evidence_header(input: &[u8]) -> Outcome {
 /// A header, and evidence of a future version.
 pub fn evidence_header_seeds() -> Vec<Vec<u8>> {
     vec![
-        header(EvidenceVersion::v1()).to_json(),
+        header(EvidenceVersion::V1).to_json(),
         br#"{"new":{"shape":[1,null]},"version":"v9"}"#.to_vec(),
     ]
 }

@@ -176,7 +176,7 @@ impl Application {
 fn stamp(ca_pem: &str) -> Vec<u8> {
     let ca = CertificateDer::from_pem_slice(ca_pem.as_bytes()).unwrap();
     let evidence = Header {
-        version: EvidenceVersion::v1(),
+        version: EvidenceVersion::V1,
         audience: Audience::of_ca(&ca),
     };
     evidence.to_json()

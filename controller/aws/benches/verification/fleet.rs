@@ -100,7 +100,7 @@ impl Instance {
             .to_vec();
         let evidence = AwsEvidence {
             header: Header {
-                version: EvidenceVersion::v1(),
+                version: EvidenceVersion::V1,
                 audience: audience(),
             },
             rsa2048: self.rsa2048.clone(),

@@ -103,7 +103,7 @@ impl Case {
         let evidence = self.evidence.clone().unwrap_or_else(|| {
             let evidence = AwsEvidence {
                 header: Header {
-                    version: EvidenceVersion::v1(),
+                    version: EvidenceVersion::V1,
                     audience,
                 },
                 rsa2048: self.signer.sign(&self.document),

@@ -113,7 +113,7 @@ impl Default for Parts {
         Self {
             witness: AcceptAllVerifier {
                 sees: None,
-                versions: vec![EvidenceVersion::v1()],
+                versions: vec![EvidenceVersion::V1],
             },
             inventory: Arc::new(StaticInventory::new(machines).unwrap()),
             nodes: Arc::new(MemoryNodes::default()),

@@ -161,6 +161,6 @@ fn the_verifier_is_of_the_provider_tpm_and_reads_v1() {
     assert_eq!(verifier.provider(), &Provider::TPM);
     assert_eq!(
         verifier.versions(),
-        [EvidenceVersion::v2(), EvidenceVersion::v1()]
+        [EvidenceVersion::V2, EvidenceVersion::V1]
     );
 }

@@ -32,7 +32,7 @@ pub(crate) struct RubberStamp {
 impl RubberStamp {
     pub(crate) fn new(panic_for: Option<NodeName>, deny_for: Option<NodeName>) -> Self {
         Self {
-            versions: [EvidenceVersion::v1()],
+            versions: [EvidenceVersion::V1],
             panic_for,
             deny_for,
         }

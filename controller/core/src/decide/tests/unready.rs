@@ -116,7 +116,7 @@ impl Verifier for Down {
 
     fn versions(&self) -> &[EvidenceVersion] {
         static V1: std::sync::LazyLock<Vec<EvidenceVersion>> =
-            std::sync::LazyLock::new(|| vec![EvidenceVersion::v1()]);
+            std::sync::LazyLock::new(|| vec![EvidenceVersion::V1]);
         &V1
     }
 

@@ -76,7 +76,7 @@ impl Verifier for Tpm {
 
 /// The answer to a request with this annotation of the endorsement key.
 async fn answered(phase: Phase, annotated: Option<&str>) -> CertificateSigningRequest {
-    let verifier: Arc<dyn Verifier> = Arc::new(Tpm(phase, [EvidenceVersion::v1()]));
+    let verifier: Arc<dyn Verifier> = Arc::new(Tpm(phase, [EvidenceVersion::V1]));
     let context = Context {
         verifiers: Verifiers::from_iter([verifier]),
         ..cluster()

@@ -50,7 +50,7 @@ impl Verifier for Unread {
     }
 
     fn versions(&self) -> &[EvidenceVersion] {
-        static V1: LazyLock<[EvidenceVersion; 1]> = LazyLock::new(|| [EvidenceVersion::v1()]);
+        static V1: LazyLock<[EvidenceVersion; 1]> = LazyLock::new(|| [EvidenceVersion::V1]);
         &*V1
     }
 

@@ -251,7 +251,7 @@ fn the_chain_of_an_enrolment_counts_where_an_authority_is_required() {
         TpmDenial::EndorsementCertificateUntrusted
     );
 
-    enrolment.header.version = EvidenceVersion::v2();
+    enrolment.header.version = EvidenceVersion::V2;
     enrolment.intermediates = maker.intermediates().to_vec();
 
     case.challenge(&enrolment);

@@ -128,7 +128,7 @@ fn no_random_change_of_the_json_is_accepted_with_other_words() {
         let mut evidence = good.clone();
         changed(&mut evidence, &mut numbers);
         // As the chain does, which comes before.
-        let is_v1 = version_of(&evidence).is_ok_and(|version| version == EvidenceVersion::v1());
+        let is_v1 = version_of(&evidence).is_ok_and(|version| version == EvidenceVersion::V1);
         if is_v1 && case.decide_by(&verifier, Some(&evidence)).is_ok() {
             let TpmEvidence::Respond(mut response) = TpmEvidence::parse(&evidence).unwrap() else {
                 panic!("another phase");

@@ -266,7 +266,7 @@ fn a_provider_id_other_than_the_attested_one_is_denied() {
     let m2 = ProviderId::parse("metal:///rack/m2").unwrap();
     let cluster = cluster_seen_by(AcceptAllVerifier {
         sees: Some(m2.clone()),
-        versions: vec![EvidenceVersion::v1()],
+        versions: vec![EvidenceVersion::V1],
     });
 
     let Decision::Deny(denial) = decided(&valid(), &cluster) else {
