@@ -28,16 +28,13 @@ pub(crate) fn provider_id(csr: &CertificationRequest) -> Result<ProviderId, Deni
 pub(crate) fn alternative_names(csr: &CertificationRequest) -> Result<&[u8], Denial> {
     let mut names = None;
     for extension in csr.extensions() {
-        if extension.extn_id == oid::SUBJECT_ALT_NAME && !extension.critical {
-            names = Some(extension.extn_value.as_bytes());
-        } else if extension.extn_id == oid::SUBJECT_ALT_NAME {
-            let oid = oid::SUBJECT_ALT_NAME;
-            return Err(Denial::CriticalExtension(oid));
-        } else if extension.extn_id == oid::PROVIDER_ID {
-            let oid = oid::PROVIDER_ID;
-            return Err(Denial::UnknownExtension(oid));
-        } else {
-            accepted(extension)?;
+        match extension.extn_id {
+            oid @ oid::SUBJECT_ALT_NAME if extension.critical => {
+                return Err(Denial::CriticalExtension(oid));
+            }
+            oid::SUBJECT_ALT_NAME => names = Some(extension.extn_value.as_bytes()),
+            oid @ oid::PROVIDER_ID => return Err(Denial::UnknownExtension(oid)),
+            _ => accepted(extension)?,
         }
     }
     names.ok_or(Denial::ServingNamesMissing)
@@ -49,8 +46,7 @@ pub(crate) fn none(csr: &CertificationRequest) -> Result<(), Denial> {
         [] => Ok(()),
         [first, ..] => {
             accepted(first)?;
-            let oid = first.extn_id;
-            Err(Denial::UnknownExtension(oid))
+            Err(Denial::UnknownExtension(first.extn_id))
         }
     }
 }

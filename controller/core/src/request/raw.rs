@@ -5,6 +5,7 @@ use std::time::{Duration, SystemTime};
 use k8s_openapi::api::certificates::v1::{
     CertificateSigningRequest, CertificateSigningRequestStatus,
 };
+use kubelet_attestation::ensure;
 use kubelet_attestation::evidence::tpm::ENDORSEMENT_KEY_ANNOTATION;
 use kubelet_attestation::names::{BUILT_IN_CLIENT_SIGNER, BUILT_IN_SERVING_SIGNER, Provider};
 
@@ -111,7 +112,9 @@ impl RawRequest {
         verifiers: &Verifiers,
         duties: &Duties,
     ) -> Result<Self, TriageError> {
-        let spec = &csr.spec;
+        let CertificateSigningRequest { metadata, spec, .. } = csr;
+        let created = metadata.creation_timestamp.as_ref();
+        let annotations = metadata.annotations.as_ref();
         let asked = Asked::of(&spec.signer_name, verifiers, *duties)
             .ok_or_else(|| Ignored::AnotherSigner(spec.signer_name.clone()))?;
         if let Some(status) = &csr.status {
@@ -128,16 +131,8 @@ impl RawRequest {
             expiration: spec
                 .expiration_seconds
                 .map(|seconds| Duration::from_secs(u64::try_from(seconds).unwrap_or_default())),
-            created: csr
-                .metadata
-                .creation_timestamp
-                .as_ref()
-                .map(|time| time.0.into()),
-            annotated_key: csr
-                .metadata
-                .annotations
-                .as_ref()
-                .and_then(|annotations| annotations.get(ENDORSEMENT_KEY_ANNOTATION).cloned()),
+            created: created.map(|time| time.0.into()),
+            annotated_key: annotations.and_then(|all| all.get(ENDORSEMENT_KEY_ANNOTATION).cloned()),
         };
         Ok(Self { contents })
     }
@@ -153,41 +148,24 @@ impl RawRequest {
 }
 
 fn still_open(status: &CertificateSigningRequestStatus, asked: &Asked) -> Result<(), Ignored> {
-    let has = |kind: &str| {
-        status
-            .conditions
-            .iter()
-            .flatten()
-            .any(|condition| condition.type_ == kind)
-    };
-    let approved_by_us = status.conditions.iter().flatten().any(|condition| {
-        condition.type_ == "Approved"
-            && condition
-                .reason
-                .as_deref()
-                .is_some_and(ApprovalReason::is_ours)
+    let conditions = || status.conditions.iter().flatten();
+    let has = |kind: &str| conditions().any(|condition| condition.type_ == kind);
+    let approved_by_us = conditions().any(|condition| {
+        let reason = condition.reason.as_deref();
+        condition.type_ == "Approved" && reason.is_some_and(ApprovalReason::is_ours)
     });
-    let signed_by_others = match asked {
-        Asked::BuiltInClient | Asked::BuiltInServing => true,
-        Asked::Client(_) | Asked::Serving(_) => false,
-    };
-    if has("Denied") {
-        Err(Ignored::AlreadyDenied)
-    } else if has("Failed") {
-        Err(Ignored::AlreadyFailed)
-    } else if status
-        .certificate
-        .as_ref()
-        .is_some_and(|certificate| !certificate.0.is_empty())
-    {
-        if *asked == Asked::BuiltInClient && !approved_by_us {
-            Err(Ignored::IssuedByOthers)
-        } else {
-            Err(Ignored::AlreadyIssued)
+    let certificate = status.certificate.as_ref();
+    let is_issued = certificate.is_some_and(|certificate| !certificate.0.is_empty());
+    ensure!(!has("Denied"), Ignored::AlreadyDenied);
+    ensure!(!has("Failed"), Ignored::AlreadyFailed);
+    match asked {
+        Asked::BuiltInClient if is_issued && !approved_by_us => Err(Ignored::IssuedByOthers),
+        _ if is_issued => Err(Ignored::AlreadyIssued),
+        Asked::BuiltInClient | Asked::BuiltInServing if approved_by_us => {
+            Err(Ignored::AlreadyApproved)
         }
-    } else if signed_by_others && approved_by_us {
-        Err(Ignored::AlreadyApproved)
-    } else {
-        Ok(())
+        Asked::Client(_) | Asked::BuiltInClient | Asked::Serving(_) | Asked::BuiltInServing => {
+            Ok(())
+        }
     }
 }
