@@ -1,7 +1,6 @@
 //! The names and addresses of kubelets' serving certificates.
 
 use std::fmt::Debug;
-use std::net::IpAddr;
 use std::str::FromStr;
 use std::sync::Arc;
 
@@ -35,20 +34,13 @@ pub trait NodeReportedAddresses: Debug + Send + Sync {
 }
 
 /// Addresses with a common prefix, as in CIDR notation (RFC 4632, RFC 4291 section 2.3).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, derive_more::Deref, Clone, Copy, PartialEq, Eq)]
 pub struct AddressRange(IpNet);
 
 /// Text is not a range of addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a range of addresses is <network>/<length of its prefix>, with no bit after the prefix")]
 pub struct InvalidAddressRange;
-
-impl AddressRange {
-    /// Whether the address is one of these.
-    pub fn contains(&self, address: IpAddr) -> bool {
-        self.0.contains(&address)
-    }
-}
 
 impl FromStr for AddressRange {
     type Err = InvalidAddressRange;
@@ -64,6 +56,8 @@ impl FromStr for AddressRange {
 
 #[cfg(test)]
 mod tests {
+    use std::net::IpAddr;
+
     use super::*;
 
     fn range(text: &str) -> Result<AddressRange, InvalidAddressRange> {
@@ -85,7 +79,9 @@ mod tests {
             ("::/0", "2001:db8::1", true),
             ("::/0", "192.0.2.1", false),
         ] {
-            let contains = range(text).unwrap().contains(address.parse().unwrap());
+            let contains = range(text)
+                .unwrap()
+                .contains(&address.parse::<IpAddr>().unwrap());
             assert_eq!(contains, expected, "{address} of {text}");
         }
     }

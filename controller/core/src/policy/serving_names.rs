@@ -82,7 +82,7 @@ pub(crate) fn not_reserved(name: &ServingName, policy: &ServingPolicy) -> Result
                 || policy
                     .service_ranges
                     .iter()
-                    .any(|range| range.contains(*address))
+                    .any(|range| range.contains(address))
         }
     };
     if reserved {
