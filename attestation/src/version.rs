@@ -2,6 +2,8 @@
 
 use std::borrow::Cow;
 
+use serde::Serialize;
+
 use crate::text::as_text;
 
 /// Annotation on a refused request: the versions that the controller accepts, separated by commas.
@@ -11,7 +13,7 @@ pub const SUPPORTED_VERSIONS_ANNOTATION: &str = "attestation.cluster.x-k8s.io/su
 const MAX_VERSION_LEN: usize = 32;
 
 /// A version of the evidence format, such as `v1`.
-#[derive(derive_more::Display, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[derive(derive_more::Display, Serialize, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct EvidenceVersion(Cow<'static, str>);
 
 /// A version's name is not one.

@@ -31,9 +31,10 @@ const MAX_SESSION_TOKEN_LEN: usize = 4 * 1024;
 const MAX_REGION_LEN: usize = 32;
 
 /// The evidence.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct AwsEvidence {
     /// The format, and the cluster that it is for.
+    #[serde(flatten)]
     pub header: Header,
     /// The CMS message of the instance metadata's `rsa2048`, in base64 with its line ends, as it
     /// came.
@@ -45,7 +46,7 @@ pub struct AwsEvidence {
 /// A signature over the one request to STS, and what it takes to rebuild the rest.
 ///
 /// Every field has its form: none can carry a header, a host or a path. `Debug` shows no credential.
-#[derive(Debug, derive_more::Deref, Clone, PartialEq, Eq)]
+#[derive(Debug, derive_more::Deref, Clone, PartialEq, Eq, Serialize)]
 pub struct Proof(ProofFields);
 
 /// The fields of a proof, in whatever form.
@@ -98,7 +99,7 @@ impl Proof {
     }
 }
 
-#[derive(Serialize, Deserialize)]
+#[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RawEvidence {
     version: String,
@@ -125,12 +126,7 @@ impl AwsEvidence {
 
     /// The bytes that a request carries.
     pub fn to_json(&self) -> Vec<u8> {
-        to_json(&RawEvidence {
-            version: self.header.version.to_string(),
-            audience: self.header.audience.to_string(),
-            rsa2048: self.rsa2048.clone(),
-            sts: self.sts.0.clone(),
-        })
+        to_json(self)
     }
 }
 

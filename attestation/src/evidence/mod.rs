@@ -61,7 +61,7 @@ fn version(name: &str) -> Result<EvidenceVersion, InvalidField> {
 }
 
 /// The members of every provider's evidence, and the only ones of `null`'s.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Header {
     /// The format.
     pub version: EvidenceVersion,
@@ -69,7 +69,7 @@ pub struct Header {
     pub audience: Audience,
 }
 
-#[derive(Serialize, Deserialize)]
+#[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RawHeader {
     version: String,
@@ -93,10 +93,7 @@ impl Header {
 
     /// The evidence that has only these fields.
     pub fn to_json(&self) -> Vec<u8> {
-        to_json(&RawHeader {
-            version: self.version.to_string(),
-            audience: self.audience.to_string(),
-        })
+        to_json(self)
     }
 }
 
