@@ -36,7 +36,7 @@ use crate::store::Store;
 use crate::store_contents::StoreContents;
 
 use allowed::Allowed;
-use attempt::{Attempt, Demand, Memory, RenewalError};
+use attempt::{Attempt, Demand, RenewalError};
 pub(crate) use cluster::Cluster;
 use kubelet_attestation::errors::error_chain;
 use step::Steps;
@@ -360,7 +360,7 @@ impl Authenticator<'_> {
         let (sender, receiver) = mpsc::sync_channel(1);
         let write = move || {
             if let Some(lock) = attempt.steps.lock.get() {
-                drop(sender.send(attempt.memory.write(lock, failure)));
+                drop(sender.send(attempt.record(lock, failure)));
             }
         };
         match thread::Builder::new().spawn(write) {
@@ -373,7 +373,7 @@ impl Authenticator<'_> {
         if self.caller == Caller::Person {
             return None;
         }
-        RenewalError::of_memory(&FailureRecord::read(store)?, &self.scope(), now)
+        RenewalError::of_memory(store, &self.scope(), now)
     }
 
     fn scope(&self) -> FailureScope {
@@ -405,10 +405,8 @@ impl Authenticator<'_> {
             remembered: OnceLock::new(),
             endpoint,
             machine: self.machine.clone(),
-            memory: Memory {
-                scope: self.scope(),
-                in_full: matches!(allowed, Allowed::InFull(_)),
-            },
+            scope: self.scope(),
+            in_full: matches!(allowed, Allowed::InFull(_)),
             log: self.log,
             ignore_backoff: self.caller == Caller::Person,
             demand,

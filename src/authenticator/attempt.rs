@@ -54,11 +54,8 @@ impl From<RenewalError> for Failure {
 
 impl RenewalError {
     /// The recorded failure, while its back-off lasts.
-    pub(super) fn of_memory(
-        record: &FailureRecord,
-        scope: &FailureScope,
-        now: SystemTime,
-    ) -> Option<Self> {
+    pub(super) fn of_memory(store: &Store, scope: &FailureScope, now: SystemTime) -> Option<Self> {
+        let record = FailureRecord::read(store)?;
         let until = record.holds(scope, now)?;
         let what = format!(
             "nothing is tried before {}, after {} failures like this (exit code {}): {}",
@@ -101,39 +98,6 @@ impl Demand {
     }
 }
 
-/// The record of a run's failure.
-#[derive(Debug)]
-pub(super) struct Memory {
-    pub(super) scope: FailureScope,
-    /// Whether the run has the full time although a valid credential is stored.
-    pub(super) in_full: bool,
-}
-
-impl Memory {
-    /// Records `failure` if it starts a back-off, if the request is pending (for `status`), or if
-    /// the run had the full time (to limit such runs).
-    pub(super) fn write(&self, store: &StoreLock, failure: Failure) -> RenewalError {
-        let is_written = failure.code().is_remembered() || failure.code() == Code::Pending;
-        if !is_written && !self.in_full {
-            return failure.into();
-        }
-        let now = clock::now();
-        let previous = FailureRecord::read(store);
-        let mut record = FailureRecord::after(previous.as_ref(), &failure, &self.scope, now);
-        if self.in_full {
-            record.in_full = record.at;
-        }
-        // If the write fails, there is no back-off. The caller needs `failure`, not the write
-        // error.
-        drop(store.replace(StoreFile::Failure, &record.to_json()));
-        let next_attempt = record.holds(&self.scope, now).unwrap_or(now + SOON);
-        RenewalError {
-            failure,
-            next_attempt,
-        }
-    }
-}
-
 /// One attempt to get a new credential. It owns its data, because its thread may be abandoned. The
 /// thread that waits for it shares it.
 pub(super) struct Attempt {
@@ -143,7 +107,9 @@ pub(super) struct Attempt {
     pub(super) remembered: OnceLock<String>,
     pub(super) endpoint: Option<Arc<ClusterEndpoint>>,
     pub(super) machine: Machine,
-    pub(super) memory: Memory,
+    pub(super) scope: FailureScope,
+    /// Whether the run has the full time although a valid credential is stored.
+    pub(super) in_full: bool,
     pub(super) log: Log,
     pub(super) ignore_backoff: bool,
     pub(super) demand: Demand,
@@ -173,8 +139,7 @@ impl Attempt {
             return Ok(credential);
         }
         if !self.ignore_backoff
-            && let Some(record) = FailureRecord::read(store)
-            && let Some(active) = RenewalError::of_memory(&record, self.scope(), clock::now())
+            && let Some(active) = RenewalError::of_memory(store, &self.scope, clock::now())
         {
             return Err(active);
         }
@@ -185,12 +150,31 @@ impl Attempt {
                 self.steps.done(Step::Cleared);
                 Ok(credential)
             }
-            Err(failure) => Err(self.memory.write(store, failure)),
+            Err(failure) => Err(self.record(store, failure)),
         }
     }
 
-    pub(super) fn scope(&self) -> &FailureScope {
-        &self.memory.scope
+    /// Records `failure` if it starts a back-off, if the request is pending (for `status`), or if
+    /// the run had the full time (to limit such runs).
+    pub(super) fn record(&self, store: &StoreLock, failure: Failure) -> RenewalError {
+        let is_written = failure.code().is_remembered() || failure.code() == Code::Pending;
+        if !is_written && !self.in_full {
+            return failure.into();
+        }
+        let now = clock::now();
+        let previous = FailureRecord::read(store);
+        let mut record = FailureRecord::after(previous.as_ref(), &failure, &self.scope, now);
+        if self.in_full {
+            record.in_full = record.at;
+        }
+        // If the write fails, there is no back-off. The caller needs `failure`, not the write
+        // error.
+        drop(store.replace(StoreFile::Failure, &record.to_json()));
+        let next_attempt = record.holds(&self.scope, now).unwrap_or(now + SOON);
+        RenewalError {
+            failure,
+            next_attempt,
+        }
     }
 
     fn lock_failure(store: &Store, failure: Failure) -> Failure {
@@ -235,7 +219,7 @@ impl Attempt {
     fn enrol(&self, store: &StoreLock, stored: &StoreContents) -> Result<Credential, Failure> {
         let saved = self.saved_pending(store, stored)?;
         let open = saved.as_ref().and_then(|saved| saved.request.as_ref());
-        let known = open.and_then(|open| open.known_provider_id(self.scope(), clock::now()));
+        let known = open.and_then(|open| open.known_provider_id(&self.scope, clock::now()));
         let names = self.names(stored, known)?;
         self.steps.done(Step::Named);
         let (login, bootstrap) = self.login(stored)?;
@@ -249,7 +233,7 @@ impl Attempt {
             node_name: names.0.clone(),
             endpoint: endpoint.to_fields(),
             machine: machine.unwrap_or_else(|| self.machine.digest()),
-            boot_id: self.scope().boot_id.clone(),
+            boot_id: self.scope.boot_id.clone(),
         };
         // The origin comes first: it ties the files beside it to this machine. A stored credential
         // keeps its own origin until a new credential replaces it.

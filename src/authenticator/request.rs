@@ -179,7 +179,7 @@ impl Attempt {
             .filter(|open| open.is_worth_taking_up(subject, now));
         if let Some(mut open) = taken_up {
             self.steps.done(Step::Attested);
-            let asked = Some(self.scope().clone());
+            let asked = Some(self.scope.clone());
             if open.asked != asked {
                 // This run asked the machine for its provider ID, so the next run need not.
                 open.asked = asked;
@@ -297,7 +297,7 @@ impl Attempt {
         let bytes = envelope.encode();
         let name = csr_name(&subject.signer_name, &CLIENT_USAGES, &bytes);
         let mut open = OpenRequest::new(name, bytes, subject.clone(), now);
-        open.asked = Some(self.scope().clone());
+        open.asked = Some(self.scope.clone());
         Ok(open)
     }
 }
