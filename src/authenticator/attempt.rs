@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use kubelet_attestation::errors::error_chain;
 
-use super::negotiation::{Connection, Requester};
+use super::negotiation::Negotiation;
 use super::remedies::invalid_certificate;
 use super::request::digest;
 use super::step::{Step, Steps};
@@ -15,6 +15,7 @@ use crate::clock::{self, Deadline};
 use crate::credential::{Credential, Expected};
 use crate::failure::{Code, Failure, Invalid};
 use crate::key::PrivateKey;
+use crate::kube::ApiClient;
 use crate::kube::kubeconfig::ClusterEndpoint;
 use crate::log::Log;
 use crate::machine::Machine;
@@ -223,10 +224,7 @@ impl Attempt {
         let names = self.names(stored, known)?;
         self.steps.done(Step::Named);
         let (login, bootstrap) = self.login(stored)?;
-        let requester = match bootstrap {
-            Some(_) => Requester::Bootstrap,
-            None => Requester::Certificate,
-        };
+        let is_bootstrap = bootstrap.is_some();
         let endpoint = self.endpoint(stored, bootstrap)?;
         let machine = stored.machine.clone();
         let origin = Origin {
@@ -260,8 +258,18 @@ impl Attempt {
                 pending.save(store)?;
             }
         }
-        let server = Connection::new(endpoint, &login, requester)?;
-        let issued = self.negotiate(store, server, &mut pending, &subject)?;
+        let environment = |name: &str| std::env::var_os(name);
+        let negotiation = Negotiation {
+            attempt: self,
+            store,
+            pending: &mut pending,
+            subject: &subject,
+            version: self.preferred_version(),
+            endpoint: &endpoint,
+            client: ApiClient::connect(&endpoint, &login, &environment)?,
+            is_bootstrap,
+        };
+        let issued = negotiation.run()?;
         self.accept(store, pending, &subject, &origin, &issued)
     }
 

@@ -64,17 +64,6 @@ impl Attempt {
         Ok((bootstrap.login, Some(bootstrap.endpoint)))
     }
 
-    /// The bootstrap login, for a certificate that is in date but refused: the CA was replaced, the
-    /// certificate was revoked, or the ledger records another holder. `None` without a usable
-    /// bootstrap kubeconfig.
-    pub(super) fn bootstrap_login(&self, refused: &Failure) -> Option<Login> {
-        let bootstrap = Kubeconfig::read(&self.settings.bootstrap_kubeconfig).ok()?;
-        self.log.warn(&format!(
-            "the certificate is not accepted, so the bootstrap credential is used: {refused}"
-        ));
-        Some(bootstrap.login)
-    }
-
     /// The API server, from the first of these: the exec info, the store, the settings, the
     /// bootstrap kubeconfig.
     pub(super) fn endpoint(

@@ -4,19 +4,18 @@
 //! another, once. If the controller challenges the machine, the answer goes into another request.
 
 use std::mem;
-use std::sync::Arc;
 
 use kubelet_attestation::ensure;
 use kubelet_attestation::evidence::tpm::Challenge;
 use kubelet_attestation::version::EvidenceVersion;
 
 use super::attempt::Attempt;
-use super::outcome::{conclude, denied, unreadable_challenge, unsupported};
+use super::outcome::{denied, unreadable_challenge, unsupported};
 use super::remedies::{certificate_failure, refused_certificate};
 use super::step::Step;
 use crate::clock;
 use crate::failure::Failure;
-use crate::kube::kubeconfig::{ClusterEndpoint, Login};
+use crate::kube::kubeconfig::{ClusterEndpoint, Kubeconfig};
 use crate::kube::{ApiClient, ApiError, ApiErrorKind, CsrState};
 use crate::pending::{OpenRequest, Pending, Subject};
 use crate::store::StoreLock;
@@ -39,76 +38,41 @@ const NOT_THE_RECORDS: [&str; 3] = ["FormerCertificate", "RecordMissing", "Reque
 /// arrived too late.
 const MAX_CHALLENGES: u32 = 2;
 
-/// The credential of a request to the API server.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Requester {
-    /// The stored certificate. If the API server refuses it, the run uses the bootstrap credential,
-    /// once.
-    Certificate,
-    Bootstrap,
+/// The requests of a run for one subject, with one key.
+pub(super) struct Negotiation<'a> {
+    pub(super) attempt: &'a Attempt,
+    pub(super) store: &'a StoreLock,
+    pub(super) pending: &'a mut Pending,
+    pub(super) subject: &'a Subject,
+    /// The version of the next evidence.
+    pub(super) version: EvidenceVersion,
+    pub(super) endpoint: &'a ClusterEndpoint,
+    pub(super) client: ApiClient,
+    /// Whether the client uses the bootstrap credential. If it uses the stored certificate and the
+    /// API server refuses that, it changes to the bootstrap credential, once.
+    pub(super) is_bootstrap: bool,
 }
 
-/// The API server, and a client with the current login.
-pub(super) struct Connection {
-    endpoint: Arc<ClusterEndpoint>,
-    requester: Requester,
-    client: ApiClient,
-}
-
-impl Connection {
-    /// Sends nothing yet.
-    pub(super) fn new(
-        endpoint: Arc<ClusterEndpoint>,
-        login: &Login,
-        requester: Requester,
-    ) -> Result<Self, ApiError> {
-        Ok(Self {
-            client: ApiClient::connect(&endpoint, login, &|name| std::env::var_os(name))?,
-            endpoint,
-            requester,
-        })
-    }
-
-    /// Uses the bootstrap credential from now on.
-    fn change_to(&mut self, bootstrap: &Login) -> Result<(), ApiError> {
-        let endpoint = Arc::clone(&self.endpoint);
-        *self = Self::new(endpoint, bootstrap, Requester::Bootstrap)?;
-        Ok(())
-    }
-}
-
-impl Attempt {
-    /// Sends requests for `subject` and returns the issued chain.
+impl Negotiation<'_> {
+    /// Sends requests and returns the issued chain.
     ///
     /// Every request is saved before it is sent, and has the same key. If a run is killed between a
     /// challenge and its answer, the next run continues with the challenged request, which the API
     /// server still has.
-    pub(super) fn negotiate(
-        &self,
-        store: &StoreLock,
-        mut server: Connection,
-        pending: &mut Pending,
-        subject: &Subject,
-    ) -> Result<String, Failure> {
-        let mut version = self.preferred_version();
+    pub(super) fn run(mut self) -> Result<String, Failure> {
         let mut may_change_version = true;
         let mut challenges_left = MAX_CHALLENGES;
-        let mut open = self.open_request(store, pending, subject, &version)?;
+        let mut open = self.open_request()?;
         loop {
-            let decision = self.submit_and_wait(store, &mut server, pending, &open)?;
+            let decision = self.submit_and_wait(&open)?;
             let another = match &decision {
                 Some(CsrState::Denied { reason, message })
-                    if server.requester == Requester::Certificate
-                        && NOT_THE_RECORDS.contains(&reason.as_str()) =>
+                    if !self.is_bootstrap && NOT_THE_RECORDS.contains(&reason.as_str()) =>
                 {
-                    let refused = denied(&open.name, reason, message);
-                    let Some(bootstrap) = self.bootstrap_login(&refused) else {
-                        pending.drop_request(store)?;
-                        let remedy = refused_certificate(&self.settings.bootstrap_kubeconfig);
-                        return Err(Failure::new(refused.code(), refused.what(), remedy));
-                    };
-                    server.change_to(&bootstrap)?;
-                    Some(self.again(store, pending, subject, &version)?)
+                    self.pending.drop_request(self.store)?;
+                    let remedy = refused_certificate(&self.attempt.settings.bootstrap_kubeconfig);
+                    self.change_to_bootstrap(denied(&open, reason, message, remedy))?;
+                    Some(self.open_request()?)
                 }
                 Some(CsrState::Failed {
                     reason,
@@ -120,14 +84,14 @@ impl Attempt {
                         // Once: a controller that rejects a version that it lists itself must not
                         // cause a loop.
                         let another = self
-                            .another_version(supported, &version)
+                            .another_version(supported)
                             .filter(|_| mem::take(&mut may_change_version));
                         let Some(another) = another else {
-                            pending.drop_request(store)?;
-                            return Err(unsupported(&version, supported, message));
+                            self.pending.drop_request(self.store)?;
+                            return Err(unsupported(&self.version, supported, message));
                         };
-                        version = another;
-                        Some(self.again(store, pending, subject, &version)?)
+                        self.version = another;
+                        Some(self.again()?)
                     }
                     CHALLENGE_ISSUED if challenges_left > 0 => {
                         challenges_left -= 1;
@@ -136,22 +100,21 @@ impl Attempt {
                             // A challenge of an earlier run may have expired. For a challenge of
                             // this run only the controller's clock counts.
                             Some(Ok(challenge)) if open.acknowledged && has_ended(&challenge) => {
-                                self.log.step("the challenge has ended: asking for another");
-                                Some(self.again(store, pending, subject, &version)?)
+                                let step = "the challenge has ended: asking for another";
+                                self.attempt.log.step(step);
+                                Some(self.again()?)
                             }
                             Some(Ok(challenge)) => {
-                                self.steps.done(Step::Challenged);
-                                self.answer(store, pending, &open, &version, &challenge)?
+                                self.attempt.steps.done(Step::Challenged);
+                                self.answer(&open, &challenge)?
                             }
                             Some(Err(error)) => {
-                                pending.drop_request(store)?;
+                                self.pending.drop_request(self.store)?;
                                 return Err(unreadable_challenge(&open, &error));
                             }
                         }
                     }
-                    EVIDENCE_EXPIRED if open.answers && challenges_left > 0 => {
-                        Some(self.again(store, pending, subject, &version)?)
-                    }
+                    EVIDENCE_EXPIRED if open.answers && challenges_left > 0 => Some(self.again()?),
                     _ => None,
                 },
                 Some(CsrState::Pending | CsrState::Denied { .. } | CsrState::Issued { .. })
@@ -159,33 +122,38 @@ impl Attempt {
             };
             match another {
                 Some(another) => open = another,
-                None => return conclude(store, pending, decision),
+                None => return self.conclude(&open, decision),
             }
         }
     }
 
     /// A request with new evidence. The object of the last one has a name made from its bytes, so
     /// they cannot be submitted again.
-    fn again(
-        &self,
-        store: &StoreLock,
-        pending: &mut Pending,
-        subject: &Subject,
-        version: &EvidenceVersion,
-    ) -> Result<OpenRequest, Failure> {
-        pending.drop_request(store)?;
-        self.open_request(store, pending, subject, version)
+    fn again(&mut self) -> Result<OpenRequest, Failure> {
+        self.pending.drop_request(self.store)?;
+        self.open_request()
     }
 
-    fn another_version(
-        &self,
-        supported: &[EvidenceVersion],
-        refused: &EvidenceVersion,
-    ) -> Option<EvidenceVersion> {
-        self.attester
-            .versions()
-            .into_iter()
-            .find(|ours| supported.contains(ours) && ours != refused)
+    fn another_version(&self, supported: &[EvidenceVersion]) -> Option<EvidenceVersion> {
+        let mut ours = self.attempt.attester.versions().into_iter();
+        ours.find(|ours| supported.contains(ours) && *ours != self.version)
+    }
+
+    /// Uses the bootstrap credential from now on, for a certificate that is in date but refused: the
+    /// CA was replaced, the certificate was revoked, or the ledger records another holder. Returns
+    /// `refused` without a usable bootstrap kubeconfig.
+    fn change_to_bootstrap(&mut self, refused: Failure) -> Result<(), Failure> {
+        let path = &self.attempt.settings.bootstrap_kubeconfig;
+        let Ok(bootstrap) = Kubeconfig::read(path) else {
+            return Err(refused);
+        };
+        self.attempt.log.warn(&format!(
+            "the certificate is not accepted, so the bootstrap credential is used: {refused}"
+        ));
+        let environment = |name: &str| std::env::var_os(name);
+        self.client = ApiClient::connect(self.endpoint, &bootstrap.login, &environment)?;
+        self.is_bootstrap = true;
+        Ok(())
     }
 
     /// Sends `open`, and waits for the decision: `Pending` if there was none before the deadline,
@@ -193,18 +161,12 @@ impl Attempt {
     ///
     /// If the API server refuses the stored certificate, uses the bootstrap credential from then
     /// on.
-    fn submit_and_wait(
-        &self,
-        store: &StoreLock,
-        server: &mut Connection,
-        pending: &mut Pending,
-        open: &OpenRequest,
-    ) -> Result<Option<CsrState>, Failure> {
+    fn submit_and_wait(&mut self, open: &OpenRequest) -> Result<Option<CsrState>, Failure> {
         loop {
-            let error = match self.ask(store, &server.client, pending, open) {
+            let error = match self.ask(open) {
                 Ok(decision) => {
                     if decision != Some(CsrState::Pending) {
-                        self.steps.done(Step::Decided);
+                        self.attempt.steps.done(Step::Decided);
                     }
                     return Ok(decision);
                 }
@@ -212,37 +174,32 @@ impl Attempt {
             };
             // Another request has this name. New bytes give the next run's request another name.
             if error.kind == ApiErrorKind::NameConflict {
-                pending.drop_request(store)?;
+                self.pending.drop_request(self.store)?;
             }
-            ensure!(server.requester != Requester::Bootstrap, error.into());
+            ensure!(!self.is_bootstrap, error.into());
             let is_about_the_requester = error.is_about_the_requester();
-            let refused = certificate_failure(error, &self.settings.bootstrap_kubeconfig);
+            let path = &self.attempt.settings.bootstrap_kubeconfig;
+            let refused = certificate_failure(error, path);
             ensure!(is_about_the_requester, refused);
-            let bootstrap = self.bootstrap_login(&refused).ok_or(refused)?;
-            server.change_to(&bootstrap)?;
+            self.change_to_bootstrap(refused)?;
         }
     }
 
     /// A new request costs one create and one watch. An acknowledged request costs one read, and
     /// one watch if it is still pending.
-    fn ask(
-        &self,
-        store: &StoreLock,
-        client: &ApiClient,
-        pending: &mut Pending,
-        open: &OpenRequest,
-    ) -> Result<Option<CsrState>, ApiError> {
+    fn ask(&mut self, open: &OpenRequest) -> Result<Option<CsrState>, ApiError> {
+        let (attempt, deadline) = (self.attempt, self.attempt.deadline);
         let csr = open.to_csr();
-        self.log.step(&format!("asking as {}", open.name));
+        attempt.log.step(&format!("asking as {}", open.name));
         let mut found = None;
         if open.acknowledged {
-            found = client.get(csr.name, self.deadline)?;
+            found = self.client.get(csr.name, deadline)?;
         }
         if found.is_none() {
-            found = client.create(csr, self.deadline)?;
+            found = self.client.create(csr, deadline)?;
         }
         if found.is_none() {
-            found = client.get(csr.name, self.deadline)?;
+            found = self.client.get(csr.name, deadline)?;
         }
         let Some(found) = found else {
             return Ok(None);
@@ -250,17 +207,17 @@ impl Attempt {
         if !csr.is_what_was_stored(&found) {
             return Err(ApiError::name_conflict(csr.name));
         }
-        if let (Some(request), false) = (&mut pending.request, open.acknowledged) {
+        if let (Some(request), false) = (&mut self.pending.request, open.acknowledged) {
             request.acknowledged = true;
             // If this fails, the next run finds its own request by its name.
-            drop(pending.save(store));
+            drop(self.pending.save(self.store));
         }
-        self.steps.done(if open.answers {
+        attempt.steps.done(if open.answers {
             Step::AnswerAcknowledged
         } else {
             Step::Acknowledged
         });
-        let decided = client.wait(&found, self.deadline)?;
+        let decided = self.client.wait(&found, deadline)?;
         Ok(decided.map(|found| found.state))
     }
 }

@@ -3,56 +3,62 @@
 use kubelet_attestation::evidence::tpm::InvalidChallenge;
 use kubelet_attestation::version::EvidenceVersion;
 
+use super::negotiation::Negotiation;
 use crate::failure::{Code, Failure};
 use crate::kube::CsrState;
-use crate::pending::{OpenRequest, Pending};
-use crate::store::StoreLock;
+use crate::pending::OpenRequest;
 
-/// The issued chain, or the failure.
-pub(super) fn conclude(
-    store: &StoreLock,
-    pending: &mut Pending,
-    decision: Option<CsrState>,
-) -> Result<String, Failure> {
-    let name = pending
-        .request
-        .as_ref()
-        .map(|open| open.name.clone())
-        .unwrap_or_default();
-    let failure = match decision {
-        Some(CsrState::Issued { chain_pem }) => return Ok(chain_pem),
-        Some(CsrState::Pending) => {
-            return Err(Failure::new(
-                Code::Pending,
-                format!("the request {name} is still pending"),
-                "see why node-attestation-controller does not decide it; the next run waits for the same request",
-            ));
-        }
-        Some(CsrState::Denied { reason, message }) => denied(&name, &reason, &message),
-        Some(CsrState::Failed {
-            reason, message, ..
-        }) => Failure::new(
-            Code::Failed,
-            format!("the request {name} failed ({reason}): {message}"),
-            "look the reason up in docs/reasons.md; the next run makes another request",
-        ),
-        None => Failure::new(
-            Code::Failed,
-            format!("the request {name} was deleted before it was decided"),
-            "the next run makes another request",
-        ),
-    };
-    pending.drop_request(store)?;
-    Err(failure)
+/// The remedy of a denial.
+const SEE_REASONS: &str = "look the reason up in docs/reasons.md";
+
+impl Negotiation<'_> {
+    /// The issued chain, or the failure, by the decision on `open`.
+    pub(super) fn conclude(
+        self,
+        open: &OpenRequest,
+        decision: Option<CsrState>,
+    ) -> Result<String, Failure> {
+        let name = &open.name;
+        let failure = match decision {
+            Some(CsrState::Issued { chain_pem }) => return Ok(chain_pem),
+            Some(CsrState::Pending) => {
+                return Err(Failure::new(
+                    Code::Pending,
+                    format!("the request {name} is still pending"),
+                    "see why node-attestation-controller does not decide it; the next run waits for the same request",
+                ));
+            }
+            Some(CsrState::Denied { reason, message }) => {
+                denied(open, &reason, &message, SEE_REASONS)
+            }
+            Some(CsrState::Failed {
+                reason, message, ..
+            }) => Failure::new(
+                Code::Failed,
+                format!("the request {name} failed ({reason}): {message}"),
+                "look the reason up in docs/reasons.md; the next run makes another request",
+            ),
+            None => Failure::new(
+                Code::Failed,
+                format!("the request {name} was deleted before it was decided"),
+                "the next run makes another request",
+            ),
+        };
+        self.pending.drop_request(self.store)?;
+        Err(failure)
+    }
 }
 
 /// The failure for a denied request.
-pub(super) fn denied(name: &str, reason: &str, message: &str) -> Failure {
-    Failure::new(
-        Code::Denied,
-        format!("the request {name} was denied ({reason}): {message}"),
-        "look the reason up in docs/reasons.md",
-    )
+pub(super) fn denied(
+    open: &OpenRequest,
+    reason: &str,
+    message: &str,
+    remedy: impl Into<String>,
+) -> Failure {
+    let name = &open.name;
+    let what = format!("the request {name} was denied ({reason}): {message}");
+    Failure::new(Code::Denied, what, remedy)
 }
 
 pub(super) fn unsupported(

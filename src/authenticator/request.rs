@@ -13,6 +13,7 @@ use kubelet_attestation::version::EvidenceVersion;
 use sha2::{Digest as _, Sha256};
 
 use super::attempt::Attempt;
+use super::negotiation::Negotiation;
 use super::step::Step;
 use crate::attester::{Challenged, Claim, ProviderIdSources, Renewal};
 use crate::clock;
@@ -164,90 +165,6 @@ impl Attempt {
         Ok(None)
     }
 
-    /// The open request, if it can be continued. Otherwise a new request with the same key, saved.
-    pub(super) fn open_request(
-        &self,
-        store: &StoreLock,
-        pending: &mut Pending,
-        subject: &Subject,
-        version: &EvidenceVersion,
-    ) -> Result<OpenRequest, Failure> {
-        let now = clock::now();
-        let taken_up = pending
-            .request
-            .clone()
-            .filter(|open| open.is_worth_taking_up(subject, now));
-        if let Some(mut open) = taken_up {
-            self.steps.done(Step::Attested);
-            let asked = Some(self.scope.clone());
-            if open.asked != asked {
-                // This run asked the machine for its provider ID, so the next run need not.
-                open.asked = asked;
-                save(store, pending, &open)?;
-            }
-            self.steps.done(Step::RequestSaved);
-            return Ok(open);
-        }
-        let attest = |claim: &Claim<'_>| self.attester.evidence(claim);
-        let open = self.attest(store, pending, subject, version, attest)?;
-        self.steps.done(Step::Attested);
-        save(store, pending, &open)?;
-        self.steps.done(Step::RequestSaved);
-        Ok(open)
-    }
-
-    /// A request that answers `challenge`, with the key of `challenged`, saved. `None` if the
-    /// provider answers no challenges.
-    pub(super) fn answer(
-        &self,
-        store: &StoreLock,
-        pending: &mut Pending,
-        challenged: &OpenRequest,
-        version: &EvidenceVersion,
-        challenge: &Challenge,
-    ) -> Result<Option<OpenRequest>, Failure> {
-        let envelope = Envelope::parse(&challenged.bytes).map_err(|error| Failure::bug(&error))?;
-        let asked = Challenged {
-            evidence: &envelope.evidence.unwrap_or_default(),
-            challenge,
-        };
-        let mut answers = false;
-        let respond = |claim: &Claim<'_>| {
-            let evidence = self.attester.respond(claim, &asked)?;
-            answers = evidence.is_some();
-            Ok(evidence)
-        };
-        let mut open = self.attest(store, pending, &challenged.subject, version, respond)?;
-        if !answers {
-            return Ok(None);
-        }
-        self.steps.done(Step::Answered);
-        open.answers = true;
-        save(store, pending, &open)?;
-        self.steps.done(Step::AnswerSaved);
-        Ok(Some(open))
-    }
-
-    /// A request with the evidence of `attest`, not saved. If the machine cannot support the
-    /// claim, the open request is dropped, so that the next run starts again.
-    fn attest(
-        &self,
-        store: &StoreLock,
-        pending: &mut Pending,
-        subject: &Subject,
-        version: &EvidenceVersion,
-        attest: impl FnOnce(&Claim<'_>) -> Result<Option<Vec<u8>>, Failure>,
-    ) -> Result<OpenRequest, Failure> {
-        let made = self.request(&pending.key, subject, version, attest);
-        if let Err(failure) = &made
-            && failure.code() == Code::EvidenceInvalid
-            && pending.request.is_some()
-        {
-            pending.drop_request(store)?;
-        }
-        made
-    }
-
     /// The request, with a throwaway key.
     pub(super) fn dry_run(&self, stored: &StoreContents) -> Result<OpenRequest, Failure> {
         let names = self.names(stored, None)?;
@@ -261,8 +178,9 @@ impl Attempt {
         let key = PrivateKey::generate()
             .map_err(|error| Failure::of(Code::Internal, &error, "run it again"))?;
         let version = self.preferred_version();
-        let attest = |claim: &Claim<'_>| self.attester.evidence(claim);
-        self.request(&key, &subject, &version, attest)
+        self.request(&key, &subject, &version, |claim| {
+            self.attester.evidence(claim)
+        })
     }
 
     fn request(
@@ -302,12 +220,82 @@ impl Attempt {
     }
 }
 
+impl Negotiation<'_> {
+    /// The open request, if it can be continued. Otherwise a new request with the same key, saved.
+    pub(super) fn open_request(&mut self) -> Result<OpenRequest, Failure> {
+        let (attempt, now) = (self.attempt, clock::now());
+        let saved = self.pending.request.clone();
+        let open = match saved.filter(|open| open.is_worth_taking_up(self.subject, now)) {
+            // This run asked the machine for its provider ID, so the next run need not.
+            Some(open) => OpenRequest {
+                asked: Some(attempt.scope.clone()),
+                ..open
+            },
+            None => self.attest(|claim| attempt.attester.evidence(claim))?,
+        };
+        attempt.steps.done(Step::Attested);
+        if self.pending.request.as_ref() != Some(&open) {
+            self.save(&open)?;
+        }
+        attempt.steps.done(Step::RequestSaved);
+        Ok(open)
+    }
+
+    /// A request that answers `challenge`, with the key of `challenged`, saved. `None` if the
+    /// provider answers no challenges.
+    pub(super) fn answer(
+        &mut self,
+        challenged: &OpenRequest,
+        challenge: &Challenge,
+    ) -> Result<Option<OpenRequest>, Failure> {
+        let attempt = self.attempt;
+        let envelope = Envelope::parse(&challenged.bytes).map_err(|error| Failure::bug(&error))?;
+        let asked = Challenged {
+            evidence: &envelope.evidence.unwrap_or_default(),
+            challenge,
+        };
+        let mut answers = false;
+        let mut open = self.attest(|claim| {
+            let evidence = attempt.attester.respond(claim, &asked)?;
+            answers = evidence.is_some();
+            Ok(evidence)
+        })?;
+        if !answers {
+            return Ok(None);
+        }
+        attempt.steps.done(Step::Answered);
+        open.answers = true;
+        self.save(&open)?;
+        attempt.steps.done(Step::AnswerSaved);
+        Ok(Some(open))
+    }
+
+    /// A request with the evidence of `attest`, not saved. If the machine cannot support the
+    /// claim, the open request is dropped, so that the next run starts again.
+    fn attest(
+        &mut self,
+        attest: impl FnOnce(&Claim<'_>) -> Result<Option<Vec<u8>>, Failure>,
+    ) -> Result<OpenRequest, Failure> {
+        let key = &self.pending.key;
+        let made = self
+            .attempt
+            .request(key, self.subject, &self.version, attest);
+        if let Err(failure) = &made
+            && failure.code() == Code::EvidenceInvalid
+            && self.pending.request.is_some()
+        {
+            self.pending.drop_request(self.store)?;
+        }
+        made
+    }
+
+    fn save(&mut self, open: &OpenRequest) -> Result<(), Failure> {
+        self.pending.request = Some(open.clone());
+        self.pending.save(self.store)
+    }
+}
+
 /// SHA-256 of CA certificates in PEM, in hexadecimal.
 pub(super) fn digest(ca_pem: &str) -> String {
     HEXLOWER.encode(&Sha256::digest(ca_pem))
-}
-
-fn save(store: &StoreLock, pending: &mut Pending, open: &OpenRequest) -> Result<(), Failure> {
-    pending.request = Some(open.clone());
-    pending.save(store)
 }
