@@ -33,7 +33,7 @@ use crate::kubelet;
 use crate::store::{Store, StoreFile, StoreLock, remove_file, replace_file, replace_link};
 
 pub(crate) use kubeconfig::exec_kubeconfig;
-pub(crate) use systemd::{DropIn, is_plain};
+pub(crate) use systemd::{DROP_IN, drop_in, is_plain};
 
 /// The bootstrap kubeconfig of kubeadm.
 pub(crate) const BOOTSTRAP_KUBECONFIG: &str = "/etc/kubernetes/bootstrap-kubelet.conf";
@@ -42,7 +42,7 @@ pub(crate) const BOOTSTRAP_KUBECONFIG: &str = "/etc/kubernetes/bootstrap-kubelet
 pub(crate) const KUBELET_KUBECONFIG: &str = "/etc/kubernetes/kubelet.conf";
 
 /// The file that systemd reads the kubelet's arguments from.
-pub(crate) const ENVIRONMENT_FILE: &str = "/etc/kubernetes/kubelet-authenticator/kubelet.env";
+const ENVIRONMENT_FILE: &str = "/etc/kubernetes/kubelet-authenticator/kubelet.env";
 
 /// The directory of certificates that the kubelet gets by itself.
 pub(crate) const CERT_DIR: &str = "/var/lib/kubelet/pki";

@@ -132,8 +132,14 @@ pub(super) struct ClusterClassOptions {
     pub(super) api_version: BootstrapApi,
     /// The fields that these templates do not have, separated by commas: they are made. To the
     /// others, which must be there, something is added.
-    #[arg(long, value_enum, value_delimiter = ',', value_name = "FIELDS")]
-    pub(super) absent: Vec<Absent>,
+    #[arg(long, value_delimiter = ',', value_name = "FIELDS", value_parser = [
+        "files",
+        "preKubeadmCommands",
+        "kubeletExtraArgs",
+        "nodeRegistration",
+        "joinConfiguration",
+    ])]
+    pub(super) absent: Vec<String>,
     /// Also patch the templates of the class's machinePools, of which there must be some.
     #[arg(long)]
     pub(super) machine_pools: bool,
@@ -151,8 +157,8 @@ pub(super) struct KubeadmConfigOptions {
     #[arg(long, value_enum, default_value_t)]
     pub(super) api_version: BootstrapApi,
     /// The format of the bootstrap data.
-    #[arg(long, value_enum, default_value_t)]
-    pub(super) format: BootstrapFormat,
+    #[arg(long, default_value = "cloud-config", value_parser = ["cloud-config", "ignition"])]
+    pub(super) format: String,
     #[command(flatten)]
     pub(super) templates: Templates,
 }
@@ -170,37 +176,12 @@ pub(super) struct Templates {
     pub(super) node_name_template: Option<String>,
 }
 
-/// A field of a `KubeadmConfigTemplate`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-#[value(rename_all = "camelCase")]
-pub(super) enum Absent {
-    Files,
-    PreKubeadmCommands,
-    KubeletExtraArgs,
-    NodeRegistration,
-    JoinConfiguration,
-}
-
 /// A version of `bootstrap.cluster.x-k8s.io`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 pub(super) enum BootstrapApi {
     V1beta1,
     #[default]
     V1beta2,
-}
-
-/// A format of bootstrap data.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
-pub(super) enum BootstrapFormat {
-    #[default]
-    CloudConfig,
-    Ignition,
-}
-
-/// The name of a value of an option.
-pub(super) fn name_of(value: &impl ValueEnum) -> String {
-    let value = value.to_possible_value();
-    value.map_or_else(String::new, |value| value.get_name().to_owned())
 }
 
 /// The output formats of `status`.

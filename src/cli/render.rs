@@ -6,7 +6,6 @@ use serde_json::{Map, Value, json};
 
 use super::arguments::{
     Arguments, BootstrapApi, ClusterClassOptions, KubeadmConfigOptions, Rendered, Templates,
-    name_of,
 };
 use super::setup::{plain, this_program};
 use super::{Session, answer};
@@ -14,7 +13,7 @@ use crate::attester::Renewal;
 use crate::failure::Failure;
 use crate::kube::kubeconfig::Kubeconfig;
 use crate::settings::CONFIG_FILE;
-use crate::setup::{DropIn, ENVIRONMENT_FILE, exec_kubeconfig};
+use crate::setup::{DROP_IN, drop_in, exec_kubeconfig};
 
 /// The command that makes systemd read the drop-in, before kubeadm starts the kubelet.
 const RELOAD: &str = "systemctl daemon-reload";
@@ -38,10 +37,7 @@ impl Session {
             None => this_program()?,
         };
         plain("--command", &program)?;
-        let drop_in = DropIn {
-            program: &program,
-            environment_file: Path::new(ENVIRONMENT_FILE),
-        };
+        let drop_in = drop_in(&program);
         let text = match file {
             Rendered::Kubeconfig => {
                 let settings = self.interactive(arguments)?.settings;
@@ -49,13 +45,13 @@ impl Session {
                 let endpoint = Kubeconfig::read_endpoint(&path)?;
                 exec_kubeconfig(&endpoint, &program)
             }
-            Rendered::KubeletDropIn => drop_in.to_string(),
+            Rendered::KubeletDropIn => drop_in,
             Rendered::KubeadmConfig(options) => {
-                answer::yaml(&kubeadm_config(options, self.serves(), drop_in))
+                answer::yaml(&kubeadm_config(options, self.serves(), &drop_in))
             }
             Rendered::ClusterClass(options) => answer::yaml(&json!({
                 "variables": [variable(self.attester.provider().as_str())],
-                "patches": [patch(options, self.serves(), drop_in)],
+                "patches": [patch(options, self.serves(), &drop_in)],
             })),
         };
         answer::print(text.as_bytes())
@@ -69,15 +65,9 @@ impl Session {
 }
 
 /// A `KubeadmConfigTemplate` for machines whose image contains the plugin.
-fn kubeadm_config(options: &KubeadmConfigOptions, serves: bool, drop_in: DropIn<'_>) -> Value {
-    let format = json!(name_of(&options.format));
-    let mut spec = Map::from_iter([("format".to_owned(), format)]);
-    spec.extend(spec_of_machines(
-        &options.templates,
-        options.api_version,
-        serves,
-        drop_in,
-    ));
+fn kubeadm_config(options: &KubeadmConfigOptions, serves: bool, drop_in: &str) -> Value {
+    let mut spec = spec_of_machines(&options.templates, options.api_version, serves, drop_in);
+    spec.insert("format".to_owned(), json!(options.format));
     json!({
         "apiVersion": bootstrap_api(options.api_version),
         "kind": "KubeadmConfigTemplate",
@@ -91,10 +81,10 @@ fn spec_of_machines(
     templates: &Templates,
     api_version: BootstrapApi,
     serves: bool,
-    drop_in: DropIn<'_>,
+    drop_in: &str,
 ) -> Map<String, Value> {
     let provider_id = templates.provider_id_template.as_deref();
-    let mut files = vec![file(DropIn::PATH, &drop_in.to_string())];
+    let mut files = vec![file(DROP_IN, drop_in)];
     files.extend(provider_id.map(|id| file(CONFIG_FILE, &settings(id))));
     let mut spec = Map::new();
     spec.insert("files".to_owned(), files.into());
@@ -132,7 +122,11 @@ fn settings(provider_id: &str) -> String {
 }
 
 fn bootstrap_api(version: BootstrapApi) -> String {
-    format!("bootstrap.cluster.x-k8s.io/{}", name_of(&version))
+    let version = match version {
+        BootstrapApi::V1beta1 => "v1beta1",
+        BootstrapApi::V1beta2 => "v1beta2",
+    };
+    format!("bootstrap.cluster.x-k8s.io/{version}")
 }
 
 fn file(path: &str, content: &str) -> Value {
@@ -185,20 +179,19 @@ fn variable(provider: &str) -> Value {
 ///
 /// Cluster API adds to a list or a map only if that exists, and its patches cannot test for it.
 /// Hence the option for absent fields.
-fn patch(options: &ClusterClassOptions, serves: bool, drop_in: DropIn<'_>) -> Value {
+fn patch(options: &ClusterClassOptions, serves: bool, drop_in: &str) -> Value {
     let every = json!({ "names": ["*"] });
     let workers = if options.machine_pools {
         json!({ "machineDeploymentClass": every, "machinePoolClass": every })
     } else {
         json!({ "machineDeploymentClass": every })
     };
-    let absent: Vec<String> = options.absent.iter().map(name_of).collect();
     let mut patches = Vec::new();
     let api_version = options.api_version;
     let spec = spec_of_machines(&options.templates, api_version, serves, drop_in);
     for field in ["files", "preKubeadmCommands", "joinConfiguration"] {
         if let Some(value) = spec.get(field) {
-            add(field, value, &absent, &mut patches);
+            add(field, value, &options.absent, &mut patches);
         }
     }
     json!({

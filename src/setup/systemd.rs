@@ -1,7 +1,8 @@
 //! The systemd drop-in of the kubelet, and the file with its arguments.
 
-use std::fmt;
 use std::path::Path;
+
+use super::ENVIRONMENT_FILE;
 
 /// Whether systemd takes the path literally. It splits lines at spaces, and some characters have a
 /// special meaning (systemd.syntax(7), systemd.unit(5), "Specifiers").
@@ -10,27 +11,15 @@ pub(crate) fn is_plain(path: &Path) -> bool {
     path.is_absolute() && path.as_os_str().as_encoded_bytes().iter().all(is_plain)
 }
 
-/// A drop-in of the kubelet's unit. The kubelet starts whatever the result of `setup`.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct DropIn<'a> {
-    /// The absolute path of the plugin.
-    pub(crate) program: &'a Path,
-    /// The file with the kubelet's arguments.
-    pub(crate) environment_file: &'a Path,
-}
+/// The path of the drop-in of the kubelet's unit on a node.
+pub(crate) const DROP_IN: &str =
+    "/etc/systemd/system/kubelet.service.d/20-kubelet-authenticator.conf";
 
-impl DropIn<'_> {
-    /// Its path on a node.
-    pub(crate) const PATH: &'static str =
-        "/etc/systemd/system/kubelet.service.d/20-kubelet-authenticator.conf";
-}
-
-impl fmt::Display for DropIn<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "[Service]")?;
-        writeln!(f, "ExecStartPre=-{} setup", self.program.display())?;
-        writeln!(f, "EnvironmentFile=-{}", self.environment_file.display())
-    }
+/// The drop-in that runs `program`, the absolute path of the plugin. The kubelet starts whatever
+/// the result of `setup`.
+pub(crate) fn drop_in(program: &Path) -> String {
+    let program = program.display();
+    format!("[Service]\nExecStartPre=-{program} setup\nEnvironmentFile=-{ENVIRONMENT_FILE}\n")
 }
 
 /// The kubelet's arguments in the format of systemd.exec(5), in the variable of kubeadm's unit.

@@ -78,12 +78,7 @@ fn an_exec_kubeconfig_runs_the_program_whatever_its_path_has() {
 
 #[test]
 fn a_drop_in_lets_the_kubelet_start_whatever_setup_ends_with() {
-    let drop_in = DropIn {
-        program: Path::new("/usr/bin/kubelet-authenticator-aws"),
-        environment_file: Path::new(ENVIRONMENT_FILE),
-    };
-
-    let text = drop_in.to_string();
+    let text = drop_in(Path::new("/usr/bin/kubelet-authenticator-aws"));
 
     let expected = "[Service]
 ExecStartPre=-/usr/bin/kubelet-authenticator-aws setup
