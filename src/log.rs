@@ -2,7 +2,7 @@
 
 use std::io::{self, Write as _};
 
-use clap::ValueEnum;
+use clap::{Args, ValueEnum};
 use serde::Serialize;
 
 use crate::failure::Failure;
@@ -16,9 +16,19 @@ pub(crate) enum Format {
 }
 
 /// Writes to standard error, and nowhere else. Messages contain no secrets.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy, Default, Args)]
 pub(crate) struct Log {
-    format: Format,
+    /// The format of the log on standard error.
+    #[arg(
+        long,
+        global = true,
+        value_enum,
+        default_value_t,
+        help_heading = "Output"
+    )]
+    log_format: Format,
+    /// Say what is done, step by step.
+    #[arg(long, short, global = true, help_heading = "Output")]
     verbose: bool,
 }
 
@@ -33,11 +43,6 @@ struct Line<'a> {
 }
 
 impl Log {
-    /// A log in this format, with steps if `verbose`.
-    pub(crate) fn new(format: Format, verbose: bool) -> Self {
-        Self { format, verbose }
-    }
-
     /// Logs a step of the run, if verbose.
     pub(crate) fn step(self, message: &str) {
         if self.verbose {
@@ -63,7 +68,7 @@ impl Log {
 
     fn write(self, level: &str, message: &str, failure: Option<&Failure>) {
         let remedy = failure.map_or("", Failure::remedy);
-        let line = match self.format {
+        let line = match self.log_format {
             Format::Text if remedy.is_empty() => format!("{level}: {message}\n"),
             Format::Text => format!("{level}: {message}; to do: {remedy}\n"),
             Format::Json => {

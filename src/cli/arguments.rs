@@ -11,7 +11,7 @@ use clap::{
 };
 use clap_complete::Shell;
 
-use crate::log::{Format, Log};
+use crate::log::Log;
 use crate::settings::{Entry, ProviderSchema};
 use crate::setup::Setup;
 
@@ -24,33 +24,16 @@ const SETTINGS: &str = "Settings";
 #[derive(Debug, Parser)]
 #[command(version, disable_help_subcommand = true, max_term_width = 100)]
 pub(super) struct Arguments {
+    /// The settings file.
+    #[arg(long, global = true, value_name = "FILE", help_heading = SETTINGS)]
+    pub(super) config: Option<PathBuf>,
     #[command(flatten)]
-    flags: Flags,
+    pub(super) log: Log,
     /// The settings that have a flag, each with the text given to it.
     #[arg(skip)]
     pub(super) settings: Vec<(Entry, OsString)>,
     #[command(subcommand)]
     pub(super) command: Option<Command>,
-}
-
-#[derive(Debug, Args)]
-#[command(next_help_heading = SETTINGS)]
-struct Flags {
-    /// The settings file.
-    #[arg(long, global = true, value_name = "FILE")]
-    config: Option<PathBuf>,
-    /// The format of the log on standard error.
-    #[arg(
-        long,
-        global = true,
-        value_enum,
-        default_value_t,
-        help_heading = "Output"
-    )]
-    log_format: Format,
-    /// Say what is done, step by step.
-    #[arg(long, short, global = true, help_heading = "Output")]
-    verbose: bool,
 }
 
 /// A command.
@@ -232,14 +215,6 @@ impl Arguments {
                 drop(error.print());
                 u8::try_from(error.exit_code()).map_or(ExitCode::FAILURE, ExitCode::from)
             })
-    }
-
-    pub(super) fn log(&self) -> Log {
-        Log::new(self.flags.log_format, self.flags.verbose)
-    }
-
-    pub(super) fn config(&self) -> Option<&std::path::Path> {
-        self.flags.config.as_deref()
     }
 }
 

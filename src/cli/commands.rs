@@ -72,7 +72,7 @@ impl Session {
 
     pub(super) fn sources<'a>(&self, arguments: &'a Arguments) -> Sources<'a> {
         Sources {
-            config: arguments.config(),
+            config: arguments.config.as_deref(),
             flags: arguments.settings.clone(),
             variables: self.variables.clone(),
             extension: None,
@@ -84,12 +84,8 @@ impl Session {
         let text = match output {
             Version::Text => format!("kubelet-authenticator-{provider} {version}\n"),
             Version::Json => {
-                let evidence: Vec<String> = self
-                    .attester
-                    .versions()
-                    .iter()
-                    .map(ToString::to_string)
-                    .collect();
+                let evidence = self.attester.versions();
+                let evidence: Vec<_> = evidence.iter().map(ToString::to_string).collect();
                 answer::json(&json!({
                     "version": version,
                     "provider": provider.as_str(),

@@ -60,7 +60,7 @@ pub fn run_on(machine: Machine, attester: impl Attester, observer: Option<Observ
             Err(status) => return status,
         }
     };
-    let log = arguments.as_ref().map_or_else(Log::default, Arguments::log);
+    let log = arguments.as_ref().map(|it| it.log).unwrap_or_default();
     let mut session = Session {
         attester,
         schema,
@@ -79,7 +79,13 @@ pub fn run_on(machine: Machine, attester: impl Attester, observer: Option<Observ
         };
         session.speak_to_client_go(&exec_info.unwrap_or_default(), sources)
     };
-    session.finish(done)
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            log.fail(&failure);
+            ExitCode::from(failure.code().number())
+        }
+    }
 }
 
 /// The inputs of every command.
@@ -95,16 +101,6 @@ struct Session {
 }
 
 impl Session {
-    fn finish(&self, result: Result<(), Failure>) -> ExitCode {
-        match result {
-            Ok(()) => ExitCode::SUCCESS,
-            Err(failure) => {
-                self.log.fail(&failure);
-                ExitCode::from(failure.code().number())
-            }
-        }
-    }
-
     fn speak_to_client_go(&self, info: &OsString, sources: Sources<'_>) -> Result<(), Failure> {
         let info = ExecInfo::parse(info)?;
         let sources = Sources {

@@ -136,25 +136,22 @@ impl Status {
         } else {
             rows.push(("Certificate", none()));
         }
-        if let Some(open) = &self.pending {
-            rows.push(("Pending request", open.name.clone()));
-            rows.push(("  made at", at_second(open.created)));
-        } else {
-            rows.push(("Pending request", none()));
-        }
-        if let Some(record) = &self.failure {
+        let pending = self.pending.as_ref();
+        let name = pending.map_or_else(none, |open| open.name.clone());
+        rows.push(("Pending request", name));
+        rows.extend(pending.map(|open| ("  made at", at_second(open.created))));
+        let failure = self.failure.as_ref();
+        let kind = |record: &FailureRecord| {
+            format!("exit code {}, {} in a row", record.code, record.count)
+        };
+        rows.push(("Last failure", failure.map_or_else(none, kind)));
+        if let Some(record) = failure {
             rows.extend([
-                (
-                    "Last failure",
-                    format!("exit code {}, {} in a row", record.code, record.count),
-                ),
                 ("  at", at_second(record.at)),
                 ("  what", record.message.clone()),
                 ("  to do", record.remedy.clone()),
                 ("  not tried before", at_second(record.not_before)),
             ]);
-        } else {
-            rows.push(("Last failure", none()));
         }
         rows.extend(self.set_aside_next().map(|file| ("Of no use", file)));
         let width = rows.iter().map(|(name, _)| name.len()).max();
