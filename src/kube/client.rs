@@ -4,6 +4,7 @@ use std::net::ToSocketAddrs as _;
 use std::sync::Arc;
 use std::time::Duration;
 
+use kubelet_attestation::ensure;
 use kubelet_attestation::errors::error_chain;
 use kubelet_attestation::names::NodeName;
 use reqwest::blocking::ClientBuilder;
@@ -29,22 +30,11 @@ use crate::settings::Environment;
 /// reaches the second: each address gets a share of the time.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(4);
 
-const COLLECTION: [&str; 4] = [
-    "apis",
-    "certificates.k8s.io",
-    "v1",
-    "certificatesigningrequests",
-];
+/// The path of the requests.
+const REQUESTS: &str = "apis/certificates.k8s.io/v1/certificatesigningrequests";
 
 /// The path of the Leases that kubelets renew.
-const NODE_LEASES: [&str; 6] = [
-    "apis",
-    "coordination.k8s.io",
-    "v1",
-    "namespaces",
-    "kube-node-lease",
-    "leases",
-];
+const NODE_LEASES: &str = "apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases";
 
 const USER_AGENT: &str = concat!("kubelet-authenticator/", env!("CARGO_PKG_VERSION"));
 
@@ -93,8 +83,8 @@ impl ApiClient {
         })?;
         Ok(Self {
             transport: Transport::new(client, server.to_owned(), name),
-            requests: beneath(base.clone(), COLLECTION),
-            leases: beneath(base, NODE_LEASES),
+            requests: beneath(base.clone(), REQUESTS.split('/')),
+            leases: beneath(base, NODE_LEASES.split('/')),
         })
     }
 
@@ -161,10 +151,8 @@ impl ApiClient {
             what: "trying the certificate",
         };
         let answer = self.transport.exchange(&question, deadline)?;
-        if answer.status.is_success() {
-            return Ok(());
-        }
-        Err(self.transport.refusal(&answer))
+        ensure!(answer.status.is_success(), self.transport.refusal(&answer));
+        Ok(())
     }
 
     /// Watches the request until it is decided or deleted, or the deadline passes. Returns it as

@@ -5,7 +5,6 @@ mod client;
 mod error;
 pub(crate) mod kubeconfig;
 mod proxy;
-mod retry;
 #[cfg(feature = "testing")]
 pub(crate) mod testing;
 mod tls;

@@ -7,12 +7,11 @@ use std::thread;
 use std::time::Duration;
 
 use reqwest::blocking::{Client, Response};
-use reqwest::header::{ACCEPT, CONTENT_TYPE, DATE, HeaderName};
+use reqwest::header::{ACCEPT, CONTENT_TYPE, DATE, HeaderName, RETRY_AFTER};
 use reqwest::{Method, StatusCode, Url};
 use zeroize::Zeroizing;
 
 use super::error::{ApiError, ApiErrorKind};
-use super::retry::{MAX_PAUSES, pause};
 use super::tls;
 use super::types::WireFailure;
 use crate::clock::{self, Deadline};
@@ -25,6 +24,9 @@ pub(super) const MAX_ANSWER_LEN: u64 = 1024 * 1024;
 /// The clock skew that certificates tolerate: signers back-date them by as much, ours and
 /// kube-controller-manager alike.
 const MAX_SKEW: Duration = Duration::from_mins(5);
+
+/// The limit of pauses that a server may ask for.
+const MAX_PAUSES: u32 = 3;
 
 /// Enough for any message of an API server, and short enough for a journal.
 const MAX_MESSAGE_LEN: usize = 1024;
@@ -259,6 +261,16 @@ impl Stream<'_> {
             body,
         })
     }
+}
+
+/// The pause that the server asks for.
+fn pause(response: &Response) -> Option<Duration> {
+    let asks_for_patience = matches!(
+        response.status(),
+        StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE
+    );
+    let seconds = header(response, &RETRY_AFTER).filter(|_| asks_for_patience)?;
+    Some(Duration::from_secs(seconds.parse().ok()?))
 }
 
 /// The `Status` in an answer's body, as far as it is one.
