@@ -187,11 +187,7 @@ impl StoreLock {
     /// Returns the new path, or `None` if the file did not exist.
     pub(crate) fn quarantine(&self, file: StoreFile) -> Result<Option<PathBuf>, Failure> {
         let path = self.path(file);
-        match replace::quarantine(&self.dir, &path) {
-            Ok(kept) => Ok(Some(kept)),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(unwritable(&path, error)),
-        }
+        if_there(replace::quarantine(&self.dir, &path)).map_err(|error| unwritable(&path, error))
     }
 }
 
@@ -218,10 +214,15 @@ fn in_its_folder(path: &Path, write: impl FnOnce(&Path) -> io::Result<()>) -> Re
 
 /// Removes a file, if it exists.
 pub(crate) fn remove_file(path: &Path) -> Result<(), Failure> {
-    match fs::remove_file(path) {
-        Ok(()) => Ok(()),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        Err(error) => Err(unwritable(path, error)),
+    let removed = if_there(fs::remove_file(path));
+    removed.map(drop).map_err(|error| unwritable(path, error))
+}
+
+/// The result of an operation on a file. `None` if there is no such file.
+fn if_there<T>(result: io::Result<T>) -> io::Result<Option<T>> {
+    match result {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        result => result.map(Some),
     }
 }
 

@@ -6,6 +6,8 @@ use std::io::{self, Write as _};
 use std::os::unix::fs::{OpenOptionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 
+use super::if_there;
+
 /// The maximum number of quarantined files of one name: a start-up loop must not fill the disk.
 const KEPT_ASIDE: u32 = 3;
 
@@ -25,11 +27,7 @@ pub(super) fn link(dir: &Path, path: &Path, target: &Path) -> io::Result<()> {
 fn put(dir: &Path, path: &Path, write: impl FnOnce(&Path) -> io::Result<()>) -> io::Result<()> {
     let temporary = with_suffix(path, TEMPORARY);
     // The leftover of a killed run. Because of the lock, no other run writes it now.
-    match fs::remove_file(&temporary) {
-        Ok(()) => {}
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-        Err(error) => return Err(error),
-    }
+    if_there(fs::remove_file(&temporary))?;
     let written = write(&temporary).and_then(|()| fs::rename(&temporary, path));
     if let Err(error) = written {
         drop(fs::remove_file(&temporary));
@@ -64,11 +62,7 @@ pub(super) fn quarantine(dir: &Path, path: &Path) -> io::Result<PathBuf> {
     let name = |number| aside(path, number);
     fs::symlink_metadata(path)?;
     for number in (1..KEPT_ASIDE).rev() {
-        match fs::rename(name(number), name(number + 1)) {
-            Ok(()) => {}
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => return Err(error),
-        }
+        if_there(fs::rename(name(number), name(number + 1)))?;
     }
     fs::rename(path, name(1))?;
     sync(dir)?;
