@@ -261,7 +261,7 @@ impl Settings {
                 .map_or(schema.expiration_seconds, |seconds| seconds.0),
             timeout: values
                 .get(&table::TIMEOUT_SECONDS)
-                .map_or(TIMEOUT, |timeout| timeout.0),
+                .map_or(TIMEOUT, |seconds| Duration::from_secs(seconds.0.into())),
             values,
         }
     }

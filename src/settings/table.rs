@@ -2,7 +2,6 @@
 
 use std::marker::PhantomData;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use kubelet_attestation::names::{Audience, InvalidName, NodeName, ProviderId};
 
@@ -10,11 +9,11 @@ use super::VARIABLE_PREFIX;
 use crate::failure::Invalid;
 
 /// The range of the certificates API: its minimum, and the maximum of an int32.
-const EXPIRATION: (u32, u32) = (600, 2_147_483_647);
+type Expiration = Number<600, 2_147_483_647>;
 
 /// client-go waits for a plugin for ever, so there must be a maximum. Ten minutes outlast any
 /// controller.
-const TIMEOUT: (u32, u32) = (1, 600);
+type Timeout = Number<1, 600>;
 
 /// The longest name of a signer (`ValidateSignerName` in Kubernetes' certificates API).
 const MAX_SIGNER_LEN: usize = 571;
@@ -210,24 +209,18 @@ impl Value for SignerName {
     }
 }
 
-pub(super) struct Expiration(pub(super) u32);
+/// A whole number in a range.
+pub(super) struct Number<const LEAST: u32, const MOST: u32>(pub(super) u32);
 
-impl Value for Expiration {
+impl<const LEAST: u32, const MOST: u32> Value for Number<LEAST, MOST> {
     const FORM: Form = Form::Number;
 
     fn read(text: &str) -> Result<Self, Invalid> {
-        number(text, EXPIRATION).map(Self)
-    }
-}
-
-pub(super) struct Timeout(pub(super) Duration);
-
-impl Value for Timeout {
-    const FORM: Form = Form::Number;
-
-    fn read(text: &str) -> Result<Self, Invalid> {
-        let seconds = number(text, TIMEOUT)?;
-        Ok(Self(Duration::from_secs(seconds.into())))
+        let number = text.parse().ok();
+        number
+            .filter(|number| (LEAST..=MOST).contains(number))
+            .map(Self)
+            .ok_or_else(|| Invalid::needed(format!("a whole number from {LEAST} to {MOST}")))
     }
 }
 
@@ -242,11 +235,4 @@ pub fn one_of<T: Copy>(text: &str, values: &[(&str, T)]) -> Result<T, Invalid> {
         let names: Vec<_> = values.iter().map(|(name, _)| *name).collect();
         Invalid::needed(format_args!("one of {}", names.join(", ")))
     })
-}
-
-fn number(text: &str, (least, most): (u32, u32)) -> Result<u32, Invalid> {
-    text.parse()
-        .ok()
-        .filter(|number| (least..=most).contains(number))
-        .ok_or_else(|| Invalid::needed(format!("a whole number from {least} to {most}")))
 }
