@@ -4,7 +4,7 @@ use kubelet_attestation::csr::oid;
 use kubelet_attestation::names::{NODES_GROUP, NodeName, ProviderId};
 use rcgen::{CertificateParams, CustomExtension, DistinguishedName, DnType, KeyPair};
 use x509_cert::der::Encode as _;
-use x509_cert::der::asn1::{ObjectIdentifier, Utf8StringRef};
+use x509_cert::der::asn1::Utf8StringRef;
 
 use crate::failure::Invalid;
 
@@ -27,18 +27,12 @@ pub(crate) fn client_request(
 
     let mut params = CertificateParams::default();
     params.distinguished_name = subject;
-    params.custom_extensions = vec![CustomExtension::from_oid_content(
-        &arcs(oid::PROVIDER_ID),
-        value,
-    )];
+    let id: Vec<u64> = oid::PROVIDER_ID.arcs().map(u64::from).collect();
+    params.custom_extensions = vec![CustomExtension::from_oid_content(&id, value)];
     let request = params.serialize_request(key).map_err(|error| {
         Invalid::new("cannot sign the certificate signing request").because(&error)
     })?;
     Ok(request.der().to_vec())
-}
-
-fn arcs(oid: ObjectIdentifier) -> Vec<u64> {
-    oid.arcs().map(u64::from).collect()
 }
 
 #[cfg(test)]

@@ -22,8 +22,9 @@ use crate::failure::{Code, Failure};
 use crate::log::Log;
 
 /// A credential to print if a thread panics.
-#[derive(Debug, Clone)]
+#[derive(derive_more::Debug, Clone)]
 pub(crate) struct Rescue {
+    #[debug("State(..)")]
     state: Arc<Mutex<State>>,
     version: ApiVersion,
 }
@@ -50,12 +51,6 @@ impl ThreadMark {
             static MARK: u8 = const { 0 };
         }
         Self(MARK.with(|mark| ptr::from_ref(mark).addr()))
-    }
-}
-
-impl std::fmt::Debug for State {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("State(..)")
     }
 }
 

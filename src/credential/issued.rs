@@ -68,16 +68,10 @@ impl Credential {
                 "the issued certificate expired at {end}"
             )));
         }
-        let blocks: Vec<_> = chain
-            .into_iter()
-            .map(|der| pem::Pem::new("CERTIFICATE", der))
-            .collect();
         let config = pem::EncodeConfig::new().set_line_ending(pem::LineEnding::LF);
+        let block = |der| pem::encode_config(&pem::Pem::new("CERTIFICATE", der), config);
         Ok(Self {
-            certificate_pem: blocks
-                .iter()
-                .map(|block| pem::encode_config(block, config))
-                .collect(),
+            certificate_pem: chain.into_iter().map(block).collect(),
             key,
             leaf,
         })
