@@ -41,14 +41,11 @@ fn unanswered(what: String, remedy: &str) -> Failure {
 /// The path of the program: from the settings, or else beside this program, or else in the folder
 /// of the packages.
 pub(crate) fn find(set: Option<&Path>) -> Result<PathBuf, Failure> {
-    let looked = match set {
+    let beside = std::env::current_exe().map(|this| this.with_file_name(NAME));
+    let packaged = Path::new(FOLDER).join(NAME);
+    let looked: Vec<_> = match set {
         Some(set) => vec![set.to_owned()],
-        None => std::env::current_exe()
-            .ok()
-            .map(|this| this.with_file_name(NAME))
-            .into_iter()
-            .chain([Path::new(FOLDER).join(NAME)])
-            .collect(),
+        None => beside.into_iter().chain([packaged]).collect(),
     };
     let found = looked.iter().find(|path| path.exists()).cloned();
     found.ok_or_else(|| {
