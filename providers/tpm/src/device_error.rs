@@ -2,7 +2,7 @@
 
 use kubelet_authenticator::failure::{Code, Failure};
 
-use crate::protocol::DeviceError;
+use crate::protocol::{DeviceError, FORMAT_ONE, FORMAT_ONE_ERROR, LAYER};
 
 /// The packages of libtss2. On Debian 13 and Ubuntu 24.04 their names end in `t64`.
 pub(crate) const PACKAGES: &str = "install tpm2-tss: on Debian and Ubuntu libtss2-esys-3.0.2-0, \
@@ -64,18 +64,13 @@ const UNKNOWN: &str =
 
 const BUSY: (&str, &str) = ("is busy", "nothing: the next run asks again");
 
-/// Bits 16 to 23: the layer that returns the code (TSS 2.0 Overview, "Response codes").
-const LAYER: u32 = 0x00ff_0000;
+/// The layers that return a code.
 const OF_TPM: u32 = 0;
 const OF_TCTI: u32 = 0x000a_0000;
 const OF_RESOURCE_MANAGERS: [u32; 2] = [0x000b_0000, 0x000c_0000];
 
 /// The code without its layer.
 const CODE: u32 = 0xffff;
-
-/// Part 2, `TPM_RC`: bit 7 is set in codes that name a handle or parameter.
-const FORMAT_ONE: u32 = 0x80;
-const FORMAT_ONE_ERROR: u32 = 0xbf;
 
 /// The meaning of a code, and the remedy.
 fn explain(code: u32) -> (&'static str, &'static str) {

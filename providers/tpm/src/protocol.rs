@@ -10,6 +10,16 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 /// More than either line needs: certificates of 24 KiB in base64, and a few structures.
 pub(crate) const MAX_LINE_LEN: u64 = 64 * 1024;
 
+/// Bits 16 to 23 of a code: the layer that returns it, zero for the TPM itself (TSS 2.0 Overview,
+/// "Response codes").
+pub(crate) const LAYER: u32 = 0x00ff_0000;
+
+/// Part 2, `TPM_RC`: bit 7 is set in codes that name a handle or parameter.
+pub(crate) const FORMAT_ONE: u32 = 0x80;
+
+/// The error in such a code.
+pub(crate) const FORMAT_ONE_ERROR: u32 = 0xbf;
+
 /// Bytes, in base64 on the wire.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Bytes(pub(crate) Vec<u8>);

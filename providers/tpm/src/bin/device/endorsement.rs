@@ -5,7 +5,7 @@
 
 use data_encoding::HEXLOWER;
 
-use crate::protocol::{DeviceError, EndorsementKey};
+use crate::protocol::EndorsementKey;
 
 /// `TPMT_PUBLIC` up to `unique`: RSA, SHA-256, the attributes, `PolicyA`, AES-128-CFB, no scheme,
 /// 2048 bits, the usual exponent.
@@ -78,16 +78,9 @@ impl EndorsementKey {
         [self.fixed(), unique].concat()
     }
 
-    /// The DER of the `SubjectPublicKeyInfo` of this `TPMT_PUBLIC`.
-    ///
-    /// # Errors
-    ///
-    /// [`DeviceError::InvalidKey`] if the key is not of this kind.
-    pub(crate) fn spki(self, public: &[u8]) -> Result<Vec<u8>, DeviceError> {
-        self.encoded(public).ok_or(DeviceError::InvalidKey)
-    }
-
-    fn encoded(self, public: &[u8]) -> Option<Vec<u8>> {
+    /// The DER of the `SubjectPublicKeyInfo` of this `TPMT_PUBLIC`. `None` if the key is not of this
+    /// kind.
+    pub(crate) fn spki(self, public: &[u8]) -> Option<Vec<u8>> {
         let unique = public.strip_prefix(self.fixed().as_slice())?;
         let (first, rest) = sized(unique)?;
         let parts = match self {
@@ -186,18 +179,9 @@ mod tests {
 
         assert_eq!(short, kind.spki(&key(kind, &[&whole, &[8; 32]])).unwrap());
         assert_eq!(short.len(), 91);
-        assert_eq!(
-            kind.spki(&key(kind, &[&[7; 33], &[8; 32]])),
-            Err(DeviceError::InvalidKey)
-        );
-        assert_eq!(
-            kind.spki(&key(kind, &[&[7; 32], &[8; 32], &[]])),
-            Err(DeviceError::InvalidKey)
-        );
-        assert_eq!(
-            kind.spki(&key(kind, &[&[7; 32]])),
-            Err(DeviceError::InvalidKey)
-        );
+        assert_eq!(kind.spki(&key(kind, &[&[7; 33], &[8; 32]])), None);
+        assert_eq!(kind.spki(&key(kind, &[&[7; 32], &[8; 32], &[]])), None);
+        assert_eq!(kind.spki(&key(kind, &[&[7; 32]])), None);
         let kind = EndorsementKey::EccP384;
         let spki = kind.spki(&key(kind, &[&[7; 48], &[8; 1]])).unwrap();
         assert_eq!(spki.len(), 120);
@@ -208,13 +192,7 @@ mod tests {
         let kind = EndorsementKey::Rsa2048;
 
         assert_eq!(kind.spki(&key(kind, &[&[0x80; 256]])).unwrap().len(), 294);
-        assert_eq!(
-            kind.spki(&key(kind, &[&[0x7f; 256]])),
-            Err(DeviceError::InvalidKey)
-        );
-        assert_eq!(
-            kind.spki(&key(kind, &[&[0x80; 255]])),
-            Err(DeviceError::InvalidKey)
-        );
+        assert_eq!(kind.spki(&key(kind, &[&[0x7f; 256]])), None);
+        assert_eq!(kind.spki(&key(kind, &[&[0x80; 255]])), None);
     }
 }

@@ -2,12 +2,10 @@
 
 use std::io::{self, BufRead as _, Read as _, Write as _};
 
-use kubelet_attestation::binding::KeyBinding;
-use kubelet_attestation::names::Provider;
 use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 use serde_json::Value;
 
-use crate::protocol::{Ask, DeviceError, MAX_LINE_LEN, Question, QuoteFor, Quoted};
+use crate::protocol::{Ask, DeviceError, MAX_LINE_LEN, Question};
 use crate::tpm::Device;
 
 /// Reads a question from standard input and writes its answer to standard output.
@@ -39,21 +37,9 @@ fn is_child_of(asker: u32) -> bool {
 fn answer(question: Question) -> Result<Value, DeviceError> {
     let mut device = Device::open(&question.tcti)?;
     let answer = match question.ask {
-        Ask::Keys { endorsement_key } => serde_json::to_value(device.keys(endorsement_key)?),
-        Ask::Quote(asked) => serde_json::to_value(quote(&mut device, &asked)?),
+        Ask::Keys { endorsement_key } => device.keys(endorsement_key).map(serde_json::to_value),
+        Ask::Quote(asked) => device.quote(&asked).map(serde_json::to_value),
     };
+    let answer = answer.map_err(|error| device.understand(error))?;
     answer.map_err(|_| DeviceError::Question)
-}
-
-fn quote(device: &mut Device, asked: &QuoteFor) -> Result<Quoted, DeviceError> {
-    device.quote(asked, |secret| {
-        KeyBinding::new(
-            &Provider::TPM,
-            &asked.audience,
-            &asked.provider_id,
-            &asked.node_name,
-            &asked.spki.0,
-            &[&asked.id.0, secret],
-        )
-    })
 }

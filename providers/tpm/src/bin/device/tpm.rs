@@ -11,6 +11,7 @@ use std::str::FromStr as _;
 use kubelet_attestation::binding::KeyBinding;
 use kubelet_attestation::ensure;
 use kubelet_attestation::evidence::tpm::Registers;
+use kubelet_attestation::names::Provider;
 use sha2::{Digest as _, Sha256};
 use tss_esapi::attributes::SessionAttributesBuilder;
 use tss_esapi::constants::response_code::Tss2ResponseCode;
@@ -31,7 +32,7 @@ use tss_esapi::traits::{Marshall as _, UnMarshall as _};
 use tss_esapi::{Context, Error, TctiNameConf};
 
 use crate::endorsement::{attestation_template, policy_b_branches};
-use crate::protocol::{Bytes, DeviceError, EndorsementKey, Keys, QuoteFor, Quoted};
+use crate::protocol::{Bytes, DeviceError, EndorsementKey, Keys, LAYER, QuoteFor, Quoted};
 
 /// The limit of attempts at a quote, if the PCRs change in between.
 const ATTEMPTS: usize = 2;
@@ -41,9 +42,6 @@ const FAILURE: u32 = 0x101;
 
 /// The bits that are set in codes of format one that are about a parameter.
 const PARAMETER: u32 = 0xc0;
-
-/// Bits 16 to 23: zero in codes of the TPM itself.
-const LAYER: u32 = 0x00ff_0000;
 
 const ACTIVATE: &str = "TPM2_ActivateCredential";
 const CREATE: &str = "TPM2_CreatePrimary";
@@ -81,21 +79,6 @@ impl Device {
     /// The public areas of the endorsement key and the attestation key, and the certificates in the
     /// TPM.
     pub(crate) fn keys(&mut self, chosen: Option<EndorsementKey>) -> Result<Keys, DeviceError> {
-        let read = self.read_keys(chosen);
-        read.map_err(|error| self.understand(error))
-    }
-
-    /// Opens a challenge and quotes PCRs, qualified by the result of `bind` for its secret.
-    pub(crate) fn quote(
-        &mut self,
-        asked: &QuoteFor,
-        bind: impl FnOnce(&[u8]) -> KeyBinding,
-    ) -> Result<Quoted, DeviceError> {
-        let quoted = self.open_and_quote(asked, bind);
-        quoted.map_err(|error| self.understand(error))
-    }
-
-    fn read_keys(&mut self, chosen: Option<EndorsementKey>) -> Result<Keys, DeviceError> {
         let (kind, certificate) = match chosen {
             Some(kind) => (kind, self.certificate(kind)?),
             None => self.choose()?,
@@ -107,7 +90,7 @@ impl Device {
         let endorsement = self.with_ek(kind, |_, _, public| Ok(public.to_vec()))?;
         let attestation =
             self.with_primary(&attestation_template(), |_, _, public| Ok(public.to_vec()))?;
-        let spki = kind.spki(&endorsement)?;
+        let spki = kind.spki(&endorsement).ok_or(DeviceError::InvalidKey)?;
         Ok(Keys {
             endorsement: Bytes(endorsement),
             spki: Bytes(spki),
@@ -140,12 +123,9 @@ impl Device {
         Ok((EndorsementKey::EccP256, None))
     }
 
-    /// All in one call, so that each key is created only once.
-    fn open_and_quote(
-        &mut self,
-        asked: &QuoteFor,
-        bind: impl FnOnce(&[u8]) -> KeyBinding,
-    ) -> Result<Quoted, DeviceError> {
+    /// Opens a challenge and quotes PCRs, qualified by the key binding with its secret. All in one
+    /// call, so that each key is created only once.
+    pub(crate) fn quote(&mut self, asked: &QuoteFor) -> Result<Quoted, DeviceError> {
         let endorsement = asked.endorsement.0.as_slice();
         let kind = EndorsementKey::of(endorsement).ok_or(DeviceError::OtherKey)?;
         let malformed = |_: Error| DeviceError::OtherChallenge;
@@ -164,7 +144,15 @@ impl Device {
                         })
                         .map_err(at(ACTIVATE))
                 })?;
-                let quote = device.settled_quote(ak, &bind(&opened), &asked.pcrs)?;
+                let binding = KeyBinding::new(
+                    &Provider::TPM,
+                    &asked.audience,
+                    &asked.provider_id,
+                    &asked.node_name,
+                    &asked.spki.0,
+                    &[&asked.id.0, &opened],
+                );
+                let quote = device.settled_quote(ak, &binding, &asked.pcrs)?;
                 let (attest, signature, pcrs) = quote;
                 Ok(Quoted {
                     attestation: Bytes(attestation.to_vec()),
@@ -325,18 +313,16 @@ impl Device {
                 context.policy_secret(policy, owner, nonce, cp_hash, Nonce::default(), None)
             })
             .map_err(step)?;
-        match kind {
-            EndorsementKey::Rsa2048 | EndorsementKey::EccP256 => Ok(()),
-            EndorsementKey::EccP384 => {
-                let step = at("TPM2_PolicyOR");
-                let mut branches = DigestList::new();
-                for branch in policy_b_branches() {
-                    let branch = Digest::try_from(branch).map_err(&step)?;
-                    branches.add(branch).map_err(&step)?;
-                }
-                self.context.policy_or(policy, branches).map_err(step)
-            }
+        if kind != EndorsementKey::EccP384 {
+            return Ok(());
         }
+        let step = at("TPM2_PolicyOR");
+        let mut branches = DigestList::new();
+        for branch in policy_b_branches() {
+            let branch = Digest::try_from(branch).map_err(&step)?;
+            branches.add(branch).map_err(&step)?;
+        }
+        self.context.policy_or(policy, branches).map_err(step)
     }
 
     /// The result `used`, after a flush of `object`. The flush happens even if the use has failed.
@@ -352,7 +338,7 @@ impl Device {
 
     /// Distinguishes failure mode from a failed command, which have the same code, and finds the
     /// errors that are about the challenge.
-    fn understand(&mut self, error: DeviceError) -> DeviceError {
+    pub(crate) fn understand(&mut self, error: DeviceError) -> DeviceError {
         let DeviceError::Code { step, code } = &error else {
             return error;
         };

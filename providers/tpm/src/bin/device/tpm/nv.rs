@@ -7,8 +7,8 @@ use tss_esapi::interface_types::resource_handles::NvAuth;
 use tss_esapi::interface_types::session_handles::AuthSession;
 use tss_esapi::structures::CapabilityData;
 
-use super::{Device, LAYER, at};
-use crate::protocol::{DeviceError, EndorsementKey};
+use super::{Device, at};
+use crate::protocol::{DeviceError, EndorsementKey, FORMAT_ONE, FORMAT_ONE_ERROR, LAYER};
 
 /// The indices of CA certificates ("TCG EK Credential Profile", 2.5, 2.2.1.5.2).
 const CHAIN: std::ops::RangeInclusive<u32> = 0x01c0_0100..=0x01c0_01ff;
@@ -18,12 +18,6 @@ const MAX_CHAIN_INDICES: u32 = 16;
 
 /// The maximum length of their content: more than evidence carries, because of the padding.
 const MAX_CHAIN_LEN: usize = 16 * 1024;
-
-/// Part 2, `TPM_RC`: bit 7 is set in codes that name a handle or parameter.
-const FORMAT_ONE: u32 = 0x80;
-
-/// The error in such a code.
-const FORMAT_ONE_ERROR: u32 = 0xbf;
 
 impl Device {
     /// Whether a handle is defined. Asked first, because a read of an undefined handle is an error.
