@@ -33,7 +33,6 @@
 use std::collections::BTreeSet;
 use std::error::Error;
 use std::fs::File;
-use std::future::Future;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

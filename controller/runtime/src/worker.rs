@@ -7,7 +7,6 @@
 //! - On a stop, what is being answered is answered first.
 
 use std::collections::BTreeSet;
-use std::future::Future;
 use std::panic::AssertUnwindSafe;
 use std::pin::pin;
 use std::sync::Arc;

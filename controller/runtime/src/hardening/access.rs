@@ -1,7 +1,6 @@
 //! Calls to the workload cluster, and how they fail.
 
 use std::fmt::Debug;
-use std::future::Future;
 
 use hyper::StatusCode;
 use kube::api::{Api, DeleteParams, Patch, PatchParams, Preconditions};

@@ -1,7 +1,7 @@
 //! One watch of the records of many clusters.
 
 use std::collections::HashMap;
-use std::future::{Future, ready};
+use std::future::ready;
 use std::sync::Arc;
 
 use futures::StreamExt as _;
