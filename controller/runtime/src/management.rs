@@ -34,7 +34,6 @@ use kube::Client;
 use kube::api::Api;
 use node_attestation_core::crd::KubeletAuthentication;
 use node_attestation_core::crd::conditions::reason;
-use node_attestation_core::ledger::MISSING_MACHINE_TIMEOUT;
 use node_attestation_core::verifier::Verifiers;
 use tokio::task::{JoinError, JoinSet};
 
@@ -83,7 +82,8 @@ pub struct Settings {
     /// The addresses that workload clusters' API servers may have.
     pub reach: EgressPolicy,
     /// For how long a Machine has to be missing before its record is retired, its certificates are
-    /// revoked and its Node is deleted. `None`: [`MISSING_MACHINE_TIMEOUT`].
+    /// revoked and its Node is deleted. `None`:
+    /// [`MISSING_MACHINE_TIMEOUT`](node_attestation_core::ledger::MISSING_MACHINE_TIMEOUT).
     pub missing_machine_timeout: Option<Duration>,
     /// The time between two inspections of a workload cluster that is in order: its version, its Nodes, the list
     /// of what is revoked, the admission policies, the bindings that approve requests, and, every other time,
@@ -147,15 +147,10 @@ pub type Connect = Arc<dyn Fn(&ObjectKey) -> ClusterAccess + Send + Sync>;
 
 /// The parts that all clusters share.
 struct Shared {
-    management: Client,
+    controller: Controller,
     objects: Objects,
     records: RecordsWatch,
-    reach: EgressPolicy,
-    connect: Option<Connect>,
-    verifiers: Arc<VerifierFactory>,
     ca_keys: CaKeys,
-    missing_machine_timeout: Duration,
-    sync_period: Duration,
 }
 
 impl Controller {
@@ -197,8 +192,7 @@ impl Controller {
 
     async fn lead(&self, shared: &Arc<Shared>, stop: impl Future<Output = ()>) {
         let Some(name) = &self.settings.candidate else {
-            return cluster_registry::supervise_all(&self.settings, shared, Shard::ONLY, stop)
-                .await;
+            return cluster_registry::supervise_all(shared, Shard::ONLY, stop).await;
         };
         let identity = leader::identity(name);
         let lease = self.lease_name();
@@ -229,29 +223,12 @@ impl Controller {
                 () = stop.clone() => return,
                 term = candidate.lead() => term,
             };
-            let work = |stop| self.work(shared.clone(), own_shard, stop);
+            let work = |stop| work(shared.clone(), own_shard, stop);
             match Box::pin(term.during(stop.clone(), work)).await {
                 TermEnd::Stopped => return term.release().await,
                 TermEnd::AskedFor => term.release().await,
                 TermEnd::Lost => {}
             }
-        }
-    }
-
-    /// Looks after the clusters of a shard, on a task of its own: renewing the Lease waits for none of it.
-    async fn work(
-        &self,
-        shared: Arc<Shared>,
-        own_shard: Shard,
-        stop: impl Future<Output = ()> + Send + 'static,
-    ) {
-        let settings = self.settings.clone();
-        let mut work = JoinSet::new();
-        work.spawn(async move {
-            cluster_registry::supervise_all(&settings, &shared, own_shard, stop).await;
-        });
-        if let Some(ended) = work.join_next().await {
-            resume_panic(ended);
         }
     }
 
@@ -265,18 +242,10 @@ impl Controller {
         watching.spawn(watches);
         watching.spawn(records_watch);
         let shared = Arc::new(Shared {
-            management: self.management.clone(),
+            controller: self.clone(),
             objects,
             records,
-            reach: self.settings.reach,
-            connect: self.connect.clone(),
-            verifiers: self.verifiers.clone(),
             ca_keys: CaKeys::default(),
-            missing_machine_timeout: self
-                .settings
-                .missing_machine_timeout
-                .unwrap_or(MISSING_MACHINE_TIMEOUT),
-            sync_period: self.settings.sync_period.unwrap_or(SYNC_PERIOD),
         });
         (shared, watching)
     }
@@ -296,6 +265,19 @@ impl Controller {
             name.extend(digest.chars().take(8));
         }
         name
+    }
+}
+
+/// Looks after the clusters of a shard, on a task of its own: renewing the Lease waits for none of it.
+async fn work(
+    shared: Arc<Shared>,
+    own_shard: Shard,
+    stop: impl Future<Output = ()> + Send + 'static,
+) {
+    let mut work = JoinSet::new();
+    work.spawn(async move { cluster_registry::supervise_all(&shared, own_shard, stop).await });
+    if let Some(ended) = work.join_next().await {
+        resume_panic(ended);
     }
 }
 

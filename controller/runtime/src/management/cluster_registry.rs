@@ -1,7 +1,6 @@
 //! The served clusters of a shard, each with its supervisor.
 
 use std::collections::{HashMap, HashSet};
-use std::future::Future;
 use std::panic::AssertUnwindSafe;
 use std::pin::pin;
 use std::sync::Arc;
@@ -20,7 +19,7 @@ use tokio::time::timeout;
 use super::enablement::Enablement;
 use super::shard::Shard;
 use super::supervisor::supervise;
-use super::{Settings, Shared};
+use super::{Controller, Shared};
 use crate::capi::ObjectKey;
 use crate::watch::{Lenient, Skipped, WatchLog, on_management, watch_config};
 
@@ -29,13 +28,12 @@ const RESTART: Duration = Duration::from_secs(30);
 
 /// Serves every cluster of the shard until `stop` is ready, and then waits for their tasks.
 pub(super) async fn supervise_all(
-    settings: &Settings,
     shared: &Arc<Shared>,
     own_shard: Shard,
     stop: impl Future<Output = ()>,
 ) {
     let mut registry = ClusterRegistry::new(shared.clone(), own_shard);
-    let mut events = authentications(settings, shared).boxed();
+    let mut events = authentications(&shared.controller).boxed();
     let mut stop = pin!(stop);
     loop {
         tokio::select! {
@@ -182,11 +180,10 @@ impl ClusterRegistry {
 
 /// A watch of all `KubeletAuthentication`s; it never ends.
 fn authentications(
-    settings: &Settings,
-    shared: &Shared,
+    controller: &Controller,
 ) -> impl Stream<Item = Event<Lenient<KubeletAuthentication>>> + Send + use<> {
-    let client = shared.management.clone();
-    let api = match &settings.selection.namespace {
+    let client = controller.management.clone();
+    let api = match &controller.settings.selection.namespace {
         Some(namespace) => Api::namespaced(client, namespace),
         None => Api::all(client),
     };

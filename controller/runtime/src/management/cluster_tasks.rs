@@ -1,6 +1,5 @@
 //! The tasks of one cluster that is served.
 
-use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,12 +9,12 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
-use super::Shared;
 use super::cluster_status::Health;
 use super::desired_state::{Fingerprint, Service};
 use super::periodic::Upkeep;
 use super::spec_mapping::ContextBuilder;
 use super::sweep_events::SweepEvents;
+use super::{Controller, Shared};
 use crate::capi::{CapiInventory, ClusterCa, KubeconfigRefused, ObjectKey};
 use crate::client::ClusterAccess;
 use crate::clock::now;
@@ -42,10 +41,6 @@ pub(super) struct Running {
     quit: watch::Sender<()>,
 }
 
-/// A task ended by itself: it panicked.
-#[derive(Debug)]
-pub(super) struct Broken;
-
 impl Running {
     /// Starts the tasks.
     ///
@@ -53,22 +48,26 @@ impl Running {
     ///
     /// The kubeconfig gives no client.
     pub(super) fn start(
-        shared: &Arc<Shared>,
+        shared: &Shared,
         key: &ObjectKey,
         service: &Service,
         records: Arc<dyn Records>,
         absences: Absences,
     ) -> Result<Self, KubeconfigRefused> {
-        let access = match &shared.connect {
+        let Controller {
+            settings,
+            management,
+            connect,
+            ..
+        } = &shared.controller;
+        let access = match connect {
             Some(connect) => connect(key),
             None => service.kubeconfig.access()?,
         };
-        let (fingerprint, ca) = (service.fingerprint, service.ca.clone());
         let (quit, quitted) = watch::channel(());
         let (said, health) = watch::channel(Health::default());
         let mut tasks = JoinSet::new();
-        let management = Some(shared.management.clone());
-        let (events, writer) = Events::start(access.client().clone(), management);
+        let (events, writer) = Events::start(access.client().clone(), Some(management.clone()));
         let store = Arc::new(KubeStore::new(access.client().clone()));
         let inventory = CapiInventory::new(shared.objects.clone(), key.clone());
         let builder = ContextBuilder {
@@ -88,22 +87,26 @@ impl Running {
             service.spec.clone(),
             context.clone(),
             inventory,
-            SweepEvents::new(events.clone(), &shared.management, key),
-            shared,
+            SweepEvents::new(events.clone(), management, key),
+            settings,
         );
         let pipeline = Pipeline::new(context, store, events, now);
         let client = access.client().clone();
-        let watches = upkeep.watches();
+        let watches = upkeep.watches.clone();
         let ended = closed(quitted.clone());
         tasks.spawn(async move {
             worker::run(client, pipeline, watches, ended).await;
             writer.finish().await;
         });
-        let period = shared.sync_period.min(ROUND);
-        tasks.spawn(keep_up(upkeep, said, period, closed(quitted)).boxed());
+        tasks.spawn(async move {
+            tokio::select! {
+                () = closed(quitted) => {}
+                () = keep_up(upkeep, said) => {}
+            }
+        });
         Ok(Self {
-            fingerprint,
-            ca,
+            fingerprint: service.fingerprint,
+            ca: service.ca.clone(),
             access,
             health,
             tasks,
@@ -116,12 +119,11 @@ impl Running {
         self.health.borrow().clone()
     }
 
-    /// Waits until the state of the cluster changes.
-    pub(super) async fn changed(&mut self) -> Result<(), Broken> {
+    /// Waits until the state of the cluster changes. Returns whether a task ended by itself instead: it panicked.
+    pub(super) async fn has_broken(&mut self) -> bool {
         tokio::select! {
-            Ok(()) = self.health.changed() => Ok(()),
-            Some(_) = self.tasks.join_next() => Err(Broken),
-            else => Err(Broken),
+            changed = self.health.changed() => changed.is_err(),
+            _ = self.tasks.join_next() => true,
         }
     }
 
@@ -145,29 +147,20 @@ fn closed(mut quitted: watch::Receiver<()>) -> BoxFuture<'static, ()> {
     async move { while quitted.changed().await.is_ok() {} }.boxed()
 }
 
-async fn keep_up(
-    mut upkeep: Upkeep,
-    said: watch::Sender<Health>,
-    period: Duration,
-    stop: impl Future<Output = ()>,
-) {
-    let work = async {
-        loop {
-            let health = upkeep.round().boxed().await;
-            said.send_if_modified(|known| {
-                let changed = *known != health;
-                *known = health;
-                changed
-            });
-            let next = Instant::now() + jittered(period);
-            while Instant::now() < next && !upkeep.is_inspection_urgent() {
-                sleep(REVOCATIONS).await;
-                upkeep.revoke_what_is_new().boxed().await;
-            }
+/// Does the periodic work; never ends.
+async fn keep_up(mut upkeep: Upkeep, said: watch::Sender<Health>) {
+    let period = upkeep.sync_period.min(ROUND);
+    loop {
+        let health = upkeep.round().boxed().await;
+        said.send_if_modified(|known| {
+            let changed = *known != health;
+            *known = health;
+            changed
+        });
+        let next = Instant::now() + jittered(period);
+        while Instant::now() < next && !upkeep.is_inspection_urgent() {
+            sleep(REVOCATIONS).await;
+            upkeep.revoke_what_is_new().boxed().await;
         }
-    };
-    tokio::select! {
-        () = stop => {}
-        () = work => {}
     }
 }

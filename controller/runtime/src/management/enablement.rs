@@ -159,7 +159,7 @@ impl Enablement {
             key, wanted, step, ..
         } = due;
         let taken = take(
-            self.shared.clone(),
+            self.shared.controller.management.clone(),
             key.clone(),
             wanted.cluster_uid.clone(),
             step,

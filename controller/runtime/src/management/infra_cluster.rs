@@ -81,7 +81,7 @@ impl InfraCluster {
         if !self.has_fields(&resource).await? {
             return Ok(());
         }
-        let client = self.shared.management.clone();
+        let client = self.shared.controller.management.clone();
         let api: Api<DynamicObject> =
             Api::namespaced_with(client, &self.cluster.namespace, &resource);
         let patch = json!({ "status": signers });
@@ -96,7 +96,8 @@ impl InfraCluster {
         if let Some(has) = self.kinds.get(&kind) {
             return Ok(*has);
         }
-        let api: Api<CustomResourceDefinition> = Api::all(self.shared.management.clone());
+        let api: Api<CustomResourceDefinition> =
+            Api::all(self.shared.controller.management.clone());
         let name = format!("{}.{}", resource.plural, resource.group);
         let definition = api.get_opt(&name).await?;
         let has = definition.is_some_and(|definition| has_fields(&definition, &resource.version));

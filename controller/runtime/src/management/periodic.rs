@@ -14,7 +14,7 @@ use node_attestation_core::crd::{
 };
 use node_attestation_core::decide::Context;
 use node_attestation_core::identifiers::RecordUid;
-use node_attestation_core::ledger::{RevokedGenerations, Stored};
+use node_attestation_core::ledger::{MISSING_MACHINE_TIMEOUT, RevokedGenerations, Stored};
 use node_attestation_core::refusal::Unavailable;
 use node_attestation_core::scope::Issuance;
 use tokio::time::{Instant, timeout};
@@ -25,10 +25,10 @@ mod nodes;
 use inspection::{Counted, Inspection};
 use nodes::{MAX_WITHOUT, nodes_named};
 
-use super::Shared;
 use super::cluster_status::{ApiReachability, AutoApprove, Health, HeldBack};
 use super::spec_mapping::is_to_be_enforced;
 use super::sweep_events::SweepEvents;
+use super::{SYNC_PERIOD, Settings};
 use crate::capi::CapiInventory;
 use crate::client::ClusterAccess;
 use crate::clock::now;
@@ -56,15 +56,15 @@ pub(super) struct Upkeep {
     context: Context,
     inventory: CapiInventory,
     sweep_events: SweepEvents,
-    sync_period: Duration,
+    pub(super) sync_period: Duration,
     admission: admission::Settings,
     inspection: Option<Inspection>,
     /// The names of listed Nodes without a record that garbage collection has not handled yet.
     listed: BTreeSet<String>,
     /// The last time that all rights were granted.
     rights: Option<Instant>,
-    /// Whether a watch of requests failed or came back since the last inspection.
-    watches: Arc<AtomicBool>,
+    /// Whether a watch of requests failed or came back since the last inspection; the watch sets it.
+    pub(super) watches: Arc<AtomicBool>,
     tokens: Tokens,
     revoked: Option<BTreeMap<RecordUid, RevokedGenerations>>,
 }
@@ -76,14 +76,15 @@ impl Upkeep {
         context: Context,
         inventory: CapiInventory,
         sweep_events: SweepEvents,
-        shared: &Shared,
+        settings: &Settings,
     ) -> Self {
+        let grace = settings.missing_machine_timeout;
         Self {
             access,
             spec,
             inventory,
             sweep_events,
-            sync_period: shared.sync_period,
+            sync_period: settings.sync_period.unwrap_or(SYNC_PERIOD),
             admission: admission::Settings {
                 attestors: context.verifiers.providers().cloned().collect(),
                 approve_only: matches!(context.issuance, Issuance::ApproveOnly),
@@ -94,15 +95,10 @@ impl Upkeep {
             listed: BTreeSet::new(),
             rights: None,
             watches: Arc::default(),
-            tokens: Tokens::new(shared.missing_machine_timeout),
+            tokens: Tokens::new(grace.unwrap_or(MISSING_MACHINE_TIMEOUT)),
             revoked: None,
             context,
         }
-    }
-
-    /// The flag that a watch of requests sets when it fails or recovers.
-    pub(super) fn watches(&self) -> Arc<AtomicBool> {
-        self.watches.clone()
     }
 
     /// One round. It costs no call if nothing has changed and no inspection is due.

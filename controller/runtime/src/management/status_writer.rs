@@ -32,7 +32,7 @@ pub(super) struct StatusWriter {
 impl StatusWriter {
     pub(super) fn new(shared: &Shared, key: &ObjectKey) -> Self {
         Self {
-            api: Api::namespaced(shared.management.clone(), &key.namespace),
+            api: Api::namespaced(shared.controller.management.clone(), &key.namespace),
             not_before: Instant::now(),
             failures: 0,
         }

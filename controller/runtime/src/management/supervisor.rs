@@ -10,14 +10,14 @@ use kube::api::Api;
 use node_attestation_core::crd::{
     ALLOW_RETIREMENT_ANNOTATION, KubeletAuthentication, KubeletAuthenticationStatus,
 };
-use node_attestation_core::ledger::{Absences, Records};
+use node_attestation_core::ledger::{Absences, MISSING_MACHINE_TIMEOUT, Records};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 
 use super::ca_key_registry::CaKeyHolder;
 use super::cluster_registry::Authentication;
-use super::cluster_tasks::{Broken, Running};
+use super::cluster_tasks::Running;
 use super::conditions::not_ready::NotReady;
 use super::conditions::{self, ClusterPhase};
 use super::desired_state::{self, Service, Sources};
@@ -113,13 +113,14 @@ impl Supervisor {
             cluster,
             ..Sources::default()
         };
+        let missing_machine_timeout = shared.controller.settings.missing_machine_timeout;
         Self {
             own_shard,
             authentication,
             sources,
             ca_key: shared.ca_keys.holder(key.clone()),
             records: Arc::new(shared.records.of_cluster(&key)),
-            absences: Absences::new(shared.missing_machine_timeout),
+            absences: Absences::new(missing_machine_timeout.unwrap_or(MISSING_MACHINE_TIMEOUT)),
             running: None,
             panics: 0,
             rest_until: Instant::now(),
@@ -164,7 +165,7 @@ impl Supervisor {
                     self.sources.cluster = cluster;
                 }
                 () = self.ca_key.changed() => {}
-                outcome = changed(self.running.as_mut()) => if outcome.is_err() {
+                has_broken = has_broken(self.running.as_mut()) => if has_broken {
                     self.broke().await;
                 },
                 () = sleep_until(again) => {}
@@ -190,7 +191,10 @@ impl Supervisor {
     /// and the supervisor waits for a turn when it writes.
     fn follow_secret(&self, suffix: &str, tasks: &mut JoinSet<()>) -> SecretReceiver {
         let ObjectKey { namespace, name } = &self.key;
-        let api = Api::<Lenient<Secret>>::namespaced(self.shared.management.clone(), namespace);
+        let api = Api::<Lenient<Secret>>::namespaced(
+            self.shared.controller.management.clone(),
+            namespace,
+        );
         let versions = follow(api, &format!("{name}-{suffix}"));
         let (sender, receiver) = watch::channel(Observed::Unknown);
         tasks.spawn(versions.for_each(move |secret| {
@@ -203,12 +207,13 @@ impl Supervisor {
     /// Reconciles the cluster, and returns its phase.
     async fn reconcile(&mut self, authentication: &KubeletAuthentication) -> ClusterPhase {
         self.absences.allow(allowed_retirements(authentication));
+        let controller = &self.shared.controller;
         let desired = desired_state::service(
             authentication,
             &self.sources,
             &mut self.ca_key,
-            self.shared.reach,
-            self.shared.verifiers.as_ref(),
+            controller.settings.reach,
+            controller.verifiers.as_ref(),
         );
         match desired {
             Ok(Some(service)) => self.serve(service).await,
@@ -322,9 +327,9 @@ async fn other_cluster(
     }
 }
 
-async fn changed(running: Option<&mut Running>) -> Result<(), Broken> {
+async fn has_broken(running: Option<&mut Running>) -> bool {
     match running {
-        Some(running) => running.changed().await,
+        Some(running) => running.has_broken().await,
         None => pending().await,
     }
 }

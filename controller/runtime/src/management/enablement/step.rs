@@ -1,10 +1,10 @@
 //! One step for one Cluster: the decision and the writes.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use kube::Client;
 use kube::api::{Api, Patch};
 use kubelet_attestation::errors::error_chain;
 use node_attestation_core::crd::{
@@ -19,7 +19,6 @@ use crate::capi::{
 use crate::client::{in_time, merge, post};
 use crate::clock::now;
 use crate::events;
-use crate::management::Shared;
 
 /// Deadline for the writes of one step.
 const DEADLINE: Duration = Duration::from_secs(20);
@@ -105,12 +104,12 @@ pub(super) fn step(cluster: &Cluster, known: Option<&KubeletAuthentication>) -> 
 
 /// Takes the step, and reports a refusal.
 pub(super) async fn take(
-    shared: Arc<Shared>,
+    management: Client,
     key: ObjectKey,
     cluster_uid: String,
     step: Step,
 ) -> Outcome {
-    let taken = in_time(DEADLINE, taken(&shared, &key, &cluster_uid, step)).await;
+    let taken = in_time(DEADLINE, taken(management, &key, &cluster_uid, step)).await;
     taken.unwrap_or_else(|error| {
         let (cluster, error) = (key.to_string(), error_chain(&Unavailable::from(error)));
         tracing::warn!(cluster, error, "the KubeletAuthentication was not written");
@@ -119,12 +118,12 @@ pub(super) async fn take(
 }
 
 async fn taken(
-    shared: &Shared,
+    management: Client,
     key: &ObjectKey,
     cluster_uid: &str,
     step: Step,
 ) -> Result<Outcome, kube::Error> {
-    let Some(resource) = cluster_resource(&shared.management).await? else {
+    let Some(resource) = cluster_resource(&management).await? else {
         return Ok(Outcome::Unavailable);
     };
     let cluster = OwnerReference {
@@ -134,7 +133,7 @@ async fn taken(
         uid: cluster_uid.to_owned(),
         ..OwnerReference::default()
     };
-    let api = Api::namespaced(shared.management.clone(), &key.namespace);
+    let api = Api::namespaced(management.clone(), &key.namespace);
     let error = match write(&api, &cluster, step).await {
         Ok(None) => return Ok(Outcome::Written),
         Ok(Some(error)) => error,
@@ -154,7 +153,7 @@ async fn taken(
         ..ObjectReference::default()
     };
     let words = ("Warning", "Enable", error.reason(), note);
-    events::write_one(shared.management.clone(), regarding, words, now()).await;
+    events::write_one(management, regarding, words, now()).await;
     Ok(Outcome::Refused)
 }
 
