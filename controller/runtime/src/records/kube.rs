@@ -1,6 +1,5 @@
 //! Records as objects in the management cluster.
 
-use std::fmt::{self, Debug};
 use std::sync::Arc;
 
 use k8s_openapi::jiff::Error as TimeError;
@@ -24,6 +23,8 @@ use crate::client::{CONTROLLER, CallError, call, merge, post};
 /// The `NodeIdentity` objects of one Cluster, beside it.
 ///
 /// A watch keeps a copy of all.
+#[derive(derive_more::Debug)]
+#[debug("KubeRecords {{ cluster: {cluster:?}, .. }}")]
 pub struct KubeRecords {
     api: Api<NodeIdentity>,
     cluster: String,
@@ -83,14 +84,6 @@ impl KubeRecords {
         };
         let stored = object::stored(&object, &self.cluster);
         Ok(stored.map_err(Unavailable::new)?)
-    }
-}
-
-impl Debug for KubeRecords {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("KubeRecords")
-            .field("cluster", &self.cluster)
-            .finish_non_exhaustive()
     }
 }
 

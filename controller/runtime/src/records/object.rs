@@ -5,6 +5,7 @@ use std::time::SystemTime;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::{Error as TimeError, Timestamp};
 use kube::ResourceExt as _;
+use kubelet_attestation::ensure;
 use kubelet_attestation::names::{NodeName, Provider, ProviderId, is_dns_subdomain};
 use node_attestation_core::crd::{
     self, CLUSTER_NAME_LABEL, NodeIdentity, NodeIdentitySpec, RESET_ANNOTATION,
@@ -40,15 +41,15 @@ pub(super) fn stored(object: &NodeIdentity, cluster: &str) -> Result<Stored, Bro
 fn read(object: &NodeIdentity, cluster: &str) -> Result<Stored, &'static str> {
     let NodeIdentity { spec, status, .. } = object;
     let label = object.labels().get(CLUSTER_NAME_LABEL);
-    expect(spec.cluster_name == cluster, "spec.clusterName")?;
+    ensure!(spec.cluster_name == cluster, "spec.clusterName");
     // The watch has only what has it.
-    expect(
+    ensure!(
         label.is_some_and(|label| label == cluster),
-        "metadata.labels[cluster.x-k8s.io/cluster-name]",
-    )?;
+        "metadata.labels[cluster.x-k8s.io/cluster-name]"
+    );
     let name = crd::object_name(cluster, &spec.node_name);
-    expect(object.metadata.name == Some(name), "metadata.name")?;
-    expect(spec.generation > 0, "spec.generation")?;
+    ensure!(object.metadata.name == Some(name), "metadata.name");
+    ensure!(spec.generation > 0, "spec.generation");
     let reset = object.annotations().get(RESET_ANNOTATION);
     let status_end = status.as_ref().and_then(|status| status.not_after.as_ref());
     let record = Record {
@@ -76,10 +77,6 @@ fn read(object: &NodeIdentity, cluster: &str) -> Result<Stored, &'static str> {
         record,
         version: Version::new(version.ok_or("metadata.resourceVersion")?),
     })
-}
-
-fn expect(holds: bool, field: &'static str) -> Result<(), &'static str> {
-    if holds { Ok(()) } else { Err(field) }
 }
 
 fn holder(spec: &NodeIdentitySpec) -> Result<RecordHolder, &'static str> {
