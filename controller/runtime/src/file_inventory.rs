@@ -154,28 +154,23 @@ impl Inventory for MachineList {
         &self,
         provider_id: &ProviderId,
     ) -> Result<Option<Machine>, Unavailable> {
-        let machines = self.machines();
-        machines.by_provider_id(provider_id).await
+        self.machines().by_provider_id(provider_id).await
     }
 
     async fn by_token(&self, token: &TokenId) -> Result<Option<TokenOwner>, Unavailable> {
-        let machines = self.machines();
-        machines.by_token(token).await
+        self.machines().by_token(token).await
     }
 
     async fn by_address(&self, address: IpAddr) -> Result<Vec<Machine>, Unavailable> {
-        let machines = self.machines();
-        machines.by_address(address).await
+        self.machines().by_address(address).await
     }
 
     async fn by_name(&self, name: &str) -> Result<Vec<Machine>, Unavailable> {
-        let machines = self.machines();
-        machines.by_name(name).await
+        self.machines().by_name(name).await
     }
 
     async fn by_machine_name(&self, name: &str) -> Result<Option<Machine>, Unavailable> {
-        let machines = self.machines();
-        machines.by_machine_name(name).await
+        self.machines().by_machine_name(name).await
     }
 }
 
