@@ -89,9 +89,6 @@ async fn keys(
     };
     let list = async |page: ListParams| api.list_metadata(&page).await;
     let all = pages(ListParams::default(), list).await?;
-    let keys: BTreeSet<_> = all
-        .iter()
-        .filter_map(|one| ObjectKey::of(&one.metadata))
-        .collect();
-    Ok(keys)
+    let keys = all.iter().filter_map(|one| ObjectKey::of(&one.metadata));
+    Ok(keys.collect())
 }
