@@ -75,19 +75,13 @@ fn duties(spec: &KubeletAuthenticationSpec, signs: bool) -> Duties {
         } else {
             KubeletSignerMode::ApproveOnly
         },
-        control_plane_renewal: match spec.built_in_renewal {
-            BuiltInRenewal::Refuse => false,
-            BuiltInRenewal::ControlPlane => true,
-        },
+        control_plane_renewal: spec.built_in_renewal == BuiltInRenewal::ControlPlane,
     }
 }
 
 /// Whether the operator wants attestation enforced, once that stops no node.
 pub(crate) fn is_to_be_enforced(spec: &KubeletAuthenticationSpec) -> bool {
-    match spec.auto_approve_bindings {
-        AutoApproveBindings::Report => false,
-        AutoApproveBindings::Remove => true,
-    }
+    spec.auto_approve_bindings == AutoApproveBindings::Remove
 }
 
 /// The policy of the ledger.
@@ -97,9 +91,8 @@ fn ledger_policy(
     signs: bool,
 ) -> LedgerPolicy {
     let lifetimes = lifetimes(spec);
-    let insecure = verifiers.of(&Provider::INSECURE).is_some();
-    let longest_lifetime = if insecure {
-        lifetimes.attested.max(lifetimes.insecure)
+    let longest_lifetime = if verifiers.of(&Provider::INSECURE).is_some() {
+        lifetimes.longest()
     } else {
         lifetimes.attested
     };
