@@ -181,6 +181,7 @@ pub struct OpenBinding {
     pub grant: Grant,
     /// Whether it is one of kubeadm's, unchanged.
     pub is_kubeadms: bool,
+    uid: Option<String>,
 }
 
 /// The result of a scan of a cluster's bindings.
@@ -191,8 +192,6 @@ pub struct Scan {
     pub open: Vec<OpenBinding>,
     /// The groups of bootstrap tokens that any binding names.
     pub(super) token_groups: BTreeSet<String>,
-    /// The names and UIDs of kubeadm's.
-    kubeadm: Vec<(String, Option<String>)>,
 }
 
 /// Reads the `ClusterRoleBindings`, and those of their `ClusterRoles` whose rules must be known.
@@ -299,11 +298,6 @@ fn roles_to_read(candidates: &[Candidate]) -> BTreeSet<String> {
 fn evaluate(candidates: &[Candidate], grants_of: &BTreeMap<String, Vec<Grant>>) -> Scan {
     let mut scan = Scan::default();
     for candidate in candidates {
-        let is_kubeadms = candidate.is_kubeadms;
-        if is_kubeadms {
-            let kubeadms = (candidate.name.clone(), candidate.uid.clone());
-            scan.kubeadm.push(kubeadms);
-        }
         let role = &candidate.role;
         let read = grants_of.get(role).into_iter().flatten().copied();
         let grants: Vec<Grant> = Grant::of_cluster_role(role)
@@ -322,7 +316,8 @@ fn evaluate(candidates: &[Candidate], grants_of: &BTreeMap<String, Vec<Grant>>) 
                 role: role.clone(),
                 holder: holder.clone(),
                 grant: *grant,
-                is_kubeadms,
+                is_kubeadms: candidate.is_kubeadms,
+                uid: candidate.uid.clone(),
             }));
         }
     }
@@ -339,15 +334,14 @@ fn evaluate(candidates: &[Candidate], grants_of: &BTreeMap<String, Vec<Grant>>) 
 ///
 /// # Errors
 ///
-/// A binding could not be removed, or is no longer the one that was scanned.
+/// A binding could not be removed, or is no longer the one that was scanned. Then the scan is incomplete.
 pub async fn remove(client: &Client, scan: &mut Scan) -> Result<Vec<String>, HardeningError> {
     let mut removed = Vec::new();
-    while let Some((name, uid)) = scan.kubeadm.pop() {
-        delete::<ClusterRoleBinding>(client, &name, uid).await?;
-        scan.open.retain(|open| open.name != name);
-        removed.push(name);
+    // Each of them opens one way.
+    for open in scan.open.extract_if(.., |open| open.is_kubeadms) {
+        delete::<ClusterRoleBinding>(client, &open.name, open.uid).await?;
+        removed.push(open.name);
     }
-    removed.sort_unstable();
     Ok(removed)
 }
 
