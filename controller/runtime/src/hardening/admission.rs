@@ -33,7 +33,7 @@ use kubelet_attestation::names::{
 };
 
 use super::access::{HardeningError, delete, get};
-use super::policies::Policy;
+use super::policies::{Policy, binding};
 
 /// The name of the policy and of its binding.
 pub const POLICY_NAME: &str = "node-attestation-requests";
@@ -79,33 +79,25 @@ pub async fn remove(client: &Client) -> Result<(), HardeningError> {
 /// It could not be read.
 pub async fn is_enforced(client: &Client) -> Result<bool, HardeningError> {
     let found: Option<ValidatingAdmissionPolicyBinding> = get(client, POLICY_NAME).await?;
-    let enforced = Policy {
-        actions: ENFORCED,
-        ..named_policy()
-    };
-    Ok(found.is_some_and(|found| found.spec == enforced.binding().spec))
+    let enforced = binding(POLICY_NAME, None, ENFORCED);
+    Ok(found.is_some_and(|found| found.spec == enforced.spec))
 }
 
 /// The actions on a request that is not allowed, once the policy is enforced.
 const ENFORCED: &[&str] = &["Deny"];
 
-fn named_policy() -> Policy {
-    Policy {
-        name: POLICY_NAME,
-        ..Policy::default()
-    }
-}
-
 /// The policy for these settings, with its binding.
 fn policy(settings: &Settings) -> Policy {
     let by_either = format!("{IS_NODE} || {IS_TOKEN}");
     Policy {
+        name: POLICY_NAME,
         about: [
             "certificates.k8s.io",
             "certificatesigningrequests",
             "CREATE",
         ],
         failure_policy: "Fail",
+        params: None,
         conditions: vec![("by-a-bootstrap-token-or-a-node", by_either)],
         variables: variables(settings),
         validations: validations(settings),
@@ -114,7 +106,6 @@ fn policy(settings: &Settings) -> Policy {
         } else {
             &["Warn", "Audit"]
         },
-        ..named_policy()
     }
 }
 

@@ -11,7 +11,6 @@ use kube::Client;
 use super::access::{HardeningError, put};
 
 /// A policy and the binding of the same name.
-#[derive(Default)]
 #[expect(
     clippy::struct_field_names,
     reason = "failurePolicy is Kubernetes' name"
@@ -37,24 +36,12 @@ pub(super) struct Policy {
 impl Policy {
     /// Puts the policy, and then its binding. Returns whether either was written.
     pub(super) async fn apply(self, client: &Client) -> Result<bool, HardeningError> {
-        let binding = self.binding();
+        let param_ref = self.params.as_ref().map(|(_, object)| object.clone());
+        let binding = binding(self.name, param_ref, self.actions);
         let policy = self.policy();
         let policy = put(client, &policy, |found, wanted| found.spec == wanted.spec).await?;
         let binding = put(client, &binding, |found, wanted| found.spec == wanted.spec).await?;
         Ok(policy || binding)
-    }
-
-    pub(super) fn binding(&self) -> ValidatingAdmissionPolicyBinding {
-        let param_ref = self.params.as_ref().map(|(_, object)| object.clone());
-        ValidatingAdmissionPolicyBinding {
-            metadata: named(self.name),
-            spec: Some(ValidatingAdmissionPolicyBindingSpec {
-                policy_name: Some(self.name.to_owned()),
-                validation_actions: Some(self.actions.iter().map(ToString::to_string).collect()),
-                param_ref,
-                ..ValidatingAdmissionPolicyBindingSpec::default()
-            }),
-        }
     }
 
     /// The object, with the API server's defaults written out: the object that is read back is compared with it.
@@ -107,6 +94,23 @@ impl Policy {
             spec: Some(spec),
             ..ValidatingAdmissionPolicy::default()
         }
+    }
+}
+
+/// The binding of the policy of the same name.
+pub(super) fn binding(
+    name: &str,
+    param_ref: Option<ParamRef>,
+    actions: &[&str],
+) -> ValidatingAdmissionPolicyBinding {
+    ValidatingAdmissionPolicyBinding {
+        metadata: named(name),
+        spec: Some(ValidatingAdmissionPolicyBindingSpec {
+            policy_name: Some(name.to_owned()),
+            validation_actions: Some(actions.iter().map(ToString::to_string).collect()),
+            param_ref,
+            ..ValidatingAdmissionPolicyBindingSpec::default()
+        }),
     }
 }
 
