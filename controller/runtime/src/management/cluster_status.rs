@@ -18,8 +18,9 @@ pub(super) struct Health {
     pub(super) identities: Option<IdentityCounts>,
     /// The earliest expiry of a certificate.
     pub(super) earliest_expiry: Option<SystemTime>,
-    /// The records that are not retired because they are too many at once.
-    pub(super) held_back: Option<HeldBack>,
+    /// The number of live records whose machines are gone, and that are retired only if a person allows it, because
+    /// they are too many at once.
+    pub(super) held_back: Option<usize>,
     /// The parts of the periodic work that failed, with the error.
     pub(super) undone: Vec<String>,
 }
@@ -65,11 +66,4 @@ impl AutoApprove {
             Self::Open => (False, reason::OPEN_BY_OTHER_MEANS),
         }
     }
-}
-
-/// Records whose machines are gone, and that are retired only if a person allows it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct HeldBack {
-    pub(super) gone: usize,
-    pub(super) live: usize,
 }

@@ -9,11 +9,11 @@ use k8s_openapi::jiff::Timestamp;
 use kubelet_attestation::names::{BUILT_IN_CLIENT_SIGNER, BUILT_IN_SERVING_SIGNER, Provider};
 use node_attestation_core::crd::conditions::{self, ConditionReport, ConditionStatus, reason};
 use node_attestation_core::crd::{
-    ALLOW_RETIREMENT_ANNOTATION, KubeletAuthentication, KubeletAuthenticationStatus,
+    ALLOW_RETIREMENT_ANNOTATION, IdentityCounts, KubeletAuthentication, KubeletAuthenticationStatus,
 };
 
 use self::not_ready::NotReady;
-use super::cluster_status::{ApiReachability, Health, HeldBack};
+use super::cluster_status::{ApiReachability, Health};
 use crate::capi::CaOutOfTime;
 
 /// The phase of a cluster.
@@ -150,7 +150,7 @@ fn ready(phase: &ClusterPhase) -> Option<ConditionReport> {
 fn kept_up(health: &Health) -> ConditionReport {
     let undone = health.undone.join("; ");
     let mut parts = vec!["requests are answered".to_owned()];
-    if let Some(HeldBack { gone, live }) = health.held_back {
+    if let Some((gone, IdentityCounts { live, .. })) = health.held_back.zip(health.identities) {
         parts.push(format!(
             "the Machines of {gone} of {live} live records are missing, so that no record is \
              retired. If these Machines are gone for good, allow it: kubectl annotate \

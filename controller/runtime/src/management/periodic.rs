@@ -25,7 +25,7 @@ mod nodes;
 use inspection::{Counted, Inspection};
 use nodes::{MAX_WITHOUT, nodes_named};
 
-use super::cluster_status::{ApiReachability, AutoApprove, Health, HeldBack};
+use super::cluster_status::{ApiReachability, AutoApprove, Health};
 use super::spec_mapping::is_to_be_enforced;
 use super::sweep_events::SweepEvents;
 use super::{SYNC_PERIOD, Settings};
@@ -132,10 +132,7 @@ impl Upkeep {
                 tombstones: count(swept.tombstones),
             });
             health.earliest_expiry = swept.earliest_expiry;
-            health.held_back = swept.held_back.map(|gone| HeldBack {
-                gone,
-                live: swept.live,
-            });
+            health.held_back = swept.held_back;
             self.sweep_events.write(swept.done, now()).await;
         }
         self.keep_tokens(&mut health).await;

@@ -78,7 +78,11 @@ fn what_was_not_done_is_named() {
 #[test]
 fn too_many_missing_machines_are_for_a_person_to_decide_about() {
     let mut health = healthy();
-    health.held_back = Some(HeldBack { gone: 12, live: 40 });
+    health.held_back = Some(12);
+    health.identities = Some(IdentityCounts {
+        live: 40,
+        tombstones: 0,
+    });
     health.undone = vec!["bootstrap tokens: late".to_owned()];
 
     let status = status(&authentication("aws"), &serving(health), now());
