@@ -23,8 +23,6 @@ pub(super) enum ClusterPhase {
     Waiting,
     /// Its requests are not answered.
     Stopped(NotReady),
-    /// Its tasks panicked, and start again.
-    Broken,
     /// Its requests are answered.
     Serving {
         /// Whether anything can be signed.
@@ -115,10 +113,6 @@ fn ready(phase: &ClusterPhase) -> Option<ConditionReport> {
     let (reason, message) = match phase {
         ClusterPhase::Waiting => return None,
         ClusterPhase::Stopped(why) => (why.reason(), why.to_string()),
-        ClusterPhase::Broken => {
-            let message = "it failed, and begins again".to_owned();
-            (reason::INTERNAL_ERROR, message)
-        }
         ClusterPhase::Serving { ca: Some(why), .. } => {
             let message = format!("{why}: nothing can be signed until it is replaced");
             (reason::CA_EXPIRED, message)
@@ -183,7 +177,7 @@ fn of_workload_cluster(phase: &ClusterPhase) -> [Option<ConditionReport>; 2] {
     let health = match phase {
         ClusterPhase::Serving { health, .. } => health,
         ClusterPhase::Waiting => return [None, None],
-        ClusterPhase::Stopped(_) | ClusterPhase::Broken => {
+        ClusterPhase::Stopped(_) => {
             return [REACHABLE, CLOSED].map(|of| Some(not_asked(of)));
         }
     };

@@ -232,7 +232,9 @@ impl Supervisor {
         }
         let running = match &mut self.running {
             Some(running) => running,
-            None if Instant::now() < self.rest_until => return ClusterPhase::Broken,
+            None if Instant::now() < self.rest_until => {
+                return ClusterPhase::Stopped(NotReady::Broken);
+            }
             running @ None => {
                 let (records, absences) = (self.records.clone(), self.absences.clone());
                 match Running::start(&self.shared, &self.key, &service, records, absences) {

@@ -46,6 +46,9 @@ pub(in crate::management) enum NotReady {
          that needs autoApproveBindings: Remove, or the same requests are approved without evidence"
     )]
     ApproveOnlyNeedsRemove(String),
+    /// Its tasks panicked, and start again.
+    #[error("it failed, and begins again")]
+    Broken,
 }
 
 impl NotReady {
@@ -67,6 +70,7 @@ impl NotReady {
             Self::VerifierUnavailable(why) => why.reason(),
             Self::Audience(_) => reason::AUDIENCE_INVALID,
             Self::ApproveOnlyNeedsRemove(_) => reason::APPROVE_ONLY_NOT_ALLOWED,
+            Self::Broken => reason::INTERNAL_ERROR,
         }
     }
 }

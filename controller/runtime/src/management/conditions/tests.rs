@@ -129,7 +129,7 @@ fn each_thing_that_is_wrong_has_its_reason() {
         (out, "KubeconfigWithoutAccess"),
         (poor, "KubeconfigWithoutAccess"),
         (expired, "CAExpired"),
-        (ClusterPhase::Broken, "InternalError"),
+        (ClusterPhase::Stopped(NotReady::Broken), "InternalError"),
     ] {
         assert_eq!(said(&verdict, "Ready"), is("False", reason));
     }
