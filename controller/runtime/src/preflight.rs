@@ -13,17 +13,6 @@ const FIRST_WITH_UIDS: (u32, u32) = (1, 33);
 
 const GROUP: &str = "certificates.k8s.io";
 
-/// The findings about a workload cluster.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Findings {
-    /// The API server's version.
-    pub version: ServerVersion,
-    /// The missing rights that answers need.
-    pub missing: Vec<Right>,
-    /// The missing rights that answers do not need.
-    pub missing_optional: Vec<Right>,
-}
-
 /// An API server's version.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServerVersion {
@@ -133,43 +122,37 @@ pub fn required_rights(signers: &[String]) -> Vec<Right> {
     others.into_iter().chain(on_signers).collect()
 }
 
-/// Reads the API server's version and our missing rights.
+/// The rights that answers do not need.
+pub fn optional_rights() -> Vec<Right> {
+    vec![Right::new(EVENTS, "")]
+}
+
+/// Reads the API server's version.
 ///
 /// # Errors
 ///
 /// The API server did not answer.
-pub async fn examine(client: &Client, signers: &[String]) -> Result<Findings, kube::Error> {
-    let version = client.apiserver_version().await?.into();
-    let missing = denied(client, required_rights(signers)).await?;
-    let missing_optional = denied(client, vec![Right::new(EVENTS, "")]).await?;
-    Ok(Findings {
-        version,
-        missing,
-        missing_optional,
-    })
+pub async fn version(client: &Client) -> Result<ServerVersion, kube::Error> {
+    Ok(client.apiserver_version().await?.into())
 }
 
-/// Reads the version alone: the rights are known.
-pub(crate) async fn version(client: &Client) -> Result<Findings, kube::Error> {
-    Ok(Findings {
-        version: client.apiserver_version().await?.into(),
-        missing: Vec::new(),
-        missing_optional: Vec::new(),
-    })
-}
-
-async fn denied(client: &Client, rights: Vec<Right>) -> Result<Vec<Right>, kube::Error> {
+/// Finds those of `rights` that we do not have.
+///
+/// # Errors
+///
+/// The API server did not answer.
+pub async fn missing(client: &Client, rights: Vec<Right>) -> Result<Vec<Right>, kube::Error> {
     let reviews: Api<SelfSubjectAccessReview> = Api::all(client.clone());
-    let mut denied = Vec::new();
+    let mut missing = Vec::new();
     for right in rights {
         let answer = reviews
             .create(&PostParams::default(), &right.review())
             .await?;
         if !answer.status.is_some_and(|status| status.allowed) {
-            denied.push(right);
+            missing.push(right);
         }
     }
-    Ok(denied)
+    Ok(missing)
 }
 
 #[cfg(test)]

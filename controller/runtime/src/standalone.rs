@@ -58,7 +58,7 @@ use crate::events::Events;
 use crate::file_inventory::{MachineList, MachineListError};
 use crate::nodes::KubeNodes;
 use crate::pipeline::Pipeline;
-use crate::preflight::{self, Findings};
+use crate::preflight;
 use crate::worker;
 
 mod cluster_api;
@@ -306,9 +306,8 @@ fn signer(certificate: &[u8], cert: &Path, key: &Path) -> Result<Arc<Signer>, St
 /// Calls the API server until it answers, and logs the findings.
 async fn examine(client: kube::Client, signers: Vec<String>) {
     loop {
-        let error = match preflight::examine(&client, &signers).await {
-            Ok(findings) => return tell_of(&findings),
-            Err(error) => error,
+        let Err(error) = examine_once(&client, &signers).await else {
+            return;
         };
         let refused = matches!(&error, kube::Error::Api(status) if status.code < 500);
         let error = error_chain(&error);
@@ -322,29 +321,33 @@ async fn examine(client: kube::Client, signers: Vec<String>) {
     }
 }
 
-fn tell_of(findings: &Findings) {
-    let version = findings.version.name.as_str();
+async fn examine_once(client: &kube::Client, signers: &[String]) -> Result<(), kube::Error> {
+    let server = preflight::version(client).await?;
+    let missing = preflight::missing(client, preflight::required_rights(signers)).await?;
+    let missing_optional = preflight::missing(client, preflight::optional_rights()).await?;
+    let version = server.name.as_str();
     tracing::info!(version, "the API server answers");
-    if !findings.version.hands_uids_on() {
+    if !server.hands_uids_on() {
         tracing::warn!(
             version,
             "the API server is older than 1.33 and does not hand the UID of a certificate on: renewals will be denied"
         );
     }
-    for right in &findings.missing {
+    for right in missing {
         let right = right.to_string();
         tracing::error!(
             right,
             "a right is missing without which requests cannot be answered"
         );
     }
-    for right in &findings.missing_optional {
+    for right in missing_optional {
         let right = right.to_string();
         tracing::warn!(
             right,
             "a right is missing; the controller works, and writes no events"
         );
     }
+    Ok(())
 }
 
 fn read_pem(what: &'static str, path: &Path) -> Result<Zeroizing<Vec<u8>>, StandaloneError> {

@@ -34,7 +34,7 @@ use crate::client::ClusterAccess;
 use crate::clock::now;
 use crate::hardening::tokens::Tokens;
 use crate::hardening::{HardeningError, admission, auto_approve_audit, bindings, revocation};
-use crate::preflight;
+use crate::preflight::{self, required_rights};
 
 /// Deadline of one part: a few small calls, each with a deadline of its own.
 const PART_DEADLINE: Duration = Duration::from_mins(1);
@@ -289,34 +289,33 @@ impl Upkeep {
 
     async fn examined(&mut self) -> Health {
         // A right that was revoked since shows when a call is refused.
-        let had_rights = self
-            .rights
-            .is_some_and(|at| at.elapsed() < self.sync_period * 2);
+        let rights = self.rights.take();
+        let rights = rights.filter(|at| at.elapsed() < self.sync_period * 2);
         let client = self.access.client();
         let examining = async {
-            if had_rights {
-                preflight::version(client).await
-            } else {
-                preflight::examine(client, &self.context.signers()).await
-            }
+            let version = preflight::version(client).await?;
+            let missing = match rights {
+                Some(_) => Vec::new(),
+                None => {
+                    preflight::missing(client, required_rights(&self.context.signers())).await?
+                }
+            };
+            Ok((version, missing))
         };
         let answers = match timeout(PART_DEADLINE, examining).await {
-            Ok(Ok(findings)) => {
-                if !findings.missing.is_empty() {
-                    self.rights = None;
-                } else if !had_rights {
-                    self.rights = Some(Instant::now());
+            Ok(Ok((version, missing))) => {
+                if missing.is_empty() {
+                    self.rights = Some(rights.unwrap_or_else(Instant::now));
                 }
                 return Health {
-                    answers: ApiReachability::Yes(findings.version),
-                    missing: findings.missing.iter().map(ToString::to_string).collect(),
+                    answers: ApiReachability::Yes(version),
+                    missing: missing.iter().map(ToString::to_string).collect(),
                     ..Health::default()
                 };
             }
             Ok(Err(error)) => refusal(&error),
             Err(_) => ApiReachability::No(late()),
         };
-        self.rights = None;
         Health {
             answers,
             ..Health::default()
