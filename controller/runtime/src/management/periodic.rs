@@ -1,6 +1,7 @@
 //! Periodic work for one cluster, independent of the requests of its nodes.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::error::Error;
 use std::fmt::Display;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -447,7 +448,9 @@ impl Health {
 }
 
 /// Runs one part within the deadline.
-async fn part<T>(work: impl Future<Output = Result<T, HardeningError>>) -> Result<T, String> {
+async fn part<T, E: Error + 'static>(
+    work: impl Future<Output = Result<T, E>>,
+) -> Result<T, String> {
     match timeout(PART_DEADLINE, work).await {
         Ok(Ok(done)) => Ok(done),
         Ok(Err(error)) => Err(cut(error_chain(&error))),

@@ -5,10 +5,8 @@ use std::collections::BTreeSet;
 use k8s_openapi::api::core::v1::Node;
 use kube::Client;
 use kube::api::{Api, ListParams};
-use kubelet_attestation::errors::error_chain;
-use tokio::time::timeout;
 
-use super::{PART_DEADLINE, cut, late};
+use super::part;
 
 /// The page size of lists of Nodes, of a few kilobytes each.
 const NODES_A_PAGE: u32 = 100;
@@ -30,11 +28,7 @@ pub(super) async fn nodes_named(
     let mut page = ListParams::default().limit(NODES_A_PAGE);
     let mut found = BTreeSet::new();
     for _ in 0..MAX_PAGES {
-        let nodes = match timeout(PART_DEADLINE, api.list_metadata(&page)).await {
-            Ok(Ok(nodes)) => nodes,
-            Ok(Err(error)) => return Err(cut(error_chain(&error))),
-            Err(_) => return Err(late()),
-        };
+        let nodes = part(api.list_metadata(&page)).await?;
         let names = nodes
             .items
             .into_iter()
