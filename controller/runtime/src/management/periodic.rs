@@ -16,7 +16,6 @@ use node_attestation_core::crd::{
 use node_attestation_core::decide::Context;
 use node_attestation_core::identifiers::RecordUid;
 use node_attestation_core::ledger::{MISSING_MACHINE_TIMEOUT, RevokedGenerations, Stored};
-use node_attestation_core::refusal::Unavailable;
 use node_attestation_core::scope::Issuance;
 use tokio::time::{Instant, timeout};
 
@@ -105,7 +104,7 @@ impl Upkeep {
     /// One round. It costs no call if nothing has changed and no inspection is due.
     pub(super) async fn round(&mut self) -> Health {
         if self.is_inspection_due().await {
-            let counted = self.counted().await.ok();
+            let counted = self.counted().await;
             let found = self.inspect(counted.as_ref()).boxed().await;
             if !found.undone.is_empty() {
                 // A right may have been revoked.
@@ -151,22 +150,24 @@ impl Upkeep {
             return true;
         };
         let is_time = last.is_over(self.sync_period);
-        urgent || is_time || !self.is_enforcing() && self.counted().await.ok() != last.counted
+        urgent || is_time || !self.is_enforcing() && self.counted().await != last.counted
     }
 
     fn is_enforcing(&self) -> bool {
         self.context.enforcement.is_on()
     }
 
-    async fn records(&self) -> Result<Vec<Stored>, Unavailable> {
-        self.context.ledger.records().all().await
+    async fn records(&self) -> Result<Vec<Stored>, String> {
+        let records = self.context.ledger.records().all().await;
+        records.map_err(|error| cut(error_chain(&error)))
     }
 
-    async fn counted(&self) -> Result<Counted, Unavailable> {
-        let records = self.records().await?;
+    /// `None` if it is not known.
+    async fn counted(&self) -> Option<Counted> {
+        let records = self.records().await.ok()?;
         let live = records.iter().filter(|stored| stored.record.is_live());
         let live = live.count();
-        Ok(Counted {
+        Some(Counted {
             live,
             has_tombstones: records.len() > live,
             of_machines: self
@@ -196,11 +197,8 @@ impl Upkeep {
         } else {
             Ok(BTreeSet::new())
         };
-        match &without {
-            Ok(without) => self.listed.clone_from(without),
-            Err(error) => health
-                .undone
-                .push(format!("the Nodes without a record: {error}")),
+        if let Some(without) = health.note("the Nodes without a record", without.clone()) {
+            self.listed = without;
         }
         let enforced = self.enforce(without).await;
         let Some(without) = health.note("the admission policy for requests", enforced) else {
@@ -264,8 +262,7 @@ impl Upkeep {
             return Ok(());
         }
         let now = now();
-        let records = self.records().await;
-        let records = records.map_err(|error| cut(error_chain(&error)))?;
+        let records = self.records().await?;
         let longest = self.context.ledger.policy().longest_lifetime;
         let desired: BTreeMap<_, _> = records
             .iter()
@@ -334,23 +331,20 @@ impl Upkeep {
         &mut self,
         without: Result<BTreeSet<String>, String>,
     ) -> Result<Option<String>, String> {
-        let without = if !is_to_be_enforced(&self.spec) {
-            Some(without)
-        } else if self.is_enforced().await? {
-            None
-        } else {
-            match without {
-                Ok(nodes) if nodes.is_empty() => None,
-                nodes => Some(nodes),
-            }
-        };
-        let enforced = without.is_none();
+        // It may have been enforced by a former controller.
+        let enforced = is_to_be_enforced(&self.spec)
+            && (self.is_enforcing()
+                || part(admission::is_enforced(self.access.client()).boxed()).await?
+                || without.as_ref().is_ok_and(BTreeSet::is_empty));
         if enforced != self.is_enforcing() {
             tracing::info!(enforced, "attestation");
         }
         self.context.enforcement.set(enforced);
         self.admission.enforced = enforced;
-        Ok(without.map(|without| match without {
+        if enforced {
+            return Ok(None);
+        }
+        Ok(Some(match without {
             Ok(nodes) if nodes.is_empty() => {
                 "attestation is not enforced (autoApproveBindings: Report)".to_owned()
             }
@@ -366,14 +360,6 @@ impl Upkeep {
             }
             Err(error) => format!("the Nodes without a record are unknown: {error}"),
         }))
-    }
-
-    /// Whether attestation was enforced before, also by a former controller.
-    async fn is_enforced(&self) -> Result<bool, String> {
-        if self.is_enforcing() {
-            return Ok(true);
-        }
-        part(admission::is_enforced(self.access.client()).boxed()).await
     }
 
     async fn paths(
@@ -408,8 +394,7 @@ impl Upkeep {
     ///
     /// All of them if `all` is set, or else at least [`MAX_WITHOUT`].
     async fn without_record(&self, all: bool) -> Result<BTreeSet<String>, String> {
-        let records = self.records().await;
-        let records = records.map_err(|error| cut(error_chain(&error)))?;
+        let records = self.records().await?;
         let accounted_for: BTreeSet<&str> = records
             .iter()
             .filter(|stored| stored.record.is_live())
