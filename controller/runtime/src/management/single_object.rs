@@ -1,13 +1,12 @@
-//! A watch of one object of the management cluster.
+//! A watch of one Secret of the management cluster.
 
-use std::fmt::Debug;
 use std::future::ready;
 
 use futures::stream::{Stream, StreamExt as _};
-use kube::Resource;
+use k8s_openapi::api::core::v1::Secret;
+use kube::Resource as _;
 use kube::api::Api;
 use kube::runtime::watcher::Event;
-use serde::de::DeserializeOwned;
 
 use crate::watch::{Lenient, Skipped, WatchLog, on_management, watch_config};
 
@@ -38,17 +37,14 @@ impl<K> From<Option<K>> for Observed<K> {
     }
 }
 
-/// Yields the object of this name whenever it changes, and `None` while it does not exist; never ends.
+/// Yields the Secret of this name whenever it changes, and `None` while it does not exist; never ends.
 ///
-/// Unlike `kube::runtime::watch_object`, it skips an object that cannot be read, lists in pages, and logs as all
+/// Unlike `kube::runtime::watch_object`, it skips a Secret that cannot be read, lists in pages, and logs as all
 /// watches do. The last known state holds while the API server is unavailable.
-pub(super) fn follow<K>(
-    api: Api<Lenient<K>>,
+pub(super) fn follow(
+    api: Api<Lenient<Secret>>,
     name: &str,
-) -> impl Stream<Item = Option<K>> + Send + use<K>
-where
-    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static,
-{
+) -> impl Stream<Item = Option<Secret>> + Send + use<> {
     let mut skipped = Skipped::new("Secret");
     let config = watch_config().fields(&format!("metadata.name={name}"));
     let mut seen = false;
