@@ -47,13 +47,26 @@ pub(super) async fn supervise(
     mut authentication: watch::Receiver<Authentication>,
 ) {
     while let Some(cluster) = joined(&shared, own_shard, &key, &mut authentication).await {
-        let supervisor = Supervisor::new(
-            shared.clone(),
+        let settings = &shared.controller.settings;
+        let missing_machine_timeout = settings.missing_machine_timeout;
+        let supervisor = Supervisor {
+            shared: shared.clone(),
             own_shard,
-            key.clone(),
-            authentication.clone(),
-            cluster,
-        );
+            key: key.clone(),
+            authentication: authentication.clone(),
+            sources: Sources {
+                cluster,
+                ..Sources::default()
+            },
+            ca_key: shared.ca_keys.holder(key.clone()),
+            records: Arc::new(shared.records.of_cluster(&key)),
+            absences: Absences::new(missing_machine_timeout.unwrap_or(MISSING_MACHINE_TIMEOUT)),
+            running: None,
+            panics: 0,
+            rest_until: Instant::now(),
+            status_writer: StatusWriter::new(&shared, &key),
+            infra_cluster: InfraCluster::new(shared.clone(), key.clone()),
+        };
         supervisor.run().await;
     }
 }
@@ -102,35 +115,6 @@ struct Supervisor {
 }
 
 impl Supervisor {
-    fn new(
-        shared: Arc<Shared>,
-        own_shard: Shard,
-        key: ObjectKey,
-        authentication: watch::Receiver<Authentication>,
-        cluster: Observed<Cluster>,
-    ) -> Self {
-        let sources = Sources {
-            cluster,
-            ..Sources::default()
-        };
-        let missing_machine_timeout = shared.controller.settings.missing_machine_timeout;
-        Self {
-            own_shard,
-            authentication,
-            sources,
-            ca_key: shared.ca_keys.holder(key.clone()),
-            records: Arc::new(shared.records.of_cluster(&key)),
-            absences: Absences::new(missing_machine_timeout.unwrap_or(MISSING_MACHINE_TIMEOUT)),
-            running: None,
-            panics: 0,
-            rest_until: Instant::now(),
-            status_writer: StatusWriter::new(&shared, &key),
-            infra_cluster: InfraCluster::new(shared.clone(), key.clone()),
-            key,
-            shared,
-        }
-    }
-
     /// Until the `KubeletAuthentication` is gone, or the cluster belongs to another shard.
     async fn run(mut self) {
         let mut following = JoinSet::new();
