@@ -32,7 +32,16 @@ pub(super) async fn supervise_all(
     own_shard: Shard,
     stop: impl Future<Output = ()>,
 ) {
-    let mut registry = ClusterRegistry::new(shared.clone(), own_shard);
+    let mut registry = ClusterRegistry {
+        enablement: Enablement::new(shared.clone(), own_shard),
+        own_shard,
+        is_listed: false,
+        shared: shared.clone(),
+        clusters: HashMap::new(),
+        listed: HashSet::new(),
+        tasks: JoinSet::new(),
+        skipped: Skipped::new("KubeletAuthentication"),
+    };
     let mut events = authentications(&shared.controller).boxed();
     let mut stop = pin!(stop);
     loop {
@@ -43,7 +52,9 @@ pub(super) async fn supervise_all(
             () = registry.enablement.due(), if registry.is_listed => registry.enable(),
         }
     }
-    registry.finish().await;
+    registry.clusters.clear();
+    // Each has a deadline of its own.
+    while registry.tasks.join_next().await.is_some() {}
 }
 
 struct ClusterRegistry {
@@ -66,19 +77,6 @@ struct ClusterRegistry {
 pub(super) type Authentication = Option<Arc<KubeletAuthentication>>;
 
 impl ClusterRegistry {
-    fn new(shared: Arc<Shared>, own_shard: Shard) -> Self {
-        Self {
-            enablement: Enablement::new(shared.clone(), own_shard),
-            own_shard,
-            is_listed: false,
-            shared,
-            clusters: HashMap::new(),
-            listed: HashSet::new(),
-            tasks: JoinSet::new(),
-            skipped: Skipped::new("KubeletAuthentication"),
-        }
-    }
-
     fn apply(&mut self, event: Event<Lenient<KubeletAuthentication>>) {
         self.enablement.something_changed();
         match event {
@@ -96,29 +94,21 @@ impl ClusterRegistry {
             }
             Event::InitDone => {
                 self.is_listed = true;
-                let gone = self
-                    .clusters
-                    .keys()
-                    .filter(|key| !self.listed.contains(*key));
-                for key in gone.cloned().collect::<Vec<_>>() {
-                    self.deleted(&key);
+                let is_gone = |key: &ObjectKey, _: &mut _| !self.listed.contains(key);
+                for (_, authentication) in self.clusters.extract_if(is_gone) {
+                    authentication.send_replace(None);
                 }
                 let ca_keys = &self.shared.ca_keys;
                 ca_keys.forget_all_but(|key| self.clusters.contains_key(key));
             }
             Event::Delete(seen) => {
-                if let Some(key) = ObjectKey::of(seen.meta()) {
-                    self.listed.remove(&key);
-                    self.deleted(&key);
+                if let Some(key) = ObjectKey::of(seen.meta())
+                    && let Some(authentication) = self.clusters.remove(&key)
+                {
+                    self.shared.ca_keys.published(&key, None);
+                    authentication.send_replace(None);
                 }
             }
-        }
-    }
-
-    fn deleted(&mut self, key: &ObjectKey) {
-        if let Some(authentication) = self.clusters.remove(key) {
-            self.shared.ca_keys.published(key, None);
-            authentication.send_replace(None);
         }
     }
 
@@ -169,12 +159,6 @@ impl ClusterRegistry {
                 }
             }
         });
-    }
-
-    async fn finish(mut self) {
-        self.clusters.clear();
-        // Each has a deadline of its own.
-        while self.tasks.join_next().await.is_some() {}
     }
 }
 
