@@ -37,9 +37,9 @@ impl KubeRecords {
     /// Begins to watch the records of the Cluster of this name in `namespace`, as
     /// [`RecordsWatch::new`] does those of many.
     pub fn start(client: Client, namespace: &str, cluster: &str) -> Self {
-        let cluster = ObjectKey::new(namespace, cluster);
-        let (records, watch) = RecordsWatch::of_one(client, &cluster);
-        let mut records = records.of_cluster(&cluster);
+        let label = format!("{CLUSTER_NAME_LABEL}={cluster}");
+        let (records, watch) = RecordsWatch::selected(client, Some(namespace), &label);
+        let mut records = records.of_cluster(&ObjectKey::new(namespace, cluster));
         records.watching.spawn(watch);
         records
     }

@@ -55,16 +55,8 @@ impl RecordsWatch {
         Self::selected(client, namespace, CLUSTER_NAME_LABEL)
     }
 
-    /// As [`new`](Self::new), of one cluster.
-    pub(super) fn of_one(
-        client: Client,
-        cluster: &ObjectKey,
-    ) -> (Self, impl Future<Output = ()> + Send + use<>) {
-        let label = format!("{CLUSTER_NAME_LABEL}={}", cluster.name);
-        Self::selected(client, Some(&cluster.namespace), &label)
-    }
-
-    fn selected(
+    /// As [`new`](Self::new), of the records with these labels.
+    pub(super) fn selected(
         client: Client,
         namespace: Option<&str>,
         labels: &str,
