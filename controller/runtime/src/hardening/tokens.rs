@@ -238,8 +238,7 @@ async fn extend(
     now: Timestamp,
 ) -> Result<(Life, bool), HardeningError> {
     let name = format!("{NAME_PREFIX}{token}");
-    let text = read(client, &name).await?;
-    let Some((found, life)) = text.and_then(|text| TokenSecret::parse(&text)) else {
+    let Some((found, life)) = read(client, &name).await? else {
         return Ok((Life::missing(before, now), false));
     };
     let Some(end) = life.extended(now) else {
@@ -254,7 +253,6 @@ async fn extend(
 async fn end(client: &Client, token: &TokenId, now: Timestamp) -> Result<(), HardeningError> {
     let name = format!("{NAME_PREFIX}{token}");
     let found = read(client, &name).await?;
-    let found = found.and_then(|text| TokenSecret::parse(&text));
     // Seconds are what the Secret says.
     let ends = Timestamp::from_second(now.as_second()).unwrap_or(now);
     let ours = now..=now.saturating_add(TTL).unwrap_or(now);
@@ -267,8 +265,8 @@ async fn end(client: &Client, token: &TokenId, now: Timestamp) -> Result<(), Har
 }
 
 /// Reads a Secret as text, which is overwritten after use: the client writes to the log what it
-/// cannot decode itself.
-async fn read(client: &Client, name: &str) -> Result<Option<Zeroizing<String>>, HardeningError> {
+/// cannot decode itself. `None` if it is not there, or is no token.
+async fn read(client: &Client, name: &str) -> Result<Option<(TokenSecret, Life)>, HardeningError> {
     let path = Secret::url_path(&(), Some(NAMESPACE));
     let request = Request::new(path).get(name, &GetParams::default());
     let answer = async {
@@ -278,7 +276,7 @@ async fn read(client: &Client, name: &str) -> Result<Option<Zeroizing<String>>, 
     };
     match call(format!("get secrets/{name}"), answer).await {
         Err(error) if error.is_not_found() => Ok(None),
-        answer => answer.map(|text| Some(Zeroizing::new(text))),
+        answer => Ok(TokenSecret::parse(&Zeroizing::new(answer?))),
     }
 }
 
