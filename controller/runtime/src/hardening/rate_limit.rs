@@ -39,6 +39,7 @@ type Key = [u8; 16];
 /// The budgets of one cluster's requesters.
 #[derive(Debug)]
 pub struct Budgets {
+    /// Of each bootstrap token, or whoever else asks.
     tokens: Rate,
     nodes: Rate,
     capacity: usize,
@@ -50,23 +51,18 @@ pub struct Budgets {
 
 impl Default for Budgets {
     fn default() -> Self {
-        Self::new(TOKEN_RATE, NODE_RATE)
-    }
-}
-
-impl Budgets {
-    /// Budgets of this size for each bootstrap token, or whoever else asks, and for each node.
-    pub fn new(tokens: Rate, nodes: Rate) -> Self {
         Self {
-            tokens,
-            nodes,
+            tokens: TOKEN_RATE,
+            nodes: NODE_RATE,
             capacity: MAX_REQUESTERS,
             whole_at: HashMap::new(),
             shared: None,
             sweep_at: None,
         }
     }
+}
 
+impl Budgets {
     /// Takes one piece of work out of the requester's budget. Returns the time at which it may be done: `now`, or
     /// after what was taken before.
     pub fn reserve(&mut self, requester: &str, now: Instant) -> Instant {
@@ -129,7 +125,11 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     fn budgets() -> Budgets {
-        Budgets::new(RATE, Rate { burst: 1, ..RATE })
+        Budgets {
+            tokens: RATE,
+            nodes: Rate { burst: 1, ..RATE },
+            ..Budgets::default()
+        }
     }
 
     #[test]
