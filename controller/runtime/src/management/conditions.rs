@@ -60,8 +60,7 @@ pub(super) fn status(
         (conditions::AUTO_APPROVE_PATHS_CLOSED, closed),
     ] {
         if let Some(report) = report.or_else(|| pending(of, &status)) {
-            let conditions = &mut status.conditions;
-            conditions::set(conditions, &report, observed_generation, &now);
+            conditions::set(&mut status.conditions, &report, observed_generation, &now);
         }
     }
     if let ClusterPhase::Serving {
@@ -73,11 +72,9 @@ pub(super) fn status(
     {
         for report in attestors {
             let is_known = report.holds != ConditionStatus::Unknown;
-            if !is_known && conditions::find(&status.conditions, report.of).is_some() {
-                continue;
+            if is_known || conditions::find(&status.conditions, report.of).is_none() {
+                conditions::set(&mut status.conditions, report, observed_generation, &now);
             }
-            let conditions = &mut status.conditions;
-            conditions::set(conditions, report, observed_generation, &now);
         }
         if health.identities.is_some() {
             status.identities = health.identities;
