@@ -134,10 +134,9 @@ async fn release(client: &Client) -> Result<(), HardeningError> {
     }
     let spec = RevokedNodeCredentialsSpec::default();
     let nothing = RevokedNodeCredentials::new(REVOKED_NODE_CREDENTIALS, spec);
-    match put_list(client, &nothing).await {
+    if let Err(error) = put_list(client, &nothing).await {
         // Without its definition there is no list.
-        Err(error) if !error.is_not_found() => return Err(error),
-        Ok(_) | Err(_) => {}
+        ensure!(error.is_not_found(), error);
     }
     delete::<ValidatingAdmissionPolicyBinding>(client, POLICY_NAME, None).await
 }

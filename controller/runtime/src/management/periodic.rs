@@ -216,9 +216,8 @@ impl Upkeep {
 
     /// Extends the tokens of existing machines, and expires those of machines that are gone.
     async fn keep_tokens(&mut self, health: &mut Health) {
-        match self.spec.bootstrap_tokens {
-            BootstrapTokens::Manage => {}
-            BootstrapTokens::Ignore => return,
+        if self.spec.bootstrap_tokens == BootstrapTokens::Ignore {
+            return;
         }
         // Before the Machines are known, no token is expired.
         let Some(wanted) = self.inventory.tokens().await else {
@@ -228,13 +227,11 @@ impl Upkeep {
         let kept = part(self.tokens.keep(self.access.client(), &wanted, now)).await;
         if let Some(kept) = health.note("bootstrap tokens", kept) {
             for token in kept.extended {
-                let token = token.as_str();
-                tracing::debug!(token, "the bootstrap token was extended");
+                tracing::debug!(token = token.as_str(), "the bootstrap token was extended");
             }
             for token in kept.ended {
-                let token = token.as_str();
                 tracing::debug!(
-                    token,
+                    token = token.as_str(),
                     "the bootstrap token of a machine that is gone was expired"
                 );
             }
