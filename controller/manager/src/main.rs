@@ -85,6 +85,7 @@ use kubelet_attestation::errors::error_chain;
 use error::BoxError;
 use logging::LogFormat;
 use node_attestation_core::crd;
+use tokio::runtime::Runtime;
 
 /// Checks, approves and signs the certificate requests of kubelets.
 #[derive(Debug, Parser)]
@@ -146,7 +147,7 @@ fn main() -> anyhow::Result<ExitCode> {
     };
     logging::start(command.log_format, command.verbose);
     files::raise_limit();
-    match runtime()?.block_on(run::run(command.settings)) {
+    match Runtime::new()?.block_on(run::run(command.settings)) {
         Ok(()) => Ok(ExitCode::SUCCESS),
         Err(error) => {
             let error = error_chain(&*error);
@@ -156,15 +157,9 @@ fn main() -> anyhow::Result<ExitCode> {
     }
 }
 
-fn runtime() -> io::Result<tokio::runtime::Runtime> {
-    tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()
-}
-
 /// Prints the output of a command.
 fn answer(asked: impl Future<Output = Result<String, BoxError>>) -> anyhow::Result<ExitCode> {
-    match runtime()?.block_on(asked) {
+    match Runtime::new()?.block_on(asked) {
         Ok(text) => {
             print(&text)?;
             Ok(ExitCode::SUCCESS)

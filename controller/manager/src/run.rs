@@ -5,7 +5,7 @@ mod standalone;
 mod standalone_aws;
 mod standalone_tpm;
 
-use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::signal::unix::{SignalKind, signal};
 
 use crate::error::{BoxError, explain};
 use crate::providers::ProviderArguments;
@@ -25,18 +25,16 @@ pub(crate) async fn run(arguments: Arguments) -> Result<(), BoxError> {
     let on = |kind| signal(kind).map_err(explain("cannot wait for signals"));
     let mut terminate = on(SignalKind::terminate())?;
     let mut interrupt = on(SignalKind::interrupt())?;
-    let stop = either(&mut terminate, &mut interrupt);
+    let stop = async {
+        let signal = tokio::select! {
+            _ = terminate.recv() => "SIGTERM",
+            _ = interrupt.recv() => "SIGINT",
+        };
+        tracing::info!(signal, "stopping");
+    };
     let providers = arguments.providers.open()?;
     match arguments.standalone.choice() {
         Some(choice) => standalone::run(choice, providers, stop).await,
         None => Box::pin(management::run(arguments.management, providers, stop)).await,
     }
-}
-
-async fn either(terminate: &mut Signal, interrupt: &mut Signal) {
-    let signal = tokio::select! {
-        _ = terminate.recv() => "SIGTERM",
-        _ = interrupt.recv() => "SIGINT",
-    };
-    tracing::info!(signal, "stopping");
 }
