@@ -52,13 +52,10 @@ fn row(state: &ClusterState) -> [String; 8] {
         |one| one.spec.authorized_attestors.join(","),
     );
     let of = |kind: &str| {
-        let all = status.map_or(&[][..], |status| status.conditions.as_slice());
-        let found = all.iter().find(|one| one.type_ == kind);
-        let unsaid = || "-".to_owned();
-        found.map_or_else(
-            || [unsaid(), unsaid()],
-            |one| [one.status.clone(), one.reason.clone()],
-        )
+        let mut all = status.iter().flat_map(|status| &status.conditions);
+        let found = all.find(|one| one.type_ == kind);
+        let said = found.map_or(["-", "-"], |one| [&*one.status, &*one.reason]);
+        said.map(str::to_owned)
     };
     let [ready, why] = of(READY);
     let [closed, why_not] = of(AUTO_APPROVE_PATHS_CLOSED);
