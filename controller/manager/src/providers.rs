@@ -4,14 +4,11 @@ use std::sync::Arc;
 
 use kubelet_attestation::errors::error_chain;
 use kubelet_attestation::names::Provider;
-use node_attestation_aws::denial::AwsDenial;
 use node_attestation_aws::policy::AwsPolicy;
 use node_attestation_core::crd::{AwsSettings, KubeletAuthentication, TpmSettings};
-use node_attestation_core::refusal::Reason;
 use node_attestation_core::verifier::{InsecureVerifier, Verifier, Verifiers};
 use node_attestation_runtime::management::VerifierUnavailable;
 use node_attestation_tpm::challenge::ChallengeKeySource;
-use node_attestation_tpm::denial::TpmDenial;
 use node_attestation_tpm::policy::TpmPolicy;
 use node_attestation_tpm::verifier::TpmVerifier;
 
@@ -25,13 +22,11 @@ pub(crate) const PROVIDERS: &[Registered] = &[
     Registered {
         provider: Provider::AWS,
         help: "Their AWS instance identity",
-        denials: AwsDenial::CATALOGUE,
         verifier: aws_verifier,
     },
     Registered {
         provider: Provider::TPM,
         help: "Their TPM",
-        denials: TpmDenial::CATALOGUE,
         verifier: tpm_verifier,
     },
 ];
@@ -42,9 +37,6 @@ pub(crate) struct Registered {
     pub(crate) provider: Provider,
     /// The proof of its machines, for `--help`.
     pub(crate) help: &'static str,
-    /// Its reasons to deny, for docs/reasons.md.
-    #[cfg_attr(not(test), expect(dead_code, reason = "a test writes the page"))]
-    pub(crate) denials: &'static [Reason],
     /// Makes the verifier of one cluster.
     pub(crate) verifier: VerifierOf,
 }

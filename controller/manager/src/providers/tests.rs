@@ -2,8 +2,10 @@
 
 use std::fmt::Write as _;
 
+use node_attestation_aws::denial::AwsDenial;
 use node_attestation_core::crd::{EndorsementKeyPlatform, KubeletAuthenticationSpec};
 use node_attestation_core::refusal::{Deferral, Denial, Failure, Ignored, Reason};
+use node_attestation_tpm::denial::TpmDenial;
 
 use super::*;
 
@@ -15,12 +17,15 @@ log. This page is made from the code: `UPDATE=1 cargo test -p node-attestation-m
 
 /// The reasons to deny of the core, then those of each provider.
 fn denials() -> Vec<Reason> {
-    let of_providers = PROVIDERS.iter().flat_map(|provider| provider.denials);
-    Denial::CATALOGUE
-        .iter()
-        .chain(of_providers)
-        .copied()
-        .collect()
+    let of_providers = [
+        (Provider::AWS, AwsDenial::CATALOGUE),
+        (Provider::TPM, TpmDenial::CATALOGUE),
+    ];
+    let providers = of_providers.iter().map(|(provider, _)| provider);
+    assert!(PROVIDERS.iter().map(|one| &one.provider).eq(providers));
+    let of_providers = of_providers.into_iter().flat_map(|(_, denials)| denials);
+    let all = Denial::CATALOGUE.iter().chain(of_providers);
+    all.copied().collect()
 }
 
 /// The document that lists every reason.
