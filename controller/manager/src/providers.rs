@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use kubelet_attestation::ensure;
 use kubelet_attestation::errors::error_chain;
 use kubelet_attestation::names::Provider;
 use node_attestation_aws::policy::AwsPolicy;
@@ -133,11 +134,8 @@ impl Providers {
         cluster: &Cluster<'_>,
     ) -> Result<Arc<dyn Verifier>, VerifierUnavailable> {
         if attestor == Provider::INSECURE.as_str() {
-            return if self.allow_insecure {
-                Ok(Arc::new(InsecureVerifier))
-            } else {
-                Err(VerifierUnavailable::InsecureNotAllowed)
-            };
+            ensure!(self.allow_insecure, VerifierUnavailable::InsecureNotAllowed);
+            return Ok(Arc::new(InsecureVerifier));
         }
         let unknown = || VerifierUnavailable::Unknown(attestor.to_owned());
         let registered = named(attestor).ok_or_else(unknown)?;
