@@ -8,13 +8,11 @@ use kubelet_attestation::errors::error_chain;
 use kubelet_attestation::evidence::aws::is_region;
 use node_attestation_aws::credentials::DefaultChain;
 use node_attestation_aws::document::Signers;
-use node_attestation_aws::ec2::{ClusterTpms, Ec2Settings, Instances, NitroTpms};
+use node_attestation_aws::ec2::{Ec2Settings, Instances, NitroTpms};
 use node_attestation_aws::partition::{EndpointHost, InvalidHost};
-use node_attestation_aws::policy::AwsPolicy;
 use node_attestation_aws::proxy::Proxy;
 use node_attestation_aws::sts::{InvalidStsSettings, ProfileRole, Sts, StsSettings};
-use node_attestation_aws::verifier::{AwsClients, AwsVerifier};
-use node_attestation_core::verifier::Verifier;
+use node_attestation_aws::verifier::AwsClients;
 
 use crate::error::{BoxError, explain};
 use crate::file;
@@ -53,29 +51,19 @@ pub(crate) struct AwsArguments {
 /// Trust anchors and clients for AWS, shared by all clusters.
 #[derive(Debug, Clone)]
 pub(crate) struct Aws {
-    witnesses: Arc<AwsClients>,
-    instances: Instances,
-    tpms: NitroTpms,
-}
-
-/// There are no clients for AWS.
-#[derive(Debug)]
-pub(crate) enum NoAws {
-    /// An option, or the file that it names, is invalid.
-    Invalid(BoxError),
-    /// This host lacks what calls of STS need, which matters only where AWS is.
-    Unavailable(String),
-}
-
-impl From<BoxError> for NoAws {
-    fn from(error: BoxError) -> Self {
-        Self::Invalid(error)
-    }
+    pub(crate) witnesses: Arc<AwsClients>,
+    pub(crate) instances: Instances,
+    pub(crate) tpms: NitroTpms,
 }
 
 impl AwsArguments {
-    /// Reads the files, and creates the clients; makes no call.
-    pub(crate) fn open(self) -> Result<Aws, NoAws> {
+    /// Reads the files, and creates the clients, or says what this host lacks for calls of STS, which matters only
+    /// where AWS is; makes no call.
+    ///
+    /// # Errors
+    ///
+    /// An option, or the file that it names, is invalid.
+    pub(crate) fn open(self) -> Result<Result<Aws, String>, BoxError> {
         let authorities = self.aws_endpoint_ca.as_deref();
         let authorities = authorities
             .map(|path| file::read("--aws-endpoint-ca", path, MAX_FILE_LEN))
@@ -96,48 +84,33 @@ impl AwsArguments {
             proxy: proxy.clone(),
         });
         let path = self.aws_endpoint_ca.unwrap_or_default();
-        let sts = sts.map_err(|error| {
-            use InvalidStsSettings::{Authorities, NoAuthorities, Proxy, Region};
-            if matches!(error, NoAuthorities | Proxy(_)) {
-                return NoAws::Unavailable(error_chain(&error));
+        let sts = match sts {
+            Ok(sts) => sts,
+            Err(error) => {
+                use InvalidStsSettings::{Authorities, NoAuthorities, Proxy, Region};
+                if matches!(error, NoAuthorities | Proxy(_)) {
+                    return Ok(Err(error_chain(&error)));
+                }
+                let what = if matches!(error, Authorities) {
+                    format!("--aws-endpoint-ca {}", path.display())
+                } else if matches!(error, Region { .. }) {
+                    "--aws-sts-endpoint".to_owned()
+                } else {
+                    "STS cannot be asked".to_owned()
+                };
+                return Err(explain(what)(error));
             }
-            let what = if matches!(error, Authorities) {
-                format!("--aws-endpoint-ca {}", path.display())
-            } else if matches!(error, Region { .. }) {
-                "--aws-sts-endpoint".to_owned()
-            } else {
-                "STS cannot be asked".to_owned()
-            };
-            NoAws::Invalid(explain(what)(error))
-        })?;
+        };
         let ec2 = Ec2Settings {
             endpoints: self.aws_ec2_endpoints.into_iter().collect(),
         };
         let credentials = Arc::new(DefaultChain::new(proxy));
         let instances = Instances::new(credentials.clone(), ec2.clone());
-        Ok(Aws {
+        Ok(Ok(Aws {
             witnesses: Arc::new(AwsClients::new(signers, sts, instances.clone())),
             instances,
             tpms: NitroTpms::new(credentials, ec2),
-        })
-    }
-}
-
-impl Aws {
-    /// The verifier of the cluster with this UID, which accepts what `policy` says.
-    pub(crate) fn verifier(&self, policy: AwsPolicy, cluster_uid: &str) -> Arc<dyn Verifier> {
-        let clients = self.witnesses.clone();
-        Arc::new(AwsVerifier::new(clients, policy, cluster_uid))
-    }
-
-    /// EC2 as the platform of the instances that `policy` accepts: their TPMs and names.
-    pub(crate) fn platform(&self, policy: AwsPolicy) -> ClusterTpms {
-        self.tpms.of_cluster(self.instances.clone(), policy)
-    }
-
-    /// The clients for instances.
-    pub(crate) fn instances(&self) -> Instances {
-        self.instances.clone()
+        }))
     }
 }
 

@@ -6,6 +6,7 @@ use kubelet_attestation::ensure;
 use kubelet_attestation::errors::error_chain;
 use kubelet_attestation::names::Provider;
 use node_attestation_aws::policy::AwsPolicy;
+use node_attestation_aws::verifier::AwsVerifier;
 use node_attestation_core::crd::{AwsSettings, KubeletAuthentication, TpmSettings};
 use node_attestation_core::verifier::{InsecureVerifier, Verifier, Verifiers};
 use node_attestation_runtime::management::VerifierUnavailable;
@@ -13,7 +14,7 @@ use node_attestation_tpm::challenge::ChallengeKeySource;
 use node_attestation_tpm::policy::TpmPolicy;
 use node_attestation_tpm::verifier::TpmVerifier;
 
-use crate::aws::{Aws, AwsArguments, NoAws};
+use crate::aws::{Aws, AwsArguments};
 use crate::error::BoxError;
 use crate::tpm::{self, ConfigMapReader, TpmArguments};
 
@@ -93,14 +94,9 @@ impl ProviderArguments {
                 "machines that prove nothing are admitted: a bootstrap token is all that one needs"
             );
         }
-        let aws = match self.aws.open() {
-            Ok(aws) => Ok(aws),
-            Err(NoAws::Unavailable(why)) => Err(why),
-            Err(NoAws::Invalid(error)) => return Err(error),
-        };
         Ok(Providers {
             allow_insecure: self.allow_insecure,
-            aws,
+            aws: self.aws.open()?,
             tpm_keys: self.tpm.open()?,
             config_maps: None,
         })
@@ -165,7 +161,9 @@ fn aws_verifier(
     cluster: &Cluster<'_>,
 ) -> Result<Arc<dyn Verifier>, BoxError> {
     let aws = providers.aws.as_ref().map_err(String::as_str)?;
-    Ok(aws.verifier(cluster.aws_policy(), cluster.uid))
+    let clients = aws.witnesses.clone();
+    let verifier = AwsVerifier::new(clients, cluster.aws_policy(), cluster.uid);
+    Ok(Arc::new(verifier))
 }
 
 /// The machines may be instances of AWS: then EC2 tells their endorsement keys.

@@ -68,7 +68,10 @@ pub(crate) fn platform(
 ) -> Result<Arc<dyn Platform>, BoxError> {
     match (settings.endorsement_keys.platform, aws) {
         (EndorsementKeyPlatform::None, _) => Ok(Arc::new(NoPlatform)),
-        (EndorsementKeyPlatform::Aws, Ok(aws)) => Ok(Arc::new(aws.platform(policy))),
+        (EndorsementKeyPlatform::Aws, Ok(aws)) => {
+            let instances = aws.instances.clone();
+            Ok(Arc::new(aws.tpms.of_cluster(instances, policy)))
+        }
         (EndorsementKeyPlatform::Aws, Err(why)) => {
             let what = "the platform aws, which is to tell the endorsement keys, cannot be asked";
             Err(format!("{what}: {why}").into())

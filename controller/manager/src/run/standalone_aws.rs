@@ -103,7 +103,8 @@ impl StandaloneAwsArguments {
             tags: self.tags(),
             node_name: self.node_name(),
         };
-        Ok(Arc::new(TaggedInstances::new(aws.instances(), settings)?))
+        let instances = aws.instances.clone();
+        Ok(Arc::new(TaggedInstances::new(instances, settings)?))
     }
 
     fn node_name(&self) -> AwsNodeName {
