@@ -1,6 +1,7 @@
 //! The attestor `tpm`: its options, and the keys that its verifiers share.
 
 use std::fs::File;
+use std::io::ErrorKind::NotFound;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -90,13 +91,8 @@ impl KeyFiles {
         Ok(ChallengeKeys {
             current: key(&current)?,
             former: match key(&former) {
-                Ok(key) => Some(key),
-                Err(InvalidKey::Read { source, .. })
-                    if source.kind() == io::ErrorKind::NotFound =>
-                {
-                    None
-                }
-                Err(error) => return Err(error),
+                Err(InvalidKey::Read { source, .. }) if source.kind() == NotFound => None,
+                former => Some(former?),
             },
         })
     }
