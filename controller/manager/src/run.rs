@@ -33,8 +33,9 @@ pub(crate) async fn run(arguments: Arguments) -> Result<(), BoxError> {
         tracing::info!(signal, "stopping");
     };
     let providers = arguments.providers.open()?;
-    match arguments.standalone.choice() {
-        Some(choice) => standalone::run(choice, providers, stop).await,
-        None => Box::pin(management::run(arguments.management, providers, stop)).await,
+    if arguments.standalone.workload_kubeconfig.is_some() {
+        Box::pin(standalone::run(arguments.standalone, providers, stop)).await
+    } else {
+        Box::pin(management::run(arguments.management, providers, stop)).await
     }
 }

@@ -1,12 +1,13 @@
 //! One workload cluster, by hand.
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use clap::builder::{PossibleValue, PossibleValuesParser};
-use kubelet_attestation::names::{Audience, InvalidName, Provider};
+use kubelet_attestation::ensure;
+use kubelet_attestation::names::{Audience, Provider};
 use node_attestation_core::crd::KubeletAuthentication;
 use node_attestation_core::lifetimes::Lifetimes;
 use node_attestation_core::scope::{Duties, KubeletSignerMode};
@@ -20,7 +21,6 @@ use node_attestation_runtime::standalone::{
 
 use super::standalone_aws::StandaloneAwsArguments;
 use super::standalone_tpm::StandaloneTpmArguments;
-use crate::aws::Aws;
 use crate::error::{BoxError, explain};
 use crate::file;
 use crate::providers::{Cluster, PROVIDERS, Providers, named};
@@ -42,7 +42,7 @@ const MAX_CA_LEN: usize = 256 * 1024;
 pub(super) struct StandaloneArguments {
     /// Kubeconfig of the workload cluster
     #[arg(long, value_name = "FILE", conflicts_with_all = MANAGEMENT, requires_all = ["ca_cert", "machines"])]
-    workload_kubeconfig: Option<PathBuf>,
+    pub(super) workload_kubeconfig: Option<PathBuf>,
     /// Certificate of the CA that the cluster's API server accepts client certificates of, as PEM
     #[arg(long, value_name = "FILE", requires = "workload_kubeconfig")]
     ca_cert: Option<PathBuf>,
@@ -96,7 +96,7 @@ pub(super) struct StandaloneArguments {
     insecure_certificate_duration: Duration,
     /// Accept evidence for this audience, beside the digests of the cluster's CA certificates
     #[arg(
-        long = "audience", value_name = "AUDIENCE", value_parser = audience,
+        long = "audience", value_name = "AUDIENCE", value_parser = Audience::parse,
         requires = "workload_kubeconfig"
     )]
     audiences: Vec<Audience>,
@@ -142,63 +142,44 @@ const SAID_BY_CLUSTER: [&str; 9] = [
     "control_plane_renewal",
 ];
 
-/// The served cluster, and the source of its machines.
-#[derive(Debug)]
-pub(super) enum Choice {
-    /// By files, or what else is on the command line.
-    Files(Box<Files>),
-    /// With the settings of a Cluster of a management cluster.
-    Cluster(ClusterSettings),
-}
-
-/// A cluster, and whose evidence is appraised there.
-#[derive(Debug)]
-pub(super) struct Files {
-    settings: Settings,
-    attestor: Option<String>,
-    aws: StandaloneAwsArguments,
-    tpm: StandaloneTpmArguments,
-}
-
+// The command line has every option that another one requires.
 impl StandaloneArguments {
-    /// The configuration; `None` if no workload cluster is named.
-    pub(super) fn choice(self) -> Option<Choice> {
-        match self.cluster {
-            Some(cluster) => Some(Choice::Cluster(ClusterSettings {
-                workload_kubeconfig: self.workload_kubeconfig?,
-                management_kubeconfig: self.management_kubeconfig?,
-                cluster,
-                ca_cert: self.ca_cert?,
-                ca_key: self.ca_key?,
-            })),
-            None => self.files().map(Box::new).map(Choice::Files),
+    /// With the settings of this Cluster of a management cluster.
+    fn of_cluster(self, cluster: ObjectKey) -> ClusterSettings {
+        ClusterSettings {
+            workload_kubeconfig: self.workload_kubeconfig.unwrap_or_default(),
+            management_kubeconfig: self.management_kubeconfig.unwrap_or_default(),
+            cluster,
+            ca_cert: self.ca_cert.unwrap_or_default(),
+            ca_key: self.ca_key.unwrap_or_default(),
         }
     }
 
-    fn files(self) -> Option<Files> {
-        let settings = Settings {
+    /// By files, or what else is on the command line.
+    fn settings(self, providers: &Providers) -> Result<Settings, BoxError> {
+        let inventory = if self.aws.aws_inventory {
+            let aws = providers.aws.as_ref().map_err(String::as_str);
+            let inventory = self.aws.inventory(aws.map_err(unusable("aws"))?);
+            Machines::Known(inventory.map_err(explain("--aws-inventory"))?)
+        } else {
+            Machines::File(self.inventory.clone().unwrap_or_default())
+        };
+        Ok(Settings {
             duties: self.duties(),
             serving: ServingSettings {
                 endpoint_hosts: self.endpoint_hosts,
                 service_ranges: self.service_ranges,
                 guest_reported_addresses: self.guest_reported_addresses,
             },
-            workload_kubeconfig: self.workload_kubeconfig?,
-            ca_cert: self.ca_cert?,
+            workload_kubeconfig: self.workload_kubeconfig.unwrap_or_default(),
+            ca_cert: self.ca_cert.unwrap_or_default(),
             ca_key: self.ca_key,
-            // With --aws-inventory there is no file, and its place is taken.
-            inventory: Machines::File(self.inventory.unwrap_or_default()),
+            inventory,
             audiences: self.audiences,
             lifetimes: Lifetimes {
                 attested: self.certificate_duration,
                 insecure: self.insecure_certificate_duration,
             },
-        };
-        Some(Files {
-            settings,
-            attestor: self.attestor,
-            aws: self.aws,
-            tpm: self.tpm,
         })
     }
 
@@ -216,17 +197,12 @@ impl StandaloneArguments {
             control_plane_renewal: self.control_plane_renewal,
         }
     }
-}
 
-impl Files {
     /// The verifier of the cluster's machines.
     fn verifier(&self, providers: &Providers) -> Result<Arc<dyn Verifier>, BoxError> {
         let Some(registered) = self.attestor.as_deref().and_then(named) else {
-            return if providers.allow_insecure {
-                Ok(Arc::new(InsecureVerifier))
-            } else {
-                Err(NOTHING_ADMITTED.into())
-            };
+            ensure!(providers.allow_insecure, NOTHING_ADMITTED.into());
+            return Ok(Arc::new(InsecureVerifier));
         };
         let attestor = registered.provider.as_str();
         let owned = [
@@ -245,11 +221,11 @@ impl Files {
         let uid = if registered.provider == Provider::AWS {
             String::new()
         } else {
-            self.cluster()?
+            self.cluster_identity()?
         };
         let cluster = Cluster {
             uid: &uid,
-            name: self.aws.cluster_name(),
+            name: self.aws.aws_cluster_name.clone(),
             namespace: None,
             aws: self.aws.settings(),
             tpm,
@@ -258,21 +234,11 @@ impl Files {
         verifier.map_err(unusable(attestor))
     }
 
-    /// The cluster's settings, with its machines.
-    fn settings(self, providers: &Providers) -> Result<Settings, BoxError> {
-        let mut settings = self.settings;
-        if self.aws.aws_inventory {
-            let aws = aws(providers)?;
-            let inventory = self.aws.inventory(aws);
-            settings.inventory = Machines::Known(inventory.map_err(explain("--aws-inventory"))?);
-        }
-        Ok(settings)
-    }
-
     /// The identity of the cluster, the same for all replicas: without a management cluster there is no UID of
     /// a Cluster.
-    fn cluster(&self) -> Result<String, BoxError> {
-        let text = file::read("--ca-cert", &self.settings.ca_cert, MAX_CA_LEN)?;
+    fn cluster_identity(&self) -> Result<String, BoxError> {
+        let path = self.ca_cert.as_deref().unwrap_or(Path::new(""));
+        let text = file::read("--ca-cert", path, MAX_CA_LEN)?;
         Ok(cluster_of(&text))
     }
 }
@@ -294,11 +260,6 @@ fn cluster_of(text: &[u8]) -> String {
     Audience::of_ca(&certificates).to_string()
 }
 
-fn aws(providers: &Providers) -> Result<&Aws, BoxError> {
-    let aws = providers.aws.as_ref().map_err(String::as_str);
-    aws.map_err(unusable("aws"))
-}
-
 fn unusable<E: Into<BoxError>>(attestor: &str) -> impl FnOnce(E) -> BoxError {
     explain(format!("--attestor {attestor} cannot be used"))
 }
@@ -315,17 +276,18 @@ fn attestors() -> PossibleValuesParser {
 
 /// Serves the cluster until `stop` is ready.
 pub(super) async fn run(
-    choice: Choice,
+    arguments: StandaloneArguments,
     mut providers: Providers,
     stop: impl Future<Output = ()>,
 ) -> Result<(), BoxError> {
-    let controller = match choice {
-        Choice::Files(files) => {
-            let verifier = files.verifier(&providers)?;
-            let settings = files.settings(&providers)?;
+    let controller = match arguments.cluster.clone() {
+        None => {
+            let verifier = arguments.verifier(&providers)?;
+            let settings = arguments.settings(&providers)?;
             Standalone::load(settings, Verifiers::from_iter([verifier])).await?
         }
-        Choice::Cluster(settings) => {
+        Some(cluster) => {
+            let settings = arguments.of_cluster(cluster);
             let management = ClusterAccess::from_kubeconfig(&settings.management_kubeconfig).await;
             let management = management?;
             providers.config_maps = Some(ConfigMapReader::new(&management));
@@ -345,10 +307,6 @@ fn duration(text: &str) -> Result<Duration, String> {
         return Err("a certificate is valid for at least 10m".to_owned());
     }
     Ok(duration)
-}
-
-fn audience(text: &str) -> Result<Audience, InvalidName> {
-    Audience::parse(text)
 }
 
 #[cfg(test)]

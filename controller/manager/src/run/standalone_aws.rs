@@ -43,7 +43,7 @@ pub(super) struct StandaloneAwsArguments {
     /// The name of the Cluster whose ownership tag, as Cluster API writes it, an instance must have,
     /// where no tag is required
     #[arg(long, value_name = "NAME", requires = "attestor")]
-    aws_cluster_name: Option<String>,
+    pub(super) aws_cluster_name: Option<String>,
     /// The name of an instance that is its Node's
     #[arg(long, value_name = "NAME", value_enum, default_value_t = NodeNamePolicy::PrivateDnsName, requires = "attestor")]
     aws_node_name: NodeNamePolicy,
@@ -73,20 +73,10 @@ impl StandaloneAwsArguments {
         }
     }
 
-    /// The name of the Cluster whose ownership tag an instance must have.
-    pub(super) fn cluster_name(&self) -> Option<String> {
-        self.aws_cluster_name.clone()
-    }
-
     /// The first given option for the evidence of instances.
     pub(super) fn said_of_evidence(&self) -> Option<&'static str> {
-        if self.aws_cluster_name.is_some() {
-            Some("--aws-cluster-name")
-        } else if self.aws_any_root_volume {
-            Some("--aws-any-root-volume")
-        } else {
-            None
-        }
+        let name = self.aws_cluster_name.as_ref().map(|_| "--aws-cluster-name");
+        name.or(self.aws_any_root_volume.then_some("--aws-any-root-volume"))
     }
 
     /// The machines.
