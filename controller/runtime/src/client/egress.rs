@@ -69,41 +69,31 @@ impl EgressPolicy {
 
     /// The error of this address; `None` if the policy allows it.
     pub fn refuses(self, address: IpAddr) -> Option<LocalRange> {
-        let refused = match address {
-            IpAddr::V4(address) => neighbourhood_v4(address),
-            IpAddr::V6(address) => neighbourhood_v6(address),
-        }?;
+        let refused = neighbourhood(address)?;
         (refused != LocalRange::Loopback || !self.insecure_allow_loopback).then_some(refused)
     }
 }
 
-fn neighbourhood_v4(address: Ipv4Addr) -> Option<LocalRange> {
-    if address.is_loopback() {
-        Some(LocalRange::Loopback)
-    } else if address.octets().starts_with(&[0]) {
-        Some(LocalRange::Unspecified)
-    } else if address.is_link_local() {
-        Some(LocalRange::LinkLocal)
-    } else if address.is_multicast() || address.is_broadcast() {
-        Some(LocalRange::Multicast)
-    } else {
-        None
-    }
-}
-
-fn neighbourhood_v6(address: Ipv6Addr) -> Option<LocalRange> {
-    let is_ec2 = address.segments().starts_with(&[0xfd00, 0xec2]);
-    if address.is_loopback() {
-        Some(LocalRange::Loopback)
-    } else if address.is_unspecified() {
-        Some(LocalRange::Unspecified)
-    } else if address.is_unicast_link_local() || is_ec2 {
-        Some(LocalRange::LinkLocal)
-    } else if address.is_multicast() {
-        Some(LocalRange::Multicast)
-    } else {
-        carried_v4(address).and_then(neighbourhood_v4)
-    }
+/// The range that this address is in, or the IPv4 address within it.
+fn neighbourhood(address: IpAddr) -> Option<LocalRange> {
+    let (is_unspecified, is_link_local, carried) = match address {
+        IpAddr::V4(v4) => (v4.octets().starts_with(&[0]), v4.is_link_local(), None),
+        IpAddr::V6(v6) => {
+            let is_ec2 = v6.segments().starts_with(&[0xfd00, 0xec2]);
+            let is_link_local = v6.is_unicast_link_local() || is_ec2;
+            (v6.is_unspecified(), is_link_local, carried_v4(v6))
+        }
+    };
+    let is_for_many = address.is_multicast() || address == Ipv4Addr::BROADCAST;
+    let ranges = [
+        (address.is_loopback(), LocalRange::Loopback),
+        (is_unspecified, LocalRange::Unspecified),
+        (is_link_local, LocalRange::LinkLocal),
+        (is_for_many, LocalRange::Multicast),
+    ];
+    let own = ranges.into_iter().find(|(is_in, _)| *is_in);
+    own.map(|(_, range)| range)
+        .or_else(|| neighbourhood(carried?.into()))
 }
 
 /// The IPv4 address within this one: mapped or compatible (RFC 4291 section 2.5.5), translated (RFC 6052 section 2.1,
