@@ -278,12 +278,6 @@ struct Connection {
 /// fail.
 struct Unanswered(Option<Arc<AtomicBool>>);
 
-impl Unanswered {
-    fn answered(mut self) {
-        self.0 = None;
-    }
-}
-
 impl Drop for Unanswered {
     fn drop(&mut self) {
         if let Some(is_silent) = &self.0 {
@@ -331,9 +325,9 @@ impl Connection {
             Sender::Http2 { sender, .. } => sender.try_send_request(request).boxed(),
         };
         let connection = self.calls.clone();
-        let unanswered = Unanswered(Some(self.is_silent.clone()));
+        let mut unanswered = Unanswered(Some(self.is_silent.clone()));
         let answer = call.map(move |answer| {
-            unanswered.answered();
+            drop(unanswered.0.take());
             let answer = answer?;
             Ok(answer.map(|body| Answer {
                 body,
