@@ -22,6 +22,7 @@ use hyper::header::HOST;
 use hyper::{Request, Response, Uri};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use kube::client::Body;
+use kubelet_attestation::ensure;
 use parking_lot::Mutex;
 use rustls::ClientConfig;
 use rustls::client::Resumption;
@@ -211,9 +212,8 @@ impl Shared {
             self.windows.answer
         };
         let mut holding = self.share.holding();
-        if !usize::try_from(window).is_ok_and(|window| holding.resize(window)) {
-            return Err(Excess::Memory.into());
-        }
+        let has_memory = usize::try_from(window).is_ok_and(|window| holding.resize(window));
+        ensure!(has_memory, Excess::Memory.into());
         let sender = if is_http2 {
             http2(tls, self.windows).await?
         } else {
