@@ -111,7 +111,7 @@ fn direct(
         .layer(config.base_uri_layer())
         .option_layer(config.auth_layer()?)
         .layer(config.extra_headers_layer()?)
-        .service(Connections::new(dial, tls, server_name, named_by));
+        .service(Connections::service(dial, tls, server_name, named_by));
     let calls = Calls::new(service);
     Ok(ClientBuilder::new(calls, config.default_namespace))
 }

@@ -33,7 +33,7 @@ use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use tower::util::BoxCloneSyncService;
-use tower::{BoxError, Service, ServiceExt as _};
+use tower::{BoxError, Service, ServiceExt as _, service_fn};
 
 use super::response_limits::{Excess, NamedBy};
 use crate::memory::{Holding, Share};
@@ -92,11 +92,8 @@ impl Windows {
 /// Makes TCP connections.
 pub(super) type Dial = BoxCloneSyncService<Uri, TokioIo<TcpStream>, BoxError>;
 
-/// Sends calls to one API server.
-#[derive(Clone)]
-pub(super) struct Connections(Arc<Shared>);
-
-struct Shared {
+/// The connections to one API server.
+pub(super) struct Connections {
     dial: Dial,
     tls: TlsConnector,
     /// The name in the API server's certificate, if it differs from the URL's host.
@@ -108,18 +105,20 @@ struct Shared {
 }
 
 impl Connections {
-    /// Connections that `dial` makes, to an API server that this party configured.
-    pub(super) fn new(
+    /// Sends calls on connections that `dial` makes, to an API server that this party configured.
+    pub(super) fn service(
         dial: Dial,
         mut tls: ClientConfig,
         server_name: Option<String>,
         named_by: NamedBy,
-    ) -> Self {
+    ) -> impl Service<Request<Body>, Response = Response<Answer>, Error = BoxError, Future: Send>
+    + Clone
+    + Send {
         tls.alpn_protocols = vec![HTTP_2.to_vec(), HTTP_1.to_vec()];
         // Connections last, and the state of a session takes more memory than a connection.
         tls.resumption = Resumption::disabled();
         let windows = Windows::of(named_by);
-        Self(Arc::new(Shared {
+        let connections = Arc::new(Self {
             dial,
             tls: TlsConnector::from(Arc::new(tls)),
             server_name,
@@ -127,26 +126,13 @@ impl Connections {
             share: Share::new(windows.own),
             open: Mutex::default(),
             dialling: tokio::sync::Mutex::default(),
-        }))
-    }
-}
-
-impl Service<Request<Body>> for Connections {
-    type Response = Response<Answer>;
-    type Error = BoxError;
-    type Future = BoxFuture<'static, Result<Response<Answer>, BoxError>>;
-
-    fn poll_ready(&mut self, _context: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
-        Poll::Ready(Ok(()))
+        });
+        service_fn(move |request| {
+            let connections = connections.clone();
+            async move { connections.send(request).await }
+        })
     }
 
-    fn call(&mut self, request: Request<Body>) -> Self::Future {
-        let shared = self.0.clone();
-        async move { shared.send(request).await }.boxed()
-    }
-}
-
-impl Shared {
     async fn send(&self, mut request: Request<Body>) -> Result<Response<Answer>, BoxError> {
         let server = request.uri().clone();
         let mut attempts = 0;
@@ -274,8 +260,8 @@ struct Connection {
     is_silent: Arc<AtomicBool>,
 }
 
-/// A call without an answer. If it is dropped, no other call uses its connection: they need not wait until pings
-/// fail.
+/// A call, with the mark of its connection until there is an answer. If it is dropped before, no other call uses the
+/// connection: they need not wait until pings fail.
 struct Unanswered(Option<Arc<AtomicBool>>);
 
 impl Drop for Unanswered {
