@@ -5,7 +5,6 @@
 //! [`TenantKubeconfig`](crate::capi::TenantKubeconfig).
 
 use std::error::Error;
-use std::fmt::{self, Debug};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -48,7 +47,8 @@ pub enum InClusterAccessError {
 }
 
 /// A client of one cluster, and the CA certificates that it trusts.
-#[derive(Clone)]
+#[derive(derive_more::Debug, Clone)]
+#[debug("ClusterAccess({server})")]
 pub struct ClusterAccess {
     pub(super) client: Client,
     pub(super) lease_client: Option<Client>,
@@ -140,13 +140,5 @@ impl ClusterAccess {
     /// DER of the certificates in the kubeconfig's CA data.
     pub fn ca_certificates(&self) -> &[Vec<u8>] {
         &self.ca_certificates
-    }
-}
-
-impl Debug for ClusterAccess {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ClusterAccess")
-            .field("server", &self.server)
-            .finish_non_exhaustive()
     }
 }
