@@ -96,22 +96,7 @@ pub(crate) enum Excess {
 impl Excess {
     /// Whether a page of fewer objects may be read.
     pub(crate) fn is_of_size(self) -> bool {
-        match self {
-            Self::Length(_) | Self::Values(_) => true,
-            Self::Event(_) | Self::Items(_) | Self::Memory | Self::Time => false,
-        }
-    }
-
-    /// The excess that this error comes from.
-    pub(crate) fn behind(error: &(dyn Error + 'static)) -> Option<Self> {
-        let mut error = Some(error);
-        while let Some(cause) = error {
-            if let Some(excess) = cause.downcast_ref::<Self>() {
-                return Some(*excess);
-            }
-            error = cause.source();
-        }
-        None
+        matches!(self, Self::Length(_) | Self::Values(_))
     }
 }
 
