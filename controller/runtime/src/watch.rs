@@ -14,7 +14,7 @@ use serde::de::DeserializeOwned;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use crate::client::{Excess, LONGEST_WATCH, MANAGEMENT_PAGE_SIZE};
+use crate::client::{Excess, LONGEST_WATCH, MANAGEMENT_PAGE_SIZE, cause};
 
 mod lenient;
 mod log;
@@ -58,7 +58,7 @@ where
                     () = relist.notified() => events = begin(page, ExponentialBackoff::default()),
                 }
             };
-            let too_long = |error| Excess::behind(error).is_some_and(Excess::is_of_size);
+            let too_long = |error| cause::<Excess>(error).is_some_and(|excess| excess.is_of_size());
             if page > 1 && event.as_ref().is_err_and(|error| too_long(error)) {
                 page = (page / 4).max(1);
                 // No wait has followed this failure.

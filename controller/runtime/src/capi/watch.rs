@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures::stream::StreamExt as _;
 use kube::Resource as _;
 use kube::api::Api;
-use kube::core::ApiResource;
+use kube::core::{ApiResource, Status};
 use kube::runtime::watcher::{self, Event};
 use tokio::time::sleep;
 
@@ -14,6 +14,7 @@ use super::api_discovery::served;
 use super::cache::{Objects, State};
 use super::objects::{Cluster, Machine, MachinePool, ObjectKey, Raw};
 use super::store::Stored;
+use crate::client::cause;
 use crate::watch::{ExponentialBackoff, Skipped, WatchLog, on_management, watch_config};
 
 /// Before it is looked again whether a kind is there that was not.
@@ -153,17 +154,7 @@ impl Objects {
 
 /// Whether the API server no longer has this version of the kind.
 fn is_gone(error: &watcher::Error) -> bool {
-    let status = match error {
-        watcher::Error::InitialListFailed(kube::Error::Api(status))
-        | watcher::Error::WatchStartFailed(kube::Error::Api(status))
-        | watcher::Error::WatchFailed(kube::Error::Api(status))
-        | watcher::Error::WatchError(status) => status,
-        watcher::Error::InitialListFailed(_)
-        | watcher::Error::WatchStartFailed(_)
-        | watcher::Error::WatchFailed(_)
-        | watcher::Error::NoResourceVersion => return false,
-    };
-    status.code == 404
+    cause::<Box<Status>>(error).is_some_and(|status| status.code == 404)
 }
 
 #[cfg(test)]

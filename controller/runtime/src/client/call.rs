@@ -1,5 +1,7 @@
 //! One call of an API server: its deadline, its failure, and the parameters of writes.
 
+use std::error::Error;
+use std::iter;
 use std::time::Duration;
 
 use hyper::StatusCode;
@@ -48,6 +50,12 @@ impl CallError {
     pub(crate) fn is_invalid(&self) -> bool {
         self.has(StatusCode::UNPROCESSABLE_ENTITY)
     }
+}
+
+/// The error of this type that `error` comes from.
+pub(crate) fn cause<'a, E: Error + 'static>(error: &'a (dyn Error + 'static)) -> Option<&'a E> {
+    let mut causes = iter::successors(Some(error), |&error| error.source());
+    causes.find_map(|cause| cause.downcast_ref())
 }
 
 impl From<CallError> for Unavailable {

@@ -1,7 +1,6 @@
 //! Limits of the calls and answers of an API server: a busy one gets few calls at a time, and a hostile one takes
 //! neither memory nor time without bound. kube's client has no such limits.
 
-use std::error::Error;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};

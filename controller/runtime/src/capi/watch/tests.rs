@@ -132,3 +132,29 @@ fn a_cluster_hears_of_its_own_changes_and_of_no_machine() {
     apply::<Cluster>(&objects, Event::InitDone, &mut listing);
     heard("a list of Clusters", [true, true]);
 }
+
+#[test]
+fn a_version_that_is_not_served_any_more_is_gone_whichever_call_says_so() {
+    let status = |code| {
+        Box::new(Status {
+            code,
+            ..Status::default()
+        })
+    };
+    let refused = |code| kube::Error::Api(status(code));
+    for error in [
+        watcher::Error::InitialListFailed(refused(404)),
+        watcher::Error::WatchStartFailed(refused(404)),
+        watcher::Error::WatchFailed(refused(404)),
+        watcher::Error::WatchError(status(404)),
+    ] {
+        assert!(is_gone(&error), "{error}");
+    }
+    for error in [
+        watcher::Error::InitialListFailed(refused(403)),
+        watcher::Error::WatchError(status(410)),
+        watcher::Error::NoResourceVersion,
+    ] {
+        assert!(!is_gone(&error), "{error}");
+    }
+}
