@@ -95,8 +95,7 @@ fn metadata_of(fields: &Fields) -> ObjectMeta {
     fn read<T: DeserializeOwned>(fields: &Fields, name: &str) -> Option<T> {
         serde_json::from_str(fields.get(name)?.get()).ok()?
     }
-    let deleting: Option<IgnoredAny> =
-        read::<Option<IgnoredAny>>(fields, "deletionTimestamp").flatten();
+    let deleting: Option<IgnoredAny> = read(fields, "deletionTimestamp");
     ObjectMeta {
         name: read(fields, "name"),
         namespace: read(fields, "namespace"),
@@ -122,34 +121,34 @@ struct Metadata {
 impl<'de, K: DeserializeOwned, R> Deserialize<'de> for Lenient<K, R> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = deserializer.deserialize_newtype_struct(RAW_VALUE, AnyText)?;
-        let len = text.get().len();
-        // Most objects are valid, and are not taken apart.
-        if let Ok(object) = serde_json::from_str(text.get())
-            && let Ok(Metadata { metadata }) = serde_json::from_str(text.get())
-        {
-            return Ok(Self {
-                metadata,
-                object: Ok(object),
-                len,
-                resource: PhantomData,
-            });
-        }
-        // What is no object has no fields.
-        let mut fields: Fields = serde_json::from_str(text.get()).unwrap_or_default();
-        let metadata = fields.remove("metadata");
-        let metadata = metadata.and_then(|text| serde_json::from_str(text.get()).ok());
-        let metadata = metadata_of(&metadata.unwrap_or_default());
-        let object = to_raw_value(&metadata).and_then(|text| {
-            fields.insert("metadata".to_owned(), text);
-            serde_json::from_str(&serde_json::to_string(&fields)?)
-        });
+        let (metadata, object) = parsed(text.get());
         Ok(Self {
             metadata,
             object: object.map_err(Unreadable::from),
-            len,
+            len: text.get().len(),
             resource: PhantomData,
         })
     }
+}
+
+/// The metadata of an object, and the object.
+fn parsed<K: DeserializeOwned>(text: &str) -> (ObjectMeta, serde_json::Result<K>) {
+    // Most objects are valid, and are not taken apart.
+    if let Ok(object) = serde_json::from_str(text)
+        && let Ok(Metadata { metadata }) = serde_json::from_str(text)
+    {
+        return (metadata, Ok(object));
+    }
+    // What is no object has no fields.
+    let mut fields: Fields = serde_json::from_str(text).unwrap_or_default();
+    let metadata = fields.remove("metadata");
+    let metadata = metadata.and_then(|text| serde_json::from_str(text.get()).ok());
+    let metadata = metadata_of(&metadata.unwrap_or_default());
+    let object = to_raw_value(&metadata).and_then(|text| {
+        fields.insert("metadata".to_owned(), text);
+        serde_json::from_str(&serde_json::to_string(&fields)?)
+    });
+    (metadata, object)
 }
 
 impl<K, R: Resource> Resource for Lenient<K, R> {
