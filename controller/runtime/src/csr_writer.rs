@@ -24,16 +24,13 @@ use k8s_openapi::ByteString;
 use k8s_openapi::api::certificates::v1::{
     CertificateSigningRequest, CertificateSigningRequestCondition,
 };
+use kube::api::Api;
 use kubelet_attestation::evidence::tpm::ENDORSEMENT_KEY_ANNOTATION;
 
 use node_attestation_core::decide::Decision;
 use node_attestation_core::request::{ApprovalReason, Issued};
 
-use crate::client::CallError;
-
-mod kube_store;
-
-pub use kube_store::KubeStore;
+use crate::client::{CONTROLLER, CallError, call, post};
 
 const APPROVED_MESSAGE: &str = "approved by node-attestation-controller";
 
@@ -52,6 +49,25 @@ pub trait RequestStore: Debug + Send + Sync {
         subresource: &'static str,
         request: &CertificateSigningRequest,
     ) -> Result<CertificateSigningRequest, CallError>;
+}
+
+/// The requests of one Kubernetes API server.
+pub type KubeStore = Api<CertificateSigningRequest>;
+
+#[async_trait::async_trait]
+impl RequestStore for KubeStore {
+    async fn get(&self, name: &str) -> Result<Option<CertificateSigningRequest>, CallError> {
+        call(self.get_opt(name)).await
+    }
+
+    async fn update(
+        &self,
+        subresource: &'static str,
+        request: &CertificateSigningRequest,
+    ) -> Result<CertificateSigningRequest, CallError> {
+        let name = request.metadata.name.as_deref().unwrap_or_default();
+        call(self.replace_subresource(subresource, name, &post(CONTROLLER), request)).await
+    }
 }
 
 /// The subresources through which requests are answered.

@@ -222,7 +222,7 @@ impl Standalone {
             enforcement: Enforcement::default(),
             serving,
         };
-        let store = Arc::new(KubeStore::new(access.client().clone()));
+        let store = Arc::new(KubeStore::all(access.client().clone()));
         Ok(Self {
             access,
             context,

@@ -68,7 +68,7 @@ impl Running {
         let (said, health) = watch::channel(Health::default());
         let mut tasks = JoinSet::new();
         let (events, writer) = Events::start(access.client().clone(), Some(management.clone()));
-        let store = Arc::new(KubeStore::new(access.client().clone()));
+        let store = Arc::new(KubeStore::all(access.client().clone()));
         let inventory = CapiInventory::new(shared.objects.clone(), key.clone());
         let builder = ContextBuilder {
             spec: &service.spec,

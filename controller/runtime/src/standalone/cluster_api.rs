@@ -109,7 +109,7 @@ impl Standalone {
         if said.cluster.paused {
             tracing::warn!(cluster, "the Cluster is paused: nothing is answered");
         }
-        let store = Arc::new(KubeStore::new(access.client().clone()));
+        let store = Arc::new(KubeStore::all(access.client().clone()));
         Ok(Self {
             access,
             context,
