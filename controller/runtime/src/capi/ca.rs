@@ -71,9 +71,8 @@ impl ClusterCa {
         let pem = value(secret, "tls.crt", MAX_CERTIFICATE_LEN)?.ok_or(CaRefused::NoCertificate)?;
         let blocks = pem::parse_many(pem).map_err(|_| InvalidCa::Certificate)?;
         let first = blocks.first().ok_or(InvalidCa::NotOneCertificate)?;
-        if blocks.iter().any(|block| block.tag() != "CERTIFICATE") {
-            return Err(InvalidCa::NotOneCertificate.into());
-        }
+        let are_certificates = blocks.iter().all(|block| block.tag() == "CERTIFICATE");
+        ensure!(are_certificates, InvalidCa::NotOneCertificate.into());
         let signing = pem::encode(first);
         let certificate = CaCertificate::from_pem(signing.as_bytes())?;
         let signer = value(secret, "tls.key", MAX_KEY_LEN)?

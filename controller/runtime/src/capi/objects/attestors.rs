@@ -80,15 +80,12 @@ impl OwnAttestors {
         let named = annotation.map(|text| annotated(text)).into_iter().chain(
             variables
                 .filter(|variable| variable.name.as_deref() == Some(VARIABLE))
-                .filter_map(|variable| enabled(&variable.value?)),
+                .filter_map(|variable| enabled(&variable.value?).transpose()),
         );
         let agreed = |known: Result<Vec<String>, _>, other: Result<Vec<String>, _>| {
             let (known, other) = (known?, other?);
-            if are_same(&known, &other) {
-                Ok(known)
-            } else {
-                Err(InvalidOwnAttestors::Contradictory)
-            }
+            ensure!(are_same(&known, &other), InvalidOwnAttestors::Contradictory);
+            Ok(known)
         };
         match named.reduce(agreed) {
             None => Self::Unset,
@@ -111,16 +108,13 @@ fn annotated(text: &str) -> Result<Vec<String>, InvalidOwnAttestors> {
 }
 
 /// The attestors of our variable, where it is enabled.
-fn enabled(value: &RawValue) -> Option<Result<Vec<String>, InvalidOwnAttestors>> {
-    if value.get().len() > MAX_LEN {
-        return Some(Err(InvalidOwnAttestors::TooLong));
-    }
-    match serde_json::from_str::<Option<Setting>>(value.get()) {
-        Ok(setting) => setting
-            .filter(|setting| setting.enabled)
-            .map(|setting| Ok(setting.authorized_attestors)),
-        Err(_) => Some(Err(InvalidOwnAttestors::Malformed)),
-    }
+fn enabled(value: &RawValue) -> Result<Option<Vec<String>>, InvalidOwnAttestors> {
+    let text = value.get();
+    ensure!(text.len() <= MAX_LEN, InvalidOwnAttestors::TooLong);
+    let setting: Option<Setting> =
+        serde_json::from_str(text).map_err(|_| InvalidOwnAttestors::Malformed)?;
+    let enabled = setting.filter(|setting| setting.enabled);
+    Ok(enabled.map(|setting| setting.authorized_attestors))
 }
 
 #[cfg(test)]
