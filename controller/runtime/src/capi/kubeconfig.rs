@@ -12,9 +12,7 @@ use std::net::IpAddr;
 use data_encoding::BASE64;
 use kube::Config;
 use kube::config::AuthInfo;
-use kubelet_attestation::kubeconfig::{
-    ClusterEndpoint, InvalidKubeconfig, Kubeconfig, Login, Policy, no_files,
-};
+use kubelet_attestation::kubeconfig::{InvalidKubeconfig, Kubeconfig, Login, Policy, no_files};
 use zeroize::Zeroizing;
 
 use crate::client::{ClusterAccess, EgressPolicy, LocalRange};
@@ -72,7 +70,10 @@ impl TenantKubeconfig {
                 neighbourhood,
             });
         }
-        let mut config = config(&endpoint).ok_or(KubeconfigRefused::NoClient)?;
+        let url = endpoint.url().as_str().parse();
+        let mut config = Config::new(url.map_err(|_| KubeconfigRefused::NoClient)?);
+        config.tls_server_name = endpoint.tls_server_name().map(str::to_owned);
+        config.root_cert = Some(endpoint.ca().iter().map(|der| der.to_vec()).collect());
         config.auth_info = auth_info(&kubeconfig.login(no_files)?);
         Ok(Self { config, reach })
     }
@@ -93,14 +94,6 @@ impl TenantKubeconfig {
         let access = ClusterAccess::of_tenant(self.config.clone(), self.reach);
         access.map_err(|_| KubeconfigRefused::NoClient)
     }
-}
-
-/// The settings of a client without its login; `None` for a URL that hyper does not take.
-fn config(endpoint: &ClusterEndpoint) -> Option<Config> {
-    let mut config = Config::new(endpoint.url().as_str().parse().ok()?);
-    config.tls_server_name = endpoint.tls_server_name().map(str::to_owned);
-    config.root_cert = Some(endpoint.ca().iter().map(|der| der.to_vec()).collect());
-    Some(config)
 }
 
 fn auth_info(login: &Login) -> AuthInfo {
