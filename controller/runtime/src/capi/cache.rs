@@ -32,8 +32,8 @@ struct Inner {
     client: Client,
     state: RwLock<State>,
     resources: Mutex<HashMap<Kind, Lookup>>,
-    changes: watch::Sender<u64>,
-    cluster_changes: watch::Sender<u64>,
+    changes: watch::Sender<()>,
+    cluster_changes: watch::Sender<()>,
     /// By Cluster, for its waiters.
     of_cluster: Mutex<HashMap<ObjectKey, watch::Sender<()>>>,
     slow_reads: Semaphore,
@@ -69,8 +69,8 @@ impl Objects {
             client,
             state: RwLock::default(),
             resources: Mutex::default(),
-            changes: watch::Sender::new(0),
-            cluster_changes: watch::Sender::new(0),
+            changes: watch::Sender::default(),
+            cluster_changes: watch::Sender::default(),
             of_cluster: Mutex::default(),
             slow_reads: Semaphore::new(SLOW_READS),
         }));
@@ -83,13 +83,13 @@ impl Objects {
         self.read(State::is_ready)
     }
 
-    /// A number that changes whenever an object or readiness does.
-    pub fn changes(&self) -> watch::Receiver<u64> {
+    /// Changes whenever an object or readiness does.
+    pub fn changes(&self) -> watch::Receiver<()> {
         self.0.changes.subscribe()
     }
 
-    /// A number that changes whenever a Cluster or readiness does.
-    pub(crate) fn cluster_changes(&self) -> watch::Receiver<u64> {
+    /// Changes whenever a Cluster or readiness does.
+    pub(crate) fn cluster_changes(&self) -> watch::Receiver<()> {
         self.0.cluster_changes.subscribe()
     }
 
@@ -106,7 +106,7 @@ impl Objects {
 
     /// Notifies the waiters for this Cluster.
     pub(super) fn cluster_changed(&self, cluster: &ObjectKey) {
-        increment(&self.0.cluster_changes);
+        self.0.cluster_changes.send_replace(());
         let mut waiting = self.0.of_cluster.lock();
         if let Some(sender) = waiting.get(cluster)
             && sender.send(()).is_err()
@@ -117,7 +117,7 @@ impl Objects {
 
     /// Notifies the waiters for all Clusters.
     fn all_clusters_changed(&self) {
-        increment(&self.0.cluster_changes);
+        self.0.cluster_changes.send_replace(());
         self.0
             .of_cluster
             .lock()
@@ -224,7 +224,7 @@ impl Objects {
         let mut state = self.0.state.write();
         let changed = change(&mut state);
         drop(state);
-        increment(&self.0.changes);
+        self.0.changes.send_replace(());
         changed
     }
 
@@ -234,10 +234,6 @@ impl Objects {
             self.all_clusters_changed();
         }
     }
-}
-
-fn increment(count: &watch::Sender<u64>) {
-    count.send_modify(|count| *count = count.wrapping_add(1));
 }
 
 impl State {

@@ -56,7 +56,7 @@ const ANOTHER: Duration = Duration::from_secs(30);
 pub(super) struct Enablement {
     shared: Arc<Shared>,
     own_shard: Shard,
-    changes: watch::Receiver<u64>,
+    changes: watch::Receiver<()>,
     look_at: Instant,
     /// The last step for each Cluster.
     last: HashMap<ObjectKey, Last>,
