@@ -142,7 +142,11 @@ impl Objects {
 
     /// Keeps a `KubeadmConfig` that was read for this cluster.
     pub(super) fn keep_config(&self, cluster: &ObjectKey, name: &str, config: BootstrapConfig) {
-        self.write(|state| state.store.keep_config(cluster, name, config));
+        self.write(|state| {
+            if let Some(members) = state.store.members.get_mut(cluster) {
+                members.keep_config(name, config);
+            }
+        });
     }
 
     /// Runs reads of low priority; those of few clusters run at a time.

@@ -9,6 +9,7 @@ use std::fmt::Debug;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::core::DynamicObject;
+use kubelet_attestation::ensure;
 use kubelet_attestation::names::{is_dns_label, is_dns_subdomain};
 use node_attestation_core::crd::CLUSTER_NAME_LABEL;
 use serde::Deserialize;
@@ -75,14 +76,10 @@ impl std::str::FromStr for ObjectKey {
     type Err = InvalidObjectKey;
 
     fn from_str(text: &str) -> Result<Self, InvalidObjectKey> {
-        match text.split_once('/') {
-            Some((namespace, name))
-                if !namespace.is_empty() && !name.is_empty() && !name.contains('/') =>
-            {
-                Ok(Self::new(namespace, name))
-            }
-            Some(_) | None => Err(InvalidObjectKey),
-        }
+        let (namespace, name) = text.split_once('/').ok_or(InvalidObjectKey)?;
+        let is_valid = !namespace.is_empty() && !name.is_empty() && !name.contains('/');
+        ensure!(is_valid, InvalidObjectKey);
+        Ok(Self::new(namespace, name))
     }
 }
 
@@ -220,18 +217,23 @@ impl Bootstrap {
         let name = self.data_secret_name.as_ref();
         name.is_some_and(|name| !name.is_empty())
     }
+
+    /// The `KubeadmConfig`; another bootstrap provider's configuration is not read.
+    fn config(self, namespace: &str) -> Option<Reference> {
+        Reference::within(namespace, self.config_ref)
+            .filter(|one| one.group == "bootstrap.cluster.x-k8s.io" && one.kind == "KubeadmConfig")
+    }
 }
 
 /// The cluster that an object belongs to: by its spec, which Cluster API requires, or its label.
 fn cluster_of(spec: Option<String>, metadata: &ObjectMeta) -> Option<String> {
     let given = |name: &String| !name.is_empty();
-    spec.filter(given).or_else(|| {
-        let labels = metadata.labels.as_ref()?;
-        labels
-            .get(CLUSTER_NAME_LABEL)
-            .filter(|name| given(name))
-            .cloned()
-    })
+    let labelled = || label(metadata, CLUSTER_NAME_LABEL).cloned().filter(given);
+    spec.filter(given).or_else(labelled)
+}
+
+fn label<'a>(metadata: &'a ObjectMeta, key: &str) -> Option<&'a String> {
+    metadata.labels.as_ref()?.get(key)
 }
 
 /// Whether the object has Cluster API's annotation that leaves it alone.

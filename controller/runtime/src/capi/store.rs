@@ -10,9 +10,7 @@ use std::sync::LazyLock;
 use kubelet_attestation::names::ProviderId;
 use node_attestation_core::identifiers::TokenId;
 
-use super::objects::{
-    BootstrapConfig, Cluster, Machine, MachinePool, ObjectKey, Reference, Watched,
-};
+use super::objects::{BootstrapConfig, Cluster, Machine, MachinePool, ObjectKey, Watched};
 use crate::table::{Indexed, Table};
 
 /// The objects of all clusters.
@@ -75,18 +73,10 @@ trait Member: Watched + Indexed {
     /// The name of its cluster.
     fn cluster(&self) -> &str;
 
-    fn config(&self) -> Option<&Reference>;
+    /// The name of its `KubeadmConfig`.
+    fn config(&self) -> Option<&str>;
 
     fn table(members: &mut Members) -> &mut Table<Self>;
-}
-
-impl Store {
-    /// Keeps a `KubeadmConfig` that was read for this cluster, unless nothing refers to it any more.
-    pub(super) fn keep_config(&mut self, cluster: &ObjectKey, name: &str, config: BootstrapConfig) {
-        if let Some(members) = self.members.get_mut(cluster) {
-            members.keep_config(name, config);
-        }
-    }
 }
 
 impl Members {
@@ -113,10 +103,10 @@ impl Members {
         let pools = self.pools.with(Value::Config(config));
         Holders {
             machines: machines
-                .filter(|(_, machine)| config_name(*machine) == Some(config))
+                .filter(|(_, machine)| machine.config() == Some(config))
                 .collect(),
             pools: pools
-                .filter(|(_, pool)| config_name(*pool) == Some(config))
+                .filter(|(_, pool)| pool.config() == Some(config))
                 .collect(),
         }
     }
@@ -154,7 +144,8 @@ impl Members {
         machines.any(|(_, machine)| machine.pool.as_deref() == Some(pool))
     }
 
-    fn keep_config(&mut self, name: &str, config: BootstrapConfig) {
+    /// Keeps a `KubeadmConfig` that was read, unless nothing refers to it any more.
+    pub(super) fn keep_config(&mut self, name: &str, config: BootstrapConfig) {
         // Its Machines may be gone since the read began; then nothing would ever remove it.
         let holders = self.with_config(name);
         if holders.machines.is_empty() && holders.pools.is_empty() {
@@ -169,7 +160,7 @@ impl Members {
     }
 
     fn put<M: Member>(&mut self, name: &str, member: M) {
-        let config = config_name(&member);
+        let config = member.config();
         let is_read = config.is_some_and(|config| self.config(config).is_some());
         let before = M::table(self).put(name, member);
         if is_read {
@@ -186,7 +177,7 @@ impl Members {
 
     /// Removes the `KubeadmConfig` of the former object, if nothing refers to it any more.
     fn release_config<M: Member>(&mut self, before: Option<&M>) {
-        if let Some(config) = before.and_then(config_name) {
+        if let Some(config) = before.and_then(Member::config) {
             let holders = self.with_config(config);
             if holders.machines.is_empty() && holders.pools.is_empty() {
                 self.configs.remove(config);
@@ -204,13 +195,6 @@ fn was_read<M: Indexed>(table: &mut Table<M>, name: &str) {
     for has_node in [false, true] {
         table.forget_value(name, Value::Unread { has_node });
     }
-}
-
-/// The name of its `KubeadmConfig`, if that is what it refers to.
-fn config_name<M: Member>(member: &M) -> Option<&str> {
-    let config = member.config();
-    let config = config.filter(|config| BootstrapConfig::is_one(config));
-    config.map(|config| config.name.as_str())
 }
 
 impl Stored for Cluster {
@@ -262,8 +246,8 @@ impl Member for Machine {
         &self.cluster
     }
 
-    fn config(&self) -> Option<&Reference> {
-        self.config.as_ref()
+    fn config(&self) -> Option<&str> {
+        self.config.as_ref().map(|config| config.name.as_str())
     }
 
     fn table(members: &mut Members) -> &mut Table<Self> {
@@ -274,7 +258,7 @@ impl Member for Machine {
 impl Indexed for Machine {
     fn values<'a>(&'a self, name: &'a str) -> impl Iterator<Item = impl Hash> {
         let id = self.provider_id.iter().map(Value::ProviderId);
-        let config = config_name(self);
+        let config = self.config();
         let has_node = self.node.is_some();
         let unread = config.filter(|_| self.has_bootstrap_data);
         let unread = unread.map(|_| Value::Unread { has_node });
@@ -292,8 +276,8 @@ impl Member for MachinePool {
         &self.cluster
     }
 
-    fn config(&self) -> Option<&Reference> {
-        self.config.as_ref()
+    fn config(&self) -> Option<&str> {
+        self.config.as_ref().map(|config| config.name.as_str())
     }
 
     fn table(members: &mut Members) -> &mut Table<Self> {
@@ -304,7 +288,7 @@ impl Member for MachinePool {
 impl Indexed for MachinePool {
     fn values<'a>(&'a self, _name: &'a str) -> impl Iterator<Item = impl Hash> {
         let ids = self.provider_ids.iter().map(Value::ProviderId);
-        ids.chain(config_name(self).map(Value::Config))
+        ids.chain(self.config().map(Value::Config))
     }
 }
 

@@ -4,7 +4,7 @@ use kubelet_attestation::names::NodeName;
 use node_attestation_core::inventory::{Machine, Naming};
 
 use super::view::{Need, View};
-use crate::capi::objects::{self, BootstrapConfig};
+use crate::capi::objects;
 
 /// The ground on which a machine's Node may have a name, the strongest first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -78,8 +78,7 @@ impl<'a> View<'a> {
 
     /// Whether the `KubeadmConfig` was read, if the Machine has one.
     fn knows_config(self, machine: &objects::Machine) -> bool {
-        let reference = machine.config.as_ref();
-        !reference.is_some_and(BootstrapConfig::is_one) || self.config(machine).is_some()
+        machine.config.is_none() || self.config(machine).is_some()
     }
 
     /// The ground on which the Node may have this name, as far as is known.

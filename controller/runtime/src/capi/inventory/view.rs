@@ -96,10 +96,7 @@ impl<'a> View<'a> {
 
     /// The `KubeadmConfig` of the Machine. Before its bootstrap data were made it may change, and is not read.
     pub(super) fn config(self, machine: &objects::Machine) -> Option<&'a BootstrapConfig> {
-        let reference = machine
-            .config
-            .as_ref()
-            .filter(|one| BootstrapConfig::is_one(one))?;
+        let reference = machine.config.as_ref()?;
         let found = self.members.config(&reference.name);
         if found.is_none() && self.has_bootstrap_data(machine) {
             self.needed.add(reference);
@@ -132,7 +129,6 @@ impl<'a> View<'a> {
             Need::Pools => {
                 let pools = self.members.pools.iter();
                 let configs = pools.filter_map(|(_, pool)| pool.config.as_ref());
-                let configs = configs.filter(|config| BootstrapConfig::is_one(config));
                 configs.for_each(|config| self.needed.add(config));
             }
         }

@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde::de::{Deserializer, IgnoredAny};
 use zeroize::Zeroizing;
 
-use super::{Kept, Nothing, Reference};
+use super::{Kept, Nothing};
 
 /// A `KubeadmConfig`, as far as it is used.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -55,14 +55,6 @@ struct Discovery {
 struct BootstrapToken {
     #[serde(default, deserialize_with = "public_half")]
     token: Option<TokenId>,
-}
-
-impl BootstrapConfig {
-    /// Whether this reference is to a `KubeadmConfig`: another bootstrap provider's configuration
-    /// is not read.
-    pub(in crate::capi) fn is_one(reference: &Reference) -> bool {
-        reference.group == "bootstrap.cluster.x-k8s.io" && reference.kind == "KubeadmConfig"
-    }
 }
 
 impl Kept for BootstrapConfig {

@@ -8,7 +8,7 @@ use serde::Deserialize;
 
 use super::{
     Bootstrap, CORE_GROUP, Initialization, Kept, RawReference, Reference, Watched, cluster_of,
-    is_deleting, was_bootstrapped,
+    is_deleting, label, was_bootstrapped,
 };
 
 /// On every Machine of a control plane; its value does not matter.
@@ -35,6 +35,7 @@ pub(in crate::capi) struct Machine {
     /// addresses come with it, after the provider ID.
     pub(in crate::capi) provisioned: bool,
     pub(in crate::capi) provider_id: Option<ProviderId>,
+    /// Its `KubeadmConfig`.
     pub(in crate::capi) config: Option<Reference>,
     pub(in crate::capi) infrastructure: Option<Reference>,
     pub(in crate::capi) pool: Option<String>,
@@ -52,8 +53,8 @@ pub(in crate::capi) struct Spec {
     cluster_name: Option<String>,
     #[serde(rename = "providerID")]
     provider_id: Option<String>,
-    bootstrap: Option<Bootstrap>,
-    infrastructure_ref: Option<RawReference>,
+    pub(super) bootstrap: Option<Bootstrap>,
+    pub(super) infrastructure_ref: Option<RawReference>,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -114,7 +115,7 @@ impl Kept for Machine {
             has_bootstrap_data: bootstrap.has_data() || told,
             provisioned: provisioned == Some(true) || status.infrastructure_ready == Some(true),
             provider_id: spec.provider_id.and_then(|id| ProviderId::parse(&id).ok()),
-            config: Reference::within(&namespace, bootstrap.config_ref),
+            config: bootstrap.config(&namespace),
             infrastructure: Reference::within(&namespace, spec.infrastructure_ref),
             pool: pool_of(&metadata),
             control_plane: label(&metadata, CONTROL_PLANE_LABEL).is_some(),
@@ -139,10 +140,6 @@ fn pool_of(metadata: &ObjectMeta) -> Option<String> {
     let name = pool.map(|pool| &pool.name);
     let name = name.or_else(|| label(metadata, POOL_LABEL));
     name.filter(|name| !name.is_empty()).cloned()
-}
-
-fn label<'a>(metadata: &'a ObjectMeta, key: &str) -> Option<&'a String> {
-    metadata.labels.as_ref()?.get(key)
 }
 
 /// The names that a host has for itself, and not those that others have for it (`ExternalDNS`).

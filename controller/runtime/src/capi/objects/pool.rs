@@ -7,8 +7,7 @@ use kubelet_attestation::names::ProviderId;
 use serde::Deserialize;
 
 use super::{
-    Bootstrap, Initialization, Kept, RawReference, Reference, Watched, cluster_of, is_deleting,
-    was_bootstrapped,
+    Initialization, Kept, Reference, Watched, cluster_of, is_deleting, machine, was_bootstrapped,
 };
 
 /// A `MachinePool`, as far as it is used.
@@ -19,6 +18,7 @@ pub(in crate::capi) struct MachinePool {
     pub(in crate::capi) deleting: bool,
     pub(in crate::capi) has_bootstrap_data: bool,
     pub(in crate::capi) provider_ids: BTreeSet<ProviderId>,
+    /// Its `KubeadmConfig`.
     pub(in crate::capi) config: Option<Reference>,
     pub(in crate::capi) infrastructure: Option<Reference>,
 }
@@ -34,14 +34,7 @@ pub(in crate::capi) struct Spec {
 
 #[derive(Debug, Clone, Deserialize)]
 struct Template {
-    spec: Option<TemplateSpec>,
-}
-
-#[derive(Debug, Clone, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct TemplateSpec {
-    bootstrap: Option<Bootstrap>,
-    infrastructure_ref: Option<RawReference>,
+    spec: Option<machine::Spec>,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -63,9 +56,8 @@ impl Kept for MachinePool {
     fn kept(metadata: ObjectMeta, spec: Spec, status: Status) -> Option<Self> {
         let namespace = metadata.namespace.clone()?;
         let template = spec.template.and_then(|template| template.spec);
-        let template = template.map(|spec| (spec.bootstrap, spec.infrastructure_ref));
-        let (bootstrap, infrastructure) = template.unwrap_or_default();
-        let bootstrap = bootstrap.unwrap_or_default();
+        let template = template.unwrap_or_default();
+        let bootstrap = template.bootstrap.unwrap_or_default();
         let ids = spec.provider_ids.unwrap_or_default();
         let told = was_bootstrapped(status.bootstrap_ready, status.initialization.as_ref());
         Some(Self {
@@ -76,8 +68,8 @@ impl Kept for MachinePool {
                 .iter()
                 .filter_map(|id| ProviderId::parse(id).ok())
                 .collect(),
-            config: Reference::within(&namespace, bootstrap.config_ref),
-            infrastructure: Reference::within(&namespace, infrastructure),
+            config: bootstrap.config(&namespace),
+            infrastructure: Reference::within(&namespace, template.infrastructure_ref),
             uid: metadata.uid?,
         })
     }
