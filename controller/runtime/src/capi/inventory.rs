@@ -1,5 +1,6 @@
 //! The machines of one Cluster.
 
+use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -19,7 +20,7 @@ use super::objects::{self, BootstrapConfig, InfraMachine, InfraMachinePool, Obje
 mod names;
 mod view;
 
-use view::{Found, Need, Needed, Unread, View, waiting};
+use view::{Need, Needed, Unread, View, waiting};
 
 /// The machines of one Cluster, as Cluster API has them.
 ///
@@ -201,7 +202,11 @@ impl CapiInventory {
         wanted: Unread,
         look: impl FnOnce(View<'_>) -> Result<T, Unavailable>,
     ) -> Result<(BTreeSet<Reference>, T), Unavailable> {
-        let needed = Needed::new(&self.configs_read, wanted);
+        let needed = Needed {
+            recent: &self.configs_read,
+            wanted,
+            configs: RefCell::default(),
+        };
         let found = self.objects.store(|store| {
             let cluster = &self.cluster;
             let Some(facts) = store.clusters.get(cluster) else {
@@ -217,26 +222,7 @@ impl CapiInventory {
             let why = "the management cluster's objects have not been listed yet";
             Err(Unavailable::new(why))
         })?;
-        Ok((needed.into_configs(), found))
-    }
-
-    /// The machine with this ID; of a pool that has Machines, one that is not ready before its own
-    /// is there. It is not gone: a pool gets Machines when its provider learns to make them.
-    async fn machine(&self, id: &ProviderId) -> Result<Option<Machine>, Unavailable> {
-        let (mut machine, infrastructure) = match self.find(|view| view.by_provider_id(id)).await? {
-            None => return Ok(None),
-            Some(Found::Machine(machine)) => return Ok(Some(machine)),
-            Some(Found::Listed {
-                machine,
-                infrastructure,
-            }) => (machine, infrastructure),
-        };
-        if let Some(reference) = infrastructure
-            && self.makes_machines(&reference).await?
-        {
-            machine.state = waiting(machine.state);
-        }
-        Ok(Some(machine))
+        Ok((needed.configs.into_inner(), found))
     }
 
     /// Whether this `InfraMachinePool` has a Machine made for every member. A sweep asks once for
@@ -252,9 +238,41 @@ impl CapiInventory {
         Ok(makes)
     }
 
-    /// The token's owner; a machine that has no provider ID yet, with the one that its
-    /// `InfraMachine` has already.
-    async fn owner(&self, token: &TokenId) -> Result<Option<TokenOwner>, Unavailable> {
+    async fn fetch<K: objects::Kept>(
+        &self,
+        reference: &Reference,
+    ) -> Result<Option<K>, Unavailable> {
+        let namespace = &self.cluster.namespace;
+        let found = self.objects.fetch(namespace, reference).await;
+        found.map_err(|error| {
+            let Reference { kind, name, .. } = reference;
+            Unavailable::new(format!(
+                "cannot read {kind} {name}: {}",
+                error_chain(&error)
+            ))
+        })
+    }
+}
+
+#[async_trait::async_trait]
+impl Inventory for CapiInventory {
+    /// Of a pool that has Machines, a machine is not ready before its own is there. It is not gone: a pool gets
+    /// Machines when its provider learns to make them.
+    async fn by_provider_id(&self, id: &ProviderId) -> Result<Option<Machine>, Unavailable> {
+        let found = self.find(|view| view.by_provider_id(id)).await?;
+        let Some((mut machine, makes_machines)) = found else {
+            return Ok(None);
+        };
+        if let Some(reference) = makes_machines
+            && self.makes_machines(&reference).await?
+        {
+            machine.state = waiting(machine.state);
+        }
+        Ok(Some(machine))
+    }
+
+    /// A machine that has no provider ID yet has the one that its `InfraMachine` has already.
+    async fn by_token(&self, token: &TokenId) -> Result<Option<TokenOwner>, Unavailable> {
         let owner = |need| {
             self.find(move |view| {
                 let owner = view.owner(token);
@@ -277,50 +295,15 @@ impl CapiInventory {
         if let TokenOwner::Machine(machine) = &mut owner
             && machine.provider_id.is_none()
             && let Some(reference) = infrastructure
+            && let Some(found) = self.fetch::<InfraMachine>(&reference).await?
         {
-            let found: Option<InfraMachine> = self.fetch(&reference).await?;
-            if let Some(InfraMachine {
-                provider_id,
-                unnamed,
-            }) = found
-            {
-                if let Some(id) = &provider_id {
-                    self.look(|view| view.is_free(id, machine))?;
-                }
-                machine.provider_id = provider_id;
-                machine.unnamed = unnamed;
+            if let Some(id) = &found.provider_id {
+                self.look(|view| view.is_free(id, machine))?;
             }
+            machine.provider_id = found.provider_id;
+            machine.unnamed = found.unnamed;
         }
         Ok(Some(owner))
-    }
-
-    async fn fetch<K: objects::Kept>(
-        &self,
-        reference: &Reference,
-    ) -> Result<Option<K>, Unavailable> {
-        let namespace = &self.cluster.namespace;
-        let found = self.objects.fetch(namespace, reference).await;
-        found.map_err(|error| {
-            let Reference { kind, name, .. } = reference;
-            Unavailable::new(format!(
-                "cannot read {kind} {name}: {}",
-                error_chain(&error)
-            ))
-        })
-    }
-}
-
-#[async_trait::async_trait]
-impl Inventory for CapiInventory {
-    async fn by_provider_id(
-        &self,
-        provider_id: &ProviderId,
-    ) -> Result<Option<Machine>, Unavailable> {
-        self.machine(provider_id).await
-    }
-
-    async fn by_token(&self, token: &TokenId) -> Result<Option<TokenOwner>, Unavailable> {
-        self.owner(token).await
     }
 
     async fn by_address(&self, address: IpAddr) -> Result<Vec<Machine>, Unavailable> {

@@ -44,25 +44,13 @@ pub(super) enum Unread {
 
 /// The unread `KubeadmConfig`s that an answer depends on.
 pub(super) struct Needed<'a> {
-    recent: &'a Recent<()>,
-    wanted: Unread,
-    configs: RefCell<BTreeSet<Reference>>,
+    /// Those that were read just now, which are not needed again.
+    pub(super) recent: &'a Recent<()>,
+    pub(super) wanted: Unread,
+    pub(super) configs: RefCell<BTreeSet<Reference>>,
 }
 
-impl<'a> Needed<'a> {
-    /// Without those that were read just now.
-    pub(super) fn new(recent: &'a Recent<()>, wanted: Unread) -> Self {
-        Self {
-            recent,
-            wanted,
-            configs: RefCell::default(),
-        }
-    }
-
-    pub(super) fn into_configs(self) -> BTreeSet<Reference> {
-        self.configs.into_inner()
-    }
-
+impl Needed<'_> {
     fn is_enough(&self) -> bool {
         self.wanted == Unread::First && !self.configs.borrow().is_empty()
     }
@@ -72,17 +60,6 @@ impl<'a> Needed<'a> {
             self.configs.borrow_mut().insert(config.clone());
         }
     }
-}
-
-/// The owner of a provider ID.
-pub(super) enum Found {
-    /// A Machine.
-    Machine(Machine),
-    /// A member of a pool without a Machine, and the object that may create one.
-    Listed {
-        machine: Machine,
-        infrastructure: Option<Reference>,
-    },
 }
 
 impl<'a> View<'a> {
@@ -148,7 +125,11 @@ impl<'a> View<'a> {
         })
     }
 
-    pub(super) fn by_provider_id(self, id: &ProviderId) -> Result<Option<Found>, Unavailable> {
+    /// The machine with this ID; of a member of a pool without a Machine, the object that may create one too.
+    pub(super) fn by_provider_id(
+        self,
+        id: &ProviderId,
+    ) -> Result<Option<(Machine, Option<Reference>)>, Unavailable> {
         let holders = self.members.with_provider_id(id);
         let own_pool = holders
             .machines
@@ -162,19 +143,16 @@ impl<'a> View<'a> {
             return Err(ambiguous(first, second));
         }
         if let Some((name, machine)) = holders.machines.first() {
-            return Ok(Some(Found::Machine(self.machine(name, machine))));
+            return Ok(Some((self.machine(name, machine), None)));
         }
         // A member of a pool that no Machine stands for, or not yet.
         let listed = holders.pools.first().map(|(name, pool)| {
             let mut machine = self.listed_member(name, pool, id);
             if self.has_machines(name) {
                 machine.state = waiting(machine.state);
-                return Found::Machine(machine);
+                return (machine, None);
             }
-            Found::Listed {
-                machine,
-                infrastructure: pool.infrastructure.clone(),
-            }
+            (machine, pool.infrastructure.clone())
         });
         Ok(listed)
     }
