@@ -307,13 +307,11 @@ impl Inventory for CapiInventory {
     }
 
     async fn by_address(&self, address: IpAddr) -> Result<Vec<Machine>, Unavailable> {
-        let found = self.find(move |view| Ok(view.by_address(address)));
-        found.await
+        self.find(|view| Ok(view.by_address(address))).await
     }
 
     async fn by_name(&self, name: &str) -> Result<Vec<Machine>, Unavailable> {
-        let found = self.find(|view| Ok(view.by_name(name)));
-        found.await
+        self.find(|view| Ok(view.by_name(name))).await
     }
 
     async fn by_machine_name(&self, name: &str) -> Result<Option<Machine>, Unavailable> {
@@ -325,8 +323,7 @@ impl Inventory for CapiInventory {
     }
 
     async fn naming(&self, machine: &Machine, asked: &NodeName) -> Result<Naming, Unavailable> {
-        let found = self.find(|view| Ok(view.naming(machine, asked)));
-        found.await
+        self.find(|view| Ok(view.naming(machine, asked))).await
     }
 }
 
