@@ -236,10 +236,7 @@ impl Candidate {
             .flatten()
             .filter_map(Holder::of)
             .collect();
-        if holders.is_empty() {
-            return None;
-        }
-        Some(Self {
+        (!holders.is_empty()).then(|| Self {
             is_kubeadms: is_kubeadms(binding),
             name: binding.metadata.name.clone().unwrap_or_default(),
             uid: binding.metadata.uid.clone(),
