@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::future::{BoxFuture, FutureExt as _};
+use futures::future::FutureExt as _;
 use node_attestation_core::ledger::{Absences, Records};
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
@@ -35,10 +35,11 @@ pub(super) struct Running {
     pub(super) fingerprint: Fingerprint,
     pub(super) ca: Arc<ClusterCa>,
     pub(super) access: ClusterAccess,
-    health: watch::Receiver<Health>,
+    /// The state of the cluster.
+    pub(super) health: watch::Receiver<Health>,
     tasks: JoinSet<()>,
     /// Dropped, it ends the tasks.
-    quit: watch::Sender<()>,
+    quit: oneshot::Sender<()>,
 }
 
 impl Running {
@@ -64,7 +65,8 @@ impl Running {
             Some(connect) => connect(key),
             None => service.kubeconfig.access()?,
         };
-        let (quit, quitted) = watch::channel(());
+        let (quit, quitted) = oneshot::channel();
+        let quitted = quitted.map(drop).shared();
         let (said, health) = watch::channel(Health::default());
         let mut tasks = JoinSet::new();
         let (events, writer) = Events::start(access.client().clone(), Some(management.clone()));
@@ -93,14 +95,14 @@ impl Running {
         let pipeline = Pipeline::new(context, store, events, now);
         let client = access.client().clone();
         let watches = upkeep.watches.clone();
-        let ended = closed(quitted.clone());
+        let ended = quitted.clone();
         tasks.spawn(async move {
             worker::run(client, pipeline, watches, ended).await;
             writer.finish().await;
         });
         tasks.spawn(async move {
             tokio::select! {
-                () = closed(quitted) => {}
+                () = quitted => {}
                 () = keep_up(upkeep, said) => {}
             }
         });
@@ -112,11 +114,6 @@ impl Running {
             tasks,
             quit,
         })
-    }
-
-    /// The state of the cluster.
-    pub(super) fn health(&self) -> Health {
-        self.health.borrow().clone()
     }
 
     /// Waits until the state of the cluster changes. Returns whether a task ended by itself instead: it panicked.
@@ -140,11 +137,6 @@ fn jittered(period: Duration) -> Duration {
     // Without random bytes they do not drift.
     let _ = aws_lc_rs::rand::fill(&mut random);
     period + period / 10 * u32::from(random[0]) / 256
-}
-
-/// Waits until the other end is dropped.
-fn closed(mut quitted: watch::Receiver<()>) -> BoxFuture<'static, ()> {
-    async move { while quitted.changed().await.is_ok() {} }.boxed()
 }
 
 /// Does the periodic work; never ends.
