@@ -62,7 +62,7 @@ impl ClaimedCsr {
             basis: ApprovalReason::NodeNameClaimed,
             node_name: self.request().node_name.clone(),
             provider_id: self.identity().provider_id.clone(),
-            opening: Some(self.opening().clone()),
+            opening: Some(self.grant().opening.clone()),
         })
     }
 }

@@ -4,8 +4,8 @@ use std::time::SystemTime;
 
 use super::NamedCsr;
 use super::attested::ClaimOrRenewal;
-use crate::identifiers::{CertificateUid, KeyDigest};
-use crate::ledger::{Claim, Grant, GrantReason, RecordLedger, Renewal, RequestRef};
+use crate::identifiers::KeyDigest;
+use crate::ledger::{Claim, Grant, RecordLedger, Renewal, RequestRef};
 use crate::refusal::Refusal;
 
 /// A request whose machine holds the record of its node name: all that was left to check.
@@ -61,18 +61,8 @@ impl NamedCsr {
 }
 
 impl ClaimedCsr {
-    /// The record, as the certificate is to carry it.
-    pub fn uid(&self) -> CertificateUid {
-        self.grant.uid
-    }
-
-    /// The reason of the grant.
-    pub fn opening(&self) -> &GrantReason {
-        &self.grant.opening
-    }
-
-    /// The end of validity that the record allows for.
-    pub fn not_after(&self) -> SystemTime {
-        self.grant.not_after
+    /// What the record allows for.
+    pub fn grant(&self) -> &Grant {
+        &self.grant
     }
 }

@@ -55,9 +55,9 @@ impl ClaimedCsr {
         let contents = CertificateContents {
             node_name: &self.request().node_name,
             spki: &self.request().spki,
-            not_after: self.not_after(),
+            not_after: self.grant().not_after,
             purpose: Purpose::Client {
-                uid: self.uid(),
+                uid: self.grant().uid,
                 provider_id: &self.identity().provider_id,
             },
         };
@@ -66,11 +66,11 @@ impl ClaimedCsr {
             basis: ApprovalReason::NodeNameClaimed,
             node_name: self.request().node_name.clone(),
             provider_id: self.identity().provider_id.clone(),
-            uid: self.uid(),
+            uid: self.grant().uid,
             pem: certificate.pem,
             serial: certificate.serial,
             not_after: certificate.not_after,
-            opening: Some(self.opening().clone()),
+            opening: Some(self.grant().opening.clone()),
             endorsement_key: self.identity().endorsement_key,
             boot: self.identity().boot,
         };
