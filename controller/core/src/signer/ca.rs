@@ -60,10 +60,7 @@ impl CaCertificate {
             return Err(InvalidCa::NotOneCertificate);
         };
         ensure!(block.tag() == "CERTIFICATE", InvalidCa::NotOneCertificate);
-        Self::from_der(block.contents())
-    }
-
-    fn from_der(der: &[u8]) -> Result<Self, InvalidCa> {
+        let der = block.contents();
         let (rest, certificate) =
             X509Certificate::from_der(der).map_err(|_| InvalidCa::Certificate)?;
         ensure!(rest.is_empty(), InvalidCa::Certificate);
