@@ -31,10 +31,11 @@ pub(super) fn claimed(claim: &Claim, facts: &Facts<'_>, policy: &LedgerPolicy) -
         facts,
         policy,
     };
+    let provider_id = &claim.assurance.identity().provider_id;
     let own = rules.has_its_own_tpm().and_then(|()| rules.may_be_new());
     let step = own.and_then(|()| match facts.own {
         None => rules.first(),
-        Some(own) if own.record.holder.provider_id == rules.identity_id() => rules.again(own),
+        Some(own) if own.record.holder.provider_id == *provider_id => rules.again(own),
         Some(own) => rules.another(own),
     });
     step.unwrap_or_else(|end| end)
@@ -50,10 +51,6 @@ struct Rules<'a> {
 type Checked<T> = Result<T, Step>;
 
 impl Rules<'_> {
-    fn identity_id(&self) -> ProviderId {
-        self.claim.assurance.identity().provider_id.clone()
-    }
-
     /// Checks that the TPM is not that of another machine which is still there.
     fn has_its_own_tpm(&self) -> Checked<()> {
         for (other, state) in &self.facts.others.tpm_of {
