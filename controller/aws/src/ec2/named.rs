@@ -27,9 +27,8 @@ impl Instances {
             return Ok(None);
         };
         let name = node_name(&facts, policy.settings.node_name);
-        Ok(Some(name.ok_or_else(|| {
-            OutageKind::Unnamed(place.instance.to_owned()).at(place.region)
-        })?))
+        let unnamed = || OutageKind::Unnamed(place.instance.to_owned()).at(place.region);
+        Ok(Some(name.ok_or_else(unnamed)?))
     }
 
     /// The private addresses and the private DNS name of the machine, none if it does not run;
@@ -64,10 +63,7 @@ impl Instances {
         };
         let account = policy.only_account().unwrap_or_default();
         let facts = self.describe(account, place.region, place.instance).await?;
-        Ok(Some((
-            place,
-            facts
-                .ok_or_else(|| OutageKind::NotFound(place.instance.to_owned()).at(place.region))?,
-        )))
+        let unknown = || OutageKind::NotFound(place.instance.to_owned()).at(place.region);
+        Ok(Some((place, facts.ok_or_else(unknown)?)))
     }
 }
