@@ -83,7 +83,7 @@ impl Attempt {
     /// The evidence version that the provider prefers.
     pub(super) fn preferred_version(&self) -> EvidenceVersion {
         let mut versions = self.attester.versions().into_iter();
-        versions.next().unwrap_or_else(EvidenceVersion::v1)
+        versions.next().unwrap_or(EvidenceVersion::V1)
     }
 
     /// The key and request of an earlier run. Otherwise a new key, saved.

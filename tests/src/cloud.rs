@@ -245,7 +245,7 @@ impl Cloud {
                 access_key_id: parts.credentials.access_key_id.clone(),
                 session_token: parts.credentials.session_token.clone(),
                 amz_date: time.clone(),
-                signature: signature,
+                signature,
             })
             .unwrap(),
         };

@@ -47,7 +47,7 @@ pub fn quote(
 ) -> Result<Registers, TpmDenial> {
     let key = AttestationKey::parse(attestation_key)?;
     let quote = VerifiedQuote::verify(&key, quote, &[Some(qualifying_data), None])?;
-    Ok(quote.registers().clone())
+    Ok(quote.registers)
 }
 
 /// Reads a `TPMS_ATTEST`, and encodes it again; `None` where it is refused.

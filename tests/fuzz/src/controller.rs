@@ -1,5 +1,7 @@
 //! Targets of `node-attestation-core`: requests and their decisions, serving names, identifiers.
 
+use std::net::IpAddr;
+
 use kubelet_attestation::csr::envelope::Envelope;
 use kubelet_attestation::csr::parse::CertificationRequest;
 use node_attestation_core::decide::Decision;
@@ -74,8 +76,8 @@ pub fn identifiers(input: &[u8]) -> Outcome {
     if let Some(range) = range {
         let (network, _) = text.split_once('/').unwrap();
         // It reads leading zeros, which std does not.
-        if let Ok(network) = network.parse() {
-            assert!(range.contains(network));
+        if let Ok(network) = network.parse::<IpAddr>() {
+            assert!(range.contains(&network));
         }
     }
     let read = [

@@ -129,7 +129,7 @@ fn in_every_partition_the_proof_is_for_the_regions_own_sts() {
         let secret = bed.identity_secret();
         assert_eq!(sent.evidence.sts.region, region);
         assert_eq!(
-            &sent.evidence.sts.signature,
+            sent.evidence.sts.signature,
             signed(&bed, &sent, &host, &secret)
         );
     }

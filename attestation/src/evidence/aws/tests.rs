@@ -43,7 +43,7 @@ fn a_proof_has_the_fields_that_were_read() {
         access_key_id: "ASIA0123456789ABCDEF".to_owned(),
         session_token: "IQoJb3JpZ2luX2Vj+/=".to_owned(),
         amz_date: "20260101T000000Z".to_owned(),
-        signature: signature,
+        signature,
     });
     assert_eq!(same, Ok(proof));
 }

@@ -189,7 +189,7 @@ impl Instance {
             access_key_id: access_key_id.clone(),
             session_token: session_token.clone(),
             amz_date: NOW.to_owned(),
-            signature: signature,
+            signature,
         })
         .unwrap()
     }

@@ -56,7 +56,7 @@ pub(crate) fn measure(world: &World, results: &mut Results) {
         let verified = caller
             .of_cluster("")
             .verify(&sts, &document, &binding, spki, now, now);
-        world.runtime.block_on(verified).unwrap()
+        world.runtime.block_on(verified).unwrap();
     };
     call();
     results.measure("the call of STS, rebuilt and found", None, || {

@@ -158,7 +158,7 @@ impl Case {
             access_key_id: id.clone(),
             session_token: token.clone(),
             amz_date: date.to_owned(),
-            signature: signature,
+            signature,
         })
         .unwrap()
     }

@@ -212,7 +212,7 @@ impl Node {
             access_key_id: self.credentials.access_key_id.clone(),
             session_token: self.credentials.session_token.clone(),
             amz_date: self.date.clone(),
-            signature: signature,
+            signature,
         })
         .unwrap()
     }
