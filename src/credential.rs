@@ -12,8 +12,6 @@ use x509_parser::nom::Parser as _;
 use x509_parser::prelude::{X509Certificate, X509CertificateParser};
 use zeroize::Zeroizing;
 
-pub use issued::Expected;
-
 use crate::failure::Invalid;
 use crate::key::PrivateKey;
 use crate::kube::kubeconfig::Login;

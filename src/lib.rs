@@ -45,8 +45,8 @@
 //! - `backoff`: the pause after a failure
 //! - `kube`: the client of the API server
 //! - `origin`: the machine, node and cluster of the stored credential
-//! - `credential`: a client certificate with its key, and the checks of an issued one
 //! - `pending`: the request that is saved before it is sent
+//! - `credential`: a client certificate with its key, and the checks of an issued one
 //! - `store_contents`: the contents of the state directory, checked
 //! - `rescue`: the output after a panic
 //! - `authenticator`: a run: the stored credential, or a new one within a deadline

@@ -4,7 +4,7 @@
 pub use crate::authenticator::{Observer, Step};
 pub use crate::backoff::{FailureRecord, FailureScope};
 pub use crate::cli::run_on;
-pub use crate::credential::{Credential, Expected, Leaf};
+pub use crate::credential::{Credential, Leaf};
 pub use crate::exec::{ApiVersion, ExecCluster, ExecInfo};
 pub use crate::key::PrivateKey;
 pub use crate::kube::kubeconfig::{

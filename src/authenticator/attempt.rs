@@ -12,7 +12,7 @@ use super::step::{Step, Steps};
 use crate::attester::Attester;
 use crate::backoff::{FailureRecord, FailureScope};
 use crate::clock::{self, Deadline};
-use crate::credential::{Credential, Expected};
+use crate::credential::Credential;
 use crate::failure::{Code, Failure, Invalid};
 use crate::key::PrivateKey;
 use crate::kube::ApiClient;
@@ -281,14 +281,10 @@ impl Attempt {
         origin: &Origin,
         issued: &str,
     ) -> Result<Credential, Failure> {
-        let expected = Expected {
-            node_name: &subject.node_name,
-            provider_id: &subject.provider_id,
-        };
         let key = PrivateKey::from_pem(Secret::new(pending.key.pem().expose().clone()))
             .map_err(|error| Failure::bug(&error))?;
         let now = clock::now();
-        let credential = match Credential::from_issued(issued.as_bytes(), key, &expected, now) {
+        let credential = match Credential::from_issued(issued.as_bytes(), key, subject, now) {
             Ok(credential) => credential,
             Err(error) => {
                 pending.drop_request(store)?;

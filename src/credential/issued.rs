@@ -12,18 +12,10 @@ use x509_parser::prelude::{BasicConstraints, FromDer as _, X509Certificate, X509
 use super::{Credential, Leaf, has_key, parse};
 use crate::failure::Invalid;
 use crate::key::PrivateKey;
+use crate::pending::Subject;
 
 /// Longer than any real chain: a leaf and a few intermediates.
 const MAX_CERTIFICATES: usize = 8;
-
-/// The names that the certificate was requested for.
-#[derive(Debug, Clone, Copy)]
-pub struct Expected<'a> {
-    /// The node's name.
-    pub node_name: &'a NodeName,
-    /// The machine's provider ID. A signer may omit it, but not change it.
-    pub provider_id: &'a ProviderId,
-}
 
 /// DER of a key usage of `digitalSignature` alone: bit 0 of RFC 5280 section 4.2.1.3.
 const DIGITAL_SIGNATURE: &[u8] = &[0x03, 0x02, 0x07, 0x80];
@@ -35,18 +27,19 @@ const UNREADABLE: &str = "a certificate of the issued chain cannot be read";
 const NOT_A_CHAIN: &str = "the issued certificate is not 1 to 8 CERTIFICATE blocks in PEM";
 
 impl Credential {
-    /// Checks that `issued` is the requested certificate, and joins it with its key.
+    /// Checks that `issued` is the certificate that was requested for `subject`, and joins it with
+    /// its key.
     ///
     /// # Guarantees
     ///
     /// The leaf is for this key, has exactly this node as its subject, is for client authentication
-    /// only, is no CA certificate, and has not expired at `now`. A provider ID in it is this
-    /// machine's. The CA's signature is not checked: the certificate comes from the API server over
+    /// only, is no CA certificate, and has not expired at `now`. A signer may omit the provider ID,
+    /// but not change it. The CA's signature is not checked: the certificate comes from the API server over
     /// a verified connection, and the API server checks the signature itself.
     pub fn from_issued(
         issued: &[u8],
         key: PrivateKey,
-        expected: &Expected<'_>,
+        subject: &Subject,
         now: SystemTime,
     ) -> Result<Self, Invalid> {
         let chain = chain(issued)?;
@@ -58,8 +51,8 @@ impl Credential {
         if !has_key(&certificate, &key) {
             return Err(Invalid::new("the issued certificate is for another key"));
         }
-        check_subject(&certificate, expected.node_name)?;
-        check_extensions(certificate.extensions(), expected.provider_id)?;
+        check_subject(&certificate, &subject.node_name)?;
+        check_extensions(certificate.extensions(), &subject.provider_id)?;
         let leaf = Leaf::of(&certificate).map_err(|error| error.within(UNREADABLE))?;
         let not_after = leaf.validity.not_after;
         if now >= not_after {

@@ -1,4 +1,4 @@
-use kubelet_attestation::names::ProviderId;
+use kubelet_attestation::names::{Audience, ProviderId};
 use rcgen::{
     BasicConstraints, Certificate, CertificateParams, CustomExtension, DistinguishedName, DnType,
     ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
@@ -53,11 +53,14 @@ fn accept(issued: &str, key: PrivateKey) -> Result<Credential, Invalid> {
 }
 
 fn accept_at(issued: &str, key: PrivateKey, at: SystemTime) -> Result<Credential, Invalid> {
-    let expected = Expected {
-        node_name: &NodeName::parse("n1").unwrap(),
-        provider_id: &ProviderId::parse("aws:///a/i-1").unwrap(),
+    let subject = crate::pending::Subject {
+        signer_name: "a.b/c".to_owned(),
+        expiration_seconds: 3600,
+        node_name: NodeName::parse("n1").unwrap(),
+        provider_id: ProviderId::parse("aws:///a/i-1").unwrap(),
+        audience: Audience::parse("prod").unwrap(),
     };
-    Credential::from_issued(issued.as_bytes(), key, &expected, at)
+    Credential::from_issued(issued.as_bytes(), key, &subject, at)
 }
 
 fn refused(change: impl FnOnce(&mut CertificateParams)) -> Invalid {

@@ -7,11 +7,11 @@ use kubelet_attestation::errors::error_chain;
 use kubelet_attestation::names::{Audience, NodeName, ProviderId};
 use kubelet_authenticator::failure::{Code, Failure};
 use kubelet_authenticator::secret::Secret;
+use kubelet_authenticator::testing::Credential;
 use kubelet_authenticator::testing::MachineDigest;
 use kubelet_authenticator::testing::Origin;
 use kubelet_authenticator::testing::PrivateKey;
 use kubelet_authenticator::testing::{ClusterEndpoint, EndpointFields};
-use kubelet_authenticator::testing::{Credential, Expected};
 use kubelet_authenticator::testing::{FailureRecord, FailureScope};
 use kubelet_authenticator::testing::{OpenRequest, Pending, Subject as Asked};
 use kubelet_authenticator_test_support::pki::{
@@ -77,16 +77,23 @@ pub fn credential_file_seeds() -> Vec<Vec<u8>> {
     files.map(|parts| parts.concat().into_bytes()).into()
 }
 
+/// The subject of the node's requests.
+fn subject() -> Asked {
+    Asked {
+        signer_name: "cluster.x-k8s.io/kube-apiserver-client-kubelet-aws".to_owned(),
+        expiration_seconds: 3600,
+        node_name: NodeName::parse("n1").unwrap(),
+        provider_id: ProviderId::parse(PROVIDER_ID).unwrap(),
+        audience: Audience::parse("prod").unwrap(),
+    }
+}
+
 /// An issued chain: a credential created from it can be stored, and belongs to this key and node.
 pub fn issued_chain(input: &[u8]) -> Outcome {
     let key = || PrivateKey::from_pem(Secret::new(NODE.pair.key_pem.clone())).unwrap();
-    let node_name = NodeName::parse("n1").unwrap();
-    let expected = Expected {
-        node_name: &node_name,
-        provider_id: &ProviderId::parse(PROVIDER_ID).unwrap(),
-    };
+    let subject = subject();
     let now = SystemTime::UNIX_EPOCH + *ISSUED;
-    let credential = match Credential::from_issued(input, key(), &expected, now) {
+    let credential = match Credential::from_issued(input, key(), &subject, now) {
         Ok(credential) => credential,
         Err(error) => {
             assert!(!error_chain(&error).contains("BEGIN"));
@@ -94,12 +101,12 @@ pub fn issued_chain(input: &[u8]) -> Outcome {
         }
     };
     assert_eq!(credential.public_bits(), key().public_bits());
-    assert_eq!(credential.leaf().node_name, Some(node_name.clone()));
+    assert_eq!(credential.leaf().node_name, Some(subject.node_name.clone()));
     assert!(now < credential.validity().not_after);
     let stored = Credential::from_store(&credential.to_pem()).unwrap();
     assert_eq!(stored.leaf(), credential.leaf());
     let pem = credential.certificate_pem();
-    let again = Credential::from_issued(pem.as_bytes(), key(), &expected, now).unwrap();
+    let again = Credential::from_issued(pem.as_bytes(), key(), &subject, now).unwrap();
     assert_eq!(again.certificate_pem(), pem);
     Outcome::Accepted
 }
@@ -194,15 +201,8 @@ pub fn pending_file(input: &[u8]) -> Outcome {
 /// A key without a request, and requests with and without the fields of later releases.
 pub fn pending_file_seeds() -> Vec<Vec<u8>> {
     let key = || PrivateKey::from_pem(Secret::new(NODE.pair.key_pem.clone())).unwrap();
-    let subject = Asked {
-        signer_name: "cluster.x-k8s.io/kube-apiserver-client-kubelet-aws".to_owned(),
-        expiration_seconds: 3600,
-        node_name: NodeName::parse("n1").unwrap(),
-        provider_id: ProviderId::parse(PROVIDER_ID).unwrap(),
-        audience: Audience::parse("prod").unwrap(),
-    };
     let now = SystemTime::UNIX_EPOCH + *ISSUED;
-    let request = OpenRequest::new("name".to_owned(), b"request".to_vec(), subject, now);
+    let request = OpenRequest::new("name".to_owned(), b"request".to_vec(), subject(), now);
     let mut answer = request.clone();
     answer.answers = true;
     answer.asked = Some(scope());
