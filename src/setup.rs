@@ -199,7 +199,7 @@ impl Setup {
             // without its kubeconfig.
             remove_file(&self.environment_file)?;
         }
-        let held = lock(&authenticator)?;
+        let mut held = lock(&authenticator)?;
         let bootstrap = kubeconfig::bootstrap_kubeconfig(&endpoint, &given.login);
         let path = &authenticator.settings.bootstrap_kubeconfig;
         replace_file(path, bootstrap.as_bytes(), &held)?;
@@ -209,11 +209,17 @@ impl Setup {
         if adopts {
             drop(held);
             authenticator.renew(false)?;
-            self.wire(&endpoint, &lock(&authenticator)?, &told)?;
+            held = lock(&authenticator)?;
+        }
+        let kubeconfig = exec_kubeconfig(&endpoint, &self.program);
+        replace_file(&self.kubelet_kubeconfig, kubeconfig.as_bytes(), &held)?;
+        told(Step::KubeletKubeconfigWritten);
+        self.write_environment(&held)?;
+        told(Step::EnvironmentWritten);
+        drop(held);
+        if adopts {
             return Ok(self.set_up(&authenticator, None));
         }
-        self.wire(&endpoint, &held, &told)?;
-        drop(held);
         if !self.kubeadm_flags.exists() {
             // kubeadm has not given the kubelet its name yet, or never will. The kubelet's own call
             // of the plugin knows the name. The date makes that call try the stored certificate.
@@ -235,20 +241,6 @@ impl Setup {
         }
         let (program, kubeconfig) = (self.program.display(), self.kubelet_kubeconfig.display());
         format!("kubelet set up: from its next start, {kubeconfig} runs {program}\n")
-    }
-
-    fn wire(
-        &self,
-        endpoint: &ClusterEndpoint,
-        lock: &StoreLock,
-        told: &impl Fn(Step),
-    ) -> Result<(), Failure> {
-        let kubeconfig = exec_kubeconfig(endpoint, &self.program);
-        replace_file(&self.kubelet_kubeconfig, kubeconfig.as_bytes(), lock)?;
-        told(Step::KubeletKubeconfigWritten);
-        self.write_environment(lock)?;
-        told(Step::EnvironmentWritten);
-        Ok(())
     }
 
     fn write_environment(&self, lock: &StoreLock) -> Result<(), Failure> {
