@@ -74,8 +74,6 @@ pub(crate) struct Authenticator<'a> {
     pub(crate) machine: Machine,
     /// The caller of the plugin.
     pub(crate) caller: Caller,
-    /// The maximum duration of a run. It caps the setting `timeoutSeconds`.
-    pub(crate) limit: Duration,
     /// The credential to print after a panic.
     pub(crate) rescue: Rescue,
     /// The log.
@@ -121,7 +119,7 @@ impl Authenticator<'_> {
             (_, store, ..) => self
                 .replace(
                     store.as_ref(),
-                    Allowed::Without(self.timeout()),
+                    Allowed::Without(self.settings.timeout),
                     Demand::IfDue,
                 )
                 .map(|fresh| self.kept(fresh, clock::now()))
@@ -146,9 +144,9 @@ impl Authenticator<'_> {
             && self.attester.renewal() == Renewal::Attested
             && !FailureRecord::read(store).is_some_and(|record| record.had_full_time(now));
         let allowed = if in_full {
-            Allowed::InFull(self.timeout())
+            Allowed::InFull(self.settings.timeout)
         } else {
-            Allowed::Briefly(WITH_CREDENTIAL.min(self.timeout()))
+            Allowed::Briefly(WITH_CREDENTIAL.min(self.settings.timeout))
         };
         let refused = demand != Demand::IfDue;
         match self.replace(Some(store), allowed, demand) {
@@ -175,7 +173,7 @@ impl Authenticator<'_> {
         if let (Rotation::Keep, false, Some(credential), Some(origin)) =
             (rotation, force, stored.credential, &stored.origin)
         {
-            let deadline = Deadline::after(self.timeout().min(FOR_A_PERSON));
+            let deadline = Deadline::after(self.settings.timeout.min(FOR_A_PERSON));
             match self.try_certificate(origin, &credential, deadline) {
                 Some(refused) if refused.is_about_the_requester() => self.warn_of_refusal(&refused),
                 failed => {
@@ -190,14 +188,18 @@ impl Authenticator<'_> {
             }
             demand = Demand::unless_replaced(&credential);
         }
-        let fresh = self.replace(store.as_ref(), Allowed::Without(self.timeout()), demand)?;
+        let fresh = self.replace(
+            store.as_ref(),
+            Allowed::Without(self.settings.timeout),
+            demand,
+        )?;
         Ok((self.kept(fresh, clock::now()), true))
     }
 
     /// The request that a run would send now, with a throwaway key. Sends and writes nothing.
     pub(crate) fn dry_run(&self) -> Result<OpenRequest, Failure> {
         let (store, stored) = self.stored()?;
-        let attempt = self.attempt(Allowed::Without(self.timeout()), Demand::IfDue)?;
+        let attempt = self.attempt(Allowed::Without(self.settings.timeout), Demand::IfDue)?;
         if let Some(store) = &store {
             attempt.recall(store, &stored);
         }
@@ -209,7 +211,7 @@ impl Authenticator<'_> {
         let Some(store) = Store::open(&self.settings.state_directory)? else {
             return Ok(());
         };
-        let deadline = Deadline::after(self.timeout());
+        let deadline = Deadline::after(self.settings.timeout);
         store.lock(deadline, &program(), clock::now())?.forget_all()
     }
 
@@ -223,10 +225,6 @@ impl Authenticator<'_> {
             self.log.warn(readable_by_others);
         }
         Ok((Some(store), stored))
-    }
-
-    fn timeout(&self) -> Duration {
-        self.settings.timeout.min(self.limit)
     }
 
     /// Decides what to do with the stored credential.

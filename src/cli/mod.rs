@@ -12,7 +12,6 @@ use std::ffi::OsString;
 use std::mem;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::Duration;
 
 use serde_json::value::RawValue;
 
@@ -139,7 +138,6 @@ impl Session {
             cluster: None,
             machine: self.machine.clone(),
             caller,
-            limit: Duration::MAX,
             rescue: self.rescue.clone(),
             log: self.log,
             observer: self.observer.clone(),

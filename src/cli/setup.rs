@@ -26,7 +26,8 @@ impl Session {
         let mut authenticator = self
             .authenticator(self.sources(arguments), Caller::ClientGo)
             .inspect_err(|_| setup.give_up())?;
-        authenticator.limit = ENROLMENT;
+        let timeout = &mut authenticator.settings.timeout;
+        *timeout = ENROLMENT.min(*timeout);
         let text = if setup.undo {
             setup.undo(&authenticator)?
         } else {
