@@ -67,7 +67,9 @@ impl StoreContents {
                 if self.is_of_this_machine(&origin, machine) {
                     self.origin = Some(origin);
                 } else {
-                    self.reject_all("the store is another machine's");
+                    for file in StoreFile::ALL {
+                        self.reject(file, "the store is another machine's");
+                    }
                 }
             }
             Err(error) => {
@@ -92,23 +94,20 @@ impl StoreContents {
 
     fn judge(&mut self, text: &str) {
         let Some(origin) = &self.origin else {
-            if self.rejected.is_empty() {
-                let why = "no origin.json says which machine it is for";
-                self.reject(StoreFile::Credential, why);
+            let why = if self.rejected.is_empty() {
+                "no origin.json says which machine it is for"
             } else {
-                self.reject(StoreFile::Credential, USELESS_ORIGIN);
-            }
+                USELESS_ORIGIN
+            };
+            self.reject(StoreFile::Credential, why);
             return;
         };
-        // Once a boot, like the comparison of the machine: it costs more than everything else here.
-        let is_first_of_boot = self.machine.is_some();
-        let read = Credential::from_store(text).and_then(|credential| {
-            if is_first_of_boot {
-                credential.checked()
-            } else {
-                Ok(credential)
-            }
-        });
+        let mut read = Credential::from_store(text);
+        if self.machine.is_some() {
+            // Once a boot, like the comparison of the machine: it costs more than everything else
+            // here.
+            read = read.and_then(Credential::checked);
+        }
         match read {
             Ok(credential) if credential.leaf().node_name.as_ref() == Some(&origin.node_name) => {
                 self.credential = Some(credential);
@@ -123,12 +122,6 @@ impl StoreContents {
 
     fn reject(&mut self, file: StoreFile, why: impl Into<String>) {
         self.rejected.entry(file).or_insert_with(|| why.into());
-    }
-
-    fn reject_all(&mut self, why: &str) {
-        for file in StoreFile::ALL {
-            self.reject(file, why);
-        }
     }
 
     /// Rejects origin and credential because of the content of the origin.
