@@ -41,26 +41,22 @@ pub(crate) enum AwsNodeName {
 
 impl Value for AwsPrincipal {
     fn read(text: &str) -> Result<Self, Invalid> {
-        one_of(
-            text,
-            &[
-                ("instanceIdentityRole", Self::InstanceIdentityRole),
-                ("instanceProfile", Self::InstanceProfile),
-            ],
-        )
+        let principals = [
+            ("instanceIdentityRole", Self::InstanceIdentityRole),
+            ("instanceProfile", Self::InstanceProfile),
+        ];
+        one_of(text, &principals)
     }
 }
 
 impl Value for AwsNodeName {
     fn read(text: &str) -> Result<Self, Invalid> {
-        one_of(
-            text,
-            &[
-                ("hostname", Self::Hostname),
-                ("localHostname", Self::LocalHostname),
-                ("instanceID", Self::InstanceId),
-            ],
-        )
+        let names = [
+            ("hostname", Self::Hostname),
+            ("localHostname", Self::LocalHostname),
+            ("instanceID", Self::InstanceId),
+        ];
+        one_of(text, &names)
     }
 }
 
