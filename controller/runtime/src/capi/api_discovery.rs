@@ -1,8 +1,6 @@
 //! The served version of a kind.
 
-use kube::core::{ApiResource, GroupVersionKind};
-use kube::discovery::pinned_kind;
-use kube::error::DiscoveryError;
+use kube::core::ApiResource;
 use kube::{Client, Error};
 
 use super::objects::{CORE_GROUP, Cluster, Reference, Watched as _};
@@ -55,10 +53,21 @@ async fn in_version(
     version: &str,
     kind: &str,
 ) -> Result<Option<ApiResource>, Error> {
-    match pinned_kind(client, &GroupVersionKind::gvk(group, version, kind)).await {
-        Ok((resource, _)) => Ok(Some(resource)),
-        Err(Error::Discovery(DiscoveryError::MissingKind(_))) => Ok(None),
-        Err(Error::Api(status)) if status.code == 404 => Ok(None),
-        Err(error) => Err(error),
-    }
+    let api_version = format!("{group}/{version}");
+    let resources = match client.list_api_group_resources(&api_version).await {
+        Ok(list) => list.resources,
+        Err(Error::Api(status)) if status.code == 404 => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    // A subresource has the kind of its resource, and a slash in its name.
+    let resource = resources
+        .into_iter()
+        .find(|resource| resource.kind == kind && !resource.name.contains('/'));
+    Ok(resource.map(|resource| ApiResource {
+        group: group.to_owned(),
+        version: version.to_owned(),
+        api_version,
+        kind: kind.to_owned(),
+        plural: resource.name,
+    }))
 }
