@@ -245,11 +245,15 @@ impl Candidate {
         })
     }
 
+    /// Its bytes, and those of the bindings that are made of it: each has its name and its role.
     fn len(&self) -> usize {
         let holders = self.holders.iter().map(|holder| match holder {
             Holder::Group(name) | Holder::User(name) => name.len() + size_of::<Holder>(),
         });
-        size_of::<Self>() + self.name.len() + self.role.len() + holders.sum::<usize>()
+        let uid = self.uid.as_ref().map_or(0, String::len);
+        let bindings = 1 + Grant::ALL.len() * self.holders.len();
+        let names = bindings * (self.name.len() + self.role.len());
+        size_of::<Self>() + uid + names + holders.sum::<usize>()
     }
 }
 
@@ -314,7 +318,8 @@ fn evaluate(candidates: &[Candidate], grants_of: &BTreeMap<String, Vec<Grant>>) 
                 holder: holder.clone(),
                 grant: *grant,
                 is_kubeadms: candidate.is_kubeadms,
-                uid: candidate.uid.clone(),
+                // Of those that are removed alone: a text of the cluster is not repeated for each holder.
+                uid: candidate.uid.clone().filter(|_| candidate.is_kubeadms),
             }));
         }
     }

@@ -141,3 +141,24 @@ fn what_a_person_made_of_kubeadms_binding_is_no_longer_kubeadms() {
         assert!(scan.open.iter().all(|open| !open.is_kubeadms));
     }
 }
+
+#[test]
+fn the_bytes_of_a_candidate_are_those_of_all_bindings_that_are_made_of_it() {
+    let subjects = |count: usize| {
+        let mut binding = binding(&"n".repeat(100), &"r".repeat(100), "User", "system:node:a");
+        let subjects = binding.subjects.as_mut().unwrap();
+        subjects.extend(vec![subjects[0].clone(); count - 1]);
+        binding.metadata.uid = Some("u".repeat(1000));
+        Candidate::of(&binding).unwrap()
+    };
+    let grants_of = BTreeMap::from([("r".repeat(100), Grant::ALL.to_vec())]);
+    for candidate in [subjects(1), subjects(2), subjects(100)] {
+        let len = candidate.len();
+        let texts = |open: &OpenBinding| {
+            open.name.len() + open.role.len() + open.uid.as_ref().map_or(0, String::len)
+        };
+        let made = evaluate(&[candidate], &grants_of).open;
+        assert!(!made.is_empty());
+        assert!(made.iter().map(texts).sum::<usize>() + 1000 <= len, "{len}");
+    }
+}
