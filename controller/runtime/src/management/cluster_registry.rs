@@ -102,9 +102,11 @@ impl ClusterRegistry {
                 ca_keys.forget_all_but(|key| self.clusters.contains_key(key));
             }
             Event::Delete(seen) => {
-                if let Some(key) = ObjectKey::of(seen.meta())
-                    && let Some(authentication) = self.clusters.remove(&key)
-                {
+                let Some(key) = ObjectKey::of(seen.meta()) else {
+                    return;
+                };
+                self.listed.remove(&key);
+                if let Some(authentication) = self.clusters.remove(&key) {
                     self.shared.ca_keys.published(&key, None);
                     authentication.send_replace(None);
                 }
