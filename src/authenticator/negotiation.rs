@@ -14,7 +14,7 @@ use super::outcome::{denied, unreadable_challenge, unsupported};
 use super::remedies::{certificate_failure, refused_certificate};
 use super::step::Step;
 use crate::clock;
-use crate::failure::Failure;
+use crate::failure::{Code, Failure};
 use crate::kube::kubeconfig::{ClusterEndpoint, Kubeconfig};
 use crate::kube::{ApiClient, ApiError, ApiErrorKind, CsrState};
 use crate::pending::{OpenRequest, Pending, Subject};
@@ -69,10 +69,17 @@ impl Negotiation<'_> {
                 Some(CsrState::Denied { reason, message })
                     if !self.is_bootstrap && NOT_THE_RECORDS.contains(&reason.as_str()) =>
                 {
-                    self.pending.drop_request(self.store)?;
                     let remedy = refused_certificate(&self.attempt.settings.bootstrap_kubeconfig);
-                    self.change_to_bootstrap(denied(&open, reason, message, remedy))?;
-                    Some(self.open_request()?)
+                    let denied = denied(&open, reason, message, remedy);
+                    if let Err(failure) = self.change_to_bootstrap(denied) {
+                        // A failure of this machine alone has no back-off: its request is kept, so
+                        // that the next run does not make another.
+                        if failure.code() == Code::Denied {
+                            self.pending.drop_request(self.store)?;
+                        }
+                        return Err(failure);
+                    }
+                    Some(self.again()?)
                 }
                 Some(CsrState::Failed {
                     reason,
