@@ -45,7 +45,8 @@ pub struct AwsEvidence {
 
 /// A signature over the one request to STS, and what it takes to rebuild the rest.
 ///
-/// Every field has its form: none can carry a header, a host or a path. `Debug` shows no credential.
+/// Every field has its form: none can carry a header, a host or a path. `Debug` shows no credential; the serialization
+/// has the session token, for STS.
 #[derive(Debug, derive_more::Deref, Clone, PartialEq, Eq, Serialize)]
 pub struct Proof(ProofFields);
 

@@ -216,8 +216,9 @@ impl Upkeep {
 
     /// Extends the tokens of existing machines, and expires those of machines that are gone.
     async fn keep_tokens(&mut self, health: &mut Health) {
-        if self.spec.bootstrap_tokens == BootstrapTokens::Ignore {
-            return;
+        match self.spec.bootstrap_tokens {
+            BootstrapTokens::Manage => {}
+            BootstrapTokens::Ignore => return,
         }
         // Before the Machines are known, no token is expired.
         let Some(wanted) = self.inventory.tokens().await else {

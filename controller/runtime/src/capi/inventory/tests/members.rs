@@ -150,10 +150,13 @@ fn infrastructure(path: &str, provider_id: &str) -> Value {
         "/apis/infrastructure.cluster.x-k8s.io/v1" => list(json!([])),
         "/apis/infrastructure.cluster.x-k8s.io/v1beta1"
         | "/apis/infrastructure.cluster.x-k8s.io/v1beta2" => list(json!([resource])),
-        path if path.ends_with("/namespaces/tenant-a/genericmachines/m1-infra") => json!({
-            "metadata": {"name": "m1-infra", "namespace": NAMESPACE, "uid": "u"},
-            "spec": {"providerID": provider_id},
-        }),
+        "/apis/infrastructure.cluster.x-k8s.io/v1beta1/namespaces/tenant-a/genericmachines/m1-infra"
+        | "/apis/infrastructure.cluster.x-k8s.io/v1beta2/namespaces/tenant-a/genericmachines/m1-infra" => {
+            json!({
+                "metadata": {"name": "m1-infra", "namespace": NAMESPACE, "uid": "u"},
+                "spec": {"providerID": provider_id},
+            })
+        }
         path => panic!("{path} is asked for"),
     }
 }
