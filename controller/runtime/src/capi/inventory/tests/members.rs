@@ -151,7 +151,8 @@ fn infrastructure(path: &str, provider_id: &str) -> Value {
         "/apis/infrastructure.cluster.x-k8s.io/v1beta1"
         | "/apis/infrastructure.cluster.x-k8s.io/v1beta2" => list(json!([resource])),
         "/apis/infrastructure.cluster.x-k8s.io/v1beta1/namespaces/tenant-a/genericmachines/m1-infra"
-        | "/apis/infrastructure.cluster.x-k8s.io/v1beta2/namespaces/tenant-a/genericmachines/m1-infra" => {
+        | "/apis/infrastructure.cluster.x-k8s.io/v1beta2/namespaces/tenant-a/genericmachines/m1-infra" =>
+        {
             json!({
                 "metadata": {"name": "m1-infra", "namespace": NAMESPACE, "uid": "u"},
                 "spec": {"providerID": provider_id},
