@@ -12,6 +12,7 @@
 //! - `policy`: the policy of a cluster on instances
 //! - `sts`: the call of STS that the evidence carries
 //! - `ec2`: EC2: batches, rate limits, the checks of an instance, its TPM
+//! - `tenancy`: the AWS identity of a workload cluster
 //! - `inventory`: the machines of a cluster without Cluster API: instances with its tags
 //! - `verifier`: the order of the checks
 
@@ -24,6 +25,7 @@ pub mod partition;
 pub mod policy;
 pub mod proxy;
 pub mod sts;
+pub mod tenancy;
 #[cfg(test)]
 mod testing;
 pub mod verifier;

@@ -1,0 +1,46 @@
+//! The AWS identity of a workload cluster: the credentials that EC2 is asked with about its instances.
+//!
+//! Everything here is pure: it decides on objects that others watch, and calls nobody.
+//!
+//! # Modules
+//!
+//! Each imports only those above it.
+//!
+//! - `allowed_namespaces`: the namespaces that may use an identity
+//! - `role`: a role to assume
+//! - `identity`: the identities of Cluster API Provider AWS, and service accounts
+//! - `plan`: the way to the credentials of a cluster, and its digests
+//! - `role_selector`: `IAMRoleSelector` of AWS Controllers for Kubernetes
+//! - `objects`: the objects that a resolution reads
+//! - `error`: why the credentials of a cluster cannot be told
+//! - `chain`: the chain of identities
+//! - `selected_role`: the role of the one `IAMRoleSelector` that matches
+//! - `carm`: annotations and config maps of AWS Controllers for Kubernetes
+//! - `cluster`: the object that names a cluster's identity, and the order of precedence
+
+mod allowed_namespaces;
+mod carm;
+mod chain;
+mod cluster;
+mod error;
+mod identity;
+mod objects;
+mod plan;
+mod role;
+mod role_selector;
+mod selected_role;
+#[cfg(test)]
+mod testing;
+
+pub use self::allowed_namespaces::{AllowedNamespaces, InvalidSelector, Labels, Permission};
+pub use self::carm::{ACCOUNT_MAP, CarmGates, TEAM_MAP};
+pub use self::cluster::{Ack, Cluster, Infrastructure, ObjectRef, TenancySettings, resolve};
+pub use self::error::{AccountMismatch, ResolutionError};
+pub use self::identity::{
+    ControllerIdentity, IdentityKind, IdentityRef, RawIdentityRef, RoleIdentity,
+    ServiceAccountIdentity, StaticIdentity,
+};
+pub use self::objects::{MissingKeys, Namespace, Objects, Readable, access_key};
+pub use self::plan::{AccessKey, DigestKey, Link, Plan, Root, ServiceAccount, Warning};
+pub use self::role::{InvalidRoleArn, InvalidRoleSpec, Role, RoleArn, RoleSpec};
+pub use self::role_selector::{MatchLabels, NamespaceSelector, ResourceType, RoleSelector};

@@ -1,0 +1,179 @@
+//! The namespaces whose clusters may use an identity: `spec.allowedNamespaces`.
+//!
+//! The rules are those of the code of Cluster API Provider AWS. Where its documents differ, the code
+//! decides: `selector: {}` without a list allows every namespace, because the API server stores an
+//! empty `allowedNamespaces` in that form.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement};
+use kube::core::{Selector, SelectorExt as _};
+use serde::Deserialize;
+
+/// The labels of an object.
+pub type Labels = BTreeMap<String, String>;
+
+/// `spec.allowedNamespaces` of an identity. A missing field and an empty one differ.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+pub struct AllowedNamespaces {
+    /// Names of namespaces. They are not patterns.
+    pub list: Option<Vec<String>>,
+    /// A selector of the labels of namespaces.
+    pub selector: Option<LabelSelector>,
+}
+
+/// The rule that lets a namespace use an identity.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, derive_more::Display)]
+pub enum Permission {
+    /// Every namespace may.
+    #[display("allowedNamespaces is empty: every namespace may use it")]
+    Everybody,
+    /// The list has its name.
+    #[display("allowedNamespaces.list has the namespace")]
+    Listed,
+    /// The selector selects its labels.
+    #[display("allowedNamespaces.selector selects the namespace")]
+    Selected,
+}
+
+/// A label selector is invalid. Kubernetes refuses it too.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidSelector {
+    /// An operator is unknown.
+    #[error("{0:?} is not an operator of a label selector")]
+    Operator(String),
+    /// `In` or `NotIn` has no values. `NotIn` would select everything.
+    #[error("the operator {operator} of label {key:?} needs values")]
+    ValuesMissing {
+        /// The operator.
+        operator: String,
+        /// The label's key.
+        key: String,
+    },
+    /// `Exists` or `DoesNotExist` has values.
+    #[error("the operator {operator} of label {key:?} takes no values")]
+    ValuesGiven {
+        /// The operator.
+        operator: String,
+        /// The label's key.
+        key: String,
+    },
+    /// A key is not a label's.
+    #[error("{0:?} is not the key of a label")]
+    Key(String),
+    /// A value is not a label's.
+    #[error("{0:?} is not the value of a label")]
+    Value(String),
+}
+
+impl AllowedNamespaces {
+    /// The rule by which the clusters of a namespace may use the identity; `None` if they may not.
+    /// `labels` are those of the namespace; `None` if it does not exist.
+    ///
+    /// # Errors
+    ///
+    /// The selector is invalid, and the list does not have the name.
+    pub fn permits(
+        &self,
+        namespace: &str,
+        labels: Option<&Labels>,
+    ) -> Result<Option<Permission>, InvalidSelector> {
+        let selector = self.selector.clone().unwrap_or_default();
+        if self.list.is_none() && selector == LabelSelector::default() {
+            return Ok(Some(Permission::Everybody));
+        }
+        if namespace.is_empty() {
+            return Ok(None);
+        }
+        if self.list.iter().flatten().any(|name| name == namespace) {
+            return Ok(Some(Permission::Listed));
+        }
+        let selector = checked(selector)?;
+        let is_selected =
+            !selector.selects_all() && labels.is_some_and(|labels| selector.matches(labels));
+        Ok(is_selected.then_some(Permission::Selected))
+    }
+}
+
+/// The conversion of kube-rs accepts a `NotIn` without values and an `Exists` with some; Kubernetes'
+/// `LabelSelectorAsSelector` does not, and the first of them would select everything.
+fn checked(selector: LabelSelector) -> Result<Selector, InvalidSelector> {
+    for (key, value) in selector.match_labels.iter().flatten() {
+        is_key(key)?;
+        is_value(value)?;
+    }
+    for requirement in selector.match_expressions.iter().flatten() {
+        check(requirement)?;
+    }
+    let operator = |error: kube::core::ParseExpressionError| InvalidSelector::Operator(error.0);
+    selector.try_into().map_err(operator)
+}
+
+fn check(requirement: &LabelSelectorRequirement) -> Result<(), InvalidSelector> {
+    let LabelSelectorRequirement {
+        key,
+        operator,
+        values,
+    } = requirement;
+    let values = values.as_deref().unwrap_or_default();
+    let named = || (operator.clone(), key.clone());
+    match (&**operator, values) {
+        ("In" | "NotIn", []) => {
+            let (operator, key) = named();
+            return Err(InvalidSelector::ValuesMissing { operator, key });
+        }
+        ("Exists" | "DoesNotExist", [_, ..]) => {
+            let (operator, key) = named();
+            return Err(InvalidSelector::ValuesGiven { operator, key });
+        }
+        ("In" | "NotIn" | "Exists" | "DoesNotExist", _) => {}
+        _ => return Err(InvalidSelector::Operator(operator.clone())),
+    }
+    is_key(key)?;
+    values.iter().try_for_each(|value| is_value(value))
+}
+
+/// A name of 63 characters at most, after a DNS subdomain and a slash or by itself.
+fn is_key(key: &str) -> Result<(), InvalidSelector> {
+    let (prefix, name) = match key.split_once('/') {
+        Some((prefix, name)) => (Some(prefix), name),
+        None => (None, key),
+    };
+    let is_prefix = prefix.is_none_or(is_subdomain);
+    if is_prefix && !name.is_empty() && is_name(name) {
+        Ok(())
+    } else {
+        Err(InvalidSelector::Key(key.to_owned()))
+    }
+}
+
+fn is_value(value: &str) -> Result<(), InvalidSelector> {
+    if value.is_empty() || is_name(value) {
+        Ok(())
+    } else {
+        Err(InvalidSelector::Value(value.to_owned()))
+    }
+}
+
+fn is_name(name: &str) -> bool {
+    let ends = [name.chars().next(), name.chars().next_back()];
+    let is_inner = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    name.len() <= 63
+        && name.chars().all(is_inner)
+        && ends.iter().flatten().all(char::is_ascii_alphanumeric)
+}
+
+/// Whether this is a DNS subdomain (RFC 1123, in lower case): the name of most objects of Kubernetes.
+pub(super) fn is_subdomain(name: &str) -> bool {
+    let is_part = |part: &str| {
+        let is_inner = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+        !part.is_empty()
+            && part.chars().all(is_inner)
+            && !part.starts_with('-')
+            && !part.ends_with('-')
+    };
+    name.len() <= 253 && name.split('.').all(is_part)
+}
+
+#[cfg(test)]
+mod tests;

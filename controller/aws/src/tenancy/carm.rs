@@ -1,0 +1,151 @@
+//! Cross-account resource management of AWS Controllers for Kubernetes (CARM): annotations of a namespace, and
+//! config maps with the roles of accounts and teams.
+//!
+//! It is for clusters that Cluster API Provider AWS did not create. Where the runtime of AWS Controllers for
+//! Kubernetes would go on with the controller's own role, this refuses.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+
+use super::error::{AccountMismatch, ResolutionError};
+use super::objects::{Namespace, Objects};
+use super::plan::Plan;
+use super::role::{Role, RoleSpec};
+use crate::document::is_account;
+
+/// The `ConfigMap` with roles by account.
+pub const ACCOUNT_MAP: &str = "ack-role-account-map";
+
+/// The `ConfigMap` with roles by team.
+pub const TEAM_MAP: &str = "ack-role-team-map";
+
+/// The annotation of a namespace that names its account.
+pub(super) const OWNER_ACCOUNT_ID: &str = "services.k8s.aws/owner-account-id";
+
+/// The annotation of a namespace that names its team.
+pub(super) const TEAM_ID: &str = "services.k8s.aws/team-id";
+
+/// The service whose roles count: keys may begin with it and a dot.
+const SERVICE: &str = "ec2";
+
+/// The feature gates of AWS Controllers for Kubernetes. All are off, as theirs are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct CarmGates {
+    /// `TeamLevelCARM`: the annotation of a team counts.
+    pub team_level: bool,
+    /// `ServiceLevelCARM`: keys of a service go before others.
+    pub service_level: bool,
+    /// Accepts what AWS Controllers for Kubernetes accept: an account that is not a number, and a role of another
+    /// account than the namespace's.
+    pub compatible: bool,
+}
+
+/// A value that is more than an ARN: an extension of ours.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct RoleValue {
+    role_arn: String,
+    #[serde(rename = "externalID", default)]
+    external_id: String,
+    #[serde(default)]
+    session_name: String,
+}
+
+/// The plan of the clusters in a namespace with these annotations; `None` if none of them counts.
+///
+/// # Errors
+///
+/// An annotation counts, and its role is not to be had. There is no second choice: a team's cluster never gets the
+/// role of its account.
+pub(super) fn resolve(
+    objects: &Objects,
+    namespace: &str,
+    annotations: &Namespace,
+    gates: CarmGates,
+) -> Result<Option<Plan>, ResolutionError> {
+    let annotation = |key| {
+        annotations
+            .annotations
+            .get(key)
+            .filter(|value| !value.is_empty())
+    };
+    let role = match (
+        annotation(TEAM_ID).filter(|_| gates.team_level),
+        annotation(OWNER_ACCOUNT_ID),
+    ) {
+        (Some(team), _) => role(objects.team_map.as_ref(), TEAM_MAP, team, gates)?,
+        (None, Some(account)) => {
+            if !gates.compatible && !is_account(account) {
+                return Err(ResolutionError::InvalidAccount {
+                    annotation: OWNER_ACCOUNT_ID,
+                    namespace: namespace.to_owned(),
+                    value: account.clone(),
+                });
+            }
+            let role = role(objects.account_map.as_ref(), ACCOUNT_MAP, account, gates)?;
+            if !gates.compatible && role.arn.account() != account {
+                return Err(ResolutionError::AccountMismatch(
+                    AccountMismatch::OfNamespace {
+                        annotated: account.clone(),
+                        role: role.arn.to_string(),
+                    },
+                ));
+            }
+            role
+        }
+        (None, None) => return Ok(None),
+    };
+    Ok(Some(Plan::of_controller(role)))
+}
+
+fn role(
+    map: Option<&BTreeMap<String, String>>,
+    name: &'static str,
+    id: &str,
+    gates: CarmGates,
+) -> Result<Role, ResolutionError> {
+    let map = map.ok_or(ResolutionError::CarmMapNotFound(name))?;
+    let of_service = format!("{SERVICE}.{id}");
+    let of_service = map
+        .get_key_value(&of_service)
+        .filter(|_| gates.service_level);
+    let Some((key, value)) = of_service.or_else(|| map.get_key_value(id)) else {
+        return Err(ResolutionError::CarmKeyNotFound {
+            map: name,
+            key: id.to_owned(),
+        });
+    };
+    let key = key.clone();
+    if value.trim().is_empty() {
+        return Err(ResolutionError::CarmEmptyValue { map: name, key });
+    }
+    let invalid = |detail: String| ResolutionError::CarmInvalidValue {
+        map: name,
+        key: key.clone(),
+        detail,
+    };
+    let spec = if value.trim_start().starts_with("arn:") {
+        RoleSpec {
+            role_arn: value.trim().to_owned(),
+            ..RoleSpec::default()
+        }
+    } else {
+        let value: RoleValue = serde_saphyr::from_str(value).map_err(|_| {
+            invalid(
+                "it is neither the ARN of a role nor YAML of roleArn, externalID and sessionName"
+                    .to_owned(),
+            )
+        })?;
+        RoleSpec {
+            role_arn: value.role_arn,
+            external_id: value.external_id,
+            session_name: value.session_name,
+            ..RoleSpec::default()
+        }
+    };
+    Role::new(&spec, id).map_err(|error| invalid(error.to_string()))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,266 @@
+use super::*;
+use crate::tenancy::testing::{TENANT, arn, namespace, objects, summary};
+
+const ACCOUNT: &str = "111122223333";
+
+fn map(entries: &[(&str, &str)]) -> Option<BTreeMap<String, String>> {
+    let entries = entries.iter();
+    Some(
+        entries
+            .map(|&(key, value)| (key.to_owned(), value.to_owned()))
+            .collect(),
+    )
+}
+
+const ALL: CarmGates = CarmGates {
+    team_level: true,
+    service_level: true,
+    compatible: false,
+};
+
+/// The role for a namespace with these annotations, maps and gates.
+struct Case<'a> {
+    annotations: &'a [(&'a str, &'a str)],
+    accounts: Option<BTreeMap<String, String>>,
+    teams: Option<BTreeMap<String, String>>,
+    gates: CarmGates,
+}
+
+impl Case<'_> {
+    fn plan(self) -> Result<Option<Plan>, ResolutionError> {
+        let mut objects = objects();
+        namespace(&mut objects, TENANT, &[], self.annotations);
+        objects.account_map = self.accounts;
+        objects.team_map = self.teams;
+        let namespace = &objects.namespaces[TENANT];
+        resolve(&objects, TENANT, namespace, self.gates)
+    }
+
+    fn role(self) -> Result<Option<String>, ResolutionError> {
+        let plan = self.plan()?;
+        Ok(plan.map(|plan| {
+            let (root, roles) = summary(&plan);
+            assert_eq!(root, "controller");
+            roles.concat()
+        }))
+    }
+}
+
+fn of_team(
+    teams: Option<BTreeMap<String, String>>,
+    gates: CarmGates,
+) -> Result<Option<String>, ResolutionError> {
+    let annotations = &[(TEAM_ID, "team-a"), (OWNER_ACCOUNT_ID, ACCOUNT)];
+    Case {
+        annotations,
+        accounts: map(&[(ACCOUNT, &arn("account"))]),
+        teams,
+        gates,
+    }
+    .role()
+}
+
+fn of_account(
+    account: &str,
+    accounts: Option<BTreeMap<String, String>>,
+    gates: CarmGates,
+) -> Result<Option<String>, ResolutionError> {
+    let annotations = &[(OWNER_ACCOUNT_ID, account)];
+    Case {
+        annotations,
+        accounts,
+        teams: None,
+        gates,
+    }
+    .role()
+}
+
+#[test]
+fn a_namespace_without_annotations_has_no_role() {
+    for annotations in [&[][..], &[(OWNER_ACCOUNT_ID, ""), (TEAM_ID, "")]] {
+        let case = Case {
+            annotations,
+            accounts: map(&[]),
+            teams: map(&[]),
+            gates: ALL,
+        };
+        assert_eq!(case.role(), Ok(None));
+    }
+}
+
+#[test]
+fn a_team_goes_before_an_account() {
+    assert_eq!(
+        of_team(map(&[("team-a", &arn("team"))]), ALL),
+        Ok(Some(arn("team")))
+    );
+}
+
+#[test]
+fn a_team_counts_with_its_gate_alone() {
+    let teams = || map(&[("team-a", &arn("team"))]);
+    assert_eq!(
+        of_team(teams(), CarmGates::default()),
+        Ok(Some(arn("account")))
+    );
+    let annotations = &[(TEAM_ID, "team-a")];
+    let case = Case {
+        annotations,
+        accounts: map(&[]),
+        teams: teams(),
+        gates: CarmGates::default(),
+    };
+    assert_eq!(case.role(), Ok(None));
+}
+
+#[test]
+fn a_team_without_a_role_does_not_get_its_accounts() {
+    let key = "team-a".to_owned();
+    let error = of_team(map(&[]), ALL).unwrap_err();
+    assert_eq!(
+        error,
+        ResolutionError::CarmKeyNotFound { map: TEAM_MAP, key }
+    );
+    assert_eq!(error.reason(), "CARMKeyNotFound");
+}
+
+#[test]
+fn the_key_of_the_service_goes_before_the_plain_one_with_its_gate_alone() {
+    let both = || map(&[("ec2.team-a", &arn("service")), ("team-a", &arn("team"))]);
+    assert_eq!(of_team(both(), ALL), Ok(Some(arn("service"))));
+    let gates = CarmGates {
+        service_level: false,
+        ..ALL
+    };
+    assert_eq!(of_team(both(), gates), Ok(Some(arn("team"))));
+    let error = of_team(map(&[("ec2.team-a", &arn("service"))]), gates).unwrap_err();
+    assert_eq!(error.reason(), "CARMKeyNotFound");
+    assert_eq!(
+        of_team(
+            map(&[("s3.team-a", &arn("s3")), ("team-a", &arn("team"))]),
+            ALL
+        ),
+        Ok(Some(arn("team")))
+    );
+}
+
+#[test]
+fn an_empty_value_is_a_mistake_and_leads_nowhere_else() {
+    for empty in ["", " \n"] {
+        let error =
+            of_team(map(&[("ec2.team-a", empty), ("team-a", &arn("team"))]), ALL).unwrap_err();
+        let key = "ec2.team-a".to_owned();
+        assert_eq!(
+            error,
+            ResolutionError::CarmEmptyValue { map: TEAM_MAP, key }
+        );
+        assert_eq!(error.reason(), "CARMEmptyValue");
+    }
+}
+
+#[test]
+fn a_missing_map_and_a_missing_key_have_reasons_of_their_own() {
+    let error = of_account(ACCOUNT, None, ALL).unwrap_err();
+    assert_eq!(error, ResolutionError::CarmMapNotFound(ACCOUNT_MAP));
+    assert_eq!(error.reason(), "CARMMapNotFound");
+    assert_eq!(
+        of_account(ACCOUNT, map(&[]), ALL).unwrap_err().reason(),
+        "CARMKeyNotFound"
+    );
+    assert_eq!(
+        of_account(ACCOUNT, map(&[(ACCOUNT, "")]), ALL)
+            .unwrap_err()
+            .reason(),
+        "CARMEmptyValue"
+    );
+    assert_eq!(
+        of_account(ACCOUNT, map(&[(ACCOUNT, &arn("a"))]), ALL),
+        Ok(Some(arn("a")))
+    );
+}
+
+#[test]
+fn a_role_is_of_the_account_of_the_namespace() {
+    let elsewhere = "arn:aws:iam::444455556666:role/a";
+    let accounts = || map(&[(ACCOUNT, elsewhere)]);
+    let error = of_account(ACCOUNT, accounts(), ALL).unwrap_err();
+    assert_eq!(error.reason(), "AccountMismatch");
+    assert!(error.to_string().contains(elsewhere), "{error}");
+    let gates = CarmGates {
+        compatible: true,
+        ..ALL
+    };
+    assert_eq!(
+        of_account(ACCOUNT, accounts(), gates),
+        Ok(Some(elsewhere.to_owned()))
+    );
+}
+
+#[test]
+fn an_account_has_twelve_digits() {
+    let accounts = || map(&[("my-ns", &arn("a"))]);
+    let error = of_account("my-ns", accounts(), ALL).unwrap_err();
+    assert_eq!(error.reason(), "InvalidAccount");
+    let gates = CarmGates {
+        compatible: true,
+        ..ALL
+    };
+    assert_eq!(of_account("my-ns", accounts(), gates), Ok(Some(arn("a"))));
+}
+
+#[test]
+fn a_value_that_is_no_role_names_its_map_and_key() {
+    for invalid in [
+        "nodes",
+        "arn:aws:iam::111122223333:user/a",
+        "roleArn: nodes",
+        "roleArn: [",
+        "a: b",
+    ] {
+        let error = of_account(ACCOUNT, map(&[(ACCOUNT, invalid)]), ALL).unwrap_err();
+        assert_eq!(error.reason(), "InvalidRoleARN", "{invalid}");
+        let shown = error.to_string();
+        assert!(
+            shown.contains(ACCOUNT_MAP) && shown.contains(ACCOUNT),
+            "{shown}"
+        );
+    }
+}
+
+#[test]
+fn a_value_may_have_an_external_id_and_a_session_name() {
+    let value = format!(
+        "roleArn: {}\nexternalID: one-two\nsessionName: three\n",
+        arn("a")
+    );
+    let annotations = &[(OWNER_ACCOUNT_ID, ACCOUNT)];
+    let case = Case {
+        annotations,
+        accounts: map(&[(ACCOUNT, &value)]),
+        teams: None,
+        gates: ALL,
+    };
+    let plan = case.plan().unwrap().unwrap();
+    let role = plan.roles.first().unwrap();
+    assert_eq!(role.arn.to_string(), arn("a"));
+    assert_eq!(role.external_id.as_deref(), Some("one-two"));
+    assert_eq!(role.session_name, "three");
+}
+
+#[test]
+fn the_keys_of_the_second_form_of_the_issue_are_never_looked_up() {
+    let team = arn("team");
+    let second = map(&[
+        ("team-id/team-a", &team),
+        ("team-id.team-a", &team),
+        ("owner-account-id/111122223333", &team),
+    ]);
+    assert_eq!(
+        of_team(second.clone(), ALL).unwrap_err().reason(),
+        "CARMKeyNotFound"
+    );
+    assert_eq!(
+        of_account(ACCOUNT, second, ALL).unwrap_err().reason(),
+        "CARMKeyNotFound"
+    );
+}

@@ -1,0 +1,306 @@
+//! The chain of identities of Cluster API Provider AWS: from the cluster's own over its sources to the first
+//! credentials.
+
+use std::time::Duration;
+
+use super::allowed_namespaces::{AllowedNamespaces, is_subdomain};
+use super::error::ResolutionError;
+use super::identity::{
+    CONTROLLER_IDENTITY_NAME, IdentityKind, IdentityRef, MAX_DEPTH, RawIdentityRef, RoleIdentity,
+    ServiceAccountIdentity,
+};
+use super::objects::{Objects, Readable};
+use super::plan::{Link, Plan, Root, ServiceAccount, Warning};
+use super::role::{InvalidRoleSpec, Role};
+use crate::partition;
+
+/// The audience of the tokens that STS accepts.
+const DEFAULT_AUDIENCE: &str = "sts.amazonaws.com";
+
+/// The validity of a token, by the proposal.
+const DEFAULT_TOKEN_VALIDITY: Duration = Duration::from_hours(24);
+
+/// The shortest validity of a token that Kubernetes allows.
+const MIN_TOKEN_VALIDITY: i64 = 600;
+
+/// The cluster that an identity is resolved for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Tenant<'a> {
+    /// Its namespace.
+    pub namespace: &'a str,
+    /// Its region; `None` if nobody says.
+    pub region: Option<&'a str>,
+}
+
+impl IdentityRef {
+    /// The identity that a reference names.
+    ///
+    /// # Errors
+    ///
+    /// [`ResolutionError::UnsupportedKind`].
+    pub fn parse(reference: &RawIdentityRef) -> Result<Self, ResolutionError> {
+        let kind = IdentityKind::named(&reference.kind);
+        let unsupported = || ResolutionError::UnsupportedKind(reference.kind.clone());
+        Ok(Self {
+            kind: kind.ok_or_else(unsupported)?,
+            name: reference.name.clone(),
+        })
+    }
+}
+
+/// The plan of an identity, for a cluster.
+///
+/// Every identity of the chain must permit the cluster's namespace, before anything else of it is read.
+///
+/// # Errors
+///
+/// The first thing that is wrong, from the cluster's identity to the last source.
+pub(super) fn resolve(
+    objects: &Objects,
+    identity: IdentityRef,
+    tenant: Tenant<'_>,
+) -> Result<Plan, ResolutionError> {
+    let mut chain: Vec<Link> = Vec::new();
+    let mut roles: Vec<(IdentityRef, Role)> = Vec::new();
+    let mut next = identity;
+    let root = loop {
+        enter(&chain, &next)?;
+        let permit = |allowed: Option<&AllowedNamespaces>| {
+            let is_source = !chain.is_empty();
+            permitted(objects, &next, allowed, tenant.namespace, is_source)
+        };
+        let (step, link) = match next.kind {
+            IdentityKind::Controller => {
+                if next.name != CONTROLLER_IDENTITY_NAME {
+                    return Err(ResolutionError::NotSingleton(next.name));
+                }
+                let found = found(&next, objects.controllers.get(&next.name))?;
+                let link = permit(found.allowed_namespaces.as_ref())?;
+                (Step::Root(Root::Controller), link)
+            }
+            IdentityKind::Static => {
+                let found = found(&next, objects.statics.get(&next.name))?;
+                let link = permit(found.allowed_namespaces.as_ref())?;
+                (
+                    Step::Root(access_key(objects, &next, &found.secret_ref)?),
+                    link,
+                )
+            }
+            IdentityKind::Role => {
+                let found = found(&next, objects.roles.get(&next.name))?;
+                let link = permit(found.allowed_namespaces.as_ref())?;
+                (assumed(&next, found)?, link)
+            }
+            IdentityKind::ServiceAccount => {
+                let key = (tenant.namespace.to_owned(), next.name.clone());
+                let found = found(&next, objects.service_accounts.get(&key))?;
+                // It is of the cluster's own namespace.
+                let link = permit(Some(&AllowedNamespaces::default()))?;
+                (
+                    Step::Root(service_account(&next, found, tenant.namespace)?),
+                    link,
+                )
+            }
+        };
+        chain.push(link);
+        match step {
+            Step::Root(root) => break root,
+            Step::Role(role, source) => {
+                roles.push((next, role));
+                next = source;
+            }
+        }
+    };
+    roles.reverse();
+    let (roles, warnings) = chained(&root, roles);
+    let plan = Plan {
+        root,
+        roles,
+        chain,
+        warnings,
+    };
+    is_of_partition(&plan, tenant.region)?;
+    Ok(plan)
+}
+
+/// What an identity adds to a chain.
+enum Step {
+    Root(Root),
+    Role(Role, IdentityRef),
+}
+
+fn enter(chain: &[Link], next: &IdentityRef) -> Result<(), ResolutionError> {
+    let path = || {
+        let before = chain.iter().map(|link| link.identity.clone());
+        before.chain([next.clone()]).collect()
+    };
+    if chain.iter().any(|link| link.identity == *next) {
+        return Err(ResolutionError::ChainLoop(path()));
+    }
+    if chain.len() >= MAX_DEPTH {
+        return Err(ResolutionError::ChainTooDeep(path()));
+    }
+    Ok(())
+}
+
+fn found<'a, T>(
+    identity: &IdentityRef,
+    object: Option<&'a Readable<T>>,
+) -> Result<&'a T, ResolutionError> {
+    match object {
+        Some(Ok(object)) => Ok(object),
+        Some(Err(detail)) => Err(ResolutionError::IdentityInvalid {
+            identity: identity.clone(),
+            detail: detail.clone(),
+        }),
+        None => Err(ResolutionError::IdentityNotFound {
+            identity: identity.clone(),
+        }),
+    }
+}
+
+fn permitted(
+    objects: &Objects,
+    identity: &IdentityRef,
+    allowed: Option<&AllowedNamespaces>,
+    namespace: &str,
+    is_source: bool,
+) -> Result<Link, ResolutionError> {
+    let labels = objects.namespaces.get(namespace).map(|found| &found.labels);
+    let permission = allowed.map(|allowed| allowed.permits(namespace, labels));
+    let permission = permission
+        .transpose()
+        .map_err(|invalid| ResolutionError::BadSelector {
+            identity: identity.clone(),
+            invalid,
+        })?;
+    let identity = identity.clone();
+    let Some(permission) = permission.flatten() else {
+        let namespace = namespace.to_owned();
+        return Err(if is_source {
+            ResolutionError::SourceUsageUnauthorized {
+                identity,
+                namespace,
+            }
+        } else {
+            ResolutionError::UsageUnauthorized {
+                identity,
+                namespace,
+            }
+        });
+    };
+    Ok(Link {
+        identity,
+        permission,
+    })
+}
+
+fn access_key(
+    objects: &Objects,
+    identity: &IdentityRef,
+    name: &str,
+) -> Result<Root, ResolutionError> {
+    // A name with a slash would be another path at the API server.
+    let key = Some(name).filter(|name| is_subdomain(name));
+    match key.and_then(|name| objects.access_keys.get(name)) {
+        Some(Ok(key)) => Ok(Root::Static(key.clone())),
+        Some(Err(missing)) => Err(ResolutionError::SecretMalformed {
+            identity: identity.clone(),
+            name: name.to_owned(),
+            missing: missing.clone(),
+        }),
+        None => Err(ResolutionError::SecretNotFound {
+            identity: identity.clone(),
+            namespace: objects.capa_namespace.clone(),
+            name: name.to_owned(),
+        }),
+    }
+}
+
+fn assumed(identity: &IdentityRef, found: &RoleIdentity) -> Result<Step, ResolutionError> {
+    let source = found.source_identity_ref.as_ref();
+    let missing = || ResolutionError::MissingSource(identity.clone());
+    let source = IdentityRef::parse(source.ok_or_else(missing)?)?;
+    let role = Role::new(&found.role, &identity.name);
+    let role = role.map_err(|invalid| invalid_role(identity, invalid))?;
+    Ok(Step::Role(role, source))
+}
+
+fn invalid_role(identity: &IdentityRef, invalid: InvalidRoleSpec) -> ResolutionError {
+    ResolutionError::InvalidRole {
+        identity: identity.clone(),
+        invalid,
+    }
+}
+
+fn service_account(
+    identity: &IdentityRef,
+    found: &ServiceAccountIdentity,
+    namespace: &str,
+) -> Result<Root, ResolutionError> {
+    let invalid = |detail: &str| ResolutionError::IdentityInvalid {
+        identity: identity.clone(),
+        detail: detail.to_owned(),
+    };
+    let audiences = found.audiences.clone().unwrap_or_default();
+    let audiences = match audiences.as_slice() {
+        [] => vec![DEFAULT_AUDIENCE.to_owned()],
+        _ if audiences.iter().any(String::is_empty) => return Err(invalid("an audience is empty")),
+        _ => audiences,
+    };
+    let token_validity = match found.expiration_seconds {
+        None => DEFAULT_TOKEN_VALIDITY,
+        Some(seconds @ MIN_TOKEN_VALIDITY..) => Duration::from_secs(seconds.unsigned_abs()),
+        Some(_) => return Err(invalid("expirationSeconds is less than 600")),
+    };
+    let role = Role::new(&found.role, &identity.name);
+    Ok(Root::ServiceAccount(ServiceAccount {
+        namespace: namespace.to_owned(),
+        name: identity.name.clone(),
+        audiences,
+        token_validity,
+        role: role.map_err(|invalid| invalid_role(identity, invalid))?,
+    }))
+}
+
+/// Shortens the sessions whose source is temporary: a role's, a session token's, and also the controller's own
+/// credentials, which rarely are a long-lived access key.
+fn chained(root: &Root, roles: Vec<(IdentityRef, Role)>) -> (Vec<Role>, Vec<Warning>) {
+    let mut is_temporary = match root {
+        Root::Controller | Root::ServiceAccount(_) => true,
+        Root::Static(key) => key.session_token.is_some(),
+    };
+    let mut warnings = Vec::new();
+    let roles = roles.into_iter().map(|(identity, mut role)| {
+        if is_temporary && role.chain() {
+            warnings.push(Warning::DurationShortened(identity));
+        }
+        is_temporary = true;
+        role
+    });
+    (roles.collect(), warnings)
+}
+
+/// Checks that every role is of the partition of the region.
+fn is_of_partition(plan: &Plan, region: Option<&str>) -> Result<(), ResolutionError> {
+    let partition = region.and_then(|region| Some((region, partition::of_region(region)?.name())));
+    let Some((region, partition)) = partition else {
+        return Ok(());
+    };
+    let of_account = match &plan.root {
+        Root::ServiceAccount(account) => Some(&account.role),
+        Root::Controller | Root::Static(_) => None,
+    };
+    let mut roles = plan.roles.iter().chain(of_account);
+    match roles.find(|role| role.arn.partition() != partition) {
+        None => Ok(()),
+        Some(role) => Err(ResolutionError::PartitionMismatch {
+            role: role.arn.to_string(),
+            partition,
+            region: region.to_owned(),
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,510 @@
+use serde_json::json;
+
+use super::*;
+use crate::tenancy::allowed_namespaces::{InvalidSelector, Permission};
+use crate::tenancy::role::{InvalidRoleArn, InvalidRoleSpec};
+use crate::tenancy::testing::{
+    TENANT, arn, identity, namespace, objects, put, role, secret, static_identity, summary,
+};
+
+const CONTROLLER: &str = "AWSClusterControllerIdentity/default";
+
+fn of(name: &str) -> String {
+    format!("AWSClusterRoleIdentity/{name}")
+}
+
+fn resolved(objects: &Objects, name: &str) -> Result<Plan, ResolutionError> {
+    let tenant = Tenant {
+        namespace: TENANT,
+        region: Some("eu-west-1"),
+    };
+    resolve(objects, identity(name), tenant)
+}
+
+fn planned(objects: &Objects, name: &str) -> (String, Vec<String>) {
+    summary(&resolved(objects, name).unwrap())
+}
+
+fn refused(objects: &Objects, name: &str) -> ResolutionError {
+    resolved(objects, name).unwrap_err()
+}
+
+#[test]
+fn the_controllers_identity_is_the_controllers_credentials() {
+    let plan = resolved(&objects(), CONTROLLER).unwrap();
+    assert_eq!(summary(&plan), ("controller".to_owned(), Vec::new()));
+    assert_eq!(plan.account(), None);
+    let link = Link {
+        identity: identity(CONTROLLER),
+        permission: Permission::Everybody,
+    };
+    assert_eq!((plan.chain, plan.warnings), (vec![link], Vec::new()));
+}
+
+#[test]
+fn the_controllers_identity_has_one_name() {
+    let mut objects = objects();
+    put(
+        &mut objects,
+        "AWSClusterControllerIdentity/other",
+        &json!({"allowedNamespaces": {}}),
+    );
+    let error = refused(&objects, "AWSClusterControllerIdentity/other");
+    assert_eq!(error, ResolutionError::NotSingleton("other".to_owned()));
+    assert_eq!(error.reason(), "NotSingleton");
+}
+
+#[test]
+fn a_missing_identity_is_named() {
+    let mut objects = objects();
+    objects.remove_identity(IdentityKind::Controller, "", "default");
+    let error = refused(&objects, CONTROLLER);
+    assert_eq!(
+        error,
+        ResolutionError::IdentityNotFound {
+            identity: identity(CONTROLLER)
+        }
+    );
+    assert_eq!(error.reason(), "IdentityNotFound");
+    assert!(
+        error.to_string().contains("AutoControllerIdentityCreator"),
+        "{error}"
+    );
+
+    put(
+        &mut objects,
+        &of("a"),
+        &role("AWSClusterStaticIdentity/none", "a"),
+    );
+    let error = refused(&objects, &of("a"));
+    let missing = identity("AWSClusterStaticIdentity/none");
+    assert_eq!(
+        error,
+        ResolutionError::IdentityNotFound { identity: missing }
+    );
+}
+
+#[test]
+fn an_unreadable_identity_is_invalid() {
+    let mut objects = objects();
+    let v1alpha3 = json!({"allowedNamespaces": {}, "secretRef": {"name": "a", "namespace": "b"}});
+    put(&mut objects, "AWSClusterStaticIdentity/a", &v1alpha3);
+    assert_eq!(
+        refused(&objects, "AWSClusterStaticIdentity/a").reason(),
+        "IdentityInvalid"
+    );
+}
+
+#[test]
+fn a_role_is_assumed_over_the_controllers_credentials() {
+    let mut objects = objects();
+    put(&mut objects, &of("a"), &role(CONTROLLER, "a"));
+    assert_eq!(
+        planned(&objects, &of("a")),
+        ("controller".to_owned(), vec![arn("a")])
+    );
+    let plan = resolved(&objects, &of("a")).unwrap();
+    assert_eq!(plan.account(), Some("111122223333"));
+}
+
+#[test]
+fn a_role_is_assumed_over_an_access_key() {
+    let mut objects = objects();
+    static_identity(&mut objects, "keys");
+    put(
+        &mut objects,
+        &of("a"),
+        &role("AWSClusterStaticIdentity/keys", "a"),
+    );
+    assert_eq!(
+        planned(&objects, &of("a")),
+        ("AKIA1".to_owned(), vec![arn("a")])
+    );
+}
+
+#[test]
+fn nested_roles_are_assumed_from_the_inside() {
+    let mut objects = objects();
+    put(&mut objects, &of("jump"), &role(CONTROLLER, "jump"));
+    put(&mut objects, &of("a"), &role(&of("jump"), "a"));
+    let roles = vec![arn("jump"), arn("a")];
+    assert_eq!(
+        planned(&objects, &of("a")),
+        ("controller".to_owned(), roles)
+    );
+    let plan = resolved(&objects, &of("a")).unwrap();
+    let chain: Vec<_> = plan
+        .chain
+        .iter()
+        .map(|link| link.identity.to_string())
+        .collect();
+    assert_eq!(chain, [of("a"), of("jump"), CONTROLLER.to_owned()]);
+}
+
+#[test]
+fn every_identity_of_a_chain_must_permit_the_namespace() {
+    let mut objects = objects();
+    put(&mut objects, &of("a"), &role(CONTROLLER, "a"));
+    assert!(resolved(&objects, &of("a")).is_ok());
+
+    let others = json!({"list": ["tenant-b"]});
+    put(
+        &mut objects,
+        CONTROLLER,
+        &json!({"allowedNamespaces": others}),
+    );
+    let error = refused(&objects, &of("a"));
+    let source = ResolutionError::SourceUsageUnauthorized {
+        identity: identity(CONTROLLER),
+        namespace: TENANT.to_owned(),
+    };
+    assert_eq!(error, source);
+    assert_eq!(error.reason(), "SourceUsageUnauthorized");
+
+    let mut own = role(CONTROLLER, "a");
+    own["allowedNamespaces"] = others;
+    put(&mut objects, &of("a"), &own);
+    let error = refused(&objects, &of("a"));
+    let usage = ResolutionError::UsageUnauthorized {
+        identity: identity(&of("a")),
+        namespace: TENANT.to_owned(),
+    };
+    assert_eq!(error, usage);
+    assert_eq!(error.reason(), "UsageUnauthorized");
+}
+
+#[test]
+fn a_source_of_another_kind_with_the_same_name_is_told_apart() {
+    let mut objects = objects();
+    static_identity(&mut objects, "a");
+    let none = json!({"allowedNamespaces": null, "secretRef": "a"});
+    put(&mut objects, "AWSClusterStaticIdentity/a", &none);
+    put(
+        &mut objects,
+        &of("a"),
+        &role("AWSClusterStaticIdentity/a", "a"),
+    );
+    let source = ResolutionError::SourceUsageUnauthorized {
+        identity: identity("AWSClusterStaticIdentity/a"),
+        namespace: TENANT.to_owned(),
+    };
+    assert_eq!(refused(&objects, &of("a")), source);
+}
+
+#[test]
+fn a_label_that_is_added_permits_and_one_that_is_removed_refuses() {
+    let mut objects = objects();
+    let selector = json!({"selector": {"matchLabels": {"environment": "dev"}}});
+    put(
+        &mut objects,
+        CONTROLLER,
+        &json!({"allowedNamespaces": selector}),
+    );
+    assert_eq!(refused(&objects, CONTROLLER).reason(), "UsageUnauthorized");
+
+    namespace(&mut objects, TENANT, &[("environment", "dev")], &[]);
+    let plan = resolved(&objects, CONTROLLER).unwrap();
+    assert_eq!(plan.chain.first().unwrap().permission, Permission::Selected);
+
+    namespace(&mut objects, TENANT, &[], &[]);
+    assert_eq!(refused(&objects, CONTROLLER).reason(), "UsageUnauthorized");
+}
+
+#[test]
+fn an_invalid_selector_refuses() {
+    let mut objects = objects();
+    let selector = json!({"matchExpressions": [{"key": "a", "operator": "NotIn", "values": []}]});
+    let invalid = json!({"allowedNamespaces": {"selector": selector}});
+    put(&mut objects, CONTROLLER, &invalid);
+    let error = refused(&objects, CONTROLLER);
+    let invalid = InvalidSelector::ValuesMissing {
+        operator: "NotIn".to_owned(),
+        key: "a".to_owned(),
+    };
+    assert_eq!(
+        error,
+        ResolutionError::BadSelector {
+            identity: identity(CONTROLLER),
+            invalid
+        }
+    );
+    assert_eq!(error.reason(), "BadSelector");
+}
+
+#[test]
+fn a_loop_of_sources_is_refused_with_its_path() {
+    let mut objects = objects();
+    put(&mut objects, &of("a"), &role(&of("b"), "a"));
+    put(&mut objects, &of("b"), &role(&of("a"), "b"));
+    let path = vec![identity(&of("a")), identity(&of("b")), identity(&of("a"))];
+    let error = refused(&objects, &of("a"));
+    assert_eq!(error, ResolutionError::ChainLoop(path));
+    assert_eq!(error.reason(), "ChainLoop");
+    let shown = error.to_string();
+    assert!(
+        shown.ends_with(&format!("{} -> {} -> {}", of("a"), of("b"), of("a"))),
+        "{shown}"
+    );
+
+    put(&mut objects, &of("a"), &role(&of("a"), "a"));
+    let path = vec![identity(&of("a")), identity(&of("a"))];
+    assert_eq!(
+        refused(&objects, &of("a")),
+        ResolutionError::ChainLoop(path)
+    );
+}
+
+#[test]
+fn a_chain_has_five_identities_at_most() {
+    let mut objects = objects();
+    put(&mut objects, &of("1"), &role(CONTROLLER, "1"));
+    for n in 2..=5 {
+        put(
+            &mut objects,
+            &of(&n.to_string()),
+            &role(&of(&(n - 1).to_string()), &n.to_string()),
+        );
+    }
+    let roles = (1..=4).map(|n| arn(&n.to_string())).collect();
+    assert_eq!(
+        planned(&objects, &of("4")),
+        ("controller".to_owned(), roles)
+    );
+    let error = refused(&objects, &of("5"));
+    assert_eq!(error.reason(), "ChainTooDeep");
+    let ResolutionError::ChainTooDeep(path) = error else {
+        panic!("{error}");
+    };
+    assert_eq!(path.len(), 6);
+}
+
+#[test]
+fn a_role_without_a_source_never_gets_the_controllers_credentials() {
+    let mut objects = objects();
+    let mut own = role(CONTROLLER, "a");
+    own["sourceIdentityRef"] = json!(null);
+    put(&mut objects, &of("a"), &own);
+    let error = refused(&objects, &of("a"));
+    assert_eq!(error, ResolutionError::MissingSource(identity(&of("a"))));
+    assert_eq!(error.reason(), "MissingSource");
+}
+
+#[test]
+fn a_source_of_an_unknown_kind_is_refused() {
+    let mut objects = objects();
+    let mut own = role(CONTROLLER, "a");
+    own["sourceIdentityRef"] = json!({"kind": "AWSClusterOtherIdentity", "name": "a"});
+    put(&mut objects, &of("a"), &own);
+    let error = refused(&objects, &of("a"));
+    assert_eq!(
+        error,
+        ResolutionError::UnsupportedKind("AWSClusterOtherIdentity".to_owned())
+    );
+    assert_eq!(error.reason(), "UnsupportedKind");
+}
+
+#[test]
+fn a_secret_is_that_of_the_namespace_of_the_provider() {
+    let mut objects = objects();
+    static_identity(&mut objects, "keys");
+    assert_eq!(
+        planned(&objects, "AWSClusterStaticIdentity/keys"),
+        ("AKIA1".to_owned(), vec![])
+    );
+
+    objects.access_keys.clear();
+    let error = refused(&objects, "AWSClusterStaticIdentity/keys");
+    let not_found = ResolutionError::SecretNotFound {
+        identity: identity("AWSClusterStaticIdentity/keys"),
+        namespace: "capa-system".to_owned(),
+        name: "keys".to_owned(),
+    };
+    assert_eq!(error, not_found);
+    assert_eq!(error.reason(), "SecretNotFound");
+}
+
+#[test]
+fn a_secret_is_not_looked_up_by_a_path() {
+    for name in ["../keys", "tenant-a/keys", "", "Keys", "keys?a=b"] {
+        let mut objects = objects();
+        let spec = json!({"allowedNamespaces": {}, "secretRef": name});
+        put(&mut objects, "AWSClusterStaticIdentity/a", &spec);
+        secret(
+            &mut objects,
+            name,
+            &[("AccessKeyID", "AKIA1"), ("SecretAccessKey", "s3cret")],
+        );
+        assert_eq!(
+            refused(&objects, "AWSClusterStaticIdentity/a").reason(),
+            "SecretNotFound",
+            "{name}"
+        );
+    }
+}
+
+#[test]
+fn a_secret_without_its_keys_is_malformed_and_shows_no_value() {
+    let mut objects = objects();
+    static_identity(&mut objects, "keys");
+    secret(
+        &mut objects,
+        "keys",
+        &[("accessKeyID", "AKIA1"), ("SecretAccessKey", "s3cret")],
+    );
+    let error = refused(&objects, "AWSClusterStaticIdentity/keys");
+    assert_eq!(error.reason(), "SecretMalformed");
+    let shown = format!("{error} {error:?}");
+    assert!(shown.contains("AccessKeyID"), "{shown}");
+    assert!(
+        !shown.contains("AKIA1") && !shown.contains("s3cret"),
+        "{shown}"
+    );
+}
+
+#[test]
+fn a_namespace_is_refused_before_the_secret_is_read() {
+    let mut objects = objects();
+    static_identity(&mut objects, "keys");
+    objects.access_keys.clear();
+    let others = json!({"allowedNamespaces": {"list": ["tenant-b"]}, "secretRef": "keys"});
+    put(&mut objects, "AWSClusterStaticIdentity/keys", &others);
+    assert_eq!(
+        refused(&objects, "AWSClusterStaticIdentity/keys").reason(),
+        "UsageUnauthorized"
+    );
+}
+
+#[test]
+fn a_session_over_temporary_credentials_is_an_hour_and_its_owner_is_warned() {
+    let mut objects = objects();
+    static_identity(&mut objects, "keys");
+    let mut long = role("AWSClusterStaticIdentity/keys", "a");
+    long["durationSeconds"] = json!(7200);
+    put(&mut objects, &of("a"), &long);
+    let duration = |objects: &Objects| {
+        let plan = resolved(objects, &of("a")).unwrap();
+        (plan.roles.last().unwrap().duration.as_secs(), plan.warnings)
+    };
+    assert_eq!(duration(&objects), (7200, Vec::new()));
+
+    let temporary = [
+        ("AccessKeyID", "ASIA1"),
+        ("SecretAccessKey", "s"),
+        ("SessionToken", "t"),
+    ];
+    secret(&mut objects, "keys", &temporary);
+    let warnings = vec![Warning::DurationShortened(identity(&of("a")))];
+    assert_eq!(duration(&objects), (3600, warnings.clone()));
+
+    for source in [CONTROLLER.to_owned(), of("jump")] {
+        put(
+            &mut objects,
+            &of("jump"),
+            &role("AWSClusterStaticIdentity/keys", "jump"),
+        );
+        let mut long = role(&source, "a");
+        long["durationSeconds"] = json!(7200);
+        put(&mut objects, &of("a"), &long);
+        assert_eq!(duration(&objects), (3600, warnings.clone()), "{source}");
+    }
+}
+
+#[test]
+fn a_role_that_sts_would_refuse_is_invalid() {
+    let mut objects = objects();
+    let mut invalid = role(CONTROLLER, "a");
+    invalid["roleARN"] = json!("nodes");
+    put(&mut objects, &of("a"), &invalid);
+    let error = refused(&objects, &of("a"));
+    let invalid = InvalidRoleSpec::RoleArn(InvalidRoleArn);
+    assert_eq!(
+        error,
+        ResolutionError::InvalidRole {
+            identity: identity(&of("a")),
+            invalid
+        }
+    );
+    assert_eq!(error.reason(), "InvalidRoleARN");
+
+    let mut invalid = role(CONTROLLER, "a");
+    invalid["externalID"] = json!("a b");
+    put(&mut objects, &of("a"), &invalid);
+    assert_eq!(refused(&objects, &of("a")).reason(), "InvalidRole");
+}
+
+#[test]
+fn a_role_is_of_the_partition_of_the_region() {
+    let mut objects = objects();
+    let mut of_china = role(CONTROLLER, "a");
+    of_china["roleARN"] = json!("arn:aws-cn:iam::111122223333:role/a");
+    put(&mut objects, &of("a"), &of_china);
+    let error = refused(&objects, &of("a"));
+    let mismatch = ResolutionError::PartitionMismatch {
+        role: "arn:aws-cn:iam::111122223333:role/a".to_owned(),
+        partition: "aws",
+        region: "eu-west-1".to_owned(),
+    };
+    assert_eq!(error, mismatch);
+    assert_eq!(error.reason(), "PartitionMismatch");
+
+    let in_region = |region| {
+        let tenant = Tenant {
+            namespace: TENANT,
+            region,
+        };
+        resolve(&objects, identity(&of("a")), tenant).map(drop)
+    };
+    assert_eq!(in_region(Some("cn-north-1")), Ok(()));
+    assert_eq!(in_region(None), Ok(()));
+}
+
+#[test]
+fn a_service_account_is_that_of_the_clusters_namespace() {
+    let mut objects = objects();
+    let spec = json!({"roleARN": arn("a")});
+    put(&mut objects, "AWSServiceAccountIdentity/nodes", &spec);
+    let plan = resolved(&objects, "AWSServiceAccountIdentity/nodes").unwrap();
+    assert_eq!(plan.account(), Some("111122223333"));
+    let Root::ServiceAccount(account) = &plan.root else {
+        panic!("{plan:?}");
+    };
+    assert_eq!((&*account.namespace, &*account.name), (TENANT, "nodes"));
+    assert_eq!(account.audiences, ["sts.amazonaws.com"]);
+    assert_eq!(account.token_validity, Duration::from_hours(24));
+    assert_eq!(account.role.arn.to_string(), arn("a"));
+
+    let elsewhere = Tenant {
+        namespace: "tenant-b",
+        region: None,
+    };
+    let error = resolve(
+        &objects,
+        identity("AWSServiceAccountIdentity/nodes"),
+        elsewhere,
+    );
+    assert_eq!(error.unwrap_err().reason(), "IdentityNotFound");
+}
+
+#[test]
+fn a_token_has_audiences_and_ten_minutes_at_least() {
+    let mut objects = objects();
+    let name = "AWSServiceAccountIdentity/nodes";
+    let mut account = |spec| {
+        put(&mut objects, name, &spec);
+        let plan = resolved(&objects, name).map_err(|error| error.reason())?;
+        let Root::ServiceAccount(account) = plan.root else {
+            panic!("{:?}", plan.root);
+        };
+        Ok((account.audiences, account.token_validity.as_secs()))
+    };
+    let given = json!({"roleARN": arn("a"), "audiences": ["b", "a"], "expirationSeconds": 600});
+    assert_eq!(
+        account(given),
+        Ok((vec!["b".to_owned(), "a".to_owned()], 600))
+    );
+    let short = json!({"roleARN": arn("a"), "expirationSeconds": 599});
+    assert_eq!(account(short), Err("IdentityInvalid"));
+    let empty = json!({"roleARN": arn("a"), "audiences": [""]});
+    assert_eq!(account(empty), Err("IdentityInvalid"));
+    assert_eq!(account(json!({"roleARN": "a"})), Err("InvalidRoleARN"));
+}

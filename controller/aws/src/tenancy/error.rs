@@ -1,0 +1,245 @@
+//! The errors of the resolution of an identity. None of them denies a request: it waits, and a condition of its
+//! cluster has the reason.
+
+use super::allowed_namespaces::InvalidSelector;
+use super::identity::{IdentityRef, MAX_DEPTH};
+use super::role::{InvalidRoleArn, InvalidRoleSpec};
+
+/// The credentials of a cluster cannot be told.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ResolutionError {
+    /// An identity does not exist.
+    #[error("{identity} does not exist{}", hint(identity))]
+    IdentityNotFound {
+        /// The identity.
+        identity: IdentityRef,
+    },
+    /// An identity cannot be read.
+    #[error("{identity} is invalid: {detail}")]
+    IdentityInvalid {
+        /// The identity.
+        identity: IdentityRef,
+        /// What is wrong.
+        detail: String,
+    },
+    /// The controller's identity is named otherwise than `default`.
+    #[error("AWSClusterControllerIdentity/{0} is refused: the only one is named default")]
+    NotSingleton(String),
+    /// A kind is none of the identities.
+    #[error("{0:?} is not a kind of identity")]
+    UnsupportedKind(String),
+    /// The cluster's identity is not permitted to the cluster's namespace.
+    #[error("allowedNamespaces of {identity} does not permit namespace {namespace}")]
+    UsageUnauthorized {
+        /// The identity.
+        identity: IdentityRef,
+        /// The cluster's namespace.
+        namespace: String,
+    },
+    /// The source of an identity is not permitted to the cluster's namespace.
+    #[error("allowedNamespaces of the source {identity} does not permit namespace {namespace}")]
+    SourceUsageUnauthorized {
+        /// The identity.
+        identity: IdentityRef,
+        /// The cluster's namespace.
+        namespace: String,
+    },
+    /// A selector is invalid.
+    #[error("allowedNamespaces.selector of {identity}: {invalid}")]
+    BadSelector {
+        /// The identity.
+        identity: IdentityRef,
+        /// What is wrong.
+        invalid: InvalidSelector,
+    },
+    /// The Secret of an identity does not exist.
+    #[error("the Secret {name:?} of {identity} does not exist in namespace {namespace}")]
+    SecretNotFound {
+        /// The identity.
+        identity: IdentityRef,
+        /// The namespace of Cluster API Provider AWS.
+        namespace: String,
+        /// The name of the Secret.
+        name: String,
+    },
+    /// The Secret of an identity lacks keys.
+    #[error("the Secret {name:?} of {identity} has no value for {}", missing.join(" and "))]
+    SecretMalformed {
+        /// The identity.
+        identity: IdentityRef,
+        /// The name of the Secret.
+        name: String,
+        /// The keys.
+        missing: Vec<&'static str>,
+    },
+    /// A role has no source: whose credentials assume it is not said.
+    #[error("{0} has no sourceIdentityRef")]
+    MissingSource(IdentityRef),
+    /// A role cannot be assumed as it is given.
+    #[error("{identity}: {invalid}")]
+    InvalidRole {
+        /// The identity.
+        identity: IdentityRef,
+        /// What is wrong.
+        invalid: InvalidRoleSpec,
+    },
+    /// A role is of another partition than the cluster's region.
+    #[error("role {role} is not of partition {partition}, which region {region} is in")]
+    PartitionMismatch {
+        /// The role's ARN.
+        role: String,
+        /// The partition of the region.
+        partition: &'static str,
+        /// The cluster's region.
+        region: String,
+    },
+    /// The sources of an identity lead back to it.
+    #[error("the sources of the identities are a loop: {}", path(.0))]
+    ChainLoop(Vec<IdentityRef>),
+    /// There are more sources than anybody needs.
+    #[error("the chain of identities has more than {} links: {}", MAX_DEPTH, path(.0))]
+    ChainTooDeep(Vec<IdentityRef>),
+    /// A `ConfigMap` of AWS Controllers for Kubernetes does not exist.
+    #[error("the ConfigMap {0} does not exist")]
+    CarmMapNotFound(&'static str),
+    /// A `ConfigMap` of AWS Controllers for Kubernetes lacks a key.
+    #[error("the ConfigMap {map} has no key {key:?}")]
+    CarmKeyNotFound {
+        /// Its name.
+        map: &'static str,
+        /// The key.
+        key: String,
+    },
+    /// A key of a `ConfigMap` of AWS Controllers for Kubernetes is empty.
+    #[error("the key {key:?} of the ConfigMap {map} is empty")]
+    CarmEmptyValue {
+        /// Its name.
+        map: &'static str,
+        /// The key.
+        key: String,
+    },
+    /// A value of a `ConfigMap` of AWS Controllers for Kubernetes is not a role.
+    #[error("the key {key:?} of the ConfigMap {map}: {detail}")]
+    CarmInvalidValue {
+        /// Its name.
+        map: &'static str,
+        /// The key.
+        key: String,
+        /// What is wrong.
+        detail: String,
+    },
+    /// An annotation names an account that is none.
+    #[error(
+        "annotation {annotation} of namespace {namespace} has {value:?}, which is not an account of AWS: 12 digits"
+    )]
+    InvalidAccount {
+        /// The annotation.
+        annotation: &'static str,
+        /// The cluster's namespace.
+        namespace: String,
+        /// Its value.
+        value: String,
+    },
+    /// An account is not that of the role.
+    #[error("{0}")]
+    AccountMismatch(AccountMismatch),
+    /// No selector of roles matches.
+    #[error("no IAMRoleSelector matches the instances of the cluster")]
+    NoRoleSelector,
+    /// Several selectors of roles match.
+    #[error("several IAMRoleSelectors match the instances of the cluster: {}", .0.join(", "))]
+    RoleSelectorConflict(Vec<String>),
+    /// A selector of roles that matches is invalid.
+    #[error("IAMRoleSelector {name} is invalid: {detail}")]
+    InvalidRoleSelector {
+        /// Its name.
+        name: String,
+        /// What is wrong.
+        detail: String,
+    },
+    /// Nothing names an identity for the cluster.
+    #[error("no identity is named for the cluster: {0}")]
+    IdentityNotNamed(&'static str),
+    /// The object that names the identity does not exist.
+    #[error("{kind} {name} does not exist in namespace {namespace}")]
+    InfrastructureNotFound {
+        /// Its kind.
+        kind: String,
+        /// Its name.
+        name: String,
+        /// The cluster's namespace.
+        namespace: String,
+    },
+}
+
+/// Two accounts that must be the same are not.
+#[derive(Debug, Clone, PartialEq, Eq, derive_more::Display)]
+pub enum AccountMismatch {
+    /// The annotation of the namespace and the role differ.
+    #[display("the namespace is of account {annotated}, and role {role} of another")]
+    OfNamespace {
+        /// The account in the annotation.
+        annotated: String,
+        /// The role's ARN.
+        role: String,
+    },
+    /// The first account of the cluster and the one of its identity now.
+    #[display("the cluster's identity was of account {pinned} at first, and is of {resolved} now")]
+    OfCluster {
+        /// The first account.
+        pinned: String,
+        /// The account now.
+        resolved: String,
+    },
+}
+
+impl ResolutionError {
+    /// The reason in a condition.
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::IdentityNotFound { .. } => "IdentityNotFound",
+            Self::IdentityInvalid { .. } => "IdentityInvalid",
+            Self::NotSingleton(_) => "NotSingleton",
+            Self::UnsupportedKind(_) => "UnsupportedKind",
+            Self::UsageUnauthorized { .. } => "UsageUnauthorized",
+            Self::SourceUsageUnauthorized { .. } => "SourceUsageUnauthorized",
+            Self::BadSelector { .. } => "BadSelector",
+            Self::SecretNotFound { .. } => "SecretNotFound",
+            Self::SecretMalformed { .. } => "SecretMalformed",
+            Self::MissingSource(_) => "MissingSource",
+            Self::InvalidRole {
+                invalid: InvalidRoleSpec::RoleArn(InvalidRoleArn),
+                ..
+            } => "InvalidRoleARN",
+            Self::InvalidRole { .. } => "InvalidRole",
+            Self::PartitionMismatch { .. } => "PartitionMismatch",
+            Self::ChainLoop(_) => "ChainLoop",
+            Self::ChainTooDeep(_) => "ChainTooDeep",
+            Self::CarmMapNotFound(_) => "CARMMapNotFound",
+            Self::CarmKeyNotFound { .. } => "CARMKeyNotFound",
+            Self::CarmEmptyValue { .. } => "CARMEmptyValue",
+            Self::CarmInvalidValue { .. } => "InvalidRoleARN",
+            Self::InvalidAccount { .. } => "InvalidAccount",
+            Self::AccountMismatch(_) => "AccountMismatch",
+            Self::NoRoleSelector => "NoRoleSelector",
+            Self::RoleSelectorConflict(_) => "RoleSelectorConflict",
+            Self::InvalidRoleSelector { .. } => "InvalidRoleSelector",
+            Self::IdentityNotNamed(_) => "IdentityNotNamed",
+            Self::InfrastructureNotFound { .. } => "InfrastructureNotFound",
+        }
+    }
+}
+
+/// The cure that is not obvious.
+fn hint(identity: &IdentityRef) -> &'static str {
+    if *identity == IdentityRef::controller() {
+        ": Cluster API Provider AWS creates it, with its feature AutoControllerIdentityCreator, or you do"
+    } else {
+        ""
+    }
+}
+
+fn path(identities: &[IdentityRef]) -> String {
+    let names: Vec<String> = identities.iter().map(ToString::to_string).collect();
+    names.join(" -> ")
+}

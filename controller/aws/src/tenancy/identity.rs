@@ -1,0 +1,127 @@
+//! The identities of Cluster API Provider AWS, as the API server stores them, and our own
+//! `AWSServiceAccountIdentity`.
+
+use std::fmt;
+
+use serde::Deserialize;
+
+use super::allowed_namespaces::AllowedNamespaces;
+use super::role::RoleSpec;
+
+/// The name of the only `AWSClusterControllerIdentity`.
+pub(super) const CONTROLLER_IDENTITY_NAME: &str = "default";
+
+/// The most identities of a chain.
+pub(super) const MAX_DEPTH: usize = 5;
+
+/// A kind of identity.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, derive_more::Display)]
+pub enum IdentityKind {
+    /// The controller's own credentials.
+    #[display("AWSClusterControllerIdentity")]
+    Controller,
+    /// An access key in a Secret.
+    #[display("AWSClusterStaticIdentity")]
+    Static,
+    /// A role that another identity assumes.
+    #[display("AWSClusterRoleIdentity")]
+    Role,
+    /// A role that a service account of the cluster's namespace assumes.
+    #[display("AWSServiceAccountIdentity")]
+    ServiceAccount,
+}
+
+impl IdentityKind {
+    const ALL: [Self; 4] = [
+        Self::Controller,
+        Self::Static,
+        Self::Role,
+        Self::ServiceAccount,
+    ];
+
+    /// The kind of this name.
+    pub fn named(kind: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|one| one.to_string() == kind)
+    }
+}
+
+/// An identity, by kind and name.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct IdentityRef {
+    /// Its kind.
+    pub kind: IdentityKind,
+    /// Its name.
+    pub name: String,
+}
+
+impl fmt::Display for IdentityRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.kind, self.name)
+    }
+}
+
+impl IdentityRef {
+    /// The identity of the controller: that of a cluster which names none.
+    pub fn controller() -> Self {
+        Self {
+            kind: IdentityKind::Controller,
+            name: CONTROLLER_IDENTITY_NAME.to_owned(),
+        }
+    }
+}
+
+/// `identityRef` or `sourceIdentityRef`, as it is stored.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct RawIdentityRef {
+    /// The name of the kind.
+    pub kind: String,
+    /// The name of the identity.
+    pub name: String,
+    /// No field of the API. Ignored.
+    #[serde(default)]
+    pub namespace: Option<String>,
+}
+
+/// `spec` of an `AWSClusterControllerIdentity`.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ControllerIdentity {
+    /// The namespaces that may use it; `None` for none.
+    pub allowed_namespaces: Option<AllowedNamespaces>,
+}
+
+/// `spec` of an `AWSClusterStaticIdentity`.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct StaticIdentity {
+    /// The namespaces that may use it; `None` for none.
+    pub allowed_namespaces: Option<AllowedNamespaces>,
+    /// The name of a Secret in the namespace of Cluster API Provider AWS.
+    pub secret_ref: String,
+}
+
+/// `spec` of an `AWSClusterRoleIdentity`.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RoleIdentity {
+    /// The namespaces that may use it; `None` for none.
+    pub allowed_namespaces: Option<AllowedNamespaces>,
+    /// The role.
+    #[serde(flatten)]
+    pub role: RoleSpec,
+    /// The identity that assumes the role.
+    pub source_identity_ref: Option<RawIdentityRef>,
+}
+
+/// `spec` of an `AWSServiceAccountIdentity`: its name is the service account's.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ServiceAccountIdentity {
+    /// The role.
+    #[serde(flatten)]
+    pub role: RoleSpec,
+    /// The audiences of the token.
+    pub audiences: Option<Vec<String>>,
+    /// The validity of the token in seconds.
+    pub expiration_seconds: Option<i64>,
+}

@@ -1,0 +1,190 @@
+//! The objects that a resolution reads, as they were seen last.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use kubelet_attestation::secret::Secret;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use super::allowed_namespaces::Labels;
+use super::identity::{
+    ControllerIdentity, IdentityKind, RoleIdentity, ServiceAccountIdentity, StaticIdentity,
+};
+use super::plan::AccessKey;
+use super::role_selector::RoleSelector;
+
+/// The keys of the Secret of an `AWSClusterStaticIdentity`, by the code of Cluster API Provider AWS.
+const ACCESS_KEY_ID: &str = "AccessKeyID";
+const SECRET_ACCESS_KEY: &str = "SecretAccessKey";
+const SESSION_TOKEN: &str = "SessionToken";
+
+/// An object that could be read, or why not.
+pub type Readable<T> = Result<T, String>;
+
+/// The objects that a resolution reads.
+///
+/// # Guarantees
+///
+/// A lookup costs the same among ten identities and ten thousand.
+#[derive(Debug, Default)]
+pub struct Objects {
+    /// `AWSClusterControllerIdentity`, by name.
+    pub controllers: HashMap<String, Readable<ControllerIdentity>>,
+    /// `AWSClusterStaticIdentity`, by name.
+    pub statics: HashMap<String, Readable<StaticIdentity>>,
+    /// `AWSClusterRoleIdentity`, by name.
+    pub roles: HashMap<String, Readable<RoleIdentity>>,
+    /// `AWSServiceAccountIdentity`, by namespace and name.
+    pub service_accounts: HashMap<(String, String), Readable<ServiceAccountIdentity>>,
+    /// Namespaces, by name.
+    pub namespaces: HashMap<String, Namespace>,
+    /// The namespace of Cluster API Provider AWS, in which the Secrets are.
+    pub capa_namespace: String,
+    /// The Secrets that identities name, by name.
+    pub access_keys: HashMap<String, Result<Arc<AccessKey>, MissingKeys>>,
+    /// The `ConfigMap` of AWS Controllers for Kubernetes with roles by account; `None` if there is none.
+    pub account_map: Option<BTreeMap<String, String>>,
+    /// The same with roles by team.
+    pub team_map: Option<BTreeMap<String, String>>,
+    /// `IAMRoleSelector`, by name.
+    pub role_selectors: BTreeMap<String, RoleSelector>,
+}
+
+/// The metadata of a namespace.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Namespace {
+    /// Its labels.
+    pub labels: Labels,
+    /// Its annotations.
+    pub annotations: BTreeMap<String, String>,
+}
+
+impl Objects {
+    /// Puts an identity with this `spec` in the place of what was there. A namespace is that of an
+    /// `AWSServiceAccountIdentity`; the others have none.
+    pub fn put_identity(&mut self, kind: IdentityKind, namespace: &str, name: &str, spec: &Value) {
+        let owned = name.to_owned();
+        match kind {
+            IdentityKind::Controller => drop(self.controllers.insert(owned, readable(spec))),
+            IdentityKind::Static => drop(self.statics.insert(owned, readable(spec))),
+            IdentityKind::Role => drop(self.roles.insert(owned, readable(spec))),
+            IdentityKind::ServiceAccount => {
+                let key = (namespace.to_owned(), owned);
+                drop(self.service_accounts.insert(key, readable(spec)));
+            }
+        }
+    }
+
+    /// Removes an identity.
+    pub fn remove_identity(&mut self, kind: IdentityKind, namespace: &str, name: &str) {
+        match kind {
+            IdentityKind::Controller => drop(self.controllers.remove(name)),
+            IdentityKind::Static => drop(self.statics.remove(name)),
+            IdentityKind::Role => drop(self.roles.remove(name)),
+            IdentityKind::ServiceAccount => {
+                let key = (namespace.to_owned(), name.to_owned());
+                drop(self.service_accounts.remove(&key));
+            }
+        }
+    }
+}
+
+fn readable<T: DeserializeOwned>(spec: &Value) -> Readable<T> {
+    T::deserialize(spec).map_err(|error| error.to_string())
+}
+
+/// The keys that a Secret lacks, or that are empty.
+pub type MissingKeys = Vec<&'static str>;
+
+/// The access key in the data of a Secret.
+///
+/// # Errors
+///
+/// A key is missing or empty. Nothing is said of the values.
+pub fn access_key(data: &BTreeMap<String, Vec<u8>>) -> Result<AccessKey, MissingKeys> {
+    let value = |key: &str| {
+        let value = data
+            .get(key)
+            .and_then(|value| std::str::from_utf8(value).ok());
+        value
+            .filter(|value| !value.is_empty())
+            .map(ToOwned::to_owned)
+    };
+    let secret = |key| value(key).map(Secret::new);
+    match (value(ACCESS_KEY_ID), secret(SECRET_ACCESS_KEY)) {
+        (Some(id), Some(secret_key)) => Ok(AccessKey {
+            id,
+            secret: secret_key,
+            session_token: secret(SESSION_TOKEN),
+        }),
+        (id, secret_key) => {
+            let missing = [
+                (ACCESS_KEY_ID, id.is_none()),
+                (SECRET_ACCESS_KEY, secret_key.is_none()),
+            ];
+            let missing = missing.into_iter().filter(|(_, is_missing)| *is_missing);
+            Err(missing.map(|(key, _)| key).collect())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn data(data: &[(&str, &str)]) -> BTreeMap<String, Vec<u8>> {
+        let data = data.iter();
+        data.map(|(key, value)| ((*key).to_owned(), value.as_bytes().to_vec()))
+            .collect()
+    }
+
+    #[test]
+    fn an_access_key_has_an_id_a_secret_and_perhaps_a_token() {
+        let long_lived = data(&[("AccessKeyID", "AKIA1"), ("SecretAccessKey", "s3cret")]);
+        let key = access_key(&long_lived).unwrap();
+        assert_eq!((&*key.id, &**key.secret.expose()), ("AKIA1", "s3cret"));
+        assert!(key.session_token.is_none());
+
+        let mut temporary = long_lived;
+        temporary.extend(data(&[("SessionToken", "t0ken")]));
+        let key = access_key(&temporary).unwrap();
+        assert_eq!(key.session_token.unwrap().expose(), "t0ken");
+    }
+
+    #[test]
+    fn missing_and_empty_keys_are_named_and_no_value_is() {
+        for (given, missing) in [
+            (
+                &[("accessKeyID", "AKIA1"), ("SecretAccessKey", "s")][..],
+                &["AccessKeyID"][..],
+            ),
+            (
+                &[("AccessKeyID", "AKIA1"), ("SecretAccessKey", "")],
+                &["SecretAccessKey"],
+            ),
+            (
+                &[("AccessKeyID", ""), ("secretAccessKey", "s")],
+                &["AccessKeyID", "SecretAccessKey"],
+            ),
+            (&[], &["AccessKeyID", "SecretAccessKey"]),
+        ] {
+            assert_eq!(access_key(&data(given)).unwrap_err(), missing, "{given:?}");
+        }
+    }
+
+    #[test]
+    fn an_access_key_shows_no_secret() {
+        let key = access_key(&data(&[
+            ("AccessKeyID", "AKIA1"),
+            ("SecretAccessKey", "s3cret"),
+            ("SessionToken", "t0ken"),
+        ]));
+        let shown = format!("{:?}", key.unwrap());
+        assert!(shown.contains("AKIA1"), "{shown}");
+        assert!(
+            !shown.contains("s3cret") && !shown.contains("t0ken"),
+            "{shown}"
+        );
+    }
+}

@@ -1,0 +1,235 @@
+//! The credentials of a cluster: where they begin, and the roles that are assumed from there.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use aws_lc_rs::hmac;
+use kubelet_attestation::secret::Secret;
+use sha2::{Digest as _, Sha256};
+
+use super::allowed_namespaces::Permission;
+use super::identity::IdentityRef;
+use super::role::Role;
+use crate::credentials::CredentialsKey;
+
+/// The way to the credentials of one cluster.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    /// The first credentials.
+    pub root: Root,
+    /// The roles to assume, in order: each with the credentials of the one before it.
+    pub roles: Vec<Role>,
+    /// The identities, the cluster's own first; none if the plan does not come from identities of Cluster
+    /// API Provider AWS.
+    pub chain: Vec<Link>,
+    /// Anything that its owner should know, and that stops nothing.
+    pub warnings: Vec<Warning>,
+}
+
+/// An identity of a chain.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Link {
+    /// The identity.
+    pub identity: IdentityRef,
+    /// The rule by which the cluster's namespace may use it.
+    pub permission: Permission,
+}
+
+/// The first credentials of a plan.
+#[derive(Debug, Clone)]
+pub enum Root {
+    /// The controller's own.
+    Controller,
+    /// An access key.
+    Static(Arc<AccessKey>),
+    /// A role that the token of a service account may assume.
+    ServiceAccount(ServiceAccount),
+}
+
+/// A long-lived access key, or temporary credentials that somebody else renews.
+#[derive(derive_more::Debug)]
+pub struct AccessKey {
+    /// Its ID, which is no secret.
+    pub id: String,
+    /// Its secret.
+    pub secret: Secret<String>,
+    /// The session's token, if they are temporary.
+    pub session_token: Option<Secret<String>>,
+}
+
+/// A service account, and the role that its token may assume.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServiceAccount {
+    /// The namespace of the service account.
+    pub namespace: String,
+    /// The name of the service account.
+    pub name: String,
+    /// The audiences of the token.
+    pub audiences: Vec<String>,
+    /// The validity of the token that is asked for.
+    pub token_validity: Duration,
+    /// The role.
+    pub role: Role,
+}
+
+/// Anything that the owner of an identity or a cluster should know, and that stops nothing.
+#[derive(Debug, Clone, PartialEq, Eq, derive_more::Display)]
+pub enum Warning {
+    /// A session would be longer than STS allows.
+    #[display(
+        "durationSeconds of {_0} is more than an hour: STS does not allow it for a role whose source is temporary"
+    )]
+    DurationShortened(IdentityRef),
+    /// A reference has a namespace, which nobody reads (Cluster API multi-tenancy contract).
+    #[display("identityRef has a namespace, which is ignored: identities of AWS have none")]
+    NamespaceIgnored,
+    /// The namespace has annotations of AWS Controllers for Kubernetes, which do not count here.
+    #[display(
+        "the namespace has annotations of AWS Controllers for Kubernetes, which are ignored: identityRef of {_0} decides"
+    )]
+    AnnotationsIgnored(String),
+}
+
+/// The key of this process for digests of secrets: nobody can compare them with another's.
+#[derive(derive_more::Debug, Clone)]
+#[debug("DigestKey(..)")]
+pub struct DigestKey(hmac::Key);
+
+impl DigestKey {
+    /// The key of these random bytes.
+    pub fn new(random: &[u8; 32]) -> Self {
+        Self(hmac::Key::new(hmac::HMAC_SHA256, random))
+    }
+}
+
+impl Plan {
+    /// The controller's own credentials.
+    pub(super) fn controller() -> Self {
+        Self {
+            root: Root::Controller,
+            roles: Vec::new(),
+            chain: Vec::new(),
+            warnings: Vec::new(),
+        }
+    }
+
+    /// A role that the controller's own credentials assume.
+    pub(super) fn of_controller(mut role: Role) -> Self {
+        role.chain();
+        Self {
+            roles: vec![role],
+            ..Self::controller()
+        }
+    }
+
+    /// The account of the credentials. `None` if only AWS knows it.
+    pub fn account(&self) -> Option<&str> {
+        let role = match (&self.root, self.roles.last()) {
+            (_, Some(role)) => role,
+            (Root::ServiceAccount(account), None) => &account.role,
+            (Root::Controller | Root::Static(_), None) => return None,
+        };
+        Some(role.arn.account())
+    }
+
+    /// The digests of the root's credentials, and of those after each role: equal where credentials may
+    /// be shared. `sts_region` is the region of STS.
+    ///
+    /// They depend on what AWS is asked with and on nothing else: not on names, labels or versions of
+    /// objects. No digest tells a secret.
+    pub fn digests(&self, key: &DigestKey, sts_region: &str) -> Vec<CredentialsKey> {
+        let root = self.root.digest(key, sts_region);
+        let mut digests = vec![root];
+        let mut source = root;
+        for role in &self.roles {
+            source = with_role(Fields::of("role").add(&source.0), role, sts_region);
+            digests.push(source);
+        }
+        digests
+            .into_iter()
+            .map(|Digest(digest)| CredentialsKey::new(digest))
+            .collect()
+    }
+}
+
+/// A digest of credentials.
+#[derive(Clone, Copy)]
+struct Digest([u8; 32]);
+
+impl Root {
+    fn digest(&self, key: &DigestKey, sts_region: &str) -> Digest {
+        match self {
+            Self::Controller => Fields::of("controller").finish(),
+            Self::Static(access_key) => {
+                let token = access_key.session_token.as_ref().map(Secret::expose);
+                let fields = Fields::of("static")
+                    .add(access_key.id.as_bytes())
+                    .add(access_key.secret.expose().as_bytes())
+                    .add_optional(token.map(String::as_str));
+                fields.finish_with(key)
+            }
+            Self::ServiceAccount(account) => {
+                let mut fields = Fields::of("service account")
+                    .add(account.namespace.as_bytes())
+                    .add(account.name.as_bytes())
+                    .add(&account.token_validity.as_secs().to_be_bytes());
+                for audience in &account.audiences {
+                    fields = fields.add(audience.as_bytes());
+                }
+                with_role(fields, &account.role, sts_region)
+            }
+        }
+    }
+}
+
+fn with_role(fields: Fields, role: &Role, sts_region: &str) -> Digest {
+    let mut fields = fields
+        .add(role.arn.to_string().as_bytes())
+        .add(role.session_name.as_bytes())
+        .add(&role.duration.as_secs().to_be_bytes())
+        .add_optional(role.external_id.as_deref())
+        .add_optional(role.inline_policy.as_deref())
+        .add(sts_region.as_bytes());
+    for arn in &role.policy_arns {
+        fields = fields.add(arn.as_bytes());
+    }
+    fields.finish()
+}
+
+/// Length-prefixed fields, so that two lists of fields never hash alike.
+struct Fields(zeroize::Zeroizing<Vec<u8>>);
+
+impl Fields {
+    fn of(kind: &str) -> Self {
+        Self(zeroize::Zeroizing::new(Vec::with_capacity(1024)))
+            .add(b"node-attestation v1")
+            .add(kind.as_bytes())
+    }
+
+    fn add(mut self, field: &[u8]) -> Self {
+        self.0
+            .extend(u64::try_from(field.len()).unwrap_or(u64::MAX).to_be_bytes());
+        self.0.extend_from_slice(field);
+        self
+    }
+
+    /// Nothing, and an empty text, differ.
+    fn add_optional(self, field: Option<&str>) -> Self {
+        match field {
+            None => self.add(&[0]),
+            Some(field) => self.add(&[1]).add(field.as_bytes()),
+        }
+    }
+
+    fn finish(self) -> Digest {
+        Digest(Sha256::digest(&*self.0).into())
+    }
+
+    fn finish_with(self, key: &DigestKey) -> Digest {
+        let tag = hmac::sign(&key.0, &self.0);
+        Digest(Sha256::digest(tag.as_ref()).into())
+    }
+}
+
+#[cfg(test)]
+mod tests;

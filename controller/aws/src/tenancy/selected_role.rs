@@ -1,0 +1,49 @@
+//! The role of the one `IAMRoleSelector` that matches.
+
+use super::allowed_namespaces::Labels;
+use super::error::ResolutionError;
+use super::objects::Objects;
+use super::plan::Plan;
+use super::role::{Role, RoleSpec};
+
+/// The plan of the one selector that matches the instances of a cluster with these labels.
+///
+/// # Errors
+///
+/// None matches, or several do, or the one that matches is invalid. The runtime of AWS Controllers for Kubernetes
+/// leaves an invalid one out, and goes on with the controller's own role.
+pub(super) fn resolve(
+    objects: &Objects,
+    namespace: &str,
+    cluster_labels: &Labels,
+) -> Result<Plan, ResolutionError> {
+    let labels = objects.namespaces.get(namespace).map(|found| &found.labels);
+    let selectors = objects.role_selectors.iter();
+    let matching =
+        selectors.filter(|(_, selector)| selector.matches(namespace, labels, cluster_labels));
+    let matching: Vec<_> = matching.collect();
+    let (name, selector) = match *matching.as_slice() {
+        [] => return Err(ResolutionError::NoRoleSelector),
+        [one] => one,
+        _ => {
+            let names = matching.into_iter().map(|(name, _)| name.clone());
+            return Err(ResolutionError::RoleSelectorConflict(names.collect()));
+        }
+    };
+    let invalid = |detail: String| ResolutionError::InvalidRoleSelector {
+        name: name.clone(),
+        detail,
+    };
+    selector
+        .check()
+        .map_err(|detail| invalid(detail.to_owned()))?;
+    let spec = RoleSpec {
+        role_arn: selector.arn.clone(),
+        ..RoleSpec::default()
+    };
+    let role = Role::new(&spec, name).map_err(|error| invalid(error.to_string()))?;
+    Ok(Plan::of_controller(role))
+}
+
+#[cfg(test)]
+mod tests;
