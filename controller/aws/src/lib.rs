@@ -13,6 +13,7 @@
 //! - `sts`: the call of STS that the evidence carries
 //! - `ec2`: EC2: batches, rate limits, the checks of an instance, its TPM
 //! - `tenancy`: the AWS identity of a workload cluster
+//! - `sessions`: the sessions of roles, each assumed once for all that share it
 //! - `inventory`: the machines of a cluster without Cluster API: instances with its tags
 //! - `verifier`: the order of the checks
 
@@ -24,6 +25,7 @@ pub mod inventory;
 pub mod partition;
 pub mod policy;
 pub mod proxy;
+pub mod sessions;
 pub mod sts;
 pub mod tenancy;
 #[cfg(test)]

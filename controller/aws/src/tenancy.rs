@@ -30,7 +30,7 @@ mod role;
 mod role_selector;
 mod selected_role;
 #[cfg(test)]
-mod testing;
+pub(crate) mod testing;
 
 pub use self::allowed_namespaces::{AllowedNamespaces, InvalidSelector, Labels, Permission};
 pub use self::carm::{ACCOUNT_MAP, CarmGates, TEAM_MAP};

@@ -7,15 +7,15 @@ use super::objects::{Namespace, Objects, access_key};
 use super::plan::{Plan, Root};
 
 /// The namespace of the cluster.
-pub(super) const TENANT: &str = "tenant-a";
+pub(crate) const TENANT: &str = "tenant-a";
 
 /// The role of an account.
-pub(super) fn arn(name: &str) -> String {
+pub(crate) fn arn(name: &str) -> String {
     format!("arn:aws:iam::111122223333:role/{name}")
 }
 
 /// Objects with the namespaces `tenant-a` and `tenant-b`, and the controller's identity for all.
-pub(super) fn objects() -> Objects {
+pub(crate) fn objects() -> Objects {
     let mut objects = Objects {
         capa_namespace: "capa-system".to_owned(),
         ..Objects::default()
@@ -31,7 +31,7 @@ pub(super) fn objects() -> Objects {
     objects
 }
 
-pub(super) fn namespace(
+pub(crate) fn namespace(
     objects: &mut Objects,
     name: &str,
     labels: &[(&str, &str)],
@@ -50,7 +50,7 @@ pub(super) fn namespace(
     objects.namespaces.insert(name.to_owned(), namespace);
 }
 
-pub(super) fn identity(text: &str) -> IdentityRef {
+pub(crate) fn identity(text: &str) -> IdentityRef {
     let (kind, name) = text.split_once('/').unwrap();
     IdentityRef {
         kind: IdentityKind::named(kind).unwrap(),
@@ -58,13 +58,13 @@ pub(super) fn identity(text: &str) -> IdentityRef {
     }
 }
 
-pub(super) fn put(objects: &mut Objects, name: &str, spec: &Value) {
+pub(crate) fn put(objects: &mut Objects, name: &str, spec: &Value) {
     let identity = identity(name);
     objects.put_identity(identity.kind, TENANT, &identity.name, spec);
 }
 
 /// A role identity that all may use, over a source.
-pub(super) fn role(source: &str, name: &str) -> Value {
+pub(crate) fn role(source: &str, name: &str) -> Value {
     let source = identity(source);
     json!({
         "allowedNamespaces": {},
@@ -73,7 +73,7 @@ pub(super) fn role(source: &str, name: &str) -> Value {
     })
 }
 
-pub(super) fn secret(objects: &mut Objects, name: &str, data: &[(&str, &str)]) {
+pub(crate) fn secret(objects: &mut Objects, name: &str, data: &[(&str, &str)]) {
     let data = data.iter();
     let data = data
         .map(|(key, value)| ((*key).to_owned(), value.as_bytes().to_vec()))
@@ -83,7 +83,7 @@ pub(super) fn secret(objects: &mut Objects, name: &str, data: &[(&str, &str)]) {
 }
 
 /// A static identity that all may use, with its Secret.
-pub(super) fn static_identity(objects: &mut Objects, name: &str) {
+pub(crate) fn static_identity(objects: &mut Objects, name: &str) {
     let spec = json!({"allowedNamespaces": {}, "secretRef": name});
     put(objects, &format!("AWSClusterStaticIdentity/{name}"), &spec);
     secret(
@@ -94,7 +94,7 @@ pub(super) fn static_identity(objects: &mut Objects, name: &str) {
 }
 
 /// The root and the roles of a plan, in short.
-pub(super) fn summary(plan: &Plan) -> (String, Vec<String>) {
+pub(crate) fn summary(plan: &Plan) -> (String, Vec<String>) {
     let root = match &plan.root {
         Root::Controller => "controller".to_owned(),
         Root::Static(key) => key.id.clone(),

@@ -1,0 +1,270 @@
+//! The calls of STS: `AssumeRole`, `AssumeRoleWithWebIdentity`, `GetCallerIdentity`.
+
+use std::error::Error as StdError;
+use std::fmt::Debug;
+use std::time::{Duration, SystemTime};
+
+use aws_config::SdkConfig;
+use aws_credential_types::provider::SharedCredentialsProvider;
+use aws_sdk_sts::Client;
+use aws_sdk_sts::config::retry::RetryConfig;
+use aws_sdk_sts::config::timeout::TimeoutConfig;
+use aws_sdk_sts::config::{IdentityCache, Region};
+use aws_sdk_sts::error::{ProvideErrorMetadata, SdkError};
+use aws_sdk_sts::operation::RequestId;
+use aws_sdk_sts::types::{Credentials as StsCredentials, PolicyDescriptorType};
+use kubelet_attestation::secret::Secret;
+use std::collections::BTreeMap;
+
+use super::error::FailureKind;
+use crate::tenancy::{Role, ServiceAccount};
+
+/// A connection takes milliseconds.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// STS answers within a second; who waits longer tries again.
+const CALL_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Credentials of the SDK.
+pub type Keys = aws_credential_types::Credentials;
+
+/// Credentials that STS issued.
+#[derive(Debug, Clone)]
+pub struct Issued {
+    /// The credentials.
+    pub keys: Keys,
+    /// Their end.
+    pub expires: SystemTime,
+}
+
+/// Why a call of STS failed.
+pub type StsFailure = FailureKind;
+
+/// STS, as far as it is called.
+#[async_trait::async_trait]
+pub trait AssumeRole: Debug + Send + Sync {
+    /// Assumes a role with the credentials of its source.
+    async fn assume_role(
+        &self,
+        source: &Keys,
+        role: &Role,
+        region: &str,
+    ) -> Result<Issued, StsFailure>;
+
+    /// Assumes a role with a token.
+    async fn assume_role_with_web_identity(
+        &self,
+        token: &Secret<String>,
+        role: &Role,
+        region: &str,
+    ) -> Result<Issued, StsFailure>;
+
+    /// The account of credentials.
+    async fn account(&self, keys: &Keys, region: &str) -> Result<String, StsFailure>;
+}
+
+/// Where tokens of service accounts come from.
+#[async_trait::async_trait]
+pub trait Tokens: Debug + Send + Sync {
+    /// A token of the service account.
+    ///
+    /// # Errors
+    ///
+    /// The reason for a person.
+    async fn token(&self, account: &ServiceAccount) -> Result<Secret<String>, String>;
+}
+
+/// STS by the SDK.
+#[derive(derive_more::Debug)]
+#[debug("SdkSts({endpoints:?})")]
+pub struct SdkSts {
+    /// The HTTP client and its settings; no credentials of it are used.
+    base: SdkConfig,
+    endpoints: BTreeMap<String, String>,
+}
+
+impl SdkSts {
+    /// STS of each region by its public endpoint, or by the URL that `endpoints` have.
+    pub fn new(base: SdkConfig, endpoints: BTreeMap<String, String>) -> Self {
+        Self { base, endpoints }
+    }
+
+    fn client(&self, keys: Option<&Keys>, region: &str) -> Client {
+        let timeouts = TimeoutConfig::builder()
+            .connect_timeout(CONNECT_TIMEOUT)
+            .read_timeout(CALL_TIMEOUT)
+            .operation_attempt_timeout(CALL_TIMEOUT)
+            .operation_timeout(CALL_TIMEOUT)
+            .build();
+        let mut config = aws_sdk_sts::config::Builder::from(&self.base)
+            .region(Region::new(region.to_owned()))
+            .identity_cache(IdentityCache::no_cache())
+            .retry_config(RetryConfig::disabled())
+            .timeout_config(timeouts);
+        if let Some(keys) = keys {
+            config = config.credentials_provider(SharedCredentialsProvider::new(keys.clone()));
+        }
+        if let Some(endpoint) = self.endpoints.get(region) {
+            config = config.endpoint_url(endpoint);
+        }
+        Client::from_conf(config.build())
+    }
+}
+
+#[async_trait::async_trait]
+impl AssumeRole for SdkSts {
+    async fn assume_role(
+        &self,
+        source: &Keys,
+        role: &Role,
+        region: &str,
+    ) -> Result<Issued, StsFailure> {
+        let call = self
+            .client(Some(source), region)
+            .assume_role()
+            .role_arn(role.arn.to_string())
+            .role_session_name(&role.session_name)
+            .duration_seconds(seconds(role))
+            .set_external_id(role.external_id.clone())
+            .set_policy(role.inline_policy.clone())
+            .set_policy_arns(policy_arns(role));
+        let answer = call.send().await.map_err(|error| failure(&error))?;
+        issued(answer.credentials)
+    }
+
+    async fn assume_role_with_web_identity(
+        &self,
+        token: &Secret<String>,
+        role: &Role,
+        region: &str,
+    ) -> Result<Issued, StsFailure> {
+        let call = self
+            .client(None, region)
+            .assume_role_with_web_identity()
+            .role_arn(role.arn.to_string())
+            .role_session_name(&role.session_name)
+            .duration_seconds(seconds(role))
+            .web_identity_token(token.expose())
+            .set_policy(role.inline_policy.clone())
+            .set_policy_arns(policy_arns(role));
+        let answer = call.send().await.map_err(|error| failure(&error))?;
+        issued(answer.credentials)
+    }
+
+    async fn account(&self, keys: &Keys, region: &str) -> Result<String, StsFailure> {
+        let call = self.client(Some(keys), region).get_caller_identity();
+        let answer = call.send().await.map_err(|error| failure(&error))?;
+        answer.account.ok_or_else(unreadable)
+    }
+}
+
+fn seconds(role: &Role) -> i32 {
+    role.duration.as_secs().try_into().unwrap_or(i32::MAX)
+}
+
+fn policy_arns(role: &Role) -> Option<Vec<PolicyDescriptorType>> {
+    let arns = role.policy_arns.iter();
+    let arns = arns.map(|arn| PolicyDescriptorType::builder().arn(arn).build());
+    Some(arns.collect()).filter(|arns: &Vec<_>| !arns.is_empty())
+}
+
+fn issued(credentials: Option<StsCredentials>) -> Result<Issued, StsFailure> {
+    let credentials = credentials.ok_or_else(unreadable)?;
+    let expires = SystemTime::try_from(credentials.expiration).map_err(|_| unreadable())?;
+    let keys = Keys::new(
+        credentials.access_key_id,
+        credentials.secret_access_key,
+        Some(credentials.session_token),
+        Some(expires),
+        "STS",
+    );
+    Ok(Issued { keys, expires })
+}
+
+fn unreadable() -> StsFailure {
+    StsFailure::Unavailable("its answer cannot be read".to_owned())
+}
+
+fn failure<E>(error: &SdkError<E>) -> StsFailure
+where
+    E: ProvideErrorMetadata + StdError + 'static,
+{
+    let unavailable = |detail: &str| StsFailure::Unavailable(detail.to_owned());
+    match error {
+        SdkError::TimeoutError(_) => unavailable("no answer in time"),
+        SdkError::DispatchFailure(failure) if failure.is_timeout() => {
+            unavailable("no answer in time")
+        }
+        SdkError::DispatchFailure(_) => unavailable("no connection"),
+        SdkError::ServiceError(answer) => match answer.err().code() {
+            Some(code) => of_code(code, error.request_id()),
+            None => unreadable(),
+        },
+        SdkError::ResponseError(_) => unreadable(),
+        _ => unavailable("no request could be made"),
+    }
+}
+
+/// The codes are those of `AssumeRole`, `AssumeRoleWithWebIdentity` and "Common errors" of STS. Where it is another,
+/// STS failed.
+fn of_code(code: &str, request_id: Option<&str>) -> StsFailure {
+    // Of AWS, but neither bounded nor checked.
+    let bounded = |text: &str| -> String {
+        let is_kept = |c: &char| c.is_ascii_alphanumeric() || *c == '-';
+        text.chars().filter(is_kept).take(64).collect()
+    };
+    let kept = bounded(code);
+    match code {
+        "Throttling"
+        | "ThrottlingException"
+        | "RequestLimitExceeded"
+        | "TooManyRequestsException" => StsFailure::Throttled(kept),
+        "AccessDenied"
+        | "AccessDeniedException"
+        | "AuthFailure"
+        | "ExpiredToken"
+        | "ExpiredTokenException"
+        | "IDPRejectedClaim"
+        | "IncompleteSignature"
+        | "InvalidClientTokenId"
+        | "InvalidIdentityToken"
+        | "MalformedPolicyDocument"
+        | "OptInRequired"
+        | "PackedPolicyTooLarge"
+        | "RegionDisabledException"
+        | "SignatureDoesNotMatch"
+        | "UnrecognizedClientException"
+        | "ValidationError" => StsFailure::Refused {
+            code: kept,
+            request_id: request_id.map(bounded),
+        },
+        _ => StsFailure::Unavailable(format!("it answers with {kept}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_needs_a_change_and_other_codes_do_not() {
+        let refused = |code| StsFailure::Refused {
+            code,
+            request_id: Some("1-2".to_owned()),
+        };
+        for code in [
+            "AccessDenied",
+            "InvalidClientTokenId",
+            "SignatureDoesNotMatch",
+        ] {
+            assert_eq!(of_code(code, Some("1-2")), refused(code.to_owned()));
+            assert!(of_code(code, None).is_refusal());
+        }
+        let throttled = StsFailure::Throttled("Throttling".to_owned());
+        assert_eq!(of_code("Throttling", None), throttled);
+        assert!(!throttled.is_refusal());
+        let failed = of_code("InternalFailure\n<b>", None);
+        let detail = "it answers with InternalFailureb".to_owned();
+        assert_eq!(failed, StsFailure::Unavailable(detail));
+    }
+}

@@ -1,0 +1,165 @@
+//! The sessions of all plans, shared by digest.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Weak};
+use std::time::SystemTime;
+
+use aws_credential_types::provider::SharedCredentialsProvider;
+use aws_credential_types::provider::error::CredentialsError as ProviderError;
+use aws_credential_types::provider::future::ProvideCredentials as Provided;
+use parking_lot::Mutex;
+
+use super::assume::{AssumeRole, Keys, Tokens};
+use super::budget::Budget;
+use super::error::CredentialsError;
+use super::session::{Calls, Origin, Session};
+use crate::credentials::CredentialsKey;
+use crate::tenancy::{DigestKey, Plan, Root};
+
+/// The sessions of all plans.
+///
+/// # Guarantees
+///
+/// - Plans that ask AWS for the same share a session, link by link, and no others do.
+/// - A session ends with the last plan that has it.
+#[derive(Debug)]
+pub struct Sessions {
+    own: SharedCredentialsProvider,
+    calls: Arc<Calls>,
+    digest_key: DigestKey,
+    sessions: Mutex<HashMap<CredentialsKey, Weak<Session>>>,
+}
+
+/// The credentials of a plan.
+#[derive(derive_more::Debug, Clone)]
+#[debug("PlanCredentials({key:?})")]
+pub struct PlanCredentials {
+    /// Their identity.
+    pub key: CredentialsKey,
+    session: Arc<Session>,
+    tenant: Arc<str>,
+}
+
+impl Sessions {
+    /// Begins with the controller's credentials of `own`.
+    pub fn new(
+        own: SharedCredentialsProvider,
+        sts: Arc<dyn AssumeRole>,
+        tokens: Arc<dyn Tokens>,
+        digest_key: DigestKey,
+    ) -> Self {
+        Self {
+            own,
+            calls: Arc::new(Calls {
+                sts,
+                tokens,
+                budget: Budget::new(),
+            }),
+            digest_key,
+            sessions: Mutex::default(),
+        }
+    }
+
+    /// The credentials of a plan, with STS of `sts_region`; no call is made. Calls are on the account of `tenant`.
+    pub fn of_plan(&self, plan: &Plan, sts_region: &str, tenant: &str) -> PlanCredentials {
+        let mut digests = plan.digests(&self.digest_key, sts_region).into_iter();
+        let root = digests.next().unwrap_or(CredentialsKey::new([0; 32]));
+        let mut sessions = self.sessions.lock();
+        if sessions.len() == sessions.capacity() {
+            // Those that nobody has make room before the map grows.
+            sessions.retain(|_, session| session.strong_count() > 0);
+        }
+        let mut shared = |key: CredentialsKey, origin: &dyn Fn() -> Origin| {
+            if let Some(session) = sessions.get(&key).and_then(Weak::upgrade) {
+                return session;
+            }
+            let session = Arc::new(Session::new(origin(), sts_region, self.calls.clone()));
+            sessions.insert(key, Arc::downgrade(&session));
+            session
+        };
+        let mut key = root;
+        let mut session = shared(root, &|| self.origin(&plan.root));
+        for (role, digest) in plan.roles.iter().zip(digests) {
+            let source = session.clone();
+            session = shared(digest, &|| Origin::Role(role.clone(), source.clone()));
+            key = digest;
+        }
+        PlanCredentials {
+            key,
+            session,
+            tenant: tenant.into(),
+        }
+    }
+
+    fn origin(&self, root: &Root) -> Origin {
+        match root {
+            Root::Controller => Origin::Controller(self.own.clone()),
+            Root::Static(key) => Origin::Static(Keys::new(
+                &*key.id,
+                key.secret.expose(),
+                key.session_token
+                    .as_ref()
+                    .map(|token| token.expose().clone()),
+                None,
+                "AWSClusterStaticIdentity",
+            )),
+            Root::ServiceAccount(account) => Origin::ServiceAccount(account.clone()),
+        }
+    }
+
+    /// The number of sessions that somebody has.
+    pub fn len(&self) -> usize {
+        self.sessions
+            .lock()
+            .values()
+            .filter(|session| session.strong_count() > 0)
+            .count()
+    }
+
+    /// Whether nobody has a session.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+impl PlanCredentials {
+    /// The credentials.
+    ///
+    /// # Errors
+    ///
+    /// The step that failed, now or a short time ago.
+    pub async fn keys(&self) -> Result<Keys, CredentialsError> {
+        self.session.keys(&self.tenant).await
+    }
+
+    /// The account of the credentials.
+    ///
+    /// # Errors
+    ///
+    /// As [`keys`](Self::keys).
+    pub async fn account(&self) -> Result<String, CredentialsError> {
+        self.session.account(&self.tenant).await
+    }
+
+    /// Forgets these credentials, which AWS does not accept any more: the next call gets others.
+    pub fn forget(&self, keys: &Keys) {
+        self.session.forget(keys);
+    }
+
+    /// The end of the credentials, and the last failure. No call is made.
+    pub fn condition(&self) -> (Option<SystemTime>, Option<CredentialsError>) {
+        self.session.condition()
+    }
+}
+
+impl aws_credential_types::provider::ProvideCredentials for PlanCredentials {
+    fn provide_credentials<'a>(&'a self) -> Provided<'a>
+    where
+        Self: 'a,
+    {
+        Provided::new(async { self.keys().await.map_err(ProviderError::provider_error) })
+    }
+}
+
+#[cfg(test)]
+mod tests;

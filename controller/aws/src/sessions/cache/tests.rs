@@ -1,0 +1,400 @@
+use std::time::Duration;
+
+use futures::future::join_all;
+use serde_json::json;
+use tokio::time::{advance, sleep};
+
+use super::*;
+use crate::sessions::error::FailureKind;
+use crate::sessions::testing::{CountingSts, sessions};
+use crate::tenancy::testing::{arn, objects, put, role, secret, static_identity};
+use crate::tenancy::{Cluster, Infrastructure, ObjectRef, Objects, TenancySettings, resolve};
+
+const CONTROLLER: &str = "AWSClusterControllerIdentity/default";
+const REGION: &str = "eu-west-1";
+
+fn plan(objects: &Objects, identity: &str) -> Plan {
+    let (kind, name) = identity.split_once('/').unwrap();
+    let cluster = Cluster {
+        namespace: "tenant-a".to_owned(),
+        infrastructure: Some(ObjectRef {
+            kind: "AWSCluster".to_owned(),
+            name: "one".to_owned(),
+        }),
+        ..Cluster::default()
+    };
+    let spec = json!({"identityRef": {"kind": kind, "name": name}});
+    let spec: Infrastructure = serde_json::from_value(spec).unwrap();
+    resolve(
+        objects,
+        &cluster,
+        Some(&spec),
+        None,
+        TenancySettings::default(),
+    )
+    .unwrap()
+}
+
+fn of(name: &str) -> String {
+    format!("AWSClusterRoleIdentity/{name}")
+}
+
+/// Roles of these names over the role `jump`.
+fn over_a_jump_role(names: impl IntoIterator<Item = String>) -> Objects {
+    let mut objects = objects();
+    put(&mut objects, &of("jump"), &role(CONTROLLER, "jump"));
+    for name in names {
+        put(&mut objects, &of(&name), &role(&of("jump"), &name));
+    }
+    objects
+}
+
+fn numbers(count: usize) -> Vec<String> {
+    (0..count).map(|n| n.to_string()).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn two_hundred_roles_over_one_are_assumed_once_each() {
+    let sts = Arc::new(CountingSts::default());
+    let sessions = sessions(&sts);
+    let objects = over_a_jump_role(numbers(200));
+    let credentials: Vec<_> = numbers(200)
+        .iter()
+        .map(|name| sessions.of_plan(&plan(&objects, &of(name)), REGION, name))
+        .collect();
+    for _ in 0..5 {
+        let all = join_all(credentials.iter().map(PlanCredentials::keys)).await;
+        assert!(all.iter().all(Result::is_ok));
+        sleep(Duration::from_mins(1)).await;
+    }
+    assert_eq!(sts.count(), 201);
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_identity_of_two_hundred_clusters_is_assumed_once() {
+    let sts = Arc::new(CountingSts::default());
+    let sessions = sessions(&sts);
+    let mut objects = objects();
+    put(&mut objects, &of("a"), &role(CONTROLLER, "a"));
+    let credentials: Vec<_> = numbers(200)
+        .iter()
+        .map(|tenant| sessions.of_plan(&plan(&objects, &of("a")), REGION, tenant))
+        .collect();
+    let all = join_all(credentials.iter().map(PlanCredentials::keys)).await;
+    assert!(all.iter().all(Result::is_ok));
+    assert_eq!(sts.count(), 1);
+    assert_eq!(sessions.len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn two_hundred_clusters_cost_at_most_two_hundred_and_seventy_calls_an_hour_in_a_day() {
+    let sts = Arc::new(CountingSts::default());
+    let sessions = sessions(&sts);
+    let objects = over_a_jump_role(numbers(200));
+    let credentials: Vec<_> = numbers(200)
+        .iter()
+        .map(|name| sessions.of_plan(&plan(&objects, &of(name)), REGION, name))
+        .collect();
+    for _ in 0..24 * 60 {
+        let all = join_all(credentials.iter().map(PlanCredentials::keys)).await;
+        assert!(all.iter().all(Result::is_ok));
+        sleep(Duration::from_mins(1)).await;
+    }
+    let an_hour = sts.count() / 24;
+    assert!(an_hour <= 270, "{an_hour} calls an hour");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_inner_role_is_assumed_first_and_assumes_the_outer() {
+    let sts = Arc::new(CountingSts::default());
+    let sessions = sessions(&sts);
+    let objects = over_a_jump_role(["a".to_owned()]);
+    let keys = sessions
+        .of_plan(&plan(&objects, &of("a")), REGION, "a")
+        .keys()
+        .await
+        .unwrap();
+    assert_eq!(keys.access_key_id(), format!("{}#2", arn("a")));
+    let calls = [
+        (arn("jump"), "OWN".to_owned()),
+        (arn("a"), format!("{}#1", arn("jump"))),
+    ];
+    assert_eq!(sts.calls(), calls);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_expired_source_is_assumed_again_with_the_role_over_it() {
+    let sts = Arc::new(CountingSts::default());
+    let sessions = sessions(&sts);
+    let objects = over_a_jump_role(["a".to_owned()]);
+    let credentials = sessions.of_plan(&plan(&objects, &of("a")), REGION, "a");
+    credentials.keys().await.unwrap();
+    advance(Duration::from_hours(2)).await;
+    credentials.keys().await.unwrap();
+    let again = [
+        (arn("jump"), "OWN".to_owned()),
+        (arn("a"), format!("{}#3", arn("jump"))),
+    ];
+    assert_eq!(sts.calls()[2..], again);
+}
+
+#[tokio::test(start_paused = true)]
+async fn credentials_are_renewed_before_their_end_while_they_are_handed_out() {
+    let sts = Arc::new(CountingSts::default());
+    let sessions = sessions(&sts);
+    let mut objects = objects();
+    put(&mut objects, &of("a"), &role(CONTROLLER, "a"));
+    let credentials = sessions.of_plan(&plan(&objects, &of("a")), REGION, "a");
+    let first = credentials.keys().await.unwrap();
+
+    advance(Duration::from_mins(40)).await;
+    assert_eq!(credentials.keys().await.unwrap(), first);
+    sleep(Duration::from_secs(1)).await;
+    assert_eq!(sts.count(), 1);
+
+    advance(Duration::from_mins(10)).await;
+    assert_eq!(credentials.keys().await.unwrap(), first);
+    sleep(Duration::from_secs(1)).await;
+    assert_eq!(sts.count(), 2);
+    assert_ne!(credentials.keys().await.unwrap(), first);
+}
+
+#[tokio::test(start_paused = true)]
+async fn credentials_are_handed_out_through_an_outage_and_not_after_their_end() {
+    let sts = Arc::new(CountingSts::default());
+    let sessions = sessions(&sts);
+    let mut objects = objects();
+    put(&mut objects, &of("a"), &role(CONTROLLER, "a"));
+    let credentials = sessions.of_plan(&plan(&objects, &of("a")), REGION, "a");
+    let first = credentials.keys().await.unwrap();
+    let throttled = FailureKind::Throttled("Throttling".to_owned());
+    sts.fail(&arn("a"), Some(throttled.clone()));
+
+    advance(Duration::from_mins(50)).await;
+    assert_eq!(credentials.keys().await.unwrap(), first);
+    sleep(Duration::from_secs(1)).await;
+    assert_eq!(sts.count(), 2);
+    assert_eq!(credentials.condition().1.unwrap().kind, throttled);
+    assert_eq!(credentials.keys().await.unwrap(), first);
+
+    advance(Duration::from_mins(9)).await;
+    assert_eq!(credentials.keys().await.unwrap_err().kind, throttled);
+
+    sts.fail(&arn("a"), None);
+    advance(Duration::from_mins(5)).await;
+    assert!(credentials.keys().await.is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refusal_is_asked_about_again_after_thirty_seconds_and_then_ever_more_rarely() {
+    let sts = Arc::new(CountingSts::default());
+    let sessions = sessions(&sts);
+    let mut objects = objects();
+    put(&mut objects, &of("a"), &role(CONTROLLER, "a"));
+    let credentials = sessions.of_plan(&plan(&objects, &of("a")), REGION, "a");
+    let denied = FailureKind::Refused {
+        code: "AccessDenied".to_owned(),
+        request_id: None,
+    };
+    sts.fail(&arn("a"), Some(denied.clone()));
+    let minute = async |times: u32| {
+        let before = sts.count();
+        for _ in 0..times * 60 {
+            let error = credentials.keys().await.unwrap_err();
+            assert_eq!((&*error.step, &error.kind), (&*arn("a"), &denied));
+            sleep(Duration::from_secs(1)).await;
+        }
+        sts.count() - before
+    };
+    assert_eq!(minute(1).await, 2);
+    assert!(minute(29).await <= 6);
+    assert_eq!(minute(10).await, 1);
+
+    sts.fail(&arn("a"), None);
+    sleep(Duration::from_mins(10)).await;
+    assert!(credentials.keys().await.is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_key_that_aws_learns_late_works_within_a_minute() {
+    let sts = Arc::new(CountingSts::default());
+    let sessions = sessions(&sts);
+    let mut objects = objects();
+    static_identity(&mut objects, "keys");
+    put(
+        &mut objects,
+        &of("a"),
+        &role("AWSClusterStaticIdentity/keys", "a"),
+    );
+    let credentials = sessions.of_plan(&plan(&objects, &of("a")), REGION, "a");
+    let unknown = FailureKind::Refused {
+        code: "InvalidClientTokenId".to_owned(),
+        request_id: None,
+    };
+    sts.fail(&arn("a"), Some(unknown));
+    assert!(credentials.keys().await.is_err());
+    sts.fail(&arn("a"), None);
+    sleep(Duration::from_mins(1)).await;
+    assert!(credentials.keys().await.is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_rotated_secret_is_used_at_once_and_the_roles_over_it_are_assumed_again() {
+    let sts = Arc::new(CountingSts::default());
+    let sessions = sessions(&sts);
+    let mut objects = objects();
+    static_identity(&mut objects, "keys");
+    put(
+        &mut objects,
+        &of("a"),
+        &role("AWSClusterStaticIdentity/keys", "a"),
+    );
+    let before = sessions.of_plan(&plan(&objects, &of("a")), REGION, "a");
+    before.keys().await.unwrap();
+
+    secret(
+        &mut objects,
+        "keys",
+        &[("AccessKeyID", "AKIA2"), ("SecretAccessKey", "new")],
+    );
+    let after = sessions.of_plan(&plan(&objects, &of("a")), REGION, "a");
+    after.keys().await.unwrap();
+    let calls = [
+        (arn("a"), "AKIA1".to_owned()),
+        (arn("a"), "AKIA2".to_owned()),
+    ];
+    assert_eq!(sts.calls(), calls);
+    assert_eq!(sessions.len(), 4);
+
+    // The former key again, while nobody has its session any more.
+    drop(before);
+    assert_eq!(sessions.len(), 2);
+    static_identity(&mut objects, "keys");
+    let former = sessions.of_plan(&plan(&objects, &of("a")), REGION, "a");
+    former.keys().await.unwrap();
+    assert_eq!(sts.calls()[2..], [(arn("a"), "AKIA1".to_owned())]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn another_identity_is_used_at_once() {
+    let sts = Arc::new(CountingSts::default());
+    let sessions = sessions(&sts);
+    let mut objects = objects();
+    put(&mut objects, &of("a"), &role(CONTROLLER, "a"));
+    put(&mut objects, &of("b"), &role(CONTROLLER, "b"));
+    let keys = async |name: &str| {
+        let credentials = sessions.of_plan(&plan(&objects, name), REGION, "tenant");
+        credentials.keys().await.unwrap().access_key_id().to_owned()
+    };
+    let held = sessions.of_plan(&plan(&objects, &of("b")), REGION, "other");
+    held.keys().await.unwrap();
+    assert_eq!(keys(&of("a")).await, format!("{}#2", arn("a")));
+    assert_eq!(keys(&of("b")).await, format!("{}#1", arn("b")));
+    assert_eq!(keys(CONTROLLER).await, "OWN");
+}
+
+#[tokio::test(start_paused = true)]
+async fn credentials_that_have_expired_already_are_an_error_and_not_kept() {
+    let sts = Arc::new(CountingSts::default());
+    let sessions = sessions(&sts);
+    let mut objects = objects();
+    put(&mut objects, &of("a"), &role(CONTROLLER, "a"));
+    let credentials = sessions.of_plan(&plan(&objects, &of("a")), REGION, "a");
+    sts.live(Duration::ZERO);
+    assert_eq!(
+        credentials.keys().await.unwrap_err().kind,
+        FailureKind::Expired
+    );
+    sts.live(Duration::from_hours(1));
+    sleep(Duration::from_secs(6)).await;
+    assert!(credentials.keys().await.is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn credentials_that_aws_does_not_accept_any_more_are_forgotten() {
+    let sts = Arc::new(CountingSts::default());
+    let sessions = sessions(&sts);
+    let mut objects = objects();
+    put(&mut objects, &of("a"), &role(CONTROLLER, "a"));
+    let credentials = sessions.of_plan(&plan(&objects, &of("a")), REGION, "a");
+    let first = credentials.keys().await.unwrap();
+    credentials.forget(&first);
+    let second = credentials.keys().await.unwrap();
+    assert_ne!(first, second);
+    credentials.forget(&first);
+    assert_eq!(credentials.keys().await.unwrap(), second);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_goes_on_when_who_asked_first_goes_away() {
+    let sts = Arc::new(CountingSts::default());
+    let sessions = sessions(&sts);
+    let mut objects = objects();
+    put(&mut objects, &of("a"), &role(CONTROLLER, "a"));
+    let credentials = sessions.of_plan(&plan(&objects, &of("a")), REGION, "a");
+    let impatient = tokio::time::timeout(Duration::from_millis(10), credentials.keys()).await;
+    assert!(impatient.is_err());
+    assert!(credentials.keys().await.is_ok());
+    assert_eq!(sts.count(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_account_is_the_roles_or_asked_for_once() {
+    let sts = Arc::new(CountingSts::default());
+    let sessions = sessions(&sts);
+    let mut objects = objects();
+    static_identity(&mut objects, "keys");
+    put(&mut objects, &of("a"), &role(CONTROLLER, "a"));
+    let role = sessions.of_plan(&plan(&objects, &of("a")), REGION, "a");
+    assert_eq!(role.account().await.unwrap(), "111122223333");
+    assert_eq!(sts.count(), 0);
+
+    let keys = sessions.of_plan(
+        &plan(&objects, "AWSClusterStaticIdentity/keys"),
+        REGION,
+        "a",
+    );
+    for _ in 0..3 {
+        assert_eq!(keys.account().await.unwrap(), "999988887777");
+    }
+    assert_eq!(
+        sts.calls(),
+        [("GetCallerIdentity".to_owned(), "AKIA1".to_owned())]
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_token_of_a_service_account_assumes_its_role() {
+    let sts = Arc::new(CountingSts::default());
+    let sessions = sessions(&sts);
+    let mut objects = objects();
+    for name in ["nodes", "gone"] {
+        put(
+            &mut objects,
+            &format!("AWSServiceAccountIdentity/{name}"),
+            &json!({"roleARN": arn(name)}),
+        );
+    }
+    let of_account = |name: &str| {
+        let cluster = Cluster {
+            namespace: "tenant-a".to_owned(),
+            ..Cluster::default()
+        };
+        let settings = TenancySettings::default();
+        let plan = resolve(&objects, &cluster, None, Some(name), settings).unwrap();
+        sessions.of_plan(&plan, REGION, "a")
+    };
+    let keys = of_account("nodes").keys().await.unwrap();
+    assert_eq!(keys.access_key_id(), format!("{}#1", arn("nodes")));
+    assert_eq!(
+        sts.calls(),
+        [(arn("nodes"), "token of tenant-a/nodes".to_owned())]
+    );
+
+    let error = of_account("gone").keys().await.unwrap_err();
+    assert_eq!(
+        error.kind,
+        FailureKind::NoToken("serviceaccount gone not found".to_owned())
+    );
+    assert_eq!(error.kind.reason(), "ServiceAccountTokenUnavailable");
+}

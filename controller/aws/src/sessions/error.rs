@@ -1,0 +1,64 @@
+//! Why there are no credentials. None of it says anything about a node.
+
+use std::sync::Arc;
+
+/// The credentials of a plan are not to be had.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{step}: {kind}")]
+pub struct CredentialsError {
+    /// The failing step: the ARN of a role, or what the credentials begin with.
+    pub step: Arc<str>,
+    /// Its failure.
+    pub kind: FailureKind,
+}
+
+/// The failure of a step.
+#[derive(Debug, Clone, PartialEq, Eq, derive_more::Display)]
+pub enum FailureKind {
+    /// AWS refuses: a trust policy, an external ID, a policy, or an access key that is not valid.
+    #[display("AWS refuses with {code}{}", request(request_id))]
+    Refused {
+        /// The code of AWS.
+        code: String,
+        /// The ID of the request, for the log of AWS CloudTrail.
+        request_id: Option<String>,
+    },
+    /// STS is asked too often: its code.
+    #[display("STS is asked too often: {_0}")]
+    Throttled(String),
+    /// STS did not answer, or not in a way that can be read.
+    #[display("STS could not be asked: {_0}")]
+    Unavailable(String),
+    /// The credentials had expired when they came.
+    #[display("STS answered with credentials that have expired")]
+    Expired,
+    /// The controller has no credentials of its own.
+    #[display("the controller has no AWS credentials: {_0}")]
+    NoneOfOurOwn(String),
+    /// The API server gave no token of the service account.
+    #[display("the API server gave no token: {_0}")]
+    NoToken(String),
+}
+
+impl FailureKind {
+    /// The reason in a condition.
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::Refused { .. } => "AssumeRoleDenied",
+            Self::Throttled(_) => "Throttled",
+            Self::Unavailable(_) | Self::Expired => "STSUnavailable",
+            Self::NoneOfOurOwn(_) => "CredentialsUnusable",
+            Self::NoToken(_) => "ServiceAccountTokenUnavailable",
+        }
+    }
+
+    /// Whether another answer needs a change of somebody's, so that it is asked for rarely.
+    pub(super) fn is_refusal(&self) -> bool {
+        matches!(self, Self::Refused { .. } | Self::NoToken(_))
+    }
+}
+
+fn request(id: &Option<String>) -> String {
+    id.as_ref()
+        .map_or_else(String::new, |id| format!(" (request {id})"))
+}

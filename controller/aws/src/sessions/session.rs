@@ -1,0 +1,300 @@
+//! The credentials of one link of a chain, and their renewal.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use aws_credential_types::provider::{ProvideCredentials as _, SharedCredentialsProvider};
+use futures::future::{BoxFuture, FutureExt as _, Shared};
+use parking_lot::Mutex;
+use tokio::time::Instant;
+
+use super::assume::{AssumeRole, Issued, Keys, Tokens};
+use super::budget::Budget;
+use super::error::{CredentialsError, FailureKind};
+use crate::tenancy::{Role, ServiceAccount};
+
+/// Credentials are not handed out in the last minute of their life: a call that begins with them must end with them.
+const MARGIN: Duration = Duration::from_mins(1);
+
+/// The first pause after a refusal: another answer needs a change of somebody's.
+const FIRST_REFUSED_PAUSE: Duration = Duration::from_secs(30);
+
+/// The longest pause after a refusal.
+const LAST_REFUSED_PAUSE: Duration = Duration::from_mins(10);
+
+/// The first pause after an outage.
+const FIRST_OUTAGE_PAUSE: Duration = Duration::from_secs(5);
+
+/// The longest pause after an outage.
+const LAST_OUTAGE_PAUSE: Duration = Duration::from_mins(5);
+
+/// The origin of the credentials of a link.
+#[derive(Debug)]
+pub(super) enum Origin {
+    /// The controller's own.
+    Controller(SharedCredentialsProvider),
+    /// An access key.
+    Static(Keys),
+    /// The token of a service account.
+    ServiceAccount(ServiceAccount),
+    /// A role, which the link before it assumes.
+    Role(Role, Arc<Session>),
+}
+
+/// What all sessions use.
+#[derive(Debug)]
+pub(super) struct Calls {
+    pub(super) sts: Arc<dyn AssumeRole>,
+    pub(super) tokens: Arc<dyn Tokens>,
+    pub(super) budget: Budget,
+}
+
+/// The credentials of one link.
+///
+/// # Guarantees
+///
+/// - However many ask at once, one call is made; one who goes away does not end it.
+/// - Credentials are renewed after three quarters of their life, and handed out until a minute before its end,
+///   whatever STS says meanwhile. After that there are none.
+/// - After a failure there is a pause, which each further failure doubles.
+#[derive(Debug)]
+pub(super) struct Session {
+    name: Arc<str>,
+    origin: Origin,
+    region: String,
+    calls: Arc<Calls>,
+    state: Mutex<State>,
+}
+
+type Answer = Result<Keys, CredentialsError>;
+
+#[derive(Debug, Default)]
+struct State {
+    held: Option<Held>,
+    failed: Option<Failed>,
+    pending: Option<Shared<BoxFuture<'static, Answer>>>,
+    account: Option<String>,
+}
+
+#[derive(Debug, Clone)]
+struct Held {
+    keys: Keys,
+    expires: Option<SystemTime>,
+    /// The time of the renewal; `None` for credentials without an end.
+    renew_at: Option<Instant>,
+    /// The time at which they are not handed out any more.
+    end: Option<Instant>,
+}
+
+#[derive(Debug)]
+struct Failed {
+    error: CredentialsError,
+    pause: Duration,
+    until: Instant,
+}
+
+impl Session {
+    pub(super) fn new(origin: Origin, region: &str, calls: Arc<Calls>) -> Self {
+        let name = match &origin {
+            Origin::Controller(_) => "the controller's own credentials".into(),
+            Origin::Static(keys) => format!("the access key {}", keys.access_key_id()).into(),
+            Origin::ServiceAccount(account) => account.role.arn.to_string().into(),
+            Origin::Role(role, _) => role.arn.to_string().into(),
+        };
+        Self {
+            name,
+            origin,
+            region: region.to_owned(),
+            calls,
+            state: Mutex::default(),
+        }
+    }
+
+    /// The credentials, by calls on the account of `tenant` if there must be some.
+    pub(super) async fn keys(self: &Arc<Self>, tenant: &str) -> Answer {
+        let now = Instant::now();
+        let pending = {
+            let mut state = self.state.lock();
+            let paused = state.failed.as_ref().filter(|failed| now < failed.until);
+            match (&state.held, paused) {
+                (Some(held), paused) if held.is_good(now) => {
+                    let keys = held.keys.clone();
+                    if held.is_due(now) && paused.is_none() {
+                        drop(self.renew(&mut state, tenant));
+                    }
+                    return Ok(keys);
+                }
+                (_, Some(failed)) => return Err(failed.error.clone()),
+                (_, None) => self.renew(&mut state, tenant),
+            }
+        };
+        pending.await
+    }
+
+    /// Begins a renewal, or joins the one that is under way.
+    fn renew(
+        self: &Arc<Self>,
+        state: &mut State,
+        tenant: &str,
+    ) -> Shared<BoxFuture<'static, Answer>> {
+        if let Some(pending) = &state.pending {
+            return pending.clone();
+        }
+        let (session, tenant) = (self.clone(), tenant.to_owned());
+        let renewal = async move {
+            let answer = session.fetch(&tenant).await;
+            session.settle(answer)
+        };
+        let name = self.name.clone();
+        let ended_early = move || CredentialsError {
+            step: name,
+            kind: FailureKind::Unavailable("the call ended early".to_owned()),
+        };
+        // A task of its own outlives who asked first.
+        let renewal =
+            tokio::spawn(renewal).map(move |ended| ended.unwrap_or_else(|_| Err(ended_early())));
+        let pending = renewal.boxed().shared();
+        state.pending = Some(pending.clone());
+        pending
+    }
+
+    async fn fetch(&self, tenant: &str) -> Result<Held, CredentialsError> {
+        let failed = |kind| CredentialsError {
+            step: self.name.clone(),
+            kind,
+        };
+        let Calls {
+            sts,
+            tokens,
+            budget,
+        } = &*self.calls;
+        let issued = match &self.origin {
+            Origin::Controller(provider) => {
+                let keys = provider.provide_credentials().await;
+                let keys =
+                    keys.map_err(|error| failed(FailureKind::NoneOfOurOwn(error.to_string())))?;
+                return Ok(Held::of(keys, Instant::now()));
+            }
+            Origin::Static(keys) => return Ok(Held::of(keys.clone(), Instant::now())),
+            Origin::ServiceAccount(account) => {
+                let token = tokens.token(account).await;
+                let token = token.map_err(|why| failed(FailureKind::NoToken(why)))?;
+                budget.token(tenant).await;
+                sts.assume_role_with_web_identity(&token, &account.role, &self.region)
+                    .await
+            }
+            Origin::Role(role, source) => {
+                let source = Box::pin(source.keys(tenant)).await?;
+                budget.token(tenant).await;
+                sts.assume_role(&source, role, &self.region).await
+            }
+        };
+        let Issued { keys, expires } = issued.map_err(failed)?;
+        if expires <= SystemTime::now() {
+            return Err(failed(FailureKind::Expired));
+        }
+        Ok(Held {
+            expires: Some(expires),
+            ..Held::of(keys, Instant::now())
+        })
+    }
+
+    fn settle(&self, answer: Result<Held, CredentialsError>) -> Answer {
+        let now = Instant::now();
+        let mut state = self.state.lock();
+        state.pending = None;
+        match answer {
+            Ok(held) => {
+                let keys = held.keys.clone();
+                state.held = Some(held);
+                state.failed = None;
+                Ok(keys)
+            }
+            Err(error) => {
+                let before = state.failed.as_ref().map(|failed| failed.pause);
+                let (first, last) = if error.kind.is_refusal() {
+                    (FIRST_REFUSED_PAUSE, LAST_REFUSED_PAUSE)
+                } else {
+                    (FIRST_OUTAGE_PAUSE, LAST_OUTAGE_PAUSE)
+                };
+                let pause = before.map_or(first, |pause| (pause * 2).clamp(first, last));
+                state.failed = Some(Failed {
+                    error: error.clone(),
+                    pause,
+                    until: now + pause,
+                });
+                Err(error)
+            }
+        }
+    }
+
+    /// The account of the credentials: the role's, or by one call of STS.
+    pub(super) async fn account(
+        self: &Arc<Self>,
+        tenant: &str,
+    ) -> Result<String, CredentialsError> {
+        match &self.origin {
+            Origin::Role(role, _) => return Ok(role.arn.account().to_owned()),
+            Origin::ServiceAccount(account) => return Ok(account.role.arn.account().to_owned()),
+            Origin::Controller(_) | Origin::Static(_) => {}
+        }
+        if let Some(account) = &self.state.lock().account {
+            return Ok(account.clone());
+        }
+        let keys = self.keys(tenant).await?;
+        self.calls.budget.token(tenant).await;
+        let account = self.calls.sts.account(&keys, &self.region).await;
+        let account = account.map_err(|kind| CredentialsError {
+            step: self.name.clone(),
+            kind,
+        })?;
+        self.state.lock().account = Some(account.clone());
+        Ok(account)
+    }
+
+    /// Forgets the credentials: AWS does not accept them any more.
+    pub(super) fn forget(&self, keys: &Keys) {
+        let mut state = self.state.lock();
+        if state.held.as_ref().is_some_and(|held| held.keys == *keys) {
+            state.held = None;
+        }
+    }
+
+    /// The end of the credentials, and the last failure, without any call.
+    pub(super) fn condition(&self) -> (Option<SystemTime>, Option<CredentialsError>) {
+        let state = self.state.lock();
+        let own = state.failed.as_ref().map(|failed| failed.error.clone());
+        (state.held.as_ref().and_then(|held| held.expires), own)
+    }
+}
+
+impl Held {
+    fn of(keys: Keys, now: Instant) -> Self {
+        let life = keys
+            .expiry()
+            .and_then(|end| end.duration_since(SystemTime::now()).ok());
+        Self {
+            expires: keys.expiry(),
+            renew_at: life.map(|life| now + jittered(life * 3 / 4)),
+            end: life.map(|life| now + life.saturating_sub(MARGIN)),
+            keys,
+        }
+    }
+
+    fn is_good(&self, now: Instant) -> bool {
+        self.end.is_none_or(|end| now < end)
+    }
+
+    fn is_due(&self, now: Instant) -> bool {
+        self.renew_at.is_some_and(|at| now >= at)
+    }
+}
+
+/// Up to a tenth more or less, so that sessions that began together are not renewed together.
+fn jittered(time: Duration) -> Duration {
+    let mut random = [0];
+    // Without random bytes they are renewed a tenth earlier, all of them.
+    let _ = aws_lc_rs::rand::fill(&mut random);
+    let [random] = random;
+    time * 9 / 10 + time / 5 * u32::from(random) / 256
+}
