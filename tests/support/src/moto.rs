@@ -159,10 +159,13 @@ pub fn access_key(account: &str) -> (String, String) {
     (format!("{prefix}{account}{suffix}"), "secret".to_owned())
 }
 
-/// The account of an access key ID of [`access_key`].
+/// The account of an access key ID of [`access_key`], or of a session that [`crate::sts`] issued.
 fn account_of(access_key: &str) -> Option<&str> {
     let (prefix, suffix) = ACCESS_KEY;
-    access_key.strip_prefix(prefix)?.strip_suffix(suffix)
+    let own = access_key.strip_prefix(prefix);
+    let own = own.and_then(|rest| rest.strip_suffix(suffix));
+    let session = || access_key.strip_prefix("ASIA")?.get(..12);
+    own.or_else(|| session().filter(|account| account.bytes().all(|b| b.is_ascii_digit())))
 }
 
 fn install() -> PathBuf {

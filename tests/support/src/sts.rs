@@ -1,4 +1,4 @@
-//! A security token service that implements only `GetCallerIdentity`, strictly.
+//! A security token service that implements `GetCallerIdentity`, `AssumeRole` and `AssumeRoleWithWebIdentity`, strictly.
 //!
 //! It computes the signature of every call itself, from the received bytes (AWS Signature Version 4), knows the
 //! owners of the credentials, and answers in the words of AWS, as JSON or XML by `accept`. Every region is served at
@@ -21,6 +21,7 @@
 mod answers;
 mod credentials;
 mod faults;
+mod roles;
 mod server;
 mod sigv4;
 
@@ -30,10 +31,12 @@ use std::time::{Duration, SystemTime};
 
 pub use self::credentials::{Credentials, Principal};
 pub use self::faults::{ConnectionFault, Fault, Times};
+pub use self::roles::Trust;
 pub use self::sigv4::{Signing, sign};
 
 use self::credentials::Issued;
 use self::faults::Faults;
+use self::roles::Roles;
 use self::server::Acceptors;
 use crate::clock::now;
 use crate::pki::CertificateAuthority;
@@ -58,6 +61,7 @@ struct Shared {
 #[derive(Debug, Default)]
 struct State {
     issued: Issued,
+    roles: Roles,
     calls: Vec<Call>,
     connections: usize,
     faults: Faults,
@@ -155,6 +159,18 @@ impl Sts {
     /// New credentials of `principal` with this expiration.
     pub fn credentials_until(&self, principal: Principal, expiration: SystemTime) -> Credentials {
         self.state().issued.issue(principal, expiration)
+    }
+
+    /// Makes a long-lived access key of this principal known.
+    pub fn learn(&self, principal: Principal, access_key: (&str, &str)) {
+        self.state()
+            .issued
+            .learn(principal, access_key.0, access_key.1);
+    }
+
+    /// Creates a role, or changes who may assume it.
+    pub fn role(&self, arn: &str, trust: Trust) {
+        self.state().roles.0.insert(arn.to_owned(), trust);
     }
 
     /// All calls so far, oldest first.

@@ -7,6 +7,7 @@ use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
 use serde_json::{Value, json};
 
+use super::roles::{Assumed, Parameters, assume_role, assume_role_with_web_identity};
 use super::sigv4::{Authorization, Signing};
 use super::{Call, Principal, State};
 
@@ -14,11 +15,22 @@ use super::{Call, Principal, State};
 const WINDOW: Duration = Duration::from_secs(15 * 60);
 
 const ACTION: &str = "GetCallerIdentity";
+const ASSUME_ROLE: &str = "AssumeRole";
+const WITH_WEB_IDENTITY: &str = "AssumeRoleWithWebIdentity";
 const VERSION: &str = "2011-06-15";
 const REQUEST_ID: &str = "01234567-89ab-cdef-0123-456789abcdef";
 
-/// The owner of a call, or the reason for its refusal.
-pub(super) type Verdict = Result<Principal, Denied>;
+/// A permitted call, or the reason for its refusal.
+pub(super) type Verdict = Result<Permitted, Denied>;
+
+/// A call that is permitted.
+#[derive(Debug)]
+pub(super) enum Permitted {
+    /// The owner of the call asks who it is.
+    Identity(Principal),
+    /// A role was assumed, by the action of this name.
+    Assumed(&'static str, Assumed),
+}
 
 /// The refusal of a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,7 +40,7 @@ pub(super) struct Denied {
     pub(super) message: String,
 }
 
-fn denied(status: u16, code: &str, message: impl Into<String>) -> Denied {
+pub(super) fn denied(status: u16, code: &str, message: impl Into<String>) -> Denied {
     Denied {
         status,
         code: code.into(),
@@ -36,12 +48,42 @@ fn denied(status: u16, code: &str, message: impl Into<String>) -> Denied {
     }
 }
 
-/// Checks a call in the same order as AWS.
-pub(super) fn judge(call: &Call, state: &State) -> Verdict {
-    let (path, query) = call.target.split_once('?').unwrap_or((&call.target, ""));
+/// Checks a call in the same order as AWS, and carries it out.
+pub(super) fn judge(call: &Call, state: &mut State) -> Verdict {
+    let (path, _) = call.target.split_once('?').unwrap_or((&call.target, ""));
     if call.method != "POST" || path != "/" {
         return Err(denied(404, "UnknownOperationException", "not found"));
     }
+    let parameters: Parameters = form_urlencoded::parse(call.body.as_bytes())
+        .into_owned()
+        .collect();
+    let is_of_version = parameters
+        .get("Version")
+        .is_some_and(|version| version == VERSION);
+    match parameters.get("Action").map(String::as_str) {
+        Some(WITH_WEB_IDENTITY) if is_of_version => {
+            // Unsigned: the token says who calls.
+            let assumed = assume_role_with_web_identity(state, &parameters)?;
+            Ok(Permitted::Assumed(WITH_WEB_IDENTITY, assumed))
+        }
+        Some(ASSUME_ROLE) if is_of_version => {
+            let caller = caller(call, state, |_| Ok(()))?;
+            Ok(Permitted::Assumed(
+                ASSUME_ROLE,
+                assume_role(state, &caller, &parameters)?,
+            ))
+        }
+        _ => caller(call, state, action).map(Permitted::Identity),
+    }
+}
+
+/// The owner of the credentials that a call was signed with.
+fn caller(
+    call: &Call,
+    state: &State,
+    action: impl FnOnce(&str) -> Result<(), Denied>,
+) -> Result<Principal, Denied> {
+    let (path, query) = call.target.split_once('?').unwrap_or((&call.target, ""));
     let header = call.header("authorization").ok_or_else(|| {
         let message = "Request is missing Authentication Token";
         denied(403, "MissingAuthenticationToken", message)
@@ -64,7 +106,8 @@ pub(super) fn judge(call: &Call, state: &State) -> Verdict {
         .issued
         .find(authorization.access_key_id)
         .ok_or_else(invalid)?;
-    if call.header("x-amz-security-token") != Some(&credentials.session_token) {
+    // A long-lived access key has no token.
+    if call.header("x-amz-security-token").unwrap_or_default() != credentials.session_token {
         return Err(invalid());
     }
     let now = state.clock.now();
@@ -240,6 +283,29 @@ pub(super) fn identities(results: &[Value], as_json: bool) -> String {
          <ResponseMetadata><RequestId>{REQUEST_ID}</RequestId></ResponseMetadata>\
          </GetCallerIdentityResponse>",
         results.concat()
+    )
+}
+
+/// The answer to a call that assumed a role.
+pub(super) fn assumed(action: &str, assumed: &Assumed) -> String {
+    let Assumed {
+        credentials,
+        principal,
+    } = assumed;
+    let expiration =
+        Timestamp::try_from(credentials.expiration).expect("a time of this age of the world");
+    format!(
+        "<{action}Response xmlns=\"https://sts.amazonaws.com/doc/{VERSION}/\"><{action}Result><Credentials>\
+         <AccessKeyId>{}</AccessKeyId><SecretAccessKey>{}</SecretAccessKey><SessionToken>{}</SessionToken>\
+         <Expiration>{}</Expiration></Credentials><AssumedRoleUser><Arn>{}</Arn><AssumedRoleId>{}</AssumedRoleId>\
+         </AssumedRoleUser></{action}Result><ResponseMetadata><RequestId>{REQUEST_ID}</RequestId></ResponseMetadata>\
+         </{action}Response>",
+        credentials.access_key_id,
+        credentials.secret_access_key,
+        credentials.session_token,
+        expiration.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        principal.arn,
+        principal.user_id,
     )
 }
 

@@ -7,6 +7,8 @@ use std::time::SystemTime;
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 
+use crate::clock::now;
+
 /// The alphabet of access key IDs.
 const ID_ALPHABET: &[u8; 32] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567";
 
@@ -105,6 +107,33 @@ impl Issued {
             (credentials.clone(), principal),
         );
         credentials
+    }
+
+    /// The same, with an access key ID that names the account, as those of a session do in simulated EC2.
+    pub(super) fn issue_of(
+        &mut self,
+        principal: &Principal,
+        expiration: SystemTime,
+    ) -> Credentials {
+        let mut credentials = self.issue(principal.clone(), expiration);
+        self.0.remove(&credentials.access_key_id);
+        let id = &credentials.access_key_id[4..8];
+        credentials.access_key_id = format!("ASIA{}{id}", principal.account);
+        let entry = (credentials.clone(), principal.clone());
+        self.0.insert(credentials.access_key_id.clone(), entry);
+        credentials
+    }
+
+    /// Learns a long-lived access key.
+    pub(super) fn learn(&mut self, principal: Principal, id: &str, secret: &str) {
+        let credentials = Credentials {
+            access_key_id: id.to_owned(),
+            secret_access_key: secret.to_owned(),
+            session_token: String::new(),
+            // The end of the year 9999 by far.
+            expiration: now() + std::time::Duration::from_hours(24 * 365 * 50),
+        };
+        self.0.insert(id.to_owned(), (credentials, principal));
     }
 
     pub(super) fn find(&self, access_key_id: &str) -> Option<&(Credentials, Principal)> {

@@ -17,7 +17,7 @@ use rustls::ServerConfig;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 
-use super::answers::{Denied, error, identities, identity, judge};
+use super::answers::{Denied, Permitted, assumed, error, identities, identity, judge};
 use super::faults::{ConnectionFault, Fault};
 use super::{Call, Shared};
 use crate::pki::{CertificateAuthority, Contents, KeyAndCertificate};
@@ -130,7 +130,7 @@ async fn serve(shared: Arc<Shared>, request: hyper::Request<Incoming>) -> Result
     let (fault, verdict) = {
         let mut state = shared.state();
         let fault = state.faults.take();
-        let verdict = judge(&call, &state);
+        let verdict = judge(&call, &mut state);
         call.outcome = match (&fault, &verdict) {
             (Some(fault), _) => format!("{fault:?}"),
             (None, Ok(_)) => "OK".into(),
@@ -141,6 +141,14 @@ async fn serve(shared: Arc<Shared>, request: hyper::Request<Incoming>) -> Result
     };
     let refused = |denied: &Denied| answer(denied.status, as_json, error(denied, as_json));
     let good = |results: &[serde_json::Value]| answer(200, as_json, identities(results, as_json));
+    let verdict = match verdict {
+        Ok(Permitted::Assumed(action, session)) if fault.is_none() => {
+            return Ok(answer(200, false, assumed(action, &session)));
+        }
+        Ok(Permitted::Assumed(_, session)) => Ok(session.principal),
+        Ok(Permitted::Identity(principal)) => Ok(principal),
+        Err(denied) => Err(denied),
+    };
     let Some(fault) = fault else {
         return Ok(match &verdict {
             Ok(principal) => good(&[identity(principal)]),

@@ -1,0 +1,190 @@
+//! Roles, and who may assume them: `AssumeRole` and `AssumeRoleWithWebIdentity`, as strict as AWS.
+//!
+//! moto accepts every call. Here a trust policy, an external ID and the hour of a chained session count.
+
+use std::collections::{BTreeMap, HashMap};
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::prelude::BASE64_URL_SAFE_NO_PAD;
+use jiff::Timestamp;
+use serde_json::Value;
+
+use super::answers::{Denied, denied};
+use super::{Credentials, Principal, State};
+
+/// The longest session of a role over another role's.
+const CHAINED: Duration = Duration::from_hours(1);
+
+/// The principals that a role trusts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Trust {
+    /// The ARNs of callers: of a user, of a role (its sessions may), or of an account's root (all of it may).
+    pub principals: Vec<String>,
+    /// `sts:ExternalId`.
+    pub external_id: Option<String>,
+    /// The subject and the audience of tokens of the OIDC provider, whose signature nobody checks here.
+    pub web_identity: Option<(String, String)>,
+}
+
+impl Trust {
+    /// A role that this principal may assume.
+    pub fn of(principal: &str) -> Self {
+        Self {
+            principals: vec![principal.to_owned()],
+            external_id: None,
+            web_identity: None,
+        }
+    }
+
+    /// The same, with an external ID.
+    #[must_use]
+    pub fn external_id(mut self, id: &str) -> Self {
+        self.external_id = Some(id.to_owned());
+        self
+    }
+
+    /// A role that this service account may assume.
+    pub fn of_service_account(namespace: &str, name: &str) -> Self {
+        Self {
+            principals: Vec::new(),
+            external_id: None,
+            web_identity: Some((
+                format!("system:serviceaccount:{namespace}:{name}"),
+                "sts.amazonaws.com".to_owned(),
+            )),
+        }
+    }
+}
+
+/// The roles, by ARN.
+#[derive(Debug, Default)]
+pub(super) struct Roles(pub(super) HashMap<String, Trust>);
+
+/// The parameters of a call.
+pub(super) type Parameters = BTreeMap<String, String>;
+
+/// New credentials of a session.
+#[derive(Debug)]
+pub(super) struct Assumed {
+    pub(super) credentials: Credentials,
+    pub(super) principal: Principal,
+}
+
+fn access_denied(caller: &str, action: &str, arn: &str) -> Denied {
+    let message =
+        format!("User: {caller} is not authorized to perform: sts:{action} on resource: {arn}");
+    denied(403, "AccessDenied", message)
+}
+
+/// A session of the role for this caller.
+pub(super) fn assume_role(
+    state: &mut State,
+    caller: &Principal,
+    parameters: &Parameters,
+) -> Result<Assumed, Denied> {
+    let parameter = |name: &str| parameters.get(name).map(String::as_str);
+    let arn = parameter("RoleArn").unwrap_or_default();
+    let refused = || access_denied(&caller.arn, "AssumeRole", arn);
+    let trust = state.roles.0.get(arn).ok_or_else(refused)?;
+    let is_trusted = trust
+        .principals
+        .iter()
+        .any(|principal| is(principal, caller));
+    if !is_trusted
+        || trust
+            .external_id
+            .as_deref()
+            .is_some_and(|id| parameter("ExternalId") != Some(id))
+    {
+        return Err(refused());
+    }
+    let is_chained = caller.arn.contains(":assumed-role/");
+    issue(state, arn, parameters, is_chained)
+}
+
+/// A session of the role for the bearer of a token.
+pub(super) fn assume_role_with_web_identity(
+    state: &mut State,
+    parameters: &Parameters,
+) -> Result<Assumed, Denied> {
+    let arn = parameters.get("RoleArn").cloned().unwrap_or_default();
+    let invalid = || {
+        denied(
+            400,
+            "InvalidIdentityToken",
+            "The web identity token is not a JWT",
+        )
+    };
+    let token = parameters.get("WebIdentityToken").ok_or_else(invalid)?;
+    let claims = token.split('.').nth(1).ok_or_else(invalid)?;
+    let claims = BASE64_URL_SAFE_NO_PAD
+        .decode(claims)
+        .map_err(|_| invalid())?;
+    let claims: Value = serde_json::from_slice(&claims).map_err(|_| invalid())?;
+    let now = Timestamp::try_from(state.clock.now()).unwrap().as_second();
+    if claims["exp"].as_i64().is_none_or(|end| end <= now) {
+        return Err(denied(400, "ExpiredTokenException", "Token expired"));
+    }
+    let trust = state
+        .roles
+        .0
+        .get(&arn)
+        .and_then(|trust| trust.web_identity.clone());
+    let is_trusted = trust.is_some_and(|(subject, audience)| {
+        let audiences = claims["aud"].as_array().into_iter().flatten();
+        claims["sub"] == subject && audiences.into_iter().any(|one| *one == audience)
+    });
+    if !is_trusted {
+        return Err(access_denied(
+            "the web identity",
+            "AssumeRoleWithWebIdentity",
+            &arn,
+        ));
+    }
+    issue(state, &arn, parameters, false)
+}
+
+fn issue(
+    state: &mut State,
+    arn: &str,
+    parameters: &Parameters,
+    is_chained: bool,
+) -> Result<Assumed, Denied> {
+    let seconds = parameters
+        .get("DurationSeconds")
+        .map_or(Ok(3600), |seconds| seconds.parse());
+    let duration = Duration::from_secs(seconds.unwrap_or_default());
+    let invalid = |message: &str| denied(400, "ValidationError", message);
+    if duration < Duration::from_mins(15) || duration > Duration::from_hours(12) {
+        return Err(invalid("DurationSeconds is out of range"));
+    }
+    if is_chained && duration > CHAINED {
+        let message = "The requested DurationSeconds exceeds the 1 hour session limit for roles assumed by role chaining";
+        return Err(invalid(message));
+    }
+    let session = parameters
+        .get("RoleSessionName")
+        .ok_or_else(|| invalid("RoleSessionName is required"))?;
+    let (account, role) = arn
+        .strip_prefix("arn:aws:iam::")
+        .and_then(|rest| rest.split_once(":role/"))
+        .ok_or_else(|| invalid("RoleArn is invalid"))?;
+    let role = role.rsplit('/').next().unwrap_or(role);
+    let principal = Principal::session(account, role, session);
+    let expiration = state.clock.now() + duration;
+    let credentials = state.issued.issue_of(&principal.clone(), expiration);
+    Ok(Assumed {
+        credentials,
+        principal,
+    })
+}
+
+/// Whether a principal of a trust policy is the caller, or has it.
+fn is(principal: &str, caller: &Principal) -> bool {
+    let root = format!("arn:aws:iam::{}:root", caller.account);
+    let role = principal
+        .replacen(":iam:", ":sts:", 1)
+        .replacen(":role/", ":assumed-role/", 1);
+    principal == root || principal == caller.arn || caller.arn.starts_with(&format!("{role}/"))
+}
