@@ -1,7 +1,7 @@
 //! The custom resources: what a person configures, and what the controller remembers.
 //!
 //! [`KubeletAuthentication`] says who may join one Cluster and how; [`NodeIdentity`] says who holds
-//! one node's name. Both are beside the Cluster. [`RevokedNodeCredentials`] is on the workload
+//! one node's name. Both are beside the Cluster. [`AWSServiceAccountIdentity`] says who EC2 is asked as. [`RevokedNodeCredentials`] is on the workload
 //! cluster, where an admission policy reads it.
 //!
 //! # Guarantees
@@ -15,6 +15,7 @@
 //! Fields are as the API server's schema allows them; the types here repeat none of its checks.
 
 mod aws;
+mod aws_service_account_identity;
 pub mod conditions;
 mod kubelet_authentication;
 mod manifests;
@@ -26,6 +27,7 @@ mod system_time;
 mod tpm;
 
 pub use aws::{AwsNodeName, AwsSettings};
+pub use aws_service_account_identity::{AWSServiceAccountIdentity, AWSServiceAccountIdentitySpec};
 pub use kubelet_authentication::{
     Adoption, AutoApproveBindings, BootstrapTokens, BuiltInRenewal, CertificateLifetimes,
     GuestReportedAddresses, IdentityCounts, KubeletAuthentication, KubeletAuthenticationSpec,
@@ -52,6 +54,10 @@ pub const GROUP: &str = "attestation.cluster.x-k8s.io";
 /// The annotation by which a person allows one round to retire as many records of the Cluster, on its
 /// [`KubeletAuthentication`].
 pub const ALLOW_RETIREMENT_ANNOTATION: &str = "attestation.cluster.x-k8s.io/allow-retirement";
+
+/// The annotation of a [`KubeletAuthentication`] with the account of AWS that the Cluster's identity was of first. Its
+/// removal accepts another.
+pub const AWS_ACCOUNT_ANNOTATION: &str = "attestation.cluster.x-k8s.io/aws-account";
 
 /// The annotation of a [`KubeletAuthentication`] that a Cluster asked for by itself; what has none was
 /// made by a person.

@@ -32,6 +32,11 @@ pub struct AwsSettings {
     /// Tags that an instance must have, with these values.
     #[schemars(schema_with = "schema::tags")]
     pub required_tags: BTreeMap<String, String>,
+    /// The `AWSServiceAccountIdentity` in this namespace that EC2 is asked as, in place of the identity that the Cluster's
+    /// own objects name.
+    #[schemars(length(min = 1, max = 253))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub service_account_identity: Option<String>,
 }
 
 impl Default for AwsSettings {
@@ -42,6 +47,7 @@ impl Default for AwsSettings {
             node_name: AwsNodeName::PrivateDnsName,
             root_volume_check: true,
             required_tags: BTreeMap::new(),
+            service_account_identity: None,
         }
     }
 }

@@ -76,6 +76,8 @@ pub mod reason {
     pub const NOT_APPLICABLE: &str = "NotApplicable";
     /// The settings of the controller exclude an authorized attestor.
     pub const ATTESTOR_UNUSABLE: &str = "AttestorUnusable";
+    /// The identity that the Cluster names is there, and may be used.
+    pub const RESOLVED: &str = "Resolved";
     /// The controller calls AWS with its own identity.
     pub const CONTROLLER_IDENTITY: &str = "ControllerIdentity";
     /// AWS answered.

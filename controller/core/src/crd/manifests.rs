@@ -5,13 +5,16 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
 };
 use kube::CustomResourceExt as _;
 
-use super::{KubeletAuthentication, NodeIdentity, RevokedNodeCredentials};
+use super::{
+    AWSServiceAccountIdentity, KubeletAuthentication, NodeIdentity, RevokedNodeCredentials,
+};
 
 /// All definitions: those for the management cluster, then the one for workload clusters.
 pub fn manifests() -> Vec<CustomResourceDefinition> {
     vec![
         prepared(KubeletAuthentication::crd()),
         prepared(NodeIdentity::crd()),
+        prepared(AWSServiceAccountIdentity::crd()),
         workload_manifest(),
     ]
 }
