@@ -6,6 +6,7 @@ use std::time::Duration;
 use aws_config::{BehaviorVersion, SdkConfig};
 use futures::future::FutureExt as _;
 use node_attestation_core::refusal::Unavailable;
+use node_attestation_runtime::capi::ObjectKey;
 use tokio::sync::OnceCell;
 
 use crate::proxy::Proxy;
@@ -14,21 +15,49 @@ use crate::proxy::Proxy;
 /// instance metadata service in turn, each with a deadline of its own.
 const LOAD_DEADLINE: Duration = Duration::from_secs(20);
 
+/// The owner of instances: EC2 is asked as it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Tenant {
+    /// The controller, which has no Clusters.
+    #[default]
+    Controller,
+    /// A Cluster.
+    Cluster(ClusterTenant),
+}
+
+/// A Cluster whose identity is resolved.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ClusterTenant {
+    /// The Cluster.
+    pub cluster: ObjectKey,
+    /// The `AWSServiceAccountIdentity` that its `KubeletAuthentication` names.
+    pub service_account_identity: Option<String>,
+}
+
+impl ClusterTenant {
+    /// The Cluster of this name, with the identity that its own objects name.
+    pub fn new(cluster: ObjectKey) -> Self {
+        Self {
+            cluster,
+            service_account_identity: None,
+        }
+    }
+}
+
 /// Finds the credentials to ask about instances with.
 ///
 /// An implementation for several tenants gives each its own: what is batched and remembered is kept
 /// apart by [`CredentialsKey`], so that nothing is decided on what another tenant may see.
 #[async_trait::async_trait]
 pub trait CredentialsSource: fmt::Debug + Send + Sync {
-    /// The credentials for the instances of `account` in `region`. Which account it is may not be
-    /// known; then it is empty.
+    /// The credentials for the instances of `tenant` in `region`.
     ///
     /// It is asked for every request, so that it should answer from memory.
     ///
     /// # Errors
     ///
     /// An error of credentials is an outage: it says nothing about a node.
-    async fn credentials(&self, account: &str, region: &str) -> Result<Credentials, Unavailable>;
+    async fn credentials(&self, tenant: &Tenant, region: &str) -> Result<Credentials, Unavailable>;
 }
 
 /// Credentials, and what else the SDK needs to use them.
@@ -42,6 +71,8 @@ pub struct Credentials {
     /// an endpoint where no other is set. Credentials that change under one key must be the same
     /// principal's.
     pub config: SdkConfig,
+    /// The account that they are of, where it is known: no instance of another is a tenant's.
+    pub account: Option<String>,
 }
 
 /// The identity of credentials: a digest of their source, never of a secret alone.
@@ -88,7 +119,7 @@ impl DefaultChain {
 
 #[async_trait::async_trait]
 impl CredentialsSource for DefaultChain {
-    async fn credentials(&self, _account: &str, _region: &str) -> Result<Credentials, Unavailable> {
+    async fn credentials(&self, _: &Tenant, _region: &str) -> Result<Credentials, Unavailable> {
         let load = async {
             let http_client = self.proxy.http_client().map_err(Unavailable::new)?;
             let config = aws_config::defaults(BehaviorVersion::latest()).http_client(http_client);
@@ -102,6 +133,7 @@ impl CredentialsSource for DefaultChain {
         Ok(Credentials {
             key: Self::KEY,
             config: config.clone(),
+            account: None,
         })
     }
 }

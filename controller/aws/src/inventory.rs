@@ -16,6 +16,7 @@ use node_attestation_core::refusal::Unavailable;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
+use crate::credentials::Tenant;
 use crate::ec2::{InstanceFacts, Instances, node_name};
 
 /// The lifetime of a list of instances.
@@ -111,7 +112,10 @@ impl TaggedInstances {
         } = &self.settings;
         let mut machines = Vec::new();
         for Place { account, region } in places {
-            let found = self.instances.tagged(account, region, tags).await?;
+            let found = self
+                .instances
+                .tagged(&Tenant::Controller, region, tags)
+                .await?;
             let own = found.iter().filter(|facts| facts.owner == *account);
             machines.extend(own.filter_map(|facts| machine(facts, *node_name)));
         }

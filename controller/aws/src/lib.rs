@@ -14,6 +14,9 @@
 //! - `ec2`: EC2: batches, rate limits, the checks of an instance, its TPM
 //! - `tenancy`: the AWS identity of a workload cluster
 //! - `sessions`: the sessions of roles, each assumed once for all that share it
+//! - `identity_store`: the objects that name the identities of clusters
+//! - `identity_watch`: the watches that fill the store
+//! - `tenants`: the credentials of each tenant
 //! - `inventory`: the machines of a cluster without Cluster API: instances with its tags
 //! - `verifier`: the order of the checks
 
@@ -21,6 +24,8 @@ pub mod credentials;
 pub mod denial;
 pub mod document;
 pub mod ec2;
+pub mod identity_store;
+pub mod identity_watch;
 pub mod inventory;
 pub mod partition;
 pub mod policy;
@@ -28,6 +33,7 @@ pub mod proxy;
 pub mod sessions;
 pub mod sts;
 pub mod tenancy;
+pub mod tenants;
 #[cfg(test)]
 mod testing;
 pub mod verifier;

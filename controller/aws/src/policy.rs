@@ -2,6 +2,7 @@
 
 use node_attestation_core::crd::AwsSettings;
 
+use crate::credentials::Tenant;
 use crate::denial::AwsDenial;
 use crate::document::VerifiedDocument;
 
@@ -13,15 +14,24 @@ pub struct AwsPolicy {
     /// The Cluster whose instances are accepted. `None` without Cluster API: then only the required
     /// tags tell whose an instance is.
     pub cluster: Option<String>,
+    /// The owner of the instances.
+    pub tenant: Tenant,
 }
 
 impl AwsPolicy {
-    /// The policy of these settings, for the Cluster of this name.
+    /// The policy of these settings, for the Cluster of this name. EC2 is asked as the controller.
     pub fn new(settings: &AwsSettings, cluster: Option<String>) -> Self {
         Self {
             settings: settings.clone(),
             cluster,
+            tenant: Tenant::Controller,
         }
+    }
+
+    /// The same, with EC2 asked as this tenant.
+    #[must_use]
+    pub fn of_tenant(self, tenant: Tenant) -> Self {
+        Self { tenant, ..self }
     }
 
     /// Checks that the instance of a document may be of the cluster, by where it is.
@@ -42,14 +52,6 @@ impl AwsPolicy {
     /// Whether instances may be in this region.
     pub(crate) fn accepts_region(&self, region: &str) -> bool {
         is_among(region, &self.settings.regions)
-    }
-
-    /// The account of all instances, where there is one.
-    pub(crate) fn only_account(&self) -> Option<&str> {
-        let accounts = &self.settings.accounts;
-        let first = accounts.first()?;
-        let is_only = accounts.iter().all(|account| account == first);
-        is_only.then_some(first)
     }
 }
 

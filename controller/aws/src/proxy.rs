@@ -1,9 +1,9 @@
 //! The way to AWS: by the operator's proxy, where there is one.
 
-use aws_sdk_ec2::config::SharedHttpClient;
+pub use aws_sdk_ec2::config::SharedHttpClient;
 use aws_smithy_http_client::proxy::ProxyConfig;
-use aws_smithy_http_client::tls::Provider;
 use aws_smithy_http_client::tls::rustls_provider::CryptoMode;
+use aws_smithy_http_client::tls::{Provider, TlsContext, TrustStore};
 use aws_smithy_http_client::{Builder, ConnectorBuilder};
 use reqwest::NoProxy;
 
@@ -41,11 +41,33 @@ impl Proxy {
     /// The SDK's client, by the same way. Left alone, the SDK would read more of the environment, in
     /// another order, and send what has no TLS to a proxy too.
     pub(crate) fn http_client(&self) -> Result<SharedHttpClient, InvalidProxy> {
+        self.client(None)
+    }
+
+    /// The same, which trusts these authorities, as PEM, beside the system's.
+    ///
+    /// # Errors
+    ///
+    /// The proxy's URL cannot be used.
+    pub fn http_client_trusting(
+        &self,
+        authorities: Vec<u8>,
+    ) -> Result<SharedHttpClient, InvalidProxy> {
+        let trusted = TrustStore::default().with_pem_certificate(authorities);
+        // It fails only where a feature is missing.
+        let context = TlsContext::builder().with_trust_store(trusted).build();
+        self.client(context.ok())
+    }
+
+    fn client(&self, context: Option<TlsContext>) -> Result<SharedHttpClient, InvalidProxy> {
         let config = self.config()?;
         Ok(
             Builder::new().build_with_connector_fn(move |settings, components| {
                 let mut connector =
                     ConnectorBuilder::default().tls_provider(Provider::Rustls(CryptoMode::AwsLc));
+                if let Some(context) = &context {
+                    connector.set_tls_context(context.clone());
+                }
                 connector.set_connector_settings(settings.cloned());
                 if let Some(components) = components {
                     connector.set_sleep_impl(components.sleep_impl());

@@ -19,7 +19,7 @@ mod cache;
 mod error;
 mod session;
 #[cfg(test)]
-mod testing;
+pub(crate) mod testing;
 
 pub use self::assume::{AssumeRole, Issued, Keys, SdkSts, StsFailure, Tokens};
 pub use self::cache::{PlanCredentials, Sessions};

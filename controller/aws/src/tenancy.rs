@@ -33,14 +33,15 @@ mod selected_role;
 pub(crate) mod testing;
 
 pub use self::allowed_namespaces::{AllowedNamespaces, InvalidSelector, Labels, Permission};
-pub use self::carm::{ACCOUNT_MAP, CarmGates, TEAM_MAP};
+pub use self::carm::CarmGates;
 pub use self::cluster::{Ack, Cluster, Infrastructure, ObjectRef, TenancySettings, resolve};
 pub use self::error::{AccountMismatch, ResolutionError};
 pub use self::identity::{
-    ControllerIdentity, IdentityKind, IdentityRef, RawIdentityRef, RoleIdentity,
-    ServiceAccountIdentity, StaticIdentity,
+    ControllerIdentity, IdentityKind, IdentityRef, RawIdentityRef, RoleIdentity, StaticIdentity,
 };
-pub use self::objects::{MissingKeys, Namespace, Objects, Readable, access_key};
+pub use self::objects::{
+    ACCOUNT_MAP, MissingKeys, Namespace, Objects, Readable, TEAM_MAP, access_key,
+};
 pub use self::plan::{AccessKey, DigestKey, Link, Plan, Root, ServiceAccount, Warning};
 pub use self::role::{InvalidRoleArn, InvalidRoleSpec, Role, RoleArn, RoleSpec};
 pub use self::role_selector::{MatchLabels, NamespaceSelector, ResourceType, RoleSelector};

@@ -7,8 +7,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use aws_config::{BehaviorVersion, SdkConfig};
 use aws_credential_types::provider::SharedCredentialsProvider;
 use node_attestation_core::refusal::Unavailable;
+use node_attestation_runtime::capi::ObjectKey;
 
-use crate::credentials::{Credentials, CredentialsKey, CredentialsSource};
+use crate::credentials::ClusterTenant;
+use crate::credentials::{Credentials, CredentialsKey, CredentialsSource, Tenant};
 use crate::document::VerifiedDocument;
 use crate::ec2::{Attachment, Describe, InstanceFacts, OutageKind, Page, Query, Root};
 
@@ -72,16 +74,31 @@ pub(crate) fn credentials(key: u8, access_key: &str) -> Credentials {
             .behavior_version(BehaviorVersion::latest())
             .credentials_provider(SharedCredentialsProvider::new(provider))
             .build(),
+        account: None,
     }
 }
 
-/// Credentials of each account's own.
+/// The tenant whose instances are in this account.
+pub(crate) fn tenant(account: &str) -> &'static Tenant {
+    let cluster = ObjectKey::new("tenants", account);
+    Box::leak(Box::new(Tenant::Cluster(ClusterTenant::new(cluster))))
+}
+
+/// Credentials of each account's own: that of a tenant's name, or [`ACCOUNT`].
 #[derive(Debug, Default)]
 pub(crate) struct PerAccount;
 
 #[async_trait::async_trait]
 impl CredentialsSource for PerAccount {
-    async fn credentials(&self, account: &str, _region: &str) -> Result<Credentials, Unavailable> {
+    async fn credentials(
+        &self,
+        tenant: &Tenant,
+        _region: &str,
+    ) -> Result<Credentials, Unavailable> {
+        let account = match tenant {
+            Tenant::Controller => ACCOUNT,
+            Tenant::Cluster(tenant) => &tenant.cluster.name,
+        };
         let (access_key, _) = kubelet_authenticator_test_support::moto::access_key(account);
         let last = account.bytes().last().unwrap_or_default();
         Ok(credentials(last, &access_key))

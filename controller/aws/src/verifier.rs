@@ -26,11 +26,13 @@ use node_attestation_core::identifiers::ServingName;
 use node_attestation_core::refusal::{Deferral, Denial, Refusal, Unavailable};
 use node_attestation_core::verifier::{Appraisal, Assurance, AttestedIdentity, Identity, Verifier};
 
+use crate::credentials::Tenant;
 use crate::denial::AwsDenial;
 use crate::document::{Signers, VerifiedDocument};
 use crate::ec2::{self, Checked, Instances, Reservation};
 use crate::policy::AwsPolicy;
 use crate::sts::Sts;
+use crate::tenants::TenantCredentials;
 
 use self::answers::Answers;
 
@@ -44,6 +46,7 @@ pub struct AwsClients {
     sts: Sts,
     instances: Instances,
     answers: Answers,
+    tenants: Option<Arc<TenantCredentials>>,
 }
 
 impl AwsClients {
@@ -54,6 +57,16 @@ impl AwsClients {
             sts,
             instances,
             answers: Answers::default(),
+            tenants: None,
+        }
+    }
+
+    /// The same, with conditions about the identities of clusters.
+    #[must_use]
+    pub fn with_tenants(self, tenants: Arc<TenantCredentials>) -> Self {
+        Self {
+            tenants: Some(tenants),
+            ..self
         }
     }
 }
@@ -136,6 +149,9 @@ impl AwsVerifier {
         now: SystemTime,
     ) -> Result<Checked, Refusal> {
         let facts = match expected {
+            Ok(expected) if !is_of_account(&expected, document) => {
+                return Err(AwsDenial::AccountNotAllowed(document.account.clone()).into());
+            }
             Ok(expected) => expected.describe(&document.instance).await,
             Err(outage) => Err(outage),
         };
@@ -168,7 +184,9 @@ impl Verifier for AwsVerifier {
         let document = &claim.document;
         // Machines that join together are asked about together.
         let instances = &self.clients.instances;
-        let expected = instances.expect(&document.account, &document.region).await;
+        let expected = instances
+            .expect(&self.policy.tenant, &document.region)
+            .await;
         self.is_called_by_its_instance(&claim, &appraisal, now)
             .await?;
         let checked = self.is_there(document, expected, now).await?;
@@ -194,8 +212,26 @@ impl Verifier for AwsVerifier {
 
     fn reports(&self) -> Vec<ConditionReport> {
         let answers = &self.clients.answers;
-        answers.reports(&self.cluster, &self.policy.settings.regions)
+        let regions = &self.policy.settings.regions;
+        match (&self.policy.tenant, &self.clients.tenants) {
+            (Tenant::Cluster(tenant), Some(tenants)) => {
+                let failed = tenants.credentials_report(&tenant.cluster);
+                let ready = failed.unwrap_or_else(|| answers.credentials(&self.cluster, regions));
+                vec![tenants.identity_report(tenant), ready]
+            }
+            (Tenant::Controller, _) | (Tenant::Cluster(_), None) => {
+                answers.reports(&self.cluster, regions)
+            }
+        }
     }
+}
+
+/// Whether the document is of the account that EC2 is asked about. An instance of another account is not there,
+/// and its owner should learn why.
+fn is_of_account(expected: &Reservation, document: &VerifiedDocument) -> bool {
+    expected
+        .account()
+        .is_none_or(|account| account == document.account)
 }
 
 /// The provider ID of the instance, as of Cluster API Provider AWS.

@@ -1,5 +1,9 @@
 //! The attestor `aws`: its options, and the clients that its verifiers share.
 
+mod tenancy;
+
+use std::collections::BTreeMap;
+
 use std::env;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -10,12 +14,15 @@ use node_attestation_aws::credentials::DefaultChain;
 use node_attestation_aws::document::Signers;
 use node_attestation_aws::ec2::{Ec2Settings, Instances, NitroTpms};
 use node_attestation_aws::partition::{EndpointHost, InvalidHost};
-use node_attestation_aws::proxy::Proxy;
+use node_attestation_aws::proxy::{Proxy, SharedHttpClient};
 use node_attestation_aws::sts::{InvalidStsSettings, ProfileRole, Sts, StsSettings};
 use node_attestation_aws::verifier::AwsClients;
+use node_attestation_runtime::client::ClusterAccess;
 
 use crate::error::{BoxError, explain};
 use crate::file;
+
+use self::tenancy::{TenancyArguments, Tenants};
 
 /// Hundreds of certificates.
 const MAX_FILE_LEN: usize = 1024 * 1024;
@@ -23,10 +30,6 @@ const MAX_FILE_LEN: usize = 1024 * 1024;
 /// The signers and the endpoints for instances. None of these ever comes from a resource of a tenant.
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "AWS")]
-#[expect(
-    clippy::struct_field_names,
-    reason = "the names of the options follow from them"
-)]
 pub(crate) struct AwsArguments {
     /// Signers of instance identity documents beside those that are known: of new regions or
     /// isolated ones
@@ -42,10 +45,26 @@ pub(crate) struct AwsArguments {
     /// Authorities, as PEM, that are believed beside the system's about the STS endpoints named here
     #[arg(long, value_name = "FILE")]
     aws_endpoint_ca: Option<PathBuf>,
+    #[command(flatten)]
+    tenancy: TenancyArguments,
     /// Accept a role's session as an instance's: whoever may assume this role can be each of its
     /// instances. ROLE or ACCOUNT:ROLE
     #[arg(long = "aws-allow-instance-profile", value_name = "ROLE")]
     aws_instance_profiles: Vec<ProfileRole>,
+}
+
+/// The parts of the clients for AWS, before it is known who asks.
+#[derive(Debug)]
+pub(crate) struct AwsParts {
+    signers: Signers,
+    sts: Sts,
+    ec2: Ec2Settings,
+    own: Arc<DefaultChain>,
+    /// The URLs of STS, by region.
+    sts_urls: BTreeMap<String, String>,
+    /// The client for these URLs, where they have authorities of their own.
+    sts_client: Option<SharedHttpClient>,
+    tenancy: TenancyArguments,
 }
 
 /// Trust anchors and clients for AWS, shared by all clusters.
@@ -54,6 +73,8 @@ pub(crate) struct Aws {
     pub(crate) witnesses: Arc<AwsClients>,
     pub(crate) instances: Instances,
     pub(crate) tpms: NitroTpms,
+    /// The identities of Clusters, with a management cluster.
+    pub(crate) tenants: Option<Tenants>,
 }
 
 impl AwsArguments {
@@ -63,7 +84,7 @@ impl AwsArguments {
     /// # Errors
     ///
     /// An option, or the file that it names, is invalid.
-    pub(crate) fn open(self) -> Result<Result<Aws, String>, BoxError> {
+    pub(crate) fn open(self) -> Result<Result<AwsParts, String>, BoxError> {
         let authorities = self.aws_endpoint_ca.as_deref();
         let authorities = authorities
             .map(|path| file::read("--aws-endpoint-ca", path, MAX_FILE_LEN))
@@ -77,8 +98,15 @@ impl AwsArguments {
             );
         }
         let proxy = proxy();
+        let endpoints: BTreeMap<_, _> = self.aws_sts_endpoints.into_iter().collect();
+        let url =
+            |(region, host): (&String, &EndpointHost)| (region.clone(), format!("https://{host}"));
+        let sts_urls = endpoints.iter().map(url).collect();
+        let sts_client = authorities
+            .clone()
+            .map(|pem| proxy.http_client_trusting(pem));
         let sts = Sts::new(StsSettings {
-            endpoints: self.aws_sts_endpoints.into_iter().collect(),
+            endpoints,
             authorities,
             roles: self.aws_instance_profiles,
             proxy: proxy.clone(),
@@ -104,13 +132,48 @@ impl AwsArguments {
         let ec2 = Ec2Settings {
             endpoints: self.aws_ec2_endpoints.into_iter().collect(),
         };
-        let credentials = Arc::new(DefaultChain::new(proxy));
-        let instances = Instances::new(credentials.clone(), ec2.clone());
-        Ok(Ok(Aws {
-            witnesses: Arc::new(AwsClients::new(signers, sts, instances.clone())),
-            instances,
-            tpms: NitroTpms::new(credentials, ec2),
+        Ok(Ok(AwsParts {
+            signers,
+            sts,
+            ec2,
+            own: Arc::new(DefaultChain::new(proxy)),
+            sts_urls,
+            sts_client: sts_client.and_then(Result::ok),
+            tenancy: self.tenancy,
         }))
+    }
+}
+
+impl AwsParts {
+    /// Clients that ask as the controller.
+    pub(crate) fn own(self) -> Aws {
+        let instances = Instances::new(self.own.clone(), self.ec2.clone());
+        Aws {
+            witnesses: Arc::new(AwsClients::new(self.signers, self.sts, instances.clone())),
+            instances,
+            tpms: NitroTpms::new(self.own, self.ec2),
+            tenants: None,
+        }
+    }
+
+    /// Clients that ask as each Cluster of this management cluster; and the work beside them, which never ends.
+    pub(crate) fn tenants(
+        self,
+        management: &ClusterAccess,
+    ) -> Result<(Aws, impl Future<Output = ()> + Send + use<>), BoxError> {
+        let (tenants, work) =
+            self.tenancy
+                .open(management, self.own, self.sts_urls, self.sts_client)?;
+        let source = tenants.credentials.clone();
+        let instances = Instances::new(source.clone(), self.ec2.clone());
+        let witnesses = AwsClients::new(self.signers, self.sts, instances.clone());
+        let aws = Aws {
+            witnesses: Arc::new(witnesses.with_tenants(source.clone())),
+            instances,
+            tpms: NitroTpms::new(source, self.ec2),
+            tenants: Some(tenants),
+        };
+        Ok((aws, work))
     }
 }
 

@@ -1,5 +1,7 @@
 //! The providers of this program: options, what verifiers share, and the registry.
 
+use std::future::pending;
+use std::pin::Pin;
 use std::sync::Arc;
 
 use kubelet_attestation::ensure;
@@ -7,14 +9,18 @@ use kubelet_attestation::errors::error_chain;
 use kubelet_attestation::names::Provider;
 use node_attestation_aws::policy::AwsPolicy;
 use node_attestation_aws::verifier::AwsVerifier;
-use node_attestation_core::crd::{AwsSettings, KubeletAuthentication, TpmSettings};
+use node_attestation_core::crd::{
+    AWS_ACCOUNT_ANNOTATION, AwsSettings, KubeletAuthentication, TpmSettings,
+};
 use node_attestation_core::verifier::{InsecureVerifier, Verifier, Verifiers};
+use node_attestation_runtime::capi::ObjectKey;
+use node_attestation_runtime::client::ClusterAccess;
 use node_attestation_runtime::management::VerifierUnavailable;
 use node_attestation_tpm::challenge::ChallengeKeySource;
 use node_attestation_tpm::policy::TpmPolicy;
 use node_attestation_tpm::verifier::TpmVerifier;
 
-use crate::aws::{Aws, AwsArguments};
+use crate::aws::{Aws, AwsArguments, AwsParts};
 use crate::error::BoxError;
 use crate::tpm::{self, ConfigMapReader, TpmArguments};
 
@@ -58,6 +64,17 @@ pub(crate) struct ProviderArguments {
     tpm: TpmArguments,
 }
 
+/// Work beside that of the clusters.
+pub(crate) type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// The opened files of the options, before it is known which clusters there are.
+#[derive(Debug)]
+pub(crate) struct OpenedProviders {
+    allow_insecure: bool,
+    aws: Result<AwsParts, String>,
+    tpm_keys: Option<Arc<dyn ChallengeKeySource>>,
+}
+
 /// The state that the verifiers of all clusters share.
 #[derive(Debug)]
 pub(crate) struct Providers {
@@ -84,22 +101,56 @@ pub(crate) struct Cluster<'a> {
     pub(crate) aws: AwsSettings,
     /// `spec.tpm`.
     pub(crate) tpm: TpmSettings,
+    /// The account of AWS that was written down on the `KubeletAuthentication`.
+    pub(crate) aws_account: Option<&'a str>,
 }
 
 impl ProviderArguments {
     /// Reads the files that the options name.
-    pub(crate) fn open(self) -> Result<Providers, BoxError> {
+    pub(crate) fn open(self) -> Result<OpenedProviders, BoxError> {
         if self.allow_insecure {
             tracing::warn!(
                 "machines that prove nothing are admitted: a bootstrap token is all that one needs"
             );
         }
-        Ok(Providers {
+        Ok(OpenedProviders {
             allow_insecure: self.allow_insecure,
             aws: self.aws.open()?,
             tpm_keys: self.tpm.open()?,
-            config_maps: None,
         })
+    }
+}
+
+impl OpenedProviders {
+    /// Without a management cluster.
+    pub(crate) fn alone(self) -> Providers {
+        Providers {
+            allow_insecure: self.allow_insecure,
+            aws: self.aws.map(AwsParts::own),
+            tpm_keys: self.tpm_keys,
+            config_maps: None,
+        }
+    }
+
+    /// With a management cluster; and the work beside, which never ends.
+    pub(crate) fn with_management(
+        self,
+        management: &ClusterAccess,
+    ) -> Result<(Providers, Work), BoxError> {
+        let (aws, work): (_, Work) = match self.aws {
+            Ok(parts) => {
+                let (aws, work) = parts.tenants(management)?;
+                (Ok(aws), Box::pin(work))
+            }
+            Err(why) => (Err(why), Box::pin(pending())),
+        };
+        let providers = Providers {
+            allow_insecure: self.allow_insecure,
+            aws,
+            tpm_keys: self.tpm_keys,
+            config_maps: Some(ConfigMapReader::new(management)),
+        };
+        Ok((providers, work))
     }
 }
 
@@ -117,6 +168,7 @@ impl Providers {
             namespace: authentication.metadata.namespace.as_deref(),
             aws: spec.aws.clone().unwrap_or_default(),
             tpm: spec.tpm.clone().unwrap_or_default(),
+            aws_account: annotation(authentication, AWS_ACCOUNT_ANNOTATION),
         };
         let authorized = spec.authorized_attestors.iter();
         authorized
@@ -150,9 +202,23 @@ pub(crate) fn named(attestor: &str) -> Option<&'static Registered> {
         .find(|registered| registered.provider.as_str() == attestor)
 }
 
+fn annotation<'a>(authentication: &'a KubeletAuthentication, key: &str) -> Option<&'a str> {
+    let annotations = authentication.metadata.annotations.as_ref();
+    annotations
+        .and_then(|annotations| annotations.get(key))
+        .map(String::as_str)
+}
+
 impl Cluster<'_> {
-    fn aws_policy(&self) -> AwsPolicy {
-        AwsPolicy::new(&self.aws, self.name.clone())
+    fn aws_policy(&self, aws: &Aws) -> AwsPolicy {
+        let policy = AwsPolicy::new(&self.aws, self.name.clone());
+        let (Some(tenants), Some(namespace), Some(name)) =
+            (&aws.tenants, self.namespace, &self.name)
+        else {
+            return policy;
+        };
+        let cluster = ObjectKey::new(namespace, name.as_str());
+        policy.of_tenant(tenants.tenant(cluster, &self.aws, self.aws_account))
     }
 }
 
@@ -162,7 +228,7 @@ fn aws_verifier(
 ) -> Result<Arc<dyn Verifier>, BoxError> {
     let aws = providers.aws.as_ref().map_err(String::as_str)?;
     let clients = aws.witnesses.clone();
-    let verifier = AwsVerifier::new(clients, cluster.aws_policy(), cluster.uid);
+    let verifier = AwsVerifier::new(clients, cluster.aws_policy(aws), cluster.uid);
     Ok(Arc::new(verifier))
 }
 
@@ -171,7 +237,8 @@ fn tpm_verifier(
     providers: &Providers,
     cluster: &Cluster<'_>,
 ) -> Result<Arc<dyn Verifier>, BoxError> {
-    let platform = tpm::platform(&cluster.tpm, providers.aws.as_ref(), cluster.aws_policy())?;
+    let policy = |aws: &Aws| cluster.aws_policy(aws);
+    let platform = tpm::platform(&cluster.tpm, providers.aws.as_ref(), policy)?;
     let names = &cluster.tpm.endorsement_keys.config_maps;
     let lists = match (&providers.config_maps, cluster.namespace) {
         _ if names.is_empty() => None,

@@ -65,13 +65,13 @@ impl TpmArguments {
 pub(crate) fn platform(
     settings: &TpmSettings,
     aws: Result<&Aws, &String>,
-    policy: AwsPolicy,
+    policy: impl FnOnce(&Aws) -> AwsPolicy,
 ) -> Result<Arc<dyn Platform>, BoxError> {
     match (settings.endorsement_keys.platform, aws) {
         (EndorsementKeyPlatform::None, _) => Ok(Arc::new(NoPlatform)),
         (EndorsementKeyPlatform::Aws, Ok(aws)) => {
             let instances = aws.instances.clone();
-            Ok(Arc::new(aws.tpms.of_cluster(instances, policy)))
+            Ok(Arc::new(aws.tpms.of_cluster(instances, policy(aws))))
         }
         (EndorsementKeyPlatform::Aws, Err(why)) => {
             let what = "the platform aws, which is to tell the endorsement keys, cannot be asked";

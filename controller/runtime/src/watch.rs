@@ -73,9 +73,9 @@ where
     })
 }
 
-/// The configuration of a watch of half of [`LONGEST_WATCH`] and a random time more, so that many watches do not end
+/// The configuration of a watch of five minutes and a random time more, so that many watches do not end
 /// together. Pings and TCP keepalive find a connection that has died long before.
-pub(crate) fn watch_config() -> watcher::Config {
+pub fn watch_config() -> watcher::Config {
     let mut random = [0];
     // Without random bytes watches end together.
     let _ = aws_lc_rs::rand::fill(&mut random);
@@ -85,7 +85,7 @@ pub(crate) fn watch_config() -> watcher::Config {
 }
 
 /// A watch of objects of the management cluster.
-pub(crate) fn on_management<K>(
+pub fn on_management<K>(
     api: Api<K>,
     config: watcher::Config,
 ) -> impl Stream<Item = watcher::Result<Event<K>>> + Send

@@ -10,7 +10,7 @@ use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use kubelet_attestation::names::{Audience, Provider};
 use kubelet_authenticator_test_support::instance_identity::TestSigner;
 use kubelet_authenticator_test_support::sts::Sts as Service;
-use node_attestation_aws::credentials::{Credentials, CredentialsKey, CredentialsSource};
+use node_attestation_aws::credentials::{Credentials, CredentialsKey, CredentialsSource, Tenant};
 use node_attestation_aws::document::Signers;
 use node_attestation_aws::ec2::{
     Attachment, CallLimits, Describe, InstanceFacts, Instances, Limits, OutageKind, Page, Query,
@@ -128,13 +128,14 @@ impl OneTenant {
                 .behavior_version(BehaviorVersion::latest())
                 .credentials_provider(SharedCredentialsProvider::new(provider))
                 .build(),
+            account: None,
         })
     }
 }
 
 #[async_trait::async_trait]
 impl CredentialsSource for OneTenant {
-    async fn credentials(&self, _account: &str, _region: &str) -> Result<Credentials, Unavailable> {
+    async fn credentials(&self, _: &Tenant, _region: &str) -> Result<Credentials, Unavailable> {
         Ok(self.0.clone())
     }
 }

@@ -7,13 +7,14 @@ use kubelet_attestation::csr::envelope::Envelope;
 use kubelet_attestation::csr::parse::CertificationRequest;
 use kubelet_attestation::evidence::aws::AwsEvidence;
 use kubelet_authenticator_test_support::instance_identity::TestSigner;
+use node_attestation_aws::credentials::Tenant;
 use node_attestation_aws::ec2::check;
 use x509_cert::Certificate;
 use x509_cert::der::{DecodePem as _, Encode as _};
 
 use crate::World;
 use crate::controller;
-use crate::fleet::{self, ACCOUNT, REGION};
+use crate::fleet::{self, REGION};
 use crate::results::Results;
 
 /// Measures each as often as criterion likes.
@@ -65,7 +66,7 @@ pub(crate) fn measure(world: &World, results: &mut Results) {
 
     let (instances, policy) = (controller::instances(), controller::policy());
     results.measure("the facts of EC2", None, || {
-        let facts = instances.describe(ACCOUNT, REGION, &document.instance);
+        let facts = instances.describe(&Tenant::Controller, REGION, &document.instance);
         let facts = world.runtime.block_on(facts).unwrap().unwrap();
         black_box(check(&facts, &document, &policy, now).unwrap());
     });

@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::channel::{CallLimits, Channel, Lane, Remembered, recall, remember};
 use super::{Describe, Ec2, Ec2Settings, InstanceFacts, MAX_IDS, OutageKind, Query};
-use crate::credentials::CredentialsSource;
+use crate::credentials::{CredentialsSource, Tenant};
 
 /// Limits of the calls and of the requests that wait. The defaults are the controller's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -138,11 +138,11 @@ impl Instances {
     /// EC2 could not be asked, or credentials are missing or may not ask.
     pub async fn describe(
         &self,
-        account: &str,
+        tenant: &Tenant,
         region: &str,
         instance: &str,
     ) -> Result<Option<InstanceFacts>, Unavailable> {
-        self.expect(account, region).await?.describe(instance).await
+        self.expect(tenant, region).await?.describe(instance).await
     }
 
     /// Announces a request that follows once something else is known: requests in the meantime wait for
@@ -153,10 +153,10 @@ impl Instances {
     /// There are no credentials to ask with.
     pub(crate) async fn expect(
         &self,
-        account: &str,
+        tenant: &Tenant,
         region: &str,
     ) -> Result<Reservation, Unavailable> {
-        let lane = self.client.channel.lane(account, region).await?;
+        let lane = self.client.channel.lane(tenant, region).await?;
         lane.lock().own.expected += 1;
         Ok(Reservation {
             client: self.client.clone(),
@@ -171,11 +171,11 @@ impl Instances {
     /// As [`describe`](Self::describe); a part of an answer is none.
     pub(crate) async fn tagged(
         &self,
-        account: &str,
+        tenant: &Tenant,
         region: &str,
         tags: &BTreeMap<String, String>,
     ) -> Result<Vec<InstanceFacts>, Unavailable> {
-        let lane = self.client.channel.lane(account, region).await?;
+        let lane = self.client.channel.lane(tenant, region).await?;
         let found = async {
             lane.token().await?;
             let found = self.client.ask(&lane, &Query::Tags(tags.clone())).await;
@@ -187,6 +187,11 @@ impl Instances {
 }
 
 impl Reservation {
+    /// The account that EC2 is asked about, where it is known.
+    pub(crate) fn account(&self) -> Option<&str> {
+        self.lane.credentials.account.as_deref()
+    }
+
     /// EC2's description of the instance; `None` if EC2 does not know it.
     ///
     /// # Errors

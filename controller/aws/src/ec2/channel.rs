@@ -16,7 +16,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use super::OutageKind;
 use super::circuit_breaker::CircuitBreaker;
-use crate::credentials::{Credentials, CredentialsKey, CredentialsSource};
+use crate::credentials::{Credentials, CredentialsKey, CredentialsSource, Tenant};
 
 /// More than a fleet has tenants and regions in use; those that rest are forgotten first.
 const MAX_LANES: usize = 4096;
@@ -88,13 +88,13 @@ impl<S: Default> Channel<S> {
         }
     }
 
-    /// The lane for an account's instances in a region, if there are credentials in time.
+    /// The lane for a tenant's instances in a region, if there are credentials in time.
     pub(super) async fn lane(
         &self,
-        account: &str,
+        tenant: &Tenant,
         region: &str,
     ) -> Result<Arc<Lane<S>>, Unavailable> {
-        let found = self.source.credentials(account, region);
+        let found = self.source.credentials(tenant, region);
         let found = timeout(self.limits.credentials, found).await;
         let credentials = found.map_err(|_| {
             OutageKind::Credentials("none were found in time".to_owned()).at(region)

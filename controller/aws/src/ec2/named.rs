@@ -61,8 +61,8 @@ impl Instances {
         let Some(place) = Place::in_cluster(provider_id, policy) else {
             return Ok(None);
         };
-        let account = policy.only_account().unwrap_or_default();
-        let facts = self.describe(account, place.region, place.instance).await?;
+        let described = self.describe(&policy.tenant, place.region, place.instance);
+        let facts = described.await?;
         let unknown = || OutageKind::NotFound(place.instance.to_owned()).at(place.region);
         Ok(Some((place, facts.ok_or_else(unknown)?)))
     }

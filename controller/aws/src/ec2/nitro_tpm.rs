@@ -1,7 +1,7 @@
 //! The endorsement key of an instance's TPM: `GetInstanceTpmEkPub`.
 //!
 //! A TPM of Nitro has no certificate of its endorsement key. That EC2 says it of this instance, asked
-//! with the controller's own credentials, is what makes the key the instance's.
+//! with the credentials of the cluster's owner, is what makes the key the instance's.
 
 pub(super) mod key_format;
 
@@ -23,7 +23,7 @@ use super::channel::{CallLimits, Channel, Lane, Remembered, recall, remember};
 use super::client::{Ec2, Ec2Settings, outage};
 use super::outage::OutageKind;
 use super::place::Place;
-use crate::credentials::CredentialsSource;
+use crate::credentials::{CredentialsSource, Tenant};
 use crate::policy::AwsPolicy;
 
 /// The action that the controller must be allowed.
@@ -87,11 +87,11 @@ impl NitroTpms {
     /// The key of an instance's TPM; `None` if it has no TPM.
     async fn key(
         &self,
-        account: &str,
+        tenant: &Tenant,
         place: Place<'_>,
         key_type: EkPubKeyType,
     ) -> Result<Option<KeyDigest>, Unavailable> {
-        let lane = self.channel.lane(account, place.region).await?;
+        let lane = self.channel.lane(tenant, place.region).await?;
         let key = self.ask(&lane, place, key_type).await;
         key.map_err(|outage| outage.at(place.region))
     }
@@ -161,8 +161,7 @@ impl Platform for ClusterTpms {
         let (Some(key_type), Some(place)) = (key_type(kind), place) else {
             return Ok(None);
         };
-        let account = self.policy.only_account().unwrap_or_default();
-        self.tpms.key(account, place, key_type).await
+        self.tpms.key(&self.policy.tenant, place, key_type).await
     }
 
     async fn node_name(&self, provider_id: &ProviderId) -> Result<Option<NodeName>, Unavailable> {

@@ -26,7 +26,7 @@ pub enum OutageKind {
     #[display("is asked too often: {_0}")]
     Throttled(String),
     /// There are no credentials, or EC2 does not accept them: EC2's code, or what is missing.
-    #[display("cannot be asked with the controller's AWS credentials: {_0}")]
+    #[display("cannot be asked with the cluster's AWS credentials: {_0}")]
     Credentials(String),
     /// The credentials may not call this action, as a policy of IAM has it: EC2's code.
     #[display("does not let the controller call {_0}: {_1}")]

@@ -16,12 +16,12 @@ use node_attestation_core::inventory::Inventory as _;
 use node_attestation_core::refusal::{Denial, Refusal, Unavailable};
 
 use super::*;
-use crate::credentials::{Credentials, CredentialsKey, CredentialsSource};
+use crate::credentials::{Credentials, CredentialsKey, CredentialsSource, Tenant};
 use crate::denial::AwsDenial;
 use crate::document::VerifiedDocument;
 use crate::inventory::{InventorySettings, Place, TaggedInstances};
 use crate::policy::AwsPolicy;
-use crate::testing::PerAccount;
+use crate::testing::{PerAccount, tenant};
 
 static MOTO: LazyLock<Moto> = LazyLock::new(Moto::start);
 
@@ -50,7 +50,7 @@ fn instance(account: &str) -> Instance {
 
 async fn described(instance: &Instance) -> Option<InstanceFacts> {
     let instances = instances();
-    let described = instances.describe(&instance.account, REGION, &instance.id);
+    let described = instances.describe(tenant(&instance.account), REGION, &instance.id);
     described.await.unwrap()
 }
 
@@ -129,7 +129,7 @@ async fn two_hundred_joins_cost_at_most_four_calls_and_nothing_but_the_policy_al
 
     let asked = fleet
         .iter()
-        .map(|one| instances.describe(account, REGION, &one.id));
+        .map(|one| instances.describe(tenant(account), REGION, &one.id));
     let answers = join_all(asked).await;
 
     for (instance, answer) in fleet.iter().zip(answers) {
@@ -160,10 +160,10 @@ async fn two_hundred_joins_cost_at_most_four_calls_and_nothing_but_the_policy_al
 async fn an_instance_that_ec2_does_not_know_spoils_no_others_answer() {
     let instance = instance("200000000003");
     let instances = instances();
-    let ask = |id: &'static str| instances.describe(&instance.account, REGION, id);
+    let ask = |id: &'static str| instances.describe(tenant(&instance.account), REGION, id);
 
     let (known, unknown, odd) = futures::join!(
-        instances.describe(&instance.account, REGION, &instance.id),
+        instances.describe(tenant(&instance.account), REGION, &instance.id),
         ask("i-0123456789abcdef0"),
         ask("no instance at all"),
     );
@@ -179,11 +179,11 @@ async fn an_instance_of_another_account_or_region_is_not_seen() {
     let instances = instances();
 
     let elsewhere = instances
-        .describe("200000000005", REGION, &instance.id)
+        .describe(tenant("200000000005"), REGION, &instance.id)
         .await;
     assert_eq!(elsewhere.unwrap(), None);
     let elsewhere = instances
-        .describe(&instance.account, "eu-west-2", &instance.id)
+        .describe(tenant(&instance.account), "eu-west-2", &instance.id)
         .await;
     assert_eq!(elsewhere.unwrap(), None);
 }
@@ -207,11 +207,11 @@ async fn what_ec2_answers_instead_of_instances_is_an_outage_that_says_what_to_do
         ),
         (
             Failure::bad_credentials(),
-            "EC2 {} cannot be asked with the controller's AWS credentials: AuthFailure",
+            "EC2 {} cannot be asked with the cluster's AWS credentials: AuthFailure",
         ),
         (
             Failure::expired_credentials(),
-            "EC2 {} cannot be asked with the controller's AWS credentials: RequestExpired",
+            "EC2 {} cannot be asked with the cluster's AWS credentials: RequestExpired",
         ),
         (Failure::Cut, "EC2 {} could not be asked: no connection"),
         (
@@ -222,7 +222,7 @@ async fn what_ec2_answers_instead_of_instances_is_an_outage_that_says_what_to_do
         MOTO.inject(Scope::account(account), Times::once(), failure.clone());
 
         let described = instances()
-            .describe(account, REGION, "i-0123456789abcdef0")
+            .describe(tenant(account), REGION, "i-0123456789abcdef0")
             .await;
 
         let told = described.unwrap_err().to_string();
@@ -240,7 +240,9 @@ async fn an_ec2_that_hangs_is_given_up_and_asked_again_later() {
     let instances = limited(limits);
     MOTO.inject(Scope::account(account), Times::once(), Failure::Hang);
 
-    let hung = instances.describe(account, REGION, &instance.id).await;
+    let hung = instances
+        .describe(tenant(account), REGION, &instance.id)
+        .await;
 
     assert_eq!(
         hung.unwrap_err().to_string(),
@@ -248,7 +250,10 @@ async fn an_ec2_that_hangs_is_given_up_and_asked_again_later() {
     );
     // A busy machine may need longer than that to answer.
     for _ in 0..100 {
-        match instances.describe(account, REGION, &instance.id).await {
+        match instances
+            .describe(tenant(account), REGION, &instance.id)
+            .await
+        {
             Err(late) if late.to_string().ends_with("did not answer in time") => {}
             answered => return assert!(answered.unwrap().is_some()),
         }
@@ -341,7 +346,8 @@ async fn an_instance_store_is_told_from_a_volume() {
 
 #[tokio::test]
 async fn instances_are_found_by_their_tags() {
-    let account = "200000000014";
+    // The controller's own.
+    let account = crate::testing::ACCOUNT;
     let ec2 = MOTO.ec2(account, REGION);
     let own = ec2.run(&[("cluster", "prod"), ("role", "worker")]);
     ec2.run(&[("cluster", "dev"), ("role", "worker")]);
@@ -374,7 +380,7 @@ struct NoCredentials;
 
 #[async_trait::async_trait]
 impl CredentialsSource for NoCredentials {
-    async fn credentials(&self, _account: &str, _region: &str) -> Result<Credentials, Unavailable> {
+    async fn credentials(&self, _: &Tenant, _region: &str) -> Result<Credentials, Unavailable> {
         let none = || async { Err(CredentialsError::not_loaded_no_source()) };
         let provider = SharedCredentialsProvider::new(provide_credentials_fn(none));
         let config = SdkConfig::builder()
@@ -382,7 +388,11 @@ impl CredentialsSource for NoCredentials {
             .credentials_provider(provider)
             .build();
         let key = CredentialsKey::new([1; 32]);
-        Ok(Credentials { key, config })
+        Ok(Credentials {
+            key,
+            config,
+            account: None,
+        })
     }
 }
 
@@ -394,12 +404,12 @@ async fn credentials_that_cannot_be_found_are_the_operators_affair() {
     let instances = Instances::new(Arc::new(NoCredentials), settings);
 
     let told = instances
-        .describe("200000000015", REGION, "i-0123456789abcdef0")
+        .describe(tenant("200000000015"), REGION, "i-0123456789abcdef0")
         .await;
 
     assert_eq!(
         told.unwrap_err().to_string(),
-        "EC2 in eu-west-1 cannot be asked with the controller's AWS credentials: none could be found"
+        "EC2 in eu-west-1 cannot be asked with the cluster's AWS credentials: none could be found"
     );
     assert!(calls("200000000015").is_empty());
 }

@@ -2,14 +2,14 @@
 
 use std::error::Error as StdError;
 use std::fmt::Debug;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use aws_config::SdkConfig;
 use aws_credential_types::provider::SharedCredentialsProvider;
 use aws_sdk_sts::Client;
 use aws_sdk_sts::config::retry::RetryConfig;
 use aws_sdk_sts::config::timeout::TimeoutConfig;
-use aws_sdk_sts::config::{IdentityCache, Region};
+use aws_sdk_sts::config::{IdentityCache, Region, SharedHttpClient};
 use aws_sdk_sts::error::{ProvideErrorMetadata, SdkError};
 use aws_sdk_sts::operation::RequestId;
 use aws_sdk_sts::types::{Credentials as StsCredentials, PolicyDescriptorType};
@@ -17,6 +17,7 @@ use kubelet_attestation::secret::Secret;
 use std::collections::BTreeMap;
 
 use super::error::FailureKind;
+use crate::credentials::{CredentialsSource, Tenant};
 use crate::tenancy::{Role, ServiceAccount};
 
 /// A connection takes milliseconds.
@@ -75,28 +76,40 @@ pub trait Tokens: Debug + Send + Sync {
 }
 
 /// STS by the SDK.
-#[derive(derive_more::Debug)]
-#[debug("SdkSts({endpoints:?})")]
+#[derive(Debug)]
 pub struct SdkSts {
-    /// The HTTP client and its settings; no credentials of it are used.
-    base: SdkConfig,
+    /// Of it, the HTTP client and its settings are used, and no credentials.
+    base: Arc<dyn CredentialsSource>,
     endpoints: BTreeMap<String, String>,
+    /// The way to these endpoints, where it is not that of `base`.
+    http_client: Option<SharedHttpClient>,
 }
 
 impl SdkSts {
-    /// STS of each region by its public endpoint, or by the URL that `endpoints` have.
-    pub fn new(base: SdkConfig, endpoints: BTreeMap<String, String>) -> Self {
-        Self { base, endpoints }
+    /// STS of each region by the way that `base` has; where `endpoints` have a URL for the region, by that, and with
+    /// `http_client`.
+    pub fn new(
+        base: Arc<dyn CredentialsSource>,
+        endpoints: BTreeMap<String, String>,
+        http_client: Option<SharedHttpClient>,
+    ) -> Self {
+        Self {
+            base,
+            endpoints,
+            http_client,
+        }
     }
 
-    fn client(&self, keys: Option<&Keys>, region: &str) -> Client {
+    async fn client(&self, keys: Option<&Keys>, region: &str) -> Result<Client, StsFailure> {
+        let base = self.base.credentials(&Tenant::Controller, region).await;
+        let base = base.map_err(|error| StsFailure::Unavailable(error.to_string()))?;
         let timeouts = TimeoutConfig::builder()
             .connect_timeout(CONNECT_TIMEOUT)
             .read_timeout(CALL_TIMEOUT)
             .operation_attempt_timeout(CALL_TIMEOUT)
             .operation_timeout(CALL_TIMEOUT)
             .build();
-        let mut config = aws_sdk_sts::config::Builder::from(&self.base)
+        let mut config = aws_sdk_sts::config::Builder::from(&base.config)
             .region(Region::new(region.to_owned()))
             .identity_cache(IdentityCache::no_cache())
             .retry_config(RetryConfig::disabled())
@@ -106,8 +119,11 @@ impl SdkSts {
         }
         if let Some(endpoint) = self.endpoints.get(region) {
             config = config.endpoint_url(endpoint);
+            if let Some(client) = &self.http_client {
+                config = config.http_client(client.clone());
+            }
         }
-        Client::from_conf(config.build())
+        Ok(Client::from_conf(config.build()))
     }
 }
 
@@ -121,6 +137,7 @@ impl AssumeRole for SdkSts {
     ) -> Result<Issued, StsFailure> {
         let call = self
             .client(Some(source), region)
+            .await?
             .assume_role()
             .role_arn(role.arn.to_string())
             .role_session_name(&role.session_name)
@@ -140,6 +157,7 @@ impl AssumeRole for SdkSts {
     ) -> Result<Issued, StsFailure> {
         let call = self
             .client(None, region)
+            .await?
             .assume_role_with_web_identity()
             .role_arn(role.arn.to_string())
             .role_session_name(&role.session_name)
@@ -152,7 +170,7 @@ impl AssumeRole for SdkSts {
     }
 
     async fn account(&self, keys: &Keys, region: &str) -> Result<String, StsFailure> {
-        let call = self.client(Some(keys), region).get_caller_identity();
+        let call = self.client(Some(keys), region).await?.get_caller_identity();
         let answer = call.send().await.map_err(|error| failure(&error))?;
         answer.account.ok_or_else(unreadable)
     }
@@ -201,7 +219,7 @@ where
             None => unreadable(),
         },
         SdkError::ResponseError(_) => unreadable(),
-        _ => unavailable("no request could be made"),
+        SdkError::ConstructionFailure(_) | _ => unavailable("no request could be made"),
     }
 }
 

@@ -27,7 +27,7 @@ pub struct Sessions {
     own: SharedCredentialsProvider,
     calls: Arc<Calls>,
     digest_key: DigestKey,
-    sessions: Mutex<HashMap<CredentialsKey, Weak<Session>>>,
+    shared: Mutex<HashMap<CredentialsKey, Weak<Session>>>,
 }
 
 /// The credentials of a plan.
@@ -56,7 +56,7 @@ impl Sessions {
                 budget: Budget::new(),
             }),
             digest_key,
-            sessions: Mutex::default(),
+            shared: Mutex::default(),
         }
     }
 
@@ -64,7 +64,7 @@ impl Sessions {
     pub fn of_plan(&self, plan: &Plan, sts_region: &str, tenant: &str) -> PlanCredentials {
         let mut digests = plan.digests(&self.digest_key, sts_region).into_iter();
         let root = digests.next().unwrap_or(CredentialsKey::new([0; 32]));
-        let mut sessions = self.sessions.lock();
+        let mut sessions = self.shared.lock();
         if sessions.len() == sessions.capacity() {
             // Those that nobody has make room before the map grows.
             sessions.retain(|_, session| session.strong_count() > 0);
@@ -103,13 +103,13 @@ impl Sessions {
                 None,
                 "AWSClusterStaticIdentity",
             )),
-            Root::ServiceAccount(account) => Origin::ServiceAccount(account.clone()),
+            Root::ServiceAccount(account) => Origin::ServiceAccount((**account).clone()),
         }
     }
 
     /// The number of sessions that somebody has.
     pub fn len(&self) -> usize {
-        self.sessions
+        self.shared
             .lock()
             .values()
             .filter(|session| session.strong_count() > 0)

@@ -16,11 +16,11 @@ pub struct CredentialsError {
 #[derive(Debug, Clone, PartialEq, Eq, derive_more::Display)]
 pub enum FailureKind {
     /// AWS refuses: a trust policy, an external ID, a policy, or an access key that is not valid.
-    #[display("AWS refuses with {code}{}", request(request_id))]
+    #[display("AWS refuses with {code}{}", request(request_id.as_ref()))]
     Refused {
         /// The code of AWS.
         code: String,
-        /// The ID of the request, for the log of AWS CloudTrail.
+        /// The ID of the request, for the log of AWS `CloudTrail`.
         request_id: Option<String>,
     },
     /// STS is asked too often: its code.
@@ -58,7 +58,6 @@ impl FailureKind {
     }
 }
 
-fn request(id: &Option<String>) -> String {
-    id.as_ref()
-        .map_or_else(String::new, |id| format!(" (request {id})"))
+fn request(id: Option<&String>) -> String {
+    id.map_or_else(String::new, |id| format!(" (request {id})"))
 }

@@ -5,6 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use aws_credential_types::provider::{ProvideCredentials as _, SharedCredentialsProvider};
 use futures::future::{BoxFuture, FutureExt as _, Shared};
+use node_attestation_runtime::clock::now;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
@@ -190,7 +191,7 @@ impl Session {
             }
         };
         let Issued { keys, expires } = issued.map_err(failed)?;
-        if expires <= SystemTime::now() {
+        if expires <= now() {
             return Err(failed(FailureKind::Expired));
         }
         Ok(Held {
@@ -269,14 +270,12 @@ impl Session {
 }
 
 impl Held {
-    fn of(keys: Keys, now: Instant) -> Self {
-        let life = keys
-            .expiry()
-            .and_then(|end| end.duration_since(SystemTime::now()).ok());
+    fn of(keys: Keys, at: Instant) -> Self {
+        let life = keys.expiry().and_then(|end| end.duration_since(now()).ok());
         Self {
             expires: keys.expiry(),
-            renew_at: life.map(|life| now + jittered(life * 3 / 4)),
-            end: life.map(|life| now + life.saturating_sub(MARGIN)),
+            renew_at: life.map(|life| at + jittered(life * 3 / 4)),
+            end: life.map(|life| at + life.saturating_sub(MARGIN)),
             keys,
         }
     }

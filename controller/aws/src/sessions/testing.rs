@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use aws_credential_types::provider::SharedCredentialsProvider;
 use kubelet_attestation::secret::Secret;
+use node_attestation_runtime::clock::now;
 use parking_lot::Mutex;
 
 use super::assume::{AssumeRole, Issued, Keys, StsFailure, Tokens};
@@ -14,7 +15,7 @@ use crate::tenancy::{DigestKey, Role, ServiceAccount};
 
 /// STS in memory: it answers every call, or with the failure that a role has.
 #[derive(Debug, Default)]
-pub(super) struct CountingSts {
+pub(crate) struct CountingSts {
     calls: Mutex<Vec<(String, String)>>,
     failures: Mutex<BTreeMap<String, StsFailure>>,
     life: Mutex<Option<Duration>>,
@@ -22,15 +23,15 @@ pub(super) struct CountingSts {
 
 impl CountingSts {
     /// The roles that were assumed, and the access keys that assumed them.
-    pub(super) fn calls(&self) -> Vec<(String, String)> {
+    pub(crate) fn calls(&self) -> Vec<(String, String)> {
         self.calls.lock().clone()
     }
 
-    pub(super) fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         self.calls.lock().len()
     }
 
-    pub(super) fn fail(&self, role: &str, failure: Option<StsFailure>) {
+    pub(crate) fn fail(&self, role: &str, failure: Option<StsFailure>) {
         let mut failures = self.failures.lock();
         match failure {
             Some(failure) => drop(failures.insert(role.to_owned(), failure)),
@@ -39,7 +40,7 @@ impl CountingSts {
     }
 
     /// Sessions live so long, whatever is asked for.
-    pub(super) fn live(&self, life: Duration) {
+    pub(crate) fn live(&self, life: Duration) {
         *self.life.lock() = Some(life);
     }
 
@@ -56,7 +57,7 @@ impl CountingSts {
             return Err(failure.clone());
         }
         let life = self.life.lock().unwrap_or(role.duration);
-        let expires = SystemTime::now() + life;
+        let expires = now() + life;
         let keys = Keys::new(
             format!("{arn}#{number}"),
             "secret",
@@ -93,7 +94,7 @@ impl AssumeRole for CountingSts {
 }
 
 #[derive(Debug)]
-struct NamedTokens;
+pub(crate) struct NamedTokens;
 
 #[async_trait::async_trait]
 impl Tokens for NamedTokens {
@@ -109,7 +110,7 @@ impl Tokens for NamedTokens {
 }
 
 /// Sessions over this STS.
-pub(super) fn sessions(sts: &Arc<CountingSts>) -> Sessions {
+pub(crate) fn sessions(sts: &Arc<CountingSts>) -> Sessions {
     let own = Keys::new("OWN", "secret", None, None, "test");
     let own = SharedCredentialsProvider::new(own);
     Sessions::new(

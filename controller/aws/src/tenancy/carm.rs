@@ -9,22 +9,10 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 
 use super::error::{AccountMismatch, ResolutionError};
-use super::objects::{Namespace, Objects};
+use super::objects::{ACCOUNT_MAP, Namespace, OWNER_ACCOUNT_ID, Objects, TEAM_ID, TEAM_MAP};
 use super::plan::Plan;
 use super::role::{Role, RoleSpec};
 use crate::document::is_account;
-
-/// The `ConfigMap` with roles by account.
-pub const ACCOUNT_MAP: &str = "ack-role-account-map";
-
-/// The `ConfigMap` with roles by team.
-pub const TEAM_MAP: &str = "ack-role-team-map";
-
-/// The annotation of a namespace that names its account.
-pub(super) const OWNER_ACCOUNT_ID: &str = "services.k8s.aws/owner-account-id";
-
-/// The annotation of a namespace that names its team.
-pub(super) const TEAM_ID: &str = "services.k8s.aws/team-id";
 
 /// The service whose roles count: keys may begin with it and a dot.
 const SERVICE: &str = "ec2";

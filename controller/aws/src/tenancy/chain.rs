@@ -3,29 +3,25 @@
 
 use std::time::Duration;
 
+use kubelet_attestation::ensure;
+use node_attestation_core::crd::AWSServiceAccountIdentitySpec;
+
 use super::allowed_namespaces::{AllowedNamespaces, is_subdomain};
 use super::error::ResolutionError;
 use super::identity::{
     CONTROLLER_IDENTITY_NAME, IdentityKind, IdentityRef, MAX_DEPTH, RawIdentityRef, RoleIdentity,
-    ServiceAccountIdentity,
 };
 use super::objects::{Objects, Readable};
 use super::plan::{Link, Plan, Root, ServiceAccount, Warning};
-use super::role::{InvalidRoleSpec, Role};
+use super::role::{InvalidRoleSpec, Role, RoleSpec};
 use crate::partition;
-
-/// The audience of the tokens that STS accepts.
-const DEFAULT_AUDIENCE: &str = "sts.amazonaws.com";
-
-/// The validity of a token, by the proposal.
-const DEFAULT_TOKEN_VALIDITY: Duration = Duration::from_hours(24);
 
 /// The shortest validity of a token that Kubernetes allows.
 const MIN_TOKEN_VALIDITY: i64 = 600;
 
-/// The cluster that an identity is resolved for.
+/// The place of the cluster that an identity is resolved for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Tenant<'a> {
+pub(super) struct ClusterPlace<'a> {
     /// Its namespace.
     pub namespace: &'a str,
     /// Its region; `None` if nobody says.
@@ -58,7 +54,7 @@ impl IdentityRef {
 pub(super) fn resolve(
     objects: &Objects,
     identity: IdentityRef,
-    tenant: Tenant<'_>,
+    tenant: ClusterPlace<'_>,
 ) -> Result<Plan, ResolutionError> {
     let mut chain: Vec<Link> = Vec::new();
     let mut roles: Vec<(IdentityRef, Role)> = Vec::new();
@@ -235,32 +231,41 @@ fn invalid_role(identity: &IdentityRef, invalid: InvalidRoleSpec) -> ResolutionE
 
 fn service_account(
     identity: &IdentityRef,
-    found: &ServiceAccountIdentity,
+    found: &AWSServiceAccountIdentitySpec,
     namespace: &str,
 ) -> Result<Root, ResolutionError> {
     let invalid = |detail: &str| ResolutionError::IdentityInvalid {
         identity: identity.clone(),
         detail: detail.to_owned(),
     };
-    let audiences = found.audiences.clone().unwrap_or_default();
-    let audiences = match audiences.as_slice() {
-        [] => vec![DEFAULT_AUDIENCE.to_owned()],
-        _ if audiences.iter().any(String::is_empty) => return Err(invalid("an audience is empty")),
-        _ => audiences,
+    let audiences = found.audiences.clone();
+    let is_audience = |audience: &String| !audience.is_empty();
+    ensure!(
+        !audiences.is_empty() && audiences.iter().all(is_audience),
+        invalid("an audience is empty")
+    );
+    let Some(token_validity) =
+        Some(found.expiration_seconds).filter(|seconds| *seconds >= MIN_TOKEN_VALIDITY)
+    else {
+        return Err(invalid("expirationSeconds is less than 600"));
     };
-    let token_validity = match found.expiration_seconds {
-        None => DEFAULT_TOKEN_VALIDITY,
-        Some(seconds @ MIN_TOKEN_VALIDITY..) => Duration::from_secs(seconds.unsigned_abs()),
-        Some(_) => return Err(invalid("expirationSeconds is less than 600")),
+    let token_validity = Duration::from_secs(token_validity.unsigned_abs());
+    let spec = RoleSpec {
+        role_arn: found.role_arn.clone(),
+        session_name: found.session_name.clone(),
+        duration_seconds: found.duration_seconds,
+        inline_policy: found.inline_policy.clone(),
+        policy_arns: Some(found.policy_arns.clone()),
+        external_id: String::new(),
     };
-    let role = Role::new(&found.role, &identity.name);
-    Ok(Root::ServiceAccount(ServiceAccount {
+    let role = Role::new(&spec, &identity.name);
+    Ok(Root::ServiceAccount(Box::new(ServiceAccount {
         namespace: namespace.to_owned(),
         name: identity.name.clone(),
         audiences,
         token_validity,
         role: role.map_err(|invalid| invalid_role(identity, invalid))?,
-    }))
+    })))
 }
 
 /// Shortens the sessions whose source is temporary: a role's, a session token's, and also the controller's own
@@ -283,7 +288,7 @@ fn chained(root: &Root, roles: Vec<(IdentityRef, Role)>) -> (Vec<Role>, Vec<Warn
 
 /// Checks that every role is of the partition of the region.
 fn is_of_partition(plan: &Plan, region: Option<&str>) -> Result<(), ResolutionError> {
-    let partition = region.and_then(|region| Some((region, partition::of_region(region)?.name())));
+    let partition = region.and_then(|region| Some((region, partition::of_region(region)?.name)));
     let Some((region, partition)) = partition else {
         return Ok(());
     };

@@ -3,11 +3,11 @@
 use serde::Deserialize;
 
 use super::allowed_namespaces::Labels;
-use super::carm::{self, CarmGates, OWNER_ACCOUNT_ID, TEAM_ID};
-use super::chain::{self, Tenant};
+use super::carm::{self, CarmGates};
+use super::chain::{self, ClusterPlace};
 use super::error::ResolutionError;
 use super::identity::{IdentityKind, IdentityRef, RawIdentityRef};
-use super::objects::{Namespace, Objects};
+use super::objects::{Namespace, OWNER_ACCOUNT_ID, Objects, TEAM_ID};
 use super::plan::{Plan, Warning};
 use super::selected_role;
 
@@ -66,18 +66,17 @@ pub struct Infrastructure {
     pub region: Option<String>,
 }
 
-/// The kinds whose `spec.identityRef` counts, as `spec.controlPlaneRef`.
-const CONTROL_PLANES: [&str; 2] = ["AWSManagedControlPlane", "ROSAControlPlane"];
-
-/// The kind whose `spec.identityRef` counts, as `spec.infrastructureRef`.
-const AWS_CLUSTER: &str = "AWSCluster";
-
 impl Cluster {
+    /// The kinds of objects whose `spec.identityRef` counts: the last as `spec.infrastructureRef`, the others as
+    /// `spec.controlPlaneRef`.
+    pub const DECIDERS: [&str; 3] = ["AWSManagedControlPlane", "ROSAControlPlane", "AWSCluster"];
+
     /// The object whose `spec.identityRef` decides: a managed control plane, or the `AWSCluster`. `None` if Cluster API
     /// Provider AWS did not create the cluster.
     pub fn decider(&self) -> Option<&ObjectRef> {
-        let is_managed = |object: &&ObjectRef| CONTROL_PLANES.contains(&&*object.kind);
-        let is_own = |object: &&ObjectRef| object.kind == AWS_CLUSTER;
+        let [managed, rosa, own] = Self::DECIDERS;
+        let is_managed = |object: &&ObjectRef| [managed, rosa].contains(&&*object.kind);
+        let is_own = |object: &&ObjectRef| object.kind == own;
         let managed = self.control_plane.as_ref().filter(is_managed);
         managed.or_else(|| self.infrastructure.as_ref().filter(is_own))
     }
@@ -101,7 +100,7 @@ pub fn resolve(
         .namespaces
         .get(&cluster.namespace)
         .unwrap_or(&default);
-    let tenant = Tenant {
+    let tenant = ClusterPlace {
         namespace: &cluster.namespace,
         region: infrastructure.and_then(|found| found.region.as_deref()),
     };
@@ -151,7 +150,7 @@ fn of_provider(
     objects: &Objects,
     decider: &ObjectRef,
     found: &Infrastructure,
-    tenant: Tenant<'_>,
+    tenant: ClusterPlace<'_>,
     namespace: &Namespace,
 ) -> Result<Plan, ResolutionError> {
     let identity = match &found.identity_ref {

@@ -210,7 +210,8 @@ impl ResolutionError {
             Self::InvalidRole {
                 invalid: InvalidRoleSpec::RoleArn(InvalidRoleArn),
                 ..
-            } => "InvalidRoleARN",
+            }
+            | Self::CarmInvalidValue { .. } => "InvalidRoleARN",
             Self::InvalidRole { .. } => "InvalidRole",
             Self::PartitionMismatch { .. } => "PartitionMismatch",
             Self::ChainLoop(_) => "ChainLoop",
@@ -218,7 +219,6 @@ impl ResolutionError {
             Self::CarmMapNotFound(_) => "CARMMapNotFound",
             Self::CarmKeyNotFound { .. } => "CARMKeyNotFound",
             Self::CarmEmptyValue { .. } => "CARMEmptyValue",
-            Self::CarmInvalidValue { .. } => "InvalidRoleARN",
             Self::InvalidAccount { .. } => "InvalidAccount",
             Self::AccountMismatch(_) => "AccountMismatch",
             Self::NoRoleSelector => "NoRoleSelector",

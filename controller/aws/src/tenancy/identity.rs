@@ -32,7 +32,8 @@ pub enum IdentityKind {
 }
 
 impl IdentityKind {
-    const ALL: [Self; 4] = [
+    /// All kinds.
+    pub const ALL: [Self; 4] = [
         Self::Controller,
         Self::Static,
         Self::Role,
@@ -111,17 +112,4 @@ pub struct RoleIdentity {
     pub role: RoleSpec,
     /// The identity that assumes the role.
     pub source_identity_ref: Option<RawIdentityRef>,
-}
-
-/// `spec` of an `AWSServiceAccountIdentity`: its name is the service account's.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct ServiceAccountIdentity {
-    /// The role.
-    #[serde(flatten)]
-    pub role: RoleSpec,
-    /// The audiences of the token.
-    pub audiences: Option<Vec<String>>,
-    /// The validity of the token in seconds.
-    pub expiration_seconds: Option<i64>,
 }

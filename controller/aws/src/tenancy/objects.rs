@@ -1,23 +1,34 @@
 //! The objects that a resolution reads, as they were seen last.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use kubelet_attestation::secret::Secret;
+use node_attestation_core::crd::AWSServiceAccountIdentitySpec;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::allowed_namespaces::Labels;
-use super::identity::{
-    ControllerIdentity, IdentityKind, RoleIdentity, ServiceAccountIdentity, StaticIdentity,
-};
-use super::plan::AccessKey;
+use super::allowed_namespaces::{Labels, is_subdomain};
+use super::identity::{ControllerIdentity, IdentityKind, RoleIdentity, StaticIdentity};
+use super::plan::{AccessKey, Plan};
 use super::role_selector::RoleSelector;
 
 /// The keys of the Secret of an `AWSClusterStaticIdentity`, by the code of Cluster API Provider AWS.
 const ACCESS_KEY_ID: &str = "AccessKeyID";
 const SECRET_ACCESS_KEY: &str = "SecretAccessKey";
 const SESSION_TOKEN: &str = "SessionToken";
+
+/// The annotation of a namespace that names its account.
+pub(super) const OWNER_ACCOUNT_ID: &str = "services.k8s.aws/owner-account-id";
+
+/// The annotation of a namespace that names its team.
+pub(super) const TEAM_ID: &str = "services.k8s.aws/team-id";
+
+/// The `ConfigMap` with roles by account.
+pub const ACCOUNT_MAP: &str = "ack-role-account-map";
+
+/// The `ConfigMap` with roles by team.
+pub const TEAM_MAP: &str = "ack-role-team-map";
 
 /// An object that could be read, or why not.
 pub type Readable<T> = Result<T, String>;
@@ -36,7 +47,7 @@ pub struct Objects {
     /// `AWSClusterRoleIdentity`, by name.
     pub roles: HashMap<String, Readable<RoleIdentity>>,
     /// `AWSServiceAccountIdentity`, by namespace and name.
-    pub service_accounts: HashMap<(String, String), Readable<ServiceAccountIdentity>>,
+    pub service_accounts: HashMap<(String, String), Readable<AWSServiceAccountIdentitySpec>>,
     /// Namespaces, by name.
     pub namespaces: HashMap<String, Namespace>,
     /// The namespace of Cluster API Provider AWS, in which the Secrets are.
@@ -76,6 +87,33 @@ impl Objects {
         }
     }
 
+    /// Puts the data of a `ConfigMap` of AWS Controllers for Kubernetes in the place of what was there; `None` removes
+    /// it.
+    pub fn put_config_map(&mut self, name: &str, data: Option<BTreeMap<String, String>>) {
+        match name {
+            ACCOUNT_MAP => self.account_map = data,
+            TEAM_MAP => self.team_map = data,
+            _ => {}
+        }
+    }
+
+    /// The names of the Secrets that identities name. A name that no Secret can have is left out.
+    pub fn secrets(&self) -> BTreeSet<String> {
+        let identities = self.statics.values().flatten();
+        let names = identities.map(|identity| identity.secret_ref.clone());
+        names.filter(|name| is_subdomain(name)).collect()
+    }
+
+    /// The name of the Secret that a plan begins with.
+    pub fn secret_of(&self, plan: &Plan) -> Option<&str> {
+        let last = &plan.chain.last()?.identity;
+        let identity = (last.kind == IdentityKind::Static).then(|| self.statics.get(&last.name))?;
+        identity?
+            .as_ref()
+            .ok()
+            .map(|identity| &*identity.secret_ref)
+    }
+
     /// Removes an identity.
     pub fn remove_identity(&mut self, kind: IdentityKind, namespace: &str, name: &str) {
         match kind {
@@ -94,6 +132,23 @@ fn readable<T: DeserializeOwned>(spec: &Value) -> Readable<T> {
     T::deserialize(spec).map_err(|error| error.to_string())
 }
 
+/// The annotations of a namespace that count.
+const ANNOTATIONS: [&str; 2] = [OWNER_ACCOUNT_ID, TEAM_ID];
+
+impl Namespace {
+    /// A namespace with these labels, and of these annotations those that count.
+    pub fn new(labels: &Labels, annotations: &BTreeMap<String, String>) -> Self {
+        let annotations = annotations.iter();
+        let kept = annotations.filter(|(key, _)| ANNOTATIONS.contains(&&***key));
+        Self {
+            labels: labels.clone(),
+            annotations: kept
+                .map(|(key, value)| (key.clone(), value.clone()))
+                .collect(),
+        }
+    }
+}
+
 /// The keys that a Secret lacks, or that are empty.
 pub type MissingKeys = Vec<&'static str>;
 
@@ -102,7 +157,7 @@ pub type MissingKeys = Vec<&'static str>;
 /// # Errors
 ///
 /// A key is missing or empty. Nothing is said of the values.
-pub fn access_key(data: &BTreeMap<String, Vec<u8>>) -> Result<AccessKey, MissingKeys> {
+pub fn access_key(data: &BTreeMap<&str, &[u8]>) -> Result<AccessKey, MissingKeys> {
     let value = |key: &str| {
         let value = data
             .get(key)
@@ -133,10 +188,9 @@ pub fn access_key(data: &BTreeMap<String, Vec<u8>>) -> Result<AccessKey, Missing
 mod tests {
     use super::*;
 
-    fn data(data: &[(&str, &str)]) -> BTreeMap<String, Vec<u8>> {
+    fn data<'a>(data: &[(&'a str, &'a str)]) -> BTreeMap<&'a str, &'a [u8]> {
         let data = data.iter();
-        data.map(|(key, value)| ((*key).to_owned(), value.as_bytes().to_vec()))
-            .collect()
+        data.map(|&(key, value)| (key, value.as_bytes())).collect()
     }
 
     #[test]

@@ -43,7 +43,7 @@ pub enum Root {
     /// An access key.
     Static(Arc<AccessKey>),
     /// A role that the token of a service account may assume.
-    ServiceAccount(ServiceAccount),
+    ServiceAccount(Box<ServiceAccount>),
 }
 
 /// A long-lived access key, or temporary credentials that somebody else renews.
@@ -96,6 +96,13 @@ pub enum Warning {
 pub struct DigestKey(hmac::Key);
 
 impl DigestKey {
+    /// A key that nobody else has; `None` if the system has no random bytes.
+    pub fn random() -> Option<Self> {
+        let mut random = [0; 32];
+        aws_lc_rs::rand::fill(&mut random).ok()?;
+        Some(Self::new(&random))
+    }
+
     /// The key of these random bytes.
     pub fn new(random: &[u8; 32]) -> Self {
         Self(hmac::Key::new(hmac::HMAC_SHA256, random))

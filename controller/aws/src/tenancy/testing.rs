@@ -75,9 +75,7 @@ pub(crate) fn role(source: &str, name: &str) -> Value {
 
 pub(crate) fn secret(objects: &mut Objects, name: &str, data: &[(&str, &str)]) {
     let data = data.iter();
-    let data = data
-        .map(|(key, value)| ((*key).to_owned(), value.as_bytes().to_vec()))
-        .collect();
+    let data = data.map(|&(key, value)| (key, value.as_bytes())).collect();
     let key = access_key(&data).map(std::sync::Arc::new);
     objects.access_keys.insert(name.to_owned(), key);
 }

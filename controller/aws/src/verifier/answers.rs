@@ -39,7 +39,8 @@ impl Answers {
         vec![resolved, self.credentials(cluster, regions)]
     }
 
-    fn credentials(&self, cluster: &str, regions: &[String]) -> ConditionReport {
+    /// Whether EC2 accepts the credentials of `cluster` in these regions.
+    pub(super) fn credentials(&self, cluster: &str, regions: &[String]) -> ConditionReport {
         let answers = self.0.lock();
         let asked = answers.iter().filter(|((asking, region), _)| {
             asking == cluster && (regions.is_empty() || regions.contains(region))

@@ -10,11 +10,11 @@ use clap::{ArgAction, value_parser};
 use node_attestation_core::crd::KubeletAuthentication;
 use node_attestation_runtime::client::EgressPolicy;
 use node_attestation_runtime::management::{Controller, MAX_SHARDS, Settings};
+use tokio::task::JoinSet;
 
 use crate::access::access;
 use crate::error::BoxError;
-use crate::providers::Providers;
-use crate::tpm::ConfigMapReader;
+use crate::providers::OpenedProviders;
 
 /// The file of a host's name; in a Pod, of the Pod's name.
 const HOST_NAME: &str = "/proc/sys/kernel/hostname";
@@ -57,7 +57,7 @@ pub(super) struct ManagementArguments {
 /// Serves all clusters until `stop` is ready.
 pub(super) async fn run(
     arguments: ManagementArguments,
-    mut providers: Providers,
+    providers: OpenedProviders,
     stop: impl Future<Output = ()>,
 ) -> Result<(), BoxError> {
     let missing = "neither --kubeconfig (of a management cluster) nor --workload-kubeconfig (of one \
@@ -65,7 +65,9 @@ pub(super) async fn run(
     let access = access(arguments.kubeconfig.as_deref(), missing).await?;
     let server = access.server();
     tracing::info!(server, "the management cluster");
-    providers.config_maps = Some(ConfigMapReader::new(&access));
+    let (providers, work) = providers.with_management(&access)?;
+    let mut beside = JoinSet::new();
+    beside.spawn(work);
     let mut settings = Settings::default();
     settings.selection.namespace = arguments.namespace;
     settings.selection.watch_filter = arguments.watch_filter;

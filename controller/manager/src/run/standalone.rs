@@ -19,12 +19,13 @@ use node_attestation_runtime::standalone::{
     ClusterSettings, Machines, ServingSettings, Settings, Standalone,
 };
 
+use tokio::task::JoinSet;
+
 use super::standalone_aws::StandaloneAwsArguments;
 use super::standalone_tpm::StandaloneTpmArguments;
 use crate::error::{BoxError, explain};
 use crate::file;
-use crate::providers::{Cluster, PROVIDERS, Providers, named};
-use crate::tpm::ConfigMapReader;
+use crate::providers::{Cluster, OpenedProviders, PROVIDERS, Providers, named};
 
 /// The shortest lifetime that a Kubernetes signer may be asked for (`spec.expirationSeconds` of at
 /// least 600).
@@ -229,6 +230,7 @@ impl StandaloneArguments {
             namespace: None,
             aws: self.aws.settings(),
             tpm,
+            aws_account: None,
         };
         let verifier = (registered.verifier)(providers, &cluster);
         verifier.map_err(unusable(attestor))
@@ -277,11 +279,13 @@ fn attestors() -> PossibleValuesParser {
 /// Serves the cluster until `stop` is ready.
 pub(super) async fn run(
     arguments: StandaloneArguments,
-    mut providers: Providers,
+    providers: OpenedProviders,
     stop: impl Future<Output = ()>,
 ) -> Result<(), BoxError> {
+    let mut beside = JoinSet::new();
     let controller = match arguments.cluster.clone() {
         None => {
+            let providers = providers.alone();
             let verifier = arguments.verifier(&providers)?;
             let settings = arguments.settings(&providers)?;
             Standalone::load(settings, Verifiers::from_iter([verifier])).await?
@@ -290,7 +294,8 @@ pub(super) async fn run(
             let settings = arguments.of_cluster(cluster);
             let management = ClusterAccess::from_kubeconfig(&settings.management_kubeconfig).await;
             let management = management?;
-            providers.config_maps = Some(ConfigMapReader::new(&management));
+            let (providers, work) = providers.with_management(&management)?;
+            beside.spawn(work);
             let verifiers = |authentication: &KubeletAuthentication, cluster_uid: &str| {
                 providers.verifiers(authentication, cluster_uid)
             };

@@ -70,6 +70,7 @@ impl StandaloneAwsArguments {
             node_name: self.node_name(),
             root_volume_check: !self.aws_any_root_volume,
             required_tags: self.tags(),
+            service_account_identity: None,
         }
     }
 

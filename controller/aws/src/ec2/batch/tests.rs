@@ -5,7 +5,7 @@ use tokio::time::advance;
 
 use super::*;
 use crate::credentials::Credentials;
-use crate::testing::{ACCOUNT, FakeEc2, Fares, INSTANCE, PerAccount, REGION, facts, named};
+use crate::testing::{ACCOUNT, FakeEc2, Fares, INSTANCE, PerAccount, REGION, facts, named, tenant};
 
 const OTHER_ACCOUNT: &str = "111122223334";
 const OTHER_REGION: &str = "eu-west-2";
@@ -17,6 +17,10 @@ fn instances(ec2: &FakeEc2) -> Instances {
 
 fn limited(ec2: &FakeEc2, limits: Limits) -> Instances {
     Instances::with(Arc::new(PerAccount), Arc::new(ec2.clone()), limits)
+}
+
+fn ours() -> &'static Tenant {
+    tenant(ACCOUNT)
 }
 
 fn ids(count: usize) -> Vec<String> {
@@ -38,7 +42,7 @@ async fn requests_that_arrive_together_share_a_call_and_a_hundred_fit() {
     let (ec2, ids) = (fleet(200), ids(200));
     let instances = instances(&ec2);
 
-    let asked = ids.iter().map(|id| instances.describe(ACCOUNT, REGION, id));
+    let asked = ids.iter().map(|id| instances.describe(ours(), REGION, id));
     let answers = join_all(asked).await;
 
     for (id, answer) in ids.iter().zip(answers) {
@@ -59,7 +63,7 @@ async fn requests_for_one_instance_ask_once() {
     let ec2 = FakeEc2::with([facts()]);
     let instances = instances(&ec2);
 
-    let answers = join_all((0..300).map(|_| instances.describe(ACCOUNT, REGION, INSTANCE))).await;
+    let answers = join_all((0..300).map(|_| instances.describe(ours(), REGION, INSTANCE))).await;
 
     assert!(
         answers
@@ -75,10 +79,10 @@ async fn a_call_waits_for_instances_that_are_expected_and_no_longer() {
     let (ec2, ids) = (fleet(3), ids(3));
     let instances = instances(&ec2);
     let begin = Instant::now();
-    let late = instances.expect(ACCOUNT, REGION).await.unwrap();
-    let given_up = instances.expect(ACCOUNT, REGION).await.unwrap();
+    let late = instances.expect(ours(), REGION).await.unwrap();
+    let given_up = instances.expect(ours(), REGION).await.unwrap();
 
-    let first = instances.describe(ACCOUNT, REGION, &ids[0]);
+    let first = instances.describe(ours(), REGION, &ids[0]);
     let second = async {
         tokio::time::sleep(SECOND).await;
         drop(given_up);
@@ -91,9 +95,9 @@ async fn a_call_waits_for_instances_that_are_expected_and_no_longer() {
     assert_eq!(ec2.calls().len(), 1);
 
     // Whoever never asks holds nobody up for longer.
-    let _never = instances.expect(ACCOUNT, REGION).await.unwrap();
+    let _never = instances.expect(ours(), REGION).await.unwrap();
     let begin = Instant::now();
-    instances.describe(ACCOUNT, REGION, &ids[2]).await.unwrap();
+    instances.describe(ours(), REGION, &ids[2]).await.unwrap();
     assert_eq!(begin.elapsed(), Limits::default().gathering);
 }
 
@@ -109,7 +113,7 @@ async fn each_newcomer_is_waited_for_anew_but_no_longer_than_the_gathering_takes
         let instances = instances.clone();
         async move {
             tokio::time::sleep(number * pause).await;
-            instances.describe(ACCOUNT, REGION, id).await.unwrap();
+            instances.describe(ours(), REGION, id).await.unwrap();
             begin.elapsed()
         }
     });
@@ -126,17 +130,14 @@ async fn the_window_opens_with_the_first_request_and_a_full_batch_does_not_wait_
     let instances = instances(&ec2);
     let begin = Instant::now();
 
-    instances
-        .describe(ACCOUNT, REGION, &ids[100])
-        .await
-        .unwrap();
+    instances.describe(ours(), REGION, &ids[100]).await.unwrap();
     assert_eq!(begin.elapsed(), Limits::default().window);
 
     let begin = Instant::now();
     join_all(
         ids[..100]
             .iter()
-            .map(|id| instances.describe(ACCOUNT, REGION, id)),
+            .map(|id| instances.describe(ours(), REGION, id)),
     )
     .await;
     assert_eq!(begin.elapsed(), Duration::ZERO);
@@ -148,9 +149,9 @@ async fn no_call_is_shared_with_other_credentials_or_another_region() {
     let instances = instances(&ec2);
 
     let answers = join_all([
-        instances.describe(ACCOUNT, REGION, INSTANCE),
-        instances.describe(OTHER_ACCOUNT, REGION, INSTANCE),
-        instances.describe(ACCOUNT, OTHER_REGION, INSTANCE),
+        instances.describe(ours(), REGION, INSTANCE),
+        instances.describe(tenant(OTHER_ACCOUNT), REGION, INSTANCE),
+        instances.describe(ours(), OTHER_REGION, INSTANCE),
     ])
     .await;
 
@@ -169,10 +170,12 @@ async fn no_call_is_shared_with_other_credentials_or_another_region() {
 async fn nothing_is_remembered_for_other_credentials() {
     let ec2 = FakeEc2::with([facts()]);
     let instances = instances(&ec2);
-    instances.describe(ACCOUNT, REGION, INSTANCE).await.unwrap();
+    instances.describe(ours(), REGION, INSTANCE).await.unwrap();
     ec2.knows([]);
 
-    let others = instances.describe(OTHER_ACCOUNT, REGION, INSTANCE).await;
+    let others = instances
+        .describe(tenant(OTHER_ACCOUNT), REGION, INSTANCE)
+        .await;
 
     assert_eq!(others.unwrap(), None);
 }
@@ -181,7 +184,7 @@ async fn nothing_is_remembered_for_other_credentials() {
 async fn an_instance_that_runs_is_remembered_for_seconds_and_nothing_else_is() {
     let ec2 = FakeEc2::with([facts()]);
     let instances = instances(&ec2);
-    let describe = || instances.describe(ACCOUNT, REGION, INSTANCE);
+    let describe = || instances.describe(ours(), REGION, INSTANCE);
 
     describe().await.unwrap();
     let half = Limits::default().calls.remembered / 2;
@@ -214,7 +217,7 @@ async fn calls_beyond_a_burst_wait_for_the_bucket_and_take_more_requests_along()
         let instances = instances.clone();
         async move {
             tokio::time::sleep(number * 2 * limits.window).await;
-            instances.describe(ACCOUNT, REGION, &id).await
+            instances.describe(ours(), REGION, &id).await
         }
     });
     join_all(asked).await;
@@ -233,7 +236,7 @@ async fn all_pages_of_an_answer_are_read() {
     ec2.page_len(10);
     let instances = instances(&ec2);
 
-    let asked = ids.iter().map(|id| instances.describe(ACCOUNT, REGION, id));
+    let asked = ids.iter().map(|id| instances.describe(ours(), REGION, id));
     let answers = join_all(asked).await;
 
     assert!(answers.into_iter().all(|answer| answer.unwrap().is_some()));
@@ -247,7 +250,7 @@ async fn pages_without_end_are_an_outage() {
     // A page that is empty, and goes on.
     ec2.page_len(0);
 
-    let answer = instances(&ec2).describe(ACCOUNT, REGION, &ids(1)[0]).await;
+    let answer = instances(&ec2).describe(ours(), REGION, &ids(1)[0]).await;
 
     let limits = Limits::default();
     assert!(ec2.calls().len() <= MAX_PAGES);
@@ -265,8 +268,8 @@ async fn a_region_that_hangs_delays_no_other_and_is_given_up_in_time() {
     let instances = instances(&ec2);
     let begin = Instant::now();
 
-    let (hung, answered) = futures::join!(instances.describe(ACCOUNT, REGION, INSTANCE), async {
-        let answer = instances.describe(ACCOUNT, OTHER_REGION, INSTANCE).await;
+    let (hung, answered) = futures::join!(instances.describe(ours(), REGION, INSTANCE), async {
+        let answer = instances.describe(ours(), OTHER_REGION, INSTANCE).await;
         (answer, begin.elapsed())
     });
 
@@ -284,11 +287,11 @@ async fn a_region_that_hangs_delays_no_other_and_is_given_up_in_time() {
 async fn who_goes_away_takes_nothing_from_the_others() {
     let ec2 = FakeEc2::with([facts()]);
     let instances = instances(&ec2);
-    let mut first = Box::pin(instances.describe(ACCOUNT, REGION, INSTANCE));
+    let mut first = Box::pin(instances.describe(ours(), REGION, INSTANCE));
     assert!(futures::poll!(&mut first).is_pending());
     let second = tokio::spawn({
         let instances = instances.clone();
-        async move { instances.describe(ACCOUNT, REGION, INSTANCE).await }
+        async move { instances.describe(ours(), REGION, INSTANCE).await }
     });
     tokio::task::yield_now().await;
 
@@ -307,7 +310,7 @@ async fn more_requests_than_may_wait_are_put_off_at_once() {
     };
     let instances = limited(&ec2, limits);
 
-    let answers = join_all((0..3).map(|_| instances.describe(ACCOUNT, REGION, INSTANCE))).await;
+    let answers = join_all((0..3).map(|_| instances.describe(ours(), REGION, INSTANCE))).await;
 
     let [first, second, third] = answers.try_into().unwrap();
     assert!(first.is_ok() && second.is_ok());
@@ -318,7 +321,7 @@ async fn more_requests_than_may_wait_are_put_off_at_once() {
             .contains("too many requests wait")
     );
     instances
-        .describe(ACCOUNT, OTHER_REGION, INSTANCE)
+        .describe(ours(), OTHER_REGION, INSTANCE)
         .await
         .unwrap();
 }
@@ -328,7 +331,7 @@ async fn a_failure_ends_all_that_wait_and_leaves_ec2_alone_for_a_while() {
     let (ec2, ids) = (fleet(150), ids(150));
     ec2.fares(REGION, Fares::Fails(throttled()));
     let instances = instances(&ec2);
-    let all = || join_all(ids.iter().map(|id| instances.describe(ACCOUNT, REGION, id)));
+    let all = || join_all(ids.iter().map(|id| instances.describe(ours(), REGION, id)));
 
     let failed = all().await;
     assert!(failed.into_iter().all(|answer| {
@@ -362,7 +365,7 @@ async fn an_hour_of_outage_costs_few_calls_denies_nobody_and_ends_by_itself() {
 
         while begin.elapsed() < Duration::from_hours(1) {
             instances
-                .describe(ACCOUNT, REGION, INSTANCE)
+                .describe(ours(), REGION, INSTANCE)
                 .await
                 .unwrap_err();
             advance(SECOND).await;
@@ -372,7 +375,7 @@ async fn an_hour_of_outage_costs_few_calls_denies_nobody_and_ends_by_itself() {
 
         ec2.fares(REGION, Fares::Well);
         let ended = Instant::now();
-        while instances.describe(ACCOUNT, REGION, INSTANCE).await.is_err() {
+        while instances.describe(ours(), REGION, INSTANCE).await.is_err() {
             advance(SECOND).await;
         }
         assert!(ended.elapsed() <= Limits::default().calls.longest_pause + SECOND);
@@ -387,7 +390,7 @@ async fn after_a_failure_one_call_at_a_time_tries_again() {
     let all = || {
         let ids = ids(300);
         let instances = instances.clone();
-        async move { join_all(ids.iter().map(|id| instances.describe(ACCOUNT, REGION, id))).await }
+        async move { join_all(ids.iter().map(|id| instances.describe(ours(), REGION, id))).await }
     };
     all().await;
     let before = ec2.calls().len();
@@ -404,12 +407,12 @@ async fn after_the_first_success_calls_are_no_longer_one_at_a_time() {
     ec2.fares(REGION, Fares::Hangs);
     let instances = instances(&ec2);
     let ids = ids(1000);
-    let failed = instances.describe(ACCOUNT, REGION, &ids[0]).await;
+    let failed = instances.describe(ours(), REGION, &ids[0]).await;
     assert!(failed.is_err());
     advance(Limits::default().calls.longest_pause).await;
     ec2.fares(REGION, Fares::Slowly(Duration::from_secs(5)));
 
-    let described = ids.iter().map(|id| instances.describe(ACCOUNT, REGION, id));
+    let described = ids.iter().map(|id| instances.describe(ours(), REGION, id));
     let described = join_all(described).await;
 
     assert!(described.iter().all(Result::is_ok));
@@ -420,11 +423,11 @@ struct Unfinished;
 
 #[async_trait::async_trait]
 impl CredentialsSource for Unfinished {
-    async fn credentials(&self, account: &str, region: &str) -> Result<Credentials, Unavailable> {
-        if account == OTHER_ACCOUNT {
+    async fn credentials(&self, tenant: &Tenant, region: &str) -> Result<Credentials, Unavailable> {
+        if tenant == crate::testing::tenant(OTHER_ACCOUNT) {
             std::future::pending().await
         } else {
-            drop(PerAccount.credentials(account, region).await);
+            drop(PerAccount.credentials(tenant, region).await);
             Err(Unavailable::new("no credentials"))
         }
     }
@@ -439,9 +442,11 @@ async fn credentials_that_are_missing_or_never_come_are_an_outage() {
         Limits::default(),
     );
 
-    let missing = instances.describe(ACCOUNT, REGION, INSTANCE).await;
+    let missing = instances.describe(ours(), REGION, INSTANCE).await;
     assert_eq!(missing.unwrap_err().to_string(), "no credentials");
-    let late = instances.describe(OTHER_ACCOUNT, REGION, INSTANCE).await;
+    let late = instances
+        .describe(tenant(OTHER_ACCOUNT), REGION, INSTANCE)
+        .await;
     assert!(
         late.unwrap_err()
             .to_string()
@@ -457,12 +462,12 @@ async fn all_instances_of_a_tag_are_found_or_none_is_told() {
     let instances = instances(&ec2);
     let tags = facts().tags;
 
-    let found = instances.tagged(ACCOUNT, REGION, &tags).await.unwrap();
+    let found = instances.tagged(ours(), REGION, &tags).await.unwrap();
     assert_eq!(found.len(), 30);
 
     ec2.fares(REGION, Fares::Fails(throttled()));
-    instances.tagged(ACCOUNT, REGION, &tags).await.unwrap_err();
+    instances.tagged(ours(), REGION, &tags).await.unwrap_err();
     let calls = ec2.calls().len();
-    instances.tagged(ACCOUNT, REGION, &tags).await.unwrap_err();
+    instances.tagged(ours(), REGION, &tags).await.unwrap_err();
     assert_eq!(ec2.calls().len(), calls);
 }

@@ -11,7 +11,7 @@ use node_attestation_core::crd::AwsSettings;
 use rcgen::{KeyPair, PKCS_ECDSA_P384_SHA384, PublicKeyData as _};
 
 use super::*;
-use crate::testing::PerAccount;
+use crate::testing::{PerAccount, tenant};
 
 static MOTO: LazyLock<Moto> = LazyLock::new(Moto::start);
 
@@ -78,7 +78,7 @@ fn policy(account: &str, regions: &[&str]) -> AwsPolicy {
         regions: regions.iter().map(|&region| region.to_owned()).collect(),
         ..AwsSettings::default()
     };
-    AwsPolicy::new(&settings, None)
+    AwsPolicy::new(&settings, None).of_tenant(tenant(account).clone())
 }
 
 async fn ask(
@@ -251,11 +251,11 @@ async fn what_ec2_answers_instead_of_a_key_is_an_outage_that_says_what_to_do() {
         ),
         (
             Failure::bad_credentials(),
-            "EC2 {} cannot be asked with the controller's AWS credentials: AuthFailure",
+            "EC2 {} cannot be asked with the cluster's AWS credentials: AuthFailure",
         ),
         (
             Failure::expired_credentials(),
-            "EC2 {} cannot be asked with the controller's AWS credentials: RequestExpired",
+            "EC2 {} cannot be asked with the cluster's AWS credentials: RequestExpired",
         ),
         (Failure::Cut, "EC2 {} could not be asked: no connection"),
         (

@@ -3,6 +3,7 @@ use crate::tenancy::testing::{TENANT, arn, namespace, objects, summary};
 
 const ACCOUNT: &str = "111122223333";
 
+#[expect(clippy::unnecessary_wraps, reason = "as the objects have it")]
 fn map(entries: &[(&str, &str)]) -> Option<BTreeMap<String, String>> {
     let entries = entries.iter();
     Some(

@@ -6,6 +6,7 @@ use crate::tenancy::testing::{TENANT, arn, identity, namespace, objects, put, ro
 const CONTROLLER: &str = "AWSClusterControllerIdentity/default";
 const ROLE: &str = "AWSClusterRoleIdentity/a";
 
+#[expect(clippy::unnecessary_wraps, reason = "as a Cluster has it")]
 fn object(kind: &str) -> Option<ObjectRef> {
     Some(ObjectRef {
         kind: kind.to_owned(),
@@ -23,6 +24,7 @@ fn cluster(infrastructure: &str) -> Cluster {
     }
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "cases are written out")]
 fn naming(reference: serde_json::Value) -> Infrastructure {
     let spec = json!({"identityRef": reference, "region": "eu-west-1"});
     serde_json::from_value(spec).unwrap()

@@ -3,7 +3,7 @@ use std::collections::BTreeSet;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::tenancy::chain::{Tenant, resolve};
+use crate::tenancy::chain::{ClusterPlace, resolve};
 use crate::tenancy::objects::Objects;
 use crate::tenancy::testing::{TENANT, identity, objects, put, role, secret, static_identity};
 
@@ -11,7 +11,7 @@ const CONTROLLER: &str = "AWSClusterControllerIdentity/default";
 const ROLE: &str = "AWSClusterRoleIdentity/a";
 
 fn digests_of(objects: &Objects, name: &str, key: &DigestKey) -> Vec<CredentialsKey> {
-    let tenant = Tenant {
+    let tenant = ClusterPlace {
         namespace: TENANT,
         region: None,
     };
@@ -52,7 +52,7 @@ fn all_that_sts_is_asked_with_is_in_the_digest() {
 fn the_region_of_sts_is_in_the_digest_of_a_role() {
     let mut objects = objects();
     put(&mut objects, ROLE, &role(CONTROLLER, "a"));
-    let tenant = Tenant {
+    let tenant = ClusterPlace {
         namespace: TENANT,
         region: None,
     };
@@ -160,7 +160,7 @@ fn neither_a_plan_nor_a_digest_shows_a_secret() {
         ROLE,
         &role("AWSClusterStaticIdentity/keys", "a"),
     );
-    let tenant = Tenant {
+    let tenant = ClusterPlace {
         namespace: TENANT,
         region: None,
     };
@@ -176,7 +176,7 @@ fn neither_a_plan_nor_a_digest_shows_a_secret() {
 #[test]
 fn service_accounts_of_one_name_in_two_namespaces_have_two_digests() {
     let account = |namespace: &str| {
-        let root = Root::ServiceAccount(ServiceAccount {
+        let root = Root::ServiceAccount(Box::new(ServiceAccount {
             namespace: namespace.to_owned(),
             name: "nodes".to_owned(),
             audiences: vec!["sts.amazonaws.com".to_owned()],
@@ -189,7 +189,7 @@ fn service_accounts_of_one_name_in_two_namespaces_have_two_digests() {
                 "nodes",
             )
             .unwrap(),
-        });
+        }));
         Plan {
             root,
             ..Plan::controller()

@@ -27,7 +27,7 @@ async fn a_node_is_called_as_ec2_and_the_policy_say() {
             node_name,
             ..AwsSettings::default()
         };
-        let policy = AwsPolicy::new(&settings, None);
+        let policy = AwsPolicy::new(&settings, None).of_tenant(tenant(account).clone());
         let cluster = limited(LIMITS).of_cluster(instances(), policy);
 
         let told = name_of(&cluster, &provider_id(&instance)).await.unwrap();

@@ -1,0 +1,311 @@
+//! The objects that name the AWS identities of clusters, as watches have shown them.
+//!
+//! # Guarantees
+//!
+//! - Each resolution is by the objects of that moment, and costs the same among a hundred clusters and ten thousand.
+//! - Nothing is resolved by objects that were not all read, or whose watch has been broken for two minutes.
+
+use std::collections::{BTreeSet, HashMap};
+use std::time::Duration;
+
+use node_attestation_runtime::capi::ObjectKey;
+use parking_lot::RwLock;
+use tokio::time::Instant;
+
+use crate::credentials::ClusterTenant;
+use crate::tenancy::{
+    Ack, Cluster, IdentityKind, Infrastructure, ObjectRef, Objects, Plan, ResolutionError,
+    TenancySettings, resolve,
+};
+
+/// The longest time that objects count while their watch is broken.
+const BROKEN_WATCH: Duration = Duration::from_mins(2);
+
+/// A kind of objects that is watched.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, derive_more::Display)]
+pub enum Source {
+    /// Identities of a kind.
+    #[display("{_0}")]
+    Identities(IdentityKind),
+    /// Objects that name an identity, by their kind.
+    #[display("{_0}")]
+    Infrastructure(&'static str),
+    /// `Cluster`.
+    #[display("Cluster")]
+    Clusters,
+    /// `Namespace`.
+    #[display("Namespace")]
+    Namespaces,
+    /// The Secret of this name.
+    #[display("Secret {_0}")]
+    Secret(String),
+    /// The `ConfigMap` of this name.
+    #[display("ConfigMap {_0}")]
+    ConfigMap(&'static str),
+    /// `IAMRoleSelector`.
+    #[display("IAMRoleSelector")]
+    RoleSelectors,
+}
+
+/// The identity of a cluster cannot be told.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum IdentityError {
+    /// Objects were not read.
+    #[error("{0} objects of the management cluster could not be read yet")]
+    NotRead(Source),
+    /// The watch of objects is broken.
+    #[error(
+        "the watch of {0} objects of the management cluster has been broken for more than two minutes"
+    )]
+    WatchBroken(Source),
+    /// There is no such Cluster.
+    #[error("there is no Cluster {0}")]
+    ClusterNotFound(ObjectKey),
+    /// What the objects say is no identity.
+    #[error(transparent)]
+    Unresolved(#[from] ResolutionError),
+}
+
+impl IdentityError {
+    /// The reason in a condition; `None` while nothing is known.
+    pub fn reason(&self) -> Option<&'static str> {
+        match self {
+            Self::Unresolved(error) => Some(error.reason()),
+            Self::NotRead(_) | Self::WatchBroken(_) | Self::ClusterNotFound(_) => None,
+        }
+    }
+}
+
+/// The identity of a cluster.
+#[derive(Debug, Clone)]
+pub struct ResolvedIdentity {
+    /// The way to its credentials.
+    pub plan: Plan,
+    /// The cluster's region, if its objects say it.
+    pub region: Option<String>,
+}
+
+/// The objects that name identities.
+#[derive(Debug)]
+pub struct IdentityStore {
+    settings: TenancySettings,
+    state: RwLock<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    objects: Objects,
+    clusters: HashMap<ObjectKey, Cluster>,
+    /// By kind, namespace and name.
+    infrastructure: HashMap<(String, ObjectKey), Infrastructure>,
+    watches: HashMap<Source, WatchState>,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct WatchState {
+    is_read: bool,
+    broken_since: Option<Instant>,
+}
+
+impl IdentityStore {
+    /// A store in which nothing is read yet. Secrets are those of `capa_namespace`.
+    pub fn new(settings: TenancySettings, capa_namespace: &str) -> Self {
+        let objects = Objects {
+            capa_namespace: capa_namespace.to_owned(),
+            ..Objects::default()
+        };
+        Self {
+            settings,
+            state: RwLock::new(State {
+                objects,
+                ..State::default()
+            }),
+        }
+    }
+
+    /// The kinds of objects that must be read, apart from Secrets.
+    pub fn sources(&self) -> Vec<Source> {
+        let ack: &[Source] = match self.settings.ack {
+            Ack::Off => &[],
+            Ack::Carm(_) => &[
+                Source::ConfigMap(crate::tenancy::ACCOUNT_MAP),
+                Source::ConfigMap(crate::tenancy::TEAM_MAP),
+            ],
+            Ack::RoleSelectors => &[Source::RoleSelectors],
+        };
+        let identities = IdentityKind::ALL.map(Source::Identities);
+        let infrastructure = Cluster::DECIDERS.map(Source::Infrastructure);
+        let others = [Source::Clusters, Source::Namespaces];
+        identities
+            .into_iter()
+            .chain(infrastructure)
+            .chain(others)
+            .chain(ack.iter().cloned())
+            .collect()
+    }
+
+    /// Changes the objects.
+    pub fn update(&self, change: impl FnOnce(&mut Objects)) {
+        change(&mut self.state.write().objects);
+    }
+
+    /// Puts a Cluster in the place of what was there; `None` removes it.
+    pub fn put_cluster(&self, key: ObjectKey, cluster: Option<Cluster>) {
+        let mut state = self.state.write();
+        match cluster {
+            Some(cluster) => drop(state.clusters.insert(key, cluster)),
+            None => drop(state.clusters.remove(&key)),
+        }
+    }
+
+    /// Puts an object that names an identity in the place of what was there; `None` removes it.
+    pub fn put_infrastructure(&self, kind: &str, key: ObjectKey, found: Option<Infrastructure>) {
+        let mut state = self.state.write();
+        let key = (kind.to_owned(), key);
+        match found {
+            Some(found) => drop(state.infrastructure.insert(key, found)),
+            None => drop(state.infrastructure.remove(&key)),
+        }
+    }
+
+    /// Keeps of the Clusters, or of the objects of a kind, only those of a new list.
+    pub fn retain(&self, source: &Source, listed: &BTreeSet<ObjectKey>) {
+        let mut state = self.state.write();
+        let objects = &mut state.objects;
+        let has_name = |name: &String| listed.contains(&ObjectKey::new("", name.as_str()));
+        match source {
+            Source::Clusters => state.clusters.retain(|key, _| listed.contains(key)),
+            Source::Infrastructure(kind) => state
+                .infrastructure
+                .retain(|(of, key), _| of != kind || listed.contains(key)),
+            Source::Identities(IdentityKind::Controller) => {
+                objects.controllers.retain(|name, _| has_name(name));
+            }
+            Source::Identities(IdentityKind::Static) => {
+                objects.statics.retain(|name, _| has_name(name));
+            }
+            Source::Identities(IdentityKind::Role) => {
+                objects.roles.retain(|name, _| has_name(name));
+            }
+            Source::Identities(IdentityKind::ServiceAccount) => {
+                objects.service_accounts.retain(|(namespace, name), _| {
+                    listed.contains(&ObjectKey::new(namespace.as_str(), name.as_str()))
+                });
+            }
+            Source::Namespaces => objects.namespaces.retain(|name, _| has_name(name)),
+            Source::RoleSelectors => objects.role_selectors.retain(|name, _| has_name(name)),
+            Source::Secret(name) => {
+                if listed.is_empty() {
+                    objects.access_keys.remove(name);
+                }
+            }
+            Source::ConfigMap(name) => {
+                if listed.is_empty() {
+                    objects.put_config_map(name, None);
+                }
+            }
+        }
+    }
+
+    /// The objects of a source were all read, and the watch goes on.
+    pub fn read(&self, source: &Source) {
+        let mut state = self.state.write();
+        let watch = state.watches.entry(source.clone()).or_default();
+        *watch = WatchState {
+            is_read: true,
+            broken_since: None,
+        };
+    }
+
+    /// The watch of a source works.
+    pub fn works(&self, source: &Source) {
+        if let Some(watch) = self.state.write().watches.get_mut(source) {
+            watch.broken_since = None;
+        }
+    }
+
+    /// The watch of a source failed.
+    pub fn failed(&self, source: &Source) {
+        let mut state = self.state.write();
+        let watch = state.watches.entry(source.clone()).or_default();
+        watch.broken_since.get_or_insert_with(Instant::now);
+    }
+
+    /// The source is not watched any more.
+    pub fn forget(&self, source: &Source) {
+        self.state.write().watches.remove(source);
+        self.retain(source, &BTreeSet::new());
+    }
+
+    /// The names of the Secrets that identities name.
+    pub fn secrets(&self) -> BTreeSet<String> {
+        self.state.read().objects.secrets()
+    }
+
+    /// The Clusters that can be resolved.
+    pub fn clusters(&self) -> Vec<ObjectKey> {
+        self.state.read().clusters.keys().cloned().collect()
+    }
+
+    /// The identity of a cluster, by the objects of now.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be told.
+    pub fn resolve(&self, tenant: &ClusterTenant) -> Result<ResolvedIdentity, IdentityError> {
+        let now = Instant::now();
+        let state = self.state.read();
+        for source in self.sources() {
+            state.is_current(source, now)?;
+        }
+        let not_found = || IdentityError::ClusterNotFound(tenant.cluster.clone());
+        let cluster = state.clusters.get(&tenant.cluster).ok_or_else(not_found)?;
+        let decider = cluster.decider();
+        let infrastructure = decider.and_then(|decider| state.infrastructure_of(cluster, decider));
+        let service_account = tenant.service_account_identity.as_deref();
+        let plan = resolve(
+            &state.objects,
+            cluster,
+            infrastructure,
+            service_account,
+            self.settings,
+        );
+        // A Secret that is missing may not have been read yet.
+        if let Err(ResolutionError::SecretNotFound { name, .. }) = &plan
+            && state.objects.secrets().contains(name)
+        {
+            state.is_current(Source::Secret(name.clone()), now)?;
+        }
+        let plan = plan?;
+        if let Some(name) = state.objects.secret_of(&plan) {
+            state.is_current(Source::Secret(name.to_owned()), now)?;
+        }
+        Ok(ResolvedIdentity {
+            plan,
+            region: infrastructure.and_then(|found| found.region.clone()),
+        })
+    }
+}
+
+impl State {
+    fn infrastructure_of(&self, cluster: &Cluster, decider: &ObjectRef) -> Option<&Infrastructure> {
+        let key = ObjectKey::new(cluster.namespace.as_str(), decider.name.as_str());
+        self.infrastructure.get(&(decider.kind.clone(), key))
+    }
+
+    fn is_current(&self, source: Source, now: Instant) -> Result<(), IdentityError> {
+        let watch = self.watches.get(&source).copied().unwrap_or_default();
+        if !watch.is_read {
+            return Err(IdentityError::NotRead(source));
+        }
+        match watch.broken_since {
+            Some(since) if now.duration_since(since) > BROKEN_WATCH => {
+                Err(IdentityError::WatchBroken(source))
+            }
+            Some(_) | None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,261 @@
+use serde_json::json;
+use tokio::time::advance;
+
+use super::*;
+use crate::tenancy::testing::{TENANT, arn, namespace, objects, put, role, secret, summary};
+use crate::tenancy::{CarmGates, TEAM_MAP};
+
+const CONTROLLER: &str = "AWSClusterControllerIdentity/default";
+const ROLE: &str = "AWSClusterRoleIdentity/a";
+const KEYS: &str = "AWSClusterStaticIdentity/keys";
+
+fn key() -> ObjectKey {
+    ObjectKey::new(TENANT, "one")
+}
+
+fn tenant() -> ClusterTenant {
+    ClusterTenant::new(key())
+}
+
+#[expect(clippy::unnecessary_wraps, reason = "as the store takes it")]
+fn naming(identity: &str) -> Option<Infrastructure> {
+    let (kind, name) = identity.split_once('/').unwrap();
+    let spec = json!({"identityRef": {"kind": kind, "name": name}, "region": "eu-west-1"});
+    Some(serde_json::from_value(spec).unwrap())
+}
+
+#[expect(clippy::unnecessary_wraps, reason = "as the store takes it")]
+fn aws_cluster() -> Option<Cluster> {
+    let infrastructure = ObjectRef {
+        kind: "AWSCluster".to_owned(),
+        name: "one".to_owned(),
+    };
+    Some(Cluster {
+        namespace: TENANT.to_owned(),
+        name: "one".to_owned(),
+        infrastructure: Some(infrastructure),
+        ..Cluster::default()
+    })
+}
+
+/// A store of a cluster with the identity `a`, in which everything was read.
+fn store() -> IdentityStore {
+    let store = IdentityStore::new(TenancySettings::default(), "capa-system");
+    store.update(|all| {
+        *all = objects();
+        put(all, ROLE, &role(CONTROLLER, "a"));
+        put(
+            all,
+            KEYS,
+            &json!({"allowedNamespaces": {}, "secretRef": "keys"}),
+        );
+    });
+    store.put_cluster(key(), aws_cluster());
+    store.put_infrastructure("AWSCluster", key(), naming(ROLE));
+    for source in store.sources() {
+        store.read(&source);
+    }
+    store
+}
+
+fn roles(store: &IdentityStore) -> Result<Vec<String>, IdentityError> {
+    store
+        .resolve(&tenant())
+        .map(|resolved| summary(&resolved.plan).1)
+}
+
+#[test]
+fn a_cluster_is_resolved_by_the_objects_of_now() {
+    let store = store();
+    let resolved = store.resolve(&tenant()).unwrap();
+    assert_eq!(summary(&resolved.plan).1, [arn("a")]);
+    assert_eq!(resolved.region.as_deref(), Some("eu-west-1"));
+
+    store.put_infrastructure("AWSCluster", key(), naming(CONTROLLER));
+    assert_eq!(roles(&store), Ok(vec![]));
+
+    let selector = json!({"selector": {"matchLabels": {"environment": "dev"}}});
+    store.update(|all| put(all, CONTROLLER, &json!({"allowedNamespaces": selector})));
+    assert_eq!(
+        roles(&store).unwrap_err().reason(),
+        Some("UsageUnauthorized")
+    );
+    store.update(|all| namespace(all, TENANT, &[("environment", "dev")], &[]));
+    assert_eq!(roles(&store), Ok(vec![]));
+
+    store.update(|all| all.remove_identity(IdentityKind::Controller, "", "default"));
+    assert_eq!(
+        roles(&store).unwrap_err().reason(),
+        Some("IdentityNotFound")
+    );
+}
+
+#[test]
+fn nothing_is_resolved_before_all_was_read() {
+    let all = store().sources();
+    assert_eq!(all.len(), 9);
+    for missing in &all {
+        let store = IdentityStore::new(TenancySettings::default(), "capa-system");
+        store.update(|objects_of| *objects_of = objects());
+        store.put_cluster(key(), aws_cluster());
+        store.put_infrastructure("AWSCluster", key(), naming(CONTROLLER));
+        for source in all.iter().filter(|source| *source != missing) {
+            store.read(source);
+        }
+        let error = roles(&store).unwrap_err();
+        assert_eq!(error, IdentityError::NotRead(missing.clone()));
+        assert_eq!(error.reason(), None);
+        store.read(missing);
+        assert_eq!(roles(&store), Ok(vec![]));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watch_may_be_broken_for_two_minutes() {
+    let store = store();
+    for source in store.sources() {
+        store.failed(&source);
+        advance(Duration::from_mins(1)).await;
+        // A second failure does not begin the time anew.
+        store.failed(&source);
+        advance(Duration::from_mins(1)).await;
+        assert_eq!(roles(&store), Ok(vec![arn("a")]), "{source}");
+        advance(Duration::from_secs(1)).await;
+        assert_eq!(
+            roles(&store),
+            Err(IdentityError::WatchBroken(source.clone()))
+        );
+        store.read(&source);
+        assert_eq!(roles(&store), Ok(vec![arn("a")]));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_secret_concerns_those_alone_whose_identity_names_it() {
+    let store = store();
+    let source = Source::Secret("keys".to_owned());
+    store.put_infrastructure("AWSCluster", key(), naming(KEYS));
+    assert_eq!(roles(&store), Err(IdentityError::NotRead(source.clone())));
+
+    store.read(&source);
+    assert_eq!(roles(&store).unwrap_err().reason(), Some("SecretNotFound"));
+
+    store.update(|all| {
+        secret(
+            all,
+            "keys",
+            &[("AccessKeyID", "AKIA1"), ("SecretAccessKey", "s")],
+        );
+    });
+    assert_eq!(roles(&store), Ok(vec![]));
+
+    store.failed(&source);
+    advance(Duration::from_secs(121)).await;
+    assert_eq!(
+        roles(&store),
+        Err(IdentityError::WatchBroken(source.clone()))
+    );
+    store.put_infrastructure("AWSCluster", key(), naming(ROLE));
+    assert_eq!(roles(&store), Ok(vec![arn("a")]));
+
+    store.put_infrastructure("AWSCluster", key(), naming(KEYS));
+    store.forget(&source);
+    assert_eq!(roles(&store), Err(IdentityError::NotRead(source)));
+}
+
+#[test]
+fn a_list_removes_what_it_does_not_have() {
+    let store = store();
+    let none = BTreeSet::new();
+    store.retain(&Source::Infrastructure("AWSManagedControlPlane"), &none);
+    store.retain(&Source::Identities(IdentityKind::ServiceAccount), &none);
+    assert_eq!(roles(&store), Ok(vec![arn("a")]));
+
+    let only = |name: &str| BTreeSet::from([ObjectKey::new("", name)]);
+    store.retain(&Source::Identities(IdentityKind::Role), &only("a"));
+    assert_eq!(roles(&store), Ok(vec![arn("a")]));
+    store.retain(&Source::Identities(IdentityKind::Role), &only("b"));
+    assert_eq!(
+        roles(&store).unwrap_err().reason(),
+        Some("IdentityNotFound")
+    );
+
+    store.retain(&Source::Infrastructure("AWSCluster"), &none);
+    assert_eq!(
+        roles(&store).unwrap_err().reason(),
+        Some("InfrastructureNotFound")
+    );
+    store.retain(&Source::Clusters, &none);
+    assert_eq!(roles(&store), Err(IdentityError::ClusterNotFound(key())));
+    assert_eq!(store.clusters(), []);
+}
+
+#[test]
+fn a_label_that_went_while_the_watch_was_broken_permits_no_more() {
+    let store = store();
+    let selector = json!({"selector": {"matchLabels": {"environment": "dev"}}});
+    store.update(|all| {
+        namespace(all, TENANT, &[("environment", "dev")], &[]);
+        put(all, CONTROLLER, &json!({"allowedNamespaces": selector}));
+    });
+    assert_eq!(roles(&store), Ok(vec![arn("a")]));
+    store.retain(&Source::Namespaces, &BTreeSet::new());
+    assert_eq!(
+        roles(&store).unwrap_err().reason(),
+        Some("SourceUsageUnauthorized")
+    );
+}
+
+#[test]
+fn the_maps_of_teams_and_accounts_are_read_where_the_operator_says_so() {
+    let carm = TenancySettings {
+        ack: Ack::Carm(CarmGates {
+            team_level: true,
+            ..CarmGates::default()
+        }),
+        ..TenancySettings::default()
+    };
+    let store = IdentityStore::new(carm, "capa-system");
+    let maps = [
+        Source::ConfigMap("ack-role-account-map"),
+        Source::ConfigMap("ack-role-team-map"),
+    ];
+    assert_eq!(store.sources()[9..], maps);
+    let team = "services.k8s.aws/team-id";
+    store.update(|all| {
+        *all = objects();
+        namespace(all, TENANT, &[], &[(team, "team-a")]);
+        all.put_config_map(TEAM_MAP, Some([("team-a".to_owned(), arn("team"))].into()));
+    });
+    let cluster = Cluster {
+        infrastructure: None,
+        ..aws_cluster().unwrap()
+    };
+    store.put_cluster(key(), Some(cluster));
+    for source in store.sources() {
+        store.read(&source);
+    }
+    assert_eq!(roles(&store), Ok(vec![arn("team")]));
+    store.retain(&Source::ConfigMap(TEAM_MAP), &BTreeSet::new());
+    assert_eq!(roles(&store).unwrap_err().reason(), Some("CARMMapNotFound"));
+
+    let selectors = TenancySettings {
+        ack: Ack::RoleSelectors,
+        ..TenancySettings::default()
+    };
+    let store = IdentityStore::new(selectors, "capa-system");
+    assert_eq!(store.sources()[9..], [Source::RoleSelectors]);
+}
+
+#[test]
+fn the_secrets_that_identities_name_are_told() {
+    let store = store();
+    store.update(|all| {
+        put(
+            all,
+            "AWSClusterStaticIdentity/b",
+            &json!({"secretRef": "../b"}),
+        );
+    });
+    assert_eq!(store.secrets(), BTreeSet::from(["keys".to_owned()]));
+}

@@ -1,0 +1,430 @@
+//! The watches that fill the identity store.
+//!
+//! Their user may get, list and watch the identities, Namespaces, Clusters and the objects that name identities; and
+//! list and watch single Secrets and config maps, each by its name alone.
+
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::stream::FuturesUnordered;
+use futures::{Stream, StreamExt as _};
+use k8s_openapi::ByteString;
+use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
+use k8s_openapi::api::core::v1::{
+    ConfigMap, Namespace, Secret, ServiceAccount as KubeServiceAccount,
+};
+use kube::api::{Api, ApiResource, DynamicObject, Patch, PatchParams, PostParams};
+use kube::core::PartialObjectMeta;
+use kube::runtime::watcher::{self, Event};
+use kube::{Client, ResourceExt, discovery};
+use kubelet_attestation::errors::error_chain;
+use kubelet_attestation::secret::Secret as SecretValue;
+use node_attestation_core::crd::{AWS_ACCOUNT_ANNOTATION, KubeletAuthentication};
+use node_attestation_runtime::capi::ObjectKey;
+use node_attestation_runtime::watch::{on_management, watch_config};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::time::{sleep, timeout};
+
+use crate::identity_store::{IdentityStore, Source};
+use crate::sessions::Tokens;
+use crate::tenancy::{
+    Cluster, IdentityKind, Infrastructure, Namespace as NamespaceFacts, ObjectRef, ServiceAccount,
+    access_key,
+};
+
+/// The group of the identities, and of the objects that name them.
+const INFRASTRUCTURE: &str = "infrastructure.cluster.x-k8s.io";
+
+/// The group of managed control planes.
+const CONTROL_PLANE: &str = "controlplane.cluster.x-k8s.io";
+
+/// The pause before a kind that is not served is looked for again: somebody may install it.
+const NOT_SERVED: Duration = Duration::from_mins(1);
+
+/// The pause after a failure to look for a kind.
+const FAILED: Duration = Duration::from_secs(5);
+
+/// The pause before an annotation is written again.
+const WRITE_AGAIN: Duration = Duration::from_secs(15);
+
+/// The field manager.
+const CONTROLLER: &str = "node-attestation-controller";
+
+/// The deadline of a call.
+const CALL: Duration = Duration::from_secs(10);
+
+/// The places of the objects.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Places {
+    /// The namespace of the controller of Cluster API Provider AWS, in which the Secrets are.
+    pub capa_namespace: String,
+    /// The namespace of AWS Controllers for Kubernetes, in which the config maps are.
+    pub ack_namespace: String,
+}
+
+/// Watches the management cluster for as long as it is polled.
+#[derive(derive_more::Debug, Clone)]
+#[debug("IdentityWatch({places:?})")]
+pub struct IdentityWatch {
+    client: Client,
+    places: Places,
+    store: Arc<IdentityStore>,
+}
+
+impl IdentityWatch {
+    /// Fills `store` from the cluster of `client`.
+    pub fn new(client: Client, places: Places, store: Arc<IdentityStore>) -> Self {
+        Self {
+            client,
+            places,
+            store,
+        }
+    }
+
+    /// Watches all that the store needs, and never ends.
+    pub async fn run(&self) {
+        let static_identities = Notify::new();
+        let mut watches = FuturesUnordered::new();
+        let sources = self.store.sources();
+        for source in sources {
+            watches.push(self.follow(source, &static_identities));
+        }
+        tokio::join!(self.follow_secrets(&static_identities), async {
+            while watches.next().await.is_some() {}
+        });
+    }
+
+    /// Watches a source, and begins anew after each failure: only a new list tells that nothing was missed.
+    async fn follow(&self, source: Source, changed: &Notify) {
+        loop {
+            let pause = match timeout(CALL, self.kind_of(&source)).await {
+                Ok(Ok(Kind::NotServed)) => {
+                    self.store.retain(&source, &BTreeSet::new());
+                    self.store.read(&source);
+                    NOT_SERVED
+                }
+                Ok(Ok(kind)) => {
+                    let error = self.watch(&source, kind, changed).await;
+                    self.report(&source, &error_chain(&error));
+                    FAILED
+                }
+                Ok(Err(error)) => {
+                    self.report(&source, &error_chain(&error));
+                    FAILED
+                }
+                Err(_) => {
+                    self.report(&source, "no answer in time");
+                    FAILED
+                }
+            };
+            sleep(pause).await;
+        }
+    }
+
+    fn report(&self, source: &Source, error: &str) {
+        self.store.failed(source);
+        tracing::warn!(%source, error, "objects that name AWS identities cannot be watched");
+    }
+
+    async fn kind_of(&self, source: &Source) -> Result<Kind, kube::Error> {
+        let (group, kind) = match source {
+            Source::Identities(kind) => (INFRASTRUCTURE, kind.to_string()),
+            Source::Infrastructure(kind) if kind.ends_with("ControlPlane") => {
+                (CONTROL_PLANE, (*kind).to_owned())
+            }
+            Source::Infrastructure(kind) => (INFRASTRUCTURE, (*kind).to_owned()),
+            Source::Clusters => ("cluster.x-k8s.io", "Cluster".to_owned()),
+            Source::RoleSelectors => ("services.k8s.aws", "IAMRoleSelector".to_owned()),
+            Source::Namespaces | Source::Secret(_) | Source::ConfigMap(_) => {
+                return Ok(Kind::BuiltIn);
+            }
+        };
+        let found = match discovery::group(&self.client, group).await {
+            Ok(found) => found,
+            Err(kube::Error::Discovery(_)) => return Ok(Kind::NotServed),
+            Err(kube::Error::Api(status)) if status.code == 404 => return Ok(Kind::NotServed),
+            Err(error) => return Err(error),
+        };
+        // Each in its own most stable version: our identity is in no version of the provider's.
+        let mut resources = found.resources_by_stability().into_iter();
+        let resource = resources.find(|(resource, _)| resource.kind == kind);
+        Ok(resource.map_or(Kind::NotServed, |(resource, _)| Kind::Custom(resource)))
+    }
+
+    /// Watches until something fails.
+    async fn watch(&self, source: &Source, kind: Kind, changed: &Notify) -> watcher::Error {
+        let (client, store) = (self.client.clone(), &*self.store);
+        match (source, kind) {
+            (_, Kind::Custom(resource)) => {
+                let api: Api<DynamicObject> = Api::all_with(client, &resource);
+                let events = on_management(api, watch_config());
+                let put = |key: &ObjectKey, object: Option<&DynamicObject>| {
+                    put_custom(store, source, key, object);
+                    if *source == Source::Identities(IdentityKind::Static) {
+                        changed.notify_one();
+                    }
+                };
+                fill(store, source, events, put).await
+            }
+            (Source::Secret(name), _) => {
+                let api: Api<Secret> = Api::namespaced(client, &self.places.capa_namespace);
+                let events =
+                    on_management(api, watch_config().fields(&format!("metadata.name={name}")));
+                fill(store, source, events, |_, object| {
+                    put_secret(store, name, object);
+                })
+                .await
+            }
+            (Source::ConfigMap(name), _) => {
+                let api: Api<ConfigMap> = Api::namespaced(client, &self.places.ack_namespace);
+                let events =
+                    on_management(api, watch_config().fields(&format!("metadata.name={name}")));
+                let put = |_: &ObjectKey, object: Option<&ConfigMap>| {
+                    let data = object.map(|object| object.data.clone().unwrap_or_default());
+                    store.update(|objects| objects.put_config_map(name, data));
+                };
+                fill(store, source, events, put).await
+            }
+            _ => {
+                let api: Api<PartialObjectMeta<Namespace>> = Api::all(client);
+                let events = on_management(api, watch_config());
+                fill(store, source, events, |key, object| {
+                    put_namespace(store, key, object);
+                })
+                .await
+            }
+        }
+    }
+
+    /// Watches each Secret that an identity names, and no other.
+    async fn follow_secrets(&self, changed: &Notify) {
+        let mut watches = FuturesUnordered::new();
+        let mut running: BTreeMap<String, oneshot::Sender<()>> = BTreeMap::new();
+        loop {
+            let wanted = self.store.secrets();
+            running.retain(|name, _| {
+                let is_wanted = wanted.contains(name);
+                if !is_wanted {
+                    self.store.forget(&Source::Secret(name.clone()));
+                }
+                is_wanted
+            });
+            for name in wanted {
+                if let Entry::Vacant(entry) = running.entry(name) {
+                    let (stop, stopped) = oneshot::channel();
+                    let name = entry.key().clone();
+                    watches.push(self.follow_secret(name, stopped, changed));
+                    entry.insert(stop);
+                }
+            }
+            tokio::select! {
+                () = changed.notified() => {}
+                Some(()) = watches.next() => {}
+            }
+        }
+    }
+
+    async fn follow_secret(&self, name: String, stopped: oneshot::Receiver<()>, changed: &Notify) {
+        tokio::select! {
+            // First: what it would still hear is not wanted.
+            biased;
+            _ = stopped => {}
+            () = self.follow(Source::Secret(name), changed) => {}
+        }
+    }
+
+    /// Writes the first accounts of clusters down, each on its `KubeletAuthentication`.
+    pub async fn write_accounts(&self, mut accounts: mpsc::UnboundedReceiver<(ObjectKey, String)>) {
+        let mut writes = FuturesUnordered::new();
+        loop {
+            tokio::select! {
+                Some((cluster, account)) = accounts.recv() => writes.push(self.write_account(cluster, account)),
+                Some(()) = writes.next() => {}
+                else => return,
+            }
+        }
+    }
+
+    /// Tries until the annotation is written or there is nothing to write it on.
+    async fn write_account(&self, cluster: ObjectKey, account: String) {
+        let api: Api<KubeletAuthentication> =
+            Api::namespaced(self.client.clone(), &cluster.namespace);
+        let patch =
+            Patch::Merge(json!({"metadata": {"annotations": {AWS_ACCOUNT_ANNOTATION: account}}}));
+        let params = PatchParams::apply(CONTROLLER);
+        loop {
+            let written = api.patch_metadata(&cluster.name, &params, &patch);
+            match timeout(CALL, written).await {
+                Ok(Ok(_)) => return,
+                Ok(Err(kube::Error::Api(status))) if status.code == 404 => return,
+                Ok(Err(error)) => {
+                    let error = error_chain(&error);
+                    tracing::warn!(%cluster, error, "the account of the cluster cannot be written down");
+                }
+                Err(_) => {}
+            }
+            sleep(WRITE_AGAIN).await;
+        }
+    }
+}
+
+/// A kind of objects at the API server.
+enum Kind {
+    /// Of Kubernetes.
+    BuiltIn,
+    /// A custom resource.
+    Custom(ApiResource),
+    /// Nobody has installed it.
+    NotServed,
+}
+
+/// Follows a watch until it fails, and returns the error.
+async fn fill<K: ResourceExt>(
+    store: &IdentityStore,
+    source: &Source,
+    events: impl Stream<Item = watcher::Result<Event<K>>>,
+    put: impl Fn(&ObjectKey, Option<&K>),
+) -> watcher::Error {
+    let mut events = pin!(events);
+    let mut listed = BTreeSet::new();
+    loop {
+        match events.next().await {
+            Some(Ok(Event::Init)) => listed.clear(),
+            Some(Ok(Event::InitApply(object))) => {
+                let key = key_of(&object);
+                put(&key, Some(&object));
+                listed.insert(key);
+            }
+            Some(Ok(Event::InitDone)) => {
+                store.retain(source, &listed);
+                store.read(source);
+                listed.clear();
+            }
+            Some(Ok(Event::Apply(object))) => put(&key_of(&object), Some(&object)),
+            Some(Ok(Event::Delete(object))) => put(&key_of(&object), None),
+            Some(Err(error)) => return error,
+            // It never ends.
+            None => return watcher::Error::NoResourceVersion,
+        }
+    }
+}
+
+fn key_of(object: &impl ResourceExt) -> ObjectKey {
+    ObjectKey::new(object.namespace().unwrap_or_default(), object.name_any())
+}
+
+fn put_custom(
+    store: &IdentityStore,
+    source: &Source,
+    key: &ObjectKey,
+    object: Option<&DynamicObject>,
+) {
+    let null = Value::Null;
+    let spec = object.map(|object| object.data.get("spec").unwrap_or(&null));
+    let ObjectKey { namespace, name } = key;
+    match source {
+        Source::Identities(kind) => store.update(|objects| match spec {
+            Some(spec) => objects.put_identity(*kind, namespace, name, spec),
+            None => objects.remove_identity(*kind, namespace, name),
+        }),
+        Source::Infrastructure(kind) => {
+            // What cannot be read names no identity, and leads to none.
+            let found = spec.and_then(|spec| Infrastructure::deserialize(spec).ok());
+            store.put_infrastructure(kind, key.clone(), found);
+        }
+        Source::Clusters => {
+            let cluster = object.and_then(|object| Some(cluster(key, object, spec?)));
+            store.put_cluster(key.clone(), cluster);
+        }
+        Source::RoleSelectors => store.update(|objects| {
+            let selector = spec.and_then(|spec| Deserialize::deserialize(spec).ok());
+            match selector {
+                Some(selector) => drop(objects.role_selectors.insert(name.clone(), selector)),
+                None => drop(objects.role_selectors.remove(name)),
+            }
+        }),
+        Source::Namespaces | Source::Secret(_) | Source::ConfigMap(_) => {}
+    }
+}
+
+/// References of both contracts have a kind and a name.
+fn cluster(key: &ObjectKey, object: &DynamicObject, spec: &Value) -> Cluster {
+    let reference = |field| ObjectRef::deserialize(spec.get(field)?).ok();
+    Cluster {
+        namespace: key.namespace.clone(),
+        name: key.name.clone(),
+        labels: object.labels().clone(),
+        infrastructure: reference("infrastructureRef"),
+        control_plane: reference("controlPlaneRef"),
+    }
+}
+
+fn put_namespace(
+    store: &IdentityStore,
+    key: &ObjectKey,
+    object: Option<&PartialObjectMeta<Namespace>>,
+) {
+    let facts = object.map(|object| NamespaceFacts::new(object.labels(), object.annotations()));
+    store.update(|objects| match facts {
+        Some(facts) => drop(objects.namespaces.insert(key.name.clone(), facts)),
+        None => drop(objects.namespaces.remove(&key.name)),
+    });
+}
+
+fn put_secret(store: &IdentityStore, name: &str, object: Option<&Secret>) {
+    let data = object.map(|object| object.data.iter().flatten());
+    let data = data.map(|data| {
+        data.map(|(key, ByteString(value))| (&**key, &**value))
+            .collect()
+    });
+    let key = data.map(|data| access_key(&data).map(Arc::new));
+    store.update(|objects| match key {
+        Some(key) => drop(objects.access_keys.insert(name.to_owned(), key)),
+        None => drop(objects.access_keys.remove(name)),
+    });
+}
+
+/// Tokens of service accounts of the management cluster.
+#[derive(derive_more::Debug, Clone)]
+#[debug("KubeTokens")]
+pub struct KubeTokens {
+    client: Client,
+}
+
+impl KubeTokens {
+    /// Asks the cluster of `client`, whose user may create `serviceaccounts/token`.
+    pub fn new(client: Client) -> Self {
+        Self { client }
+    }
+}
+
+#[async_trait::async_trait]
+impl Tokens for KubeTokens {
+    async fn token(&self, account: &ServiceAccount) -> Result<SecretValue<String>, String> {
+        let api: Api<KubeServiceAccount> = Api::namespaced(self.client.clone(), &account.namespace);
+        let params = PostParams::default();
+        let request = TokenRequest {
+            spec: TokenRequestSpec {
+                audiences: account.audiences.clone(),
+                expiration_seconds: i64::try_from(account.token_validity.as_secs()).ok(),
+                bound_object_ref: None,
+            },
+            ..TokenRequest::default()
+        };
+        let answer = api.create_token_request(&account.name, &params, &request);
+        let answer = timeout(CALL, answer)
+            .await
+            .map_err(|_| "no answer in time".to_owned())?;
+        let answer = answer.map_err(|error| error_chain(&error))?;
+        let status = answer.status.ok_or("the answer has no token")?;
+        Ok(SecretValue::new(status.token))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,342 @@
+//! The credentials of each tenant: its identity by the objects of now, and the sessions of its roles.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use aws_credential_types::provider::SharedCredentialsProvider;
+use aws_sdk_ec2::config::IdentityCache;
+use kubelet_attestation::ensure;
+use node_attestation_core::crd::conditions::{self, ConditionReport, ConditionStatus, reason};
+use node_attestation_core::refusal::Unavailable;
+use node_attestation_runtime::capi::ObjectKey;
+use parking_lot::Mutex;
+use tokio::sync::{OnceCell, mpsc};
+
+use crate::credentials::{ClusterTenant, Credentials, CredentialsSource, Tenant};
+use crate::identity_store::{IdentityError, IdentityStore, ResolvedIdentity};
+use crate::partition;
+use crate::sessions::{
+    AssumeRole, CredentialsError, FailureKind, PlanCredentials, Sessions, Tokens,
+};
+use crate::tenancy::{AccountMismatch, DigestKey, Plan, ResolutionError};
+
+/// Why a tenant has no credentials.
+#[derive(Debug, thiserror::Error)]
+pub enum TenantError {
+    /// Its identity cannot be told.
+    #[error("the AWS identity of {cluster} cannot be told")]
+    Identity {
+        /// The Cluster.
+        cluster: ObjectKey,
+        /// Why.
+        source: IdentityError,
+    },
+    /// The credentials of its identity are not to be had.
+    #[error("the AWS credentials of {cluster} are not to be had")]
+    Credentials {
+        /// The Cluster.
+        cluster: ObjectKey,
+        /// Why.
+        source: CredentialsError,
+    },
+}
+
+/// The clients that the credentials of all tenants need.
+#[derive(derive_more::Debug, Clone)]
+pub struct TenantClients {
+    /// The controller's own credentials, and the way to AWS.
+    pub own: Arc<dyn CredentialsSource>,
+    /// STS.
+    pub sts: Arc<dyn AssumeRole>,
+    /// Tokens of service accounts.
+    pub tokens: Arc<dyn Tokens>,
+    /// The region of STS; `None` for the cluster's.
+    pub sts_region: Option<String>,
+}
+
+/// The credentials of each tenant.
+///
+/// # Guarantees
+///
+/// - Nothing of one tenant is used for another, but the sessions that both would begin with the same call.
+/// - A change of an identity, a Secret or a label counts for the next request.
+/// - Once a cluster had an account, credentials of another are not used.
+#[derive(Debug)]
+pub struct TenantCredentials {
+    clients: TenantClients,
+    identities: Arc<IdentityStore>,
+    digest_key: DigestKey,
+    sessions: OnceCell<Sessions>,
+    /// What a cluster has now: while it has it, the sessions last.
+    clusters: Mutex<HashMap<ObjectKey, InUse>>,
+    pins: Mutex<HashMap<ObjectKey, Pin>>,
+    /// The first accounts of clusters, to write down.
+    first_accounts: mpsc::UnboundedSender<(ObjectKey, String)>,
+}
+
+#[derive(Debug, Clone)]
+struct InUse {
+    credentials: Credentials,
+    session: PlanCredentials,
+}
+
+/// The first account of a cluster.
+#[derive(Debug, Clone, Default)]
+struct Pin {
+    account: Option<String>,
+    /// Whether it was read from the `KubeletAuthentication`: then its absence is a person's word.
+    is_written: bool,
+}
+
+impl TenantCredentials {
+    /// The credentials of the tenants in `identities`, and the first account of each cluster as it becomes known.
+    pub fn new(
+        clients: TenantClients,
+        identities: Arc<IdentityStore>,
+        digest_key: DigestKey,
+    ) -> (Self, mpsc::UnboundedReceiver<(ObjectKey, String)>) {
+        // One entry a cluster, until the API server has it.
+        let (first_accounts, to_write) = mpsc::unbounded_channel();
+        let credentials = Self {
+            clients,
+            identities,
+            digest_key,
+            sessions: OnceCell::new(),
+            clusters: Mutex::default(),
+            pins: Mutex::default(),
+            first_accounts,
+        };
+        (credentials, to_write)
+    }
+
+    /// Learns the account that a `KubeletAuthentication` is annotated with. A person who removes it accepts another.
+    pub fn read_pin(&self, cluster: &ObjectKey, account: Option<&str>) {
+        let mut pins = self.pins.lock();
+        let pin = pins.entry(cluster.clone()).or_default();
+        if account.is_some() || pin.is_written {
+            pin.account = account.map(ToOwned::to_owned);
+            pin.is_written = account.is_some();
+        }
+    }
+
+    /// Checks that a cluster's account is its first one, and keeps the first.
+    fn check_account(&self, cluster: &ObjectKey, account: &str) -> Result<(), ResolutionError> {
+        let mut pins = self.pins.lock();
+        let pin = pins.entry(cluster.clone()).or_default();
+        if let Some(pinned) = &pin.account {
+            return mismatch(pinned, account);
+        }
+        pin.account = Some(account.to_owned());
+        // Who writes it down may have ended, and then so has all else.
+        drop(
+            self.first_accounts
+                .send((cluster.clone(), account.to_owned())),
+        );
+        Ok(())
+    }
+
+    async fn of_cluster(
+        &self,
+        tenant: &ClusterTenant,
+        region: &str,
+    ) -> Result<Credentials, Unavailable> {
+        let cluster = &tenant.cluster;
+        let resolved = self.identities.resolve(tenant);
+        let ResolvedIdentity { plan, .. } = resolved.map_err(|source| {
+            self.clusters.lock().remove(cluster);
+            unresolved(cluster, source)
+        })?;
+        let own = self
+            .clients
+            .own
+            .credentials(&Tenant::Controller, region)
+            .await?;
+        let sessions = self.sessions(&own).await?;
+        let session = sessions.of_plan(&plan, self.sts_region(region), &cluster.namespace);
+        let account = session.account().await.map_err(|source| {
+            Unavailable::new(TenantError::Credentials {
+                cluster: cluster.clone(),
+                source,
+            })
+        })?;
+        let checked = self.check_account(cluster, &account);
+        checked.map_err(|error| unresolved(cluster, error.into()))?;
+        let mut clusters = self.clusters.lock();
+        let known = clusters.get(cluster);
+        if let Some(known) = known.filter(|known| known.credentials.key == session.key) {
+            return Ok(known.credentials.clone());
+        }
+        let config = own.config.into_builder();
+        let config = config
+            .identity_cache(IdentityCache::no_cache())
+            .credentials_provider(SharedCredentialsProvider::new(session.clone()));
+        let credentials = Credentials {
+            key: session.key,
+            config: config.build(),
+            account: Some(account),
+        };
+        let in_use = InUse {
+            credentials: credentials.clone(),
+            session,
+        };
+        clusters.insert(cluster.clone(), in_use);
+        Ok(credentials)
+    }
+
+    async fn sessions(&self, own: &Credentials) -> Result<&Sessions, Unavailable> {
+        let TenantClients { sts, tokens, .. } = &self.clients;
+        let make = async || {
+            let provider = own.config.credentials_provider();
+            let provider =
+                provider.ok_or_else(|| Unavailable::new("the SDK has no chain of credentials"))?;
+            Ok::<_, Unavailable>(Sessions::new(
+                provider,
+                sts.clone(),
+                tokens.clone(),
+                self.digest_key.clone(),
+            ))
+        };
+        self.sessions.get_or_try_init(make).await
+    }
+
+    /// The operator's region, if it is of the partition of the cluster's; else the cluster's own.
+    fn sts_region<'a>(&'a self, region: &'a str) -> &'a str {
+        let partition = |region: &str| partition::of_region(region).map(|partition| partition.name);
+        let home = self.clients.sts_region.as_deref();
+        home.filter(|home| partition(home) == partition(region))
+            .unwrap_or(region)
+    }
+
+    /// Forgets clusters that are gone, and so the sessions that nobody else has.
+    pub fn forget_gone(&self) {
+        let clusters = self.identities.clusters();
+        self.clusters
+            .lock()
+            .retain(|cluster, _| clusters.contains(cluster));
+        self.pins
+            .lock()
+            .retain(|cluster, _| clusters.contains(cluster));
+    }
+
+    /// The identity of a tenant for a condition, without a call.
+    pub fn identity_report(&self, tenant: &ClusterTenant) -> ConditionReport {
+        let resolved = self.identities.resolve(tenant);
+        let pinned = self
+            .pins
+            .lock()
+            .get(&tenant.cluster)
+            .and_then(|pin| pin.account.clone());
+        let resolved = resolved.and_then(|resolved| {
+            if let (Some(pinned), Some(account)) = (&pinned, resolved.plan.account()) {
+                mismatch(pinned, account)?;
+            }
+            Ok(resolved)
+        });
+        let (holds, reason, message) = match resolved {
+            Ok(resolved) => {
+                let account = resolved.plan.account().or(pinned.as_deref());
+                (
+                    ConditionStatus::True,
+                    reason::RESOLVED,
+                    describe(&resolved.plan, account),
+                )
+            }
+            Err(error) => match error.reason() {
+                Some(reason) => (ConditionStatus::False, reason, error.to_string()),
+                None => (ConditionStatus::Unknown, reason::PENDING, error.to_string()),
+            },
+        };
+        ConditionReport {
+            of: conditions::AWS_IDENTITY_RESOLVED,
+            holds,
+            reason,
+            message,
+        }
+    }
+
+    /// The failure of a tenant's credentials for a condition, without a call; `None` if there is none.
+    pub fn credentials_report(&self, cluster: &ObjectKey) -> Option<ConditionReport> {
+        let session = self.clusters.lock().get(cluster)?.session.clone();
+        let (_, failure) = session.condition();
+        let failure = failure?;
+        let holds = match &failure.kind {
+            FailureKind::Throttled(_) | FailureKind::Unavailable(_) | FailureKind::Expired => {
+                ConditionStatus::Unknown
+            }
+            FailureKind::Refused { .. }
+            | FailureKind::NoneOfOurOwn(_)
+            | FailureKind::NoToken(_) => ConditionStatus::False,
+        };
+        Some(ConditionReport {
+            of: conditions::AWS_CREDENTIALS_READY,
+            holds,
+            reason: failure.kind.reason(),
+            message: failure.to_string(),
+        })
+    }
+
+    /// The end of a cluster's credentials, without a call.
+    pub fn expiry(&self, cluster: &ObjectKey) -> Option<SystemTime> {
+        self.clusters.lock().get(cluster)?.session.condition().0
+    }
+}
+
+fn unresolved(cluster: &ObjectKey, source: IdentityError) -> Unavailable {
+    Unavailable::new(TenantError::Identity {
+        cluster: cluster.clone(),
+        source,
+    })
+}
+
+fn mismatch(pinned: &str, resolved: &str) -> Result<(), ResolutionError> {
+    let mismatch = || AccountMismatch::OfCluster {
+        pinned: pinned.to_owned(),
+        resolved: resolved.to_owned(),
+    };
+    ensure!(
+        pinned == resolved,
+        ResolutionError::AccountMismatch(mismatch())
+    );
+    Ok(())
+}
+
+/// The chain of identities, the account, and the warnings.
+fn describe(plan: &Plan, account: Option<&str>) -> String {
+    let chain: Vec<String> = plan
+        .chain
+        .iter()
+        .map(|link| link.identity.to_string())
+        .collect();
+    let mut message = if chain.is_empty() {
+        let roles: Vec<String> = plan.roles.iter().map(|role| role.arn.to_string()).collect();
+        match roles.as_slice() {
+            [] => "EC2 is asked with the controller's own credentials".to_owned(),
+            roles => format!("EC2 is asked as {}", roles.join(" over ")),
+        }
+    } else {
+        format!("EC2 is asked as {}", chain.join(" over "))
+    };
+    if let Some(account) = account {
+        message.push_str(", account ");
+        message.push_str(account);
+    }
+    for warning in &plan.warnings {
+        message.push_str("; ");
+        message.push_str(&warning.to_string());
+    }
+    message
+}
+
+#[async_trait::async_trait]
+impl CredentialsSource for TenantCredentials {
+    async fn credentials(&self, tenant: &Tenant, region: &str) -> Result<Credentials, Unavailable> {
+        match tenant {
+            Tenant::Controller => self.clients.own.credentials(tenant, region).await,
+            Tenant::Cluster(tenant) => self.of_cluster(tenant, region).await,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,327 @@
+use std::time::Duration;
+
+use serde_json::json;
+use tokio::time::advance;
+
+use super::*;
+use crate::identity_store::Source;
+use crate::sessions::testing::{CountingSts, NamedTokens};
+use crate::tenancy::testing::{arn, objects, put, role, secret, static_identity};
+use crate::tenancy::{Cluster, Infrastructure, ObjectRef, TenancySettings};
+use crate::testing::credentials;
+
+const CONTROLLER: &str = "AWSClusterControllerIdentity/default";
+const REGION: &str = "eu-west-1";
+
+/// The controller's own credentials.
+#[derive(Debug)]
+struct Own;
+
+#[async_trait::async_trait]
+impl CredentialsSource for Own {
+    async fn credentials(&self, _: &Tenant, _: &str) -> Result<Credentials, Unavailable> {
+        Ok(credentials(0, "OWN"))
+    }
+}
+
+struct Bed {
+    store: Arc<IdentityStore>,
+    sts: Arc<CountingSts>,
+    tenants: TenantCredentials,
+    first_accounts: mpsc::UnboundedReceiver<(ObjectKey, String)>,
+}
+
+impl Bed {
+    fn new() -> Self {
+        Self::with_sts_region(None)
+    }
+
+    fn with_sts_region(sts_region: Option<&str>) -> Self {
+        let store = Arc::new(IdentityStore::new(
+            TenancySettings::default(),
+            "capa-system",
+        ));
+        store.update(|all| *all = objects());
+        for source in store.sources() {
+            store.read(&source);
+        }
+        let sts = Arc::new(CountingSts::default());
+        let clients = TenantClients {
+            own: Arc::new(Own),
+            sts: sts.clone(),
+            tokens: Arc::new(NamedTokens),
+            sts_region: sts_region.map(ToOwned::to_owned),
+        };
+        let key = DigestKey::new(&[7; 32]);
+        let (tenants, first_accounts) = TenantCredentials::new(clients, store.clone(), key);
+        Self {
+            store,
+            sts,
+            tenants,
+            first_accounts,
+        }
+    }
+
+    /// A role that all may use.
+    fn role(&self, name: &str) {
+        let identity = format!("AWSClusterRoleIdentity/{name}");
+        self.store
+            .update(|all| put(all, &identity, &role(CONTROLLER, name)));
+    }
+
+    /// A cluster of the namespace, with an identity.
+    fn cluster(&self, namespace: &str, identity: &str) -> ClusterTenant {
+        let key = ObjectKey::new(namespace, "one");
+        let infrastructure = ObjectRef {
+            kind: "AWSCluster".to_owned(),
+            name: "one".to_owned(),
+        };
+        let cluster = Cluster {
+            namespace: namespace.to_owned(),
+            name: "one".to_owned(),
+            infrastructure: Some(infrastructure),
+            ..Cluster::default()
+        };
+        let (kind, name) = identity.split_once('/').unwrap();
+        let spec = json!({"identityRef": {"kind": kind, "name": name}});
+        let found: Infrastructure = serde_json::from_value(spec).unwrap();
+        self.store.put_cluster(key.clone(), Some(cluster));
+        self.store
+            .put_infrastructure("AWSCluster", key.clone(), Some(found));
+        ClusterTenant::new(key)
+    }
+
+    async fn ask(&self, tenant: &ClusterTenant) -> Result<Credentials, Unavailable> {
+        self.tenants
+            .credentials(&Tenant::Cluster(tenant.clone()), REGION)
+            .await
+    }
+
+    async fn access_key(&self, tenant: &ClusterTenant) -> String {
+        let credentials = self.ask(tenant).await.unwrap();
+        let provider = credentials.config.credentials_provider().unwrap();
+        let keys =
+            aws_credential_types::provider::ProvideCredentials::provide_credentials(&provider);
+        keys.await.unwrap().access_key_id().to_owned()
+    }
+
+    /// The reason for which there are no credentials.
+    async fn refused(&self, tenant: &ClusterTenant) -> &'static str {
+        let error = self.ask(tenant).await.unwrap_err();
+        match error.cause::<TenantError>().unwrap() {
+            TenantError::Identity { source, .. } => source.reason().unwrap_or("Pending"),
+            TenantError::Credentials { source, .. } => source.kind.reason(),
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_tenant_asks_as_its_own_identity() {
+    let bed = Bed::new();
+    bed.role("a");
+    bed.role("b");
+    let [a, b] = ["a", "b"].map(|name| {
+        bed.cluster(
+            &format!("tenant-{name}"),
+            &format!("AWSClusterRoleIdentity/{name}"),
+        )
+    });
+    assert_eq!(bed.access_key(&a).await, format!("{}#1", arn("a")));
+    assert_eq!(bed.access_key(&b).await, format!("{}#2", arn("b")));
+    assert_ne!(
+        bed.ask(&a).await.unwrap().key,
+        bed.ask(&b).await.unwrap().key
+    );
+    assert_eq!(
+        bed.ask(&a).await.unwrap().account.as_deref(),
+        Some("111122223333")
+    );
+    assert_eq!(bed.sts.count(), 2);
+
+    let own = bed
+        .tenants
+        .credentials(&Tenant::Controller, REGION)
+        .await
+        .unwrap();
+    assert_eq!((own.key, own.account), (credentials(0, "OWN").key, None));
+}
+
+#[tokio::test(start_paused = true)]
+async fn tenants_of_one_identity_share_its_session() {
+    let bed = Bed::new();
+    bed.role("a");
+    let [a, b] = ["tenant-a", "tenant-b"]
+        .map(|namespace| bed.cluster(namespace, "AWSClusterRoleIdentity/a"));
+    assert_eq!(bed.access_key(&a).await, bed.access_key(&b).await);
+    assert_eq!(bed.sts.count(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_tenant_whose_namespace_is_not_permitted_has_no_credentials_any_more() {
+    let bed = Bed::new();
+    bed.role("a");
+    let a = bed.cluster("tenant-a", "AWSClusterRoleIdentity/a");
+    bed.access_key(&a).await;
+    let others = json!({"allowedNamespaces": {"list": ["tenant-b"]}});
+    bed.store.update(|all| put(all, CONTROLLER, &others));
+    assert_eq!(bed.refused(&a).await, "SourceUsageUnauthorized");
+    assert_eq!(bed.tenants.expiry(&a.cluster), None);
+    assert_eq!(bed.sts.count(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_rotated_secret_counts_for_the_next_request() {
+    let bed = Bed::new();
+    bed.store.update(|all| static_identity(all, "keys"));
+    bed.store.read(&Source::Secret("keys".to_owned()));
+    let a = bed.cluster("tenant-a", "AWSClusterStaticIdentity/keys");
+    assert_eq!(bed.access_key(&a).await, "AKIA1");
+    bed.store.update(|all| {
+        secret(
+            all,
+            "keys",
+            &[("AccessKeyID", "AKIA2"), ("SecretAccessKey", "s")],
+        );
+    });
+    assert_eq!(bed.access_key(&a).await, "AKIA2");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_first_account_of_a_cluster_is_written_down_once_and_stays_its_own() {
+    let mut bed = Bed::new();
+    bed.role("a");
+    let a = bed.cluster("tenant-a", "AWSClusterRoleIdentity/a");
+    bed.tenants.read_pin(&a.cluster, None);
+    bed.access_key(&a).await;
+    bed.access_key(&a).await;
+    let first = (a.cluster.clone(), "111122223333".to_owned());
+    assert_eq!(bed.first_accounts.try_recv(), Ok(first));
+    assert!(bed.first_accounts.try_recv().is_err());
+
+    let mut elsewhere = role(CONTROLLER, "a");
+    elsewhere["roleARN"] = json!("arn:aws:iam::444455556666:role/a");
+    bed.store
+        .update(|all| put(all, "AWSClusterRoleIdentity/a", &elsewhere));
+    assert_eq!(bed.refused(&a).await, "AccountMismatch");
+    let report = bed.tenants.identity_report(&a);
+    assert_eq!(
+        (report.holds, report.reason),
+        (ConditionStatus::False, "AccountMismatch")
+    );
+
+    // The annotation is read, and a person removes it.
+    bed.tenants.read_pin(&a.cluster, Some("111122223333"));
+    assert_eq!(bed.refused(&a).await, "AccountMismatch");
+    bed.tenants.read_pin(&a.cluster, None);
+    assert_eq!(
+        bed.ask(&a).await.unwrap().account.as_deref(),
+        Some("444455556666")
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_account_that_was_written_down_outlives_the_controller() {
+    let bed = Bed::new();
+    bed.role("a");
+    let a = bed.cluster("tenant-a", "AWSClusterRoleIdentity/a");
+    bed.tenants.read_pin(&a.cluster, Some("444455556666"));
+    assert_eq!(bed.refused(&a).await, "AccountMismatch");
+    assert_eq!(bed.sts.count(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_condition_tells_the_identity_and_its_account() {
+    let bed = Bed::new();
+    bed.role("a");
+    let a = bed.cluster("tenant-a", "AWSClusterRoleIdentity/a");
+    let report = bed.tenants.identity_report(&a);
+    assert_eq!(
+        (report.holds, report.reason),
+        (ConditionStatus::True, "Resolved")
+    );
+    let chain = "EC2 is asked as AWSClusterRoleIdentity/a over AWSClusterControllerIdentity/default, account 111122223333";
+    assert_eq!(report.message, chain);
+
+    let unknown = bed.cluster("tenant-a", "AWSClusterRoleIdentity/none");
+    let report = bed.tenants.identity_report(&unknown);
+    assert_eq!(
+        (report.holds, report.reason),
+        (ConditionStatus::False, "IdentityNotFound")
+    );
+    assert_eq!(bed.refused(&unknown).await, "IdentityNotFound");
+
+    bed.store.failed(&Source::Namespaces);
+    advance(Duration::from_mins(3)).await;
+    let report = bed.tenants.identity_report(&a);
+    assert_eq!(
+        (report.holds, report.reason),
+        (ConditionStatus::Unknown, "Pending")
+    );
+    assert_eq!(bed.refused(&a).await, "Pending");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_condition_tells_why_a_role_cannot_be_assumed() {
+    let bed = Bed::new();
+    bed.role("a");
+    let a = bed.cluster("tenant-a", "AWSClusterRoleIdentity/a");
+    assert_eq!(bed.tenants.credentials_report(&a.cluster), None);
+    let denied = FailureKind::Refused {
+        code: "AccessDenied".to_owned(),
+        request_id: Some("1-2".to_owned()),
+    };
+    for (failure, holds, reason) in [
+        (denied, ConditionStatus::False, "AssumeRoleDenied"),
+        (
+            FailureKind::Throttled("Throttling".to_owned()),
+            ConditionStatus::Unknown,
+            "Throttled",
+        ),
+        (
+            FailureKind::Unavailable("no connection".to_owned()),
+            ConditionStatus::Unknown,
+            "STSUnavailable",
+        ),
+    ] {
+        bed.sts.fail(&arn("a"), Some(failure));
+        let provider = bed
+            .ask(&a)
+            .await
+            .unwrap()
+            .config
+            .credentials_provider()
+            .unwrap();
+        let keys =
+            aws_credential_types::provider::ProvideCredentials::provide_credentials(&provider);
+        assert!(keys.await.is_err());
+        let report = bed.tenants.credentials_report(&a.cluster).unwrap();
+        assert_eq!((report.holds, report.reason), (holds, reason));
+        assert!(report.message.starts_with(&arn("a")), "{}", report.message);
+        tokio::time::sleep(Duration::from_mins(20)).await;
+    }
+    bed.sts.fail(&arn("a"), None);
+    bed.access_key(&a).await;
+    assert_eq!(bed.tenants.credentials_report(&a.cluster), None);
+    assert!(bed.tenants.expiry(&a.cluster).is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn clusters_that_are_gone_are_forgotten() {
+    let bed = Bed::new();
+    bed.role("a");
+    let a = bed.cluster("tenant-a", "AWSClusterRoleIdentity/a");
+    bed.access_key(&a).await;
+    bed.tenants.forget_gone();
+    assert!(bed.tenants.expiry(&a.cluster).is_some());
+    bed.store.put_cluster(a.cluster.clone(), None);
+    bed.tenants.forget_gone();
+    assert_eq!(bed.tenants.expiry(&a.cluster), None);
+}
+
+#[test]
+fn sts_is_asked_in_the_operators_region_or_in_the_clusters_partition() {
+    let bed = Bed::with_sts_region(Some("us-east-1"));
+    assert_eq!(bed.tenants.sts_region("eu-west-1"), "us-east-1");
+    assert_eq!(bed.tenants.sts_region("cn-north-1"), "cn-north-1");
+    assert_eq!(Bed::new().tenants.sts_region("eu-west-1"), "eu-west-1");
+}

@@ -1,0 +1,158 @@
+//! The AWS identities of Clusters: their options, and what watches them.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use kubelet_attestation::evidence::aws::is_region;
+use node_attestation_aws::credentials::{ClusterTenant, DefaultChain, Tenant};
+use node_attestation_aws::identity_store::IdentityStore;
+use node_attestation_aws::identity_watch::{IdentityWatch, KubeTokens, Places};
+use node_attestation_aws::proxy::SharedHttpClient;
+use node_attestation_aws::sessions::SdkSts;
+use node_attestation_aws::tenancy::{Ack, CarmGates, DigestKey, TenancySettings};
+use node_attestation_aws::tenants::{TenantClients, TenantCredentials};
+use node_attestation_core::crd::AwsSettings;
+use node_attestation_runtime::capi::ObjectKey;
+use node_attestation_runtime::client::ClusterAccess;
+use tokio::sync::Notify;
+use tokio::time::interval;
+
+use crate::error::BoxError;
+
+/// The time between two rounds that forget Clusters which are gone.
+const FORGET: Duration = Duration::from_mins(5);
+
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "AWS identities of Clusters, with a management cluster")]
+#[expect(
+    clippy::doc_markdown,
+    clippy::struct_excessive_bools,
+    reason = "each is an option, and its comment the help of it"
+)]
+pub(super) struct TenancyArguments {
+    /// The namespace of Cluster API Provider AWS, where the Secrets of AWSClusterStaticIdentity are
+    #[arg(long, value_name = "NAME", default_value = "capa-system")]
+    capa_namespace: String,
+    /// The region of STS that roles are assumed in; without it, the region of each cluster
+    #[arg(long, value_name = "REGION", value_parser = region)]
+    aws_sts_region: Option<String>,
+    /// Take the role of a cluster that Cluster API Provider AWS did not create from the annotation of its namespace
+    /// and the config maps of AWS Controllers for Kubernetes (CARM)
+    #[arg(long)]
+    ack_carm: bool,
+    /// The annotation of a team counts, as with ACK's feature gate TeamLevelCARM
+    #[arg(long, requires = "ack_carm")]
+    ack_team_level_carm: bool,
+    /// Keys that begin with "ec2." go first, as with ACK's feature gate ServiceLevelCARM
+    #[arg(long, requires = "ack_carm")]
+    ack_service_level_carm: bool,
+    /// Accept an account that is not 12 digits, and a role of another account than the namespace's, as ACK does
+    #[arg(long, requires = "ack_carm")]
+    ack_compat: bool,
+    /// Take the role of such a cluster from the one IAMRoleSelector that matches its instances
+    #[arg(long, conflicts_with = "ack_carm")]
+    ack_iam_role_selector: bool,
+    /// The namespace of AWS Controllers for Kubernetes, where the config maps are
+    #[arg(long, value_name = "NAME", default_value = "ack-system")]
+    ack_namespace: String,
+    /// Ask EC2 with the controller's own credentials about clusters for which nothing names an identity
+    #[arg(long)]
+    allow_controller_identity_fallback: bool,
+}
+
+/// The identities of Clusters.
+#[derive(Debug, Clone)]
+pub(crate) struct Tenants {
+    pub(super) credentials: Arc<TenantCredentials>,
+    /// Somebody needs them: nothing is watched before.
+    wanted: Arc<Notify>,
+}
+
+impl TenancyArguments {
+    /// The identities of the Clusters in `management`; and the work that keeps them current, which never ends.
+    pub(super) fn open(
+        self,
+        management: &ClusterAccess,
+        own: Arc<DefaultChain>,
+        sts_urls: BTreeMap<String, String>,
+        sts_client: Option<SharedHttpClient>,
+    ) -> Result<(Tenants, impl Future<Output = ()> + Send + use<>), BoxError> {
+        let settings = self.settings();
+        let store = Arc::new(IdentityStore::new(settings, &self.capa_namespace));
+        let client = management.client().clone();
+        let clients = TenantClients {
+            own: own.clone(),
+            sts: Arc::new(SdkSts::new(own, sts_urls, sts_client)),
+            tokens: Arc::new(KubeTokens::new(client.clone())),
+            sts_region: self.aws_sts_region,
+        };
+        let places = Places {
+            capa_namespace: self.capa_namespace,
+            ack_namespace: self.ack_namespace,
+        };
+        let watch = IdentityWatch::new(client, places, store.clone());
+        let key = DigestKey::random().ok_or("the system has no random bytes")?;
+        let (credentials, first_accounts) = TenantCredentials::new(clients, store, key);
+        let tenants = Tenants {
+            credentials: Arc::new(credentials),
+            wanted: Arc::default(),
+        };
+        let (credentials, wanted) = (tenants.credentials.clone(), tenants.wanted.clone());
+        let work = async move {
+            wanted.notified().await;
+            let forget = async {
+                let mut rounds = interval(FORGET);
+                loop {
+                    rounds.tick().await;
+                    credentials.forget_gone();
+                }
+            };
+            tokio::join!(watch.run(), watch.write_accounts(first_accounts), forget);
+        };
+        Ok((tenants, work))
+    }
+
+    fn settings(&self) -> TenancySettings {
+        let ack = if self.ack_carm {
+            Ack::Carm(CarmGates {
+                team_level: self.ack_team_level_carm,
+                service_level: self.ack_service_level_carm,
+                compatible: self.ack_compat,
+            })
+        } else if self.ack_iam_role_selector {
+            Ack::RoleSelectors
+        } else {
+            Ack::Off
+        };
+        TenancySettings {
+            ack,
+            allow_controller_identity_fallback: self.allow_controller_identity_fallback,
+        }
+    }
+}
+
+impl Tenants {
+    /// The tenant that a Cluster with these settings is; `account` was written down before.
+    pub(crate) fn tenant(
+        &self,
+        cluster: ObjectKey,
+        settings: &AwsSettings,
+        account: Option<&str>,
+    ) -> Tenant {
+        self.wanted.notify_one();
+        self.credentials.read_pin(&cluster, account);
+        Tenant::Cluster(ClusterTenant {
+            service_account_identity: settings.service_account_identity.clone(),
+            ..ClusterTenant::new(cluster)
+        })
+    }
+}
+
+fn region(text: &str) -> Result<String, String> {
+    if is_region(text) {
+        Ok(text.to_owned())
+    } else {
+        Err("a region is one of AWS, such as eu-west-1".to_owned())
+    }
+}
