@@ -27,6 +27,9 @@ pub const ACCOUNT: &str = "111122223333";
 /// The region of all instances.
 pub const REGION: &str = "eu-west-1";
 
+/// The user of the manager's access key.
+pub const CONTROLLER: &str = "node-attestation-controller";
+
 const HOUR: Duration = Duration::from_secs(3600);
 
 /// The cloud, with a manager's configuration for it.
@@ -78,6 +81,7 @@ impl Cloud {
         };
         fs::write(cloud.signers(), cloud.signer.signers_file(&[REGION])).unwrap();
         fs::write(cloud.authorities(), cloud.sts.ca_pem()).unwrap();
+        cloud.learn(ACCOUNT, CONTROLLER);
         cloud
     }
 
@@ -89,6 +93,19 @@ impl Cloud {
     /// STS for every region.
     pub fn sts(&self) -> &Sts {
         &self.sts
+    }
+
+    /// Makes the access key of an account known to STS, as that of this user.
+    pub fn learn(&self, account: &str, user: &str) {
+        let (id, secret) = moto::access_key(account);
+        self.sts
+            .learn(Principal::user(account, user), (&id, &secret));
+    }
+
+    /// Launches an instance with these tags in another account.
+    #[track_caller]
+    pub fn launch_in(&self, account: &str, tags: &[(&str, &str)]) -> Instance {
+        self.boot(self.moto.ec2(account, REGION).run(tags))
     }
 
     /// Launches an instance with these tags.
@@ -189,7 +206,9 @@ impl Cloud {
             ),
         ];
         let words = pairs.map(|(option, value): (_, OsString)| [OsString::from(option), value]);
-        words.into_iter().flatten().collect()
+        // The Clusters of the tests are mostly of no provider that names an identity.
+        let fallback = OsString::from("--allow-controller-identity-fallback");
+        words.into_iter().flatten().chain([fallback]).collect()
     }
 
     /// The credentials of the manager.

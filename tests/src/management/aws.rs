@@ -8,23 +8,31 @@ use kubelet_authenticator_test_support::moto::Network;
 use serde_json::{Map, Value, json};
 
 pub use self::instances::{Instances, Maker, owned};
-use super::contract::{AWS_CLUSTER, AWS_MACHINE, AWS_MACHINE_TEMPLATE};
+use super::contract::{AWS_CLUSTER, AWS_MACHINE, AWS_MACHINE_TEMPLATE, INFRASTRUCTURE};
 use super::{Management, capa, crds};
 use crate::cloud::{ACCOUNT, Cloud, REGION};
 
 /// The security groups that the provider looks for: those of an AWSCluster that it manages itself.
 const SECURITY_GROUPS: [&str; 5] = ["apiserver-lb", "bastion", "controlplane", "lb", "node"];
 
+/// The identities, by plural.
+const IDENTITIES: [&str; 3] = [
+    "awsclustercontrolleridentities",
+    "awsclusterroleidentities",
+    "awsclusterstaticidentities",
+];
+
 /// The annotation of an AWSCluster that the provider leaves alone, while it provides for its AWSMachines.
 const MANAGED_BY: &str = "cluster.x-k8s.io/managed-by";
 
 impl Management {
-    /// Defines the AWSClusters, AWSMachines and AWSMachineTemplates of Cluster API Provider AWS, whose provider is
-    /// then the test.
+    /// Defines the AWSClusters, AWSMachines, AWSMachineTemplates and identities of Cluster API Provider AWS, whose
+    /// provider is then the test; and its identity for every namespace, as the provider creates it.
     #[track_caller]
     pub fn define_aws(&self) {
         let wanted = [AWS_CLUSTER, AWS_MACHINE, AWS_MACHINE_TEMPLATE];
-        let wanted = wanted.map(|kind| json!(kind.resource()));
+        let mut wanted = wanted.map(|kind| json!(kind.resource())).to_vec();
+        wanted.extend(IDENTITIES.map(|kind| json!(format!("{kind}.{INFRASTRUCTURE}"))));
         let mut definitions = capa::manifests();
         definitions.retain(|object| wanted.contains(&object["metadata"]["name"]));
         assert_eq!(definitions.len(), wanted.len());
@@ -34,6 +42,10 @@ impl Management {
             self.kubectl().apply_server_side(definition);
         }
         crds::wait_until_established(self.kubectl(), &definitions);
+        self.kubectl().apply_object(&json!({
+            "apiVersion": format!("{INFRASTRUCTURE}/v1beta2"), "kind": "AWSClusterControllerIdentity",
+            "metadata": { "name": "default" }, "spec": { "allowedNamespaces": {} },
+        }));
     }
 }
 

@@ -76,7 +76,7 @@ pub(super) struct Kind {
 }
 
 const CORE: &str = "cluster.x-k8s.io";
-const INFRASTRUCTURE: &str = "infrastructure.cluster.x-k8s.io";
+pub(super) const INFRASTRUCTURE: &str = "infrastructure.cluster.x-k8s.io";
 
 pub(super) const CLUSTER: Kind = Kind::new(CORE, "Cluster", "clusters");
 pub(super) const MACHINE: Kind = Kind::new(CORE, "Machine", "machines");
