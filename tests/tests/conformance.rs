@@ -89,7 +89,7 @@ fn rows(page: &str) -> Vec<((char, usize), &str)> {
 
 #[test]
 fn every_test_that_a_page_names_exists_once() {
-    for name in ["conformance.md", "attacks.md"] {
+    for name in ["conformance.md", "attacks.md", "tenancy.md"] {
         let page = page(name);
 
         assert!(named(&page).len() > 40, "{name} names hardly any test");
