@@ -95,7 +95,7 @@ fn version_definitions_and_help_are_all_that_is_printed() {
     let crds = String::from_utf8(run(["crds"]).stdout).unwrap();
     assert_eq!(
         crds.matches("\nkind: CustomResourceDefinition\n").count(),
-        3
+        4
     );
 
     for arguments in [&["--help"][..], &["run", "--help"]] {

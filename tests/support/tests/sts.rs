@@ -202,17 +202,17 @@ fn each_refusal_has_its_code() {
             "scoped to correct service: 'sts'",
         ),
         (
-            changed(&|call| call.body = "Action=AssumeRole&Version=2011-06-15".into()),
+            changed(&|call| call.body = "Action=GetSessionToken&Version=2011-06-15".into()),
             400,
             "InvalidAction",
         ),
         (
-            changed(&|call| call.body = format!("{BODY}&action=AssumeRole")),
+            changed(&|call| call.body = format!("{BODY}&action=GetSessionToken")),
             400,
             "InvalidAction",
         ),
         (
-            changed(&|call| call.body = format!("{BODY}&Action=AssumeRole")),
+            changed(&|call| call.body = format!("{BODY}&Action=GetSessionToken")),
             400,
             "InvalidAction",
         ),
