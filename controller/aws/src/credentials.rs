@@ -3,6 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use aws_config::timeout::TimeoutConfig;
 use aws_config::{BehaviorVersion, SdkConfig};
 use futures::future::FutureExt as _;
 use node_attestation_core::refusal::Unavailable;
@@ -14,6 +15,22 @@ use crate::proxy::Proxy;
 /// The deadline of the SDK's search for credentials and a region: it asks files, the container and the
 /// instance metadata service in turn, each with a deadline of its own.
 const LOAD_DEADLINE: Duration = Duration::from_secs(20);
+
+/// A connection takes milliseconds.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// EC2 and STS answer within a second; a request that waits longer is better tried again.
+const CALL_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The timeouts of a call by the SDK.
+pub(crate) fn timeouts() -> TimeoutConfig {
+    TimeoutConfig::builder()
+        .connect_timeout(CONNECT_TIMEOUT)
+        .read_timeout(CALL_TIMEOUT)
+        .operation_attempt_timeout(CALL_TIMEOUT)
+        .operation_timeout(CALL_TIMEOUT)
+        .build()
+}
 
 /// The owner of instances: EC2 is asked as it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -61,7 +61,7 @@ pub enum IdentityError {
     /// There is no such Cluster.
     #[error("there is no Cluster {0}")]
     ClusterNotFound(ObjectKey),
-    /// What the objects say is no identity.
+    /// The objects name no identity that can be used.
     #[error(transparent)]
     Unresolved(#[from] ResolutionError),
 }
@@ -74,15 +74,6 @@ impl IdentityError {
             Self::NotRead(_) | Self::WatchBroken(_) | Self::ClusterNotFound(_) => None,
         }
     }
-}
-
-/// The identity of a cluster.
-#[derive(Debug, Clone)]
-pub struct ResolvedIdentity {
-    /// The way to its credentials.
-    pub plan: Plan,
-    /// The cluster's region, if its objects say it.
-    pub region: Option<String>,
 }
 
 /// The objects that name identities.
@@ -217,18 +208,13 @@ impl IdentityStore {
         };
     }
 
-    /// The watch of a source works.
-    pub fn works(&self, source: &Source) {
-        if let Some(watch) = self.state.write().watches.get_mut(source) {
-            watch.broken_since = None;
-        }
-    }
-
-    /// The watch of a source failed.
-    pub fn failed(&self, source: &Source) {
+    /// The watch of a source failed; returns whether it held before.
+    pub fn failed(&self, source: &Source) -> bool {
         let mut state = self.state.write();
         let watch = state.watches.entry(source.clone()).or_default();
+        let held = watch.broken_since.is_none();
         watch.broken_since.get_or_insert_with(Instant::now);
+        held
     }
 
     /// The source is not watched any more.
@@ -247,12 +233,12 @@ impl IdentityStore {
         self.state.read().clusters.keys().cloned().collect()
     }
 
-    /// The identity of a cluster, by the objects of now.
+    /// The way to the credentials of a cluster, by the objects of now.
     ///
     /// # Errors
     ///
     /// It cannot be told.
-    pub fn resolve(&self, tenant: &ClusterTenant) -> Result<ResolvedIdentity, IdentityError> {
+    pub fn resolve(&self, tenant: &ClusterTenant) -> Result<Plan, IdentityError> {
         let now = Instant::now();
         let state = self.state.read();
         for source in self.sources() {
@@ -280,10 +266,7 @@ impl IdentityStore {
         if let Some(name) = state.objects.secret_of(&plan) {
             state.is_current(Source::Secret(name.to_owned()), now)?;
         }
-        Ok(ResolvedIdentity {
-            plan,
-            region: infrastructure.and_then(|found| found.region.clone()),
-        })
+        Ok(plan)
     }
 }
 

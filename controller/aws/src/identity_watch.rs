@@ -127,8 +127,12 @@ impl IdentityWatch {
     }
 
     fn report(&self, source: &Source, error: &str) {
-        self.store.failed(source);
-        tracing::warn!(%source, error, "objects that name AWS identities cannot be watched");
+        // An outage is told once a source.
+        if self.store.failed(source) {
+            tracing::warn!(%source, error, "objects that name AWS identities cannot be watched");
+        } else {
+            tracing::debug!(%source, error, "objects that name AWS identities still cannot be watched");
+        }
     }
 
     async fn kind_of(&self, source: &Source) -> Result<Kind, kube::Error> {

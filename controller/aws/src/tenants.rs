@@ -14,14 +14,14 @@ use parking_lot::Mutex;
 use tokio::sync::{OnceCell, mpsc};
 
 use crate::credentials::{ClusterTenant, Credentials, CredentialsSource, Tenant};
-use crate::identity_store::{IdentityError, IdentityStore, ResolvedIdentity};
+use crate::identity_store::{IdentityError, IdentityStore};
 use crate::partition;
 use crate::sessions::{
     AssumeRole, CredentialsError, FailureKind, PlanCredentials, Sessions, Tokens,
 };
 use crate::tenancy::{AccountMismatch, DigestKey, Plan, ResolutionError};
 
-/// Why a tenant has no credentials.
+/// A tenant has no credentials.
 #[derive(Debug, thiserror::Error)]
 pub enum TenantError {
     /// Its identity cannot be told.
@@ -29,7 +29,7 @@ pub enum TenantError {
     Identity {
         /// The Cluster.
         cluster: ObjectKey,
-        /// Why.
+        /// The cause.
         source: IdentityError,
     },
     /// The credentials of its identity are not to be had.
@@ -37,7 +37,7 @@ pub enum TenantError {
     Credentials {
         /// The Cluster.
         cluster: ObjectKey,
-        /// Why.
+        /// The cause.
         source: CredentialsError,
     },
 }
@@ -68,7 +68,7 @@ pub struct TenantCredentials {
     identities: Arc<IdentityStore>,
     digest_key: DigestKey,
     sessions: OnceCell<Sessions>,
-    /// What a cluster has now: while it has it, the sessions last.
+    /// The credentials of each cluster now, whose sessions last as long.
     clusters: Mutex<HashMap<ObjectKey, InUse>>,
     pins: Mutex<HashMap<ObjectKey, Pin>>,
     /// The first accounts of clusters, to write down.
@@ -77,7 +77,8 @@ pub struct TenantCredentials {
 
 #[derive(Debug, Clone)]
 struct InUse {
-    credentials: Credentials,
+    /// Once their account is known.
+    credentials: Option<Credentials>,
     session: PlanCredentials,
 }
 
@@ -85,6 +86,8 @@ struct InUse {
 #[derive(Debug, Clone, Default)]
 struct Pin {
     account: Option<String>,
+    /// The account that its credentials were of last.
+    last: Option<String>,
     /// Whether it was read from the `KubeletAuthentication`: then its absence is a person's word.
     is_written: bool,
 }
@@ -124,6 +127,7 @@ impl TenantCredentials {
     fn check_account(&self, cluster: &ObjectKey, account: &str) -> Result<(), ResolutionError> {
         let mut pins = self.pins.lock();
         let pin = pins.entry(cluster.clone()).or_default();
+        pin.last = Some(account.to_owned());
         if let Some(pinned) = &pin.account {
             return mismatch(pinned, account);
         }
@@ -143,7 +147,7 @@ impl TenantCredentials {
     ) -> Result<Credentials, Unavailable> {
         let cluster = &tenant.cluster;
         let resolved = self.identities.resolve(tenant);
-        let ResolvedIdentity { plan, .. } = resolved.map_err(|source| {
+        let plan = resolved.map_err(|source| {
             self.clusters.lock().remove(cluster);
             unresolved(cluster, source)
         })?;
@@ -154,6 +158,7 @@ impl TenantCredentials {
             .await?;
         let sessions = self.sessions(&own).await?;
         let session = sessions.of_plan(&plan, self.sts_region(region), &cluster.namespace);
+        self.use_session(cluster, &session);
         let account = session.account().await.map_err(|source| {
             Unavailable::new(TenantError::Credentials {
                 cluster: cluster.clone(),
@@ -162,26 +167,39 @@ impl TenantCredentials {
         })?;
         let checked = self.check_account(cluster, &account);
         checked.map_err(|error| unresolved(cluster, error.into()))?;
+        let made = || {
+            let config = own.config.into_builder();
+            let config = config
+                .identity_cache(IdentityCache::no_cache())
+                .credentials_provider(SharedCredentialsProvider::new(session.clone()));
+            Credentials {
+                key: session.key,
+                config: config.build(),
+                account: Some(account),
+            }
+        };
+        let mut clusters = self.clusters.lock();
+        let known = clusters.get_mut(cluster);
+        Ok(
+            match known.filter(|known| known.session.key == session.key) {
+                Some(known) => known.credentials.get_or_insert_with(made).clone(),
+                // Another request found another identity meanwhile.
+                None => made(),
+            },
+        )
+    }
+
+    /// Keeps the session while it is the cluster's.
+    fn use_session(&self, cluster: &ObjectKey, session: &PlanCredentials) {
         let mut clusters = self.clusters.lock();
         let known = clusters.get(cluster);
-        if let Some(known) = known.filter(|known| known.credentials.key == session.key) {
-            return Ok(known.credentials.clone());
+        if known.is_none_or(|known| known.session.key != session.key) {
+            let in_use = InUse {
+                credentials: None,
+                session: session.clone(),
+            };
+            clusters.insert(cluster.clone(), in_use);
         }
-        let config = own.config.into_builder();
-        let config = config
-            .identity_cache(IdentityCache::no_cache())
-            .credentials_provider(SharedCredentialsProvider::new(session.clone()));
-        let credentials = Credentials {
-            key: session.key,
-            config: config.build(),
-            account: Some(account),
-        };
-        let in_use = InUse {
-            credentials: credentials.clone(),
-            session,
-        };
-        clusters.insert(cluster.clone(), in_use);
-        Ok(credentials)
     }
 
     async fn sessions(&self, own: &Credentials) -> Result<&Sessions, Unavailable> {
@@ -222,26 +240,21 @@ impl TenantCredentials {
     /// The identity of a tenant for a condition, without a call.
     pub fn identity_report(&self, tenant: &ClusterTenant) -> ConditionReport {
         let resolved = self.identities.resolve(tenant);
-        let pinned = self
-            .pins
-            .lock()
-            .get(&tenant.cluster)
-            .and_then(|pin| pin.account.clone());
-        let resolved = resolved.and_then(|resolved| {
-            if let (Some(pinned), Some(account)) = (&pinned, resolved.plan.account()) {
+        let pin = self.pins.lock().get(&tenant.cluster).cloned();
+        let pin = pin.unwrap_or_default();
+        let resolved = resolved.and_then(|plan| {
+            let account = plan.account().map(ToOwned::to_owned).or(pin.last);
+            if let (Some(pinned), Some(account)) = (&pin.account, &account) {
                 mismatch(pinned, account)?;
             }
-            Ok(resolved)
+            Ok((plan, account.or(pin.account)))
         });
         let (holds, reason, message) = match resolved {
-            Ok(resolved) => {
-                let account = resolved.plan.account().or(pinned.as_deref());
-                (
-                    ConditionStatus::True,
-                    reason::RESOLVED,
-                    describe(&resolved.plan, account),
-                )
-            }
+            Ok((plan, account)) => (
+                ConditionStatus::True,
+                reason::RESOLVED,
+                describe(&plan, account.as_deref()),
+            ),
             Err(error) => match error.reason() {
                 Some(reason) => (ConditionStatus::False, reason, error.to_string()),
                 None => (ConditionStatus::Unknown, reason::PENDING, error.to_string()),

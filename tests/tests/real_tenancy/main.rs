@@ -340,14 +340,19 @@ fn a_rotated_secret_counts_and_an_account_that_changed_does_not() {
     let second = tenant.launch(ANOTHER);
     let request = tenant.asks("m2", &second);
 
-    // A person accepts the other account.
-    let plane = tenant.cluster.control_plane();
-    let csrs = plane.csrs();
+    let message = tenant.resolved("False", "AccountMismatch");
+    assert!(
+        message.contains(THEIRS) && message.contains(ANOTHER),
+        "{message}"
+    );
+    let csrs = tenant.cluster.control_plane().csrs();
     let waits = csrs
         .iter()
         .find(|csr| csr["metadata"]["name"] == *request)
         .unwrap();
     assert!(!is_answered(waits), "{waits:#}");
+
+    // A person accepts the other account.
     let patch =
         json!({"metadata": {"annotations": {"attestation.cluster.x-k8s.io/aws-account": null}}});
     kubectl.patch(

@@ -3,24 +3,16 @@
 use std::collections::{BTreeMap, HashMap};
 use std::error::Error as StdError;
 use std::iter;
-use std::time::Duration;
 
 use aws_credential_types::provider::error::CredentialsError;
 use aws_sdk_ec2::Client;
 use aws_sdk_ec2::config::Region;
 use aws_sdk_ec2::config::retry::RetryConfig;
-use aws_sdk_ec2::config::timeout::TimeoutConfig;
 use aws_sdk_ec2::error::{ProvideErrorMetadata, SdkError};
 use parking_lot::Mutex;
 
 use super::OutageKind;
-use crate::credentials::{Credentials, CredentialsKey};
-
-/// A connection takes milliseconds.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
-
-/// EC2 answers within a second; a request that waits longer is better tried again.
-const CALL_TIMEOUT: Duration = Duration::from_secs(10);
+use crate::credentials::{Credentials, CredentialsKey, timeouts};
 
 /// More clients than a fleet has tenants and regions in use; at it, all are made anew.
 const MAX_CLIENTS: usize = 4096;
@@ -60,17 +52,11 @@ impl Ec2 {
     }
 
     fn make(&self, credentials: &Credentials, region: &str) -> Client {
-        let timeouts = TimeoutConfig::builder()
-            .connect_timeout(CONNECT_TIMEOUT)
-            .read_timeout(CALL_TIMEOUT)
-            .operation_attempt_timeout(CALL_TIMEOUT)
-            .operation_timeout(CALL_TIMEOUT)
-            .build();
         let mut config = aws_sdk_ec2::config::Builder::from(&credentials.config)
             .region(Region::new(region.to_owned()))
             // Who asks tries again, and knows how many others do.
             .retry_config(RetryConfig::disabled())
-            .timeout_config(timeouts);
+            .timeout_config(timeouts());
         if let Some(endpoint) = self.settings.endpoints.get(region) {
             config = config.endpoint_url(endpoint);
         }

@@ -3,12 +3,11 @@
 use std::error::Error as StdError;
 use std::fmt::Debug;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use aws_credential_types::provider::SharedCredentialsProvider;
 use aws_sdk_sts::Client;
 use aws_sdk_sts::config::retry::RetryConfig;
-use aws_sdk_sts::config::timeout::TimeoutConfig;
 use aws_sdk_sts::config::{IdentityCache, Region, SharedHttpClient};
 use aws_sdk_sts::error::{ProvideErrorMetadata, SdkError};
 use aws_sdk_sts::operation::RequestId;
@@ -17,14 +16,8 @@ use kubelet_attestation::secret::Secret;
 use std::collections::BTreeMap;
 
 use super::error::FailureKind;
-use crate::credentials::{CredentialsSource, Tenant};
+use crate::credentials::{CredentialsSource, Tenant, timeouts};
 use crate::tenancy::{Role, ServiceAccount};
-
-/// A connection takes milliseconds.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
-
-/// STS answers within a second; who waits longer tries again.
-const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Credentials of the SDK.
 pub type Keys = aws_credential_types::Credentials;
@@ -38,7 +31,7 @@ pub struct Issued {
     pub expires: SystemTime,
 }
 
-/// Why a call of STS failed.
+/// The failure of a call of STS.
 pub type StsFailure = FailureKind;
 
 /// STS, as far as it is called.
@@ -64,7 +57,7 @@ pub trait AssumeRole: Debug + Send + Sync {
     async fn account(&self, keys: &Keys, region: &str) -> Result<String, StsFailure>;
 }
 
-/// Where tokens of service accounts come from.
+/// The source of tokens of service accounts.
 #[async_trait::async_trait]
 pub trait Tokens: Debug + Send + Sync {
     /// A token of the service account.
@@ -103,17 +96,11 @@ impl SdkSts {
     async fn client(&self, keys: Option<&Keys>, region: &str) -> Result<Client, StsFailure> {
         let base = self.base.credentials(&Tenant::Controller, region).await;
         let base = base.map_err(|error| StsFailure::Unavailable(error.to_string()))?;
-        let timeouts = TimeoutConfig::builder()
-            .connect_timeout(CONNECT_TIMEOUT)
-            .read_timeout(CALL_TIMEOUT)
-            .operation_attempt_timeout(CALL_TIMEOUT)
-            .operation_timeout(CALL_TIMEOUT)
-            .build();
         let mut config = aws_sdk_sts::config::Builder::from(&base.config)
             .region(Region::new(region.to_owned()))
             .identity_cache(IdentityCache::no_cache())
             .retry_config(RetryConfig::disabled())
-            .timeout_config(timeouts);
+            .timeout_config(timeouts());
         if let Some(keys) = keys {
             config = config.credentials_provider(SharedCredentialsProvider::new(keys.clone()));
         }

@@ -108,17 +108,13 @@ impl Sessions {
     }
 
     /// The number of sessions that somebody has.
-    pub fn len(&self) -> usize {
-        self.shared
-            .lock()
+    #[cfg(test)]
+    fn len(&self) -> usize {
+        let shared = self.shared.lock();
+        shared
             .values()
             .filter(|session| session.strong_count() > 0)
             .count()
-    }
-
-    /// Whether nobody has a session.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
     }
 }
 
@@ -139,11 +135,6 @@ impl PlanCredentials {
     /// As [`keys`](Self::keys).
     pub async fn account(&self) -> Result<String, CredentialsError> {
         self.session.account(&self.tenant).await
-    }
-
-    /// Forgets these credentials, which AWS does not accept any more: the next call gets others.
-    pub fn forget(&self, keys: &Keys) {
-        self.session.forget(keys);
     }
 
     /// The end of the credentials, and the last failure. No call is made.

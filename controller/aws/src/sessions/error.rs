@@ -1,4 +1,4 @@
-//! Why there are no credentials. None of it says anything about a node.
+//! Errors of credentials. None of it says anything about a node.
 
 use std::sync::Arc;
 

@@ -42,7 +42,7 @@ pub(super) enum Origin {
     Role(Role, Arc<Session>),
 }
 
-/// What all sessions use.
+/// The clients and the budget of all sessions.
 #[derive(Debug)]
 pub(super) struct Calls {
     pub(super) sts: Arc<dyn AssumeRole>,
@@ -65,6 +65,8 @@ pub(super) struct Session {
     region: String,
     calls: Arc<Calls>,
     state: Mutex<State>,
+    /// The holder asks for the account.
+    asks_account: tokio::sync::Mutex<()>,
 }
 
 type Answer = Result<Keys, CredentialsError>;
@@ -74,7 +76,7 @@ struct State {
     held: Option<Held>,
     failed: Option<Failed>,
     pending: Option<Shared<BoxFuture<'static, Answer>>>,
-    account: Option<String>,
+    account: Option<Result<String, Failed>>,
 }
 
 #[derive(Debug, Clone)]
@@ -87,7 +89,7 @@ struct Held {
     end: Option<Instant>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Failed {
     error: CredentialsError,
     pause: Duration,
@@ -108,6 +110,7 @@ impl Session {
             region: region.to_owned(),
             calls,
             state: Mutex::default(),
+            asks_account: tokio::sync::Mutex::default(),
         }
     }
 
@@ -201,7 +204,6 @@ impl Session {
     }
 
     fn settle(&self, answer: Result<Held, CredentialsError>) -> Answer {
-        let now = Instant::now();
         let mut state = self.state.lock();
         state.pending = None;
         match answer {
@@ -212,18 +214,7 @@ impl Session {
                 Ok(keys)
             }
             Err(error) => {
-                let before = state.failed.as_ref().map(|failed| failed.pause);
-                let (first, last) = if error.kind.is_refusal() {
-                    (FIRST_REFUSED_PAUSE, LAST_REFUSED_PAUSE)
-                } else {
-                    (FIRST_OUTAGE_PAUSE, LAST_OUTAGE_PAUSE)
-                };
-                let pause = before.map_or(first, |pause| (pause * 2).clamp(first, last));
-                state.failed = Some(Failed {
-                    error: error.clone(),
-                    pause,
-                    until: now + pause,
-                });
+                state.failed = Some(Failed::after(state.failed.as_ref(), error.clone()));
                 Err(error)
             }
         }
@@ -239,33 +230,70 @@ impl Session {
             Origin::ServiceAccount(account) => return Ok(account.role.arn.account().to_owned()),
             Origin::Controller(_) | Origin::Static(_) => {}
         }
-        if let Some(account) = &self.state.lock().account {
-            return Ok(account.clone());
+        if let Some(known) = self.known_account() {
+            return known;
         }
+        // Whoever waits learns what the one before has learned.
+        let _turn = self.asks_account.lock().await;
+        if let Some(known) = self.known_account() {
+            return known;
+        }
+        let answer = self.ask_account(tenant).await;
+        let mut state = self.state.lock();
+        let before = state.account.take().and_then(Result::err);
+        let account = answer.map_err(|error| Failed::after(before.as_ref(), error));
+        state
+            .account
+            .insert(account)
+            .clone()
+            .map_err(|failed| failed.error)
+    }
+
+    fn known_account(&self) -> Option<Result<String, CredentialsError>> {
+        match &self.state.lock().account {
+            Some(Ok(account)) => Some(Ok(account.clone())),
+            Some(Err(failed)) if Instant::now() < failed.until => Some(Err(failed.error.clone())),
+            Some(Err(_)) | None => None,
+        }
+    }
+
+    async fn ask_account(self: &Arc<Self>, tenant: &str) -> Result<String, CredentialsError> {
         let keys = self.keys(tenant).await?;
         self.calls.budget.token(tenant).await;
         let account = self.calls.sts.account(&keys, &self.region).await;
-        let account = account.map_err(|kind| CredentialsError {
+        account.map_err(|kind| CredentialsError {
             step: self.name.clone(),
             kind,
-        })?;
-        self.state.lock().account = Some(account.clone());
-        Ok(account)
-    }
-
-    /// Forgets the credentials: AWS does not accept them any more.
-    pub(super) fn forget(&self, keys: &Keys) {
-        let mut state = self.state.lock();
-        if state.held.as_ref().is_some_and(|held| held.keys == *keys) {
-            state.held = None;
-        }
+        })
     }
 
     /// The end of the credentials, and the last failure, without any call.
     pub(super) fn condition(&self) -> (Option<SystemTime>, Option<CredentialsError>) {
         let state = self.state.lock();
-        let own = state.failed.as_ref().map(|failed| failed.error.clone());
+        let account = state
+            .account
+            .as_ref()
+            .and_then(|account| account.as_ref().err());
+        let failed = state.failed.as_ref().or(account);
+        let own = failed.map(|failed| failed.error.clone());
         (state.held.as_ref().and_then(|held| held.expires), own)
+    }
+}
+
+impl Failed {
+    /// The pause after this error; `before` is the failure before it.
+    fn after(before: Option<&Self>, error: CredentialsError) -> Self {
+        let (first, last) = if error.kind.is_refusal() {
+            (FIRST_REFUSED_PAUSE, LAST_REFUSED_PAUSE)
+        } else {
+            (FIRST_OUTAGE_PAUSE, LAST_OUTAGE_PAUSE)
+        };
+        let pause = before.map_or(first, |before| (before.pause * 2).clamp(first, last));
+        Self {
+            error,
+            pause,
+            until: Instant::now() + pause,
+        }
     }
 }
 

@@ -89,6 +89,10 @@ impl AssumeRole for CountingSts {
             "GetCallerIdentity".to_owned(),
             keys.access_key_id().to_owned(),
         ));
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        if let Some(failure) = self.failures.lock().get("GetCallerIdentity") {
+            return Err(failure.clone());
+        }
         Ok("999988887777".to_owned())
     }
 }

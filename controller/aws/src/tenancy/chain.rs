@@ -119,7 +119,7 @@ pub(super) fn resolve(
     Ok(plan)
 }
 
-/// What an identity adds to a chain.
+/// One identity's part of a plan.
 enum Step {
     Root(Root),
     Role(Role, IdentityRef),

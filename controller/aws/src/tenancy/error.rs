@@ -19,7 +19,7 @@ pub enum ResolutionError {
     IdentityInvalid {
         /// The identity.
         identity: IdentityRef,
-        /// What is wrong.
+        /// The error.
         detail: String,
     },
     /// The controller's identity is named otherwise than `default`.
@@ -49,7 +49,7 @@ pub enum ResolutionError {
     BadSelector {
         /// The identity.
         identity: IdentityRef,
-        /// What is wrong.
+        /// The error.
         invalid: InvalidSelector,
     },
     /// The Secret of an identity does not exist.
@@ -80,7 +80,7 @@ pub enum ResolutionError {
     InvalidRole {
         /// The identity.
         identity: IdentityRef,
-        /// What is wrong.
+        /// The error.
         invalid: InvalidRoleSpec,
     },
     /// A role is of another partition than the cluster's region.
@@ -125,7 +125,7 @@ pub enum ResolutionError {
         map: &'static str,
         /// The key.
         key: String,
-        /// What is wrong.
+        /// The error.
         detail: String,
     },
     /// An annotation names an account that is none.
@@ -154,7 +154,7 @@ pub enum ResolutionError {
     InvalidRoleSelector {
         /// Its name.
         name: String,
-        /// What is wrong.
+        /// The error.
         detail: String,
     },
     /// Nothing names an identity for the cluster.

@@ -325,3 +325,43 @@ fn sts_is_asked_in_the_operators_region_or_in_the_clusters_partition() {
     assert_eq!(bed.tenants.sts_region("cn-north-1"), "cn-north-1");
     assert_eq!(Bed::new().tenants.sts_region("eu-west-1"), "eu-west-1");
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_condition_tells_an_account_that_only_aws_knows() {
+    let bed = Bed::new();
+    bed.store.update(|all| static_identity(all, "keys"));
+    bed.store.read(&Source::Secret("keys".to_owned()));
+    let a = bed.cluster("tenant-a", "AWSClusterStaticIdentity/keys");
+    bed.tenants.read_pin(&a.cluster, Some("111122223333"));
+    assert_eq!(bed.tenants.identity_report(&a).reason, "Resolved");
+
+    assert_eq!(bed.refused(&a).await, "AccountMismatch");
+    let report = bed.tenants.identity_report(&a);
+    assert_eq!(
+        (report.holds, report.reason),
+        (ConditionStatus::False, "AccountMismatch")
+    );
+    assert!(
+        report.message.contains("999988887777"),
+        "{}",
+        report.message
+    );
+
+    bed.tenants.read_pin(&a.cluster, Some("999988887777"));
+    assert!(bed.ask(&a).await.is_ok());
+    assert_eq!(bed.tenants.identity_report(&a).reason, "Resolved");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_condition_tells_why_the_account_cannot_be_asked_for() {
+    let bed = Bed::new();
+    let a = bed.cluster("tenant-a", CONTROLLER);
+    let refused = FailureKind::Refused {
+        code: "InvalidClientTokenId".to_owned(),
+        request_id: None,
+    };
+    bed.sts.fail("GetCallerIdentity", Some(refused));
+    assert_eq!(bed.refused(&a).await, "AssumeRoleDenied");
+    let report = bed.tenants.credentials_report(&a.cluster).unwrap();
+    assert_eq!(report.reason, "AssumeRoleDenied");
+}

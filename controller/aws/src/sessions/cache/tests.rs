@@ -311,21 +311,6 @@ async fn credentials_that_have_expired_already_are_an_error_and_not_kept() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn credentials_that_aws_does_not_accept_any_more_are_forgotten() {
-    let sts = Arc::new(CountingSts::default());
-    let sessions = sessions(&sts);
-    let mut objects = objects();
-    put(&mut objects, &of("a"), &role(CONTROLLER, "a"));
-    let credentials = sessions.of_plan(&plan(&objects, &of("a")), REGION, "a");
-    let first = credentials.keys().await.unwrap();
-    credentials.forget(&first);
-    let second = credentials.keys().await.unwrap();
-    assert_ne!(first, second);
-    credentials.forget(&first);
-    assert_eq!(credentials.keys().await.unwrap(), second);
-}
-
-#[tokio::test(start_paused = true)]
 async fn a_call_goes_on_when_who_asked_first_goes_away() {
     let sts = Arc::new(CountingSts::default());
     let sessions = sessions(&sts);
@@ -397,4 +382,32 @@ async fn the_token_of_a_service_account_assumes_its_role() {
         FailureKind::NoToken("serviceaccount gone not found".to_owned())
     );
     assert_eq!(error.kind.reason(), "ServiceAccountTokenUnavailable");
+}
+
+#[tokio::test(start_paused = true)]
+async fn many_ask_for_an_account_with_one_call_and_a_failure_is_followed_by_a_pause() {
+    let sts = Arc::new(CountingSts::default());
+    let sessions = sessions(&sts);
+    let credentials = sessions.of_plan(&plan(&objects(), CONTROLLER), REGION, "a");
+    let denied = FailureKind::Refused {
+        code: "AccessDenied".to_owned(),
+        request_id: None,
+    };
+    sts.fail("GetCallerIdentity", Some(denied.clone()));
+    for _ in 0..2 {
+        let all = join_all((0..200).map(|_| credentials.account())).await;
+        assert!(
+            all.iter()
+                .all(|answer| answer.as_ref().is_err_and(|error| error.kind == denied))
+        );
+    }
+    assert_eq!(sts.count(), 1);
+    assert_eq!(credentials.condition().1.unwrap().kind, denied);
+
+    sts.fail("GetCallerIdentity", None);
+    sleep(Duration::from_secs(31)).await;
+    let all = join_all((0..200).map(|_| credentials.account())).await;
+    assert!(all.iter().all(Result::is_ok));
+    assert_eq!(sts.count(), 2);
+    assert_eq!(credentials.condition().1, None);
 }

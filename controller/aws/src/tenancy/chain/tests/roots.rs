@@ -1,4 +1,4 @@
-//! Where a chain begins: access keys in Secrets, and service accounts.
+//! The first credentials of a chain: access keys in Secrets, and service accounts.
 
 use super::*;
 
