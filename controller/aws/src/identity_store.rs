@@ -47,6 +47,18 @@ pub enum Source {
     RoleSelectors,
 }
 
+impl Source {
+    /// Whether its objects are in the namespaces of Clusters.
+    pub fn is_namespaced(&self) -> bool {
+        matches!(
+            self,
+            Self::Clusters
+                | Self::Infrastructure(_)
+                | Self::Identities(IdentityKind::ServiceAccount)
+        )
+    }
+}
+
 /// The identity of a cluster cannot be told.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum IdentityError {
@@ -228,9 +240,11 @@ impl IdentityStore {
         self.state.read().objects.secrets()
     }
 
-    /// The Clusters that can be resolved.
-    pub fn clusters(&self) -> Vec<ObjectKey> {
-        self.state.read().clusters.keys().cloned().collect()
+    /// The Clusters; `None` while it is not known which there are.
+    pub fn clusters(&self) -> Option<BTreeSet<ObjectKey>> {
+        let state = self.state.read();
+        state.is_current(Source::Clusters, Instant::now()).ok()?;
+        Some(state.clusters.keys().cloned().collect())
     }
 
     /// The way to the credentials of a cluster, by the objects of now.

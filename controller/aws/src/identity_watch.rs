@@ -24,7 +24,7 @@ use kubelet_attestation::errors::error_chain;
 use kubelet_attestation::secret::Secret as SecretValue;
 use node_attestation_core::crd::{AWS_ACCOUNT_ANNOTATION, KubeletAuthentication};
 use node_attestation_runtime::capi::ObjectKey;
-use node_attestation_runtime::watch::{on_management, watch_config};
+use node_attestation_runtime::watch::{is_too_large, on_management, watch_config};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::sync::{Notify, mpsc, oneshot};
@@ -63,6 +63,8 @@ const CALL: Duration = Duration::from_secs(10);
 pub struct Places {
     /// The namespace of the controller of Cluster API Provider AWS, in which the Secrets are.
     pub capa_namespace: String,
+    /// The only namespace of Clusters that counts; `None` for all.
+    pub namespace: Option<String>,
     /// The namespace of AWS Controllers for Kubernetes, in which the config maps are.
     pub ack_namespace: String,
 }
@@ -106,6 +108,7 @@ impl IdentityWatch {
                 Ok(Ok(Kind::NotServed)) => {
                     self.store.retain(&source, &BTreeSet::new());
                     self.store.read(&source);
+                    changed.notify_one();
                     NOT_SERVED
                 }
                 Ok(Ok(kind)) => {
@@ -165,7 +168,12 @@ impl IdentityWatch {
         let (client, store) = (self.client.clone(), &*self.store);
         match (source, kind) {
             (_, Kind::Custom(resource)) => {
-                let api: Api<DynamicObject> = Api::all_with(client, &resource);
+                let api: Api<DynamicObject> = match &self.places.namespace {
+                    Some(namespace) if source.is_namespaced() => {
+                        Api::namespaced_with(client, namespace, &resource)
+                    }
+                    Some(_) | None => Api::all_with(client, &resource),
+                };
                 let events = on_management(api, watch_config());
                 let put = |key: &ObjectKey, object: Option<&DynamicObject>| {
                     put_custom(store, source, key, object);
@@ -173,13 +181,13 @@ impl IdentityWatch {
                         changed.notify_one();
                     }
                 };
-                fill(store, source, events, put).await
+                fill(store, source, events, changed, put).await
             }
             (Source::Secret(name), _) => {
                 let api: Api<Secret> = Api::namespaced(client, &self.places.capa_namespace);
                 let events =
                     on_management(api, watch_config().fields(&format!("metadata.name={name}")));
-                fill(store, source, events, |_, object| {
+                fill(store, source, events, changed, |_, object| {
                     put_secret(store, name, object);
                 })
                 .await
@@ -192,12 +200,12 @@ impl IdentityWatch {
                     let data = object.map(|object| object.data.clone().unwrap_or_default());
                     store.update(|objects| objects.put_config_map(name, data));
                 };
-                fill(store, source, events, put).await
+                fill(store, source, events, changed, put).await
             }
             _ => {
                 let api: Api<PartialObjectMeta<Namespace>> = Api::all(client);
                 let events = on_management(api, watch_config());
-                fill(store, source, events, |key, object| {
+                fill(store, source, events, changed, |key, object| {
                     put_namespace(store, key, object);
                 })
                 .await
@@ -254,17 +262,11 @@ impl IdentityWatch {
         }
     }
 
-    /// Tries until the annotation is written or there is nothing to write it on.
+    /// Tries until the annotation is there, or nothing to write it on. An account that is there already stays.
     async fn write_account(&self, cluster: ObjectKey, account: String) {
-        let api: Api<KubeletAuthentication> =
-            Api::namespaced(self.client.clone(), &cluster.namespace);
-        let patch =
-            Patch::Merge(json!({"metadata": {"annotations": {AWS_ACCOUNT_ANNOTATION: account}}}));
-        let params = PatchParams::apply(CONTROLLER);
         loop {
-            let written = api.patch_metadata(&cluster.name, &params, &patch);
-            match timeout(CALL, written).await {
-                Ok(Ok(_)) => return,
+            match timeout(CALL, self.annotate(&cluster, &account)).await {
+                Ok(Ok(())) => return,
                 Ok(Err(kube::Error::Api(status))) if status.code == 404 => return,
                 Ok(Err(error)) => {
                     let error = error_chain(&error);
@@ -274,6 +276,25 @@ impl IdentityWatch {
             }
             sleep(WRITE_AGAIN).await;
         }
+    }
+
+    async fn annotate(&self, cluster: &ObjectKey, account: &str) -> Result<(), kube::Error> {
+        let api: Api<KubeletAuthentication> =
+            Api::namespaced(self.client.clone(), &cluster.namespace);
+        let found = api.get_metadata(&cluster.name).await?;
+        if found.annotations().contains_key(AWS_ACCOUNT_ANNOTATION) {
+            return Ok(());
+        }
+        // Of this version alone: another replica may write an account meanwhile.
+        let patch = json!({"metadata": {
+            "resourceVersion": found.resource_version(),
+            "annotations": {AWS_ACCOUNT_ANNOTATION: account},
+        }});
+        let params = PatchParams::apply(CONTROLLER);
+        let patch = Patch::Merge(patch);
+        api.patch_metadata(&cluster.name, &params, &patch)
+            .await
+            .map(drop)
     }
 }
 
@@ -292,6 +313,7 @@ async fn fill<K: ResourceExt>(
     store: &IdentityStore,
     source: &Source,
     events: impl Stream<Item = watcher::Result<Event<K>>>,
+    changed: &Notify,
     put: impl Fn(&ObjectKey, Option<&K>),
 ) -> watcher::Error {
     let mut events = pin!(events);
@@ -307,10 +329,16 @@ async fn fill<K: ResourceExt>(
             Some(Ok(Event::InitDone)) => {
                 store.retain(source, &listed);
                 store.read(source);
+                changed.notify_one();
                 listed.clear();
             }
             Some(Ok(Event::Apply(object))) => put(&key_of(&object), Some(&object)),
             Some(Ok(Event::Delete(object))) => put(&key_of(&object), None),
+            // It lists anew, fewer at once: an object of one tenant stops no other.
+            Some(Err(error)) if is_too_large(&error) => {
+                store.failed(source);
+                listed.clear();
+            }
             Some(Err(error)) => return error,
             // It never ends.
             None => return watcher::Error::NoResourceVersion,
@@ -346,11 +374,7 @@ fn put_custom(
             store.put_cluster(key.clone(), cluster);
         }
         Source::RoleSelectors => store.update(|objects| {
-            let selector = spec.and_then(|spec| Deserialize::deserialize(spec).ok());
-            match selector {
-                Some(selector) => drop(objects.role_selectors.insert(name.clone(), selector)),
-                None => drop(objects.role_selectors.remove(name)),
-            }
+            objects.put_role_selector(name, spec);
         }),
         Source::Namespaces | Source::Secret(_) | Source::ConfigMap(_) => {}
     }

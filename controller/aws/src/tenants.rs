@@ -151,6 +151,8 @@ impl TenantCredentials {
             self.clusters.lock().remove(cluster);
             unresolved(cluster, source)
         })?;
+        let checked = plan.check_partition(region);
+        checked.map_err(|error| unresolved(cluster, error.into()))?;
         let own = self
             .clients
             .own
@@ -159,12 +161,15 @@ impl TenantCredentials {
         let sessions = self.sessions(&own).await?;
         let session = sessions.of_plan(&plan, self.sts_region(region), &cluster.namespace);
         self.use_session(cluster, &session);
-        let account = session.account().await.map_err(|source| {
+        let unusable = |source| {
             Unavailable::new(TenantError::Credentials {
                 cluster: cluster.clone(),
                 source,
             })
-        })?;
+        };
+        // An account counts once AWS has given credentials of it.
+        session.keys().await.map_err(unusable)?;
+        let account = session.account().await.map_err(unusable)?;
         let checked = self.check_account(cluster, &account);
         checked.map_err(|error| unresolved(cluster, error.into()))?;
         let made = || {
@@ -226,15 +231,17 @@ impl TenantCredentials {
             .unwrap_or(region)
     }
 
-    /// Forgets clusters that are gone, and so the sessions that nobody else has.
+    /// Forgets clusters that are gone, and so the sessions that nobody else has. While it is not known which there
+    /// are, none is.
     pub fn forget_gone(&self) {
-        let clusters = self.identities.clusters();
-        self.clusters
-            .lock()
-            .retain(|cluster, _| clusters.contains(cluster));
-        self.pins
-            .lock()
-            .retain(|cluster, _| clusters.contains(cluster));
+        if let Some(clusters) = self.identities.clusters() {
+            self.clusters
+                .lock()
+                .retain(|cluster, _| clusters.contains(cluster));
+            self.pins
+                .lock()
+                .retain(|cluster, _| clusters.contains(cluster));
+        }
     }
 
     /// The identity of a tenant for a condition, without a call.

@@ -160,10 +160,15 @@ impl AwsParts {
     pub(crate) fn tenants(
         self,
         management: &ClusterAccess,
+        namespace: Option<&str>,
     ) -> Result<(Aws, impl Future<Output = ()> + Send + use<>), BoxError> {
-        let (tenants, work) =
-            self.tenancy
-                .open(management, self.own, self.sts_urls, self.sts_client)?;
+        let (tenants, work) = self.tenancy.open(
+            management,
+            namespace,
+            self.own,
+            self.sts_urls,
+            self.sts_client,
+        )?;
         let source = tenants.credentials.clone();
         let instances = Instances::new(source.clone(), self.ec2.clone());
         let witnesses = AwsClients::new(self.signers, self.sts, instances.clone());

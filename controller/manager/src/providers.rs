@@ -132,14 +132,15 @@ impl OpenedProviders {
         }
     }
 
-    /// With a management cluster; and the work beside, which never ends.
+    /// With a management cluster, or one namespace of it; and the work beside, which never ends.
     pub(crate) fn with_management(
         self,
         management: &ClusterAccess,
+        namespace: Option<&str>,
     ) -> Result<(Providers, Work), BoxError> {
         let (aws, work): (_, Work) = match self.aws {
             Ok(parts) => {
-                let (aws, work) = parts.tenants(management)?;
+                let (aws, work) = parts.tenants(management, namespace)?;
                 (Ok(aws), Box::pin(work))
             }
             Err(why) => (Err(why), Box::pin(pending())),

@@ -58,8 +58,7 @@ where
                     () = relist.notified() => events = begin(page, ExponentialBackoff::default()),
                 }
             };
-            let too_long = |error| cause::<Excess>(error).is_some_and(|excess| excess.is_of_size());
-            if page > 1 && event.as_ref().is_err_and(|error| too_long(error)) {
+            if page > 1 && event.as_ref().is_err_and(is_too_large) {
                 page = (page / 4).max(1);
                 // No wait has followed this failure.
                 let backoff = ExponentialBackoff {
@@ -71,6 +70,11 @@ where
             Some((event, (events, page)))
         }
     })
+}
+
+/// Whether a page of a list was too long to be read. The watch goes on by itself with a list in smaller pages.
+pub fn is_too_large(error: &watcher::Error) -> bool {
+    cause::<Excess>(error).is_some_and(|excess| excess.is_of_size())
 }
 
 /// The configuration of a watch of five minutes and a random time more, so that many watches do not end

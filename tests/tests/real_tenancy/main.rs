@@ -25,6 +25,11 @@ const PATIENCE: Duration = Duration::from_secs(240);
 /// The rights beside those of every management cluster.
 const ACK_RBAC: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../packaging/rbac/ack.yaml");
 
+const TOKENS_RBAC: &str = concat!(
+    env!("CARGO_MANIFEST_DIR"),
+    "/../packaging/rbac/service-account-identities.yaml"
+);
+
 struct Site {
     cloud: Cloud,
     network: Network,
@@ -253,6 +258,17 @@ fn nodes_of_a_tenant_with_a_service_account_join() {
         "apiVersion": "infrastructure.cluster.x-k8s.io/v1alpha1", "kind": "AWSServiceAccountIdentity",
         "metadata": metadata, "spec": {"roleARN": role(THEIRS, "nodes")},
     }));
+    let kubectl = SITE.management.kubectl();
+    kubectl.ok(["apply", "-f", TOKENS_RBAC]);
+    kubectl.ok([
+        "create",
+        "rolebinding",
+        "node-attestation-controller-tokens",
+        "--clusterrole=node-attestation-controller-tokens",
+        "--user=node-attestation-controller",
+        "-n",
+        NAME,
+    ]);
     let spec = json!({"aws": {"serviceAccountIdentity": "nodes"}});
     let tenant = Tenant::authorized(cluster, spec);
     tenant.joins("m1", &tenant.launch(THEIRS));
@@ -297,12 +313,18 @@ fn a_tenant_whose_namespace_is_not_permitted_waits_and_a_condition_names_the_ide
     assert!(message.contains("namespace not-permitted"), "{message}");
 
     // The label that its identity selects by lets it join, without a restart.
-    let request = tenant.asks("m1", &tenant.launch(THEIRS));
-    let label = "kubernetes.io/metadata.name";
-    let selector = json!({"matchLabels": {label: "not-permitted"}});
+    let selector = json!({"matchLabels": {"team": "permitted"}});
     let selected =
         json!({"secretRef": "not-permitted", "allowedNamespaces": {"selector": selector}});
     identity(kind, "not-permitted", &selected);
+    let request = tenant.asks("m1", &tenant.launch(THEIRS));
+    tenant.resolved("False", "UsageUnauthorized");
+    let waits = tenant.cluster.control_plane().csrs();
+    let waits = waits.iter().find(|csr| csr["metadata"]["name"] == *request);
+    assert!(!is_answered(waits.unwrap()), "{waits:#?}");
+    let label = json!({"metadata": {"labels": {"team": "permitted"}}});
+    let kubectl = SITE.management.kubectl();
+    kubectl.patch(&["namespaces", "not-permitted"], &label);
     let csr = tenant.answered(&request);
     assert_eq!(
         reason_of(&csr, "Approved"),

@@ -184,7 +184,9 @@ fn a_list_removes_what_it_does_not_have() {
     );
     store.retain(&Source::Clusters, &none);
     assert_eq!(roles(&store), Err(IdentityError::ClusterNotFound(key())));
-    assert_eq!(store.clusters(), []);
+    assert_eq!(store.clusters(), Some(BTreeSet::new()));
+    store.forget(&Source::Clusters);
+    assert_eq!(store.clusters(), None);
 }
 
 #[test]

@@ -47,11 +47,9 @@ impl Budget {
         }
     }
 
-    /// Waits until `tenant` may call STS.
-    pub(super) async fn token(&self, tenant: &str) {
-        while let Err(ready) = self.of_tenant(tenant, Instant::now()) {
-            sleep_until(ready).await;
-        }
+    /// Waits until STS may be called, in order of arrival. No tenant's own share is waited for here: others may share
+    /// the call.
+    pub(super) async fn of_all(&self) {
         let _turn = self.turn.lock().await;
         loop {
             let now = Instant::now();
@@ -63,7 +61,12 @@ impl Budget {
         }
     }
 
-    fn of_tenant(&self, tenant: &str, now: Instant) -> Result<(), Instant> {
+    /// Takes one of the calls that `tenant` may have made.
+    ///
+    /// # Errors
+    ///
+    /// There is none left; when there is one.
+    pub(super) fn take(&self, tenant: &str, now: Instant) -> Result<(), Instant> {
         let mut state = self.state.lock();
         if state.tenants.len() >= MAX_TENANTS {
             state.tenants.retain(|_, full_at| *full_at > now);
@@ -79,12 +82,19 @@ mod tests {
 
     use super::*;
 
+    async fn token(budget: &Budget, tenant: &str) {
+        while let Err(ready) = budget.take(tenant, Instant::now()) {
+            sleep_until(ready).await;
+        }
+        budget.of_all().await;
+    }
+
     async fn seconds(calls: impl IntoIterator<Item = String>) -> u64 {
         let budget = Budget::new();
         let start = Instant::now();
         join_all(calls.into_iter().map(|tenant| {
             let budget = &budget;
-            async move { budget.token(&tenant).await }
+            async move { token(budget, &tenant).await }
         }))
         .await;
         start.elapsed().as_secs()
@@ -102,10 +112,10 @@ mod tests {
         assert_eq!(seconds((0..30).map(|_| "one".to_owned())).await, 20);
 
         let budget = Budget::new();
-        let flood = join_all((0..30).map(|_| budget.token("one")));
+        let flood = join_all((0..30).map(|_| token(&budget, "one")));
         let other = async {
             let start = Instant::now();
-            budget.token("two").await;
+            token(&budget, "two").await;
             start.elapsed()
         };
         let (_, waited) = tokio::join!(flood, other);

@@ -125,7 +125,7 @@ impl PlanCredentials {
     ///
     /// The step that failed, now or a short time ago.
     pub async fn keys(&self) -> Result<Keys, CredentialsError> {
-        self.session.keys(&self.tenant).await
+        self.session.keys_for(&self.tenant).await
     }
 
     /// The account of the credentials.

@@ -54,7 +54,7 @@ impl FailureKind {
 
     /// Whether another answer needs a change of somebody's, so that it is asked for rarely.
     pub(super) fn is_refusal(&self) -> bool {
-        matches!(self, Self::Refused { .. } | Self::NoToken(_))
+        matches!(self, Self::Refused { .. })
     }
 }
 

@@ -7,7 +7,7 @@ use aws_credential_types::provider::{ProvideCredentials as _, SharedCredentialsP
 use futures::future::{BoxFuture, FutureExt as _, Shared};
 use node_attestation_runtime::clock::now;
 use parking_lot::Mutex;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep_until, timeout};
 
 use super::assume::{AssumeRole, Issued, Keys, Tokens};
 use super::budget::Budget;
@@ -16,6 +16,9 @@ use crate::tenancy::{Role, ServiceAccount};
 
 /// Credentials are not handed out in the last minute of their life: a call that begins with them must end with them.
 const MARGIN: Duration = Duration::from_mins(1);
+
+/// The deadline of all that one renewal takes, its source and its turn included: nobody waits for what hangs.
+const FETCH: Duration = Duration::from_secs(45);
 
 /// The first pause after a refusal: another answer needs a change of somebody's.
 const FIRST_REFUSED_PAUSE: Duration = Duration::from_secs(30);
@@ -114,55 +117,68 @@ impl Session {
         }
     }
 
-    /// The credentials, by calls on the account of `tenant` if there must be some.
-    pub(super) async fn keys(self: &Arc<Self>, tenant: &str) -> Answer {
-        let now = Instant::now();
+    /// The credentials. If there must be a call, `tenant` waits for its share of them first.
+    pub(super) async fn keys_for(self: &Arc<Self>, tenant: &str) -> Answer {
+        while self.needs_call() {
+            match self.calls.budget.take(tenant, Instant::now()) {
+                Ok(()) => break,
+                // Another may have begun the call by then.
+                Err(ready) => sleep_until(ready).await,
+            }
+        }
+        self.keys().await
+    }
+
+    fn needs_call(&self) -> bool {
+        let state = self.state.lock();
+        state.pending.is_none() && state.known().is_none()
+    }
+
+    async fn keys(self: &Arc<Self>) -> Answer {
         let pending = {
             let mut state = self.state.lock();
-            let paused = state.failed.as_ref().filter(|failed| now < failed.until);
-            match (&state.held, paused) {
-                (Some(held), paused) if held.is_good(now) => {
-                    let keys = held.keys.clone();
-                    if held.is_due(now) && paused.is_none() {
-                        drop(self.renew(&mut state, tenant));
-                    }
-                    return Ok(keys);
+            if let Some(known) = state.known() {
+                let is_due = state
+                    .held
+                    .as_ref()
+                    .is_some_and(|held| held.is_due(Instant::now()));
+                if is_due && state.failed.as_ref().is_none_or(Failed::is_over) {
+                    drop(self.renew(&mut state));
                 }
-                (_, Some(failed)) => return Err(failed.error.clone()),
-                (_, None) => self.renew(&mut state, tenant),
+                return known;
             }
+            self.renew(&mut state)
         };
         pending.await
     }
 
     /// Begins a renewal, or joins the one that is under way.
-    fn renew(
-        self: &Arc<Self>,
-        state: &mut State,
-        tenant: &str,
-    ) -> Shared<BoxFuture<'static, Answer>> {
+    fn renew(self: &Arc<Self>, state: &mut State) -> Shared<BoxFuture<'static, Answer>> {
         if let Some(pending) = &state.pending {
             return pending.clone();
         }
-        let (session, tenant) = (self.clone(), tenant.to_owned());
+        let session = self.clone();
         let renewal = async move {
-            let answer = session.fetch(&tenant).await;
+            let answer = timeout(FETCH, session.fetch()).await;
+            let answer = answer.unwrap_or_else(|_| Err(session.failure("no answer in time")));
             session.settle(answer)
         };
-        let name = self.name.clone();
-        let ended_early = move || CredentialsError {
-            step: name,
-            kind: FailureKind::Unavailable("the call ended early".to_owned()),
-        };
+        let ended = self.failure("the call ended early");
         // A task of its own outlives who asked first.
-        let renewal =
-            tokio::spawn(renewal).map(move |ended| ended.unwrap_or_else(|_| Err(ended_early())));
+        let renewal = tokio::spawn(renewal).map(move |done| done.unwrap_or(Err(ended)));
         let pending = renewal.boxed().shared();
         state.pending = Some(pending.clone());
         pending
     }
 
-    async fn fetch(&self, tenant: &str) -> Result<Held, CredentialsError> {
+    fn failure(&self, detail: &str) -> CredentialsError {
+        CredentialsError {
+            step: self.name.clone(),
+            kind: FailureKind::Unavailable(detail.to_owned()),
+        }
+    }
+
+    async fn fetch(&self) -> Result<Held, CredentialsError> {
         let failed = |kind| CredentialsError {
             step: self.name.clone(),
             kind,
@@ -183,13 +199,13 @@ impl Session {
             Origin::ServiceAccount(account) => {
                 let token = tokens.token(account).await;
                 let token = token.map_err(|why| failed(FailureKind::NoToken(why)))?;
-                budget.token(tenant).await;
+                budget.of_all().await;
                 sts.assume_role_with_web_identity(&token, &account.role, &self.region)
                     .await
             }
             Origin::Role(role, source) => {
-                let source = Box::pin(source.keys(tenant)).await?;
-                budget.token(tenant).await;
+                let source = Box::pin(source.keys()).await?;
+                budget.of_all().await;
                 sts.assume_role(&source, role, &self.region).await
             }
         };
@@ -252,14 +268,14 @@ impl Session {
     fn known_account(&self) -> Option<Result<String, CredentialsError>> {
         match &self.state.lock().account {
             Some(Ok(account)) => Some(Ok(account.clone())),
-            Some(Err(failed)) if Instant::now() < failed.until => Some(Err(failed.error.clone())),
+            Some(Err(failed)) if !failed.is_over() => Some(Err(failed.error.clone())),
             Some(Err(_)) | None => None,
         }
     }
 
     async fn ask_account(self: &Arc<Self>, tenant: &str) -> Result<String, CredentialsError> {
-        let keys = self.keys(tenant).await?;
-        self.calls.budget.token(tenant).await;
+        let keys = self.keys_for(tenant).await?;
+        self.calls.budget.of_all().await;
         let account = self.calls.sts.account(&keys, &self.region).await;
         account.map_err(|kind| CredentialsError {
             step: self.name.clone(),
@@ -280,6 +296,18 @@ impl Session {
     }
 }
 
+impl State {
+    /// The answer without a call, if there is one: credentials, or a failure whose pause lasts.
+    fn known(&self) -> Option<Answer> {
+        let now = Instant::now();
+        if let Some(held) = self.held.as_ref().filter(|held| held.is_good(now)) {
+            return Some(Ok(held.keys.clone()));
+        }
+        let failed = self.failed.as_ref().filter(|failed| !failed.is_over());
+        failed.map(|failed| Err(failed.error.clone()))
+    }
+}
+
 impl Failed {
     /// The pause after this error; `before` is the failure before it.
     fn after(before: Option<&Self>, error: CredentialsError) -> Self {
@@ -294,6 +322,10 @@ impl Failed {
             pause,
             until: Instant::now() + pause,
         }
+    }
+
+    fn is_over(&self) -> bool {
+        Instant::now() >= self.until
     }
 }
 

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement};
 use kube::core::{Selector, SelectorExt as _};
+use kubelet_attestation::names::is_dns_subdomain;
 use serde::Deserialize;
 
 /// The labels of an object.
@@ -139,7 +140,7 @@ fn is_key(key: &str) -> Result<(), InvalidSelector> {
         Some((prefix, name)) => (Some(prefix), name),
         None => (None, key),
     };
-    let is_prefix = prefix.is_none_or(is_subdomain);
+    let is_prefix = prefix.is_none_or(is_dns_subdomain);
     if is_prefix && !name.is_empty() && is_name(name) {
         Ok(())
     } else {
@@ -161,18 +162,6 @@ fn is_name(name: &str) -> bool {
     name.len() <= 63
         && name.chars().all(is_inner)
         && ends.iter().flatten().all(char::is_ascii_alphanumeric)
-}
-
-/// Whether this is a DNS subdomain (RFC 1123, in lower case): the name of most objects of Kubernetes.
-pub(super) fn is_subdomain(name: &str) -> bool {
-    let is_part = |part: &str| {
-        let is_inner = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
-        !part.is_empty()
-            && part.chars().all(is_inner)
-            && !part.starts_with('-')
-            && !part.ends_with('-')
-    };
-    name.len() <= 253 && name.split('.').all(is_part)
 }
 
 #[cfg(test)]

@@ -82,6 +82,10 @@ pub(super) fn resolve(
             }
             role
         }
+        (None, None) if annotation(TEAM_ID).is_some() => {
+            let why = "the annotation of a team counts with --ack-team-level-carm alone";
+            return Err(ResolutionError::IdentityNotNamed(why));
+        }
         (None, None) => return Ok(None),
     };
     Ok(Some(Plan::of_controller(role)))

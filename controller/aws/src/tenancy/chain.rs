@@ -4,9 +4,10 @@
 use std::time::Duration;
 
 use kubelet_attestation::ensure;
+use kubelet_attestation::names::is_dns_subdomain;
 use node_attestation_core::crd::AWSServiceAccountIdentitySpec;
 
-use super::allowed_namespaces::{AllowedNamespaces, is_subdomain};
+use super::allowed_namespaces::AllowedNamespaces;
 use super::error::ResolutionError;
 use super::identity::{
     CONTROLLER_IDENTITY_NAME, IdentityKind, IdentityRef, MAX_DEPTH, RawIdentityRef, RoleIdentity,
@@ -115,7 +116,9 @@ pub(super) fn resolve(
         chain,
         warnings,
     };
-    is_of_partition(&plan, tenant.region)?;
+    if let Some(region) = tenant.region {
+        plan.check_partition(region)?;
+    }
     Ok(plan)
 }
 
@@ -197,7 +200,7 @@ fn access_key(
     name: &str,
 ) -> Result<Root, ResolutionError> {
     // A name with a slash would be another path at the API server.
-    let key = Some(name).filter(|name| is_subdomain(name));
+    let key = Some(name).filter(|name| is_dns_subdomain(name));
     match key.and_then(|name| objects.access_keys.get(name)) {
         Some(Ok(key)) => Ok(Root::Static(key.clone())),
         Some(Err(missing)) => Err(ResolutionError::SecretMalformed {
@@ -286,24 +289,29 @@ fn chained(root: &Root, roles: Vec<(IdentityRef, Role)>) -> (Vec<Role>, Vec<Warn
     (roles.collect(), warnings)
 }
 
-/// Checks that every role is of the partition of the region.
-fn is_of_partition(plan: &Plan, region: Option<&str>) -> Result<(), ResolutionError> {
-    let partition = region.and_then(|region| Some((region, partition::of_region(region)?.name)));
-    let Some((region, partition)) = partition else {
-        return Ok(());
-    };
-    let of_account = match &plan.root {
-        Root::ServiceAccount(account) => Some(&account.role),
-        Root::Controller | Root::Static(_) => None,
-    };
-    let mut roles = plan.roles.iter().chain(of_account);
-    match roles.find(|role| role.arn.partition() != partition) {
-        None => Ok(()),
-        Some(role) => Err(ResolutionError::PartitionMismatch {
-            role: role.arn.to_string(),
-            partition,
-            region: region.to_owned(),
-        }),
+impl Plan {
+    /// Checks that every role is of the partition of the region.
+    ///
+    /// # Errors
+    ///
+    /// [`ResolutionError::PartitionMismatch`].
+    pub(crate) fn check_partition(&self, region: &str) -> Result<(), ResolutionError> {
+        let Some(partition) = partition::of_region(region).map(|partition| partition.name) else {
+            return Ok(());
+        };
+        let of_account = match &self.root {
+            Root::ServiceAccount(account) => Some(&account.role),
+            Root::Controller | Root::Static(_) => None,
+        };
+        let mut roles = self.roles.iter().chain(of_account);
+        match roles.find(|role| role.arn.partition() != partition) {
+            None => Ok(()),
+            Some(role) => Err(ResolutionError::PartitionMismatch {
+                role: role.arn.to_string(),
+                partition,
+                region: region.to_owned(),
+            }),
+        }
     }
 }
 

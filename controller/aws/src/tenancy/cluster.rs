@@ -121,6 +121,9 @@ pub fn resolve(
     }
     match settings.ack {
         Ack::Carm(gates) => {
+            let not_found = || ResolutionError::NamespaceNotFound(cluster.namespace.clone());
+            let namespace = objects.namespaces.get(&cluster.namespace);
+            let namespace = namespace.ok_or_else(not_found)?;
             if let Some(plan) = carm::resolve(objects, &cluster.namespace, namespace, gates)? {
                 return Ok(plan);
             }

@@ -157,6 +157,9 @@ pub enum ResolutionError {
         /// The error.
         detail: String,
     },
+    /// The namespace of the cluster is not known.
+    #[error("namespace {0} does not exist")]
+    NamespaceNotFound(String),
     /// Nothing names an identity for the cluster.
     #[error("no identity is named for the cluster: {0}")]
     IdentityNotNamed(&'static str),
@@ -224,6 +227,7 @@ impl ResolutionError {
             Self::NoRoleSelector => "NoRoleSelector",
             Self::RoleSelectorConflict(_) => "RoleSelectorConflict",
             Self::InvalidRoleSelector { .. } => "InvalidRoleSelector",
+            Self::NamespaceNotFound(_) => "NamespaceNotFound",
             Self::IdentityNotNamed(_) => "IdentityNotNamed",
             Self::InfrastructureNotFound { .. } => "InfrastructureNotFound",
         }

@@ -3,12 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
+use kubelet_attestation::names::is_dns_subdomain;
 use kubelet_attestation::secret::Secret;
 use node_attestation_core::crd::AWSServiceAccountIdentitySpec;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::allowed_namespaces::{Labels, is_subdomain};
+use super::allowed_namespaces::Labels;
 use super::identity::{ControllerIdentity, IdentityKind, RoleIdentity, StaticIdentity};
 use super::plan::{AccessKey, Plan};
 use super::role_selector::RoleSelector;
@@ -59,7 +60,7 @@ pub struct Objects {
     /// The same with roles by team.
     pub team_map: Option<BTreeMap<String, String>>,
     /// `IAMRoleSelector`, by name.
-    pub role_selectors: BTreeMap<String, RoleSelector>,
+    pub role_selectors: BTreeMap<String, Readable<RoleSelector>>,
 }
 
 /// The metadata of a namespace.
@@ -87,6 +88,14 @@ impl Objects {
         }
     }
 
+    /// Puts an `IAMRoleSelector` with this `spec` in the place of what was there; `None` removes it.
+    pub fn put_role_selector(&mut self, name: &str, spec: Option<&Value>) {
+        match spec {
+            Some(spec) => drop(self.role_selectors.insert(name.to_owned(), readable(spec))),
+            None => drop(self.role_selectors.remove(name)),
+        }
+    }
+
     /// Puts the data of a `ConfigMap` of AWS Controllers for Kubernetes in the place of what was there; `None` removes
     /// it.
     pub fn put_config_map(&mut self, name: &str, data: Option<BTreeMap<String, String>>) {
@@ -101,7 +110,7 @@ impl Objects {
     pub fn secrets(&self) -> BTreeSet<String> {
         let identities = self.statics.values().flatten();
         let names = identities.map(|identity| identity.secret_ref.clone());
-        names.filter(|name| is_subdomain(name)).collect()
+        names.filter(|name| is_dns_subdomain(name)).collect()
     }
 
     /// The name of the Secret that a plan begins with.

@@ -11,9 +11,9 @@ const GROUP: &str = "ec2.services.k8s.aws";
 const VERSION: &str = "v1alpha1";
 const KIND: &str = "Instance";
 
-/// `spec` of an `IAMRoleSelector`.
+/// `spec` of an `IAMRoleSelector`. A field that is not known could narrow what it matches.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct RoleSelector {
     /// The role's ARN.
     #[serde(default)]
@@ -31,7 +31,7 @@ pub struct RoleSelector {
 
 /// The namespaces of a selector.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct NamespaceSelector {
     /// Their names.
     #[serde(default)]
@@ -43,7 +43,7 @@ pub struct NamespaceSelector {
 
 /// Labels with their values.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct MatchLabels {
     /// All must match.
     #[serde(default)]
@@ -52,6 +52,7 @@ pub struct MatchLabels {
 
 /// A type of resources. An empty field matches anything.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct ResourceType {
     /// Its group.
     #[serde(default)]

@@ -19,8 +19,11 @@ pub(super) fn resolve(
 ) -> Result<Plan, ResolutionError> {
     let labels = objects.namespaces.get(namespace).map(|found| &found.labels);
     let selectors = objects.role_selectors.iter();
-    let matching =
-        selectors.filter(|(_, selector)| selector.matches(namespace, labels, cluster_labels));
+    let matching = selectors.filter(|(_, selector)| match selector {
+        Ok(selector) => selector.matches(namespace, labels, cluster_labels),
+        // It may match, and nobody can tell.
+        Err(_) => true,
+    });
     let matching: Vec<_> = matching.collect();
     let (name, selector) = match *matching.as_slice() {
         [] => return Err(ResolutionError::NoRoleSelector),
@@ -34,6 +37,8 @@ pub(super) fn resolve(
         name: name.clone(),
         detail,
     };
+    let selector = selector.as_ref();
+    let selector = selector.map_err(|detail| invalid(detail.clone()))?;
     selector
         .check()
         .map_err(|detail| invalid(detail.to_owned()))?;

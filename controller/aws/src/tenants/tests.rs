@@ -226,7 +226,7 @@ async fn the_account_that_was_written_down_outlives_the_controller() {
     let a = bed.cluster("tenant-a", "AWSClusterRoleIdentity/a");
     bed.tenants.read_pin(&a.cluster, Some("444455556666"));
     assert_eq!(bed.refused(&a).await, "AccountMismatch");
-    assert_eq!(bed.sts.count(), 0);
+    assert_eq!(bed.sts.count(), 1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -284,16 +284,7 @@ async fn a_condition_tells_why_a_role_cannot_be_assumed() {
         ),
     ] {
         bed.sts.fail(&arn("a"), Some(failure));
-        let provider = bed
-            .ask(&a)
-            .await
-            .unwrap()
-            .config
-            .credentials_provider()
-            .unwrap();
-        let keys =
-            aws_credential_types::provider::ProvideCredentials::provide_credentials(&provider);
-        assert!(keys.await.is_err());
+        assert_eq!(bed.refused(&a).await, reason);
         let report = bed.tenants.credentials_report(&a.cluster).unwrap();
         assert_eq!((report.holds, report.reason), (holds, reason));
         assert!(report.message.starts_with(&arn("a")), "{}", report.message);
@@ -364,4 +355,39 @@ async fn a_condition_tells_why_the_account_cannot_be_asked_for() {
     assert_eq!(bed.refused(&a).await, "AssumeRoleDenied");
     let report = bed.tenants.credentials_report(&a.cluster).unwrap();
     assert_eq!(report.reason, "AssumeRoleDenied");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_account_is_not_the_first_before_its_role_was_assumed() {
+    let mut bed = Bed::new();
+    bed.role("a");
+    let a = bed.cluster("tenant-a", "AWSClusterRoleIdentity/a");
+    let denied = FailureKind::Refused {
+        code: "AccessDenied".to_owned(),
+        request_id: None,
+    };
+    bed.sts.fail(&arn("a"), Some(denied));
+    assert_eq!(bed.refused(&a).await, "AssumeRoleDenied");
+    assert!(bed.first_accounts.try_recv().is_err());
+
+    let mut corrected = role(CONTROLLER, "a");
+    corrected["roleARN"] = json!("arn:aws:iam::444455556666:role/a");
+    bed.store
+        .update(|all| put(all, "AWSClusterRoleIdentity/a", &corrected));
+    bed.ask(&a).await.unwrap();
+    let first = (a.cluster, "444455556666".to_owned());
+    assert_eq!(bed.first_accounts.try_recv(), Ok(first));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_account_that_was_read_is_kept_while_the_clusters_are_not_known() {
+    let bed = Bed::new();
+    bed.role("a");
+    let a = bed.cluster("tenant-a", "AWSClusterRoleIdentity/a");
+    bed.tenants.read_pin(&a.cluster, Some("444455556666"));
+    bed.store.forget(&Source::Clusters);
+    bed.tenants.forget_gone();
+    let a = bed.cluster("tenant-a", "AWSClusterRoleIdentity/a");
+    bed.store.read(&Source::Clusters);
+    assert_eq!(bed.refused(&a).await, "AccountMismatch");
 }

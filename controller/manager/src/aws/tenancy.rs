@@ -16,7 +16,7 @@ use node_attestation_core::crd::AwsSettings;
 use node_attestation_runtime::capi::ObjectKey;
 use node_attestation_runtime::client::ClusterAccess;
 use tokio::sync::Notify;
-use tokio::time::interval;
+use tokio::time::{Instant, interval_at};
 
 use crate::error::BoxError;
 
@@ -74,6 +74,7 @@ impl TenancyArguments {
     pub(super) fn open(
         self,
         management: &ClusterAccess,
+        namespace: Option<&str>,
         own: Arc<DefaultChain>,
         sts_urls: BTreeMap<String, String>,
         sts_client: Option<SharedHttpClient>,
@@ -88,6 +89,7 @@ impl TenancyArguments {
             sts_region: self.aws_sts_region,
         };
         let places = Places {
+            namespace: namespace.map(ToOwned::to_owned),
             capa_namespace: self.capa_namespace,
             ack_namespace: self.ack_namespace,
         };
@@ -102,7 +104,7 @@ impl TenancyArguments {
         let work = async move {
             wanted.notified().await;
             let forget = async {
-                let mut rounds = interval(FORGET);
+                let mut rounds = interval_at(Instant::now() + FORGET, FORGET);
                 loop {
                     rounds.tick().await;
                     credentials.forget_gone();
@@ -140,8 +142,8 @@ impl Tenants {
         settings: &AwsSettings,
         account: Option<&str>,
     ) -> Tenant {
-        self.wanted.notify_one();
         self.credentials.read_pin(&cluster, account);
+        self.wanted.notify_one();
         Tenant::Cluster(ClusterTenant {
             service_account_identity: settings.service_account_identity.clone(),
             ..ClusterTenant::new(cluster)

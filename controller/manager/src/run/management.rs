@@ -65,7 +65,7 @@ pub(super) async fn run(
     let access = access(arguments.kubeconfig.as_deref(), missing).await?;
     let server = access.server();
     tracing::info!(server, "the management cluster");
-    let (providers, work) = providers.with_management(&access)?;
+    let (providers, work) = providers.with_management(&access, arguments.namespace.as_deref())?;
     let mut beside = JoinSet::new();
     beside.spawn(work);
     let mut settings = Settings::default();
@@ -82,7 +82,11 @@ pub(super) async fn run(
         providers.verifiers(authentication, cluster_uid)
     };
     let controller = Controller::new(&access, settings, Arc::new(verifiers));
-    controller.run(stop).await;
+    tokio::select! {
+        () = controller.run(stop) => {}
+        // It ends by a panic alone; without it no change of an identity would count.
+        Some(_) = beside.join_next() => return Err("the watch of AWS identities ended".into()),
+    }
     tracing::info!("stopped");
     Ok(())
 }

@@ -291,10 +291,11 @@ pub(super) async fn run(
             Standalone::load(settings, Verifiers::from_iter([verifier])).await?
         }
         Some(cluster) => {
+            let namespace = cluster.namespace.clone();
             let settings = arguments.of_cluster(cluster);
             let management = ClusterAccess::from_kubeconfig(&settings.management_kubeconfig).await;
             let management = management?;
-            let (providers, work) = providers.with_management(&management)?;
+            let (providers, work) = providers.with_management(&management, Some(&namespace))?;
             beside.spawn(work);
             let verifiers = |authentication: &KubeletAuthentication, cluster_uid: &str| {
                 providers.verifiers(authentication, cluster_uid)
@@ -302,7 +303,11 @@ pub(super) async fn run(
             Standalone::of_cluster(settings, &verifiers).await?
         }
     };
-    controller.run(stop).await;
+    tokio::select! {
+        () = controller.run(stop) => {}
+        // It ends by a panic alone; without it no change of an identity would count.
+        Some(_) = beside.join_next() => return Err("the watch of AWS identities ended".into()),
+    }
     Ok(())
 }
 

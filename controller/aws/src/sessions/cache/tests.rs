@@ -411,3 +411,38 @@ async fn many_ask_for_an_account_with_one_call_and_a_failure_is_followed_by_a_pa
     assert_eq!(sts.count(), 2);
     assert_eq!(credentials.condition().1, None);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_tenant_that_has_no_call_left_delays_nobody_who_shares_a_role() {
+    let sts = Arc::new(CountingSts::default());
+    let sessions = sessions(&sts);
+    let objects = over_a_jump_role(numbers(40));
+    let flood = numbers(30);
+    let flood = flood
+        .iter()
+        .map(|name| sessions.of_plan(&plan(&objects, &of(name)), REGION, "one"));
+    let flood: Vec<_> = flood.collect();
+    let other = sessions.of_plan(&plan(&objects, &of("35")), REGION, "two");
+    let start = tokio::time::Instant::now();
+    let all = join_all(flood.iter().map(PlanCredentials::keys));
+    let waited = async {
+        other.keys().await.unwrap();
+        start.elapsed()
+    };
+    let (_, waited) = tokio::join!(all, waited);
+    assert!(waited < Duration::from_secs(1), "{waited:?}");
+    assert!(start.elapsed() > Duration::from_secs(15));
+}
+
+#[tokio::test(start_paused = true)]
+async fn requests_that_share_a_call_take_one_turn_of_their_tenant() {
+    let sts = Arc::new(CountingSts::default());
+    let sessions = sessions(&sts);
+    let mut objects = objects();
+    put(&mut objects, &of("a"), &role(CONTROLLER, "a"));
+    let credentials = sessions.of_plan(&plan(&objects, &of("a")), REGION, "one");
+    let start = tokio::time::Instant::now();
+    let all = join_all((0..200).map(|_| credentials.keys())).await;
+    assert!(all.iter().all(Result::is_ok));
+    assert!(start.elapsed() < Duration::from_secs(1));
+}

@@ -111,7 +111,7 @@ fn a_team_counts_with_its_gate_alone() {
         teams: teams(),
         gates: CarmGates::default(),
     };
-    assert_eq!(case.role(), Ok(None));
+    assert_eq!(case.role().unwrap_err().reason(), "IdentityNotNamed");
 }
 
 #[test]

@@ -221,8 +221,7 @@ fn the_fallback_is_not_for_annotations_and_selectors_that_fail() {
             .reason()
     };
     assert_eq!(plan(&objects, CARM.ack), "CARMMapNotFound");
-    let invalid = serde_json::from_value(json!({"arn": ""})).unwrap();
-    objects.role_selectors.insert("one".to_owned(), invalid);
+    objects.put_role_selector("one", Some(&json!({"arn": ""})));
     assert_eq!(plan(&objects, Ack::RoleSelectors), "InvalidRoleSelector");
 }
 
@@ -287,4 +286,17 @@ fn clusters_whose_names_join_alike_have_their_own_identities() {
     };
     assert_eq!(plan("a", "prod-team", "a"), [arn("a")]);
     assert_eq!(plan("team-a", "prod", "b"), [arn("b")]);
+}
+
+#[test]
+fn annotations_of_a_namespace_that_is_not_known_are_not_none() {
+    let mut objects = objects();
+    objects.namespaces.clear();
+    let settings = TenancySettings {
+        allow_controller_identity_fallback: true,
+        ..CARM
+    };
+    let error = resolve(&objects, &cluster("OtherCluster"), None, None, settings).unwrap_err();
+    assert_eq!(error, ResolutionError::NamespaceNotFound(TENANT.to_owned()));
+    assert_eq!(error.reason(), "NamespaceNotFound");
 }

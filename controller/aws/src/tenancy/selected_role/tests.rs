@@ -7,8 +7,7 @@ fn with(selectors: &[(&str, Value)]) -> Objects {
     let mut objects = objects();
     namespace(&mut objects, TENANT, &[("environment", "dev")], &[]);
     for (name, spec) in selectors {
-        let selector = serde_json::from_value(spec.clone()).unwrap();
-        objects.role_selectors.insert((*name).to_owned(), selector);
+        objects.put_role_selector(name, Some(spec));
     }
     objects
 }
@@ -111,9 +110,19 @@ fn an_invalid_selector_that_matches_is_refused() {
 fn an_empty_key_of_a_label_is_invalid() {
     let mut objects = with(&[]);
     let selector = json!({"arn": arn("a"), "resourceLabelSelector": {"matchLabels": {"": ""}}});
-    let selector = serde_json::from_value(selector).unwrap();
-    objects.role_selectors.insert("one".to_owned(), selector);
+    objects.put_role_selector("one", Some(&selector));
     let labels = Labels::from([(String::new(), String::new())]);
     let error = resolve(&objects, TENANT, &labels).unwrap_err();
     assert_eq!(error.reason(), "InvalidRoleSelector");
+}
+
+#[test]
+fn a_selector_that_cannot_be_read_may_match_and_is_refused() {
+    let later = json!({"arn": arn("a"), "namespaceSelector": {
+        "labelSelector": {"matchExpressions": [{"key": "a", "operator": "Exists"}]},
+    }});
+    let error = role(&[("one", later.clone())]).unwrap_err();
+    assert_eq!(error.reason(), "InvalidRoleSelector");
+    let beside = role(&[("one", later), ("two", json!({"arn": arn("a")}))]);
+    assert_eq!(beside.unwrap_err().reason(), "RoleSelectorConflict");
 }
