@@ -61,7 +61,7 @@ impl NamedCsr {
 }
 
 impl ClaimedCsr {
-    /// What the record allows for.
+    /// The grant by the record.
     pub fn grant(&self) -> &Grant {
         &self.grant
     }
