@@ -14,8 +14,8 @@ use tokio::time::Instant;
 
 use crate::credentials::ClusterTenant;
 use crate::tenancy::{
-    Ack, Cluster, IdentityKind, Infrastructure, ObjectRef, Objects, Plan, ResolutionError,
-    TenancySettings, resolve,
+    Ack, Cluster, Explanation, IdentityKind, Infrastructure, ObjectRef, Objects, Plan,
+    ResolutionError, TenancySettings, explain,
 };
 
 /// The longest time that objects count while their watch is broken.
@@ -258,18 +258,7 @@ impl IdentityStore {
         for source in self.sources() {
             state.is_current(source, now)?;
         }
-        let not_found = || IdentityError::ClusterNotFound(tenant.cluster.clone());
-        let cluster = state.clusters.get(&tenant.cluster).ok_or_else(not_found)?;
-        let decider = cluster.decider();
-        let infrastructure = decider.and_then(|decider| state.infrastructure_of(cluster, decider));
-        let service_account = tenant.service_account_identity.as_deref();
-        let plan = resolve(
-            &state.objects,
-            cluster,
-            infrastructure,
-            service_account,
-            self.settings,
-        );
+        let plan = state.explain(tenant, self.settings)?.plan;
         // A Secret that is missing may not have been read yet.
         if let Err(ResolutionError::SecretNotFound { name, .. }) = &plan
             && state.objects.secrets().contains(name)
@@ -282,9 +271,37 @@ impl IdentityStore {
         }
         Ok(plan)
     }
+
+    /// The same with its steps, by whatever objects are there: for a person, and not for a decision.
+    ///
+    /// # Errors
+    ///
+    /// [`IdentityError::ClusterNotFound`].
+    pub fn explain(&self, tenant: &ClusterTenant) -> Result<Explanation, IdentityError> {
+        self.state.read().explain(tenant, self.settings)
+    }
 }
 
 impl State {
+    fn explain(
+        &self,
+        tenant: &ClusterTenant,
+        settings: TenancySettings,
+    ) -> Result<Explanation, IdentityError> {
+        let not_found = || IdentityError::ClusterNotFound(tenant.cluster.clone());
+        let cluster = self.clusters.get(&tenant.cluster).ok_or_else(not_found)?;
+        let decider = cluster.decider();
+        let infrastructure = decider.and_then(|decider| self.infrastructure_of(cluster, decider));
+        let service_account = tenant.service_account_identity.as_deref();
+        Ok(explain(
+            &self.objects,
+            cluster,
+            infrastructure,
+            service_account,
+            settings,
+        ))
+    }
+
     fn infrastructure_of(&self, cluster: &Cluster, decider: &ObjectRef) -> Option<&Infrastructure> {
         let key = ObjectKey::new(cluster.namespace.as_str(), decider.name.as_str());
         self.infrastructure.get(&(decider.kind.clone(), key))

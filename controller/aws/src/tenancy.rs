@@ -34,7 +34,10 @@ pub(crate) mod testing;
 
 pub use self::allowed_namespaces::{AllowedNamespaces, InvalidSelector, Labels, Permission};
 pub use self::carm::CarmGates;
-pub use self::cluster::{Ack, Cluster, Infrastructure, ObjectRef, TenancySettings, resolve};
+pub use self::cluster::{
+    Ack, Cluster, DecidedBy, Explanation, Infrastructure, ObjectRef, TenancySettings, explain,
+    resolve,
+};
 pub use self::error::{AccountMismatch, ResolutionError};
 pub use self::identity::{
     ControllerIdentity, IdentityKind, IdentityRef, RawIdentityRef, RoleIdentity, StaticIdentity,

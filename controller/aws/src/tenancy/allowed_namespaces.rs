@@ -35,6 +35,9 @@ pub enum Permission {
     /// The selector selects its labels.
     #[display("allowedNamespaces.selector selects the namespace")]
     Selected,
+    /// The identity is of the namespace.
+    #[display("it is in the Cluster's namespace")]
+    OwnNamespace,
 }
 
 /// A label selector is invalid. Kubernetes refuses it too.

@@ -7,7 +7,7 @@ use kubelet_attestation::ensure;
 use kubelet_attestation::names::is_dns_subdomain;
 use node_attestation_core::crd::AWSServiceAccountIdentitySpec;
 
-use super::allowed_namespaces::AllowedNamespaces;
+use super::allowed_namespaces::{AllowedNamespaces, Permission};
 use super::error::ResolutionError;
 use super::identity::{
     CONTROLLER_IDENTITY_NAME, IdentityKind, IdentityRef, MAX_DEPTH, RawIdentityRef, RoleIdentity,
@@ -47,7 +47,8 @@ impl IdentityRef {
 
 /// The plan of an identity, for a cluster.
 ///
-/// Every identity of the chain must permit the cluster's namespace, before anything else of it is read.
+/// Every identity of the chain must permit the cluster's namespace, before anything else of it is read. Those that do
+/// are added to `chain`, which is empty at first.
 ///
 /// # Errors
 ///
@@ -56,12 +57,12 @@ pub(super) fn resolve(
     objects: &Objects,
     identity: IdentityRef,
     tenant: ClusterPlace<'_>,
+    chain: &mut Vec<Link>,
 ) -> Result<Plan, ResolutionError> {
-    let mut chain: Vec<Link> = Vec::new();
     let mut roles: Vec<(IdentityRef, Role)> = Vec::new();
     let mut next = identity;
     let root = loop {
-        enter(&chain, &next)?;
+        enter(chain, &next)?;
         let permit = |allowed: Option<&AllowedNamespaces>| {
             let is_source = !chain.is_empty();
             permitted(objects, &next, allowed, tenant.namespace, is_source)
@@ -91,8 +92,10 @@ pub(super) fn resolve(
             IdentityKind::ServiceAccount => {
                 let key = (tenant.namespace.to_owned(), next.name.clone());
                 let found = found(&next, objects.service_accounts.get(&key))?;
-                // It is of the cluster's own namespace.
-                let link = permit(Some(&AllowedNamespaces::default()))?;
+                let link = Link {
+                    identity: next.clone(),
+                    permission: Permission::OwnNamespace,
+                };
                 (
                     Step::Root(service_account(&next, found, tenant.namespace)?),
                     link,
@@ -113,7 +116,7 @@ pub(super) fn resolve(
     let plan = Plan {
         root,
         roles,
-        chain,
+        chain: chain.clone(),
         warnings,
     };
     if let Some(region) = tenant.region {

@@ -8,7 +8,7 @@ use super::chain::{self, ClusterPlace};
 use super::error::ResolutionError;
 use super::identity::{IdentityKind, IdentityRef, RawIdentityRef};
 use super::objects::{Namespace, OWNER_ACCOUNT_ID, Objects, TEAM_ID};
-use super::plan::{Plan, Warning};
+use super::plan::{Link, Plan, Warning};
 use super::selected_role;
 
 /// The settings of the operator.
@@ -82,6 +82,45 @@ impl Cluster {
     }
 }
 
+/// The resolution of a cluster's identity, with the steps that lead to its result.
+#[derive(Debug, Clone)]
+pub struct Explanation {
+    /// The object that decides.
+    pub decided_by: DecidedBy,
+    /// The identities that permit the cluster's namespace, the cluster's own first, as far as the chain was followed.
+    pub chain: Vec<Link>,
+    /// The plan.
+    pub plan: Result<Plan, ResolutionError>,
+}
+
+/// The object that decides on a cluster's identity.
+#[derive(Debug, Clone, PartialEq, Eq, derive_more::Display)]
+pub enum DecidedBy {
+    /// The `KubeletAuthentication` names a service account's identity.
+    #[display("spec.aws.serviceAccountIdentity of the KubeletAuthentication")]
+    KubeletAuthentication,
+    /// An object of Cluster API Provider AWS names an identity.
+    #[display("spec.identityRef of {} {}", _0.kind, _0.name)]
+    IdentityRef(ObjectRef),
+    /// An object of Cluster API Provider AWS names none.
+    #[display("{} {}, which has no spec.identityRef", _0.kind, _0.name)]
+    NoIdentityRef(ObjectRef),
+    /// The namespace's annotations, and config maps.
+    #[display(
+        "the annotations of the Namespace and the config maps of AWS Controllers for Kubernetes"
+    )]
+    Carm,
+    /// A selector.
+    #[display("the IAMRoleSelector that matches the Cluster")]
+    RoleSelectors,
+    /// The operator.
+    #[display("--allow-controller-identity-fallback")]
+    Fallback,
+    /// Nothing.
+    #[display("nothing")]
+    Nothing,
+}
+
 /// The plan of a cluster. `infrastructure` is the object of [`Cluster::decider`]; `service_account` is the identity that
 /// the cluster's `KubeletAuthentication` names.
 ///
@@ -95,6 +134,17 @@ pub fn resolve(
     service_account: Option<&str>,
     settings: TenancySettings,
 ) -> Result<Plan, ResolutionError> {
+    explain(objects, cluster, infrastructure, service_account, settings).plan
+}
+
+/// The same as [`resolve`], with its steps.
+pub fn explain(
+    objects: &Objects,
+    cluster: &Cluster,
+    infrastructure: Option<&Infrastructure>,
+    service_account: Option<&str>,
+    settings: TenancySettings,
+) -> Explanation {
     let default = Namespace::default();
     let namespace = objects
         .namespaces
@@ -104,28 +154,54 @@ pub fn resolve(
         namespace: &cluster.namespace,
         region: infrastructure.and_then(|found| found.region.as_deref()),
     };
-    if let Some(name) = service_account {
+    let mut chain = Vec::new();
+    let (decided_by, plan) = if let Some(name) = service_account {
         let identity = IdentityRef {
             kind: IdentityKind::ServiceAccount,
             name: name.to_owned(),
         };
-        return chain::resolve(objects, identity, tenant);
-    }
-    if let Some(decider) = cluster.decider() {
-        let found = infrastructure.ok_or_else(|| ResolutionError::InfrastructureNotFound {
+        let plan = chain::resolve(objects, identity, tenant, &mut chain);
+        (DecidedBy::KubeletAuthentication, plan)
+    } else if let Some(decider) = cluster.decider() {
+        let identity = infrastructure.and_then(|found| found.identity_ref.as_ref());
+        let decided_by = match identity {
+            Some(_) => DecidedBy::IdentityRef(decider.clone()),
+            None => DecidedBy::NoIdentityRef(decider.clone()),
+        };
+        let not_found = || ResolutionError::InfrastructureNotFound {
             kind: decider.kind.clone(),
             name: decider.name.clone(),
             namespace: cluster.namespace.clone(),
-        })?;
-        return of_provider(objects, decider, found, tenant, namespace);
+        };
+        let found = infrastructure.ok_or_else(not_found);
+        let plan = found
+            .and_then(|found| of_provider(objects, decider, found, tenant, namespace, &mut chain));
+        (decided_by, plan)
+    } else {
+        of_no_provider(objects, cluster, settings)
+    };
+    Explanation {
+        decided_by,
+        chain,
+        plan,
     }
+}
+
+/// The plan of a cluster that Cluster API Provider AWS did not create.
+fn of_no_provider(
+    objects: &Objects,
+    cluster: &Cluster,
+    settings: TenancySettings,
+) -> (DecidedBy, Result<Plan, ResolutionError>) {
     match settings.ack {
         Ack::Carm(gates) => {
             let not_found = || ResolutionError::NamespaceNotFound(cluster.namespace.clone());
             let namespace = objects.namespaces.get(&cluster.namespace);
-            let namespace = namespace.ok_or_else(not_found)?;
-            if let Some(plan) = carm::resolve(objects, &cluster.namespace, namespace, gates)? {
-                return Ok(plan);
+            let plan = namespace
+                .ok_or_else(not_found)
+                .and_then(|namespace| carm::resolve(objects, &cluster.namespace, namespace, gates));
+            if let Some(plan) = plan.transpose() {
+                return (DecidedBy::Carm, plan);
             }
         }
         Ack::RoleSelectors => {
@@ -133,20 +209,24 @@ pub fn resolve(
             let is_fallback = settings.allow_controller_identity_fallback
                 && matches!(plan, Err(ResolutionError::NoRoleSelector));
             if !is_fallback {
-                return plan;
+                return (DecidedBy::RoleSelectors, plan);
             }
         }
         Ack::Off => {}
     }
     if settings.allow_controller_identity_fallback {
-        return Ok(Plan::controller());
+        return (DecidedBy::Fallback, Ok(Plan::controller()));
     }
-    Err(ResolutionError::IdentityNotNamed(match settings.ack {
+    let why = match settings.ack {
         Ack::Carm(_) => {
             "its namespace has no annotation of AWS Controllers for Kubernetes that counts"
         }
         Ack::Off | Ack::RoleSelectors => "it is not a cluster of Cluster API Provider AWS",
-    }))
+    };
+    (
+        DecidedBy::Nothing,
+        Err(ResolutionError::IdentityNotNamed(why)),
+    )
 }
 
 fn of_provider(
@@ -155,12 +235,13 @@ fn of_provider(
     found: &Infrastructure,
     tenant: ClusterPlace<'_>,
     namespace: &Namespace,
+    chain: &mut Vec<Link>,
 ) -> Result<Plan, ResolutionError> {
     let identity = match &found.identity_ref {
         Some(reference) => IdentityRef::parse(reference)?,
         None => IdentityRef::controller(),
     };
-    let mut plan = chain::resolve(objects, identity, tenant)?;
+    let mut plan = chain::resolve(objects, identity, tenant, chain)?;
     if found
         .identity_ref
         .iter()

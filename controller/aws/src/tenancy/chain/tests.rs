@@ -20,7 +20,7 @@ fn resolved(objects: &Objects, name: &str) -> Result<Plan, ResolutionError> {
         namespace: TENANT,
         region: Some("eu-west-1"),
     };
-    resolve(objects, identity(name), tenant)
+    resolve(objects, identity(name), tenant, &mut Vec::new())
 }
 
 fn planned(objects: &Objects, name: &str) -> (String, Vec<String>) {
@@ -383,7 +383,7 @@ fn a_role_is_of_the_partition_of_the_region() {
             namespace: TENANT,
             region,
         };
-        resolve(&objects, identity(&of("a")), tenant).map(drop)
+        resolve(&objects, identity(&of("a")), tenant, &mut Vec::new()).map(drop)
     };
     assert_eq!(in_region(Some("cn-north-1")), Ok(()));
     assert_eq!(in_region(None), Ok(()));

@@ -96,6 +96,7 @@ fn a_service_account_is_that_of_the_clusters_namespace() {
         &objects,
         identity("AWSServiceAccountIdentity/nodes"),
         elsewhere,
+        &mut Vec::new(),
     );
     assert_eq!(error.unwrap_err().reason(), "IdentityNotFound");
 }
