@@ -11,37 +11,29 @@ use std::time::Duration;
 
 use futures::stream::FuturesUnordered;
 use futures::{Stream, StreamExt as _};
-use k8s_openapi::ByteString;
 use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
 use k8s_openapi::api::core::v1::{
     ConfigMap, Namespace, Secret, ServiceAccount as KubeServiceAccount,
 };
-use kube::api::{Api, ApiResource, DynamicObject, Patch, PatchParams, PostParams};
+use kube::api::{Api, DynamicObject, Patch, PatchParams, PostParams};
 use kube::core::PartialObjectMeta;
 use kube::runtime::watcher::{self, Event};
-use kube::{Client, ResourceExt, discovery};
+use kube::{Client, ResourceExt};
 use kubelet_attestation::errors::error_chain;
 use kubelet_attestation::secret::Secret as SecretValue;
 use node_attestation_core::crd::{AWS_ACCOUNT_ANNOTATION, KubeletAuthentication};
 use node_attestation_runtime::capi::ObjectKey;
 use node_attestation_runtime::watch::{is_too_large, on_management, watch_config};
-use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::{sleep, timeout};
 
+use crate::identity_objects::{
+    Kind, Places, key_of, kind_of, put_custom, put_namespace, put_secret,
+};
 use crate::identity_store::{IdentityStore, Source};
 use crate::sessions::Tokens;
-use crate::tenancy::{
-    Cluster, IdentityKind, Infrastructure, Namespace as NamespaceFacts, ObjectRef, ServiceAccount,
-    access_key,
-};
-
-/// The group of the identities, and of the objects that name them.
-const INFRASTRUCTURE: &str = "infrastructure.cluster.x-k8s.io";
-
-/// The group of managed control planes.
-const CONTROL_PLANE: &str = "controlplane.cluster.x-k8s.io";
+use crate::tenancy::{IdentityKind, ServiceAccount};
 
 /// The pause before a kind that is not served is looked for again: somebody may install it.
 const NOT_SERVED: Duration = Duration::from_mins(1);
@@ -57,17 +49,6 @@ const CONTROLLER: &str = "node-attestation-controller";
 
 /// The deadline of a call.
 const CALL: Duration = Duration::from_secs(10);
-
-/// The places of the objects.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Places {
-    /// The namespace of the controller of Cluster API Provider AWS, in which the Secrets are.
-    pub capa_namespace: String,
-    /// The only namespace of Clusters that counts; `None` for all.
-    pub namespace: Option<String>,
-    /// The namespace of AWS Controllers for Kubernetes, in which the config maps are.
-    pub ack_namespace: String,
-}
 
 /// Watches the management cluster for as long as it is polled.
 #[derive(derive_more::Debug, Clone)]
@@ -104,7 +85,7 @@ impl IdentityWatch {
     /// Watches a source, and begins anew after each failure: only a new list tells that nothing was missed.
     async fn follow(&self, source: Source, changed: &Notify) {
         loop {
-            let pause = match timeout(CALL, self.kind_of(&source)).await {
+            let pause = match timeout(CALL, kind_of(&self.client, &source)).await {
                 Ok(Ok(Kind::NotServed)) => {
                     self.store.retain(&source, &BTreeSet::new());
                     self.store.read(&source);
@@ -136,31 +117,6 @@ impl IdentityWatch {
         } else {
             tracing::debug!(%source, error, "objects that name AWS identities still cannot be watched");
         }
-    }
-
-    async fn kind_of(&self, source: &Source) -> Result<Kind, kube::Error> {
-        let (group, kind) = match source {
-            Source::Identities(kind) => (INFRASTRUCTURE, kind.to_string()),
-            Source::Infrastructure(kind) if kind.ends_with("ControlPlane") => {
-                (CONTROL_PLANE, (*kind).to_owned())
-            }
-            Source::Infrastructure(kind) => (INFRASTRUCTURE, (*kind).to_owned()),
-            Source::Clusters => ("cluster.x-k8s.io", "Cluster".to_owned()),
-            Source::RoleSelectors => ("services.k8s.aws", "IAMRoleSelector".to_owned()),
-            Source::Namespaces | Source::Secret(_) | Source::ConfigMap(_) => {
-                return Ok(Kind::BuiltIn);
-            }
-        };
-        let found = match discovery::group(&self.client, group).await {
-            Ok(found) => found,
-            Err(kube::Error::Discovery(_)) => return Ok(Kind::NotServed),
-            Err(kube::Error::Api(status)) if status.code == 404 => return Ok(Kind::NotServed),
-            Err(error) => return Err(error),
-        };
-        // Each in its own most stable version: our identity is in no version of the provider's.
-        let mut resources = found.resources_by_stability().into_iter();
-        let resource = resources.find(|(resource, _)| resource.kind == kind);
-        Ok(resource.map_or(Kind::NotServed, |(resource, _)| Kind::Custom(resource)))
     }
 
     /// Watches until something fails.
@@ -298,16 +254,6 @@ impl IdentityWatch {
     }
 }
 
-/// A kind of objects at the API server.
-enum Kind {
-    /// Of Kubernetes.
-    BuiltIn,
-    /// A custom resource.
-    Custom(ApiResource),
-    /// Nobody has installed it.
-    NotServed,
-}
-
 /// Follows a watch until it fails, and returns the error.
 async fn fill<K: ResourceExt>(
     store: &IdentityStore,
@@ -344,77 +290,6 @@ async fn fill<K: ResourceExt>(
             None => return watcher::Error::NoResourceVersion,
         }
     }
-}
-
-fn key_of(object: &impl ResourceExt) -> ObjectKey {
-    ObjectKey::new(object.namespace().unwrap_or_default(), object.name_any())
-}
-
-fn put_custom(
-    store: &IdentityStore,
-    source: &Source,
-    key: &ObjectKey,
-    object: Option<&DynamicObject>,
-) {
-    let null = Value::Null;
-    let spec = object.map(|object| object.data.get("spec").unwrap_or(&null));
-    let ObjectKey { namespace, name } = key;
-    match source {
-        Source::Identities(kind) => store.update(|objects| match spec {
-            Some(spec) => objects.put_identity(*kind, namespace, name, spec),
-            None => objects.remove_identity(*kind, namespace, name),
-        }),
-        Source::Infrastructure(kind) => {
-            // What cannot be read names no identity, and leads to none.
-            let found = spec.and_then(|spec| Infrastructure::deserialize(spec).ok());
-            store.put_infrastructure(kind, key.clone(), found);
-        }
-        Source::Clusters => {
-            let cluster = object.and_then(|object| Some(cluster(key, object, spec?)));
-            store.put_cluster(key.clone(), cluster);
-        }
-        Source::RoleSelectors => store.update(|objects| {
-            objects.put_role_selector(name, spec);
-        }),
-        Source::Namespaces | Source::Secret(_) | Source::ConfigMap(_) => {}
-    }
-}
-
-/// References of both contracts have a kind and a name.
-fn cluster(key: &ObjectKey, object: &DynamicObject, spec: &Value) -> Cluster {
-    let reference = |field| ObjectRef::deserialize(spec.get(field)?).ok();
-    Cluster {
-        namespace: key.namespace.clone(),
-        name: key.name.clone(),
-        labels: object.labels().clone(),
-        infrastructure: reference("infrastructureRef"),
-        control_plane: reference("controlPlaneRef"),
-    }
-}
-
-fn put_namespace(
-    store: &IdentityStore,
-    key: &ObjectKey,
-    object: Option<&PartialObjectMeta<Namespace>>,
-) {
-    let facts = object.map(|object| NamespaceFacts::new(object.labels(), object.annotations()));
-    store.update(|objects| match facts {
-        Some(facts) => drop(objects.namespaces.insert(key.name.clone(), facts)),
-        None => drop(objects.namespaces.remove(&key.name)),
-    });
-}
-
-fn put_secret(store: &IdentityStore, name: &str, object: Option<&Secret>) {
-    let data = object.map(|object| object.data.iter().flatten());
-    let data = data.map(|data| {
-        data.map(|(key, ByteString(value))| (&**key, &**value))
-            .collect()
-    });
-    let key = data.map(|data| access_key(&data).map(Arc::new));
-    store.update(|objects| match key {
-        Some(key) => drop(objects.access_keys.insert(name.to_owned(), key)),
-        None => drop(objects.access_keys.remove(name)),
-    });
 }
 
 /// Tokens of service accounts of the management cluster.

@@ -15,7 +15,9 @@
 //! - `tenancy`: the AWS identity of a workload cluster
 //! - `sessions`: the sessions of roles, each assumed once for all that share it
 //! - `identity_store`: the objects that name the identities of clusters
+//! - `identity_objects`: what the store has of each object of the management cluster
 //! - `identity_watch`: the watches that fill the store
+//! - `identity_read`: the identity of one cluster, explained to a person
 //! - `tenants`: the credentials of each tenant
 //! - `inventory`: the machines of a cluster without Cluster API: instances with its tags
 //! - `verifier`: the order of the checks
@@ -24,6 +26,8 @@ pub mod credentials;
 pub mod denial;
 pub mod document;
 pub mod ec2;
+pub mod identity_objects;
+pub mod identity_read;
 pub mod identity_store;
 pub mod identity_watch;
 pub mod inventory;

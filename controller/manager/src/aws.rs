@@ -22,7 +22,9 @@ use node_attestation_runtime::client::ClusterAccess;
 use crate::error::{BoxError, explain};
 use crate::file;
 
-use self::tenancy::{TenancyArguments, Tenants};
+pub(crate) use self::tenancy::TenancyArguments;
+
+use self::tenancy::Tenants;
 
 /// Hundreds of certificates.
 const MAX_FILE_LEN: usize = 1024 * 1024;

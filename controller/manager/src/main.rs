@@ -14,6 +14,7 @@
 //!     --management-kubeconfig F --cluster NAMESPACE/NAME [--allow-insecure]
 //! node-attestation-controller identities list|show|reset|revoke [--kubeconfig F] [-n NS] [-o json]
 //! node-attestation-controller clusters [--without] [--kubeconfig F] [-n NS] [-o json]
+//! node-attestation-controller tenancy explain CLUSTER [--kubeconfig F] [-n NS] [-o json]
 //! node-attestation-controller crds
 //! node-attestation-controller version
 //! ```
@@ -27,8 +28,8 @@
 //!
 //! - Environment: `https_proxy` and `no_proxy` as kubectl reads them, where the kubeconfig names no
 //!   proxy; both for STS and EC2 as well; and what the AWS SDK reads of credentials.
-//! - Standard input is not read. Standard output has what `crds`, `identities`, `clusters`, `version`
-//!   and `--help` print, and nothing else.
+//! - Standard input is not read. Standard output has what `crds`, `identities`, `clusters`, `tenancy`,
+//!   `version` and `--help` print, and nothing else.
 //! - Standard error has the log, one event a line, as text or JSON. It never has keys, tokens or
 //!   the bytes of a request. Each decision is one line, `decided`, with the fields `csr`, `node`
 //!   (as the request claims it), `provider`, `outcome` (`issued`, `denied`, `failed`, `deferred`,
@@ -59,6 +60,7 @@
 //! - `clusters`: the command `clusters`
 //! - `identities`: the command `identities`
 //! - `aws`: the flags of `aws`, and the state that its verifiers share
+//! - `tenancy`: the command `tenancy`
 //! - `tpm`: the flags of `tpm`, and the state that its verifiers share
 //! - `providers`: the registry of providers
 //! - `run`: the command `run`: its flags, and the wiring
@@ -74,6 +76,7 @@ mod logging;
 mod providers;
 mod query;
 mod run;
+mod tenancy;
 mod tpm;
 
 use std::io::{self, Write as _};
@@ -105,6 +108,8 @@ enum Command {
     Identities(Box<identities::IdentitiesCommand>),
     /// List the Clusters, with who may join each
     Clusters(Box<clusters::ClustersCommand>),
+    /// Explain the AWS identity of a Cluster
+    Tenancy(Box<tenancy::TenancyCommand>),
     /// Print the version
     Version,
 }
@@ -136,6 +141,7 @@ fn main() -> anyhow::Result<ExitCode> {
         }
         Command::Identities(command) => return answer(identities::run(*command)),
         Command::Clusters(command) => return answer(clusters::run(*command)),
+        Command::Tenancy(command) => return answer(tenancy::run(*command)),
         Command::Version => {
             print(concat!(
                 "node-attestation-controller ",

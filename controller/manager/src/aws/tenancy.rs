@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use kubelet_attestation::evidence::aws::is_region;
 use node_attestation_aws::credentials::{ClusterTenant, DefaultChain, Tenant};
+use node_attestation_aws::identity_objects::Places;
 use node_attestation_aws::identity_store::IdentityStore;
-use node_attestation_aws::identity_watch::{IdentityWatch, KubeTokens, Places};
+use node_attestation_aws::identity_watch::{IdentityWatch, KubeTokens};
 use node_attestation_aws::proxy::SharedHttpClient;
 use node_attestation_aws::sessions::SdkSts;
 use node_attestation_aws::tenancy::{Ack, CarmGates, DigestKey, TenancySettings};
@@ -30,7 +31,7 @@ const FORGET: Duration = Duration::from_mins(5);
     clippy::struct_excessive_bools,
     reason = "each is an option, and its comment the help of it"
 )]
-pub(super) struct TenancyArguments {
+pub(crate) struct TenancyArguments {
     /// The namespace of Cluster API Provider AWS, where the Secrets of AWSClusterStaticIdentity are
     #[arg(long, value_name = "NAME", default_value = "capa-system")]
     capa_namespace: String,
@@ -82,16 +83,12 @@ impl TenancyArguments {
         let settings = self.settings();
         let store = Arc::new(IdentityStore::new(settings, &self.capa_namespace));
         let client = management.client().clone();
+        let places = self.places(namespace);
         let clients = TenantClients {
             own: own.clone(),
             sts: Arc::new(SdkSts::new(own, sts_urls, sts_client)),
             tokens: Arc::new(KubeTokens::new(client.clone())),
             sts_region: self.aws_sts_region,
-        };
-        let places = Places {
-            namespace: namespace.map(ToOwned::to_owned),
-            capa_namespace: self.capa_namespace,
-            ack_namespace: self.ack_namespace,
         };
         let watch = IdentityWatch::new(client, places, store.clone());
         let key = DigestKey::random().ok_or("the system has no random bytes")?;
@@ -115,7 +112,17 @@ impl TenancyArguments {
         Ok((tenants, work))
     }
 
-    fn settings(&self) -> TenancySettings {
+    /// The places of the objects, with Clusters of this namespace or of all.
+    pub(crate) fn places(&self, namespace: Option<&str>) -> Places {
+        Places {
+            namespace: namespace.map(ToOwned::to_owned),
+            capa_namespace: self.capa_namespace.clone(),
+            ack_namespace: self.ack_namespace.clone(),
+        }
+    }
+
+    /// The settings of the resolution.
+    pub(crate) fn settings(&self) -> TenancySettings {
         let ack = if self.ack_carm {
             Ack::Carm(CarmGates {
                 team_level: self.ack_team_level_carm,

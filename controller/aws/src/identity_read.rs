@@ -1,0 +1,215 @@
+//! The AWS identity of one Cluster, explained to a person: its objects are read once, with the rights of that person.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Secret};
+use kube::api::{Api, DynamicObject, ListParams};
+use kube::{Client, Error};
+use kubelet_attestation::errors::error_chain;
+use node_attestation_core::crd::KubeletAuthentication;
+use node_attestation_runtime::capi::ObjectKey;
+use tokio::time::timeout;
+
+use crate::credentials::ClusterTenant;
+use crate::identity_objects::{
+    Kind, Places, key_of, kind_of, put_custom, put_namespace, put_secret,
+};
+use crate::identity_store::{IdentityError, IdentityStore, Source};
+use crate::tenancy::{Ack, Cluster, Explanation, IdentityKind, ResolutionError, TenancySettings};
+
+/// The deadline of a call.
+const CALL: Duration = Duration::from_secs(10);
+
+/// The identity of a Cluster, and what the controller says about it.
+#[derive(Debug)]
+pub struct Explained {
+    /// The resolution, by the objects that could be read.
+    pub explanation: Explanation,
+    /// The first object that could not be read, with the error: the resolution ends there.
+    pub unread: Option<(Source, String)>,
+    /// The Cluster's `KubeletAuthentication`; `None` if there is none.
+    pub authentication: Option<KubeletAuthentication>,
+}
+
+/// The identity of a Cluster cannot be explained.
+#[derive(Debug, thiserror::Error)]
+pub enum ExplainError {
+    /// There is no such Cluster.
+    #[error(transparent)]
+    Cluster(#[from] IdentityError),
+    /// An object that is always needed cannot be read.
+    #[error("{what} cannot be read")]
+    Read {
+        /// The kind of the object.
+        what: String,
+        /// The error.
+        source: Box<Error>,
+    },
+    /// The API server did not answer in time.
+    #[error("{0} cannot be read: no answer in time")]
+    NoAnswer(String),
+}
+
+/// Reads the objects of one Cluster.
+struct Reader<'a> {
+    client: &'a Client,
+    places: &'a Places,
+    store: IdentityStore,
+}
+
+/// Resolves the identity of a Cluster as the controller does with these settings, by the objects of the cluster of
+/// `client`: those that the resolution comes to, and no others.
+///
+/// # Errors
+///
+/// There is no such Cluster, or it cannot be read.
+pub async fn explain(
+    client: &Client,
+    places: &Places,
+    settings: TenancySettings,
+    cluster: ObjectKey,
+) -> Result<Explained, ExplainError> {
+    let reader = Reader {
+        client,
+        places,
+        store: IdentityStore::new(settings, &places.capa_namespace),
+    };
+    reader.read(Source::Clusters, &cluster).await?;
+    let namespace = ObjectKey::new("", cluster.namespace.as_str());
+    reader.read(Source::Namespaces, &namespace).await?;
+    let authentication: Api<KubeletAuthentication> =
+        Api::namespaced(client.clone(), &cluster.namespace);
+    let authentication = authentication.get_opt(&cluster.name);
+    let authentication = in_time("KubeletAuthentication", authentication).await?;
+    let spec = authentication.as_ref().map(|found| &found.spec);
+    let aws = spec.and_then(|spec| spec.aws.as_ref());
+    let tenant = ClusterTenant {
+        service_account_identity: aws.and_then(|aws| aws.service_account_identity.clone()),
+        ..ClusterTenant::new(cluster)
+    };
+    let mut tried = BTreeSet::new();
+    let mut unread = None;
+    if settings.ack == Ack::RoleSelectors
+        && let Err(error) = reader.role_selectors().await
+    {
+        unread = Some((Source::RoleSelectors, error_chain(&error)));
+    }
+    let explanation = loop {
+        let explanation = reader.store.explain(&tenant)?;
+        let error = explanation.plan.as_ref().err();
+        let next = error.and_then(|error| missing(error, &tenant.cluster.namespace));
+        let Some((source, key)) = next.filter(|next| unread.is_none() && !tried.contains(next))
+        else {
+            break explanation;
+        };
+        if let Err(error) = reader.read(source.clone(), &key).await {
+            unread = Some((source, error_chain(&error)));
+        } else {
+            tried.insert((source, key));
+        }
+    };
+    Ok(Explained {
+        explanation,
+        unread,
+        authentication,
+    })
+}
+
+/// The object that a resolution ends for lack of.
+fn missing(error: &ResolutionError, of_cluster: &str) -> Option<(Source, ObjectKey)> {
+    match error {
+        ResolutionError::InfrastructureNotFound {
+            kind,
+            name,
+            namespace,
+        } => {
+            let kind = Cluster::DECIDERS.into_iter().find(|one| one == kind)?;
+            let key = ObjectKey::new(namespace.as_str(), name.as_str());
+            Some((Source::Infrastructure(kind), key))
+        }
+        ResolutionError::IdentityNotFound { identity } => {
+            let namespace = match identity.kind {
+                IdentityKind::ServiceAccount => of_cluster,
+                IdentityKind::Controller | IdentityKind::Static | IdentityKind::Role => "",
+            };
+            let key = ObjectKey::new(namespace, identity.name.as_str());
+            Some((Source::Identities(identity.kind), key))
+        }
+        ResolutionError::SecretNotFound {
+            namespace, name, ..
+        } => {
+            let key = ObjectKey::new(namespace.as_str(), name.as_str());
+            Some((Source::Secret(name.clone()), key))
+        }
+        ResolutionError::CarmMapNotFound(name) => {
+            Some((Source::ConfigMap(name), ObjectKey::new("", *name)))
+        }
+        _ => None,
+    }
+}
+
+impl Reader<'_> {
+    /// Reads an object into the store. One that does not exist is no error.
+    async fn read(&self, source: Source, key: &ObjectKey) -> Result<(), ExplainError> {
+        let what = source.to_string();
+        let kind = in_time(&what, kind_of(self.client, &source)).await?;
+        let (client, store) = (self.client.clone(), &self.store);
+        match (&source, kind) {
+            (_, Kind::NotServed) => {}
+            (_, Kind::Custom(resource)) => {
+                let api: Api<DynamicObject> = if source.is_namespaced() {
+                    Api::namespaced_with(client, &key.namespace, &resource)
+                } else {
+                    Api::all_with(client, &resource)
+                };
+                let object = in_time(&what, api.get_opt(&key.name)).await?;
+                put_custom(store, &source, key, object.as_ref());
+            }
+            (Source::Secret(name), _) => {
+                let api: Api<Secret> = Api::namespaced(client, &key.namespace);
+                let object = in_time(&what, api.get_opt(name)).await?;
+                put_secret(store, name, object.as_ref());
+            }
+            (Source::ConfigMap(name), _) => {
+                let api: Api<ConfigMap> = Api::namespaced(client, &self.places.ack_namespace);
+                let object = in_time(&what, api.get_opt(name)).await?;
+                let data = object.map(|object| object.data.unwrap_or_default());
+                store.update(|objects| objects.put_config_map(name, data));
+            }
+            (_, Kind::BuiltIn) => {
+                let api: Api<Namespace> = Api::all(client);
+                let object = in_time(&what, api.get_metadata_opt(&key.name)).await?;
+                put_namespace(store, key, object.as_ref());
+            }
+        }
+        Ok(())
+    }
+
+    async fn role_selectors(&self) -> Result<(), ExplainError> {
+        let what = Source::RoleSelectors.to_string();
+        let kind = in_time(&what, kind_of(self.client, &Source::RoleSelectors)).await?;
+        let Kind::Custom(resource) = kind else {
+            return Ok(());
+        };
+        let api: Api<DynamicObject> = Api::all_with(self.client.clone(), &resource);
+        for object in in_time(&what, api.list(&ListParams::default())).await? {
+            let key = key_of(&object);
+            put_custom(&self.store, &Source::RoleSelectors, &key, Some(&object));
+        }
+        Ok(())
+    }
+}
+
+async fn in_time<T>(
+    what: &str,
+    call: impl Future<Output = Result<T, Error>>,
+) -> Result<T, ExplainError> {
+    let answer = timeout(CALL, call)
+        .await
+        .map_err(|_| ExplainError::NoAnswer(what.to_owned()))?;
+    answer.map_err(|source| ExplainError::Read {
+        what: what.to_owned(),
+        source: Box::new(source),
+    })
+}
