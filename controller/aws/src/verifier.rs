@@ -17,11 +17,12 @@ mod answers;
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use jiff::Timestamp;
 use kubelet_attestation::binding::KeyBinding;
 use kubelet_attestation::evidence::aws::AwsEvidence;
 use kubelet_attestation::names::{Provider, ProviderId};
 use kubelet_attestation::version::EvidenceVersion;
-use node_attestation_core::crd::conditions::ConditionReport;
+use node_attestation_core::crd::conditions::{self, ConditionReport, ConditionStatus, reason};
 use node_attestation_core::identifiers::ServingName;
 use node_attestation_core::refusal::{Deferral, Denial, Refusal, Unavailable};
 use node_attestation_core::verifier::{Appraisal, Assurance, AttestedIdentity, Identity, Verifier};
@@ -215,15 +216,39 @@ impl Verifier for AwsVerifier {
         let regions = &self.policy.settings.regions;
         match (&self.policy.tenant, &self.clients.tenants) {
             (Tenant::Cluster(tenant), Some(tenants)) => {
-                let failed = tenants.credentials_report(&tenant.cluster);
-                let ready = failed.unwrap_or_else(|| answers.credentials(&self.cluster, regions));
-                vec![tenants.identity_report(tenant), ready]
+                let identity = tenants.identity_report(tenant);
+                let ready = if identity.holds == ConditionStatus::False {
+                    ConditionReport {
+                        of: conditions::AWS_CREDENTIALS_READY,
+                        holds: ConditionStatus::False,
+                        reason: reason::IDENTITY_NOT_RESOLVED,
+                        message: "AWS is not asked before the identity is resolved".to_owned(),
+                    }
+                } else {
+                    let failed = tenants.credentials_report(&tenant.cluster);
+                    failed.unwrap_or_else(|| {
+                        let expiry = tenants.expiry(&tenant.cluster);
+                        until(answers.credentials(&self.cluster, regions), expiry)
+                    })
+                };
+                vec![identity, ready]
             }
             (Tenant::Controller, _) | (Tenant::Cluster(_), None) => {
                 answers.reports(&self.cluster, regions)
             }
         }
     }
+}
+
+/// The report, with the end of the credentials where it says that they are accepted.
+fn until(mut report: ConditionReport, expiry: Option<SystemTime>) -> ConditionReport {
+    let expiry = expiry.and_then(|expiry| Timestamp::try_from(expiry).ok());
+    if let Some(expiry) = expiry.filter(|_| report.holds == ConditionStatus::True) {
+        report
+            .message
+            .push_str(&format!("; the session ends at {expiry:.0}"));
+    }
+    report
 }
 
 /// Whether the document is of the account that EC2 is asked about. An instance of another account is not there,
