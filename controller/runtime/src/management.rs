@@ -45,6 +45,7 @@ mod ca_key_registry;
 mod cluster_registry;
 mod cluster_status;
 mod cluster_tasks;
+mod condition_events;
 mod conditions;
 mod desired_state;
 mod enablement;

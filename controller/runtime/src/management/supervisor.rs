@@ -18,6 +18,7 @@ use tokio::time::{Instant, sleep_until};
 use super::ca_key_registry::CaKeyHolder;
 use super::cluster_registry::Authentication;
 use super::cluster_tasks::Running;
+use super::condition_events::ConditionEvents;
 use super::conditions::not_ready::NotReady;
 use super::conditions::{self, ClusterPhase};
 use super::desired_state::{self, Service, Sources};
@@ -65,6 +66,7 @@ pub(super) async fn supervise(
             panics: 0,
             rest_until: Instant::now(),
             status_writer: StatusWriter::new(&shared, &key),
+            condition_events: ConditionEvents::default(),
             infra_cluster: InfraCluster::new(shared.clone(), key.clone()),
         };
         supervisor.run().await;
@@ -111,6 +113,7 @@ struct Supervisor {
     /// No tasks start before this, after a panic.
     rest_until: Instant,
     status_writer: StatusWriter,
+    condition_events: ConditionEvents,
     infra_cluster: InfraCluster,
 }
 
@@ -133,6 +136,12 @@ impl Supervisor {
             status.ca_key = self.ca_key.publication(status.ca_key);
             self.write_infra_cluster(&status).await;
             let write_again = self.status_writer.write(&authentication, status).await;
+            if let ClusterPhase::Serving { attestors, .. } = &phase {
+                let management = &self.shared.controller.management;
+                self.condition_events
+                    .write(management, &authentication, attestors)
+                    .await;
+            }
             let look_again = Instant::now() + LOOK_AGAIN;
             let again = write_again.map_or(look_again, |at| at.min(look_again));
             tokio::select! {
