@@ -20,7 +20,7 @@ tool = $(KUBELET_AUTHENTICATOR_CACHE)/tools/$(1)/bin/$(firstword $(subst @, ,$(1
 BUILD = $(CARGO) build --locked --workspace
 # Lints and documents what it compiles. A warning is an error, in the words of clippy's driver.
 LINT = RUSTC_WORKSPACE_WRAPPER=$(CURDIR)/tests/lint CLIPPY_ARGS=-D__CLIPPY_HACKERY__warnings__CLIPPY_HACKERY__
-CONTROL_PLANE ?= embedded
+CONTROL_PLANE ?= $(if $(filter aws-tenants,$(PROVIDER)),cluster-api,embedded)
 PROVIDER ?= $(if $(filter cluster-api,$(CONTROL_PLANE)),tpm,aws)
 
 # help
@@ -29,7 +29,8 @@ help:
 
 ## demo: nodes join and attackers do not, on an embedded API server; CONTROL_PLANE=real on real Kubernetes;
 ##       CONTROL_PLANE=cluster-api with machines that Cluster API makes; PROVIDER=tpm is of machines with TPMs;
-##       PROVIDER=insecure tells what is not stopped where machines prove nothing
+##       PROVIDER=insecure tells what is not stopped where machines prove nothing; PROVIDER=aws-tenants is of tenants
+##       with accounts of AWS of their own, on real Kubernetes with Cluster API
 demo: prerequisites-$(CONTROL_PLANE) dependencies
 	@$(BUILD) --quiet --bins --test demo
 	@target/debug/demo --provider $(PROVIDER) --control-plane $(CONTROL_PLANE)

@@ -5,7 +5,7 @@ use std::process::Command;
 use crate::program;
 
 /// The required contents of the story of a provider, or of Cluster API.
-const TOLD: [(&str, &[&str]); 4] = [
+const TOLD: [(&str, &[&str]); 5] = [
     (
         "aws",
         &[
@@ -47,6 +47,16 @@ const TOLD: [(&str, &[&str]); 4] = [
         ],
     ),
     (
+        "aws-tenants",
+        &[
+            "by-key    Node ip-",
+            "by-role   Node ip-",
+            "by-token  Node ip-",
+            "by-team   Node ip-",
+            "UsageUnauthorized: allowedNamespaces of AWSClusterRoleIdentity/by-role does not permit",
+        ],
+    ),
+    (
         "cluster-api",
         &[
             "failed: ChallengeIssued",
@@ -74,10 +84,9 @@ pub fn tell(provider: &str, control_plane: &str) -> String {
     let story = String::from_utf8_lossy(&output.stdout).into_owned();
     let complaint = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{story}{complaint}");
-    let kind = if control_plane == "cluster-api" {
-        control_plane
-    } else {
-        provider
+    let kind = match (provider, control_plane) {
+        ("tpm", "cluster-api") => control_plane,
+        _ => provider,
     };
     let (_, told) = TOLD
         .iter()

@@ -36,7 +36,7 @@ use std::time::Duration;
 
 use kubelet_authenticator_test_support::control_plane::{ControlPlane, Controllers, Kubectl};
 
-pub use self::aws::{Instances, Maker, network, owned};
+pub use self::aws::{Instances, Maker, network, networks, owned};
 pub use self::capa::Capa;
 pub use self::cluster::{AwaitedCluster, ClusterBuilder, WorkloadCluster};
 pub use self::contract::{Contract, InfraCluster};

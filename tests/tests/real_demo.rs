@@ -27,6 +27,11 @@ fn the_demo_of_machines_that_prove_nothing_ends_as_told() {
 }
 
 #[test]
+fn the_demo_of_tenants_with_accounts_of_their_own_ends_as_told() {
+    demo::tell("aws-tenants", "cluster-api");
+}
+
+#[test]
 fn the_demo_of_a_cluster_of_cluster_api_ends_as_told() {
     demo::tell("tpm", "cluster-api");
 }

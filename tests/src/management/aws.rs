@@ -56,6 +56,23 @@ pub fn network(cloud: &Cloud) -> Network {
     ec2.create_network(&Machine::network(), &SECURITY_GROUPS)
 }
 
+/// Creates networks for the AWSClusters of these accounts, whose addresses machines of this process can have: instead
+/// of [`network`].
+///
+/// # Panics
+///
+/// If there are more accounts than networks.
+#[track_caller]
+pub fn networks(cloud: &Cloud, accounts: &[&str]) -> Vec<Network> {
+    let ranges = Machine::networks();
+    assert!(accounts.len() <= ranges.len());
+    let of = |(account, range): (&&str, &String)| {
+        let ec2 = cloud.moto().ec2(account, REGION);
+        ec2.create_network(range, &SECURITY_GROUPS)
+    };
+    accounts.iter().zip(&ranges).map(of).collect()
+}
+
 pub(super) fn cluster_annotations() -> Map<String, Value> {
     Map::from_iter([(MANAGED_BY.to_owned(), json!("external"))])
 }

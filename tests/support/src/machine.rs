@@ -115,6 +115,17 @@ impl Machine {
         Network::of_this_process().assigned()
     }
 
+    /// The networks, in CIDR notation, of which infrastructures of several owners assign addresses; not beside
+    /// [`Machine::network`].
+    ///
+    /// # Panics
+    ///
+    /// If no network for machines is available.
+    #[track_caller]
+    pub fn networks() -> Vec<String> {
+        Network::of_this_process().assigned_parts()
+    }
+
     /// Its host name, and the name of its Node.
     pub fn name(&self) -> &str {
         &self.name

@@ -156,7 +156,8 @@ impl Moto {
 /// An access key ID of the account, and its secret.
 pub fn access_key(account: &str) -> (String, String) {
     let (prefix, suffix) = ACCESS_KEY;
-    (format!("{prefix}{account}{suffix}"), "secret".to_owned())
+    let secret = format!("key-that-nobody-reads-{account}");
+    (format!("{prefix}{account}{suffix}"), secret)
 }
 
 /// The account of an access key ID of [`access_key`], or of a session that [`crate::sts`] issued.

@@ -1,6 +1,8 @@
 //! Tenants in several accounts, each with an AWS identity of its own. The definitions of Cluster API Provider AWS and the
 //! API server are real; STS checks signatures, trust policies, external IDs and tokens.
 
+mod explain;
+
 use std::sync::LazyLock;
 use std::time::Duration;
 

@@ -2,12 +2,14 @@
 //!
 //! `demo [--provider aws|tpm|insecure] [--control-plane embedded|real|cluster-api]`. Embedded is an API server in
 //! this process; real is etcd, kube-apiserver, kube-controller-manager, kubelet and kubectl; cluster-api is that with
-//! Cluster API's managers and machines, which have TPMs. The controller and the plugin are the real programs in all.
+//! Cluster API's managers and machines, which have TPMs; `aws-tenants` is of five tenants there, each with an account of
+//! AWS. The controller and the plugin are the real programs in all.
 //! Exit code 1 means that an outcome was not the expected one.
 
 mod attacker;
 mod attacks;
 mod aws;
+mod aws_tenants;
 mod cluster;
 mod cluster_api;
 mod controller;
@@ -31,10 +33,11 @@ fn main() -> ExitCode {
         Some(("insecure", "embedded")) => story::embedded(),
         Some(("insecure", "real")) => story::real(),
         Some(("tpm", "cluster-api")) => cluster_api::story(),
+        Some(("aws-tenants", "cluster-api")) => aws_tenants::story(),
         _ => {
             eprintln!(
                 "usage: demo [--provider aws|tpm|insecure] [--control-plane embedded|real]\n       \
-                 demo --provider tpm --control-plane cluster-api"
+                 demo --provider tpm|aws-tenants --control-plane cluster-api"
             );
             return ExitCode::from(2);
         }

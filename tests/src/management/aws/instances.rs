@@ -6,14 +6,14 @@ use std::thread;
 
 use kubelet_authenticator_test_support::control_plane::ControlPlane;
 use kubelet_authenticator_test_support::machine::Machine;
-use kubelet_authenticator_test_support::moto::Network;
+use kubelet_authenticator_test_support::moto::{Ec2, Network};
 use serde_json::{Value, json};
 
 use super::super::WorkloadCluster;
 use super::super::contract::{AWS_MACHINE, InfraCluster, MACHINE};
 use super::super::place::Place;
 use super::super::rounds::Rounds;
-use crate::cloud::{ACCOUNT, Cloud, Instance, REGION};
+use crate::cloud::{Cloud, Instance, REGION};
 
 const FINALIZER: &str = "awsmachine.infrastructure.cluster.x-k8s.io";
 
@@ -117,6 +117,10 @@ struct State {
 }
 
 impl State {
+    fn ec2(&self) -> Ec2 {
+        self.cloud.moto().ec2(&self.network.account, REGION)
+    }
+
     fn look(&mut self) {
         let resource = AWS_MACHINE.resource();
         let words = ["get", &resource, "-n", &self.place.namespace];
@@ -154,7 +158,7 @@ impl State {
         if lock(&self.running).contains_key(name) {
             return;
         }
-        let ec2 = self.cloud.moto().ec2(ACCOUNT, REGION);
+        let ec2 = self.ec2();
         let data = match self.maker {
             Maker::Capa => ec2.user_data(id),
             Maker::Test => {
@@ -209,7 +213,7 @@ impl State {
     fn launch(&self, name: &str) {
         let owned = owned(&self.place.cluster);
         let tags = [(owned.as_str(), "owned"), ("Name", name)];
-        let ec2 = self.cloud.moto().ec2(ACCOUNT, REGION);
+        let ec2 = self.ec2();
         let ec2 = ec2.run_in(&self.network, &tags);
         let provider_id = format!("aws:///{}/{}", ec2.zone, ec2.id);
         let patch = json!({ "spec": { "providerID": provider_id, "instanceID": ec2.id } });
@@ -220,7 +224,7 @@ impl State {
 
     fn terminate(&self, object: &Value) {
         if let Some(id) = object["spec"]["instanceID"].as_str() {
-            self.cloud.moto().ec2(ACCOUNT, REGION).terminate(id);
+            self.ec2().terminate(id);
         }
         self.set_finalizers(name_of(object), &[]);
     }

@@ -12,8 +12,14 @@ use crate::process::{draw, spawn};
 /// of held addresses. Each test process has one of its 256 networks.
 const NETWORKS: [u8; 2] = [198, 19];
 
-/// The first of the addresses for assignment by others, the last quarter of a network.
-const ASSIGNED: u8 = 192;
+/// The first of the addresses for assignment by others.
+const ASSIGNED: u8 = 176;
+
+/// The last quarter of a network.
+const QUARTER: u8 = 192;
+
+/// The least addresses of a network of EC2 (`CreateVpc`: a prefix of 28 bits).
+const SIXTEEN: u8 = 16;
 
 /// A switch in a namespace of its own, which ends with its standard input, and so with the test process; and with it
 /// every cable to it, including that to the host, `$2`, which has the address `$3`. `$1` is the test process.
@@ -58,15 +64,23 @@ impl Network {
         self.address(1)
     }
 
-    /// An address for a machine; 190 different addresses are available.
+    /// An address for a machine; 174 different addresses are available.
     pub(super) fn next(&self) -> Ipv4Addr {
         let made = self.machines.fetch_add(1, Ordering::Relaxed);
         self.address(made % (ASSIGNED - 2) + 2)
     }
 
-    /// The addresses that [`Network::next`] never returns, in CIDR notation.
+    /// Addresses that [`Network::next`] never returns, in CIDR notation.
     pub(super) fn assigned(&self) -> String {
-        format!("{}/26", self.address(ASSIGNED))
+        format!("{}/26", self.address(QUARTER))
+    }
+
+    /// The addresses that [`Network::next`] never returns, in several parts.
+    pub(super) fn assigned_parts(&self) -> Vec<String> {
+        let starts = (ASSIGNED..=u8::MAX).step_by(usize::from(SIXTEEN));
+        starts
+            .map(|first| format!("{}/28", self.address(first)))
+            .collect()
     }
 
     fn address(&self, last: u8) -> Ipv4Addr {

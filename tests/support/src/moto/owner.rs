@@ -43,6 +43,8 @@ pub struct Instance {
 /// A network of an account in one region, by the IDs of its parts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Network {
+    /// The account.
+    pub account: String,
     /// The VPC.
     pub vpc: String,
     /// Its subnet.
@@ -176,6 +178,7 @@ impl Ec2 {
             ((*name).to_owned(), id)
         });
         Network {
+            account: self.account.clone(),
             security_groups: groups.collect(),
             vpc,
             subnet,

@@ -1,0 +1,264 @@
+//! `tenancy explain`: the identity of a Cluster for a person, with the rights of that person.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use kubelet_authenticator_test_support::moto::access_key;
+use kubelet_authenticator_test_support::sts::Trust;
+use kubelet_authenticator_tests::cloud::{ACCOUNT, CONTROLLER};
+use kubelet_authenticator_tests::program;
+use serde_json::{Value, json};
+
+use crate::{SITE, Tenant, apply, identity, role, static_identity};
+
+/// Runs `tenancy explain` with this kubeconfig.
+fn run(kubeconfig: &Path, tenant: &str, options: &[&str]) -> Output {
+    Command::new(program("node-attestation-controller"))
+        .args(["tenancy", "explain", tenant, "--namespace", tenant])
+        .args(options)
+        .arg("--kubeconfig")
+        .arg(kubeconfig)
+        .output()
+        .unwrap()
+}
+
+/// The answer to an administrator of the management cluster.
+#[track_caller]
+fn explained(tenant: &str, options: &[&str]) -> Value {
+    let kubeconfig = SITE.management.control_plane().admin_kubeconfig();
+    answer(&run(
+        kubeconfig,
+        tenant,
+        &[options, &["-o", "json"]].concat(),
+    ))
+}
+
+#[track_caller]
+fn answer(output: &Output) -> Value {
+    assert!(output.status.success(), "{output:?}");
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// Labels and values of the answer for people.
+#[track_caller]
+fn rows(output: &Output) -> Vec<(String, String)> {
+    assert!(output.status.success(), "{output:?}");
+    let text = String::from_utf8(output.stdout.clone()).unwrap();
+    let rows = text.lines().map(|line| line.split_once(':').unwrap());
+    rows.map(|(label, value)| (label.to_owned(), value.trim().to_owned()))
+        .collect()
+}
+
+#[test]
+fn a_chain_is_explained_with_its_permissions_roles_account_and_end() {
+    const NAME: &str = "explained";
+    const THEIRS: &str = "200000000011";
+    let sts = SITE.cloud.sts();
+    let controller = format!("arn:aws:iam::{ACCOUNT}:user/{CONTROLLER}");
+    sts.role(&role(ACCOUNT, "explained"), Trust::of(&controller));
+    let trust = Trust::of(&role(ACCOUNT, "explained")).external_id("only-sts-needs-it");
+    sts.role(&role(THEIRS, "nodes"), trust);
+    let jump = json!({
+        "roleARN": role(ACCOUNT, "explained"), "allowedNamespaces": {}, "durationSeconds": 7200,
+        "sourceIdentityRef": {"kind": "AWSClusterControllerIdentity", "name": "default"},
+    });
+    identity("AWSClusterRoleIdentity", "explained-jump", &jump);
+    let nodes = json!({
+        "roleARN": role(THEIRS, "nodes"), "externalID": "only-sts-needs-it", "sessionName": "nodes@explained",
+        "allowedNamespaces": {"list": [NAME]}, "durationSeconds": 900,
+        "sourceIdentityRef": {"kind": "AWSClusterRoleIdentity", "name": "explained-jump"},
+    });
+    identity("AWSClusterRoleIdentity", NAME, &nodes);
+    let tenant = Tenant::of_provider(NAME, "AWSClusterRoleIdentity", NAME);
+    tenant.joins("m1", &tenant.launch(THEIRS));
+    assert_eq!(tenant.account(), THEIRS);
+    let ready = tenant.authentication.wait_for(
+        SITE.management.kubectl(),
+        "AWSCredentialsReady",
+        "True",
+        "CredentialsAccepted",
+    );
+    drop(ready);
+
+    let told = explained(NAME, &[]);
+
+    let links: Vec<_> = told["chain"].as_array().unwrap().iter().collect();
+    let link = |kind: &str, name: &str, permission: &str| json!({"kind": kind, "name": name, "permission": permission});
+    let everybody = "allowedNamespaces is empty: every namespace may use it";
+    let listed = "allowedNamespaces.list has the namespace";
+    let expected = [
+        link("AWSClusterRoleIdentity", NAME, listed),
+        link("AWSClusterRoleIdentity", "explained-jump", everybody),
+        link("AWSClusterControllerIdentity", "default", everybody),
+    ];
+    assert_eq!(links, expected.iter().collect::<Vec<_>>());
+    let roles = [
+        json!({
+            "roleARN": role(ACCOUNT, "explained"), "sessionName": "node-attestation-explained-jump",
+            "durationSeconds": 3600, "hasExternalID": false, "hasInlinePolicy": false, "policyARNs": [],
+        }),
+        json!({
+            "roleARN": role(THEIRS, "nodes"), "sessionName": "nodes@explained",
+            "durationSeconds": 900, "hasExternalID": true, "hasInlinePolicy": false, "policyARNs": [],
+        }),
+    ];
+    assert_eq!(told["roles"], json!(roles));
+    assert_eq!(
+        told["decidedBy"],
+        "spec.identityRef of AWSCluster explained"
+    );
+    assert_eq!(told["root"], "the controller's own credentials");
+    assert_eq!(told["account"], THEIRS);
+    assert_eq!(
+        (&told["reason"], &told["note"]),
+        (&json!("Resolved"), &Value::Null)
+    );
+    let warning = "durationSeconds of AWSClusterRoleIdentity/explained-jump is more than an hour: STS does not allow it \
+                   for a role whose source is temporary";
+    assert_eq!(told["warnings"], json!([warning]));
+    let [resolved, ready] = told["conditions"].as_array().unwrap().as_slice() else {
+        panic!("{told:#}");
+    };
+    assert_eq!(
+        (&resolved["type"], &resolved["status"]),
+        (&json!("AWSIdentityResolved"), &json!("True"))
+    );
+    let message = ready["message"].as_str().unwrap();
+    assert!(message.contains("; the session ends at 20"), "{message}");
+    assert!(!told.to_string().contains("only-sts-needs-it"), "{told:#}");
+}
+
+#[test]
+fn a_refusal_is_explained_by_the_identity_that_refuses() {
+    const NAME: &str = "explained-refusal";
+    let source = json!({"secretRef": "not-there", "allowedNamespaces": {"list": ["others"]}});
+    identity("AWSClusterStaticIdentity", "explained-source", &source);
+    let spec = json!({
+        "roleARN": role("200000000012", "nodes"), "allowedNamespaces": {},
+        "sourceIdentityRef": {"kind": "AWSClusterStaticIdentity", "name": "explained-source"},
+    });
+    identity("AWSClusterRoleIdentity", NAME, &spec);
+    let tenant = Tenant::of_provider(NAME, "AWSClusterRoleIdentity", NAME);
+    tenant.resolved("False", "SourceUsageUnauthorized");
+
+    let told = explained(NAME, &[]);
+
+    let message = "allowedNamespaces of the source AWSClusterStaticIdentity/explained-source does not permit namespace \
+                   explained-refusal";
+    assert_eq!(
+        (&told["reason"], &told["message"]),
+        (&json!("SourceUsageUnauthorized"), &json!(message))
+    );
+    assert_eq!(told["chain"].as_array().unwrap().len(), 1);
+    assert_eq!(
+        (&told["roles"], &told["account"]),
+        (&json!([]), &Value::Null)
+    );
+    let event = SITE.management.kubectl().wait_for(
+        &["events.events.k8s.io", "-n", NAME],
+        "the event",
+        crate::PATIENCE,
+        |event| event["reason"] == "SourceUsageUnauthorized",
+    );
+    assert_eq!(
+        (&event["type"], &event["note"]),
+        (&json!("Warning"), &json!(message))
+    );
+    assert_eq!(event["regarding"]["kind"], "KubeletAuthentication");
+}
+
+#[test]
+fn whoever_may_not_read_the_secret_learns_that_and_nothing_of_it() {
+    const NAME: &str = "explained-secret";
+    const THEIRS: &str = "200000000013";
+    static_identity(NAME, THEIRS);
+    let tenant = Tenant::of_provider(NAME, "AWSClusterStaticIdentity", NAME);
+    tenant.resolved("True", "Resolved");
+    let kubectl = SITE.management.kubectl();
+    let groups = "--resource=clusters.cluster.x-k8s.io,awsclusters.infrastructure.cluster.x-k8s.io,\
+                  awsclusterstaticidentities.infrastructure.cluster.x-k8s.io,namespaces,\
+                  kubeletauthentications.attestation.cluster.x-k8s.io";
+    kubectl.ok([
+        "create",
+        "clusterrole",
+        "explained-reader",
+        "--verb=get",
+        groups,
+    ]);
+    let binding = ["create", "clusterrolebinding", "explained-reader"];
+    kubectl.ok(binding
+        .into_iter()
+        .chain(["--clusterrole=explained-reader", "--user=reader"]));
+    let plane = SITE.management.control_plane();
+    let reader = plane.client_cert_kubeconfig("reader", None);
+
+    let told = answer(&run(&reader, NAME, &["-o", "json"]));
+
+    assert_eq!(told["reason"], "Unknown");
+    let message = told["message"].as_str().unwrap();
+    assert!(
+        message.starts_with("Secret explained-secret: "),
+        "{message}"
+    );
+    assert!(message.contains("forbidden"), "{message}");
+    assert_eq!(told["note"], Value::Null);
+
+    let output = run(plane.admin_kubeconfig(), NAME, &[]);
+    let (id, secret) = access_key(THEIRS);
+    let rows = rows(&output);
+    let has = |label: &str, value: &str| rows.iter().any(|row| row.0 == label && row.1 == value);
+    assert!(has("Begins with", &format!("access key {id}")), "{rows:?}");
+    assert!(has("Result", "Resolved"), "{rows:?}");
+    assert!(!rows.iter().any(|row| row.1.contains(&secret)), "{rows:?}");
+}
+
+#[test]
+fn other_options_than_the_controllers_are_told_of() {
+    const NAME: &str = "explained-team";
+    const THEIRS: &str = "200000000014";
+    let annotations = json!({"services.k8s.aws/owner-account-id": THEIRS});
+    crate::create_namespace(&SITE.management, NAME, &annotations);
+    let cluster = SITE.management.cluster(NAME).namespace(NAME).create();
+    crate::create_namespace(&SITE.management, NAME, &annotations);
+    apply(&json!({
+        "apiVersion": "v1", "kind": "ConfigMap",
+        "metadata": {"name": "ack-role-account-map", "namespace": "ack-system"},
+        "data": {THEIRS: role(THEIRS, "nodes")},
+    }));
+    let tenant = Tenant::authorized(cluster, json!({}));
+    tenant.resolved("True", "Resolved");
+
+    let as_controller = explained(NAME, &["--ack-carm"]);
+    assert_eq!(as_controller["account"], THEIRS);
+    assert_eq!(
+        as_controller["decidedBy"],
+        "the annotations of the Namespace and the config maps of AWS Controllers for Kubernetes"
+    );
+    assert_eq!(
+        (&as_controller["reason"], &as_controller["note"]),
+        (&json!("Resolved"), &Value::Null)
+    );
+
+    let without = explained(NAME, &[]);
+    assert_eq!(
+        (&without["reason"], &without["decidedBy"]),
+        (&json!("IdentityNotNamed"), &json!("nothing"))
+    );
+    let note = without["note"].as_str().unwrap();
+    assert!(note.starts_with("the controller says otherwise"), "{note}");
+}
+
+#[test]
+fn a_cluster_that_is_not_there_is_an_error() {
+    let output = run(
+        SITE.management.control_plane().admin_kubeconfig(),
+        "nowhere",
+        &[],
+    );
+
+    assert_eq!(output.status.code(), Some(3));
+    assert_eq!(
+        String::from_utf8_lossy(&output.stderr),
+        "there is no Cluster nowhere/nowhere\n"
+    );
+}
