@@ -120,6 +120,8 @@ fn written<'a>(authentication: &'a KubeletAuthentication, of: &str) -> Option<[&
 mod tests {
     use std::slice::from_ref;
 
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+    use k8s_openapi::jiff::Timestamp;
     use node_attestation_core::crd::KubeletAuthenticationSpec;
     use node_attestation_core::crd::conditions::AWS_CREDENTIALS_READY;
 
@@ -183,7 +185,7 @@ mod tests {
     #[test]
     fn a_condition_that_is_in_the_object_is_not_told_again_after_a_restart() {
         let mut object = object();
-        let time = k8s_openapi::apimachinery::pkg::apis::meta::v1::Time::default();
+        let time = Time(Timestamp::default());
         let status = object.status.get_or_insert_default();
         conditions::set(&mut status.conditions, &refused(), None, &time);
         let mut events = ConditionEvents::default();
@@ -210,8 +212,8 @@ mod tests {
         }
         assert_eq!(told, 2);
         // The last state is told once the pause is over.
-        let due = events.due(&object, &[resolved("as x")], start + 3 * PAUSE);
-        assert_eq!(words(&due), [("Normal", "Resolved", "as x")]);
+        let due = events.due(&object, &[refused()], start + 3 * PAUSE);
+        assert_eq!(words(&due), [("Warning", "UsageUnauthorized", "by a")]);
     }
 
     #[test]

@@ -15,7 +15,7 @@ fn digests_of(objects: &Objects, name: &str, key: &DigestKey) -> Vec<Credentials
         namespace: TENANT,
         region: None,
     };
-    let plan = resolve(objects, identity(name), tenant).unwrap();
+    let plan = resolve(objects, identity(name), tenant, &mut Vec::new()).unwrap();
     plan.digests(key, "eu-west-1")
 }
 
@@ -56,7 +56,7 @@ fn the_region_of_sts_is_in_the_digest_of_a_role() {
         namespace: TENANT,
         region: None,
     };
-    let plan = resolve(&objects, identity(ROLE), tenant).unwrap();
+    let plan = resolve(&objects, identity(ROLE), tenant, &mut Vec::new()).unwrap();
     let [here, there] = ["eu-west-1", "us-east-1"].map(|region| plan.digests(&key(), region));
     assert_eq!(here.first(), there.first());
     assert_ne!(here.last(), there.last());
@@ -164,7 +164,7 @@ fn neither_a_plan_nor_a_digest_shows_a_secret() {
         namespace: TENANT,
         region: None,
     };
-    let plan = resolve(&objects, identity(ROLE), tenant).unwrap();
+    let plan = resolve(&objects, identity(ROLE), tenant, &mut Vec::new()).unwrap();
     let shown = format!(
         "{plan:?} {:?} {:?}",
         plan.digests(&key(), "eu-west-1"),
