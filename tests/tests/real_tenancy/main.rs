@@ -6,5 +6,6 @@ mod admin;
 mod bed;
 mod clusters;
 mod identities;
+mod moved;
 mod rights;
 mod service_accounts;
