@@ -181,3 +181,25 @@ fn a_rotated_secret_counts_and_an_account_that_changed_does_not() {
     );
     tenant.is_approved(&request);
 }
+
+#[test]
+fn nodes_of_a_managed_control_plane_join_by_the_identity_that_it_names() {
+    const NAME: &str = "managed";
+    const THEIRS: &str = "200000000010";
+    static_identity(NAME, THEIRS);
+    let tenant = Tenant::of_another_provider(NAME);
+    apply(&json!({
+        "apiVersion": "controlplane.cluster.x-k8s.io/v1beta2", "kind": "AWSManagedControlPlane",
+        "metadata": {"name": NAME, "namespace": NAME},
+        "spec": {"identityRef": {"kind": STATIC_IDENTITY, "name": NAME}},
+    }));
+    tenant.resolved("False", "IdentityNotNamed");
+    let reference = json!({
+        "apiGroup": "controlplane.cluster.x-k8s.io", "kind": "AWSManagedControlPlane", "name": NAME,
+    });
+    let patch = json!({"spec": {"controlPlaneRef": reference}});
+    let target = ["clusters.cluster.x-k8s.io", NAME, "-n", NAME];
+    SITE.management.kubectl().patch(&target, &patch);
+    tenant.joins("m1", &tenant.launch(THEIRS));
+    assert_eq!(tenant.account(), THEIRS);
+}

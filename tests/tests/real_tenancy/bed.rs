@@ -215,13 +215,23 @@ impl Tenant {
 
     /// Files the request of this instance as a Machine of the cluster, and returns the request.
     pub fn asks(&self, machine: &str, instance: &Instance) -> String {
+        self.files(machine, instance, &self.audience())
+    }
+
+    /// The cluster of evidence.
+    pub fn audience(&self) -> Audience {
+        let ca = self.cluster.control_plane().ca();
+        let ca = ca.certificate_pem().as_bytes();
+        Audience::of_ca(&CertificateDer::from_pem_slice(ca).unwrap())
+    }
+
+    /// The same with evidence for this cluster.
+    pub fn files(&self, machine: &str, instance: &Instance, audience: &Audience) -> String {
         let id = instance.provider_id();
         let machine = self.cluster.machine(machine).provider_id(&id);
         let machine = machine.node_name(instance.node_name()).create();
         let plane = self.cluster.control_plane();
-        let ca = plane.ca().certificate_pem().as_bytes();
-        let audience = Audience::of_ca(&CertificateDer::from_pem_slice(ca).unwrap());
-        let parts = instance.parts(&audience, &id, SITE.cloud.sts().now());
+        let parts = instance.parts(audience, &id, SITE.cloud.sts().now());
         let evidence = |spki: &[u8]| Some(SITE.cloud.evidence(&parts, spki));
         let application = Application::proving(instance.node_name(), &id, Provider::AWS, evidence);
         let kubectl = plane.kubectl_with(machine.bootstrap_kubeconfig());
@@ -243,7 +253,13 @@ impl Tenant {
 
     #[track_caller]
     pub fn is_denied(&self, machine: &str, instance: &Instance) -> String {
-        let csr = self.answered(&self.asks(machine, instance));
+        self.is_refused(&self.asks(machine, instance))
+    }
+
+    /// The reason for which the request is denied in the end.
+    #[track_caller]
+    pub fn is_refused(&self, request: &str) -> String {
+        let csr = self.answered(request);
         reason_of(&csr, "Denied")
             .unwrap_or_else(|| panic!("{csr:#}"))
             .to_owned()

@@ -131,3 +131,37 @@ fn whatever_a_tenant_writes_another_tenants_instance_does_not_join() {
     assert_eq!(tenant.is_denied("m1", &stolen), "AccountNotAllowed");
     victim.joins("m1", &stolen);
 }
+
+#[test]
+fn of_tenants_who_share_an_account_none_gets_the_instances_of_another() {
+    const SHARED: &str = "200000000150";
+    static_identity("shared", SHARED);
+    let [victim, tenant] =
+        ["shares-a", "shares-b"].map(|name| Tenant::of_provider(name, STATIC_IDENTITY, "shared"));
+    let admin = Admin::of("shares-b");
+    let stolen = victim.launch(SHARED);
+
+    assert_eq!(tenant.is_denied("m1", &stolen), "TagMismatch");
+    let tags = json!({owned(victim.cluster.name()): "owned"});
+    let spec = json!({"spec": {"aws": {"requiredTags": tags}}});
+    admin.patch("kubeletauthentications", "shares-b", &spec);
+    tenant.is_still("True", "Resolved");
+    let another = victim.launch(SHARED);
+    assert_eq!(tenant.is_denied("m2", &another), "TagMismatch");
+    victim.joins("m1", &stolen);
+}
+
+#[test]
+fn in_a_shared_account_evidence_for_a_cluster_of_the_same_name_is_denied() {
+    const SHARED: &str = "200000000151";
+    static_identity("twins", SHARED);
+    let [victim, tenant] = ["twin-a", "twin-b"]
+        .map(|namespace| Tenant::of_provider_in(namespace, "twin", STATIC_IDENTITY, "twins"));
+    // Its tag is that of both clusters, and its Machine is in the one of the attacker.
+    let stolen = victim.launch(SHARED);
+
+    let copied = tenant.files("m1", &stolen, &victim.audience());
+
+    assert_eq!(tenant.is_refused(&copied), "AudienceMismatch");
+    victim.joins("m1", &stolen);
+}
