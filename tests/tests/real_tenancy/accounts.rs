@@ -8,8 +8,8 @@ use kubelet_authenticator_tests::management::InfraCluster;
 use serde_json::json;
 
 use crate::bed::{
-    CONTROLLER_IDENTITY, ROLE_IDENTITY, SITE, STATIC_IDENTITY, Tenant, apply, controller,
-    create_namespace, identity, role, static_identity,
+    ACK_ACCOUNT, CONTROLLER_IDENTITY, EXTERNAL_ID, ROLE_IDENTITY, SITE, STATIC_IDENTITY, Tenant,
+    apply, controller, create_namespace, identity, role, static_identity,
 };
 
 #[test]
@@ -105,6 +105,18 @@ fn nodes_of_a_team_join_by_the_role_of_its_config_map() {
     let tenant = Tenant::authorized(cluster, json!({}));
     tenant.joins("m1", &tenant.launch(THEIRS));
     assert_eq!(tenant.account(), THEIRS);
+}
+
+#[test]
+fn nodes_of_an_account_join_by_the_role_and_the_external_id_of_its_config_map() {
+    const NAME: &str = "by-account-id";
+    let trust = Trust::of(&controller()).external_id(EXTERNAL_ID);
+    SITE.cloud.sts().role(&role(ACK_ACCOUNT, "nodes"), trust);
+    let tenant = Tenant::of_another_provider(NAME);
+    let annotations = json!({"services.k8s.aws/owner-account-id": ACK_ACCOUNT});
+    create_namespace(&SITE.management, NAME, &annotations);
+    tenant.joins("m1", &tenant.launch(ACK_ACCOUNT));
+    assert_eq!(tenant.account(), ACK_ACCOUNT);
 }
 
 #[test]

@@ -22,6 +22,10 @@ pub const ROLE_IDENTITY: &str = "AWSClusterRoleIdentity";
 pub const CONTROLLER_IDENTITY: &str = "AWSClusterControllerIdentity";
 
 const IDENTITY_VERSION: &str = "infrastructure.cluster.x-k8s.io/v1beta2";
+/// The account with a role in the ConfigMap of accounts, and the role's external ID.
+pub const ACK_ACCOUNT: &str = "200000000011";
+pub const EXTERNAL_ID: &str = "7a5b816a-7743-4377-a382-2d695bf1f172";
+
 /// The teams, with the accounts of their roles `nodes`.
 const TEAMS: [(&str, &str); 2] = [("team-a", "200000000004"), ("team-b", "200000000104")];
 
@@ -57,11 +61,23 @@ pub static SITE: LazyLock<Site> = LazyLock::new(|| {
     management.kubectl().ok(["apply", "-f", ACK_RBAC]);
     management.kubectl().ok(["apply", "-f", TOKENS_RBAC]);
     let teams = TEAMS.map(|(team, account)| (team.to_owned(), json!(role(account, "nodes"))));
-    management.kubectl().apply_object(&json!({
-        "apiVersion": "v1", "kind": "ConfigMap",
-        "metadata": {"name": "ack-role-team-map", "namespace": "ack-system"},
-        "data": Map::from_iter(teams),
-    }));
+    let account = format!(
+        "roleArn: {}\nexternalID: {EXTERNAL_ID}\n",
+        role(ACK_ACCOUNT, "nodes")
+    );
+    for (map, data) in [
+        ("team", Map::from_iter(teams)),
+        (
+            "account",
+            Map::from_iter([(ACK_ACCOUNT.to_owned(), json!(account))]),
+        ),
+    ] {
+        management.kubectl().apply_object(&json!({
+            "apiVersion": "v1", "kind": "ConfigMap",
+            "metadata": {"name": format!("ack-role-{map}-map"), "namespace": "ack-system"},
+            "data": data,
+        }));
+    }
     let arguments = ["--ack-carm", "--ack-team-level-carm"];
     Site {
         network: network(&cloud),

@@ -1,12 +1,13 @@
 //! Administrators of a namespace who want another tenant's identity, or the controller's.
 
+use kubelet_authenticator_test_support::process::poll;
 use kubelet_authenticator_test_support::sts::Trust;
 use kubelet_authenticator_tests::cloud::ACCOUNT;
 use serde_json::json;
 
 use crate::admin::Admin;
 use crate::bed::{
-    CONTROLLER_IDENTITY, ROLE_IDENTITY, SITE, STATIC_IDENTITY, Tenant, apply, controller,
+    CONTROLLER_IDENTITY, PATIENCE, ROLE_IDENTITY, SITE, STATIC_IDENTITY, Tenant, apply, controller,
     create_namespace, identity, outcomes_with, role, secret,
 };
 
@@ -125,13 +126,17 @@ fn config_maps_in_the_tenants_namespace_give_no_role() {
             "data": {ANOTHERS: role(ANOTHERS, "nodes"), "own-team": role(ANOTHERS, "nodes")},
         }));
     }
-    for (annotation, value, reason) in [
-        ("owner-account-id", ANOTHERS, "CARMMapNotFound"),
-        ("team-id", "own-team", "CARMKeyNotFound"),
+    for (annotation, key, map) in [
+        ("owner-account-id", ANOTHERS, "ack-role-account-map"),
+        ("team-id", "own-team", "ack-role-team-map"),
     ] {
         let annotation = format!("services.k8s.aws/{annotation}");
-        create_namespace(&SITE.management, NAME, &json!({annotation: value}));
-        tenant.resolved("False", reason);
+        create_namespace(&SITE.management, NAME, &json!({annotation: key}));
+        let named = poll(PATIENCE, || {
+            let message = tenant.resolved("False", "CARMKeyNotFound");
+            (message.contains(map) && message.contains(key)).then_some(())
+        });
+        assert!(named.is_some(), "{map} is not looked up");
     }
     let request = tenant.asks("m1", &tenant.launch(ANOTHERS));
     tenant.is_still("False", "CARMKeyNotFound");
