@@ -58,6 +58,14 @@ fn a_tenant_that_removes_its_account_gets_another_of_an_identity_that_permits_it
     pin(&admin, NAME, None);
     tenant.is_approved(&request);
     assert_eq!(tenant.account(), SECOND);
+
+    let others = json!({"secretRef": "repinned-second", "allowedNamespaces": {"list": ["others"]}});
+    identity(STATIC_IDENTITY, "repinned-third", &others);
+    let third = json!({"kind": STATIC_IDENTITY, "name": "repinned-third"});
+    let patch = json!({"spec": {"identityRef": third}});
+    admin.patch("awsclusters", NAME, &patch);
+    pin(&admin, NAME, None);
+    tenant.resolved("False", "UsageUnauthorized");
 }
 
 #[test]
