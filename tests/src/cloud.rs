@@ -191,8 +191,18 @@ impl Cloud {
         }
     }
 
-    /// The manager's command-line options for this cloud.
+    /// The manager's command-line options for this cloud, with its own credentials for Clusters that name no identity:
+    /// those of the tests are mostly of no provider with identities.
     pub fn manager_arguments(&self) -> Vec<OsString> {
+        let fallback = OsString::from("--allow-controller-identity-fallback");
+        self.arguments_without_fallback()
+            .into_iter()
+            .chain([fallback])
+            .collect()
+    }
+
+    /// The same, where every Cluster needs an identity.
+    pub fn arguments_without_fallback(&self) -> Vec<OsString> {
         let pairs = [
             ("--aws-extra-signers", self.signers().into()),
             ("--aws-endpoint-ca", self.authorities().into()),
@@ -206,9 +216,7 @@ impl Cloud {
             ),
         ];
         let words = pairs.map(|(option, value): (_, OsString)| [OsString::from(option), value]);
-        // The Clusters of the tests are mostly of no provider that names an identity.
-        let fallback = OsString::from("--allow-controller-identity-fallback");
-        words.into_iter().flatten().chain([fallback]).collect()
+        words.into_iter().flatten().collect()
     }
 
     /// The credentials of the manager.

@@ -1,5 +1,6 @@
 //! A management cluster, the controller in it, and the settings of a cluster.
 
+use std::ffi::OsString;
 use std::path::Path;
 
 use crate::cloud::{Cloud, Instance};
@@ -74,8 +75,31 @@ impl Manager {
 
     /// `node-attestation-controller run`, with instances of this cloud.
     pub fn aws(management: &Management, cloud: &Cloud, arguments: &[&str]) -> Self {
+        Self::in_cloud(management, cloud, cloud.manager_arguments(), arguments)
+    }
+
+    /// The same, where every Cluster needs an identity.
+    pub fn aws_without_fallback(
+        management: &Management,
+        cloud: &Cloud,
+        arguments: &[&str],
+    ) -> Self {
+        Self::in_cloud(
+            management,
+            cloud,
+            cloud.arguments_without_fallback(),
+            arguments,
+        )
+    }
+
+    fn in_cloud(
+        management: &Management,
+        cloud: &Cloud,
+        of_cloud: Vec<OsString>,
+        arguments: &[&str],
+    ) -> Self {
         Self::told(management, "node-attestation-controller", |launch| {
-            let launch = launch.args(cloud.manager_arguments()).args(arguments);
+            let launch = launch.args(of_cloud).args(arguments);
             let environment = cloud.manager_environment().into_iter();
             environment.fold(launch, |launch, (name, value)| launch.env(name, value))
         })

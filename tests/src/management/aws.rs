@@ -15,6 +15,9 @@ use crate::cloud::{ACCOUNT, Cloud, REGION};
 /// The security groups that the provider looks for: those of an AWSCluster that it manages itself.
 const SECURITY_GROUPS: [&str; 5] = ["apiserver-lb", "bastion", "controlplane", "lb", "node"];
 
+/// The control planes of EKS, which name an identity too.
+const MANAGED_CONTROL_PLANES: &str = "awsmanagedcontrolplanes.controlplane.cluster.x-k8s.io";
+
 /// The identities, by plural.
 const IDENTITIES: [&str; 3] = [
     "awsclustercontrolleridentities",
@@ -26,12 +29,13 @@ const IDENTITIES: [&str; 3] = [
 const MANAGED_BY: &str = "cluster.x-k8s.io/managed-by";
 
 impl Management {
-    /// Defines the AWSClusters, AWSMachines, AWSMachineTemplates and identities of Cluster API Provider AWS, whose
-    /// provider is then the test; and its identity for every namespace, as the provider creates it.
+    /// Defines the AWSClusters, AWSMachines, AWSMachineTemplates, AWSManagedControlPlanes and identities of Cluster API
+    /// Provider AWS, whose provider is then the test; and its identity for every namespace, as the provider creates it.
     #[track_caller]
     pub fn define_aws(&self) {
         let wanted = [AWS_CLUSTER, AWS_MACHINE, AWS_MACHINE_TEMPLATE];
         let mut wanted = wanted.map(|kind| json!(kind.resource())).to_vec();
+        wanted.push(json!(MANAGED_CONTROL_PLANES));
         wanted.extend(IDENTITIES.map(|kind| json!(format!("{kind}.{INFRASTRUCTURE}"))));
         let mut definitions = capa::manifests();
         definitions.retain(|object| wanted.contains(&object["metadata"]["name"]));

@@ -32,6 +32,24 @@ const PROVIDERS: [[&str; 3]; 4] = [
     ],
 ];
 
+/// Cluster API Provider AWS, whose namespace has the Secrets that `clusterctl move` moves with their identities.
+const AWS: [&str; 3] = ["aws", "InfrastructureProvider", "infrastructure-aws"];
+
+impl Management {
+    /// Writes the inventory of `clusterctl init` with Cluster API Provider AWS, for a cluster without managers; the
+    /// definitions of the provider exist.
+    #[track_caller]
+    pub fn take_inventory_with_aws(&self) {
+        for namespace in ["capi-system", "capa-system"] {
+            self.kubectl().apply_object(&json!({
+                "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": namespace },
+            }));
+        }
+        take_inventory(self.kubectl());
+        register(self.kubectl(), AWS, "capa-system");
+    }
+}
+
 /// Writes the inventory of `clusterctl init`, which `clusterctl move` reads.
 #[track_caller]
 pub(super) fn take_inventory(kubectl: &Kubectl) {
@@ -49,18 +67,24 @@ pub(super) fn take_inventory(kubectl: &Kubectl) {
         let name = definition["metadata"]["name"].as_str().unwrap();
         label(kubectl, name, &json!({ CLUSTERCTL: "" }));
     }
-    for [name, kind, label] in PROVIDERS {
-        let labels = json!({ CLUSTERCTL: "", PROVIDER: label, INVENTORY: "inventory" });
-        let provider = json!({
-            "apiVersion": "clusterctl.cluster.x-k8s.io/v1alpha3",
-            "kind": "Provider",
-            "metadata": { "name": label, "namespace": "capi-system", "labels": labels },
-            "providerName": name, "type": kind, "version": "v1.14.2",
-        });
-        // A definition that is established may be served a moment later.
-        let created = poll(DEADLINE, || kubectl.try_create(&provider).ok());
-        assert!(created.is_some(), "{provider:#} cannot be created");
+    for provider in PROVIDERS {
+        register(kubectl, provider, "capi-system");
     }
+}
+
+/// Adds a provider to the inventory.
+#[track_caller]
+fn register(kubectl: &Kubectl, [name, kind, label]: [&str; 3], namespace: &str) {
+    let labels = json!({ CLUSTERCTL: "", PROVIDER: label, INVENTORY: "inventory" });
+    let provider = json!({
+        "apiVersion": "clusterctl.cluster.x-k8s.io/v1alpha3",
+        "kind": "Provider",
+        "metadata": { "name": label, "namespace": namespace, "labels": labels },
+        "providerName": name, "type": kind, "version": "v1.14.2",
+    });
+    // A definition that is established may be served a moment later.
+    let created = poll(DEADLINE, || kubectl.try_create(&provider).ok());
+    assert!(created.is_some(), "{provider:#} cannot be created");
 }
 
 fn label(kubectl: &Kubectl, definition: &str, labels: &Value) {
@@ -69,8 +93,8 @@ fn label(kubectl: &Kubectl, definition: &str, labels: &Value) {
 }
 
 impl WorkloadCluster {
-    /// Moves everything in its namespace with `clusterctl move`, and writes the statuses of its infrastructure and
-    /// its control plane again: statuses are not moved.
+    /// Moves everything in its namespace with `clusterctl move`, and writes the statuses again that no manager writes:
+    /// statuses are not moved.
     #[track_caller]
     pub fn clusterctl_move(mut self, target: &Management) -> Self {
         let files = Scratch::new("clusterctl");
@@ -96,9 +120,12 @@ impl WorkloadCluster {
         let infrastructure = self.infrastructure.kind();
         self.place
             .patch_status(infrastructure, self.name(), &provisioned);
-        let status = control_plane_status();
-        self.place
-            .patch_status(GENERIC_CONTROL_PLANE, self.name(), &status);
+        let (kind, status) = if self.object["spec"]["controlPlaneRef"].is_object() {
+            (GENERIC_CONTROL_PLANE, control_plane_status())
+        } else {
+            (CLUSTER, self.place.contract.cluster_status())
+        };
+        self.place.patch_status(kind, self.name(), &status);
         self
     }
 }

@@ -166,6 +166,7 @@ impl Contract {
                 "initialization": {
                     "infrastructureProvisioned": true, "controlPlaneInitialized": true,
                 },
+                "conditions": [condition("ControlPlaneInitialized")],
             }),
         };
         status["phase"] = json!("Provisioned");

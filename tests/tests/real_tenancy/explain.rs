@@ -5,11 +5,14 @@ use std::process::{Command, Output};
 
 use kubelet_authenticator_test_support::moto::access_key;
 use kubelet_authenticator_test_support::sts::Trust;
-use kubelet_authenticator_tests::cloud::{ACCOUNT, CONTROLLER};
+use kubelet_authenticator_tests::cloud::ACCOUNT;
 use kubelet_authenticator_tests::program;
 use serde_json::{Value, json};
 
-use crate::{SITE, Tenant, apply, identity, role, static_identity};
+use crate::bed::{
+    ACK_ACCOUNT, PATIENCE, SITE, Tenant, controller, create_namespace, identity, role,
+    static_identity,
+};
 
 /// Runs `tenancy explain` with this kubeconfig.
 fn run(kubeconfig: &Path, tenant: &str, options: &[&str]) -> Output {
@@ -52,10 +55,9 @@ fn rows(output: &Output) -> Vec<(String, String)> {
 #[test]
 fn a_chain_is_explained_with_its_permissions_roles_account_and_end() {
     const NAME: &str = "explained";
-    const THEIRS: &str = "200000000011";
+    const THEIRS: &str = "200000000111";
     let sts = SITE.cloud.sts();
-    let controller = format!("arn:aws:iam::{ACCOUNT}:user/{CONTROLLER}");
-    sts.role(&role(ACCOUNT, "explained"), Trust::of(&controller));
+    sts.role(&role(ACCOUNT, "explained"), Trust::of(&controller()));
     let trust = Trust::of(&role(ACCOUNT, "explained")).external_id("only-sts-needs-it");
     sts.role(&role(THEIRS, "nodes"), trust);
     let jump = json!({
@@ -89,7 +91,7 @@ fn a_chain_is_explained_with_its_permissions_roles_account_and_end() {
     let expected = [
         link("AWSClusterRoleIdentity", NAME, listed),
         link("AWSClusterRoleIdentity", "explained-jump", everybody),
-        link("AWSClusterControllerIdentity", "default", everybody),
+        link("AWSClusterControllerIdentity", "default", listed),
     ];
     assert_eq!(links, expected.iter().collect::<Vec<_>>());
     let roles = [
@@ -134,7 +136,7 @@ fn a_refusal_is_explained_by_the_identity_that_refuses() {
     let source = json!({"secretRef": "not-there", "allowedNamespaces": {"list": ["others"]}});
     identity("AWSClusterStaticIdentity", "explained-source", &source);
     let spec = json!({
-        "roleARN": role("200000000012", "nodes"), "allowedNamespaces": {},
+        "roleARN": role("200000000112", "nodes"), "allowedNamespaces": {},
         "sourceIdentityRef": {"kind": "AWSClusterStaticIdentity", "name": "explained-source"},
     });
     identity("AWSClusterRoleIdentity", NAME, &spec);
@@ -157,7 +159,7 @@ fn a_refusal_is_explained_by_the_identity_that_refuses() {
     let event = SITE.management.kubectl().wait_for(
         &["events.events.k8s.io", "-n", NAME],
         "the event",
-        crate::PATIENCE,
+        PATIENCE,
         |event| event["reason"] == "SourceUsageUnauthorized",
     );
     assert_eq!(
@@ -170,7 +172,7 @@ fn a_refusal_is_explained_by_the_identity_that_refuses() {
 #[test]
 fn whoever_may_not_read_the_secret_learns_that_and_nothing_of_it() {
     const NAME: &str = "explained-secret";
-    const THEIRS: &str = "200000000013";
+    const THEIRS: &str = "200000000113";
     static_identity(NAME, THEIRS);
     let tenant = Tenant::of_provider(NAME, "AWSClusterStaticIdentity", NAME);
     tenant.resolved("True", "Resolved");
@@ -215,21 +217,15 @@ fn whoever_may_not_read_the_secret_learns_that_and_nothing_of_it() {
 #[test]
 fn other_options_than_the_controllers_are_told_of() {
     const NAME: &str = "explained-team";
-    const THEIRS: &str = "200000000014";
-    let annotations = json!({"services.k8s.aws/owner-account-id": THEIRS});
-    crate::create_namespace(&SITE.management, NAME, &annotations);
+    let annotations = json!({"services.k8s.aws/owner-account-id": ACK_ACCOUNT});
+    create_namespace(&SITE.management, NAME, &annotations);
     let cluster = SITE.management.cluster(NAME).namespace(NAME).create();
-    crate::create_namespace(&SITE.management, NAME, &annotations);
-    apply(&json!({
-        "apiVersion": "v1", "kind": "ConfigMap",
-        "metadata": {"name": "ack-role-account-map", "namespace": "ack-system"},
-        "data": {THEIRS: role(THEIRS, "nodes")},
-    }));
+    create_namespace(&SITE.management, NAME, &annotations);
     let tenant = Tenant::authorized(cluster, json!({}));
     tenant.resolved("True", "Resolved");
 
     let as_controller = explained(NAME, &["--ack-carm"]);
-    assert_eq!(as_controller["account"], THEIRS);
+    assert_eq!(as_controller["account"], ACK_ACCOUNT);
     assert_eq!(
         as_controller["decidedBy"],
         "the annotations of the Namespace and the config maps of AWS Controllers for Kubernetes"

@@ -70,7 +70,7 @@ pub fn story() -> bool {
     for file in RBAC {
         management.kubectl().ok(["apply", "-f", file]);
     }
-    let _manager = Manager::aws(&management, &cloud, &OPTIONS);
+    let _manager = Manager::aws_without_fallback(&management, &cloud, &OPTIONS);
     let accounts = TENANTS.map(|(_, account)| account);
     let networks = networks(&cloud, &accounts);
     let tenants = TENANTS.iter().zip(networks);

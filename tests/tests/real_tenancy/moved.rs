@@ -1,0 +1,98 @@
+//! A Cluster with an identity is moved to another management cluster.
+
+use kubelet_authenticator_test_support::moto::access_key;
+use kubelet_authenticator_tests::fleet::{Manager, authorize, grant};
+use kubelet_authenticator_tests::management::{Contract, InfraCluster, Management};
+use serde_json::{Value, json};
+
+use crate::bed::{PATIENCE, SITE, STATIC_IDENTITY, Tenant, control_plane, identity_of, secret};
+
+/// A management cluster with the inventory of clusterctl.
+fn management() -> Management {
+    let management = Management::on(control_plane(), Contract::V1Beta2);
+    management.define_aws();
+    management.take_inventory_with_aws();
+    grant(&management);
+    management
+}
+
+#[test]
+fn after_clusterctl_move_the_identity_its_secret_and_the_account_are_in_the_target() {
+    const NAME: &str = "moved";
+    const THEIRS: &str = "200000000140";
+    const ANOTHER: &str = "200000000141";
+    const PIN: &str = "attestation.cluster.x-k8s.io/aws-account";
+    let (here, there) = (management(), management());
+    let _managers =
+        [&here, &there].map(|site| Manager::aws_without_fallback(site, &SITE.cloud, &[]));
+    let spec = json!({"secretRef": NAME, "allowedNamespaces": {"list": [NAME]}});
+    let identity = identity_of(STATIC_IDENTITY, NAME, &spec);
+    let identity = here.kubectl().create_object(&identity);
+    let mut key = secret("capa-system", NAME, THEIRS);
+    // As the provider's manager patches it.
+    let owner = |identity: &Value| {
+        json!([{
+            "apiVersion": identity["apiVersion"], "kind": STATIC_IDENTITY,
+            "name": NAME, "uid": identity["metadata"]["uid"],
+        }])
+    };
+    key["metadata"]["ownerReferences"] = owner(&identity);
+    let key = here.kubectl().create_object(&key);
+    let cluster = here.cluster(NAME).namespace(NAME);
+    let cluster = cluster
+        .infrastructure(InfraCluster::Aws(SITE.network.clone()))
+        .create();
+    let named = json!({"spec": {"identityRef": {"kind": STATIC_IDENTITY, "name": NAME}}});
+    here.kubectl()
+        .patch(&["awsclusters", NAME, "-n", NAME], &named);
+    let tenant = Tenant {
+        authentication: authorize(&here, &cluster, &["aws"], json!({})),
+        cluster,
+    };
+    let first = tenant.launch(THEIRS);
+    tenant.joins("m1", &first);
+    let authentications = ["kubeletauthentications", "-n", NAME];
+    let is_pinned = |one: &Value| one["metadata"]["annotations"][PIN] == THEIRS;
+    let kubectl = here.kubectl();
+    kubectl.wait_for(&authentications, "its account", PATIENCE, is_pinned);
+    // clusterctl moves Machines that have joined.
+    let node = json!({"status": {"nodeRef": {"name": first.node_name()}}});
+    let machine = ["machines.cluster.x-k8s.io", "m1", "-n", NAME];
+    kubectl.patch(&[&machine[..], &["--subresource=status"]].concat(), &node);
+
+    let Tenant {
+        cluster,
+        authentication,
+    } = tenant;
+    let cluster = cluster.clusterctl_move(&there);
+
+    let kubectl = there.kubectl();
+    let moved = kubectl.json(["get", "awsclusterstaticidentities", NAME]);
+    assert_eq!(moved["spec"], identity["spec"]);
+    assert_ne!(moved["metadata"]["uid"], identity["metadata"]["uid"]);
+    let left = here
+        .kubectl()
+        .json(["get", "awsclusterstaticidentities", NAME]);
+    assert_eq!(left["metadata"]["uid"], identity["metadata"]["uid"]);
+    let moved_key = kubectl.json(["get", "secrets", NAME, "-n", "capa-system"]);
+    assert_eq!(moved_key["data"], key["data"]);
+    assert_eq!(moved_key["metadata"]["ownerReferences"], owner(&moved));
+    let resolved = "AWSIdentityResolved";
+    let found = authentication.wait_for(kubectl, resolved, "True", "Resolved");
+    assert!(is_pinned(&found), "{found:#}");
+    let tenant = Tenant {
+        cluster,
+        authentication,
+    };
+    tenant.joins("m2", &tenant.launch(THEIRS));
+
+    // The account that was moved counts.
+    SITE.cloud.learn(ANOTHER, NAME);
+    let (id, secret) = access_key(ANOTHER);
+    let data = json!({"stringData": {"AccessKeyID": id, "SecretAccessKey": secret}});
+    kubectl.patch(&["secrets", NAME, "-n", "capa-system"], &data);
+    let request = tenant.asks("m3", &tenant.launch(ANOTHER));
+    let authentication = &tenant.authentication;
+    authentication.wait_for(kubectl, resolved, "False", "AccountMismatch");
+    tenant.waits(&request);
+}

@@ -1,0 +1,105 @@
+//! Administrators of a namespace who want a role by a service account.
+
+use kubelet_authenticator_test_support::sts::Trust;
+use serde_json::{Value, json};
+
+use crate::admin::Admin;
+use crate::bed::{SITE, Tenant, apply, create_namespace, outcomes_with, role};
+
+fn service_account(name: &str) -> Value {
+    json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name}})
+}
+
+fn role_of_service_account(name: &str, role: &str) -> Value {
+    json!({
+        "apiVersion": "infrastructure.cluster.x-k8s.io/v1alpha1",
+        "kind": "AWSServiceAccountIdentity",
+        "metadata": {"name": name}, "spec": {"roleARN": role},
+    })
+}
+
+/// Lets the controller have tokens of the namespace, which its administrator may do.
+fn grant_tokens(admin: &Admin, namespace: &str) {
+    admin.ok(&[
+        "create",
+        "rolebinding",
+        "tokens",
+        "--clusterrole=node-attestation-controller-tokens",
+        "--user=node-attestation-controller",
+        "-n",
+        namespace,
+    ]);
+}
+
+/// The KubeletAuthentication names this identity.
+fn name_identity(admin: &Admin, cluster: &str, identity: &str) {
+    let patch = json!({"spec": {"aws": {"serviceAccountIdentity": identity}}});
+    admin.patch("kubeletauthentications", cluster, &patch);
+}
+
+#[test]
+fn a_tenants_service_account_does_not_assume_anothers_role() {
+    const NAME: &str = "own-tokens";
+    const THEIRS: &str = "200000000120";
+    const ANOTHERS: &str = "200000000121";
+    let sts = SITE.cloud.sts();
+    let trust = Trust::of_service_account("anothers-tokens", "nodes");
+    sts.role(&role(ANOTHERS, "nodes"), trust);
+    let trust = Trust::of_service_account(NAME, "nodes");
+    sts.role(&role(THEIRS, "nodes"), trust);
+    let tenant = Tenant::with_access_key(NAME, THEIRS);
+    let admin = Admin::of(NAME);
+    assert!(!admin.may("create", "serviceaccounts/token", "anothers-tokens"));
+
+    grant_tokens(&admin, NAME);
+    admin.apply(service_account("nodes"));
+    admin.apply(role_of_service_account("nodes", &role(ANOTHERS, "nodes")));
+    name_identity(&admin, NAME, "nodes");
+
+    tenant.resolved("True", "Resolved");
+    let request = tenant.asks("m1", &tenant.launch(ANOTHERS));
+    let message = tenant.condition("AWSCredentialsReady", "False", "AssumeRoleDenied");
+    assert!(message.contains(&role(ANOTHERS, "nodes")), "{message}");
+    tenant.waits(&request);
+    let outcomes = outcomes_with(ANOTHERS);
+    assert!(!outcomes.is_empty());
+    assert!(
+        outcomes.iter().all(|outcome| outcome == "AccessDenied"),
+        "{outcomes:?}"
+    );
+
+    // Of its own role, the same service account gets a session.
+    admin.apply(role_of_service_account("nodes", &role(THEIRS, "nodes")));
+    tenant.joins("m2", &tenant.launch(THEIRS));
+    assert_eq!(tenant.account(), THEIRS);
+}
+
+#[test]
+fn a_service_accounts_identity_of_another_namespace_is_not_found() {
+    const NAME: &str = "no-tokens";
+    const ANOTHERS: &str = "200000000123";
+    let trust = Trust::of_service_account("anothers-nodes", "nodes");
+    SITE.cloud.sts().role(&role(ANOTHERS, "nodes"), trust);
+    create_namespace(&SITE.management, "anothers-nodes", &json!({}));
+    for mut object in [
+        service_account("nodes"),
+        role_of_service_account("nodes", &role(ANOTHERS, "nodes")),
+    ] {
+        object["metadata"]["namespace"] = json!("anothers-nodes");
+        apply(&object);
+    }
+    let tenant = Tenant::with_access_key(NAME, "200000000122");
+    let admin = Admin::of(NAME);
+    grant_tokens(&admin, NAME);
+
+    for name in ["nodes", "anothers-nodes/nodes"] {
+        name_identity(&admin, NAME, name);
+        let expected = format!("AWSServiceAccountIdentity/{name}");
+        let message = tenant.resolved("False", "IdentityNotFound");
+        assert!(message.contains("AWSServiceAccountIdentity"), "{message}");
+        tenant.is_still("False", "IdentityNotFound");
+        let message = tenant.resolved("False", "IdentityNotFound");
+        assert!(message.contains(&expected), "{message}");
+    }
+    assert_eq!(outcomes_with(ANOTHERS), Vec::<String>::new());
+}
