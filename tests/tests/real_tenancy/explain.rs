@@ -55,7 +55,7 @@ fn rows(output: &Output) -> Vec<(String, String)> {
 #[test]
 fn a_chain_is_explained_with_its_permissions_roles_account_and_end() {
     const NAME: &str = "explained";
-    const THEIRS: &str = "200000000111";
+    const THEIRS: &str = "200000000311";
     let sts = SITE.cloud.sts();
     sts.role(&role(ACCOUNT, "explained"), Trust::of(&controller()));
     let trust = Trust::of(&role(ACCOUNT, "explained")).external_id("only-sts-needs-it");
@@ -136,7 +136,7 @@ fn a_refusal_is_explained_by_the_identity_that_refuses() {
     let source = json!({"secretRef": "not-there", "allowedNamespaces": {"list": ["others"]}});
     identity("AWSClusterStaticIdentity", "explained-source", &source);
     let spec = json!({
-        "roleARN": role("200000000112", "nodes"), "allowedNamespaces": {},
+        "roleARN": role("200000000312", "nodes"), "allowedNamespaces": {},
         "sourceIdentityRef": {"kind": "AWSClusterStaticIdentity", "name": "explained-source"},
     });
     identity("AWSClusterRoleIdentity", NAME, &spec);
@@ -172,7 +172,7 @@ fn a_refusal_is_explained_by_the_identity_that_refuses() {
 #[test]
 fn whoever_may_not_read_the_secret_learns_that_and_nothing_of_it() {
     const NAME: &str = "explained-secret";
-    const THEIRS: &str = "200000000113";
+    const THEIRS: &str = "200000000313";
     static_identity(NAME, THEIRS);
     let tenant = Tenant::of_provider(NAME, "AWSClusterStaticIdentity", NAME);
     tenant.resolved("True", "Resolved");
