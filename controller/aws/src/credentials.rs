@@ -9,6 +9,7 @@ use futures::future::FutureExt as _;
 use node_attestation_core::refusal::Unavailable;
 use node_attestation_runtime::capi::ObjectKey;
 use tokio::sync::OnceCell;
+use tokio::time::Instant;
 
 use crate::proxy::Proxy;
 
@@ -75,6 +76,12 @@ pub trait CredentialsSource: fmt::Debug + Send + Sync {
     ///
     /// An error of credentials is an outage: it says nothing about a node.
     async fn credentials(&self, tenant: &Tenant, region: &str) -> Result<Credentials, Unavailable>;
+
+    /// Forgets the session that AWS refused in a call with these credentials, which began at `since`. Returns whether
+    /// there can be another now: then the call may be made once more.
+    fn forget_session(&self, _key: CredentialsKey, _since: Instant) -> bool {
+        false
+    }
 }
 
 /// Credentials, and what else the SDK needs to use them.

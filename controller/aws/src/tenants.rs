@@ -12,8 +12,9 @@ use node_attestation_core::refusal::Unavailable;
 use node_attestation_runtime::capi::ObjectKey;
 use parking_lot::Mutex;
 use tokio::sync::{OnceCell, mpsc};
+use tokio::time::Instant;
 
-use crate::credentials::{ClusterTenant, Credentials, CredentialsSource, Tenant};
+use crate::credentials::{ClusterTenant, Credentials, CredentialsKey, CredentialsSource, Tenant};
 use crate::identity_store::{IdentityError, IdentityStore};
 use crate::partition;
 use crate::sessions::{
@@ -355,6 +356,11 @@ impl CredentialsSource for TenantCredentials {
             Tenant::Controller => self.clients.own.credentials(tenant, region).await,
             Tenant::Cluster(tenant) => self.of_cluster(tenant, region).await,
         }
+    }
+
+    fn forget_session(&self, key: CredentialsKey, since: Instant) -> bool {
+        let sessions = self.sessions.get();
+        sessions.is_some_and(|sessions| sessions.forget(key, since))
     }
 }
 

@@ -346,7 +346,7 @@ impl BatchedEc2 {
                 lane.token().await?;
             }
             let next_token = next.as_deref();
-            let page = self.ec2.describe(credentials, region, query, next_token);
+            let page = || self.ec2.describe(credentials, region, query, next_token);
             let page = lane.call(page).await?;
             found.extend(page.instances);
             next = page.next.filter(|next| !next.is_empty());

@@ -58,6 +58,7 @@ pub(super) struct Channel<S> {
 /// The calls with the same credentials in one region.
 #[derive(Debug)]
 pub(super) struct Lane<S> {
+    source: Arc<dyn CredentialsSource>,
     pub(super) credentials: Credentials,
     pub(super) region: String,
     limits: CallLimits,
@@ -106,14 +107,24 @@ impl<S: Default> Channel<S> {
             // A lane that somebody has is in use.
             lanes.retain(|_, lane| Arc::strong_count(lane) > 1 || !lane.lock().rests(now));
         }
-        let made = || Arc::new(Lane::new(credentials, region, self.limits, now));
+        let made = || {
+            let source = self.source.clone();
+            Arc::new(Lane::new(source, credentials, region, self.limits, now))
+        };
         Ok(lanes.entry(key).or_insert_with(made).clone())
     }
 }
 
 impl<S: Default> Lane<S> {
-    fn new(credentials: Credentials, region: &str, limits: CallLimits, now: Instant) -> Self {
+    fn new(
+        source: Arc<dyn CredentialsSource>,
+        credentials: Credentials,
+        region: &str,
+        limits: CallLimits,
+        now: Instant,
+    ) -> Self {
         Self {
+            source,
             credentials,
             region: region.to_owned(),
             limits,
@@ -170,8 +181,23 @@ impl<S> Lane<S> {
         self.lock().trouble.is_any()
     }
 
-    /// The answer of a call, within its deadline.
-    pub(super) async fn call<T>(
+    /// The answer of a call, within its deadline. Where AWS refuses the session and there can be another, it is that
+    /// of one more call.
+    pub(super) async fn call<T, F>(&self, call: impl Fn() -> F) -> Result<T, OutageKind>
+    where
+        F: Future<Output = Result<T, OutageKind>>,
+    {
+        let began = Instant::now();
+        let answer = self.call_once(call()).await;
+        let is_refused = answer.as_ref().is_err_and(OutageKind::is_of_session);
+        if !is_refused || !self.source.forget_session(self.credentials.key, began) {
+            return answer;
+        }
+        self.token().await?;
+        self.call_once(call()).await
+    }
+
+    async fn call_once<T>(
         &self,
         call: impl Future<Output = Result<T, OutageKind>>,
     ) -> Result<T, OutageKind> {

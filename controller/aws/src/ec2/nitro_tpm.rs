@@ -114,7 +114,7 @@ impl NitroTpms {
             return Ok(Some(key));
         }
         let key = lane
-            .call(self.ec2.endorsement_key(lane, place, &asked.1))
+            .call(|| self.ec2.endorsement_key(lane, place, &asked.1))
             .await;
         match &key {
             Ok(_) | Err(OutageKind::NotFound(_) | OutageKind::NoKey(..)) => lane.settle(None),

@@ -15,6 +15,8 @@ use node_attestation_core::crd::{AwsNodeName, AwsSettings};
 use node_attestation_core::inventory::Inventory as _;
 use node_attestation_core::refusal::{Denial, Refusal, Unavailable};
 
+mod sessions;
+
 use super::*;
 use crate::credentials::{Credentials, CredentialsKey, CredentialsSource, Tenant};
 use crate::denial::AwsDenial;

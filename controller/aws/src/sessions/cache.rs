@@ -8,6 +8,7 @@ use aws_credential_types::provider::SharedCredentialsProvider;
 use aws_credential_types::provider::error::CredentialsError as ProviderError;
 use aws_credential_types::provider::future::ProvideCredentials as Provided;
 use parking_lot::Mutex;
+use tokio::time::Instant;
 
 use super::assume::{AssumeRole, Keys, Tokens};
 use super::budget::Budget;
@@ -89,6 +90,13 @@ impl Sessions {
             session,
             tenant: tenant.into(),
         }
+    }
+
+    /// Forgets the credentials of this key that AWS refused in a call which began at `since`, and returns whether there
+    /// can be others now.
+    pub fn forget(&self, key: CredentialsKey, since: Instant) -> bool {
+        let session = self.shared.lock().get(&key).and_then(Weak::upgrade);
+        session.is_some_and(|session| session.forget(since))
     }
 
     fn origin(&self, root: &Root) -> Origin {

@@ -32,6 +32,9 @@ const FIRST_OUTAGE_PAUSE: Duration = Duration::from_secs(5);
 /// The longest pause after an outage.
 const LAST_OUTAGE_PAUSE: Duration = Duration::from_mins(5);
 
+/// The time in which a session is forgotten once at most: where AWS refuses the next one too, the cause is another.
+const FORGOTTEN_ONCE: Duration = Duration::from_mins(5);
+
 /// The origin of the credentials of a link.
 #[derive(Debug)]
 pub(super) enum Origin {
@@ -61,6 +64,7 @@ pub(super) struct Calls {
 /// - Credentials are renewed after three quarters of their life, and handed out until a minute before its end,
 ///   whatever STS says meanwhile. After that there are none.
 /// - After a failure there is a pause, which each further failure doubles.
+/// - Credentials that AWS refuses are forgotten, but not again and again.
 #[derive(Debug)]
 pub(super) struct Session {
     name: Arc<str>,
@@ -80,11 +84,14 @@ struct State {
     failed: Option<Failed>,
     pending: Option<Shared<BoxFuture<'static, Answer>>>,
     account: Option<Result<String, Failed>>,
+    /// The time at which credentials were forgotten last.
+    forgotten: Option<Instant>,
 }
 
 #[derive(Debug, Clone)]
 struct Held {
     keys: Keys,
+    since: Instant,
     expires: Option<SystemTime>,
     /// The time of the renewal; `None` for credentials without an end.
     renew_at: Option<Instant>,
@@ -204,9 +211,18 @@ impl Session {
                     .await
             }
             Origin::Role(role, source) => {
-                let source = Box::pin(source.keys()).await?;
+                let keys = Box::pin(source.keys()).await?;
                 budget.of_all().await;
-                sts.assume_role(&source, role, &self.region).await
+                let began = Instant::now();
+                let issued = sts.assume_role(&keys, role, &self.region).await;
+                let is_refused = issued.as_ref().is_err_and(FailureKind::is_of_session);
+                if is_refused && source.forget(began) {
+                    let keys = Box::pin(source.keys()).await?;
+                    budget.of_all().await;
+                    sts.assume_role(&keys, role, &self.region).await
+                } else {
+                    issued
+                }
             }
         };
         let Issued { keys, expires } = issued.map_err(failed)?;
@@ -234,6 +250,26 @@ impl Session {
                 Err(error)
             }
         }
+    }
+
+    /// Forgets the credentials that AWS refused in a call which began at `since`, unless they are newer, and returns
+    /// whether there can be others now.
+    pub(super) fn forget(&self, since: Instant) -> bool {
+        // An access key is what its Secret has.
+        if matches!(self.origin, Origin::Static(_)) {
+            return false;
+        }
+        let now = Instant::now();
+        let mut state = self.state.lock();
+        if state.held.as_ref().is_none_or(|held| held.since > since) {
+            return true;
+        }
+        if state.forgotten.is_some_and(|at| now < at + FORGOTTEN_ONCE) {
+            return false;
+        }
+        state.held = None;
+        state.forgotten = Some(now);
+        true
     }
 
     /// The account of the credentials: the role's, or by one call of STS.
@@ -336,6 +372,7 @@ impl Held {
             expires: keys.expiry(),
             renew_at: life.map(|life| at + jittered(life * 3 / 4)),
             end: life.map(|life| at + life.saturating_sub(MARGIN)),
+            since: at,
             keys,
         }
     }
