@@ -4,11 +4,13 @@
 use std::sync::LazyLock;
 use std::time::Duration;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use kubelet_attestation::names::{Audience, Provider};
 use kubelet_authenticator_test_support::control_plane::ControlPlane;
 use kubelet_authenticator_test_support::moto::{Network, access_key};
 use kubelet_authenticator_test_support::process::poll;
-use kubelet_authenticator_test_support::sts::Trust;
+use kubelet_authenticator_test_support::sts::{Principal, Trust};
 use kubelet_authenticator_tests::cloud::{ACCOUNT, CONTROLLER, Cloud, Instance};
 use kubelet_authenticator_tests::controller::{Application, is_answered, reason_of};
 use kubelet_authenticator_tests::fleet::{Authentication, Manager, authorize, condition_of, grant};
@@ -34,7 +36,7 @@ struct Site {
     cloud: Cloud,
     network: Network,
     management: Management,
-    _manager: Manager,
+    manager: Manager,
 }
 
 static SITE: LazyLock<Site> = LazyLock::new(|| {
@@ -49,7 +51,7 @@ static SITE: LazyLock<Site> = LazyLock::new(|| {
     let arguments = ["--ack-carm", "--ack-team-level-carm"];
     Site {
         network: network(&cloud),
-        _manager: Manager::aws(&management, &cloud, &arguments),
+        manager: Manager::aws(&management, &cloud, &arguments),
         cloud,
         management,
     }
@@ -176,15 +178,20 @@ impl Tenant {
     }
 }
 
-/// An access key in the namespace of the provider, and an identity of it that every namespace may use.
-fn static_identity(name: &str, account: &str) {
-    SITE.cloud.learn(account, name);
-    let (id, secret) = access_key(account);
+/// Writes an access key to a Secret in the namespace of the provider.
+fn write_secret(name: &str, (id, secret): (&str, &str)) {
     apply(&json!({
         "apiVersion": "v1", "kind": "Secret",
         "metadata": {"name": name, "namespace": "capa-system"},
         "stringData": {"AccessKeyID": id, "SecretAccessKey": secret},
     }));
+}
+
+/// An access key in the namespace of the provider, and an identity of it that every namespace may use.
+fn static_identity(name: &str, account: &str) {
+    SITE.cloud.learn(account, name);
+    let (id, secret) = access_key(account);
+    write_secret(name, (&id, &secret));
     let spec = json!({"secretRef": name, "allowedNamespaces": {}});
     identity("AWSClusterStaticIdentity", name, &spec);
 }
@@ -216,11 +223,12 @@ fn nodes_of_a_tenant_with_a_role_over_a_jump_role_and_an_external_id_join() {
     identity("AWSClusterRoleIdentity", "by-role-jump", &jump);
     let mut nodes = json!({
         "roleARN": role(THEIRS, "nodes"), "allowedNamespaces": {"list": ["by-role"]},
+        "externalID": "another-tenants-id",
         "sourceIdentityRef": {"kind": "AWSClusterRoleIdentity", "name": "by-role-jump"},
     });
     identity("AWSClusterRoleIdentity", "by-role", &nodes);
     let tenant = Tenant::of_provider("by-role", "AWSClusterRoleIdentity", "by-role");
-    // Without the external ID, STS refuses, and the node waits.
+    // With another tenant's external ID, STS refuses, and the node waits.
     let first = tenant.launch(THEIRS);
     let request = tenant.asks("m1", &first);
     let kubectl = SITE.management.kubectl();
@@ -387,4 +395,58 @@ fn a_rotated_secret_counts_and_an_account_that_changed_does_not() {
         Some("NodeNameClaimed"),
         "{csr:#}"
     );
+}
+
+#[test]
+fn a_secret_is_rotated_and_deleted_and_no_byte_of_it_is_in_the_log() {
+    const THEIRS: &str = "200000000010";
+    const NAME: &str = "logged";
+    const FIRST: &str = "f1rst-s3cret-acc3ss-key";
+    const SECOND: &str = "s3cond-s3cret-acc3ss-key";
+    let (id, _) = access_key(THEIRS);
+    let rotate = |secret| {
+        let user = Principal::user(THEIRS, NAME);
+        SITE.cloud.sts().learn(user, (&id, secret));
+        write_secret(NAME, (&id, secret));
+    };
+    rotate(FIRST);
+    let spec = json!({"secretRef": NAME, "allowedNamespaces": {}});
+    identity("AWSClusterStaticIdentity", NAME, &spec);
+    let tenant = Tenant::of_provider(NAME, "AWSClusterStaticIdentity", NAME);
+    tenant.joins("m1", &tenant.launch(THEIRS));
+    rotate(SECOND);
+    tenant.joins("m2", &tenant.launch(THEIRS));
+
+    let kubectl = SITE.management.kubectl();
+    kubectl.ok(["delete", "secret", NAME, "-n", "capa-system"]);
+    let message = tenant.resolved("False", "SecretNotFound");
+    let expected = format!(
+        "the Secret {NAME:?} of AWSClusterStaticIdentity/{NAME} does not exist in namespace capa-system"
+    );
+    assert_eq!(message, expected);
+    let request = tenant.asks("m3", &tenant.launch(THEIRS));
+    let heard = || SITE.manager.process.log().text().contains(&request);
+    assert!(poll(PATIENCE, || heard().then_some(())).is_some());
+    let csrs = tenant.cluster.control_plane().csrs();
+    let waits = csrs.iter().find(|csr| csr["metadata"]["name"] == *request);
+    assert!(!is_answered(waits.unwrap()), "{waits:#?}");
+    rotate(FIRST);
+    let csr = tenant.answered(&request);
+    assert_eq!(
+        reason_of(&csr, "Approved"),
+        Some("NodeNameClaimed"),
+        "{csr:#}"
+    );
+
+    let log = SITE.manager.process.log().text();
+    assert!(log.contains(NAME) && log.contains("DEBUG"), "{log}");
+    let objects = kubectl.json(["get", "kubeletauthentications", "-A"]);
+    let events = kubectl.json(["get", "events", "-A"]);
+    for shown in [log, objects.to_string(), events.to_string()] {
+        for part in [FIRST, SECOND] {
+            assert!(!shown.contains(part), "{part} is shown");
+            let encoded = STANDARD.encode(part);
+            assert!(!shown.contains(&encoded), "{encoded} is shown");
+        }
+    }
 }
