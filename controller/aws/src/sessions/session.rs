@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use aws_credential_types::provider::{ProvideCredentials as _, SharedCredentialsProvider};
 use futures::future::{BoxFuture, FutureExt as _, Shared};
-use node_attestation_runtime::clock::now;
+use node_attestation_runtime::clock::{jittered, now};
 use parking_lot::Mutex;
 use tokio::time::{Instant, sleep_until, timeout};
 
@@ -370,6 +370,7 @@ impl Held {
         let life = keys.expiry().and_then(|end| end.duration_since(now()).ok());
         Self {
             expires: keys.expiry(),
+            // Sessions that began together are not renewed together.
             renew_at: life.map(|life| at + jittered(life * 3 / 4)),
             end: life.map(|life| at + life.saturating_sub(MARGIN)),
             since: at,
@@ -384,13 +385,4 @@ impl Held {
     fn is_due(&self, now: Instant) -> bool {
         self.renew_at.is_some_and(|at| now >= at)
     }
-}
-
-/// Up to a tenth more or less, so that sessions that began together are not renewed together.
-fn jittered(time: Duration) -> Duration {
-    let mut random = [0];
-    // Without random bytes they are renewed a tenth earlier, all of them.
-    let _ = aws_lc_rs::rand::fill(&mut random);
-    let [random] = random;
-    time * 9 / 10 + time / 5 * u32::from(random) / 256
 }
