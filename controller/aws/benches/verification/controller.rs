@@ -129,6 +129,7 @@ impl OneTenant {
                 .credentials_provider(SharedCredentialsProvider::new(provider))
                 .build(),
             account: None,
+            lease: Lease::Endless,
         })
     }
 }
