@@ -4,7 +4,6 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use aws_credential_types::provider::SharedCredentialsProvider;
 use aws_sdk_ec2::config::IdentityCache;
 use kubelet_attestation::ensure;
 use node_attestation_core::crd::conditions::{self, ConditionReport, ConditionStatus, reason};
@@ -177,7 +176,7 @@ impl TenantCredentials {
             let config = own.config.into_builder();
             let config = config
                 .identity_cache(IdentityCache::no_cache())
-                .credentials_provider(SharedCredentialsProvider::new(session.clone()));
+                .credentials_provider(session.provider());
             Credentials {
                 key: session.key,
                 config: config.build(),
@@ -187,6 +186,7 @@ impl TenantCredentials {
         let mut clusters = self.clusters.lock();
         let known = clusters.get_mut(cluster);
         Ok(
+                lease: session.lease(),
             match known.filter(|known| known.session.key == session.key) {
                 Some(known) => known.credentials.get_or_insert_with(made).clone(),
                 // Another request found another identity meanwhile.

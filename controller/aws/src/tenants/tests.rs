@@ -1,3 +1,5 @@
+mod secrets;
+
 use std::time::Duration;
 
 use serde_json::json;
@@ -27,7 +29,7 @@ impl CredentialsSource for Own {
 struct Bed {
     store: Arc<IdentityStore>,
     sts: Arc<CountingSts>,
-    tenants: TenantCredentials,
+    tenants: Arc<TenantCredentials>,
     first_accounts: mpsc::UnboundedReceiver<(ObjectKey, String)>,
 }
 
@@ -57,7 +59,7 @@ impl Bed {
         Self {
             store,
             sts,
-            tenants,
+            tenants: Arc::new(tenants),
             first_accounts,
         }
     }

@@ -1,16 +1,15 @@
 //! Sessions that EC2 refuses: the real SDK against moto's EC2 and a strict STS.
 
 use kubelet_authenticator_test_support::sts::{Fault, Trust};
-use node_attestation_runtime::capi::ObjectKey;
 use serde_json::json;
 
 use super::*;
-use crate::credentials::ClusterTenant;
 use crate::identity_store::IdentityStore;
 use crate::sessions::testing::{CONTROLLER_USER, NamedTokens, StrictSts};
 use crate::tenancy::testing::{objects, put};
-use crate::tenancy::{Cluster, DigestKey, Infrastructure, ObjectRef, TenancySettings};
+use crate::tenancy::{DigestKey, TenancySettings};
 use crate::tenants::{TenantClients, TenantCredentials};
+use crate::testing::one_cluster;
 
 /// A cluster whose identity is a role of this account.
 struct Site {
@@ -33,23 +32,8 @@ impl Site {
             *all = objects();
             put(all, "AWSClusterRoleIdentity/nodes", &identity);
         });
-        let key = ObjectKey::new("tenant-a", "one");
-        let cluster = Cluster {
-            namespace: "tenant-a".to_owned(),
-            name: "one".to_owned(),
-            infrastructure: Some(ObjectRef {
-                kind: "AWSCluster".to_owned(),
-                name: "one".to_owned(),
-            }),
-            ..Cluster::default()
-        };
         let spec = json!({"identityRef": {"kind": "AWSClusterRoleIdentity", "name": "nodes"}});
-        let spec: Infrastructure = serde_json::from_value(spec).unwrap();
-        store.put_cluster(key.clone(), Some(cluster));
-        store.put_infrastructure("AWSCluster", key.clone(), Some(spec));
-        for source in store.sources() {
-            store.read(&source);
-        }
+        let tenant = one_cluster(&store, &spec);
         let clients = TenantClients {
             own: StrictSts::own(),
             sts: Arc::new(sts.sdk()),
@@ -61,7 +45,7 @@ impl Site {
         Self {
             sts,
             source: Arc::new(credentials),
-            tenant: Tenant::Cluster(ClusterTenant::new(key)),
+            tenant: Tenant::Cluster(tenant),
             account,
         }
     }
