@@ -86,8 +86,8 @@ struct InUse {
 #[derive(Debug, Clone, Default)]
 struct Pin {
     account: Option<String>,
-    /// The account that its credentials were of last.
-    last: Option<String>,
+    /// The account that its credentials were of last, and their key.
+    last: Option<(CredentialsKey, String)>,
     /// Whether it was read from the `KubeletAuthentication`: then its absence is a person's word.
     is_written: bool,
 }
@@ -124,10 +124,15 @@ impl TenantCredentials {
     }
 
     /// Checks that a cluster's account is its first one, and keeps the first.
-    fn check_account(&self, cluster: &ObjectKey, account: &str) -> Result<(), ResolutionError> {
+    fn check_account(
+        &self,
+        cluster: &ObjectKey,
+        key: CredentialsKey,
+        account: &str,
+    ) -> Result<(), ResolutionError> {
         let mut pins = self.pins.lock();
         let pin = pins.entry(cluster.clone()).or_default();
-        pin.last = Some(account.to_owned());
+        pin.last = Some((key, account.to_owned()));
         if let Some(pinned) = &pin.account {
             return mismatch(pinned, account);
         }
@@ -170,7 +175,7 @@ impl TenantCredentials {
         // An account counts once AWS has given credentials of it.
         session.keys().await.map_err(unusable)?;
         let account = session.account().await.map_err(unusable)?;
-        let checked = self.check_account(cluster, &account);
+        let checked = self.check_account(cluster, session.key, &account);
         checked.map_err(|error| unresolved(cluster, error.into()))?;
         let made = || {
             let config = own.config.into_builder();
@@ -251,7 +256,7 @@ impl TenantCredentials {
         let pin = self.pins.lock().get(&tenant.cluster).cloned();
         let pin = pin.unwrap_or_default();
         let resolved = resolved.and_then(|plan| {
-            let account = plan.account().map(ToOwned::to_owned).or(pin.last);
+            let account = self.known_account(&plan, pin.last);
             if let (Some(pinned), Some(account)) = (&pin.account, &account) {
                 mismatch(pinned, account)?;
             }
@@ -264,6 +269,15 @@ impl TenantCredentials {
                 describe(&plan, account.as_deref()),
             ),
             Err(error) => match error.reason() {
+            // Nothing was resolved: an option of the controller says so.
+            Ok((plan, account)) if plan.is_fallback() => (
+                ConditionStatus::Unknown,
+                reason::CONTROLLER_IDENTITY,
+                format!(
+                    "no identity is named for the cluster: {}",
+                    describe(&plan, account.as_deref())
+                ),
+            ),
                 Some(reason) => (ConditionStatus::False, reason, error.to_string()),
                 None => (ConditionStatus::Unknown, reason::PENDING, error.to_string()),
             },
@@ -282,6 +296,16 @@ impl TenantCredentials {
         let (_, failure) = session.condition();
         let failure = failure?;
         let holds = match &failure.kind {
+    /// The account of a plan, if it says so or AWS said it of these credentials last.
+    fn known_account(&self, plan: &Plan, last: Option<(CredentialsKey, String)>) -> Option<String> {
+        if let Some(account) = plan.account() {
+            return Some(account.to_owned());
+        }
+        // Only AWS knows the account of credentials that are not a role's: no region is in their digest.
+        let key = plan.digests(&self.digest_key, "").pop()?;
+        last.and_then(|(of, account)| (of == key).then_some(account))
+    }
+
             FailureKind::Throttled(_) | FailureKind::Unavailable(_) | FailureKind::Expired => {
                 ConditionStatus::Unknown
             }
