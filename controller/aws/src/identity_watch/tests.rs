@@ -165,6 +165,37 @@ async fn an_identity_that_names_another_secret_has_that_one_watched() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn secrets_beyond_the_limit_wait_and_take_nothing_from_others() {
+    let bed = Bed::new();
+    bed.namespace("tenant-a");
+    for number in 0..MAX_SECRETS {
+        let name = format!("b{number}");
+        bed.identity(&name, &name);
+        bed.secret(&name, "AKIA1");
+    }
+    let _running = bed.begin().await;
+    assert_eq!(bed.server.watched("secrets").len(), MAX_SECRETS);
+    // It would be the first by its name.
+    bed.identity("a", "a");
+    bed.secret("a", "AKIA2");
+    bed.cluster("a");
+    settle().await;
+    assert_eq!(bed.server.watched("secrets").len(), MAX_SECRETS);
+    let error = bed.resolve().unwrap_err();
+    assert_eq!(error, IdentityError::TooManySecrets("a".to_owned()));
+    assert_eq!(error.reason(), Some("TooManySecrets"));
+    bed.cluster("b7");
+    settle().await;
+    bed.resolve().unwrap();
+
+    bed.server.remove(STATICS[3], "", "b0");
+    bed.cluster("a");
+    settle().await;
+    bed.resolve().unwrap();
+    assert_eq!(bed.server.watched("secrets").len(), MAX_SECRETS);
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_is_not_listed_again_is_gone() {
     let bed = Bed::new();
     bed.identity("a", "keys");
