@@ -264,6 +264,17 @@ impl IdentityStore {
         Some(state.clusters.keys().cloned().collect())
     }
 
+    /// The region of a cluster, by the object that names its identity; `None` if that does not say.
+    pub fn region(&self, cluster: &ObjectKey) -> Option<String> {
+        let state = self.state.read();
+        let cluster = state.clusters.get(cluster)?;
+        let infrastructure = state.infrastructure_of(cluster, cluster.decider()?)?;
+        infrastructure
+            .region
+            .clone()
+            .filter(|region| !region.is_empty())
+    }
+
     /// The way to the credentials of a cluster, by the objects of now.
     ///
     /// # Errors
@@ -291,6 +302,10 @@ impl IdentityStore {
         if let Err(ResolutionError::SecretNotFound { name, .. }) = &plan
             && state.objects.secrets().contains(name)
         {
+            ensure!(
+                !state.unwatched.contains(name),
+                IdentityError::TooManySecrets(name.clone())
+            );
             state.is_current(Source::Secret(name.clone()), now)?;
         }
         let plan = plan?;
@@ -302,10 +317,6 @@ impl IdentityStore {
 }
 
 impl State {
-            ensure!(
-                !state.unwatched.contains(name),
-                IdentityError::TooManySecrets(name.clone())
-            );
     fn infrastructure_of(&self, cluster: &Cluster, decider: &ObjectRef) -> Option<&Infrastructure> {
         let key = ObjectKey::new(cluster.namespace.as_str(), decider.name.as_str());
         self.infrastructure.get(&(decider.kind.clone(), key))

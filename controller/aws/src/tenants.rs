@@ -186,12 +186,12 @@ impl TenantCredentials {
                 key: session.key,
                 config: config.build(),
                 account: Some(account),
+                lease: session.lease(),
             }
         };
         let mut clusters = self.clusters.lock();
         let known = clusters.get_mut(cluster);
         Ok(
-                lease: session.lease(),
             match known.filter(|known| known.session.key == session.key) {
                 Some(known) => known.credentials.get_or_insert_with(made).clone(),
                 // Another request found another identity meanwhile.
@@ -250,6 +250,12 @@ impl TenantCredentials {
         }
     }
 
+    /// Whether an instance in this region may be the cluster's: an `AWSCluster` has one region.
+    pub fn accepts_region(&self, cluster: &ObjectKey, region: &str) -> bool {
+        let own = self.identities.region(cluster);
+        own.is_none_or(|own| own == region)
+    }
+
     /// The identity of a tenant for a condition, without a call.
     pub fn identity_report(&self, tenant: &ClusterTenant) -> ConditionReport {
         let resolved = self.identities.resolve(tenant);
@@ -263,12 +269,6 @@ impl TenantCredentials {
             Ok((plan, account.or(pin.account)))
         });
         let (holds, reason, message) = match resolved {
-            Ok((plan, account)) => (
-                ConditionStatus::True,
-                reason::RESOLVED,
-                describe(&plan, account.as_deref()),
-            ),
-            Err(error) => match error.reason() {
             // Nothing was resolved: an option of the controller says so.
             Ok((plan, account)) if plan.is_fallback() => (
                 ConditionStatus::Unknown,
@@ -278,6 +278,12 @@ impl TenantCredentials {
                     describe(&plan, account.as_deref())
                 ),
             ),
+            Ok((plan, account)) => (
+                ConditionStatus::True,
+                reason::RESOLVED,
+                describe(&plan, account.as_deref()),
+            ),
+            Err(error) => match error.reason() {
                 Some(reason) => (ConditionStatus::False, reason, error.to_string()),
                 None => (ConditionStatus::Unknown, reason::PENDING, error.to_string()),
             },
@@ -290,12 +296,6 @@ impl TenantCredentials {
         }
     }
 
-    /// The failure of a tenant's credentials for a condition, without a call; `None` if there is none.
-    pub fn credentials_report(&self, cluster: &ObjectKey) -> Option<ConditionReport> {
-        let session = self.clusters.lock().get(cluster)?.session.clone();
-        let (_, failure) = session.condition();
-        let failure = failure?;
-        let holds = match &failure.kind {
     /// The account of a plan, if it says so or AWS said it of these credentials last.
     fn known_account(&self, plan: &Plan, last: Option<(CredentialsKey, String)>) -> Option<String> {
         if let Some(account) = plan.account() {
@@ -306,6 +306,12 @@ impl TenantCredentials {
         last.and_then(|(of, account)| (of == key).then_some(account))
     }
 
+    /// The failure of a tenant's credentials for a condition, without a call; `None` if there is none.
+    pub fn credentials_report(&self, cluster: &ObjectKey) -> Option<ConditionReport> {
+        let session = self.clusters.lock().get(cluster)?.session.clone();
+        let (_, failure) = session.condition();
+        let failure = failure?;
+        let holds = match &failure.kind {
             FailureKind::Throttled(_) | FailureKind::Unavailable(_) | FailureKind::Expired => {
                 ConditionStatus::Unknown
             }
