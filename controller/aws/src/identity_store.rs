@@ -9,6 +9,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
 use kubelet_attestation::ensure;
+use kubelet_attestation::names::is_dns_subdomain;
 use node_attestation_runtime::capi::ObjectKey;
 use parking_lot::RwLock;
 use tokio::time::Instant;
@@ -289,7 +290,7 @@ impl IdentityStore {
         let plan = state.explain(tenant, self.settings)?.plan;
         // A Secret that is missing may not have been read yet.
         if let Err(ResolutionError::SecretNotFound { name, .. }) = &plan
-            && state.objects.secrets().contains(name)
+            && is_dns_subdomain(name)
         {
             ensure!(
                 !state.unwatched.contains(name),
