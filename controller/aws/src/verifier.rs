@@ -257,9 +257,7 @@ impl Verifier for AwsVerifier {
 fn until(mut report: ConditionReport, expiry: Option<SystemTime>) -> ConditionReport {
     let expiry = expiry.and_then(|expiry| Timestamp::try_from(expiry).ok());
     if let Some(expiry) = expiry.filter(|_| report.holds == ConditionStatus::True) {
-        report
-            .message
-            .push_str(&format!("; the session ends at {expiry:.0}"));
+        report.message = format!("{}; the session ends at {expiry:.0}", report.message);
     }
     report
 }
