@@ -51,12 +51,16 @@ fn identities_of_generated_clusters_are_those_of_the_providers_own_code_or_diffe
         again()
     );
     let mut bed = Bed::start();
+    let count = stored.len();
     let mut seen: BTreeMap<Rule, usize> = BTreeMap::new();
-    let (mut alike, mut failed) = (0, Vec::new());
+    let mut alike: BTreeMap<String, usize> = BTreeMap::new();
+    let mut failed = Vec::new();
     for case in stored {
         let sides = bed.judge(case);
         match compare(&sides) {
-            Ok(rules) if rules.is_empty() => alike += 1,
+            Ok(rules) if rules.is_empty() => {
+                *alike.entry(sides.ours.end.to_string()).or_default() += 1
+            }
             Ok(rules) => rules
                 .into_iter()
                 .for_each(|rule| *seen.entry(rule).or_default() += 1),
@@ -64,7 +68,7 @@ fn identities_of_generated_clusters_are_those_of_the_providers_own_code_or_diffe
         }
     }
     println!(
-        "{alike} cases are alike; differences: {seen:?}; {}",
+        "{count} cases; alike: {alike:?}; differences: {seen:?}; {}",
         again()
     );
     assert!(
@@ -73,6 +77,24 @@ fn identities_of_generated_clusters_are_those_of_the_providers_own_code_or_diffe
         failed.len(),
         failed[0]
     );
+    for end in [
+        "keys",
+        "UsageUnauthorized",
+        "SourceUsageUnauthorized",
+        "BadSelector",
+        "IdentityNotFound",
+        "NotSingleton",
+        "SecretNotFound",
+        "SecretMalformed",
+        "AccessDenied",
+        "InvalidClientTokenId",
+    ] {
+        assert!(
+            alike.contains_key(end),
+            "no case ends alike with {end}; {}",
+            again()
+        );
+    }
     let unseen: Vec<_> = Rule::ALL
         .iter()
         .filter(|rule| !seen.contains_key(rule))

@@ -58,7 +58,7 @@ fn namespaces(case: &mut Case, random: &mut Random) {
 /// A chain of this number of identities, which the cluster names.
 fn chain(mut case: Case, depth: usize, random: &mut Random) -> Case {
     // A source may have the name of the cluster's identity.
-    let same_name = random.once_in(8);
+    let same_name = random.once_in(4);
     let name = |index: usize, last: bool| {
         if same_name && last {
             "i0".to_owned()
@@ -95,12 +95,12 @@ fn chain(mut case: Case, depth: usize, random: &mut Random) -> Case {
 
 fn role(mut case: Case, name: &str, source: Value, random: &mut Random) -> Case {
     let arn = case.arn(name);
-    let mut spec = json!({"roleARN": arn});
+    let mut spec = json!({"roleARN": arn, "sessionName": "session", "durationSeconds": 3600});
     spec = with_allowed(spec, random);
     merge(&mut spec, json!({"sourceIdentityRef": source}));
     let mut trust = trust();
-    if !random.once_in(3) {
-        merge(&mut spec, settings(random));
+    if random.once_in(2) {
+        settings(&mut spec, random);
     }
     match random.below(8) {
         0 => trust.principals.clear(),
@@ -111,7 +111,7 @@ fn role(mut case: Case, name: &str, source: Value, random: &mut Random) -> Case 
         }
         _ => {}
     }
-    if random.once_in(16) {
+    if random.once_in(12) {
         let nasty = [
             String::new(),
             "nodes".to_owned(),
@@ -129,8 +129,7 @@ fn role(mut case: Case, name: &str, source: Value, random: &mut Random) -> Case 
     case.with(ROLE, name, spec)
 }
 
-fn settings(random: &mut Random) -> Value {
-    let mut fields = json!({});
+fn settings(spec: &mut Value, random: &mut Random) {
     let seconds = [
         json!("REMOVED"),
         json!("REMOVED"),
@@ -139,21 +138,18 @@ fn settings(random: &mut Random) -> Value {
         json!(3601),
         json!(43200),
     ];
-    merge(
-        &mut fields,
-        json!({"durationSeconds": random.pick(&seconds)}),
-    );
+    merge(spec, json!({"durationSeconds": random.pick(&seconds)}));
     let longest = "s".repeat(64);
     let names = ["REMOVED", "REMOVED", "", "session", "a@b", &longest];
-    merge(&mut fields, json!({"sessionName": random.pick(&names)}));
+    merge(spec, json!({"sessionName": random.pick(&names)}));
     if random.once_in(25) {
         let too_long = "s".repeat(65);
         let names = ["a", "a b", "ä-session", &too_long];
-        fields["sessionName"] = json!(random.pick(&names));
+        spec["sessionName"] = json!(random.pick(&names));
     }
     if random.once_in(4) {
         let ids = ["", "an-id", "an-id", "x", "with a space"];
-        fields["externalID"] = json!(random.pick(&ids));
+        spec["externalID"] = json!(random.pick(&ids));
     }
     if random.once_in(6) {
         let long = format!("\"{}\"", "p".repeat(2047));
@@ -164,7 +160,7 @@ fn settings(random: &mut Random) -> Value {
             "{",
             &long,
         ];
-        fields["inlinePolicy"] = json!(random.pick(&policies));
+        spec["inlinePolicy"] = json!(random.pick(&policies));
     }
     if random.once_in(6) {
         let arn = |n: usize| format!("arn:aws:iam::aws:policy/Managed{n}");
@@ -175,9 +171,8 @@ fn settings(random: &mut Random) -> Value {
             vec!["no-arn".to_owned()],
             (0..11).map(arn).collect(),
         ];
-        fields["policyARNs"] = json!(random.pick(&arns));
+        spec["policyARNs"] = json!(random.pick(&arns));
     }
-    fields
 }
 
 fn static_identity(case: Case, name: &str, random: &mut Random) -> Case {
@@ -204,7 +199,7 @@ fn static_identity(case: Case, name: &str, random: &mut Random) -> Case {
         1 => vec![(id_key, &id), (secret_key, "")],
         2 => vec![(id_key, ""), (secret_key, "s3cret")],
         3 => vec![],
-        4 => vec![(id_key, &unknown), (secret_key, "s3cret")],
+        4 | 8 => vec![(id_key, &unknown), (secret_key, "s3cret")],
         5 | 6 => vec![
             (id_key, &id),
             (secret_key, "s3cret"),

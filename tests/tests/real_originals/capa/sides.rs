@@ -1,6 +1,7 @@
 //! What the two sides make of a case: ours with the real client of STS, theirs with the SDK of Go, at the same STS.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::sync::Arc;
 
 use aws_config::{BehaviorVersion, SdkConfig};
@@ -68,6 +69,16 @@ pub enum Ours {
     Unresolved(ResolutionError),
     /// STS refused with this code.
     Refused(String),
+}
+
+impl fmt::Display for Ours {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Keys(_) => "keys",
+            Self::Unresolved(error) => error.reason(),
+            Self::Refused(code) => code,
+        })
+    }
 }
 
 /// The end on the side of the provider.
