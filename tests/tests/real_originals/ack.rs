@@ -13,6 +13,9 @@ use crate::judge::Judge;
 use crate::random::again;
 use crate::stored::all_stored;
 
+/// The rules of its differences.
+pub const ROWS: &[Rule] = &Rule::ALL;
+
 /// The number of generated cases, of which the API server stores most.
 const CASES: usize = 1200;
 

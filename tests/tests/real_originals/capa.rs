@@ -14,6 +14,9 @@ use self::sides::{Bed, Sides};
 use crate::random::again;
 use crate::stored::all_stored;
 
+/// The rules of its differences.
+pub const ROWS: &[Rule] = &Rule::ALL;
+
 /// The number of generated cases, of which the API server stores most.
 const CASES: usize = 1500;
 

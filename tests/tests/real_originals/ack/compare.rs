@@ -8,31 +8,18 @@ use super::case::Case;
 /// A row of the table "Differences from CAPA and ACK" in docs/tenancy.md.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Rule {
-    /// No annotation counts: the controller's own role.
     NoAnnotation,
-    /// The annotation of a team without its gate.
     TeamWithoutGate,
-    /// A Namespace that is not known.
     NamespaceUnknown,
-    /// A Namespace of Kubernetes' own.
     NamespaceIgnored,
-    /// An empty value of a service's key.
     EmptyServiceKey,
-    /// An account that is no number.
     AccountNoNumber,
-    /// A role of another account than the annotation's.
     AccountOfRole,
-    /// An ARN of anything but a role.
     ArnOfNoRole,
-    /// White space around an ARN.
     WhiteSpace,
-    /// A value of several fields.
     Fields,
-    /// The account in the status of a resource.
     StatusAccount,
-    /// No selector matches: the controller's own role.
     NoSelector,
-    /// An invalid selector.
     InvalidSelector,
 }
 
@@ -53,6 +40,27 @@ impl Rule {
         Self::NoSelector,
         Self::InvalidSelector,
     ];
+
+    /// The first cell of the row.
+    pub fn row(self) -> &'static str {
+        match self {
+            Self::NoAnnotation => "ACK: no annotation",
+            Self::TeamWithoutGate => "ACK: annotation of a team without its gate",
+            Self::NamespaceUnknown => "ACK: Namespace that is not known yet",
+            Self::NamespaceIgnored => {
+                "ACK: annotations of `kube-system`, `kube-public`, `kube-node-lease`"
+            }
+            Self::EmptyServiceKey => "ACK: empty value of a service's key",
+            Self::AccountNoNumber => "ACK: account that is not twelve digits",
+            Self::AccountOfRole => "ACK: role of another account than the annotation's",
+            Self::ArnOfNoRole => "ACK: ARN of anything but a role",
+            Self::WhiteSpace => "ACK: white space around an ARN",
+            Self::Fields => "ACK: value of a key",
+            Self::StatusAccount => "ACK: `status.ackResourceMetadata.ownerAccountID`",
+            Self::NoSelector => "ACK: no `IAMRoleSelector` matches",
+            Self::InvalidSelector => "ACK: invalid `IAMRoleSelector`",
+        }
+    }
 
     fn explains(self, difference: &Difference<'_>) -> bool {
         match self {

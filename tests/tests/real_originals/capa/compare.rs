@@ -14,29 +14,17 @@ const EMPTY_KEY: &str = "static credentials are empty";
 /// A row of the table "Differences from CAPA and ACK" in docs/tenancy.md.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Rule {
-    /// `identityRef` missing.
     NoIdentityRef,
-    /// Role without `sourceIdentityRef`.
     NilSource,
-    /// More than five identities.
     TooDeep,
-    /// `policyARNs` are sent.
     PolicyArns,
-    /// `durationSeconds` missing.
     DurationDefault,
-    /// `durationSeconds` of more than an hour over temporary credentials.
     DurationShortened,
-    /// `sessionName` missing.
     SessionNameDefault,
-    /// A role that STS would refuse as it is given.
     InvalidRole,
-    /// A role of another partition.
     Partition,
-    /// A Secret is looked for before the namespace is checked.
     SecretFirst,
-    /// A source of the same name as the identity of the cluster.
     SameName,
-    /// Values of a Secret that are no text.
     SecretNotText,
 }
 
@@ -56,6 +44,26 @@ impl Rule {
         Self::SameName,
         Self::SecretNotText,
     ];
+
+    /// The first cell of the row.
+    pub fn row(self) -> &'static str {
+        match self {
+            Self::NoIdentityRef => "`identityRef` missing",
+            Self::NilSource => "role without `sourceIdentityRef`",
+            Self::TooDeep => "more than five identities",
+            Self::PolicyArns => "`policyARNs`",
+            Self::DurationDefault => "`durationSeconds` missing",
+            Self::DurationShortened => {
+                "`durationSeconds` of more than an hour over temporary credentials, or the controller's own"
+            }
+            Self::SessionNameDefault => "`sessionName` missing",
+            Self::InvalidRole => "role that STS would refuse as it is given",
+            Self::Partition => "role of another partition",
+            Self::SecretFirst => "Secret of an identity that is not permitted",
+            Self::SameName => "source with the name of the cluster's identity, not permitted",
+            Self::SecretNotText => "Secret with a value that is no text",
+        }
+    }
 }
 
 /// The rules that explain all differences of the sides.
@@ -348,13 +356,21 @@ fn call(sides: &Sides, index: usize, rules: &mut BTreeSet<Rule>) -> Result<(), S
     let plan = sides.plan.as_ref().ok_or("a call without a plan")?;
     let identity = &plan.chain[plan.roles.len() - 1 - index].identity;
     let spec = spec(sides, identity);
-    let is_empty = |field: &str| spec[field].as_str().is_none_or(str::is_empty);
     let differs = |field: &str| Err(format!("{field} of call {index} differs"));
     if ours.role != theirs.role || ours.role != *arn(sides, identity) {
         return differs("the role");
     }
-    if (&ours.external_id, &ours.policy, &ours.outcome)
-        != (&theirs.external_id, &theirs.policy, &theirs.outcome)
+    let given = |field: &str| {
+        let given = spec[field].as_str().filter(|text| !text.is_empty());
+        given.map(ToOwned::to_owned)
+    };
+    let wanted = (
+        &given("externalID"),
+        &given("inlinePolicy"),
+        &theirs.outcome,
+    );
+    if (&ours.external_id, &ours.policy, &ours.outcome) != wanted
+        || (&theirs.external_id, &theirs.policy, &theirs.outcome) != wanted
     {
         return differs("external ID, policy or outcome");
     }
@@ -362,7 +378,7 @@ fn call(sides: &Sides, index: usize, rules: &mut BTreeSet<Rule>) -> Result<(), S
         let is_theirs = theirs.session.strip_prefix("aws-go-sdk-");
         let is_theirs = is_theirs.is_some_and(|rest| rest.chars().all(|c| c.is_ascii_digit()));
         let is_ours = ours.session == format!("node-attestation-{}", identity.name);
-        if !(is_empty("sessionName") && is_theirs && is_ours) {
+        if !(given("sessionName").is_none() && is_theirs && is_ours) {
             return differs("the name of the session");
         }
         rules.insert(Rule::SessionNameDefault);
