@@ -107,7 +107,7 @@ func main() {
 }
 
 func judge(asked *question) (*answer, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
 	defer cancel()
 	gates, err := featuregate.GetFeatureGatesWithOverrides(asked.Gates)
 	if err != nil {

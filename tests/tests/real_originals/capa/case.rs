@@ -132,8 +132,8 @@ impl Case {
         found.map_or(&Value::Null, |object| &object["spec"])
     }
 
-    /// Whether a Secret has a value that is no text.
-    pub fn has_binary_key(&self) -> bool {
+    /// Whether a Secret has a value that is not printable.
+    pub fn has_unprintable_key(&self) -> bool {
         let secrets = self
             .objects
             .iter()
@@ -142,7 +142,7 @@ impl Case {
             secrets.flat_map(|secret| secret["data"].as_object().into_iter().flatten());
         values.any(|(_, value)| {
             let value = BASE64_STANDARD.decode(value.as_str().unwrap()).unwrap();
-            std::str::from_utf8(&value).is_err()
+            !value.iter().all(u8::is_ascii_graphic)
         })
     }
 

@@ -11,6 +11,9 @@ use super::sides::{Assumed, Ours, Sides, Theirs};
 /// The words of the SDK about an access key without an ID or a secret.
 const EMPTY_KEY: &str = "static credentials are empty";
 
+/// The words of Go about an access key with a line break.
+const INVALID_HEADER: &str = "invalid header field value";
+
 /// A row of the table "Differences from CAPA and ACK" in docs/tenancy.md.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Rule {
@@ -25,7 +28,7 @@ pub enum Rule {
     Partition,
     SecretFirst,
     SameName,
-    SecretNotText,
+    SecretNotPrintable,
 }
 
 impl Rule {
@@ -42,7 +45,7 @@ impl Rule {
         Self::Partition,
         Self::SecretFirst,
         Self::SameName,
-        Self::SecretNotText,
+        Self::SecretNotPrintable,
     ];
 
     /// The first cell of the row.
@@ -61,7 +64,9 @@ impl Rule {
             Self::Partition => "role of another partition",
             Self::SecretFirst => "Secret of an identity that is not permitted",
             Self::SameName => "source with the name of the cluster's identity, not permitted",
-            Self::SecretNotText => "Secret with a value that is no text",
+            Self::SecretNotPrintable => {
+                "Secret with a value that is not printable, such as a line break at its end"
+            }
         }
     }
 }
@@ -237,12 +242,17 @@ fn of_ends(sides: &Sides, rules: &mut BTreeSet<Rule>) -> Option<Rule> {
                 is_same.then_some(Rule::SameName)
             }
             ResolutionError::SecretMalformed { .. } => {
-                // It is used as it is; with a role over it, STS does not know it.
-                let is_used = matches!(end, Theirs::Keys(_)) && calls.is_empty();
+                // It is used as it is; with a role over it, STS does not know it, or it stands in no header.
                 let first = calls.first().map(|call| &*call.outcome);
-                let is_asked = first == Some("InvalidClientTokenId");
-                (sides.case.has_binary_key() && (is_used || is_asked))
-                    .then_some(Rule::SecretNotText)
+                let is_used = match end {
+                    Theirs::Keys(_) => calls.is_empty(),
+                    Theirs::NotRetrieved(text) => {
+                        first == Some("InvalidClientTokenId")
+                            || (calls.is_empty() && text.contains(INVALID_HEADER))
+                    }
+                    Theirs::Unresolved(_) => false,
+                };
+                (sides.case.has_unprintable_key() && is_used).then_some(Rule::SecretNotPrintable)
             }
             _ => None,
         },
@@ -280,7 +290,7 @@ fn is_refused_beneath(sides: &Sides, identity: &IdentityRef) -> bool {
                     == format!("Expected AWSClusterControllerIdentity of name default, got {name}")
         }),
         Theirs::NotRetrieved(text) => match sides.theirs.calls.last() {
-            None => text.ends_with(EMPTY_KEY),
+            None => text.ends_with(EMPTY_KEY) || text.contains(INVALID_HEADER),
             Some(last) => {
                 let mut sources = sources.iter();
                 last.outcome != "OK" && sources.any(|source| arn(sides, source) == last.role)

@@ -178,6 +178,8 @@ fn settings(spec: &mut Value, random: &mut Random) {
 fn static_identity(case: Case, name: &str, random: &mut Random) -> Case {
     let id = case.key_id(name);
     let unknown = format!("AKIAUNKNOWN{name}").to_uppercase();
+    // As `echo` writes them.
+    let (id_line, secret_line) = (format!("{id}\n"), "s3cret\n");
     let references = [
         name,
         name,
@@ -194,7 +196,7 @@ fn static_identity(case: Case, name: &str, random: &mut Random) -> Case {
     let spec = with_allowed(json!({"secretRef": random.pick(&references)}), random);
     let case = case.with(STATIC, name, spec);
     let (id_key, secret_key) = ("AccessKeyID", "SecretAccessKey");
-    let data: Vec<(&str, &str)> = match random.below(14) {
+    let data: Vec<(&str, &str)> = match random.below(16) {
         0 => vec![("accessKeyID", &id), ("secretAccessKey", "s3cret")],
         1 => vec![(id_key, &id), (secret_key, "")],
         2 => vec![(id_key, ""), (secret_key, "s3cret")],
@@ -205,6 +207,8 @@ fn static_identity(case: Case, name: &str, random: &mut Random) -> Case {
             (secret_key, "s3cret"),
             ("SessionToken", "temporary"),
         ],
+        9 => vec![(id_key, &id_line), (secret_key, "s3cret")],
+        10 => vec![(id_key, &id), (secret_key, secret_line)],
         7 => vec![
             (id_key, &id),
             (secret_key, "s3cret"),

@@ -165,7 +165,7 @@ fn what_the_definitions_of_the_provider_do_not_allow_is_not_stored() {
 fn chains_of_identities_are_those_of_the_providers_own_code_or_differ_as_documented() {
     use Rule::{
         DurationDefault, DurationShortened, InvalidRole, NilSource, NoIdentityRef, Partition,
-        PolicyArns, SameName, SecretFirst, SessionNameDefault, TooDeep,
+        PolicyArns, SameName, SecretFirst, SecretNotPrintable, SessionNameDefault, TooDeep,
     };
     let named = json!({"sessionName": "session", "durationSeconds": 3600});
     let with = |more: Value| {
@@ -266,6 +266,14 @@ fn chains_of_identities_are_those_of_the_providers_own_code_or_differ_as_documen
         ),
         (key(case(), "accessKeyID", "SecretAccessKey"), "SecretMalformed", &[]),
         (key(case(), "AccessKeyID", "secretAccessKey"), "SecretMalformed", &[]),
+        (
+            case()
+                .with_static("s", json!({"secretRef": "line"}))
+                .with_secret(CAPA_NAMESPACE, "line", &[("AccessKeyID", "AKIAUNKNOWN\n"), ("SecretAccessKey", "s3cret")])
+                .of(STATIC, "s"),
+            "SecretMalformed",
+            &[SecretNotPrintable],
+        ),
         (temporary, "keys", &[DurationShortened]),
         (
             over("r").with_role("q", (ROLE, "r"), with(json!({"durationSeconds": 7200}))).of(ROLE, "q"),

@@ -212,7 +212,9 @@ impl Bed {
             let data = &mut secret["data"];
             let text = |data: &Value, key: &str| {
                 let value = BASE64_STANDARD.decode(data[key].as_str()?).ok()?;
-                String::from_utf8(value).ok()
+                let value = String::from_utf8(value).ok()?;
+                // STS knows none with a line break.
+                (value == value.trim()).then_some(value)
             };
             if data["SessionToken"].is_string() {
                 let issued = self.sts.credentials(owner);
