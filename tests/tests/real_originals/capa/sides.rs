@@ -12,7 +12,9 @@ use kubelet_attestation::secret::Secret;
 use kubelet_authenticator_test_support::process::Scratch;
 use kubelet_authenticator_test_support::sts::{Call, Principal, Sts};
 use kubelet_authenticator_tests::cloud::{ACCOUNT, CONTROLLER, REGION};
-use node_attestation_aws::credentials::{Credentials, CredentialsKey, CredentialsSource, Tenant};
+use node_attestation_aws::credentials::{
+    Credentials, CredentialsKey, CredentialsSource, Lease, Tenant,
+};
 use node_attestation_aws::proxy::Proxy;
 use node_attestation_aws::sessions::{FailureKind, Keys, SdkSts, Sessions, Tokens};
 use node_attestation_aws::tenancy::{
@@ -324,6 +326,7 @@ impl CredentialsSource for Own {
                 .behavior_version(BehaviorVersion::latest())
                 .build(),
             account: None,
+            lease: Lease::Endless,
         })
     }
 }
