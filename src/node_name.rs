@@ -49,11 +49,10 @@ impl NameSources<'_> {
         };
         match (asked, self.stored) {
             (Some((source, asked)), Some(stored)) if asked != *stored => {
-                let what = format!(
-                    "{source} is {asked}, but this node was enrolled as {stored}; name it {stored} \
-                     again, or run `reset` to enrol it as {asked}"
-                );
-                Err(Failure::new(Code::NodeName, what, ""))
+                let what = format!("{source} is {asked}, but this node was enrolled as {stored}");
+                let remedy =
+                    format!("name it {stored} again, or run `reset` to enrol it as {asked}");
+                Err(Failure::new(Code::NodeName, what, remedy))
             }
             (_, Some(stored)) => Ok(stored.clone()),
             (Some((_, asked)), None) => Ok(asked),

@@ -96,8 +96,8 @@ fn a_stored_name_does_not_yield_to_who_asks_for_another() {
     let mismatch = |sources: &NameSources<'_>, source: &str| {
         let error = sources.decide().unwrap_err();
         assert_eq!(error.code(), Code::NodeName);
-        let words = format!("{source} is asked, but this node was enrolled as stored; ");
-        assert!(error.what().starts_with(&words), "{error}");
+        let words = format!("{source} is asked, but this node was enrolled as stored");
+        assert_eq!(error.what(), words);
     };
 
     sources.kubelet = Some(&parent);
