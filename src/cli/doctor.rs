@@ -227,6 +227,43 @@ fn identity_json(provider: &str, node_name: &NodeName, identity: &Identity) -> V
 mod tests {
     use super::*;
 
+    fn finding(state: State, what: &str, cure: &str) -> Finding {
+        let (what, cure) = (what.to_owned(), cure.to_owned());
+        Finding { state, what, cure }
+    }
+
+    #[test]
+    fn the_table_has_eighty_columns_and_counts_the_checks() {
+        let refused = "https://10.0.0.1:6443 does not accept the credential (401 Unauthorized): \
+                       token expired";
+        let cure = "give this machine a new bootstrap token; tokens expire, as a rule after a day";
+        let checks = [
+            (
+                "settings",
+                finding(State::Pass, "valid, without a file", ""),
+            ),
+            ("bootstrap-kubeconfig", finding(State::Fail, refused, cure)),
+            ("store", finding(State::Warn, "not there", "run `renew`")),
+            ("lock", finding(State::Skip, "run as root", "")),
+        ];
+
+        let expected = "\
+pass  settings: valid, without a file
+fail  bootstrap-kubeconfig: https://10.0.0.1:6443 does not accept the credential
+      (401 Unauthorized): token expired
+      cure: give this machine a new bootstrap token; tokens expire, as a rule
+      after a day
+      see: docs/node.md#doctor-bootstrap-kubeconfig
+warn  store: not there
+      cure: run `renew`
+      see: docs/node.md#doctor-store
+skip  lock: run as root
+
+4 checks: 1 pass, 1 warn, 1 fail, 1 skip
+";
+        assert_eq!(table(&checks), expected);
+    }
+
     #[test]
     fn lines_have_eighty_columns_but_for_longer_words() {
         let mut text = String::new();
