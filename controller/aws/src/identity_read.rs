@@ -117,6 +117,10 @@ pub async fn explain(
 }
 
 /// The object that a resolution ends for lack of.
+#[expect(
+    clippy::wildcard_enum_match_arm,
+    reason = "the other errors are of objects that were read"
+)]
 fn missing(error: &ResolutionError, of_cluster: &str) -> Option<(Source, ObjectKey)> {
     match error {
         ResolutionError::InfrastructureNotFound {

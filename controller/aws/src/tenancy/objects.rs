@@ -6,10 +6,11 @@ use std::sync::Arc;
 use kubelet_attestation::names::is_dns_subdomain;
 use kubelet_attestation::secret::Secret;
 use node_attestation_core::crd::AWSServiceAccountIdentitySpec;
+use serde::Deserialize as _;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::allowed_namespaces::Labels;
+use super::allowed_namespaces::{AllowedNamespaces, Labels};
 use super::identity::{ControllerIdentity, IdentityKind, RoleIdentity, StaticIdentity};
 use super::plan::{AccessKey, Plan};
 use super::role_selector::RoleSelector;
@@ -32,7 +33,16 @@ pub const ACCOUNT_MAP: &str = "ack-role-account-map";
 pub const TEAM_MAP: &str = "ack-role-team-map";
 
 /// An object that could be read, or why not.
-pub type Readable<T> = Result<T, String>;
+pub type Readable<T> = Result<T, Unreadable>;
+
+/// An object that cannot be read.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Unreadable {
+    /// The error, with a part of the object.
+    pub detail: String,
+    /// `spec.allowedNamespaces`, if that can be read: the detail is for these namespaces alone.
+    pub allowed_namespaces: Option<Option<AllowedNamespaces>>,
+}
 
 /// The objects that a resolution reads.
 ///
@@ -138,7 +148,13 @@ impl Objects {
 }
 
 fn readable<T: DeserializeOwned>(spec: &Value) -> Readable<T> {
-    T::deserialize(spec).map_err(|error| error.to_string())
+    T::deserialize(spec).map_err(|error| {
+        let allowed = spec.get("allowedNamespaces").unwrap_or(&Value::Null);
+        Unreadable {
+            detail: error.to_string(),
+            allowed_namespaces: Option::deserialize(allowed).ok(),
+        }
+    })
 }
 
 /// The annotations of a namespace that count.

@@ -354,7 +354,7 @@ impl Story<'_> {
             has("Account", account) && has("Result", "Resolved")
         });
         // All of them, also after one that is not as it should be.
-        explained.fold(true, |all, one| all && one)
+        explained.filter(|one| !one).count() == 0
     }
 
     fn the_stranger_is_refused(&self) -> bool {
