@@ -114,8 +114,8 @@ fn label(source: &str, name: &str) -> Result<NodeName, Failure> {
         (why, REMEDY)
     };
     let found: String = name.chars().take(MAX_LABEL_LEN + 1).collect();
-    let what = format!("{source} is {found:?}, which no Node can be called: {why}; {remedy}");
-    Err(Failure::new(Code::Configuration, what, ""))
+    let what = format!("{source} is {found:?}, which no Node can be called: {why}");
+    Err(Failure::new(Code::Configuration, what, remedy))
 }
 
 const REMEDY: &str = "give the kubelet a good name with --hostname-override";

@@ -1,5 +1,6 @@
 //! Checks of the kubelet's kubeconfig, and of the node's name.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
@@ -13,6 +14,7 @@ use crate::finding::Finding;
 use crate::kube::kubeconfig::ExecUser;
 use crate::kubelet::{KUBEADM_FLAGS, KubeletArguments, host_name};
 use crate::node_name::NameSources;
+use crate::setup::PROGRAMS;
 
 /// The modes in which the kubelet runs a plugin.
 const MODES: [&str; 2] = ["Never", "IfAvailable"];
@@ -61,6 +63,14 @@ impl Doctor {
         let is_set = !mode.is_empty() || version == ApiVersion::V1Beta1.as_str();
         if !is_set || (!mode.is_empty() && !MODES.contains(&&*mode)) {
             return Err(wrong(format!("the plugin's interactiveMode is {mode:?}")));
+        }
+        let this = format!("{PROGRAMS}{}", self.authenticator.attester.provider());
+        if program.file_name() != Some(OsStr::new(&this)) {
+            let what = format!("{place} runs {command}, which is not {this}");
+            return Err(warn(
+                what,
+                format!("run `doctor` of that program; or {again}"),
+            ));
         }
         if exec.provide_cluster_info != Some(true) {
             let what = format!("{place}: the plugin's provideClusterInfo is not true");

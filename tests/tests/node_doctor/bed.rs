@@ -124,6 +124,11 @@ impl Bed {
         let failing = checks.iter().any(|check| check.state == "fail");
         let code = if failing { CHECK_FAILED } else { 0 };
         assert_eq!(run.code, Some(code), "{run:#?}");
+        for check in &checks {
+            let is_wrong = ["warn", "fail"].contains(&check.state.as_str());
+            assert_eq!(!check.cure.is_empty(), is_wrong, "{check:#?}");
+            assert_eq!(!check.link.is_empty(), is_wrong, "{check:#?}");
+        }
         Examined { run, checks }
     }
 

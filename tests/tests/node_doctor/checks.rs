@@ -117,6 +117,12 @@ fn a_kubelets_kubeconfig_that_does_not_run_the_plugin_well() {
             "fail",
             "is no absolute path",
         ),
+        (
+            bed.plugin.to_str().unwrap(),
+            "/bin/true",
+            "warn",
+            "runs /bin/true, which is not kubelet-authenticator-null",
+        ),
     ] {
         bed.change_kubelet_kubeconfig(from, to);
         let examined = bed.doctor();

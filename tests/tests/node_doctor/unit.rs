@@ -178,3 +178,17 @@ fn a_unit_whose_drop_in_does_nothing() {
     let examined = bed.doctor();
     examined.says("kubelet-unit", "warn", "the kubelet does not run (failed)");
 }
+
+#[test]
+fn a_systemd_that_hangs_hides_no_other_check() {
+    let bed = Bed::joined();
+    let program = bed.node.scratch().join("bin/systemctl");
+    fs::write(&program, "#!/bin/sh\nexec /bin/sleep 1000\n").unwrap();
+    set_mode(&program, 0o755);
+
+    let examined = bed.doctor();
+
+    examined.says("kubelet-unit", "skip", "systemctl does not answer");
+    assert_eq!(examined.names("skip"), ["kubelet-unit"]);
+    assert_eq!(examined.run.code, Some(0), "{}", examined.run.stdout);
+}
