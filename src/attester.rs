@@ -8,6 +8,7 @@ use kubelet_attestation::version::EvidenceVersion;
 
 use crate::clock::Deadline;
 use crate::failure::{Code, Failure};
+pub use crate::finding::{Finding, Report};
 pub use crate::kubelet::KubeletArguments;
 pub use crate::machine::Machine;
 use crate::node_name::kubelets_provider_id;
@@ -90,11 +91,74 @@ pub trait Attester: fmt::Debug + Send + Sync + 'static {
         Ok(None)
     }
 
+    /// The machine's identity, for people. Asks the sources anew.
+    fn identify(&self, sources: &ProviderIdSources<'_>) -> Result<Identity, Failure> {
+        self.provider_id(sources).map(Identity::new)
+    }
+
+    /// The names of the provider's own checks of `doctor`, in the order of its output.
+    fn checks(&self) -> &'static [&'static str] {
+        &[]
+    }
+
+    /// Performs the provider's own checks, and reports each finding at once. Changes nothing.
+    /// `node_name` is the node's name, if it is known. A check without a finding at the deadline
+    /// has failed.
+    fn examine(
+        &self,
+        sources: &ProviderIdSources<'_>,
+        node_name: Option<&NodeName>,
+        report: Report<'_>,
+    ) {
+        let (_, _, _) = (sources, node_name, report);
+    }
+
     /// A text to remember about `evidence`, which this provider made and the controller accepted.
     /// Later runs get it until the store is reset.
     fn to_remember(&self, evidence: &[u8]) -> Option<&'static str> {
         let _ = evidence;
         None
+    }
+}
+
+/// The identity of a machine, as `identify` prints it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Identity {
+    /// The machine's provider ID.
+    pub provider_id: ProviderId,
+    /// Facts about the machine, in order.
+    pub facts: Vec<Fact>,
+    /// The digest of the machine's endorsement key, as lists of endorsement keys have it.
+    pub endorsement_key: Option<String>,
+}
+
+/// A fact about a machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Fact {
+    /// Its key in JSON.
+    pub key: &'static str,
+    /// Its name in a table.
+    pub name: &'static str,
+    /// Its value.
+    pub value: String,
+}
+
+impl Identity {
+    /// A machine without further facts.
+    pub fn new(provider_id: ProviderId) -> Self {
+        Self {
+            provider_id,
+            facts: Vec::new(),
+            endorsement_key: None,
+        }
+    }
+
+    /// Adds a fact.
+    #[must_use]
+    pub fn with(mut self, key: &'static str, name: &'static str, value: impl Into<String>) -> Self {
+        let value = value.into();
+        self.facts.push(Fact { key, name, value });
+        self
     }
 }
 

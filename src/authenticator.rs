@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::thread;
 use std::time::{Duration, SystemTime};
 
-use crate::attester::{Attester, Renewal};
+use crate::attester::{Attester, Identity, Renewal};
 use crate::backoff::{FailureRecord, FailureScope};
 use crate::clock::{self, Deadline};
 use crate::credential::{Credential, ExecResult};
@@ -37,8 +37,10 @@ use crate::store_contents::StoreContents;
 
 use allowed::Allowed;
 use attempt::{Attempt, Demand, RenewalError};
-pub(crate) use cluster::Cluster;
+pub(crate) use cluster::{Cluster, refuse_other_cluster};
 use kubelet_attestation::errors::error_chain;
+use kubelet_attestation::names::NodeName;
+pub(crate) use remedies::{bootstrap_failure, refused_certificate};
 use step::Steps;
 pub use step::{Observer, Step};
 
@@ -174,7 +176,8 @@ impl Authenticator<'_> {
             (rotation, force, stored.credential, &stored.origin)
         {
             let deadline = Deadline::after(self.settings.timeout.min(FOR_A_PERSON));
-            match self.try_certificate(origin, &credential, deadline) {
+            let tried = self.try_certificate(origin, &credential, deadline);
+            match tried.and_then(Result::err) {
                 Some(refused) if refused.is_about_the_requester() => self.warn_of_refusal(&refused),
                 failed => {
                     if let Some(error) = failed {
@@ -204,6 +207,16 @@ impl Authenticator<'_> {
             attempt.recall(store, &stored);
         }
         attempt.dry_run(&stored)
+    }
+
+    /// The node's name and the machine's identity, as a run would claim them. Asks no API server.
+    pub(crate) fn identify(&self) -> Result<(NodeName, Identity), Failure> {
+        let (store, stored) = self.stored()?;
+        let attempt = self.attempt(Allowed::Without(self.settings.timeout), Demand::IfDue)?;
+        if let Some(store) = &store {
+            attempt.recall(store, &stored);
+        }
+        attempt.named(&stored, None, |sources| attempt.attester.identify(sources))
     }
 
     /// Removes every file of the store, including quarantined ones.

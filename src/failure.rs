@@ -73,6 +73,8 @@ codes! {
         Version = 16,
         /// A back-off is active, and the run tried nothing.
         BackOff = 17,
+        /// A check of `doctor` fails.
+        CheckFailed = 20,
     }
 }
 
@@ -97,6 +99,7 @@ impl Code {
                 | Self::Pending
                 | Self::NodeName
                 | Self::BackOff
+                | Self::CheckFailed
         )
     }
 }
@@ -235,6 +238,7 @@ mod tests {
             assert_eq!(Code::from_number(number).map(Code::number), Some(number));
         }
         assert_eq!(Code::BackOff.number(), 17);
+        assert_eq!(Code::from_number(20), Some(Code::CheckFailed));
         assert_eq!(Code::from_number(0), None);
         assert_eq!(Code::from_number(18), None);
     }

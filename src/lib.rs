@@ -29,6 +29,7 @@
 //! - `secret`: secret values
 //! - `clock`: the wall clock and deadlines
 //! - `failure`: the failure of a run: exit code, text, remedy
+//! - `finding`: the findings of `doctor`
 //! - `log`: the log on standard error
 //! - `http`: HTTP clients, with deadlines and bounded answers
 //! - `key`: the private key of a credential
@@ -51,6 +52,7 @@
 //! - `rescue`: the output after a panic
 //! - `authenticator`: a run: the stored credential, or a new one within a deadline
 //! - `setup`: makes the kubelet run the plugin, and undoes it
+//! - `doctor`: the checks of a node that does not join
 //! - `cli`: commands, arguments and their output
 
 #![cfg_attr(
@@ -68,8 +70,10 @@ mod cli;
 pub mod clock;
 mod credential;
 mod csr;
+mod doctor;
 mod exec;
 pub mod failure;
+mod finding;
 mod http;
 pub mod imds;
 mod key;

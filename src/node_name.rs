@@ -49,11 +49,10 @@ impl NameSources<'_> {
         };
         match (asked, self.stored) {
             (Some((source, asked)), Some(stored)) if asked != *stored => {
-                let what = format!(
-                    "{source} is {asked}, but this node was enrolled as {stored}; name it {stored} \
-                     again, or run `reset` to enrol it as {asked}"
-                );
-                Err(Failure::new(Code::NodeName, what, ""))
+                let what = format!("{source} is {asked}, but this node was enrolled as {stored}");
+                let remedy =
+                    format!("name it {stored} again, or run `reset` to enrol it as {asked}");
+                Err(Failure::new(Code::NodeName, what, remedy))
             }
             (_, Some(stored)) => Ok(stored.clone()),
             (Some((_, asked)), None) => Ok(asked),
@@ -115,8 +114,8 @@ fn label(source: &str, name: &str) -> Result<NodeName, Failure> {
         (why, REMEDY)
     };
     let found: String = name.chars().take(MAX_LABEL_LEN + 1).collect();
-    let what = format!("{source} is {found:?}, which no Node can be called: {why}; {remedy}");
-    Err(Failure::new(Code::Configuration, what, ""))
+    let what = format!("{source} is {found:?}, which no Node can be called: {why}");
+    Err(Failure::new(Code::Configuration, what, remedy))
 }
 
 const REMEDY: &str = "give the kubelet a good name with --hostname-override";

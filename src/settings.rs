@@ -153,7 +153,7 @@ fn is_in_section(suffix: &str, provider: &str) -> bool {
 }
 
 /// Every source of settings.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Sources<'a> {
     /// `--config`.
     pub config: Option<&'a Path>,
@@ -212,6 +212,15 @@ pub struct Settings {
     values: Values,
 }
 
+/// The settings files that are there: the named or default one, and its drop-ins.
+pub(crate) fn files(sources: &Sources<'_>) -> Result<Vec<PathBuf>, Failure> {
+    let named = sources.config.or(sources.variables.config.as_deref());
+    let path = named.unwrap_or(Path::new(CONFIG_FILE));
+    let drop_ins = file::drop_ins(&path.with_extension("d"))?;
+    let there = path.exists().then(|| path.to_owned());
+    Ok(there.into_iter().chain(drop_ins).collect())
+}
+
 impl Settings {
     /// Reads all sources.
     ///
@@ -240,6 +249,15 @@ impl Settings {
             set.map_err(|why| Failure::new(Code::Usage, format!("--{flag}: {why}"), "see --help"))?;
         }
         Ok(Self::of(values, schema))
+    }
+
+    /// The valid flags and variables, for `doctor`. The files may be what is wrong.
+    pub(crate) fn without_files(sources: Sources<'_>, schema: &ProviderSchema) -> Self {
+        let mut values = Values::default();
+        for (entry, value) in sources.variables.values.into_iter().chain(sources.flags) {
+            drop(values.set(entry, value));
+        }
+        Self::of(values, schema)
     }
 
     fn of(values: Values, schema: &ProviderSchema) -> Self {

@@ -48,7 +48,7 @@ const ENVIRONMENT_FILE: &str = "/etc/kubernetes/kubelet-authenticator/kubelet.en
 pub(crate) const CERT_DIR: &str = "/var/lib/kubelet/pki";
 
 /// The prefix of our programs' names.
-const PROGRAMS: &str = "kubelet-authenticator-";
+pub(crate) const PROGRAMS: &str = "kubelet-authenticator-";
 
 /// The maximum wait for other runs: systemd gives the kubelet's whole start 90 seconds.
 const WAIT_FOR_OTHERS: Duration = Duration::from_secs(5);

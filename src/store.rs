@@ -81,6 +81,8 @@ impl StoreFile {
 #[derive(Debug, Clone)]
 pub(crate) struct Store {
     dir: PathBuf,
+    /// Whether the permissions of files are left alone.
+    looks_only: bool,
 }
 
 impl Store {
@@ -96,6 +98,16 @@ impl Store {
         check_owner(dir, &metadata)?;
         Ok(Some(Self {
             dir: dir.to_owned(),
+            looks_only: false,
+        }))
+    }
+
+    /// Like [`Store::open`], but reading a key that others can read does not close it to them.
+    pub(crate) fn look(dir: &Path) -> Result<Option<Self>, Failure> {
+        let opened = Self::open(dir)?;
+        Ok(opened.map(|store| Self {
+            looks_only: true,
+            ..store
         }))
     }
 
@@ -152,7 +164,35 @@ impl Store {
             Err(rustix::io::Errno::LOOP) => return Err(misplaced(&path, SYMLINK)),
             Err(error) => return Err(unreadable(&path, error)),
         };
-        read_checked(&path, file, opened).map(Some)
+        self.read_checked(&path, file, opened).map(Some)
+    }
+
+    fn read_checked(
+        &self,
+        path: &Path,
+        name: StoreFile,
+        mut file: File,
+    ) -> Result<KeyFile, Failure> {
+        let failed = |error: io::Error| unreadable(path, error);
+        let metadata = file.metadata().map_err(failed)?;
+        ensure!(metadata.is_file(), misplaced(path, "not a regular file"));
+        check_owner(path, &metadata)?;
+        ensure!(metadata.len() <= MAX_FILE_LEN, too_large(path));
+        let length = usize::try_from(metadata.len()).unwrap_or_default();
+        // Read at once: files are replaced, never changed in place, and a buffer that grows would leave
+        // copies of a key in memory.
+        let mut bytes = Zeroizing::new(vec![0; length]);
+        file.read_exact(&mut bytes).map_err(failed)?;
+        let text = String::from_utf8(std::mem::take(&mut *bytes));
+        let text = Zeroizing::new(text.unwrap_or_else(|error| {
+            Zeroizing::new(error.into_bytes());
+            // A text that no parser accepts.
+            "\0".to_owned()
+        }));
+        Ok((
+            text,
+            readable_by_others::close(&file, name, metadata.mode(), self.looks_only),
+        ))
     }
 }
 
@@ -224,29 +264,6 @@ fn if_there<T>(result: io::Result<T>) -> io::Result<Option<T>> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         result => result.map(Some),
     }
-}
-
-fn read_checked(path: &Path, name: StoreFile, mut file: File) -> Result<KeyFile, Failure> {
-    let failed = |error: io::Error| unreadable(path, error);
-    let metadata = file.metadata().map_err(failed)?;
-    ensure!(metadata.is_file(), misplaced(path, "not a regular file"));
-    check_owner(path, &metadata)?;
-    ensure!(metadata.len() <= MAX_FILE_LEN, too_large(path));
-    let length = usize::try_from(metadata.len()).unwrap_or_default();
-    // Read at once: files are replaced, never changed in place, and a buffer that grows would leave
-    // copies of a key in memory.
-    let mut bytes = Zeroizing::new(vec![0; length]);
-    file.read_exact(&mut bytes).map_err(failed)?;
-    let text = String::from_utf8(std::mem::take(&mut *bytes));
-    let text = Zeroizing::new(text.unwrap_or_else(|error| {
-        Zeroizing::new(error.into_bytes());
-        // A text that no parser accepts.
-        "\0".to_owned()
-    }));
-    Ok((
-        text,
-        readable_by_others::close(&file, name, metadata.mode()),
-    ))
 }
 
 fn check_owner(path: &Path, metadata: &fs::Metadata) -> Result<(), Failure> {

@@ -15,7 +15,7 @@ mod source;
 pub use document::{Cluster, Kubeconfig};
 pub use endpoint::{ClusterEndpoint, EndpointFields};
 pub use error::{InvalidKubeconfig, Refused};
-pub use login::{Identity, Login, identity};
+pub use login::{Exec, Identity, Login, identity};
 pub use source::no_files;
 
 /// The policy on a kubeconfig, by its author.

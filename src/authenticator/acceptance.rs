@@ -44,20 +44,21 @@ impl Authenticator<'_> {
         }
         let deadline = Deadline::after(TRYING);
         self.try_certificate(origin, credential, deadline)
+            .and_then(Result::err)
             .filter(ApiError::is_about_the_requester)
     }
 
-    /// Checks the certificate now. `None` if the API server accepts it, the stored origin is
-    /// invalid, or no client can be built.
+    /// Checks the certificate now. `None` if the stored origin is invalid, or no client can be
+    /// built.
     ///
     /// The check goes to the API server that client-go is about to use, if it is of the same
     /// cluster.
-    pub(super) fn try_certificate(
+    pub(crate) fn try_certificate(
         &self,
         origin: &Origin,
         credential: &Credential,
         deadline: Deadline,
-    ) -> Option<ApiError> {
+    ) -> Option<Result<(), ApiError>> {
         let known = Arc::new(origin.cluster().ok()?);
         let asked = self.cluster.as_ref().map(Cluster::endpoint);
         let endpoint = asked
@@ -66,7 +67,7 @@ impl Authenticator<'_> {
             .unwrap_or(known);
         let environment = |name: &str| std::env::var_os(name);
         let client = ApiClient::connect(&endpoint, &credential.login(), &environment).ok()?;
-        client.try_lease(&origin.node_name, deadline).err()
+        Some(client.try_lease(&origin.node_name, deadline))
     }
 }
 

@@ -94,7 +94,7 @@ impl Attempt {
 
 /// Refuses an endpoint in another cluster, and removes nothing. A run with a kubeconfig of another
 /// cluster must not cost the node its credential.
-fn refuse_other_cluster(
+pub(crate) fn refuse_other_cluster(
     endpoint: &ClusterEndpoint,
     origin: &Origin,
     settings: &Settings,

@@ -13,7 +13,7 @@ impl From<KubeconfigError> for Failure {
 }
 
 /// The failure for a bootstrap kubeconfig that is missing or invalid.
-pub(super) fn bootstrap_failure(error: &KubeconfigError, path: &Path) -> Failure {
+pub(crate) fn bootstrap_failure(error: &KubeconfigError, path: &Path) -> Failure {
     let code = if error.is_not_found() {
         Code::Unauthorized
     } else {
@@ -43,7 +43,7 @@ pub(super) fn certificate_failure(error: ApiError, bootstrap: &Path) -> Failure 
 }
 
 /// The remedy for a certificate that is in date but refused.
-pub(super) fn refused_certificate(bootstrap: &Path) -> String {
+pub(crate) fn refused_certificate(bootstrap: &Path) -> String {
     format!(
         "see whether the node's certificate was revoked or is not its record's; if the machine is the \
          right one, run `node-attestation-controller identities reset`, and put a kubeconfig with a \

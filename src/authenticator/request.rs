@@ -35,6 +35,16 @@ impl Attempt {
         stored: &StoreContents,
         known: Option<&ProviderId>,
     ) -> Result<(NodeName, ProviderId), Failure> {
+        self.named(stored, known, |sources| self.attester.provider_id(sources))
+    }
+
+    /// The name of this node, and what `ask` learns from the sources of the machine's provider ID.
+    pub(super) fn named<T>(
+        &self,
+        stored: &StoreContents,
+        known: Option<&ProviderId>,
+        ask: impl FnOnce(&ProviderIdSources<'_>) -> Result<T, Failure>,
+    ) -> Result<(NodeName, T), Failure> {
         let parent = KubeletArguments::of_parent();
         let kubeadm = KubeletArguments::of_kubeadm(Path::new(kubelet::KUBEADM_FLAGS))?;
         let host_name = kubelet::host_name();
@@ -62,8 +72,8 @@ impl Attempt {
             known,
             deadline: self.deadline,
         };
-        let provider_id = self.attester.provider_id(&sources)?;
-        Ok((node_name, provider_id))
+        let learned = ask(&sources)?;
+        Ok((node_name, learned))
     }
 
     pub(super) fn subject(

@@ -13,7 +13,7 @@ use clap_complete::Shell;
 
 use crate::log::Log;
 use crate::settings::{Entry, ProviderSchema};
-use crate::setup::Setup;
+use crate::setup::{KUBELET_KUBECONFIG, Setup};
 
 const SETTINGS: &str = "Settings";
 
@@ -46,6 +46,22 @@ pub(super) enum Command {
         /// The format of the output.
         #[arg(long, short, value_enum, default_value_t)]
         output: Report,
+    },
+    /// Check everything that a node needs to join, and say what is wrong and what to do. Changes
+    /// nothing.
+    Doctor {
+        /// The kubelet's kubeconfig.
+        #[arg(long, value_name = "FILE", default_value = KUBELET_KUBECONFIG)]
+        kubelet_kubeconfig: PathBuf,
+        /// The format of the output.
+        #[arg(long, short, value_enum, default_value_t)]
+        output: Text,
+    },
+    /// Show which machine and node this is, as a request would claim it. Asks no API server.
+    Identify {
+        /// The format of the output.
+        #[arg(long, short, value_enum, default_value_t)]
+        output: Text,
     },
     /// Build the request and print it, without what is secret in it; nothing is sent or stored.
     Csr {
@@ -174,6 +190,14 @@ pub(super) enum Report {
     Table,
     Json,
     Yaml,
+}
+
+/// The output formats of `doctor` and `identify`.
+#[derive(Debug, Clone, Copy, Default, ValueEnum)]
+pub(super) enum Text {
+    #[default]
+    Table,
+    Json,
 }
 
 /// The output formats of `csr`.

@@ -28,13 +28,22 @@ impl Session {
             }
             (None, None) => Err(Failure::new(
                 Code::Usage,
-                "no command is given, and KUBERNETES_EXEC_INFO is not set",
-                "see --help; client-go sets the variable",
+                "no command is given, and KUBERNETES_EXEC_INFO is not set: this is the kubelet's \
+                 credential plugin, which client-go runs with that variable",
+                "try `status` or `doctor`; see --help",
             )),
             (Some(Command::Credential), None) => print(&self.interactive(arguments)?),
             (Some(Command::Status { output }), _) => {
                 show_status(&self.interactive(arguments)?, *output)
             }
+            (
+                Some(Command::Doctor {
+                    kubelet_kubeconfig,
+                    output,
+                }),
+                _,
+            ) => self.examine(arguments, kubelet_kubeconfig, *output),
+            (Some(Command::Identify { output }), _) => self.identify(arguments, *output),
             (
                 Some(Command::Csr {
                     output,

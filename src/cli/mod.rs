@@ -3,6 +3,7 @@
 mod answer;
 mod arguments;
 mod commands;
+mod doctor;
 mod render;
 mod setup;
 mod status;

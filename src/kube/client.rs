@@ -36,6 +36,9 @@ const REQUESTS: &str = "apis/certificates.k8s.io/v1/certificatesigningrequests";
 /// The path of the Leases that kubelets renew.
 const NODE_LEASES: &str = "apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases";
 
+/// The path of the server's version, which needs no login as a rule.
+const VERSION: &str = "version";
+
 const USER_AGENT: &str = concat!("kubelet-authenticator/", env!("CARGO_PKG_VERSION"));
 
 /// A client for one API server and one login.
@@ -50,6 +53,7 @@ pub struct ApiClient {
     pub(super) transport: Transport,
     requests: Url,
     leases: Url,
+    version: Url,
 }
 
 impl ApiClient {
@@ -60,6 +64,22 @@ impl ApiClient {
     pub fn connect(
         endpoint: &ClusterEndpoint,
         login: &Login,
+        environment: Environment<'_>,
+    ) -> Result<Self, ApiError> {
+        Self::build(endpoint, Some(login), environment)
+    }
+
+    /// Like [`connect`](Self::connect), without a login.
+    pub(crate) fn anonymous(
+        endpoint: &ClusterEndpoint,
+        environment: Environment<'_>,
+    ) -> Result<Self, ApiError> {
+        Self::build(endpoint, None, environment)
+    }
+
+    fn build(
+        endpoint: &ClusterEndpoint,
+        login: Option<&Login>,
         environment: Environment<'_>,
     ) -> Result<Self, ApiError> {
         let server = endpoint.server();
@@ -84,7 +104,8 @@ impl ApiClient {
         Ok(Self {
             transport: Transport::new(client, server.to_owned(), name),
             requests: beneath(base.clone(), REQUESTS.split('/')),
-            leases: beneath(base, NODE_LEASES.split('/')),
+            leases: beneath(base.clone(), NODE_LEASES.split('/')),
+            version: beneath(base, [VERSION]),
         })
     }
 
@@ -155,6 +176,18 @@ impl ApiClient {
         Ok(())
     }
 
+    /// Reaches the API server: it proves its identity, and the clocks agree. It may refuse to answer
+    /// without a login.
+    pub(crate) fn reach(&self, deadline: Deadline) -> Result<(), ApiError> {
+        let question = Question::read(self.version.clone(), "asking for the version");
+        let answer = self.transport.exchange(&question, deadline)?;
+        ensure!(
+            !answer.status.is_server_error(),
+            self.transport.refusal(&answer)
+        );
+        Ok(())
+    }
+
     /// Watches the request until it is decided or deleted, or the deadline passes. Returns it as
     /// last seen: still pending if the deadline passed, and `None` if it was deleted or another
     /// one has its name.
@@ -221,10 +254,13 @@ impl ApiClient {
 }
 
 /// The TLS identity or the header of a login. An error names the invalid field.
-fn present(login: &Login) -> Result<(Option<Identity>, HeaderMap), (&'static str, Refused)> {
+fn present(
+    login: Option<&Login>,
+) -> Result<(Option<Identity>, HeaderMap), (&'static str, Refused)> {
     let mut headers = HeaderMap::new();
     match login {
-        Login::Token(token) => {
+        None => Ok((None, headers)),
+        Some(Login::Token(token)) => {
             let bearer = Zeroizing::new(format!("Bearer {}", token.expose()));
             let mut value =
                 HeaderValue::from_str(&bearer).map_err(|_| ("token", Refused::NotAToken))?;
@@ -232,7 +268,7 @@ fn present(login: &Login) -> Result<(Option<Identity>, HeaderMap), (&'static str
             headers.insert(AUTHORIZATION, value);
             Ok((None, headers))
         }
-        Login::ClientCertificate { chain_pem, key_pem } => {
+        Some(Login::ClientCertificate { chain_pem, key_pem }) => {
             Ok((Some(identity(chain_pem, key_pem)?), headers))
         }
     }

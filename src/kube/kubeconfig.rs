@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-use kubelet_attestation::kubeconfig::{Cluster, Kubeconfig as Document, Policy, no_files};
+use kubelet_attestation::kubeconfig::{Cluster, Exec, Kubeconfig as Document, Policy, no_files};
 pub use kubelet_attestation::kubeconfig::{
     ClusterEndpoint, EndpointFields, InvalidKubeconfig, Login, Refused,
 };
@@ -73,7 +73,28 @@ impl Kubeconfig {
     /// The command of the exec plugin of the current context's user. `None` if the user has no
     /// plugin.
     pub fn read_exec_command(path: &Path) -> Result<Option<String>, KubeconfigError> {
-        Ok(parse(path)?.exec_command()?)
+        let exec = ExecUser::read(path)?.exec;
+        Ok(exec.map(|exec| exec.command.unwrap_or_default()))
+    }
+}
+
+/// The user of a kubeconfig's current context, as far as it concerns plugins.
+#[derive(Debug)]
+pub(crate) struct ExecUser {
+    /// The plugin.
+    pub(crate) exec: Option<Exec>,
+    /// Whether there is a token or a certificate, which client-go would use in its place.
+    pub(crate) has_credential: bool,
+}
+
+impl ExecUser {
+    /// Reads the user of the current context.
+    pub(crate) fn read(path: &Path) -> Result<Self, KubeconfigError> {
+        let document = parse(path)?;
+        Ok(Self {
+            exec: document.exec()?.cloned(),
+            has_credential: document.has_credential()?,
+        })
     }
 }
 

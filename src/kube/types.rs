@@ -72,6 +72,8 @@ pub struct CsrObject {
     pub usages: Vec<String>,
     /// The requested lifetime of the certificate.
     pub expiration_seconds: Option<u32>,
+    /// Whether it was approved.
+    pub is_approved: bool,
     /// The state of the request.
     pub state: CsrState,
 }
@@ -163,6 +165,7 @@ impl TryFrom<WireCsr> for CsrObject {
             .map_err(|_| Malformed("spec.request"))?;
         let annotations = wire.metadata.annotations.unwrap_or_default();
         Ok(Self {
+            is_approved: find(wire.status.conditions.as_deref(), "Approved").is_some(),
             state: wire.status.understand(annotations)?,
             name: wire.metadata.name,
             uid: wire.metadata.uid,
@@ -180,17 +183,17 @@ impl TryFrom<WireCsr> for CsrObject {
 #[error("field {0} is not what the API says")]
 pub(super) struct Malformed(pub(super) &'static str);
 
+/// The condition of this type. Servers before 1.19 wrote an empty status where today's write "True".
+fn find<'a>(conditions: Option<&'a [WireCondition]>, kind: &str) -> Option<&'a WireCondition> {
+    let mut conditions = conditions.unwrap_or_default().iter();
+    conditions.find(|found| found.kind == kind && matches!(found.status.as_str(), "True" | ""))
+}
+
 impl WireStatus {
     /// A denial or failure is final, whatever else is set. A certificate counts only with an
     /// approval.
     fn understand(self, mut annotations: Annotations) -> Result<CsrState, Malformed> {
-        let conditions = self.conditions.unwrap_or_default();
-        // Servers before 1.19 wrote an empty status where today's write "True".
-        let find = |kind: &str| {
-            conditions
-                .iter()
-                .find(|found| found.kind == kind && matches!(found.status.as_str(), "True" | ""))
-        };
+        let find = |kind| find(self.conditions.as_deref(), kind);
         if let Some(denied) = find("Denied") {
             let (reason, message) = (denied.reason.clone(), denied.message.clone());
             return Ok(CsrState::Denied { reason, message });

@@ -96,8 +96,8 @@ fn a_stored_name_does_not_yield_to_who_asks_for_another() {
     let mismatch = |sources: &NameSources<'_>, source: &str| {
         let error = sources.decide().unwrap_err();
         assert_eq!(error.code(), Code::NodeName);
-        let words = format!("{source} is asked, but this node was enrolled as stored; ");
-        assert!(error.what().starts_with(&words), "{error}");
+        let words = format!("{source} is asked, but this node was enrolled as stored");
+        assert_eq!(error.what(), words);
     };
 
     sources.kubelet = Some(&parent);
@@ -134,8 +134,8 @@ fn a_name_that_no_node_can_have_is_refused_with_its_source() {
         let error = of_host(host_name).unwrap_err();
         assert_eq!(error.code(), Code::Configuration);
         assert!(error.what().contains(expected), "{host_name:?}: {error}");
-        let words = error.to_string();
-        assert!(words.starts_with("the host name is ") && words.contains("--hostname-override"));
+        assert!(error.what().starts_with("the host name is "), "{error}");
+        assert!(error.remedy().contains("--hostname-override"), "{error}");
     }
     assert!(of_host(&"a".repeat(63)).is_ok());
 }

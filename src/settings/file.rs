@@ -61,7 +61,7 @@ pub(super) fn read_extension(json: &str, schema: &ProviderSchema) -> Result<Valu
     }
 }
 
-fn drop_ins(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
+pub(super) fn drop_ins(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
     let entries = match fs::read_dir(folder) {
         Ok(entries) => entries,
         Err(error) if is_absent(&error) => return Ok(Vec::new()),

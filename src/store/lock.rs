@@ -107,6 +107,24 @@ impl Store {
         })
     }
 
+    /// The holder of the lock. `None` if it is free, or was never taken. Writes nothing.
+    pub(crate) fn holder(&self) -> Result<Option<Holder>, Failure> {
+        let path = self.dir.join(LOCK_FILE);
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let mut file = match rustix::fs::open(&path, flags, Mode::empty()) {
+            Ok(file) => File::from(file),
+            Err(rustix::io::Errno::NOENT) => return Ok(None),
+            Err(rustix::io::Errno::LOOP) => return Err(misplaced(&path, SYMLINK)),
+            Err(error) => return Err(unreadable(&path, error)),
+        };
+        // Shared and for a moment: a run that tries to take the lock meanwhile tries again.
+        match fs2::FileExt::try_lock_shared(&file) {
+            Ok(()) => Ok(None),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(Some(holder(&mut file))),
+            Err(error) => Err(unlockable(&path, error)),
+        }
+    }
+
     /// The time at which a process last took the lock, or that [`Store::date_lock`] set.
     pub(crate) fn last_locked(&self) -> Option<SystemTime> {
         let lock = fs::symlink_metadata(self.dir.join(LOCK_FILE)).ok()?;

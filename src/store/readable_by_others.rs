@@ -11,11 +11,19 @@ use super::StoreFile;
 const OTHERS_READ: u32 = 0o044;
 
 /// Takes all permissions on `opened` from others, if it holds a key that they could read. Nobody
-/// knows whether anyone did. Returns a message for people, with the remedy.
-pub(super) fn close(opened: &File, file: StoreFile, mode: u32) -> Option<String> {
+/// knows whether anyone did. Returns a message for people, with the remedy. Changes nothing if the
+/// store is only `looked_at`.
+pub(super) fn close(opened: &File, file: StoreFile, mode: u32, looked_at: bool) -> Option<String> {
     let holds_key = matches!(file, StoreFile::Credential | StoreFile::Pending);
     if !holds_key || mode & OTHERS_READ == 0 {
         return None;
+    }
+    if looked_at {
+        return Some(format!(
+            "{} has mode {:04o}, so that others can read the key",
+            file.name(),
+            mode & 0o7777
+        ));
     }
     let closed = match rustix::fs::fchmod(opened, Mode::RUSR | Mode::WUSR) {
         Ok(()) => "is closed to them now".to_owned(),

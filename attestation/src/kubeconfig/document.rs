@@ -10,7 +10,7 @@ use zeroize::Zeroizing;
 use super::Policy;
 use super::endpoint::{ClusterEndpoint, EndpointFields};
 use super::error::{InvalidKubeconfig, Refused};
-use super::login::{Login, User};
+use super::login::{Exec, Login, User};
 use super::source::{content, filled, secret};
 use crate::secret::Secret;
 
@@ -121,11 +121,14 @@ impl Kubeconfig {
         user.login(self.policy, &place, read)
     }
 
-    /// The command of the exec plugin of the current context's user. `None` if the user has no
-    /// plugin.
-    pub fn exec_command(&self) -> Result<Option<String>, InvalidKubeconfig> {
-        let exec = self.user()?.0.exec.as_ref();
-        Ok(exec.map(|exec| exec.command.clone().unwrap_or_default()))
+    /// The exec plugin of the current context's user. `None` if the user has no plugin.
+    pub fn exec(&self) -> Result<Option<&Exec>, InvalidKubeconfig> {
+        Ok(self.user()?.0.exec.as_ref())
+    }
+
+    /// Whether the current context's user has a token or a certificate.
+    pub fn has_credential(&self) -> Result<bool, InvalidKubeconfig> {
+        Ok(self.user()?.0.has_credential())
     }
 
     fn user(&self) -> Result<(&User, String), InvalidKubeconfig> {

@@ -65,10 +65,18 @@ pub(super) struct User {
     as_user_extra: Option<IgnoredAny>,
 }
 
-/// The exec plugin of a user.
-#[derive(Debug, Deserialize)]
-pub(super) struct Exec {
-    pub(super) command: Option<String>,
+/// The exec plugin of a user, as it is written.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Exec {
+    /// The program.
+    pub command: Option<String>,
+    /// The version of client-go's exec credential API.
+    pub api_version: Option<String>,
+    /// Whether the program may use standard input.
+    pub interactive_mode: Option<String>,
+    /// Whether the program gets the cluster.
+    pub provide_cluster_info: Option<bool>,
 }
 
 impl User {
@@ -97,6 +105,16 @@ impl User {
         ]
         .into_iter()
         .find_map(|(field, is_there, why)| is_there.then_some((field, why)))
+    }
+
+    /// Whether the user has a token or a certificate. client-go uses those in the place of a plugin.
+    pub(super) fn has_credential(&self) -> bool {
+        let given = [
+            &self.token_file,
+            &self.client_certificate,
+            &self.client_certificate_data,
+        ];
+        self.token.is_some() || given.into_iter().any(|it| filled(it.as_deref()).is_some())
     }
 
     /// The login. `read` reads the files that the user names. A client certificate wins over a

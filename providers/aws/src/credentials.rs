@@ -96,6 +96,11 @@ impl Credentials {
         })
     }
 
+    /// The time at which they end.
+    pub(crate) fn end(&self) -> SystemTime {
+        self.expiration
+    }
+
     /// These credentials, if a signature made at `now` can still be used.
     pub(crate) fn lasting(self, now: SystemTime) -> Result<Self, Failure> {
         if now + LEAST_LEFT <= self.expiration {

@@ -22,7 +22,9 @@ pub(crate) struct Identity {
     /// SHA-256 of the signed bytes.
     pub(crate) digest: [u8; 32],
     pub(crate) instance_id: String,
+    pub(crate) account: String,
     pub(crate) region: String,
+    pub(crate) zone: String,
     /// `aws:///<zone>/<instance>`
     pub(crate) provider_id: ProviderId,
 }
@@ -31,6 +33,9 @@ pub(crate) struct Identity {
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Document {
+    /// Shown to people only.
+    #[serde(default)]
+    account_id: String,
     instance_id: String,
     availability_zone: String,
     region: String,
@@ -59,7 +64,9 @@ impl Identity {
             rsa2048: rsa2048.to_owned(),
             digest: Sha256::digest(&bytes).into(),
             instance_id: document.instance_id,
+            account: document.account_id,
             region: document.region,
+            zone: document.availability_zone,
             provider_id,
         })
     }

@@ -19,14 +19,18 @@
 //! - `credentials`: the instance's temporary credentials
 //! - `name`: the check of the node's name against the instance
 //! - `proof`: the signed call of STS
+//! - `session`: a session with the metadata service, and the identity that it gives
+//! - `examine`: the checks of `doctor`, and the facts of `identify`
 //! - `instance`: the attester
 
 mod cms;
 mod credentials;
+mod examine;
 mod identity;
 mod instance;
 mod name;
 mod proof;
+mod session;
 mod settings;
 mod sigv4;
 

@@ -2,30 +2,28 @@
 
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-use data_encoding::HEXLOWER;
 use kubelet_attestation::evidence::Header;
 use kubelet_attestation::evidence::tpm::{Enrolment, PublicAreas, Quote, Response, TpmEvidence};
-use kubelet_attestation::names::{Provider, ProviderId};
+use kubelet_attestation::names::{NodeName, Provider, ProviderId};
 use kubelet_attestation::version::EvidenceVersion;
-use kubelet_authenticator::attester::{Attester, Challenged, Claim, ProviderIdSources};
+use kubelet_authenticator::attester::{
+    Attester, Challenged, Claim, Identity, ProviderIdSources, Report,
+};
 use kubelet_authenticator::clock::Deadline;
 use kubelet_authenticator::failure::{Code, Failure};
 use kubelet_authenticator::settings::Entry;
-use serde::de::DeserializeOwned;
-use sha2::{Digest as _, Sha256};
 
-use crate::protocol::{Ask, Bytes, EndorsementKey, Keys, Question, QuoteFor, Quoted};
+use crate::device::{SCHEME, ask, kind_of, name_of, read_keys};
+use crate::protocol::{Ask, Bytes, Keys, QuoteFor, Quoted};
 use crate::settings::{self, TpmSettings};
-use crate::{certificate, device_check, instance, program};
-
-/// The scheme of provider IDs that are derived from endorsement keys.
-const SCHEME: &str = "tpm://";
+use crate::{certificate, examine, instance};
 
 /// The machine's TPM.
 #[derive(Debug, Default)]
 pub(crate) struct Tpm {
-    /// The keys that were read for the provider ID. The evidence that follows uses them too.
-    keys: Mutex<Option<Keys>>,
+    /// The keys that were read for the provider ID, or why they were not. What follows uses them
+    /// too.
+    keys: Mutex<Option<Result<Keys, Failure>>>,
     /// The provider ID, if it is from an open request and was not read.
     known: OnceLock<ProviderId>,
 }
@@ -55,21 +53,36 @@ impl Attester for Tpm {
             return Ok(self.known.get_or_init(|| known.clone()).clone());
         }
         let settings = TpmSettings::of(sources.settings, sources.remembered);
-        let keys = read_keys(&settings, sources.deadline)?;
+        let keys = self.keys(&settings, sources.deadline)?;
         let name = name_of(&keys)?;
-        *self.keys.lock().unwrap_or_else(PoisonError::into_inner) = Some(keys);
+        self.keep(Ok(keys));
         Ok(name)
     }
 
+    fn identify(&self, sources: &ProviderIdSources<'_>) -> Result<Identity, Failure> {
+        let settings = TpmSettings::of(sources.settings, sources.remembered);
+        let keys = read_keys(&settings, sources.deadline)?;
+        self.keep(Ok(keys.clone()));
+        let id = self.provider_id(sources)?;
+        Ok(examine::identity(id, &keys))
+    }
+
+    fn checks(&self) -> &'static [&'static str] {
+        examine::CHECKS
+    }
+
+    fn examine(
+        &self,
+        sources: &ProviderIdSources<'_>,
+        _node_name: Option<&NodeName>,
+        report: Report<'_>,
+    ) {
+        self.keep(examine::examine(sources, report));
+    }
+
     fn evidence(&self, claim: &Claim<'_>) -> Result<Option<Vec<u8>>, Failure> {
-        let mut known = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
-        let keys = if let Some(keys) = known.take() {
-            keys
-        } else {
-            let settings = TpmSettings::of(claim.settings, claim.remembered);
-            read_keys(&settings, claim.deadline)?
-        };
-        drop(known);
+        let settings = TpmSettings::of(claim.settings, claim.remembered);
+        let keys = self.keys(&settings, claim.deadline)?;
         // The provider ID of an open request was not read from this TPM, so it is compared now.
         if self.known.get() == Some(claim.provider_id) && name_of(&keys)? != *claim.provider_id {
             let what = format!("the TPM is not {}", claim.provider_id);
@@ -150,14 +163,20 @@ impl Attester for Tpm {
             TpmEvidence::Enrol(enrolment) => enrolment.keys,
             TpmEvidence::Respond(response) => response.keys,
         };
-        // Type and name algorithm distinguish the templates (Part 2, TPMT_PUBLIC).
-        let key = match keys.endorsement.first_chunk()? {
-            [0x00, 0x01, 0x00, 0x0b] => EndorsementKey::Rsa2048,
-            [0x00, 0x23, 0x00, 0x0b] => EndorsementKey::EccP256,
-            [0x00, 0x23, 0x00, 0x0c] => EndorsementKey::EccP384,
-            _ => return None,
-        };
-        settings::endorsement_key_name(key)
+        kind_of(&keys.endorsement)
+    }
+}
+
+impl Tpm {
+    /// The keys that were read, or else read now.
+    fn keys(&self, settings: &TpmSettings, deadline: Deadline) -> Result<Keys, Failure> {
+        let mut read = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
+        let read = read.take();
+        read.unwrap_or_else(|| read_keys(settings, deadline))
+    }
+
+    fn keep(&self, keys: Result<Keys, Failure>) {
+        *self.keys.lock().unwrap_or_else(PoisonError::into_inner) = Some(keys);
     }
 }
 
@@ -166,34 +185,4 @@ fn header(claim: &Claim<'_>, version: &EvidenceVersion) -> Header {
         version: version.clone(),
         audience: claim.audience.clone(),
     }
-}
-
-fn name_of(keys: &Keys) -> Result<ProviderId, Failure> {
-    let digest = HEXLOWER.encode(&Sha256::digest(&keys.spki.0));
-    ProviderId::parse(&format!("{SCHEME}{digest}")).map_err(|error| {
-        let what = "the TPM has no name";
-        Failure::new(Code::DeviceUnavailable, what, "report this as a bug").because(&error)
-    })
-}
-
-fn read_keys(settings: &TpmSettings, deadline: Deadline) -> Result<Keys, Failure> {
-    let endorsement_key = settings.endorsement_key;
-    ask(settings, Ask::Keys { endorsement_key }, deadline)
-}
-
-/// Asks the TPM.
-fn ask<T: DeserializeOwned>(
-    settings: &TpmSettings,
-    ask: Ask,
-    deadline: Deadline,
-) -> Result<T, Failure> {
-    let tcti = if let Some(tcti) = &settings.tcti {
-        tcti.to_string()
-    } else {
-        device_check::check(&settings.device)?;
-        format!("{}{}", program::DEVICE, settings.device.display())
-    };
-    let program = program::find(settings.device_program.as_deref())?;
-    let asker = std::process::id();
-    program::ask(&program, &Question { asker, tcti, ask }, deadline)
 }

@@ -213,7 +213,9 @@ fn the_command_of_a_plugin_is_read_though_none_is_run() {
         let text = with(USER, user).to_string();
         let kubeconfig = Kubeconfig::parse("doc", text.as_bytes(), Machine).unwrap();
         assert!(kubeconfig.endpoint(read).is_ok());
-        kubeconfig.exec_command()
+        kubeconfig
+            .exec()
+            .map(|exec| exec.map(|it| it.command.clone().unwrap_or_default()))
     };
 
     assert_eq!(command(json!({"token": TOKEN})), Ok(None));

@@ -1,0 +1,92 @@
+//! A session with the instance's metadata service, and the identity that it gives.
+
+use kubelet_attestation::names::NodeName;
+use kubelet_authenticator::clock::Deadline;
+use kubelet_authenticator::failure::{Code, Failure};
+use kubelet_authenticator::imds::{Imds, METADATA_ENDPOINT, Text};
+use kubelet_authenticator::settings::Settings;
+
+use crate::identity::{Identity, NOT_AWS};
+use crate::name;
+use crate::settings::{NODE_NAME, STS_ENDPOINT};
+
+/// The identity document, signed with the region's RSA key of 2048 bits.
+const RSA2048: &str = "dynamic/instance-identity/rsa2048";
+const LOCAL_HOSTNAME: &str = "meta-data/local-hostname";
+/// The domain of the partition's services. AWS in China and the sovereign clouds have other
+/// domains.
+const DOMAIN: &str = "meta-data/services/domain";
+
+/// A session with the metadata service, and the instance's identity at its start.
+#[derive(Debug)]
+pub(crate) struct Session {
+    pub(crate) imds: Imds,
+    pub(crate) identity: Identity,
+}
+
+impl Session {
+    /// Opens a session and reads the identity.
+    pub(crate) fn open(settings: &Settings, deadline: Deadline) -> Result<Self, Failure> {
+        let unreadable = |error: Failure| error.within("the instance's identity cannot be read");
+        let imds = Imds::open(settings.value(&METADATA_ENDPOINT), deadline).map_err(unreadable)?;
+        let rsa2048 = imds.read(RSA2048, deadline).map_err(unreadable)?;
+        Ok(Self {
+            imds,
+            identity: Identity::parse(&rsa2048)?,
+        })
+    }
+
+    /// Compares the instance with `providerID` in the settings.
+    pub(crate) fn check_provider_id(&self, settings: &Settings) -> Result<(), Failure> {
+        let id = &self.identity.provider_id;
+        match &settings.provider_id {
+            Some(set) if set != id => Err(Failure::new(
+                Code::Configuration,
+                format!("providerID in the settings is {set}, and this instance is {id}"),
+                "take providerID out of the settings: an instance knows it",
+            )),
+            Some(_) | None => Ok(()),
+        }
+    }
+
+    /// Checks that the cloud gives the instance the node's name.
+    pub(crate) fn check_name(
+        &self,
+        settings: &Settings,
+        node_name: &NodeName,
+        deadline: Deadline,
+    ) -> Result<(), Failure> {
+        let policy = settings.value(&NODE_NAME).unwrap_or_default();
+        name::check(policy, node_name, &self.identity, || {
+            self.local_hostname(deadline)
+        })
+    }
+
+    /// The instance's names, by the metadata.
+    pub(crate) fn local_hostname(&self, deadline: Deadline) -> Result<Option<Text>, Failure> {
+        let local_hostname = self.imds.find(LOCAL_HOSTNAME, deadline);
+        local_hostname.map_err(|error| error.within("the instance's name cannot be read"))
+    }
+
+    /// The host of STS, from the settings or else of the region.
+    pub(crate) fn sts_host(
+        &self,
+        settings: &Settings,
+        deadline: Deadline,
+    ) -> Result<String, Failure> {
+        if let Some(endpoint) = settings.value(&STS_ENDPOINT) {
+            return Ok(endpoint.host);
+        }
+        let domain = self
+            .imds
+            .read(DOMAIN, deadline)
+            .map_err(|error| error.within("the domain of AWS's services cannot be read"))?;
+        let domain = domain.trim();
+        // It becomes part of a host name that is signed.
+        if NodeName::parse(domain).is_err() || !domain.contains('.') {
+            let what = "the instance metadata's domain of AWS's services is invalid";
+            return Err(Failure::new(Code::EvidenceInvalid, what, NOT_AWS));
+        }
+        Ok(format!("sts.{}.{domain}", self.identity.region))
+    }
+}

@@ -1,0 +1,63 @@
+//! Questions to this machine's TPM.
+
+use data_encoding::HEXLOWER;
+use kubelet_attestation::names::ProviderId;
+use kubelet_authenticator::clock::Deadline;
+use kubelet_authenticator::failure::{Code, Failure};
+use serde::de::DeserializeOwned;
+use sha2::{Digest as _, Sha256};
+
+use crate::protocol::{Ask, EndorsementKey, Keys, Question};
+use crate::settings::{self, TpmSettings};
+use crate::{device_check, program};
+
+/// The scheme of provider IDs that are derived from endorsement keys.
+pub(crate) const SCHEME: &str = "tpm://";
+
+/// SHA-256 of the endorsement key's `SubjectPublicKeyInfo`, as lists of endorsement keys have it.
+pub(crate) fn digest(keys: &Keys) -> String {
+    HEXLOWER.encode(&Sha256::digest(&keys.spki.0))
+}
+
+/// The kind of an endorsement key (`TPMT_PUBLIC`), as in the settings.
+pub(crate) fn kind_of(endorsement: &[u8]) -> Option<&'static str> {
+    // Type and name algorithm distinguish the templates (Part 2, TPMT_PUBLIC).
+    let key = match endorsement.first_chunk()? {
+        [0x00, 0x01, 0x00, 0x0b] => EndorsementKey::Rsa2048,
+        [0x00, 0x23, 0x00, 0x0b] => EndorsementKey::EccP256,
+        [0x00, 0x23, 0x00, 0x0c] => EndorsementKey::EccP384,
+        _ => return None,
+    };
+    settings::endorsement_key_name(key)
+}
+
+/// The provider ID of a machine with these keys.
+pub(crate) fn name_of(keys: &Keys) -> Result<ProviderId, Failure> {
+    ProviderId::parse(&format!("{SCHEME}{}", digest(keys))).map_err(|error| {
+        let what = "the TPM has no name";
+        Failure::new(Code::DeviceUnavailable, what, "report this as a bug").because(&error)
+    })
+}
+
+/// Reads the keys.
+pub(crate) fn read_keys(settings: &TpmSettings, deadline: Deadline) -> Result<Keys, Failure> {
+    let endorsement_key = settings.endorsement_key;
+    ask(settings, Ask::Keys { endorsement_key }, deadline)
+}
+
+/// Asks the TPM.
+pub(crate) fn ask<T: DeserializeOwned>(
+    settings: &TpmSettings,
+    ask: Ask,
+    deadline: Deadline,
+) -> Result<T, Failure> {
+    let tcti = if let Some(tcti) = &settings.tcti {
+        tcti.to_string()
+    } else {
+        device_check::check(&settings.device)?;
+        format!("{}{}", program::DEVICE, settings.device.display())
+    };
+    let program = program::find(settings.device_program.as_deref())?;
+    let asker = std::process::id();
+    program::ask(&program, &Question { asker, tcti, ask }, deadline)
+}

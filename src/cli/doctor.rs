@@ -1,0 +1,285 @@
+//! The commands `doctor` and `identify`.
+
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+use std::sync::{Arc, OnceLock};
+
+use kubelet_attestation::names::NodeName;
+use serde_json::{Map, Value, json};
+
+use super::arguments::{Arguments, Text};
+use super::{Session, answer};
+use crate::attester::Identity;
+use crate::authenticator::{Authenticator, Caller, Cluster};
+use crate::doctor::{Checked, Doctor};
+use crate::failure::{Code, Failure};
+use crate::finding::{Finding, State};
+use crate::kube::kubeconfig::{ExecUser, Kubeconfig};
+use crate::settings::{self, Settings, Sources};
+
+/// The page of the checks. Each has an anchor of its name.
+const PAGE: &str = "docs/node.md#doctor-";
+
+/// The width of the table.
+const WIDTH: usize = 80;
+
+/// The width of a state, with the space behind it.
+const MARGIN: usize = 6;
+
+impl Session {
+    pub(super) fn examine(
+        &self,
+        arguments: &Arguments,
+        kubelet_kubeconfig: &Path,
+        output: Text,
+    ) -> Result<(), Failure> {
+        let sources = self.sources(arguments);
+        let (finding, settings) = match self.load(sources.clone()) {
+            Ok(found) => found,
+            Err(failure) => (
+                Finding::fail(&failure),
+                Settings::without_files(sources, &self.schema),
+            ),
+        };
+        let runs_plugin = ExecUser::read(kubelet_kubeconfig).is_ok_and(|user| user.exec.is_some());
+        let endpoint = Kubeconfig::read_endpoint(kubelet_kubeconfig).ok();
+        let endpoint = endpoint.filter(|_| runs_plugin);
+        let doctor = Doctor {
+            authenticator: Authenticator {
+                attester: Arc::clone(&self.attester),
+                settings,
+                cluster: endpoint.map(|endpoint| Cluster::Checked(endpoint.into())),
+                machine: self.machine.clone(),
+                caller: Caller::Person,
+                rescue: self.rescue.clone(),
+                log: self.log,
+                observer: None,
+            },
+            settings: finding,
+            kubelet_kubeconfig: kubelet_kubeconfig.to_owned(),
+            unit: OnceLock::new(),
+        };
+        let checks = doctor.examine();
+        answer::print(
+            match output {
+                Text::Table => table(&checks),
+                Text::Json => answer::json(&to_json(&checks)),
+            }
+            .as_bytes(),
+        )?;
+        let mut failing = checks.iter().filter(|check| is(check, State::Fail));
+        match failing.next() {
+            None => Ok(()),
+            Some((name, _)) => {
+                let what = format!("{} of {} checks fail", failing.count() + 1, checks.len());
+                let cure = format!("cure them in their order, beginning with {name}");
+                Err(Failure::new(Code::CheckFailed, what, cure))
+            }
+        }
+    }
+
+    /// The settings, and what is to be said of their sources.
+    fn load(&self, sources: Sources<'_>) -> Result<(Finding, Settings), Failure> {
+        let unknown = sources.variables.unknown.join(", ");
+        let files = settings::files(&sources)?;
+        let settings = Settings::load(sources, &self.schema)?;
+        let shared = files.iter().find(|path| {
+            // Whoever may write a link's target counts.
+            let metadata = path.metadata();
+            metadata.is_ok_and(|it| it.mode() & 0o022 != 0)
+        });
+        let warn = |what, cure: &str| Finding::warn(&Failure::new(Code::CheckFailed, what, cure));
+        let finding = if let Some(path) = shared {
+            let path = path.display();
+            let what = format!("{path} can be written by others than its owner");
+            warn(what, &format!("run: chmod go-w {path}"))
+        } else if !unknown.is_empty() {
+            let what = format!("no settings, and passed over: {unknown}");
+            warn(what, "correct the variables' names, or take them away")
+        } else if files.is_empty() {
+            Finding::pass("valid, without a file")
+        } else {
+            let files: Vec<_> = files.iter().map(|path| path.to_string_lossy()).collect();
+            Finding::pass(format!("valid: {}", files.join(", ")))
+        };
+        Ok((finding, settings))
+    }
+
+    pub(super) fn identify(&self, arguments: &Arguments, output: Text) -> Result<(), Failure> {
+        let (node_name, identity) = self.interactive(arguments)?.identify()?;
+        let provider = self.attester.provider();
+        let text = match output {
+            Text::Table => identity_table(provider.as_str(), &node_name, &identity),
+            Text::Json => answer::json(&identity_json(provider.as_str(), &node_name, &identity)),
+        };
+        answer::print(text.as_bytes())
+    }
+}
+
+fn is((_, finding): &Checked, state: State) -> bool {
+    finding.state == state
+}
+
+fn table(checks: &[Checked]) -> String {
+    let mut text = String::new();
+    for (name, finding) in checks {
+        let state = finding.state.as_str();
+        wrapped(
+            &format!("{state}  "),
+            &format!("{name}: {}", finding.what),
+            &mut text,
+        );
+        if !finding.cure.is_empty() {
+            wrapped("", &format!("cure: {}", finding.cure), &mut text);
+        }
+        if matches!(finding.state, State::Warn | State::Fail) {
+            wrapped("", &format!("see: {PAGE}{name}"), &mut text);
+        }
+    }
+    let counts: Vec<_> = [State::Pass, State::Warn, State::Fail, State::Skip]
+        .into_iter()
+        .map(|state| {
+            (
+                state,
+                checks.iter().filter(|check| is(check, state)).count(),
+            )
+        })
+        .map(|(state, count)| format!("{count} {}", state.as_str()))
+        .collect();
+    text.extend([
+        "\n",
+        &checks.len().to_string(),
+        " checks: ",
+        &counts.join(", "),
+        "\n",
+    ]);
+    text
+}
+
+/// Appends the words in lines of [`WIDTH`], behind a margin that begins with `first`. A longer word
+/// has a line of its own.
+fn wrapped(first: &str, words: &str, text: &mut String) {
+    let mut line = format!("{first:MARGIN$}");
+    let mut is_begun = false;
+    for word in words.split_whitespace() {
+        if is_begun && line.chars().count() + 1 + word.chars().count() > WIDTH {
+            text.extend([line.as_str(), "\n"]);
+            line = " ".repeat(MARGIN);
+            is_begun = false;
+        }
+        line.extend([if is_begun { " " } else { "" }, word]);
+        is_begun = true;
+    }
+    text.extend([line.as_str(), "\n"]);
+}
+
+fn to_json(checks: &[Checked]) -> Value {
+    let failing = checks.iter().filter(|check| is(check, State::Fail)).count();
+    let checks = checks.iter().map(|(name, finding)| {
+        json!({
+            "name": name,
+            "state": finding.state.as_str(),
+            "finding": finding.what,
+            "cure": finding.cure,
+            "link": format!("{PAGE}{name}"),
+        })
+    });
+    json!({"failing": failing, "checks": checks.collect::<Vec<_>>()})
+}
+
+fn identity_table(provider: &str, node_name: &NodeName, identity: &Identity) -> String {
+    let id = identity.provider_id.as_str();
+    let mut rows = vec![
+        ("Provider", provider),
+        ("Provider ID", id),
+        ("Node", node_name.as_str()),
+    ];
+    let facts = identity.facts.iter();
+    rows.extend(facts.map(|fact| (fact.name, fact.value.as_str())));
+    let width = rows.iter().map(|(name, _)| name.len()).max();
+    let width = width.unwrap_or_default();
+    let mut text = String::new();
+    for (name, value) in rows {
+        text.extend([format!("{name:width$}  {value}").as_str(), "\n"]);
+    }
+    if let Some(digest) = &identity.endorsement_key {
+        text.extend(["\nIn a list of endorsement keys:\n", digest, ": ", id, "\n"]);
+    }
+    text
+}
+
+fn identity_json(provider: &str, node_name: &NodeName, identity: &Identity) -> Value {
+    let id = identity.provider_id.as_str();
+    let mut object = Map::new();
+    object.insert("provider".to_owned(), provider.into());
+    object.insert("providerID".to_owned(), id.into());
+    object.insert("nodeName".to_owned(), node_name.as_str().into());
+    for fact in &identity.facts {
+        object.insert(fact.key.to_owned(), fact.value.as_str().into());
+    }
+    if let Some(digest) = &identity.endorsement_key {
+        object.insert("endorsementKeys".to_owned(), json!({digest: id}));
+    }
+    object.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn finding(state: State, what: &str, cure: &str) -> Finding {
+        let (what, cure) = (what.to_owned(), cure.to_owned());
+        Finding { state, what, cure }
+    }
+
+    #[test]
+    fn the_table_has_eighty_columns_and_counts_the_checks() {
+        let refused = "https://10.0.0.1:6443 does not accept the credential (401 Unauthorized): \
+                       token expired";
+        let cure = "give this machine a new bootstrap token; tokens expire, as a rule after a day";
+        let checks = [
+            (
+                "settings",
+                finding(State::Pass, "valid, without a file", ""),
+            ),
+            ("bootstrap-kubeconfig", finding(State::Fail, refused, cure)),
+            ("store", finding(State::Warn, "not there", "run `renew`")),
+            ("lock", finding(State::Skip, "run as root", "")),
+        ];
+
+        let expected = "\
+pass  settings: valid, without a file
+fail  bootstrap-kubeconfig: https://10.0.0.1:6443 does not accept the credential
+      (401 Unauthorized): token expired
+      cure: give this machine a new bootstrap token; tokens expire, as a rule
+      after a day
+      see: docs/node.md#doctor-bootstrap-kubeconfig
+warn  store: not there
+      cure: run `renew`
+      see: docs/node.md#doctor-store
+skip  lock: run as root
+
+4 checks: 1 pass, 1 warn, 1 fail, 1 skip
+";
+        assert_eq!(table(&checks), expected);
+    }
+
+    #[test]
+    fn lines_have_eighty_columns_but_for_longer_words() {
+        let mut text = String::new();
+        let long = "x".repeat(90);
+
+        wrapped(
+            "fail  ",
+            &format!("name: {} {long} end", "word ".repeat(20)),
+            &mut text,
+        );
+
+        let lines: Vec<_> = text.lines().collect();
+        assert_eq!(lines.len(), 4, "{text}");
+        assert!(lines[0].starts_with("fail  name: word") && lines[0].len() <= WIDTH);
+        assert!(lines[1].starts_with("      word"), "{text}");
+        assert_eq!(lines[2].trim_start(), long);
+        assert_eq!(lines[3], "      end");
+    }
+}

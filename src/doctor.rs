@@ -1,0 +1,232 @@
+//! The checks of a node that does not join.
+//!
+//! # Guarantees
+//!
+//! - Every check is made, whatever the others find.
+//! - All end within [`TOTAL`]. A check that hangs until then has failed.
+//! - Nothing changes: no request is created, and no file is written.
+
+mod cluster;
+mod kubelet;
+mod local;
+mod unit;
+
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{self, Sender};
+use std::sync::{Arc, OnceLock};
+use std::thread;
+use std::time::Duration;
+
+use rustix::fs::Access;
+use rustix::io::Errno;
+
+use crate::attester::ProviderIdSources;
+use crate::authenticator::Authenticator;
+use crate::clock::Deadline;
+use crate::failure::{Code, Failure};
+use crate::finding::{Finding, Report};
+use crate::kubelet::{KUBEADM_FLAGS, KubeletArguments};
+use crate::settings::Settings;
+use crate::store::{Store, StoreFile};
+use crate::store_contents::StoreContents;
+use unit::Unit;
+
+/// The time of all checks. People wait for ten seconds.
+const TOTAL: Duration = Duration::from_secs(9);
+
+/// The deadline of each step of a check, so that its error arrives in time.
+const STEP: Duration = Duration::from_millis(7500);
+
+/// The checks before the provider's, in the order of the output: causes before their effects.
+const BEFORE: [&str; 10] = [
+    "settings",
+    "clock",
+    "api-server",
+    "kubelet-kubeconfig",
+    "kubelet-unit",
+    "disk",
+    "store",
+    "cluster",
+    "lock",
+    "node-name",
+];
+
+/// The checks after the provider's.
+const AFTER: [&str; 6] = [
+    "machine",
+    "bootstrap-kubeconfig",
+    "request",
+    "certificate",
+    "certificate-accepted",
+    "last-failure",
+];
+
+/// A check with one finding.
+type Check = fn(&Doctor) -> Finding;
+
+/// The checks with one finding each.
+const CHECKS: [(&str, Check); 13] = [
+    ("settings", |doctor| doctor.settings.clone()),
+    ("kubelet-kubeconfig", Doctor::kubelet_kubeconfig),
+    ("kubelet-unit", Doctor::kubelet_unit),
+    ("disk", Doctor::disk),
+    ("store", Doctor::store),
+    ("cluster", Doctor::cluster),
+    ("lock", Doctor::lock),
+    ("node-name", Doctor::node_name),
+    ("bootstrap-kubeconfig", Doctor::bootstrap_kubeconfig),
+    ("request", Doctor::request),
+    ("certificate", Doctor::certificate),
+    ("certificate-accepted", Doctor::certificate_accepted),
+    ("last-failure", Doctor::last_failure),
+];
+
+/// A check and its finding.
+pub(crate) type Checked = (&'static str, Finding);
+
+/// A task, which makes one check or several.
+type Task = Box<dyn FnOnce(&Doctor, Report<'_>) + Send>;
+
+/// The inputs of the checks.
+pub(crate) struct Doctor {
+    /// The plugin, with the cluster of the kubelet's kubeconfig if that runs a plugin.
+    pub(crate) authenticator: Authenticator<'static>,
+    /// The finding about the settings. If they are invalid, the other checks use what is valid.
+    pub(crate) settings: Finding,
+    /// The kubelet's kubeconfig.
+    pub(crate) kubelet_kubeconfig: PathBuf,
+    /// The kubelet's unit, or why it is not known.
+    pub(crate) unit: OnceLock<Result<Unit, String>>,
+}
+
+impl Doctor {
+    /// Makes every check. Returns the findings in their order.
+    pub(crate) fn examine(self) -> Vec<Checked> {
+        let doctor = Arc::new(self);
+        let total = Deadline::after(TOTAL);
+        let provider = doctor.authenticator.attester.checks();
+        let names = BEFORE.iter().chain(provider).chain(&AFTER).copied();
+        let mut findings: Vec<(&'static str, Option<Finding>)> =
+            names.map(|name| (name, None)).collect();
+
+        let (sender, receiver) = mpsc::channel();
+        for (name, check) in CHECKS {
+            let task: Task = Box::new(move |doctor, report| report(name, check(doctor)));
+            start(&doctor, task, sender.clone());
+        }
+        start(&doctor, Box::new(Self::reach), sender.clone());
+        start(&doctor, Box::new(Self::provider), sender);
+        while let Ok((name, finding)) = receiver.recv_timeout(total.remaining()) {
+            if let Some((_, found)) = findings.iter_mut().find(|(known, _)| *known == name) {
+                found.get_or_insert(finding);
+            }
+        }
+        let unfinished = || {
+            let what = format!(
+                "the check did not end within {}",
+                humantime::format_duration(TOTAL)
+            );
+            fail(what, "see what hangs: a file system, a resolver, a device")
+        };
+        let findings = findings.into_iter();
+        findings
+            .map(|(name, finding)| (name, finding.unwrap_or_else(unfinished)))
+            .collect()
+    }
+
+    fn settings(&self) -> &Settings {
+        &self.authenticator.settings
+    }
+
+    /// The store and its contents.
+    fn stored(&self) -> Result<(Option<Store>, StoreContents), Finding> {
+        let dir = &self.settings().state_directory;
+        needs_root(dir)?;
+        let load = || {
+            let Some(store) = Store::look(dir)? else {
+                return Ok((None, StoreContents::default()));
+            };
+            let contents = StoreContents::load(&store, &self.authenticator.machine)?;
+            Ok((Some(store), contents))
+        };
+        load().map_err(|failure: Failure| Finding::fail(&failure))
+    }
+
+    /// The same for checks of something else. What is wrong with the store is another check's.
+    fn stored_or_skip(&self) -> Result<(Option<Store>, StoreContents), Finding> {
+        self.stored()
+            .map_err(|_| Finding::skip("the store cannot be read"))
+    }
+
+    fn unit(&self) -> Result<&Unit, &str> {
+        let unit = self.unit.get_or_init(Unit::read);
+        unit.as_ref().map_err(String::as_str)
+    }
+
+    /// The arguments of the kubelet that runs.
+    fn kubelet_arguments(&self) -> Option<KubeletArguments> {
+        let arguments = self.unit().ok()?.arguments()?;
+        Some(KubeletArguments::collect(arguments))
+    }
+
+    /// The provider's own checks, and that of the machine's provider ID.
+    fn provider(&self, report: Report<'_>) {
+        let stored = self.stored().ok();
+        let remembered = stored.as_ref().and_then(|(store, contents)| {
+            let text = store.as_ref()?.read(StoreFile::Remembered).ok()??;
+            contents.origin.as_ref().map(|_| text)
+        });
+        let kubelet = self.kubelet_arguments();
+        let kubeadm = KubeletArguments::of_kubeadm(Path::new(KUBEADM_FLAGS));
+        let kubeadm = kubeadm.ok().flatten();
+        let sources = ProviderIdSources {
+            settings: self.settings(),
+            remembered: remembered.as_ref().map(|text| text.as_str()),
+            kubelet: kubelet.as_ref(),
+            kubeadm: kubeadm.as_ref(),
+            machine: &self.authenticator.machine,
+            known: None,
+            deadline: Deadline::after(STEP),
+        };
+        let attester = &self.authenticator.attester;
+        let node_name = self.named().ok();
+        attester.examine(&sources, node_name.as_ref(), report);
+        let machine = attester
+            .provider_id(&sources)
+            .map(|id| Finding::pass(id.to_string()));
+        report("machine", machine.into());
+    }
+}
+
+fn start(doctor: &Arc<Doctor>, task: Task, findings: Sender<Checked>) {
+    let doctor = Arc::clone(doctor);
+    let run = move || {
+        task(&doctor, &|name, finding| {
+            drop(findings.send((name, finding)));
+        });
+    };
+    // A check without a thread has no finding, and so has failed.
+    drop(thread::Builder::new().spawn(run));
+}
+
+fn fail(what: impl Into<String>, cure: impl Into<String>) -> Finding {
+    Finding::fail(&Failure::new(Code::CheckFailed, what, cure))
+}
+
+fn warn(what: impl Into<String>, cure: impl Into<String>) -> Finding {
+    Finding::warn(&Failure::new(Code::CheckFailed, what, cure))
+}
+
+/// Skips the check if only root may read `path`.
+fn needs_root(path: &Path) -> Result<(), Finding> {
+    let is_denied = rustix::fs::access(path, Access::READ_OK) == Err(Errno::ACCESS);
+    if is_denied && !rustix::process::geteuid().is_root() {
+        return Err(Finding::skip("run as root"));
+    }
+    Ok(())
+}
+
+/// A finding of a check that ends early with `?`.
+fn either(result: Result<Finding, Finding>) -> Finding {
+    result.unwrap_or_else(|finding| finding)
+}

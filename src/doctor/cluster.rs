@@ -1,0 +1,298 @@
+//! Checks that ask the API server.
+
+use std::env;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use data_encoding::BASE64URL_NOPAD;
+use kubelet_attestation::errors::error_chain;
+use serde::Deserialize;
+
+use super::local::by_need;
+use super::{Doctor, STEP, either, fail, needs_root, warn};
+use crate::attester::Renewal;
+use crate::authenticator::{Cluster, bootstrap_failure, refuse_other_cluster, refused_certificate};
+use crate::backoff::FailureRecord;
+use crate::clock::{self, Deadline};
+use crate::failure::{Code, Failure};
+use crate::finding::{Finding, Report};
+use crate::kube::kubeconfig::{ClusterEndpoint, Kubeconfig, Login};
+use crate::kube::{ApiClient, ApiError, CsrObject, CsrState};
+use crate::pending::{OpenRequest, Pending};
+use crate::store::StoreFile;
+use crate::store_contents::StoreContents;
+
+/// A request that does not exist. Reading it shows whether a bootstrap credential is accepted.
+const NO_REQUEST: &str = "kubelet-authenticator-doctor";
+
+/// The reason of a request that the next run answers.
+const CHALLENGED: &str = "ChallengeIssued";
+
+const SEE_REASONS: &str = "look the reason up in docs/reasons.md";
+
+/// The part of a JSON Web Token that says when it ends (RFC 7519 section 4.1.4).
+#[derive(Deserialize)]
+struct Claims {
+    exp: u64,
+}
+
+impl Doctor {
+    /// The API server and the clock, with one call.
+    pub(super) fn reach(&self, report: Report<'_>) {
+        let endpoint = match self.endpoint() {
+            Ok(endpoint) => endpoint,
+            Err(skip) => {
+                report("clock", skip.clone());
+                return report("api-server", skip);
+            }
+        };
+        let server = endpoint.server();
+        let reached = ApiClient::anonymous(&endpoint, &|name: &str| env::var_os(name))
+            .and_then(|client| client.reach(Deadline::after(STEP)));
+        let reachable = || Finding::pass(format!("{server} is this cluster's"));
+        let (clock, server) = match reached.map_err(Failure::from) {
+            Ok(()) => {
+                let what = format!("within five minutes of that of {server}");
+                (Finding::pass(what), reachable())
+            }
+            Err(failure) if failure.code() == Code::ClockSkew => {
+                (Finding::fail(&failure), reachable())
+            }
+            Err(failure) => {
+                let skip = Finding::skip("the API server does not tell the time");
+                (skip, Finding::fail(&failure))
+            }
+        };
+        report("clock", clock);
+        report("api-server", server);
+    }
+
+    /// The API server: the kubelet's, that of the store, of the settings, of the bootstrap
+    /// kubeconfig.
+    fn endpoint(&self) -> Result<Arc<ClusterEndpoint>, Finding> {
+        if let Some(Cluster::Checked(endpoint)) = &self.authenticator.cluster {
+            return Ok(Arc::clone(endpoint));
+        }
+        let stored = self.stored().ok();
+        let origin = stored.and_then(|(_, contents)| contents.origin);
+        if let Some(Ok(endpoint)) = origin.map(|origin| origin.cluster()) {
+            return Ok(endpoint.into());
+        }
+        let settings = self.settings();
+        let path = settings.kubeconfig.as_ref();
+        let path = path.unwrap_or(&settings.bootstrap_kubeconfig);
+        let endpoint = Kubeconfig::read_endpoint(path).map_err(|error| {
+            let why = error_chain(&error);
+            Finding::skip(format!("no API server is known: {why}"))
+        })?;
+        Ok(endpoint.into())
+    }
+
+    fn client(&self, login: &Login) -> Result<ApiClient, Finding> {
+        let environment = |name: &str| env::var_os(name);
+        ApiClient::connect(&*self.endpoint()?, login, &environment).map_err(|error| unknown(&error))
+    }
+
+    /// The cluster of the store and that of the kubelet's kubeconfig.
+    pub(super) fn cluster(&self) -> Finding {
+        either(self.cluster_found())
+    }
+
+    fn cluster_found(&self) -> Result<Finding, Finding> {
+        let (_, stored) = self.stored_or_skip()?;
+        let (Some(origin), Some(Cluster::Checked(endpoint))) =
+            (stored.origin, &self.authenticator.cluster)
+        else {
+            return Ok(Finding::skip(
+                "the store or the kubelet's kubeconfig names none",
+            ));
+        };
+        refuse_other_cluster(endpoint, &origin, self.settings())
+            .map_err(|failure| Finding::fail(&failure))?;
+        if origin.endpoint.ca_pem != endpoint.ca_pem() {
+            let what = "the cluster has other CA certificates than when the node enrolled";
+            return Ok(warn(what, "nothing: the next run renews the certificate"));
+        }
+        Ok(Finding::pass(endpoint.server()))
+    }
+
+    pub(super) fn bootstrap_kubeconfig(&self) -> Finding {
+        either(self.bootstrap_found())
+    }
+
+    fn bootstrap_found(&self) -> Result<Finding, Finding> {
+        let path = &self.settings().bootstrap_kubeconfig;
+        needs_root(path)?;
+        let stored = self.stored();
+        let stored = stored.map_or_else(|_| StoreContents::default(), |(_, contents)| contents);
+        // As long as there is a valid certificate, it is not needed.
+        let rate = by_need(&stored);
+        let wrong = |failure: Failure| rate(failure.what().into(), failure.remedy().into());
+        let bootstrap = Kubeconfig::read(path);
+        let bootstrap = bootstrap.map_err(|error| wrong(bootstrap_failure(&error, path)))?;
+        let end = match &bootstrap.login {
+            Login::Token(token) => end(token.expose()),
+            Login::ClientCertificate { .. } => None,
+        };
+        let ends = end.map_or_else(String::new, |end| {
+            format!(", until {}", humantime::format_rfc3339_seconds(end))
+        });
+        let environment = |name: &str| env::var_os(name);
+        let accepted = ApiClient::connect(&bootstrap.endpoint, &bootstrap.login, &environment)
+            .and_then(|client| client.get(NO_REQUEST, Deadline::after(STEP)));
+        match accepted {
+            Ok(_) => Ok(Finding::pass(format!("its credential is accepted{ends}"))),
+            Err(error) if error.is_about_the_requester() => Err(wrong(error.into())),
+            Err(error) => Err(unknown(&error)),
+        }
+    }
+
+    /// The open request, or the last one that was decided against the node.
+    pub(super) fn request(&self) -> Finding {
+        either(self.request_found())
+    }
+
+    fn request_found(&self) -> Result<Finding, Finding> {
+        let (store, stored) = self.stored_or_skip()?;
+        let Some(store) = store else {
+            return Ok(Finding::pass("none is open"));
+        };
+        let text = store.read(StoreFile::Pending);
+        let text = text.map_err(|failure| Finding::fail(&failure))?;
+        let pending = text.map(|text| Pending::parse(&text)).transpose();
+        let pending = pending.map_err(|why| {
+            let cure = "nothing: the next run sets it aside";
+            warn(format!("pending.json: {why}"), cure)
+        })?;
+        if let Some(open) = pending.and_then(|pending| pending.request) {
+            return self.open_request(&open, &stored);
+        }
+        let record = FailureRecord::read(&store).filter(|record| {
+            let code = Code::from_number(record.code);
+            matches!(code, Some(Code::Denied | Code::Failed | Code::Version))
+        });
+        match record {
+            Some(record) => Err(by_need(&stored)(record.message, record.remedy)),
+            None => Ok(Finding::pass("none is open")),
+        }
+    }
+
+    fn open_request(&self, open: &OpenRequest, stored: &StoreContents) -> Result<Finding, Finding> {
+        let renewed = self.authenticator.attester.renewal() == Renewal::Attested;
+        let valid = stored.valid(clock::now()).filter(|_| renewed);
+        let login = match valid {
+            Some(credential) => credential.login(),
+            None => match Kubeconfig::read(&self.settings().bootstrap_kubeconfig) {
+                Ok(bootstrap) => bootstrap.login,
+                Err(error) => return Ok(Finding::skip(error_chain(&error))),
+            },
+        };
+        let read = self.client(&login)?.get(&open.name, Deadline::after(STEP));
+        let read = read.map_err(|error| unknown(&error))?;
+        Ok(judge(open, read, by_need(stored)))
+    }
+
+    /// Tries the stored certificate at the API server.
+    pub(super) fn certificate_accepted(&self) -> Finding {
+        either(self.acceptance_found())
+    }
+
+    fn acceptance_found(&self) -> Result<Finding, Finding> {
+        let (_, stored) = self.stored_or_skip()?;
+        let (Some(credential), Some(origin)) = (stored.valid(clock::now()), &stored.origin) else {
+            return Ok(Finding::skip("there is no valid certificate"));
+        };
+        let deadline = Deadline::after(STEP);
+        let tried = self
+            .authenticator
+            .try_certificate(origin, credential, deadline);
+        match tried {
+            None => Ok(Finding::skip("the stored cluster cannot be used")),
+            Some(Ok(())) => Ok(Finding::pass("the API server takes the node's writes")),
+            Some(Err(error)) if error.is_about_the_requester() => {
+                let cure = refused_certificate(&self.settings().bootstrap_kubeconfig);
+                Err(fail(error_chain(&error), cure))
+            }
+            Some(Err(error)) => Err(unknown(&error)),
+        }
+    }
+}
+
+/// The finding about an open request, as the API server has it.
+fn judge(
+    open: &OpenRequest,
+    read: Option<CsrObject>,
+    rate: fn(String, String) -> Finding,
+) -> Finding {
+    let name = &open.name;
+    let Some(read) = read else {
+        let what = format!("the request {name} is not at the API server");
+        return rate(what, "nothing: the next run makes another".to_owned());
+    };
+    match read.state {
+        CsrState::Pending if read.is_approved => rate(
+            format!("the request {name} is approved, and no certificate is issued"),
+            format!(
+                "see who serves the signer {}: node-attestation-controller, or \
+                 kube-controller-manager",
+                read.signer_name
+            ),
+        ),
+        CsrState::Pending => {
+            let made = UNIX_EPOCH + Duration::from_secs(open.created.min(u32::MAX.into()));
+            rate(
+                format!(
+                    "the request {name} is pending since {}",
+                    humantime::format_rfc3339_seconds(made)
+                ),
+                "see that node-attestation-controller runs, and that its inventory has this \
+                 machine"
+                    .to_owned(),
+            )
+        }
+        CsrState::Denied { reason, message } => {
+            let what = format!("the request {name} was denied ({reason}): {message}");
+            fail(what, SEE_REASONS)
+        }
+        CsrState::Failed { reason, .. } if reason == CHALLENGED => Finding::pass(format!(
+            "{name} has a challenge, which the next run answers"
+        )),
+        CsrState::Failed {
+            reason, message, ..
+        } => rate(
+            format!("the request {name} failed ({reason}): {message}"),
+            SEE_REASONS.to_owned(),
+        ),
+        CsrState::Issued { .. } => {
+            Finding::pass(format!("{name} is issued, and the next run fetches it"))
+        }
+    }
+}
+
+/// The API server did not say.
+fn unknown(error: &ApiError) -> Finding {
+    Finding::skip(format!("not known: {}", error_chain(error)))
+}
+
+/// The end of a token that is a JSON Web Token.
+fn end(token: &str) -> Option<SystemTime> {
+    let claims = token.split('.').nth(1)?;
+    let claims = BASE64URL_NOPAD.decode(claims.as_bytes()).ok()?;
+    let claims: Claims = serde_json::from_slice(&claims).ok()?;
+    Some(UNIX_EPOCH + Duration::from_secs(claims.exp.min(u32::MAX.into())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tokens_end_is_read_where_it_says() {
+        let claims = BASE64URL_NOPAD.encode(br#"{"sub":"a","exp":60}"#);
+        let expected = Some(UNIX_EPOCH + Duration::from_mins(1));
+
+        assert_eq!(end(&format!("e30.{claims}.c2ln")), expected);
+        assert_eq!(end("abcdef.0123456789abcdef"), None);
+        assert_eq!(end(""), None);
+    }
+}

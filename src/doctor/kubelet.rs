@@ -1,0 +1,128 @@
+//! Checks of the kubelet's kubeconfig, and of the node's name.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+
+use kubelet_attestation::names::NodeName;
+
+use super::{Doctor, either, fail, needs_root, warn};
+use crate::exec::ApiVersion;
+use crate::failure::{Code, Failure};
+use crate::finding::Finding;
+use crate::kube::kubeconfig::ExecUser;
+use crate::kubelet::{KUBEADM_FLAGS, KubeletArguments, host_name};
+use crate::node_name::NameSources;
+use crate::setup::PROGRAMS;
+
+/// The modes in which the kubelet runs a plugin.
+const MODES: [&str; 2] = ["Never", "IfAvailable"];
+
+impl Doctor {
+    pub(super) fn kubelet_kubeconfig(&self) -> Finding {
+        either(self.plugin_of_kubelet())
+    }
+
+    fn plugin_of_kubelet(&self) -> Result<Finding, Finding> {
+        let path = &self.kubelet_kubeconfig;
+        let place = path.display();
+        needs_root(path)?;
+        let user = ExecUser::read(path).map_err(|error| {
+            let cure = format!(
+                "with kubeadm, have a drop-in run `setup` and join the node; otherwise write \
+                 {place} with `render kubeconfig`"
+            );
+            Finding::fail(&Failure::of(Code::Configuration, &error, cure))
+        })?;
+        let Some(exec) = user.exec else {
+            let what = format!("{place} has a credential of its own, and runs no plugin");
+            return Err(fail(what, format!("run: setup --from {place}")));
+        };
+        let again = format!("write {place} anew with `render kubeconfig`");
+        let wrong = |what: String| fail(format!("{place}: {what}"), again.clone());
+        if user.has_credential {
+            let what = "the user has a token or certificate beside the plugin, which is used \
+                        in its place";
+            return Err(wrong(what.to_owned()));
+        }
+        let command = exec.command.unwrap_or_default();
+        let program = Path::new(&command);
+        if !program.is_absolute() {
+            return Err(wrong(format!("the plugin {command:?} is no absolute path")));
+        }
+        executable(program)?;
+        let version = exec.api_version.unwrap_or_default();
+        if ![ApiVersion::V1, ApiVersion::V1Beta1]
+            .map(ApiVersion::as_str)
+            .contains(&&*version)
+        {
+            return Err(wrong(format!("the plugin's apiVersion is {version:?}")));
+        }
+        let mode = exec.interactive_mode.unwrap_or_default();
+        let is_set = !mode.is_empty() || version == ApiVersion::V1Beta1.as_str();
+        if !is_set || (!mode.is_empty() && !MODES.contains(&&*mode)) {
+            return Err(wrong(format!("the plugin's interactiveMode is {mode:?}")));
+        }
+        let this = format!("{PROGRAMS}{}", self.authenticator.attester.provider());
+        if program.file_name() != Some(OsStr::new(&this)) {
+            let what = format!("{place} runs {command}, which is not {this}");
+            return Err(warn(
+                what,
+                format!("run `doctor` of that program; or {again}"),
+            ));
+        }
+        if exec.provide_cluster_info != Some(true) {
+            let what = format!("{place}: the plugin's provideClusterInfo is not true");
+            return Err(warn(what, again));
+        }
+        Ok(Finding::pass(format!("{place} runs {command}")))
+    }
+
+    /// The node's name, and whether its kubelet has it too.
+    pub(super) fn node_name(&self) -> Finding {
+        either(self.named().map(|name| Finding::pass(name.to_string())))
+    }
+
+    pub(super) fn named(&self) -> Result<NodeName, Finding> {
+        let (_, stored) = self.stored_or_skip()?;
+        let kubelet = self.kubelet_arguments();
+        let kubeadm = KubeletArguments::of_kubeadm(Path::new(KUBEADM_FLAGS));
+        let kubeadm = kubeadm.map_err(|failure| Finding::fail(&failure))?;
+        let host_name = host_name();
+        let sources = NameSources {
+            settings: self.settings().node_name.as_ref(),
+            stored: stored.origin.as_ref().map(|origin| &origin.node_name),
+            kubelet: kubelet.as_ref(),
+            kubeadm: kubeadm.as_ref(),
+            host_name: &host_name,
+        };
+        let name = sources
+            .decide()
+            .map_err(|failure| Finding::fail(&failure))?;
+        if let Some(other) = sources.passed_over() {
+            let what = format!("the node was enrolled as {name}, and its kubelet is {other}");
+            let cure = format!(
+                "give the kubelet --hostname-override={name}, or run `reset` to enrol it as {other}"
+            );
+            return Err(fail(what, cure));
+        }
+        Ok(name)
+    }
+}
+
+fn executable(program: &Path) -> Result<(), Finding> {
+    let place = program.display();
+    let metadata = fs::metadata(program).map_err(|error| {
+        let what = format!("the plugin cannot be run: {place}: {error}");
+        fail(
+            what,
+            format!("install the plugin at {place}, or run `setup`"),
+        )
+    })?;
+    if metadata.is_file() && metadata.permissions().mode() & 0o111 != 0 {
+        return Ok(());
+    }
+    let what = format!("the plugin cannot be run: {place} is not executable");
+    Err(fail(what, format!("run: chmod 755 {place}")))
+}

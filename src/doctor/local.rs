@@ -1,0 +1,200 @@
+//! Checks of the store.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use data_encoding::HEXLOWER;
+use rustix::fs::{StatVfs, StatVfsMountFlags};
+
+use super::{Doctor, either, fail, needs_root, warn};
+use crate::attester::Renewal;
+use crate::backoff::FailureRecord;
+use crate::clock;
+use crate::credential::Credential;
+use crate::finding::Finding;
+use crate::rotation::CLOCK_LEEWAY;
+use crate::store::StoreFile;
+use crate::store_contents::StoreContents;
+
+/// Room for the files of the store, each with its replacement.
+const LEAST_ROOM: u64 = 1024 * 1024;
+
+/// The time that a run may take beyond its limit, before its lock is a fault.
+const LATE: Duration = Duration::from_secs(10);
+
+impl Doctor {
+    /// The file system of the state directory.
+    pub(super) fn disk(&self) -> Finding {
+        let dir = &self.settings().state_directory;
+        let there = dir.ancestors().find(|path| path.exists());
+        let there = there.unwrap_or(Path::new("/"));
+        let place = there.display();
+        let cure = format!(
+            "make room and let root write on the file system of {place}, or set stateDirectory \
+             to another place"
+        );
+        match rustix::fs::statvfs(there) {
+            Err(error) => fail(format!("cannot examine {place}: {error}"), cure),
+            Ok(disk) => match fault(&disk) {
+                Some(why) => fail(format!("the file system of {place} {why}"), cure),
+                None => Finding::pass(format!("{place} takes writes")),
+            },
+        }
+    }
+
+    pub(super) fn store(&self) -> Finding {
+        either(self.store_found())
+    }
+
+    fn store_found(&self) -> Result<Finding, Finding> {
+        let (store, stored) = self.stored()?;
+        let place = self.settings().state_directory.display();
+        if store.is_none() {
+            let what = format!("{place} is not there: this node has not enrolled");
+            return Err(warn(what, "run `renew`"));
+        }
+        if !stored.rejected.is_empty() {
+            let cure = "run `renew`: it sets the files aside, and the node enrols again";
+            return Err(fail(rejected(&stored.rejected), cure));
+        }
+        if let Some(readable_by_others) = stored.readable_by_others {
+            let cure = format!(
+                "run: chmod -R go= {place}; if somebody has read the key, run `renew --force`"
+            );
+            return Err(warn(readable_by_others, cure));
+        }
+        Ok(Finding::pass(match stored.origin {
+            Some(origin) => format!("{place}: this machine's, of node {}", origin.node_name),
+            None => format!("{place}: empty"),
+        }))
+    }
+
+    pub(super) fn lock(&self) -> Finding {
+        either(self.lock_found())
+    }
+
+    fn lock_found(&self) -> Result<Finding, Finding> {
+        let dir = &self.settings().state_directory;
+        needs_root(dir)?;
+        let (store, _) = self.stored_or_skip()?;
+        let holder = store.map(|store| store.holder()).transpose();
+        let holder = holder.map_err(|failure| Finding::fail(&failure))?.flatten();
+        let Some(holder) = holder else {
+            return Ok(Finding::pass("free"));
+        };
+        let limit = self.settings().timeout + LATE;
+        let since = UNIX_EPOCH + Duration::from_secs(holder.since.min(u32::MAX.into()));
+        let held = clock::now().duration_since(since).unwrap_or_default();
+        if held > limit {
+            let what = format!("{} is held by {holder}", dir.join("lock").display());
+            return Err(fail(
+                what,
+                "wait for that process, or end it; nothing is lost",
+            ));
+        }
+        Ok(Finding::pass(format!("a run is under way: {holder}")))
+    }
+
+    pub(super) fn certificate(&self) -> Finding {
+        either(self.certificate_found())
+    }
+
+    fn certificate_found(&self) -> Result<Finding, Finding> {
+        let (_, stored) = self.stored_or_skip()?;
+        let credential = stored.credential.map(Credential::checked).transpose();
+        let credential = credential
+            .map_err(|why| fail(why.to_string(), "run `renew --force`"))?
+            .ok_or_else(|| fail("no certificate is stored", "run `renew`"))?;
+        let (leaf, now) = (credential.leaf(), clock::now());
+        let validity = leaf.validity;
+        let (start, end) = (at(validity.not_before), at(validity.not_after));
+        if now >= validity.not_after {
+            let cure = "run `renew`: the node enrols again with its bootstrap credential";
+            return Err(fail(format!("the certificate ended at {end}"), cure));
+        }
+        if now + CLOCK_LEEWAY < validity.not_before {
+            let what = format!(
+                "the certificate is not valid before {start}, and it is {}",
+                at(now)
+            );
+            return Err(fail(what, "set this machine's clock by NTP"));
+        }
+        let is_renewed = self.authenticator.attester.renewal() == Renewal::Attested;
+        if validity.runs_out(now) {
+            let what = format!("the certificate ends at {end}, and should have been replaced");
+            let cure = if is_renewed {
+                "run `renew`"
+            } else {
+                "it cannot be renewed: keep a bootstrap credential for the time after it"
+            };
+            return Err(warn(what, cure));
+        }
+        let renewed = if is_renewed {
+            format!("renewed from {}", at(credential.renew_at()))
+        } else {
+            "never renewed".to_owned()
+        };
+        let serial = HEXLOWER.encode(&leaf.serial);
+        Ok(Finding::pass(format!(
+            "{serial}, valid until {end}, {renewed}"
+        )))
+    }
+
+    pub(super) fn last_failure(&self) -> Finding {
+        either(self.failure_found())
+    }
+
+    fn failure_found(&self) -> Result<Finding, Finding> {
+        let (store, stored) = self.stored_or_skip()?;
+        let record = store.as_ref().and_then(FailureRecord::read);
+        let Some(record) = record else {
+            return Ok(Finding::pass("none since the last success"));
+        };
+        let at = at(UNIX_EPOCH + Duration::from_secs(record.at.min(u32::MAX.into())));
+        let what = format!(
+            "exit code {}, {} in a row, last at {at}: {}",
+            record.code, record.count, record.message
+        );
+        Err(by_need(&stored)(what, record.remedy))
+    }
+}
+
+/// A failure to get a certificate: a warning as long as there is a valid one.
+pub(super) fn by_need(stored: &StoreContents) -> fn(String, String) -> Finding {
+    if stored.valid(clock::now()).is_some() {
+        |what, cure| warn(what, cure)
+    } else {
+        |what, cure| fail(what, cure)
+    }
+}
+
+fn fault(disk: &StatVfs) -> Option<&'static str> {
+    let room = disk.f_bavail.saturating_mul(disk.f_frsize);
+    if disk.f_flag.contains(StatVfsMountFlags::RDONLY) {
+        Some("is read-only")
+    } else if room < LEAST_ROOM {
+        Some("is full")
+    } else if disk.f_files > 0 && disk.f_favail == 0 {
+        Some("has no inodes left")
+    } else {
+        None
+    }
+}
+
+/// The files, by the reason.
+fn rejected(files: &BTreeMap<StoreFile, String>) -> String {
+    let mut by_reason: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for (file, why) in files {
+        by_reason.entry(why).or_default().push(file.name());
+    }
+    let by_reason = by_reason.into_iter();
+    let reasons: Vec<_> = by_reason
+        .map(|(why, files)| format!("{why} ({})", files.join(", ")))
+        .collect();
+    reasons.join("; ")
+}
+
+fn at(time: SystemTime) -> String {
+    humantime::format_rfc3339_seconds(time).to_string()
+}

@@ -1,0 +1,246 @@
+//! The most frequent reasons for which a node does not join, those of clouds and TPMs excepted: `clouds.rs`.
+
+use std::fs;
+
+use kubelet_authenticator_test_support::api_server::{Fault, Issuance, Route, Signer, Times, Verb};
+use kubelet_authenticator_test_support::pki::{Contents, Subject};
+use kubelet_authenticator_tests::node::NODE;
+use serde_json::json;
+
+use crate::bed::{Bed, set_mode};
+
+#[test]
+fn an_expired_bootstrap_token() {
+    let bed = Bed::new();
+    bed.server.revoke_token("abcdef");
+    bed.node.run().failed(9);
+
+    let url = bed.server.url();
+    bed.first_failing(
+        "bootstrap-kubeconfig",
+        &format!("{url} does not accept the credential (401 Unauthorized)"),
+        "give this machine a new bootstrap token",
+    );
+
+    bed.write_new_token();
+    bed.node.command(&["renew"]).succeeded();
+    bed.is_well();
+}
+
+#[test]
+fn a_bootstrap_kubeconfig_that_is_gone_after_the_certificate_ended() {
+    let bed = Bed::joined();
+    let ended = Contents::client(Subject::node(NODE)).expired();
+    let pair = bed.server.authority().issue(&ended);
+    let text = pair.certificate_pem + &pair.key_pem;
+    fs::write(bed.node.file("kubelet-client.pem"), text).unwrap();
+    fs::remove_file(bed.bootstrap_kubeconfig()).unwrap();
+
+    let path = bed.bootstrap_kubeconfig();
+    let examined = bed.first_failing(
+        "bootstrap-kubeconfig",
+        &format!("cannot read {}: No such file", path.display()),
+        &format!(
+            "put a kubeconfig with a bootstrap token at {}",
+            path.display()
+        ),
+    );
+    examined.says("certificate", "fail", "the certificate ended at ");
+
+    bed.write_new_token();
+    let examined = bed.first_failing("certificate", "the certificate ended at ", "run `renew`");
+    assert_eq!(examined.state("bootstrap-kubeconfig"), "pass");
+    bed.node.command(&["renew"]).succeeded();
+    bed.is_well();
+}
+
+/// A node whose request nobody has decided, and the request's name.
+fn undecided() -> (Bed, String) {
+    let mut bed = Bed::new();
+    bed.server.set_signer(Signer::Off);
+    bed.node.set("TIMEOUT_SECONDS", "2");
+    bed.node.run().failed(11);
+    bed.node.unset("TIMEOUT_SECONDS");
+    let name = bed.node.json("pending.json")["request"]["name"].clone();
+    (bed, name.as_str().unwrap().to_owned())
+}
+
+#[test]
+fn a_request_that_stays_pending() {
+    let (bed, name) = undecided();
+
+    bed.first_failing(
+        "request",
+        &format!("the request {name} is pending since "),
+        "see that node-attestation-controller runs",
+    );
+
+    bed.server.approve_and_issue(&name);
+    bed.node.command(&["renew"]).succeeded();
+    bed.is_well();
+}
+
+#[test]
+fn a_request_that_is_approved_and_never_issued() {
+    let (bed, name) = undecided();
+    bed.server
+        .add_condition(&name, "Approved", "ByHand", "by kubectl");
+
+    bed.first_failing(
+        "request",
+        &format!("the request {name} is approved, and no certificate is issued"),
+        "see who serves the signer cluster.x-k8s.io/kube-apiserver-client-kubelet-null",
+    );
+
+    bed.server.approve_and_issue(&name);
+    bed.node.command(&["renew"]).succeeded();
+    bed.is_well();
+}
+
+#[test]
+fn another_node_name_than_the_certificates() {
+    let mut bed = Bed::joined();
+    bed.node.set("NODE_NAME", "n2");
+
+    bed.first_failing(
+        "node-name",
+        "nodeName in the settings is n2, but this node was enrolled as n1",
+        "name it n1 again, or run `reset` to enrol it as n2",
+    );
+
+    bed.node.command(&["reset"]).succeeded();
+    bed.node.command(&["renew"]).succeeded();
+    bed.is_well();
+    assert_eq!(bed.node.status()["nodeName"], "n2");
+}
+
+#[test]
+fn a_clock_that_is_wrong() {
+    let bed = Bed::new();
+    bed.server.set_date_skew(600);
+    bed.node.run().failed(14);
+
+    let url = bed.server.url();
+    let examined = bed.first_failing(
+        "clock",
+        &format!("the clock of {url} says "),
+        "set this machine's clock by NTP",
+    );
+    assert_eq!(examined.state("api-server"), "pass");
+
+    bed.server.set_date_skew(0);
+    bed.node.command(&["renew"]).succeeded();
+    bed.is_well();
+}
+
+#[test]
+fn a_plugin_that_is_gone_or_not_executable() {
+    let bed = Bed::joined();
+    let place = bed.plugin.display();
+    let program = fs::read_link(&bed.plugin).unwrap();
+    fs::remove_file(&bed.plugin).unwrap();
+
+    bed.first_failing(
+        "kubelet-kubeconfig",
+        &format!("the plugin cannot be run: {place}: No such file"),
+        &format!("install the plugin at {place}"),
+    );
+
+    fs::copy(program, &bed.plugin).unwrap();
+    bed.is_well();
+    set_mode(&bed.plugin, 0o644);
+    bed.first_failing(
+        "kubelet-kubeconfig",
+        &format!("the plugin cannot be run: {place} is not executable"),
+        &format!("run: chmod 755 {place}"),
+    );
+
+    set_mode(&bed.plugin, 0o755);
+    bed.is_well();
+}
+
+#[test]
+fn a_denial_whose_reason_the_kubelet_does_not_show() {
+    let bed = Bed::new();
+    let deny = Signer::deny("MachineNotFound", "no Machine has this provider ID");
+    bed.server.set_signer(deny);
+    bed.node.run().failed(12);
+
+    let examined = bed.first_failing(
+        "request",
+        "the request kubelet-authenticator-",
+        "look the reason up in docs/reasons.md",
+    );
+    let reason = "was denied (MachineNotFound): no Machine has this provider ID";
+    examined.says("request", "fail", reason);
+    examined.says("last-failure", "fail", "exit code 12, 1 in a row");
+
+    bed.server.set_signer(Signer::issue());
+    bed.node.command(&["renew"]).succeeded();
+    bed.is_well();
+}
+
+#[test]
+fn a_certificate_that_is_revoked() {
+    let bed = Bed::joined();
+    let revoked = Fault::status(403);
+    let lease = Route::new(Verb::Patch, "leases");
+    bed.server.inject(lease, Times::first(2), revoked);
+
+    let url = bed.server.url();
+    let examined = bed.first_failing(
+        "certificate-accepted",
+        &format!("{url} forbids it (403 Forbidden)"),
+        "see whether the node's certificate was revoked",
+    );
+    assert_eq!(examined.state("certificate"), "pass");
+
+    // The second refusal is this run's.
+    let renewed = bed.node.command(&["renew"]).succeeded();
+    assert!(renewed.stdout.contains("a new credential"), "{renewed:#?}");
+    bed.is_well();
+}
+
+#[test]
+fn a_disk_of_another_machine() {
+    let bed = Bed::joined();
+    bed.node.change("origin.json", |origin| {
+        origin["bootId"] = "of-another".into();
+        for (_, digest) in origin["machine"].as_object_mut().unwrap() {
+            *digest = json!("0".repeat(64));
+        }
+    });
+
+    let files = "(pending.json, kubelet-client.pem, failure.json, endorsement-key, origin.json)";
+    bed.first_failing(
+        "store",
+        &format!("the store is another machine's {files}"),
+        "run `renew`: it sets the files aside, and the node enrols again",
+    );
+
+    bed.node.command(&["renew"]).succeeded();
+    bed.is_well();
+}
+
+#[test]
+fn a_renewal_that_fails_while_the_certificate_holds_is_a_warning() {
+    let bed = Bed::new();
+    bed.server.set_signer(Signer::Issue(Issuance {
+        lifetime: Some(std::time::Duration::from_secs(3600)),
+        backdate: std::time::Duration::from_secs(3 * 3600),
+        ..Issuance::default()
+    }));
+    bed.node.run().succeeded();
+    bed.server
+        .set_signer(Signer::fail("EvidenceExpired", "too old"));
+    bed.node.run().succeeded();
+    bed.server.revoke_token("abcdef");
+
+    let examined = bed.doctor();
+
+    assert_eq!(examined.run.code, Some(0), "{}", examined.run.stdout);
+    examined.says("request", "warn", "failed (EvidenceExpired): too old");
+    examined.says("last-failure", "warn", "exit code 13");
+    examined.says("bootstrap-kubeconfig", "warn", "401 Unauthorized");
+    examined.says("certificate-accepted", "pass", "takes the node's writes");
+}

@@ -1,0 +1,321 @@
+//! The other checks, each with what it finds.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+
+use kubelet_authenticator_test_support::api_server::{
+    ApiServer, ConnectionFault, Route, Step, Times, Verb,
+};
+use kubelet_authenticator_test_support::clock::now;
+use kubelet_authenticator_tests::node::{INSECURE, NODE, Node, PATIENCE};
+
+use crate::bed::{Bed, LIMIT, set_mode};
+
+/// In a mount namespace of its own, runs the rest on a file system that takes no writes, or none any more.
+const READ_ONLY: &str = r#"PATH=/usr/sbin:/usr/bin:/sbin:/bin
+    mount --bind "$DIR" "$DIR" && mount -o remount,ro,bind "$DIR" && exec "$@""#;
+const FULL: &str = r#"PATH=/usr/sbin:/usr/bin:/sbin:/bin
+    mount -t tmpfs -o size=64k,mode=700 tmpfs "$DIR" && exec "$@""#;
+
+#[test]
+fn settings_that_are_invalid_hide_no_other_check() {
+    let mut bed = Bed::joined();
+    bed.server.set_date_skew(600);
+    let config = bed.node.scratch().write("config.yaml", "nodeNam: x\n");
+    bed.node.set("CONFIG", &config);
+
+    let place = config.display().to_string();
+    let examined = bed.first_failing("settings", "", "");
+    examined.says("settings", "fail", &place);
+    examined.says("settings", "fail", "nodeNam");
+    assert_eq!(examined.names("fail"), ["settings", "clock"]);
+    examined.says("store", "pass", "of node n1");
+
+    bed.server.set_date_skew(0);
+    fs::write(&config, "apiVersion: kubelet-authenticator.cluster.x-k8s.io/v1alpha1\nkind: KubeletAuthenticatorConfiguration\n").unwrap();
+    bed.is_well();
+    set_mode(&config, 0o666);
+    let examined = bed.doctor();
+    examined.says("settings", "warn", "can be written by others");
+    set_mode(&config, 0o644);
+    bed.node.set("NODENAME", "n2");
+    let examined = bed.doctor();
+    examined.says("settings", "warn", "KUBELET_AUTHENTICATOR_NODENAME");
+}
+
+#[test]
+fn an_api_server_that_cannot_be_reached_is_one_failure() {
+    let bed = Bed::joined();
+    for (fault, words) in [
+        (ConnectionFault::Close, "cannot reach https://127.0.0.1"),
+        (
+            ConnectionFault::AnotherAuthority,
+            "is not signed by the cluster's CA",
+        ),
+        (
+            ConnectionFault::ExpiredCertificate,
+            "has expired, or our clock is ahead",
+        ),
+        (ConnectionFault::SilentAtTls, "did not answer in time"),
+    ] {
+        bed.server.inject_connection(Times::always(), fault);
+
+        let examined = bed.first_failing("api-server", "", "see that");
+
+        examined.says("api-server", "fail", words);
+        assert_eq!(examined.names("fail"), ["api-server"], "{fault:?}");
+        for name in ["clock", "certificate-accepted", "bootstrap-kubeconfig"] {
+            assert_eq!(examined.state(name), "skip", "{fault:?}");
+        }
+        examined.run.within(LIMIT);
+        bed.server.clear_faults();
+    }
+    bed.is_well();
+}
+
+#[test]
+fn a_kubelets_kubeconfig_that_does_not_run_the_plugin_well() {
+    let bed = Bed::joined();
+    let path = bed.kubelet_kubeconfig();
+    let good = fs::read_to_string(&path).unwrap();
+    for (from, to, state, words) in [
+        (
+            "client.authentication.k8s.io/v1",
+            "client.authentication.k8s.io/v1alpha1",
+            "fail",
+            "apiVersion is \"client.authentication.k8s.io/v1alpha1\"",
+        ),
+        (
+            "interactiveMode: Never",
+            "interactiveMode: Always",
+            "fail",
+            "interactiveMode is \"Always\"",
+        ),
+        (
+            "      interactiveMode: Never\n",
+            "",
+            "fail",
+            "interactiveMode is \"\"",
+        ),
+        (
+            "provideClusterInfo: true",
+            "provideClusterInfo: false",
+            "warn",
+            "provideClusterInfo is not true",
+        ),
+        (
+            "    exec:\n",
+            "    token: abc\n    exec:\n",
+            "fail",
+            "a token or certificate beside the plugin",
+        ),
+        (
+            bed.plugin.to_str().unwrap(),
+            "kubelet-authenticator-null",
+            "fail",
+            "is no absolute path",
+        ),
+        (
+            bed.plugin.to_str().unwrap(),
+            "/bin/true",
+            "warn",
+            "runs /bin/true, which is not kubelet-authenticator-null",
+        ),
+    ] {
+        bed.change_kubelet_kubeconfig(from, to);
+        let examined = bed.doctor();
+        examined.says("kubelet-kubeconfig", state, words);
+        assert!(
+            examined
+                .check("kubelet-kubeconfig")
+                .cure
+                .contains("render kubeconfig")
+        );
+        fs::write(&path, &good).unwrap();
+    }
+
+    bed.server
+        .write_bootstrap_kubeconfig(bed.node.scratch().path(), "abcdef.0123456789abcdef");
+    fs::copy(bed.bootstrap_kubeconfig(), &path).unwrap();
+    bed.first_failing(
+        "kubelet-kubeconfig",
+        &format!("{} has a credential of its own", path.display()),
+        "setup --from",
+    );
+    fs::remove_file(&path).unwrap();
+    bed.first_failing(
+        "kubelet-kubeconfig",
+        &format!("cannot read {}: No such file", path.display()),
+        "a drop-in run `setup`",
+    );
+
+    fs::write(&path, good).unwrap();
+    bed.is_well();
+}
+
+#[test]
+fn a_kubelet_of_another_cluster_than_the_store() {
+    let bed = Bed::joined();
+    let other = ApiServer::start();
+    other.kubeconfig().write(&bed.bootstrap_kubeconfig());
+    bed.write_kubelet_kubeconfig();
+
+    let words = format!(
+        "this node is enrolled with the cluster at {}",
+        bed.server.url()
+    );
+    let examined = bed.first_failing("cluster", &words, "use a kubeconfig of its own cluster");
+    assert_eq!(examined.state("api-server"), "pass");
+
+    bed.server
+        .write_bootstrap_kubeconfig(bed.node.scratch().path(), "abcdef.0123456789abcdef");
+    bed.write_kubelet_kubeconfig();
+    bed.is_well();
+}
+
+#[test]
+fn a_lock_that_is_held_is_told_with_its_holder() {
+    let bed = Bed::new();
+    let gate = bed.server.hold(Route::create(), Step::Received);
+    let holder = bed.node.start(&[]);
+    gate.wait(1, PATIENCE);
+
+    let examined = bed.doctor();
+    examined.says("lock", "pass", "a run is under way: process ");
+    bed.node.change("lock", |lock| lock["since"] = 0.into());
+    let examined = bed.first_failing("lock", "", "wait for that process, or end it");
+    examined.says("lock", "fail", "(kubelet-authenticator-null) since 1970");
+
+    gate.open();
+    holder.finish().succeeded();
+    bed.is_well();
+}
+
+#[test]
+fn a_file_system_that_takes_no_writes() {
+    let mut bed = Bed::joined();
+    bed.node.set_env("DIR", bed.node.state());
+    for (script, words) in [(READ_ONLY, "is read-only"), (FULL, "is full")] {
+        bed.node
+            .wrap(&["/usr/bin/unshare", "--mount", "/bin/sh", "-c", script, "sh"]);
+        let place = bed.node.state();
+        let finding = format!("the file system of {} {words}", place.display());
+        bed.first_failing("disk", &finding, "make room");
+    }
+
+    bed.node.wrap(&[]);
+    bed.is_well();
+}
+
+#[test]
+fn without_root_what_only_root_reads_is_skipped() {
+    let mut bed = Bed::joined();
+    for path in [bed.kubelet_kubeconfig(), bed.bootstrap_kubeconfig()] {
+        set_mode(&path, 0o600);
+    }
+    set_mode(bed.node.scratch().path(), 0o755);
+    bed.node
+        .wrap(&["/usr/bin/setpriv", "--reuid=65534", "--clear-groups"]);
+
+    let examined = bed.doctor();
+
+    assert_eq!(examined.names("fail"), [""; 0], "{}", examined.run.stdout);
+    for name in [
+        "kubelet-kubeconfig",
+        "store",
+        "lock",
+        "bootstrap-kubeconfig",
+    ] {
+        examined.says(name, "skip", "run as root");
+    }
+    examined.says("machine", "pass", "test:///machine-1");
+}
+
+#[test]
+fn a_machine_without_a_provider_id() {
+    let server = ApiServer::start();
+    let node = Node::new(INSECURE, &server);
+    let mut bed = Bed::of(INSECURE, server, node);
+    bed.node.unset("PROVIDER_ID");
+    bed.node.run().failed(3);
+
+    bed.first_failing(
+        "machine",
+        "this machine's provider ID is not known",
+        "set providerID",
+    );
+
+    bed.node.set("PROVIDER_ID", "test:///machine-1");
+    bed.node.command(&["renew"]).succeeded();
+    bed.is_well();
+    let examined = bed.doctor();
+    examined.says("certificate", "pass", "never renewed");
+}
+
+/// The content, mode and date of each file.
+fn files(folder: &Path) -> BTreeMap<String, (Vec<u8>, u32, i64, i64)> {
+    let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap());
+    entries
+        .map(|entry| {
+            let (metadata, name) = (entry.metadata().unwrap(), entry.file_name());
+            let content = fs::read(entry.path()).unwrap();
+            let dates = (metadata.mtime(), metadata.ctime_nsec());
+            (
+                name.into_string().unwrap(),
+                (content, metadata.mode(), dates.0, dates.1),
+            )
+        })
+        .collect()
+}
+
+#[test]
+fn nothing_changes() {
+    let bed = Bed::joined();
+    set_mode(&bed.node.file("kubelet-client.pem"), 0o644);
+    let (before, requests) = (files(&bed.node.state()), bed.server.requests().len());
+
+    let examined = bed.doctor();
+
+    examined.says(
+        "store",
+        "warn",
+        "kubelet-client.pem has mode 0644, so that others can read the key",
+    );
+    assert_eq!(files(&bed.node.state()), before);
+    let made = bed.server.requests().split_off(requests);
+    assert!(!made.is_empty());
+    for request in made {
+        let is_dry_run = request.verb == Verb::Patch && request.query.contains("dryRun=All");
+        assert!(is_dry_run || request.verb == Verb::Get, "{request:?}");
+    }
+}
+
+#[test]
+fn a_store_that_is_not_there_stays_so() {
+    let bed = Bed::new();
+
+    let examined = bed.first_failing("certificate", "no certificate is stored", "run `renew`");
+
+    examined.says("store", "warn", "this node has not enrolled");
+    assert!(!bed.node.state().exists());
+    assert_eq!(bed.server.creates(), 0);
+}
+
+#[test]
+fn a_token_that_tells_its_end() {
+    let bed = Bed::joined();
+    let claims = "eyJleHAiOjQxMDI0NDQ4MDB9";
+    bed.server.add_token("e30", &format!("{claims}.sig"));
+    let token = format!("e30.{claims}.sig");
+    bed.server
+        .write_bootstrap_kubeconfig(bed.node.scratch().path(), &token);
+
+    let examined = bed.doctor();
+
+    let words = "its credential is accepted, until 2100-01-01T00:00:00Z";
+    examined.says("bootstrap-kubeconfig", "pass", words);
+    assert!(now() < humantime::parse_rfc3339("2100-01-01T00:00:00Z").unwrap());
+    assert_eq!(bed.node.status()["nodeName"], NODE);
+}

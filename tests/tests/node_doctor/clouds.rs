@@ -1,0 +1,180 @@
+//! Instances and machines with TPMs.
+
+use std::sync::{Arc, LazyLock};
+
+use kubelet_authenticator_test_support::api_server::{ApiServer, Times};
+use kubelet_authenticator_test_support::clock::now;
+use kubelet_authenticator_test_support::imds::{Credentials, Fault, Imds, Instance, Route};
+use kubelet_authenticator_test_support::instance_identity::{Document, TestSigner};
+use kubelet_authenticator_test_support::swtpm::Swtpm;
+use kubelet_authenticator_test_support::tpm_machine::{EndorsementKey, TpmMachine};
+use kubelet_authenticator_test_support::tpm_proxy::{self, Commands, TpmProxy, command};
+use kubelet_authenticator_tests::node::Node;
+use kubelet_authenticator_tests::tpm;
+
+use crate::bed::{Bed, LIMIT};
+
+pub const ACCOUNT: &str = "123456789012";
+pub const INSTANCE: &str = "i-0123456789abcdef0";
+pub const NAME: &str = "ip-10-0-0-1.eu-west-1.compute.internal";
+const AWS: &str = "kubelet-authenticator-aws";
+
+/// Shared, since the generation of its key takes long.
+static SIGNER: LazyLock<TestSigner> = LazyLock::new(|| TestSigner::new([0x81; 8]));
+
+/// An instance that is ready to join.
+pub fn instance() -> (Bed, Imds) {
+    let document = Document::new(ACCOUNT, "eu-west-1", "eu-west-1a", INSTANCE);
+    let imds = Imds::start(Instance {
+        local_hostname: NAME.to_owned(),
+        document: document.to_json().into_bytes(),
+        rsa2048: SIGNER.sign(&document),
+        identity_credentials: Some(Credentials {
+            access_key_id: "ASIA0123456789ABCDEF".to_owned(),
+            secret_access_key: "secret".repeat(7),
+            session_token: "IQoJb3JpZ2luX2Vj".to_owned(),
+            expiration: now() + std::time::Duration::from_secs(3600),
+        }),
+        ..Instance::new("eu-west-1", "eu-west-1a", INSTANCE)
+    });
+    let server = ApiServer::start();
+    let mut node = Node::new(AWS, &server);
+    node.set("NODE_NAME", NAME);
+    node.unset("PROVIDER_ID");
+    node.set("AWS_METADATA_ENDPOINT", imds.url());
+    node.set("AWS_STS_ENDPOINT", "127.0.0.1:443");
+    (Bed::of(AWS, server, node), imds)
+}
+
+/// A machine with a TPM that is ready to join.
+pub fn tpm_machine() -> (Bed, TpmMachine) {
+    let machine = TpmMachine::new(Arc::new(Swtpm::start()), EndorsementKey::P384);
+    let server = ApiServer::start();
+    let node = tpm::node(&machine, &server);
+    (Bed::of(tpm::PLUGIN, server, node), machine)
+}
+
+#[test]
+fn a_metadata_service_whose_answer_does_not_arrive() {
+    let (bed, imds) = instance();
+    imds.inject(Route::token(), Times::always(), Fault::Hang);
+
+    let examined = bed.first_failing(
+        "metadata-service",
+        "the instance's identity cannot be read: the instance metadata service at http://127.0.0.1:",
+        "HttpPutResponseHopLimit",
+    );
+    examined.says("metadata-service", "fail", "hop limit");
+    for name in ["instance-credentials", "instance-name", "sts"] {
+        examined.says(name, "skip", "the metadata service gives no identity");
+    }
+    examined.run.within(LIMIT);
+
+    imds.clear_faults();
+    bed.node.command(&["renew"]).succeeded();
+    bed.is_well();
+}
+
+#[test]
+fn an_instance_whose_credentials_are_over_or_whose_name_is_another() {
+    let (mut bed, imds) = instance();
+    bed.node.command(&["renew"]).succeeded();
+    let end = |seconds: i64| {
+        imds.update(|instance| {
+            let credentials = instance.identity_credentials.as_mut().unwrap();
+            credentials.expiration = if seconds < 0 {
+                now() - std::time::Duration::from_secs(seconds.unsigned_abs())
+            } else {
+                now() + std::time::Duration::from_secs(seconds.unsigned_abs())
+            };
+        });
+    };
+
+    end(-60);
+    bed.first_failing(
+        "instance-credentials",
+        "the instance's credentials end at ",
+        "NTP",
+    );
+    end(3600);
+    imds.update(|instance| {
+        instance.local_hostname = "ip-10-0-0-2.eu-west-1.compute.internal".to_owned()
+    });
+    bed.first_failing(
+        "instance-name",
+        &format!("the node is called {NAME}, and the cloud calls its instance ip-10-0-0-2"),
+        "give the kubelet --hostname-override=ip-10-0-0-2.eu-west-1.compute.internal",
+    );
+    imds.update(|instance| instance.local_hostname = NAME.to_owned());
+    bed.is_well();
+    bed.node.set("AWS_STS_ENDPOINT", "sts.invalid");
+    let examined = bed.doctor();
+    examined.says(
+        "sts",
+        "warn",
+        "the name of sts.invalid is not resolved here",
+    );
+}
+
+#[test]
+fn a_machine_without_its_device_program_or_without_its_tpm() {
+    let (mut bed, machine) = tpm_machine();
+    bed.node.set("TPM_DEVICE_PROGRAM", "/nonexistent/device");
+    bed.node.run().failed(6);
+
+    bed.first_failing(
+        "tpm-program",
+        "the TPM cannot be asked: the program that speaks to the TPM is not installed",
+        "install the whole package",
+    );
+
+    bed.node.unset("TPM_DEVICE_PROGRAM");
+    bed.node.unset("TPM_TCTI");
+    bed.node.set("TPM_DEVICE", "/nonexistent/tpmrm0");
+    bed.first_failing(
+        "tpm",
+        "this machine has no TPM that Linux knows: /nonexistent/tpmrm0 is not there",
+        "switch the TPM 2.0 on in the firmware",
+    );
+
+    bed.node.set("TPM_TCTI", machine.tpm().tcti());
+    bed.node.command(&["renew"]).succeeded();
+    bed.is_well();
+}
+
+#[test]
+fn a_tpm_that_fails_hangs_or_has_no_certificate() {
+    let (mut bed, machine) = tpm_machine();
+    bed.node.command(&["renew"]).succeeded();
+    let tpm = machine.tpm();
+    let proxy = TpmProxy::before(tpm);
+    bed.node.set("TPM_TCTI", proxy.tcti());
+    let create = Commands::One(command::CREATE_PRIMARY);
+
+    proxy.inject(create, Times::always(), tpm_proxy::Fault::Answer(0x902));
+    let examined = bed.first_failing("tpm", "", "tpm2_flushcontext");
+    examined.says("tpm", "fail", "has no memory left");
+    proxy.clear_faults();
+    proxy.inject(create, Times::always(), tpm_proxy::Fault::Hang);
+    let examined = bed.first_failing("tpm", "", "");
+    examined.says("tpm", "fail", "the TPM did not answer within");
+    examined.run.within(LIMIT);
+    proxy.clear_faults();
+
+    bed.is_well();
+    // That key has none.
+    bed.node.set("TPM_ENDORSEMENT_KEY", "ecc-p256");
+    let examined = bed.doctor();
+    examined.says("tpm", "pass", "with an endorsement key ecc-p256");
+    examined.says(
+        "endorsement-certificate",
+        "warn",
+        "has no certificate for its endorsement key",
+    );
+    assert!(
+        examined
+            .check("endorsement-certificate")
+            .cure
+            .contains("`identify`")
+    );
+}

@@ -1,0 +1,10 @@
+//! The command `doctor`: what broke a node is its first failing line, and the cure works. The command `identify`, and
+//! the plugin without a command.
+
+mod bed;
+mod causes;
+mod checks;
+mod clouds;
+mod identify;
+mod output;
+mod unit;

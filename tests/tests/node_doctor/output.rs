@@ -1,0 +1,179 @@
+//! The output as a whole, and the plugin without a command.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use kubelet_authenticator_tests::node::NULL;
+use kubelet_authenticator_tests::program;
+use serde_json::Value;
+
+use crate::bed::Bed;
+use crate::clouds::{instance, tpm_machine};
+
+/// The table with one line for each finding, with words in the place of what differs from run to run.
+fn stable(bed: &Bed, table: &str) -> String {
+    let status = bed.node.status();
+    let certificate = &status["certificate"];
+    let mut table = table.to_owned();
+    let text = |name: &str| {
+        certificate[name]
+            .as_str()
+            .unwrap_or("no certificate has this")
+            .to_owned()
+    };
+    let scratch = bed.node.scratch().path().display().to_string();
+    for (found, word) in [
+        (scratch, "/SCRATCH"),
+        (bed.server.url(), "https://API"),
+        (text("serial"), "SERIAL"),
+        (text("notAfter"), "END"),
+        (text("renewAt"), "RENEWAL"),
+    ] {
+        table = table.replace(&found, word);
+    }
+    table
+}
+
+#[test]
+fn the_table_of_a_node_that_is_well() {
+    let mut bed = Bed::joined();
+
+    let examined = bed.doctor();
+
+    let expected = "\
+pass  settings: valid, without a file
+pass  clock: within five minutes of that of https://API
+pass  api-server: https://API is this cluster's
+pass  kubelet-kubeconfig: /SCRATCH/kubelet.conf runs /SCRATCH/kubelet-authenticator-null
+skip  kubelet-unit: systemctl cannot be run: No such file or directory (os error 2)
+pass  disk: /SCRATCH/state takes writes
+pass  store: /SCRATCH/state: this machine's, of node n1
+pass  cluster: https://API
+pass  lock: free
+pass  node-name: n1
+pass  machine: test:///machine-1
+pass  bootstrap-kubeconfig: its credential is accepted
+pass  request: none is open
+pass  certificate: SERIAL, valid until END, renewed from RENEWAL
+pass  certificate-accepted: the API server takes the node's writes
+pass  last-failure: none since the last success
+";
+    assert_eq!(stable(&bed, &examined.unwrapped()), expected);
+    let last = examined.run.stdout.lines().last();
+    assert_eq!(last, Some("16 checks: 15 pass, 0 warn, 0 fail, 1 skip"));
+
+    // Plain text in a pipe, with NO_COLOR and without.
+    bed.node.set_env("NO_COLOR", "1");
+    assert_eq!(bed.doctor().run.stdout, examined.run.stdout);
+    assert!(!examined.run.stdout.contains('\u{1b}'));
+}
+
+#[test]
+fn the_table_of_a_node_that_is_not() {
+    let bed = Bed::new();
+    bed.server.revoke_token("abcdef");
+
+    let examined = bed.doctor();
+
+    let expected = "\
+pass  settings: valid, without a file
+pass  clock: within five minutes of that of https://API
+pass  api-server: https://API is this cluster's
+pass  kubelet-kubeconfig: /SCRATCH/kubelet.conf runs /SCRATCH/kubelet-authenticator-null
+skip  kubelet-unit: systemctl cannot be run: No such file or directory (os error 2)
+pass  disk: /SCRATCH takes writes
+warn  store: /SCRATCH/state is not there: this node has not enrolled
+      cure: run `renew`
+      see: docs/node.md#doctor-store
+skip  cluster: the store or the kubelet's kubeconfig names none
+pass  lock: free
+pass  node-name: n1
+pass  machine: test:///machine-1
+fail  bootstrap-kubeconfig: https://API does not accept the credential (401 Unauthorized): Unauthorized
+      cure: give this machine a new bootstrap token; tokens expire
+      see: docs/node.md#doctor-bootstrap-kubeconfig
+pass  request: none is open
+fail  certificate: no certificate is stored
+      cure: run `renew`
+      see: docs/node.md#doctor-certificate
+skip  certificate-accepted: there is no valid certificate
+pass  last-failure: none since the last success
+";
+    assert_eq!(stable(&bed, &examined.unwrapped()), expected);
+    let last = examined.run.stdout.lines().last();
+    assert_eq!(last, Some("16 checks: 10 pass, 1 warn, 2 fail, 3 skip"));
+    let expected = "error: 2 of 16 checks fail; to do: cure them in their order, beginning with \
+                    bootstrap-kubeconfig\n";
+    assert_eq!(examined.run.stderr, expected);
+    for line in examined.run.stdout.lines() {
+        let is_one_word = line.split_whitespace().count() < 2;
+        assert!(line.len() <= 80 || is_one_word, "{line}");
+    }
+}
+
+#[test]
+fn json_has_every_check_with_a_link_to_an_anchor_that_exists() {
+    let beds = [Bed::joined(), instance().0, tpm_machine().0];
+    let repository = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    for bed in &beds {
+        let json = bed.json();
+        let table = bed.doctor();
+
+        let checks = json["checks"].as_array().unwrap();
+        let failing: Vec<_> = checks.iter().filter(|it| it["state"] == "fail").collect();
+        assert_eq!(json["failing"], failing.len());
+        assert_eq!(failing.len(), table.names("fail").len());
+        for check in checks {
+            let (page, anchor) = check["link"].as_str().unwrap().split_once('#').unwrap();
+            let text = fs::read_to_string(repository.join(page)).unwrap();
+            let anchors = text.matches(&format!("<a id=\"{anchor}\"></a>")).count();
+            assert_eq!(anchors, 1, "{check}");
+            let name = check["name"].as_str().unwrap();
+            assert_eq!(check["state"], table.state(name));
+            assert!(check["finding"].is_string() && check["cure"].is_string());
+        }
+    }
+}
+
+#[test]
+fn the_page_has_no_other_checks_than_doctor() {
+    let page = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../docs/node.md");
+    let page = fs::read_to_string(page).unwrap();
+    let anchors = page.split("<a id=\"doctor-").skip(1);
+    let anchors = anchors.map(|rest| rest.split_once('"').unwrap().0.to_owned());
+    let mut documented: Vec<String> = anchors.collect();
+    let mut made = Vec::new();
+    for bed in [instance().0, tpm_machine().0] {
+        let checks: Vec<Value> = bed.json()["checks"].as_array().unwrap().clone();
+        made.extend(
+            checks
+                .iter()
+                .map(|it| it["name"].as_str().unwrap().to_owned()),
+        );
+    }
+
+    documented.sort();
+    made.sort();
+    made.dedup();
+    assert_eq!(documented, made);
+}
+
+#[test]
+fn in_a_terminal_the_plugin_says_what_it_is_and_what_to_try() {
+    let output = Command::new("script")
+        .args(["--quiet", "--return", "--command"])
+        .arg(program(NULL))
+        .arg("/dev/null")
+        .env_remove("KUBERNETES_EXEC_INFO")
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{text}");
+    let expected = "error: no command is given, and KUBERNETES_EXEC_INFO is not set: this is the \
+                    kubelet's credential plugin, which client-go runs with that variable; to do: \
+                    try `status` or `doctor`; see --help\r\n";
+    assert_eq!(text, expected);
+}

@@ -1,0 +1,194 @@
+//! The kubelet's unit, by a systemctl of the test, and the arguments of a process in the place of the kubelet.
+
+use std::fs;
+use std::process::{Child, Command, Stdio};
+
+use kubelet_authenticator_test_support::process::poll;
+use kubelet_authenticator_tests::node::PATIENCE;
+
+use crate::bed::{Bed, set_mode};
+
+/// A process with the name and the arguments of a kubelet. It is killed when this is dropped.
+struct Kubelet(Child);
+
+impl Kubelet {
+    fn start(arguments: &str) -> Self {
+        // The shell reads from a pipe that nobody writes to, as the process that its arguments describe.
+        let script = format!("exec -a kubelet bash -c 'read -r' kubelet {arguments}");
+        let child = Command::new("bash")
+            .args(["-c", &script])
+            .stdin(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let cmdline = format!("/proc/{}/cmdline", child.id());
+        let started = poll(PATIENCE, || {
+            fs::read(&cmdline)
+                .ok()
+                .filter(|text| text.starts_with(b"kubelet\0"))
+        });
+        started.expect("the process has its name");
+        Self(child)
+    }
+}
+
+impl Drop for Kubelet {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Has systemctl print these properties.
+fn systemctl(bed: &Bed, properties: &str) {
+    let bin = bed.node.scratch().join("bin");
+    let text = bed.node.scratch().write("properties", properties);
+    let program = bin.join("systemctl");
+    fs::write(
+        &program,
+        format!("#!/bin/sh\nexec /bin/cat {}\n", text.display()),
+    )
+    .unwrap();
+    set_mode(&program, 0o755);
+}
+
+fn properties(kubelet: &Kubelet, environment: &str) -> String {
+    format!(
+        "LoadState=loaded\nActiveState=active\nMainPID={}\nNeedDaemonReload=no\n\
+         ExecStartPre={{ path=/usr/bin/kubelet-authenticator-aws ; argv[]=/usr/bin/kubelet-authenticator-aws setup ; }}\n\
+         EnvironmentFiles={environment} (ignore_errors=yes)\n",
+        kubelet.0.id()
+    )
+}
+
+#[test]
+fn a_kubelet_that_passes_the_plugin_over_is_found_by_its_arguments() {
+    let bed = Bed::joined();
+    let environment = bed
+        .node
+        .scratch()
+        .directory("kubelet-authenticator")
+        .join("kubelet.env");
+    fs::write(&environment, "").unwrap();
+    let environment = environment.to_str().unwrap();
+    let configuration = bed
+        .node
+        .scratch()
+        .write("kubelet.yaml", "rotateCertificates: true\n");
+    let configuration = format!("--config={}", configuration.display());
+    for (arguments, finding) in [
+        (
+            "--bootstrap-kubeconfig=/etc/kubernetes/bootstrap-kubelet.conf",
+            "the kubelet runs with --bootstrap-kubeconfig",
+        ),
+        (
+            configuration.as_str(),
+            "the kubelet runs with rotateCertificates: true",
+        ),
+    ] {
+        let kubelet = Kubelet::start(arguments);
+        systemctl(&bed, &properties(&kubelet, environment));
+
+        bed.first_failing(
+            "kubelet-unit",
+            finding,
+            "run `setup`, and restart the kubelet",
+        );
+    }
+
+    let kubelet = Kubelet::start(&format!("{configuration} --rotate-certificates=false"));
+    systemctl(&bed, &properties(&kubelet, environment));
+    let examined = bed.doctor();
+    examined.says("kubelet-unit", "pass", "the drop-in runs `setup`");
+    assert_eq!(examined.run.code, Some(0), "{}", examined.run.stdout);
+}
+
+#[test]
+fn a_kubelet_with_another_name_than_the_certificate_is_found_by_its_arguments() {
+    let mut bed = Bed::joined();
+    bed.node.unset("NODE_NAME");
+    let kubelet = Kubelet::start("--hostname-override=n2 --rotate-certificates=false");
+    systemctl(&bed, &properties(&kubelet, "/dev/null"));
+
+    bed.first_failing(
+        "node-name",
+        "the kubelet's --hostname-override is n2, but this node was enrolled as n1",
+        "name it n1 again",
+    );
+
+    let kubelet = Kubelet::start("--hostname-override=n1 --rotate-certificates=false");
+    systemctl(&bed, &properties(&kubelet, "/dev/null"));
+    bed.is_well();
+    let kubelet = Kubelet::start("--rotate-certificates=false");
+    systemctl(&bed, &properties(&kubelet, "/dev/null"));
+    bed.first_failing(
+        "node-name",
+        "the node was enrolled as n1, and its kubelet is ",
+        "give the kubelet --hostname-override=n1",
+    );
+}
+
+#[test]
+fn a_unit_whose_drop_in_does_nothing() {
+    let bed = Bed::joined();
+    let kubelet = Kubelet::start("--rotate-certificates=false");
+    let missing = "/nonexistent/kubelet-authenticator/kubelet.env";
+    let good = properties(&kubelet, missing);
+
+    systemctl(&bed, &good);
+    bed.first_failing(
+        "kubelet-unit",
+        &format!("{missing} is not there"),
+        "run `setup`",
+    );
+    systemctl(
+        &bed,
+        &good.replace("NeedDaemonReload=no", "NeedDaemonReload=yes"),
+    );
+    bed.first_failing(
+        "kubelet-unit",
+        "systemd has not read",
+        "systemctl daemon-reload",
+    );
+
+    for (from, to, state, words) in [
+        (
+            "ExecStartPre=",
+            "ExecStop=",
+            "warn",
+            "no drop-in of the kubelet's unit runs `setup`",
+        ),
+        (
+            "LoadState=loaded",
+            "LoadState=not-found",
+            "skip",
+            "there is no unit kubelet.service",
+        ),
+    ] {
+        systemctl(&bed, &good.replace(from, to));
+        let examined = bed.doctor();
+        examined.says("kubelet-unit", state, words);
+    }
+    let stopped = good
+        .replace(&kubelet.0.id().to_string(), "0")
+        .replace(missing, "/dev/null");
+    systemctl(
+        &bed,
+        &stopped.replace("ActiveState=active", "ActiveState=failed"),
+    );
+    let examined = bed.doctor();
+    examined.says("kubelet-unit", "warn", "the kubelet does not run (failed)");
+}
+
+#[test]
+fn a_systemd_that_hangs_hides_no_other_check() {
+    let bed = Bed::joined();
+    let program = bed.node.scratch().join("bin/systemctl");
+    fs::write(&program, "#!/bin/sh\nexec /bin/sleep 1000\n").unwrap();
+    set_mode(&program, 0o755);
+
+    let examined = bed.doctor();
+
+    examined.says("kubelet-unit", "skip", "systemctl does not answer");
+    assert_eq!(examined.names("skip"), ["kubelet-unit"]);
+    assert_eq!(examined.run.code, Some(0), "{}", examined.run.stdout);
+}
