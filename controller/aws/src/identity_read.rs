@@ -6,7 +6,7 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Secret};
 use kube::api::{Api, DynamicObject, ListParams};
 use kube::{Client, Error};
-use kubelet_attestation::errors::error_chain;
+use kubelet_attestation::names::is_dns_subdomain;
 use node_attestation_core::crd::KubeletAuthentication;
 use node_attestation_runtime::capi::ObjectKey;
 use tokio::time::timeout;
@@ -16,7 +16,9 @@ use crate::identity_objects::{
     Kind, Places, key_of, kind_of, put_custom, put_namespace, put_secret,
 };
 use crate::identity_store::{IdentityError, IdentityStore, Source};
-use crate::tenancy::{Ack, Cluster, Explanation, IdentityKind, ResolutionError, TenancySettings};
+use crate::tenancy::{
+    Ack, Cluster, DecidedBy, Explanation, IdentityKind, ResolutionError, TenancySettings,
+};
 
 /// The deadline of a call.
 const CALL: Duration = Duration::from_secs(10);
@@ -26,8 +28,8 @@ const CALL: Duration = Duration::from_secs(10);
 pub struct Explained {
     /// The resolution, by the objects that could be read.
     pub explanation: Explanation,
-    /// The first object that could not be read, with the error: the resolution ends there.
-    pub unread: Option<(Source, String)>,
+    /// The first object that could not be read: the resolution ends there.
+    pub unread: Option<ExplainError>,
     /// The Cluster's `KubeletAuthentication`; `None` if there is none.
     pub authentication: Option<KubeletAuthentication>,
 }
@@ -75,13 +77,20 @@ pub async fn explain(
         places,
         store: IdentityStore::new(settings, &places.capa_namespace),
     };
-    reader.read(Source::Clusters, &cluster).await?;
+    if !is_dns_subdomain(&cluster.name) || !is_dns_subdomain(&cluster.namespace) {
+        return Err(IdentityError::ClusterNotFound(cluster).into());
+    }
+    reader.read(&Source::Clusters, &cluster).await?;
     let namespace = ObjectKey::new("", cluster.namespace.as_str());
-    reader.read(Source::Namespaces, &namespace).await?;
+    let mut unread = reader.read(&Source::Namespaces, &namespace).await.err();
     let authentication: Api<KubeletAuthentication> =
         Api::namespaced(client.clone(), &cluster.namespace);
     let authentication = authentication.get_opt(&cluster.name);
-    let authentication = in_time("KubeletAuthentication", authentication).await?;
+    let authentication = in_time("KubeletAuthentication", authentication).await;
+    let authentication = authentication.unwrap_or_else(|error| {
+        unread.get_or_insert(error);
+        None
+    });
     let spec = authentication.as_ref().map(|found| &found.spec);
     let aws = spec.and_then(|spec| spec.aws.as_ref());
     let tenant = ClusterTenant {
@@ -89,25 +98,15 @@ pub async fn explain(
         ..ClusterTenant::new(cluster)
     };
     let mut tried = BTreeSet::new();
-    let mut unread = None;
-    if settings.ack == Ack::RoleSelectors
-        && let Err(error) = reader.role_selectors().await
-    {
-        unread = Some((Source::RoleSelectors, error_chain(&error)));
-    }
     let explanation = loop {
         let explanation = reader.store.explain(&tenant)?;
-        let error = explanation.plan.as_ref().err();
-        let next = error.and_then(|error| missing(error, &tenant.cluster.namespace));
+        let next = missing(&explanation, &tenant.cluster.namespace, settings);
         let Some((source, key)) = next.filter(|next| unread.is_none() && !tried.contains(next))
         else {
             break explanation;
         };
-        if let Err(error) = reader.read(source.clone(), &key).await {
-            unread = Some((source, error_chain(&error)));
-        } else {
-            tried.insert((source, key));
-        }
+        unread = reader.read(&source, &key).await.err();
+        tried.insert((source, key));
     };
     Ok(Explained {
         explanation,
@@ -116,12 +115,27 @@ pub async fn explain(
     })
 }
 
-/// The object that a resolution ends for lack of.
+/// The object that a resolution ends for lack of. The names are a tenant's: none becomes a part of a path that no
+/// object can have.
+fn missing(
+    explanation: &Explanation,
+    of_cluster: &str,
+    settings: TenancySettings,
+) -> Option<(Source, ObjectKey)> {
+    use DecidedBy::{Fallback, RoleSelectors};
+    let is_by_selectors = matches!(explanation.decided_by, RoleSelectors | Fallback);
+    if settings.ack == Ack::RoleSelectors && is_by_selectors {
+        return Some((Source::RoleSelectors, ObjectKey::new("", "")));
+    }
+    let error = explanation.plan.as_ref().err()?;
+    missing_for(error, of_cluster).filter(|(_, key)| is_dns_subdomain(&key.name))
+}
+
 #[expect(
     clippy::wildcard_enum_match_arm,
     reason = "the other errors are of objects that were read"
 )]
-fn missing(error: &ResolutionError, of_cluster: &str) -> Option<(Source, ObjectKey)> {
+fn missing_for(error: &ResolutionError, of_cluster: &str) -> Option<(Source, ObjectKey)> {
     match error {
         ResolutionError::InfrastructureNotFound {
             kind,
@@ -155,12 +169,18 @@ fn missing(error: &ResolutionError, of_cluster: &str) -> Option<(Source, ObjectK
 
 impl Reader<'_> {
     /// Reads an object into the store. One that does not exist is no error.
-    async fn read(&self, source: Source, key: &ObjectKey) -> Result<(), ExplainError> {
+    async fn read(&self, source: &Source, key: &ObjectKey) -> Result<(), ExplainError> {
         let what = source.to_string();
-        let kind = in_time(&what, kind_of(self.client, &source)).await?;
+        let kind = in_time(&what, kind_of(self.client, source)).await?;
         let (client, store) = (self.client.clone(), &self.store);
-        match (&source, kind) {
+        match (source, kind) {
             (_, Kind::NotServed) => {}
+            (Source::RoleSelectors, Kind::Custom(resource)) => {
+                let api: Api<DynamicObject> = Api::all_with(client, &resource);
+                for object in in_time(&what, api.list(&ListParams::default())).await? {
+                    put_custom(store, source, &key_of(&object), Some(&object));
+                }
+            }
             (_, Kind::Custom(resource)) => {
                 let api: Api<DynamicObject> = if source.is_namespaced() {
                     Api::namespaced_with(client, &key.namespace, &resource)
@@ -168,7 +188,7 @@ impl Reader<'_> {
                     Api::all_with(client, &resource)
                 };
                 let object = in_time(&what, api.get_opt(&key.name)).await?;
-                put_custom(store, &source, key, object.as_ref());
+                put_custom(store, source, key, object.as_ref());
             }
             (Source::Secret(name), _) => {
                 let api: Api<Secret> = Api::namespaced(client, &key.namespace);
@@ -186,20 +206,6 @@ impl Reader<'_> {
                 let object = in_time(&what, api.get_metadata_opt(&key.name)).await?;
                 put_namespace(store, key, object.as_ref());
             }
-        }
-        Ok(())
-    }
-
-    async fn role_selectors(&self) -> Result<(), ExplainError> {
-        let what = Source::RoleSelectors.to_string();
-        let kind = in_time(&what, kind_of(self.client, &Source::RoleSelectors)).await?;
-        let Kind::Custom(resource) = kind else {
-            return Ok(());
-        };
-        let api: Api<DynamicObject> = Api::all_with(self.client.clone(), &resource);
-        for object in in_time(&what, api.list(&ListParams::default())).await? {
-            let key = key_of(&object);
-            put_custom(&self.store, &Source::RoleSelectors, &key, Some(&object));
         }
         Ok(())
     }

@@ -1,6 +1,7 @@
 //! `tenancy explain`: the AWS identity of a Cluster, step by step.
 
 use clap::{Args, Subcommand};
+use kubelet_attestation::errors::error_chain;
 use node_attestation_aws::identity_read::{self, Explained};
 use node_attestation_aws::tenancy::{
     AccountMismatch, DecidedBy, Plan, ResolutionError, Role, Root,
@@ -202,10 +203,10 @@ fn account(explained: &Explained) -> Option<&str> {
 }
 
 fn outcome(explained: &Explained) -> Outcome {
-    if let Some((what, error)) = &explained.unread {
+    if let Some(error) = &explained.unread {
         return Outcome {
             reason: "Unknown",
-            message: format!("{what}: {error}"),
+            message: error_chain(error),
         };
     }
     let plan = explained.explanation.plan.clone();

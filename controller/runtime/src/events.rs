@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
+use futures::future::FutureExt as _;
 use futures::stream::{self, Stream, StreamExt as _};
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use k8s_openapi::api::core::v1::ObjectReference;
@@ -193,7 +194,7 @@ async fn write_all(
                 Cluster::Workload => &workload,
                 Cluster::Management => management,
             };
-            write(client.clone(), event)
+            write(client.clone(), event).map(drop)
         })
         .await;
 }
@@ -226,24 +227,26 @@ fn limited(waiting: mpsc::Receiver<Box<Addressed>>) -> impl Stream<Item = Addres
     )
 }
 
-/// Writes an event about an object of the management cluster, with this type, action, reason and note.
-/// The caller limits their number. One that cannot be written is logged.
+/// Writes an event about an object of the management cluster, with this type, action, reason and note; returns whether
+/// it was written. The caller limits their number. One that cannot be written is logged.
 pub(crate) async fn write_one(
     management: Client,
     regarding: ObjectReference,
     words: Words<'_>,
     now: SystemTime,
-) {
-    write(management, event(regarding, None, words, now)).await;
+) -> bool {
+    write(management, event(regarding, None, words, now)).await
 }
 
-async fn write(client: Client, event: Event) {
+async fn write(client: Client, event: Event) -> bool {
     let namespace = event.metadata.namespace.as_deref();
     let api: Api<Event> = Api::namespaced(client, namespace.unwrap_or(NAMESPACE));
     let written = in_time(EVENT_DEADLINE, api.create(&PostParams::default(), &event)).await;
-    if let Err(error) = written.map_err(Unavailable::from) {
-        tracing::debug!(error = error_chain(&error), "the event was not written");
+    let written = written.map_err(Unavailable::from);
+    if let Err(error) = &written {
+        tracing::debug!(error = error_chain(error), "the event was not written");
     }
+    written.is_ok()
 }
 
 fn events_of(

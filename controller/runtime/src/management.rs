@@ -60,6 +60,7 @@ mod supervisor;
 mod sweep_events;
 
 use ca_key_registry::CaKeys;
+use condition_events::EventBudget;
 use leader::{Candidate, Holders, TermEnd};
 pub use shard::MAX_SHARDS;
 use shard::Shard;
@@ -152,6 +153,7 @@ struct Shared {
     objects: Objects,
     records: RecordsWatch,
     ca_keys: CaKeys,
+    condition_events: EventBudget,
 }
 
 impl Controller {
@@ -247,6 +249,7 @@ impl Controller {
             objects,
             records,
             ca_keys: CaKeys::default(),
+            condition_events: EventBudget::default(),
         });
         (shared, watching)
     }

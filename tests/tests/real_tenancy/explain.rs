@@ -199,7 +199,7 @@ fn whoever_may_not_read_the_secret_learns_that_and_nothing_of_it() {
     assert_eq!(told["reason"], "Unknown");
     let message = told["message"].as_str().unwrap();
     assert!(
-        message.starts_with("Secret explained-secret: "),
+        message.starts_with("Secret explained-secret cannot be read: "),
         "{message}"
     );
     assert!(message.contains("forbidden"), "{message}");
@@ -242,6 +242,20 @@ fn other_options_than_the_controllers_are_told_of() {
     );
     let note = without["note"].as_str().unwrap();
     assert!(note.starts_with("the controller says otherwise"), "{note}");
+}
+
+#[test]
+fn a_name_that_no_object_has_is_not_looked_up() {
+    const NAME: &str = "explained-name";
+    static_identity(NAME, "200000000315");
+    let tenant = Tenant::of_provider(NAME, "AWSClusterStaticIdentity", &format!("{NAME}?"));
+    tenant.resolved("False", "IdentityNotFound");
+
+    let told = explained(NAME, &[]);
+
+    assert_eq!(told["reason"], "IdentityNotFound", "{told:#}");
+    let message = "AWSClusterStaticIdentity/explained-name? does not exist";
+    assert_eq!(told["message"], message);
 }
 
 #[test]

@@ -6,8 +6,10 @@ use std::time::Duration;
 use kube::{Client, Resource as _};
 use node_attestation_core::crd::KubeletAuthentication;
 use node_attestation_core::crd::conditions::{
-    self, AWS_IDENTITY_RESOLVED, ConditionReport, ConditionStatus,
+    self, AWS_IDENTITY_RESOLVED, ConditionReport, ConditionStatus, reason,
 };
+use node_attestation_core::rate_limit::Rate;
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use crate::clock::now;
@@ -17,92 +19,110 @@ use crate::events;
 /// tenant.
 const PAUSE: Duration = Duration::from_mins(1);
 
+/// The rate of the Events of all clusters together: one identity can be that of thousands.
+const RATE: Rate = Rate {
+    burst: 100,
+    every: Duration::from_millis(200),
+};
+
+/// The Events that all clusters may write.
+#[derive(Debug)]
+pub(super) struct EventBudget(Mutex<Instant>);
+
+impl Default for EventBudget {
+    fn default() -> Self {
+        Self(Mutex::new(Instant::now()))
+    }
+}
+
+impl EventBudget {
+    fn take(&self, now: Instant) -> bool {
+        RATE.take(&mut *self.0.lock(), now).is_ok()
+    }
+}
+
 /// The Events about the conditions of one cluster.
 #[derive(Debug, Default)]
 pub(super) struct ConditionEvents {
     told: BTreeMap<&'static str, Told>,
 }
 
-/// The words of the last Event about a condition, or of the condition before there was one.
-#[derive(Debug)]
+/// A condition, as the last Event about it had it, or the object before there was one.
+#[derive(Debug, Clone, PartialEq, Eq)]
 struct Told {
-    status: String,
+    status: ConditionStatus,
     reason: String,
     message: String,
     not_before: Instant,
 }
 
-/// An Event to write.
-#[derive(Debug, PartialEq, Eq)]
-struct Words {
-    kind: &'static str,
-    reason: &'static str,
-    note: String,
-}
-
 impl ConditionEvents {
-    /// Writes an Event for each condition that changed.
+    /// Writes an Event for each condition that changed. One that cannot be written is due again the next time.
     pub(super) async fn write(
         &mut self,
-        management: &Client,
+        (management, budget): (&Client, &EventBudget),
         authentication: &KubeletAuthentication,
         reports: &[ConditionReport],
     ) {
-        for Words { kind, reason, note } in self.due(authentication, reports, Instant::now()) {
-            let words = (kind, "Report", reason, note);
+        for report in self.due(authentication, reports, Instant::now()) {
+            if !budget.take(Instant::now()) {
+                return;
+            }
+            let is_true = report.holds == ConditionStatus::True;
+            let kind = if is_true { "Normal" } else { "Warning" };
+            let words = (kind, "Report", report.reason, report.message.clone());
             let regarding = authentication.object_ref(&());
-            events::write_one(management.clone(), regarding, words, now()).await;
+            if events::write_one(management.clone(), regarding, words, now()).await {
+                self.tell(report, Instant::now() + PAUSE);
+            }
         }
     }
 
-    /// The Events about these reports. A condition that holds is told after it did not; that of an identity whenever
+    fn tell(&mut self, report: &ConditionReport, not_before: Instant) {
+        let told = Told {
+            status: report.holds,
+            reason: report.reason.to_owned(),
+            message: report.message.clone(),
+            not_before,
+        };
+        self.told.insert(report.of, told);
+    }
+
+    /// The reports to write an Event of. A condition that holds is told after it did not; that of an identity whenever
     /// it is another one.
-    fn due(
+    fn due<'a>(
         &mut self,
         authentication: &KubeletAuthentication,
-        reports: &[ConditionReport],
+        reports: &'a [ConditionReport],
         now: Instant,
-    ) -> Vec<Words> {
+    ) -> Vec<&'a ConditionReport> {
         let mut due = Vec::new();
         for report in reports {
-            if report.holds == ConditionStatus::Unknown {
+            let is_identity = report.of == AWS_IDENTITY_RESOLVED;
+            let is_known = report.holds != ConditionStatus::Unknown
+                || is_identity && report.reason != reason::PENDING;
+            if !is_known {
                 continue;
             }
-            let status = report.holds.to_string();
-            let is_true = report.holds == ConditionStatus::True;
-            let is_identity = report.of == AWS_IDENTITY_RESOLVED;
-            let before = self.told.get(report.of);
-            let is_new = match before {
-                Some(told) if now < told.not_before => continue,
+            let differs = |status: &str, was: &str, message: &str| {
+                (status, was) != (&*report.holds.to_string(), report.reason)
+                    || is_identity && message != report.message
+            };
+            let is_due = match self.told.get(report.of) {
                 Some(told) => {
-                    (&*told.status, &*told.reason) != (&*status, report.reason)
-                        || is_identity && told.message != report.message
+                    let status = told.status.to_string();
+                    now >= told.not_before && differs(&status, &told.reason, &told.message)
                 }
                 // A restart tells nothing anew.
                 None => match written(authentication, report.of) {
-                    Some([was, reason, message]) => {
-                        [was, reason] != [&*status, report.reason]
-                            || is_identity && message != report.message
-                    }
-                    None => !is_true || is_identity,
+                    Some([status, reason, message]) => differs(status, reason, message),
+                    None => is_identity || report.holds != ConditionStatus::True,
                 },
             };
-            let not_before = if is_new { now + PAUSE } else { now };
-            if is_new || before.is_none() {
-                let told = Told {
-                    status,
-                    reason: report.reason.to_owned(),
-                    message: report.message.clone(),
-                    not_before,
-                };
-                self.told.insert(report.of, told);
-            }
-            if is_new {
-                due.push(Words {
-                    kind: if is_true { "Normal" } else { "Warning" },
-                    reason: report.reason,
-                    note: report.message.clone(),
-                });
+            if is_due {
+                due.push(report);
+            } else if !self.told.contains_key(report.of) {
+                self.tell(report, now);
             }
         }
         due
@@ -113,7 +133,8 @@ impl ConditionEvents {
 fn written<'a>(authentication: &'a KubeletAuthentication, of: &str) -> Option<[&'a str; 3]> {
     let status = authentication.status.as_ref()?;
     let found = conditions::find(&status.conditions, of)?;
-    (found.status != "Unknown").then_some([&found.status, &found.reason, &found.message])
+    let is_known = found.reason != reason::PENDING;
+    is_known.then_some([&found.status, &found.reason, &found.message])
 }
 
 #[cfg(test)]
@@ -155,31 +176,43 @@ mod tests {
         report(AWS_IDENTITY_RESOLVED, holds, "Resolved", message)
     }
 
-    fn words(due: &[Words]) -> Vec<(&str, &str, &str)> {
-        let words = due.iter();
-        words
-            .map(|words| (words.kind, words.reason, &*words.note))
-            .collect()
+    /// The reasons and messages of the Events that are written at this time.
+    fn written_at(
+        events: &mut ConditionEvents,
+        object: &KubeletAuthentication,
+        report: &ConditionReport,
+        now: Instant,
+    ) -> Vec<(String, String)> {
+        let due = events.due(object, from_ref(report), now);
+        let written = due.into_iter().map(|report| {
+            events.tell(report, now + PAUSE);
+            (report.reason.to_owned(), report.message.clone())
+        });
+        written.collect()
+    }
+
+    fn event(reason: &str, note: &str) -> Vec<(String, String)> {
+        vec![(reason.to_owned(), note.to_owned())]
     }
 
     #[test]
     fn a_refused_identity_is_told_once_and_so_is_each_other_identity() {
         let (mut events, object) = (ConditionEvents::default(), object());
         let mut now = Instant::now();
-        let mut due = |report: ConditionReport| {
+        let mut told = |report: &ConditionReport| {
             now += PAUSE;
-            let due = events.due(&object, &[report], now);
-            let words = words(&due).first().copied();
-            words.map(|(kind, reason, note)| (kind.to_owned(), reason.to_owned(), note.to_owned()))
+            written_at(&mut events, &object, report, now)
         };
-        let told = |kind: &str, reason: &str, note: &str| {
-            Some((kind.to_owned(), reason.to_owned(), note.to_owned()))
-        };
-        assert_eq!(due(refused()), told("Warning", "UsageUnauthorized", "by a"));
-        assert_eq!(due(refused()), None);
-        assert_eq!(due(resolved("as x")), told("Normal", "Resolved", "as x"));
-        assert_eq!(due(resolved("as x")), None);
-        assert_eq!(due(resolved("as y")), told("Normal", "Resolved", "as y"));
+        assert_eq!(told(&refused()), event("UsageUnauthorized", "by a"));
+        assert_eq!(told(&refused()), []);
+        assert_eq!(told(&resolved("as x")), event("Resolved", "as x"));
+        assert_eq!(told(&resolved("as x")), []);
+        assert_eq!(told(&resolved("as y")), event("Resolved", "as y"));
+        let unknown = ConditionStatus::Unknown;
+        let fallback = report(AWS_IDENTITY_RESOLVED, unknown, "ControllerIdentity", "own");
+        assert_eq!(told(&fallback), event("ControllerIdentity", "own"));
+        let pending = report(AWS_IDENTITY_RESOLVED, unknown, "Pending", "not read");
+        assert_eq!(told(&pending), []);
     }
 
     #[test]
@@ -190,10 +223,20 @@ mod tests {
         conditions::set(&mut status.conditions, &refused(), None, &time);
         let mut events = ConditionEvents::default();
         let now = Instant::now();
-        assert_eq!(events.due(&object, &[refused()], now), []);
+        assert_eq!(written_at(&mut events, &object, &refused(), now), []);
 
-        let due = events.due(&object, &[resolved("as x")], now);
-        assert_eq!(words(&due), [("Normal", "Resolved", "as x")]);
+        let found = written_at(&mut events, &object, &resolved("as x"), now);
+        assert_eq!(found, event("Resolved", "as x"));
+    }
+
+    #[test]
+    fn an_event_that_could_not_be_written_is_due_again() {
+        let (mut events, object) = (ConditionEvents::default(), object());
+        let now = Instant::now();
+        for _ in 0..2 {
+            let report = refused();
+            assert_eq!(events.due(&object, from_ref(&report), now), [&report]);
+        }
     }
 
     #[test]
@@ -208,12 +251,12 @@ mod tests {
                 resolved("as x")
             };
             let now = start + Duration::from_secs(second);
-            told += events.due(&object, &[next], now).len();
+            told += written_at(&mut events, &object, &next, now).len();
         }
         assert_eq!(told, 2);
         // The last state is told once the pause is over.
-        let due = events.due(&object, &[refused()], start + 3 * PAUSE);
-        assert_eq!(words(&due), [("Warning", "UsageUnauthorized", "by a")]);
+        let found = written_at(&mut events, &object, &refused(), start + 3 * PAUSE);
+        assert_eq!(found, event("UsageUnauthorized", "by a"));
     }
 
     #[test]
@@ -223,18 +266,33 @@ mod tests {
         let (mut events, object) = (ConditionEvents::default(), object());
         let of = AWS_CREDENTIALS_READY;
         let mut now = Instant::now();
-        let mut due = |holds, reason, message| {
+        let mut told = |holds, reason, message| {
             now += PAUSE;
-            events
-                .due(&object, from_ref(&report(of, holds, reason, message)), now)
-                .len()
+            written_at(
+                &mut events,
+                &object,
+                &report(of, holds, reason, message),
+                now,
+            )
+            .len()
         };
-        assert_eq!(due(Unknown, "Pending", ""), 0);
-        assert_eq!(due(True, "CredentialsAccepted", "until ten"), 0);
-        assert_eq!(due(True, "CredentialsAccepted", "until eleven"), 0);
-        assert_eq!(due(False, "AssumeRoleDenied", "role a"), 1);
-        assert_eq!(due(Unknown, "STSUnavailable", ""), 0);
-        assert_eq!(due(False, "AssumeRoleDenied", "role b"), 0);
-        assert_eq!(due(True, "CredentialsAccepted", "until twelve"), 1);
+        assert_eq!(told(Unknown, "Pending", ""), 0);
+        assert_eq!(told(True, "CredentialsAccepted", "until ten"), 0);
+        assert_eq!(told(True, "CredentialsAccepted", "until eleven"), 0);
+        assert_eq!(told(False, "AssumeRoleDenied", "role a"), 1);
+        assert_eq!(told(Unknown, "STSUnavailable", ""), 0);
+        assert_eq!(told(False, "AssumeRoleDenied", "role b"), 0);
+        assert_eq!(told(True, "CredentialsAccepted", "until twelve"), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn all_clusters_together_write_so_many_events() {
+        let budget = EventBudget::default();
+        let at_once = (0..1000).filter(|_| budget.take(Instant::now())).count();
+        assert_eq!(at_once, 100);
+
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        let later = (0..1000).filter(|_| budget.take(Instant::now())).count();
+        assert_eq!(later, 10);
     }
 }

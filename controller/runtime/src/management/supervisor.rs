@@ -137,9 +137,14 @@ impl Supervisor {
             self.write_infra_cluster(&status).await;
             let write_again = self.status_writer.write(&authentication, status).await;
             if let ClusterPhase::Serving { attestors, .. } = &phase {
-                let management = &self.shared.controller.management;
+                let Shared {
+                    controller,
+                    condition_events,
+                    ..
+                } = &*self.shared;
+                let to = (&controller.management, condition_events);
                 self.condition_events
-                    .write(management, &authentication, attestors)
+                    .write(to, &authentication, attestors)
                     .await;
             }
             let look_again = Instant::now() + LOOK_AGAIN;
