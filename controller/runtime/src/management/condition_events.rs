@@ -218,6 +218,7 @@ mod tests {
 
     #[test]
     fn credentials_are_told_of_when_they_fail_and_when_they_work_again() {
+        use ConditionStatus::{False, True, Unknown};
         let (mut events, object) = (ConditionEvents::default(), object());
         let of = AWS_CREDENTIALS_READY;
         let mut now = Instant::now();
@@ -227,7 +228,6 @@ mod tests {
                 .due(&object, from_ref(&report(of, holds, reason, message)), now)
                 .len()
         };
-        use ConditionStatus::{False, True, Unknown};
         assert_eq!(due(Unknown, "Pending", ""), 0);
         assert_eq!(due(True, "CredentialsAccepted", "until ten"), 0);
         assert_eq!(due(True, "CredentialsAccepted", "until eleven"), 0);
