@@ -30,10 +30,12 @@ pub mod testing;
 
 use std::time::SystemTime;
 
+use hyper::StatusCode;
 use kubelet_attestation::binding::KeyBinding;
 use kubelet_attestation::evidence::aws::Proof;
 use node_attestation_core::identifiers::KeyDigest;
 use node_attestation_core::refusal::Refusal;
+use node_attestation_runtime::metrics::{CloudResult, Metrics};
 
 pub use self::principal::{InvalidRole, ProfileRole};
 pub use self::settings::{InvalidStsSettings, StsSettings};
@@ -54,6 +56,7 @@ pub struct Sts {
     settings: StsSettings,
     signatures: ReplayCache,
     refused: Refused,
+    metrics: Metrics,
 }
 
 impl Sts {
@@ -68,7 +71,27 @@ impl Sts {
             settings,
             signatures: ReplayCache::with_limits(LIMITS),
             refused: Refused::default(),
+            metrics: Metrics::default(),
         })
+    }
+
+    /// The same, which counts its calls.
+    #[must_use]
+    pub fn measured_by(self, metrics: Metrics) -> Self {
+        Self { metrics, ..self }
+    }
+
+    /// Counts a call.
+    fn count(&self, answer: &Result<(StatusCode, Vec<u8>), Outage>) {
+        let result = match answer {
+            Ok((status, _)) if status.is_success() => CloudResult::Ok,
+            Ok((StatusCode::TOO_MANY_REQUESTS, _)) => CloudResult::Throttled,
+            Ok((status, _)) if status.is_client_error() => CloudResult::Refused,
+            Err(Outage::TimedOut) => CloudResult::TimedOut,
+            Ok(_) | Err(_) => CloudResult::Failed,
+        };
+        self.metrics
+            .cloud_called(("sts", "GetCallerIdentity"), result);
     }
 
     /// The same with the turns and the memory of this cluster, which must not choose its name.
@@ -148,7 +171,9 @@ impl ClusterSts<'_> {
         let exchange = sts
             .client
             .exchange(sent, cluster, &document.region, endpoint.believed);
-        let (status, body) = exchange.await?;
+        let answer = exchange.await;
+        sts.count(&answer);
+        let (status, body) = answer?;
         let identity = answer::read(status, &body).inspect_err(|refusal| {
             sts.refused.remember(refusal, &call, proof, document, now);
         })?;

@@ -82,6 +82,7 @@ impl Memory {
             name: name.to_owned(),
             identity: identity.to_owned(),
             holders: holders.clone(),
+            metrics: Metrics::default(),
         }
     }
 }
