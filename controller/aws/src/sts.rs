@@ -82,13 +82,11 @@ impl Sts {
     }
 
     /// Counts a call.
-    fn count(&self, answer: &Result<(StatusCode, Vec<u8>), Outage>) {
-        let result = match answer {
-            Ok((status, _)) if status.is_success() => CloudResult::Ok,
-            Ok((StatusCode::TOO_MANY_REQUESTS, _)) => CloudResult::Throttled,
-            Ok((status, _)) if status.is_client_error() => CloudResult::Refused,
+    fn count(&self, called: &Result<(StatusCode, Vec<u8>), Outage>) {
+        let result = match called {
+            Ok((status, body)) => answer::result(*status, body),
             Err(Outage::TimedOut) => CloudResult::TimedOut,
-            Ok(_) | Err(_) => CloudResult::Failed,
+            Err(_) => CloudResult::Failed,
         };
         self.metrics
             .cloud_called(("sts", "GetCallerIdentity"), result);
