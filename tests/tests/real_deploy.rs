@@ -23,8 +23,13 @@ fn deploy() -> PathBuf {
 
 /// What `kubectl kustomize` makes of the manifests.
 fn components() -> String {
+    kustomize(&[], &deploy())
+}
+
+fn kustomize(options: &[&str], folder: &Path) -> String {
     let mut kubectl = Command::new(control_plane_binary("kubectl"));
-    let output = kubectl.arg("kustomize").arg(deploy()).output().unwrap();
+    let kubectl = kubectl.arg("kustomize").args(options).arg(folder);
+    let output = kubectl.output().unwrap();
     let error = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{error}");
     String::from_utf8(output.stdout).unwrap()
@@ -33,18 +38,22 @@ fn components() -> String {
 /// A management cluster with the manifests.
 fn management() -> Management {
     let management = Management::start();
+    apply(&management, &components());
+    management
+}
+
+/// Applies manifests as a person does, without a complaint of the API server.
+#[track_caller]
+fn apply(management: &Management, manifests: &str) {
     let apply = ["apply", "--server-side", "--force-conflicts", "-f", "-"];
-    let components = components();
-    let kubectl = management.kubectl();
-    let output = kubectl.run_with_input(apply, &components);
+    let output = management.kubectl().run_with_input(apply, manifests);
     let error = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success(), "{error}");
     // Not even a warning.
     assert_eq!(error, "");
     let applied = String::from_utf8_lossy(&output.stdout).into_owned();
-    let objects = components.split("\n---\n").count();
+    let objects = manifests.split("\n---\n").count();
     assert_eq!(applied.lines().count(), objects, "{applied}");
-    management
 }
 
 /// The Deployment, as the API server has it.
@@ -208,6 +217,43 @@ fn a_pod_of_the_deployment_is_admitted_where_only_restricted_ones_are_and_its_pr
             },
         );
     }
+}
+
+#[test]
+fn the_overlay_of_the_page_has_the_controller_run_with_an_image_and_challenge_keys_of_ones_own() {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/cluster-api.md");
+    let page = std::fs::read_to_string(page).unwrap();
+    let (_, rest) = page
+        .split_once("cat > overlay/kustomization.yaml <<END\n")
+        .unwrap();
+    let (overlay, rest) = rest.split_once("\nEND\n").unwrap();
+    let option = "--load-restrictor=LoadRestrictionsNone";
+    let command =
+        format!("kubectl kustomize {option} overlay | kubectl apply --server-side -f -\n");
+    assert!(rest.starts_with(&command), "{rest:.200}");
+    let files = Scratch::new("overlay");
+    for folder in ["overlay", "challenge-keys"] {
+        std::fs::create_dir(files.join(folder)).unwrap();
+    }
+    files.write("overlay/kustomization.yaml", overlay);
+    files.write("challenge-keys/current", "00".repeat(32));
+    let packaging = deploy().join("..").canonicalize().unwrap();
+    std::os::unix::fs::symlink(packaging, files.join("packaging")).unwrap();
+    let management = Management::start();
+
+    apply(&management, &kustomize(&[option], &files.join("overlay")));
+
+    let deployment = deployment(&management);
+    let container = &deployment["spec"]["template"]["spec"]["containers"][0];
+    let image = "registry.example.com/me/node-attestation-controller:v0.1.0";
+    assert_eq!(container["image"], image);
+    let arguments = container["args"].as_array().unwrap();
+    assert_eq!(arguments.last().unwrap(), "--tpm-challenge-keys=/keys");
+    assert_eq!(container["volumeMounts"][0]["mountPath"], "/keys");
+    let secret = &deployment["spec"]["template"]["spec"]["volumes"][0]["secret"]["secretName"];
+    let secret = ["get", "secret", secret.as_str().unwrap(), "-n", NAMESPACE];
+    let secret = management.kubectl().json(secret);
+    assert!(secret["data"]["current"].is_string(), "the key");
 }
 
 /// Files the machine's request with a new key, and returns it after its answer.
