@@ -146,3 +146,33 @@ pub(crate) fn decision(subject: &Subject<'_>, decided: &Decided, whole: Duration
         Decision::Deny(_) | Decision::Fail(_) => line!(warn),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::certificates::v1::CertificateSigningRequestSpec;
+
+    use super::*;
+
+    #[test]
+    fn the_provider_of_a_signer_that_is_not_served_is_no_label() {
+        let signer =
+            |provider: &str| format!("cluster.x-k8s.io/kube-apiserver-client-kubelet-{provider}");
+        let request = |provider: &str| CertificateSigningRequest {
+            spec: CertificateSigningRequestSpec {
+                signer_name: signer(provider),
+                ..CertificateSigningRequestSpec::default()
+            },
+            ..CertificateSigningRequest::default()
+        };
+        let served = [signer("aws"), "kubernetes.io/kubelet-serving".to_owned()];
+
+        assert_eq!(
+            Subject::of(&request("aws")).provider_of(&served),
+            Some("aws")
+        );
+        assert_eq!(
+            Subject::of(&request("tenants-own")).provider_of(&served),
+            None
+        );
+    }
+}

@@ -46,3 +46,45 @@ pub(crate) fn measured(client: Client, metrics: &WatchMetrics) -> Client {
     let metrics = metrics.clone();
     listening(client, move || metrics.heard())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use http_body_util::Full;
+    use hyper::body::Bytes;
+
+    use super::*;
+    use crate::client::ClusterAccess;
+    use crate::metrics::{Format, Metrics};
+
+    #[tokio::test(start_paused = true)]
+    async fn what_a_watch_sends_ends_its_silence_and_a_list_or_a_refusal_does_not() {
+        let metrics = Metrics::new("1");
+        let watch = metrics.watch("Node");
+        let access = ClusterAccess::in_memory(|request| async move {
+            let is_refused = request.uri().path() == "/refused";
+            let answer = Response::builder().status(if is_refused { 403 } else { 200 });
+            answer.body(Full::new(Bytes::from("{}"))).unwrap()
+        });
+        let client = measured(access.client().clone(), &watch);
+        let age = || {
+            let text = metrics.text(Format::OpenMetrics);
+            let name = r#"node_attestation_watch_age_seconds{kind="Node"} "#;
+            let mut lines = text.lines();
+            let age = lines.find_map(|line| line.strip_prefix(name)).unwrap();
+            age.parse::<f64>().unwrap()
+        };
+        tokio::time::advance(Duration::from_secs(100)).await;
+        for (path, silence) in [
+            ("/a", 100.0),
+            ("/refused?watch=true", 100.0),
+            ("/a?watch=1", 0.0),
+        ] {
+            let request = Request::get(path).body(Body::empty()).unwrap();
+            let answer = client.send(request).await.unwrap();
+            answer.into_body().collect_bytes().await.unwrap();
+            assert!((age() - silence).abs() < 1.0, "{path}: {}", age());
+        }
+    }
+}

@@ -113,6 +113,7 @@ impl WatchLog {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::metrics::{Format, Metrics};
 
     #[test]
     fn a_watch_that_fails_or_comes_back_is_another_state_and_the_first_is_not() {
@@ -143,5 +144,33 @@ mod tests {
             log.observe(&event, || told += 1);
         }
         assert_eq!(told, 2);
+    }
+
+    #[tokio::test]
+    async fn a_watch_tells_its_metrics_whether_it_holds() {
+        let metrics = Metrics::new("1");
+        metrics.require_lists(&["Node"]);
+        let mut log = WatchLog::new("Node").measured_by(metrics.watch("Node"));
+        let told = |line: &str| {
+            let text = metrics.text(Format::OpenMetrics);
+            text.lines().any(|found| found == line)
+        };
+        log.observe(&Ok(Event::<()>::Init), || {});
+        assert!(told(r#"node_attestation_watch_up{kind="Node"} 0.0"#));
+        assert!(metrics.ready().is_err());
+
+        log.observe(&Ok(Event::<()>::InitDone), || {});
+        assert!(told(r#"node_attestation_watch_up{kind="Node"} 1.0"#));
+        assert_eq!(metrics.ready(), Ok(()));
+
+        for _ in 0..2 {
+            log.observe::<()>(&Err(watcher::Error::NoResourceVersion), || {});
+        }
+        assert!(told(r#"node_attestation_watch_up{kind="Node"} 0.0"#));
+        assert!(told(
+            r#"node_attestation_watch_failures_total{kind="Node"} 2"#
+        ));
+        log.observe(&Ok(Event::Apply(())), || {});
+        assert!(told(r#"node_attestation_watch_up{kind="Node"} 1.0"#));
     }
 }
