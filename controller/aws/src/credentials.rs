@@ -1,6 +1,8 @@
 //! The credentials of calls of EC2.
 
+use std::any::Any;
 use std::fmt;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use aws_config::timeout::TimeoutConfig;
@@ -9,6 +11,7 @@ use futures::future::FutureExt as _;
 use node_attestation_core::refusal::Unavailable;
 use node_attestation_runtime::capi::ObjectKey;
 use tokio::sync::OnceCell;
+use tokio::time::Instant;
 
 use crate::proxy::Proxy;
 
@@ -75,6 +78,12 @@ pub trait CredentialsSource: fmt::Debug + Send + Sync {
     ///
     /// An error of credentials is an outage: it says nothing about a node.
     async fn credentials(&self, tenant: &Tenant, region: &str) -> Result<Credentials, Unavailable>;
+
+    /// Forgets the session that AWS refused in a call with these credentials, which began at `since`. Returns whether
+    /// there can be another now: then the call may be made once more.
+    fn forget_session(&self, _key: CredentialsKey, _since: Instant) -> bool {
+        false
+    }
 }
 
 /// Credentials, and what else the SDK needs to use them.
@@ -90,6 +99,50 @@ pub struct Credentials {
     pub config: SdkConfig,
     /// The account that they are of, where it is known: no instance of another is a tenant's.
     pub account: Option<String>,
+    /// Keeps them usable.
+    pub lease: Lease,
+}
+
+impl Credentials {
+    /// The same for a cache, which keeps no access keys and sessions in memory: they go with the last cluster or request
+    /// that has them.
+    pub(crate) fn cached(&self) -> Self {
+        Self {
+            lease: self.lease.downgrade(),
+            ..self.clone()
+        }
+    }
+}
+
+/// Keeps credentials usable.
+#[derive(derive_more::Debug, Clone, Default)]
+pub enum Lease {
+    /// They last as long as the process.
+    #[default]
+    Endless,
+    /// They last as long as this.
+    #[debug("Held")]
+    Held(Arc<dyn Any + Send + Sync>),
+    /// They last as long as others have them.
+    #[debug("OfOthers")]
+    OfOthers(Weak<dyn Any + Send + Sync>),
+}
+
+impl Lease {
+    fn downgrade(&self) -> Self {
+        match self {
+            Self::Held(kept) => Self::OfOthers(Arc::downgrade(kept)),
+            Self::Endless | Self::OfOthers(_) => self.clone(),
+        }
+    }
+
+    /// Nobody has the credentials any more.
+    pub(crate) fn is_over(&self) -> bool {
+        match self {
+            Self::Endless | Self::Held(_) => false,
+            Self::OfOthers(kept) => kept.strong_count() == 0,
+        }
+    }
 }
 
 /// The identity of credentials: a digest of their source, never of a secret alone.
@@ -151,6 +204,7 @@ impl CredentialsSource for DefaultChain {
             key: Self::KEY,
             config: config.clone(),
             account: None,
+            lease: Lease::Endless,
         })
     }
 }

@@ -15,7 +15,7 @@ use crate::identity_store::{IdentityStore, Source};
 use crate::tenancy::{Cluster, Infrastructure, Namespace as NamespaceFacts, ObjectRef, access_key};
 
 /// The group of the identities, and of the objects that name them.
-const INFRASTRUCTURE: &str = "infrastructure.cluster.x-k8s.io";
+pub(crate) const INFRASTRUCTURE: &str = "infrastructure.cluster.x-k8s.io";
 
 /// The group of managed control planes.
 const CONTROL_PLANE: &str = "controlplane.cluster.x-k8s.io";

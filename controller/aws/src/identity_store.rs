@@ -8,6 +8,8 @@
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
+use kubelet_attestation::ensure;
+use kubelet_attestation::names::is_dns_subdomain;
 use node_attestation_runtime::capi::ObjectKey;
 use parking_lot::RwLock;
 use tokio::time::Instant;
@@ -20,6 +22,9 @@ use crate::tenancy::{
 
 /// The longest time that objects count while their watch is broken.
 const BROKEN_WATCH: Duration = Duration::from_mins(2);
+
+/// The limit of Secrets that are watched: each is a watch of its own, and an operator has rarely more than some dozen.
+pub const MAX_SECRETS: usize = 1024;
 
 /// A kind of objects that is watched.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, derive_more::Display)]
@@ -70,6 +75,11 @@ pub enum IdentityError {
         "the watch of {0} objects of the management cluster has been broken for more than two minutes"
     )]
     WatchBroken(Source),
+    /// Identities name more Secrets than are watched.
+    #[error(
+        "the Secret {0:?} is not read: identities name more than the {MAX_SECRETS} Secrets that are watched"
+    )]
+    TooManySecrets(String),
     /// There is no such Cluster.
     #[error("there is no Cluster {0}")]
     ClusterNotFound(ObjectKey),
@@ -83,6 +93,7 @@ impl IdentityError {
     pub fn reason(&self) -> Option<&'static str> {
         match self {
             Self::Unresolved(error) => Some(error.reason()),
+            Self::TooManySecrets(_) => Some("TooManySecrets"),
             Self::NotRead(_) | Self::WatchBroken(_) | Self::ClusterNotFound(_) => None,
         }
     }
@@ -102,6 +113,8 @@ struct State {
     /// By kind, namespace and name.
     infrastructure: HashMap<(String, ObjectKey), Infrastructure>,
     watches: HashMap<Source, WatchState>,
+    /// The Secrets that are not watched, for there are too many.
+    unwatched: BTreeSet<String>,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -235,6 +248,11 @@ impl IdentityStore {
         self.retain(source, &BTreeSet::new());
     }
 
+    /// Learns which Secrets are not watched, for there are too many.
+    pub fn leave_out(&self, secrets: BTreeSet<String>) {
+        self.state.write().unwatched = secrets;
+    }
+
     /// The names of the Secrets that identities name.
     pub fn secrets(&self) -> BTreeSet<String> {
         self.state.read().objects.secrets()
@@ -245,6 +263,17 @@ impl IdentityStore {
         let state = self.state.read();
         state.is_current(Source::Clusters, Instant::now()).ok()?;
         Some(state.clusters.keys().cloned().collect())
+    }
+
+    /// The region of a cluster, by the object that names its identity; `None` if that does not say.
+    pub fn region(&self, cluster: &ObjectKey) -> Option<String> {
+        let state = self.state.read();
+        let cluster = state.clusters.get(cluster)?;
+        let infrastructure = state.infrastructure_of(cluster, cluster.decider()?)?;
+        infrastructure
+            .region
+            .clone()
+            .filter(|region| !region.is_empty())
     }
 
     /// The way to the credentials of a cluster, by the objects of now.
@@ -261,8 +290,12 @@ impl IdentityStore {
         let plan = state.explain(tenant, self.settings)?.plan;
         // A Secret that is missing may not have been read yet.
         if let Err(ResolutionError::SecretNotFound { name, .. }) = &plan
-            && state.objects.secrets().contains(name)
+            && is_dns_subdomain(name)
         {
+            ensure!(
+                !state.unwatched.contains(name),
+                IdentityError::TooManySecrets(name.clone())
+            );
             state.is_current(Source::Secret(name.clone()), now)?;
         }
         let plan = plan?;

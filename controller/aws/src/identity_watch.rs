@@ -31,7 +31,7 @@ use tokio::time::{sleep, timeout};
 use crate::identity_objects::{
     Kind, Places, key_of, kind_of, put_custom, put_namespace, put_secret,
 };
-use crate::identity_store::{IdentityStore, Source};
+use crate::identity_store::{IdentityStore, MAX_SECRETS, Source};
 use crate::sessions::Tokens;
 use crate::tenancy::{IdentityKind, ServiceAccount};
 
@@ -173,8 +173,9 @@ impl IdentityWatch {
     async fn follow_secrets(&self, changed: &Notify) {
         let mut watches = FuturesUnordered::new();
         let mut running: BTreeMap<String, oneshot::Sender<()>> = BTreeMap::new();
+        let mut is_told = false;
         loop {
-            let wanted = self.store.secrets();
+            let mut wanted = self.store.secrets();
             running.retain(|name, _| {
                 let is_wanted = wanted.contains(name);
                 if !is_wanted {
@@ -182,6 +183,30 @@ impl IdentityWatch {
                 }
                 is_wanted
             });
+            // Those that are watched stay: one more identity takes nothing from others.
+            let mut room = MAX_SECRETS.saturating_sub(running.len());
+            let mut left_out = BTreeSet::new();
+            wanted.retain(|name| {
+                let is_new = !running.contains_key(name);
+                if is_new && room == 0 {
+                    left_out.insert(name.clone());
+                    return false;
+                }
+                room -= usize::from(is_new);
+                true
+            });
+            if left_out.is_empty() {
+                is_told = false;
+            } else if !is_told {
+                is_told = true;
+                let (count, limit) = (left_out.len(), MAX_SECRETS);
+                tracing::warn!(
+                    count,
+                    limit,
+                    "Secrets of AWS identities are not read: there are too many"
+                );
+            }
+            self.store.leave_out(left_out);
             for name in wanted {
                 if let Entry::Vacant(entry) = running.entry(name) {
                     let (stop, stopped) = oneshot::channel();

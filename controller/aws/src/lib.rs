@@ -5,6 +5,7 @@
 //! Each imports only those above it.
 //!
 //! - `denial`: the reasons to deny an instance
+//! - `error_codes`: the meaning of the error codes of AWS
 //! - `partition`: the partitions of AWS: regions, and the hosts of STS
 //! - `proxy`: the operator's proxy
 //! - `credentials`: the credentials for EC2, and their health
@@ -26,6 +27,7 @@ pub mod credentials;
 pub mod denial;
 pub mod document;
 pub mod ec2;
+mod error_codes;
 pub mod identity_objects;
 pub mod identity_read;
 pub mod identity_store;

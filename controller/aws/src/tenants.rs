@@ -4,7 +4,6 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use aws_credential_types::provider::SharedCredentialsProvider;
 use aws_sdk_ec2::config::IdentityCache;
 use kubelet_attestation::ensure;
 use node_attestation_core::crd::conditions::{self, ConditionReport, ConditionStatus, reason};
@@ -12,8 +11,9 @@ use node_attestation_core::refusal::Unavailable;
 use node_attestation_runtime::capi::ObjectKey;
 use parking_lot::Mutex;
 use tokio::sync::{OnceCell, mpsc};
+use tokio::time::Instant;
 
-use crate::credentials::{ClusterTenant, Credentials, CredentialsSource, Tenant};
+use crate::credentials::{ClusterTenant, Credentials, CredentialsKey, CredentialsSource, Tenant};
 use crate::identity_store::{IdentityError, IdentityStore};
 use crate::partition;
 use crate::sessions::{
@@ -86,8 +86,8 @@ struct InUse {
 #[derive(Debug, Clone, Default)]
 struct Pin {
     account: Option<String>,
-    /// The account that its credentials were of last.
-    last: Option<String>,
+    /// The account that its credentials were of last, and their key.
+    last: Option<(CredentialsKey, String)>,
     /// Whether it was read from the `KubeletAuthentication`: then its absence is a person's word.
     is_written: bool,
 }
@@ -124,10 +124,15 @@ impl TenantCredentials {
     }
 
     /// Checks that a cluster's account is its first one, and keeps the first.
-    fn check_account(&self, cluster: &ObjectKey, account: &str) -> Result<(), ResolutionError> {
+    fn check_account(
+        &self,
+        cluster: &ObjectKey,
+        key: CredentialsKey,
+        account: &str,
+    ) -> Result<(), ResolutionError> {
         let mut pins = self.pins.lock();
         let pin = pins.entry(cluster.clone()).or_default();
-        pin.last = Some(account.to_owned());
+        pin.last = Some((key, account.to_owned()));
         if let Some(pinned) = &pin.account {
             return mismatch(pinned, account);
         }
@@ -170,17 +175,18 @@ impl TenantCredentials {
         // An account counts once AWS has given credentials of it.
         session.keys().await.map_err(unusable)?;
         let account = session.account().await.map_err(unusable)?;
-        let checked = self.check_account(cluster, &account);
+        let checked = self.check_account(cluster, session.key, &account);
         checked.map_err(|error| unresolved(cluster, error.into()))?;
         let made = || {
             let config = own.config.into_builder();
             let config = config
                 .identity_cache(IdentityCache::no_cache())
-                .credentials_provider(SharedCredentialsProvider::new(session.clone()));
+                .credentials_provider(session.provider());
             Credentials {
                 key: session.key,
                 config: config.build(),
                 account: Some(account),
+                lease: session.lease(),
             }
         };
         let mut clusters = self.clusters.lock();
@@ -244,19 +250,34 @@ impl TenantCredentials {
         }
     }
 
+    /// Whether an instance in this region may be the cluster's: an `AWSCluster` has one region.
+    pub fn accepts_region(&self, cluster: &ObjectKey, region: &str) -> bool {
+        let own = self.identities.region(cluster);
+        own.is_none_or(|own| own == region)
+    }
+
     /// The identity of a tenant for a condition, without a call.
     pub fn identity_report(&self, tenant: &ClusterTenant) -> ConditionReport {
         let resolved = self.identities.resolve(tenant);
         let pin = self.pins.lock().get(&tenant.cluster).cloned();
         let pin = pin.unwrap_or_default();
         let resolved = resolved.and_then(|plan| {
-            let account = plan.account().map(ToOwned::to_owned).or(pin.last);
+            let account = self.known_account(&plan, pin.last);
             if let (Some(pinned), Some(account)) = (&pin.account, &account) {
                 mismatch(pinned, account)?;
             }
             Ok((plan, account.or(pin.account)))
         });
         let (holds, reason, message) = match resolved {
+            // Nothing was resolved: an option of the controller says so.
+            Ok((plan, account)) if plan.is_fallback() => (
+                ConditionStatus::Unknown,
+                reason::CONTROLLER_IDENTITY,
+                format!(
+                    "no identity is named for the cluster: {}",
+                    describe(&plan, account.as_deref())
+                ),
+            ),
             Ok((plan, account)) => (
                 ConditionStatus::True,
                 reason::RESOLVED,
@@ -273,6 +294,16 @@ impl TenantCredentials {
             reason,
             message,
         }
+    }
+
+    /// The account of a plan, if it says so or AWS said it of these credentials last.
+    fn known_account(&self, plan: &Plan, last: Option<(CredentialsKey, String)>) -> Option<String> {
+        if let Some(account) = plan.account() {
+            return Some(account.to_owned());
+        }
+        // Only AWS knows the account of credentials that are not a role's: no region is in their digest.
+        let key = plan.digests(&self.digest_key, "").pop()?;
+        last.and_then(|(of, account)| (of == key).then_some(account))
     }
 
     /// The failure of a tenant's credentials for a condition, without a call; `None` if there is none.
@@ -355,6 +386,11 @@ impl CredentialsSource for TenantCredentials {
             Tenant::Controller => self.clients.own.credentials(tenant, region).await,
             Tenant::Cluster(tenant) => self.of_cluster(tenant, region).await,
         }
+    }
+
+    fn forget_session(&self, key: CredentialsKey, since: Instant) -> bool {
+        let sessions = self.sessions.get();
+        sessions.is_some_and(|sessions| sessions.forget(key, since))
     }
 }
 

@@ -5,14 +5,17 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use aws_config::{BehaviorVersion, SdkConfig};
-use aws_credential_types::provider::SharedCredentialsProvider;
+use aws_credential_types::provider::{ProvideCredentials as _, SharedCredentialsProvider};
 use node_attestation_core::refusal::Unavailable;
 use node_attestation_runtime::capi::ObjectKey;
+use serde_json::Value;
 
 use crate::credentials::ClusterTenant;
-use crate::credentials::{Credentials, CredentialsKey, CredentialsSource, Tenant};
+use crate::credentials::{Credentials, CredentialsKey, CredentialsSource, Lease, Tenant};
 use crate::document::VerifiedDocument;
 use crate::ec2::{Attachment, Describe, InstanceFacts, OutageKind, Page, Query, Root};
+use crate::identity_store::IdentityStore;
+use crate::tenancy::{Cluster, ObjectRef};
 
 pub(crate) const ACCOUNT: &str = "111122223333";
 pub(crate) const REGION: &str = "eu-west-1";
@@ -75,6 +78,7 @@ pub(crate) fn credentials(key: u8, access_key: &str) -> Credentials {
             .credentials_provider(SharedCredentialsProvider::new(provider))
             .build(),
         account: None,
+        lease: Lease::Endless,
     }
 }
 
@@ -103,6 +107,27 @@ impl CredentialsSource for PerAccount {
         let last = account.bytes().last().unwrap_or_default();
         Ok(credentials(last, &access_key))
     }
+}
+
+/// The Cluster `one` of `tenant-a` in `store`, with this `spec` of its `AWSCluster`, after everything was read.
+pub(crate) fn one_cluster(store: &IdentityStore, spec: &Value) -> ClusterTenant {
+    let key = ObjectKey::new("tenant-a", "one");
+    let cluster = Cluster {
+        namespace: key.namespace.clone(),
+        name: key.name.clone(),
+        infrastructure: Some(ObjectRef {
+            kind: "AWSCluster".to_owned(),
+            name: key.name.clone(),
+        }),
+        ..Cluster::default()
+    };
+    let spec = serde_json::from_value(spec.clone()).unwrap();
+    store.put_cluster(key.clone(), Some(cluster));
+    store.put_infrastructure("AWSCluster", key.clone(), Some(spec));
+    for source in store.sources() {
+        store.read(&source);
+    }
+    ClusterTenant::new(key)
 }
 
 /// A call of [`FakeEc2`].
@@ -208,6 +233,11 @@ impl Describe for FakeEc2 {
             };
             (page, fares)
         };
+        // As the SDK signs.
+        let provider = credentials.config.credentials_provider().unwrap();
+        if provider.provide_credentials().await.is_err() {
+            return Err(OutageKind::Credentials("none could be found".to_owned()));
+        }
         match fares {
             Fares::Well => Ok(page),
             Fares::Slowly(time) => {

@@ -143,6 +143,16 @@ impl AwsVerifier {
             .await
     }
 
+    /// Whether the document is of the region of the tenant's cluster, where that has one.
+    fn is_of_region(&self, document: &VerifiedDocument) -> bool {
+        match (&self.policy.tenant, &self.clients.tenants) {
+            (Tenant::Cluster(tenant), Some(tenants)) => {
+                tenants.accepts_region(&tenant.cluster, &document.region)
+            }
+            (Tenant::Controller, _) | (Tenant::Cluster(_), None) => true,
+        }
+    }
+
     async fn is_there(
         &self,
         document: &VerifiedDocument,
@@ -152,6 +162,9 @@ impl AwsVerifier {
         let facts = match expected {
             Ok(expected) if !is_of_account(&expected, document) => {
                 return Err(AwsDenial::AccountNotAllowed(document.account.clone()).into());
+            }
+            Ok(_) if !self.is_of_region(document) => {
+                return Err(AwsDenial::RegionNotAllowed(document.region.clone()).into());
             }
             Ok(expected) => expected.describe(&document.instance).await,
             Err(outage) => Err(outage),

@@ -2,7 +2,9 @@
 
 use clap::{Args, Subcommand};
 use node_attestation_aws::identity_read::{self, Explained};
-use node_attestation_aws::tenancy::{AccountMismatch, Plan, ResolutionError, Role, Root};
+use node_attestation_aws::tenancy::{
+    AccountMismatch, DecidedBy, Plan, ResolutionError, Role, Root,
+};
 use node_attestation_core::crd::conditions::{self, AWS_CREDENTIALS_READY, AWS_IDENTITY_RESOLVED};
 use node_attestation_core::crd::{AWS_ACCOUNT_ANNOTATION, KubeletAuthentication};
 use node_attestation_runtime::capi::ObjectKey;
@@ -220,6 +222,10 @@ fn outcome(explained: &Explained) -> Outcome {
         }
     });
     match checked {
+        Ok(_) if explained.explanation.decided_by == DecidedBy::Fallback => Outcome {
+            reason: conditions::reason::CONTROLLER_IDENTITY,
+            message: "nothing names an identity".to_owned(),
+        },
         Ok(_) => Outcome {
             reason: conditions::reason::RESOLVED,
             message: String::new(),

@@ -95,6 +95,8 @@ pub struct Call {
     pub headers: Vec<(String, String)>,
     /// The body.
     pub body: String,
+    /// The ARN of the caller, if the signature is its.
+    pub caller: Option<String>,
     /// `OK`, the error code, or the name of the fault.
     pub outcome: String,
 }
@@ -105,6 +107,14 @@ impl Call {
         let mut headers = self.headers.iter();
         let (_, value) = headers.find(|(header, _)| header == name)?;
         Some(value)
+    }
+
+    /// The parameter of this name in the body.
+    pub fn parameter(&self, name: &str) -> Option<String> {
+        let mut pairs = form_urlencoded::parse(self.body.as_bytes());
+        pairs
+            .find(|(parameter, _)| parameter == name)
+            .map(|(_, value)| value.into_owned())
     }
 }
 
@@ -168,6 +178,13 @@ impl Sts {
             .learn(principal, access_key.0, access_key.1);
     }
 
+    /// The owner of an access key that the service knows.
+    pub fn owner(&self, access_key_id: &str) -> Option<Principal> {
+        let state = self.state();
+        let (_, owner) = state.issued.find(access_key_id)?;
+        Some(owner.clone())
+    }
+
     /// Creates a role, or changes who may assume it.
     pub fn role(&self, arn: &str, trust: Trust) {
         self.state().roles.0.insert(arn.to_owned(), trust);
@@ -176,6 +193,11 @@ impl Sts {
     /// All calls so far, oldest first.
     pub fn calls(&self) -> Vec<Call> {
         self.state().calls.clone()
+    }
+
+    /// The calls after this number of them, oldest first.
+    pub fn calls_after(&self, count: usize) -> Vec<Call> {
+        self.state().calls[count..].to_vec()
     }
 
     /// The number of accepted connections so far.

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use kubelet_authenticator_test_support::sts::{Credentials, Principal, Signing, Sts, sign};
+use kubelet_authenticator_test_support::sts::{Credentials, Principal, Signing, Sts, Trust, sign};
 use reqwest::blocking::{Client, ClientBuilder};
 use rustls::{ClientConfig, RootCertStore};
 use rustls_pki_types::{CertificateDer, pem::PemObject as _};
@@ -278,4 +278,48 @@ fn age_has_the_words_of_aws() {
     }
     sts.stop_clock(noon() + Duration::from_mins(15));
     assert_eq!(call.send(&sts).0, 200);
+}
+
+/// A call of AssumeRole with these parameters beside the action.
+fn assume(sts: &Sts, parameters: &[(&str, &str)]) -> (u16, String) {
+    let mut call = Call::valid(sts);
+    let mut body = form_urlencoded::Serializer::new(String::new());
+    body.append_pair("Action", "AssumeRole")
+        .append_pair("Version", "2011-06-15");
+    call.body = body.extend_pairs(parameters).finish();
+    call.sign().send(sts)
+}
+
+#[test]
+fn parameters_of_a_session_are_checked_before_the_trust_policy() {
+    let sts = started();
+    let arn = "arn:aws:iam::123456789012:role/nodes";
+    let caller = format!("arn:aws:sts::{ACCOUNT}:assumed-role/aws:ec2-instance/{INSTANCE}");
+    let (role, session) = (("RoleArn", arn), ("RoleSessionName", "a@b"));
+    let long = "a".repeat(65);
+    for (parameters, code) in [
+        (&[("RoleArn", "nodes"), session][..], "ValidationError"),
+        (&[role, ("RoleSessionName", "a")], "ValidationError"),
+        (&[role, ("RoleSessionName", &long)], "ValidationError"),
+        (&[role, session, ("ExternalId", "a b")], "ValidationError"),
+        (
+            &[role, session, ("PolicyArns.member.1.arn", "a")],
+            "ValidationError",
+        ),
+        (&[role, session, ("Policy", "{")], "MalformedPolicyDocument"),
+        (&[role, session], "AccessDenied"),
+    ] {
+        let before = sts.calls().len();
+        let (_, body) = assume(&sts, parameters);
+        assert!(body.contains(code), "{parameters:?}: {body}");
+        let [call] = &*sts.calls_after(before) else {
+            panic!("{:?}", sts.calls());
+        };
+        assert_eq!(call.outcome, code);
+        assert_eq!(call.caller.as_deref(), Some(&*caller));
+    }
+    sts.role(arn, Trust::of(&caller));
+    assert_eq!(assume(&sts, &[role, session]).0, 200);
+    let last = sts.calls().pop().unwrap();
+    assert_eq!(last.parameter("RoleSessionName").as_deref(), Some("a@b"));
 }

@@ -38,11 +38,12 @@ fn nodes_of_a_tenant_with_a_role_over_a_jump_role_and_an_external_id_join() {
     identity(ROLE_IDENTITY, "by-role-jump", &jump);
     let mut nodes = json!({
         "roleARN": role(THEIRS, "nodes"), "allowedNamespaces": {"list": ["by-role"]},
+        "externalID": "another-tenants-id",
         "sourceIdentityRef": {"kind": ROLE_IDENTITY, "name": "by-role-jump"},
     });
     identity(ROLE_IDENTITY, "by-role", &nodes);
     let tenant = Tenant::of_provider("by-role", ROLE_IDENTITY, "by-role");
-    // Without the external ID, STS refuses, and the node waits.
+    // With another tenant's external ID, STS refuses, and the node waits.
     let first = tenant.launch(THEIRS);
     let request = tenant.asks("m1", &first);
     let kubectl = SITE.management.kubectl();

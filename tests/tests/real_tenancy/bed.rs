@@ -43,7 +43,7 @@ pub struct Site {
     pub cloud: Cloud,
     pub network: Network,
     pub management: Management,
-    _manager: Manager,
+    pub manager: Manager,
 }
 
 pub static SITE: LazyLock<Site> = LazyLock::new(|| {
@@ -81,7 +81,7 @@ pub static SITE: LazyLock<Site> = LazyLock::new(|| {
     let arguments = ["--ack-carm", "--ack-team-level-carm"];
     Site {
         network: network(&cloud),
-        _manager: Manager::aws_without_fallback(&management, &cloud, &arguments),
+        manager: Manager::aws_without_fallback(&management, &cloud, &arguments),
         cloud,
         management,
     }
@@ -326,6 +326,11 @@ pub fn static_identity(name: &str, account: &str) {
 pub fn secret(namespace: &str, name: &str, account: &str) -> Value {
     SITE.cloud.learn(account, name);
     let (id, secret) = access_key(account);
+    secret_of(namespace, name, (&id, &secret))
+}
+
+/// A Secret with this access key.
+pub fn secret_of(namespace: &str, name: &str, (id, secret): (&str, &str)) -> Value {
     json!({
         "apiVersion": "v1", "kind": "Secret",
         "metadata": {"name": name, "namespace": namespace},

@@ -7,6 +7,7 @@ mod bed;
 mod clusters;
 mod explain;
 mod identities;
+mod logged;
 mod moved;
 mod rights;
 mod service_accounts;

@@ -10,7 +10,9 @@ use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use kubelet_attestation::names::{Audience, Provider};
 use kubelet_authenticator_test_support::instance_identity::TestSigner;
 use kubelet_authenticator_test_support::sts::Sts as Service;
-use node_attestation_aws::credentials::{Credentials, CredentialsKey, CredentialsSource, Tenant};
+use node_attestation_aws::credentials::{
+    Credentials, CredentialsKey, CredentialsSource, Lease, Tenant,
+};
 use node_attestation_aws::document::Signers;
 use node_attestation_aws::ec2::{
     Attachment, CallLimits, Describe, InstanceFacts, Instances, Limits, OutageKind, Page, Query,
@@ -129,6 +131,7 @@ impl OneTenant {
                 .credentials_provider(SharedCredentialsProvider::new(provider))
                 .build(),
             account: None,
+            lease: Lease::Endless,
         })
     }
 }

@@ -3,7 +3,8 @@
 //! The whole is measured as the controller does it, from the object of the API server to the
 //! identity that is proved: once with every call to STS answered from memory, and once with a
 //! service on this machine, whose own work does not count, while the client's does. EC2 answers at
-//! once both times. Then its parts are measured, each through the same functions.
+//! once both times. Then its parts are measured, each through the same functions; and the resolution of the AWS
+//! identity of one cluster, among few others and among many.
 //!
 //! It measures the CPU time of the one thread that all of it runs on. The results are criterion's
 //! (`target/criterion`), and `target/bench/aws-verification.json`: a list of `{name, value, unit,
@@ -18,6 +19,7 @@
 mod controller;
 mod fleet;
 mod parts;
+mod resolution;
 mod results;
 
 use std::hint::black_box;
@@ -46,6 +48,7 @@ fn main() -> ExitCode {
     world.known_to_sts(&mut results);
     world.asked_of_sts(&mut results);
     parts::measure(&world, &mut results);
+    resolution::measure(&mut results);
     results.finish("aws-verification")
 }
 

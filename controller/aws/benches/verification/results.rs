@@ -30,29 +30,29 @@ impl Results {
         }
     }
 
-    /// Measures one run of `action`.
+    /// Measures one run of `action`, and returns the median.
     pub(crate) fn measure(
         &mut self,
         name: &'static str,
         limit: Option<Duration>,
         mut action: impl FnMut(),
-    ) {
+    ) -> Option<Duration> {
         self.measure_runs(name, limit, |runs| {
             let start = cpu_time();
             for _ in 0..runs {
                 action();
             }
             cpu_time().saturating_sub(start)
-        });
+        })
     }
 
-    /// Measures what says itself how long so many runs took.
+    /// Measures what says itself how long so many runs took, and returns the median.
     pub(crate) fn measure_runs(
         &mut self,
         name: &'static str,
         limit: Option<Duration>,
         mut runs: impl FnMut(u64) -> Duration,
-    ) {
+    ) -> Option<Duration> {
         let mut samples = Vec::new();
         self.criterion.bench_function(name, |bencher| {
             bencher.iter_custom(|count| {
@@ -62,13 +62,14 @@ impl Results {
             });
         });
         samples.sort_unstable();
-        if let Some(median) = samples.get(samples.len() / 2).copied() {
-            self.values.push(Value {
-                name,
-                median,
-                limit,
-            });
-        }
+        // None where the command line leaves it out.
+        let median = samples.get(samples.len() / 2).copied()?;
+        self.values.push(Value {
+            name,
+            median,
+            limit,
+        });
+        Some(median)
     }
 
     /// Prints and writes the results, and says whether the limits hold.

@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::channel::{CallLimits, Channel, Lane, Remembered, recall, remember};
 use super::{Describe, Ec2, Ec2Settings, InstanceFacts, MAX_IDS, OutageKind, Query};
-use crate::credentials::{CredentialsSource, Tenant};
+use crate::credentials::{CredentialsSource, Lease, Tenant};
 
 /// Limits of the calls and of the requests that wait. The defaults are the controller's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -109,6 +109,8 @@ type Found = Result<Arc<HashMap<String, InstanceFacts>>, OutageKind>;
 pub(crate) struct Reservation {
     client: Arc<BatchedEc2>,
     lane: Arc<Lane<Batches>>,
+    /// Held until the answer.
+    lease: Lease,
 }
 
 impl Instances {
@@ -167,11 +169,12 @@ impl Instances {
         tenant: &Tenant,
         region: &str,
     ) -> Result<Reservation, Unavailable> {
-        let lane = self.client.channel.lane(tenant, region).await?;
+        let (lane, lease) = self.client.channel.lane(tenant, region).await?;
         lane.lock().own.expected += 1;
         Ok(Reservation {
             client: self.client.clone(),
             lane,
+            lease,
         })
     }
 
@@ -186,7 +189,7 @@ impl Instances {
         region: &str,
         tags: &BTreeMap<String, String>,
     ) -> Result<Vec<InstanceFacts>, Unavailable> {
-        let lane = self.client.channel.lane(tenant, region).await?;
+        let (lane, _lease) = self.client.channel.lane(tenant, region).await?;
         let found = async {
             lane.token().await?;
             let found = self.client.ask(&lane, &Query::Tags(tags.clone())).await;
@@ -238,6 +241,7 @@ impl Reservation {
             }
             (found, waiting)
         };
+        let _lease = self.lease.clone();
         drop(self);
         let found = timeout_at(deadline, found).await;
         let found = found.unwrap_or(Err(OutageKind::TimedOut))?;
@@ -357,7 +361,7 @@ impl BatchedEc2 {
                 lane.token().await?;
             }
             let next_token = next.as_deref();
-            let page = self.ec2.describe(credentials, region, query, next_token);
+            let page = || self.ec2.describe(credentials, region, query, next_token);
             let page = lane.call(page).await?;
             found.extend(page.instances);
             next = page.next.filter(|next| !next.is_empty());

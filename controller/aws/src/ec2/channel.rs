@@ -16,7 +16,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use super::OutageKind;
 use super::circuit_breaker::CircuitBreaker;
-use crate::credentials::{Credentials, CredentialsKey, CredentialsSource, Tenant};
+use crate::credentials::{Credentials, CredentialsKey, CredentialsSource, Lease, Tenant};
 
 /// More than a fleet has tenants and regions in use; those that rest are forgotten first.
 const MAX_LANES: usize = 4096;
@@ -58,6 +58,7 @@ pub(super) struct Channel<S> {
 /// The calls with the same credentials in one region.
 #[derive(Debug)]
 pub(super) struct Lane<S> {
+    source: Arc<dyn CredentialsSource>,
     pub(super) credentials: Credentials,
     pub(super) region: String,
     limits: CallLimits,
@@ -88,12 +89,13 @@ impl<S: Default> Channel<S> {
         }
     }
 
-    /// The lane for a tenant's instances in a region, if there are credentials in time.
+    /// The lane for a tenant's instances in a region, if there are credentials in time; and their lease, which whoever
+    /// calls holds until the answer.
     pub(super) async fn lane(
         &self,
         tenant: &Tenant,
         region: &str,
-    ) -> Result<Arc<Lane<S>>, Unavailable> {
+    ) -> Result<(Arc<Lane<S>>, Lease), Unavailable> {
         let found = self.source.credentials(tenant, region);
         let found = timeout(self.limits.credentials, found).await;
         let credentials = found.map_err(|_| {
@@ -101,32 +103,35 @@ impl<S: Default> Channel<S> {
         })??;
         let now = Instant::now();
         let key = (credentials.key, region.to_owned());
+        let cached = credentials.cached();
+        let lease = credentials.lease;
         let mut lanes = self.lanes.lock();
-        if lanes.len() >= MAX_LANES && !lanes.contains_key(&key) {
+        let is_over = |lane: &Lane<S>| lane.credentials.lease.is_over();
+        if let Some(lane) = lanes.get(&key).filter(|lane| !is_over(lane)) {
+            return Ok((lane.clone(), lease));
+        }
+        lanes.retain(|_, lane| !is_over(lane));
+        if lanes.len() >= MAX_LANES {
             // A lane that somebody has is in use.
             lanes.retain(|_, lane| Arc::strong_count(lane) > 1 || !lane.lock().rests(now));
         }
-        let made = || Arc::new(Lane::new(credentials, region, self.limits, now));
-        Ok(lanes.entry(key).or_insert_with(made).clone())
-    }
-}
-
-impl<S: Default> Lane<S> {
-    fn new(credentials: Credentials, region: &str, limits: CallLimits, now: Instant) -> Self {
-        Self {
-            credentials,
+        let lane = Arc::new(Lane {
+            source: self.source.clone(),
+            credentials: cached,
             region: region.to_owned(),
-            limits,
+            limits: self.limits,
             turn: tokio::sync::Mutex::default(),
             trial: tokio::sync::Mutex::default(),
             state: Mutex::new(State {
-                rate: limits.rate,
+                rate: self.limits.rate,
                 full_at: now,
                 trouble: CircuitBreaker::default(),
                 own: S::default(),
             }),
             changed: Notify::new(),
-        }
+        });
+        lanes.insert(key, lane.clone());
+        Ok((lane, lease))
     }
 }
 
@@ -170,8 +175,23 @@ impl<S> Lane<S> {
         self.lock().trouble.is_any()
     }
 
-    /// The answer of a call, within its deadline.
-    pub(super) async fn call<T>(
+    /// The answer of a call, within its deadline. Where AWS refuses the session and there can be another, it is that
+    /// of one more call.
+    pub(super) async fn call<T, F>(&self, call: impl Fn() -> F) -> Result<T, OutageKind>
+    where
+        F: Future<Output = Result<T, OutageKind>>,
+    {
+        let began = Instant::now();
+        let answer = self.call_once(call()).await;
+        let is_refused = answer.as_ref().is_err_and(OutageKind::is_of_session);
+        if !is_refused || !self.source.forget_session(self.credentials.key, began) {
+            return answer;
+        }
+        self.token().await?;
+        self.call_once(call()).await
+    }
+
+    async fn call_once<T>(
         &self,
         call: impl Future<Output = Result<T, OutageKind>>,
     ) -> Result<T, OutageKind> {
@@ -212,4 +232,66 @@ pub(super) fn remember<K: Eq + Hash, V>(remembered: &mut Remembered<K, V>, key: 
         remembered.clear();
     }
     remembered.insert(key, (Instant::now(), told));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ec2::{Ec2, Ec2Settings};
+    use crate::testing::{REGION, credentials};
+
+    /// Credentials that are leased, by the name of a tenant.
+    #[derive(Debug, Default)]
+    struct Lessor(Mutex<HashMap<u8, Arc<()>>>);
+
+    #[async_trait::async_trait]
+    impl CredentialsSource for Lessor {
+        async fn credentials(&self, tenant: &Tenant, _: &str) -> Result<Credentials, Unavailable> {
+            let Tenant::Cluster(tenant) = tenant else {
+                return Ok(credentials(0, "OWN"));
+            };
+            let number = tenant.cluster.name.parse().unwrap();
+            let lease = self.0.lock().entry(number).or_default().clone();
+            Ok(Credentials {
+                lease: Lease::Held(lease),
+                ..credentials(number, "LEASED")
+            })
+        }
+    }
+
+    fn tenant(number: &str) -> &'static Tenant {
+        crate::testing::tenant(number)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_kept_for_credentials_goes_with_them() {
+        let lessor = Arc::new(Lessor::default());
+        let limits = crate::ec2::Limits::default().calls;
+        let channel: Channel<()> = Channel::new(lessor.clone(), limits);
+        let ec2 = Ec2::new(Ec2Settings::default());
+        let use_lane = async |tenant| {
+            let (lane, _lease) = channel.lane(tenant, REGION).await.unwrap();
+            ec2.client(&lane.credentials, REGION);
+            lane
+        };
+        let kept = |lane: &Arc<Lane<()>>| {
+            let lanes = channel.lanes.lock();
+            lanes.values().any(|other| Arc::ptr_eq(other, lane))
+        };
+        let own = use_lane(&Tenant::Controller).await;
+        let first = use_lane(tenant("1")).await;
+        assert!(Arc::ptr_eq(&use_lane(tenant("1")).await, &first));
+        assert_eq!(ec2.kept(), 2);
+
+        lessor.0.lock().remove(&1);
+        let second = use_lane(tenant("2")).await;
+        assert!(kept(&own) && kept(&second) && !kept(&first));
+        assert_eq!(ec2.kept(), 2);
+
+        // The same credentials, after nobody had them.
+        lessor.0.lock().remove(&2);
+        let again = use_lane(tenant("2")).await;
+        assert!(kept(&again) && !kept(&second));
+        assert_eq!(ec2.kept(), 2);
+    }
 }

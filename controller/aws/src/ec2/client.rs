@@ -13,7 +13,7 @@ use node_attestation_runtime::metrics::{CloudResult, Metrics};
 use parking_lot::Mutex;
 
 use super::OutageKind;
-use crate::credentials::{Credentials, CredentialsKey, timeouts};
+use crate::credentials::{Credentials, CredentialsKey, Lease, timeouts};
 
 /// More clients than a fleet has tenants and regions in use; at it, all are made anew.
 const MAX_CLIENTS: usize = 4096;
@@ -30,7 +30,7 @@ pub struct Ec2Settings {
 #[debug("Ec2({settings:?})")]
 pub struct Ec2 {
     settings: Ec2Settings,
-    clients: Mutex<HashMap<(CredentialsKey, String), Client>>,
+    clients: Mutex<HashMap<(CredentialsKey, String), (Client, Lease)>>,
     metrics: Metrics,
 }
 
@@ -72,11 +72,21 @@ impl Ec2 {
     pub(super) fn client(&self, credentials: &Credentials, region: &str) -> Client {
         let key = (credentials.key, region.to_owned());
         let mut clients = self.clients.lock();
-        if clients.len() >= MAX_CLIENTS && !clients.contains_key(&key) {
+        if let Some((client, _)) = clients.get(&key).filter(|(_, lease)| !lease.is_over()) {
+            return client.clone();
+        }
+        clients.retain(|_, (_, lease)| !lease.is_over());
+        if clients.len() >= MAX_CLIENTS {
             clients.clear();
         }
-        let made = || self.make(credentials, region);
-        clients.entry(key).or_insert_with(made).clone()
+        let client = self.make(credentials, region);
+        clients.insert(key, (client.clone(), credentials.cached().lease));
+        client
+    }
+
+    #[cfg(test)]
+    pub(super) fn kept(&self) -> usize {
+        self.clients.lock().len()
     }
 
     fn make(&self, credentials: &Credentials, region: &str) -> Client {

@@ -105,7 +105,7 @@ impl NitroTpms {
         place: Place<'_>,
         key_type: EkPubKeyType,
     ) -> Result<Option<KeyDigest>, Unavailable> {
-        let lane = self.channel.lane(tenant, place.region).await?;
+        let (lane, _lease) = self.channel.lane(tenant, place.region).await?;
         let key = self.ask(&lane, place, key_type).await;
         key.map_err(|outage| outage.at(place.region))
     }
@@ -128,7 +128,7 @@ impl NitroTpms {
             return Ok(Some(key));
         }
         let key = lane
-            .call(self.ec2.endorsement_key(lane, place, &asked.1))
+            .call(|| self.ec2.endorsement_key(lane, place, &asked.1))
             .await;
         match &key {
             Ok(_) | Err(OutageKind::NotFound(_) | OutageKind::NoKey(..)) => lane.settle(None),

@@ -2,6 +2,8 @@
 
 use node_attestation_core::refusal::Unavailable;
 
+use crate::error_codes::{Meaning, bounded};
+
 /// Why EC2 could not be asked in a region.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("EC2 in {region} {kind}")]
@@ -65,42 +67,19 @@ impl OutageKind {
         matches!(self, Self::Credentials(_) | Self::NotAllowed(..))
     }
 
+    /// Whether AWS refused the session of the credentials, so that another may be accepted.
+    pub(super) fn is_of_session(&self) -> bool {
+        matches!(self, Self::Credentials(code) if Meaning::of(code) == Meaning::Session)
+    }
+
     /// The meaning of an error code of EC2 after a call of this action.
-    ///
-    /// The codes are those of "Error codes for the Amazon EC2 API" that a call without parameters
-    /// of a caller's own can give.
     pub(super) fn of_code(action: &'static str, code: &str) -> Self {
-        // Of AWS, but neither bounded nor checked.
-        let kept: String = code
-            .chars()
-            .filter(char::is_ascii_alphanumeric)
-            .take(64)
-            .collect();
-        match code {
-            "RequestLimitExceeded"
-            | "Throttling"
-            | "ThrottlingException"
-            | "RequestThrottled"
-            | "RequestThrottledException"
-            | "TooManyRequestsException"
-            | "SlowDown"
-            | "BandwidthLimitExceeded" => Self::Throttled(kept),
-            "UnauthorizedOperation" | "AccessDenied" | "AccessDeniedException" => {
-                Self::NotAllowed(action, kept)
-            }
-            "AuthFailure"
-            | "Blocked"
-            | "ExpiredToken"
-            | "ExpiredTokenException"
-            | "IncompleteSignature"
-            | "InvalidClientTokenId"
-            | "MissingAuthenticationToken"
-            | "OptInRequired"
-            | "PendingVerification"
-            | "RequestExpired"
-            | "SignatureDoesNotMatch"
-            | "UnrecognizedClientException" => Self::Credentials(kept),
-            _ => Self::Failed(kept),
+        let kept = bounded(code);
+        match Meaning::of(code) {
+            Meaning::Throttled => Self::Throttled(kept),
+            Meaning::NotAllowed => Self::NotAllowed(action, kept),
+            Meaning::Session | Meaning::Account => Self::Credentials(kept),
+            Meaning::Other => Self::Failed(kept),
         }
     }
 }

@@ -15,8 +15,10 @@ use node_attestation_core::crd::{AwsNodeName, AwsSettings};
 use node_attestation_core::inventory::Inventory as _;
 use node_attestation_core::refusal::{Denial, Refusal, Unavailable};
 
+mod sessions;
+
 use super::*;
-use crate::credentials::{Credentials, CredentialsKey, CredentialsSource, Tenant};
+use crate::credentials::{Credentials, CredentialsKey, CredentialsSource, Lease, Tenant};
 use crate::denial::AwsDenial;
 use crate::document::VerifiedDocument;
 use crate::inventory::{InventorySettings, Place, TaggedInstances};
@@ -392,6 +394,7 @@ impl CredentialsSource for NoCredentials {
             key,
             config,
             account: None,
+            lease: Lease::Endless,
         })
     }
 }

@@ -1,1 +1,444 @@
+mod api_server;
 
+use std::io;
+
+use parking_lot::Mutex;
+use serde_json::Value;
+use tokio::task::JoinHandle;
+use tracing_subscriber::fmt::MakeWriter;
+
+use self::api_server::Server;
+use super::*;
+use crate::credentials::ClusterTenant;
+use crate::identity_objects::INFRASTRUCTURE;
+use crate::identity_store::IdentityError;
+use crate::tenancy::{Ack, CarmGates, TEAM_MAP, TenancySettings};
+
+const CLUSTERS: [&str; 4] = ["cluster.x-k8s.io", "v1beta2", "Cluster", "clusters"];
+const STATICS: [&str; 4] = [
+    INFRASTRUCTURE,
+    "v1beta2",
+    "AWSClusterStaticIdentity",
+    "awsclusterstaticidentities",
+];
+const AWS_CLUSTERS: [&str; 4] = [INFRASTRUCTURE, "v1beta2", "AWSCluster", "awsclusters"];
+const ROLES: [&str; 4] = [
+    INFRASTRUCTURE,
+    "v1beta2",
+    "AWSClusterRoleIdentity",
+    "awsclusterroleidentities",
+];
+
+/// The kinds that are served. Those of managed control planes, and others, are not.
+pub(super) const KINDS: [[&str; 4]; 4] = [CLUSTERS, STATICS, AWS_CLUSTERS, ROLES];
+
+struct Bed {
+    server: Server,
+    store: Arc<IdentityStore>,
+    watch: IdentityWatch,
+}
+
+impl Bed {
+    fn new() -> Self {
+        let settings = TenancySettings {
+            ack: Ack::Carm(CarmGates::default()),
+            ..TenancySettings::default()
+        };
+        let store = Arc::new(IdentityStore::new(settings, "capa-system"));
+        let server = Server::start();
+        let places = Places {
+            capa_namespace: "capa-system".to_owned(),
+            namespace: None,
+            ack_namespace: "ack-system".to_owned(),
+        };
+        let client = server.access().client().clone();
+        Self {
+            watch: IdentityWatch::new(client, places, store.clone()),
+            server,
+            store,
+        }
+    }
+
+    /// Watches in the background, and has read what is there.
+    async fn begin(&self) -> JoinHandle<()> {
+        let watch = self.watch.clone();
+        let running = tokio::spawn(async move { watch.run().await });
+        settle().await;
+        running
+    }
+
+    fn namespace(&self, name: &str) {
+        self.server.put("namespaces", "", name, &json!({}));
+    }
+
+    /// An identity that all may use.
+    fn identity(&self, name: &str, secret: &str) {
+        let spec = json!({"spec": {"allowedNamespaces": {}, "secretRef": secret}});
+        self.server.put(STATICS[3], "", name, &spec);
+    }
+
+    fn secret(&self, name: &str, id: &str) {
+        let [id, key] = [id, "s3cret"].map(|text| data_encoding::BASE64.encode(text.as_bytes()));
+        let data = json!({"data": {"AccessKeyID": id, "SecretAccessKey": key}});
+        self.server.put("secrets", "capa-system", name, &data);
+    }
+
+    /// The cluster `one` of `tenant-a`, with a static identity.
+    fn cluster(&self, identity: &str) {
+        let reference = json!({"kind": "AWSCluster", "name": "one", "apiGroup": INFRASTRUCTURE});
+        let cluster = json!({"spec": {"infrastructureRef": reference}});
+        self.server.put(CLUSTERS[3], "tenant-a", "one", &cluster);
+        let reference = json!({"kind": "AWSClusterStaticIdentity", "name": identity});
+        let spec = json!({"spec": {"identityRef": reference}});
+        self.server.put(AWS_CLUSTERS[3], "tenant-a", "one", &spec);
+    }
+
+    fn resolve(&self) -> Result<(), IdentityError> {
+        let tenant = ClusterTenant::new(ObjectKey::new("tenant-a", "one"));
+        self.store.resolve(&tenant).map(drop)
+    }
+
+    fn reason(&self) -> Option<&'static str> {
+        self.resolve().unwrap_err().reason()
+    }
+
+    /// The ID of the access key in this Secret.
+    fn access_key(&self, secret: &str) -> Option<String> {
+        let mut id = None;
+        self.store.update(|all| {
+            let key = all.access_keys.get(secret);
+            id = key.map(|key| key.as_ref().unwrap().id.clone());
+        });
+        id
+    }
+}
+
+/// Enough for what needs no pause, and less than any pause.
+async fn settle() {
+    sleep(Duration::from_secs(1)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_secret_is_watched_by_its_name_while_an_identity_names_it() {
+    let bed = Bed::new();
+    bed.identity("a", "keys");
+    bed.identity("b", "keys");
+    for secret in ["keys", "other"] {
+        bed.secret(secret, "AKIA1");
+    }
+    let _running = bed.begin().await;
+    assert_eq!(bed.access_key("keys").as_deref(), Some("AKIA1"));
+    assert_eq!(bed.server.watched("secrets"), [Some("keys".to_owned())]);
+    let named = |request: &String| request.contains("fieldSelector=metadata.name%3Dkeys");
+    let requests = bed.server.requests("secrets");
+    assert!(requests.iter().all(named), "{requests:?}");
+
+    bed.secret("keys", "AKIA2");
+    settle().await;
+    assert_eq!(bed.access_key("keys").as_deref(), Some("AKIA2"));
+
+    bed.server.remove(STATICS[3], "", "a");
+    settle().await;
+    assert_eq!(bed.access_key("keys").as_deref(), Some("AKIA2"));
+
+    bed.server.remove(STATICS[3], "", "b");
+    settle().await;
+    assert_eq!(bed.access_key("keys"), None);
+    assert!(bed.server.watched("secrets").is_empty());
+
+    bed.secret("keys", "AKIA3");
+    bed.identity("c", "keys");
+    settle().await;
+    assert_eq!(bed.access_key("keys").as_deref(), Some("AKIA3"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_identity_that_names_another_secret_has_that_one_watched() {
+    let bed = Bed::new();
+    bed.identity("a", "keys");
+    bed.secret("keys", "AKIA1");
+    bed.secret("other", "AKIA2");
+    let _running = bed.begin().await;
+    bed.identity("a", "other");
+    settle().await;
+    assert_eq!(bed.server.watched("secrets"), [Some("other".to_owned())]);
+    assert_eq!(bed.access_key("keys"), None);
+    assert_eq!(bed.access_key("other").as_deref(), Some("AKIA2"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn secrets_beyond_the_limit_wait_and_take_nothing_from_others() {
+    let bed = Bed::new();
+    bed.namespace("tenant-a");
+    for number in 0..MAX_SECRETS {
+        let name = format!("b{number}");
+        bed.identity(&name, &name);
+        bed.secret(&name, "AKIA1");
+    }
+    let _running = bed.begin().await;
+    assert_eq!(bed.server.watched("secrets").len(), MAX_SECRETS);
+    // It would be the first by its name.
+    bed.identity("a", "a");
+    bed.secret("a", "AKIA2");
+    bed.cluster("a");
+    settle().await;
+    assert_eq!(bed.server.watched("secrets").len(), MAX_SECRETS);
+    let error = bed.resolve().unwrap_err();
+    assert_eq!(error, IdentityError::TooManySecrets("a".to_owned()));
+    assert_eq!(error.reason(), Some("TooManySecrets"));
+    bed.cluster("b7");
+    settle().await;
+    bed.resolve().unwrap();
+
+    bed.server.remove(STATICS[3], "", "b0");
+    bed.cluster("a");
+    settle().await;
+    bed.resolve().unwrap();
+    assert_eq!(bed.server.watched("secrets").len(), MAX_SECRETS);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_not_listed_again_is_gone() {
+    let bed = Bed::new();
+    bed.identity("a", "keys");
+    bed.secret("keys", "AKIA1");
+    bed.namespace("tenant-a");
+    bed.cluster("a");
+    let map = json!({"data": {"team-a": "arn:aws:iam::111122223333:role/a"}});
+    bed.server.put("configmaps", "ack-system", TEAM_MAP, &map);
+    let _running = bed.begin().await;
+    bed.resolve().unwrap();
+    let there = |bed: &Bed| {
+        let mut there = [false; 4];
+        bed.store.update(|all| {
+            there = [
+                all.team_map.is_some(),
+                all.namespaces.contains_key("tenant-a"),
+                all.statics.contains_key("a"),
+                all.access_keys.contains_key("keys"),
+            ];
+        });
+        (there, bed.store.clusters().map(|clusters| clusters.len()))
+    };
+    assert_eq!(there(&bed), ([true; 4], Some(1)));
+
+    bed.server.break_watches();
+    bed.server.remove("configmaps", "ack-system", TEAM_MAP);
+    bed.server.remove("namespaces", "", "tenant-a");
+    bed.server.remove("secrets", "capa-system", "keys");
+    bed.server.remove(AWS_CLUSTERS[3], "tenant-a", "one");
+    sleep(FAILED * 2).await;
+    assert_eq!(there(&bed), ([false, false, true, false], Some(1)));
+    assert_eq!(bed.reason(), Some("InfrastructureNotFound"));
+
+    bed.server.break_watches();
+    bed.server.remove(CLUSTERS[3], "tenant-a", "one");
+    bed.server.remove(STATICS[3], "", "a");
+    sleep(FAILED * 2).await;
+    assert_eq!(there(&bed), ([false; 4], Some(0)));
+    // It is the Secret of no identity any more.
+    assert!(bed.server.watched("secrets").is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_secret_that_is_deleted_is_not_found() {
+    let bed = Bed::new();
+    bed.identity("a", "keys");
+    bed.secret("keys", "AKIA1");
+    bed.namespace("tenant-a");
+    bed.cluster("a");
+    let _running = bed.begin().await;
+    bed.resolve().unwrap();
+    bed.server.remove("secrets", "capa-system", "keys");
+    settle().await;
+    assert_eq!(bed.reason(), Some("SecretNotFound"));
+    bed.secret("keys", "AKIA2");
+    settle().await;
+    bed.resolve().unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_kind_that_is_not_served_has_no_objects_until_it_is() {
+    let bed = Bed::new();
+    for kind in [STATICS, AWS_CLUSTERS, ROLES] {
+        bed.server.withdraw(kind[3]);
+    }
+    bed.namespace("tenant-a");
+    let _running = bed.begin().await;
+    let unknown = IdentityError::ClusterNotFound(ObjectKey::new("tenant-a", "one"));
+    assert_eq!(bed.resolve(), Err(unknown));
+
+    for kind in [STATICS, AWS_CLUSTERS] {
+        bed.server.serve(kind);
+    }
+    bed.identity("a", "keys");
+    bed.secret("keys", "AKIA1");
+    bed.cluster("a");
+    sleep(NOT_SERVED).await;
+    bed.resolve().unwrap();
+
+    bed.server.withdraw(STATICS[3]);
+    sleep(FAILED * 2).await;
+    assert_eq!(bed.reason(), Some("IdentityNotFound"));
+}
+
+/// The log of a test.
+#[derive(Debug, Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl io::Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl<'a> MakeWriter<'a> for Log {
+    type Writer = Self;
+
+    fn make_writer(&'a self) -> Self {
+        self.clone()
+    }
+}
+
+impl Log {
+    /// The number of warnings with this text.
+    fn warnings(&self, text: &str) -> usize {
+        let log = String::from_utf8(self.0.lock().clone()).unwrap();
+        let lines = log.lines().filter(|line| line.contains("WARN"));
+        lines.filter(|line| line.contains(text)).count()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn objects_that_may_not_be_read_are_told_of_once_and_hinder_no_others() {
+    let log = Log::default();
+    let subscriber = tracing_subscriber::fmt()
+        .with_writer(log.clone())
+        .with_ansi(false);
+    let _logging = tracing::subscriber::set_default(subscriber.finish());
+    let bed = Bed::new();
+    bed.server.refuse("namespaces", Some(403));
+    bed.server.refuse("secrets", Some(403));
+    bed.identity("a", "keys");
+    bed.secret("keys", "AKIA1");
+    bed.cluster("a");
+    let _running = bed.begin().await;
+    sleep(Duration::from_mins(5)).await;
+    assert!(bed.server.requests("namespaces").len() > 10);
+    assert_eq!(
+        bed.resolve(),
+        Err(IdentityError::NotRead(Source::Namespaces))
+    );
+    assert_eq!(bed.store.clusters().map(|clusters| clusters.len()), Some(1));
+    assert_eq!(log.warnings("source=Namespace"), 1);
+    assert_eq!(log.warnings("source=Secret keys"), 1);
+
+    bed.server.refuse("namespaces", None);
+    bed.namespace("tenant-a");
+    sleep(FAILED).await;
+    let unread = IdentityError::NotRead(Source::Secret("keys".to_owned()));
+    assert_eq!(bed.resolve(), Err(unread));
+    // It is told of anew after it was read.
+    bed.server.refuse("secrets", None);
+    sleep(FAILED).await;
+    bed.resolve().unwrap();
+    bed.server.refuse("secrets", Some(403));
+    bed.server.break_watches();
+    sleep(FAILED * 3).await;
+    assert_eq!(log.warnings("source=Secret keys"), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn objects_too_large_for_a_page_hinder_no_others() {
+    let bed = Bed::new();
+    bed.server.has_large_pages_of("namespaces");
+    bed.identity("a", "keys");
+    bed.secret("keys", "AKIA1");
+    bed.namespace("tenant-a");
+    bed.cluster("a");
+    let _running = bed.begin().await;
+    assert_eq!(bed.access_key("keys").as_deref(), Some("AKIA1"));
+    assert_eq!(bed.store.clusters().map(|clusters| clusters.len()), Some(1));
+    sleep(Duration::from_mins(1)).await;
+    assert_eq!(bed.resolve(), Ok(()));
+}
+
+const PLURAL: &str = "kubeletauthentications";
+const ACCOUNT: &str = "111122223333";
+
+impl Bed {
+    fn authentication(&self) {
+        let fields = json!({"metadata": {"annotations": {}}});
+        self.server.put(PLURAL, "tenant-a", "one", &fields);
+    }
+
+    async fn write(&self) {
+        let cluster = ObjectKey::new("tenant-a", "one");
+        self.watch.write_account(cluster, ACCOUNT.to_owned()).await;
+    }
+
+    fn written(&self) -> Value {
+        let object = self.server.object(PLURAL, "tenant-a", "one");
+        object["metadata"]["annotations"][AWS_ACCOUNT_ANNOTATION].clone()
+    }
+
+    fn patches(&self) -> usize {
+        let requests = self.server.requests(PLURAL);
+        let patches = requests.iter().filter(|it| it.starts_with("PATCH"));
+        patches.count()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_account_is_written_and_one_that_is_there_stays() {
+    let bed = Bed::new();
+    bed.authentication();
+    bed.write().await;
+    assert_eq!(bed.written(), ACCOUNT);
+
+    let other = json!({"metadata": {"annotations": {AWS_ACCOUNT_ANNOTATION: "444455556666"}}});
+    bed.server.put(PLURAL, "tenant-a", "one", &other);
+    bed.write().await;
+    assert_eq!(bed.written(), "444455556666");
+    assert_eq!(bed.patches(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_account_that_another_replica_writes_meanwhile_stays() {
+    let bed = Bed::new();
+    bed.authentication();
+    bed.server.rival("444455556666");
+    bed.write().await;
+    assert_eq!(bed.written(), "444455556666");
+    assert_eq!(bed.patches(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_account_of_what_is_gone_is_not_written() {
+    let bed = Bed::new();
+    bed.write().await;
+    assert_eq!(bed.server.requests(PLURAL).len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_account_is_written_once_the_api_server_answers_again() {
+    let bed = Bed::new();
+    bed.authentication();
+    bed.server.refuse(PLURAL, Some(503));
+    let (sender, accounts) = mpsc::unbounded_channel();
+    let watch = bed.watch.clone();
+    let running = tokio::spawn(async move { watch.write_accounts(accounts).await });
+    let cluster = ObjectKey::new("tenant-a", "one");
+    sender.send((cluster, ACCOUNT.to_owned())).unwrap();
+    drop(sender);
+    sleep(Duration::from_mins(2)).await;
+    assert_eq!(bed.written(), Value::Null);
+    bed.server.refuse(PLURAL, None);
+    running.await.unwrap();
+    assert_eq!(bed.written(), ACCOUNT);
+}

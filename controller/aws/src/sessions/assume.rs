@@ -18,6 +18,7 @@ use std::collections::BTreeMap;
 
 use super::error::FailureKind;
 use crate::credentials::{CredentialsSource, Tenant, timeouts};
+use crate::error_codes::{Meaning, bounded};
 use crate::tenancy::{Role, ServiceAccount};
 
 /// Credentials of the SDK.
@@ -245,66 +246,30 @@ where
     }
 }
 
-/// The codes are those of `AssumeRole`, `AssumeRoleWithWebIdentity` and "Common errors" of STS. Where it is another,
-/// STS failed.
+/// The meaning of a code. Beside the codes of all services, those of `AssumeRole` and `AssumeRoleWithWebIdentity` are
+/// refusals. Where it is another, STS failed.
 fn of_code(code: &str, request_id: Option<&str>) -> StsFailure {
-    // Of AWS, but neither bounded nor checked.
-    let bounded = |text: &str| -> String {
-        let is_kept = |c: &char| c.is_ascii_alphanumeric() || *c == '-';
-        text.chars().filter(is_kept).take(64).collect()
-    };
     let kept = bounded(code);
-    match code {
-        "Throttling"
-        | "ThrottlingException"
-        | "RequestLimitExceeded"
-        | "TooManyRequestsException" => StsFailure::Throttled(kept),
-        "AccessDenied"
-        | "AccessDeniedException"
-        | "AuthFailure"
-        | "ExpiredToken"
-        | "ExpiredTokenException"
-        | "IDPRejectedClaim"
-        | "IncompleteSignature"
-        | "InvalidClientTokenId"
-        | "InvalidIdentityToken"
-        | "MalformedPolicyDocument"
-        | "OptInRequired"
-        | "PackedPolicyTooLarge"
-        | "RegionDisabledException"
-        | "SignatureDoesNotMatch"
-        | "UnrecognizedClientException"
-        | "ValidationError" => StsFailure::Refused {
-            code: kept,
-            request_id: request_id.map(bounded),
-        },
-        _ => StsFailure::Unavailable(format!("it answers with {kept}")),
+    let is_refusal = matches!(
+        code,
+        "IDPRejectedClaim"
+            | "InvalidIdentityToken"
+            | "MalformedPolicyDocument"
+            | "PackedPolicyTooLarge"
+            | "RegionDisabledException"
+            | "ValidationError"
+    );
+    match Meaning::of(code) {
+        Meaning::Throttled => StsFailure::Throttled(kept),
+        Meaning::Other if !is_refusal => StsFailure::Unavailable(format!("it answers with {kept}")),
+        Meaning::NotAllowed | Meaning::Session | Meaning::Account | Meaning::Other => {
+            StsFailure::Refused {
+                code: kept,
+                request_id: request_id.map(bounded),
+            }
+        }
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_refusal_needs_a_change_and_other_codes_do_not() {
-        let refused = |code| StsFailure::Refused {
-            code,
-            request_id: Some("1-2".to_owned()),
-        };
-        for code in [
-            "AccessDenied",
-            "InvalidClientTokenId",
-            "SignatureDoesNotMatch",
-        ] {
-            assert_eq!(of_code(code, Some("1-2")), refused(code.to_owned()));
-            assert!(of_code(code, None).is_refusal());
-        }
-        let throttled = StsFailure::Throttled("Throttling".to_owned());
-        assert_eq!(of_code("Throttling", None), throttled);
-        assert!(!throttled.is_refusal());
-        let failed = of_code("InternalFailure\n<b>", None);
-        let detail = "it answers with InternalFailureb".to_owned();
-        assert_eq!(failed, StsFailure::Unavailable(detail));
-    }
-}
+mod tests;

@@ -8,12 +8,13 @@ use aws_credential_types::provider::SharedCredentialsProvider;
 use aws_credential_types::provider::error::CredentialsError as ProviderError;
 use aws_credential_types::provider::future::ProvideCredentials as Provided;
 use parking_lot::Mutex;
+use tokio::time::Instant;
 
 use super::assume::{AssumeRole, Keys, Tokens};
 use super::budget::Budget;
 use super::error::CredentialsError;
 use super::session::{Calls, Origin, Session};
-use crate::credentials::CredentialsKey;
+use crate::credentials::{CredentialsKey, Lease};
 use crate::tenancy::{DigestKey, Plan, Root};
 
 /// The sessions of all plans.
@@ -91,6 +92,13 @@ impl Sessions {
         }
     }
 
+    /// Forgets the credentials of this key that AWS refused in a call which began at `since`, and returns whether there
+    /// can be others now.
+    pub fn forget(&self, key: CredentialsKey, since: Instant) -> bool {
+        let session = self.shared.lock().get(&key).and_then(Weak::upgrade);
+        session.is_some_and(|session| session.forget(since))
+    }
+
     fn origin(&self, root: &Root) -> Origin {
         match root {
             Root::Controller => Origin::Controller(self.own.clone()),
@@ -109,7 +117,7 @@ impl Sessions {
 
     /// The number of sessions that somebody has.
     #[cfg(test)]
-    fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         let shared = self.shared.lock();
         shared
             .values()
@@ -137,18 +145,53 @@ impl PlanCredentials {
         self.session.account(&self.tenant).await
     }
 
+    /// The session as it is shown.
+    #[cfg(test)]
+    pub(crate) fn shown(&self) -> String {
+        format!("{:?}", self.session)
+    }
+
     /// The end of the credentials, and the last failure. No call is made.
     pub fn condition(&self) -> (Option<SystemTime>, Option<CredentialsError>) {
         self.session.condition()
     }
 }
 
-impl aws_credential_types::provider::ProvideCredentials for PlanCredentials {
+/// The credentials of a plan for as long as somebody else has them.
+#[derive(derive_more::Debug, Clone)]
+#[debug("WeakCredentials")]
+struct WeakCredentials {
+    session: Weak<Session>,
+    tenant: Arc<str>,
+}
+
+impl PlanCredentials {
+    /// Keeps them.
+    pub fn lease(&self) -> Lease {
+        Lease::Held(self.session.clone())
+    }
+
+    /// Provides them for as long as somebody keeps them.
+    pub fn provider(&self) -> SharedCredentialsProvider {
+        SharedCredentialsProvider::new(WeakCredentials {
+            session: Arc::downgrade(&self.session),
+            tenant: self.tenant.clone(),
+        })
+    }
+}
+
+impl aws_credential_types::provider::ProvideCredentials for WeakCredentials {
     fn provide_credentials<'a>(&'a self) -> Provided<'a>
     where
         Self: 'a,
     {
-        Provided::new(async { self.keys().await.map_err(ProviderError::provider_error) })
+        Provided::new(async {
+            let session = self.session.upgrade();
+            let session =
+                session.ok_or_else(|| ProviderError::not_loaded("nobody has them any more"))?;
+            let keys = session.keys_for(&self.tenant).await;
+            keys.map_err(ProviderError::provider_error)
+        })
     }
 }
 

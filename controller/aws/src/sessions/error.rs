@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use crate::error_codes::Meaning;
+
 /// The credentials of a plan are not to be had.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{step}: {kind}")]
@@ -55,6 +57,11 @@ impl FailureKind {
     /// Whether another answer needs a change of somebody's, so that it is asked for rarely.
     pub(super) fn is_refusal(&self) -> bool {
         matches!(self, Self::Refused { .. })
+    }
+
+    /// Whether AWS refused the session of the call, so that another may be accepted.
+    pub(super) fn is_of_session(&self) -> bool {
+        matches!(self, Self::Refused { code, .. } if Meaning::of(code) == Meaning::Session)
     }
 }
 

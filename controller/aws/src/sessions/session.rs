@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use aws_credential_types::provider::{ProvideCredentials as _, SharedCredentialsProvider};
 use futures::future::{BoxFuture, FutureExt as _, Shared};
-use node_attestation_runtime::clock::now;
+use node_attestation_runtime::clock::{jittered, now};
 use parking_lot::Mutex;
 use tokio::time::{Instant, sleep_until, timeout};
 
@@ -31,6 +31,9 @@ const FIRST_OUTAGE_PAUSE: Duration = Duration::from_secs(5);
 
 /// The longest pause after an outage.
 const LAST_OUTAGE_PAUSE: Duration = Duration::from_mins(5);
+
+/// The time in which a session is forgotten once at most: where AWS refuses the next one too, the cause is another.
+const FORGOTTEN_ONCE: Duration = Duration::from_mins(5);
 
 /// The origin of the credentials of a link.
 #[derive(Debug)]
@@ -61,6 +64,7 @@ pub(super) struct Calls {
 /// - Credentials are renewed after three quarters of their life, and handed out until a minute before its end,
 ///   whatever STS says meanwhile. After that there are none.
 /// - After a failure there is a pause, which each further failure doubles.
+/// - Credentials that AWS refuses are forgotten, but not again and again.
 #[derive(Debug)]
 pub(super) struct Session {
     name: Arc<str>,
@@ -80,11 +84,14 @@ struct State {
     failed: Option<Failed>,
     pending: Option<Shared<BoxFuture<'static, Answer>>>,
     account: Option<Result<String, Failed>>,
+    /// The time at which credentials were forgotten last.
+    forgotten: Option<Instant>,
 }
 
 #[derive(Debug, Clone)]
 struct Held {
     keys: Keys,
+    since: Instant,
     expires: Option<SystemTime>,
     /// The time of the renewal; `None` for credentials without an end.
     renew_at: Option<Instant>,
@@ -204,9 +211,18 @@ impl Session {
                     .await
             }
             Origin::Role(role, source) => {
-                let source = Box::pin(source.keys()).await?;
+                let keys = Box::pin(source.keys()).await?;
                 budget.of_all().await;
-                sts.assume_role(&source, role, &self.region).await
+                let began = Instant::now();
+                let issued = sts.assume_role(&keys, role, &self.region).await;
+                let is_refused = issued.as_ref().is_err_and(FailureKind::is_of_session);
+                if is_refused && source.forget(began) {
+                    let keys = Box::pin(source.keys()).await?;
+                    budget.of_all().await;
+                    sts.assume_role(&keys, role, &self.region).await
+                } else {
+                    issued
+                }
             }
         };
         let Issued { keys, expires } = issued.map_err(failed)?;
@@ -234,6 +250,26 @@ impl Session {
                 Err(error)
             }
         }
+    }
+
+    /// Forgets the credentials that AWS refused in a call which began at `since`, unless they are newer, and returns
+    /// whether there can be others now.
+    pub(super) fn forget(&self, since: Instant) -> bool {
+        // An access key is what its Secret has.
+        if matches!(self.origin, Origin::Static(_)) {
+            return false;
+        }
+        let now = Instant::now();
+        let mut state = self.state.lock();
+        if state.held.as_ref().is_none_or(|held| held.since > since) {
+            return true;
+        }
+        if state.forgotten.is_some_and(|at| now < at + FORGOTTEN_ONCE) {
+            return false;
+        }
+        state.held = None;
+        state.forgotten = Some(now);
+        true
     }
 
     /// The account of the credentials: the role's, or by one call of STS.
@@ -334,8 +370,10 @@ impl Held {
         let life = keys.expiry().and_then(|end| end.duration_since(now()).ok());
         Self {
             expires: keys.expiry(),
+            // Sessions that began together are not renewed together.
             renew_at: life.map(|life| at + jittered(life * 3 / 4)),
             end: life.map(|life| at + life.saturating_sub(MARGIN)),
+            since: at,
             keys,
         }
     }
@@ -347,13 +385,4 @@ impl Held {
     fn is_due(&self, now: Instant) -> bool {
         self.renew_at.is_some_and(|at| now >= at)
     }
-}
-
-/// Up to a tenth more or less, so that sessions that began together are not renewed together.
-fn jittered(time: Duration) -> Duration {
-    let mut random = [0];
-    // Without random bytes they are renewed a tenth earlier, all of them.
-    let _ = aws_lc_rs::rand::fill(&mut random);
-    let [random] = random;
-    time * 9 / 10 + time / 5 * u32::from(random) / 256
 }

@@ -6,12 +6,44 @@ use std::time::Duration;
 
 use aws_credential_types::provider::SharedCredentialsProvider;
 use kubelet_attestation::secret::Secret;
+use kubelet_authenticator_test_support::sts::{Call, Principal, Sts};
+use node_attestation_core::refusal::Unavailable;
 use node_attestation_runtime::clock::now;
 use parking_lot::Mutex;
+use serde_json::json;
 
-use super::assume::{AssumeRole, Issued, Keys, StsFailure, Tokens};
+use super::assume::{AssumeRole, Issued, Keys, SdkSts, StsFailure, Tokens};
 use super::cache::Sessions;
-use crate::tenancy::{DigestKey, Role, ServiceAccount};
+use crate::credentials::{Credentials, CredentialsSource, Tenant};
+use crate::proxy::Proxy;
+use crate::tenancy::{
+    Cluster, DigestKey, Infrastructure, ObjectRef, Objects, Plan, Role, ServiceAccount,
+    TenancySettings, resolve,
+};
+use crate::testing::credentials;
+
+/// The plan of a cluster of `tenant-a` with this identity.
+pub(crate) fn plan(objects: &Objects, identity: &str) -> Plan {
+    let (kind, name) = identity.split_once('/').unwrap();
+    let cluster = Cluster {
+        namespace: "tenant-a".to_owned(),
+        infrastructure: Some(ObjectRef {
+            kind: "AWSCluster".to_owned(),
+            name: "one".to_owned(),
+        }),
+        ..Cluster::default()
+    };
+    let spec = json!({"identityRef": {"kind": kind, "name": name}});
+    let spec: Infrastructure = serde_json::from_value(spec).unwrap();
+    resolve(
+        objects,
+        &cluster,
+        Some(&spec),
+        None,
+        TenancySettings::default(),
+    )
+    .unwrap()
+}
 
 /// STS in memory: it answers every call, or with the failure that a role has.
 #[derive(Debug, Default)]
@@ -94,6 +126,70 @@ impl AssumeRole for CountingSts {
             return Err(failure.clone());
         }
         Ok("999988887777".to_owned())
+    }
+}
+
+/// A user of the controller's account, of which the strict STS knows an access key.
+pub(crate) const CONTROLLER_USER: &str = "arn:aws:iam::999988887777:user/controller";
+
+const ACCESS_KEY: &str = "AKIAOWN";
+
+/// A service that checks signatures, trust policies and external IDs, for the SDK.
+pub(crate) struct StrictSts {
+    pub(crate) service: Sts,
+    pub(crate) region: &'static str,
+}
+
+impl StrictSts {
+    pub(crate) fn start(region: &'static str) -> Self {
+        let service = Sts::start();
+        let controller = Principal::user("999988887777", "controller");
+        service.learn(controller, (ACCESS_KEY, "secret"));
+        Self { service, region }
+    }
+
+    /// The controller's own credentials.
+    pub(crate) fn own() -> Arc<dyn CredentialsSource> {
+        Arc::new(Own)
+    }
+
+    pub(crate) fn sdk(&self) -> SdkSts {
+        let authorities = self.service.ca_pem().as_bytes().to_vec();
+        let client = Proxy::default().http_client_trusting(authorities).unwrap();
+        let endpoints = [(self.region.to_owned(), self.service.url())];
+        SdkSts::new(Self::own(), endpoints.into(), Some(client))
+    }
+
+    pub(crate) fn sessions(&self) -> Sessions {
+        Sessions::new(
+            SharedCredentialsProvider::new(Keys::new(ACCESS_KEY, "secret", None, None, "test")),
+            Arc::new(self.sdk()),
+            Arc::new(NamedTokens),
+            DigestKey::new(&[7; 32]),
+        )
+    }
+
+    /// The parameters of the calls so far, without those of every call.
+    pub(crate) fn parameters(&self) -> Vec<BTreeMap<String, String>> {
+        let parameters = |call: Call| {
+            let pairs = url::form_urlencoded::parse(call.body.as_bytes()).into_owned();
+            let pairs: Vec<(String, String)> = pairs.collect();
+            let mut parameters: BTreeMap<_, _> = pairs.iter().cloned().collect();
+            assert_eq!(parameters.len(), pairs.len(), "twice: {pairs:?}");
+            parameters.remove("Version");
+            parameters
+        };
+        self.service.calls().into_iter().map(parameters).collect()
+    }
+}
+
+#[derive(Debug)]
+struct Own;
+
+#[async_trait::async_trait]
+impl CredentialsSource for Own {
+    async fn credentials(&self, _: &Tenant, _: &str) -> Result<Credentials, Unavailable> {
+        Ok(credentials(0, ACCESS_KEY))
     }
 }
 

@@ -72,12 +72,12 @@ pub(super) fn resolve(
                 if next.name != CONTROLLER_IDENTITY_NAME {
                     return Err(ResolutionError::NotSingleton(next.name));
                 }
-                let found = found(&next, objects.controllers.get(&next.name))?;
+                let found = found(&next, objects.controllers.get(&next.name), permit)?;
                 let link = permit(found.allowed_namespaces.as_ref())?;
                 (Step::Root(Root::Controller), link)
             }
             IdentityKind::Static => {
-                let found = found(&next, objects.statics.get(&next.name))?;
+                let found = found(&next, objects.statics.get(&next.name), permit)?;
                 let link = permit(found.allowed_namespaces.as_ref())?;
                 (
                     Step::Root(access_key(objects, &next, &found.secret_ref)?),
@@ -85,17 +85,18 @@ pub(super) fn resolve(
                 )
             }
             IdentityKind::Role => {
-                let found = found(&next, objects.roles.get(&next.name))?;
+                let found = found(&next, objects.roles.get(&next.name), permit)?;
                 let link = permit(found.allowed_namespaces.as_ref())?;
                 (assumed(&next, found)?, link)
             }
             IdentityKind::ServiceAccount => {
                 let key = (tenant.namespace.to_owned(), next.name.clone());
-                let found = found(&next, objects.service_accounts.get(&key))?;
                 let link = Link {
                     identity: next.clone(),
                     permission: Permission::OwnNamespace,
                 };
+                let permit = |_: Option<&AllowedNamespaces>| Ok(link.clone());
+                let found = found(&next, objects.service_accounts.get(&key), permit)?;
                 (
                     Step::Root(service_account(&next, found, tenant.namespace)?),
                     link,
@@ -145,15 +146,24 @@ fn enter(chain: &[Link], next: &IdentityRef) -> Result<(), ResolutionError> {
     Ok(())
 }
 
+/// An object that can be read. The error of one that cannot is told to those who may use it.
 fn found<'a, T>(
     identity: &IdentityRef,
     object: Option<&'a Readable<T>>,
+    permit: impl Fn(Option<&AllowedNamespaces>) -> Result<Link, ResolutionError>,
 ) -> Result<&'a T, ResolutionError> {
+    let invalid = |detail: &str| ResolutionError::IdentityInvalid {
+        identity: identity.clone(),
+        detail: detail.to_owned(),
+    };
     match object {
         Some(Ok(object)) => Ok(object),
-        Some(Err(detail)) => Err(ResolutionError::IdentityInvalid {
-            identity: identity.clone(),
-            detail: detail.clone(),
+        Some(Err(unreadable)) => Err(match &unreadable.allowed_namespaces {
+            Some(allowed) => {
+                permit(allowed.as_ref())?;
+                invalid(&unreadable.detail)
+            }
+            None => invalid("spec.allowedNamespaces cannot be read"),
         }),
         None => Err(ResolutionError::IdentityNotFound {
             identity: identity.clone(),

@@ -62,8 +62,8 @@ pub enum ResolutionError {
         /// The name of the Secret.
         name: String,
     },
-    /// The Secret of an identity lacks keys.
-    #[error("the Secret {name:?} of {identity} has no value for {}", missing.join(" and "))]
+    /// The Secret of an identity lacks keys, or has invalid values.
+    #[error("the Secret {name:?} of {identity} has no valid value for {}", missing.join(" and "))]
     SecretMalformed {
         /// The identity.
         identity: IdentityRef,

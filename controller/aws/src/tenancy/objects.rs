@@ -6,10 +6,11 @@ use std::sync::Arc;
 use kubelet_attestation::names::is_dns_subdomain;
 use kubelet_attestation::secret::Secret;
 use node_attestation_core::crd::AWSServiceAccountIdentitySpec;
+use serde::Deserialize as _;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::allowed_namespaces::Labels;
+use super::allowed_namespaces::{AllowedNamespaces, Labels};
 use super::identity::{ControllerIdentity, IdentityKind, RoleIdentity, StaticIdentity};
 use super::plan::{AccessKey, Plan};
 use super::role_selector::RoleSelector;
@@ -32,7 +33,16 @@ pub const ACCOUNT_MAP: &str = "ack-role-account-map";
 pub const TEAM_MAP: &str = "ack-role-team-map";
 
 /// An object that could be read, or why not.
-pub type Readable<T> = Result<T, String>;
+pub type Readable<T> = Result<T, Unreadable>;
+
+/// An object that cannot be read.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Unreadable {
+    /// The error, with a part of the object.
+    pub detail: String,
+    /// `spec.allowedNamespaces`, if that can be read: the detail is for these namespaces alone.
+    pub allowed_namespaces: Option<Option<AllowedNamespaces>>,
+}
 
 /// The objects that a resolution reads.
 ///
@@ -138,7 +148,13 @@ impl Objects {
 }
 
 fn readable<T: DeserializeOwned>(spec: &Value) -> Readable<T> {
-    T::deserialize(spec).map_err(|error| error.to_string())
+    T::deserialize(spec).map_err(|error| {
+        let allowed = spec.get("allowedNamespaces").unwrap_or(&Value::Null);
+        Unreadable {
+            detail: error.to_string(),
+            allowed_namespaces: Option::deserialize(allowed).ok(),
+        }
+    })
 }
 
 /// The annotations of a namespace that count.
@@ -158,37 +174,40 @@ impl Namespace {
     }
 }
 
-/// The keys that a Secret lacks, or that are empty.
+/// The keys that a Secret lacks, or whose values are empty or nothing that AWS issues.
 pub type MissingKeys = Vec<&'static str>;
 
 /// The access key in the data of a Secret.
 ///
+/// Values are printable ASCII without white space: a line break in one, as `echo` writes it, can stand in no header of a
+/// request, where the SDK panics.
+///
 /// # Errors
 ///
-/// A key is missing or empty. Nothing is said of the values.
+/// A key is missing, or its value is empty or invalid. Nothing is said of the values.
 pub fn access_key(data: &BTreeMap<&str, &[u8]>) -> Result<AccessKey, MissingKeys> {
-    let value = |key: &str| {
-        let value = data
-            .get(key)
-            .and_then(|value| std::str::from_utf8(value).ok());
-        value
-            .filter(|value| !value.is_empty())
-            .map(ToOwned::to_owned)
+    // An empty value is none.
+    let value = |key: &'static str| match data.get(key).copied().unwrap_or_default() {
+        [] => Ok(None),
+        value if value.iter().all(u8::is_ascii_graphic) => {
+            Ok(Some(String::from_utf8_lossy(value).into_owned()))
+        }
+        _ => Err(key),
     };
-    let secret = |key| value(key).map(Secret::new);
-    match (value(ACCESS_KEY_ID), secret(SECRET_ACCESS_KEY)) {
-        (Some(id), Some(secret_key)) => Ok(AccessKey {
+    let required = |key: &'static str| value(key).and_then(|value| value.ok_or(key));
+    match (
+        required(ACCESS_KEY_ID),
+        required(SECRET_ACCESS_KEY),
+        value(SESSION_TOKEN),
+    ) {
+        (Ok(id), Ok(secret), Ok(session_token)) => Ok(AccessKey {
             id,
-            secret: secret_key,
-            session_token: secret(SESSION_TOKEN),
+            secret: Secret::new(secret),
+            session_token: session_token.map(Secret::new),
         }),
-        (id, secret_key) => {
-            let missing = [
-                (ACCESS_KEY_ID, id.is_none()),
-                (SECRET_ACCESS_KEY, secret_key.is_none()),
-            ];
-            let missing = missing.into_iter().filter(|(_, is_missing)| *is_missing);
-            Err(missing.map(|(key, _)| key).collect())
+        (id, secret, token) => {
+            let invalid = [id.err(), secret.err(), token.err()];
+            Err(invalid.into_iter().flatten().collect())
         }
     }
 }
@@ -234,6 +253,29 @@ mod tests {
         ] {
             assert_eq!(access_key(&data(given)).unwrap_err(), missing, "{given:?}");
         }
+    }
+
+    #[test]
+    fn a_value_that_no_request_can_have_is_named_before_it_is_used() {
+        let valid = [
+            ("AccessKeyID", "AKIA1"),
+            ("SecretAccessKey", "s3/cret+="),
+            ("SessionToken", "t0/ken+=="),
+        ];
+        assert!(access_key(&data(&valid)).is_ok());
+        for (index, (key, _)) in valid.into_iter().enumerate() {
+            for value in ["AKIA1\n", " AKIA1", "AK IA", "ÄKIA", "\0"] {
+                let mut changed = valid;
+                changed[index].1 = value;
+                assert_eq!(access_key(&data(&changed)).unwrap_err(), [key], "{value:?}");
+            }
+        }
+        let mut changed = data(&valid);
+        changed.insert("SecretAccessKey", &[0xff]);
+        assert_eq!(access_key(&changed).unwrap_err(), ["SecretAccessKey"]);
+        changed.extend(data(&valid));
+        changed.insert("SessionToken", b"");
+        assert!(access_key(&changed).unwrap().session_token.is_none());
     }
 
     #[test]

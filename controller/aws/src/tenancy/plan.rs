@@ -129,6 +129,11 @@ impl Plan {
         }
     }
 
+    /// Whether nothing led to it but `--allow-controller-identity-fallback`.
+    pub fn is_fallback(&self) -> bool {
+        matches!(self.root, Root::Controller) && self.roles.is_empty() && self.chain.is_empty()
+    }
+
     /// The account of the credentials. `None` if only AWS knows it.
     pub fn account(&self) -> Option<&str> {
         let role = match (&self.root, self.roles.last()) {

@@ -38,7 +38,7 @@ pub(super) fn resolve(
         detail,
     };
     let selector = selector.as_ref();
-    let selector = selector.map_err(|detail| invalid(detail.clone()))?;
+    let selector = selector.map_err(|unreadable| invalid(unreadable.detail.clone()))?;
     selector
         .check()
         .map_err(|detail| invalid(detail.to_owned()))?;

@@ -1,3 +1,5 @@
+mod secrets;
+
 use std::time::Duration;
 
 use serde_json::json;
@@ -27,7 +29,7 @@ impl CredentialsSource for Own {
 struct Bed {
     store: Arc<IdentityStore>,
     sts: Arc<CountingSts>,
-    tenants: TenantCredentials,
+    tenants: Arc<TenantCredentials>,
     first_accounts: mpsc::UnboundedReceiver<(ObjectKey, String)>,
 }
 
@@ -37,10 +39,11 @@ impl Bed {
     }
 
     fn with_sts_region(sts_region: Option<&str>) -> Self {
-        let store = Arc::new(IdentityStore::new(
-            TenancySettings::default(),
-            "capa-system",
-        ));
+        Self::with(TenancySettings::default(), sts_region)
+    }
+
+    fn with(settings: TenancySettings, sts_region: Option<&str>) -> Self {
+        let store = Arc::new(IdentityStore::new(settings, "capa-system"));
         store.update(|all| *all = objects());
         for source in store.sources() {
             store.read(&source);
@@ -57,7 +60,7 @@ impl Bed {
         Self {
             store,
             sts,
-            tenants,
+            tenants: Arc::new(tenants),
             first_accounts,
         }
     }
@@ -341,6 +344,58 @@ async fn a_condition_tells_an_account_that_only_aws_knows() {
     bed.tenants.read_pin(&a.cluster, Some("999988887777"));
     assert!(bed.ask(&a).await.is_ok());
     assert_eq!(bed.tenants.identity_report(&a).reason, "Resolved");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_account_that_differs_is_told_of_the_credentials_alone_that_it_is_of() {
+    let bed = Bed::new();
+    bed.store.update(|all| static_identity(all, "keys"));
+    bed.store.read(&Source::Secret("keys".to_owned()));
+    let a = bed.cluster("tenant-a", "AWSClusterStaticIdentity/keys");
+    bed.tenants.read_pin(&a.cluster, Some("111122223333"));
+    assert_eq!(bed.refused(&a).await, "AccountMismatch");
+    assert_eq!(bed.tenants.identity_report(&a).reason, "AccountMismatch");
+
+    // A person corrects the Secret, and nothing has asked yet.
+    let data = [("AccessKeyID", "AKIA2"), ("SecretAccessKey", "s")];
+    bed.store.update(|all| secret(all, "keys", &data));
+    assert_eq!(bed.tenants.identity_report(&a).reason, "Resolved");
+    bed.store.update(|all| static_identity(all, "keys"));
+    assert_eq!(bed.tenants.identity_report(&a).reason, "AccountMismatch");
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_resolved_for_a_cluster_with_the_controllers_credentials_by_an_option() {
+    let settings = TenancySettings {
+        allow_controller_identity_fallback: true,
+        ..TenancySettings::default()
+    };
+    let bed = Bed::with(settings, None);
+    let key = ObjectKey::new("tenant-a", "one");
+    let cluster = Cluster {
+        namespace: "tenant-a".to_owned(),
+        name: "one".to_owned(),
+        ..Cluster::default()
+    };
+    bed.store.put_cluster(key.clone(), Some(cluster));
+    let a = ClusterTenant::new(key);
+    assert_eq!(bed.access_key(&a).await, "OWN");
+    let report = bed.tenants.identity_report(&a);
+    assert_eq!(
+        (report.holds, report.reason, &*report.message),
+        (
+            ConditionStatus::Unknown,
+            "ControllerIdentity",
+            "no identity is named for the cluster: EC2 is asked with the controller's own credentials, account 999988887777",
+        )
+    );
+    // An identity that leads to the same credentials is one.
+    let named = bed.cluster("tenant-a", CONTROLLER);
+    let report = bed.tenants.identity_report(&named);
+    assert_eq!(
+        (report.holds, report.reason),
+        (ConditionStatus::True, "Resolved")
+    );
 }
 
 #[tokio::test(start_paused = true)]

@@ -32,7 +32,8 @@ impl Answers {
     pub(super) fn reports(&self, cluster: &str, regions: &[String]) -> Vec<ConditionReport> {
         let resolved = ConditionReport {
             of: conditions::AWS_IDENTITY_RESOLVED,
-            holds: ConditionStatus::True,
+            // Nothing was resolved.
+            holds: ConditionStatus::Unknown,
             reason: reason::CONTROLLER_IDENTITY,
             message: "EC2 is asked with the controller's own credentials".to_owned(),
         };
@@ -82,7 +83,10 @@ mod tests {
         let regions: Vec<_> = regions.iter().map(|&region| region.to_owned()).collect();
         let reports = answers.reports(CLUSTER, &regions);
         let [resolved, ready] = <[ConditionReport; 2]>::try_from(reports).unwrap();
-        assert_eq!(resolved.holds, ConditionStatus::True);
+        assert_eq!(
+            (resolved.holds, resolved.reason),
+            (ConditionStatus::Unknown, "ControllerIdentity")
+        );
         (ready.holds, ready.reason)
     }
 

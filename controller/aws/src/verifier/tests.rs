@@ -13,7 +13,10 @@ use node_attestation_core::crd::conditions::ConditionStatus;
 use node_attestation_core::inventory::Machine;
 use node_attestation_core::refusal::Deferral;
 
+mod tenant;
+
 use super::*;
+use crate::credentials::CredentialsSource;
 use crate::ec2::{Attachment, InstanceFacts, Limits, OutageKind, Root};
 use crate::sts::StsSettings;
 use crate::testing::{ACCOUNT, FakeEc2, Fares, INSTANCE, PerAccount, REGION, facts};
@@ -63,6 +66,11 @@ impl Case {
     }
 
     fn verifier(&self) -> AwsVerifier {
+        let witnesses = self.clients(Arc::new(PerAccount));
+        AwsVerifier::new(Arc::new(witnesses), self.policy.clone(), "")
+    }
+
+    fn clients(&self, source: Arc<dyn CredentialsSource>) -> AwsClients {
         let signers = SIGNER.signers_file(&[REGION]);
         let sts = StsSettings {
             endpoints: [(REGION.to_owned(), self.sts.host().parse().unwrap())].into(),
@@ -70,12 +78,11 @@ impl Case {
             ..StsSettings::default()
         };
         let ec2 = Arc::new(self.ec2.clone());
-        let witnesses = AwsClients::new(
+        AwsClients::new(
             Signers::embedded().with_file(&signers).unwrap(),
             Sts::new(sts).unwrap(),
-            Instances::with(Arc::new(PerAccount), ec2, Limits::default()),
-        );
-        AwsVerifier::new(Arc::new(witnesses), self.policy.clone(), "")
+            Instances::with(source, ec2, Limits::default()),
+        )
     }
 
     async fn decide(&self) -> Result<Assurance, Refusal> {

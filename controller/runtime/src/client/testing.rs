@@ -7,7 +7,12 @@ use tower::BoxError;
 use tower::retry::Retry;
 
 use super::response_limits::sieve::{Limits, Sieve};
-use super::{Bounded, ClusterAccess, NamedBy, RetryLists};
+use super::{Bounded, ClusterAccess, Excess, NamedBy, RetryLists};
+
+/// The error of an answer that is too long.
+pub fn too_long() -> BoxError {
+    Excess::Length(1).into()
+}
 
 /// These pieces of a text, or of `lines` each of which is a text, as they reach a parser.
 pub fn sieved<'a>(pieces: impl IntoIterator<Item = &'a [u8]>, lines: bool) -> Vec<u8> {

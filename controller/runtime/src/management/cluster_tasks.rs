@@ -17,7 +17,7 @@ use super::sweep_events::SweepEvents;
 use super::{Controller, Shared};
 use crate::capi::{CapiInventory, ClusterCa, KubeconfigRefused, ObjectKey};
 use crate::client::ClusterAccess;
-use crate::clock::now;
+use crate::clock::{jittered, now};
 use crate::csr_writer::KubeStore;
 use crate::events::Events;
 use crate::metrics::ClusterMetrics;
@@ -133,14 +133,6 @@ impl Running {
     }
 }
 
-/// Up to a tenth more, so that clusters that started together drift apart.
-fn jittered(period: Duration) -> Duration {
-    let mut random = [0];
-    // Without random bytes they do not drift.
-    let _ = aws_lc_rs::rand::fill(&mut random);
-    period + period / 10 * u32::from(random[0]) / 256
-}
-
 /// Does the periodic work; never ends.
 async fn keep_up(mut upkeep: Upkeep, said: watch::Sender<Health>) {
     let period = upkeep.sync_period.min(ROUND);
@@ -151,6 +143,7 @@ async fn keep_up(mut upkeep: Upkeep, said: watch::Sender<Health>) {
             *known = health;
             changed
         });
+        // Clusters that started together drift apart.
         let next = Instant::now() + jittered(period);
         while Instant::now() < next && !upkeep.is_inspection_urgent() {
             sleep(REVOCATIONS).await;

@@ -219,6 +219,7 @@ mod tests {
     #[test]
     fn credentials_are_told_of_when_they_fail_and_when_they_work_again() {
         use ConditionStatus::{False, True, Unknown};
+
         let (mut events, object) = (ConditionEvents::default(), object());
         let of = AWS_CREDENTIALS_READY;
         let mut now = Instant::now();

@@ -73,7 +73,7 @@ pub(super) fn status(
     } = phase
     {
         for report in attestors {
-            let is_known = report.holds != ConditionStatus::Unknown;
+            let is_known = report.reason != reason::PENDING;
             if is_known || conditions::find(&status.conditions, report.of).is_none() {
                 conditions::set(&mut status.conditions, report, observed_generation, &now);
             }

@@ -191,6 +191,26 @@ impl Client {
         Ok(created)
     }
 
+    /// The stored form of the object, which is not stored.
+    pub(super) fn try_create(&self, place: &Selection, object: &Value) -> Answer<Value> {
+        let parameters = PostParams {
+            dry_run: true,
+            ..PostParams::default()
+        };
+        let request = place.request();
+        let mut created = self.call(request.create(&parameters, object.to_string().into()))?;
+        place.complete(&mut created);
+        Ok(created)
+    }
+
+    /// The form of the object after the server applied this one, which is not stored.
+    pub(super) fn try_apply(&self, place: &Selection, object: &Value) -> Answer<Value> {
+        let parameters = PatchParams::apply("kubectl").force().dry_run();
+        let mut applied = self.patch(place, None, &parameters, &Patch::Apply(object))?;
+        place.complete(&mut applied);
+        Ok(applied)
+    }
+
     /// Merges `patch` into the object, or into its subresource.
     pub(super) fn merge(
         &self,

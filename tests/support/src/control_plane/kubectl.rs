@@ -141,6 +141,24 @@ impl Kubectl {
             .collect()
     }
 
+    /// The form in which the API server would store this object: as created, or as applied over the object that is there;
+    /// or the reason of the refusal. Nothing is stored.
+    ///
+    /// # Panics
+    ///
+    /// If the kind is not served.
+    #[track_caller]
+    pub fn dry_run(&self, object: &Value, applied: bool) -> Result<Value, String> {
+        let (client, place) = self
+            .placed(object)
+            .unwrap_or_else(|| panic!("nobody serves {object:#}"));
+        if applied {
+            client.try_apply(&place, object)
+        } else {
+            client.try_create(&place, object)
+        }
+    }
+
     /// Creates one object, and returns the stored object, or the reason of the refusal.
     pub fn try_create(&self, object: &Value) -> Result<Value, String> {
         if let Some((client, place)) = self.placed(object) {

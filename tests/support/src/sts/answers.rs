@@ -48,8 +48,8 @@ pub(super) fn denied(status: u16, code: &str, message: impl Into<String>) -> Den
     }
 }
 
-/// Checks a call in the same order as AWS, and carries it out.
-pub(super) fn judge(call: &Call, state: &mut State) -> Verdict {
+/// Checks a call in the same order as AWS, and carries it out. The call then has its caller.
+pub(super) fn judge(call: &mut Call, state: &mut State) -> Verdict {
     let (path, _) = call.target.split_once('?').unwrap_or((&call.target, ""));
     if call.method != "POST" || path != "/" {
         return Err(denied(404, "UnknownOperationException", "not found"));
@@ -68,12 +68,17 @@ pub(super) fn judge(call: &Call, state: &mut State) -> Verdict {
         }
         Some(ASSUME_ROLE) if is_of_version => {
             let caller = caller(call, state, |_| Ok(()))?;
+            call.caller = Some(caller.arn.clone());
             Ok(Permitted::Assumed(
                 ASSUME_ROLE,
                 assume_role(state, &caller, &parameters)?,
             ))
         }
-        _ => caller(call, state, action).map(Permitted::Identity),
+        _ => {
+            let caller = caller(call, state, action)?;
+            call.caller = Some(caller.arn.clone());
+            Ok(Permitted::Identity(caller))
+        }
     }
 }
 

@@ -3,6 +3,7 @@
 //! moto accepts every call. Here a trust policy, an external ID and the hour of a chained session count.
 
 use std::collections::{BTreeMap, HashMap};
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use base64::Engine as _;
@@ -83,6 +84,7 @@ pub(super) fn assume_role(
     caller: &Principal,
     parameters: &Parameters,
 ) -> Result<Assumed, Denied> {
+    check(parameters)?;
     let parameter = |name: &str| parameters.get(name).map(String::as_str);
     let arn = parameter("RoleArn").unwrap_or_default();
     let refused = || access_denied(&caller.arn, "AssumeRole", arn);
@@ -101,6 +103,47 @@ pub(super) fn assume_role(
     }
     let is_chained = caller.arn.contains(":assumed-role/");
     issue(state, arn, parameters, is_chained)
+}
+
+/// Checks the parameters as the API reference of STS has them (`AssumeRole`), before anybody is authorized.
+fn check(parameters: &Parameters) -> Result<(), Denied> {
+    let invalid = |name: &str| {
+        let message = format!("1 validation error detected: Value at '{name}' is invalid");
+        denied(400, "ValidationError", message)
+    };
+    let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let is_text = |name: &str, lengths: RangeInclusive<usize>, others: &str| {
+        parameters.get(name).is_none_or(|value| {
+            let is_allowed = |c: char| is_word(c) || others.contains(c);
+            lengths.contains(&value.len()) && value.chars().all(is_allowed)
+        })
+    };
+    let is_printable = |c: char| !c.is_control() && !c.is_whitespace();
+    let is_arn = |arn: &String| (20..=2048).contains(&arn.len()) && arn.chars().all(is_printable);
+    if !parameters.get("RoleArn").is_some_and(is_arn) {
+        return Err(invalid("roleArn"));
+    }
+    if !is_text("RoleSessionName", 2..=64, "+=,.@-") {
+        return Err(invalid("roleSessionName"));
+    }
+    if !is_text("ExternalId", 2..=1224, "+=,.@:/-") {
+        return Err(invalid("externalId"));
+    }
+    let policies = parameters.iter();
+    let mut policies = policies.filter(|(name, _)| name.starts_with("PolicyArns.member."));
+    if policies.clone().count() > 10 || !policies.all(|(_, arn)| is_arn(arn)) {
+        return Err(invalid("policyArns"));
+    }
+    if let Some(policy) = parameters.get("Policy") {
+        if !(1..=2048).contains(&policy.chars().count()) {
+            return Err(invalid("policy"));
+        }
+        if serde_json::from_str::<Value>(policy).is_err() {
+            let message = "This policy contains invalid Json";
+            return Err(denied(400, "MalformedPolicyDocument", message));
+        }
+    }
+    Ok(())
 }
 
 /// A session of the role for the bearer of a token.

@@ -124,13 +124,14 @@ async fn serve(shared: Arc<Shared>, request: hyper::Request<Incoming>) -> Result
             .map(|(name, value)| (name.to_string(), text(value.as_bytes())))
             .collect(),
         body: text(&body.to_bytes()),
+        caller: None,
         outcome: String::new(),
     };
     let as_json = call.header("accept") == Some("application/json");
     let (fault, verdict) = {
         let mut state = shared.state();
         let fault = state.faults.take();
-        let verdict = judge(&call, &mut state);
+        let verdict = judge(&mut call, &mut state);
         call.outcome = match (&fault, &verdict) {
             (Some(fault), _) => format!("{fault:?}"),
             (None, Ok(_)) => "OK".into(),

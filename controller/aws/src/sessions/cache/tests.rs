@@ -6,34 +6,12 @@ use tokio::time::{advance, sleep};
 
 use super::*;
 use crate::sessions::error::FailureKind;
-use crate::sessions::testing::{CountingSts, sessions};
+use crate::sessions::testing::{CountingSts, plan, sessions};
 use crate::tenancy::testing::{arn, objects, put, role, secret, static_identity};
-use crate::tenancy::{Cluster, Infrastructure, ObjectRef, Objects, TenancySettings, resolve};
+use crate::tenancy::{Cluster, Objects, TenancySettings, resolve};
 
 const CONTROLLER: &str = "AWSClusterControllerIdentity/default";
 const REGION: &str = "eu-west-1";
-
-fn plan(objects: &Objects, identity: &str) -> Plan {
-    let (kind, name) = identity.split_once('/').unwrap();
-    let cluster = Cluster {
-        namespace: "tenant-a".to_owned(),
-        infrastructure: Some(ObjectRef {
-            kind: "AWSCluster".to_owned(),
-            name: "one".to_owned(),
-        }),
-        ..Cluster::default()
-    };
-    let spec = json!({"identityRef": {"kind": kind, "name": name}});
-    let spec: Infrastructure = serde_json::from_value(spec).unwrap();
-    resolve(
-        objects,
-        &cluster,
-        Some(&spec),
-        None,
-        TenancySettings::default(),
-    )
-    .unwrap()
-}
 
 fn of(name: &str) -> String {
     format!("AWSClusterRoleIdentity/{name}")
@@ -423,7 +401,7 @@ async fn a_tenant_that_has_no_call_left_delays_nobody_who_shares_a_role() {
         .map(|name| sessions.of_plan(&plan(&objects, &of(name)), REGION, "one"));
     let flood: Vec<_> = flood.collect();
     let other = sessions.of_plan(&plan(&objects, &of("35")), REGION, "two");
-    let start = tokio::time::Instant::now();
+    let start = Instant::now();
     let all = join_all(flood.iter().map(PlanCredentials::keys));
     let waited = async {
         other.keys().await.unwrap();
@@ -441,8 +419,70 @@ async fn requests_that_share_a_call_take_one_turn_of_their_tenant() {
     let mut objects = objects();
     put(&mut objects, &of("a"), &role(CONTROLLER, "a"));
     let credentials = sessions.of_plan(&plan(&objects, &of("a")), REGION, "one");
-    let start = tokio::time::Instant::now();
+    let start = Instant::now();
     let all = join_all((0..200).map(|_| credentials.keys())).await;
     assert!(all.iter().all(Result::is_ok));
     assert!(start.elapsed() < Duration::from_secs(1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_session_that_aws_refuses_is_assumed_again_and_not_again_and_again() {
+    let sts = Arc::new(CountingSts::default());
+    let sessions = sessions(&sts);
+    let objects = over_a_jump_role(["a".to_owned()]);
+    let credentials = sessions.of_plan(&plan(&objects, &of("a")), REGION, "a");
+    let first = credentials.keys().await.unwrap();
+    let began = Instant::now();
+
+    // Two calls that began together are refused.
+    assert!(sessions.forget(credentials.key, began));
+    let second = credentials.keys().await.unwrap();
+    assert!(sessions.forget(credentials.key, began));
+    assert_eq!(credentials.keys().await.unwrap(), second);
+    assert_ne!(first, second);
+    let again = (arn("a"), format!("{}#1", arn("jump")));
+    assert_eq!(sts.calls()[2..], [again]);
+
+    assert!(!sessions.forget(credentials.key, Instant::now()));
+    assert_eq!(credentials.keys().await.unwrap(), second);
+    advance(Duration::from_mins(6)).await;
+    assert!(sessions.forget(credentials.key, Instant::now()));
+    assert_ne!(credentials.keys().await.unwrap(), second);
+    assert_eq!(sts.count(), 4);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_access_key_that_aws_refuses_is_what_its_secret_has() {
+    let sts = Arc::new(CountingSts::default());
+    let sessions = sessions(&sts);
+    let mut objects = objects();
+    static_identity(&mut objects, "keys");
+    let plan = plan(&objects, "AWSClusterStaticIdentity/keys");
+    let credentials = sessions.of_plan(&plan, REGION, "a");
+    credentials.keys().await.unwrap();
+    assert!(!sessions.forget(credentials.key, Instant::now()));
+    let unknown = CredentialsKey::new([9; 32]);
+    assert!(!sessions.forget(unknown, Instant::now()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_source_that_sts_refuses_is_assumed_again_once() {
+    let sts = Arc::new(CountingSts::default());
+    let sessions = sessions(&sts);
+    let objects = over_a_jump_role(["a".to_owned()]);
+    let credentials = sessions.of_plan(&plan(&objects, &of("a")), REGION, "a");
+    let expired = FailureKind::Refused {
+        code: "ExpiredToken".to_owned(),
+        request_id: None,
+    };
+    sts.fail(&arn("a"), Some(expired.clone()));
+    let error = credentials.keys().await.unwrap_err();
+    assert_eq!((&*error.step, error.kind), (&*arn("a"), expired));
+    let calls = [
+        (arn("jump"), "OWN".to_owned()),
+        (arn("a"), format!("{}#1", arn("jump"))),
+        (arn("jump"), "OWN".to_owned()),
+        (arn("a"), format!("{}#3", arn("jump"))),
+    ];
+    assert_eq!(sts.calls(), calls);
 }

@@ -1,4 +1,4 @@
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::*;
 use crate::tenancy::allowed_namespaces::{InvalidSelector, Permission};
@@ -94,6 +94,44 @@ fn an_unreadable_identity_is_invalid() {
     assert_eq!(
         refused(&objects, "AWSClusterStaticIdentity/a").reason(),
         "IdentityInvalid"
+    );
+}
+
+#[test]
+fn what_is_wrong_with_an_identity_is_told_to_those_alone_who_may_use_it() {
+    let name = "AWSClusterStaticIdentity/a";
+    let refusal = |allowed: Value| {
+        let mut objects = objects();
+        let spec = json!({"allowedNamespaces": allowed, "secretRef": {"name": "theirs"}});
+        put(&mut objects, name, &spec);
+        refused(&objects, name)
+    };
+    let permitted = refusal(json!({"list": [TENANT]}));
+    assert_eq!(permitted.reason(), "IdentityInvalid");
+    assert!(
+        permitted.to_string().contains("invalid type: map"),
+        "{permitted}"
+    );
+
+    for others in [
+        json!({"list": ["tenant-b"]}),
+        json!({"list": []}),
+        Value::Null,
+    ] {
+        let error = refusal(others);
+        assert_eq!(error.reason(), "UsageUnauthorized");
+        assert!(!error.to_string().contains("invalid type"), "{error}");
+    }
+    assert_eq!(
+        refusal(json!({"selector": {"matchExpressions": [{"key": "a", "operator": "NotIn"}]}}))
+            .reason(),
+        "BadSelector"
+    );
+    // Nobody knows whom it permits.
+    let unknown = refusal(json!(["tenant-b"]));
+    assert_eq!(
+        unknown.to_string(),
+        "AWSClusterStaticIdentity/a is invalid: spec.allowedNamespaces cannot be read"
     );
 }
 

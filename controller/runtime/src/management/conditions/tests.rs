@@ -259,6 +259,8 @@ fn an_attestor_that_was_not_asked_again_yet_says_what_it_said_before() {
     authentication.status = Some(status(&authentication, &accepted, now()));
 
     assert_eq!(credentials(&authentication, &unknown), "True");
+    let throttled = with(ConditionStatus::Unknown, "Throttled");
+    assert_eq!(credentials(&authentication, &throttled), "Unknown");
     let unusable = with(ConditionStatus::False, reason::CREDENTIALS_UNUSABLE);
     assert_eq!(credentials(&authentication, &unusable), "False");
 }

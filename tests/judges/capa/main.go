@@ -1,0 +1,181 @@
+// The AWS identity of clusters, by the code of Cluster API Provider AWS.
+//
+// Each line of standard input is a case: an AWSCluster and the objects beside it, as an API server stores them. Each
+// line of standard output is the answer to one, in the same order: the credentials of the session that
+// scope.NewClusterScope makes, or its error, and the conditions that it leaves. STS and the controller's credentials
+// are those of the environment.
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"log"
+	"os"
+	"runtime/debug"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	infrav1 "sigs.k8s.io/cluster-api-provider-aws/v2/api/v1beta2"
+	"sigs.k8s.io/cluster-api-provider-aws/v2/pkg/cloud/scope"
+	"sigs.k8s.io/cluster-api-provider-aws/v2/pkg/logger"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
+)
+
+// question is a case. The name of its AWSCluster is its own: sessions are kept by it for the life of the process.
+type question struct {
+	AWSCluster json.RawMessage   `json:"awsCluster"`
+	Objects    []json.RawMessage `json:"objects"`
+}
+
+type condition struct {
+	Type    string `json:"type"`
+	Status  string `json:"status"`
+	Reason  string `json:"reason"`
+	Message string `json:"message"`
+}
+
+type answer struct {
+	AccessKeyID string      `json:"accessKeyID,omitempty"`
+	Error       string      `json:"error,omitempty"`
+	Conditions  []condition `json:"conditions"`
+}
+
+func main() {
+	ctrllog.SetLogger(logr.Discard())
+	// A loop of sources ends the process at a gigabyte otherwise.
+	debug.SetMaxStack(64 << 20)
+	judge, err := newJudge()
+	if err != nil {
+		log.Fatal(err)
+	}
+	lines := bufio.NewReader(os.Stdin)
+	answers := json.NewEncoder(os.Stdout)
+	decoder := json.NewDecoder(lines)
+	for decoder.More() {
+		var asked question
+		if err := decoder.Decode(&asked); err != nil {
+			log.Fatalf("a case cannot be read: %v", err)
+		}
+		found, err := judge.answer(asked)
+		if err != nil {
+			log.Fatalf("an object of a case cannot be read: %v", err)
+		}
+		if err := answers.Encode(found); err != nil {
+			log.Fatal(err)
+		}
+	}
+}
+
+type judge struct {
+	scheme  *runtime.Scheme
+	decoder runtime.Decoder
+	mapper  meta.RESTMapper
+}
+
+func newJudge() (*judge, error) {
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, infrav1.AddToScheme, clusterv1.AddToScheme} {
+		if err := add(scheme); err != nil {
+			return nil, err
+		}
+	}
+	mapper := meta.NewDefaultRESTMapper(nil)
+	for _, kind := range []string{"AWSClusterControllerIdentity", "AWSClusterStaticIdentity", "AWSClusterRoleIdentity"} {
+		mapper.Add(infrav1.GroupVersion.WithKind(kind), meta.RESTScopeRoot)
+	}
+	mapper.Add(infrav1.GroupVersion.WithKind("AWSCluster"), meta.RESTScopeNamespace)
+	mapper.Add(corev1.SchemeGroupVersion.WithKind("Namespace"), meta.RESTScopeRoot)
+	mapper.Add(corev1.SchemeGroupVersion.WithKind("Secret"), meta.RESTScopeNamespace)
+	return &judge{
+		scheme:  scheme,
+		decoder: serializer.NewCodecFactory(scheme).UniversalDeserializer(),
+		mapper:  mapper,
+	}, nil
+}
+
+func (j *judge) decode(raw json.RawMessage) (client.Object, error) {
+	found, _, err := j.decoder.Decode(raw, nil, nil)
+	if err != nil {
+		return nil, err
+	}
+	object, ok := found.(client.Object)
+	if !ok {
+		return nil, fmt.Errorf("%T is no object", found)
+	}
+	return object, nil
+}
+
+// place is where an object of this type and key is.
+func place(object client.Object, key client.ObjectKey) string {
+	return fmt.Sprintf("%T %s", object, key)
+}
+
+func (j *judge) answer(asked question) (*answer, error) {
+	found, err := j.decode(asked.AWSCluster)
+	if err != nil {
+		return nil, err
+	}
+	cluster, ok := found.(*infrav1.AWSCluster)
+	if !ok {
+		return nil, fmt.Errorf("%T is no AWSCluster", found)
+	}
+	objects := []client.Object{cluster.DeepCopy()}
+	sent := map[string]json.RawMessage{}
+	for _, raw := range asked.Objects {
+		object, err := j.decode(raw)
+		if err != nil {
+			return nil, err
+		}
+		objects = append(objects, object)
+		sent[place(object, client.ObjectKeyFromObject(object))] = raw
+	}
+	// The fake client writes objects and reads them again, which loses the difference between an empty map and none. A client
+	// of an API server reads what that has sent.
+	get := func(
+		ctx context.Context, stored client.WithWatch, key client.ObjectKey, into client.Object, options ...client.GetOption,
+	) error {
+		if err := stored.Get(ctx, key, into, options...); err != nil {
+			return err
+		}
+		_, _, err := j.decoder.Decode(sent[place(into, key)], nil, into)
+		return err
+	}
+	stored := fake.NewClientBuilder().WithScheme(j.scheme).WithRESTMapper(j.mapper).WithObjects(objects...).
+		WithInterceptorFuncs(interceptor.Funcs{Get: get}).Build()
+	made, err := scope.NewClusterScope(scope.ClusterScopeParams{
+		Client: stored,
+		Logger: logger.NewLogger(logr.Discard()),
+		Cluster: &clusterv1.Cluster{
+			ObjectMeta: metav1.ObjectMeta{Namespace: cluster.Namespace, Name: cluster.Name},
+		},
+		AWSCluster:     cluster,
+		ControllerName: "awscluster",
+	})
+	told := &answer{Conditions: []condition{}}
+	if err == nil {
+		session := made.Session()
+		credentials, err := session.Credentials.Retrieve(context.Background())
+		if err != nil {
+			return nil, fmt.Errorf("the session of a scope has no credentials: %w", err)
+		}
+		told.AccessKeyID = credentials.AccessKeyID
+	} else {
+		told.Error = err.Error()
+	}
+	for _, one := range cluster.Status.Conditions {
+		told.Conditions = append(told.Conditions, condition{
+			Type: string(one.Type), Status: string(one.Status), Reason: one.Reason, Message: one.Message,
+		})
+	}
+	return told, nil
+}

@@ -1,0 +1,144 @@
+//! A case: the objects, the feature gates and the resource.
+
+use node_attestation_aws::tenancy::{
+    Ack, CarmGates, Cluster, Labels, Plan, ResolutionError, TenancySettings, resolve,
+};
+use serde_json::{Value, json};
+
+use crate::objects::{ACK_NAMESPACE, objects, read};
+use crate::stored::NAMESPACES;
+
+/// The account of most roles.
+pub const THEIRS: &str = "200000000001";
+
+/// Another.
+pub const OTHER_ACCOUNT: &str = "200000000002";
+
+/// A case.
+#[derive(Debug, Clone)]
+pub struct Case {
+    /// The Namespaces, config maps and selectors.
+    pub objects: Vec<Value>,
+    /// The namespace of the cluster and its instances.
+    pub namespace: String,
+    /// The labels of both.
+    pub labels: Value,
+    /// Whether selectors count, and not annotations.
+    pub selectors: bool,
+    /// `TeamLevelCARM`.
+    pub team_level: bool,
+    /// `ServiceLevelCARM`.
+    pub service_level: bool,
+    /// `--ack-compat`.
+    pub compatible: bool,
+    /// `status.ackResourceMetadata.ownerAccountID`, or nothing.
+    pub owner_account: String,
+}
+
+/// The ARN of a role.
+pub fn arn(account: &str, name: &str) -> String {
+    format!("arn:aws:iam::{account}:role/{name}")
+}
+
+impl Case {
+    /// A cluster in `tenant-a`, and no object.
+    pub fn new() -> Self {
+        Self {
+            objects: Vec::new(),
+            namespace: NAMESPACES[0].to_owned(),
+            labels: json!({}),
+            selectors: false,
+            team_level: false,
+            service_level: false,
+            compatible: false,
+            owner_account: String::new(),
+        }
+    }
+
+    /// Adds the Namespace of the cluster.
+    pub fn namespace_with(&mut self, labels: &Value, annotations: &Value) {
+        self.objects.push(json!({
+            "apiVersion": "v1", "kind": "Namespace",
+            "metadata": {"name": self.namespace, "labels": labels, "annotations": annotations},
+        }));
+    }
+
+    /// Adds a config map.
+    pub fn map(&mut self, name: &str, data: &Value) {
+        self.objects.push(json!({
+            "apiVersion": "v1", "kind": "ConfigMap",
+            "metadata": {"name": name, "namespace": ACK_NAMESPACE}, "data": data,
+        }));
+    }
+
+    /// Adds a selector.
+    pub fn selector(&mut self, name: &str, spec: Value) {
+        self.objects.push(json!({
+            "apiVersion": "services.k8s.aws/v1alpha1", "kind": "IAMRoleSelector",
+            "metadata": {"name": name}, "spec": spec,
+        }));
+    }
+
+    /// All objects.
+    pub fn all(&mut self) -> Vec<&mut Value> {
+        self.objects.iter_mut().collect()
+    }
+
+    /// The object of this kind and name.
+    pub fn object(&self, kind: &str, name: &str) -> Option<&Value> {
+        let is_it = |object: &&Value| object["kind"] == kind && object["metadata"]["name"] == name;
+        self.objects.iter().find(is_it)
+    }
+
+    /// An annotation of the cluster's Namespace, if it is not empty.
+    pub fn annotation(&self, name: &str) -> Option<&str> {
+        let namespace = self.object("Namespace", &self.namespace)?;
+        let annotation = &namespace["metadata"]["annotations"][format!("services.k8s.aws/{name}")];
+        annotation.as_str().filter(|value| !value.is_empty())
+    }
+
+    /// The case for the judge.
+    pub fn asked(&self) -> Value {
+        let of_kind = |kind: &str| -> Vec<&Value> {
+            self.objects
+                .iter()
+                .filter(|object| object["kind"] == kind)
+                .collect()
+        };
+        json!({
+            "namespaces": of_kind("Namespace"), "configMaps": of_kind("ConfigMap"),
+            "selectors": of_kind("IAMRoleSelector"),
+            "gates": {
+                "TeamLevelCARM": self.team_level, "ServiceLevelCARM": self.service_level,
+                "IAMRoleSelector": self.selectors,
+            },
+            "enableCARM": !self.selectors, "namespace": self.namespace, "labels": self.labels,
+            "ownerAccountID": self.owner_account,
+        })
+    }
+
+    /// Our resolution.
+    pub fn resolved(&self) -> Result<Plan, ResolutionError> {
+        let cluster = Cluster {
+            namespace: self.namespace.clone(),
+            name: "c".to_owned(),
+            labels: read::<Labels>(&self.labels),
+            ..Cluster::default()
+        };
+        let gates = CarmGates {
+            team_level: self.team_level,
+            service_level: self.service_level,
+            compatible: self.compatible,
+        };
+        let ack = if self.selectors {
+            Ack::RoleSelectors
+        } else {
+            Ack::Carm(gates)
+        };
+        let settings = TenancySettings {
+            ack,
+            ..TenancySettings::default()
+        };
+        resolve(&objects(&self.objects), &cluster, None, None, settings)
+    }
+}

@@ -1,0 +1,247 @@
+//! Cases by hand, of the table in docs/tenancy.md.
+
+use serde_json::{Value, json};
+
+use super::case::{Case, OTHER_ACCOUNT, THEIRS, arn};
+use super::compare::{Rule, compare, theirs};
+use super::judge;
+use crate::stored::stored;
+
+const ACCOUNTS: &str = "ack-role-account-map";
+const TEAMS: &str = "ack-role-team-map";
+
+/// A case of annotations, config maps and gates.
+fn carm(annotations: &Value, maps: Vec<(&str, Value)>, gates: &str) -> Case {
+    let mut case = Case::new();
+    let annotations = annotations.as_object().unwrap().iter();
+    let annotations: serde_json::Map<String, Value> = annotations
+        .map(|(name, value)| (format!("services.k8s.aws/{name}"), value.clone()))
+        .collect();
+    case.namespace_with(&json!({}), &json!(annotations));
+    for (name, data) in maps {
+        case.map(name, &data);
+    }
+    case.team_level = gates.contains("team");
+    case.service_level = gates.contains("service");
+    case.compatible = gates.contains("compatible");
+    case
+}
+
+/// A case of selectors.
+fn selected(specs: Vec<Value>) -> Case {
+    let mut case = Case::new();
+    case.selectors = true;
+    case.namespace_with(&json!({"environment": "dev"}), &json!({}));
+    for (index, spec) in specs.into_iter().enumerate() {
+        case.selector(&format!("s{index}"), spec);
+    }
+    case
+}
+
+#[test]
+fn roles_by_annotations_and_selectors_are_those_of_the_controllers_own_code_or_differ_as_documented()
+ {
+    let nodes = arn(THEIRS, "nodes");
+    let team = json!({"team-id": "team-a"});
+    let account = json!({"owner-account-id": THEIRS});
+    let both = json!({"team-id": "team-a", "owner-account-id": THEIRS});
+    let of_account = (ACCOUNTS, json!({THEIRS: arn(THEIRS, "of-account")}));
+    let of_team = (TEAMS, json!({"team-a": nodes}));
+    let of_both = (
+        TEAMS,
+        json!({"team-a": nodes, "ec2.team-a": arn(THEIRS, "of-service")}),
+    );
+    let elsewhere = (ACCOUNTS, json!({THEIRS: arn(OTHER_ACCOUNT, "nodes")}));
+    let value = |value: &str| (ACCOUNTS, json!({THEIRS: value}));
+    let here = json!({"arn": nodes, "namespaceSelector": {"names": ["tenant-a"]}});
+    let of_instances = json!({
+        "arn": nodes,
+        "resourceTypeSelector": [{"group": "ec2.services.k8s.aws", "version": "", "kind": "Instance"}],
+        "namespaceSelector": {"names": [], "labelSelector": {"matchLabels": {"environment": "dev"}}},
+    });
+    let elsewhere_selected = json!({"arn": nodes, "namespaceSelector": {"names": ["tenant-b"]}});
+    let mut forged = carm(&json!({}), vec![of_account.clone()], "");
+    forged.owner_account = THEIRS.to_owned();
+    let rows: Vec<(Case, &str, Option<Rule>)> = vec![
+        (
+            carm(&both, vec![of_account.clone(), of_team.clone()], "team"),
+            "nodes",
+            None,
+        ),
+        (
+            carm(&both, vec![of_account.clone(), of_team.clone()], ""),
+            "of-account",
+            None,
+        ),
+        (
+            carm(&team, vec![of_team.clone()], ""),
+            "IdentityNotNamed",
+            Some(Rule::TeamWithoutGate),
+        ),
+        (
+            carm(&both, vec![of_account.clone(), (TEAMS, json!({}))], "team"),
+            "CARMKeyNotFound",
+            None,
+        ),
+        (
+            carm(&team, vec![of_both.clone()], "team service"),
+            "of-service",
+            None,
+        ),
+        (carm(&team, vec![of_both], "team"), "nodes", None),
+        (
+            carm(&team, vec![(TEAMS, json!({"ec2.team-a": nodes}))], "team"),
+            "CARMKeyNotFound",
+            None,
+        ),
+        (
+            carm(
+                &team,
+                vec![(TEAMS, json!({"ec2.team-a": "", "team-a": nodes}))],
+                "team service",
+            ),
+            "CARMEmptyValue",
+            Some(Rule::EmptyServiceKey),
+        ),
+        (carm(&account, Vec::new(), ""), "CARMMapNotFound", None),
+        (
+            carm(&account, vec![(ACCOUNTS, json!({}))], ""),
+            "CARMKeyNotFound",
+            None,
+        ),
+        (carm(&account, vec![value("")], ""), "CARMEmptyValue", None),
+        (
+            carm(&account, vec![elsewhere.clone()], ""),
+            "AccountMismatch",
+            Some(Rule::AccountOfRole),
+        ),
+        (carm(&account, vec![elsewhere], "compatible"), "nodes", None),
+        (
+            carm(
+                &json!({"owner-account-id": "my-ns"}),
+                vec![(ACCOUNTS, json!({"my-ns": nodes}))],
+                "",
+            ),
+            "InvalidAccount",
+            Some(Rule::AccountNoNumber),
+        ),
+        (
+            carm(
+                &json!({"owner-account-id": "my-ns"}),
+                vec![(ACCOUNTS, json!({"my-ns": nodes}))],
+                "compatible",
+            ),
+            "nodes",
+            None,
+        ),
+        (
+            carm(&account, vec![value("nodes")], ""),
+            "InvalidRoleARN",
+            None,
+        ),
+        (
+            carm(
+                &account,
+                vec![value("arn:aws:iam::200000000001:user/a")],
+                "",
+            ),
+            "InvalidRoleARN",
+            Some(Rule::ArnOfNoRole),
+        ),
+        (
+            carm(
+                &account,
+                vec![value(&format!("roleArn: {nodes}\nexternalID: an-id"))],
+                "",
+            ),
+            "nodes",
+            Some(Rule::Fields),
+        ),
+        (
+            carm(&account, vec![value(&format!("{nodes}\n"))], ""),
+            "nodes",
+            Some(Rule::WhiteSpace),
+        ),
+        (
+            carm(&json!({}), vec![of_account], ""),
+            "IdentityNotNamed",
+            Some(Rule::NoAnnotation),
+        ),
+        (forged, "IdentityNotNamed", Some(Rule::StatusAccount)),
+        (
+            selected(Vec::new()),
+            "NoRoleSelector",
+            Some(Rule::NoSelector),
+        ),
+        (
+            selected(vec![elsewhere_selected.clone()]),
+            "NoRoleSelector",
+            Some(Rule::NoSelector),
+        ),
+        (
+            selected(vec![here.clone(), elsewhere_selected]),
+            "nodes",
+            None,
+        ),
+        (selected(vec![of_instances.clone()]), "nodes", None),
+        (
+            selected(vec![here, of_instances]),
+            "RoleSelectorConflict",
+            None,
+        ),
+        (
+            selected(vec![json!({"arn": ""})]),
+            "InvalidRoleSelector",
+            Some(Rule::InvalidSelector),
+        ),
+        (
+            selected(vec![json!({"arn": nodes}), json!({"arn": ""})]),
+            "RoleSelectorConflict",
+            Some(Rule::InvalidSelector),
+        ),
+    ];
+    let stored = rows.into_iter().map(|(mut case, end, rule)| {
+        for object in case.all() {
+            *object = stored(object).unwrap_or_else(|error| panic!("{error}: {object:#}"));
+        }
+        (case, end, rule)
+    });
+    let rows: Vec<_> = stored.collect();
+    let asked: Vec<_> = rows.iter().map(|(case, ..)| case.asked()).collect();
+    for ((case, end, rule), answer) in rows.iter().zip(judge().ask_all(&asked)) {
+        let ours = case.resolved();
+        let found = compare(case, &ours, theirs(&answer));
+        assert_eq!(found, Ok(*rule), "{case:?}\n{ours:?}\n{answer}");
+        match ours {
+            Ok(plan) => assert!(
+                plan.roles[0].arn.to_string().ends_with(&format!("/{end}")),
+                "{plan:?}"
+            ),
+            Err(error) => assert_eq!(error.reason(), *end, "{case:?}"),
+        }
+    }
+}
+
+#[test]
+fn keys_of_the_second_form_of_the_issue_are_not_stored() {
+    for key in ["team-id/team-a", "owner-account-id/200000000001"] {
+        let mut case = Case::new();
+        case.map(TEAMS, &json!({key: arn(THEIRS, "nodes")}));
+        let refused = stored(&case.objects[0]).unwrap_err();
+        assert!(refused.contains("a valid config key"), "{refused}");
+    }
+}
+
+#[test]
+fn a_selector_without_its_required_fields_is_not_stored() {
+    let nodes = arn(THEIRS, "nodes");
+    for spec in [
+        json!({}),
+        json!({"arn": nodes, "namespaceSelector": {}}),
+        json!({"arn": nodes, "resourceTypeSelector": [{"kind": "Instance"}]}),
+        json!({"arn": nodes, "resourceLabelSelector": {}}),
+    ] {
+        let refused = stored(&selected(vec![spec.clone()]).objects[1]).unwrap_err();
+        assert!(refused.contains("Required value"), "{spec}: {refused}");
+    }
+}

@@ -1,0 +1,342 @@
+//! What the two sides make of a case: ours with the real client of STS, theirs with the SDK of Go, at the same STS.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::sync::Arc;
+
+use aws_config::{BehaviorVersion, SdkConfig};
+use aws_credential_types::provider::SharedCredentialsProvider;
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use kubelet_attestation::secret::Secret;
+use kubelet_authenticator_test_support::process::Scratch;
+use kubelet_authenticator_test_support::sts::{Call, Principal, Sts};
+use kubelet_authenticator_tests::cloud::{ACCOUNT, CONTROLLER, REGION};
+use node_attestation_aws::credentials::{
+    Credentials, CredentialsKey, CredentialsSource, Lease, Tenant,
+};
+use node_attestation_aws::proxy::Proxy;
+use node_attestation_aws::sessions::{FailureKind, Keys, SdkSts, Sessions, Tokens};
+use node_attestation_aws::tenancy::{
+    Cluster, DigestKey, Infrastructure, ObjectRef, Plan, ResolutionError, ServiceAccount,
+    TenancySettings, resolve,
+};
+use node_attestation_core::refusal::Unavailable;
+use serde::Deserialize as _;
+use serde_json::{Value, json};
+use tokio::runtime::Runtime;
+
+use super::case::{Case, THEIRS};
+use crate::judge::Judge;
+use crate::objects::objects;
+
+const OWN_KEY: (&str, &str) = ("AKIAOWN", "0wn");
+
+/// A call of STS.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Assumed {
+    /// The role.
+    pub role: String,
+    /// The name of the session.
+    pub session: String,
+    /// Its validity.
+    pub seconds: u32,
+    /// The external ID.
+    pub external_id: Option<String>,
+    /// The session policy.
+    pub policy: Option<String>,
+    /// The managed session policies.
+    pub policy_arns: BTreeSet<String>,
+    /// The ARN of the caller.
+    pub caller: String,
+    /// `OK`, or the code of the error.
+    pub outcome: String,
+}
+
+/// What a side did: its calls of STS, and its end.
+#[derive(Debug)]
+pub struct Did<E> {
+    /// The calls of STS.
+    pub calls: Vec<Assumed>,
+    /// The end.
+    pub end: E,
+}
+
+/// The end on our side.
+#[derive(Debug, PartialEq)]
+pub enum Ours {
+    /// Credentials of this owner.
+    Keys(String),
+    /// The objects do not tell.
+    Unresolved(ResolutionError),
+    /// STS refused with this code.
+    Refused(String),
+}
+
+impl fmt::Display for Ours {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Keys(_) => "keys",
+            Self::Unresolved(error) => error.reason(),
+            Self::Refused(code) => code,
+        })
+    }
+}
+
+/// The end on the side of the provider.
+#[derive(Debug, PartialEq)]
+pub enum Theirs {
+    /// Credentials of this owner.
+    Keys(String),
+    /// The objects do not tell.
+    Unresolved(String),
+    /// There are no credentials.
+    NotRetrieved(String),
+}
+
+/// Both sides of a case.
+#[derive(Debug)]
+pub struct Sides {
+    /// The case.
+    pub case: Case,
+    /// The plan, if there is one.
+    pub plan: Option<Plan>,
+    /// Our side.
+    pub ours: Did<Ours>,
+    /// The provider's.
+    pub theirs: Did<Theirs>,
+    /// The reasons of its conditions, by type.
+    pub reasons: BTreeMap<String, String>,
+}
+
+/// The judge, and STS.
+#[derive(Debug)]
+pub struct Bed {
+    sts: Sts,
+    judge: Judge,
+    _authorities: Scratch,
+    runtime: Runtime,
+    client: Arc<SdkSts>,
+}
+
+impl Bed {
+    /// Starts the judge.
+    pub fn start() -> Self {
+        let sts = Sts::start();
+        sts.learn(Principal::user(ACCOUNT, CONTROLLER), OWN_KEY);
+        let authorities = Scratch::new("authorities");
+        let bundle = authorities.join("ca.pem");
+        std::fs::write(&bundle, sts.ca_pem()).unwrap();
+        let environment = [
+            ("AWS_ACCESS_KEY_ID", OWN_KEY.0),
+            ("AWS_SECRET_ACCESS_KEY", OWN_KEY.1),
+            ("AWS_CA_BUNDLE", bundle.to_str().unwrap()),
+            ("AWS_ENDPOINT_URL_STS", &sts.url()),
+            ("AWS_MAX_ATTEMPTS", "1"),
+        ];
+        let trusting = Proxy::default().http_client_trusting(sts.ca_pem().as_bytes().to_vec());
+        let endpoints = BTreeMap::from([(REGION.to_owned(), sts.url())]);
+        Self {
+            judge: Judge::start("capa", &environment),
+            client: Arc::new(SdkSts::new(
+                Arc::new(Own),
+                endpoints,
+                Some(trusting.unwrap()),
+            )),
+            sts,
+            _authorities: authorities,
+            runtime: tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()
+                .unwrap(),
+        }
+    }
+
+    /// Runs a case on both sides.
+    pub fn judge(&mut self, mut case: Case) -> Sides {
+        self.prepare(&mut case);
+        let before = self.sts.calls().len();
+        let asked = json!({"awsCluster": case.cluster, "objects": case.objects});
+        let Some(answer) = self.judge.ask(&asked) else {
+            panic!("the judge ended: {}\n{}", self.judge.log(), case.shown());
+        };
+        let theirs = Did {
+            calls: self.assumed(before),
+            end: self.their_end(&answer),
+        };
+        let conditions = answer["conditions"].as_array().unwrap().iter();
+        let text = |value: &Value| value.as_str().unwrap().to_owned();
+        let reasons = conditions
+            .map(|one| (text(&one["type"]), text(&one["reason"])))
+            .collect();
+        let before = self.sts.calls().len();
+        let (plan, end) = self.our_end(&case);
+        let ours = Did {
+            calls: self.assumed(before),
+            end,
+        };
+        Sides {
+            case,
+            plan,
+            ours,
+            theirs,
+            reasons,
+        }
+    }
+
+    /// The reason for which our side has no plan.
+    pub fn resolution_of(&self, case: &Case) -> Result<(), &'static str> {
+        match self.our_end(case).1 {
+            Ours::Unresolved(error) => Err(error.reason()),
+            Ours::Keys(_) | Ours::Refused(_) => Ok(()),
+        }
+    }
+
+    /// Asks the judge alone, which is expected to die of it.
+    pub fn kill(mut self, case: &Case) -> String {
+        let asked = json!({"awsCluster": case.cluster, "objects": case.objects});
+        assert_eq!(self.judge.ask(&asked), None);
+        assert!(!self.judge.end().success());
+        self.judge.log()
+    }
+
+    /// Makes roles and access keys known to STS. A session token is one of its own.
+    fn prepare(&self, case: &mut Case) {
+        for (arn, trust) in &case.trusts {
+            self.sts.role(arn, trust.clone());
+        }
+        let secrets = case
+            .objects
+            .iter_mut()
+            .filter(|object| object["kind"] == "Secret");
+        for secret in secrets {
+            let owner = Principal::user(THEIRS, secret["metadata"]["name"].as_str().unwrap());
+            let data = &mut secret["data"];
+            let text = |data: &Value, key: &str| {
+                let value = BASE64_STANDARD.decode(data[key].as_str()?).ok()?;
+                let value = String::from_utf8(value).ok()?;
+                // STS knows none with a line break.
+                (value == value.trim()).then_some(value)
+            };
+            if data["SessionToken"].is_string() {
+                let issued = self.sts.credentials(owner);
+                data["AccessKeyID"] = json!(BASE64_STANDARD.encode(issued.access_key_id));
+                data["SecretAccessKey"] = json!(BASE64_STANDARD.encode(issued.secret_access_key));
+                data["SessionToken"] = json!(BASE64_STANDARD.encode(issued.session_token));
+            } else if let (Some(id), Some(key)) =
+                (text(data, "AccessKeyID"), text(data, "SecretAccessKey"))
+                && !id.starts_with("AKIAUNKNOWN")
+            {
+                self.sts.learn(owner, (&id, &key));
+            }
+        }
+    }
+
+    fn assumed(&self, before: usize) -> Vec<Assumed> {
+        let calls = self.sts.calls_after(before);
+        calls.iter().map(assumed).collect()
+    }
+
+    fn owner(&self, access_key_id: &str) -> String {
+        let owner = self.sts.owner(access_key_id);
+        owner.map_or_else(|| access_key_id.to_owned(), |owner| owner.arn)
+    }
+
+    fn our_end(&self, case: &Case) -> (Option<Plan>, Ours) {
+        let decider = ObjectRef {
+            kind: "AWSCluster".to_owned(),
+            name: case.name().to_owned(),
+        };
+        let cluster = Cluster {
+            namespace: case.namespace().to_owned(),
+            name: case.name().to_owned(),
+            infrastructure: Some(decider),
+            ..Cluster::default()
+        };
+        let infrastructure = Infrastructure::deserialize(&case.cluster["spec"]).unwrap();
+        let settings = TenancySettings::default();
+        let objects = objects(&case.objects);
+        let plan = match resolve(&objects, &cluster, Some(&infrastructure), None, settings) {
+            Ok(plan) => plan,
+            Err(error) => return (None, Ours::Unresolved(error)),
+        };
+        let own =
+            SharedCredentialsProvider::new(Keys::new(OWN_KEY.0, OWN_KEY.1, None, None, "own"));
+        let key = DigestKey::random().unwrap();
+        // Of its own: nothing of another case is in the cache.
+        let sessions = Sessions::new(own, self.client.clone(), Arc::new(NoTokens), key);
+        let keys = self.runtime.block_on(async {
+            let of_plan = sessions.of_plan(&plan, REGION, case.name());
+            of_plan.keys().await
+        });
+        let end = match keys {
+            Ok(keys) => Ours::Keys(self.owner(keys.access_key_id())),
+            Err(error) => match error.kind {
+                FailureKind::Refused { code, .. } => Ours::Refused(code),
+                _ => panic!("{error}: {}", case.shown()),
+            },
+        };
+        (Some(plan), end)
+    }
+
+    fn their_end(&self, answer: &Value) -> Theirs {
+        let Some(error) = answer["error"].as_str() else {
+            return Theirs::Keys(self.owner(answer["accessKeyID"].as_str().unwrap()));
+        };
+        let session = "failed to create aws V2 session: ";
+        let text = error
+            .strip_prefix(session)
+            .unwrap_or_else(|| panic!("{error}"));
+        if let Some(text) = text.strip_prefix("Failed to get providers for cluster: ") {
+            return Theirs::Unresolved(text.to_owned());
+        }
+        let text = text.strip_prefix("Failed to retrieve identity credentials: ");
+        Theirs::NotRetrieved(text.unwrap_or_else(|| panic!("{error}")).to_owned())
+    }
+}
+
+fn assumed(call: &Call) -> Assumed {
+    let text = |name: &str| call.parameter(name).unwrap_or_default();
+    assert_eq!(text("Action"), "AssumeRole");
+    let arns = 1..=20;
+    Assumed {
+        role: text("RoleArn"),
+        session: text("RoleSessionName"),
+        seconds: text("DurationSeconds").parse().unwrap(),
+        external_id: call.parameter("ExternalId"),
+        policy: call.parameter("Policy"),
+        policy_arns: arns
+            .filter_map(|n| call.parameter(&format!("PolicyArns.member.{n}.arn")))
+            .collect(),
+        caller: call.caller.clone().unwrap_or_default(),
+        outcome: call.outcome.clone(),
+    }
+}
+
+/// Only the SDK's settings are used.
+#[derive(Debug)]
+struct Own;
+
+#[async_trait::async_trait]
+impl CredentialsSource for Own {
+    async fn credentials(&self, _: &Tenant, _: &str) -> Result<Credentials, Unavailable> {
+        Ok(Credentials {
+            key: CredentialsKey::new([0; 32]),
+            config: SdkConfig::builder()
+                .behavior_version(BehaviorVersion::latest())
+                .build(),
+            account: None,
+            lease: Lease::Endless,
+        })
+    }
+}
+
+#[derive(Debug)]
+struct NoTokens;
+
+#[async_trait::async_trait]
+impl Tokens for NoTokens {
+    async fn token(&self, _: &ServiceAccount) -> Result<Secret<String>, String> {
+        Err("no test has one".to_owned())
+    }
+}

@@ -1,0 +1,81 @@
+//! Objects as a real API server stores them, by the definitions of the originals.
+
+use std::fs;
+use std::sync::LazyLock;
+use std::thread;
+
+use kubelet_authenticator_test_support::control_plane::ControlPlane;
+use kubelet_authenticator_tests::management::{Contract, Management};
+use serde_json::{Value, json};
+
+use super::judge;
+
+/// The namespace of the clusters, and another.
+pub const NAMESPACES: [&str; 2] = ["tenant-a", "tenant-b"];
+
+/// The namespaces of the controllers.
+const CONTROLLERS: [&str; 2] = ["capa-system", "ack-system"];
+
+static MANAGEMENT: LazyLock<Management> = LazyLock::new(|| {
+    let management = Management::on(ControlPlane::builder().start(), Contract::V1Beta2);
+    management.define_aws();
+    // Each case has its own, or none.
+    management
+        .kubectl()
+        .ok(["delete", "awsclustercontrolleridentities", "default"]);
+    let selectors = fs::read_to_string(judge::directory().join("iamroleselectors.yaml")).unwrap();
+    let kubectl = management.kubectl();
+    kubectl.apply(&selectors);
+    let established = "--for=condition=Established";
+    let name = "crd/iamroleselectors.services.k8s.aws";
+    kubectl.ok(["wait", established, "--timeout=60s", name]);
+    for name in NAMESPACES.into_iter().chain(CONTROLLERS) {
+        let metadata = json!({"name": name});
+        kubectl
+            .apply_object(&json!({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}));
+    }
+    management
+});
+
+/// The object as the API server would store it, or the reason of its refusal.
+pub fn stored(object: &Value) -> Result<Value, String> {
+    // Clusters are in namespaces that exist.
+    let exists = object["kind"] == "Namespace";
+    MANAGEMENT.kubectl().dry_run(object, exists)
+}
+
+/// The cases all of whose objects the API server stores, in their stored form.
+pub fn all_stored<T: Send>(
+    sent: Vec<T>,
+    objects: impl Fn(&mut T) -> Vec<&mut Value> + Sync,
+) -> Vec<T> {
+    LazyLock::force(&MANAGEMENT);
+    let keep = |mut case: T| -> Option<T> {
+        for object in objects(&mut case) {
+            *object = stored(object).ok()?;
+        }
+        Some(case)
+    };
+    let mut sent = sent;
+    let mut parts = Vec::new();
+    while !sent.is_empty() {
+        let rest = sent.split_off(sent.len().min(50));
+        parts.push(std::mem::replace(&mut sent, rest));
+    }
+    // An API server answers several at once.
+    let mut kept = Vec::new();
+    while !parts.is_empty() {
+        let rest = parts.split_off(parts.len().min(8));
+        let turn = std::mem::replace(&mut parts, rest);
+        thread::scope(|scope| {
+            let running: Vec<_> = turn
+                .into_iter()
+                .map(|part| scope.spawn(|| part.into_iter().filter_map(keep).collect::<Vec<_>>()))
+                .collect();
+            for done in running {
+                kept.extend(done.join().unwrap());
+            }
+        });
+    }
+    kept
+}
