@@ -39,7 +39,7 @@ demo: prerequisites-$(CONTROL_PLANE) dependencies
 ##       target/test-times.json
 test: prerequisites-all dependencies
 	@tests/stage --clear
-	@$(MAKE) --jobs=3 stage-fmt stage-build stage-cluster-api stage-metrics-server stage-judges stage-moto stage-cloud-init stage-deny stage-machete
+	@$(MAKE) --jobs=3 stage-fmt stage-build stage-cluster-api stage-metrics-server stage-judges stage-promtool stage-moto stage-cloud-init stage-deny stage-machete
 	@tests/dependencies save
 	@# Programs that nobody waits for are built while the suites wait for something.
 	@$(MAKE) --jobs=2 stage-suites stage-bench-limits stage-isolation
@@ -53,7 +53,7 @@ stage-%:
 ## test-long: real Cluster API Provider AWS, control planes that Cluster API makes, Kubernetes 1.33 and an upgrade from 1.35,
 ##            and the plugins and controllers of the version before this one; builds an hour's worth, once
 test-long: prerequisites-all dependencies
-	@$(MAKE) --jobs=3 build capa metrics-server judges moto cloud-init
+	@$(MAKE) --jobs=3 build capa metrics-server judges promtool moto cloud-init
 	$(LINT) tests/suites --long
 	$(LINT) tests/suites --previous
 	KUBELET_AUTHENTICATOR_CONTROL_PLANE=$$(tests/older-kubernetes/build 1.33) $(LINT) tests/suites --floor
@@ -67,7 +67,7 @@ build:
 	$(LINT) $(BUILD) --all-targets
 
 # Everything that is compiled for the tests is there by then.
-suites: cluster-api metrics-server judges moto cloud-init
+suites: cluster-api metrics-server judges promtool moto cloud-init
 	$(LINT) tests/suites
 	$(LINT) $(CARGO) test --locked --workspace --doc
 
@@ -122,6 +122,10 @@ capa: cluster-api
 metrics-server: cluster-api
 	@tests/metrics-server/build >/dev/null
 
+## promtool: what checks metrics and alert rules, built once and cached
+promtool: prerequisites-real
+	@tests/promtool/build >/dev/null
+
 ## judges: the code of Cluster API Provider AWS and of AWS Controllers for Kubernetes that decides on AWS identities, in
 ##         programs that are built once and cached
 judges: prerequisites-real
@@ -170,4 +174,4 @@ prerequisites-%:
 	@tests/prerequisites $*
 
 .PHONY: help demo test test-long test-fast build suites isolation bench bench-all bench-limits bench-programs bench-scale musl control-plane cluster-api capa \
-	metrics-server judges moto cloud-init dependencies fmt deny advisories machete mutants
+	metrics-server judges promtool moto cloud-init dependencies fmt deny advisories machete mutants

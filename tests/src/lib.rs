@@ -12,6 +12,7 @@ pub mod page;
 pub mod panics;
 pub mod pods;
 pub mod scene;
+pub mod scrape;
 pub mod steps;
 pub mod tpm;
 

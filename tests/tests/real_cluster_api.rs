@@ -9,6 +9,7 @@ use node_attestation_core::identifiers::TokenId;
 use node_attestation_core::inventory::{Inventory as _, Machine, MachineState, TokenOwner};
 use node_attestation_runtime::capi::{CapiInventory, ObjectKey, Objects, Selection};
 use node_attestation_runtime::client::ClusterAccess;
+use node_attestation_runtime::metrics::Metrics;
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 use tokio::time::timeout;
@@ -35,7 +36,8 @@ impl Watcher {
         let access = RUNTIME
             .block_on(ClusterAccess::from_kubeconfig(kubeconfig))
             .unwrap();
-        let (objects, watches) = Objects::new(access.client().clone(), selection);
+        let (objects, watches) =
+            Objects::new(access.client().clone(), selection, &Metrics::default());
         RUNTIME.spawn(watches);
         Self { objects }
     }

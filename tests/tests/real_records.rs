@@ -16,6 +16,7 @@ use node_attestation_core::refusal::{Denial, Refusal};
 use node_attestation_core::testing::nodes::MemoryNodes;
 use node_attestation_core::verifier::{Assurance, AttestedIdentity, Identity, TpmBoot};
 use node_attestation_runtime::client::ClusterAccess;
+use node_attestation_runtime::metrics::Metrics;
 use node_attestation_runtime::records::KubeRecords;
 use serde_json::Value;
 
@@ -37,7 +38,12 @@ async fn client() -> Client {
 }
 
 async fn records(cluster: &str) -> Arc<KubeRecords> {
-    Arc::new(KubeRecords::start(client().await, "default", cluster))
+    Arc::new(KubeRecords::start(
+        client().await,
+        "default",
+        cluster,
+        &Metrics::default(),
+    ))
 }
 
 fn now() -> SystemTime {

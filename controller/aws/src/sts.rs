@@ -30,10 +30,12 @@ pub mod testing;
 
 use std::time::SystemTime;
 
+use hyper::StatusCode;
 use kubelet_attestation::binding::KeyBinding;
 use kubelet_attestation::evidence::aws::Proof;
 use node_attestation_core::identifiers::KeyDigest;
 use node_attestation_core::refusal::Refusal;
+use node_attestation_runtime::metrics::{CloudResult, Metrics};
 
 pub use self::principal::{InvalidRole, ProfileRole};
 pub use self::settings::{InvalidStsSettings, StsSettings};
@@ -54,6 +56,7 @@ pub struct Sts {
     settings: StsSettings,
     signatures: ReplayCache,
     refused: Refused,
+    metrics: Metrics,
 }
 
 impl Sts {
@@ -68,7 +71,25 @@ impl Sts {
             settings,
             signatures: ReplayCache::with_limits(LIMITS),
             refused: Refused::default(),
+            metrics: Metrics::default(),
         })
+    }
+
+    /// The same, which counts its calls.
+    #[must_use]
+    pub fn measured_by(self, metrics: Metrics) -> Self {
+        Self { metrics, ..self }
+    }
+
+    /// Counts a call.
+    fn count(&self, called: &Result<(StatusCode, Vec<u8>), Outage>) {
+        let result = match called {
+            Ok((status, body)) => answer::result(*status, body),
+            Err(Outage::TimedOut) => CloudResult::TimedOut,
+            Err(_) => CloudResult::Failed,
+        };
+        self.metrics
+            .cloud_called(("sts", "GetCallerIdentity"), result);
     }
 
     /// The same with the turns and the memory of this cluster, which must not choose its name.
@@ -148,7 +169,9 @@ impl ClusterSts<'_> {
         let exchange = sts
             .client
             .exchange(sent, cluster, &document.region, endpoint.believed);
-        let (status, body) = exchange.await?;
+        let answer = exchange.await;
+        sts.count(&answer);
+        let (status, body) = answer?;
         let identity = answer::read(status, &body).inspect_err(|refusal| {
             sts.refused.remember(refusal, &call, proof, document, now);
         })?;

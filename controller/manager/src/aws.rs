@@ -18,6 +18,7 @@ use node_attestation_aws::proxy::{Proxy, SharedHttpClient};
 use node_attestation_aws::sts::{InvalidStsSettings, ProfileRole, Sts, StsSettings};
 use node_attestation_aws::verifier::AwsClients;
 use node_attestation_runtime::client::ClusterAccess;
+use node_attestation_runtime::metrics::Metrics;
 
 use crate::error::{BoxError, explain};
 use crate::file;
@@ -67,6 +68,7 @@ pub(crate) struct AwsParts {
     /// The client for these URLs, where they have authorities of their own.
     sts_client: Option<SharedHttpClient>,
     tenancy: TenancyArguments,
+    metrics: Metrics,
 }
 
 /// Trust anchors and clients for AWS, shared by all clusters.
@@ -86,7 +88,7 @@ impl AwsArguments {
     /// # Errors
     ///
     /// An option, or the file that it names, is invalid.
-    pub(crate) fn open(self) -> Result<Result<AwsParts, String>, BoxError> {
+    pub(crate) fn open(self, metrics: Metrics) -> Result<Result<AwsParts, String>, BoxError> {
         let authorities = self.aws_endpoint_ca.as_deref();
         let authorities = authorities
             .map(|path| file::read("--aws-endpoint-ca", path, MAX_FILE_LEN))
@@ -115,7 +117,7 @@ impl AwsArguments {
         });
         let path = self.aws_endpoint_ca.unwrap_or_default();
         let sts = match sts {
-            Ok(sts) => sts,
+            Ok(sts) => sts.measured_by(metrics.clone()),
             Err(error) => {
                 use InvalidStsSettings::{Authorities, NoAuthorities, Proxy, Region};
                 if matches!(error, NoAuthorities | Proxy(_)) {
@@ -142,6 +144,7 @@ impl AwsArguments {
             sts_urls,
             sts_client: sts_client.and_then(Result::ok),
             tenancy: self.tenancy,
+            metrics,
         }))
     }
 }
@@ -149,11 +152,12 @@ impl AwsArguments {
 impl AwsParts {
     /// Clients that ask as the controller.
     pub(crate) fn own(self) -> Aws {
-        let instances = Instances::new(self.own.clone(), self.ec2.clone());
+        let metrics = &self.metrics;
+        let instances = Instances::measured(self.own.clone(), self.ec2.clone(), metrics);
         Aws {
             witnesses: Arc::new(AwsClients::new(self.signers, self.sts, instances.clone())),
             instances,
-            tpms: NitroTpms::new(self.own, self.ec2),
+            tpms: NitroTpms::measured(self.own, self.ec2, metrics),
             tenants: None,
         }
     }
@@ -170,14 +174,16 @@ impl AwsParts {
             self.own,
             self.sts_urls,
             self.sts_client,
+            &self.metrics,
         )?;
         let source = tenants.credentials.clone();
-        let instances = Instances::new(source.clone(), self.ec2.clone());
+        let metrics = &self.metrics;
+        let instances = Instances::measured(source.clone(), self.ec2.clone(), metrics);
         let witnesses = AwsClients::new(self.signers, self.sts, instances.clone());
         let aws = Aws {
             witnesses: Arc::new(witnesses.with_tenants(source.clone())),
             instances,
-            tpms: NitroTpms::new(source, self.ec2),
+            tpms: NitroTpms::measured(source, self.ec2, metrics),
             tenants: Some(tenants),
         };
         Ok((aws, work))

@@ -16,6 +16,7 @@ use node_attestation_core::verifier::{InsecureVerifier, Verifier, Verifiers};
 use node_attestation_runtime::capi::ObjectKey;
 use node_attestation_runtime::client::ClusterAccess;
 use node_attestation_runtime::management::VerifierUnavailable;
+use node_attestation_runtime::metrics::Metrics;
 use node_attestation_tpm::challenge::ChallengeKeySource;
 use node_attestation_tpm::policy::TpmPolicy;
 use node_attestation_tpm::verifier::TpmVerifier;
@@ -107,7 +108,7 @@ pub(crate) struct Cluster<'a> {
 
 impl ProviderArguments {
     /// Reads the files that the options name.
-    pub(crate) fn open(self) -> Result<OpenedProviders, BoxError> {
+    pub(crate) fn open(self, metrics: &Metrics) -> Result<OpenedProviders, BoxError> {
         if self.allow_insecure {
             tracing::warn!(
                 "machines that prove nothing are admitted: a bootstrap token is all that one needs"
@@ -115,7 +116,7 @@ impl ProviderArguments {
         }
         Ok(OpenedProviders {
             allow_insecure: self.allow_insecure,
-            aws: self.aws.open()?,
+            aws: self.aws.open(metrics.clone())?,
             tpm_keys: self.tpm.open()?,
         })
     }

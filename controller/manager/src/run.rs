@@ -1,5 +1,6 @@
 //! `run`: all clusters of a management cluster; or one workload cluster, by hand.
 
+mod diagnostics;
 mod management;
 mod standalone;
 mod standalone_aws;
@@ -17,6 +18,8 @@ pub(crate) struct Arguments {
     #[command(flatten)]
     management: management::ManagementArguments,
     #[command(flatten)]
+    diagnostics: diagnostics::DiagnosticsArguments,
+    #[command(flatten)]
     standalone: standalone::StandaloneArguments,
 }
 
@@ -32,10 +35,23 @@ pub(crate) async fn run(arguments: Arguments) -> Result<(), BoxError> {
         };
         tracing::info!(signal, "stopping");
     };
-    let providers = arguments.providers.open()?;
+    let (metrics, _servers) = arguments.diagnostics.open().await?;
+    let providers = arguments.providers.open(&metrics)?;
     if arguments.standalone.workload_kubeconfig.is_some() {
-        Box::pin(standalone::run(arguments.standalone, providers, stop)).await
+        Box::pin(standalone::run(
+            arguments.standalone,
+            providers,
+            metrics,
+            stop,
+        ))
+        .await
     } else {
-        Box::pin(management::run(arguments.management, providers, stop)).await
+        Box::pin(management::run(
+            arguments.management,
+            providers,
+            metrics,
+            stop,
+        ))
+        .await
     }
 }

@@ -9,6 +9,8 @@
 //! Each imports only those above it.
 //!
 //! - `clock`: the source of time
+//! - `metrics`: the metrics of a controller, and its health
+//! - `diagnostics`: `/metrics`, `/healthz` and `/readyz` by HTTP
 //! - `memory`: the memory that clusters share
 //! - `table`: an index of objects by name and by value
 //! - `preflight`: checks of the version of a workload cluster and of our rights there
@@ -37,6 +39,7 @@ pub mod clock;
 pub mod cluster_states;
 pub mod config_maps;
 pub mod csr_writer;
+pub mod diagnostics;
 pub mod events;
 pub mod file_inventory;
 pub mod hardening;
@@ -44,6 +47,7 @@ pub mod identities;
 pub mod logs;
 pub mod management;
 mod memory;
+pub mod metrics;
 pub mod nodes;
 pub mod pipeline;
 pub mod preflight;

@@ -23,6 +23,13 @@ pub(crate) struct Subject<'a> {
 }
 
 impl<'a> Subject<'a> {
+    /// The provider of its signer, if that is one of `signers`.
+    pub(crate) fn provider_of(&self, signers: &[String]) -> Option<&str> {
+        let provider = self.provider.as_ref()?;
+        let signer = provider.client_signer();
+        signers.contains(&signer).then(|| provider.as_str())
+    }
+
     /// The node's name is the one in the request, if that is valid.
     pub(crate) fn of(request: &'a CertificateSigningRequest) -> Self {
         Self {
@@ -78,30 +85,39 @@ pub(crate) fn checks(subject: &Subject<'_>, decided: &Decided) {
     }
 }
 
+/// The word for the kind of a decision, in the log and in metrics.
+pub(crate) fn outcome(decision: &Decision) -> &'static str {
+    match decision {
+        Decision::Ignore(_) => "ignored",
+        Decision::Deny(_) => "denied",
+        Decision::Fail(_) => "failed",
+        Decision::Retry(_) => "deferred",
+        Decision::Issue(_) => "issued",
+        Decision::Approve(_) => "approved",
+    }
+}
+
 /// Logs a decision that was written, in one line.
 ///
 /// `repeated`: a deferral that was logged before.
 pub(crate) fn decision(subject: &Subject<'_>, decided: &Decided, whole: Duration, repeated: bool) {
-    let (outcome, detail) = match &decided.decision {
-        Decision::Ignore(ignored) => ("ignored", error_chain(ignored)),
-        Decision::Deny(denial) => ("denied", error_chain(denial)),
-        Decision::Fail(failure) => ("failed", error_chain(failure)),
-        Decision::Retry(deferral) => ("deferred", error_chain(deferral)),
+    let detail = match &decided.decision {
+        Decision::Ignore(ignored) => error_chain(ignored),
+        Decision::Deny(denial) => error_chain(denial),
+        Decision::Fail(failure) => error_chain(failure),
+        Decision::Retry(deferral) => error_chain(deferral),
         Decision::Issue(certificate) => {
             let (uid, machine) = (&certificate.uid, &certificate.provider_id);
             let told = told(certificate.opening.as_ref(), "; ");
-            ("issued", format!("certificate {uid} for {machine}{told}"))
+            format!("certificate {uid} for {machine}{told}")
         }
         Decision::Approve(approval) => {
             let machine = approval.provider_id();
             let told = told(approval.opening(), "; ");
-            (
-                "approved",
-                format!("for {machine}, to be signed by others{told}"),
-            )
+            format!("for {machine}, to be signed by others{told}")
         }
     };
-    let reason = reason(&decided.decision);
+    let (outcome, reason) = (outcome(&decided.decision), reason(&decided.decision));
     let check = decided.steps.last().map(|step| step.check);
     let node = subject.node.as_ref().map(NodeName::as_str);
     let provider = subject.provider.as_ref().map(Provider::as_str);
@@ -128,5 +144,35 @@ pub(crate) fn decision(subject: &Subject<'_>, decided: &Decided, whole: Duration
         Decision::Retry(_) if repeated => line!(debug),
         Decision::Retry(_) | Decision::Issue(_) | Decision::Approve(_) => line!(info),
         Decision::Deny(_) | Decision::Fail(_) => line!(warn),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::certificates::v1::CertificateSigningRequestSpec;
+
+    use super::*;
+
+    #[test]
+    fn the_provider_of_a_signer_that_is_not_served_is_no_label() {
+        let signer =
+            |provider: &str| format!("cluster.x-k8s.io/kube-apiserver-client-kubelet-{provider}");
+        let request = |provider: &str| CertificateSigningRequest {
+            spec: CertificateSigningRequestSpec {
+                signer_name: signer(provider),
+                ..CertificateSigningRequestSpec::default()
+            },
+            ..CertificateSigningRequest::default()
+        };
+        let served = [signer("aws"), "kubernetes.io/kubelet-serving".to_owned()];
+
+        assert_eq!(
+            Subject::of(&request("aws")).provider_of(&served),
+            Some("aws")
+        );
+        assert_eq!(
+            Subject::of(&request("tenants-own")).provider_of(&served),
+            None
+        );
     }
 }

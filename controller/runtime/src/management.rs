@@ -39,6 +39,7 @@ use tokio::task::{JoinError, JoinSet};
 
 use crate::capi::{ObjectKey, Objects, Selection};
 use crate::client::{ClusterAccess, EgressPolicy};
+use crate::metrics::Metrics;
 use crate::records::RecordsWatch;
 
 mod ca_key_registry;
@@ -64,6 +65,10 @@ use condition_events::EventBudget;
 use leader::{Candidate, Holders, TermEnd};
 pub use shard::MAX_SHARDS;
 use shard::Shard;
+
+/// The kinds of the management cluster that a replica knows before it is ready. It lists those that only a leader needs
+/// when it leads.
+const LISTS: [&str; 4] = ["Cluster", "Machine", "MachinePool", "NodeIdentity"];
 
 /// The default of [`Settings::sync_period`].
 pub const SYNC_PERIOD: Duration = Duration::from_mins(30);
@@ -92,6 +97,8 @@ pub struct Settings {
     /// our rights. A cluster with which something is wrong is inspected each minute, and one whose watches fail
     /// or come back at once. `None`: [`SYNC_PERIOD`].
     pub sync_period: Option<Duration>,
+    /// Its metrics and its health.
+    pub metrics: Metrics,
 }
 
 /// Finds the verifiers of the authorized attestors of a cluster. The text is the UID of the Cluster, which a move
@@ -208,6 +215,7 @@ impl Controller {
                 name: own_shard.lease_name(&lease),
                 identity: identity.clone(),
                 holders: holders.clone(),
+                metrics: self.settings.metrics.clone(),
             };
             self.lead_shard(candidate, own_shard, shared, stop.clone())
         });
@@ -237,10 +245,14 @@ impl Controller {
 
     /// The state that the clusters share, and the tasks of its watches.
     fn watching(&self) -> (Arc<Shared>, JoinSet<()>) {
-        let selection = &self.settings.selection;
-        let (objects, watches) = Objects::new(self.management.clone(), selection.clone());
-        let (records, records_watch) =
-            RecordsWatch::new(self.management.clone(), selection.namespace.as_deref());
+        let Settings {
+            selection, metrics, ..
+        } = &self.settings;
+        metrics.require_lists(&LISTS);
+        let management = || self.management.clone();
+        let (objects, watches) = Objects::new(management(), selection.clone(), metrics);
+        let namespace = selection.namespace.as_deref();
+        let (records, records_watch) = RecordsWatch::new(management(), namespace, metrics);
         let mut watching = JoinSet::new();
         watching.spawn(watches);
         watching.spawn(records_watch);

@@ -20,8 +20,9 @@ use crate::clock;
 use crate::csr_writer::{
     Answered, DENIED, FAILED, RequestStore, answer, has_condition, is_approved,
 };
-use crate::events::Events;
+use crate::events::{Events, reason};
 use crate::logs::{self, Subject};
+use crate::metrics::ClusterMetrics;
 use crate::queue::{Work, json_len};
 
 /// Deadline of all checks of one request. Verifiers have shorter deadlines; this one protects the queue from a
@@ -46,6 +47,7 @@ pub struct Pipeline {
     store: Arc<dyn RequestStore>,
     events: Events,
     clock: fn() -> SystemTime,
+    metrics: ClusterMetrics,
 }
 
 /// The next state of a request in the queue.
@@ -72,7 +74,19 @@ impl Pipeline {
             store,
             events,
             clock,
+            metrics: ClusterMetrics::default(),
         }
+    }
+
+    /// The same, which tells these metrics.
+    #[must_use]
+    pub(crate) fn measured_by(self, metrics: ClusterMetrics) -> Self {
+        Self { metrics, ..self }
+    }
+
+    /// The metrics of the cluster.
+    pub(crate) fn metrics(&self) -> &ClusterMetrics {
+        &self.metrics
     }
 
     /// The signers whose requests it answers.
@@ -132,7 +146,13 @@ impl Pipeline {
         }
 
         self.note(&decided.decision);
-        logs::decision(&subject, &decided, begun.elapsed(), repeated);
+        let whole = begun.elapsed();
+        logs::decision(&subject, &decided, whole, repeated);
+        if !repeated || !is_waiting(&decided.decision) {
+            let provider = subject.provider_of(&self.signers());
+            let decision = (logs::outcome(&decided.decision), reason(&decided.decision));
+            self.metrics.process().decided(decision, provider, whole);
+        }
         if let Decision::Retry(deferral) = &decided.decision
             && is_told_again(work.attempts)
         {
@@ -278,6 +298,14 @@ fn deleted(csr: &str) -> Next {
 fn is_told_again(attempts: u32) -> bool {
     let since = attempts.saturating_sub(3);
     since > 1 && since.is_power_of_two()
+}
+
+/// Whether the same decision may follow again.
+fn is_waiting(decision: &Decision) -> bool {
+    matches!(
+        decision,
+        Decision::Retry(_) | Decision::Ignore(Ignored::NotEnforced)
+    )
 }
 
 /// Whether the request is still pending.

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use tokio::time::Instant;
 
 mod memory_budget;
@@ -20,6 +21,7 @@ use retry::wait_after;
 
 use crate::hardening::rate_limit::Budgets;
 use crate::memory::{Holding, Share};
+use crate::metrics::Pending;
 
 /// A turn that is this late is charged anew: after a stall no requester has more at once than its burst.
 const LATE: Duration = Duration::from_secs(10);
@@ -64,6 +66,7 @@ pub(crate) struct Queue {
     purged_at: Arrival,
     /// Whether a list is in progress.
     is_listing: bool,
+    pending: Pending,
 }
 
 impl Default for Queue {
@@ -82,6 +85,7 @@ impl Default for Queue {
             left_out: None,
             purged_at: 0,
             is_listing: false,
+            pending: Pending::default(),
         }
     }
 }
@@ -94,6 +98,8 @@ struct Entry {
     name: String,
     requester: String,
     arrival: Arrival,
+    /// The time of its creation (Unix, in seconds); where there is none, the latest.
+    created: i64,
     version: Option<String>,
     /// The length of its JSON.
     bytes: usize,
@@ -153,7 +159,17 @@ pub(crate) struct Work {
     pub(crate) attempts: u32,
 }
 
+fn created(metadata: &ObjectMeta) -> i64 {
+    let created = metadata.creation_timestamp.as_ref();
+    created.map_or(i64::MAX, |time| time.0.as_second())
+}
+
 impl Queue {
+    /// The requests without an answer.
+    pub(crate) fn pending(&self) -> Pending {
+        self.pending.clone()
+    }
+
     /// Begins a list.
     pub(crate) fn listing(&mut self) {
         self.left_out = None;
@@ -199,6 +215,7 @@ impl Queue {
                 name,
                 requester,
                 arrival: self.last_arrival + 1,
+                created: created(metadata),
                 version,
                 bytes,
                 listed: true,
@@ -207,6 +224,7 @@ impl Queue {
             };
             if self.admit(&uid, &entry) {
                 self.last_arrival += 1;
+                self.pending.add(entry.created, entry.arrival);
                 self.entries.insert(uid.clone(), entry);
                 self.wait(&uid, Instant::now(), Some(csr));
             }
@@ -336,7 +354,9 @@ impl Queue {
         if let Some((entry, _)) = self.worked_on(uid) {
             entry.state = State::Settled;
             let (requester, arrival) = (entry.requester.clone(), entry.arrival);
+            let created = entry.created;
             self.requesters.remove(&requester, arrival);
+            self.pending.remove(created, arrival);
         }
     }
 

@@ -1,7 +1,6 @@
 //! The records of clusters, as `NodeIdentity` objects.
 
 mod cache;
-mod heard;
 mod kube;
 mod object;
 mod watch;

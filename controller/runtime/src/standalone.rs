@@ -56,6 +56,7 @@ use crate::clock::now;
 use crate::csr_writer::{KubeStore, RequestStore};
 use crate::events::Events;
 use crate::file_inventory::{MachineList, MachineListError};
+use crate::metrics::{ClusterReport, Metrics};
 use crate::nodes::KubeNodes;
 use crate::pipeline::Pipeline;
 use crate::preflight;
@@ -174,6 +175,7 @@ pub struct Standalone {
     ca_is_known: bool,
     /// The management cluster, which keeps the records; `None` without Cluster API.
     management: Option<cluster_api::Background>,
+    metrics: Metrics,
 }
 
 impl Standalone {
@@ -229,17 +231,29 @@ impl Standalone {
             store,
             ca_is_known: trust.ca_is_known,
             management: None,
+            metrics: Metrics::default(),
         })
+    }
+
+    /// The same, which tells these metrics.
+    #[must_use]
+    pub fn measured_by(self, metrics: Metrics) -> Self {
+        Self { metrics, ..self }
     }
 
     /// Answers requests until `stop` is ready.
     pub async fn run(self, stop: impl Future<Output = ()>) {
         self.tell_of_settings();
+        self.metrics.require_lists(&["CertificateSigningRequest"]);
+        let key = self.management.as_ref().map(|one| &one.cluster);
+        let (namespace, name) = key.map_or(("", ""), |key| (&key.namespace, &key.name));
+        let metrics = self.metrics.cluster(namespace, name).only();
+        metrics.report(ClusterReport::serving);
         let client = self.access.client().clone();
         let machines = self.management.as_ref();
         let machines = machines.map(|one| one.access.client().clone());
         let (events, writer) = Events::start(client.clone(), machines);
-        let pipeline = Pipeline::new(self.context, self.store, events, now);
+        let pipeline = Pipeline::new(self.context, self.store, events, now).measured_by(metrics);
         let signers = pipeline.signers();
         let examination = tokio::spawn(examine(client.clone(), signers));
         worker::run(client, pipeline, Arc::default(), stop).await;

@@ -17,11 +17,13 @@ use tokio::time::Instant;
 use crate::client::{Excess, LONGEST_WATCH, MANAGEMENT_PAGE_SIZE, cause};
 
 mod lenient;
+mod listening;
 mod log;
 #[cfg(feature = "testing")]
 pub mod testing;
 
 pub(crate) use lenient::{Lenient, Skipped, Unreadable};
+pub(crate) use listening::{listening, measured};
 pub(crate) use log::WatchLog;
 
 /// The first wait before a watch that failed is begun again.

@@ -24,12 +24,19 @@ use tokio::task::{JoinError, JoinSet};
 use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::client::PAGE_SIZE;
+use crate::metrics::WatchMetrics;
 use crate::pipeline::{Next, Pipeline};
 use crate::queue::Queue;
-use crate::watch::{Lenient, Skipped, WatchLog, in_smaller_pages, watch_config};
+use crate::watch::{Lenient, Skipped, WatchLog, in_smaller_pages, measured, watch_config};
 
 /// Deadline of the answers in progress on a stop: less than the 30 s that Kubernetes gives a Pod.
 const STOP_DEADLINE: Duration = Duration::from_secs(20);
+
+/// The time between two signs of life.
+const BEAT: Duration = Duration::from_secs(5);
+
+/// The longest time without one.
+const SILENCE: Duration = Duration::from_mins(1);
 
 /// The wait if no request waits; events end it.
 const IDLE: Duration = Duration::from_hours(1);
@@ -51,9 +58,14 @@ pub async fn run(
         skipped: Skipped::new("CertificateSigningRequest"),
     };
     let relist: Arc<Notify> = Arc::default();
-    let mut events = watch(client, &signers, relist.clone(), watches).boxed();
+    let metrics = worker.pipeline.metrics().clone();
+    metrics.answering(worker.queue.pending());
+    let of_watch = metrics.watch("CertificateSigningRequest");
+    let mut events = watch(client, &signers, relist.clone(), watches, of_watch).boxed();
+    let heartbeat = metrics.heartbeat(SILENCE);
     let mut stop = pin!(stop);
     loop {
+        heartbeat.beat();
         worker.start_ready();
         if worker.queue.relist(Instant::now()) {
             relist.notify_one();
@@ -65,10 +77,12 @@ pub async fn run(
             Some(event) = events.next() => worker.watched(event),
             Some(ended) = worker.tasks.join_next() => worker.ended(ended),
             () = sleep_until(turn) => {}
+            () = heartbeat.pause(BEAT) => {}
         }
     }
     drop(events);
     worker.finish().await;
+    metrics.stopped();
 }
 
 struct Worker {
@@ -155,9 +169,11 @@ fn watch(
     signers: &[String],
     relist: Arc<Notify>,
     watches: Arc<AtomicBool>,
+    metrics: WatchMetrics,
 ) -> impl Stream<Item = Event<ReadRequest>> + Send + use<> {
     let signers = signers.join(" ");
-    let mut log = WatchLog::new("CertificateSigningRequest");
+    let client = measured(client, &metrics);
+    let mut log = WatchLog::new("CertificateSigningRequest").measured_by(metrics);
     let events = in_smaller_pages(Api::all(client), watch_config(), PAGE_SIZE, relist);
     events.filter_map(move |event| {
         if log.observe(&event, || tracing::info!(signers, "watching")) {
@@ -225,7 +241,13 @@ mod tests {
     async fn requests_that_are_too_long_for_a_page_are_listed_in_smaller_ones() {
         const MIB: usize = 1024 * 1024;
         for len in [1000, MIB / 4, MIB] {
-            let events = watch(client(20, len), &[], Arc::default(), Arc::default());
+            let events = watch(
+                client(20, len),
+                &[],
+                Arc::default(),
+                Arc::default(),
+                WatchMetrics::default(),
+            );
             let mut events = std::pin::pin!(events);
             let mut listed = 0;
             let listing = async {
@@ -250,8 +272,14 @@ mod tests {
             let labels = (0..count).map(|label| (label.to_string(), Value::from("")));
             Value::Object(labels.collect())
         };
-        let mut events =
-            watch(client_with(20, labels), &[], Arc::default(), Arc::default()).boxed();
+        let mut events = watch(
+            client_with(20, labels),
+            &[],
+            Arc::default(),
+            Arc::default(),
+            WatchMetrics::default(),
+        )
+        .boxed();
         let mut signers = Vec::new();
         let listing = async {
             while let Some(event) = events.next().await {
@@ -273,7 +301,14 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_list_is_begun_anew_where_that_is_wanted() {
         let relist: Arc<Notify> = Arc::default();
-        let mut events = watch(client(1, 0), &[], relist.clone(), Arc::default()).boxed();
+        let mut events = watch(
+            client(1, 0),
+            &[],
+            relist.clone(),
+            Arc::default(),
+            WatchMetrics::default(),
+        )
+        .boxed();
         for _ in 0..3 {
             let listing = async { while !matches!(events.next().await, Some(Event::InitDone)) {} };
             timeout(Duration::from_mins(1), listing).await.unwrap();

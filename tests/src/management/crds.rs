@@ -80,6 +80,7 @@ fn read(folder: &str) -> Vec<Value> {
         .filter(|path| {
             path.extension()
                 .is_some_and(|extension| extension == "yaml")
+                && !path.ends_with("kustomization.yaml")
         })
         .collect();
     files.sort();

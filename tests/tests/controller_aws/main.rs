@@ -1,6 +1,7 @@
 //! The controller of one cluster on AWS, started by hand: its command line, and the instances that it finds by their
 //! tags. The program is real, EC2 is moto server, STS a simulator, the API server is in this process.
 
+mod calls;
 mod cli;
 mod found;
 mod nodes;

@@ -7,6 +7,7 @@ use std::time::Duration;
 use futures::future::{BoxFuture, FutureExt as _, Shared};
 use node_attestation_core::rate_limit::Rate;
 use node_attestation_core::refusal::Unavailable;
+use node_attestation_runtime::metrics::Metrics;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::channel::{CallLimits, Channel, Lane, Remembered, recall, remember};
@@ -116,6 +117,16 @@ impl Instances {
     /// Asks EC2 with the credentials of `source`.
     pub fn new(source: Arc<dyn CredentialsSource>, settings: Ec2Settings) -> Self {
         Self::with(source, Arc::new(Ec2::new(settings)), Limits::default())
+    }
+
+    /// The same, which counts its calls.
+    pub fn measured(
+        source: Arc<dyn CredentialsSource>,
+        settings: Ec2Settings,
+        metrics: &Metrics,
+    ) -> Self {
+        let ec2 = Ec2::new(settings).measured_by(metrics.clone());
+        Self::with(source, Arc::new(ec2), Limits::default())
     }
 
     /// The same, with what stands for EC2, and with other limits.

@@ -9,6 +9,7 @@ use aws_sdk_ec2::Client;
 use aws_sdk_ec2::config::Region;
 use aws_sdk_ec2::config::retry::RetryConfig;
 use aws_sdk_ec2::error::{ProvideErrorMetadata, SdkError};
+use node_attestation_runtime::metrics::{CloudResult, Metrics};
 use parking_lot::Mutex;
 
 use super::OutageKind;
@@ -30,6 +31,7 @@ pub struct Ec2Settings {
 pub struct Ec2 {
     settings: Ec2Settings,
     clients: Mutex<HashMap<(CredentialsKey, String), (Client, Lease)>>,
+    metrics: Metrics,
 }
 
 impl Ec2 {
@@ -38,7 +40,33 @@ impl Ec2 {
         Self {
             settings,
             clients: Mutex::default(),
+            metrics: Metrics::default(),
         }
+    }
+
+    /// The same, which counts its calls.
+    #[must_use]
+    pub fn measured_by(self, metrics: Metrics) -> Self {
+        Self { metrics, ..self }
+    }
+
+    /// Counts a call of this operation.
+    pub(super) fn count<T>(&self, operation: &'static str, answer: &Result<T, OutageKind>) {
+        let result = match answer {
+            Ok(_) | Err(OutageKind::NotFound(_)) => CloudResult::Ok,
+            Err(OutageKind::Throttled(_)) => CloudResult::Throttled,
+            Err(OutageKind::Credentials(_) | OutageKind::NotAllowed(..)) => CloudResult::Refused,
+            Err(OutageKind::TimedOut) => CloudResult::TimedOut,
+            Err(
+                OutageKind::Unreachable(_)
+                | OutageKind::Failed(_)
+                | OutageKind::TooMuch
+                | OutageKind::Busy
+                | OutageKind::Unnamed(_)
+                | OutageKind::NoKey(..),
+            ) => CloudResult::Failed,
+        };
+        self.metrics.cloud_called(("ec2", operation), result);
     }
 
     pub(super) fn client(&self, credentials: &Credentials, region: &str) -> Client {

@@ -72,7 +72,9 @@ impl Describe for Ec2 {
             .max_results(PAGE_LEN)
             .set_next_token(next.map(str::to_owned));
         let output = call.send().await;
-        let output = output.map_err(|error| outage(ACTION, &error))?;
+        let output = output.map_err(|error| outage(ACTION, &error));
+        self.count("DescribeInstances", &output);
+        let output = output?;
         let instances = output.reservations().iter().flat_map(of_reservation);
         Ok(Page {
             instances: instances.collect(),

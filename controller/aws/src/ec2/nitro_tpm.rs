@@ -15,6 +15,7 @@ use node_attestation_core::identifiers::{KeyDigest, ServingName};
 use node_attestation_core::rate_limit::Rate;
 use node_attestation_core::refusal::Unavailable;
 use node_attestation_core::verifier::platform::{KeyKind, Platform};
+use node_attestation_runtime::metrics::Metrics;
 use tokio::time::timeout;
 
 use self::key_format::{key_type, read};
@@ -66,6 +67,19 @@ impl NitroTpms {
     /// Asks EC2 with the credentials of `source`.
     pub fn new(source: Arc<dyn CredentialsSource>, settings: Ec2Settings) -> Self {
         Self::with(source, settings, LIMITS)
+    }
+
+    /// The same, which counts its calls.
+    pub fn measured(
+        source: Arc<dyn CredentialsSource>,
+        settings: Ec2Settings,
+        metrics: &Metrics,
+    ) -> Self {
+        let ec2 = Ec2::new(settings.clone()).measured_by(metrics.clone());
+        Self {
+            ec2: Arc::new(ec2),
+            ..Self::new(source, settings)
+        }
     }
 
     fn with(source: Arc<dyn CredentialsSource>, settings: Ec2Settings, limits: CallLimits) -> Self {
@@ -179,6 +193,17 @@ impl Platform for ClusterTpms {
 
 impl Ec2 {
     async fn endorsement_key(
+        &self,
+        lane: &Lane<Keys>,
+        place: Place<'_>,
+        key_type: &EkPubKeyType,
+    ) -> Result<Option<KeyDigest>, OutageKind> {
+        let key = self.ask_for_key(lane, place, key_type).await;
+        self.count("GetInstanceTpmEkPub", &key);
+        key
+    }
+
+    async fn ask_for_key(
         &self,
         lane: &Lane<Keys>,
         place: Place<'_>,

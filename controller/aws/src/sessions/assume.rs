@@ -13,6 +13,7 @@ use aws_sdk_sts::error::{ProvideErrorMetadata, SdkError};
 use aws_sdk_sts::operation::RequestId;
 use aws_sdk_sts::types::{Credentials as StsCredentials, PolicyDescriptorType};
 use kubelet_attestation::secret::Secret;
+use node_attestation_runtime::metrics::{CloudResult, Metrics};
 use std::collections::BTreeMap;
 
 use super::error::FailureKind;
@@ -77,6 +78,7 @@ pub struct SdkSts {
     endpoints: BTreeMap<String, String>,
     /// The way to these endpoints, where it is not that of `base`.
     http_client: Option<SharedHttpClient>,
+    metrics: Metrics,
 }
 
 impl SdkSts {
@@ -91,7 +93,40 @@ impl SdkSts {
             base,
             endpoints,
             http_client,
+            metrics: Metrics::default(),
         }
+    }
+
+    /// The same, which counts its calls.
+    #[must_use]
+    pub fn measured_by(self, metrics: Metrics) -> Self {
+        Self { metrics, ..self }
+    }
+
+    /// The answer of a call, counted.
+    fn counted<T, E>(
+        &self,
+        operation: &'static str,
+        answer: Result<T, SdkError<E>>,
+    ) -> Result<T, StsFailure>
+    where
+        E: ProvideErrorMetadata + StdError + 'static,
+    {
+        let is_late = match &answer {
+            Err(SdkError::DispatchFailure(error)) => error.is_timeout(),
+            Err(error) => matches!(error, SdkError::TimeoutError(_)),
+            Ok(_) => false,
+        };
+        let answer = answer.map_err(|error| failure(&error));
+        let result = match &answer {
+            Ok(_) => CloudResult::Ok,
+            Err(StsFailure::Throttled(_)) => CloudResult::Throttled,
+            Err(StsFailure::Refused { .. }) => CloudResult::Refused,
+            Err(_) if is_late => CloudResult::TimedOut,
+            Err(_) => CloudResult::Failed,
+        };
+        self.metrics.cloud_called(("sts", operation), result);
+        answer
     }
 
     async fn client(&self, keys: Option<&Keys>, region: &str) -> Result<Client, StsFailure> {
@@ -133,7 +168,7 @@ impl AssumeRole for SdkSts {
             .set_external_id(role.external_id.clone())
             .set_policy(role.inline_policy.clone())
             .set_policy_arns(policy_arns(role));
-        let answer = call.send().await.map_err(|error| failure(&error))?;
+        let answer = self.counted("AssumeRole", call.send().await)?;
         issued(answer.credentials)
     }
 
@@ -153,13 +188,13 @@ impl AssumeRole for SdkSts {
             .web_identity_token(token.expose())
             .set_policy(role.inline_policy.clone())
             .set_policy_arns(policy_arns(role));
-        let answer = call.send().await.map_err(|error| failure(&error))?;
+        let answer = self.counted("AssumeRoleWithWebIdentity", call.send().await)?;
         issued(answer.credentials)
     }
 
     async fn account(&self, keys: &Keys, region: &str) -> Result<String, StsFailure> {
         let call = self.client(Some(keys), region).await?.get_caller_identity();
-        let answer = call.send().await.map_err(|error| failure(&error))?;
+        let answer = self.counted("GetCallerIdentity", call.send().await)?;
         answer.account.ok_or_else(unreadable)
     }
 }

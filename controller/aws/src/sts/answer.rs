@@ -5,6 +5,7 @@
 
 use hyper::StatusCode;
 use node_attestation_core::refusal::{Failure, Refusal};
+use node_attestation_runtime::metrics::CloudResult;
 use serde::Deserialize;
 
 use super::outage::Outage;
@@ -31,6 +32,14 @@ const EXPIRED: [&str; 4] = [
     "ExpiredTokenException",
     "RequestExpired",
     "RequestTimeTooSkewed",
+];
+
+/// Codes by which STS says that it is asked too often.
+const LIMITED: [&str; 4] = [
+    "RequestLimitExceeded",
+    "Throttling",
+    "ThrottlingException",
+    "TooManyRequestsException",
 ];
 
 /// The beginning of the message if one of [`REFUSED`] is about age.
@@ -98,6 +107,25 @@ pub(super) fn read(status: StatusCode, body: &[u8]) -> Result<Identity, Refusal>
     }
     let fault = fault(body).ok_or(Outage::Undecodable(status))?;
     Err(meaning(status, &fault))
+}
+
+/// What to count an answer as.
+pub(super) fn result(status: StatusCode, body: &[u8]) -> CloudResult {
+    if status == StatusCode::OK {
+        return CloudResult::Ok;
+    }
+    if status == StatusCode::TOO_MANY_REQUESTS {
+        return CloudResult::Throttled;
+    }
+    let code = fault(body).map(|fault| fault.code);
+    let is_one_of = |codes: &[&str]| code.as_deref().is_some_and(|code| codes.contains(&code));
+    if is_one_of(&LIMITED) {
+        CloudResult::Throttled
+    } else if is_one_of(&REFUSED) || is_one_of(&EXPIRED) {
+        CloudResult::Refused
+    } else {
+        CloudResult::Failed
+    }
 }
 
 fn meaning(status: StatusCode, fault: &Fault) -> Refusal {

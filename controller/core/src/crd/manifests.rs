@@ -101,7 +101,13 @@ mod tests {
                 path.display()
             );
         }
-        assert_eq!(fs::read_dir(&folder).unwrap().count(), all.len());
+        // And the list of them.
+        let list = fs::read_to_string(folder.join("kustomization.yaml")).unwrap();
+        let listed = |one: &CustomResourceDefinition| {
+            list.contains(&format!("- {}.yaml\n", one.spec.names.plural))
+        };
+        assert!(all.iter().all(listed), "{list}");
+        assert_eq!(fs::read_dir(&folder).unwrap().count(), all.len() + 1);
     }
 
     #[test]

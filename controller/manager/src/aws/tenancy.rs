@@ -16,6 +16,7 @@ use node_attestation_aws::tenants::{TenantClients, TenantCredentials};
 use node_attestation_core::crd::AwsSettings;
 use node_attestation_runtime::capi::ObjectKey;
 use node_attestation_runtime::client::ClusterAccess;
+use node_attestation_runtime::metrics::Metrics;
 use tokio::sync::Notify;
 use tokio::time::{Instant, interval_at};
 
@@ -79,14 +80,16 @@ impl TenancyArguments {
         own: Arc<DefaultChain>,
         sts_urls: BTreeMap<String, String>,
         sts_client: Option<SharedHttpClient>,
+        metrics: &Metrics,
     ) -> Result<(Tenants, impl Future<Output = ()> + Send + use<>), BoxError> {
         let settings = self.settings();
         let store = Arc::new(IdentityStore::new(settings, &self.capa_namespace));
         let client = management.client().clone();
         let places = self.places(namespace);
+        let sts = SdkSts::new(own.clone(), sts_urls, sts_client).measured_by(metrics.clone());
         let clients = TenantClients {
-            own: own.clone(),
-            sts: Arc::new(SdkSts::new(own, sts_urls, sts_client)),
+            own,
+            sts: Arc::new(sts),
             tokens: Arc::new(KubeTokens::new(client.clone())),
             sts_region: self.aws_sts_region,
         };

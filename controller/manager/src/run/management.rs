@@ -10,6 +10,7 @@ use clap::{ArgAction, value_parser};
 use node_attestation_core::crd::KubeletAuthentication;
 use node_attestation_runtime::client::EgressPolicy;
 use node_attestation_runtime::management::{Controller, MAX_SHARDS, Settings};
+use node_attestation_runtime::metrics::Metrics;
 use tokio::task::JoinSet;
 
 use crate::access::access;
@@ -58,6 +59,7 @@ pub(super) struct ManagementArguments {
 pub(super) async fn run(
     arguments: ManagementArguments,
     providers: OpenedProviders,
+    metrics: Metrics,
     stop: impl Future<Output = ()>,
 ) -> Result<(), BoxError> {
     let missing = "neither --kubeconfig (of a management cluster) nor --workload-kubeconfig (of one \
@@ -75,6 +77,7 @@ pub(super) async fn run(
     settings.shards = NonZeroU32::new(arguments.shards);
     settings.missing_machine_timeout = Some(arguments.missing_machine_timeout);
     settings.sync_period = Some(arguments.sync_period);
+    settings.metrics = metrics;
     settings.reach = EgressPolicy {
         insecure_allow_loopback: arguments.insecure_allow_loopback,
     };

@@ -15,6 +15,7 @@ use node_attestation_core::serving::AddressRange;
 use node_attestation_core::verifier::{InsecureVerifier, Verifier, Verifiers};
 use node_attestation_runtime::capi::ObjectKey;
 use node_attestation_runtime::client::ClusterAccess;
+use node_attestation_runtime::metrics::Metrics;
 use node_attestation_runtime::standalone::{
     ClusterSettings, Machines, ServingSettings, Settings, Standalone,
 };
@@ -280,6 +281,7 @@ fn attestors() -> PossibleValuesParser {
 pub(super) async fn run(
     arguments: StandaloneArguments,
     providers: OpenedProviders,
+    metrics: Metrics,
     stop: impl Future<Output = ()>,
 ) -> Result<(), BoxError> {
     let mut beside = JoinSet::new();
@@ -304,7 +306,7 @@ pub(super) async fn run(
         }
     };
     tokio::select! {
-        () = controller.run(stop) => {}
+        () = controller.measured_by(metrics).run(stop) => {}
         // It ends by a panic alone; without it no change of an identity would count.
         Some(_) = beside.join_next() => return Err("the watch of AWS identities ended".into()),
     }

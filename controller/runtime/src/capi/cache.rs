@@ -16,6 +16,7 @@ use super::objects::{
 };
 use super::store::Store;
 use super::watch::{Selection, watch_all};
+use crate::metrics::Metrics;
 
 /// A cache of Cluster API's objects.
 ///
@@ -64,6 +65,7 @@ impl Objects {
     pub fn new(
         client: Client,
         selection: Selection,
+        metrics: &Metrics,
     ) -> (Self, impl Future<Output = ()> + Send + use<>) {
         let objects = Self(Arc::new(Inner {
             client,
@@ -74,7 +76,7 @@ impl Objects {
             of_cluster: Mutex::default(),
             slow_reads: Semaphore::new(SLOW_READS),
         }));
-        let watches = watch_all(objects.clone(), selection);
+        let watches = watch_all(objects.clone(), selection, metrics.clone());
         (objects, watches)
     }
 

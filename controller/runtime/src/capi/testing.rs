@@ -15,6 +15,7 @@ use super::cache::Objects;
 use super::objects::{Kept, Raw};
 use super::store::Stored;
 use super::watch::Selection;
+use crate::metrics::Metrics;
 use crate::watch::Skipped;
 
 /// The version that an object is written in.
@@ -197,7 +198,12 @@ pub(super) fn answered_by(answer: impl Fn(&str) -> Value + Clone + Send + 'stati
     });
     // Beside the test's thread, which waits.
     let _entered = RUNTIME.enter();
-    Objects::new(Client::new(service, "default"), Selection::default()).0
+    Objects::new(
+        Client::new(service, "default"),
+        Selection::default(),
+        &Metrics::default(),
+    )
+    .0
 }
 
 /// Tells of an object as a watch does.

@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use futures::stream::StreamExt as _;
-use kube::Resource as _;
 use kube::api::Api;
 use kube::core::{ApiResource, Status};
 use kube::runtime::watcher::{self, Event};
+use kube::{Client, Resource as _};
 use tokio::time::sleep;
 
 use super::api_discovery::served;
@@ -15,7 +15,8 @@ use super::cache::{Objects, State};
 use super::objects::{Cluster, Machine, MachinePool, ObjectKey, Raw};
 use super::store::Stored;
 use crate::client::cause;
-use crate::watch::{ExponentialBackoff, Skipped, WatchLog, on_management, watch_config};
+use crate::metrics::Metrics;
+use crate::watch::{ExponentialBackoff, Skipped, WatchLog, measured, on_management, watch_config};
 
 /// Before it is looked again whether a kind is there that was not.
 const ABSENT_RETRY: Duration = Duration::from_secs(30);
@@ -34,27 +35,32 @@ pub struct Selection {
 }
 
 /// Watches all kinds, forever.
-pub(super) async fn watch_all(objects: Objects, selection: Selection) {
+pub(super) async fn watch_all(objects: Objects, selection: Selection, metrics: Metrics) {
     tokio::join!(
-        objects.watch::<Cluster>(&selection),
-        objects.watch::<Machine>(&selection),
-        objects.watch::<MachinePool>(&selection),
+        objects.watch::<Cluster>(&selection, &metrics),
+        objects.watch::<Machine>(&selection, &metrics),
+        objects.watch::<MachinePool>(&selection, &metrics),
     );
 }
 
 impl Objects {
     /// Watches one kind, forever, in the version that is served then.
-    async fn watch<W: Stored>(&self, selection: &Selection) {
-        let client = self.client();
-        let mut told = WatchLog::new(W::KIND);
+    async fn watch<W: Stored>(&self, selection: &Selection, metrics: &Metrics) {
+        let metrics = metrics.watch(W::KIND);
+        let client = &measured(self.client().clone(), &metrics);
+        let mut told = WatchLog::new(W::KIND).measured_by(metrics);
         let mut waits = ExponentialBackoff::default();
         loop {
             match served(client, W::KIND).await {
-                Ok(Some(resource)) => self.follow::<W>(&resource, selection, &mut told).await,
+                Ok(Some(resource)) => {
+                    self.follow::<W>(client, &resource, selection, &mut told)
+                        .await;
+                }
                 Ok(None) => {
                     told.absent();
                     if W::MAY_BE_ABSENT {
                         self.listed(W::KIND);
+                        told.none();
                     }
                     sleep(ABSENT_RETRY).await;
                     continue;
@@ -70,11 +76,12 @@ impl Objects {
     /// Watches this version until the API server stops serving it.
     async fn follow<W: Stored>(
         &self,
+        client: &Client,
         resource: &ApiResource,
         selection: &Selection,
         told: &mut WatchLog,
     ) {
-        let client = self.client().clone();
+        let client = client.clone();
         let api: Api<Raw<W>> = match &selection.namespace {
             Some(namespace) => Api::namespaced_with(client, namespace, resource),
             None => Api::all_with(client, resource),

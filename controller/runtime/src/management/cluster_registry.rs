@@ -21,7 +21,13 @@ use super::shard::Shard;
 use super::supervisor::supervise;
 use super::{Controller, Shared};
 use crate::capi::ObjectKey;
-use crate::watch::{Lenient, Skipped, WatchLog, on_management, watch_config};
+use crate::watch::{Lenient, Skipped, WatchLog, measured, on_management, watch_config};
+
+/// The time between two signs of life of a loop that waits for events.
+const BEAT: Duration = Duration::from_secs(5);
+
+/// The longest time without one: a loop that works does so for milliseconds.
+const SILENCE: Duration = Duration::from_mins(1);
 
 /// The wait before a supervisor that panicked begins again.
 const RESTART: Duration = Duration::from_secs(30);
@@ -43,10 +49,14 @@ pub(super) async fn supervise_all(
         skipped: Skipped::new("KubeletAuthentication"),
     };
     let mut events = authentications(&shared.controller).boxed();
+    let metrics = &shared.controller.settings.metrics;
+    let heartbeat = metrics.heartbeat("the registry of clusters", SILENCE);
     let mut stop = pin!(stop);
     loop {
+        heartbeat.beat();
         tokio::select! {
             () = &mut stop => break,
+            () = heartbeat.pause(BEAT) => {}
             Some(event) = events.next() => registry.apply(event),
             Some(_) = registry.tasks.join_next() => {}
             () = registry.enablement.due(), if registry.is_listed => registry.enable(),
@@ -168,12 +178,13 @@ impl ClusterRegistry {
 fn authentications(
     controller: &Controller,
 ) -> impl Stream<Item = Event<Lenient<KubeletAuthentication>>> + Send + use<> {
-    let client = controller.management.clone();
+    let metrics = controller.settings.metrics.watch("KubeletAuthentication");
+    let client = measured(controller.management.clone(), &metrics);
     let api = match &controller.settings.selection.namespace {
         Some(namespace) => Api::namespaced(client, namespace),
         None => Api::all(client),
     };
-    let mut log = WatchLog::new("KubeletAuthentication");
+    let mut log = WatchLog::new("KubeletAuthentication").measured_by(metrics);
     on_management(api, watch_config()).filter_map(move |event| {
         log.observe(&event, || {});
         std::future::ready(event.ok())

@@ -20,6 +20,7 @@ use crate::client::ClusterAccess;
 use crate::clock::{jittered, now};
 use crate::csr_writer::KubeStore;
 use crate::events::Events;
+use crate::metrics::ClusterMetrics;
 use crate::pipeline::Pipeline;
 use crate::worker;
 
@@ -54,6 +55,7 @@ impl Running {
         service: &Service,
         records: Arc<dyn Records>,
         absences: Absences,
+        metrics: ClusterMetrics,
     ) -> Result<Self, KubeconfigRefused> {
         let Controller {
             settings,
@@ -92,7 +94,7 @@ impl Running {
             SweepEvents::new(events.clone(), management, key),
             settings,
         );
-        let pipeline = Pipeline::new(context, store, events, now);
+        let pipeline = Pipeline::new(context, store, events, now).measured_by(metrics);
         let client = access.client().clone();
         let watches = upkeep.watches.clone();
         let ended = quitted.clone();

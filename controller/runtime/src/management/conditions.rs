@@ -2,6 +2,7 @@
 
 pub(super) mod not_ready;
 
+use std::collections::BTreeSet;
 use std::time::SystemTime;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -15,6 +16,7 @@ use node_attestation_core::crd::{
 use self::not_ready::NotReady;
 use super::cluster_status::{ApiReachability, Health};
 use crate::capi::CaOutOfTime;
+use crate::metrics::ClusterReport;
 
 /// The phase of a cluster.
 #[derive(Debug)]
@@ -96,6 +98,43 @@ pub(super) fn status(
             proves.then(|| BUILT_IN_SERVING_SIGNER.to_owned());
     }
     status
+}
+
+/// The state of a cluster in this phase and with this status, for its metrics.
+pub(super) fn report_of(
+    phase: &ClusterPhase,
+    status: &KubeletAuthenticationStatus,
+) -> ClusterReport {
+    let (phase, attestors) = match phase {
+        ClusterPhase::Waiting => ("waiting", &[][..]),
+        ClusterPhase::Stopped(_) => ("stopped", &[][..]),
+        ClusterPhase::Serving { attestors, .. } => ("serving", attestors.as_slice()),
+    };
+    let of_cluster = [
+        conditions::READY,
+        conditions::WORKLOAD_CLUSTER_REACHABLE,
+        conditions::AUTO_APPROVE_PATHS_CLOSED,
+    ];
+    // Conditions of other types are somebody else's.
+    let ours = attestors.iter().map(|report| report.of).chain(of_cluster);
+    let ours: BTreeSet<&'static str> = ours.collect();
+    let status_of = |of: &'static str| {
+        let condition = conditions::find(&status.conditions, of)?;
+        let known = ["True", "False", "Unknown"].into_iter();
+        let status = known.zip(["true", "false", "unknown"]);
+        let mut status = status.filter(|(word, _)| condition.status == *word);
+        Some((of, status.next()?.1))
+    };
+    let identities = status.identities.as_ref();
+    ClusterReport {
+        phase,
+        conditions: ours.into_iter().filter_map(status_of).collect(),
+        records: identities.map(|count| (count.live, count.tombstones)),
+        earliest_expiry: status
+            .earliest_expiry
+            .as_ref()
+            .map(|time| SystemTime::from(time.0)),
+    }
 }
 
 /// The condition while nothing was ever known.

@@ -26,6 +26,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::client::{CallError, in_time};
 use crate::clock::now;
+use crate::metrics::{Heartbeat, LeaseMetrics, Metrics};
 
 mod holders;
 
@@ -42,6 +43,9 @@ const RETRY: Duration = Duration::from_secs(2);
 
 /// Deadline of one call: several fit into [`RENEW_DEADLINE`].
 const CALL_DEADLINE: Duration = Duration::from_secs(3);
+
+/// The longest time without a sign of life: some calls with their deadlines.
+const SILENCE: Duration = Duration::from_mins(1);
 
 /// The annotation by which a replica that holds fewer Leases asks for this one. The value is its identity.
 const ASKED_FOR_BY: &str = "attestation.cluster.x-k8s.io/asked-for-by";
@@ -67,6 +71,7 @@ pub(super) struct Candidate {
     pub(super) identity: String,
     /// Shared by the candidacies of this replica for other shards.
     pub(super) holders: Holders,
+    pub(super) metrics: Metrics,
 }
 
 /// A term: the time in which a candidate holds the Lease.
@@ -75,6 +80,8 @@ pub(super) struct Term<'a> {
     candidate: &'a Candidate,
     lease: Lease,
     renewed: Instant,
+    metrics: LeaseMetrics,
+    heartbeat: Heartbeat,
     /// The replica that gets the Lease once the work has ended.
     successor: Option<String>,
 }
@@ -95,7 +102,11 @@ impl Candidate {
     pub(super) async fn lead(&self) -> Term<'_> {
         let mut seen = Observed::default();
         let mut told = false;
+        let heartbeat = self.metrics.heartbeat("the election", SILENCE);
+        // It is told of also while another replica holds it.
+        let _not_held = self.metrics.lease(&self.name);
         loop {
+            heartbeat.beat();
             let error = match self.attempt(&mut seen).await {
                 Ok(Some(term)) => {
                     tracing::info!(lease = self.name, "leading");
@@ -126,10 +137,14 @@ impl Candidate {
         let renewed = Instant::now();
         let lease = self.put(&self.taken(current)).await?;
         self.holders.saw(&self.name, &self.identity);
+        let metrics = self.metrics.lease(&self.name);
+        metrics.taken(renewed);
         Ok(Some(Term {
             candidate: self,
             lease,
             renewed,
+            metrics,
+            heartbeat: self.metrics.heartbeat("the renewal of the Lease", SILENCE),
             successor: None,
         }))
     }
@@ -202,6 +217,9 @@ impl Term<'_> {
             end = self.held() => end,
             () = &mut work => return TermEnd::Stopped,
         };
+        if end == TermEnd::Lost {
+            self.metrics.lost();
+        }
         drop(quit);
         tokio::select! {
             () = &mut work => {}
@@ -220,6 +238,7 @@ impl Term<'_> {
     async fn held(&mut self) -> TermEnd {
         loop {
             sleep(RETRY).await;
+            self.heartbeat.beat();
             let deadline = self.renewed + RENEW_DEADLINE;
             let error = match timeout_at(deadline.max(Instant::now()), self.renew()).await {
                 Ok(Ok(true)) => None,
@@ -279,6 +298,7 @@ impl Term<'_> {
             Ok(lease) => {
                 self.lease = lease;
                 self.renewed = renewed;
+                self.metrics.renewed(renewed);
                 return Ok(true);
             }
             Err(error) => error,

@@ -11,6 +11,7 @@ use tokio::time::Instant;
 use super::Shared;
 use crate::capi::ObjectKey;
 use crate::client::in_time;
+use crate::metrics::{Metrics, Written};
 
 /// Deadline of one write.
 const DEADLINE: Duration = Duration::from_secs(10);
@@ -25,6 +26,7 @@ const LAST_RETRY: Duration = Duration::from_mins(1);
 #[derive(Debug)]
 pub(super) struct StatusWriter {
     api: Api<KubeletAuthentication>,
+    metrics: Metrics,
     not_before: Instant,
     failures: u32,
 }
@@ -33,6 +35,7 @@ impl StatusWriter {
     pub(super) fn new(shared: &Shared, key: &ObjectKey) -> Self {
         Self {
             api: Api::namespaced(shared.controller.management.clone(), &key.namespace),
+            metrics: shared.controller.settings.metrics.clone(),
             not_before: Instant::now(),
             failures: 0,
         }
@@ -55,16 +58,21 @@ impl StatusWriter {
         next.status = Some(status);
         let options = PostParams::default();
         let write = self.api.replace_status(name, &options, &next);
-        let error = match in_time(DEADLINE, write).await {
+        let (written, error) = match in_time(DEADLINE, write).await {
             Ok(_) => {
+                self.metrics.status_written(Written::Ok);
                 self.failures = 0;
                 self.not_before = Instant::now() + PAUSE;
                 return Some(self.not_before);
             }
             // The watch brings the other version.
-            Err(error) if error.is_conflict() => "the object has changed meanwhile".to_owned(),
-            Err(error) => error_chain(&Unavailable::from(error)),
+            Err(error) if error.is_conflict() => {
+                let error = "the object has changed meanwhile".to_owned();
+                (Written::Conflict, error)
+            }
+            Err(error) => (Written::Failed, error_chain(&Unavailable::from(error))),
         };
+        self.metrics.status_written(written);
         tracing::debug!(cluster = name, error, "the status was not written");
         let wait = PAUSE.saturating_mul(2_u32.saturating_pow(self.failures));
         self.failures = self.failures.saturating_add(1);

@@ -29,6 +29,7 @@ use super::status_writer::StatusWriter;
 use super::{Shared, periodic, resume_panic};
 use crate::capi::{Cluster, ObjectKey, Objects};
 use crate::clock::now;
+use crate::metrics::ClusterMetrics;
 use crate::watch::Lenient;
 
 /// The longest time between two updates of the status, part of which depends on the time.
@@ -59,6 +60,7 @@ pub(super) async fn supervise(
                 cluster,
                 ..Sources::default()
             },
+            metrics: settings.metrics.cluster(&key.namespace, &key.name),
             ca_key: shared.ca_keys.holder(key.clone()),
             records: Arc::new(shared.records.of_cluster(&key)),
             absences: Absences::new(missing_machine_timeout.unwrap_or(MISSING_MACHINE_TIMEOUT)),
@@ -105,6 +107,7 @@ struct Supervisor {
     key: ObjectKey,
     authentication: watch::Receiver<Authentication>,
     sources: Sources,
+    metrics: ClusterMetrics,
     ca_key: CaKeyHolder,
     records: Arc<dyn Records>,
     absences: Absences,
@@ -134,6 +137,8 @@ impl Supervisor {
             let phase = self.reconcile(&authentication).await;
             let mut status = conditions::status(&authentication, &phase, now());
             status.ca_key = self.ca_key.publication(status.ca_key);
+            self.metrics
+                .report(|| conditions::report_of(&phase, &status));
             self.write_infra_cluster(&status).await;
             let write_again = self.status_writer.write(&authentication, status).await;
             if let ClusterPhase::Serving { attestors, .. } = &phase {
@@ -235,7 +240,15 @@ impl Supervisor {
             }
             running @ None => {
                 let (records, absences) = (self.records.clone(), self.absences.clone());
-                match Running::start(&self.shared, &self.key, &service, records, absences) {
+                let metrics = self.metrics.clone();
+                match Running::start(
+                    &self.shared,
+                    &self.key,
+                    &service,
+                    records,
+                    absences,
+                    metrics,
+                ) {
                     Ok(started) => {
                         let cluster = self.key.to_string();
                         tracing::info!(cluster, "serving");

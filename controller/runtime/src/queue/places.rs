@@ -137,6 +137,7 @@ impl Queue {
     pub(super) fn forget(&mut self, uid: &str) {
         if let Some(entry) = self.entries.remove(uid) {
             self.requesters.remove(&entry.requester, entry.arrival);
+            self.pending.remove(entry.created, entry.arrival);
             self.entry_bytes = self.entry_bytes.saturating_sub(entry.len(uid));
             self.memory.resize(self.entry_bytes);
         }

@@ -19,6 +19,7 @@ use super::object;
 use super::watch::RecordsWatch;
 use crate::capi::ObjectKey;
 use crate::client::{CONTROLLER, CallError, call, merge, post};
+use crate::metrics::{Metrics, Written};
 
 /// The `NodeIdentity` objects of one Cluster, beside it.
 ///
@@ -29,6 +30,7 @@ pub struct KubeRecords {
     api: Api<NodeIdentity>,
     cluster: String,
     cache: Arc<Cache>,
+    metrics: Metrics,
     /// The watch, if these records have one of their own.
     watching: JoinSet<()>,
 }
@@ -36,19 +38,25 @@ pub struct KubeRecords {
 impl KubeRecords {
     /// Begins to watch the records of the Cluster of this name in `namespace`, as
     /// [`RecordsWatch::new`] does those of many.
-    pub fn start(client: Client, namespace: &str, cluster: &str) -> Self {
+    pub fn start(client: Client, namespace: &str, cluster: &str, metrics: &Metrics) -> Self {
         let label = format!("{CLUSTER_NAME_LABEL}={cluster}");
-        let (records, watch) = RecordsWatch::selected(client, Some(namespace), &label);
+        let (records, watch) = RecordsWatch::selected(client, Some(namespace), &label, metrics);
         let mut records = records.of_cluster(&ObjectKey::new(namespace, cluster));
         records.watching.spawn(watch);
         records
     }
 
-    pub(super) fn new(client: Client, cluster: &ObjectKey, cache: Arc<Cache>) -> Self {
+    pub(super) fn new(
+        client: Client,
+        cluster: &ObjectKey,
+        cache: Arc<Cache>,
+        metrics: Metrics,
+    ) -> Self {
         Self {
             api: Api::namespaced(client, &cluster.namespace),
             cluster: cluster.name.clone(),
             cache,
+            metrics,
             watching: JoinSet::new(),
         }
     }
@@ -69,6 +77,16 @@ impl KubeRecords {
             },
             "spec": spec,
         }))
+    }
+
+    /// Counts a write that ended so.
+    fn count<T>(&self, operation: &'static str, written: &Result<T, WriteError>) {
+        let written = match written {
+            Ok(_) => Written::Ok,
+            Err(WriteError::Exists | WriteError::Conflict) => Written::Conflict,
+            Err(_) => Written::Failed,
+        };
+        self.metrics.record_written(operation, written);
     }
 
     /// The record as it was written; `conflict` where the object exists, or is another version.
@@ -125,17 +143,21 @@ impl Records for KubeRecords {
         let label = (CLUSTER_NAME_LABEL.to_owned(), self.cluster.clone());
         object.metadata.labels = Some([label].into());
         let created = call(self.api.create(&post(CONTROLLER), &object)).await;
-        self.written(created, WriteError::Exists)
+        let created = self.written(created, WriteError::Exists);
+        self.count("create", &created);
+        created
     }
 
     async fn replace(&self, record: &Record, read: &Version) -> Result<Stored, WriteError> {
         let name = self.name(&record.node_name);
         let patch = self.patch(record, read).map_err(Unavailable::new)?;
         let (parameters, patch) = (merge(CONTROLLER), Patch::Merge(&patch));
-        match call(self.api.patch(&name, &parameters, &patch)).await {
+        let replaced = match call(self.api.patch(&name, &parameters, &patch)).await {
             Err(error) if error.is_not_found() => Err(WriteError::Conflict),
             replaced => self.written(replaced, WriteError::Conflict),
-        }
+        };
+        self.count("replace", &replaced);
+        replaced
     }
 
     async fn delete(&self, name: &NodeName, read: &Version) -> Result<(), WriteError> {
@@ -145,11 +167,13 @@ impl Records for KubeRecords {
             ..Preconditions::default()
         };
         let parameters = DeleteParams::default().preconditions(only);
-        match call(self.api.delete(&object, &parameters)).await {
+        let deleted = match call(self.api.delete(&object, &parameters)).await {
             Err(error) if error.is_conflict() => Err(WriteError::Conflict),
             Err(error) if !error.is_not_found() => Err(Unavailable::from(error).into()),
             Ok(_) | Err(_) => Ok(()),
-        }
+        };
+        self.count("delete", &deleted);
+        deleted
     }
 
     async fn all(&self) -> Result<Vec<Stored>, Unavailable> {

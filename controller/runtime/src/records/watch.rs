@@ -12,11 +12,11 @@ use node_attestation_core::crd::{CLUSTER_NAME_LABEL, NodeIdentity};
 use parking_lot::Mutex;
 
 use super::cache::{Cache, Entry, Heard, entry};
-use super::heard::listening;
 use super::kube::KubeRecords;
 use crate::capi::ObjectKey;
+use crate::metrics::Metrics;
 use crate::table::Table;
-use crate::watch::{Lenient, Skipped, WatchLog, on_management, watch_config};
+use crate::watch::{Lenient, Skipped, WatchLog, listening, on_management, watch_config};
 
 /// The API server ends a watch after so many seconds, and sends a bookmark just before: also a quiet
 /// one is heard of within [`HEARD_WITHIN`](super::cache::HEARD_WITHIN).
@@ -28,6 +28,7 @@ const WATCH_SECONDS: u32 = 45;
 pub struct RecordsWatch {
     client: Client,
     caches: Arc<Caches>,
+    metrics: Metrics,
 }
 
 /// The caches of clusters, by their keys.
@@ -51,8 +52,9 @@ impl RecordsWatch {
     pub fn new(
         client: Client,
         namespace: Option<&str>,
+        metrics: &Metrics,
     ) -> (Self, impl Future<Output = ()> + Send + use<>) {
-        Self::selected(client, namespace, CLUSTER_NAME_LABEL)
+        Self::selected(client, namespace, CLUSTER_NAME_LABEL, metrics)
     }
 
     /// As [`new`](Self::new), of the records with these labels.
@@ -60,21 +62,27 @@ impl RecordsWatch {
         client: Client,
         namespace: Option<&str>,
         labels: &str,
+        metrics: &Metrics,
     ) -> (Self, impl Future<Output = ()> + Send + use<>) {
         let state = Mutex::new(State {
             clusters: HashMap::new(),
             listing: HashMap::new(),
             skipped: Skipped::new("NodeIdentity"),
         });
-        let heard = Arc::default();
+        let heard: Arc<Heard> = Arc::default();
         let caches = Arc::new(Caches { state, heard });
-        let listening = listening(client.clone(), caches.heard.clone());
+        let (watched, heard) = (metrics.watch("NodeIdentity"), caches.heard.clone());
+        let log = WatchLog::new("NodeIdentity").measured_by(watched.clone());
+        let listening = listening(client.clone(), move || {
+            heard.now();
+            watched.heard();
+        });
         let api: Api<Lenient<NodeIdentity>> = match namespace {
             Some(namespace) => Api::namespaced(listening, namespace),
             None => Api::all(listening),
         };
         let config = watch_config().labels(labels).timeout(WATCH_SECONDS);
-        let (told, mut log) = (caches.clone(), WatchLog::new("NodeIdentity"));
+        let (told, mut log) = (caches.clone(), log);
         let watch = on_management(api, config).for_each(move |event| {
             log.observe(&event, || {});
             if let Ok(event) = event {
@@ -82,13 +90,18 @@ impl RecordsWatch {
             }
             ready(())
         });
-        (Self { client, caches }, watch)
+        let records = Self {
+            client,
+            caches,
+            metrics: metrics.clone(),
+        };
+        (records, watch)
     }
 
     /// The records of this cluster.
     pub fn of_cluster(&self, cluster: &ObjectKey) -> KubeRecords {
         let cache = self.caches.state.lock().cache(cluster, &self.caches.heard);
-        KubeRecords::new(self.client.clone(), cluster, cache)
+        KubeRecords::new(self.client.clone(), cluster, cache, self.metrics.clone())
     }
 }
 

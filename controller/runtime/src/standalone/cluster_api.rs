@@ -22,6 +22,7 @@ use crate::csr_writer::KubeStore;
 use crate::hardening::admission;
 use crate::management::VerifierUnavailable;
 use crate::management::spec_mapping::{ContextBuilder, is_to_be_enforced};
+use crate::metrics::Metrics;
 use crate::records::KubeRecords;
 
 /// Deadline of all reads before the first request: some lists of small objects.
@@ -46,6 +47,7 @@ pub struct ClusterSettings {
 #[derive(Debug)]
 pub(super) struct Background {
     pub(super) access: ClusterAccess,
+    pub(super) cluster: ObjectKey,
     _watches: JoinSet<()>,
 }
 
@@ -90,7 +92,7 @@ impl Standalone {
                 .await
                 .unwrap_or(false);
         let client = management.client().clone();
-        let records = KubeRecords::start(client, &key.namespace, &key.name);
+        let records = KubeRecords::start(client, &key.namespace, &key.name, &Metrics::default());
         let builder = ContextBuilder {
             spec,
             cluster: &said.cluster,
@@ -116,9 +118,11 @@ impl Standalone {
             store,
             ca_is_known: trust.ca_is_known,
             management: Some(Background {
+                cluster: key,
                 access: management,
                 _watches: said.watches,
             }),
+            metrics: Metrics::default(),
         })
     }
 }
@@ -144,7 +148,7 @@ impl Said {
             namespace: Some(key.namespace.clone()),
             watch_filter: None,
         };
-        let (objects, all) = Objects::new(client.clone(), selection);
+        let (objects, all) = Objects::new(client.clone(), selection, &Metrics::default());
         let mut watches = JoinSet::new();
         watches.spawn(all);
         let mut changes = objects.changes();

@@ -3,6 +3,8 @@
 use kube::runtime::watcher::{self, Event};
 use kubelet_attestation::errors::error_chain;
 
+use crate::metrics::WatchMetrics;
+
 /// Logs the failures of a watch: the first as a warning, those that follow it for debugging.
 #[derive(Debug)]
 pub(crate) struct WatchLog {
@@ -10,6 +12,7 @@ pub(crate) struct WatchLog {
     /// The name, if one object is watched.
     name: Option<String>,
     last: Option<State>,
+    metrics: WatchMetrics,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,7 +29,13 @@ impl WatchLog {
             kind,
             name: None,
             last: None,
+            metrics: WatchMetrics::default(),
         }
+    }
+
+    /// The same, which tells these metrics too.
+    pub(crate) fn measured_by(self, metrics: WatchMetrics) -> Self {
+        Self { metrics, ..self }
     }
 
     /// The log of a watch of one object.
@@ -48,7 +57,12 @@ impl WatchLog {
         match event {
             // It comes before the first call.
             Ok(Event::Init) => {}
-            Ok(_) => {
+            Ok(event) => {
+                if matches!(event, Event::InitDone) {
+                    self.metrics.listed();
+                } else {
+                    self.metrics.holds();
+                }
                 if self.changes_to(State::Holds) {
                     holds();
                 }
@@ -60,6 +74,7 @@ impl WatchLog {
 
     /// Logs a failure.
     pub(crate) fn failed(&mut self, error: &(dyn std::error::Error + 'static)) {
+        self.metrics.failed();
         let (kind, error) = (self.kind, error_chain(error));
         let is_new = self.changes_to(State::Failed);
         let object = self.name.as_deref();
@@ -73,6 +88,11 @@ impl WatchLog {
         } else {
             tracing::debug!(kind, object, error, "the watch failed again");
         }
+    }
+
+    /// The management cluster does not have the kind, and need not have it.
+    pub(crate) fn none(&self) {
+        self.metrics.listed();
     }
 
     /// Logs once that the management cluster does not have the kind.
@@ -93,6 +113,7 @@ impl WatchLog {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::metrics::{Format, Metrics};
 
     #[test]
     fn a_watch_that_fails_or_comes_back_is_another_state_and_the_first_is_not() {
@@ -123,5 +144,33 @@ mod tests {
             log.observe(&event, || told += 1);
         }
         assert_eq!(told, 2);
+    }
+
+    #[tokio::test]
+    async fn a_watch_tells_its_metrics_whether_it_holds() {
+        let metrics = Metrics::new("1");
+        metrics.require_lists(&["Node"]);
+        let mut log = WatchLog::new("Node").measured_by(metrics.watch("Node"));
+        let told = |line: &str| {
+            let text = metrics.text(Format::OpenMetrics);
+            text.lines().any(|found| found == line)
+        };
+        log.observe(&Ok(Event::<()>::Init), || {});
+        assert!(told(r#"node_attestation_watch_up{kind="Node"} 0.0"#));
+        assert!(metrics.ready().is_err());
+
+        log.observe(&Ok(Event::<()>::InitDone), || {});
+        assert!(told(r#"node_attestation_watch_up{kind="Node"} 1.0"#));
+        assert_eq!(metrics.ready(), Ok(()));
+
+        for _ in 0..2 {
+            log.observe::<()>(&Err(watcher::Error::NoResourceVersion), || {});
+        }
+        assert!(told(r#"node_attestation_watch_up{kind="Node"} 0.0"#));
+        assert!(told(
+            r#"node_attestation_watch_failures_total{kind="Node"} 2"#
+        ));
+        log.observe(&Ok(Event::Apply(())), || {});
+        assert!(told(r#"node_attestation_watch_up{kind="Node"} 1.0"#));
     }
 }

@@ -37,7 +37,11 @@ impl Simulation {
     pub fn new() -> Self {
         let management = ApiServer::start();
         for file in std::fs::read_dir(CRDS).unwrap() {
-            let text = std::fs::read_to_string(file.unwrap().path()).unwrap();
+            let path = file.unwrap().path();
+            if path.ends_with("kustomization.yaml") {
+                continue;
+            }
+            let text = std::fs::read_to_string(path).unwrap();
             let crd: Value = serde_saphyr::from_str(&text).unwrap();
             Definition::of_crd(&crd)
                 .into_iter()

@@ -3,8 +3,10 @@
 use hyper::StatusCode;
 use kubelet_authenticator_test_support::sts::{Fault, Times};
 use node_attestation_core::refusal::Failure;
+use node_attestation_runtime::metrics::CloudResult;
+use serde_json::json;
 
-use super::super::answer::read;
+use super::super::answer::{read, result};
 use super::fixture::*;
 
 /// The result if STS answers so, once; a minute later the same evidence is verified.
@@ -264,5 +266,23 @@ async fn no_reason_repeats_an_answer_or_what_was_sent() {
     );
     for secret in secrets {
         assert!(!debug.contains(secret), "{debug}");
+    }
+}
+
+#[test]
+fn answers_are_counted_by_what_sts_says_and_not_by_the_status_alone() {
+    let error = |code: &str| json!({"Error": {"Code": code, "Message": ""}}).to_string();
+    for (status, body, expected) in [
+        (200, "{}".to_owned(), CloudResult::Ok),
+        (400, error("Throttling"), CloudResult::Throttled),
+        (429, String::new(), CloudResult::Throttled),
+        (403, error("SignatureDoesNotMatch"), CloudResult::Refused),
+        (403, error("ExpiredToken"), CloudResult::Refused),
+        (403, error("SomethingNew"), CloudResult::Failed),
+        (403, "<html>".to_owned(), CloudResult::Failed),
+        (503, String::new(), CloudResult::Failed),
+    ] {
+        let status = StatusCode::from_u16(status).unwrap();
+        assert_eq!(result(status, body.as_bytes()), expected, "{status} {body}");
     }
 }

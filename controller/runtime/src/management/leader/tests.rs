@@ -11,6 +11,7 @@ use tokio::time::timeout;
 
 use super::*;
 use crate::client::ClusterAccess;
+use crate::metrics::Format;
 
 /// A Lease in memory, with Kubernetes' preconditions; and whether it can be reached.
 #[derive(Debug, Clone, Default)]
@@ -82,6 +83,7 @@ impl Memory {
             name: name.to_owned(),
             identity: identity.to_owned(),
             holders: holders.clone(),
+            metrics: Metrics::default(),
         }
     }
 }
@@ -324,4 +326,45 @@ async fn a_lost_term_ends_with_its_work_though_the_lease_stays_out_of_reach() {
     let end = timeout(10 * LEASE_DURATION, term.during(pending(), work)).await;
 
     assert_eq!(end.unwrap(), TermEnd::Lost);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_replica_tells_whether_it_waits_leads_or_is_cut_off() {
+    let leases = Memory::default();
+    let metrics = Metrics::new("1");
+    let replica = Candidate {
+        metrics: metrics.clone(),
+        ..candidate(&leases, "a")
+    };
+    let told = |line: &str| {
+        let text = metrics.text(Format::OpenMetrics);
+        text.lines().any(|found| found == line)
+    };
+    leases.cut(true);
+    let asked = async {
+        sleep(RETRY).await;
+        told(r#"node_attestation_leader{lease="lease"} 0.0"#)
+    };
+    let is_told = tokio::select! {
+        _ = replica.lead() => panic!("it leads without an API server"),
+        is_told = asked => is_told,
+    };
+    assert!(is_told);
+    leases.cut(false);
+
+    let mut term = replica.lead().await;
+    assert!(told(r#"node_attestation_terms_total{lease="lease"} 1"#));
+    assert!(
+        timeout(10 * LEASE_DURATION, term.held()).await.is_err(),
+        "it renews"
+    );
+    assert!(told(r#"node_attestation_leader{lease="lease"} 1.0"#));
+    assert_eq!(metrics.live(), Ok(()));
+    leases.cut(true);
+    let end = term.during(pending(), |quit| quit).await;
+
+    assert_eq!(end, TermEnd::Lost);
+    assert!(told(r#"node_attestation_leader{lease="lease"} 0.0"#));
+    drop(term);
+    assert!(!told(r#"node_attestation_leader{lease="lease"} 0.0"#));
 }

@@ -55,7 +55,7 @@ fn client(answer: impl Fn(&str) -> Answer + Clone + Send + 'static) -> Client {
 }
 
 fn start(answer: impl Fn(&str) -> Answer + Clone + Send + 'static) -> KubeRecords {
-    KubeRecords::start(client(answer), "default", "prod-1")
+    KubeRecords::start(client(answer), "default", "prod-1", &Metrics::default())
 }
 
 fn is_watch(uri: &str) -> bool {
@@ -304,7 +304,7 @@ async fn one_watch_has_the_records_of_many_clusters() {
         let receiver = receiver.lock().unwrap().take();
         receiver.map_or(Answer::Never, Answer::Open)
     });
-    let (watch, watching) = RecordsWatch::new(client, None);
+    let (watch, watching) = RecordsWatch::new(client, None, &Metrics::default());
     let _watching = tokio::spawn(watching);
     let key = |namespace, cluster| ObjectKey::new(namespace, cluster);
     let [own, other, namesake] = [key("a", "prod-1"), key("a", "prod-2"), key("b", "prod-1")]

@@ -1,0 +1,112 @@
+//! The addresses of `/metrics` and of the probes.
+
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::str::FromStr;
+
+use node_attestation_runtime::diagnostics::{Pages, serve};
+use node_attestation_runtime::metrics::Metrics;
+use tokio::net::TcpListener;
+use tokio::task::JoinSet;
+
+use crate::error::{BoxError, explain};
+
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Metrics and probes, by HTTP without TLS")]
+pub(super) struct DiagnosticsArguments {
+    /// Serve /metrics here, such as :8080 or 127.0.0.1:8080; without it, nowhere
+    #[arg(long, value_name = "ADDRESS")]
+    metrics_bind_address: Option<BindAddress>,
+    /// Serve /healthz and /readyz here, such as :9440; without it, nowhere
+    #[arg(long, value_name = "ADDRESS")]
+    health_addr: Option<BindAddress>,
+}
+
+impl DiagnosticsArguments {
+    /// The metrics, which are off where nobody can ask for them; and the servers, until they are dropped.
+    ///
+    /// # Errors
+    ///
+    /// An address cannot be listened on.
+    pub(super) async fn open(self) -> Result<(Metrics, JoinSet<()>), BoxError> {
+        let mut servers = JoinSet::new();
+        if self.metrics_bind_address.is_none() && self.health_addr.is_none() {
+            return Ok((Metrics::default(), servers));
+        }
+        let metrics = Metrics::new(env!("CARGO_PKG_VERSION"));
+        for (option, pages, address) in [
+            (
+                "--metrics-bind-address",
+                Pages::Metrics,
+                self.metrics_bind_address,
+            ),
+            ("--health-addr", Pages::Health, self.health_addr),
+        ] {
+            let Some(address) = address else { continue };
+            let listener = address.listen().await.map_err(explain(option))?;
+            servers.spawn(serve(listener, pages, metrics.clone()));
+        }
+        Ok((metrics, servers))
+    }
+}
+
+/// An address to listen on; without a host, all of this machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum BindAddress {
+    One(SocketAddr),
+    All(u16),
+}
+
+impl BindAddress {
+    async fn listen(self) -> Result<TcpListener, std::io::Error> {
+        match self {
+            Self::One(address) => TcpListener::bind(address).await,
+            Self::All(port) => match TcpListener::bind((Ipv6Addr::UNSPECIFIED, port)).await {
+                Ok(listener) => Ok(listener),
+                // A machine without IPv6.
+                Err(_) => TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).await,
+            },
+        }
+    }
+}
+
+impl FromStr for BindAddress {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let invalid = || format!("{text:?} is no address with a port, such as :8080");
+        match text.strip_prefix(':') {
+            Some(port) => port.parse().map(Self::All).map_err(|_| invalid()),
+            None => text.parse().map(Self::One).map_err(|_| invalid()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_has_a_port_and_perhaps_a_host() {
+        let one = |text: &str| Ok(BindAddress::One(text.parse().unwrap()));
+        assert_eq!(":8080".parse(), Ok(BindAddress::All(8080)));
+        assert_eq!("127.0.0.1:8080".parse(), one("127.0.0.1:8080"));
+        assert_eq!("[::1]:8080".parse(), one("[::1]:8080"));
+        for wrong in ["", ":", "8080", "127.0.0.1", "localhost:8080", ":65536"] {
+            assert!(wrong.parse::<BindAddress>().is_err(), "{wrong}");
+        }
+    }
+
+    #[tokio::test]
+    async fn without_an_address_nothing_is_kept_and_nothing_is_opened() {
+        let none = DiagnosticsArguments {
+            metrics_bind_address: None,
+            health_addr: None,
+        };
+
+        let (metrics, servers) = none.open().await.unwrap();
+
+        assert!(servers.is_empty());
+        let format = node_attestation_runtime::metrics::Format::OpenMetrics;
+        assert_eq!(metrics.text(format), "");
+    }
+}

@@ -1,0 +1,282 @@
+//! The metrics of a controller, and its health.
+//!
+//! A [`Metrics`] is handed to whatever counts. One that is off, as the default is, keeps nothing.
+//!
+//! # Guarantees
+//!
+//! - Labels have names of this program, and the names of Clusters with their namespaces. Nothing else of a tenant is in
+//!   one, and no secret.
+//! - The series of a cluster, a watch or a Lease end with it.
+
+mod catalogue;
+mod clusters;
+mod encode;
+mod health;
+mod leases;
+mod live;
+mod pending;
+mod process;
+mod watches;
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::histogram::Histogram;
+use tokio::time::Instant;
+
+pub(crate) use clusters::{ClusterMetrics, ClusterReport};
+pub use health::NotWell;
+pub(crate) use health::{Heartbeat, Requirements};
+pub(crate) use leases::LeaseMetrics;
+pub(crate) use pending::Pending;
+pub(crate) use watches::WatchMetrics;
+
+use clusters::Cluster;
+use leases::Lease;
+use live::Live;
+use watches::Watch;
+
+use crate::clock::now;
+
+/// The bounds of the duration of a decision, in seconds: most take milliseconds; one that asks AWS takes some seconds, and
+/// the deadline is two minutes.
+const DURATIONS: [f64; 11] = [
+    0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.25, 1.0, 5.0, 30.0, 120.0,
+];
+
+/// The labels of a counter, in the order of the catalogue.
+type Labels<const N: usize> = [(&'static str, String); N];
+
+/// The metrics of one process, and its health. Clones are the same.
+#[derive(Debug, Clone, Default)]
+pub struct Metrics(Option<Arc<Inner>>);
+
+#[derive(Debug)]
+struct Inner {
+    version: &'static str,
+    started: SystemTime,
+    csrs: Family<Labels<3>, Counter>,
+    durations: Family<Labels<1>, Histogram, fn() -> Histogram>,
+    record_writes: Family<Labels<2>, Counter>,
+    status_writes: Family<Labels<1>, Counter>,
+    cloud_requests: Family<Labels<3>, Counter>,
+    watch_failures: Family<Labels<1>, Counter>,
+    terms: Family<Labels<1>, Counter>,
+    clusters: Live<Cluster>,
+    watches: Live<Watch>,
+    leases: Live<Lease>,
+    beats: Live<health::Beat>,
+    requirements: Requirements,
+}
+
+/// The text formats of metrics.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Format {
+    /// `OpenMetrics` 1.0.
+    OpenMetrics,
+    /// Prometheus 0.0.4.
+    Prometheus,
+}
+
+/// The end of a write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Written {
+    /// It was written.
+    Ok,
+    /// Another one had changed the object, or made it.
+    Conflict,
+    /// The API server gave no answer, or refused.
+    Failed,
+}
+
+impl Written {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::Conflict => "conflict",
+            Self::Failed => "failed",
+        }
+    }
+}
+
+/// The result of a call of a cloud.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CloudResult {
+    /// An answer.
+    Ok,
+    /// The cloud limits the calls.
+    Throttled,
+    /// The cloud refuses the call, or what it was asked to confirm.
+    Refused,
+    /// No answer in time.
+    TimedOut,
+    /// Any other error.
+    Failed,
+}
+
+impl CloudResult {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::Throttled => "throttled",
+            Self::Refused => "refused",
+            Self::TimedOut => "timeout",
+            Self::Failed => "failed",
+        }
+    }
+}
+
+impl Metrics {
+    /// The metrics of this version of a program, which starts now.
+    pub fn new(version: &'static str) -> Self {
+        Self(Some(Arc::new(Inner {
+            version,
+            started: now(),
+            csrs: Family::default(),
+            durations: Family::new_with_constructor(|| Histogram::new(DURATIONS)),
+            record_writes: Family::default(),
+            status_writes: Family::default(),
+            cloud_requests: Family::default(),
+            watch_failures: Family::default(),
+            terms: Family::default(),
+            clusters: Live::default(),
+            watches: Live::default(),
+            leases: Live::default(),
+            beats: Live::default(),
+            requirements: Requirements::default(),
+        })))
+    }
+
+    /// The metrics as text; empty if they are off.
+    pub fn text(&self, format: Format) -> String {
+        self.0
+            .as_ref()
+            .map_or_else(String::new, |inner| encode::text(inner, format))
+    }
+
+    /// Counts a decision on a request. `provider` is one of the served ones.
+    pub(crate) fn decided(
+        &self,
+        (outcome, reason): (&'static str, &'static str),
+        provider: Option<&str>,
+        took: Duration,
+    ) {
+        let Some(inner) = &self.0 else { return };
+        let labels = [
+            ("outcome", outcome.to_owned()),
+            ("reason", reason.to_owned()),
+            ("provider", provider.unwrap_or("none").to_owned()),
+        ];
+        inner.csrs.get_or_create(&labels).inc();
+        let labels = [("outcome", outcome.to_owned())];
+        let durations = inner.durations.get_or_create(&labels);
+        durations.observe(took.as_secs_f64());
+    }
+
+    /// Counts a write of a record.
+    pub(crate) fn record_written(&self, operation: &'static str, written: Written) {
+        let Some(inner) = &self.0 else { return };
+        let labels = [
+            ("operation", operation.to_owned()),
+            ("result", written.as_str().to_owned()),
+        ];
+        inner.record_writes.get_or_create(&labels).inc();
+    }
+
+    /// Counts a write of the status of a `KubeletAuthentication`.
+    pub(crate) fn status_written(&self, written: Written) {
+        let Some(inner) = &self.0 else { return };
+        let labels = [("result", written.as_str().to_owned())];
+        inner.status_writes.get_or_create(&labels).inc();
+    }
+
+    /// Counts a call of a cloud's API.
+    pub fn cloud_called(
+        &self,
+        (service, operation): (&'static str, &'static str),
+        result: CloudResult,
+    ) {
+        let Some(inner) = &self.0 else { return };
+        let labels = [
+            ("service", service.to_owned()),
+            ("operation", operation.to_owned()),
+            ("result", result.as_str().to_owned()),
+        ];
+        inner.cloud_requests.get_or_create(&labels).inc();
+    }
+
+    /// The metrics of a cluster, until the last clone is dropped.
+    pub(crate) fn cluster(&self, namespace: &str, name: &str) -> ClusterMetrics {
+        let added = self.0.as_ref().map(|inner| {
+            let cluster = Cluster::new(namespace, name);
+            inner.clusters.add(cluster)
+        });
+        ClusterMetrics::new(self.clone(), added)
+    }
+
+    /// The metrics of a watch of this kind, until the last clone is dropped.
+    pub(crate) fn watch(&self, kind: &'static str) -> WatchMetrics {
+        self.watch_in(kind, None)
+    }
+
+    fn watch_in(&self, kind: &'static str, cluster: Option<Arc<Cluster>>) -> WatchMetrics {
+        WatchMetrics(self.0.as_ref().map(|inner| {
+            let failures = [("kind", kind.to_owned())];
+            let failures = inner.watch_failures.get_or_create_owned(&failures);
+            inner.watches.add(Watch::new(kind, cluster, failures))
+        }))
+    }
+
+    /// The metrics of a Lease of this name, until they are dropped.
+    pub(crate) fn lease(&self, name: &str) -> LeaseMetrics {
+        LeaseMetrics(self.0.as_ref().map(|inner| {
+            let terms = inner
+                .terms
+                .get_or_create_owned(&[("lease", name.to_owned())]);
+            inner.leases.add(Lease::new(name, terms))
+        }))
+    }
+
+    /// The sign of life of a loop that gives one at least every `limit`, until it is dropped.
+    pub(crate) fn heartbeat(&self, of: &'static str, limit: Duration) -> Heartbeat {
+        Heartbeat(self.0.as_ref().map(|inner| {
+            let beat = health::Beat::new(of, limit, Instant::now());
+            inner.beats.add(beat)
+        }))
+    }
+
+    /// This process is ready when these kinds were listed once.
+    pub(crate) fn require_lists(&self, kinds: &[&'static str]) {
+        if let Some(inner) = &self.0 {
+            inner.requirements.set(kinds);
+        }
+    }
+
+    /// Whether the loops of this process go on.
+    ///
+    /// # Errors
+    ///
+    /// One has given no sign of life for too long.
+    pub fn live(&self) -> Result<(), NotWell> {
+        let mut beats = self.0.iter().flat_map(|inner| inner.beats.all());
+        beats.try_for_each(|beat| beat.check())
+    }
+
+    /// Whether what is decided by was listed once. It stays so: an outage later is not a reason to send anybody elsewhere.
+    ///
+    /// # Errors
+    ///
+    /// Some was not.
+    pub fn ready(&self) -> Result<(), NotWell> {
+        self.0.as_ref().map_or(Ok(()), |inner| {
+            let listed = inner.watches.all();
+            let listed = listed.iter().filter(|watch| watch.is_listed());
+            inner.requirements.check(listed.map(|watch| watch.kind()))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,87 @@
+//! The metrics: names, labels, and what each says. docs/metrics.md has the same table.
+
+use prometheus_client::metrics::MetricType;
+
+/// A metric.
+#[derive(Debug)]
+pub(super) struct Metric {
+    /// The name, without what the format adds: `_total` of a counter, `_info` of an info.
+    pub(super) base: &'static str,
+    pub(super) kind: MetricType,
+    #[cfg_attr(not(test), expect(dead_code, reason = "the tests compare it"))]
+    pub(super) labels: &'static [&'static str],
+    pub(super) help: &'static str,
+}
+
+const NONE: &[&str] = &[];
+const CLUSTER: &[&str] = &["namespace", "cluster"];
+const LEASE: &[&str] = &["lease"];
+const WATCH: &[&str] = &["kind", "namespace", "cluster"];
+
+macro_rules! metrics {
+    ($($const:ident = $kind:ident $base:literal $labels:expr, $help:literal;)*) => {
+        $(pub(super) const $const: Metric = Metric {
+            base: $base,
+            kind: MetricType::$kind,
+            labels: $labels,
+            help: $help,
+        };)*
+
+        /// All of them.
+        #[cfg(test)]
+        pub(super) const ALL: &[Metric] = &[$($const),*];
+    };
+}
+
+metrics! {
+    BUILD = Info "node_attestation_build" &["version"],
+        "The version of the controller";
+    CSRS = Counter "node_attestation_csr" &["outcome", "reason", "provider"],
+        "Decisions on requests; one that waits counts once";
+    CSR_DURATION = Histogram "node_attestation_csr_duration_seconds" &["outcome"],
+        "Time from the begin of a decision until its answer was written";
+    PENDING = Gauge "node_attestation_pending_csrs" CLUSTER,
+        "Requests without an answer";
+    OLDEST_PENDING = Gauge "node_attestation_oldest_pending_csr_seconds" CLUSTER,
+        "Age of the oldest request without an answer";
+    CLUSTERS = Gauge "node_attestation_clusters" &["phase"],
+        "Clusters that this replica looks after";
+    CONDITION = Gauge "node_attestation_cluster_condition" &["namespace", "cluster", "type", "status"],
+        "1 for the status that the condition has";
+    RECORDS = Gauge "node_attestation_records" &["namespace", "cluster", "state"],
+        "Records of node names";
+    EARLIEST_EXPIRY = Gauge "node_attestation_earliest_expiry_timestamp_seconds" CLUSTER,
+        "The first end of a live node's certificate";
+    LEADER = Gauge "node_attestation_leader" LEASE,
+        "Whether this replica holds the Lease";
+    LEASE_AGE = Gauge "node_attestation_lease_age_seconds" LEASE,
+        "Time since this replica renewed the Lease that it holds";
+    TERMS = Counter "node_attestation_terms" LEASE,
+        "Times that this replica took the Lease";
+    WATCH_UP = Gauge "node_attestation_watch_up" WATCH,
+        "Whether the watch holds";
+    WATCH_AGE = Gauge "node_attestation_watch_age_seconds" WATCH,
+        "Time since the API server sent anything on the watch";
+    WATCH_FAILURES = Counter "node_attestation_watch_failures" &["kind"],
+        "Failures of watches";
+    RECORD_WRITES = Counter "node_attestation_record_writes" &["operation", "result"],
+        "Writes of records";
+    STATUS_WRITES = Counter "node_attestation_status_writes" &["result"],
+        "Writes of the status of KubeletAuthentications";
+    CLOUD = Counter "node_attestation_cloud_requests" &["service", "operation", "result"],
+        "Calls of the cloud's APIs";
+    CPU = Counter "process_cpu_seconds" NONE,
+        "Processor time";
+    RESIDENT = Gauge "process_resident_memory_bytes" NONE,
+        "Memory in use";
+    VIRTUAL = Gauge "process_virtual_memory_bytes" NONE,
+        "Size of the address space";
+    THREADS = Gauge "process_threads" NONE,
+        "Threads";
+    OPEN_FILES = Gauge "process_open_fds" NONE,
+        "Open files, connections among them";
+    MAX_FILES = Gauge "process_max_fds" NONE,
+        "The limit of open files";
+    STARTED = Gauge "process_start_time_seconds" NONE,
+        "The time of the start";
+}

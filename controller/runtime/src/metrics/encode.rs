@@ -1,0 +1,203 @@
+//! The text of all metrics.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{
+    DescriptorEncoder, EncodeMetric, MetricEncoder, NoLabelSet, prometheus_text,
+    text as openmetrics,
+};
+use prometheus_client::registry::Registry;
+
+use super::catalogue::{self, Metric};
+use super::clusters::Cluster;
+use super::process::Usage;
+use super::{Format, Inner};
+use crate::clock::now;
+
+type Labels = Vec<(&'static str, String)>;
+
+/// The series of a gauge.
+type Series = Vec<(Labels, f64)>;
+
+/// All metrics as text.
+pub(super) fn text(inner: &Arc<Inner>, format: Format) -> String {
+    let mut registry = Registry::default();
+    registry.register_collector(Box::new(Snapshot(inner.clone())));
+    let mut text = String::new();
+    let written = match format {
+        Format::OpenMetrics => openmetrics::encode(&mut text, &registry),
+        Format::Prometheus => prometheus_text::encode(&mut text, &registry),
+    };
+    // Writing into a string does not fail.
+    written.map(|()| text).unwrap_or_default()
+}
+
+#[derive(Debug)]
+struct Snapshot(Arc<Inner>);
+
+impl Collector for Snapshot {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let inner = &*self.0;
+        let version = [("version", inner.version)];
+        describe(&mut encoder, &catalogue::BUILD)?.encode_info(&version)?;
+        let families: [(&Metric, &dyn EncodeMetric); 7] = [
+            (&catalogue::CSRS, &inner.csrs),
+            (&catalogue::CSR_DURATION, &inner.durations),
+            (&catalogue::TERMS, &inner.terms),
+            (&catalogue::WATCH_FAILURES, &inner.watch_failures),
+            (&catalogue::RECORD_WRITES, &inner.record_writes),
+            (&catalogue::STATUS_WRITES, &inner.status_writes),
+            (&catalogue::CLOUD, &inner.cloud_requests),
+        ];
+        for (metric, family) in families {
+            if !family.is_empty() {
+                family.encode(describe(&mut encoder, metric)?)?;
+            }
+        }
+        clusters(&mut encoder, &inner.clusters.all())?;
+        leases(&mut encoder, inner)?;
+        watches(&mut encoder, inner)?;
+        process(&mut encoder, Usage::now(), inner.started)
+    }
+}
+
+fn describe<'a>(
+    encoder: &'a mut DescriptorEncoder<'_>,
+    metric: &'a Metric,
+) -> Result<MetricEncoder<'a>, fmt::Error> {
+    encoder.encode_descriptor(metric.base, metric.help, None, metric.kind)
+}
+
+fn gauge(encoder: &mut DescriptorEncoder<'_>, metric: &Metric, series: Series) -> fmt::Result {
+    if series.is_empty() {
+        return Ok(());
+    }
+    let mut encoder = describe(encoder, metric)?;
+    for (labels, value) in series {
+        encoder.encode_family(&labels)?.encode_gauge(&value)?;
+    }
+    Ok(())
+}
+
+fn clusters(encoder: &mut DescriptorEncoder<'_>, all: &[Arc<Cluster>]) -> fmt::Result {
+    let now = unix(now());
+    let mut phases: BTreeMap<&str, u32> = BTreeMap::new();
+    let [
+        mut pending,
+        mut oldest,
+        mut conditions,
+        mut records,
+        mut expiries,
+    ] = [const { Series::new() }; 5];
+    // One that another shard takes may be there twice.
+    let all: BTreeMap<_, _> = all.iter().map(|one| (one.labels(), one)).collect();
+    for cluster in all.into_values() {
+        let state = cluster.state();
+        let labels = |more: &[(&'static str, &str)]| -> Labels {
+            let more = more
+                .iter()
+                .map(|(name, value)| (*name, (*value).to_owned()));
+            cluster.labels().into_iter().chain(more).collect()
+        };
+        if let Some(phase) = state.phase {
+            *phases.entry(phase).or_default() += 1;
+        }
+        if let Some(requests) = &state.pending {
+            let (count, created) = requests.summary();
+            pending.push((labels(&[]), number(count)));
+            let age = created.map_or(0.0, |created| (now - seconds(created)).max(0.0));
+            oldest.push((labels(&[]), age));
+        }
+        for (of, status) in state.conditions {
+            conditions.push((labels(&[("type", of), ("status", status)]), 1.0));
+        }
+        if let Some((live, tombstones)) = state.records {
+            for (of, count) in [("live", live), ("tombstone", tombstones)] {
+                records.push((labels(&[("state", of)]), f64::from(count)));
+            }
+        }
+        if let Some(expiry) = state.earliest_expiry {
+            expiries.push((labels(&[]), unix(expiry)));
+        }
+    }
+    let phases = phases.into_iter();
+    let phases = phases.map(|(phase, count)| (vec![("phase", phase.to_owned())], count.into()));
+    gauge(encoder, &catalogue::CLUSTERS, phases.collect())?;
+    gauge(encoder, &catalogue::PENDING, pending)?;
+    gauge(encoder, &catalogue::OLDEST_PENDING, oldest)?;
+    gauge(encoder, &catalogue::CONDITION, conditions)?;
+    gauge(encoder, &catalogue::RECORDS, records)?;
+    gauge(encoder, &catalogue::EARLIEST_EXPIRY, expiries)
+}
+
+fn leases(encoder: &mut DescriptorEncoder<'_>, inner: &Inner) -> fmt::Result {
+    // One that is given up or taken just now may be there twice.
+    let mut known: BTreeMap<String, Option<f64>> = BTreeMap::new();
+    for lease in inner.leases.all() {
+        let age = known.entry(lease.name().to_owned()).or_default();
+        *age = age.or(lease.age());
+    }
+    let [mut held, mut ages] = [const { Series::new() }; 2];
+    for (name, age) in known {
+        let labels = vec![("lease", name)];
+        ages.extend(age.map(|age| (labels.clone(), age)));
+        held.push((labels, f64::from(u8::from(age.is_some()))));
+    }
+    gauge(encoder, &catalogue::LEADER, held)?;
+    gauge(encoder, &catalogue::LEASE_AGE, ages)
+}
+
+/// The worst of the watches of a kind and cluster: a replica that leads several shards has several of some kinds.
+fn watches(encoder: &mut DescriptorEncoder<'_>, inner: &Inner) -> fmt::Result {
+    let mut worst: BTreeMap<Labels, (bool, f64)> = BTreeMap::new();
+    for watch in inner.watches.all() {
+        let mut labels = vec![("kind", watch.kind().to_owned())];
+        labels.extend(watch.cluster().into_iter().flat_map(Cluster::labels));
+        let (holds, age) = worst.entry(labels).or_insert((true, 0.0));
+        *holds &= watch.holds();
+        *age = age.max(watch.age());
+    }
+    let up = worst.iter();
+    let up = up.map(|(labels, (holds, _))| (labels.clone(), f64::from(u8::from(*holds))));
+    gauge(encoder, &catalogue::WATCH_UP, up.collect())?;
+    let ages = worst.into_iter().map(|(labels, (_, age))| (labels, age));
+    gauge(encoder, &catalogue::WATCH_AGE, ages.collect())
+}
+
+fn process(encoder: &mut DescriptorEncoder<'_>, usage: Usage, started: SystemTime) -> fmt::Result {
+    if let Some(cpu) = usage.cpu_seconds {
+        describe(encoder, &catalogue::CPU)?.encode_counter::<NoLabelSet, f64, f64>(&cpu, None)?;
+    }
+    let open = usage.open_files.and_then(|open| u64::try_from(open).ok());
+    for (metric, value) in [
+        (&catalogue::RESIDENT, usage.resident_bytes),
+        (&catalogue::VIRTUAL, usage.virtual_bytes),
+        (&catalogue::THREADS, usage.threads),
+        (&catalogue::OPEN_FILES, open),
+        (&catalogue::MAX_FILES, usage.max_files),
+    ] {
+        if let Some(value) = value {
+            describe(encoder, metric)?.encode_gauge(&value)?;
+        }
+    }
+    describe(encoder, &catalogue::STARTED)?.encode_gauge(&unix(started))
+}
+
+/// Seconds since 1970; 0 for a time before.
+fn unix(time: SystemTime) -> f64 {
+    let since = time.duration_since(UNIX_EPOCH);
+    since.unwrap_or_default().as_secs_f64()
+}
+
+fn seconds(unix: i64) -> f64 {
+    let seconds = u64::try_from(unix).unwrap_or_default();
+    std::time::Duration::from_secs(seconds).as_secs_f64()
+}
+
+fn number(count: usize) -> f64 {
+    u32::try_from(count).unwrap_or(u32::MAX).into()
+}

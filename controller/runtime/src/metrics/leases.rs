@@ -1,0 +1,64 @@
+//! The metrics of a Lease for which this replica is a candidate.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use prometheus_client::metrics::counter::Counter;
+use tokio::time::Instant;
+
+/// A Lease.
+#[derive(Debug)]
+pub(crate) struct Lease {
+    name: String,
+    terms: Counter,
+    /// The time of the last renewal while it is held.
+    renewed: Mutex<Option<Instant>>,
+}
+
+impl Lease {
+    pub(super) fn new(name: &str, terms: Counter) -> Self {
+        Self {
+            name: name.to_owned(),
+            terms,
+            renewed: Mutex::default(),
+        }
+    }
+
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The seconds since its last renewal; `None`: it is not held.
+    pub(super) fn age(&self) -> Option<f64> {
+        let renewed = *self.renewed.lock();
+        renewed.map(|renewed| renewed.elapsed().as_secs_f64())
+    }
+}
+
+/// The metrics of a Lease.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct LeaseMetrics(pub(super) Option<Arc<Lease>>);
+
+impl LeaseMetrics {
+    /// A term begins.
+    pub(crate) fn taken(&self, renewed: Instant) {
+        if let Some(lease) = &self.0 {
+            lease.terms.inc();
+            *lease.renewed.lock() = Some(renewed);
+        }
+    }
+
+    /// The Lease was renewed.
+    pub(crate) fn renewed(&self, renewed: Instant) {
+        if let Some(lease) = &self.0 {
+            *lease.renewed.lock() = Some(renewed);
+        }
+    }
+
+    /// The term has ended.
+    pub(crate) fn lost(&self) {
+        if let Some(lease) = &self.0 {
+            *lease.renewed.lock() = None;
+        }
+    }
+}

@@ -1,0 +1,249 @@
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use prometheus_client::metrics::MetricType;
+
+use super::catalogue::{ALL, Metric};
+use super::clusters::ClusterReport;
+use super::*;
+
+/// A process in which everything has happened once.
+fn busy() -> (Metrics, Vec<Box<dyn std::any::Any>>) {
+    let metrics = Metrics::new("1.2.3");
+    let took = Duration::from_millis(3);
+    metrics.decided(("issued", "FirstJoin"), Some("aws"), took);
+    metrics.record_written("create", Written::Ok);
+    metrics.status_written(Written::Conflict);
+    metrics.cloud_called(("ec2", "DescribeInstances"), CloudResult::Throttled);
+    let cluster = metrics.cluster("tenant-a", "prod-1");
+    cluster.report(report);
+    let pending = Pending::default();
+    pending.add(1, 1);
+    cluster.answering(pending);
+    let lease = metrics.lease("controller");
+    lease.taken(Instant::now());
+    let watch = metrics.watch("Machine");
+    watch.failed();
+    let requests = cluster.watch("CertificateSigningRequest");
+    requests.listed();
+    let kept: Vec<Box<dyn std::any::Any>> = vec![
+        Box::new(cluster),
+        Box::new(lease),
+        Box::new(watch),
+        Box::new(requests),
+    ];
+    (metrics, kept)
+}
+
+fn report() -> ClusterReport {
+    ClusterReport {
+        phase: "serving",
+        conditions: vec![("Ready", "true")],
+        records: Some((3, 1)),
+        earliest_expiry: Some(SystemTime::UNIX_EPOCH + Duration::from_secs(1000)),
+    }
+}
+
+impl Metric {
+    /// Its name in a query; of a histogram, without the suffix.
+    fn name(&self) -> String {
+        let base = self.base;
+        match self.kind {
+            MetricType::Counter => format!("{base}_total"),
+            MetricType::Info => format!("{base}_info"),
+            MetricType::Gauge | MetricType::Histogram | MetricType::Unknown => base.to_owned(),
+        }
+    }
+}
+
+/// The names of samples in a text, without the suffixes of histograms, each with the labels of all its series.
+fn scraped(text: &str) -> BTreeMap<String, BTreeSet<String>> {
+    let mut found: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for line in text.lines().filter(|line| !line.starts_with('#')) {
+        let (series, _) = line.rsplit_once(' ').unwrap();
+        let (name, labels) = series.split_once('{').unwrap_or((series, ""));
+        let stem = ["_bucket", "_sum", "_count"].iter();
+        let mut stem = stem.filter_map(|suffix| name.strip_suffix(suffix));
+        let name = stem.next().unwrap_or(name).to_owned();
+        let labels = labels.trim_end_matches('}').split("\",");
+        let labels = labels.filter_map(|label| label.split_once('='));
+        let labels = labels.map(|(label, _)| label.to_owned());
+        let labels = labels.filter(|label| label != "le");
+        found.entry(name).or_default().extend(labels);
+    }
+    found
+}
+
+#[tokio::test]
+async fn a_scrape_has_each_metric_of_the_catalogue_with_its_labels_and_no_other() {
+    let (metrics, _kept) = busy();
+    let expected: BTreeMap<String, BTreeSet<String>> = ALL
+        .iter()
+        .map(|metric| {
+            let labels = metric.labels.iter().map(|&label| label.to_owned());
+            (metric.name(), labels.collect())
+        })
+        .collect();
+
+    for format in [Format::OpenMetrics, Format::Prometheus] {
+        assert_eq!(scraped(&metrics.text(format)), expected, "{format:?}");
+    }
+}
+
+#[test]
+fn the_page_has_each_metric_with_its_type_and_labels_and_no_other() {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/metrics.md");
+    let page = std::fs::read_to_string(page).unwrap();
+    let rows = page
+        .lines()
+        .filter(|line| line.starts_with("| `node_attestation_") || line.starts_with("| `process_"));
+    let mut told: Vec<(String, String, String)> = rows
+        .map(|row| {
+            let mut cells = row
+                .split('|')
+                .skip(1)
+                .map(|cell| cell.trim().replace('`', ""));
+            let mut cell = || cells.next().unwrap();
+            (cell(), cell(), cell())
+        })
+        .collect();
+    let kind = |metric: &Metric| match metric.kind {
+        MetricType::Counter => "counter",
+        MetricType::Histogram => "histogram",
+        MetricType::Info | MetricType::Gauge | MetricType::Unknown => "gauge",
+    };
+    let mut expected: Vec<_> = ALL
+        .iter()
+        .map(|metric| {
+            (
+                metric.name(),
+                kind(metric).to_owned(),
+                metric.labels.join(", "),
+            )
+        })
+        .collect();
+    told.sort();
+    expected.sort();
+
+    assert_eq!(told, expected);
+}
+
+#[tokio::test]
+async fn values_are_those_that_were_counted() {
+    let (metrics, _kept) = busy();
+    let text = metrics.text(Format::OpenMetrics);
+
+    for line in [
+        r#"node_attestation_build_info{version="1.2.3"} 1"#,
+        r#"node_attestation_csr_total{outcome="issued",reason="FirstJoin",provider="aws"} 1"#,
+        r#"node_attestation_csr_duration_seconds_bucket{le="0.005",outcome="issued"} 1"#,
+        r#"node_attestation_csr_duration_seconds_bucket{le="0.0025",outcome="issued"} 0"#,
+        r#"node_attestation_pending_csrs{namespace="tenant-a",cluster="prod-1"} 1.0"#,
+        r#"node_attestation_clusters{phase="serving"} 1.0"#,
+        r#"node_attestation_cluster_condition{namespace="tenant-a",cluster="prod-1",type="Ready",status="true"} 1.0"#,
+        r#"node_attestation_records{namespace="tenant-a",cluster="prod-1",state="tombstone"} 1.0"#,
+        r#"node_attestation_earliest_expiry_timestamp_seconds{namespace="tenant-a",cluster="prod-1"} 1000.0"#,
+        r#"node_attestation_leader{lease="controller"} 1.0"#,
+        r#"node_attestation_terms_total{lease="controller"} 1"#,
+        r#"node_attestation_watch_up{kind="Machine"} 0.0"#,
+        r#"node_attestation_watch_up{kind="CertificateSigningRequest",namespace="tenant-a",cluster="prod-1"} 1.0"#,
+        r#"node_attestation_watch_failures_total{kind="Machine"} 1"#,
+        r#"node_attestation_record_writes_total{operation="create",result="ok"} 1"#,
+        r#"node_attestation_status_writes_total{result="conflict"} 1"#,
+        r#"node_attestation_cloud_requests_total{service="ec2",operation="DescribeInstances",result="throttled"} 1"#,
+    ] {
+        assert!(text.lines().any(|found| found == line), "{line}\n{text}");
+    }
+    assert!(text.ends_with("# EOF\n"), "{text}");
+}
+
+#[tokio::test]
+async fn the_series_of_a_cluster_a_watch_and_a_lease_end_with_them() {
+    let (metrics, kept) = busy();
+    drop(kept);
+
+    let text = metrics.text(Format::OpenMetrics);
+
+    assert!(!text.contains("tenant-a"), "{text}");
+    assert!(!text.contains("watch_up"), "{text}");
+    assert!(!text.contains("node_attestation_leader"), "{text}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_age_of_the_oldest_request_is_that_of_the_oldest_that_is_left() {
+    let metrics = Metrics::new("1");
+    let cluster = metrics.cluster("a", "b");
+    let pending = Pending::default();
+    cluster.answering(pending.clone());
+    let age = || {
+        let text = metrics.text(Format::OpenMetrics);
+        let oldest = |line: &&str| line.starts_with("node_attestation_oldest_pending_csr_seconds{");
+        let line = text.lines().find(oldest).unwrap().to_owned();
+        line.rsplit_once(' ').unwrap().1.parse::<f64>().unwrap()
+    };
+    assert!(age().abs() < f64::EPSILON);
+
+    // In 1970, in 2001, and in the year 2300, by the clock of another.
+    for (created, number) in [(0, 1), (1_000_000_000, 2), (10_413_792_000, 3)] {
+        pending.add(created, number);
+    }
+    let first = age();
+    pending.remove(0, 1);
+    let second = age();
+    pending.remove(1_000_000_000, 2);
+
+    assert!(
+        (first - second - 1_000_000_000.0).abs() < 60.0,
+        "{first} {second}"
+    );
+    assert!(age().abs() < f64::EPSILON);
+}
+
+#[tokio::test]
+async fn metrics_that_are_off_keep_nothing() {
+    let metrics = Metrics::default();
+    metrics.decided(("issued", "Issued"), None, Duration::ZERO);
+    let cluster = metrics.cluster("a", "b");
+    cluster.report(|| unreachable!("nobody asks"));
+
+    assert_eq!(metrics.text(Format::OpenMetrics), "");
+    assert_eq!(metrics.live(), Ok(()));
+    assert_eq!(metrics.ready(), Ok(()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_loop_without_a_sign_of_life_is_named_until_it_gives_one_or_ends() {
+    let metrics = Metrics::new("1");
+    let beat = metrics.heartbeat("the election", Duration::from_mins(1));
+    tokio::time::advance(Duration::from_mins(1)).await;
+    assert_eq!(metrics.live(), Ok(()));
+    tokio::time::advance(Duration::from_secs(1)).await;
+
+    let error = metrics.live().unwrap_err();
+    assert_eq!(error.to_string(), "no sign of life for 61 s: the election");
+
+    beat.beat();
+    assert_eq!(metrics.live(), Ok(()));
+    tokio::time::advance(Duration::from_secs(61)).await;
+    drop(beat);
+    assert_eq!(metrics.live(), Ok(()));
+}
+
+#[tokio::test]
+async fn a_process_is_ready_once_each_kind_was_listed_and_stays_so() {
+    let metrics = Metrics::new("1");
+    let error = || metrics.ready().unwrap_err().to_string();
+    assert_eq!(error(), "starting");
+    metrics.require_lists(&["Cluster", "Machine"]);
+    let (clusters, machines) = (metrics.watch("Cluster"), metrics.watch("Machine"));
+    machines.holds();
+    assert_eq!(error(), "not listed yet: Cluster, Machine");
+    clusters.listed();
+    assert_eq!(error(), "not listed yet: Machine");
+
+    machines.listed();
+    assert_eq!(metrics.ready(), Ok(()));
+    machines.failed();
+    drop(clusters);
+    assert_eq!(metrics.ready(), Ok(()));
+}

@@ -1,0 +1,113 @@
+//! The metrics of a watch.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use prometheus_client::metrics::counter::Counter;
+use tokio::time::Instant;
+
+use super::clusters::Cluster;
+
+/// A watch of objects of one kind.
+#[derive(Debug)]
+pub(crate) struct Watch {
+    kind: &'static str,
+    /// The workload cluster; `None`: the management cluster.
+    cluster: Option<Arc<Cluster>>,
+    failures: Counter,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct State {
+    is_listed: bool,
+    holds: bool,
+    /// The time of the API server's last answer; at first, of the beginning.
+    heard: Instant,
+}
+
+impl Watch {
+    pub(super) fn new(
+        kind: &'static str,
+        cluster: Option<Arc<Cluster>>,
+        failures: Counter,
+    ) -> Self {
+        let state = State {
+            is_listed: false,
+            holds: false,
+            heard: Instant::now(),
+        };
+        Self {
+            kind,
+            cluster,
+            failures,
+            state: Mutex::new(state),
+        }
+    }
+
+    pub(super) fn kind(&self) -> &'static str {
+        self.kind
+    }
+
+    /// The workload cluster; `None`: the management cluster.
+    pub(super) fn cluster(&self) -> Option<&Cluster> {
+        self.cluster.as_deref()
+    }
+
+    pub(super) fn is_listed(&self) -> bool {
+        self.state.lock().is_listed
+    }
+
+    pub(super) fn holds(&self) -> bool {
+        self.state.lock().holds
+    }
+
+    /// The seconds since the API server was heard of.
+    pub(super) fn age(&self) -> f64 {
+        self.state.lock().heard.elapsed().as_secs_f64()
+    }
+}
+
+/// The metrics of a watch.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct WatchMetrics(pub(super) Option<Arc<Watch>>);
+
+impl WatchMetrics {
+    /// Whether anything is kept.
+    pub(crate) fn is_on(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// The API server has sent a piece of a watch.
+    pub(crate) fn heard(&self) {
+        self.change(|state| state.heard = Instant::now());
+    }
+
+    /// The objects are listed, or there are none of this kind.
+    pub(crate) fn listed(&self) {
+        self.change(|state| {
+            state.is_listed = true;
+            state.holds = true;
+            state.heard = Instant::now();
+        });
+    }
+
+    /// The watch holds.
+    pub(crate) fn holds(&self) {
+        self.change(|state| state.holds = true);
+    }
+
+    /// The watch failed.
+    pub(crate) fn failed(&self) {
+        if let Some(watch) = &self.0 {
+            watch.failures.inc();
+        }
+        self.change(|state| state.holds = false);
+    }
+
+    fn change(&self, change: impl FnOnce(&mut State)) {
+        if let Some(watch) = &self.0 {
+            change(&mut watch.state.lock());
+        }
+    }
+}

@@ -1,0 +1,353 @@
+//! The manifests of packaging/deploy on a real API server, and a controller with their rights and arguments.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use kubelet_attestation::names::Provider;
+use kubelet_authenticator_test_support::binaries::control_plane_binary;
+use kubelet_authenticator_test_support::control_plane::{DEADLINE, User};
+use kubelet_authenticator_test_support::process::{Launch, Process, Scratch, poll};
+use kubelet_authenticator_tests::controller::{Application, is_answered, reason_of};
+use kubelet_authenticator_tests::fleet::authorize;
+use kubelet_authenticator_tests::management::{Machine, Management, WorkloadCluster};
+use kubelet_authenticator_tests::program;
+use kubelet_authenticator_tests::scrape::{Diagnostics, has_line, value};
+use serde_json::{Value, json};
+
+const NAMESPACE: &str = "node-attestation-system";
+const NAME: &str = "node-attestation-controller";
+
+fn deploy() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../packaging/deploy")
+}
+
+/// What `kubectl kustomize` makes of the manifests.
+fn components() -> String {
+    kustomize(&[], &deploy())
+}
+
+fn kustomize(options: &[&str], folder: &Path) -> String {
+    let mut kubectl = Command::new(control_plane_binary("kubectl"));
+    let kubectl = kubectl.arg("kustomize").args(options).arg(folder);
+    let output = kubectl.output().unwrap();
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{error}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// A management cluster with the manifests.
+fn management() -> Management {
+    let management = Management::start();
+    apply(&management, &components());
+    management
+}
+
+/// Applies manifests as a person does, without a complaint of the API server.
+#[track_caller]
+fn apply(management: &Management, manifests: &str) {
+    let apply = ["apply", "--server-side", "--force-conflicts", "-f", "-"];
+    let output = management.kubectl().run_with_input(apply, manifests);
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{error}");
+    // Not even a warning.
+    assert_eq!(error, "");
+    let applied = String::from_utf8_lossy(&output.stdout).into_owned();
+    let objects = manifests.split("\n---\n").count();
+    assert_eq!(applied.lines().count(), objects, "{applied}");
+}
+
+/// The Deployment, as the API server has it.
+fn deployment(management: &Management) -> Value {
+    let kubectl = management.kubectl();
+    kubectl.json(["get", "deployment", NAME, "-n", NAMESPACE])
+}
+
+/// A controller with the rights of the ServiceAccount, and the arguments of the Deployment on other ports.
+fn start(management: &Management, files: &Scratch, name: &str) -> (Process, Diagnostics) {
+    let plane = management.control_plane();
+    let token = ["create", "token", NAME, "-n", NAMESPACE, "--duration=1h"];
+    let token = plane.kubectl().ok(token).trim().to_owned();
+    let kubeconfig = plane.kubeconfig(User::Token(token));
+    // A Pod's own namespace.
+    let namespace = format!("--namespace={NAMESPACE}");
+    plane
+        .kubectl_with(&kubeconfig)
+        .ok(["config", "set-context", "--current", &namespace]);
+    let diagnostics = Diagnostics::default();
+    let deployment = deployment(management);
+    let container = &deployment["spec"]["template"]["spec"]["containers"][0];
+    let arguments = container["args"].as_array().unwrap().iter();
+    let arguments = arguments.map(|argument| {
+        let argument = argument.as_str().unwrap();
+        match argument.split_once('=') {
+            Some(("--metrics-bind-address", ":8080")) => diagnostics.arguments()[0].clone(),
+            Some(("--health-addr", ":9440")) => diagnostics.arguments()[1].clone(),
+            _ => argument.to_owned(),
+        }
+    });
+    let launch = Launch::new(name, program(NAME))
+        .args(arguments)
+        .arg("--kubeconfig")
+        .arg(kubeconfig)
+        // The API server of the tests is on loopback, and a cluster's of the tests is not Ready without evidence.
+        .args(["--insecure-allow-loopback", "--allow-insecure"])
+        .args(["--sync-period=10s"]);
+    let process = launch.spawn(&files.join(&format!("{name}.log")));
+    (process, diagnostics)
+}
+
+fn lease(management: &Management, namespace: &str) -> Option<Value> {
+    let list = management
+        .kubectl()
+        .json(["get", "leases", "-n", namespace]);
+    let mut leases = list["items"].as_array().unwrap().iter();
+    leases
+        .find(|lease| lease["metadata"]["name"] == NAME)
+        .cloned()
+}
+
+#[test]
+fn the_manifests_are_accepted_and_a_controller_with_their_rights_leads_in_its_own_namespace() {
+    let management = management();
+    let files = Scratch::new("deploy");
+    let (first, one) = start(&management, &files, "first");
+    one.wait_until_ready();
+    let leads = format!(r#"node_attestation_leader{{lease="{NAME}"}} 1.0"#);
+    let text = one.wait_for(&[
+        &leads,
+        r#"node_attestation_watch_up{kind="KubeletAuthentication"} 1.0"#,
+    ]);
+    let age = value(
+        &text,
+        &format!(r#"node_attestation_lease_age_seconds{{lease="{NAME}"}}"#),
+    );
+    assert!(age < Some(15.0), "{text}");
+    for kind in ["Cluster", "Machine", "MachinePool", "NodeIdentity"] {
+        let up = format!(r#"node_attestation_watch_up{{kind="{kind}"}} 1.0"#);
+        assert!(has_line(&text, &up), "{kind}\n{text}");
+    }
+    let held = lease(&management, NAMESPACE).expect("a Lease in the controller's namespace");
+    assert!(held["spec"]["holderIdentity"].is_string(), "{held:#}");
+    assert_eq!(lease(&management, "default"), None);
+
+    // The second replica is ready too, and leads once the first is gone.
+    let (_second, two) = start(&management, &files, "second");
+    two.wait_until_ready();
+    two.wait_for(&[&format!(r#"node_attestation_leader{{lease="{NAME}"}} 0.0"#)]);
+    drop(first);
+    let leading = || has_line(&two.scrape(), &leads).then_some(());
+    poll(DEADLINE, leading).unwrap_or_else(|| panic!("{}", two.scrape()));
+    assert_eq!(two.probe("/healthz").unwrap().status, 200);
+}
+
+#[test]
+fn a_pod_of_the_deployment_is_admitted_where_only_restricted_ones_are_and_its_probes_name_its_ports()
+ {
+    let management = management();
+    let deployment = deployment(&management);
+    assert_eq!(deployment["spec"]["replicas"], 2);
+    let template = &deployment["spec"]["template"];
+    let pod = json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": {"name": "one", "namespace": NAMESPACE, "labels": template["metadata"]["labels"]},
+        "spec": template["spec"],
+    });
+    let kubectl = management.kubectl();
+    let admitted = kubectl.create_object(&pod);
+    assert_eq!(
+        admitted["spec"]["priorityClassName"],
+        "system-cluster-critical"
+    );
+    let mut other = pod.clone();
+    other["metadata"]["name"] = "two".into();
+    other["spec"]["containers"][0]["securityContext"] = Value::Null;
+    let refused = kubectl.try_create(&other).unwrap_err();
+    assert!(
+        refused.contains("violates PodSecurity \"restricted"),
+        "{refused}"
+    );
+
+    let container = &template["spec"]["containers"][0];
+    let ports = container["ports"].as_array().unwrap().iter();
+    let ports: Vec<String> = ports
+        .map(|port| {
+            format!(
+                "{} :{}",
+                port["name"].as_str().unwrap(),
+                port["containerPort"]
+            )
+        })
+        .collect();
+    assert_eq!(ports, ["metrics :8080", "health :9440"]);
+    for (probe, path) in [
+        ("startupProbe", "/healthz"),
+        ("livenessProbe", "/healthz"),
+        ("readinessProbe", "/readyz"),
+    ] {
+        assert_eq!(container[probe]["httpGet"]["path"], path);
+        assert_eq!(container[probe]["httpGet"]["port"], "health");
+    }
+    // What selects Pods selects these.
+    let labels = &template["metadata"]["labels"];
+    for (kind, name, path) in [
+        ("poddisruptionbudget", NAME, "/spec/selector/matchLabels"),
+        ("networkpolicy", NAME, "/spec/podSelector/matchLabels"),
+        (
+            "service",
+            "node-attestation-controller-metrics",
+            "/spec/selector",
+        ),
+    ] {
+        let object = kubectl.json(["get", kind, name, "-n", NAMESPACE]);
+        assert_eq!(object.pointer(path), Some(labels), "{object:#}");
+    }
+    for name in [NAME, "node-attestation-controller-lease"] {
+        kubectl.wait_for(
+            &["flowschemas"],
+            &format!("{name} with its level"),
+            DEADLINE,
+            |object| {
+                let conditions = object["status"]["conditions"]
+                    .as_array()
+                    .into_iter()
+                    .flatten();
+                let mut dangling = conditions.filter(|one| one["type"] == "Dangling");
+                object["metadata"]["name"] == name
+                    && dangling.next().is_some_and(|one| one["status"] == "False")
+            },
+        );
+    }
+}
+
+#[test]
+fn the_overlay_of_the_page_has_the_controller_run_with_an_image_and_challenge_keys_of_ones_own() {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/cluster-api.md");
+    let page = std::fs::read_to_string(page).unwrap();
+    let (_, rest) = page
+        .split_once("cat > overlay/kustomization.yaml <<END\n")
+        .unwrap();
+    let (overlay, rest) = rest.split_once("\nEND\n").unwrap();
+    let option = "--load-restrictor=LoadRestrictionsNone";
+    let command =
+        format!("kubectl kustomize {option} overlay | kubectl apply --server-side -f -\n");
+    assert!(rest.starts_with(&command), "{rest:.200}");
+    let files = Scratch::new("overlay");
+    for folder in ["overlay", "challenge-keys"] {
+        std::fs::create_dir(files.join(folder)).unwrap();
+    }
+    files.write("overlay/kustomization.yaml", overlay);
+    files.write("challenge-keys/current", "00".repeat(32));
+    let packaging = deploy().join("..").canonicalize().unwrap();
+    std::os::unix::fs::symlink(packaging, files.join("packaging")).unwrap();
+    let management = Management::start();
+
+    apply(&management, &kustomize(&[option], &files.join("overlay")));
+
+    let deployment = deployment(&management);
+    let container = &deployment["spec"]["template"]["spec"]["containers"][0];
+    let image = "registry.example.com/me/node-attestation-controller:v0.1.0";
+    assert_eq!(container["image"], image);
+    let arguments = container["args"].as_array().unwrap();
+    assert_eq!(arguments.last().unwrap(), "--tpm-challenge-keys=/keys");
+    assert_eq!(container["volumeMounts"][0]["mountPath"], "/keys");
+    let secret = &deployment["spec"]["template"]["spec"]["volumes"][0]["secret"]["secretName"];
+    let secret = ["get", "secret", secret.as_str().unwrap(), "-n", NAMESPACE];
+    let secret = management.kubectl().json(secret);
+    assert!(secret["data"]["current"].is_string(), "the key");
+}
+
+/// Files the machine's request with a new key, and returns it after its answer.
+fn join(cluster: &WorkloadCluster, machine: &Machine) -> Value {
+    let application = Application::claiming(
+        machine.node_name(),
+        machine.provider_id(),
+        Provider::INSECURE,
+        None,
+    );
+    let plane = cluster.control_plane();
+    let kubectl = plane.kubectl_with(machine.bootstrap_kubeconfig());
+    kubectl.create_object(&application.to_json());
+    let name = application.name();
+    plane.wait_for_csr(&name, |csr| {
+        csr["metadata"]["name"] == *name && is_answered(csr)
+    })
+}
+
+#[test]
+fn a_cluster_is_in_the_scrape_until_its_authentication_is_deleted() {
+    let management = management();
+    let cluster = management.cluster("prod-1").create();
+    let machine = cluster.machine("m1").node_name("node-1").create();
+    let files = Scratch::new("deploy");
+    let (_manager, diagnostics) = start(&management, &files, "manager");
+    let authentication = authorize(&management, &cluster, &["insecure"], json!({}));
+    let kubectl = management.kubectl();
+    authentication.wait_until_ready(kubectl);
+
+    join(&cluster, &machine);
+    let of = r#"namespace="default",cluster="prod-1""#;
+    let condition = |of_type: &str, status: &str| {
+        format!(
+            r#"node_attestation_cluster_condition{{{of},type="{of_type}",status="{status}"}} 1.0"#
+        )
+    };
+    let decided = |outcome: &str, reason: &str| {
+        format!(
+            r#"node_attestation_csr_total{{outcome="{outcome}",reason="{reason}",provider="insecure"}} 1"#
+        )
+    };
+    let text = diagnostics.wait_for(&[
+        &decided("issued", "FirstJoin"),
+        &format!(r#"node_attestation_records{{{of},state="live"}} 1.0"#),
+        &format!(r#"node_attestation_records{{{of},state="tombstone"}} 0.0"#),
+        &format!("node_attestation_pending_csrs{{{of}}} 0.0"),
+        &condition("Ready", "true"),
+        &condition("WorkloadClusterReachable", "true"),
+        r#"node_attestation_clusters{phase="serving"} 1.0"#,
+        r#"node_attestation_record_writes_total{operation="create",result="ok"} 1"#,
+        &format!(r#"node_attestation_watch_up{{kind="CertificateSigningRequest",{of}}} 1.0"#),
+    ]);
+    let expiry = format!("node_attestation_earliest_expiry_timestamp_seconds{{{of}}}");
+    let status = kubectl.json(["get", "kubeletauthentication", "prod-1"]);
+    let expected = status["status"]["earliestExpiry"].as_str().unwrap();
+    let expected: jiff::Timestamp = expected.parse().unwrap();
+    assert_eq!(
+        value(&text, &expiry),
+        Some(expected.as_duration().as_secs_f64())
+    );
+    let written = r#"node_attestation_status_writes_total{result="ok"}"#;
+    assert!(value(&text, written) >= Some(1.0), "{text}");
+
+    // A machine whose certificates are revoked, and one that nobody knows.
+    let identities = Command::new(program(NAME))
+        .args(["identities", "revoke", "prod-1", "node-1", "--kubeconfig"])
+        .arg(management.admin_kubeconfig())
+        .output()
+        .unwrap();
+    assert!(identities.status.success(), "{identities:?}");
+    let denied = join(&cluster, &machine);
+    assert_eq!(reason_of(&denied, "Denied"), Some("IdentityRevoked"));
+    let plane = cluster.control_plane();
+    let unknown = Application::claiming("node-9", "generic:///m9", Provider::INSECURE, None);
+    let token = plane.add_bootstrap_token("absent", "0123456789abcdef");
+    plane.wait_for_bootstrap_token(&token);
+    let stranger = plane.kubectl_with(plane.bootstrap_kubeconfig(&token));
+    stranger.create_object(&unknown.to_json());
+    let waits = [
+        decided("denied", "IdentityRevoked"),
+        decided("deferred", "MachineNotFound"),
+        format!("node_attestation_pending_csrs{{{of}}} 1.0"),
+    ];
+    let text = diagnostics.wait_for(&waits.each_ref().map(String::as_str));
+    let oldest = value(
+        &text,
+        &format!("node_attestation_oldest_pending_csr_seconds{{{of}}}"),
+    );
+    assert!(oldest < Some(600.0), "{text}");
+
+    kubectl.ok(["delete", "kubeletauthentication", "prod-1"]);
+    let gone = || Some(diagnostics.scrape()).filter(|text| !text.contains("prod-1"));
+    let text = poll(DEADLINE, gone).unwrap_or_else(|| panic!("{}", diagnostics.scrape()));
+    assert!(has_line(&text, &decided("issued", "FirstJoin")), "{text}");
+    assert!(!text.contains("node_attestation_clusters{"), "{text}");
+}
