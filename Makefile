@@ -43,6 +43,7 @@ test: prerequisites-all dependencies
 	@tests/dependencies save
 	@# Programs that nobody waits for are built while the suites wait for something.
 	@$(MAKE) --jobs=2 stage-suites stage-bench-limits stage-isolation
+	@$(MAKE) stage-packages-check
 	@tests/dependencies save
 	@tests/stage --table
 	@echo "make test: everything passed"
@@ -102,6 +103,14 @@ bench-limits: musl build
 ## musl: the static node binaries, built once for each content
 musl: prerequisites-musl
 	@tests/musl
+
+## packages: deb, rpm and tar archives of the plugins, with SHA-256 sums, in target/packages
+packages: musl
+	@packaging/node/build target/packages
+
+# What linters say of them, and what installing and removing them does.
+packages-check: prerequisites-packages musl
+	@tests/packages/check
 
 ## control-plane: etcd, kube-apiserver, kube-controller-manager, kube-scheduler, kubelet, kubectl and kubeadm, built once
 ##       and cached
@@ -173,5 +182,5 @@ $(KUBELET_AUTHENTICATOR_CACHE)/tools/%:
 prerequisites-%:
 	@tests/prerequisites $*
 
-.PHONY: help demo test test-long test-fast build suites isolation bench bench-all bench-limits bench-programs bench-scale musl control-plane cluster-api capa \
+.PHONY: packages packages-check help demo test test-long test-fast build suites isolation bench bench-all bench-limits bench-programs bench-scale musl control-plane cluster-api capa \
 	metrics-server judges promtool moto cloud-init dependencies fmt deny advisories machete mutants

@@ -107,6 +107,8 @@ pub(super) enum Command {
         /// The shell.
         shell: Shell,
     },
+    /// Print the manual page, for `man`.
+    Man,
 }
 
 /// A file that `render` prints.

@@ -69,7 +69,19 @@ impl Session {
                 clap_complete::generate(*shell, &mut command, name, &mut script);
                 answer::print(&script)
             }
+            (Some(Command::Man), _) => self.manual(),
         }
+    }
+
+    /// In section 8, of commands for administrators.
+    fn manual(&self) -> Result<(), Failure> {
+        let page = clap_mangen::Man::new(arguments::command(&self.schema))
+            .section("8")
+            .manual("System Administration");
+        let mut text = Vec::new();
+        // Writing to memory does not fail.
+        drop(page.render(&mut text));
+        answer::print(&text)
     }
 
     pub(super) fn interactive<'a>(

@@ -206,6 +206,34 @@ fn completion_is_for_the_name_of_the_program() {
 }
 
 #[test]
+fn the_manual_page_has_every_command() {
+    let server = ApiServer::start();
+    let node = Node::new(INSECURE, &server);
+    let page = node.command(&["man"]).succeeded().stdout;
+    let help = node.command(&["--help"]).succeeded().stdout;
+    let commands = help.split_once("Commands:\n").unwrap().1;
+    let commands = commands.split_once("\n\n").unwrap().0;
+    let names: Vec<_> = commands
+        .lines()
+        .filter_map(|line| line.strip_prefix("  ")?.split_whitespace().next())
+        .collect();
+    assert!(
+        names.contains(&"doctor") && names.contains(&"man"),
+        "{help}"
+    );
+    assert!(page.starts_with(".ie"), "{page}");
+    for name in names {
+        // roff has a hyphen in the place of a minus unless it is escaped.
+        let entry = format!(
+            "{}\\-{}(8)",
+            INSECURE.replace('-', "\\-"),
+            name.replace('-', "\\-")
+        );
+        assert!(page.contains(&entry), "no {entry}: {page}");
+    }
+}
+
+#[test]
 fn a_reader_that_has_seen_enough_is_no_failure() {
     let mut child = Command::new(program(INSECURE))
         .args(["completion", "bash"])
