@@ -215,8 +215,8 @@ impl Bed {
             let text = |data: &Value, key: &str| {
                 let value = BASE64_STANDARD.decode(data[key].as_str()?).ok()?;
                 let value = String::from_utf8(value).ok()?;
-                // STS knows none with a line break.
-                (value == value.trim()).then_some(value)
+                // STS knows no empty one, and none with a line break.
+                (!value.is_empty() && value == value.trim()).then_some(value)
             };
             if data["SessionToken"].is_string() {
                 let issued = self.sts.credentials(owner);
