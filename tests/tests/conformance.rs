@@ -1,4 +1,4 @@
-//! The tests that docs/conformance.md and docs/attacks.md name exist.
+//! The tests that docs/conformance.md, docs/attacks.md and docs/tenancy.md name exist.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -126,6 +126,29 @@ fn every_row_of_the_test_plan_names_a_test() {
     assert!(rows.len() > 10, "{rows:?}");
     let bare: Vec<_> = rows.iter().filter(|row| named(row).is_empty()).collect();
     assert_eq!(bare, Vec::<&&str>::new());
+}
+
+#[test]
+fn every_case_of_tenancy_is_there_once_in_order_and_names_a_test() {
+    let page = page("tenancy.md");
+    let (_, cases) = page.split_once("\n## Cases and their tests\n").unwrap();
+    let cases = cases.split("\n## ").next().unwrap();
+    let rows: Vec<(usize, &str)> = cases
+        .lines()
+        .filter_map(|row| {
+            let number = row.strip_prefix("| ")?.split(" |").next()?;
+            Some((number.parse().ok()?, row))
+        })
+        .collect();
+
+    let numbers: Vec<usize> = rows.iter().map(|(number, _)| *number).collect();
+    assert_eq!(numbers, (1..=79).collect::<Vec<_>>());
+    for (number, row) in rows {
+        let cells: Vec<&str> = row.trim_matches('|').split(" | ").map(str::trim).collect();
+        assert_eq!(cells.len(), 4, "{row}");
+        assert!(cells.iter().all(|cell| !cell.is_empty()), "{row}");
+        assert!(!named(cells[3]).is_empty(), "{number} names no test");
+    }
 }
 
 #[test]

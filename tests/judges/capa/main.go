@@ -9,11 +9,13 @@ package main
 import (
 	"bufio"
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"fmt"
 	"log"
 	"os"
 	"runtime/debug"
+	"strings"
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
@@ -45,9 +47,11 @@ type condition struct {
 }
 
 type answer struct {
-	AccessKeyID string      `json:"accessKeyID,omitempty"`
-	Error       string      `json:"error,omitempty"`
-	Conditions  []condition `json:"conditions"`
+	AccessKeyID string `json:"accessKeyID,omitempty"`
+	// Digest is that of ID, secret and session token of the credentials.
+	Digest     string      `json:"digest,omitempty"`
+	Error      string      `json:"error,omitempty"`
+	Conditions []condition `json:"conditions"`
 }
 
 func main() {
@@ -169,6 +173,8 @@ func (j *judge) answer(asked question) (*answer, error) {
 			return nil, fmt.Errorf("the session of a scope has no credentials: %w", err)
 		}
 		told.AccessKeyID = credentials.AccessKeyID
+		parts := []string{credentials.AccessKeyID, credentials.SecretAccessKey, credentials.SessionToken}
+		told.Digest = fmt.Sprintf("%x", sha256.Sum256([]byte(strings.Join(parts, "\x00"))))
 	} else {
 		told.Error = err.Error()
 	}

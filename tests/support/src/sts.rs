@@ -171,7 +171,12 @@ impl Sts {
         self.state().issued.issue(principal, expiration)
     }
 
-    /// Makes a long-lived access key of this principal known.
+    /// Makes a long-lived access key of this principal known; another secret of the same ID replaces the one before.
+    ///
+    /// # Panics
+    ///
+    /// If the ID is that of another principal's key.
+    #[track_caller]
     pub fn learn(&self, principal: Principal, access_key: (&str, &str)) {
         self.state()
             .issued

@@ -16,21 +16,34 @@ mod stored;
 use std::collections::BTreeSet;
 use std::fs;
 
+/// The rows of which no case is run on both sides: the originals are asked once for each case, about an Instance in a
+/// namespace, and nobody reads what they write.
+const READ_ALONE: [&str; 6] = [
+    "session of a role over a role",
+    "rotation of a Secret",
+    "conditions after a failure",
+    "Secret of an identity",
+    "object without a namespace",
+    "ACK: the resource that a selector matches",
+];
+
+/// The row of `a_loop_of_sources_ends_the_process_of_the_provider_and_is_an_error_here`.
+const LOOP: &str = "loop of sources";
+
 #[test]
-fn each_rule_is_a_row_of_the_table_of_differences() {
+fn each_row_of_the_table_of_differences_is_a_rule_or_read_in_the_code_of_the_originals() {
     let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/tenancy.md");
     let page = fs::read_to_string(page).unwrap();
     let (_, table) = page.split_once("## Differences from CAPA and ACK").unwrap();
     let (table, _) = table.split_once("\n## ").unwrap();
     let rows = table.lines().filter_map(|line| line.strip_prefix("| "));
+    let rows = rows.filter_map(|row| Some(row.split_once(" | ")?.0));
+    // The heading has an empty cell, and the line below it has dashes.
     let rows: BTreeSet<&str> = rows
-        .filter_map(|row| Some(row.split_once(" | ")?.0))
+        .filter(|row| !row.starts_with(['|', '-']) && !row.is_empty())
         .collect();
-    for row in capa::ROWS
-        .iter()
-        .map(|rule| rule.row())
-        .chain(ack::ROWS.iter().map(|rule| rule.row()))
-    {
-        assert!(rows.contains(row), "{row}");
-    }
+    let capa = capa::ROWS.iter().map(|rule| rule.row());
+    let ack = ack::ROWS.iter().map(|rule| rule.row());
+    let rules = capa.chain(ack).chain(READ_ALONE).chain([LOOP]);
+    assert_eq!(rows, rules.collect());
 }

@@ -38,23 +38,32 @@ static MANAGEMENT: LazyLock<Management> = LazyLock::new(|| {
 });
 
 /// The object as the API server would store it, or the reason of its refusal.
+///
+/// # Panics
+///
+/// If the API server fails, rather than refuses the object as invalid.
 pub fn stored(object: &Value) -> Result<Value, String> {
     // Clusters are in namespaces that exist.
     let exists = object["kind"] == "Namespace";
-    MANAGEMENT.kubectl().dry_run(object, exists)
+    let answer = MANAGEMENT.kubectl().dry_run(object, exists);
+    answer.inspect_err(|error| {
+        let is_refusal = ["code: 400", "code: 422", "Some(400)", "Some(422)"];
+        let is_refusal = is_refusal.iter().any(|code| error.contains(code));
+        assert!(is_refusal, "{error}: {object:#}");
+    })
 }
 
-/// The cases all of whose objects the API server stores, in their stored form.
+/// The cases in their stored form: none has an object that the API server refuses.
 pub fn all_stored<T: Send>(
     sent: Vec<T>,
     objects: impl Fn(&mut T) -> Vec<&mut Value> + Sync,
 ) -> Vec<T> {
     LazyLock::force(&MANAGEMENT);
-    let keep = |mut case: T| -> Option<T> {
+    let store = |mut case: T| -> T {
         for object in objects(&mut case) {
-            *object = stored(object).ok()?;
+            *object = stored(object).unwrap_or_else(|error| panic!("{error}: {object:#}"));
         }
-        Some(case)
+        case
     };
     let mut sent = sent;
     let mut parts = Vec::new();
@@ -63,19 +72,19 @@ pub fn all_stored<T: Send>(
         parts.push(std::mem::replace(&mut sent, rest));
     }
     // An API server answers several at once.
-    let mut kept = Vec::new();
+    let mut all = Vec::new();
     while !parts.is_empty() {
         let rest = parts.split_off(parts.len().min(8));
         let turn = std::mem::replace(&mut parts, rest);
         thread::scope(|scope| {
             let running: Vec<_> = turn
                 .into_iter()
-                .map(|part| scope.spawn(|| part.into_iter().filter_map(keep).collect::<Vec<_>>()))
+                .map(|part| scope.spawn(|| part.into_iter().map(store).collect::<Vec<_>>()))
                 .collect();
             for done in running {
-                kept.extend(done.join().unwrap());
+                all.extend(done.join().unwrap());
             }
         });
     }
-    kept
+    all
 }

@@ -142,7 +142,7 @@ fn a_tenant_whose_namespace_is_not_permitted_waits_and_a_condition_names_the_ide
     identity(kind, "not-permitted", &selected);
     let request = tenant.asks("m1", &tenant.launch(THEIRS));
     tenant.resolved("False", "UsageUnauthorized");
-    tenant.waits(&request);
+    tenant.waits(&request, "does not permit namespace not-permitted");
     let label = json!({"metadata": {"labels": {"team": "permitted"}}});
     let kubectl = SITE.management.kubectl();
     kubectl.patch(&["namespaces", "not-permitted"], &label);
@@ -183,7 +183,7 @@ fn a_rotated_secret_counts_and_an_account_that_changed_does_not() {
         message.contains(THEIRS) && message.contains(ANOTHER),
         "{message}"
     );
-    tenant.waits(&request);
+    tenant.waits(&request, &format!("of account {THEIRS} at first"));
 
     // A person accepts the other account.
     let patch =

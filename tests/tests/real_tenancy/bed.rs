@@ -281,9 +281,31 @@ impl Tenant {
             .to_owned()
     }
 
-    /// Asserts that nobody has answered the request.
+    /// Waits until the controller has decided to wait with the request, for a reason with this text, and asserts that nobody
+    /// has answered it.
     #[track_caller]
-    pub fn waits(&self, request: &str) {
+    pub fn waits(&self, request: &str, why: &str) {
+        self.waits_with(&SITE.manager, request, why);
+    }
+
+    /// The same with another controller.
+    #[track_caller]
+    pub fn waits_with(&self, manager: &Manager, request: &str, why: &str) {
+        let is_deferred = |line: &Value| {
+            let detail = line["detail"].as_str();
+            line["csr"] == *request
+                && line["outcome"] == "deferred"
+                && detail.is_some_and(|detail| detail.contains(why))
+        };
+        let decided = || {
+            let lines = decisions(manager);
+            lines.iter().any(is_deferred).then_some(())
+        };
+        if poll(PATIENCE, decided).is_none() {
+            let lines = decisions(manager).into_iter();
+            let of_request: Vec<_> = lines.filter(|line| line["csr"] == *request).collect();
+            panic!("{request} does not wait for {why:?}: {of_request:#?}");
+        }
         let csrs = self.cluster.control_plane().csrs();
         let csr = csrs.iter().find(|csr| csr["metadata"]["name"] == *request);
         assert!(!is_answered(csr.unwrap()), "{csr:#?}");
@@ -313,6 +335,17 @@ impl Tenant {
         });
         account.expect("no account is written down")
     }
+}
+
+/// The fields of the lines of a controller's log about decisions.
+fn decisions(manager: &Manager) -> Vec<Value> {
+    let log = manager.process.log().text();
+    let lines = log.lines();
+    let lines = lines.filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let fields = lines.map(|mut line| line["fields"].take());
+    fields
+        .filter(|fields| fields["message"] == "decided")
+        .collect()
 }
 
 /// An access key in the namespace of the provider, and an identity of it that every namespace may use.

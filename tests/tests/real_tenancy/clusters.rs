@@ -28,7 +28,7 @@ fn an_account_that_a_tenant_forges_stops_its_own_cluster_alone() {
     let own = tenant.asks("m1", &tenant.launch(THEIRS));
     let message = tenant.resolved("False", "AccountMismatch");
     assert!(message.contains(ANOTHERS), "{message}");
-    tenant.waits(&own);
+    tenant.waits(&own, ANOTHERS);
 
     pin(&admin, NAME, None);
     tenant.is_approved(&own);
@@ -53,7 +53,7 @@ fn a_tenant_that_removes_its_account_gets_another_of_an_identity_that_permits_it
     admin.patch("awsclusters", NAME, &patch);
     let request = tenant.asks("m2", &tenant.launch(SECOND));
     tenant.resolved("False", "AccountMismatch");
-    tenant.waits(&request);
+    tenant.waits(&request, SECOND);
 
     pin(&admin, NAME, None);
     tenant.is_approved(&request);

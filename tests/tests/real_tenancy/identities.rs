@@ -42,7 +42,7 @@ fn a_tenant_that_names_anothers_identity_is_not_permitted() {
     );
     let request = tenant.asks("m1", &tenant.launch(ANOTHERS));
     tenant.is_still("False", "UsageUnauthorized");
-    tenant.waits(&request);
+    tenant.waits(&request, &expected);
     assert_eq!(outcomes_with(ANOTHERS), Vec::<String>::new());
 }
 
@@ -72,7 +72,7 @@ fn a_tenant_that_names_no_identity_does_not_get_the_controllers() {
     // An instance in the account of the controller is not asked about.
     let request = tenant.asks("m1", &tenant.launch(ACCOUNT));
     tenant.is_still("False", "UsageUnauthorized");
-    tenant.waits(&request);
+    tenant.waits(&request, &format!("{CONTROLLER_IDENTITY}/default"));
 }
 
 #[test]
@@ -140,7 +140,7 @@ fn config_maps_in_the_tenants_namespace_give_no_role() {
     }
     let request = tenant.asks("m1", &tenant.launch(ANOTHERS));
     tenant.is_still("False", "CARMKeyNotFound");
-    tenant.waits(&request);
+    tenant.waits(&request, "has no key \"own-team\"");
     assert_eq!(outcomes_with(ANOTHERS), Vec::<String>::new());
 }
 
@@ -168,7 +168,7 @@ fn annotations_of_the_tenants_own_objects_give_no_role() {
     }
     let request = tenant.asks("m1", &tenant.launch(ANOTHERS));
     tenant.is_still("False", "IdentityNotNamed");
-    tenant.waits(&request);
+    tenant.waits(&request, "no identity is named for the cluster");
     assert_eq!(outcomes_with(ANOTHERS), Vec::<String>::new());
 
     // The same annotation of the Namespace counts, which is the operator's.

@@ -23,7 +23,7 @@ fn after_clusterctl_move_the_identity_its_secret_and_the_account_are_in_the_targ
     const ANOTHER: &str = "200000000141";
     const PIN: &str = "attestation.cluster.x-k8s.io/aws-account";
     let (here, there) = (management(), management());
-    let _managers =
+    let [_here, manager] =
         [&here, &there].map(|site| Manager::aws_without_fallback(site, &SITE.cloud, &[]));
     let spec = json!({"secretRef": NAME, "allowedNamespaces": {"list": [NAME]}});
     let identity = identity_of(STATIC_IDENTITY, NAME, &spec);
@@ -94,5 +94,5 @@ fn after_clusterctl_move_the_identity_its_secret_and_the_account_are_in_the_targ
     let request = tenant.asks("m3", &tenant.launch(ANOTHER));
     let authentication = &tenant.authentication;
     authentication.wait_for(kubectl, resolved, "False", "AccountMismatch");
-    tenant.waits(&request);
+    tenant.waits_with(&manager, &request, ANOTHER);
 }

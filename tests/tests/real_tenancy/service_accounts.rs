@@ -60,7 +60,7 @@ fn a_tenants_service_account_does_not_assume_anothers_role() {
     let request = tenant.asks("m1", &tenant.launch(ANOTHERS));
     let message = tenant.condition("AWSCredentialsReady", "False", "AssumeRoleDenied");
     assert!(message.contains(&role(ANOTHERS, "nodes")), "{message}");
-    tenant.waits(&request);
+    tenant.waits(&request, &role(ANOTHERS, "nodes"));
     let outcomes = outcomes_with(ANOTHERS);
     assert!(!outcomes.is_empty());
     assert!(
@@ -101,5 +101,7 @@ fn a_service_accounts_identity_of_another_namespace_is_not_found() {
         let message = tenant.resolved("False", "IdentityNotFound");
         assert!(message.contains(&expected), "{message}");
     }
+    let request = tenant.asks("m1", &tenant.launch(ANOTHERS));
+    tenant.waits(&request, "AWSServiceAccountIdentity/anothers-nodes/nodes");
     assert_eq!(outcomes_with(ANOTHERS), Vec::<String>::new());
 }

@@ -125,6 +125,7 @@ impl Issued {
     }
 
     /// Learns a long-lived access key.
+    #[track_caller]
     pub(super) fn learn(&mut self, principal: Principal, id: &str, secret: &str) {
         let credentials = Credentials {
             access_key_id: id.to_owned(),
@@ -133,7 +134,11 @@ impl Issued {
             // The end of the year 9999 by far.
             expiration: now() + std::time::Duration::from_hours(24 * 365 * 50),
         };
-        self.0.insert(id.to_owned(), (credentials, principal));
+        let before = self.0.insert(id.to_owned(), (credentials, principal));
+        if let Some((_, before)) = before {
+            let now = &self.0[id].1;
+            assert_eq!(before, *now, "access key {id} belongs to another");
+        }
     }
 
     pub(super) fn find(&self, access_key_id: &str) -> Option<&(Credentials, Principal)> {
@@ -145,4 +150,27 @@ fn random<const LENGTH: usize>() -> [u8; LENGTH] {
     let mut bytes = [0; LENGTH];
     aws_lc_rs::rand::fill(&mut bytes).expect("the system has random bytes");
     bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_access_key_gets_another_secret_of_the_same_user() {
+        let mut issued = Issued::default();
+        for secret in ["a", "b"] {
+            issued.learn(Principal::user("200000000001", "one"), "AKIA", secret);
+        }
+        assert_eq!(issued.find("AKIA").unwrap().0.secret_access_key, "b");
+    }
+
+    #[test]
+    #[should_panic(expected = "access key AKIA belongs to another")]
+    fn an_access_key_of_another_user_is_not_learned() {
+        let mut issued = Issued::default();
+        for user in ["one", "another"] {
+            issued.learn(Principal::user("200000000001", user), "AKIA", "a");
+        }
+    }
 }

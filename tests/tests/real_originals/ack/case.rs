@@ -14,6 +14,15 @@ pub const THEIRS: &str = "200000000001";
 /// Another.
 pub const OTHER_ACCOUNT: &str = "200000000002";
 
+/// The namespaces whose annotations the runtime does not read.
+pub const IGNORED: [&str; 3] = ["kube-system", "kube-public", "kube-node-lease"];
+
+/// The config map of accounts.
+pub const ACCOUNT_MAP: &str = "ack-role-account-map";
+
+/// The config map of teams.
+pub const TEAM_MAP: &str = "ack-role-team-map";
+
 /// A case.
 #[derive(Debug, Clone)]
 pub struct Case {
@@ -95,6 +104,44 @@ impl Case {
         let namespace = self.object("Namespace", &self.namespace)?;
         let annotation = &namespace["metadata"]["annotations"][format!("services.k8s.aws/{name}")];
         annotation.as_str().filter(|value| !value.is_empty())
+    }
+
+    /// The same where the runtime looks at everything: without a status, and in a namespace whose annotations it reads.
+    pub fn visible(&self) -> Self {
+        let mut visible = self.clone();
+        visible.owner_account.clear();
+        if self.is_ignored() {
+            visible.namespace = NAMESPACES[0].to_owned();
+            let own = visible
+                .objects
+                .iter_mut()
+                .filter(|object| object["kind"] == "Namespace");
+            for namespace in own {
+                namespace["metadata"]["name"] = json!(NAMESPACES[0]);
+            }
+        }
+        visible
+    }
+
+    /// Whether the runtime reads no annotation of the namespace.
+    pub fn is_ignored(&self) -> bool {
+        IGNORED.contains(&&*self.namespace)
+    }
+
+    /// The config map, and the account or team in it, that decide.
+    pub fn looked_up(&self) -> Option<(&'static str, &str)> {
+        if self.selectors {
+            return None;
+        }
+        let team = self.annotation("team-id").filter(|_| self.team_level);
+        let account = self.annotation("owner-account-id");
+        team.map(|team| (TEAM_MAP, team))
+            .or_else(|| account.map(|account| (ACCOUNT_MAP, account)))
+    }
+
+    /// The value of a key of a config map.
+    pub fn data(&self, map: &str, key: &str) -> Option<&str> {
+        self.object("ConfigMap", map)?["data"][key].as_str()
     }
 
     /// The case for the judge.

@@ -1,9 +1,16 @@
 //! The differences of the sides, each with the rule that explains it.
 
-use node_attestation_aws::tenancy::{InvalidRoleArn, Plan, ResolutionError, RoleArn, Root};
+use std::collections::BTreeSet;
+
+use node_attestation_aws::tenancy::{
+    AccountMismatch, InvalidRoleArn, Plan, ResolutionError, Role, RoleArn, Root,
+};
 use serde_json::Value;
 
-use super::case::Case;
+use super::case::{ACCOUNT_MAP, Case};
+use super::runtime::{
+    Answer, is_valid, key, lookup, matching, of_selectors, own, with_what_it_hides,
+};
 
 /// A row of the table "Differences from CAPA and ACK" in docs/tenancy.md.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -67,39 +74,22 @@ impl Rule {
             Self::NoAnnotation => difference.no_annotation(),
             Self::TeamWithoutGate => difference.team_without_gate(),
             Self::NamespaceUnknown => difference.namespace_unknown(),
-            Self::NamespaceIgnored => difference.namespace_ignored(),
             Self::EmptyServiceKey => difference.empty_service_key(),
             Self::AccountNoNumber => difference.account_no_number(),
             Self::AccountOfRole => difference.account_of_role(),
             Self::ArnOfNoRole => difference.arn_of_no_role(),
             Self::WhiteSpace => difference.white_space(),
             Self::Fields => difference.fields(),
-            Self::StatusAccount => difference.status_account(),
+            // The visible form of a case has neither.
+            Self::NamespaceIgnored | Self::StatusAccount => false,
             Self::NoSelector => difference.no_selector(),
             Self::InvalidSelector => difference.invalid_selector(),
         }
     }
 }
 
-/// The namespaces whose annotations they do not read.
-const IGNORED: [&str; 3] = ["kube-system", "kube-public", "kube-node-lease"];
-
-/// The controller's account at the judge.
-const CONTROLLER: &str = "111122223333";
-
-/// What their code said: the role, which is empty for the controller's own, or the error.
-pub type Theirs<'a> = Result<&'a str, &'a str>;
-
-/// The answer of the judge.
-pub fn theirs(answer: &Value) -> Theirs<'_> {
-    let text = |name: &str| answer[name].as_str().unwrap();
-    match text("error") {
-        "" => Ok(text("role")),
-        error => Err(error),
-    }
-}
-
-/// The rule that explains the difference of the sides; `None` if there is none.
+/// The rules that explain the difference of our resolution of a case from the answer for it, given the answer for its visible
+/// form; none if there is no difference.
 ///
 /// # Errors
 ///
@@ -107,113 +97,191 @@ pub fn theirs(answer: &Value) -> Theirs<'_> {
 pub fn compare(
     case: &Case,
     ours: &Result<Plan, ResolutionError>,
-    theirs: Theirs<'_>,
-) -> Result<Option<Rule>, String> {
-    match (ours, theirs) {
-        (Ok(plan), Ok(role)) if is_role(plan, role) => return Ok(None),
-        (Err(error), Err(text)) if is_same(error, text) => return Ok(None),
-        _ => {}
+    theirs: &Answer,
+    visible: &Answer,
+) -> Result<BTreeSet<Rule>, String> {
+    let mut rules = BTreeSet::new();
+    let difference = Difference {
+        case: &case.visible(),
+        ours,
+        theirs: visible,
+    };
+    if !difference.is_none() {
+        let mut all = Rule::ALL.into_iter();
+        let rule = all.find(|rule| rule.explains(&difference));
+        rules.insert(rule.ok_or("no rule explains the difference")?);
     }
-    let difference = Difference { case, ours, theirs };
-    let mut rules = Rule::ALL.into_iter();
-    let rule = rules.find(|rule| rule.explains(&difference));
-    rule.map(Some)
-        .ok_or_else(|| "no rule explains the difference".to_owned())
+    let expected = with_what_it_hides(case, visible);
+    if *theirs != expected {
+        return Err(format!("{expected:?} is expected, by {visible:?}"));
+    }
+    if theirs != visible {
+        rules.extend(case.is_ignored().then_some(Rule::NamespaceIgnored));
+        rules.extend((!case.owner_account.is_empty()).then_some(Rule::StatusAccount));
+    }
+    Ok(rules)
 }
 
-/// A plan of this role over the controller's credentials.
-fn is_role(plan: &Plan, role: &str) -> bool {
-    let is_own = matches!(plan.root, Root::Controller);
-    let [one] = &*plan.roles else {
-        return false;
-    };
-    is_own && one.arn.to_string() == role
-}
-
-/// The refusal in their words.
-fn is_same(error: &ResolutionError, text: &str) -> bool {
-    let retrieving = |map: &str, key: &str, why: &str| {
-        text == format!(
-            "retrieving role ARN for account/team ID {key:?} from {map:?} configmap: {why}"
-        )
-    };
-    match error {
-        ResolutionError::CarmMapNotFound(map) => {
-            text.ends_with(&format!("from {map:?} configmap: CARM configmap not found"))
-        }
-        ResolutionError::CarmKeyNotFound { map, key } => {
-            retrieving(map, key, "key not found in CARM configmap")
-        }
-        ResolutionError::CarmEmptyValue { map, key } => {
-            retrieving(map, key, "role value is empty in CARM configmap")
-                || [" ", "\n"]
-                    .iter()
-                    .any(|blank| text.starts_with(&format!("parsing role ARN {blank:?} from ")))
-        }
-        ResolutionError::CarmInvalidValue { .. } => text.starts_with("parsing role ARN "),
-        ResolutionError::RoleSelectorConflict(names) => {
-            text == format!("multiple ({}) matching IAMRoleSelectors found", names.len())
-        }
-        _ => false,
+/// The one role of a plan of the controller's credentials.
+fn only(plan: &Plan) -> Option<&Role> {
+    match &*plan.roles {
+        [role] if matches!(plan.root, Root::Controller) => Some(role),
+        _ => None,
     }
 }
 
+/// A value of a config map as it is read here: ARN, external ID and name of the session.
+fn read(value: &str) -> Option<[&str; 3]> {
+    let value = value.trim();
+    if value.starts_with("arn:") {
+        return Some([value, "", ""]);
+    }
+    let mut fields = [""; 3];
+    for line in value.lines() {
+        let (name, value) = line.split_once(": ")?;
+        let names = ["roleArn", "externalID", "sessionName"];
+        fields[names.iter().position(|one| *one == name)?] = value;
+    }
+    Some(fields)
+}
+
+/// A case in its visible form, and both answers for it.
 struct Difference<'a> {
     case: &'a Case,
     ours: &'a Result<Plan, ResolutionError>,
-    theirs: Theirs<'a>,
+    theirs: &'a Answer,
 }
 
 impl Difference<'_> {
-    fn own_role(&self) -> bool {
-        self.theirs == Ok("")
+    /// The answers are the same.
+    fn is_none(&self) -> bool {
+        let is_their_role = |role: &Role| {
+            let arn = (role.arn.to_string(), role.arn.account().to_owned());
+            *self.theirs == Ok(arn) && self.is_plain(role)
+        };
+        let is_key = |map: &str, key: &str| self.is_looked_up() && self.key() == Some((map, key));
+        match self.ours {
+            Ok(plan) => only(plan).is_some_and(is_their_role),
+            Err(ResolutionError::CarmMapNotFound(map)) => {
+                let is_it = self.case.looked_up().is_some_and(|(of, _)| of == *map);
+                is_it && self.case.object("ConfigMap", map).is_none() && self.is_looked_up()
+            }
+            Err(ResolutionError::CarmKeyNotFound { map, key }) => {
+                is_key(map, key) && self.case.data(map, key).is_none()
+            }
+            Err(ResolutionError::CarmEmptyValue { map, key }) => {
+                let value = self.case.data(map, key);
+                is_key(map, key)
+                    && value.is_some_and(|value| value.trim().is_empty())
+                    && self.theirs.is_err()
+            }
+            Err(ResolutionError::CarmInvalidValue { map, key, .. }) => {
+                is_key(map, key) && self.is_unparsed()
+            }
+            Err(ResolutionError::RoleSelectorConflict(names)) => {
+                let matching = matching(self.case);
+                let text = format!("multiple ({}) matching IAMRoleSelectors found", names.len());
+                is_named(&matching, names) && *self.theirs == Err(text)
+            }
+            _ => false,
+        }
     }
 
-    fn namespace_ignored(&self) -> bool {
-        IGNORED.contains(&&*self.case.namespace) && (self.own_role() || self.is_by_status())
+    /// A role without an external ID, and with the session of its account, team or selector.
+    fn is_plain(&self, role: &Role) -> bool {
+        let id = match self.case.looked_up() {
+            Some((_, id)) => id,
+            None => match *matching(self.case) {
+                [one] => one["metadata"]["name"].as_str().unwrap(),
+                _ => return false,
+            },
+        };
+        role.external_id.is_none() && role.session_name == session(id)
     }
 
-    fn namespace_unknown(&self) -> bool {
-        let is_unknown = matches!(self.ours, Err(ResolutionError::NamespaceNotFound(_)));
-        is_unknown && (self.own_role() || self.is_by_status())
+    fn is_own(&self) -> bool {
+        *self.theirs == own()
+    }
+
+    /// Their answer is that of the config map.
+    fn is_looked_up(&self) -> bool {
+        let looked_up = self.case.looked_up();
+        looked_up.is_some_and(|(map, id)| *self.theirs == lookup(self.case, map, id))
+    }
+
+    /// The config map and the key that count for them.
+    fn key(&self) -> Option<(&'static str, &str)> {
+        let (map, id) = self.case.looked_up()?;
+        let key = key(self.case, map, id);
+        let data = self.case.object("ConfigMap", map)?["data"].as_object();
+        let stored = data.and_then(|data| data.keys().find(|name| **name == key));
+        Some((map, stored.map_or(id, |name| &**name)))
+    }
+
+    /// The value that counts for them.
+    fn value(&self) -> Option<&str> {
+        let (map, key) = self.key()?;
+        self.case.data(map, key)
+    }
+
+    /// They refuse the value.
+    fn is_unparsed(&self) -> bool {
+        let is_parsed = |text: &String| text.starts_with("parsing role ARN ");
+        self.is_looked_up() && self.theirs.as_ref().is_err_and(is_parsed)
+    }
+
+    fn not_named(&self) -> Option<&'static str> {
+        match self.ours {
+            Err(ResolutionError::IdentityNotNamed(why)) => Some(*why),
+            _ => None,
+        }
     }
 
     fn no_annotation(&self) -> bool {
-        let has_one = ["owner-account-id", "team-id"]
-            .iter()
-            .any(|name| self.case.annotation(name).is_some());
-        matches!(self.ours, Err(ResolutionError::IdentityNotNamed(_)))
+        let has = |name| self.case.annotation(name).is_some();
+        let has_one = has("owner-account-id") || has("team-id");
+        let is_known = self
+            .case
+            .object("Namespace", &self.case.namespace)
+            .is_some();
+        let is_team = |why: &str| why.contains("--ack-team-level-carm");
+        self.not_named().is_some_and(|why| !is_team(why))
+            && !self.case.selectors
+            && is_known
             && !has_one
-            && self.own_role()
+            && self.is_own()
     }
 
     fn team_without_gate(&self) -> bool {
         let is_alone = self.case.annotation("team-id").is_some()
             && self.case.annotation("owner-account-id").is_none();
-        let is_off = is_alone && !self.case.team_level;
-        matches!(self.ours, Err(ResolutionError::IdentityNotNamed(_))) && is_off && self.own_role()
+        let is_team = |why: &str| why.contains("--ack-team-level-carm");
+        self.not_named().is_some_and(is_team)
+            && !self.case.selectors
+            && is_alone
+            && !self.case.team_level
+            && self.is_own()
     }
 
-    /// With a status, and nothing else that counts, they look the account of it up; and they refuse a role of another.
-    fn status_account(&self) -> bool {
-        if self.case.owner_account.is_empty() {
+    fn namespace_unknown(&self) -> bool {
+        let is_known = self
+            .case
+            .object("Namespace", &self.case.namespace)
+            .is_some();
+        let is_unknown = matches!(self.ours, Err(ResolutionError::NamespaceNotFound(_)));
+        !self.case.selectors && !is_known && is_unknown && self.is_own()
+    }
+
+    /// They go on to the plain key.
+    fn empty_service_key(&self) -> bool {
+        let Err(ResolutionError::CarmEmptyValue { map, key }) = self.ours else {
             return false;
-        }
-        let drifted = format!(
-            "Resource already exists in account {}, ",
-            self.case.owner_account
-        );
-        self.theirs.is_err_and(|text| text.starts_with(&drifted))
-            || (matches!(self.ours, Err(ResolutionError::IdentityNotNamed(_)))
-                && self.is_by_status())
-    }
-
-    fn is_by_status(&self) -> bool {
-        let account = &*self.case.owner_account;
-        let drifted = format!("Resource already exists in account {account}, ");
-        !account.is_empty()
-            && (self.theirs.is_err_and(|text| text.starts_with(&drifted))
-                || (account != CONTROLLER && self.is_lookup("ack-role-account-map", account)))
+        };
+        let Some((of, id)) = self.case.looked_up() else {
+            return false;
+        };
+        let is_of_service = self.case.service_level && *key == format!("ec2.{id}");
+        *map == of && is_of_service && self.case.data(map, key) == Some("") && self.is_looked_up()
     }
 
     fn account_no_number(&self) -> bool {
@@ -221,194 +289,123 @@ impl Difference<'_> {
             return false;
         };
         let is_number = value.len() == 12 && value.chars().all(|c| c.is_ascii_digit());
-        !is_number && self.is_lookup("ack-role-account-map", value)
+        let is_looked_up = self.case.looked_up() == Some((ACCOUNT_MAP, value));
+        !self.case.compatible && !is_number && is_looked_up && self.is_looked_up()
     }
 
-    fn empty_service_key(&self) -> bool {
-        let Err(ResolutionError::CarmEmptyValue { map, key }) = self.ours else {
-            return false;
-        };
-        let Some(plain) = key.strip_prefix("ec2.").filter(|_| self.case.service_level) else {
-            return false;
-        };
-        let is_empty = self.data(map, key) == Some("");
-        is_empty && self.is_plain(map, plain)
-    }
-
+    /// The value is used, or refused, as it is.
     fn account_of_role(&self) -> bool {
-        let annotation = self.case.annotation("owner-account-id");
-        let is_of_other = |role: &str| {
-            role.parse::<RoleArn>()
-                .is_ok_and(|arn| Some(arn.account()) != annotation)
+        let Err(ResolutionError::AccountMismatch(AccountMismatch::OfNamespace { annotated, role })) =
+            self.ours
+        else {
+            return false;
         };
-        matches!(self.ours, Err(ResolutionError::AccountMismatch(_)))
-            && annotation.is_some_and(|account| self.is_lookup("ack-role-account-map", account))
-            && self.theirs.map_or_else(|_| self.is_padded(), is_of_other)
-    }
-
-    /// White space before the ARN, which they cannot parse.
-    fn is_padded(&self) -> bool {
-        self.theirs
-            .is_err_and(|text| text.starts_with("parsing role ARN \" arn:"))
+        let is_read = |value| read(value).is_some_and(|[arn, ..]| arn == role);
+        let is_of_other = role
+            .parse::<RoleArn>()
+            .is_ok_and(|arn| arn.account() != annotated);
+        !self.case.compatible
+            && self.case.looked_up() == Some((ACCOUNT_MAP, annotated))
+            && self.value().is_some_and(is_read)
+            && is_of_other
+            && self.is_looked_up()
     }
 
     /// Their parser wants six parts, of any service.
     fn arn_of_no_role(&self) -> bool {
-        let is_invalid = match self.ours {
+        let Ok((role, _)) = self.theirs else {
+            return false;
+        };
+        let is_as_given = match self.ours {
             Err(ResolutionError::CarmInvalidValue { map, key, .. }) => {
-                let value = self.data(map, key).map(str::trim);
-                value.is_some_and(|value| self.theirs.is_ok_and(|role| role.trim() == value))
+                self.key() == Some((map, key)) && self.is_looked_up()
             }
             Err(ResolutionError::InvalidRoleSelector { name, .. }) => {
-                let selector = self.case.object("IAMRoleSelector", name);
-                selector
-                    .is_some_and(|one| self.theirs.is_ok_and(|role| one["spec"]["arn"] == *role))
+                let matching = matching(self.case);
+                is_named(&matching, std::slice::from_ref(name))
+                    && is_valid(&matching[0]["spec"])
+                    && *self.theirs == of_selectors(&matching)
             }
             _ => false,
         };
-        let parts = |role: &str| role.starts_with("arn:") && role.splitn(6, ':').count() == 6;
-        is_invalid
-            && self
-                .theirs
-                .is_ok_and(|role| parts(role) && role.parse::<RoleArn>() == Err(InvalidRoleArn))
+        let given = if self.case.selectors {
+            role
+        } else {
+            role.trim()
+        };
+        is_as_given && given.parse::<RoleArn>() == Err(InvalidRoleArn)
     }
 
     fn white_space(&self) -> bool {
-        let Ok(plan) = self.ours else {
-            return false;
+        let is_trimmed = |role: &Role| {
+            let value = self.value();
+            value.is_some_and(|value| value != value.trim() && role.arn.to_string() == value.trim())
+                && self.is_plain(role)
         };
-        match self.theirs {
-            Ok(role) => role != role.trim() && is_role(plan, role.trim()),
-            Err(_) => self.is_padded(),
-        }
+        let ours = self.ours.as_ref().ok().and_then(only);
+        ours.is_some_and(is_trimmed) && self.is_looked_up()
     }
 
+    /// They take a value for an ARN.
     fn fields(&self) -> bool {
-        let is_structured = |text: &str| text.starts_with("parsing role ARN \"roleArn: ");
-        match self.ours {
-            Ok(plan) => {
-                let with_id =
-                    |role: &node_attestation_aws::tenancy::Role| role.external_id.is_some();
-                plan.roles.iter().all(with_id) && self.theirs.is_err_and(is_structured)
-            }
-            Err(ResolutionError::AccountMismatch(_)) => self.theirs.is_err_and(is_structured),
-            Err(_) => false,
-        }
+        let (Some(role), Some((_, id))) = (
+            self.ours.as_ref().ok().and_then(only),
+            self.case.looked_up(),
+        ) else {
+            return false;
+        };
+        let value = self
+            .value()
+            .filter(|value| !value.trim().starts_with("arn:"));
+        let is_read = |[arn, external_id, name]: [&str; 3]| {
+            let name = if name.is_empty() {
+                session(id)
+            } else {
+                name.to_owned()
+            };
+            role.arn.to_string() == arn
+                && role.external_id.as_deref().unwrap_or_default() == external_id
+                && role.session_name == name
+        };
+        value.and_then(read).is_some_and(is_read) && self.is_unparsed()
     }
 
     fn no_selector(&self) -> bool {
-        matches!(self.ours, Err(ResolutionError::NoRoleSelector)) && self.own_role()
+        let is_none = matches!(self.ours, Err(ResolutionError::NoRoleSelector));
+        self.case.selectors && is_none && matching(self.case).is_empty() && self.is_own()
     }
 
     /// They leave invalid ones out: the rest decides.
     fn invalid_selector(&self) -> bool {
-        let (
-            Err(
-                ResolutionError::InvalidRoleSelector { .. }
-                | ResolutionError::RoleSelectorConflict(_),
-            ),
-            Ok(role),
-        ) = (self.ours, self.theirs)
-        else {
-            return self.is_conflict_of_the_valid();
-        };
         let names: &[String] = match self.ours {
             Err(ResolutionError::RoleSelectorConflict(names)) => names,
             Err(ResolutionError::InvalidRoleSelector { name, .. }) => std::slice::from_ref(name),
             _ => return false,
         };
-        let valid: Vec<&str> = self.valid(names);
-        valid.len() < names.len()
-            && match *valid.as_slice() {
-                [] => role.is_empty(),
-                [one] => role == one,
-                _ => false,
-            }
-    }
-
-    fn is_conflict_of_the_valid(&self) -> bool {
-        let (Err(ResolutionError::RoleSelectorConflict(names)), Err(text)) =
-            (self.ours, self.theirs)
-        else {
-            return false;
-        };
-        let valid = self.valid(names).len();
-        (2..names.len()).contains(&valid)
-            && text == format!("multiple ({valid}) matching IAMRoleSelectors found")
-    }
-
-    /// The roles of those that are valid to them.
-    fn valid(&self, names: &[String]) -> Vec<&str> {
-        let specs = names
-            .iter()
-            .filter_map(|name| self.case.object("IAMRoleSelector", name));
-        let specs = specs
-            .map(|object| &object["spec"])
-            .filter(|spec| is_valid(spec));
-        specs.map(|spec| spec["arn"].as_str().unwrap()).collect()
-    }
-
-    fn data(&self, map: &str, key: &str) -> Option<&str> {
-        self.case.object("ConfigMap", map)?["data"][key].as_str()
-    }
-
-    /// Whether they give what this key has, or that of the service.
-    fn is_lookup(&self, map: &str, id: &str) -> bool {
-        let of_service = self
-            .data(map, &format!("ec2.{id}"))
-            .filter(|value| !value.is_empty());
-        match of_service.filter(|_| self.case.service_level) {
-            Some(value) => self.is_value(value),
-            None => self.is_plain(map, id),
-        }
-    }
-
-    fn is_plain(&self, map: &str, id: &str) -> bool {
-        let why = match self.data(map, id) {
-            _ if self.case.object("ConfigMap", map).is_none() => "CARM configmap not found",
-            None => "key not found in CARM configmap",
-            Some("") => "role value is empty in CARM configmap",
-            Some(value) => return self.is_value(value),
-        };
-        let text =
-            format!("retrieving role ARN for account/team ID {id:?} from {map:?} configmap: {why}");
-        self.theirs == Err(&text)
-    }
-
-    fn is_value(&self, value: &str) -> bool {
-        match self.theirs {
-            Ok(role) => role == value,
-            Err(text) => text.starts_with(&format!("parsing role ARN {value:?} from ")),
-        }
+        let matching = matching(self.case);
+        let is_one_invalid = matching.iter().any(|one| !is_valid(&one["spec"]));
+        self.case.selectors
+            && is_named(&matching, names)
+            && is_one_invalid
+            && *self.theirs == of_selectors(&matching)
     }
 }
 
-/// `validateSelector` of pkg/runtime/iamroleselector/matcher.go, for the invalid ones that are generated.
-fn is_valid(spec: &Value) -> bool {
-    let arn = spec["arn"].as_str().unwrap();
-    let strings = |value: &Value| -> Vec<String> {
-        let items = value.as_array().into_iter().flatten();
-        items.map(ToString::to_string).collect()
-    };
-    let is_distinct = |mut items: Vec<String>| {
-        let count = items.len();
-        items.sort();
-        items.dedup();
-        items.len() == count
-    };
-    let names = strings(&spec["namespaceSelector"]["names"]);
-    let types = strings(&spec["resourceTypeSelector"]);
-    let labels = [
-        &spec["namespaceSelector"]["labelSelector"],
-        &spec["resourceLabelSelector"],
-    ];
-    arn.starts_with("arn:")
-        && arn.splitn(6, ':').count() == 6
-        && !names.contains(&"\"\"".to_owned())
-        && !types.iter().any(|one| one.matches("\"\"").count() == 3)
-        && is_distinct(names)
-        && is_distinct(types)
-        && labels
-            .iter()
-            .all(|labels| labels["matchLabels"].get("").is_none())
+/// Whether these are the names of these objects.
+fn is_named(objects: &[&Value], names: &[String]) -> bool {
+    let of_objects = objects.iter().map(|object| &object["metadata"]["name"]);
+    let mut of_objects: Vec<&str> = of_objects.map(|name| name.as_str().unwrap()).collect();
+    of_objects.sort_unstable();
+    let mut names: Vec<&str> = names.iter().map(|name| &**name).collect();
+    names.sort_unstable();
+    of_objects == names
+}
+
+/// The name of the session of an account, team or selector.
+fn session(id: &str) -> String {
+    let allowed = |c: &char| c.is_ascii_alphanumeric() || "_+=,.@-".contains(*c);
+    format!("node-attestation-{id}")
+        .chars()
+        .filter(allowed)
+        .collect()
 }

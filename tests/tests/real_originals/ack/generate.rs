@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::case::{Case, OTHER_ACCOUNT, THEIRS, arn};
+use super::case::{ACCOUNT_MAP, Case, IGNORED, OTHER_ACCOUNT, TEAM_MAP, THEIRS, arn};
 use crate::random::Random;
 use crate::stored::NAMESPACES;
 
@@ -27,7 +27,7 @@ fn carm(case: &mut Case, labels: &Value, random: &mut Random) {
     case.service_level = random.once_in(2);
     case.compatible = random.once_in(3);
     if random.once_in(30) {
-        case.namespace = "kube-system".to_owned();
+        case.namespace = (*random.pick(&IGNORED)).to_owned();
     }
     let mut annotations = json!({});
     let accounts = [
@@ -56,10 +56,10 @@ fn carm(case: &mut Case, labels: &Value, random: &mut Random) {
     }
     let keys = [THEIRS, OTHER_ACCOUNT, "my-ns", "20000000000"];
     if let Some(data) = map(&keys, random) {
-        case.map("ack-role-account-map", &data);
+        case.map(ACCOUNT_MAP, &data);
     }
     if let Some(data) = map(&["team-a", "team-b", "ec2.team-a"], random) {
-        case.map("ack-role-team-map", &data);
+        case.map(TEAM_MAP, &data);
     }
 }
 

@@ -2,11 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use kubelet_authenticator_tests::cloud::{ACCOUNT, CONTROLLER};
 use node_attestation_aws::tenancy::{IdentityKind, IdentityRef, InvalidRoleSpec, ResolutionError};
 use serde_json::Value;
 
-use super::sides::{Assumed, Ours, Sides, Theirs};
+use super::sides::{Assumed, Ours, Sides, Theirs, own};
 
 /// The words of the SDK about an access key without an ID or a secret.
 const EMPTY_KEY: &str = "static credentials are empty";
@@ -168,13 +167,13 @@ fn of_ends(sides: &Sides, rules: &mut BTreeSet<Rule>) -> Option<Rule> {
                 if *identity == IdentityRef::controller()
                     && sides.case.cluster["spec"]["identityRef"].is_null() =>
             {
-                let is_own = *end == Theirs::Keys(controller()) && calls.is_empty();
+                let is_own = *end == Theirs::Keys(own()) && calls.is_empty();
                 is_own.then_some(Rule::NoIdentityRef)
             }
             // The first call is of the controller, and nobody let it.
             ResolutionError::MissingSource(identity) => {
                 let first = calls.first()?;
-                let is_own = first.caller == controller() && first.role == *arn(sides, identity);
+                let is_own = first.caller == own().owner && first.role == *arn(sides, identity);
                 is_own.then_some(Rule::NilSource)
             }
             ResolutionError::ChainTooDeep(path) => {
@@ -334,10 +333,6 @@ fn secret_not_found(sides: &Sides, identity: &IdentityRef) -> String {
     format!("secrets \"{name}\" not found")
 }
 
-fn controller() -> String {
-    format!("arn:aws:iam::{ACCOUNT}:user/{CONTROLLER}")
-}
-
 /// The credentials are of the last session, or of the same key.
 fn owners(sides: &Sides) -> Result<(), String> {
     let (Ours::Keys(ours), Theirs::Keys(theirs)) = (&sides.ours.end, &sides.theirs.end) else {
@@ -346,10 +341,11 @@ fn owners(sides: &Sides) -> Result<(), String> {
     let is_last =
         |calls: &[Assumed], owner: &str| calls.last().is_none_or(|last| session(last) == owner);
     let is_same = sides.theirs.calls.last().is_some() || ours == theirs;
-    let are_last = is_last(&sides.ours.calls, ours) && is_last(&sides.theirs.calls, theirs);
+    let are_last =
+        is_last(&sides.ours.calls, &ours.owner) && is_last(&sides.theirs.calls, &theirs.owner);
     (is_same && are_last)
         .then_some(())
-        .ok_or_else(|| "the credentials have other owners".to_owned())
+        .ok_or_else(|| "the credentials or their owners differ".to_owned())
 }
 
 fn all_calls(sides: &Sides, rules: &mut BTreeSet<Rule>) -> Result<(), String> {

@@ -24,6 +24,7 @@ use node_attestation_aws::tenancy::{
 use node_attestation_core::refusal::Unavailable;
 use serde::Deserialize as _;
 use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
 use tokio::runtime::Runtime;
 
 use super::case::{Case, THEIRS};
@@ -62,11 +63,20 @@ pub struct Did<E> {
     pub end: E,
 }
 
+/// Credentials.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Obtained {
+    /// The ARN of their owner.
+    pub owner: String,
+    /// The digest of ID, secret and session token.
+    pub digest: String,
+}
+
 /// The end on our side.
 #[derive(Debug, PartialEq)]
 pub enum Ours {
-    /// Credentials of this owner.
-    Keys(String),
+    /// Credentials.
+    Keys(Obtained),
     /// The objects do not tell.
     Unresolved(ResolutionError),
     /// STS refused with this code.
@@ -86,8 +96,8 @@ impl fmt::Display for Ours {
 /// The end on the side of the provider.
 #[derive(Debug, PartialEq)]
 pub enum Theirs {
-    /// Credentials of this owner.
-    Keys(String),
+    /// Credentials.
+    Keys(Obtained),
     /// The objects do not tell.
     Unresolved(String),
     /// There are no credentials.
@@ -215,8 +225,8 @@ impl Bed {
             let text = |data: &Value, key: &str| {
                 let value = BASE64_STANDARD.decode(data[key].as_str()?).ok()?;
                 let value = String::from_utf8(value).ok()?;
-                // STS knows none with a line break.
-                (value == value.trim()).then_some(value)
+                // STS knows no empty one, and none with a line break.
+                (!value.is_empty() && value == value.trim()).then_some(value)
             };
             if data["SessionToken"].is_string() {
                 let issued = self.sts.credentials(owner);
@@ -270,7 +280,14 @@ impl Bed {
             of_plan.keys().await
         });
         let end = match keys {
-            Ok(keys) => Ours::Keys(self.owner(keys.access_key_id())),
+            Ok(keys) => Ours::Keys(Obtained {
+                owner: self.owner(keys.access_key_id()),
+                digest: digest([
+                    keys.access_key_id(),
+                    keys.secret_access_key(),
+                    keys.session_token().unwrap_or_default(),
+                ]),
+            }),
             Err(error) => match error.kind {
                 FailureKind::Refused { code, .. } => Ours::Refused(code),
                 _ => panic!("{error}: {}", case.shown()),
@@ -281,7 +298,10 @@ impl Bed {
 
     fn their_end(&self, answer: &Value) -> Theirs {
         let Some(error) = answer["error"].as_str() else {
-            return Theirs::Keys(self.owner(answer["accessKeyID"].as_str().unwrap()));
+            return Theirs::Keys(Obtained {
+                owner: self.owner(answer["accessKeyID"].as_str().unwrap()),
+                digest: answer["digest"].as_str().unwrap().to_owned(),
+            });
         };
         let session = "failed to create aws V2 session: ";
         let text = error
@@ -293,6 +313,20 @@ impl Bed {
         let text = text.strip_prefix("Failed to retrieve identity credentials: ");
         Theirs::NotRetrieved(text.unwrap_or_else(|| panic!("{error}")).to_owned())
     }
+}
+
+/// The controller's own credentials.
+pub fn own() -> Obtained {
+    Obtained {
+        owner: format!("arn:aws:iam::{ACCOUNT}:user/{CONTROLLER}"),
+        digest: digest([OWN_KEY.0, OWN_KEY.1, ""]),
+    }
+}
+
+/// SHA-256 of ID, secret and session token, with zeros between them.
+fn digest(parts: [&str; 3]) -> String {
+    let digest = Sha256::digest(parts.join("\0"));
+    digest.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn assumed(call: &Call) -> Assumed {
