@@ -39,6 +39,8 @@ pub struct PlanCredentials {
     pub key: CredentialsKey,
     session: Arc<Session>,
     tenant: Arc<str>,
+    /// The region of STS.
+    region: Arc<str>,
 }
 
 impl Sessions {
@@ -89,6 +91,7 @@ impl Sessions {
             key,
             session,
             tenant: tenant.into(),
+            region: sts_region.into(),
         }
     }
 
@@ -142,7 +145,7 @@ impl PlanCredentials {
     ///
     /// As [`keys`](Self::keys).
     pub async fn account(&self) -> Result<String, CredentialsError> {
-        self.session.account(&self.tenant).await
+        self.session.account(&self.tenant, &self.region).await
     }
 
     /// The session as it is shown.
@@ -153,7 +156,7 @@ impl PlanCredentials {
 
     /// The end of the credentials, and the last failure. No call is made.
     pub fn condition(&self) -> (Option<SystemTime>, Option<CredentialsError>) {
-        self.session.condition()
+        self.session.condition(&self.region)
     }
 }
 
