@@ -69,7 +69,8 @@ pub(super) struct Calls {
 ///   whatever STS says meanwhile. After that there are none.
 /// - After a failure there is a pause, which each further failure doubles.
 /// - A region that tells no account of the credentials fails for itself alone; the account counts in all.
-/// - Credentials that AWS refuses are forgotten, but not again and again.
+/// - Credentials that AWS refuses are replaced, but not again and again. Where no others are to be had, they are used on:
+///   a refusal may be of one region. The controller's own are used by all until there are others.
 #[derive(Debug)]
 pub(super) struct Session {
     name: Arc<str>,
@@ -84,6 +85,8 @@ type Answer = Result<Keys, CredentialsError>;
 #[derive(Debug, Default)]
 struct State {
     held: Option<Held>,
+    /// Those that AWS refused, until there are others or none are to be had.
+    refused: Option<Held>,
     failed: Option<Failed>,
     pending: Option<Shared<BoxFuture<'static, Answer>>>,
     account: Option<String>,
@@ -254,19 +257,23 @@ impl Session {
             Ok(held) => {
                 let keys = held.keys.clone();
                 state.held = Some(held);
+                state.refused = None;
                 state.failed = None;
                 Ok(keys)
             }
             Err(error) => {
                 state.failed = Some(Failed::after(state.failed.as_ref(), error.clone()));
-                Err(error)
+                if let Some(refused) = state.refused.take() {
+                    state.held.get_or_insert(refused);
+                }
+                state.known().unwrap_or(Err(error))
             }
         }
     }
 
-    /// Forgets the credentials that AWS refused in a call which began at `since`, unless they are newer, and returns
+    /// Has the credentials replaced that AWS refused in a call which began at `since`, unless they are newer, and returns
     /// whether there can be others now.
-    pub(super) fn forget(&self, since: Instant) -> bool {
+    pub(super) fn forget(self: &Arc<Self>, since: Instant) -> bool {
         // An access key is what its Secret has.
         if matches!(self.origin, Origin::Static(_)) {
             return false;
@@ -279,8 +286,21 @@ impl Session {
         if state.forgotten.is_some_and(|at| now < at + FORGOTTEN_ONCE) {
             return false;
         }
-        state.held = None;
+        // None are to be had before the pause is over.
+        if state
+            .failed
+            .as_ref()
+            .is_some_and(|failed| !failed.is_over())
+        {
+            return false;
+        }
         state.forgotten = Some(now);
+        // Nobody waits for those of all tenants because one of them is refused.
+        if matches!(self.origin, Origin::Controller(_)) {
+            drop(self.renew(&mut state));
+            return false;
+        }
+        state.refused = state.held.take();
         true
     }
 
@@ -346,7 +366,8 @@ impl Session {
         let state = self.state.lock();
         let failed = state.failed.as_ref().or_else(|| state.no_account(region));
         let own = failed.map(|failed| failed.error.clone());
-        (state.held.as_ref().and_then(|held| held.expires), own)
+        let held = state.held.as_ref().or(state.refused.as_ref());
+        (held.and_then(|held| held.expires), own)
     }
 }
 
