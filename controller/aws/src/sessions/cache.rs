@@ -148,6 +148,21 @@ impl PlanCredentials {
         self.session.account(&self.tenant, &self.region).await
     }
 
+    /// The region of STS.
+    pub fn region(&self) -> &str {
+        &self.region
+    }
+
+    /// Whether both are the same credentials, with STS of the same region.
+    pub fn is_same(&self, other: &Self) -> bool {
+        self.key == other.key && self.region == other.region
+    }
+
+    /// Whether there are no credentials, or no account of them, and AWS is not asked now.
+    pub fn pauses(&self) -> bool {
+        self.session.pauses(&self.region)
+    }
+
     /// The session as it is shown.
     #[cfg(test)]
     pub(crate) fn shown(&self) -> String {

@@ -361,6 +361,18 @@ impl Session {
         })
     }
 
+    /// Whether there are no credentials, or no account of them in this region, and a pause lasts. An access key has none:
+    /// it goes with its Secret.
+    pub(super) fn pauses(&self, region: &str) -> bool {
+        let state = self.state.lock();
+        let known = state.known();
+        let pauses = known.as_ref().is_some_and(Result::is_err)
+            || state
+                .known_account(region)
+                .is_some_and(|known| known.is_err());
+        pauses && !matches!(self.origin, Origin::Static(_))
+    }
+
     /// The end of the credentials, and their last failure or that of their account in this region, without any call.
     pub(super) fn condition(&self, region: &str) -> (Option<SystemTime>, Option<CredentialsError>) {
         let state = self.state.lock();
