@@ -208,7 +208,9 @@ impl TenantCredentials {
             IdentityError::Unresolved(_)
             | IdentityError::ClusterNotFound(_)
             | IdentityError::TooManySecrets(_) => true,
-            IdentityError::NotRead(_) | IdentityError::WatchBroken(_) => false,
+            IdentityError::NotRead(_)
+            | IdentityError::WatchBroken(_)
+            | IdentityError::WatchInterrupted(_) => false,
         };
         if has_none && let Some(known) = self.clusters.lock().get_mut(cluster) {
             known.leave();
@@ -254,9 +256,17 @@ impl TenantCredentials {
     }
 
     /// Whether an instance in this region may be the cluster's: an `AWSCluster` has one region.
-    pub fn accepts_region(&self, cluster: &ObjectKey, region: &str) -> bool {
-        let own = self.identities.region(cluster);
-        own.is_none_or(|own| own == region)
+    ///
+    /// # Errors
+    ///
+    /// It may not by what is known, but its identity is not resolved, or its objects may have changed unseen.
+    pub fn accepts_region(
+        &self,
+        tenant: &ClusterTenant,
+        region: &str,
+    ) -> Result<bool, Unavailable> {
+        let accepted = self.identities.accepts_region(tenant, region);
+        accepted.map_err(|source| self.without_identity(&tenant.cluster, source))
     }
 
     /// The identity of a tenant for a condition, without a call.
