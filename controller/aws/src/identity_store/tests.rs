@@ -283,3 +283,26 @@ fn the_region_is_the_aws_clusters_also_with_the_identity_of_a_service_account() 
         }
     }
 }
+
+#[test]
+fn the_region_of_a_managed_control_plane_is_its_clusters() {
+    let store = store();
+    let managed = Cluster {
+        control_plane: Some(ObjectRef {
+            kind: "AWSManagedControlPlane".to_owned(),
+            name: "managed".to_owned(),
+        }),
+        ..aws_cluster().unwrap()
+    };
+    store.put_cluster(key(), Some(managed));
+    let control_plane = ObjectKey::new(TENANT, "managed");
+    store.put_infrastructure("AWSManagedControlPlane", control_plane, naming(ROLE));
+    let accepts = || store.accepts_region(&tenant(), "eu-west-2");
+    assert_eq!(accepts(), Ok(false));
+    // The AWSCluster does not name it.
+    store.failed(&Source::Infrastructure("AWSCluster"));
+    assert_eq!(accepts(), Ok(false));
+    let source = Source::Infrastructure("AWSManagedControlPlane");
+    store.failed(&source);
+    assert_eq!(accepts(), Err(IdentityError::WatchInterrupted(source)));
+}
