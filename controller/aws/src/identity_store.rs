@@ -75,6 +75,9 @@ pub enum IdentityError {
         "the watch of {0} objects of the management cluster has been broken for more than two minutes"
     )]
     WatchBroken(Source),
+    /// The watch of objects is broken, so that nobody is denied by them.
+    #[error("the watch of {0} objects of the management cluster is broken")]
+    WatchInterrupted(Source),
     /// Identities name more Secrets than are watched.
     #[error(
         "the Secret {0:?} is not read: identities name more than the {MAX_SECRETS} Secrets that are watched"
@@ -94,7 +97,10 @@ impl IdentityError {
         match self {
             Self::Unresolved(error) => Some(error.reason()),
             Self::TooManySecrets(_) => Some("TooManySecrets"),
-            Self::NotRead(_) | Self::WatchBroken(_) | Self::ClusterNotFound(_) => None,
+            Self::NotRead(_)
+            | Self::WatchBroken(_)
+            | Self::WatchInterrupted(_)
+            | Self::ClusterNotFound(_) => None,
         }
     }
 }
@@ -265,15 +271,33 @@ impl IdentityStore {
         Some(state.clusters.keys().cloned().collect())
     }
 
-    /// The region of a cluster, by the object that names its identity; `None` if that does not say.
-    pub fn region(&self, cluster: &ObjectKey) -> Option<String> {
-        let state = self.state.read();
-        let cluster = state.clusters.get(cluster)?;
-        let infrastructure = state.infrastructure_of(cluster, cluster.decider()?)?;
-        infrastructure
-            .region
-            .clone()
-            .filter(|region| !region.is_empty())
+    /// Whether a cluster may have instances in this region: its `AWSCluster` or managed control plane names one, or says
+    /// nothing.
+    ///
+    /// # Errors
+    ///
+    /// By the objects that are there it may not, but they may be out of date, or its identity cannot be told.
+    pub fn accepts_region(
+        &self,
+        tenant: &ClusterTenant,
+        region: &str,
+    ) -> Result<bool, IdentityError> {
+        let interrupted = {
+            let state = self.state.read();
+            match state.region(&tenant.cluster) {
+                Some((own, kind)) if own != region => {
+                    [Some(Source::Clusters), infrastructure(kind)]
+                        .into_iter()
+                        .flatten()
+                        .find(|source| !state.holds(source))
+                }
+                Some(_) | None => return Ok(true),
+            }
+        };
+        self.resolve(tenant)?;
+        interrupted.map_or(Ok(false), |source| {
+            Err(IdentityError::WatchInterrupted(source))
+        })
     }
 
     /// The way to the credentials of a cluster, by the objects of now.
@@ -340,6 +364,21 @@ impl State {
         self.infrastructure.get(&(decider.kind.clone(), key))
     }
 
+    /// The region of a cluster, and the kind of the object that names it; `None` if that does not say.
+    fn region(&self, cluster: &ObjectKey) -> Option<(&str, &str)> {
+        let cluster = self.clusters.get(cluster)?;
+        let decider = cluster.decider()?;
+        let region = self.infrastructure_of(cluster, decider)?.region.as_deref();
+        let region = region.filter(|region| !region.is_empty())?;
+        Some((region, &decider.kind))
+    }
+
+    /// Whether all was read, and the watch is not broken.
+    fn holds(&self, source: &Source) -> bool {
+        let watch = self.watches.get(source).copied().unwrap_or_default();
+        watch.is_read && watch.broken_since.is_none()
+    }
+
     fn is_current(&self, source: Source, now: Instant) -> Result<(), IdentityError> {
         let watch = self.watches.get(&source).copied().unwrap_or_default();
         if !watch.is_read {
@@ -352,6 +391,11 @@ impl State {
             Some(_) | None => Ok(()),
         }
     }
+}
+
+fn infrastructure(kind: &str) -> Option<Source> {
+    let mut kinds = Cluster::DECIDERS.into_iter();
+    kinds.find(|of| *of == kind).map(Source::Infrastructure)
 }
 
 #[cfg(test)]

@@ -21,6 +21,10 @@ use crate::sessions::{
 };
 use crate::tenancy::{AccountMismatch, DigestKey, Plan, ResolutionError};
 
+mod in_use;
+
+use self::in_use::ClusterSessions;
+
 /// A tenant has no credentials.
 #[derive(Debug, thiserror::Error)]
 pub enum TenantError {
@@ -61,6 +65,7 @@ pub struct TenantClients {
 ///
 /// - Nothing of one tenant is used for another, but the sessions that both would begin with the same call.
 /// - A change of an identity, a Secret or a label counts for the next request.
+/// - An outage of the management cluster ends no session.
 /// - Once a cluster had an account, credentials of another are not used.
 #[derive(Debug)]
 pub struct TenantCredentials {
@@ -68,18 +73,11 @@ pub struct TenantCredentials {
     identities: Arc<IdentityStore>,
     digest_key: DigestKey,
     sessions: OnceCell<Sessions>,
-    /// The credentials of each cluster now, whose sessions last as long.
-    clusters: Mutex<HashMap<ObjectKey, InUse>>,
+    /// The sessions of each cluster, which last as long.
+    clusters: Mutex<HashMap<ObjectKey, ClusterSessions>>,
     pins: Mutex<HashMap<ObjectKey, Pin>>,
     /// The first accounts of clusters, to write down.
     first_accounts: mpsc::UnboundedSender<(ObjectKey, String)>,
-}
-
-#[derive(Debug, Clone)]
-struct InUse {
-    /// Once their account is known.
-    credentials: Option<Credentials>,
-    session: PlanCredentials,
 }
 
 /// The first account of a cluster.
@@ -152,10 +150,7 @@ impl TenantCredentials {
     ) -> Result<Credentials, Unavailable> {
         let cluster = &tenant.cluster;
         let resolved = self.identities.resolve(tenant);
-        let plan = resolved.map_err(|source| {
-            self.clusters.lock().remove(cluster);
-            unresolved(cluster, source)
-        })?;
+        let plan = resolved.map_err(|source| self.without_identity(cluster, source))?;
         let checked = plan.check_partition(region);
         checked.map_err(|error| unresolved(cluster, error.into()))?;
         let own = self
@@ -165,7 +160,7 @@ impl TenantCredentials {
             .await?;
         let sessions = self.sessions(&own).await?;
         let session = sessions.of_plan(&plan, self.sts_region(region), &cluster.namespace);
-        self.use_session(cluster, &session);
+        self.keep(cluster, &session, &plan);
         let unusable = |source| {
             Unavailable::new(TenantError::Credentials {
                 cluster: cluster.clone(),
@@ -178,39 +173,49 @@ impl TenantCredentials {
         let checked = self.check_account(cluster, session.key, &account);
         checked.map_err(|error| unresolved(cluster, error.into()))?;
         let made = || {
-            let config = own.config.into_builder();
+            let config = own.config.clone().into_builder();
             let config = config
                 .identity_cache(IdentityCache::no_cache())
                 .credentials_provider(session.provider());
             Credentials {
                 key: session.key,
                 config: config.build(),
-                account: Some(account),
+                account: Some(account.clone()),
                 lease: session.lease(),
             }
         };
         let mut clusters = self.clusters.lock();
         let known = clusters.get_mut(cluster);
-        Ok(
-            match known.filter(|known| known.session.key == session.key) {
-                Some(known) => known.credentials.get_or_insert_with(made).clone(),
-                // Another request found another identity meanwhile.
-                None => made(),
-            },
-        )
+        let known = known.and_then(|known| known.credentials(&session, made));
+        // Another request may have found another identity meanwhile.
+        Ok(known.unwrap_or_else(made))
     }
 
-    /// Keeps the session while it is the cluster's.
-    fn use_session(&self, cluster: &ObjectKey, session: &PlanCredentials) {
+    /// Keeps the session while it is the cluster's, with those in other regions that are of the same plan.
+    fn keep(&self, cluster: &ObjectKey, session: &PlanCredentials, plan: &Plan) {
+        let of_plan = |other: &PlanCredentials| {
+            let digests = plan.digests(&self.digest_key, other.region());
+            digests.last() == Some(&other.key)
+        };
         let mut clusters = self.clusters.lock();
-        let known = clusters.get(cluster);
-        if known.is_none_or(|known| known.session.key != session.key) {
-            let in_use = InUse {
-                credentials: None,
-                session: session.clone(),
-            };
-            clusters.insert(cluster.clone(), in_use);
+        let known = clusters.entry(cluster.clone()).or_default();
+        known.keep(session, of_plan);
+    }
+
+    /// The error of a cluster whose identity cannot be told. If it has none, its sessions are left.
+    fn without_identity(&self, cluster: &ObjectKey, source: IdentityError) -> Unavailable {
+        let has_none = match &source {
+            IdentityError::Unresolved(_)
+            | IdentityError::ClusterNotFound(_)
+            | IdentityError::TooManySecrets(_) => true,
+            IdentityError::NotRead(_)
+            | IdentityError::WatchBroken(_)
+            | IdentityError::WatchInterrupted(_) => false,
+        };
+        if has_none && let Some(known) = self.clusters.lock().get_mut(cluster) {
+            known.leave();
         }
+        unresolved(cluster, source)
     }
 
     async fn sessions(&self, own: &Credentials) -> Result<&Sessions, Unavailable> {
@@ -243,7 +248,7 @@ impl TenantCredentials {
         if let Some(clusters) = self.identities.clusters() {
             self.clusters
                 .lock()
-                .retain(|cluster, _| clusters.contains(cluster));
+                .retain(|cluster, known| clusters.contains(cluster) && known.prune());
             self.pins
                 .lock()
                 .retain(|cluster, _| clusters.contains(cluster));
@@ -251,9 +256,17 @@ impl TenantCredentials {
     }
 
     /// Whether an instance in this region may be the cluster's: an `AWSCluster` has one region.
-    pub fn accepts_region(&self, cluster: &ObjectKey, region: &str) -> bool {
-        let own = self.identities.region(cluster);
-        own.is_none_or(|own| own == region)
+    ///
+    /// # Errors
+    ///
+    /// It may not by what is known, but its identity is not resolved, or its objects may have changed unseen.
+    pub fn accepts_region(
+        &self,
+        tenant: &ClusterTenant,
+        region: &str,
+    ) -> Result<bool, Unavailable> {
+        let accepted = self.identities.accepts_region(tenant, region);
+        accepted.map_err(|source| self.without_identity(&tenant.cluster, source))
     }
 
     /// The identity of a tenant for a condition, without a call.
@@ -308,9 +321,7 @@ impl TenantCredentials {
 
     /// The failure of a tenant's credentials for a condition, without a call; `None` if there is none.
     pub fn credentials_report(&self, cluster: &ObjectKey) -> Option<ConditionReport> {
-        let session = self.clusters.lock().get(cluster)?.session.clone();
-        let (_, failure) = session.condition();
-        let failure = failure?;
+        let failure = self.clusters.lock().get(cluster)?.failure()?;
         let holds = match &failure.kind {
             FailureKind::Throttled(_) | FailureKind::Unavailable(_) | FailureKind::Expired => {
                 ConditionStatus::Unknown
@@ -329,7 +340,7 @@ impl TenantCredentials {
 
     /// The end of a cluster's credentials, without a call.
     pub fn expiry(&self, cluster: &ObjectKey) -> Option<SystemTime> {
-        self.clusters.lock().get(cluster)?.session.condition().0
+        self.clusters.lock().get(cluster)?.expiry()
     }
 }
 

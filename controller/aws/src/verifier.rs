@@ -19,6 +19,7 @@ use std::time::SystemTime;
 
 use jiff::Timestamp;
 use kubelet_attestation::binding::KeyBinding;
+use kubelet_attestation::ensure;
 use kubelet_attestation::evidence::aws::AwsEvidence;
 use kubelet_attestation::names::{Provider, ProviderId};
 use kubelet_attestation::version::EvidenceVersion;
@@ -143,14 +144,18 @@ impl AwsVerifier {
             .await
     }
 
-    /// Whether the document is of the region of the tenant's cluster, where that has one.
-    fn is_of_region(&self, document: &VerifiedDocument) -> bool {
-        match (&self.policy.tenant, &self.clients.tenants) {
-            (Tenant::Cluster(tenant), Some(tenants)) => {
-                tenants.accepts_region(&tenant.cluster, &document.region)
-            }
-            (Tenant::Controller, _) | (Tenant::Cluster(_), None) => true,
+    /// The document is of the region of the tenant's cluster, where that has one: nobody is asked in another.
+    fn is_of_region(&self, document: &VerifiedDocument) -> Result<(), Refusal> {
+        if let (Tenant::Cluster(tenant), Some(tenants)) =
+            (&self.policy.tenant, &self.clients.tenants)
+        {
+            let accepted = tenants.accepts_region(tenant, &document.region);
+            ensure!(
+                accepted.map_err(Deferral::VerifierUnavailable)?,
+                AwsDenial::RegionNotAllowed(document.region.clone()).into()
+            );
         }
+        Ok(())
     }
 
     async fn is_there(
@@ -162,9 +167,6 @@ impl AwsVerifier {
         let facts = match expected {
             Ok(expected) if !is_of_account(&expected, document) => {
                 return Err(AwsDenial::AccountNotAllowed(document.account.clone()).into());
-            }
-            Ok(_) if !self.is_of_region(document) => {
-                return Err(AwsDenial::RegionNotAllowed(document.region.clone()).into());
             }
             Ok(expected) => expected.describe(&document.instance).await,
             Err(outage) => Err(outage),
@@ -196,6 +198,7 @@ impl Verifier for AwsVerifier {
     ) -> Result<Assurance, Refusal> {
         let claim = self.read(&appraisal)?;
         let document = &claim.document;
+        self.is_of_region(document)?;
         // Machines that join together are asked about together.
         let instances = &self.clients.instances;
         let expected = instances

@@ -258,3 +258,51 @@ fn the_secrets_that_identities_name_are_told() {
     });
     assert_eq!(store.secrets(), BTreeSet::from(["keys".to_owned()]));
 }
+
+#[test]
+fn the_region_is_the_aws_clusters_also_with_the_identity_of_a_service_account() {
+    let store = store();
+    let identity = json!({"roleARN": arn("nodes")});
+    store.update(|all| put(all, "AWSServiceAccountIdentity/nodes", &identity));
+    let of_account = ClusterTenant {
+        service_account_identity: Some("nodes".to_owned()),
+        ..tenant()
+    };
+    assert!(store.resolve(&of_account).is_ok());
+    for tenant in [tenant(), of_account] {
+        let accepts = |region| store.accepts_region(&tenant, region);
+        assert_eq!(accepts("eu-west-1"), Ok(true));
+        assert_eq!(accepts("eu-west-2"), Ok(false));
+        for source in [Source::Clusters, Source::Infrastructure("AWSCluster")] {
+            store.failed(&source);
+            assert_eq!(accepts("eu-west-1"), Ok(true));
+            let interrupted = IdentityError::WatchInterrupted(source.clone());
+            assert_eq!(accepts("eu-west-2"), Err(interrupted));
+            store.read(&source);
+            assert_eq!(accepts("eu-west-2"), Ok(false));
+        }
+    }
+}
+
+#[test]
+fn the_region_of_a_managed_control_plane_is_its_clusters() {
+    let store = store();
+    let managed = Cluster {
+        control_plane: Some(ObjectRef {
+            kind: "AWSManagedControlPlane".to_owned(),
+            name: "managed".to_owned(),
+        }),
+        ..aws_cluster().unwrap()
+    };
+    store.put_cluster(key(), Some(managed));
+    let control_plane = ObjectKey::new(TENANT, "managed");
+    store.put_infrastructure("AWSManagedControlPlane", control_plane, naming(ROLE));
+    let accepts = || store.accepts_region(&tenant(), "eu-west-2");
+    assert_eq!(accepts(), Ok(false));
+    // The AWSCluster does not name it.
+    store.failed(&Source::Infrastructure("AWSCluster"));
+    assert_eq!(accepts(), Ok(false));
+    let source = Source::Infrastructure("AWSManagedControlPlane");
+    store.failed(&source);
+    assert_eq!(accepts(), Err(IdentityError::WatchInterrupted(source)));
+}

@@ -39,6 +39,8 @@ pub struct PlanCredentials {
     pub key: CredentialsKey,
     session: Arc<Session>,
     tenant: Arc<str>,
+    /// The region of STS.
+    region: Arc<str>,
 }
 
 impl Sessions {
@@ -89,11 +91,12 @@ impl Sessions {
             key,
             session,
             tenant: tenant.into(),
+            region: sts_region.into(),
         }
     }
 
-    /// Forgets the credentials of this key that AWS refused in a call which began at `since`, and returns whether there
-    /// can be others now.
+    /// Has the credentials of this key replaced that AWS refused in a call which began at `since`, and returns whether
+    /// there can be others now.
     pub fn forget(&self, key: CredentialsKey, since: Instant) -> bool {
         let session = self.shared.lock().get(&key).and_then(Weak::upgrade);
         session.is_some_and(|session| session.forget(since))
@@ -142,7 +145,22 @@ impl PlanCredentials {
     ///
     /// As [`keys`](Self::keys).
     pub async fn account(&self) -> Result<String, CredentialsError> {
-        self.session.account(&self.tenant).await
+        self.session.account(&self.tenant, &self.region).await
+    }
+
+    /// The region of STS.
+    pub fn region(&self) -> &str {
+        &self.region
+    }
+
+    /// Whether both are the same credentials, with STS of the same region.
+    pub fn is_same(&self, other: &Self) -> bool {
+        self.key == other.key && self.region == other.region
+    }
+
+    /// Whether there are no credentials, or no account of them, and AWS is not asked now.
+    pub fn pauses(&self) -> bool {
+        self.session.pauses(&self.region)
     }
 
     /// The session as it is shown.
@@ -153,7 +171,7 @@ impl PlanCredentials {
 
     /// The end of the credentials, and the last failure. No call is made.
     pub fn condition(&self) -> (Option<SystemTime>, Option<CredentialsError>) {
-        self.session.condition()
+        self.session.condition(&self.region)
     }
 }
 

@@ -1,5 +1,6 @@
 //! The credentials of one link of a chain, and their renewal.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -31,6 +32,9 @@ const FIRST_OUTAGE_PAUSE: Duration = Duration::from_secs(5);
 
 /// The longest pause after an outage.
 const LAST_OUTAGE_PAUSE: Duration = Duration::from_mins(5);
+
+/// More than AWS has regions: beyond it, the failures that are over are forgotten.
+const MAX_REGIONS: usize = 64;
 
 /// The time in which a session is forgotten once at most: where AWS refuses the next one too, the cause is another.
 const FORGOTTEN_ONCE: Duration = Duration::from_mins(5);
@@ -64,7 +68,9 @@ pub(super) struct Calls {
 /// - Credentials are renewed after three quarters of their life, and handed out until a minute before its end,
 ///   whatever STS says meanwhile. After that there are none.
 /// - After a failure there is a pause, which each further failure doubles.
-/// - Credentials that AWS refuses are forgotten, but not again and again.
+/// - A region that tells no account of the credentials fails for itself alone; the account counts in all.
+/// - Credentials that AWS refuses are replaced, but not again and again. Where no others are to be had, they are used on:
+///   a refusal may be of one region. The controller's own are used by all until there are others.
 #[derive(Debug)]
 pub(super) struct Session {
     name: Arc<str>,
@@ -72,8 +78,6 @@ pub(super) struct Session {
     region: String,
     calls: Arc<Calls>,
     state: Mutex<State>,
-    /// The holder asks for the account.
-    asks_account: tokio::sync::Mutex<()>,
 }
 
 type Answer = Result<Keys, CredentialsError>;
@@ -81,11 +85,23 @@ type Answer = Result<Keys, CredentialsError>;
 #[derive(Debug, Default)]
 struct State {
     held: Option<Held>,
+    /// Those that AWS refused, until there are others or none are to be had.
+    refused: Option<Held>,
     failed: Option<Failed>,
     pending: Option<Shared<BoxFuture<'static, Answer>>>,
-    account: Option<Result<String, Failed>>,
+    account: Option<String>,
+    /// The regions whose STS was asked for the account, until one has told it.
+    asked: HashMap<String, Asked>,
     /// The time at which credentials were forgotten last.
     forgotten: Option<Instant>,
+}
+
+/// A region whose STS was asked for the account.
+#[derive(Debug, Default)]
+struct Asked {
+    /// The holder asks.
+    turn: Arc<tokio::sync::Mutex<()>>,
+    failed: Option<Failed>,
 }
 
 #[derive(Debug, Clone)]
@@ -120,7 +136,6 @@ impl Session {
             region: region.to_owned(),
             calls,
             state: Mutex::default(),
-            asks_account: tokio::sync::Mutex::default(),
         }
     }
 
@@ -242,19 +257,23 @@ impl Session {
             Ok(held) => {
                 let keys = held.keys.clone();
                 state.held = Some(held);
+                state.refused = None;
                 state.failed = None;
                 Ok(keys)
             }
             Err(error) => {
                 state.failed = Some(Failed::after(state.failed.as_ref(), error.clone()));
-                Err(error)
+                if let Some(refused) = state.refused.take() {
+                    state.held.get_or_insert(refused);
+                }
+                state.known().unwrap_or(Err(error))
             }
         }
     }
 
-    /// Forgets the credentials that AWS refused in a call which began at `since`, unless they are newer, and returns
+    /// Has the credentials replaced that AWS refused in a call which began at `since`, unless they are newer, and returns
     /// whether there can be others now.
-    pub(super) fn forget(&self, since: Instant) -> bool {
+    pub(super) fn forget(self: &Arc<Self>, since: Instant) -> bool {
         // An access key is what its Secret has.
         if matches!(self.origin, Origin::Static(_)) {
             return false;
@@ -267,68 +286,100 @@ impl Session {
         if state.forgotten.is_some_and(|at| now < at + FORGOTTEN_ONCE) {
             return false;
         }
-        state.held = None;
+        // None are to be had before the pause is over.
+        if state
+            .failed
+            .as_ref()
+            .is_some_and(|failed| !failed.is_over())
+        {
+            return false;
+        }
         state.forgotten = Some(now);
+        // Nobody waits for those of all tenants because one of them is refused.
+        if matches!(self.origin, Origin::Controller(_)) {
+            drop(self.renew(&mut state));
+            return false;
+        }
+        state.refused = state.held.take();
         true
     }
 
-    /// The account of the credentials: the role's, or by one call of STS.
+    /// The account of the credentials: the role's, or by one call of STS in this region.
     pub(super) async fn account(
         self: &Arc<Self>,
         tenant: &str,
+        region: &str,
     ) -> Result<String, CredentialsError> {
         match &self.origin {
             Origin::Role(role, _) => return Ok(role.arn.account().to_owned()),
             Origin::ServiceAccount(account) => return Ok(account.role.arn.account().to_owned()),
             Origin::Controller(_) | Origin::Static(_) => {}
         }
-        if let Some(known) = self.known_account() {
-            return known;
-        }
+        let turn = {
+            let mut state = self.state.lock();
+            if let Some(known) = state.known_account(region) {
+                return known;
+            }
+            state.asked_in(region).turn.clone()
+        };
         // Whoever waits learns what the one before has learned.
-        let _turn = self.asks_account.lock().await;
-        if let Some(known) = self.known_account() {
+        let _turn = turn.lock().await;
+        if let Some(known) = self.state.lock().known_account(region) {
             return known;
         }
-        let answer = self.ask_account(tenant).await;
+        let answer = self.ask_account(tenant, region).await;
         let mut state = self.state.lock();
-        let before = state.account.take().and_then(Result::err);
-        let account = answer.map_err(|error| Failed::after(before.as_ref(), error));
-        state
-            .account
-            .insert(account)
-            .clone()
-            .map_err(|failed| failed.error)
-    }
-
-    fn known_account(&self) -> Option<Result<String, CredentialsError>> {
-        match &self.state.lock().account {
-            Some(Ok(account)) => Some(Ok(account.clone())),
-            Some(Err(failed)) if !failed.is_over() => Some(Err(failed.error.clone())),
-            Some(Err(_)) | None => None,
+        match answer {
+            Ok(account) => {
+                state.asked.clear();
+                state.account = Some(account.clone());
+                Ok(account)
+            }
+            Err(error) => {
+                // Another region may have told it meanwhile.
+                if let Some(account) = &state.account {
+                    return Ok(account.clone());
+                }
+                let asked = state.asked_in(region);
+                asked.failed = Some(Failed::after(asked.failed.as_ref(), error.clone()));
+                Err(error)
+            }
         }
     }
 
-    async fn ask_account(self: &Arc<Self>, tenant: &str) -> Result<String, CredentialsError> {
+    async fn ask_account(
+        self: &Arc<Self>,
+        tenant: &str,
+        region: &str,
+    ) -> Result<String, CredentialsError> {
         let keys = self.keys_for(tenant).await?;
         self.calls.budget.of_all().await;
-        let account = self.calls.sts.account(&keys, &self.region).await;
+        let account = self.calls.sts.account(&keys, region).await;
         account.map_err(|kind| CredentialsError {
             step: self.name.clone(),
             kind,
         })
     }
 
-    /// The end of the credentials, and the last failure, without any call.
-    pub(super) fn condition(&self) -> (Option<SystemTime>, Option<CredentialsError>) {
+    /// Whether there are no credentials, or no account of them in this region, and a pause lasts. An access key has none:
+    /// it goes with its Secret.
+    pub(super) fn pauses(&self, region: &str) -> bool {
         let state = self.state.lock();
-        let account = state
-            .account
-            .as_ref()
-            .and_then(|account| account.as_ref().err());
-        let failed = state.failed.as_ref().or(account);
+        let known = state.known();
+        let pauses = known.as_ref().is_some_and(Result::is_err)
+            || state
+                .known_account(region)
+                .is_some_and(|known| known.is_err());
+        pauses && !matches!(self.origin, Origin::Static(_))
+    }
+
+    /// The end of the credentials, and their last failure or that of their account in this region, without any call.
+    pub(super) fn condition(&self, region: &str) -> (Option<SystemTime>, Option<CredentialsError>) {
+        let state = self.state.lock();
+        let failed = state.failed.as_ref().or_else(|| state.no_account(region));
         let own = failed.map(|failed| failed.error.clone());
-        (state.held.as_ref().and_then(|held| held.expires), own)
+        let held = state.held.as_ref().or(state.refused.as_ref());
+        (held.and_then(|held| held.expires), own)
     }
 }
 
@@ -341,6 +392,32 @@ impl State {
         }
         let failed = self.failed.as_ref().filter(|failed| !failed.is_over());
         failed.map(|failed| Err(failed.error.clone()))
+    }
+
+    /// The account, or a failure of this region whose pause lasts.
+    fn known_account(&self, region: &str) -> Option<Result<String, CredentialsError>> {
+        if let Some(account) = &self.account {
+            return Some(Ok(account.clone()));
+        }
+        let failed = self.no_account(region).filter(|failed| !failed.is_over());
+        failed.map(|failed| Err(failed.error.clone()))
+    }
+
+    fn no_account(&self, region: &str) -> Option<&Failed> {
+        self.asked.get(region)?.failed.as_ref()
+    }
+
+    fn asked_in(&mut self, region: &str) -> &mut Asked {
+        if self.asked.len() >= MAX_REGIONS {
+            let lasts = |asked: &Asked| {
+                asked
+                    .failed
+                    .as_ref()
+                    .is_some_and(|failed| !failed.is_over())
+            };
+            self.asked.retain(|of, asked| of == region || lasts(asked));
+        }
+        self.asked.entry(region.to_owned()).or_default()
     }
 }
 

@@ -63,6 +63,7 @@ impl CountingSts {
         self.calls.lock().len()
     }
 
+    /// A role, `GetCallerIdentity`, or one of them `in` a region, fails so.
     pub(crate) fn fail(&self, role: &str, failure: Option<StsFailure>) {
         let mut failures = self.failures.lock();
         match failure {
@@ -76,7 +77,13 @@ impl CountingSts {
         *self.life.lock() = Some(life);
     }
 
-    async fn answer(&self, source: &str, role: &Role) -> Result<Issued, StsFailure> {
+    fn failure(&self, what: &str, region: &str) -> Option<StsFailure> {
+        let failures = self.failures.lock();
+        let here = failures.get(&format!("{what} in {region}"));
+        here.or_else(|| failures.get(what)).cloned()
+    }
+
+    async fn answer(&self, source: &str, role: &Role, region: &str) -> Result<Issued, StsFailure> {
         let arn = role.arn.to_string();
         let number = {
             let mut calls = self.calls.lock();
@@ -85,8 +92,8 @@ impl CountingSts {
         };
         // Others come while STS answers.
         tokio::time::sleep(Duration::from_millis(100)).await;
-        if let Some(failure) = self.failures.lock().get(&arn) {
-            return Err(failure.clone());
+        if let Some(failure) = self.failure(&arn, region) {
+            return Err(failure);
         }
         let life = self.life.lock().unwrap_or(role.duration);
         let expires = now() + life;
@@ -103,27 +110,32 @@ impl CountingSts {
 
 #[async_trait::async_trait]
 impl AssumeRole for CountingSts {
-    async fn assume_role(&self, source: &Keys, role: &Role, _: &str) -> Result<Issued, StsFailure> {
-        self.answer(source.access_key_id(), role).await
+    async fn assume_role(
+        &self,
+        source: &Keys,
+        role: &Role,
+        region: &str,
+    ) -> Result<Issued, StsFailure> {
+        self.answer(source.access_key_id(), role, region).await
     }
 
     async fn assume_role_with_web_identity(
         &self,
         token: &Secret<String>,
         role: &Role,
-        _: &str,
+        region: &str,
     ) -> Result<Issued, StsFailure> {
-        self.answer(token.expose(), role).await
+        self.answer(token.expose(), role, region).await
     }
 
-    async fn account(&self, keys: &Keys, _: &str) -> Result<String, StsFailure> {
+    async fn account(&self, keys: &Keys, region: &str) -> Result<String, StsFailure> {
         self.calls.lock().push((
             "GetCallerIdentity".to_owned(),
             keys.access_key_id().to_owned(),
         ));
         tokio::time::sleep(Duration::from_millis(100)).await;
-        if let Some(failure) = self.failures.lock().get("GetCallerIdentity") {
-            return Err(failure.clone());
+        if let Some(failure) = self.failure("GetCallerIdentity", region) {
+            return Err(failure);
         }
         Ok("999988887777".to_owned())
     }

@@ -1,3 +1,5 @@
+mod pauses;
+mod regions;
 mod secrets;
 
 use std::time::Duration;
@@ -95,9 +97,16 @@ impl Bed {
     }
 
     async fn ask(&self, tenant: &ClusterTenant) -> Result<Credentials, Unavailable> {
-        self.tenants
-            .credentials(&Tenant::Cluster(tenant.clone()), REGION)
-            .await
+        self.ask_in(tenant, REGION).await
+    }
+
+    async fn ask_in(
+        &self,
+        tenant: &ClusterTenant,
+        region: &str,
+    ) -> Result<Credentials, Unavailable> {
+        let tenant = Tenant::Cluster(tenant.clone());
+        self.tenants.credentials(&tenant, region).await
     }
 
     async fn access_key(&self, tenant: &ClusterTenant) -> String {

@@ -157,19 +157,33 @@ async fn what_ec2_says_of_rights_or_the_account_forgets_no_session() {
 }
 
 #[tokio::test]
+async fn a_session_that_ec2_refuses_once_is_used_on_while_sts_is_away() {
+    let site = Site::new("200000000031");
+    let (refused, facts) = after_an_outage_of_sts(&site, Times::once()).await;
+    assert_eq!(refused.unwrap().unwrap().id, facts.id);
+    assert_eq!(site.calls(), (2, 2));
+}
+
+#[tokio::test]
 async fn an_outage_of_sts_after_a_refused_session_is_an_outage() {
     let site = Site::new("200000000030");
+    let (refused, _) = after_an_outage_of_sts(&site, Times::first(2)).await;
+    let expired = OutageKind::Credentials("ExpiredToken".to_owned());
+    assert_eq!(refused, Err(expired));
+    assert_eq!(site.calls(), (2, 2));
+}
+
+/// The answer where EC2 refuses the session so many times, and STS gives no other; and the instance.
+async fn after_an_outage_of_sts(
+    site: &Site,
+    times: Times,
+) -> (Result<Option<InstanceFacts>, OutageKind>, Instance) {
     let instance = instance(site.account);
     let instances = site.instances();
     let credentials = site.source.credentials(&site.tenant, REGION).await.unwrap();
     assert!(credentials.account.is_some());
-    site.refuse(Times::once(), "ExpiredToken");
+    site.refuse(times, "ExpiredToken");
     let throttled = Fault::throttling();
     site.sts.service.inject(Times::once(), throttled);
-
-    let refused = site.describe(&instances, &instance).await;
-
-    let none = OutageKind::Credentials("none could be found".to_owned());
-    assert_eq!(refused, Err(none));
-    assert_eq!(site.calls(), (2, 1));
+    (site.describe(&instances, &instance).await, instance)
 }

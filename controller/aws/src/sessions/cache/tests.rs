@@ -1,3 +1,5 @@
+mod refused;
+
 use std::time::Duration;
 
 use futures::future::join_all;
@@ -426,63 +428,31 @@ async fn requests_that_share_a_call_take_one_turn_of_their_tenant() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_session_that_aws_refuses_is_assumed_again_and_not_again_and_again() {
+async fn a_region_that_tells_no_account_fails_for_itself_alone() {
     let sts = Arc::new(CountingSts::default());
     let sessions = sessions(&sts);
-    let objects = over_a_jump_role(["a".to_owned()]);
-    let credentials = sessions.of_plan(&plan(&objects, &of("a")), REGION, "a");
-    let first = credentials.keys().await.unwrap();
-    let began = Instant::now();
-
-    // Two calls that began together are refused.
-    assert!(sessions.forget(credentials.key, began));
-    let second = credentials.keys().await.unwrap();
-    assert!(sessions.forget(credentials.key, began));
-    assert_eq!(credentials.keys().await.unwrap(), second);
-    assert_ne!(first, second);
-    let again = (arn("a"), format!("{}#1", arn("jump")));
-    assert_eq!(sts.calls()[2..], [again]);
-
-    assert!(!sessions.forget(credentials.key, Instant::now()));
-    assert_eq!(credentials.keys().await.unwrap(), second);
-    advance(Duration::from_mins(6)).await;
-    assert!(sessions.forget(credentials.key, Instant::now()));
-    assert_ne!(credentials.keys().await.unwrap(), second);
-    assert_eq!(sts.count(), 4);
-}
-
-#[tokio::test(start_paused = true)]
-async fn an_access_key_that_aws_refuses_is_what_its_secret_has() {
-    let sts = Arc::new(CountingSts::default());
-    let sessions = sessions(&sts);
-    let mut objects = objects();
-    static_identity(&mut objects, "keys");
-    let plan = plan(&objects, "AWSClusterStaticIdentity/keys");
-    let credentials = sessions.of_plan(&plan, REGION, "a");
-    credentials.keys().await.unwrap();
-    assert!(!sessions.forget(credentials.key, Instant::now()));
-    let unknown = CredentialsKey::new([9; 32]);
-    assert!(!sessions.forget(unknown, Instant::now()));
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_source_that_sts_refuses_is_assumed_again_once() {
-    let sts = Arc::new(CountingSts::default());
-    let sessions = sessions(&sts);
-    let objects = over_a_jump_role(["a".to_owned()]);
-    let credentials = sessions.of_plan(&plan(&objects, &of("a")), REGION, "a");
-    let expired = FailureKind::Refused {
-        code: "ExpiredToken".to_owned(),
+    let plan = plan(&objects(), CONTROLLER);
+    let [first, second, good] =
+        ["me-south-1", "ap-east-1", REGION].map(|region| sessions.of_plan(&plan, region, "a"));
+    let denied = FailureKind::Refused {
+        code: "InvalidClientTokenId".to_owned(),
         request_id: None,
     };
-    sts.fail(&arn("a"), Some(expired.clone()));
-    let error = credentials.keys().await.unwrap_err();
-    assert_eq!((&*error.step, error.kind), (&*arn("a"), expired));
-    let calls = [
-        (arn("jump"), "OWN".to_owned()),
-        (arn("a"), format!("{}#1", arn("jump"))),
-        (arn("jump"), "OWN".to_owned()),
-        (arn("a"), format!("{}#3", arn("jump"))),
-    ];
-    assert_eq!(sts.calls(), calls);
+    for region in ["me-south-1", "ap-east-1"] {
+        let call = format!("GetCallerIdentity in {region}");
+        sts.fail(&call, Some(denied.clone()));
+    }
+    for _ in 0..3 {
+        assert_eq!(first.account().await.unwrap_err().kind, denied);
+        assert_eq!(second.account().await.unwrap_err().kind, denied);
+    }
+    assert_eq!(sts.count(), 2);
+    assert_eq!(first.condition().1.unwrap().kind, denied);
+    assert_eq!(good.condition().1, None);
+
+    assert_eq!(good.account().await.unwrap(), "999988887777");
+    // One success counts everywhere.
+    assert_eq!(first.account().await.unwrap(), "999988887777");
+    assert_eq!(first.condition().1, None);
+    assert_eq!(sts.count(), 3);
 }

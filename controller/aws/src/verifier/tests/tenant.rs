@@ -3,16 +3,25 @@
 use serde_json::{Value, json};
 
 use super::*;
-use crate::identity_store::IdentityStore;
+use crate::identity_store::{IdentityStore, Source};
 use crate::sessions::testing::{CountingSts, NamedTokens, StrictSts};
 use crate::tenancy::testing::{objects, put, role};
-use crate::tenancy::{DigestKey, TenancySettings};
-use crate::tenants::TenantClients;
+use crate::tenancy::{DigestKey, IdentityKind, TenancySettings};
+use crate::tenants::{TenantClients, TenantError};
 use crate::testing::one_cluster;
 
 /// Decides on an instance of the account and region of the case, for a tenant with a role of the same account and
 /// this region in its `AWSCluster`.
 async fn decide(case: &mut Case, region: &Value) -> Result<Assurance, Refusal> {
+    decide_after(case, region, |_| ()).await.0
+}
+
+/// The same after this change of the objects, and the number of calls of STS for credentials.
+async fn decide_after(
+    case: &mut Case,
+    region: &Value,
+    change: impl FnOnce(&IdentityStore),
+) -> (Result<Assurance, Refusal>, usize) {
     let store = IdentityStore::new(TenancySettings::default(), "capa-system");
     store.update(|all| {
         *all = objects();
@@ -22,9 +31,11 @@ async fn decide(case: &mut Case, region: &Value) -> Result<Assurance, Refusal> {
     let identity = json!({"kind": "AWSClusterRoleIdentity", "name": "nodes"});
     let spec = json!({"identityRef": identity, "region": region});
     let tenant = one_cluster(&store, &spec);
+    change(&store);
+    let sts = Arc::new(CountingSts::default());
     let clients = TenantClients {
         own: StrictSts::own(),
-        sts: Arc::new(CountingSts::default()),
+        sts: sts.clone(),
         tokens: Arc::new(NamedTokens),
         sts_region: None,
     };
@@ -33,8 +44,8 @@ async fn decide(case: &mut Case, region: &Value) -> Result<Assurance, Refusal> {
     let tenants = Arc::new(tenants);
     let policy = case.policy.clone().of_tenant(Tenant::Cluster(tenant));
     let clients = case.clients(tenants.clone()).with_tenants(tenants);
-    case.decide_by(&AwsVerifier::new(Arc::new(clients), policy, ""))
-        .await
+    let verifier = AwsVerifier::new(Arc::new(clients), policy, "");
+    (case.decide_by(&verifier).await, sts.count())
 }
 
 #[tokio::test]
@@ -51,6 +62,61 @@ async fn an_instance_in_another_region_than_its_aws_cluster_is_denied() {
         let decided = decide(&mut case, &region).await;
         assert!(decided.is_ok(), "{region}: {decided:?}");
     }
+}
+
+#[tokio::test]
+async fn nobody_is_asked_about_an_instance_of_another_region() {
+    let mut case = Case::valid();
+    let (refused, asked) = decide_after(&mut case, &json!("eu-west-2"), |_| ()).await;
+    let denied = AwsDenial::RegionNotAllowed(REGION.to_owned());
+    assert_eq!(of_aws(refused.unwrap_err()), denied);
+    assert_eq!((asked, case.sts.calls().len()), (0, 0));
+    let (decided, calls) = decide_after(&mut case, &json!(REGION), |_| ()).await;
+    assert!(decided.is_ok());
+    assert_eq!(calls, 1);
+}
+
+#[tokio::test]
+async fn another_region_is_no_denial_while_a_watch_of_the_objects_that_tell_it_is_broken() {
+    for source in [Source::Clusters, Source::Infrastructure("AWSCluster")] {
+        let mut case = Case::valid();
+        let breaks = |objects: &IdentityStore| {
+            assert!(objects.failed(&source));
+        };
+        let (refused, asked) = decide_after(&mut case, &json!("eu-west-2"), breaks).await;
+        let Err(Refusal::Retry(Deferral::VerifierUnavailable(outage))) = refused else {
+            panic!("{source}: {refused:?}")
+        };
+        assert!(
+            outage.cause::<TenantError>().is_some(),
+            "{source}: {outage}"
+        );
+        assert_eq!(asked, 0, "{source}");
+        let (decided, _) = decide_after(&mut case, &json!(REGION), breaks).await;
+        assert!(decided.is_ok(), "{source}: {decided:?}");
+    }
+    // Other objects do not tell the region.
+    let mut case = Case::valid();
+    let breaks = |objects: &IdentityStore| {
+        assert!(objects.failed(&Source::Namespaces));
+    };
+    let (refused, _) = decide_after(&mut case, &json!("eu-west-2"), breaks).await;
+    let denied = AwsDenial::RegionNotAllowed(REGION.to_owned());
+    assert_eq!(of_aws(refused.unwrap_err()), denied);
+}
+
+#[tokio::test]
+async fn another_region_is_no_denial_while_the_identity_is_not_resolved() {
+    let mut case = Case::valid();
+    let removes = |objects: &IdentityStore| {
+        objects.update(|all| all.remove_identity(IdentityKind::Role, "", "nodes"));
+    };
+    let (refused, asked) = decide_after(&mut case, &json!("eu-west-2"), removes).await;
+    let Err(Refusal::Retry(Deferral::VerifierUnavailable(outage))) = refused else {
+        panic!("{refused:?}")
+    };
+    assert!(outage.cause::<TenantError>().is_some(), "{outage}");
+    assert_eq!(asked, 0);
 }
 
 fn of_aws(refusal: Refusal) -> AwsDenial {

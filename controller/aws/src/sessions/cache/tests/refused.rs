@@ -1,0 +1,151 @@
+//! Credentials that AWS refuses.
+
+use aws_credential_types::provider::ProvideCredentials;
+
+use super::*;
+use crate::sessions::testing::NamedTokens;
+
+#[tokio::test(start_paused = true)]
+async fn a_session_that_aws_refuses_is_assumed_again_and_not_again_and_again() {
+    let sts = Arc::new(CountingSts::default());
+    let sessions = sessions(&sts);
+    let objects = over_a_jump_role(["a".to_owned()]);
+    let credentials = sessions.of_plan(&plan(&objects, &of("a")), REGION, "a");
+    let first = credentials.keys().await.unwrap();
+    let began = Instant::now();
+
+    // Two calls that began together are refused.
+    assert!(sessions.forget(credentials.key, began));
+    let second = credentials.keys().await.unwrap();
+    assert!(sessions.forget(credentials.key, began));
+    assert_eq!(credentials.keys().await.unwrap(), second);
+    assert_ne!(first, second);
+    let again = (arn("a"), format!("{}#1", arn("jump")));
+    assert_eq!(sts.calls()[2..], [again]);
+
+    assert!(!sessions.forget(credentials.key, Instant::now()));
+    assert_eq!(credentials.keys().await.unwrap(), second);
+    advance(Duration::from_mins(6)).await;
+    assert!(sessions.forget(credentials.key, Instant::now()));
+    assert_ne!(credentials.keys().await.unwrap(), second);
+    assert_eq!(sts.count(), 4);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_access_key_that_aws_refuses_is_what_its_secret_has() {
+    let sts = Arc::new(CountingSts::default());
+    let sessions = sessions(&sts);
+    let mut objects = objects();
+    static_identity(&mut objects, "keys");
+    let plan = plan(&objects, "AWSClusterStaticIdentity/keys");
+    let credentials = sessions.of_plan(&plan, REGION, "a");
+    credentials.keys().await.unwrap();
+    assert!(!sessions.forget(credentials.key, Instant::now()));
+    let unknown = CredentialsKey::new([9; 32]);
+    assert!(!sessions.forget(unknown, Instant::now()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_source_that_sts_refuses_is_assumed_again_once() {
+    let sts = Arc::new(CountingSts::default());
+    let sessions = sessions(&sts);
+    let objects = over_a_jump_role(["a".to_owned()]);
+    let credentials = sessions.of_plan(&plan(&objects, &of("a")), REGION, "a");
+    let expired = FailureKind::Refused {
+        code: "ExpiredToken".to_owned(),
+        request_id: None,
+    };
+    sts.fail(&arn("a"), Some(expired.clone()));
+    let error = credentials.keys().await.unwrap_err();
+    assert_eq!((&*error.step, error.kind), (&*arn("a"), expired));
+    let calls = [
+        (arn("jump"), "OWN".to_owned()),
+        (arn("a"), format!("{}#1", arn("jump"))),
+        (arn("jump"), "OWN".to_owned()),
+        (arn("a"), format!("{}#3", arn("jump"))),
+    ];
+    assert_eq!(sts.calls(), calls);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_session_that_aws_refuses_is_used_on_where_there_is_no_other() {
+    let sts = Arc::new(CountingSts::default());
+    let sessions = sessions(&sts);
+    let mut objects = objects();
+    put(&mut objects, &of("a"), &role(CONTROLLER, "a"));
+    let credentials = sessions.of_plan(&plan(&objects, &of("a")), REGION, "a");
+    let first = credentials.keys().await.unwrap();
+    let away = FailureKind::Unavailable("no connection".to_owned());
+    sts.fail(&arn("a"), Some(away.clone()));
+
+    assert!(sessions.forget(credentials.key, Instant::now()));
+    assert_eq!(credentials.keys().await.unwrap(), first);
+    assert_eq!(sts.count(), 2);
+    let (end, failure) = credentials.condition();
+    assert_eq!((end, failure.unwrap().kind), (first.expiry(), away.clone()));
+
+    // STS is away, so that there is no other.
+    advance(Duration::from_mins(50)).await;
+    credentials.keys().await.unwrap();
+    sleep(Duration::from_secs(1)).await;
+    assert_eq!(sts.count(), 3);
+    assert!(!sessions.forget(credentials.key, Instant::now()));
+    assert_eq!(credentials.keys().await.unwrap(), first);
+    assert_eq!(sts.count(), 3);
+
+    advance(Duration::from_mins(10)).await;
+    assert_eq!(credentials.keys().await.unwrap_err().kind, away);
+}
+
+/// The controller's credentials, which are others at each renewal, and end with the third.
+#[derive(Debug, Default)]
+struct Rotating(Mutex<u32>);
+
+impl ProvideCredentials for Rotating {
+    fn provide_credentials<'a>(&'a self) -> Provided<'a>
+    where
+        Self: 'a,
+    {
+        Provided::new(async {
+            let number = {
+                let mut number = self.0.lock();
+                *number += 1;
+                *number
+            };
+            sleep(Duration::from_secs(2)).await;
+            if number > 2 {
+                return Err(ProviderError::not_loaded("no more"));
+            }
+            Ok(Keys::new(
+                format!("OWN{number}"),
+                "secret",
+                None,
+                None,
+                "test",
+            ))
+        })
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_controllers_credentials_are_used_by_all_while_they_are_renewed() {
+    let sessions = Sessions::new(
+        SharedCredentialsProvider::new(Rotating::default()),
+        Arc::new(CountingSts::default()),
+        Arc::new(NamedTokens),
+        DigestKey::new(&[7; 32]),
+    );
+    let credentials = sessions.of_plan(&plan(&objects(), CONTROLLER), REGION, "a");
+    let id = async || credentials.keys().await.unwrap().access_key_id().to_owned();
+    assert_eq!(id().await, "OWN1");
+    for after in ["OWN2", "OWN2"] {
+        let before = id().await;
+        let start = Instant::now();
+        assert!(!sessions.forget(credentials.key, start));
+        assert_eq!(id().await, before);
+        assert_eq!(start.elapsed(), Duration::ZERO);
+        sleep(Duration::from_secs(3)).await;
+        assert_eq!(id().await, after);
+        advance(Duration::from_mins(6)).await;
+    }
+}

@@ -1,0 +1,86 @@
+//! Sessions and pauses through outages of watches and changes of identities.
+
+use super::*;
+
+fn denied() -> FailureKind {
+    FailureKind::Refused {
+        code: "AccessDenied".to_owned(),
+        request_id: None,
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_session_is_used_after_an_outage_of_a_watch() {
+    let bed = Bed::new();
+    bed.role("a");
+    let a = bed.cluster("tenant-a", "AWSClusterRoleIdentity/a");
+    let first = bed.access_key(&a).await;
+    for source in bed.store.sources() {
+        bed.store.failed(&source);
+        advance(Duration::from_mins(3)).await;
+        assert_eq!(bed.refused(&a).await, "Pending", "{source}");
+        bed.store.read(&source);
+        assert_eq!(bed.access_key(&a).await, first, "{source}");
+    }
+    assert_eq!(bed.sts.count(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cluster_that_is_not_there_has_no_session() {
+    let bed = Bed::new();
+    bed.role("a");
+    let a = bed.cluster("tenant-a", "AWSClusterRoleIdentity/a");
+    bed.access_key(&a).await;
+    bed.store.put_cluster(a.cluster.clone(), None);
+    assert_eq!(bed.refused(&a).await, "Pending");
+    assert_eq!(bed.tenants.expiry(&a.cluster), None);
+    assert_eq!(bed.tenants.sessions.get().unwrap().len(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pause_lasts_though_the_cluster_names_another_identity_meanwhile() {
+    let bed = Bed::new();
+    bed.role("a");
+    bed.role("b");
+    let [a, b, none] = ["a", "b", "none"].map(|name| format!("AWSClusterRoleIdentity/{name}"));
+    bed.sts.fail(&arn("a"), Some(denied()));
+    for _ in 0..3 {
+        let named = bed.cluster("tenant-a", &a);
+        assert_eq!(bed.refused(&named).await, "AssumeRoleDenied");
+        let named = bed.cluster("tenant-a", &none);
+        assert_eq!(bed.refused(&named).await, "IdentityNotFound");
+        assert_eq!(bed.tenants.credentials_report(&named.cluster), None);
+    }
+    assert_eq!(bed.sts.count(), 1);
+
+    let named = bed.cluster("tenant-a", &b);
+    bed.access_key(&named).await;
+    let named = bed.cluster("tenant-a", &a);
+    assert_eq!(bed.refused(&named).await, "AssumeRoleDenied");
+    assert_eq!(bed.sts.count(), 2);
+
+    // After the pause it is asked for again.
+    tokio::time::sleep(Duration::from_secs(31)).await;
+    assert_eq!(bed.refused(&named).await, "AssumeRoleDenied");
+    assert_eq!(bed.sts.count(), 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_session_that_failed_is_kept_for_its_pause_and_there_are_eight_at_most() {
+    let bed = Bed::new();
+    for number in 0..12 {
+        let name = number.to_string();
+        bed.role(&name);
+        bed.sts.fail(&arn(&name), Some(denied()));
+        let named = bed.cluster("tenant-a", &format!("AWSClusterRoleIdentity/{name}"));
+        assert_eq!(bed.refused(&named).await, "AssumeRoleDenied");
+        // A tenant has thirty calls a minute.
+        tokio::time::sleep(Duration::from_secs(2)).await;
+    }
+    // Eight former ones, the present one, and what they all begin with.
+    let sessions = bed.tenants.sessions.get().unwrap();
+    assert_eq!(sessions.len(), 10);
+    tokio::time::sleep(Duration::from_secs(31)).await;
+    bed.tenants.forget_gone();
+    assert_eq!(sessions.len(), 2);
+}

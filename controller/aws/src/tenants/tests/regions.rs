@@ -1,0 +1,80 @@
+//! Clusters that are asked about in several regions.
+
+use super::*;
+
+const OTHER: &str = "eu-west-2";
+
+#[tokio::test(start_paused = true)]
+async fn a_cluster_that_is_asked_about_in_two_regions_has_a_session_in_each() {
+    let bed = Bed::new();
+    bed.role("a");
+    let a = bed.cluster("tenant-a", "AWSClusterRoleIdentity/a");
+    for _ in 0..5 {
+        bed.ask_in(&a, REGION).await.unwrap();
+        bed.ask_in(&a, OTHER).await.unwrap();
+    }
+    assert_eq!(bed.sts.count(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cluster_has_sessions_in_eight_regions_at_most() {
+    let bed = Bed::new();
+    bed.role("a");
+    let a = bed.cluster("tenant-a", "AWSClusterRoleIdentity/a");
+    let regions: Vec<String> = (1..=10).map(|number| format!("eu-west-{number}")).collect();
+    for region in &regions {
+        bed.ask_in(&a, region).await.unwrap();
+        // The first is in use.
+        bed.ask_in(&a, &regions[0]).await.unwrap();
+    }
+    assert_eq!(bed.sts.count(), 10);
+    assert_eq!(bed.tenants.sessions.get().unwrap().len(), 9);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_former_identity_has_a_session_in_no_region() {
+    let bed = Bed::new();
+    bed.role("a");
+    bed.role("b");
+    let a = bed.cluster("tenant-a", "AWSClusterRoleIdentity/a");
+    bed.ask_in(&a, REGION).await.unwrap();
+    bed.ask_in(&a, OTHER).await.unwrap();
+    let sessions = bed.tenants.sessions.get().unwrap();
+    assert_eq!(sessions.len(), 3);
+    bed.cluster("tenant-a", "AWSClusterRoleIdentity/b");
+    bed.ask_in(&a, REGION).await.unwrap();
+    assert_eq!(sessions.len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_condition_tells_of_each_region_whose_session_fails() {
+    let bed = Bed::new();
+    bed.role("a");
+    let a = bed.cluster("tenant-a", "AWSClusterRoleIdentity/a");
+    let disabled = FailureKind::Refused {
+        code: "RegionDisabledException".to_owned(),
+        request_id: None,
+    };
+    let call = format!("{} in {OTHER}", arn("a"));
+    bed.sts.fail(&call, Some(disabled));
+    assert!(bed.ask_in(&a, OTHER).await.is_err());
+    bed.ask_in(&a, REGION).await.unwrap();
+    let report = bed.tenants.credentials_report(&a.cluster).unwrap();
+    assert_eq!(report.reason, "AssumeRoleDenied");
+    assert!(bed.tenants.expiry(&a.cluster).is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_tenant_in_a_region_that_is_not_enabled_stops_no_other_of_the_same_root() {
+    let bed = Bed::new();
+    let [a, b] = ["tenant-a", "tenant-b"].map(|namespace| bed.cluster(namespace, CONTROLLER));
+    let unknown = FailureKind::Refused {
+        code: "InvalidClientTokenId".to_owned(),
+        request_id: None,
+    };
+    bed.sts
+        .fail("GetCallerIdentity in me-south-1", Some(unknown));
+    assert!(bed.ask_in(&a, "me-south-1").await.is_err());
+    let account = bed.ask(&b).await.unwrap().account;
+    assert_eq!(account.as_deref(), Some("999988887777"));
+}
