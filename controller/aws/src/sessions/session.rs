@@ -1,6 +1,7 @@
 //! The credentials of one link of a chain, and their renewal.
 
 use std::collections::HashMap;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -181,8 +182,13 @@ impl Session {
         }
         let session = self.clone();
         let renewal = async move {
-            let answer = timeout(FETCH, session.fetch()).await;
-            let answer = answer.unwrap_or_else(|_| Err(session.failure("no answer in time")));
+            // A panic is one failure, and not the end of the session.
+            let answer = AssertUnwindSafe(timeout(FETCH, session.fetch())).catch_unwind();
+            let answer = match answer.await {
+                Ok(Ok(answer)) => answer,
+                Ok(Err(_)) => Err(session.failure("no answer in time")),
+                Err(_) => Err(session.failure("the call ended early")),
+            };
             session.settle(answer)
         };
         let ended = self.failure("the call ended early");

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use aws_credential_types::provider::SharedCredentialsProvider;
@@ -51,6 +52,8 @@ pub(crate) struct CountingSts {
     calls: Mutex<Vec<(String, String)>>,
     failures: Mutex<BTreeMap<String, StsFailure>>,
     life: Mutex<Option<Duration>>,
+    /// The next call panics, as the SDK does at a header that is none.
+    panics: AtomicBool,
 }
 
 impl CountingSts {
@@ -77,6 +80,11 @@ impl CountingSts {
         *self.life.lock() = Some(life);
     }
 
+    /// The next call panics.
+    pub(crate) fn panic_once(&self) {
+        self.panics.store(true, Ordering::Relaxed);
+    }
+
     fn failure(&self, what: &str, region: &str) -> Option<StsFailure> {
         let failures = self.failures.lock();
         let here = failures.get(&format!("{what} in {region}"));
@@ -92,6 +100,7 @@ impl CountingSts {
         };
         // Others come while STS answers.
         tokio::time::sleep(Duration::from_millis(100)).await;
+        assert!(!self.panics.swap(false, Ordering::Relaxed), "asked for");
         if let Some(failure) = self.failure(&arn, region) {
             return Err(failure);
         }

@@ -51,6 +51,26 @@ async fn two_hundred_roles_over_one_are_assumed_once_each() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_call_that_panics_is_an_outage_and_made_again() {
+    let sts = Arc::new(CountingSts::default());
+    let sessions = sessions(&sts);
+    let mut objects = objects();
+    put(&mut objects, &of("a"), &role(CONTROLLER, "a"));
+    let credentials = sessions.of_plan(&plan(&objects, &of("a")), REGION, "a");
+    sts.panic_once();
+
+    let error = credentials.keys().await.unwrap_err();
+    assert_eq!(
+        error.kind,
+        FailureKind::Unavailable("the call ended early".to_owned())
+    );
+
+    sleep(Duration::from_mins(1)).await;
+    credentials.keys().await.unwrap();
+    assert_eq!(sts.count(), 2);
+}
+
+#[tokio::test(start_paused = true)]
 async fn one_identity_of_two_hundred_clusters_is_assumed_once() {
     let sts = Arc::new(CountingSts::default());
     let sessions = sessions(&sts);
