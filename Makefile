@@ -20,7 +20,8 @@ tool = $(KUBELET_AUTHENTICATOR_CACHE)/tools/$(1)/bin/$(firstword $(subst @, ,$(1
 BUILD = $(CARGO) build --locked --workspace
 # Lints and documents what it compiles. A warning is an error, in the words of clippy's driver.
 LINT = RUSTC_WORKSPACE_WRAPPER=$(CURDIR)/tests/lint CLIPPY_ARGS=-D__CLIPPY_HACKERY__warnings__CLIPPY_HACKERY__
-CONTROL_PLANE ?= $(if $(filter aws-tenants,$(PROVIDER)),cluster-api,embedded)
+# By the text of the other variable: each is the default of the other.
+CONTROL_PLANE ?= $(if $(filter aws-tenants,$(value PROVIDER)),cluster-api,embedded)
 PROVIDER ?= $(if $(filter cluster-api,$(CONTROL_PLANE)),tpm,aws)
 
 # help
