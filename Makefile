@@ -109,6 +109,12 @@ musl: prerequisites-musl
 packages: musl
 	@packaging/node/build target/packages
 
+## components: addon-components.yaml and metadata.yaml, which clusterctl takes, in target/components
+components: control-plane
+	@mkdir -p target/components
+	@$$(tests/control-plane/build)/kubectl kustomize packaging/clusterctl >target/components/addon-components.yaml
+	@cp packaging/clusterctl/metadata.yaml target/components
+
 # What linters say of them, and what installing and removing them does.
 packages-check: prerequisites-packages musl
 	@tests/packages/check
@@ -183,5 +189,5 @@ $(KUBELET_AUTHENTICATOR_CACHE)/tools/%:
 prerequisites-%:
 	@tests/prerequisites $*
 
-.PHONY: packages packages-check help demo test test-long test-fast build suites isolation bench bench-all bench-limits bench-programs bench-scale musl control-plane cluster-api capa \
+.PHONY: packages packages-check components help demo test test-long test-fast build suites isolation bench bench-all bench-limits bench-programs bench-scale musl control-plane cluster-api capa \
 	metrics-server judges promtool moto cloud-init dependencies fmt deny advisories machete mutants

@@ -9,7 +9,7 @@ use kubelet_authenticator_test_support::control_plane::{DEADLINE, User};
 use kubelet_authenticator_test_support::process::{Launch, Process, Scratch, poll};
 use kubelet_authenticator_tests::controller::{Application, is_answered, reason_of};
 use kubelet_authenticator_tests::fleet::authorize;
-use kubelet_authenticator_tests::management::{Machine, Management, WorkloadCluster};
+use kubelet_authenticator_tests::management::{Machine, Management, WorkloadCluster, clusterctl};
 use kubelet_authenticator_tests::program;
 use kubelet_authenticator_tests::scrape::{Diagnostics, has_line, value};
 use serde_json::{Value, json};
@@ -138,6 +138,48 @@ fn the_manifests_are_accepted_and_a_controller_with_their_rights_leads_in_its_ow
     let leading = || has_line(&two.scrape(), &leads).then_some(());
     poll(DEADLINE, leading).unwrap_or_else(|| panic!("{}", two.scrape()));
     assert_eq!(two.probe("/healthz").unwrap().status, 200);
+}
+
+#[test]
+fn clusterctl_takes_the_components_and_a_controller_with_them_leads() {
+    let home = Scratch::new("clusterctl");
+    let packaging = deploy().join("../clusterctl");
+    let release = concat!("addon-kubelet-authenticator/v", env!("CARGO_PKG_VERSION"));
+    std::fs::create_dir_all(home.join(release)).unwrap();
+    let components = format!("{release}/addon-components.yaml");
+    home.write(&components, kustomize(&[], &packaging));
+    let metadata = std::fs::read(packaging.join("metadata.yaml")).unwrap();
+    home.write(&format!("{release}/metadata.yaml"), metadata);
+    let url = home.join(&components).display().to_string();
+    let provider = json!({"name": "kubelet-authenticator", "type": "AddonProvider", "url": url});
+    let settings = json!({"providers": [provider]}).to_string();
+    home.write("clusterctl.yaml", settings);
+    let name = concat!("kubelet-authenticator:v", env!("CARGO_PKG_VERSION"));
+    let generate = ["generate", "provider", "--addon", name];
+
+    let described = clusterctl(home.path(), &[&generate[..], &["--describe"]].concat());
+    let has = |label: &str, value: &str| {
+        let mut lines = described.lines().filter_map(|line| line.split_once(':'));
+        lines.any(|(name, found)| name == label && found.trim() == value)
+    };
+    assert!(
+        has("Type", "AddonProvider") && has("TargetNamespace", NAMESPACE),
+        "{described}"
+    );
+
+    let management = Management::start();
+    apply(&management, &clusterctl(home.path(), &generate));
+    let label = "cluster.x-k8s.io/provider=addon-kubelet-authenticator";
+    let kinds = "deployments,serviceaccounts,roles,services,networkpolicies,poddisruptionbudgets";
+    let kubectl = management.kubectl();
+    let ours = kubectl.json(["get", kinds, "-n", NAMESPACE, "-l", label]);
+    assert_eq!(ours["items"].as_array().map(Vec::len), Some(6), "{ours:#}");
+    let definitions = kubectl.json(["get", "customresourcedefinitions", "-l", label]);
+    assert_eq!(definitions["items"].as_array().map(Vec::len), Some(4));
+    let (_manager, diagnostics) = start(&management, &home, "manager");
+    diagnostics.wait_until_ready();
+    diagnostics.wait_for(&[&format!(r#"node_attestation_leader{{lease="{NAME}"}} 1.0"#)]);
+    assert!(lease(&management, NAMESPACE).is_some());
 }
 
 #[test]

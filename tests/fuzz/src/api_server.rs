@@ -40,8 +40,11 @@ pub fn csr_object(input: &[u8]) -> Outcome {
     };
     let mut pending = csr.clone();
     pending.state = CsrState::Pending;
+    let approved = json!({"type": "Approved", "status": "True"});
+    let conditions: Vec<_> = csr.is_approved.then_some(approved).into_iter().collect();
     let json = json!({
         "metadata": {"name": csr.name, "uid": csr.uid, "resourceVersion": csr.resource_version},
+        "status": {"conditions": conditions},
         "spec": {
             "request": BASE64_STANDARD.encode(&csr.request), "signerName": csr.signer_name,
             "usages": csr.usages, "expirationSeconds": csr.expiration_seconds,

@@ -1,6 +1,8 @@
 //! The real `clusterctl`.
 
 use std::fs;
+use std::path::Path;
+use std::process::Command;
 
 use kubelet_authenticator_test_support::binaries::KUBERNETES_VERSION;
 use kubelet_authenticator_test_support::control_plane::{DEADLINE, Kubectl};
@@ -90,6 +92,23 @@ fn register(kubectl: &Kubectl, [name, kind, label]: [&str; 3], namespace: &str) 
 fn label(kubectl: &Kubectl, definition: &str, labels: &Value) {
     let target = ["customresourcedefinitions", definition];
     kubectl.patch(&target, &json!({ "metadata": { "labels": labels } }));
+}
+
+/// Runs `clusterctl` with `clusterctl.yaml` of this directory, and returns its output.
+#[track_caller]
+pub fn clusterctl(home: &Path, arguments: &[&str]) -> String {
+    let output = Command::new(BUILT.join("clusterctl"))
+        .arg("--config")
+        .arg(home.join("clusterctl.yaml"))
+        .args(arguments)
+        // It would otherwise look for a newer version of itself on the Internet.
+        .env("CLUSTERCTL_DISABLE_VERSIONCHECK", "true")
+        .env("HOME", home)
+        .output()
+        .expect("clusterctl can be started");
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{error}");
+    String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
 impl WorkloadCluster {
