@@ -27,7 +27,7 @@ impl State {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
     pub(crate) state: State,
-    /// What was found: the error and its causes, if the check fails.
+    /// The result: the error and its causes, if the check fails.
     pub(crate) what: String,
     /// What to do. Empty if there is nothing to do.
     pub(crate) cure: String,

@@ -32,7 +32,7 @@ const SCALES: [(usize, usize, [&str; 2]); 2] = [
     ),
 ];
 
-/// How much more one cluster may cost among many: others run on the same cores.
+/// The limit of the cost among many, as a factor of that among few: others run on the same cores.
 const LEEWAY: f64 = 1.5;
 
 pub(crate) fn measure(results: &mut Results) {

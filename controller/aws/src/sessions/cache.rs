@@ -95,8 +95,8 @@ impl Sessions {
         }
     }
 
-    /// Has the credentials of this key replaced that AWS refused in a call which began at `since`, and returns whether
-    /// there can be others now.
+    /// Replaces the credentials of this key, which AWS refused in a call that began at `since`; returns whether there can
+    /// be others now.
     pub fn forget(&self, key: CredentialsKey, since: Instant) -> bool {
         let session = self.shared.lock().get(&key).and_then(Weak::upgrade);
         session.is_some_and(|session| session.forget(since))

@@ -277,8 +277,8 @@ impl Session {
         }
     }
 
-    /// Has the credentials replaced that AWS refused in a call which began at `since`, unless they are newer, and returns
-    /// whether there can be others now.
+    /// Replaces the credentials, which AWS refused in a call that began at `since`, unless they are newer; returns whether
+    /// there can be others now.
     pub(super) fn forget(self: &Arc<Self>, since: Instant) -> bool {
         // An access key is what its Secret has.
         if matches!(self.origin, Origin::Static(_)) {

@@ -109,7 +109,7 @@ pub(super) fn read(status: StatusCode, body: &[u8]) -> Result<Identity, Refusal>
     Err(meaning(status, &fault))
 }
 
-/// What to count an answer as.
+/// The result of a call, for the metric.
 pub(super) fn result(status: StatusCode, body: &[u8]) -> CloudResult {
     if status == StatusCode::OK {
         return CloudResult::Ok;

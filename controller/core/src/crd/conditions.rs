@@ -78,7 +78,7 @@ pub mod reason {
     pub const ATTESTOR_UNUSABLE: &str = "AttestorUnusable";
     /// The identity that the Cluster names is there, and may be used.
     pub const RESOLVED: &str = "Resolved";
-    /// Which identity AWS would be called with is not known.
+    /// The identity for calls of AWS is not known.
     pub const IDENTITY_NOT_RESOLVED: &str = "IdentityNotResolved";
     /// The controller calls AWS with its own identity.
     pub const CONTROLLER_IDENTITY: &str = "ControllerIdentity";

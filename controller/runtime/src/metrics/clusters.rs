@@ -15,7 +15,7 @@ pub(crate) struct Cluster {
     state: Mutex<State>,
 }
 
-/// What is known of a cluster.
+/// The values of one cluster.
 #[derive(Debug, Clone, Default)]
 pub(super) struct State {
     pub(super) phase: Option<&'static str>,

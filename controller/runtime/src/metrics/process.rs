@@ -17,7 +17,7 @@ pub(super) struct Usage {
 }
 
 impl Usage {
-    /// That of this process.
+    /// The usage of this process.
     pub(super) fn now() -> Self {
         let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
         // The descriptor of the directory that is read is none of those that stay open.
