@@ -29,7 +29,7 @@ pub struct Finding {
     pub(crate) state: State,
     /// The result: the error and its causes, if the check fails.
     pub(crate) what: String,
-    /// What to do. Empty if there is nothing to do.
+    /// The cure. Empty if there is nothing to do.
     pub(crate) cure: String,
 }
 

@@ -48,7 +48,7 @@ impl Diagnostics {
         ]
     }
 
-    /// What a probe gets; `None` if there is no answer.
+    /// The answer to a probe; `None` if there is none.
     pub fn probe(self, path: &str) -> Option<Answer> {
         get(self.health, path, "*/*")
     }

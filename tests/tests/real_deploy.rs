@@ -21,7 +21,7 @@ fn deploy() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../packaging/deploy")
 }
 
-/// What `kubectl kustomize` makes of the manifests.
+/// The output of `kubectl kustomize` for the manifests.
 fn components() -> String {
     kustomize(&[], &deploy())
 }

@@ -38,7 +38,7 @@ impl Drop for Kubelet {
     }
 }
 
-/// Has systemctl print these properties.
+/// Writes a systemctl that prints these properties.
 fn systemctl(bed: &Bed, properties: &str) {
     let bin = bed.node.scratch().join("bin");
     let text = bed.node.scratch().write("properties", properties);

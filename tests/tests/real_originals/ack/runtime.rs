@@ -1,4 +1,4 @@
-//! What the runtime of AWS Controllers for Kubernetes makes of a case, step by step, so that each difference is one of exact
+//! The answer of the runtime of AWS Controllers for Kubernetes to a case, step by step, so that each difference is one of exact
 //! answers on both sides.
 
 use serde_json::Value;

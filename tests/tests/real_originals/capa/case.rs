@@ -41,7 +41,7 @@ impl Case {
         }
     }
 
-    /// Has the cluster name this identity.
+    /// The same, whose cluster names this identity.
     pub fn of(mut self, kind: &str, name: &str) -> Self {
         self.cluster["spec"]["identityRef"] = json!({"kind": kind, "name": name});
         self

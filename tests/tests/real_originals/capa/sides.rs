@@ -1,4 +1,4 @@
-//! What the two sides make of a case: ours with the real client of STS, theirs with the SDK of Go, at the same STS.
+//! The answers of both sides to a case: ours with the real client of STS, theirs with the SDK of Go, at the same STS.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -54,7 +54,7 @@ pub struct Assumed {
     pub outcome: String,
 }
 
-/// What a side did: its calls of STS, and its end.
+/// The actions of a side: its calls of STS, and its end.
 #[derive(Debug)]
 pub struct Did<E> {
     /// The calls of STS.
