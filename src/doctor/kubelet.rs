@@ -1,7 +1,9 @@
 //! Checks of the kubelet's kubeconfig, and of the node's name.
 
+use std::env;
 use std::ffi::OsStr;
-use std::fs;
+use std::fs::{self, File};
+use std::io::{self, Read as _};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
@@ -120,9 +122,51 @@ fn executable(program: &Path) -> Result<(), Finding> {
             format!("install the plugin at {place}, or run `setup`"),
         )
     })?;
-    if metadata.is_file() && metadata.permissions().mode() & 0o111 != 0 {
+    if !metadata.is_file() || metadata.permissions().mode() & 0o111 == 0 {
+        let what = format!("the plugin cannot be run: {place} is not executable");
+        return Err(fail(what, format!("run: chmod 755 {place}")));
+    }
+    // Who may not read it may still run it.
+    let (Ok(Some(its)), Ok(Some(ours))) = (
+        architecture(program),
+        env::current_exe().and_then(|own| architecture(&own)),
+    ) else {
+        return Ok(());
+    };
+    if its == ours {
         return Ok(());
     }
-    let what = format!("the plugin cannot be run: {place} is not executable");
-    Err(fail(what, format!("run: chmod 755 {place}")))
+    let what = format!(
+        "the plugin cannot be run: {place} is a program for {}, and this machine runs those for {}",
+        name_of(its),
+        name_of(ours)
+    );
+    let cure = format!("install the plugin for {} at {place}", name_of(ours));
+    Err(fail(what, cure))
+}
+
+/// The architecture of an ELF program, `e_machine`; `None` for a file of another format, such as a script.
+///
+/// All architectures that Kubernetes has nodes of are little-endian but s390x, whose number is read as another one.
+fn architecture(program: &Path) -> io::Result<Option<u16>> {
+    let mut header = [0; 20];
+    match File::open(program)?.read_exact(&mut header) {
+        Ok(()) => {}
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
+        Err(error) => return Err(error),
+    }
+    let [0x7f, b'E', b'L', b'F', .., low, high] = header else {
+        return Ok(None);
+    };
+    Ok(Some(u16::from_le_bytes([low, high])))
+}
+
+/// The name that Kubernetes has for an architecture of the ELF specification.
+fn name_of(architecture: u16) -> String {
+    match architecture {
+        21 => "ppc64le".to_owned(),
+        62 => "amd64".to_owned(),
+        183 => "arm64".to_owned(),
+        other => format!("the ELF machine {other}"),
+    }
 }

@@ -160,6 +160,29 @@ fn a_plugin_that_is_gone_or_not_executable() {
 }
 
 #[test]
+fn a_plugin_of_another_architecture() {
+    let bed = Bed::joined();
+    let place = bed.plugin.display();
+    let program = fs::read(fs::read_link(&bed.plugin).unwrap()).unwrap();
+    let mut other = program.clone();
+    // e_machine of the ELF header, little-endian: AArch64 for x86-64.
+    assert_eq!(other[18..20], [62, 0]);
+    other[18] = 183;
+    fs::remove_file(&bed.plugin).unwrap();
+    fs::write(&bed.plugin, other).unwrap();
+    set_mode(&bed.plugin, 0o755);
+
+    bed.first_failing(
+        "kubelet-kubeconfig",
+        &format!("the plugin cannot be run: {place} is a program for arm64, and this machine runs those for amd64"),
+        &format!("install the plugin for amd64 at {place}"),
+    );
+
+    fs::write(&bed.plugin, program).unwrap();
+    bed.is_well();
+}
+
+#[test]
 fn a_denial_whose_reason_the_kubelet_does_not_show() {
     let bed = Bed::new();
     let deny = Signer::deny("MachineNotFound", "no Machine has this provider ID");
