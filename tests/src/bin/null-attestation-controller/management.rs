@@ -1,5 +1,6 @@
 //! Every cluster of a management cluster.
 
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +10,11 @@ use kubelet_attestation::names::Provider;
 use node_attestation_core::crd::KubeletAuthentication;
 use node_attestation_core::verifier::{InsecureVerifier, Verifier, Verifiers};
 use node_attestation_runtime::client::{ClusterAccess, ClusterAccessError, EgressPolicy};
+use node_attestation_runtime::diagnostics::{self, Pages};
 use node_attestation_runtime::management::{Controller, Settings, VerifierUnavailable};
+use node_attestation_runtime::metrics::Metrics;
+use tokio::net::TcpListener;
+use tokio::task::JoinSet;
 
 #[derive(Debug, Args)]
 pub(crate) struct Management {
@@ -28,6 +33,10 @@ pub(crate) struct Management {
     sync_period: Option<Duration>,
     #[arg(long)]
     insecure_allow_loopback: bool,
+    #[arg(long)]
+    metrics_bind_address: Option<SocketAddr>,
+    #[arg(long)]
+    health_addr: Option<SocketAddr>,
 }
 
 /// Serves them all, with the rubber stamp and the authorized attestors.
@@ -53,6 +62,20 @@ pub(crate) async fn serve(
     settings.reach = EgressPolicy {
         insecure_allow_loopback: management.insecure_allow_loopback,
     };
+    settings.metrics = Metrics::new(env!("CARGO_PKG_VERSION"));
+    let mut servers = JoinSet::new();
+    for (pages, address) in [
+        (Pages::Metrics, management.metrics_bind_address),
+        (Pages::Health, management.health_addr),
+    ] {
+        let Some(address) = address else { continue };
+        let listener = TcpListener::bind(address).await.expect("a free port");
+        servers.spawn(diagnostics::serve(
+            listener,
+            pages,
+            settings.metrics.clone(),
+        ));
+    }
     let verifiers = verifiers(stamp);
     Controller::new(&access, settings, Arc::new(verifiers))
         .run(stop)

@@ -1,0 +1,97 @@
+//! What operators try first, where no other suite has it as a whole.
+
+use std::sync::{Arc, LazyLock};
+
+use kubelet_authenticator_tests::controller::is_issued;
+use kubelet_authenticator_tests::fleet::{Manager, management};
+use kubelet_authenticator_tests::scene::{SWEPT, Scene, Site};
+use kubelet_authenticator_tests::scrape::Diagnostics;
+use serde_json::json;
+
+/// The members of a pool that join at once.
+const MEMBERS: usize = 50;
+
+static DIAGNOSTICS: LazyLock<Diagnostics> = LazyLock::new(Diagnostics::default);
+
+static SITE: LazyLock<Arc<Site>> = LazyLock::new(|| {
+    let management = management();
+    let manager = Manager::null(
+        &management,
+        &DIAGNOSTICS.arguments().each_ref().map(String::as_str),
+    );
+    Arc::new(Site {
+        management,
+        manager,
+    })
+});
+
+#[test]
+fn a_stolen_token_that_asks_for_a_control_plane_node_is_denied_with_event_and_metric_and_the_built_in_signer_is_not_asked()
+ {
+    let settings = json!({"autoApproveBindings": "Remove"});
+    let scene = Scene::start(&SITE, "stolen-token", settings);
+    let worker = scene.cluster.machine("worker").create();
+    let control_plane = scene.cluster.machine("control-plane").control_plane();
+    let control_plane = control_plane.create();
+    scene.wait_for_paths("True", "Closed", &[]);
+    let stolen = worker.bootstrap_kubeconfig();
+    let request = scene.rightful(&control_plane);
+
+    let name = scene.file(&stolen, &request);
+
+    scene.assert_denied(&name, "TokenOfAnotherMachine");
+    let fields = format!("regarding.name={name},reason=TokenOfAnotherMachine,type=Warning");
+    let events = [
+        "events.events.k8s.io",
+        "-n",
+        "default",
+        "--field-selector",
+        &fields,
+    ];
+    let event = scene
+        .kubectl()
+        .wait_for(&events, "a Warning", SWEPT, |_| true);
+    let token = worker.token().id();
+    let note = format!("bootstrap token {token} does not belong to machine control-plane");
+    assert_eq!(event["note"], note, "{event:#}");
+    DIAGNOSTICS.wait_for(&[
+        r#"node_attestation_csr_total{outcome="denied",reason="TokenOfAnotherMachine",provider="null"} 1"#,
+    ]);
+
+    let mut built_in = request.to_json();
+    built_in["metadata"] = json!({"name": "built-in"});
+    built_in["spec"]["signerName"] = "kubernetes.io/kube-apiserver-client-kubelet".into();
+    let kubectl = scene.cluster.control_plane().kubectl_with(stolen);
+    let said = kubectl.try_create(&built_in).unwrap_err();
+    assert!(
+        said.contains("join through kubelet-authenticator"),
+        "{said}"
+    );
+}
+
+#[test]
+fn a_pool_grows_from_none_to_fifty_at_once_by_the_one_token_of_its_user_data() {
+    let scene = Scene::start(&SITE, "pool-of-fifty", json!({}));
+    let pool = scene.cluster.pool("pool-a").create();
+    let user_data = pool.bootstrap_kubeconfig();
+    let nodes = (0..MEMBERS).map(|number| format!("member-{number}"));
+    let nodes: Vec<String> = nodes.collect();
+    let id = |node: &String| format!("generic:///pool/{node}");
+    let ids: Vec<String> = nodes.iter().map(id).collect();
+
+    pool.set_provider_ids(&ids.iter().map(String::as_str).collect::<Vec<_>>());
+
+    let requests = nodes.iter().zip(&ids);
+    let requests = requests.map(|(node, id)| scene.file(&user_data, &scene.stamped(node, id)));
+    let requests: Vec<String> = requests.collect();
+    for (request, node) in requests.iter().zip(&nodes) {
+        let csr = scene.answer(request);
+        assert!(is_issued(&csr), "{csr:#}");
+        assert_eq!(scene.record(node)["spec"]["providerID"], id(node));
+    }
+    // The same user data is worth nothing to who is no member.
+    let outsider = scene.stamped("member-0", "generic:///pool/outsider");
+    let refused = scene.file(&user_data, &outsider);
+    scene.wait_for_warning("pool-a", "MachineNotFound");
+    assert!(!is_issued(&scene.request(&refused)));
+}
