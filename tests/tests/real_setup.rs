@@ -333,29 +333,66 @@ fn an_unknown_machine_joins_by_a_discovery_file_once_known() {
     node.runs_by_the_plugin();
 }
 
+/// Waits until the kubelet's journal has this text.
+#[track_caller]
+fn kubelet_says(machine: &Machine, text: &str) {
+    let said = poll(PATIENCE, || {
+        let journal = machine.journal();
+        let mut lines = journal.lines().filter(|line| line.contains("kubelet["));
+        lines.any(|line| line.contains(text)).then_some(())
+    });
+    assert!(said.is_some(), "{text}: {}", machine.journal());
+}
+
+/// The first failing check of a `doctor`, which is run as this program; nothing if none fails.
+#[track_caller]
+fn first_failing(machine: &Machine, program: &str) -> Option<String> {
+    let output = machine.run(&[program, "doctor", "--output", "json"]);
+    let report: Value =
+        serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{output:?}"));
+    let checks = report["checks"].as_array().unwrap();
+    let failing = checks.iter().find(|check| check["state"] == "fail");
+    let code = if failing.is_some() { 20 } else { 0 };
+    assert_eq!(output.status.code(), Some(code), "{report:#}");
+    failing.map(|check| format!("{}: {}", check["name"], check["finding"]).replace('"', ""))
+}
+
 #[test]
-fn a_removed_plugin_is_reported_at_the_kubelets_next_start() {
+fn a_plugin_that_is_gone_or_of_another_architecture_is_reported_by_kubelet_and_doctor() {
     let node = Node::boot(BARE);
     let machine = &node.machine;
     node.joins();
+    let kept = "/root/kubelet-authenticator-null";
+    assert_eq!(first_failing(machine, PLUGIN), None);
     // The program is a mount of its own.
-    let remove = format!("cp {PLUGIN} /root/kept && umount {PLUGIN} && rm {PLUGIN}");
+    let remove = format!("cp {PLUGIN} {kept} && umount {PLUGIN} && rm {PLUGIN}");
     machine.ok(&["sh", "-euc", &remove]);
 
     machine.ok(&["systemctl", "restart", "kubelet"]);
 
-    let said = poll(PATIENCE, || {
-        let journal = machine.journal();
-        let mut lines = journal.lines().filter(|line| line.contains("kubelet["));
-        let missing = format!("{PLUGIN}: no such file or directory");
-        let missing = lines.any(|line| line.contains(&missing));
-        missing.then_some(())
-    });
-    assert!(said.is_some(), "{}", machine.journal());
-    machine.ok(&["mv", "/root/kept", PLUGIN]);
+    kubelet_says(machine, &format!("{PLUGIN}: no such file or directory"));
+    let found = first_failing(machine, kept).unwrap();
+    let gone = format!("kubelet-kubeconfig: the plugin cannot be run: {PLUGIN}: No such file");
+    assert!(found.starts_with(&gone), "{found}");
+
+    // e_machine of the ELF header: AArch64.
+    let other = format!(
+        "cp {kept} {PLUGIN} && printf '\\267' | dd of={PLUGIN} bs=1 seek=18 conv=notrunc status=none"
+    );
+    machine.ok(&["sh", "-euc", &other]);
+    kubelet_says(machine, &format!("{PLUGIN}: exec format error"));
+    let found = first_failing(machine, kept).unwrap();
+    let other = format!(
+        "kubelet-kubeconfig: the plugin cannot be run: {PLUGIN} is a program for arm64, and this machine runs those \
+         for amd64"
+    );
+    assert_eq!(found, other);
+
+    machine.ok(&["mv", kept, PLUGIN]);
     node.restart();
     node.runs_by_the_plugin();
     assert_eq!(node.requests().len(), 1);
+    assert_eq!(first_failing(machine, PLUGIN), None);
 }
 
 #[test]
