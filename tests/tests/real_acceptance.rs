@@ -1,24 +1,31 @@
 //! What operators try first, where no other suite has it as a whole.
 
+use std::process::Command;
 use std::sync::{Arc, LazyLock};
 
+use kubelet_authenticator_test_support::process::poll;
 use kubelet_authenticator_tests::controller::is_issued;
-use kubelet_authenticator_tests::fleet::{Manager, management};
+use kubelet_authenticator_tests::fleet::{Manager, condition_of, management};
+use kubelet_authenticator_tests::management::Machine;
+use kubelet_authenticator_tests::program;
 use kubelet_authenticator_tests::scene::{SWEPT, Scene, Site};
 use kubelet_authenticator_tests::scrape::Diagnostics;
-use serde_json::json;
+use node_attestation_runtime::machine_conditions::NODE_ATTESTED;
+use serde_json::{Value, json};
 
 /// The members of a pool that join at once.
 const MEMBERS: usize = 50;
+
+/// The node whose evidence no verifier takes.
+const DENIED: &str = "denied";
 
 static DIAGNOSTICS: LazyLock<Diagnostics> = LazyLock::new(Diagnostics::default);
 
 static SITE: LazyLock<Arc<Site>> = LazyLock::new(|| {
     let management = management();
-    let manager = Manager::null(
-        &management,
-        &DIAGNOSTICS.arguments().each_ref().map(String::as_str),
-    );
+    let [metrics, health] = &DIAGNOSTICS.arguments();
+    let deny = format!("--deny-for={DENIED}");
+    let manager = Manager::null(&management, &[metrics, health, &deny]);
     Arc::new(Site {
         management,
         manager,
@@ -94,4 +101,41 @@ fn a_pool_grows_from_none_to_fifty_at_once_by_the_one_token_of_its_user_data() {
     let refused = scene.file(&user_data, &outsider);
     scene.wait_for_warning("pool-a", "MachineNotFound");
     assert!(!is_issued(&scene.request(&refused)));
+}
+
+/// Waits until this condition of the Machine has this status and reason; returns it.
+#[track_caller]
+fn wait_for_condition(machine: &Machine, status: &str, reason: &str) -> Value {
+    let mut last = Value::Null;
+    let found = poll(SWEPT, || {
+        last = condition_of(&machine.get(), NODE_ATTESTED);
+        (last["status"] == status && last["reason"] == reason).then(|| last.clone())
+    });
+    found.unwrap_or_else(|| panic!("{status} {reason}: {last:#}"))
+}
+
+#[test]
+fn a_machine_says_whether_its_node_is_attested_and_why_not() {
+    let scene = Scene::start(&SITE, "conditions", json!({}));
+    let [joined, denied] = ["joined", DENIED].map(|name| scene.cluster.machine(name).create());
+
+    let credential = scene.join(&joined);
+    let refused = scene.file(&denied.bootstrap_kubeconfig(), &scene.rightful(&denied));
+
+    scene.assert_denied(&refused, "StampWithheld");
+    wait_for_condition(&joined, "True", "Attested");
+    let told = wait_for_condition(&denied, "False", "StampWithheld");
+    let message = told["message"].as_str().unwrap();
+    assert!(message.contains(DENIED), "{told:#}");
+
+    let output = Command::new(program("node-attestation-controller"))
+        .args(["identities", "revoke", "prod-1", "joined"])
+        .args(["--namespace", scene.cluster.namespace()])
+        .arg("--kubeconfig")
+        .arg(SITE.management.admin_kubeconfig())
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    assert!(credential.exists());
+    wait_for_condition(&joined, "False", "CertificatesRevoked");
 }

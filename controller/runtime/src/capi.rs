@@ -17,7 +17,8 @@ pub use cache::Objects;
 pub use inventory::CapiInventory;
 pub use kubeconfig::{KubeconfigRefused, TenantKubeconfig};
 pub use objects::{
-    Cluster, Endpoint, InvalidObjectKey, InvalidOwnAttestors, ObjectKey, OwnAttestors, Reference,
+    Attested, Cluster, Endpoint, InvalidObjectKey, InvalidOwnAttestors, NODE_ATTESTED, ObjectKey,
+    OwnAttestors, Reference,
 };
 pub(crate) use objects::{are_same, is_paused};
 pub use watch::Selection;

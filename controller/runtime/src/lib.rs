@@ -24,6 +24,7 @@
 //! - `hardening`: the workload cluster: bindings, admission policies, revocation, bootstrap tokens, budgets
 //! - `queue`: the order of requests
 //! - `events`: Events
+//! - `machine_conditions`: a condition of Machines: whether the machine is attested
 //! - `identities`: the command `identities`: shows, resets and revokes records
 //! - `cluster_states`: the command `clusters`: Clusters and the state of each
 //! - `logs`: the log lines of decisions
@@ -45,6 +46,7 @@ pub mod file_inventory;
 pub mod hardening;
 pub mod identities;
 pub mod logs;
+pub mod machine_conditions;
 pub mod management;
 mod memory;
 pub mod metrics;

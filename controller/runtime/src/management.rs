@@ -39,6 +39,7 @@ use tokio::task::{JoinError, JoinSet};
 
 use crate::capi::{ObjectKey, Objects, Selection};
 use crate::client::{ClusterAccess, EgressPolicy};
+use crate::machine_conditions::WriteBudget;
 use crate::metrics::Metrics;
 use crate::records::RecordsWatch;
 
@@ -52,6 +53,7 @@ mod desired_state;
 mod enablement;
 mod infra_cluster;
 mod leader;
+mod machine_conditions;
 mod periodic;
 mod shard;
 mod single_object;
@@ -161,6 +163,7 @@ struct Shared {
     records: RecordsWatch,
     ca_keys: CaKeys,
     condition_events: EventBudget,
+    machine_conditions: Arc<WriteBudget>,
 }
 
 impl Controller {
@@ -262,6 +265,7 @@ impl Controller {
             records,
             ca_keys: CaKeys::default(),
             condition_events: EventBudget::default(),
+            machine_conditions: Arc::default(),
         });
         (shared, watching)
     }

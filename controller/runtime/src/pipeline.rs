@@ -22,6 +22,7 @@ use crate::csr_writer::{
 };
 use crate::events::{Events, reason};
 use crate::logs::{self, Subject};
+use crate::machine_conditions::{Outcome, Outcomes};
 use crate::metrics::ClusterMetrics;
 use crate::queue::{Work, json_len};
 
@@ -48,6 +49,8 @@ pub struct Pipeline {
     events: Events,
     clock: fn() -> SystemTime,
     metrics: ClusterMetrics,
+    /// The outcomes for the conditions of Machines, where there are Machines.
+    outcomes: Option<Arc<Outcomes>>,
 }
 
 /// The next state of a request in the queue.
@@ -75,6 +78,7 @@ impl Pipeline {
             events,
             clock,
             metrics: ClusterMetrics::default(),
+            outcomes: None,
         }
     }
 
@@ -82,6 +86,15 @@ impl Pipeline {
     #[must_use]
     pub(crate) fn measured_by(self, metrics: ClusterMetrics) -> Self {
         Self { metrics, ..self }
+    }
+
+    /// The same, which adds the outcomes of requests to these.
+    #[must_use]
+    pub(crate) fn with_outcomes(self, outcomes: Arc<Outcomes>) -> Self {
+        Self {
+            outcomes: Some(outcomes),
+            ..self
+        }
     }
 
     /// The metrics of the cluster.
@@ -146,6 +159,11 @@ impl Pipeline {
         }
 
         self.note(&decided.decision);
+        if !is_waiting(&decided.decision)
+            && let Some(machine) = &decided.machine
+        {
+            self.add_outcome(machine, &request, &decided.decision);
+        }
         let whole = begun.elapsed();
         logs::decision(&subject, &decided, whole, repeated);
         if !repeated || !is_waiting(&decided.decision) {
@@ -197,9 +215,23 @@ impl Pipeline {
             None => self.machine_of_token(request).await,
         };
         if let Some(machine) = machine {
+            self.add_outcome(&machine, request, &decided.decision);
             let now = (self.clock)();
             let waited = (age(request, now), now);
             self.events.waits(machine, request, deferral, waited);
+        }
+    }
+
+    fn add_outcome(
+        &self,
+        machine: &ObjectReference,
+        request: &CertificateSigningRequest,
+        decision: &Decision,
+    ) {
+        if let Some(outcomes) = &self.outcomes
+            && let Some(outcome) = Outcome::of(request, decision)
+        {
+            outcomes.add(machine, outcome);
         }
     }
 

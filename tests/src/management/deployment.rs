@@ -12,6 +12,8 @@ use super::contract::{
     GENERIC_MACHINE_POOL, KUBEADM_CONFIG, KUBEADM_CONFIG_TEMPLATE, KUBEADM_CONTROL_PLANE, Kind,
     MACHINE, MACHINE_DEPLOYMENT, MACHINE_POOL,
 };
+use node_attestation_runtime::machine_conditions::NODE_ATTESTED;
+
 use super::place::{CLUSTER_NAME, Metadata, New, Place};
 
 /// The label of the objects of a MachineDeployment.
@@ -65,6 +67,9 @@ impl WorkloadCluster {
         create(infrastructure, of_machines);
         let mut spec = template(&place, &name, KUBEADM_CONFIG_TEMPLATE, infrastructure);
         spec["replicas"] = json!(replicas);
+        // A rollout waits for it.
+        let gates = json!([{ "conditionType": NODE_ATTESTED }]);
+        spec["template"]["spec"]["readinessGates"] = gates;
         create(MACHINE_DEPLOYMENT, spec);
         MachineDeployment {
             place,

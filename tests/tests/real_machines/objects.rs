@@ -1,11 +1,13 @@
 //! Objects of the laboratory, and the tables that kubectl prints of them.
 
 use kubelet_attestation::names::Provider as Attestor;
-use kubelet_authenticator_test_support::control_plane::ControlPlane;
+use kubelet_authenticator_test_support::control_plane::{ControlPlane, has_condition};
+use kubelet_authenticator_test_support::process::poll;
 use kubelet_authenticator_tests::management::WorkloadCluster;
+use node_attestation_runtime::machine_conditions::NODE_ATTESTED;
 use serde_json::Value;
 
-use crate::bed::Site;
+use crate::bed::{PATIENCE, Site};
 
 const GROUP: &str = "attestation.cluster.x-k8s.io";
 
@@ -34,14 +36,28 @@ pub fn reads_well(site: &Site, cluster: &WorkloadCluster, nodes: &[String]) {
         let is_machine = |row: &&Vec<&str>| {
             row[0].starts_with("machine.cluster.x-k8s.io/") && row.contains(&&**node)
         };
-        let machine = objects.iter().find(is_machine);
-        assert!(machine.unwrap().contains(&"Running"), "{objects:#?}");
+        let machine = objects.iter().find(is_machine).unwrap();
+        assert!(machine.contains(&"Running"), "{objects:#?}");
+        is_attested(site, cluster, machine[0]);
         let name = format!("nodeidentity.{GROUP}/{}.{node}", cluster.name());
         let record = objects.iter().find(|row| row[0] == name).unwrap();
         assert_eq!(record[1..3], [cluster.name(), node], "{objects:#?}");
         let node = all.iter().find(|row| row[0] == *node).unwrap();
         assert_eq!(node[1], "Ready", "{all:#?}");
     }
+}
+
+/// Waits for the condition of this Machine that its node is attested, beside those of Cluster API.
+#[track_caller]
+fn is_attested(site: &Site, cluster: &WorkloadCluster, machine: &str) {
+    let words = ["get", machine, "-n", cluster.namespace()];
+    let mut last = Value::Null;
+    let found = poll(PATIENCE, || {
+        last = site.management.kubectl().json(words);
+        let known = has_condition(&last, NODE_ATTESTED) && has_condition(&last, "NodeHealthy");
+        known.then_some(())
+    });
+    assert!(found.is_some(), "{last:#}");
 }
 
 /// The requests of the cluster for client certificates; asserts that none was denied.

@@ -7,6 +7,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures::stream::{self, StreamExt as _, TryStreamExt as _};
+use k8s_openapi::api::core::v1::ObjectReference;
+use kube::core::ApiResource;
 use kubelet_attestation::errors::error_chain;
 use kubelet_attestation::names::{NodeName, ProviderId};
 use node_attestation_core::identifiers::TokenId;
@@ -15,7 +17,9 @@ use node_attestation_core::refusal::Unavailable;
 use parking_lot::Mutex;
 
 use super::cache::Objects;
-use super::objects::{self, BootstrapConfig, InfraMachine, InfraMachinePool, ObjectKey, Reference};
+use super::objects::{
+    self, Attested, BootstrapConfig, InfraMachine, InfraMachinePool, ObjectKey, Reference,
+};
 
 mod names;
 mod view;
@@ -155,6 +159,50 @@ impl CapiInventory {
             Ok(nodes.collect())
         };
         self.find(of).await.ok()
+    }
+
+    /// The Machines to which `chosen` gives something, by their names and their conditions; `None` while nothing can be
+    /// said of them.
+    pub(crate) fn machines_by_condition<T>(
+        &self,
+        chosen: impl Fn(&str, Option<Attested>) -> Option<T>,
+    ) -> Option<Vec<(ObjectReference, T)>> {
+        let of = |view: View<'_>| {
+            let machines = view.members.machines.iter();
+            let found = machines.filter_map(|(name, machine)| {
+                let chosen = chosen(name, machine.attested)?;
+                Some((view.reference("Machine", name, &machine.uid), chosen))
+            });
+            Ok(found.collect())
+        };
+        self.look(of).ok()
+    }
+
+    /// The result of `next` for the condition of the Machine of this name and UID; `None` if it is gone, or nothing can be
+    /// said of it.
+    pub(crate) fn by_condition<T>(
+        &self,
+        machine: &ObjectReference,
+        next: impl FnOnce(Option<Attested>) -> Option<T>,
+    ) -> Option<T> {
+        let name = machine.name.as_deref()?;
+        let of = |view: View<'_>| {
+            let found = view.members.machines.get(name);
+            let found = found.filter(|found| machine.uid.as_ref() == Some(&found.uid));
+            Ok(found.and_then(|found| next(found.attested)))
+        };
+        self.look(of).ok()?
+    }
+
+    /// The API of Machines, as the management cluster serves it.
+    pub(crate) async fn machine_resource(&self) -> Result<Option<ApiResource>, kube::Error> {
+        let reference = Reference {
+            group: objects::CORE_GROUP.to_owned(),
+            version: None,
+            kind: "Machine".to_owned(),
+            name: String::new(),
+        };
+        self.objects.resource(&reference).await
     }
 
     /// The result of `look` once the `KubeadmConfig`s that it needs were read.

@@ -11,6 +11,7 @@ use tokio::time::{Instant, sleep};
 
 use super::cluster_status::Health;
 use super::desired_state::{Fingerprint, Service};
+use super::machine_conditions::MachineConditions;
 use super::periodic::Upkeep;
 use super::spec_mapping::ContextBuilder;
 use super::sweep_events::SweepEvents;
@@ -86,15 +87,21 @@ impl Running {
             signer: service.ca.signer().cloned(),
         };
         let context = builder.context();
+        let conditions =
+            MachineConditions::new(management.clone(), shared.machine_conditions.clone());
+        let outcomes = conditions.outcomes();
         let upkeep = Upkeep::new(
             access.clone(),
             service.spec.clone(),
             context.clone(),
             inventory,
             SweepEvents::new(events.clone(), management, key),
+            conditions,
             settings,
         );
-        let pipeline = Pipeline::new(context, store, events, now).measured_by(metrics);
+        let pipeline = Pipeline::new(context, store, events, now)
+            .measured_by(metrics)
+            .with_outcomes(outcomes);
         let client = access.client().clone();
         let watches = upkeep.watches.clone();
         let ended = quitted.clone();
@@ -148,6 +155,7 @@ async fn keep_up(mut upkeep: Upkeep, said: watch::Sender<Health>) {
         while Instant::now() < next && !upkeep.is_inspection_urgent() {
             sleep(REVOCATIONS).await;
             upkeep.revoke_what_is_new().boxed().await;
+            upkeep.tell_machines().boxed().await;
         }
     }
 }

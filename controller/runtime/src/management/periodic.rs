@@ -26,6 +26,7 @@ use inspection::{Counted, Inspection};
 use nodes::{MAX_WITHOUT, nodes_named};
 
 use super::cluster_status::{ApiReachability, AutoApprove, Health};
+use super::machine_conditions::MachineConditions;
 use super::spec_mapping::is_to_be_enforced;
 use super::sweep_events::SweepEvents;
 use super::{SYNC_PERIOD, Settings};
@@ -56,6 +57,7 @@ pub(super) struct Upkeep {
     context: Context,
     inventory: CapiInventory,
     sweep_events: SweepEvents,
+    machine_conditions: MachineConditions,
     pub(super) sync_period: Duration,
     admission: admission::Settings,
     inspection: Option<Inspection>,
@@ -76,6 +78,7 @@ impl Upkeep {
         context: Context,
         inventory: CapiInventory,
         sweep_events: SweepEvents,
+        machine_conditions: MachineConditions,
         settings: &Settings,
     ) -> Self {
         let grace = settings.missing_machine_timeout;
@@ -84,6 +87,7 @@ impl Upkeep {
             spec,
             inventory,
             sweep_events,
+            machine_conditions,
             sync_period: settings.sync_period.unwrap_or(SYNC_PERIOD),
             admission: admission::Settings {
                 attestors: context.verifiers.providers().cloned().collect(),
@@ -136,7 +140,16 @@ impl Upkeep {
             self.sweep_events.write(swept.done, now()).await;
         }
         self.keep_tokens(&mut health).await;
+        if let Ok(records) = self.records().await {
+            self.machine_conditions.compare(&self.inventory, &records);
+        }
+        self.tell_machines().await;
         health
+    }
+
+    /// Writes the conditions of Machines that are due.
+    pub(super) async fn tell_machines(&mut self) {
+        self.machine_conditions.write(&self.inventory, now()).await;
     }
 
     /// Whether a watch of requests failed or recovered, so that the cluster is inspected at once.

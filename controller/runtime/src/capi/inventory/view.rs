@@ -249,7 +249,7 @@ impl<'a> View<'a> {
         }
     }
 
-    fn reference(self, kind: &str, name: &str, uid: &str) -> ObjectReference {
+    pub(super) fn reference(self, kind: &str, name: &str, uid: &str) -> ObjectReference {
         ObjectReference {
             // Of the contract that is served longest; whoever reads it asks for the kind anyway.
             api_version: Some(format!("{}/v1beta2", objects::CORE_GROUP)),

@@ -1,8 +1,9 @@
 //! Machine.
 
 use std::net::IpAddr;
+use std::time::SystemTime;
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use kubelet_attestation::names::{NodeName, ProviderId};
 use serde::Deserialize;
 
@@ -16,6 +17,18 @@ const CONTROL_PLANE_LABEL: &str = "cluster.x-k8s.io/control-plane";
 
 /// The pool that a Machine is a member of, or a digest of its name where that is long.
 const POOL_LABEL: &str = "cluster.x-k8s.io/pool-name";
+
+/// The condition of a Machine that tells whether its node is attested.
+pub const NODE_ATTESTED: &str = "attestation.cluster.x-k8s.io/NodeAttested";
+
+/// The condition [`NODE_ATTESTED`] of a Machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Attested {
+    /// Whether it is `True`.
+    pub holds: bool,
+    /// The time of its last transition.
+    pub since: SystemTime,
+}
 
 /// More than any infrastructure gives one machine.
 const MAX_ADDRESSES: usize = 64;
@@ -45,6 +58,8 @@ pub(in crate::capi) struct Machine {
     pub(in crate::capi) dns_names: Vec<String>,
     /// The host's own names that a Node can have.
     pub(in crate::capi) host_names: Vec<NodeName>,
+    /// The condition [`NODE_ATTESTED`], where it is `True` or `False`.
+    pub(in crate::capi) attested: Option<Attested>,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -65,6 +80,42 @@ pub(in crate::capi) struct Status {
     initialization: Option<Initialization>,
     addresses: Option<Vec<Address>>,
     node_ref: Option<NodeRef>,
+    conditions: Option<Vec<Condition>>,
+    /// The place of conditions like those of v1beta2, in v1beta1.
+    v1beta2: Option<Newer>,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+struct Newer {
+    conditions: Option<Vec<Condition>>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Condition {
+    #[serde(rename = "type")]
+    kind: Option<String>,
+    status: Option<String>,
+    last_transition_time: Option<Time>,
+}
+
+impl Status {
+    fn attested(&self) -> Option<Attested> {
+        let newer = self
+            .v1beta2
+            .as_ref()
+            .and_then(|one| one.conditions.as_ref());
+        let mut conditions = self.conditions.iter().chain(newer).flatten();
+        let found = conditions.find(|one| one.kind.as_deref() == Some(NODE_ATTESTED))?;
+        Some(Attested {
+            holds: match found.status.as_deref() {
+                Some("True") => true,
+                Some("False") => false,
+                _ => return None,
+            },
+            since: found.last_transition_time.as_ref()?.0.into(),
+        })
+    }
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -102,6 +153,7 @@ impl Kept for Machine {
     fn kept(metadata: ObjectMeta, spec: Spec, status: Status) -> Option<Self> {
         let namespace = metadata.namespace.clone()?;
         let bootstrap = spec.bootstrap.unwrap_or_default();
+        let attested = status.attested();
         let mut reported = status.addresses.unwrap_or_default();
         reported.truncate(MAX_ADDRESSES);
         let host_names = host_names(&reported);
@@ -125,6 +177,7 @@ impl Kept for Machine {
             addresses,
             dns_names,
             host_names,
+            attested,
             uid: metadata.uid?,
         })
     }

@@ -1,0 +1,247 @@
+//! The condition [`NODE_ATTESTED`] of Machines: whether the machine has a certificate of this controller, and otherwise why
+//! its requests are refused.
+//!
+//! # Contract
+//!
+//! - It is `True` once the machine has its certificate. A request that a bootstrap token files never takes that away: a
+//!   Machine whose readiness gates have the condition would be replaced by whoever has the token.
+//! - Afterwards it is `False` if the node's own renewal is denied, or if its certificates are revoked.
+//! - What was not written is found by the records in the next round. A refusal is told again by the next request.
+
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::time::{Duration, SystemTime};
+
+use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
+use k8s_openapi::api::core::v1::ObjectReference;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use k8s_openapi::jiff::Timestamp;
+use kube::Client;
+use kube::api::{Api, DynamicObject, Patch, PatchParams};
+use kube::core::ApiResource;
+use kubelet_attestation::errors::error_chain;
+use node_attestation_core::decide::Decision;
+use node_attestation_core::ledger::Record;
+use node_attestation_core::rate_limit::Rate;
+use node_attestation_core::refusal::Failure;
+use node_attestation_core::request::ApprovalReason;
+use parking_lot::Mutex;
+use serde_json::json;
+use tokio::time::Instant;
+
+use crate::capi::Attested;
+use crate::client::{CONTROLLER, CallError, in_time};
+use crate::events::reason;
+
+/// The condition's type.
+pub use crate::capi::NODE_ATTESTED;
+
+/// Deadline of one write.
+const DEADLINE: Duration = Duration::from_secs(5);
+
+/// The rate of the writes of all clusters together: a thousand machines that join at once have it within half a minute.
+const RATE: Rate = Rate {
+    burst: 200,
+    every: Duration::from_millis(25),
+};
+
+/// The limit of machines of one cluster whose condition waits to be written.
+const MAX_WAITING: usize = 4096;
+
+/// The length at which messages are cut.
+const MAX_MESSAGE_LEN: usize = 512;
+
+/// The user name of a node, before its name.
+const NODE_USER: &str = "system:node:";
+
+/// The writes that all clusters may do.
+#[derive(Debug)]
+pub(crate) struct WriteBudget(Mutex<Instant>);
+
+impl Default for WriteBudget {
+    fn default() -> Self {
+        Self(Mutex::new(Instant::now()))
+    }
+}
+
+impl WriteBudget {
+    /// Whether there is one left, which is taken.
+    pub(crate) fn take(&self) -> bool {
+        RATE.take(&mut *self.0.lock(), Instant::now()).is_ok()
+    }
+}
+
+/// What became of a machine's requests.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// It has its certificate.
+    Issued,
+    /// Its certificates were taken back.
+    Revoked,
+    /// A request of it was refused, or waits.
+    Refused {
+        reason: &'static str,
+        message: String,
+        /// Whether its node asked with its certificate, and was denied.
+        renewal_denied: bool,
+    },
+}
+
+/// The condition to write.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Condition {
+    pub(crate) holds: bool,
+    pub(crate) reason: &'static str,
+    pub(crate) message: String,
+    pub(crate) since: SystemTime,
+}
+
+impl Outcome {
+    /// The outcome of a decision on a request for a client certificate; `None` if it says nothing of the machine.
+    pub(crate) fn of(request: &CertificateSigningRequest, decision: &Decision) -> Option<Self> {
+        let error: &dyn Error = match decision {
+            Decision::Issue(issued) => {
+                return (issued.basis == ApprovalReason::NodeNameClaimed).then_some(Self::Issued);
+            }
+            Decision::Approve(approval) => {
+                return (approval.basis() == ApprovalReason::NodeNameClaimed)
+                    .then_some(Self::Issued);
+            }
+            // A challenge is half of a join.
+            Decision::Ignore(_) | Decision::Fail(Failure::ChallengeIssued { .. }) => {
+                return None;
+            }
+            Decision::Deny(denial) => denial,
+            Decision::Fail(failure) => failure,
+            Decision::Retry(deferral) => deferral,
+        };
+        let user = request.spec.username.as_deref().unwrap_or_default();
+        let denied = matches!(decision, Decision::Deny(_));
+        Some(Self::Refused {
+            reason: reason(decision),
+            message: cut(error_chain(error)),
+            renewal_denied: denied && user.starts_with(NODE_USER),
+        })
+    }
+
+    /// The outcome of which a record tells, if the condition of its machine tells of another: of a machine that has its
+    /// certificate and no condition, or one from before; and of one whose certificates were revoked.
+    pub(crate) fn of_record(record: &Record, known: Option<Attested>) -> Option<Self> {
+        if !record.is_live() {
+            return None;
+        }
+        match (record.is_revoked(), known) {
+            (true, Some(Attested { holds: true, .. })) => Some(Self::Revoked),
+            (true, _) | (false, Some(Attested { holds: true, .. })) => None,
+            (false, None) => Some(Self::Issued),
+            (false, Some(known)) => (known.since < record.opened.time).then_some(Self::Issued),
+        }
+    }
+
+    /// The condition that follows from `known`; `None` if that stays.
+    pub(crate) fn condition(&self, known: Option<Attested>, now: SystemTime) -> Option<Condition> {
+        let held = known.is_some_and(|known| known.holds);
+        let (holds, reason, message) = match self {
+            Self::Issued if held => return None,
+            Self::Issued => (true, "Attested", "the node has its certificate".to_owned()),
+            Self::Revoked => {
+                let message = "the node's certificates were revoked";
+                (false, "CertificatesRevoked", message.to_owned())
+            }
+            Self::Refused { renewal_denied, .. } if held && !renewal_denied => return None,
+            Self::Refused {
+                reason, message, ..
+            } => (false, *reason, message.clone()),
+        };
+        let same = known.filter(|known| known.holds == holds);
+        Some(Condition {
+            holds,
+            reason,
+            message,
+            since: same.map_or(now, |known| known.since),
+        })
+    }
+}
+
+fn cut(mut message: String) -> String {
+    let mut end = message.len().min(MAX_MESSAGE_LEN);
+    while !message.is_char_boundary(end) {
+        end -= 1;
+    }
+    message.truncate(end);
+    message
+}
+
+/// The outcomes of one cluster that are not written yet: the last one of each machine, by its UID.
+#[derive(Debug, Default)]
+pub(crate) struct Outcomes(Mutex<BTreeMap<String, (ObjectReference, Outcome)>>);
+
+impl Outcomes {
+    /// Adds one, in the place of an earlier one of the machine. Those of other objects than Machines are left out, and
+    /// new ones where too many wait.
+    pub(crate) fn add(&self, machine: &ObjectReference, outcome: Outcome) {
+        let Some(uid) = uid_of(machine) else { return };
+        let mut waiting = self.0.lock();
+        if waiting.len() < MAX_WAITING || waiting.contains_key(uid) {
+            waiting.insert(uid.to_owned(), (machine.clone(), outcome));
+        }
+    }
+
+    /// Adds one unless a later one waits.
+    pub(crate) fn add_former(&self, machine: &ObjectReference, outcome: Outcome) {
+        let Some(uid) = uid_of(machine) else { return };
+        if !self.0.lock().contains_key(uid) {
+            self.add(machine, outcome);
+        }
+    }
+
+    /// Takes one out.
+    pub(crate) fn take(&self) -> Option<(ObjectReference, Outcome)> {
+        self.0.lock().pop_first().map(|(_, waiting)| waiting)
+    }
+}
+
+fn uid_of(machine: &ObjectReference) -> Option<&str> {
+    let is_machine = machine.kind.as_deref() == Some("Machine");
+    machine.uid.as_deref().filter(|_| is_machine)
+}
+
+/// Writes the condition of a Machine, and of nothing else with its name.
+///
+/// Another version of the API than v1beta2 has it where Cluster API has such conditions there: in `status.v1beta2`.
+pub(crate) async fn write(
+    management: &Client,
+    resource: &ApiResource,
+    machine: &ObjectReference,
+    condition: &Condition,
+) -> Result<(), CallError> {
+    let namespace = machine.namespace.as_deref().unwrap_or_default();
+    let name = machine.name.as_deref().unwrap_or_default();
+    let api: Api<DynamicObject> = Api::namespaced_with(management.clone(), namespace, resource);
+    let since = Timestamp::try_from(condition.since).unwrap_or_default();
+    let conditions = json!({ "conditions": [{
+        "type": NODE_ATTESTED,
+        "status": if condition.holds { "True" } else { "False" },
+        "reason": condition.reason,
+        "message": condition.message,
+        "lastTransitionTime": Time(since),
+    }] });
+    let status = if resource.version == "v1beta1" {
+        json!({ "v1beta2": conditions })
+    } else {
+        conditions
+    };
+    let applied = json!({
+        "apiVersion": resource.api_version,
+        "kind": resource.kind,
+        "metadata": { "name": name, "uid": machine.uid },
+        "status": status,
+    });
+    let parameters = PatchParams::apply(CONTROLLER).force();
+    let patch = Patch::Apply(&applied);
+    let patched = api.patch_status(name, &parameters, &patch);
+    in_time(DEADLINE, patched).await.map(drop)
+}
+
+#[cfg(test)]
+mod tests;

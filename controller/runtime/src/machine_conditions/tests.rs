@@ -1,0 +1,135 @@
+use node_attestation_core::refusal::{Deferral, Denial, Failure};
+
+use super::*;
+
+const TOKEN: &str = "system:bootstrap:abcdef";
+const NODE: &str = "system:node:n1";
+
+fn time(seconds: u64) -> SystemTime {
+    SystemTime::UNIX_EPOCH + Duration::from_secs(seconds)
+}
+
+fn known(holds: bool) -> Attested {
+    let since = time(100);
+    Attested { holds, since }
+}
+
+fn refused(user: &str, decision: &Decision) -> Outcome {
+    let mut request = CertificateSigningRequest::default();
+    request.spec.username = Some(user.to_owned());
+    Outcome::of(&request, decision).unwrap()
+}
+
+fn written(outcome: &Outcome, known: Option<Attested>) -> Option<(bool, &'static str, SystemTime)> {
+    let condition = outcome.condition(known, time(200))?;
+    Some((condition.holds, condition.reason, condition.since))
+}
+
+#[test]
+fn a_machine_with_its_certificate_is_told_once() {
+    let expected = Some((true, "Attested", time(200)));
+    for (known, expected) in [
+        (None, expected),
+        (Some(known(false)), expected),
+        (Some(known(true)), None),
+    ] {
+        assert_eq!(written(&Outcome::Issued, known), expected, "{known:?}");
+    }
+}
+
+#[test]
+fn a_token_takes_no_certificate_away_and_a_renewal_that_is_denied_does() {
+    let denial = Decision::Deny(Denial::SignerPurpose);
+    let failure = Decision::Fail(Failure::CertificateRejected);
+    let deferral = Decision::Retry(Deferral::MachineNotFound);
+    for (user, decision, takes) in [
+        (TOKEN, &denial, false),
+        (TOKEN, &failure, false),
+        (TOKEN, &deferral, false),
+        (NODE, &denial, true),
+        (NODE, &failure, false),
+        (NODE, &deferral, false),
+    ] {
+        let outcome = refused(user, decision);
+        let reason = reason(decision);
+
+        assert_eq!(
+            written(&outcome, Some(known(true))),
+            takes.then_some((false, reason, time(200))),
+            "{user} {decision:?}"
+        );
+        // The first one, and the next one of a machine that was refused before.
+        assert_eq!(written(&outcome, None), Some((false, reason, time(200))));
+        assert_eq!(
+            written(&outcome, Some(known(false))),
+            Some((false, reason, time(100)))
+        );
+    }
+}
+
+#[test]
+fn revoked_certificates_are_told() {
+    let expected = Some((false, "CertificatesRevoked", time(200)));
+    assert_eq!(written(&Outcome::Revoked, Some(known(true))), expected);
+}
+
+#[test]
+fn a_long_message_is_cut_between_characters() {
+    assert_eq!(cut("a".repeat(600)).len(), MAX_MESSAGE_LEN);
+    assert_eq!(
+        cut(format!("a{}", "é".repeat(300))).len(),
+        MAX_MESSAGE_LEN - 1
+    );
+    assert_eq!(cut("short".to_owned()), "short");
+}
+
+fn machine(uid: &str, kind: &str) -> ObjectReference {
+    ObjectReference {
+        kind: Some(kind.to_owned()),
+        uid: Some(uid.to_owned()),
+        ..ObjectReference::default()
+    }
+}
+
+#[test]
+fn the_last_outcome_of_a_machine_waits_and_a_record_is_no_later_one() {
+    let outcomes = Outcomes::default();
+    let one = machine("1", "Machine");
+    let refusal = refused(NODE, &Decision::Deny(Denial::SignerPurpose));
+    outcomes.add(&one, Outcome::Issued);
+    outcomes.add(&one, refusal.clone());
+    outcomes.add_former(&one, Outcome::Issued);
+    outcomes.add_former(&machine("2", "Machine"), Outcome::Issued);
+    outcomes.add(&machine("3", "MachinePool"), Outcome::Issued);
+
+    let taken = std::iter::from_fn(|| outcomes.take());
+    let taken: Vec<_> = taken
+        .map(|(machine, outcome)| (machine.uid.unwrap(), outcome))
+        .collect();
+    let expected = [("1".to_owned(), refusal), ("2".to_owned(), Outcome::Issued)];
+    assert_eq!(taken, expected);
+}
+
+#[test]
+fn no_more_machines_wait_than_fit_and_those_that_wait_are_brought_up_to_date() {
+    let outcomes = Outcomes::default();
+    for uid in 0..=MAX_WAITING {
+        outcomes.add(&machine(&format!("{uid:05}"), "Machine"), Outcome::Issued);
+    }
+    outcomes.add(&machine("00000", "Machine"), Outcome::Revoked);
+
+    let taken = std::iter::from_fn(|| outcomes.take()).map(|(_, outcome)| outcome);
+    let taken: Vec<_> = taken.collect();
+    assert_eq!(taken.len(), MAX_WAITING);
+    assert_eq!(taken[..2], [Outcome::Revoked, Outcome::Issued]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_burst_is_written_and_then_forty_a_second() {
+    let budget = WriteBudget::default();
+    let written = |budget: &WriteBudget| (0..1000).take_while(|_| budget.take()).count();
+
+    assert_eq!(written(&budget), 200);
+    tokio::time::advance(Duration::from_secs(1)).await;
+    assert_eq!(written(&budget), 40);
+}
