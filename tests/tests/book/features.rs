@@ -1,11 +1,12 @@
 //! The tables of exit codes, features and scenarios.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use kubelet_authenticator::failure::Code;
 use kubelet_authenticator_tests::docs::{ambiguous, named, numbered, page};
 
-use crate::markdown::links;
+use crate::markdown::{inline_code, links};
+use crate::pages;
 
 #[test]
 fn every_exit_code_is_in_the_tables_of_symptoms() {
@@ -18,6 +19,40 @@ fn every_exit_code_is_in_the_tables_of_symptoms() {
             assert!(row.is_some(), "{name} has no row for {code}");
         }
     }
+}
+
+#[test]
+fn every_reason_and_value_in_the_guide_is_one_that_the_reference_explains() {
+    const GUIDE: [&str; 6] = [
+        "start",
+        "install",
+        "adopt",
+        "operate",
+        "troubleshooting",
+        "support",
+    ];
+    let of_guide = |path: &str| GUIDE.iter().any(|name| path == format!("docs/{name}.md"));
+    let pages = pages();
+    let (guide, reference): (Vec<_>, Vec<_>) = pages.iter().partition(|(path, _)| of_guide(path));
+    let explained: BTreeSet<&str> = reference
+        .iter()
+        .flat_map(|(_, text)| text.split(|c: char| !c.is_ascii_alphanumeric()))
+        .collect();
+
+    let mut unknown = Vec::new();
+    for (path, text) in guide {
+        for word in inline_code(text) {
+            let capital = word.starts_with(|c: char| c.is_ascii_uppercase());
+            let mixed = word.bytes().any(|b| b.is_ascii_lowercase());
+            let word = word.as_str();
+            let whole = word.bytes().all(|b| b.is_ascii_alphanumeric());
+            if capital && mixed && whole && !explained.contains(word) {
+                unknown.push(format!("{path}: {word}"));
+            }
+        }
+    }
+
+    assert_eq!(unknown, Vec::<String>::new());
 }
 
 /// The states of a feature.
