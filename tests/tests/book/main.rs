@@ -18,20 +18,12 @@ const PENDING: &[&str] = &[
     "docs/release.md",
     "docs/signers.md",
     "image-builder/README.md",
-    "image-builder/roles/kubelet_authenticator",
-    "packaging/chart",
-    "packaging/selinux",
     "make chart",
     "make image",
-    "make release",
     "kubelet-authenticator config",
-    "kubelet-authenticator inspect",
-    "kubelet-authenticator metrics",
     "kubelet-authenticator support-bundle",
     "node-attestation-controller cluster",
-    "node-attestation-controller completion",
     "node-attestation-controller explain",
-    "node-attestation-controller man",
 ];
 
 const PLUGIN: &str = "kubelet-authenticator-";
