@@ -15,6 +15,7 @@ endif
 CARGO_DENY := 0.20.2
 CARGO_MACHETE := 0.9.2
 CARGO_MUTANTS := 27.1.0
+MDBOOK := 0.5.4
 tool = $(KUBELET_AUTHENTICATOR_CACHE)/tools/$(1)/bin/$(firstword $(subst @, ,$(1)))
 # Of the whole workspace with its tests, always: with another choice of packages, and so of features, much is built again.
 BUILD = $(CARGO) build --locked --workspace
@@ -40,7 +41,7 @@ demo: prerequisites-$(CONTROL_PLANE) dependencies
 ##       target/test-times.json
 test: prerequisites-all dependencies
 	@tests/stage --clear
-	@$(MAKE) --jobs=3 stage-fmt stage-build stage-cluster-api stage-metrics-server stage-judges stage-promtool stage-moto stage-cloud-init stage-deny stage-machete
+	@$(MAKE) --jobs=3 stage-fmt stage-build stage-cluster-api stage-metrics-server stage-judges stage-promtool stage-moto stage-cloud-init stage-deny stage-machete stage-book
 	@tests/dependencies save
 	@# Programs that nobody waits for are built while the suites wait for something.
 	@$(MAKE) --jobs=2 stage-suites stage-bench-limits stage-isolation
@@ -155,6 +156,15 @@ moto: prerequisites-embedded
 cloud-init:
 	@tests/cloud-init/build >/dev/null
 
+## book: the pages of docs as a book, in target/book
+book: $(call tool,mdbook@$(MDBOOK))
+	@said=$$($< build docs 2>&1) || { echo "$$said" >&2; exit 1; }; \
+	if grep -E '(WARN|ERROR)' <<<"$$said" >&2; then exit 1; fi
+	@# Files of the repository that pages name are not in the book.
+	@sed -i 's#href="\.\./#href="$(REPOSITORY)/blob/main/#g' target/book/*.html
+
+REPOSITORY = $(shell sed -n 's/^repository = "\(.*\)"/\1/p' Cargo.toml)
+
 # Nothing that was built of them for another tree is built again for a fresh one.
 dependencies:
 	@tests/dependencies restore
@@ -184,10 +194,14 @@ PACKAGE ?= kubelet-attestation node-attestation-core node-attestation-aws node-a
 # Built from source, once: with its own target folder, so that this tree's is not rebuilt for it.
 $(KUBELET_AUTHENTICATOR_CACHE)/tools/%:
 	package=$(firstword $(subst /, ,$*)); \
-	$(CARGO) install --quiet --locked --debug --root "$(KUBELET_AUTHENTICATOR_CACHE)/tools/$$package" "$$package"
+	$(CARGO) install --quiet --locked --debug $(OPTIONS_$(firstword $(subst @, ,$*))) \
+	  --root "$(KUBELET_AUTHENTICATOR_CACHE)/tools/$$package" "$$package"
+
+# Without its web server.
+OPTIONS_mdbook = --no-default-features --features search
 
 prerequisites-%:
 	@tests/prerequisites $*
 
-.PHONY: packages packages-check components help demo test test-long test-fast build suites isolation bench bench-all bench-limits bench-programs bench-scale musl control-plane cluster-api capa \
+.PHONY: book packages packages-check components help demo test test-long test-fast build suites isolation bench bench-all bench-limits bench-programs bench-scale musl control-plane cluster-api capa \
 	metrics-server judges promtool moto cloud-init dependencies fmt deny advisories machete mutants

@@ -13,7 +13,7 @@ mod step;
 
 use std::path::Path;
 use std::sync::mpsc::{self, RecvTimeoutError};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::{Duration, SystemTime};
 
@@ -423,11 +423,7 @@ impl Authenticator<'_> {
             demand,
             deadline,
             lock_deadline: others,
-            steps: Steps {
-                last: Mutex::new(Step::Started),
-                lock: OnceLock::new(),
-                observer: self.observer.clone(),
-            },
+            steps: Steps::new(self.log, self.observer.clone()),
         })
     }
 }

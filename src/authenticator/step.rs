@@ -2,8 +2,10 @@
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Instant;
 
 use crate::failure::{Code, Failure};
+use crate::log::Log;
 use crate::store::StoreLock;
 
 /// A completed step. If a run is killed after any of them, the next run continues.
@@ -49,21 +51,66 @@ pub enum Step {
     EnvironmentWritten,
 }
 
+impl Step {
+    /// The step as the log has it.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Started => "started",
+            Self::Locked => "the lock is held",
+            Self::Loaded => "the store is read",
+            Self::Named => "node and machine are named",
+            Self::OriginSaved => "the origin is saved",
+            Self::KeySaved => "the key is saved",
+            Self::Attested => "the evidence is ready",
+            Self::RequestSaved => "the request is saved",
+            Self::Acknowledged => "the API server has the request",
+            Self::Challenged => "the request has a challenge",
+            Self::Answered => "the answer is ready",
+            Self::AnswerSaved => "the answer is saved",
+            Self::AnswerAcknowledged => "the API server has the answer",
+            Self::Decided => "the request is decided",
+            Self::CredentialStored => "the certificate is stored",
+            Self::Cleared => "the request is cleared",
+            Self::BootstrapKubeconfigWritten => "the bootstrap kubeconfig is written",
+            Self::KubeletKubeconfigWritten => "the kubelet's kubeconfig is written",
+            Self::EnvironmentWritten => "the kubelet's arguments are written",
+        }
+    }
+}
+
 /// A callback after each step.
 pub type Observer = Arc<dyn Fn(Step) + Send + Sync>;
 
 /// The progress of a run, for the thread that waits for it.
 pub(super) struct Steps {
-    pub(super) last: Mutex<Step>,
+    /// The last step, and when it was complete.
+    last: Mutex<(Step, Instant)>,
     /// The lock, if the run holds it. The waiting thread records the failure under it if the run
     /// hangs.
     pub(super) lock: OnceLock<StoreLock>,
-    pub(super) observer: Option<Observer>,
+    observer: Option<Observer>,
+    log: Log,
 }
 
 impl Steps {
+    pub(super) fn new(log: Log, observer: Option<Observer>) -> Self {
+        Self {
+            last: Mutex::new((Step::Started, Instant::now())),
+            lock: OnceLock::new(),
+            observer,
+            log,
+        }
+    }
+
+    /// Logs the step with the time since the one before it.
     pub(super) fn done(&self, step: Step) {
-        *self.last.lock().unwrap_or_else(PoisonError::into_inner) = step;
+        let now = Instant::now();
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let millis = now.saturating_duration_since(last.1).as_millis();
+        *last = (step, now);
+        drop(last);
+        self.log
+            .step(&format!("{}, after {millis} ms", step.name()));
         if let Some(observer) = &self.observer {
             observer(step);
         }
@@ -71,7 +118,7 @@ impl Steps {
 
     /// The failure of a run that hangs.
     pub(super) fn stuck(&self, state_directory: &Path) -> Failure {
-        let last = *self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let (last, _) = *self.last.lock().unwrap_or_else(PoisonError::into_inner);
         let (code, what) = match last {
             Step::Started
             | Step::Locked

@@ -1,81 +1,8 @@
 //! The tests that docs/conformance.md, docs/attacks.md and docs/tenancy.md name exist.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::collections::BTreeSet;
 
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .parent()
-        .unwrap()
-        .to_owned()
-}
-
-/// The names of all tests in the repository; a name occurs as often as there are tests of it.
-fn tests() -> Vec<String> {
-    let mut names = Vec::new();
-    let mut folders = vec![root()];
-    while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(folder).unwrap().flatten() {
-            let path = entry.path();
-            let name = entry.file_name();
-            if path.is_dir() && name != "target" && name != ".git" {
-                folders.push(path);
-            } else if path.extension().is_some_and(|extension| extension == "rs") {
-                names.extend(tests_in(&fs::read_to_string(path).unwrap()));
-            }
-        }
-    }
-    names
-}
-
-/// The functions after an attribute `test` of any test framework.
-fn tests_in(source: &str) -> Vec<String> {
-    let mut names = Vec::new();
-    let mut marked = false;
-    for line in source.lines().map(str::trim) {
-        if line.starts_with("#[test]") || line.starts_with("#[tokio::test") {
-            marked = true;
-        }
-        let function = line.strip_prefix("async fn ").or(line.strip_prefix("fn "));
-        if let Some((name, _)) = function.and_then(|rest| rest.split_once('(')) {
-            if marked {
-                names.push(name.to_owned());
-            }
-            marked = false;
-        }
-    }
-    names
-}
-
-fn page(name: &str) -> String {
-    fs::read_to_string(root().join("docs").join(name)).unwrap()
-}
-
-/// The texts between backticks in the document.
-fn quoted(document: &str) -> impl Iterator<Item = &str> {
-    document.split('`').skip(1).step_by(2)
-}
-
-/// The quoted texts that have the form of a test's name.
-fn named(document: &str) -> Vec<&str> {
-    quoted(document)
-        .filter(|text| {
-            text.matches('_').count() >= 2
-                && text
-                    .bytes()
-                    .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_')
-        })
-        .collect()
-}
-
-/// The names in the page that do not belong to exactly one test, with their number of tests.
-fn ambiguous(page: &str) -> BTreeMap<&str, usize> {
-    let tests = tests();
-    let having = |name| tests.iter().filter(|test| *test == name).count();
-    let named = named(page).into_iter().map(|name| (name, having(name)));
-    named.filter(|(_, having)| *having != 1).collect()
-}
+use kubelet_authenticator_tests::docs::{ambiguous, named, numbered, page, quoted, tests};
 
 /// The rows of the page's tables whose first cell is a letter and a number, with that cell.
 fn rows(page: &str) -> Vec<((char, usize), &str)> {
@@ -131,22 +58,13 @@ fn every_row_of_the_test_plan_names_a_test() {
 #[test]
 fn every_case_of_tenancy_is_there_once_in_order_and_names_a_test() {
     let page = page("tenancy.md");
-    let (_, cases) = page.split_once("\n## Cases and their tests\n").unwrap();
-    let cases = cases.split("\n## ").next().unwrap();
-    let rows: Vec<(usize, &str)> = cases
-        .lines()
-        .filter_map(|row| {
-            let number = row.strip_prefix("| ")?.split(" |").next()?;
-            Some((number.parse().ok()?, row))
-        })
-        .collect();
+    let rows = numbered(&page, "## Cases and their tests");
 
     let numbers: Vec<usize> = rows.iter().map(|(number, _)| *number).collect();
     assert_eq!(numbers, (1..=79).collect::<Vec<_>>());
-    for (number, row) in rows {
-        let cells: Vec<&str> = row.trim_matches('|').split(" | ").map(str::trim).collect();
-        assert_eq!(cells.len(), 4, "{row}");
-        assert!(cells.iter().all(|cell| !cell.is_empty()), "{row}");
+    for (number, cells) in rows {
+        assert_eq!(cells.len(), 4, "{cells:?}");
+        assert!(cells.iter().all(|cell| !cell.is_empty()), "{cells:?}");
         assert!(!named(cells[3]).is_empty(), "{number} names no test");
     }
 }

@@ -250,10 +250,28 @@ fn a_reader_that_has_seen_enough_is_no_failure() {
 }
 
 #[test]
-fn steps_are_said_only_when_asked_for() {
+fn steps_are_said_with_their_times_only_when_asked_for() {
     let (_server, node) = node();
 
-    node.run_with(&["-v"])
-        .succeeded()
-        .saying("asking as kubelet-authenticator-");
+    let said = node.run_with(&["-v"]).succeeded();
+    let steps: Vec<&str> = said.stderr.lines().collect();
+
+    let mut steps = steps.iter();
+    for step in [
+        "node and machine are named, after ",
+        "the evidence is ready, after ",
+        "asking as kubelet-authenticator-",
+        "the API server has the request, after ",
+        "the request is decided, after ",
+        "the certificate is stored, after ",
+    ] {
+        let line = steps.find(|line| line.contains(step));
+        let line = line.unwrap_or_else(|| panic!("{step}: {}", said.stderr));
+        assert!(
+            line.ends_with(" ms") || step.starts_with("asking"),
+            "{line}"
+        );
+    }
+    assert_eq!(node.command(&["reset"]).succeeded().stderr, "");
+    assert_eq!(node.run().succeeded().stderr, "");
 }

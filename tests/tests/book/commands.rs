@@ -1,0 +1,195 @@
+//! The commands and files that pages name.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::process::Command;
+
+use kubelet_authenticator_tests::page::repository;
+use kubelet_authenticator_tests::program;
+
+use crate::markdown::{blocks, inline_code};
+use crate::{PLUGIN, PLUGINS, is_pending, pages};
+
+const CONTROLLER: &str = "node-attestation-controller";
+
+/// The commands of a console block without their prompts, one a line; of a block of a script, all of it.
+fn commands(page: &str) -> Vec<String> {
+    let scripts = blocks(page, "sh").into_iter().map(str::to_owned);
+    let consoles = blocks(page, "console").into_iter().map(|block| {
+        let block = block.replace("\\\n", " ");
+        let lines = block.lines().map(str::trim_start);
+        let lines = lines.filter_map(|line| line.strip_prefix("$ ").or(line.strip_prefix("# ")));
+        lines.collect::<Vec<_>>().join("\n")
+    });
+    let blocks = scripts.chain(consoles);
+    let lines: Vec<String> = blocks
+        .flat_map(|block| {
+            let block = block.replace("\\\n", " ");
+            block.lines().map(str::to_owned).collect::<Vec<_>>()
+        })
+        .collect();
+    lines.into_iter().chain(inline_code(page)).collect()
+}
+
+/// The words of each simple command in the line, without what comes after a redirection.
+fn words(line: &str) -> Vec<Vec<String>> {
+    let line = line.replace("<provider>", "aws");
+    let line = line.replace("$(", "|").replace("&&", "|").replace(';', "|");
+    let commands = line.split(['|', '>', '&']);
+    commands
+        .map(|command| {
+            let words = command.split(' ').filter(|word| !word.is_empty());
+            let words = words.take_while(|word| !word.starts_with('#'));
+            words
+                .map(|word| word.trim_matches('\'').to_owned())
+                .collect()
+        })
+        .collect()
+}
+
+/// The program that the word starts, and the name by which what is pending is listed.
+fn started(word: &str) -> Option<(String, &'static str)> {
+    let name = word.rsplit('/').next()?;
+    if name == CONTROLLER {
+        return Some((CONTROLLER.to_owned(), CONTROLLER));
+    }
+    let provider = name.strip_prefix(PLUGIN)?;
+    let provider = PLUGINS.into_iter().find(|known| *known == provider)?;
+    Some((format!("{PLUGIN}{provider}"), "kubelet-authenticator"))
+}
+
+/// The help of each command that pages name.
+#[derive(Default)]
+pub struct Help(BTreeMap<Vec<String>, String>);
+
+impl Help {
+    pub fn of(&mut self, command: &[String]) -> &str {
+        self.0.entry(command.to_owned()).or_insert_with(|| {
+            let (name, arguments) = command.split_first().unwrap();
+            let mut process = Command::new(program(name));
+            let output = process.args(arguments).arg("--help").env_clear().output();
+            String::from_utf8(output.unwrap().stdout).unwrap()
+        })
+    }
+
+    fn commands(&mut self, command: &[String]) -> Vec<String> {
+        let help = self.of(command);
+        let Some((_, list)) = help.split_once("\nCommands:\n") else {
+            return Vec::new();
+        };
+        let lines = list.lines().take_while(|line| !line.is_empty());
+        let names = lines.filter_map(|line| line.strip_prefix("  ")?.split(' ').next());
+        names
+            .filter(|name| !name.is_empty())
+            .map(str::to_owned)
+            .collect()
+    }
+
+    /// The entry of the flag in the help of the command or of one that it belongs to.
+    fn flag(&mut self, command: &[String], flag: &str) -> Option<String> {
+        (1..=command.len()).rev().find_map(|length| {
+            let lines = self.of(&command[..length]).lines().map(str::trim_start);
+            let mut entries = lines.filter(|line| line.starts_with('-'));
+            let entry = entries.find(|line| {
+                let mut words = line.split([' ', ',']);
+                words.any(|word| word == flag)
+            });
+            entry.map(str::to_owned)
+        })
+    }
+
+    /// Why the command does not exist, or one of its flags.
+    fn objection(&mut self, words: &[String]) -> Option<String> {
+        let (name, pending) = started(words.first()?)?;
+        let mut command = vec![name];
+        let mut words = words[1..].iter();
+        let mut descends = true;
+        while let Some(word) = words.next() {
+            if word.starts_with("--") || (word.starts_with('-') && word.len() == 2) {
+                let (flag, value) = match word.split_once('=') {
+                    Some((flag, _)) => (flag, true),
+                    None => (word.as_str(), false),
+                };
+                let Some(entry) = self.flag(&command, flag) else {
+                    return Some(format!("{command:?} has no {flag}"));
+                };
+                if entry.contains('<') && !value {
+                    words.next();
+                }
+            } else if descends && word.starts_with(|letter: char| letter.is_ascii_lowercase()) {
+                let known = self.commands(&command);
+                descends = known.contains(word);
+                if descends {
+                    command.push(word.clone());
+                } else if !known.is_empty() {
+                    let pending = command.len() == 1 && is_pending(&format!("{pending} {word}"));
+                    return (!pending).then(|| format!("{command:?} has no {word}"));
+                }
+            } else {
+                descends = false;
+            }
+        }
+        None
+    }
+}
+
+#[test]
+fn every_command_and_flag_of_our_programs_exists() {
+    let mut help = Help::default();
+    let mut objections = Vec::new();
+    let mut count = 0;
+    for (path, text) in pages() {
+        for words in commands(&text).iter().flat_map(|line| words(line)) {
+            count += usize::from(words.first().is_some_and(|word| started(word).is_some()));
+            let objection = help.objection(&words);
+            objections.extend(objection.map(|objection| format!("{path}: {objection}")));
+        }
+    }
+
+    assert!(count > 80, "only {count} commands are found");
+    assert_eq!(objections, Vec::<String>::new());
+}
+
+#[test]
+fn every_target_of_make_exists() {
+    let makefile = fs::read_to_string(repository().join("Makefile")).unwrap();
+    let rules = makefile.lines().filter_map(|line| line.split_once(':'));
+    let targets: BTreeSet<&str> = rules.flat_map(|(names, _)| names.split(' ')).collect();
+    let mut missing = Vec::new();
+    for (path, text) in pages() {
+        for words in commands(&text).iter().flat_map(|line| words(line)) {
+            if words.first().is_none_or(|word| word != "make") {
+                continue;
+            }
+            let mut names = words[1..].iter().filter(|word| !word.contains('='));
+            let unknown = names.find(|name| !targets.contains(name.as_str()));
+            let unknown = unknown.filter(|name| !is_pending(&format!("make {name}")));
+            missing.extend(unknown.map(|name| format!("{path}: make {name}")));
+        }
+    }
+
+    assert_eq!(missing, Vec::<String>::new());
+}
+
+#[test]
+fn every_file_of_the_repository_that_a_page_names_exists() {
+    let roots = ["packaging/", "image-builder/", "tests/", "docs/"];
+    let mut missing = BTreeSet::new();
+    for (path, text) in pages() {
+        for line in commands(&text) {
+            for word in line.split([' ', '=', ',', '\'', '"', '[', ']', '{', '}']) {
+                let word = word.trim_start_matches("../");
+                let word = word.split('#').next().unwrap().trim_end_matches(['/', '.']);
+                let is_file = roots.iter().any(|root| word.starts_with(root));
+                let placeholder = word.contains(['*', '<', '$', '(', ':']);
+                let found = [word.to_owned(), format!("{word}.rs")];
+                let found = found.iter().any(|file| repository().join(file).exists());
+                if is_file && !placeholder && !found && !is_pending(word) {
+                    missing.insert(format!("{path}: {word}"));
+                }
+            }
+        }
+    }
+
+    assert_eq!(missing, BTreeSet::new());
+}

@@ -1,0 +1,97 @@
+//! The tables of exit codes, features and scenarios.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use kubelet_authenticator::failure::Code;
+use kubelet_authenticator_tests::docs::{ambiguous, named, numbered, page};
+
+use crate::markdown::{inline_code, links};
+use crate::pages;
+
+#[test]
+fn every_exit_code_is_in_the_tables_of_symptoms() {
+    for name in ["troubleshooting.md", "node.md"] {
+        let page = page(name);
+        for code in (1..=u8::MAX).filter(|code| Code::from_number(*code).is_some()) {
+            let row = page
+                .lines()
+                .find(|line| line.starts_with(&format!("| {code} |")));
+            assert!(row.is_some(), "{name} has no row for {code}");
+        }
+    }
+}
+
+#[test]
+fn every_reason_and_value_in_the_guide_is_one_that_the_reference_explains() {
+    const GUIDE: [&str; 6] = [
+        "start",
+        "install",
+        "adopt",
+        "operate",
+        "troubleshooting",
+        "support",
+    ];
+    let of_guide = |path: &str| GUIDE.iter().any(|name| path == format!("docs/{name}.md"));
+    let pages = pages();
+    let (guide, reference): (Vec<_>, Vec<_>) = pages.iter().partition(|(path, _)| of_guide(path));
+    let explained: BTreeSet<&str> = reference
+        .iter()
+        .flat_map(|(_, text)| text.split(|c: char| !c.is_ascii_alphanumeric()))
+        .collect();
+
+    let mut unknown = Vec::new();
+    for (path, text) in guide {
+        for word in inline_code(text) {
+            let capital = word.starts_with(|c: char| c.is_ascii_uppercase());
+            let mixed = word.bytes().any(|b| b.is_ascii_lowercase());
+            let word = word.as_str();
+            let whole = word.bytes().all(|b| b.is_ascii_alphanumeric());
+            if capital && mixed && whole && !explained.contains(word) {
+                unknown.push(format!("{path}: {word}"));
+            }
+        }
+    }
+
+    assert_eq!(unknown, Vec::<String>::new());
+}
+
+/// The states of a feature.
+const STATES: [&str; 3] = ["built", "partly", "not here"];
+
+#[test]
+fn every_feature_is_there_once_in_order_with_what_shows_it() {
+    let page = page("features.md");
+    let rows = numbered(&page, "## The features");
+
+    let numbers: Vec<usize> = rows.iter().map(|(number, _)| *number).collect();
+    assert_eq!(numbers, (1..=75).collect::<Vec<_>>());
+    for (number, cells) in &rows {
+        let [_, feature, state, place, shown] = cells[..] else {
+            panic!("{number} has other cells: {cells:?}");
+        };
+        assert!(!feature.is_empty() && !place.is_empty(), "{cells:?}");
+        assert!(STATES.contains(&state), "{number} is {state}");
+        let nothing = named(shown).is_empty() && links(shown).is_empty();
+        assert!(
+            state == "not here" || !nothing,
+            "nothing shows {number}: {shown}"
+        );
+    }
+    let built = rows.iter().filter(|(_, cells)| cells[2] == "built").count();
+    let count = format!("{built} of 75 are built");
+    assert!(page.contains(&count), "the page does not say that {count}");
+    assert_eq!(ambiguous(&page), BTreeMap::new());
+}
+
+#[test]
+fn every_scenario_is_there_once_in_order_and_names_a_test() {
+    let page = page("features.md");
+    let rows = numbered(&page, "## The scenarios");
+
+    let numbers: Vec<usize> = rows.iter().map(|(number, _)| *number).collect();
+    assert_eq!(numbers, (1..=10).collect::<Vec<_>>());
+    for (number, cells) in rows {
+        assert_eq!(cells.len(), 4, "{cells:?}");
+        assert!(!named(cells[2]).is_empty(), "{number} names no test");
+    }
+}

@@ -1,0 +1,68 @@
+//! The links of the pages, and the book's list of them.
+
+use std::path::Path;
+
+use kubelet_authenticator_tests::docs::page;
+use kubelet_authenticator_tests::page::repository;
+
+use crate::markdown::{anchors, links};
+use crate::{PENDING, is_pending, pages};
+
+/// The path with `.` and `..` resolved.
+fn resolved(page: &str, target: &str) -> String {
+    let folder = Path::new(page).parent().unwrap();
+    let mut parts: Vec<&str> = folder.iter().map(|part| part.to_str().unwrap()).collect();
+    for part in target.split('/').filter(|part| *part != ".") {
+        if part == ".." {
+            parts.pop();
+        } else {
+            parts.push(part);
+        }
+    }
+    parts.join("/")
+}
+
+#[test]
+fn every_relative_link_and_its_anchor_exist() {
+    let pages = pages();
+    let mut broken = Vec::new();
+    for (path, text) in &pages {
+        for link in links(text) {
+            if link.contains("://") {
+                continue;
+            }
+            let (target, anchor) = link.split_once('#').unwrap_or((&link, ""));
+            let target = match target {
+                "" => path.clone(),
+                _ => resolved(path, target),
+            };
+            let exists = repository().join(&target).exists() || is_pending(&target);
+            let anchored = anchor.is_empty()
+                || is_pending(&target)
+                || pages
+                    .get(&target)
+                    .is_some_and(|page| anchors(page).contains(anchor));
+            if !exists || !anchored {
+                broken.push(format!("{path}: {link}"));
+            }
+        }
+    }
+
+    assert_eq!(broken, Vec::<String>::new());
+}
+
+#[test]
+fn every_page_is_in_the_summary_once() {
+    let mut listed = links(&page("SUMMARY.md"));
+    listed.sort();
+    let listed: Vec<String> = listed.iter().map(|link| format!("docs/{link}")).collect();
+
+    let pages = pages().into_keys();
+    let pending = PENDING.iter().map(|&name| name.to_owned());
+    let pages = pages.chain(pending.filter(|name| !repository().join(name).exists()));
+    let mut pages: Vec<String> = pages
+        .filter(|path| path.starts_with("docs/") && path != "docs/SUMMARY.md")
+        .collect();
+    pages.sort();
+    assert_eq!(listed, pages);
+}

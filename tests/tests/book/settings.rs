@@ -1,0 +1,95 @@
+//! The page of settings.
+
+use std::collections::BTreeMap;
+use std::fs;
+
+use kubelet_authenticator_tests::docs::page;
+use kubelet_authenticator_tests::page::repository;
+
+use crate::commands::Help;
+use crate::markdown::blocks;
+use crate::{PLUGIN, PLUGINS};
+
+/// The page of settings, from what the plugins say of themselves.
+fn settings() -> String {
+    let mut rows = BTreeMap::new();
+    let mut help = Help::default();
+    for provider in PLUGINS {
+        let help = help.of(&[format!("{PLUGIN}{provider}")]).to_owned();
+        let (_, section) = help.split_once("\nSettings:\n").unwrap();
+        let section = section.split("\nOutput:\n").next().unwrap();
+        for entry in section.split("\n\n") {
+            let (usage, about) = entry.trim().split_once('\n').unwrap();
+            let (flag, value) = usage.split_once(' ').unwrap();
+            let name = flag.trim_start_matches('-');
+            let about = about.split_whitespace().collect::<Vec<_>>().join(" ");
+            let entry = (value.to_owned(), about, Vec::new());
+            let row = rows.entry(name.to_owned()).or_insert(entry);
+            row.2.push(provider);
+        }
+    }
+    let table = rows.iter().map(|(name, (value, about, plugins))| {
+        let plugins = match plugins.len() {
+            3 => "all".to_owned(),
+            _ => plugins.join(", "),
+        };
+        let variable = name.to_uppercase().replace('-', "_");
+        let key = match key(name).as_str() {
+            "config" => String::new(),
+            key => format!("`{key}`"),
+        };
+        format!("| {key} | `--{name} {value}` | `KUBELET_AUTHENTICATOR_{variable}` | {plugins} | {about} |\n")
+    });
+    format!("{SETTINGS}{}", table.collect::<String>())
+}
+
+const SETTINGS: &str = "\
+# Settings
+
+The settings of the plugins. A flag counts more than a variable, a variable more than a file, and each of them more than the
+default. [node.md](node.md#settings) has the order of all sources, the defaults, and an example of a file. This page is made
+from `--help` of the programs: `UPDATE=1 cargo test -p kubelet-authenticator-tests --test book`.
+
+| key in a file | flag | variable | plugins | meaning |
+| --- | --- | --- | --- | --- |
+";
+
+/// The key in a file of the setting with this flag.
+fn key(flag: &str) -> String {
+    let (section, name) = match flag.split_once('-') {
+        Some((section @ ("aws" | "tpm"), name)) => (format!("{section}."), name),
+        _ => (String::new(), flag),
+    };
+    let mut words = name.split('-');
+    let first = words.next().unwrap().to_owned();
+    let words = words.map(|word| match word {
+        "id" => "ID".to_owned(),
+        _ => word[..1].to_uppercase() + &word[1..],
+    });
+    words.fold(section + &first, |key, word| key + &word)
+}
+
+#[test]
+fn the_page_of_settings_is_what_the_programs_say_and_the_example_of_a_file_has_each() {
+    let path = repository().join("docs/settings.md");
+    let expected = settings();
+    if std::env::var_os("UPDATE").is_some() {
+        fs::write(&path, &expected).unwrap();
+    }
+
+    let stored = fs::read_to_string(path).unwrap();
+    assert!(
+        stored == expected,
+        "docs/settings.md is stale: run this test with UPDATE=1"
+    );
+    let node = page("node.md");
+    let example = blocks(&node, "yaml")[0];
+    for row in stored.lines().filter(|line| line.starts_with("| `")) {
+        let key = row.split('`').nth(1).unwrap();
+        let name = key.rsplit('.').next().unwrap();
+        let found = example
+            .lines()
+            .any(|line| line.trim_start().starts_with(&format!("{name}:")));
+        assert!(found, "docs/node.md has no {key}");
+    }
+}
