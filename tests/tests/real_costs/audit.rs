@@ -90,7 +90,7 @@ fn is_upkeep(verb: &str, object: &Value) -> bool {
     let of_a_node = object["namespace"] == "kube-node-lease";
     match resource {
         "leases" => !of_a_node,
-        "certificatesigningrequests" | "nodeidentities" | "events" | "nodes" => {
+        "certificatesigningrequests" | "nodeidentities" | "events" | "nodes" | "machines" => {
             ["watch", "list"].contains(&verb)
         }
         _ => true,
