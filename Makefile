@@ -54,12 +54,14 @@ stage-%:
 	@tests/stage $* $(MAKE) $*
 
 ## test-long: real Cluster API Provider AWS, control planes that Cluster API makes, Kubernetes 1.33 and an upgrade from 1.35,
-##            and the plugins and controllers of the version before this one; builds an hour's worth, once
+##            the plugins and controllers of the version before this one, and the plugins for arm64; builds an hour's worth,
+##            once
 test-long: prerequisites-all dependencies
 	@$(MAKE) --jobs=3 build capa metrics-server judges promtool moto cloud-init
 	$(LINT) tests/suites --long
 	$(LINT) tests/suites --previous
 	KUBELET_AUTHENTICATOR_CONTROL_PLANE=$$(tests/older-kubernetes/build 1.33) $(LINT) tests/suites --floor
+	$(MAKE) packages-arm64-check
 
 ## test-fast: the tests that need no real Kubernetes, and so no Go
 test-fast: moto build
@@ -106,9 +108,16 @@ bench-limits: musl build
 musl: prerequisites-musl
 	@tests/musl
 
-## packages: deb, rpm and tar archives of the plugins, with SHA-256 sums, in target/packages
-packages: musl
+## packages: deb, rpm and tar archives of the plugins, an image for systemd-sysext, SHA-256 sums, in target/packages
+packages: prerequisites-packaging musl
 	@packaging/node/build target/packages
+
+## packages-arm64: the same for arm64, in target/packages-arm64
+packages-arm64: prerequisites-packaging musl-arm64
+	@packaging/node/build --arch arm64 target/packages-arm64
+
+musl-arm64: prerequisites-arm64
+	@tests/musl aarch64
 
 ## components: addon-components.yaml and metadata.yaml, which clusterctl takes, in target/components
 components: control-plane
@@ -119,6 +128,11 @@ components: control-plane
 # What linters say of them, and what installing and removing them does.
 packages-check: prerequisites-packages musl
 	@tests/packages/check
+
+# The same for arm64, and joins, renewals and commands with these plugins, which QEMU runs.
+packages-arm64-check: prerequisites-packages musl-arm64 build
+	@tests/packages/check arm64
+	@$(LINT) tests/suites --arm64
 
 ## control-plane: etcd, kube-apiserver, kube-controller-manager, kube-scheduler, kubelet, kubectl and kubeadm, built once
 ##       and cached
@@ -203,5 +217,5 @@ OPTIONS_mdbook = --no-default-features --features search
 prerequisites-%:
 	@tests/prerequisites $*
 
-.PHONY: book packages packages-check components help demo test test-long test-fast build suites isolation bench bench-all bench-limits bench-programs bench-scale musl control-plane cluster-api capa \
+.PHONY: book packages packages-check components help demo test test-long test-fast build suites isolation bench bench-all bench-limits bench-programs bench-scale musl control-plane cluster-api capa packages-arm64 packages-arm64-check musl-arm64 \
 	metrics-server judges promtool moto cloud-init dependencies fmt deny advisories machete mutants
