@@ -41,11 +41,12 @@ demo: prerequisites-$(CONTROL_PLANE) dependencies
 ##       target/test-times.json
 test: prerequisites-all dependencies
 	@tests/stage --clear
-	@$(MAKE) --jobs=3 stage-fmt stage-build stage-cluster-api stage-metrics-server stage-judges stage-promtool stage-moto stage-cloud-init stage-deny stage-machete stage-book
+	@$(MAKE) --jobs=3 stage-fmt stage-build stage-cluster-api stage-metrics-server stage-judges stage-promtool stage-moto stage-cloud-init stage-deny stage-machete stage-book stage-image-builder
 	@tests/dependencies save
 	@# Programs that nobody waits for are built while the suites wait for something.
 	@$(MAKE) --jobs=2 stage-suites stage-bench-limits stage-isolation
 	@$(MAKE) stage-packages-check
+	@$(MAKE) stage-image-builder-check
 	@tests/dependencies save
 	@tests/stage --table
 	@echo "make test: everything passed"
@@ -134,6 +135,11 @@ packages-arm64-check: prerequisites-packages musl-arm64 build
 	@tests/packages/check arm64
 	@$(LINT) tests/suites --arm64
 
+## image-builder-check: runs the role of image-builder/ on roots of Debian, and tests them with goss; a machine of such an
+##                      image joins a cluster
+image-builder-check: prerequisites-all image-builder cluster-api moto cloud-init musl build
+	$(LINT) tests/image-builder/check
+
 ## control-plane: etcd, kube-apiserver, kube-controller-manager, kube-scheduler, kubelet, kubectl and kubeadm, built once
 ##       and cached
 control-plane: prerequisites-real
@@ -179,6 +185,12 @@ book: $(call tool,mdbook@$(MDBOOK))
 
 REPOSITORY = $(shell sed -n 's/^repository = "\(.*\)"/\1/p' Cargo.toml)
 
+## image-builder: Ansible, goss and a root directory of Debian, made once and cached
+image-builder: prerequisites-images
+	@tests/ansible/build >/dev/null
+	@tests/goss/build >/dev/null
+	@tests/image-builder/root/build >/dev/null
+
 # Nothing that was built of them for another tree is built again for a fresh one.
 dependencies:
 	@tests/dependencies restore
@@ -217,5 +229,5 @@ OPTIONS_mdbook = --no-default-features --features search
 prerequisites-%:
 	@tests/prerequisites $*
 
-.PHONY: book packages packages-check components help demo test test-long test-fast build suites isolation bench bench-all bench-limits bench-programs bench-scale musl control-plane cluster-api capa packages-arm64 packages-arm64-check musl-arm64 \
+.PHONY: book packages packages-check components help demo test test-long test-fast build suites isolation bench bench-all bench-limits bench-programs bench-scale musl control-plane cluster-api capa packages-arm64 packages-arm64-check musl-arm64 image-builder image-builder-check \
 	metrics-server judges promtool moto cloud-init dependencies fmt deny advisories machete mutants

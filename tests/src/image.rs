@@ -108,13 +108,27 @@ pub fn instance(
     attestor: Attestor,
     cloud: &Arc<Cloud>,
 ) -> impl Fn(&Instance, &str) -> Machine + Send + 'static {
+    instance_of(cluster, attestor, cloud, None)
+}
+
+/// The same, of an image with these layers, which was made outside of the tests.
+pub fn instance_of(
+    cluster: &WorkloadCluster,
+    attestor: Attestor,
+    cloud: &Arc<Cloud>,
+    layers: Option<String>,
+) -> impl Fn(&Instance, &str) -> Machine + Send + 'static {
     let plane = cluster.control_plane().clone();
     let cloud = cloud.clone();
     let tpms = Mutex::new(Vec::new());
     move |instance, data| {
         let ec2 = &instance.ec2;
-        let mut builder = Machine::builder(&plane, instance.node_name())
-            .program(&plugin(&attestor), &program(&name_of_plugin(&attestor)))
+        let builder = Machine::builder(&plane, instance.node_name());
+        let builder = match &layers {
+            Some(layers) => builder.image(layers),
+            None => builder.program(&plugin(&attestor), &program(&name_of_plugin(&attestor))),
+        };
+        let mut builder = builder
             .at(ec2.private_ip.parse().unwrap())
             .reaches(instance.imds.address());
         let mut variables = instance.services(&cloud).to_vec();

@@ -16,7 +16,7 @@
 //! ```
 //!
 //! A machine is a set of namespaces (mount, network, process, host name, IPC, control group) in which systemd is
-//! process 1. Its root directory is the host's under a layer of its own. Its units are the kubelet with kubeadm's
+//! process 1. Its root directory is the host's, or that of an image, under a layer of its own. Its units are the kubelet with kubeadm's
 //! drop-in, journald, and a container runtime whose containers are processes of the machine. It reaches the API
 //! server at the same address as the host, other servers of the host if configured, and the other machines of the
 //! test process; the host reaches it at its address. A boot takes half a second, a join one or two.

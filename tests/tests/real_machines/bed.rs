@@ -93,6 +93,8 @@ pub enum Machines {
     TpmNodeFirst(usize),
     /// Instances of EC2 with a proof for this attestor.
     Ec2(Attestor),
+    /// The same, of an image with these layers.
+    Ec2OfImage(Attestor, String),
 }
 
 /// The infrastructure provider, and its running machines.
@@ -146,7 +148,9 @@ impl Scene {
     /// A Cluster without a KubeletAuthentication.
     pub fn unattended(cluster: ClusterBuilder, machines: Machines) -> Self {
         let cluster = match &machines {
-            Machines::Ec2(_) => cluster.infrastructure(InfraCluster::Aws(NETWORK.clone())),
+            Machines::Ec2(_) | Machines::Ec2OfImage(..) => {
+                cluster.infrastructure(InfraCluster::Aws(NETWORK.clone()))
+            }
             _ => cluster,
         };
         let cluster = cluster.create();
@@ -164,7 +168,10 @@ impl Scene {
                 let (ids, tpms) = listed(namespace, ids);
                 (Attestor::TPM, Order::HostsNodeFirst(ids), tpms)
             }
-            Machines::Ec2(attestor) => return Self::on_ec2(cluster, attestor),
+            Machines::Ec2(attestor) => return Self::on_ec2(cluster, attestor, None),
+            Machines::Ec2OfImage(attestor, layers) => {
+                return Self::on_ec2(cluster, attestor, Some(layers));
+            }
         };
         let config = if order == Order::NodeFirst {
             told_by_host_name(image::rendered(&attestor, &[]))
@@ -190,8 +197,8 @@ impl Scene {
         }
     }
 
-    fn on_ec2(cluster: WorkloadCluster, attestor: Attestor) -> Self {
-        let boot = image::instance(&cluster, attestor.clone(), &CLOUD);
+    fn on_ec2(cluster: WorkloadCluster, attestor: Attestor, layers: Option<String>) -> Self {
+        let boot = image::instance_of(&cluster, attestor.clone(), &CLOUD, layers);
         let instances = Instances::start(&cluster, &CLOUD, Maker::Test, boot);
         let is_tpm = attestor == Attestor::TPM;
         Self {

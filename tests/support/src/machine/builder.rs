@@ -46,6 +46,7 @@ pub struct MachineBuilder {
     name: String,
     discovery: Option<Discovery>,
     scratch: Scratch,
+    layers: String,
     // By their paths in the machine: the last entry for each path wins.
     placed: BTreeMap<String, Placed>,
     files: usize,
@@ -78,6 +79,7 @@ impl MachineBuilder {
             reached: discovery.iter().map(server).collect(),
             discovery,
             scratch: Scratch::new("machine"),
+            layers: "/".to_owned(),
             placed: BTreeMap::new(),
             files: 0,
             kubelet_arguments: Vec::new(),
@@ -104,6 +106,14 @@ impl MachineBuilder {
     /// Gives it this address of a [`Machine::network`].
     pub fn at(mut self, address: Ipv4Addr) -> Self {
         self.address = address;
+        self
+    }
+
+    /// Gives it the root directory of an image in the place of the host's: directories of the host, laid over each
+    /// other, the upper ones first, with colons between them. The drop-ins of the kubelet's unit in the image are the
+    /// machine's too; other units, and `/etc/systemd`, are not.
+    pub fn image(mut self, layers: &str) -> Self {
+        layers.clone_into(&mut self.layers);
         self
     }
 
@@ -190,6 +200,7 @@ impl MachineBuilder {
             name,
             discovery,
             scratch,
+            layers,
             placed,
             reached,
             network,
@@ -217,7 +228,8 @@ impl MachineBuilder {
             ]
         });
         let placed = placed.collect();
-        let mut process = namespaces::start(&name, (network, address), &group, &scratch, placed);
+        let mut process =
+            namespaces::start(&name, (network, address), &group, &scratch, &layers, placed);
         let pid = process.poll_alive("run systemd", BOOT, |_| {
             let pid = fs::read_to_string(host.join("pid")).ok()?;
             pid.strip_suffix('\n')?.parse().ok()

@@ -1,9 +1,10 @@
 # Process 1 of a machine's namespaces: makes the machine's tree, and becomes systemd in it.
 # $1: the scratch directory; $2: the machine's name; $3: its address; $4: the host's address in its
-# network; $5: the process whose network namespace is the network's switch.
+# network; $5: the process whose network namespace is the network's switch; $6: the layers of its root directory, the
+# upper ones first.
 # The rest: triples of permissions, source and target; `program`, `tree` and `link` stand in the place of permissions.
-scratch=$1 name=$2 address=$3 host=$4 switch=/proc/$5/ns/net
-shift 5
+scratch=$1 name=$2 address=$3 host=$4 switch=/proc/$5/ns/net layers=$6
+shift 6
 # This /proc is the host's still: the number is the one that the host knows.
 read -r pid rest </proc/self/stat
 
@@ -22,7 +23,7 @@ echo 1 >/proc/sys/net/ipv4/ip_forward
 mount -t tmpfs -o mode=755 machine "$scratch/root"
 cd "$scratch/root"
 mkdir upper work tree
-mount -t overlay -o lowerdir=/,upperdir=upper,workdir=work machine tree
+mount -t overlay -o lowerdir="$layers",upperdir=upper,workdir=work machine tree
 cd tree
 
 # Nothing of a node that the host may be, and none of its services.
@@ -43,6 +44,10 @@ printf '[Journal]\nReadKMsg=no\nAudit=no\n' >etc/systemd/journald.conf
 mkdir -p etc/systemd/system/multi-user.target.wants
 ln -s /usr/lib/systemd/system/kubelet.service etc/systemd/system/multi-user.target.wants/
 
+# What the image has beside the kubelet's unit is its own.
+if [ "$layers" != / ] && [ -d usr/lib/systemd/system/kubelet.service.d ]; then
+  cp -n usr/lib/systemd/system/kubelet.service.d/* "$scratch/units/kubelet.service.d"
+fi
 mount --bind "$scratch/units" usr/lib/systemd/system
 mount -t tmpfs -o mode=755 log var/log
 mount -t tmpfs -o mode=1777 tmp tmp

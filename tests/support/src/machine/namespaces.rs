@@ -43,13 +43,14 @@ pub(super) fn require() {
     );
 }
 
-/// Starts the machine: `placed` are the triples of `init.sh`.
+/// Starts the machine: `layers` are those of its root directory, and `placed` the triples of `init.sh`.
 #[track_caller]
 pub(super) fn start(
     name: &str,
     (network, address): (&Network, Ipv4Addr),
     group: &ControlGroup,
     scratch: &Scratch,
+    layers: &str,
     placed: Vec<String>,
 ) -> Process {
     for directory in ["root", "journal"] {
@@ -62,6 +63,7 @@ pub(super) fn start(
         .arg(scratch.path())
         .args([name, &address.to_string()])
         .args([network.host().to_string(), network.switch().to_string()])
+        .arg(layers)
         .args(placed)
         .spawn(&scratch.join("machine.log"))
 }

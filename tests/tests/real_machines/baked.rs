@@ -1,0 +1,35 @@
+//! Machines of an image that the role of `image-builder/` made: `make image-builder-check` makes it, and runs this.
+
+use kubelet_attestation::names::Provider as Attestor;
+
+use crate::bed::{Machines, Scene};
+
+/// The variable with the layers of the image's root directory.
+const IMAGE: &str = "KUBELET_AUTHENTICATOR_IMAGE";
+
+#[test]
+#[ignore = "its image is made by make image-builder-check"]
+fn a_machine_of_a_baked_image_joins_with_evidence_though_its_bootstrap_data_have_no_plugin() {
+    let layers = std::env::var(IMAGE).expect("the layers of an image");
+    let scene = Scene::attended("baked", Machines::Ec2OfImage(Attestor::AWS, layers));
+    let config = scene.stock_config();
+    assert!(!config.to_string().contains("kubelet-authenticator"));
+
+    let deployment = scene.cluster.machine_deployment_of("pool-a", 1, config);
+
+    let one = deployment.wait_until_running(1);
+    let node = scene.wait_for_node_of(&one[0]);
+    scene.on(&node, |machine| {
+        let exec = machine.read("/etc/kubernetes/kubelet.conf").unwrap();
+        let exec = String::from_utf8(exec).unwrap();
+        assert!(
+            exec.contains("/usr/local/bin/kubelet-authenticator-aws"),
+            "{exec}"
+        );
+        // The root directory is the image's, not the host's.
+        assert!(machine.exists("/usr/bin/dnf"));
+    });
+    scene.reads_well(&[node]);
+    let requests = scene.client_requests();
+    assert_eq!(requests.len(), 1, "{requests:#?}");
+}
