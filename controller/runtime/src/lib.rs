@@ -32,6 +32,7 @@
 //! - `worker`: one workload cluster: its watches, and its requests in turn
 //! - `management`: many clusters: a `KubeletAuthentication` each, leader election, conditions, periodic work
 //! - `standalone`: one cluster without a `KubeletAuthentication`
+//! - `explain`: the command `explain`: the checks of one request, with nothing written
 
 pub mod capi;
 pub mod client;
@@ -41,6 +42,7 @@ pub mod config_maps;
 pub mod csr_writer;
 pub mod diagnostics;
 pub mod events;
+pub mod explain;
 pub mod file_inventory;
 pub mod hardening;
 pub mod identities;

@@ -1,0 +1,97 @@
+//! Verifiers that ask nobody.
+
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use kubelet_attestation::names::{Provider, ProviderId};
+use kubelet_attestation::version::EvidenceVersion;
+use node_attestation_core::identifiers::ServingName;
+use node_attestation_core::refusal::{Deferral, NotAsked, Refusal, Unavailable};
+use node_attestation_core::verifier::{
+    Appraisal, Assurance, AttestedIdentity, Identity, Verifier, Verifiers,
+};
+use parking_lot::Mutex;
+
+/// The check that appraises evidence.
+pub(super) const CHECK: &str = "attest";
+
+/// Who was not asked about the evidence of the last request.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Unasked(Arc<Mutex<Option<NotAsked>>>);
+
+impl Unasked {
+    /// Forgets the request before.
+    pub(super) fn begin(&self) {
+        *self.0.lock() = None;
+    }
+
+    pub(super) fn taken(&self) -> Option<NotAsked> {
+        *self.0.lock()
+    }
+
+    /// The verifiers, which take evidence for proved where its proof is what nobody was asked for. `names_nodes` are the
+    /// providers whose platform tells the name of a machine's Node.
+    pub(super) fn verifiers(&self, verifiers: Verifiers, names_nodes: &[Provider]) -> Verifiers {
+        let verifiers = verifiers.into_iter();
+        verifiers
+            .map(|verifier| -> Arc<dyn Verifier> {
+                Arc::new(Unproved {
+                    names_nodes: names_nodes.contains(verifier.provider()),
+                    verifier,
+                    unasked: self.clone(),
+                })
+            })
+            .collect()
+    }
+}
+
+/// Vouches for what was not refuted. It is private to this module: no certificate may rest on it.
+#[derive(Debug)]
+struct Unproved {
+    verifier: Arc<dyn Verifier>,
+    names_nodes: bool,
+    unasked: Unasked,
+}
+
+#[async_trait::async_trait]
+impl Verifier for Unproved {
+    fn provider(&self) -> &Provider {
+        self.verifier.provider()
+    }
+
+    fn versions(&self) -> &[EvidenceVersion] {
+        self.verifier.versions()
+    }
+
+    async fn verify(
+        &self,
+        appraisal: Appraisal<'_>,
+        now: SystemTime,
+    ) -> Result<Assurance, Refusal> {
+        let appraised = self.verifier.verify(appraisal, now).await;
+        let Err(Refusal::Retry(Deferral::VerifierUnavailable(source))) = &appraised else {
+            return appraised;
+        };
+        let Some(not_asked) = source.cause::<NotAsked>() else {
+            return appraised;
+        };
+        *self.unasked.0.lock() = Some(*not_asked);
+        let node_name = self.names_nodes.then(|| appraisal.node_name.clone());
+        let identity = Identity {
+            node_name,
+            ..Identity::of(appraisal.provider_id.clone())
+        };
+        Ok(Assurance::Attested(AttestedIdentity::vouched(identity)))
+    }
+
+    fn accepts_late_provider_ids(&self) -> bool {
+        self.verifier.accepts_late_provider_ids()
+    }
+
+    async fn serving_names(
+        &self,
+        provider_id: &ProviderId,
+    ) -> Result<Option<Vec<ServingName>>, Unavailable> {
+        self.verifier.serving_names(provider_id).await
+    }
+}
