@@ -33,10 +33,12 @@
 //! - `management`: many clusters: a `KubeletAuthentication` each, leader election, conditions, periodic work
 //! - `standalone`: one cluster without a `KubeletAuthentication`
 //! - `explain`: the command `explain`: the checks of one request, with nothing written
+//! - `cluster_check`: the command `cluster check`: a management cluster and its Clusters, check by check
 
 pub mod capi;
 pub mod client;
 pub mod clock;
+pub mod cluster_check;
 pub mod cluster_states;
 pub mod config_maps;
 pub mod csr_writer;
