@@ -166,7 +166,7 @@ impl Explainer {
         let answered_at = answers::time(request);
         let as_of = answered_at.unwrap_or(now);
         let open = open(request);
-        self.unasked.begin();
+        self.unasked.begin(request);
         let deciding = decide::explain(&open, &self.context, as_of, clock::elapsed);
         let decided = timeout(DEADLINE, deciding).await.ok();
         let mut notes = self.notes.clone();

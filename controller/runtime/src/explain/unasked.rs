@@ -3,9 +3,12 @@
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
+use kube::ResourceExt as _;
+use kubelet_attestation::evidence::tpm::ENDORSEMENT_KEY_ANNOTATION;
 use kubelet_attestation::names::{Provider, ProviderId};
 use kubelet_attestation::version::EvidenceVersion;
-use node_attestation_core::identifiers::ServingName;
+use node_attestation_core::identifiers::{KeyDigest, ServingName};
 use node_attestation_core::refusal::{Deferral, NotAsked, Refusal, Unavailable};
 use node_attestation_core::verifier::{
     Appraisal, Assurance, AttestedIdentity, Identity, Verifier, Verifiers,
@@ -17,16 +20,27 @@ pub(super) const CHECK: &str = "attest";
 
 /// Who was not asked about the evidence of the last request.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Unasked(Arc<Mutex<Option<NotAsked>>>);
+pub(super) struct Unasked(Arc<Mutex<State>>);
+
+#[derive(Debug, Default)]
+struct State {
+    not_asked: Option<NotAsked>,
+    /// The endorsement key that the request names.
+    annotated: Option<KeyDigest>,
+}
 
 impl Unasked {
-    /// Forgets the request before.
-    pub(super) fn begin(&self) {
-        *self.0.lock() = None;
+    /// Forgets the request before, and begins with this one.
+    pub(super) fn begin(&self, request: &CertificateSigningRequest) {
+        let annotation = request.annotations().get(ENDORSEMENT_KEY_ANNOTATION);
+        *self.0.lock() = State {
+            not_asked: None,
+            annotated: annotation.and_then(|text| KeyDigest::parse(text).ok()),
+        };
     }
 
     pub(super) fn taken(&self) -> Option<NotAsked> {
-        *self.0.lock()
+        self.0.lock().not_asked
     }
 
     /// The verifiers, which take evidence for proved where its proof is what nobody was asked for. `names_nodes` are the
@@ -75,10 +89,17 @@ impl Verifier for Unproved {
         let Some(not_asked) = source.cause::<NotAsked>() else {
             return appraised;
         };
-        *self.unasked.0.lock() = Some(*not_asked);
+        let mut state = self.unasked.0.lock();
+        let endorsement_key = state.annotated;
+        // The record of a machine with a TPM is compared with the key.
+        if *self.provider() == Provider::TPM && endorsement_key.is_none() {
+            return appraised;
+        }
+        state.not_asked = Some(*not_asked);
         let node_name = self.names_nodes.then(|| appraisal.node_name.clone());
         let identity = Identity {
             node_name,
+            endorsement_key,
             ..Identity::of(appraisal.provider_id.clone())
         };
         Ok(Assurance::Attested(AttestedIdentity::vouched(identity)))
@@ -95,3 +116,6 @@ impl Verifier for Unproved {
         self.verifier.serving_names(provider_id).await
     }
 }
+
+#[cfg(test)]
+mod tests;
