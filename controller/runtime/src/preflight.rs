@@ -253,7 +253,7 @@ mod tests {
                 assert!(granted(verb, group, resource), "{verb} {resource}.{group}");
             }
         }
-        assert_eq!(management_rights().len(), 25);
+        assert_eq!(management_rights().len(), 26);
     }
 
     #[test]
