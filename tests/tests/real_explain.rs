@@ -466,7 +466,7 @@ fn every_check_passes_of_a_cluster_that_is_well_and_a_warning_counts_with_strict
     let (valid, rest) = before.split_once("valid until ").unwrap();
     let (_, before) = rest.split_once(", and").unwrap();
     let of_cluster = format!("{valid}valid until TIME, and{before}https://SERVER/ answers{after}");
-    let of_cluster = of_cluster.replace(KUBERNETES_VERSION, "VERSION");
+    let of_cluster = of_cluster.replace(KUBERNETES_VERSION.as_str(), "VERSION");
     assert_eq!(of_cluster, CLUSTER_WELL);
 
     let plane = scene.cluster.control_plane();
