@@ -8,7 +8,7 @@ use std::time::Duration;
 use aws_config::timeout::TimeoutConfig;
 use aws_config::{BehaviorVersion, SdkConfig};
 use futures::future::FutureExt as _;
-use node_attestation_core::refusal::Unavailable;
+use node_attestation_core::refusal::{NotAsked, Unavailable};
 use node_attestation_runtime::capi::ObjectKey;
 use tokio::sync::OnceCell;
 use tokio::time::Instant;
@@ -83,6 +83,17 @@ pub trait CredentialsSource: fmt::Debug + Send + Sync {
     /// there can be another now: then the call may be made once more.
     fn forget_session(&self, _key: CredentialsKey, _since: Instant) -> bool {
         false
+    }
+}
+
+/// No credentials, for an [explanation](node_attestation_core::decide::explain): EC2 is [`NotAsked`].
+#[derive(Debug, Clone, Copy)]
+pub struct NoCredentials;
+
+#[async_trait::async_trait]
+impl CredentialsSource for NoCredentials {
+    async fn credentials(&self, _: &Tenant, _: &str) -> Result<Credentials, Unavailable> {
+        Err(Unavailable::new(NotAsked("EC2")))
     }
 }
 

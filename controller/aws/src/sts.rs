@@ -34,7 +34,7 @@ use hyper::StatusCode;
 use kubelet_attestation::binding::KeyBinding;
 use kubelet_attestation::evidence::aws::Proof;
 use node_attestation_core::identifiers::KeyDigest;
-use node_attestation_core::refusal::Refusal;
+use node_attestation_core::refusal::{Deferral, NotAsked, Refusal, Unavailable};
 use node_attestation_runtime::metrics::{CloudResult, Metrics};
 
 pub use self::principal::{InvalidRole, ProfileRole};
@@ -57,6 +57,7 @@ pub struct Sts {
     signatures: ReplayCache,
     refused: Refused,
     metrics: Metrics,
+    is_asked: bool,
 }
 
 impl Sts {
@@ -72,6 +73,25 @@ impl Sts {
             signatures: ReplayCache::with_limits(LIMITS),
             refused: Refused::default(),
             metrics: Metrics::default(),
+            is_asked: true,
+        })
+    }
+
+    /// A client for an [explanation](node_attestation_core::decide::explain): it checks what STS need not be asked for,
+    /// and then says that STS was [`NotAsked`].
+    ///
+    /// # Errors
+    ///
+    /// TLS cannot be set up.
+    pub fn not_asked() -> Result<Self, InvalidStsSettings> {
+        let client = Client::new(Vec::new(), Vec::new(), None);
+        Ok(Self {
+            client: client.map_err(InvalidStsSettings::Tls)?,
+            settings: StsSettings::default(),
+            signatures: ReplayCache::with_limits(LIMITS),
+            refused: Refused::default(),
+            metrics: Metrics::default(),
+            is_asked: false,
         })
     }
 
@@ -164,6 +184,10 @@ impl ClusterSts<'_> {
         }
         if let Some(refused) = sts.refused.look(&call, proof, document, now) {
             return Err(refused.into());
+        }
+        if !sts.is_asked {
+            let not_asked = Unavailable::new(NotAsked("STS, and EC2 after it"));
+            return Err(Deferral::VerifierUnavailable(not_asked).into());
         }
         let sent = call.request.clone();
         let exchange = sts

@@ -18,6 +18,7 @@ use crate::scope::{Issuance, KubeletSignerMode};
 use crate::signer::Signer;
 
 mod context;
+mod seen;
 mod steps;
 
 pub use context::Context;
@@ -83,10 +84,34 @@ pub async fn decide(
     now: SystemTime,
     elapsed: Elapsed,
 ) -> Decided {
+    decided(request, context, now, Steps::timed_by(elapsed)).await
+}
+
+/// Decides as [`decide`] does, by the same checks, and keeps [what each saw](Step::saw).
+///
+/// It writes to the ledger of `context`. For an explanation that writes nothing, the ledger's records are
+/// [`Rehearsal`](crate::ledger::Rehearsal)s, its Nodes [`ReadOnlyNodes`](crate::nodes::ReadOnlyNodes), and the signer
+/// is [one without the CA's key](Signer::rehearsal).
+pub async fn explain(
+    request: &CertificateSigningRequest,
+    context: &Context,
+    now: SystemTime,
+    elapsed: Elapsed,
+) -> Decided {
+    let steps = Steps::timed_by(elapsed).explained();
+    decided(request, context, now, steps).await
+}
+
+async fn decided(
+    request: &CertificateSigningRequest,
+    context: &Context,
+    now: SystemTime,
+    steps: Steps,
+) -> Decided {
     let mut deciding = Deciding {
         context,
         now,
-        steps: Steps::timed_by(elapsed),
+        steps,
         machine: None,
         reference: reference(request),
     };
@@ -125,6 +150,7 @@ impl Deciding<'_> {
         let raw = self.steps.take("triage", || {
             RawRequest::triage(request, &context.verifiers, &context.duties)
         })?;
+        self.steps.saw(|| seen::request(request));
         let signer = match (raw.asked(), &context.issuance) {
             (Asked::Client(_) | Asked::Serving(_), Issuance::Sign(signer)) => Some(signer.as_ref()),
             (Asked::Client(_) | Asked::Serving(_), Issuance::ApproveOnly) => {
@@ -135,6 +161,7 @@ impl Deciding<'_> {
         };
         let asked = raw.asked().clone();
         let csr = self.steps.take("parse", || raw.parse())?;
+        self.steps.saw(|| seen::parsed(&csr));
         match asked {
             Asked::Client(_) => self.client(csr, signer).await,
             Asked::BuiltInClient if csr.is_attested() => self.attested_built_in(csr).await,
@@ -180,10 +207,12 @@ impl Deciding<'_> {
     ) -> Result<Decision, Decision> {
         let now = self.now;
         let csr = self.claimed(csr, signer).await?;
-        Ok(match signer {
+        let made = match signer {
             Some(signer) => Decision::Issue(self.steps.take("sign", || csr.sign(signer, now))?),
             None => Decision::Approve(self.steps.take("sign", || csr.approve())?),
-        })
+        };
+        self.steps.saw(|| seen::signed(&made));
+        Ok(made)
     }
 
     async fn claimed(
@@ -209,13 +238,17 @@ impl Deciding<'_> {
         let csr = self.steps.take("conform_client", || {
             csr.conform_client(verifier, &lifetimes)
         })?;
+        self.steps.saw(|| seen::client(csr.request()));
         let located = csr.locate(inventory);
         let csr = self.steps.wait("locate", located).await?;
         self.machine.clone_from(&csr.machine().object);
+        self.steps.saw(|| seen::machine(csr.machine()));
         let attested = csr.attest(verifier, &context.audiences, now);
         let csr = self.steps.wait("attest", attested).await?;
+        self.steps.saw(|| seen::attested(&csr));
         let settled = csr.check_node_name(inventory, ledger);
         let csr = self.steps.wait("check_node_name", settled).await?;
+        self.steps.saw(|| seen::named(&csr));
         // Before the claim: a machine whose certificate cannot be made must not hold its name for
         // its former key.
         if let Some(signer) = signer
@@ -224,7 +257,9 @@ impl Deciding<'_> {
             self.steps.take("sign", || signer.is_valid(now))?;
         }
         let claimed = Box::pin(csr.claim(ledger, self.reference.clone(), now));
-        Ok(self.steps.wait("claim", claimed).await?)
+        let csr = self.steps.wait("claim", claimed).await?;
+        self.steps.saw(|| seen::claimed(csr.grant()));
+        Ok(csr)
     }
 
     async fn attested_built_in(&mut self, csr: ParsedCsr) -> Result<Decision, Decision> {
@@ -246,6 +281,7 @@ impl Deciding<'_> {
         let renewal = csr.renew_control_plane(context.inventory.as_ref(), context.ledger.as_ref());
         let renewal = self.steps.wait("control_plane", renewal).await?;
         self.machine.clone_from(&renewal.machine().object);
+        self.steps.saw(|| seen::machine(renewal.machine()));
         Ok(Decision::Approve(renewal.approve()))
     }
 
@@ -259,6 +295,7 @@ impl Deciding<'_> {
         let csr = self.steps.take("conform_serving", || {
             csr.conform_serving(&context.issuance, &context.serving, &context.lifetimes)
         })?;
+        self.steps.saw(|| seen::serving(csr.request()));
         let corroborated = csr.corroborate(
             &context.ledger,
             context.inventory.as_ref(),
@@ -267,10 +304,13 @@ impl Deciding<'_> {
         );
         let csr = self.steps.wait("corroborate", corroborated).await?;
         self.machine.clone_from(&csr.machine().object);
-        Ok(match signer {
+        self.steps.saw(|| seen::machine(csr.machine()));
+        let made = match signer {
             Some(signer) => Decision::Issue(self.steps.take("sign", || csr.sign(signer, now))?),
             None => Decision::Approve(self.steps.take("sign", || csr.approve())?),
-        })
+        };
+        self.steps.saw(|| seen::signed(&made));
+        Ok(made)
     }
 }
 

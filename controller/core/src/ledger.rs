@@ -23,7 +23,7 @@ pub use grant_reason::{GrantReason, ReenrolReason};
 pub use policy::{Adoption, Certificates, LedgerPolicy, NameReuse, Reenrolment, StaleNodes};
 pub use record::{Opened, Record, RecordHolder, RequestRef, SeenBoot, whole_seconds};
 pub use record_ledger::RecordLedger;
-pub use records::{LastIssued, MemoryRecords, Records, Stored, Version, WriteError};
+pub use records::{LastIssued, MemoryRecords, Records, Rehearsal, Stored, Version, WriteError};
 
 /// The holder of a node's name.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 
 use kubelet_attestation::names::NodeName;
 
-use crate::refusal::Unavailable;
+use crate::refusal::{NotAsked, Unavailable};
 
 /// A kubelet renews its Lease every ten seconds; kube-controller-manager calls a Node down after 50
 /// (`nodeMonitorGracePeriod`). Older than this, nobody is at work under the Node's name.
@@ -25,6 +25,21 @@ pub trait Nodes: Debug + Send + Sync {
     /// Deletes the Node of this name if it still is the one of this UID; one that is gone, or
     /// another by now, is left alone.
     async fn delete(&self, name: &NodeName, uid: &str) -> Result<(), Unavailable>;
+}
+
+/// Nodes of which none is deleted, for [explanations](crate::decide::explain).
+#[derive(Debug)]
+pub struct ReadOnlyNodes<N>(pub N);
+
+#[async_trait::async_trait]
+impl<N: Nodes> Nodes for ReadOnlyNodes<N> {
+    async fn state(&self, name: &NodeName) -> Result<Option<Node>, Unavailable> {
+        self.0.state(name).await
+    }
+
+    async fn delete(&self, _name: &NodeName, _uid: &str) -> Result<(), Unavailable> {
+        Err(Unavailable::new(NotAsked("an explanation deletes no Node")))
+    }
 }
 
 /// A Node, as far as it says whether its kubelet is at work.

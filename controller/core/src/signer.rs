@@ -46,6 +46,18 @@ impl Signer {
         Ok(Self { ca, key })
     }
 
+    /// Signs as this CA would, with a random key: nobody accepts what it signs, and the CA's key is not needed. For
+    /// [explanations](crate::decide::explain).
+    ///
+    /// # Errors
+    ///
+    /// A certificate that is no CA's, or a system without random bytes.
+    pub fn rehearsal(certificate: &[u8]) -> Result<Self, InvalidCa> {
+        let ca = CaCertificate::from_pem(certificate)?;
+        let key = CaKey::random().map_err(|_| InvalidCa::KeyForm)?;
+        Ok(Self { ca, key })
+    }
+
     /// The end of the CA's certificate; no certificate that it signs outlives it.
     pub fn not_after(&self) -> SystemTime {
         self.ca.not_after

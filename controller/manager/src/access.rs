@@ -1,29 +1,73 @@
 //! Access to the management cluster.
 
 use std::env;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use node_attestation_runtime::client::ClusterAccess;
 
 use crate::error::{BoxError, explain};
 
-/// The cluster of this kubeconfig, or the one that this runs in; `missing` is the error outside a cluster.
-pub(crate) async fn access(
-    kubeconfig: Option<&Path>,
-    missing: &'static str,
+/// The cluster of this kubeconfig and context or, without a kubeconfig, of those that kubectl reads, or the one that
+/// this runs in.
+///
+/// # Errors
+///
+/// None of them is there, or the first that is cannot be used.
+pub(crate) async fn for_person(
+    kubeconfig: Option<PathBuf>,
+    context: Option<&str>,
 ) -> Result<ClusterAccess, BoxError> {
+    let files = match kubeconfig {
+        Some(file) => vec![file],
+        None => variable().or_else(home).unwrap_or_default(),
+    };
+    if files.is_empty() {
+        return in_cluster(
+            context,
+            "--kubeconfig of the management cluster is not given, and neither KUBECONFIG nor \
+                                    ~/.kube/config has one",
+        );
+    }
+    Ok(ClusterAccess::from_kubeconfigs(&files, context).await?)
+}
+
+/// The cluster of this kubeconfig and context, or the one that this runs in. A controller signs and approves: it does
+/// not follow the kubeconfig that a shell happens to have.
+///
+/// # Errors
+///
+/// The kubeconfig cannot be used or, without one, this does not run in a cluster.
+pub(crate) async fn for_controller(
+    kubeconfig: Option<PathBuf>,
+    context: Option<&str>,
+) -> Result<ClusterAccess, BoxError> {
+    let missing = "neither --kubeconfig (of a management cluster) nor --workload-kubeconfig (of one \
+                   cluster) is given";
     match kubeconfig {
-        Some(file) => Ok(ClusterAccess::from_kubeconfig(file).await?),
-        None => ClusterAccess::in_cluster().map_err(explain(missing)),
+        Some(file) => Ok(ClusterAccess::from_kubeconfigs(&[file], context).await?),
+        None => in_cluster(context, missing),
     }
 }
 
-/// A person's kubeconfig, as kubectl finds it: the first existing file of `KUBECONFIG`, or `~/.kube/config`.
-pub(crate) fn persons_kubeconfig() -> Option<PathBuf> {
-    let home = || Some(PathBuf::from(env::var_os("HOME")?).join(".kube/config"));
-    let files: Vec<_> = match env::var_os("KUBECONFIG") {
-        Some(list) => env::split_paths(&list).collect(),
-        None => home().into_iter().collect(),
-    };
-    files.into_iter().find(|file| file.is_file())
+fn in_cluster(context: Option<&str>, missing: &'static str) -> Result<ClusterAccess, BoxError> {
+    if let Some(context) = context {
+        return Err(format!("there is no kubeconfig for --context {context}").into());
+    }
+    ClusterAccess::in_cluster().map_err(explain(missing))
+}
+
+/// The files of `KUBECONFIG` that exist; as for kubectl, an empty one is as good as none.
+fn variable() -> Option<Vec<PathBuf>> {
+    let list = env::var_os("KUBECONFIG").filter(|list| !list.is_empty())?;
+    Some(
+        env::split_paths(&list)
+            .filter(|file| file.exists())
+            .collect(),
+    )
+}
+
+/// The kubeconfig in the home directory, if there is one.
+fn home() -> Option<Vec<PathBuf>> {
+    let file = PathBuf::from(env::var_os("HOME")?).join(".kube/config");
+    file.is_file().then(|| vec![file])
 }

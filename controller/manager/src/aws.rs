@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use kubelet_attestation::errors::error_chain;
 use kubelet_attestation::evidence::aws::is_region;
-use node_attestation_aws::credentials::DefaultChain;
+use node_attestation_aws::credentials::{DefaultChain, NoCredentials};
 use node_attestation_aws::document::Signers;
 use node_attestation_aws::ec2::{Ec2Settings, Instances, NitroTpms};
 use node_attestation_aws::partition::{EndpointHost, InvalidHost};
@@ -187,6 +187,22 @@ impl AwsParts {
             tenants: Some(tenants),
         };
         Ok((aws, work))
+    }
+}
+
+impl Aws {
+    /// Clients that ask nobody, for explanations.
+    pub(crate) fn not_asked(extra_signers: Option<&Path>) -> Result<Self, BoxError> {
+        let source = Arc::new(NoCredentials);
+        let instances = Instances::new(source.clone(), Ec2Settings::default());
+        let sts = Sts::not_asked()?;
+        let witnesses = AwsClients::new(signers(extra_signers)?, sts, instances.clone());
+        Ok(Self {
+            witnesses: Arc::new(witnesses),
+            instances,
+            tpms: NitroTpms::new(source, Ec2Settings::default()),
+            tenants: None,
+        })
     }
 }
 

@@ -5,7 +5,7 @@ use node_attestation_core::crd::conditions::{AUTO_APPROVE_PATHS_CLOSED, READY};
 use node_attestation_runtime::cluster_states::{self, ClusterState};
 
 use crate::error::BoxError;
-use crate::query::{Format, QueryOptions, aligned};
+use crate::query::{QueryOptions, aligned};
 
 #[derive(Debug, Args)]
 pub(crate) struct ClustersCommand {
@@ -22,10 +22,7 @@ pub(crate) async fn run(command: ClustersCommand) -> Result<String, BoxError> {
     let access = options.access().await?;
     let mut states = cluster_states::list(&access, options.namespace.as_deref()).await?;
     states.retain(|state| !without || state.kubelet_authentication.is_none());
-    Ok(match options.output {
-        Format::Table => table(&states),
-        Format::Json => serde_json::to_string_pretty(&states)? + "\n",
-    })
+    options.output.print(&states, || table(&states))
 }
 
 fn table(states: &[ClusterState]) -> String {

@@ -3,11 +3,12 @@
 use clap::{Args, Subcommand};
 use kubelet_attestation::errors::error_chain;
 use node_attestation_core::crd::NodeIdentity;
+use node_attestation_runtime::client::CallError;
 use node_attestation_runtime::clock::now;
 use node_attestation_runtime::identities::Identities;
 
 use crate::error::BoxError;
-use crate::query::{Format, QueryOptions, aligned};
+use crate::query::{QueryOptions, aligned};
 
 #[derive(Debug, Args)]
 pub(crate) struct IdentitiesCommand {
@@ -45,25 +46,23 @@ struct Whose {
 /// Runs the command, and returns its output.
 pub(crate) async fn run(command: IdentitiesCommand) -> Result<String, BoxError> {
     let IdentitiesCommand { act, options } = command;
-    let identities = Identities::new(&options.access().await?);
+    let access = options.access().await?;
+    let identities = Identities::new(&access);
+    let of = options.namespace_of(&access);
     let QueryOptions {
         namespace, output, ..
     } = options;
-    let of = namespace.as_deref().unwrap_or("default");
     let whose = match &act {
         Act::List { cluster } => {
             let all = identities
                 .list(namespace.as_deref(), cluster.as_deref())
                 .await?;
-            return Ok(match output {
-                Format::Table => table(&all),
-                Format::Json => serde_json::to_string_pretty(&all)? + "\n",
-            });
+            return output.print(&all, || table(&all));
         }
         Act::Show(whose) | Act::Reset(whose) | Act::Revoke(whose) => whose,
     };
     let Whose { cluster, node } = whose;
-    let found = identities.of_node(of, cluster, node).await?;
+    let found = identities.of_node(&of, cluster, node).await?;
     let changed = match &act {
         Act::Reset(_) => Some(identities.reset(&found, now()).await?),
         Act::Revoke(_) => Some(identities.revoke(&found, now()).await?),
@@ -71,12 +70,15 @@ pub(crate) async fn run(command: IdentitiesCommand) -> Result<String, BoxError> 
     };
     let changed = changed.as_ref();
     let identity = changed.map_or(&found, |changed| &changed.identity);
-    if output == Format::Json {
-        return Ok(serde_json::to_string_pretty(identity)? + "\n");
-    }
+    let event_error = changed.and_then(|changed| changed.event_error.as_ref());
+    output.print(identity, || said(&act, identity, node, event_error))
+}
+
+/// The record, or what was done with it, for a person.
+fn said(act: &Act, identity: &NodeIdentity, node: &str, event_error: Option<&CallError>) -> String {
     let generation = identity.spec.generation;
-    let mut text = match &act {
-        Act::List { .. } | Act::Show(_) => return Ok(shown(identity)),
+    let mut text = match act {
+        Act::List { .. } | Act::Show(_) => return shown(identity),
         Act::Reset(_) => format!(
             "Generation {generation} of node {node} is given up. The next request for this name that \
              passes every check opens generation {}; until then nothing changes, and the present \
@@ -84,19 +86,19 @@ pub(crate) async fn run(command: IdentitiesCommand) -> Result<String, BoxError> 
              write.",
             generation.saturating_add(1)
         ),
-        Act::Revoke(_) => format!(
+        Act::Revoke(Whose { cluster, .. }) => format!(
             "Generation {generation} of node {node} is revoked. Within seconds the workload cluster \
              refuses every write with its certificates, and the Node goes NotReady; it gets no renewal \
              and no serving certificate. What it may read it can read until the certificate expires. To \
              let the machine join again: identities reset {cluster} {node}."
         ),
     };
-    if let Some(error) = changed.and_then(|changed| changed.event_error.as_ref()) {
+    if let Some(error) = event_error {
         text += "\nWarning: there is no Event that says who did it: ";
         text += &error_chain(error);
         text.push('.');
     }
-    Ok(text + "\n")
+    text + "\n"
 }
 
 /// The state of a record, in one word.

@@ -15,7 +15,11 @@
 //! node-attestation-controller identities list|show|reset|revoke [--kubeconfig F] [-n NS] [-o json]
 //! node-attestation-controller clusters [--without] [--kubeconfig F] [-n NS] [-o json]
 //! node-attestation-controller tenancy explain CLUSTER [--kubeconfig F] [-n NS] [-o json]
+//! node-attestation-controller explain NAME|-f FILE --cluster CLUSTER [--kubeconfig F] [-n NS] [-o json]
+//! node-attestation-controller cluster check [CLUSTER] [--strict] [--kubeconfig F] [-n NS] [-o json]
 //! node-attestation-controller crds
+//! node-attestation-controller completion SHELL
+//! node-attestation-controller man [COMMAND ..]
 //! node-attestation-controller version
 //! ```
 //!
@@ -28,8 +32,8 @@
 //!
 //! - Environment: `https_proxy` and `no_proxy` as kubectl reads them, where the kubeconfig names no
 //!   proxy; both for STS and EC2 as well; and what the AWS SDK reads of credentials.
-//! - Standard input is not read. Standard output has what `crds`, `identities`, `clusters`, `tenancy`,
-//!   `version` and `--help` print, and nothing else.
+//! - Standard input is read by `explain -f -` alone. Standard output has what the commands but `run` and `--help`
+//!   print, and nothing else.
 //! - Standard error has the log, one event a line, as text or JSON. It never has keys, tokens or
 //!   the bytes of a request. Each decision is one line, `decided`, with the fields `csr`, `node`
 //!   (as the request claims it), `provider`, `outcome` (`issued`, `denied`, `failed`, `deferred`,
@@ -46,6 +50,7 @@
 //! | 1 | internal error |
 //! | 2 | usage |
 //! | 3 | configuration: a file or an option cannot be used; standard error says which and why |
+//! | 20 | a check of `cluster check` fails |
 //!
 //! # Modules
 //!
@@ -63,12 +68,16 @@
 //! - `tenancy`: the command `tenancy`
 //! - `tpm`: the flags of `tpm`, and the state that its verifiers share
 //! - `providers`: the registry of providers
+//! - `explain`: the command `explain`
+//! - `cluster_check`: the command `cluster check`
 //! - `run`: the command `run`: its flags, and the wiring
 
 mod access;
 mod aws;
+mod cluster_check;
 mod clusters;
 mod error;
+mod explain;
 mod file;
 mod files;
 mod identities;
@@ -82,12 +91,14 @@ mod tpm;
 use std::io::{self, Write as _};
 use std::process::ExitCode;
 
-use clap::{ArgAction, Parser, Subcommand};
+use clap::{ArgAction, CommandFactory as _, Parser, Subcommand};
 use kubelet_attestation::errors::error_chain;
 
 use error::BoxError;
 use logging::LogFormat;
 use node_attestation_core::crd;
+use query::Format;
+use serde_json::json;
 use tokio::runtime::Runtime;
 
 /// Checks, approves and signs the certificate requests of kubelets.
@@ -110,8 +121,27 @@ enum Command {
     Clusters(Box<clusters::ClustersCommand>),
     /// Explain the AWS identity of a Cluster
     Tenancy(Box<tenancy::TenancyCommand>),
+    /// Explain a certificate signing request: the controller's own checks with what each saw, up to the one that
+    /// decides, and what was answered. It reads with your rights, writes nothing, and asks no cloud
+    Explain(Box<explain::ExplainCommand>),
+    /// Check a management cluster and its Clusters
+    Cluster(Box<cluster_check::ClusterCommand>),
+    /// Print the completion script of a shell
+    Completion {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+    /// Print a manual page, for `man`: of the program, or of a command
+    Man {
+        /// The command, such as `cluster check`
+        command: Vec<String>,
+    },
     /// Print the version
-    Version,
+    Version {
+        /// The form of the output
+        #[arg(short, long, value_name = "FORMAT", value_enum, default_value_t = Format::Table)]
+        output: Format,
+    },
 }
 
 #[derive(Debug, clap::Args)]
@@ -126,8 +156,14 @@ struct RunCommand {
     settings: run::Arguments,
 }
 
+/// The program's name.
+const NAME: &str = "node-attestation-controller";
+
 /// A file or an option cannot be used.
 const CONFIGURATION: u8 = 3;
+
+/// A check fails.
+const CHECK_FAILED: u8 = 20;
 
 fn main() -> anyhow::Result<ExitCode> {
     // clap ends the process itself with 2 on wrong usage, and with 0 on --help.
@@ -142,13 +178,26 @@ fn main() -> anyhow::Result<ExitCode> {
         Command::Identities(command) => return answer(identities::run(*command)),
         Command::Clusters(command) => return answer(clusters::run(*command)),
         Command::Tenancy(command) => return answer(tenancy::run(*command)),
-        Command::Version => {
-            print(concat!(
-                "node-attestation-controller ",
-                env!("CARGO_PKG_VERSION"),
-                "\n"
-            ))?;
+        Command::Cluster(command) => {
+            return answer(async {
+                let (text, passes) = cluster_check::run(*command).await?;
+                let code = if passes { 0 } else { CHECK_FAILED };
+                Ok((text, code))
+            });
+        }
+        Command::Explain(command) => return answer(explain::run(*command)),
+        Command::Completion { shell } => {
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), NAME, &mut script);
+            print(&String::from_utf8_lossy(&script))?;
             return Ok(ExitCode::SUCCESS);
+        }
+        Command::Man { command } => return answer(async { manual(&command) }),
+        Command::Version { output } => {
+            let version = env!("CARGO_PKG_VERSION");
+            let object = json!({"name": NAME, "version": version});
+            let text = output.print(&object, || format!("{NAME} {version}\n"));
+            return answer(async { text });
         }
     };
     logging::start(command.log_format, command.verbose);
@@ -163,17 +212,56 @@ fn main() -> anyhow::Result<ExitCode> {
     }
 }
 
-/// Prints the output of a command.
-fn answer(asked: impl Future<Output = Result<String, BoxError>>) -> anyhow::Result<ExitCode> {
-    match Runtime::new()?.block_on(asked) {
-        Ok(text) => {
+/// The manual page of the program or, below it, of a command. In section 8, of commands for administrators.
+fn manual(command: &[String]) -> Result<String, BoxError> {
+    let mut page = Cli::command();
+    page.build();
+    let mut name = NAME.to_owned();
+    for word in command {
+        let found = page.find_subcommand(word);
+        let found = found.ok_or_else(|| format!("there is no command {word:?}"))?;
+        page = found.clone();
+        name = format!("{name}-{word}");
+    }
+    let page = clap_mangen::Man::new(page.name(name))
+        .section("8")
+        .manual("System Administration");
+    let mut text = Vec::new();
+    page.render(&mut text)?;
+    Ok(String::from_utf8(text)?)
+}
+
+/// Prints the output of a command, and ends with 0 or its own code.
+fn answer<T: Into<Answer>>(
+    asked: impl Future<Output = Result<T, BoxError>>,
+) -> anyhow::Result<ExitCode> {
+    match Runtime::new()?.block_on(asked).map(Into::into) {
+        Ok(Answer { text, code }) => {
             print(&text)?;
-            Ok(ExitCode::SUCCESS)
+            Ok(ExitCode::from(code))
         }
         Err(error) => {
             writeln!(io::stderr(), "{}", error_chain(&*error))?;
             Ok(ExitCode::from(CONFIGURATION))
         }
+    }
+}
+
+/// The output of a command, and its exit code.
+struct Answer {
+    text: String,
+    code: u8,
+}
+
+impl From<String> for Answer {
+    fn from(text: String) -> Self {
+        Self { text, code: 0 }
+    }
+}
+
+impl From<(String, u8)> for Answer {
+    fn from((text, code): (String, u8)) -> Self {
+        Self { text, code }
     }
 }
 

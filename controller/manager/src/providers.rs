@@ -1,9 +1,11 @@
 //! The providers of this program: options, what verifiers share, and the registry.
 
 use std::future::pending;
+use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
 
+use clap::builder::{PossibleValue, PossibleValuesParser};
 use kubelet_attestation::ensure;
 use kubelet_attestation::errors::error_chain;
 use kubelet_attestation::names::Provider;
@@ -17,7 +19,7 @@ use node_attestation_runtime::capi::ObjectKey;
 use node_attestation_runtime::client::ClusterAccess;
 use node_attestation_runtime::management::VerifierUnavailable;
 use node_attestation_runtime::metrics::Metrics;
-use node_attestation_tpm::challenge::ChallengeKeySource;
+use node_attestation_tpm::challenge::{ChallengeKeySource, RehearsedKeys};
 use node_attestation_tpm::policy::TpmPolicy;
 use node_attestation_tpm::verifier::TpmVerifier;
 
@@ -157,6 +159,33 @@ impl OpenedProviders {
 }
 
 impl Providers {
+    /// Providers that ask nobody but the management cluster, for explanations.
+    pub(crate) fn not_asked(
+        extra_signers: Option<&Path>,
+        management: Option<&ClusterAccess>,
+    ) -> Result<Self, BoxError> {
+        Ok(Self {
+            allow_insecure: true,
+            aws: Ok(Aws::not_asked(extra_signers)?),
+            tpm_keys: Some(Arc::new(RehearsedKeys)),
+            config_maps: management.map(ConfigMapReader::new),
+        })
+    }
+
+    /// The verifier of a cluster without a management cluster, with no settings.
+    pub(crate) fn alone(&self, attestor: &str) -> Result<Verifiers, BoxError> {
+        let cluster = Cluster {
+            uid: "",
+            name: None,
+            namespace: None,
+            aws: AwsSettings::default(),
+            tpm: TpmSettings::default(),
+            aws_account: None,
+        };
+        let verifier = self.verifier(attestor, &cluster)?;
+        Ok(Verifiers::from_iter([verifier]))
+    }
+
     /// The verifiers of what is authorized for a cluster.
     pub(crate) fn verifiers(
         &self,
@@ -202,6 +231,16 @@ pub(crate) fn named(attestor: &str) -> Option<&'static Registered> {
     PROVIDERS
         .iter()
         .find(|registered| registered.provider.as_str() == attestor)
+}
+
+/// The registered providers, for clap.
+pub(crate) fn attestors() -> PossibleValuesParser {
+    let values = PROVIDERS.iter();
+    PossibleValuesParser::new(
+        values.map(|registered| {
+            PossibleValue::new(registered.provider.as_str()).help(registered.help)
+        }),
+    )
 }
 
 fn annotation<'a>(authentication: &'a KubeletAuthentication, key: &str) -> Option<&'a str> {

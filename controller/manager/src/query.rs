@@ -5,8 +5,9 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use node_attestation_runtime::client::ClusterAccess;
+use serde::Serialize;
 
-use crate::access::{access, persons_kubeconfig};
+use crate::access::for_person;
 use crate::error::BoxError;
 
 /// The spaces between two columns.
@@ -15,11 +16,14 @@ const GAP: usize = 3;
 /// The options of every command about a management cluster.
 #[derive(Debug, Args)]
 pub(crate) struct QueryOptions {
-    /// Kubeconfig of the management cluster; without it that of KUBECONFIG or ~/.kube/config, or the
+    /// Kubeconfig of the management cluster; without it those of KUBECONFIG, or ~/.kube/config, or the
     /// cluster that this runs in
     #[arg(long, value_name = "FILE", global = true)]
     kubeconfig: Option<PathBuf>,
-    /// The namespace of the Cluster; for lists: of all, if none is given
+    /// The context of the kubeconfig, in the place of the current one
+    #[arg(long, value_name = "NAME", global = true)]
+    context: Option<String>,
+    /// The namespace of the Cluster, in the place of the context's; for lists: of all, if none is given
     #[arg(short, long, value_name = "NAME", global = true)]
     pub(crate) namespace: Option<String>,
     /// The form of the output
@@ -34,15 +38,37 @@ pub(crate) enum Format {
     Table,
     /// The objects.
     Json,
+    /// The objects, as YAML.
+    Yaml,
+}
+
+impl Format {
+    /// The output: the objects, or the table.
+    pub(crate) fn print(
+        self,
+        objects: &impl Serialize,
+        table: impl FnOnce() -> String,
+    ) -> Result<String, BoxError> {
+        Ok(match self {
+            Self::Table => table(),
+            Self::Json => serde_json::to_string_pretty(objects)? + "\n",
+            Self::Yaml => serde_saphyr::to_string(objects)?,
+        })
+    }
 }
 
 impl QueryOptions {
     /// The management cluster.
     pub(crate) async fn access(&self) -> Result<ClusterAccess, BoxError> {
-        let file = self.kubeconfig.clone().or_else(persons_kubeconfig);
-        let missing = "--kubeconfig of the management cluster is not given, and neither KUBECONFIG nor \
-                       ~/.kube/config has one";
-        access(file.as_deref(), missing).await
+        for_person(self.kubeconfig.clone(), self.context.as_deref()).await
+    }
+
+    /// The namespace of one object: the option's, or the context's.
+    pub(crate) fn namespace_of(&self, access: &ClusterAccess) -> String {
+        let given = self.namespace.as_deref();
+        given
+            .unwrap_or(access.client().default_namespace())
+            .to_owned()
     }
 }
 
@@ -64,4 +90,24 @@ pub(crate) fn aligned<const N: usize>(rows: &[[String; N]]) -> String {
         text.push('\n');
     }
     text
+}
+
+/// The width of text for a person.
+const WIDTH: usize = 80;
+
+/// Appends the words in lines of [`WIDTH`], behind a margin that begins with `first`. A longer word has a line of its
+/// own.
+pub(crate) fn wrapped(first: &str, margin: usize, words: &str, text: &mut String) {
+    let mut line = format!("{first:margin$}");
+    let mut is_begun = false;
+    for word in words.split_whitespace() {
+        if is_begun && line.chars().count() + 1 + word.chars().count() > WIDTH {
+            text.extend([line.trim_end(), "\n"]);
+            line = " ".repeat(margin);
+            is_begun = false;
+        }
+        line.extend([if is_begun { " " } else { "" }, word]);
+        is_begun = true;
+    }
+    text.extend([line.trim_end(), "\n"]);
 }

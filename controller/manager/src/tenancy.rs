@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use crate::aws::TenancyArguments;
 use crate::error::BoxError;
-use crate::query::{Format, QueryOptions, aligned};
+use crate::query::{QueryOptions, aligned};
 
 #[derive(Debug, Args)]
 pub(crate) struct TenancyCommand {
@@ -53,15 +53,13 @@ pub(crate) async fn run(command: TenancyCommand) -> Result<String, BoxError> {
         tenancy,
     }) = command.act;
     let access = options.access().await?;
-    let namespace = options.namespace.as_deref().unwrap_or("default");
+    let namespace = options.namespace_of(&access);
     let cluster = ObjectKey::new(namespace, cluster);
     let (places, settings) = (tenancy.places(None), tenancy.settings());
     let explained =
         identity_read::explain(access.client(), &places, settings, cluster.clone()).await?;
-    Ok(match options.output {
-        Format::Table => text(&cluster, &explained),
-        Format::Json => serde_json::to_string_pretty(&object(&cluster, &explained))? + "\n",
-    })
+    let object = object(&cluster, &explained);
+    options.output.print(&object, || text(&cluster, &explained))
 }
 
 fn text(cluster: &ObjectKey, explained: &Explained) -> String {

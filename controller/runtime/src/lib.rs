@@ -33,15 +33,19 @@
 //! - `worker`: one workload cluster: its watches, and its requests in turn
 //! - `management`: many clusters: a `KubeletAuthentication` each, leader election, conditions, periodic work
 //! - `standalone`: one cluster without a `KubeletAuthentication`
+//! - `explain`: the command `explain`: the checks of one request, with nothing written
+//! - `cluster_check`: the command `cluster check`: a management cluster and its Clusters, check by check
 
 pub mod capi;
 pub mod client;
 pub mod clock;
+pub mod cluster_check;
 pub mod cluster_states;
 pub mod config_maps;
 pub mod csr_writer;
 pub mod diagnostics;
 pub mod events;
+pub mod explain;
 pub mod file_inventory;
 pub mod hardening;
 pub mod identities;

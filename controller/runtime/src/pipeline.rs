@@ -287,37 +287,46 @@ impl Pipeline {
         let now = (self.clock)();
         let deciding = decide(request, &self.context, now, clock::elapsed);
         let decided = tokio::time::timeout(DECISION_DEADLINE, deciding).await.ok();
-        let (obstacle, waits_for_a_machine) = match &decided {
-            Some(Decided {
-                decision: Decision::Retry(deferral),
-                ..
-            }) => {
-                let for_a_machine = matches!(deferral, Deferral::MachineNotFound);
-                (error_chain(deferral), for_a_machine)
-            }
-            Some(_) => return decided,
-            None => {
-                let csr = request.metadata.name.as_deref();
-                tracing::error!(csr, "the checks were not done in {DECISION_DEADLINE:?}");
-                ("the checks were not done in time".to_owned(), false)
-            }
-        };
-        let age = age(request, now);
-        let failure = if is_approved(request) && age > MAX_UNDECIDED {
-            Failure::UndecidedTooLong(obstacle)
-        } else if waits_for_a_machine && age > MAX_WITHOUT_MACHINE {
-            Failure::MachineMissing
-        } else {
-            return decided;
-        };
-        let reached = decided.map(|decided| (decided.machine, decided.steps));
-        let (machine, steps) = reached.unwrap_or_default();
-        Some(Decided {
-            decision: Decision::Fail(failure),
-            machine,
-            steps,
-        })
+        if decided.is_none() {
+            let csr = request.metadata.name.as_deref();
+            tracing::error!(csr, "the checks were not done in {DECISION_DEADLINE:?}");
+        }
+        concluded(request, decided, now)
     }
+}
+
+/// The decision, or a failure of a request that has waited for too long; `None`: the checks were not done in time.
+pub(crate) fn concluded(
+    request: &CertificateSigningRequest,
+    decided: Option<Decided>,
+    now: SystemTime,
+) -> Option<Decided> {
+    let (obstacle, waits_for_a_machine) = match &decided {
+        Some(Decided {
+            decision: Decision::Retry(deferral),
+            ..
+        }) => {
+            let for_a_machine = matches!(deferral, Deferral::MachineNotFound);
+            (error_chain(deferral), for_a_machine)
+        }
+        Some(_) => return decided,
+        None => ("the checks were not done in time".to_owned(), false),
+    };
+    let age = age(request, now);
+    let failure = if is_approved(request) && age > MAX_UNDECIDED {
+        Failure::UndecidedTooLong(obstacle)
+    } else if waits_for_a_machine && age > MAX_WITHOUT_MACHINE {
+        Failure::MachineMissing
+    } else {
+        return decided;
+    };
+    let reached = decided.map(|decided| (decided.machine, decided.steps));
+    let (machine, steps) = reached.unwrap_or_default();
+    Some(Decided {
+        decision: Decision::Fail(failure),
+        machine,
+        steps,
+    })
 }
 
 fn deleted(csr: &str) -> Next {
@@ -349,7 +358,7 @@ fn is_open(request: &CertificateSigningRequest) -> bool {
 }
 
 /// The age of the request; 0 if its creation time is missing or in the future.
-fn age(request: &CertificateSigningRequest, now: SystemTime) -> Duration {
+pub(crate) fn age(request: &CertificateSigningRequest, now: SystemTime) -> Duration {
     let created = request.creation_timestamp();
     let age = created.and_then(|created| now.duration_since(created.0.into()).ok());
     age.unwrap_or_default()

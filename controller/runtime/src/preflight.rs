@@ -46,10 +46,10 @@ impl From<Info> for ServerVersion {
 pub struct Right(ResourceAttributes);
 
 /// Verb, group, resource and namespace of a right; no namespace means all.
-type Rule = [&'static str; 4];
+type Rule<'a> = [&'a str; 4];
 
 /// The rights that answers need, apart from those on signers.
-const RULES: [Rule; 8] = [
+const RULES: [Rule<'static>; 8] = [
     ["get", GROUP, "certificatesigningrequests", ""],
     ["list", GROUP, "certificatesigningrequests", ""],
     ["watch", GROUP, "certificatesigningrequests", ""],
@@ -60,11 +60,42 @@ const RULES: [Rule; 8] = [
     ["get", "coordination.k8s.io", "leases", "kube-node-lease"],
 ];
 
+/// The group of our own resources.
+const OURS: &str = "attestation.cluster.x-k8s.io";
+
+/// The group of Cluster API.
+const CLUSTER_API: &str = "cluster.x-k8s.io";
+
+/// The rights on the management cluster, apart from those on Leases and on what only some providers need: verbs,
+/// group and resources.
+const MANAGEMENT_RULES: [(&[&str], &str, &[&str]); 8] = [
+    (
+        &["get", "list", "watch", "create", "patch"],
+        OURS,
+        &["kubeletauthentications"],
+    ),
+    (&["update"], OURS, &["kubeletauthentications/status"]),
+    (
+        &["get", "list", "watch", "create", "patch", "delete"],
+        OURS,
+        &["nodeidentities"],
+    ),
+    (&["patch"], OURS, &["nodeidentities/status"]),
+    (
+        &["get", "list", "watch"],
+        CLUSTER_API,
+        &["clusters", "machines", "machinepools"],
+    ),
+    (&["get"], "bootstrap.cluster.x-k8s.io", &["kubeadmconfigs"]),
+    (&["list", "watch"], "", &["secrets"]),
+    (&["create"], "events.k8s.io", &["events"]),
+];
+
 /// The right that Events on requests need.
-const EVENTS: Rule = ["create", "events.k8s.io", "events", "default"];
+const EVENTS: Rule<'static> = ["create", "events.k8s.io", "events", "default"];
 
 impl Right {
-    fn new([verb, group, resource, namespace]: Rule, name: &str) -> Self {
+    fn new([verb, group, resource, namespace]: Rule<'_>, name: &str) -> Self {
         let some = |text: &str| (!text.is_empty()).then(|| text.to_owned());
         let (resource, subresource) = resource.split_once('/').unwrap_or((resource, ""));
         Self(ResourceAttributes {
@@ -120,6 +151,20 @@ pub fn required_rights(signers: &[String]) -> Vec<Right> {
     });
     let others = RULES.map(|rule| Right::new(rule, ""));
     others.into_iter().chain(on_signers).collect()
+}
+
+/// The rights that a controller of a management cluster needs there.
+pub fn management_rights() -> Vec<Right> {
+    let mut rights = Vec::new();
+    for (verbs, group, resources) in MANAGEMENT_RULES {
+        for resource in resources {
+            let all = verbs
+                .iter()
+                .map(|verb| Right::new([verb, group, resource, ""], ""));
+            rights.extend(all);
+        }
+    }
+    rights
 }
 
 /// The rights that answers do not need.
@@ -181,6 +226,34 @@ mod tests {
             let version = version(major, minor);
             assert_eq!(version.hands_uids_on(), expected, "{major}.{minor}");
         }
+    }
+
+    #[test]
+    fn the_manifest_grants_the_rights_on_the_management_cluster() {
+        let manifest = include_str!("../../../packaging/rbac/management-cluster.yaml");
+        let role = manifest.split("\n---\n").next().unwrap();
+        let role: k8s_openapi::api::rbac::v1::ClusterRole = serde_saphyr::from_str(role).unwrap();
+        let rules = role.rules.unwrap();
+        let granted = |verb: &str, group: &str, resource: &str| {
+            let has = |list: &Option<Vec<String>>, one: &str| {
+                list.iter().flatten().any(|other| other == one)
+            };
+            rules.iter().any(|rule| {
+                rule.verbs.iter().any(|other| other == verb)
+                    && has(&rule.api_groups, group)
+                    && has(&rule.resources, resource)
+            })
+        };
+
+        for (verbs, group, resources) in MANAGEMENT_RULES {
+            for (verb, resource) in verbs
+                .iter()
+                .flat_map(|verb| resources.iter().map(move |it| (verb, it)))
+            {
+                assert!(granted(verb, group, resource), "{verb} {resource}.{group}");
+            }
+        }
+        assert_eq!(management_rights().len(), 26);
     }
 
     #[test]

@@ -67,6 +67,7 @@ mod cluster_api;
 mod testing;
 
 pub use cluster_api::ClusterSettings;
+pub(crate) use cluster_api::Said;
 
 type BoxError = Box<dyn Error + Send + Sync>;
 

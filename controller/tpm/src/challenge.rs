@@ -21,7 +21,7 @@ use aws_lc_rs::error::Unspecified;
 use aws_lc_rs::{hmac, rand};
 use kubelet_attestation::evidence::tpm::{ChallengeId, Expiry};
 use kubelet_attestation::names::{Audience, NodeName, ProviderId};
-use node_attestation_core::refusal::{Denial, Failure, Refusal, Unavailable};
+use node_attestation_core::refusal::{Denial, Failure, NotAsked, Refusal, Unavailable};
 use zeroize::Zeroizing;
 
 use crate::structure::Name;
@@ -106,6 +106,35 @@ pub trait ChallengeKeySource: fmt::Debug + Send + Sync {
     ///
     /// They are not at hand; requests wait.
     fn keys(&self) -> Result<Arc<ChallengeKeys>, Unavailable>;
+
+    /// The keys that answers are checked with: the same, unless the source only stands for them.
+    ///
+    /// # Errors
+    ///
+    /// As [`keys`](Self::keys).
+    fn keys_of_answers(&self) -> Result<Arc<ChallengeKeys>, Unavailable> {
+        self.keys()
+    }
+}
+
+/// Stands for the keys in an [explanation](node_attestation_core::decide::explain): a challenge is made with a random
+/// key, and no answer is checked.
+#[derive(Debug, Clone, Copy)]
+pub struct RehearsedKeys;
+
+impl ChallengeKeySource for RehearsedKeys {
+    fn keys(&self) -> Result<Arc<ChallengeKeys>, Unavailable> {
+        let mut key = [0; 32];
+        rand::fill(&mut key).map_err(|_| Unavailable::new("no random bytes"))?;
+        Ok(Arc::new(ChallengeKeys {
+            current: ChallengeKey::new(key),
+            former: None,
+        }))
+    }
+
+    fn keys_of_answers(&self) -> Result<Arc<ChallengeKeys>, Unavailable> {
+        Err(Unavailable::new(NotAsked("the key of the challenges")))
+    }
 }
 
 /// Keys that are never replaced.

@@ -143,7 +143,8 @@ impl TpmVerifier {
         let machine = self.machine(&keys, appraisal)?;
         challenge::in_time(&expiry, appraisal.asked, now)?;
 
-        let challenge_keys = self.keys.keys().map_err(Deferral::VerifierUnavailable)?;
+        let challenge_keys = self.keys.keys_of_answers();
+        let challenge_keys = challenge_keys.map_err(Deferral::VerifierUnavailable)?;
         if !challenge_keys.made(id) {
             // It was replaced meanwhile, or is not known here yet. Another challenge will do.
             return Err(Failure::EvidenceExpired.into());

@@ -3,6 +3,7 @@
 
 mod calls;
 mod cli;
+mod explain;
 mod found;
 mod nodes;
 mod page;

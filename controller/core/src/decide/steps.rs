@@ -7,17 +7,20 @@ use std::time::Duration;
 pub type Elapsed = fn() -> Duration;
 
 /// A check that was made.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Step {
     /// Its stable name, for logs: one for each link of the chain in [`crate::request`].
     pub check: &'static str,
     /// Its duration.
     pub took: Duration,
+    /// What it saw, for a person, if it passed and the decision is [explained](super::explain).
+    pub saw: Option<String>,
 }
 
 pub(super) struct Steps {
     pub(super) taken: Vec<Step>,
     elapsed: Elapsed,
+    explains: bool,
 }
 
 impl Steps {
@@ -25,6 +28,24 @@ impl Steps {
         Self {
             taken: Vec::new(),
             elapsed,
+            explains: false,
+        }
+    }
+
+    /// The same, which keep what the checks see.
+    pub(super) fn explained(self) -> Self {
+        Self {
+            explains: true,
+            ..self
+        }
+    }
+
+    /// Keeps what the last check saw, which passed.
+    pub(super) fn saw(&mut self, text: impl FnOnce() -> String) {
+        if self.explains
+            && let Some(step) = self.taken.last_mut()
+        {
+            step.saw = Some(text());
         }
     }
 
@@ -48,6 +69,10 @@ impl Steps {
 
     fn took(&mut self, check: &'static str, begin: Duration) {
         let took = (self.elapsed)().saturating_sub(begin);
-        self.taken.push(Step { check, took });
+        self.taken.push(Step {
+            check,
+            took,
+            saw: None,
+        });
     }
 }

@@ -3,6 +3,7 @@
 mod adoption;
 mod attacks;
 mod built_in;
+mod explained;
 mod first_use;
 mod names;
 mod serving;

@@ -12,8 +12,10 @@ use crate::refusal::Unavailable;
 use crate::verifier::{Identity, TpmBoot};
 
 mod memory;
+mod rehearsal;
 
 pub use memory::MemoryRecords;
+pub use rehearsal::Rehearsal;
 
 /// Keeps the records of one cluster, one a node name.
 ///

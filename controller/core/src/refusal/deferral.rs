@@ -95,3 +95,8 @@ impl Unavailable {
         self.0.downcast_ref()
     }
 }
+
+/// A question that an [explanation](crate::decide::explain) does not ask: who would answer it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("not asked: {0}")]
+pub struct NotAsked(pub &'static str);

@@ -45,6 +45,14 @@ impl CaKey {
         }
     }
 
+    /// A key of nobody.
+    pub(super) fn random() -> Result<Self, Unspecified> {
+        let [(algorithm, signature), ..] = CURVES;
+        let key = EcdsaKeyPair::generate(algorithm)?;
+        let signature = ObjectIdentifier::new(signature).map_err(|_| Unspecified)?;
+        Ok(Self::Ecdsa(key, signature))
+    }
+
     fn read(text: &[u8]) -> Result<Self, InvalidCa> {
         let mut keys = pem::parse_many(text)
             .map_err(|_| InvalidCa::KeyForm)?

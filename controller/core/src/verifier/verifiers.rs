@@ -46,6 +46,15 @@ impl Verifiers {
     }
 }
 
+impl IntoIterator for Verifiers {
+    type Item = Arc<dyn Verifier>;
+    type IntoIter = std::collections::btree_map::IntoValues<Provider, Arc<dyn Verifier>>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.0.into_values()
+    }
+}
+
 impl FromIterator<Arc<dyn Verifier>> for Verifiers {
     fn from_iter<T: IntoIterator<Item = Arc<dyn Verifier>>>(verifiers: T) -> Self {
         Self(

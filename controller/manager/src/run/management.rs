@@ -13,7 +13,7 @@ use node_attestation_runtime::management::{Controller, MAX_SHARDS, Settings};
 use node_attestation_runtime::metrics::Metrics;
 use tokio::task::JoinSet;
 
-use crate::access::access;
+use crate::access::for_controller;
 use crate::error::BoxError;
 use crate::providers::OpenedProviders;
 
@@ -26,6 +26,9 @@ pub(super) struct ManagementArguments {
     /// Kubeconfig of the management cluster, where this does not run in it
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
+    /// The context of the kubeconfig, in the place of the current one
+    #[arg(long, value_name = "NAME", requires = "kubeconfig")]
+    context: Option<String>,
     /// Look after the clusters of this namespace only
     #[arg(long, value_name = "NAME")]
     namespace: Option<String>,
@@ -62,9 +65,7 @@ pub(super) async fn run(
     metrics: Metrics,
     stop: impl Future<Output = ()>,
 ) -> Result<(), BoxError> {
-    let missing = "neither --kubeconfig (of a management cluster) nor --workload-kubeconfig (of one \
-                   cluster) is given";
-    let access = access(arguments.kubeconfig.as_deref(), missing).await?;
+    let access = for_controller(arguments.kubeconfig, arguments.context.as_deref()).await?;
     let server = access.server();
     tracing::info!(server, "the management cluster");
     let (providers, work) = providers.with_management(&access, arguments.namespace.as_deref())?;

@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use clap::builder::{PossibleValue, PossibleValuesParser};
 use kubelet_attestation::ensure;
 use kubelet_attestation::names::{Audience, Provider};
 use node_attestation_core::crd::KubeletAuthentication;
@@ -26,7 +25,7 @@ use super::standalone_aws::StandaloneAwsArguments;
 use super::standalone_tpm::StandaloneTpmArguments;
 use crate::error::{BoxError, explain};
 use crate::file;
-use crate::providers::{Cluster, OpenedProviders, PROVIDERS, Providers, named};
+use crate::providers::{Cluster, OpenedProviders, Providers, attestors, named};
 
 /// The shortest lifetime that a Kubernetes signer may be asked for (`spec.expirationSeconds` of at
 /// least 600).
@@ -125,7 +124,7 @@ pub(super) struct StandaloneArguments {
 }
 
 /// The options of a management cluster.
-const MANAGEMENT: [&str; 3] = ["kubeconfig", "namespace", "watch_filter"];
+const MANAGEMENT: [&str; 4] = ["kubeconfig", "context", "namespace", "watch_filter"];
 
 /// There is nobody whose requests could be answered.
 const NOTHING_ADMITTED: &str = "nobody's requests are answered: give --attestor to admit machines that prove \
@@ -265,16 +264,6 @@ fn cluster_of(text: &[u8]) -> String {
 
 fn unusable<E: Into<BoxError>>(attestor: &str) -> impl FnOnce(E) -> BoxError {
     explain(format!("--attestor {attestor} cannot be used"))
-}
-
-/// The registered providers, for clap.
-fn attestors() -> PossibleValuesParser {
-    let values = PROVIDERS.iter();
-    PossibleValuesParser::new(
-        values.map(|registered| {
-            PossibleValue::new(registered.provider.as_str()).help(registered.help)
-        }),
-    )
 }
 
 /// Serves the cluster until `stop` is ready.

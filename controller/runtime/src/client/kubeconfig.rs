@@ -4,6 +4,7 @@
 //! a kubeconfig can, with files, `exec`, a proxy. A tenant's is read by
 //! [`TenantKubeconfig`](crate::capi::TenantKubeconfig).
 
+use std::env;
 use std::error::Error;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -61,17 +62,40 @@ impl ClusterAccess {
     ///
     /// The client reads no answer without a bound, and follows no redirection.
     pub async fn from_kubeconfig(path: &Path) -> Result<Self, ClusterAccessError> {
+        Self::from_kubeconfigs(&[path.to_owned()], None).await
+    }
+
+    /// Reads kubeconfigs, merged as kubectl merges those of `KUBECONFIG`: the first file that has a name or the current
+    /// context wins. `context` goes before the current one.
+    ///
+    /// The client is as that of [`from_kubeconfig`](Self::from_kubeconfig).
+    pub async fn from_kubeconfigs(
+        paths: &[PathBuf],
+        context: Option<&str>,
+    ) -> Result<Self, ClusterAccessError> {
+        let joined = env::join_paths(paths).map_or_else(|_| PathBuf::new(), PathBuf::from);
+        let path = match paths {
+            [path] => path,
+            _ => &joined,
+        };
         let unusable = |source: Box<dyn Error + Send + Sync>| ClusterAccessError::Unusable {
-            path: path.to_owned(),
+            path: path.clone(),
             source,
         };
-        // A missing file is an error below.
-        if fs::metadata(path).is_ok_and(|file| !file.is_file() || file.len() > MAX_FILE_LEN) {
-            let why = format!("it is no file of at most {MAX_FILE_LEN} bytes");
-            return Err(unusable(why.into()));
+        let mut kubeconfig = Kubeconfig::default();
+        for path in paths {
+            // A missing file is an error below.
+            if fs::metadata(path).is_ok_and(|file| !file.is_file() || file.len() > MAX_FILE_LEN) {
+                let why = format!("it is no file of at most {MAX_FILE_LEN} bytes");
+                return Err(unusable(why.into()));
+            }
+            let read = Kubeconfig::read_from(path).and_then(|next| kubeconfig.merge(next));
+            kubeconfig = read.map_err(|error| unusable(error.into()))?;
         }
-        let kubeconfig = Kubeconfig::read_from(path).map_err(|error| unusable(error.into()))?;
-        let options = KubeConfigOptions::default();
+        let options = KubeConfigOptions {
+            context: context.map(str::to_owned),
+            ..KubeConfigOptions::default()
+        };
         let config = Config::from_custom_kubeconfig(kubeconfig, &options);
         let config = config.await.map_err(|error| unusable(error.into()))?;
         let place = format!("the kubeconfig {}", path.display());

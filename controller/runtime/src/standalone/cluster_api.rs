@@ -128,15 +128,15 @@ impl Standalone {
 }
 
 /// The settings and objects of the management cluster.
-struct Said {
-    authentication: KubeletAuthentication,
-    cluster: Cluster,
-    objects: Objects,
-    watches: JoinSet<()>,
+pub(crate) struct Said {
+    pub(crate) authentication: KubeletAuthentication,
+    pub(crate) cluster: Cluster,
+    pub(crate) objects: Objects,
+    pub(crate) watches: JoinSet<()>,
 }
 
 impl Said {
-    async fn read(client: &Client, key: &ObjectKey) -> Result<Self, BoxError> {
+    pub(crate) async fn read(client: &Client, key: &ObjectKey) -> Result<Self, BoxError> {
         let api: Api<KubeletAuthentication> = Api::namespaced(client.clone(), &key.namespace);
         let found = api.get_opt(&key.name).await;
         let found = found.map_err(|error| {

@@ -1,5 +1,9 @@
 //! The controller's command line: its output, its errors, and its exit codes.
 
+mod explained;
+mod kubeconfigs;
+mod printed;
+
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::path::PathBuf;
@@ -141,33 +145,6 @@ fn outside_a_cluster_one_must_be_named() {
 }
 
 #[test]
-fn a_persons_kubeconfig_is_found_where_kubectl_finds_it() {
-    let home = Scratch::new("home");
-    let of_home = home.directory(".kube").join("config");
-    fs::write(&of_home, "{}").unwrap();
-    let named = home.write("named", "{}");
-    let list = format!("{}:{}", home.join("absent").display(), named.display());
-    let refused = |variables: &[(&str, &OsStr)], command: &[&str], found: &str| {
-        let output = Command::new(program("node-attestation-controller"))
-            .args(command)
-            .env_clear()
-            .envs(variables.iter().copied())
-            .output();
-        assert_refused(&output.unwrap(), &[found]);
-    };
-    let at_home = ("HOME", home.path().as_os_str());
-    let by_name = ("KUBECONFIG", OsStr::new(&list));
-
-    for command in [&["clusters"][..], &["identities", "list"]] {
-        refused(&[at_home], command, of_home.to_str().unwrap());
-        refused(&[at_home, by_name], command, named.to_str().unwrap());
-    }
-    // A controller does not work for an arbitrary kubeconfig of its environment.
-    let words = ["run", "--allow-insecure"];
-    refused(&[at_home, by_name], &words, "neither --kubeconfig");
-}
-
-#[test]
 fn wrong_usage_ends_with_2() {
     for arguments in [
         &[][..],
@@ -189,6 +166,14 @@ fn wrong_usage_ends_with_2() {
         ],
         &["run", "--certificate-duration", "1m"],
         &["run", "--audience", ""],
+        &["run", "--context", "a"],
+        &["explain", "a"],
+        &["explain", "--cluster", "a/b"],
+        &["explain", "a", "--cluster", "b", "--inventory", "c"],
+        &["explain", "a", "--cluster", "b", "--attestor", "tpm"],
+        &["cluster"],
+        &["cluster", "check", "a", "b"],
+        &["completion"],
     ] {
         let output = run(arguments);
         assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));

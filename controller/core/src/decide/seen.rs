@@ -1,0 +1,111 @@
+//! What a check saw, in the words of an explanation.
+
+use std::time::{Duration, SystemTime};
+
+use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
+use k8s_openapi::jiff::Timestamp;
+
+use super::Decision;
+use crate::inventory::{Machine, MachineState};
+use crate::ledger::Grant;
+use crate::request::{AttestedCsr, ClientRequest, NamedCsr, ParsedCsr, Requester, ServingRequest};
+
+pub(super) fn request(request: &CertificateSigningRequest) -> String {
+    let spec = &request.spec;
+    let user = spec.username.as_deref().unwrap_or_default();
+    format!("a request of {user} to {}", spec.signer_name)
+}
+
+pub(super) fn parsed(csr: &ParsedCsr) -> String {
+    let signed = "a request that its key has signed";
+    match csr.provider().filter(|_| csr.is_attested()) {
+        Some(provider) => format!("{signed}, with evidence of {provider}"),
+        None => format!("{signed}, without evidence"),
+    }
+}
+
+pub(super) fn client(request: &ClientRequest) -> String {
+    let by = match &request.requester {
+        Requester::First { token } => format!("by bootstrap token {token}"),
+        Requester::Renewal { uid } => format!("by certificate {uid}"),
+        Requester::Unmarked => "by a certificate that names no record".to_owned(),
+    };
+    let ClientRequest {
+        node_name,
+        provider_id,
+        lifetime,
+        ..
+    } = request;
+    let lifetime = hours(*lifetime);
+    format!("node {node_name} on machine {provider_id}, {by}, for {lifetime}")
+}
+
+pub(super) fn serving(request: &ServingRequest) -> String {
+    let names = request.names.iter().map(ToString::to_string);
+    let (node, names) = (&request.node_name, names.collect::<Vec<_>>().join(", "));
+    format!("node {node}, for {names}")
+}
+
+pub(super) fn machine(machine: &Machine) -> String {
+    let state = match machine.state {
+        MachineState::Pending => "has no bootstrap data yet",
+        MachineState::Ready => "may join",
+        MachineState::Deleting => "is being deleted",
+    };
+    let name = &machine.name;
+    match machine.node.as_ref().or(machine.node_name.as_ref()) {
+        Some(node) => format!("machine {name} {state}; its Node is {node}"),
+        None => format!("machine {name} {state}"),
+    }
+}
+
+pub(super) fn attested(csr: &AttestedCsr) -> String {
+    let identity = csr.identity();
+    if csr.request().evidence.is_none() {
+        return format!("nothing is proved of {}", identity.provider_id);
+    }
+    let provider_id = &identity.provider_id;
+    match &identity.endorsement_key {
+        Some(key) => format!("the evidence is of {provider_id}, endorsement key {key}"),
+        None => format!("the evidence is of {provider_id}"),
+    }
+}
+
+pub(super) fn named(csr: &NamedCsr) -> String {
+    let (node, machine) = (&csr.request().node_name, &csr.machine().name);
+    format!("the Node of machine {machine} may be called {node}")
+}
+
+pub(super) fn claimed(grant: &Grant) -> String {
+    format!("generation {}: {}", grant.uid.generation, grant.opening)
+}
+
+pub(super) fn signed(decision: &Decision) -> String {
+    match decision {
+        Decision::Issue(certificate) => {
+            format!("a certificate until {}", time(certificate.not_after))
+        }
+        Decision::Approve(_) => "kube-controller-manager signs what is approved".to_owned(),
+        Decision::Ignore(_) | Decision::Deny(_) | Decision::Fail(_) | Decision::Retry(_) => {
+            String::new()
+        }
+    }
+}
+
+/// The hours and minutes of a duration.
+fn hours(duration: Duration) -> String {
+    let minutes = duration.as_secs() / 60;
+    match (minutes / 60, minutes % 60) {
+        (hours, 0) => format!("{hours}h"),
+        (0, minutes) => format!("{minutes}m"),
+        (hours, minutes) => format!("{hours}h{minutes}m"),
+    }
+}
+
+fn time(time: SystemTime) -> String {
+    let time = Timestamp::try_from(time);
+    time.map_or_else(
+        |_| "an unknown time".to_owned(),
+        |time| format!("{time:.0}"),
+    )
+}

@@ -1,0 +1,130 @@
+//! Explanations: the same checks, what each saw, and nothing written.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::executor::block_on;
+use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
+
+use crate::decide::{Context, Decided, Decision, decide, explain};
+use crate::ledger::{LedgerPolicy, MemoryRecords, RecordLedger, Records, Rehearsal};
+use crate::lifetimes::Lifetimes;
+use crate::nodes::ReadOnlyNodes;
+use crate::testing::nodes::MemoryNodes;
+use crate::testing::{UID, cluster, decided, now, of_m2, renewal, valid};
+
+/// The cluster with these records, which are only read.
+fn rehearsed(records: &Arc<dyn Records>) -> Context {
+    let cluster = cluster();
+    let ledger = RecordLedger::new(
+        Arc::new(Rehearsal::over(records.clone())),
+        cluster.inventory.clone(),
+        Arc::new(ReadOnlyNodes(MemoryNodes::default())),
+        LedgerPolicy::new(Lifetimes::default().longest()),
+    );
+    Context {
+        ledger: Arc::new(ledger),
+        ..cluster
+    }
+}
+
+fn explained(request: &CertificateSigningRequest, records: &Arc<dyn Records>) -> Decided {
+    block_on(explain(request, &rehearsed(records), now(), || {
+        Duration::ZERO
+    }))
+}
+
+fn seen(decided: &Decided) -> Vec<(&'static str, Option<&str>)> {
+    let steps = decided.steps.iter();
+    steps
+        .map(|step| (step.check, step.saw.as_deref()))
+        .collect()
+}
+
+#[test]
+fn every_check_says_what_it_saw_and_nothing_is_written() {
+    let records: Arc<dyn Records> = Arc::new(MemoryRecords::default());
+
+    let decided = explained(&valid(), &records);
+
+    let signer = "cluster.x-k8s.io/kube-apiserver-client-kubelet-null";
+    let expected = [
+        (
+            "triage",
+            format!("a request of system:bootstrap:abcdef to {signer}"),
+        ),
+        (
+            "parse",
+            "a request that its key has signed, with evidence of null".to_owned(),
+        ),
+        (
+            "conform_client",
+            "node n1 on machine metal:///rack/m1, by bootstrap token abcdef, for 168h".to_owned(),
+        ),
+        ("locate", "machine m1 may join; its Node is n1".to_owned()),
+        ("attest", "the evidence is of metal:///rack/m1".to_owned()),
+        (
+            "check_node_name",
+            "the Node of machine m1 may be called n1".to_owned(),
+        ),
+        ("claim", "generation 1: the name's first record".to_owned()),
+        (
+            "sign",
+            "a certificate until 2027-01-22T08:00:00Z".to_owned(),
+        ),
+    ];
+    let expected: Vec<_> = expected
+        .iter()
+        .map(|(check, saw)| (*check, Some(&**saw)))
+        .collect();
+    assert_eq!(seen(&decided), expected);
+    assert!(matches!(decided.decision, Decision::Issue(_)));
+    assert!(block_on(records.all()).unwrap().is_empty());
+}
+
+#[test]
+fn the_check_that_decides_saw_nothing_more_than_its_refusal() {
+    let records: Arc<dyn Records> = Arc::new(MemoryRecords::default());
+    let mut request = valid();
+    request.spec.username = Some("system:bootstrap:ghijkl".to_owned());
+
+    let decided = explained(&request, &records);
+
+    let Decision::Deny(denial) = &decided.decision else {
+        panic!("{:?}", decided.decision);
+    };
+    assert_eq!(denial.reason(), "TokenOfAnotherMachine");
+    let checks = seen(&decided);
+    assert_eq!(checks.len(), 4, "{checks:?}");
+    assert_eq!(checks[3], ("locate", None));
+}
+
+#[test]
+fn a_record_is_read_as_it_is_and_not_written_over() {
+    let cluster = cluster();
+    let Decision::Issue(first) = decided(&valid(), &cluster) else {
+        panic!("not issued");
+    };
+    let records = cluster.ledger.records().clone();
+    let before = block_on(records.all()).unwrap();
+
+    let renewed = explained(&renewal(UID), &records);
+    let taken = explained(&of_m2("n1"), &records);
+
+    let Decision::Issue(second) = &renewed.decision else {
+        panic!("{:?}", renewed.decision);
+    };
+    assert_eq!(second.uid, first.uid);
+    assert!(!matches!(taken.decision, Decision::Issue(_)));
+    assert_eq!(block_on(records.all()).unwrap(), before);
+}
+
+#[test]
+fn a_decision_that_nobody_asked_to_explain_keeps_nothing_that_was_seen() {
+    let cluster = cluster();
+
+    let decided = block_on(decide(&valid(), &cluster, now(), || Duration::ZERO));
+
+    assert_eq!(decided.steps.len(), 8);
+    assert!(decided.steps.iter().all(|step| step.saw.is_none()));
+}

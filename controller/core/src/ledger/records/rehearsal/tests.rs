@@ -1,0 +1,66 @@
+use futures::executor::block_on;
+use kubelet_attestation::names::NodeName;
+
+use super::*;
+use crate::testing::{cluster, decided, valid};
+
+/// The records of a cluster in which `n1` has joined.
+fn joined() -> Arc<dyn Records> {
+    let cluster = cluster();
+    drop(decided(&valid(), &cluster));
+    cluster.ledger.records().clone()
+}
+
+fn n1() -> NodeName {
+    NodeName::parse("n1").unwrap()
+}
+
+#[test]
+fn a_record_is_replaced_in_memory_alone() {
+    let actual = joined();
+    let before = block_on(actual.read(&n1())).unwrap().unwrap();
+    let rehearsal = Rehearsal::over(actual.clone());
+    let next = Record {
+        generation: 2,
+        ..before.record.clone()
+    };
+
+    let written = block_on(rehearsal.replace(&next, &before.version)).unwrap();
+
+    assert_eq!(
+        block_on(rehearsal.read(&n1())).unwrap(),
+        Some(written.clone())
+    );
+    assert_eq!(
+        block_on(rehearsal.known(&n1())).unwrap(),
+        Some(written.clone())
+    );
+    assert_eq!(block_on(actual.read(&n1())).unwrap(), Some(before.clone()));
+    let stale = block_on(rehearsal.replace(&next, &before.version));
+    assert!(matches!(stale, Err(WriteError::Conflict)), "{stale:?}");
+    let third = Record {
+        generation: 3,
+        ..next
+    };
+    let again = block_on(rehearsal.replace(&third, &written.version)).unwrap();
+    assert_eq!(again.record.generation, 3);
+    assert!(block_on(rehearsal.caught_up(&n1(), &again.version)).is_ok());
+}
+
+#[test]
+fn a_record_that_exists_is_not_created() {
+    let actual = joined();
+    let record = block_on(actual.read(&n1())).unwrap().unwrap().record;
+    let rehearsal = Rehearsal::over(actual);
+
+    let created = block_on(rehearsal.create(&record));
+
+    assert!(matches!(created, Err(WriteError::Exists)), "{created:?}");
+    let other = Record {
+        node_name: NodeName::parse("n2").unwrap(),
+        ..record
+    };
+    block_on(rehearsal.create(&other)).unwrap();
+    let twice = block_on(rehearsal.create(&other));
+    assert!(matches!(twice, Err(WriteError::Exists)), "{twice:?}");
+}

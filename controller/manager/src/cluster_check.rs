@@ -1,0 +1,101 @@
+//! `cluster check`: checks a management cluster and its Clusters.
+
+use clap::{Args, Subcommand};
+use node_attestation_runtime::capi::ObjectKey;
+use node_attestation_runtime::client::EgressPolicy;
+use node_attestation_runtime::cluster_check::{self, Checked, State};
+use serde_json::json;
+
+use crate::error::BoxError;
+use crate::query::{QueryOptions, wrapped};
+
+/// The width of a state, with the space behind it.
+const MARGIN: usize = 6;
+
+#[derive(Debug, Args)]
+pub(crate) struct ClusterCommand {
+    #[command(subcommand)]
+    act: Act,
+}
+
+#[derive(Debug, Subcommand)]
+enum Act {
+    /// Check the management cluster and its Clusters: definitions, rights, CA, kubeconfig, ways round attestation,
+    /// Nodes and records, requests that wait, versions, the controller's Lease. It ends with 20 if a check fails
+    Check(Check),
+}
+
+#[derive(Debug, Args)]
+struct Check {
+    /// The Cluster, as NAME or NAMESPACE/NAME; all, if none is given
+    #[arg(value_name = "CLUSTER")]
+    cluster: Option<String>,
+    /// Count warnings as failures
+    #[arg(long)]
+    strict: bool,
+    #[command(flatten)]
+    options: QueryOptions,
+    /// Take a workload cluster's API server for another host's also where its address is ours
+    #[arg(long, hide = true)]
+    insecure_allow_loopback: bool,
+}
+
+/// Runs the command; returns its output, and whether every check passed.
+pub(crate) async fn run(command: ClusterCommand) -> Result<(String, bool), BoxError> {
+    let Act::Check(Check {
+        cluster,
+        strict,
+        options,
+        insecure_allow_loopback,
+    }) = command.act;
+    let access = options.access().await?;
+    let only = cluster.map(|text| match text.parse::<ObjectKey>() {
+        Ok(key) => key,
+        Err(_) => ObjectKey::new(options.namespace_of(&access), text),
+    });
+    let reach = EgressPolicy {
+        insecure_allow_loopback,
+    };
+    let checks = cluster_check::check(&access, only.as_ref(), reach).await;
+    let is_bad = |check: &Checked| match check.state {
+        State::Fail => true,
+        State::Warn => strict,
+        State::Pass | State::Skip => false,
+    };
+    let failing = checks.iter().filter(|check| is_bad(check)).count();
+    let objects = json!({"failing": failing, "checks": checks});
+    let text = options.output.print(&objects, || table(&checks))?;
+    Ok((text, failing == 0))
+}
+
+fn table(checks: &[Checked]) -> String {
+    let mut text = String::new();
+    let mut before = None;
+    for check in checks {
+        if before != Some(&check.cluster) {
+            if before.is_some() {
+                text.push('\n');
+            }
+            match &check.cluster {
+                Some(cluster) => text.extend(["Cluster ", cluster, "\n"]),
+                None => text.push_str("The management cluster\n"),
+            }
+            before = Some(&check.cluster);
+        }
+        let words = format!("{}: {}", check.name, check.finding);
+        wrapped(check.state.as_str(), MARGIN, &words, &mut text);
+        if !check.cure.is_empty() {
+            wrapped("", MARGIN, &format!("cure: {}", check.cure), &mut text);
+        }
+        if matches!(check.state, State::Warn | State::Fail) {
+            wrapped("", MARGIN, &format!("see: {}", check.link), &mut text);
+        }
+    }
+    let counts = [State::Pass, State::Warn, State::Fail, State::Skip].map(|state| {
+        let count = checks.iter().filter(|check| check.state == state).count();
+        format!("{count} {}", state.as_str())
+    });
+    let count = checks.len().to_string();
+    text.extend(["\n", &count, " checks: ", &counts.join(", "), "\n"]);
+    text
+}

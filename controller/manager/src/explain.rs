@@ -1,0 +1,238 @@
+//! `explain`: a request through the checks of the controller.
+
+use std::io::{self, Read as _};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::{ArgGroup, Args};
+use kubelet_attestation::ensure;
+use kubelet_attestation::names::Provider;
+use node_attestation_core::crd::KubeletAuthentication;
+use node_attestation_runtime::capi::ObjectKey;
+use node_attestation_runtime::client::{ClusterAccess, EgressPolicy};
+use node_attestation_runtime::explain::{AloneSettings, Explainer, Explanation, requests};
+
+use crate::error::{BoxError, explain};
+use crate::file;
+use crate::providers::{Providers, attestors};
+use crate::query::{QueryOptions, wrapped};
+
+/// Some hundred requests, which are of some kilobytes each.
+const MAX_FILE_LEN: usize = 4 * 1024 * 1024;
+
+/// Some hundred certificates.
+const MAX_CA_LEN: usize = 256 * 1024;
+
+/// The width of a label or of an outcome, with the space behind it.
+const MARGIN: usize = 11;
+
+#[derive(Debug, Args)]
+#[command(group = ArgGroup::new("request").args(["name", "file"]).required(true).multiple(true))]
+#[command(group = ArgGroup::new("machines").args(["cluster", "inventory"]).required(true))]
+pub(crate) struct ExplainCommand {
+    /// The name of the certificate signing request
+    #[arg(value_name = "NAME")]
+    name: Option<String>,
+    /// A file with the request, as `kubectl get csr -o yaml` writes it; - is standard input
+    #[arg(short, long, value_name = "FILE")]
+    file: Option<PathBuf>,
+    /// The Cluster, as NAME or NAMESPACE/NAME: its machines, records and settings are read
+    #[arg(long, value_name = "CLUSTER")]
+    cluster: Option<String>,
+    /// Kubeconfig of the workload cluster, in the place of the one in Cluster API's Secret
+    #[arg(long, value_name = "FILE")]
+    workload_kubeconfig: Option<PathBuf>,
+    /// List of the cluster's machines, of a controller that runs without a management cluster
+    #[arg(long, value_name = "FILE")]
+    inventory: Option<PathBuf>,
+    /// Whose evidence is appraised, as of that controller
+    #[arg(long, value_name = "PROVIDER", value_parser = attestors(), requires = "inventory", conflicts_with = "cluster")]
+    attestor: Option<String>,
+    /// That controller only approves
+    #[arg(long, requires = "inventory", conflicts_with = "cluster")]
+    approve_only: bool,
+    /// Certificate of the CA of that controller, as PEM; without it, the first of the kubeconfig
+    #[arg(
+        long,
+        value_name = "FILE",
+        requires = "inventory",
+        conflicts_with = "cluster"
+    )]
+    ca_cert: Option<PathBuf>,
+    /// Signers of instance identity documents beside those that are known, as of `run`
+    #[arg(long, value_name = "FILE")]
+    aws_extra_signers: Option<PathBuf>,
+    #[command(flatten)]
+    options: QueryOptions,
+    /// Take a workload cluster's API server for another host's also where its address is ours
+    #[arg(long, hide = true)]
+    insecure_allow_loopback: bool,
+}
+
+/// Runs the command, and returns its output.
+pub(crate) async fn run(command: ExplainCommand) -> Result<String, BoxError> {
+    let explainer = match &command.cluster {
+        Some(cluster) => of_cluster(&command, cluster).await?,
+        None => alone(&command).await?,
+    };
+    let asked = match (&command.file, &command.name) {
+        (Some(path), name) => {
+            let text = read(path)?;
+            let place = path.display();
+            let mut all = requests(&text).map_err(explain(format!("--file {place}")))?;
+            let is_asked = |of: &Option<String>| name.is_none() || of == name;
+            all.retain(|request| is_asked(&request.metadata.name));
+            ensure!(
+                !all.is_empty(),
+                format!("--file {place} has no such CertificateSigningRequest").into()
+            );
+            all
+        }
+        (None, name) => vec![
+            explainer
+                .request(name.as_deref().unwrap_or_default())
+                .await?,
+        ],
+    };
+    let mut answers = Vec::new();
+    for request in &asked {
+        answers.push(explainer.explain(request).await);
+    }
+    let objects = match &answers[..] {
+        [one] => serde_json::to_value(one)?,
+        all => serde_json::to_value(all)?,
+    };
+    command.options.output.print(&objects, || {
+        let texts: Vec<_> = answers.iter().map(table).collect();
+        texts.join("\n")
+    })
+}
+
+async fn of_cluster(command: &ExplainCommand, cluster: &str) -> Result<Explainer, BoxError> {
+    let management = command.options.access().await?;
+    let key = match cluster.parse() {
+        Ok(key) => key,
+        Err(_) => ObjectKey::new(command.options.namespace_of(&management), cluster),
+    };
+    let extra = command.aws_extra_signers.as_deref();
+    let providers = Providers::not_asked(extra, Some(&management))?;
+    let verifiers = |authentication: &KubeletAuthentication, cluster_uid: &str| {
+        providers.verifiers(authentication, cluster_uid)
+    };
+    let reach = EgressPolicy {
+        insecure_allow_loopback: command.insecure_allow_loopback,
+    };
+    let workload = workload(command).await?;
+    Ok(Explainer::of_cluster(&management, &key, workload, reach, verifiers).await?)
+}
+
+async fn alone(command: &ExplainCommand) -> Result<Explainer, BoxError> {
+    let workload = workload(command).await?;
+    ensure!(
+        workload.is_some() || (command.file.is_some() && command.ca_cert.is_some()),
+        "without a management cluster, --workload-kubeconfig is needed, or --file and --ca-cert"
+            .into()
+    );
+    let ca_certificates = match &command.ca_cert {
+        Some(path) => {
+            let text = file::read("--ca-cert", path, MAX_CA_LEN)?;
+            let blocks =
+                pem::parse_many(text).map_err(explain(format!("--ca-cert {}", path.display())))?;
+            blocks.into_iter().map(pem::Pem::into_contents).collect()
+        }
+        None => Vec::new(),
+    };
+    let providers = Providers::not_asked(command.aws_extra_signers.as_deref(), None)?;
+    let attestor = command.attestor.as_deref();
+    let verifiers = providers.alone(attestor.unwrap_or(Provider::INSECURE.as_str()))?;
+    let settings = AloneSettings {
+        workload,
+        ca_certificates,
+        inventory: command.inventory.clone().unwrap_or_default(),
+        audiences: Vec::new(),
+        approve_only: command.approve_only,
+    };
+    Ok(Explainer::alone(settings, verifiers)?)
+}
+
+async fn workload(command: &ExplainCommand) -> Result<Option<ClusterAccess>, BoxError> {
+    match &command.workload_kubeconfig {
+        Some(file) => Ok(Some(ClusterAccess::from_kubeconfig(file).await?)),
+        None => Ok(None),
+    }
+}
+
+fn read(path: &Path) -> Result<String, BoxError> {
+    let bytes = if path == Path::new("-") {
+        let mut bytes = Vec::new();
+        let at_most = u64::try_from(MAX_FILE_LEN).unwrap_or(u64::MAX);
+        let read = io::stdin().take(at_most).read_to_end(&mut bytes);
+        read.map_err(explain("cannot read standard input"))?;
+        bytes
+    } else {
+        file::read("--file", path, MAX_FILE_LEN)?
+    };
+    Ok(String::from_utf8(bytes)?)
+}
+
+fn table(explained: &Explanation) -> String {
+    let unknown = || "-".to_owned();
+    let mut text = String::new();
+    let row = |label: &str, words: &str, text: &mut String| {
+        wrapped(&format!("{label}:"), MARGIN, words, text);
+    };
+    row("Request", &explained.name, &mut text);
+    if let Some(cluster) = &explained.cluster {
+        row("Cluster", cluster, &mut text);
+    }
+    row(
+        "Node",
+        &explained.node.clone().unwrap_or_else(unknown),
+        &mut text,
+    );
+    row("Requester", &explained.requester, &mut text);
+    row("Signer", &explained.signer_name, &mut text);
+    row("Signed by", &explained.signed_by, &mut text);
+    if let Some(created) = &explained.created {
+        row("Created", created, &mut text);
+    }
+    if let Some(seconds) = explained.pending_seconds {
+        let age = humantime::format_duration(Duration::from_secs(seconds));
+        row("Pending", &age.to_string(), &mut text);
+    }
+    text.push('\n');
+    for check in &explained.checks {
+        let words = if check.saw.is_empty() {
+            check.name.to_owned()
+        } else {
+            format!("{}: {}", check.name, check.saw)
+        };
+        wrapped(check.outcome, MARGIN, &words, &mut text);
+    }
+    text.push('\n');
+    let result = format!(
+        "{}, {}: {}",
+        explained.outcome, explained.reason, explained.message
+    );
+    row("Result", &result, &mut text);
+    for condition in &explained.conditions {
+        let time = condition.time.clone().unwrap_or_else(unknown);
+        let words = format!(
+            "{} {} at {time}: {}",
+            condition.kind, condition.reason, condition.message
+        );
+        row("Condition", &words, &mut text);
+    }
+    if explained.issued {
+        row("Issued", "the request has its certificate", &mut text);
+    }
+    for event in &explained.events {
+        let time = event.time.clone().unwrap_or_else(unknown);
+        let words = format!("{} on {} at {time}: {}", event.reason, event.on, event.note);
+        row("Event", &words, &mut text);
+    }
+    for note in &explained.notes {
+        row("Note", note, &mut text);
+    }
+    text
+}

@@ -1,0 +1,192 @@
+//! The command `cluster check`: the management cluster and its Clusters, check by check.
+//!
+//! # Guarantees
+//!
+//! - Every check is made, whatever the others find; each has a deadline.
+//! - Nothing is written.
+//! - No finding has a secret.
+
+use std::time::Duration;
+
+use futures::future::{FutureExt as _, LocalBoxFuture, join_all};
+use kubelet_attestation::errors::error_chain;
+use serde::Serialize;
+use tokio::time::timeout;
+
+use crate::capi::ObjectKey;
+use crate::client::{ClusterAccess, EgressPolicy};
+use crate::cluster_states::{self, ClusterState};
+
+mod management;
+mod one_cluster;
+mod secrets;
+mod workload;
+
+/// Deadline of one check.
+const DEADLINE: Duration = Duration::from_secs(10);
+
+/// The page of the checks. Each has an anchor of its name.
+const PAGE: &str = "docs/cluster-api.md#check-";
+
+/// The result of a check.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum State {
+    /// All is well.
+    Pass,
+    /// It works now. This may change, or was meant.
+    Warn,
+    /// Nodes cannot join or renew, or can without evidence.
+    Fail,
+    /// Nothing could be checked.
+    Skip,
+}
+
+impl State {
+    /// Its name.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Pass => "pass",
+            Self::Warn => "warn",
+            Self::Fail => "fail",
+            Self::Skip => "skip",
+        }
+    }
+}
+
+/// A check, with its result.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct Checked {
+    /// The Cluster; `None`: the management cluster.
+    pub cluster: Option<String>,
+    /// The check.
+    pub name: &'static str,
+    /// Its result.
+    pub state: State,
+    /// What was found: the error with its causes, if the check fails.
+    pub finding: String,
+    /// The cure; empty if there is nothing to do.
+    pub cure: String,
+    /// The page about it.
+    pub link: String,
+}
+
+/// What a check found.
+#[derive(Debug, Clone, PartialEq)]
+struct Finding {
+    state: State,
+    what: String,
+    cure: String,
+}
+
+impl Finding {
+    fn pass(what: impl Into<String>) -> Self {
+        Self::of(State::Pass, what, "")
+    }
+
+    fn warn(what: impl Into<String>, cure: impl Into<String>) -> Self {
+        Self::of(State::Warn, what, cure)
+    }
+
+    fn fail(what: impl Into<String>, cure: impl Into<String>) -> Self {
+        Self::of(State::Fail, what, cure)
+    }
+
+    fn skip(why: impl Into<String>) -> Self {
+        Self::of(State::Skip, why, "")
+    }
+
+    fn of(state: State, what: impl Into<String>, cure: impl Into<String>) -> Self {
+        Self {
+            state,
+            what: what.into(),
+            cure: cure.into(),
+        }
+    }
+
+    /// A failed call, with the right that it needs.
+    fn failed(error: &dyn std::error::Error, right: &str) -> Self {
+        let cure = format!("your user needs the right to {right}; if it has it, see the error");
+        Self::fail(error_chain(error), cure)
+    }
+
+    fn checked(self, cluster: Option<&ObjectKey>, name: &'static str) -> Checked {
+        Checked {
+            cluster: cluster.map(ToString::to_string),
+            name,
+            state: self.state,
+            finding: self.what,
+            cure: self.cure,
+            link: format!("{PAGE}{name}"),
+        }
+    }
+}
+
+/// Makes a check, within its deadline.
+fn within<'a>(check: impl Future<Output = Finding> + 'a) -> LocalBoxFuture<'a, Finding> {
+    let checked = timeout(DEADLINE, check);
+    let checked = checked.map(|found| {
+        found.unwrap_or_else(|_| {
+            let what = format!("there was no answer in {} s", DEADLINE.as_secs());
+            Finding::fail(what, "see whether the API server can be reached")
+        })
+    });
+    checked.boxed_local()
+}
+
+/// Some of a list, and the number of the others.
+fn some(names: &[String]) -> String {
+    const MAX: usize = 5;
+    let first: Vec<_> = names.iter().take(MAX).map(String::as_str).collect();
+    match names.len().saturating_sub(MAX) {
+        0 => first.join(", "),
+        more => format!("{} and {more} more", first.join(", ")),
+    }
+}
+
+/// Checks the management cluster, and this Cluster or all, with the rights of `management`'s user.
+pub async fn check(
+    management: &ClusterAccess,
+    only: Option<&ObjectKey>,
+    reach: EgressPolicy,
+) -> Vec<Checked> {
+    let mut checked = Box::pin(management::checks(management)).await;
+    let states = cluster_states::list(management, only.map(|key| key.namespace.as_str()));
+    let states = match timeout(DEADLINE, states).await {
+        Ok(Ok(states)) => states,
+        Ok(Err(error)) => {
+            let finding = Finding::failed(&error, "list clusters and kubeletauthentications");
+            checked.push(finding.checked(only, "clusters"));
+            return checked;
+        }
+        Err(_) => {
+            let finding = Finding::fail("there was no answer in time", "");
+            checked.push(finding.checked(only, "clusters"));
+            return checked;
+        }
+    };
+    let key = |state: &ClusterState| ObjectKey::new(&*state.namespace, &*state.name);
+    let chosen: Vec<_> = states
+        .into_iter()
+        .filter(|state| only.is_none_or(|only| key(state) == *only))
+        .collect();
+    let clusters = match (chosen.is_empty(), only) {
+        (true, Some(only)) => Finding::fail(
+            format!("there is no Cluster {only}"),
+            "`clusters` lists those that there are",
+        ),
+        (true, None) => Finding::warn("there is no Cluster", "create one"),
+        (false, _) => Finding::pass(format!("{} read", chosen.len())),
+    };
+    checked.push(clusters.checked(None, "clusters"));
+    let each = chosen.iter().map(|state| async move {
+        let key = key(state);
+        Box::pin(one_cluster::checks(management, &key, state, reach)).await
+    });
+    checked.extend(join_all(each).await.into_iter().flatten());
+    checked
+}
+
+#[cfg(test)]
+mod tests;

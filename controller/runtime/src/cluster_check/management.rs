@@ -1,0 +1,155 @@
+//! The management cluster.
+
+use std::time::Duration;
+
+use futures::future::join_all;
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::ResourceExt as _;
+use kube::api::{Api, ListParams};
+use node_attestation_core::crd;
+use serde_json::Value;
+
+use super::{Checked, Finding, some, within};
+use crate::capi::cluster_resource;
+use crate::client::{CONTROLLER, ClusterAccess, call};
+use crate::clock;
+use crate::identities::pages;
+use crate::preflight;
+
+/// The duration of a Lease that says none.
+const LEASE_DURATION: Duration = Duration::from_secs(15);
+
+/// All checks of the management cluster.
+pub(super) async fn checks(management: &ClusterAccess) -> Vec<Checked> {
+    let (definitions, cluster_api, rights, leader) = tokio::join!(
+        within(definitions(management)),
+        within(cluster_api(management)),
+        within(rights(management)),
+        within(leader(management)),
+    );
+    [
+        ("definitions", definitions),
+        ("cluster-api", cluster_api),
+        ("rights", rights),
+        ("leader", leader),
+    ]
+    .into_iter()
+    .map(|(name, finding)| finding.checked(None, name))
+    .collect()
+}
+
+/// The definitions of the custom resources are those of this version.
+async fn definitions(management: &ClusterAccess) -> Finding {
+    const CURE: &str = "run: node-attestation-controller crds | kubectl apply -f -";
+    let api: Api<CustomResourceDefinition> = Api::all(management.client().clone());
+    // The one for workload clusters is put there by the controller.
+    let workload = crd::workload_manifest().name_any();
+    let ours = crd::manifests().into_iter();
+    let ours: Vec<_> = ours.filter(|one| one.name_any() != workload).collect();
+    let read = ours.iter().map(|one| {
+        let (api, name) = (&api, one.name_any());
+        async move { call(api.get_opt(&name)).await }
+    });
+    let (mut missing, mut other) = (Vec::new(), Vec::new());
+    for (own, there) in ours.iter().zip(join_all(read).await) {
+        match there {
+            Err(error) => return Finding::failed(&error, "get customresourcedefinitions"),
+            Ok(None) => missing.push(own.name_any()),
+            Ok(Some(there)) if schemas(&there) != schemas(own) => other.push(own.name_any()),
+            Ok(Some(_)) => {}
+        }
+    }
+    if !missing.is_empty() {
+        Finding::fail(format!("missing: {}", some(&missing)), CURE)
+    } else if !other.is_empty() {
+        let what = format!("of another version than this program: {}", some(&other));
+        Finding::warn(what, CURE)
+    } else {
+        Finding::pass(format!("{} are there, of this version", ours.len()))
+    }
+}
+
+/// The schemas of all versions.
+fn schemas(definition: &CustomResourceDefinition) -> Vec<(String, Option<Value>)> {
+    let versions = definition.spec.versions.iter();
+    versions
+        .map(|version| {
+            let schema = serde_json::to_value(&version.schema).ok();
+            (version.name.clone(), schema)
+        })
+        .collect()
+}
+
+async fn cluster_api(management: &ClusterAccess) -> Finding {
+    match call(cluster_resource(management.client())).await {
+        Ok(Some(resource)) => Finding::pass(format!("Cluster is served as {}", resource.version)),
+        Ok(None) => Finding::fail(
+            "no version of Cluster that is read is served",
+            "install Cluster API: clusterctl init",
+        ),
+        Err(error) => Finding::failed(&error, "discover APIs"),
+    }
+}
+
+/// The rights that a controller needs, of the user that asks.
+async fn rights(management: &ClusterAccess) -> Finding {
+    let client = management.client();
+    match preflight::missing(client, preflight::management_rights()).await {
+        Err(error) => Finding::failed(&error, "create selfsubjectaccessreviews"),
+        Ok(missing) if missing.is_empty() => {
+            Finding::pass("this user may do all that the controller does here")
+        }
+        Ok(missing) => {
+            let missing: Vec<_> = missing.iter().map(ToString::to_string).collect();
+            Finding::warn(
+                format!("this user may not {}", some(&missing)),
+                "if it is the controller's: kubectl apply -k packaging/rbac",
+            )
+        }
+    }
+}
+
+/// A controller leads, and renews its Lease.
+async fn leader(management: &ClusterAccess) -> Finding {
+    const CURE: &str = "see whether the controller runs, and its log";
+    let api: Api<Lease> = Api::all(management.client().clone());
+    let all = pages(ListParams::default(), async |page| api.list(&page).await).await;
+    let all = match all {
+        Ok(all) => all,
+        Err(error) => return Finding::failed(&error, "list leases"),
+    };
+    let ours = |lease: &Lease| {
+        let name = lease.name_any();
+        name == CONTROLLER || name.starts_with(&format!("{CONTROLLER}-"))
+    };
+    let (mut held, mut lapsed) = (Vec::new(), Vec::new());
+    for lease in all.iter().filter(|lease| ours(lease)) {
+        let (name, namespace) = (lease.name_any(), lease.namespace().unwrap_or_default());
+        let spec = lease.spec.clone().unwrap_or_default();
+        let seconds = spec
+            .lease_duration_seconds
+            .and_then(|it| u64::try_from(it).ok());
+        let duration = seconds.map_or(LEASE_DURATION, Duration::from_secs);
+        let renewed = spec.renew_time.map(|time| time.0.into());
+        let age = renewed.and_then(|renewed| clock::now().duration_since(renewed).ok());
+        let age = age.unwrap_or_default();
+        let holder = spec.holder_identity.unwrap_or_default();
+        let text = format!("{namespace}/{name}, {} s ago", age.as_secs());
+        if holder.is_empty() || age > duration {
+            lapsed.push(text);
+        } else {
+            held.push(format!("{text} by {holder}"));
+        }
+    }
+    if !lapsed.is_empty() {
+        let what = format!("nobody leads: a Lease was last renewed: {}", some(&lapsed));
+        Finding::fail(what, CURE)
+    } else if held.is_empty() {
+        let what =
+            "there is no Lease of a controller: none has run here, or with --leader-elect false";
+        Finding::warn(what, CURE)
+    } else {
+        Finding::pass(format!("renewed: {}", some(&held)))
+    }
+}

@@ -1,0 +1,186 @@
+//! One Cluster.
+
+use std::collections::BTreeSet;
+
+use kube::api::{Api, ListParams};
+use kube::core::DynamicObject;
+use node_attestation_core::crd::conditions::{self, READY};
+use node_attestation_core::crd::{KubeletAuthenticationSpec, NodeIdentity};
+
+use super::workload::{self, Workload};
+use super::{Checked, Finding, secrets, some, within};
+use crate::capi::{ObjectKey, cluster_resource};
+use crate::client::{CallError, ClusterAccess, EgressPolicy, call};
+use crate::cluster_states::ClusterState;
+use crate::identities::{Identities, IdentitiesError, pages};
+
+/// All checks of a Cluster.
+pub(super) async fn checks(
+    management: &ClusterAccess,
+    key: &ObjectKey,
+    state: &ClusterState,
+    reach: EgressPolicy,
+) -> Vec<Checked> {
+    let mut findings = vec![("authentication", authentication(state))];
+    let Some(authentication) = &state.kubelet_authentication else {
+        return findings
+            .into_iter()
+            .map(|(name, finding)| finding.checked(Some(key), name))
+            .collect();
+    };
+    let spec = &authentication.spec;
+    let mut signs = true;
+    let ca = within(async {
+        let read = secrets::read(management, key, "ca").await;
+        let (finding, ca) = secrets::ca(key, &read, spec);
+        signs = ca.is_none_or(|ca| ca.signer().is_some());
+        finding
+    });
+    findings.push(("ca", ca.await));
+    let records = Identities::new(management);
+    let records = records.list(Some(&key.namespace), Some(&key.name)).await;
+    let live = records.map(|all| {
+        let live = all.into_iter().filter(|one| one.spec.tombstone.is_none());
+        live.collect::<Vec<_>>()
+    });
+    findings.push(("records", within(machines(management, key, &live)).await));
+
+    let access = secrets::kubeconfig(management, key, reach).await;
+    let of_workload = Box::pin(of_workload(access, spec, signs, &live));
+    findings.extend(of_workload.await);
+    findings
+        .into_iter()
+        .map(|(name, finding)| finding.checked(Some(key), name))
+        .collect()
+}
+
+/// The checks that call the workload cluster.
+async fn of_workload(
+    access: Result<ClusterAccess, Finding>,
+    spec: &KubeletAuthenticationSpec,
+    signs: bool,
+    live: &Result<Vec<NodeIdentity>, IdentitiesError>,
+) -> Vec<(&'static str, Finding)> {
+    let named = live.as_ref().ok().map(|live| {
+        let names = live.iter().map(|one| one.spec.node_name.clone());
+        names.collect::<BTreeSet<_>>()
+    });
+    let answered = match access {
+        Err(finding) => Err(finding),
+        Ok(access) => match call(access.client().apiserver_version()).await {
+            Ok(version) => Ok((access, version)),
+            Err(error) => Err(Finding::failed(&error, "call the workload cluster")),
+        },
+    };
+    let (access, version) = match answered {
+        Ok(answered) => answered,
+        Err(finding) => {
+            let skipped = || Finding::skip("the workload cluster cannot be asked");
+            let mut findings = vec![("kubeconfig", finding)];
+            findings.extend(workload::CHECKS.map(|name| (name, skipped())));
+            return findings;
+        }
+    };
+    let workload = Workload {
+        client: access.client(),
+        spec,
+        signs,
+    };
+    let (rights, ways, policy, nodes, requests, versions) = tokio::join!(
+        within(workload.rights()),
+        within(workload.ways_in()),
+        within(workload.policy()),
+        within(workload.nodes(named.as_ref())),
+        within(workload.requests()),
+        within(workload.evidence_versions()),
+    );
+    let kubeconfig = Finding::pass(format!("{} answers", access.server()));
+    let findings = [
+        workload.version(version),
+        rights,
+        ways,
+        policy,
+        nodes,
+        requests,
+        versions,
+    ];
+    let mut all = vec![("kubeconfig", kubeconfig)];
+    all.extend(workload::CHECKS.into_iter().zip(findings));
+    all
+}
+
+/// The Cluster has a `KubeletAuthentication` that is Ready.
+fn authentication(state: &ClusterState) -> Finding {
+    let Some(authentication) = &state.kubelet_authentication else {
+        return Finding::warn(
+            "there is no KubeletAuthentication: nobody looks after the Cluster",
+            "authorize attestors for it",
+        );
+    };
+    let status = authentication.status.as_ref();
+    let ready = status.and_then(|status| conditions::find(&status.conditions, READY));
+    match ready {
+        Some(ready) if ready.status == "True" => Finding::pass("Ready"),
+        Some(ready) if ready.status == "False" => Finding::fail(
+            format!("not Ready, {}: {}", ready.reason, ready.message),
+            "the message says what is missing",
+        ),
+        Some(ready) => Finding::warn(
+            format!("Ready is unknown, {}: {}", ready.reason, ready.message),
+            "wait; then see the controller's log",
+        ),
+        None => Finding::fail(
+            "it has no condition Ready: no controller has looked at it",
+            "see whether the controller runs, and with which --namespace and --watch-filter",
+        ),
+    }
+}
+
+/// Every living record has its Machine.
+async fn machines(
+    management: &ClusterAccess,
+    key: &ObjectKey,
+    live: &Result<Vec<NodeIdentity>, IdentitiesError>,
+) -> Finding {
+    let live = match live {
+        Ok(live) => live,
+        Err(error) => return Finding::failed(error, "list nodeidentities"),
+    };
+    let machines = match machine_names(management, key).await {
+        Ok(machines) => machines,
+        Err(error) => return Finding::failed(&error, "list machines"),
+    };
+    let without = live.iter().filter(|one| {
+        // A member of a pool that no Machine stands for has its provider ID for a name.
+        let machine = one.spec.machine_name.as_deref();
+        machine.is_some_and(|name| !name.contains("://") && !machines.contains(name))
+    });
+    let without: Vec<_> = without.map(|one| one.spec.node_name.clone()).collect();
+    if without.is_empty() {
+        Finding::pass(format!("{}, each with its Machine", live.len()))
+    } else {
+        Finding::warn(
+            format!("their Machine is gone: {}", some(&without)),
+            "the controller retires them after ten minutes; if it does not, see its log",
+        )
+    }
+}
+
+async fn machine_names(
+    management: &ClusterAccess,
+    key: &ObjectKey,
+) -> Result<BTreeSet<String>, CallError> {
+    let client = management.client();
+    let Some(mut resource) = call(cluster_resource(client)).await? else {
+        return Ok(BTreeSet::new());
+    };
+    "Machine".clone_into(&mut resource.kind);
+    "machines".clone_into(&mut resource.plural);
+    let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), &key.namespace, &resource);
+    let list = async |page: ListParams| api.list_metadata(&page).await;
+    let all = pages(ListParams::default(), list).await?;
+    Ok(all
+        .into_iter()
+        .filter_map(|one| one.metadata.name)
+        .collect())
+}

@@ -1,0 +1,18 @@
+use super::*;
+
+#[test]
+fn a_long_list_is_cut_and_counted() {
+    let names = |count: usize| (0..count).map(|n| format!("n{n}")).collect::<Vec<_>>();
+
+    assert_eq!(some(&names(2)), "n0, n1");
+    assert_eq!(some(&names(5)), "n0, n1, n2, n3, n4");
+    assert_eq!(some(&names(8)), "n0, n1, n2, n3, n4 and 3 more");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_check_that_does_not_end_fails_after_its_deadline() {
+    let found = within(std::future::pending()).await;
+
+    assert_eq!(found.state, State::Fail);
+    assert_eq!(found.what, "there was no answer in 10 s");
+}

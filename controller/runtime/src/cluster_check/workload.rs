@@ -1,0 +1,253 @@
+//! One workload cluster.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
+use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::apimachinery::pkg::version::Info;
+use kube::api::{Api, ListParams};
+use kube::{Client, ResourceExt as _};
+use kubelet_attestation::names::{BUILT_IN_CLIENT_SIGNER, BUILT_IN_SERVING_SIGNER, Provider};
+use node_attestation_core::crd::KubeletAuthenticationSpec;
+
+use super::{Finding, some};
+use crate::client::CallError;
+use crate::clock;
+use crate::csr_writer::{DENIED, FAILED, has_condition};
+use crate::hardening::{admission, auto_approve_audit, bindings};
+use crate::identities::pages;
+use crate::management::spec_mapping::is_to_be_enforced;
+use crate::pipeline::age;
+use crate::preflight::{self, ServerVersion};
+
+/// The checks of this module, in order.
+pub(super) const CHECKS: [&str; 7] = [
+    "workload-version",
+    "workload-rights",
+    "ways-in",
+    "admission-policy",
+    "nodes",
+    "requests",
+    "evidence-versions",
+];
+
+/// A request is answered in seconds; a machine that is not known yet takes minutes.
+const SLOW: Duration = Duration::from_mins(2);
+
+/// Nodes give up a request of this age and file another.
+const LATE: Duration = Duration::from_mins(10);
+
+/// On the Nodes of kubeadm's control planes.
+const CONTROL_PLANE: &str = "node-role.kubernetes.io/control-plane";
+
+/// A workload cluster that answers.
+pub(super) struct Workload<'a> {
+    pub(super) client: &'a Client,
+    pub(super) spec: &'a KubeletAuthenticationSpec,
+    /// Whether the controller signs.
+    pub(super) signs: bool,
+}
+
+impl Workload<'_> {
+    pub(super) fn version(&self, version: Info) -> Finding {
+        let version = ServerVersion::from(version);
+        let name = &version.name;
+        if self.signs && !version.hands_uids_on() {
+            let what =
+                format!("{name} does not hand the UID of a certificate on: renewals are denied");
+            return Finding::fail(what, "upgrade Kubernetes to 1.33 or later");
+        }
+        Finding::pass(name.clone())
+    }
+
+    /// The signers whose requests the controller answers.
+    fn signers(&self) -> Vec<String> {
+        let attestors = self.spec.authorized_attestors.iter();
+        let providers = attestors.filter_map(|name| Provider::parse(name).ok());
+        let mut signers = vec![BUILT_IN_SERVING_SIGNER.to_owned()];
+        if self.signs {
+            for provider in providers {
+                signers.push(provider.client_signer());
+                if provider != Provider::INSECURE {
+                    signers.push(provider.serving_signer());
+                }
+            }
+        } else {
+            signers.push(BUILT_IN_CLIENT_SIGNER.to_owned());
+        }
+        signers
+    }
+
+    pub(super) async fn rights(&self) -> Finding {
+        const CURE: &str =
+            "give them to the kubeconfig's user: packaging/rbac/workload-cluster.yaml";
+        let required = preflight::required_rights(&self.signers());
+        let required = preflight::missing(self.client, required).await;
+        let optional = preflight::missing(self.client, preflight::optional_rights()).await;
+        let (required, optional) = match (required, optional) {
+            (Ok(required), Ok(optional)) => (required, optional),
+            (Err(error), _) | (_, Err(error)) => {
+                return Finding::failed(&error, "create selfsubjectaccessreviews");
+            }
+        };
+        let missing = |rights: &[preflight::Right]| {
+            let rights: Vec<_> = rights.iter().map(ToString::to_string).collect();
+            format!("the controller may not {}", some(&rights))
+        };
+        if !required.is_empty() {
+            Finding::fail(missing(&required), CURE)
+        } else if !optional.is_empty() {
+            Finding::warn(missing(&optional), CURE)
+        } else {
+            Finding::pass("the kubeconfig's user may answer requests")
+        }
+    }
+
+    /// Nobody has kubelets' certificates approved without evidence.
+    pub(super) async fn ways_in(&self) -> Finding {
+        let found = async {
+            let scan = bindings::scan(self.client).await?;
+            auto_approve_audit::examine(self.client, &scan).await
+        };
+        let open = match found.await {
+            Ok(open) => open,
+            Err(error) => {
+                return Finding::failed(&error, "read clusterrolebindings and clusterroles");
+            }
+        };
+        let what = auto_approve_audit::message(&open);
+        if open.is_empty() {
+            Finding::pass(what)
+        } else if is_to_be_enforced(self.spec) {
+            Finding::fail(what, "close each as the line says")
+        } else {
+            let cure = "close each as the line says, or set autoApproveBindings: Remove";
+            Finding::warn(what, cure)
+        }
+    }
+
+    pub(super) async fn policy(&self) -> Finding {
+        match (
+            admission::is_enforced(self.client).await,
+            is_to_be_enforced(self.spec),
+        ) {
+            (Err(error), _) => {
+                Finding::failed(&error, "get validatingadmissionpolicies and their bindings")
+            }
+            (Ok(true), _) => Finding::pass("attestation is enforced"),
+            (Ok(false), true) => Finding::warn(
+                "attestation is not enforced yet: autoApproveBindings is Remove",
+                "the conditions of the KubeletAuthentication say what it waits for",
+            ),
+            (Ok(false), false) => {
+                Finding::pass("attestation is not enforced, as autoApproveBindings says")
+            }
+        }
+    }
+
+    /// Every Node has a record. `recorded`: `None` if they could not be read.
+    pub(super) async fn nodes(&self, recorded: Option<&BTreeSet<String>>) -> Finding {
+        let Some(recorded) = recorded else {
+            return Finding::skip("the records could not be read");
+        };
+        let api: Api<Node> = Api::all(self.client.clone());
+        let list = async |page: ListParams| api.list_metadata(&page).await;
+        let nodes = match pages(ListParams::default(), list).await {
+            Ok(nodes) => nodes,
+            Err(error) => return Finding::failed(&error, "list nodes"),
+        };
+        let count = nodes.len();
+        let without = nodes
+            .iter()
+            .filter(|node| !recorded.contains(&node.name_any()));
+        let (planes, workers): (Vec<_>, Vec<_>) =
+            without.partition(|node| node.labels().contains_key(CONTROL_PLANE));
+        let names = |nodes: Vec<&_>| nodes.into_iter().map(kube::ResourceExt::name_any).collect();
+        let (planes, workers): (Vec<String>, Vec<String>) = (names(planes), names(workers));
+        if workers.is_empty() && planes.is_empty() {
+            Finding::pass(format!("{count}, each with a record"))
+        } else if workers.is_empty() {
+            let planes = some(&planes);
+            Finding::pass(format!(
+                "{count}; of control planes, without a record: {planes}"
+            ))
+        } else {
+            Finding::warn(
+                format!("without a record: {}", some(&workers)),
+                "they joined without attestation: take them on (adoption), or replace them",
+            )
+        }
+    }
+
+    async fn all_requests(&self) -> Result<Vec<CertificateSigningRequest>, CallError> {
+        let api: Api<CertificateSigningRequest> = Api::all(self.client.clone());
+        let mut all = Vec::new();
+        for signer in self.signers() {
+            let wanted = ListParams::default().fields(&format!("spec.signerName={signer}"));
+            all.extend(pages(wanted, async |page| api.list(&page).await).await?);
+        }
+        Ok(all)
+    }
+
+    /// No request waits for long.
+    pub(super) async fn requests(&self) -> Finding {
+        let all = match self.all_requests().await {
+            Ok(all) => all,
+            Err(error) => return Finding::failed(&error, "list certificatesigningrequests"),
+        };
+        let now = clock::now();
+        let pending = all.iter().filter(|request| is_pending(request));
+        let mut pending: Vec<_> = pending
+            .map(|request| (age(request, now), request.name_any()))
+            .collect();
+        pending.sort();
+        let Some((oldest, name)) = pending.last() else {
+            return Finding::pass("none is pending");
+        };
+        let what = format!(
+            "{} pending; {name} has waited for {} s",
+            pending.len(),
+            oldest.as_secs()
+        );
+        let cure = format!("run: node-attestation-controller explain {name} with the Cluster");
+        if *oldest > LATE {
+            Finding::fail(what, cure)
+        } else if *oldest > SLOW {
+            Finding::warn(what, cure)
+        } else {
+            Finding::pass(what)
+        }
+    }
+
+    /// No node has evidence of a version that the controller does not read.
+    pub(super) async fn evidence_versions(&self) -> Finding {
+        let all = match self.all_requests().await {
+            Ok(all) => all,
+            Err(error) => return Finding::failed(&error, "list certificatesigningrequests"),
+        };
+        let unsupported = all.iter().filter(|request| {
+            let status = request.status.iter();
+            let mut conditions = status.flat_map(|status| status.conditions.iter().flatten());
+            let reason = Some("UnsupportedAttestationVersion");
+            conditions.any(|one| one.type_ == FAILED && one.reason.as_deref() == reason)
+        });
+        let unsupported: Vec<_> = unsupported.map(kube::ResourceExt::name_any).collect();
+        if unsupported.is_empty() {
+            Finding::pass("no request has evidence of a version that is not read")
+        } else {
+            Finding::warn(
+                format!("not read by the controller: {}", some(&unsupported)),
+                "upgrade the controller before the plugin",
+            )
+        }
+    }
+}
+
+fn is_pending(request: &CertificateSigningRequest) -> bool {
+    let status = request.status.as_ref();
+    let certificate = status.and_then(|status| status.certificate.as_ref());
+    certificate.is_none_or(|certificate| certificate.0.is_empty())
+        && !has_condition(request, DENIED)
+        && !has_condition(request, FAILED)
+}

@@ -1,0 +1,376 @@
+//! The command `explain`: a request through the checks of the controller, with what each saw.
+//!
+//! # Guarantees
+//!
+//! - The checks are the ones of the controller: [`explain`](decide::explain) runs them.
+//! - Nothing is written: no record, no answer, no Node.
+//! - Only the API servers are asked. A check that needs another answer is skipped, and said to be.
+
+use std::error::Error;
+use std::time::{Duration, SystemTime};
+
+use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
+use k8s_openapi::jiff::Timestamp;
+use kube::api::Api;
+use kubelet_attestation::csr::{envelope, parse, subject};
+use kubelet_attestation::errors::error_chain;
+use kubelet_attestation::names::{BUILT_IN_CLIENT_SIGNER, BUILT_IN_SERVING_SIGNER, Provider};
+use node_attestation_core::decide::{self, Context, Decided, Decision};
+use node_attestation_core::refusal::{Deferral, NotAsked};
+use serde::{Deserialize, Serialize};
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+use crate::capi::ObjectKey;
+use crate::client::{CallError, ClusterAccess, call};
+use crate::clock;
+use crate::csr_writer::{DENIED, FAILED, has_condition, is_approved};
+use crate::events::reason;
+use crate::logs::outcome;
+use crate::pipeline::{age, concluded};
+
+mod alone;
+mod answers;
+mod of_cluster;
+mod unasked;
+
+pub use alone::AloneSettings;
+pub use answers::{Condition, ToldEvent};
+
+use unasked::Unasked;
+
+type BoxError = Box<dyn Error + Send + Sync>;
+
+/// The reason of what is undecided, since somebody was not asked.
+const NOT_ASKED: &str = "NotAsked";
+
+/// Deadline of all checks.
+const DEADLINE: Duration = Duration::from_secs(30);
+
+/// A cluster, for explanations of its requests.
+#[derive(Debug)]
+pub struct Explainer {
+    context: Context,
+    /// `None` without a kubeconfig of it.
+    workload: Option<ClusterAccess>,
+    /// The management cluster, and the Cluster there.
+    management: Option<(ClusterAccess, ObjectKey)>,
+    signed_by: String,
+    unasked: Unasked,
+    notes: Vec<String>,
+    _watches: JoinSet<()>,
+}
+
+/// A request cannot be explained.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ExplainError {
+    /// There is no request of this name; Kubernetes removes old ones.
+    #[error("there is no CertificateSigningRequest {0}; Kubernetes removes them after some hours")]
+    NotFound(String),
+    /// A request was not read.
+    #[error("cannot read CertificateSigningRequest {name}")]
+    Read {
+        /// Its name.
+        name: String,
+        /// The reason.
+        source: CallError,
+    },
+    /// What the checks need of the cluster is missing.
+    #[error("the requests of Cluster {cluster} cannot be explained")]
+    Cluster {
+        /// The Cluster.
+        cluster: ObjectKey,
+        /// The reason.
+        source: BoxError,
+    },
+    /// A file cannot be used.
+    #[error(transparent)]
+    File(BoxError),
+}
+
+/// The result of the checks of one request.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+#[non_exhaustive]
+pub struct Explanation {
+    /// The request's name.
+    pub name: String,
+    /// The Cluster; `None` without a management cluster.
+    pub cluster: Option<String>,
+    /// The signer that is asked.
+    pub signer_name: String,
+    /// The user who asks.
+    pub requester: String,
+    /// The node that the request claims to be, if that is valid.
+    pub node: Option<String>,
+    /// Its time.
+    pub created: Option<String>,
+    /// The seconds for which it has waited; `None` once it is answered, or if its time is unknown.
+    pub pending_seconds: Option<u64>,
+    /// Who signs.
+    pub signed_by: String,
+    /// The time that the checks were made for: of the answer or, of a pending request, now.
+    pub as_of: String,
+    /// The checks in their order; the last one decides.
+    pub checks: Vec<Check>,
+    /// The decision: `issued`, `approved`, `denied`, `failed`, `deferred`, `ignored` or `undecided`.
+    pub outcome: &'static str,
+    /// Its reason.
+    pub reason: &'static str,
+    /// What it rests on, or why it is refused.
+    pub message: String,
+    /// The conditions of the request, which the controller or others wrote.
+    pub conditions: Vec<Condition>,
+    /// Whether the request has its certificate.
+    pub issued: bool,
+    /// The Events about it.
+    pub events: Vec<ToldEvent>,
+    /// What limits this explanation.
+    pub notes: Vec<String>,
+}
+
+/// A check.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Check {
+    /// Its name, as in the log.
+    pub name: &'static str,
+    /// `passed`, `skipped`, or the outcome of the decision.
+    pub outcome: &'static str,
+    /// What it saw, or its error.
+    pub saw: String,
+}
+
+impl Explainer {
+    /// Reads the request of this name.
+    ///
+    /// # Errors
+    ///
+    /// There is none, or it cannot be read.
+    pub async fn request(&self, name: &str) -> Result<CertificateSigningRequest, ExplainError> {
+        let Some(workload) = &self.workload else {
+            return Err(ExplainError::NotFound(name.to_owned()));
+        };
+        let api: Api<CertificateSigningRequest> = Api::all(workload.client().clone());
+        let found = call(api.get_opt(name)).await;
+        let found = found.map_err(|source| ExplainError::Read {
+            name: name.to_owned(),
+            source,
+        })?;
+        found.ok_or_else(|| ExplainError::NotFound(name.to_owned()))
+    }
+
+    /// Explains the request. One that is answered is explained as it was before, at the time of its answer.
+    pub async fn explain(&self, request: &CertificateSigningRequest) -> Explanation {
+        let now = clock::now();
+        let answered_at = answers::time(request);
+        let as_of = answered_at.unwrap_or(now);
+        let open = open(request);
+        self.unasked.begin(request);
+        let deciding = decide::explain(&open, &self.context, as_of, clock::elapsed);
+        let decided = timeout(DEADLINE, deciding).await.ok();
+        let mut notes = self.notes.clone();
+        let not_asked = self.unasked.taken();
+        let mut decided = concluded(&open, decided, as_of);
+        let checks = match &decided {
+            Some(decided) => checks(decided, not_asked),
+            None => Vec::new(),
+        };
+        let (outcome, reason, message) = match &decided {
+            None => (
+                "undecided",
+                "TimedOut",
+                format!("the checks were not done in {} s", DEADLINE.as_secs()),
+            ),
+            Some(decided) => decision(&decided.decision, not_asked),
+        };
+        if answered_at.is_some() {
+            let note = "the request was answered before: the checks are made for that time, with the machines and \
+                        records of now";
+            notes.push(note.to_owned());
+        }
+        let machine = decided.as_mut().and_then(|decided| decided.machine.take());
+        let told = self.events(request, machine, &mut notes).await;
+        let is_pending = !is_answered(request) && request.metadata.creation_timestamp.is_some();
+        let spec = &request.spec;
+        let status = request.status.as_ref();
+        let certificate = status.and_then(|status| status.certificate.as_ref());
+        Explanation {
+            name: request.metadata.name.clone().unwrap_or_default(),
+            cluster: self.management.as_ref().map(|(_, key)| key.to_string()),
+            signer_name: spec.signer_name.clone(),
+            requester: spec.username.clone().unwrap_or_default(),
+            node: claimed_node(&spec.request.0),
+            created: request
+                .metadata
+                .creation_timestamp
+                .as_ref()
+                .map(|at| at.0.to_string()),
+            pending_seconds: is_pending.then(|| age(request, now).as_secs()),
+            signed_by: self.signed_by(&spec.signer_name),
+            as_of: text(as_of),
+            checks,
+            outcome,
+            reason,
+            message,
+            conditions: answers::conditions(request),
+            issued: certificate.is_some_and(|certificate| !certificate.0.is_empty()),
+            events: told,
+            notes,
+        }
+    }
+
+    fn signed_by(&self, signer: &str) -> String {
+        if [BUILT_IN_CLIENT_SIGNER, BUILT_IN_SERVING_SIGNER].contains(&signer) {
+            "kube-controller-manager, once it is approved".to_owned()
+        } else if self.context.signers().iter().any(|own| own == signer) {
+            self.signed_by.clone()
+        } else {
+            "another signer".to_owned()
+        }
+    }
+}
+
+/// The requests in a text: one object, or a list, as YAML or JSON.
+///
+/// # Errors
+///
+/// It is something else.
+pub fn requests(text: &str) -> Result<Vec<CertificateSigningRequest>, ExplainError> {
+    #[derive(Deserialize)]
+    struct Kind {
+        kind: Option<String>,
+    }
+    #[derive(Deserialize)]
+    struct Listed {
+        items: Vec<CertificateSigningRequest>,
+    }
+    let invalid = |error: serde_saphyr::Error| ExplainError::File(error.into());
+    let options = || serde_saphyr::options! { with_snippet: false };
+    let kind: Kind = serde_saphyr::from_str_with_options(text, options()).map_err(invalid)?;
+    match kind.kind.as_deref() {
+        Some("CertificateSigningRequest") => {
+            let one = serde_saphyr::from_str_with_options(text, options());
+            Ok(vec![one.map_err(invalid)?])
+        }
+        Some("List" | "CertificateSigningRequestList") => {
+            let list = serde_saphyr::from_str_with_options(text, options());
+            let list: Listed = list.map_err(invalid)?;
+            Ok(list.items)
+        }
+        _ => Err(ExplainError::File(
+            "it is no CertificateSigningRequest".into(),
+        )),
+    }
+}
+
+/// The request without its answer.
+fn open(request: &CertificateSigningRequest) -> CertificateSigningRequest {
+    let mut open = request.clone();
+    if answers::time(request).is_some() || is_answered(request) {
+        open.status = None;
+    }
+    open
+}
+
+/// Whether the request has an answer of the controller or of another signer.
+fn is_answered(request: &CertificateSigningRequest) -> bool {
+    let certificate = request
+        .status
+        .as_ref()
+        .and_then(|status| status.certificate.as_ref());
+    let is_ours_to_sign = Provider::of_client_signer(&request.spec.signer_name).is_some()
+        || Provider::of_serving_signer(&request.spec.signer_name).is_some();
+    certificate.is_some_and(|certificate| !certificate.0.is_empty())
+        || has_condition(request, DENIED)
+        || has_condition(request, FAILED)
+        || (is_approved(request) && !is_ours_to_sign)
+}
+
+fn checks(decided: &Decided, not_asked: Option<NotAsked>) -> Vec<Check> {
+    let (outcome, reason, message) = decision(&decided.decision, not_asked);
+    let message = if reason == NOT_ASKED {
+        format!("not asked: {message}")
+    } else {
+        message
+    };
+    let is_granted = matches!(decided.decision, Decision::Issue(_) | Decision::Approve(_));
+    let last = decided.steps.len().saturating_sub(1);
+    let mut checks = Vec::new();
+    for (place, step) in decided.steps.iter().enumerate() {
+        let is_unasked = not_asked.filter(|_| step.check == unasked::CHECK);
+        let (outcome, saw) = match (&step.saw, is_unasked) {
+            (Some(_), Some(not_asked)) => (
+                "skipped",
+                format!("{not_asked}; what can be checked without holds"),
+            ),
+            (Some(saw), None) => ("passed", saw.clone()),
+            (None, _) if place == last && !is_granted => (outcome, message.clone()),
+            (None, _) => ("passed", String::new()),
+        };
+        checks.push(Check {
+            name: step.check,
+            outcome,
+            saw,
+        });
+    }
+    // A refusal between two checks: by the settings of the cluster.
+    if !is_granted && decided.steps.last().is_none_or(|step| step.saw.is_some()) {
+        checks.push(Check {
+            name: "settings",
+            outcome,
+            saw: message,
+        });
+    }
+    checks
+}
+
+/// The outcome, the reason and the message of a decision.
+fn decision(
+    decision: &Decision,
+    not_asked: Option<NotAsked>,
+) -> (&'static str, &'static str, String) {
+    let message = match decision {
+        Decision::Ignore(ignored) => error_chain(ignored),
+        Decision::Deny(denial) => error_chain(denial),
+        Decision::Fail(failure) => error_chain(failure),
+        Decision::Retry(deferral) => {
+            if let Some(unasked) = unasked_by(deferral) {
+                return ("undecided", NOT_ASKED, unasked.0.to_owned());
+            }
+            error_chain(deferral)
+        }
+        Decision::Issue(_) | Decision::Approve(_) => match not_asked {
+            Some(NotAsked(whom)) => format!("if {whom} would say so: every other check passes"),
+            None => "every check passes".to_owned(),
+        },
+    };
+    (outcome(decision), reason(decision), message)
+}
+
+/// Whom the deferral is for, if it is for not being asked.
+fn unasked_by(deferral: &Deferral) -> Option<NotAsked> {
+    let (Deferral::InventoryUnavailable(source)
+    | Deferral::VerifierUnavailable(source)
+    | Deferral::LedgerUnavailable(source)
+    | Deferral::NodesUnavailable(source)) = deferral
+    else {
+        return None;
+    };
+    source.cause::<NotAsked>().copied()
+}
+
+fn claimed_node(request: &[u8]) -> Option<String> {
+    let envelope = envelope::Envelope::parse(request).ok()?;
+    let csr = parse::CertificationRequest::from_der(&envelope.csr).ok()?;
+    let node = subject::node_name(csr.subject()).ok()?;
+    Some(node.to_string())
+}
+
+fn text(time: SystemTime) -> String {
+    let time = Timestamp::try_from(time);
+    time.map_or_else(
+        |_| "an unknown time".to_owned(),
+        |time| format!("{time:.0}"),
+    )
+}

@@ -1,0 +1,149 @@
+//! What was written about a request: its conditions, and Events.
+
+use std::time::SystemTime;
+
+use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
+use k8s_openapi::api::core::v1::ObjectReference;
+use k8s_openapi::api::events::v1::Event;
+use kube::Client;
+use kube::api::{Api, ListParams};
+use kubelet_attestation::errors::error_chain;
+use serde::Serialize;
+
+use super::{Explainer, is_answered};
+use crate::client::{CallError, call};
+
+/// The namespace of Events on objects without one.
+const NAMESPACE: &str = "default";
+
+/// The number of Events of an object that are read.
+const MAX_EVENTS: u32 = 50;
+
+/// A condition of a request.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+#[non_exhaustive]
+pub struct Condition {
+    /// `Approved`, `Denied` or `Failed`.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// Its reason.
+    pub reason: String,
+    /// Its message.
+    pub message: String,
+    /// Its time.
+    pub time: Option<String>,
+}
+
+/// An Event.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+#[non_exhaustive]
+pub struct ToldEvent {
+    /// The kind and name of the object that it is on.
+    pub on: String,
+    /// Its time.
+    pub time: Option<String>,
+    /// Its reason.
+    pub reason: String,
+    /// Its note.
+    pub note: String,
+}
+
+pub(super) fn conditions(request: &CertificateSigningRequest) -> Vec<Condition> {
+    let status = request.status.iter();
+    let conditions = status.flat_map(|status| status.conditions.iter().flatten());
+    conditions
+        .map(|one| Condition {
+            kind: one.type_.clone(),
+            reason: one.reason.clone().unwrap_or_default(),
+            message: one.message.clone().unwrap_or_default(),
+            time: one.last_update_time.as_ref().map(|time| time.0.to_string()),
+        })
+        .collect()
+}
+
+/// The time of the answer; `None` of a pending request.
+pub(super) fn time(request: &CertificateSigningRequest) -> Option<SystemTime> {
+    if !is_answered(request) {
+        return None;
+    }
+    let conditions = request.status.as_ref()?.conditions.as_ref()?;
+    let times = conditions
+        .iter()
+        .filter_map(|one| one.last_update_time.as_ref());
+    times.map(|time| time.0).max().map(SystemTime::from)
+}
+
+impl Explainer {
+    /// The Events on the request and, about it, on its machine; the oldest first.
+    pub(super) async fn events(
+        &self,
+        request: &CertificateSigningRequest,
+        machine: Option<ObjectReference>,
+        notes: &mut Vec<String>,
+    ) -> Vec<ToldEvent> {
+        let Some(name) = &request.metadata.name else {
+            return Vec::new();
+        };
+        let mut told = Vec::new();
+        if let Some(workload) = &self.workload {
+            let kind = "CertificateSigningRequest";
+            let found = events(workload.client(), NAMESPACE, kind, name).await;
+            keep(found, "the request", notes, &mut told);
+        }
+        let client = self.management.as_ref().map(|(access, _)| access.client());
+        if let (Some(client), Some(machine)) = (client, machine) {
+            let namespace = machine.namespace.as_deref().unwrap_or(NAMESPACE);
+            let kind = machine.kind.as_deref().unwrap_or_default();
+            let its_name = machine.name.as_deref().unwrap_or_default();
+            let found = events(client, namespace, kind, its_name).await;
+            let found = found.map(|mut all| {
+                all.retain(|event| {
+                    let related = event.related.as_ref();
+                    related.is_some_and(|related| related.name.as_ref() == Some(name))
+                });
+                all
+            });
+            keep(found, "the machine", notes, &mut told);
+        }
+        told.sort_by(|one, other| one.time.cmp(&other.time));
+        told
+    }
+}
+
+async fn events(
+    client: &Client,
+    namespace: &str,
+    kind: &str,
+    name: &str,
+) -> Result<Vec<Event>, CallError> {
+    let api: Api<Event> = Api::namespaced(client.clone(), namespace);
+    let of = format!("regarding.kind={kind},regarding.name={name}");
+    let list = ListParams::default().fields(&of).limit(MAX_EVENTS);
+    Ok(call(api.list(&list)).await?.items)
+}
+
+fn keep(
+    found: Result<Vec<Event>, CallError>,
+    of: &str,
+    notes: &mut Vec<String>,
+    told: &mut Vec<ToldEvent>,
+) {
+    match found {
+        Ok(events) => told.extend(events.into_iter().map(|event| {
+            let on = event.regarding.unwrap_or_default();
+            let (kind, name) = (on.kind.unwrap_or_default(), on.name.unwrap_or_default());
+            ToldEvent {
+                on: format!("{kind} {name}"),
+                time: event.event_time.map(|time| format!("{:.0}", time.0)),
+                reason: event.reason.unwrap_or_default(),
+                note: event.note.unwrap_or_default(),
+            }
+        })),
+        Err(error) => {
+            let error = error_chain(&error);
+            notes.push(format!("the Events on {of} could not be read: {error}"));
+        }
+    }
+}

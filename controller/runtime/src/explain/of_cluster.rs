@@ -1,0 +1,240 @@
+//! A Cluster of a management cluster, as its controller has it.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Secret;
+use kube::api::Api;
+use kubelet_attestation::errors::error_chain;
+use kubelet_attestation::names::{Audience, Provider};
+use node_attestation_core::crd::{
+    EndorsementKeyPlatform, KubeletAuthentication, KubeletAuthenticationSpec,
+};
+use node_attestation_core::decide::Context;
+use node_attestation_core::ledger::{Absences, RecordLedger, Records, Rehearsal};
+use node_attestation_core::nodes::ReadOnlyNodes;
+use node_attestation_core::signer::Signer;
+use node_attestation_core::verifier::Verifiers;
+use tokio::time::{Instant, sleep, timeout};
+
+use super::{BoxError, ExplainError, Explainer, Unasked};
+use crate::capi::{CapiInventory, ClusterCa, ObjectKey, TenantKubeconfig};
+use crate::client::{CallError, ClusterAccess, EgressPolicy, call};
+use crate::hardening::admission;
+use crate::management::VerifierUnavailable;
+use crate::management::spec_mapping::{ContextBuilder, is_to_be_enforced};
+use crate::metrics::Metrics;
+use crate::nodes::KubeNodes;
+use crate::records::KubeRecords;
+use crate::standalone::Said;
+
+/// Deadline of the reads before the checks.
+const READ_DEADLINE: Duration = Duration::from_secs(30);
+
+/// The time between two looks whether the records are read.
+const LOOK: Duration = Duration::from_millis(50);
+
+impl Explainer {
+    /// The Cluster, with the rights of `management`'s user. Without `workload`, its API server is the one of Cluster
+    /// API's kubeconfig, if it is in `reach`. `verifiers` ask nobody.
+    ///
+    /// # Errors
+    ///
+    /// Something that every check needs cannot be read.
+    pub async fn of_cluster(
+        management: &ClusterAccess,
+        key: &ObjectKey,
+        workload: Option<ClusterAccess>,
+        reach: EgressPolicy,
+        verifiers: impl Fn(&KubeletAuthentication, &str) -> Result<Verifiers, VerifierUnavailable>,
+    ) -> Result<Self, ExplainError> {
+        let explainer = read(management, key, workload, reach, verifiers);
+        let explainer = timeout(READ_DEADLINE, explainer).await;
+        let late = || format!("it could not be read in {} s", READ_DEADLINE.as_secs());
+        let explainer = explainer.unwrap_or_else(|_| Err(late().into()));
+        explainer.map_err(|source| ExplainError::Cluster {
+            cluster: key.clone(),
+            source,
+        })
+    }
+}
+
+async fn read(
+    management: &ClusterAccess,
+    key: &ObjectKey,
+    workload: Option<ClusterAccess>,
+    reach: EgressPolicy,
+    verifiers: impl Fn(&KubeletAuthentication, &str) -> Result<Verifiers, VerifierUnavailable>,
+) -> Result<Explainer, BoxError> {
+    let mut notes = Vec::new();
+    let client = management.client();
+    let said = Said::read(client, key).await?;
+    let spec = &said.authentication.spec;
+    let access = match workload {
+        Some(access) => access,
+        None => by_secret(management, key, reach).await?,
+    };
+    let unasked = Unasked::default();
+    let verifiers = verifiers(&said.authentication, &said.cluster.uid)?;
+    let verifiers = unasked.verifiers(verifiers, &named_by_platform(spec));
+
+    let trusted = access.ca_certificates();
+    let mut audiences: BTreeSet<_> = trusted.iter().map(|der| Audience::of_ca(der)).collect();
+    for text in &spec.audiences {
+        let audience = Audience::parse(text);
+        audiences.insert(audience.map_err(|_| format!("{text:?} is no audience"))?);
+    }
+    let name = format!("{}-ca", key.name);
+    let (signed_by, signer) = match secret(management, &key.namespace, &name).await {
+        Ok(Some(secret)) => {
+            let ca = ClusterCa::from_secret(&secret).map_err(|error| {
+                format!("Secret {name} cannot be used: {}", error_chain(&error))
+            })?;
+            audiences.extend(ca.audiences());
+            match ca.signer() {
+                Some(signer) => (
+                    format!("the controller, with the CA of Secret {name}"),
+                    Some(rehearsed_signer(signer.ca_der())?),
+                ),
+                None => (
+                    format!("nobody: Secret {name} has no key, so that requests are only approved"),
+                    None,
+                ),
+            }
+        }
+        Ok(None) => return Err(format!("there is no Secret {name}").into()),
+        Err(error) => {
+            let error = error_chain(&error);
+            notes.push(format!(
+                "Secret {name} cannot be read, so that it is taken to have the kubeconfig's CA with its key: {error}"
+            ));
+            let ca = trusted.first().ok_or("the kubeconfig has no CA")?;
+            let signer = rehearsed_signer(ca)?;
+            (
+                format!("the controller, with the CA of Secret {name}"),
+                Some(signer),
+            )
+        }
+    };
+
+    let wanted = is_to_be_enforced(spec);
+    let enforced = admission::is_enforced(access.client()).await;
+    let enforced = enforced.unwrap_or_else(|error| {
+        let error = error_chain(&error);
+        notes.push(format!(
+            "it is not known whether attestation is enforced: {error}"
+        ));
+        true
+    });
+    if said.cluster.paused {
+        notes.push("the Cluster is paused: nothing is answered".to_owned());
+    }
+    let records = KubeRecords::start(
+        client.clone(),
+        &key.namespace,
+        &key.name,
+        &Metrics::default(),
+    );
+    are_read(&records).await?;
+    let builder = ContextBuilder {
+        spec,
+        cluster: &said.cluster,
+        access: &access,
+        verifiers,
+        audiences: audiences.into_iter().collect(),
+        inventory: Arc::new(CapiInventory::new(said.objects.clone(), key.clone())),
+        records: Arc::new(records),
+        absences: Absences::default(),
+        signer,
+    };
+    let context = rehearsed(builder.context(), &access);
+    context.enforcement.set(wanted && enforced);
+    Ok(Explainer {
+        context,
+        workload: Some(access),
+        management: Some((management.clone(), key.clone())),
+        signed_by,
+        unasked,
+        notes,
+        _watches: said.watches,
+    })
+}
+
+/// The context, with a ledger that writes nothing.
+fn rehearsed(context: Context, access: &ClusterAccess) -> Context {
+    let ledger = RecordLedger::new(
+        Arc::new(Rehearsal::over(context.ledger.records().clone())),
+        context.inventory.clone(),
+        Arc::new(ReadOnlyNodes(KubeNodes::new(access.client().clone()))),
+        *context.ledger.policy(),
+    );
+    Context {
+        ledger: Arc::new(ledger),
+        ..context
+    }
+}
+
+/// The CA of this certificate, with a key of nobody.
+pub(super) fn rehearsed_signer(der: &[u8]) -> Result<Arc<Signer>, BoxError> {
+    let pem = pem::encode(&pem::Pem::new("CERTIFICATE", der));
+    Ok(Arc::new(Signer::rehearsal(pem.as_bytes())?))
+}
+
+/// The providers whose platform tells the names of Nodes, and is not asked.
+fn named_by_platform(spec: &KubeletAuthenticationSpec) -> Vec<Provider> {
+    let tpm = spec.tpm.as_ref();
+    let asks = tpm.is_some_and(|tpm| tpm.endorsement_keys.platform == EndorsementKeyPlatform::Aws);
+    let tpm = asks.then_some(Provider::TPM);
+    [Provider::AWS].into_iter().chain(tpm).collect()
+}
+
+async fn secret(
+    management: &ClusterAccess,
+    namespace: &str,
+    name: &str,
+) -> Result<Option<Secret>, CallError> {
+    let api: Api<Secret> = Api::namespaced(management.client().clone(), namespace);
+    call(api.get_opt(name)).await
+}
+
+/// The workload cluster, by Cluster API's kubeconfig.
+async fn by_secret(
+    management: &ClusterAccess,
+    key: &ObjectKey,
+    reach: EgressPolicy,
+) -> Result<ClusterAccess, BoxError> {
+    const OTHERWISE: &str = "--workload-kubeconfig can name another kubeconfig";
+    let name = format!("{}-kubeconfig", key.name);
+    let found = secret(management, &key.namespace, &name).await;
+    let found = found.map_err(|error| {
+        let error = error_chain(&error);
+        format!("Secret {name} cannot be read ({OTHERWISE}): {error}")
+    })?;
+    let found = found.ok_or_else(|| format!("there is no Secret {name} ({OTHERWISE})"))?;
+    let text = found.data.as_ref().and_then(|data| data.get("value"));
+    let text = text.map(|bytes| bytes.0.as_slice()).unwrap_or_default();
+    let refused = |error| {
+        format!(
+            "Secret {name} is refused ({OTHERWISE}): {}",
+            error_chain(&error)
+        )
+    };
+    let kubeconfig = TenantKubeconfig::parse(text, reach).map_err(refused)?;
+    Ok(kubeconfig.access().map_err(refused)?)
+}
+
+/// Waits until the records are read.
+async fn are_read(records: &KubeRecords) -> Result<(), BoxError> {
+    let end = Instant::now() + READ_DEADLINE / 2;
+    loop {
+        match records.all().await {
+            Ok(_) => return Ok(()),
+            Err(error) if Instant::now() > end => {
+                let error = error_chain(&error);
+                return Err(format!("its NodeIdentities cannot be read: {error}").into());
+            }
+            Err(_) => sleep(LOOK).await,
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! Verifiers that ask nobody.
+
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
+use kube::ResourceExt as _;
+use kubelet_attestation::evidence::tpm::ENDORSEMENT_KEY_ANNOTATION;
+use kubelet_attestation::names::{Provider, ProviderId};
+use kubelet_attestation::version::EvidenceVersion;
+use node_attestation_core::identifiers::{KeyDigest, ServingName};
+use node_attestation_core::refusal::{Deferral, NotAsked, Refusal, Unavailable};
+use node_attestation_core::verifier::{
+    Appraisal, Assurance, AttestedIdentity, Identity, Verifier, Verifiers,
+};
+use parking_lot::Mutex;
+
+/// The check that appraises evidence.
+pub(super) const CHECK: &str = "attest";
+
+/// Who was not asked about the evidence of the last request.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Unasked(Arc<Mutex<State>>);
+
+#[derive(Debug, Default)]
+struct State {
+    not_asked: Option<NotAsked>,
+    /// The endorsement key that the request names.
+    annotated: Option<KeyDigest>,
+}
+
+impl Unasked {
+    /// Forgets the request before, and begins with this one.
+    pub(super) fn begin(&self, request: &CertificateSigningRequest) {
+        let annotation = request.annotations().get(ENDORSEMENT_KEY_ANNOTATION);
+        *self.0.lock() = State {
+            not_asked: None,
+            annotated: annotation.and_then(|text| KeyDigest::parse(text).ok()),
+        };
+    }
+
+    pub(super) fn taken(&self) -> Option<NotAsked> {
+        self.0.lock().not_asked
+    }
+
+    /// The verifiers, which take evidence for proved where its proof is what nobody was asked for. `names_nodes` are the
+    /// providers whose platform tells the name of a machine's Node.
+    pub(super) fn verifiers(&self, verifiers: Verifiers, names_nodes: &[Provider]) -> Verifiers {
+        let verifiers = verifiers.into_iter();
+        verifiers
+            .map(|verifier| -> Arc<dyn Verifier> {
+                Arc::new(Unproved {
+                    names_nodes: names_nodes.contains(verifier.provider()),
+                    verifier,
+                    unasked: self.clone(),
+                })
+            })
+            .collect()
+    }
+}
+
+/// Vouches for what was not refuted. It is private to this module: no certificate may rest on it.
+#[derive(Debug)]
+struct Unproved {
+    verifier: Arc<dyn Verifier>,
+    names_nodes: bool,
+    unasked: Unasked,
+}
+
+#[async_trait::async_trait]
+impl Verifier for Unproved {
+    fn provider(&self) -> &Provider {
+        self.verifier.provider()
+    }
+
+    fn versions(&self) -> &[EvidenceVersion] {
+        self.verifier.versions()
+    }
+
+    async fn verify(
+        &self,
+        appraisal: Appraisal<'_>,
+        now: SystemTime,
+    ) -> Result<Assurance, Refusal> {
+        let appraised = self.verifier.verify(appraisal, now).await;
+        let Err(Refusal::Retry(Deferral::VerifierUnavailable(source))) = &appraised else {
+            return appraised;
+        };
+        let Some(not_asked) = source.cause::<NotAsked>() else {
+            return appraised;
+        };
+        let mut state = self.unasked.0.lock();
+        let endorsement_key = state.annotated;
+        // The record of a machine with a TPM is compared with the key.
+        if *self.provider() == Provider::TPM && endorsement_key.is_none() {
+            return appraised;
+        }
+        state.not_asked = Some(*not_asked);
+        let node_name = self.names_nodes.then(|| appraisal.node_name.clone());
+        let identity = Identity {
+            node_name,
+            endorsement_key,
+            ..Identity::of(appraisal.provider_id.clone())
+        };
+        Ok(Assurance::Attested(AttestedIdentity::vouched(identity)))
+    }
+
+    fn accepts_late_provider_ids(&self) -> bool {
+        self.verifier.accepts_late_provider_ids()
+    }
+
+    async fn serving_names(
+        &self,
+        provider_id: &ProviderId,
+    ) -> Result<Option<Vec<ServingName>>, Unavailable> {
+        self.verifier.serving_names(provider_id).await
+    }
+}
+
+#[cfg(test)]
+mod tests;

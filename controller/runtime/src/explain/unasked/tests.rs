@@ -1,0 +1,83 @@
+use std::time::UNIX_EPOCH;
+
+use futures::executor::block_on;
+use kubelet_attestation::names::NodeName;
+use node_attestation_core::inventory::Machine;
+
+use super::*;
+
+/// A verifier that would have to ask.
+#[derive(Debug)]
+struct Asking(Provider);
+
+#[async_trait::async_trait]
+impl Verifier for Asking {
+    fn provider(&self) -> &Provider {
+        &self.0
+    }
+
+    fn versions(&self) -> &[EvidenceVersion] {
+        &[EvidenceVersion::V1]
+    }
+
+    async fn verify(&self, _: Appraisal<'_>, _: SystemTime) -> Result<Assurance, Refusal> {
+        let not_asked = Unavailable::new(NotAsked("somebody"));
+        Err(Deferral::VerifierUnavailable(not_asked).into())
+    }
+}
+
+/// The appraisal of a request with this annotation by a verifier of this provider; and who was not asked.
+fn appraised(provider: Provider, annotation: Option<&str>) -> (Option<Identity>, Option<NotAsked>) {
+    let unasked = Unasked::default();
+    let asking: Arc<dyn Verifier> = Arc::new(Asking(provider.clone()));
+    let verifiers = unasked.verifiers(Verifiers::from_iter([asking]), &[Provider::AWS]);
+    let mut request = CertificateSigningRequest::default();
+    if let Some(annotation) = annotation {
+        let name = ENDORSEMENT_KEY_ANNOTATION.to_owned();
+        request
+            .annotations_mut()
+            .insert(name, annotation.to_owned());
+    }
+    unasked.begin(&request);
+    let (provider_id, node_name) = (
+        ProviderId::parse("metal:///rack/m1").unwrap(),
+        NodeName::parse("n1").unwrap(),
+    );
+    let machine = Machine::new("m1");
+    let appraisal = Appraisal {
+        evidence: None,
+        audiences: &[],
+        provider_id: &provider_id,
+        node_name: &node_name,
+        spki: &[],
+        machine: &machine,
+        asked: UNIX_EPOCH,
+    };
+    let verifier = verifiers.of(&provider).unwrap();
+    let assurance = block_on(verifier.verify(appraisal, UNIX_EPOCH)).ok();
+    (assurance.map(|it| it.identity().clone()), unasked.taken())
+}
+
+#[test]
+fn what_the_platform_names_is_taken_for_named_where_it_is_not_asked() {
+    let (identity, not_asked) = appraised(Provider::AWS, None);
+
+    let identity = identity.unwrap();
+    assert_eq!(identity.node_name, NodeName::parse("n1").ok());
+    assert_eq!(identity.provider_id.as_str(), "metal:///rack/m1");
+    assert_eq!(not_asked, Some(NotAsked("somebody")));
+}
+
+#[test]
+fn a_tpm_is_the_one_that_the_request_names_or_nothing_is_taken_for_proved() {
+    let key = "0f".repeat(32);
+
+    let (named, not_asked) = appraised(Provider::TPM, Some(&key));
+    let (unnamed, unasked) = appraised(Provider::TPM, None);
+
+    let named = named.unwrap();
+    assert_eq!(named.endorsement_key.map(|key| key.to_string()), Some(key));
+    assert_eq!(named.node_name, None);
+    assert_eq!(not_asked, Some(NotAsked("somebody")));
+    assert_eq!((unnamed, unasked), (None, None));
+}

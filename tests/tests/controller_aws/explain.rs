@@ -1,0 +1,80 @@
+//! `explain` of an instance's request: all that can be checked without asking AWS.
+
+use std::process::Command;
+
+use kubelet_authenticator_test_support::process::Scratch;
+use kubelet_authenticator_tests::cloud::Cloud;
+use kubelet_authenticator_tests::controller::{Bed, request, token_of_instance};
+use kubelet_authenticator_tests::program;
+use serde_json::{Value, json};
+
+/// The explanation of the request of an instance, with these options; and whom it would have asked.
+fn explained(cloud: &Cloud, options: &[&str]) -> Value {
+    let instances = vec![cloud.launched_an_hour_ago(&[])];
+    let bed = Bed::instances(cloud, &instances);
+    let token = token_of_instance(0);
+    let mut object = request(&bed, cloud, &instances[0]).to_json();
+    object["spec"]["username"] = format!("system:bootstrap:{token}").into();
+    object["spec"]["groups"] = json!(["system:bootstrappers", "system:authenticated"]);
+    let inventory = json!({
+        "apiVersion": "attestation.cluster.x-k8s.io/v1alpha1",
+        "kind": "MachineInventory",
+        "machines": [{
+            "name": "m1", "providerID": instances[0].provider_id(),
+            "nodeName": instances[0].node_name(), "tokenID": token,
+        }],
+    });
+    let scratch = Scratch::new("explain");
+    let output = Command::new(program("node-attestation-controller"))
+        .args(["explain", "-o", "json", "--attestor", "aws", "--file"])
+        .arg(scratch.write("request.json", object.to_string()))
+        .arg("--inventory")
+        .arg(scratch.write("machines.yaml", inventory.to_string()))
+        .arg("--ca-cert")
+        .arg(scratch.write("ca.crt", bed.server.ca_pem()))
+        .args(options)
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+fn outcomes(explanation: &Value) -> Vec<(&str, &str)> {
+    let checks = explanation["checks"].as_array().unwrap().iter();
+    checks
+        .map(|one| {
+            (
+                one["name"].as_str().unwrap(),
+                one["outcome"].as_str().unwrap(),
+            )
+        })
+        .collect()
+}
+
+#[test]
+fn what_only_aws_can_say_is_skipped_and_the_document_is_checked() {
+    let cloud = Cloud::start();
+    let arguments = cloud.manager_arguments().into_iter();
+    let signers = arguments
+        .skip_while(|word| word != "--aws-extra-signers")
+        .nth(1);
+    let signers = signers.unwrap().into_string().unwrap();
+
+    let known = explained(&cloud, &["--aws-extra-signers", &signers]);
+    let unknown = explained(&cloud, &[]);
+
+    let expected = [
+        ("triage", "passed"),
+        ("parse", "passed"),
+        ("conform_client", "passed"),
+        ("locate", "passed"),
+        ("attest", "skipped"),
+        ("check_node_name", "passed"),
+        ("claim", "undecided"),
+    ];
+    assert_eq!(outcomes(&known), expected, "{known:#}");
+    let saw = "not asked: STS, and EC2 after it; what can be checked without holds";
+    assert_eq!(known["checks"][4]["saw"], saw);
+    assert_eq!(outcomes(&unknown).last(), Some(&("attest", "denied")));
+    assert_eq!(unknown["reason"], "DocumentSignerMismatch");
+}

@@ -1,0 +1,144 @@
+//! `explain` without a cluster: a request and the machines are in files.
+
+use std::process::{Command, Output};
+
+use kubelet_authenticator_tests::controller::{Application, Machine};
+use kubelet_authenticator_tests::program;
+use serde_json::{Value, json};
+
+use crate::{Files, assert_refused, stderr};
+
+/// The request of machine `n1`, as the API server stores it.
+fn request() -> Value {
+    let mut object = Application::insecure(Machine::new("n1", "token1")).to_json();
+    object["metadata"]["name"] = "request-of-n1".into();
+    object["spec"]["username"] = "system:bootstrap:token1".into();
+    object["spec"]["groups"] = json!([
+        "system:bootstrappers",
+        "system:bootstrappers:kubeadm:default-node-token",
+        "system:authenticated",
+    ]);
+    object
+}
+
+fn explain(files: &Files, request: &Value, arguments: &[&str]) -> Output {
+    let file = files.scratch.write("request.yaml", request.to_string());
+    Command::new(program("node-attestation-controller"))
+        .env_clear()
+        .env("NO_COLOR", "1")
+        .args(["explain", "--file"])
+        .arg(file)
+        .arg("--inventory")
+        .arg(files.path("machines.yaml"))
+        .arg("--ca-cert")
+        .arg(files.path("ca.crt"))
+        .args(arguments)
+        .output()
+        .unwrap()
+}
+
+#[track_caller]
+fn printed(output: Output) -> String {
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert!(output.stderr.is_empty());
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn the_checks_are_made_until_nobody_here_knows_the_answer() {
+    let files = Files::new();
+
+    let text = printed(explain(&files, &request(), &[]));
+    // The CA's end cuts the lifetime short.
+    let (before, rest) = text.split_once("token1, for ").unwrap();
+    let (_, after) = rest.split_once('\n').unwrap();
+    let text = format!("{before}token1, for A WHILE\n{after}");
+
+    let expected = "\
+Request:   request-of-n1
+Node:      n1
+Requester: system:bootstrap:token1
+Signer:    cluster.x-k8s.io/kube-apiserver-client-kubelet-insecure
+Signed by: the controller, with the key of --ca-key
+
+passed     triage: a request of system:bootstrap:token1 to
+           cluster.x-k8s.io/kube-apiserver-client-kubelet-insecure
+passed     parse: a request that its key has signed, without evidence
+passed     conform_client: node n1 on machine test:///n1, by bootstrap token
+           token1, for A WHILE
+passed     locate: machine n1 may join; its Node is n1
+passed     attest: nothing is proved of test:///n1
+passed     check_node_name: the Node of machine n1 may be called n1
+undecided  claim: not asked: the records, which are in the memory of the
+           controller
+
+Result:    undecided, NotAsked: the records, which are in the memory of the
+           controller
+";
+    assert_eq!(text, expected);
+    for line in text.lines() {
+        let is_one_word = line.split_whitespace().count() < 2;
+        assert!(line.chars().count() <= 80 || is_one_word, "{line}");
+    }
+}
+
+#[test]
+fn the_check_that_refuses_is_the_last_one() {
+    let files = Files::new();
+    let mut request = request();
+    request["spec"]["usages"] = json!(["digital signature", "client auth", "server auth"]);
+
+    let told = printed(explain(&files, &request, &["-o", "json"]));
+    let told: Value = serde_json::from_str(&told).unwrap();
+    let yaml = printed(explain(&files, &request, &["-o", "yaml"]));
+    let yaml: Value = serde_saphyr::from_str(&yaml).unwrap();
+
+    let checks = told["checks"].as_array().unwrap();
+    let last = checks.last().unwrap();
+    assert_eq!(
+        (&last["name"], &last["outcome"]),
+        (&json!("conform_client"), &json!("denied"))
+    );
+    assert_eq!(told["reason"], "UsagesNotExact");
+    assert_eq!(told["message"], last["saw"]);
+    assert_eq!(told, yaml);
+}
+
+#[test]
+fn all_requests_of_a_list_are_explained_or_the_one_of_a_name() {
+    let files = Files::new();
+    let mut other = request();
+    other["metadata"]["name"] = "request-of-n2".into();
+    let list = json!({"apiVersion": "v1", "kind": "List", "items": [request(), other]});
+
+    let all = printed(explain(&files, &list, &["-o", "json"]));
+    let all: Value = serde_json::from_str(&all).unwrap();
+    let one = printed(explain(&files, &list, &["request-of-n2", "-o", "json"]));
+    let one: Value = serde_json::from_str(&one).unwrap();
+
+    let names: Vec<_> = all
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|one| &one["name"])
+        .collect();
+    assert_eq!(names, ["request-of-n1", "request-of-n2"]);
+    assert_eq!(one["name"], "request-of-n2");
+    let none = explain(&files, &list, &["request-of-n3"]);
+    assert_refused(&none, &["has no such CertificateSigningRequest"]);
+}
+
+#[test]
+fn a_file_of_something_else_is_refused() {
+    let files = Files::new();
+    for (text, words) in [
+        (json!({"kind": "Pod"}), "it is no CertificateSigningRequest"),
+        (json!([]), "request.yaml"),
+        (
+            json!({"kind": "CertificateSigningRequest", "spec": {"request": 1}}),
+            "request.yaml",
+        ),
+    ] {
+        assert_refused(&explain(&files, &text, &[]), &[words]);
+    }
+}

@@ -1,0 +1,80 @@
+//! Texts that need no cluster: version, completion scripts, the manual page.
+
+use serde_json::{Value, json};
+
+use crate::{assert_refused, run, stderr};
+
+fn printed(arguments: &[&str]) -> String {
+    let output = run(arguments);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert!(output.stderr.is_empty());
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn the_version_is_printed_in_every_form() {
+    let text = printed(&["version"]);
+    let version = text
+        .trim_end()
+        .strip_prefix("node-attestation-controller ")
+        .unwrap();
+    let expected = json!({"name": "node-attestation-controller", "version": version});
+
+    let of_json: Value = serde_json::from_str(&printed(&["version", "-o", "json"])).unwrap();
+    let of_yaml: Value = serde_saphyr::from_str(&printed(&["version", "-o", "yaml"])).unwrap();
+
+    assert_eq!(of_json, expected);
+    assert_eq!(of_yaml, expected);
+}
+
+#[test]
+fn each_shell_has_its_completions_of_every_command() {
+    for shell in ["bash", "fish", "zsh"] {
+        let script = printed(&["completion", shell]);
+
+        for command in [
+            "run",
+            "explain",
+            "cluster",
+            "clusters",
+            "identities",
+            "tenancy",
+            "crds",
+            "completion",
+        ] {
+            assert!(script.contains(command), "{shell}: {command}");
+        }
+        assert!(script.contains("workload-kubeconfig"), "{shell}");
+    }
+}
+
+#[test]
+fn the_manual_page_names_every_command() {
+    let page = printed(&["man"]);
+
+    assert!(page.contains(".TH node-attestation-controller 8"), "{page}");
+    for command in ["explain", "cluster", "identities", "completion"] {
+        assert!(
+            page.contains(&format!("node\\-attestation\\-controller\\-{command}")),
+            "{command}: {page}"
+        );
+    }
+}
+
+#[test]
+fn each_command_has_a_manual_page_of_its_own() {
+    let explain = printed(&["man", "explain"]);
+    let check = printed(&["man", "cluster", "check"]);
+
+    assert!(
+        explain.contains(".TH node-attestation-controller-explain 8"),
+        "{explain}"
+    );
+    assert!(explain.contains("\\-\\-workload\\-kubeconfig"), "{explain}");
+    assert!(
+        check.contains(".TH node-attestation-controller-cluster-check 8"),
+        "{check}"
+    );
+    let unknown = run(["man", "walk"]);
+    assert_refused(&unknown, &["there is no command \"walk\""]);
+}

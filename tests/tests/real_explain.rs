@@ -1,0 +1,567 @@
+//! `explain` and `cluster check` on real API servers: what an operator is told, and that nothing is written.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::{Arc, LazyLock};
+
+use kubelet_attestation::names::Provider;
+use kubelet_authenticator_test_support::binaries::KUBERNETES_VERSION;
+use kubelet_authenticator_test_support::control_plane::KubeadmBinding;
+use kubelet_authenticator_test_support::process::{Scratch, poll};
+use kubelet_authenticator_tests::controller::{Application, PATIENCE};
+use kubelet_authenticator_tests::fleet::{Authentication, Manager, authorize, management};
+use kubelet_authenticator_tests::management::{Machine, WorkloadCluster};
+use kubelet_authenticator_tests::program;
+use kubelet_authenticator_tests::scene::{Scene, Site};
+use serde_json::{Value, json};
+
+static SITE: LazyLock<Arc<Site>> = LazyLock::new(|| {
+    let management = management();
+    let manager = Manager::insecure(&management, &[]);
+    Arc::new(Site {
+        management,
+        manager,
+    })
+});
+
+/// A Cluster in a namespace of its own, whose machines prove nothing.
+fn scene(namespace: &str) -> Scene {
+    let cluster = Scene::unattended(&SITE, namespace);
+    attend(cluster)
+}
+
+fn attend(cluster: WorkloadCluster) -> Scene {
+    let authentication = authorize(&SITE.management, &cluster, &["insecure"], json!({}));
+    authentication.wait_until_ready(SITE.management.kubectl());
+    Scene {
+        site: SITE.clone(),
+        cluster,
+        authentication,
+    }
+}
+
+/// The name of the Cluster, with its namespace.
+fn key(scene: &Scene) -> String {
+    let Authentication { namespace, name } = &scene.authentication;
+    format!("{namespace}/{name}")
+}
+
+fn application(node_name: &str, provider_id: &str) -> Application {
+    Application::claiming(node_name, provider_id, Provider::INSECURE, None)
+}
+
+fn of(machine: &Machine) -> Application {
+    application(machine.node_name(), machine.provider_id())
+}
+
+fn admin() -> PathBuf {
+    SITE.management
+        .control_plane()
+        .admin_kubeconfig()
+        .to_owned()
+}
+
+fn run_as(kubeconfig: &Path, arguments: &[&str]) -> Output {
+    Command::new(program("node-attestation-controller"))
+        .args(arguments)
+        .arg("--insecure-allow-loopback")
+        .arg("--kubeconfig")
+        .arg(kubeconfig)
+        .output()
+        .unwrap()
+}
+
+#[track_caller]
+fn answered(output: &Output) -> Value {
+    assert!(output.status.success(), "{output:?}");
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// The explanation of a request for an administrator.
+#[track_caller]
+fn explained(scene: &Scene, request: &str) -> Value {
+    let cluster = key(scene);
+    answered(&run_as(
+        &admin(),
+        &["explain", request, "--cluster", &cluster, "-o", "json"],
+    ))
+}
+
+/// Names and outcomes of the checks.
+fn outcomes(explanation: &Value) -> Vec<(&str, &str)> {
+    let checks = explanation["checks"].as_array().unwrap().iter();
+    checks
+        .map(|one| {
+            (
+                one["name"].as_str().unwrap(),
+                one["outcome"].as_str().unwrap(),
+            )
+        })
+        .collect()
+}
+
+/// Everything that an explanation could write: records, requests and Nodes, each with its version.
+fn versions(scene: &Scene) -> Vec<String> {
+    let list = |kubectl: &kubelet_authenticator_test_support::control_plane::Kubectl,
+                kind: &str| {
+        let list = kubectl.json(["get", kind, "--all-namespaces"]);
+        let items = list["items"].as_array().unwrap().clone();
+        let version = |one: &Value| {
+            one["metadata"]["resourceVersion"]
+                .as_str()
+                .unwrap()
+                .to_owned()
+        };
+        items.iter().map(version).collect::<Vec<_>>()
+    };
+    let mut all = list(scene.management(), "nodeidentities");
+    for kind in ["certificatesigningrequests", "nodes"] {
+        all.extend(list(scene.kubectl(), kind));
+    }
+    all
+}
+
+#[test]
+fn a_denied_request_is_explained_by_the_check_that_denied_it() {
+    let scene = scene("explain-denied");
+    let [victim, thief] = ["victim", "thief"].map(|name| scene.cluster.machine(name).create());
+    let name = scene.file(&thief.bootstrap_kubeconfig(), &of(&victim));
+    let answer = scene.answer(&name);
+    let before = versions(&scene);
+
+    // The Event is written after the answer.
+    let told = poll(PATIENCE, || {
+        let told = explained(&scene, &name);
+        (told["events"] != json!([])).then_some(told)
+    });
+    let told = told.expect("no Event");
+
+    let reason = told["reason"].as_str().unwrap();
+    assert_eq!(answer["status"]["conditions"][0]["reason"], reason);
+    assert_eq!(told["outcome"], "denied");
+    assert_eq!(told["conditions"][0]["type"], "Denied");
+    assert_eq!(told["conditions"][0]["reason"], reason);
+    assert_eq!(told["pendingSeconds"], Value::Null);
+    let expected = [
+        ("triage", "passed"),
+        ("parse", "passed"),
+        ("conform_client", "passed"),
+        ("locate", "denied"),
+    ];
+    assert_eq!(outcomes(&told), expected);
+    assert_eq!(told["checks"][3]["saw"], told["message"]);
+    let events = told["events"].as_array().unwrap();
+    assert!(
+        events.iter().any(|event| event["reason"] == reason),
+        "{told:#}"
+    );
+    assert_eq!(versions(&scene), before);
+}
+
+#[test]
+fn a_request_that_waits_is_explained_with_its_age_and_what_it_waits_for() {
+    let scene = scene("explain-waits");
+    let machine = scene.cluster.machine("gone").create();
+    let (kubeconfig, application) = (machine.bootstrap_kubeconfig(), of(&machine));
+    machine.remove();
+    let name = scene.file(&kubeconfig, &application);
+    let before = versions(&scene);
+
+    let told = explained(&scene, &name);
+
+    assert_eq!(
+        (&told["outcome"], &told["reason"]),
+        (&json!("deferred"), &json!("MachineNotFound"))
+    );
+    assert_eq!(outcomes(&told).last(), Some(&("locate", "deferred")));
+    assert!(told["pendingSeconds"].as_u64().is_some(), "{told:#}");
+    assert_eq!(told["conditions"], json!([]));
+    assert_eq!(versions(&scene), before);
+}
+
+#[test]
+fn an_issued_request_passes_every_check_and_its_record_stays_as_it_is() {
+    let scene = scene("explain-issued");
+    let machine = scene.cluster.machine("m1").create();
+    let name = scene.file(&machine.bootstrap_kubeconfig(), &of(&machine));
+    scene.answer(&name);
+    let before = versions(&scene);
+
+    let cluster = key(&scene);
+    let output = run_as(&admin(), &["explain", &name, "--cluster", &cluster]);
+
+    assert!(output.status.success(), "{output:?}");
+    let text = stable(&String::from_utf8(output.stdout).unwrap(), &name);
+    assert_eq!(text, ISSUED);
+    for line in text.lines() {
+        let is_one_word = line.split_whitespace().count() < 2;
+        assert!(line.chars().count() <= 80 || is_one_word, "{line}");
+    }
+    assert_eq!(versions(&scene), before);
+    let told = explained(&scene, &name);
+    assert_eq!(
+        (&told["outcome"], &told["issued"]),
+        (&json!("issued"), &json!(true))
+    );
+}
+
+const ISSUED: &str = "\
+Request:   REQUEST
+Cluster:   explain-issued/prod-1
+Node:      m1
+Requester: system:bootstrap:TOKEN
+Signer:    cluster.x-k8s.io/kube-apiserver-client-kubelet-insecure
+Signed by: the controller, with the CA of Secret prod-1-ca
+Created:   TIME
+
+passed     triage: a request of system:bootstrap:TOKEN to
+           cluster.x-k8s.io/kube-apiserver-client-kubelet-insecure
+passed     parse: a request that its key has signed, without evidence
+passed     conform_client: node m1 on machine generic:///prod-1/m1, by bootstrap
+           token TOKEN, for A WHILE
+passed     locate: machine m1 may join; its Node is m1
+passed     attest: nothing is proved of generic:///prod-1/m1
+passed     check_node_name: the Node of machine m1 may be called m1
+passed     claim: generation 1: the key that opened the generation asked again
+passed     sign: a certificate until TIME
+
+Result:    issued, JoinRepeated: every check passes
+Condition: Approved NodeNameClaimed at TIME: approved by
+           node-attestation-controller
+Issued:    the request has its certificate
+Event:     FirstJoin on Machine m1 at TIME: issued a certificate
+           of generation 1 to node m1 on machine generic:///prod-1/m1: the
+           name's first record
+Note:      the request was answered before: the checks are made for that time,
+           with the machines and records of now
+";
+
+/// The text without what differs from run to run.
+fn stable(text: &str, request: &str) -> String {
+    let digits = |word: &str| {
+        let is_time = word.len() >= 20 && word.starts_with("20") && word.contains('T');
+        if is_time {
+            format!("TIME{}", word.get(20..).unwrap_or_default())
+        } else {
+            word.to_owned()
+        }
+    };
+    let (_, token) = text.split_once("system:bootstrap:").unwrap();
+    let (token, _) = token.split_once('\n').unwrap();
+    let (_, lifetime) = text.split_once(&format!("{token}, for ")).unwrap();
+    let (lifetime, _) = lifetime.split_once('\n').unwrap();
+    let text = text.replace(&format!("for {lifetime}"), "for A WHILE");
+    let mut lines = Vec::new();
+    for line in text
+        .replace(request, "REQUEST")
+        .replace(token, "TOKEN")
+        .lines()
+    {
+        let words: Vec<_> = line.split(' ').map(digits).collect();
+        lines.push(words.join(" "));
+    }
+    lines.join("\n") + "\n"
+}
+
+#[test]
+fn a_request_in_a_file_is_explained_after_it_is_gone() {
+    let scene = scene("explain-file");
+    let [victim, thief] = ["victim", "thief"].map(|name| scene.cluster.machine(name).create());
+    let name = scene.file(&thief.bootstrap_kubeconfig(), &of(&victim));
+    scene.answer(&name);
+    let scratch = Scratch::new("explain");
+    let yaml = scene
+        .kubectl()
+        .ok(["get", "certificatesigningrequests", "-o", "yaml"]);
+    let file = scratch.write("requests.yaml", yaml);
+    let told = explained(&scene, &name);
+    scene
+        .kubectl()
+        .ok(["delete", "certificatesigningrequests", &name]);
+    let cluster = key(&scene);
+
+    let gone = run_as(&admin(), &["explain", &name, "--cluster", &cluster]);
+    let file = file.to_str().unwrap();
+    let filed = answered(&run_as(
+        &admin(),
+        &[
+            "explain",
+            &name,
+            "-f",
+            file,
+            "--cluster",
+            &cluster,
+            "-o",
+            "json",
+        ],
+    ));
+
+    assert_eq!(gone.status.code(), Some(3));
+    let error = String::from_utf8(gone.stderr).unwrap();
+    assert!(
+        error.starts_with(&format!("there is no CertificateSigningRequest {name};")),
+        "{error}"
+    );
+    for field in ["checks", "outcome", "reason", "message", "conditions"] {
+        assert_eq!(filed[field], told[field], "{field}");
+    }
+}
+
+#[test]
+fn a_person_without_a_right_is_told_which_one_and_what_to_do_instead() {
+    let scene = scene("explain-rights");
+    let machine = scene.cluster.machine("m1").create();
+    let name = scene.file(&machine.bootstrap_kubeconfig(), &of(&machine));
+    scene.answer(&name);
+    let management = &SITE.management;
+    for (role, resources) in [
+        (
+            "reader",
+            "clusters.cluster.x-k8s.io,machines.cluster.x-k8s.io,machinepools.cluster.x-k8s.io",
+        ),
+        (
+            "record-reader",
+            "kubeletauthentications.attestation.cluster.x-k8s.io,nodeidentities.attestation.cluster.x-k8s.io",
+        ),
+        (
+            "config-reader",
+            "kubeadmconfigs.bootstrap.cluster.x-k8s.io,genericmachines.infrastructure.cluster.x-k8s.io",
+        ),
+    ] {
+        let resources = format!("--resource={resources}");
+        management.kubectl().ok([
+            "create",
+            "clusterrole",
+            role,
+            "--verb=get,list,watch",
+            &resources,
+        ]);
+        let role_option = format!("--clusterrole={role}");
+        management.kubectl().ok([
+            "create",
+            "clusterrolebinding",
+            role,
+            &role_option,
+            "--user=explainer",
+        ]);
+    }
+    let explainer = management
+        .control_plane()
+        .client_cert_kubeconfig("explainer", None);
+    let cluster = key(&scene);
+    let arguments = ["explain", &*name, "--cluster", &*cluster, "-o", "json"];
+
+    let refused = run_as(&explainer, &arguments);
+    let workload = scene.cluster.control_plane().admin_kubeconfig().to_owned();
+    let with_workload = [
+        &arguments[..],
+        &["--workload-kubeconfig", workload.to_str().unwrap()],
+    ]
+    .concat();
+    let told = answered(&run_as(&explainer, &with_workload));
+
+    assert_eq!(refused.status.code(), Some(3));
+    let error = String::from_utf8(refused.stderr).unwrap();
+    for words in ["-kubeconfig cannot be read", "--workload-kubeconfig", "403"] {
+        assert!(error.contains(words), "{words}: {error}");
+    }
+    assert_eq!(told["outcome"], "issued", "{told:#}");
+    let notes = told["notes"].to_string();
+    assert!(notes.contains("-ca cannot be read"), "{notes}");
+}
+
+/// The checks of a Cluster and the management cluster.
+fn checked(scene: &Scene, options: &[&str]) -> (Option<i32>, Vec<Value>) {
+    let cluster = key(scene);
+    let arguments = [&["cluster", "check", &cluster, "-o", "json"], options].concat();
+    let output = run_as(&admin(), &arguments);
+    let object: Value =
+        serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{output:?}"));
+    let checks = object["checks"].as_array().unwrap().clone();
+    (output.status.code(), checks)
+}
+
+#[track_caller]
+fn check<'a>(checks: &'a [Value], name: &str) -> (&'a str, &'a str) {
+    let found = checks.iter().find(|one| one["name"] == name);
+    let found = found.unwrap_or_else(|| panic!("{name}: {checks:#?}"));
+    (
+        found["state"].as_str().unwrap(),
+        found["finding"].as_str().unwrap(),
+    )
+}
+
+/// The output for a management cluster that is well, up to its Lease.
+const MANAGEMENT_WELL: &str = "\
+The management cluster
+pass  definitions: 3 are there, of this version
+pass  cluster-api: Cluster is served as v1beta2
+pass  rights: this user may do all that the controller does here
+pass  leader: renewed: default/node-attestation-controller, ";
+
+/// The output for a Cluster that is well.
+const CLUSTER_WELL: &str = "\
+pass  authentication: Ready
+pass  ca: valid until TIME, and the key is the certificate's
+pass  records: 1, each with its Machine
+pass  kubeconfig: https://SERVER/ answers
+pass  workload-version: VERSION
+pass  workload-rights: the kubeconfig's user may answer requests
+pass  ways-in: no binding or authorizer has kubelet certificates approved
+      unattested
+pass  admission-policy: attestation is not enforced, as autoApproveBindings says
+pass  nodes: 0, each with a record
+pass  requests: none is pending
+pass  evidence-versions: no request has evidence of a version that is not read
+
+16 checks: 16 pass, 0 warn, 0 fail, 0 skip
+";
+
+#[test]
+fn every_check_passes_of_a_cluster_that_is_well_and_a_warning_counts_with_strict() {
+    let scene = scene("check-well");
+    let machine = scene.cluster.machine("m1").create();
+    let name = scene.file(&machine.bootstrap_kubeconfig(), &of(&machine));
+    scene.answer(&name);
+
+    let (code, checks) = checked(&scene, &[]);
+
+    assert_eq!(code, Some(0), "{checks:#?}");
+    let names: Vec<_> = checks
+        .iter()
+        .map(|one| one["name"].as_str().unwrap())
+        .collect();
+    let expected = [
+        "definitions",
+        "cluster-api",
+        "rights",
+        "leader",
+        "clusters",
+        "authentication",
+        "ca",
+        "records",
+        "kubeconfig",
+        "workload-version",
+        "workload-rights",
+        "ways-in",
+        "admission-policy",
+        "nodes",
+        "requests",
+        "evidence-versions",
+    ];
+    assert_eq!(names, expected);
+    let warnings: Vec<_> = checks.iter().filter(|one| one["state"] != "pass").collect();
+    assert_eq!(warnings, [] as [&Value; 0]);
+    assert_eq!(checked(&scene, &["--strict"]).0, Some(0));
+    let output = run_as(&admin(), &["cluster", "check", &key(&scene)]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    let (of_management, of_cluster) = text.split_once("Cluster check-well/prod-1\n").unwrap();
+    assert!(
+        of_management.starts_with(MANAGEMENT_WELL),
+        "{of_management}"
+    );
+    let (before, rest) = of_cluster.split_once("https://").unwrap();
+    let (_, after) = rest.split_once("/ answers").unwrap();
+    let (valid, rest) = before.split_once("valid until ").unwrap();
+    let (_, before) = rest.split_once(", and").unwrap();
+    let of_cluster = format!("{valid}valid until TIME, and{before}https://SERVER/ answers{after}");
+    let of_cluster = of_cluster.replace(KUBERNETES_VERSION.as_str(), "VERSION");
+    assert_eq!(of_cluster, CLUSTER_WELL);
+
+    let plane = scene.cluster.control_plane();
+    plane.install_bindings(&KubeadmBinding::ALL);
+    let (code, checks) = checked(&scene, &[]);
+    assert_eq!((code, check(&checks, "ways-in").0), (Some(0), "warn"));
+    assert_eq!(checked(&scene, &["--strict"]).0, Some(20));
+}
+
+/// The lines of a failing check.
+const MISSING_CA: &str = "\
+fail  ca: there is no Secret prod-1-ca
+      cure: Cluster API creates it; an external control plane's has to be put
+      there
+      see: docs/cluster-api.md#check-ca
+";
+
+#[test]
+fn a_broken_cluster_fails_its_own_checks_and_no_others() {
+    let scene = scene("check-broken");
+    scene
+        .cluster
+        .control_plane()
+        .install_bindings(&KubeadmBinding::ALL);
+    scene.kubectl().apply_object(&json!({
+        "apiVersion": "v1", "kind": "Node", "metadata": {"name": "stranger"},
+    }));
+    scene.cluster.delete_secret("ca");
+
+    let (code, checks) = checked(&scene, &[]);
+
+    assert_eq!(code, Some(20));
+    let output = run_as(&admin(), &["cluster", "check", &key(&scene)]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    for line in text.lines() {
+        let is_one_word = line.split_whitespace().count() < 2;
+        assert!(line.chars().count() <= 80 || is_one_word, "{line}");
+    }
+    let (_, of_cluster) = text.split_once("Cluster check-broken/prod-1\n").unwrap();
+    assert!(of_cluster.contains(MISSING_CA), "{of_cluster}");
+    let (state, finding) = check(&checks, "ca");
+    assert_eq!(
+        (state, finding.starts_with("there is no Secret")),
+        ("fail", true),
+        "{finding}"
+    );
+    assert_eq!(
+        check(&checks, "nodes"),
+        ("warn", "without a record: stranger")
+    );
+    let (state, finding) = check(&checks, "ways-in");
+    assert_eq!(state, "warn");
+    assert!(
+        finding.contains("kubeadm:node-autoapprove-bootstrap"),
+        "{finding}"
+    );
+    for other in [
+        "kubeconfig",
+        "workload-version",
+        "workload-rights",
+        "requests",
+        "definitions",
+        "leader",
+    ] {
+        assert_eq!(check(&checks, other).0, "pass", "{other}");
+    }
+
+    scene.cluster.delete_secret("kubeconfig");
+    let (code, checks) = checked(&scene, &[]);
+    assert_eq!(code, Some(20));
+    assert_eq!(check(&checks, "kubeconfig").0, "fail");
+    assert_eq!(
+        check(&checks, "nodes"),
+        ("skip", "the workload cluster cannot be asked")
+    );
+}
+
+#[test]
+fn each_check_of_a_cluster_has_its_place_on_the_page_and_the_page_no_others() {
+    let scene = scene("check-page");
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/cluster-api.md");
+    let page = fs::read_to_string(page).unwrap();
+    let anchors = page.split("<a id=\"check-").skip(1);
+    let anchors = anchors.map(|rest| rest.split_once('"').unwrap().0.to_owned());
+    let mut documented: Vec<String> = anchors.collect();
+
+    let (_, checks) = checked(&scene, &[]);
+
+    let mut made = Vec::new();
+    for one in &checks {
+        let name = one["name"].as_str().unwrap();
+        assert_eq!(one["link"], format!("docs/cluster-api.md#check-{name}"));
+        made.push(name.to_owned());
+    }
+    documented.sort();
+    made.sort();
+    assert_eq!(documented, made);
+}
