@@ -93,6 +93,31 @@ impl Document {
     }
 }
 
+/// The tables and the JSON of a text as each kind of object that it is, and the errors of the others.
+#[cfg(feature = "testing")]
+pub fn inspected(text: &str, now: SystemTime) -> (Vec<String>, Vec<String>) {
+    let document = Document {
+        name: "input".to_owned(),
+        text: Zeroizing::new(text.to_owned()),
+    };
+    let sheets = [
+        certificate(&document, now).map(|sheet| vec![sheet]),
+        requests(&document, now),
+        evidence(&document).map(|sheet| vec![sheet]),
+    ];
+    let (mut decoded, mut errors) = (Vec::new(), Vec::new());
+    for sheets in sheets {
+        match sheets {
+            Ok(sheets) => decoded.extend(sheets),
+            Err(failure) => errors.push(failure.to_string()),
+        }
+    }
+    let texts = decoded
+        .iter()
+        .flat_map(|sheet| [sheet.to_table(), sheet.to_json().to_string()]);
+    (texts.collect(), errors)
+}
+
 fn at(time: SystemTime) -> String {
     humantime::format_rfc3339_seconds(time).to_string()
 }

@@ -113,7 +113,9 @@ pub(super) fn facts(
     validity(certificate, now, sheet)?;
     sheet.list("usages", "Usages", &usages(certificate));
     let names = alternative_names(certificate);
-    sheet.list("alternativeNames", "Other names", &names);
+    if !names.is_empty() {
+        sheet.list("alternativeNames", "Other names", &names);
+    }
     let algorithm = &certificate.public_key().algorithm.algorithm;
     sheet.text(
         "keyAlgorithm",
@@ -155,7 +157,6 @@ fn validity(
         until.clone(),
         format!("{until} ({state})"),
     );
-    sheet.value("secondsLeft", "Seconds left", left, left.to_string());
     Ok(())
 }
 
