@@ -198,6 +198,9 @@ fn an_invalid_file_is_refused_as_a_run_refuses_it() {
     node.command(&["config", "check", "/missing"]).failed(3);
 }
 
+/// A plugin, a valid file of it, and what is changed in that to make it invalid.
+type Case<'a> = (&'a str, &'a Value, &'a [(&'a str, Value)]);
+
 /// A value in the file, or its removal.
 fn with(document: &Value, path: &str, value: Option<Value>) -> Value {
     let mut changed = document.clone();
@@ -341,7 +344,7 @@ fn the_schema_and_the_check_accept_and_refuse_the_same_files() {
         ("/tpm/unknown", json!(1)),
         ("/aws/metadataEndpoint", json!("https://127.0.0.1")),
     ];
-    let cases: [(&str, &Value, &[(&str, Value)]); 4] = [
+    let cases: [Case<'_>; 4] = [
         (NULL, &valid, &[]),
         (INSECURE, &valid, &[]),
         (AWS, &aws, &of_aws),
