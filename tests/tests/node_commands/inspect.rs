@@ -437,7 +437,7 @@ Lock                free
 fn a_store_with_a_pending_request_or_a_file_of_no_use_says_so() {
     let (server, mut node) = node();
     server.set_signer(Signer::Off);
-    node.set("TIMEOUT_SECONDS", "1");
+    node.set("TIMEOUT_SECONDS", "3");
     node.run().failed(11);
 
     let found = inspected(&node, &["store"]);
