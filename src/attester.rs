@@ -18,6 +18,9 @@ use crate::settings::{Entry, Settings};
 /// six.
 const WEEK: u32 = 7 * 24 * 3600;
 
+/// The placeholder for the value of a secret member of evidence.
+pub(crate) const LEFT_OUT: &str = "(not shown)";
+
 /// Whether the controller renews this provider's certificates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Renewal {

@@ -153,7 +153,8 @@ impl Credential {
 }
 
 impl Leaf {
-    fn of(certificate: &X509Certificate<'_>) -> Result<Self, Invalid> {
+    /// The facts about a parsed certificate.
+    pub(crate) fn of(certificate: &X509Certificate<'_>) -> Result<Self, Invalid> {
         let mut common_names = certificate.subject().iter_common_name();
         let node_name = match (common_names.next(), common_names.next()) {
             (Some(name), None) => name.as_str().ok().and_then(NodeName::from_user_name),
@@ -190,7 +191,7 @@ fn first_certificate(pem: &str) -> Option<Vec<u8>> {
 }
 
 /// Does not parse the extensions. [`Credential::from_issued`] parses the few that it checks.
-fn parse(der: &[u8]) -> Result<X509Certificate<'_>, Invalid> {
+pub(crate) fn parse(der: &[u8]) -> Result<X509Certificate<'_>, Invalid> {
     let mut parser = X509CertificateParser::new().with_deep_parse_extensions(false);
     match parser.parse(der) {
         Ok(([], certificate)) => Ok(certificate),
@@ -198,7 +199,8 @@ fn parse(der: &[u8]) -> Result<X509Certificate<'_>, Invalid> {
     }
 }
 
-fn has_key(certificate: &X509Certificate<'_>, key: &PrivateKey) -> bool {
+/// Whether the key's public half is the certificate's.
+pub(crate) fn has_key(certificate: &X509Certificate<'_>, key: &PrivateKey) -> bool {
     certificate.public_key().subject_public_key.data.as_ref() == key.public_bits()
 }
 

@@ -30,7 +30,11 @@
 //! - `clock`: the wall clock and deadlines
 //! - `failure`: the failure of a run: exit code, text, remedy
 //! - `finding`: the findings of `doctor`
+//! - `sheet`: facts about an object, as a table and as JSON
 //! - `log`: the log on standard error
+//! - `process`: other programs, run for their output
+//! - `redact`: removes secrets from texts that leave the machine
+//! - `bundle`: the archive of `support-bundle`
 //! - `http`: HTTP clients, with deadlines and bounded answers
 //! - `key`: the private key of a credential
 //! - `machine`: the identity of this machine and of its boot
@@ -49,6 +53,8 @@
 //! - `pending`: the request that is saved before it is sent
 //! - `credential`: a client certificate with its key, and the checks of an issued one
 //! - `store_contents`: the contents of the state directory, checked
+//! - `inspect`: certificates, requests, evidence and the store, decoded for people
+//! - `metrics`: metrics of the node for `node_exporter`
 //! - `rescue`: the output after a panic
 //! - `authenticator`: a run: the stored credential, or a new one within a deadline
 //! - `setup`: makes the kubelet run the plugin, and undoes it
@@ -66,6 +72,7 @@
 pub mod attester;
 mod authenticator;
 mod backoff;
+mod bundle;
 mod cli;
 pub mod clock;
 mod credential;
@@ -76,19 +83,24 @@ pub mod failure;
 mod finding;
 mod http;
 pub mod imds;
+mod inspect;
 mod key;
 mod kube;
 mod kubelet;
 mod log;
 mod machine;
+mod metrics;
 mod node_name;
 mod origin;
 mod pending;
+mod process;
+mod redact;
 mod rescue;
 mod rotation;
 pub mod secret;
 pub mod settings;
 mod setup;
+mod sheet;
 mod store;
 mod store_contents;
 #[cfg(feature = "testing")]

@@ -40,43 +40,60 @@ struct Line<'a> {
     code: Option<u8>,
     #[serde(skip_serializing_if = "str::is_empty")]
     remedy: &'a str,
+    /// The command that finds the cause.
+    #[serde(skip_serializing_if = "str::is_empty")]
+    diagnosis: &'a str,
 }
 
 impl Log {
     /// Logs a step of the run, if verbose.
     pub(crate) fn step(self, message: &str) {
         if self.verbose {
-            self.write("info", message, None);
+            self.write("info", message, None, "");
         }
     }
 
     /// Logs a warning. The run goes on.
     pub(crate) fn warn(self, message: &str) {
-        self.write("warning", message, None);
+        self.write("warning", message, None, "");
     }
 
     /// Logs a failure as a warning: the run still prints a credential.
     pub(crate) fn warn_of(self, message: &str, failure: &Failure) {
         let message = format!("{message}: {failure}");
-        self.write("warning", &message, Some(failure));
+        self.write("warning", &message, Some(failure), "");
     }
 
     /// Logs the failure that ends the run.
     pub(crate) fn fail(self, failure: &Failure) {
-        self.write("error", failure.what(), Some(failure));
+        self.write("error", failure.what(), Some(failure), "");
     }
 
-    fn write(self, level: &str, message: &str, failure: Option<&Failure>) {
+    /// The same, with the command that finds the cause.
+    pub(crate) fn fail_with_diagnosis(self, failure: &Failure, command: &str) {
+        self.write("error", failure.what(), Some(failure), command);
+    }
+
+    fn write(self, level: &str, message: &str, failure: Option<&Failure>, diagnosis: &str) {
         let remedy = failure.map_or("", Failure::remedy);
         let line = match self.log_format {
-            Format::Text if remedy.is_empty() => format!("{level}: {message}\n"),
-            Format::Text => format!("{level}: {message}; to do: {remedy}\n"),
+            Format::Text => {
+                let mut line = format!("{level}: {message}");
+                if !remedy.is_empty() {
+                    line.extend(["; to do: ", remedy]);
+                }
+                if !diagnosis.is_empty() {
+                    line.extend(["; to find the cause: ", diagnosis]);
+                }
+                line + "\n"
+            }
             Format::Json => {
                 let line = Line {
                     level,
                     message,
                     code: failure.map(|failure| failure.code().number()),
                     remedy,
+                    diagnosis,
                 };
                 serde_json::to_string(&line).unwrap_or_default() + "\n"
             }

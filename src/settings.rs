@@ -6,8 +6,11 @@
 //! environment is shared with other programs, so unknown variables with our prefix are no error:
 //! [`Variables::unknown`].
 
+mod defaults;
 mod document;
+mod effective;
 mod file;
+mod schema;
 mod table;
 
 use std::collections::BTreeMap;
@@ -23,7 +26,8 @@ use sha2::{Digest, Sha256};
 use crate::exec::EXEC_INFO;
 use crate::failure::{Code, Failure, Invalid};
 
-pub use table::{AbsolutePath, Entry, Form, Setting, Value, one_of};
+pub(crate) use effective::{Effective, effective};
+pub use table::{AbsolutePath, Domain, Entry, Form, Setting, Value, names, one_of};
 
 /// The default path of the settings file.
 pub const CONFIG_FILE: &str = "/etc/kubernetes/kubelet-authenticator/config.yaml";
@@ -63,6 +67,17 @@ impl ProviderSchema {
     /// Every setting.
     pub fn entries(&self) -> impl Iterator<Item = Entry> {
         table::GENERAL.iter().chain(self.settings).copied()
+    }
+
+    /// The text of a setting's default, if it depends on nothing but the provider.
+    fn default_of(&self, entry: Entry) -> Option<String> {
+        if entry.name == table::SIGNER_NAME.entry().name {
+            Some(self.signer_name.clone())
+        } else if entry.name == table::EXPIRATION_SECONDS.entry().name {
+            Some(self.expiration_seconds.to_string())
+        } else {
+            entry.default.map(str::to_owned)
+        }
     }
 
     fn sections(&self) -> impl Iterator<Item = &str> {
@@ -212,6 +227,53 @@ pub struct Settings {
     values: Values,
 }
 
+/// The source of a value.
+#[derive(Debug, Clone, PartialEq, Eq, derive_more::Display)]
+enum Source<'a> {
+    /// The cluster's extension.
+    #[display("the exec extension of the cluster")]
+    Extension,
+    /// The file, or a drop-in.
+    #[display("{}", _0.display())]
+    File(&'a Path),
+    /// A variable.
+    #[display("{_0}")]
+    Variable(String),
+    /// A flag.
+    #[display("--{_0}")]
+    Flag(&'static str),
+}
+
+/// Reads all sources, the weakest first, and hands over the values of each.
+fn read(
+    sources: Sources<'_>,
+    schema: &ProviderSchema,
+    take: &mut dyn FnMut(Source<'_>, Values),
+) -> Result<(), Failure> {
+    if let Some(json) = sources.extension {
+        take(Source::Extension, file::read_extension(json, schema)?);
+    }
+    let named = sources.config.or(sources.variables.config.as_deref());
+    let default = Path::new(CONFIG_FILE);
+    file::read(named, default, schema, &mut |path, values| {
+        take(Source::File(path), values);
+    })?;
+    for (entry, value) in sources.variables.values {
+        let mut values = Values::default();
+        let set = values.set(entry, value);
+        set.map_err(|why| file::invalid(format!("{}: {why}", entry.variable())))?;
+        take(Source::Variable(entry.variable()), values);
+    }
+    for (entry, value) in sources.flags {
+        let flag = entry.flag;
+        let mut values = Values::default();
+        let set = values.set(entry, value);
+        set.map_err(|why| Failure::new(Code::Usage, format!("--{flag}: {why}"), "see --help"))?;
+        take(Source::Flag(flag), values);
+    }
+    Ok(())
+}
+
 /// The settings files that are there: the named or default one, and its drop-ins.
 pub(crate) fn files(sources: &Sources<'_>) -> Result<Vec<PathBuf>, Failure> {
     let named = sources.config.or(sources.variables.config.as_deref());
@@ -233,21 +295,8 @@ impl Settings {
     /// An unknown key or an invalid value in any source, even if a stronger source overrides it.
     /// The error is about the weakest such source.
     pub fn load(sources: Sources<'_>, schema: &ProviderSchema) -> Result<Self, Failure> {
-        let mut values = match sources.extension {
-            Some(json) => file::read_extension(json, schema)?,
-            None => Values::default(),
-        };
-        let named = sources.config.or(sources.variables.config.as_deref());
-        file::read(named, Path::new(CONFIG_FILE), schema, &mut values)?;
-        for (entry, value) in sources.variables.values {
-            let set = values.set(entry, value);
-            set.map_err(|why| file::invalid(format!("{}: {why}", entry.variable())))?;
-        }
-        for (entry, value) in sources.flags {
-            let flag = entry.flag;
-            let set = values.set(entry, value);
-            set.map_err(|why| Failure::new(Code::Usage, format!("--{flag}: {why}"), "see --help"))?;
-        }
+        let mut values = Values::default();
+        read(sources, schema, &mut |_, read| values.0.extend(read.0))?;
         Ok(Self::of(values, schema))
     }
 

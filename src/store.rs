@@ -1,6 +1,7 @@
 //! The state directory: the files that outlive a run, and who may access them.
 
 mod error;
+mod list;
 mod lock;
 mod readable_by_others;
 mod replace;

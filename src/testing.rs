@@ -6,6 +6,7 @@ pub use crate::backoff::{FailureRecord, FailureScope};
 pub use crate::cli::run_on;
 pub use crate::credential::{Credential, Leaf};
 pub use crate::exec::{ApiVersion, ExecCluster, ExecInfo};
+pub use crate::inspect::inspected;
 pub use crate::key::PrivateKey;
 pub use crate::kube::kubeconfig::{
     ClusterEndpoint, EndpointFields, InvalidKubeconfig, Kubeconfig, KubeconfigError, Login, Refused,

@@ -23,7 +23,7 @@
 //! - `version`: versions of the evidence format
 //! - `names`: names of nodes, machines, providers, signers, clusters and requests
 //! - `binding`: the digest that ties evidence to one request
-//! - `evidence`: the evidence of each provider, and the BER of AWS's documents
+//! - `evidence`: the evidence of each provider, and the BER and CMS of AWS's documents
 //! - `csr`: the request: its envelope, PKCS #10 and subject
 //! - `kubeconfig`: the kubeconfig parser, with a policy for machines and one for tenants
 

@@ -1,5 +1,6 @@
 //! The output of commands other than `credential`.
 
+use std::borrow::Cow;
 use std::io::{self, ErrorKind, Write as _};
 
 use serde_json::Value;
@@ -40,11 +41,23 @@ fn entries(value: &Value) -> Vec<(String, &Value)> {
         Value::Object(map) => {
             let entries = map.iter();
             entries
-                .map(|(key, value)| (format!("{key}:"), value))
+                .map(|(key, value)| (format!("{}:", name(key)), value))
                 .collect()
         }
         Value::Array(list) => list.iter().map(|value| ("-".to_owned(), value)).collect(),
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => Vec::new(),
+    }
+}
+
+/// A key, quoted unless it begins with a letter and has nothing that YAML has a meaning for. Digits
+/// alone would be read as a number.
+fn name(key: &str) -> Cow<'_, str> {
+    let is_plain = key.starts_with(|first: char| first.is_ascii_alphabetic())
+        && !key.contains(|letter: char| letter.is_control() || ":#,[]{}\"'".contains(letter));
+    if is_plain {
+        key.into()
+    } else {
+        Value::from(key).to_string().into()
     }
 }
 
@@ -84,10 +97,13 @@ mod tests {
     fn yaml_is_in_block_style() {
         let value = serde_json::json!({
             "lines": "[a]\nb = \"c\"\n", "no lines": "a\n b\n", "an empty one": "a\n\n", "carried": "a\r\n",
-            "name": "a: \"b\"", "none": null, "list": ["x", 1], "map": {"deep": {"er": true}}, "empty": {}
+            "name": "a: \"b\"", "none": null, "list": ["x", 1], "map": {"deep": {"er": true}}, "empty": {},
+            "12e4": "a digest", "a: b": 1,
         });
 
         let expected = "\
+\"12e4\": \"a digest\"
+\"a: b\": 1
 an empty one: \"a\\n\\n\"
 carried: \"a\\r\\n\"
 empty: {}

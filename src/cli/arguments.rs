@@ -55,13 +55,19 @@ pub(super) enum Command {
         kubelet_kubeconfig: PathBuf,
         /// The format of the output.
         #[arg(long, short, value_enum, default_value_t)]
-        output: Text,
+        output: Report,
     },
     /// Show which machine and node this is, as a request would claim it. Asks no API server.
     Identify {
         /// The format of the output.
         #[arg(long, short, value_enum, default_value_t)]
-        output: Text,
+        output: Report,
+    },
+    /// Decode a certificate, a request, evidence or the state directory. Offline; changes nothing, and
+    /// shows no secret.
+    Inspect {
+        #[command(subcommand)]
+        object: Inspected,
     },
     /// Build the request and print it, without what is secret in it; nothing is sent or stored.
     Csr {
@@ -74,6 +80,25 @@ pub(super) enum Command {
         /// The format of the output.
         #[arg(long, short, value_enum, default_value_t)]
         output: Request,
+    },
+    /// Check the settings, or print what they may be.
+    Config {
+        #[command(subcommand)]
+        action: ConfigAction,
+    },
+    /// Print metrics for the textfile collector of `node_exporter`.
+    Metrics {
+        /// Replace this file in the place of printing.
+        #[arg(long, value_name = "FILE")]
+        textfile: Option<PathBuf>,
+    },
+    /// Write an archive for a support ticket, without secrets.
+    SupportBundle {
+        /// The archive, a tar file; one in the current folder if not given.
+        file: Option<PathBuf>,
+        /// The kubelet's kubeconfig.
+        #[arg(long, value_name = "FILE", default_value = KUBELET_KUBECONFIG)]
+        kubelet_kubeconfig: PathBuf,
     },
     /// Get a new certificate if one is due, whatever failure is remembered.
     Renew {
@@ -123,6 +148,52 @@ pub(super) enum Rendered {
     /// The `variables` and `patches` of a `ClusterClass` whose workers get the drop-in in Clusters that
     /// say so.
     ClusterClass(ClusterClassOptions),
+}
+
+/// What `config` does.
+#[derive(Debug, Subcommand)]
+pub(super) enum ConfigAction {
+    /// Read the settings as a run does, and show each with its source.
+    Check {
+        /// The settings file; that of `--config` or the default one if not given.
+        file: Option<PathBuf>,
+        /// The format of the output.
+        #[arg(long, short, value_enum, default_value_t)]
+        output: Report,
+    },
+    /// Print a settings file with every setting and its default.
+    Defaults,
+    /// Print the JSON Schema of the settings file.
+    Schema,
+}
+
+/// An object that `inspect` decodes.
+#[derive(Debug, Subcommand)]
+pub(super) enum Inspected {
+    /// A certificate in PEM, with its chain, and whether a key beside it fits.
+    Certificate(Input),
+    /// A request in PEM, or as `kubectl get csr -o yaml` prints one or several.
+    Request(Input),
+    /// The evidence of a request: its JSON, or the request in PEM.
+    Evidence(Input),
+    /// The state directory.
+    Store {
+        /// The directory; that of the settings if not given.
+        directory: Option<PathBuf>,
+        /// The format of the output.
+        #[arg(long, short, value_enum, default_value_t)]
+        output: Report,
+    },
+}
+
+/// What `inspect` reads, and the format of its output.
+#[derive(Debug, Args)]
+pub(super) struct Input {
+    /// The file; `-` or nothing for standard input.
+    pub(super) file: Option<PathBuf>,
+    /// The format of the output.
+    #[arg(long, short, value_enum, default_value_t)]
+    pub(super) output: Report,
 }
 
 /// The options of a `ClusterClass`.
@@ -185,7 +256,7 @@ pub(super) enum BootstrapApi {
     V1beta2,
 }
 
-/// The output formats of `status`.
+/// The output formats of most commands.
 #[derive(Debug, Clone, Copy, Default, ValueEnum)]
 pub(super) enum Report {
     #[default]
@@ -194,19 +265,12 @@ pub(super) enum Report {
     Yaml,
 }
 
-/// The output formats of `doctor` and `identify`.
-#[derive(Debug, Clone, Copy, Default, ValueEnum)]
-pub(super) enum Text {
-    #[default]
-    Table,
-    Json,
-}
-
 /// The output formats of `csr`.
 #[derive(Debug, Clone, Copy, Default, ValueEnum)]
 pub(super) enum Request {
     #[default]
     Pem,
+    Json,
     Yaml,
 }
 
@@ -216,6 +280,7 @@ pub(super) enum Version {
     #[default]
     Text,
     Json,
+    Yaml,
 }
 
 impl Arguments {

@@ -7,14 +7,12 @@ use serde_json::{Value, json};
 
 use super::arguments::{self, Arguments, Command, Report, Request, Version};
 use super::{Session, answer, print, status};
+use crate::attester::LEFT_OUT;
 use crate::authenticator::{Authenticator, Caller};
 use crate::clock;
 use crate::failure::{Code, Failure};
 use crate::kube::NewCsr;
 use crate::settings::Sources;
-
-/// The placeholder for a secret.
-const LEFT_OUT: &str = "(not shown)";
 
 impl Session {
     pub(super) fn command(
@@ -44,6 +42,18 @@ impl Session {
                 _,
             ) => self.examine(arguments, kubelet_kubeconfig, *output),
             (Some(Command::Identify { output }), _) => self.identify(arguments, *output),
+            (Some(Command::Config { action }), _) => self.config(arguments, action),
+            (Some(Command::Metrics { textfile }), _) => {
+                self.metrics(arguments, textfile.as_deref())
+            }
+            (
+                Some(Command::SupportBundle {
+                    file,
+                    kubelet_kubeconfig,
+                }),
+                _,
+            ) => self.support_bundle(arguments, kubelet_kubeconfig, file.as_deref()),
+            (Some(Command::Inspect { object }), _) => self.inspect(arguments, object),
             (
                 Some(Command::Csr {
                     output,
@@ -104,17 +114,20 @@ impl Session {
         let (version, provider) = (env!("CARGO_PKG_VERSION"), self.attester.provider());
         let text = match output {
             Version::Text => format!("kubelet-authenticator-{provider} {version}\n"),
-            Version::Json => {
-                let evidence = self.attester.versions();
-                let evidence: Vec<_> = evidence.iter().map(ToString::to_string).collect();
-                answer::json(&json!({
-                    "version": version,
-                    "provider": provider.as_str(),
-                    "evidenceVersions": evidence,
-                }))
-            }
+            Version::Json => answer::json(&self.versions()),
+            Version::Yaml => answer::yaml(&self.versions()),
         };
         answer::print(text.as_bytes())
+    }
+
+    pub(super) fn versions(&self) -> Value {
+        let evidence = self.attester.versions();
+        let evidence: Vec<_> = evidence.iter().map(ToString::to_string).collect();
+        json!({
+            "version": env!("CARGO_PKG_VERSION"),
+            "provider": self.attester.provider().as_str(),
+            "evidenceVersions": evidence,
+        })
     }
 }
 
@@ -143,15 +156,17 @@ fn show_request(
             .warn("what is secret in the request is left out: see --show-secrets");
         without(secrets, &open.bytes)?
     };
+    let object = || {
+        let csr = NewCsr {
+            request: &bytes,
+            ..open.to_csr()
+        };
+        csr.to_object()
+    };
     let text = match output {
+        Request::Json => answer::json(&object()).into_bytes(),
+        Request::Yaml => answer::yaml(&object()).into_bytes(),
         Request::Pem => bytes,
-        Request::Yaml => {
-            let csr = NewCsr {
-                request: &bytes,
-                ..open.to_csr()
-            };
-            answer::yaml(&csr.to_object()).into_bytes()
-        }
     };
     answer::print(&text)
 }

@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 use kubelet_attestation::names::NodeName;
 use serde_json::{Map, Value, json};
 
-use super::arguments::{Arguments, Text};
+use super::arguments::{Arguments, Report};
 use super::{Session, answer};
 use crate::attester::Identity;
 use crate::authenticator::{Authenticator, Caller, Cluster};
@@ -16,12 +16,10 @@ use crate::failure::{Code, Failure};
 use crate::finding::{Finding, State};
 use crate::kube::kubeconfig::{ExecUser, Kubeconfig};
 use crate::settings::{self, Settings, Sources};
+use crate::sheet::wrap;
 
 /// The page of the checks. Each has an anchor of its name.
 const PAGE: &str = "docs/node.md#doctor-";
-
-/// The width of the table.
-const WIDTH: usize = 80;
 
 /// The width of a state, with the space behind it.
 const MARGIN: usize = 6;
@@ -31,8 +29,30 @@ impl Session {
         &self,
         arguments: &Arguments,
         kubelet_kubeconfig: &Path,
-        output: Text,
+        output: Report,
     ) -> Result<(), Failure> {
+        let checks = self.checks(arguments, kubelet_kubeconfig);
+        answer::print(
+            match output {
+                Report::Table => table(&checks),
+                Report::Json => answer::json(&to_json(&checks)),
+                Report::Yaml => answer::yaml(&to_json(&checks)),
+            }
+            .as_bytes(),
+        )?;
+        let mut failing = checks.iter().filter(|check| is(check, State::Fail));
+        match failing.next() {
+            None => Ok(()),
+            Some((name, _)) => {
+                let what = format!("{} of {} checks fail", failing.count() + 1, checks.len());
+                let cure = format!("cure them in their order, beginning with {name}");
+                Err(Failure::new(Code::CheckFailed, what, cure))
+            }
+        }
+    }
+
+    /// Makes every check.
+    pub(super) fn checks(&self, arguments: &Arguments, kubelet_kubeconfig: &Path) -> Vec<Checked> {
         let sources = self.sources(arguments);
         let (finding, settings) = match self.load(sources.clone()) {
             Ok(found) => found,
@@ -59,23 +79,7 @@ impl Session {
             kubelet_kubeconfig: kubelet_kubeconfig.to_owned(),
             unit: OnceLock::new(),
         };
-        let checks = doctor.examine();
-        answer::print(
-            match output {
-                Text::Table => table(&checks),
-                Text::Json => answer::json(&to_json(&checks)),
-            }
-            .as_bytes(),
-        )?;
-        let mut failing = checks.iter().filter(|check| is(check, State::Fail));
-        match failing.next() {
-            None => Ok(()),
-            Some((name, _)) => {
-                let what = format!("{} of {} checks fail", failing.count() + 1, checks.len());
-                let cure = format!("cure them in their order, beginning with {name}");
-                Err(Failure::new(Code::CheckFailed, what, cure))
-            }
-        }
+        doctor.examine()
     }
 
     /// The settings, and what is to be said of their sources.
@@ -105,12 +109,14 @@ impl Session {
         Ok((finding, settings))
     }
 
-    pub(super) fn identify(&self, arguments: &Arguments, output: Text) -> Result<(), Failure> {
+    pub(super) fn identify(&self, arguments: &Arguments, output: Report) -> Result<(), Failure> {
         let (node_name, identity) = self.interactive(arguments)?.identify()?;
         let provider = self.attester.provider();
+        let json = || identity_json(provider.as_str(), &node_name, &identity);
         let text = match output {
-            Text::Table => identity_table(provider.as_str(), &node_name, &identity),
-            Text::Json => answer::json(&identity_json(provider.as_str(), &node_name, &identity)),
+            Report::Table => identity_table(provider.as_str(), &node_name, &identity),
+            Report::Json => answer::json(&json()),
+            Report::Yaml => answer::yaml(&json()),
         };
         answer::print(text.as_bytes())
     }
@@ -124,16 +130,17 @@ fn table(checks: &[Checked]) -> String {
     let mut text = String::new();
     for (name, finding) in checks {
         let state = finding.state.as_str();
-        wrapped(
+        wrap(
             &format!("{state}  "),
+            MARGIN,
             &format!("{name}: {}", finding.what),
             &mut text,
         );
         if !finding.cure.is_empty() {
-            wrapped("", &format!("cure: {}", finding.cure), &mut text);
+            wrap("", MARGIN, &format!("cure: {}", finding.cure), &mut text);
         }
         if matches!(finding.state, State::Warn | State::Fail) {
-            wrapped("", &format!("see: {PAGE}{name}"), &mut text);
+            wrap("", MARGIN, &format!("see: {PAGE}{name}"), &mut text);
         }
     }
     let counts: Vec<_> = [State::Pass, State::Warn, State::Fail, State::Skip]
@@ -156,24 +163,7 @@ fn table(checks: &[Checked]) -> String {
     text
 }
 
-/// Appends the words in lines of [`WIDTH`], behind a margin that begins with `first`. A longer word
-/// has a line of its own.
-fn wrapped(first: &str, words: &str, text: &mut String) {
-    let mut line = format!("{first:MARGIN$}");
-    let mut is_begun = false;
-    for word in words.split_whitespace() {
-        if is_begun && line.chars().count() + 1 + word.chars().count() > WIDTH {
-            text.extend([line.as_str(), "\n"]);
-            line = " ".repeat(MARGIN);
-            is_begun = false;
-        }
-        line.extend([if is_begun { " " } else { "" }, word]);
-        is_begun = true;
-    }
-    text.extend([line.as_str(), "\n"]);
-}
-
-fn to_json(checks: &[Checked]) -> Value {
+pub(super) fn to_json(checks: &[Checked]) -> Value {
     let failing = checks.iter().filter(|check| is(check, State::Fail)).count();
     let checks = checks.iter().map(|(name, finding)| {
         json!({
@@ -269,15 +259,16 @@ skip  lock: run as root
         let mut text = String::new();
         let long = "x".repeat(90);
 
-        wrapped(
+        wrap(
             "fail  ",
+            MARGIN,
             &format!("name: {} {long} end", "word ".repeat(20)),
             &mut text,
         );
 
         let lines: Vec<_> = text.lines().collect();
         assert_eq!(lines.len(), 4, "{text}");
-        assert!(lines[0].starts_with("fail  name: word") && lines[0].len() <= WIDTH);
+        assert!(lines[0].starts_with("fail  name: word") && lines[0].len() <= 80);
         assert!(lines[1].starts_with("      word"), "{text}");
         assert_eq!(lines[2].trim_start(), long);
         assert_eq!(lines[3], "      end");

@@ -3,10 +3,14 @@
 mod answer;
 mod arguments;
 mod commands;
+mod config;
 mod doctor;
+mod inspect;
+mod metrics;
 mod render;
 mod setup;
 mod status;
+mod support;
 
 use std::env;
 use std::ffi::OsString;
@@ -82,7 +86,14 @@ pub fn run_on(machine: Machine, attester: impl Attester, observer: Option<Observ
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            log.fail(&failure);
+            // The journal has it already when a remembered failure is repeated.
+            if is_client_go && failure.code() != Code::BackOff {
+                let provider = session.attester.provider();
+                let command = format!("kubelet-authenticator-{provider} doctor");
+                log.fail_with_diagnosis(&failure, &command);
+            } else {
+                log.fail(&failure);
+            }
             ExitCode::from(failure.code().number())
         }
     }
@@ -123,15 +134,19 @@ impl Session {
         printed
     }
 
+    fn warn_unknown(&self, variable: &str) {
+        self.log.warn(&format!(
+            "the variable {variable:?} is no setting and is passed over"
+        ));
+    }
+
     fn authenticator<'a>(
         &self,
         sources: Sources<'_>,
         caller: Caller,
     ) -> Result<Authenticator<'a>, Failure> {
         for name in &sources.variables.unknown {
-            self.log.warn(&format!(
-                "the variable {name:?} is no setting and is passed over"
-            ));
+            self.warn_unknown(name);
         }
         Ok(Authenticator {
             attester: Arc::clone(&self.attester),

@@ -1,17 +1,14 @@
 //! The kubelet's unit in systemd, and the process of its kubelet.
 
 use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
-use std::thread;
 use std::time::Duration;
 
 use serde::Deserialize;
 
 use super::{Doctor, fail, warn};
-use crate::clock::Deadline;
 use crate::finding::Finding;
+use crate::process::output;
 
 const UNIT: &str = "kubelet.service";
 
@@ -20,9 +17,6 @@ const PROPERTIES: &str =
 
 /// The time for systemctl. Other checks need its answer.
 const PATIENCE: Duration = Duration::from_secs(2);
-
-/// The interval at which its end is looked for.
-const POLL: Duration = Duration::from_millis(5);
 
 /// The part of our programs' and files' names.
 const OURS: &str = "kubelet-authenticator";
@@ -43,14 +37,7 @@ struct Configuration {
 impl Unit {
     /// Asks systemd.
     pub(super) fn read() -> Result<Self, String> {
-        let output = ask().map_err(|error| format!("systemctl cannot be run: {error}"))?;
-        let output = output.ok_or("systemctl does not answer")?;
-        if !output.status.success() {
-            let words = String::from_utf8_lossy(&output.stderr);
-            let first = words.lines().next().unwrap_or_default();
-            return Err(format!("systemctl fails: {first}"));
-        }
-        let text = String::from_utf8_lossy(&output.stdout);
+        let text = output("systemctl", &["show", UNIT, PROPERTIES], PATIENCE)?;
         let lines = text.lines().filter_map(|line| line.split_once('='));
         let unit = Self {
             properties: lines
@@ -87,26 +74,6 @@ impl Unit {
         let ours = files.filter(|file| file.starts_with('/') && file.contains(OURS));
         ours.map(PathBuf::from).find(|file| !file.exists())
     }
-}
-
-/// The output of systemctl. `None` if it does not end in time. It may wait for a systemd that hangs.
-fn ask() -> io::Result<Option<Output>> {
-    let mut child = Command::new("systemctl")
-        .args(["show", UNIT, PROPERTIES])
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()?;
-    let deadline = Deadline::after(PATIENCE);
-    // The few lines of its output fit into the pipes, so it does not wait for a reader.
-    while child.try_wait()?.is_none() {
-        if deadline.passed() {
-            child.kill()?;
-            return Ok(None);
-        }
-        thread::sleep(POLL);
-    }
-    child.wait_with_output().map(Some)
 }
 
 impl Doctor {

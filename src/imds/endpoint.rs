@@ -4,7 +4,7 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
 use crate::failure::Invalid;
-use crate::settings::{Setting, Value};
+use crate::settings::{Domain, Setting, Value};
 
 /// The setting, for providers of machines in AWS.
 pub const METADATA_ENDPOINT: Setting<MetadataEndpoint> = Setting::new(
@@ -12,7 +12,8 @@ pub const METADATA_ENDPOINT: Setting<MetadataEndpoint> = Setting::new(
     "aws-metadata-endpoint",
     "URL",
     "The instance metadata service, where it is not at its usual addresses",
-);
+)
+.otherwise("169.254.169.254, then [fd00:ec2::254]");
 
 /// The endpoint of the instance metadata service. It is an IP address, so that no resolver stands
 /// between the machine and its identity.
@@ -31,6 +32,8 @@ impl fmt::Display for MetadataEndpoint {
 }
 
 impl Value for MetadataEndpoint {
+    const DOMAIN: Domain = Domain::Pattern(r"http://[0-9A-Fa-f.:\[\]]+/?", 64);
+
     /// Accepts `http://<address>`, with or without a port.
     fn read(text: &str) -> Result<Self, Invalid> {
         let needed = || Invalid::needed("http:// and an IP address, with or without a port,");

@@ -15,4 +15,5 @@ mod watch;
 pub use client::ApiClient;
 pub use error::ApiError;
 pub(crate) use error::ApiErrorKind;
+pub(crate) use types::{Condition, CsrDetails};
 pub use types::{CsrObject, CsrState, NewCsr};

@@ -3,6 +3,8 @@
 //! Source: `k8s.io/api/certificates/v1/types.go` and
 //! `k8s.io/apimachinery/pkg/apis/meta/v1/types.go`.
 
+mod details;
+
 use std::collections::BTreeMap;
 
 use base64::Engine as _;
@@ -12,6 +14,8 @@ use serde_json::{Value, json};
 
 use kubelet_attestation::evidence::tpm::CHALLENGE_ANNOTATION;
 use kubelet_attestation::version::{EvidenceVersion, SUPPORTED_VERSIONS_ANNOTATION};
+
+pub(crate) use details::{Condition, CsrDetails};
 
 /// A request to create.
 #[derive(Debug, Clone, Copy)]
@@ -123,9 +127,11 @@ type Annotations = BTreeMap<String, String>;
 #[serde(rename_all = "camelCase")]
 struct WireMetadata {
     name: String,
-    uid: String,
-    resource_version: String,
+    /// Missing from an object that was never sent, like the resource version.
+    uid: Option<String>,
+    resource_version: Option<String>,
     annotations: Option<Annotations>,
+    creation_timestamp: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -136,6 +142,8 @@ struct WireSpec {
     #[serde(default)]
     usages: Vec<String>,
     expiration_seconds: Option<u32>,
+    username: Option<String>,
+    groups: Option<Vec<String>>,
 }
 
 #[derive(Deserialize, Default)]
@@ -145,6 +153,7 @@ struct WireStatus {
 }
 
 #[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
 struct WireCondition {
     #[serde(rename = "type")]
     kind: String,
@@ -154,6 +163,7 @@ struct WireCondition {
     reason: String,
     #[serde(default)]
     message: String,
+    last_update_time: Option<String>,
 }
 
 impl TryFrom<WireCsr> for CsrObject {
@@ -164,12 +174,13 @@ impl TryFrom<WireCsr> for CsrObject {
             .decode(&wire.spec.request)
             .map_err(|_| Malformed("spec.request"))?;
         let annotations = wire.metadata.annotations.unwrap_or_default();
+        let (uid, version) = (wire.metadata.uid, wire.metadata.resource_version);
         Ok(Self {
             is_approved: find(wire.status.conditions.as_deref(), "Approved").is_some(),
             state: wire.status.understand(annotations)?,
             name: wire.metadata.name,
-            uid: wire.metadata.uid,
-            resource_version: wire.metadata.resource_version,
+            uid: uid.ok_or(Malformed("metadata.uid"))?,
+            resource_version: version.ok_or(Malformed("metadata.resourceVersion"))?,
             request,
             signer_name: wire.spec.signer_name,
             usages: wire.spec.usages,

@@ -11,7 +11,7 @@ use super::{ProviderSchema, Values};
 use crate::failure::Invalid;
 
 /// The keys that a file begins with, and their values.
-const HEADER: [(&str, &str); 2] = [
+pub(super) const HEADER: [(&str, &str); 2] = [
     (
         "apiVersion",
         "kubelet-authenticator.cluster.x-k8s.io/v1alpha1",

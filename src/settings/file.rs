@@ -24,19 +24,19 @@ const EXTENSION: &str = "KUBERNETES_EXEC_INFO: spec.cluster.config";
 /// More than any configuration management needs for so few keys.
 const MAX_DROP_INS: usize = 64;
 
-/// Reads the file and its drop-ins into `values`. Drop-ins win over the file, and later names over
-/// earlier ones.
+/// Reads the file and its drop-ins, and hands over the values of each. Drop-ins win over the file,
+/// and later names over earlier ones.
 ///
 /// The drop-ins of `config.yaml` are the `.yaml` files in `config.d` beside it.
 pub(super) fn read(
     named: Option<&Path>,
     default: &Path,
     schema: &ProviderSchema,
-    values: &mut Values,
+    take: &mut dyn FnMut(&Path, Values),
 ) -> Result<(), Failure> {
     let path = named.unwrap_or(default);
     match load(path, schema)? {
-        Some(loaded) => values.0.extend(loaded.0),
+        Some(loaded) => take(path, loaded),
         None if named.is_some() => {
             return Err(unreadable(path, &io::ErrorKind::NotFound.into()));
         }
@@ -45,7 +45,7 @@ pub(super) fn read(
     for path in drop_ins(&path.with_extension("d"))? {
         let loaded = load(&path, schema)?;
         let loaded = loaded.ok_or_else(|| unreadable(&path, &io::ErrorKind::NotFound.into()))?;
-        values.0.extend(loaded.0);
+        take(&path, loaded);
     }
     Ok(())
 }

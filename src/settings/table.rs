@@ -18,15 +18,18 @@ type Timeout = Number<1, 600>;
 /// The longest name of a signer (`ValidateSignerName` in Kubernetes' certificates API).
 const MAX_SIGNER_LEN: usize = 571;
 
-/// Declares settings, each with its type, key in a file, flag, name of the value and line of
-/// `--help`, and the table of them. The table may end in other settings.
+/// Declares settings, each with its type, key in a file, flag, name of the value, line of `--help`,
+/// and default or the words for what happens without a value; and the table of them. The table may
+/// end in other settings.
 #[macro_export]
 macro_rules! settings {
     ($vis:vis $table:ident $([.., $other:ident])? {
-        $($name:ident: $type:ty = $key:literal, $flag:literal, $value:literal, $help:literal;)+
+        $($name:ident: $type:ty = $key:literal, $flag:literal, $value:literal, $help:literal
+            $(, default $default:expr)? $(, otherwise $otherwise:literal)?;)+
     }) => {
         $($vis const $name: $crate::settings::Setting<$type> =
-            $crate::settings::Setting::new($key, $flag, $value, $help);)+
+            $crate::settings::Setting::new($key, $flag, $value, $help)
+                $(.with_default($default))? $(.otherwise($otherwise))?;)+
         $vis const $table: &[$crate::settings::Entry] =
             &[$($name.entry(),)+ $($other.entry())?];
     };
@@ -34,20 +37,26 @@ macro_rules! settings {
 
 // The settings that all plugins have.
 settings! { pub(super) GENERAL {
-    NODE_NAME: NodeName = "nodeName", "node-name", "NAME", "The node's name";
-    PROVIDER_ID: ProviderId = "providerID", "provider-id", "ID", "The provider ID of this machine";
+    NODE_NAME: NodeName = "nodeName", "node-name", "NAME", "The node's name",
+        otherwise "the stored name, the kubelet's --hostname-override, or the host's name";
+    PROVIDER_ID: ProviderId = "providerID", "provider-id", "ID", "The provider ID of this machine",
+        otherwise "the machine's own, or the kubelet's --provider-id";
     BOOTSTRAP_KUBECONFIG: AbsolutePath =
-        "bootstrapKubeconfig", "bootstrap-kubeconfig", "FILE", "The kubeconfig to enrol with";
+        "bootstrapKubeconfig", "bootstrap-kubeconfig", "FILE", "The kubeconfig to enrol with",
+        default super::BOOTSTRAP_KUBECONFIG;
     KUBECONFIG: AbsolutePath = "kubeconfig", "kubeconfig", "FILE",
-        "The kubeconfig that names the cluster, where nothing else does";
+        "The kubeconfig that names the cluster, where nothing else does",
+        otherwise "the cluster of client-go, of the store, or of the bootstrap kubeconfig";
     STATE_DIRECTORY: AbsolutePath =
-        "stateDirectory", "state-directory", "DIR", "The directory of the stored credential";
-    AUDIENCE: Audience = "audience", "audience", "TEXT", "The cluster that evidence is for";
+        "stateDirectory", "state-directory", "DIR", "The directory of the stored credential",
+        default super::STATE_DIRECTORY;
+    AUDIENCE: Audience = "audience", "audience", "TEXT", "The cluster that evidence is for",
+        otherwise "the digest of the cluster's first CA certificate";
     SIGNER_NAME: SignerName = "signerName", "signer-name", "NAME", "The signer";
     EXPIRATION_SECONDS: Expiration =
         "expirationSeconds", "expiration-seconds", "SECONDS", "The lifetime to ask for";
     TIMEOUT_SECONDS: Timeout = "timeoutSeconds", "timeout-seconds", "SECONDS",
-        "The time limit of a run without a valid credential";
+        "The time limit of a run without a valid credential", default "60";
 } }
 
 /// A setting whose value is a `T`.
@@ -71,11 +80,28 @@ impl<T: Value> Setting<T> {
                 flag,
                 value_name,
                 help,
+                default: None,
+                otherwise: "",
                 form: T::FORM,
+                domain: T::DOMAIN,
                 check: check::<T>,
             },
             value: PhantomData,
         }
+    }
+
+    /// The same with the text of its default, for people. Its user applies it.
+    #[must_use]
+    pub const fn with_default(mut self, text: &'static str) -> Self {
+        self.entry.default = Some(text);
+        self
+    }
+
+    /// The same with words for what happens without a value.
+    #[must_use]
+    pub const fn otherwise(mut self, words: &'static str) -> Self {
+        self.entry.otherwise = words;
+        self
     }
 
     /// The entry of the table.
@@ -94,11 +120,21 @@ pub struct Entry {
     pub(crate) flag: &'static str,
     pub(crate) value_name: &'static str,
     pub(crate) help: &'static str,
-    pub(super) form: Form,
+    /// The text of the default, if it depends on nothing else.
+    pub(super) default: Option<&'static str>,
+    /// What happens without a value, for people.
+    pub(crate) otherwise: &'static str,
+    pub(crate) form: Form,
+    pub(super) domain: Domain,
     pub(super) check: fn(&str) -> Result<(), Invalid>,
 }
 
 impl Entry {
+    /// The text of the default, if it depends on nothing else.
+    pub fn default_text(self) -> Option<&'static str> {
+        self.default
+    }
+
     /// The environment variable.
     pub(crate) fn variable(self) -> String {
         VARIABLE_PREFIX.chars().chain(self.suffix()).collect()
@@ -138,10 +174,27 @@ pub enum Form {
     Numbers,
 }
 
+/// The valid values, as a JSON Schema describes them. [`Value::read`] may check more.
+#[derive(Debug, Clone, Copy)]
+#[non_exhaustive]
+pub enum Domain {
+    /// Any text.
+    Any,
+    /// Texts of at most this length that this regular expression (ECMA-262) matches as a whole.
+    Pattern(&'static str, usize),
+    /// These texts.
+    Names(fn() -> Vec<&'static str>),
+    /// Whole numbers from the first to the second; in a list, each number of it.
+    Range(u32, u32),
+}
+
 /// The type of a setting's value.
 pub trait Value: Sized {
     /// Its type in a file.
     const FORM: Form = Form::Text;
+
+    /// Its valid values.
+    const DOMAIN: Domain = Domain::Any;
 
     /// Parses a value.
     ///
@@ -151,19 +204,28 @@ pub trait Value: Sized {
     fn read(text: &str) -> Result<Self, Invalid>;
 }
 
+/// A DNS subdomain (RFC 1123).
+const SUBDOMAIN: &str = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*";
+
 impl Value for NodeName {
+    const DOMAIN: Domain = Domain::Pattern(SUBDOMAIN, 253);
+
     fn read(text: &str) -> Result<Self, Invalid> {
         Self::parse(text).map_err(invalid_name)
     }
 }
 
 impl Value for ProviderId {
+    const DOMAIN: Domain = Domain::Pattern("[A-Za-z0-9+.-]+://[!-~]*[!-.0-~][!-~]*", 512);
+
     fn read(text: &str) -> Result<Self, Invalid> {
         Self::parse(text).map_err(invalid_name)
     }
 }
 
 impl Value for Audience {
+    const DOMAIN: Domain = Domain::Pattern("[!-~]+", 256);
+
     fn read(text: &str) -> Result<Self, Invalid> {
         Self::parse(text).map_err(invalid_name)
     }
@@ -179,6 +241,8 @@ fn invalid_name(error: InvalidName) -> Invalid {
 pub struct AbsolutePath(pub PathBuf);
 
 impl Value for AbsolutePath {
+    const DOMAIN: Domain = Domain::Pattern("/.*", 4096);
+
     fn read(text: &str) -> Result<Self, Invalid> {
         if Path::new(text).is_absolute() {
             Ok(Self(text.into()))
@@ -192,6 +256,9 @@ impl Value for AbsolutePath {
 pub(super) struct SignerName(pub(super) String);
 
 impl Value for SignerName {
+    const DOMAIN: Domain =
+        Domain::Pattern(r"[-a-z0-9]+(\.[-a-z0-9]+)+/[-.a-z0-9]+", MAX_SIGNER_LEN);
+
     fn read(text: &str) -> Result<Self, Invalid> {
         let valid = text.len() <= MAX_SIGNER_LEN
             && text.split_once('/').is_some_and(|(domain, path)| {
@@ -214,6 +281,7 @@ pub(super) struct Number<const LEAST: u32, const MOST: u32>(pub(super) u32);
 
 impl<const LEAST: u32, const MOST: u32> Value for Number<LEAST, MOST> {
     const FORM: Form = Form::Number;
+    const DOMAIN: Domain = Domain::Range(LEAST, MOST);
 
     fn read(text: &str) -> Result<Self, Invalid> {
         let number = text.parse().ok();
@@ -222,6 +290,11 @@ impl<const LEAST: u32, const MOST: u32> Value for Number<LEAST, MOST> {
             .map(Self)
             .ok_or_else(|| Invalid::needed(format!("a whole number from {LEAST} to {MOST}")))
     }
+}
+
+/// The names of values.
+pub fn names<T>(values: &[(&'static str, T)]) -> Vec<&'static str> {
+    values.iter().map(|(name, _)| *name).collect()
 }
 
 /// The value with this name.

@@ -85,6 +85,22 @@ impl Value for Numbers {
     }
 }
 
+#[test]
+fn the_defaults_of_the_table_are_those_in_force() {
+    let schema = schema();
+    let mut values = Values::default();
+    for entry in schema.entries() {
+        if let Some(text) = schema.default_of(entry) {
+            values.set(entry, text.into()).unwrap();
+        }
+    }
+    let given = Settings::of(values, &schema);
+    let none = Settings::of(Values::default(), &schema);
+
+    let values = none.values.clone();
+    assert_eq!(Settings { values, ..given }, none);
+}
+
 fn schema() -> ProviderSchema {
     ProviderSchema {
         provider: Provider::TPM,

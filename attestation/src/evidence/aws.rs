@@ -6,6 +6,7 @@
 //! both sides build them from the words here.
 
 pub mod ber;
+pub mod cms;
 
 use serde::{Deserialize, Serialize};
 

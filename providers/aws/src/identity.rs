@@ -1,14 +1,12 @@
 //! The identity of the instance, from its signed identity document.
 
 use kubelet_attestation::ensure;
-use kubelet_attestation::evidence::aws::is_region;
+use kubelet_attestation::evidence::aws::{cms, is_region};
 use kubelet_attestation::names::ProviderId;
 use kubelet_authenticator::failure::{Code, Failure};
 use kubelet_authenticator::imds;
 use serde::Deserialize;
 use sha2::{Digest as _, Sha256};
-
-use crate::cms;
 
 /// The remedy for an answer that is not from AWS.
 pub(crate) const NOT_AWS: &str =
@@ -93,8 +91,31 @@ pub(crate) mod tests {
         \"availabilityZone\" : \"eu-west-1a\",\n  \"instanceId\" : \"i-0123456789abcdef0\",\n  \
         \"region\" : \"eu-west-1\",\n  \"version\" : \"2017-09-30\"\n}";
 
+    fn element(tag: u8, contents: &[&[u8]]) -> Vec<u8> {
+        let content = contents.concat();
+        let length = u16::try_from(content.len()).unwrap().to_be_bytes();
+        let header = match content.len() {
+            0..0x80 => vec![tag, length[1]],
+            0x80..0x100 => vec![tag, 0x81, length[1]],
+            _ => vec![tag, 0x82, length[0], length[1]],
+        };
+        [header, content].concat()
+    }
+
+    /// A CMS message with this content and no signature, in DER.
+    fn message(content: &[u8]) -> Vec<u8> {
+        let content = element(0xa0, &[&element(0x04, &[content])]);
+        let content = element(
+            0x30,
+            &[b"\x06\x09\x2a\x86\x48\x86\xf7\x0d\x01\x07\x01", &content],
+        );
+        let signed_data = element(0x30, &[b"\x02\x01\x01", &element(0x31, &[]), &content]);
+        let kind = b"\x06\x09\x2a\x86\x48\x86\xf7\x0d\x01\x07\x02";
+        element(0x30, &[kind, &element(0xa0, &[&signed_data])])
+    }
+
     fn rsa2048(document: &str) -> String {
-        let base64 = STANDARD.encode(cms::tests::message(document.as_bytes()));
+        let base64 = STANDARD.encode(message(document.as_bytes()));
         let (first, second) = base64.split_at(64);
         format!("{first}\n{second}")
     }

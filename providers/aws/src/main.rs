@@ -12,7 +12,6 @@
 //!
 //! Each imports only those above it.
 //!
-//! - `cms`: the document inside the metadata's `rsa2048`
 //! - `settings`: the settings
 //! - `sigv4`: AWS Signature Version 4
 //! - `identity`: the instance's identity, from its document
@@ -23,7 +22,6 @@
 //! - `examine`: the checks of `doctor`, and the facts of `identify`
 //! - `instance`: the attester
 
-mod cms;
 mod credentials;
 mod examine;
 mod identity;

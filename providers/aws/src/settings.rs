@@ -4,15 +4,17 @@ use kubelet_attestation::names::NodeName;
 use kubelet_authenticator::failure::Invalid;
 use kubelet_authenticator::imds::METADATA_ENDPOINT;
 use kubelet_authenticator::settings;
-use kubelet_authenticator::settings::{Value, one_of};
+use kubelet_authenticator::settings::{Domain, Value, names, one_of};
 
 settings! { pub(crate) TABLE [.., METADATA_ENDPOINT] {
     PRINCIPAL: AwsPrincipal = "aws.principal", "aws-principal", "PRINCIPAL",
-        "The principal of calls of STS: instanceIdentityRole or instanceProfile";
+        "The principal of calls of STS: instanceIdentityRole or instanceProfile",
+        default "instanceIdentityRole";
     NODE_NAME: AwsNodeName = "aws.nodeName", "aws-node-name", "POLICY",
-        "The name of the instance that its node has: hostname, localHostname or instanceID";
+        "The name of the instance that its node has: hostname, localHostname or instanceID",
+        default "hostname";
     STS_ENDPOINT: StsEndpoint = "aws.stsEndpoint", "aws-sts-endpoint", "HOST",
-        "The host of STS, where it is not the region's own";
+        "The host of STS, where it is not the region's own", otherwise "the region's own";
 } }
 
 const HOST: &str = "a host, with or without a port, such as sts.example.com,";
@@ -39,24 +41,30 @@ pub(crate) enum AwsNodeName {
     InstanceId,
 }
 
+const PRINCIPALS: [(&str, AwsPrincipal); 2] = [
+    ("instanceIdentityRole", AwsPrincipal::InstanceIdentityRole),
+    ("instanceProfile", AwsPrincipal::InstanceProfile),
+];
+
+const NAMES: [(&str, AwsNodeName); 3] = [
+    ("hostname", AwsNodeName::Hostname),
+    ("localHostname", AwsNodeName::LocalHostname),
+    ("instanceID", AwsNodeName::InstanceId),
+];
+
 impl Value for AwsPrincipal {
+    const DOMAIN: Domain = Domain::Names(|| names(&PRINCIPALS));
+
     fn read(text: &str) -> Result<Self, Invalid> {
-        let principals = [
-            ("instanceIdentityRole", Self::InstanceIdentityRole),
-            ("instanceProfile", Self::InstanceProfile),
-        ];
-        one_of(text, &principals)
+        one_of(text, &PRINCIPALS)
     }
 }
 
 impl Value for AwsNodeName {
+    const DOMAIN: Domain = Domain::Names(|| names(&NAMES));
+
     fn read(text: &str) -> Result<Self, Invalid> {
-        let names = [
-            ("hostname", Self::Hostname),
-            ("localHostname", Self::LocalHostname),
-            ("instanceID", Self::InstanceId),
-        ];
-        one_of(text, &names)
+        one_of(text, &NAMES)
     }
 }
 
@@ -69,6 +77,8 @@ pub(crate) struct StsEndpoint {
 }
 
 impl Value for StsEndpoint {
+    const DOMAIN: Domain = Domain::Pattern("(https://)?[-.a-z0-9]+(:[0-9]{1,5})?/?", 512);
+
     /// Accepts `sts.example.com` and `sts.example.com:8443`, and both as URLs.
     fn read(text: &str) -> Result<Self, Invalid> {
         let authority = text.strip_prefix("https://").unwrap_or(text);
@@ -91,7 +101,7 @@ impl Value for StsEndpoint {
 #[cfg(test)]
 mod tests {
     use kubelet_attestation::names::Provider;
-    use kubelet_authenticator::settings::{ProviderSchema, Settings, Sources};
+    use kubelet_authenticator::settings::{Entry, ProviderSchema, Settings, Sources};
 
     use super::*;
 
@@ -124,6 +134,20 @@ mod tests {
         let metadata = given.value(&METADATA_ENDPOINT).unwrap();
         assert_eq!(metadata.to_string(), "http://127.0.0.1:1");
         assert_eq!(settings("{}").value(&STS_ENDPOINT), None);
+    }
+
+    #[test]
+    fn the_defaults_of_the_table_are_those_in_force() {
+        let schema = settings("{}");
+        let default = |entry: Entry| entry.default_text().unwrap();
+        assert_eq!(
+            AwsPrincipal::read(default(PRINCIPAL.entry())),
+            Ok(schema.value(&PRINCIPAL).unwrap_or_default())
+        );
+        assert_eq!(
+            AwsNodeName::read(default(NODE_NAME.entry())),
+            Ok(schema.value(&NODE_NAME).unwrap_or_default())
+        );
     }
 
     #[test]

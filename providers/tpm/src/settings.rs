@@ -8,21 +8,25 @@ use kubelet_attestation::names::NodeName;
 use kubelet_authenticator::failure::Invalid;
 use kubelet_authenticator::imds::METADATA_ENDPOINT;
 use kubelet_authenticator::settings;
-use kubelet_authenticator::settings::{AbsolutePath, Form, Settings, Value, one_of};
+use kubelet_authenticator::settings::{AbsolutePath, Domain, Form, Settings, Value, names, one_of};
 
 use crate::protocol::EndorsementKey;
 
 // A machine with a TPM may be an EC2 instance.
 settings! { pub(crate) TABLE [.., METADATA_ENDPOINT] {
-    DEVICE: AbsolutePath = "tpm.device", "tpm-device", "FILE", "The TPM";
+    DEVICE: AbsolutePath = "tpm.device", "tpm-device", "FILE", "The TPM",
+        default DEFAULT_DEVICE;
     TCTI: Tcti = "tpm.tcti", "tpm-tcti", "ADDRESS",
-        "The TPM where it is no device: swtpm:host=HOST,port=PORT";
+        "The TPM where it is no device: swtpm:host=HOST,port=PORT", otherwise "the device";
     ENDORSEMENT_KEY: EndorsementKeyChoice = "tpm.endorsementKey", "tpm-endorsement-key", "KEY",
-        "The endorsement key that names the TPM: auto, rsa-2048, ecc-p256 or ecc-p384";
+        "The endorsement key that names the TPM: auto, rsa-2048, ecc-p256 or ecc-p384",
+        default "auto";
     PCRS: PcrSelection =
-        "tpm.pcrs", "tpm-pcrs", "NUMBERS", "The PCRs that are quoted, such as 0,2,4,7";
+        "tpm.pcrs", "tpm-pcrs", "NUMBERS", "The PCRs that are quoted, such as 0,2,4,7",
+        default "0,1,2,3,4,5,6,7";
     DEVICE_PROGRAM: AbsolutePath = "tpm.deviceProgram", "tpm-device-program", "FILE",
-        "The program that speaks to the TPM, where it is not in its usual places";
+        "The program that speaks to the TPM, where it is not in its usual places",
+        otherwise "beside the plugin, or in /usr/lib/kubelet-authenticator";
 } }
 
 const TCTI_FORM: &str = "swtpm:host=<host>,port=<port>, and nothing else,";
@@ -90,6 +94,8 @@ pub(crate) fn endorsement_key_name(key: EndorsementKey) -> Option<&'static str> 
 pub(crate) struct EndorsementKeyChoice(Option<EndorsementKey>);
 
 impl Value for EndorsementKeyChoice {
+    const DOMAIN: Domain = Domain::Names(|| names(&ENDORSEMENT_KEYS));
+
     fn read(text: &str) -> Result<Self, Invalid> {
         one_of(text, &ENDORSEMENT_KEYS).map(Self)
     }
@@ -104,6 +110,8 @@ pub(crate) struct Tcti {
 }
 
 impl Value for Tcti {
+    const DOMAIN: Domain = Domain::Pattern("swtpm:host=[-.:a-z0-9A-F]+,port=[0-9]{1,5}", 512);
+
     /// Accepts only `swtpm:host=<host>,port=<port>`: libtss2's parser ignores what it does not
     /// know, and uses a TPM at its default address.
     fn read(text: &str) -> Result<Self, Invalid> {
@@ -129,6 +137,7 @@ pub(crate) struct PcrSelection(Vec<u8>);
 
 impl Value for PcrSelection {
     const FORM: Form = Form::Numbers;
+    const DOMAIN: Domain = Domain::Range(0, 23);
 
     fn read(text: &str) -> Result<Self, Invalid> {
         let numbers: Result<Vec<u8>, _> = text.split(',').map(|part| part.trim().parse()).collect();
@@ -146,7 +155,7 @@ impl Value for PcrSelection {
 #[cfg(test)]
 mod tests {
     use kubelet_attestation::names::Provider;
-    use kubelet_authenticator::settings::{ProviderSchema, Sources};
+    use kubelet_authenticator::settings::{Entry, ProviderSchema, Sources};
 
     use super::*;
 
@@ -198,6 +207,18 @@ mod tests {
                 device_program: Some("/p".into()),
             })
         );
+    }
+
+    #[test]
+    fn the_defaults_of_the_table_are_those_in_force() {
+        let default = |entry: Entry| entry.default_text().unwrap();
+        let given = format!(
+            r#"{{"tpm": {{"device": {:?}, "endorsementKey": {:?}, "pcrs": [{}]}}}}"#,
+            default(DEVICE.entry()),
+            default(ENDORSEMENT_KEY.entry()),
+            default(PCRS.entry()),
+        );
+        assert_eq!(settings(&given, None), settings("{}", None));
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::sync::LazyLock;
 use std::time::{Duration, SystemTime};
 
+use base64::prelude::{BASE64_STANDARD, Engine as _};
 use kubelet_attestation::errors::error_chain;
 use kubelet_attestation::names::{Audience, NodeName, ProviderId};
 use kubelet_authenticator::failure::{Code, Failure};
@@ -11,14 +12,17 @@ use kubelet_authenticator::testing::Credential;
 use kubelet_authenticator::testing::MachineDigest;
 use kubelet_authenticator::testing::Origin;
 use kubelet_authenticator::testing::PrivateKey;
+use kubelet_authenticator::testing::inspected;
 use kubelet_authenticator::testing::{ClusterEndpoint, EndpointFields};
 use kubelet_authenticator::testing::{FailureRecord, FailureScope};
 use kubelet_authenticator::testing::{OpenRequest, Pending, Subject as Asked};
+use kubelet_authenticator_test_support::clock;
 use kubelet_authenticator_test_support::pki::{
     CertificateAuthority, Contents, KeyAndCertificate, Subject,
 };
+use serde_json::json;
 
-use crate::Outcome;
+use crate::{Outcome, attestation};
 
 const PROVIDER_ID: &str = "aws:///eu-west-1a/i-0123456789abcdef0";
 
@@ -256,6 +260,49 @@ fn scope() -> FailureScope {
         boot_id: Some("boot".to_owned()),
         settings: "settings".to_owned(),
     }
+}
+
+/// What `inspect` makes of a text: tables of printable lines, and no part of a private key.
+pub fn inspected_text(input: &[u8]) -> Outcome {
+    let Ok(text) = str::from_utf8(input) else {
+        return Outcome::Refused;
+    };
+    let (decoded, errors) = inspected(text, clock::now());
+    for shown in decoded.iter().chain(&errors) {
+        assert!(
+            !shown.contains(|c: char| c.is_control() && c != '\n'),
+            "{shown:?}"
+        );
+        assert!(!shown.contains("PRIVATE KEY"), "{shown}");
+    }
+    if decoded.is_empty() {
+        Outcome::Refused
+    } else {
+        Outcome::Accepted
+    }
+}
+
+/// Credentials, requests with evidence in PEM and as an object, and evidence.
+pub fn inspected_text_seeds() -> Vec<Vec<u8>> {
+    let requests = attestation::envelope_seeds();
+    let objects = requests.iter().map(|request| {
+        let request = BASE64_STANDARD.encode(request);
+        let spec = json!({"signerName": "a.b/c", "request": request, "username": "u"});
+        let conditions = json!([{"type": "Denied", "status": "True", "reason": "R"}]);
+        let object = json!({
+            "metadata": {"name": "n"}, "spec": spec, "status": {"conditions": conditions},
+        });
+        json!({"items": [object]}).to_string().into_bytes()
+    });
+    let objects: Vec<_> = objects.collect();
+    [
+        credential_file_seeds(),
+        requests,
+        objects,
+        attestation::aws_evidence_seeds(),
+        attestation::tpm_evidence_seeds(),
+    ]
+    .concat()
 }
 
 /// Asserts that an error contains no long part of the base64 in the text that it is about.

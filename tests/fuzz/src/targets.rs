@@ -37,6 +37,7 @@ pub const TARGETS: &[Target] = targets! {
         origin_file origin_file_seeds,
         pending_file pending_file_seeds,
         failure_record failure_record_seeds,
+        inspected_text inspected_text_seeds,
     ;
     api_server:
         csr_object csr_object_seeds,

@@ -87,6 +87,7 @@ survive! {
     the_parser_of_origin_files_survives_mutations: "origin_file" MUTATIONS,
     the_parser_of_pending_files_survives_mutations: "pending_file" MUTATIONS,
     the_parser_of_failure_records_survives_mutations: "failure_record" MUTATIONS,
+    the_decoder_for_people_survives_mutations: "inspected_text" FEW_MUTATIONS,
     the_parser_of_stored_requests_survives_mutations: "csr_object" MUTATIONS,
     the_parser_of_watches_survives_mutations: "watch_lines" MUTATIONS,
     the_parser_of_statuses_survives_mutations: "status" MUTATIONS,

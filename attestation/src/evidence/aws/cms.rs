@@ -1,12 +1,13 @@
 //! The identity document inside the CMS message of the metadata's `rsa2048`.
 //!
 //! Nothing is verified here: the message comes from the instance's own metadata, and the controller
-//! verifies it. But the node takes its identity, and the content of its proof, from the signed
-//! bytes and not from beside them.
+//! verifies it with a parser of its own. But the node takes its identity, and the content of its
+//! proof, from the signed bytes and not from beside them.
 
-use kubelet_attestation::evidence::aws::ber::{self, InvalidBer};
 use x509_cert::der::asn1::{AnyRef, OctetStringRef};
 use x509_cert::der::{self, Decode as _, SliceReader, Tag, TagNumber, Tagged as _};
+
+use super::ber::{self, InvalidBer};
 
 /// The context-specific, constructed tag 0: explicit content.
 const EXPLICIT: Tag = Tag::ContextSpecific {
@@ -19,7 +20,7 @@ const EXPLICIT: Tag = Tag::ContextSpecific {
 /// # Errors
 ///
 /// The text is not a CMS message that contains its content, for this reason.
-pub(crate) fn content(text: &str) -> Result<Vec<u8>, &'static str> {
+pub fn content(text: &str) -> Result<Vec<u8>, &'static str> {
     let der = ber::decode(text).map_err(|InvalidBer(detail)| detail)?;
     signed_content(&der).map_err(|_| "an element is missing, or of another type")
 }
@@ -45,7 +46,7 @@ fn within<'a>(elements: &mut SliceReader<'a>, tag: Tag) -> der::Result<SliceRead
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
+mod tests {
     use base64::Engine as _;
     use base64::engine::general_purpose::STANDARD;
 
@@ -93,7 +94,7 @@ pub(crate) mod tests {
     }
 
     /// A message in AWS's form, with this content and no signature.
-    pub(crate) fn message(content: &[u8]) -> Vec<u8> {
+    fn message(content: &[u8]) -> Vec<u8> {
         message_around(&left_open(
             OCTET_STRING | CONSTRUCTED,
             &[&with_length(OCTET_STRING, content)],

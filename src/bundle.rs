@@ -1,0 +1,139 @@
+//! The support bundle: an archive of what helps to find a fault, without secrets.
+//!
+//! # Guarantees
+//!
+//! - Every text goes through the [`Redactor`].
+//! - Only the owner can read the file, and no existing file is overwritten.
+//! - `MANIFEST` names each file, its source, the number of places where something was removed, and
+//!   what is missing.
+
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use tar::{Builder, Header};
+
+use crate::failure::{Code, Failure};
+use crate::redact::{REDACTED, Redactor};
+
+/// The largest file that is copied.
+const MAX_FILE_LEN: u64 = 1024 * 1024;
+
+/// The texts of a bundle, redacted.
+#[derive(Debug)]
+pub(crate) struct Bundle {
+    redactor: Redactor,
+    members: Vec<Member>,
+    missing: Vec<(String, String)>,
+}
+
+#[derive(Debug)]
+struct Member {
+    name: &'static str,
+    source: String,
+    text: String,
+    removed: usize,
+}
+
+impl Bundle {
+    pub(crate) fn new(redactor: Redactor) -> Self {
+        Self {
+            redactor,
+            members: Vec::new(),
+            missing: Vec::new(),
+        }
+    }
+
+    /// Adds a text, or the reason why it is missing.
+    pub(crate) fn add(&mut self, name: &'static str, source: &str, text: Result<String, String>) {
+        match text {
+            Ok(text) => {
+                let (text, removed) = self.redactor.redact(&text);
+                self.members.push(Member {
+                    name,
+                    source: source.to_owned(),
+                    text,
+                    removed,
+                });
+            }
+            Err(why) => {
+                let (why, _) = self.redactor.redact(&why);
+                self.missing.push((format!("{name} ({source})"), why));
+            }
+        }
+    }
+
+    /// Adds a file.
+    pub(crate) fn add_file(&mut self, name: &'static str, path: &Path) {
+        let text = fs::metadata(path).and_then(|metadata| {
+            if metadata.is_file() && metadata.len() <= MAX_FILE_LEN {
+                let bytes = fs::read(path)?;
+                return Ok(String::from_utf8_lossy(&bytes).into_owned());
+            }
+            Err(io::Error::other("it is no regular file of a usual size"))
+        });
+        let source = path.display().to_string();
+        self.add(name, &source, text.map_err(|error| error.to_string()));
+    }
+
+    /// The list of contents.
+    fn manifest(&self, title: &str) -> String {
+        let mut text = format!(
+            "{title}\n\n\
+             Keys, tokens, passwords and signatures are removed: {REDACTED} is in their place. Texts \
+             that\nonly look like one are removed too. Names, addresses and paths are not: read the \
+             files\nbefore you send them.\n\nFiles:\n"
+        );
+        text.extend(self.members.iter().map(|member| {
+            let (name, source, removed) = (member.name, &member.source, member.removed);
+            format!("  {name}: {source}; {removed} removed\n")
+        }));
+        if !self.missing.is_empty() {
+            text.push_str("\nMissing:\n");
+        }
+        let missing = self.missing.iter();
+        text.extend(missing.map(|(name, why)| format!("  {name}: {why}\n")));
+        text
+    }
+
+    /// Writes the archive. Returns its number of files.
+    pub(crate) fn write(
+        &self,
+        path: &Path,
+        title: &str,
+        now: SystemTime,
+    ) -> Result<usize, Failure> {
+        let written = self.write_new(path, title, now);
+        written.map_err(|error| {
+            let what = format!("cannot write {}: {error}", path.display());
+            let remedy = "name a file that is not there yet, in a folder that you may write";
+            Failure::new(Code::Store, what, remedy)
+        })
+    }
+
+    fn write_new(&self, path: &Path, title: &str, now: SystemTime) -> io::Result<usize> {
+        let file = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(path)?;
+        let mut archive = Builder::new(file);
+        let manifest = self.manifest(title);
+        let members = self.members.iter().map(|it| (it.name, it.text.as_str()));
+        let mut count = 0;
+        for (name, text) in [("MANIFEST", manifest.as_str())].into_iter().chain(members) {
+            let mut header = Header::new_gnu();
+            header.set_mode(0o600);
+            header.set_mtime(now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs());
+            header.set_size(u64::try_from(text.len()).unwrap_or_default());
+            archive.append_data(&mut header, name, text.as_bytes())?;
+            count += 1;
+        }
+        let mut file = archive.into_inner()?;
+        file.flush()?;
+        file.sync_all()?;
+        Ok(count)
+    }
+}

@@ -1,0 +1,64 @@
+//! The command `inspect`.
+
+use super::arguments::{Arguments, Inspected, Report};
+use super::{Session, answer};
+use crate::clock;
+use crate::failure::Failure;
+use crate::inspect::{Document, certificate, evidence, requests, store};
+use crate::settings::Settings;
+use crate::sheet::Sheet;
+
+impl Session {
+    pub(super) fn inspect(&self, arguments: &Arguments, object: &Inspected) -> Result<(), Failure> {
+        let now = clock::now();
+        match object {
+            Inspected::Certificate(input) => {
+                let document = Document::read(input.file.as_deref())?;
+                show(&certificate(&document, now)?, input.output)
+            }
+            Inspected::Evidence(input) => {
+                let document = Document::read(input.file.as_deref())?;
+                show(&evidence(&document)?, input.output)
+            }
+            Inspected::Request(input) => {
+                let document = Document::read(input.file.as_deref())?;
+                let sheets = requests(&document, now)?;
+                match sheets.as_slice() {
+                    [sheet] => show(sheet, input.output),
+                    sheets => show_all(sheets, input.output),
+                }
+            }
+            Inspected::Store { directory, output } => {
+                let directory = match directory {
+                    Some(directory) => directory.clone(),
+                    None => Settings::load(self.sources(arguments), &self.schema)?.state_directory,
+                };
+                show(&store(&directory, &self.machine, now)?, *output)
+            }
+        }
+    }
+}
+
+/// Prints a sheet.
+pub(super) fn show(sheet: &Sheet, output: Report) -> Result<(), Failure> {
+    let text = match output {
+        Report::Table => sheet.to_table(),
+        Report::Json => answer::json(&sheet.to_json()),
+        Report::Yaml => answer::yaml(&sheet.to_json()),
+    };
+    answer::print(text.as_bytes())
+}
+
+/// Prints several sheets, with an empty line between two tables.
+fn show_all(sheets: &[Sheet], output: Report) -> Result<(), Failure> {
+    let json = || sheets.iter().map(Sheet::to_json).collect();
+    let text = match output {
+        Report::Table => {
+            let tables: Vec<_> = sheets.iter().map(Sheet::to_table).collect();
+            tables.join("\n")
+        }
+        Report::Json => answer::json(&json()),
+        Report::Yaml => answer::yaml(&json()),
+    };
+    answer::print(text.as_bytes())
+}

@@ -1,0 +1,193 @@
+//! Metrics of the node for the textfile collector of `node_exporter`.
+//!
+//! They come from the store alone. A run that prints the stored certificate and has nothing else to
+//! do writes nothing, so an attempt is a run that took the lock: it got a certificate, failed to, or
+//! had the API server judge the stored one, which happens once an hour.
+
+use std::fmt::Write as _;
+use std::fs::{self, OpenOptions, Permissions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
+use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use crate::backoff::FailureRecord;
+use crate::failure::{Code, Failure};
+use crate::machine::Machine;
+use crate::pending::Pending;
+use crate::store::{Store, StoreFile};
+use crate::store_contents::StoreContents;
+
+/// The state of a node, in seconds since 1970.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct NodeState {
+    /// Start, end and next renewal of the stored certificate.
+    certificate: Option<(u64, u64, u64)>,
+    /// The time at which the stored certificate was obtained.
+    succeeded: Option<u64>,
+    /// Exit code and time of the last attempt.
+    attempt: Option<(u8, u64)>,
+    /// The number of failures of the same kind since the last success.
+    failures: u32,
+    /// The creation of the pending request.
+    pending: Option<u64>,
+    /// The end of the back-off.
+    not_before: Option<u64>,
+}
+
+impl NodeState {
+    /// Reads the store. Changes nothing.
+    pub(crate) fn read(
+        dir: &Path,
+        machine: &Machine,
+        is_renewed: bool,
+        now: SystemTime,
+    ) -> Result<Self, Failure> {
+        let Some(store) = Store::look(dir)? else {
+            return Ok(Self::default());
+        };
+        let contents = StoreContents::load(&store, machine)?;
+        let failure = FailureRecord::read(&store);
+        let pending = store.read(StoreFile::Pending)?;
+        let pending = pending.and_then(|text| Pending::parse(&text).ok()?.request);
+        let certificate = contents.credential.as_ref().map(|credential| {
+            let validity = credential.validity();
+            let renewal = if is_renewed {
+                credential.renew_at()
+            } else {
+                validity.not_after
+            };
+            let [start, end, renewal] =
+                [validity.not_before, validity.not_after, renewal].map(seconds);
+            (start, end, renewal)
+        });
+        let stored = fs::metadata(store.path(StoreFile::Credential));
+        let stored = stored.and_then(|file| file.modified()).ok().map(seconds);
+        let succeeded = certificate.and(stored);
+        let locked = store.last_locked().map(seconds);
+        let attempt = match &failure {
+            Some(record) => Some((record.code, record.at.max(locked.unwrap_or_default()))),
+            // The lock's time is 0 after a certificate was refused.
+            None => locked.max(succeeded).map(|at| (0, at)),
+        };
+        let not_before = failure.as_ref().map(|record| record.not_before);
+        Ok(Self {
+            certificate,
+            succeeded,
+            attempt,
+            failures: failure.map_or(0, |record| record.count),
+            pending: pending.map(|open| open.created),
+            not_before: not_before.filter(|until| *until > seconds(now)),
+        })
+    }
+
+    /// The text format of Prometheus (exposition formats, version 0.0.4).
+    pub(crate) fn to_text(&self, provider: &str) -> String {
+        let mut text = String::new();
+        let mut gauge = |name: &str, help: &str, labels: &str, value: u64| {
+            let name = format!("kubelet_authenticator_{name}");
+            // Writing to memory does not fail.
+            let _ = write!(
+                text,
+                "# HELP {name} {help}\n# TYPE {name} gauge\n{name}{labels} {value}\n"
+            );
+        };
+        let version = env!("CARGO_PKG_VERSION");
+        let labels = format!("{{provider=\"{provider}\",version=\"{version}\"}}");
+        gauge("build_info", "The version of the plugin.", &labels, 1);
+        let mut add = |name, help, value: Option<u64>| {
+            if let Some(value) = value {
+                gauge(name, help, "", value);
+            }
+        };
+        add(
+            "certificate_not_before_timestamp_seconds",
+            "The start of the stored client certificate.",
+            self.certificate.map(|(start, ..)| start),
+        );
+        add(
+            "certificate_not_after_timestamp_seconds",
+            "The end of the stored client certificate.",
+            self.certificate.map(|(_, end, _)| end),
+        );
+        add(
+            "certificate_renewal_timestamp_seconds",
+            "The time from which on the certificate is renewed; its end if it cannot be renewed.",
+            self.certificate.map(|(.., renewal)| renewal),
+        );
+        add(
+            "certificate_stored",
+            "Whether a certificate of this machine is stored.",
+            Some(self.certificate.is_some().into()),
+        );
+        add(
+            "last_success_timestamp_seconds",
+            "The time at which the stored certificate was obtained.",
+            self.succeeded,
+        );
+        add(
+            "last_attempt_timestamp_seconds",
+            "The time of the last run that got, checked or failed to get a certificate.",
+            self.attempt.map(|(_, at)| at),
+        );
+        add(
+            "last_attempt_exit_code",
+            "The exit code of that run without a valid certificate; 0 since the last success.",
+            self.attempt.map(|(code, _)| code.into()),
+        );
+        add(
+            "consecutive_failures",
+            "The number of failures of this kind since the last success.",
+            Some(self.failures.into()),
+        );
+        add(
+            "request_pending",
+            "Whether a request is saved that has no certificate yet.",
+            Some(self.pending.is_some().into()),
+        );
+        add(
+            "request_pending_since_timestamp_seconds",
+            "The creation of the pending request.",
+            self.pending,
+        );
+        add(
+            "backoff_until_timestamp_seconds",
+            "The time before which nothing is tried.",
+            self.not_before,
+        );
+        text
+    }
+}
+
+/// Replaces `path`, so that a collector reads the old text or the new. Everybody may read it.
+pub(crate) fn write(path: &Path, text: &str) -> Result<(), Failure> {
+    // A name that the collector passes over: it reads *.prom.
+    let mut temporary = path.as_os_str().to_owned();
+    temporary.push(format!(".{}.tmp", std::process::id()));
+    let temporary = Path::new(&temporary);
+    let written = write_new(temporary, text).and_then(|()| fs::rename(temporary, path));
+    written.map_err(|error| {
+        drop(fs::remove_file(temporary));
+        let path = path.display();
+        let what = format!("cannot write {path}: {error}");
+        let remedy = "create its folder, and let this user write there";
+        Failure::new(Code::Store, what, remedy)
+    })
+}
+
+fn write_new(path: &Path, text: &str) -> io::Result<()> {
+    let mut file = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o644)
+        .open(path)?;
+    file.set_permissions(Permissions::from_mode(0o644))?;
+    file.write_all(text.as_bytes())?;
+    file.sync_all()
+}
+
+fn seconds(time: SystemTime) -> u64 {
+    time.duration_since(UNIX_EPOCH)
+        .unwrap_or_default()
+        .as_secs()
+}

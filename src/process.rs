@@ -1,0 +1,111 @@
+//! Other programs of this machine, run for their output.
+
+use std::io::{self, Read};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use crate::clock::Deadline;
+
+/// The interval at which the end of a program is looked for.
+const POLL: Duration = Duration::from_millis(5);
+
+/// The most that is read of a program's output.
+const MAX_OUTPUT_LEN: u64 = 4 * 1024 * 1024;
+
+/// The standard output of a program, or why there is none. A program that does not end within
+/// `patience` is killed.
+pub(crate) fn output(
+    program: &str,
+    arguments: &[&str],
+    patience: Duration,
+) -> Result<String, String> {
+    let child = Command::new(program)
+        .args(arguments)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn();
+    let mut child = child.map_err(|error| format!("{program} cannot be run: {error}"))?;
+    let deadline = Deadline::after(patience);
+    let out = collect(child.stdout.take());
+    let err = collect(child.stderr.take());
+    let ended = wait(&mut child, deadline).map_err(|error| format!("{program}: {error}"))?;
+    let text = |receiver: mpsc::Receiver<Vec<u8>>| {
+        // A program of its own may hold the pipe open.
+        let bytes = receiver.recv_timeout(deadline.remaining().max(POLL));
+        String::from_utf8_lossy(&bytes.unwrap_or_default()).into_owned()
+    };
+    match ended {
+        None => Err(format!("{program} does not answer")),
+        Some(true) => Ok(text(out)),
+        Some(false) => {
+            let words = text(err);
+            let first = words.lines().next().unwrap_or_default();
+            Err(format!("{program} fails: {first}"))
+        }
+    }
+}
+
+/// Whether the program succeeded. `None` if it did not end in time.
+fn wait(child: &mut Child, deadline: Deadline) -> io::Result<Option<bool>> {
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(Some(status.success()));
+        }
+        if deadline.passed() {
+            child.kill()?;
+            child.wait()?;
+            return Ok(None);
+        }
+        thread::sleep(POLL);
+    }
+}
+
+/// Reads a pipe to its end on a thread of its own, so that the program never waits for a reader.
+fn collect(pipe: Option<impl Read + Send + 'static>) -> mpsc::Receiver<Vec<u8>> {
+    let (sender, receiver) = mpsc::sync_channel(1);
+    let read = move || {
+        let mut bytes = Vec::new();
+        if let Some(mut pipe) = pipe {
+            drop(pipe.by_ref().take(MAX_OUTPUT_LEN).read_to_end(&mut bytes));
+            drop(sender.send(bytes));
+            drop(io::copy(&mut pipe, &mut io::sink()));
+        }
+    };
+    drop(thread::Builder::new().spawn(read));
+    receiver
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PATIENCE: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn output_is_read_and_a_failure_says_its_first_line() {
+        let sh = |script| output("sh", &["-c", script], PATIENCE);
+
+        assert_eq!(sh("echo one; echo two"), Ok("one\ntwo\n".to_owned()));
+        assert_eq!(
+            sh("echo a >&2; echo b >&2; exit 3"),
+            Err("sh fails: a".to_owned())
+        );
+        let missing = output("/missing", &[], PATIENCE).unwrap_err();
+        assert!(missing.starts_with("/missing cannot be run: "), "{missing}");
+    }
+
+    #[test]
+    fn output_that_fills_the_pipe_is_read() {
+        let text = output("sh", &["-c", "yes | head -c 1000000"], PATIENCE).unwrap();
+        assert_eq!(text.len(), 1_000_000);
+    }
+
+    #[test]
+    fn a_program_that_does_not_end_is_killed() {
+        let error = output("sleep", &["600"], Duration::from_millis(50)).unwrap_err();
+        assert_eq!(error, "sleep does not answer");
+    }
+}

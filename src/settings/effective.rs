@@ -1,0 +1,59 @@
+//! The settings in force, each with its source.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use super::table::{Entry, Form};
+use super::{ProviderSchema, Sources, read};
+use crate::failure::Failure;
+
+/// A setting in force.
+#[derive(Debug, Clone)]
+pub(crate) struct Effective {
+    pub(crate) entry: Entry,
+    /// Its value as in a file. `None` if it has none, not even a default.
+    pub(crate) value: Option<Value>,
+    /// Its source.
+    pub(crate) source: String,
+}
+
+/// Every setting, in the order of the table.
+///
+/// # Errors
+///
+/// Those of [`Settings::load`](super::Settings::load).
+pub(crate) fn effective(
+    sources: Sources<'_>,
+    schema: &ProviderSchema,
+) -> Result<Vec<Effective>, Failure> {
+    let mut given: BTreeMap<&str, (String, String)> = BTreeMap::new();
+    read(sources, schema, &mut |source, values| {
+        let source = source.to_string();
+        for (name, text) in values.0 {
+            given.insert(name, (text, source.clone()));
+        }
+    })?;
+    let effective = schema.entries().map(|entry| {
+        let (text, source) = match given.remove(entry.name) {
+            Some((text, source)) => (Some(text), source),
+            None => (schema.default_of(entry), "default".to_owned()),
+        };
+        Effective {
+            entry,
+            value: text.map(|text| in_a_file(entry.form, &text)),
+            source,
+        }
+    });
+    Ok(effective.collect())
+}
+
+/// The value as a file has it.
+pub(super) fn in_a_file(form: Form, text: &str) -> Value {
+    let number = |text: &str| text.trim().parse::<u64>().map_or(Value::Null, Value::from);
+    match form {
+        Form::Text => text.into(),
+        Form::Number => number(text),
+        Form::Numbers => text.split(',').map(number).collect(),
+    }
+}

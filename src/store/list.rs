@@ -1,0 +1,42 @@
+//! The files of the state directory, for people.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::time::SystemTime;
+
+use super::Store;
+use super::error::unreadable;
+use crate::failure::Failure;
+
+/// A file of the state directory, whoever put it there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Listed {
+    /// Its name.
+    pub(crate) name: String,
+    /// Its permissions.
+    pub(crate) mode: u32,
+    /// Its size in bytes.
+    pub(crate) length: u64,
+    /// The time of its last change.
+    pub(crate) modified: SystemTime,
+}
+
+impl Store {
+    /// Every file of the directory, by name.
+    pub(crate) fn list(&self) -> Result<Vec<Listed>, Failure> {
+        let failed = |error| unreadable(&self.dir, error);
+        let mut files = Vec::new();
+        for entry in fs::read_dir(&self.dir).map_err(failed)? {
+            let entry = entry.map_err(failed)?;
+            let metadata = entry.metadata().map_err(failed)?;
+            files.push(Listed {
+                name: entry.file_name().to_string_lossy().into_owned(),
+                mode: metadata.mode() & 0o7777,
+                length: metadata.len(),
+                modified: metadata.modified().map_err(failed)?,
+            });
+        }
+        files.sort_by(|one, other| one.name.cmp(&other.name));
+        Ok(files)
+    }
+}

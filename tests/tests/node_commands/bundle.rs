@@ -1,0 +1,206 @@
+//! The command `support-bundle`.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::Read as _;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::path::Path;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use kubelet_authenticator_test_support::api_server::{Signer, TOKEN};
+use kubelet_authenticator_tests::node::Node;
+use serde_json::Value;
+
+use crate::nodes::{ACCESS_KEY_ID, SESSION_TOKEN, instance, joined};
+
+const OTHER_TOKEN: &str = "fedcba.fedcba9876543210";
+const WEB_TOKEN: &str = "eyJhbGciOiJSUzI1NiJ9.eyJzdWIiOiJzeXN0ZW06bm9kZSJ9.c2lnbmF0dXJlMDEyMw";
+const PASSWORD: &str = "pa55w0rd";
+const SIGNATURE: &str = "0a1b2c3d4e5f60718293a4b5c6d7e8f90a1b2c3d4e5f60718293a4b5c6d7e8f9";
+
+/// Writes a program that prints this text.
+fn program(folder: &Path, name: &str, text: &str) {
+    let output = folder.join(format!("{name}.txt"));
+    fs::write(&output, text).unwrap();
+    let program = folder.join(name);
+    fs::write(
+        &program,
+        format!("#!/bin/sh\nexec /bin/cat {}\n", output.display()),
+    )
+    .unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+/// The files of an archive.
+fn files(path: &Path) -> BTreeMap<String, String> {
+    let mut archive = tar::Archive::new(File::open(path).unwrap());
+    let entries = archive.entries().unwrap().map(Result::unwrap);
+    entries
+        .map(|mut entry| {
+            let name = entry.path().unwrap().display().to_string();
+            let mut text = String::new();
+            entry.read_to_string(&mut text).unwrap();
+            (name, text)
+        })
+        .collect()
+}
+
+#[track_caller]
+fn bundle(node: &Node, kubelet_kubeconfig: &Path) -> BTreeMap<String, String> {
+    let file = node.scratch().join("bundle.tar");
+    let words = [
+        "support-bundle",
+        file.to_str().unwrap(),
+        "--kubelet-kubeconfig",
+        kubelet_kubeconfig.to_str().unwrap(),
+    ];
+    let run = node.command(&words).succeeded();
+    let found = files(&file);
+    let count = found.len();
+    let expected = format!(
+        "{} has {count} files; read them before you send it\n",
+        file.display()
+    );
+    assert_eq!(run.stdout, expected);
+    assert_eq!(fs::metadata(&file).unwrap().mode() & 0o7777, 0o600);
+    found
+}
+
+#[test]
+fn no_secret_that_is_anywhere_is_in_the_bundle() {
+    let (server, mut node, _imds) = instance();
+    let bin = node.scratch().directory("bin");
+    node.set_env("PATH", &bin);
+    node.run().succeeded();
+    server.set_signer(Signer::Off);
+    // Enough for evidence and request on a busy machine: the request has to stay open.
+    node.set("TIMEOUT_SECONDS", "10");
+    node.command(&["renew", "--force"]).failed(11);
+    let pem = fs::read_to_string(node.file("kubelet-client.pem")).unwrap();
+    let key = pem
+        .split_at(pem.find("-----BEGIN PRIVATE").unwrap())
+        .1
+        .to_owned();
+    let pending: Value = node.json("pending.json");
+    let pending_key = pending["key"].as_str().unwrap().to_owned();
+    let request = pending["request"]["bytes"].as_str().unwrap().to_owned();
+    let signature = {
+        let request = STANDARD.decode(&request).unwrap();
+        let envelope = kubelet_attestation::csr::envelope::Envelope::parse(&request).unwrap();
+        let evidence: Value = serde_json::from_slice(&envelope.evidence.unwrap()).unwrap();
+        evidence["sts"]["signature"].as_str().unwrap().to_owned()
+    };
+    let one_line = key.replace('\n', "\\n");
+    let journal = format!(
+        "k[1]: token {TOKEN}. and {OTHER_TOKEN}, again '{TOKEN}'\n\
+         k[1]: Authorization: Bearer {WEB_TOKEN}\n\
+         k[1]: Authorization: AWS4-HMAC-SHA256 Credential={ACCESS_KEY_ID}/20260101/eu-west-1/sts/aws4_request, \
+         SignedHeaders=accept;host, Signature={SIGNATURE}\n\
+         k[1]: x-amz-security-token: {SESSION_TOKEN}\n\
+         k[1]: https://sts.test/?X-Amz-Signature={SIGNATURE}&X-Amz-Security-Token={SESSION_TOKEN}\n\
+         k[1]: {one_line}\nk[1]: {key}\nk[1]: {pending_key}\n\
+         k[1]: proxy http://user:{PASSWORD}@proxy:3128 of {signature}\n\
+         k[1]: a line that helps\n"
+    );
+    program(&bin, "journalctl", &journal);
+    let unit = format!(
+        "# /etc/systemd/system/kubelet.service\n[Service]\nEnvironment=TOKEN={OTHER_TOKEN}\nExecStart=/usr/bin/kubelet\n"
+    );
+    program(&bin, "systemctl", &unit);
+    program(&bin, "kubelet", "Kubernetes v1.36.0\n");
+    let kubelet_kubeconfig = node.scratch().write(
+        "kubelet.conf",
+        format!(
+            "apiVersion: v1\nkind: Config\ncurrent-context: c\ncontexts:\n- name: c\n  context: {{cluster: k, user: u}}\n\
+             clusters:\n- name: k\n  cluster:\n    server: {}\n    certificate-authority-data: {}\n    proxy-url: http://user:{PASSWORD}@proxy:3128\n\
+             users:\n- name: u\n  user:\n    client-certificate-data: {}\n    client-key-data: {}\n- name: other\n  user:\n    token: {WEB_TOKEN}\n    password: {PASSWORD}\n",
+            server.url(),
+            STANDARD.encode(server.ca_pem()),
+            STANDARD.encode(&pem),
+            STANDARD.encode(&key),
+        ),
+    );
+
+    let found = bundle(&node, &kubelet_kubeconfig);
+
+    let mut secrets = vec![
+        TOKEN.to_owned(),
+        TOKEN.split_once('.').unwrap().1.to_owned(),
+        OTHER_TOKEN.to_owned(),
+        WEB_TOKEN.to_owned(),
+        PASSWORD.to_owned(),
+        SIGNATURE.to_owned(),
+        SESSION_TOKEN.to_owned(),
+        ACCESS_KEY_ID.to_owned(),
+        signature,
+        request,
+        STANDARD.encode(&key),
+        "PRIVATE KEY".to_owned(),
+    ];
+    for key in [&key, &pending_key] {
+        let lines = key.lines().filter(|line| !line.starts_with("-----"));
+        secrets.extend(lines.map(str::to_owned));
+    }
+    for (name, text) in &found {
+        for secret in &secrets {
+            assert!(
+                !text.contains(secret.as_str()),
+                "{secret} in {name}:\n{text}"
+            );
+        }
+    }
+    assert!(found["kubelet.log"].contains("a line that helps\n"));
+    assert!(found["kubelet.service.txt"].contains("ExecStart=/usr/bin/kubelet\n"));
+    assert!(found["kubelet.conf"].contains(&server.url()));
+    assert_eq!(found["kubelet-version.txt"], "Kubernetes v1.36.0\n");
+    let store: Value = serde_json::from_str(&found["store.json"]).unwrap();
+    assert_eq!(
+        store["pending"]["request"]["evidence"]["sts"]["region"],
+        "eu-west-1"
+    );
+    for name in ["config.json", "status.json", "doctor.json", "version.json"] {
+        let json: Value = serde_json::from_str(&found[name]).unwrap();
+        assert!(json.is_object(), "{name}");
+    }
+}
+
+#[test]
+fn the_manifest_says_what_is_in_the_bundle_and_what_is_missing() {
+    let (_server, mut node) = joined();
+    node.set_env("PATH", node.scratch().directory("bin"));
+    let missing = node.scratch().join("kubelet.conf");
+
+    let found = bundle(&node, &missing);
+
+    let manifest = &found["MANIFEST"];
+    let (files, absent) = manifest.split_once("\nMissing:\n").unwrap();
+    for name in found.keys().filter(|name| *name != "MANIFEST") {
+        assert!(
+            files.contains(&format!("\n  {name}: ")),
+            "{name}: {manifest}"
+        );
+    }
+    for line in [
+        "  kubelet.log (journalctl --unit=kubelet): journalctl cannot be run: No such file or directory",
+        "  kubelet.service.txt (systemctl cat kubelet.service): systemctl cannot be run: ",
+    ] {
+        assert!(absent.contains(line), "{line}: {manifest}");
+    }
+    assert!(files.contains("  bootstrap.kubeconfig: "), "{manifest}");
+    assert!(!found.contains_key("kubelet.conf"));
+}
+
+#[test]
+fn a_bundle_replaces_no_file() {
+    let (_server, mut node) = joined();
+    node.set_env("PATH", node.scratch().directory("bin"));
+    let file = node.scratch().write("bundle.tar", "mine");
+
+    node.command(&["support-bundle", file.to_str().unwrap()])
+        .failed(4)
+        .saying("bundle.tar: File exists")
+        .saying("name a file that is not there yet");
+
+    assert_eq!(fs::read_to_string(&file).unwrap(), "mine");
+}

@@ -1,0 +1,54 @@
+//! The formats of commands, and the last line of a run that fails.
+
+use kubelet_authenticator_test_support::api_server::Signer;
+use serde_json::Value;
+
+use crate::nodes::{joined, node};
+
+#[test]
+fn yaml_has_the_content_of_json() {
+    let (_server, mut node) = joined();
+    node.set_env("PATH", node.scratch().directory("bin"));
+    let certificate = node.file("kubelet-client.pem");
+    let certificate = certificate.to_str().unwrap();
+    for command in [
+        &["status"][..],
+        &["doctor", "--kubelet-kubeconfig", "/missing"],
+        &["identify"],
+        &["inspect", "store"],
+        &["inspect", "certificate", certificate],
+        &["config", "check"],
+        &["version"],
+    ] {
+        let output = |format| node.command(&[command, &["-o", format]].concat()).stdout;
+        let json: Value = serde_json::from_str(&output("json")).unwrap();
+        let yaml: Value = serde_saphyr::from_str(&output("yaml")).unwrap();
+        assert_eq!(yaml, json, "{command:?}");
+    }
+    let run = node
+        .command(&["csr", "--dry-run", "-o", "json"])
+        .succeeded();
+    let json: Value = serde_json::from_str(&run.stdout).unwrap();
+    assert_eq!(json["kind"], "CertificateSigningRequest");
+}
+
+#[test]
+fn the_last_line_of_a_failed_run_names_doctor_and_its_repetitions_do_not() {
+    let (server, node) = node();
+    server.set_signer(Signer::deny("AnotherMachine", "not you"));
+    let hint = "kubelet-authenticator-null doctor";
+
+    let run = node.run().failed(12);
+
+    assert!(
+        run.stderr
+            .ends_with(&format!("; to find the cause: {hint}\n")),
+        "{run:#?}"
+    );
+    assert_eq!(run.stderr.matches(hint).count(), 1);
+    assert_eq!(run.stderr.lines().count(), 1);
+    let again = node.run().failed(17);
+    assert!(!again.stderr.contains(hint), "{again:#?}");
+    let by_hand = node.command(&["credential"]).failed(12);
+    assert!(!by_hand.stderr.contains(hint), "{by_hand:#?}");
+}

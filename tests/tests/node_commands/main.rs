@@ -1,0 +1,8 @@
+//! The commands that show what a node has: `inspect`, `config`, `metrics`, `support-bundle`; and their formats.
+
+mod bundle;
+mod config;
+mod formats;
+mod inspect;
+mod metrics;
+mod nodes;

@@ -1,0 +1,183 @@
+//! The command `metrics`.
+
+use std::fs;
+use std::io::Write as _;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use kubelet_authenticator_test_support::api_server::Signer;
+use kubelet_authenticator_test_support::binaries;
+use kubelet_authenticator_tests::node::Node;
+
+use crate::nodes::{joined, node};
+
+fn promtool() -> PathBuf {
+    let tests = Path::new(env!("CARGO_MANIFEST_DIR"));
+    binaries::build(&tests.join("promtool/build")).join("promtool")
+}
+
+/// The metrics, as the collector reads them.
+#[track_caller]
+fn metrics(node: &Node) -> String {
+    node.command(&["metrics"]).succeeded().stdout
+}
+
+/// The value of a metric without labels.
+fn value(text: &str, name: &str) -> Option<u64> {
+    let start = format!("kubelet_authenticator_{name} ");
+    let mut values = text.lines().filter_map(|line| line.strip_prefix(&start));
+    values.next().map(|value| value.parse().unwrap())
+}
+
+fn seconds(status: &serde_json::Value) -> Option<u64> {
+    let time = humantime::parse_rfc3339(status.as_str()?).unwrap();
+    Some(
+        time.duration_since(std::time::UNIX_EPOCH)
+            .unwrap()
+            .as_secs(),
+    )
+}
+
+#[test]
+fn a_node_that_has_not_joined_has_no_certificate_and_no_failure() {
+    let (_server, node) = node();
+
+    let text = metrics(&node);
+
+    let version = env!("CARGO_PKG_VERSION");
+    let expected = format!(
+        "# HELP kubelet_authenticator_build_info The version of the plugin.
+# TYPE kubelet_authenticator_build_info gauge
+kubelet_authenticator_build_info{{provider=\"null\",version=\"{version}\"}} 1
+# HELP kubelet_authenticator_certificate_stored Whether a certificate of this machine is stored.
+# TYPE kubelet_authenticator_certificate_stored gauge
+kubelet_authenticator_certificate_stored 0
+# HELP kubelet_authenticator_consecutive_failures The number of failures of this kind since the last success.
+# TYPE kubelet_authenticator_consecutive_failures gauge
+kubelet_authenticator_consecutive_failures 0
+# HELP kubelet_authenticator_request_pending Whether a request is saved that has no certificate yet.
+# TYPE kubelet_authenticator_request_pending gauge
+kubelet_authenticator_request_pending 0
+"
+    );
+    assert_eq!(text, expected);
+    assert!(!node.state().exists());
+}
+
+#[test]
+fn a_node_that_has_joined_has_the_times_of_its_certificate() {
+    let (_server, node) = joined();
+    let certificate = node.status()["certificate"].clone();
+    let stored = fs::metadata(node.file("kubelet-client.pem")).unwrap();
+
+    let text = metrics(&node);
+
+    let of = |name| value(&text, name);
+    assert_eq!(
+        of("certificate_not_after_timestamp_seconds"),
+        seconds(&certificate["notAfter"])
+    );
+    assert_eq!(
+        of("certificate_not_before_timestamp_seconds"),
+        seconds(&certificate["notBefore"])
+    );
+    assert_eq!(
+        of("certificate_renewal_timestamp_seconds"),
+        seconds(&certificate["renewAt"])
+    );
+    assert_eq!(
+        of("last_success_timestamp_seconds"),
+        u64::try_from(stored.mtime()).ok()
+    );
+    assert_eq!(
+        of("last_attempt_timestamp_seconds"),
+        of("last_success_timestamp_seconds")
+    );
+    assert_eq!(of("last_attempt_exit_code"), Some(0));
+    assert_eq!(of("certificate_stored"), Some(1));
+    assert_eq!(of("request_pending"), Some(0));
+    assert_eq!(of("backoff_until_timestamp_seconds"), None);
+}
+
+#[test]
+fn a_failure_a_back_off_and_a_pending_request_are_in_the_metrics() {
+    let (server, mut denied) = node();
+    server.set_signer(Signer::deny("AnotherMachine", "not you"));
+    denied.run().failed(12);
+    denied.run().failed(17);
+    let text = metrics(&denied);
+    let failure = denied.status()["lastFailure"].clone();
+    assert_eq!(value(&text, "last_attempt_exit_code"), Some(12));
+    assert_eq!(value(&text, "consecutive_failures"), Some(1));
+    let until = seconds(&failure["notTriedBefore"]);
+    assert_eq!(value(&text, "backoff_until_timestamp_seconds"), until);
+    assert_eq!(
+        value(&text, "certificate_not_after_timestamp_seconds"),
+        None
+    );
+    for secret in ["AnotherMachine", "not you", "test:///", "n1"] {
+        assert!(!text.contains(secret), "{text}");
+    }
+    denied.command(&["reset"]).succeeded();
+
+    server.set_signer(Signer::Off);
+    denied.set("TIMEOUT_SECONDS", "3");
+    denied.run().failed(11);
+    let text = metrics(&denied);
+    let pending = denied.status()["pendingRequest"].clone();
+    assert_eq!(value(&text, "request_pending"), Some(1));
+    let since = value(&text, "request_pending_since_timestamp_seconds");
+    assert_eq!(since, seconds(&pending["created"]));
+    assert_eq!(value(&text, "last_attempt_exit_code"), Some(11));
+}
+
+#[test]
+fn a_textfile_is_replaced_as_a_whole_and_everybody_may_read_it() {
+    let (_server, node) = joined();
+    let folder = node.scratch().directory("collector");
+    let file = folder.join("kubelet_authenticator.prom");
+    fs::write(&file, "old").unwrap();
+    let before = fs::metadata(&file).unwrap().ino();
+    let argument = file.to_str().unwrap();
+
+    let run = node
+        .command(&["metrics", "--textfile", argument])
+        .succeeded();
+
+    assert_eq!(run.stdout, "");
+    assert_eq!(fs::read_to_string(&file).unwrap(), metrics(&node));
+    let metadata = fs::metadata(&file).unwrap();
+    assert_eq!(metadata.mode() & 0o7777, 0o644);
+    assert_ne!(metadata.ino(), before);
+    assert_eq!(fs::read_dir(&folder).unwrap().count(), 1);
+    node.command(&["metrics", "--textfile", "/missing/x.prom"])
+        .failed(4)
+        .saying("/missing/x.prom");
+}
+
+#[test]
+fn promtool_finds_nothing_wrong_with_the_metrics() {
+    let (server, node) = joined();
+    server.set_signer(Signer::deny("AnotherMachine", "not you"));
+    node.command(&["renew", "--force"]).failed(12);
+    let text = metrics(&node);
+    let mut child = Command::new(promtool())
+        .args(["check", "metrics"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child
+        .stdin
+        .take()
+        .unwrap()
+        .write_all(text.as_bytes())
+        .unwrap();
+
+    let output = child.wait_with_output().unwrap();
+
+    assert!(output.status.success(), "{output:?}\n{text}");
+    assert_eq!(String::from_utf8_lossy(&output.stderr), "");
+}
