@@ -55,7 +55,7 @@ pub(crate) fn find(set: Option<&Path>) -> Result<PathBuf, Failure> {
                 "the program that speaks to the TPM is not installed: {NAME} is not {}",
                 looked.join(", nor ")
             ),
-            "install the whole package kubelet-authenticator-tpm, or set tpm.deviceProgram",
+            "install the package kubelet-authenticator-tpm-device, or set tpm.deviceProgram",
         )
     })
 }

@@ -125,7 +125,7 @@ fn a_machine_without_its_device_program_or_without_its_tpm() {
     bed.first_failing(
         "tpm-program",
         "the TPM cannot be asked: the program that speaks to the TPM is not installed",
-        "install the whole package",
+        "install the package kubelet-authenticator-tpm-device",
     );
 
     bed.node.unset("TPM_DEVICE_PROGRAM");
