@@ -181,7 +181,7 @@ impl Deciding<'_> {
         let now = self.now;
         let csr = self.claimed(csr, signer).await?;
         Ok(match signer {
-            Some(signer) => Decision::Issue(self.steps.take("sign", || csr.sign(signer, now))?),
+            Some(signer) => Decision::Issue(self.steps.wait("sign", csr.sign(signer, now)).await?),
             None => Decision::Approve(self.steps.take("sign", || csr.approve())?),
         })
     }
@@ -219,9 +219,9 @@ impl Deciding<'_> {
         // Before the claim: a machine whose certificate cannot be made must not hold its name for
         // its former key.
         if let Some(signer) = signer
-            && signer.is_valid(now).is_err()
+            && let Err(deferral) = signer.check(now).await
         {
-            self.steps.take("sign", || signer.is_valid(now))?;
+            self.steps.take("sign", || Err(deferral))?;
         }
         let claimed = Box::pin(csr.claim(ledger, self.reference.clone(), now));
         Ok(self.steps.wait("claim", claimed).await?)
@@ -268,7 +268,7 @@ impl Deciding<'_> {
         let csr = self.steps.wait("corroborate", corroborated).await?;
         self.machine.clone_from(&csr.machine().object);
         Ok(match signer {
-            Some(signer) => Decision::Issue(self.steps.take("sign", || csr.sign(signer, now))?),
+            Some(signer) => Decision::Issue(self.steps.wait("sign", csr.sign(signer, now)).await?),
             None => Decision::Approve(self.steps.take("sign", || csr.approve())?),
         })
     }
