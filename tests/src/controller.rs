@@ -14,6 +14,8 @@ use kubelet_authenticator_test_support::process::{Launch, Process, Scratch};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
+use crate::program;
+
 pub use self::application::{
     Application, certificate_of, is_answered, is_issued, reason_of, wait_for_csr,
 };
@@ -88,20 +90,43 @@ impl Setup {
         setup
     }
 
+    /// `node-attestation-controller run` for these machines, without proof, with the CA's key in an external signer.
+    pub fn with_signer(
+        kubeconfig: &Path,
+        ca_cert: &Path,
+        socket: &Path,
+        machines: &[Machine],
+    ) -> Self {
+        let program = program("node-attestation-controller");
+        let endpoint = format!("unix://{}", socket.display());
+        let setup = Self::bare(&program, kubeconfig, ca_cert);
+        let file = setup.scratch.write("machines.yaml", inventory(machines));
+        setup
+            .args(&[
+                "--signer-endpoint",
+                &endpoint,
+                "--allow-insecure",
+                "--inventory",
+            ])
+            .args(&[file])
+    }
+
     /// The same without the options for its machines.
     pub fn without_machines(
         program: &Path,
         kubeconfig: &Path,
         (ca_cert, ca_key): (&Path, &Path),
     ) -> Self {
+        Self::bare(program, kubeconfig, ca_cert).args(&[OsStr::new("--ca-key"), ca_key.as_os_str()])
+    }
+
+    fn bare(program: &Path, kubeconfig: &Path, ca_cert: &Path) -> Self {
         let launch = Launch::new("controller", program)
             .arg("run")
             .arg("--workload-kubeconfig")
             .arg(kubeconfig)
             .arg("--ca-cert")
             .arg(ca_cert)
-            .arg("--ca-key")
-            .arg(ca_key)
             .args(["--log-format", "json", "--verbose"]);
         Self {
             launch,

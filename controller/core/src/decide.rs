@@ -208,7 +208,7 @@ impl Deciding<'_> {
         let now = self.now;
         let csr = self.claimed(csr, signer).await?;
         let made = match signer {
-            Some(signer) => Decision::Issue(self.steps.take("sign", || csr.sign(signer, now))?),
+            Some(signer) => Decision::Issue(self.steps.wait("sign", csr.sign(signer, now)).await?),
             None => Decision::Approve(self.steps.take("sign", || csr.approve())?),
         };
         self.steps.saw(|| seen::signed(&made));
@@ -252,9 +252,9 @@ impl Deciding<'_> {
         // Before the claim: a machine whose certificate cannot be made must not hold its name for
         // its former key.
         if let Some(signer) = signer
-            && signer.is_valid(now).is_err()
+            && let Err(deferral) = signer.check(now).await
         {
-            self.steps.take("sign", || signer.is_valid(now))?;
+            self.steps.take("sign", || Err(deferral))?;
         }
         let claimed = Box::pin(csr.claim(ledger, self.reference.clone(), now));
         let csr = self.steps.wait("claim", claimed).await?;
@@ -306,7 +306,7 @@ impl Deciding<'_> {
         self.machine.clone_from(&csr.machine().object);
         self.steps.saw(|| seen::machine(csr.machine()));
         let made = match signer {
-            Some(signer) => Decision::Issue(self.steps.take("sign", || csr.sign(signer, now))?),
+            Some(signer) => Decision::Issue(self.steps.wait("sign", csr.sign(signer, now)).await?),
             None => Decision::Approve(self.steps.take("sign", || csr.approve())?),
         };
         self.steps.saw(|| seen::signed(&made));

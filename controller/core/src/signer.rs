@@ -4,15 +4,21 @@
 //! byte: a library that keeps names in a map drops repeated attributes, and the chain of such a CA
 //! does not verify.
 
+mod algorithm;
 mod ca;
 mod certificate;
+mod external;
 mod key;
 
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use crate::refusal::{Deferral, Failure, Refusal};
+pub use algorithm::SignatureAlgorithm;
 pub use ca::CaCertificate;
+use certificate::Unsigned;
 pub(crate) use certificate::{CertificateContents, Purpose};
+pub use external::{ExternalKey, ExternalKeyError, SigningRequest};
 use key::CaKey;
 
 pub use ca::InvalidCa;
@@ -24,7 +30,15 @@ pub use ca::InvalidCa;
 #[debug("Signer")]
 pub struct Signer {
     ca: CaCertificate,
-    key: CaKey,
+    key: Key,
+}
+
+/// The CA's key.
+enum Key {
+    /// In memory.
+    Held(CaKey),
+    /// Of another program, with the algorithm of its signatures.
+    External(Arc<dyn ExternalKey>, SignatureAlgorithm),
 }
 
 /// A signed certificate.
@@ -42,7 +56,22 @@ impl Signer {
     /// A certificate that is no CA's, a key of another kind, or one that is not the certificate's.
     pub fn from_pem(certificate: &[u8], key: &[u8]) -> Result<Self, InvalidCa> {
         let ca = CaCertificate::from_pem(certificate)?;
-        let key = CaKey::from_pem(key, &ca)?;
+        let key = Key::Held(CaKey::from_pem(key, &ca)?);
+        Ok(Self { ca, key })
+    }
+
+    /// Signs with this CA, whose key another program holds. The certificate is PEM.
+    ///
+    /// # Errors
+    ///
+    /// A certificate that is no CA's, or whose key is of another kind.
+    pub fn with_external_key(
+        certificate: &[u8],
+        key: Arc<dyn ExternalKey>,
+    ) -> Result<Self, InvalidCa> {
+        let ca = CaCertificate::from_pem(certificate)?;
+        let algorithm = ca.algorithm.ok_or(InvalidCa::KeyKind)?;
+        let key = Key::External(key, algorithm);
         Ok(Self { ca, key })
     }
 
@@ -68,9 +97,17 @@ impl Signer {
         &self.ca.der
     }
 
-    /// Checks that the CA is valid now. Where it is not, replacing it cures every request that
-    /// waits.
-    pub(crate) fn is_valid(&self, now: SystemTime) -> Result<(), Deferral> {
+    /// Checks that the CA can sign now: it is valid, and the program that holds its key answers. Where it cannot, its
+    /// replacement, or that of the program, cures every request that waits.
+    pub(crate) async fn check(&self, now: SystemTime) -> Result<(), Deferral> {
+        self.is_valid(now)?;
+        match &self.key {
+            Key::Held(_) => Ok(()),
+            Key::External(key, _) => Ok(key.check().await?),
+        }
+    }
+
+    fn is_valid(&self, now: SystemTime) -> Result<(), Deferral> {
         if now < self.ca.not_before || now > self.ca.not_after {
             Err(Deferral::CaNotValid)
         } else {
@@ -82,15 +119,31 @@ impl Signer {
     ///
     /// # Errors
     ///
-    /// A CA that is not valid now, or a system without random bytes, is a retry.
-    pub(crate) fn sign(
+    /// A CA that is not valid now, a system without random bytes, or a key of another program that does not sign, is a
+    /// retry.
+    pub(crate) async fn sign(
         &self,
         contents: &CertificateContents<'_>,
         now: SystemTime,
     ) -> Result<Signed, Refusal> {
         self.is_valid(now)?;
         let serial = certificate::serial().map_err(|_| Deferral::NoEntropy)?;
-        let signed = certificate::signed(&self.ca, &self.key, contents, &serial, now);
+        let algorithm = match &self.key {
+            Key::Held(key) => key.algorithm(),
+            Key::External(_, algorithm) => *algorithm,
+        };
+        let unsigned = Unsigned::new(&self.ca, algorithm, contents, serial, now);
+        let unsigned = unsigned.map_err(Failure::SigningImpossible)?;
+        let message = &unsigned.to_be_signed;
+        let signature = match &self.key {
+            Key::Held(key) => key
+                .sign(message)
+                .map_err(|_| Failure::SigningImpossible("the CA's key did not sign".into()))?,
+            Key::External(key, algorithm) => {
+                external::sign(key, &self.ca, *algorithm, message).await?
+            }
+        };
+        let signed = unsigned.signed(&signature);
         Ok(signed.map_err(Failure::SigningImpossible)?)
     }
 }

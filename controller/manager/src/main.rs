@@ -12,6 +12,7 @@
 //!     --inventory F --tpm-challenge-keys DIR [--tpm-settings F]
 //! node-attestation-controller run --workload-kubeconfig F --ca-cert F --ca-key F
 //!     --management-kubeconfig F --cluster NAMESPACE/NAME [--allow-insecure]
+//! node-attestation-controller run .. --signer-endpoint unix://PATH
 //! node-attestation-controller identities list|show|reset|revoke [--kubeconfig F] [-n NS] [-o json]
 //! node-attestation-controller clusters [--without] [--kubeconfig F] [-n NS] [-o json]
 //! node-attestation-controller tenancy explain CLUSTER [--kubeconfig F] [-n NS] [-o json]
@@ -26,7 +27,7 @@
 //! The first looks after all clusters of a management cluster with Cluster API: of the one it runs
 //! in, or of the kubeconfig's. The second serves one cluster by files, and by hand; the third one on
 //! AWS, the fourth one of machines with a TPM. The fifth serves one cluster of a management cluster,
-//! by hand, when the first cannot run.
+//! by hand, when the first cannot run. With `--signer-endpoint`, in the place of `--ca-key`, another program signs.
 //!
 //! # Contract
 //!

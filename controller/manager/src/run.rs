@@ -6,6 +6,7 @@ mod standalone;
 mod standalone_aws;
 mod standalone_tpm;
 
+use node_attestation_runtime::external_signer::{ExternalSigner, SignerEndpoint};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::error::{BoxError, explain};
@@ -20,7 +21,18 @@ pub(crate) struct Arguments {
     #[command(flatten)]
     diagnostics: diagnostics::DiagnosticsArguments,
     #[command(flatten)]
+    signer: SignerArguments,
+    #[command(flatten)]
     standalone: standalone::StandaloneArguments,
+}
+
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Keys of CAs")]
+struct SignerArguments {
+    /// Unix socket of the program that holds the keys of CAs: of Clusters whose Secret has no tls.key, or of
+    /// --ca-cert, in the place of --ca-key
+    #[arg(long, value_name = "unix://PATH", group = "signing_key")]
+    signer_endpoint: Option<SignerEndpoint>,
 }
 
 /// Answers requests until SIGTERM or SIGINT.
@@ -37,10 +49,13 @@ pub(crate) async fn run(arguments: Arguments) -> Result<(), BoxError> {
     };
     let (metrics, _servers) = arguments.diagnostics.open().await?;
     let providers = arguments.providers.open(&metrics)?;
+    let endpoint = arguments.signer.signer_endpoint;
+    let external = endpoint.map(|endpoint| ExternalSigner::new(endpoint, metrics.clone()));
     if arguments.standalone.workload_kubeconfig.is_some() {
         Box::pin(standalone::run(
             arguments.standalone,
             providers,
+            external,
             metrics,
             stop,
         ))
@@ -49,6 +64,7 @@ pub(crate) async fn run(arguments: Arguments) -> Result<(), BoxError> {
         Box::pin(management::run(
             arguments.management,
             providers,
+            external,
             metrics,
             stop,
         ))

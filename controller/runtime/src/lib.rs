@@ -15,6 +15,7 @@
 //! - `table`: an index of objects by name and by value
 //! - `preflight`: checks of the version of a workload cluster and of our rights there
 //! - `client`: clients of API servers: bounded answers, no redirection, no address out of a tenant's reach
+//! - `external_signer`: the client of a program that holds the keys of CAs
 //! - `watch`: watches in pages, with back-off, that skip unreadable objects
 //! - `capi`: Cluster API: its objects as an inventory, its kubeconfigs and CAs
 //! - `file_inventory`: an inventory from a file
@@ -46,6 +47,7 @@ pub mod csr_writer;
 pub mod diagnostics;
 pub mod events;
 pub mod explain;
+pub mod external_signer;
 pub mod file_inventory;
 pub mod hardening;
 pub mod identities;

@@ -39,6 +39,7 @@ use tokio::task::{JoinError, JoinSet};
 
 use crate::capi::{ObjectKey, Objects, Selection};
 use crate::client::{ClusterAccess, EgressPolicy};
+use crate::external_signer::ExternalSigner;
 use crate::machine_conditions::WriteBudget;
 use crate::metrics::Metrics;
 use crate::records::RecordsWatch;
@@ -101,6 +102,9 @@ pub struct Settings {
     pub sync_period: Option<Duration>,
     /// Its metrics and its health.
     pub metrics: Metrics,
+    /// Signs for clusters whose CA has no key in its Secret. `None`: requests of such a cluster are approved, for
+    /// kube-controller-manager to sign.
+    pub external_signer: Option<ExternalSigner>,
 }
 
 /// Finds the verifiers of the authorized attestors of a cluster. The text is the UID of the Cluster, which a move

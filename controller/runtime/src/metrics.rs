@@ -62,6 +62,8 @@ struct Inner {
     record_writes: Family<Labels<2>, Counter>,
     status_writes: Family<Labels<1>, Counter>,
     cloud_requests: Family<Labels<3>, Counter>,
+    signer_requests: Family<Labels<2>, Counter>,
+    signer_durations: Family<Labels<2>, Histogram, fn() -> Histogram>,
     watch_failures: Family<Labels<1>, Counter>,
     terms: Family<Labels<1>, Counter>,
     clusters: Live<Cluster>,
@@ -139,6 +141,8 @@ impl Metrics {
             record_writes: Family::default(),
             status_writes: Family::default(),
             cloud_requests: Family::default(),
+            signer_requests: Family::default(),
+            signer_durations: Family::new_with_constructor(|| Histogram::new(DURATIONS)),
             watch_failures: Family::default(),
             terms: Family::default(),
             clusters: Live::default(),
@@ -205,6 +209,23 @@ impl Metrics {
             ("result", result.as_str().to_owned()),
         ];
         inner.cloud_requests.get_or_create(&labels).inc();
+    }
+
+    /// Counts a call of the external signer, with the name of its gRPC code.
+    pub(crate) fn signer_called(
+        &self,
+        operation: &'static str,
+        code: &'static str,
+        took: Duration,
+    ) {
+        let Some(inner) = &self.0 else { return };
+        let labels = [
+            ("operation", operation.to_owned()),
+            ("code", code.to_owned()),
+        ];
+        inner.signer_requests.get_or_create(&labels).inc();
+        let durations = inner.signer_durations.get_or_create(&labels);
+        durations.observe(took.as_secs_f64());
     }
 
     /// The metrics of a cluster, until the last clone is dropped.

@@ -10,14 +10,14 @@
 //! # use node_attestation_core::scope::Duties;
 //! # use node_attestation_core::lifetimes::Lifetimes;
 //! # use node_attestation_runtime::standalone::{
-//! #     Machines, ServingSettings, Settings, Standalone, StandaloneError,
+//! #     CaKey, Machines, ServingSettings, Settings, Standalone, StandaloneError,
 //! # };
 //! # use node_attestation_core::verifier::{Verifier, Verifiers};
 //! # async fn embed(verifier: Arc<dyn Verifier>) -> Result<(), StandaloneError> {
 //! let settings = Settings {
 //!     workload_kubeconfig: PathBuf::from("workload.kubeconfig"),
 //!     ca_cert: PathBuf::from("ca.crt"),
-//!     ca_key: Some(PathBuf::from("ca.key")),
+//!     ca_key: Some(CaKey::File(PathBuf::from("ca.key"))),
 //!     inventory: Machines::File(PathBuf::from("machines.yaml")),
 //!     audiences: Vec::new(),
 //!     lifetimes: Lifetimes::default(),
@@ -55,6 +55,7 @@ use crate::client::{ClusterAccess, ClusterAccessError};
 use crate::clock::now;
 use crate::csr_writer::{KubeStore, RequestStore};
 use crate::events::Events;
+use crate::external_signer::ExternalSigner;
 use crate::file_inventory::{MachineList, MachineListError};
 use crate::metrics::{ClusterReport, Metrics};
 use crate::nodes::KubeNodes;
@@ -85,7 +86,7 @@ pub struct Settings {
     /// Certificate of the CA that its API server accepts client certificates of.
     pub ca_cert: PathBuf,
     /// The CA's private key. `None`: kube-controller-manager signs ([`Issuance::ApproveOnly`]).
-    pub ca_key: Option<PathBuf>,
+    pub ca_key: Option<CaKey>,
     /// The machines.
     pub inventory: Machines,
     /// Audiences beside the digests of the CA certificates.
@@ -96,6 +97,15 @@ pub struct Settings {
     pub duties: Duties,
     /// The settings for serving certificates.
     pub serving: ServingSettings,
+}
+
+/// The holder of the CA's private key.
+#[derive(Debug, Clone)]
+pub enum CaKey {
+    /// A file.
+    File(PathBuf),
+    /// Another program.
+    External(ExternalSigner),
 }
 
 /// The source of a cluster's machines.
@@ -155,6 +165,14 @@ pub enum StandaloneError {
         /// The reason.
         source: io::Error,
     },
+    /// The certificate's key is of no use.
+    #[error("the CA in {} cannot sign by the external signer", cert.display())]
+    ExternalCa {
+        /// The certificate's file.
+        cert: PathBuf,
+        /// The reason.
+        source: InvalidCa,
+    },
     /// The CA cannot sign.
     #[error("the CA in {} and {} cannot be used", cert.display(), key.display())]
     Ca {
@@ -184,7 +202,7 @@ impl Standalone {
     pub async fn load(settings: Settings, verifiers: Verifiers) -> Result<Self, StandaloneError> {
         let certificate = read_pem("certificate", &settings.ca_cert)?;
         let issuance = match &settings.ca_key {
-            Some(key) => Issuance::Sign(signer(&certificate, &settings.ca_cert, key)?),
+            Some(key) => Issuance::Sign(key.signer(&certificate, &settings.ca_cert, None)?),
             None => Issuance::ApproveOnly,
         };
         let inventory = settings.inventory.open()?;
@@ -307,15 +325,35 @@ impl Trust {
     }
 }
 
-fn signer(certificate: &[u8], cert: &Path, key: &Path) -> Result<Arc<Signer>, StandaloneError> {
-    let key_pem = read_pem("key", key)?;
-    let signer = Signer::from_pem(certificate, &key_pem);
-    let signer = signer.map_err(|source| StandaloneError::Ca {
-        cert: cert.to_owned(),
-        key: key.to_owned(),
-        source,
-    })?;
-    Ok(Arc::new(signer))
+impl CaKey {
+    /// The signer with this key. `certificate` has been read from the file `cert`.
+    fn signer(
+        &self,
+        certificate: &[u8],
+        cert: &Path,
+        cluster: Option<&ObjectKey>,
+    ) -> Result<Arc<Signer>, StandaloneError> {
+        let signer = match self {
+            Self::File(path) => {
+                let key = read_pem("key", path)?;
+                let signer = Signer::from_pem(certificate, &key);
+                signer.map_err(|source| StandaloneError::Ca {
+                    cert: cert.to_owned(),
+                    key: path.clone(),
+                    source,
+                })?
+            }
+            Self::External(external) => {
+                let (namespace, name) = cluster.map_or(("", ""), |key| (&key.namespace, &key.name));
+                let signer = Signer::with_external_key(certificate, external.key(namespace, name));
+                signer.map_err(|source| StandaloneError::ExternalCa {
+                    cert: cert.to_owned(),
+                    source,
+                })?
+            }
+        };
+        Ok(Arc::new(signer))
+    }
 }
 
 /// Calls the API server until it answers, and logs the findings.

@@ -115,6 +115,12 @@ impl RealBed {
             .args(&["--allow-insecure"])
     }
 
+    /// `node-attestation-controller` for these machines, whose CA has its key in an external signer.
+    pub fn signed_by(&self, socket: &Path, ca_cert: &Path, machines: &[Machine]) -> Setup {
+        let kubeconfig = self.cluster.client_cert_kubeconfig(CONTROLLER, None);
+        Setup::with_signer(&kubeconfig, ca_cert, socket, machines)
+    }
+
     /// The rubber stamp for these machines.
     pub fn null(&self, machines: &[Machine]) -> Setup {
         self.null_as(CONTROLLER, machines)

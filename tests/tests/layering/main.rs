@@ -26,6 +26,10 @@ const RUNTIME: &str = "node-attestation-runtime";
 const VERIFIERS: [&str; 2] = [AWS, TPM];
 const AWS: &str = "node-attestation-aws";
 const TPM: &str = "node-attestation-tpm";
+/// The interface of programs that hold the keys of CAs.
+const SIGNER_API: &str = "node-attestation-signer-api";
+/// Such programs.
+const SIGNERS: [&str; 1] = ["node-attestation-signer-pkcs11"];
 const MANAGER: &str = "node-attestation-manager";
 const SUPPORT: &str = "kubelet-authenticator-test-support";
 const FLOOR: &str = "kubelet-authenticator-floor";
@@ -122,6 +126,7 @@ fn every_package_has_a_place_in_the_layering() {
         NODE,
         CORE,
         RUNTIME,
+        SIGNER_API,
         MANAGER,
         SUPPORT,
         FLOOR,
@@ -131,6 +136,7 @@ fn every_package_has_a_place_in_the_layering() {
     .into_iter()
     .chain(PROVIDERS)
     .chain(VERIFIERS)
+    .chain(SIGNERS)
     .collect();
 
     assert_eq!(
@@ -221,10 +227,13 @@ fn core_imports_attestation_and_has_no_client_no_runtime_and_no_clock() {
 }
 
 #[test]
-fn the_runtime_imports_core_and_attestation_and_no_cloud() {
+fn the_runtime_imports_core_attestation_and_the_signers_interface_and_no_cloud() {
     let workspace = Workspace::read();
 
-    assert_eq!(workspace.ours(RUNTIME), [ATTESTATION, CORE].into());
+    assert_eq!(
+        workspace.ours(RUNTIME),
+        [ATTESTATION, CORE, SIGNER_API].into()
+    );
     for package in [CORE, RUNTIME] {
         let cloud = |name: &&String| {
             name.starts_with("aws-sdk") || name.starts_with("aws-config") || *name == "tss-esapi"
@@ -244,6 +253,21 @@ fn verifiers_import_the_controllers_libraries_and_attestation_only() {
                 .is_subset(&[ATTESTATION, CORE, RUNTIME].into()),
             "{verifier}"
         );
+    }
+}
+
+#[test]
+fn external_signers_import_their_interface_alone_and_no_openssl() {
+    let workspace = Workspace::read();
+
+    assert!(workspace.ours(SIGNER_API).is_empty());
+    for signer in SIGNERS {
+        assert_eq!(workspace.ours(signer), [SIGNER_API].into(), "{signer}");
+        let openssl = |name: &&String| name.contains("openssl") || *name == "native-tls";
+        assert_eq!(workspace.normal[signer].iter().find(openssl), None);
+        for (package, dependencies) in &workspace.with_dev {
+            assert!(!dependencies.contains(signer), "{package}");
+        }
     }
 }
 

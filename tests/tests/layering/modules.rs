@@ -10,7 +10,7 @@ use crate::{Workspace, rust_files};
 type Imports = BTreeMap<String, BTreeSet<String>>;
 
 /// The packages' sources.
-const SOURCES: [&str; 11] = [
+const SOURCES: [&str; 12] = [
     "attestation/src",
     "src",
     "controller/core/src",
@@ -18,6 +18,7 @@ const SOURCES: [&str; 11] = [
     "controller/tpm/src",
     "controller/manager/src",
     "controller/runtime/src",
+    "controller/signers/pkcs11/src",
     "providers/aws/src",
     "providers/insecure/src",
     "providers/null/src",

@@ -76,6 +76,16 @@ crate::reasons! {
         /// this.
         #[error("the CA certificate is not valid now")]
         CaNotValid => "the cluster's CA certificate is not valid now",
+        /// The external signer, which holds the CA's key, is away, slow or busy.
+        #[error("the external signer is unavailable")]
+        SignerUnavailable(#[source] Unavailable) => "the certificate could not be signed yet",
+        /// The external signer refuses: it does not have this CA's key for this cluster, or its own policy is against
+        /// the certificate. An operator cures it at the signer.
+        #[error("the external signer refuses")]
+        SignerRefused(#[source] Unavailable) => "the certificate could not be signed yet",
+        /// The external signer's answer is not a signature by the CA's key. Nothing was issued.
+        #[error("the external signer's answer is not a signature by the CA's key")]
+        SignatureInvalid => "the certificate could not be signed yet",
     }
 }
 

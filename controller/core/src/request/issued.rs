@@ -50,7 +50,11 @@ impl ClaimedCsr {
     /// # Errors
     ///
     /// A request to kube-controller-manager's signer denies: only that may sign it.
-    pub fn sign(self, signer: &Signer, now: SystemTime) -> Result<IssuedCertificate, Refusal> {
+    pub async fn sign(
+        self,
+        signer: &Signer,
+        now: SystemTime,
+    ) -> Result<IssuedCertificate, Refusal> {
         is_ours(&self.request().asked)?;
         let contents = CertificateContents {
             node_name: &self.request().node_name,
@@ -61,7 +65,7 @@ impl ClaimedCsr {
                 provider_id: &self.identity().provider_id,
             },
         };
-        let certificate = signer.sign(&contents, now)?;
+        let certificate = signer.sign(&contents, now).await?;
         let issued = Issued {
             basis: ApprovalReason::NodeNameClaimed,
             node_name: self.request().node_name.clone(),
@@ -84,7 +88,11 @@ impl CorroboratedCsr {
     /// # Errors
     ///
     /// As [`ClaimedCsr::sign`].
-    pub fn sign(self, signer: &Signer, now: SystemTime) -> Result<IssuedCertificate, Refusal> {
+    pub async fn sign(
+        self,
+        signer: &Signer,
+        now: SystemTime,
+    ) -> Result<IssuedCertificate, Refusal> {
         is_ours(&self.request().asked)?;
         let contents = CertificateContents {
             node_name: &self.request().node_name,
@@ -92,7 +100,7 @@ impl CorroboratedCsr {
             not_after: now + self.request().lifetime,
             purpose: Purpose::Serving(&self.request().names),
         };
-        let certificate = signer.sign(&contents, now)?;
+        let certificate = signer.sign(&contents, now).await?;
         let issued = Issued {
             basis: ApprovalReason::ServingNamesCorroborated,
             node_name: self.request().node_name.clone(),

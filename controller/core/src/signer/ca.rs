@@ -8,6 +8,8 @@ use x509_parser::extensions::ParsedExtension;
 use x509_parser::prelude::FromDer as _;
 use x509_parser::time::ASN1Time;
 
+use super::algorithm::SignatureAlgorithm;
+
 /// A CA's certificate or key cannot be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -46,6 +48,8 @@ pub struct CaCertificate {
     pub(super) key_id: Option<Vec<u8>>,
     /// The key, as its kind encodes it: an RSA key's DER or a curve's point.
     pub(super) public_key: Vec<u8>,
+    /// The algorithm of its signatures; `None` for a key of a kind that does not sign here.
+    pub(super) algorithm: Option<SignatureAlgorithm>,
     /// Start of its validity.
     pub not_before: SystemTime,
     /// End of its validity.
@@ -82,6 +86,7 @@ impl CaCertificate {
             subject: certificate.subject().as_raw().to_vec(),
             key_id,
             public_key: certificate.public_key().subject_public_key.data.to_vec(),
+            algorithm: SignatureAlgorithm::of(certificate.public_key()),
             not_before: system_time(validity.not_before)?,
             not_after: system_time(validity.not_after)?,
         })

@@ -22,8 +22,8 @@ use x509_cert::serial_number::SerialNumber;
 use x509_cert::time::{Time, Validity};
 
 use super::Signed;
+use super::algorithm::SignatureAlgorithm;
 use super::ca::CaCertificate;
-use super::key::CaKey;
 use crate::identifiers::{CertificateUid, ServingName};
 
 /// As kube-controller-manager does, so that clocks need not agree to the second.
@@ -68,41 +68,60 @@ pub(crate) enum Purpose<'a> {
     Serving(&'a [ServingName]),
 }
 
-/// Encodes and signs the certificate: the key is the request's, everything else comes from what was
-/// verified.
-pub(super) fn signed(
-    ca: &CaCertificate,
-    key: &CaKey,
-    contents: &CertificateContents<'_>,
-    serial: &[u8; SERIAL_LEN],
-    now: SystemTime,
-) -> Result<Signed, Box<dyn Error + Send + Sync>> {
-    let not_after = contents.not_after.min(ca.not_after);
-    let not_before = Time::try_from(now - BACKDATED)?;
-    let validity: Validity<Rfc5280> = Validity::new(not_before, Time::try_from(not_after)?);
-    let algorithm = key.algorithm().to_der()?;
-    let extensions = Any::new(EXTENSIONS_TAG, extensions(ca, contents)?.to_der()?)?;
-    let to_be_signed = sequence(&[
-        &V3,
-        &SerialNumber::<Rfc5280>::new(serial)?.to_der()?,
-        &algorithm,
-        &ca.subject,
-        &validity.to_der()?,
-        &subject(contents)?.to_der()?,
-        contents.spki,
-        &extensions.to_der()?,
-    ])?;
-    let signature = key.sign(&to_be_signed);
-    let signature = signature.map_err(|_| "the CA's key did not sign")?;
-    let signature = BitString::from_bytes(&signature)?.to_der()?;
-    let certificate = sequence(&[&to_be_signed, &algorithm, &signature])?;
-    let block = pem::Pem::new("CERTIFICATE", certificate);
-    let config = pem::EncodeConfig::new().set_line_ending(pem::LineEnding::LF);
-    Ok(Signed {
-        pem: pem::encode_config(&block, config),
-        serial: data_encoding::HEXLOWER.encode(serial),
-        not_after,
-    })
+/// A certificate without its signature.
+pub(super) struct Unsigned {
+    /// DER of the `TBSCertificate`.
+    pub(super) to_be_signed: Vec<u8>,
+    /// DER of the signature's algorithm.
+    algorithm: Vec<u8>,
+    serial: [u8; SERIAL_LEN],
+    not_after: SystemTime,
+}
+
+impl Unsigned {
+    /// Encodes the certificate: the key is the request's, everything else comes from what was verified.
+    pub(super) fn new(
+        ca: &CaCertificate,
+        algorithm: SignatureAlgorithm,
+        contents: &CertificateContents<'_>,
+        serial: [u8; SERIAL_LEN],
+        now: SystemTime,
+    ) -> Result<Self, Box<dyn Error + Send + Sync>> {
+        let not_after = contents.not_after.min(ca.not_after);
+        let not_before = Time::try_from(now - BACKDATED)?;
+        let validity: Validity<Rfc5280> = Validity::new(not_before, Time::try_from(not_after)?);
+        let algorithm = algorithm.identifier().to_der()?;
+        let extensions = Any::new(EXTENSIONS_TAG, extensions(ca, contents)?.to_der()?)?;
+        let to_be_signed = sequence(&[
+            &V3,
+            &SerialNumber::<Rfc5280>::new(&serial)?.to_der()?,
+            &algorithm,
+            &ca.subject,
+            &validity.to_der()?,
+            &subject(contents)?.to_der()?,
+            contents.spki,
+            &extensions.to_der()?,
+        ])?;
+        Ok(Self {
+            to_be_signed,
+            algorithm,
+            serial,
+            not_after,
+        })
+    }
+
+    /// The certificate with its signature.
+    pub(super) fn signed(self, signature: &[u8]) -> Result<Signed, Box<dyn Error + Send + Sync>> {
+        let signature = BitString::from_bytes(signature)?.to_der()?;
+        let certificate = sequence(&[&self.to_be_signed, &self.algorithm, &signature])?;
+        let block = pem::Pem::new("CERTIFICATE", certificate);
+        let config = pem::EncodeConfig::new().set_line_ending(pem::LineEnding::LF);
+        Ok(Signed {
+            pem: pem::encode_config(&block, config),
+            serial: data_encoding::HEXLOWER.encode(&self.serial),
+            not_after: self.not_after,
+        })
+    }
 }
 
 /// `O=system:nodes, CN=system:node:<name>` and, for a client, the UID that the API server hands on

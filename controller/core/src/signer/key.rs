@@ -7,30 +7,29 @@ use aws_lc_rs::signature::{
     EcdsaKeyPair, EcdsaSigningAlgorithm, KeyPair as _, RSA_PKCS1_SHA256, RsaKeyPair,
 };
 use kubelet_attestation::ensure;
-use x509_cert::der::asn1::{Any, Null, ObjectIdentifier};
-use x509_cert::spki::AlgorithmIdentifierOwned;
 use zeroize::Zeroizing;
 
+use super::algorithm::{RSA_MODULUS_LEN, SignatureAlgorithm};
 use super::ca::{CaCertificate, InvalidCa};
 
-/// ECDSA with SHA-256, SHA-384 and SHA-512 (RFC 5758 section 3.2), each for the curve of its
-/// strength.
-const CURVES: [(&EcdsaSigningAlgorithm, &str); 3] = [
-    (&ECDSA_P256_SHA256_ASN1_SIGNING, "1.2.840.10045.4.3.2"),
-    (&ECDSA_P384_SHA384_ASN1_SIGNING, "1.2.840.10045.4.3.3"),
-    (&ECDSA_P521_SHA512_ASN1_SIGNING, "1.2.840.10045.4.3.4"),
+const CURVES: [(&EcdsaSigningAlgorithm, SignatureAlgorithm); 3] = [
+    (
+        &ECDSA_P256_SHA256_ASN1_SIGNING,
+        SignatureAlgorithm::EcdsaP256Sha256,
+    ),
+    (
+        &ECDSA_P384_SHA384_ASN1_SIGNING,
+        SignatureAlgorithm::EcdsaP384Sha384,
+    ),
+    (
+        &ECDSA_P521_SHA512_ASN1_SIGNING,
+        SignatureAlgorithm::EcdsaP521Sha512,
+    ),
 ];
-
-/// RSA with SHA-256 (RFC 4055 section 5).
-const RSA_WITH_SHA256: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.2.840.113549.1.1.11");
-
-/// From what is not broken to what Cluster API makes; larger keys make signing slow and chains
-/// long.
-const RSA_MODULUS_LEN: std::ops::RangeInclusive<usize> = 256..=512;
 
 /// A key that signs certificates. It has no `Debug`, and the library wipes it when it is dropped.
 pub(super) enum CaKey {
-    Ecdsa(EcdsaKeyPair, ObjectIdentifier),
+    Ecdsa(EcdsaKeyPair, SignatureAlgorithm),
     Rsa(RsaKeyPair),
 }
 
@@ -91,7 +90,7 @@ impl CaKey {
             .into_iter()
             .find_map(|(algorithm, signature)| {
                 let key = EcdsaKeyPair::from_private_key_der(algorithm, der).ok()?;
-                Some(Self::Ecdsa(key, ObjectIdentifier::new(signature).ok()?))
+                Some(Self::Ecdsa(key, signature))
             })
             .ok_or(InvalidCa::KeyKind)
     }
@@ -103,18 +102,11 @@ impl CaKey {
         }
     }
 
-    /// The `AlgorithmIdentifier` of its signatures: the parameters of RSA are `NULL` (RFC 4055), and
-    /// those of ECDSA absent.
-    pub(super) fn algorithm(&self) -> AlgorithmIdentifierOwned {
+    /// The algorithm of its signatures.
+    pub(super) fn algorithm(&self) -> SignatureAlgorithm {
         match self {
-            Self::Ecdsa(_, oid) => AlgorithmIdentifierOwned {
-                oid: *oid,
-                parameters: None,
-            },
-            Self::Rsa(_) => AlgorithmIdentifierOwned {
-                oid: RSA_WITH_SHA256,
-                parameters: Some(Any::from(Null)),
-            },
+            Self::Ecdsa(_, algorithm) => *algorithm,
+            Self::Rsa(_) => SignatureAlgorithm::RsaPkcs1Sha256,
         }
     }
 

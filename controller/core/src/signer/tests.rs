@@ -1,5 +1,6 @@
 //! Certificates, as openssl and another parser read them.
 
+mod external;
 mod openssl;
 
 use std::net::IpAddr;

@@ -31,7 +31,7 @@ pub(crate) async fn chain(
     let attested: AttestedCsr = located.attest(verifier, &context.audiences, now).await?;
     let settled: NamedCsr = attested.check_node_name(inventory, ledger).await?;
     let claimed: ClaimedCsr = settled.claim(ledger, RequestRef::default(), now).await?;
-    let issued: IssuedCertificate = claimed.sign(signer, now)?;
+    let issued: IssuedCertificate = claimed.sign(signer, now).await?;
     Ok(issued)
 }
 
@@ -49,7 +49,7 @@ pub(crate) async fn serving(
     let corroborated: CorroboratedCsr = conformant
         .corroborate(ledger, inventory, &context.verifiers, policy)
         .await?;
-    Ok(corroborated.sign(signer, now)?)
+    Ok(corroborated.sign(signer, now).await?)
 }
 
 /// A request that others sign is approved at the end.

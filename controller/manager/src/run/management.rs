@@ -9,6 +9,7 @@ use std::time::Duration;
 use clap::{ArgAction, value_parser};
 use node_attestation_core::crd::KubeletAuthentication;
 use node_attestation_runtime::client::EgressPolicy;
+use node_attestation_runtime::external_signer::ExternalSigner;
 use node_attestation_runtime::management::{Controller, MAX_SHARDS, Settings};
 use node_attestation_runtime::metrics::Metrics;
 use tokio::task::JoinSet;
@@ -62,6 +63,7 @@ pub(super) struct ManagementArguments {
 pub(super) async fn run(
     arguments: ManagementArguments,
     providers: OpenedProviders,
+    external: Option<ExternalSigner>,
     metrics: Metrics,
     stop: impl Future<Output = ()>,
 ) -> Result<(), BoxError> {
@@ -79,6 +81,7 @@ pub(super) async fn run(
     settings.missing_machine_timeout = Some(arguments.missing_machine_timeout);
     settings.sync_period = Some(arguments.sync_period);
     settings.metrics = metrics;
+    settings.external_signer = external;
     settings.reach = EgressPolicy {
         insecure_allow_loopback: arguments.insecure_allow_loopback,
     };

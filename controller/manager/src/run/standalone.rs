@@ -14,9 +14,10 @@ use node_attestation_core::serving::AddressRange;
 use node_attestation_core::verifier::{InsecureVerifier, Verifier, Verifiers};
 use node_attestation_runtime::capi::ObjectKey;
 use node_attestation_runtime::client::ClusterAccess;
+use node_attestation_runtime::external_signer::ExternalSigner;
 use node_attestation_runtime::metrics::Metrics;
 use node_attestation_runtime::standalone::{
-    ClusterSettings, Machines, ServingSettings, Settings, Standalone,
+    CaKey, ClusterSettings, Machines, ServingSettings, Settings, Standalone,
 };
 
 use tokio::task::JoinSet;
@@ -48,11 +49,16 @@ pub(super) struct StandaloneArguments {
     #[arg(long, value_name = "FILE", requires = "workload_kubeconfig")]
     ca_cert: Option<PathBuf>,
     /// Key of that CA, as PEM: PKCS#8, PKCS#1 or SEC1
-    #[arg(long, value_name = "FILE", requires = "workload_kubeconfig")]
+    #[arg(
+        long,
+        value_name = "FILE",
+        group = "signing_key",
+        requires = "workload_kubeconfig"
+    )]
     ca_key: Option<PathBuf>,
     /// Approve only, and leave the signing to kube-controller-manager: nodes ask the built-in client
     /// signer, with their evidence
-    #[arg(long, conflicts_with = "ca_key", requires = "workload_kubeconfig")]
+    #[arg(long, conflicts_with = "signing_key", requires = "workload_kubeconfig")]
     approve_only: bool,
     /// Whose evidence is appraised
     #[arg(
@@ -76,7 +82,7 @@ pub(super) struct StandaloneArguments {
     /// Secrets are not read
     #[arg(
         long, value_name = "NAMESPACE/NAME", group = "machines",
-        requires_all = ["workload_kubeconfig", "management_kubeconfig", "ca_key"],
+        requires_all = ["workload_kubeconfig", "management_kubeconfig", "signing_key"],
         conflicts_with_all = SAID_BY_CLUSTER
     )]
     cluster: Option<ObjectKey>,
@@ -146,18 +152,25 @@ const SAID_BY_CLUSTER: [&str; 9] = [
 // The command line has every option that another one requires.
 impl StandaloneArguments {
     /// With the settings of this Cluster of a management cluster.
-    fn of_cluster(self, cluster: ObjectKey) -> ClusterSettings {
+    fn of_cluster(self, cluster: ObjectKey, external: Option<ExternalSigner>) -> ClusterSettings {
         ClusterSettings {
+            ca_key: external.map_or_else(
+                || CaKey::File(self.ca_key.unwrap_or_default()),
+                CaKey::External,
+            ),
             workload_kubeconfig: self.workload_kubeconfig.unwrap_or_default(),
             management_kubeconfig: self.management_kubeconfig.unwrap_or_default(),
             cluster,
             ca_cert: self.ca_cert.unwrap_or_default(),
-            ca_key: self.ca_key.unwrap_or_default(),
         }
     }
 
     /// By files, or what else is on the command line.
-    fn settings(self, providers: &Providers) -> Result<Settings, BoxError> {
+    fn settings(
+        self,
+        providers: &Providers,
+        external: Option<ExternalSigner>,
+    ) -> Result<Settings, BoxError> {
         let inventory = if self.aws.aws_inventory {
             let aws = providers.aws.as_ref().map_err(String::as_str);
             let inventory = self.aws.inventory(aws.map_err(unusable("aws"))?);
@@ -174,7 +187,9 @@ impl StandaloneArguments {
             },
             workload_kubeconfig: self.workload_kubeconfig.unwrap_or_default(),
             ca_cert: self.ca_cert.unwrap_or_default(),
-            ca_key: self.ca_key,
+            ca_key: external
+                .map(CaKey::External)
+                .or(self.ca_key.map(CaKey::File)),
             inventory,
             audiences: self.audiences,
             lifetimes: Lifetimes {
@@ -270,6 +285,7 @@ fn unusable<E: Into<BoxError>>(attestor: &str) -> impl FnOnce(E) -> BoxError {
 pub(super) async fn run(
     arguments: StandaloneArguments,
     providers: OpenedProviders,
+    external: Option<ExternalSigner>,
     metrics: Metrics,
     stop: impl Future<Output = ()>,
 ) -> Result<(), BoxError> {
@@ -278,12 +294,12 @@ pub(super) async fn run(
         None => {
             let providers = providers.alone();
             let verifier = arguments.verifier(&providers)?;
-            let settings = arguments.settings(&providers)?;
+            let settings = arguments.settings(&providers, external)?;
             Standalone::load(settings, Verifiers::from_iter([verifier])).await?
         }
         Some(cluster) => {
             let namespace = cluster.namespace.clone();
-            let settings = arguments.of_cluster(cluster);
+            let settings = arguments.of_cluster(cluster, external);
             let management = ClusterAccess::from_kubeconfig(&settings.management_kubeconfig).await;
             let management = management?;
             let (providers, work) = providers.with_management(&management, Some(&namespace))?;

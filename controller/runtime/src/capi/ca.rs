@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::Secret;
 use kubelet_attestation::ensure;
 use kubelet_attestation::names::Audience;
 use node_attestation_core::identifiers::KeyDigest;
-use node_attestation_core::signer::{CaCertificate, InvalidCa, Signer};
+use node_attestation_core::signer::{CaCertificate, ExternalKey, InvalidCa, Signer};
 
 /// A CA that is being replaced has some certificates, of some kilobytes each.
 const MAX_CERTIFICATE_LEN: usize = 64 * 1024;
@@ -87,7 +87,24 @@ impl ClusterCa {
         })
     }
 
-    /// The signer with the CA's key; `None` if the Secret has no key, so that requests can be approved
+    /// The same; where the Secret has no key, with a signer that has this one.
+    ///
+    /// # Errors
+    ///
+    /// A certificate whose key is of a kind that does not sign here.
+    pub fn or_signed_by(self, key: Arc<dyn ExternalKey>) -> Result<Self, CaRefused> {
+        let (None, Some(der)) = (&self.signer, self.certificates.first()) else {
+            return Ok(self);
+        };
+        let pem = pem::encode(&pem::Pem::new("CERTIFICATE", der.as_slice()));
+        let signer = Signer::with_external_key(pem.as_bytes(), key)?;
+        Ok(Self {
+            signer: Some(Arc::new(signer)),
+            ..self
+        })
+    }
+
+    /// The signer; `None` if the Secret has no key, and no external signer has one, so that requests can be approved
     /// and not signed.
     pub fn signer(&self) -> Option<&Arc<Signer>> {
         self.signer.as_ref()

@@ -14,12 +14,11 @@ use node_attestation_core::verifier::Verifiers;
 use sha2::{Digest as _, Sha256};
 
 use crate::capi::{Cluster, ClusterCa, TenantKubeconfig, is_paused};
-use crate::client::EgressPolicy;
 
-use super::VerifierFactory;
 use super::ca_key_registry::{CaKey, CaKeyHolder};
 use super::conditions::not_ready::NotReady;
 use super::single_object::Observed;
+use super::{Settings, VerifierFactory};
 
 /// The key of the kubeconfig in its Secret (Cluster API's contract).
 const KUBECONFIG_KEY: &str = "value";
@@ -58,7 +57,7 @@ pub(super) fn service(
     authentication: &KubeletAuthentication,
     sources: &Sources,
     ca_key: &mut CaKeyHolder,
-    reach: EgressPolicy,
+    settings: &Settings,
     verifiers: &VerifierFactory,
 ) -> Result<Option<Service>, NotReady> {
     let spec = &authentication.spec;
@@ -92,7 +91,7 @@ pub(super) fn service(
         Observed::Absent => return Err(NotReady::KubeconfigNotFound(kubeconfig_name)),
         Observed::Present(secret) => {
             let text = value(secret, KUBECONFIG_KEY);
-            let parsed = TenantKubeconfig::parse(text, reach);
+            let parsed = TenantKubeconfig::parse(text, settings.reach);
             let parsed = parsed.map_err(|source| NotReady::KubeconfigRefused {
                 name: kubeconfig_name,
                 source,
@@ -100,9 +99,18 @@ pub(super) fn service(
             (text, parsed)
         }
     };
-    let ca = ca?;
+    let mut ca = ca?;
     if let Some(other) = shared {
         return Err(NotReady::SharedCa(other));
+    }
+    if let Some(external) = &settings.external_signer {
+        let namespace = authentication.metadata.namespace.as_deref();
+        let key = external.key(namespace.unwrap_or_default(), name);
+        let signed = ca.or_signed_by(key);
+        ca = signed.map_err(|source| NotReady::CaRefused {
+            name: ca_name.clone(),
+            source,
+        })?;
     }
     if ca.signer().is_none() && spec.auto_approve_bindings != AutoApproveBindings::Remove {
         return Err(NotReady::ApproveOnlyNeedsRemove(ca_name));

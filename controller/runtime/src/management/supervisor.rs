@@ -215,7 +215,7 @@ impl Supervisor {
             authentication,
             &self.sources,
             &mut self.ca_key,
-            controller.settings.reach,
+            &controller.settings,
             controller.verifiers.as_ref(),
         );
         match desired {

@@ -70,6 +70,10 @@ metrics! {
         "Writes of the status of KubeletAuthentications";
     CLOUD = Counter "node_attestation_cloud_requests" &["service", "operation", "result"],
         "Calls of the cloud's APIs";
+    SIGNER = Counter "node_attestation_signer_requests" &["operation", "code"],
+        "Calls of the external signer";
+    SIGNER_DURATION = Histogram "node_attestation_signer_duration_seconds" &["operation", "code"],
+        "Time of such calls, with the wait for a turn";
     CPU = Counter "process_cpu_seconds" NONE,
         "Processor time";
     RESIDENT = Gauge "process_resident_memory_bytes" NONE,

@@ -44,7 +44,7 @@ impl Collector for Snapshot {
         let inner = &*self.0;
         let version = [("version", inner.version)];
         describe(&mut encoder, &catalogue::BUILD)?.encode_info(&version)?;
-        let families: [(&Metric, &dyn EncodeMetric); 7] = [
+        let families: [(&Metric, &dyn EncodeMetric); 9] = [
             (&catalogue::CSRS, &inner.csrs),
             (&catalogue::CSR_DURATION, &inner.durations),
             (&catalogue::TERMS, &inner.terms),
@@ -52,6 +52,8 @@ impl Collector for Snapshot {
             (&catalogue::RECORD_WRITES, &inner.record_writes),
             (&catalogue::STATUS_WRITES, &inner.status_writes),
             (&catalogue::CLOUD, &inner.cloud_requests),
+            (&catalogue::SIGNER, &inner.signer_requests),
+            (&catalogue::SIGNER_DURATION, &inner.signer_durations),
         ];
         for (metric, family) in families {
             if !family.is_empty() {

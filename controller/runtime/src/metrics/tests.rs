@@ -15,6 +15,7 @@ fn busy() -> (Metrics, Vec<Box<dyn std::any::Any>>) {
     metrics.record_written("create", Written::Ok);
     metrics.status_written(Written::Conflict);
     metrics.cloud_called(("ec2", "DescribeInstances"), CloudResult::Throttled);
+    metrics.signer_called("Sign", "OK", took);
     let cluster = metrics.cluster("tenant-a", "prod-1");
     cluster.report(report);
     let pending = Pending::default();

@@ -15,7 +15,7 @@ use node_attestation_core::verifier::Verifiers;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use super::{BoxError, Standalone, StandaloneError, Trust, read_pem, signer};
+use super::{BoxError, CaKey, Standalone, StandaloneError, Trust, read_pem};
 use crate::capi::{CapiInventory, Cluster, ObjectKey, Objects, Selection};
 use crate::client::ClusterAccess;
 use crate::csr_writer::KubeStore;
@@ -40,7 +40,7 @@ pub struct ClusterSettings {
     /// Certificate of the CA that the workload cluster's API server accepts client certificates of.
     pub ca_cert: PathBuf,
     /// The CA's private key.
-    pub ca_key: PathBuf,
+    pub ca_key: CaKey,
 }
 
 /// The management cluster; its watches run until this is dropped.
@@ -65,7 +65,10 @@ impl Standalone {
         verifiers: impl Fn(&KubeletAuthentication, &str) -> Result<Verifiers, VerifierUnavailable>,
     ) -> Result<Self, StandaloneError> {
         let certificate = read_pem("certificate", &settings.ca_cert)?;
-        let signer = signer(&certificate, &settings.ca_cert, &settings.ca_key)?;
+        let cert = &settings.ca_cert;
+        let signer = settings
+            .ca_key
+            .signer(&certificate, cert, Some(&settings.cluster))?;
         let access = ClusterAccess::from_kubeconfig(&settings.workload_kubeconfig).await?;
         let management = ClusterAccess::from_kubeconfig(&settings.management_kubeconfig).await?;
         let key = settings.cluster;

@@ -25,7 +25,7 @@ use node_attestation_core::serving::AddressRange;
 use node_attestation_core::verifier::{Verifier, Verifiers};
 use node_attestation_runtime::capi::ObjectKey;
 use node_attestation_runtime::standalone::{
-    ClusterSettings, Machines, ServingSettings, Settings, Standalone, StandaloneError,
+    CaKey, ClusterSettings, Machines, ServingSettings, Settings, Standalone, StandaloneError,
 };
 use tokio::signal::unix::{SignalKind, signal};
 use tracing::Level;
@@ -166,7 +166,7 @@ async fn serve(
             management_kubeconfig: run.management_kubeconfig.unwrap_or_default(),
             cluster,
             ca_cert: run.ca_cert.unwrap_or_default(),
-            ca_key: run.ca_key.unwrap_or_default(),
+            ca_key: CaKey::File(run.ca_key.unwrap_or_default()),
         };
         let verifiers = management::verifiers(stamp);
         let controller = Standalone::of_cluster(settings, &verifiers).await?;
@@ -176,7 +176,7 @@ async fn serve(
     let settings = Settings {
         workload_kubeconfig: run.workload_kubeconfig.unwrap_or_default(),
         ca_cert: run.ca_cert.unwrap_or_default(),
-        ca_key: run.ca_key.filter(|_| !run.approve_only),
+        ca_key: run.ca_key.filter(|_| !run.approve_only).map(CaKey::File),
         inventory: Machines::File(run.inventory.unwrap_or_default()),
         audiences: run.audiences,
         lifetimes: Lifetimes {

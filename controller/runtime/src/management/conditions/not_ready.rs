@@ -43,7 +43,8 @@ pub(in crate::management) enum NotReady {
     Audience(String),
     #[error(
         "Secret {0} has no tls.key, so requests can only be approved, for Kubernetes' own signer; \
-         that needs autoApproveBindings: Remove, or the same requests are approved without evidence"
+         that needs autoApproveBindings: Remove, or the same requests are approved without evidence. \
+         If another program holds the key, start the controller with --signer-endpoint"
     )]
     ApproveOnlyNeedsRemove(String),
     /// Its tasks panicked, and start again.

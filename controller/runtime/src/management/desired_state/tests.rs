@@ -7,8 +7,10 @@ use serde_json::json;
 
 use super::*;
 use crate::capi::{CaRefused, KubeconfigRefused, ObjectKey, OwnAttestors};
+use crate::external_signer::ExternalSigner;
 use crate::management::VerifierUnavailable;
 use crate::management::ca_key_registry::CaKeys;
+use crate::metrics::Metrics;
 
 /// All that a plan is made of: right as it begins.
 struct World {
@@ -18,6 +20,7 @@ struct World {
     holder: CaKeyHolder,
     others: Vec<CaKeyHolder>,
     verifiers: Result<(), VerifierUnavailable>,
+    settings: Settings,
 }
 
 fn key_of(cluster: &str) -> ObjectKey {
@@ -92,6 +95,7 @@ fn world() -> World {
         keys,
         others: Vec::new(),
         verifiers: Ok(()),
+        settings: Settings::default(),
     }
 }
 
@@ -107,7 +111,7 @@ impl World {
             &self.authentication,
             &self.sources,
             &mut self.holder,
-            EgressPolicy::STRICT,
+            &self.settings,
             &verifiers,
         )
     }
@@ -261,6 +265,34 @@ fn without_the_ca_key_requests_are_approved_only_where_nobody_else_approves_them
     let service = world.plan().unwrap().unwrap();
 
     assert!(service.ca.signer().is_none());
+}
+
+#[test]
+fn a_cluster_without_the_ca_key_is_told_of_the_external_signer() {
+    let mut world = world();
+    let (certificate, _) = ca();
+    world.sources.ca = secret(&[("tls.crt", certificate)]);
+
+    let why = world.why();
+
+    assert_eq!(why.reason(), "ApproveOnlyNotAllowed");
+    let cure = "If another program holds the key, start the controller with --signer-endpoint";
+    assert!(why.to_string().ends_with(cure), "{why}");
+}
+
+#[tokio::test]
+async fn with_an_external_signer_a_ca_without_its_key_signs_and_proves_nothing() {
+    let mut world = world();
+    let (certificate, _) = ca();
+    world.sources.ca = secret(&[("tls.crt", certificate)]);
+    let endpoint = "unix:///nowhere/signer.sock".parse().unwrap();
+    world.settings.external_signer = Some(ExternalSigner::new(endpoint, Metrics::default()));
+
+    let service = world.plan().unwrap().unwrap();
+
+    assert!(service.ca.signer().is_some());
+    let published = world.holder.publication(None).unwrap();
+    assert!(!published.proved, "the certificate alone is public");
 }
 
 #[test]

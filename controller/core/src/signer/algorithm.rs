@@ -1,0 +1,88 @@
+//! The algorithms of a CA's signatures.
+
+use std::ops::RangeInclusive;
+
+use aws_lc_rs::signature::{
+    ECDSA_P256_SHA256_ASN1, ECDSA_P384_SHA384_ASN1, ECDSA_P521_SHA512_ASN1,
+    RSA_PKCS1_2048_8192_SHA256, UnparsedPublicKey, VerificationAlgorithm,
+};
+use x509_cert::der::asn1::{Any, Null, ObjectIdentifier};
+use x509_cert::spki::AlgorithmIdentifierOwned;
+use x509_parser::public_key::PublicKey;
+use x509_parser::x509::SubjectPublicKeyInfo;
+
+/// The octets of an RSA modulus: from what is not broken to what Cluster API makes; larger keys make signing slow and
+/// chains long.
+pub(super) const RSA_MODULUS_LEN: RangeInclusive<usize> = 256..=512;
+
+/// The algorithm of a CA's signatures. It follows from the CA's key: each curve has the hash of its strength.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(
+    clippy::exhaustive_enums,
+    reason = "an external signer has to be told of each"
+)]
+pub enum SignatureAlgorithm {
+    /// ECDSA on P-256 with SHA-256.
+    EcdsaP256Sha256,
+    /// ECDSA on P-384 with SHA-384.
+    EcdsaP384Sha384,
+    /// ECDSA on P-521 with SHA-512.
+    EcdsaP521Sha512,
+    /// RSASSA-PKCS1-v1_5 with SHA-256.
+    RsaPkcs1Sha256,
+}
+
+impl SignatureAlgorithm {
+    /// The algorithm of the holder of this key; `None` for a key of another kind or size.
+    pub(super) fn of(key: &SubjectPublicKeyInfo<'_>) -> Option<Self> {
+        match key.parsed().ok()? {
+            PublicKey::RSA(rsa) => {
+                let leading = rsa.modulus.iter().take_while(|&&byte| byte == 0).count();
+                let len = rsa.modulus.len().saturating_sub(leading);
+                RSA_MODULUS_LEN
+                    .contains(&len)
+                    .then_some(Self::RsaPkcs1Sha256)
+            }
+            PublicKey::EC(_) => {
+                let curve = key.algorithm.parameters.as_ref()?.as_oid().ok()?;
+                match curve.to_id_string().as_str() {
+                    "1.2.840.10045.3.1.7" => Some(Self::EcdsaP256Sha256),
+                    "1.3.132.0.34" => Some(Self::EcdsaP384Sha384),
+                    "1.3.132.0.35" => Some(Self::EcdsaP521Sha512),
+                    _ => None,
+                }
+            }
+            PublicKey::DSA(_)
+            | PublicKey::GostR3410(_)
+            | PublicKey::GostR3410_2012(_)
+            | PublicKey::Unknown(_) => None,
+        }
+    }
+
+    /// The `AlgorithmIdentifier`: the parameters of RSA are `NULL` (RFC 4055 section 5), and those of ECDSA absent
+    /// (RFC 5758 section 3.2).
+    pub(super) fn identifier(self) -> AlgorithmIdentifierOwned {
+        let (oid, parameters) = match self {
+            Self::EcdsaP256Sha256 => ("1.2.840.10045.4.3.2", None),
+            Self::EcdsaP384Sha384 => ("1.2.840.10045.4.3.3", None),
+            Self::EcdsaP521Sha512 => ("1.2.840.10045.4.3.4", None),
+            Self::RsaPkcs1Sha256 => ("1.2.840.113549.1.1.11", Some(Any::from(Null))),
+        };
+        AlgorithmIdentifierOwned {
+            oid: ObjectIdentifier::new_unwrap(oid),
+            parameters,
+        }
+    }
+
+    /// Whether the holder of this key signed the message.
+    pub(super) fn is_signed_by(self, public_key: &[u8], message: &[u8], signature: &[u8]) -> bool {
+        let algorithm: &dyn VerificationAlgorithm = match self {
+            Self::EcdsaP256Sha256 => &ECDSA_P256_SHA256_ASN1,
+            Self::EcdsaP384Sha384 => &ECDSA_P384_SHA384_ASN1,
+            Self::EcdsaP521Sha512 => &ECDSA_P521_SHA512_ASN1,
+            Self::RsaPkcs1Sha256 => &RSA_PKCS1_2048_8192_SHA256,
+        };
+        let key = UnparsedPublicKey::new(algorithm, public_key);
+        key.verify(message, signature).is_ok()
+    }
+}

@@ -1,0 +1,99 @@
+//! The external signer: a program that holds the keys of CAs, and signs over a Unix socket (docs/signers.md).
+//!
+//! # Guarantees
+//!
+//! - A signer that is away, slow, busy or broken delays certificates, and nothing else. Each call has a deadline, and each
+//!   answer a limit.
+//! - The calls of one cluster are limited, so that the slow key of one cluster leaves room for the keys of others.
+//! - What the signer says of an error is cut and cleaned before it is logged.
+
+mod client;
+mod endpoint;
+
+use std::sync::Arc;
+
+use node_attestation_core::refusal::Unavailable;
+use node_attestation_core::signer::{
+    ExternalKey, ExternalKeyError, SignatureAlgorithm, SigningRequest,
+};
+use node_attestation_signer_api as api;
+use sha2::{Digest as _, Sha256};
+use tokio::sync::Semaphore;
+use tonic::Code;
+
+use crate::metrics::Metrics;
+use client::{CallError, Client};
+pub use endpoint::{InvalidEndpoint, SignerEndpoint};
+
+/// Calls of one cluster at a time. All clusters together have [`client::CALLS`].
+const CLUSTER_CALLS: usize = 8;
+
+/// The external signer of a controller. Clones are the same.
+#[derive(Debug, Clone)]
+pub struct ExternalSigner(Arc<Client>);
+
+/// The CA key of one cluster.
+#[derive(Debug)]
+struct ClusterKey {
+    client: Arc<Client>,
+    namespace: String,
+    name: String,
+    calls: Semaphore,
+}
+
+impl ExternalSigner {
+    /// The signer at this endpoint. It connects at the first call, and again after a failure.
+    ///
+    /// # Panics
+    ///
+    /// Outside of a tokio runtime.
+    pub fn new(endpoint: SignerEndpoint, metrics: Metrics) -> Self {
+        Self(Arc::new(Client::new(endpoint, metrics)))
+    }
+
+    /// The CA key of the Cluster with this namespace and name; both are empty where no management cluster names it.
+    pub fn key(&self, namespace: &str, name: &str) -> Arc<dyn ExternalKey> {
+        Arc::new(ClusterKey {
+            client: self.0.clone(),
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+            calls: Semaphore::new(CLUSTER_CALLS),
+        })
+    }
+}
+
+#[async_trait::async_trait]
+impl ExternalKey for ClusterKey {
+    async fn check(&self) -> Result<(), ExternalKeyError> {
+        self.client.check().await.map_err(of_call)
+    }
+
+    async fn sign(&self, request: &SigningRequest<'_>) -> Result<Vec<u8>, ExternalKeyError> {
+        let algorithm = match request.algorithm {
+            SignatureAlgorithm::EcdsaP256Sha256 => api::SignatureAlgorithm::EcdsaP256Sha256,
+            SignatureAlgorithm::EcdsaP384Sha384 => api::SignatureAlgorithm::EcdsaP384Sha384,
+            SignatureAlgorithm::EcdsaP521Sha512 => api::SignatureAlgorithm::EcdsaP521Sha512,
+            SignatureAlgorithm::RsaPkcs1Sha256 => api::SignatureAlgorithm::RsaPkcs1Sha256,
+        };
+        let request = api::SignRequest {
+            ca_certificate_sha256: Sha256::digest(request.ca_der).to_vec(),
+            cluster_namespace: self.namespace.clone(),
+            cluster_name: self.name.clone(),
+            algorithm: algorithm.into(),
+            tbs_certificate: request.to_be_signed.to_vec(),
+        };
+        let signed = self.client.sign(&self.calls, request).await;
+        signed.map_err(of_call)
+    }
+}
+
+fn of_call(error: CallError) -> ExternalKeyError {
+    if error.code == Code::PermissionDenied {
+        ExternalKeyError::Refused(Unavailable::new(error))
+    } else {
+        ExternalKeyError::Unavailable(Unavailable::new(error))
+    }
+}
+
+#[cfg(test)]
+mod tests;

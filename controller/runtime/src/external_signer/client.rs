@@ -1,0 +1,187 @@
+//! The calls of an external signer.
+
+use std::future::Future;
+use std::time::Duration;
+
+use hyper_util::rt::TokioIo;
+use kubelet_attestation::ensure;
+use node_attestation_signer_api::external_signer_client::ExternalSignerClient;
+use node_attestation_signer_api::{SignRequest, StatusRequest, VERSION};
+use tokio::net::UnixStream;
+use tokio::sync::{Mutex, Semaphore};
+use tokio::time::{Instant, timeout};
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Code, Response, Status};
+use tower::service_fn;
+
+use super::SignerEndpoint;
+use crate::metrics::Metrics;
+
+/// Calls of all clusters at a time: what a network HSM has sessions for.
+pub(super) const CALLS: usize = 64;
+
+/// Deadline of a signature, with the wait for a turn. A KMS takes a fraction of a second, and a decision two minutes.
+const SIGN_DEADLINE: Duration = Duration::from_secs(10);
+
+/// Deadline of a status. Other requests wait for the same answer.
+const STATUS_DEADLINE: Duration = Duration::from_secs(3);
+
+/// The time for which a good status counts.
+const GOOD_FOR: Duration = Duration::from_secs(5);
+
+/// The time for which a bad one does: a signer that is back is noticed with the next try of a request.
+const BAD_FOR: Duration = Duration::from_secs(1);
+
+/// The longest answer. A signature by RSA-4096 has 512 bytes.
+const MAX_ANSWER_LEN: usize = 4 * 1024;
+
+/// The longest list of headers, with the message of an error.
+const MAX_HEADERS_LEN: u32 = 8 * 1024;
+
+/// The longest message of an error that is kept.
+const MAX_MESSAGE_LEN: usize = 256;
+
+#[derive(derive_more::Debug)]
+pub(super) struct Client {
+    endpoint: SignerEndpoint,
+    #[debug(skip)]
+    rpc: ExternalSignerClient<Channel>,
+    calls: Semaphore,
+    /// The last status, and its time.
+    status: Mutex<Option<(Instant, Result<(), CallError>)>>,
+    metrics: Metrics,
+}
+
+/// A call failed.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("{operation} of the external signer at {endpoint}: {code:?}: {message}")]
+pub(super) struct CallError {
+    operation: &'static str,
+    endpoint: String,
+    pub(super) code: Code,
+    message: String,
+}
+
+impl Client {
+    pub(super) fn new(endpoint: SignerEndpoint, metrics: Metrics) -> Self {
+        let path = endpoint.path().to_owned();
+        // The name is not looked up.
+        let channel = Endpoint::from_static("http://localhost")
+            .connect_timeout(STATUS_DEADLINE)
+            .http2_max_header_list_size(MAX_HEADERS_LEN)
+            .connect_with_connector_lazy(service_fn(move |_| {
+                let path = path.clone();
+                async move { UnixStream::connect(path).await.map(TokioIo::new) }
+            }));
+        Self {
+            rpc: ExternalSignerClient::new(channel).max_decoding_message_size(MAX_ANSWER_LEN),
+            endpoint,
+            calls: Semaphore::new(CALLS),
+            status: Mutex::default(),
+            metrics,
+        }
+    }
+
+    /// Asks for the status, once for all that wait for it.
+    pub(super) async fn check(&self) -> Result<(), CallError> {
+        let mut last = self.status.lock().await;
+        if let Some((at, status)) = &*last {
+            let counts_for = if status.is_ok() { GOOD_FOR } else { BAD_FOR };
+            if at.elapsed() < counts_for {
+                return status.clone();
+            }
+        }
+        let status = self.status().await;
+        *last = Some((Instant::now(), status.clone()));
+        status
+    }
+
+    async fn status(&self) -> Result<(), CallError> {
+        const OPERATION: &str = "Status";
+        let mut rpc = self.rpc.clone();
+        let call = async move { rpc.status(StatusRequest {}).await };
+        let answer = self.called(OPERATION, STATUS_DEADLINE, call).await?;
+        let wrong = |message: String| {
+            let status = Status::failed_precondition(message);
+            self.error(OPERATION, &status)
+        };
+        ensure!(
+            answer.version == VERSION,
+            wrong(format!("its version is {:?}", answer.version))
+        );
+        ensure!(answer.health == "ok", wrong(answer.health));
+        Ok(())
+    }
+
+    /// Has it sign, in turn among the calls of the cluster, and of all clusters.
+    pub(super) async fn sign(
+        &self,
+        cluster: &Semaphore,
+        request: SignRequest,
+    ) -> Result<Vec<u8>, CallError> {
+        let mut rpc = self.rpc.clone();
+        let call = async move {
+            // The cluster's first: who waits for that takes no room of others.
+            let closed = |_| Status::unavailable("the controller stops");
+            let _of_cluster = cluster.acquire().await.map_err(closed)?;
+            let _of_all = self.calls.acquire().await.map_err(closed)?;
+            rpc.sign(request).await
+        };
+        let answer = self.called("Sign", SIGN_DEADLINE, call).await;
+        answer.map(|answer| answer.signature)
+    }
+
+    async fn called<T>(
+        &self,
+        operation: &'static str,
+        deadline: Duration,
+        call: impl Future<Output = Result<Response<T>, Status>>,
+    ) -> Result<T, CallError> {
+        let begin = Instant::now();
+        let answer = timeout(deadline, call).await.unwrap_or_else(|_| {
+            let message = format!("no answer in {} s", deadline.as_secs());
+            Err(Status::deadline_exceeded(message))
+        });
+        let code = answer.as_ref().map_or_else(Status::code, |_| Code::Ok);
+        self.metrics
+            .signer_called(operation, code_name(code), begin.elapsed());
+        match answer {
+            Ok(answer) => Ok(answer.into_inner()),
+            Err(status) => Err(self.error(operation, &status)),
+        }
+    }
+
+    fn error(&self, operation: &'static str, status: &Status) -> CallError {
+        let said = status.message().chars();
+        let clean = |char: char| if char.is_control() { ' ' } else { char };
+        CallError {
+            operation,
+            endpoint: self.endpoint.path().display().to_string(),
+            code: status.code(),
+            message: said.map(clean).take(MAX_MESSAGE_LEN).collect(),
+        }
+    }
+}
+
+/// The name of a code, as the gRPC specification has it.
+fn code_name(code: Code) -> &'static str {
+    match code {
+        Code::Ok => "OK",
+        Code::Cancelled => "CANCELLED",
+        Code::Unknown => "UNKNOWN",
+        Code::InvalidArgument => "INVALID_ARGUMENT",
+        Code::DeadlineExceeded => "DEADLINE_EXCEEDED",
+        Code::NotFound => "NOT_FOUND",
+        Code::AlreadyExists => "ALREADY_EXISTS",
+        Code::PermissionDenied => "PERMISSION_DENIED",
+        Code::ResourceExhausted => "RESOURCE_EXHAUSTED",
+        Code::FailedPrecondition => "FAILED_PRECONDITION",
+        Code::Aborted => "ABORTED",
+        Code::OutOfRange => "OUT_OF_RANGE",
+        Code::Unimplemented => "UNIMPLEMENTED",
+        Code::Internal => "INTERNAL",
+        Code::Unavailable => "UNAVAILABLE",
+        Code::DataLoss => "DATA_LOSS",
+        Code::Unauthenticated => "UNAUTHENTICATED",
+    }
+}

@@ -1,0 +1,66 @@
+//! The address of an external signer.
+
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use kubelet_attestation::ensure;
+
+/// The longest path that the kernel takes for a socket (`sun_path`), without the zero at its end.
+const MAX_PATH_LEN: usize = 107;
+
+/// The Unix socket of an external signer: `unix:///run/signer/signer.sock`.
+///
+/// There is no form for another machine: the file's permissions are all that tells who may sign.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SignerEndpoint(PathBuf);
+
+/// Text that is no endpoint of a signer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("it is not unix:// with the absolute path of a socket, of at most {MAX_PATH_LEN} bytes")]
+pub struct InvalidEndpoint;
+
+impl SignerEndpoint {
+    /// The socket's path.
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl FromStr for SignerEndpoint {
+    type Err = InvalidEndpoint;
+
+    fn from_str(text: &str) -> Result<Self, InvalidEndpoint> {
+        let path = text.strip_prefix("unix://").ok_or(InvalidEndpoint)?;
+        let is_name = path.len() > 1 && path.len() <= MAX_PATH_LEN && !path.contains('\0');
+        ensure!(path.starts_with('/') && is_name, InvalidEndpoint);
+        Ok(Self(PathBuf::from(path)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_endpoint_is_an_absolute_path_that_the_kernel_takes() {
+        let endpoint: SignerEndpoint = "unix:///run/signer.sock".parse().unwrap();
+        assert_eq!(endpoint.path(), Path::new("/run/signer.sock"));
+        let longest = format!("unix:///{}", "a".repeat(MAX_PATH_LEN - 1));
+        assert!(longest.parse::<SignerEndpoint>().is_ok());
+
+        let longer = format!("{longest}a");
+        for text in [
+            "",
+            "/run/signer.sock",
+            "unix://",
+            "unix:///",
+            "unix://run/signer.sock",
+            "unix:/run/signer.sock",
+            "unix:///run/\0",
+            "http://127.0.0.1:1",
+            &longer,
+        ] {
+            assert_eq!(text.parse::<SignerEndpoint>(), Err(InvalidEndpoint));
+        }
+    }
+}

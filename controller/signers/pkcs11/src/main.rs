@@ -1,0 +1,169 @@
+//! An external signer for node-attestation-controller: the keys of CAs stay in a PKCS #11 token.
+//!
+//! ```text
+//! node-attestation-signer-pkcs11 --socket PATH --module LIBRARY --token-label LABEL --pin-file FILE
+//!     --ca CERT,KEY-LABEL[,NAMESPACE/NAME] ..
+//! ```
+//!
+//! # Contract
+//!
+//! - It serves `nodeattestation.v1alpha1.ExternalSigner` (docs/signers.md) on a Unix socket of mode 0600.
+//! - It signs for the CAs of its command line, each for one Cluster, and only certificates of nodes: what it is asked to
+//!   sign is read first.
+//! - Standard error has the log: one line for each certificate. It never has the PIN.
+//! - The PIN is tried once. A token that refuses it is not asked again, so that it does not lock itself.
+//! - SIGTERM and SIGINT stop it, after what is being signed.
+//!
+//! # Exit codes
+//!
+//! | code | meaning |
+//! | --- | --- |
+//! | 0 | stopped by a signal |
+//! | 1 | a file, the token or the socket cannot be used; standard error says which and why |
+//! | 2 | usage |
+//!
+//! # Modules
+//!
+//! Each imports only those above it.
+//!
+//! - `authority`: the CAs of the command line
+//! - `policy`: the certificates that are signed
+//! - `token`: the PKCS #11 token
+//! - `service`: the gRPC service
+
+mod authority;
+mod policy;
+mod service;
+mod token;
+
+use std::fs::{self, Permissions};
+use std::io;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::Context as _;
+use clap::Parser;
+use node_attestation_signer_api::external_signer_server::ExternalSignerServer;
+use rustix::fs::Mode;
+use tokio::net::UnixListener;
+use tokio::runtime::Runtime;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_stream::wrappers::UnixListenerStream;
+use tonic::transport::Server;
+use zeroize::Zeroizing;
+
+use authority::{Authority, AuthorityArgument};
+use service::Service;
+use token::Token;
+
+/// Deadline of one call; the controller waits for ten seconds.
+const DEADLINE: Duration = Duration::from_secs(15);
+
+/// Calls at a time. Each has a session of the token.
+const CALLS: usize = 16;
+
+/// The longest request: a certificate without its signature has some kilobytes.
+const MAX_REQUEST_LEN: usize = 64 * 1024;
+
+/// The longest PIN file.
+const MAX_PIN_LEN: u64 = 256;
+
+/// Signs certificates of nodes with keys in a PKCS #11 token, for node-attestation-controller.
+#[derive(Debug, Parser)]
+#[command(name = "node-attestation-signer-pkcs11", version)]
+struct Arguments {
+    /// The Unix socket that it listens on; its folder exists
+    #[arg(long, value_name = "PATH")]
+    socket: PathBuf,
+    /// The PKCS #11 library of the token
+    #[arg(long, value_name = "LIBRARY")]
+    module: PathBuf,
+    /// The token, by its label
+    #[arg(long, value_name = "LABEL")]
+    token_label: String,
+    /// File with the PIN of the token's user
+    #[arg(long, value_name = "FILE")]
+    pin_file: PathBuf,
+    /// A CA: the file of its certificate, the label of its private key, and its Cluster; without a Cluster, for a
+    /// controller that runs without a management cluster
+    #[arg(
+        long = "ca",
+        value_name = "CERT,KEY-LABEL[,NAMESPACE/NAME]",
+        required = true
+    )]
+    authorities: Vec<AuthorityArgument>,
+}
+
+fn main() -> anyhow::Result<()> {
+    let arguments = Arguments::parse();
+    tracing_subscriber::fmt()
+        .with_writer(io::stderr)
+        .with_ansi(false)
+        .with_target(false)
+        .init();
+    let authorities: Vec<Authority> = arguments
+        .authorities
+        .iter()
+        .map(AuthorityArgument::read)
+        .collect::<Result<_, _>>()?;
+    let pin = pin(&arguments.pin_file)?;
+    let token = Token::open(&arguments.module, &arguments.token_label, &pin)?;
+    let service = Service::new(token, authorities)?;
+    Runtime::new()?.block_on(serve(service, &arguments.socket))
+}
+
+/// The first line of the file.
+fn pin(path: &Path) -> anyhow::Result<Zeroizing<String>> {
+    let read = || -> io::Result<Zeroizing<String>> {
+        if fs::metadata(path)?.len() > MAX_PIN_LEN {
+            let why = format!("longer than {MAX_PIN_LEN} bytes");
+            return Err(io::Error::new(io::ErrorKind::FileTooLarge, why));
+        }
+        Ok(Zeroizing::new(fs::read_to_string(path)?))
+    };
+    let text = read().with_context(|| format!("cannot read the PIN in {}", path.display()))?;
+    Ok(Zeroizing::new(
+        text.lines().next().unwrap_or_default().to_owned(),
+    ))
+}
+
+async fn serve(service: Service, socket: &Path) -> anyhow::Result<()> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let listener = listen(socket).with_context(|| format!("cannot use {}", socket.display()))?;
+    tracing::info!(socket = %socket.display(), "serving");
+    let service = ExternalSignerServer::new(service).max_decoding_message_size(MAX_REQUEST_LEN);
+    Server::builder()
+        .timeout(DEADLINE)
+        .concurrency_limit_per_connection(CALLS)
+        .add_service(service)
+        .serve_with_incoming_shutdown(UnixListenerStream::new(listener), async move {
+            tokio::select! {
+                _ = terminate.recv() => {}
+                _ = interrupt.recv() => {}
+            }
+        })
+        .await?;
+    tracing::info!("stopped");
+    Ok(())
+}
+
+/// Listens on the socket, which takes the place of one that was left over.
+fn listen(socket: &Path) -> io::Result<UnixListener> {
+    let mut new = socket.as_os_str().to_owned();
+    new.push(".new");
+    let new = PathBuf::from(new);
+    match fs::remove_file(&new) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        Ok(()) | Err(_) => {}
+    }
+    // Nobody else can connect at any moment.
+    let former = rustix::process::umask(Mode::from_raw_mode(0o177));
+    let listener = UnixListener::bind(&new);
+    rustix::process::umask(former);
+    let listener = listener?;
+    fs::set_permissions(&new, Permissions::from_mode(0o600))?;
+    fs::rename(&new, socket)?;
+    Ok(listener)
+}

@@ -1,0 +1,166 @@
+//! The certificates that are signed: those of nodes, as the controller makes them, and no others.
+//!
+//! Whoever reaches the socket gets what this lets through. It is checked without a clock: a certificate ends with its CA at
+//! the latest, and lives for [`LONGEST`] at most.
+
+use std::time::Duration;
+
+use node_attestation_signer_api::SignatureAlgorithm;
+use x509_cert::TbsCertificate;
+use x509_cert::der::Decode as _;
+use x509_cert::der::asn1::ObjectIdentifier;
+use x509_cert::ext::pkix::{BasicConstraints, ExtendedKeyUsage, KeyUsage, KeyUsages};
+
+use crate::authority::Authority;
+
+/// The longest life of a certificate: a year, that the controller gives machines without evidence, and a day.
+const LONGEST: Duration = Duration::from_hours(366 * 24);
+
+const ORGANIZATION: ObjectIdentifier = ObjectIdentifier::new_unwrap("2.5.4.10");
+const COMMON_NAME: ObjectIdentifier = ObjectIdentifier::new_unwrap("2.5.4.3");
+
+/// The UID of a user of Kubernetes, in a subject.
+const USER_UID: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.3.6.1.4.1.57683.2");
+
+const SUBJECT_ALT_NAME: ObjectIdentifier = ObjectIdentifier::new_unwrap("2.5.29.17");
+
+/// Basic constraints, key usage, extended key usage, the identifiers of the CA's key and of the certificate's, and the
+/// provider ID; of servers, [`SUBJECT_ALT_NAME`] too.
+const EXTENSIONS: [ObjectIdentifier; 6] = [
+    ObjectIdentifier::new_unwrap("2.5.29.19"),
+    ObjectIdentifier::new_unwrap("2.5.29.15"),
+    ObjectIdentifier::new_unwrap("2.5.29.37"),
+    ObjectIdentifier::new_unwrap("2.5.29.35"),
+    ObjectIdentifier::new_unwrap("2.5.29.14"),
+    ObjectIdentifier::new_unwrap("1.3.6.1.4.1.11129.2.1.21"),
+];
+
+const CLIENT_AUTH: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.3.6.1.5.5.7.3.2");
+const SERVER_AUTH: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.3.6.1.5.5.7.3.1");
+
+const NODES_GROUP: &str = "system:nodes";
+const NODE_USER_PREFIX: &str = "system:node:";
+
+/// A certificate that may be signed.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct NodeCertificate {
+    /// The user that it makes of its holder: `system:node:<name>`.
+    pub(crate) user: String,
+    /// The serial number, in lower-case hexadecimal.
+    pub(crate) serial: String,
+}
+
+/// A certificate that is not signed, with the reason.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct Refused(&'static str);
+
+/// Reads and checks what is to be signed.
+pub(crate) fn check(
+    to_be_signed: &[u8],
+    authority: &Authority,
+    algorithm: SignatureAlgorithm,
+) -> Result<NodeCertificate, Refused> {
+    let certificate = TbsCertificate::from_der(to_be_signed)
+        .map_err(|_| Refused("it is not the DER of a TBSCertificate"))?;
+    require(
+        certificate.signature().oid.to_string() == identifier(algorithm),
+        "its algorithm is another than the request's",
+    )?;
+    let ca = authority.certificate.tbs_certificate();
+    require(
+        certificate.issuer() == ca.subject(),
+        "its issuer is not the CA",
+    )?;
+    let end = certificate.validity().not_after.to_unix_duration();
+    let begin = certificate.validity().not_before.to_unix_duration();
+    let lives = end.checked_sub(begin);
+    require(
+        lives.is_some_and(|lives| lives <= LONGEST),
+        "it lives for too long",
+    )?;
+    let end_of_ca = ca.validity().not_after.to_unix_duration();
+    require(end <= end_of_ca, "it outlives its CA")?;
+    let user = user(&certificate)?;
+    check_extensions(&certificate)?;
+    Ok(NodeCertificate {
+        user,
+        serial: data_encoding::HEXLOWER.encode(certificate.serial_number().as_bytes()),
+    })
+}
+
+/// The common name of a subject that is a node's: `O=system:nodes`, `CN=system:node:<name>`, and perhaps a UID, each once.
+fn user(certificate: &TbsCertificate) -> Result<String, Refused> {
+    let (mut users, mut groups, mut uids) = (Vec::new(), Vec::new(), 0_u8);
+    for attribute in certificate.subject().iter() {
+        let text = || std::str::from_utf8(attribute.value.value()).unwrap_or_default();
+        match attribute.oid {
+            COMMON_NAME => users.push(text().to_owned()),
+            ORGANIZATION => groups.push(text().to_owned()),
+            USER_UID => uids = uids.saturating_add(1),
+            _ => return Err(Refused("its subject has an attribute that no node has")),
+        }
+    }
+    require(groups == [NODES_GROUP], "its group is not that of nodes")?;
+    require(uids <= 1, "its subject has two UIDs")?;
+    match users.as_slice() {
+        [user] if user.len() > NODE_USER_PREFIX.len() && user.starts_with(NODE_USER_PREFIX) => {
+            Ok(user.clone())
+        }
+        _ => Err(Refused("its user is not a node")),
+    }
+}
+
+fn check_extensions(certificate: &TbsCertificate) -> Result<(), Refused> {
+    const UNREADABLE: Refused = Refused("an extension cannot be read");
+    let constraints = certificate.get_extension::<BasicConstraints>();
+    let constraints = constraints.map_err(|_| UNREADABLE)?;
+    require(
+        constraints.is_some_and(|(_, constraints)| !constraints.ca),
+        "it is a CA's",
+    )?;
+    let usage = certificate.get_extension::<KeyUsage>();
+    let usage = usage.map_err(|_| UNREADABLE)?;
+    require(
+        usage.is_some_and(|(_, usage)| usage.0 == KeyUsages::DigitalSignature),
+        "its key usage is not that of a node",
+    )?;
+    let extended = certificate.get_extension::<ExtendedKeyUsage>();
+    let extended = extended.map_err(|_| UNREADABLE)?.map(|(_, usage)| usage.0);
+    let is_server = match extended.as_deref() {
+        Some([CLIENT_AUTH]) => false,
+        Some([SERVER_AUTH]) => true,
+        Some(_) | None => {
+            return Err(Refused("its extended key usage is not that of a node"));
+        }
+    };
+    let extensions = certificate.extensions().into_iter().flatten();
+    let is_known = |oid: &ObjectIdentifier| {
+        EXTENSIONS.contains(oid) || (is_server && *oid == SUBJECT_ALT_NAME)
+    };
+    let mut seen = Vec::new();
+    for extension in extensions {
+        let oid = extension.extn_id;
+        require(is_known(&oid), "it has an extension that no node has")?;
+        require(!seen.contains(&oid), "it has an extension twice")?;
+        seen.push(oid);
+    }
+    Ok(())
+}
+
+fn require(holds: bool, refusal: &'static str) -> Result<(), Refused> {
+    if holds { Ok(()) } else { Err(Refused(refusal)) }
+}
+
+fn identifier(algorithm: SignatureAlgorithm) -> &'static str {
+    match algorithm {
+        SignatureAlgorithm::Unspecified => "",
+        SignatureAlgorithm::EcdsaP256Sha256 => "1.2.840.10045.4.3.2",
+        SignatureAlgorithm::EcdsaP384Sha384 => "1.2.840.10045.4.3.3",
+        SignatureAlgorithm::EcdsaP521Sha512 => "1.2.840.10045.4.3.4",
+        SignatureAlgorithm::RsaPkcs1Sha256 => "1.2.840.113549.1.1.11",
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,194 @@
+//! The certificate of a node, with one thing changed.
+
+use rcgen::{
+    BasicConstraints as RcgenConstraints, CertificateParams, CustomExtension, DistinguishedName,
+    DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose, SanType,
+    date_time_ymd,
+};
+use x509_cert::Certificate;
+use x509_cert::der::Encode as _;
+
+use super::*;
+use crate::authority::Cluster;
+
+type Change = fn(&mut CertificateParams);
+
+struct Ca {
+    issuer: Issuer<'static, KeyPair>,
+    authority: Authority,
+}
+
+/// A CA until 2040.
+fn ca(name: &str) -> Ca {
+    let key = KeyPair::generate().unwrap();
+    let mut params = CertificateParams::default();
+    params.is_ca = IsCa::Ca(RcgenConstraints::Unconstrained);
+    params.distinguished_name = DistinguishedName::new();
+    params.distinguished_name.push(DnType::CommonName, name);
+    params.not_before = date_time_ymd(2020, 1, 1);
+    params.not_after = date_time_ymd(2040, 1, 1);
+    let certificate = params.self_signed(&key).unwrap();
+    let authority = Authority {
+        certificate: Certificate::from_der(certificate.der()).unwrap(),
+        sha256: [0; 32],
+        key_label: "ca".to_owned(),
+        cluster: Cluster::default(),
+    };
+    Ca {
+        issuer: Issuer::new(params, key),
+        authority,
+    }
+}
+
+fn named(attributes: &[(DnType, &str)]) -> DistinguishedName {
+    let mut name = DistinguishedName::new();
+    for (kind, value) in attributes {
+        name.push(kind.clone(), *value);
+    }
+    name
+}
+
+fn uid() -> DnType {
+    DnType::CustomDnType(vec![1, 3, 6, 1, 4, 1, 57683, 2])
+}
+
+/// A client's certificate.
+fn valid() -> CertificateParams {
+    let mut params = CertificateParams::default();
+    params.distinguished_name = named(&[
+        (DnType::OrganizationName, "system:nodes"),
+        (DnType::CommonName, "system:node:n1"),
+        (uid(), "00.1"),
+    ]);
+    params.is_ca = IsCa::ExplicitNoCa;
+    params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+    params.use_authority_key_identifier_extension = true;
+    params.not_before = date_time_ymd(2027, 1, 1);
+    params.not_after = date_time_ymd(2027, 1, 8);
+    params
+}
+
+fn to_be_signed(params: &CertificateParams, ca: &Ca) -> Vec<u8> {
+    let key = KeyPair::generate().unwrap();
+    let certificate = params.signed_by(&key, &ca.issuer).unwrap();
+    let certificate = Certificate::from_der(certificate.der()).unwrap();
+    certificate.tbs_certificate().to_der().unwrap()
+}
+
+fn checked(change: Change) -> Result<NodeCertificate, Refused> {
+    let ca = ca("ca");
+    let mut params = valid();
+    change(&mut params);
+    let message = to_be_signed(&params, &ca);
+    check(&message, &ca.authority, SignatureAlgorithm::EcdsaP256Sha256)
+}
+
+#[test]
+fn the_certificates_of_a_kubelets_client_and_server_are_signed() {
+    assert_eq!(checked(|_| {}).unwrap().user, "system:node:n1");
+    let server = checked(|params| {
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+        params.subject_alt_names = vec![SanType::DnsName("n1".try_into().unwrap())];
+    });
+    assert_eq!(server.unwrap().user, "system:node:n1");
+}
+
+#[test]
+fn a_certificate_that_is_not_a_nodes_is_refused() {
+    let cases: [(&str, Change); 14] = [
+        ("its group is not that of nodes", |params| {
+            params.distinguished_name = named(&[
+                (DnType::OrganizationName, "system:masters"),
+                (DnType::CommonName, "system:node:n1"),
+            ]);
+        }),
+        ("its group is not that of nodes", |params| {
+            params.distinguished_name = named(&[(DnType::CommonName, "system:node:n1")]);
+        }),
+        ("its user is not a node", |params| {
+            params.distinguished_name = named(&[
+                (DnType::OrganizationName, "system:nodes"),
+                (DnType::CommonName, "admin"),
+            ]);
+        }),
+        ("its user is not a node", |params| {
+            params.distinguished_name = named(&[
+                (DnType::OrganizationName, "system:nodes"),
+                (DnType::CommonName, "system:node:"),
+            ]);
+        }),
+        ("its subject has an attribute that no node has", |params| {
+            params
+                .distinguished_name
+                .push(DnType::OrganizationalUnitName, "x");
+        }),
+        ("it is a CA's", |params| {
+            params.is_ca = IsCa::Ca(RcgenConstraints::Unconstrained);
+        }),
+        ("it is a CA's", |params| params.is_ca = IsCa::NoCa),
+        ("its key usage is not that of a node", |params| {
+            params.key_usages.push(KeyUsagePurpose::KeyCertSign);
+        }),
+        ("its key usage is not that of a node", |params| {
+            params.key_usages.clear();
+        }),
+        ("its extended key usage is not that of a node", |params| {
+            params
+                .extended_key_usages
+                .push(ExtendedKeyUsagePurpose::ServerAuth);
+        }),
+        ("its extended key usage is not that of a node", |params| {
+            params.extended_key_usages.clear();
+        }),
+        ("it has an extension that no node has", |params| {
+            params.subject_alt_names = vec![SanType::DnsName("n1".try_into().unwrap())];
+        }),
+        ("it has an extension that no node has", |params| {
+            let extension = CustomExtension::from_oid_content(&[1, 2, 3], vec![5, 0]);
+            params.custom_extensions.push(extension);
+        }),
+        ("it lives for too long", |params| {
+            params.not_after = date_time_ymd(2029, 1, 1);
+        }),
+    ];
+    for (reason, change) in cases {
+        assert_eq!(checked(change), Err(Refused(reason)));
+    }
+}
+
+#[test]
+fn a_certificate_that_outlives_its_ca_is_refused() {
+    let checked = checked(|params| {
+        params.not_before = date_time_ymd(2039, 12, 30);
+        params.not_after = date_time_ymd(2040, 1, 2);
+    });
+
+    assert_eq!(checked, Err(Refused("it outlives its CA")));
+}
+
+#[test]
+fn a_certificate_of_another_issuer_or_algorithm_is_refused() {
+    let (ca, other) = (ca("ca"), ca("other"));
+    let message = to_be_signed(&valid(), &ca);
+    let algorithm = SignatureAlgorithm::EcdsaP256Sha256;
+
+    let of_another = check(&message, &other.authority, algorithm);
+    assert_eq!(of_another, Err(Refused("its issuer is not the CA")));
+    let otherwise = check(&message, &ca.authority, SignatureAlgorithm::RsaPkcs1Sha256);
+    let expected = "its algorithm is another than the request's";
+    assert_eq!(otherwise, Err(Refused(expected)));
+}
+
+#[test]
+fn bytes_that_are_no_certificate_are_refused() {
+    let ca = ca("ca");
+    let mut longer = to_be_signed(&valid(), &ca);
+    longer.push(0);
+
+    for message in [&[][..], b"text", &longer] {
+        let checked = check(message, &ca.authority, SignatureAlgorithm::EcdsaP256Sha256);
+        let expected = "it is not the DER of a TBSCertificate";
+        assert_eq!(checked, Err(Refused(expected)));
+    }
+}

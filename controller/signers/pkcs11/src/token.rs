@@ -1,0 +1,204 @@
+//! The PKCS #11 token.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use cryptoki::context::{CInitializeArgs, CInitializeFlags, Pkcs11};
+use cryptoki::error::{Error, RvError};
+use cryptoki::mechanism::Mechanism;
+use cryptoki::object::{Attribute, ObjectClass, ObjectHandle};
+use cryptoki::session::{Session, UserType};
+use cryptoki::slot::Slot;
+use cryptoki::types::AuthPin;
+use node_attestation_signer_api::SignatureAlgorithm;
+use parking_lot::Mutex;
+use sha2::{Digest as _, Sha256, Sha384, Sha512};
+use x509_cert::der::asn1::UintRef;
+use x509_cert::der::{self, Encode as _};
+use zeroize::Zeroizing;
+
+/// A token, by its label.
+pub(crate) struct Token {
+    library: Pkcs11,
+    label: String,
+    pin: AuthPin,
+    /// Set when the token refused the PIN: another try could lock it.
+    is_pin_refused: AtomicBool,
+    /// Open as long as the process lives, so that the login does not end with the last session of a call.
+    login: Mutex<Option<Session>>,
+}
+
+/// The token cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub(crate) enum TokenError {
+    /// The library cannot be loaded.
+    #[error("cannot load the PKCS #11 library {}", path.display())]
+    Library {
+        /// Its file.
+        path: PathBuf,
+        /// The reason.
+        source: Error,
+    },
+    /// No token has the label.
+    #[error("there is no token {0:?}")]
+    NoToken(String),
+    /// The PIN is wrong, or locked.
+    #[error("the token refused the PIN, which is not tried again: start with the right one")]
+    PinRefused,
+    /// Not exactly one private key has the label.
+    #[error("{count} private keys have the label {label:?}, and one is needed")]
+    Key {
+        /// The label.
+        label: String,
+        /// The keys that have it.
+        count: usize,
+    },
+    /// The request names no algorithm of this version.
+    #[error("the algorithm is unknown")]
+    Algorithm,
+    /// The token's answer is no signature.
+    #[error("the token's signature cannot be encoded")]
+    Encoding(#[source] der::Error),
+    /// The token did not do what it was asked for.
+    #[error("the token failed")]
+    Failed(#[from] Error),
+}
+
+impl Token {
+    /// Loads the library, and logs in.
+    pub(crate) fn open(
+        library: &Path,
+        label: &str,
+        pin: &Zeroizing<String>,
+    ) -> Result<Self, TokenError> {
+        let failed = |source| TokenError::Library {
+            path: library.to_owned(),
+            source,
+        };
+        let loaded = Pkcs11::new(library).map_err(failed)?;
+        let locking = CInitializeArgs::new(CInitializeFlags::OS_LOCKING_OK);
+        loaded.initialize(locking).map_err(failed)?;
+        let token = Self {
+            library: loaded,
+            label: label.to_owned(),
+            pin: AuthPin::new(pin.as_str().into()),
+            is_pin_refused: AtomicBool::new(false),
+            login: Mutex::default(),
+        };
+        token.check()?;
+        Ok(token)
+    }
+
+    /// Checks that the token is there, and lets the user in.
+    pub(crate) fn check(&self) -> Result<(), TokenError> {
+        self.session().map(drop)
+    }
+
+    /// Checks that the token has one private key with this label.
+    pub(crate) fn check_key(&self, label: &str) -> Result<(), TokenError> {
+        key(&self.session()?, label).map(drop)
+    }
+
+    /// Signs with the private key of this label, in the encoding of certificates.
+    pub(crate) fn sign(
+        &self,
+        label: &str,
+        algorithm: SignatureAlgorithm,
+        message: &[u8],
+    ) -> Result<Vec<u8>, TokenError> {
+        let session = self.session()?;
+        let key = key(&session, label)?;
+        // Every token has CKM_ECDSA, which takes digests.
+        let digest = match algorithm {
+            SignatureAlgorithm::Unspecified => return Err(TokenError::Algorithm),
+            SignatureAlgorithm::RsaPkcs1Sha256 => {
+                return Ok(session.sign(&Mechanism::Sha256RsaPkcs, key, message)?);
+            }
+            SignatureAlgorithm::EcdsaP256Sha256 => Sha256::digest(message).to_vec(),
+            SignatureAlgorithm::EcdsaP384Sha384 => Sha384::digest(message).to_vec(),
+            SignatureAlgorithm::EcdsaP521Sha512 => Sha512::digest(message).to_vec(),
+        };
+        let numbers = session.sign(&Mechanism::Ecdsa, key, &digest)?;
+        ecdsa_signature(&numbers).map_err(TokenError::Encoding)
+    }
+
+    /// A session in which the user is logged in.
+    fn session(&self) -> Result<Session, TokenError> {
+        let slot = self.slot()?;
+        let session = self.library.open_ro_session(slot)?;
+        let mut login = self.login.lock();
+        if self.is_pin_refused.load(Ordering::Relaxed) {
+            return Err(TokenError::PinRefused);
+        }
+        match session.login(UserType::User, Some(&self.pin)) {
+            Ok(()) => {
+                // The former session, if any, is of a token that was taken out.
+                *login = Some(self.library.open_ro_session(slot)?);
+                Ok(session)
+            }
+            Err(Error::Pkcs11(RvError::UserAlreadyLoggedIn, _)) => Ok(session),
+            Err(Error::Pkcs11(
+                RvError::PinIncorrect
+                | RvError::PinLocked
+                | RvError::PinExpired
+                | RvError::PinInvalid
+                | RvError::PinLenRange,
+                _,
+            )) => {
+                self.is_pin_refused.store(true, Ordering::Relaxed);
+                Err(TokenError::PinRefused)
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn slot(&self) -> Result<Slot, TokenError> {
+        for slot in self.library.get_slots_with_token()? {
+            if self.library.get_token_info(slot)?.label() == self.label {
+                return Ok(slot);
+            }
+        }
+        Err(TokenError::NoToken(self.label.clone()))
+    }
+}
+
+fn key(session: &Session, label: &str) -> Result<ObjectHandle, TokenError> {
+    let template = [
+        Attribute::Class(ObjectClass::PRIVATE_KEY),
+        Attribute::Label(label.as_bytes().to_vec()),
+    ];
+    let found = session.find_objects(&template)?;
+    match found.as_slice() {
+        [key] => Ok(*key),
+        others => Err(TokenError::Key {
+            label: label.to_owned(),
+            count: others.len(),
+        }),
+    }
+}
+
+/// The `Ecdsa-Sig-Value` (RFC 3279 section 2.2.3) of the two numbers that PKCS #11 writes side by side.
+fn ecdsa_signature(numbers: &[u8]) -> der::Result<Vec<u8>> {
+    let (r, s) = numbers.split_at(numbers.len().div_euclid(2));
+    let numbers = [UintRef::new(r)?.to_der()?, UintRef::new(s)?.to_der()?];
+    der::asn1::Any::new(der::Tag::Sequence, numbers.concat())?.to_der()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_numbers_of_a_signature_are_der_without_leading_zeros() {
+        let numbers = [[0, 0, 1, 2], [0x80, 0, 0, 1]].concat();
+
+        let signature = ecdsa_signature(&numbers).unwrap();
+
+        let expected = [
+            0x30, 11, 0x02, 2, 1, 2, // r
+            0x02, 5, 0, 0x80, 0, 0, 1, // s
+        ];
+        assert_eq!(signature, expected);
+    }
+}

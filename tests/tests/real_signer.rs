@@ -1,0 +1,273 @@
+//! The controller on real Kubernetes, with the CA's key in a PKCS #11 token (`SoftHSM`), behind the project's external
+//! signer.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::LazyLock;
+
+use std::os::unix::fs::PermissionsExt as _;
+
+use kubelet_authenticator_test_support::control_plane::Controllers;
+use kubelet_authenticator_test_support::process::{Launch, Process, Scratch, poll};
+use kubelet_authenticator_tests::controller::{
+    Application, Machine, PATIENCE, RealBed, certificate_of, is_answered, is_issued,
+};
+use kubelet_authenticator_tests::program;
+
+/// Shared: every test has machines of its own.
+static BED: LazyLock<RealBed> = LazyLock::new(|| RealBed::start(Controllers::None));
+
+/// Debian's library of `SoftHSM`.
+const MODULE: &str = "/usr/lib/softhsm/libsofthsm2.so";
+
+const LABEL: &str = "clusters";
+const PIN: &str = "648219";
+
+/// A token with the key `node-ca` of a CA.
+struct Token {
+    scratch: Scratch,
+    ca: PathBuf,
+}
+
+impl Token {
+    /// A token with this key, a PEM file in PKCS #8, of the CA with this certificate.
+    fn with_key(ca: &Path, key: &Path) -> Self {
+        let token = Self {
+            scratch: Scratch::new("token"),
+            ca: ca.to_owned(),
+        };
+        let folder = token.scratch.directory("tokens");
+        let conf = format!(
+            "directories.tokendir = {}\nlog.level = ERROR\n",
+            folder.display()
+        );
+        token.scratch.write("softhsm2.conf", conf);
+        token.scratch.write("pin", PIN);
+        token.softhsm(&[
+            "--init-token",
+            "--free",
+            "--label",
+            LABEL,
+            "--pin",
+            PIN,
+            "--so-pin",
+            "20486",
+        ]);
+        let key = key.to_str().unwrap();
+        token.softhsm(&[
+            "--import", key, "--token", LABEL, "--label", "node-ca", "--id", "01", "--pin", PIN,
+        ]);
+        token
+    }
+
+    /// A token with a new CA, whose key openssl makes.
+    fn with_new_ca(key: &[&str]) -> Self {
+        let scratch = Scratch::new("ca");
+        let (key_file, ca) = (scratch.join("ca.key"), scratch.join("ca.crt"));
+        let mut generate = vec!["genpkey", "-out", key_file.to_str().unwrap()];
+        generate.extend(key);
+        openssl(&generate);
+        openssl(&[
+            "req",
+            "-x509",
+            "-new",
+            "-key",
+            key_file.to_str().unwrap(),
+            "-days",
+            "365",
+            "-subj",
+            "/CN=kubernetes",
+            "-out",
+            ca.to_str().unwrap(),
+            "-addext",
+            "keyUsage=critical,keyCertSign,cRLSign",
+        ]);
+        let mut token = Self::with_key(&ca, &key_file);
+        // The key is in the token alone from here on: the folder with its file goes.
+        token.ca = token.scratch.write("ca.crt", fs::read(&ca).unwrap());
+        token
+    }
+
+    fn softhsm(&self, arguments: &[&str]) {
+        let mut command = Command::new("softhsm2-util");
+        command.env("SOFTHSM2_CONF", self.scratch.join("softhsm2.conf"));
+        run(command.args(arguments));
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.scratch.join("signer.sock")
+    }
+
+    fn launch(&self, cluster: &str) -> Launch {
+        let ca = format!("{},node-ca{cluster}", self.ca.display());
+        Launch::new("signer", program("node-attestation-signer-pkcs11"))
+            .env("SOFTHSM2_CONF", self.scratch.join("softhsm2.conf"))
+            .arg("--socket")
+            .arg(self.socket())
+            .args(["--module", MODULE, "--token-label", LABEL, "--pin-file"])
+            .arg(self.scratch.join("pin"))
+            .args(["--ca", &ca])
+    }
+
+    /// Starts the signer, and waits until it serves.
+    fn serve(&self) -> Process {
+        self.serve_cluster("")
+    }
+
+    /// The same for the CA of a Cluster: `,NAMESPACE/NAME`.
+    fn serve_cluster(&self, cluster: &str) -> Process {
+        let mut signer = self.launch(cluster).spawn(&self.scratch.join("signer.log"));
+        signer.wait_for_log("serving", PATIENCE);
+        signer
+    }
+}
+
+fn run(command: &mut Command) -> String {
+    let output = command.output().unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{command:?}: {errors}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn openssl(arguments: &[&str]) -> String {
+    run(Command::new("openssl").args(arguments))
+}
+
+/// Has openssl verify the certificate of a client.
+fn verify(token: &Token, certificate: &str) {
+    let file = token.scratch.write("node.crt", certificate);
+    openssl(&[
+        "verify",
+        "-x509_strict",
+        "-purpose",
+        "sslclient",
+        "-CAfile",
+        token.ca.to_str().unwrap(),
+        file.to_str().unwrap(),
+    ]);
+}
+
+#[test]
+fn a_node_joins_with_a_certificate_by_a_key_that_never_leaves_its_token() {
+    const MACHINE: Machine = Machine::new("tokened", "token1");
+    let cluster = &BED.cluster;
+    let token = Token::with_key(&cluster.ca_cert_path(), &cluster.ca_key_path());
+    let mut signer = token.serve();
+    let mode = fs::metadata(token.socket()).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    let _controller = BED
+        .signed_by(&token.socket(), &token.ca, &[MACHINE])
+        .start();
+
+    let application = Application::insecure(MACHINE);
+    let csr = BED.wait_for_answer(&BED.file(&application));
+
+    verify(&token, &certificate_of(&csr).unwrap());
+    let user = BED.who_is(&BED.kubeconfig_of(&application, &csr));
+    assert_eq!(user["username"], "system:node:tokened");
+    let line = signer.wait_for_log("signed", PATIENCE);
+    assert!(line.contains("system:node:tokened"), "{line}");
+    let log = signer.log().text();
+    assert!(!log.contains(PIN), "{log}");
+}
+
+#[test]
+fn every_kind_of_key_in_a_token_makes_a_chain_that_openssl_accepts() {
+    for (key, machine) in [
+        (
+            &["-algorithm", "RSA", "-pkeyopt", "rsa_keygen_bits:2048"][..],
+            Machine::new("by-rsa", "tokrsa"),
+        ),
+        (
+            &["-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-256"],
+            Machine::new("by-p256", "tok256"),
+        ),
+        (
+            &["-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-384"],
+            Machine::new("by-p384", "tok384"),
+        ),
+        (
+            &["-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-521"],
+            Machine::new("by-p521", "tok521"),
+        ),
+    ] {
+        let token = Token::with_new_ca(key);
+        let _signer = token.serve();
+        let _controller = BED
+            .signed_by(&token.socket(), &token.ca, &[machine])
+            .start();
+
+        let csr = BED.wait_for_answer(&BED.file(&Application::insecure(machine)));
+
+        assert!(is_issued(&csr), "{csr}");
+        verify(&token, &certificate_of(&csr).unwrap());
+    }
+}
+
+#[test]
+fn requests_wait_while_the_signer_is_down_and_are_issued_once_it_is_back() {
+    const FIRST: Machine = Machine::new("before", "tokb01");
+    const SECOND: Machine = Machine::new("during", "tokd01");
+    let token = Token::with_new_ca(&["-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-256"]);
+    let mut signer = token.serve();
+    let mut controller = BED
+        .signed_by(&token.socket(), &token.ca, &[FIRST, SECOND])
+        .start();
+    assert!(is_issued(
+        &BED.wait_for_answer(&BED.file(&Application::insecure(FIRST)))
+    ));
+
+    signer.kill();
+    let name = BED.file(&Application::insecure(SECOND));
+    let line = controller.wait_for_decision(&name);
+
+    assert_eq!(line["outcome"], "deferred");
+    assert_eq!(line["reason"], "SignerUnavailable");
+    assert!(!is_answered(&BED.request(&name)));
+    let _signer = token.serve();
+    let csr = BED.wait_for_answer(&name);
+    assert!(is_issued(&csr), "{csr}");
+    verify(&token, &certificate_of(&csr).unwrap());
+}
+
+#[test]
+fn a_signer_refuses_the_ca_of_another_cluster_and_the_request_waits() {
+    const MACHINE: Machine = Machine::new("foreign", "tokf01");
+    let token = Token::with_new_ca(&["-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-256"]);
+    let _signer = token.serve_cluster(",tenant-a/prod-1");
+    let mut controller = BED
+        .signed_by(&token.socket(), &token.ca, &[MACHINE])
+        .start();
+
+    let name = BED.file(&Application::insecure(MACHINE));
+    let line = controller.wait_for_decision(&name);
+
+    assert_eq!(line["outcome"], "deferred");
+    assert_eq!(line["reason"], "SignerRefused");
+    let detail = line["detail"].as_str().unwrap();
+    let words = "this signer has no key of this CA for this cluster";
+    assert!(detail.contains(words), "{detail}");
+    assert!(!is_answered(&BED.request(&name)));
+}
+
+#[test]
+fn a_wrong_pin_or_label_ends_the_signer_with_its_reason() {
+    let token = Token::with_new_ca(&["-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-256"]);
+    let ends_with = |launch: Launch, words: &str| {
+        let mut signer = launch.spawn(&token.scratch.join("signer.log"));
+        assert_eq!(signer.wait(PATIENCE).code(), Some(1));
+        let log = signer.log().since(signer.log_start());
+        assert!(log.contains(words), "{log}");
+    };
+    let other = token.launch("").args(["--ca", "nowhere.crt,node-ca"]);
+    ends_with(other, "cannot read the CA certificate nowhere.crt");
+    let ca = format!("{},other", token.ca.display());
+    let other = token.launch("").args(["--ca", &ca]);
+    ends_with(other, "0 private keys have the label");
+
+    token.scratch.write("pin", "000000");
+
+    ends_with(token.launch(""), "the token refused the PIN");
+    assert!(poll(PATIENCE, || (!token.socket().exists()).then_some(())).is_some());
+}
