@@ -90,6 +90,11 @@ use logging::LogFormat;
 use node_attestation_core::crd;
 use tokio::runtime::Runtime;
 
+/// musl's allocator asks the kernel again for what it gave back a moment ago.
+#[cfg(target_env = "musl")]
+#[global_allocator]
+static ALLOCATOR: dlmalloc::GlobalDlmalloc = dlmalloc::GlobalDlmalloc;
+
 /// Checks, approves and signs the certificate requests of kubelets.
 #[derive(Debug, Parser)]
 #[command(name = "node-attestation-controller", disable_help_subcommand = true)]
