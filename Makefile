@@ -12,6 +12,7 @@ export KUBELET_AUTHENTICATOR_CACHE ?= $(if $(XDG_CACHE_HOME),$(XDG_CACHE_HOME),$
 ifdef CI
 export CARGO_INCREMENTAL := 0
 endif
+CARGO_CYCLONEDX := 0.5.9
 CARGO_DENY := 0.20.2
 CARGO_MACHETE := 0.9.2
 CARGO_MUTANTS := 27.1.0
@@ -41,7 +42,7 @@ demo: prerequisites-$(CONTROL_PLANE) dependencies
 ##       target/test-times.json
 test: prerequisites-all dependencies
 	@tests/stage --clear
-	@$(MAKE) --jobs=3 stage-fmt stage-build stage-cluster-api stage-metrics-server stage-judges stage-promtool stage-moto stage-cloud-init stage-deny stage-machete stage-book stage-image-builder
+	@$(MAKE) --jobs=3 stage-fmt stage-build stage-cluster-api stage-metrics-server stage-judges stage-promtool stage-moto stage-cloud-init stage-deny stage-machete stage-book stage-image-builder stage-helm
 	@tests/dependencies save
 	@# Programs that nobody waits for are built while the suites wait for something.
 	@$(MAKE) --jobs=2 stage-suites stage-bench-limits stage-isolation
@@ -55,10 +56,11 @@ stage-%:
 	@tests/stage $* $(MAKE) $*
 
 ## test-long: real Cluster API Provider AWS, control planes that Cluster API makes, Kubernetes 1.33 and an upgrade from 1.35,
-##            the plugins and controllers of the version before this one, and the plugins for arm64; builds an hour's worth,
-##            once
+##            the plugins and controllers of the version before this one, the plugins for arm64, the controller's image, and a
+##            release; builds an hour's worth, once
 test-long: prerequisites-all dependencies
-	@$(MAKE) --jobs=3 build capa metrics-server judges promtool moto cloud-init
+	@$(MAKE) --jobs=3 build capa metrics-server judges promtool helm moto cloud-init
+	@$(MAKE) release-check
 	$(LINT) tests/suites --long
 	$(LINT) tests/suites --previous
 	KUBELET_AUTHENTICATOR_CONTROL_PLANE=$$(tests/older-kubernetes/build 1.33) $(LINT) tests/suites --floor
@@ -73,7 +75,7 @@ build:
 	$(LINT) $(BUILD) --all-targets
 
 # Everything that is compiled for the tests is there by then.
-suites: cluster-api metrics-server judges promtool moto cloud-init
+suites: cluster-api metrics-server judges promtool helm moto cloud-init
 	$(LINT) tests/suites
 	$(LINT) $(CARGO) test --locked --workspace --doc
 
@@ -109,22 +111,38 @@ bench-limits: musl build
 musl: prerequisites-musl
 	@tests/musl
 
-## packages: deb, rpm and tar archives of the plugins, an image for systemd-sysext, SHA-256 sums, in target/packages
+## packages: deb, rpm and tar archives of the plugins, an image for systemd-sysext, SHA-256 sums, in target/packages;
+##           VERSION=1.2.3 here and below
 packages: prerequisites-packaging musl
-	@packaging/node/build target/packages
+	@packaging/node/build target/packages $(VERSION)
 
 ## packages-arm64: the same for arm64, in target/packages-arm64
 packages-arm64: prerequisites-packaging musl-arm64
-	@packaging/node/build --arch arm64 target/packages-arm64
+	@packaging/node/build --arch arm64 target/packages-arm64 $(VERSION)
 
 musl-arm64: prerequisites-arm64
 	@tests/musl aarch64
 
-## components: addon-components.yaml and metadata.yaml, which clusterctl takes, in target/components
+## image: the controller's image for x86-64, built without a daemon, as an OCI archive in target/image;
+##        IMAGE=registry/name here and below
+image: prerequisites-musl
+	@packaging/controller/image target/image $(VERSION)
+
+## chart: the controller's Helm chart, in target/chart
+chart: prerequisites-real
+	@packaging/chart/build target/chart $(VERSION)
+
+## components: the controller's manifests, for kubectl and for clusterctl, in target/components
 components: control-plane
-	@mkdir -p target/components
-	@$$(tests/control-plane/build)/kubectl kustomize packaging/clusterctl >target/components/addon-components.yaml
-	@cp packaging/clusterctl/metadata.yaml target/components
+	@packaging/clusterctl/build target/components $(VERSION)
+
+## release: all of that, with bills of materials, provenance and sums, in target/release-artifacts
+release: prerequisites-packages musl control-plane $(call tool,cargo-cyclonedx@$(CARGO_CYCLONEDX))
+	@CARGO_CYCLONEDX=$(lastword $^) packaging/release target/release-artifacts $(VERSION)
+
+# The image and the release, byte by byte.
+release-check: prerequisites-release musl control-plane $(call tool,cargo-cyclonedx@$(CARGO_CYCLONEDX))
+	@CARGO_CYCLONEDX=$(lastword $^) tests/release/check
 
 # What linters say of them, and what installing and removing them does.
 packages-check: prerequisites-packages musl
@@ -162,6 +180,10 @@ metrics-server: cluster-api
 ## promtool: what checks metrics and alert rules, built once and cached
 promtool: prerequisites-real
 	@tests/promtool/build >/dev/null
+
+## helm: what packs and checks the controller's chart, built once and cached
+helm: prerequisites-real
+	@packaging/chart/helm/build >/dev/null
 
 ## judges: the code of Cluster API Provider AWS and of AWS Controllers for Kubernetes that decides on AWS identities, in
 ##         programs that are built once and cached
@@ -229,5 +251,7 @@ OPTIONS_mdbook = --no-default-features --features search
 prerequisites-%:
 	@tests/prerequisites $*
 
-.PHONY: book packages packages-check components help demo test test-long test-fast build suites isolation bench bench-all bench-limits bench-programs bench-scale musl control-plane cluster-api capa packages-arm64 packages-arm64-check musl-arm64 image-builder image-builder-check \
-	metrics-server judges promtool moto cloud-init dependencies fmt deny advisories machete mutants
+.PHONY: book packages packages-check components help demo test test-long test-fast build suites isolation bench bench-all \
+	bench-limits bench-programs bench-scale musl control-plane cluster-api capa packages-arm64 packages-arm64-check \
+	musl-arm64 image-builder image-builder-check metrics-server judges promtool moto cloud-init dependencies fmt deny \
+	advisories machete mutants image chart release release-check helm

@@ -3,6 +3,7 @@
 pub mod cloud;
 pub mod controller;
 pub mod demo;
+pub mod deploy;
 pub mod docs;
 pub mod fleet;
 pub mod image;

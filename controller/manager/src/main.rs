@@ -102,6 +102,11 @@ use query::Format;
 use serde_json::json;
 use tokio::runtime::Runtime;
 
+/// musl's allocator asks the kernel again for what it gave back a moment ago.
+#[cfg(target_env = "musl")]
+#[global_allocator]
+static ALLOCATOR: dlmalloc::GlobalDlmalloc = dlmalloc::GlobalDlmalloc;
+
 /// Checks, approves and signs the certificate requests of kubelets.
 #[derive(Debug, Parser)]
 #[command(name = "node-attestation-controller", disable_help_subcommand = true)]

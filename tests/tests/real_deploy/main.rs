@@ -1,39 +1,23 @@
-//! The manifests of packaging/deploy on a real API server, and a controller with their rights and arguments.
+//! The manifests of packaging/deploy and the Helm chart on a real API server, and a controller with their rights and
+//! arguments.
 
-use std::path::{Path, PathBuf};
+mod chart;
+
+use std::path::Path;
 use std::process::Command;
 
 use kubelet_attestation::names::Provider;
-use kubelet_authenticator_test_support::binaries::control_plane_binary;
-use kubelet_authenticator_test_support::control_plane::{DEADLINE, User};
-use kubelet_authenticator_test_support::process::{Launch, Process, Scratch, poll};
+use kubelet_authenticator_test_support::control_plane::DEADLINE;
+use kubelet_authenticator_test_support::process::{Scratch, poll};
 use kubelet_authenticator_tests::controller::{Application, is_answered, reason_of};
+use kubelet_authenticator_tests::deploy::{
+    NAME, NAMESPACE, apply, components, deployment, folder, kustomize, lease, start,
+};
 use kubelet_authenticator_tests::fleet::authorize;
 use kubelet_authenticator_tests::management::{Machine, Management, WorkloadCluster, clusterctl};
 use kubelet_authenticator_tests::program;
-use kubelet_authenticator_tests::scrape::{Diagnostics, has_line, value};
+use kubelet_authenticator_tests::scrape::{has_line, value};
 use serde_json::{Value, json};
-
-const NAMESPACE: &str = "node-attestation-system";
-const NAME: &str = "node-attestation-controller";
-
-fn deploy() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../packaging/deploy")
-}
-
-/// The output of `kubectl kustomize` for the manifests.
-fn components() -> String {
-    kustomize(&[], &deploy())
-}
-
-fn kustomize(options: &[&str], folder: &Path) -> String {
-    let mut kubectl = Command::new(control_plane_binary("kubectl"));
-    let kubectl = kubectl.arg("kustomize").args(options).arg(folder);
-    let output = kubectl.output().unwrap();
-    let error = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{error}");
-    String::from_utf8(output.stdout).unwrap()
-}
 
 /// A management cluster with the manifests.
 fn management() -> Management {
@@ -42,75 +26,11 @@ fn management() -> Management {
     management
 }
 
-/// Applies manifests as a person does, without a complaint of the API server.
-#[track_caller]
-fn apply(management: &Management, manifests: &str) {
-    let apply = ["apply", "--server-side", "--force-conflicts", "-f", "-"];
-    let output = management.kubectl().run_with_input(apply, manifests);
-    let error = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.success(), "{error}");
-    // Not even a warning.
-    assert_eq!(error, "");
-    let applied = String::from_utf8_lossy(&output.stdout).into_owned();
-    let objects = manifests.split("\n---\n").count();
-    assert_eq!(applied.lines().count(), objects, "{applied}");
-}
-
-/// The Deployment, as the API server has it.
-fn deployment(management: &Management) -> Value {
-    let kubectl = management.kubectl();
-    kubectl.json(["get", "deployment", NAME, "-n", NAMESPACE])
-}
-
-/// A controller with the rights of the ServiceAccount, and the arguments of the Deployment on other ports.
-fn start(management: &Management, files: &Scratch, name: &str) -> (Process, Diagnostics) {
-    let plane = management.control_plane();
-    let token = ["create", "token", NAME, "-n", NAMESPACE, "--duration=1h"];
-    let token = plane.kubectl().ok(token).trim().to_owned();
-    let kubeconfig = plane.kubeconfig(User::Token(token));
-    // A Pod's own namespace.
-    let namespace = format!("--namespace={NAMESPACE}");
-    plane
-        .kubectl_with(&kubeconfig)
-        .ok(["config", "set-context", "--current", &namespace]);
-    let diagnostics = Diagnostics::default();
-    let deployment = deployment(management);
-    let container = &deployment["spec"]["template"]["spec"]["containers"][0];
-    let arguments = container["args"].as_array().unwrap().iter();
-    let arguments = arguments.map(|argument| {
-        let argument = argument.as_str().unwrap();
-        match argument.split_once('=') {
-            Some(("--metrics-bind-address", ":8080")) => diagnostics.arguments()[0].clone(),
-            Some(("--health-addr", ":9440")) => diagnostics.arguments()[1].clone(),
-            _ => argument.to_owned(),
-        }
-    });
-    let launch = Launch::new(name, program(NAME))
-        .args(arguments)
-        .arg("--kubeconfig")
-        .arg(kubeconfig)
-        // The API server of the tests is on loopback, and a cluster's of the tests is not Ready without evidence.
-        .args(["--insecure-allow-loopback", "--allow-insecure"])
-        .args(["--sync-period=10s"]);
-    let process = launch.spawn(&files.join(&format!("{name}.log")));
-    (process, diagnostics)
-}
-
-fn lease(management: &Management, namespace: &str) -> Option<Value> {
-    let list = management
-        .kubectl()
-        .json(["get", "leases", "-n", namespace]);
-    let mut leases = list["items"].as_array().unwrap().iter();
-    leases
-        .find(|lease| lease["metadata"]["name"] == NAME)
-        .cloned()
-}
-
 #[test]
 fn the_manifests_are_accepted_and_a_controller_with_their_rights_leads_in_its_own_namespace() {
     let management = management();
     let files = Scratch::new("deploy");
-    let (first, one) = start(&management, &files, "first");
+    let (first, one) = start(&management, NAMESPACE, &files, "first");
     one.wait_until_ready();
     let leads = format!(r#"node_attestation_leader{{lease="{NAME}"}} 1.0"#);
     let text = one.wait_for(&[
@@ -131,7 +51,7 @@ fn the_manifests_are_accepted_and_a_controller_with_their_rights_leads_in_its_ow
     assert_eq!(lease(&management, "default"), None);
 
     // The second replica is ready too, and leads once the first is gone.
-    let (_second, two) = start(&management, &files, "second");
+    let (_second, two) = start(&management, NAMESPACE, &files, "second");
     two.wait_until_ready();
     two.wait_for(&[&format!(r#"node_attestation_leader{{lease="{NAME}"}} 0.0"#)]);
     drop(first);
@@ -143,7 +63,7 @@ fn the_manifests_are_accepted_and_a_controller_with_their_rights_leads_in_its_ow
 #[test]
 fn clusterctl_takes_the_components_and_a_controller_with_them_leads() {
     let home = Scratch::new("clusterctl");
-    let packaging = deploy().join("../clusterctl");
+    let packaging = folder().join("../clusterctl");
     let release = concat!("addon-kubelet-authenticator/v", env!("CARGO_PKG_VERSION"));
     std::fs::create_dir_all(home.join(release)).unwrap();
     let components = format!("{release}/addon-components.yaml");
@@ -176,7 +96,7 @@ fn clusterctl_takes_the_components_and_a_controller_with_them_leads() {
     assert_eq!(ours["items"].as_array().map(Vec::len), Some(6), "{ours:#}");
     let definitions = kubectl.json(["get", "customresourcedefinitions", "-l", label]);
     assert_eq!(definitions["items"].as_array().map(Vec::len), Some(4));
-    let (_manager, diagnostics) = start(&management, &home, "manager");
+    let (_manager, diagnostics) = start(&management, NAMESPACE, &home, "manager");
     diagnostics.wait_until_ready();
     diagnostics.wait_for(&[&format!(r#"node_attestation_leader{{lease="{NAME}"}} 1.0"#)]);
     assert!(lease(&management, NAMESPACE).is_some());
@@ -186,7 +106,7 @@ fn clusterctl_takes_the_components_and_a_controller_with_them_leads() {
 fn a_pod_of_the_deployment_is_admitted_where_only_restricted_ones_are_and_its_probes_name_its_ports()
  {
     let management = management();
-    let deployment = deployment(&management);
+    let deployment = deployment(&management, NAMESPACE);
     assert_eq!(deployment["spec"]["replicas"], 2);
     let template = &deployment["spec"]["template"];
     let pod = json!({
@@ -279,13 +199,13 @@ fn the_overlay_of_the_page_has_the_controller_run_with_an_image_and_challenge_ke
     }
     files.write("overlay/kustomization.yaml", overlay);
     files.write("challenge-keys/current", "00".repeat(32));
-    let packaging = deploy().join("..").canonicalize().unwrap();
+    let packaging = folder().join("..").canonicalize().unwrap();
     std::os::unix::fs::symlink(packaging, files.join("packaging")).unwrap();
     let management = Management::start();
 
     apply(&management, &kustomize(&[option], &files.join("overlay")));
 
-    let deployment = deployment(&management);
+    let deployment = deployment(&management, NAMESPACE);
     let container = &deployment["spec"]["template"]["spec"]["containers"][0];
     let image = "registry.example.com/me/node-attestation-controller:v0.1.0";
     assert_eq!(container["image"], image);
@@ -321,7 +241,7 @@ fn a_cluster_is_in_the_scrape_until_its_authentication_is_deleted() {
     let cluster = management.cluster("prod-1").create();
     let machine = cluster.machine("m1").node_name("node-1").create();
     let files = Scratch::new("deploy");
-    let (_manager, diagnostics) = start(&management, &files, "manager");
+    let (_manager, diagnostics) = start(&management, NAMESPACE, &files, "manager");
     let authentication = authorize(&management, &cluster, &["insecure"], json!({}));
     let kubectl = management.kubectl();
     authentication.wait_until_ready(kubectl);

@@ -1,0 +1,23 @@
+{{/* manifest: a file of packaging/deploy, in the namespace of the release. Its argument: the context, and the file's name. */}}
+{{- define "node-attestation-controller.manifest" -}}
+{{- $text := (index . 0).Files.Get (printf "deploy/%s" (index . 1)) | required (printf "deploy/%s is missing in the chart" (index . 1)) -}}
+{{- replace "node-attestation-system" (index . 0).Release.Namespace $text -}}
+{{- end }}
+
+{{/* rights: a file of packaging/rbac, with the controller's service account as the subject, and its Lease in its namespace. */}}
+{{- define "node-attestation-controller.rights" -}}
+{{- $namespace := (index . 0).Release.Namespace -}}
+{{- $subject := dict "kind" "ServiceAccount" "name" "node-attestation-controller" "namespace" $namespace -}}
+{{- $text := (index . 0).Files.Get (printf "rbac/%s" (index . 1)) | required (printf "rbac/%s is missing in the chart" (index . 1)) -}}
+{{- range splitList "\n---\n" $text }}
+{{- $object := fromYaml . }}
+{{- if hasKey $object "subjects" }}
+{{- $_ := set $object "subjects" (list $subject) }}
+{{- end }}
+{{- if eq (dig "metadata" "namespace" "" $object) "default" }}
+{{- $_ := set $object.metadata "namespace" $namespace }}
+{{- end }}
+---
+{{ toYaml $object }}
+{{- end }}
+{{- end }}

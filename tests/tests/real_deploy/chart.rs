@@ -1,0 +1,290 @@
+//! The Helm chart, as helm and a real API server take it.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::LazyLock;
+
+use kubelet_authenticator_test_support::binaries;
+use kubelet_authenticator_test_support::process::Scratch;
+use kubelet_authenticator_tests::deploy::{NAME, NAMESPACE, components, deployment, lease, start};
+use kubelet_authenticator_tests::management::Management;
+use serde_json::{Value, json};
+
+static HELM: LazyLock<PathBuf> =
+    LazyLock::new(|| binaries::build(&packaging().join("helm/build")).join("helm"));
+
+fn packaging() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../packaging/chart")
+}
+
+fn chart() -> String {
+    packaging().join(NAME).display().to_string()
+}
+
+/// Runs helm without anybody's settings.
+fn helm(arguments: &[&str]) -> Output {
+    let home = Scratch::new("helm");
+    let mut helm = Command::new(&*HELM);
+    helm.args(arguments).env_clear().env("HOME", home.path());
+    helm.output().expect("helm can be started")
+}
+
+/// What helm would apply, in this namespace and with these values.
+#[track_caller]
+fn template(namespace: &str, values: &[&str]) -> String {
+    let mut arguments = vec!["template", "--include-crds", "--namespace", namespace];
+    arguments.extend(values.iter().flat_map(|value| ["--set-json", value]));
+    let chart = chart();
+    arguments.extend([NAME, &chart]);
+    let output = helm(&arguments);
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{error}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// The objects of manifests, by kind, namespace and name.
+fn objects(manifests: &str) -> BTreeMap<[String; 3], Value> {
+    let documents = manifests.split("\n---\n");
+    let objects = documents.filter_map(|document| {
+        let object: Option<Value> = serde_saphyr::from_str(document).unwrap();
+        let object = plain(object?);
+        let of = |pointer| object.pointer(pointer).and_then(Value::as_str);
+        let name = ["/kind", "/metadata/namespace", "/metadata/name"];
+        let name = name.map(|pointer| of(pointer).unwrap_or_default().to_owned());
+        Some((name, object))
+    });
+    objects.collect()
+}
+
+/// The same with all numbers written alike: `43200.0` and `43200` are one to an API server.
+fn plain(value: Value) -> Value {
+    match value {
+        Value::Number(number) => json!(number.as_f64()),
+        Value::Array(values) => values.into_iter().map(plain).collect(),
+        Value::Object(fields) => fields
+            .into_iter()
+            .map(|(name, value)| (name, plain(value)))
+            .collect(),
+        Value::Null | Value::Bool(_) | Value::String(_) => value,
+    }
+}
+
+fn of_kind<'a>(objects: &'a BTreeMap<[String; 3], Value>, kind: &str) -> &'a Value {
+    let mut found = objects.iter().filter(|([of, ..], _)| of == kind);
+    let (_, object) = found
+        .next()
+        .unwrap_or_else(|| panic!("no {kind} in {:?}", objects.keys()));
+    assert_eq!(found.next(), None);
+    object
+}
+
+#[test]
+fn the_chart_is_the_manifests_object_by_object_without_the_namespace() {
+    let mut expected = objects(&components());
+    let namespace = ["Namespace", "", NAMESPACE].map(str::to_owned);
+    assert!(expected.remove(&namespace).is_some());
+    let found = objects(&template(NAMESPACE, &[]));
+    assert!(found.keys().eq(expected.keys()), "{:#?}", found.keys());
+    for (name, object) in &expected {
+        assert_eq!(&found[name], object, "{name:?}");
+    }
+}
+
+#[test]
+fn helm_has_nothing_to_say_of_the_chart_and_refuses_values_that_are_none() {
+    let output = helm(&["lint", "--strict", &chart()]);
+    let printed = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{printed}");
+    assert!(
+        printed.contains("1 chart(s) linted, 0 chart(s) failed"),
+        "{printed}"
+    );
+    for (value, reason) in [
+        ("replica=3", "'replica'"),
+        ("replicas=\"two\"", "/replicas"),
+        ("logFormat=\"xml\"", "/logFormat"),
+        ("shards=65", "/shards"),
+        ("image.digest=\"sha256:0\"", "/image/digest"),
+        ("image.repository=\"a/b:v1\"", "/image/repository"),
+        ("syncPeriod=\"soon\"", "/syncPeriod"),
+        ("networkPolicy.ports=[]", "/networkPolicy/ports"),
+        (
+            "serviceAccount.annotations={\"a\":1}",
+            "/serviceAccount/annotations/a",
+        ),
+        ("shards=2,replicas=3", "at least as many as replicas"),
+    ] {
+        let output = helm(&["template", "--set-json", value, NAME, &chart()]);
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success(), "{value} is taken");
+        assert!(error.contains(reason), "{value}: {error}");
+    }
+}
+
+#[test]
+fn values_of_the_chart_are_in_what_it_renders() {
+    let values = [
+        r#"image={"repository": "registry.example.com:5000/me/controller", "pullPolicy": "Always"}"#,
+        r#"image.tag="v9""#,
+        "imagePullSecrets=[{\"name\": \"registry\"}]",
+        "replicas=3",
+        "shards=4",
+        r#"logFormat="text""#,
+        "verbose=true",
+        r#"watchFilter="mine""#,
+        r#"watchNamespace="fleet""#,
+        r#"missingMachineTimeout="1h""#,
+        r#"syncPeriod="5m""#,
+        "allowInsecure=true",
+        r#"tpm.challengeKeysSecret="challenge-keys""#,
+        r#"extraArgs=["--aws-region=eu-west-1"]"#,
+        r#"extraEnv=[{"name": "https_proxy", "value": "http://proxy.example:3128"}]"#,
+        r#"resources.limits={"memory": "2Gi"}"#,
+        r#"serviceAccount.annotations={"eks.amazonaws.com/role-arn": "arn:aws:iam::1:role/a"}"#,
+        r#"podLabels={"team": "nodes", "app.kubernetes.io/name": "other"}"#,
+        r#"nodeSelector={"node-role.kubernetes.io/control-plane": ""}"#,
+        "tolerations=[]",
+        r#"priorityClassName="""#,
+        r#"networkPolicy={"metricsNamespace": "observability", "ports": [8443]}"#,
+        "podDisruptionBudget.enabled=false",
+        "flowSchemas.enabled=false",
+        "ack.carm=true",
+        r#"serviceMonitor={"enabled": true, "interval": "30s", "labels": {"release": "prometheus"}}"#,
+        "prometheusRule.enabled=true",
+    ];
+    let found = objects(&template("attestation", &values));
+    let deployment = of_kind(&found, "Deployment");
+    assert_eq!(deployment["spec"]["replicas"], 3.0);
+    let template = &deployment["spec"]["template"];
+    let labels = json!({"app.kubernetes.io/name": NAME, "team": "nodes"});
+    assert_eq!(template["metadata"]["labels"], labels);
+    let pod = &template["spec"];
+    let manager = &pod["containers"][0];
+    assert_eq!(
+        manager["image"],
+        "registry.example.com:5000/me/controller:v9"
+    );
+    assert_eq!(manager["imagePullPolicy"], "Always");
+    assert_eq!(
+        manager["args"],
+        json!([
+            "run",
+            "--log-format=text",
+            "--metrics-bind-address=:8080",
+            "--health-addr=:9440",
+            "--verbose",
+            "--watch-filter=mine",
+            "--namespace=fleet",
+            "--shards=4",
+            "--missing-machine-timeout=1h",
+            "--sync-period=5m",
+            "--allow-insecure",
+            "--ack-carm",
+            "--tpm-challenge-keys=/keys",
+            "--aws-region=eu-west-1",
+        ])
+    );
+    assert_eq!(manager["env"][0]["name"], "https_proxy");
+    let resources =
+        json!({"requests": {"cpu": "100m", "memory": "128Mi"}, "limits": {"memory": "2Gi"}});
+    assert_eq!(manager["resources"], resources);
+    assert_eq!(manager["volumeMounts"][0]["mountPath"], "/keys");
+    assert_eq!(pod["volumes"][0]["secret"]["secretName"], "challenge-keys");
+    assert_eq!(pod["imagePullSecrets"][0]["name"], "registry");
+    let selector = json!({"node-role.kubernetes.io/control-plane": ""});
+    assert_eq!(pod["nodeSelector"], selector);
+    for absent in ["tolerations", "priorityClassName"] {
+        assert_eq!(pod.get(absent), None);
+    }
+    let account = of_kind(&found, "ServiceAccount");
+    let role = &account["metadata"]["annotations"]["eks.amazonaws.com/role-arn"];
+    assert_eq!(role, "arn:aws:iam::1:role/a");
+    let policy = &of_kind(&found, "NetworkPolicy")["spec"];
+    let reader = &policy["ingress"][1]["from"][0]["namespaceSelector"]["matchLabels"];
+    assert_eq!(reader["kubernetes.io/metadata.name"], "observability");
+    let ports = json!([{"port": 8443.0, "protocol": "TCP"}]);
+    assert_eq!(policy["egress"][1]["ports"], ports);
+    let monitor = of_kind(&found, "ServiceMonitor");
+    assert_eq!(monitor["metadata"]["labels"]["release"], "prometheus");
+    assert_eq!(monitor["spec"]["endpoints"][0]["interval"], "30s");
+    let service = of_kind(&found, "Service");
+    let selected = &monitor["spec"]["selector"]["matchLabels"];
+    assert_eq!(selected, &service["metadata"]["labels"]);
+    let alerts = packaging().join("../monitoring/alerts.yaml");
+    let alerts = std::fs::read_to_string(alerts).unwrap();
+    let alerts = plain(serde_saphyr::from_str(&alerts).unwrap());
+    assert_eq!(of_kind(&found, "PrometheusRule")["spec"], alerts);
+    let kinds = ["PodDisruptionBudget", "FlowSchema"];
+    assert!(!found.keys().any(|[kind, ..]| kinds.contains(&&**kind)));
+    // Nothing is left in the namespace of the manifests, but in that of AWS Controllers for Kubernetes.
+    for [kind, namespace, name] in found.keys() {
+        assert!(
+            ["", "attestation", "ack-system"].contains(&&**namespace),
+            "{kind} {name} is in {namespace}"
+        );
+    }
+
+    let digest = format!("sha256:{}", "0".repeat(64));
+    let value = format!(r#"image.digest="{digest}""#);
+    let found = objects(&self::template(NAMESPACE, &[&value]));
+    let pod = &of_kind(&found, "Deployment")["spec"]["template"]["spec"];
+    let image = format!("registry.example/{NAME}@{digest}");
+    assert_eq!(pod["containers"][0]["image"], image);
+}
+
+#[test]
+fn a_packed_chart_is_installed_in_any_namespace_and_a_controller_with_its_rights_leads() {
+    let files = Scratch::new("chart");
+    let version = "0.1.9";
+    let packed = ["one", "two"].map(|folder| {
+        let build = Command::new(packaging().join("build"))
+            .arg(files.join(folder))
+            .arg(version)
+            .env("IMAGE", "registry.example.com/me/controller")
+            .output()
+            .unwrap();
+        assert!(build.status.success(), "{build:?}");
+        let file = files.join(folder).join(format!("{NAME}-{version}.tgz"));
+        let printed = String::from_utf8_lossy(&build.stdout).into_owned();
+        assert_eq!(printed.trim_end(), file.display().to_string());
+        file
+    });
+    let [one, two] = packed.each_ref().map(|file| std::fs::read(file).unwrap());
+    assert!(one == two, "the same source gives the same bytes");
+
+    let namespace = "attestation";
+    let management = Management::start();
+    management.kubectl().apply_object(&json!({
+        "apiVersion": "v1", "kind": "Namespace",
+        "metadata": {"name": namespace, "labels": {"pod-security.kubernetes.io/enforce": "restricted"}},
+    }));
+    let kubeconfig = management.admin_kubeconfig().display().to_string();
+    let on = ["--kubeconfig", &kubeconfig, "--namespace", namespace, NAME];
+    let run = |command: &[&str], chart: &[&str]| {
+        let output = helm(&[command, &on, chart].concat());
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{command:?}: {error}");
+        assert_eq!(error, "", "{command:?}");
+    };
+    let packed = packed[0].to_str().unwrap();
+    run(&["install"], &[packed]);
+    let installed = deployment(&management, namespace);
+    let container = &installed["spec"]["template"]["spec"]["containers"][0];
+    let image = format!("registry.example.com/me/controller:v{version}");
+    assert_eq!(container["image"], image);
+    let (_manager, diagnostics) = start(&management, namespace, &files, "manager");
+    diagnostics.wait_until_ready();
+    diagnostics.wait_for(&[&format!(r#"node_attestation_leader{{lease="{NAME}"}} 1.0"#)]);
+    assert!(lease(&management, namespace).is_some());
+
+    run(&["upgrade", "--set", "replicas=3"], &[packed]);
+    let upgraded = deployment(&management, namespace);
+    assert_eq!(upgraded["spec"]["replicas"], 3);
+    // What the clusters have is not taken from them.
+    run(&["uninstall"], &[]);
+    let kubectl = management.kubectl();
+    let left = kubectl.json(["get", "deployments,roles", "-n", namespace]);
+    assert_eq!(left["items"], json!([]));
+    kubectl.ok(["get", "kubeletauthentications,nodeidentities"]);
+}
