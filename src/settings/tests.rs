@@ -324,8 +324,13 @@ fn drop_ins_count_without_a_file() {
     )
     .unwrap();
 
-    let mut values = Values::default();
-    file::read(None, &default, &schema(), &mut values).unwrap();
+    let mut taken = Vec::new();
+    let mut take = |path: &Path, values| taken.push((path.to_owned(), values));
+    file::read(None, &default, &schema(), &mut take).unwrap();
+    let [(path, values)] = &taken[..] else {
+        panic!("{} files were read", taken.len());
+    };
+    assert!(path.ends_with("config.d/a.yaml"), "{}", path.display());
     assert_eq!(values.get(&table::NODE_NAME).unwrap().as_str(), "n1");
 }
 

@@ -84,6 +84,7 @@ impl Signer {
     pub fn rehearsal(certificate: &[u8]) -> Result<Self, InvalidCa> {
         let ca = CaCertificate::from_pem(certificate)?;
         let key = CaKey::random().map_err(|_| InvalidCa::KeyForm)?;
+        let key = Key::Held(key);
         Ok(Self { ca, key })
     }
 

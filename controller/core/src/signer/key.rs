@@ -48,7 +48,6 @@ impl CaKey {
     pub(super) fn random() -> Result<Self, Unspecified> {
         let [(algorithm, signature), ..] = CURVES;
         let key = EcdsaKeyPair::generate(algorithm)?;
-        let signature = ObjectIdentifier::new(signature).map_err(|_| Unspecified)?;
         Ok(Self::Ecdsa(key, signature))
     }
 

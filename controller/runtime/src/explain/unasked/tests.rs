@@ -27,7 +27,10 @@ impl Verifier for Asking {
 }
 
 /// The appraisal of a request with this annotation by a verifier of this provider; and who was not asked.
-fn appraised(provider: Provider, annotation: Option<&str>) -> (Option<Identity>, Option<NotAsked>) {
+fn appraised(
+    provider: &Provider,
+    annotation: Option<&str>,
+) -> (Option<Identity>, Option<NotAsked>) {
     let unasked = Unasked::default();
     let asking: Arc<dyn Verifier> = Arc::new(Asking(provider.clone()));
     let verifiers = unasked.verifiers(Verifiers::from_iter([asking]), &[Provider::AWS]);
@@ -53,14 +56,14 @@ fn appraised(provider: Provider, annotation: Option<&str>) -> (Option<Identity>,
         machine: &machine,
         asked: UNIX_EPOCH,
     };
-    let verifier = verifiers.of(&provider).unwrap();
+    let verifier = verifiers.of(provider).unwrap();
     let assurance = block_on(verifier.verify(appraisal, UNIX_EPOCH)).ok();
     (assurance.map(|it| it.identity().clone()), unasked.taken())
 }
 
 #[test]
 fn what_the_platform_names_is_taken_for_named_where_it_is_not_asked() {
-    let (identity, not_asked) = appraised(Provider::AWS, None);
+    let (identity, not_asked) = appraised(&Provider::AWS, None);
 
     let identity = identity.unwrap();
     assert_eq!(identity.node_name, NodeName::parse("n1").ok());
@@ -72,8 +75,8 @@ fn what_the_platform_names_is_taken_for_named_where_it_is_not_asked() {
 fn a_tpm_is_the_one_that_the_request_names_or_nothing_is_taken_for_proved() {
     let key = "0f".repeat(32);
 
-    let (named, not_asked) = appraised(Provider::TPM, Some(&key));
-    let (unnamed, unasked) = appraised(Provider::TPM, None);
+    let (named, not_asked) = appraised(&Provider::TPM, Some(&key));
+    let (unnamed, unasked) = appraised(&Provider::TPM, None);
 
     let named = named.unwrap();
     assert_eq!(named.endorsement_key.map(|key| key.to_string()), Some(key));
