@@ -8,7 +8,7 @@ use kubelet_authenticator_tests::page::repository;
 use kubelet_authenticator_tests::program;
 
 use crate::markdown::{blocks, inline_code};
-use crate::{PLUGIN, PLUGINS, is_pending, pages};
+use crate::{PLUGIN, PLUGINS, pages};
 
 const CONTROLLER: &str = "node-attestation-controller";
 
@@ -47,15 +47,15 @@ fn words(line: &str) -> Vec<Vec<String>> {
         .collect()
 }
 
-/// The program that the word starts, and the name by which what is pending is listed.
-fn started(word: &str) -> Option<(String, &'static str)> {
+/// The program that the word starts.
+fn started(word: &str) -> Option<String> {
     let name = word.rsplit('/').next()?;
     if name == CONTROLLER {
-        return Some((CONTROLLER.to_owned(), CONTROLLER));
+        return Some(CONTROLLER.to_owned());
     }
     let provider = name.strip_prefix(PLUGIN)?;
     let provider = PLUGINS.into_iter().find(|known| *known == provider)?;
-    Some((format!("{PLUGIN}{provider}"), "kubelet-authenticator"))
+    Some(format!("{PLUGIN}{provider}"))
 }
 
 /// The help of each command that pages name.
@@ -100,7 +100,7 @@ impl Help {
 
     /// Why the command does not exist, or one of its flags.
     fn objection(&mut self, words: &[String]) -> Option<String> {
-        let (name, pending) = started(words.first()?)?;
+        let name = started(words.first()?)?;
         let mut command = vec![name];
         let mut words = words[1..].iter();
         let mut descends = true;
@@ -122,8 +122,7 @@ impl Help {
                 if descends {
                     command.push(word.clone());
                 } else if !known.is_empty() {
-                    let pending = command.len() == 1 && is_pending(&format!("{pending} {word}"));
-                    return (!pending).then(|| format!("{command:?} has no {word}"));
+                    return Some(format!("{command:?} has no {word}"));
                 }
             } else {
                 descends = false;
@@ -163,7 +162,6 @@ fn every_target_of_make_exists() {
             }
             let mut names = words[1..].iter().filter(|word| !word.contains('='));
             let unknown = names.find(|name| !targets.contains(name.as_str()));
-            let unknown = unknown.filter(|name| !is_pending(&format!("make {name}")));
             missing.extend(unknown.map(|name| format!("{path}: make {name}")));
         }
     }
@@ -184,7 +182,7 @@ fn every_file_of_the_repository_that_a_page_names_exists() {
                 let placeholder = word.contains(['*', '<', '$', '(', ':']);
                 let found = [word.to_owned(), format!("{word}.rs")];
                 let found = found.iter().any(|file| repository().join(file).exists());
-                if is_file && !placeholder && !found && !is_pending(word) {
+                if is_file && !placeholder && !found {
                     missing.insert(format!("{path}: {word}"));
                 }
             }

@@ -1,0 +1,198 @@
+//! `cluster check`.
+
+use super::*;
+
+/// The checks of a Cluster and the management cluster.
+fn checked(scene: &Scene, options: &[&str]) -> (Option<i32>, Vec<Value>) {
+    let cluster = key(scene);
+    let arguments = [&["cluster", "check", &cluster, "-o", "json"], options].concat();
+    let output = run_as(&admin(), &arguments);
+    let object: Value =
+        serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{output:?}"));
+    let checks = object["checks"].as_array().unwrap().clone();
+    (output.status.code(), checks)
+}
+
+#[track_caller]
+fn check<'a>(checks: &'a [Value], name: &str) -> (&'a str, &'a str) {
+    let found = checks.iter().find(|one| one["name"] == name);
+    let found = found.unwrap_or_else(|| panic!("{name}: {checks:#?}"));
+    (
+        found["state"].as_str().unwrap(),
+        found["finding"].as_str().unwrap(),
+    )
+}
+
+/// The output for a management cluster that is well, up to its Lease.
+const MANAGEMENT_WELL: &str = "\
+The management cluster
+pass  definitions: 3 are there, of this version
+pass  cluster-api: Cluster is served as v1beta2
+pass  rights: this user may do all that the controller does here
+pass  leader: renewed: default/node-attestation-controller, ";
+
+/// The output for a Cluster that is well.
+const CLUSTER_WELL: &str = "\
+pass  authentication: Ready
+pass  ca: valid until TIME, and the key is the certificate's
+pass  records: 1, each with its Machine
+pass  kubeconfig: https://SERVER/ answers
+pass  workload-version: VERSION
+pass  workload-rights: the kubeconfig's user may answer requests
+pass  ways-in: no binding or authorizer has kubelet certificates approved
+      unattested
+pass  admission-policy: attestation is not enforced, as autoApproveBindings says
+pass  nodes: 0, each with a record
+pass  requests: none is pending
+pass  evidence-versions: no request has evidence of a version that is not read
+
+16 checks: 16 pass, 0 warn, 0 fail, 0 skip
+";
+
+#[test]
+fn every_check_passes_of_a_cluster_that_is_well_and_a_warning_counts_with_strict() {
+    let scene = scene("check-well");
+    let machine = scene.cluster.machine("m1").create();
+    let name = scene.file(&machine.bootstrap_kubeconfig(), &of(&machine));
+    scene.answer(&name);
+
+    let (code, checks) = checked(&scene, &[]);
+
+    assert_eq!(code, Some(0), "{checks:#?}");
+    let names: Vec<_> = checks
+        .iter()
+        .map(|one| one["name"].as_str().unwrap())
+        .collect();
+    let expected = [
+        "definitions",
+        "cluster-api",
+        "rights",
+        "leader",
+        "clusters",
+        "authentication",
+        "ca",
+        "records",
+        "kubeconfig",
+        "workload-version",
+        "workload-rights",
+        "ways-in",
+        "admission-policy",
+        "nodes",
+        "requests",
+        "evidence-versions",
+    ];
+    assert_eq!(names, expected);
+    let warnings: Vec<_> = checks.iter().filter(|one| one["state"] != "pass").collect();
+    assert_eq!(warnings, [] as [&Value; 0]);
+    assert_eq!(checked(&scene, &["--strict"]).0, Some(0));
+    let output = run_as(&admin(), &["cluster", "check", &key(&scene)]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    let (of_management, of_cluster) = text.split_once("Cluster check-well/prod-1\n").unwrap();
+    assert!(
+        of_management.starts_with(MANAGEMENT_WELL),
+        "{of_management}"
+    );
+    let (before, rest) = of_cluster.split_once("https://").unwrap();
+    let (_, after) = rest.split_once("/ answers").unwrap();
+    let (valid, rest) = before.split_once("valid until ").unwrap();
+    let (_, before) = rest.split_once(", and").unwrap();
+    let of_cluster = format!("{valid}valid until TIME, and{before}https://SERVER/ answers{after}");
+    let of_cluster = of_cluster.replace(KUBERNETES_VERSION.as_str(), "VERSION");
+    assert_eq!(of_cluster, CLUSTER_WELL);
+
+    let plane = scene.cluster.control_plane();
+    plane.install_bindings(&KubeadmBinding::ALL);
+    let (code, checks) = checked(&scene, &[]);
+    assert_eq!((code, check(&checks, "ways-in").0), (Some(0), "warn"));
+    assert_eq!(checked(&scene, &["--strict"]).0, Some(20));
+}
+
+/// The lines of a failing check.
+const MISSING_CA: &str = "\
+fail  ca: there is no Secret prod-1-ca
+      cure: Cluster API creates it; an external control plane's has to be put
+      there
+      see: docs/cluster-api.md#check-ca
+";
+
+#[test]
+fn a_broken_cluster_fails_its_own_checks_and_no_others() {
+    let scene = scene("check-broken");
+    scene
+        .cluster
+        .control_plane()
+        .install_bindings(&KubeadmBinding::ALL);
+    scene.kubectl().apply_object(&json!({
+        "apiVersion": "v1", "kind": "Node", "metadata": {"name": "stranger"},
+    }));
+    scene.cluster.delete_secret("ca");
+
+    let (code, checks) = checked(&scene, &[]);
+
+    assert_eq!(code, Some(20));
+    let output = run_as(&admin(), &["cluster", "check", &key(&scene)]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    for line in text.lines() {
+        let is_one_word = line.split_whitespace().count() < 2;
+        assert!(line.chars().count() <= 80 || is_one_word, "{line}");
+    }
+    let (_, of_cluster) = text.split_once("Cluster check-broken/prod-1\n").unwrap();
+    assert!(of_cluster.contains(MISSING_CA), "{of_cluster}");
+    let (state, finding) = check(&checks, "ca");
+    assert_eq!(
+        (state, finding.starts_with("there is no Secret")),
+        ("fail", true),
+        "{finding}"
+    );
+    assert_eq!(
+        check(&checks, "nodes"),
+        ("warn", "without a record: stranger")
+    );
+    let (state, finding) = check(&checks, "ways-in");
+    assert_eq!(state, "warn");
+    assert!(
+        finding.contains("kubeadm:node-autoapprove-bootstrap"),
+        "{finding}"
+    );
+    for other in [
+        "kubeconfig",
+        "workload-version",
+        "workload-rights",
+        "requests",
+        "definitions",
+        "leader",
+    ] {
+        assert_eq!(check(&checks, other).0, "pass", "{other}");
+    }
+
+    scene.cluster.delete_secret("kubeconfig");
+    let (code, checks) = checked(&scene, &[]);
+    assert_eq!(code, Some(20));
+    assert_eq!(check(&checks, "kubeconfig").0, "fail");
+    assert_eq!(
+        check(&checks, "nodes"),
+        ("skip", "the workload cluster cannot be asked")
+    );
+}
+
+#[test]
+fn each_check_of_a_cluster_has_its_place_on_the_page_and_the_page_no_others() {
+    let scene = scene("check-page");
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/cluster-api.md");
+    let page = fs::read_to_string(page).unwrap();
+    let anchors = page.split("<a id=\"check-").skip(1);
+    let anchors = anchors.map(|rest| rest.split_once('"').unwrap().0.to_owned());
+    let mut documented: Vec<String> = anchors.collect();
+
+    let (_, checks) = checked(&scene, &[]);
+
+    let mut made = Vec::new();
+    for one in &checks {
+        let name = one["name"].as_str().unwrap();
+        assert_eq!(one["link"], format!("docs/cluster-api.md#check-{name}"));
+        made.push(name.to_owned());
+    }
+    documented.sort();
+    made.sort();
+    assert_eq!(documented, made);
+}
