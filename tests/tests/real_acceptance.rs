@@ -117,9 +117,10 @@ fn wait_for_condition(machine: &Machine, status: &str, reason: &str) -> Value {
 #[test]
 fn a_machine_says_whether_its_node_is_attested_and_why_not() {
     let scene = Scene::start(&SITE, "conditions", json!({}));
-    let [joined, denied] = ["joined", DENIED].map(|name| scene.cluster.machine(name).create());
+    let machine = |name| scene.cluster.machine(name).create();
+    let [joined, denied, other, later] = ["joined", DENIED, "other", "later"].map(machine);
 
-    let credential = scene.join(&joined);
+    scene.join(&joined);
     let refused = scene.file(&denied.bootstrap_kubeconfig(), &scene.rightful(&denied));
 
     scene.assert_denied(&refused, "StampWithheld");
@@ -127,6 +128,22 @@ fn a_machine_says_whether_its_node_is_attested_and_why_not() {
     let told = wait_for_condition(&denied, "False", "StampWithheld");
     let message = told["message"].as_str().unwrap();
     assert!(message.contains(DENIED), "{told:#}");
+
+    // A node that claims the machine of another one, and a token that is no longer needed.
+    let credential = scene.join(&other);
+    let claim = scene.file(&credential, &scene.stamped("other", joined.provider_id()));
+    let again = scene.file(
+        &joined.bootstrap_kubeconfig(),
+        &scene.stamped("another-name", joined.provider_id()),
+    );
+    for refused in [claim, again] {
+        let csr = scene.answer(&refused);
+        assert!(!is_issued(&csr), "{csr:#}");
+    }
+    // What is written of it later than that was decided.
+    scene.join(&later);
+    wait_for_condition(&later, "True", "Attested");
+    wait_for_condition(&joined, "True", "Attested");
 
     let output = Command::new(program("node-attestation-controller"))
         .args(["identities", "revoke", "prod-1", "joined"])
@@ -136,6 +153,5 @@ fn a_machine_says_whether_its_node_is_attested_and_why_not() {
         .output()
         .unwrap();
     assert!(output.status.success(), "{output:?}");
-    assert!(credential.exists());
     wait_for_condition(&joined, "False", "CertificatesRevoked");
 }

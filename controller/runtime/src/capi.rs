@@ -15,10 +15,11 @@ pub(crate) use api_discovery::cluster_resource;
 pub use ca::{CaOutOfTime, CaRefused, ClusterCa};
 pub use cache::Objects;
 pub use inventory::CapiInventory;
+pub(crate) use inventory::KnownMachine;
 pub use kubeconfig::{KubeconfigRefused, TenantKubeconfig};
 pub use objects::{
     Attested, Cluster, Endpoint, InvalidObjectKey, InvalidOwnAttestors, NODE_ATTESTED, ObjectKey,
-    OwnAttestors, Reference,
+    OwnAttestors, Reference, told,
 };
 pub(crate) use objects::{are_same, is_paused};
 pub use watch::Selection;

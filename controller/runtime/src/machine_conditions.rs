@@ -4,12 +4,17 @@
 //! # Contract
 //!
 //! - It is `True` once the machine has its certificate. A request that a bootstrap token files never takes that away: a
-//!   Machine whose readiness gates have the condition would be replaced by whoever has the token.
+//!   Machine whose readiness gates have the condition would be replaced by whoever has the token. Nor does a node that
+//!   claims another's machine.
 //! - Afterwards it is `False` if the node's own renewal is denied, or if its certificates are revoked.
-//! - What was not written is found by the records in the next round. A refusal is told again by the next request.
+//! - An outcome that was not written, by a restart, is found by the record and the Node of the Machine in the next round, and at the
+//!   latest written with the next renewal. A refusal is told again by the next request.
+//! - A refusal that is told already is not written again, and another one of the same machine a minute later at the
+//!   earliest.
 
 use std::collections::BTreeMap;
 use std::error::Error;
+use std::mem;
 use std::time::{Duration, SystemTime};
 
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
@@ -20,6 +25,7 @@ use kube::Client;
 use kube::api::{Api, DynamicObject, Patch, PatchParams};
 use kube::core::ApiResource;
 use kubelet_attestation::errors::error_chain;
+use kubelet_attestation::names::{NODE_USER_PREFIX, NodeName};
 use node_attestation_core::decide::Decision;
 use node_attestation_core::ledger::Record;
 use node_attestation_core::rate_limit::Rate;
@@ -29,7 +35,7 @@ use parking_lot::Mutex;
 use serde_json::json;
 use tokio::time::Instant;
 
-use crate::capi::Attested;
+use crate::capi::{Attested, KnownMachine, told};
 use crate::client::{CONTROLLER, CallError, in_time};
 use crate::events::reason;
 
@@ -37,7 +43,7 @@ use crate::events::reason;
 pub use crate::capi::NODE_ATTESTED;
 
 /// Deadline of one write.
-const DEADLINE: Duration = Duration::from_secs(5);
+const DEADLINE: Duration = Duration::from_secs(2);
 
 /// The rate of the writes of all clusters together: a thousand machines that join at once have it within half a minute.
 const RATE: Rate = Rate {
@@ -50,9 +56,6 @@ const MAX_WAITING: usize = 4096;
 
 /// The length at which messages are cut.
 const MAX_MESSAGE_LEN: usize = 512;
-
-/// The user name of a node, before its name.
-const NODE_USER: &str = "system:node:";
 
 /// The writes that all clusters may do.
 #[derive(Debug)]
@@ -75,15 +78,17 @@ impl WriteBudget {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Outcome {
     /// It has its certificate.
-    Issued,
+    Granted,
     /// Its certificates were taken back.
     Revoked,
     /// A request of it was refused, or waits.
     Refused {
         reason: &'static str,
         message: String,
-        /// Whether its node asked with its certificate, and was denied.
-        renewal_denied: bool,
+        /// The node that asked with its certificate; `None` if a bootstrap token did.
+        node: Option<NodeName>,
+        /// Whether it was denied.
+        denied: bool,
     },
 }
 
@@ -101,11 +106,11 @@ impl Outcome {
     pub(crate) fn of(request: &CertificateSigningRequest, decision: &Decision) -> Option<Self> {
         let error: &dyn Error = match decision {
             Decision::Issue(issued) => {
-                return (issued.basis == ApprovalReason::NodeNameClaimed).then_some(Self::Issued);
+                return (issued.basis == ApprovalReason::NodeNameClaimed).then_some(Self::Granted);
             }
             Decision::Approve(approval) => {
                 return (approval.basis() == ApprovalReason::NodeNameClaimed)
-                    .then_some(Self::Issued);
+                    .then_some(Self::Granted);
             }
             // A challenge is half of a join.
             Decision::Ignore(_) | Decision::Fail(Failure::ChallengeIssued { .. }) => {
@@ -116,50 +121,66 @@ impl Outcome {
             Decision::Retry(deferral) => deferral,
         };
         let user = request.spec.username.as_deref().unwrap_or_default();
-        let denied = matches!(decision, Decision::Deny(_));
+        let node = user.strip_prefix(NODE_USER_PREFIX);
         Some(Self::Refused {
             reason: reason(decision),
             message: cut(error_chain(error)),
-            renewal_denied: denied && user.starts_with(NODE_USER),
+            node: node.map(NodeName::parse).transpose().ok()?,
+            denied: matches!(decision, Decision::Deny(_)),
         })
     }
 
-    /// The outcome of which a record tells, if the condition of its machine tells of another: of a machine that has its
-    /// certificate and no condition, or one from before; and of one whose certificates were revoked.
-    pub(crate) fn of_record(record: &Record, known: Option<Attested>) -> Option<Self> {
-        if !record.is_live() {
+    /// The outcome of which a live record and the Machine tell, if the condition tells of another: of a machine whose Node is
+    /// there, under the name of the record, and of one whose certificates were revoked.
+    pub(crate) fn of_record(record: &Record, machine: KnownMachine<'_>) -> Option<Self> {
+        if !record.is_live() || record.holder.provider_id != *machine.provider_id {
             return None;
         }
-        match (record.is_revoked(), known) {
-            (true, Some(Attested { holds: true, .. })) => Some(Self::Revoked),
-            (true, _) | (false, Some(Attested { holds: true, .. })) => None,
-            (false, None) => Some(Self::Issued),
-            (false, Some(known)) => (known.since < record.opened.time).then_some(Self::Issued),
+        let held = machine.attested.is_some_and(|known| known.holds);
+        if record.is_revoked() {
+            return held.then_some(Self::Revoked);
         }
+        let is_former = |known: Attested| known.since < record.opened.time;
+        let has_joined = machine.node == Some(&record.node_name);
+        let untold = !held && machine.attested.is_none_or(is_former);
+        (has_joined && untold).then_some(Self::Granted)
     }
 
     /// The condition that follows from `known`; `None` if that stays.
     pub(crate) fn condition(&self, known: Option<Attested>, now: SystemTime) -> Option<Condition> {
         let held = known.is_some_and(|known| known.holds);
         let (holds, reason, message) = match self {
-            Self::Issued if held => return None,
-            Self::Issued => (true, "Attested", "the node has its certificate".to_owned()),
+            Self::Granted if held => return None,
+            Self::Granted => {
+                let message = "the machine proved its identity, and its certificate was granted";
+                (true, "Attested", message.to_owned())
+            }
             Self::Revoked => {
                 let message = "the node's certificates were revoked";
                 (false, "CertificatesRevoked", message.to_owned())
             }
-            Self::Refused { renewal_denied, .. } if held && !renewal_denied => return None,
+            Self::Refused { node, denied, .. } if held && (node.is_none() || !denied) => {
+                return None;
+            }
             Self::Refused {
                 reason, message, ..
             } => (false, *reason, message.clone()),
         };
         let same = known.filter(|known| known.holds == holds);
+        if same.is_some_and(|known| known.told == told(reason, &message)) {
+            return None;
+        }
         Some(Condition {
             holds,
             reason,
             message,
             since: same.map_or(now, |known| known.since),
         })
+    }
+
+    /// Whether this one gives way to `other`, which waits already: no token may keep a certificate from being told.
+    fn yields_to(&self, other: &Self) -> bool {
+        matches!(self, Self::Refused { node: None, .. }) && !matches!(other, Self::Refused { .. })
     }
 }
 
@@ -178,13 +199,22 @@ pub(crate) struct Outcomes(Mutex<BTreeMap<String, (ObjectReference, Outcome)>>);
 
 impl Outcomes {
     /// Adds one, in the place of an earlier one of the machine. Those of other objects than Machines are left out, and
-    /// new ones where too many wait.
+    /// refusals where too many wait.
     pub(crate) fn add(&self, machine: &ObjectReference, outcome: Outcome) {
         let Some(uid) = uid_of(machine) else { return };
         let mut waiting = self.0.lock();
-        if waiting.len() < MAX_WAITING || waiting.contains_key(uid) {
-            waiting.insert(uid.to_owned(), (machine.clone(), outcome));
+        let earlier = waiting.get(uid);
+        if earlier.is_some_and(|(_, earlier)| outcome.yields_to(earlier)) {
+            return;
         }
+        if earlier.is_none() && waiting.len() >= MAX_WAITING {
+            let refused = waiting.iter().find(|(_, (_, one))| is_refusal(one));
+            match refused.map(|(uid, _)| uid.clone()) {
+                Some(refused) if !is_refusal(&outcome) => waiting.remove(&refused),
+                _ => return,
+            };
+        }
+        waiting.insert(uid.to_owned(), (machine.clone(), outcome));
     }
 
     /// Adds one unless a later one waits.
@@ -195,13 +225,20 @@ impl Outcomes {
         }
     }
 
-    /// Takes one out.
-    pub(crate) fn take(&self) -> Option<(ObjectReference, Outcome)> {
-        self.0.lock().pop_first().map(|(_, waiting)| waiting)
+    /// Takes all out, refusals last.
+    pub(crate) fn take_all(&self) -> Vec<(ObjectReference, Outcome)> {
+        let waiting = mem::take(&mut *self.0.lock());
+        let mut waiting: Vec<_> = waiting.into_values().collect();
+        waiting.sort_by_key(|(_, outcome)| is_refusal(outcome));
+        waiting
     }
 }
 
-fn uid_of(machine: &ObjectReference) -> Option<&str> {
+pub(crate) fn is_refusal(outcome: &Outcome) -> bool {
+    matches!(outcome, Outcome::Refused { .. })
+}
+
+pub(crate) fn uid_of(machine: &ObjectReference) -> Option<&str> {
     let is_machine = machine.kind.as_deref() == Some("Machine");
     machine.uid.as_deref().filter(|_| is_machine)
 }

@@ -206,6 +206,9 @@ impl Pipeline {
                 | Deferral::MachineNotReady { .. }
                 | Deferral::NodeNameShared { .. }
                 | Deferral::VerifierUnavailable { .. }
+                | Deferral::SignerUnavailable(_)
+                | Deferral::SignerRefused(_)
+                | Deferral::SignatureInvalid
         );
         if !may_wait_for_a_person {
             return;

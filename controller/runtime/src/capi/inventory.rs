@@ -70,6 +70,17 @@ impl<T: Clone> Recent<T> {
     }
 }
 
+/// A Machine that has a provider ID.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct KnownMachine<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) provider_id: &'a ProviderId,
+    /// The Node that Cluster API has found for it.
+    pub(crate) node: Option<&'a NodeName>,
+    /// Its condition [`NODE_ATTESTED`](super::NODE_ATTESTED).
+    pub(crate) attested: Option<Attested>,
+}
+
 /// The limit of concurrent reads for one cluster.
 const READS: usize = 8;
 
@@ -161,16 +172,20 @@ impl CapiInventory {
         self.find(of).await.ok()
     }
 
-    /// The Machines to which `chosen` gives something, by their names and their conditions; `None` while nothing can be
-    /// said of them.
-    pub(crate) fn machines_by_condition<T>(
+    /// The Machines to which `chosen` gives something; `None` while nothing can be said of them.
+    pub(crate) fn chosen_machines<T>(
         &self,
-        chosen: impl Fn(&str, Option<Attested>) -> Option<T>,
+        chosen: impl Fn(KnownMachine<'_>) -> Option<T>,
     ) -> Option<Vec<(ObjectReference, T)>> {
         let of = |view: View<'_>| {
             let machines = view.members.machines.iter();
             let found = machines.filter_map(|(name, machine)| {
-                let chosen = chosen(name, machine.attested)?;
+                let chosen = chosen(KnownMachine {
+                    name,
+                    provider_id: machine.provider_id.as_ref()?,
+                    node: machine.node.as_ref(),
+                    attested: machine.attested,
+                })?;
                 Some((view.reference("Machine", name, &machine.uid), chosen))
             });
             Ok(found.collect())

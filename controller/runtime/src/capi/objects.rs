@@ -30,7 +30,7 @@ pub(super) use bootstrap_config::BootstrapConfig;
 pub use cluster::{Cluster, Endpoint};
 pub(super) use infrastructure::{InfraMachine, InfraMachinePool};
 pub(super) use machine::Machine;
-pub use machine::{Attested, NODE_ATTESTED};
+pub use machine::{Attested, NODE_ATTESTED, told};
 pub(super) use pool::MachinePool;
 
 /// The group of Cluster, Machine and `MachinePool`.

@@ -11,7 +11,8 @@ fn time(seconds: u64) -> SystemTime {
 
 fn known(holds: bool) -> Attested {
     let since = time(100);
-    Attested { holds, since }
+    let told = told("Former", "");
+    Attested { holds, since, told }
 }
 
 fn refused(user: &str, decision: &Decision) -> Outcome {
@@ -33,7 +34,7 @@ fn a_machine_with_its_certificate_is_told_once() {
         (Some(known(false)), expected),
         (Some(known(true)), None),
     ] {
-        assert_eq!(written(&Outcome::Issued, known), expected, "{known:?}");
+        assert_eq!(written(&Outcome::Granted, known), expected, "{known:?}");
     }
 }
 
@@ -96,32 +97,68 @@ fn the_last_outcome_of_a_machine_waits_and_a_record_is_no_later_one() {
     let outcomes = Outcomes::default();
     let one = machine("1", "Machine");
     let refusal = refused(NODE, &Decision::Deny(Denial::SignerPurpose));
-    outcomes.add(&one, Outcome::Issued);
+    outcomes.add(&one, Outcome::Granted);
     outcomes.add(&one, refusal.clone());
-    outcomes.add_former(&one, Outcome::Issued);
-    outcomes.add_former(&machine("2", "Machine"), Outcome::Issued);
-    outcomes.add(&machine("3", "MachinePool"), Outcome::Issued);
+    outcomes.add_former(&one, Outcome::Granted);
+    outcomes.add_former(&machine("2", "Machine"), Outcome::Granted);
+    outcomes.add(&machine("3", "MachinePool"), Outcome::Granted);
 
-    let taken = std::iter::from_fn(|| outcomes.take());
+    let taken = outcomes.take_all().into_iter();
     let taken: Vec<_> = taken
         .map(|(machine, outcome)| (machine.uid.unwrap(), outcome))
         .collect();
-    let expected = [("1".to_owned(), refusal), ("2".to_owned(), Outcome::Issued)];
+    let expected = [
+        ("2".to_owned(), Outcome::Granted),
+        ("1".to_owned(), refusal),
+    ];
     assert_eq!(taken, expected);
+}
+
+#[test]
+fn a_refused_token_keeps_no_certificate_from_being_told() {
+    let outcomes = Outcomes::default();
+    let one = machine("1", "Machine");
+    let denial = Decision::Deny(Denial::SignerPurpose);
+    let waiting = |outcomes: &Outcomes| outcomes.take_all().remove(0).1;
+
+    outcomes.add(&one, Outcome::Granted);
+    outcomes.add(&one, refused(TOKEN, &denial));
+    assert_eq!(waiting(&outcomes), Outcome::Granted);
+    outcomes.add(&one, refused(TOKEN, &denial));
+    outcomes.add(&one, Outcome::Granted);
+    assert_eq!(waiting(&outcomes), Outcome::Granted);
+    outcomes.add(&one, Outcome::Granted);
+    outcomes.add(&one, refused(NODE, &denial));
+    assert_eq!(waiting(&outcomes), refused(NODE, &denial));
+}
+
+#[test]
+fn what_is_told_already_is_not_written_again() {
+    let outcome = refused(TOKEN, &Decision::Deny(Denial::SignerPurpose));
+    let first = outcome.condition(None, time(200)).unwrap();
+    let known = Attested {
+        holds: false,
+        since: time(200),
+        told: told(first.reason, &first.message),
+    };
+
+    assert_eq!(outcome.condition(Some(known), time(300)), None);
+    let other = refused(TOKEN, &Decision::Retry(Deferral::MachineNotFound));
+    assert!(other.condition(Some(known), time(300)).is_some());
 }
 
 #[test]
 fn no_more_machines_wait_than_fit_and_those_that_wait_are_brought_up_to_date() {
     let outcomes = Outcomes::default();
     for uid in 0..=MAX_WAITING {
-        outcomes.add(&machine(&format!("{uid:05}"), "Machine"), Outcome::Issued);
+        outcomes.add(&machine(&format!("{uid:05}"), "Machine"), Outcome::Granted);
     }
     outcomes.add(&machine("00000", "Machine"), Outcome::Revoked);
 
-    let taken = std::iter::from_fn(|| outcomes.take()).map(|(_, outcome)| outcome);
+    let taken = outcomes.take_all().into_iter().map(|(_, outcome)| outcome);
     let taken: Vec<_> = taken.collect();
     assert_eq!(taken.len(), MAX_WAITING);
-    assert_eq!(taken[..2], [Outcome::Revoked, Outcome::Issued]);
+    assert_eq!(taken[..2], [Outcome::Revoked, Outcome::Granted]);
 }
 
 #[tokio::test(start_paused = true)]

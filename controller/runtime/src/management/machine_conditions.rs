@@ -2,15 +2,35 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
+use k8s_openapi::api::core::v1::ObjectReference;
 use kube::Client;
 use kubelet_attestation::errors::error_chain;
-use node_attestation_core::ledger::{Record, Stored};
+use node_attestation_core::ledger::{Record, Records, Stored};
+use node_attestation_core::refusal::Unavailable;
+use tokio::time::Instant;
 
-use crate::capi::CapiInventory;
-use crate::client::CallError;
-use crate::machine_conditions::{Outcome, Outcomes, WriteBudget, write};
+use crate::capi::{CapiInventory, told};
+use crate::machine_conditions::{
+    Condition, Outcome, Outcomes, WriteBudget, is_refusal, uid_of, write,
+};
+
+/// The time in which a turn begins to write: what has its turn next is the list of what is revoked.
+const TURN: Duration = Duration::from_secs(2);
+
+/// The pause after a failed write: the operator may not have granted it, or the API server may not answer.
+const PAUSE: Duration = Duration::from_mins(1);
+
+/// The time between two refusals of one machine that are written.
+const BETWEEN_REFUSALS: Duration = Duration::from_mins(1);
+
+/// The time in which a condition is not written again that the Machine does not show: another version of Cluster API may
+/// have no place for it.
+const REPEAT: Duration = Duration::from_mins(10);
+
+/// The limit of remembered writes.
+const MAX_REMEMBERED: usize = 20_000;
 
 /// The conditions of the Machines of one cluster.
 #[derive(derive_more::Debug)]
@@ -19,8 +39,43 @@ pub(super) struct MachineConditions {
     management: Client,
     budget: Arc<WriteBudget>,
     outcomes: Arc<Outcomes>,
-    /// Whether a refused write was logged. The operator may not have granted it.
+    written: Written,
+    not_before: Instant,
+    /// Whether a failed write was logged.
     told: bool,
+}
+
+/// The writes of the last minutes, by the UIDs of the Machines.
+#[derive(Debug, Default)]
+struct Written(BTreeMap<String, (Instant, u64)>);
+
+impl Written {
+    /// Whether this condition may be written at `now`.
+    fn allows(
+        &self,
+        uid: &str,
+        (outcome, condition): (&Outcome, &Condition),
+        now: Instant,
+    ) -> bool {
+        let Some((at, digest)) = self.0.get(uid) else {
+            return true;
+        };
+        let age = now.duration_since(*at);
+        let is_same = *digest == told(condition.reason, &condition.message);
+        !(is_same && age < REPEAT || is_refusal(outcome) && age < BETWEEN_REFUSALS)
+    }
+
+    fn add(&mut self, uid: &str, condition: &Condition, now: Instant) {
+        if self.0.len() >= MAX_REMEMBERED {
+            self.0
+                .retain(|_, (at, _)| now.duration_since(*at) < BETWEEN_REFUSALS);
+        }
+        if self.0.len() >= MAX_REMEMBERED {
+            self.0.clear();
+        }
+        let digest = told(condition.reason, &condition.message);
+        self.0.insert(uid.to_owned(), (now, digest));
+    }
 }
 
 impl MachineConditions {
@@ -29,6 +84,8 @@ impl MachineConditions {
             management,
             budget,
             outcomes: Arc::default(),
+            written: Written::default(),
+            not_before: Instant::now(),
             told: false,
         }
     }
@@ -38,8 +95,8 @@ impl MachineConditions {
         self.outcomes.clone()
     }
 
-    /// Adds the outcomes that records tell of and conditions do not: what was decided before a restart, what could not be
-    /// written, and what people revoked.
+    /// Adds the outcomes that records tell of and conditions do not: what was decided before a restart, and what people
+    /// revoked.
     pub(super) fn compare(&self, inventory: &CapiInventory, records: &[Stored]) {
         let named = records.iter().filter_map(|stored| {
             let name = stored.record.holder.machine_name.as_deref()?;
@@ -47,33 +104,74 @@ impl MachineConditions {
         });
         let named: BTreeMap<&str, &Record> = named.collect();
         let differing = inventory
-            .machines_by_condition(|name, known| Outcome::of_record(named.get(name)?, known));
+            .chosen_machines(|machine| Outcome::of_record(named.get(machine.name)?, machine));
         for (machine, outcome) in differing.unwrap_or_default() {
             self.outcomes.add_former(&machine, outcome);
         }
     }
 
-    /// Writes what is due, as far as the budget of the process goes. A failed write is left to the next round.
-    pub(super) async fn write(&mut self, inventory: &CapiInventory, now: SystemTime) {
-        let mut resource = None;
-        while let Some((machine, outcome)) = self.outcomes.take() {
+    /// Writes what is due, as far as the time of a turn and the budget of the process go. What is left waits.
+    pub(super) async fn write(
+        &mut self,
+        inventory: &CapiInventory,
+        records: &dyn Records,
+        now: SystemTime,
+    ) {
+        let begun = Instant::now();
+        if begun < self.not_before {
+            return;
+        }
+        let mut waiting = self.outcomes.take_all().into_iter();
+        let mut left = None;
+        for (machine, outcome) in waiting.by_ref() {
             let next = inventory.by_condition(&machine, |known| outcome.condition(known, now));
             let Some(condition) = next else { continue };
-            if !self.budget.take() {
-                self.outcomes.add_former(&machine, outcome);
-                return;
+            let uid = uid_of(&machine).unwrap_or_default();
+            if !self.written.allows(uid, (&outcome, &condition), begun)
+                || !is_of_requester(&outcome, &machine, records).await
+            {
+                continue;
             }
-            if resource.is_none() {
-                resource = inventory.machine_resource().await.ok().flatten();
+            if begun.elapsed() >= TURN || !self.budget.take() {
+                left = Some((machine, outcome));
+                break;
             }
-            let Some(resource) = &resource else { return };
-            if let Err(error) = write(&self.management, resource, &machine, &condition).await {
+            if let Err(error) = self.write_one(inventory, &machine, &condition).await {
+                self.not_before = Instant::now() + PAUSE;
                 self.log(machine.name.as_deref().unwrap_or_default(), &error);
+                left = Some((machine, outcome));
+                break;
             }
+            self.written.add(uid, &condition, begun);
+        }
+        for (machine, outcome) in left.into_iter().chain(waiting) {
+            self.outcomes.add_former(&machine, outcome);
         }
     }
 
-    fn log(&mut self, machine: &str, error: &CallError) {
+    async fn write_one(
+        &self,
+        inventory: &CapiInventory,
+        machine: &ObjectReference,
+        condition: &Condition,
+    ) -> Result<(), Unavailable> {
+        let resource = inventory.machine_resource().await;
+        let resource = resource.map_err(|error| Unavailable::new(error_chain(&error)))?;
+        let Some(resource) = resource else {
+            return Err(Unavailable::new(
+                "the management cluster serves no Machines",
+            ));
+        };
+        match write(&self.management, &resource, machine, condition).await {
+            Err(error) if error.is_not_found() || error.is_conflict() => {
+                // It is gone, or another one has its name.
+                Ok(())
+            }
+            written => written.map_err(Unavailable::from),
+        }
+    }
+
+    fn log(&mut self, machine: &str, error: &Unavailable) {
         let error = error_chain(error);
         if self.told {
             tracing::debug!(
@@ -89,5 +187,90 @@ impl MachineConditions {
             );
             self.told = true;
         }
+    }
+}
+
+/// Whether the machine is that of the node that asked, as far as a node asked: one may claim another's.
+async fn is_of_requester(
+    outcome: &Outcome,
+    machine: &ObjectReference,
+    records: &dyn Records,
+) -> bool {
+    let Outcome::Refused {
+        node: Some(node), ..
+    } = outcome
+    else {
+        return true;
+    };
+    let Ok(Some(stored)) = records.known(node).await else {
+        return false;
+    };
+    stored.record.is_live()
+        && stored.record.holder.machine_name.is_some()
+        && stored.record.holder.machine_name == machine.name
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn condition(message: &str) -> Condition {
+        Condition {
+            holds: false,
+            reason: "MachineNotFound",
+            message: message.to_owned(),
+            since: SystemTime::UNIX_EPOCH,
+        }
+    }
+
+    fn refusal() -> Outcome {
+        Outcome::Refused {
+            reason: "MachineNotFound",
+            message: String::new(),
+            node: None,
+            denied: false,
+        }
+    }
+
+    #[test]
+    fn refusals_of_a_machine_are_a_minute_apart_and_a_grant_waits_for_none() {
+        let now = Instant::now();
+        let mut written = Written::default();
+        written.add("1", &condition("first"), now);
+        let next = condition("second");
+
+        let allows = |uid: &str, outcome: &Outcome, seconds: u64| {
+            let now = now + Duration::from_secs(seconds);
+            written.allows(uid, (outcome, &next), now)
+        };
+        assert!(!allows("1", &refusal(), 59));
+        assert!(allows("1", &refusal(), 60));
+        assert!(allows("1", &Outcome::Granted, 0));
+        assert!(allows("2", &refusal(), 0));
+    }
+
+    #[test]
+    fn what_a_machine_does_not_show_is_written_again_after_ten_minutes() {
+        let now = Instant::now();
+        let mut written = Written::default();
+        written.add("1", &condition("first"), now);
+
+        let allows = |message: &str, seconds: u64| {
+            let now = now + Duration::from_secs(seconds);
+            written.allows("1", (&Outcome::Granted, &condition(message)), now)
+        };
+        assert!(!allows("first", 599));
+        assert!(allows("first", 600));
+        assert!(allows("second", 0));
+    }
+
+    #[test]
+    fn no_more_writes_are_remembered_than_fit() {
+        let now = Instant::now();
+        let mut written = Written::default();
+        for uid in 0..=MAX_REMEMBERED {
+            written.add(&uid.to_string(), &condition("same"), now);
+        }
+        assert_eq!(written.0.len(), 1);
     }
 }

@@ -149,7 +149,10 @@ impl Upkeep {
 
     /// Writes the conditions of Machines that are due.
     pub(super) async fn tell_machines(&mut self) {
-        self.machine_conditions.write(&self.inventory, now()).await;
+        let records = self.context.ledger.records().as_ref();
+        self.machine_conditions
+            .write(&self.inventory, records, now())
+            .await;
     }
 
     /// Whether a watch of requests failed or recovered, so that the cluster is inspected at once.

@@ -1,5 +1,6 @@
 //! Machine.
 
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::net::IpAddr;
 use std::time::SystemTime;
 
@@ -28,6 +29,15 @@ pub struct Attested {
     pub holds: bool,
     /// The time of its last transition.
     pub since: SystemTime,
+    /// A digest of its reason and message.
+    pub told: u64,
+}
+
+/// The digest of a reason and a message, which only tells whether two are the same.
+pub fn told(reason: &str, message: &str) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    (reason, message).hash(&mut hasher);
+    hasher.finish()
 }
 
 /// More than any infrastructure gives one machine.
@@ -96,6 +106,10 @@ struct Condition {
     #[serde(rename = "type")]
     kind: Option<String>,
     status: Option<String>,
+    #[serde(default)]
+    reason: String,
+    #[serde(default)]
+    message: String,
     last_transition_time: Option<Time>,
 }
 
@@ -114,6 +128,7 @@ impl Status {
                 _ => return None,
             },
             since: found.last_transition_time.as_ref()?.0.into(),
+            told: told(&found.reason, &found.message),
         })
     }
 }
