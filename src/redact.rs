@@ -6,6 +6,8 @@
 
 mod assignment;
 
+use std::ops::Range;
+
 use zeroize::Zeroizing;
 
 use assignment::Assignment;
@@ -112,24 +114,19 @@ fn logins(text: &str, count: &mut usize) -> String {
     for chunk in text.split_inclusive(is_end) {
         let mut parts = chunk.split("://");
         let first = parts.next().unwrap_or_default();
-        hide(first, login_start(first), count, &mut kept);
+        hide(first, login(first), count, &mut kept);
         for part in parts {
             kept.push_str("://");
-            hide(part, Some(0).filter(|_| has_login(part)), count, &mut kept);
+            hide(part, login_of_url(part), count, &mut kept);
         }
     }
     kept
 }
 
-/// Appends the text without what is between `start` and the last `@` of the authority.
-fn hide(text: &str, start: Option<usize>, count: &mut usize, kept: &mut String) {
-    let authority = text.split(['/', '\\']).next().unwrap_or_default();
-    let end = authority.rfind('@').or_else(|| text.rfind('@'));
-    let parts = start.zip(end).and_then(|(start, end)| {
-        let before = text.get(..start)?;
-        Some((before, text.get(end..)?))
-    });
-    match parts {
+/// Appends the text, without a part of it.
+fn hide(text: &str, part: Option<Range<usize>>, count: &mut usize, kept: &mut String) {
+    let around = part.and_then(|part| Some((text.get(..part.start)?, text.get(part.end..)?)));
+    match around {
         Some((before, after)) => {
             *count += 1;
             kept.extend([before, REDACTED, after]);
@@ -138,19 +135,20 @@ fn hide(text: &str, start: Option<usize>, count: &mut usize, kept: &mut String) 
     }
 }
 
-/// Whether a URL without its scheme has a user. A slash in a password ends the authority too early.
-fn has_login(url: &str) -> bool {
+/// User and password of a URL without its scheme. A slash in a password ends the authority too
+/// early.
+fn login_of_url(url: &str) -> Option<Range<usize>> {
     let authority = url.split(['/', '\\']).next().unwrap_or_default();
-    let is_port = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
-    let is_cut = || {
-        let port = authority.rsplit_once(':').map(|(_, port)| port);
-        url.contains('@') && port.is_some_and(|port| !is_port(port) && !port.ends_with(']'))
-    };
-    authority.contains('@') || is_cut()
+    if let Some(end) = authority.rfind('@') {
+        return Some(0..end);
+    }
+    let (_, port) = authority.rsplit_once(':')?;
+    let is_port = port.bytes().all(|byte| byte.is_ascii_digit()) || port.ends_with(']');
+    url.rfind('@').filter(|_| !is_port).map(|end| 0..end)
 }
 
-/// The start of `user:password@host`, which digests of images are not.
-fn login_start(text: &str) -> Option<usize> {
+/// `user:password` before the last `@`. Digests of images have a name and a tag there.
+fn login(text: &str) -> Option<Range<usize>> {
     let (login, host) = text.rsplit_once('@')?;
     if host.starts_with("sha256:")
         || !host.starts_with(|it: char| it.is_alphanumeric() || it == '[')
@@ -162,7 +160,7 @@ fn login_start(text: &str) -> Option<usize> {
         let user = before.trim_end_matches(|it: char| it.is_alphanumeric() || "._%+-".contains(it));
         (user.len() < colon).then_some(user.len())
     });
-    starts.min()
+    Some(starts.min()?..login.len())
 }
 
 /// Removes words that have the form of a secret, or follow the name of one.

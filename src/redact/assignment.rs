@@ -50,7 +50,8 @@ impl Assignment {
         let is_assigned = if name.starts_with('/') {
             has('=')
         } else {
-            has(':') || has('=') || has('>') || quote.is_some() || is_flag && !separator.is_empty()
+            let is_apart = !separator.is_empty();
+            has(':') || has('=') || has('>') || is_apart && (is_flag || quote.is_some())
         };
         if !is_assigned {
             return None;

@@ -84,6 +84,7 @@ fn what_helps_to_find_a_fault_stays() {
         "--token-file=/x --authentication-token-webhook=true --client-ca-file /y",
         "automountServiceAccountToken: false\na: b",
         "{\"token\": null, \"credential\": {\"a\": 1}, \"password\": \"\"}",
+        "{\n  \"cure\": \"a new bootstrap token\",\n    \"a\": \"b\"\n}",
         "open /var/run/secrets/token: no such file or directory",
         "registry/a:v1@sha256:0123 git@github.com:a https://[::1]:6443/?a=b@c https://h:1/@",
     ] {
@@ -232,6 +233,7 @@ const FORMS: &[(&str, &str)] = &[
         "proxy: \"user:p@w@[::1]:3128\"",
         "proxy: \"(redacted)@[::1]:3128\"",
     ),
+    ("a@b/c:d@e/x", "a@b/(redacted)@e/x"),
     (
         "https://user:p/w@proxy:3128",
         "https://(redacted)@proxy:3128",
