@@ -3,11 +3,12 @@
 //! # Guarantees
 //!
 //! - Every text goes through the [`Redactor`].
-//! - Only the owner can read the file, and no existing file is overwritten.
+//! - Only the owner can read the file, and no existing file is overwritten. A file that cannot be
+//!   written to its end is removed.
 //! - `MANIFEST` names each file, its source, the number of places where something was removed, and
-//!   what is missing.
+//!   what is missing, also at the end of an output that is too long.
 
-use std::fs::{self, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
@@ -16,6 +17,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use tar::{Builder, Header};
 
 use crate::failure::{Code, Failure};
+use crate::process::Output;
 use crate::redact::{REDACTED, Redactor};
 
 /// The largest file that is copied.
@@ -35,6 +37,7 @@ struct Member {
     source: String,
     text: String,
     removed: usize,
+    is_cut: bool,
 }
 
 impl Bundle {
@@ -56,12 +59,27 @@ impl Bundle {
                     source: source.to_owned(),
                     text,
                     removed,
+                    is_cut: false,
                 });
             }
             Err(why) => {
                 let (why, _) = self.redactor.redact(&why);
                 self.missing.push((format!("{name} ({source})"), why));
             }
+        }
+    }
+
+    /// Adds the output of a program.
+    pub(crate) fn add_output(
+        &mut self,
+        name: &'static str,
+        source: &str,
+        output: Result<Output, String>,
+    ) {
+        let is_cut = output.as_ref().is_ok_and(|output| output.is_cut);
+        self.add(name, source, output.map(|output| output.text));
+        if let Some(member) = self.members.last_mut().filter(|_| is_cut) {
+            member.is_cut = true;
         }
     }
 
@@ -88,7 +106,12 @@ impl Bundle {
         );
         text.extend(self.members.iter().map(|member| {
             let (name, source, removed) = (member.name, &member.source, member.removed);
-            format!("  {name}: {source}; {removed} removed\n")
+            let cut = if member.is_cut {
+                "; too long, its end is missing"
+            } else {
+                ""
+            };
+            format!("  {name}: {source}; {removed} removed{cut}\n")
         }));
         if !self.missing.is_empty() {
             text.push_str("\nMissing:\n");
@@ -119,6 +142,15 @@ impl Bundle {
             .create_new(true)
             .mode(0o600)
             .open(path)?;
+        let written = self.write_to(file, title, now);
+        if written.is_err() {
+            // The next run may write there.
+            drop(fs::remove_file(path));
+        }
+        written
+    }
+
+    fn write_to(&self, file: File, title: &str, now: SystemTime) -> io::Result<usize> {
         let mut archive = Builder::new(file);
         let manifest = self.manifest(title);
         let members = self.members.iter().map(|it| (it.name, it.text.as_str()));

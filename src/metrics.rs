@@ -5,7 +5,7 @@
 //! had the API server judge the stored one, which happens once an hour.
 
 use std::fmt::Write as _;
-use std::fs::{self, OpenOptions, Permissions};
+use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Write as _};
 use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::Path;
@@ -161,26 +161,36 @@ impl NodeState {
 
 /// Replaces `path`, so that a collector reads the old text or the new. Everybody may read it.
 pub(crate) fn write(path: &Path, text: &str) -> Result<(), Failure> {
-    // A name that the collector passes over: it reads *.prom.
-    let mut temporary = path.as_os_str().to_owned();
-    temporary.push(format!(".{}.tmp", std::process::id()));
-    let temporary = Path::new(&temporary);
-    let written = write_new(temporary, text).and_then(|()| fs::rename(temporary, path));
-    written.map_err(|error| {
-        drop(fs::remove_file(temporary));
-        let path = path.display();
-        let what = format!("cannot write {path}: {error}");
+    let shown = path.display();
+    if fs::symlink_metadata(path).is_ok_and(|metadata| !metadata.is_file()) {
+        let what = format!("cannot write {shown}: it is no regular file");
+        let remedy = "name a file, and no link to one";
+        return Err(Failure::new(Code::Store, what, remedy));
+    }
+    replace(path, text).map_err(|error| {
+        let what = format!("cannot write {shown}: {error}");
         let remedy = "create its folder, and let this user write there";
         Failure::new(Code::Store, what, remedy)
     })
 }
 
-fn write_new(path: &Path, text: &str) -> io::Result<()> {
-    let mut file = OpenOptions::new()
+fn replace(path: &Path, text: &str) -> io::Result<()> {
+    // A name that the collector passes over: it reads *.prom.
+    let mut temporary = path.as_os_str().to_owned();
+    temporary.push(format!(".{}.tmp", std::process::id()));
+    let file = OpenOptions::new()
         .write(true)
         .create_new(true)
         .mode(0o644)
-        .open(path)?;
+        .open(&temporary)?;
+    let written = write_to(file, text).and_then(|()| fs::rename(&temporary, path));
+    if written.is_err() {
+        drop(fs::remove_file(&temporary));
+    }
+    written
+}
+
+fn write_to(mut file: File, text: &str) -> io::Result<()> {
     file.set_permissions(Permissions::from_mode(0o644))?;
     file.write_all(text.as_bytes())?;
     file.sync_all()

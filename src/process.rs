@@ -14,13 +14,21 @@ const POLL: Duration = Duration::from_millis(5);
 /// The most that is read of a program's output.
 const MAX_OUTPUT_LEN: u64 = 4 * 1024 * 1024;
 
+/// The standard output of a program.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Output {
+    pub(crate) text: String,
+    /// Whether there was more. The text ends with a line.
+    pub(crate) is_cut: bool,
+}
+
 /// The standard output of a program, or why there is none. A program that does not end within
-/// `patience` is killed.
+/// `patience` is killed. Another one that holds the output for longer is no success.
 pub(crate) fn output(
     program: &str,
     arguments: &[&str],
     patience: Duration,
-) -> Result<String, String> {
+) -> Result<Output, String> {
     let child = Command::new(program)
         .args(arguments)
         .stdin(Stdio::null())
@@ -32,16 +40,16 @@ pub(crate) fn output(
     let out = collect(child.stdout.take());
     let err = collect(child.stderr.take());
     let ended = wait(&mut child, deadline).map_err(|error| format!("{program}: {error}"))?;
-    let text = |receiver: mpsc::Receiver<Vec<u8>>| {
-        // A program of its own may hold the pipe open.
-        let bytes = receiver.recv_timeout(deadline.remaining().max(POLL));
-        String::from_utf8_lossy(&bytes.unwrap_or_default()).into_owned()
+    let text = |receiver: mpsc::Receiver<Output>| {
+        let held = format!("{program} has ended, and another program holds its output");
+        let patience = deadline.remaining().max(POLL);
+        receiver.recv_timeout(patience).map_err(|_| held)
     };
     match ended {
         None => Err(format!("{program} does not answer")),
-        Some(true) => Ok(text(out)),
+        Some(true) => text(out),
         Some(false) => {
-            let words = text(err);
+            let words = text(err).map(|output| output.text).unwrap_or_default();
             let first = words.lines().next().unwrap_or_default();
             Err(format!("{program} fails: {first}"))
         }
@@ -64,14 +72,21 @@ fn wait(child: &mut Child, deadline: Deadline) -> io::Result<Option<bool>> {
 }
 
 /// Reads a pipe to its end on a thread of its own, so that the program never waits for a reader.
-fn collect(pipe: Option<impl Read + Send + 'static>) -> mpsc::Receiver<Vec<u8>> {
+fn collect(pipe: Option<impl Read + Send + 'static>) -> mpsc::Receiver<Output> {
     let (sender, receiver) = mpsc::sync_channel(1);
     let read = move || {
         let mut bytes = Vec::new();
         if let Some(mut pipe) = pipe {
             drop(pipe.by_ref().take(MAX_OUTPUT_LEN).read_to_end(&mut bytes));
-            drop(sender.send(bytes));
-            drop(io::copy(&mut pipe, &mut io::sink()));
+            let more = io::copy(&mut pipe, &mut io::sink());
+            let is_cut = more.is_ok_and(|more| more > 0);
+            if is_cut {
+                // A part of a secret would not be known as one.
+                let line = bytes.iter().rposition(|byte| *byte == b'\n');
+                bytes.truncate(line.map_or(0, |end| end + 1));
+            }
+            let text = String::from_utf8_lossy(&bytes).into_owned();
+            drop(sender.send(Output { text, is_cut }));
         }
     };
     drop(thread::Builder::new().spawn(read));
@@ -86,7 +101,7 @@ mod tests {
 
     #[test]
     fn output_is_read_and_a_failure_says_its_first_line() {
-        let sh = |script| output("sh", &["-c", script], PATIENCE);
+        let sh = |script| output("sh", &["-c", script], PATIENCE).map(|output| output.text);
 
         assert_eq!(sh("echo one; echo two"), Ok("one\ntwo\n".to_owned()));
         assert_eq!(
@@ -99,8 +114,23 @@ mod tests {
 
     #[test]
     fn output_that_fills_the_pipe_is_read() {
-        let text = output("sh", &["-c", "yes | head -c 1000000"], PATIENCE).unwrap();
-        assert_eq!(text.len(), 1_000_000);
+        let output = output("sh", &["-c", "yes | head -c 1000000"], PATIENCE).unwrap();
+        assert_eq!((output.text.len(), output.is_cut), (1_000_000, false));
+    }
+
+    #[test]
+    fn output_that_is_too_long_is_cut_behind_a_line_and_says_so() {
+        let script = "yes abcdef | head -c 5000000";
+        let output = output("sh", &["-c", script], PATIENCE).unwrap();
+        assert_eq!((output.text.len(), output.is_cut), (4_194_302, true));
+        assert!(output.text.ends_with("abcdef\n"));
+    }
+
+    #[test]
+    fn output_that_another_program_holds_is_no_success() {
+        let script = "echo one; sleep 60 &";
+        let error = output("sh", &["-c", script], Duration::from_secs(3)).unwrap_err();
+        assert_eq!(error, "sh has ended, and another program holds its output");
     }
 
     #[test]

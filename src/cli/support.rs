@@ -84,11 +84,11 @@ impl Session {
         let checks = self.checks(arguments, kubelet_kubeconfig);
         bundle.add("doctor.json", "doctor", Ok(answer::json(&to_json(&checks))));
         let unit = output("systemctl", &["cat", "kubelet.service"], PATIENCE);
-        bundle.add("kubelet.service.txt", "systemctl cat kubelet.service", unit);
+        bundle.add_output("kubelet.service.txt", "systemctl cat kubelet.service", unit);
         let journal = output("journalctl", JOURNAL, PATIENCE);
-        bundle.add("kubelet.log", "journalctl --unit=kubelet", journal);
+        bundle.add_output("kubelet.log", "journalctl --unit=kubelet", journal);
         let version = output("kubelet", &["--version"], PATIENCE);
-        bundle.add("kubelet-version.txt", "kubelet --version", version);
+        bundle.add_output("kubelet-version.txt", "kubelet --version", version);
         bundle.add_file("kubeadm-flags.env", Path::new(KUBEADM_FLAGS));
         bundle.add_file("kubelet.conf", kubelet_kubeconfig);
         bundle.add_file("bootstrap.kubeconfig", bootstrap);

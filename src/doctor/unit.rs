@@ -37,7 +37,7 @@ struct Configuration {
 impl Unit {
     /// Asks systemd.
     pub(super) fn read() -> Result<Self, String> {
-        let text = output("systemctl", &["show", UNIT, PROPERTIES], PATIENCE)?;
+        let text = output("systemctl", &["show", UNIT, PROPERTIES], PATIENCE)?.text;
         let lines = text.lines().filter_map(|line| line.split_once('='));
         let unit = Self {
             properties: lines

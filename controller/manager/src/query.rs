@@ -72,7 +72,7 @@ impl QueryOptions {
     }
 }
 
-/// A table, with columns as wide as their contents.
+/// A table, with columns as wide as their contents. Control characters become spaces.
 pub(crate) fn aligned<const N: usize>(rows: &[[String; N]]) -> String {
     let width = |column: usize| {
         let cells = rows.iter().filter_map(|row| row.get(column));
@@ -84,7 +84,7 @@ pub(crate) fn aligned<const N: usize>(rows: &[[String; N]]) -> String {
         let mut line = String::new();
         for (cell, width) in row.iter().zip(widths) {
             // Writing to a text does not fail.
-            let _ = write!(line, "{cell:width$}");
+            let _ = write!(line, "{:width$}", plain(cell));
         }
         text.push_str(line.trim_end());
         text.push('\n');
@@ -95,11 +95,18 @@ pub(crate) fn aligned<const N: usize>(rows: &[[String; N]]) -> String {
 /// The width of text for a person.
 const WIDTH: usize = 80;
 
+/// The text for a terminal, which control characters could rule: others may have written it.
+fn plain(text: &str) -> String {
+    let plain = |letter: char| if letter.is_control() { ' ' } else { letter };
+    text.chars().map(plain).collect()
+}
+
 /// Appends the words in lines of [`WIDTH`], behind a margin that begins with `first`. A longer word has a line of its
-/// own.
+/// own. Control characters become spaces.
 pub(crate) fn wrapped(first: &str, margin: usize, words: &str, text: &mut String) {
     let mut line = format!("{first:margin$}");
     let mut is_begun = false;
+    let words = plain(words);
     for word in words.split_whitespace() {
         if is_begun && line.chars().count() + 1 + word.chars().count() > WIDTH {
             text.extend([line.trim_end(), "\n"]);

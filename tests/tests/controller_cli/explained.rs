@@ -91,7 +91,8 @@ fn the_check_that_refuses_is_the_last_one() {
     let told = printed(explain(&files, &request, &["-o", "json"]));
     let told: Value = serde_json::from_str(&told).unwrap();
     let yaml = printed(explain(&files, &request, &["-o", "yaml"]));
-    let yaml: Value = serde_saphyr::from_str(&yaml).unwrap();
+    let mut yaml: Value = serde_saphyr::from_str(&yaml).unwrap();
+    yaml["asOf"] = told["asOf"].clone();
 
     let checks = told["checks"].as_array().unwrap();
     let last = checks.last().unwrap();
@@ -141,4 +142,26 @@ fn a_file_of_something_else_is_refused() {
     ] {
         assert_refused(&explain(&files, &text, &[]), &[words]);
     }
+}
+
+#[test]
+fn what_others_have_written_does_not_rule_a_terminal() {
+    let files = Files::new();
+    let mut request = request();
+    request["spec"]["username"] = "system:node:n1\u{1b}[2J".into();
+    request["status"]["conditions"] = json!([{
+        "type": "Denied", "status": "True", "reason": "Mine\u{1b}[31m",
+        "message": "one\u{1b}]0;title\u{7}two\u{8}\rthree",
+    }]);
+
+    for output in ["table", "json", "yaml"] {
+        let text = printed(explain(&files, &request, &["-o", output]));
+        let is_control = |letter: &char| letter.is_control() && *letter != '\n';
+        assert_eq!(text.chars().find(is_control), None, "{output}: {text:?}");
+    }
+
+    let text = printed(explain(&files, &request, &[]));
+    let condition = "Condition: Denied Mine [31m at -: one ]0;title two three\n";
+    assert!(text.contains(condition), "{text}");
+    assert!(text.contains("Requester: system:node:n1 [2J\n"), "{text}");
 }

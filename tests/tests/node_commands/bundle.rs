@@ -154,14 +154,17 @@ fn no_secret_that_is_anywhere_is_in_the_bundle() {
     assert!(found["kubelet.service.txt"].contains("ExecStart=/usr/bin/kubelet\n"));
     assert!(found["kubelet.conf"].contains(&server.url()));
     assert_eq!(found["kubelet-version.txt"], "Kubernetes v1.36.0\n");
-    let store: Value = serde_json::from_str(&found["store.json"]).unwrap();
+    let json = |name| -> Value {
+        let text = &found[name];
+        serde_json::from_str(text).unwrap_or_else(|error| panic!("{name}: {error}: {text}"))
+    };
+    let store = json("store.json");
     assert_eq!(
         store["pending"]["request"]["evidence"]["sts"]["region"],
         "eu-west-1"
     );
     for name in ["config.json", "status.json", "doctor.json", "version.json"] {
-        let json: Value = serde_json::from_str(&found[name]).unwrap();
-        assert!(json.is_object(), "{name}");
+        assert!(json(name).is_object(), "{name}");
     }
 }
 
@@ -203,4 +206,47 @@ fn a_bundle_replaces_no_file() {
         .saying("name a file that is not there yet");
 
     assert_eq!(fs::read_to_string(&file).unwrap(), "mine");
+}
+
+#[test]
+fn the_manifest_says_that_an_output_is_cut_or_held_by_another_program() {
+    let (_server, mut node) = joined();
+    let bin = node.scratch().directory("bin");
+    node.set_env("PATH", &bin);
+    program(&bin, "journalctl", &"a line\n".repeat(700_000));
+    let holder = bin.join("kubelet");
+    let script = "#!/bin/sh\necho Kubernetes\n/bin/sleep 60 &\n";
+    fs::write(&holder, script).unwrap();
+    fs::set_permissions(&holder, fs::Permissions::from_mode(0o755)).unwrap();
+
+    let found = bundle(&node, Path::new("/missing"));
+
+    let (files, absent) = found["MANIFEST"].split_once("\nMissing:\n").unwrap();
+    let cut = "  kubelet.log: journalctl --unit=kubelet; 0 removed; too long, its end is missing\n";
+    assert!(files.contains(cut), "{files}");
+    assert!(found["kubelet.log"].ends_with("a line\n"));
+    let held = "  kubelet-version.txt (kubelet --version): \
+                kubelet has ended, and another program holds its output\n";
+    assert!(absent.contains(held), "{absent}");
+}
+
+#[test]
+fn a_bundle_that_cannot_be_written_to_its_end_leaves_no_file() {
+    let (_server, mut node) = joined();
+    node.set_env("PATH", node.scratch().directory("bin"));
+    let file = node.scratch().join("bundle.tar");
+    let words = ["support-bundle", file.to_str().unwrap()];
+    // Two blocks of 512 bytes are all that a file may have. Without the trap, the signal ends it.
+    node.wrap(&[
+        "/bin/sh",
+        "-c",
+        "trap '' XFSZ; ulimit -f 2; exec \"$@\"",
+        "sh",
+    ]);
+
+    for _ in 0..2 {
+        let run = node.command(&words).failed(4);
+        run.saying("bundle.tar: File too large");
+        assert!(!file.exists());
+    }
 }

@@ -2,7 +2,8 @@
 
 use std::fs;
 use std::io::Write as _;
-use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::fs::{MetadataExt as _, symlink};
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -154,6 +155,34 @@ fn a_textfile_is_replaced_as_a_whole_and_everybody_may_read_it() {
     node.command(&["metrics", "--textfile", "/missing/x.prom"])
         .failed(4)
         .saying("/missing/x.prom");
+}
+
+#[test]
+fn a_textfile_that_is_no_regular_file_is_not_replaced() {
+    let (_server, node) = joined();
+    let folder = node.scratch().directory("collector");
+    let target = folder.join("target");
+    fs::write(&target, "mine").unwrap();
+    let link = folder.join("link.prom");
+    symlink(&target, &link).unwrap();
+    let dangling = folder.join("dangling.prom");
+    symlink(folder.join("missing"), &dangling).unwrap();
+    let socket = folder.join("socket.prom");
+    let _listener = UnixListener::bind(&socket).unwrap();
+    let directory = folder.join("directory.prom");
+    fs::create_dir(&directory).unwrap();
+
+    for file in [link, dangling, socket, directory] {
+        let kind = || fs::symlink_metadata(&file).unwrap().file_type();
+        let before = kind();
+        let argument = file.to_str().unwrap();
+        node.command(&["metrics", "--textfile", argument])
+            .failed(4)
+            .saying(&format!("cannot write {argument}: it is no regular file"));
+        assert_eq!(kind(), before);
+    }
+    assert_eq!(fs::read_to_string(&target).unwrap(), "mine");
+    assert_eq!(fs::read_dir(&folder).unwrap().count(), 5);
 }
 
 #[test]

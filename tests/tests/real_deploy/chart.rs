@@ -110,6 +110,11 @@ fn helm_has_nothing_to_say_of_the_chart_and_refuses_values_that_are_none() {
         ("syncPeriod=\"soon\"", "/syncPeriod"),
         ("networkPolicy.ports=[]", "/networkPolicy/ports"),
         (
+            "extraVolumeMounts=[{\"name\":\"signer\"}]",
+            "/extraVolumeMounts/0",
+        ),
+        ("extraContainers=[{\"name\":\"a\"}]", "/extraContainers/0"),
+        (
             "serviceAccount.annotations={\"a\":1}",
             "/serviceAccount/annotations/a",
         ),
@@ -231,6 +236,48 @@ fn values_of_the_chart_are_in_what_it_renders() {
     let pod = &of_kind(&found, "Deployment")["spec"]["template"]["spec"];
     let image = format!("registry.example/{NAME}@{digest}");
     assert_eq!(pod["containers"][0]["image"], image);
+}
+
+#[test]
+fn an_external_signer_is_a_container_that_shares_a_socket_with_the_controller() {
+    let mount = json!({"name": "signer", "mountPath": "/run/signer"});
+    let volume = json!({"name": "signer", "emptyDir": {"medium": "Memory"}});
+    let signer = json!({
+        "name": "signer", "image": "registry.example/signer:v1", "volumeMounts": [mount],
+        "args": ["--socket=/run/signer/signer.sock"],
+    });
+    let values = [
+        format!("extraVolumes=[{volume}]"),
+        format!("extraVolumeMounts=[{mount}]"),
+        format!("extraContainers=[{signer}]"),
+        r#"extraArgs=["--signer-endpoint=unix:///run/signer/signer.sock"]"#.to_owned(),
+    ];
+    let mut values: Vec<_> = values.iter().map(String::as_str).collect();
+    let of = |values: &[&str]| {
+        let found = objects(&template(NAMESPACE, values));
+        of_kind(&found, "Deployment")["spec"]["template"]["spec"].clone()
+    };
+
+    let pod = of(&values);
+    values.push(r#"tpm.challengeKeysSecret="challenge-keys""#);
+    let with_keys = of(&values);
+
+    let manager = &pod["containers"][0];
+    let args = manager["args"].as_array().unwrap();
+    assert_eq!(
+        args.last().unwrap(),
+        "--signer-endpoint=unix:///run/signer/signer.sock"
+    );
+    assert_eq!(manager["name"], of(&[])["containers"][0]["name"]);
+    assert_eq!(manager["volumeMounts"], json!([mount]));
+    assert_eq!(pod["volumes"], json!([volume]));
+    assert_eq!(pod["containers"][1], signer);
+    assert_eq!(pod["containers"].as_array().unwrap().len(), 2);
+    let keys = json!({"name": "keys", "mountPath": "/keys", "readOnly": true});
+    let manager = &with_keys["containers"][0];
+    assert_eq!(manager["volumeMounts"], json!([keys, mount]));
+    let keys = json!({"name": "keys", "secret": {"secretName": "challenge-keys"}});
+    assert_eq!(with_keys["volumes"], json!([keys, volume]));
 }
 
 #[test]

@@ -1,0 +1,223 @@
+//! Names and their values, as shells, systemd, YAML, JSON and logs write them.
+
+use super::{REDACTED, split};
+
+/// What a sentence or a structure has behind a value.
+const PUNCTUATION: &str = "\"'`,;)]}\\";
+
+/// A value behind its name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Assignment {
+    pub(super) start: usize,
+    pub(super) end: usize,
+}
+
+/// A quote, with the backslashes that JSON within JSON has before it.
+#[derive(Clone, Copy)]
+struct Quote {
+    mark: char,
+    backslashes: usize,
+}
+
+/// What ends a value.
+#[derive(Clone, Copy)]
+enum End {
+    Space,
+    /// The end of a member of a map in braces.
+    Member,
+    Line,
+    /// The end of a scalar of YAML: deeper lines belong to it.
+    Scalar,
+    Quote(Quote),
+}
+
+impl Assignment {
+    /// The value of `name`, which is between `before` and `after`, if one follows.
+    pub(super) fn parse(before: &str, name: &str, after: &str) -> Option<Self> {
+        let line = before.rsplit('\n').next().unwrap_or_default();
+        let around = Quote::before(line);
+        let is_flag = name.starts_with('-');
+        let rest = unquoted(around, after);
+        let is_enclosed = around.is_some() && rest.len() == after.len();
+        let is_separator = |letter: char| {
+            letter.is_whitespace() && letter != '\n'
+                || ":=>".contains(letter)
+                || is_flag && letter == ','
+        };
+        let (separator, value) = split(rest, is_separator);
+        let quote = Quote::open(value);
+        let has = |mark: char| separator.contains(mark);
+        let is_assigned = if name.starts_with('/') {
+            has('=')
+        } else {
+            let is_apart = !separator.is_empty();
+            has(':') || has('=') || has('>') || is_apart && (is_flag || quote.is_some())
+        };
+        if !is_assigned {
+            return None;
+        }
+        let key = line.trim_start_matches(|it: char| it.is_whitespace() || "-#\"'".contains(it));
+        let is_first = !is_flag && ["", "export "].contains(&key);
+        let is_map = has(':') && !separator.ends_with(':') || has(':') && value.starts_with('\n');
+        let is_header = name.to_ascii_lowercase().ends_with("authorization");
+        let end = match (quote, around.filter(|_| is_enclosed)) {
+            (Some(quote), _) | (None, Some(quote)) => End::Quote(quote),
+            _ if is_first && is_map => End::Scalar,
+            _ if is_first && has('=') || is_header => End::Line,
+            _ if is_map && line.trim_end().ends_with(['{', ',']) => End::Member,
+            _ => End::Space,
+        };
+        let start = after.len() - value.len() + quote.map_or(0, |quote| quote.backslashes + 1);
+        let len = length(after.get(start..)?, end, line);
+        let end = start + len;
+        Some(Self { start, end })
+    }
+}
+
+impl Quote {
+    /// The quote at the start of a text.
+    fn open(text: &str) -> Option<Self> {
+        let (backslashes, rest) = split(text, |letter| letter == '\\');
+        let mark = rest.chars().next().filter(|mark| "\"'`".contains(*mark))?;
+        let backslashes = backslashes.len();
+        Some(Self { mark, backslashes })
+    }
+
+    /// The quote at the end of a text.
+    fn before(text: &str) -> Option<Self> {
+        let mark = text.chars().next_back()?;
+        let rest = text.strip_suffix(['"', '\'', '`'])?;
+        let backslashes = rest.len() - rest.trim_end_matches('\\').len();
+        Some(Self { mark, backslashes })
+    }
+
+    /// The first line up to the quote that closes this one, and what is behind that.
+    fn close(self, text: &str) -> Option<(&str, &str)> {
+        let mut backslashes = 0;
+        for (at, letter) in first_line(text).char_indices() {
+            if letter == self.mark
+                && (backslashes < self.backslashes
+                    || backslashes % (2 * (self.backslashes + 1)) == self.backslashes)
+            {
+                let end = at - backslashes.min(self.backslashes);
+                let behind = text.get(at + letter.len_utf8()..)?;
+                return Some((text.get(..end)?, behind));
+            }
+            backslashes = if letter == '\\' { backslashes + 1 } else { 0 };
+        }
+        None
+    }
+}
+
+/// The text behind the quote that closes a name. A quote that opens a value stays.
+fn unquoted(around: Option<Quote>, text: &str) -> &str {
+    let Some(quote) = Quote::open(text) else {
+        return text;
+    };
+    let behind = text.get(quote.backslashes + 1..).unwrap_or_default();
+    let behind = behind.strip_prefix(']').unwrap_or(behind);
+    let is_name = behind.trim_start_matches(' ').starts_with([':', '=']);
+    if is_name || around.is_some_and(|around| around.mark == quote.mark) {
+        behind
+    } else {
+        text
+    }
+}
+
+/// The length of the value at the start of `text`; `line` is before its name.
+fn length(text: &str, end: End, line: &str) -> usize {
+    let column = line.len() - line.trim_start_matches([' ', '\t', '-']).len();
+    let this = first_line(text);
+    match end {
+        End::Quote(quote) => match quote.close(text) {
+            Some((value, behind)) if is_piece(behind, line) => {
+                text.len() - behind.len() + word(behind, line).max(usize::from(value.is_empty()))
+            }
+            Some((value, _)) => value.len(),
+            None => this.len() + deeper(text, column),
+        },
+        End::Space => trimmed(text.get(..word(text, line)).unwrap_or(this)),
+        End::Member => trimmed(this.split([',', '}']).next().unwrap_or(this)),
+        End::Line => trimmed(this),
+        End::Scalar => match deeper(text, column) {
+            // A map is no value.
+            more if this.trim().is_empty() => {
+                let below = text.get(..this.len() + more).unwrap_or_default();
+                if below.contains(':') { 0 } else { below.len() }
+            }
+            0 => trimmed(this),
+            more => this.len() + more,
+        },
+    }
+}
+
+fn first_line(text: &str) -> &str {
+    text.split('\n').next().unwrap_or_default()
+}
+
+/// The length without punctuation behind it.
+fn trimmed(value: &str) -> usize {
+    let is_behind = |letter: char| letter.is_whitespace() || PUNCTUATION.contains(letter);
+    let least = if value.starts_with(REDACTED) {
+        REDACTED.len()
+    } else {
+        0
+    };
+    value.trim_end_matches(is_behind).len().max(least)
+}
+
+/// Whether a quoted value goes on behind its quote, as shells join `'a'"b"c`.
+fn is_piece(text: &str, line: &str) -> bool {
+    text.chars().next().is_some_and(|next| {
+        if "\"'".contains(next) {
+            line.matches(next).count() % 2 == 0
+        } else {
+            !next.is_whitespace() && !PUNCTUATION.contains(next) && !":&|<".contains(next)
+        }
+    })
+}
+
+/// The length of a word of a shell: quotes and backslashes keep spaces in it.
+fn word(text: &str, line: &str) -> usize {
+    let this = first_line(text);
+    let mut open = None;
+    let mut is_escaped = false;
+    for (at, letter) in this.char_indices() {
+        let behind = this.get(at + letter.len_utf8()..).unwrap_or_default();
+        match open {
+            Some(mark) if letter == mark => open = None,
+            None if is_escaped => {}
+            None if letter.is_whitespace() => return at,
+            None if "\"'".contains(letter)
+                && line.matches(letter).count() % 2 == 0
+                && behind.contains(letter) =>
+            {
+                open = Some(letter);
+            }
+            Some(_) | None => {}
+        }
+        is_escaped = letter == '\\' && !is_escaped;
+    }
+    this.len()
+}
+
+/// The length of the lines behind the first one that are a part of its value: they are deeper than
+/// its name, or a backslash joins them.
+fn deeper(text: &str, column: usize) -> usize {
+    let mut lines = text.split('\n');
+    let mut before = lines.next().unwrap_or_default();
+    let (mut len, mut kept) = (0, 0);
+    for line in lines {
+        let depth = line.len() - line.trim_start().len();
+        let is_blank = line.trim().is_empty();
+        if !is_blank && depth <= column && !before.ends_with('\\') {
+            break;
+        }
+        len += 1 + line.len();
+        if !is_blank {
+            kept = len;
+        }
+        before = line;
+    }
+    kept
+}
