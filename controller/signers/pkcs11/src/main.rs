@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! node-attestation-signer-pkcs11 --socket PATH --module LIBRARY --token-label LABEL --pin-file FILE
-//!     --ca CERT,KEY-LABEL[,NAMESPACE/NAME] ..
+//!     --ca CERT,KEY-LABEL[,NAMESPACE/NAME] .. [--reserved-name NAME ..] [--reserved-address ADDRESS ..]
 //! ```
 //!
 //! # Contract
@@ -27,12 +27,14 @@
 //! Each imports only those above it.
 //!
 //! - `authority`: the CAs of the command line
+//! - `server_names`: the names and addresses of servers' certificates
 //! - `policy`: the certificates that are signed
 //! - `token`: the PKCS #11 token
 //! - `service`: the gRPC service
 
 mod authority;
 mod policy;
+mod server_names;
 mod service;
 mod token;
 
@@ -54,6 +56,7 @@ use tonic::transport::Server;
 use zeroize::Zeroizing;
 
 use authority::{Authority, AuthorityArgument};
+use server_names::{Reserved, ReservedAddress, ReservedName};
 use service::Service;
 use token::Token;
 
@@ -93,6 +96,13 @@ struct Arguments {
         required = true
     )]
     authorities: Vec<AuthorityArgument>,
+    /// A DNS name of an API server, that no kubelet's serving certificate may have; repeatable
+    #[arg(long = "reserved-name", value_name = "NAME")]
+    reserved_names: Vec<ReservedName>,
+    /// An address of an API server, or a range such as that of Services, that no kubelet's serving certificate may have;
+    /// repeatable
+    #[arg(long = "reserved-address", value_name = "ADDRESS")]
+    reserved_addresses: Vec<ReservedAddress>,
 }
 
 fn main() -> anyhow::Result<()> {
@@ -109,7 +119,11 @@ fn main() -> anyhow::Result<()> {
         .collect::<Result<_, _>>()?;
     let pin = pin(&arguments.pin_file)?;
     let token = Token::open(&arguments.module, &arguments.token_label, &pin)?;
-    let service = Service::new(token, authorities)?;
+    let reserved = Reserved {
+        names: arguments.reserved_names,
+        addresses: arguments.reserved_addresses,
+    };
+    let service = Service::new(token, authorities, reserved)?;
     Runtime::new()?.block_on(serve(service, &arguments.socket))
 }
 

@@ -9,9 +9,12 @@ use node_attestation_signer_api::SignatureAlgorithm;
 use x509_cert::TbsCertificate;
 use x509_cert::der::Decode as _;
 use x509_cert::der::asn1::ObjectIdentifier;
-use x509_cert::ext::pkix::{BasicConstraints, ExtendedKeyUsage, KeyUsage, KeyUsages};
+use x509_cert::ext::pkix::{
+    BasicConstraints, ExtendedKeyUsage, KeyUsage, KeyUsages, SubjectAltName,
+};
 
 use crate::authority::Authority;
+use crate::server_names::{self, Reserved};
 
 /// The longest life of a certificate: a year, that the controller gives machines without evidence, and a day.
 const LONGEST: Duration = Duration::from_hours(366 * 24);
@@ -60,6 +63,7 @@ pub(crate) fn check(
     to_be_signed: &[u8],
     authority: &Authority,
     algorithm: SignatureAlgorithm,
+    reserved: &Reserved,
 ) -> Result<NodeCertificate, Refused> {
     let certificate = TbsCertificate::from_der(to_be_signed)
         .map_err(|_| Refused("it is not the DER of a TBSCertificate"))?;
@@ -82,7 +86,7 @@ pub(crate) fn check(
     let end_of_ca = ca.validity().not_after.to_unix_duration();
     require(end <= end_of_ca, "it outlives its CA")?;
     let user = user(&certificate)?;
-    check_extensions(&certificate)?;
+    check_extensions(&certificate, reserved)?;
     Ok(NodeCertificate {
         user,
         serial: data_encoding::HEXLOWER.encode(certificate.serial_number().as_bytes()),
@@ -111,7 +115,7 @@ fn user(certificate: &TbsCertificate) -> Result<String, Refused> {
     }
 }
 
-fn check_extensions(certificate: &TbsCertificate) -> Result<(), Refused> {
+fn check_extensions(certificate: &TbsCertificate, reserved: &Reserved) -> Result<(), Refused> {
     const UNREADABLE: Refused = Refused("an extension cannot be read");
     let constraints = certificate.get_extension::<BasicConstraints>();
     let constraints = constraints.map_err(|_| UNREADABLE)?;
@@ -145,7 +149,11 @@ fn check_extensions(certificate: &TbsCertificate) -> Result<(), Refused> {
         require(!seen.contains(&oid), "it has an extension twice")?;
         seen.push(oid);
     }
-    Ok(())
+    let names = certificate.get_extension::<SubjectAltName>();
+    match names.map_err(|_| UNREADABLE)? {
+        Some((_, names)) => server_names::check(&names, reserved).map_err(Refused),
+        None => Ok(()),
+    }
 }
 
 fn require(holds: bool, refusal: &'static str) -> Result<(), Refused> {

@@ -11,23 +11,30 @@ use tonic::{Request, Response, Status};
 
 use crate::authority::{Authority, Cluster};
 use crate::policy;
+use crate::server_names::Reserved;
 use crate::token::{Token, TokenError};
 
 /// Signs for some CAs with the keys of one token.
 pub(crate) struct Service {
     token: Arc<Token>,
     authorities: Vec<Authority>,
+    reserved: Reserved,
 }
 
 impl Service {
     /// Checks that the token has all keys.
-    pub(crate) fn new(token: Token, authorities: Vec<Authority>) -> Result<Self, TokenError> {
+    pub(crate) fn new(
+        token: Token,
+        authorities: Vec<Authority>,
+        reserved: Reserved,
+    ) -> Result<Self, TokenError> {
         for authority in &authorities {
             token.check_key(&authority.key_label)?;
         }
         Ok(Self {
             token: Arc::new(token),
             authorities,
+            reserved,
         })
     }
 
@@ -82,7 +89,12 @@ impl ExternalSigner for Service {
             ));
         };
         let algorithm = request.algorithm();
-        let certificate = match policy::check(&request.tbs_certificate, authority, algorithm) {
+        let certificate = match policy::check(
+            &request.tbs_certificate,
+            authority,
+            algorithm,
+            &self.reserved,
+        ) {
             Ok(certificate) => certificate,
             Err(refused) => {
                 let reason = refused.to_string();
