@@ -42,7 +42,7 @@ use std::fs::{self, Permissions};
 use std::io;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use anyhow::Context as _;
 use clap::Parser;
@@ -123,8 +123,17 @@ fn main() -> anyhow::Result<()> {
         names: arguments.reserved_names,
         addresses: arguments.reserved_addresses,
     };
-    let service = Service::new(token, authorities, reserved)?;
+    let service = Service::new(token, authorities, reserved, now)?;
     Runtime::new()?.block_on(serve(service, &arguments.socket))
+}
+
+/// The wall clock, read once for each certificate.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the one place that reads the wall clock"
+)]
+fn now() -> SystemTime {
+    SystemTime::now()
 }
 
 /// The first line of the file.

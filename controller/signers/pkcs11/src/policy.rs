@@ -1,9 +1,9 @@
 //! The certificates that are signed: those of nodes, as the controller makes them, and no others.
 //!
-//! Whoever reaches the socket gets what this lets through. It is checked without a clock: a certificate ends with its CA at
-//! the latest, and lives for [`LONGEST`] at most.
+//! Whoever reaches the socket gets what this lets through. A certificate begins now, lives for [`LONGEST`] at most, and ends
+//! with its CA at the latest.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use node_attestation_signer_api::SignatureAlgorithm;
 use x509_cert::TbsCertificate;
@@ -18,6 +18,10 @@ use crate::server_names::{self, Reserved};
 
 /// The longest life of a certificate: a year, that the controller gives machines without evidence, and a day.
 const LONGEST: Duration = Duration::from_hours(366 * 24);
+
+/// The longest time between the begin of a certificate and the clock: the controller's are backdated by five minutes. Whoever
+/// could choose the begin would have certificates for later years made in advance.
+const MAX_SKEW: Duration = Duration::from_mins(10);
 
 const ORGANIZATION: ObjectIdentifier = ObjectIdentifier::new_unwrap("2.5.4.10");
 const COMMON_NAME: ObjectIdentifier = ObjectIdentifier::new_unwrap("2.5.4.3");
@@ -64,6 +68,7 @@ pub(crate) fn check(
     authority: &Authority,
     algorithm: SignatureAlgorithm,
     reserved: &Reserved,
+    now: SystemTime,
 ) -> Result<NodeCertificate, Refused> {
     let certificate = TbsCertificate::from_der(to_be_signed)
         .map_err(|_| Refused("it is not the DER of a TBSCertificate"))?;
@@ -78,6 +83,11 @@ pub(crate) fn check(
     )?;
     let end = certificate.validity().not_after.to_unix_duration();
     let begin = certificate.validity().not_before.to_unix_duration();
+    let now = now.duration_since(SystemTime::UNIX_EPOCH);
+    require(
+        now.is_ok_and(|now| begin.abs_diff(now) <= MAX_SKEW),
+        "it does not begin now",
+    )?;
     let lives = end.checked_sub(begin);
     require(
         lives.is_some_and(|lives| lives <= LONGEST),

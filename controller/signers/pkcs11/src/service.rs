@@ -2,6 +2,7 @@
 
 use std::error::Error;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use node_attestation_signer_api::external_signer_server::ExternalSigner;
 use node_attestation_signer_api::{
@@ -19,6 +20,7 @@ pub(crate) struct Service {
     token: Arc<Token>,
     authorities: Vec<Authority>,
     reserved: Reserved,
+    clock: fn() -> SystemTime,
 }
 
 impl Service {
@@ -27,6 +29,7 @@ impl Service {
         token: Token,
         authorities: Vec<Authority>,
         reserved: Reserved,
+        clock: fn() -> SystemTime,
     ) -> Result<Self, TokenError> {
         for authority in &authorities {
             token.check_key(&authority.key_label)?;
@@ -35,6 +38,7 @@ impl Service {
             token: Arc::new(token),
             authorities,
             reserved,
+            clock,
         })
     }
 
@@ -94,6 +98,7 @@ impl ExternalSigner for Service {
             authority,
             algorithm,
             &self.reserved,
+            (self.clock)(),
         ) {
             Ok(certificate) => certificate,
             Err(refused) => {

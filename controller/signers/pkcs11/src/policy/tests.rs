@@ -76,20 +76,43 @@ fn to_be_signed(params: &CertificateParams, ca: &Ca) -> Vec<u8> {
     certificate.tbs_certificate().to_der().unwrap()
 }
 
+/// The time at which the controller asks for [`valid`].
+fn now() -> SystemTime {
+    (date_time_ymd(2027, 1, 1) + Duration::from_mins(5)).into()
+}
+
+fn checked_at(params: &CertificateParams, now: SystemTime) -> Result<NodeCertificate, Refused> {
+    let ca = ca("ca");
+    let message = to_be_signed(params, &ca);
+    let algorithm = SignatureAlgorithm::EcdsaP256Sha256;
+    check(
+        &message,
+        &ca.authority,
+        algorithm,
+        &Reserved::default(),
+        now,
+    )
+}
+
+/// At its begin.
+fn checked(change: Change) -> Result<NodeCertificate, Refused> {
+    let mut params = valid();
+    change(&mut params);
+    checked_at(&params, params.not_before.into())
+}
+
 fn checked_in(
     message: &[u8],
     ca: &Ca,
     algorithm: SignatureAlgorithm,
 ) -> Result<NodeCertificate, Refused> {
-    check(message, &ca.authority, algorithm, &Reserved::default())
-}
-
-fn checked(change: Change) -> Result<NodeCertificate, Refused> {
-    let ca = ca("ca");
-    let mut params = valid();
-    change(&mut params);
-    let message = to_be_signed(&params, &ca);
-    checked_in(&message, &ca, SignatureAlgorithm::EcdsaP256Sha256)
+    check(
+        message,
+        &ca.authority,
+        algorithm,
+        &Reserved::default(),
+        now(),
+    )
 }
 
 #[test]
@@ -190,9 +213,31 @@ fn a_server_certificate_for_what_is_no_kubelets_is_refused() {
         let message = to_be_signed(&params, &ca);
         let algorithm = SignatureAlgorithm::EcdsaP256Sha256;
 
-        let checked = check(&message, &ca.authority, algorithm, &reserved);
+        let checked = check(&message, &ca.authority, algorithm, &reserved, now());
 
         assert_eq!(checked, Err(Refused(reason)), "{name:?}");
+    }
+}
+
+#[test]
+fn a_certificate_that_begins_at_another_time_is_refused() {
+    let begin = SystemTime::from(valid().not_before);
+    let (skew, second) = (Duration::from_mins(10), Duration::from_secs(1));
+
+    for now in [begin - skew, begin, now(), begin + skew] {
+        let user = checked_at(&valid(), now).unwrap().user;
+        assert_eq!(user, "system:node:n1", "{now:?}");
+    }
+    let year = Duration::from_hours(365 * 24);
+    for now in [
+        SystemTime::UNIX_EPOCH,
+        begin - year,
+        begin - skew - second,
+        begin + skew + second,
+        begin + year,
+    ] {
+        let expected = Err(Refused("it does not begin now"));
+        assert_eq!(checked_at(&valid(), now), expected, "{now:?}");
     }
 }
 
