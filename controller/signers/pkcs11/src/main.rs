@@ -11,7 +11,7 @@
 //! - It signs for the CAs of its command line, each for one Cluster, and only certificates of nodes: what it is asked to
 //!   sign is read first.
 //! - Standard error has the log: one line for each certificate. It never has the PIN.
-//! - The PIN is tried once. A token that refuses it is not asked again, so that it does not lock itself.
+//! - The PIN is tried once, and not at all if its file is empty, or of others too. A token that refuses it is not asked again, so that it does not lock itself.
 //! - SIGTERM and SIGINT stop it, after what is being signed.
 //!
 //! # Exit codes
@@ -27,12 +27,14 @@
 //! Each imports only those above it.
 //!
 //! - `authority`: the CAs of the command line
+//! - `pin`: the PIN, from its file
 //! - `server_names`: the names and addresses of servers' certificates
 //! - `policy`: the certificates that are signed
 //! - `token`: the PKCS #11 token
 //! - `service`: the gRPC service
 
 mod authority;
+mod pin;
 mod policy;
 mod server_names;
 mod service;
@@ -53,7 +55,6 @@ use tokio::runtime::Runtime;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_stream::wrappers::UnixListenerStream;
 use tonic::transport::Server;
-use zeroize::Zeroizing;
 
 use authority::{Authority, AuthorityArgument};
 use server_names::{Reserved, ReservedAddress, ReservedName};
@@ -69,9 +70,6 @@ const CALLS: usize = 16;
 /// The longest request: a certificate without its signature has some kilobytes.
 const MAX_REQUEST_LEN: usize = 64 * 1024;
 
-/// The longest PIN file.
-const MAX_PIN_LEN: u64 = 256;
-
 /// Signs certificates of nodes with keys in a PKCS #11 token, for node-attestation-controller.
 #[derive(Debug, Parser)]
 #[command(name = "node-attestation-signer-pkcs11", version)]
@@ -85,7 +83,7 @@ struct Arguments {
     /// The token, by its label
     #[arg(long, value_name = "LABEL")]
     token_label: String,
-    /// File with the PIN of the token's user
+    /// File with the PIN of the token's user in its first line; group and others have no access to it
     #[arg(long, value_name = "FILE")]
     pin_file: PathBuf,
     /// A CA: the file of its certificate, the label of its private key, and its Cluster; without a Cluster, for a
@@ -117,7 +115,7 @@ fn main() -> anyhow::Result<()> {
         .iter()
         .map(AuthorityArgument::read)
         .collect::<Result<_, _>>()?;
-    let pin = pin(&arguments.pin_file)?;
+    let pin = pin::read(&arguments.pin_file)?;
     let token = Token::open(&arguments.module, &arguments.token_label, &pin)?;
     let reserved = Reserved {
         names: arguments.reserved_names,
@@ -134,21 +132,6 @@ fn main() -> anyhow::Result<()> {
 )]
 fn now() -> SystemTime {
     SystemTime::now()
-}
-
-/// The first line of the file.
-fn pin(path: &Path) -> anyhow::Result<Zeroizing<String>> {
-    let read = || -> io::Result<Zeroizing<String>> {
-        if fs::metadata(path)?.len() > MAX_PIN_LEN {
-            let why = format!("longer than {MAX_PIN_LEN} bytes");
-            return Err(io::Error::new(io::ErrorKind::FileTooLarge, why));
-        }
-        Ok(Zeroizing::new(fs::read_to_string(path)?))
-    };
-    let text = read().with_context(|| format!("cannot read the PIN in {}", path.display()))?;
-    Ok(Zeroizing::new(
-        text.lines().next().unwrap_or_default().to_owned(),
-    ))
 }
 
 async fn serve(service: Service, socket: &Path) -> anyhow::Result<()> {
