@@ -64,7 +64,8 @@ use token::Token;
 /// Deadline of one call; the controller waits for ten seconds.
 const DEADLINE: Duration = Duration::from_secs(15);
 
-/// Calls at a time. Each has a session of the token.
+/// Calls at a time. Each has a session of the token. More of one connection wait for their turn; more than these, as others
+/// connect or the token hangs, are refused.
 const CALLS: usize = 16;
 
 /// The longest request: a certificate without its signature has some kilobytes.
@@ -121,7 +122,7 @@ fn main() -> anyhow::Result<()> {
         names: arguments.reserved_names,
         addresses: arguments.reserved_addresses,
     };
-    let service = Service::new(token, authorities, reserved, now)?;
+    let service = Service::new(token, CALLS, authorities, reserved, now)?;
     Runtime::new()?.block_on(serve(service, &arguments.socket))
 }
 
@@ -134,7 +135,7 @@ fn now() -> SystemTime {
     SystemTime::now()
 }
 
-async fn serve(service: Service, socket: &Path) -> anyhow::Result<()> {
+async fn serve(service: Service<Token>, socket: &Path) -> anyhow::Result<()> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let listener = listen(socket).with_context(|| format!("cannot use {}", socket.display()))?;

@@ -181,4 +181,4 @@ fn identifier(algorithm: SignatureAlgorithm) -> &'static str {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

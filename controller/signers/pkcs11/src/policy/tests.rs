@@ -13,13 +13,13 @@ use crate::authority::Cluster;
 
 type Change = fn(&mut CertificateParams);
 
-struct Ca {
+pub(crate) struct Ca {
     issuer: Issuer<'static, KeyPair>,
-    authority: Authority,
+    pub(crate) authority: Authority,
 }
 
 /// A CA until 2040.
-fn ca(name: &str) -> Ca {
+pub(crate) fn ca(name: &str) -> Ca {
     let key = KeyPair::generate().unwrap();
     let mut params = CertificateParams::default();
     params.is_ca = IsCa::Ca(RcgenConstraints::Unconstrained);
@@ -53,7 +53,7 @@ fn uid() -> DnType {
 }
 
 /// A client's certificate.
-fn valid() -> CertificateParams {
+pub(crate) fn valid() -> CertificateParams {
     let mut params = CertificateParams::default();
     params.distinguished_name = named(&[
         (DnType::OrganizationName, "system:nodes"),
@@ -69,7 +69,7 @@ fn valid() -> CertificateParams {
     params
 }
 
-fn to_be_signed(params: &CertificateParams, ca: &Ca) -> Vec<u8> {
+pub(crate) fn to_be_signed(params: &CertificateParams, ca: &Ca) -> Vec<u8> {
     let key = KeyPair::generate().unwrap();
     let certificate = params.signed_by(&key, &ca.issuer).unwrap();
     let certificate = Certificate::from_der(certificate.der()).unwrap();
@@ -77,7 +77,7 @@ fn to_be_signed(params: &CertificateParams, ca: &Ca) -> Vec<u8> {
 }
 
 /// The time at which the controller asks for [`valid`].
-fn now() -> SystemTime {
+pub(crate) fn now() -> SystemTime {
     (date_time_ymd(2027, 1, 1) + Duration::from_mins(5)).into()
 }
 
