@@ -1,7 +1,7 @@
 //! The controller on real Kubernetes, with the CA's key in a PKCS #11 token (`SoftHSM`), behind the project's external
 //! signer.
 
-use std::fs;
+use std::fs::{self, Permissions};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::LazyLock;
@@ -43,7 +43,7 @@ impl Token {
             folder.display()
         );
         token.scratch.write("softhsm2.conf", conf);
-        token.scratch.write("pin", PIN);
+        token.write_pin(PIN, 0o600);
         token.softhsm(&[
             "--init-token",
             "--free",
@@ -87,6 +87,11 @@ impl Token {
         // The key is in the token alone from here on: the folder with its file goes.
         token.ca = token.scratch.write("ca.crt", fs::read(&ca).unwrap());
         token
+    }
+
+    fn write_pin(&self, pin: &str, mode: u32) {
+        let file = self.scratch.write("pin", pin);
+        fs::set_permissions(file, Permissions::from_mode(mode)).unwrap();
     }
 
     fn softhsm(&self, arguments: &[&str]) {
@@ -266,8 +271,14 @@ fn a_wrong_pin_or_label_ends_the_signer_with_its_reason() {
     let other = token.launch("").args(["--ca", &ca]);
     ends_with(other, "0 private keys have the label");
 
-    token.scratch.write("pin", "000000");
-
+    token.write_pin("", 0o600);
+    ends_with(token.launch(""), "its first line is empty");
+    token.write_pin(PIN, 0o640);
+    ends_with(
+        token.launch(""),
+        "group or others have access to it (mode 0640)",
+    );
+    token.write_pin("000000", 0o600);
     ends_with(token.launch(""), "the token refused the PIN");
     assert!(poll(PATIENCE, || (!token.socket().exists()).then_some(())).is_some());
 }

@@ -267,7 +267,7 @@ impl Controller {
             controller: self.clone(),
             objects,
             records,
-            ca_keys: CaKeys::default(),
+            ca_keys: CaKeys::new(self.settings.external_signer.is_some()),
             condition_events: EventBudget::default(),
             machine_conditions: Arc::default(),
         });

@@ -13,6 +13,7 @@ use crate::capi::{ObjectKey, cluster_resource};
 use crate::client::{CallError, ClusterAccess, EgressPolicy, call};
 use crate::cluster_states::ClusterState;
 use crate::identities::{Identities, IdentitiesError, pages};
+use crate::keyless_signing::KeylessSigning;
 
 /// All checks of a Cluster.
 pub(super) async fn checks(
@@ -29,11 +30,12 @@ pub(super) async fn checks(
             .collect();
     };
     let spec = &authentication.spec;
+    let signing = KeylessSigning::of(authentication);
     let mut signs = true;
     let ca = within(async {
         let read = secrets::read(management, key, "ca").await;
-        let (finding, ca) = secrets::ca(key, &read, spec);
-        signs = ca.is_none_or(|ca| ca.signer().is_some());
+        let (finding, ca) = secrets::ca(key, &read, spec, signing);
+        signs = signing == KeylessSigning::External || ca.is_none_or(|ca| ca.signer().is_some());
         finding
     });
     findings.push(("ca", ca.await));

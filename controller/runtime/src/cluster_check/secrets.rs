@@ -12,6 +12,7 @@ use super::Finding;
 use crate::capi::{ClusterCa, ObjectKey, TenantKubeconfig};
 use crate::client::{CallError, ClusterAccess, EgressPolicy, call};
 use crate::clock;
+use crate::keyless_signing::KeylessSigning;
 
 /// A CA that ends sooner cuts every certificate short.
 const SOON: Duration = Duration::from_hours(30 * 24);
@@ -30,6 +31,7 @@ pub(super) fn ca(
     key: &ObjectKey,
     read: &Result<Option<Secret>, CallError>,
     spec: &KubeletAuthenticationSpec,
+    signing: KeylessSigning,
 ) -> (Finding, Option<ClusterCa>) {
     let name = format!("{}-ca", key.name);
     let secret = match read {
@@ -57,20 +59,35 @@ pub(super) fn ca(
     let finding = if let Some(error) = ca.out_of_time(now) {
         let cure = "replace the CA; requests wait until then";
         Finding::fail(format!("{error}: it ends at {end}"), cure)
-    } else if ca.signer().is_none() && spec.auto_approve_bindings != AutoApproveBindings::Remove {
+    } else if ca.signer().is_none()
+        && signing != KeylessSigning::External
+        && spec.auto_approve_bindings != AutoApproveBindings::Remove
+    {
+        let cure = "start the controller with --signer-endpoint if another program has the key; otherwise set \
+                    autoApproveBindings: Remove, with which requests are only approved";
         let what = format!("Secret {name} has no key, and autoApproveBindings is not Remove");
-        let cure = "set autoApproveBindings: Remove: without a key requests are only approved";
-        Finding::fail(what, cure)
+        if signing == KeylessSigning::Unknown {
+            let what = format!("{what}; whether an external signer has the key is not known");
+            Finding::warn(what, cure)
+        } else {
+            Finding::fail(what, cure)
+        }
     } else if ca.not_after() < now + SOON {
         let what = format!("the CA ends at {end}, and no certificate outlives it");
         Finding::warn(what, "replace the CA")
-    } else if ca.signer().is_none() {
-        let what = format!("valid until {end}, without a key: kube-controller-manager signs");
-        Finding::pass(what)
-    } else {
+    } else if ca.signer().is_some() {
         Finding::pass(format!(
             "valid until {end}, and the key is the certificate's"
         ))
+    } else {
+        let who = match signing {
+            KeylessSigning::External => "the controller's external signer signs",
+            KeylessSigning::ApproveOnly => "kube-controller-manager signs",
+            KeylessSigning::Unknown => {
+                "kube-controller-manager signs, or the controller's external signer"
+            }
+        };
+        Finding::pass(format!("valid until {end}, without a key: {who}"))
     };
     (finding, Some(ca))
 }
@@ -100,4 +117,70 @@ pub(super) async fn kubeconfig(
         let what = format!("Secret {name} is refused: {}", error_chain(&error));
         Finding::fail(what, "the controller refuses it, too: put the field right")
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::ByteString;
+    use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair};
+
+    use super::super::State;
+    use super::*;
+
+    /// The check of a CA without its key.
+    fn found(bindings: AutoApproveBindings, signing: KeylessSigning) -> Finding {
+        let mut params = CertificateParams::default();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let certificate = params.self_signed(&KeyPair::generate().unwrap()).unwrap();
+        let data = ("tls.crt".to_owned(), ByteString(certificate.pem().into()));
+        let secret = Secret {
+            data: Some([data].into()),
+            ..Secret::default()
+        };
+        let mut spec = KubeletAuthenticationSpec::new("prod-1", &["aws"]);
+        spec.auto_approve_bindings = bindings;
+        let key = ObjectKey::new("tenant-a", "prod-1");
+        ca(&key, &Ok(Some(secret)), &spec, signing).0
+    }
+
+    #[test]
+    fn a_ca_without_a_key_passes_where_an_external_signer_has_it() {
+        for bindings in [AutoApproveBindings::Report, AutoApproveBindings::Remove] {
+            let finding = found(bindings, KeylessSigning::External);
+
+            assert_eq!(finding.state, State::Pass, "{finding:?}");
+            let words = "without a key: the controller's external signer signs";
+            assert!(finding.what.ends_with(words), "{finding:?}");
+        }
+    }
+
+    #[test]
+    fn a_ca_without_a_key_and_without_an_external_signer_does_not_pass_and_has_both_cures() {
+        for (signing, state) in [
+            (KeylessSigning::ApproveOnly, State::Fail),
+            (KeylessSigning::Unknown, State::Warn),
+        ] {
+            let finding = found(AutoApproveBindings::Report, signing);
+
+            assert_eq!(finding.state, state, "{finding:?}");
+            assert!(finding.cure.contains("--signer-endpoint"), "{finding:?}");
+            assert!(finding.cure.contains("autoApproveBindings: Remove"));
+        }
+    }
+
+    #[test]
+    fn kube_controller_manager_signs_where_requests_are_only_approved() {
+        for (signing, words) in [
+            (KeylessSigning::ApproveOnly, "kube-controller-manager signs"),
+            (
+                KeylessSigning::Unknown,
+                "kube-controller-manager signs, or the controller's external signer",
+            ),
+        ] {
+            let finding = found(AutoApproveBindings::Remove, signing);
+
+            assert_eq!(finding.state, State::Pass, "{finding:?}");
+            assert!(finding.what.ends_with(words), "{finding:?}");
+        }
+    }
 }

@@ -67,7 +67,7 @@ impl Explainer {
             let signer = rehearsed_signer(ca).map_err(ExplainError::File)?;
             (
                 Issuance::Sign(signer),
-                "the controller, with the key of --ca-key",
+                "the controller, with the key of --ca-key or by its external signer",
             )
         };
         let inventory = MachineList::open(&inventory);

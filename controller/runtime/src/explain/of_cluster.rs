@@ -22,6 +22,7 @@ use super::{BoxError, ExplainError, Explainer, Unasked};
 use crate::capi::{CapiInventory, ClusterCa, ObjectKey, TenantKubeconfig};
 use crate::client::{CallError, ClusterAccess, EgressPolicy, call};
 use crate::hardening::admission;
+use crate::keyless_signing::KeylessSigning;
 use crate::management::VerifierUnavailable;
 use crate::management::spec_mapping::{ContextBuilder, is_to_be_enforced};
 use crate::metrics::Metrics;
@@ -92,16 +93,8 @@ async fn read(
                 format!("Secret {name} cannot be used: {}", error_chain(&error))
             })?;
             audiences.extend(ca.audiences());
-            match ca.signer() {
-                Some(signer) => (
-                    format!("the controller, with the CA of Secret {name}"),
-                    Some(rehearsed_signer(signer.ca_der())?),
-                ),
-                None => (
-                    format!("nobody: Secret {name} has no key, so that requests are only approved"),
-                    None,
-                ),
-            }
+            let signing = KeylessSigning::of(&said.authentication);
+            signing_of(&ca, &name, signing, &mut notes)?
         }
         Ok(None) => return Err(format!("there is no Secret {name}").into()),
         Err(error) => {
@@ -159,6 +152,38 @@ async fn read(
         notes,
         _watches: said.watches,
     })
+}
+
+/// Who signs with this CA, of the Secret of this name, and its signer if it is the controller.
+fn signing_of(
+    ca: &ClusterCa,
+    name: &str,
+    signing: KeylessSigning,
+    notes: &mut Vec<String>,
+) -> Result<(String, Option<Arc<Signer>>), BoxError> {
+    if let Some(signer) = ca.signer() {
+        let signer = rehearsed_signer(signer.ca_der())?;
+        let who = format!("the controller, with the CA of Secret {name}");
+        return Ok((who, Some(signer)));
+    }
+    match signing {
+        KeylessSigning::External => {
+            let der = ca.certificates().first();
+            let signer = rehearsed_signer(der.ok_or("the CA has no certificate")?)?;
+            let who = format!("the controller, by its external signer, with the CA of Secret {name}");
+            return Ok((who, Some(signer)));
+        }
+        KeylessSigning::ApproveOnly => {}
+        KeylessSigning::Unknown => notes.push(format!(
+            "Secret {name} has no key, and the Cluster is not Ready: it is not known whether the controller has an external \
+             signer, and it is taken to have none"
+        )),
+    }
+    let who = format!(
+        "nobody: Secret {name} has no key, so that requests are only approved, unless the controller has an external signer \
+         (--signer-endpoint)"
+    );
+    Ok((who, None))
 }
 
 /// The context, with a ledger that writes nothing.
@@ -236,5 +261,64 @@ async fn are_read(records: &KubeRecords) -> Result<(), BoxError> {
             }
             Err(_) => sleep(LOOK).await,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::ByteString;
+    use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair};
+
+    use super::*;
+
+    /// Who signs with a CA without its key, whether that is the controller, and the notes.
+    fn signed_by(signing: KeylessSigning) -> (String, bool, Vec<String>) {
+        let mut params = CertificateParams::default();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let certificate = params.self_signed(&KeyPair::generate().unwrap()).unwrap();
+        let data = ("tls.crt".to_owned(), ByteString(certificate.pem().into()));
+        let secret = Secret {
+            data: Some([data].into()),
+            ..Secret::default()
+        };
+        let ca = ClusterCa::from_secret(&secret).unwrap();
+        let mut notes = Vec::new();
+        let (who, signer) = signing_of(&ca, "prod-1-ca", signing, &mut notes).unwrap();
+        (who, signer.is_some(), notes)
+    }
+
+    #[test]
+    fn a_ca_without_a_key_signs_by_the_external_signer_of_the_controller() {
+        let (who, signs, notes) = signed_by(KeylessSigning::External);
+
+        assert_eq!(
+            who,
+            "the controller, by its external signer, with the CA of Secret prod-1-ca"
+        );
+        assert!(signs);
+        assert_eq!(notes, Vec::<String>::new());
+    }
+
+    #[test]
+    fn where_an_external_signer_is_not_known_both_possibilities_are_told() {
+        let (who, signs, notes) = signed_by(KeylessSigning::ApproveOnly);
+        assert!(
+            who.starts_with("nobody: Secret prod-1-ca has no key"),
+            "{who}"
+        );
+        assert!(who.contains("--signer-endpoint"), "{who}");
+        assert!(!signs);
+        assert_eq!(notes, Vec::<String>::new());
+
+        let (who, signs, notes) = signed_by(KeylessSigning::Unknown);
+        assert!(
+            who.starts_with("nobody: Secret prod-1-ca has no key"),
+            "{who}"
+        );
+        assert!(!signs);
+        let [note] = notes.as_slice() else {
+            panic!("{notes:?}");
+        };
+        assert!(note.contains("it is not known whether"), "{note}");
     }
 }

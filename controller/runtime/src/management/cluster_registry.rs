@@ -42,6 +42,7 @@ pub(super) async fn supervise_all(
         enablement: Enablement::new(shared.clone(), own_shard),
         own_shard,
         is_listed: false,
+        unstarted: Vec::new(),
         shared: shared.clone(),
         clusters: HashMap::new(),
         listed: HashSet::new(),
@@ -80,6 +81,9 @@ struct ClusterRegistry {
     enablement: Enablement,
     /// Whether all were listed once.
     is_listed: bool,
+    /// Those of the first list. They start after its end: a cluster claims its CA key when the keys that others have
+    /// published are known.
+    unstarted: Vec<(ObjectKey, watch::Receiver<Authentication>)>,
 }
 
 /// The `KubeletAuthentication` of a cluster; `None` once it was deleted. The channel is closed if another replica
@@ -110,6 +114,9 @@ impl ClusterRegistry {
                 }
                 let ca_keys = &self.shared.ca_keys;
                 ca_keys.forget_all_but(|key| self.clusters.contains_key(key));
+                for (key, authentication) in std::mem::take(&mut self.unstarted) {
+                    self.start(key, authentication);
+                }
             }
             Event::Delete(seen) => {
                 let Some(key) = ObjectKey::of(seen.meta()) else {
@@ -141,7 +148,11 @@ impl ClusterRegistry {
             return;
         }
         let (sender, authentication) = watch::channel(authentication);
-        self.start(key.clone(), authentication);
+        if self.is_listed {
+            self.start(key.clone(), authentication);
+        } else {
+            self.unstarted.push((key.clone(), authentication));
+        }
         self.clusters.insert(key, sender);
     }
 

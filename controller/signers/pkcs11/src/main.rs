@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! node-attestation-signer-pkcs11 --socket PATH --module LIBRARY --token-label LABEL --pin-file FILE
-//!     --ca CERT,KEY-LABEL[,NAMESPACE/NAME] ..
+//!     --ca CERT,KEY-LABEL[,NAMESPACE/NAME] .. [--reserved-name NAME ..] [--reserved-address ADDRESS ..]
 //! ```
 //!
 //! # Contract
@@ -11,7 +11,7 @@
 //! - It signs for the CAs of its command line, each for one Cluster, and only certificates of nodes: what it is asked to
 //!   sign is read first.
 //! - Standard error has the log: one line for each certificate. It never has the PIN.
-//! - The PIN is tried once. A token that refuses it is not asked again, so that it does not lock itself.
+//! - The PIN is tried once, and not at all if its file is empty, or of others too. A token that refuses it is not asked again, so that it does not lock itself.
 //! - SIGTERM and SIGINT stop it, after what is being signed.
 //!
 //! # Exit codes
@@ -27,12 +27,16 @@
 //! Each imports only those above it.
 //!
 //! - `authority`: the CAs of the command line
+//! - `pin`: the PIN, from its file
+//! - `server_names`: the names and addresses of servers' certificates
 //! - `policy`: the certificates that are signed
 //! - `token`: the PKCS #11 token
 //! - `service`: the gRPC service
 
 mod authority;
+mod pin;
 mod policy;
+mod server_names;
 mod service;
 mod token;
 
@@ -40,7 +44,7 @@ use std::fs::{self, Permissions};
 use std::io;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use anyhow::Context as _;
 use clap::Parser;
@@ -51,23 +55,21 @@ use tokio::runtime::Runtime;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_stream::wrappers::UnixListenerStream;
 use tonic::transport::Server;
-use zeroize::Zeroizing;
 
 use authority::{Authority, AuthorityArgument};
+use server_names::{Reserved, ReservedAddress, ReservedName};
 use service::Service;
 use token::Token;
 
 /// Deadline of one call; the controller waits for ten seconds.
 const DEADLINE: Duration = Duration::from_secs(15);
 
-/// Calls at a time. Each has a session of the token.
+/// Calls at a time. Each has a session of the token. More of one connection wait for their turn; more than these, as others
+/// connect or the token hangs, are refused.
 const CALLS: usize = 16;
 
 /// The longest request: a certificate without its signature has some kilobytes.
 const MAX_REQUEST_LEN: usize = 64 * 1024;
-
-/// The longest PIN file.
-const MAX_PIN_LEN: u64 = 256;
 
 /// Signs certificates of nodes with keys in a PKCS #11 token, for node-attestation-controller.
 #[derive(Debug, Parser)]
@@ -82,7 +84,7 @@ struct Arguments {
     /// The token, by its label
     #[arg(long, value_name = "LABEL")]
     token_label: String,
-    /// File with the PIN of the token's user
+    /// File with the PIN of the token's user in its first line; group and others have no access to it
     #[arg(long, value_name = "FILE")]
     pin_file: PathBuf,
     /// A CA: the file of its certificate, the label of its private key, and its Cluster; without a Cluster, for a
@@ -93,6 +95,13 @@ struct Arguments {
         required = true
     )]
     authorities: Vec<AuthorityArgument>,
+    /// A DNS name of an API server, that no kubelet's serving certificate may have; repeatable
+    #[arg(long = "reserved-name", value_name = "NAME")]
+    reserved_names: Vec<ReservedName>,
+    /// An address of an API server, or a range such as that of Services, that no kubelet's serving certificate may have;
+    /// repeatable
+    #[arg(long = "reserved-address", value_name = "ADDRESS")]
+    reserved_addresses: Vec<ReservedAddress>,
 }
 
 fn main() -> anyhow::Result<()> {
@@ -107,28 +116,26 @@ fn main() -> anyhow::Result<()> {
         .iter()
         .map(AuthorityArgument::read)
         .collect::<Result<_, _>>()?;
-    let pin = pin(&arguments.pin_file)?;
+    let pin = pin::read(&arguments.pin_file)?;
     let token = Token::open(&arguments.module, &arguments.token_label, &pin)?;
-    let service = Service::new(token, authorities)?;
+    let reserved = Reserved {
+        names: arguments.reserved_names,
+        addresses: arguments.reserved_addresses,
+    };
+    let service = Service::new(token, CALLS, authorities, reserved, now)?;
     Runtime::new()?.block_on(serve(service, &arguments.socket))
 }
 
-/// The first line of the file.
-fn pin(path: &Path) -> anyhow::Result<Zeroizing<String>> {
-    let read = || -> io::Result<Zeroizing<String>> {
-        if fs::metadata(path)?.len() > MAX_PIN_LEN {
-            let why = format!("longer than {MAX_PIN_LEN} bytes");
-            return Err(io::Error::new(io::ErrorKind::FileTooLarge, why));
-        }
-        Ok(Zeroizing::new(fs::read_to_string(path)?))
-    };
-    let text = read().with_context(|| format!("cannot read the PIN in {}", path.display()))?;
-    Ok(Zeroizing::new(
-        text.lines().next().unwrap_or_default().to_owned(),
-    ))
+/// The wall clock, read once for each certificate.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the one place that reads the wall clock"
+)]
+fn now() -> SystemTime {
+    SystemTime::now()
 }
 
-async fn serve(service: Service, socket: &Path) -> anyhow::Result<()> {
+async fn serve(service: Service<Token>, socket: &Path) -> anyhow::Result<()> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let listener = listen(socket).with_context(|| format!("cannot use {}", socket.display()))?;

@@ -1,20 +1,27 @@
 //! The certificates that are signed: those of nodes, as the controller makes them, and no others.
 //!
-//! Whoever reaches the socket gets what this lets through. It is checked without a clock: a certificate ends with its CA at
-//! the latest, and lives for [`LONGEST`] at most.
+//! Whoever reaches the socket gets what this lets through. A certificate begins now, lives for [`LONGEST`] at most, and ends
+//! with its CA at the latest.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use node_attestation_signer_api::SignatureAlgorithm;
 use x509_cert::TbsCertificate;
 use x509_cert::der::Decode as _;
 use x509_cert::der::asn1::ObjectIdentifier;
-use x509_cert::ext::pkix::{BasicConstraints, ExtendedKeyUsage, KeyUsage, KeyUsages};
+use x509_cert::ext::pkix::{
+    BasicConstraints, ExtendedKeyUsage, KeyUsage, KeyUsages, SubjectAltName,
+};
 
 use crate::authority::Authority;
+use crate::server_names::{self, Reserved};
 
 /// The longest life of a certificate: a year, that the controller gives machines without evidence, and a day.
 const LONGEST: Duration = Duration::from_hours(366 * 24);
+
+/// The longest time between the begin of a certificate and the clock: the controller's are backdated by five minutes. Whoever
+/// could choose the begin would have certificates for later years made in advance.
+const MAX_SKEW: Duration = Duration::from_mins(10);
 
 const ORGANIZATION: ObjectIdentifier = ObjectIdentifier::new_unwrap("2.5.4.10");
 const COMMON_NAME: ObjectIdentifier = ObjectIdentifier::new_unwrap("2.5.4.3");
@@ -60,6 +67,8 @@ pub(crate) fn check(
     to_be_signed: &[u8],
     authority: &Authority,
     algorithm: SignatureAlgorithm,
+    reserved: &Reserved,
+    now: SystemTime,
 ) -> Result<NodeCertificate, Refused> {
     let certificate = TbsCertificate::from_der(to_be_signed)
         .map_err(|_| Refused("it is not the DER of a TBSCertificate"))?;
@@ -74,6 +83,11 @@ pub(crate) fn check(
     )?;
     let end = certificate.validity().not_after.to_unix_duration();
     let begin = certificate.validity().not_before.to_unix_duration();
+    let now = now.duration_since(SystemTime::UNIX_EPOCH);
+    require(
+        now.is_ok_and(|now| begin.abs_diff(now) <= MAX_SKEW),
+        "it does not begin now",
+    )?;
     let lives = end.checked_sub(begin);
     require(
         lives.is_some_and(|lives| lives <= LONGEST),
@@ -82,7 +96,7 @@ pub(crate) fn check(
     let end_of_ca = ca.validity().not_after.to_unix_duration();
     require(end <= end_of_ca, "it outlives its CA")?;
     let user = user(&certificate)?;
-    check_extensions(&certificate)?;
+    check_extensions(&certificate, reserved)?;
     Ok(NodeCertificate {
         user,
         serial: data_encoding::HEXLOWER.encode(certificate.serial_number().as_bytes()),
@@ -111,7 +125,7 @@ fn user(certificate: &TbsCertificate) -> Result<String, Refused> {
     }
 }
 
-fn check_extensions(certificate: &TbsCertificate) -> Result<(), Refused> {
+fn check_extensions(certificate: &TbsCertificate, reserved: &Reserved) -> Result<(), Refused> {
     const UNREADABLE: Refused = Refused("an extension cannot be read");
     let constraints = certificate.get_extension::<BasicConstraints>();
     let constraints = constraints.map_err(|_| UNREADABLE)?;
@@ -145,7 +159,11 @@ fn check_extensions(certificate: &TbsCertificate) -> Result<(), Refused> {
         require(!seen.contains(&oid), "it has an extension twice")?;
         seen.push(oid);
     }
-    Ok(())
+    let names = certificate.get_extension::<SubjectAltName>();
+    match names.map_err(|_| UNREADABLE)? {
+        Some((_, names)) => server_names::check(&names, reserved).map_err(Refused),
+        None => Ok(()),
+    }
 }
 
 fn require(holds: bool, refusal: &'static str) -> Result<(), Refused> {
@@ -163,4 +181,4 @@ fn identifier(algorithm: SignatureAlgorithm) -> &'static str {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -2,32 +2,49 @@
 
 use std::error::Error;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use node_attestation_signer_api::external_signer_server::ExternalSigner;
 use node_attestation_signer_api::{
     SignRequest, SignResponse, StatusRequest, StatusResponse, VERSION,
 };
+use tokio::sync::Semaphore;
 use tonic::{Request, Response, Status};
 
 use crate::authority::{Authority, Cluster};
 use crate::policy;
-use crate::token::{Token, TokenError};
+use crate::server_names::Reserved;
+use crate::token::{Keys, TokenError};
 
 /// Signs for some CAs with the keys of one token.
-pub(crate) struct Service {
-    token: Arc<Token>,
+pub(crate) struct Service<T> {
+    token: Arc<T>,
+    /// One for each thread that waits for the token. A call whose deadline is over leaves its thread behind, which keeps
+    /// the permit until the token answers.
+    permits: Arc<Semaphore>,
     authorities: Vec<Authority>,
+    reserved: Reserved,
+    clock: fn() -> SystemTime,
 }
 
-impl Service {
-    /// Checks that the token has all keys.
-    pub(crate) fn new(token: Token, authorities: Vec<Authority>) -> Result<Self, TokenError> {
+impl<T: Keys> Service<T> {
+    /// Checks that the token has all keys. It is asked for as many things at a time as `calls`.
+    pub(crate) fn new(
+        token: T,
+        calls: usize,
+        authorities: Vec<Authority>,
+        reserved: Reserved,
+        clock: fn() -> SystemTime,
+    ) -> Result<Self, TokenError> {
         for authority in &authorities {
             token.check_key(&authority.key_label)?;
         }
         Ok(Self {
             token: Arc::new(token),
+            permits: Arc::new(Semaphore::new(calls)),
             authorities,
+            reserved,
+            clock,
         })
     }
 
@@ -43,13 +60,24 @@ impl Service {
         })
     }
 
-    /// Asks the token in a thread that may wait for it.
-    async fn ask<T: Send + 'static>(
+    /// Asks the token in a thread that may wait for it. The question is asked to its end, also when nobody waits for the
+    /// answer any more.
+    async fn ask<A: Send + 'static>(
         &self,
-        question: impl FnOnce(&Token) -> Result<T, TokenError> + Send + 'static,
-    ) -> Result<T, Status> {
+        question: impl FnOnce(&T) -> Result<A, TokenError> + Send + 'static,
+    ) -> Result<A, Status> {
+        let permit = self.permits.clone().try_acquire_owned();
+        let permit = permit.map_err(|_| {
+            tracing::warn!("refused: the token is busy");
+            Status::resource_exhausted("the token has not answered the calls before this one")
+        })?;
         let token = self.token.clone();
-        let answer = tokio::task::spawn_blocking(move || question(&token)).await;
+        let answer = tokio::task::spawn_blocking(move || {
+            let answer = question(&token);
+            drop(permit);
+            answer
+        });
+        let answer = answer.await;
         let answer = answer.map_err(|_| Status::internal("the signer failed"))?;
         answer.map_err(|error| {
             let error = chain(&error);
@@ -60,9 +88,9 @@ impl Service {
 }
 
 #[tonic::async_trait]
-impl ExternalSigner for Service {
+impl<T: Keys> ExternalSigner for Service<T> {
     async fn status(&self, _: Request<StatusRequest>) -> Result<Response<StatusResponse>, Status> {
-        let health = match self.ask(Token::check).await {
+        let health = match self.ask(T::check).await {
             Ok(()) => "ok".to_owned(),
             Err(status) => status.message().to_owned(),
         };
@@ -82,7 +110,13 @@ impl ExternalSigner for Service {
             ));
         };
         let algorithm = request.algorithm();
-        let certificate = match policy::check(&request.tbs_certificate, authority, algorithm) {
+        let certificate = match policy::check(
+            &request.tbs_certificate,
+            authority,
+            algorithm,
+            &self.reserved,
+            (self.clock)(),
+        ) {
             Ok(certificate) => certificate,
             Err(refused) => {
                 let reason = refused.to_string();
@@ -91,17 +125,20 @@ impl ExternalSigner for Service {
             }
         };
         let label = authority.key_label.clone();
-        let message = request.tbs_certificate;
-        let signed = self.ask(move |token| token.sign(&label, algorithm, &message));
+        let signed = self.ask(move |token| {
+            let signature = token.sign(&label, algorithm, &request.tbs_certificate)?;
+            let policy::NodeCertificate { user, serial } = certificate;
+            // Here, so that no signature is without its line, though nobody waits for it any more.
+            tracing::info!(
+                namespace = request.cluster_namespace,
+                cluster = request.cluster_name,
+                user,
+                serial,
+                "signed"
+            );
+            Ok(signature)
+        });
         let signature = signed.await?;
-        let policy::NodeCertificate { user, serial } = certificate;
-        tracing::info!(
-            namespace = request.cluster_namespace,
-            cluster = request.cluster_name,
-            user,
-            serial,
-            "signed"
-        );
         Ok(Response::new(SignResponse { signature }))
     }
 }
@@ -116,3 +153,6 @@ fn chain(error: &dyn Error) -> String {
     }
     text
 }
+
+#[cfg(test)]
+mod tests;

@@ -28,6 +28,23 @@ pub(crate) struct Token {
     login: Mutex<Option<Session>>,
 }
 
+/// What the service asks a token for. The calls wait for the token, without a deadline.
+pub(crate) trait Keys: Send + Sync + 'static {
+    /// Checks that the token is there, and lets the user in.
+    fn check(&self) -> Result<(), TokenError>;
+
+    /// Checks that the token has one private key with this label.
+    fn check_key(&self, label: &str) -> Result<(), TokenError>;
+
+    /// Signs with the private key of this label, in the encoding of certificates.
+    fn sign(
+        &self,
+        label: &str,
+        algorithm: SignatureAlgorithm,
+        message: &[u8],
+    ) -> Result<Vec<u8>, TokenError>;
+}
+
 /// The token cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -90,39 +107,6 @@ impl Token {
         Ok(token)
     }
 
-    /// Checks that the token is there, and lets the user in.
-    pub(crate) fn check(&self) -> Result<(), TokenError> {
-        self.session().map(drop)
-    }
-
-    /// Checks that the token has one private key with this label.
-    pub(crate) fn check_key(&self, label: &str) -> Result<(), TokenError> {
-        key(&self.session()?, label).map(drop)
-    }
-
-    /// Signs with the private key of this label, in the encoding of certificates.
-    pub(crate) fn sign(
-        &self,
-        label: &str,
-        algorithm: SignatureAlgorithm,
-        message: &[u8],
-    ) -> Result<Vec<u8>, TokenError> {
-        let session = self.session()?;
-        let key = key(&session, label)?;
-        // Every token has CKM_ECDSA, which takes digests.
-        let digest = match algorithm {
-            SignatureAlgorithm::Unspecified => return Err(TokenError::Algorithm),
-            SignatureAlgorithm::RsaPkcs1Sha256 => {
-                return Ok(session.sign(&Mechanism::Sha256RsaPkcs, key, message)?);
-            }
-            SignatureAlgorithm::EcdsaP256Sha256 => Sha256::digest(message).to_vec(),
-            SignatureAlgorithm::EcdsaP384Sha384 => Sha384::digest(message).to_vec(),
-            SignatureAlgorithm::EcdsaP521Sha512 => Sha512::digest(message).to_vec(),
-        };
-        let numbers = session.sign(&Mechanism::Ecdsa, key, &digest)?;
-        ecdsa_signature(&numbers).map_err(TokenError::Encoding)
-    }
-
     /// A session in which the user is logged in.
     fn session(&self) -> Result<Session, TokenError> {
         let slot = self.slot()?;
@@ -160,6 +144,38 @@ impl Token {
             }
         }
         Err(TokenError::NoToken(self.label.clone()))
+    }
+}
+
+impl Keys for Token {
+    fn check(&self) -> Result<(), TokenError> {
+        self.session().map(drop)
+    }
+
+    fn check_key(&self, label: &str) -> Result<(), TokenError> {
+        key(&self.session()?, label).map(drop)
+    }
+
+    fn sign(
+        &self,
+        label: &str,
+        algorithm: SignatureAlgorithm,
+        message: &[u8],
+    ) -> Result<Vec<u8>, TokenError> {
+        let session = self.session()?;
+        let key = key(&session, label)?;
+        // Every token has CKM_ECDSA, which takes digests.
+        let digest = match algorithm {
+            SignatureAlgorithm::Unspecified => return Err(TokenError::Algorithm),
+            SignatureAlgorithm::RsaPkcs1Sha256 => {
+                return Ok(session.sign(&Mechanism::Sha256RsaPkcs, key, message)?);
+            }
+            SignatureAlgorithm::EcdsaP256Sha256 => Sha256::digest(message).to_vec(),
+            SignatureAlgorithm::EcdsaP384Sha384 => Sha384::digest(message).to_vec(),
+            SignatureAlgorithm::EcdsaP521Sha512 => Sha512::digest(message).to_vec(),
+        };
+        let numbers = session.sign(&Mechanism::Ecdsa, key, &digest)?;
+        ecdsa_signature(&numbers).map_err(TokenError::Encoding)
     }
 }
 

@@ -280,19 +280,50 @@ fn a_cluster_without_the_ca_key_is_told_of_the_external_signer() {
     assert!(why.to_string().ends_with(cure), "{why}");
 }
 
-#[tokio::test]
-async fn with_an_external_signer_a_ca_without_its_key_signs_and_proves_nothing() {
+/// A controller with an external signer, and a CA whose key is in no Secret.
+fn external_world() -> World {
     let mut world = world();
     let (certificate, _) = ca();
     world.sources.ca = secret(&[("tls.crt", certificate)]);
     let endpoint = "unix:///nowhere/signer.sock".parse().unwrap();
     world.settings.external_signer = Some(ExternalSigner::new(endpoint, Metrics::default()));
+    world.keys = CaKeys::new(true);
+    world.holder = world.keys.holder(key_of("prod-1"));
+    world
+}
+
+#[tokio::test]
+async fn with_an_external_signer_a_ca_without_its_key_signs_and_proves_nothing() {
+    let mut world = external_world();
 
     let service = world.plan().unwrap().unwrap();
 
     assert!(service.ca.signer().is_some());
     let published = world.holder.publication(None).unwrap();
     assert!(!published.proved, "the certificate alone is public");
+}
+
+#[tokio::test]
+async fn of_two_namespaces_with_one_external_ca_the_later_cluster_is_not_served() {
+    let mut world = external_world();
+    let ca = ClusterCa::from_secret(world.sources.ca.present().unwrap()).unwrap();
+    let mut other = world.keys.holder(ObjectKey::new("tenant-b", "prod-1"));
+    assert!(world.plan().unwrap().is_some());
+
+    let found = other.hold(Some(CaKey::of(&ca)));
+    assert_eq!(found, Some(key_of("prod-1")));
+    assert!(world.plan().unwrap().is_some(), "the first stays served");
+
+    world.holder = world.keys.holder(key_of("prod-2"));
+    let mut world = World {
+        authentication: KubeletAuthentication::new(
+            "prod-2",
+            KubeletAuthenticationSpec::new("prod-2", &["insecure"]),
+        ),
+        ..world
+    };
+    other.hold(Some(CaKey::of(&ca)));
+    assert_eq!(world.why().reason(), "SharedCA");
 }
 
 #[test]

@@ -13,13 +13,13 @@ use crate::authority::Cluster;
 
 type Change = fn(&mut CertificateParams);
 
-struct Ca {
+pub(crate) struct Ca {
     issuer: Issuer<'static, KeyPair>,
-    authority: Authority,
+    pub(crate) authority: Authority,
 }
 
 /// A CA until 2040.
-fn ca(name: &str) -> Ca {
+pub(crate) fn ca(name: &str) -> Ca {
     let key = KeyPair::generate().unwrap();
     let mut params = CertificateParams::default();
     params.is_ca = IsCa::Ca(RcgenConstraints::Unconstrained);
@@ -53,7 +53,7 @@ fn uid() -> DnType {
 }
 
 /// A client's certificate.
-fn valid() -> CertificateParams {
+pub(crate) fn valid() -> CertificateParams {
     let mut params = CertificateParams::default();
     params.distinguished_name = named(&[
         (DnType::OrganizationName, "system:nodes"),
@@ -69,19 +69,50 @@ fn valid() -> CertificateParams {
     params
 }
 
-fn to_be_signed(params: &CertificateParams, ca: &Ca) -> Vec<u8> {
+pub(crate) fn to_be_signed(params: &CertificateParams, ca: &Ca) -> Vec<u8> {
     let key = KeyPair::generate().unwrap();
     let certificate = params.signed_by(&key, &ca.issuer).unwrap();
     let certificate = Certificate::from_der(certificate.der()).unwrap();
     certificate.tbs_certificate().to_der().unwrap()
 }
 
-fn checked(change: Change) -> Result<NodeCertificate, Refused> {
+/// The time at which the controller asks for [`valid`].
+pub(crate) fn now() -> SystemTime {
+    (date_time_ymd(2027, 1, 1) + Duration::from_mins(5)).into()
+}
+
+fn checked_at(params: &CertificateParams, now: SystemTime) -> Result<NodeCertificate, Refused> {
     let ca = ca("ca");
+    let message = to_be_signed(params, &ca);
+    let algorithm = SignatureAlgorithm::EcdsaP256Sha256;
+    check(
+        &message,
+        &ca.authority,
+        algorithm,
+        &Reserved::default(),
+        now,
+    )
+}
+
+/// At its begin.
+fn checked(change: Change) -> Result<NodeCertificate, Refused> {
     let mut params = valid();
     change(&mut params);
-    let message = to_be_signed(&params, &ca);
-    check(&message, &ca.authority, SignatureAlgorithm::EcdsaP256Sha256)
+    checked_at(&params, params.not_before.into())
+}
+
+fn checked_in(
+    message: &[u8],
+    ca: &Ca,
+    algorithm: SignatureAlgorithm,
+) -> Result<NodeCertificate, Refused> {
+    check(
+        message,
+        &ca.authority,
+        algorithm,
+        &Reserved::default(),
+        now(),
+    )
 }
 
 #[test]
@@ -158,6 +189,59 @@ fn a_certificate_that_is_not_a_nodes_is_refused() {
 }
 
 #[test]
+fn a_server_certificate_for_what_is_no_kubelets_is_refused() {
+    const NAME: &str = "it has a DNS name that is reserved";
+    const ADDRESS: &str = "it has an address that is reserved";
+    const KIND: &str = "it has a name that is neither DNS nor an address";
+    let dns = |name: &str| SanType::DnsName(name.try_into().unwrap());
+    let names = [
+        (NAME, dns("kubernetes.default.svc")),
+        (NAME, dns("api.prod-1.example")),
+        (ADDRESS, SanType::IpAddress([10, 96, 0, 1].into())),
+        (ADDRESS, SanType::IpAddress([127, 0, 0, 1].into())),
+        (KIND, SanType::URI("https://n1".try_into().unwrap())),
+    ];
+    let reserved = Reserved {
+        names: vec!["api.prod-1.example".parse().unwrap()],
+        addresses: vec!["10.96.0.0/12".parse().unwrap()],
+    };
+    let ca = ca("ca");
+    for (reason, name) in names {
+        let mut params = valid();
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+        params.subject_alt_names = vec![dns("n1"), name.clone()];
+        let message = to_be_signed(&params, &ca);
+        let algorithm = SignatureAlgorithm::EcdsaP256Sha256;
+
+        let checked = check(&message, &ca.authority, algorithm, &reserved, now());
+
+        assert_eq!(checked, Err(Refused(reason)), "{name:?}");
+    }
+}
+
+#[test]
+fn a_certificate_that_begins_at_another_time_is_refused() {
+    let begin = SystemTime::from(valid().not_before);
+    let (skew, second) = (Duration::from_mins(10), Duration::from_secs(1));
+
+    for now in [begin - skew, begin, now(), begin + skew] {
+        let user = checked_at(&valid(), now).unwrap().user;
+        assert_eq!(user, "system:node:n1", "{now:?}");
+    }
+    let year = Duration::from_hours(365 * 24);
+    for now in [
+        SystemTime::UNIX_EPOCH,
+        begin - year,
+        begin - skew - second,
+        begin + skew + second,
+        begin + year,
+    ] {
+        let expected = Err(Refused("it does not begin now"));
+        assert_eq!(checked_at(&valid(), now), expected, "{now:?}");
+    }
+}
+
+#[test]
 fn a_certificate_that_outlives_its_ca_is_refused() {
     let checked = checked(|params| {
         params.not_before = date_time_ymd(2039, 12, 30);
@@ -173,9 +257,9 @@ fn a_certificate_of_another_issuer_or_algorithm_is_refused() {
     let message = to_be_signed(&valid(), &ca);
     let algorithm = SignatureAlgorithm::EcdsaP256Sha256;
 
-    let of_another = check(&message, &other.authority, algorithm);
+    let of_another = checked_in(&message, &other, algorithm);
     assert_eq!(of_another, Err(Refused("its issuer is not the CA")));
-    let otherwise = check(&message, &ca.authority, SignatureAlgorithm::RsaPkcs1Sha256);
+    let otherwise = checked_in(&message, &ca, SignatureAlgorithm::RsaPkcs1Sha256);
     let expected = "its algorithm is another than the request's";
     assert_eq!(otherwise, Err(Refused(expected)));
 }
@@ -187,7 +271,7 @@ fn bytes_that_are_no_certificate_are_refused() {
     longer.push(0);
 
     for message in [&[][..], b"text", &longer] {
-        let checked = check(message, &ca.authority, SignatureAlgorithm::EcdsaP256Sha256);
+        let checked = checked_in(message, &ca, SignatureAlgorithm::EcdsaP256Sha256);
         let expected = "it is not the DER of a TBSCertificate";
         assert_eq!(checked, Err(Refused(expected)));
     }

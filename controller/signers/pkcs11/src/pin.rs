@@ -1,0 +1,120 @@
+//! The PIN, from its file.
+
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+
+use zeroize::Zeroizing;
+
+/// The longest PIN file.
+const MAX_LEN: u64 = 256;
+
+/// The permissions of group and others.
+const OTHERS: u32 = 0o077;
+
+/// The file has no PIN that may be tried: each try counts, and a token locks itself after some.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot read the PIN in {}", path.display())]
+pub(crate) struct PinError {
+    path: PathBuf,
+    source: PinErrorSource,
+}
+
+#[derive(Debug, thiserror::Error)]
+enum PinErrorSource {
+    #[error(transparent)]
+    File(io::Error),
+    #[error(
+        "group or others have access to it (mode {0:04o}): make it the signer's alone, with `chmod 0600`"
+    )]
+    Exposed(u32),
+    #[error("it is longer than {MAX_LEN} bytes")]
+    TooLong,
+    #[error("its first line is empty, and would cost a try of the token: write the PIN there")]
+    Empty,
+}
+
+/// The first line of the file.
+pub(crate) fn read(path: &Path) -> Result<Zeroizing<String>, PinError> {
+    first_line(path).map_err(|source| PinError {
+        path: path.to_owned(),
+        source,
+    })
+}
+
+fn first_line(path: &Path) -> Result<Zeroizing<String>, PinErrorSource> {
+    let file = File::open(path).map_err(PinErrorSource::File)?;
+    let mode = file.metadata().map_err(PinErrorSource::File)?.permissions();
+    if mode.mode() & OTHERS != 0 {
+        return Err(PinErrorSource::Exposed(mode.mode() & 0o7777));
+    }
+    let capacity = usize::try_from(MAX_LEN).unwrap_or_default() + 1;
+    // With room for all, so that no copy is left behind.
+    let mut text = Zeroizing::new(String::with_capacity(capacity));
+    let read = file.take(MAX_LEN + 1).read_to_string(&mut text);
+    let len = read.map_err(PinErrorSource::File)?;
+    if len == capacity {
+        return Err(PinErrorSource::TooLong);
+    }
+    let line = text.lines().next().unwrap_or_default();
+    if line.trim().is_empty() {
+        return Err(PinErrorSource::Empty);
+    }
+    Ok(Zeroizing::new(line.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{self, Permissions};
+
+    use kubelet_authenticator_test_support::process::Scratch;
+
+    use super::*;
+
+    fn read_file(text: &str, mode: u32) -> Result<Zeroizing<String>, PinErrorSource> {
+        let scratch = Scratch::new("pin");
+        let path = scratch.write("pin", text);
+        fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
+        read(&path).map_err(|error| error.source)
+    }
+
+    #[test]
+    fn the_pin_is_the_first_line() {
+        for text in ["648219", "648219\n", "648219\r\n", "648219\nof the token\n"] {
+            assert_eq!(*read_file(text, 0o600).unwrap(), "648219", "{text:?}");
+        }
+        assert_eq!(*read_file("648219", 0o400).unwrap(), "648219");
+        let longest = "1".repeat(256);
+        assert_eq!(*read_file(&longest, 0o600).unwrap(), longest);
+    }
+
+    #[test]
+    fn an_empty_pin_is_refused() {
+        for text in ["", "\n", "\r\n", "  \n", "\n648219\n"] {
+            let read = read_file(text, 0o600);
+            assert!(matches!(read, Err(PinErrorSource::Empty)), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_pin_that_group_or_others_have_access_to_is_refused_with_the_cure() {
+        for mode in [0o640, 0o620, 0o604, 0o644, 0o660] {
+            let error = read_file("648219", mode).unwrap_err();
+
+            assert!(matches!(error, PinErrorSource::Exposed(found) if found == mode));
+            let text = error.to_string();
+            assert!(text.contains("chmod 0600"), "{text}");
+            assert!(!text.contains("648219"), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_file_that_is_no_pin_is_refused() {
+        let long = read_file(&"1".repeat(257), 0o600);
+        assert!(matches!(long, Err(PinErrorSource::TooLong)));
+        let absent = read(Path::new("/nowhere/pin")).unwrap_err();
+        assert!(matches!(absent.source, PinErrorSource::File(_)));
+        assert_eq!(absent.to_string(), "cannot read the PIN in /nowhere/pin");
+    }
+}
