@@ -59,7 +59,7 @@ Request:   request-of-n1
 Node:      n1
 Requester: system:bootstrap:token1
 Signer:    cluster.x-k8s.io/kube-apiserver-client-kubelet-insecure
-Signed by: the controller, with the key of --ca-key
+Signed by: the controller, with the key of --ca-key or by its external signer
 
 passed     triage: a request of system:bootstrap:token1 to
            cluster.x-k8s.io/kube-apiserver-client-kubelet-insecure
