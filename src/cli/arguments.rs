@@ -150,7 +150,7 @@ pub(super) enum Rendered {
     ClusterClass(ClusterClassOptions),
 }
 
-/// What `config` does.
+/// The actions of `config`.
 #[derive(Debug, Subcommand)]
 pub(super) enum ConfigAction {
     /// Read the settings as a run does, and show each with its source.
@@ -186,7 +186,7 @@ pub(super) enum Inspected {
     },
 }
 
-/// What `inspect` reads, and the format of its output.
+/// The input of `inspect`, and the format of its output.
 #[derive(Debug, Args)]
 pub(super) struct Input {
     /// The file; `-` or nothing for standard input.

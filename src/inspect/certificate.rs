@@ -174,7 +174,7 @@ fn provider_id(certificate: &X509Certificate<'_>) -> Option<String> {
     Some(text.as_str().to_owned())
 }
 
-/// What the certificate may be used for, in Kubernetes' words as far as there are any.
+/// The usages of the certificate, by Kubernetes' names where they exist.
 fn usages(certificate: &X509Certificate<'_>) -> Vec<String> {
     let mut usages = Vec::new();
     let value = extension(certificate, oid::KEY_USAGE);

@@ -2,7 +2,7 @@
 
 use super::{REDACTED, split};
 
-/// What a sentence or a structure has behind a value.
+/// The punctuation of sentences and structures behind a value.
 const PUNCTUATION: &str = "\"'`,;)]}\\";
 
 /// A value behind its name.
@@ -19,7 +19,7 @@ struct Quote {
     backslashes: usize,
 }
 
-/// What ends a value.
+/// The end of a value.
 #[derive(Clone, Copy)]
 enum End {
     Space,

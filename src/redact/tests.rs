@@ -1,4 +1,4 @@
-//! What is removed, and what stays.
+//! Secrets that are removed, and texts that stay.
 
 use super::*;
 

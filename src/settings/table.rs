@@ -122,7 +122,7 @@ pub struct Entry {
     pub(crate) help: &'static str,
     /// The text of the default, if it depends on nothing else.
     pub(super) default: Option<&'static str>,
-    /// What happens without a value, for people.
+    /// The behaviour without a value, for people.
     pub(crate) otherwise: &'static str,
     pub(crate) form: Form,
     pub(super) domain: Domain,

@@ -16,7 +16,7 @@ use kubelet_authenticator_tests::scrape::Diagnostics;
 use rustix::process::{Pid, Signal, kill_process_group};
 use serde_json::{Value, json};
 
-/// Where a Pod has what tells it of its API server.
+/// The directory of a Pod's service account.
 const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 
 #[track_caller]
@@ -48,7 +48,7 @@ fn bundle(files: &Scratch) -> PathBuf {
     bundle
 }
 
-/// What the kubelet makes of the Deployment's container: but on the network of the machine, where the API server of the
+/// The container of the Deployment, as the kubelet would start it: but on the network of the machine, where the API server of the
 /// tests is, and so on other ports.
 fn specify(bundle: &Path, container: &Value, arguments: &[String], account: &Path, server: &str) {
     let path = bundle.join("config.json");

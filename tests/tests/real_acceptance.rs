@@ -1,4 +1,4 @@
-//! What operators try first, where no other suite has it as a whole.
+//! Scenarios that operators try first, where no other suite has them as a whole.
 
 use std::process::Command;
 use std::sync::{Arc, LazyLock};

@@ -139,7 +139,7 @@ fn openssl(arguments: &[&str]) -> String {
     run(Command::new("openssl").args(arguments))
 }
 
-/// Has openssl verify the certificate of a client.
+/// Verifies the certificate of a client with openssl.
 fn verify(token: &Token, certificate: &str) {
     let file = token.scratch.write("node.crt", certificate);
     openssl(&[

@@ -45,10 +45,10 @@ pub(crate) struct ExplainCommand {
     /// List of the cluster's machines, of a controller that runs without a management cluster
     #[arg(long, value_name = "FILE")]
     inventory: Option<PathBuf>,
-    /// Whose evidence is appraised, as of that controller
+    /// The attestor of that controller
     #[arg(long, value_name = "PROVIDER", value_parser = attestors(), requires = "inventory", conflicts_with = "cluster")]
     attestor: Option<String>,
-    /// That controller only approves
+    /// Assume a controller that approves and does not sign
     #[arg(long, requires = "inventory", conflicts_with = "cluster")]
     approve_only: bool,
     /// Certificate of the CA of that controller, as PEM; without it, the first of the kubeconfig

@@ -64,7 +64,7 @@ pub struct Checked {
     pub name: &'static str,
     /// Its result.
     pub state: State,
-    /// What was found: the error with its causes, if the check fails.
+    /// The finding: the error with its causes, if the check fails.
     pub finding: String,
     /// The cure; empty if there is nothing to do.
     pub cure: String,
@@ -72,7 +72,7 @@ pub struct Checked {
     pub link: String,
 }
 
-/// What a check found.
+/// The finding of a check.
 #[derive(Debug, Clone, PartialEq)]
 struct Finding {
     state: State,

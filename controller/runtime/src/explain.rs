@@ -76,7 +76,7 @@ pub enum ExplainError {
         /// The reason.
         source: CallError,
     },
-    /// What the checks need of the cluster is missing.
+    /// Something that the checks need of the cluster is missing.
     #[error("the requests of Cluster {cluster} cannot be explained")]
     Cluster {
         /// The Cluster.
@@ -108,7 +108,7 @@ pub struct Explanation {
     pub created: Option<String>,
     /// The seconds for which it has waited; `None` once it is answered, or if its time is unknown.
     pub pending_seconds: Option<u64>,
-    /// Who signs.
+    /// The signer of the certificate.
     pub signed_by: String,
     /// The time that the checks were made for: of the answer or, of a pending request, now.
     pub as_of: String,
@@ -118,7 +118,7 @@ pub struct Explanation {
     pub outcome: &'static str,
     /// Its reason.
     pub reason: &'static str,
-    /// What it rests on, or why it is refused.
+    /// The basis of the approval, or the cause of the refusal.
     pub message: String,
     /// The conditions of the request, which the controller or others wrote.
     pub conditions: Vec<Condition>,
@@ -126,7 +126,7 @@ pub struct Explanation {
     pub issued: bool,
     /// The Events about it.
     pub events: Vec<ToldEvent>,
-    /// What limits this explanation.
+    /// The limits of this explanation.
     pub notes: Vec<String>,
 }
 
@@ -137,7 +137,7 @@ pub struct Check {
     pub name: &'static str,
     /// `passed`, `skipped`, or the outcome of the decision.
     pub outcome: &'static str,
-    /// What it saw, or its error.
+    /// The observation, or the error.
     pub saw: String,
 }
 

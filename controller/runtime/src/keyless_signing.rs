@@ -1,4 +1,4 @@
-//! Who signs for a Cluster whose CA Secret has no key, as the controller wrote it into the status.
+//! The signer of a Cluster whose CA Secret has no key, as the status written by the controller tells.
 //!
 //! The flags of the controller are not in any object; what it does by them is.
 

@@ -74,7 +74,7 @@ impl WriteBudget {
     }
 }
 
-/// What became of a machine's requests.
+/// The outcome of a machine's requests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Outcome {
     /// It has its certificate.

@@ -98,7 +98,7 @@ impl Help {
         })
     }
 
-    /// Why the command does not exist, or one of its flags.
+    /// The objection, if the command or one of its flags does not exist.
     fn objection(&mut self, words: &[String]) -> Option<String> {
         let name = started(words.first()?)?;
         let mut command = vec![name];

@@ -30,7 +30,7 @@ fn helm(arguments: &[&str]) -> Output {
     helm.output().expect("helm can be started")
 }
 
-/// What helm would apply, in this namespace and with these values.
+/// The objects that helm would apply, in this namespace and with these values.
 #[track_caller]
 fn template(namespace: &str, values: &[&str]) -> String {
     let mut arguments = vec!["template", "--include-crds", "--namespace", namespace];

@@ -1,4 +1,4 @@
-//! What a check saw, in the words of an explanation.
+//! The observation of each check, as an explanation shows it.
 
 use std::time::{Duration, SystemTime};
 

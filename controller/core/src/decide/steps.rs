@@ -13,7 +13,7 @@ pub struct Step {
     pub check: &'static str,
     /// Its duration.
     pub took: Duration,
-    /// What it saw, for a person, if it passed and the decision is [explained](super::explain).
+    /// The observation, for a person, if the check passed and the decision is [explained](super::explain).
     pub saw: Option<String>,
 }
 

@@ -55,7 +55,7 @@ impl From<ExternalKeyError> for Deferral {
     }
 }
 
-/// Has `key` sign, and verifies the signature with the key of `ca`.
+/// Requests a signature of `key`, and verifies it with the key of `ca`.
 pub(super) async fn sign(
     key: &Arc<dyn ExternalKey>,
     ca: &CaCertificate,

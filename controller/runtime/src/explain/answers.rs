@@ -1,4 +1,4 @@
-//! What was written about a request: its conditions, and Events.
+//! The conditions and the Events of a request.
 
 use std::time::SystemTime;
 

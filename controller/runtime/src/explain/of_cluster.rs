@@ -154,7 +154,7 @@ async fn read(
     })
 }
 
-/// Who signs with this CA, of the Secret of this name, and its signer if it is the controller.
+/// The name of the program that signs with the CA of this Secret, and the signer if it is the controller.
 fn signing_of(
     ca: &ClusterCa,
     name: &str,
@@ -271,7 +271,7 @@ mod tests {
 
     use super::*;
 
-    /// Who signs with a CA without its key, whether that is the controller, and the notes.
+    /// The name of the program that signs with a CA without its key, whether that is the controller, and the notes.
     fn signed_by(signing: KeylessSigning) -> (String, bool, Vec<String>) {
         let mut params = CertificateParams::default();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);

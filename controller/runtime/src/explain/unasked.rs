@@ -18,7 +18,7 @@ use parking_lot::Mutex;
 /// The check that appraises evidence.
 pub(super) const CHECK: &str = "attest";
 
-/// Who was not asked about the evidence of the last request.
+/// The services that were not asked about the evidence of the last request.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Unasked(Arc<Mutex<State>>);
 

@@ -113,7 +113,7 @@ impl Client {
         Ok(())
     }
 
-    /// Has it sign, in turn among the calls of the cluster, and of all clusters.
+    /// Requests a signature, in turn among the calls of the cluster, and of all clusters.
     pub(super) async fn sign(
         &self,
         cluster: &Semaphore,

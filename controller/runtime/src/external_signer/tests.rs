@@ -27,7 +27,7 @@ use tonic::{Request, Response, Status};
 use super::*;
 use crate::metrics::Format;
 
-/// What a program does when it is to sign.
+/// The behaviour of a program that is asked to sign.
 #[derive(Debug, Clone, Copy)]
 enum Does {
     Sign,

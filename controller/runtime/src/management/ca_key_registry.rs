@@ -76,7 +76,7 @@ impl CaKey {
 }
 
 impl CaKeys {
-    /// Without any; an external signer has the keys that are in no Secret.
+    /// A registry without keys; an external signer has those that are in no Secret.
     pub(super) fn new(has_external_signer: bool) -> Self {
         Self {
             has_external_signer,

@@ -63,7 +63,7 @@ impl FromStr for ReservedAddress {
 ///
 /// # Errors
 ///
-/// What is wrong with one of them.
+/// Checks each name; the error says what is wrong with the first invalid one.
 pub(crate) fn check(names: &SubjectAltName, reserved: &Reserved) -> Result<(), &'static str> {
     names.0.iter().try_for_each(|name| match name {
         GeneralName::DnsName(name) => check_dns_name(name.as_str(), reserved),

@@ -28,7 +28,7 @@ pub(crate) struct Token {
     login: Mutex<Option<Session>>,
 }
 
-/// What the service asks a token for. The calls wait for the token, without a deadline.
+/// The operations of a token. Each waits for the token, without a deadline.
 pub(crate) trait Keys: Send + Sync + 'static {
     /// Checks that the token is there, and lets the user in.
     fn check(&self) -> Result<(), TokenError>;

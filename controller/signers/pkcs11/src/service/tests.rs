@@ -11,7 +11,7 @@ use tonic::Code;
 use super::*;
 use crate::policy::tests::{ca, now, to_be_signed, valid};
 
-/// What all tests of this program log.
+/// The log of all tests of this program.
 static LOG: LazyLock<Log> = LazyLock::new(|| {
     let log = Log::default();
     let writer = log.clone();
@@ -105,7 +105,7 @@ impl World {
         answer.await.map(|response| response.into_inner().signature)
     }
 
-    /// Has the token asked for a signature, and waits for it no longer, as a deadline does.
+    /// Requests a signature of the token, and waits for it no longer, as a deadline does.
     async fn abandon(&mut self) {
         let (service, request) = (self.service.clone(), self.request.clone());
         let call = tokio::spawn(async move { service.sign(Request::new(request)).await });
