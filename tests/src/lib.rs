@@ -7,6 +7,7 @@ pub mod deploy;
 pub mod docs;
 pub mod fleet;
 pub mod image;
+pub mod machines;
 pub mod management;
 pub mod metrics_server;
 pub mod node;

@@ -28,7 +28,7 @@
 //! - `machine_conditions`: a condition of Machines: whether the machine is attested
 //! - `identities`: the command `identities`: shows, resets and revokes records
 //! - `cluster_states`: the command `clusters`: Clusters and the state of each
-//! - `keyless_signing`: who signs for a Cluster whose CA Secret has no key
+//! - `keyless_signing`: the signer of a Cluster whose CA Secret has no key
 //! - `logs`: the log lines of decisions
 //! - `csr_writer`: writes an answer into a request
 //! - `pipeline`: one request from its turn to its answer

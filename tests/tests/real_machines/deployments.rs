@@ -12,8 +12,8 @@ use kubelet_authenticator_tests::pods;
 use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair};
 use serde_json::json;
 
-use crate::bed::{Machines, PATIENCE, SITE, Scene};
-use crate::objects::names;
+use kubelet_authenticator_tests::machines::objects::names;
+use kubelet_authenticator_tests::machines::{Machines, PATIENCE, SITE, Scene};
 
 /// Certificates that were copied from the machines, by the names of their nodes.
 type Stolen = Vec<(String, PathBuf)>;

@@ -5,8 +5,8 @@ use kubelet_authenticator_test_support::process::poll;
 use kubelet_authenticator_tests::management::{MachineDeployment, Order};
 use serde_json::json;
 
-use crate::bed::{Machines, PATIENCE, SITE, Scene, joinable};
-use crate::objects::names;
+use kubelet_authenticator_tests::machines::objects::names;
+use kubelet_authenticator_tests::machines::{Machines, PATIENCE, SITE, Scene, joinable};
 
 /// Creates a MachineHealthCheck that replaces a Machine as soon as its Node does not report.
 fn check_health(scene: &Scene) {

@@ -1,12 +1,9 @@
 //! Cluster API's own managers create Machines; each is a machine with systemd, cloud-init, kubeadm, a kubelet and the
 //! plugin, and joins and leaves like a node.
 
-mod baked;
-mod bed;
 mod deployments;
 mod health;
 mod moved;
-mod objects;
 mod page;
 mod pools;
 mod rendered;

@@ -6,8 +6,12 @@ use kubelet_authenticator_tests::image::HOSTS;
 use kubelet_authenticator_tests::management::WorkloadCluster;
 use serde_json::{Value, json};
 
-use crate::bed::{Infrastructure, Machines, PATIENCE, SITE, Scene, Site, joinable};
-use crate::objects::{client_requests, names, reads_well, record, renewals};
+use kubelet_authenticator_tests::machines::objects::{
+    client_requests, names, reads_well, record, renewals,
+};
+use kubelet_authenticator_tests::machines::{
+    Infrastructure, Machines, PATIENCE, SITE, Scene, Site, joinable,
+};
 
 /// The lifetime of certificates here, short enough to wait for a renewal.
 const SECONDS: u32 = 120;

@@ -14,7 +14,7 @@ use kubelet_authenticator_tests::page::{commands, repository};
 use kubelet_authenticator_tests::program;
 use serde_json::{Map, Value, json};
 
-use crate::bed::{PATIENCE, TOKEN_TTL};
+use kubelet_authenticator_tests::machines::{PATIENCE, TOKEN_TTL};
 
 /// An operator's working directory: the repository's files, the programs, and the page's prerequisites.
 fn desk(hosts: &str, cluster: &[Value], kubeconfig: &Path) -> Scratch {

@@ -3,7 +3,7 @@
 use kubelet_authenticator_test_support::process::poll;
 use kubelet_authenticator_tests::management::Order;
 
-use crate::bed::{Machines, PATIENCE, Scene};
+use kubelet_authenticator_tests::machines::{Machines, PATIENCE, Scene};
 
 /// Waits until each of these nodes is ready, and has a record with its member's provider ID.
 #[track_caller]

@@ -7,7 +7,7 @@ use kubelet_authenticator_tests::image::{self, render};
 use kubelet_authenticator_tests::page::repository;
 use serde_json::{Value, json};
 
-use crate::bed::SITE;
+use kubelet_authenticator_tests::machines::SITE;
 
 #[test]
 fn the_page_of_aws_renders_what_instances_join_with() {

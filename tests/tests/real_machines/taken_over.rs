@@ -6,8 +6,8 @@ use kubelet_authenticator_test_support::process::{Scratch, poll};
 use kubelet_authenticator_tests::page;
 use serde_json::json;
 
-use crate::bed::{Machines, PATIENCE, SITE, Scene, joinable};
-use crate::objects::names;
+use kubelet_authenticator_tests::machines::objects::names;
+use kubelet_authenticator_tests::machines::{Machines, PATIENCE, SITE, Scene, joinable};
 
 /// The lifetime of certificates here, of kubeadm's and of the project's, short enough to wait for a renewal.
 const SECONDS: u32 = 120;

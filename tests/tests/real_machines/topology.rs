@@ -8,7 +8,7 @@ use kubelet_authenticator_tests::fleet::condition_of;
 use kubelet_authenticator_tests::image::{self, render};
 use serde_json::{Map, Value, json};
 
-use crate::bed::{Machines, PATIENCE, SITE, Scene, joinable};
+use kubelet_authenticator_tests::machines::{Machines, PATIENCE, SITE, Scene, joinable};
 
 const DRIVES: &str = "infrastructure.cluster.x-k8s.io/v1beta2";
 const CONTROLS: &str = "controlplane.cluster.x-k8s.io/v1beta2";

@@ -2,13 +2,12 @@
 
 use kubelet_attestation::names::Provider as Attestor;
 
-use crate::bed::{Machines, Scene};
+use kubelet_authenticator_tests::machines::{Machines, Scene};
 
 /// The variable with the layers of the image's root directory.
 const IMAGE: &str = "KUBELET_AUTHENTICATOR_IMAGE";
 
 #[test]
-#[ignore = "its image is made by make image-builder-check"]
 fn a_machine_of_a_baked_image_joins_with_evidence_though_its_bootstrap_data_have_no_plugin() {
     let layers = std::env::var(IMAGE).expect("the layers of an image");
     let scene = Scene::attended("baked", Machines::Ec2OfImage(Attestor::AWS, layers));

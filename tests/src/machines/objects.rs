@@ -1,13 +1,13 @@
 //! Objects of the laboratory, and the tables that kubectl prints of them.
 
+use crate::management::WorkloadCluster;
 use kubelet_attestation::names::Provider as Attestor;
 use kubelet_authenticator_test_support::control_plane::{ControlPlane, has_condition};
 use kubelet_authenticator_test_support::process::poll;
-use kubelet_authenticator_tests::management::WorkloadCluster;
 use node_attestation_runtime::machine_conditions::NODE_ATTESTED;
 use serde_json::Value;
 
-use crate::bed::{PATIENCE, Site};
+use super::{PATIENCE, Site};
 
 const GROUP: &str = "attestation.cluster.x-k8s.io";
 

@@ -5,6 +5,13 @@ use std::path::PathBuf;
 use std::sync::{Arc, LazyLock, Once};
 use std::time::Duration;
 
+use crate::cloud::Cloud;
+use crate::fleet::{self, Authentication, Manager, authorize, condition_of, grant};
+use crate::image;
+use crate::management::{
+    ClusterBuilder, InfraCluster, Instances, Maker, Management, Order, Provider, WorkloadCluster,
+    network,
+};
 use kubelet_attestation::names::Provider as Attestor;
 use kubelet_authenticator_test_support::control_plane::{ControlPlane, User};
 use kubelet_authenticator_test_support::machine::Machine;
@@ -12,18 +19,11 @@ use kubelet_authenticator_test_support::moto::Network;
 use kubelet_authenticator_test_support::pki::KeyAndCertificate;
 use kubelet_authenticator_test_support::process::{Scratch, poll};
 use kubelet_authenticator_test_support::swtpm::Swtpm;
-use kubelet_authenticator_tests::cloud::Cloud;
-use kubelet_authenticator_tests::fleet::{
-    self, Authentication, Manager, authorize, condition_of, grant,
-};
-use kubelet_authenticator_tests::image;
-use kubelet_authenticator_tests::management::{
-    ClusterBuilder, InfraCluster, Instances, Maker, Management, Order, Provider, WorkloadCluster,
-    network,
-};
 use serde_json::{Map, Value, json};
 
-use crate::objects::{client_requests, reads_well, record, renewals, rows};
+pub mod objects;
+
+use self::objects::{client_requests, reads_well, record, renewals, rows};
 
 /// The lifetime of a bootstrap token of Cluster API here, short enough to wait for a rotation.
 pub const TOKEN_TTL: Duration = Duration::from_secs(60);
@@ -41,14 +41,18 @@ pub static CLOUD: LazyLock<Arc<Cloud>> = LazyLock::new(|| Arc::new(Cloud::start(
 static NETWORK: LazyLock<Network> = LazyLock::new(|| network(&CLOUD));
 
 /// A management cluster with Cluster API and the controller.
+#[derive(Debug)]
 pub struct Site {
+    /// The management cluster.
     pub management: Management,
+    /// The controller.
     pub manager: Manager,
     allows_short_certificates: Once,
     _challenge_keys: Scratch,
 }
 
 impl Site {
+    /// Starts a site without Clusters.
     pub fn start() -> Self {
         let management = Management::managed(TOKEN_TTL);
         management.define_aws();
@@ -83,6 +87,7 @@ pub fn joinable(namespace: &str) -> ClusterBuilder {
 }
 
 /// The machines of a Cluster.
+#[derive(Debug)]
 pub enum Machines {
     /// Machines without proof. Their infrastructure passes them their identity, except for those whose Node comes
     /// first, which know it by their host name.
@@ -98,8 +103,11 @@ pub enum Machines {
 }
 
 /// The infrastructure provider, and its running machines.
+#[derive(Debug)]
 pub enum Infrastructure {
+    /// The provider of the tests.
     Generic(Provider),
+    /// Instances of EC2.
     Ec2(Instances),
 }
 
@@ -127,9 +135,13 @@ fn listed(
 }
 
 /// A Cluster, its machines and its settings.
+#[derive(Debug)]
 pub struct Scene {
+    /// The Cluster.
     pub cluster: WorkloadCluster,
+    /// Its KubeletAuthentication.
     pub authentication: Authentication,
+    /// The provider of its machines.
     pub infrastructure: Infrastructure,
     attestor: Attestor,
     /// The settings of their KubeletAuthentication for TPMs.
