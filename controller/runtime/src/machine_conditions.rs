@@ -194,6 +194,9 @@ fn cut(mut message: String) -> String {
 }
 
 /// The outcomes of one cluster that are not written yet: the last one of each machine, by its UID.
+///
+/// Only Machines of the inventory get here. So all clusters together have no more of them than there are Machines, whose
+/// objects take more memory.
 #[derive(Debug, Default)]
 pub(crate) struct Outcomes(Mutex<BTreeMap<String, (ObjectReference, Outcome)>>);
 

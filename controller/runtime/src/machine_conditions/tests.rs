@@ -1,4 +1,8 @@
+use kubelet_attestation::names::ProviderId;
+use node_attestation_core::identifiers::RecordUid;
+use node_attestation_core::ledger::{Revoked, Tombstone, TombstoneReason};
 use node_attestation_core::refusal::{Deferral, Denial, Failure};
+use node_attestation_core::testing::records::{at, claim, name, provider_id};
 
 use super::*;
 
@@ -82,6 +86,76 @@ fn a_long_message_is_cut_between_characters() {
         MAX_MESSAGE_LEN - 1
     );
     assert_eq!(cut("short".to_owned()), "short");
+}
+
+/// The outcome of a record that m1 opened at hour 2 for n1, which `change` changes, where m1 is as `told` tells.
+fn of_record(
+    change: impl FnOnce(&mut Record),
+    (id, node, attested): (&ProviderId, Option<&str>, Option<(bool, u32)>),
+) -> Option<Outcome> {
+    let claim = claim("m1", "n1", 1, 2);
+    let mut record = Record::first(&claim, RecordUid::new([7; 16]), None, at(2));
+    change(&mut record);
+    let node = node.map(name);
+    let attested = attested.map(|(holds, hour)| Attested {
+        holds,
+        since: at(hour),
+        told: 0,
+    });
+    let machine = KnownMachine {
+        name: "m1",
+        provider_id: id,
+        node: node.as_ref(),
+        attested,
+    };
+    Outcome::of_record(&record, machine)
+}
+
+#[test]
+fn a_record_grants_nothing_without_the_node_of_its_machine() {
+    let (own, other) = (provider_id("m1"), provider_id("m2"));
+    let granted = Some(Outcome::Granted);
+    for (id, node, attested, expected) in [
+        (&own, Some("n1"), None, granted.clone()),
+        (&own, Some("n1"), Some((false, 1)), granted),
+        // A renewal was refused since.
+        (&own, Some("n1"), Some((false, 3)), None),
+        (&own, Some("n1"), Some((true, 1)), None),
+        (&own, Some("n2"), None, None),
+        (&own, None, None, None),
+        // A Machine that was created again under its name.
+        (&other, Some("n1"), None, None),
+    ] {
+        let told = (id, node, attested);
+        assert_eq!(of_record(|_| {}, told), expected, "{told:?}");
+    }
+}
+
+#[test]
+fn a_record_that_is_revoked_or_buried_grants_nothing() {
+    let own = provider_id("m1");
+    let revoked = |record: &mut Record| {
+        record.revoked = Some(Revoked {
+            generation: 1,
+            at: at(3),
+        });
+    };
+    let buried = |record: &mut Record| {
+        record.tombstone = Some(Tombstone {
+            since: at(3),
+            reason: TombstoneReason::MachineGone,
+            until: at(4),
+        });
+    };
+    let untold = (&own, Some("n1"), None);
+    let held = (&own, Some("n1"), Some((true, 1)));
+    let refused = (&own, Some("n1"), Some((false, 1)));
+
+    assert_eq!(of_record(revoked, untold), None);
+    assert_eq!(of_record(revoked, refused), None);
+    assert_eq!(of_record(revoked, held), Some(Outcome::Revoked));
+    assert_eq!(of_record(buried, untold), None);
+    assert_eq!(of_record(buried, held), None);
 }
 
 fn machine(uid: &str, kind: &str) -> ObjectReference {

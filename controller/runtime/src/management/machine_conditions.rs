@@ -29,9 +29,6 @@ const BETWEEN_REFUSALS: Duration = Duration::from_mins(1);
 /// have no place for it.
 const REPEAT: Duration = Duration::from_mins(10);
 
-/// The limit of remembered writes.
-const MAX_REMEMBERED: usize = 20_000;
-
 /// The conditions of the Machines of one cluster.
 #[derive(derive_more::Debug)]
 pub(super) struct MachineConditions {
@@ -45,7 +42,9 @@ pub(super) struct MachineConditions {
     told: bool,
 }
 
-/// The writes of the last minutes, by the UIDs of the Machines.
+/// The writes of the last [`REPEAT`], by the UIDs of the Machines.
+///
+/// The budget bounds them for the whole process: of all clusters there are no more than it allows in that time.
 #[derive(Debug, Default)]
 struct Written(BTreeMap<String, (Instant, u64)>);
 
@@ -66,15 +65,12 @@ impl Written {
     }
 
     fn add(&mut self, uid: &str, condition: &Condition, now: Instant) {
-        if self.0.len() >= MAX_REMEMBERED {
-            self.0
-                .retain(|_, (at, _)| now.duration_since(*at) < BETWEEN_REFUSALS);
-        }
-        if self.0.len() >= MAX_REMEMBERED {
-            self.0.clear();
-        }
         let digest = told(condition.reason, &condition.message);
         self.0.insert(uid.to_owned(), (now, digest));
+    }
+
+    fn forget_old(&mut self, now: Instant) {
+        self.0.retain(|_, (at, _)| now.duration_since(*at) < REPEAT);
     }
 }
 
@@ -121,6 +117,7 @@ impl MachineConditions {
         if begun < self.not_before {
             return;
         }
+        self.written.forget_old(begun);
         let mut waiting = self.outcomes.take_all().into_iter();
         let mut left = None;
         for (machine, outcome) in waiting.by_ref() {
@@ -265,12 +262,14 @@ mod tests {
     }
 
     #[test]
-    fn no_more_writes_are_remembered_than_fit() {
+    fn a_write_is_remembered_for_ten_minutes() {
         let now = Instant::now();
         let mut written = Written::default();
-        for uid in 0..=MAX_REMEMBERED {
-            written.add(&uid.to_string(), &condition("same"), now);
-        }
-        assert_eq!(written.0.len(), 1);
+        written.add("1", &condition("first"), now);
+        written.add("2", &condition("first"), now + Duration::from_secs(1));
+
+        written.forget_old(now + REPEAT);
+
+        assert_eq!(written.0.into_keys().collect::<Vec<_>>(), ["2"]);
     }
 }
