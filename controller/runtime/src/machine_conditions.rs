@@ -178,9 +178,11 @@ impl Outcome {
         })
     }
 
-    /// Whether this one gives way to `other`, which waits already: no token may keep a certificate from being told.
+    /// Whether this one gives way to `other`, which waits already: no token may keep a certificate from being told, or the
+    /// denial of a renewal.
     fn yields_to(&self, other: &Self) -> bool {
-        matches!(self, Self::Refused { node: None, .. }) && !matches!(other, Self::Refused { .. })
+        let is_by_token = |one: &Self| matches!(one, Self::Refused { node: None, .. });
+        is_by_token(self) && !is_by_token(other)
     }
 }
 

@@ -189,7 +189,7 @@ fn the_last_outcome_of_a_machine_waits_and_a_record_is_no_later_one() {
 }
 
 #[test]
-fn a_refused_token_keeps_no_certificate_from_being_told() {
+fn a_refused_token_hides_neither_a_certificate_nor_a_denied_renewal() {
     let outcomes = Outcomes::default();
     let one = machine("1", "Machine");
     let denial = Decision::Deny(Denial::SignerPurpose);
@@ -203,6 +203,7 @@ fn a_refused_token_keeps_no_certificate_from_being_told() {
     assert_eq!(waiting(&outcomes), Outcome::Granted);
     outcomes.add(&one, Outcome::Granted);
     outcomes.add(&one, refused(NODE, &denial));
+    outcomes.add(&one, refused(TOKEN, &denial));
     assert_eq!(waiting(&outcomes), refused(NODE, &denial));
 }
 

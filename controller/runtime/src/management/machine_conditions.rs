@@ -46,7 +46,14 @@ pub(super) struct MachineConditions {
 ///
 /// The budget bounds them for the whole process: of all clusters there are no more than it allows in that time.
 #[derive(Debug, Default)]
-struct Written(BTreeMap<String, (Instant, u64)>);
+struct Written(BTreeMap<String, Write>);
+
+#[derive(Debug, Clone, Copy)]
+struct Write {
+    at: Instant,
+    told: u64,
+    refusal: bool,
+}
 
 impl Written {
     /// Whether this condition may be written at `now`.
@@ -56,21 +63,27 @@ impl Written {
         (outcome, condition): (&Outcome, &Condition),
         now: Instant,
     ) -> bool {
-        let Some((at, digest)) = self.0.get(uid) else {
+        let Some(last) = self.0.get(uid) else {
             return true;
         };
-        let age = now.duration_since(*at);
-        let is_same = *digest == told(condition.reason, &condition.message);
-        !(is_same && age < REPEAT || is_refusal(outcome) && age < BETWEEN_REFUSALS)
+        let age = now.duration_since(last.at);
+        let is_same = last.told == told(condition.reason, &condition.message);
+        let refused_again = last.refusal && is_refusal(outcome);
+        !(is_same && age < REPEAT || refused_again && age < BETWEEN_REFUSALS)
     }
 
-    fn add(&mut self, uid: &str, condition: &Condition, now: Instant) {
-        let digest = told(condition.reason, &condition.message);
-        self.0.insert(uid.to_owned(), (now, digest));
+    fn add(&mut self, uid: &str, (outcome, condition): (&Outcome, &Condition), now: Instant) {
+        let last = Write {
+            at: now,
+            told: told(condition.reason, &condition.message),
+            refusal: is_refusal(outcome),
+        };
+        self.0.insert(uid.to_owned(), last);
     }
 
     fn forget_old(&mut self, now: Instant) {
-        self.0.retain(|_, (at, _)| now.duration_since(*at) < REPEAT);
+        self.0
+            .retain(|_, last| now.duration_since(last.at) < REPEAT);
     }
 }
 
@@ -139,7 +152,7 @@ impl MachineConditions {
                 left = Some((machine, outcome));
                 break;
             }
-            self.written.add(uid, &condition, begun);
+            self.written.add(uid, (&outcome, &condition), begun);
         }
         for (machine, outcome) in left.into_iter().chain(waiting) {
             self.outcomes.add_former(&machine, outcome);
@@ -230,27 +243,29 @@ mod tests {
     }
 
     #[test]
-    fn refusals_of_a_machine_are_a_minute_apart_and_a_grant_waits_for_none() {
+    fn refusals_of_a_machine_are_a_minute_apart_and_nothing_else_waits() {
         let now = Instant::now();
         let mut written = Written::default();
-        written.add("1", &condition("first"), now);
+        written.add("refused", (&refusal(), &condition("first")), now);
+        written.add("granted", (&Outcome::Granted, &condition("first")), now);
         let next = condition("second");
 
         let allows = |uid: &str, outcome: &Outcome, seconds: u64| {
             let now = now + Duration::from_secs(seconds);
             written.allows(uid, (outcome, &next), now)
         };
-        assert!(!allows("1", &refusal(), 59));
-        assert!(allows("1", &refusal(), 60));
-        assert!(allows("1", &Outcome::Granted, 0));
-        assert!(allows("2", &refusal(), 0));
+        assert!(!allows("refused", &refusal(), 59));
+        assert!(allows("refused", &refusal(), 60));
+        assert!(allows("refused", &Outcome::Granted, 0));
+        assert!(allows("granted", &refusal(), 0));
+        assert!(allows("another", &refusal(), 0));
     }
 
     #[test]
     fn what_a_machine_does_not_show_is_written_again_after_ten_minutes() {
         let now = Instant::now();
         let mut written = Written::default();
-        written.add("1", &condition("first"), now);
+        written.add("1", (&Outcome::Granted, &condition("first")), now);
 
         let allows = |message: &str, seconds: u64| {
             let now = now + Duration::from_secs(seconds);
@@ -265,8 +280,10 @@ mod tests {
     fn a_write_is_remembered_for_ten_minutes() {
         let now = Instant::now();
         let mut written = Written::default();
-        written.add("1", &condition("first"), now);
-        written.add("2", &condition("first"), now + Duration::from_secs(1));
+        let first = condition("first");
+        written.add("1", (&Outcome::Granted, &first), now);
+        let later = now + Duration::from_secs(1);
+        written.add("2", (&Outcome::Granted, &first), later);
 
         written.forget_old(now + REPEAT);
 
