@@ -295,7 +295,8 @@ impl Deciding<'_> {
         let csr = self.steps.take("conform_serving", || {
             csr.conform_serving(&context.issuance, &context.serving, &context.lifetimes)
         })?;
-        self.steps.saw(|| seen::serving(csr.request()));
+        self.steps
+            .saw(|| seen::serving(csr.request(), &context.serving));
         let corroborated = csr.corroborate(
             &context.ledger,
             context.inventory.as_ref(),

@@ -10,13 +10,17 @@ use kubelet_attestation::names::NodeName;
 use crate::identifiers::ServingName;
 use crate::refusal::Unavailable;
 
-/// The names that serving certificates of one cluster must never have, and the sources of a machine's names.
+/// The names that serving certificates of one cluster must never have, the addresses that they may have at
+/// all, and the sources of a machine's names.
 #[derive(Debug, Clone, Default)]
 pub struct ServingPolicy {
     /// Host names, in lower case, and addresses of the control plane's endpoint.
     pub endpoint_hosts: Vec<String>,
     /// The addresses of the cluster's Services.
     pub service_ranges: Vec<AddressRange>,
+    /// The addresses that a certificate may have at all, of those that are the machine's. Empty: there is no
+    /// such limit.
+    pub address_ranges: Vec<AddressRange>,
     /// Takes the addresses that a node reports of itself as its machine's too. `None`: only those
     /// of the infrastructure count.
     pub guest_reported: Option<Arc<dyn NodeReportedAddresses>>,
@@ -34,12 +38,15 @@ pub trait NodeReportedAddresses: Debug + Send + Sync {
 }
 
 /// Addresses with a common prefix, as in CIDR notation (RFC 4632, RFC 4291 section 2.3).
-#[derive(Debug, derive_more::Deref, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, derive_more::Deref, derive_more::Display, Clone, Copy, PartialEq, Eq)]
 pub struct AddressRange(IpNet);
 
 /// Text is not a range of addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("a range of addresses is <network>/<length of its prefix>, with no bit after the prefix")]
+#[error(
+    "a range of addresses is <network>/<length of its prefix>, with no bit after the prefix and not as \
+     IPv4 in IPv6, such as 10.0.0.0/8 or 2001:db8::/32"
+)]
 pub struct InvalidAddressRange;
 
 impl FromStr for AddressRange {
@@ -48,10 +55,17 @@ impl FromStr for AddressRange {
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let range: IpNet = text.parse().map_err(|_| InvalidAddressRange)?;
         // `IpNet` also takes an address within the network.
-        (range == range.trunc())
+        (range == range.trunc() && !is_ipv4_in_ipv6(range))
             .then_some(Self(range))
             .ok_or(InvalidAddressRange)
     }
+}
+
+/// Whether all addresses of the range are IPv4 in IPv6 (RFC 4291 section 2.5.5.2), which no
+/// certificate has.
+fn is_ipv4_in_ipv6(range: IpNet) -> bool {
+    let first = range.network();
+    range.prefix_len() >= 96 && first.to_canonical() != first
 }
 
 #[cfg(test)]
@@ -78,6 +92,9 @@ mod tests {
             ("fd00:10::/108", "fd00:10::10:0", false),
             ("::/0", "2001:db8::1", true),
             ("::/0", "192.0.2.1", false),
+            // Whoever means IPv4 has to say so.
+            ("::/0", "::ffff:192.0.2.1", true),
+            ("0.0.0.0/0", "::ffff:192.0.2.1", false),
         ] {
             let contains = range(text)
                 .unwrap()
@@ -99,6 +116,10 @@ mod tests {
             "10.96.0.0/+12",
             "10.96.0.0/-1",
             "::/129",
+            "::ffff:10.96.0.0/108",
+            "::ffff:0:0/96",
+            "2001:db8::/32/",
+            " 10.96.0.0/12",
             "x/8",
         ] {
             assert_eq!(range(text), Err(InvalidAddressRange), "{text}");

@@ -8,6 +8,7 @@ use clap::{ArgGroup, Args};
 use kubelet_attestation::ensure;
 use kubelet_attestation::names::Provider;
 use node_attestation_core::crd::KubeletAuthentication;
+use node_attestation_core::serving::AddressRange;
 use node_attestation_runtime::capi::ObjectKey;
 use node_attestation_runtime::client::{ClusterAccess, EgressPolicy};
 use node_attestation_runtime::explain::{AloneSettings, Explainer, Explanation, requests};
@@ -51,6 +52,14 @@ pub(crate) struct ExplainCommand {
     /// Assume a controller that approves and does not sign
     #[arg(long, requires = "inventory", conflicts_with = "cluster")]
     approve_only: bool,
+    /// Addresses that serving certificates of that controller are limited to
+    #[arg(
+        long = "serving-address-range",
+        value_name = "CIDR",
+        requires = "inventory",
+        conflicts_with = "cluster"
+    )]
+    serving_address_ranges: Vec<AddressRange>,
     /// Certificate of the CA of that controller, as PEM; without it, the first of the kubeconfig
     #[arg(
         long,
@@ -150,6 +159,7 @@ async fn alone(command: &ExplainCommand) -> Result<Explainer, BoxError> {
         ca_certificates,
         inventory: command.inventory.clone().unwrap_or_default(),
         audiences: Vec::new(),
+        serving_address_ranges: command.serving_address_ranges.clone(),
         approve_only: command.approve_only,
     };
     Ok(Explainer::alone(settings, verifiers)?)

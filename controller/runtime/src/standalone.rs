@@ -133,6 +133,8 @@ pub struct ServingSettings {
     pub endpoint_hosts: Vec<String>,
     /// The addresses of the cluster's Services.
     pub service_ranges: Vec<AddressRange>,
+    /// The ranges that the addresses of certificates are limited to; empty: there is no such limit.
+    pub address_ranges: Vec<AddressRange>,
     /// Whether to accept the addresses that nodes report.
     pub guest_reported_addresses: bool,
 }
@@ -218,6 +220,7 @@ impl Standalone {
         let serving = ServingPolicy {
             endpoint_hosts,
             service_ranges: settings.serving.service_ranges,
+            address_ranges: settings.serving.address_ranges,
             guest_reported: guest_reported.then_some(reported),
         };
         let ledger = RecordLedger::new(

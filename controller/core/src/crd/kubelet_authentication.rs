@@ -177,6 +177,12 @@ pub struct KubeletAuthenticationSpec {
     /// not its infrastructure.
     #[serde(default)]
     pub guest_reported_addresses: GuestReportedAddresses,
+    /// The ranges, in CIDR notation, that the IP addresses of serving certificates are limited to,
+    /// whoever reports them; DNS names are not limited. A range never permits an address that is not
+    /// the machine's own. Empty: there is no such limit.
+    #[serde(default)]
+    #[schemars(schema_with = "schema::address_ranges")]
+    pub serving_address_ranges: Vec<String>,
     /// Settings of the attestor aws.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub aws: Option<AwsSettings>,

@@ -84,6 +84,26 @@ pub(super) fn conditions(_: &mut SchemaGenerator) -> Schema {
     })
 }
 
+/// Ranges of addresses in CIDR notation, each with the form of `serving::AddressRange`.
+pub(super) fn address_ranges(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "type": "array",
+        "maxItems": 32,
+        "x-kubernetes-list-type": "set",
+        "items": {
+            "type": "string",
+            // The longest is of IPv6.
+            "maxLength": 43,
+            "x-kubernetes-validations": [rule(
+                // The functions come with Kubernetes 1.31, and we need 1.33.
+                "isCIDR(self) && cidr(self) == cidr(self).masked()",
+                "a range of addresses is <network>/<length of its prefix>, with no bit after the prefix, \
+                 such as 10.0.0.0/8 or 2001:db8::/32",
+            )],
+        },
+    })
+}
+
 /// States of platform configuration registers, in the SHA-256 bank; each says something.
 pub(super) fn pcr_sets(_: &mut SchemaGenerator) -> Schema {
     json_schema!({

@@ -9,6 +9,7 @@ use super::Decision;
 use crate::inventory::{Machine, MachineState};
 use crate::ledger::Grant;
 use crate::request::{AttestedCsr, ClientRequest, NamedCsr, ParsedCsr, Requester, ServingRequest};
+use crate::serving::ServingPolicy;
 
 pub(super) fn request(request: &CertificateSigningRequest) -> String {
     let spec = &request.spec;
@@ -40,10 +41,20 @@ pub(super) fn client(request: &ClientRequest) -> String {
     format!("node {node_name} on machine {provider_id}, {by}, for {lifetime}")
 }
 
-pub(super) fn serving(request: &ServingRequest) -> String {
-    let names = request.names.iter().map(ToString::to_string);
-    let (node, names) = (&request.node_name, names.collect::<Vec<_>>().join(", "));
-    format!("node {node}, for {names}")
+pub(super) fn serving(request: &ServingRequest, policy: &ServingPolicy) -> String {
+    let (node, names) = (&request.node_name, listed(&request.names));
+    match policy.address_ranges.as_slice() {
+        [] => format!("node {node}, for {names}"),
+        ranges => format!(
+            "node {node}, for {names}; addresses are limited to {}",
+            listed(ranges)
+        ),
+    }
+}
+
+fn listed(all: &[impl ToString]) -> String {
+    let texts = all.iter().map(ToString::to_string);
+    texts.collect::<Vec<_>>().join(", ")
 }
 
 pub(super) fn machine(machine: &Machine) -> String {

@@ -8,6 +8,7 @@ mod first_use;
 mod names;
 mod serving;
 mod serving_names;
+mod serving_ranges;
 mod serving_reported;
 mod unready;
 

@@ -92,6 +92,19 @@ pub(crate) fn not_reserved(name: &ServingName, policy: &ServingPolicy) -> Result
     }
 }
 
+/// Refuses an address outside of the ranges that the operator set, if any. A name is in none.
+pub(crate) fn in_range(name: &ServingName, policy: &ServingPolicy) -> Result<(), Denial> {
+    let ranges = &policy.address_ranges;
+    match name {
+        ServingName::Ip(address)
+            if !ranges.is_empty() && !ranges.iter().any(|range| range.contains(address)) =>
+        {
+            Err(Denial::ServingAddressOutOfRange(*address))
+        }
+        ServingName::Ip(_) | ServingName::Dns(_) => Ok(()),
+    }
+}
+
 /// `localhost` and below it (RFC 6761 section 6.3), `kubernetes` and what begins with it, and the
 /// names of Services.
 fn is_reserved_name(name: &str) -> bool {

@@ -1,5 +1,6 @@
 //! Requests that contradict themselves, the policy, or what is known of the machine.
 
+use std::net::IpAddr;
 use std::time::Duration;
 
 use kubelet_attestation::csr::envelope::MAX_REQUEST_LEN;
@@ -197,6 +198,10 @@ crate::reasons! {
         /// `kubernetes`, of a Service, of the local host, or of no single host.
         #[error("{0} is no machine's own")]
         ServingNameReserved(ServingName) => "a name or address is reserved",
+        /// An address outside of the ranges that serving certificates are limited to, by
+        /// `servingAddressRanges` or `--serving-address-range`.
+        #[error("{0} is outside of servingAddressRanges (or --serving-address-range)")]
+        ServingAddressOutOfRange(IpAddr) => "an address is outside of the ranges that serving certificates are limited to",
         /// The machine obtained its certificate without evidence, so that nobody knows whose
         /// addresses it may have.
         #[error("node {0} is held without evidence")]

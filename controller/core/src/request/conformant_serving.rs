@@ -67,6 +67,7 @@ impl ParsedCsr {
         let names = serving_names::parse(extensions::alternative_names(self.csr())?)?;
         for name in &names {
             serving_names::not_reserved(name, policy)?;
+            serving_names::in_range(name, policy)?;
         }
         requester::is_node(&raw.username, &raw.groups, &node_name)?;
         if raw.asked == Asked::BuiltInServing {

@@ -113,6 +113,14 @@ pub(super) struct StandaloneArguments {
     /// Addresses of Services, which no serving certificate is for
     #[arg(long = "service-range", value_name = "CIDR", requires = "serving")]
     service_ranges: Vec<AddressRange>,
+    /// Addresses that serving certificates are limited to, of those that are the machine's; DNS names
+    /// are not limited
+    #[arg(
+        long = "serving-address-range",
+        value_name = "CIDR",
+        requires = "serving"
+    )]
+    serving_address_ranges: Vec<AddressRange>,
     /// Host of the control plane's endpoint, beside the kubeconfig's, which no serving certificate is
     /// for
     #[arg(long = "endpoint-host", value_name = "HOST", requires = "serving")]
@@ -137,13 +145,14 @@ const NOTHING_ADMITTED: &str = "nobody's requests are answered: give --attestor 
                                 what they are, or --allow-insecure to admit machines that prove nothing";
 
 /// The flags that a `KubeletAuthentication` replaces.
-const SAID_BY_CLUSTER: [&str; 9] = [
+const SAID_BY_CLUSTER: [&str; 10] = [
     "approve_only",
     "certificate_duration",
     "insecure_certificate_duration",
     "audiences",
     "serving",
     "service_ranges",
+    "serving_address_ranges",
     "endpoint_hosts",
     "deny_built_in",
     "control_plane_renewal",
@@ -183,6 +192,7 @@ impl StandaloneArguments {
             serving: ServingSettings {
                 endpoint_hosts: self.endpoint_hosts,
                 service_ranges: self.service_ranges,
+                address_ranges: self.serving_address_ranges,
                 guest_reported_addresses: self.guest_reported_addresses,
             },
             workload_kubeconfig: self.workload_kubeconfig.unwrap_or_default(),

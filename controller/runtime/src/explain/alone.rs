@@ -15,7 +15,7 @@ use node_attestation_core::lifetimes::Lifetimes;
 use node_attestation_core::nodes::{Node, Nodes, ReadOnlyNodes};
 use node_attestation_core::refusal::{NotAsked, Unavailable};
 use node_attestation_core::scope::{Duties, Enforcement, Issuance, KubeletSignerMode};
-use node_attestation_core::serving::ServingPolicy;
+use node_attestation_core::serving::{AddressRange, ServingPolicy};
 use node_attestation_core::verifier::{Identity, Verifiers};
 use tokio::task::JoinSet;
 
@@ -36,6 +36,8 @@ pub struct AloneSettings {
     pub inventory: PathBuf,
     /// Audiences beside the digests of the CA certificates.
     pub audiences: Vec<Audience>,
+    /// The ranges that the addresses of serving certificates are limited to.
+    pub serving_address_ranges: Vec<AddressRange>,
     /// Whether kube-controller-manager signs.
     pub approve_only: bool,
 }
@@ -52,6 +54,7 @@ impl Explainer {
             mut ca_certificates,
             inventory,
             audiences,
+            serving_address_ranges,
             approve_only,
         } = settings;
         let trusted = workload.iter().flat_map(ClusterAccess::ca_certificates);
@@ -109,6 +112,7 @@ impl Explainer {
             enforcement: Enforcement::default(),
             serving: ServingPolicy {
                 endpoint_hosts: endpoint_hosts.into_iter().collect(),
+                address_ranges: serving_address_ranges,
                 ..ServingPolicy::default()
             },
         };

@@ -24,7 +24,7 @@ use crate::client::{CallError, ClusterAccess, EgressPolicy, call};
 use crate::hardening::admission;
 use crate::keyless_signing::KeylessSigning;
 use crate::management::VerifierUnavailable;
-use crate::management::spec_mapping::{ContextBuilder, is_to_be_enforced};
+use crate::management::spec_mapping::{ContextBuilder, is_to_be_enforced, serving_address_ranges};
 use crate::metrics::Metrics;
 use crate::nodes::KubeNodes;
 use crate::records::KubeRecords;
@@ -86,6 +86,7 @@ async fn read(
         let audience = Audience::parse(text);
         audiences.insert(audience.map_err(|_| format!("{text:?} is no audience"))?);
     }
+    let serving_address_ranges = serving_address_ranges(spec)?;
     let name = format!("{}-ca", key.name);
     let (signed_by, signer) = match secret(management, &key.namespace, &name).await {
         Ok(Some(secret)) => {
@@ -136,6 +137,7 @@ async fn read(
         access: &access,
         verifiers,
         audiences: audiences.into_iter().collect(),
+        serving_address_ranges,
         inventory: Arc::new(CapiInventory::new(said.objects.clone(), key.clone())),
         records: Arc::new(records),
         absences: Absences::default(),

@@ -81,6 +81,7 @@ impl Running {
             access: &access,
             verifiers: service.verifiers.clone(),
             audiences: service.audiences.clone(),
+            serving_address_ranges: service.serving_address_ranges.clone(),
             inventory: Arc::new(inventory.clone()),
             records,
             absences,

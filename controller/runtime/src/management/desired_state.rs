@@ -10,6 +10,7 @@ use kubelet_attestation::names::Audience;
 use node_attestation_core::crd::{
     AutoApproveBindings, KubeletAuthentication, KubeletAuthenticationSpec,
 };
+use node_attestation_core::serving::AddressRange;
 use node_attestation_core::verifier::Verifiers;
 use sha2::{Digest as _, Sha256};
 
@@ -18,6 +19,7 @@ use crate::capi::{Cluster, ClusterCa, TenantKubeconfig, is_paused};
 use super::ca_key_registry::{CaKey, CaKeyHolder};
 use super::conditions::not_ready::NotReady;
 use super::single_object::Observed;
+use super::spec_mapping::serving_address_ranges;
 use super::{Settings, VerifierFactory};
 
 /// The key of the kubeconfig in its Secret (Cluster API's contract).
@@ -40,6 +42,7 @@ pub(super) struct Service {
     pub(super) ca: Arc<ClusterCa>,
     pub(super) verifiers: Verifiers,
     pub(super) audiences: Vec<Audience>,
+    pub(super) serving_address_ranges: Vec<AddressRange>,
     pub(super) fingerprint: Fingerprint,
 }
 
@@ -116,6 +119,8 @@ pub(super) fn service(
         return Err(NotReady::ApproveOnlyNeedsRemove(ca_name));
     }
     let audiences = audiences(authentication, &ca, &kubeconfig)?;
+    let serving_address_ranges =
+        serving_address_ranges(spec).map_err(NotReady::ServingAddressRange)?;
     let fingerprint = Fingerprint::of(authentication, sources, text);
     Ok(Some(Service {
         spec: spec.clone(),
@@ -124,6 +129,7 @@ pub(super) fn service(
         ca: Arc::new(ca),
         verifiers,
         audiences,
+        serving_address_ranges,
         fingerprint,
     }))
 }

@@ -12,7 +12,9 @@ use node_attestation_core::inventory::Inventory;
 use node_attestation_core::ledger::{Absences, Certificates, LedgerPolicy, RecordLedger, Records};
 use node_attestation_core::lifetimes::Lifetimes;
 use node_attestation_core::scope::{Duties, Enforcement, Issuance, KubeletSignerMode};
-use node_attestation_core::serving::{NodeReportedAddresses, ServingPolicy};
+use node_attestation_core::serving::{
+    AddressRange, InvalidAddressRange, NodeReportedAddresses, ServingPolicy,
+};
 use node_attestation_core::signer::Signer;
 use node_attestation_core::verifier::Verifiers;
 
@@ -27,6 +29,8 @@ pub(crate) struct ContextBuilder<'a> {
     pub(crate) access: &'a ClusterAccess,
     pub(crate) verifiers: Verifiers,
     pub(crate) audiences: Vec<Audience>,
+    /// Of the spec, by [`serving_address_ranges`].
+    pub(crate) serving_address_ranges: Vec<AddressRange>,
     pub(crate) inventory: Arc<dyn Inventory>,
     pub(crate) records: Arc<dyn Records>,
     pub(crate) absences: Absences,
@@ -52,7 +56,7 @@ impl ContextBuilder<'_> {
             duties: duties(spec, signs),
             // Until somebody has found out whether it is on.
             enforcement: Enforcement::new(false),
-            serving: serving_policy(spec, self.cluster, access),
+            serving: serving_policy(spec, self.cluster, access, self.serving_address_ranges),
         }
     }
 }
@@ -110,11 +114,42 @@ fn ledger_policy(
     }
 }
 
+/// An entry of `spec.servingAddressRanges` is no range.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "spec.servingAddressRanges: {text:?} is invalid: {why}. Until it is corrected, no request of the Cluster is \
+     answered"
+)]
+pub(crate) struct InvalidServingAddressRange {
+    text: String,
+    why: InvalidAddressRange,
+}
+
+/// The ranges that the addresses of serving certificates are limited to.
+///
+/// # Errors
+///
+/// One of them is invalid. Without it, the others would be another limit, or none.
+pub(crate) fn serving_address_ranges(
+    spec: &KubeletAuthenticationSpec,
+) -> Result<Vec<AddressRange>, InvalidServingAddressRange> {
+    let ranges = spec.serving_address_ranges.iter();
+    ranges
+        .map(|text| {
+            text.parse().map_err(|why| InvalidServingAddressRange {
+                text: text.clone(),
+                why,
+            })
+        })
+        .collect()
+}
+
 /// The policy for serving certificates.
 fn serving_policy(
     spec: &KubeletAuthenticationSpec,
     cluster: &Cluster,
     access: &ClusterAccess,
+    address_ranges: Vec<AddressRange>,
 ) -> ServingPolicy {
     let guest_reported: Option<Arc<dyn NodeReportedAddresses>> = match spec.guest_reported_addresses
     {
@@ -131,6 +166,7 @@ fn serving_policy(
             .iter()
             .filter_map(|range| range.parse().ok())
             .collect(),
+        address_ranges,
         guest_reported,
     }
 }

@@ -21,7 +21,7 @@ use crate::client::ClusterAccess;
 use crate::csr_writer::KubeStore;
 use crate::hardening::admission;
 use crate::management::VerifierUnavailable;
-use crate::management::spec_mapping::{ContextBuilder, is_to_be_enforced};
+use crate::management::spec_mapping::{ContextBuilder, is_to_be_enforced, serving_address_ranges};
 use crate::metrics::Metrics;
 use crate::records::KubeRecords;
 
@@ -88,6 +88,8 @@ impl Standalone {
             let invalid = |_| refused(format!("{text:?} is no audience").into());
             trust.audiences.insert(audience.map_err(invalid)?);
         }
+        let serving_address_ranges =
+            serving_address_ranges(spec).map_err(|error| refused(error.into()))?;
 
         // The controller of the cluster decides when it is enforced.
         let enforced = is_to_be_enforced(spec)
@@ -102,6 +104,7 @@ impl Standalone {
             access: &access,
             verifiers,
             audiences: trust.audiences.into_iter().collect(),
+            serving_address_ranges,
             inventory: Arc::new(CapiInventory::new(said.objects, key.clone())),
             records: Arc::new(records),
             absences: Absences::default(),

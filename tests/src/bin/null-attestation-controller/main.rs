@@ -70,6 +70,9 @@ struct Run {
     /// Addresses of Services
     #[arg(long = "service-range")]
     service_ranges: Vec<AddressRange>,
+    /// Addresses that serving certificates are limited to
+    #[arg(long = "serving-address-range")]
+    serving_address_ranges: Vec<AddressRange>,
     /// Take the word of nodes for their addresses
     #[arg(long)]
     guest_reported_addresses: bool,
@@ -194,6 +197,7 @@ async fn serve(
         },
         serving: ServingSettings {
             service_ranges: run.service_ranges,
+            address_ranges: run.serving_address_ranges,
             guest_reported_addresses: run.guest_reported_addresses,
             ..ServingSettings::default()
         },

@@ -29,7 +29,7 @@ fn address(text: &str) -> IpAddr {
 }
 
 /// A cluster whose machine `m1` is said to have this, too.
-fn with_own(name: &ServingName) -> Context {
+pub(super) fn with_own(name: &ServingName) -> Context {
     let mut machine = serving_machine();
     match name {
         ServingName::Dns(name) => machine.dns_names.push(name.clone()),

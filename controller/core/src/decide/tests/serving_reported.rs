@@ -26,7 +26,7 @@ impl NodeReportedAddresses for Guest {
     }
 }
 
-fn guest_reported(names: Option<Vec<ServingName>>) -> Context {
+pub(super) fn guest_reported(names: Option<Vec<ServingName>>) -> Context {
     let mut cluster = serving_cluster();
     cluster.serving.guest_reported = Some(Arc::new(Guest(names)));
     cluster

@@ -7,6 +7,7 @@ use node_attestation_core::signer::InvalidCa;
 use crate::capi::{CaRefused, KubeconfigRefused, ObjectKey};
 
 use crate::management::VerifierUnavailable;
+use crate::management::spec_mapping::InvalidServingAddressRange;
 
 /// The reason for which a cluster is not served.
 ///
@@ -41,6 +42,8 @@ pub(in crate::management) enum NotReady {
     VerifierUnavailable(VerifierUnavailable),
     #[error("spec.audiences: {0:?} is not an audience")]
     Audience(String),
+    #[error(transparent)]
+    ServingAddressRange(InvalidServingAddressRange),
     #[error(
         "Secret {0} has no tls.key, so requests can only be approved, for Kubernetes' own signer; \
          that needs autoApproveBindings: Remove, or the same requests are approved without evidence. \
@@ -70,6 +73,7 @@ impl NotReady {
             Self::SharedCa(_) => reason::SHARED_CA,
             Self::VerifierUnavailable(why) => why.reason(),
             Self::Audience(_) => reason::AUDIENCE_INVALID,
+            Self::ServingAddressRange(_) => reason::SERVING_ADDRESS_RANGE_INVALID,
             Self::ApproveOnlyNeedsRemove(_) => reason::APPROVE_ONLY_NOT_ALLOWED,
             Self::Broken => reason::INTERNAL_ERROR,
         }

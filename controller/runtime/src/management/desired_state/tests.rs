@@ -228,6 +228,57 @@ fn an_audience_that_is_none_is_named() {
 }
 
 #[test]
+fn ranges_of_addresses_are_read() {
+    let mut world = world();
+    assert!(
+        world
+            .plan()
+            .unwrap()
+            .unwrap()
+            .serving_address_ranges
+            .is_empty()
+    );
+    let texts = ["10.0.0.0/8", "2001:db8::/32"];
+    world.authentication.spec.serving_address_ranges = texts.map(String::from).into();
+
+    let service = world.plan().unwrap().unwrap();
+
+    let expected: [AddressRange; 2] = texts.map(|text| text.parse().unwrap());
+    assert_eq!(service.serving_address_ranges, expected);
+}
+
+/// A cluster with such a range has no service, which could take the rest of the ranges, or none, for the limit.
+#[test]
+fn a_range_of_addresses_that_is_none_is_named_wherever_it_stands() {
+    for text in [
+        "10.0.0.1/8",
+        "10.0.0.0",
+        "",
+        "::ffff:10.0.0.0/104",
+        "all",
+        "10.0.0.0/8,::/0",
+    ] {
+        for ranges in [vec![text], vec![text, "::/0"], vec!["0.0.0.0/0", text]] {
+            let mut world = world();
+            let ranges = ranges.into_iter().map(String::from);
+            world.authentication.spec.serving_address_ranges = ranges.collect();
+
+            let why = world.why();
+
+            assert_eq!(why.reason(), "ServingAddressRangeInvalid");
+            assert_eq!(
+                why.to_string(),
+                format!(
+                    "spec.servingAddressRanges: {text:?} is invalid: a range of addresses is <network>/<length of \
+                     its prefix>, with no bit after the prefix and not as IPv4 in IPv6, such as 10.0.0.0/8 or \
+                     2001:db8::/32. Until it is corrected, no request of the Cluster is answered"
+                )
+            );
+        }
+    }
+}
+
+#[test]
 fn a_key_of_another_ca_has_a_reason_of_its_own() {
     let mut world = world();
     let (certificate, _) = ca();
@@ -341,8 +392,9 @@ fn no_obstacle_repeats_a_secret() {
 
 #[test]
 fn a_service_is_another_when_anything_of_it_is() {
-    let changes: [fn(&mut World); 5] = [
+    let changes: [fn(&mut World); 6] = [
         |world| world.authentication.spec.audiences = vec![format!("sha256:{}", "0".repeat(64))],
+        |world| world.authentication.spec.serving_address_ranges = vec!["10.0.0.0/8".to_owned()],
         |world| world.cluster().service_ranges = vec!["10.0.0.0/8".to_owned()],
         |world| {
             let (certificate, _) = ca();

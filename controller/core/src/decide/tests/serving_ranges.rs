@@ -1,0 +1,211 @@
+//! The ranges that the addresses of serving certificates are limited to.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::time::Duration;
+
+use futures::executor::block_on;
+use kubelet_attestation::names::Provider;
+
+use super::serving::{approved, denied_by};
+use super::serving_names::with_own;
+use super::serving_reported::guest_reported;
+use crate::decide::*;
+use crate::identifiers::ServingName;
+use crate::testing::serving::{
+    ADDRESS, ADDRESS_6, dns, ip, joined, other_machine, serving, serving_cluster,
+    serving_cluster_of, serving_for, serving_machine,
+};
+use crate::testing::{UID, decided, issued_at, now, renewal};
+
+fn address(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+/// The cluster, whose serving certificates are limited to these ranges.
+fn limited(cluster: Context, ranges: &[&str]) -> Context {
+    let mut cluster = cluster;
+    let ranges = ranges.iter().map(|range| range.parse().unwrap());
+    cluster.serving.address_ranges = ranges.collect();
+    cluster
+}
+
+fn out_of_range(text: &str) -> Denial {
+    Denial::ServingAddressOutOfRange(address(text))
+}
+
+#[test]
+fn an_address_of_the_machine_is_in_one_of_the_ranges_or_denied() {
+    const V4: &[&str] = &["198.51.100.16/28"];
+    const V6: &[&str] = &["2001:db8:0:1::/64"];
+    const BOTH: &[&str] = &["198.51.100.16/28", "203.0.113.9/32", "2001:db8:0:1::/64"];
+    for (ranges, text, is_in) in [
+        (&[][..], "198.51.100.15", true),
+        (&[], "2001:db8:0:2::", true),
+        (V4, "198.51.100.15", false),
+        (V4, "198.51.100.16", true),
+        (V4, "198.51.100.31", true),
+        (V4, "198.51.100.32", false),
+        (V4, "2001:db8:0:1::", false),
+        (V6, "2001:db8:0:0:ffff:ffff:ffff:ffff", false),
+        (V6, "2001:db8:0:1::", true),
+        (V6, "2001:db8:0:1:ffff:ffff:ffff:ffff", true),
+        (V6, "2001:db8:0:2::", false),
+        (V6, "198.51.100.16", false),
+        (BOTH, "198.51.100.16", true),
+        (BOTH, "203.0.113.9", true),
+        (BOTH, "2001:db8:0:1::1", true),
+        (BOTH, "203.0.113.8", false),
+        (BOTH, "203.0.113.10", false),
+        (&["0.0.0.0/0"], "198.51.100.15", true),
+        (&["0.0.0.0/0"], "2001:db8:0:1::1", false),
+        (&["::/0"], "2001:db8:0:1::1", true),
+        (&["::/0"], "198.51.100.15", false),
+    ] {
+        let cluster = limited(with_own(&ServingName::Ip(address(text))), ranges);
+
+        let decision = decided(&serving_for(&[ip(address(text))]), &cluster);
+
+        let denial = match &decision {
+            Decision::Approve(_) => None,
+            Decision::Deny(denial) => Some(denial),
+            Decision::Ignore(_) | Decision::Fail(_) | Decision::Retry(_) | Decision::Issue(_) => {
+                panic!("{text} in {ranges:?}: {decision:?}")
+            }
+        };
+        let expected = (!is_in).then(|| out_of_range(text));
+        assert_eq!(denial, expected.as_ref(), "{text} in {ranges:?}");
+    }
+}
+
+#[test]
+fn one_address_out_of_range_denies_the_request_wherever_it_stands() {
+    let cluster = limited(serving_cluster(), &["192.0.2.0/24"]);
+    let (own, outside) = (ip(ADDRESS), ip(address(ADDRESS_6)));
+
+    for names in [
+        vec![outside.clone(), own.clone(), dns("n1")],
+        vec![dns("n1"), outside.clone(), own.clone()],
+        vec![dns("n1"), own.clone(), outside],
+    ] {
+        assert_eq!(
+            denied_by(&serving_for(&names), &cluster),
+            out_of_range(ADDRESS_6)
+        );
+    }
+    approved(&serving_for(&[dns("n1"), own]), &cluster);
+}
+
+#[test]
+fn ranges_limit_no_names() {
+    let cluster = limited(serving_cluster(), &["203.0.113.0/24"]);
+
+    approved(&serving_for(&[dns("n1"), dns("m1.internal")]), &cluster);
+}
+
+#[test]
+fn a_range_permits_no_address_that_is_not_the_machines_own() {
+    let everything = &["0.0.0.0/0", "::/0"];
+    let by = |cluster: Context, asked: [u8; 4]| {
+        denied_by(&serving_for(&[ip(asked)]), &limited(cluster, everything))
+    };
+    let name = |asked: [u8; 4]| ServingName::Ip(asked.into());
+    let (unknown, reserved) = ([192, 0, 2, 9], [10, 96, 0, 1]);
+    let mut other = other_machine();
+    other.addresses.push(ADDRESS.into());
+    let shared = joined(serving_cluster_of(vec![serving_machine(), other]));
+
+    assert_eq!(
+        by(serving_cluster(), unknown),
+        Denial::ServingNameNotReported(name(unknown), "m1".to_owned())
+    );
+    assert_eq!(
+        by(shared, ADDRESS),
+        Denial::ServingNameOfAnotherMachine(name(ADDRESS), "m2".to_owned())
+    );
+    assert_eq!(
+        by(with_own(&name(reserved)), reserved),
+        Denial::ServingNameReserved(name(reserved))
+    );
+}
+
+#[test]
+fn an_address_in_another_form_is_in_no_range() {
+    let mapped = Ipv4Addr::from(ADDRESS).to_ipv6_mapped();
+    for ranges in [&["::/0"][..], &["192.0.2.0/24"], &["0.0.0.0/0", "::/0"]] {
+        let cluster = limited(serving_cluster(), ranges);
+
+        assert_eq!(
+            denied_by(&serving_for(&[ip(IpAddr::from(mapped))]), &cluster),
+            Denial::ServingNameMalformed("::ffff:192.0.2.1".to_owned())
+        );
+    }
+}
+
+#[test]
+fn what_the_node_reports_of_itself_is_limited_and_nobody_is_asked_about_the_rest() {
+    let (inside, outside) = ("198.51.100.7", "198.51.100.70");
+    let names = [inside, outside].map(|text| ServingName::Ip(address(text)));
+    let asks = |text: &str, cluster: Context| {
+        let request = serving_for(&[ip(address(text))]);
+        decided(&request, &limited(cluster, &["198.51.100.0/26"]))
+    };
+    let reported = || guest_reported(Some(names.to_vec()));
+
+    let decision = asks(inside, reported());
+    assert!(matches!(decision, Decision::Approve(_)), "{decision:?}");
+    // The last is of nodes that cannot be read.
+    for cluster in [reported(), guest_reported(None)] {
+        let decision = asks(outside, cluster);
+        let Decision::Deny(denial) = decision else {
+            panic!("not denied: {decision:?}")
+        };
+        assert_eq!(denial, out_of_range(outside));
+    }
+}
+
+#[test]
+fn a_renewal_is_denied_once_a_range_was_set_that_its_address_is_outside_of() {
+    let cluster = serving_cluster();
+    let mut ours = serving();
+    ours.spec.signer_name = Provider::NULL.serving_signer();
+    approved(&serving(), &cluster);
+    issued_at(&ours, &cluster, now());
+
+    // The records are the same.
+    let cluster = limited(cluster, &["198.51.100.0/24"]);
+
+    for request in [&serving(), &ours] {
+        assert_eq!(denied_by(request, &cluster), out_of_range("192.0.2.1"));
+    }
+    // The node goes on.
+    issued_at(&renewal(UID), &cluster, now());
+    approved(&serving_for(&[dns("n1")]), &cluster);
+}
+
+#[test]
+fn the_denial_names_the_address_and_the_setting() {
+    assert_eq!(
+        out_of_range(ADDRESS_6).to_string(),
+        "2001:db8::1 is outside of servingAddressRanges (or --serving-address-range)"
+    );
+}
+
+#[test]
+fn an_explanation_shows_the_ranges_that_are_set() {
+    let saw = |cluster: &Context| {
+        let explained = block_on(explain(&serving(), cluster, now(), || Duration::ZERO));
+        let mut steps = explained.steps.into_iter();
+        let step = steps.find(|step| step.check == "conform_serving");
+        step.unwrap().saw
+    };
+    let both = &["192.0.2.0/24", "2001:db8::/32"];
+
+    let without = saw(&serving_cluster());
+    let limited = saw(&limited(serving_cluster(), both));
+
+    assert_eq!(without.as_deref(), Some("node n1, for n1, 192.0.2.1"));
+    assert_eq!(
+        limited.as_deref(),
+        Some("node n1, for n1, 192.0.2.1; addresses are limited to 192.0.2.0/24, 2001:db8::/32")
+    );
+}
