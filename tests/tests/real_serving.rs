@@ -182,6 +182,42 @@ fn an_attested_node_gets_no_certificate_for_an_address_that_is_not_its_own() {
 }
 
 #[test]
+fn an_attested_node_serves_only_at_its_addresses_in_the_ranges_that_are_set() {
+    const MACHINE: Machine = Machine::new("ranges-1", "range1");
+    let bed = start();
+    let ranges = ["203.0.113.0/25", "2001:db8::/64"];
+    let ranges = ranges.map(|range| format!("--serving-address-range={range}"));
+    let setup = bed
+        .null(&[MACHINE])
+        .args(&["--serving", &ranges[0], &ranges[1]]);
+    let _controller = setup.start();
+    let texts = [
+        "203.0.113.1",
+        "2001:db8::1",
+        "203.0.113.129",
+        "2001:db8:0:1::1",
+    ];
+    let addresses = texts.map(|text| text.parse().unwrap());
+    write_inventory(&setup, MACHINE, &addresses);
+    let kubeconfig = join(&bed, &bed.stamped(MACHINE));
+    let ask = |name: &str, asked: &[usize]| {
+        let sans = asked.iter().map(|at| SanType::IpAddress(addresses[*at]));
+        ask_to_serve(&bed, &kubeconfig, MACHINE, name, sans.collect())
+    };
+
+    let inside = ask("inside", &[0, 1]);
+    let outside = [ask("outside-4", &[0, 2]), ask("outside-6", &[1, 3])];
+
+    assert_eq!(conditions(&inside), ["Approved"]);
+    assert!(is_issued(&inside));
+    for csr in outside {
+        let reason = reason_of(&csr, "Denied");
+        assert_eq!(reason, Some("ServingAddressOutOfRange"), "{csr:#}");
+        assert!(!is_issued(&csr));
+    }
+}
+
+#[test]
 fn an_insecure_provider_cannot_implement_kubelet_serving_certificate_signing() {
     const MACHINE: Machine = Machine::new("insecure-1", "insec1");
     let bed = start();

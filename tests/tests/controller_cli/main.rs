@@ -316,3 +316,25 @@ fn what_an_operator_must_know_is_said_at_the_start() {
         controller.wait_for_log(words, PATIENCE);
     }
 }
+
+#[test]
+fn a_range_of_addresses_that_is_none_is_a_usage_error_that_names_option_and_value() {
+    let files = Files::new();
+    for range in ["10.0.0.1/8", "10.0.0.0", "", "::ffff:10.0.0.0/104"] {
+        let mut arguments = files.arguments();
+        arguments.push("--serving".into());
+        let argument = format!("--serving-address-range={range}");
+        arguments.extend(["--serving-address-range=::/0".into(), argument.into()]);
+
+        let output = run(arguments);
+
+        let stderr = stderr(&output);
+        assert_eq!(output.status.code(), Some(2), "{range:?}: {stderr}");
+        let named = format!("'{range}' for '--serving-address-range <CIDR>'");
+        assert!(stderr.contains(&named), "{stderr}");
+    }
+    // Without the duty, the option would say nothing.
+    let mut arguments = files.arguments();
+    arguments.push("--serving-address-range=10.0.0.0/8".into());
+    assert_eq!(run(arguments).status.code(), Some(2));
+}

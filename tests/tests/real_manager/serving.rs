@@ -4,8 +4,9 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use kubelet_attestation::csr::SERVING_USAGES;
 use kubelet_attestation::names::BUILT_IN_SERVING_SIGNER;
+use kubelet_authenticator_test_support::control_plane::Kubectl;
 use kubelet_authenticator_test_support::process::poll;
-use kubelet_authenticator_tests::controller::is_issued;
+use kubelet_authenticator_tests::controller::{is_issued, reason_of};
 use kubelet_authenticator_tests::scene::{SWEPT, Scene};
 use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair, SanType};
 use serde_json::{Value, json};
@@ -35,9 +36,8 @@ fn request(name: &str, node_name: &str, address: [u8; 4]) -> Value {
     })
 }
 
-#[test]
-fn a_pool_member_serves_at_its_reported_address_where_allowed() {
-    let scene = Scene::start(&SITE, "serving-pool", json!({}));
+/// Joins as a pool's member `member`, whose Node reports these addresses; returns kubectl with its certificate.
+fn member(scene: &Scene, addresses: &[&str]) -> Kubectl {
     let id = "generic:///pool/member";
     let pool = scene.cluster.pool("pool-a").provider_ids(&[id]).create();
     let application = scene.stamped("member", id);
@@ -45,9 +45,18 @@ fn a_pool_member_serves_at_its_reported_address_where_allowed() {
     let kubectl = scene.cluster.control_plane().kubectl_with(credential);
     let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "member"}});
     kubectl.create_object(&node);
-    let addresses = json!([{"type": "InternalIP", "address": "203.0.113.7"}]);
+    let addresses = addresses.iter();
+    let addresses = addresses.map(|address| json!({"type": "InternalIP", "address": address}));
+    let addresses: Vec<_> = addresses.collect();
     let status = ["node", "member", "--subresource=status"];
     kubectl.patch(&status, &json!({"status": {"addresses": addresses}}));
+    kubectl
+}
+
+#[test]
+fn a_pool_member_serves_at_its_reported_address_where_allowed() {
+    let scene = Scene::start(&SITE, "serving-pool", json!({}));
+    let kubectl = member(&scene, &["203.0.113.7"]);
 
     kubectl.apply_object(&request("refused", "member", [203, 0, 113, 7]));
 
@@ -65,4 +74,43 @@ fn a_pool_member_serves_at_its_reported_address_where_allowed() {
     // And none for an address that it does not report.
     kubectl.apply_object(&request("another", "member", [203, 0, 113, 8]));
     scene.assert_denied("another", "ServingNameNotReported");
+}
+
+#[test]
+fn a_pool_member_serves_only_at_addresses_in_the_ranges_that_are_set() {
+    const OUT_OF_RANGE: &str = "ServingAddressOutOfRange";
+    let settings = json!({
+        "guestReportedAddresses": "Allow",
+        "servingAddressRanges": ["2001:db8::/32", "203.0.113.0/28"],
+    });
+    let scene = Scene::start(&SITE, "serving-ranges", settings);
+    let kubectl = member(&scene, &["203.0.113.7", "203.0.113.70"]);
+    let ask = |name: &str, last: u8| {
+        kubectl.apply_object(&request(name, "member", [203, 0, 113, last]));
+    };
+
+    ask("first-inside", 7);
+    ask("first-outside", 70);
+
+    let issued = scene.answer("first-inside");
+    assert!(is_issued(&issued), "{issued:#}");
+    scene.assert_denied("first-outside", OUT_OF_RANGE);
+
+    // The other way round: what it has a certificate for is no longer permitted.
+    scene.change(&json!({"servingAddressRanges": ["203.0.113.64/26"]}));
+    let mut asked = 0;
+    let denied = poll(SWEPT, || {
+        asked += 1;
+        let name = format!("renewal-{asked}");
+        ask(&name, 7);
+        let answer = scene.answer(&name);
+        (reason_of(&answer, "Denied") == Some(OUT_OF_RANGE)).then_some(answer)
+    });
+    assert!(denied.is_some(), "{asked} renewals are issued");
+    ask("then-inside", 70);
+    let issued = scene.answer("then-inside");
+    assert!(is_issued(&issued), "{issued:#}");
+    // A range makes no address the member's.
+    ask("not-reported", 71);
+    scene.assert_denied("not-reported", "ServingNameNotReported");
 }

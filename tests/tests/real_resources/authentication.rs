@@ -44,6 +44,7 @@ fn what_is_not_said_has_the_defaults() {
             "staleNodes": "Delete",
             "builtInRenewal": "Refuse",
             "guestReportedAddresses": "Refuse",
+            "servingAddressRanges": [],
         })
     );
 }
@@ -298,6 +299,52 @@ fn audiences_are_few_and_different() {
             "may not be more than 256",
         ),
     ]);
+}
+
+#[test]
+fn ranges_of_addresses_are_few_different_and_well_formed() {
+    const MALFORMED: &str = "a range of addresses is <network>/<length of its prefix>";
+    let many: Vec<_> = (0..33).map(|n| format!("10.{n}.0.0/16")).collect();
+    let ranges = "servingAddressRanges";
+    let (first, second) = ("servingAddressRanges[0]", "servingAddressRanges[1]");
+    each_is_refused(&[
+        (ranges, json!(many), "must have at most 32 items"),
+        (
+            second,
+            json!(["10.0.0.0/8", "10.0.0.0/8"]),
+            "Duplicate value",
+        ),
+        (first, json!(["1".repeat(44)]), "may not be more than 43"),
+        (first, json!([8]), "must be of type string"),
+    ]);
+    for malformed in [
+        "",
+        "10.0.0.0",
+        "10.0.0.1/8",
+        "10.0.0.0/33",
+        "010.0.0.0/8",
+        "10.0.0.0/08",
+        "2001:db8::1/32",
+        "2001:db8::/129",
+        "::ffff:10.0.0.0/104",
+        "fe80::%eth0/64",
+        "10.0.0.0-10.0.0.9",
+        "example.com",
+    ] {
+        each_is_refused(&[
+            (first, json!([malformed, "10.0.0.0/8"]), MALFORMED),
+            (second, json!(["10.0.0.0/8", malformed]), MALFORMED),
+        ]);
+    }
+    for accepted in [
+        json!([]),
+        json!(["0.0.0.0/0", "::/0"]),
+        json!(["192.0.2.1/32", "2001:db8::1/128"]),
+        json!(["ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff/128"]),
+        json!(many[..32]),
+    ] {
+        valid().accepts("/spec/servingAddressRanges", &accepted);
+    }
 }
 
 #[test]

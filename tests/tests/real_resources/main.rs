@@ -158,6 +158,7 @@ fn authentication(name: &str) -> Subject {
             "staleNodes": "Refuse",
             "builtInRenewal": "ControlPlane",
             "guestReportedAddresses": "Allow",
+            "servingAddressRanges": ["10.0.0.0/8", "2001:db8::/32"],
             "aws": {
                 "accounts": ["111122223333"], "regions": ["eu-west-1", "us-gov-west-1"],
                 "nodeName": "InstanceID", "rootVolumeCheck": false, "requiredTags": {"team": "a"},
