@@ -2,8 +2,13 @@
 
 use std::process::{Command, Output};
 
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use kubelet_attestation::csr::SERVING_USAGES;
+use kubelet_attestation::names::BUILT_IN_SERVING_SIGNER;
 use kubelet_authenticator_tests::controller::{Application, Machine};
 use kubelet_authenticator_tests::program;
+use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair, SanType};
 use serde_json::{Value, json};
 
 use crate::{Files, assert_refused, stderr};
@@ -164,4 +169,52 @@ fn what_others_have_written_does_not_rule_a_terminal() {
     let condition = "Condition: Denied Mine [31m at -: one ]0;title two three\n";
     assert!(text.contains(condition), "{text}");
     assert!(text.contains("Requester: system:node:n1 [2J\n"), "{text}");
+}
+
+/// The request of node `n1` for a serving certificate for 203.0.113.7.
+fn serving() -> Value {
+    let mut params = CertificateParams::default();
+    params.distinguished_name = DistinguishedName::new();
+    let subject = &mut params.distinguished_name;
+    subject.push(DnType::OrganizationName, "system:nodes");
+    subject.push(DnType::CommonName, "system:node:n1");
+    params.subject_alt_names = vec![SanType::IpAddress([203, 0, 113, 7].into())];
+    let key = KeyPair::generate().unwrap();
+    let text = params.serialize_request(&key).unwrap().pem().unwrap();
+    json!({
+        "apiVersion": "certificates.k8s.io/v1",
+        "kind": "CertificateSigningRequest",
+        "metadata": {"name": "serving-of-n1"},
+        "spec": {
+            "signerName": BUILT_IN_SERVING_SIGNER,
+            "usages": SERVING_USAGES,
+            "request": BASE64_STANDARD.encode(text.replace("\r\n", "\n")),
+            "username": "system:node:n1",
+            "uid": "000102030405060708090a0b0c0d0e0f.1",
+            "groups": ["system:nodes", "system:authenticated"],
+        },
+    })
+}
+
+#[test]
+fn an_address_out_of_the_ranges_that_are_given_is_explained_with_its_denial() {
+    let files = Files::new();
+    let explained = |ranges: &[&str]| {
+        let text = printed(explain(&files, &serving(), ranges));
+        text.split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    let passed = "passed conform_serving: node n1, for 203.0.113.7";
+
+    let without = explained(&[]);
+    let inside = explained(&["--serving-address-range=203.0.113.0/24"]);
+    let outside = explained(&["--serving-address-range=198.51.100.0/24"]);
+
+    let unlimited = format!("{passed} undecided corroborate");
+    assert!(without.contains(&unlimited), "{without}");
+    let limited =
+        format!("{passed}; addresses are limited to 203.0.113.0/24 undecided corroborate");
+    assert!(inside.contains(&limited), "{inside}");
+    let denied = "Result: denied, ServingAddressOutOfRange: 203.0.113.7 is outside of \
+                  servingAddressRanges (or --serving-address-range)";
+    assert!(outside.contains(denied), "{outside}");
 }
