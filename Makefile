@@ -136,7 +136,8 @@ chart: prerequisites-real
 components: control-plane
 	@packaging/clusterctl/build target/components $(VERSION)
 
-## release: all of that, with bills of materials, provenance and sums, in target/release-artifacts
+## release: all of that, with bills of materials, provenance and sums, in target/release-artifacts; signed by cosign with
+##          SIGNING_KEY=cosign.key, which COSIGN_PASSWORD opens
 release: prerequisites-packages musl control-plane $(call tool,cargo-cyclonedx@$(CARGO_CYCLONEDX))
 	@CARGO_CYCLONEDX=$(lastword $^) packaging/release target/release-artifacts $(VERSION)
 
