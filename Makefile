@@ -42,7 +42,7 @@ demo: prerequisites-$(CONTROL_PLANE) dependencies
 ##       target/test-times.json
 test: prerequisites-all dependencies
 	@tests/stage --clear
-	@$(MAKE) --jobs=3 stage-fmt stage-build stage-cluster-api stage-metrics-server stage-judges stage-promtool stage-moto stage-cloud-init stage-deny stage-machete stage-book stage-image-builder stage-helm
+	@$(MAKE) --jobs=3 stage-fmt stage-build stage-cluster-api stage-metrics-server stage-judges stage-promtool stage-moto stage-cloud-init stage-deny stage-machete stage-book stage-image-builder stage-helm stage-cosign
 	@tests/dependencies save
 	@# Programs that nobody waits for are built while the suites wait for something.
 	@$(MAKE) --jobs=2 stage-suites stage-bench-limits stage-isolation
@@ -136,12 +136,13 @@ chart: prerequisites-real
 components: control-plane
 	@packaging/clusterctl/build target/components $(VERSION)
 
-## release: all of that, with bills of materials, provenance and sums, in target/release-artifacts
+## release: all of that, with bills of materials, provenance and sums, in target/release-artifacts; signed by cosign with
+##          SIGNING_KEY=cosign.key, which COSIGN_PASSWORD opens
 release: prerequisites-packages musl control-plane $(call tool,cargo-cyclonedx@$(CARGO_CYCLONEDX))
 	@CARGO_CYCLONEDX=$(lastword $^) packaging/release target/release-artifacts $(VERSION)
 
 # The image and the release, byte by byte.
-release-check: prerequisites-release musl control-plane $(call tool,cargo-cyclonedx@$(CARGO_CYCLONEDX))
+release-check: prerequisites-release musl control-plane cosign $(call tool,cargo-cyclonedx@$(CARGO_CYCLONEDX))
 	@CARGO_CYCLONEDX=$(lastword $^) tests/release/check
 
 # What linters say of them, and what installing and removing them does.
@@ -155,7 +156,7 @@ packages-arm64-check: prerequisites-packages musl-arm64 build
 
 ## image-builder-check: runs the role of image-builder/ on roots of Debian, and tests them with goss; a machine of such an
 ##                      image joins a cluster
-image-builder-check: prerequisites-all image-builder cluster-api moto cloud-init musl build
+image-builder-check: prerequisites-all image-builder cosign cluster-api moto cloud-init musl build
 	$(LINT) tests/image-builder/check
 
 ## control-plane: etcd, kube-apiserver, kube-controller-manager, kube-scheduler, kubelet, kubectl and kubeadm, built once
@@ -184,6 +185,10 @@ promtool: prerequisites-real
 ## helm: what packs and checks the controller's chart, built once and cached
 helm: prerequisites-real
 	@packaging/chart/helm/build >/dev/null
+
+## cosign: what signs a release, and checks signatures, built once and cached
+cosign: prerequisites-real
+	@packaging/cosign/build >/dev/null
 
 ## judges: the code of Cluster API Provider AWS and of AWS Controllers for Kubernetes that decides on AWS identities, in
 ##         programs that are built once and cached
@@ -254,4 +259,4 @@ prerequisites-%:
 .PHONY: book packages packages-check components help demo test test-long test-fast build suites isolation bench bench-all \
 	bench-limits bench-programs bench-scale musl control-plane cluster-api capa packages-arm64 packages-arm64-check \
 	musl-arm64 image-builder image-builder-check metrics-server judges promtool moto cloud-init dependencies fmt deny \
-	advisories machete mutants image chart release release-check helm
+	advisories machete mutants image chart release release-check helm cosign
