@@ -22,4 +22,6 @@ pub use objects::{
     OwnAttestors, Reference, told,
 };
 pub(crate) use objects::{are_same, is_paused};
+#[cfg(test)]
+pub(crate) use testing::ca_secret_without_key;
 pub use watch::Selection;

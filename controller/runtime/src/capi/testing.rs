@@ -6,8 +6,11 @@ use std::sync::LazyLock;
 use http_body_util::Full;
 use hyper::body::Bytes;
 use hyper::{Request, Response};
+use k8s_openapi::ByteString;
+use k8s_openapi::api::core::v1::Secret;
 use kube::Client;
 use kube::client::Body;
+use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair};
 use serde_json::{Value, json};
 use tokio::runtime::{Builder, Runtime};
 
@@ -209,4 +212,16 @@ pub(super) fn answered_by(answer: impl Fn(&str) -> Value + Clone + Send + 'stati
 /// Tells of an object as a watch does.
 pub(super) fn seen<W: Stored>(objects: &Objects, object: Value) {
     objects.seen(raw::<W>(object), &mut Skipped::new(W::KIND));
+}
+
+/// The Secret of a CA whose key is elsewhere.
+pub(crate) fn ca_secret_without_key() -> Secret {
+    let mut params = CertificateParams::default();
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let certificate = params.self_signed(&KeyPair::generate().unwrap()).unwrap();
+    let data = ("tls.crt".to_owned(), ByteString(certificate.pem().into()));
+    Secret {
+        data: Some([data].into()),
+        ..Secret::default()
+    }
 }

@@ -121,26 +121,16 @@ pub(super) async fn kubeconfig(
 
 #[cfg(test)]
 mod tests {
-    use k8s_openapi::ByteString;
-    use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair};
-
     use super::super::State;
     use super::*;
+    use crate::capi::ca_secret_without_key;
 
     /// The check of a CA without its key.
     fn found(bindings: AutoApproveBindings, signing: KeylessSigning) -> Finding {
-        let mut params = CertificateParams::default();
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        let certificate = params.self_signed(&KeyPair::generate().unwrap()).unwrap();
-        let data = ("tls.crt".to_owned(), ByteString(certificate.pem().into()));
-        let secret = Secret {
-            data: Some([data].into()),
-            ..Secret::default()
-        };
         let mut spec = KubeletAuthenticationSpec::new("prod-1", &["aws"]);
         spec.auto_approve_bindings = bindings;
         let key = ObjectKey::new("tenant-a", "prod-1");
-        ca(&key, &Ok(Some(secret)), &spec, signing).0
+        ca(&key, &Ok(Some(ca_secret_without_key())), &spec, signing).0
     }
 
     #[test]

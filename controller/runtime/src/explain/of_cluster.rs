@@ -268,22 +268,12 @@ async fn are_read(records: &KubeRecords) -> Result<(), BoxError> {
 
 #[cfg(test)]
 mod tests {
-    use k8s_openapi::ByteString;
-    use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair};
-
     use super::*;
+    use crate::capi::ca_secret_without_key;
 
     /// The name of the program that signs with a CA without its key, whether that is the controller, and the notes.
     fn signed_by(signing: KeylessSigning) -> (String, bool, Vec<String>) {
-        let mut params = CertificateParams::default();
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        let certificate = params.self_signed(&KeyPair::generate().unwrap()).unwrap();
-        let data = ("tls.crt".to_owned(), ByteString(certificate.pem().into()));
-        let secret = Secret {
-            data: Some([data].into()),
-            ..Secret::default()
-        };
-        let ca = ClusterCa::from_secret(&secret).unwrap();
+        let ca = ClusterCa::from_secret(&ca_secret_without_key()).unwrap();
         let mut notes = Vec::new();
         let (who, signer) = signing_of(&ca, "prod-1-ca", signing, &mut notes).unwrap();
         (who, signer.is_some(), notes)
