@@ -12,8 +12,8 @@ mod local;
 mod unit;
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::mpsc::{self, Sender};
-use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::Duration;
 
@@ -29,10 +29,10 @@ use crate::kubelet::{KUBEADM_FLAGS, KubeletArguments};
 use crate::settings::Settings;
 use crate::store::{Store, StoreFile};
 use crate::store_contents::StoreContents;
-use unit::Unit;
+pub(crate) use unit::Unit;
 
 /// The time of all checks. People wait for ten seconds.
-const TOTAL: Duration = Duration::from_secs(9);
+pub(crate) const TOTAL: Duration = Duration::from_secs(9);
 
 /// The deadline of each step of a check, so that its error arrives in time.
 const STEP: Duration = Duration::from_millis(7500);
@@ -96,14 +96,13 @@ pub(crate) struct Doctor {
     /// The kubelet's kubeconfig.
     pub(crate) kubelet_kubeconfig: PathBuf,
     /// The kubelet's unit, or why it is not known.
-    pub(crate) unit: OnceLock<Result<Unit, String>>,
+    pub(crate) unit: Result<Unit, String>,
 }
 
 impl Doctor {
-    /// Makes every check. Returns the findings in their order.
-    pub(crate) fn examine(self) -> Vec<Checked> {
+    /// Makes every check until `total`. Returns the findings in their order.
+    pub(crate) fn examine(self, total: Deadline) -> Vec<Checked> {
         let doctor = Arc::new(self);
-        let total = Deadline::after(TOTAL);
         let provider = doctor.authenticator.attester.checks();
         let names = BEFORE.iter().chain(provider).chain(&AFTER).copied();
         let mut findings: Vec<(&'static str, Option<Finding>)> =
@@ -159,8 +158,7 @@ impl Doctor {
     }
 
     fn unit(&self) -> Result<&Unit, &str> {
-        let unit = self.unit.get_or_init(Unit::read);
-        unit.as_ref().map_err(String::as_str)
+        self.unit.as_ref().map_err(String::as_str)
     }
 
     /// The arguments of the kubelet that runs.

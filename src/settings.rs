@@ -15,6 +15,7 @@ mod table;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
+use std::mem;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -158,6 +159,17 @@ impl Variables {
             }
         }
         variables
+    }
+
+    /// These, and `weaker` for what they do not set.
+    pub(crate) fn over(mut self, weaker: Self) -> Self {
+        self.config = self.config.or(weaker.config);
+        let own = mem::replace(&mut self.values, weaker.values);
+        self.values.extend(own);
+        let unknown = weaker.unknown.into_iter();
+        let unknown = unknown.filter(|name| !self.unknown.contains(name));
+        self.unknown.extend(unknown.collect::<Vec<_>>());
+        self
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use kubelet_attestation::names::NodeName;
 use serde_json::{Map, Value, json};
@@ -11,11 +11,12 @@ use super::arguments::{Arguments, Report};
 use super::{Session, answer};
 use crate::attester::Identity;
 use crate::authenticator::{Authenticator, Caller, Cluster};
-use crate::doctor::{Checked, Doctor};
+use crate::clock::Deadline;
+use crate::doctor::{Checked, Doctor, TOTAL, Unit};
 use crate::failure::{Code, Failure};
 use crate::finding::{Finding, State};
 use crate::kube::kubeconfig::{ExecUser, Kubeconfig};
-use crate::settings::{self, Settings, Sources};
+use crate::settings::{self, Settings, Sources, Variables};
 use crate::sheet::wrap;
 
 /// The page of the checks. Each has an anchor of its name.
@@ -53,7 +54,13 @@ impl Session {
 
     /// Makes every check.
     pub(super) fn checks(&self, arguments: &Arguments, kubelet_kubeconfig: &Path) -> Vec<Checked> {
-        let sources = self.sources(arguments);
+        let total = Deadline::after(TOTAL);
+        let unit = Unit::read();
+        // The plugin has what the kubelet hands on.
+        let kubelets = unit.as_ref().map(Unit::environment).unwrap_or_default();
+        let kubelets = Variables::read(kubelets.into_iter(), &self.schema);
+        let mut sources = self.sources(arguments);
+        sources.variables = sources.variables.over(kubelets);
         let (finding, settings) = match self.load(sources.clone()) {
             Ok(found) => found,
             Err(failure) => (
@@ -77,9 +84,9 @@ impl Session {
             },
             settings: finding,
             kubelet_kubeconfig: kubelet_kubeconfig.to_owned(),
-            unit: OnceLock::new(),
+            unit,
         };
-        doctor.examine()
+        doctor.examine(total)
     }
 
     /// The settings, and what is to be said of their sources.

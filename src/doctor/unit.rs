@@ -1,6 +1,8 @@
 //! The kubelet's unit in systemd, and the process of its kubelet.
 
+use std::ffi::OsString;
 use std::fs;
+use std::os::unix::ffi::OsStringExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -12,8 +14,8 @@ use crate::process::output;
 
 const UNIT: &str = "kubelet.service";
 
-const PROPERTIES: &str =
-    "--property=LoadState,ActiveState,MainPID,NeedDaemonReload,ExecStartPre,EnvironmentFiles";
+const PROPERTIES: &str = "--property=LoadState,ActiveState,MainPID,NeedDaemonReload,ExecStartPre,\
+                          Environment,EnvironmentFiles";
 
 /// The time for systemctl. Other checks need its answer.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -36,7 +38,7 @@ struct Configuration {
 
 impl Unit {
     /// Asks systemd.
-    pub(super) fn read() -> Result<Self, String> {
+    pub(crate) fn read() -> Result<Self, String> {
         let text = output("systemctl", &["show", UNIT, PROPERTIES], PATIENCE)?.text;
         let lines = text.lines().filter_map(|line| line.split_once('='));
         let unit = Self {
@@ -59,13 +61,34 @@ impl Unit {
         self.all(key).next().unwrap_or_default()
     }
 
+    /// A file of the kubelet's process, if it runs.
+    fn of_process(&self, file: &str) -> Option<Vec<u8>> {
+        let pid: u32 = self.get("MainPID").parse().ok().filter(|pid| *pid > 0)?;
+        fs::read(format!("/proc/{pid}/{file}")).ok()
+    }
+
     /// The arguments of the kubelet, if it runs.
     pub(super) fn arguments(&self) -> Option<Vec<String>> {
-        let pid: u32 = self.get("MainPID").parse().ok().filter(|pid| *pid > 0)?;
-        let cmdline = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+        let cmdline = self.of_process("cmdline")?;
         let arguments = cmdline.split(|byte| *byte == 0).skip(1);
         let text = |argument: &[u8]| String::from_utf8_lossy(argument).into_owned();
         Some(arguments.map(text).collect())
+    }
+
+    /// The environment of the kubelet, which its plugin inherits; if it does not run or is not to be read, that of its
+    /// unit without environment files.
+    pub(crate) fn environment(&self) -> Vec<(OsString, OsString)> {
+        let pair = |(name, value): (Vec<u8>, Vec<u8>)| {
+            (OsString::from_vec(name), OsString::from_vec(value))
+        };
+        if let Some(environ) = self.of_process("environ") {
+            let entries = environ.split(|byte| *byte == 0);
+            return entries.filter_map(split_entry).map(pair).collect();
+        }
+        // No value of a setting has a space, which systemd would quote.
+        let words = self.get("Environment").split_whitespace();
+        let entries = words.map(|word| word.trim_matches('"').as_bytes());
+        entries.filter_map(split_entry).map(pair).collect()
     }
 
     /// The environment file of `setup` that is not there.
@@ -113,6 +136,12 @@ impl Doctor {
         }
         Finding::pass("the drop-in runs `setup`, and the kubelet runs with its arguments")
     }
+}
+
+fn split_entry(entry: &[u8]) -> Option<(Vec<u8>, Vec<u8>)> {
+    let at = entry.iter().position(|byte| *byte == b'=')?;
+    let (name, value) = entry.split_at(at);
+    Some((name.to_vec(), value.strip_prefix(b"=")?.to_vec()))
 }
 
 /// The argument by which the kubelet does not use the plugin.
@@ -167,6 +196,29 @@ mod tests {
     fn words(arguments: &[&str]) -> String {
         let arguments: Vec<_> = arguments.iter().map(|&it| it.to_owned()).collect();
         bypass(&arguments).map_or_else(String::new, |finding| finding.what)
+    }
+
+    fn environment(properties: &[(&str, &str)]) -> Vec<(OsString, OsString)> {
+        let properties = properties.iter();
+        let unit = Unit {
+            properties: properties
+                .map(|&(key, value)| (key.to_owned(), value.to_owned()))
+                .collect(),
+        };
+        unit.environment()
+    }
+
+    #[test]
+    fn the_environment_is_that_of_the_process_or_else_of_the_unit() {
+        let own = std::process::id().to_string();
+        let of_unit = ("Environment", "A=1 \"B=2\" C=3=4 D= E");
+
+        let running = environment(&[("MainPID", &own), of_unit]);
+        assert!(running.iter().eq(&std::env::vars_os().collect::<Vec<_>>()));
+        let expected = [("A", "1"), ("B", "2"), ("C", "3=4"), ("D", "")];
+        let expected = expected.map(|(name, value)| (name.into(), value.into()));
+        assert_eq!(environment(&[("MainPID", "0"), of_unit]), expected);
+        assert_eq!(environment(&[("Environment", "")]), []);
     }
 
     #[test]

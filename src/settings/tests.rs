@@ -122,6 +122,38 @@ fn load(
     Settings::load(sources, &schema())
 }
 
+#[test]
+fn a_variable_of_the_kubelet_counts_where_the_run_has_none() {
+    let variables = |pairs: &[(&str, &str)]| {
+        let pairs = pairs
+            .iter()
+            .map(|&(name, value)| (name.into(), value.into()));
+        Variables::read(pairs, &schema())
+    };
+    let own = variables(&[
+        ("KUBELET_AUTHENTICATOR_NODE_NAME", "own"),
+        ("KUBELET_AUTHENTICATOR_TYPO", "1"),
+    ]);
+    let kubelets = variables(&[
+        ("KUBELET_AUTHENTICATOR_NODE_NAME", "of-kubelet"),
+        ("KUBELET_AUTHENTICATOR_STATE_DIRECTORY", "/of/kubelet"),
+        ("KUBELET_AUTHENTICATOR_TYPO", "1"),
+        ("KUBELET_AUTHENTICATOR_OTHER", "1"),
+    ]);
+
+    let variables = own.over(kubelets);
+
+    let unknown = ["KUBELET_AUTHENTICATOR_TYPO", "KUBELET_AUTHENTICATOR_OTHER"];
+    assert_eq!(variables.unknown, unknown);
+    let sources = Sources {
+        variables,
+        ..Sources::default()
+    };
+    let settings = Settings::load(sources, &schema()).unwrap();
+    assert_eq!(node_name(&settings), "own");
+    assert_eq!(settings.state_directory, Path::new("/of/kubelet"));
+}
+
 fn entry(name: &str) -> Entry {
     schema().entries().find(|entry| entry.name == name).unwrap()
 }
