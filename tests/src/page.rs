@@ -1,4 +1,4 @@
-//! The commands of docs/cluster-api.md.
+//! The commands of the pages of docs.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,14 +6,14 @@ use std::path::{Path, PathBuf};
 use kubelet_attestation::names::Provider as Attestor;
 use kubelet_authenticator_test_support::machine::Machine;
 
-/// The page's commands after this prompt: `$` on an operator's machine, `#` on a node.
+/// The commands of a page of docs after this prompt: `$` on an operator's machine, `#` on a node.
 ///
 /// # Panics
 ///
 /// If there is none.
 #[track_caller]
-pub fn commands(prompt: char) -> Vec<String> {
-    let page = fs::read_to_string(repository().join("docs/cluster-api.md")).unwrap();
+pub fn commands(page: &str, prompt: char) -> Vec<String> {
+    let page = fs::read_to_string(repository().join("docs").join(page)).unwrap();
     let mut commands: Vec<String> = Vec::new();
     let blocks = page.split("```console\n").skip(1);
     for block in blocks.map(|block| block.split("```").next().unwrap()) {
@@ -43,10 +43,10 @@ pub fn repository() -> PathBuf {
     root.unwrap().to_owned()
 }
 
-/// Runs the page's commands that take over a node that joined before, with this attestor's plugin.
+/// Runs the commands of cluster-api.md that take over a node that joined before, with this attestor's plugin.
 #[track_caller]
 pub fn take_over(machine: &Machine, attestor: &Attestor) {
-    let script = commands('#').join("\n");
+    let script = commands("cluster-api.md", '#').join("\n");
     let of_aws = format!("kubelet-authenticator-{}", Attestor::AWS);
     let script = script.replace(&of_aws, &format!("kubelet-authenticator-{attestor}"));
     machine.ok(&["sh", "-euc", &script]);

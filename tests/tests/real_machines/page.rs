@@ -1,4 +1,4 @@
-//! docs/cluster-api.md, followed by an operator who copies its commands.
+//! docs/cluster-api.md and docs/start.md, followed by an operator who copies their commands.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -10,26 +10,17 @@ use kubelet_authenticator_test_support::process::{Launch, Scratch, poll};
 use kubelet_authenticator_tests::fleet::condition_of;
 use kubelet_authenticator_tests::image::{hosts_with_tpms, machine, needed};
 use kubelet_authenticator_tests::management::{Management, Order, Provider};
-use kubelet_authenticator_tests::page::{commands, repository};
+use kubelet_authenticator_tests::page::{self, commands, repository};
 use kubelet_authenticator_tests::program;
 use serde_json::{Map, Value, json};
 
-use kubelet_authenticator_tests::machines::{PATIENCE, TOKEN_TTL};
+use kubelet_authenticator_tests::machines::{Machines, PATIENCE, SITE, Scene, TOKEN_TTL, joinable};
 
-/// An operator's working directory: the repository's files, the programs, and the page's prerequisites.
-fn desk(hosts: &str, cluster: &[Value], kubeconfig: &Path) -> Scratch {
+/// An operator's working directory: the repository's files, and the programs.
+fn desk(kubeconfig: &Path) -> Scratch {
     let desk = Scratch::new("desk");
     symlink(kubeconfig, desk.directory(".kube").join("config")).unwrap();
     symlink(repository().join("packaging"), desk.join("packaging")).unwrap();
-    desk.write("hosts.txt", hosts);
-    let workers = json!({
-        "apiVersion": "infrastructure.cluster.x-k8s.io/v1beta2",
-        "kind": "GenericMachineTemplate",
-        "metadata": { "name": "workers", "namespace": "tenant-a" },
-        "spec": { "template": { "spec": {} } },
-    });
-    let objects = cluster.iter().chain([&workers]).map(Value::to_string);
-    desk.write("cluster.yaml", objects.collect::<Vec<_>>().join("\n---\n"));
     let programs = desk.directory("bin");
     symlink(control_plane_binary("kubectl"), programs.join("kubectl")).unwrap();
     for name in ["kubelet-authenticator-aws", "kubelet-authenticator-tpm"] {
@@ -47,6 +38,51 @@ fn desk(hosts: &str, cluster: &[Value], kubeconfig: &Path) -> Scratch {
     desk
 }
 
+/// The same with the prerequisites of cluster-api.md.
+fn desk_of_hosts(hosts: &str, cluster: &[Value], kubeconfig: &Path) -> Scratch {
+    let desk = desk(kubeconfig);
+    desk.write("hosts.txt", hosts);
+    let workers = json!({
+        "apiVersion": "infrastructure.cluster.x-k8s.io/v1beta2",
+        "kind": "GenericMachineTemplate",
+        "metadata": { "name": "workers", "namespace": "tenant-a" },
+        "spec": { "template": { "spec": {} } },
+    });
+    let objects = cluster.iter().chain([&workers]).map(Value::to_string);
+    desk.write("cluster.yaml", objects.collect::<Vec<_>>().join("\n---\n"));
+    desk
+}
+
+/// The operator's shell, for a script.
+fn shell(desk: &Scratch, script: &str) -> Launch {
+    let path = std::env::var("PATH").unwrap();
+    Launch::new("desk", "bash")
+        .args(["-xeuo", "pipefail", "-c"])
+        .arg(format!("cd {}\n{script}", desk.path().display()))
+        .env("PATH", format!("{}:{path}", desk.join("bin").display()))
+        .env("HOME", desk.path())
+}
+
+/// These commands of a page, with what the machines of the tests need besides.
+fn script(commands: Vec<String>) -> String {
+    let registration: Map<_, _> = needed()
+        .into_iter()
+        .map(|(field, value)| (field.to_owned(), value))
+        .collect();
+    let needed = json!({ "spec": { "template": { "spec": {
+        "joinConfiguration": { "nodeRegistration": registration },
+    } } } });
+    commands
+        .into_iter()
+        .map(|command| match &*command {
+            "kubectl apply -n tenant-a -f workers.yaml" => format!(
+                "{command}\nkubectl patch kubeadmconfigtemplate workers -n tenant-a --type merge -p '{needed}'\n"
+            ),
+            _ => command + "\n",
+        })
+        .collect()
+}
+
 #[test]
 fn whoever_copies_the_commands_of_the_page_has_attested_nodes() {
     let management = Management::managed(TOKEN_TTL);
@@ -62,34 +98,13 @@ fn whoever_copies_the_commands_of_the_page_has_attested_nodes() {
         .collect();
     let order = Order::Hosts(hosts.keys().cloned().collect());
     let tpms = hosts.into_iter().map(|(id, (_, tpm))| (id, tpm)).collect();
-    let desk = desk(&lines, &manifests, management.admin_kubeconfig());
-    let registration: Map<_, _> = needed()
-        .into_iter()
-        .map(|(field, value)| (field.to_owned(), value))
-        .collect();
-    let needed = json!({ "spec": { "template": { "spec": {
-        "joinConfiguration": { "nodeRegistration": registration },
-    } } } });
-    let script: String = commands('$')
-        .into_iter()
-        .map(|command| match &*command {
-            "kubectl apply -n tenant-a -f workers.yaml" => format!(
-                "{command}\nkubectl patch kubeadmconfigtemplate workers -n tenant-a --type merge -p '{needed}'\n"
-            ),
-            _ => command + "\n",
-        })
-        .collect();
+    let desk = desk_of_hosts(&lines, &manifests, management.admin_kubeconfig());
+    let script = script(commands("cluster-api.md", '$'));
     // The page has the current version; Cluster API creates no Machine that is newer than its control plane.
     let script = script.replace("v1.36.3", &KUBERNETES_VERSION);
 
     let log = desk.join("log");
-    let path = std::env::var("PATH").unwrap();
-    let mut shell = Launch::new("desk", "bash")
-        .args(["-xeuo", "pipefail", "-c"])
-        .arg(format!("cd {}\n{script}", desk.path().display()))
-        .env("PATH", format!("{}:{path}", desk.join("bin").display()))
-        .env("HOME", desk.path())
-        .spawn(&log);
+    let mut shell = shell(&desk, &script).spawn(&log);
 
     // If the script ends early, its log shows the reason: a wait for the Cluster would not.
     let applied = poll(PATIENCE, || {
@@ -123,3 +138,86 @@ fn whoever_copies_the_commands_of_the_page_has_attested_nodes() {
     let closed = condition_of(&authentication, "AutoApprovePathsClosed");
     assert_eq!(closed["status"], "True", "{closed:#}");
 }
+
+/// Runs these commands of start.md, until they have ended.
+#[track_caller]
+fn follow(desk: &Scratch, commands: &[String]) {
+    let log = desk.join("log");
+    let mut shell = shell(desk, &script(commands.to_vec())).spawn(&log);
+    let ended = poll(PATIENCE, || shell.exit_status());
+    assert!(
+        ended.is_some_and(|status| status.success()),
+        "{}",
+        fs::read_to_string(&log).unwrap_or_default()
+    );
+}
+
+#[test]
+fn whoever_copies_the_commands_of_the_first_page_has_attested_instances_and_learns_what_breaks_one()
+{
+    let scene = Scene::unattended(joinable("tenant-a"), Machines::Ec2(Attestor::AWS));
+    let desk = desk(SITE.management.admin_kubeconfig());
+    let mut commands = commands("start.md", '$');
+    commands.retain(|command| !command.starts_with("make "));
+    let enforced = commands
+        .iter()
+        .position(|command| command.contains("autoApproveBindings"));
+    let (before, after) = commands.split_at(enforced.unwrap());
+
+    follow(&desk, before);
+    let config = scene.config();
+    let deployment = scene.cluster.machine_deployment_of("pool-a", 0, config);
+    // As its own manifest says it.
+    let target = ["machinedeployment", "pool-a", "-n", "tenant-a"];
+    let bootstrap = json!({ "configRef": { "name": "workers" } });
+    let template = json!({ "spec": { "bootstrap": bootstrap } });
+    let spec = json!({ "replicas": 1, "template": template });
+    SITE.management
+        .kubectl()
+        .patch(&target, &json!({ "spec": spec }));
+
+    let machine = deployment.wait_until_running(1).remove(0);
+    let node = scene.wait_for_node_of(&machine);
+    assert_eq!(scene.record(&node)["spec"]["attestor"], "aws");
+    follow(&desk, after);
+    scene.wait_for_paths("True", "Closed");
+
+    // The commands of install.md on a node, but for the package's.
+    let mut on_node = page::commands("install.md", '#');
+    on_node.retain(|command| command.starts_with("kubelet-authenticator-aws "));
+    let doctor = on_node.pop().unwrap();
+    // The address of its metadata service: EC2's own needs no setting.
+    scene.write_settings_of_ec2(&node);
+    scene.on(&node, |machine| {
+        let ok = |script: &str| machine.ok(&["sh", "-euc", script]);
+        let version = ok(&on_node[0]);
+        assert!(version.contains(env!("CARGO_PKG_VERSION")), "{version}");
+        let claimed = ok(&on_node[1]);
+        assert!(claimed.contains(&node), "{claimed}");
+        ok(&doctor);
+
+        ok(BREAK);
+        let output = machine.run(&["sh", "-euc", &doctor]);
+        let broken = String::from_utf8(output.stdout).unwrap();
+        let first = broken.lines().find(|line| line.starts_with("fail"));
+        assert!(
+            first.is_some_and(|line| line.starts_with("fail  metadata-service: ")),
+            "{broken}"
+        );
+        assert!(broken.contains("http://127.0.0.1:9:"), "{broken}");
+        assert_eq!(output.status.code(), Some(20), "{broken}");
+
+        ok(MEND);
+        ok(&doctor);
+    });
+}
+
+/// The metadata service at an address where none is.
+const BREAK: &str = "printf '[Service]\nEnvironment=KUBELET_AUTHENTICATOR_AWS_METADATA_ENDPOINT=http://127.0.0.1:9\n' \
+    > /etc/systemd/system/kubelet.service.d/99-mistake.conf
+    systemctl daemon-reload
+    systemctl restart kubelet";
+
+const MEND: &str = "rm /etc/systemd/system/kubelet.service.d/99-mistake.conf
+    systemctl daemon-reload
+    systemctl restart kubelet";
