@@ -15,7 +15,6 @@ mod table;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::mem;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -43,7 +42,7 @@ const STATE_DIRECTORY: &str = "/var/lib/kubelet-authenticator";
 const TIMEOUT: Duration = Duration::from_mins(1);
 
 /// The prefix of our variables.
-const VARIABLE_PREFIX: &str = "KUBELET_AUTHENTICATOR_";
+pub(crate) const VARIABLE_PREFIX: &str = "KUBELET_AUTHENTICATOR_";
 
 /// The providers with settings of their own. One file may have the sections of several.
 const SECTIONS: [Provider; 2] = [Provider::AWS, Provider::TPM];
@@ -161,15 +160,25 @@ impl Variables {
         variables
     }
 
-    /// These, and `weaker` for what they do not set.
-    pub(crate) fn over(mut self, weaker: Self) -> Self {
-        self.config = self.config.or(weaker.config);
-        let own = mem::replace(&mut self.values, weaker.values);
-        self.values.extend(own);
-        let unknown = weaker.unknown.into_iter();
-        let unknown = unknown.filter(|name| !self.unknown.contains(name));
-        self.unknown.extend(unknown.collect::<Vec<_>>());
-        self
+    /// These, and `weaker` for what they do not set; and the names of the variables that are taken from it.
+    pub(crate) fn over(mut self, weaker: Self) -> (Self, Vec<String>) {
+        let mut taken = Vec::new();
+        if self.config.is_none() && weaker.config.is_some() {
+            self.config = weaker.config;
+            taken.push(CONFIG_VARIABLE.to_owned());
+        }
+        for (entry, value) in weaker.values {
+            if !self.values.iter().any(|(own, _)| own.name == entry.name) {
+                taken.push(entry.variable());
+                self.values.push((entry, value));
+            }
+        }
+        for name in weaker.unknown {
+            if !self.unknown.contains(&name) {
+                self.unknown.push(name);
+            }
+        }
+        (self, taken)
     }
 }
 

@@ -56,12 +56,8 @@ impl Session {
     pub(super) fn checks(&self, arguments: &Arguments, kubelet_kubeconfig: &Path) -> Vec<Checked> {
         let total = Deadline::after(TOTAL);
         let unit = Unit::read();
-        // The plugin has what the kubelet hands on.
-        let kubelets = unit.as_ref().map(Unit::environment).unwrap_or_default();
-        let kubelets = Variables::read(kubelets.into_iter(), &self.schema);
-        let mut sources = self.sources(arguments);
-        sources.variables = sources.variables.over(kubelets);
-        let (finding, settings) = match self.load(sources.clone()) {
+        let (sources, taken) = self.kubelet_sources(arguments, unit.as_ref().ok());
+        let (finding, settings) = match self.load(sources.clone(), &taken) {
             Ok(found) => found,
             Err(failure) => (
                 Finding::fail(&failure),
@@ -89,8 +85,27 @@ impl Session {
         doctor.examine(total)
     }
 
-    /// The settings, and what is to be said of their sources.
-    fn load(&self, sources: Sources<'_>) -> Result<(Finding, Settings), Failure> {
+    /// The sources of the settings, with the variables that the kubelet's plugin inherits; and the names of these variables.
+    pub(super) fn kubelet_sources<'a>(
+        &self,
+        arguments: &'a Arguments,
+        unit: Option<&Unit>,
+    ) -> (Sources<'a>, Vec<String>) {
+        let sources = self.sources(arguments);
+        let Some(unit) = unit else {
+            return (sources, Vec::new());
+        };
+        let kubelets = Variables::read(unit.environment(), &self.schema);
+        let (variables, taken) = sources.variables.over(kubelets);
+        let sources = Sources {
+            variables,
+            ..sources
+        };
+        (sources, taken)
+    }
+
+    /// The settings, and what is to be said of their sources; `taken` are the kubelet's variables.
+    fn load(&self, sources: Sources<'_>, taken: &[String]) -> Result<(Finding, Settings), Failure> {
         let unknown = sources.variables.unknown.join(", ");
         let files = settings::files(&sources)?;
         let settings = Settings::load(sources, &self.schema)?;
@@ -107,11 +122,21 @@ impl Session {
         } else if !unknown.is_empty() {
             let what = format!("no settings, and passed over: {unknown}");
             warn(what, "correct the variables' names, or take them away")
-        } else if files.is_empty() {
-            Finding::pass("valid, without a file")
         } else {
             let files: Vec<_> = files.iter().map(|path| path.to_string_lossy()).collect();
-            Finding::pass(format!("valid: {}", files.join(", ")))
+            let mut what = if files.is_empty() {
+                "valid, without a file".to_owned()
+            } else {
+                format!("valid: {}", files.join(", "))
+            };
+            if !taken.is_empty() {
+                let names = taken.join(", ");
+                what.push_str(
+                    "; from the kubelet's environment, which other commands do not have: ",
+                );
+                what.push_str(&names);
+            }
+            Finding::pass(what)
         };
         Ok((finding, settings))
     }

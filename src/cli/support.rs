@@ -10,9 +10,11 @@ use serde_json::Value;
 use super::arguments::Arguments;
 use super::doctor::to_json;
 use super::{Session, answer, status};
+use crate::authenticator::Caller;
 use crate::bundle::Bundle;
 use crate::clock;
 use crate::credential::Credential;
+use crate::doctor::Unit;
 use crate::failure::Failure;
 use crate::inspect;
 use crate::kube::kubeconfig::{Kubeconfig, Login};
@@ -46,7 +48,8 @@ impl Session {
         file: Option<&Path>,
     ) -> Result<(), Failure> {
         let now = clock::now();
-        let sources = self.sources(arguments);
+        let unit = Unit::read();
+        let (sources, _) = self.kubelet_sources(arguments, unit.as_ref().ok());
         let settings = Settings::load(sources.clone(), &self.schema);
         let in_force = match &settings {
             Ok(settings) => settings.clone(),
@@ -70,11 +73,11 @@ impl Session {
         );
         bundle.add("system.txt", "kernel and operating system", Ok(system()));
         let config = self
-            .effective(sources)
+            .effective(sources.clone())
             .map(|sheet| answer::json(&sheet.to_json()));
         bundle.add("config.json", "config check", config.map_err(words));
         let status = self
-            .interactive(arguments)
+            .authenticator(sources, Caller::Person)
             .and_then(|it| status::Status::of(&it, now));
         let status = status.map(|status| answer::json(&status.to_json()));
         bundle.add("status.json", "status", status.map_err(words));

@@ -4,6 +4,8 @@ use std::ffi::OsString;
 use std::fs;
 use std::os::unix::ffi::OsStringExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::thread;
 use std::time::Duration;
 
 use serde::Deserialize;
@@ -11,6 +13,7 @@ use serde::Deserialize;
 use super::{Doctor, fail, warn};
 use crate::finding::Finding;
 use crate::process::output;
+use crate::settings::VARIABLE_PREFIX;
 
 const UNIT: &str = "kubelet.service";
 
@@ -18,15 +21,19 @@ const PROPERTIES: &str = "--property=LoadState,ActiveState,MainPID,NeedDaemonRel
                           Environment,EnvironmentFiles";
 
 /// The time for systemctl. Other checks need its answer.
-const PATIENCE: Duration = Duration::from_secs(2);
+const PATIENCE: Duration = Duration::from_millis(1500);
+
+/// The time for all of the unit: a file of a process that hangs in the kernel may not be readable either.
+const ALL: Duration = Duration::from_secs(2);
 
 /// The part of our programs' and files' names.
 const OURS: &str = "kubelet-authenticator";
 
-/// The properties of the kubelet's unit (systemd.directives(7)).
-#[derive(Debug)]
+/// The properties of the kubelet's unit (systemd.directives(7)), and what its process has.
 pub(crate) struct Unit {
     properties: Vec<(String, String)>,
+    arguments: Option<Vec<String>>,
+    environment: Vec<(OsString, OsString)>,
 }
 
 /// The field of the kubelet's configuration file that makes it bypass the plugin.
@@ -37,19 +44,52 @@ struct Configuration {
 }
 
 impl Unit {
-    /// Asks systemd.
+    /// Asks systemd, and reads the files of the kubelet's process. Ends within [`ALL`], whatever hangs.
     pub(crate) fn read() -> Result<Self, String> {
+        let (sender, receiver) = mpsc::sync_channel(1);
+        let read = move || drop(sender.send(Self::ask()));
+        drop(thread::Builder::new().spawn(read));
+        let late = |_| "the kubelet's process cannot be read: it hangs".to_owned();
+        receiver.recv_timeout(ALL).map_err(late)?
+    }
+
+    fn ask() -> Result<Self, String> {
         let text = output("systemctl", &["show", UNIT, PROPERTIES], PATIENCE)?.text;
         let lines = text.lines().filter_map(|line| line.split_once('='));
-        let unit = Self {
-            properties: lines
-                .map(|(key, value)| (key.into(), value.into()))
-                .collect(),
-        };
+        let properties = lines.map(|(key, value)| (key.into(), value.into()));
+        let unit = Self::of(properties.collect());
         if unit.get("LoadState") != "loaded" {
             return Err(format!("there is no unit {UNIT}"));
         }
         Ok(unit)
+    }
+
+    fn of(properties: Vec<(String, String)>) -> Self {
+        let mut unit = Self {
+            properties,
+            arguments: None,
+            environment: Vec::new(),
+        };
+        let pid: Option<u32> = unit.get("MainPID").parse().ok().filter(|pid| *pid > 0);
+        let file = |name: &str| fs::read(format!("/proc/{}/{name}", pid?)).ok();
+        unit.arguments = file("cmdline").map(|cmdline| {
+            let arguments = cmdline.split(|byte| *byte == 0).skip(1);
+            let text = |argument: &[u8]| String::from_utf8_lossy(argument).into_owned();
+            arguments.map(text).collect()
+        });
+        unit.environment = if let Some(environ) = file("environ") {
+            environ
+                .split(|byte| *byte == 0)
+                .filter_map(variable)
+                .collect()
+        } else {
+            let words = words(unit.get("Environment"));
+            words
+                .iter()
+                .filter_map(|word| variable(word.as_bytes()))
+                .collect()
+        };
+        unit
     }
 
     fn all(&self, key: &str) -> impl Iterator<Item = &str> {
@@ -61,34 +101,15 @@ impl Unit {
         self.all(key).next().unwrap_or_default()
     }
 
-    /// A file of the kubelet's process, if it runs.
-    fn of_process(&self, file: &str) -> Option<Vec<u8>> {
-        let pid: u32 = self.get("MainPID").parse().ok().filter(|pid| *pid > 0)?;
-        fs::read(format!("/proc/{pid}/{file}")).ok()
-    }
-
     /// The arguments of the kubelet, if it runs.
-    pub(super) fn arguments(&self) -> Option<Vec<String>> {
-        let cmdline = self.of_process("cmdline")?;
-        let arguments = cmdline.split(|byte| *byte == 0).skip(1);
-        let text = |argument: &[u8]| String::from_utf8_lossy(argument).into_owned();
-        Some(arguments.map(text).collect())
+    pub(super) fn arguments(&self) -> Option<&[String]> {
+        self.arguments.as_deref()
     }
 
-    /// The environment of the kubelet, which its plugin inherits; if it does not run or is not to be read, that of its
-    /// unit without environment files.
-    pub(crate) fn environment(&self) -> Vec<(OsString, OsString)> {
-        let pair = |(name, value): (Vec<u8>, Vec<u8>)| {
-            (OsString::from_vec(name), OsString::from_vec(value))
-        };
-        if let Some(environ) = self.of_process("environ") {
-            let entries = environ.split(|byte| *byte == 0);
-            return entries.filter_map(split_entry).map(pair).collect();
-        }
-        // No value of a setting has a space, which systemd would quote.
-        let words = self.get("Environment").split_whitespace();
-        let entries = words.map(|word| word.trim_matches('"').as_bytes());
-        entries.filter_map(split_entry).map(pair).collect()
+    /// The variables with our prefix in the environment of the kubelet, which its plugin inherits. If the kubelet does not
+    /// run, or this is not root, they are those of its unit, without environment files.
+    pub(crate) fn environment(&self) -> impl Iterator<Item = (OsString, OsString)> {
+        self.environment.iter().cloned()
     }
 
     /// The environment file of `setup` that is not there.
@@ -113,7 +134,7 @@ impl Doctor {
             );
         }
         let arguments = unit.arguments();
-        if let Some(finding) = arguments.as_deref().and_then(bypass) {
+        if let Some(finding) = arguments.and_then(bypass) {
             return finding;
         }
         if !unit
@@ -138,10 +159,40 @@ impl Doctor {
     }
 }
 
-fn split_entry(entry: &[u8]) -> Option<(Vec<u8>, Vec<u8>)> {
+/// A variable, if it has our prefix: others may be secret.
+fn variable(entry: &[u8]) -> Option<(OsString, OsString)> {
     let at = entry.iter().position(|byte| *byte == b'=')?;
     let (name, value) = entry.split_at(at);
-    Some((name.to_vec(), value.strip_prefix(b"=")?.to_vec()))
+    let value = value.strip_prefix(b"=")?;
+    name.starts_with(VARIABLE_PREFIX.as_bytes()).then(|| {
+        (
+            OsString::from_vec(name.into()),
+            OsString::from_vec(value.into()),
+        )
+    })
+}
+
+/// The words of a list that systemd prints: one with spaces is in double quotes, with backslashes before special characters.
+fn words(list: &str) -> Vec<String> {
+    let mut words = vec![String::new()];
+    let (mut quoted, mut escaped) = (false, false);
+    for letter in list.chars() {
+        match letter {
+            '\\' if !escaped => {
+                escaped = true;
+                continue;
+            }
+            '"' if !escaped => quoted = !quoted,
+            ' ' if !quoted && !escaped => words.push(String::new()),
+            _ => {
+                if let Some(word) = words.last_mut() {
+                    word.push(letter);
+                }
+            }
+        }
+        escaped = false;
+    }
+    words
 }
 
 /// The argument by which the kubelet does not use the plugin.
@@ -191,31 +242,42 @@ fn rotates(configuration: &Path) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::process::Command;
+
     use super::*;
 
-    fn words(arguments: &[&str]) -> String {
+    fn words_of(arguments: &[&str]) -> String {
         let arguments: Vec<_> = arguments.iter().map(|&it| it.to_owned()).collect();
         bypass(&arguments).map_or_else(String::new, |finding| finding.what)
     }
 
     fn environment(properties: &[(&str, &str)]) -> Vec<(OsString, OsString)> {
         let properties = properties.iter();
-        let unit = Unit {
-            properties: properties
-                .map(|&(key, value)| (key.to_owned(), value.to_owned()))
-                .collect(),
-        };
-        unit.environment()
+        let owned = properties.map(|&(key, value)| (key.to_owned(), value.to_owned()));
+        Unit::of(owned.collect()).environment().collect()
     }
 
     #[test]
-    fn the_environment_is_that_of_the_process_or_else_of_the_unit() {
-        let own = std::process::id().to_string();
-        let of_unit = ("Environment", "A=1 \"B=2\" C=3=4 D= E");
+    fn our_variables_are_those_of_the_process_or_else_of_the_unit() {
+        let kubelet = Command::new("sleep")
+            .arg("1000")
+            .env_clear()
+            .env("KUBELET_AUTHENTICATOR_A", "of process")
+            .env("HTTPS_PROXY", "http://user:password@proxy")
+            .spawn();
+        let mut kubelet = kubelet.unwrap();
+        let pid = kubelet.id().to_string();
+        let of_unit = (
+            "Environment",
+            r#"PATH=/a "KUBELET_AUTHENTICATOR_A=of \"a\" unit" KUBELET_AUTHENTICATOR_B=1=2 KUBELET_AUTHENTICATOR_C= KUBELET_AUTHENTICATOR_D"#,
+        );
 
-        let running = environment(&[("MainPID", &own), of_unit]);
-        assert!(running.iter().eq(&std::env::vars_os().collect::<Vec<_>>()));
-        let expected = [("A", "1"), ("B", "2"), ("C", "3=4"), ("D", "")];
+        let running = environment(&[("MainPID", &pid), of_unit]);
+        kubelet.kill().unwrap();
+        kubelet.wait().unwrap();
+        let [a, b, c] = ["A", "B", "C"].map(|it| format!("KUBELET_AUTHENTICATOR_{it}"));
+        assert_eq!(running, [(a.clone().into(), "of process".into())]);
+        let expected = [(a, "of \"a\" unit"), (b, "1=2"), (c, "")];
         let expected = expected.map(|(name, value)| (name.into(), value.into()));
         assert_eq!(environment(&[("MainPID", "0"), of_unit]), expected);
         assert_eq!(environment(&[("Environment", "")]), []);
@@ -242,7 +304,7 @@ mod tests {
             ),
             (&[&config], "rotateCertificates: true"),
         ] {
-            assert!(words(arguments).contains(expected), "{arguments:?}");
+            assert!(words_of(arguments).contains(expected), "{arguments:?}");
         }
         for arguments in [
             &[][..],
@@ -250,7 +312,7 @@ mod tests {
             &[&config, "--rotate-certificates=false"],
             &["--config=/missing"],
         ] {
-            assert_eq!(words(arguments), "", "{arguments:?}");
+            assert_eq!(words_of(arguments), "", "{arguments:?}");
         }
     }
 }

@@ -141,7 +141,9 @@ fn a_variable_of_the_kubelet_counts_where_the_run_has_none() {
         ("KUBELET_AUTHENTICATOR_OTHER", "1"),
     ]);
 
-    let variables = own.over(kubelets);
+    let (variables, taken) = own.over(kubelets);
+
+    assert_eq!(taken, ["KUBELET_AUTHENTICATOR_STATE_DIRECTORY"]);
 
     let unknown = ["KUBELET_AUTHENTICATOR_TYPO", "KUBELET_AUTHENTICATOR_OTHER"];
     assert_eq!(variables.unknown, unknown);
