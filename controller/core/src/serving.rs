@@ -10,16 +10,15 @@ use kubelet_attestation::names::NodeName;
 use crate::identifiers::ServingName;
 use crate::refusal::Unavailable;
 
-/// The names that serving certificates of one cluster must never have, the addresses that they may have at
-/// all, and the sources of a machine's names.
+/// The names that serving certificates of one cluster must never have, the ranges of their addresses, and the sources of
+/// a machine's names.
 #[derive(Debug, Clone, Default)]
 pub struct ServingPolicy {
     /// Host names, in lower case, and addresses of the control plane's endpoint.
     pub endpoint_hosts: Vec<String>,
     /// The addresses of the cluster's Services.
     pub service_ranges: Vec<AddressRange>,
-    /// The addresses that a certificate may have at all, of those that are the machine's. Empty: there is no
-    /// such limit.
+    /// The ranges that the machine's addresses in a certificate are limited to. Empty: there is no such limit.
     pub address_ranges: Vec<AddressRange>,
     /// Takes the addresses that a node reports of itself as its machine's too. `None`: only those
     /// of the infrastructure count.

@@ -29,7 +29,7 @@ pub(crate) struct ContextBuilder<'a> {
     pub(crate) access: &'a ClusterAccess,
     pub(crate) verifiers: Verifiers,
     pub(crate) audiences: Vec<Audience>,
-    /// Of the spec, by [`serving_address_ranges`].
+    /// The result of [`serving_address_ranges`].
     pub(crate) serving_address_ranges: Vec<AddressRange>,
     pub(crate) inventory: Arc<dyn Inventory>,
     pub(crate) records: Arc<dyn Records>,

@@ -247,7 +247,7 @@ fn ranges_of_addresses_are_read() {
     assert_eq!(service.serving_address_ranges, expected);
 }
 
-/// A cluster with such a range has no service, which could take the rest of the ranges, or none, for the limit.
+/// Such a cluster has no service: its limit would be the other ranges, or none.
 #[test]
 fn a_range_of_addresses_that_is_none_is_named_wherever_it_stands() {
     for text in [
