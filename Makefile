@@ -4,6 +4,8 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
+# No other make gets the key that a release is signed with.
+MAKEOVERRIDES := $(filter-out COSIGN_PASSWORD=% SIGNING_KEY=%,$(MAKEOVERRIDES))
 
 CARGO ?= cargo
 # Heavy builds live outside the tree, each under a name that follows from its content.
@@ -137,9 +139,13 @@ components: control-plane
 	@packaging/clusterctl/build target/components $(VERSION)
 
 ## release: all of that, with bills of materials, provenance and sums, in target/release-artifacts; signed by cosign with
-##          SIGNING_KEY=cosign.key, which COSIGN_PASSWORD opens
-release: prerequisites-packages musl control-plane $(call tool,cargo-cyclonedx@$(CARGO_CYCLONEDX))
-	@CARGO_CYCLONEDX=$(lastword $^) packaging/release target/release-artifacts $(VERSION)
+##          SIGNING_KEY=..., a file that COSIGN_PASSWORD opens
+release:
+	@env -u COSIGN_PASSWORD -u SIGNING_KEY $(MAKE) release-programs
+	@CARGO_CYCLONEDX=$(call tool,cargo-cyclonedx@$(CARGO_CYCLONEDX)) packaging/release target/release-artifacts $(VERSION)
+
+# Another make, because prerequisites get the environment of their target.
+release-programs: prerequisites-packages musl control-plane $(call tool,cargo-cyclonedx@$(CARGO_CYCLONEDX))
 
 # The image and the release, byte by byte.
 release-check: prerequisites-release musl control-plane cosign $(call tool,cargo-cyclonedx@$(CARGO_CYCLONEDX))
@@ -259,4 +265,4 @@ prerequisites-%:
 .PHONY: book packages packages-check components help demo test test-long test-fast build suites isolation bench bench-all \
 	bench-limits bench-programs bench-scale musl control-plane cluster-api capa packages-arm64 packages-arm64-check \
 	musl-arm64 image-builder image-builder-check metrics-server judges promtool moto cloud-init dependencies fmt deny \
-	advisories machete mutants image chart release release-check helm cosign
+	advisories machete mutants image chart release release-programs release-check helm cosign
