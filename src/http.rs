@@ -13,6 +13,11 @@ use zeroize::Zeroizing;
 
 use crate::failure::causes;
 
+/// Whether cryptography is that of AWS-LC's module for FIPS 140-3, which has tested itself.
+pub(crate) fn is_fips() -> bool {
+    rustls::crypto::aws_lc_rs::default_provider().fips()
+}
+
 /// Builds a client that trusts `roots` alone, presents `identity`, and follows no redirect.
 pub(crate) fn client(
     builder: ClientBuilder,

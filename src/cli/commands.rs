@@ -11,6 +11,7 @@ use crate::attester::LEFT_OUT;
 use crate::authenticator::{Authenticator, Caller};
 use crate::clock;
 use crate::failure::{Code, Failure};
+use crate::http::is_fips;
 use crate::kube::NewCsr;
 use crate::settings::Sources;
 
@@ -113,7 +114,10 @@ impl Session {
     fn version(&self, output: Version) -> Result<(), Failure> {
         let (version, provider) = (env!("CARGO_PKG_VERSION"), self.attester.provider());
         let text = match output {
-            Version::Text => format!("kubelet-authenticator-{provider} {version}\n"),
+            Version::Text => {
+                let fips = if is_fips() { " (AWS-LC-FIPS)" } else { "" };
+                format!("kubelet-authenticator-{provider} {version}{fips}\n")
+            }
             Version::Json => answer::json(&self.versions()),
             Version::Yaml => answer::yaml(&self.versions()),
         };
@@ -127,6 +131,7 @@ impl Session {
             "version": env!("CARGO_PKG_VERSION"),
             "provider": self.attester.provider().as_str(),
             "evidenceVersions": evidence,
+            "fips": is_fips(),
         })
     }
 }

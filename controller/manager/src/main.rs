@@ -98,6 +98,7 @@ use kubelet_attestation::errors::error_chain;
 use error::BoxError;
 use logging::LogFormat;
 use node_attestation_core::crd;
+use node_attestation_runtime::client::is_fips;
 use query::Format;
 use serde_json::json;
 use tokio::runtime::Runtime;
@@ -201,8 +202,9 @@ fn main() -> anyhow::Result<ExitCode> {
         Command::Man { command } => return answer(async { manual(&command) }),
         Command::Version { output } => {
             let version = env!("CARGO_PKG_VERSION");
-            let object = json!({"name": NAME, "version": version});
-            let text = output.print(&object, || format!("{NAME} {version}\n"));
+            let object = json!({"name": NAME, "version": version, "fips": is_fips()});
+            let fips = if is_fips() { " (AWS-LC-FIPS)" } else { "" };
+            let text = output.print(&object, || format!("{NAME} {version}{fips}\n"));
             return answer(async { text });
         }
     };

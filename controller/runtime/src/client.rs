@@ -97,6 +97,11 @@ fn of_tenant(config: Config, reach: EgressPolicy) -> Result<Client, kube::Error>
     Ok(builder.with_layer(&bounded).build())
 }
 
+/// Whether cryptography is that of AWS-LC's module for FIPS 140-3, which has tested itself.
+pub fn is_fips() -> bool {
+    rustls::crypto::aws_lc_rs::default_provider().fips()
+}
+
 /// Calls of the API server of `config` on the connections that `dial` makes.
 fn direct(
     config: Config,
