@@ -63,7 +63,7 @@ fn shell(desk: &Scratch, script: &str) -> Launch {
         .env("HOME", desk.path())
 }
 
-/// These commands of a page, with what the machines of the tests need besides.
+/// These commands of a page, and the settings that the machines of the tests need besides.
 fn script(commands: Vec<String>) -> String {
     let registration: Map<_, _> = needed()
         .into_iter()
