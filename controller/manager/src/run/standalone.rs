@@ -189,12 +189,7 @@ impl StandaloneArguments {
         };
         Ok(Settings {
             duties: self.duties(),
-            serving: ServingSettings {
-                endpoint_hosts: self.endpoint_hosts,
-                service_ranges: self.service_ranges,
-                address_ranges: self.serving_address_ranges,
-                guest_reported_addresses: self.guest_reported_addresses,
-            },
+            serving: self.serving_settings(),
             workload_kubeconfig: self.workload_kubeconfig.unwrap_or_default(),
             ca_cert: self.ca_cert.unwrap_or_default(),
             ca_key: external
@@ -207,6 +202,15 @@ impl StandaloneArguments {
                 insecure: self.insecure_certificate_duration,
             },
         })
+    }
+
+    fn serving_settings(&self) -> ServingSettings {
+        ServingSettings {
+            endpoint_hosts: self.endpoint_hosts.clone(),
+            service_ranges: self.service_ranges.clone(),
+            address_ranges: self.serving_address_ranges.clone(),
+            guest_reported_addresses: self.guest_reported_addresses,
+        }
     }
 
     fn duties(&self) -> Duties {
@@ -338,7 +342,39 @@ fn duration(text: &str) -> Result<Duration, String> {
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser;
+
     use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        arguments: StandaloneArguments,
+    }
+
+    #[test]
+    fn the_ranges_of_the_command_line_are_each_in_its_own_setting() {
+        let line = Line::parse_from([
+            "run",
+            "--workload-kubeconfig=a",
+            "--ca-cert=b",
+            "--ca-key=c",
+            "--inventory=d",
+            "--serving",
+            "--service-range=10.96.0.0/12",
+            "--serving-address-range=10.1.0.0/16",
+            "--serving-address-range=2001:db8::/64",
+        ]);
+
+        let settings = line.arguments.serving_settings();
+
+        let ranges = |texts: &[&str]| -> Vec<AddressRange> {
+            texts.iter().map(|text| text.parse().unwrap()).collect()
+        };
+        assert_eq!(settings.service_ranges, ranges(&["10.96.0.0/12"]));
+        let limits = ranges(&["10.1.0.0/16", "2001:db8::/64"]);
+        assert_eq!(settings.address_ranges, limits);
+    }
 
     #[test]
     fn the_cluster_is_the_same_in_whatever_form_and_order_its_certificates_are() {
