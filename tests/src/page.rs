@@ -6,35 +6,40 @@ use std::path::{Path, PathBuf};
 use kubelet_attestation::names::Provider as Attestor;
 use kubelet_authenticator_test_support::machine::Machine;
 
-/// The commands of a page of docs after this prompt: `$` on an operator's machine, `#` on a node.
+/// The commands of a page of docs from this heading on, each behind its prompt: `$` on an operator's machine, `#` on a node.
 ///
 /// # Panics
 ///
 /// If there is none.
 #[track_caller]
-pub fn commands(page: &str, prompt: char) -> Vec<String> {
-    let page = fs::read_to_string(repository().join("docs").join(page)).unwrap();
-    let mut commands: Vec<String> = Vec::new();
-    let blocks = page.split("```console\n").skip(1);
+pub fn steps(page: &str, heading: &str) -> Vec<(char, String)> {
+    let text = fs::read_to_string(repository().join("docs").join(page)).unwrap();
+    let start = text.find(heading).unwrap();
+    let mut steps: Vec<(char, String)> = Vec::new();
+    let blocks = text[start..].split("```console\n").skip(1);
     for block in blocks.map(|block| block.split("```").next().unwrap()) {
-        let mut continues = false;
         for line in block.lines() {
-            if let Some(command) = line.strip_prefix(&format!("{prompt} ")) {
-                commands.push(command.to_owned());
-                continues = true;
-            } else if line.starts_with("$ ") || line.starts_with("# ") {
-                continues = false;
-            } else if continues {
-                let command = commands.last_mut().unwrap();
+            let prompt = ['$', '#']
+                .into_iter()
+                .find_map(|prompt| Some((prompt, line.strip_prefix(&format!("{prompt} "))?)));
+            if let Some((prompt, command)) = prompt {
+                steps.push((prompt, command.to_owned()));
+            } else {
+                let (_, command) = steps.last_mut().unwrap();
                 *command = format!("{command}\n{line}");
             }
         }
     }
-    assert!(
-        !commands.is_empty(),
-        "the page has no command after {prompt}"
-    );
-    commands
+    assert!(!steps.is_empty(), "{page} has no command from {heading:?}");
+    steps
+}
+
+/// The commands of a page after this prompt.
+#[track_caller]
+pub fn commands(page: &str, prompt: char) -> Vec<String> {
+    let steps = steps(page, "").into_iter();
+    let commands = steps.filter_map(|(of, command)| (of == prompt).then_some(command));
+    commands.collect()
 }
 
 /// The directory of the repository.

@@ -1,8 +1,9 @@
-//! docs/cluster-api.md and docs/start.md, followed by an operator who copies their commands.
+//! Pages of docs, followed by an operator who copies their commands.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
+use std::slice;
 
 use kubelet_attestation::names::Provider as Attestor;
 use kubelet_authenticator_test_support::binaries::{KUBERNETES_VERSION, control_plane_binary};
@@ -10,7 +11,7 @@ use kubelet_authenticator_test_support::process::{Launch, Scratch, poll};
 use kubelet_authenticator_tests::fleet::condition_of;
 use kubelet_authenticator_tests::image::{hosts_with_tpms, machine, needed};
 use kubelet_authenticator_tests::management::{Management, Order, Provider};
-use kubelet_authenticator_tests::page::{self, commands, repository};
+use kubelet_authenticator_tests::page::{self, commands, repository, steps};
 use kubelet_authenticator_tests::program;
 use serde_json::{Map, Value, json};
 
@@ -139,7 +140,7 @@ fn whoever_copies_the_commands_of_the_page_has_attested_nodes() {
     assert_eq!(closed["status"], "True", "{closed:#}");
 }
 
-/// Runs these commands of start.md, until they have ended.
+/// Runs these commands, until they have ended.
 #[track_caller]
 fn follow(desk: &Scratch, commands: &[String]) {
     let log = desk.join("log");
@@ -221,3 +222,71 @@ const BREAK: &str = "printf '[Service]\nEnvironment=KUBELET_AUTHENTICATOR_AWS_ME
 const MEND: &str = "rm /etc/systemd/system/kubelet.service.d/99-mistake.conf
     systemctl daemon-reload
     systemctl restart kubelet";
+
+/// Runs a command of a page on a node; returns its exit code and its output.
+fn on_node(scene: &Scene, node: &str, command: &str) -> (Option<i32>, String) {
+    scene.on(node, |machine| {
+        let output = machine.run(&["sh", "-euc", command]);
+        let text = [output.stdout, output.stderr].concat();
+        (output.status.code(), String::from_utf8(text).unwrap())
+    })
+}
+
+#[test]
+fn whoever_copies_the_commands_of_the_pages_adopts_a_stock_instance_and_gives_it_back() {
+    let machines = Machines::Ec2(Attestor::AWS);
+    let scene = Scene::unattended(joinable("stock-ec2"), machines);
+    let config = scene.stock_config();
+    let deployment = scene.cluster.machine_deployment_of("pool-a", 1, config);
+    let machine = deployment.wait_until_running(1).remove(0);
+    let node = machine["status"]["nodeRef"]["name"].as_str().unwrap();
+    // The address of its metadata service: EC2's own needs no setting.
+    scene.write_settings_of_ec2(node);
+    let desk = desk(SITE.management.admin_kubeconfig());
+    let workload = scene.plane().admin_kubeconfig();
+    symlink(workload, desk.join("prod-1.kubeconfig")).unwrap();
+
+    let adopted = steps("adopt.md", "# Adopt").into_iter();
+    let undone = steps("operate.md", "## Uninstall").into_iter();
+    let mut doctors = Vec::new();
+    for (prompt, command) in adopted.chain(undone) {
+        let command = command.replace("tenant-a", "stock-ec2");
+        match (prompt, &*command) {
+            // The clusters of other tests are looked at too, and its Package is not installed.
+            ('$', "node-attestation-controller cluster check")
+            | ('#', "apt purge kubelet-authenticator-aws") => {}
+            ('$', _) => follow(&desk, slice::from_ref(&command)),
+            ('#', "kubeadm init phase bootstrap-token") => {
+                scene.plane().kubeadm_bootstrap_token_phase();
+            }
+            ('#', "kubelet-authenticator-aws doctor") => {
+                doctors.push(on_node(&scene, node, &command));
+            }
+            _ => {
+                let (code, said) = on_node(&scene, node, &command);
+                assert_eq!(code, Some(0), "{command}: {said}");
+            }
+        }
+        if command.starts_with("kubectl apply") {
+            let kubectl = SITE.management.kubectl();
+            scene.authentication.wait_until_ready(kubectl);
+        }
+        if command.contains("reason=NodeAdopted") {
+            assert_eq!(scene.record(node)["spec"]["attestor"], "aws");
+            assert_eq!(scene.wait_for_node_of(&machine), node);
+        }
+        if command.contains("for=condition=AutoApprovePathsClosed") {
+            scene.wait_for_paths("True", "Closed");
+        }
+    }
+
+    let [(before, first), (after, last)] = doctors.as_slice() else {
+        panic!("{doctors:?}");
+    };
+    assert_eq!(*before, Some(20), "{first}");
+    assert!(first.contains("fail  kubelet-kubeconfig: "), "{first}");
+    assert_eq!(*after, Some(0), "{last}");
+    let (_, kubeconfig) = on_node(&scene, node, "cat /etc/kubernetes/kubelet.conf");
+    assert!(!kubeconfig.contains("exec:"), "{kubeconfig}");
+    scene.plane().wait_for_node_ready(node);
+}

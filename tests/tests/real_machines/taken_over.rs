@@ -124,25 +124,6 @@ fn nodes_of_kubeadm_are_taken_over_and_given_back() {
 }
 
 #[test]
-fn a_stock_instance_is_taken_over_by_the_commands_of_the_page() {
-    let machines = Machines::Ec2(Attestor::AWS);
-    let scene = Scene::unattended(joinable("stock-ec2"), machines);
-    let config = scene.stock_config();
-    let deployment = scene.cluster.machine_deployment_of("pool-a", 1, config);
-    let machine = deployment.wait_until_running(1).remove(0);
-    let node = machine["status"]["nodeRef"]["name"].as_str().unwrap();
-    scene.attend(&json!({ "adoption": "Allow" }));
-
-    // The address of its metadata service: EC2's own needs no setting.
-    scene.write_settings_of_ec2(node);
-    scene.on(node, |machine| page::take_over(machine, &Attestor::AWS));
-
-    let node = scene.wait_for_node_of(&machine);
-    assert_eq!(scene.record(&node)["spec"]["attestor"], "aws");
-    scene.reads_well(&[node]);
-}
-
-#[test]
 fn machine_deployments_are_migrated_one_by_one_while_others_join_as_before() {
     let audit = Scratch::new("audit");
     let policy = audit.write("policy.yaml", AUDITED);
