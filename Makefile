@@ -58,8 +58,8 @@ stage-%:
 	@tests/stage $* $(MAKE) $*
 
 ## test-long: real Cluster API Provider AWS, control planes that Cluster API makes, Kubernetes 1.33 and an upgrade from 1.35,
-##            the plugins and controllers of the version before this one, the plugins for arm64, the controller's image, and a
-##            release; builds an hour's worth, once
+##            the plugins and controllers of the version before this one, the plugins for arm64, the programs with a FIPS module,
+##            the controller's image, and a release; builds an hour's worth, once
 test-long: prerequisites-all dependencies
 	@$(MAKE) --jobs=3 build capa metrics-server judges promtool helm moto cloud-init
 	@$(MAKE) release-check
@@ -67,6 +67,7 @@ test-long: prerequisites-all dependencies
 	$(LINT) tests/suites --previous
 	KUBELET_AUTHENTICATOR_CONTROL_PLANE=$$(tests/older-kubernetes/build 1.33) $(LINT) tests/suites --floor
 	$(MAKE) packages-arm64-check
+	$(MAKE) fips-check
 
 ## test-fast: the tests that need no real Kubernetes, and so no Go
 test-fast: moto build
@@ -124,6 +125,15 @@ packages-arm64: prerequisites-packaging musl-arm64
 
 musl-arm64: prerequisites-arm64
 	@tests/musl aarch64
+
+## fips: the static programs for x86-64 with the cryptography of AWS-LC's module for FIPS 140-3, in target/fips-programs
+fips: prerequisites-fips
+	@packaging/fips target/fips-programs
+
+# What they say of themselves, and joins with them.
+fips-check: fips build
+	@for program in target/fips-programs/*; do "$$program" version | grep -F '(AWS-LC-FIPS)'; done
+	$(LINT) tests/suites --fips
 
 ## image: the controller's image for x86-64, built without a daemon, as an OCI archive in target/image;
 ##        IMAGE=registry/name here and below
@@ -265,4 +275,4 @@ prerequisites-%:
 .PHONY: book packages packages-check components help demo test test-long test-fast build suites isolation bench bench-all \
 	bench-limits bench-programs bench-scale musl control-plane cluster-api capa packages-arm64 packages-arm64-check \
 	musl-arm64 image-builder image-builder-check metrics-server judges promtool moto cloud-init dependencies fmt deny \
-	advisories machete mutants image chart release release-programs release-check helm cosign
+	advisories machete mutants image chart release release-programs release-check helm fips fips-check cosign
