@@ -18,7 +18,8 @@ fn the_version_is_printed_in_every_form() {
         .trim_end()
         .strip_prefix("node-attestation-controller ")
         .unwrap();
-    let expected = json!({"name": "node-attestation-controller", "version": version});
+    let expected =
+        json!({"name": "node-attestation-controller", "version": version, "fips": false});
 
     let of_json: Value = serde_json::from_str(&printed(&["version", "-o", "json"])).unwrap();
     let of_yaml: Value = serde_saphyr::from_str(&printed(&["version", "-o", "yaml"])).unwrap();

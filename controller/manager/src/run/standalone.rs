@@ -349,7 +349,7 @@ mod tests {
     #[derive(Parser)]
     struct Line {
         #[command(flatten)]
-        arguments: StandaloneArguments,
+        arguments: super::super::Arguments,
     }
 
     #[test]
@@ -366,7 +366,7 @@ mod tests {
             "--serving-address-range=2001:db8::/64",
         ]);
 
-        let settings = line.arguments.serving_settings();
+        let settings = line.arguments.standalone.serving_settings();
 
         let ranges = |texts: &[&str]| -> Vec<AddressRange> {
             texts.iter().map(|text| text.parse().unwrap()).collect()
