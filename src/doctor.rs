@@ -35,7 +35,7 @@ pub(crate) use unit::Unit;
 pub(crate) const TOTAL: Duration = Duration::from_secs(9);
 
 /// The deadline of each step of a check, so that its error arrives in time.
-const STEP: Duration = Duration::from_millis(6500);
+const STEP: Duration = Duration::from_secs(6);
 
 /// The checks before the provider's, in the order of the output: causes before their effects.
 const BEFORE: [&str; 10] = [

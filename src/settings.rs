@@ -167,8 +167,10 @@ impl Variables {
             self.config = weaker.config;
             taken.push(CONFIG_VARIABLE.to_owned());
         }
+        // An empty one counts as unset.
         for (entry, value) in weaker.values {
-            if !self.values.iter().any(|(own, _)| own.name == entry.name) {
+            let mut own = self.values.iter().filter(|(_, value)| !value.is_empty());
+            if !value.is_empty() && !own.any(|(own, _)| own.name == entry.name) {
                 taken.push(entry.variable());
                 self.values.push((entry, value));
             }

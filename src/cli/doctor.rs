@@ -57,7 +57,17 @@ impl Session {
         let total = Deadline::after(TOTAL);
         let unit = Unit::read();
         let (sources, taken) = self.kubelet_sources(arguments, unit.as_ref().ok());
-        let (finding, settings) = match self.load(sources.clone(), &taken) {
+        let of_kubelet = match &unit {
+            Ok(_) if taken.is_empty() => String::new(),
+            Ok(_) => {
+                let names = taken.join(", ");
+                format!(
+                    "; from the kubelet's environment, which other commands do not have: {names}"
+                )
+            }
+            Err(_) => "; the kubelet's environment is not known".to_owned(),
+        };
+        let (finding, settings) = match self.load(sources.clone(), &of_kubelet) {
             Ok(found) => found,
             Err(failure) => (
                 Finding::fail(&failure),
@@ -104,8 +114,8 @@ impl Session {
         (sources, taken)
     }
 
-    /// The settings, and what is to be said of their sources; `taken` are the kubelet's variables.
-    fn load(&self, sources: Sources<'_>, taken: &[String]) -> Result<(Finding, Settings), Failure> {
+    /// The settings, and a finding about their sources, of which `of_kubelet` says the kubelet's part.
+    fn load(&self, sources: Sources<'_>, of_kubelet: &str) -> Result<(Finding, Settings), Failure> {
         let unknown = sources.variables.unknown.join(", ");
         let files = settings::files(&sources)?;
         let settings = Settings::load(sources, &self.schema)?;
@@ -124,19 +134,12 @@ impl Session {
             warn(what, "correct the variables' names, or take them away")
         } else {
             let files: Vec<_> = files.iter().map(|path| path.to_string_lossy()).collect();
-            let mut what = if files.is_empty() {
-                "valid, without a file".to_owned()
+            let place = if files.is_empty() {
+                ", without a file".to_owned()
             } else {
-                format!("valid: {}", files.join(", "))
+                format!(": {}", files.join(", "))
             };
-            if !taken.is_empty() {
-                let names = taken.join(", ");
-                what.push_str(
-                    "; from the kubelet's environment, which other commands do not have: ",
-                );
-                what.push_str(&names);
-            }
-            Finding::pass(what)
+            Finding::pass(format!("valid{place}{of_kubelet}"))
         };
         Ok((finding, settings))
     }

@@ -21,10 +21,10 @@ const PROPERTIES: &str = "--property=LoadState,ActiveState,MainPID,NeedDaemonRel
                           Environment,EnvironmentFiles";
 
 /// The time for systemctl. Other checks need its answer.
-const PATIENCE: Duration = Duration::from_millis(1500);
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// The time for all of the unit: a file of a process that hangs in the kernel may not be readable either.
-const ALL: Duration = Duration::from_secs(2);
+const ALL: Duration = Duration::from_millis(2500);
 
 /// The part of our programs' and files' names.
 const OURS: &str = "kubelet-authenticator";
@@ -49,7 +49,7 @@ impl Unit {
         let (sender, receiver) = mpsc::sync_channel(1);
         let read = move || drop(sender.send(Self::ask()));
         drop(thread::Builder::new().spawn(read));
-        let late = |_| "the kubelet's process cannot be read: it hangs".to_owned();
+        let late = |_| "neither systemd nor the kubelet's process answers".to_owned();
         receiver.recv_timeout(ALL).map_err(late)?
     }
 

@@ -132,11 +132,13 @@ fn a_variable_of_the_kubelet_counts_where_the_run_has_none() {
     };
     let own = variables(&[
         ("KUBELET_AUTHENTICATOR_NODE_NAME", "own"),
+        ("KUBELET_AUTHENTICATOR_STATE_DIRECTORY", ""),
         ("KUBELET_AUTHENTICATOR_TYPO", "1"),
     ]);
     let kubelets = variables(&[
         ("KUBELET_AUTHENTICATOR_NODE_NAME", "of-kubelet"),
         ("KUBELET_AUTHENTICATOR_STATE_DIRECTORY", "/of/kubelet"),
+        ("KUBELET_AUTHENTICATOR_KUBECONFIG", ""),
         ("KUBELET_AUTHENTICATOR_TYPO", "1"),
         ("KUBELET_AUTHENTICATOR_OTHER", "1"),
     ]);
