@@ -323,9 +323,15 @@ impl Client {
 
     fn call<E: Display>(&self, request: Result<hyper::Request<Vec<u8>>, E>) -> Answer<Value> {
         let (kube, request) = (self.kube.clone(), request.map_err(said)?);
-        block(limited(
-            async move { kube.request(request).await.map_err(said) },
-        ))
+        block(limited(async move {
+            // The server may close the connection on which a request is sent. One that reads can be sent again.
+            let again = (request.method() == hyper::Method::GET).then(|| request.clone());
+            let answer = match (kube.request(request).await, again) {
+                (Err(kube::Error::Service(_)), Some(again)) => kube.request(again).await,
+                (answer, _) => answer,
+            };
+            answer.map_err(said)
+        }))
     }
 
     /// The first resource that satisfies `wanted`; the resources are discovered again if none does.
