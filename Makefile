@@ -4,6 +4,9 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
+ifeq ($(origin COSIGN_PASSWORD),command line)
+$(error COSIGN_PASSWORD belongs into the environment: arguments are seen by everybody)
+endif
 # No other make gets the key that a release is signed with.
 MAKEOVERRIDES := $(filter-out COSIGN_PASSWORD=% SIGNING_KEY=%,$(MAKEOVERRIDES))
 
@@ -44,10 +47,9 @@ demo: prerequisites-$(CONTROL_PLANE) dependencies
 ##       target/test-times.json
 test: prerequisites-all dependencies
 	@tests/stage --clear
-	@$(MAKE) --jobs=3 stage-fmt stage-build stage-cluster-api stage-metrics-server stage-judges stage-promtool stage-moto stage-cloud-init stage-deny stage-machete stage-book stage-image-builder stage-helm stage-cosign
+	@$(MAKE) --jobs=3 stage-fmt stage-build stage-cluster-api stage-metrics-server stage-judges stage-promtool stage-moto stage-cloud-init stage-deny stage-machete stage-book stage-image-builder stage-helm stage-musl stage-cosign
 	@tests/dependencies save
-	@# Programs that nobody waits for are built while the suites wait for something.
-	@$(MAKE) --jobs=2 stage-suites stage-bench-limits stage-isolation
+	@$(MAKE) --jobs=2 stage-suites stage-bench-limits
 	@$(MAKE) stage-packages-check
 	@$(MAKE) stage-image-builder-check
 	@tests/dependencies save
@@ -59,7 +61,7 @@ stage-%:
 
 ## test-long: real Cluster API Provider AWS, control planes that Cluster API makes, Kubernetes 1.33 and an upgrade from 1.35,
 ##            the plugins and controllers of the version before this one, the plugins for arm64, the programs with a FIPS module,
-##            the controller's image, and a release; builds an hour's worth, once
+##            the controller's image, a release, and each package by itself; builds an hour's worth, once
 test-long: prerequisites-all dependencies
 	@$(MAKE) --jobs=3 build capa metrics-server judges promtool helm moto cloud-init
 	@$(MAKE) release-check
@@ -68,6 +70,7 @@ test-long: prerequisites-all dependencies
 	KUBELET_AUTHENTICATOR_CONTROL_PLANE=$$(tests/older-kubernetes/build 1.33) $(LINT) tests/suites --floor
 	$(MAKE) packages-arm64-check
 	$(MAKE) fips-check
+	$(MAKE) isolation
 
 ## test-fast: the tests that need no real Kubernetes, and so no Go
 test-fast: moto build
@@ -84,7 +87,7 @@ suites: cluster-api metrics-server judges promtool helm moto cloud-init
 
 # Each package by itself, where features that another package turns on could hide something.
 isolation:
-	nice -n 19 tests/isolation
+	tests/isolation
 
 ## bench: sizes, instructions, system calls, memory, times; printed, and written to target/bench
 ##        (SUITE=NAME: that suite alone; scale is a controller of 1,000 clusters, in simulated time)
