@@ -32,7 +32,8 @@ impl Session {
         kubelet_kubeconfig: &Path,
         output: Report,
     ) -> Result<(), Failure> {
-        let checks = self.checks(arguments, kubelet_kubeconfig);
+        let total = Deadline::after(TOTAL);
+        let checks = self.checks(arguments, kubelet_kubeconfig, Unit::read(), total);
         answer::print(
             match output {
                 Report::Table => table(&checks),
@@ -52,10 +53,14 @@ impl Session {
         }
     }
 
-    /// Makes every check.
-    pub(super) fn checks(&self, arguments: &Arguments, kubelet_kubeconfig: &Path) -> Vec<Checked> {
-        let total = Deadline::after(TOTAL);
-        let unit = Unit::read();
+    /// Makes every check until `total`.
+    pub(super) fn checks(
+        &self,
+        arguments: &Arguments,
+        kubelet_kubeconfig: &Path,
+        unit: Result<Unit, String>,
+        total: Deadline,
+    ) -> Vec<Checked> {
         let (sources, taken) = self.kubelet_sources(arguments, unit.as_ref().ok());
         let of_kubelet = match &unit {
             Ok(_) if taken.is_empty() => String::new(),

@@ -3,10 +3,11 @@
 use std::fs;
 use std::process::{Child, Command, Stdio};
 
+use kubelet_authenticator_test_support::api_server::{Fault, Route, Times};
 use kubelet_authenticator_test_support::process::poll;
 use kubelet_authenticator_tests::node::PATIENCE;
 
-use crate::bed::{Bed, set_mode};
+use crate::bed::{Bed, LIMIT, set_mode};
 
 /// A process with the name and the arguments of a kubelet. It is killed when this is dropped.
 struct Kubelet(Child);
@@ -179,12 +180,30 @@ fn a_unit_whose_drop_in_does_nothing() {
     examined.says("kubelet-unit", "warn", "the kubelet does not run (failed)");
 }
 
-#[test]
-fn a_systemd_that_hangs_hides_no_other_check() {
-    let bed = Bed::joined();
+fn hang_systemd(bed: &Bed) {
     let program = bed.node.scratch().join("bin/systemctl");
     fs::write(&program, "#!/bin/sh\nexec /bin/sleep 1000\n").unwrap();
     set_mode(&program, 0o755);
+}
+
+#[test]
+fn a_systemd_that_hangs_leaves_time_for_an_api_server_that_does_not_answer() {
+    let bed = Bed::joined();
+    hang_systemd(&bed);
+    bed.server
+        .inject(Route::any(), Times::always(), Fault::Hang);
+
+    let examined = bed.doctor();
+
+    examined.says("kubelet-unit", "skip", "systemctl does not answer");
+    examined.says("api-server", "fail", "did not answer in time");
+    examined.run.within(LIMIT);
+}
+
+#[test]
+fn a_systemd_that_hangs_hides_no_other_check() {
+    let bed = Bed::joined();
+    hang_systemd(&bed);
 
     let examined = bed.doctor();
 
