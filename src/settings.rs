@@ -160,7 +160,7 @@ impl Variables {
         variables
     }
 
-    /// These, and `weaker` for what they do not set; and the names of the variables that are taken from it.
+    /// Adds the variables of `weaker` that are not set here. Returns the names of those too.
     pub(crate) fn over(mut self, weaker: Self) -> (Self, Vec<String>) {
         let mut taken = Vec::new();
         if self.config.is_none() && weaker.config.is_some() {

@@ -64,7 +64,7 @@ fn shell(desk: &Scratch, script: &str) -> Launch {
         .env("HOME", desk.path())
 }
 
-/// These commands of a page, and the settings that the machines of the tests need besides.
+/// A script of the commands of a page, and of the settings that the machines of the tests need besides.
 fn script(commands: Vec<String>) -> String {
     let registration: Map<_, _> = needed()
         .into_iter()

@@ -12,8 +12,8 @@ use kubelet_authenticator_tests::machines::{Machines, PATIENCE, SITE, Scene, joi
 /// The lifetime of kubeadm's certificates here, short enough to wait for a renewal.
 const SECONDS: u32 = 120;
 
-/// That of the project's. A renewal may fail more than once on a busy machine, and a node that was taken over has no
-/// credential to come back with.
+/// The lifetime of the project's certificates here. A renewal may fail more than once on a busy machine, and a node that was
+/// taken over has no credential to come back with.
 const OUR_SECONDS: u32 = 240;
 
 /// Kubernetes' own signer.
