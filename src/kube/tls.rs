@@ -1,9 +1,10 @@
 //! TLS with an API server, which trusts the cluster's CA and nothing else.
 
 use std::error::Error;
+use std::time::{Duration, UNIX_EPOCH};
 
 use rustls::{CertificateError, RootCertStore};
-use rustls_pki_types::CertificateDer;
+use rustls_pki_types::{CertificateDer, UnixTime};
 
 use crate::failure::causes;
 
@@ -15,43 +16,60 @@ pub(super) fn roots(ca: &[CertificateDer<'static>]) -> Option<RootCertStore> {
     (!roots.is_empty()).then_some(roots)
 }
 
-/// The TLS fault that caused `error`, if any.
-pub(super) fn fault(error: &(dyn Error + 'static), name: &str) -> Option<String> {
+/// The TLS fault that caused `error`, if any, and its cure.
+pub(super) fn fault(error: &(dyn Error + 'static), name: &str) -> Option<(String, &'static str)> {
     causes(error).find_map(|cause| Some(classify(cause.downcast_ref()?, name)))
 }
+
+const ANOTHER_CLUSTER: &str = "see that the kubeconfig names this cluster's server and CA";
 
 #[expect(
     clippy::wildcard_enum_match_arm,
     reason = "rustls knows far more faults than people can do something about"
 )]
-fn classify(error: &rustls::Error, name: &str) -> String {
+fn classify(error: &rustls::Error, name: &str) -> (String, &'static str) {
     match error {
         rustls::Error::InvalidCertificate(why) => {
-            format!("the server's certificate {}", certificate_fault(why, name))
+            let (why, cure) = certificate_fault(why, name);
+            (format!("the server's certificate {why}"), cure)
         }
         // As a rule because the server rejects the client certificate.
-        rustls::Error::AlertReceived(alert) => {
-            format!("the server broke off with the alert {alert:?}")
-        }
-        other => other.to_string(),
+        rustls::Error::AlertReceived(alert) => (
+            format!("the server broke off with the alert {alert:?}"),
+            ANOTHER_CLUSTER,
+        ),
+        other => (other.to_string(), ANOTHER_CLUSTER),
     }
 }
 
 #[expect(clippy::wildcard_enum_match_arm, reason = "as above")]
-fn certificate_fault(error: &CertificateError, name: &str) -> String {
+fn certificate_fault(error: &CertificateError, name: &str) -> (String, &'static str) {
     match error {
-        CertificateError::UnknownIssuer | CertificateError::BadSignature => {
-            "is not signed by the cluster's CA".to_owned()
-        }
+        CertificateError::UnknownIssuer | CertificateError::BadSignature => (
+            "is not signed by the cluster's CA".to_owned(),
+            ANOTHER_CLUSTER,
+        ),
         CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
-            format!("is not for {name:?}")
+            (format!("is not for {name:?}"), ANOTHER_CLUSTER)
         }
-        CertificateError::Expired | CertificateError::ExpiredContext { .. } => {
-            "has expired, or our clock is ahead".to_owned()
+        CertificateError::ExpiredContext { time, not_after } => {
+            let [end, now] = [*not_after, *time].map(at);
+            (
+                format!("expired at {end}, and our clock says {now}"),
+                "renew the API server's certificate, or set this machine's clock by NTP",
+            )
         }
-        CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
-            "is not valid yet, or our clock is behind".to_owned()
+        CertificateError::NotValidYetContext { time, not_before } => {
+            let [start, now] = [*not_before, *time].map(at);
+            (
+                format!("is not valid before {start}, and our clock says {now}"),
+                "set this machine's clock by NTP",
+            )
         }
-        other => format!("is unusable: {other}"),
+        other => (format!("is unusable: {other}"), ANOTHER_CLUSTER),
     }
+}
+
+fn at(time: UnixTime) -> humantime::Rfc3339Timestamp {
+    humantime::format_rfc3339_seconds(UNIX_EPOCH + Duration::from_secs(time.as_secs()))
 }

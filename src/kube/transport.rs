@@ -222,11 +222,11 @@ impl Transport {
 
     fn explain(&self, error: &(dyn Error + 'static), what: &str) -> ApiError {
         let server = &self.server;
-        if let Some(why) = tls::fault(error, &self.name) {
+        if let Some((why, cure)) = tls::fault(error, &self.name) {
             return ApiError::other(
                 Code::Unreachable,
                 format!("TLS with {server} failed: {why}"),
-                "see that the kubeconfig names this cluster's server and CA",
+                cure,
             );
         }
         ApiError::unavailable(if http::failed_by(error, reqwest::Error::is_timeout) {

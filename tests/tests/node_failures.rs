@@ -103,7 +103,11 @@ fn an_unreachable_api_server_is_8() {
         ),
         (
             ConnectionFault::ExpiredCertificate,
-            "certificate has expired, or our clock is ahead",
+            "the server's certificate expired at ",
+        ),
+        (
+            ConnectionFault::NotYetValidCertificate,
+            "to do: set this machine's clock by NTP",
         ),
     ] {
         let (server, mut node) = node(Signer::issue());

@@ -161,6 +161,12 @@ impl Contents {
         self
     }
 
+    /// The same contents, valid in an hour.
+    pub fn not_yet_valid(mut self) -> Self {
+        self.not_before = now() + DAY / 24;
+        self
+    }
+
     fn new(subject: Subject, purpose: Purpose) -> Self {
         Self {
             subject,

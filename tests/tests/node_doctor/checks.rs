@@ -48,21 +48,37 @@ fn settings_that_are_invalid_hide_no_other_check() {
 #[test]
 fn an_api_server_that_cannot_be_reached_is_one_failure() {
     let bed = Bed::joined();
-    for (fault, words) in [
-        (ConnectionFault::Close, "cannot reach https://127.0.0.1"),
+    let network = "see that";
+    for (fault, words, cure) in [
+        (
+            ConnectionFault::Close,
+            "cannot reach https://127.0.0.1",
+            network,
+        ),
         (
             ConnectionFault::AnotherAuthority,
             "is not signed by the cluster's CA",
+            network,
         ),
         (
             ConnectionFault::ExpiredCertificate,
-            "has expired, or our clock is ahead",
+            "the server's certificate expired at ",
+            "renew the API server's certificate, or set this machine's clock by NTP",
         ),
-        (ConnectionFault::SilentAtTls, "did not answer in time"),
+        (
+            ConnectionFault::NotYetValidCertificate,
+            ", and our clock says ",
+            "set this machine's clock by NTP",
+        ),
+        (
+            ConnectionFault::SilentAtTls,
+            "did not answer in time",
+            network,
+        ),
     ] {
         bed.server.inject_connection(Times::always(), fault);
 
-        let examined = bed.first_failing("api-server", "", "see that");
+        let examined = bed.first_failing("api-server", "", cure);
 
         examined.says("api-server", "fail", words);
         assert_eq!(examined.names("fail"), ["api-server"], "{fault:?}");

@@ -261,6 +261,8 @@ pub enum ConnectionFault {
     AnotherName,
     /// The server's certificate expired an hour ago.
     ExpiredCertificate,
+    /// The server's certificate becomes valid in an hour.
+    NotYetValidCertificate,
     /// The server speaks HTTP/1.1 and not HTTP/2, as some proxies do.
     OnlyHttp1,
     /// The answer to the client's first TLS message is not TLS.

@@ -31,6 +31,7 @@ pub(super) struct Acceptors {
     another_authority: TlsAcceptor,
     another_name: TlsAcceptor,
     expired: TlsAcceptor,
+    not_yet_valid: TlsAcceptor,
     only_http1: TlsAcceptor,
 }
 
@@ -55,6 +56,7 @@ impl Acceptors {
             only_http1: speaking(&good, &[HTTP_1]),
             another_authority: acceptor(&CertificateAuthority::new("another").issue(&contents)),
             another_name: acceptor(&authority.issue(&Contents::server(&[OTHER_NAME]))),
+            not_yet_valid: acceptor(&authority.issue(&contents.clone().not_yet_valid())),
             expired: acceptor(&authority.issue(&contents.expired())),
         }
     }
@@ -66,6 +68,7 @@ impl Acceptors {
             Some(ConnectionFault::AnotherAuthority) => Some(&self.another_authority),
             Some(ConnectionFault::AnotherName) => Some(&self.another_name),
             Some(ConnectionFault::ExpiredCertificate) => Some(&self.expired),
+            Some(ConnectionFault::NotYetValidCertificate) => Some(&self.not_yet_valid),
             Some(ConnectionFault::OnlyHttp1) => Some(&self.only_http1),
             Some(
                 ConnectionFault::SilentAtTcp
