@@ -375,9 +375,11 @@ fn a_plugin_that_is_gone_or_of_another_architecture_is_reported_by_kubelet_and_d
     let gone = format!("kubelet-kubeconfig: the plugin cannot be run: {PLUGIN}: No such file");
     assert!(found.starts_with(&gone), "{found}");
 
-    // e_machine of the ELF header: AArch64.
+    // e_machine of the ELF header: AArch64. The kubelet calls whatever is at the path, at any moment.
     let other = format!(
-        "cp {kept} {PLUGIN} && printf '\\267' | dd of={PLUGIN} bs=1 seek=18 conv=notrunc status=none"
+        "cp {kept} {PLUGIN}.new
+        printf '\\267' | dd of={PLUGIN}.new bs=1 seek=18 conv=notrunc status=none
+        mv {PLUGIN}.new {PLUGIN}"
     );
     machine.ok(&["sh", "-euc", &other]);
     kubelet_says(machine, &format!("{PLUGIN}: exec format error"));
