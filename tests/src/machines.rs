@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, LazyLock, Once};
 use std::time::Duration;
 
-use crate::cloud::Cloud;
+use crate::cloud::{Cloud, Instance};
 use crate::fleet::{self, Authentication, Manager, authorize, condition_of, grant};
 use crate::image;
 use crate::management::{
@@ -100,6 +100,8 @@ pub enum Machines {
     Ec2(Attestor),
     /// The same, of an image with these layers.
     Ec2OfImage(Attestor, String),
+    /// The same, whose metadata services are down when they boot.
+    Ec2WithoutMetadata(Attestor),
 }
 
 /// The infrastructure provider, and its running machines.
@@ -160,7 +162,7 @@ impl Scene {
     /// A Cluster without a KubeletAuthentication.
     pub fn unattended(cluster: ClusterBuilder, machines: Machines) -> Self {
         let cluster = match &machines {
-            Machines::Ec2(_) | Machines::Ec2OfImage(..) => {
+            Machines::Ec2(_) | Machines::Ec2OfImage(..) | Machines::Ec2WithoutMetadata(_) => {
                 cluster.infrastructure(InfraCluster::Aws(NETWORK.clone()))
             }
             _ => cluster,
@@ -180,9 +182,20 @@ impl Scene {
                 let (ids, tpms) = listed(namespace, ids);
                 (Attestor::TPM, Order::HostsNodeFirst(ids), tpms)
             }
-            Machines::Ec2(attestor) => return Self::on_ec2(cluster, attestor, None),
+            Machines::Ec2(attestor) => {
+                let boot = image::instance(&cluster, attestor.clone(), &CLOUD);
+                return Self::on_ec2(cluster, attestor, boot);
+            }
             Machines::Ec2OfImage(attestor, layers) => {
-                return Self::on_ec2(cluster, attestor, Some(layers));
+                let boot = image::instance_of(&cluster, attestor.clone(), &CLOUD, Some(layers));
+                return Self::on_ec2(cluster, attestor, boot);
+            }
+            Machines::Ec2WithoutMetadata(attestor) => {
+                let boot = image::instance(&cluster, attestor.clone(), &CLOUD);
+                return Self::on_ec2(cluster, attestor, move |instance: &Instance, data: &str| {
+                    instance.imds.go_down();
+                    boot(instance, data)
+                });
             }
         };
         let config = if order == Order::NodeFirst {
@@ -209,8 +222,11 @@ impl Scene {
         }
     }
 
-    fn on_ec2(cluster: WorkloadCluster, attestor: Attestor, layers: Option<String>) -> Self {
-        let boot = image::instance_of(&cluster, attestor.clone(), &CLOUD, layers);
+    fn on_ec2(
+        cluster: WorkloadCluster,
+        attestor: Attestor,
+        boot: impl Fn(&Instance, &str) -> Machine + Send + 'static,
+    ) -> Self {
         let instances = Instances::start(&cluster, &CLOUD, Maker::Test, boot);
         let is_tpm = attestor == Attestor::TPM;
         Self {

@@ -1,6 +1,7 @@
 //! Cluster API's own managers create Machines; each is a machine with systemd, cloud-init, kubeadm, a kubelet and the
 //! plugin, and joins and leaves like a node.
 
+mod boots;
 mod deployments;
 mod health;
 mod moved;

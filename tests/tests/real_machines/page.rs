@@ -214,7 +214,12 @@ fn whoever_copies_the_commands_of_the_first_page_has_attested_instances_and_lear
 
 /// Waits for this result of `doctor`: what does not answer in time on a busy machine fails too.
 #[track_caller]
-fn doctor_says(scene: &Scene, node: &str, command: &str, is: impl Fn(&str, Option<i32>) -> bool) {
+pub(crate) fn doctor_says(
+    scene: &Scene,
+    node: &str,
+    command: &str,
+    is: impl Fn(&str, Option<i32>) -> bool,
+) {
     let mut last = String::new();
     let found = poll(PATIENCE, || {
         let (code, said) = on_node(scene, node, command);

@@ -93,6 +93,16 @@ impl Instances {
     }
 }
 
+impl Instances {
+    /// Calls `act` with each running instance and its machine; returns the results.
+    pub fn each<R>(&self, mut act: impl FnMut(&Instance, &Machine) -> R) -> Vec<R> {
+        let running = lock(&self.running);
+        let each = running.values();
+        each.map(|booted| act(&booted.instance, &booted.machine))
+            .collect()
+    }
+}
+
 impl Drop for Instances {
     fn drop(&mut self) {
         self.rounds.end();

@@ -1,0 +1,125 @@
+//! The first minutes of an instance.
+
+use std::process::Output;
+use std::time::{Duration, Instant};
+
+use kubelet_attestation::names::Provider as Attestor;
+use kubelet_authenticator_test_support::process::poll;
+use kubelet_authenticator_tests::machines::{Infrastructure, Machines, PATIENCE, Scene};
+use kubelet_authenticator_tests::management::Instances;
+use serde_json::{Value, json};
+
+use crate::page::doctor_says;
+
+/// The time for which a metadata service is down.
+const DOWN: Duration = Duration::from_secs(120);
+
+/// Shifts the C library's clock by what `FAKETIME` says. The kubelet reads the clock without that library, and hands the
+/// variables on to the plugin.
+const PRELOAD: &str = "LD_PRELOAD=/usr/$LIB/faketime/libfaketimeMT.so.1";
+
+const DROP_IN: &str = "/etc/systemd/system/kubelet.service.d/99-clock.conf";
+
+const CURE: &str = "set this machine's clock by NTP";
+
+const DOCTOR: &str = "kubelet-authenticator-aws doctor";
+
+#[test]
+fn an_instance_whose_metadata_are_away_for_two_minutes_at_boot_joins_by_itself() {
+    let machines = Machines::Ec2WithoutMetadata(Attestor::AWS);
+    let scene = Scene::attended("dark", machines);
+    let Infrastructure::Ec2(instances) = &scene.infrastructure else {
+        panic!("it is on EC2");
+    };
+    let config = scene.config();
+    let deployment = scene.cluster.machine_deployment_of("pool-a", 1, config);
+    let journal = || instances.each(|_, machine| machine.journal()).concat();
+    let asked = poll(PATIENCE, || {
+        let said = journal();
+        said.contains("the instance's identity cannot be read")
+            .then(Instant::now)
+    });
+    let asked = asked.unwrap_or_else(|| panic!("{}", journal()));
+
+    poll(2 * DOWN, || (asked.elapsed() >= DOWN).then_some(()));
+    let signer = scene.signer();
+    let is_ours = |csr: &Value| csr["spec"]["signerName"] == *signer;
+    assert!(!scene.plane().csrs().iter().any(is_ours));
+    instances.each(|instance, _| instance.imds.come_up());
+
+    let machine = deployment.wait_until_running(1).remove(0);
+    let node = scene.wait_for_node_of(&machine);
+    assert_eq!(scene.record(&node)["spec"]["attestor"], "aws");
+}
+
+#[test]
+fn an_instance_whose_clock_is_ten_minutes_wrong_at_boot_says_so_and_joins_once_it_is_set() {
+    let scene = Scene::attended("clocks", Machines::Ec2(Attestor::AWS));
+    let Infrastructure::Ec2(instances) = &scene.infrastructure else {
+        panic!("it is on EC2");
+    };
+    let mut config = scene.config();
+    config["preKubeadmCommands"] = json!([shifted_by("-10m")]);
+    let deployment = scene.cluster.machine_deployment_of("pool-a", 1, config);
+    let run = |command: &str| {
+        let each = instances.each(|_, machine| machine.run(&["sh", "-euc", command]));
+        each.into_iter().next().unwrap()
+    };
+    // Slow: the API server's certificate, which is minutes old, is not valid yet. Fast: the times differ.
+    let slow = "is not valid before ";
+    let fast = "the clock of https://";
+
+    is_named(instances, slow);
+    doctor_names("-10m", slow, run);
+    run(&shifted_by("+10m"));
+    run(RESTART);
+    is_named(instances, fast);
+    doctor_names("+10m", fast, run);
+    run(&format!("rm {DROP_IN}"));
+    run(RESTART);
+
+    let machine = deployment.wait_until_running(1).remove(0);
+    let node = scene.wait_for_node_of(&machine);
+    assert_eq!(scene.record(&node)["spec"]["generation"], json!(1));
+    doctor_says(&scene, &node, DOCTOR, |_, code| code == Some(0));
+}
+
+const RESTART: &str = "systemctl daemon-reload && systemctl restart --no-block kubelet";
+
+/// A command that shifts the clock of what the kubelet calls.
+fn shifted_by(time: &str) -> String {
+    format!(
+        "mkdir -p $(dirname {DROP_IN})
+        printf '%s\\n' '[Service]' 'Environment={PRELOAD} FAKETIME={time}' > {DROP_IN}"
+    )
+}
+
+/// Waits until the journal of an instance has a line with these words and the cure.
+#[track_caller]
+fn is_named(instances: &Instances, words: &str) {
+    let journal = || instances.each(|_, machine| machine.journal()).concat();
+    let named = poll(PATIENCE, || {
+        let said = journal();
+        let mut lines = said.lines();
+        let named = |line: &str| line.contains(words) && line.contains(CURE);
+        lines.any(named).then_some(())
+    });
+    assert!(named.is_some(), "{words}: {}", journal());
+}
+
+/// Waits until `doctor` has a finding with these words and the cure.
+#[track_caller]
+fn doctor_names(shift: &str, words: &str, run: impl Fn(&str) -> Output) {
+    let command = format!("env '{PRELOAD}' FAKETIME={shift} {DOCTOR}");
+    let mut last = None;
+    let found = poll(PATIENCE, || {
+        let output = run(&command);
+        let said = String::from_utf8(output.stdout.clone()).unwrap();
+        let mut findings = said.split("see: ");
+        let named = |finding: &str| finding.contains(words) && finding.contains(CURE);
+        let is_it = output.status.code() == Some(20) && findings.any(named);
+        last = Some(output);
+        is_it.then_some(())
+    });
+    assert!(found.is_some(), "{words}: {last:?}");
+}
