@@ -25,6 +25,7 @@ const DROP_IN: &str = "/etc/systemd/system/kubelet.service.d/20-kubelet-authenti
 const BOOTSTRAP: &str = "/etc/kubernetes/bootstrap-kubelet.conf";
 const KUBELET_CONF: &str = "/etc/kubernetes/kubelet.conf";
 const ENVIRONMENT: &str = "/etc/kubernetes/kubelet-authenticator/kubelet.env";
+const STORE: &str = "/var/lib/kubelet-authenticator";
 const CREDENTIAL: &str = "/var/lib/kubelet-authenticator/kubelet-client.pem";
 
 /// The secret half of every token.
@@ -37,6 +38,7 @@ const REFUSED: Member = Member::new("refused-1", "refus1");
 const KILLED: Member = Member::new("killed-1", "killed");
 const LATE: Member = Member::new("late-1", "lateon");
 const BARE: Member = Member::new("bare-1", "barepl");
+const HANGS: Member = Member::new("hangs-1", "hangs1");
 
 /// A cluster that kubeadm set up, where only the project's controller approves, and that knows some of the machines.
 struct Cluster {
@@ -56,7 +58,7 @@ static CLUSTER: LazyLock<Cluster> = LazyLock::new(|| {
     plane.remove_binding(KubeadmBinding::NodeAutoapproveCertificateRotation);
     let ca = (&*plane.ca_cert_path(), &*plane.ca_key_path());
     let controller = program("null-attestation-controller");
-    let known = vec![JOINS, KILLED, BARE];
+    let known = vec![JOINS, KILLED, BARE, HANGS];
     let setup = Setup::new(&controller, plane.admin_kubeconfig(), ca, &known);
     let mut controller = setup.start();
     controller.wait_until_it_watches();
@@ -394,6 +396,42 @@ fn a_plugin_that_is_gone_or_of_another_architecture_is_reported_by_kubelet_and_d
     node.restart();
     node.runs_by_the_plugin();
     assert_eq!(node.requests().len(), 1);
+    assert_eq!(first_failing(machine, PLUGIN), None);
+}
+
+#[test]
+fn a_plugin_that_hangs_stops_no_node_with_a_certificate_and_is_named_by_doctor_and_kubelet() {
+    let node = Node::with(HANGS, NULL, PLUGIN, "timeoutSeconds: 5\n");
+    let machine = &node.machine;
+    node.joins();
+    // It waits for the API server, which this machine does not reach for a moment, and is stopped there.
+    let hang = format!(
+        "pkill -STOP -f '[s]ystemd-socket-proxyd'
+        setsid {PLUGIN} renew --force >/dev/null 2>&1 &
+        until flock --nonblock --conflict-exit-code 9 {STORE}/lock true; [ $? = 9 ]; do sleep 0.1; done
+        kill -STOP $!
+        pkill -CONT -f '[s]ystemd-socket-proxyd'
+        echo $!"
+    );
+    let pid = machine.ok(&["sh", "-uc", &hang]);
+
+    node.restart();
+
+    let held = poll(PATIENCE, || first_failing(machine, PLUGIN)).expect("a failing check");
+    let by = format!(
+        "{STORE}/lock is held by process {} (kubelet-authe",
+        pid.trim()
+    );
+    assert!(held.starts_with(&format!("lock: {by}")), "{held}");
+    machine.ok(&["mv", CREDENTIAL, "/root/kept.pem"]);
+    machine.ok(&["systemctl", "restart", "kubelet"]);
+    kubelet_says(machine, &format!("{PLUGIN} failed with exit code 4"));
+    kubelet_says(machine, "to do: wait for that process, or end it");
+
+    machine.ok(&["mv", "/root/kept.pem", CREDENTIAL]);
+    machine.ok(&["kill", "-KILL", pid.trim()]);
+    node.restart();
+    node.runs_by_the_plugin();
     assert_eq!(first_failing(machine, PLUGIN), None);
 }
 
