@@ -59,7 +59,8 @@ test: prerequisites-all dependencies
 stage-%:
 	@tests/stage $* $(MAKE) $*
 
-## test-long: real Cluster API Provider AWS, control planes that Cluster API makes, Kubernetes 1.33 and an upgrade from 1.35,
+## test-long: an hour without the management cluster, a pool of fifty nodes, real Cluster API Provider AWS,
+##            control planes that Cluster API makes, Kubernetes 1.33 and an upgrade from 1.35,
 ##            the plugins and controllers of the version before this one, the plugins for arm64, the programs with a FIPS module,
 ##            the controller's image, a release, and each package by itself; builds an hour's worth, once
 test-long: prerequisites-all dependencies

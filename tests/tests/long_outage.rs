@@ -1,0 +1,114 @@
+//! An hour without the management cluster.
+
+use std::time::{Duration, Instant};
+
+use kubelet_attestation::names::Provider as Attestor;
+use kubelet_authenticator_test_support::process::poll;
+use kubelet_authenticator_tests::machines::{Machines, PATIENCE, SITE, Scene, joinable};
+use kubelet_authenticator_tests::management::MachineDeployment;
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+/// The time for which the management cluster is away.
+const AWAY: Duration = Duration::from_secs(60 * 60);
+
+/// The lifetime of a certificate, in seconds: it is renewed after 37 to 53 minutes, and ends after the time away.
+const SECONDS: u32 = 75 * 60;
+
+/// A Cluster with two nodes.
+struct Nodes {
+    scene: Scene,
+    deployment: MachineDeployment,
+    names: Vec<String>,
+}
+
+impl Nodes {
+    #[track_caller]
+    fn join(namespace: &str, machines: Machines) -> Self {
+        let scene = Scene::unattended(joinable(namespace), machines);
+        scene.attend(&json!({ "certificate": { "expirationSeconds": SECONDS } }));
+        let config = scene.config();
+        let deployment = scene.cluster.machine_deployment_of("pool-a", 2, config);
+        let machines = deployment.wait_until_running(2);
+        let names = machines.iter().map(|one| scene.wait_for_node_of(one));
+        Self {
+            names: names.collect(),
+            deployment,
+            scene,
+        }
+    }
+
+    /// Asserts that each kubelet still writes its Lease.
+    #[track_caller]
+    fn are_up(&self) {
+        for name in &self.names {
+            let lease = || {
+                let words = ["get", "lease", name, "-n", "kube-node-lease"];
+                self.scene.plane().kubectl().json(words)["spec"]["renewTime"].clone()
+            };
+            let before = lease();
+            let written = poll(PATIENCE, || (lease() != before).then_some(()));
+            assert!(written.is_some(), "the Lease of {name} stays of {before}");
+        }
+    }
+
+    /// Asserts that each node has asked for its next certificate, and has none.
+    #[track_caller]
+    fn wait_for_their_next_certificate(&self) {
+        let (signer, requests) = (self.scene.signer(), self.scene.client_requests());
+        for name in &self.names {
+            let user = format!("system:node:{name}");
+            let asked = requests
+                .iter()
+                .any(|csr: &Value| csr["spec"]["username"] == *user);
+            assert!(asked, "{name}: {requests:#?}");
+            assert_eq!(self.scene.renewals(&signer, name), 0, "{name}");
+        }
+    }
+
+    #[track_caller]
+    fn renew(&self) {
+        let signer = self.scene.signer();
+        for name in &self.names {
+            let renewed = poll(PATIENCE, || {
+                (self.scene.renewals(&signer, name) == 1).then_some(())
+            });
+            assert!(renewed.is_some(), "{name}");
+        }
+        self.are_up();
+        // None was denied.
+        self.scene.client_requests();
+    }
+
+    /// Asserts that another machine joins.
+    #[track_caller]
+    fn grow(&self) {
+        self.deployment.scale(3);
+        for machine in self.deployment.wait_until_running(3) {
+            self.scene.wait_for_node_of(&machine);
+        }
+    }
+}
+
+#[test]
+fn nodes_work_through_an_hour_without_the_management_cluster_and_renew_afterwards() {
+    let instances = Nodes::join("hour-aws", Machines::Ec2(Attestor::AWS));
+    let hosts = Nodes::join("hour-tpm", Machines::Tpm(3));
+    let all = [&instances, &hosts];
+    let apiserver = SITE.management.control_plane().apiserver();
+
+    apiserver.signal(Signal::STOP);
+    let away = Instant::now();
+    let returns = poll(2 * AWAY, || (away.elapsed() >= AWAY).then_some(()));
+    assert!(returns.is_some());
+    for nodes in all {
+        nodes.are_up();
+        nodes.wait_for_their_next_certificate();
+    }
+    apiserver.signal(Signal::CONT);
+
+    for nodes in all {
+        nodes.renew();
+        nodes.grow();
+    }
+}
