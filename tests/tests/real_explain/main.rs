@@ -103,11 +103,11 @@ fn outcomes(explanation: &Value) -> Vec<(&str, &str)> {
         .collect()
 }
 
-/// Everything that an explanation could write: records, requests and Nodes, each with its version.
+/// Everything that an explanation could write: the Cluster's records, requests and Nodes, each with its version.
 fn versions(scene: &Scene) -> Vec<String> {
     let list = |kubectl: &kubelet_authenticator_test_support::control_plane::Kubectl,
                 kind: &str| {
-        let list = kubectl.json(["get", kind, "--all-namespaces"]);
+        let list = kubectl.json(["get", kind, "--namespace", scene.cluster.namespace()]);
         let items = list["items"].as_array().unwrap().clone();
         let version = |one: &Value| {
             one["metadata"]["resourceVersion"]
