@@ -13,15 +13,12 @@ use kubelet_authenticator_test_support::process::{Launch, Process, Scratch, poll
 use kubelet_authenticator_tests::controller::{
     Application, Machine, PATIENCE, RealBed, certificate_of, is_answered, is_issued,
 };
+use kubelet_authenticator_tests::page::commands;
 use kubelet_authenticator_tests::program;
 
 /// Shared: every test has machines of its own.
 static BED: LazyLock<RealBed> = LazyLock::new(|| RealBed::start(Controllers::None));
 
-/// Debian's library of `SoftHSM`.
-const MODULE: &str = "/usr/lib/softhsm/libsofthsm2.so";
-
-const LABEL: &str = "clusters";
 const PIN: &str = "648219";
 
 /// A token with the key `node-ca` of a CA.
@@ -44,20 +41,11 @@ impl Token {
         );
         token.scratch.write("softhsm2.conf", conf);
         token.write_pin(PIN, 0o600);
-        token.softhsm(&[
-            "--init-token",
-            "--free",
-            "--label",
-            LABEL,
-            "--pin",
-            PIN,
-            "--so-pin",
-            "20486",
-        ]);
-        let key = key.to_str().unwrap();
-        token.softhsm(&[
-            "--import", key, "--token", LABEL, "--label", "node-ca", "--id", "01", "--pin", PIN,
-        ]);
+        let [init, import, _] = page();
+        fs::copy(key, token.scratch.join("ca.key")).unwrap();
+        let mut fill = token.shell(&format!("{init}\n{import}"));
+        run(fill.env("PIN", PIN).env("SO_PIN", "20486"));
+        fs::remove_file(token.scratch.join("ca.key")).unwrap();
         token
     }
 
@@ -94,25 +82,35 @@ impl Token {
         fs::set_permissions(file, Permissions::from_mode(mode)).unwrap();
     }
 
-    fn softhsm(&self, arguments: &[&str]) {
-        let mut command = Command::new("softhsm2-util");
-        command.env("SOFTHSM2_CONF", self.scratch.join("softhsm2.conf"));
-        run(command.args(arguments));
+    /// A script with this token, in its directory.
+    fn shell(&self, script: &str) -> Command {
+        let mut command = Command::new("sh");
+        command
+            .args(["-euc", script])
+            .env("SOFTHSM2_CONF", self.scratch.join("softhsm2.conf"))
+            .current_dir(self.scratch.path());
+        command
     }
 
     fn socket(&self) -> PathBuf {
         self.scratch.join("signer.sock")
     }
 
+    /// The page's command, with this token's files and this Cluster.
     fn launch(&self, cluster: &str) -> Launch {
-        let ca = format!("{},node-ca{cluster}", self.ca.display());
+        let [_, _, serve] = page();
+        let file = |path: PathBuf| path.display().to_string();
+        let serve = serve
+            .replace("\\\n", " ")
+            .replace("/run/signer/signer.sock", &file(self.socket()))
+            .replace("/etc/signer/pin", &file(self.scratch.join("pin")))
+            .replace("/etc/signer/ca.crt", &file(self.ca.clone()))
+            .replace(",tenant-a/prod-1", cluster);
+        let mut words = serve.split_whitespace();
+        assert_eq!(words.next(), Some("node-attestation-signer-pkcs11"));
         Launch::new("signer", program("node-attestation-signer-pkcs11"))
             .env("SOFTHSM2_CONF", self.scratch.join("softhsm2.conf"))
-            .arg("--socket")
-            .arg(self.socket())
-            .args(["--module", MODULE, "--token-label", LABEL, "--pin-file"])
-            .arg(self.scratch.join("pin"))
-            .args(["--ca", &ca])
+            .args(words)
     }
 
     /// Starts the signer, and waits until it serves.
@@ -126,6 +124,11 @@ impl Token {
         signer.wait_for_log("serving", PATIENCE);
         signer
     }
+}
+
+/// The commands of the page: two fill a token, and the last one is the signer.
+fn page() -> [String; 3] {
+    commands("signers.md", '$').try_into().unwrap()
 }
 
 fn run(command: &mut Command) -> String {

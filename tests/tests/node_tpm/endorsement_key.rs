@@ -3,9 +3,13 @@
 use std::process::Command;
 
 use kubelet_attestation::evidence::tpm::TpmEvidence;
+use kubelet_authenticator_test_support::process::Scratch;
 use kubelet_authenticator_test_support::tpm_machine::{EndorsementKey, TpmMachine};
+use kubelet_authenticator_tests::page::commands;
+use sha2::{Digest as _, Sha256};
 
 use crate::bed::Bed;
+use crate::join::hex;
 
 /// A machine whose TPM has only an RSA key prepared, and which renews in every run.
 fn with_rsa_alone() -> Bed {
@@ -105,4 +109,49 @@ fn a_kind_of_endorsement_key_that_no_origin_vouches_for_is_not_used() {
 
     assert_eq!(shown(&bed), [p384.clone(), p384]);
     assert_eq!(std::fs::read_to_string(kept).unwrap(), "ecc-p384");
+}
+
+/// Runs a script of the page in this directory; returns the digest that it prints.
+#[track_caller]
+fn digest_by(script: &str, bed: &Bed, directory: &Scratch) -> String {
+    let output = Command::new("sh")
+        .args(["-euc", script])
+        .current_dir(directory.path())
+        .env("TPM2TOOLS_TCTI", bed.tpm.tcti())
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    bed.tpm.flush();
+    let said = String::from_utf8(output.stdout).unwrap();
+    said.split_whitespace().next().unwrap().to_owned()
+}
+
+#[test]
+fn the_commands_of_the_page_read_the_digest_that_the_plugin_claims() {
+    let bed = Bed::new();
+    let directory = Scratch::new("digests");
+    let by_key = commands("tpm.md", '#').join("\n");
+    for (kind, name) in [
+        (EndorsementKey::P256, "ecc256"),
+        (EndorsementKey::Rsa2048, "rsa"),
+        (EndorsementKey::P384, "ecc384"),
+    ] {
+        let machine = TpmMachine::new(bed.tpm.clone(), kind);
+        let script = by_key.replace("-G ecc256", &format!("-G {name}"));
+
+        let digest = digest_by(&script, &bed, &directory);
+
+        let claimed = hex(&Sha256::digest(machine.ek_spki()));
+        assert_eq!(digest, claimed, "{name}");
+    }
+
+    let machine = TpmMachine::new(bed.tpm.clone(), EndorsementKey::P384);
+    directory.write("ek.crt", machine.ek_certificate().unwrap());
+    let mut by_certificate = commands("tpm.md", '$').into_iter();
+    let by_certificate = by_certificate.find(|one| one.starts_with("openssl x509"));
+
+    let digest = digest_by(&by_certificate.unwrap(), &bed, &directory);
+
+    let identified = bed.node.command(&["identify", "--output", "json"]);
+    assert!(identified.stdout.contains(&digest), "{identified:?}");
 }

@@ -15,7 +15,7 @@ use sha2::{Digest as _, Sha256};
 
 use crate::bed::Bed;
 
-fn hex(bytes: &[u8]) -> String {
+pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 

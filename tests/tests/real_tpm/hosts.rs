@@ -2,17 +2,22 @@
 //! are known.
 
 use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::process::{Command, Output};
 use std::sync::Arc;
 use std::thread;
 
+use kubelet_authenticator_test_support::binaries::control_plane_binary;
+use kubelet_authenticator_test_support::process::Scratch;
 use kubelet_authenticator_test_support::swtpm::Swtpm;
 use kubelet_authenticator_tests::controller::is_answered;
 use kubelet_authenticator_tests::fleet::condition_of;
 use kubelet_authenticator_tests::management::Machine;
+use kubelet_authenticator_tests::page::commands;
 use kubelet_authenticator_tests::scene::{SWEPT, Scene};
 use serde_json::{Value, json};
 
-use crate::bed::{Plugin, cluster, endorsement_key, requester, requests, tpm};
+use crate::bed::{Plugin, SITE, cluster, endorsement_key, requester, requests, tpm};
 
 const CONDITION: &str = "EndorsementKeyListsRead";
 
@@ -31,6 +36,28 @@ fn write(scene: &Scene, entries: &[(&str, &str)]) {
         "data": entries,
     });
     scene.management().apply_object(&object);
+}
+
+/// Creates the ConfigMap from this file by the command of the page.
+fn list(scene: &Scene, hosts: &str) -> Output {
+    let scratch = Scratch::new("hosts");
+    scratch.write("hosts.txt", hosts);
+    let mut commands = commands("tpm.md", '$').into_iter();
+    let command = commands.find(|one| one.starts_with("jq ")).unwrap();
+    let metal = r#"namespace: "metal""#;
+    assert!(command.contains(metal), "{command}");
+    let ours = format!("namespace: {:?}", scene.cluster.namespace());
+    let kubectl = control_plane_binary("kubectl");
+    let path = std::env::var("PATH").unwrap();
+    let path = format!("{}:{path}", kubectl.parent().unwrap().display());
+    let (site, _) = &*SITE;
+    Command::new("sh")
+        .args(["-euc", &command.replace(metal, &ours)])
+        .current_dir(scratch.path())
+        .env("PATH", path)
+        .env("KUBECONFIG", site.management.admin_kubeconfig())
+        .output()
+        .unwrap()
 }
 
 /// A Machine on this host.
@@ -61,13 +88,18 @@ fn a_machine_whose_name_nobody_listed_joins_by_the_tpm_of_its_host() {
     let scene = racked("racked");
     let (seventh, eighth) = (tpm(), tpm());
     let digests = [endorsement_key(&seventh), "0f".repeat(32)];
-    write(
-        &scene,
-        &[
-            (&digests[0], "metal3://metal/host-7/"),
-            (&digests[1], "metal3://metal/host-8/"),
-        ],
+    let mut hosts = format!("metal3://metal/host-7/ {}\n", digests[0]);
+    writeln!(hosts, "metal3://metal/host-8/ {}", digests[1]).unwrap();
+    let twice = format!("{hosts}metal3://metal/host-9/ {}\n", digests[1]);
+    let output = list(&scene, &twice);
+    let errors = String::from_utf8(output.stderr).unwrap();
+    let twice = format!("twice: {}", digests[1]);
+    assert!(
+        !output.status.success() && errors.contains(&twice),
+        "{errors}"
     );
+    let output = list(&scene, &hosts);
+    assert!(output.status.success(), "{output:?}");
 
     let joining = machine(&scene, "racked-md-0-x7f2p", "host-7");
     plugin(&scene, &joining, &seventh).joins();
