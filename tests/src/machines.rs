@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::{Arc, LazyLock, Once};
+use std::sync::{Arc, LazyLock, MutexGuard, Once};
 use std::time::Duration;
 
 use crate::cloud::{Cloud, Instance};
@@ -259,6 +259,14 @@ impl Scene {
         match &self.infrastructure {
             Infrastructure::Generic(provider) => provider.on(node_name, act),
             Infrastructure::Ec2(instances) => instances.on(node_name, act),
+        }
+    }
+
+    /// Pauses its infrastructure provider until the result is dropped.
+    pub fn paused(&self) -> MutexGuard<'_, ()> {
+        match &self.infrastructure {
+            Infrastructure::Generic(provider) => provider.paused(),
+            Infrastructure::Ec2(instances) => instances.paused(),
         }
     }
 

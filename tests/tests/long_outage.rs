@@ -97,6 +97,7 @@ fn nodes_work_through_an_hour_without_the_management_cluster_and_renew_afterward
     let all = [&instances, &hosts];
     let apiserver = SITE.management.control_plane().apiserver();
 
+    let paused = all.map(|nodes| nodes.scene.paused());
     apiserver.signal(Signal::STOP);
     let away = Instant::now();
     let returns = poll(2 * AWAY, || (away.elapsed() >= AWAY).then_some(()));
@@ -106,6 +107,7 @@ fn nodes_work_through_an_hour_without_the_management_cluster_and_renew_afterward
         nodes.wait_for_their_next_certificate();
     }
     apiserver.signal(Signal::CONT);
+    drop(paused);
 
     for nodes in all {
         nodes.renew();

@@ -78,6 +78,12 @@ impl Provider {
         (self, cluster)
     }
 
+    /// Pauses until the result is dropped, as it has to while the management cluster does not answer; its machines keep
+    /// running.
+    pub fn paused(&self) -> MutexGuard<'_, ()> {
+        self.rounds.pause()
+    }
+
     /// Calls `act` with the running machine of this host name.
     ///
     /// # Panics

@@ -1,5 +1,6 @@
 use std::fmt;
 use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -11,13 +12,18 @@ pub(super) struct Rounds<T> {
     /// The drop of this sender ends it.
     end: Option<mpsc::Sender<()>>,
     thread: Option<JoinHandle<T>>,
+    /// Held during a round.
+    turn: Arc<Mutex<()>>,
 }
 
 impl<T: Send + 'static> Rounds<T> {
     pub(super) fn start(mut state: T, round: fn(&mut T)) -> Self {
         let (end, ended) = mpsc::channel();
+        let turn = Arc::default();
+        let turns = Arc::clone(&turn);
         let thread = thread::spawn(move || {
             while ended.recv_timeout(PERIOD) == Err(RecvTimeoutError::Timeout) {
+                let _turn = lock(&turns);
                 round(&mut state);
             }
             state
@@ -25,11 +31,21 @@ impl<T: Send + 'static> Rounds<T> {
         Self {
             end: Some(end),
             thread: Some(thread),
+            turn,
         }
     }
 }
 
+fn lock(turn: &Mutex<()>) -> MutexGuard<'_, ()> {
+    turn.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 impl<T> Rounds<T> {
+    /// Waits for the round's end; until the result is dropped there is no other.
+    pub(super) fn pause(&self) -> MutexGuard<'_, ()> {
+        lock(&self.turn)
+    }
+
     /// Waits for the round's end; returns the state, the first time.
     ///
     /// # Panics

@@ -91,9 +91,12 @@ impl Instances {
         let booted = booted.unwrap_or_else(|| panic!("no instance {name} is running"));
         act(&booted.machine)
     }
-}
 
-impl Instances {
+    /// As [`Provider::paused`](super::super::Provider::paused).
+    pub fn paused(&self) -> MutexGuard<'_, ()> {
+        self.rounds.pause()
+    }
+
     /// Calls `act` with each running instance and its machine; returns the results.
     pub fn each<R>(&self, mut act: impl FnMut(&Instance, &Machine) -> R) -> Vec<R> {
         let running = lock(&self.running);
