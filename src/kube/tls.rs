@@ -18,55 +18,56 @@ pub(super) fn roots(ca: &[CertificateDer<'static>]) -> Option<RootCertStore> {
 
 /// The TLS fault that caused `error`, if any, and its cure.
 pub(super) fn fault(error: &(dyn Error + 'static), name: &str) -> Option<(String, &'static str)> {
-    causes(error).find_map(|cause| Some(classify(cause.downcast_ref()?, name)))
+    let error = causes(error).find_map(|cause| cause.downcast_ref())?;
+    Some((classify(error, name), cure(error)))
 }
 
-const ANOTHER_CLUSTER: &str = "see that the kubeconfig names this cluster's server and CA";
+fn cure(error: &rustls::Error) -> &'static str {
+    if let rustls::Error::InvalidCertificate(CertificateError::NotValidYetContext { .. }) = error {
+        "set this machine's clock by NTP"
+    } else if let rustls::Error::InvalidCertificate(CertificateError::ExpiredContext { .. }) = error
+    {
+        "renew the API server's certificate, or set this machine's clock by NTP"
+    } else {
+        "see that the kubeconfig names this cluster's server and CA"
+    }
+}
 
 #[expect(
     clippy::wildcard_enum_match_arm,
     reason = "rustls knows far more faults than people can do something about"
 )]
-fn classify(error: &rustls::Error, name: &str) -> (String, &'static str) {
+fn classify(error: &rustls::Error, name: &str) -> String {
     match error {
         rustls::Error::InvalidCertificate(why) => {
-            let (why, cure) = certificate_fault(why, name);
-            (format!("the server's certificate {why}"), cure)
+            format!("the server's certificate {}", certificate_fault(why, name))
         }
         // As a rule because the server rejects the client certificate.
-        rustls::Error::AlertReceived(alert) => (
-            format!("the server broke off with the alert {alert:?}"),
-            ANOTHER_CLUSTER,
-        ),
-        other => (other.to_string(), ANOTHER_CLUSTER),
+        rustls::Error::AlertReceived(alert) => {
+            format!("the server broke off with the alert {alert:?}")
+        }
+        other => other.to_string(),
     }
 }
 
 #[expect(clippy::wildcard_enum_match_arm, reason = "as above")]
-fn certificate_fault(error: &CertificateError, name: &str) -> (String, &'static str) {
+fn certificate_fault(error: &CertificateError, name: &str) -> String {
     match error {
-        CertificateError::UnknownIssuer | CertificateError::BadSignature => (
-            "is not signed by the cluster's CA".to_owned(),
-            ANOTHER_CLUSTER,
-        ),
+        CertificateError::UnknownIssuer | CertificateError::BadSignature => {
+            "is not signed by the cluster's CA".to_owned()
+        }
         CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
-            (format!("is not for {name:?}"), ANOTHER_CLUSTER)
+            format!("is not for {name:?}")
         }
         CertificateError::ExpiredContext { time, not_after } => {
             let [end, now] = [*not_after, *time].map(at);
-            (
-                format!("expired at {end}, and our clock says {now}"),
-                "renew the API server's certificate, or set this machine's clock by NTP",
-            )
+            format!("expired at {end}, and our clock says {now}")
         }
         CertificateError::NotValidYetContext { time, not_before } => {
             let [start, now] = [*not_before, *time].map(at);
-            (
-                format!("is not valid before {start}, and our clock says {now}"),
-                "set this machine's clock by NTP",
-            )
+            format!("is not valid before {start}, and our clock says {now}")
         }
-        other => (format!("is unusable: {other}"), ANOTHER_CLUSTER),
+        other => format!("is unusable: {other}"),
     }
 }
 

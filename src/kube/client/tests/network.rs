@@ -2,12 +2,14 @@
 
 use std::ffi::OsString;
 use std::net::TcpListener;
+use std::time::UNIX_EPOCH;
 
 use kubelet_authenticator_test_support::api_server::{ConnectionFault, OTHER_NAME};
 use kubelet_authenticator_test_support::connect_proxy::ConnectProxy;
 use kubelet_authenticator_test_support::pki::CertificateAuthority;
 
 use super::*;
+use crate::failure::Failure;
 
 const UNKNOWN_AUTHORITY: &str = "the server's certificate is not signed by the cluster's CA";
 
@@ -73,14 +75,6 @@ fn a_server_that_is_not_the_clusters_is_not_talked_to() {
             ConnectionFault::AnotherName,
             "the server's certificate is not for \"127.0.0.1\"",
         ),
-        (
-            ConnectionFault::ExpiredCertificate,
-            "the server's certificate expired at ",
-        ),
-        (
-            ConnectionFault::NotYetValidCertificate,
-            "the server's certificate is not valid before ",
-        ),
     ] {
         let server = ApiServer::start();
         server.inject_connection(Times::always(), fault);
@@ -88,7 +82,50 @@ fn a_server_that_is_not_the_clusters_is_not_talked_to() {
 
         assert!(is(&error, "TLS with"), "{error:?}");
         assert_eq!(error.kind, ApiErrorKind::Other);
-        assert!(error.to_string().contains(expected), "{error}");
+        assert!(error.to_string().ends_with(expected), "{error}");
+        assert!(server.requests().is_empty());
+    }
+}
+
+#[test]
+fn a_servers_certificate_that_is_not_valid_by_our_clock_is_named_with_both_times_and_a_cure() {
+    // The limit of the validity, less the time of the clock, is an hour.
+    for (fault, words, sign, cure) in [
+        (
+            ConnectionFault::ExpiredCertificate,
+            "expired at",
+            -1,
+            "renew the API server's certificate, or set this machine's clock by NTP",
+        ),
+        (
+            ConnectionFault::NotYetValidCertificate,
+            "is not valid before",
+            1,
+            "set this machine's clock by NTP",
+        ),
+    ] {
+        let server = ApiServer::start();
+        server.inject_connection(Times::always(), fault);
+        let error = client(&server).get(NAME, soon()).unwrap_err();
+
+        assert_eq!(error.kind, ApiErrorKind::Other);
+        let failure = Failure::from(error);
+        assert_eq!(failure.code(), Code::Unreachable);
+        assert_eq!(failure.remedy(), cure);
+        let times = failure
+            .what()
+            .split_once(&format!(" failed: the server's certificate {words} "));
+        let (limit, now) = times
+            .unwrap()
+            .1
+            .split_once(", and our clock says ")
+            .unwrap();
+        let [limit, now] = [limit, now].map(|time| {
+            let time = humantime::parse_rfc3339(time).unwrap();
+            i64::try_from(time.duration_since(UNIX_EPOCH).unwrap().as_secs()).unwrap()
+        });
+        // The certificate is made before the connection.
+        assert!((3500..=3700).contains(&(sign * (limit - now))), "{failure}");
         assert!(server.requests().is_empty());
     }
 }
