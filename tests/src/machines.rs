@@ -32,7 +32,8 @@ pub const TOKEN_TTL: Duration = Duration::from_secs(60);
 pub const PATIENCE: Duration = Duration::from_secs(900);
 
 const SETTINGS: &str = "/etc/kubernetes/kubelet-authenticator/config.yaml";
-const CREDENTIAL: &str = "/var/lib/kubelet-authenticator/kubelet-client.pem";
+/// The credential that a machine has stored.
+pub const CREDENTIAL: &str = "/var/lib/kubelet-authenticator/kubelet-client.pem";
 
 /// The cloud of the machines that are instances.
 pub static CLOUD: LazyLock<Arc<Cloud>> = LazyLock::new(|| Arc::new(Cloud::start()));

@@ -4,7 +4,9 @@ use std::time::{Duration, Instant};
 
 use kubelet_attestation::names::Provider as Attestor;
 use kubelet_authenticator_test_support::process::poll;
-use kubelet_authenticator_tests::machines::{Machines, PATIENCE, SITE, Scene, joinable};
+use kubelet_authenticator_tests::machines::{
+    CREDENTIAL, Machines, PATIENCE, SITE, Scene, joinable,
+};
 use kubelet_authenticator_tests::management::MachineDeployment;
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -19,7 +21,8 @@ const SECONDS: u32 = 75 * 60;
 struct Nodes {
     scene: Scene,
     deployment: MachineDeployment,
-    names: Vec<String>,
+    /// Their names, and the stored credential of each.
+    credentials: Vec<(String, Vec<u8>)>,
 }
 
 impl Nodes {
@@ -30,9 +33,13 @@ impl Nodes {
         let config = scene.config();
         let deployment = scene.cluster.machine_deployment_of("pool-a", 2, config);
         let machines = deployment.wait_until_running(2);
-        let names = machines.iter().map(|one| scene.wait_for_node_of(one));
+        let credentials = machines.iter().map(|one| {
+            let name = scene.wait_for_node_of(one);
+            let stored = stored(&scene, &name);
+            (name, stored)
+        });
         Self {
-            names: names.collect(),
+            credentials: credentials.collect(),
             deployment,
             scene,
         }
@@ -41,7 +48,7 @@ impl Nodes {
     /// Asserts that each kubelet still writes its Lease.
     #[track_caller]
     fn are_up(&self) {
-        for name in &self.names {
+        for (name, _) in &self.credentials {
             let lease = || {
                 let words = ["get", "lease", name, "-n", "kube-node-lease"];
                 self.scene.plane().kubectl().json(words)["spec"]["renewTime"].clone()
@@ -56,7 +63,7 @@ impl Nodes {
     #[track_caller]
     fn wait_for_their_next_certificate(&self) {
         let (signer, requests) = (self.scene.signer(), self.scene.client_requests());
-        for name in &self.names {
+        for (name, _) in &self.credentials {
             let user = format!("system:node:{name}");
             let asked = requests
                 .iter()
@@ -66,18 +73,18 @@ impl Nodes {
         }
     }
 
+    /// Waits until each node has stored another certificate, and works with it; asserts that none of their requests was
+    /// denied. Several of them may have waited: each is answered.
     #[track_caller]
     fn renew(&self) {
-        let signer = self.scene.signer();
-        for name in &self.names {
-            // More than one where several of its requests waited.
+        for (name, former) in &self.credentials {
             let renewed = poll(PATIENCE, || {
-                (self.scene.renewals(&signer, name) > 0).then_some(())
+                (stored(&self.scene, name) != *former).then_some(())
             });
-            assert!(renewed.is_some(), "{name}");
+            let requests = || self.scene.client_requests();
+            assert!(renewed.is_some(), "{name}: {:#?}", requests());
         }
         self.are_up();
-        // None was denied.
         self.scene.client_requests();
     }
 
@@ -89,6 +96,13 @@ impl Nodes {
             self.scene.wait_for_node_of(&machine);
         }
     }
+}
+
+/// The credential that this node has stored.
+#[track_caller]
+fn stored(scene: &Scene, name: &str) -> Vec<u8> {
+    let credential = scene.on(name, |machine| machine.read(CREDENTIAL));
+    credential.unwrap()
 }
 
 #[test]
