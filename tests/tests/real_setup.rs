@@ -401,19 +401,28 @@ fn a_plugin_that_is_gone_or_of_another_architecture_is_reported_by_kubelet_and_d
 
 #[test]
 fn a_plugin_that_hangs_stops_no_node_with_a_certificate_and_is_named_by_doctor_and_kubelet() {
-    let node = Node::with(HANGS, NULL, PLUGIN, "timeoutSeconds: 5\n");
+    let node = Node::with(HANGS, NULL, PLUGIN, "timeoutSeconds: 20\n");
     let machine = &node.machine;
     node.joins();
     // It waits for the API server, which this machine does not reach for a moment, and is stopped there.
-    let hang = format!(
-        "pkill -STOP -f '[s]ystemd-socket-proxyd'
-        setsid {PLUGIN} renew --force >/dev/null 2>&1 &
-        until flock --nonblock --conflict-exit-code 9 {STORE}/lock true; [ $? = 9 ]; do sleep 0.1; done
-        kill -STOP $!
-        pkill -CONT -f '[s]ystemd-socket-proxyd'
-        echo $!"
-    );
-    let pid = machine.ok(&["sh", "-uc", &hang]);
+    let proxies = |signal: &str| machine.ok(&["pkill", signal, "-f", "systemd-socket-proxyd"]);
+    proxies("-STOP");
+    let start = format!("setsid {PLUGIN} renew --force >/dev/null 2>&1 & echo $!");
+    let pid = machine.ok(&["sh", "-euc", &start]);
+    let lock = format!("{STORE}/lock");
+    let is_held = [
+        "flock",
+        "--nonblock",
+        "--conflict-exit-code=9",
+        &lock,
+        "true",
+    ];
+    let held = poll(PATIENCE, || {
+        (machine.run(&is_held).status.code() == Some(9)).then_some(())
+    });
+    assert!(held.is_some());
+    machine.ok(&["kill", "-STOP", pid.trim()]);
+    proxies("-CONT");
 
     node.restart();
 
