@@ -1,10 +1,16 @@
-//! The commands of the pages of docs.
+//! The commands of the pages of docs, and an operator who copies them.
 
 use std::fs;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 
 use kubelet_attestation::names::Provider as Attestor;
+use kubelet_authenticator_test_support::binaries::control_plane_binary;
 use kubelet_authenticator_test_support::machine::Machine;
+use kubelet_authenticator_test_support::process::{Launch, Scratch};
+
+use crate::machines::PATIENCE;
+use crate::program;
 
 /// The commands of a page of docs from this heading on, each behind its prompt: `$` on an operator's machine, `#` on a node.
 ///
@@ -42,6 +48,26 @@ pub fn commands(page: &str, prompt: char) -> Vec<String> {
     commands.collect()
 }
 
+/// The code in a column of a row of a table, without the escapes of bars. Columns and rows have their headings.
+///
+/// # Panics
+///
+/// If there is none.
+#[track_caller]
+pub fn cell(page: &str, row: &str, column: &str) -> String {
+    const BAR: &str = "\u{0}";
+    let text = fs::read_to_string(repository().join("docs").join(page)).unwrap();
+    let text = text.replace("\\|", BAR);
+    let cells = |line: &str| line.split('|').map(str::trim).map(str::to_owned).collect();
+    let lines: Vec<Vec<String>> = text.lines().map(cells).collect();
+    let is_row = |line: &Vec<String>| line.get(1).is_some_and(|name| name == row);
+    let at = lines.iter().position(is_row).unwrap();
+    let mut above = lines[..at].iter().rev();
+    let column = above.find_map(|line| line.iter().position(|name| name.starts_with(column)));
+    let code = lines[at][column.unwrap()].split('`').nth(1).unwrap();
+    code.replace(BAR, "|")
+}
+
 /// The directory of the repository.
 pub fn repository() -> PathBuf {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent();
@@ -55,4 +81,61 @@ pub fn take_over(machine: &Machine, attestor: &Attestor) {
     let of_aws = format!("kubelet-authenticator-{}", Attestor::AWS);
     let script = script.replace(&of_aws, &format!("kubelet-authenticator-{attestor}"));
     machine.ok(&["sh", "-euc", &script]);
+}
+
+/// An operator's home and working directory: the files of the repository, and the programs.
+#[derive(Debug)]
+pub struct Desk(Scratch);
+
+impl Desk {
+    /// With this as kubectl's kubeconfig.
+    pub fn new(kubeconfig: &Path) -> Self {
+        let files = Scratch::new("desk");
+        symlink(kubeconfig, files.directory(".kube").join("config")).unwrap();
+        symlink(repository().join("packaging"), files.join("packaging")).unwrap();
+        let programs = files.directory("bin");
+        symlink(control_plane_binary("kubectl"), programs.join("kubectl")).unwrap();
+        for name in ["kubelet-authenticator-aws", "kubelet-authenticator-tpm"] {
+            symlink(program(name), programs.join(name)).unwrap();
+        }
+        // API servers of tests are on loopback, and rounds of the controller need not be a minute apart.
+        let controller = program("node-attestation-controller");
+        let wrapper = format!(
+            "#!/bin/sh\n[ \"$1\" = run ] || exec {0} \"$@\"\nshift\n\
+             exec setpriv --pdeathsig KILL -- {0} run --insecure-allow-loopback --sync-period=10s \"$@\"\n",
+            controller.display()
+        );
+        let path = files.write("bin/node-attestation-controller", wrapper);
+        fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+        Self(files)
+    }
+
+    /// Its files.
+    pub fn files(&self) -> &Scratch {
+        &self.0
+    }
+
+    /// The operator's shell, for a script.
+    pub fn shell(&self, script: &str) -> Launch {
+        let path = std::env::var("PATH").unwrap();
+        Launch::new("desk", "bash")
+            .args(["-xeuo", "pipefail", "-c"])
+            .arg(format!("cd {}\n{script}", self.0.path().display()))
+            .env("PATH", format!("{}:{path}", self.0.join("bin").display()))
+            .env("HOME", self.0.path())
+            // It would otherwise look for a newer version of itself on the Internet.
+            .env("CLUSTERCTL_DISABLE_VERSIONCHECK", "true")
+    }
+
+    /// Runs a script in the operator's shell, until it has ended with success.
+    ///
+    /// # Panics
+    ///
+    /// If it fails, with what it said.
+    #[track_caller]
+    pub fn follow(&self, script: &str) {
+        let mut shell = self.shell(script).spawn(&self.0.join("log"));
+        let ended = shell.wait(PATIENCE);
+        assert!(ended.success(), "{}", shell.log());
+    }
 }

@@ -1,48 +1,25 @@
 //! Pages of docs, followed by an operator who copies their commands.
 
 use std::fs;
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::fs::symlink;
 use std::path::Path;
-use std::slice;
 
 use kubelet_attestation::names::Provider as Attestor;
-use kubelet_authenticator_test_support::binaries::{KUBERNETES_VERSION, control_plane_binary};
-use kubelet_authenticator_test_support::process::{Launch, Scratch, poll};
+use kubelet_authenticator_test_support::binaries::KUBERNETES_VERSION;
+use kubelet_authenticator_test_support::process::poll;
 use kubelet_authenticator_tests::fleet::condition_of;
 use kubelet_authenticator_tests::image::{hosts_with_tpms, machine, needed};
 use kubelet_authenticator_tests::management::{Management, Order, Provider};
-use kubelet_authenticator_tests::page::{self, commands, repository, steps};
-use kubelet_authenticator_tests::program;
+use kubelet_authenticator_tests::page::{self, Desk, commands, steps};
 use serde_json::{Map, Value, json};
 
 use kubelet_authenticator_tests::machines::{Machines, PATIENCE, SITE, Scene, TOKEN_TTL, joinable};
 
-/// An operator's working directory: the repository's files, and the programs.
-fn desk(kubeconfig: &Path) -> Scratch {
-    let desk = Scratch::new("desk");
-    symlink(kubeconfig, desk.directory(".kube").join("config")).unwrap();
-    symlink(repository().join("packaging"), desk.join("packaging")).unwrap();
-    let programs = desk.directory("bin");
-    symlink(control_plane_binary("kubectl"), programs.join("kubectl")).unwrap();
-    for name in ["kubelet-authenticator-aws", "kubelet-authenticator-tpm"] {
-        symlink(program(name), programs.join(name)).unwrap();
-    }
-    // API servers of tests are on loopback, and rounds of the controller need not be a minute apart.
-    let controller = program("node-attestation-controller");
-    let wrapper = format!(
-        "#!/bin/sh\n[ \"$1\" = run ] || exec {0} \"$@\"\nshift\n\
-         exec setpriv --pdeathsig KILL -- {0} run --insecure-allow-loopback --sync-period=10s \"$@\"\n",
-        controller.display()
-    );
-    let path = desk.write("bin/node-attestation-controller", wrapper);
-    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
-    desk
-}
-
-/// The same with the prerequisites of cluster-api.md.
-fn desk_of_hosts(hosts: &str, cluster: &[Value], kubeconfig: &Path) -> Scratch {
-    let desk = desk(kubeconfig);
-    desk.write("hosts.txt", hosts);
+/// An operator with the prerequisites of cluster-api.md.
+fn desk_of_hosts(hosts: &str, cluster: &[Value], kubeconfig: &Path) -> Desk {
+    let desk = Desk::new(kubeconfig);
+    let files = desk.files();
+    files.write("hosts.txt", hosts);
     let workers = json!({
         "apiVersion": "infrastructure.cluster.x-k8s.io/v1beta2",
         "kind": "GenericMachineTemplate",
@@ -50,18 +27,8 @@ fn desk_of_hosts(hosts: &str, cluster: &[Value], kubeconfig: &Path) -> Scratch {
         "spec": { "template": { "spec": {} } },
     });
     let objects = cluster.iter().chain([&workers]).map(Value::to_string);
-    desk.write("cluster.yaml", objects.collect::<Vec<_>>().join("\n---\n"));
+    files.write("cluster.yaml", objects.collect::<Vec<_>>().join("\n---\n"));
     desk
-}
-
-/// The operator's shell, for a script.
-fn shell(desk: &Scratch, script: &str) -> Launch {
-    let path = std::env::var("PATH").unwrap();
-    Launch::new("desk", "bash")
-        .args(["-xeuo", "pipefail", "-c"])
-        .arg(format!("cd {}\n{script}", desk.path().display()))
-        .env("PATH", format!("{}:{path}", desk.join("bin").display()))
-        .env("HOME", desk.path())
 }
 
 /// A script of the commands of a page, and of the settings that the machines of the tests need besides.
@@ -104,8 +71,8 @@ fn whoever_copies_the_commands_of_the_page_has_attested_nodes() {
     // The page has the current version; Cluster API creates no Machine that is newer than its control plane.
     let script = script.replace("v1.36.3", &KUBERNETES_VERSION);
 
-    let log = desk.join("log");
-    let mut shell = shell(&desk, &script).spawn(&log);
+    let log = desk.files().join("log");
+    let mut shell = desk.shell(&script).spawn(&log);
 
     // If the script ends early, its log shows the reason: a wait for the Cluster would not.
     let applied = poll(PATIENCE, || {
@@ -140,24 +107,11 @@ fn whoever_copies_the_commands_of_the_page_has_attested_nodes() {
     assert_eq!(closed["status"], "True", "{closed:#}");
 }
 
-/// Runs these commands, until they have ended.
-#[track_caller]
-fn follow(desk: &Scratch, commands: &[String]) {
-    let log = desk.join("log");
-    let mut shell = shell(desk, &script(commands.to_vec())).spawn(&log);
-    let ended = poll(PATIENCE, || shell.exit_status());
-    assert!(
-        ended.is_some_and(|status| status.success()),
-        "{}",
-        fs::read_to_string(&log).unwrap_or_default()
-    );
-}
-
 #[test]
 fn whoever_copies_the_commands_of_the_first_page_has_attested_instances_and_learns_what_breaks_one()
 {
     let scene = Scene::unattended(joinable("tenant-a"), Machines::Ec2(Attestor::AWS));
-    let desk = desk(SITE.management.admin_kubeconfig());
+    let desk = Desk::new(SITE.management.admin_kubeconfig());
     let mut commands = commands("start.md", '$');
     commands.retain(|command| !command.starts_with("make "));
     let enforced = commands
@@ -165,7 +119,7 @@ fn whoever_copies_the_commands_of_the_first_page_has_attested_instances_and_lear
         .position(|command| command.contains("autoApproveBindings"));
     let (before, after) = commands.split_at(enforced.unwrap());
 
-    follow(&desk, before);
+    desk.follow(&script(before.to_vec()));
     let config = scene.config();
     let deployment = scene.cluster.machine_deployment_of("pool-a", 0, config);
     // As its own manifest says it.
@@ -180,7 +134,7 @@ fn whoever_copies_the_commands_of_the_first_page_has_attested_instances_and_lear
     let machine = deployment.wait_until_running(1).remove(0);
     let node = scene.wait_for_node_of(&machine);
     assert_eq!(scene.record(&node)["spec"]["attestor"], "aws");
-    follow(&desk, after);
+    desk.follow(&script(after.to_vec()));
     scene.wait_for_paths("True", "Closed");
 
     // The commands of install.md on a node, but for the package's.
@@ -259,9 +213,9 @@ fn whoever_copies_the_commands_of_the_pages_adopts_a_stock_instance_and_gives_it
     let node = machine["status"]["nodeRef"]["name"].as_str().unwrap();
     // The address of its metadata service: EC2's own needs no setting.
     scene.write_settings_of_ec2(node);
-    let desk = desk(SITE.management.admin_kubeconfig());
+    let desk = Desk::new(SITE.management.admin_kubeconfig());
     let workload = scene.plane().admin_kubeconfig();
-    symlink(workload, desk.join("prod-1.kubeconfig")).unwrap();
+    symlink(workload, desk.files().join("prod-1.kubeconfig")).unwrap();
 
     let adopted = steps("adopt.md", "# Adopt").into_iter();
     let undone = steps("operate.md", "## Uninstall").into_iter();
@@ -273,7 +227,7 @@ fn whoever_copies_the_commands_of_the_pages_adopts_a_stock_instance_and_gives_it
             // The clusters of other tests are looked at too, and its Package is not installed.
             ('$', "node-attestation-controller cluster check")
             | ('#', "apt purge kubelet-authenticator-aws") => {}
-            ('$', _) => follow(&desk, slice::from_ref(&command)),
+            ('$', _) => desk.follow(&command),
             ('#', "kubeadm init phase bootstrap-token") => {
                 scene.plane().kubeadm_bootstrap_token_phase();
             }
