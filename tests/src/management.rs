@@ -39,7 +39,7 @@ use kubelet_authenticator_test_support::control_plane::{ControlPlane, Controller
 pub use self::aws::{Instances, Maker, network, networks, owned};
 pub use self::capa::Capa;
 pub use self::cluster::{AwaitedCluster, ClusterBuilder, WorkloadCluster};
-pub use self::clusterctl::clusterctl;
+pub use self::clusterctl::{clusterctl, clusterctl_program};
 pub use self::contract::{Contract, InfraCluster};
 pub use self::deployment::{MachineDeployment, MachinePool};
 pub use self::machine::{Machine, MachineBuilder};

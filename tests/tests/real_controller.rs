@@ -1,6 +1,8 @@
 //! The controller on real Kubernetes, beside kube-controller-manager with all controllers of kubeadm's clusters, and
 //! with no more rights than it needs.
 
+use std::fs;
+use std::os::unix::fs::symlink;
 use std::sync::LazyLock;
 
 use kubelet_attestation::names::Provider;
@@ -9,6 +11,7 @@ use kubelet_authenticator_tests::controller::{
     Application, Controller, Machine, PATIENCE, RealBed, conditions, inventory, is_issued,
     reason_of,
 };
+use kubelet_authenticator_tests::page::{Desk, repository, steps};
 use serde_json::json;
 
 /// Shared: every test has machines of its own.
@@ -50,6 +53,34 @@ fn a_node_is_who_its_certificate_says_and_the_least_rights_suffice() {
     let kubectl = BED.cluster.kubectl();
     let event = kubectl.wait_for(&events, "about the request", PATIENCE, |_| true);
     assert_eq!(event["type"], "Normal");
+}
+
+#[test]
+fn a_machine_of_the_pages_inventory_joins_by_the_pages_command() {
+    let desk = Desk::new(BED.cluster.admin_kubeconfig());
+    let files = desk.files();
+    symlink(BED.cluster.admin_kubeconfig(), files.join("admin.conf")).unwrap();
+    symlink(BED.cluster.ca_cert_path(), files.join("ca.crt")).unwrap();
+    symlink(BED.cluster.ca_key_path(), files.join("ca.key")).unwrap();
+    let page = fs::read_to_string(repository().join("docs/controller.md")).unwrap();
+    let (_, inventory) = page.split_once("## The inventory\n\n```yaml\n").unwrap();
+    let (inventory, _) = inventory.split_once("```").unwrap();
+    files.write("machines.yaml", inventory);
+    let (_, run) = steps("controller.md", "## One cluster by hand").remove(0);
+
+    let controller = desk.shell(&run).spawn(&files.join("run"));
+
+    let application =
+        Application::claiming("worker-1", "example:///worker-1", Provider::INSECURE, None);
+    let name = BED.file(&application.with_token("abcdef"));
+    let csr = BED.wait_for_answer(&name);
+    assert_eq!(
+        reason_of(&csr, "Approved"),
+        Some("NodeNameClaimed"),
+        "{}",
+        controller.log()
+    );
+    assert!(is_issued(&csr));
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! The real `clusterctl`.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use kubelet_authenticator_test_support::binaries::KUBERNETES_VERSION;
@@ -94,10 +94,15 @@ fn label(kubectl: &Kubectl, definition: &str, labels: &Value) {
     kubectl.patch(&target, &json!({ "metadata": { "labels": labels } }));
 }
 
+/// The program.
+pub fn clusterctl_program() -> PathBuf {
+    BUILT.join("clusterctl")
+}
+
 /// Runs `clusterctl` with `clusterctl.yaml` of this directory, and returns its output.
 #[track_caller]
 pub fn clusterctl(home: &Path, arguments: &[&str]) -> String {
-    let output = Command::new(BUILT.join("clusterctl"))
+    let output = Command::new(clusterctl_program())
         .arg("--config")
         .arg(home.join("clusterctl.yaml"))
         .args(arguments)
@@ -117,7 +122,7 @@ impl WorkloadCluster {
     #[track_caller]
     pub fn clusterctl_move(mut self, target: &Management) -> Self {
         let files = Scratch::new("clusterctl");
-        let launch = Launch::new("clusterctl", BUILT.join("clusterctl"))
+        let launch = Launch::new("clusterctl", clusterctl_program())
             .args(["move", "--namespace", self.namespace(), "--kubeconfig"])
             .arg(self.place.control_plane.admin_kubeconfig())
             .arg("--to-kubeconfig")

@@ -11,7 +11,7 @@ use kubelet_authenticator_tests::deploy::{NAME, NAMESPACE, components, deploymen
 use kubelet_authenticator_tests::management::Management;
 use serde_json::{Value, json};
 
-static HELM: LazyLock<PathBuf> =
+pub static HELM: LazyLock<PathBuf> =
     LazyLock::new(|| binaries::build(&packaging().join("helm/build")).join("helm"));
 
 fn packaging() -> PathBuf {

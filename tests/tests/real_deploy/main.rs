@@ -2,6 +2,7 @@
 //! arguments.
 
 mod chart;
+mod install;
 
 use std::path::Path;
 use std::process::Command;

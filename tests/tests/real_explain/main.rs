@@ -12,6 +12,7 @@ use kubelet_authenticator_test_support::process::{Scratch, poll};
 use kubelet_authenticator_tests::controller::{Application, PATIENCE};
 use kubelet_authenticator_tests::fleet::{Authentication, Manager, authorize, management};
 use kubelet_authenticator_tests::management::{Machine, WorkloadCluster};
+use kubelet_authenticator_tests::page::repository;
 use kubelet_authenticator_tests::program;
 use kubelet_authenticator_tests::scene::{Scene, Site};
 use serde_json::{Value, json};
@@ -159,6 +160,32 @@ fn a_denied_request_is_explained_by_the_check_that_denied_it() {
         "{told:#}"
     );
     assert_eq!(versions(&scene), before);
+}
+
+#[test]
+fn the_page_has_what_is_printed_of_a_denied_request() {
+    let page = fs::read_to_string(repository().join("docs/controller.md")).unwrap();
+    let (_, block) = page
+        .split_once("$ node-attestation-controller explain ")
+        .unwrap();
+    let (block, _) = block.split_once("```").unwrap();
+    let (command, shown) = block.split_once('\n').unwrap();
+    let (shown_name, cluster) = command.split_once(" --cluster ").unwrap();
+    let (namespace, _) = cluster.split_once('/').unwrap();
+    let scene = scene(namespace);
+    let [victim, thief] = ["victim", "thief"].map(|name| scene.cluster.machine(name).create());
+    let name = scene.file(&thief.bootstrap_kubeconfig(), &of(&victim));
+    scene.answer(&name);
+
+    // The Event is written after the answer.
+    let printed = poll(PATIENCE, || {
+        let output = run_as(&admin(), &["explain", &name, "--cluster", cluster]);
+        let text = String::from_utf8(output.stdout).unwrap();
+        text.contains("\nEvent: ").then_some(text)
+    });
+
+    let printed = printed.expect("no Event");
+    assert_eq!(stable(&printed, &name), stable(shown, shown_name));
 }
 
 #[test]

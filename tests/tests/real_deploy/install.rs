@@ -1,0 +1,125 @@
+//! The ways of install.md, by an operator who copies the commands of the page.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::process::Command;
+
+use kubelet_authenticator_test_support::process::{Scratch, poll};
+use kubelet_authenticator_tests::deploy::{NAME, NAMESPACE, lease, start};
+use kubelet_authenticator_tests::machines::PATIENCE;
+use kubelet_authenticator_tests::management::{Management, clusterctl_program};
+use kubelet_authenticator_tests::page::{Desk, cell, repository, steps};
+use serde_json::json;
+
+use crate::chart::HELM;
+
+/// Installs in a way of the page, and checks as the page does. No Pod runs: a controller with the rights and the arguments
+/// of the Deployment stands for those that would.
+#[track_caller]
+fn follow(way: &str, prepare: impl FnOnce(&Desk)) {
+    let management = Management::start();
+    let desk = Desk::new(management.admin_kubeconfig());
+    prepare(&desk);
+
+    desk.follow(&cell("install.md", way, "install it"));
+
+    let files = Scratch::new("install");
+    let (_manager, diagnostics) = start(&management, NAMESPACE, &files, "manager");
+    diagnostics.wait_until_ready();
+    diagnostics.wait_for(&[&format!(r#"node_attestation_leader{{lease="{NAME}"}} 1.0"#)]);
+    let checks = steps("install.md", "Then check it:");
+    let [(_, rollout), (_, lease), (_, check), ..] = checks.as_slice() else {
+        panic!("{checks:?}");
+    };
+    let deployment = format!("kubectl rollout status deployment/{NAME} -n {NAMESPACE}");
+    assert_eq!(*rollout, deployment);
+    desk.follow(&format!(
+        "kubectl get deployment/{NAME} -n {NAMESPACE}\n{lease}\n{check}"
+    ));
+}
+
+/// Writes what `make` writes with this script of packaging to a directory.
+#[track_caller]
+fn make(desk: &Desk, script: &str, directory: &str) {
+    let mut build = Command::new(repository().join("packaging").join(script));
+    let build = build.arg(desk.files().join(directory)).output().unwrap();
+    assert!(build.status.success(), "{build:?}");
+}
+
+#[test]
+fn the_pages_command_of_clusterctl_installs_a_controller_that_leads() {
+    follow("clusterctl", |desk| {
+        let files = desk.files();
+        let release = concat!("addon-kubelet-authenticator/v", env!("CARGO_PKG_VERSION"));
+        make(desk, "clusterctl/build", release);
+        let url = files.join(release).join("addon-components.yaml");
+        let provider =
+            json!({"name": "kubelet-authenticator", "type": "AddonProvider", "url": url});
+        files.directory(".config/cluster-api");
+        let settings = json!({"providers": [provider]}).to_string();
+        files.write(".config/cluster-api/clusterctl.yaml", settings);
+        symlink(clusterctl_program(), files.join("bin/clusterctl")).unwrap();
+    });
+}
+
+#[test]
+fn the_pages_command_of_helm_installs_a_controller_that_leads() {
+    follow("Helm", |desk| {
+        make(desk, "chart/build", "target/chart");
+        symlink(&*HELM, desk.files().join("bin/helm")).unwrap();
+    });
+}
+
+#[test]
+fn the_pages_command_of_kustomize_installs_a_controller_that_leads() {
+    follow("kustomize", |desk| {
+        let page = repository().join("docs/cluster-api.md");
+        let page = fs::read_to_string(page).unwrap();
+        let (_, overlay) = page
+            .split_once("cat > overlay/kustomization.yaml <<END\n")
+            .unwrap();
+        // Without TPMs, as the page says.
+        let (overlay, _) = overlay.split_once("secretGenerator:\n").unwrap();
+        desk.files().directory("overlay");
+        desk.files().write("overlay/kustomization.yaml", overlay);
+    });
+}
+
+/// The first block of an operator's commands after this.
+#[track_caller]
+fn of_operator(page: &str, heading: &str) -> Vec<String> {
+    let steps = steps(page, heading).into_iter();
+    let steps = steps.take_while(|(prompt, _)| *prompt == '$');
+    steps.map(|(_, command)| command).collect()
+}
+
+#[test]
+fn the_readmes_commands_by_hand_run_a_controller_that_leads_and_enable_a_cluster() {
+    let management = Management::start();
+    let _cluster = management.cluster("prod-1").namespace("default").create();
+    let desk = Desk::new(management.admin_kubeconfig());
+    let commands = of_operator("../README.md", "With Cluster API, one controller");
+    let by_hand = of_operator("install.md", "### By hand");
+    assert_eq!(commands[..3], by_hand);
+    let [definitions, rights, run, annotate, clusters, ..] = commands.as_slice() else {
+        panic!("{commands:?}");
+    };
+    desk.follow(&format!("{definitions}\n{rights}"));
+
+    let process = desk.shell(run).spawn(&desk.files().join("run"));
+
+    let leads = || lease(&management, "default");
+    let held = poll(PATIENCE, leads).unwrap_or_else(|| panic!("{}", process.log()));
+    assert!(held["spec"]["holderIdentity"].is_string(), "{held:#}");
+    desk.follow(annotate);
+    let listed = poll(PATIENCE, || {
+        desk.follow(&format!("{clusters} > clusters.txt"));
+        let listed = fs::read_to_string(desk.files().join("clusters.txt")).unwrap();
+        let mut rows = listed
+            .lines()
+            .map(|row| row.split_whitespace().collect::<Vec<_>>());
+        rows.any(|row| row.contains(&"prod-1") && row.contains(&"aws"))
+            .then_some(())
+    });
+    assert!(listed.is_some(), "{}", process.log());
+}
