@@ -360,7 +360,8 @@ fn first_failing(machine: &Machine, program: &str) -> Option<String> {
 }
 
 #[test]
-fn a_plugin_that_is_gone_or_of_another_architecture_is_reported_by_kubelet_and_doctor() {
+fn a_plugin_that_is_gone_of_another_architecture_or_not_executable_is_reported_by_kubelet_and_doctor()
+ {
     let node = Node::boot(BARE);
     let machine = &node.machine;
     node.joins();
@@ -391,6 +392,14 @@ fn a_plugin_that_is_gone_or_of_another_architecture_is_reported_by_kubelet_and_d
          for amd64"
     );
     assert_eq!(found, other);
+
+    let no_program = format!("install -m 0644 {kept} {PLUGIN}.new && mv {PLUGIN}.new {PLUGIN}");
+    machine.ok(&["sh", "-euc", &no_program]);
+    kubelet_says(machine, &format!("{PLUGIN}: permission denied"));
+    let found = first_failing(machine, kept).unwrap();
+    let no_program =
+        format!("kubelet-kubeconfig: the plugin cannot be run: {PLUGIN} is not executable");
+    assert_eq!(found, no_program);
 
     machine.ok(&["mv", kept, PLUGIN]);
     node.restart();
