@@ -113,6 +113,16 @@ pub fn start(
     (process, diagnostics)
 }
 
+/// Starts a controller like [`start`], and waits until it leads by a Lease of the namespace.
+#[track_caller]
+pub fn lead(management: &Management, namespace: &str, files: &Scratch) -> Process {
+    let (process, diagnostics) = start(management, namespace, files, "manager");
+    diagnostics.wait_until_ready();
+    diagnostics.wait_for(&[&format!(r#"node_attestation_leader{{lease="{NAME}"}} 1.0"#)]);
+    assert!(lease(management, namespace).is_some());
+    process
+}
+
 /// The Lease in this namespace.
 #[track_caller]
 pub fn lease(management: &Management, namespace: &str) -> Option<Value> {

@@ -123,7 +123,7 @@ impl Desk {
             .arg(format!("cd {}\n{script}", self.0.path().display()))
             .env("PATH", format!("{}:{path}", self.0.join("bin").display()))
             .env("HOME", self.0.path())
-            // It would otherwise look for a newer version of itself on the Internet.
+            // clusterctl would otherwise look for a newer version of itself on the Internet.
             .env("CLUSTERCTL_DISABLE_VERSIONCHECK", "true")
     }
 

@@ -13,6 +13,7 @@ use kubelet_authenticator_test_support::control_plane::{
 use kubelet_authenticator_test_support::machine::Machine;
 use kubelet_authenticator_test_support::process::poll;
 use kubelet_authenticator_tests::controller::{Controller, Machine as Member, Setup, inventory};
+use kubelet_authenticator_tests::machines::CREDENTIAL;
 use kubelet_authenticator_tests::node::{NULL, UNDER_TEST};
 use kubelet_authenticator_tests::{program, steps};
 use serde_json::{Value, json};
@@ -26,7 +27,6 @@ const BOOTSTRAP: &str = "/etc/kubernetes/bootstrap-kubelet.conf";
 const KUBELET_CONF: &str = "/etc/kubernetes/kubelet.conf";
 const ENVIRONMENT: &str = "/etc/kubernetes/kubelet-authenticator/kubelet.env";
 const STORE: &str = "/var/lib/kubelet-authenticator";
-const CREDENTIAL: &str = "/var/lib/kubelet-authenticator/kubelet-client.pem";
 
 /// The secret half of every token.
 const SECRET: &str = "0123456789abcdef";

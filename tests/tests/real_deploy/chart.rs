@@ -7,7 +7,7 @@ use std::sync::LazyLock;
 
 use kubelet_authenticator_test_support::binaries;
 use kubelet_authenticator_test_support::process::Scratch;
-use kubelet_authenticator_tests::deploy::{NAME, NAMESPACE, components, deployment, lease, start};
+use kubelet_authenticator_tests::deploy::{NAME, NAMESPACE, components, deployment, lead};
 use kubelet_authenticator_tests::management::Management;
 use serde_json::{Value, json};
 
@@ -320,10 +320,7 @@ fn a_packed_chart_is_installed_in_any_namespace_and_a_controller_with_its_rights
     let container = &installed["spec"]["template"]["spec"]["containers"][0];
     let image = format!("registry.example.com/me/controller:v{version}");
     assert_eq!(container["image"], image);
-    let (_manager, diagnostics) = start(&management, namespace, &files, "manager");
-    diagnostics.wait_until_ready();
-    diagnostics.wait_for(&[&format!(r#"node_attestation_leader{{lease="{NAME}"}} 1.0"#)]);
-    assert!(lease(&management, namespace).is_some());
+    let _manager = lead(&management, namespace, &files);
 
     run(&["upgrade", "--set", "replicas=3"], &[packed]);
     let upgraded = deployment(&management, namespace);

@@ -5,7 +5,7 @@ use std::os::unix::fs::symlink;
 use std::process::Command;
 
 use kubelet_authenticator_test_support::process::{Scratch, poll};
-use kubelet_authenticator_tests::deploy::{NAME, NAMESPACE, lease, start};
+use kubelet_authenticator_tests::deploy::{NAME, NAMESPACE, lead, lease};
 use kubelet_authenticator_tests::machines::PATIENCE;
 use kubelet_authenticator_tests::management::{Management, clusterctl_program};
 use kubelet_authenticator_tests::page::{Desk, cell, repository, steps};
@@ -24,9 +24,7 @@ fn follow(way: &str, prepare: impl FnOnce(&Desk)) {
     desk.follow(&cell("install.md", way, "install it"));
 
     let files = Scratch::new("install");
-    let (_manager, diagnostics) = start(&management, NAMESPACE, &files, "manager");
-    diagnostics.wait_until_ready();
-    diagnostics.wait_for(&[&format!(r#"node_attestation_leader{{lease="{NAME}"}} 1.0"#)]);
+    let _manager = lead(&management, NAMESPACE, &files);
     let checks = steps("install.md", "Then check it:");
     let [(_, rollout), (_, lease), (_, check), ..] = checks.as_slice() else {
         panic!("{checks:?}");
@@ -40,24 +38,28 @@ fn follow(way: &str, prepare: impl FnOnce(&Desk)) {
 
 /// Writes what `make` writes with this script of packaging to a directory.
 #[track_caller]
-fn make(desk: &Desk, script: &str, directory: &str) {
+fn make(files: &Scratch, script: &str, directory: &str) {
     let mut build = Command::new(repository().join("packaging").join(script));
-    let build = build.arg(desk.files().join(directory)).output().unwrap();
+    let build = build.arg(files.join(directory)).output().unwrap();
     assert!(build.status.success(), "{build:?}");
+}
+
+/// Makes the components for clusterctl, and writes its settings with them to this file.
+#[track_caller]
+pub fn provide_to_clusterctl(files: &Scratch, settings: &str) {
+    let release = concat!("addon-kubelet-authenticator/v", env!("CARGO_PKG_VERSION"));
+    make(files, "clusterctl/build", release);
+    let url = files.join(release).join("addon-components.yaml");
+    let provider = json!({"name": "kubelet-authenticator", "type": "AddonProvider", "url": url});
+    files.write(settings, json!({"providers": [provider]}).to_string());
 }
 
 #[test]
 fn the_pages_command_of_clusterctl_installs_a_controller_that_leads() {
     follow("clusterctl", |desk| {
         let files = desk.files();
-        let release = concat!("addon-kubelet-authenticator/v", env!("CARGO_PKG_VERSION"));
-        make(desk, "clusterctl/build", release);
-        let url = files.join(release).join("addon-components.yaml");
-        let provider =
-            json!({"name": "kubelet-authenticator", "type": "AddonProvider", "url": url});
         files.directory(".config/cluster-api");
-        let settings = json!({"providers": [provider]}).to_string();
-        files.write(".config/cluster-api/clusterctl.yaml", settings);
+        provide_to_clusterctl(files, ".config/cluster-api/clusterctl.yaml");
         symlink(clusterctl_program(), files.join("bin/clusterctl")).unwrap();
     });
 }
@@ -65,7 +67,7 @@ fn the_pages_command_of_clusterctl_installs_a_controller_that_leads() {
 #[test]
 fn the_pages_command_of_helm_installs_a_controller_that_leads() {
     follow("Helm", |desk| {
-        make(desk, "chart/build", "target/chart");
+        make(desk.files(), "chart/build", "target/chart");
         symlink(&*HELM, desk.files().join("bin/helm")).unwrap();
     });
 }

@@ -12,13 +12,15 @@ use kubelet_authenticator_test_support::control_plane::DEADLINE;
 use kubelet_authenticator_test_support::process::{Scratch, poll};
 use kubelet_authenticator_tests::controller::{Application, is_answered, reason_of};
 use kubelet_authenticator_tests::deploy::{
-    NAME, NAMESPACE, apply, components, deployment, folder, kustomize, lease, start,
+    NAME, NAMESPACE, apply, components, deployment, folder, kustomize, lead, lease, start,
 };
 use kubelet_authenticator_tests::fleet::authorize;
 use kubelet_authenticator_tests::management::{Machine, Management, WorkloadCluster, clusterctl};
 use kubelet_authenticator_tests::program;
 use kubelet_authenticator_tests::scrape::{has_line, value};
 use serde_json::{Value, json};
+
+use crate::install::provide_to_clusterctl;
 
 /// A management cluster with the manifests.
 fn management() -> Management {
@@ -64,17 +66,7 @@ fn the_manifests_are_accepted_and_a_controller_with_their_rights_leads_in_its_ow
 #[test]
 fn clusterctl_takes_the_components_and_a_controller_with_them_leads() {
     let home = Scratch::new("clusterctl");
-    let packaging = folder().join("../clusterctl");
-    let release = concat!("addon-kubelet-authenticator/v", env!("CARGO_PKG_VERSION"));
-    std::fs::create_dir_all(home.join(release)).unwrap();
-    let components = format!("{release}/addon-components.yaml");
-    home.write(&components, kustomize(&[], &packaging));
-    let metadata = std::fs::read(packaging.join("metadata.yaml")).unwrap();
-    home.write(&format!("{release}/metadata.yaml"), metadata);
-    let url = home.join(&components).display().to_string();
-    let provider = json!({"name": "kubelet-authenticator", "type": "AddonProvider", "url": url});
-    let settings = json!({"providers": [provider]}).to_string();
-    home.write("clusterctl.yaml", settings);
+    provide_to_clusterctl(&home, "clusterctl.yaml");
     let name = concat!("kubelet-authenticator:v", env!("CARGO_PKG_VERSION"));
     let generate = ["generate", "provider", "--addon", name];
 
@@ -97,10 +89,7 @@ fn clusterctl_takes_the_components_and_a_controller_with_them_leads() {
     assert_eq!(ours["items"].as_array().map(Vec::len), Some(6), "{ours:#}");
     let definitions = kubectl.json(["get", "customresourcedefinitions", "-l", label]);
     assert_eq!(definitions["items"].as_array().map(Vec::len), Some(4));
-    let (_manager, diagnostics) = start(&management, NAMESPACE, &home, "manager");
-    diagnostics.wait_until_ready();
-    diagnostics.wait_for(&[&format!(r#"node_attestation_leader{{lease="{NAME}"}} 1.0"#)]);
-    assert!(lease(&management, NAMESPACE).is_some());
+    lead(&management, NAMESPACE, &home);
 }
 
 #[test]
