@@ -113,15 +113,16 @@ impl MachineBuilder {
             ..
         } = &self.place;
         let infra_machine = contract.reference(GENERIC_MACHINE, namespace, &self.name);
+        let data = json!({ "dataSecretName": self.name });
         let mut spec = json!({
             "clusterName": self.place.cluster,
             "providerID": self.provider_id,
-            "bootstrap": { "dataSecretName": self.name },
+            "bootstrap": data,
             "infrastructureRef": infra_machine,
         });
         if matches!(self.bootstrap, Bootstrap::Own) {
             let config = contract.reference(KUBEADM_CONFIG, namespace, &self.name);
-            spec["bootstrap"]["configRef"] = config;
+            spec["bootstrap"] = json!({ "configRef": config });
         }
         let mut status = contract.machine_status();
         status["addresses"] = json!(self.addresses);
@@ -151,6 +152,9 @@ impl MachineBuilder {
                 );
                 let place = &self.place;
                 place.create_without_statuses(&[&infra_machine, &config]);
+                // Only now, as Cluster API does: a config that is missing is not read again at once.
+                let spec = json!({ "spec": { "bootstrap": data } });
+                place.patch(MACHINE, &self.name, &spec);
                 place.write_statuses(&[&infra_machine, &config, &machine]);
                 token
             }

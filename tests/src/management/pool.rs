@@ -72,7 +72,7 @@ impl PoolBuilder {
                 "providerIDList": self.provider_ids,
                 "template": { "spec": {
                     "clusterName": self.place.cluster,
-                    "bootstrap": { "configRef": config, "dataSecretName": self.name },
+                    "bootstrap": { "configRef": config },
                     "infrastructureRef": infra_pool,
                 } },
             }),
@@ -101,6 +101,10 @@ impl PoolBuilder {
         );
         let place = &self.place;
         place.create_without_statuses(&[&infra_pool, &config]);
+        // Only now, as Cluster API does: a config that is missing is not read again at once.
+        let data = json!({ "bootstrap": { "dataSecretName": self.name } });
+        let spec = json!({ "spec": { "template": { "spec": data } } });
+        place.patch(MACHINE_POOL, &self.name, &spec);
         place.write_statuses(&[&infra_pool, &config, &pool]);
         Pool {
             place: self.place,

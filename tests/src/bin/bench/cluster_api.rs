@@ -65,6 +65,9 @@ impl NewMachine<'_> {
             "apiServerEndpoint": self.server, "token": token,
         }});
         let objects = [
+            infra_machine(json!({"spec": {"providerID": self.provider_id}})),
+            config(json!({"spec": {"joinConfiguration": {"discovery": discovery}}})),
+            // With bootstrap data, so after its config.
             machine(json!({"spec": {
                 "clusterName": cluster,
                 "bootstrap": {
@@ -74,17 +77,15 @@ impl NewMachine<'_> {
                 "infrastructureRef": reference(INFRASTRUCTURE, "GenericMachine", name),
                 "providerID": self.provider_id,
             }})),
-            infra_machine(json!({"spec": {"providerID": self.provider_id}})),
-            config(json!({"spec": {"joinConfiguration": {"discovery": discovery}}})),
         ];
         let statuses = [
-            machine(json!({"status": {"initialization": {
-                "bootstrapDataSecretCreated": true, "infrastructureProvisioned": true,
-            }}})),
             infra_machine(json!({"status": {"initialization": {"provisioned": true}}})),
             config(json!({"status": {
                 "initialization": {"dataSecretCreated": true}, "dataSecretName": name,
             }})),
+            machine(json!({"status": {"initialization": {
+                "bootstrapDataSecretCreated": true, "infrastructureProvisioned": true,
+            }}})),
         ];
         (objects, statuses)
     }
