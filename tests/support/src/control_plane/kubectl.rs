@@ -13,8 +13,8 @@ use super::watch::{self, Watch};
 use crate::binaries::control_plane_binary;
 use crate::process::guarded;
 
-/// The deadline of one request, plugin runs not counted.
-const REQUEST_TIMEOUT: &str = "--request-timeout=30s";
+/// The deadline of one request. The run of a plugin counts, which may take a minute.
+const REQUEST_TIMEOUT: &str = "--request-timeout=90s";
 
 /// The annotation in which `kubectl apply` stores the applied object.
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
