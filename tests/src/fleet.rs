@@ -5,7 +5,7 @@ use std::path::Path;
 
 use crate::cloud::{Cloud, Instance};
 use crate::management::{Machine, Management, WorkloadCluster};
-use crate::program;
+use crate::{packaging, program};
 use kubelet_authenticator_test_support::control_plane::{
     ControlPlane, DEADLINE, Exec, Kubectl, User,
 };
@@ -17,10 +17,7 @@ use serde_json::{Value, json};
 const USER: &str = "node-attestation-controller";
 
 /// The manifest of its rights there.
-const RBAC: &str = concat!(
-    env!("CARGO_MANIFEST_DIR"),
-    "/../packaging/rbac/management-cluster.yaml"
-);
+const RBAC: &str = "rbac/management-cluster.yaml";
 
 /// A management cluster with the controller's rights.
 pub fn management() -> Management {
@@ -31,7 +28,10 @@ pub fn management() -> Management {
 
 /// Grants the controller the rights of its manifest.
 pub fn grant(management: &Management) {
-    management.kubectl().ok(["apply", "-f", RBAC]);
+    let manifest = packaging().join(RBAC);
+    management
+        .kubectl()
+        .ok([Path::new("apply"), Path::new("-f"), &manifest]);
 }
 
 /// The definition of the kind that sets the lifetime of certificates.

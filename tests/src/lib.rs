@@ -19,14 +19,15 @@ pub mod scrape;
 pub mod steps;
 pub mod tpm;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Compiles the code of the page for authors of providers.
 #[cfg(doctest)]
 #[doc = include_str!("../../docs/new-provider.md")]
 pub struct NewProviderPage;
 
-/// The variable that names a directory of programs to run in place of the built ones: those of another version.
+/// The variable that names a directory of programs to run in place of the built ones: those of another version, with
+/// its manifests in a directory `packaging`.
 const OTHERS: &str = "KUBELET_AUTHENTICATOR_PROGRAMS";
 
 /// One of the project's programs, built in the profile of the running one.
@@ -52,4 +53,12 @@ pub fn program(name: &str) -> PathBuf {
         program.display()
     );
     program
+}
+
+/// The project's manifests for the controller that runs: a version has its own definitions, and its own rights.
+pub fn packaging() -> PathBuf {
+    let other = std::env::var_os(OTHERS).map(|others| PathBuf::from(others).join("packaging"));
+    other
+        .filter(|other| other.is_dir())
+        .unwrap_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../packaging"))
 }

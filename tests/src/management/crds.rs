@@ -7,44 +7,44 @@ use kubelet_authenticator_test_support::control_plane::Kubectl;
 use serde_json::{Value, json};
 
 use super::Contract;
+use crate::packaging;
 
 /// Cluster API's resources, reduced to the fields that the project reads; both versions in each file.
-const CLUSTER_API: &str = "cluster-api";
-
-/// The project's own resources, as released.
-const OURS: &str = "../packaging/crds";
+const CLUSTER_API: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/cluster-api");
 
 /// Defines the resources of Cluster API, of its providers and of the project.
 #[track_caller]
 pub(super) fn install(kubectl: &Kubectl, contract: Contract) {
-    let theirs = read(CLUSTER_API).into_iter().map(|mut definition| {
-        if contract == Contract::V1Beta1 {
-            keep_v1beta1(&mut definition);
-        }
-        definition
-    });
-    let definitions: Vec<_> = theirs.chain(read(OURS)).collect();
+    let theirs = read(Path::new(CLUSTER_API))
+        .into_iter()
+        .map(|mut definition| {
+            if contract == Contract::V1Beta1 {
+                keep_v1beta1(&mut definition);
+            }
+            definition
+        });
+    let definitions: Vec<_> = theirs.chain(ours()).collect();
     apply(kubectl, &definitions);
 }
 
 /// Defines the resources of the providers and of the project, after Cluster API has defined its own.
 #[track_caller]
 pub(super) fn install_beside(kubectl: &Kubectl) {
-    let mut theirs = read(CLUSTER_API);
+    let mut theirs = read(Path::new(CLUSTER_API));
     theirs.retain(|definition| {
         let provider = &definition["metadata"]["labels"]["cluster.x-k8s.io/provider"];
         provider
             .as_str()
             .is_some_and(|name| name.ends_with("-generic"))
     });
-    theirs.extend(read(OURS));
+    theirs.extend(ours());
     apply(kubectl, &theirs);
 }
 
 /// Defines the project's resources that belong on a workload cluster too: the cluster-scoped ones.
 #[track_caller]
 pub(super) fn install_on_workload(kubectl: &Kubectl) {
-    let mut definitions = read(OURS);
+    let mut definitions = ours();
     definitions.retain(|definition| definition["spec"]["scope"] == "Cluster");
     if !definitions.is_empty() {
         apply(kubectl, &definitions);
@@ -68,13 +68,17 @@ pub(super) fn wait_until_established(kubectl: &Kubectl, definitions: &[Value]) {
     kubectl.ok(wait.into_iter().chain(names.iter().map(String::as_str)));
 }
 
-/// Every definition in the YAML files of a directory beside the tests.
+/// The project's own resources, as released.
 #[track_caller]
-fn read(folder: &str) -> Vec<Value> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
+fn ours() -> Vec<Value> {
+    read(&packaging().join("crds"))
+}
+
+/// Every definition in the YAML files of a directory.
+#[track_caller]
+fn read(folder: &Path) -> Vec<Value> {
     let mut files: Vec<_> = fs::read_dir(folder)
-        .into_iter()
-        .flatten()
+        .unwrap_or_else(|error| panic!("{}: {error}", folder.display()))
         .flatten()
         .map(|entry| entry.path())
         .filter(|path| {

@@ -18,8 +18,8 @@ use kubelet_authenticator_tests::fleet::{
     Manager, allow_short_certificates, authorize, kubelet_of_tpm, management,
 };
 use kubelet_authenticator_tests::management::{Machine, Management};
-use kubelet_authenticator_tests::program;
 use kubelet_authenticator_tests::scene::{Scene, Site};
+use kubelet_authenticator_tests::{packaging, program};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
@@ -27,10 +27,7 @@ use sha2::{Digest as _, Sha256};
 const CONTROLLER: &str = "node-attestation-controller";
 
 /// The manifest of its rights in a workload cluster.
-const RIGHTS: &str = concat!(
-    env!("CARGO_MANIFEST_DIR"),
-    "/../packaging/rbac/workload-cluster.yaml"
-);
+const RIGHTS: &str = "rbac/workload-cluster.yaml";
 
 /// Shared: every test has a Cluster of its own, or machines of its own in one.
 pub static SITE: LazyLock<(Arc<Site>, ChallengeKeys)> = LazyLock::new(|| {
@@ -60,7 +57,9 @@ pub fn cluster(namespace: &str, settings: Value) -> Scene {
     let cluster = site.management.cluster("prod-1").namespace(namespace);
     let cluster = cluster.create();
     let plane = cluster.control_plane();
-    plane.kubectl().ok(["apply", "-f", RIGHTS]);
+    let rights = packaging().join(RIGHTS);
+    let words = [Path::new("apply"), Path::new("-f"), &rights];
+    plane.kubectl().ok(words);
     let kubeconfig = plane.client_cert_kubeconfig(CONTROLLER, None);
     cluster.write_kubeconfig(&fs::read_to_string(kubeconfig).unwrap());
     let authentication = authorize(&site.management, &cluster, &["tpm"], settings);
