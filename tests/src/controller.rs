@@ -24,7 +24,7 @@ pub use self::instances::request;
 pub use self::real::{RealBed, conditions};
 
 /// The deadline of operations that take milliseconds; long, since the machine may be busy.
-pub const PATIENCE: Duration = Duration::from_mins(2);
+pub const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A machine of a test's inventory.
 ///

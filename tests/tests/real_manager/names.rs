@@ -43,7 +43,9 @@ fn a_machine_pool_gets_an_event_for_an_unlisted_member() {
     assert!(!is_answered(&scene.request(&name)));
 
     pool.set_provider_ids(&["generic:///pool/b"]);
-    let answered = poll(PATIENCE, || Some(scene.request(&name)).filter(is_answered));
+    let answered = poll(4 * PATIENCE, || {
+        Some(scene.request(&name)).filter(is_answered)
+    });
     assert!(answered.as_ref().is_some_and(is_issued), "{answered:?}");
 }
 
@@ -82,7 +84,9 @@ fn a_name_that_is_reported_of_two_machines_waits_until_it_is_ones() {
     assert!(both.iter().all(|it| message.contains(it)), "{message}");
 
     second.set_addresses(&[("Hostname", "rack-4.example.com")]);
-    let answered = poll(PATIENCE, || Some(scene.request(&name)).filter(is_answered));
+    let answered = poll(4 * PATIENCE, || {
+        Some(scene.request(&name)).filter(is_answered)
+    });
     let answered = answered.unwrap_or_else(|| panic!("{:#}", scene.request(&name)));
     assert!(is_issued(&answered), "{answered:#}");
     let record = scene.record(host);
