@@ -15,14 +15,12 @@ const CLUSTER_API: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/cluster-api");
 /// Defines the resources of Cluster API, of its providers and of the project.
 #[track_caller]
 pub(super) fn install(kubectl: &Kubectl, contract: Contract) {
-    let theirs = read(Path::new(CLUSTER_API))
-        .into_iter()
-        .map(|mut definition| {
-            if contract == Contract::V1Beta1 {
-                keep_v1beta1(&mut definition);
-            }
-            definition
-        });
+    let theirs = read(CLUSTER_API).into_iter().map(|mut definition| {
+        if contract == Contract::V1Beta1 {
+            keep_v1beta1(&mut definition);
+        }
+        definition
+    });
     let definitions: Vec<_> = theirs.chain(ours()).collect();
     apply(kubectl, &definitions);
 }
@@ -30,7 +28,7 @@ pub(super) fn install(kubectl: &Kubectl, contract: Contract) {
 /// Defines the resources of the providers and of the project, after Cluster API has defined its own.
 #[track_caller]
 pub(super) fn install_beside(kubectl: &Kubectl) {
-    let mut theirs = read(Path::new(CLUSTER_API));
+    let mut theirs = read(CLUSTER_API);
     theirs.retain(|definition| {
         let provider = &definition["metadata"]["labels"]["cluster.x-k8s.io/provider"];
         provider
@@ -71,12 +69,13 @@ pub(super) fn wait_until_established(kubectl: &Kubectl, definitions: &[Value]) {
 /// The project's own resources, as released.
 #[track_caller]
 fn ours() -> Vec<Value> {
-    read(&packaging().join("crds"))
+    read(packaging().join("crds"))
 }
 
 /// Every definition in the YAML files of a directory.
 #[track_caller]
-fn read(folder: &Path) -> Vec<Value> {
+fn read(folder: impl AsRef<Path>) -> Vec<Value> {
+    let folder = folder.as_ref();
     let mut files: Vec<_> = fs::read_dir(folder)
         .unwrap_or_else(|error| panic!("{}: {error}", folder.display()))
         .flatten()

@@ -114,16 +114,18 @@ impl MachineBuilder {
         } = &self.place;
         let infra_machine = contract.reference(GENERIC_MACHINE, namespace, &self.name);
         let data = json!({ "dataSecretName": self.name });
-        let mut spec = json!({
+        let bootstrap = match self.bootstrap {
+            Bootstrap::Own => {
+                json!({ "configRef": contract.reference(KUBEADM_CONFIG, namespace, &self.name) })
+            }
+            Bootstrap::Pool(_) => data.clone(),
+        };
+        let spec = json!({
             "clusterName": self.place.cluster,
             "providerID": self.provider_id,
-            "bootstrap": data,
+            "bootstrap": bootstrap,
             "infrastructureRef": infra_machine,
         });
-        if matches!(self.bootstrap, Bootstrap::Own) {
-            let config = contract.reference(KUBEADM_CONFIG, namespace, &self.name);
-            spec["bootstrap"] = json!({ "configRef": config });
-        }
         let mut status = contract.machine_status();
         status["addresses"] = json!(self.addresses);
         let machine = New {
