@@ -273,37 +273,3 @@ fn a_denied_built_in_request_stays_denied_when_kubeadms_bindings_come_back() {
     assert_eq!(conditions(&still), ["Denied"]);
     assert!(!is_issued(&still));
 }
-
-#[test]
-fn in_approve_only_mode_kube_controller_manager_signs_what_passed_every_check() {
-    const MACHINE: Machine = Machine::new("approved-1", "appro1");
-    let bed = start();
-    let setup = bed.null(&[MACHINE]).args(&["--approve-only"]);
-    let _controller = setup.start();
-    let token = bed
-        .cluster
-        .add_bootstrap_token(MACHINE.token, "0123456789abcdef");
-    let file = |kubeconfig: &Path, name: &str| {
-        let application = bed.stamped(MACHINE);
-        let mut object = application.to_json();
-        object["metadata"]["name"] = name.into();
-        object["spec"]["signerName"] = BUILT_IN_CLIENT_SIGNER.into();
-        object["spec"]["expirationSeconds"] = 3600.into();
-        bed.cluster.kubectl_with(kubeconfig).apply_object(&object);
-        application
-    };
-    let first = file(&bed.cluster.bootstrap_kubeconfig(&token), "approve-only");
-
-    let csr = wait_until_decided(&bed, "approve-only");
-
-    assert_eq!(conditions(&csr), ["Approved"]);
-    assert_eq!(reason_of(&csr, "Approved"), Some("NodeNameClaimed"));
-    assert!(is_issued(&csr));
-
-    // Its certificate has no UID: it renews by its name and its evidence.
-    file(&bed.kubeconfig_of(&first, &csr), "approve-only-again");
-    let again = wait_until_decided(&bed, "approve-only-again");
-    assert_eq!(conditions(&again), ["Approved"]);
-    assert_eq!(again["spec"]["username"], "system:node:approved-1");
-    assert!(is_issued(&again));
-}

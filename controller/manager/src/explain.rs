@@ -49,9 +49,6 @@ pub(crate) struct ExplainCommand {
     /// The attestor of that controller
     #[arg(long, value_name = "PROVIDER", value_parser = attestors(), requires = "inventory", conflicts_with = "cluster")]
     attestor: Option<String>,
-    /// Assume a controller that approves and does not sign
-    #[arg(long, requires = "inventory", conflicts_with = "cluster")]
-    approve_only: bool,
     /// Addresses that serving certificates of that controller are limited to
     #[arg(
         long = "serving-address-range",
@@ -160,7 +157,6 @@ async fn alone(command: &ExplainCommand) -> Result<Explainer, BoxError> {
         inventory: command.inventory.clone().unwrap_or_default(),
         audiences: Vec::new(),
         serving_address_ranges: command.serving_address_ranges.clone(),
-        approve_only: command.approve_only,
     };
     Ok(Explainer::alone(settings, verifiers)?)
 }

@@ -17,7 +17,7 @@
 //! let settings = Settings {
 //!     workload_kubeconfig: PathBuf::from("workload.kubeconfig"),
 //!     ca_cert: PathBuf::from("ca.crt"),
-//!     ca_key: Some(CaKey::File(PathBuf::from("ca.key"))),
+//!     ca_key: CaKey::File(PathBuf::from("ca.key")),
 //!     inventory: Machines::File(PathBuf::from("machines.yaml")),
 //!     audiences: Vec::new(),
 //!     lifetimes: Lifetimes::default(),
@@ -42,9 +42,9 @@ use kubelet_attestation::errors::error_chain;
 use kubelet_attestation::names::Audience;
 use node_attestation_core::decide::Context;
 use node_attestation_core::inventory::Inventory;
-use node_attestation_core::ledger::{Certificates, LedgerPolicy, MemoryRecords, RecordLedger};
+use node_attestation_core::ledger::{LedgerPolicy, MemoryRecords, RecordLedger};
 use node_attestation_core::lifetimes::Lifetimes;
-use node_attestation_core::scope::{Duties, Enforcement, Issuance, KubeletSignerMode};
+use node_attestation_core::scope::{Duties, Enforcement};
 use node_attestation_core::serving::{AddressRange, NodeReportedAddresses, ServingPolicy};
 use node_attestation_core::signer::{InvalidCa, Signer};
 use node_attestation_core::verifier::Verifiers;
@@ -85,8 +85,8 @@ pub struct Settings {
     pub workload_kubeconfig: PathBuf,
     /// Certificate of the CA that its API server accepts client certificates of.
     pub ca_cert: PathBuf,
-    /// The CA's private key. `None`: kube-controller-manager signs ([`Issuance::ApproveOnly`]).
-    pub ca_key: Option<CaKey>,
+    /// The CA's private key.
+    pub ca_key: CaKey,
     /// The machines.
     pub inventory: Machines,
     /// Audiences beside the digests of the CA certificates.
@@ -203,10 +203,9 @@ impl Standalone {
     /// Reads and checks all files, without a call of the cluster.
     pub async fn load(settings: Settings, verifiers: Verifiers) -> Result<Self, StandaloneError> {
         let certificate = read_pem("certificate", &settings.ca_cert)?;
-        let issuance = match &settings.ca_key {
-            Some(key) => Issuance::Sign(key.signer(&certificate, &settings.ca_cert, None)?),
-            None => Issuance::ApproveOnly,
-        };
+        let signer = settings
+            .ca_key
+            .signer(&certificate, &settings.ca_cert, None)?;
         let inventory = settings.inventory.open()?;
         let access = ClusterAccess::from_kubeconfig(&settings.workload_kubeconfig).await?;
 
@@ -227,20 +226,14 @@ impl Standalone {
             Arc::new(MemoryRecords::default()),
             inventory.clone(),
             nodes,
-            LedgerPolicy {
-                certificates: match settings.duties.built_in {
-                    KubeletSignerMode::ApproveOnly => Certificates::Unmarked,
-                    KubeletSignerMode::Ignore | KubeletSignerMode::Deny => Certificates::Marked,
-                },
-                ..LedgerPolicy::new(settings.lifetimes.longest())
-            },
+            LedgerPolicy::new(settings.lifetimes.longest()),
         );
         let context = Context {
             verifiers,
             audiences: trust.audiences.into_iter().collect(),
             inventory,
             ledger: Arc::new(ledger),
-            issuance,
+            signer,
             lifetimes: settings.lifetimes,
             duties: settings.duties,
             enforcement: Enforcement::default(),

@@ -2,6 +2,7 @@
 //! Cluster API's objects, and the released program.
 
 mod adoption;
+mod ca_key;
 mod closing;
 mod control_plane;
 mod enablement;

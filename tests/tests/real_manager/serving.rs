@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use crate::SITE;
 
 /// A request for a serving certificate for this address.
-fn request(name: &str, node_name: &str, address: [u8; 4]) -> Value {
+pub fn request(name: &str, node_name: &str, address: [u8; 4]) -> Value {
     let mut params = CertificateParams::default();
     params.distinguished_name = DistinguishedName::new();
     let subject = &mut params.distinguished_name;

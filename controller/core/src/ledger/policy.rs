@@ -15,8 +15,6 @@ pub struct LedgerPolicy {
     pub name_reuse: NameReuse,
     /// The treatment of a Node that exists already.
     pub stale_nodes: StaleNodes,
-    /// Whether certificates carry the UID of their record.
-    pub certificates: Certificates,
     /// The longest lifetime that a certificate is granted. A record knows of a longer one by which it
     /// was opened.
     pub longest_lifetime: Duration,
@@ -30,17 +28,7 @@ impl LedgerPolicy {
             adoption: Adoption::Refuse,
             name_reuse: NameReuse::Allow,
             stale_nodes: StaleNodes::Delete,
-            certificates: Certificates::Marked,
             longest_lifetime,
         }
     }
-}
-
-/// Whether certificates carry the UID of their record.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Certificates {
-    /// They do: a renewal is by its UID.
-    Marked,
-    /// They do not, since another signs them: a renewal is by name and evidence.
-    Unmarked,
 }

@@ -9,8 +9,8 @@ use kubelet_attestation::names::{NodeName, ProviderId};
 
 use super::records::Stored;
 use super::{
-    Adoption, Certificates, Claim, Claimant, Grant, GrantReason, LedgerPolicy, NameReuse, Record,
-    Reenrolment, StaleNodes, TombstoneReason,
+    Adoption, Claim, Claimant, Grant, GrantReason, LedgerPolicy, NameReuse, Record, Reenrolment,
+    StaleNodes, TombstoneReason,
 };
 use crate::nodes::Node;
 use crate::refusal::{Deferral, Denial, Refusal};
@@ -156,10 +156,8 @@ impl Rules<'_> {
 
     /// Checks that a node may ask with a certificate that names no record.
     fn may_ask(&self) -> Checked<()> {
-        let unmarked = self.policy.certificates == Certificates::Unmarked;
-        let may_ask = unmarked || self.adopts();
         match self.claim.claimant {
-            Claimant::Node if !may_ask => Err(Denial::RequesterUidMissing.into()),
+            Claimant::Node if !self.adopts() => Err(Denial::RequesterUidMissing.into()),
             Claimant::Node | Claimant::Token => Ok(()),
         }
     }
@@ -196,16 +194,10 @@ impl Rules<'_> {
         unproved && self.claim.claimant == Claimant::Node
     }
 
-    /// The grant of the present generation to the claim that opened it, or to the node itself if only
-    /// its name identifies it.
+    /// The grant of the present generation to the claim that opened it.
     fn repeated(&self, record: &Record) -> Checked<Option<Grant>> {
         if !record.is_live() {
             return Ok(None);
-        }
-        let by_name = self.claim.claimant == Claimant::Node
-            && self.policy.certificates == Certificates::Unmarked;
-        if by_name && matches!(self.claim.assurance, Assurance::None(_)) {
-            return Err(Denial::UnattestedRenewal.into());
         }
         let not_after = match self.claim.assurance {
             Assurance::Attested(_) => self.claim.not_after,
@@ -213,15 +205,11 @@ impl Rules<'_> {
             Assurance::None(_) if record.not_after < self.facts.now => return Ok(None),
             Assurance::None(_) => self.claim.not_after.min(record.not_after),
         };
-        let granted = by_name || record.opened.key == self.claim.key;
-        Ok(granted.then(|| Grant {
+        let is_same = record.opened.key == self.claim.key;
+        Ok(is_same.then(|| Grant {
             uid: record.certificate_uid(),
             not_after,
-            opening: if by_name {
-                GrantReason::Renewed
-            } else {
-                GrantReason::Again
-            },
+            opening: GrantReason::Again,
         }))
     }
 

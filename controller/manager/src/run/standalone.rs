@@ -43,7 +43,7 @@ const MAX_CA_LEN: usize = 256 * 1024;
 #[command(next_help_heading = "One workload cluster, without a management cluster")]
 pub(super) struct StandaloneArguments {
     /// Kubeconfig of the workload cluster
-    #[arg(long, value_name = "FILE", conflicts_with_all = MANAGEMENT, requires_all = ["ca_cert", "machines"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = MANAGEMENT, requires_all = ["ca_cert", "signing_key", "machines"])]
     pub(super) workload_kubeconfig: Option<PathBuf>,
     /// Certificate of the CA that the cluster's API server accepts client certificates of, as PEM
     #[arg(long, value_name = "FILE", requires = "workload_kubeconfig")]
@@ -56,10 +56,6 @@ pub(super) struct StandaloneArguments {
         requires = "workload_kubeconfig"
     )]
     ca_key: Option<PathBuf>,
-    /// Approve only, and leave the signing to kube-controller-manager: nodes ask the built-in client
-    /// signer, with their evidence
-    #[arg(long, conflicts_with = "signing_key", requires = "workload_kubeconfig")]
-    approve_only: bool,
     /// Whose evidence is appraised
     #[arg(
         long, value_name = "PROVIDER", value_parser = attestors(),
@@ -128,12 +124,11 @@ pub(super) struct StandaloneArguments {
     /// Take the addresses that nodes report of themselves for theirs
     #[arg(long, requires = "serving")]
     guest_reported_addresses: bool,
-    /// Deny requests to kubernetes.io/kube-apiserver-client-kubelet that have no evidence; implied by
-    /// --approve-only
+    /// Deny requests to kubernetes.io/kube-apiserver-client-kubelet
     #[arg(long, requires = "workload_kubeconfig")]
     deny_built_in: bool,
     /// Approve such requests of control-plane machines that renew kubeadm's certificate
-    #[arg(long, requires = "workload_kubeconfig")]
+    #[arg(long, requires = "deny_built_in")]
     control_plane_renewal: bool,
 }
 
@@ -145,8 +140,7 @@ const NOTHING_ADMITTED: &str = "nobody's requests are answered: give --attestor 
                                 what they are, or --allow-insecure to admit machines that prove nothing";
 
 /// The flags that a `KubeletAuthentication` replaces.
-const SAID_BY_CLUSTER: [&str; 10] = [
-    "approve_only",
+const SAID_BY_CLUSTER: [&str; 9] = [
     "certificate_duration",
     "insecure_certificate_duration",
     "audiences",
@@ -192,9 +186,10 @@ impl StandaloneArguments {
             serving: self.serving_settings(),
             workload_kubeconfig: self.workload_kubeconfig.unwrap_or_default(),
             ca_cert: self.ca_cert.unwrap_or_default(),
-            ca_key: external
-                .map(CaKey::External)
-                .or(self.ca_key.map(CaKey::File)),
+            ca_key: external.map_or_else(
+                || CaKey::File(self.ca_key.unwrap_or_default()),
+                CaKey::External,
+            ),
             inventory,
             audiences: self.audiences,
             lifetimes: Lifetimes {
@@ -214,17 +209,13 @@ impl StandaloneArguments {
     }
 
     fn duties(&self) -> Duties {
-        let built_in = if self.approve_only {
-            KubeletSignerMode::ApproveOnly
-        } else if self.deny_built_in {
-            KubeletSignerMode::Deny
-        } else {
-            KubeletSignerMode::Ignore
-        };
         Duties {
             serving: self.serving,
-            built_in,
-            control_plane_renewal: self.control_plane_renewal,
+            built_in: match (self.deny_built_in, self.control_plane_renewal) {
+                (false, _) => KubeletSignerMode::Ignore,
+                (true, false) => KubeletSignerMode::Deny,
+                (true, true) => KubeletSignerMode::DenyExceptControlPlane,
+            },
         }
     }
 

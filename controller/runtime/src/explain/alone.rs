@@ -8,13 +8,12 @@ use kubelet_attestation::names::{Audience, NodeName, Provider};
 use node_attestation_core::decide::Context;
 use node_attestation_core::identifiers::KeyDigest;
 use node_attestation_core::ledger::{
-    Certificates, LastIssued, LedgerPolicy, Record, RecordLedger, Records, Stored, Version,
-    WriteError,
+    LastIssued, LedgerPolicy, Record, RecordLedger, Records, Stored, Version, WriteError,
 };
 use node_attestation_core::lifetimes::Lifetimes;
 use node_attestation_core::nodes::{Node, Nodes, ReadOnlyNodes};
 use node_attestation_core::refusal::{NotAsked, Unavailable};
-use node_attestation_core::scope::{Duties, Enforcement, Issuance, KubeletSignerMode};
+use node_attestation_core::scope::{Duties, Enforcement, KubeletSignerMode};
 use node_attestation_core::serving::{AddressRange, ServingPolicy};
 use node_attestation_core::verifier::{Identity, Verifiers};
 use tokio::task::JoinSet;
@@ -38,8 +37,6 @@ pub struct AloneSettings {
     pub audiences: Vec<Audience>,
     /// The ranges that the addresses of serving certificates are limited to.
     pub serving_address_ranges: Vec<AddressRange>,
-    /// Whether kube-controller-manager signs.
-    pub approve_only: bool,
 }
 
 impl Explainer {
@@ -55,7 +52,6 @@ impl Explainer {
             inventory,
             audiences,
             serving_address_ranges,
-            approve_only,
         } = settings;
         let trusted = workload.iter().flat_map(ClusterAccess::ca_certificates);
         ca_certificates.extend(trusted.cloned());
@@ -64,15 +60,8 @@ impl Explainer {
                 "there is no certificate of the CA".into(),
             ));
         };
-        let (issuance, signed_by) = if approve_only {
-            (Issuance::ApproveOnly, "nobody: requests are only approved")
-        } else {
-            let signer = rehearsed_signer(ca).map_err(ExplainError::File)?;
-            (
-                Issuance::Sign(signer),
-                "the controller, with the key of --ca-key or by its external signer",
-            )
-        };
+        let signer = rehearsed_signer(ca).map_err(ExplainError::File)?;
+        let signed_by = "the controller, with the key of --ca-key or by its external signer";
         let inventory = MachineList::open(&inventory);
         let inventory = Arc::new(inventory.map_err(|error| ExplainError::File(error.into()))?);
         let nodes: Arc<dyn Nodes> = match &workload {
@@ -80,14 +69,7 @@ impl Explainer {
             None => Arc::new(Unknown),
         };
         let lifetimes = Lifetimes::default();
-        let policy = LedgerPolicy {
-            certificates: if approve_only {
-                Certificates::Unmarked
-            } else {
-                Certificates::Marked
-            },
-            ..LedgerPolicy::new(lifetimes.longest())
-        };
+        let policy = LedgerPolicy::new(lifetimes.longest());
         let ledger = RecordLedger::new(Arc::new(Unknown), inventory.clone(), nodes, policy);
         let unasked = Unasked::default();
         let of_ca = ca_certificates.iter().map(|der| Audience::of_ca(der));
@@ -98,16 +80,11 @@ impl Explainer {
             audiences: all.into_iter().collect(),
             inventory,
             ledger: Arc::new(ledger),
-            issuance,
+            signer,
             lifetimes,
             duties: Duties {
                 serving: true,
-                built_in: if approve_only {
-                    KubeletSignerMode::ApproveOnly
-                } else {
-                    KubeletSignerMode::Ignore
-                },
-                control_plane_renewal: false,
+                built_in: KubeletSignerMode::Ignore,
             },
             enforcement: Enforcement::default(),
             serving: ServingPolicy {

@@ -268,11 +268,7 @@ mod tests {
 
         assert_eq!(victim.changed().now_or_never(), None);
         assert_eq!(victim.hold(Some(key(1, true))), None);
-        assert_eq!(
-            victim.hold(Some(key(1, false))),
-            None,
-            "in approve-only mode"
-        );
+        assert_eq!(victim.hold(Some(key(1, false))), None, "without its key");
     }
 
     #[test]

@@ -85,7 +85,7 @@ impl Running {
             inventory: Arc::new(inventory.clone()),
             records,
             absences,
-            signer: service.ca.signer().cloned(),
+            signer: service.signer.clone(),
         };
         let context = builder.context();
         let conditions =

@@ -7,10 +7,9 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::Secret;
 use kubelet_attestation::ensure;
 use kubelet_attestation::names::Audience;
-use node_attestation_core::crd::{
-    AutoApproveBindings, KubeletAuthentication, KubeletAuthenticationSpec,
-};
+use node_attestation_core::crd::{KubeletAuthentication, KubeletAuthenticationSpec};
 use node_attestation_core::serving::AddressRange;
+use node_attestation_core::signer::Signer;
 use node_attestation_core::verifier::Verifiers;
 use sha2::{Digest as _, Sha256};
 
@@ -40,6 +39,8 @@ pub(super) struct Service {
     pub(super) cluster: Cluster,
     pub(super) kubeconfig: TenantKubeconfig,
     pub(super) ca: Arc<ClusterCa>,
+    /// The signer with that CA.
+    pub(super) signer: Arc<Signer>,
     pub(super) verifiers: Verifiers,
     pub(super) audiences: Vec<Audience>,
     pub(super) serving_address_ranges: Vec<AddressRange>,
@@ -115,9 +116,8 @@ pub(super) fn service(
             source,
         })?;
     }
-    if ca.signer().is_none() && spec.auto_approve_bindings != AutoApproveBindings::Remove {
-        return Err(NotReady::ApproveOnlyNeedsRemove(ca_name));
-    }
+    let signer = ca.signer().cloned();
+    let signer = signer.ok_or(NotReady::CaKeyNotFound(ca_name))?;
     let audiences = audiences(authentication, &ca, &kubeconfig)?;
     let serving_address_ranges =
         serving_address_ranges(spec).map_err(NotReady::ServingAddressRange)?;
@@ -127,6 +127,7 @@ pub(super) fn service(
         cluster: cluster.clone(),
         kubeconfig,
         ca: Arc::new(ca),
+        signer,
         verifiers,
         audiences,
         serving_address_ranges,

@@ -9,9 +9,9 @@ use node_attestation_core::crd::{
 };
 use node_attestation_core::decide::Context;
 use node_attestation_core::inventory::Inventory;
-use node_attestation_core::ledger::{Absences, Certificates, LedgerPolicy, RecordLedger, Records};
+use node_attestation_core::ledger::{Absences, LedgerPolicy, RecordLedger, Records};
 use node_attestation_core::lifetimes::Lifetimes;
-use node_attestation_core::scope::{Duties, Enforcement, Issuance, KubeletSignerMode};
+use node_attestation_core::scope::{Duties, Enforcement, KubeletSignerMode};
 use node_attestation_core::serving::{
     AddressRange, InvalidAddressRange, NodeReportedAddresses, ServingPolicy,
 };
@@ -34,26 +34,24 @@ pub(crate) struct ContextBuilder<'a> {
     pub(crate) inventory: Arc<dyn Inventory>,
     pub(crate) records: Arc<dyn Records>,
     pub(crate) absences: Absences,
-    /// `None`: kube-controller-manager signs.
-    pub(crate) signer: Option<Arc<Signer>>,
+    pub(crate) signer: Arc<Signer>,
 }
 
 impl ContextBuilder<'_> {
     /// The context of decisions about the cluster's requests.
     pub(crate) fn context(self) -> Context {
         let Self { spec, access, .. } = self;
-        let signs = self.signer.is_some();
         let nodes = Arc::new(KubeNodes::new(access.client().clone()));
-        let policy = ledger_policy(spec, &self.verifiers, signs);
+        let policy = ledger_policy(spec, &self.verifiers);
         let ledger = RecordLedger::new(self.records, self.inventory.clone(), nodes, policy);
         Context {
             verifiers: self.verifiers,
             audiences: self.audiences,
             inventory: self.inventory,
             ledger: Arc::new(ledger.with_absences(self.absences)),
-            issuance: self.signer.map_or(Issuance::ApproveOnly, Issuance::Sign),
+            signer: self.signer,
             lifetimes: lifetimes(spec),
-            duties: duties(spec, signs),
+            duties: duties(spec),
             // Until somebody has found out whether it is on.
             enforcement: Enforcement::new(false),
             serving: serving_policy(spec, self.cluster, access, self.serving_address_ranges),
@@ -71,15 +69,13 @@ fn lifetimes(spec: &KubeletAuthenticationSpec) -> Lifetimes {
 }
 
 /// The requests that the controller answers, apart from those to the client signers of the verifiers.
-fn duties(spec: &KubeletAuthenticationSpec, signs: bool) -> Duties {
+fn duties(spec: &KubeletAuthenticationSpec) -> Duties {
     Duties {
         serving: true,
-        built_in: if signs {
-            KubeletSignerMode::Deny
-        } else {
-            KubeletSignerMode::ApproveOnly
+        built_in: match spec.built_in_renewal {
+            BuiltInRenewal::Refuse => KubeletSignerMode::Deny,
+            BuiltInRenewal::ControlPlane => KubeletSignerMode::DenyExceptControlPlane,
         },
-        control_plane_renewal: spec.built_in_renewal == BuiltInRenewal::ControlPlane,
     }
 }
 
@@ -89,11 +85,7 @@ pub(crate) fn is_to_be_enforced(spec: &KubeletAuthenticationSpec) -> bool {
 }
 
 /// The policy of the ledger.
-fn ledger_policy(
-    spec: &KubeletAuthenticationSpec,
-    verifiers: &Verifiers,
-    signs: bool,
-) -> LedgerPolicy {
+fn ledger_policy(spec: &KubeletAuthenticationSpec, verifiers: &Verifiers) -> LedgerPolicy {
     let lifetimes = lifetimes(spec);
     let longest_lifetime = if verifiers.of(&Provider::INSECURE).is_some() {
         lifetimes.longest()
@@ -105,11 +97,6 @@ fn ledger_policy(
         adoption: spec.adoption,
         name_reuse: spec.name_reuse,
         stale_nodes: spec.stale_nodes,
-        certificates: if signs {
-            Certificates::Marked
-        } else {
-            Certificates::Unmarked
-        },
         longest_lifetime,
     }
 }

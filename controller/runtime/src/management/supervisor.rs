@@ -263,7 +263,6 @@ impl Supervisor {
         };
         ClusterPhase::Serving {
             ca: running.ca.out_of_time(now()),
-            signs: running.ca.signer().is_some(),
             health: running.health.borrow().clone(),
             attestors: service.verifiers.reports().collect(),
         }

@@ -108,7 +108,7 @@ impl Standalone {
             inventory: Arc::new(CapiInventory::new(said.objects, key.clone())),
             records: Arc::new(records),
             absences: Absences::default(),
-            signer: Some(signer),
+            signer,
         };
         let context = builder.context();
         context.enforcement.set(enforced);

@@ -80,11 +80,8 @@ struct Run {
     #[arg(long)]
     deny_built_in: bool,
     /// Approve those of control-plane machines that renew kubeadm's certificate
-    #[arg(long)]
+    #[arg(long, requires = "deny_built_in")]
     control_plane_renewal: bool,
-    /// Leave signing to kube-controller-manager
-    #[arg(long)]
-    approve_only: bool,
     #[arg(long, value_enum, default_value_t = LogFormat::Text)]
     log_format: LogFormat,
     #[arg(short, long)]
@@ -179,7 +176,7 @@ async fn serve(
     let settings = Settings {
         workload_kubeconfig: run.workload_kubeconfig.unwrap_or_default(),
         ca_cert: run.ca_cert.unwrap_or_default(),
-        ca_key: run.ca_key.filter(|_| !run.approve_only).map(CaKey::File),
+        ca_key: CaKey::File(run.ca_key.unwrap_or_default()),
         inventory: Machines::File(run.inventory.unwrap_or_default()),
         audiences: run.audiences,
         lifetimes: Lifetimes {
@@ -188,12 +185,11 @@ async fn serve(
         },
         duties: Duties {
             serving: run.serving,
-            built_in: match (run.approve_only, run.deny_built_in) {
-                (true, _) => KubeletSignerMode::ApproveOnly,
-                (false, true) => KubeletSignerMode::Deny,
-                (false, false) => KubeletSignerMode::Ignore,
+            built_in: match (run.deny_built_in, run.control_plane_renewal) {
+                (false, _) => KubeletSignerMode::Ignore,
+                (true, false) => KubeletSignerMode::Deny,
+                (true, true) => KubeletSignerMode::DenyExceptControlPlane,
             },
-            control_plane_renewal: run.control_plane_renewal,
         },
         serving: ServingSettings {
             service_ranges: run.service_ranges,

@@ -45,11 +45,11 @@ pub(in crate::management) enum NotReady {
     #[error(transparent)]
     ServingAddressRange(InvalidServingAddressRange),
     #[error(
-        "Secret {0} has no tls.key, so requests can only be approved, for Kubernetes' own signer; \
-         that needs autoApproveBindings: Remove, or the same requests are approved without evidence. \
-         If another program holds the key, start the controller with --signer-endpoint"
+        "Secret {0} has no tls.key, and the controller has no external signer: no request of the \
+         Cluster is answered. Put the CA's key into the Secret, or start the controller with \
+         --signer-endpoint if another program holds the key"
     )]
-    ApproveOnlyNeedsRemove(String),
+    CaKeyNotFound(String),
     /// Its tasks panicked, and start again.
     #[error("it failed, and begins again")]
     Broken,
@@ -74,7 +74,7 @@ impl NotReady {
             Self::VerifierUnavailable(why) => why.reason(),
             Self::Audience(_) => reason::AUDIENCE_INVALID,
             Self::ServingAddressRange(_) => reason::SERVING_ADDRESS_RANGE_INVALID,
-            Self::ApproveOnlyNeedsRemove(_) => reason::APPROVE_ONLY_NOT_ALLOWED,
+            Self::CaKeyNotFound(_) => reason::CA_KEY_NOT_FOUND,
             Self::Broken => reason::INTERNAL_ERROR,
         }
     }

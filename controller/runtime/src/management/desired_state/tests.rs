@@ -1,5 +1,6 @@
 use k8s_openapi::ByteString;
 use kubelet_attestation::kubeconfig::Refused;
+use node_attestation_core::crd::AutoApproveBindings;
 use node_attestation_core::signer::InvalidCa;
 use node_attestation_core::verifier::InsecureVerifier;
 use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair};
@@ -147,7 +148,7 @@ fn a_cluster_of_which_all_is_right_is_served() {
 
     let service = world.plan().unwrap().unwrap();
 
-    assert!(service.ca.signer().is_some());
+    assert_eq!(service.signer.ca_der(), service.ca.certificates()[0]);
     assert_eq!(service.audiences.len(), 1);
 }
 
@@ -175,7 +176,7 @@ type Change = fn(&mut World);
 fn of_many_obstacles_the_first_is_said() {
     let mut world = world();
     let reasons: [(&str, Change); 11] = [
-        ("ApproveOnlyNotAllowed", |world| {
+        ("CAKeyNotFound", |world| {
             let (certificate, _) = ca();
             world.sources.ca = secret(&[("tls.crt", certificate)]);
         }),
@@ -307,28 +308,36 @@ fn a_cluster_that_is_paused_holds_its_ca_key_all_the_same() {
 }
 
 #[test]
-fn without_the_ca_key_requests_are_approved_only_where_nobody_else_approves_them() {
-    let mut world = world();
-    let (certificate, _) = ca();
-    world.sources.ca = secret(&[("tls.crt", certificate)]);
-    world.authentication.spec.auto_approve_bindings = AutoApproveBindings::Remove;
+fn a_cluster_without_its_ca_key_is_not_served_and_told_the_ways_out() {
+    for bindings in [AutoApproveBindings::Report, AutoApproveBindings::Remove] {
+        let mut world = world();
+        world.authentication.spec.auto_approve_bindings = bindings;
+        let with_key = world.sources.ca.clone();
+        let certificate = value(with_key.present().unwrap(), "tls.crt").to_vec();
+        assert!(world.plan().unwrap().is_some(), "with its key");
+        let certificate = String::from_utf8(certificate).unwrap();
 
-    let service = world.plan().unwrap().unwrap();
+        for key in [None, Some("")] {
+            let key = key.map(|key| ("tls.key", key.to_owned()));
+            let values: Vec<_> = [("tls.crt", certificate.clone())]
+                .into_iter()
+                .chain(key)
+                .collect();
+            world.sources.ca = secret(&values);
+            let why = world.why();
 
-    assert!(service.ca.signer().is_none());
-}
+            assert_eq!(why.reason(), "CAKeyNotFound");
+            assert_eq!(
+                why.to_string(),
+                "Secret prod-1-ca has no tls.key, and the controller has no external signer: no request of the \
+                 Cluster is answered. Put the CA's key into the Secret, or start the controller with \
+                 --signer-endpoint if another program holds the key"
+            );
+        }
 
-#[test]
-fn a_cluster_without_the_ca_key_is_told_of_the_external_signer() {
-    let mut world = world();
-    let (certificate, _) = ca();
-    world.sources.ca = secret(&[("tls.crt", certificate)]);
-
-    let why = world.why();
-
-    assert_eq!(why.reason(), "ApproveOnlyNotAllowed");
-    let cure = "If another program holds the key, start the controller with --signer-endpoint";
-    assert!(why.to_string().ends_with(cure), "{why}");
+        world.sources.ca = with_key;
+        assert!(world.plan().unwrap().is_some(), "with its key again");
+    }
 }
 
 /// A controller with an external signer, and a CA whose key is in no Secret.
@@ -349,7 +358,7 @@ async fn with_an_external_signer_a_ca_without_its_key_signs_and_proves_nothing()
 
     let service = world.plan().unwrap().unwrap();
 
-    assert!(service.ca.signer().is_some());
+    assert_eq!(service.signer.ca_der(), service.ca.certificates()[0]);
     let published = world.holder.publication(None).unwrap();
     assert!(!published.proved, "the certificate alone is public");
 }

@@ -308,25 +308,21 @@ fn a_certificate_of_before_takes_no_record_of_another_machine() {
 }
 
 #[test]
-fn where_certificates_carry_no_uid_a_node_renews_by_its_name_and_evidence() {
-    let unmarked = LedgerPolicy {
-        certificates: Certificates::Unmarked,
+fn a_certificate_without_uid_opens_a_generation_only_after_a_reset() {
+    let renewal = by_node(claim("m1", "n1", 2, 5));
+    let world = World::held(LedgerPolicy {
+        adoption: Adoption::Allow,
         ..policy()
-    };
-    let world = World::held(unmarked);
+    });
     world.node("n1", true, 5);
+    assert_eq!(world.waits(&renewal, 5), "IdentityLive");
+    world.reset("n1");
+    assert_eq!(world.granted(&renewal, 5), 2);
 
-    let grant = world.claims(&by_node(claim("m1", "n1", 2, 5)), 5).unwrap();
-    assert_eq!((grant.uid.generation, grant.not_after), (1, at(15)));
-    assert!(matches!(
-        world.denied(&by_node(claim("m2", "n1", 2, 5)), 5),
-        Denial::NameTaken { .. }
-    ));
-    world.revoke("n1", 5);
-    assert!(matches!(
-        world.denied(&by_node(claim("m1", "n1", 2, 5)), 5),
-        Denial::IdentityRevoked { .. }
-    ));
+    let refusing = World::held(policy());
+    refusing.node("n1", true, 5);
+    refusing.reset("n1");
+    assert_eq!(refusing.denied(&renewal, 5), Denial::RequesterUidMissing);
 }
 
 #[test]
