@@ -50,7 +50,7 @@ fn assert_said(settings: &str, changes: &[&str], words: &str) {
     assert!(said.contains(words), "no {words:?} in {said}");
 }
 
-const RECORD: &str = "pcrPolicy: {mode: Record}";
+const RECORD: &str = "pcrPolicy: {allowed: []}";
 const ACCEPTED: &str = "no.key: No such file";
 
 #[test]
@@ -63,12 +63,15 @@ fn what_the_refusals_are_one_change_away_from_is_accepted() {
 fn settings_that_mean_nothing_are_named() {
     for (settings, words) in [
         (
-            "pcrPolcy: {mode: Enforce}",
+            "pcrPolcy: {allowed: []}",
             "tpm.yaml: there is no field pcrPolcy",
         ),
-        ("pcrPolicy: {mode: Enforce}", "pcrPolicy allows no state"),
         (
-            "pcrPolicy: {mode: Always}",
+            "pcrPolicy: {mode: Enforce}",
+            "tpm.yaml: there is no field pcrPolicy.mode",
+        ),
+        (
+            "endorsementKeys: {platform: AWS}",
             "tpm.yaml is not what `spec.tpm` is",
         ),
         (

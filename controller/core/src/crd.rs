@@ -44,8 +44,8 @@ pub use revoked_node_credentials::{
     RevokedNodeCredentialsSpec,
 };
 pub use tpm::{
-    AllowedEndorsementKey, EndorsementKeyPlatform, EndorsementKeys, LateProviderIds, PcrBank,
-    PcrMode, PcrPolicy, PcrSet, TpmSettings,
+    AllowedEndorsementKey, EndorsementKeyPlatform, EndorsementKeys, LateProviderIds, PcrPolicy, PcrSet,
+    TpmSettings,
 };
 
 /// The API group of our resources and annotations.

@@ -78,7 +78,7 @@ fn unknown(written: &Value, understood: &Value) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use kubelet_attestation::errors::error_chain;
-    use node_attestation_core::crd::{EndorsementKeyPlatform, PcrMode};
+    use node_attestation_core::crd::EndorsementKeyPlatform;
 
     use super::*;
 
@@ -92,7 +92,7 @@ mod tests {
         let settings = parsed(&format!(
             "endorsementKeys:\n  platform: aws\n  allowList:\n  - {{machine: m1, ekSha256: {digest}}}\n\
              \x20 - {{providerID: metal3://metal/host-7/, ekSha256: {digest}}}\n\
-             pcrPolicy:\n  mode: Enforce\n  allowed:\n  - 7: {digest}\n    \"4\": {digest}\n"
+             pcrPolicy:\n  allowed:\n  - 7: {digest}\n    \"4\": {digest}\n"
         ));
 
         let settings = settings.unwrap();
@@ -102,7 +102,6 @@ mod tests {
         assert_eq!(machine.machine.as_deref(), Some("m1"));
         assert_eq!(host.provider_id.as_deref(), Some("metal3://metal/host-7/"));
         assert_eq!([machine.ek_sha256, host.ek_sha256], [&*digest, &digest]);
-        assert_eq!(settings.pcr_policy.mode, PcrMode::Enforce);
         let registers: Vec<_> = settings.pcr_policy.allowed[0].keys().collect();
         assert_eq!(registers, ["4", "7"]);
     }
@@ -115,7 +114,8 @@ mod tests {
     #[test]
     fn a_misspelt_field_is_named_and_not_passed_over() {
         for (text, field) in [
-            ("pcrPolcy: {mode: Enforce}", "pcrPolcy"),
+            ("pcrPolcy: {allowed: []}", "pcrPolcy"),
+            ("pcrPolicy: {mode: Enforce}", "pcrPolicy.mode"),
             ("pcrPolicy: {allow: []}", "pcrPolicy.allow"),
             (
                 "endorsementKeys: {allowList: [{machine: a, ekSha256: b, x: 1}]}",
@@ -129,7 +129,7 @@ mod tests {
 
     #[test]
     fn a_wrong_value_is_refused_with_its_place() {
-        let error = parsed("pcrPolicy:\n  mode: enforce\n").unwrap_err();
+        let error = parsed("endorsementKeys:\n  platform: AWS\n").unwrap_err();
 
         assert!(error.contains("is not what `spec.tpm` is"), "{error}");
         assert!(error.contains("line 2"), "{error}");

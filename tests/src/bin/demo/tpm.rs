@@ -13,7 +13,7 @@ use kubelet_authenticator_test_support::control_plane::{ControlPlane, Controller
 use kubelet_authenticator_test_support::process::poll;
 use kubelet_authenticator_test_support::tpm_proxy::{Commands, Fault, TpmProxy, command};
 use kubelet_authenticator_tests::tpm::Challenger;
-use node_attestation_core::crd::{PcrMode, PcrPolicy, TpmSettings};
+use node_attestation_core::crd::{PcrPolicy, TpmSettings};
 use serde_json::Value;
 
 use self::attacks::{ATTACKS, Attack};
@@ -70,9 +70,7 @@ impl World {
         let own = machines.pop().expect("the attacker's");
         let settings = TpmSettings {
             pcr_policy: PcrPolicy {
-                mode: PcrMode::Enforce,
                 allowed: machines.iter().take(1).map(Machine::boot_state).collect(),
-                ..PcrPolicy::default()
             },
             ..TpmSettings::default()
         };
