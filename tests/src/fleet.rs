@@ -45,11 +45,9 @@ pub fn allow_short_certificates(management: &Management) {
     let mut versions = definition["spec"]["versions"].clone();
     let properties =
         &mut versions[0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"];
-    let lifetimes = &mut properties["certificate"]["properties"];
-    for field in ["expirationSeconds", "insecureExpirationSeconds"] {
-        assert_eq!(lifetimes[field]["minimum"].as_f64(), Some(600.0));
-        lifetimes[field]["minimum"] = json!(1);
-    }
+    let lifetime = &mut properties["certificate"]["properties"]["expirationSeconds"];
+    assert_eq!(lifetime["minimum"].as_f64(), Some(600.0));
+    lifetime["minimum"] = json!(1);
     kubectl.patch(&target, &json!({"spec": {"versions": versions}}));
 }
 

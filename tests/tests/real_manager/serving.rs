@@ -62,7 +62,10 @@ fn a_pool_member_serves_at_its_reported_address_where_allowed() {
 
     scene.assert_denied("refused", "ServingNameNotReported");
 
-    scene.change(&json!({"guestReportedAddresses": "Allow"}));
+    scene.change(&json!({
+        "guestReportedAddresses": "Allow",
+        "servingAddressRanges": ["203.0.113.0/24"],
+    }));
     let mut asked = 0;
     let issued = poll(SWEPT, || {
         asked += 1;

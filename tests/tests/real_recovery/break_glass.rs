@@ -53,8 +53,7 @@ fn story(provider: &Provider) {
     let plane = cluster.control_plane().clone();
     let machines = ["w-1", "w-2"].map(|name| cluster.machine(name).create());
     let mut manager = Manager::start(&management, provider.controller, provider.arguments);
-    let lifetime = json!({"expirationSeconds": SECONDS, "insecureExpirationSeconds": SECONDS});
-    let spec = json!({"certificate": lifetime});
+    let spec = json!({"certificate": {"expirationSeconds": SECONDS}});
     authorize(&management, &cluster, &[provider.attestor], spec)
         .wait_until_ready(management.kubectl());
     let kubelets = machines

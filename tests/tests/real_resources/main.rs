@@ -4,6 +4,7 @@ mod authentication;
 mod identity;
 mod reading;
 mod revoked;
+mod stored;
 
 use std::process::Command;
 use std::sync::LazyLock;
@@ -18,15 +19,18 @@ const API_VERSION: &str = "attestation.cluster.x-k8s.io/v1alpha1";
 /// Shared: every test has objects of its own, or only makes dry runs.
 static CLUSTER: LazyLock<ControlPlane> = LazyLock::new(|| {
     let cluster = ControlPlane::start();
-    let printed = Command::new(program("node-attestation-controller"))
-        .arg("crds")
-        .output()
-        .unwrap();
     let kubectl = cluster.kubectl();
-    kubectl.apply(&String::from_utf8(printed.stdout).unwrap());
+    kubectl.apply(&definitions());
     kubectl.ok(["wait", "--for=condition=Established", "crd", "--all"]);
     cluster
 });
+
+/// The definitions, as the program prints them.
+fn definitions() -> String {
+    let mut printer = Command::new(program("node-attestation-controller"));
+    let printed = printer.arg("crds").output().unwrap();
+    String::from_utf8(printed.stdout).unwrap()
+}
 
 fn kubectl() -> &'static Kubectl {
     CLUSTER.kubectl()
@@ -148,14 +152,11 @@ fn authentication(name: &str) -> Subject {
         "spec": {
             "clusterName": name,
             "authorizedAttestors": ["aws", "tpm"],
-            "certificate": {"expirationSeconds": 86400, "insecureExpirationSeconds": 2592000},
+            "certificate": {"expirationSeconds": 86400},
             "audiences": ["blue", "green"],
             "autoApproveBindings": "Remove",
             "bootstrapTokens": "Ignore",
-            "reenrolment": "Never",
             "adoption": "Allow",
-            "nameReuse": "Quarantine",
-            "staleNodes": "Refuse",
             "builtInRenewal": "ControlPlane",
             "guestReportedAddresses": "Allow",
             "servingAddressRanges": ["10.0.0.0/8", "2001:db8::/32"],
@@ -165,7 +166,7 @@ fn authentication(name: &str) -> Subject {
             },
             "tpm": {
                 "endorsementKeys": {
-                    "platform": "aws",
+                    "platform": "none",
                     "requireCA": ["-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"],
                     "allowList": [
                         {"machine": "m-1", "ekSha256": "1".repeat(64)},
@@ -174,10 +175,7 @@ fn authentication(name: &str) -> Subject {
                     "configMaps": ["rack-1", "rack-2.metal"],
                 },
                 "lateProviderIDs": "Allow",
-                "pcrPolicy": {
-                    "mode": "Enforce", "bank": "sha256",
-                    "allowed": [{"0": "a".repeat(64), "23": "b".repeat(64)}],
-                },
+                "pcrPolicy": {"allowed": [{"0": "a".repeat(64), "23": "b".repeat(64)}]},
             },
         },
     });

@@ -60,6 +60,8 @@ pub mod reason {
     pub const ATTESTOR_UNKNOWN: &str = "AttestorUnknown";
     /// An audience is invalid.
     pub const AUDIENCE_INVALID: &str = "AudienceInvalid";
+    /// Settings contradict each other, or have no effect together.
+    pub const SETTINGS_INVALID: &str = "SettingsInvalid";
     /// A range that the addresses of serving certificates are limited to is invalid.
     pub const SERVING_ADDRESS_RANGE_INVALID: &str = "ServingAddressRangeInvalid";
     /// The controller failed in a way that it should not; it tries again.

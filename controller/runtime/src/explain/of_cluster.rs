@@ -86,6 +86,7 @@ async fn read(
         let audience = Audience::parse(text);
         audiences.insert(audience.map_err(|_| format!("{text:?} is no audience"))?);
     }
+    spec.check()?;
     let serving_address_ranges = serving_address_ranges(spec)?;
     let name = format!("{}-ca", key.name);
     let (signed_by, signer) = match secret(management, &key.namespace, &name).await {

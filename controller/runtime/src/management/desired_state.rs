@@ -119,6 +119,7 @@ pub(super) fn service(
         return Err(NotReady::ApproveOnlyNeedsRemove(ca_name));
     }
     let audiences = audiences(authentication, &ca, &kubeconfig)?;
+    spec.check().map_err(NotReady::Settings)?;
     let serving_address_ranges =
         serving_address_ranges(spec).map_err(NotReady::ServingAddressRange)?;
     let fingerprint = Fingerprint::of(authentication, sources, text);

@@ -1,9 +1,8 @@
 //! The policies that the `spec` of a `KubeletAuthentication` stands for: no input or output.
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use kubelet_attestation::names::{Audience, Provider};
+use kubelet_attestation::names::Audience;
 use node_attestation_core::crd::{
     AutoApproveBindings, BuiltInRenewal, GuestReportedAddresses, KubeletAuthenticationSpec,
 };
@@ -44,7 +43,7 @@ impl ContextBuilder<'_> {
         let Self { spec, access, .. } = self;
         let signs = self.signer.is_some();
         let nodes = Arc::new(KubeNodes::new(access.client().clone()));
-        let policy = ledger_policy(spec, &self.verifiers, signs);
+        let policy = ledger_policy(spec, signs);
         let ledger = RecordLedger::new(self.records, self.inventory.clone(), nodes, policy);
         Context {
             verifiers: self.verifiers,
@@ -63,10 +62,10 @@ impl ContextBuilder<'_> {
 
 /// The longest lifetimes of certificates.
 fn lifetimes(spec: &KubeletAuthenticationSpec) -> Lifetimes {
-    let seconds = |seconds: u32| Duration::from_secs(seconds.into());
+    let longest = spec.longest_lifetime();
     Lifetimes {
-        attested: seconds(spec.certificate.expiration_seconds),
-        insecure: seconds(spec.certificate.insecure_expiration_seconds),
+        attested: longest,
+        insecure: longest,
     }
 }
 
@@ -89,28 +88,15 @@ pub(crate) fn is_to_be_enforced(spec: &KubeletAuthenticationSpec) -> bool {
 }
 
 /// The policy of the ledger.
-fn ledger_policy(
-    spec: &KubeletAuthenticationSpec,
-    verifiers: &Verifiers,
-    signs: bool,
-) -> LedgerPolicy {
-    let lifetimes = lifetimes(spec);
-    let longest_lifetime = if verifiers.of(&Provider::INSECURE).is_some() {
-        lifetimes.longest()
-    } else {
-        lifetimes.attested
-    };
+fn ledger_policy(spec: &KubeletAuthenticationSpec, signs: bool) -> LedgerPolicy {
     LedgerPolicy {
-        reenrolment: spec.reenrolment,
         adoption: spec.adoption,
-        name_reuse: spec.name_reuse,
-        stale_nodes: spec.stale_nodes,
         certificates: if signs {
             Certificates::Marked
         } else {
             Certificates::Unmarked
         },
-        longest_lifetime,
+        longest_lifetime: spec.longest_lifetime(),
     }
 }
 

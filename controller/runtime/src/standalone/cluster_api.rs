@@ -88,6 +88,7 @@ impl Standalone {
             let invalid = |_| refused(format!("{text:?} is no audience").into());
             trust.audiences.insert(audience.map_err(invalid)?);
         }
+        spec.check().map_err(|error| refused(error.into()))?;
         let serving_address_ranges =
             serving_address_ranges(spec).map_err(|error| refused(error.into()))?;
 

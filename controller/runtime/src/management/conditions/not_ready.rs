@@ -1,6 +1,7 @@
 //! The reasons for which a cluster is not served, and what a person can do about each.
 
 use kubelet_attestation::errors::error_chain;
+use node_attestation_core::crd::InvalidSettings;
 use node_attestation_core::crd::conditions::reason;
 use node_attestation_core::signer::InvalidCa;
 
@@ -43,6 +44,8 @@ pub(in crate::management) enum NotReady {
     #[error("spec.audiences: {0:?} is not an audience")]
     Audience(String),
     #[error(transparent)]
+    Settings(InvalidSettings),
+    #[error(transparent)]
     ServingAddressRange(InvalidServingAddressRange),
     #[error(
         "Secret {0} has no tls.key, so requests can only be approved, for Kubernetes' own signer; \
@@ -73,6 +76,7 @@ impl NotReady {
             Self::SharedCa(_) => reason::SHARED_CA,
             Self::VerifierUnavailable(why) => why.reason(),
             Self::Audience(_) => reason::AUDIENCE_INVALID,
+            Self::Settings(_) => reason::SETTINGS_INVALID,
             Self::ServingAddressRange(_) => reason::SERVING_ADDRESS_RANGE_INVALID,
             Self::ApproveOnlyNeedsRemove(_) => reason::APPROVE_ONLY_NOT_ALLOWED,
             Self::Broken => reason::INTERNAL_ERROR,

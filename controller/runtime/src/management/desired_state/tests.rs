@@ -1,5 +1,6 @@
 use k8s_openapi::ByteString;
 use kubelet_attestation::kubeconfig::Refused;
+use node_attestation_core::crd::GuestReportedAddresses;
 use node_attestation_core::signer::InvalidCa;
 use node_attestation_core::verifier::InsecureVerifier;
 use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair};
@@ -276,6 +277,27 @@ fn a_range_of_addresses_that_is_none_is_named_wherever_it_stands() {
             );
         }
     }
+}
+
+/// An earlier version of the definition has accepted them.
+#[test]
+fn stored_settings_that_are_refused_together_are_named() {
+    let mut world = world();
+    let spec = &mut world.authentication.spec;
+    spec.authorized_attestors = vec!["tpm".to_owned()];
+    spec.guest_reported_addresses = GuestReportedAddresses::Allow;
+
+    let why = world.why();
+
+    assert_eq!(why.reason(), "SettingsInvalid");
+    let said = why.to_string();
+    assert!(
+        said.starts_with("spec.guestReportedAddresses: without ranges"),
+        "{said}"
+    );
+
+    world.authentication.spec.serving_address_ranges = vec!["10.0.0.0/8".to_owned()];
+    assert!(world.plan().unwrap().is_some());
 }
 
 #[test]

@@ -47,19 +47,6 @@ fn the_node_that_is_down_is_deleted_once_its_name_is_claimed() {
 }
 
 #[test]
-fn where_policy_says_so_a_node_that_is_down_is_for_people_to_delete() {
-    let world = World::with(LedgerPolicy {
-        stale_nodes: StaleNodes::Refuse,
-        ..policy()
-    });
-    world.node("n1", false, 0);
-    assert_eq!(world.waits(&claim("m1", "n1", 1, 0), 0), "StaleNode");
-
-    world.nodes.remove(&name("n1"));
-    assert_eq!(world.granted(&claim("m1", "n1", 1, 0), 0), 1);
-}
-
-#[test]
 fn the_same_key_finds_its_claim() {
     let world = World::held(policy());
     world.node("n1", true, 5);
@@ -123,18 +110,6 @@ fn another_key_opens_a_generation_when_every_certificate_has_expired_and_the_lea
 
     world.node("n1", true, 9);
     assert_eq!(world.granted(&claim("m1", "n1", 2, 11), 11), 2);
-}
-
-#[test]
-fn where_policy_says_so_another_key_needs_a_reset() {
-    let world = World::held(LedgerPolicy {
-        reenrolment: Reenrolment::Never,
-        ..policy()
-    });
-    assert_eq!(world.waits(&claim("m1", "n1", 2, 30), 30), "IdentityLive");
-
-    world.reset("n1");
-    assert_eq!(world.granted(&claim("m1", "n1", 2, 30), 30), 2);
 }
 
 #[test]
@@ -202,24 +177,6 @@ fn another_machine_waits_while_the_holder_goes_and_has_the_name_when_it_is_gone(
         world.renewal_denied("m1", 1, 1),
         Denial::FormerCertificate { .. }
     ));
-}
-
-#[test]
-fn a_name_in_quarantine_waits_until_its_former_certificates_have_expired() {
-    let mut world = World::held(LedgerPolicy {
-        name_reuse: NameReuse::Quarantine,
-        ..policy()
-    });
-    world.becomes("m1", None);
-
-    assert_eq!(world.waits(&claim("m2", "n1", 2, 1), 1), "NameQuarantined");
-    let tombstone = world.record("n1").tombstone.unwrap();
-    assert_eq!(tombstone.until, at(21) + GRANT_LAG);
-    assert_eq!(
-        world.waits(&claim("m2", "n1", 2, 21), 21),
-        "NameQuarantined"
-    );
-    assert_eq!(world.granted(&claim("m2", "n1", 2, 22), 22), 2);
 }
 
 #[test]
