@@ -14,6 +14,11 @@ pub(crate) struct Removed {
 
 /// All removed options.
 pub(crate) const REMOVED: &[Removed] = &[
+    run("--ack-carm", ACK_CARM),
+    run("--ack-compat", ACK_COMPAT),
+    run("--ack-iam-role-selector", ACK_ROLE_SELECTORS),
+    run("--ack-service-level-carm", ACK_CARM),
+    run("--ack-team-level-carm", ACK_CARM),
     run(
         "--leader-elect",
         "leave it out: one replica leads, with a Lease, always",
@@ -22,11 +27,30 @@ pub(crate) const REMOVED: &[Removed] = &[
         "--shards",
         "run a Deployment for each --namespace or --watch-filter; each has a Lease of its own",
     ),
+    tenancy("--ack-carm", ACK_CARM),
+    tenancy("--ack-compat", ACK_COMPAT),
+    tenancy("--ack-iam-role-selector", ACK_ROLE_SELECTORS),
+    tenancy("--ack-service-level-carm", ACK_CARM),
+    tenancy("--ack-team-level-carm", ACK_CARM),
 ];
+
+const ACK_CARM: &str = "use --ack=carm, which reads the maps of teams and of accounts";
+
+const ACK_COMPAT: &str = "use --ack=carm, and annotate the Namespace with services.k8s.aws/team-id instead of the account";
+
+const ACK_ROLE_SELECTORS: &str = "use --ack=role-selectors";
 
 const fn run(option: &'static str, hint: &'static str) -> Removed {
     Removed {
         command: "run",
+        option,
+        hint,
+    }
+}
+
+const fn tenancy(option: &'static str, hint: &'static str) -> Removed {
+    Removed {
+        command: "tenancy",
         option,
         hint,
     }
@@ -56,7 +80,7 @@ mod tests {
 
     fn message_for(command: &'static str, arguments: &[&str]) -> Option<String> {
         let program = Command::new("program").subcommand(Command::new(command));
-        let arguments = ["program", command].iter().chain(arguments);
+        let arguments = ["program", command].into_iter().chain(arguments.iter().copied());
         message(
             command,
             &program.try_get_matches_from(arguments).unwrap_err(),
