@@ -68,6 +68,15 @@ impl Manager {
         Self::start(management, "node-attestation-controller", &arguments)
     }
 
+    /// The same, whose user is also in this group.
+    pub fn insecure_in_group(management: &Management, group: &str, arguments: &[&str]) -> Self {
+        let arguments = [&["--allow-insecure"], arguments].concat();
+        let name = "node-attestation-controller";
+        Self::told(management, Some(group), name, |launch| {
+            launch.args(arguments)
+        })
+    }
+
     /// The same with the rubber stamp for every cluster.
     pub fn null(management: &Management, arguments: &[&str]) -> Self {
         Self::start(management, "null-attestation-controller", arguments)
@@ -98,7 +107,7 @@ impl Manager {
         of_cloud: Vec<OsString>,
         arguments: &[&str],
     ) -> Self {
-        Self::told(management, "node-attestation-controller", |launch| {
+        Self::told(management, None, "node-attestation-controller", |launch| {
             let launch = launch.args(of_cloud).args(arguments);
             let environment = cloud.manager_environment().into_iter();
             environment.fold(launch, |launch, (name, value)| launch.env(name, value))
@@ -107,14 +116,19 @@ impl Manager {
 
     /// A program in the management cluster.
     pub fn start(management: &Management, name: &str, arguments: &[&str]) -> Self {
-        Self::told(management, name, |launch| launch.args(arguments))
+        Self::told(management, None, name, |launch| launch.args(arguments))
     }
 
-    fn told(management: &Management, name: &str, told: impl FnOnce(Launch) -> Launch) -> Self {
+    fn told(
+        management: &Management,
+        group: Option<&str>,
+        name: &str,
+        told: impl FnOnce(Launch) -> Launch,
+    ) -> Self {
         let files = Scratch::new("manager");
         let kubeconfig = management
             .control_plane()
-            .client_cert_kubeconfig(USER, None);
+            .client_cert_kubeconfig(USER, group);
         let launch = Launch::new("manager", program(name))
             .arg("run")
             .arg("--kubeconfig")

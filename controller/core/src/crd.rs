@@ -31,7 +31,7 @@ pub use aws_service_account_identity::{AWSServiceAccountIdentity, AWSServiceAcco
 pub use kubelet_authentication::{
     Adoption, AutoApproveBindings, BootstrapTokens, BuiltInRenewal, CertificateLifetimes,
     GuestReportedAddresses, IdentityCounts, KubeletAuthentication, KubeletAuthenticationSpec,
-    KubeletAuthenticationStatus, NameReuse, PublishedCaKey, Reenrolment, StaleNodes,
+    KubeletAuthenticationStatus, NameReuse, Reenrolment, StaleNodes,
 };
 pub use manifests::{manifests, workload_manifest, yaml};
 pub use name::object_name;

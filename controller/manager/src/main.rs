@@ -2,8 +2,7 @@
 //! kubelets.
 //!
 //! ```text
-//! node-attestation-controller run [--kubeconfig F] [--namespace N] [--watch-filter V]
-//!     [--leader-elect false] [--allow-insecure]
+//! node-attestation-controller run [--kubeconfig F] [--namespace N] [--watch-filter V] [--allow-insecure]
 //! node-attestation-controller run --workload-kubeconfig F --ca-cert F --ca-key F --inventory F
 //!     --allow-insecure
 //! node-attestation-controller run --workload-kubeconfig F --ca-cert F --ca-key F --attestor aws
@@ -300,5 +299,27 @@ fn print(text: &str) -> io::Result<()> {
     match io::stdout().write_all(text.as_bytes()) {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         result => result,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_removed_option_is_an_option_of_its_command() {
+        let cli = Cli::command();
+        for removed::Removed {
+            command, option, ..
+        } in removed::REMOVED
+        {
+            let command = cli.find_subcommand(command).unwrap();
+            for command in [command].into_iter().chain(command.get_subcommands()) {
+                let mut arguments = command.get_arguments();
+                let name = option.strip_prefix("--");
+                let is_there = arguments.any(|argument| argument.get_long() == name);
+                assert!(!is_there, "{option}");
+            }
+        }
     }
 }

@@ -350,24 +350,10 @@ pub struct KubeletAuthenticationStatus {
     /// The number of records.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub identities: Option<IdentityCounts>,
-    /// The key of the Cluster's CA: Clusters of other shards may not have it too.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub ca_key: Option<PublishedCaKey>,
     /// Conditions of the Cluster's authentication.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::conditions")]
     pub conditions: Vec<Condition>,
-}
-
-/// The public key of a Cluster's CA.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct PublishedCaKey {
-    /// SHA-256 of its `SubjectPublicKeyInfo`, in lower-case hexadecimal.
-    #[schemars(length(equal = 64))]
-    pub spki_sha256: String,
-    /// Whether the private key is in the Secret too, and not only the certificate.
-    pub proved: bool,
 }
 
 /// The number of a Cluster's records of node names.

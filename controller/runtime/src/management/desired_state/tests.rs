@@ -100,6 +100,21 @@ fn world() -> World {
 }
 
 impl World {
+    /// Another cluster with this CA.
+    fn other(&self, namespace: &str, ca: &Observed<Arc<Secret>>) -> CaKeyHolder {
+        let mut other = self.keys.holder(ObjectKey::new(namespace, "prod-2"));
+        let ca = ClusterCa::from_secret(ca.present().unwrap()).unwrap();
+        other.hold(Some(CaKey::of(&ca)));
+        other
+    }
+
+    /// The certificate of the cluster's CA, without the private key.
+    fn shown(&self) -> Observed<Arc<Secret>> {
+        let secret = self.sources.ca.present().unwrap();
+        let certificate = String::from_utf8(value(secret, "tls.crt").to_vec()).unwrap();
+        self::secret(&[("tls.crt", certificate)])
+    }
+
     fn plan(&mut self) -> Result<Option<Service>, NotReady> {
         let found = self.verifiers.clone();
         let verifiers = move |_: &KubeletAuthentication, _: &str| {
@@ -180,10 +195,9 @@ fn of_many_obstacles_the_first_is_said() {
             world.sources.ca = secret(&[("tls.crt", certificate)]);
         }),
         ("SharedCA", |world| {
-            let mut other = world.keys.holder(key_of("prod-2"));
-            let ca = world.sources.ca.present().unwrap();
-            let ca = ClusterCa::from_secret(ca).unwrap();
-            other.hold(Some(CaKey::of(&ca)));
+            let pair = ca();
+            world.sources.ca = secret(&[("tls.crt", pair.0.clone())]);
+            let other = world.other("tenant-b", &ca_secret(&pair));
             world.others.push(other);
         }),
         ("CAInvalid", |world| {
@@ -338,42 +352,37 @@ fn external_world() -> World {
     world.sources.ca = secret(&[("tls.crt", certificate)]);
     let endpoint = "unix:///nowhere/signer.sock".parse().unwrap();
     world.settings.external_signer = Some(ExternalSigner::new(endpoint, Metrics::default()));
-    world.keys = CaKeys::new(true);
-    world.holder = world.keys.holder(key_of("prod-1"));
     world
 }
 
 #[tokio::test]
-async fn with_an_external_signer_a_ca_without_its_key_signs_and_proves_nothing() {
-    let mut world = external_world();
-
-    let service = world.plan().unwrap().unwrap();
+async fn with_an_external_signer_a_ca_without_its_key_signs() {
+    let service = external_world().plan().unwrap().unwrap();
 
     assert!(service.ca.signer().is_some());
-    let published = world.holder.publication(None).unwrap();
-    assert!(!published.proved, "the certificate alone is public");
 }
 
 #[tokio::test]
-async fn of_two_namespaces_with_one_external_ca_the_later_cluster_is_not_served() {
+async fn clusters_with_one_external_ca_are_left_to_the_signer() {
     let mut world = external_world();
-    let ca = ClusterCa::from_secret(world.sources.ca.present().unwrap()).unwrap();
-    let mut other = world.keys.holder(ObjectKey::new("tenant-b", "prod-1"));
+    let ca = world.shown();
+    let mut other = world.other("tenant-b", &ca);
+
     assert!(world.plan().unwrap().is_some());
 
-    let found = other.hold(Some(CaKey::of(&ca)));
-    assert_eq!(found, Some(key_of("prod-1")));
-    assert!(world.plan().unwrap().is_some(), "the first stays served");
+    let ca = ClusterCa::from_secret(ca.present().unwrap()).unwrap();
+    assert_eq!(other.hold(Some(CaKey::of(&ca))), None);
+}
 
-    world.holder = world.keys.holder(key_of("prod-2"));
-    let mut world = World {
-        authentication: KubeletAuthentication::new(
-            "prod-2",
-            KubeletAuthenticationSpec::new("prod-2", &["insecure"]),
-        ),
-        ..world
-    };
-    other.hold(Some(CaKey::of(&ca)));
+#[tokio::test]
+async fn a_cluster_with_an_external_ca_is_stopped_by_the_private_key() {
+    let mut world = external_world();
+    let pair = ca();
+    world.sources.ca = secret(&[("tls.crt", pair.0.clone())]);
+    assert!(world.plan().unwrap().is_some());
+
+    let _other = world.other("tenant-b", &ca_secret(&pair));
+
     assert_eq!(world.why().reason(), "SharedCA");
 }
 

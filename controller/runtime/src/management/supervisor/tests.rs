@@ -90,9 +90,12 @@ async fn answer(request: Request<kube::client::Body>, written: Written) -> Answe
         .uri()
         .query()
         .is_some_and(|query| query.contains("watch="));
-    if request.method() == Method::PUT {
+    if [Method::PUT, Method::POST].contains(request.method()) {
         let object = request.into_body().collect().await.unwrap().to_bytes();
         let object: Value = serde_json::from_slice(&object).unwrap();
+        if object["kind"] == "Lease" {
+            return whole(200, &object);
+        }
         let generation = object["metadata"]["generation"].as_i64().unwrap();
         let name = object["metadata"]["name"].as_str().unwrap().to_owned();
         written.lock().unwrap().insert((name, generation));
