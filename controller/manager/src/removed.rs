@@ -80,7 +80,9 @@ mod tests {
 
     fn message_for(command: &'static str, arguments: &[&str]) -> Option<String> {
         let program = Command::new("program").subcommand(Command::new(command));
-        let arguments = ["program", command].into_iter().chain(arguments.iter().copied());
+        let arguments = ["program", command]
+            .into_iter()
+            .chain(arguments.iter().copied());
         message(
             command,
             &program.try_get_matches_from(arguments).unwrap_err(),

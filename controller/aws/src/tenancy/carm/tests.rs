@@ -84,6 +84,16 @@ fn a_team_goes_before_an_account() {
 }
 
 #[test]
+fn a_team_needs_no_account() {
+    let case = Case {
+        annotations: &[(TEAM_ID, "team-a")],
+        accounts: None,
+        teams: map(&[("team-a", &arn("team"))]),
+    };
+    assert_eq!(case.role(), Ok(Some(arn("team"))));
+}
+
+#[test]
 fn a_namespace_without_a_team_has_the_role_of_its_account() {
     let accounts = map(&[(ACCOUNT, &arn("account"))]);
     assert_eq!(of_account(ACCOUNT, accounts), Ok(Some(arn("account"))));
@@ -104,6 +114,8 @@ fn a_team_without_a_role_does_not_get_its_accounts() {
 fn the_key_of_the_service_goes_before_the_plain_one() {
     let both = map(&[("ec2.team-a", &arn("service")), ("team-a", &arn("team"))]);
     assert_eq!(of_team(both), Ok(Some(arn("service"))));
+    let alone = map(&[("ec2.team-a", &arn("service"))]);
+    assert_eq!(of_team(alone), Ok(Some(arn("service"))));
     let another = map(&[("s3.team-a", &arn("s3")), ("team-a", &arn("team"))]);
     assert_eq!(of_team(another), Ok(Some(arn("team"))));
 }

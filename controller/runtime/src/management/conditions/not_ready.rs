@@ -34,7 +34,7 @@ pub(in crate::management) enum NotReady {
     #[error("the CA in Secret {name} cannot be used: {}", error_chain(source))]
     CaRefused { name: String, source: CaRefused },
     #[error(
-        "Cluster {0} has the same CA key: a certificate of one cluster would be good in the other. \
+        "Cluster {0} has the private key of this CA: a certificate of one cluster would be good in the other. \
          Give one of them a CA of its own"
     )]
     SharedCa(ObjectKey),
