@@ -111,6 +111,26 @@ fn version_definitions_and_help_are_all_that_is_printed() {
 }
 
 #[test]
+fn a_removed_option_is_an_error_that_names_its_replacement() {
+    for (arguments, expected) in [
+        (
+            &["run", "--leader-elect=false"][..],
+            "error: --leader-elect was removed\n\
+             hint: leave it out: one replica leads, with a Lease, always\n",
+        ),
+        (
+            &["tenancy", "explain", "prod-1", "--ack-iam-role-selector"],
+            "error: --ack-iam-role-selector was removed\nhint: use --ack=role-selectors\n",
+        ),
+    ] {
+        let output = run(arguments);
+        assert_eq!(output.status.code(), Some(2));
+        assert_eq!(stderr(&output), expected);
+        assert!(output.stdout.is_empty());
+    }
+}
+
+#[test]
 fn the_soft_limit_of_open_files_is_raised_to_the_hard_one() {
     let files = Files::new();
     let script = "ulimit -Sn 100 && ulimit -Hn 4096 && exec \"$0\" \"$@\"";

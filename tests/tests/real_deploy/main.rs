@@ -237,7 +237,7 @@ fn the_overlays_of_a_split_fleet_have_rights_and_a_filter_each() {
         assert_eq!(pod["serviceAccountName"], name.as_str());
         let user = format!("--as=system:serviceaccount:{namespace}:{name}");
         for words in [
-            ["update", "kubeletauthentications/status", "-n", "anywhere"],
+            ["create", "nodeidentities", "-n", "anywhere"],
             ["create", "leases", "-n", &namespace],
         ] {
             let words = ["auth", "can-i"].into_iter().chain(words).chain([&*user]);
