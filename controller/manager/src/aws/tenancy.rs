@@ -57,7 +57,7 @@ enum AckOption {
     Off,
     /// CARM: annotations of the namespace, and config maps
     Carm,
-    /// The one IAMRoleSelector that matches the instances
+    /// The one role selector of ACK that matches the instances
     RoleSelectors,
 }
 
