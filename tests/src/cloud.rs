@@ -336,25 +336,18 @@ impl Instance {
         }
     }
 
-    /// The environment of the plugin.
-    pub fn plugin_environment(&self, cloud: &Cloud) -> [(&'static str, String); 3] {
+    /// The settings of the plugin, by their keys.
+    pub fn plugin_settings(&self, cloud: &Cloud) -> [(&'static str, String); 3] {
         let [metadata, sts] = self.services(cloud);
         let node_name = self.node_name().to_owned();
-        [
-            metadata,
-            sts,
-            ("KUBELET_AUTHENTICATOR_NODE_NAME", node_name),
-        ]
+        [metadata, sts, ("nodeName", node_name)]
     }
 
-    /// The endpoints of the cloud, as variables of the plugin.
+    /// The endpoints of the cloud, as settings of the plugin.
     pub fn services(&self, cloud: &Cloud) -> [(&'static str, String); 2] {
         [
-            (
-                "KUBELET_AUTHENTICATOR_AWS_METADATA_ENDPOINT",
-                self.imds.url(),
-            ),
-            ("KUBELET_AUTHENTICATOR_AWS_STS_ENDPOINT", cloud.sts.host()),
+            ("aws.metadataEndpoint", self.imds.url()),
+            ("aws.stsEndpoint", cloud.sts.host()),
         ]
     }
 }

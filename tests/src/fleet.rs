@@ -206,8 +206,7 @@ pub fn condition_of(object: &Value, condition: &str) -> Value {
 
 /// A kubelet with this plugin for this machine, which has never joined.
 pub fn kubelet(cluster: &WorkloadCluster, machine: &Machine, plugin: &str) -> KubeletBuilder {
-    let exec =
-        exec(machine, plugin).env("KUBELET_AUTHENTICATOR_PROVIDER_ID", machine.provider_id());
+    let exec = exec(machine, plugin).setting("providerID", machine.provider_id());
     kubelet_with(cluster, machine, exec)
 }
 
@@ -220,8 +219,8 @@ pub fn kubelet_of_instance(
 ) -> KubeletBuilder {
     let bootstrap = plane.kubeconfig(User::Token(token.to_owned()));
     let exec = first_exec(&bootstrap, "kubelet-authenticator-aws");
-    let environment = instance.plugin_environment(cloud).into_iter();
-    let exec = environment.fold(exec, |exec, (name, value)| exec.env(name, value));
+    let settings = instance.plugin_settings(cloud).into_iter();
+    let exec = settings.fold(exec, |exec, (key, value)| exec.setting(key, value));
     let kubeconfig = plane.kubeconfig(User::Exec(exec));
     plane.kubelet(instance.node_name()).kubeconfig(kubeconfig)
 }
@@ -229,14 +228,11 @@ pub fn kubelet_of_instance(
 /// A kubelet for this machine, which has never joined, and whose TPM has this address in libtss2.
 pub fn kubelet_of_tpm(cluster: &WorkloadCluster, machine: &Machine, tcti: &str) -> KubeletBuilder {
     let exec = exec(machine, "kubelet-authenticator-tpm");
-    kubelet_with(
-        cluster,
-        machine,
-        exec.env("KUBELET_AUTHENTICATOR_TPM_TCTI", tcti),
-    )
+    kubelet_with(cluster, machine, exec.setting("tpm.tcti", tcti))
 }
 
-fn exec(machine: &Machine, plugin: &str) -> Exec {
+/// The plugin of a machine that has never joined.
+pub fn exec(machine: &Machine, plugin: &str) -> Exec {
     first_exec(&machine.bootstrap_kubeconfig(), plugin)
 }
 
@@ -244,10 +240,11 @@ fn first_exec(bootstrap: &Path, plugin: &str) -> Exec {
     let bootstrap = bootstrap.display().to_string();
     Exec::new(program(plugin))
         .provide_cluster_info()
-        .env("KUBELET_AUTHENTICATOR_BOOTSTRAP_KUBECONFIG", bootstrap)
+        .setting("bootstrapKubeconfig", bootstrap)
 }
 
-fn kubelet_with(cluster: &WorkloadCluster, machine: &Machine, exec: Exec) -> KubeletBuilder {
+/// A kubelet for this machine with this plugin.
+pub fn kubelet_with(cluster: &WorkloadCluster, machine: &Machine, exec: Exec) -> KubeletBuilder {
     let plane = cluster.control_plane();
     let kubeconfig = plane.kubeconfig(User::Exec(exec));
     plane.kubelet(machine.node_name()).kubeconfig(kubeconfig)

@@ -114,8 +114,8 @@ pub fn provider_id(machine: &TpmMachine) -> String {
 /// The machine with the real plugin on it, whose bootstrap token no controller knows.
 pub fn node(machine: &TpmMachine, server: &ApiServer) -> Node {
     let mut node = Node::new(PLUGIN, server);
-    node.unset("PROVIDER_ID");
-    node.set("TPM_TCTI", machine.tpm().tcti());
+    node.unset("providerID");
+    node.set("tpm.tcti", machine.tpm().tcti());
     node
 }
 

@@ -36,7 +36,7 @@ type Case = fn() -> World;
 const CODES: [(i32, &str, Case); 6] = [
     (5, "hop limit", || {
         let mut world = World::start();
-        world.node.set("TIMEOUT_SECONDS", "3");
+        world.node.set("timeLimit", "3");
         world
             .instance
             .imds
@@ -54,7 +54,7 @@ const CODES: [(i32, &str, Case); 6] = [
     }),
     (11, "", || {
         let mut world = World::start();
-        world.node.set("TIMEOUT_SECONDS", "3");
+        world.node.set("timeLimit", "3");
         world
             .cloud
             .sts()
@@ -63,8 +63,8 @@ const CODES: [(i32, &str, Case); 6] = [
     }),
     (12, "NodeNameMismatch", || {
         let mut world = World::start();
-        world.node.set("AWS_NODE_NAME", "instanceID");
-        world.node.set("NODE_NAME", &world.instance.ec2.id);
+        world.node.set("aws.nodeName", "instanceID");
+        world.node.set("nodeName", &world.instance.ec2.id);
         world
     }),
     (13, "EvidenceExpired", || {
@@ -74,7 +74,7 @@ const CODES: [(i32, &str, Case); 6] = [
     }),
     (15, "--hostname-override", || {
         let mut world = World::start();
-        world.node.set("NODE_NAME", "another");
+        world.node.set("nodeName", "another");
         world
     }),
 ];
@@ -85,7 +85,7 @@ const REASONS: [(&str, Case); 7] = [
         let mut world = World::start();
         world
             .node
-            .set("AWS_STS_ENDPOINT", "sts-fips.eu-west-1.amazonaws.com");
+            .set("aws.stsEndpoint", "sts-fips.eu-west-1.amazonaws.com");
         world
     }),
     ("CallerRoleNotAllowed", || {
@@ -101,7 +101,7 @@ const REASONS: [(&str, Case); 7] = [
             .instance
             .imds
             .update(|metadata| metadata.profile = Some(profile));
-        world.node.set("AWS_PRINCIPAL", "instanceProfile");
+        world.node.set("aws.principal", "instanceProfile");
         world
     }),
     ("AccountNotAllowed", || {

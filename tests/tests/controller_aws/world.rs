@@ -43,9 +43,9 @@ impl World {
         let bootstrap = bed
             .server
             .write_bootstrap_kubeconfig(node.scratch().path(), &format!("{token}.{secret}"));
-        node.set("BOOTSTRAP_KUBECONFIG", bootstrap);
-        node.unset("PROVIDER_ID");
-        for (name, value) in instance.plugin_environment(&cloud) {
+        node.set("bootstrapKubeconfig", bootstrap);
+        node.unset("providerID");
+        for (name, value) in instance.plugin_settings(&cloud) {
             node.set_env(name, value);
         }
         Self {

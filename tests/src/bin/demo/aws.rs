@@ -60,7 +60,7 @@ impl World {
     }
 
     fn plugin(&self, folder: &Path, machine: &str) -> Plugin {
-        let own = self.instance(machine).plugin_environment(&self.cloud);
+        let own = self.instance(machine).plugin_settings(&self.cloud);
         let program = "kubelet-authenticator-aws";
         Plugin::new(&self.cluster, folder, machine, program, own)
     }

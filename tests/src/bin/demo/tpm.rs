@@ -93,7 +93,7 @@ impl World {
     /// The plugin of a machine that has never joined, configured to use this TPM.
     fn plugin_with(&self, name: &str, tcti: String) -> Plugin {
         let machine = self.machine(name);
-        let own = machine.plugin_environment(tcti);
+        let own = machine.plugin_settings(tcti);
         Plugin::new(&self.cluster, self.folder.path(), name, PROGRAM, own)
     }
 
