@@ -10,6 +10,7 @@ mod revocation;
 mod serving;
 mod stock;
 mod tokens;
+mod two_attestors;
 
 use std::sync::{Arc, LazyLock};
 
