@@ -19,11 +19,12 @@ const PLUGINS: [&str; 3] = ["insecure", "aws", "tpm"];
 /// The folders of `tests/tests` whose files are about texts only: a name there is no use of it.
 const TEXTS: [&str; 3] = ["book", "conformance", "layering"];
 
-/// The options without a suite: each was for one cluster by hand only, where unit tests have it.
-const WITHOUT: [&str; 4] = [
+/// The options without a suite, which have unit tests.
+const WITHOUT: [&str; 5] = [
     "endpoint-host",
     "guest-reported-addresses",
     "insecure-certificate-duration",
+    "leader-elect",
     "service-range",
 ];
 
@@ -42,11 +43,28 @@ fn suites() -> String {
         .collect()
 }
 
-/// Those that no suite has in one of its forms, each a regular expression.
-fn unused<'a>(names: &'a BTreeSet<String>, forms: impl Fn(&str) -> String) -> Vec<&'a String> {
+/// Those that no suite has in one of these forms.
+fn unused<const FORMS: usize>(
+    names: &BTreeSet<String>,
+    forms: impl Fn(&str) -> [String; FORMS],
+) -> Vec<&String> {
     let suites = suites();
-    let is_used = |name: &str| Regex::new(&forms(name)).unwrap().is_match(&suites);
+    let is_used = |name: &str| forms(name).iter().any(|form| occurs(&suites, form));
     names.iter().filter(|name| !is_used(name)).collect()
+}
+
+/// Whether the text has the form, and not as a part of a longer word.
+fn occurs(text: &str, form: &str) -> bool {
+    let goes_on = |letter: Option<char>| {
+        letter.is_some_and(|letter| letter.is_ascii_alphanumeric() || "-_".contains(letter))
+    };
+    let starts = goes_on(form.chars().next());
+    let ends = goes_on(form.chars().next_back());
+    text.match_indices(form).any(|(at, _)| {
+        let before = text[..at].chars().next_back();
+        let after = text[at + form.len()..].chars().next();
+        !(starts && goes_on(before) || ends && goes_on(after))
+    })
 }
 
 fn help(name: &str, arguments: &[&str]) -> String {
@@ -72,9 +90,13 @@ fn fields(schema: &Value, found: &mut BTreeSet<String>) {
     }
 }
 
-/// A name in quotes, or as a key of YAML.
-fn key(name: &str) -> String {
-    format!(r#""{name}\\?"|\b{name}: "#)
+/// A name in quotes, and as a key of YAML.
+fn keys(name: &str) -> [String; 3] {
+    [
+        format!("\"{name}\""),
+        format!("\"{name}\\\""),
+        format!("{name}: "),
+    ]
 }
 
 #[test]
@@ -82,7 +104,7 @@ fn each_option_of_run_is_used_by_a_suite() {
     let options = options(&help("node-attestation-controller", &["run", "--help"]));
 
     assert!(options.contains("kubeconfig"), "{options:?}");
-    let mut unused = unused(&options, |name| format!("--{name}([^a-z0-9-]|$)"));
+    let mut unused = unused(&options, |name| [format!("--{name}")]);
     unused.retain(|name| !WITHOUT.contains(&name.as_str()));
     assert_eq!(unused, Vec::<&String>::new());
 }
@@ -102,8 +124,16 @@ fn each_setting_of_a_plugin_is_used_by_a_suite() {
     let unused = unused(&settings, |name| {
         let variable = name.to_uppercase().replace('-', "_");
         let own = name.strip_prefix("aws-").or(name.strip_prefix("tpm-"));
-        let key = key(&camel_case(own.unwrap_or(name)));
-        format!("--{name}([^a-z0-9-]|$)|\\b(KUBELET_AUTHENTICATOR_)?{variable}\\b|{key}")
+        let [quoted, escaped, yaml] = keys(&camel_case(own.unwrap_or(name)));
+        let prefixed = format!("KUBELET_AUTHENTICATOR_{variable}");
+        [
+            format!("--{name}"),
+            format!("\"{variable}\""),
+            prefixed,
+            quoted,
+            escaped,
+            yaml,
+        ]
     });
     assert_eq!(unused, Vec::<&String>::new());
 }
@@ -121,7 +151,7 @@ fn each_field_of_a_kubelet_authentication_is_used_by_a_suite() {
     fields(spec, &mut found);
 
     assert!(found.contains("requireCA"), "{found:?}");
-    assert_eq!(unused(&found, key), Vec::<&String>::new());
+    assert_eq!(unused(&found, keys), Vec::<&String>::new());
 }
 
 /// A name of an option as a key: `sts-endpoint` is `stsEndpoint`.

@@ -329,7 +329,6 @@ fn requests_of_both_attestors_are_explained_and_their_cluster_passes_its_check()
     ] {
         answer.is_denied(reason);
         let (told, last) = explained(&answer.application.name());
-        println!("{told:#} {last}");
         assert_eq!(told["signerName"], provider.client_signer(), "{told:#}");
         assert_eq!(told["conditions"][0]["reason"], reason, "{told:#}");
         assert_eq!(last, "attest", "{told:#}");
