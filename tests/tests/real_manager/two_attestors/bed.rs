@@ -1,6 +1,6 @@
 //! A Cluster of EC2 instances and of hosts with TPMs, with one node of each kind, and requests in their names.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use kubelet_attestation::evidence::tpm::{CHALLENGE_ANNOTATION, Challenge, TpmEvidence};
@@ -105,7 +105,7 @@ impl Bed {
     }
 
     /// The answer to both requests of a machine with this TPM: issued, or the first refusal.
-    pub fn enrol(&self, kubeconfig: &PathBuf, of: &TpmMachine, names: (&str, &str)) -> Answer {
+    pub fn enrol(&self, kubeconfig: &Path, of: &TpmMachine, names: (&str, &str)) -> Answer {
         let requester = self.requester(names.0, names.1);
         let first = requester.carrying(&TpmEvidence::Enrol(requester.enrolment(of)));
         let csr = self.scene.answer(&self.scene.file(kubeconfig, &first));
@@ -126,7 +126,7 @@ impl Bed {
     }
 
     /// Files the request, and waits for the answer.
-    pub fn ask(&self, kubeconfig: &PathBuf, application: Application) -> Answer {
+    pub fn ask(&self, kubeconfig: &Path, application: Application) -> Answer {
         let csr = self
             .scene
             .answer(&self.scene.file(kubeconfig, &application));
@@ -137,7 +137,7 @@ impl Bed {
     pub fn ask_signer_of(
         &self,
         provider: &Provider,
-        kubeconfig: &PathBuf,
+        kubeconfig: &Path,
         application: Application,
     ) -> Answer {
         let mut object = application.to_json();
