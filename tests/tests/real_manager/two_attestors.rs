@@ -12,6 +12,7 @@ use kubelet_attestation::csr::SERVING_USAGES;
 use kubelet_attestation::names::{BUILT_IN_SERVING_SIGNER, Provider};
 use kubelet_authenticator_test_support::moto::NitroTpm;
 use kubelet_authenticator_test_support::process::poll;
+use kubelet_authenticator_test_support::sts::{Fault, Times};
 use kubelet_authenticator_tests::controller::{is_issued, reason_of};
 use kubelet_authenticator_tests::program;
 use kubelet_authenticator_tests::scene::SWEPT;
@@ -19,10 +20,11 @@ use kubelet_authenticator_tests::tpm::provider_id;
 use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair, SanType};
 use serde_json::{Value, json};
 
-use self::bed::{Bed, Node, tpm};
+use self::bed::{Bed, Node, Nodes, tpm};
 
 /// Shared: both nodes stay, and every test has further machines of its own.
 static BED: LazyLock<Bed> = LazyLock::new(Bed::start);
+static NODES: LazyLock<Nodes> = LazyLock::new(|| Nodes::join(&BED));
 
 impl<M> Node<M> {
     fn name(&self) -> &str {
@@ -54,12 +56,7 @@ fn wait_for_certificate(user: &str, signer: &str) -> Value {
 
 #[test]
 fn an_instance_and_a_host_with_a_tpm_join_and_renew_in_one_cluster() {
-    let Bed {
-        scene,
-        instance,
-        host,
-        ..
-    } = &*BED;
+    let (scene, Nodes { instance, host }) = (&BED.scene, &*NODES);
     let joined = [instance.name(), host.name()].map(|node| scene.record(node));
     for (record, attestor, machine) in [
         (&joined[0], "aws", &instance.machine),
@@ -110,12 +107,7 @@ fn serving(name: &str, node_name: &str, signer: &str) -> Value {
 
 #[test]
 fn each_of_two_attestors_nodes_serves_by_its_own_and_the_built_in_signer() {
-    let Bed {
-        scene,
-        instance,
-        host,
-        ..
-    } = &*BED;
+    let (scene, Nodes { instance, host }) = (&BED.scene, &*NODES);
     for user in [instance.user(), host.user()] {
         let own = wait_for_certificate(&user, BUILT_IN_SERVING_SIGNER);
         let reason = reason_of(&own, "Approved");
@@ -145,12 +137,7 @@ fn each_of_two_attestors_nodes_serves_by_its_own_and_the_built_in_signer() {
 
 #[test]
 fn a_nodes_certificate_with_evidence_of_the_other_kind_is_denied() {
-    let Bed {
-        scene,
-        instance,
-        host,
-        ..
-    } = &*BED;
+    let (scene, Nodes { instance, host }) = (&BED.scene, &*NODES);
     let spare = tpm();
     let records = || [instance.name(), host.name()].map(|node| scene.record(node));
     let before = records();
@@ -192,7 +179,7 @@ fn a_nodes_certificate_with_evidence_of_the_other_kind_is_denied() {
 
 #[test]
 fn a_bootstrap_token_with_evidence_of_the_other_kind_is_denied() {
-    let Bed { instance, host, .. } = &*BED;
+    let Nodes { instance, host } = &*NODES;
     let (spare, own) = (tpm(), BED.launch());
     let (spare_id, own_id) = (provider_id(&spare), own.provider_id());
     let [aws_id, tpm_id] = [instance.machine.provider_id(), host.machine.provider_id()];
@@ -225,32 +212,23 @@ fn a_bootstrap_token_with_evidence_of_the_other_kind_is_denied() {
 
 #[test]
 fn a_name_that_one_attestors_node_has_is_denied_to_the_other_attestors() {
-    let Bed {
-        scene,
-        instance,
-        host,
-        ..
-    } = &*BED;
-    let cluster = &scene.cluster;
+    let (scene, Nodes { instance, host }) = (&BED.scene, &*NODES);
     // A host whose Machine would have the name of the instance's Node, and an instance whose name a host has.
     let (spare, taken) = (tpm(), BED.launch());
     let spare_id = provider_id(&spare);
-    let machine = cluster.machine("host-2").provider_id(&spare_id);
-    let machine = machine.create();
+    let machine = BED.machine_with("host-2", &spare);
     let names = (instance.name(), &*spare_id);
     let answer = BED.enrol(&machine.bootstrap_kubeconfig(), &spare, names);
     answer.is_denied("NodeNameMismatch");
 
     let holder = tpm();
     let holder_id = provider_id(&holder);
-    let machine = cluster.machine("host-3").provider_id(&holder_id);
+    let machine = scene.cluster.machine("host-3").provider_id(&holder_id);
     let machine = machine.node_name(taken.node_name()).create();
     let names = (taken.node_name(), &*holder_id);
     BED.enrol(&machine.bootstrap_kubeconfig(), &holder, names)
         .is_issued();
-    let machine = cluster.machine("instance-2");
-    let machine = machine.provider_id(&taken.provider_id());
-    let machine = machine.node_name(taken.node_name()).create();
+    let machine = BED.machine_of("instance-2", &taken);
     let application = BED.by_aws(&taken, taken.node_name(), &taken.provider_id());
     let answer = BED.ask(&machine.bootstrap_kubeconfig(), application);
     answer.is_denied("NameTaken");
@@ -271,8 +249,7 @@ fn an_instance_that_joined_by_its_nitro_tpm_is_denied_without_that() {
     let moto = BED.cloud.moto();
     moto.give_tpm(&instance.ec2.id, NitroTpm::of(tpm.tpm()));
     let id = instance.provider_id();
-    let machine = scene.cluster.machine("nitro").provider_id(&id);
-    let machine = machine.node_name(instance.node_name()).create();
+    let machine = BED.machine_of("nitro", &instance);
     let names = (instance.node_name(), &*id);
     let token = machine.bootstrap_kubeconfig();
     let joined = BED.enrol(&token, &tpm, names);
@@ -291,6 +268,30 @@ fn an_instance_that_joined_by_its_nitro_tpm_is_denied_without_that() {
     let record = scene.record(names.0);
     assert_eq!(record["spec"]["attestor"], "tpm", "{record:#}");
     assert_eq!(record["spec"]["generation"], 1);
+}
+
+#[test]
+fn an_outage_of_sts_makes_instances_wait_and_hosts_with_tpms_join() {
+    let bed = Bed::start();
+    let (instance, tpm) = (bed.launch(), tpm());
+    let waiting = bed.machine_of("instance-1", &instance);
+    let joining = bed.machine_with("host-1", &tpm);
+    let sts = bed.cloud.sts();
+    sts.inject(Times::always(), Fault::service_unavailable());
+
+    let application = bed.by_aws(&instance, waiting.node_name(), waiting.provider_id());
+    let request = bed
+        .scene
+        .file(&waiting.bootstrap_kubeconfig(), &application);
+    let names = (joining.node_name(), joining.provider_id());
+    bed.enrol(&joining.bootstrap_kubeconfig(), &tpm, names)
+        .is_issued();
+
+    let scene = &bed.scene;
+    scene.assert_waits("instance-1", &request, "VerifierUnavailable");
+    sts.clear_faults();
+    let csr = scene.answer(&request);
+    assert!(is_issued(&csr), "{csr:#}");
 }
 
 /// The output of a command for people, on the management cluster of the bed.
@@ -317,7 +318,7 @@ fn explained(request: &str) -> Value {
 
 #[test]
 fn requests_of_both_attestors_are_explained_and_their_cluster_passes_its_check() {
-    let Bed { instance, host, .. } = &*BED;
+    let Nodes { instance, host } = &*NODES;
     let spare = tpm();
     let application = BED.by_tpm(&spare, host.name(), host.machine.provider_id());
     let by_tpm = BED.ask(&host.token(), application);

@@ -39,13 +39,17 @@ pub struct Node<M> {
     pub proof: M,
 }
 
-/// The Cluster, and a node of each kind in it.
+/// The Cluster, and the cloud of its instances.
 pub struct Bed {
     pub scene: Scene,
     pub cloud: Cloud,
+    _keys: Scratch,
+}
+
+/// A node of each kind.
+pub struct Nodes {
     pub instance: Node<Instance>,
     pub host: Node<TpmMachine>,
-    _keys: Scratch,
 }
 
 impl Bed {
@@ -73,19 +77,29 @@ impl Bed {
             cluster,
             authentication,
         };
-        let (instance, host) = join(&scene, &cloud);
         Self {
             scene,
             cloud,
-            instance,
-            host,
             _keys: keys,
         }
     }
 
-    /// Launches another instance of the cluster, which has no Machine.
+    /// Launches an instance of the cluster, which has no Machine.
     pub fn launch(&self) -> Instance {
-        launch(&self.cloud)
+        self.cloud.launch(&[(&owned("prod-1"), "owned")])
+    }
+
+    /// A Machine for this instance.
+    pub fn machine_of(&self, name: &str, instance: &Instance) -> Machine {
+        let builder = self.scene.cluster.machine(name);
+        let builder = builder.provider_id(&instance.provider_id());
+        builder.node_name(instance.node_name()).create()
+    }
+
+    /// A Machine for the host with this TPM.
+    pub fn machine_with(&self, name: &str, tpm: &TpmMachine) -> Machine {
+        let builder = self.scene.cluster.machine(name);
+        builder.provider_id(&provider_id(tpm)).create()
     }
 
     /// A request with evidence of this instance.
@@ -213,41 +227,34 @@ pub fn tpm() -> TpmMachine {
     TpmMachine::new(Arc::new(Swtpm::start()), EndorsementKey::P384)
 }
 
-fn launch(cloud: &Cloud) -> Instance {
-    cloud.launch(&[(&owned("prod-1"), "owned")])
-}
-
-fn join(scene: &Scene, cloud: &Cloud) -> (Node<Instance>, Node<TpmMachine>) {
-    let (instance, tpm) = (launch(cloud), tpm());
-    let builder = scene.cluster.machine("instance-1");
-    let builder = builder.provider_id(&instance.provider_id());
-    let first = builder.node_name(instance.node_name()).create();
-    let builder = scene.cluster.machine("host-1");
-    let second = builder.provider_id(&provider_id(&tpm)).create();
-    let plane = scene.cluster.control_plane();
-    let token = first.token().bearer();
-    let kubelets = [
-        (&first, kubelet_of_instance(plane, &token, cloud, &instance)),
-        (
-            &second,
-            kubelet_of_tpm(&scene.cluster, &second, &tpm.tpm().tcti()),
-        ),
-    ];
-    let [of_instance, of_host] = kubelets.map(|(machine, builder)| start(machine, builder));
-    for kubelet in [&of_instance, &of_host] {
-        kubelet.wait_until_ready();
+impl Nodes {
+    /// Has a kubelet of each kind join.
+    pub fn join(bed: &Bed) -> Self {
+        let (instance, tpm) = (bed.launch(), tpm());
+        let first = bed.machine_of("instance-1", &instance);
+        let second = bed.machine_with("host-1", &tpm);
+        let (cluster, token) = (&bed.scene.cluster, first.token().bearer());
+        let plane = cluster.control_plane();
+        let of_instance = kubelet_of_instance(plane, &token, &bed.cloud, &instance);
+        let of_instance = start(&first, of_instance);
+        let of_host = kubelet_of_tpm(cluster, &second, &tpm.tpm().tcti());
+        let of_host = start(&second, of_host);
+        for kubelet in [&of_instance, &of_host] {
+            kubelet.wait_until_ready();
+        }
+        Self {
+            instance: Node {
+                machine: first,
+                kubelet: of_instance,
+                proof: instance,
+            },
+            host: Node {
+                machine: second,
+                kubelet: of_host,
+                proof: tpm,
+            },
+        }
     }
-    let instance = Node {
-        machine: first,
-        kubelet: of_instance,
-        proof: instance,
-    };
-    let host = Node {
-        machine: second,
-        kubelet: of_host,
-        proof: tpm,
-    };
-    (instance, host)
 }
 
 /// A kubelet at an address that the infrastructure reports.
