@@ -264,6 +264,10 @@ fn an_instance_that_joined_by_its_nitro_tpm_is_denied_without_that() {
             .is_denied("AnotherInstance");
     }
 
+    let spare = self::tpm();
+    BED.enrol(&token, &spare, names)
+        .is_denied("EndorsementKeyOfAnotherMachine");
+
     BED.enrol(&certificate, &tpm, names).is_issued();
     let record = scene.record(names.0);
     assert_eq!(record["spec"]["attestor"], "tpm", "{record:#}");
