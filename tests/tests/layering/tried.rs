@@ -19,7 +19,7 @@ const PLUGINS: [&str; 3] = ["insecure", "aws", "tpm"];
 /// The folders of `tests/tests` whose files are about texts only: a name there is no use of it.
 const TEXTS: [&str; 3] = ["book", "conformance", "layering"];
 
-/// The options without a suite, which have unit tests.
+/// Options that no suite uses.
 const WITHOUT: [&str; 5] = [
     "endpoint-host",
     "guest-reported-addresses",

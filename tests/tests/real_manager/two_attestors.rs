@@ -321,7 +321,7 @@ fn explained(request: &str) -> Value {
 }
 
 #[test]
-fn requests_of_both_attestors_are_explained_and_their_cluster_passes_its_check() {
+fn requests_of_two_attestors_are_explained_and_the_cluster_is_well() {
     let Nodes { instance, host } = &*NODES;
     let spare = tpm();
     let application = BED.by_tpm(&spare, host.name(), host.machine.provider_id());
