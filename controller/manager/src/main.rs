@@ -57,6 +57,7 @@
 //!
 //! Each imports only those above it.
 //!
+//! - `removed`: options of earlier builds
 //! - `error`: errors of options, files and commands
 //! - `access`: access to the management cluster
 //! - `file`: files that are named on the command line
@@ -85,10 +86,13 @@ mod identities;
 mod logging;
 mod providers;
 mod query;
+mod removed;
 mod run;
 mod tenancy;
 mod tpm;
 
+use std::env;
+use std::ffi::OsString;
 use std::io::{self, Write as _};
 use std::process::ExitCode;
 
@@ -166,6 +170,9 @@ struct RunCommand {
 /// The program's name.
 const NAME: &str = "node-attestation-controller";
 
+/// Wrong usage.
+const USAGE: u8 = 2;
+
 /// A file or an option cannot be used.
 const CONFIGURATION: u8 = 3;
 
@@ -173,8 +180,11 @@ const CONFIGURATION: u8 = 3;
 const CHECK_FAILED: u8 = 20;
 
 fn main() -> anyhow::Result<ExitCode> {
-    // clap ends the process itself with 2 on wrong usage, and with 0 on --help.
-    let command = match Cli::parse().command {
+    let command = match Cli::try_parse() {
+        Ok(cli) => cli.command,
+        Err(error) => return wrong_usage(&error),
+    };
+    let command = match command {
         Command::Run(command) => command,
         Command::Crds => {
             for definition in crd::manifests() {
@@ -217,6 +227,18 @@ fn main() -> anyhow::Result<ExitCode> {
             tracing::error!(error, "cannot run");
             Ok(ExitCode::from(CONFIGURATION))
         }
+    }
+}
+
+/// Ends with the message about a removed option, or as clap does: with 2, or with 0 on --help.
+fn wrong_usage(error: &clap::Error) -> anyhow::Result<ExitCode> {
+    let command: OsString = env::args_os().nth(1).unwrap_or_default();
+    match removed::message(&command.to_string_lossy(), error) {
+        Some(message) => {
+            write!(io::stderr(), "{message}")?;
+            Ok(ExitCode::from(USAGE))
+        }
+        None => error.exit(),
     }
 }
 
