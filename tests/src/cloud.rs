@@ -27,6 +27,12 @@ pub const ACCOUNT: &str = "111122223333";
 /// The region of all instances.
 pub const REGION: &str = "eu-west-1";
 
+/// The tag by which Cluster API Provider AWS marks an instance of [`CLUSTER`](crate::controller::CLUSTER).
+pub const OWNED: (&str, &str) = (
+    "sigs.k8s.io/cluster-api-provider-aws/cluster/prod-1",
+    "owned",
+);
+
 /// The user of the manager's access key.
 pub const CONTROLLER: &str = "node-attestation-controller";
 

@@ -4,20 +4,17 @@
 //! ```text
 //! node-attestation-controller run [--kubeconfig F] [--namespace N] [--watch-filter V]
 //!     [--leader-elect false] [--allow-insecure]
-//! node-attestation-controller run --workload-kubeconfig F --ca-cert F --ca-key F --inventory F
-//!     --allow-insecure
-//! node-attestation-controller run --workload-kubeconfig F --ca-cert F --ca-key F --attestor aws
-//!     (--inventory F | --aws-inventory ..) [--aws-account A ..] [--aws-region R ..]
-//! node-attestation-controller run --workload-kubeconfig F --ca-cert F --ca-key F --attestor tpm
-//!     --inventory F --tpm-challenge-keys DIR [--tpm-settings F]
-//! node-attestation-controller run --workload-kubeconfig F --ca-cert F --ca-key F
-//!     --management-kubeconfig F --cluster NAMESPACE/NAME [--allow-insecure]
+//! node-attestation-controller run --workload-kubeconfig F --settings F --inventory F --ca-cert F --ca-key F
+//!     [--allow-insecure] [--tpm-challenge-keys DIR]
 //! node-attestation-controller run .. --signer-endpoint unix://PATH
 //! node-attestation-controller identities list|show|reset|revoke [--kubeconfig F] [-n NS] [-o json]
 //! node-attestation-controller clusters [--without] [--kubeconfig F] [-n NS] [-o json]
 //! node-attestation-controller tenancy explain CLUSTER [--kubeconfig F] [-n NS] [-o json]
 //! node-attestation-controller explain NAME|-f FILE --cluster CLUSTER [--kubeconfig F] [-n NS] [-o json]
+//! node-attestation-controller explain NAME|-f FILE --settings F --inventory F [--workload-kubeconfig F] [-o json]
 //! node-attestation-controller cluster check [CLUSTER] [--strict] [--kubeconfig F] [-n NS] [-o json]
+//! node-attestation-controller cluster check --settings F [--workload-kubeconfig F] [--strict] [-o json]
+//! node-attestation-controller render settings --cluster-name NAME --attestor PROVIDER
 //! node-attestation-controller crds
 //! node-attestation-controller completion SHELL
 //! node-attestation-controller man [COMMAND ..]
@@ -25,9 +22,8 @@
 //! ```
 //!
 //! The first looks after all clusters of a management cluster with Cluster API: of the one it runs
-//! in, or of the kubeconfig's. The second serves one cluster by files, and by hand; the third one on
-//! AWS, the fourth one of machines with a TPM. The fifth serves one cluster of a management cluster,
-//! by hand, when the first cannot run. With `--signer-endpoint`, in the place of `--ca-key`, another program signs.
+//! in, or of the kubeconfig's. The second serves one cluster with files, without a management cluster. With
+//! `--signer-endpoint`, in place of `--ca-key`, another program signs.
 //!
 //! # Contract
 //!
@@ -72,6 +68,7 @@
 //! - `providers`: the registry of providers
 //! - `explain`: the command `explain`
 //! - `cluster_check`: the command `cluster check`
+//! - `render`: the command `render`
 //! - `run`: the command `run`: its flags, and the wiring
 
 mod access;
@@ -87,6 +84,7 @@ mod logging;
 mod providers;
 mod query;
 mod removed;
+mod render;
 mod run;
 mod tenancy;
 mod tpm;
@@ -122,7 +120,7 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Answer requests: of all clusters of a management cluster, or of one cluster by hand
+    /// Answer requests: of all clusters of a management cluster, or of one cluster without one
     Run(Box<RunCommand>),
     /// Print the definitions of the custom resources, as YAML
     Crds,
@@ -135,8 +133,10 @@ enum Command {
     /// Explain a certificate signing request: the controller's own checks with what each saw, up to the one that
     /// decides, and what was answered. It reads with your rights, writes nothing, and asks no cloud
     Explain(Box<explain::ExplainCommand>),
-    /// Check a management cluster and its Clusters
+    /// Check a management cluster and its Clusters, or the settings of a controller without one
     Cluster(Box<cluster_check::ClusterCommand>),
+    /// Print a file to start from
+    Render(render::RenderCommand),
     /// Print the completion script of a shell
     Completion {
         /// The shell
@@ -203,6 +203,7 @@ fn main() -> anyhow::Result<ExitCode> {
             });
         }
         Command::Explain(command) => return answer(explain::run(*command)),
+        Command::Render(command) => return answer(async { render::run(command) }),
         Command::Completion { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), NAME, &mut script);

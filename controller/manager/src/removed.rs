@@ -14,6 +14,106 @@ pub(crate) struct Removed {
 
 /// All removed options.
 pub(crate) const REMOVED: &[Removed] = &[
+    explain(
+        "--approve-only",
+        "use --ca-cert, or the kubeconfig's CA: the controller signs",
+    ),
+    explain(
+        "--attestor",
+        "write in the file of --settings:\nspec:\n  authorizedAttestors: [aws]  # or tpm, or both",
+    ),
+    explain(
+        "--serving-address-range",
+        "write in the file of --settings:\nspec:\n  servingAddressRanges: [10.20.0.0/16]",
+    ),
+    run(
+        "--approve-only",
+        "use --ca-key, or an external signer with --signer-endpoint: certificates that kube-controller-manager signs cannot be revoked",
+    ),
+    run(
+        "--attestor",
+        "write in the file of --settings:\nspec:\n  authorizedAttestors: [aws]  # or tpm, or both",
+    ),
+    run(
+        "--audience",
+        "write in the file of --settings:\nspec:\n  audiences: [AUDIENCE]",
+    ),
+    run(
+        "--aws-account",
+        "write in the file of --settings:\nspec:\n  aws:\n    accounts: [\"111122223333\"]",
+    ),
+    run(
+        "--aws-any-root-volume",
+        "write in the file of --settings:\nspec:\n  aws:\n    rootVolumeCheck: false",
+    ),
+    run(
+        "--aws-cluster-name",
+        "write in the file of --settings:\nspec:\n  clusterName: NAME",
+    ),
+    run(
+        "--aws-inventory",
+        "write in the file of --inventory:\nawsInstances: true\nThe accounts, regions, requiredTags and nodeName of spec.aws in the file of --settings select the instances",
+    ),
+    run(
+        "--aws-node-name",
+        "write in the file of --settings:\nspec:\n  aws:\n    nodeName: InstanceID  # or PrivateDNSName",
+    ),
+    run(
+        "--aws-region",
+        "write in the file of --settings:\nspec:\n  aws:\n    regions: [eu-west-1]",
+    ),
+    run(
+        "--aws-required-tag",
+        "write in the file of --settings:\nspec:\n  aws:\n    requiredTags: {KEY: VALUE}",
+    ),
+    run(
+        "--certificate-duration",
+        "write in the file of --settings:\nspec:\n  certificate:\n    expirationSeconds: 604800",
+    ),
+    run(
+        "--cluster",
+        "run the ordinary controller, as docs/break-glass.md describes: run --kubeconfig FILE --namespace NAMESPACE",
+    ),
+    run(
+        "--control-plane-renewal",
+        "write in the file of --settings:\nspec:\n  builtInRenewal: ControlPlane",
+    ),
+    run(
+        "--deny-built-in",
+        "write in the file of --settings:\nspec:\n  autoApproveBindings: Remove",
+    ),
+    run(
+        "--endpoint-host",
+        "write in the file of --inventory:\nendpointHosts: [HOST]",
+    ),
+    run(
+        "--guest-reported-addresses",
+        "write in the file of --settings:\nspec:\n  guestReportedAddresses: Allow",
+    ),
+    run(
+        "--insecure-certificate-duration",
+        "write in the file of --settings:\nspec:\n  certificate:\n    expirationSeconds: 31536000",
+    ),
+    run(
+        "--management-kubeconfig",
+        "run the ordinary controller, as docs/break-glass.md describes: run --kubeconfig FILE --namespace NAMESPACE",
+    ),
+    run(
+        "--service-range",
+        "write in the file of --inventory:\nserviceRanges: [10.96.0.0/12]",
+    ),
+    run(
+        "--serving",
+        "leave it out: requests for serving certificates are always answered",
+    ),
+    run(
+        "--serving-address-range",
+        "write in the file of --settings:\nspec:\n  servingAddressRanges: [10.20.0.0/16]",
+    ),
+    run(
+        "--tpm-settings",
+        "write in the file of --settings:\nspec:\n  tpm:  # the fields of the former file",
+    ),
     run(
         "--leader-elect",
         "leave it out: one replica leads, with a Lease, always",
@@ -23,6 +123,14 @@ pub(crate) const REMOVED: &[Removed] = &[
         "run a Deployment for each --namespace or --watch-filter; each has a Lease of its own",
     ),
 ];
+
+const fn explain(option: &'static str, hint: &'static str) -> Removed {
+    Removed {
+        command: "explain",
+        option,
+        hint,
+    }
+}
 
 const fn run(option: &'static str, hint: &'static str) -> Removed {
     Removed {
@@ -56,7 +164,8 @@ mod tests {
 
     fn message_for(command: &'static str, arguments: &[&str]) -> Option<String> {
         let program = Command::new("program").subcommand(Command::new(command));
-        let arguments = ["program", command].iter().chain(arguments);
+        let words = ["program", command];
+        let arguments = words.iter().chain(arguments);
         message(
             command,
             &program.try_get_matches_from(arguments).unwrap_err(),

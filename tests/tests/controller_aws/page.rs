@@ -11,6 +11,8 @@ use kubelet_authenticator_test_support::sts::{Fault, Principal, Times};
 use kubelet_authenticator_tests::cloud::ACCOUNT;
 use kubelet_authenticator_tests::controller::reason_of;
 
+use serde_json::json;
+
 use crate::world::World;
 
 /// The rows of the section: the first cell and the rest.
@@ -105,17 +107,17 @@ const REASONS: [(&str, Case); 7] = [
         world
     }),
     ("AccountNotAllowed", || {
-        World::with(|_, _, setup| setup.args(&["--aws-account=444455556666"]))
+        World::with(|_, _, setup| setup.spec(&json!({"aws": {"accounts": ["444455556666"]}})))
     }),
     ("RegionNotAllowed", || {
-        World::with(|_, _, setup| setup.args(&["--aws-region=eu-west-2"]))
+        World::with(|_, _, setup| setup.spec(&json!({"aws": {"regions": ["eu-west-2"]}})))
     }),
     ("InstanceNotFound", || {
         let (key, _) = access_key("444455556666");
         World::with(|_, _, setup| setup.env("AWS_ACCESS_KEY_ID", &key))
     }),
     ("TagMismatch", || {
-        World::with(|_, _, setup| setup.args(&["--aws-cluster-name=prod-1"]))
+        World::with(|_, _, setup| setup.spec(&json!({"aws": {"requiredTags": {"team": "a"}}})))
     }),
     ("RootVolumeMoved", || {
         World::with(|cloud, instance, setup| {

@@ -35,7 +35,7 @@ impl Cluster {
     pub fn start(plane: ControlPlane, machines: &[Machine]) -> Self {
         prepare(&plane);
         let setup = controller(&plane, "node-attestation-controller", machines);
-        let setup = setup.args(&["--allow-insecure"]);
+        let setup = setup.allowing_insecure();
         let controller = started(&setup);
         Self {
             plane,

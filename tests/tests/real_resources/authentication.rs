@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use super::{Subject, authentication, kubectl};
 
+pub(super) mod files;
 mod providers;
 
 fn valid() -> Subject {

@@ -49,8 +49,12 @@ impl Subject {
     /// Asserts that the API server would store the object with this change.
     #[track_caller]
     fn accepts(&self, pointer: &str, value: &Value) -> Value {
-        let (accepted, text) = dry_run("create", &self.with(pointer, value));
+        let object = self.with(pointer, value);
+        let (accepted, text) = dry_run("create", &object);
         assert!(accepted, "{pointer} = {value}: {text}");
+        if object["kind"] == "KubeletAuthentication" {
+            authentication::files::a_file_refuses(&object, &[]);
+        }
         serde_json::from_str(&text).unwrap()
     }
 
@@ -68,8 +72,12 @@ impl Subject {
     /// Asserts that the API server refuses the object with this change, for one reason, in this field.
     #[track_caller]
     fn refuses(&self, pointer: &str, value: &Value, field: &str, message: &str) {
-        let (accepted, text) = dry_run("create", &self.with(pointer, value));
+        let object = self.with(pointer, value);
+        let (accepted, text) = dry_run("create", &object);
         assert_refused(accepted, &text, field, message);
+        if object["kind"] == "KubeletAuthentication" {
+            authentication::files::a_file_refuses(&object, &[field]);
+        }
     }
 
     /// Stores the object.

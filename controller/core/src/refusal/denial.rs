@@ -199,8 +199,8 @@ crate::reasons! {
         #[error("{0} is no machine's own")]
         ServingNameReserved(ServingName) => "a name or address is reserved",
         /// An address outside of the ranges that serving certificates are limited to, by
-        /// `servingAddressRanges` or `--serving-address-range`.
-        #[error("{0} is outside of servingAddressRanges (or --serving-address-range)")]
+        /// `servingAddressRanges`.
+        #[error("{0} is outside of servingAddressRanges")]
         ServingAddressOutOfRange(IpAddr) => "an address is outside of the ranges that serving certificates are limited to",
         /// The machine obtained its certificate without evidence, so that nobody knows whose
         /// addresses it may have.

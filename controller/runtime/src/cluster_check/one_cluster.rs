@@ -48,7 +48,11 @@ pub(super) async fn checks(
     findings.push(("records", within(machines(management, key, &live)).await));
 
     let access = secrets::kubeconfig(management, key, reach).await;
-    let of_workload = Box::pin(of_workload(access, spec, signs, &live));
+    let named = live.ok().map(|live| {
+        let names = live.into_iter().map(|one| one.spec.node_name);
+        names.collect::<BTreeSet<_>>()
+    });
+    let of_workload = Box::pin(of_workload(access, spec, signs, named));
     findings.extend(of_workload.await);
     findings
         .into_iter()
@@ -56,17 +60,13 @@ pub(super) async fn checks(
         .collect()
 }
 
-/// The checks that call the workload cluster.
-async fn of_workload(
+/// The checks that call the workload cluster. `named`: the names in its records; `None` if they could not be read.
+pub(super) async fn of_workload(
     access: Result<ClusterAccess, Finding>,
     spec: &KubeletAuthenticationSpec,
     signs: bool,
-    live: &Result<Vec<NodeIdentity>, IdentitiesError>,
+    named: Option<BTreeSet<String>>,
 ) -> Vec<(&'static str, Finding)> {
-    let named = live.as_ref().ok().map(|live| {
-        let names = live.iter().map(|one| one.spec.node_name.clone());
-        names.collect::<BTreeSet<_>>()
-    });
     let answered = match access {
         Err(finding) => Err(finding),
         Ok(access) => match call(access.client().apiserver_version()).await {

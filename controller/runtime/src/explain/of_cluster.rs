@@ -18,6 +18,7 @@ use node_attestation_core::signer::Signer;
 use node_attestation_core::verifier::Verifiers;
 use tokio::time::{Instant, sleep, timeout};
 
+use super::said::Said;
 use super::{BoxError, ExplainError, Explainer, Unasked};
 use crate::capi::{CapiInventory, ClusterCa, ObjectKey, TenantKubeconfig};
 use crate::client::{CallError, ClusterAccess, EgressPolicy, call};
@@ -28,7 +29,6 @@ use crate::management::spec_mapping::{ContextBuilder, is_to_be_enforced, serving
 use crate::metrics::Metrics;
 use crate::nodes::KubeNodes;
 use crate::records::KubeRecords;
-use crate::standalone::Said;
 
 /// Deadline of the reads before the checks.
 const READ_DEADLINE: Duration = Duration::from_secs(30);
@@ -134,7 +134,8 @@ async fn read(
     let builder = ContextBuilder {
         spec,
         cluster: &said.cluster,
-        access: &access,
+        nodes: KubeNodes::new(access.client().clone()),
+        endpoint_hosts: access.server_host().into_iter().collect(),
         verifiers,
         audiences: audiences.into_iter().collect(),
         serving_address_ranges,
@@ -209,7 +210,7 @@ pub(super) fn rehearsed_signer(der: &[u8]) -> Result<Arc<Signer>, BoxError> {
 }
 
 /// The providers whose platform tells the names of Nodes, and is not asked.
-fn named_by_platform(spec: &KubeletAuthenticationSpec) -> Vec<Provider> {
+pub(super) fn named_by_platform(spec: &KubeletAuthenticationSpec) -> Vec<Provider> {
     let tpm = spec.tpm.as_ref();
     let asks = tpm.is_some_and(|tpm| tpm.endorsement_keys.platform == EndorsementKeyPlatform::Aws);
     let tpm = asks.then_some(Provider::TPM);

@@ -11,6 +11,7 @@ use node_attestation_core::decide::Context;
 use node_attestation_core::inventory::Inventory;
 use node_attestation_core::ledger::{Absences, Certificates, LedgerPolicy, RecordLedger, Records};
 use node_attestation_core::lifetimes::Lifetimes;
+use node_attestation_core::nodes::Nodes;
 use node_attestation_core::scope::{Duties, Enforcement, Issuance, KubeletSignerMode};
 use node_attestation_core::serving::{
     AddressRange, InvalidAddressRange, NodeReportedAddresses, ServingPolicy,
@@ -19,14 +20,14 @@ use node_attestation_core::signer::Signer;
 use node_attestation_core::verifier::Verifiers;
 
 use crate::capi::Cluster;
-use crate::client::ClusterAccess;
-use crate::nodes::KubeNodes;
 
-/// The parts of the context of one cluster.
-pub(crate) struct ContextBuilder<'a> {
+/// The parts of the context of one cluster. `N` are its Nodes.
+pub(crate) struct ContextBuilder<'a, N> {
     pub(crate) spec: &'a KubeletAuthenticationSpec,
     pub(crate) cluster: &'a Cluster,
-    pub(crate) access: &'a ClusterAccess,
+    pub(crate) nodes: N,
+    /// Hosts of the control plane's endpoint, in addition to the Cluster's.
+    pub(crate) endpoint_hosts: Vec<String>,
     pub(crate) verifiers: Verifiers,
     pub(crate) audiences: Vec<Audience>,
     /// The result of [`serving_address_ranges`].
@@ -38,12 +39,15 @@ pub(crate) struct ContextBuilder<'a> {
     pub(crate) signer: Option<Arc<Signer>>,
 }
 
-impl ContextBuilder<'_> {
+impl<N: Nodes + NodeReportedAddresses + 'static> ContextBuilder<'_, N> {
     /// The context of decisions about the cluster's requests.
     pub(crate) fn context(self) -> Context {
-        let Self { spec, access, .. } = self;
+        let Self { spec, .. } = self;
         let signs = self.signer.is_some();
-        let nodes = Arc::new(KubeNodes::new(access.client().clone()));
+        let nodes = Arc::new(self.nodes);
+        let mut serving = serving_policy(spec, self.cluster, nodes.clone());
+        serving.endpoint_hosts.extend(self.endpoint_hosts);
+        serving.address_ranges = self.serving_address_ranges;
         let policy = ledger_policy(spec, &self.verifiers, signs);
         let ledger = RecordLedger::new(self.records, self.inventory.clone(), nodes, policy);
         Context {
@@ -56,7 +60,7 @@ impl ContextBuilder<'_> {
             duties: duties(spec, signs),
             // Until somebody has found out whether it is on.
             enforcement: Enforcement::new(false),
-            serving: serving_policy(spec, self.cluster, access, self.serving_address_ranges),
+            serving,
         }
     }
 }
@@ -144,29 +148,26 @@ pub(crate) fn serving_address_ranges(
         .collect()
 }
 
-/// The policy for serving certificates.
+/// The policy for serving certificates, without the ranges of `spec`.
 fn serving_policy(
     spec: &KubeletAuthenticationSpec,
     cluster: &Cluster,
-    access: &ClusterAccess,
-    address_ranges: Vec<AddressRange>,
+    reported: Arc<dyn NodeReportedAddresses>,
 ) -> ServingPolicy {
-    let guest_reported: Option<Arc<dyn NodeReportedAddresses>> = match spec.guest_reported_addresses
-    {
-        GuestReportedAddresses::Refuse => None,
-        GuestReportedAddresses::Allow => Some(Arc::new(KubeNodes::new(access.client().clone()))),
-    };
     let endpoint = cluster.endpoint.as_ref();
     let endpoint = endpoint.map(|endpoint| endpoint.host.to_lowercase());
     ServingPolicy {
-        endpoint_hosts: endpoint.into_iter().chain(access.server_host()).collect(),
+        endpoint_hosts: endpoint.into_iter().collect(),
         // An invalid range contains no address.
         service_ranges: cluster
             .service_ranges
             .iter()
             .filter_map(|range| range.parse().ok())
             .collect(),
-        address_ranges,
-        guest_reported,
+        address_ranges: Vec::new(),
+        guest_reported: match spec.guest_reported_addresses {
+            GuestReportedAddresses::Refuse => None,
+            GuestReportedAddresses::Allow => Some(reported),
+        },
     }
 }

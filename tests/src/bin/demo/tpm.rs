@@ -103,9 +103,14 @@ impl World {
 
     fn controller(&self) -> Controller {
         let machines = cluster::inventory(|name| self.machine(name).provider_id.clone());
-        Controller::start(&self.cluster, self.folder.path(), &machines, |launch| {
-            launch.args(self.challenger.arguments())
-        })
+        let spec = self.challenger.spec();
+        Controller::start(
+            &self.cluster,
+            self.folder.path(),
+            &machines,
+            &spec,
+            |launch| launch.args(self.challenger.arguments()),
+        )
     }
 
     fn requests_of(&self, machine: &str) -> Requests {
