@@ -9,7 +9,7 @@ use super::{Fault, removed};
 /// The keywords that this module and the rules understand, or that do not restrict a value. A test holds the schema to
 /// them, so that none is ignored.
 #[cfg(test)]
-pub(super) const KEYWORDS: [&str; 21] = [
+pub(super) const KEYWORDS: [&str; 22] = [
     "additionalProperties",
     "default",
     "description",
@@ -27,6 +27,7 @@ pub(super) const KEYWORDS: [&str; 21] = [
     "pattern",
     "properties",
     "required",
+    "title",
     "type",
     "x-kubernetes-list-map-keys",
     "x-kubernetes-list-type",
