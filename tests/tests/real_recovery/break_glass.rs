@@ -2,7 +2,6 @@
 //! would run on. An operator follows docs/break-glass.md.
 
 use std::ffi::OsString;
-use std::fs;
 use std::sync::Arc;
 
 use kubelet_authenticator_test_support::control_plane::ControlPlane;

@@ -1,6 +1,7 @@
 //! The CEL rules of a schema (`x-kubernetes-validations`), as the API server evaluates them for a new object.
 
 use std::collections::HashMap;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use cel::extractors::This;
@@ -86,10 +87,11 @@ fn matches(This(text): This<Arc<String>>, pattern: Arc<String>) -> bool {
 
 /// The network as Kubernetes' `isCIDR` accepts it: neither zones, nor leading zeros, nor IPv4 in IPv6.
 fn network(text: &str) -> Option<IpNet> {
-    let network: IpNet = text.parse().ok()?;
-    let (_, length) = text.split_once('/')?;
+    let (address, length) = text.split_once('/')?;
+    // `IpNet` itself accepts leading zeros.
+    let address: IpAddr = address.parse().ok()?;
+    let network = IpNet::new(address, length.parse().ok()?).ok()?;
     let is_short = length == network.prefix_len().to_string();
-    let address = network.addr();
     (is_short && address.to_canonical() == address).then_some(network)
 }
 

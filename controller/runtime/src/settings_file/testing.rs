@@ -132,6 +132,12 @@ pub fn cases() -> Vec<Case> {
             "a range of addresses is <network>",
         ),
         case(
+            "/spec/servingAddressRanges",
+            json!(["010.0.0.0/8"]),
+            "spec.servingAddressRanges[0]",
+            "a range of addresses is <network>",
+        ),
+        case(
             "/spec/aws/requiredTags",
             json!({"": "a"}),
             "spec.aws.requiredTags",
@@ -190,8 +196,8 @@ pub fn malformed() -> Vec<Case> {
             "",
         ),
         case(
-            "/spec/authorizedAttestors",
-            json!([]),
+            "/spec",
+            json!({"clusterName": "prod-1", "authorizedAttestors": []}),
             "spec.authorizedAttestors",
             "",
         ),
