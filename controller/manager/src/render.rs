@@ -13,6 +13,7 @@ pub(crate) struct RenderCommand {
 }
 
 #[derive(Debug, Subcommand)]
+#[expect(clippy::doc_markdown, reason = "the comments are the help")]
 enum File {
     /// A KubeletAuthentication for `run --settings`, with every default
     Settings {

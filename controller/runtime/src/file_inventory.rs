@@ -99,14 +99,15 @@ impl ClusterInventory {
     pub fn open(path: &Path) -> Result<Self, MachineListError> {
         let (version, read) = read(path)?;
         let machines = read.machines.map(|machines| {
-            Arc::new(MachineList {
+            let list: Arc<dyn Inventory> = Arc::new(MachineList {
                 path: path.to_owned(),
                 fixed: read.fixed.clone(),
                 current: Mutex::new(Current {
                     version: Some(version),
                     machines: Arc::new(machines),
                 }),
-            }) as Arc<dyn Inventory>
+            });
+            list
         });
         Ok(Self {
             machines,

@@ -54,7 +54,7 @@ impl Fault {
 pub enum InvalidSettings {
     /// It is neither YAML nor JSON.
     #[error("it is not YAML with one KubeletAuthentication")]
-    Syntax(#[source] serde_saphyr::Error),
+    Syntax(#[source] Box<serde_saphyr::Error>),
     /// Some values are invalid.
     #[error("{}", list(.0))]
     Faults(Vec<Fault>),
@@ -123,8 +123,8 @@ fn text(path: &Path) -> Result<String, io::Error> {
 /// The API server would refuse it.
 pub fn parse(text: &str) -> Result<KubeletAuthentication, InvalidSettings> {
     let options = serde_saphyr::options! { with_snippet: false };
-    let mut object: Value =
-        serde_saphyr::from_str_with_options(text, options).map_err(InvalidSettings::Syntax)?;
+    let mut object: Value = serde_saphyr::from_str_with_options(text, options)
+        .map_err(|error| InvalidSettings::Syntax(Box::new(error)))?;
     let schema = schema::of_authentication();
     let mut faults = identity(&object);
     ensure!(faults.is_empty(), InvalidSettings::Faults(faults));

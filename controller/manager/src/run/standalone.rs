@@ -21,6 +21,7 @@ use crate::error::{BoxError, explain};
 use crate::providers::{OpenedProviders, Providers};
 
 #[derive(Debug, clap::Args)]
+#[expect(clippy::doc_markdown, reason = "the comments are the help")]
 #[command(next_help_heading = "One workload cluster, without a management cluster")]
 pub(super) struct StandaloneArguments {
     /// Kubeconfig of the workload cluster
@@ -201,9 +202,10 @@ mod tests {
                 }
                 .to_owned()
             });
-            let argument = match option.get_action() {
-                ArgAction::SetTrue => format!("--{name}"),
-                _ => format!("--{name}={value}"),
+            let argument = if matches!(option.get_action(), ArgAction::SetTrue) {
+                format!("--{name}")
+            } else {
+                format!("--{name}={value}")
             };
             (name.to_owned(), argument)
         });

@@ -71,10 +71,8 @@ impl Explainer {
             records: Arc::new(Unknown),
             signer,
         };
-        let nodes = match &workload {
-            Some(access) => SeenNodes::Known(KubeNodes::new(access.client().clone())),
-            None => SeenNodes::Unknown,
-        };
+        let nodes = workload.as_ref();
+        let nodes = SeenNodes(nodes.map(|access| KubeNodes::new(access.client().clone())));
         let context = files.context(nodes);
         Ok(Self {
             context: context.map_err(|error| ExplainError::File(error.into()))?,
@@ -146,11 +144,10 @@ impl Records for Unknown {
 
 /// Nodes that are not changed.
 #[derive(Debug)]
-enum SeenNodes {
-    Known(KubeNodes),
-    /// There is no kubeconfig.
-    Unknown,
-}
+struct SeenNodes(
+    /// `None` without a kubeconfig.
+    Option<KubeNodes>,
+);
 
 fn no_kubeconfig() -> Unavailable {
     Unavailable::new(NotAsked("the Nodes, without a kubeconfig"))
@@ -159,9 +156,9 @@ fn no_kubeconfig() -> Unavailable {
 #[async_trait::async_trait]
 impl Nodes for SeenNodes {
     async fn state(&self, name: &NodeName) -> Result<Option<Node>, Unavailable> {
-        match self {
-            Self::Known(nodes) => nodes.state(name).await,
-            Self::Unknown => Err(no_kubeconfig()),
+        match &self.0 {
+            Some(nodes) => nodes.state(name).await,
+            None => Err(no_kubeconfig()),
         }
     }
 
@@ -173,9 +170,9 @@ impl Nodes for SeenNodes {
 #[async_trait::async_trait]
 impl NodeReportedAddresses for SeenNodes {
     async fn names(&self, name: &NodeName) -> Result<Vec<ServingName>, Unavailable> {
-        match self {
-            Self::Known(nodes) => nodes.names(name).await,
-            Self::Unknown => Err(no_kubeconfig()),
+        match &self.0 {
+            Some(nodes) => nodes.names(name).await,
+            None => Err(no_kubeconfig()),
         }
     }
 }

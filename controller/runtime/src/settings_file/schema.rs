@@ -39,7 +39,9 @@ pub(super) fn of_authentication() -> Value {
     let definition = crd::manifests().into_iter().next();
     let versions = definition.map(|definition| definition.spec.versions);
     let schema = versions.into_iter().flatten().find_map(|one| one.schema);
-    let mut schema = serde_json::to_value(schema).unwrap_or_default()["openAPIV3Schema"].take();
+    let mut schema = serde_json::to_value(schema).unwrap_or_default();
+    let schema_of_object = schema.get_mut("openAPIV3Schema");
+    let mut schema = schema_of_object.map(Value::take).unwrap_or_default();
     if let Some(Value::Object(properties)) = schema.get_mut("properties") {
         // A new object has none.
         properties.remove("status");
@@ -113,7 +115,7 @@ fn for_each_part(schema: &Value, value: &mut Value, act: fn(&Value, &mut Value))
                 act(schema.get("items").unwrap_or(&Value::Null), item);
             }
         }
-        _ => {}
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
     }
 }
 
@@ -144,7 +146,7 @@ pub(super) fn parts<'a>(
                 .map(|(index, item)| (format!("{path}[{index}]"), schema, item))
                 .collect()
         }
-        _ => Vec::new(),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => Vec::new(),
     }
 }
 
@@ -309,12 +311,11 @@ fn of_fields(schema: &Value, fields: &Map<String, Value>, path: &str, faults: &m
     };
     for name in fields.keys().filter(|name| !properties.contains_key(*name)) {
         let field = inside(path, name);
-        let message = match removed::replacement(&field) {
-            Some(replacement) => format!("was removed: {replacement}"),
-            None => {
-                let known: Vec<_> = properties.keys().map(String::as_str).collect();
-                format!("is not a field; the fields are {}", known.join(", "))
-            }
+        let message = if let Some(replacement) = removed::replacement(&field) {
+            format!("was removed: {replacement}")
+        } else {
+            let known: Vec<_> = properties.keys().map(String::as_str).collect();
+            format!("is not a field; the fields are {}", known.join(", "))
         };
         faults.push(Fault::new(field, message));
     }
