@@ -31,7 +31,7 @@ use crate::origin::Origin;
 use crate::pending::OpenRequest;
 use crate::rescue::Rescue;
 use crate::rotation::Rotation;
-use crate::settings::Settings;
+use crate::settings::{Fault, Settings};
 use crate::store::Store;
 use crate::store_contents::StoreContents;
 
@@ -70,6 +70,8 @@ pub(crate) struct Authenticator<'a> {
     pub(crate) attester: Arc<dyn Attester>,
     /// The settings in force.
     pub(crate) settings: Settings,
+    /// What is wrong with the settings. The stored certificate is used all the same.
+    pub(crate) fault: Option<Fault>,
     /// The cluster that the credential is for, if the caller names one.
     pub(crate) cluster: Option<Cluster<'a>>,
     /// This machine.
@@ -94,9 +96,9 @@ impl Authenticator<'_> {
     /// and starts no thread. The exception is one call an hour, of two seconds at most, which
     /// checks that the API server still accepts the certificate.
     ///
-    /// A new credential takes at most `timeoutSeconds`, or five seconds if the stored one is valid,
+    /// A new credential takes at most a minute, or five seconds if the stored one is valid,
     /// even if a dependency hangs. When less than a fifth of the lifetime is left, one run an hour
-    /// may take `timeoutSeconds`: the evidence may be slow to produce.
+    /// may take a minute: the evidence may be slow to produce.
     ///
     /// Reading the state directory has no deadline, because that would need a thread. A pipe or
     /// device in the place of a file does not block it. A file system that hangs does.
@@ -108,6 +110,9 @@ impl Authenticator<'_> {
         match (rotation, &store, stored.credential.take(), &stored.origin) {
             (Rotation::Keep, Some(store), Some(credential), Some(origin)) => {
                 Self::note_boot(store, &stored, now);
+                if let Some(fault) = &self.fault {
+                    self.warn_of_fault(fault);
+                }
                 let Some(refused) = self.refusal(store, origin, &credential, now) else {
                     return Ok(self.kept(credential, now));
                 };
@@ -116,6 +121,10 @@ impl Authenticator<'_> {
                 Ok(self.renewed_or_old(store, credential, refused))
             }
             (Rotation::Renew, Some(store), Some(credential), _) => {
+                // An invalid setting fails the renewal, which has a warning of its own.
+                if let Some(fault @ Fault::Removed(_)) = &self.fault {
+                    self.warn_of_fault(fault);
+                }
                 Ok(self.renewed_or_old(store, credential, Demand::IfDue))
             }
             (_, store, ..) => self
@@ -127,6 +136,12 @@ impl Authenticator<'_> {
                 .map(|fresh| self.kept(fresh, clock::now()))
                 .map_err(Failure::from),
         }
+    }
+
+    fn warn_of_fault(&self, fault: &Fault) {
+        let what = "the settings have a fault, and the stored certificate is used all the same";
+        let (Fault::Removed(failure) | Fault::Invalid(failure)) = fault;
+        self.log.warn_of(what, failure);
     }
 
     fn warn_of_refusal(&self, refused: &ApiError) {
@@ -336,6 +351,14 @@ impl Authenticator<'_> {
         demand: Demand,
     ) -> Result<Credential, RenewalError> {
         let now = clock::now();
+        match (&self.fault, allowed) {
+            // A machine that has no certificate loses none.
+            (Some(Fault::Invalid(failure)), _)
+            | (Some(Fault::Removed(failure)), Allowed::Without(_)) => {
+                return Err(failure.clone().into());
+            }
+            (Some(Fault::Removed(_)) | None, _) => {}
+        }
         if let Some(active) = store.and_then(|store| self.remembered(store, now)) {
             return Err(active);
         }

@@ -1,4 +1,4 @@
-//! Certificates, requests, evidence and the store, decoded for people.
+//! Requests, evidence and the store, decoded for people.
 //!
 //! # Guarantees
 //!
@@ -21,7 +21,6 @@ use zeroize::Zeroizing;
 
 use crate::failure::{Code, Failure};
 
-pub(crate) use certificate::certificate;
 pub(crate) use evidence::evidence;
 pub(crate) use request::requests;
 pub(crate) use store::store;
@@ -81,7 +80,7 @@ impl Document {
             }),
             Err(error) => fail(
                 format!("it is not text: byte {} is not UTF-8", error.valid_up_to()),
-                "give PEM; `openssl x509 -inform der` makes it of DER",
+                "give PEM; `openssl req -inform der` makes it of DER",
             ),
         }
     }
@@ -101,7 +100,6 @@ pub fn inspected(text: &str, now: SystemTime) -> (Vec<String>, Vec<String>) {
         text: Zeroizing::new(text.to_owned()),
     };
     let sheets = [
-        certificate(&document, now).map(|sheet| vec![sheet]),
         requests(&document, now),
         evidence(&document).map(|sheet| vec![sheet]),
     ];

@@ -64,8 +64,7 @@ impl Attempt {
         Ok((bootstrap.login, Some(bootstrap.endpoint)))
     }
 
-    /// The API server, from the first of these: the exec info, the store, the settings, the
-    /// bootstrap kubeconfig.
+    /// The API server, from the first of these: the exec info, the store, the bootstrap kubeconfig.
     pub(super) fn endpoint(
         &self,
         stored: &StoreContents,
@@ -80,10 +79,9 @@ impl Attempt {
         if let Some(origin) = &stored.origin {
             return Ok(origin.cluster()?.into());
         }
-        let endpoint = match (&self.settings.kubeconfig, bootstrap) {
-            (Some(path), _) => Kubeconfig::read_endpoint(path)?,
-            (None, Some(endpoint)) => endpoint,
-            (None, None) => {
+        let endpoint = match bootstrap {
+            Some(endpoint) => endpoint,
+            None => {
                 let path = &self.settings.bootstrap_kubeconfig;
                 Kubeconfig::read_endpoint(path).map_err(|error| bootstrap_failure(&error, path))?
             }

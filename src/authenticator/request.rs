@@ -82,7 +82,7 @@ impl Attempt {
         audience: Audience,
     ) -> Subject {
         Subject {
-            signer_name: self.settings.signer_name.clone(),
+            signer_name: self.attester.provider().client_signer(),
             expiration_seconds: self.settings.expiration_seconds,
             node_name,
             provider_id,

@@ -12,7 +12,7 @@ use clap::{
 use clap_complete::Shell;
 
 use crate::log::Log;
-use crate::settings::{Entry, ProviderSchema};
+use crate::settings::{Entry, ProviderSchema, Removed};
 use crate::setup::{KUBELET_KUBECONFIG, Setup};
 
 const SETTINGS: &str = "Settings";
@@ -32,6 +32,12 @@ pub(super) struct Arguments {
     /// The settings that have a flag, each with the text given to it.
     #[arg(skip)]
     pub(super) settings: Vec<(Entry, OsString)>,
+    /// The options of removed settings that are given.
+    #[arg(skip)]
+    pub(super) removed: Vec<Removed>,
+    /// The time limit of a run without a valid credential, for tests.
+    #[arg(long, global = true, hide = true, value_name = "SECONDS")]
+    pub(super) time_limit: Option<u64>,
     #[command(subcommand)]
     pub(super) command: Option<Command>,
 }
@@ -63,8 +69,7 @@ pub(super) enum Command {
         #[arg(long, short, value_enum, default_value_t)]
         output: Report,
     },
-    /// Decode a certificate, a request, evidence or the state directory. Offline; changes nothing, and
-    /// shows no secret.
+    /// Decode a request, evidence or the state directory. Offline; changes nothing, and shows no secret.
     Inspect {
         #[command(subcommand)]
         object: Inspected,
@@ -81,7 +86,7 @@ pub(super) enum Command {
         #[arg(long, short, value_enum, default_value_t)]
         output: Request,
     },
-    /// Check the settings, or print what they may be.
+    /// Check the settings.
     Config {
         #[command(subcommand)]
         action: ConfigAction,
@@ -161,17 +166,11 @@ pub(super) enum ConfigAction {
         #[arg(long, short, value_enum, default_value_t)]
         output: Report,
     },
-    /// Print a settings file with every setting and its default.
-    Defaults,
-    /// Print the JSON Schema of the settings file.
-    Schema,
 }
 
 /// An object that `inspect` decodes.
 #[derive(Debug, Subcommand)]
 pub(super) enum Inspected {
-    /// A certificate in PEM, with its chain, and whether a key beside it fits.
-    Certificate(Input),
     /// A request in PEM, or as `kubectl get csr -o yaml` prints one or several.
     Request(Input),
     /// The evidence of a request: its JSON, or the request in PEM.
@@ -295,9 +294,12 @@ impl Arguments {
                     Some((entry, value))
                 });
                 let settings = given.collect();
+                let removed = schema.removed();
+                let removed = removed.filter(|it| matches.contains_id(it.flag)).collect();
                 let arguments = Self::from_arg_matches_mut(&mut matches)?;
                 Ok(Self {
                     settings,
+                    removed,
                     ..arguments
                 })
             })
@@ -307,6 +309,33 @@ impl Arguments {
                 u8::try_from(error.exit_code()).map_or(ExitCode::FAILURE, ExitCode::from)
             })
     }
+}
+
+/// The settings file and the settings in arguments that are all of the form `--option=value`.
+/// `None` leaves the arguments to the parser.
+///
+/// client-go calls the plugin every hour on every node, and the parser would cost more than the rest
+/// of such a run.
+pub(super) fn settings_alone(
+    schema: &ProviderSchema,
+    arguments: impl Iterator<Item = OsString>,
+) -> Option<(Option<PathBuf>, Vec<(Entry, OsString)>)> {
+    let (mut config, mut settings) = (None, Vec::<(Entry, OsString)>::new());
+    for argument in arguments {
+        let (name, value) = argument.to_str()?.strip_prefix("--")?.split_once('=')?;
+        if name == "config" {
+            if value.is_empty() || config.replace(value.into()).is_some() {
+                return None;
+            }
+            continue;
+        }
+        let entry = schema.entries().find(|entry| entry.flag == name)?;
+        if settings.iter().any(|(given, _)| given.name == entry.name) {
+            return None;
+        }
+        settings.push((entry, value.into()));
+    }
+    Some((config, settings))
 }
 
 /// The command line of the plugin with these settings.
@@ -320,7 +349,57 @@ pub(super) fn command(schema: &ProviderSchema) -> clap::Command {
             .help(entry.help)
             .help_heading(SETTINGS)
     });
+    // They have an error of their own, which names their replacement.
+    let removed = schema.removed().map(|removed| {
+        Arg::new(removed.flag)
+            .long(removed.flag)
+            .global(true)
+            .hide(true)
+            .value_parser(value_parser!(OsString))
+    });
     Arguments::command()
         .name(format!("kubelet-authenticator-{}", schema.provider))
         .args(flags)
+        .args(removed)
+}
+
+#[cfg(test)]
+mod tests {
+    use kubelet_attestation::names::Provider;
+
+    use super::*;
+
+    #[test]
+    fn only_arguments_that_are_all_settings_skip_the_parser() {
+        let schema = ProviderSchema {
+            provider: Provider::NULL,
+            settings: &[],
+            expiration_seconds: 3600,
+        };
+        let of = |arguments: &[&str]| {
+            let arguments = arguments.iter().map(OsString::from);
+            let (config, settings) = settings_alone(&schema, arguments)?;
+            let settings = settings
+                .into_iter()
+                .map(|(entry, value)| (entry.name, value));
+            Some((config, settings.collect::<Vec<_>>()))
+        };
+
+        assert_eq!(of(&[]), Some((None, Vec::new())));
+        let both = of(&["--config=/c", "--node-name=a=b"]);
+        let settings = vec![("nodeName", OsString::from("a=b"))];
+        assert_eq!(both, Some((Some("/c".into()), settings)));
+        for arguments in [
+            &["status"][..],
+            &["--node-name", "a"],
+            &["--node-name=a", "--node-name=b"],
+            &["--config=/c", "--config=/d"],
+            &["--config="],
+            &["--node-name=a", "-v"],
+            &["--timeout-seconds=5"],
+            &["--nodename=a"],
+        ] {
+            assert_eq!(of(arguments), None, "{arguments:?}");
+        }
+    }
 }

@@ -1,6 +1,7 @@
 //! The commands, one function each.
 
 use std::ffi::OsString;
+use std::time::Duration;
 
 use kubelet_attestation::csr::envelope::Envelope;
 use serde_json::{Value, json};
@@ -106,8 +107,8 @@ impl Session {
         Sources {
             config: arguments.config.as_deref(),
             flags: arguments.settings.clone(),
-            variables: self.variables.clone(),
-            extension: None,
+            removed: arguments.removed.clone(),
+            time_limit: arguments.time_limit.map(Duration::from_secs),
         }
     }
 

@@ -2,9 +2,9 @@
 
 use serde_json::{Value, json};
 
+use super::Session;
 use super::arguments::{Arguments, ConfigAction};
 use super::inspect::show;
-use super::{Session, answer};
 use crate::failure::Failure;
 use crate::settings::{self, Effective, Sources};
 use crate::sheet::Sheet;
@@ -22,14 +22,8 @@ impl Session {
                     config: file.as_deref().or(sources.config),
                     ..sources
                 };
-                for name in &sources.variables.unknown {
-                    self.warn_unknown(name);
-                }
+                self.warn_of_leftovers(&self.leftovers());
                 show(&self.effective(sources)?, *output)
-            }
-            ConfigAction::Defaults => answer::print(self.schema.defaults().as_bytes()),
-            ConfigAction::Schema => {
-                answer::print(answer::json(&self.schema.json_schema()).as_bytes())
             }
         }
     }

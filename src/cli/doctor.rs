@@ -1,7 +1,7 @@
 //! The commands `doctor` and `identify`.
 
 use std::os::unix::fs::MetadataExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use kubelet_attestation::names::NodeName;
@@ -16,7 +16,8 @@ use crate::doctor::{Checked, Doctor, TOTAL, Unit};
 use crate::failure::{Code, Failure};
 use crate::finding::{Finding, State};
 use crate::kube::kubeconfig::{ExecUser, Kubeconfig};
-use crate::settings::{self, Settings, Sources, Variables};
+use crate::leftovers::Leftovers;
+use crate::settings::{self, Settings};
 use crate::sheet::wrap;
 
 /// The page of the checks. Each has an anchor of its name.
@@ -61,23 +62,18 @@ impl Session {
         unit: Result<Unit, String>,
         total: Deadline,
     ) -> Vec<Checked> {
-        let (sources, taken) = self.kubelet_sources(arguments, unit.as_ref().ok());
-        let of_kubelet = match &unit {
-            Ok(_) if taken.is_empty() => String::new(),
-            Ok(_) => {
-                let names = taken.join(", ");
-                format!(
-                    "; from the kubelet's environment, which other commands do not have: {names}"
-                )
-            }
-            Err(_) => "; the kubelet's environment is not known".to_owned(),
-        };
-        let (finding, settings) = match self.load(sources.clone(), &of_kubelet) {
-            Ok(found) => found,
-            Err(failure) => (
-                Finding::fail(&failure),
-                Settings::without_files(sources, &self.schema),
-            ),
+        let mut leftovers = self.leftovers();
+        if let Ok(unit) = &unit {
+            leftovers = leftovers.in_environment(unit.variables(), &self.schema);
+        }
+        let leftovers = leftovers.in_kubeconfig(kubelet_kubeconfig, &self.schema);
+        let sources = self.sources(arguments);
+        let files = settings::files(&sources);
+        let (settings, fault) = Settings::valid(sources, &self.schema);
+        let finding = match (fault, files) {
+            (Some(fault), _) => Finding::fail(&fault.into()),
+            (None, Err(failure)) => Finding::fail(&failure),
+            (None, Ok(files)) => found(&files, &leftovers),
         };
         let runs_plugin = ExecUser::read(kubelet_kubeconfig).is_ok_and(|user| user.exec.is_some());
         let endpoint = Kubeconfig::read_endpoint(kubelet_kubeconfig).ok();
@@ -86,6 +82,7 @@ impl Session {
             authenticator: Authenticator {
                 attester: Arc::clone(&self.attester),
                 settings,
+                fault: None,
                 cluster: endpoint.map(|endpoint| Cluster::Checked(endpoint.into())),
                 machine: self.machine.clone(),
                 caller: Caller::Person,
@@ -100,55 +97,6 @@ impl Session {
         doctor.examine(total)
     }
 
-    /// The sources of the settings, with the variables that the kubelet's plugin inherits; and the names of these variables.
-    pub(super) fn kubelet_sources<'a>(
-        &self,
-        arguments: &'a Arguments,
-        unit: Option<&Unit>,
-    ) -> (Sources<'a>, Vec<String>) {
-        let sources = self.sources(arguments);
-        let Some(unit) = unit else {
-            return (sources, Vec::new());
-        };
-        let kubelets = Variables::read(unit.environment(), &self.schema);
-        let (variables, taken) = sources.variables.over(kubelets);
-        let sources = Sources {
-            variables,
-            ..sources
-        };
-        (sources, taken)
-    }
-
-    /// The settings, and a finding about their sources, of which `of_kubelet` says the kubelet's part.
-    fn load(&self, sources: Sources<'_>, of_kubelet: &str) -> Result<(Finding, Settings), Failure> {
-        let unknown = sources.variables.unknown.join(", ");
-        let files = settings::files(&sources)?;
-        let settings = Settings::load(sources, &self.schema)?;
-        let shared = files.iter().find(|path| {
-            // Whoever may write a link's target counts.
-            let metadata = path.metadata();
-            metadata.is_ok_and(|it| it.mode() & 0o022 != 0)
-        });
-        let warn = |what, cure: &str| Finding::warn(&Failure::new(Code::CheckFailed, what, cure));
-        let finding = if let Some(path) = shared {
-            let path = path.display();
-            let what = format!("{path} can be written by others than its owner");
-            warn(what, &format!("run: chmod go-w {path}"))
-        } else if !unknown.is_empty() {
-            let what = format!("no settings, and passed over: {unknown}");
-            warn(what, "correct the variables' names, or take them away")
-        } else {
-            let files: Vec<_> = files.iter().map(|path| path.to_string_lossy()).collect();
-            let place = if files.is_empty() {
-                ", without a file".to_owned()
-            } else {
-                format!(": {}", files.join(", "))
-            };
-            Finding::pass(format!("valid{place}{of_kubelet}"))
-        };
-        Ok((finding, settings))
-    }
-
     pub(super) fn identify(&self, arguments: &Arguments, output: Report) -> Result<(), Failure> {
         let (node_name, identity) = self.interactive(arguments)?.identify()?;
         let provider = self.attester.provider();
@@ -160,6 +108,30 @@ impl Session {
         };
         answer::print(text.as_bytes())
     }
+}
+
+/// The finding about valid settings from these files.
+fn found(files: &[PathBuf], leftovers: &Leftovers) -> Finding {
+    let shared = files.iter().find(|path| {
+        // Whoever may write a link's target counts.
+        let metadata = path.metadata();
+        metadata.is_ok_and(|it| it.mode() & 0o022 != 0)
+    });
+    if let Some(path) = shared {
+        let path = path.display();
+        let what = format!("{path} can be written by others than its owner");
+        let cure = format!("run: chmod go-w {path}");
+        return Finding::warn(&Failure::new(Code::CheckFailed, what, cure));
+    }
+    if let Some(failure) = leftovers.failure() {
+        return Finding::warn(&failure);
+    }
+    let files: Vec<_> = files.iter().map(|path| path.to_string_lossy()).collect();
+    Finding::pass(if files.is_empty() {
+        "valid, without a file".to_owned()
+    } else {
+        format!("valid: {}", files.join(", "))
+    })
 }
 
 fn is((_, finding): &Checked, state: State) -> bool {

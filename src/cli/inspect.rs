@@ -4,7 +4,7 @@ use super::arguments::{Arguments, Inspected, Report};
 use super::{Session, answer};
 use crate::clock;
 use crate::failure::Failure;
-use crate::inspect::{Document, certificate, evidence, requests, store};
+use crate::inspect::{Document, evidence, requests, store};
 use crate::settings::Settings;
 use crate::sheet::Sheet;
 
@@ -12,10 +12,6 @@ impl Session {
     pub(super) fn inspect(&self, arguments: &Arguments, object: &Inspected) -> Result<(), Failure> {
         let now = clock::now();
         match object {
-            Inspected::Certificate(input) => {
-                let document = Document::read(input.file.as_deref())?;
-                show(&certificate(&document, now)?, input.output)
-            }
             Inspected::Evidence(input) => {
                 let document = Document::read(input.file.as_deref())?;
                 show(&evidence(&document)?, input.output)

@@ -22,19 +22,20 @@ use serde_json::value::RawValue;
 
 use crate::attester::Attester;
 use crate::authenticator::{Authenticator, Caller, Cluster, Observer};
-use crate::exec::ExecInfo;
+use crate::exec::{EXEC_INFO, ExecInfo};
 use crate::failure::{Code, Failure};
+use crate::leftovers::Leftovers;
 use crate::log::Log;
 use crate::machine::Machine;
 use crate::rescue::{Rescue, keep_memory};
-use crate::settings::{ProviderSchema, Settings, Sources, Variables};
+use crate::settings::{Fault, ProviderSchema, Settings, Sources};
 
 use arguments::Arguments;
 use kubelet_attestation::errors::error_chain;
 
 /// Runs a plugin with this attester.
 ///
-/// Without arguments and with `KUBERNETES_EXEC_INFO` in the environment, it answers client-go: one
+/// Without a command and with `KUBERNETES_EXEC_INFO` in the environment, it answers client-go: one
 /// `ExecCredential` on standard output and exit code 0, or no output and an exit code of [`Code`].
 /// Otherwise the arguments select a command.
 pub fn run(attester: impl Attester) -> ExitCode {
@@ -48,15 +49,16 @@ pub fn run_on(machine: Machine, attester: impl Attester, observer: Option<Observ
     let schema = ProviderSchema {
         provider: attester.provider(),
         settings: attester.settings(),
-        signer_name: attester.provider().client_signer(),
         expiration_seconds: attester.expiration_seconds(),
     };
     let attester: Arc<dyn Attester> = Arc::new(attester);
-    let mut variables = Variables::read(env::vars_os(), &schema);
-    let exec_info = variables.exec_info.take();
-    // client-go calls the plugin every hour on every node. These calls skip the argument parser.
-    let is_client_go = exec_info.is_some() && env::args_os().len() <= 1;
-    let arguments = if is_client_go {
+    let exec_info = env::var_os(EXEC_INFO);
+    let given = env::args_os().skip(1);
+    let settings = match exec_info {
+        Some(_) => arguments::settings_alone(&schema, given),
+        None => None,
+    };
+    let arguments = if settings.is_some() {
         None
     } else {
         match Arguments::parse(&schema) {
@@ -64,11 +66,12 @@ pub fn run_on(machine: Machine, attester: impl Attester, observer: Option<Observ
             Err(status) => return status,
         }
     };
+    let has_command = arguments.as_ref().is_some_and(|it| it.command.is_some());
+    let is_client_go = exec_info.is_some() && !has_command;
     let log = arguments.as_ref().map(|it| it.log).unwrap_or_default();
-    let mut session = Session {
+    let session = Session {
         attester,
         schema,
-        variables,
         machine,
         rescue: Rescue::install(log),
         log,
@@ -77,8 +80,10 @@ pub fn run_on(machine: Machine, attester: impl Attester, observer: Option<Observ
     let done = if let Some(arguments) = arguments {
         session.command(&arguments, exec_info.as_ref())
     } else {
+        let (config, flags) = settings.unwrap_or_default();
         let sources = Sources {
-            variables: mem::take(&mut session.variables),
+            config: config.as_deref(),
+            flags,
             ..Sources::default()
         };
         session.speak_to_client_go(&exec_info.unwrap_or_default(), sources)
@@ -103,8 +108,6 @@ pub fn run_on(machine: Machine, attester: impl Attester, observer: Option<Observ
 struct Session {
     attester: Arc<dyn Attester>,
     schema: ProviderSchema,
-    /// The environment, for commands.
-    variables: Variables,
     machine: Machine,
     rescue: Rescue,
     log: Log,
@@ -114,18 +117,15 @@ struct Session {
 impl Session {
     fn speak_to_client_go(&self, info: &OsString, sources: Sources<'_>) -> Result<(), Failure> {
         let info = ExecInfo::parse(info)?;
-        let sources = Sources {
-            extension: info
-                .cluster
-                .as_ref()
-                .and_then(|cluster| cluster.config)
-                .map(RawValue::get),
-            ..sources
-        };
+        let extension = info.cluster.as_ref().and_then(|cluster| cluster.config);
+        let extension = extension.map_or("", RawValue::get);
+        let leftovers = self.leftovers();
+        self.warn_of_leftovers(&leftovers.in_extension(EXEC_INFO, extension, &self.schema));
+        let (settings, fault) = Settings::valid(sources, &self.schema);
         let authenticator = Authenticator {
             cluster: info.cluster.as_ref().map(Cluster::Exec),
             rescue: self.rescue.speaking(info.version),
-            ..self.authenticator(sources, Caller::ClientGo)?
+            ..self.with_settings(settings, fault, Caller::ClientGo)
         };
         let printed = print(&authenticator);
         // The process ends here, and the value holds no secret. Dropping it would cost each run as
@@ -134,30 +134,46 @@ impl Session {
         printed
     }
 
-    fn warn_unknown(&self, variable: &str) {
-        self.log.warn(&format!(
-            "the variable {variable:?} is no setting and is passed over"
-        ));
+    /// The settings in this program's environment.
+    fn leftovers(&self) -> Leftovers {
+        let names = env::vars_os().map(|(name, _)| name);
+        Leftovers::default().in_environment(names, &self.schema)
     }
 
+    fn warn_of_leftovers(&self, leftovers: &Leftovers) {
+        if let Some(failure) = leftovers.failure() {
+            self.log.warn_of("settings of an earlier version", &failure);
+        }
+    }
+
+    /// The inputs of a command, whose settings have no fault.
     fn authenticator<'a>(
         &self,
         sources: Sources<'_>,
         caller: Caller,
     ) -> Result<Authenticator<'a>, Failure> {
-        for name in &sources.variables.unknown {
-            self.warn_unknown(name);
-        }
-        Ok(Authenticator {
+        self.warn_of_leftovers(&self.leftovers());
+        let settings = Settings::load(sources, &self.schema)?;
+        Ok(self.with_settings(settings, None, caller))
+    }
+
+    fn with_settings<'a>(
+        &self,
+        settings: Settings,
+        fault: Option<Fault>,
+        caller: Caller,
+    ) -> Authenticator<'a> {
+        Authenticator {
             attester: Arc::clone(&self.attester),
-            settings: Settings::load(sources, &self.schema)?,
+            settings,
+            fault,
             cluster: None,
             machine: self.machine.clone(),
             caller,
             rescue: self.rescue.clone(),
             log: self.log,
             observer: self.observer.clone(),
-        })
+        }
     }
 }
 

@@ -40,8 +40,7 @@ impl Session {
         let drop_in = drop_in(&program);
         let text = match file {
             Rendered::Kubeconfig => {
-                let settings = self.interactive(arguments)?.settings;
-                let path = settings.kubeconfig.unwrap_or(settings.bootstrap_kubeconfig);
+                let path = self.interactive(arguments)?.settings.bootstrap_kubeconfig;
                 let endpoint = Kubeconfig::read_endpoint(&path)?;
                 exec_kubeconfig(&endpoint, &program)
             }

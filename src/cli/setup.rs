@@ -8,6 +8,7 @@ use super::arguments::Arguments;
 use super::{Session, answer};
 use crate::authenticator::Caller;
 use crate::failure::{Code, Failure};
+use crate::leftovers::Leftovers;
 use crate::setup::{Setup, is_plain};
 
 /// The time limit of an enrolment by `setup`: systemd gives the kubelet's whole start 90 seconds.
@@ -23,6 +24,9 @@ impl Session {
         };
         // This runs before each start of a kubelet that keeps failing. So a back-off applies, as
         // for client-go.
+        let leftovers = Leftovers::default();
+        let kubeconfig = &options.kubelet_kubeconfig;
+        self.warn_of_leftovers(&leftovers.in_kubeconfig(kubeconfig, &self.schema));
         let mut authenticator = self
             .authenticator(self.sources(arguments), Caller::ClientGo)
             .inspect_err(|_| setup.give_up())?;

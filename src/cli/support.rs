@@ -49,17 +49,11 @@ impl Session {
     ) -> Result<(), Failure> {
         let now = clock::now();
         let unit = Unit::read();
-        let (sources, _) = self.kubelet_sources(arguments, unit.as_ref().ok());
-        let settings = Settings::load(sources.clone(), &self.schema);
-        let in_force = match &settings {
-            Ok(settings) => settings.clone(),
-            Err(_) => Settings::without_files(sources.clone(), &self.schema),
-        };
+        let sources = self.sources(arguments);
+        let (in_force, _) = Settings::valid(sources.clone(), &self.schema);
         let bootstrap = in_force.bootstrap_kubeconfig.as_path();
         let mut redactor = Redactor::default();
-        let mut kubeconfigs = vec![kubelet_kubeconfig, bootstrap, Path::new(KUBEADM_BOOTSTRAP)];
-        kubeconfigs.extend(in_force.kubeconfig.as_deref());
-        for path in &kubeconfigs {
+        for path in [kubelet_kubeconfig, bootstrap, Path::new(KUBEADM_BOOTSTRAP)] {
             know_login(path, &mut redactor);
         }
         self.know_store(&in_force.state_directory, &mut redactor);

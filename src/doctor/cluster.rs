@@ -67,8 +67,7 @@ impl Doctor {
         report("api-server", server);
     }
 
-    /// The API server: the kubelet's, that of the store, of the settings, of the bootstrap
-    /// kubeconfig.
+    /// The API server: the kubelet's, that of the store, of the bootstrap kubeconfig.
     fn endpoint(&self) -> Result<Arc<ClusterEndpoint>, Finding> {
         if let Some(Cluster::Checked(endpoint)) = &self.authenticator.cluster {
             return Ok(Arc::clone(endpoint));
@@ -78,9 +77,7 @@ impl Doctor {
         if let Some(Ok(endpoint)) = origin.map(|origin| origin.cluster()) {
             return Ok(endpoint.into());
         }
-        let settings = self.settings();
-        let path = settings.kubeconfig.as_ref();
-        let path = path.unwrap_or(&settings.bootstrap_kubeconfig);
+        let path = &self.settings().bootstrap_kubeconfig;
         let endpoint = Kubeconfig::read_endpoint(path).map_err(|error| {
             let why = error_chain(&error);
             Finding::skip(format!("no API server is known: {why}"))

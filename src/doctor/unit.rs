@@ -12,8 +12,8 @@ use serde::Deserialize;
 
 use super::{Doctor, fail, warn};
 use crate::finding::Finding;
+use crate::leftovers::VARIABLE_PREFIX;
 use crate::process::output;
-use crate::settings::VARIABLE_PREFIX;
 
 const UNIT: &str = "kubelet.service";
 
@@ -33,7 +33,7 @@ const OURS: &str = "kubelet-authenticator";
 pub(crate) struct Unit {
     properties: Vec<(String, String)>,
     arguments: Option<Vec<String>>,
-    environment: Vec<(OsString, OsString)>,
+    variables: Vec<OsString>,
 }
 
 /// The field of the kubelet's configuration file that makes it bypass the plugin.
@@ -68,7 +68,7 @@ impl Unit {
         let mut unit = Self {
             properties,
             arguments: None,
-            environment: Vec::new(),
+            variables: Vec::new(),
         };
         let pid: Option<u32> = unit.get("MainPID").parse().ok().filter(|pid| *pid > 0);
         let file = |name: &str| fs::read(format!("/proc/{}/{name}", pid?)).ok();
@@ -77,7 +77,7 @@ impl Unit {
             let text = |argument: &[u8]| String::from_utf8_lossy(argument).into_owned();
             arguments.map(text).collect()
         });
-        unit.environment = if let Some(environ) = file("environ") {
+        unit.variables = if let Some(environ) = file("environ") {
             environ
                 .split(|byte| *byte == 0)
                 .filter_map(variable)
@@ -106,10 +106,10 @@ impl Unit {
         self.arguments.as_deref()
     }
 
-    /// The variables with our prefix in the environment of the kubelet, which its plugin inherits. If the kubelet does not
-    /// run, or this is not root, they are those of its unit, without environment files.
-    pub(crate) fn environment(&self) -> impl Iterator<Item = (OsString, OsString)> {
-        self.environment.iter().cloned()
+    /// The names of the variables with our prefix in the environment of the kubelet, which its plugin inherits. If the
+    /// kubelet does not run, or this is not root, they are those of its unit, without environment files.
+    pub(crate) fn variables(&self) -> impl Iterator<Item = OsString> {
+        self.variables.iter().cloned()
     }
 
     /// The environment file of `setup` that is not there.
@@ -159,17 +159,12 @@ impl Doctor {
     }
 }
 
-/// A variable, if it has our prefix: others may be secret.
-fn variable(entry: &[u8]) -> Option<(OsString, OsString)> {
+/// The name of a variable, if it has our prefix.
+fn variable(entry: &[u8]) -> Option<OsString> {
     let at = entry.iter().position(|byte| *byte == b'=')?;
-    let (name, value) = entry.split_at(at);
-    let value = value.strip_prefix(b"=")?;
-    name.starts_with(VARIABLE_PREFIX.as_bytes()).then(|| {
-        (
-            OsString::from_vec(name.into()),
-            OsString::from_vec(value.into()),
-        )
-    })
+    let (name, _) = entry.split_at(at);
+    let is_ours = name.starts_with(VARIABLE_PREFIX.as_bytes());
+    is_ours.then(|| OsString::from_vec(name.into()))
 }
 
 /// The words of a list that systemd prints: one with spaces is in double quotes, with backslashes before special characters.
@@ -251,10 +246,10 @@ mod tests {
         bypass(&arguments).map_or_else(String::new, |finding| finding.what)
     }
 
-    fn environment(properties: &[(&str, &str)]) -> Vec<(OsString, OsString)> {
+    fn variables(properties: &[(&str, &str)]) -> Vec<OsString> {
         let properties = properties.iter();
         let owned = properties.map(|&(key, value)| (key.to_owned(), value.to_owned()));
-        Unit::of(owned.collect()).environment().collect()
+        Unit::of(owned.collect()).variables().collect()
     }
 
     #[test]
@@ -262,7 +257,7 @@ mod tests {
         let kubelet = Command::new("sleep")
             .arg("1000")
             .env_clear()
-            .env("KUBELET_AUTHENTICATOR_A", "of process")
+            .env("KUBELET_AUTHENTICATOR_P", "of process")
             .env("HTTPS_PROXY", "http://user:password@proxy")
             .spawn();
         let mut kubelet = kubelet.unwrap();
@@ -272,15 +267,14 @@ mod tests {
             r#"PATH=/a "KUBELET_AUTHENTICATOR_A=of \"a\" unit" KUBELET_AUTHENTICATOR_B=1=2 KUBELET_AUTHENTICATOR_C= KUBELET_AUTHENTICATOR_D"#,
         );
 
-        let running = environment(&[("MainPID", &pid), of_unit]);
+        let running = variables(&[("MainPID", &pid), of_unit]);
         kubelet.kill().unwrap();
         kubelet.wait().unwrap();
-        let [a, b, c] = ["A", "B", "C"].map(|it| format!("KUBELET_AUTHENTICATOR_{it}"));
-        assert_eq!(running, [(a.clone().into(), "of process".into())]);
-        let expected = [(a, "of \"a\" unit"), (b, "1=2"), (c, "")];
-        let expected = expected.map(|(name, value)| (name.into(), value.into()));
-        assert_eq!(environment(&[("MainPID", "0"), of_unit]), expected);
-        assert_eq!(environment(&[("Environment", "")]), []);
+        assert_eq!(running, ["KUBELET_AUTHENTICATOR_P"]);
+        let expected =
+            ["A", "B", "C"].map(|it| OsString::from(format!("KUBELET_AUTHENTICATOR_{it}")));
+        assert_eq!(variables(&[("MainPID", "0"), of_unit]), expected);
+        assert!(variables(&[("Environment", "")]).is_empty());
     }
 
     #[test]

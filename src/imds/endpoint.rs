@@ -4,7 +4,7 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
 use crate::failure::Invalid;
-use crate::settings::{Domain, Setting, Value};
+use crate::settings::{Setting, Value};
 
 /// The setting, for providers of machines in AWS.
 pub const METADATA_ENDPOINT: Setting<MetadataEndpoint> = Setting::new(
@@ -32,8 +32,6 @@ impl fmt::Display for MetadataEndpoint {
 }
 
 impl Value for MetadataEndpoint {
-    const DOMAIN: Domain = Domain::Pattern(r"http://[0-9A-Fa-f.:\[\]]+/?", 64);
-
     /// Accepts `http://<address>`, with or without a port.
     fn read(text: &str) -> Result<Self, Invalid> {
         let needed = || Invalid::needed("http:// and an IP address, with or without a port,");

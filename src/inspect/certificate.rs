@@ -15,24 +15,15 @@ use x509_parser::prelude::{
 };
 use zeroize::Zeroizing;
 
-use super::{Document, at, sha256};
+use super::{at, sha256};
 use crate::credential::{Leaf, has_key, parse};
-use crate::failure::{Failure, Invalid};
+use crate::failure::Invalid;
 use crate::key::PrivateKey;
 use crate::rotation::Validity;
 use crate::secret::Secret;
 use crate::sheet::Sheet;
 
 const BEGIN: &str = "-----BEGIN ";
-
-/// Decodes a certificate, its chain, and whether the key beside it fits.
-pub(crate) fn certificate(document: &Document, now: SystemTime) -> Result<Sheet, Failure> {
-    sheet(&document.text, now).map_err(|why| {
-        let remedy = "give a file with a CERTIFICATE block, such as /var/lib/kubelet-authenticator/\
-                      kubelet-client.pem; `inspect request` is for requests";
-        document.is_not("certificate", &why.to_string(), remedy)
-    })
-}
 
 /// The certificates of a text, leaf first, and its key.
 pub(super) fn sheet(text: &str, now: SystemTime) -> Result<Sheet, Invalid> {

@@ -16,7 +16,7 @@ use zeroize::Zeroizing;
 
 use super::error::ApiError;
 use super::kubeconfig::{ClusterEndpoint, Identity, Login, Refused, identity};
-use super::proxy;
+use super::proxy::{self, Environment};
 use super::tls;
 use super::transport::{Question, Stream, Transport, failure};
 use super::types::{CsrObject, NewCsr, WireList};
@@ -24,7 +24,6 @@ use super::watch::Watch;
 use crate::clock::Deadline;
 use crate::failure::Code;
 use crate::http;
-use crate::settings::Environment;
 
 /// Less than the shortest deadline (5 s, while a credential is valid). So a name with two addresses
 /// reaches the second: each address gets a share of the time.

@@ -114,7 +114,8 @@ fn beside(path: &Path) -> impl Fn(&str) -> Result<Zeroizing<String>, KubeconfigE
     |file| read_text(&folder.join(file))
 }
 
-fn read_text(path: &Path) -> Result<Zeroizing<String>, KubeconfigError> {
+/// Reads a text file of limited length.
+pub(crate) fn read_text(path: &Path) -> Result<Zeroizing<String>, KubeconfigError> {
     let limit = Policy::Machine.max_len();
     let most = u64::try_from(limit).unwrap_or(u64::MAX).saturating_add(1);
     let mut text = Zeroizing::new(String::new());

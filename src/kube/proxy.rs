@@ -3,13 +3,16 @@
 //! Source: `golang.org/x/net/http/httpproxy`. It ignores `ALL_PROXY`, and never uses a proxy for
 //! loopback.
 
+use std::ffi::OsString;
 use std::net::IpAddr;
 
 use ipnet::IpNet;
 use reqwest::Url;
 
 use crate::secret::Secret;
-use crate::settings::Environment;
+
+/// Reads an environment variable.
+pub(super) type Environment<'a> = &'a dyn Fn(&str) -> Option<OsString>;
 
 /// The proxy for this server in the environment, if any.
 pub(super) fn from_environment(

@@ -1,4 +1,4 @@
-//! A document of settings: a file, a drop-in, or the cluster's extension.
+//! A document of settings: a file or a drop-in.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -25,15 +25,24 @@ pub(super) struct Content<'a> {
     pub(super) values: Values,
     /// The known keys and sections in the document, even those with empty values.
     given: Vec<&'a str>,
+    /// Whether to pass over what is wrong.
+    lenient: bool,
+    /// Whether more was passed over than removed settings.
+    pub(super) is_invalid: bool,
 }
 
 impl<'a> Content<'a> {
-    /// Parses a document strictly: every key is known and has a value of its type.
+    /// Parses a document. Unless `lenient`, every key is known and has a valid value. Otherwise
+    /// unknown and removed keys and invalid values of the right type are passed over.
     pub(super) fn read<'de, D: Deserializer<'de>>(
         schema: &'a ProviderSchema,
         document: D,
+        lenient: bool,
     ) -> Result<Self, D::Error> {
-        let mut content = Self::default();
+        let mut content = Self {
+            lenient,
+            ..Self::default()
+        };
         document.deserialize_map(Level {
             schema,
             section: "",
@@ -72,14 +81,26 @@ impl Level<'_, '_> {
         let is_known = |entry: &Entry| entry.split() == (section, key);
         if let Some(entry) = schema.entries().find(is_known) {
             self.content.once(entry.name)?;
-            if let Some(text) = map.next_value_seed(Checked(entry))? {
-                self.content.values.0.insert(entry.name, text);
+            let lenient = self.content.lenient;
+            match map.next_value_seed(Checked { entry, lenient })? {
+                Ok(Some(text)) => drop(self.content.values.0.insert(entry.name, text)),
+                Ok(None) => {}
+                Err(Passed) => self.content.is_invalid = true,
             }
             return Ok(());
         }
         if !section.is_empty() && section != schema.provider.as_str() {
             // Only a provider's own plugin knows the keys of its section.
             return map.next_value::<IgnoredAny>().map(drop);
+        }
+        let mut removed = schema.removed();
+        let removed =
+            removed.find(|it| it.key.split_once('.').unwrap_or(("", it.key)) == (section, key));
+        if let Some(removed) = removed {
+            if self.content.lenient {
+                return map.next_value::<IgnoredAny>().map(drop);
+            }
+            return map.next_value_seed(Refused(removed.why()));
         }
         let mut header = HEADER.into_iter();
         if section.is_empty()
@@ -99,7 +120,14 @@ impl Level<'_, '_> {
                 content,
             });
         }
-        map.next_value_seed(Unknown(schema.known(section)))
+        if self.content.lenient {
+            self.content.is_invalid = true;
+            return map.next_value::<IgnoredAny>().map(drop);
+        }
+        let known = schema.known(section).join(", ");
+        map.next_value_seed(Refused(format!(
+            "there is no such key; the keys are {known}"
+        )))
     }
 }
 
@@ -134,17 +162,20 @@ impl<'de> Visitor<'de> for Level<'_, '_> {
     }
 }
 
+/// An invalid value that is passed over.
+struct Passed;
+
 /// The checked text of a value, `None` if it is empty.
-struct Checked(Entry);
+struct Checked {
+    entry: Entry,
+    lenient: bool,
+}
 
 impl<'de> DeserializeSeed<'de> for Checked {
-    type Value = Option<String>;
+    type Value = Result<Option<String>, Passed>;
 
-    fn deserialize<D: Deserializer<'de>>(
-        self,
-        deserializer: D,
-    ) -> Result<Option<String>, D::Error> {
-        let text = match self.0.form {
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
+        let text = match self.entry.form {
             Form::Text => {
                 Option::<String>::deserialize(deserializer)?.filter(|text| !text.is_empty())
             }
@@ -154,25 +185,22 @@ impl<'de> DeserializeSeed<'de> for Checked {
                 numbers.join(",")
             }),
         };
-        text.map(|text| match (self.0.check)(&text) {
-            Ok(()) => Ok(text),
-            Err(error) => Err(D::Error::custom(error)),
-        })
-        .transpose()
+        match text.as_deref().map(self.entry.check) {
+            Some(Err(_)) if self.lenient => Ok(Err(Passed)),
+            Some(Err(error)) => Err(D::Error::custom(error)),
+            Some(Ok(())) | None => Ok(Ok(text)),
+        }
     }
 }
 
-/// Fails at the value, so that the error has the path of the key.
-struct Unknown(Vec<String>);
+/// Fails at the value with this text, so that the error has the path of the key.
+struct Refused(String);
 
-impl<'de> DeserializeSeed<'de> for Unknown {
+impl<'de> DeserializeSeed<'de> for Refused {
     type Value = ();
 
     fn deserialize<D: Deserializer<'de>>(self, _: D) -> Result<(), D::Error> {
-        let known = self.0.join(", ");
-        Err(D::Error::custom(format_args!(
-            "there is no such key; the keys are {known}"
-        )))
+        Err(D::Error::custom(self.0))
     }
 }
 

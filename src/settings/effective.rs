@@ -28,12 +28,15 @@ pub(crate) fn effective(
     schema: &ProviderSchema,
 ) -> Result<Vec<Effective>, Failure> {
     let mut given: BTreeMap<&str, (String, String)> = BTreeMap::new();
-    read(sources, schema, &mut |source, values| {
+    let fault = read(sources, schema, &mut |source, values| {
         let source = source.to_string();
         for (name, text) in values.0 {
             given.insert(name, (text, source.clone()));
         }
-    })?;
+    });
+    if let Some(fault) = fault {
+        return Err(fault.into());
+    }
     let effective = schema.entries().map(|entry| {
         let (text, source) = match given.remove(entry.name) {
             Some((text, source)) => (Some(text), source),
@@ -49,7 +52,7 @@ pub(crate) fn effective(
 }
 
 /// The value as a file has it.
-pub(super) fn in_a_file(form: Form, text: &str) -> Value {
+fn in_a_file(form: Form, text: &str) -> Value {
     let number = |text: &str| text.trim().parse::<u64>().map_or(Value::Null, Value::from);
     match form {
         Form::Text => text.into(),

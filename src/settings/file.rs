@@ -12,52 +12,38 @@ use serde_path_to_error::Track;
 use serde_saphyr::Error;
 
 use super::document::{Content, constant};
-use super::{ProviderSchema, Values};
+use super::{Fault, ProviderSchema, Source, Values};
 use crate::failure::{Code, Failure};
 
 /// A hundred times the size of all keys.
 const MAX_FILE_LEN: u64 = 256 * 1024;
 
-/// The cluster's extension, in errors.
-const EXTENSION: &str = "KUBERNETES_EXEC_INFO: spec.cluster.config";
-
 /// More than any configuration management needs for so few keys.
 const MAX_DROP_INS: usize = 64;
 
-/// Reads the file and its drop-ins, and hands over the values of each. Drop-ins win over the file,
-/// and later names over earlier ones.
+/// Reads the file and its drop-ins, and hands over the values of each, and what is wrong with it.
+/// Drop-ins win over the file, and later names over earlier ones.
 ///
 /// The drop-ins of `config.yaml` are the `.yaml` files in `config.d` beside it.
 pub(super) fn read(
     named: Option<&Path>,
     default: &Path,
     schema: &ProviderSchema,
-    take: &mut dyn FnMut(&Path, Values),
-) -> Result<(), Failure> {
+    take: &mut dyn FnMut(Source<'_>, Values, Option<Fault>),
+) {
     let path = named.unwrap_or(default);
-    match load(path, schema)? {
-        Some(loaded) => take(path, loaded),
-        None if named.is_some() => {
-            return Err(unreadable(path, &io::ErrorKind::NotFound.into()));
+    load(Source::File(path), path, named.is_some(), schema, take);
+    match drop_ins(&path.with_extension("d")) {
+        Ok(drop_ins) => {
+            for path in &drop_ins {
+                load(Source::DropIn(path), path, true, schema, take);
+            }
         }
-        None => {}
-    }
-    for path in drop_ins(&path.with_extension("d"))? {
-        let loaded = load(&path, schema)?;
-        let loaded = loaded.ok_or_else(|| unreadable(&path, &io::ErrorKind::NotFound.into()))?;
-        take(&path, loaded);
-    }
-    Ok(())
-}
-
-/// Reads a cluster's extension, which needs no `apiVersion` and no `kind`.
-pub(super) fn read_extension(json: &str, schema: &ProviderSchema) -> Result<Values, Failure> {
-    let mut deserializer = serde_json::Deserializer::from_str(json);
-    match Content::read(schema, &mut deserializer) {
-        Ok(content) if deserializer.end().is_ok() => Ok(content.values),
-        // JSON is YAML, and the YAML parser reports the key of an error. The fast JSON parser is
-        // for valid input.
-        Ok(_) | Err(_) => Ok(parse(json, &EXTENSION, schema)?.values),
+        Err(failure) => take(
+            Source::DropIn(path),
+            Values::default(),
+            Some(Fault::Invalid(failure)),
+        ),
     }
 }
 
@@ -92,8 +78,51 @@ fn is_absent(error: &io::Error) -> bool {
     )
 }
 
-/// `None` if there is no such file.
-fn load(path: &Path, schema: &ProviderSchema) -> Result<Option<Values>, Failure> {
+/// Reads a document. What is valid in it counts, even if something else is not. A missing document
+/// is a fault if it is `required`.
+fn load(
+    source: Source<'_>,
+    path: &Path,
+    required: bool,
+    schema: &ProviderSchema,
+    take: &mut dyn FnMut(Source<'_>, Values, Option<Fault>),
+) {
+    let document = path.display();
+    let text = match text_of(path) {
+        Ok(Some(text)) => text,
+        Ok(None) if !required => return,
+        Ok(None) => {
+            let failure = unreadable(path, &io::ErrorKind::NotFound.into());
+            return take(source, Values::default(), Some(Fault::Invalid(failure)));
+        }
+        Err(failure) => return take(source, Values::default(), Some(Fault::Invalid(failure))),
+    };
+    let strict = parse(&text, &document, schema, false).and_then(|content| {
+        let missing = content.missing_header();
+        let missing = missing.map(|(key, expected)| {
+            let why = constant(expected);
+            invalid(format!("{document}: key {key}: {why}"))
+        });
+        missing.map_or(Ok(content.values), Err)
+    });
+    let failure = match strict {
+        Ok(values) => return take(source, values, None),
+        Err(failure) => failure,
+    };
+    match parse(&text, &document, schema, true) {
+        Ok(content) if content.is_invalid || content.missing_header().is_some() => {
+            take(source, content.values, Some(Fault::Invalid(failure)));
+        }
+        Ok(content) => {
+            let failure = Failure::new(failure.code(), failure.what(), "remove that setting");
+            take(source, content.values, Some(Fault::Removed(failure)));
+        }
+        Err(_) => take(source, Values::default(), Some(Fault::Invalid(failure))),
+    }
+}
+
+/// The text of a document, `None` if there is none.
+fn text_of(path: &Path) -> Result<Option<String>, Failure> {
     let document = path.display();
     // Non-blocking: no deadline runs yet, and a named pipe may never get a writer.
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
@@ -116,14 +145,7 @@ fn load(path: &Path, schema: &ProviderSchema) -> Result<Option<Values>, Failure>
         )));
     }
     let text = String::from_utf8(bytes).map_err(|error| not_text(&document, &error))?;
-    let content = parse(&text, &document, schema)?;
-    match content.missing_header() {
-        Some((key, expected)) => {
-            let why = constant(expected);
-            Err(invalid(format!("{document}: key {key}: {why}")))
-        }
-        None => Ok(Some(content.values)),
-    }
+    Ok(Some(text))
 }
 
 /// The failure of a run with these settings.
@@ -160,6 +182,7 @@ fn parse<'a>(
     text: &str,
     document: &dyn Display,
     schema: &'a ProviderSchema,
+    lenient: bool,
 ) -> Result<Content<'a>, Failure> {
     let options = serde_saphyr::options! { with_snippet: false };
     let mut track = Track::new();
@@ -167,6 +190,7 @@ fn parse<'a>(
         Content::read(
             schema,
             serde_path_to_error::Deserializer::new(yaml, &mut track),
+            lenient,
         )
     });
     parsed.map_err(|error| explain(error, &track.path().to_string(), document))

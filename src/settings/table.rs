@@ -5,18 +5,10 @@ use std::path::{Path, PathBuf};
 
 use kubelet_attestation::names::{Audience, InvalidName, NodeName, ProviderId};
 
-use super::VARIABLE_PREFIX;
 use crate::failure::Invalid;
 
 /// The range of the certificates API: its minimum, and the maximum of an int32.
 type Expiration = Number<600, 2_147_483_647>;
-
-/// client-go waits for a plugin for ever, so there must be a maximum. Ten minutes outlast any
-/// controller.
-type Timeout = Number<1, 600>;
-
-/// The longest name of a signer (`ValidateSignerName` in Kubernetes' certificates API).
-const MAX_SIGNER_LEN: usize = 571;
 
 /// Declares settings, each with its type, key in a file, flag, name of the value, line of `--help`,
 /// and default or the words for what happens without a value; and the table of them. The table may
@@ -44,19 +36,13 @@ settings! { pub(super) GENERAL {
     BOOTSTRAP_KUBECONFIG: AbsolutePath =
         "bootstrapKubeconfig", "bootstrap-kubeconfig", "FILE", "The kubeconfig to enrol with",
         default super::BOOTSTRAP_KUBECONFIG;
-    KUBECONFIG: AbsolutePath = "kubeconfig", "kubeconfig", "FILE",
-        "The kubeconfig that names the cluster, where nothing else does",
-        otherwise "the cluster of client-go, of the store, or of the bootstrap kubeconfig";
     STATE_DIRECTORY: AbsolutePath =
         "stateDirectory", "state-directory", "DIR", "The directory of the stored credential",
         default super::STATE_DIRECTORY;
     AUDIENCE: Audience = "audience", "audience", "TEXT", "The cluster that evidence is for",
         otherwise "the digest of the cluster's first CA certificate";
-    SIGNER_NAME: SignerName = "signerName", "signer-name", "NAME", "The signer";
     EXPIRATION_SECONDS: Expiration =
         "expirationSeconds", "expiration-seconds", "SECONDS", "The lifetime to ask for";
-    TIMEOUT_SECONDS: Timeout = "timeoutSeconds", "timeout-seconds", "SECONDS",
-        "The time limit of a run without a valid credential", default "60";
 } }
 
 /// A setting whose value is a `T`.
@@ -83,7 +69,6 @@ impl<T: Value> Setting<T> {
                 default: None,
                 otherwise: "",
                 form: T::FORM,
-                domain: T::DOMAIN,
                 check: check::<T>,
             },
             value: PhantomData,
@@ -115,8 +100,7 @@ impl<T: Value> Setting<T> {
 pub struct Entry {
     /// The key in a file. For a provider's setting: the section, a dot and the key.
     pub(crate) name: &'static str,
-    /// The flag, without its dashes. The variable is `KUBELET_AUTHENTICATOR_` and the flag in upper
-    /// case, with underscores.
+    /// The flag, without its dashes.
     pub(crate) flag: &'static str,
     pub(crate) value_name: &'static str,
     pub(crate) help: &'static str,
@@ -125,7 +109,6 @@ pub struct Entry {
     /// The behaviour without a value, for people.
     pub(crate) otherwise: &'static str,
     pub(crate) form: Form,
-    pub(super) domain: Domain,
     pub(super) check: fn(&str) -> Result<(), Invalid>,
 }
 
@@ -133,23 +116,6 @@ impl Entry {
     /// The text of the default, if it depends on nothing else.
     pub fn default_text(self) -> Option<&'static str> {
         self.default
-    }
-
-    /// The environment variable.
-    pub(crate) fn variable(self) -> String {
-        VARIABLE_PREFIX.chars().chain(self.suffix()).collect()
-    }
-
-    /// Whether the variable with this suffix after the prefix is the setting's.
-    pub(super) fn has_variable(self, suffix: &str) -> bool {
-        suffix.chars().eq(self.suffix())
-    }
-
-    fn suffix(self) -> impl Iterator<Item = char> {
-        self.flag.chars().map(|letter| match letter {
-            '-' => '_',
-            _ => letter.to_ascii_uppercase(),
-        })
     }
 
     /// The section and the key in it. The section of a general setting is empty.
@@ -162,7 +128,7 @@ fn check<T: Value>(text: &str) -> Result<(), Invalid> {
     T::read(text).map(drop)
 }
 
-/// The type of a value in a file. Flags and variables have the same text.
+/// The type of a value in a file. Flags have the same text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Form {
@@ -174,27 +140,10 @@ pub enum Form {
     Numbers,
 }
 
-/// The valid values, as a JSON Schema describes them. [`Value::read`] may check more.
-#[derive(Debug, Clone, Copy)]
-#[non_exhaustive]
-pub enum Domain {
-    /// Any text.
-    Any,
-    /// Texts of at most this length that this regular expression (ECMA-262) matches as a whole.
-    Pattern(&'static str, usize),
-    /// These texts.
-    Names(fn() -> Vec<&'static str>),
-    /// Whole numbers from the first to the second; in a list, each number of it.
-    Range(u32, u32),
-}
-
 /// The type of a setting's value.
 pub trait Value: Sized {
     /// Its type in a file.
     const FORM: Form = Form::Text;
-
-    /// Its valid values.
-    const DOMAIN: Domain = Domain::Any;
 
     /// Parses a value.
     ///
@@ -204,28 +153,19 @@ pub trait Value: Sized {
     fn read(text: &str) -> Result<Self, Invalid>;
 }
 
-/// A DNS subdomain (RFC 1123).
-const SUBDOMAIN: &str = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*";
-
 impl Value for NodeName {
-    const DOMAIN: Domain = Domain::Pattern(SUBDOMAIN, 253);
-
     fn read(text: &str) -> Result<Self, Invalid> {
         Self::parse(text).map_err(invalid_name)
     }
 }
 
 impl Value for ProviderId {
-    const DOMAIN: Domain = Domain::Pattern("[A-Za-z0-9+.-]+://[!-~]*[!-.0-~][!-~]*", 512);
-
     fn read(text: &str) -> Result<Self, Invalid> {
         Self::parse(text).map_err(invalid_name)
     }
 }
 
 impl Value for Audience {
-    const DOMAIN: Domain = Domain::Pattern("[!-~]+", 256);
-
     fn read(text: &str) -> Result<Self, Invalid> {
         Self::parse(text).map_err(invalid_name)
     }
@@ -241,8 +181,6 @@ fn invalid_name(error: InvalidName) -> Invalid {
 pub struct AbsolutePath(pub PathBuf);
 
 impl Value for AbsolutePath {
-    const DOMAIN: Domain = Domain::Pattern("/.*", 4096);
-
     fn read(text: &str) -> Result<Self, Invalid> {
         if Path::new(text).is_absolute() {
             Ok(Self(text.into()))
@@ -252,36 +190,11 @@ impl Value for AbsolutePath {
     }
 }
 
-/// The name of a signer, with the API server's rules.
-pub(super) struct SignerName(pub(super) String);
-
-impl Value for SignerName {
-    const DOMAIN: Domain =
-        Domain::Pattern(r"[-a-z0-9]+(\.[-a-z0-9]+)+/[-.a-z0-9]+", MAX_SIGNER_LEN);
-
-    fn read(text: &str) -> Result<Self, Invalid> {
-        let valid = text.len() <= MAX_SIGNER_LEN
-            && text.split_once('/').is_some_and(|(domain, path)| {
-                domain.contains('.')
-                    && [domain, path]
-                        .into_iter()
-                        .all(|part| NodeName::parse(part).is_ok())
-            });
-        if valid {
-            Ok(Self(text.to_owned()))
-        } else {
-            let form = "<domain with a dot>/<path>, in lower-case letters, digits, '-' and '.'";
-            Err(Invalid::new(format!("a signer's name is {form}")))
-        }
-    }
-}
-
 /// A whole number in a range.
 pub(super) struct Number<const LEAST: u32, const MOST: u32>(pub(super) u32);
 
 impl<const LEAST: u32, const MOST: u32> Value for Number<LEAST, MOST> {
     const FORM: Form = Form::Number;
-    const DOMAIN: Domain = Domain::Range(LEAST, MOST);
 
     fn read(text: &str) -> Result<Self, Invalid> {
         let number = text.parse().ok();
@@ -290,11 +203,6 @@ impl<const LEAST: u32, const MOST: u32> Value for Number<LEAST, MOST> {
             .map(Self)
             .ok_or_else(|| Invalid::needed(format!("a whole number from {LEAST} to {MOST}")))
     }
-}
-
-/// The names of values.
-pub fn names<T>(values: &[(&'static str, T)]) -> Vec<&'static str> {
-    values.iter().map(|(name, _)| *name).collect()
 }
 
 /// The value with this name.

@@ -1,4 +1,3 @@
-use std::collections::BTreeMap;
 use std::fs;
 
 use tempfile::TempDir;
@@ -11,17 +10,15 @@ mod refusals;
 const HEADER: &str = "apiVersion: kubelet-authenticator.cluster.x-k8s.io/v1alpha1\n\
                       kind: KubeletAuthenticatorConfiguration\n";
 
-/// A folder with settings, and an environment.
+/// A folder with settings.
 struct World {
     folder: TempDir,
-    variables: BTreeMap<OsString, OsString>,
 }
 
 impl World {
     fn new() -> Self {
         Self {
             folder: tempfile::tempdir().unwrap(),
-            variables: BTreeMap::new(),
         }
     }
 
@@ -41,18 +38,22 @@ impl World {
         self
     }
 
-    fn variable(mut self, name: &str, value: &str) -> Self {
-        self.variables.insert(name.into(), value.into());
-        self
-    }
-
     fn load(&self, sources: Sources<'_>) -> Result<Settings, Failure> {
         let path = self.path();
         let sources = Sources {
             config: Some(&path),
             ..sources
         };
-        load(sources, self.variables.clone())
+        load(sources)
+    }
+
+    fn valid(&self) -> (Settings, Option<Fault>) {
+        let path = self.path();
+        let sources = Sources {
+            config: Some(&path),
+            ..Sources::default()
+        };
+        Settings::valid(sources, &schema())
     }
 
     fn settings(&self) -> Settings {
@@ -105,57 +106,12 @@ fn schema() -> ProviderSchema {
     ProviderSchema {
         provider: Provider::TPM,
         settings: const { &[HOST.entry(), NUMBERS.entry(), FOREIGN.entry()] },
-        signer_name: "cluster.x-k8s.io/kube-apiserver-client-kubelet-tpm".to_owned(),
         expiration_seconds: 604_800,
     }
 }
 
-fn load(
-    sources: Sources<'_>,
-    environment: impl IntoIterator<Item = (OsString, OsString)>,
-) -> Result<Settings, Failure> {
-    let variables = Variables::read(environment.into_iter(), &schema());
-    let sources = Sources {
-        variables,
-        ..sources
-    };
+fn load(sources: Sources<'_>) -> Result<Settings, Failure> {
     Settings::load(sources, &schema())
-}
-
-#[test]
-fn a_variable_of_the_kubelet_counts_where_the_run_has_none() {
-    let variables = |pairs: &[(&str, &str)]| {
-        let pairs = pairs
-            .iter()
-            .map(|&(name, value)| (name.into(), value.into()));
-        Variables::read(pairs, &schema())
-    };
-    let own = variables(&[
-        ("KUBELET_AUTHENTICATOR_NODE_NAME", "own"),
-        ("KUBELET_AUTHENTICATOR_STATE_DIRECTORY", ""),
-        ("KUBELET_AUTHENTICATOR_TYPO", "1"),
-    ]);
-    let kubelets = variables(&[
-        ("KUBELET_AUTHENTICATOR_NODE_NAME", "of-kubelet"),
-        ("KUBELET_AUTHENTICATOR_STATE_DIRECTORY", "/of/kubelet"),
-        ("KUBELET_AUTHENTICATOR_KUBECONFIG", ""),
-        ("KUBELET_AUTHENTICATOR_TYPO", "1"),
-        ("KUBELET_AUTHENTICATOR_OTHER", "1"),
-    ]);
-
-    let (variables, taken) = own.over(kubelets);
-
-    assert_eq!(taken, ["KUBELET_AUTHENTICATOR_STATE_DIRECTORY"]);
-
-    let unknown = ["KUBELET_AUTHENTICATOR_TYPO", "KUBELET_AUTHENTICATOR_OTHER"];
-    assert_eq!(variables.unknown, unknown);
-    let sources = Sources {
-        variables,
-        ..Sources::default()
-    };
-    let settings = Settings::load(sources, &schema()).unwrap();
-    assert_eq!(node_name(&settings), "own");
-    assert_eq!(settings.state_directory, Path::new("/of/kubelet"));
 }
 
 fn entry(name: &str) -> Entry {
@@ -172,7 +128,7 @@ fn node_name(settings: &Settings) -> &str {
 
 #[test]
 fn no_file_is_needed() {
-    let settings = load(Sources::default(), None).unwrap();
+    let settings = load(Sources::default()).unwrap();
 
     assert_eq!(
         settings,
@@ -181,10 +137,8 @@ fn no_file_is_needed() {
             provider_id: None,
             bootstrap_kubeconfig: "/etc/kubernetes/kubelet-authenticator/bootstrap.kubeconfig"
                 .into(),
-            kubeconfig: None,
             state_directory: "/var/lib/kubelet-authenticator".into(),
             audience: None,
-            signer_name: "cluster.x-k8s.io/kube-apiserver-client-kubelet-tpm".to_owned(),
             expiration_seconds: 604_800,
             timeout: Duration::from_mins(1),
             values: Values::default(),
@@ -197,9 +151,8 @@ fn no_file_is_needed() {
 fn every_key_can_be_set_in_a_file() {
     let settings = World::new()
         .file(
-            "nodeName: n1\nproviderID: aws:///a/i-1\nbootstrapKubeconfig: /b\nkubeconfig: /k\n\
-             stateDirectory: /s\naudience: one\nsignerName: example.com/s\nexpirationSeconds: 3600\n\
-             timeoutSeconds: 30\ntpm:\n  hostName: h1\n  pcrs: [0, 7]\naws:\n  zone: z1\n  others: [1]\n",
+            "nodeName: n1\nproviderID: aws:///a/i-1\nbootstrapKubeconfig: /b\n\
+             stateDirectory: /s\naudience: one\nexpirationSeconds: 3600\ntpm:\n  hostName: h1\n  pcrs: [0, 7]\naws:\n  zone: z1\n  others: [1]\n",
         )
         .settings();
 
@@ -209,107 +162,88 @@ fn every_key_can_be_set_in_a_file() {
         "aws:///a/i-1"
     );
     assert_eq!(settings.bootstrap_kubeconfig, Path::new("/b"));
-    assert_eq!(settings.kubeconfig.as_deref(), Some(Path::new("/k")));
     assert_eq!(settings.state_directory, Path::new("/s"));
     assert_eq!(settings.audience.as_ref().unwrap().as_str(), "one");
-    assert_eq!(settings.signer_name, "example.com/s");
     assert_eq!(settings.expiration_seconds, 3600);
-    assert_eq!(settings.timeout, Duration::from_secs(30));
     assert_eq!(settings.value(&HOST).unwrap().as_str(), "h1");
     assert_eq!(settings.value(&NUMBERS).unwrap().0, "0,7");
     assert_eq!(settings.value(&FOREIGN).unwrap().as_str(), "z1");
 }
 
 #[test]
-fn every_key_has_a_flag_and_a_variable() {
+fn every_key_has_an_option() {
     let values = [
-        ("nodeName", "node-name", "NODE_NAME", "n1"),
-        ("providerID", "provider-id", "PROVIDER_ID", "aws:///a/i-1"),
-        (
-            "bootstrapKubeconfig",
-            "bootstrap-kubeconfig",
-            "BOOTSTRAP_KUBECONFIG",
-            "/b",
-        ),
-        ("kubeconfig", "kubeconfig", "KUBECONFIG", "/k"),
-        ("stateDirectory", "state-directory", "STATE_DIRECTORY", "/s"),
-        ("audience", "audience", "AUDIENCE", "one"),
-        ("signerName", "signer-name", "SIGNER_NAME", "example.com/s"),
-        (
-            "expirationSeconds",
-            "expiration-seconds",
-            "EXPIRATION_SECONDS",
-            "3600",
-        ),
-        ("timeoutSeconds", "timeout-seconds", "TIMEOUT_SECONDS", "30"),
-        ("tpm.hostName", "tpm-host-name", "TPM_HOST_NAME", "h1"),
-        ("tpm.pcrs", "tpm-pcrs", "TPM_PCRS", "0,4,7"),
-        ("aws.zone", "aws-zone", "AWS_ZONE", "z1"),
+        ("nodeName", "node-name", "n1"),
+        ("providerID", "provider-id", "aws:///a/i-1"),
+        ("bootstrapKubeconfig", "bootstrap-kubeconfig", "/b"),
+        ("stateDirectory", "state-directory", "/s"),
+        ("audience", "audience", "one"),
+        ("expirationSeconds", "expiration-seconds", "3600"),
+        ("tpm.hostName", "tpm-host-name", "h1"),
+        ("tpm.pcrs", "tpm-pcrs", "0,4,7"),
+        ("aws.zone", "aws-zone", "z1"),
     ];
     let names: Vec<&str> = schema().entries().map(|entry| entry.name).collect();
     assert_eq!(names, values.map(|(name, ..)| name));
 
-    for (name, flag, variable, value) in values {
-        let variable = format!("KUBELET_AUTHENTICATOR_{variable}");
+    for (name, flag, value) in values {
         assert_eq!(entry(name).flag, flag);
-        assert_eq!(entry(name).variable(), variable);
-
         let by_flag = Sources {
             flags: flags(name, value),
             ..Sources::default()
         };
-        let by_flag = load(by_flag, None).unwrap();
-        let by_variable = load(Sources::default(), [(variable.into(), value.into())]).unwrap();
-        assert_eq!(by_flag, by_variable);
-        assert_ne!(by_flag, load(Sources::default(), None).unwrap());
+        assert_ne!(load(by_flag).unwrap(), load(Sources::default()).unwrap());
     }
 }
 
 #[test]
-fn variables_of_our_prefix_that_no_plugin_has_are_unknown() {
-    let names = [
-        "NODENAME",
-        "NODE_NAME",
-        "TPM_OTHER",
-        "AWS_OTHER",
-        "AWSZONE",
-        "CONFIG",
-        "node_name",
-    ];
-    let environment = names.map(|name| (format!("KUBELET_AUTHENTICATOR_{name}").into(), "".into()));
-    let variables = Variables::read(environment.into_iter(), &schema());
-
-    assert_eq!(
-        variables.unknown,
-        ["NODENAME", "TPM_OTHER", "AWSZONE", "node_name"]
-            .map(|name| format!("KUBELET_AUTHENTICATOR_{name}"))
-    );
-}
-
-#[test]
 fn the_nearer_source_wins() {
-    let extension = Some(r#"{"nodeName":"extension"}"#);
     let mut world = World::new();
     let found = |world: &World, flags| {
         let sources = Sources {
             flags,
-            extension,
             ..Sources::default()
         };
         node_name(&world.load(sources).unwrap()).to_owned()
     };
 
-    world = world.file("");
-    assert_eq!(found(&world, Vec::new()), "extension");
     world = world.file("nodeName: file");
     assert_eq!(found(&world, Vec::new()), "file");
     world = world.drop_in("10-a.yaml", "nodeName: drop-in-a");
     assert_eq!(found(&world, Vec::new()), "drop-in-a");
     world = world.drop_in("20-b.yaml", "nodeName: drop-in-b");
     assert_eq!(found(&world, Vec::new()), "drop-in-b");
-    world = world.variable("KUBELET_AUTHENTICATOR_NODE_NAME", "variable");
-    assert_eq!(found(&world, Vec::new()), "variable");
     assert_eq!(found(&world, flags("nodeName", "flag")), "flag");
+}
+
+/// A source that is not here is a decision: each is a place in which an operator has to look.
+#[test]
+fn the_sources_of_settings_are_three() {
+    let world = World::new()
+        .file("nodeName: n1")
+        .drop_in("a.yaml", "nodeName: n1");
+    let path = world.path();
+    let sources = Sources {
+        config: Some(&path),
+        flags: flags("nodeName", "n1"),
+        removed: Vec::new(),
+        time_limit: None,
+    };
+    let mut found = Vec::new();
+    let fault = read(sources, &schema(), &mut |source, _| {
+        found.push(match source {
+            Source::File(_) => "file",
+            Source::DropIn(_) => "drop-in",
+            Source::Flag(_) => "option",
+        });
+    });
+
+    assert_eq!(fault, None);
+    assert_eq!(
+        found,
+        ["file", "drop-in", "option"],
+        "a fourth source of settings needs a decision, and its row in docs/node.md"
+    );
 }
 
 #[test]
@@ -317,12 +251,10 @@ fn sources_add_up() {
     let settings = World::new()
         .file("nodeName: n1\naudience: file\ntpm: {hostName: h1, pcrs: [0]}\n")
         .drop_in("a.yaml", "audience: drop-in\ntpm: {hostName: h2}\n")
-        .variable("KUBELET_AUTHENTICATOR_TIMEOUT_SECONDS", "5")
         .settings();
 
     assert_eq!(node_name(&settings), "n1");
     assert_eq!(settings.audience.as_ref().unwrap().as_str(), "drop-in");
-    assert_eq!(settings.timeout, Duration::from_secs(5));
     assert_eq!(settings.value(&HOST).unwrap().as_str(), "h2");
     assert_eq!(settings.value(&NUMBERS).unwrap().0, "0");
 }
@@ -330,12 +262,11 @@ fn sources_add_up() {
 #[test]
 fn an_empty_text_says_nothing() {
     let settings = World::new()
-        .file("nodeName: \"\"\nproviderID:\nsignerName: \"\"\ntpm:\naws:\n")
+        .file("nodeName: \"\"\nproviderID:\naudience: \"\"\ntpm:\naws:\n")
         .drop_in("a.yaml", "tpm: {hostName: \"\", pcrs:}")
-        .variable("KUBELET_AUTHENTICATOR_STATE_DIRECTORY", "")
         .settings();
 
-    assert_eq!(settings, load(Sources::default(), None).unwrap());
+    assert_eq!(settings, load(Sources::default()).unwrap());
 }
 
 #[test]
@@ -361,12 +292,15 @@ fn drop_ins_count_without_a_file() {
     .unwrap();
 
     let mut taken = Vec::new();
-    let mut take = |path: &Path, values| taken.push((path.to_owned(), values));
-    file::read(None, &default, &schema(), &mut take).unwrap();
+    let mut take = |source: Source<'_>, values, fault| {
+        assert_eq!(fault, None);
+        taken.push((source.to_string(), values));
+    };
+    file::read(None, &default, &schema(), &mut take);
     let [(path, values)] = &taken[..] else {
         panic!("{} files were read", taken.len());
     };
-    assert!(path.ends_with("config.d/a.yaml"), "{}", path.display());
+    assert!(path.ends_with("config.d/a.yaml"), "{path}");
     assert_eq!(values.get(&table::NODE_NAME).unwrap().as_str(), "n1");
 }
 
@@ -374,20 +308,6 @@ fn drop_ins_count_without_a_file() {
 fn a_file_that_is_named_has_to_be_there() {
     let error = World::new().load(Sources::default()).unwrap_err();
     assert!(error.what().starts_with("cannot read "), "{error:?}");
-
-    let environment = [(CONFIG_VARIABLE.into(), "/nowhere/config.yaml".into())];
-    let error = load(Sources::default(), environment).unwrap_err();
-    let wanted = "cannot read /nowhere/config.yaml: ";
-    assert!(error.what().starts_with(wanted), "{error}");
-}
-
-#[test]
-fn the_flag_names_the_file_before_the_variable_does() {
-    let world = World::new()
-        .file("nodeName: n1")
-        .variable(CONFIG_VARIABLE, "/nowhere/config.yaml");
-
-    assert_eq!(node_name(&world.settings()), "n1");
 }
 
 #[test]

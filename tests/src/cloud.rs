@@ -27,6 +27,12 @@ pub const ACCOUNT: &str = "111122223333";
 /// The region of all instances.
 pub const REGION: &str = "eu-west-1";
 
+/// The tag by which Cluster API Provider AWS marks an instance of [`CLUSTER`](crate::controller::CLUSTER).
+pub const OWNED: (&str, &str) = (
+    "sigs.k8s.io/cluster-api-provider-aws/cluster/prod-1",
+    "owned",
+);
+
 /// The user of the manager's access key.
 pub const CONTROLLER: &str = "node-attestation-controller";
 
@@ -336,25 +342,18 @@ impl Instance {
         }
     }
 
-    /// The environment of the plugin.
-    pub fn plugin_environment(&self, cloud: &Cloud) -> [(&'static str, String); 3] {
+    /// The settings of the plugin, by their keys.
+    pub fn plugin_settings(&self, cloud: &Cloud) -> [(&'static str, String); 3] {
         let [metadata, sts] = self.services(cloud);
         let node_name = self.node_name().to_owned();
-        [
-            metadata,
-            sts,
-            ("KUBELET_AUTHENTICATOR_NODE_NAME", node_name),
-        ]
+        [metadata, sts, ("nodeName", node_name)]
     }
 
-    /// The endpoints of the cloud, as variables of the plugin.
+    /// The endpoints of the cloud, as settings of the plugin.
     pub fn services(&self, cloud: &Cloud) -> [(&'static str, String); 2] {
         [
-            (
-                "KUBELET_AUTHENTICATOR_AWS_METADATA_ENDPOINT",
-                self.imds.url(),
-            ),
-            ("KUBELET_AUTHENTICATOR_AWS_STS_ENDPOINT", cloud.sts.host()),
+            ("aws.metadataEndpoint", self.imds.url()),
+            ("aws.stsEndpoint", cloud.sts.host()),
         ]
     }
 }

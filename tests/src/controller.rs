@@ -69,11 +69,28 @@ pub fn inventory(machines: &[Machine]) -> String {
     .to_string()
 }
 
+/// The name of the cluster of a controller without a management cluster.
+pub const CLUSTER: &str = "prod-1";
+
+/// The settings of a controller without a management cluster: a `KubeletAuthentication` with this spec, in addition to
+/// its cluster's name.
+pub fn settings(spec: &Value) -> String {
+    let mut object = json!({
+        "apiVersion": "attestation.cluster.x-k8s.io/v1alpha1",
+        "kind": "KubeletAuthentication",
+        "metadata": {"name": CLUSTER},
+        "spec": spec,
+    });
+    object["spec"]["clusterName"] = CLUSTER.into();
+    object.to_string()
+}
+
 /// A program that answers requests, with its files.
 #[derive(Debug)]
 pub struct Setup {
     launch: Launch,
     scratch: Arc<Scratch>,
+    spec: Value,
 }
 
 impl Setup {
@@ -84,10 +101,8 @@ impl Setup {
         (ca_cert, ca_key): (&Path, &Path),
         machines: &[Machine],
     ) -> Self {
-        let mut setup = Self::without_machines(program, kubeconfig, (ca_cert, ca_key));
-        let file = setup.scratch.write("machines.yaml", inventory(machines));
-        setup.launch = setup.launch.arg("--inventory").arg(file);
-        setup
+        let setup = Self::bare(program, kubeconfig, ca_cert, machines);
+        setup.args(&[OsStr::new("--ca-key"), ca_key.as_os_str()])
     }
 
     /// `node-attestation-controller run` for these machines, without proof, with the CA's key in an external signer.
@@ -99,39 +114,49 @@ impl Setup {
     ) -> Self {
         let program = program("node-attestation-controller");
         let endpoint = format!("unix://{}", socket.display());
-        let setup = Self::bare(&program, kubeconfig, ca_cert);
-        let file = setup.scratch.write("machines.yaml", inventory(machines));
+        let setup = Self::bare(&program, kubeconfig, ca_cert, machines);
         setup
-            .args(&[
-                "--signer-endpoint",
-                &endpoint,
-                "--allow-insecure",
-                "--inventory",
-            ])
-            .args(&[file])
+            .args(&["--signer-endpoint", &endpoint])
+            .allowing_insecure()
     }
 
-    /// The same without the options for its machines.
-    pub fn without_machines(
-        program: &Path,
-        kubeconfig: &Path,
-        (ca_cert, ca_key): (&Path, &Path),
-    ) -> Self {
-        Self::bare(program, kubeconfig, ca_cert).args(&[OsStr::new("--ca-key"), ca_key.as_os_str()])
+    /// The same, where machines without evidence join.
+    #[must_use]
+    pub fn allowing_insecure(self) -> Self {
+        self.args(&["--allow-insecure"])
+            .spec(&json!({"authorizedAttestors": ["insecure"]}))
     }
 
-    fn bare(program: &Path, kubeconfig: &Path, ca_cert: &Path) -> Self {
+    /// The same with these fields in the spec of its settings.
+    #[must_use]
+    pub fn spec(mut self, fields: &Value) -> Self {
+        for (field, value) in fields.as_object().unwrap() {
+            self.spec[field] = value.clone();
+        }
+        self.scratch.write("settings.yaml", settings(&self.spec));
+        self
+    }
+
+    fn bare(program: &Path, kubeconfig: &Path, ca_cert: &Path, machines: &[Machine]) -> Self {
+        let scratch = Scratch::new("controller");
         let launch = Launch::new("controller", program)
             .arg("run")
             .arg("--workload-kubeconfig")
             .arg(kubeconfig)
             .arg("--ca-cert")
             .arg(ca_cert)
+            .arg("--settings")
+            .arg(scratch.join("settings.yaml"))
+            .arg("--inventory")
+            .arg(scratch.write("machines.yaml", inventory(machines)))
             .args(["--log-format", "json", "--verbose"]);
-        Self {
+        let setup = Self {
             launch,
-            scratch: Arc::new(Scratch::new("controller")),
-        }
+            scratch: Arc::new(scratch),
+            spec: json!({}),
+        };
+        // The rubber stamp is in addition to these.
+        setup.spec(&json!({"authorizedAttestors": ["aws"]}))
     }
 
     /// Adds arguments.

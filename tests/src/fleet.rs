@@ -45,11 +45,9 @@ pub fn allow_short_certificates(management: &Management) {
     let mut versions = definition["spec"]["versions"].clone();
     let properties =
         &mut versions[0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"];
-    let lifetimes = &mut properties["certificate"]["properties"];
-    for field in ["expirationSeconds", "insecureExpirationSeconds"] {
-        assert_eq!(lifetimes[field]["minimum"].as_f64(), Some(600.0));
-        lifetimes[field]["minimum"] = json!(1);
-    }
+    let lifetime = &mut properties["certificate"]["properties"]["expirationSeconds"];
+    assert_eq!(lifetime["minimum"].as_f64(), Some(600.0));
+    lifetime["minimum"] = json!(1);
     kubectl.patch(&target, &json!({"spec": {"versions": versions}}));
 }
 
@@ -66,6 +64,15 @@ impl Manager {
     pub fn insecure(management: &Management, arguments: &[&str]) -> Self {
         let arguments = [&["--allow-insecure"], arguments].concat();
         Self::start(management, "node-attestation-controller", &arguments)
+    }
+
+    /// The same, whose user is also in this group.
+    pub fn insecure_in_group(management: &Management, group: &str, arguments: &[&str]) -> Self {
+        let arguments = [&["--allow-insecure"], arguments].concat();
+        let name = "node-attestation-controller";
+        Self::told(management, Some(group), name, |launch| {
+            launch.args(arguments)
+        })
     }
 
     /// The same with the rubber stamp for every cluster.
@@ -98,7 +105,7 @@ impl Manager {
         of_cloud: Vec<OsString>,
         arguments: &[&str],
     ) -> Self {
-        Self::told(management, "node-attestation-controller", |launch| {
+        Self::told(management, None, "node-attestation-controller", |launch| {
             let launch = launch.args(of_cloud).args(arguments);
             let environment = cloud.manager_environment().into_iter();
             environment.fold(launch, |launch, (name, value)| launch.env(name, value))
@@ -107,14 +114,19 @@ impl Manager {
 
     /// A program in the management cluster.
     pub fn start(management: &Management, name: &str, arguments: &[&str]) -> Self {
-        Self::told(management, name, |launch| launch.args(arguments))
+        Self::told(management, None, name, |launch| launch.args(arguments))
     }
 
-    fn told(management: &Management, name: &str, told: impl FnOnce(Launch) -> Launch) -> Self {
+    fn told(
+        management: &Management,
+        group: Option<&str>,
+        name: &str,
+        told: impl FnOnce(Launch) -> Launch,
+    ) -> Self {
         let files = Scratch::new("manager");
         let kubeconfig = management
             .control_plane()
-            .client_cert_kubeconfig(USER, None);
+            .client_cert_kubeconfig(USER, group);
         let launch = Launch::new("manager", program(name))
             .arg("run")
             .arg("--kubeconfig")
@@ -206,8 +218,7 @@ pub fn condition_of(object: &Value, condition: &str) -> Value {
 
 /// A kubelet with this plugin for this machine, which has never joined.
 pub fn kubelet(cluster: &WorkloadCluster, machine: &Machine, plugin: &str) -> KubeletBuilder {
-    let exec =
-        exec(machine, plugin).env("KUBELET_AUTHENTICATOR_PROVIDER_ID", machine.provider_id());
+    let exec = exec(machine, plugin).setting("providerID", machine.provider_id());
     kubelet_with(cluster, machine, exec)
 }
 
@@ -220,8 +231,8 @@ pub fn kubelet_of_instance(
 ) -> KubeletBuilder {
     let bootstrap = plane.kubeconfig(User::Token(token.to_owned()));
     let exec = first_exec(&bootstrap, "kubelet-authenticator-aws");
-    let environment = instance.plugin_environment(cloud).into_iter();
-    let exec = environment.fold(exec, |exec, (name, value)| exec.env(name, value));
+    let settings = instance.plugin_settings(cloud).into_iter();
+    let exec = settings.fold(exec, |exec, (key, value)| exec.setting(key, value));
     let kubeconfig = plane.kubeconfig(User::Exec(exec));
     plane.kubelet(instance.node_name()).kubeconfig(kubeconfig)
 }
@@ -229,14 +240,11 @@ pub fn kubelet_of_instance(
 /// A kubelet for this machine, which has never joined, and whose TPM has this address in libtss2.
 pub fn kubelet_of_tpm(cluster: &WorkloadCluster, machine: &Machine, tcti: &str) -> KubeletBuilder {
     let exec = exec(machine, "kubelet-authenticator-tpm");
-    kubelet_with(
-        cluster,
-        machine,
-        exec.env("KUBELET_AUTHENTICATOR_TPM_TCTI", tcti),
-    )
+    kubelet_with(cluster, machine, exec.setting("tpm.tcti", tcti))
 }
 
-fn exec(machine: &Machine, plugin: &str) -> Exec {
+/// The plugin of a machine that has never joined.
+pub fn exec(machine: &Machine, plugin: &str) -> Exec {
     first_exec(&machine.bootstrap_kubeconfig(), plugin)
 }
 
@@ -244,10 +252,11 @@ fn first_exec(bootstrap: &Path, plugin: &str) -> Exec {
     let bootstrap = bootstrap.display().to_string();
     Exec::new(program(plugin))
         .provide_cluster_info()
-        .env("KUBELET_AUTHENTICATOR_BOOTSTRAP_KUBECONFIG", bootstrap)
+        .setting("bootstrapKubeconfig", bootstrap)
 }
 
-fn kubelet_with(cluster: &WorkloadCluster, machine: &Machine, exec: Exec) -> KubeletBuilder {
+/// A kubelet for this machine with this plugin.
+pub fn kubelet_with(cluster: &WorkloadCluster, machine: &Machine, exec: Exec) -> KubeletBuilder {
     let plane = cluster.control_plane();
     let kubeconfig = plane.kubeconfig(User::Exec(exec));
     plane.kubelet(machine.node_name()).kubeconfig(kubeconfig)

@@ -10,6 +10,7 @@ use kubelet_authenticator_test_support::machine::{
     IGNORED_PREFLIGHT_ERRORS, Machine, MachineBuilder,
 };
 use kubelet_authenticator_test_support::moto::NitroTpm;
+use kubelet_authenticator_test_support::settings::{self, DROP_INS};
 use kubelet_authenticator_test_support::swtpm::{Reset, Swtpm};
 use kubelet_authenticator_test_support::tpm_machine::{EndorsementKey, TpmMachine};
 use serde_json::{Map, Value, json};
@@ -21,10 +22,6 @@ use crate::tpm::endorsement_key;
 
 /// The directory of the plugins in the image.
 const PROGRAMS: &str = "/usr/bin";
-
-/// The drop-in of an image whose machines do not have their TPM as a device, or have their metadata service at
-/// another address.
-const ENVIRONMENT: &str = "/etc/systemd/system/kubelet.service.d/30-environment.conf";
 
 /// The ConfigMap with the endorsement keys of the hosts.
 pub const HOSTS: &str = "hosts";
@@ -84,19 +81,14 @@ pub fn machine(
     move |boot| {
         let mut builder = Machine::builder(&plane, &boot.name)
             .program(&plugin(&attestor), &program(&name_of_plugin(&attestor)));
-        let mut metadata = vec![("provider_id", boot.provider_id.clone())];
         let tpms = tpms.lock().unwrap();
         let mut hosts = tpms.iter();
         if let Some((_, tpm)) = hosts.find(|(host, _)| is_of(&boot.provider_id, host)) {
-            metadata.push(("tcti", tpm.tcti()));
             // The machine is switched on: it may have been another's before.
             tpm.reset(Reset::Orderly);
-            builder = environment(with_tpm(builder, tpm), &[tpm_environment(tpm)]);
+            builder = with_settings(with_tpm(builder, tpm), [tpm_setting(tpm)]);
         }
-        let metadata: Vec<_> = metadata
-            .iter()
-            .map(|(key, value)| (*key, &**value))
-            .collect();
+        let metadata = [("provider_id", &*boot.provider_id)];
         builder.cloud_init(&boot.data, &metadata).boot()
     }
 }
@@ -131,13 +123,13 @@ pub fn instance_of(
         let mut builder = builder
             .at(ec2.private_ip.parse().unwrap())
             .reaches(instance.imds.address());
-        let mut variables = instance.services(&cloud).to_vec();
+        let mut settings = instance.services(&cloud).to_vec();
         if attestor == Attestor::TPM {
             let tpm = Arc::new(Swtpm::start());
             cloud.moto().give_tpm(&ec2.id, NitroTpm::of(&tpm));
             tpm.reset(Reset::Orderly);
             builder = with_tpm(builder, &tpm);
-            variables.push(tpm_environment(&tpm));
+            settings.push(tpm_setting(&tpm));
             tpms.lock().unwrap().push(tpm);
         }
         let metadata = [
@@ -145,7 +137,7 @@ pub fn instance_of(
             ("availability-zone", &*ec2.zone),
             ("local-ipv4", &*ec2.private_ip),
         ];
-        environment(builder, &variables)
+        with_settings(builder, settings)
             .cloud_init(data, &metadata)
             .boot()
     }
@@ -162,17 +154,18 @@ fn with_tpm(builder: MachineBuilder, tpm: &Swtpm) -> MachineBuilder {
         .reaches(beside)
 }
 
-fn tpm_environment(tpm: &Swtpm) -> (&'static str, String) {
-    ("KUBELET_AUTHENTICATOR_TPM_TCTI", tpm.tcti())
+fn tpm_setting(tpm: &Swtpm) -> (&'static str, String) {
+    ("tpm.tcti", tpm.tcti())
 }
 
-/// The environment of the kubelet, and so of the plugin.
-fn environment(builder: MachineBuilder, variables: &[(&'static str, String)]) -> MachineBuilder {
-    let lines = variables.iter();
-    let lines: String = lines
-        .map(|(name, value)| format!("Environment={name}={value}\n"))
-        .collect();
-    builder.file(ENVIRONMENT, 0o644, format!("[Service]\n{lines}"))
+/// The drop-in of a plugin whose machine does not have its TPM as a device, or has its metadata service at another
+/// address.
+fn with_settings(
+    builder: MachineBuilder,
+    settings: impl IntoIterator<Item = (&'static str, String)>,
+) -> MachineBuilder {
+    let path = format!("{DROP_INS}/30-tests.yaml");
+    builder.file(&path, 0o644, settings::file(settings))
 }
 
 /// Whether the provider ID is that of the host, or of a machine on it.

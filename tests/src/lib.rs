@@ -55,6 +55,11 @@ pub fn program(name: &str) -> PathBuf {
     program
 }
 
+/// Whether other programs than the built ones run.
+pub fn runs_others() -> bool {
+    std::env::var_os(OTHERS).is_some()
+}
+
 /// The project's manifests for the controller that runs: a version has its own definitions, and its own rights.
 pub fn packaging() -> PathBuf {
     let other = std::env::var_os(OTHERS).map(|others| PathBuf::from(others).join("packaging"));

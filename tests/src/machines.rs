@@ -18,6 +18,7 @@ use kubelet_authenticator_test_support::machine::Machine;
 use kubelet_authenticator_test_support::moto::Network;
 use kubelet_authenticator_test_support::pki::KeyAndCertificate;
 use kubelet_authenticator_test_support::process::{Scratch, poll};
+use kubelet_authenticator_test_support::settings;
 use kubelet_authenticator_test_support::swtpm::Swtpm;
 use serde_json::{Map, Value, json};
 
@@ -304,33 +305,12 @@ impl Scene {
         config
     }
 
-    /// Writes the plugin's settings of an instance by hand: those in the environment of its kubelet.
-    pub fn write_settings_of_ec2(&self, node_name: &str) {
-        self.on(node_name, |machine| {
-            let unit = ["systemctl", "show", "--property=Environment", "kubelet"];
-            let environment = machine.ok(&unit);
-            let find = |name: &str| {
-                let mut words = environment.split_whitespace();
-                let name = format!("KUBELET_AUTHENTICATOR_AWS_{name}=");
-                words.find_map(|word| Some(word.split_once(&name)?.1.to_owned()))
-            };
-            let [metadata, sts] = ["METADATA_ENDPOINT", "STS_ENDPOINT"].map(|it| find(it).unwrap());
-            let aws =
-                format!("aws: {{metadataEndpoint: \"{metadata}\", stsEndpoint: \"{sts}\"}}\n");
-            machine.write(SETTINGS, 0o644, settings(&aws));
-        });
-    }
-
     /// Writes the plugin's settings of a machine with a TPM by hand.
     pub fn write_settings(&self, node_name: &str) {
         self.on(node_name, |machine| {
-            let query = |key| {
-                let value = machine.ok(&["cloud-init", "query", &format!("ds.meta_data.{key}")]);
-                value.trim().to_owned()
-            };
-            let (id, tcti) = (query("provider_id"), query("tcti"));
-            let text = settings(&format!("providerID: {id}\ntpm: {{tcti: \"{tcti}\"}}\n"));
-            machine.write(SETTINGS, 0o644, text);
+            let id = machine.ok(&["cloud-init", "query", "ds.meta_data.provider_id"]);
+            let settings = [("providerID", id.trim().to_owned())];
+            machine.write(SETTINGS, 0o644, settings::file(settings));
         });
     }
 
@@ -463,17 +443,9 @@ fn authentication_of(cluster: &WorkloadCluster) -> Authentication {
     }
 }
 
-/// The plugin's settings with these additions.
-fn settings(more: &str) -> String {
-    format!(
-        "apiVersion: kubelet-authenticator.cluster.x-k8s.io/v1alpha1\n\
-         kind: KubeletAuthenticatorConfiguration\n{more}"
-    )
-}
-
 /// Adds the settings that make a machine of the Docker provider take its provider ID from its host name.
 fn told_by_host_name(mut config: Value) -> Value {
-    let header = settings("");
+    let header = settings::file([]);
     let lines: Vec<_> = header.lines().map(|line| format!("'{line}'")).collect();
     let lines = lines.join(" ");
     let write = format!(

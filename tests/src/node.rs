@@ -9,9 +9,10 @@ use std::time::{Duration, Instant};
 
 use kubelet_authenticator_test_support::api_server::{ApiServer, TOKEN, Verb};
 use kubelet_authenticator_test_support::process::Scratch;
+use kubelet_authenticator_test_support::settings;
 use serde_json::Value;
 
-use crate::program;
+use crate::{program, runs_others};
 
 /// The plugin for machines without proof; its certificates are never renewed.
 pub const INSECURE: &str = "kubelet-authenticator-insecure";
@@ -40,6 +41,7 @@ pub struct Node {
     scratch: Scratch,
     program: PathBuf,
     wrapper: Vec<OsString>,
+    settings: Vec<(String, OsString)>,
     environment: Vec<(OsString, OsString)>,
 }
 
@@ -76,25 +78,44 @@ impl Node {
         let mut node = Self {
             program,
             wrapper: Vec::new(),
+            settings: Vec::new(),
             environment: Vec::new(),
             scratch,
         };
-        node.set("STATE_DIRECTORY", node.state());
-        node.set("BOOTSTRAP_KUBECONFIG", bootstrap);
-        node.set("NODE_NAME", NODE);
-        node.set("PROVIDER_ID", "test:///machine-1");
+        node.set("stateDirectory", node.state());
+        node.set("bootstrapKubeconfig", bootstrap);
+        node.set("nodeName", NODE);
+        node.set("providerID", "test:///machine-1");
         node.set_env("KUBERNETES_EXEC_INFO", server.exec_info("v1", true));
         node
     }
 
-    /// Sets `KUBELET_AUTHENTICATOR_<setting>`.
-    pub fn set(&mut self, setting: &str, value: impl AsRef<OsStr>) {
-        self.set_env(&format!("KUBELET_AUTHENTICATOR_{setting}"), value);
+    /// Gives the plugin an option: of the setting with this key in a file, or `config` or `timeLimit`.
+    pub fn set(&mut self, key: &str, value: impl AsRef<OsStr>) {
+        self.unset(key);
+        self.settings
+            .push((key.to_owned(), value.as_ref().to_owned()));
     }
 
-    /// Removes `KUBELET_AUTHENTICATOR_<setting>`.
-    pub fn unset(&mut self, setting: &str) {
-        self.unset_env(&format!("KUBELET_AUTHENTICATOR_{setting}"));
+    /// Takes the option away.
+    pub fn unset(&mut self, key: &str) {
+        self.settings.retain(|(known, _)| known != key);
+    }
+
+    /// Runs the plugin in an empty folder from now on: the programs beside it are missing. Returns the folder.
+    #[track_caller]
+    pub fn move_program(&mut self) -> PathBuf {
+        let folder = self.scratch.directory("moved");
+        let moved = folder.join(self.program.file_name().unwrap());
+        if !moved.exists() {
+            let linked = fs::hard_link(&self.program, &moved);
+            // A link works within one file system only.
+            linked
+                .or_else(|_| fs::copy(&self.program, &moved).map(drop))
+                .unwrap();
+            self.program = moved;
+        }
+        folder
     }
 
     /// Sets a variable of the plugin's environment.
@@ -199,6 +220,16 @@ impl Node {
     ) -> Started {
         let mut line = self.wrapper.clone();
         line.push(program.into());
+        // An option may be given once.
+        let settings = self.settings.iter();
+        // A plugin of an earlier commit has no option for it, and takes longer.
+        let settings = settings.filter(|(key, _)| key != "timeLimit" || !runs_others());
+        let settings = settings.filter(|(key, _)| {
+            let flag = settings::flag(key);
+            let is_it = |argument: &&str| argument.split('=').next() == Some(&*flag);
+            !arguments.iter().any(is_it)
+        });
+        line.extend(settings.map(|(key, value)| settings::option(key, value)));
         line.extend(arguments.iter().map(OsString::from));
         let (first, rest) = line.split_first().unwrap();
         let environment = self.environment.iter();

@@ -25,7 +25,7 @@ use node_attestation_core::crd::TpmSettings;
 use rcgen::{KeyPair, PublicKeyData as _};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
-use serde_json::Value;
+use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
 use crate::controller::Application;
@@ -37,41 +37,35 @@ pub const PLUGIN: &str = "kubelet-authenticator-tpm";
 /// The registers that the plugin quotes by default.
 pub const REGISTERS: [u8; 8] = [0, 1, 2, 3, 4, 5, 6, 7];
 
-/// The files of a manager that challenges TPMs: the keys of the challenges, and the requirements.
+/// The keys of a manager that challenges TPMs, and its requirements.
 ///
-/// Managers with the same files are replicas.
+/// Managers with the same keys are replicas.
 #[derive(Debug)]
 pub struct Challenger {
     scratch: Scratch,
+    settings: TpmSettings,
 }
 
 impl Challenger {
-    /// Creates the files with one key, and with the settings of `spec.tpm` of a `KubeletAuthentication`.
+    /// Creates the files with one key, for the settings of `spec.tpm` of a `KubeletAuthentication`.
     pub fn new(settings: &TpmSettings) -> Self {
         let challenger = Self {
             scratch: Scratch::new("challenger"),
+            settings: settings.clone(),
         };
         fs::create_dir(challenger.keys()).unwrap();
         challenger.write("current", &new_key());
-        challenger.set(settings);
         challenger
-    }
-
-    /// Replaces the settings, from the next start on.
-    pub fn set(&self, settings: &TpmSettings) {
-        let text = serde_json::to_string(settings).unwrap();
-        fs::write(self.settings(), text).unwrap();
     }
 
     /// The manager's command-line options.
     pub fn arguments(&self) -> Vec<OsString> {
-        vec![
-            "--attestor=tpm".into(),
-            "--tpm-challenge-keys".into(),
-            self.keys().into(),
-            "--tpm-settings".into(),
-            self.settings().into(),
-        ]
+        vec!["--tpm-challenge-keys".into(), self.keys().into()]
+    }
+
+    /// The fields of the spec of a controller without a management cluster.
+    pub fn spec(&self) -> Value {
+        json!({"authorizedAttestors": ["tpm"], "tpm": self.settings})
     }
 
     fn write(&self, name: &str, digits: &str) {
@@ -82,10 +76,6 @@ impl Challenger {
 
     fn keys(&self) -> PathBuf {
         self.scratch.join("keys")
-    }
-
-    fn settings(&self) -> PathBuf {
-        self.scratch.join("settings.yaml")
     }
 }
 
@@ -114,8 +104,8 @@ pub fn provider_id(machine: &TpmMachine) -> String {
 /// The machine with the real plugin on it, whose bootstrap token no controller knows.
 pub fn node(machine: &TpmMachine, server: &ApiServer) -> Node {
     let mut node = Node::new(PLUGIN, server);
-    node.unset("PROVIDER_ID");
-    node.set("TPM_TCTI", machine.tpm().tcti());
+    node.unset("providerID");
+    node.set("tpm.tcti", machine.tpm().tcti());
     node
 }
 

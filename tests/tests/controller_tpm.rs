@@ -1,39 +1,35 @@
-//! The TPM options of the command line, and the errors for invalid ones.
+//! The TPM options and settings of a controller without a management cluster, and the errors for invalid ones.
 
 use std::process::Command;
 
 use kubelet_authenticator_test_support::process::Scratch;
+use kubelet_authenticator_tests::controller::{inventory, settings};
 use kubelet_authenticator_tests::program;
+use serde_json::{Value, json};
 
-/// The options that `run` requires for any cluster. The key does not exist: an attempt to read it proves that no
+/// The options that `run` requires for any cluster. The CA key does not exist: an attempt to read it proves that no
 /// earlier error was found.
-const CLUSTER: [&str; 7] = [
+const CLUSTER: [&str; 6] = [
     "run",
     "--workload-kubeconfig=no.kubeconfig",
+    "--settings=settings.yaml",
+    "--inventory=machines.yaml",
     "--ca-cert=ca.crt",
     "--ca-key=no.key",
-    "--inventory=no.yaml",
-    "--attestor=tpm",
-    "--tpm-challenge-keys=keys",
 ];
 
-/// The controller's output for these settings, and for changed arguments: with another value, or omitted.
-fn said(settings: &str, changes: &[&str]) -> String {
+/// The controller's output for these settings of TPMs, with these options for its keys.
+fn said(tpm: &Value, keys: &[&str]) -> String {
     let folder = Scratch::new("tpm-cli");
     std::fs::create_dir(folder.path().join("keys")).unwrap();
     std::fs::write(folder.path().join("keys/current"), "0f".repeat(32)).unwrap();
     std::fs::write(folder.path().join("ca.crt"), "a certificate").unwrap();
-    std::fs::write(folder.path().join("tpm.yaml"), settings).unwrap();
-    let is_changed = |argument: &&str| {
-        let mut changes = changes.iter();
-        changes.any(|change| argument.split('=').next() == change.split('=').next())
-    };
-    let kept = CLUSTER.iter().filter(|argument| !is_changed(argument));
-    let given = changes.iter().filter(|change| change.contains('='));
+    let spec = json!({"authorizedAttestors": ["tpm"], "tpm": tpm});
+    folder.write("settings.yaml", settings(&spec));
+    folder.write("machines.yaml", inventory(&[]));
     let output = Command::new(program("node-attestation-controller"))
-        .args(kept)
-        .args(given)
-        .arg("--tpm-settings=tpm.yaml")
+        .args(CLUSTER)
+        .args(keys)
         .env_clear()
         .current_dir(folder.path())
         .output()
@@ -45,61 +41,62 @@ fn said(settings: &str, changes: &[&str]) -> String {
 }
 
 #[track_caller]
-fn assert_said(settings: &str, changes: &[&str], words: &str) {
-    let said = said(settings, changes);
+fn assert_said(tpm: &Value, keys: &[&str], words: &str) {
+    let said = said(tpm, keys);
     assert!(said.contains(words), "no {words:?} in {said}");
 }
 
-const RECORD: &str = "pcrPolicy: {mode: Record}";
+const KEYS: &[&str] = &["--tpm-challenge-keys=keys"];
 const ACCEPTED: &str = "no.key: No such file";
 
 #[test]
-fn what_the_refusals_are_one_change_away_from_is_accepted() {
-    assert_said(RECORD, &[], ACCEPTED);
-    assert_said("{}", &[], ACCEPTED);
+fn settings_that_the_refusals_are_one_change_away_from_are_accepted() {
+    assert_said(&json!({"pcrPolicy": {"allowed": []}}), KEYS, ACCEPTED);
+    assert_said(&json!({}), KEYS, ACCEPTED);
 }
 
 #[test]
 fn settings_that_mean_nothing_are_named() {
     for (settings, words) in [
         (
-            "pcrPolcy: {mode: Enforce}",
-            "tpm.yaml: there is no field pcrPolcy",
-        ),
-        ("pcrPolicy: {mode: Enforce}", "pcrPolicy allows no state"),
-        (
-            "pcrPolicy: {mode: Always}",
-            "tpm.yaml is not what `spec.tpm` is",
+            json!({"pcrPolcy": {"allowed": []}}),
+            "settings.yaml is invalid: spec.tpm.pcrPolcy: is not a field",
         ),
         (
-            "endorsementKeys: {allowList: [{machine: m1, ekSha256: 0f}]}",
-            "allowList[0]: ekSha256 is not 64 lower-case hexadecimal digits",
+            json!({"pcrPolicy": {"mode": "Enforce"}}),
+            "settings.yaml is invalid: spec.tpm.pcrPolicy.mode: was removed: ",
         ),
         (
-            "endorsementKeys: {allowList: [{providerID: 'metal3://', ekSha256: 0f}]}",
-            "allowList[0]: ",
+            json!({"endorsementKeys": {"allowList": [{"machine": "m1", "ekSha256": "0f"}]}}),
+            "spec.tpm.endorsementKeys.allowList[0].ekSha256: ",
         ),
         (
-            "endorsementKeys: {configMaps: [rack-1]}",
-            "configMaps are read by a controller with a management cluster",
+            json!({"endorsementKeys": {"allowList": [
+                {"providerID": "metal3://", "ekSha256": "0f".repeat(32)},
+            ]}}),
+            "spec.tpm.endorsementKeys.allowList[0].providerID: is a provider ID",
         ),
-        ("endorsementKeys: {requireCA: [none]}", "requireCA[0]"),
+        (
+            json!({"endorsementKeys": {"configMaps": ["rack-1"]}}),
+            "spec.tpm.endorsementKeys.configMaps: names objects in a management cluster",
+        ),
+        (
+            json!({"endorsementKeys": {"requireCA": ["none"]}}),
+            "spec.tpm.endorsementKeys.requireCA[0]: ",
+        ),
+        // The schema does not read certificates; the verifier does.
+        (
+            json!({"endorsementKeys": {"requireCA": ["-----BEGIN CERTIFICATE-----"]}}),
+            "requireCA[0]",
+        ),
     ] {
-        assert_said(settings, &[], words);
+        assert_said(&settings, KEYS, words);
     }
 }
 
 #[test]
-fn an_option_that_would_be_passed_over_is_refused() {
-    let said = "--tpm-settings says nothing with --attestor aws";
-    assert_said(RECORD, &["--attestor=aws"], said);
-    let said = "--aws-cluster-name says nothing with --attestor tpm";
-    assert_said(RECORD, &["--aws-cluster-name=prod-1"], said);
-}
-
-#[test]
 fn keys_of_challenges_that_cannot_be_used_are_named() {
-    assert_said(RECORD, &["--tpm-challenge-keys"], "--tpm-challenge-keys");
+    assert_said(&json!({}), &[], "--tpm-challenge-keys");
     let said = "cannot read --tpm-challenge-keys elsewhere/current";
-    assert_said(RECORD, &["--tpm-challenge-keys=elsewhere"], said);
+    assert_said(&json!({}), &["--tpm-challenge-keys=elsewhere"], said);
 }

@@ -120,7 +120,8 @@ fn a_joined_node_renews_after_an_upgrade_to_the_next_minor_version() {
     }
     let ca = (&*cluster.ca_cert_path(), &*cluster.ca_key_path());
     let controller = program("null-attestation-controller");
-    let setup = Setup::new(&controller, cluster.admin_kubeconfig(), ca, &[]);
+    let setup = Setup::new(&controller, cluster.admin_kubeconfig(), ca, &[])
+        .spec(&json!({"autoApproveBindings": "Remove"}));
     let inventory = json!({
         "apiVersion": "attestation.cluster.x-k8s.io/v1alpha1",
         "kind": "MachineInventory",
@@ -129,7 +130,7 @@ fn a_joined_node_renews_after_an_upgrade_to_the_next_minor_version() {
         }],
     });
     setup.write_inventory(&inventory.to_string());
-    let mut controller = setup.start_with(&["--deny-built-in"]);
+    let mut controller = setup.start();
     controller.wait_until_it_watches();
     let token = format!("{}.0123456789abcdef", WORKER.token);
     first.ok(&["kubeadm", "token", "create", &token]);

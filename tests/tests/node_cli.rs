@@ -81,7 +81,7 @@ fn status_before_and_after_a_join() {
 fn status_shows_the_pending_request() {
     let (server, mut node) = node();
     server.set_signer(Signer::Off);
-    node.set("TIMEOUT_SECONDS", "1");
+    node.set("timeLimit", "1");
     node.run().failed(11);
 
     let status = node.status();
@@ -120,13 +120,32 @@ fn a_dry_run_builds_the_request_and_sends_and_stores_nothing() {
 }
 
 #[test]
-fn a_variable_that_is_no_setting_is_named_and_passed_over() {
+fn a_variable_with_our_prefix_is_ignored_and_named_with_its_key() {
     let (_server, mut node) = node();
-    node.set("NODENAME", "n2");
+    node.set_env("KUBELET_AUTHENTICATOR_NODE_NAME", "n2");
+    node.set_env("KUBELET_AUTHENTICATOR_NODENAME", "n2");
 
     let run = node.run().succeeded();
 
+    assert_eq!(node.status()["nodeName"], NODE);
+    let run = run.saying("ignored: ");
+    let run = run.saying("KUBELET_AUTHENTICATOR_NODE_NAME (key nodeName)");
     let run = run.saying("KUBELET_AUTHENTICATOR_NODENAME");
+    assert_eq!(run.stderr.lines().count(), 1, "{}", run.stderr);
+}
+
+#[test]
+fn an_exec_extension_is_ignored_and_named_with_its_keys() {
+    let (server, mut node) = node();
+    let mut info: Value = serde_json::from_str(&server.exec_info("v1", true)).unwrap();
+    info["spec"]["cluster"]["config"] = json!({"nodeName": "n2", "timeoutSeconds": 5});
+    node.set_env("KUBERNETES_EXEC_INFO", info.to_string());
+
+    let run = node.run().succeeded();
+
+    assert_eq!(node.status()["nodeName"], NODE);
+    let run = run.saying("the exec extension in KUBERNETES_EXEC_INFO");
+    let run = run.saying("(keys nodeName, timeoutSeconds)");
     assert_eq!(run.stderr.lines().count(), 1, "{}", run.stderr);
 }
 

@@ -53,7 +53,7 @@ fn renewing(server: &ApiServer) -> (Node, [String; 2]) {
     let mut source = node(server, "source", &[(UUID, "uuid-1")]);
     let joined = source.run().succeeded().pair().1;
     server.set_signer(Signer::Off);
-    source.set("TIMEOUT_SECONDS", "2");
+    source.set("timeLimit", "2");
     source.run().succeeded();
     let renews = source.json("pending.json")["key"].as_str().unwrap().into();
     server.set_signer(Signer::issue());
@@ -154,7 +154,7 @@ fn a_machine_that_nothing_tells_from_others_says_so_once() {
     let server = ApiServer::start();
     server.set_signer(Signer::Off);
     let mut node = node(&server, "n", &[(MACHINE_ID, "uninitialized")]);
-    node.set("TIMEOUT_SECONDS", "3");
+    node.set("timeLimit", "3");
 
     let first = node.run().failed(11);
     server.set_signer(Signer::issue());

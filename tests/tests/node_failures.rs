@@ -27,7 +27,7 @@ fn wrong_usage_is_2() {
 
     node.command(&["nonsense"]).failed(2);
     node.command(&[]).failed(2).saying("KUBERNETES_EXEC_INFO");
-    node.command(&["renew", "--timeout-seconds", "soon"])
+    node.command(&["renew", "--expiration-seconds", "soon"])
         .failed(2);
     assert_eq!(server.connections(), 0);
 }
@@ -37,19 +37,19 @@ fn an_invalid_configuration_is_3() {
     let (server, mut node) = node(Signer::issue());
     let config = node.scratch().write("config.yaml", "nodeNam: x\n");
 
-    node.set("CONFIG", &config);
+    node.set("config", &config);
     node.run()
         .failed(3)
         .saying("nodeNam")
         .saying(config.to_str().unwrap());
-    node.unset("CONFIG");
+    node.unset("config");
 
-    node.unset("PROVIDER_ID");
+    node.unset("providerID");
     node.run()
         .failed(3)
         .saying("provider ID")
         .saying("providerID");
-    node.set("PROVIDER_ID", "test:///machine-1");
+    node.set("providerID", "test:///machine-1");
 
     for info in [
         "",
@@ -81,7 +81,7 @@ fn a_held_lock_is_4_and_names_the_holder() {
     let gate = server.hold(Route::create(), Step::Received);
     let holder = node.start(&[]);
     gate.wait(1, SOON);
-    node.set("TIMEOUT_SECONDS", "1");
+    node.set("timeLimit", "1");
 
     node.run().failed(4).saying("was held").saying(NULL);
 
@@ -111,7 +111,7 @@ fn an_unreachable_api_server_is_8() {
         ),
     ] {
         let (server, mut node) = node(Signer::issue());
-        node.set("TIMEOUT_SECONDS", "3");
+        node.set("timeLimit", "3");
         server.inject_connection(Times::always(), fault);
 
         node.run().failed(8).saying(words);
@@ -163,7 +163,7 @@ fn a_taken_request_name_is_10_and_the_next_run_uses_another() {
 #[test]
 fn an_undecided_request_is_11_and_the_next_run_waits_for_it() {
     let (server, mut node) = node(Signer::Off);
-    node.set("TIMEOUT_SECONDS", "2");
+    node.set("timeLimit", "2");
 
     node.run().failed(11).saying("still pending");
     let name = node.json("pending.json")["request"]["name"].clone();
@@ -209,7 +209,7 @@ fn a_person_a_new_boot_and_other_settings_are_not_held_by_17() {
     });
     node.run().failed(12);
     node.run().failed(17);
-    node.set("EXPIRATION_SECONDS", "3600");
+    node.set("expirationSeconds", "3600");
     node.run().failed(12);
 
     assert_eq!(server.creates(), 5);
@@ -269,7 +269,7 @@ fn a_certificate_that_is_not_valid_yet_is_fetched_again() {
 fn another_node_name_than_the_stored_one_is_15() {
     let (server, mut node) = node(Signer::issue());
     node.run().succeeded();
-    node.set("NODE_NAME", "n2");
+    node.set("nodeName", "n2");
 
     node.run()
         .failed(15)
@@ -323,7 +323,7 @@ fn a_lost_answer_costs_no_second_request() {
 #[test]
 fn a_request_of_ten_minutes_is_dropped_and_its_key_kept() {
     let (server, mut node) = node(Signer::Off);
-    node.set("TIMEOUT_SECONDS", "1");
+    node.set("timeLimit", "1");
     node.run().failed(11);
     node.change("pending.json", |pending| {
         let created = pending["request"]["created"].as_u64().unwrap();
@@ -344,7 +344,7 @@ fn a_request_of_ten_minutes_is_dropped_and_its_key_kept() {
 #[test]
 fn a_request_that_was_collected_as_garbage_is_made_again() {
     let (server, mut node) = node(Signer::Off);
-    node.set("TIMEOUT_SECONDS", "1");
+    node.set("timeLimit", "1");
     node.run().failed(11);
     let name = node.json("pending.json")["request"]["name"].clone();
     server.delete_csr(name.as_str().unwrap());
@@ -362,7 +362,7 @@ fn a_held_lock_is_4_and_names_the_holders_last_failure() {
     let gate = server.hold(Route::create(), Step::Received);
     let mut holder = node.start(&["renew"]);
     gate.wait(1, SOON);
-    node.set("TIMEOUT_SECONDS", "1");
+    node.set("timeLimit", "1");
 
     node.command(&["credential"])
         .failed(4)

@@ -33,7 +33,7 @@ fn asked(server: &ApiServer) -> CertificationRequest {
 #[test]
 fn its_name_is_the_nodes() {
     let (server, mut node) = node();
-    node.unset("NODE_NAME");
+    node.unset("nodeName");
     under_kubelet(&mut node, "--hostname-override=N7.Example");
 
     node.run().succeeded();
@@ -48,7 +48,7 @@ fn its_name_is_the_nodes() {
 #[test]
 fn its_provider_id_is_the_machines() {
     let (server, mut node) = node();
-    node.unset("PROVIDER_ID");
+    node.unset("providerID");
     under_kubelet(&mut node, "--provider-id=test:///machine-7");
 
     node.run().succeeded();
@@ -61,7 +61,7 @@ fn its_provider_id_is_the_machines() {
 fn the_stored_name_counts_where_nobody_says_another() {
     let (server, mut node) = node();
     let first = node.run().succeeded();
-    node.unset("NODE_NAME");
+    node.unset("nodeName");
 
     assert_eq!(node.run().succeeded().pair(), first.pair());
     node.command(&["renew", "--force"]).succeeded();
@@ -76,9 +76,9 @@ fn the_stored_name_counts_where_nobody_says_another() {
 #[test]
 fn a_renewal_says_that_the_kubelet_goes_by_another_name_than_the_stored_one() {
     let (_server, mut node) = node();
-    node.set("NODE_NAME", "named-as-no-host-is");
+    node.set("nodeName", "named-as-no-host-is");
     node.run().succeeded();
-    node.unset("NODE_NAME");
+    node.unset("nodeName");
     under_kubelet(&mut node, "--v=2");
 
     let cached = node.run().succeeded();

@@ -163,7 +163,7 @@ fn a_readable_key_on_a_read_only_disk_is_printed_nevertheless() {
 fn the_key_of_a_request_that_others_may_read_is_closed_to_them() {
     let (server, mut node) = node();
     server.set_signer(Signer::Off);
-    node.set("TIMEOUT_SECONDS", "3");
+    node.set("timeLimit", "3");
     node.run().failed(11);
     set_mode(&node.file("pending.json"), 0o644);
 

@@ -136,10 +136,10 @@ fn in_a_cluster_of_kubeadms_control_planes_and_workers_join_by_the_plugin() {
 
     let ca = (&*cluster.ca_cert_path(), &*cluster.ca_key_path());
     let controller = program("null-attestation-controller");
-    let setup = Setup::new(&controller, cluster.admin_kubeconfig(), ca, &[]);
+    let duties = json!({"autoApproveBindings": "Remove", "builtInRenewal": "ControlPlane"});
+    let setup = Setup::new(&controller, cluster.admin_kubeconfig(), ca, &[]).spec(&duties);
     setup.write_inventory(&inventory());
-    let duties = ["--deny-built-in", "--control-plane-renewal"];
-    let mut controller = setup.start_with(&duties);
+    let mut controller = setup.start();
     controller.wait_until_it_watches();
 
     let worker = join(&cluster, &first, WORKER, Role::Worker);

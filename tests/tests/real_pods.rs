@@ -59,7 +59,7 @@ fn kubectl_logs_exec_and_top_work_over_the_approved_serving_certificate() {
     let controller = program("null-attestation-controller");
     let setup = Setup::new(&controller, plane.admin_kubeconfig(), ca, &[]);
     setup.write_inventory(&inventory(&[]));
-    let _controller = setup.start_with(&["--serving"]);
+    let _controller = setup.start();
     let token = plane.add_bootstrap_token(MEMBER.token, "0123456789abcdef");
     plane.wait_for_discovery(&token);
     let machine = machine.boot();

@@ -109,7 +109,7 @@ fn wait_until_decided(bed: &RealBed, name: &str) -> Value {
 fn the_api_server_reaches_an_attested_kubelet_over_its_serving_certificate() {
     const MACHINE: Machine = Machine::new("serves-1", "serve1");
     let bed = start();
-    let setup = bed.null(&[MACHINE]).args(&["--serving"]);
+    let setup = bed.null(&[MACHINE]);
     let _controller = setup.start();
     let kubeconfig = join(&bed, &bed.stamped(MACHINE));
     let kubelet = bed
@@ -164,7 +164,7 @@ fn a_kubelet_whose_certificate_no_one_vouches_for_is_not_reached() {
 fn an_attested_node_gets_no_certificate_for_an_address_that_is_not_its_own() {
     const MACHINE: Machine = Machine::new("steals-1", "steal1");
     let bed = start();
-    let setup = bed.null(&[MACHINE]).args(&["--serving"]);
+    let setup = bed.null(&[MACHINE]);
     let _controller = setup.start();
     let own: IpAddr = [203, 0, 113, 1].into();
     write_inventory(&setup, MACHINE, &[own]);
@@ -186,10 +186,8 @@ fn an_attested_node_serves_only_at_its_addresses_in_the_ranges_that_are_set() {
     const MACHINE: Machine = Machine::new("ranges-1", "range1");
     let bed = start();
     let ranges = ["203.0.113.0/25", "2001:db8::/64"];
-    let ranges = ranges.map(|range| format!("--serving-address-range={range}"));
-    let setup = bed
-        .null(&[MACHINE])
-        .args(&["--serving", &ranges[0], &ranges[1]]);
+    let spec = json!({"servingAddressRanges": ranges});
+    let setup = bed.null(&[MACHINE]).spec(&spec);
     let _controller = setup.start();
     let texts = [
         "203.0.113.1",
@@ -221,7 +219,7 @@ fn an_attested_node_serves_only_at_its_addresses_in_the_ranges_that_are_set() {
 fn an_insecure_provider_cannot_implement_kubelet_serving_certificate_signing() {
     const MACHINE: Machine = Machine::new("insecure-1", "insec1");
     let bed = start();
-    let setup = bed.insecure(&[MACHINE]).args(&["--serving"]);
+    let setup = bed.insecure(&[MACHINE]);
     let _controller = setup.start();
     let own: IpAddr = [203, 0, 113, 3].into();
     write_inventory(&setup, MACHINE, &[own]);
@@ -237,7 +235,8 @@ fn an_insecure_provider_cannot_implement_kubelet_serving_certificate_signing() {
 fn a_denied_built_in_request_stays_denied_when_kubeadms_bindings_come_back() {
     const MACHINE: Machine = Machine::new("unattested-1", "unatt1");
     let bed = start();
-    let setup = bed.null(&[MACHINE]).args(&["--deny-built-in"]);
+    let spec = json!({"autoApproveBindings": "Remove"});
+    let setup = bed.null(&[MACHINE]).spec(&spec);
     let _controller = setup.start();
     let token = bed
         .cluster
@@ -272,38 +271,4 @@ fn a_denied_built_in_request_stays_denied_when_kubeadms_bindings_come_back() {
     let still = bed.request("before");
     assert_eq!(conditions(&still), ["Denied"]);
     assert!(!is_issued(&still));
-}
-
-#[test]
-fn in_approve_only_mode_kube_controller_manager_signs_what_passed_every_check() {
-    const MACHINE: Machine = Machine::new("approved-1", "appro1");
-    let bed = start();
-    let setup = bed.null(&[MACHINE]).args(&["--approve-only"]);
-    let _controller = setup.start();
-    let token = bed
-        .cluster
-        .add_bootstrap_token(MACHINE.token, "0123456789abcdef");
-    let file = |kubeconfig: &Path, name: &str| {
-        let application = bed.stamped(MACHINE);
-        let mut object = application.to_json();
-        object["metadata"]["name"] = name.into();
-        object["spec"]["signerName"] = BUILT_IN_CLIENT_SIGNER.into();
-        object["spec"]["expirationSeconds"] = 3600.into();
-        bed.cluster.kubectl_with(kubeconfig).apply_object(&object);
-        application
-    };
-    let first = file(&bed.cluster.bootstrap_kubeconfig(&token), "approve-only");
-
-    let csr = wait_until_decided(&bed, "approve-only");
-
-    assert_eq!(conditions(&csr), ["Approved"]);
-    assert_eq!(reason_of(&csr, "Approved"), Some("NodeNameClaimed"));
-    assert!(is_issued(&csr));
-
-    // Its certificate has no UID: it renews by its name and its evidence.
-    file(&bed.kubeconfig_of(&first, &csr), "approve-only-again");
-    let again = wait_until_decided(&bed, "approve-only-again");
-    assert_eq!(conditions(&again), ["Approved"]);
-    assert_eq!(again["spec"]["username"], "system:node:approved-1");
-    assert!(is_issued(&again));
 }

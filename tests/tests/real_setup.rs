@@ -12,6 +12,7 @@ use kubelet_authenticator_test_support::control_plane::{
 };
 use kubelet_authenticator_test_support::machine::Machine;
 use kubelet_authenticator_test_support::process::poll;
+use kubelet_authenticator_test_support::settings;
 use kubelet_authenticator_tests::controller::{Controller, Machine as Member, Setup, inventory};
 use kubelet_authenticator_tests::machines::CREDENTIAL;
 use kubelet_authenticator_tests::node::{NULL, UNDER_TEST};
@@ -31,7 +32,7 @@ const STORE: &str = "/var/lib/kubelet-authenticator";
 /// The secret half of every token.
 const SECRET: &str = "0123456789abcdef";
 
-const PATIENCE: Duration = Duration::from_secs(90);
+const PATIENCE: Duration = Duration::from_secs(180);
 
 const JOINS: Member = Member::new("joins-1", "joins1");
 const REFUSED: Member = Member::new("refused-1", "refus1");
@@ -91,7 +92,8 @@ impl Node {
         Self::with(member, NULL, PLUGIN, "")
     }
 
-    fn with(member: Member, plugin: &str, path: &str, settings: &str) -> Self {
+    /// A machine whose drop-in runs `setup` with this option, if it is not empty.
+    fn with(member: Member, plugin: &str, path: &str, option: &str) -> Self {
         let plane = &CLUSTER.plane;
         let token = plane.add_bootstrap_token(member.token, SECRET);
         plane.wait_for_discovery(&token);
@@ -100,16 +102,15 @@ impl Node {
             .output()
             .unwrap();
         assert!(rendered.status.success(), "{rendered:?}");
+        let drop_in = String::from_utf8(rendered.stdout).unwrap();
+        let drop_in = drop_in.replacen(" setup", &format!(" {option} setup"), 1);
         let machine = Machine::builder(plane, member.name)
             .program(path, &program(plugin))
-            .file(DROP_IN, 0o644, rendered.stdout)
+            .file(DROP_IN, 0o644, drop_in)
             .file(
                 "/etc/kubernetes/kubelet-authenticator/config.yaml",
                 0o644,
-                format!(
-                    "apiVersion: kubelet-authenticator.cluster.x-k8s.io/v1alpha1\n\
-                     kind: KubeletAuthenticatorConfiguration\n{settings}"
-                ),
+                settings::file([]),
             )
             .boot();
         Self {
@@ -265,7 +266,7 @@ fn kubeadm_join_uses_the_plugin_until_setup_is_undone() {
 fn a_refused_machine_says_why_and_joins_once_accepted() {
     let plane = &CLUSTER.plane;
     let kubectl = plane.kubectl();
-    let node = Node::with(REFUSED, NULL, PLUGIN, "timeoutSeconds: 60\n");
+    let node = Node::with(REFUSED, NULL, PLUGIN, "");
     let machine = &node.machine;
     let user = format!("system:bootstrap:{}", REFUSED.token);
     let joined = std::thread::scope(|scope| {
@@ -311,7 +312,7 @@ fn a_refused_machine_says_why_and_joins_once_accepted() {
 #[test]
 fn an_unknown_machine_joins_by_a_discovery_file_once_known() {
     let plane = &CLUSTER.plane;
-    let node = Node::with(LATE, NULL, PLUGIN, "timeoutSeconds: 10\n");
+    let node = Node::with(LATE, NULL, PLUGIN, "--time-limit=10");
     let mut discovery: Value = {
         let kubeconfig = plane.kubeconfig(User::Token(node.token.bearer()));
         let text = std::fs::read_to_string(kubeconfig).unwrap();
@@ -410,7 +411,7 @@ fn a_plugin_that_is_gone_of_another_architecture_or_not_executable_is_reported_b
 
 #[test]
 fn a_plugin_that_hangs_stops_no_node_with_a_certificate_and_is_named_by_doctor_and_kubelet() {
-    let node = Node::with(HANGS, NULL, PLUGIN, "timeoutSeconds: 20\n");
+    let node = Node::with(HANGS, NULL, PLUGIN, "");
     let machine = &node.machine;
     node.joins();
     // It waits for the API server, which this machine does not reach for a moment, and is stopped there.

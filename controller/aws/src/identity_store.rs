@@ -149,7 +149,7 @@ impl IdentityStore {
     pub fn sources(&self) -> Vec<Source> {
         let ack: &[Source] = match self.settings.ack {
             Ack::Off => &[],
-            Ack::Carm(_) => &[
+            Ack::Carm => &[
                 Source::ConfigMap(crate::tenancy::ACCOUNT_MAP),
                 Source::ConfigMap(crate::tenancy::TEAM_MAP),
             ],

@@ -33,7 +33,6 @@ mod selected_role;
 pub(crate) mod testing;
 
 pub use self::allowed_namespaces::{AllowedNamespaces, InvalidSelector, Labels, Permission};
-pub use self::carm::CarmGates;
 pub use self::cluster::{
     Ack, Cluster, DecidedBy, Explanation, Infrastructure, ObjectRef, TenancySettings, explain,
     resolve,

@@ -12,10 +12,12 @@
 //!
 //! # Assumptions
 //!
-//! Fields are as the API server's schema allows them; the types here repeat none of its checks.
+//! Fields are as the API server's schema allows them; only its rules are evaluated here again, for objects that an
+//! earlier schema accepted (`settings_file` of the runtime).
 
 mod aws;
 mod aws_service_account_identity;
+mod combinations;
 pub mod conditions;
 mod kubelet_authentication;
 mod manifests;
@@ -29,9 +31,9 @@ mod tpm;
 pub use aws::{AwsNodeName, AwsSettings};
 pub use aws_service_account_identity::{AWSServiceAccountIdentity, AWSServiceAccountIdentitySpec};
 pub use kubelet_authentication::{
-    Adoption, AutoApproveBindings, BootstrapTokens, BuiltInRenewal, CertificateLifetimes,
+    Adoption, AutoApproveBindings, BootstrapTokens, BuiltInRenewal, CertificateSettings,
     GuestReportedAddresses, IdentityCounts, KubeletAuthentication, KubeletAuthenticationSpec,
-    KubeletAuthenticationStatus, NameReuse, PublishedCaKey, Reenrolment, StaleNodes,
+    KubeletAuthenticationStatus,
 };
 pub use manifests::{manifests, workload_manifest, yaml};
 pub use name::object_name;
@@ -44,8 +46,8 @@ pub use revoked_node_credentials::{
     RevokedNodeCredentialsSpec,
 };
 pub use tpm::{
-    AllowedEndorsementKey, EndorsementKeyPlatform, EndorsementKeys, LateProviderIds, PcrBank,
-    PcrMode, PcrPolicy, PcrSet, TpmSettings,
+    AllowedEndorsementKey, EndorsementKeyPlatform, EndorsementKeys, LateProviderIds, PcrPolicy,
+    PcrSet, TpmSettings,
 };
 
 /// The API group of our resources and annotations.

@@ -5,7 +5,7 @@ use std::time::SystemTime;
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use k8s_openapi::api::core::v1::ObjectReference;
 use kubelet_attestation::names::{
-    BUILT_IN_CLIENT_SIGNER, BUILT_IN_SERVING_SIGNER, CSR_NAME_PREFIX, NODE_USER_PREFIX, NodeName,
+    BUILT_IN_CLIENT_SIGNER, BUILT_IN_SERVING_SIGNER, CSR_NAME_PREFIX, Provider,
 };
 
 use crate::identifiers::CertificateUid;
@@ -14,8 +14,7 @@ use crate::refusal::{Deferral, Denial, Failure, Ignored, Refusal};
 use crate::request::{
     Approval, Asked, ClaimedCsr, IssuedCertificate, ParsedCsr, RawRequest, TriageError,
 };
-use crate::scope::{Issuance, KubeletSignerMode};
-use crate::signer::Signer;
+use crate::scope::KubeletSignerMode;
 
 mod context;
 mod seen;
@@ -133,10 +132,10 @@ struct Deciding<'a> {
 
 impl Deciding<'_> {
     async fn answer(&mut self, request: &CertificateSigningRequest) -> Result<Decision, Decision> {
-        if self.context.enforcement.is_on() || !self.is_as_before(request).await? {
+        if self.context.enforcement.is_on() || !is_as_before(request) {
             return self.checked(request).await;
         }
-        if self.context.duties.control_plane_renewal
+        if self.context.duties.built_in == KubeletSignerMode::DenyExceptControlPlane
             && let Ok(approved @ Decision::Approve(_)) = self.checked(request).await
         {
             return Ok(approved);
@@ -151,66 +150,21 @@ impl Deciding<'_> {
             RawRequest::triage(request, &context.verifiers, &context.duties)
         })?;
         self.steps.saw(|| seen::request(request));
-        let signer = match (raw.asked(), &context.issuance) {
-            (Asked::Client(_) | Asked::Serving(_), Issuance::Sign(signer)) => Some(signer.as_ref()),
-            (Asked::Client(_) | Asked::Serving(_), Issuance::ApproveOnly) => {
-                let signer = request.spec.signer_name.clone();
-                return Err(Decision::Fail(Failure::SignerWithoutKey(signer)));
-            }
-            (Asked::BuiltInClient | Asked::BuiltInServing, _) => None,
-        };
         let asked = raw.asked().clone();
         let csr = self.steps.take("parse", || raw.parse())?;
         self.steps.saw(|| seen::parsed(&csr));
         match asked {
-            Asked::Client(_) => self.client(csr, signer).await,
-            Asked::BuiltInClient if csr.is_attested() => self.attested_built_in(csr).await,
+            Asked::Client(provider) => self.client(csr, &provider).await,
+            Asked::BuiltInClient if csr.is_attested() => Err(attested_built_in(&csr).into()),
             Asked::BuiltInClient => self.unattested_built_in(csr).await,
-            Asked::Serving(_) | Asked::BuiltInServing => self.serving(csr, signer).await,
+            Asked::Serving(_) | Asked::BuiltInServing => self.serving(csr).await,
         }
     }
 
-    /// Whether a machine without a record asks Kubernetes' own signers, as it would without us: whatever
-    /// else is wrong with such a request, it is not ours.
-    async fn is_as_before(&self, request: &CertificateSigningRequest) -> Result<bool, Decision> {
-        let spec = &request.spec;
-        let text = |text: &Option<String>| text.clone().unwrap_or_default();
-        match (spec.signer_name.as_str(), &self.context.issuance) {
-            // Before there is a record, the name is all that tells our request from a kubelet's.
-            (BUILT_IN_CLIENT_SIGNER, _) => {
-                Ok(!text(&request.metadata.name).starts_with(CSR_NAME_PREFIX))
-            }
-            (BUILT_IN_SERVING_SIGNER, Issuance::Sign(_)) => {
-                Ok(CertificateUid::parse(&text(&spec.uid)).is_err())
-            }
-            (BUILT_IN_SERVING_SIGNER, Issuance::ApproveOnly) => {
-                let user = text(&spec.username);
-                let node = user.strip_prefix(NODE_USER_PREFIX).map(NodeName::parse);
-                let Some(Ok(node)) = node else {
-                    return Ok(false);
-                };
-                match self.context.ledger.holder(&node, None).await {
-                    Err(Refusal::Deny(Denial::RecordMissing { .. })) => Ok(true),
-                    Err(Refusal::Retry(deferral)) => Err(Decision::Retry(deferral)),
-                    Ok(_) | Err(Refusal::Deny(_) | Refusal::Fail(_)) => Ok(false),
-                }
-            }
-            _ => Ok(false),
-        }
-    }
-
-    /// `signer`: `None` if kube-controller-manager signs.
-    async fn client(
-        &mut self,
-        csr: ParsedCsr,
-        signer: Option<&Signer>,
-    ) -> Result<Decision, Decision> {
-        let now = self.now;
-        let csr = self.claimed(csr, signer).await?;
-        let made = match signer {
-            Some(signer) => Decision::Issue(self.steps.wait("sign", csr.sign(signer, now)).await?),
-            None => Decision::Approve(self.steps.take("sign", || csr.approve())?),
-        };
+    async fn client(&mut self, csr: ParsedCsr, provider: &Provider) -> Result<Decision, Decision> {
+        let (signer, now) = (self.context.signer.as_ref(), self.now);
+        let csr = self.claimed(csr, provider).await?;
+        let made = Decision::Issue(self.steps.wait("sign", csr.sign(signer, now)).await?);
         self.steps.saw(|| seen::signed(&made));
         Ok(made)
     }
@@ -218,23 +172,18 @@ impl Deciding<'_> {
     async fn claimed(
         &mut self,
         csr: ParsedCsr,
-        signer: Option<&Signer>,
+        provider: &Provider,
     ) -> Result<ClaimedCsr, Decision> {
         let context = self.context;
         let (inventory, ledger) = (context.inventory.as_ref(), context.ledger.as_ref());
+        let signer = context.signer.as_ref();
         let now = self.now;
-        let Some(provider) = csr.provider() else {
-            return Err(Denial::SignerPurpose.into());
-        };
         let Some(verifier) = context.verifiers.of(provider) else {
-            let provider = provider.clone();
-            return Err(Denial::ProviderNotAdmitted(provider).into());
+            let signer = provider.client_signer();
+            return Err(Decision::Ignore(Ignored::AnotherSigner(signer)));
         };
         // The record must not outlive the certificate, which does not outlive the CA.
-        let lifetimes = match signer {
-            Some(signer) => context.lifetimes.until(signer.not_after(), now),
-            None => context.lifetimes,
-        };
+        let lifetimes = context.lifetimes.until(signer.not_after(), now);
         let csr = self.steps.take("conform_client", || {
             csr.conform_client(verifier, &lifetimes)
         })?;
@@ -251,9 +200,7 @@ impl Deciding<'_> {
         self.steps.saw(|| seen::named(&csr));
         // Before the claim: a machine whose certificate cannot be made must not hold its name for
         // its former key.
-        if let Some(signer) = signer
-            && let Err(deferral) = signer.check(now).await
-        {
+        if let Err(deferral) = signer.check(now).await {
             self.steps.take("sign", || Err(deferral))?;
         }
         let claimed = Box::pin(csr.claim(ledger, self.reference.clone(), now));
@@ -262,21 +209,14 @@ impl Deciding<'_> {
         Ok(csr)
     }
 
-    async fn attested_built_in(&mut self, csr: ParsedCsr) -> Result<Decision, Decision> {
-        match self.context.duties.built_in {
-            KubeletSignerMode::ApproveOnly => self.client(csr, None).await,
-            KubeletSignerMode::Deny | KubeletSignerMode::Ignore => Err(match csr.provider() {
-                Some(provider) => Denial::BuiltInSignerNotUsed(provider.client_signer()).into(),
-                None => Denial::SignerPurpose.into(),
-            }),
-        }
-    }
-
     async fn unattested_built_in(&mut self, csr: ParsedCsr) -> Result<Decision, Decision> {
         let context = self.context;
-        if !context.duties.control_plane_renewal {
-            let detail = "the cluster has no exception";
-            return Err(Denial::UnattestedBuiltInRequest(detail).into());
+        match context.duties.built_in {
+            KubeletSignerMode::DenyExceptControlPlane => {}
+            KubeletSignerMode::Ignore | KubeletSignerMode::Deny => {
+                let detail = "the cluster has no exception";
+                return Err(Denial::UnattestedBuiltInRequest(detail).into());
+            }
         }
         let renewal = csr.renew_control_plane(context.inventory.as_ref(), context.ledger.as_ref());
         let renewal = self.steps.wait("control_plane", renewal).await?;
@@ -285,15 +225,10 @@ impl Deciding<'_> {
         Ok(Decision::Approve(renewal.approve()))
     }
 
-    /// `signer`: `None` if kube-controller-manager signs.
-    async fn serving(
-        &mut self,
-        csr: ParsedCsr,
-        signer: Option<&Signer>,
-    ) -> Result<Decision, Decision> {
+    async fn serving(&mut self, csr: ParsedCsr) -> Result<Decision, Decision> {
         let (context, now) = (self.context, self.now);
         let csr = self.steps.take("conform_serving", || {
-            csr.conform_serving(&context.issuance, &context.serving, &context.lifetimes)
+            csr.conform_serving(&context.serving, &context.lifetimes)
         })?;
         self.steps
             .saw(|| seen::serving(csr.request(), &context.serving));
@@ -306,12 +241,40 @@ impl Deciding<'_> {
         let csr = self.steps.wait("corroborate", corroborated).await?;
         self.machine.clone_from(&csr.machine().object);
         self.steps.saw(|| seen::machine(csr.machine()));
-        let made = match signer {
-            Some(signer) => Decision::Issue(self.steps.wait("sign", csr.sign(signer, now)).await?),
-            None => Decision::Approve(self.steps.take("sign", || csr.approve())?),
+        let made = match csr.request().asked {
+            Asked::BuiltInServing => Decision::Approve(self.steps.take("sign", || csr.approve())?),
+            Asked::Client(_) | Asked::BuiltInClient | Asked::Serving(_) => {
+                let signed = csr.sign(&context.signer, now);
+                Decision::Issue(self.steps.wait("sign", signed).await?)
+            }
         };
         self.steps.saw(|| seen::signed(&made));
         Ok(made)
+    }
+}
+
+/// Whether a machine without a record asks Kubernetes' own signers, as it would without us: whatever
+/// else is wrong with such a request, it is not ours.
+fn is_as_before(request: &CertificateSigningRequest) -> bool {
+    let CertificateSigningRequest { metadata, spec, .. } = request;
+    match spec.signer_name.as_str() {
+        // Before there is a record, the name is all that tells our request from a kubelet's.
+        BUILT_IN_CLIENT_SIGNER => {
+            let name = metadata.name.as_deref();
+            !name.unwrap_or_default().starts_with(CSR_NAME_PREFIX)
+        }
+        BUILT_IN_SERVING_SIGNER => {
+            CertificateUid::parse(spec.uid.as_deref().unwrap_or_default()).is_err()
+        }
+        _ => false,
+    }
+}
+
+/// The denial of evidence for the built-in client signer.
+fn attested_built_in(csr: &ParsedCsr) -> Denial {
+    match csr.provider() {
+        Some(provider) => Denial::BuiltInSignerNotUsed(provider.client_signer()),
+        None => Denial::SignerPurpose,
     }
 }
 

@@ -8,6 +8,12 @@ pub(crate) const ATTESTED_SECONDS: u32 = 7 * 24 * 60 * 60;
 /// The default for a machine without evidence, in seconds: a year.
 pub(crate) const INSECURE_SECONDS: u32 = 365 * 24 * 60 * 60;
 
+/// The maximum for a machine that proved its identity, in seconds: 30 days.
+pub(crate) const MAX_ATTESTED_SECONDS: u32 = 30 * 24 * 60 * 60;
+
+/// The maximum for a machine without evidence, in seconds: 366 days.
+pub(crate) const MAX_SECONDS: u32 = 366 * 24 * 60 * 60;
+
 /// The longest validity that is granted; a longer one that is asked for is cut to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Lifetimes {

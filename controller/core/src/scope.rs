@@ -1,20 +1,7 @@
-//! The requests of a cluster that the controller answers, and their signer.
+//! The requests of a cluster that the controller answers.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-
-use crate::signer::Signer;
-
-/// The signer of approved requests.
-#[derive(Debug, Clone)]
-pub enum Issuance {
-    /// We do, with the cluster's CA.
-    Sign(Arc<Signer>),
-    /// kube-controller-manager does, where the CA's key is not to be had. Nodes ask the built-in
-    /// client signer ([`KubeletSignerMode::ApproveOnly`]), and their certificates carry no UID: a node is
-    /// known by its name, its record and its evidence, and cannot be revoked.
-    ApproveOnly,
-}
 
 /// The requests that the controller answers beside those to the client signers of the admitted providers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -24,10 +11,6 @@ pub struct Duties {
     pub serving: bool,
     /// Requests to `kubernetes.io/kube-apiserver-client-kubelet`.
     pub built_in: KubeletSignerMode,
-    /// Approve the renewal of a control-plane machine's certificate of kubeadm by the built-in
-    /// client signer, which has no evidence. Without effect where `built_in` is
-    /// [`KubeletSignerMode::Ignore`].
-    pub control_plane_renewal: bool,
 }
 
 /// The treatment of requests to the built-in client signer.
@@ -39,9 +22,9 @@ pub enum KubeletSignerMode {
     /// It is denied. Left pending, it would be approved by kube-controller-manager as soon as
     /// somebody restores the binding for that.
     Deny,
-    /// With evidence it goes through every check and is approved, for kube-controller-manager to
-    /// sign; without, it is denied.
-    ApproveOnly,
+    /// The same, except for the renewal of a control-plane machine's certificate of kubeadm. That is
+    /// approved, without evidence, for kube-controller-manager to sign.
+    DenyExceptControlPlane,
 }
 
 /// Whether attestation is enforced: on, unless whoever looks after a cluster says otherwise. All

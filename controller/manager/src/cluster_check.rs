@@ -1,8 +1,10 @@
-//! `cluster check`: checks a management cluster and its Clusters.
+//! `cluster check`: checks a management cluster and its Clusters, or one cluster without a management cluster.
+
+use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 use node_attestation_runtime::capi::ObjectKey;
-use node_attestation_runtime::client::EgressPolicy;
+use node_attestation_runtime::client::{ClusterAccess, EgressPolicy};
 use node_attestation_runtime::cluster_check::{self, Checked, State};
 use serde_json::json;
 
@@ -22,7 +24,7 @@ pub(crate) struct ClusterCommand {
 enum Act {
     /// Check the management cluster and its Clusters: definitions, rights, CA, kubeconfig, ways round attestation,
     /// Nodes and records, requests that wait, versions, the controller's Lease. It ends with 20 if a check fails
-    Check(Check),
+    Check(Box<Check>),
 }
 
 #[derive(Debug, Args)]
@@ -30,6 +32,12 @@ struct Check {
     /// The Cluster, as NAME or NAMESPACE/NAME; all, if none is given
     #[arg(value_name = "CLUSTER")]
     cluster: Option<String>,
+    /// Check these settings of a controller without a management cluster, as of `run`, in place of a management cluster
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["cluster", "kubeconfig", "context", "namespace"])]
+    settings: Option<PathBuf>,
+    /// Kubeconfig of the workload cluster that these settings are for: check it, too
+    #[arg(long, value_name = "FILE", requires = "settings")]
+    workload_kubeconfig: Option<PathBuf>,
     /// Count warnings as failures
     #[arg(long)]
     strict: bool,
@@ -42,21 +50,32 @@ struct Check {
 
 /// Runs the command; returns its output, and whether every check passed.
 pub(crate) async fn run(command: ClusterCommand) -> Result<(String, bool), BoxError> {
-    let Act::Check(Check {
+    let Act::Check(check) = command.act;
+    let Check {
         cluster,
+        settings,
+        workload_kubeconfig,
         strict,
         options,
         insecure_allow_loopback,
-    }) = command.act;
-    let access = options.access().await?;
-    let only = cluster.map(|text| match text.parse::<ObjectKey>() {
-        Ok(key) => key,
-        Err(_) => ObjectKey::new(options.namespace_of(&access), text),
-    });
-    let reach = EgressPolicy {
-        insecure_allow_loopback,
+    } = *check;
+    let checks = if let Some(settings) = settings {
+        let workload = match workload_kubeconfig {
+            Some(file) => Some(ClusterAccess::from_kubeconfig(&file).await?),
+            None => None,
+        };
+        cluster_check::check_settings(&settings, workload).await
+    } else {
+        let access = options.access().await?;
+        let only = cluster.map(|text| match text.parse::<ObjectKey>() {
+            Ok(key) => key,
+            Err(_) => ObjectKey::new(options.namespace_of(&access), text),
+        });
+        let reach = EgressPolicy {
+            insecure_allow_loopback,
+        };
+        cluster_check::check(&access, only.as_ref(), reach).await
     };
-    let checks = cluster_check::check(&access, only.as_ref(), reach).await;
     let is_bad = |check: &Checked| match check.state {
         State::Fail => true,
         State::Warn => strict,

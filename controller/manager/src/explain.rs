@@ -6,16 +6,16 @@ use std::time::Duration;
 
 use clap::{ArgGroup, Args};
 use kubelet_attestation::ensure;
-use kubelet_attestation::names::Provider;
 use node_attestation_core::crd::KubeletAuthentication;
-use node_attestation_core::serving::AddressRange;
 use node_attestation_runtime::capi::ObjectKey;
 use node_attestation_runtime::client::{ClusterAccess, EgressPolicy};
 use node_attestation_runtime::explain::{AloneSettings, Explainer, Explanation, requests};
+use node_attestation_runtime::file_inventory::ClusterInventory;
+use node_attestation_runtime::settings_file;
 
 use crate::error::{BoxError, explain};
 use crate::file;
-use crate::providers::{Providers, attestors};
+use crate::providers::Providers;
 use crate::query::{QueryOptions, wrapped};
 
 /// Some hundred requests, which are of some kilobytes each.
@@ -44,22 +44,16 @@ pub(crate) struct ExplainCommand {
     #[arg(long, value_name = "FILE")]
     workload_kubeconfig: Option<PathBuf>,
     /// List of the cluster's machines, of a controller that runs without a management cluster
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", requires = "settings")]
     inventory: Option<PathBuf>,
-    /// The attestor of that controller
-    #[arg(long, value_name = "PROVIDER", value_parser = attestors(), requires = "inventory", conflicts_with = "cluster")]
-    attestor: Option<String>,
-    /// Assume a controller that approves and does not sign
-    #[arg(long, requires = "inventory", conflicts_with = "cluster")]
-    approve_only: bool,
-    /// Addresses that serving certificates of that controller are limited to
+    /// The settings of that controller, as of `run`
     #[arg(
-        long = "serving-address-range",
-        value_name = "CIDR",
+        long,
+        value_name = "FILE",
         requires = "inventory",
         conflicts_with = "cluster"
     )]
-    serving_address_ranges: Vec<AddressRange>,
+    settings: Option<PathBuf>,
     /// Certificate of the CA of that controller, as PEM; without it, the first of the kubeconfig
     #[arg(
         long,
@@ -145,22 +139,22 @@ async fn alone(command: &ExplainCommand) -> Result<Explainer, BoxError> {
     let ca_certificates = match &command.ca_cert {
         Some(path) => {
             let text = file::read("--ca-cert", path, MAX_CA_LEN)?;
-            let blocks =
-                pem::parse_many(text).map_err(explain(format!("--ca-cert {}", path.display())))?;
-            blocks.into_iter().map(pem::Pem::into_contents).collect()
+            pem::parse_many(&text).map_err(explain(format!("--ca-cert {}", path.display())))?;
+            text
         }
         None => Vec::new(),
     };
+    let settings = command.settings.as_deref().unwrap_or(Path::new(""));
+    let inventory = command.inventory.as_deref().unwrap_or(Path::new(""));
     let providers = Providers::not_asked(command.aws_extra_signers.as_deref(), None)?;
-    let attestor = command.attestor.as_deref();
-    let verifiers = providers.alone(attestor.unwrap_or(Provider::INSECURE.as_str()))?;
     let settings = AloneSettings {
         workload,
         ca_certificates,
-        inventory: command.inventory.clone().unwrap_or_default(),
-        audiences: Vec::new(),
-        serving_address_ranges: command.serving_address_ranges.clone(),
-        approve_only: command.approve_only,
+        inventory: ClusterInventory::open(inventory).map_err(explain("--inventory"))?,
+        authentication: settings_file::read(settings).map_err(explain("--settings"))?,
+    };
+    let verifiers = |authentication: &KubeletAuthentication, cluster: &str| {
+        providers.verifiers(authentication, cluster)
     };
     Ok(Explainer::alone(settings, verifiers)?)
 }

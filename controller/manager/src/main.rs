@@ -2,22 +2,18 @@
 //! kubelets.
 //!
 //! ```text
-//! node-attestation-controller run [--kubeconfig F] [--namespace N] [--watch-filter V]
-//!     [--leader-elect false] [--allow-insecure]
-//! node-attestation-controller run --workload-kubeconfig F --ca-cert F --ca-key F --inventory F
-//!     --allow-insecure
-//! node-attestation-controller run --workload-kubeconfig F --ca-cert F --ca-key F --attestor aws
-//!     (--inventory F | --aws-inventory ..) [--aws-account A ..] [--aws-region R ..]
-//! node-attestation-controller run --workload-kubeconfig F --ca-cert F --ca-key F --attestor tpm
-//!     --inventory F --tpm-challenge-keys DIR [--tpm-settings F]
-//! node-attestation-controller run --workload-kubeconfig F --ca-cert F --ca-key F
-//!     --management-kubeconfig F --cluster NAMESPACE/NAME [--allow-insecure]
+//! node-attestation-controller run [--kubeconfig F] [--namespace N] [--watch-filter V] [--allow-insecure]
+//! node-attestation-controller run --workload-kubeconfig F --settings F --inventory F --ca-cert F --ca-key F
+//!     [--allow-insecure] [--tpm-challenge-keys DIR]
 //! node-attestation-controller run .. --signer-endpoint unix://PATH
 //! node-attestation-controller identities list|show|reset|revoke [--kubeconfig F] [-n NS] [-o json]
 //! node-attestation-controller clusters [--without] [--kubeconfig F] [-n NS] [-o json]
 //! node-attestation-controller tenancy explain CLUSTER [--kubeconfig F] [-n NS] [-o json]
 //! node-attestation-controller explain NAME|-f FILE --cluster CLUSTER [--kubeconfig F] [-n NS] [-o json]
+//! node-attestation-controller explain NAME|-f FILE --settings F --inventory F [--workload-kubeconfig F] [-o json]
 //! node-attestation-controller cluster check [CLUSTER] [--strict] [--kubeconfig F] [-n NS] [-o json]
+//! node-attestation-controller cluster check --settings F [--workload-kubeconfig F] [--strict] [-o json]
+//! node-attestation-controller render settings --cluster-name NAME --attestor PROVIDER
 //! node-attestation-controller crds
 //! node-attestation-controller completion SHELL
 //! node-attestation-controller man [COMMAND ..]
@@ -25,9 +21,8 @@
 //! ```
 //!
 //! The first looks after all clusters of a management cluster with Cluster API: of the one it runs
-//! in, or of the kubeconfig's. The second serves one cluster by files, and by hand; the third one on
-//! AWS, the fourth one of machines with a TPM. The fifth serves one cluster of a management cluster,
-//! by hand, when the first cannot run. With `--signer-endpoint`, in the place of `--ca-key`, another program signs.
+//! in, or of the kubeconfig's. The second serves one cluster with files, without a management cluster. With
+//! `--signer-endpoint`, in place of `--ca-key`, another program signs.
 //!
 //! # Contract
 //!
@@ -57,6 +52,7 @@
 //!
 //! Each imports only those above it.
 //!
+//! - `removed`: options of earlier builds
 //! - `error`: errors of options, files and commands
 //! - `access`: access to the management cluster
 //! - `file`: files that are named on the command line
@@ -71,6 +67,7 @@
 //! - `providers`: the registry of providers
 //! - `explain`: the command `explain`
 //! - `cluster_check`: the command `cluster check`
+//! - `render`: the command `render`
 //! - `run`: the command `run`: its flags, and the wiring
 
 mod access;
@@ -85,10 +82,14 @@ mod identities;
 mod logging;
 mod providers;
 mod query;
+mod removed;
+mod render;
 mod run;
 mod tenancy;
 mod tpm;
 
+use std::env;
+use std::ffi::OsString;
 use std::io::{self, Write as _};
 use std::process::ExitCode;
 
@@ -118,7 +119,7 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Answer requests: of all clusters of a management cluster, or of one cluster by hand
+    /// Answer requests: of all clusters of a management cluster, or of one cluster without one
     Run(Box<RunCommand>),
     /// Print the definitions of the custom resources, as YAML
     Crds,
@@ -131,8 +132,10 @@ enum Command {
     /// Explain a certificate signing request: the controller's own checks with what each saw, up to the one that
     /// decides, and what was answered. It reads with your rights, writes nothing, and asks no cloud
     Explain(Box<explain::ExplainCommand>),
-    /// Check a management cluster and its Clusters
+    /// Check a management cluster and its Clusters, or the settings of a controller without one
     Cluster(Box<cluster_check::ClusterCommand>),
+    /// Print a file to start from
+    Render(render::RenderCommand),
     /// Print the completion script of a shell
     Completion {
         /// The shell
@@ -166,6 +169,9 @@ struct RunCommand {
 /// The program's name.
 const NAME: &str = "node-attestation-controller";
 
+/// Wrong usage.
+const USAGE: u8 = 2;
+
 /// A file or an option cannot be used.
 const CONFIGURATION: u8 = 3;
 
@@ -173,8 +179,11 @@ const CONFIGURATION: u8 = 3;
 const CHECK_FAILED: u8 = 20;
 
 fn main() -> anyhow::Result<ExitCode> {
-    // clap ends the process itself with 2 on wrong usage, and with 0 on --help.
-    let command = match Cli::parse().command {
+    let command = match Cli::try_parse() {
+        Ok(cli) => cli.command,
+        Err(error) => return wrong_usage(&error),
+    };
+    let command = match command {
         Command::Run(command) => command,
         Command::Crds => {
             for definition in crd::manifests() {
@@ -193,6 +202,7 @@ fn main() -> anyhow::Result<ExitCode> {
             });
         }
         Command::Explain(command) => return answer(explain::run(*command)),
+        Command::Render(command) => return answer(async { render::run(command) }),
         Command::Completion { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), NAME, &mut script);
@@ -217,6 +227,18 @@ fn main() -> anyhow::Result<ExitCode> {
             tracing::error!(error, "cannot run");
             Ok(ExitCode::from(CONFIGURATION))
         }
+    }
+}
+
+/// Ends with the message about a removed option, or as clap does: with 2, or with 0 on --help.
+fn wrong_usage(error: &clap::Error) -> anyhow::Result<ExitCode> {
+    let command: OsString = env::args_os().nth(1).unwrap_or_default();
+    match removed::message(&command.to_string_lossy(), error) {
+        Some(message) => {
+            write!(io::stderr(), "{message}")?;
+            Ok(ExitCode::from(USAGE))
+        }
+        None => error.exit(),
     }
 }
 
@@ -278,5 +300,27 @@ fn print(text: &str) -> io::Result<()> {
     match io::stdout().write_all(text.as_bytes()) {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         result => result,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_removed_option_is_an_option_of_its_command() {
+        let cli = Cli::command();
+        for removed::Removed {
+            command, option, ..
+        } in removed::REMOVED
+        {
+            let command = cli.find_subcommand(command).unwrap();
+            for command in [command].into_iter().chain(command.get_subcommands()) {
+                let mut arguments = command.get_arguments();
+                let name = option.strip_prefix("--");
+                let is_there = arguments.any(|argument| argument.get_long() == name);
+                assert!(!is_there, "{option}");
+            }
+        }
     }
 }

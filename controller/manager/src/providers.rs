@@ -44,7 +44,7 @@ pub(crate) const PROVIDERS: &[Registered] = &[
 
 /// A provider whose evidence this program appraises.
 pub(crate) struct Registered {
-    /// Its name in `spec.authorizedAttestors` and for `--attestor`.
+    /// Its name in `spec.authorizedAttestors`.
     pub(crate) provider: Provider,
     /// The proof of its machines, for `--help`.
     pub(crate) help: &'static str,
@@ -96,9 +96,9 @@ pub(crate) struct Providers {
 pub(crate) struct Cluster<'a> {
     /// A name that no other cluster has, the same for all replicas.
     pub(crate) uid: &'a str,
-    /// The name of the Cluster; `None` without a management cluster, unless an option says it.
-    pub(crate) name: Option<String>,
-    /// The namespace of the Cluster.
+    /// The name of the Cluster.
+    pub(crate) name: &'a str,
+    /// The namespace of the Cluster; `None` without a management cluster.
     pub(crate) namespace: Option<&'a str>,
     /// `spec.aws`.
     pub(crate) aws: AwsSettings,
@@ -172,20 +172,6 @@ impl Providers {
         })
     }
 
-    /// The verifier of a cluster without a management cluster, with no settings.
-    pub(crate) fn alone(&self, attestor: &str) -> Result<Verifiers, BoxError> {
-        let cluster = Cluster {
-            uid: "",
-            name: None,
-            namespace: None,
-            aws: AwsSettings::default(),
-            tpm: TpmSettings::default(),
-            aws_account: None,
-        };
-        let verifier = self.verifier(attestor, &cluster)?;
-        Ok(Verifiers::from_iter([verifier]))
-    }
-
     /// The verifiers of what is authorized for a cluster.
     pub(crate) fn verifiers(
         &self,
@@ -195,7 +181,7 @@ impl Providers {
         let spec = &authentication.spec;
         let cluster = Cluster {
             uid: cluster_uid,
-            name: Some(spec.cluster_name.clone()),
+            name: &spec.cluster_name,
             namespace: authentication.metadata.namespace.as_deref(),
             aws: spec.aws.clone().unwrap_or_default(),
             tpm: spec.tpm.clone().unwrap_or_default(),
@@ -227,20 +213,19 @@ impl Providers {
 }
 
 /// The registered provider of this name.
-pub(crate) fn named(attestor: &str) -> Option<&'static Registered> {
+fn named(attestor: &str) -> Option<&'static Registered> {
     PROVIDERS
         .iter()
         .find(|registered| registered.provider.as_str() == attestor)
 }
 
-/// The registered providers, for clap.
+/// The attestors of this program, for clap.
 pub(crate) fn attestors() -> PossibleValuesParser {
     let values = PROVIDERS.iter();
-    PossibleValuesParser::new(
-        values.map(|registered| {
-            PossibleValue::new(registered.provider.as_str()).help(registered.help)
-        }),
-    )
+    let values = values.map(|one| PossibleValue::new(one.provider.as_str()).help(one.help));
+    let insecure = PossibleValue::new(Provider::INSECURE.as_str());
+    let insecure = insecure.help("No evidence; run needs --allow-insecure");
+    PossibleValuesParser::new(values.chain([insecure]))
 }
 
 fn annotation<'a>(authentication: &'a KubeletAuthentication, key: &str) -> Option<&'a str> {
@@ -252,13 +237,11 @@ fn annotation<'a>(authentication: &'a KubeletAuthentication, key: &str) -> Optio
 
 impl Cluster<'_> {
     fn aws_policy(&self, aws: &Aws) -> AwsPolicy {
-        let policy = AwsPolicy::new(&self.aws, self.name.clone());
-        let (Some(tenants), Some(namespace), Some(name)) =
-            (&aws.tenants, self.namespace, &self.name)
-        else {
+        let policy = AwsPolicy::new(&self.aws, Some(self.name.to_owned()));
+        let (Some(tenants), Some(namespace)) = (&aws.tenants, self.namespace) else {
             return policy;
         };
-        let cluster = ObjectKey::new(namespace, name.as_str());
+        let cluster = ObjectKey::new(namespace, self.name);
         policy.of_tenant(tenants.tenant(cluster, &self.aws, self.aws_account))
     }
 }

@@ -1,10 +1,8 @@
-//! `run`: all clusters of a management cluster; or one workload cluster, by hand.
+//! `run`: all clusters of a management cluster; or one workload cluster without one.
 
 mod diagnostics;
 mod management;
 mod standalone;
-mod standalone_aws;
-mod standalone_tpm;
 
 use node_attestation_runtime::external_signer::{ExternalSigner, SignerEndpoint};
 use tokio::signal::unix::{SignalKind, signal};

@@ -25,3 +25,4 @@ pub(crate) use objects::{are_same, is_paused};
 #[cfg(test)]
 pub(crate) use testing::ca_secret_without_key;
 pub use watch::Selection;
+pub(crate) use watch::WATCH_FILTER_LABEL;

@@ -1,4 +1,4 @@
-//! The command `cluster check`: the management cluster and its Clusters, check by check.
+//! The command `cluster check`: the management cluster and its Clusters, or a cluster without one, check by check.
 //!
 //! # Guarantees
 //!
@@ -6,6 +6,7 @@
 //! - Nothing is written.
 //! - No finding has a secret.
 
+use std::path::Path;
 use std::time::Duration;
 
 use futures::future::{FutureExt as _, LocalBoxFuture, join_all};
@@ -16,6 +17,7 @@ use tokio::time::timeout;
 use crate::capi::ObjectKey;
 use crate::client::{ClusterAccess, EgressPolicy};
 use crate::cluster_states::{self, ClusterState};
+use crate::settings_file;
 
 mod management;
 mod one_cluster;
@@ -58,7 +60,7 @@ impl State {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct Checked {
-    /// The Cluster; `None`: the management cluster.
+    /// The Cluster; `None`: the management cluster, or the only cluster.
     pub cluster: Option<String>,
     /// The check.
     pub name: &'static str,
@@ -186,6 +188,37 @@ pub async fn check(
     });
     checked.extend(join_all(each).await.into_iter().flatten());
     checked
+}
+
+/// Checks the settings of a controller without a management cluster and, with the rights of the kubeconfig's user, its
+/// workload cluster.
+pub async fn check_settings(file: &Path, workload: Option<ClusterAccess>) -> Vec<Checked> {
+    let authentication = match settings_file::read(file) {
+        Ok(authentication) => authentication,
+        Err(error) => {
+            let finding = Finding::fail(error_chain(&error), "correct each field that is named");
+            return vec![finding.checked(None, "settings")];
+        }
+    };
+    let spec = &authentication.spec;
+    let attestors = spec.authorized_attestors.join(", ");
+    let what = format!("valid; {} authorizes {attestors}", spec.cluster_name);
+    let mut findings = vec![("settings", Finding::pass(what))];
+    if let Some(access) = workload {
+        let of_workload = one_cluster::of_workload(Ok(access), spec, None);
+        let of_workload = Box::pin(of_workload).await;
+        // These are of a controller with a management cluster: it keeps records, and installs the policies.
+        let is_of_management = |name| ["admission-policy", "nodes"].contains(&name);
+        findings.extend(
+            of_workload
+                .into_iter()
+                .filter(|(name, _)| !is_of_management(*name)),
+        );
+    }
+    let findings = findings.into_iter();
+    findings
+        .map(|(name, finding)| finding.checked(None, name))
+        .collect()
 }
 
 #[cfg(test)]

@@ -32,6 +32,7 @@ use crate::pipeline::{age, concluded};
 mod alone;
 mod answers;
 mod of_cluster;
+mod said;
 mod unasked;
 
 pub use alone::AloneSettings;

@@ -11,7 +11,11 @@
 //!   dnsNames: [worker-1.internal] # none, unless they are given; in lower case
 //!   controlPlane: false           # whether it is of the cluster's control plane
 //!   tokenID: abcdef               # the public half of the bootstrap token made for this machine
+//! endpointHosts: [api.example.com] # none, unless they are given; no serving certificate is for these
+//! serviceRanges: [10.96.0.0/12]    # none, unless they are given; the same
 //! ```
+//!
+//! `awsInstances: true` instead of `machines` stands for the instances that `spec.aws` selects.
 
 use std::error::Error;
 use std::fs::{self, File};
@@ -30,6 +34,7 @@ use serde::Deserialize;
 use node_attestation_core::identifiers::TokenId;
 use node_attestation_core::inventory::{Inventory, Machine, StaticInventory, TokenOwner};
 use node_attestation_core::refusal::Unavailable;
+use node_attestation_core::serving::{AddressRange, InvalidAddressRange};
 
 type BoxError = Box<dyn Error + Send + Sync>;
 
@@ -65,7 +70,66 @@ impl MachineListError {
 struct Document {
     api_version: String,
     kind: String,
-    machines: Vec<Entry>,
+    machines: Option<Vec<Entry>>,
+    #[serde(default)]
+    aws_instances: bool,
+    #[serde(default)]
+    endpoint_hosts: Vec<String>,
+    #[serde(default)]
+    service_ranges: Vec<String>,
+}
+
+/// The inventory of a cluster without a management cluster.
+#[derive(Debug, Clone)]
+pub struct ClusterInventory {
+    /// The machines. `None`: the file says `awsInstances: true`, and whoever can ask EC2 puts them here.
+    pub machines: Option<Arc<dyn Inventory>>,
+    /// Hosts of the control plane's endpoint, in lower case, in addition to the one in the kubeconfig.
+    pub endpoint_hosts: Vec<String>,
+    /// The addresses of the cluster's Services.
+    pub service_ranges: Vec<AddressRange>,
+}
+
+impl ClusterInventory {
+    /// Reads the file. The machines in it are read again when it changes; the rest is not.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be read, or is invalid.
+    pub fn open(path: &Path) -> Result<Self, MachineListError> {
+        let (version, read) = read(path)?;
+        let machines = read.machines.map(|machines| {
+            let list: Arc<dyn Inventory> = Arc::new(MachineList {
+                path: path.to_owned(),
+                fixed: read.fixed.clone(),
+                current: Mutex::new(Current {
+                    version: Some(version),
+                    machines: Arc::new(machines),
+                }),
+            });
+            list
+        });
+        Ok(Self {
+            machines,
+            endpoint_hosts: read.fixed.endpoint_hosts,
+            service_ranges: read.fixed.service_ranges,
+        })
+    }
+}
+
+/// The content of a file.
+#[derive(Debug)]
+struct Read {
+    /// `None`: they are instances of AWS.
+    machines: Option<StaticInventory>,
+    fixed: Fixed,
+}
+
+/// The content of a file that counts at the start only.
+#[derive(Debug, Clone, PartialEq)]
+struct Fixed {
+    endpoint_hosts: Vec<String>,
+    service_ranges: Vec<AddressRange>,
 }
 
 #[derive(Deserialize)]
@@ -92,8 +156,10 @@ struct Entry {
 /// - Every look-up sees the file as it is then, or, while it cannot be used, as it last could.
 /// - An error in a changed file is logged once.
 #[derive(Debug)]
-pub struct MachineList {
+struct MachineList {
     path: PathBuf,
+    /// The rest of the file, as it was at the start.
+    fixed: Fixed,
     current: Mutex<Current>,
 }
 
@@ -107,29 +173,12 @@ struct Current {
 type FileVersion = (u64, u64, i64, i64);
 
 impl MachineList {
-    /// Reads the file.
-    ///
-    /// # Errors
-    ///
-    /// The file cannot be read, or is invalid. Later, an invalid file only delays its changes.
-    pub fn open(path: &Path) -> Result<Self, MachineListError> {
-        let (version, machines) = read(path)?;
-        let current = Current {
-            version: Some(version),
-            machines: Arc::new(machines),
-        };
-        Ok(Self {
-            path: path.to_owned(),
-            current: Mutex::new(current),
-        })
-    }
-
     /// The machines of the current file.
     fn machines(&self) -> Arc<StaticInventory> {
         let mut current = self.current.lock();
         let version = fs::metadata(&self.path).ok().map(|meta| version_of(&meta));
         if version != current.version {
-            match read(&self.path) {
+            match read(&self.path).and_then(|read| self.listed(read)) {
                 Ok((version, machines)) => {
                     tracing::info!(inventory = %self.path.display(), "the inventory was read again");
                     current.version = Some(version);
@@ -145,6 +194,25 @@ impl MachineList {
             }
         }
         Arc::clone(&current.machines)
+    }
+
+    /// The machines of a changed file. What counts at the start only has not changed.
+    fn listed(
+        &self,
+        (version, read): (FileVersion, Read),
+    ) -> Result<(FileVersion, StaticInventory), MachineListError> {
+        let path = self.path.display();
+        let refused = |what: &str| MachineListError {
+            message: format!("{path}: {what}: restart the controller"),
+            source: None,
+        };
+        let machines = read.machines;
+        let machines = machines.ok_or_else(|| refused("awsInstances takes effect at the start"))?;
+        ensure!(
+            read.fixed == self.fixed,
+            refused("endpointHosts and serviceRanges take effect at the start")
+        );
+        Ok((version, machines))
     }
 }
 
@@ -178,7 +246,7 @@ fn version_of(meta: &fs::Metadata) -> FileVersion {
     (meta.ino(), meta.len(), meta.mtime(), meta.mtime_nsec())
 }
 
-fn read(path: &Path) -> Result<(FileVersion, StaticInventory), MachineListError> {
+fn read(path: &Path) -> Result<(FileVersion, Read), MachineListError> {
     let failed =
         |error: io::Error| MachineListError::new(format!("cannot read {}", path.display()), error);
     let file = File::open(path).map_err(failed)?;
@@ -195,7 +263,7 @@ fn read(path: &Path) -> Result<(FileVersion, StaticInventory), MachineListError>
     Ok((version, parse(path, &text)?))
 }
 
-fn parse(path: &Path, text: &str) -> Result<StaticInventory, MachineListError> {
+fn parse(path: &Path, text: &str) -> Result<Read, MachineListError> {
     let path = path.display();
     let document: Document = serde_saphyr::from_str(text)
         .map_err(|error| MachineListError::new(format!("{path} is no list of machines"), error))?;
@@ -210,14 +278,61 @@ fn parse(path: &Path, text: &str) -> Result<StaticInventory, MachineListError> {
             });
         }
     }
-    let entries = document.machines.into_iter().enumerate();
-    let machines = entries.map(|(index, entry)| {
-        entry.into_machine().map_err(|(field, error)| {
-            MachineListError::new(format!("{path}: machines[{index}].{field}"), error)
-        })
+    let fixed = fixed(&document)
+        .map_err(|(field, error)| MachineListError::new(format!("{path}: {field}"), error))?;
+    let machines = match (document.machines, document.aws_instances) {
+        (Some(machines), false) => Some(machines),
+        (None, true) => None,
+        (Some(_), true) | (None, false) => {
+            return Err(MachineListError {
+                message: format!(
+                    "{path}: write one of machines (a list) and awsInstances: true (the instances that spec.aws selects)"
+                ),
+                source: None,
+            });
+        }
+    };
+    let machines = machines.map(|machines| {
+        let entries = machines.into_iter().enumerate();
+        let machines = entries.map(|(index, entry)| {
+            entry.into_machine().map_err(|(field, error)| {
+                MachineListError::new(format!("{path}: machines[{index}].{field}"), error)
+            })
+        });
+        StaticInventory::new(machines.collect::<Result<_, _>>()?)
+            .map_err(|error| MachineListError::new(format!("{path} is ambiguous"), error))
     });
-    StaticInventory::new(machines.collect::<Result<_, _>>()?)
-        .map_err(|error| MachineListError::new(format!("{path} is ambiguous"), error))
+    Ok(Read {
+        machines: machines.transpose()?,
+        fixed,
+    })
+}
+
+/// The parts of the document beside the machines, or the field that is invalid.
+fn fixed(document: &Document) -> Result<Fixed, (String, BoxError)> {
+    let hosts = document.endpoint_hosts.iter().enumerate();
+    let hosts = hosts.map(|(index, host)| {
+        let is_address = host.parse::<IpAddr>().is_ok();
+        // A DNS name has the form of a node's.
+        match NodeName::parse(host) {
+            _ if is_address => Ok(host.clone()),
+            Ok(name) => Ok(name.as_str().to_owned()),
+            Err(_) => {
+                let what = "neither an IP address nor a DNS name in lower case, without a port";
+                Err((format!("endpointHosts[{index}]"), what.into()))
+            }
+        }
+    });
+    let ranges = document.service_ranges.iter().enumerate();
+    let ranges = ranges.map(|(index, range)| {
+        range
+            .parse()
+            .map_err(|error: InvalidAddressRange| (format!("serviceRanges[{index}]"), error.into()))
+    });
+    Ok(Fixed {
+        endpoint_hosts: hosts.collect::<Result<_, (String, BoxError)>>()?,
+        service_ranges: ranges.collect::<Result<_, (String, BoxError)>>()?,
+    })
 }
 
 impl Entry {

@@ -11,9 +11,9 @@ use node_attestation_core::crd::conditions::{self, READY, reason};
 pub(crate) enum KeylessSigning {
     /// It signs: its external signer has the key.
     External,
-    /// It has no external signer.
-    ApproveOnly,
-    /// The status does not tell: the Cluster is not served.
+    /// It does not: it has no external signer.
+    Absent,
+    /// The status does not tell.
     Unknown,
 }
 
@@ -26,17 +26,17 @@ impl KeylessSigning {
         let Some(ready) = conditions::find(&status.conditions, READY) else {
             return Self::Unknown;
         };
-        if ready.reason == reason::APPROVE_ONLY_NOT_ALLOWED {
-            return Self::ApproveOnly;
+        if ready.reason == reason::CA_KEY_NOT_FOUND {
+            return Self::Absent;
         }
         // Of a Cluster that is not served, the signer is that of former times.
         if ready.status != "True" {
             return Self::Unknown;
         }
         match status.kubelet_client_certificate_signer.as_deref() {
-            Some(BUILT_IN_CLIENT_SIGNER) => Self::ApproveOnly,
+            // A controller of an earlier version left the signing to kube-controller-manager.
+            Some(BUILT_IN_CLIENT_SIGNER) | None => Self::Unknown,
             Some(_) => Self::External,
-            None => Self::Unknown,
         }
     }
 }
@@ -65,11 +65,19 @@ mod tests {
     }
 
     #[test]
-    fn the_signer_that_kubelets_ask_tells_whether_the_controller_signs() {
+    fn a_served_cluster_without_a_key_is_signed_for_by_an_external_signer() {
         let own = of(Some(OWN), "True", reason::READY);
         assert_eq!(own, KeylessSigning::External);
-        let built_in = of(Some(BUILT_IN_CLIENT_SIGNER), "True", reason::READY);
-        assert_eq!(built_in, KeylessSigning::ApproveOnly);
+        let earlier = of(Some(BUILT_IN_CLIENT_SIGNER), "True", reason::READY);
+        assert_eq!(earlier, KeylessSigning::Unknown);
+    }
+
+    #[test]
+    fn the_condition_tells_that_the_controller_has_no_external_signer() {
+        for signer in [None, Some(OWN), Some(BUILT_IN_CLIENT_SIGNER)] {
+            let refused = of(signer, "False", reason::CA_KEY_NOT_FOUND);
+            assert_eq!(refused, KeylessSigning::Absent);
+        }
     }
 
     #[test]
@@ -78,8 +86,6 @@ mod tests {
             let paused = of(Some(OWN), ready, reason::PAUSED);
             assert_eq!(paused, KeylessSigning::Unknown);
         }
-        let refused = of(Some(OWN), "False", reason::APPROVE_ONLY_NOT_ALLOWED);
-        assert_eq!(refused, KeylessSigning::ApproveOnly);
         let none = of(None, "True", reason::READY);
         assert_eq!(none, KeylessSigning::Unknown);
     }

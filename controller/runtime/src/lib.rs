@@ -34,7 +34,8 @@
 //! - `pipeline`: one request from its turn to its answer
 //! - `worker`: one workload cluster: its watches, and its requests in turn
 //! - `management`: many clusters: a `KubeletAuthentication` each, leader election, conditions, periodic work
-//! - `standalone`: one cluster without a `KubeletAuthentication`
+//! - `settings_file`: a `KubeletAuthentication` in a file, with the checks of an API server
+//! - `standalone`: one cluster without a management cluster
 //! - `explain`: the command `explain`: the checks of one request, with nothing written
 //! - `cluster_check`: the command `cluster check`: a management cluster and its Clusters, check by check
 
@@ -63,6 +64,7 @@ pub mod pipeline;
 pub mod preflight;
 mod queue;
 pub mod records;
+pub mod settings_file;
 pub mod standalone;
 mod table;
 pub mod watch;

@@ -25,11 +25,10 @@
 //! - The reason for which a cluster is not served is in a condition, without secrets.
 //! - A replaced kubeconfig or CA takes effect at once, and no request is lost.
 
-use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::future::{FutureExt as _, join_all};
+use futures::future::FutureExt as _;
 use kube::Client;
 use kube::api::Api;
 use node_attestation_core::crd::KubeletAuthentication;
@@ -56,7 +55,6 @@ mod infra_cluster;
 mod leader;
 mod machine_conditions;
 mod periodic;
-mod shard;
 mod single_object;
 pub(crate) mod spec_mapping;
 mod status_writer;
@@ -65,9 +63,7 @@ mod sweep_events;
 
 use ca_key_registry::CaKeys;
 use condition_events::EventBudget;
-use leader::{Candidate, Holders, TermEnd};
-pub use shard::MAX_SHARDS;
-use shard::Shard;
+use leader::{Candidate, TermEnd};
 
 /// The kinds of the management cluster that a replica knows before it is ready. It lists those that only a leader needs
 /// when it leads.
@@ -82,13 +78,8 @@ pub const SYNC_PERIOD: Duration = Duration::from_mins(30);
 pub struct Settings {
     /// The objects that it serves.
     pub selection: Selection,
-    /// Only one of several replicas serves a cluster at a time; this one goes by the name given, and something
-    /// that tells it from others of that name. `None`: there is only one.
-    pub candidate: Option<String>,
-    /// The parts that the clusters are divided into, each with a Lease: replicas serve as many parts each. All
-    /// replicas need the same number. It says nothing without a `candidate`. `None`: one, so that one replica
-    /// serves all clusters.
-    pub shards: Option<NonZeroU32>,
+    /// The name of this replica. One replica leads, with a Lease; its holder is this name, with a random suffix.
+    pub candidate: String,
     /// The addresses that workload clusters' API servers may have.
     pub reach: EgressPolicy,
     /// For how long a Machine has to be missing before its record is retired, its certificates are
@@ -194,8 +185,7 @@ impl Controller {
         self
     }
 
-    /// Answers requests until `stop` is ready; where there may be other replicas, those of the shards that this one
-    /// leads.
+    /// Answers requests while this replica leads, until `stop` is ready. Then it gives the Lease up.
     pub async fn run(self, stop: impl Future<Output = ()>) {
         // A replica that does not lead watches too: it knows all objects when it becomes the leader.
         let (shared, mut watching) = self.watching();
@@ -208,43 +198,21 @@ impl Controller {
     }
 
     async fn lead(&self, shared: &Arc<Shared>, stop: impl Future<Output = ()>) {
-        let Some(name) = &self.settings.candidate else {
-            return cluster_registry::supervise_all(shared, Shard::ONLY, stop).await;
+        let candidate = Candidate {
+            api: Api::default_namespaced(self.leases.clone()),
+            name: self.lease_name(),
+            identity: leader::identity(&self.settings.candidate),
+            metrics: self.settings.metrics.clone(),
         };
-        let identity = leader::identity(name);
-        let lease = self.lease_name();
-        let holders = Holders::default();
         let stop = stop.shared();
-        let count = self.settings.shards.map_or(1, NonZeroU32::get);
-        let shards = Shard::all(count).map(|own_shard| {
-            let candidate = Candidate {
-                api: Api::default_namespaced(self.leases.clone()),
-                name: own_shard.lease_name(&lease),
-                identity: identity.clone(),
-                holders: holders.clone(),
-                metrics: self.settings.metrics.clone(),
-            };
-            self.lead_shard(candidate, own_shard, shared, stop.clone())
-        });
-        join_all(shards).await;
-    }
-
-    async fn lead_shard(
-        &self,
-        candidate: Candidate,
-        own_shard: Shard,
-        shared: &Arc<Shared>,
-        stop: impl Future<Output = ()> + Clone,
-    ) {
         loop {
             let mut term = tokio::select! {
                 () = stop.clone() => return,
                 term = candidate.lead() => term,
             };
-            let work = |stop| work(shared.clone(), own_shard, stop);
+            let work = |stop| work(shared.clone(), stop);
             match Box::pin(term.during(stop.clone(), work)).await {
                 TermEnd::Stopped => return term.release().await,
-                TermEnd::AskedFor => term.release().await,
                 TermEnd::Lost => {}
             }
         }
@@ -267,7 +235,7 @@ impl Controller {
             controller: self.clone(),
             objects,
             records,
-            ca_keys: CaKeys::new(self.settings.external_signer.is_some()),
+            ca_keys: CaKeys::default(),
             condition_events: EventBudget::default(),
             machine_conditions: Arc::default(),
         });
@@ -292,14 +260,10 @@ impl Controller {
     }
 }
 
-/// Looks after the clusters of a shard, on a task of its own: renewing the Lease waits for none of it.
-async fn work(
-    shared: Arc<Shared>,
-    own_shard: Shard,
-    stop: impl Future<Output = ()> + Send + 'static,
-) {
+/// Looks after the clusters, on a task of its own: renewing the Lease waits for none of it.
+async fn work(shared: Arc<Shared>, stop: impl Future<Output = ()> + Send + 'static) {
     let mut work = JoinSet::new();
-    work.spawn(async move { cluster_registry::supervise_all(&shared, own_shard, stop).await });
+    work.spawn(async move { cluster_registry::supervise_all(&shared, stop).await });
     if let Some(ended) = work.join_next().await {
         resume_panic(ended);
     }

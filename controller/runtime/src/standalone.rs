@@ -1,37 +1,33 @@
-//! The controller for one cluster, by hand: everything from files, records in memory; or, of one
-//! cluster with Cluster API, the CA from files and the rest as [`management`](crate::management) has it
-//! ([`ClusterSettings`]).
+//! The controller for one cluster without a management cluster: everything is in files, and the records are in memory.
 //!
 //! An infrastructure provider embeds it with verifiers of its own:
 //!
 //! ```no_run
-//! # use std::path::PathBuf;
+//! # //! # use std::path::{Path, PathBuf};
 //! # use std::sync::Arc;
-//! # use node_attestation_core::scope::Duties;
-//! # use node_attestation_core::lifetimes::Lifetimes;
-//! # use node_attestation_runtime::standalone::{
-//! #     CaKey, Machines, ServingSettings, Settings, Standalone, StandaloneError,
-//! # };
+//! # use node_attestation_core::crd::KubeletAuthentication;
 //! # use node_attestation_core::verifier::{Verifier, Verifiers};
-//! # async fn embed(verifier: Arc<dyn Verifier>) -> Result<(), StandaloneError> {
+//! # use node_attestation_runtime::file_inventory::ClusterInventory;
+//! # use node_attestation_runtime::management::VerifierUnavailable;
+//! # use node_attestation_runtime::settings_file;
+//! # use node_attestation_runtime::standalone::{CaKey, Settings, Standalone};
+//! # async fn embed(verifier: Arc<dyn Verifier>) -> Result<(), Box<dyn Error>> {
 //! let settings = Settings {
 //!     workload_kubeconfig: PathBuf::from("workload.kubeconfig"),
 //!     ca_cert: PathBuf::from("ca.crt"),
-//!     ca_key: Some(CaKey::File(PathBuf::from("ca.key"))),
-//!     inventory: Machines::File(PathBuf::from("machines.yaml")),
-//!     audiences: Vec::new(),
-//!     lifetimes: Lifetimes::default(),
-//!     duties: Duties::default(),
-//!     serving: ServingSettings::default(),
+//!     ca_key: CaKey::File(PathBuf::from("ca.key")),
+//!     inventory: ClusterInventory::open(Path::new("machines.yaml"))?,
+//!     authentication: settings_file::read(Path::new("settings.yaml"))?,
 //! };
-//! let controller = Standalone::load(settings, Verifiers::from_iter([verifier])).await?;
+//! let verifiers = move |_: &KubeletAuthentication, _: &str| -> Result<Verifiers, VerifierUnavailable> {
+//!     Ok(Verifiers::from_iter([verifier.clone()]))
+//! };
+//! let controller = Standalone::load(settings, &verifiers).await?;
 //! controller.run(std::future::pending()).await;
 //! # Ok(())
 //! # }
 //! ```
 
-use std::collections::BTreeSet;
-use std::error::Error;
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
@@ -39,38 +35,32 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kubelet_attestation::errors::error_chain;
-use kubelet_attestation::names::Audience;
+use node_attestation_core::crd::{AutoApproveBindings, KubeletAuthentication};
 use node_attestation_core::decide::Context;
-use node_attestation_core::inventory::Inventory;
-use node_attestation_core::ledger::{Certificates, LedgerPolicy, MemoryRecords, RecordLedger};
-use node_attestation_core::lifetimes::Lifetimes;
-use node_attestation_core::scope::{Duties, Enforcement, Issuance, KubeletSignerMode};
-use node_attestation_core::serving::{AddressRange, NodeReportedAddresses, ServingPolicy};
+use node_attestation_core::ledger::MemoryRecords;
 use node_attestation_core::signer::{InvalidCa, Signer};
 use node_attestation_core::verifier::Verifiers;
 use zeroize::Zeroizing;
 
-use crate::capi::ObjectKey;
 use crate::client::{ClusterAccess, ClusterAccessError};
 use crate::clock::now;
 use crate::csr_writer::{KubeStore, RequestStore};
 use crate::events::Events;
 use crate::external_signer::ExternalSigner;
-use crate::file_inventory::{MachineList, MachineListError};
+use crate::file_inventory::ClusterInventory;
+use crate::management::VerifierUnavailable;
 use crate::metrics::{ClusterReport, Metrics};
 use crate::nodes::KubeNodes;
 use crate::pipeline::Pipeline;
 use crate::preflight;
 use crate::worker;
 
-mod cluster_api;
+mod assembly;
 #[cfg(feature = "testing")]
 mod testing;
 
-pub use cluster_api::ClusterSettings;
-pub(crate) use cluster_api::Said;
-
-type BoxError = Box<dyn Error + Send + Sync>;
+pub use assembly::UnusableSettings;
+pub(crate) use assembly::{ClusterInFiles, certificates, uid};
 
 /// Some hundred certificates, or any key. A wrong file is not read whole.
 const MAX_PEM_LEN: u64 = 256 * 1024;
@@ -85,18 +75,12 @@ pub struct Settings {
     pub workload_kubeconfig: PathBuf,
     /// Certificate of the CA that its API server accepts client certificates of.
     pub ca_cert: PathBuf,
-    /// The CA's private key. `None`: kube-controller-manager signs ([`Issuance::ApproveOnly`]).
-    pub ca_key: Option<CaKey>,
+    /// The CA's private key.
+    pub ca_key: CaKey,
     /// The machines.
-    pub inventory: Machines,
-    /// Audiences beside the digests of the CA certificates.
-    pub audiences: Vec<Audience>,
-    /// The longest validity that is granted.
-    pub lifetimes: Lifetimes,
-    /// The requests that the controller answers, apart from those to the client signers of the verifiers.
-    pub duties: Duties,
-    /// The settings for serving certificates.
-    pub serving: ServingSettings,
+    pub inventory: ClusterInventory,
+    /// The rest, as in a management cluster ([`settings_file`](crate::settings_file)).
+    pub authentication: KubeletAuthentication,
 }
 
 /// The holder of the CA's private key.
@@ -108,37 +92,6 @@ pub enum CaKey {
     External(ExternalSigner),
 }
 
-/// The source of a cluster's machines.
-#[derive(Debug, Clone)]
-pub enum Machines {
-    /// A file ([`MachineList`]).
-    File(PathBuf),
-    /// Another inventory.
-    Known(Arc<dyn Inventory>),
-}
-
-impl Machines {
-    fn open(self) -> Result<Arc<dyn Inventory>, MachineListError> {
-        Ok(match self {
-            Self::File(path) => Arc::new(MachineList::open(&path)?),
-            Self::Known(inventory) => inventory,
-        })
-    }
-}
-
-/// The settings of an operator for serving certificates.
-#[derive(Debug, Clone, Default)]
-pub struct ServingSettings {
-    /// Hosts of the control plane's endpoint, beside the one in the kubeconfig.
-    pub endpoint_hosts: Vec<String>,
-    /// The addresses of the cluster's Services.
-    pub service_ranges: Vec<AddressRange>,
-    /// The ranges that the addresses of certificates are limited to; empty: there is no such limit.
-    pub address_ranges: Vec<AddressRange>,
-    /// Whether to accept the addresses that nodes report.
-    pub guest_reported_addresses: bool,
-}
-
 /// The controller cannot start.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -146,17 +99,12 @@ pub enum StandaloneError {
     /// The workload cluster.
     #[error(transparent)]
     Cluster(#[from] ClusterAccessError),
-    /// The inventory.
+    /// A setting cannot be used.
     #[error(transparent)]
-    Inventory(#[from] MachineListError),
-    /// The management cluster does not say how the cluster's requests are answered.
-    #[error("the management cluster does not say how requests of {cluster} are answered")]
-    NotFromCluster {
-        /// The Cluster.
-        cluster: ObjectKey,
-        /// The reason.
-        source: BoxError,
-    },
+    Settings(#[from] UnusableSettings),
+    /// An authorized attestor cannot be used.
+    #[error(transparent)]
+    Verifier(#[from] VerifierUnavailable),
     /// A file of the CA could not be read.
     #[error("cannot read the CA's {what} {}", path.display())]
     ReadCa {
@@ -194,65 +142,47 @@ pub struct Standalone {
     context: Context,
     store: Arc<dyn RequestStore>,
     ca_is_known: bool,
-    /// The management cluster, which keeps the records; `None` without Cluster API.
-    management: Option<cluster_api::Background>,
+    auto_approve_bindings: AutoApproveBindings,
     metrics: Metrics,
 }
 
 impl Standalone {
-    /// Reads and checks all files, without a call of the cluster.
-    pub async fn load(settings: Settings, verifiers: Verifiers) -> Result<Self, StandaloneError> {
+    /// Reads and checks all files, without a call of the cluster. `verifiers` are as those of a
+    /// [`management::Controller`](crate::management::Controller); the text is a digest of the CA certificates.
+    ///
+    /// # Errors
+    ///
+    /// A file or a setting cannot be used.
+    pub async fn load(
+        settings: Settings,
+        verifiers: impl Fn(&KubeletAuthentication, &str) -> Result<Verifiers, VerifierUnavailable>,
+    ) -> Result<Self, StandaloneError> {
         let certificate = read_pem("certificate", &settings.ca_cert)?;
-        let issuance = match &settings.ca_key {
-            Some(key) => Issuance::Sign(key.signer(&certificate, &settings.ca_cert, None)?),
-            None => Issuance::ApproveOnly,
-        };
-        let inventory = settings.inventory.open()?;
+        let signing = certificates(&certificate);
+        let authentication = &settings.authentication;
+        let verifiers = verifiers(authentication, &uid(&signing))?;
+        let signer = settings.ca_key.signer(&certificate, &settings.ca_cert)?;
         let access = ClusterAccess::from_kubeconfig(&settings.workload_kubeconfig).await?;
-
-        let mut trust = Trust::of(&certificate, &access);
-        trust.audiences.extend(settings.audiences);
-        let mut endpoint_hosts = settings.serving.endpoint_hosts;
-        endpoint_hosts.extend(access.server_host());
-        let nodes = Arc::new(KubeNodes::new(access.client().clone()));
-        let reported: Arc<dyn NodeReportedAddresses> = nodes.clone();
-        let guest_reported = settings.serving.guest_reported_addresses;
-        let serving = ServingPolicy {
-            endpoint_hosts,
-            service_ranges: settings.serving.service_ranges,
-            address_ranges: settings.serving.address_ranges,
-            guest_reported: guest_reported.then_some(reported),
-        };
-        let ledger = RecordLedger::new(
-            Arc::new(MemoryRecords::default()),
-            inventory.clone(),
-            nodes,
-            LedgerPolicy {
-                certificates: match settings.duties.built_in {
-                    KubeletSignerMode::ApproveOnly => Certificates::Unmarked,
-                    KubeletSignerMode::Ignore | KubeletSignerMode::Deny => Certificates::Marked,
-                },
-                ..LedgerPolicy::new(settings.lifetimes.longest())
-            },
-        );
-        let context = Context {
+        let trusted = access.ca_certificates();
+        let ca_is_known = signing.iter().any(|ca| trusted.contains(ca));
+        let ca_certificates = signing.into_iter().chain(trusted.iter().cloned()).collect();
+        let files = ClusterInFiles {
+            authentication,
+            inventory: settings.inventory,
+            ca_certificates: &ca_certificates,
+            workload: Some(&access),
             verifiers,
-            audiences: trust.audiences.into_iter().collect(),
-            inventory,
-            ledger: Arc::new(ledger),
-            issuance,
-            lifetimes: settings.lifetimes,
-            duties: settings.duties,
-            enforcement: Enforcement::default(),
-            serving,
+            records: Arc::new(MemoryRecords::default()),
+            signer,
         };
+        let context = files.context(KubeNodes::new(access.client().clone()))?;
         let store = Arc::new(KubeStore::all(access.client().clone()));
         Ok(Self {
             access,
             context,
             store,
-            ca_is_known: trust.ca_is_known,
-            management: None,
+            ca_is_known,
+            auto_approve_bindings: authentication.spec.auto_approve_bindings,
             metrics: Metrics::default(),
         })
     }
@@ -267,14 +197,10 @@ impl Standalone {
     pub async fn run(self, stop: impl Future<Output = ()>) {
         self.tell_of_settings();
         self.metrics.require_lists(&["CertificateSigningRequest"]);
-        let key = self.management.as_ref().map(|one| &one.cluster);
-        let (namespace, name) = key.map_or(("", ""), |key| (&key.namespace, &key.name));
-        let metrics = self.metrics.cluster(namespace, name).only();
+        let metrics = self.metrics.cluster("", "").only();
         metrics.report(ClusterReport::serving);
         let client = self.access.client().clone();
-        let machines = self.management.as_ref();
-        let machines = machines.map(|one| one.access.client().clone());
-        let (events, writer) = Events::start(client.clone(), machines);
+        let (events, writer) = Events::start(client.clone(), None);
         let pipeline = Pipeline::new(self.context, self.store, events, now).measured_by(metrics);
         let signers = pipeline.signers();
         let examination = tokio::spawn(examine(client.clone(), signers));
@@ -291,12 +217,22 @@ impl Standalone {
                 "evidence for this audience is accepted"
             );
         }
-        if self.management.is_none() {
-            tracing::warn!(
-                "the ledger is in memory: after a restart every node name is free to the first machine that claims it, \
-                 and no certificate of before can be renewed"
-            );
+        tracing::warn!(
+            "the ledger is in memory: after a restart every node name is free to the first machine that claims it, \
+             and no certificate of before can be renewed"
+        );
+        match self.auto_approve_bindings {
+            AutoApproveBindings::Report => tracing::info!(
+                "autoApproveBindings is Report: requests without a record to Kubernetes' own signers are left alone"
+            ),
+            AutoApproveBindings::Remove => tracing::warn!(
+                "autoApproveBindings is Remove: requests to Kubernetes' own client signer are denied. Without a management \
+                 cluster, kubeadm's bindings stay: remove them with kubectl"
+            ),
         }
+        tracing::info!(
+            "bootstrap tokens are left alone: they are managed only with a management cluster"
+        );
         if !self.ca_is_known {
             tracing::warn!(
                 "the CA is not among the certificates that the kubeconfig trusts: \
@@ -306,36 +242,9 @@ impl Standalone {
     }
 }
 
-/// The relation of the CA to the kubeconfig.
-struct Trust {
-    ca_is_known: bool,
-    audiences: BTreeSet<Audience>,
-}
-
-impl Trust {
-    fn of(ca_certificate: &[u8], access: &ClusterAccess) -> Self {
-        let signing: Vec<Vec<u8>> = pem::parse_many(ca_certificate)
-            .unwrap_or_default()
-            .into_iter()
-            .map(pem::Pem::into_contents)
-            .collect();
-        let trusted = access.ca_certificates();
-        let all = signing.iter().chain(trusted);
-        Self {
-            ca_is_known: signing.iter().any(|ca| trusted.contains(ca)),
-            audiences: all.map(|der| Audience::of_ca(der)).collect(),
-        }
-    }
-}
-
 impl CaKey {
     /// The signer with this key. `certificate` has been read from the file `cert`.
-    fn signer(
-        &self,
-        certificate: &[u8],
-        cert: &Path,
-        cluster: Option<&ObjectKey>,
-    ) -> Result<Arc<Signer>, StandaloneError> {
+    fn signer(&self, certificate: &[u8], cert: &Path) -> Result<Arc<Signer>, StandaloneError> {
         let signer = match self {
             Self::File(path) => {
                 let key = read_pem("key", path)?;
@@ -347,8 +256,7 @@ impl CaKey {
                 })?
             }
             Self::External(external) => {
-                let (namespace, name) = cluster.map_or(("", ""), |key| (&key.namespace, &key.name));
-                let signer = Signer::with_external_key(certificate, external.key(namespace, name));
+                let signer = Signer::with_external_key(certificate, external.key("", ""));
                 signer.map_err(|source| StandaloneError::ExternalCa {
                     cert: cert.to_owned(),
                     source,

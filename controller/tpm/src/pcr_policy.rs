@@ -14,17 +14,17 @@ use crate::invalid_settings::InvalidTpmSettings;
 /// measured launch.
 const OF_SOFTWARE: [u8; 2] = [16, 23];
 
+/// The length of a digest names its bank. This is that of the bank SHA-384.
+const SHA384_DIGITS: usize = 96;
+
+const OF_ANOTHER_BANK: &str =
+    "has a digest of 96 digits (SHA-384): only SHA-256 is supported, with 64 digits";
 const NOT_REGISTERS: &str = "is not registers from 0 to 23 with their digests";
 const ONLY_OF_SOFTWARE: &str = "names no register that software cannot reset (all but 16 and 23)";
 
-/// The allowed boot states of machines, by PCRs.
+/// The allowed boot states of machines: registers with their values. Without any, every state is.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum PcrPolicy {
-    /// In any.
-    Record,
-    /// In one of these: registers with their values. There is one at least.
-    Enforce(Vec<BTreeMap<u8, [u8; 32]>>),
-}
+pub(crate) struct PcrPolicy(Vec<BTreeMap<u8, [u8; 32]>>);
 
 impl PcrPolicy {
     /// The policy of these settings.
@@ -32,13 +32,16 @@ impl PcrPolicy {
     /// # Errors
     ///
     /// A state names no register, one that no PC has, no digest, or only registers that software resets:
-    /// any program could bring it about. Or the policy would refuse every machine.
+    /// any program could bring it about.
     pub(crate) fn new(settings: &crd::PcrPolicy) -> Result<Self, InvalidTpmSettings> {
         let allowed = settings.allowed.iter().enumerate();
-        let allowed: Result<Vec<_>, _> = allowed
+        let allowed: Result<_, _> = allowed
             .map(|(index, state)| {
                 let invalid =
                     |rule| InvalidTpmSettings::new(format!("pcrPolicy.allowed[{index}] {rule}"));
+                if state.values().any(|value| value.len() == SHA384_DIGITS) {
+                    return Err(invalid(OF_ANOTHER_BANK));
+                }
                 let state = read(state).ok_or_else(|| invalid(NOT_REGISTERS))?;
                 if state.keys().all(|register| OF_SOFTWARE.contains(register)) {
                     return Err(invalid(ONLY_OF_SOFTWARE));
@@ -46,14 +49,7 @@ impl PcrPolicy {
                 Ok(state)
             })
             .collect();
-        let allowed = allowed?;
-        if settings.mode == crd::PcrMode::Record {
-            Ok(Self::Record)
-        } else if allowed.is_empty() {
-            Err(InvalidTpmSettings::new("pcrPolicy allows no state"))
-        } else {
-            Ok(Self::Enforce(allowed))
-        }
+        allowed.map(Self)
     }
 
     /// Checks the registers of a quote. More may be quoted than the policy names.
@@ -63,15 +59,13 @@ impl PcrPolicy {
     /// [`TpmDenial::RegisterNotQuoted`], [`TpmDenial::RegisterNotAllowed`], both of the state that
     /// differs in the fewest registers.
     pub(crate) fn allows(&self, registers: &Registers) -> Result<(), TpmDenial> {
-        let Self::Enforce(allowed) = self else {
-            return Ok(());
-        };
-        let differing = allowed.iter().map(|state| {
+        let differing = self.0.iter().map(|state| {
             let differing = state
                 .iter()
                 .filter(|(number, value)| registers.get(**number) != Some(*value));
             differing.map(|(number, _)| *number).collect::<Vec<_>>()
         });
+        // Without an allowed state, nothing differs.
         let nearest = differing.min_by_key(Vec::len).unwrap_or_default();
         let Some(&register) = nearest.first() else {
             return Ok(());

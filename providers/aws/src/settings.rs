@@ -4,7 +4,7 @@ use kubelet_attestation::names::NodeName;
 use kubelet_authenticator::failure::Invalid;
 use kubelet_authenticator::imds::METADATA_ENDPOINT;
 use kubelet_authenticator::settings;
-use kubelet_authenticator::settings::{Domain, Value, names, one_of};
+use kubelet_authenticator::settings::{Value, one_of};
 
 settings! { pub(crate) TABLE [.., METADATA_ENDPOINT] {
     PRINCIPAL: AwsPrincipal = "aws.principal", "aws-principal", "PRINCIPAL",
@@ -53,16 +53,12 @@ const NAMES: [(&str, AwsNodeName); 3] = [
 ];
 
 impl Value for AwsPrincipal {
-    const DOMAIN: Domain = Domain::Names(|| names(&PRINCIPALS));
-
     fn read(text: &str) -> Result<Self, Invalid> {
         one_of(text, &PRINCIPALS)
     }
 }
 
 impl Value for AwsNodeName {
-    const DOMAIN: Domain = Domain::Names(|| names(&NAMES));
-
     fn read(text: &str) -> Result<Self, Invalid> {
         one_of(text, &NAMES)
     }
@@ -77,8 +73,6 @@ pub(crate) struct StsEndpoint {
 }
 
 impl Value for StsEndpoint {
-    const DOMAIN: Domain = Domain::Pattern("(https://)?[-.a-z0-9]+(:[0-9]{1,5})?/?", 512);
-
     /// Accepts `sts.example.com` and `sts.example.com:8443`, and both as URLs.
     fn read(text: &str) -> Result<Self, Invalid> {
         let authority = text.strip_prefix("https://").unwrap_or(text);
@@ -105,15 +99,15 @@ mod tests {
 
     use super::*;
 
-    fn settings(extension: &str) -> Settings {
+    fn settings(given: &[(Entry, &str)]) -> Settings {
         let schema = ProviderSchema {
             provider: Provider::AWS,
             settings: TABLE,
-            signer_name: Provider::AWS.client_signer(),
             expiration_seconds: 3600,
         };
+        let given = given.iter().map(|&(entry, text)| (entry, text.into()));
         let sources = Sources {
-            extension: Some(extension),
+            flags: given.collect(),
             ..Sources::default()
         };
         Settings::load(sources, &schema).unwrap()
@@ -121,9 +115,12 @@ mod tests {
 
     #[test]
     fn every_setting_of_an_instance_can_be_set() {
-        let given = r#"{"aws": {"principal": "instanceProfile", "nodeName": "instanceID",
-                        "stsEndpoint": "sts.test", "metadataEndpoint": "http://127.0.0.1:1"}}"#;
-        let given = settings(given);
+        let given = settings(&[
+            (PRINCIPAL.entry(), "instanceProfile"),
+            (NODE_NAME.entry(), "instanceID"),
+            (STS_ENDPOINT.entry(), "sts.test"),
+            (METADATA_ENDPOINT.entry(), "http://127.0.0.1:1"),
+        ]);
 
         assert_eq!(given.value(&PRINCIPAL), Some(AwsPrincipal::InstanceProfile));
         assert_eq!(given.value(&NODE_NAME), Some(AwsNodeName::InstanceId));
@@ -133,12 +130,12 @@ mod tests {
         assert_eq!(given.value(&STS_ENDPOINT), sts);
         let metadata = given.value(&METADATA_ENDPOINT).unwrap();
         assert_eq!(metadata.to_string(), "http://127.0.0.1:1");
-        assert_eq!(settings("{}").value(&STS_ENDPOINT), None);
+        assert_eq!(settings(&[]).value(&STS_ENDPOINT), None);
     }
 
     #[test]
     fn the_defaults_of_the_table_are_those_in_force() {
-        let schema = settings("{}");
+        let schema = settings(&[]);
         let default = |entry: Entry| entry.default_text().unwrap();
         assert_eq!(
             AwsPrincipal::read(default(PRINCIPAL.entry())),

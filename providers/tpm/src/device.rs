@@ -57,7 +57,7 @@ pub(crate) fn ask<T: DeserializeOwned>(
         device_check::check(&settings.device)?;
         format!("{}{}", program::DEVICE, settings.device.display())
     };
-    let program = program::find(settings.device_program.as_deref())?;
+    let program = program::find()?;
     let asker = std::process::id();
     program::ask(&program, &Question { asker, tcti, ask }, deadline)
 }

@@ -22,7 +22,7 @@ pub(crate) fn examine(
     report: Report<'_>,
 ) -> Result<Keys, Failure> {
     let settings = TpmSettings::of(sources.settings, sources.remembered);
-    let program = program::find(settings.device_program.as_deref());
+    let program = program::find();
     let program = program.map(|path| Finding::pass(path.to_string_lossy()));
     report(PROGRAM, program.into());
 

@@ -38,15 +38,16 @@ fn unanswered(what: String, remedy: &str) -> Failure {
     Failure::new(Code::DeviceUnavailable, what, remedy).within("the TPM cannot be asked")
 }
 
-/// The path of the program: from the settings, or else beside this program, or else in the folder
-/// of the packages.
-pub(crate) fn find(set: Option<&Path>) -> Result<PathBuf, Failure> {
+/// The path of the program: beside this program, or else in the folder of the packages.
+pub(crate) fn find() -> Result<PathBuf, Failure> {
     let beside = std::env::current_exe().map(|this| this.with_file_name(NAME));
     let packaged = Path::new(FOLDER).join(NAME);
-    let looked: Vec<_> = match set {
-        Some(set) => vec![set.to_owned()],
-        None => beside.into_iter().chain([packaged]).collect(),
-    };
+    let looked: Vec<_> = beside.into_iter().chain([packaged]).collect();
+    first(&looked)
+}
+
+/// The first of these paths at which the program is.
+fn first(looked: &[PathBuf]) -> Result<PathBuf, Failure> {
     let found = looked.iter().find(|path| path.exists()).cloned();
     found.ok_or_else(|| {
         let looked: Vec<_> = looked.iter().map(|path| path.to_string_lossy()).collect();
@@ -55,7 +56,7 @@ pub(crate) fn find(set: Option<&Path>) -> Result<PathBuf, Failure> {
                 "the program that speaks to the TPM is not installed: {NAME} is not {}",
                 looked.join(", nor ")
             ),
-            "install the package kubelet-authenticator-tpm-device, or set tpm.deviceProgram",
+            "install the package kubelet-authenticator-tpm-device",
         )
     })
 }
@@ -106,7 +107,8 @@ pub(crate) fn ask<T: DeserializeOwned>(
                 "{} is of another release than this plugin",
                 program.display()
             ),
-            "install plugin and program from one package, and see what tpm.deviceProgram names",
+            "install plugin and program from one release; a program beside the plugin comes \
+             before the one in /usr/lib/kubelet-authenticator",
         )
     })?;
     answer.map_err(|error| {

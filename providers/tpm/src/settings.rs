@@ -8,7 +8,7 @@ use kubelet_attestation::names::NodeName;
 use kubelet_authenticator::failure::Invalid;
 use kubelet_authenticator::imds::METADATA_ENDPOINT;
 use kubelet_authenticator::settings;
-use kubelet_authenticator::settings::{AbsolutePath, Domain, Form, Settings, Value, names, one_of};
+use kubelet_authenticator::settings::{AbsolutePath, Form, Settings, Value, one_of};
 
 use crate::protocol::EndorsementKey;
 
@@ -24,9 +24,6 @@ settings! { pub(crate) TABLE [.., METADATA_ENDPOINT] {
     PCRS: PcrSelection =
         "tpm.pcrs", "tpm-pcrs", "NUMBERS", "The PCRs that are quoted, such as 0,2,4,7",
         default "0,1,2,3,4,5,6,7";
-    DEVICE_PROGRAM: AbsolutePath = "tpm.deviceProgram", "tpm-device-program", "FILE",
-        "The program that speaks to the TPM, where it is not in its usual places",
-        otherwise "beside the plugin, or in /usr/lib/kubelet-authenticator";
 } }
 
 const TCTI_FORM: &str = "swtpm:host=<host>,port=<port>, and nothing else,";
@@ -51,8 +48,6 @@ pub(crate) struct TpmSettings {
     pub(crate) endorsement_key: Option<EndorsementKey>,
     /// The PCRs to quote: ascending, at least one.
     pub(crate) pcrs: Vec<u8>,
-    /// The program that accesses the TPM, if it is not in its usual places.
-    pub(crate) device_program: Option<PathBuf>,
 }
 
 impl TpmSettings {
@@ -69,7 +64,6 @@ impl TpmSettings {
             pcrs: settings
                 .value(&PCRS)
                 .map_or_else(|| DEFAULT_PCRS.to_vec(), |PcrSelection(pcrs)| pcrs),
-            device_program: path(&DEVICE_PROGRAM),
         }
     }
 }
@@ -94,8 +88,6 @@ pub(crate) fn endorsement_key_name(key: EndorsementKey) -> Option<&'static str> 
 pub(crate) struct EndorsementKeyChoice(Option<EndorsementKey>);
 
 impl Value for EndorsementKeyChoice {
-    const DOMAIN: Domain = Domain::Names(|| names(&ENDORSEMENT_KEYS));
-
     fn read(text: &str) -> Result<Self, Invalid> {
         one_of(text, &ENDORSEMENT_KEYS).map(Self)
     }
@@ -110,8 +102,6 @@ pub(crate) struct Tcti {
 }
 
 impl Value for Tcti {
-    const DOMAIN: Domain = Domain::Pattern("swtpm:host=[-.:a-z0-9A-F]+,port=[0-9]{1,5}", 512);
-
     /// Accepts only `swtpm:host=<host>,port=<port>`: libtss2's parser ignores what it does not
     /// know, and uses a TPM at its default address.
     fn read(text: &str) -> Result<Self, Invalid> {
@@ -137,7 +127,6 @@ pub(crate) struct PcrSelection(Vec<u8>);
 
 impl Value for PcrSelection {
     const FORM: Form = Form::Numbers;
-    const DOMAIN: Domain = Domain::Range(0, 23);
 
     fn read(text: &str) -> Result<Self, Invalid> {
         let numbers: Result<Vec<u8>, _> = text.split(',').map(|part| part.trim().parse()).collect();
@@ -159,15 +148,15 @@ mod tests {
 
     use super::*;
 
-    fn settings(extension: &str, enrolled: Option<&str>) -> Result<TpmSettings, String> {
+    fn settings(given: &[(Entry, &str)], enrolled: Option<&str>) -> Result<TpmSettings, String> {
         let schema = ProviderSchema {
             provider: Provider::TPM,
             settings: TABLE,
-            signer_name: Provider::TPM.client_signer(),
             expiration_seconds: 3600,
         };
+        let given = given.iter().map(|&(entry, text)| (entry, text.into()));
         let sources = Sources {
-            extension: Some(extension),
+            flags: given.collect(),
             ..Sources::default()
         };
         Settings::load(sources, &schema)
@@ -175,27 +164,27 @@ mod tests {
             .map_err(|error| error.to_string())
     }
 
-    fn defaults() -> TpmSettings {
-        TpmSettings {
+    #[test]
+    fn every_setting_has_a_default_or_none() {
+        let defaults = TpmSettings {
             device: "/dev/tpmrm0".into(),
             tcti: None,
             endorsement_key: None,
             pcrs: (0..=7).collect(),
-            device_program: None,
-        }
-    }
-
-    #[test]
-    fn every_setting_has_a_default_or_none() {
-        assert_eq!(settings("{}", None), Ok(defaults()));
+        };
+        assert_eq!(settings(&[], None), Ok(defaults));
     }
 
     #[test]
     fn every_setting_of_a_tpm_can_be_set() {
-        let given = r#"{"tpm": {"device": "/dev/tpmrm1", "tcti": "swtpm:host=127.0.0.1,port=2321",
-                        "endorsementKey": "ecc-p384", "pcrs": [11, 0], "deviceProgram": "/p"}}"#;
+        let given = [
+            (DEVICE.entry(), "/dev/tpmrm1"),
+            (TCTI.entry(), "swtpm:host=127.0.0.1,port=2321"),
+            (ENDORSEMENT_KEY.entry(), "ecc-p384"),
+            (PCRS.entry(), "11,0"),
+        ];
         assert_eq!(
-            settings(given, None),
+            settings(&given, None),
             Ok(TpmSettings {
                 device: "/dev/tpmrm1".into(),
                 tcti: Some(Tcti {
@@ -204,57 +193,49 @@ mod tests {
                 }),
                 endorsement_key: Some(EndorsementKey::EccP384),
                 pcrs: vec![0, 11],
-                device_program: Some("/p".into()),
             })
         );
     }
 
     #[test]
     fn the_defaults_of_the_table_are_those_in_force() {
-        let default = |entry: Entry| entry.default_text().unwrap();
-        let given = format!(
-            r#"{{"tpm": {{"device": {:?}, "endorsementKey": {:?}, "pcrs": [{}]}}}}"#,
-            default(DEVICE.entry()),
-            default(ENDORSEMENT_KEY.entry()),
-            default(PCRS.entry()),
-        );
-        assert_eq!(settings(&given, None), settings("{}", None));
+        let entries = [DEVICE.entry(), ENDORSEMENT_KEY.entry(), PCRS.entry()];
+        let given = entries.map(|entry| (entry, entry.default_text().unwrap()));
+        assert_eq!(settings(&given, None), settings(&[], None));
     }
 
     #[test]
     fn the_enrolled_endorsement_key_is_used_where_none_is_set() {
-        let key = |extension, enrolled| settings(extension, enrolled).unwrap().endorsement_key;
-        let auto = r#"{"tpm": {"endorsementKey": "auto"}}"#;
-        let set = r#"{"tpm": {"endorsementKey": "rsa-2048"}}"#;
+        let key = |given: &[_], enrolled| settings(given, enrolled).unwrap().endorsement_key;
+        let auto = [(ENDORSEMENT_KEY.entry(), "auto")];
+        let set = [(ENDORSEMENT_KEY.entry(), "rsa-2048")];
 
-        assert_eq!(key("{}", Some("ecc-p256")), Some(EndorsementKey::EccP256));
-        assert_eq!(key(auto, Some("ecc-p256")), Some(EndorsementKey::EccP256));
-        assert_eq!(key(set, Some("ecc-p256")), Some(EndorsementKey::Rsa2048));
-        assert_eq!(key(auto, Some("damaged")), None);
+        assert_eq!(key(&[], Some("ecc-p256")), Some(EndorsementKey::EccP256));
+        assert_eq!(key(&auto, Some("ecc-p256")), Some(EndorsementKey::EccP256));
+        assert_eq!(key(&set, Some("ecc-p256")), Some(EndorsementKey::Rsa2048));
+        assert_eq!(key(&auto, Some("damaged")), None);
     }
 
     #[test]
-    fn an_invalid_setting_of_a_tpm_names_its_key() {
-        for (section, expected) in [
+    fn an_invalid_setting_of_a_tpm_names_its_option() {
+        for (entry, text, expected) in [
             (
-                r#"{"pcrs": []}"#,
-                "key tpm.pcrs: a list of PCRs from 0 to 23",
+                PCRS.entry(),
+                "0,24",
+                "--tpm-pcrs: a list of PCRs from 0 to 23",
             ),
             (
-                r#"{"pcrs": [0, 24]}"#,
-                "key tpm.pcrs: a list of PCRs from 0 to 23",
+                TCTI.entry(),
+                "swtpm:path=/s",
+                "--tpm-tcti: swtpm:host=<host>,port=<port>, and nothing else, is needed",
             ),
             (
-                r#"{"tcti": "swtpm:path=/s"}"#,
-                "key tpm.tcti: swtpm:host=<host>,port=<port>, and nothing else, is needed",
+                DEVICE.entry(),
+                "tpmrm0",
+                "--tpm-device: a path begins with '/'",
             ),
-            (
-                r#"{"device": "tpmrm0"}"#,
-                "key tpm.device: a path begins with '/'",
-            ),
-            (r#"{"pcr": [0]}"#, "key tpm.pcr: there is no such key"),
         ] {
-            let error = settings(&format!(r#"{{"tpm": {section}}}"#), None).unwrap_err();
+            let error = settings(&[(entry, text)], None).unwrap_err();
             assert!(error.contains(expected), "{error}");
         }
     }

@@ -1,4 +1,3 @@
-use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt as _;
 
 use super::*;
@@ -9,61 +8,27 @@ fn an_invalid_value_is_refused_in_every_source() {
         ("nodeName", "N1", "a node name is"),
         ("providerID", "i-1", "a provider ID is"),
         ("bootstrapKubeconfig", "b", "a path begins with '/'"),
-        ("kubeconfig", "./k", "a path begins with '/'"),
         ("stateDirectory", "~/s", "a path begins with '/'"),
         ("audience", "a b", "an audience is"),
-        ("signerName", "cluster-x-k8s-io/s", "a signer's name is"),
-        ("signerName", "example.com/s/v1", "a signer's name is"),
         ("expirationSeconds", "599", "a whole number from 600 to"),
-        ("timeoutSeconds", "0", "a whole number from 1 to 600"),
-        ("timeoutSeconds", "601", "a whole number from 1 to 600"),
     ] {
         let key = entry(name);
         let error = World::new().file(&format!("{name}: {value}")).error();
         let wanted = format!("/config.yaml: line 3: key {name}: {expected}");
         assert!(error.starts_with(&wanted), "{error}");
 
-        let error = World::new()
-            .file("")
-            .variable(&key.variable(), value)
-            .error();
-        assert!(
-            error.starts_with(&format!("{}: {expected}", key.variable())),
-            "{error}"
-        );
-
         let by_flag = Sources {
             flags: flags(name, value),
             ..Sources::default()
         };
-        let error = load(by_flag, None).unwrap_err();
+        let error = load(by_flag).unwrap_err();
         assert_eq!(error.code(), Code::Usage);
         let error = error.to_string();
         assert!(
             error.starts_with(&format!("--{}: {expected}", key.flag)),
             "{error}"
         );
-
-        let json = value
-            .parse::<u32>()
-            .map_or(format!("{value:?}"), |number| number.to_string());
-        let error = of_extension(&format!("{{\"{name}\":{json}}}"));
-        let place = "KUBERNETES_EXEC_INFO: spec.cluster.config: line 1";
-        assert!(
-            error.starts_with(&format!("{place}: key {name}: {expected}")),
-            "{error}"
-        );
     }
-}
-
-fn of_extension(json: &str) -> String {
-    let sources = Sources {
-        extension: Some(json),
-        ..Sources::default()
-    };
-    let error = load(sources, None).unwrap_err();
-    assert_eq!(error.code(), Code::Configuration);
-    error.to_string()
 }
 
 #[test]
@@ -72,7 +37,7 @@ fn a_value_of_another_type_names_its_key() {
         "nodeName: [a]",
         "nodeName: {a: b}",
         "expirationSeconds: soon",
-        "timeoutSeconds: -1",
+        "expirationSeconds: -1",
         "tpm: [h1]",
     ] {
         let error = World::new().file(contents).error();
@@ -82,44 +47,78 @@ fn a_value_of_another_type_names_its_key() {
             "{error}"
         );
     }
-    let name = entry("nodeName").variable().into();
-    let error = load(Sources::default(), [(name, OsString::from_vec(vec![0xff]))]).unwrap_err();
-    assert_eq!(
-        error.to_string(),
-        "KUBELET_AUTHENTICATOR_NODE_NAME: it is not UTF-8"
-    );
+    let sources = Sources {
+        flags: vec![(entry("nodeName"), OsString::from_vec(vec![0xff]))],
+        ..Sources::default()
+    };
+    let error = load(sources).unwrap_err();
+    assert_eq!(error.to_string(), "--node-name: it is not UTF-8");
 }
 
 #[test]
-fn the_extension_is_read_as_strictly_as_a_file() {
-    for (extension, expected) in [
-        (
-            r#"{"provider":"aws"}"#,
-            "key provider: there is no such key",
-        ),
-        (
-            r#"{"nodeName":"a","nodeName":"b"}"#,
-            "key nodeName: the key is there twice",
-        ),
-        (
-            r#"{"nodeName":"","nodeName":"b"}"#,
-            "key nodeName: the key is there twice",
-        ),
-        (
-            r#"{"nodeName":"a","nodeName":""}"#,
-            "key nodeName: the key is there twice",
-        ),
-        (
-            r#"{"kind":"Config"}"#,
-            "key kind: \"KubeletAuthenticatorConfiguration\" is needed",
-        ),
-        ("[]", "not YAML"),
-    ] {
-        let error = of_extension(extension);
-        assert!(
-            error.starts_with("KUBERNETES_EXEC_INFO: spec.cluster.config: "),
-            "{error}"
-        );
-        assert!(error.contains(expected), "{error}");
+fn a_removed_setting_is_refused_with_its_replacement_in_every_source() {
+    for removed in schema().removed() {
+        let replacement = removed.why();
+        assert!(replacement.starts_with("the setting was removed: "));
+        let contents = match removed.key.split_once('.') {
+            Some((section, key)) => format!("{section}: {{{key}: x}}"),
+            None => format!("{}: x", removed.key),
+        };
+        let wanted = format!("line 3: key {}: {replacement}", removed.key);
+        let in_file = World::new().file(&contents);
+        let in_drop_in = World::new().file("").drop_in("a.yaml", &contents);
+        for (world, place) in [(in_file, "/config.yaml"), (in_drop_in, "/config.d/a.yaml")] {
+            assert_eq!(world.error(), format!("{place}: {wanted}"));
+            assert!(matches!(world.valid().1, Some(Fault::Removed(_))));
+        }
+
+        let sources = Sources {
+            removed: vec![removed],
+            ..Sources::default()
+        };
+        let (settings, fault) = Settings::valid(sources, &schema());
+        let Some(Fault::Removed(failure)) = fault else {
+            panic!("{fault:?}");
+        };
+        let wanted = format!("--{}: {replacement}", removed.flag);
+        assert_eq!(failure.what(), wanted);
+        assert_eq!(settings, load(Sources::default()).unwrap());
     }
+}
+
+#[test]
+fn what_is_valid_beside_a_fault_is_read() {
+    for (contents, is_removed) in [
+        ("nodeName: n1\nsignerName: a.b/c\naudience: a", true),
+        ("nodeName: n1\nnodeNam: n2\naudience: a", false),
+        ("nodeName: n1\nproviderID: i-1\naudience: a", false),
+        (
+            "signerName: a.b/c\nnodeName: n1\nnodeNam: n2\naudience: a",
+            false,
+        ),
+        ("nodeName: n1\naudience: a\ntpm: {hostname: h}", false),
+    ] {
+        let (settings, fault) = World::new().file(contents).valid();
+
+        let found = matches!(fault, Some(Fault::Removed(_)));
+        assert_eq!(found, is_removed, "{contents}: {fault:?}");
+        assert_eq!(found, !matches!(fault, Some(Fault::Invalid(_))));
+        assert_eq!(node_name(&settings), "n1", "{contents}");
+        assert_eq!(settings.audience.unwrap().as_str(), "a", "{contents}");
+    }
+}
+
+#[test]
+fn a_fault_of_one_source_hides_no_value_of_another() {
+    let world = World::new()
+        .file("{")
+        .drop_in("a.yaml", "timeoutSeconds: 5")
+        .drop_in("b.yaml", "stateDirectory: /s");
+
+    let (settings, fault) = world.valid();
+
+    assert_eq!(settings.state_directory, Path::new("/s"));
+    assert!(matches!(fault, Some(Fault::Invalid(_))), "{fault:?}");
+    let fault = world.file("").valid().1;
+    assert!(matches!(fault, Some(Fault::Removed(_))), "{fault:?}");
 }

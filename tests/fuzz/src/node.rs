@@ -1,6 +1,6 @@
 //! Targets of the node library: client-go's exec info, kubeconfigs, settings, the kubelet's arguments.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
@@ -11,7 +11,7 @@ use kubelet_attestation::errors::error_chain;
 use kubelet_attestation::names::Provider;
 use kubelet_authenticator::attester::KubeletArguments;
 use kubelet_authenticator::failure::{Code, Failure};
-use kubelet_authenticator::settings::{ProviderSchema, Settings, Sources, Variables};
+use kubelet_authenticator::settings::{Entry, ProviderSchema, Settings, Sources};
 use kubelet_authenticator::testing::{
     ClusterEndpoint, ExecCluster, ExecInfo, InvalidKubeconfig, Kubeconfig, KubeconfigError, Login,
     Refused,
@@ -195,25 +195,24 @@ fn settings_schema() -> ProviderSchema {
     ProviderSchema {
         provider: Provider::AWS,
         settings: &[],
-        signer_name: "kubernetes.io/kube-apiserver-client-kubelet".to_owned(),
         expiration_seconds: 86_400,
     }
 }
 
-/// Asserts the properties of all settings, also with an additional variable.
-fn assert_settings(settings: &Settings, again: impl Fn(Variables) -> Settings) {
+type Flags = Vec<(Entry, OsString)>;
+
+/// Asserts the properties of all settings, also with an additional option.
+fn assert_settings(settings: &Settings, again: impl Fn(Flags) -> Settings) {
     assert!(settings.state_directory.is_absolute());
     assert!(settings.bootstrap_kubeconfig.is_absolute());
-    assert!(settings.signer_name.contains('/'));
     assert!(settings.expiration_seconds >= 600);
-    assert!((1..=600).contains(&settings.timeout.as_secs()));
 
-    let same = again(Variables::default());
+    let same = again(Flags::new());
     assert_eq!(same.digest(), settings.digest());
     assert_eq!(&same, settings);
 
-    let variable = ("KUBELET_AUTHENTICATOR_NODE_NAME".into(), "stronger".into());
-    let stronger = again(Variables::read([variable].into_iter(), &settings_schema()));
+    let node_name = settings_schema().entries().next().unwrap();
+    let stronger = again(vec![(node_name, "stronger".into())]);
     assert_eq!(stronger.node_name.as_ref().unwrap().as_str(), "stronger");
     if stronger.node_name != settings.node_name {
         assert_ne!(stronger.digest(), settings.digest());
@@ -224,10 +223,10 @@ fn assert_settings(settings: &Settings, again: impl Fn(Variables) -> Settings) {
 pub fn settings_file(input: &[u8]) -> Outcome {
     let path = FOLDER.path().join("settings.yaml");
     fs::write(&path, input).unwrap();
-    let load = |variables| {
+    let load = |flags| {
         let sources = Sources {
             config: Some(&path),
-            variables,
+            flags,
             ..Sources::default()
         };
         Settings::load(sources, &settings_schema())
@@ -235,27 +234,10 @@ pub fn settings_file(input: &[u8]) -> Outcome {
     assert_loaded(load)
 }
 
-/// The extension of the cluster that client-go passes on.
-pub fn settings_extension(input: &[u8]) -> Outcome {
-    let text = String::from_utf8_lossy(input);
-    let path = FOLDER.path().join("empty.yaml");
-    fs::write(&path, SETTINGS_HEADER).unwrap();
-    let load = |variables| {
-        let sources = Sources {
-            config: Some(&path),
-            variables,
-            extension: Some(&text),
-            ..Sources::default()
-        };
-        Settings::load(sources, &settings_schema())
-    };
-    assert_loaded(load)
-}
-
-fn assert_loaded(load: impl Fn(Variables) -> Result<Settings, Failure>) -> Outcome {
-    match load(Variables::default()) {
+fn assert_loaded(load: impl Fn(Flags) -> Result<Settings, Failure>) -> Outcome {
+    match load(Flags::new()) {
         Ok(settings) => {
-            assert_settings(&settings, |variables| load(variables).unwrap());
+            assert_settings(&settings, |flags| load(flags).unwrap());
             Outcome::Accepted
         }
         Err(error) => {
@@ -273,23 +255,12 @@ fn assert_loaded(load: impl Fn(Variables) -> Result<Settings, Failure>) -> Outco
 /// Files with general settings and with another provider's section.
 pub fn settings_file_seeds() -> Vec<Vec<u8>> {
     let files = [
-        "nodeName: n1\nproviderID: aws:///a/i-1\nexpirationSeconds: 86400\ntimeoutSeconds: 60\n",
-        "stateDirectory: /var/lib/a\nbootstrapKubeconfig: /etc/b\nkubeconfig: \"/etc/k\"\n",
-        "signerName: a.example/b\naudience: c\ntpm: {ekCertificate: /etc/ek.pem}\n",
+        "nodeName: n1\nproviderID: aws:///a/i-1\nexpirationSeconds: 86400\n",
+        "stateDirectory: /var/lib/a\nbootstrapKubeconfig: \"/etc/b\"\n",
+        "audience: c\ntpm: {ekCertificate: /etc/ek.pem}\n",
     ];
     let files = files.map(|settings| format!("{SETTINGS_HEADER}{settings}"));
     files.map(String::into_bytes).into()
-}
-
-/// Extensions with general settings and with another provider's section.
-pub fn settings_extension_seeds() -> Vec<Vec<u8>> {
-    let extensions = [
-        json!({"nodeName": "n1", "providerID": "aws:///a/i-1", "expirationSeconds": 86_400}),
-        json!({"stateDirectory": "/var/lib/a", "kubeconfig": "/etc/k", "timeoutSeconds": "60"}),
-        json!({"signerName": "a.example/b", "audience": "c", "tpm": {"ekCertificate": "/etc/ek"}}),
-    ];
-    let extensions = extensions.map(|extension| extension.to_string());
-    extensions.map(String::into_bytes).into()
 }
 
 /// The kubelet's arguments: each is in the input, and the last of several wins.

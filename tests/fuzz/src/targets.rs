@@ -28,7 +28,6 @@ pub const TARGETS: &[Target] = targets! {
         exec_info exec_info_seeds,
         kubeconfig kubeconfig_seeds,
         settings_file settings_file_seeds,
-        settings_extension settings_extension_seeds,
         kubelet_arguments kubelet_arguments_seeds,
     ;
     store:

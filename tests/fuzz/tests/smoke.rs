@@ -80,7 +80,6 @@ survive! {
     the_parser_of_exec_info_survives_mutations: "exec_info" MUTATIONS,
     the_parser_of_kubeconfigs_survives_mutations: "kubeconfig" FEW_MUTATIONS,
     the_parser_of_settings_files_survives_mutations: "settings_file" FEW_MUTATIONS,
-    the_parser_of_extensions_survives_mutations: "settings_extension" MUTATIONS,
     the_parser_of_kubelet_arguments_survives_mutations: "kubelet_arguments" MUTATIONS,
     the_parser_of_credential_files_survives_mutations: "credential_file" MUTATIONS,
     the_parser_of_issued_chains_survives_mutations: "issued_chain" MUTATIONS,

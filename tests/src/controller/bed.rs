@@ -9,7 +9,6 @@ use serde_json::{Value, json};
 use super::{Application, Machine, PATIENCE, Setup, is_answered, wait_for_csr};
 use crate::cloud::{Cloud, Instance};
 use crate::program;
-use crate::tpm::Challenger;
 
 /// The ID of the bootstrap token of the machine at this position of [`Bed::instances`].
 pub fn token_of_instance(number: usize) -> String {
@@ -30,7 +29,7 @@ impl Bed {
     /// A cluster with `node-attestation-controller`.
     pub fn insecure(machines: &[Machine]) -> Self {
         let mut bed = Self::new("node-attestation-controller", machines);
-        bed.setup = bed.setup.args(&["--allow-insecure"]);
+        bed.setup = bed.setup.allowing_insecure();
         bed
     }
 
@@ -54,31 +53,16 @@ impl Bed {
         bed.asking(cloud)
     }
 
-    /// A cluster with `node-attestation-controller`, for machines of these names and provider IDs with TPMs, the
-    /// first of which has the bootstrap token [`token_of_instance`]`(0)`.
-    pub fn tpms(challenger: &Challenger, machines: &[(&str, &str)]) -> Self {
+    /// A cluster with `node-attestation-controller`, for the instances that it finds in this cloud by these settings.
+    pub fn found(cloud: &Cloud, aws: &Value) -> Self {
         let mut bed = Self::new("node-attestation-controller", &[]);
-        let machines = machines.iter().enumerate();
-        let machines = machines.map(|(number, (name, provider_id))| {
-            json!({
-                "name": name,
-                "providerID": provider_id,
-                "tokenID": token_of_instance(number),
-            })
+        let inventory = json!({
+            "apiVersion": "attestation.cluster.x-k8s.io/v1alpha1",
+            "kind": "MachineInventory",
+            "awsInstances": true,
         });
-        bed.write_machines(machines.collect());
-        bed.setup = bed.setup.args(&challenger.arguments());
-        bed
-    }
-
-    /// A cluster with `node-attestation-controller`, for the instances that it finds in this cloud by these
-    /// arguments.
-    pub fn found(cloud: &Cloud, arguments: &[&str]) -> Self {
-        let mut bed = Self::with(|kubeconfig, ca| {
-            let program = program("node-attestation-controller");
-            Setup::without_machines(&program, kubeconfig, ca)
-        });
-        bed.setup = bed.setup.args(&["--aws-inventory"]).args(arguments);
+        bed.setup.write_inventory(&inventory.to_string());
+        bed.setup = bed.setup.spec(&json!({"aws": aws}));
         bed.asking(cloud)
     }
 
@@ -94,8 +78,7 @@ impl Bed {
 
     /// Uses a controller that queries this cloud about instances.
     fn asking(mut self, cloud: &Cloud) -> Self {
-        let setup = self.setup.args(&["--attestor=aws"]);
-        let setup = setup.args(&cloud.manager_arguments());
+        let setup = self.setup.args(&cloud.arguments_without_fallback());
         let environment = cloud.manager_environment().into_iter();
         self.setup = environment.fold(setup, |setup, (name, value)| setup.env(name, &value));
         self

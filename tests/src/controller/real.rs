@@ -112,7 +112,7 @@ impl RealBed {
     pub fn insecure(&self, machines: &[Machine]) -> Setup {
         let program = program("node-attestation-controller");
         self.setup(CONTROLLER, &program, machines)
-            .args(&["--allow-insecure"])
+            .allowing_insecure()
     }
 
     /// `node-attestation-controller` for these machines, whose CA has its key in an external signer.

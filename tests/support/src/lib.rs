@@ -17,6 +17,7 @@ pub mod machine;
 pub mod moto;
 pub mod pki;
 pub mod process;
+pub mod settings;
 pub mod sts;
 pub mod swtpm;
 pub mod tpm_machine;

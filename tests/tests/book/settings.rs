@@ -33,12 +33,11 @@ fn settings() -> String {
             3 => "all".to_owned(),
             _ => plugins.join(", "),
         };
-        let variable = name.to_uppercase().replace('-', "_");
         let key = match key(name).as_str() {
             "config" => String::new(),
             key => format!("`{key}`"),
         };
-        format!("| {key} | `--{name} {value}` | `KUBELET_AUTHENTICATOR_{variable}` | {plugins} | {about} |\n")
+        format!("| {key} | `--{name} {value}` | {plugins} | {about} |\n")
     });
     format!("{SETTINGS}{}", table.collect::<String>())
 }
@@ -46,12 +45,12 @@ fn settings() -> String {
 const SETTINGS: &str = "\
 # Settings
 
-The settings of the plugins. A flag counts more than a variable, a variable more than a file, and each of them more than the
-default. [node.md](node.md#settings) has the order of all sources, the defaults, and an example of a file. This page is made
-from `--help` of the programs: `UPDATE=1 cargo test -p kubelet-authenticator-tests --test book`.
+The settings of the plugins. An option overrides a drop-in, and a drop-in overrides the settings file.
+[node.md](node.md#settings) has the sources, the defaults, and an example of a file. The tests write this page from `--help`
+of the programs: `UPDATE=1 cargo test -p kubelet-authenticator-tests --test book`.
 
-| key in a file | flag | variable | plugins | meaning |
-| --- | --- | --- | --- | --- |
+| key in a file | option | plugins | meaning |
+| --- | --- | --- | --- |
 ";
 
 /// The key in a file of the setting with this flag.
@@ -67,6 +66,23 @@ fn key(flag: &str) -> String {
         _ => word[..1].to_uppercase() + &word[1..],
     });
     words.fold(section + &first, |key, word| key + &word)
+}
+
+/// The most settings that the plugins have together.
+const MOST: usize = 14;
+
+#[test]
+fn the_plugins_have_fourteen_settings_at_most() {
+    let page = settings();
+    let keys = page.lines().filter(|line| line.starts_with("| `"));
+    let keys: Vec<_> = keys.map(|line| line.split('`').nth(1)).collect();
+
+    assert!(
+        keys.len() <= MOST,
+        "{} settings, and the limit is {MOST}: a new one is a decision. Each is a name that operators learn, and a \
+         combination with every other one: {keys:?}",
+        keys.len()
+    );
 }
 
 #[test]

@@ -4,39 +4,65 @@ use std::path::PathBuf;
 use std::process::{Command, Output};
 
 use kubelet_authenticator_test_support::process::Scratch;
+use kubelet_authenticator_tests::controller::{inventory, settings};
 use kubelet_authenticator_tests::program;
+use serde_json::{Value, json};
 
-/// The options that `run` requires for any cluster. The files do not exist: an attempt to read them proves that no
-/// earlier error was found.
-const CLUSTER: [&str; 6] = [
-    "--workload-kubeconfig",
-    "no.kubeconfig",
-    "--ca-cert",
-    "no.crt",
-    "--ca-key",
-    "no.key",
+/// The options that `run` requires for any cluster. The files of the CA do not exist: an attempt to read them proves
+/// that no earlier error was found.
+const CLUSTER: [&str; 5] = [
+    "--workload-kubeconfig=no.kubeconfig",
+    "--settings=settings.yaml",
+    "--inventory=machines.yaml",
+    "--ca-cert=no.crt",
+    "--ca-key=no.key",
 ];
 
-/// The complete options of discovered instances.
-const FOUND: [&str; 5] = [
-    "--attestor=aws",
-    "--aws-inventory",
-    "--aws-account=111122223333",
-    "--aws-region=eu-west-1",
-    "--aws-required-tag=cluster=prod-1",
-];
+/// The files of a valid start.
+struct Files {
+    scratch: Scratch,
+}
 
-/// The options of listed instances.
-const LISTED: [&str; 2] = ["--attestor=aws", "--inventory=no.yaml"];
+impl Files {
+    /// With these settings of AWS, for listed machines.
+    fn listed(aws: &Value) -> Self {
+        let scratch = Scratch::new("aws-cli");
+        let spec = json!({"authorizedAttestors": ["aws"], "aws": aws});
+        scratch.write("settings.yaml", settings(&spec));
+        scratch.write("machines.yaml", inventory(&[]));
+        Self { scratch }
+    }
 
-fn run(arguments: &[&str], environment: &[(&str, &str)]) -> Output {
-    Command::new(program("node-attestation-controller"))
-        .arg("run")
-        .args(arguments)
-        .env_clear()
-        .envs(environment.iter().copied())
-        .output()
-        .unwrap()
+    /// With these settings of AWS, for the instances that they select.
+    fn found(aws: &Value) -> Self {
+        let files = Self::listed(aws);
+        let inventory = json!({
+            "apiVersion": "attestation.cluster.x-k8s.io/v1alpha1",
+            "kind": "MachineInventory",
+            "awsInstances": true,
+        });
+        files.scratch.write("machines.yaml", inventory.to_string());
+        files
+    }
+
+    fn run(&self, arguments: &[&str], environment: &[(&str, &str)]) -> Output {
+        Command::new(program("node-attestation-controller"))
+            .arg("run")
+            .args(CLUSTER)
+            .args(arguments)
+            .env_clear()
+            .envs(environment.iter().copied())
+            .current_dir(self.scratch.path())
+            .output()
+            .unwrap()
+    }
+}
+
+/// The complete settings of instances that are found.
+fn complete() -> Value {
+    json!({
+        "accounts": ["111122223333"], "regions": ["eu-west-1"], "requiredTags": {"cluster": "prod-1"},
+    })
 }
 
 /// Asserts that it ended with this code, printed nothing, and named all of `words`.
@@ -51,96 +77,60 @@ fn assert_refused(output: &Output, code: i32, words: &[&str]) {
 }
 
 #[track_caller]
-fn assert_wrong_usage(arguments: &[&str], words: &[&str]) {
-    assert_refused(&run(arguments, &[]), 2, words);
-}
-
-#[track_caller]
-fn assert_right_usage(arguments: &[&str]) {
-    let output = run(&[&CLUSTER, arguments].concat(), &[]);
-    assert_refused(&output, 3, &["no.crt", "No such file"]);
-}
-
-/// `arguments` without those that begin with `prefix`.
-fn without<'a>(arguments: &[&'a str], prefix: &str) -> Vec<&'a str> {
-    let rest = arguments.iter().filter(|it| !it.starts_with(prefix));
-    rest.copied().collect()
+fn assert_accepted(files: &Files, arguments: &[&str]) {
+    assert_refused(&files.run(arguments, &[]), 3, &["no.crt", "No such file"]);
 }
 
 #[test]
-fn what_the_refusals_are_one_change_away_from_is_accepted() {
-    assert_right_usage(&LISTED);
-    assert_right_usage(&FOUND);
-    assert_right_usage(&[&FOUND[..], &["--aws-node-name=instance-id"]].concat());
-    assert_right_usage(&[&LISTED[..], &["--aws-cluster-name=prod-1"]].concat());
-    assert_right_usage(&[&LISTED[..], &["--aws-any-root-volume"]].concat());
+fn settings_that_the_refusals_are_one_change_away_from_are_accepted() {
+    assert_accepted(&Files::listed(&json!({})), &[]);
+    assert_accepted(&Files::listed(&json!({"rootVolumeCheck": false})), &[]);
+    assert_accepted(&Files::found(&complete()), &[]);
+    let mut named = complete();
+    named["nodeName"] = json!("InstanceID");
+    assert_accepted(&Files::found(&named), &[]);
 }
 
 #[test]
-fn each_option_without_what_it_needs_names_that() {
-    let found = |prefix| [&CLUSTER, &without(&FOUND, prefix)[..]].concat();
-    for (arguments, missing) in [
-        (found("--attestor"), "--attestor <PROVIDER>"),
-        (found("--aws-account"), "--aws-account <ACCOUNT>"),
-        (found("--aws-region"), "--aws-region <REGION>"),
-        (
-            found("--aws-required-tag"),
-            "--aws-required-tag <KEY=VALUE>",
-        ),
-        (found("--aws-inventory"), "--aws-inventory|--inventory"),
-        (FOUND.to_vec(), "--workload-kubeconfig <FILE>"),
-        (vec!["--attestor=aws"], "--workload-kubeconfig <FILE>"),
-    ] {
-        assert_wrong_usage(
-            &arguments,
-            &["required arguments were not provided", missing],
-        );
-    }
-    for option in [
-        "--aws-account=111122223333",
-        "--aws-region=eu-west-1",
-        "--aws-required-tag=a=b",
-        "--aws-cluster-name=prod-1",
-        "--aws-node-name=instance-id",
-        "--aws-any-root-volume",
-    ] {
-        let arguments = [&CLUSTER[..], &["--inventory=no.yaml", option]].concat();
-        assert_wrong_usage(&arguments, &["--attestor <PROVIDER>"]);
+fn instances_are_found_by_one_account_region_and_tag_at_least() {
+    for field in ["accounts", "regions", "requiredTags"] {
+        let mut aws = complete();
+        aws.as_object_mut().unwrap().remove(field);
+
+        let output = Files::found(&aws).run(&[], &[]);
+
+        let words = format!("awsInstances: spec.aws.{field} in the file of --settings needs");
+        assert_refused(&output, 3, &["--inventory", &words]);
     }
 }
 
 #[test]
-fn options_that_contradict_each_other_are_both_named() {
-    for (more, words) in [
+fn a_value_of_another_form_is_named_with_its_field() {
+    for (field, value, place) in [
         (
-            "--inventory=no.yaml",
-            "'--aws-inventory' cannot be used with '--inventory <FILE>'",
+            "accounts",
+            json!(["1111-2222-3333"]),
+            "spec.aws.accounts[0]: ",
         ),
+        ("accounts", json!([111_122_223_333_u64]), "put it in quotes"),
+        ("regions", json!(["Ireland"]), "spec.aws.regions[0]: "),
         (
-            "--allow-insecure",
-            "'--attestor <PROVIDER>' cannot be used with '--allow-insecure'",
+            "requiredTags",
+            json!({"": "prod-1"}),
+            "spec.aws.requiredTags: ",
         ),
-        (
-            "--cluster=default/prod-1",
-            "'--attestor <PROVIDER>' cannot be used with",
-        ),
+        ("nodeName", json!("hostname"), "spec.aws.nodeName: "),
     ] {
-        assert_wrong_usage(&[&CLUSTER, &FOUND[..], &[more]].concat(), &[words]);
+        let mut aws = complete();
+        aws[field] = value;
+
+        assert_refused(&Files::found(&aws).run(&[], &[]), 3, &["--settings", place]);
     }
 }
 
 #[test]
-fn a_value_of_another_form_is_named_with_the_form_that_it_should_have() {
+fn an_option_of_another_form_is_named_with_the_form_that_it_should_have() {
     for (option, form) in [
-        ("--attestor=gcp", "[possible values: aws, tpm]"),
-        ("--aws-account=1111-2222-3333", "twelve digits"),
-        ("--aws-region=Ireland", "such as eu-west-1"),
-        ("--aws-required-tag=cluster", "KEY=VALUE"),
-        ("--aws-required-tag==prod-1", "KEY=VALUE"),
-        (
-            "--aws-node-name=hostname",
-            "[possible values: private-dns-name, instance-id]",
-        ),
         ("--aws-sts-endpoint=sts.internal", "REGION=ENDPOINT"),
         ("--aws-sts-endpoint=Ireland=sts.internal", "no region"),
         (
@@ -154,21 +144,33 @@ fn a_value_of_another_form_is_named_with_the_form_that_it_should_have() {
         ("--aws-allow-instance-profile=a/b", "<account>:<role>"),
     ] {
         let (name, value) = option.split_once('=').unwrap();
-        let arguments = [&CLUSTER, &without(&LISTED, name)[..], &[option]].concat();
-        assert_wrong_usage(&arguments, &[name, &format!("'{value}'"), form]);
+        let output = Files::listed(&json!({})).run(&[option], &[]);
+        assert_refused(&output, 2, &[name, &format!("'{value}'"), form]);
+    }
+}
+
+#[test]
+fn an_option_for_identities_of_a_management_cluster_is_refused() {
+    for option in [
+        "--allow-controller-identity-fallback",
+        "--aws-sts-region=eu-west-1",
+    ] {
+        let output = Files::listed(&json!({})).run(&[option], &[]);
+        let (name, _) = option.split_once('=').unwrap_or((option, ""));
+        assert_refused(&output, 2, &["cannot be used with", name]);
     }
 }
 
 /// Runs the controller with this option, whose value is the path of a file with this content.
-fn with_file(option: &str, content: Option<&[u8]>) -> (Scratch, PathBuf, Output) {
-    let scratch = Scratch::new("aws-cli");
-    let path = scratch.join("given.pem");
+fn with_file(option: &str, content: Option<&[u8]>) -> (Files, PathBuf, Output) {
+    let files = Files::listed(&json!({}));
+    let path = files.scratch.join("given.pem");
     if let Some(content) = content {
         std::fs::write(&path, content).unwrap();
     }
     let option = format!("{option}={}", path.display());
-    let output = run(&[&CLUSTER, &LISTED[..], &[&option]].concat(), &[]);
-    (scratch, path, output)
+    let output = files.run(&[&option], &[]);
+    (files, path, output)
 }
 
 #[test]
@@ -182,7 +184,7 @@ fn a_file_that_cannot_be_used_is_named_with_its_option() {
             (Some(&[0xff, 0, 0xfe]), ""),
             (Some(&huge), "1048576 bytes"),
         ] {
-            let (_scratch, path, output) = with_file(option, content);
+            let (_files, path, output) = with_file(option, content);
             assert_refused(&output, 3, &[option, path.to_str().unwrap(), words]);
         }
     }
@@ -192,7 +194,7 @@ fn a_file_that_cannot_be_used_is_named_with_its_option() {
 fn an_endpoint_of_a_region_that_is_none_is_refused() {
     let endpoint = "--aws-sts-endpoint=xx-west-1=sts.internal";
 
-    let output = run(&[&CLUSTER, &LISTED[..], &[endpoint]].concat(), &[]);
+    let output = Files::listed(&json!({})).run(&[endpoint], &[]);
 
     assert_refused(&output, 3, &["--aws-sts-endpoint", "xx-west-1"]);
 }
@@ -201,15 +203,18 @@ fn an_endpoint_of_a_region_that_is_none_is_refused() {
 fn an_unusable_proxy_is_refused_without_its_password() {
     let proxy = [("HTTPS_PROXY", "socks5://user:hunter2@proxy.test")];
 
-    let output = run(&[&CLUSTER, &LISTED[..]].concat(), &proxy);
-    assert_refused(&output, 3, &["--attestor aws", "HTTPS_PROXY"]);
+    let found = Files::found(&complete());
+    let output = found.run(&[], &proxy);
+    assert_refused(&output, 3, &["awsInstances", "HTTPS_PROXY"]);
     assert!(
         !String::from_utf8(output.stderr)
             .unwrap()
             .contains("hunter2")
     );
 
-    let insecure = ["--allow-insecure", "--inventory=no.yaml"];
-    let output = run(&[&CLUSTER, &insecure[..]].concat(), &proxy);
+    let insecure = settings(&json!({"authorizedAttestors": ["insecure"]}));
+    found.scratch.write("settings.yaml", insecure);
+    found.scratch.write("machines.yaml", inventory(&[]));
+    let output = found.run(&["--allow-insecure"], &proxy);
     assert_refused(&output, 3, &["no.crt"]);
 }

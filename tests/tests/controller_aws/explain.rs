@@ -3,14 +3,14 @@
 use std::process::Command;
 
 use kubelet_authenticator_test_support::process::Scratch;
-use kubelet_authenticator_tests::cloud::Cloud;
-use kubelet_authenticator_tests::controller::{Bed, request, token_of_instance};
+use kubelet_authenticator_tests::cloud::{Cloud, OWNED};
+use kubelet_authenticator_tests::controller::{Bed, request, settings, token_of_instance};
 use kubelet_authenticator_tests::program;
 use serde_json::{Value, json};
 
 /// The explanation of the request of an instance, with these options; and whom it would have asked.
 fn explained(cloud: &Cloud, options: &[&str]) -> Value {
-    let instances = vec![cloud.launched_an_hour_ago(&[])];
+    let instances = vec![cloud.launched_an_hour_ago(&[OWNED])];
     let bed = Bed::instances(cloud, &instances);
     let token = token_of_instance(0);
     let mut object = request(&bed, cloud, &instances[0]).to_json();
@@ -26,8 +26,13 @@ fn explained(cloud: &Cloud, options: &[&str]) -> Value {
     });
     let scratch = Scratch::new("explain");
     let output = Command::new(program("node-attestation-controller"))
-        .args(["explain", "-o", "json", "--attestor", "aws", "--file"])
+        .args(["explain", "-o", "json", "--file"])
         .arg(scratch.write("request.json", object.to_string()))
+        .arg("--settings")
+        .arg(scratch.write(
+            "settings.yaml",
+            settings(&json!({"authorizedAttestors": ["aws"]})),
+        ))
         .arg("--inventory")
         .arg(scratch.write("machines.yaml", inventory.to_string()))
         .arg("--ca-cert")

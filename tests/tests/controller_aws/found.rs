@@ -1,18 +1,19 @@
-//! Machines that are the instances with a cluster's tags: `--aws-inventory`.
+//! Machines that are the instances with a cluster's tags: `awsInstances` of an inventory.
 
 use std::sync::LazyLock;
 
 use kubelet_authenticator_tests::cloud::{ACCOUNT, Cloud, Instance, REGION};
 use kubelet_authenticator_tests::controller::{Bed, Controller, certificate_of, request};
+use serde_json::json;
 
 static CLOUD: LazyLock<Cloud> = LazyLock::new(Cloud::start);
 
 /// A controller of the cluster whose instances have the tag `cluster` with this value.
-fn bed(cloud: &Cloud, cluster: &str, more: &[&str]) -> (Bed, Controller) {
-    let account = format!("--aws-account={ACCOUNT}");
-    let region = format!("--aws-region={REGION}");
-    let tag = format!("--aws-required-tag=cluster={cluster}");
-    let bed = Bed::found(cloud, &[&[&*account, &region, &tag], more].concat());
+fn bed(cloud: &Cloud, cluster: &str) -> (Bed, Controller) {
+    let aws = json!({
+        "accounts": [ACCOUNT], "regions": [REGION], "requiredTags": {"cluster": cluster},
+    });
+    let bed = Bed::found(cloud, &aws);
     let mut controller = bed.setup.start();
     controller.wait_until_it_watches();
     (bed, controller)
@@ -26,7 +27,7 @@ fn ask(bed: &Bed, instance: &Instance) -> String {
 #[test]
 fn an_instance_with_the_tag_joins_under_its_private_dns_name() {
     let instance = CLOUD.launch(&[("cluster", "joins")]);
-    let (bed, mut controller) = bed(&CLOUD, "joins", &[]);
+    let (bed, mut controller) = bed(&CLOUD, "joins");
 
     let csr = ask(&bed, &instance);
 

@@ -26,8 +26,8 @@ fn credentials_that_ended_between_metadata_and_sts_are_13_and_others_join() {
 fn each_way_to_fail_tells_no_credential_on_either_side() {
     // Denied.
     let mut world = World::start();
-    world.node.set("AWS_NODE_NAME", "instanceID");
-    world.node.set("NODE_NAME", &world.instance.ec2.id);
+    world.node.set("aws.nodeName", "instanceID");
+    world.node.set("nodeName", &world.instance.ec2.id);
     let denied = world.run().failed(12).saying("NodeNameMismatch");
     world.tells_no_secret(&[denied]);
 
@@ -48,7 +48,7 @@ fn each_way_to_fail_tells_no_credential_on_either_side() {
 
     // No decision in time.
     let mut world = World::start();
-    world.node.set("TIMEOUT_SECONDS", "3");
+    world.node.set("timeLimit", "3");
     let fault = Fault::error(500, "InternalFailure", &words);
     world.cloud.sts().inject(Times::always(), fault);
     let pending = world.run().failed(11);

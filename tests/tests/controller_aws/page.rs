@@ -11,6 +11,8 @@ use kubelet_authenticator_test_support::sts::{Fault, Principal, Times};
 use kubelet_authenticator_tests::cloud::ACCOUNT;
 use kubelet_authenticator_tests::controller::reason_of;
 
+use serde_json::json;
+
 use crate::world::World;
 
 /// The rows of the section: the first cell and the rest.
@@ -36,7 +38,7 @@ type Case = fn() -> World;
 const CODES: [(i32, &str, Case); 6] = [
     (5, "hop limit", || {
         let mut world = World::start();
-        world.node.set("TIMEOUT_SECONDS", "3");
+        world.node.set("timeLimit", "3");
         world
             .instance
             .imds
@@ -54,7 +56,7 @@ const CODES: [(i32, &str, Case); 6] = [
     }),
     (11, "", || {
         let mut world = World::start();
-        world.node.set("TIMEOUT_SECONDS", "3");
+        world.node.set("timeLimit", "3");
         world
             .cloud
             .sts()
@@ -63,8 +65,8 @@ const CODES: [(i32, &str, Case); 6] = [
     }),
     (12, "NodeNameMismatch", || {
         let mut world = World::start();
-        world.node.set("AWS_NODE_NAME", "instanceID");
-        world.node.set("NODE_NAME", &world.instance.ec2.id);
+        world.node.set("aws.nodeName", "instanceID");
+        world.node.set("nodeName", &world.instance.ec2.id);
         world
     }),
     (13, "EvidenceExpired", || {
@@ -74,7 +76,7 @@ const CODES: [(i32, &str, Case); 6] = [
     }),
     (15, "--hostname-override", || {
         let mut world = World::start();
-        world.node.set("NODE_NAME", "another");
+        world.node.set("nodeName", "another");
         world
     }),
 ];
@@ -85,7 +87,7 @@ const REASONS: [(&str, Case); 7] = [
         let mut world = World::start();
         world
             .node
-            .set("AWS_STS_ENDPOINT", "sts-fips.eu-west-1.amazonaws.com");
+            .set("aws.stsEndpoint", "sts-fips.eu-west-1.amazonaws.com");
         world
     }),
     ("CallerRoleNotAllowed", || {
@@ -101,21 +103,21 @@ const REASONS: [(&str, Case); 7] = [
             .instance
             .imds
             .update(|metadata| metadata.profile = Some(profile));
-        world.node.set("AWS_PRINCIPAL", "instanceProfile");
+        world.node.set("aws.principal", "instanceProfile");
         world
     }),
     ("AccountNotAllowed", || {
-        World::with(|_, _, setup| setup.args(&["--aws-account=444455556666"]))
+        World::with(|_, _, setup| setup.spec(&json!({"aws": {"accounts": ["444455556666"]}})))
     }),
     ("RegionNotAllowed", || {
-        World::with(|_, _, setup| setup.args(&["--aws-region=eu-west-2"]))
+        World::with(|_, _, setup| setup.spec(&json!({"aws": {"regions": ["eu-west-2"]}})))
     }),
     ("InstanceNotFound", || {
         let (key, _) = access_key("444455556666");
         World::with(|_, _, setup| setup.env("AWS_ACCESS_KEY_ID", &key))
     }),
     ("TagMismatch", || {
-        World::with(|_, _, setup| setup.args(&["--aws-cluster-name=prod-1"]))
+        World::with(|_, _, setup| setup.spec(&json!({"aws": {"requiredTags": {"team": "a"}}})))
     }),
     ("RootVolumeMoved", || {
         World::with(|cloud, instance, setup| {

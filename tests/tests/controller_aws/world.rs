@@ -6,7 +6,7 @@ use base64::prelude::*;
 use kubelet_authenticator_test_support::imds::Credentials;
 use kubelet_authenticator_test_support::process::poll;
 use kubelet_authenticator_test_support::sts::Principal;
-use kubelet_authenticator_tests::cloud::{ACCOUNT, Cloud, Instance};
+use kubelet_authenticator_tests::cloud::{ACCOUNT, Cloud, Instance, OWNED};
 use kubelet_authenticator_tests::controller::{Bed, Controller, Setup, token_of_instance};
 use kubelet_authenticator_tests::node::{Node, PATIENCE, Run};
 use serde_json::Value;
@@ -30,7 +30,7 @@ impl World {
     /// Starts a controller with a changed setup, and a cloud with one instance launched an hour ago.
     pub fn with(told: impl FnOnce(&Cloud, &Instance, Setup) -> Setup) -> Self {
         let cloud = Cloud::start();
-        let instances = vec![cloud.launched_an_hour_ago(&[])];
+        let instances = vec![cloud.launched_an_hour_ago(&[OWNED])];
         let mut bed = Bed::instances(&cloud, &instances);
         bed.setup = told(&cloud, &instances[0], bed.setup);
         let mut controller = bed.setup.start();
@@ -43,9 +43,9 @@ impl World {
         let bootstrap = bed
             .server
             .write_bootstrap_kubeconfig(node.scratch().path(), &format!("{token}.{secret}"));
-        node.set("BOOTSTRAP_KUBECONFIG", bootstrap);
-        node.unset("PROVIDER_ID");
-        for (name, value) in instance.plugin_environment(&cloud) {
+        node.set("bootstrapKubeconfig", bootstrap);
+        node.unset("providerID");
+        for (name, value) in instance.plugin_settings(&cloud) {
             node.set_env(name, value);
         }
         Self {

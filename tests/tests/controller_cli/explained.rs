@@ -5,8 +5,8 @@ use std::process::{Command, Output};
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use kubelet_attestation::csr::SERVING_USAGES;
-use kubelet_attestation::names::BUILT_IN_SERVING_SIGNER;
-use kubelet_authenticator_tests::controller::{Application, Machine};
+use kubelet_attestation::names::{BUILT_IN_CLIENT_SIGNER, BUILT_IN_SERVING_SIGNER};
+use kubelet_authenticator_tests::controller::{Application, Machine, settings};
 use kubelet_authenticator_tests::program;
 use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair, SanType};
 use serde_json::{Value, json};
@@ -33,6 +33,8 @@ fn explain(files: &Files, request: &Value, arguments: &[&str]) -> Output {
         .env("NO_COLOR", "1")
         .args(["explain", "--file"])
         .arg(file)
+        .arg("--settings")
+        .arg(files.path("settings.yaml"))
         .arg("--inventory")
         .arg(files.path("machines.yaml"))
         .arg("--ca-cert")
@@ -197,17 +199,19 @@ fn serving() -> Value {
 }
 
 #[test]
-fn an_address_out_of_the_ranges_that_are_given_is_explained_with_its_denial() {
+fn an_address_out_of_the_ranges_of_the_settings_is_explained_with_its_denial() {
     let files = Files::new();
     let explained = |ranges: &[&str]| {
-        let text = printed(explain(&files, &serving(), ranges));
+        let spec = json!({"authorizedAttestors": ["insecure"], "servingAddressRanges": ranges});
+        files.scratch.write("settings.yaml", settings(&spec));
+        let text = printed(explain(&files, &serving(), &[]));
         text.split_whitespace().collect::<Vec<_>>().join(" ")
     };
     let passed = "passed conform_serving: node n1, for 203.0.113.7";
 
     let without = explained(&[]);
-    let inside = explained(&["--serving-address-range=203.0.113.0/24"]);
-    let outside = explained(&["--serving-address-range=198.51.100.0/24"]);
+    let inside = explained(&["203.0.113.0/24"]);
+    let outside = explained(&["198.51.100.0/24"]);
 
     let unlimited = format!("{passed} undecided corroborate");
     assert!(without.contains(&unlimited), "{without}");
@@ -215,6 +219,61 @@ fn an_address_out_of_the_ranges_that_are_given_is_explained_with_its_denial() {
         format!("{passed}; addresses are limited to 203.0.113.0/24 undecided corroborate");
     assert!(inside.contains(&limited), "{inside}");
     let denied = "Result: denied, ServingAddressOutOfRange: 203.0.113.7 is outside of \
-                  servingAddressRanges (or --serving-address-range)";
+                  servingAddressRanges";
     assert!(outside.contains(denied), "{outside}");
+}
+
+/// Without the settings, an explanation had every default, and this request passed.
+#[test]
+fn a_request_that_only_the_settings_deny_is_explained_as_denied() {
+    let files = Files::new();
+    let mut request = serving();
+    request["spec"]["signerName"] = BUILT_IN_CLIENT_SIGNER.into();
+    let explained = |bindings: &str| {
+        let spec = json!({"authorizedAttestors": ["insecure"], "autoApproveBindings": bindings});
+        files.scratch.write("settings.yaml", settings(&spec));
+        let text = printed(explain(&files, &request, &["-o", "json"]));
+        serde_json::from_str::<Value>(&text).unwrap()
+    };
+
+    let reported = explained("Report");
+    let removed = explained("Remove");
+
+    assert_eq!(reported["outcome"], "ignored", "{reported:#}");
+    assert_eq!(removed["outcome"], "denied", "{removed:#}");
+    assert_eq!(removed["reason"], "UnattestedBuiltInRequest");
+}
+
+#[test]
+fn a_name_of_the_endpoint_or_of_a_service_range_is_explained_as_reserved() {
+    let files = Files::new();
+    let explained = |field: &str, value: Value| {
+        let text = std::fs::read_to_string(files.path("machines.yaml")).unwrap();
+        let mut inventory: Value = serde_json::from_str(&text).unwrap();
+        inventory[field] = value;
+        let file = files.scratch.write("changed.yaml", inventory.to_string());
+        let request = files.scratch.write("request.yaml", serving().to_string());
+        let output = Command::new(program("node-attestation-controller"))
+            .env_clear()
+            .args(["explain", "-ojson", "--file"])
+            .arg(request)
+            .arg("--settings")
+            .arg(files.path("settings.yaml"))
+            .arg("--inventory")
+            .arg(file)
+            .arg("--ca-cert")
+            .arg(files.path("ca.crt"))
+            .output()
+            .unwrap();
+        serde_json::from_str::<Value>(&printed(output)).unwrap()
+    };
+
+    let hosts = explained("endpointHosts", json!(["203.0.113.7"]));
+    let ranges = explained("serviceRanges", json!(["203.0.113.0/24"]));
+    let others = explained("endpointHosts", json!(["203.0.113.8"]));
+
+    for reserved in [hosts, ranges] {
+        assert_eq!(reserved["reason"], "ServingNameReserved", "{reserved:#}");
+    }
+    assert_eq!(others["outcome"], "undecided", "{others:#}");
 }

@@ -3,6 +3,7 @@
 mod explained;
 mod kubeconfigs;
 mod printed;
+mod settings_file;
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -12,7 +13,7 @@ use std::process::{Command, Output};
 use kubelet_authenticator_test_support::api_server::ApiServer;
 use kubelet_authenticator_test_support::pki::CertificateAuthority;
 use kubelet_authenticator_test_support::process::{Launch, Process, Scratch};
-use kubelet_authenticator_tests::controller::{Machine, PATIENCE, inventory};
+use kubelet_authenticator_tests::controller::{Machine, PATIENCE, inventory, settings};
 use kubelet_authenticator_tests::program;
 use rustix::process::Signal;
 use serde_json::json;
@@ -30,6 +31,8 @@ impl Files {
         server.write_admin_kubeconfig(scratch.path());
         server.write_ca(scratch.path());
         scratch.write("machines.yaml", inventory(&[Machine::new("n1", "token1")]));
+        let spec = json!({"authorizedAttestors": ["insecure"]});
+        scratch.write("settings.yaml", settings(&spec));
         Self { scratch, server }
     }
 
@@ -45,6 +48,7 @@ impl Files {
             ("--ca-cert", "ca.crt"),
             ("--ca-key", "ca.key"),
             ("--inventory", "machines.yaml"),
+            ("--settings", "settings.yaml"),
         ] {
             arguments.extend([option.into(), self.path(name).into()]);
         }
@@ -111,6 +115,26 @@ fn version_definitions_and_help_are_all_that_is_printed() {
 }
 
 #[test]
+fn a_removed_option_is_an_error_that_names_its_replacement() {
+    for (arguments, expected) in [
+        (
+            &["run", "--leader-elect=false"][..],
+            "error: --leader-elect was removed\n\
+             hint: leave it out: one replica leads, with a Lease, always\n",
+        ),
+        (
+            &["tenancy", "explain", "prod-1", "--ack-iam-role-selector"],
+            "error: --ack-iam-role-selector was removed\nhint: use --ack=role-selectors\n",
+        ),
+    ] {
+        let output = run(arguments);
+        assert_eq!(output.status.code(), Some(2));
+        assert_eq!(stderr(&output), expected);
+        assert!(output.stdout.is_empty());
+    }
+}
+
+#[test]
 fn the_soft_limit_of_open_files_is_raised_to_the_hard_one() {
     let files = Files::new();
     let script = "ulimit -Sn 100 && ulimit -Hn 4096 && exec \"$0\" \"$@\"";
@@ -161,18 +185,23 @@ fn wrong_usage_ends_with_2() {
             "c",
             "--inventory",
             "d",
-            "--namespace",
+            "--settings",
             "e",
+            "--namespace",
+            "f",
         ],
-        &["run", "--certificate-duration", "1m"],
-        &["run", "--audience", ""],
         &["run", "--context", "a"],
         &["explain", "a"],
         &["explain", "--cluster", "a/b"],
         &["explain", "a", "--cluster", "b", "--inventory", "c"],
-        &["explain", "a", "--cluster", "b", "--attestor", "tpm"],
+        &["explain", "a", "--cluster", "b", "--settings", "c"],
+        &["explain", "a", "--inventory", "c"],
         &["cluster"],
         &["cluster", "check", "a", "b"],
+        &["cluster", "check", "a", "--settings", "b"],
+        &["cluster", "check", "--namespace", "a", "--settings", "b"],
+        &["cluster", "check", "--workload-kubeconfig", "a"],
+        &["render", "settings", "--cluster-name", "a"],
         &["completion"],
     ] {
         let output = run(arguments);
@@ -182,19 +211,28 @@ fn wrong_usage_ends_with_2() {
 }
 
 #[test]
-fn without_a_provider_nothing_runs_and_the_message_says_what_to_do() {
+fn insecure_needs_both_the_settings_and_the_option() {
     let files = Files::new();
     let mut arguments = files.arguments();
     arguments.retain(|argument| argument != "--allow-insecure");
+    let words = ["insecure is authorized", "without --allow-insecure"];
+    assert_refused(&run(arguments), &words);
 
-    let output = run(arguments);
-
-    assert_refused(&output, &["--attestor", "--allow-insecure"]);
+    let spec = json!({"authorizedAttestors": ["aws"]});
+    files.scratch.write("settings.yaml", settings(&spec));
+    let words = ["--allow-insecure has no effect", "spec.authorizedAttestors"];
+    assert_refused(&files.run(), &words);
 }
 
 #[test]
 fn each_missing_empty_truncated_or_binary_file_is_named() {
-    for name in ["admin.kubeconfig", "ca.crt", "ca.key", "machines.yaml"] {
+    for name in [
+        "admin.kubeconfig",
+        "ca.crt",
+        "ca.key",
+        "machines.yaml",
+        "settings.yaml",
+    ] {
         let whole = fs::read(Files::new().path(name)).unwrap();
         for bytes in [&[][..], &whole[..whole.len() / 2], &[0xff, 0, 0xfe]] {
             let files = Files::new();
@@ -312,29 +350,9 @@ fn what_an_operator_must_know_is_said_at_the_start() {
         "the ledger is in memory",
         "--client-ca-file",
         "ca-sha256:",
+        "autoApproveBindings is Report",
+        "bootstrap tokens are left alone",
     ] {
         controller.wait_for_log(words, PATIENCE);
     }
-}
-
-#[test]
-fn a_range_of_addresses_that_is_none_is_a_usage_error_that_names_option_and_value() {
-    let files = Files::new();
-    for range in ["10.0.0.1/8", "10.0.0.0", "", "::ffff:10.0.0.0/104"] {
-        let mut arguments = files.arguments();
-        arguments.push("--serving".into());
-        let argument = format!("--serving-address-range={range}");
-        arguments.extend(["--serving-address-range=::/0".into(), argument.into()]);
-
-        let output = run(arguments);
-
-        let stderr = stderr(&output);
-        assert_eq!(output.status.code(), Some(2), "{range:?}: {stderr}");
-        let named = format!("'{range}' for '--serving-address-range <CIDR>'");
-        assert!(stderr.contains(&named), "{stderr}");
-    }
-    // Without the duty, the option would say nothing.
-    let mut arguments = files.arguments();
-    arguments.push("--serving-address-range=10.0.0.0/8".into());
-    assert_eq!(run(arguments).status.code(), Some(2));
 }

@@ -55,7 +55,7 @@ impl Bed {
     pub fn new() -> Self {
         let mut bed = Self::calling_its_regions_sts();
         let host = bed.sts.host();
-        bed.node.set("AWS_STS_ENDPOINT", host);
+        bed.node.set("aws.stsEndpoint", host);
         bed
     }
 
@@ -75,9 +75,9 @@ impl Bed {
             ..Instance::new(REGION, ZONE, INSTANCE)
         });
         let mut node = Node::new(AWS, &server);
-        node.set("NODE_NAME", NAME);
-        node.unset("PROVIDER_ID");
-        node.set("AWS_METADATA_ENDPOINT", imds.url());
+        node.set("nodeName", NAME);
+        node.unset("providerID");
+        node.set("aws.metadataEndpoint", imds.url());
         let bed = Self {
             server,
             imds,

@@ -24,7 +24,7 @@ impl Boot {
     fn begin() -> Self {
         let mut bed = Bed::new();
         // A few attempts at the service in each run, and only this much real time.
-        bed.node.set("TIMEOUT_SECONDS", "3");
+        bed.node.set("timeLimit", "3");
         Self {
             bed,
             passed: Duration::ZERO,
@@ -66,7 +66,7 @@ fn metadata_down_for_two_minutes_delay_the_join_by_one_at_most() {
     assert!((2..=8).contains(&tried), "{:?}", boot.codes);
 
     boot.bed.imds.come_up();
-    boot.bed.node.set("TIMEOUT_SECONDS", "60");
+    boot.bed.node.set("timeLimit", "60");
     while boot.ask() != 0 {
         let late = boot.passed - DOWN;
         assert!(late <= LONGEST + PAUSE, "{:?}", boot.codes);

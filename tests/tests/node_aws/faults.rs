@@ -94,7 +94,7 @@ fn a_metadata_service_that_does_not_give_evidence_is_5_in_time() {
         .into_iter()
         .map(|(route, fault, words)| {
             let mut bed = Bed::new();
-            bed.node.set("TIMEOUT_SECONDS", TIMEOUT);
+            bed.node.set("timeLimit", TIMEOUT);
             bed.imds.inject(route, Times::always(), fault);
             (bed, words)
         })
@@ -164,7 +164,7 @@ fn a_redirect_of_the_metadata_service_is_not_followed() {
 #[test]
 fn without_an_instance_profile_its_principal_is_5() {
     let mut bed = Bed::new();
-    bed.node.set("AWS_PRINCIPAL", "instanceProfile");
+    bed.node.set("aws.principal", "instanceProfile");
     bed.imds.update(|instance| instance.profile = None);
 
     bed.run()
@@ -208,7 +208,7 @@ fn evidence_that_no_verifier_would_take_is_7() {
 fn a_role_that_would_lead_elsewhere_is_7() {
     for role in ["../../user-data", "a/b", "a b", &"a".repeat(65)] {
         let mut bed = Bed::new();
-        bed.node.set("AWS_PRINCIPAL", "instanceProfile");
+        bed.node.set("aws.principal", "instanceProfile");
         bed.imds
             .update(|instance| instance.profile.as_mut().unwrap().role = role.to_owned());
 

@@ -44,7 +44,7 @@ fn a_join_costs_one_token_and_four_reads_one_create_and_one_watch() {
 #[test]
 fn a_join_with_an_instance_profile_costs_a_read_more() {
     let mut bed = Bed::calling_its_regions_sts();
-    bed.node.set("AWS_PRINCIPAL", "instanceProfile");
+    bed.node.set("aws.principal", "instanceProfile");
 
     bed.run().succeeded();
 
@@ -95,7 +95,7 @@ fn sts_takes_its_proof_for_the_instances_and_for_its_own_key_only() {
 #[test]
 fn with_an_instance_profile_the_proof_is_of_its_role() {
     let mut bed = Bed::new();
-    bed.node.set("AWS_PRINCIPAL", "instanceProfile");
+    bed.node.set("aws.principal", "instanceProfile");
     bed.run().succeeded();
     let sent = bed.sent();
 
@@ -149,10 +149,10 @@ fn a_proxy_of_the_environment_is_not_asked() {
 fn a_provider_id_that_is_set_and_another_is_3() {
     let mut bed = Bed::new();
     bed.node
-        .set("PROVIDER_ID", "aws:///eu-west-1a/i-0123456789abcdef1");
+        .set("providerID", "aws:///eu-west-1a/i-0123456789abcdef1");
     bed.run().failed(3).saying("providerID").saying(PROVIDER_ID);
 
-    bed.node.set("PROVIDER_ID", PROVIDER_ID);
+    bed.node.set("providerID", PROVIDER_ID);
     bed.run().succeeded();
 }
 

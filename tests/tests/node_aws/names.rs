@@ -7,8 +7,8 @@ use crate::bed::{Bed, INSTANCE, NAME};
 /// A bed whose node has this name by this policy.
 fn called(name: &str, policy: &str) -> Bed {
     let mut bed = Bed::new();
-    bed.node.set("NODE_NAME", name);
-    bed.node.set("AWS_NODE_NAME", policy);
+    bed.node.set("nodeName", name);
+    bed.node.set("aws.nodeName", policy);
     bed
 }
 

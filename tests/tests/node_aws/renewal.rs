@@ -27,7 +27,7 @@ fn each_renewal_brings_evidence_of_its_own() {
 fn evidence_rests_in_the_pending_request_and_is_gone_with_it() {
     let mut bed = Bed::new();
     bed.server.set_signer(Signer::Off);
-    bed.node.set("TIMEOUT_SECONDS", "3");
+    bed.node.set("timeLimit", "3");
     bed.run().failed(11);
     let evidence = bed.node.json("pending.json")["request"]["bytes"].clone();
     let evidence = evidence.as_str().unwrap();

@@ -75,7 +75,7 @@ fn no_secret_that_is_anywhere_is_in_the_bundle() {
     node.run().succeeded();
     server.set_signer(Signer::Off);
     // Enough for evidence and request on a busy machine: the request has to stay open.
-    node.set("TIMEOUT_SECONDS", "10");
+    node.set("timeLimit", "10");
     node.command(&["renew", "--force"]).failed(11);
     let pem = fs::read_to_string(node.file("kubelet-client.pem")).unwrap();
     let key = pem

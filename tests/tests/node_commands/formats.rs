@@ -9,14 +9,11 @@ use crate::nodes::{joined, node};
 fn yaml_has_the_content_of_json() {
     let (_server, mut node) = joined();
     node.set_env("PATH", node.scratch().directory("bin"));
-    let certificate = node.file("kubelet-client.pem");
-    let certificate = certificate.to_str().unwrap();
     for command in [
         &["status"][..],
         &["doctor", "--kubelet-kubeconfig", "/missing"],
         &["identify"],
         &["inspect", "store"],
-        &["inspect", "certificate", certificate],
         &["config", "check"],
         &["version"],
     ] {

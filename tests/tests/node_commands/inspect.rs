@@ -44,36 +44,6 @@ fn table(node: &Node, arguments: &[&str]) -> String {
 }
 
 #[test]
-fn the_table_of_a_certificate_with_its_key() {
-    let (_server, mut node) = joined();
-    let file = node.file("kubelet-client.pem");
-    let file = file.to_str().unwrap();
-
-    let found = table(&node, &["certificate", file]);
-
-    let expected = "\
-Subject        O=system:nodes, CN=system:node:n1
-Node           n1
-Provider ID    test:///machine-1
-Issuer         CN=kubernetes
-Serial number  SERIAL
-Valid from     TIME
-Valid until    TIME (LEFT)
-Usages         digital signature
-               client auth
-Key            ECDSA
-Key's SHA-256  DIGEST
-Private key    fits the certificate (not shown)
-";
-    assert_eq!(stable(&node, &found), expected);
-    let text = fs::read_to_string(file).unwrap();
-    assert_eq!(piped(NULL, &["inspect", "certificate"], &text), found);
-    assert_eq!(piped(NULL, &["inspect", "certificate", "-"], &text), found);
-    node.set_env("NO_COLOR", "1");
-    assert_eq!(table(&node, &["certificate", file]), found);
-}
-
-#[test]
 fn a_key_beside_a_certificate_is_judged_and_not_shown() {
     let (_server, node) = joined();
     let (_other, other) = joined();
@@ -94,12 +64,13 @@ fn a_key_beside_a_certificate_is_judged_and_not_shown() {
             "unreadable",
         ),
     ] {
-        let file = node.scratch().write("some.pem", &text);
+        fs::write(node.file("kubelet-client.pem"), &text).unwrap();
 
-        let found = inspected(&node, &["certificate", file.to_str().unwrap()]);
+        let found = inspected(&node, &["store"]);
 
-        assert_eq!(found["privateKey"], state, "{found}");
-        assert_eq!(found["nodeName"], "n1");
+        let certificate = &found["certificate"];
+        assert_eq!(certificate["privateKey"], state, "{found}");
+        assert_eq!(certificate["nodeName"], "n1");
         let line = key.lines().nth(1).unwrap();
         assert!(!found.to_string().contains(line));
     }
@@ -110,24 +81,6 @@ fn bad_input_is_named_with_the_fault_and_what_to_give() {
     let (_server, node) = node();
     let csr = r#"{"kind": "CertificateSigningRequest", "metadata": {"name": "x"}, "spec": {"signerName": "a.b/c", "request": "?"}}"#;
     for (object, text, what, remedy) in [
-        (
-            "certificate",
-            "hello",
-            "is no certificate: it has no CERTIFICATE block",
-            "give a file with",
-        ),
-        (
-            "certificate",
-            "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n",
-            "it is not an X.509 certificate",
-            "give a file with",
-        ),
-        (
-            "certificate",
-            "-----BEGIN CERTIFICATE-----\nAAAA\n",
-            "it has a block that is no PEM",
-            "give a file with",
-        ),
         (
             "request",
             "",
@@ -169,10 +122,10 @@ fn bad_input_is_named_with_the_fault_and_what_to_give() {
         run.saying(file).saying(what).saying(remedy);
     }
     let der = node.scratch().write("input.der", [0x30, 0x82, 0xff]);
-    node.command(&["inspect", "certificate", der.to_str().unwrap()])
+    node.command(&["inspect", "request", der.to_str().unwrap()])
         .failed(2)
         .saying("it is not text: byte 1 is not UTF-8")
-        .saying("openssl x509 -inform der");
+        .saying("openssl req -inform der");
     node.command(&["inspect", "request", "/missing"])
         .failed(2)
         .saying("/missing: cannot be read: No such file");
@@ -437,7 +390,7 @@ Lock                free
 fn a_store_with_a_pending_request_or_a_file_of_no_use_says_so() {
     let (server, mut node) = node();
     server.set_signer(Signer::Off);
-    node.set("TIMEOUT_SECONDS", "3");
+    node.set("timeLimit", "3");
     node.run().failed(11);
 
     let found = inspected(&node, &["store"]);
@@ -460,25 +413,18 @@ fn a_store_with_a_pending_request_or_a_file_of_no_use_says_so() {
 }
 
 #[test]
-fn a_certificate_of_another_authority_is_decoded_with_its_chain() {
-    let (_server, node) = node();
+fn a_stored_certificate_of_another_authority_is_decoded_with_its_chain() {
+    let (_server, node) = joined();
     let ca = CertificateAuthority::new("some authority");
     let issued = ca.issue(&Contents::client(Subject::user("alice")));
     let text = format!("{}{}", issued.certificate_pem, ca.certificate_pem());
-    let file = node.scratch().write("chain.pem", text);
+    fs::write(node.file("kubelet-client.pem"), text).unwrap();
 
-    let found = inspected(&node, &["certificate", file.to_str().unwrap()]);
+    let found = &inspected(&node, &["store"])["certificate"];
 
     assert_eq!(found["nodeName"], Value::Null);
-    assert!(
-        found["subject"].as_str().unwrap().contains("alice"),
-        "{found}"
-    );
-    assert!(
-        found["chain"][0]["subject"]
-            .as_str()
-            .unwrap()
-            .contains("some authority")
-    );
+    let subject = |of: &Value| of["subject"].as_str().unwrap().to_owned();
+    assert!(subject(found).contains("alice"), "{found}");
+    assert!(subject(&found["chain"][0]).contains("some authority"));
     assert_eq!(found["privateKey"], "none");
 }

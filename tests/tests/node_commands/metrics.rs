@@ -123,7 +123,7 @@ fn a_failure_a_back_off_and_a_pending_request_are_in_the_metrics() {
     denied.command(&["reset"]).succeeded();
 
     server.set_signer(Signer::Off);
-    denied.set("TIMEOUT_SECONDS", "3");
+    denied.set("timeLimit", "3");
     denied.run().failed(11);
     let text = metrics(&denied);
     let pending = denied.status()["pendingRequest"].clone();

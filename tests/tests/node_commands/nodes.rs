@@ -55,10 +55,10 @@ pub fn instance() -> (ApiServer, Node, Imds) {
     let server = ApiServer::start();
     server.set_signer(Signer::issue());
     let mut node = Node::new(AWS, &server);
-    node.set("NODE_NAME", NAME);
-    node.unset("PROVIDER_ID");
-    node.set("AWS_METADATA_ENDPOINT", imds.url());
-    node.set("AWS_STS_ENDPOINT", "127.0.0.1:443");
+    node.set("nodeName", NAME);
+    node.unset("providerID");
+    node.set("aws.metadataEndpoint", imds.url());
+    node.set("aws.stsEndpoint", "127.0.0.1:443");
     (server, node, imds)
 }
 

@@ -58,9 +58,9 @@ fn a_bootstrap_kubeconfig_that_is_gone_after_the_certificate_ended() {
 fn undecided() -> (Bed, String) {
     let mut bed = Bed::new();
     bed.server.set_signer(Signer::Off);
-    bed.node.set("TIMEOUT_SECONDS", "2");
+    bed.node.set("timeLimit", "2");
     bed.node.run().failed(11);
-    bed.node.unset("TIMEOUT_SECONDS");
+    bed.node.unset("timeLimit");
     let name = bed.node.json("pending.json")["request"]["name"].clone();
     (bed, name.as_str().unwrap().to_owned())
 }
@@ -100,7 +100,7 @@ fn a_request_that_is_approved_and_never_issued() {
 #[test]
 fn another_node_name_than_the_certificates() {
     let mut bed = Bed::joined();
-    bed.node.set("NODE_NAME", "n2");
+    bed.node.set("nodeName", "n2");
 
     bed.first_failing(
         "node-name",

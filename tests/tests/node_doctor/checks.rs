@@ -24,7 +24,7 @@ fn settings_that_are_invalid_hide_no_other_check() {
     let mut bed = Bed::joined();
     bed.server.set_date_skew(600);
     let config = bed.node.scratch().write("config.yaml", "nodeNam: x\n");
-    bed.node.set("CONFIG", &config);
+    bed.node.set("config", &config);
 
     let place = config.display().to_string();
     let examined = bed.first_failing("settings", "", "");
@@ -40,9 +40,10 @@ fn settings_that_are_invalid_hide_no_other_check() {
     let examined = bed.doctor();
     examined.says("settings", "warn", "can be written by others");
     set_mode(&config, 0o644);
-    bed.node.set("NODENAME", "n2");
+    bed.node.set_env("KUBELET_AUTHENTICATOR_NODE_NAME", "n2");
     let examined = bed.doctor();
-    examined.says("settings", "warn", "KUBELET_AUTHENTICATOR_NODENAME");
+    let leftover = "ignored: KUBELET_AUTHENTICATOR_NODE_NAME (key nodeName)";
+    examined.says("settings", "warn", leftover);
 }
 
 #[test]
@@ -254,7 +255,7 @@ fn a_machine_without_a_provider_id() {
     let server = ApiServer::start();
     let node = Node::new(INSECURE, &server);
     let mut bed = Bed::of(INSECURE, server, node);
-    bed.node.unset("PROVIDER_ID");
+    bed.node.unset("providerID");
     bed.node.run().failed(3);
 
     bed.first_failing(
@@ -263,7 +264,7 @@ fn a_machine_without_a_provider_id() {
         "set providerID",
     );
 
-    bed.node.set("PROVIDER_ID", "test:///machine-1");
+    bed.node.set("providerID", "test:///machine-1");
     bed.node.command(&["renew"]).succeeded();
     bed.is_well();
     let examined = bed.doctor();

@@ -1,5 +1,6 @@
 //! Instances and machines with TPMs.
 
+use std::os::unix::fs::symlink;
 use std::sync::{Arc, LazyLock};
 
 use kubelet_authenticator_test_support::api_server::{ApiServer, Times};
@@ -10,7 +11,7 @@ use kubelet_authenticator_test_support::swtpm::Swtpm;
 use kubelet_authenticator_test_support::tpm_machine::{EndorsementKey, TpmMachine};
 use kubelet_authenticator_test_support::tpm_proxy::{self, Commands, TpmProxy, command};
 use kubelet_authenticator_tests::node::Node;
-use kubelet_authenticator_tests::tpm;
+use kubelet_authenticator_tests::{program, tpm};
 
 use crate::bed::{Bed, LIMIT};
 
@@ -39,10 +40,10 @@ pub fn instance() -> (Bed, Imds) {
     });
     let server = ApiServer::start();
     let mut node = Node::new(AWS, &server);
-    node.set("NODE_NAME", NAME);
-    node.unset("PROVIDER_ID");
-    node.set("AWS_METADATA_ENDPOINT", imds.url());
-    node.set("AWS_STS_ENDPOINT", "127.0.0.1:443");
+    node.set("nodeName", NAME);
+    node.unset("providerID");
+    node.set("aws.metadataEndpoint", imds.url());
+    node.set("aws.stsEndpoint", "127.0.0.1:443");
     (Bed::of(AWS, server, node), imds)
 }
 
@@ -107,7 +108,7 @@ fn an_instance_whose_credentials_are_over_or_whose_name_is_another() {
     );
     imds.update(|instance| instance.local_hostname = NAME.to_owned());
     bed.is_well();
-    bed.node.set("AWS_STS_ENDPOINT", "sts.invalid");
+    bed.node.set("aws.stsEndpoint", "sts.invalid");
     let examined = bed.doctor();
     examined.says(
         "sts",
@@ -119,7 +120,7 @@ fn an_instance_whose_credentials_are_over_or_whose_name_is_another() {
 #[test]
 fn a_machine_without_its_device_program_or_without_its_tpm() {
     let (mut bed, machine) = tpm_machine();
-    bed.node.set("TPM_DEVICE_PROGRAM", "/nonexistent/device");
+    let folder = bed.node.move_program();
     bed.node.run().failed(6);
 
     bed.first_failing(
@@ -128,16 +129,17 @@ fn a_machine_without_its_device_program_or_without_its_tpm() {
         "install the package kubelet-authenticator-tpm-device",
     );
 
-    bed.node.unset("TPM_DEVICE_PROGRAM");
-    bed.node.unset("TPM_TCTI");
-    bed.node.set("TPM_DEVICE", "/nonexistent/tpmrm0");
+    let device = "kubelet-authenticator-tpm-device";
+    symlink(program(device), folder.join(device)).unwrap();
+    bed.node.unset("tpm.tcti");
+    bed.node.set("tpm.device", "/nonexistent/tpmrm0");
     bed.first_failing(
         "tpm",
         "this machine has no TPM that Linux knows: /nonexistent/tpmrm0 is not there",
         "switch the TPM 2.0 on in the firmware",
     );
 
-    bed.node.set("TPM_TCTI", machine.tpm().tcti());
+    bed.node.set("tpm.tcti", machine.tpm().tcti());
     bed.node.command(&["renew"]).succeeded();
     bed.is_well();
 }
@@ -148,7 +150,7 @@ fn a_tpm_that_fails_hangs_or_has_no_certificate() {
     bed.node.command(&["renew"]).succeeded();
     let tpm = machine.tpm();
     let proxy = TpmProxy::before(tpm);
-    bed.node.set("TPM_TCTI", proxy.tcti());
+    bed.node.set("tpm.tcti", proxy.tcti());
     let create = Commands::One(command::CREATE_PRIMARY);
 
     proxy.inject(create, Times::always(), tpm_proxy::Fault::Answer(0x902));
@@ -163,7 +165,7 @@ fn a_tpm_that_fails_hangs_or_has_no_certificate() {
 
     bed.is_well();
     // That key has none.
-    bed.node.set("TPM_ENDORSEMENT_KEY", "ecc-p256");
+    bed.node.set("tpm.endorsementKey", "ecc-p256");
     let examined = bed.doctor();
     examined.says("tpm", "pass", "with an endorsement key ecc-p256");
     examined.says(

@@ -31,7 +31,7 @@ Node         n1
     );
     assert_eq!(server.connections(), 0);
     assert!(!node.state().exists());
-    node.unset("PROVIDER_ID");
+    node.unset("providerID");
     node.command(&["identify"]).failed(3).saying("provider ID");
 }
 
@@ -86,7 +86,7 @@ In a list of endorsement keys:
     );
     assert_eq!(table, expected);
     let mut bed = bed;
-    bed.node.set("PROVIDER_ID", "tinkerbell://metal/host-7");
+    bed.node.set("providerID", "tinkerbell://metal/host-7");
     let found = identity(&bed.node);
     assert_eq!(
         found["endorsementKeys"],

@@ -42,7 +42,7 @@ fn the_table_of_a_node_that_is_well() {
     let examined = bed.doctor();
 
     let expected = "\
-pass  settings: valid, without a file; the kubelet's environment is not known
+pass  settings: valid, without a file
 pass  clock: within five minutes of that of https://API
 pass  api-server: https://API is this cluster's
 pass  kubelet-kubeconfig: /SCRATCH/kubelet.conf runs /SCRATCH/kubelet-authenticator-null
@@ -77,7 +77,7 @@ fn the_table_of_a_node_that_is_not() {
     let examined = bed.doctor();
 
     let expected = "\
-pass  settings: valid, without a file; the kubelet's environment is not known
+pass  settings: valid, without a file
 pass  clock: within five minutes of that of https://API
 pass  api-server: https://API is this cluster's
 pass  kubelet-kubeconfig: /SCRATCH/kubelet.conf runs /SCRATCH/kubelet-authenticator-null

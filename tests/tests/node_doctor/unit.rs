@@ -106,7 +106,7 @@ fn a_kubelet_that_passes_the_plugin_over_is_found_by_its_arguments() {
 #[test]
 fn a_kubelet_with_another_name_than_the_certificate_is_found_by_its_arguments() {
     let mut bed = Bed::joined();
-    bed.node.unset("NODE_NAME");
+    bed.node.unset("nodeName");
     let kubelet = Kubelet::start("--hostname-override=n2 --rotate-certificates=false");
     systemctl(&bed, &properties(&kubelet, "/dev/null"));
 
@@ -178,6 +178,35 @@ fn a_unit_whose_drop_in_does_nothing() {
     );
     let examined = bed.doctor();
     examined.says("kubelet-unit", "warn", "the kubelet does not run (failed)");
+}
+
+#[test]
+fn leftover_settings_of_the_unit_and_the_kubeconfig_are_named() {
+    let bed = Bed::joined();
+    let unit = "LoadState=loaded\nMainPID=0\nEnvironment=KUBELET_AUTHENTICATOR_AUDIENCE=of-unit\n";
+    systemctl(&bed, unit);
+    let examined = bed.doctor();
+    let of_unit = "KUBELET_AUTHENTICATOR_AUDIENCE (key audience)";
+    examined.says("settings", "warn", of_unit);
+
+    let env = "env: [{name: KUBELET_AUTHENTICATOR_NODE_NAME, value: n2}]";
+    let exec = "      provideClusterInfo: true\n";
+    bed.change_kubelet_kubeconfig(exec, &format!("{exec}      {env}\n"));
+    let extension =
+        "extensions: [{name: client.authentication.k8s.io/exec, extension: {nodeName: n3}}]";
+    let cluster = "    server: ";
+    bed.change_kubelet_kubeconfig(cluster, &format!("    {extension}\n{cluster}"));
+    let examined = bed.doctor();
+    for words in [
+        of_unit,
+        "KUBELET_AUTHENTICATOR_NODE_NAME (key nodeName)",
+        "the exec extension in",
+        "(keys nodeName)",
+    ] {
+        examined.says("settings", "warn", words);
+    }
+    let text = examined.unwrapped();
+    assert!(!text.contains("of-unit") && !text.contains("n3"), "{text}");
 }
 
 fn hang_systemd(bed: &Bed) {

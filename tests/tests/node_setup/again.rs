@@ -78,10 +78,9 @@ fn a_kubelet_that_is_set_up_stays_so_whatever_fails() {
 
     host.is_set_up(NULL);
     drop(lock);
-    host.node.set("TIMEOUT_SECONDS", "never");
-    host.setup()
-        .failed(3)
-        .saying("KUBELET_AUTHENTICATOR_TIMEOUT_SECONDS");
+    let config = host.node.scratch().write("config.yaml", "nodeNam: x\n");
+    host.node.set("config", &config);
+    host.setup().failed(3).saying("nodeNam");
     host.is_set_up(NULL);
     // Without a kubeconfig, leftovers of an earlier life do no harm.
     fs::remove_file(host.kubelet_conf()).unwrap();

@@ -23,10 +23,7 @@ impl Host {
     pub fn new(plugin: &str, server: &ApiServer) -> Self {
         let mut node = Node::new(plugin, server);
         let etc = node.scratch().directory("etc");
-        node.set(
-            "BOOTSTRAP_KUBECONFIG",
-            etc.join("ours/bootstrap.kubeconfig"),
-        );
+        node.set("bootstrapKubeconfig", etc.join("ours/bootstrap.kubeconfig"));
         let host = Self { node, etc };
         fs::write(host.kubeadm_flags(), "KUBELET_KUBEADM_ARGS=\"\"\n").unwrap();
         host

@@ -57,7 +57,7 @@ fn what_a_bootstrap_kubeconfig_says_of_the_cluster_is_taken_over() {
         (server.kubeconfig().other_contexts(3), (None, None)),
     ] {
         let mut host = Host::new(NULL, &server);
-        host.node.set("TIMEOUT_SECONDS", "1");
+        host.node.set("timeLimit", "1");
         file.write(&host.from());
 
         host.setup().succeeded();
@@ -72,7 +72,7 @@ fn what_a_bootstrap_kubeconfig_says_of_the_cluster_is_taken_over() {
     }
     // With any characters in a password.
     let mut host = Host::new(NULL, &server);
-    host.node.set("TIMEOUT_SECONDS", "1");
+    host.node.set("timeLimit", "1");
     server.kubeconfig().proxy_url(proxied).write(&host.from());
     let run = host.setup().succeeded();
     assert!(
@@ -206,7 +206,7 @@ fn a_machine_that_is_refused_says_why_and_its_kubelet_goes_on_trying() {
     // No decision in time.
     server.set_signer(Signer::Off);
     host = Host::joining(&server);
-    host.node.set("TIMEOUT_SECONDS", "1");
+    host.node.set("timeLimit", "1");
     host.setup().succeeded().saying("has no credential yet");
     host.is_set_up(NULL);
 }
@@ -249,7 +249,7 @@ fn what_cannot_be_set_up_is_left_to_kubeadm_and_says_why() {
     let mut host = Host::joining(&server);
     fs::write(host.etc.join("in-the-way"), "").unwrap();
     host.node.set(
-        "BOOTSTRAP_KUBECONFIG",
+        "bootstrapKubeconfig",
         host.etc.join("in-the-way/bootstrap.kubeconfig"),
     );
     host.setup()

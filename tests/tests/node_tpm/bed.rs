@@ -257,9 +257,8 @@ impl Bed {
 
     /// Replaces the program that accesses the TPM.
     pub fn set_device_program(&mut self, content: &[u8]) {
-        let path = self.node.scratch().join("device-program");
+        let path = self.node.move_program().join(DEVICE);
         std::fs::write(&path, content).unwrap();
         std::fs::set_permissions(&path, Permissions::from_mode(0o755)).unwrap();
-        self.node.set("TPM_DEVICE_PROGRAM", path);
     }
 }

@@ -91,7 +91,7 @@ fn an_answer_has_the_version_that_was_challenged_though_another_run_gives_it() {
     let proxy = TpmProxy::before(&bed.tpm);
     let activate = Commands::One(command::ACTIVATE_CREDENTIAL);
     proxy.inject(activate, Times::always(), Fault::Answer(0x922));
-    bed.node.set("TPM_TCTI", proxy.tcti());
+    bed.node.set("tpm.tcti", proxy.tcti());
     bed.run().failed(6).saying("is busy");
     assert_eq!(versions(&bed), ["v2", "v1"]);
     proxy.clear_faults();

@@ -71,7 +71,7 @@ fn a_machine_keeps_its_kind_of_endorsement_key_until_reset() {
 #[test]
 fn a_machine_that_something_else_names_keeps_its_kind_of_endorsement_key_too() {
     let mut bed = with_rsa_alone();
-    bed.node.set("PROVIDER_ID", "vsphere://4210");
+    bed.node.set("providerID", "vsphere://4210");
     let rsa = bed.trusted.clone();
     bed.run().succeeded();
     persist_p256(&bed);
@@ -87,10 +87,10 @@ fn a_configured_kind_of_endorsement_key_overrides_the_enrolled_one() {
     bed.run().succeeded();
     let p256 = public(&bed, EndorsementKey::P256);
     bed.trusted.clone_from(&p256);
-    bed.node.set("TPM_ENDORSEMENT_KEY", "ecc-p256");
+    bed.node.set("tpm.endorsementKey", "ecc-p256");
 
     bed.run().succeeded();
-    bed.node.unset("TPM_ENDORSEMENT_KEY");
+    bed.node.unset("tpm.endorsementKey");
     bed.run().succeeded();
 
     let expected = [p256.clone(), p256.clone(), p256.clone(), p256];

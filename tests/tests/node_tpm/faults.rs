@@ -31,9 +31,8 @@ fn faulty(commands: Commands, fault: Fault) -> (Bed, TpmProxy) {
     let mut bed = Bed::new();
     let proxy = TpmProxy::before(&bed.tpm);
     proxy.inject(commands, Times::always(), fault);
-    bed.node.set("TPM_TCTI", proxy.tcti());
-    bed.node
-        .set("TIMEOUT_SECONDS", TIMEOUT.as_secs().to_string());
+    bed.node.set("tpm.tcti", proxy.tcti());
+    bed.node.set("timeLimit", TIMEOUT.as_secs().to_string());
     (bed, proxy)
 }
 
@@ -109,7 +108,7 @@ fn a_tpm_that_hangs_does_not_take_a_credential_away() {
     let (mut bed, proxy) = faulty(Commands::One(command::QUOTE), Fault::Hang);
     proxy.clear_faults();
     bed.old = true;
-    bed.node.set("TIMEOUT_SECONDS", "60");
+    bed.node.set("timeLimit", "60");
     let first = bed.run().succeeded();
     proxy.inject(Commands::All, Times::always(), Fault::Hang);
 
@@ -167,7 +166,7 @@ fn a_plugin_that_cannot_start_a_thread_ends_with_6() {
 #[test]
 fn a_machine_without_a_tpm_is_6_with_what_to_do() {
     let mut bed = Bed::new();
-    bed.node.unset("TPM_TCTI");
+    bed.node.unset("tpm.tcti");
     // A socket cannot be opened as a file, not even by root.
     let socket = bed.node.scratch().join("socket");
     let _listener = UnixListener::bind(&socket).unwrap();
@@ -179,7 +178,7 @@ fn a_machine_without_a_tpm_is_6_with_what_to_do() {
         (&socket, "cannot be opened"),
         (Path::new("/dev/null"), "cannot be reached"),
     ] {
-        bed.node.set("TPM_DEVICE", device);
+        bed.node.set("tpm.device", device);
         bed.node
             .run_with(&["csr", "--dry-run"])
             .failed(6)
@@ -245,11 +244,12 @@ fn what_does_not_load_is_6_with_what_to_install() {
     let mut bed = Bed::new();
     bed.set_device_program(b"#!/bin/sh\nexit 0\n");
     bed.run().failed(6).saying("of another release");
-    bed.node.set("TPM_DEVICE_PROGRAM", "/no/such/program");
-    bed.node
-        .command(&["credential"])
-        .failed(6)
-        .saying("is not /no/such/program");
+    let folder = bed.node.move_program();
+    std::fs::remove_file(folder.join(DEVICE)).unwrap();
+    let missing = folder.join(DEVICE).display().to_string();
+    bed.node.command(&["credential"]).failed(6).saying(&format!(
+        "is not {missing}, nor /usr/lib/kubelet-authenticator/"
+    ));
 }
 
 #[test]
@@ -262,7 +262,7 @@ fn what_speaks_to_the_tpm_ends_with_the_plugin() {
         program(DEVICE).display()
     );
     bed.set_device_program(script.as_bytes());
-    bed.node.set("TIMEOUT_SECONDS", "600");
+    bed.node.set("timeLimit", "600");
     let mut plugin = bed.node.start(&[]);
     let pid = poll(PATIENCE, || std::fs::read_to_string(&kept).ok()).unwrap();
     let process = Path::new("/proc").join(pid.trim());

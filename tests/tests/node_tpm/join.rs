@@ -23,7 +23,7 @@ pub fn hex(bytes: &[u8]) -> String {
 fn a_machine_joins_by_two_requests_with_one_key_and_one_quote() {
     let mut bed = Bed::new();
     let proxy = TpmProxy::before(&bed.tpm);
-    bed.node.set("TPM_TCTI", proxy.tcti());
+    bed.node.set("tpm.tcti", proxy.tcti());
 
     bed.run().succeeded();
 
@@ -59,7 +59,7 @@ fn a_machine_that_nothing_else_names_is_named_by_its_endorsement_key() {
         ("ecc-p384", EndorsementKey::P384),
     ] {
         let mut bed = Bed::new();
-        bed.node.set("TPM_ENDORSEMENT_KEY", setting);
+        bed.node.set("tpm.endorsementKey", setting);
         let machine = TpmMachine::new(bed.tpm.clone(), key);
         bed.trusted = machine.ek_public();
 
@@ -76,7 +76,7 @@ fn a_machine_that_nothing_else_names_is_named_by_its_endorsement_key() {
 fn the_verifier_takes_what_the_plugin_sends() {
     for key in ["rsa-2048", "ecc-p256", "ecc-p384"] {
         let mut bed = Bed::new();
-        bed.node.set("TPM_ENDORSEMENT_KEY", key);
+        bed.node.set("tpm.endorsementKey", key);
         let keys = ChallengeKeys {
             current: ChallengeKey::new([3; 32]),
             former: None,
@@ -97,7 +97,7 @@ fn the_verifier_takes_what_the_plugin_sends() {
 #[test]
 fn a_name_that_is_set_counts_more_than_the_tpms() {
     let mut bed = Bed::new();
-    bed.node.set("PROVIDER_ID", "vsphere://4210");
+    bed.node.set("providerID", "vsphere://4210");
 
     bed.run().succeeded();
 
@@ -112,7 +112,7 @@ fn an_instance_of_ec2_goes_by_its_own_name() {
         "i-0123456789abcdef0",
     ));
     let mut bed = Bed::new();
-    bed.node.set("AWS_METADATA_ENDPOINT", imds.url());
+    bed.node.set("aws.metadataEndpoint", imds.url());
 
     bed.run().succeeded();
 
@@ -124,8 +124,8 @@ fn an_instance_of_ec2_goes_by_its_own_name() {
 fn a_stored_credential_is_printed_without_the_tpm() {
     let mut bed = Bed::new();
     let first = bed.run().succeeded();
-    bed.node.set("TPM_TCTI", "swtpm:host=127.0.0.1,port=1");
-    bed.node.set("TPM_DEVICE_PROGRAM", "/nowhere/at/all");
+    bed.node.set("tpm.tcti", "swtpm:host=127.0.0.1,port=1");
+    bed.node.move_program();
 
     let second = bed.node.run().succeeded();
 

@@ -13,8 +13,8 @@ use crate::bed::Bed;
 fn answered(fault: Fault) -> (Bed, TpmProxy) {
     let mut bed = Bed::new();
     let proxy = TpmProxy::before(&bed.tpm);
-    bed.node.set("TPM_TCTI", proxy.tcti());
-    bed.node.set("TIMEOUT_SECONDS", "10");
+    bed.node.set("tpm.tcti", proxy.tcti());
+    bed.node.set("timeLimit", "10");
     bed.kill_at_the_answer();
     proxy.inject(Commands::All, Times::always(), fault);
     proxy.forget();
@@ -36,11 +36,11 @@ fn an_issued_certificate_is_fetched_without_the_tpm() {
 fn a_renewal_that_a_slow_tpm_stretches_over_runs_ends() {
     let mut bed = Bed::new();
     let proxy = TpmProxy::before(&bed.tpm);
-    bed.node.set("TPM_TCTI", proxy.tcti());
+    bed.node.set("tpm.tcti", proxy.tcti());
     bed.old = true;
     let first = bed.run().succeeded();
     bed.old = false;
-    bed.node.set("TIMEOUT_SECONDS", "3");
+    bed.node.set("timeLimit", "3");
     // One creation is for the keys, and one for the answer.
     let create = Commands::One(command::CREATE_PRIMARY);
     let slow = Fault::Slow(Duration::from_millis(1500));
@@ -63,7 +63,7 @@ fn a_tpm_is_asked_again_in_another_boot_and_under_other_settings() {
                 pending["request"]["bootId"] = "4f5f1b4e-0000-4000-8000-000000000000".into();
             });
         },
-        |node| node.set("TPM_ENDORSEMENT_KEY", "rsa-2048"),
+        |node| node.set("tpm.endorsementKey", "rsa-2048"),
     ];
     for change in changes {
         let (mut bed, proxy) = answered(Fault::Answer(0x101));

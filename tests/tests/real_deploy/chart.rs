@@ -104,10 +104,9 @@ fn helm_has_nothing_to_say_of_the_chart_and_refuses_values_that_are_none() {
         ("replica=3", "'replica'"),
         ("replicas=\"two\"", "/replicas"),
         ("logFormat=\"xml\"", "/logFormat"),
-        ("shards=65", "/shards"),
+        ("shards=1", "'shards'"),
         ("image.digest=\"sha256:0\"", "/image/digest"),
         ("image.repository=\"a/b:v1\"", "/image/repository"),
-        ("syncPeriod=\"soon\"", "/syncPeriod"),
         ("networkPolicy.ports=[]", "/networkPolicy/ports"),
         (
             "extraVolumeMounts=[{\"name\":\"signer\"}]",
@@ -118,7 +117,6 @@ fn helm_has_nothing_to_say_of_the_chart_and_refuses_values_that_are_none() {
             "serviceAccount.annotations={\"a\":1}",
             "/serviceAccount/annotations/a",
         ),
-        ("shards=2,replicas=3", "at least as many as replicas"),
     ] {
         let output = helm(&["template", "--set-json", value, NAME, &chart()]);
         let error = String::from_utf8_lossy(&output.stderr);
@@ -134,13 +132,10 @@ fn values_of_the_chart_are_in_what_it_renders() {
         r#"image.tag="v9""#,
         "imagePullSecrets=[{\"name\": \"registry\"}]",
         "replicas=3",
-        "shards=4",
         r#"logFormat="text""#,
         "verbose=true",
         r#"watchFilter="mine""#,
         r#"watchNamespace="fleet""#,
-        r#"missingMachineTimeout="1h""#,
-        r#"syncPeriod="5m""#,
         "allowInsecure=true",
         r#"tpm.challengeKeysSecret="challenge-keys""#,
         r#"extraArgs=["--aws-region=eu-west-1"]"#,
@@ -181,11 +176,8 @@ fn values_of_the_chart_are_in_what_it_renders() {
             "--verbose",
             "--watch-filter=mine",
             "--namespace=fleet",
-            "--shards=4",
-            "--missing-machine-timeout=1h",
-            "--sync-period=5m",
             "--allow-insecure",
-            "--ack-carm",
+            "--ack=carm",
             "--tpm-challenge-keys=/keys",
             "--aws-region=eu-west-1",
         ])

@@ -208,6 +208,44 @@ fn the_overlay_of_the_page_has_the_controller_run_with_an_image_and_challenge_ke
     assert!(secret["data"]["current"].is_string(), "the key");
 }
 
+#[test]
+fn the_overlays_of_a_split_fleet_have_rights_and_a_filter_each() {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/operate.md");
+    let page = std::fs::read_to_string(page).unwrap();
+    let (_, rest) = page.split_once("# blue/kustomization.yaml\n").unwrap();
+    let (overlay, _) = rest.split_once("```").unwrap();
+    let overlay = overlay.replace("\n   ", "\n");
+    let files = Scratch::new("parts");
+    let packaging = folder().join("..").canonicalize().unwrap();
+    std::os::unix::fs::symlink(packaging, files.join("packaging")).unwrap();
+    let management = Management::start();
+    let kubectl = management.kubectl();
+
+    for part in ["blue", "green"] {
+        std::fs::create_dir(files.join(part)).unwrap();
+        let overlay = overlay.trim_start().replace("blue", part);
+        files.write(&format!("{part}/kustomization.yaml"), overlay);
+        apply(&management, &kustomize(&[], &files.join(part)));
+    }
+
+    for part in ["blue", "green"] {
+        let (namespace, name) = (format!("node-attestation-{part}"), format!("{NAME}-{part}"));
+        let deployment = kubectl.json(["get", "deployment", &name, "-n", &namespace]);
+        let pod = &deployment["spec"]["template"]["spec"];
+        let arguments = pod["containers"][0]["args"].as_array().unwrap();
+        assert_eq!(arguments.last().unwrap(), &format!("--watch-filter={part}"));
+        assert_eq!(pod["serviceAccountName"], name.as_str());
+        let user = format!("--as=system:serviceaccount:{namespace}:{name}");
+        for words in [
+            ["create", "nodeidentities", "-n", "anywhere"],
+            ["create", "leases", "-n", &namespace],
+        ] {
+            let words = ["auth", "can-i"].into_iter().chain(words).chain([&*user]);
+            assert_eq!(kubectl.ok(words).trim(), "yes", "{name}");
+        }
+    }
+}
+
 /// Files the machine's request with a new key, and returns it after its answer.
 fn join(cluster: &WorkloadCluster, machine: &Machine) -> Value {
     let application = Application::claiming(

@@ -93,6 +93,34 @@ fn what_is_issued_after_a_ca_was_replaced_is_signed_by_the_new_one() {
 }
 
 #[test]
+fn a_cluster_that_shows_anothers_ca_certificate_stops_only_itself() {
+    let (tenant, of_tenant) = ready("prod-1", "shows-a-ca");
+    let (victim, of_victim) = ready("prod-1", "has-a-ca");
+    let own = CertificateAuthority::new("victim");
+    let kubectl = BED.0.kubectl();
+    // Before the victim has it: no claim is the first one.
+    tenant.write_ca(own.certificate_pem(), None);
+    victim.write_ca(own.certificate_pem(), Some(&own.pair().key_pem));
+    of_tenant.wait_for(kubectl, "Ready", "False", "SharedCA");
+
+    let machine = victim.machine("joins").create();
+    assert!(is_signed_by(
+        &join(&victim, &machine),
+        own.certificate_pem()
+    ));
+    of_victim.wait_until_ready(kubectl);
+
+    // The private key is a proof, whoever has it.
+    tenant.write_ca(own.certificate_pem(), Some(&own.pair().key_pem));
+    of_victim.wait_for(kubectl, "Ready", "False", "SharedCA");
+    of_tenant.wait_for(kubectl, "Ready", "False", "SharedCA");
+    let another = CertificateAuthority::new("another");
+    tenant.write_ca(another.certificate_pem(), Some(&another.pair().key_pem));
+    of_victim.wait_until_ready(kubectl);
+    of_tenant.wait_until_ready(kubectl);
+}
+
+#[test]
 fn two_clusters_in_one_namespace_have_a_ca_and_records_each() {
     let clusters = ["one", "two"].map(|name| ready(name, "both").0);
     let machines = clusters.each_ref().map(|cluster| {

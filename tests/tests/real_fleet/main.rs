@@ -4,8 +4,8 @@
 mod authorities;
 mod bed;
 mod conditions;
+mod filters;
 mod identities;
 mod join;
 mod requests;
-mod shards;
 mod silence;

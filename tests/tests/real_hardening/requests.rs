@@ -17,18 +17,14 @@ static CONFINED: LazyLock<Bed> = LazyLock::new(|| {
     let settings = Settings {
         built_in_renewal: BTreeSet::from([NodeName::parse("control-plane-1").unwrap()]),
         enforced: true,
-        ..settings(false)
+        ..settings()
     };
     confined(&settings)
 });
 
-/// The same, with kube-controller-manager as the signer.
-static APPROVE_ONLY: LazyLock<Bed> = LazyLock::new(|| confined(&settings(true)));
-
-fn settings(approve_only: bool) -> Settings {
+fn settings() -> Settings {
     Settings {
         attestors: BTreeSet::from([Provider::AWS]),
-        approve_only,
         built_in_renewal: BTreeSet::new(),
         enforced: true,
     }
@@ -42,8 +38,6 @@ fn confined(settings: &Settings) -> Bed {
     bed.wait_until_confined(true);
     bed
 }
-
-const PREFIXED: &str = "kubelet-authenticator-";
 
 #[test]
 fn a_bootstrap_token_floods_the_api_server_with_requests_of_megabytes() {
@@ -157,25 +151,6 @@ fn a_worker_renews_as_only_the_named_control_plane_node_may() {
 }
 
 #[test]
-fn in_approve_only_mode_the_built_in_signer_is_asked_by_our_plugin_only() {
-    let bed = &*APPROVE_ONLY;
-    let (token, node) = (bed.token_holder("apponl"), bed.node("approved"));
-    let name = format!("{PREFIXED}approve-only");
-    assert_done(&Request::built_in(&name, "approved").file(&token));
-    let renewal = format!("{PREFIXED}renewal");
-    assert_done(&Request::built_in(&renewal, "approved").file(&node));
-
-    assert_refused(
-        &Request::built_in("node-csr-stock", "approved").file(&token),
-        "that kubelet-authenticator names",
-    );
-    assert_refused(
-        &Request::built_in("csr-stock", "approved").file(&node),
-        "nodes may not use signer",
-    );
-}
-
-#[test]
 fn a_stock_kubelet_that_would_join_is_told_how() {
     let token = CONFINED.cluster.add_bootstrap_token("stockk", SECRET);
     let bootstrap = CONFINED.cluster.bootstrap_kubeconfig(&token);
@@ -206,7 +181,7 @@ fn an_administrator_asks_for_what_he_likes() {
 #[test]
 fn a_policy_that_is_as_it_should_be_is_not_written() {
     let bed = Bed::start(Controllers::None, &[]);
-    let settings = settings(false);
+    let settings = settings();
     let apply = || bed.run(admission::apply(bed.client(), &settings)).unwrap();
     let versions = || {
         [POLICY, BINDING].map(|kind| {
@@ -225,7 +200,7 @@ fn a_policy_that_is_as_it_should_be_is_not_written() {
 #[test]
 fn a_policy_that_somebody_weakened_is_put_right() {
     let bed = Bed::start(Controllers::None, &[]);
-    let settings = settings(false);
+    let settings = settings();
     let apply = || bed.run(admission::apply(bed.client(), &settings)).unwrap();
     apply();
     let kubectl = bed.cluster.kubectl();
@@ -246,7 +221,7 @@ fn a_policy_that_somebody_weakened_is_put_right() {
 
 #[test]
 fn a_policy_that_is_no_longer_wanted_is_taken_away() {
-    let bed = confined(&settings(false));
+    let bed = confined(&settings());
     for _ in 0..2 {
         bed.run(admission::remove(bed.client())).unwrap();
     }

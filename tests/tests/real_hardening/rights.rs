@@ -23,7 +23,6 @@ fn every_right_that_is_missing_is_named_and_nothing_is_found_without_it() {
     let client = access.client();
     let admission = Settings {
         attestors: BTreeSet::from([Provider::INSECURE]),
-        approve_only: false,
         built_in_renewal: BTreeSet::new(),
         enforced: true,
     };

@@ -90,10 +90,10 @@ fn a_node_can_do_what_a_node_can_and_no_more() {
     let folder = plane.directory("person");
     let node = Node::new(plane, PLUGIN, PERSON)
         .setting(
-            "STATE_DIRECTORY",
+            "stateDirectory",
             &folder.join("store").display().to_string(),
         )
-        .setting("NODE_NAME", PERSON.name);
+        .setting("nodeName", PERSON.name);
     let kubectl = plane.kubectl_with(node.kubeconfig());
 
     let who = kubectl.json(["auth", "whoami"]);

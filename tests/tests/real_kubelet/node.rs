@@ -35,7 +35,7 @@ impl Cluster {
     pub fn start(plane: ControlPlane, machines: &[Machine]) -> Self {
         prepare(&plane);
         let setup = controller(&plane, "node-attestation-controller", machines);
-        let setup = setup.args(&["--allow-insecure"]);
+        let setup = setup.allowing_insecure();
         let controller = started(&setup);
         Self {
             plane,
@@ -78,20 +78,15 @@ impl<'a> Node<'a> {
         let bootstrap = plane.kubeconfig(User::Token(token.bearer()));
         let exec = Exec::new(program(plugin))
             .provide_cluster_info()
-            .env(
-                "KUBELET_AUTHENTICATOR_BOOTSTRAP_KUBECONFIG",
-                bootstrap.display().to_string(),
-            )
-            .env("KUBELET_AUTHENTICATOR_PROVIDER_ID", machine.provider_id());
+            .setting("bootstrapKubeconfig", bootstrap.display().to_string())
+            .setting("providerID", machine.provider_id());
         Self { plane, name, exec }
     }
 
-    /// Adds a setting, as a variable of the plugin's environment.
+    /// Adds the setting of this key.
     #[must_use]
-    pub fn setting(mut self, name: &str, value: &str) -> Self {
-        self.exec = self
-            .exec
-            .env(format!("KUBELET_AUTHENTICATOR_{name}"), value);
+    pub fn setting(mut self, key: &str, value: &str) -> Self {
+        self.exec = self.exec.setting(key, value);
         self
     }
 

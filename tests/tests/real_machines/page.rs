@@ -143,8 +143,6 @@ fn whoever_copies_the_commands_of_the_first_page_has_attested_instances_and_lear
         panic!("{of_install:?}");
     };
     assert!(package.starts_with("apt install ./"), "{package}");
-    // The address of its metadata service: EC2's own needs no setting.
-    scene.write_settings_of_ec2(&node);
     scene.on(&node, |machine| {
         let ok = |script: &str| machine.ok(&["sh", "-euc", script]);
         let version = ok(version);
@@ -185,13 +183,12 @@ pub(crate) fn doctor_says(
 }
 
 /// The metadata service at an address where none is.
-const BREAK: &str = "printf '[Service]\nEnvironment=KUBELET_AUTHENTICATOR_AWS_METADATA_ENDPOINT=http://127.0.0.1:9\n' \
-    > /etc/systemd/system/kubelet.service.d/99-mistake.conf
-    systemctl daemon-reload
+const BREAK: &str = "printf 'apiVersion: kubelet-authenticator.cluster.x-k8s.io/v1alpha1\nkind: \
+    KubeletAuthenticatorConfiguration\naws: {metadataEndpoint: \"http://127.0.0.1:9\"}\n' \
+    > /etc/kubernetes/kubelet-authenticator/config.d/99-mistake.yaml
     systemctl restart kubelet";
 
-const MEND: &str = "rm /etc/systemd/system/kubelet.service.d/99-mistake.conf
-    systemctl daemon-reload
+const MEND: &str = "rm /etc/kubernetes/kubelet-authenticator/config.d/99-mistake.yaml
     systemctl restart kubelet";
 
 /// Runs a command of a page on a node; returns its exit code and its output.
@@ -211,8 +208,6 @@ fn whoever_copies_the_commands_of_the_pages_adopts_a_stock_instance_and_gives_it
     let deployment = scene.cluster.machine_deployment_of("pool-a", 1, config);
     let machine = deployment.wait_until_running(1).remove(0);
     let node = machine["status"]["nodeRef"]["name"].as_str().unwrap();
-    // The address of its metadata service: EC2's own needs no setting.
-    scene.write_settings_of_ec2(node);
     let desk = Desk::new(SITE.management.admin_kubeconfig());
     let workload = scene.plane().admin_kubeconfig();
     symlink(workload, desk.files().join("prod-1.kubeconfig")).unwrap();

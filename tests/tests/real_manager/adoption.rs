@@ -7,6 +7,7 @@ use kubelet_authenticator_test_support::control_plane::{Exec, KubeadmBinding, Us
 use kubelet_authenticator_test_support::kubelet::Kubelet;
 use kubelet_authenticator_test_support::pki::KeyAndCertificate;
 use kubelet_authenticator_test_support::process::{Scratch, poll};
+use kubelet_authenticator_test_support::settings::option;
 use kubelet_authenticator_tests::controller::reason_of;
 use kubelet_authenticator_tests::fleet::authorize;
 use kubelet_authenticator_tests::management::{Machine, WorkloadCluster};
@@ -45,11 +46,8 @@ fn join_stock(cluster: &WorkloadCluster, machine: &Machine) -> (Kubelet, PathBuf
 fn plugin(machine: &Machine, bootstrap: &Path) -> Exec {
     Exec::new(program("kubelet-authenticator-null"))
         .provide_cluster_info()
-        .env(
-            "KUBELET_AUTHENTICATOR_BOOTSTRAP_KUBECONFIG",
-            bootstrap.display().to_string(),
-        )
-        .env("KUBELET_AUTHENTICATOR_PROVIDER_ID", machine.provider_id())
+        .setting("bootstrapKubeconfig", bootstrap.display().to_string())
+        .setting("providerID", machine.provider_id())
 }
 
 /// The first request of this node's user for the null signer.
@@ -106,15 +104,14 @@ fn setup_takes_a_node_of_kubeadm_over_by_its_kubelets_certificate_alone() {
     };
     let files = Scratch::new("adopted");
     let settings = [
-        ("BOOTSTRAP_KUBECONFIG", "bootstrap.kubeconfig"),
-        ("STATE_DIRECTORY", "state"),
+        ("bootstrapKubeconfig", "bootstrap.kubeconfig"),
+        ("stateDirectory", "state"),
     ];
     let settings = settings.map(|(name, file)| (name, files.join(file).display().to_string()));
     let settings = settings.into_iter().chain([
-        ("PROVIDER_ID", machine.provider_id().to_owned()),
-        ("NODE_NAME", "stock".to_owned()),
+        ("providerID", machine.provider_id().to_owned()),
+        ("nodeName", "stock".to_owned()),
     ]);
-    let settings = settings.map(|(name, value)| (format!("KUBELET_AUTHENTICATOR_{name}"), value));
     let settings: Vec<_> = settings.collect();
     let insecure = program("kubelet-authenticator-insecure");
 
@@ -126,7 +123,7 @@ fn setup_takes_a_node_of_kubeadm_over_by_its_kubelets_certificate_alone() {
         .arg(&kubeconfig)
         .arg("--environment-file")
         .arg(files.join("kubelet.env"))
-        .envs(settings.clone())
+        .args(settings.iter().map(|(key, value)| option(key, value)))
         .output()
         .unwrap();
 
@@ -144,7 +141,7 @@ fn setup_takes_a_node_of_kubeadm_over_by_its_kubelets_certificate_alone() {
     let exec = Exec::new(&insecure).provide_cluster_info();
     let exec = settings
         .into_iter()
-        .fold(exec, |exec, (name, value)| exec.env(name, value));
+        .fold(exec, |exec, (key, value)| exec.setting(key, value));
     let exec = plane.kubeconfig(User::Exec(exec));
     let kubelet = plane.kubelet("stock").kubeconfig(exec).start();
     kubelet.wait_for_lease_renewal();

@@ -178,7 +178,7 @@ fn until_attestation_is_enforced_nodes_join_and_renew_as_before() {
     file(&scene, &node, &request("too-late", "late"), refused);
     // A Node without a record does not open it either, even if the controller starts to serve the cluster again.
     create_node(&scene, "strange");
-    scene.change(&json!({"nameReuse": "Quarantine"}));
+    scene.change(&json!({"bootstrapTokens": "Ignore"}));
     scene.wait_for_paths("True", "Closed", &[]);
     file(&scene, &token, &request("as-strange", "strange"), refused);
 

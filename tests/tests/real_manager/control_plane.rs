@@ -37,7 +37,7 @@ fn the_first_control_plane_node_renews_as_kubeadm_has_it_and_holds_nothing_up() 
     assert!(!message.contains("cp-1"), "{message}");
 
     plane.kubectl().ok(["delete", "node", "worker-1"]);
-    scene.change(&json!({"nameReuse": "Quarantine"}));
+    scene.change(&json!({"bootstrapTokens": "Ignore"}));
     scene.wait_for_paths("True", "Closed", &[]);
     for open in [
         KubeadmBinding::NodeAutoapproveBootstrap,

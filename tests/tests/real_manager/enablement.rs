@@ -145,13 +145,13 @@ fn the_resource_follows_what_the_cluster_says_and_stays_when_it_says_nothing() {
     assert_eq!(made["metadata"]["annotations"][ENABLED_BY], "Cluster");
     // Other fields that an operator sets are the operator's.
     let target = ["kubeletauthentication", "prod-1", "-n", "followed"];
-    let patch = json!({"spec": {"nameReuse": "Quarantine"}});
+    let patch = json!({"spec": {"adoption": "Allow"}});
     management().patch(&target, &patch);
 
     cluster.annotate(Some("tpm"));
 
     let followed = cluster.wait_for(&["tpm"]);
-    assert_eq!(followed["spec"]["nameReuse"], "Quarantine");
+    assert_eq!(followed["spec"]["adoption"], "Allow");
     let patch = json!({"spec": {"authorizedAttestors": ["aws"]}});
     management().patch(&target, &patch);
     cluster.wait_for(&["tpm"]);

@@ -2,6 +2,7 @@
 //! Cluster API's objects, and the released program.
 
 mod adoption;
+mod ca_key;
 mod closing;
 mod control_plane;
 mod enablement;
@@ -10,6 +11,7 @@ mod revocation;
 mod serving;
 mod stock;
 mod tokens;
+mod two_attestors;
 
 use std::sync::{Arc, LazyLock};
 

@@ -51,7 +51,7 @@ fn a_machine_pool_gets_an_event_for_an_unlisted_member() {
 
 #[test]
 fn a_former_holders_node_is_deleted_before_the_name_is_anothers() {
-    let scene = Scene::start(&SITE, "stale-deleted", json!({"staleNodes": "Delete"}));
+    let scene = Scene::start(&SITE, "stale-deleted", json!({}));
     let (second, stale) = reused(&scene, "again");
 
     scene.join(&second);

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use crate::SITE;
 
 /// A request for a serving certificate for this address.
-fn request(name: &str, node_name: &str, address: [u8; 4]) -> Value {
+pub fn request(name: &str, node_name: &str, address: [u8; 4]) -> Value {
     let mut params = CertificateParams::default();
     params.distinguished_name = DistinguishedName::new();
     let subject = &mut params.distinguished_name;
@@ -62,7 +62,10 @@ fn a_pool_member_serves_at_its_reported_address_where_allowed() {
 
     scene.assert_denied("refused", "ServingNameNotReported");
 
-    scene.change(&json!({"guestReportedAddresses": "Allow"}));
+    scene.change(&json!({
+        "guestReportedAddresses": "Allow",
+        "servingAddressRanges": ["203.0.113.0/24"],
+    }));
     let mut asked = 0;
     let issued = poll(SWEPT, || {
         asked += 1;

@@ -1,168 +1,265 @@
 //! A management cluster that hosts itself, so that its controller cannot run after the loss of the nodes that it
-//! would run on.
+//! would run on. An operator follows docs/break-glass.md.
 
-use std::path::PathBuf;
+use std::ffi::OsString;
+use std::sync::Arc;
 
 use kubelet_authenticator_test_support::control_plane::ControlPlane;
-use kubelet_authenticator_test_support::process::{Launch, Process, poll};
+use kubelet_authenticator_test_support::kubelet::Kubelet;
+use kubelet_authenticator_test_support::process::{Process, Scratch, poll};
+use kubelet_authenticator_test_support::swtpm::Swtpm;
+use kubelet_authenticator_test_support::tpm_machine::{EndorsementKey, TpmMachine};
+use kubelet_authenticator_tests::cloud::Cloud;
+use kubelet_authenticator_tests::controller::reason_of;
+use kubelet_authenticator_tests::fleet::{kubelet_of_instance, kubelet_of_tpm};
 use kubelet_authenticator_tests::management::{Contract, Machine, Management, WorkloadCluster};
-use kubelet_authenticator_tests::program;
+use kubelet_authenticator_tests::page::{Desk, steps};
 use rustix::process::Signal;
 use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
 
 use crate::bed::{Manager, allow_short_certificates, authorize, grant, kubelet};
 use crate::witness::{
-    PATIENCE, issued, lines, mark, none_is_refused, not_after, record, uid_of,
-    wait_for_certificate, wait_until_not_ready, wait_until_ready, workload,
+    PATIENCE, issued, lines, mark, not_after, record, uid_of, wait_for_certificate,
+    wait_until_not_ready, wait_until_ready, workload,
 };
 
 /// The lifetime of certificates: a test cannot wait for the end of a week.
 const SECONDS: u32 = 60;
 
-/// The programs of one attestation provider.
-struct Provider {
-    attestor: &'static str,
-    plugin: &'static str,
-    controller: &'static str,
-    arguments: &'static [&'static str],
+/// The name of the Cluster, in the namespace `default`.
+const CLUSTER: &str = "mgmt";
+
+/// A management cluster that hosts itself, and a node that has joined.
+struct Bed {
+    management: Management,
+    cluster: WorkloadCluster,
+    manager: Manager,
+    machine: Machine,
+    kubelet: Kubelet,
+    /// The options of the controller, which are the operator's as well, and its environment.
+    options: Vec<OsString>,
+    environment: Vec<(&'static str, String)>,
 }
 
-#[test]
-fn workers_whose_certificates_have_all_expired_are_brought_back_by_hand() {
-    story(&Provider {
-        attestor: "aws",
-        plugin: "kubelet-authenticator-null",
-        controller: "null-attestation-controller",
-        arguments: &[],
-    });
-}
-
-#[test]
-fn workers_that_prove_nothing_are_brought_back_by_hand() {
-    story(&Provider {
-        attestor: "insecure",
-        plugin: "kubelet-authenticator-insecure",
-        controller: "node-attestation-controller",
-        arguments: &["--allow-insecure"],
-    });
-}
-
-fn story(provider: &Provider) {
-    let management = self_hosted();
-    let cluster = management.cluster("mgmt").self_hosted().create();
-    let plane = cluster.control_plane().clone();
-    let machines = ["w-1", "w-2"].map(|name| cluster.machine(name).create());
-    let mut manager = Manager::start(&management, provider.controller, provider.arguments);
-    let lifetime = json!({"expirationSeconds": SECONDS, "insecureExpirationSeconds": SECONDS});
-    let spec = json!({"certificate": lifetime});
-    authorize(&management, &cluster, &[provider.attestor], spec)
-        .wait_until_ready(management.kubectl());
-    let kubelets = machines
-        .each_ref()
-        .map(|machine| kubelet(&cluster, machine, provider.plugin).start());
-    for kubelet in &kubelets {
-        kubelet.wait_until_ready();
-    }
-    let records = records(&cluster, &machines);
-
-    // The controller's Pods end with their nodes, or it was broken before.
-    manager.process.kill();
-    wait_until_all_have_expired(&plane, &machines);
-    for machine in &machines {
-        wait_until_not_ready(&plane, machine.node_name());
-    }
-
-    let known = certificates(&plane, &machines);
-    let mut by_hand = by_hand(provider, &cluster);
-    for ((machine, known), before) in machines.iter().zip(known).zip(&records) {
-        let node = machine.node_name();
-        // By its token in the next generation; or in the same one, by a renewal that it requested while no controller
-        // ran and its certificate was still valid.
-        let back = wait_for_certificate(&plane, node, known, |_| true);
-        let by_token = format!("system:bootstrap:{}", machine.token().id());
-        let rejoined = back["spec"]["username"] == by_token;
-        let generation = u64::from(rejoined) + 1;
-        assert_eq!(uid_of(&back), generation_of(before, generation));
-        wait_until_ready(&plane, node);
-        let now = record(management.kubectl(), "default", "mgmt", node);
-        assert_eq!(mark(&now), generation_of(before, generation));
-        assert_eq!(now["metadata"]["uid"], before["metadata"]["uid"]);
-    }
-    by_hand.signal(Signal::TERM);
-    assert_eq!(by_hand.wait(PATIENCE).code(), Some(0));
-
-    // The controller has nodes to run on again.
-    let known = certificates(&plane, &machines);
-    let manager = Manager::start(&management, provider.controller, provider.arguments);
-    for ((machine, known), before) in machines.iter().zip(known).zip(&records) {
-        let uid = before["spec"]["uid"].as_str().unwrap();
-        wait_for_certificate(&plane, machine.node_name(), known, |csr| {
-            uid_of(csr).starts_with(uid)
-        });
-        wait_until_ready(&plane, machine.node_name());
-    }
-    let decided = lines(&manager.process, "decided");
-    let bad = |line: &&Value| line["outcome"] == "denied" || line["outcome"] == "failed";
-    assert_eq!(decided.iter().find(bad), None);
-    none_is_refused(&plane);
-}
-
-/// A management cluster on whose workers everything else runs.
-fn self_hosted() -> Management {
+/// Creates the management cluster and the Cluster.
+fn self_hosted() -> (Management, WorkloadCluster) {
     let management = Management::on(workload(), Contract::V1Beta2);
     grant(&management);
     allow_short_certificates(&management);
-    management
+    let cluster = management.cluster(CLUSTER).self_hosted().create();
+    (management, cluster)
 }
 
-/// The command of an operator on a control-plane node.
-fn by_hand(provider: &Provider, cluster: &WorkloadCluster) -> Process {
-    let plane = cluster.control_plane();
-    let admin = PathBuf::from(plane.admin_kubeconfig());
-    Launch::new("by-hand", program(provider.controller))
-        .arg("run")
-        .arg("--workload-kubeconfig")
-        .arg(&admin)
-        .arg("--management-kubeconfig")
-        .arg(&admin)
-        .arg("--cluster")
-        .arg(format!("{}/{}", cluster.namespace(), cluster.name()))
-        .arg("--ca-cert")
-        .arg(plane.ca_cert_path())
-        .arg("--ca-key")
-        .arg(plane.ca_key_path())
-        .args(provider.arguments)
-        .spawn(&plane.directory("by-hand").join("log"))
+fn attest(management: &Management, cluster: &WorkloadCluster, attestor: &str) {
+    let lifetime = json!({"expirationSeconds": SECONDS, "insecureExpirationSeconds": SECONDS});
+    let spec = json!({"certificate": lifetime});
+    authorize(management, cluster, &[attestor], spec).wait_until_ready(management.kubectl());
 }
 
-fn wait_until_all_have_expired(plane: &ControlPlane, machines: &[Machine]) {
-    let ends = machines.iter().flat_map(|machine| {
-        let issued = issued(plane, machine.node_name());
-        issued.iter().map(not_after).collect::<Vec<_>>()
+#[test]
+fn an_insecure_node_returns_with_the_commands_of_the_page() {
+    let (management, cluster) = self_hosted();
+    let manager = Manager::insecure(&management, &[]);
+    attest(&management, &cluster, "insecure");
+    let machine = cluster.machine("w-1").create();
+    let kubelet = kubelet(&cluster, &machine, "kubelet-authenticator-insecure").start();
+    story(Bed {
+        management,
+        cluster,
+        manager,
+        machine,
+        kubelet,
+        options: vec!["--allow-insecure".into()],
+        environment: Vec::new(),
     });
-    let end = ends.max().unwrap();
+}
+
+#[test]
+fn an_aws_node_returns_with_the_commands_of_the_page() {
+    let cloud = Cloud::start();
+    let (management, cluster) = self_hosted();
+    let manager = Manager::aws(&management, &cloud, &[]);
+    attest(&management, &cluster, "aws");
+    let owned = format!("sigs.k8s.io/cluster-api-provider-aws/cluster/{CLUSTER}");
+    let instance = cloud.launch(&[(&owned, "owned")]);
+    let machine = cluster.machine("w-1").provider_id(&instance.provider_id());
+    let machine = machine.node_name(instance.node_name()).create();
+    let plane = cluster.control_plane().clone();
+    let token = machine.token().bearer();
+    let kubelet = kubelet_of_instance(&plane, &token, &cloud, &instance).start();
+    story(Bed {
+        management,
+        cluster,
+        manager,
+        machine,
+        kubelet,
+        options: cloud.manager_arguments(),
+        environment: cloud.manager_environment().into(),
+    });
+}
+
+#[test]
+fn a_tpm_node_returns_with_the_commands_of_the_page() {
+    let tpm = Arc::new(Swtpm::start());
+    let spki = TpmMachine::new(tpm.clone(), EndorsementKey::P384).ek_spki();
+    let digest = Sha256::digest(spki)
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect::<String>();
+    let keys = Scratch::new("challenge-keys");
+    keys.write("current", "0f".repeat(32));
+    let (management, cluster) = self_hosted();
+    let directory = keys.path().display().to_string();
+    let options = ["--tpm-challenge-keys", &directory];
+    let manager = Manager::start(&management, "node-attestation-controller", &options);
+    attest(&management, &cluster, "tpm");
+    let machine = cluster
+        .machine("w-1")
+        .provider_id(&format!("tpm://{digest}"))
+        .create();
+    let kubelet = kubelet_of_tpm(&cluster, &machine, &tpm.tcti()).start();
+    story(Bed {
+        management,
+        cluster,
+        manager,
+        machine,
+        kubelet,
+        // The page makes a new key.
+        options: vec!["--tpm-challenge-keys".into(), "challenge-keys".into()],
+        environment: Vec::new(),
+    });
+}
+
+fn story(bed: Bed) {
+    let Bed {
+        management,
+        cluster,
+        mut manager,
+        machine,
+        kubelet,
+        options,
+        environment,
+    } = bed;
+    let plane = cluster.control_plane().clone();
+    let node = machine.node_name().to_owned();
+    kubelet.wait_until_ready();
+    let before = record(management.kubectl(), "default", CLUSTER, &node);
+
+    // The controller's Pods end with their nodes, and the Secrets of the Cluster are lost, too.
+    manager.process.kill();
+    cluster.delete_secret("kubeconfig");
+    cluster.delete_secret("ca");
+    wait_until_expired(&plane, &node);
+    wait_until_not_ready(&plane, &node);
+
+    let known = issued(&plane, &node).len();
+    let (desk, run) = follow(&plane, &cluster);
+    let run = options.iter().fold(run, |run, option| {
+        format!("{run} {}", option.to_str().unwrap())
+    });
+    let shell = desk.shell(&format!("exec {run} --log-format json"));
+    let shell = environment
+        .iter()
+        .fold(shell, |shell, (name, value)| shell.env(name, value));
+    let mut by_hand = shell.spawn(&desk.files().join("controller.log"));
+    // With its token in the next generation; or in the same one, with a renewal that it requested while no controller
+    // ran and its certificate was still valid.
+    let back = wait_for_certificate(&plane, &node, known, |_| true);
+    let by_token = format!("system:bootstrap:{}", machine.token().id());
+    let rejoined = back["spec"]["username"] == by_token;
+    let generation = u64::from(rejoined) + 1;
+    assert_eq!(uid_of(&back), generation_of(&before, generation));
+    wait_until_ready(&plane, &node);
+    let now = record(management.kubectl(), "default", CLUSTER, &node);
+    assert_eq!(mark(&now), generation_of(&before, generation));
+    assert_eq!(now["metadata"]["uid"], before["metadata"]["uid"]);
+    end(&mut by_hand);
+
+    // The controller has nodes to run on again.
+    let known = issued(&plane, &node).len();
+    drop(manager);
+    let arguments: Vec<_> = options
+        .iter()
+        .map(|option| {
+            let option = option.to_str().unwrap().to_owned();
+            if option == "challenge-keys" {
+                desk.files().join(&option).display().to_string()
+            } else {
+                option
+            }
+        })
+        .collect();
+    let again = desk.shell(&format!(
+        "exec node-attestation-controller run --kubeconfig {} --log-format json {}",
+        plane.admin_kubeconfig().display(),
+        arguments.join(" ")
+    ));
+    let again = environment
+        .iter()
+        .fold(again, |shell, (name, value)| shell.env(name, value));
+    let again = again.spawn(&desk.files().join("again.log"));
+    let uid = before["spec"]["uid"].as_str().unwrap();
+    wait_for_certificate(&plane, &node, known, |csr| uid_of(csr).starts_with(uid));
+    wait_until_ready(&plane, &node);
+    let decided = lines(&again, "decided");
+    let denied = |line: &&Value| line["outcome"] == "denied";
+    assert_eq!(decided.iter().find(denied), None);
+    let mut all = plane.csrs();
+    all.retain(|csr| reason_of(csr, "Denied").is_some());
+    assert!(all.is_empty(), "{all:#?}");
+}
+
+/// Follows the commands of the page up to the one that runs the controller; returns that one.
+fn follow(plane: &ControlPlane, cluster: &WorkloadCluster) -> (Desk, String) {
+    let desk = Desk::new(plane.admin_kubeconfig());
+    let pki = [
+        (
+            "/etc/kubernetes/admin.conf",
+            plane.admin_kubeconfig().display().to_string(),
+        ),
+        (
+            "/etc/kubernetes/pki/ca.crt",
+            plane.ca_cert_path().display().to_string(),
+        ),
+        (
+            "/etc/kubernetes/pki/ca.key",
+            plane.ca_key_path().display().to_string(),
+        ),
+        ("NAMESPACE", cluster.namespace().to_owned()),
+        ("NAME", cluster.name().to_owned()),
+    ];
+    let steps = steps("break-glass.md", "## What to do").into_iter();
+    let commands: Vec<_> = steps
+        .filter(|(prompt, _)| *prompt == '#')
+        .map(|(_, command)| {
+            pki.iter().fold(command, |command, (word, value)| {
+                command.replace(word, value)
+            })
+        })
+        .collect();
+    let run = commands
+        .iter()
+        .position(|command| command.contains("node-attestation-controller run"));
+    let run = run.expect("a command that runs the controller");
+    desk.follow(&commands[..run].join("\n"));
+    (desk, commands[run].clone())
+}
+
+fn end(controller: &mut Process) {
+    controller.signal(Signal::TERM);
+    assert_eq!(
+        controller.wait(PATIENCE).code(),
+        Some(0),
+        "{}",
+        controller.log()
+    );
+}
+
+fn wait_until_expired(plane: &ControlPlane, node: &str) {
+    let end = issued(plane, node).iter().map(not_after).max().unwrap();
     let ended = poll(PATIENCE, || (jiff::Timestamp::now() > end).then_some(()));
     assert!(ended.is_some());
-}
-
-fn records(cluster: &WorkloadCluster, machines: &[Machine]) -> Vec<Value> {
-    let kubectl = cluster.control_plane().kubectl();
-    let record = |machine: &Machine| {
-        record(
-            kubectl,
-            cluster.namespace(),
-            cluster.name(),
-            machine.node_name(),
-        )
-    };
-    machines.iter().map(record).collect()
-}
-
-/// The number of certificates that each machine has been issued.
-fn certificates(plane: &ControlPlane, machines: &[Machine; 2]) -> [usize; 2] {
-    machines
-        .each_ref()
-        .map(|machine| issued(plane, machine.node_name()).len())
 }
 
 fn generation_of(record: &Value, generation: u64) -> String {

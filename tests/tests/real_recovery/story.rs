@@ -132,11 +132,11 @@ fn reads_well(table: &str) {
 fn member(plane: &ControlPlane, pool: &Pool, node: &str, provider_id: &str) -> Kubelet {
     let exec = Exec::new(program(PLUGIN))
         .provide_cluster_info()
-        .env(
-            "KUBELET_AUTHENTICATOR_BOOTSTRAP_KUBECONFIG",
+        .setting(
+            "bootstrapKubeconfig",
             pool.bootstrap_kubeconfig().display().to_string(),
         )
-        .env("KUBELET_AUTHENTICATOR_PROVIDER_ID", provider_id);
+        .setting("providerID", provider_id);
     let kubeconfig = plane.kubeconfig(User::Exec(exec));
     plane.kubelet(node).kubeconfig(kubeconfig).start()
 }

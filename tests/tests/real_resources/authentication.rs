@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use super::{Subject, authentication, kubectl};
 
+pub(super) mod files;
 mod providers;
 
 fn valid() -> Subject {
@@ -34,14 +35,11 @@ fn what_is_not_said_has_the_defaults() {
         json!({
             "clusterName": "prod-1",
             "authorizedAttestors": ["aws", "tpm"],
-            "certificate": {"expirationSeconds": 604_800, "insecureExpirationSeconds": 31_536_000},
+            "certificate": {},
             "audiences": [],
             "autoApproveBindings": "Report",
             "bootstrapTokens": "Manage",
-            "reenrolment": "WhenNodeDown",
             "adoption": "Refuse",
-            "nameReuse": "Allow",
-            "staleNodes": "Delete",
             "builtInRenewal": "Refuse",
             "guestReportedAddresses": "Refuse",
             "servingAddressRanges": [],
@@ -66,7 +64,7 @@ fn settings_of_which_nothing_is_said_have_the_defaults() {
         tpm,
         &json!({
             "endorsementKeys": {"platform": "none", "requireCA": [], "allowList": [], "configMaps": []},
-            "pcrPolicy": {"mode": "Record", "bank": "sha256", "allowed": []},
+            "pcrPolicy": {"allowed": []},
             "lateProviderIDs": "Refuse",
         })
     );
@@ -77,12 +75,10 @@ fn a_null_is_as_if_nothing_was_said() {
     let valid = authentication("prod-1");
     for (pointer, default) in [
         ("/spec/adoption", json!("Refuse")),
-        ("/spec/certificate/expirationSeconds", json!(604_800)),
+        ("/spec/certificate", json!({})),
+        ("/spec/certificate/expirationSeconds", json!(null)),
         ("/spec/aws", json!(null)),
-        (
-            "/spec/tpm/pcrPolicy",
-            json!({"mode": "Record", "bank": "sha256", "allowed": []}),
-        ),
+        ("/spec/tpm/pcrPolicy", json!({"allowed": []})),
     ] {
         let stored = valid.accepts(pointer, &json!(null));
 
@@ -156,7 +152,7 @@ fn attestors_do_not_contradict_each_other() {
 fn settings_are_of_an_attestor_that_is_authorized() {
     let of_tpm = json!({
         "clusterName": "prod-1", "authorizedAttestors": ["tpm"],
-        "aws": {}, "tpm": {"endorsementKeys": {"platform": "none"}},
+        "aws": {}, "tpm": {},
     });
     for (pointer, value, field, message) in [
         (
@@ -174,8 +170,12 @@ fn settings_are_of_an_attestor_that_is_authorized() {
     ] {
         valid().refuses(pointer, &value, field, message);
     }
-    // EC2 provides the endorsement keys, in those accounts and regions.
-    authentication("prod-1").accepts("/spec/authorizedAttestors", &json!(["tpm"]));
+    // EC2 provides the endorsement keys, in those regions.
+    let of_ec2 = json!({
+        "clusterName": "prod-1", "authorizedAttestors": ["tpm"],
+        "aws": {"regions": ["eu-west-1"]}, "tpm": {"endorsementKeys": {"platform": "aws"}},
+    });
+    valid().accepts("/spec", &of_ec2);
 }
 
 #[test]
@@ -206,34 +206,76 @@ fn nodes_are_taken_over_without_evidence_where_there_is_none_and_nowhere_else() 
 }
 
 #[test]
-fn lifetimes_are_bounded() {
-    let (attested, insecure) = (
-        "certificate.expirationSeconds",
-        "certificate.insecureExpirationSeconds",
-    );
+fn the_maximum_lifetime_depends_on_the_attestor() {
+    let field = "certificate.expirationSeconds";
     let least = "should be greater than or equal to 600";
     each_is_refused(&[
-        (attested, json!(599), least),
-        (attested, json!(0), least),
-        (attested, json!(-1), least),
+        (field, json!(599), least),
+        (field, json!(0), least),
+        (field, json!(-1), least),
+        (field, json!(2_592_001), "the maximum is 2592000 (30 days)"),
         (
-            attested,
-            json!(2_592_001),
-            "should be less than or equal to 2592000",
-        ),
-        (insecure, json!(599), least),
-        (
-            insecure,
+            field,
             json!(31_622_401),
             "should be less than or equal to 31622400",
         ),
-        (attested, json!("1h"), "must be of type integer"),
+        (field, json!("1h"), "must be of type integer"),
     ]);
-    for (field, value) in [
-        ("expirationSeconds", 2_592_000),
-        ("insecureExpirationSeconds", 31_622_400),
+    let insecure = bare(json!(["insecure"]));
+    let of = |seconds: u32| json!({"expirationSeconds": seconds});
+    insecure.refuses(
+        "/spec/certificate",
+        &of(31_622_401),
+        "spec.certificate.expirationSeconds",
+        "should be less than or equal to 31622400",
+    );
+    valid().accepts("/spec/certificate", &of(2_592_000));
+    insecure.accepts("/spec/certificate", &of(31_622_400));
+}
+
+#[test]
+fn settings_without_effect_are_refused() {
+    let of_ec2 = json!({"endorsementKeys": {"platform": "aws"}});
+    let spec = |change: (&str, Value)| {
+        let mut spec = json!({"clusterName": "prod-1", "authorizedAttestors": ["aws", "tpm"]});
+        spec["tpm"] = of_ec2.clone();
+        spec[change.0] = change.1;
+        spec
+    };
+    let unchecked = "the attestor tpm does not check accounts and requiredTags";
+    let no_list = "Allow has no effect without listed endorsement keys";
+    let late = |platform: &str| json!({"endorsementKeys": {"platform": platform}, "lateProviderIDs": "Allow"});
+    for (change, field, message) in [
+        (
+            ("aws", json!({"accounts": ["111122223333"]})),
+            "spec.aws",
+            unchecked,
+        ),
+        (
+            ("aws", json!({"requiredTags": {"a": "b"}})),
+            "spec.aws",
+            unchecked,
+        ),
+        (("tpm", late("aws")), "spec.tpm.lateProviderIDs", no_list),
+        (("tpm", late("none")), "spec.tpm.lateProviderIDs", no_list),
+        (
+            ("guestReportedAddresses", json!("Allow")),
+            "spec.guestReportedAddresses",
+            "without ranges, a node can get a certificate for any address",
+        ),
     ] {
-        authentication("prod-1").accepts(&format!("/spec/certificate/{field}"), &json!(value));
+        valid().refuses("/spec", &spec(change), field, message);
+    }
+    let mut listed = late("aws");
+    listed["endorsementKeys"]["configMaps"] = json!(["hosts"]);
+    for change in [
+        (
+            "aws",
+            json!({"regions": ["eu-west-1"], "nodeName": "InstanceID"}),
+        ),
+        ("tpm", listed),
+    ] {
+        valid().accepts("/spec", &spec(change));
     }
 }
 
@@ -242,10 +284,7 @@ fn a_choice_is_one_of_its_words() {
     for field in [
         "autoApproveBindings",
         "bootstrapTokens",
-        "reenrolment",
         "adoption",
-        "nameReuse",
-        "staleNodes",
         "builtInRenewal",
         "guestReportedAddresses",
     ] {
@@ -266,16 +305,6 @@ fn a_choice_is_one_of_its_words() {
             "tpm.endorsementKeys.platform",
             json!("gcp"),
             "\"none\", \"aws\"",
-        ),
-        (
-            "tpm.pcrPolicy.mode",
-            json!("Guess"),
-            "\"Record\", \"Enforce\"",
-        ),
-        (
-            "tpm.pcrPolicy.bank",
-            json!("sha1"),
-            "supported values: \"sha256\"",
         ),
         (
             "tpm.lateProviderIDs",
@@ -337,7 +366,6 @@ fn ranges_of_addresses_are_few_different_and_well_formed() {
         ]);
     }
     for accepted in [
-        json!([]),
         json!(["0.0.0.0/0", "::/0"]),
         json!(["192.0.2.1/32", "2001:db8::1/128"]),
         json!(["ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff/128"]),
@@ -345,6 +373,7 @@ fn ranges_of_addresses_are_few_different_and_well_formed() {
     ] {
         valid().accepts("/spec/servingAddressRanges", &accepted);
     }
+    bare(json!(["aws"])).accepts("/spec/servingAddressRanges", &json!([]));
 }
 
 #[test]
@@ -359,7 +388,7 @@ fn the_cluster_stays_and_the_rest_can_be_changed() {
         "cannot be changed",
     );
     stored.may_become(&[
-        ("/spec/authorizedAttestors", json!(["tpm"])),
+        ("/spec/authorizedAttestors", json!(["tpm", "aws"])),
         ("/spec/adoption", json!("Refuse")),
     ]);
 }

@@ -4,6 +4,7 @@ mod authentication;
 mod identity;
 mod reading;
 mod revoked;
+mod stored;
 
 use std::process::Command;
 use std::sync::LazyLock;
@@ -18,15 +19,18 @@ const API_VERSION: &str = "attestation.cluster.x-k8s.io/v1alpha1";
 /// Shared: every test has objects of its own, or only makes dry runs.
 static CLUSTER: LazyLock<ControlPlane> = LazyLock::new(|| {
     let cluster = ControlPlane::start();
-    let printed = Command::new(program("node-attestation-controller"))
-        .arg("crds")
-        .output()
-        .unwrap();
     let kubectl = cluster.kubectl();
-    kubectl.apply(&String::from_utf8(printed.stdout).unwrap());
+    kubectl.apply(&definitions());
     kubectl.ok(["wait", "--for=condition=Established", "crd", "--all"]);
     cluster
 });
+
+/// The definitions, as the program prints them.
+fn definitions() -> String {
+    let mut printer = Command::new(program("node-attestation-controller"));
+    let printed = printer.arg("crds").output().unwrap();
+    String::from_utf8(printed.stdout).unwrap()
+}
 
 fn kubectl() -> &'static Kubectl {
     CLUSTER.kubectl()
@@ -49,8 +53,12 @@ impl Subject {
     /// Asserts that the API server would store the object with this change.
     #[track_caller]
     fn accepts(&self, pointer: &str, value: &Value) -> Value {
-        let (accepted, text) = dry_run("create", &self.with(pointer, value));
+        let object = self.with(pointer, value);
+        let (accepted, text) = dry_run("create", &object);
         assert!(accepted, "{pointer} = {value}: {text}");
+        if object["kind"] == "KubeletAuthentication" {
+            authentication::files::a_file_refuses(&object, &[]);
+        }
         serde_json::from_str(&text).unwrap()
     }
 
@@ -68,8 +76,12 @@ impl Subject {
     /// Asserts that the API server refuses the object with this change, for one reason, in this field.
     #[track_caller]
     fn refuses(&self, pointer: &str, value: &Value, field: &str, message: &str) {
-        let (accepted, text) = dry_run("create", &self.with(pointer, value));
+        let object = self.with(pointer, value);
+        let (accepted, text) = dry_run("create", &object);
         assert_refused(accepted, &text, field, message);
+        if object["kind"] == "KubeletAuthentication" {
+            authentication::files::a_file_refuses(&object, &[field]);
+        }
     }
 
     /// Stores the object.
@@ -148,14 +160,11 @@ fn authentication(name: &str) -> Subject {
         "spec": {
             "clusterName": name,
             "authorizedAttestors": ["aws", "tpm"],
-            "certificate": {"expirationSeconds": 86400, "insecureExpirationSeconds": 2592000},
+            "certificate": {"expirationSeconds": 86400},
             "audiences": ["blue", "green"],
             "autoApproveBindings": "Remove",
             "bootstrapTokens": "Ignore",
-            "reenrolment": "Never",
             "adoption": "Allow",
-            "nameReuse": "Quarantine",
-            "staleNodes": "Refuse",
             "builtInRenewal": "ControlPlane",
             "guestReportedAddresses": "Allow",
             "servingAddressRanges": ["10.0.0.0/8", "2001:db8::/32"],
@@ -165,7 +174,7 @@ fn authentication(name: &str) -> Subject {
             },
             "tpm": {
                 "endorsementKeys": {
-                    "platform": "aws",
+                    "platform": "none",
                     "requireCA": ["-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"],
                     "allowList": [
                         {"machine": "m-1", "ekSha256": "1".repeat(64)},
@@ -174,10 +183,7 @@ fn authentication(name: &str) -> Subject {
                     "configMaps": ["rack-1", "rack-2.metal"],
                 },
                 "lateProviderIDs": "Allow",
-                "pcrPolicy": {
-                    "mode": "Enforce", "bank": "sha256",
-                    "allowed": [{"0": "a".repeat(64), "23": "b".repeat(64)}],
-                },
+                "pcrPolicy": {"allowed": [{"0": "a".repeat(64), "23": "b".repeat(64)}]},
             },
         },
     });

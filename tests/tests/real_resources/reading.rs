@@ -189,10 +189,10 @@ fn both_are_read_together_and_with_the_rest_of_cluster_api() {
 
 #[test]
 fn a_choice_is_explained() {
-    let text = kubectl().ok(["explain", "kubeauth.spec.staleNodes"]);
-    assert!(text.contains("ENUM:\n    Delete\n    Refuse\n"), "{text}");
+    let text = kubectl().ok(["explain", "kubeauth.spec.bootstrapTokens"]);
+    assert!(text.contains("ENUM:\n    Manage\n    Ignore\n"), "{text}");
     let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    let words = "`Refuse`: the name waits until somebody else deletes it.";
+    let words = "`Ignore`: all are left alone.";
     assert!(text.contains(words), "{text}");
 }
 

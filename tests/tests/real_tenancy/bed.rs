@@ -78,7 +78,7 @@ pub static SITE: LazyLock<Site> = LazyLock::new(|| {
             "data": data,
         }));
     }
-    let arguments = ["--ack-carm", "--ack-team-level-carm"];
+    let arguments = ["--ack", "carm"];
     Site {
         network: network(&cloud),
         manager: Manager::aws_without_fallback(&management, &cloud, &arguments),

@@ -224,7 +224,7 @@ fn other_options_than_the_controllers_are_told_of() {
     let tenant = Tenant::authorized(cluster, json!({}));
     tenant.resolved("True", "Resolved");
 
-    let as_controller = explained(NAME, &["--ack-carm"]);
+    let as_controller = explained(NAME, &["--ack=carm"]);
     assert_eq!(as_controller["account"], ACK_ACCOUNT);
     assert_eq!(
         as_controller["decidedBy"],

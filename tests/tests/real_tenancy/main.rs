@@ -9,5 +9,6 @@ mod explain;
 mod identities;
 mod logged;
 mod moved;
+mod options;
 mod rights;
 mod service_accounts;

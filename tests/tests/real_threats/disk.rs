@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use kubelet_authenticator_test_support::kubelet::KubeletBuilder;
-use kubelet_authenticator_tests::fleet::kubelet;
+use kubelet_authenticator_test_support::settings::option;
+use kubelet_authenticator_tests::fleet::{exec, kubelet_with};
 use kubelet_authenticator_tests::management::Machine;
 use kubelet_authenticator_tests::node::UNDER_TEST;
 use kubelet_authenticator_tests::program;
@@ -13,11 +14,12 @@ use serde_json::Value;
 
 use crate::SCENE;
 
-const STATE_DIRECTORY: &str = "KUBELET_AUTHENTICATOR_STATE_DIRECTORY";
-
 /// A kubelet whose plugin keeps its store at this path.
 fn kubelet_with_store(machine: &Machine, store: &Path) -> KubeletBuilder {
-    kubelet(&SCENE.cluster, machine, UNDER_TEST).env(STATE_DIRECTORY, store.display().to_string())
+    let exec = exec(machine, UNDER_TEST)
+        .setting("providerID", machine.provider_id())
+        .setting("stateDirectory", store);
+    kubelet_with(&SCENE.cluster, machine, exec)
 }
 
 /// The data of kernel and firmware about a machine, below a root of its own.
@@ -75,14 +77,11 @@ fn somebody_takes_the_name_of_a_request_before_it_is_filed() {
     let store = directory.join("store");
     let killed = Command::new(program(UNDER_TEST))
         .arg("credential")
+        .arg(option("stateDirectory", &store))
+        .arg(option("bootstrapKubeconfig", victim.bootstrap_kubeconfig()))
+        .arg(option("providerID", victim.provider_id()))
+        .arg(option("nodeName", victim.node_name()))
         .env_clear()
-        .env(STATE_DIRECTORY, &store)
-        .env(
-            "KUBELET_AUTHENTICATOR_BOOTSTRAP_KUBECONFIG",
-            victim.bootstrap_kubeconfig(),
-        )
-        .env("KUBELET_AUTHENTICATOR_PROVIDER_ID", victim.provider_id())
-        .env("KUBELET_AUTHENTICATOR_NODE_NAME", victim.node_name())
         .env("KILL_AT", "RequestSaved")
         .output()
         .unwrap();

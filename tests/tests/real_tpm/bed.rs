@@ -157,16 +157,16 @@ impl<'a> Plugin<'a> {
         let state = plane.directory("state").display().to_string();
         let bootstrap = machine.bootstrap_kubeconfig().display().to_string();
         let settings = [
-            ("BOOTSTRAP_KUBECONFIG", &*bootstrap),
-            ("STATE_DIRECTORY", &state),
-            ("NODE_NAME", machine.node_name()),
-            ("PROVIDER_ID", machine.provider_id()),
-            ("TPM_TCTI", tcti),
+            ("bootstrapKubeconfig", &*bootstrap),
+            ("stateDirectory", &state),
+            ("nodeName", machine.node_name()),
+            ("providerID", machine.provider_id()),
+            ("tpm.tcti", tcti),
         ];
         let exec = Exec::new(program("kubelet-authenticator-tpm")).provide_cluster_info();
-        let exec = settings.into_iter().fold(exec, |exec, (name, value)| {
-            exec.env(format!("KUBELET_AUTHENTICATOR_{name}"), value)
-        });
+        let exec = settings
+            .into_iter()
+            .fold(exec, |exec, (key, value)| exec.setting(key, value));
         Self {
             scene,
             kubeconfig: plane.exec_kubeconfig(exec),

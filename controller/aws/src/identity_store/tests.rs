@@ -2,8 +2,8 @@ use serde_json::json;
 use tokio::time::advance;
 
 use super::*;
+use crate::tenancy::TEAM_MAP;
 use crate::tenancy::testing::{TENANT, arn, namespace, objects, put, role, secret, summary};
-use crate::tenancy::{CarmGates, TEAM_MAP};
 
 const CONTROLLER: &str = "AWSClusterControllerIdentity/default";
 const ROLE: &str = "AWSClusterRoleIdentity/a";
@@ -208,10 +208,7 @@ fn a_label_that_went_while_the_watch_was_broken_permits_no_more() {
 #[test]
 fn the_maps_of_teams_and_accounts_are_read_where_the_operator_says_so() {
     let carm = TenancySettings {
-        ack: Ack::Carm(CarmGates {
-            team_level: true,
-            ..CarmGates::default()
-        }),
+        ack: Ack::Carm,
         ..TenancySettings::default()
     };
     let store = IdentityStore::new(carm, "capa-system");

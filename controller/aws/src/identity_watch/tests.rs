@@ -12,7 +12,7 @@ use super::*;
 use crate::credentials::ClusterTenant;
 use crate::identity_objects::INFRASTRUCTURE;
 use crate::identity_store::IdentityError;
-use crate::tenancy::{Ack, CarmGates, TEAM_MAP, TenancySettings};
+use crate::tenancy::{Ack, TEAM_MAP, TenancySettings};
 
 const CLUSTERS: [&str; 4] = ["cluster.x-k8s.io", "v1beta2", "Cluster", "clusters"];
 const STATICS: [&str; 4] = [
@@ -41,7 +41,7 @@ struct Bed {
 impl Bed {
     fn new() -> Self {
         let settings = TenancySettings {
-            ack: Ack::Carm(CarmGates::default()),
+            ack: Ack::Carm,
             ..TenancySettings::default()
         };
         let store = Arc::new(IdentityStore::new(settings, "capa-system"));

@@ -1,8 +1,9 @@
 //! Cross-account resource management of AWS Controllers for Kubernetes (CARM): annotations of a namespace, and
 //! config maps with the roles of accounts and teams.
 //!
-//! It is for clusters that Cluster API Provider AWS did not create. Where the runtime of AWS Controllers for
-//! Kubernetes would go on with the controller's own role, this refuses.
+//! It is for clusters that Cluster API Provider AWS did not create. The order is that of AWS Controllers for
+//! Kubernetes with both feature gates, `TeamLevelCARM` and `ServiceLevelCARM`: a team before an account, the key of the
+//! service before the plain one. Where their runtime would continue with the controller's own role, this refuses.
 
 use std::collections::BTreeMap;
 
@@ -16,18 +17,6 @@ use crate::document::is_account;
 
 /// The service whose roles count: keys may begin with it and a dot.
 const SERVICE: &str = "ec2";
-
-/// The feature gates of AWS Controllers for Kubernetes. All are off, as theirs are.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct CarmGates {
-    /// `TeamLevelCARM`: the annotation of a team counts.
-    pub team_level: bool,
-    /// `ServiceLevelCARM`: keys of a service go before others.
-    pub service_level: bool,
-    /// Accepts what AWS Controllers for Kubernetes accept: an account that is not a number, and a role of another
-    /// account than the namespace's.
-    pub compatible: bool,
-}
 
 /// A value that is more than an ARN: an extension of ours.
 #[derive(Debug, Deserialize)]
@@ -50,7 +39,6 @@ pub(super) fn resolve(
     objects: &Objects,
     namespace: &str,
     annotations: &Namespace,
-    gates: CarmGates,
 ) -> Result<Option<Plan>, ResolutionError> {
     let annotation = |key| {
         annotations
@@ -58,21 +46,18 @@ pub(super) fn resolve(
             .get(key)
             .filter(|value| !value.is_empty())
     };
-    let role = match (
-        annotation(TEAM_ID).filter(|_| gates.team_level),
-        annotation(OWNER_ACCOUNT_ID),
-    ) {
-        (Some(team), _) => role(objects.team_map.as_ref(), TEAM_MAP, team, gates)?,
+    let role = match (annotation(TEAM_ID), annotation(OWNER_ACCOUNT_ID)) {
+        (Some(team), _) => role(objects.team_map.as_ref(), TEAM_MAP, team)?,
         (None, Some(account)) => {
-            if !gates.compatible && !is_account(account) {
+            if !is_account(account) {
                 return Err(ResolutionError::InvalidAccount {
                     annotation: OWNER_ACCOUNT_ID,
                     namespace: namespace.to_owned(),
                     value: account.clone(),
                 });
             }
-            let role = role(objects.account_map.as_ref(), ACCOUNT_MAP, account, gates)?;
-            if !gates.compatible && role.arn.account() != account {
+            let role = role(objects.account_map.as_ref(), ACCOUNT_MAP, account)?;
+            if role.arn.account() != account {
                 return Err(ResolutionError::AccountMismatch(
                     AccountMismatch::OfNamespace {
                         annotated: account.clone(),
@@ -81,10 +66,6 @@ pub(super) fn resolve(
                 ));
             }
             role
-        }
-        (None, None) if annotation(TEAM_ID).is_some() => {
-            let why = "the annotation of a team counts with --ack-team-level-carm alone";
-            return Err(ResolutionError::IdentityNotNamed(why));
         }
         (None, None) => return Ok(None),
     };
@@ -95,13 +76,10 @@ fn role(
     map: Option<&BTreeMap<String, String>>,
     name: &'static str,
     id: &str,
-    gates: CarmGates,
 ) -> Result<Role, ResolutionError> {
     let map = map.ok_or(ResolutionError::CarmMapNotFound(name))?;
     let of_service = format!("{SERVICE}.{id}");
-    let of_service = map
-        .get_key_value(&of_service)
-        .filter(|_| gates.service_level);
+    let of_service = map.get_key_value(&of_service);
     let Some((key, value)) = of_service.or_else(|| map.get_key_value(id)) else {
         return Err(ResolutionError::CarmKeyNotFound {
             map: name,

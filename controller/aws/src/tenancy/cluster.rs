@@ -3,7 +3,7 @@
 use serde::Deserialize;
 
 use super::allowed_namespaces::Labels;
-use super::carm::{self, CarmGates};
+use super::carm;
 use super::chain::{self, ClusterPlace};
 use super::error::ResolutionError;
 use super::identity::{IdentityKind, IdentityRef, RawIdentityRef};
@@ -27,7 +27,7 @@ pub enum Ack {
     #[default]
     Off,
     /// Annotations of namespaces, and config maps.
-    Carm(CarmGates),
+    Carm,
     /// `IAMRoleSelector`.
     RoleSelectors,
 }
@@ -194,12 +194,12 @@ fn of_no_provider(
     settings: TenancySettings,
 ) -> (DecidedBy, Result<Plan, ResolutionError>) {
     match settings.ack {
-        Ack::Carm(gates) => {
+        Ack::Carm => {
             let not_found = || ResolutionError::NamespaceNotFound(cluster.namespace.clone());
             let namespace = objects.namespaces.get(&cluster.namespace);
             let plan = namespace
                 .ok_or_else(not_found)
-                .and_then(|namespace| carm::resolve(objects, &cluster.namespace, namespace, gates));
+                .and_then(|namespace| carm::resolve(objects, &cluster.namespace, namespace));
             if let Some(plan) = plan.transpose() {
                 return (DecidedBy::Carm, plan);
             }
@@ -218,7 +218,7 @@ fn of_no_provider(
         return (DecidedBy::Fallback, Ok(Plan::controller()));
     }
     let why = match settings.ack {
-        Ack::Carm(_) => {
+        Ack::Carm => {
             "its namespace has no annotation of AWS Controllers for Kubernetes that counts"
         }
         Ack::Off | Ack::RoleSelectors => "it is not a cluster of Cluster API Provider AWS",

@@ -52,14 +52,16 @@ pub mod reason {
     pub const CA_EXPIRED: &str = "CAExpired";
     /// Another Cluster has the same CA key: a certificate of one works in the other.
     pub const SHARED_CA: &str = "SharedCA";
-    /// There is no CA key, and approve-only mode needs other settings.
-    pub const APPROVE_ONLY_NOT_ALLOWED: &str = "ApproveOnlyNotAllowed";
+    /// The CA Secret has no key, and the controller has no external signer.
+    pub const CA_KEY_NOT_FOUND: &str = "CAKeyNotFound";
     /// The controller does not run with --allow-insecure.
     pub const INSECURE_NOT_ALLOWED: &str = "InsecureNotAllowed";
     /// This controller has no verifier of an authorized attestor.
     pub const ATTESTOR_UNKNOWN: &str = "AttestorUnknown";
     /// An audience is invalid.
     pub const AUDIENCE_INVALID: &str = "AudienceInvalid";
+    /// Settings contradict each other, or have no effect together.
+    pub const SETTINGS_INVALID: &str = "SettingsInvalid";
     /// A range that the addresses of serving certificates are limited to is invalid.
     pub const SERVING_ADDRESS_RANGE_INVALID: &str = "ServingAddressRangeInvalid";
     /// The controller failed in a way that it should not; it tries again.

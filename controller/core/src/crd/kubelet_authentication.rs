@@ -1,14 +1,18 @@
 //! `KubeletAuthentication`: the machines that may join a Cluster, and their evidence.
 
+use std::time::Duration;
+
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::CustomResource;
+use kubelet_attestation::names::Provider;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::aws::AwsSettings;
-use super::schema::{self, immutable, rule, rule_at};
+use super::combinations;
+use super::schema::{self, immutable, rule};
 use super::tpm::TpmSettings;
-use crate::lifetimes::{ATTESTED_SECONDS, INSECURE_SECONDS};
+use crate::lifetimes::{ATTESTED_SECONDS, INSECURE_SECONDS, MAX_SECONDS};
 
 /// The evidence that is required of a Cluster's kubelets, and the certificates that they get.
 ///
@@ -79,34 +83,7 @@ use crate::lifetimes::{ATTESTED_SECONDS, INSECURE_SECONDS};
     )
 )]
 #[serde(rename_all = "camelCase")]
-#[schemars(extend("x-kubernetes-validations" = [
-    rule_at(
-        ".aws",
-        "!has(self.aws) || 'aws' in self.authorizedAttestors \
-         || (has(self.tpm) && self.tpm.endorsementKeys.platform == 'aws')",
-        "these settings are of the attestor aws, which is not authorized",
-    ),
-    rule_at(
-        ".tpm",
-        "!has(self.tpm) || 'tpm' in self.authorizedAttestors",
-        "these settings are of the attestor tpm, which is not authorized",
-    ),
-    rule_at(
-        ".adoption",
-        "self.adoption != 'Allow' || !('insecure' in self.authorizedAttestors)",
-        "Allow needs evidence, and insecure has none: the value for it is AllowWithoutEvidence",
-    ),
-    rule_at(
-        ".adoption",
-        "self.adoption != 'AllowWithoutEvidence' || 'insecure' in self.authorizedAttestors",
-        "AllowWithoutEvidence is for insecure: the other attestors have evidence, and Allow",
-    ),
-    rule_at(
-        ".guestReportedAddresses",
-        "self.guestReportedAddresses != 'Allow' || !('insecure' in self.authorizedAttestors)",
-        "insecure gets no serving certificates, for any address",
-    ),
-]))]
+#[schemars(extend("x-kubernetes-validations" = combinations::rules()))]
 pub struct KubeletAuthenticationSpec {
     /// The Cluster, in this namespace.
     #[schemars(
@@ -132,9 +109,9 @@ pub struct KubeletAuthenticationSpec {
         )
     )]
     pub authorized_attestors: Vec<String>,
-    /// The longest validity of certificates.
+    /// Settings of certificates.
     #[serde(default)]
-    pub certificate: CertificateLifetimes,
+    pub certificate: CertificateSettings,
     /// The accepted audiences of evidence, beside the digests of the Cluster's CA certificates.
     #[serde(default)]
     #[schemars(
@@ -152,29 +129,16 @@ pub struct KubeletAuthenticationSpec {
     /// life, and ended after it; a pool's is left alone. `Ignore`: all are left alone.
     #[serde(default)]
     pub bootstrap_tokens: BootstrapTokens,
-    /// Whether a machine that lost its certificate gets another by evidence alone. `WhenNodeDown`:
-    /// while its Node is gone or down, or no certificate of it is valid. `Never`: a person resets
-    /// its record.
-    #[serde(default)]
-    pub reenrolment: Reenrolment,
     /// Whether Nodes that joined before are taken over. `Allow`: by their kubelet's certificate and
     /// fresh evidence. `AllowWithoutEvidence`, with insecure: by that certificate alone.
     #[serde(default)]
     pub adoption: Adoption,
-    /// The time at which another machine may have a name whose holder is gone. `Allow`: at once.
-    /// `Quarantine`: once the former certificate has expired.
-    #[serde(default)]
-    pub name_reuse: NameReuse,
-    /// The treatment of the Node that a former holder of a name left behind. `Delete`: it is
-    /// deleted. `Refuse`: the name waits until somebody else deletes it.
-    #[serde(default)]
-    pub stale_nodes: StaleNodes,
     /// Whether Kubernetes' own signer may renew without evidence. `ControlPlane`: the certificate
     /// that kubeadm gave to the first control-plane node, for a Machine of the control plane.
     #[serde(default)]
     pub built_in_renewal: BuiltInRenewal,
     /// Whether serving certificates may have addresses that only the machine itself reports, and
-    /// not its infrastructure.
+    /// not its infrastructure. `Allow` needs servingAddressRanges.
     #[serde(default)]
     pub guest_reported_addresses: GuestReportedAddresses,
     /// The ranges, in CIDR notation, that the IP addresses of serving certificates are limited to,
@@ -201,28 +165,33 @@ impl KubeletAuthenticationSpec {
             ..Self::default()
         }
     }
-}
 
-/// The longest validity of certificates; a node may ask for less.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
-#[serde(rename_all = "camelCase", default)]
-pub struct CertificateLifetimes {
-    /// The most that is granted for evidence: a week, if nothing is said, and 30 days at most.
-    #[schemars(with = "i32", range(min = 600, max = 2_592_000))]
-    pub expiration_seconds: u32,
-    /// The most that is granted to insecure, which cannot renew: a year, if nothing is said, and
-    /// 366 days at most.
-    #[schemars(with = "i32", range(min = 600, max = 31_622_400))]
-    pub insecure_expiration_seconds: u32,
-}
-
-impl Default for CertificateLifetimes {
-    fn default() -> Self {
-        Self {
-            expiration_seconds: ATTESTED_SECONDS,
-            insecure_expiration_seconds: INSECURE_SECONDS,
-        }
+    /// The longest validity of certificates: that of the spec, or the default of its attestors.
+    pub fn longest_lifetime(&self) -> Duration {
+        let said = self.certificate.expiration_seconds;
+        let mut attestors = self.authorized_attestors.iter();
+        let seconds = if attestors.any(|one| one == Provider::INSECURE.as_str()) {
+            // Without a renewal, a machine would be lost after a week that nobody asked for.
+            let said = said.filter(|seconds| *seconds != ATTESTED_SECONDS);
+            said.unwrap_or(INSECURE_SECONDS)
+        } else {
+            said.unwrap_or(ATTESTED_SECONDS)
+        };
+        Duration::from_secs(seconds.into())
     }
+}
+
+/// Settings of certificates.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct CertificateSettings {
+    /// The longest validity of certificates, in seconds; a node can ask for less. With evidence, the
+    /// default is 604800 (7 days), and the maximum 2592000 (30 days). With insecure, which cannot renew,
+    /// the default is 31536000 (365 days), and the maximum 31622400 (366 days); 604800 means the default
+    /// there, because earlier versions wrote it into every object.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<i32>", range(min = 600, max = MAX_SECONDS))]
+    pub expiration_seconds: Option<u32>,
 }
 
 /// Declares a choice that a person makes by one word, the first of which is the default.
@@ -267,16 +236,6 @@ choice! {
 }
 
 choice! {
-    /// Whether a machine with a record may have a new generation by evidence alone.
-    Reenrolment {
-        /// While its Node is gone, not Ready for a minute, or without a valid certificate.
-        WhenNodeDown,
-        /// Only after a reset by a person.
-        Never,
-    }
-}
-
-choice! {
     /// Whether Nodes that joined before are taken over.
     Adoption {
         /// They keep what they have, and get no certificate from here.
@@ -285,26 +244,6 @@ choice! {
         Allow,
         /// By their kubelet's certificate alone, once for each Node; only with insecure.
         AllowWithoutEvidence,
-    }
-}
-
-choice! {
-    /// The time at which another machine may have a name whose holder is gone.
-    NameReuse {
-        /// At once.
-        Allow,
-        /// Once the former holder's certificate has expired.
-        Quarantine,
-    }
-}
-
-choice! {
-    /// The treatment of the Node that a former holder of a name left behind.
-    StaleNodes {
-        /// It is deleted.
-        Delete,
-        /// The name has to wait for somebody else to delete it.
-        Refuse,
     }
 }
 
@@ -350,24 +289,10 @@ pub struct KubeletAuthenticationStatus {
     /// The number of records.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub identities: Option<IdentityCounts>,
-    /// The key of the Cluster's CA: Clusters of other shards may not have it too.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub ca_key: Option<PublishedCaKey>,
     /// Conditions of the Cluster's authentication.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::conditions")]
     pub conditions: Vec<Condition>,
-}
-
-/// The public key of a Cluster's CA.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct PublishedCaKey {
-    /// SHA-256 of its `SubjectPublicKeyInfo`, in lower-case hexadecimal.
-    #[schemars(length(equal = 64))]
-    pub spki_sha256: String,
-    /// Whether the private key is in the Secret too, and not only the certificate.
-    pub proved: bool,
 }
 
 /// The number of a Cluster's records of node names.
@@ -381,3 +306,6 @@ pub struct IdentityCounts {
     #[schemars(with = "i32", range(min = 0))]
     pub tombstones: u32,
 }
+
+#[cfg(test)]
+mod tests;

@@ -18,7 +18,8 @@ pub struct TpmSettings {
     pub endorsement_keys: EndorsementKeys,
     /// The allowed boot states of machines, by PCRs.
     pub pcr_policy: PcrPolicy,
-    /// Whether a machine may join before its infrastructure provider sets its provider ID.
+    /// Whether a machine may join before its infrastructure provider sets its provider ID. `Allow`
+    /// needs its endorsement key in allowList or configMaps.
     #[serde(rename = "lateProviderIDs")]
     pub late_provider_ids: LateProviderIds,
 }
@@ -117,37 +118,10 @@ pub struct AllowedEndorsementKey {
 /// The allowed boot states of machines, by PCRs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
-#[schemars(extend("x-kubernetes-validations" = [rule_at(
-    ".allowed",
-    "self.mode != 'Enforce' || size(self.allowed) > 0",
-    "Enforce with no allowed state would refuse every machine",
-)]))]
 pub struct PcrPolicy {
-    /// Whether a machine in another state is refused.
-    pub mode: PcrMode,
-    /// The bank that is quoted.
-    pub bank: PcrBank,
-    /// States, one of which a machine must be in: registers (0 to 23) with their values,
-    /// one at least that software does not reset (all but 16 and 23).
+    /// States, one of which a machine must be in: registers (0 to 23) with their SHA-256 values, at
+    /// least one that software does not reset (all but 16 and 23). Empty: every machine is accepted,
+    /// and its state is logged.
     #[schemars(schema_with = "schema::pcr_sets")]
     pub allowed: Vec<PcrSet>,
-}
-
-/// Whether a machine in another state is refused.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
-pub enum PcrMode {
-    /// It is let in, and its state is written down.
-    #[default]
-    Record,
-    /// It is refused.
-    Enforce,
-}
-
-/// A bank of registers.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum PcrBank {
-    /// SHA-256.
-    #[default]
-    Sha256,
 }

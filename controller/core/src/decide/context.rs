@@ -8,8 +8,9 @@ use crate::inventory::Inventory;
 use crate::ledger::RecordLedger;
 use crate::lifetimes::Lifetimes;
 use crate::request;
-use crate::scope::{Duties, Enforcement, Issuance};
+use crate::scope::{Duties, Enforcement};
 use crate::serving::ServingPolicy;
+use crate::signer::Signer;
 use crate::verifier::Verifiers;
 
 /// All that a decision needs to know about one workload cluster.
@@ -23,8 +24,8 @@ pub struct Context {
     pub inventory: Arc<dyn Inventory>,
     /// The ledger of its node names.
     pub ledger: Arc<RecordLedger>,
-    /// The signer.
-    pub issuance: Issuance,
+    /// The signer, with the cluster's CA.
+    pub signer: Arc<Signer>,
     /// The longest validity of certificates.
     pub lifetimes: Lifetimes,
     /// The requests that the controller answers beside those to the client signers of the verifiers.

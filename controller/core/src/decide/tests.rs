@@ -72,8 +72,7 @@ fn a_decision_names_the_object_of_the_machine() {
     };
     let duties = Duties {
         serving: true,
-        built_in: KubeletSignerMode::Deny,
-        control_plane_renewal: true,
+        built_in: KubeletSignerMode::DenyExceptControlPlane,
     };
     let cluster = || Context {
         duties,

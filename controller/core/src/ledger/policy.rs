@@ -2,21 +2,13 @@
 
 use std::time::Duration;
 
-pub use crate::crd::{Adoption, NameReuse, Reenrolment, StaleNodes};
+pub use crate::crd::Adoption;
 
 /// The ledger's policy of one cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LedgerPolicy {
-    /// The condition under which a machine may have another key.
-    pub reenrolment: Reenrolment,
     /// Whether Nodes that joined before us are taken on.
     pub adoption: Adoption,
-    /// The time at which another machine may have a name.
-    pub name_reuse: NameReuse,
-    /// The treatment of a Node that exists already.
-    pub stale_nodes: StaleNodes,
-    /// Whether certificates carry the UID of their record.
-    pub certificates: Certificates,
     /// The longest lifetime that a certificate is granted. A record knows of a longer one by which it
     /// was opened.
     pub longest_lifetime: Duration,
@@ -26,21 +18,8 @@ impl LedgerPolicy {
     /// The usual policy, where no certificate lives longer than this.
     pub fn new(longest_lifetime: Duration) -> Self {
         Self {
-            reenrolment: Reenrolment::WhenNodeDown,
             adoption: Adoption::Refuse,
-            name_reuse: NameReuse::Allow,
-            stale_nodes: StaleNodes::Delete,
-            certificates: Certificates::Marked,
             longest_lifetime,
         }
     }
-}
-
-/// Whether certificates carry the UID of their record.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Certificates {
-    /// They do: a renewal is by its UID.
-    Marked,
-    /// They do not, since another signs them: a renewal is by name and evidence.
-    Unmarked,
 }

@@ -8,10 +8,7 @@ use kubelet_attestation::ensure;
 use kubelet_attestation::names::{NodeName, ProviderId};
 
 use super::records::Stored;
-use super::{
-    Adoption, Certificates, Claim, Claimant, Grant, GrantReason, LedgerPolicy, NameReuse, Record,
-    Reenrolment, StaleNodes, TombstoneReason,
-};
+use super::{Adoption, Claim, Claimant, Grant, GrantReason, LedgerPolicy, Record, TombstoneReason};
 use crate::nodes::Node;
 use crate::refusal::{Deferral, Denial, Refusal};
 use crate::verifier::Assurance;
@@ -105,7 +102,7 @@ impl Rules<'_> {
                 if node.is_some_and(|node| !node.is_down(self.facts.now)) {
                     return Err(Deferral::NodeAlive(self.claim.node_name.clone()).into());
                 }
-                self.stale(node)?
+                node.map(|node| node.uid.clone())
             }
         };
         self.leave_others()?;
@@ -156,10 +153,8 @@ impl Rules<'_> {
 
     /// Checks that a node may ask with a certificate that names no record.
     fn may_ask(&self) -> Checked<()> {
-        let unmarked = self.policy.certificates == Certificates::Unmarked;
-        let may_ask = unmarked || self.adopts();
         match self.claim.claimant {
-            Claimant::Node if !may_ask => Err(Denial::RequesterUidMissing.into()),
+            Claimant::Node if !self.adopts() => Err(Denial::RequesterUidMissing.into()),
             Claimant::Node | Claimant::Token => Ok(()),
         }
     }
@@ -196,16 +191,10 @@ impl Rules<'_> {
         unproved && self.claim.claimant == Claimant::Node
     }
 
-    /// The grant of the present generation to the claim that opened it, or to the node itself if only
-    /// its name identifies it.
+    /// The grant of the present generation to the claim that opened it.
     fn repeated(&self, record: &Record) -> Checked<Option<Grant>> {
         if !record.is_live() {
             return Ok(None);
-        }
-        let by_name = self.claim.claimant == Claimant::Node
-            && self.policy.certificates == Certificates::Unmarked;
-        if by_name && matches!(self.claim.assurance, Assurance::None(_)) {
-            return Err(Denial::UnattestedRenewal.into());
         }
         let not_after = match self.claim.assurance {
             Assurance::Attested(_) => self.claim.not_after,
@@ -213,15 +202,11 @@ impl Rules<'_> {
             Assurance::None(_) if record.not_after < self.facts.now => return Ok(None),
             Assurance::None(_) => self.claim.not_after.min(record.not_after),
         };
-        let granted = by_name || record.opened.key == self.claim.key;
-        Ok(granted.then(|| Grant {
+        let is_same = record.opened.key == self.claim.key;
+        Ok(is_same.then(|| Grant {
             uid: record.certificate_uid(),
             not_after,
-            opening: if by_name {
-                GrantReason::Renewed
-            } else {
-                GrantReason::Again
-            },
+            opening: GrantReason::Again,
         }))
     }
 
@@ -250,19 +235,8 @@ impl Rules<'_> {
         if self.claim.claimant == Claimant::Node {
             return Err(Denial::RequesterUidMissing.into());
         }
-        if self.policy.name_reuse == NameReuse::Quarantine {
-            if record.is_live() {
-                // Only from here on is it known by when its last certificate has expired.
-                return Ok(self.bury(own, TombstoneReason::MachineGone));
-            }
-            if let Some(until) = record.former_end()
-                && self.facts.now <= until
-            {
-                return Err(Deferral::NameQuarantined(record.node_name.clone()).into());
-            }
-        }
-        let stale_node = self.stale(self.node(&record.node_name)?)?;
-        self.reopen(own, stale_node)
+        let stale_node = self.node(&record.node_name)?;
+        self.reopen(own, stale_node.map(|node| node.uid.clone()))
     }
 
     fn reopen(&self, own: &Stored, stale_node: Option<String>) -> Checked<Step> {
@@ -320,14 +294,11 @@ impl Rules<'_> {
             return Ok(());
         }
         let end = record.known_end();
-        let may = match (self.policy.reenrolment, &self.claim.assurance) {
-            (Reenrolment::Never, _) => false,
+        let may = match &self.claim.assurance {
             // Nothing tells that it is the same machine, so it waits for the certificate's end; and
             // that of one which proved itself is not known here.
-            (Reenrolment::WhenNodeDown, Assurance::None(_)) => {
-                !record.holder.is_attested() && end < self.facts.now
-            }
-            (Reenrolment::WhenNodeDown, Assurance::Attested(_)) => {
+            Assurance::None(_) => !record.holder.is_attested() && end < self.facts.now,
+            Assurance::Attested(_) => {
                 let node = self.node(&record.node_name)?;
                 let expired = |node: &Node| end < self.facts.now && !node.renewed_since(Some(end));
                 node.is_none_or(|node| node.is_down(self.facts.now) || expired(node))
@@ -335,17 +306,6 @@ impl Rules<'_> {
         };
         ensure!(may, Deferral::IdentityLive(record.node_name.clone()).into());
         Ok(())
-    }
-
-    /// The Node that the name's holder before left, if policy has it deleted.
-    fn stale(&self, node: Option<&Node>) -> Checked<Option<String>> {
-        match (node, self.policy.stale_nodes) {
-            (None, _) => Ok(None),
-            (Some(node), StaleNodes::Delete) => Ok(Some(node.uid.clone())),
-            (Some(_), StaleNodes::Refuse) => {
-                Err(Deferral::StaleNode(self.claim.node_name.clone()).into())
-            }
-        }
     }
 
     fn node(&self, name: &NodeName) -> Checked<Option<&Node>> {

@@ -12,26 +12,6 @@ const MIN_REQUESTED: Duration = Duration::from_mins(10);
 /// No policy can grant more: node certificates are to be renewed.
 const MAX_GRANTED: Duration = Duration::from_hours(10 * 366 * 24);
 
-/// An approved request is signed at once, or goes unsigned for as long as this, after which it is
-/// collected as garbage (kube-controller-manager's cleaner): what is approved now can be valid for
-/// so much longer.
-const SIGNED_LATE: Duration = Duration::from_hours(24);
-
-/// The longest validity of a certificate that kube-controller-manager signs: it signs the requested
-/// validity, which must be in the request, and within policy.
-pub(crate) fn signed_by_others(
-    requested: Option<Duration>,
-    verifier: &dyn Verifier,
-    lifetimes: &Lifetimes,
-) -> Result<Duration, Denial> {
-    let asked = requested.ok_or(Denial::ExpirationMissing)?;
-    let granted = granted(None, verifier, lifetimes);
-    if asked > granted {
-        return Err(Denial::ExpirationTooLong { asked, granted });
-    }
-    Ok(asked + SIGNED_LATE)
-}
-
 /// Checks that the requested validity of a serving certificate that kube-controller-manager signs is
 /// within policy. kubelets request none: the certificate is then valid for its
 /// `--cluster-signing-duration`.

@@ -50,15 +50,9 @@ crate::reasons! {
         /// controller: where adoption is allowed, it asks with its own certificate.
         #[error("node {0} is up, and whose it is is not recorded")]
         NodeAlive(NodeName) => "a node of that name is up; where adoption is allowed, it asks with its own certificate",
-        /// There is a Node of that name which another machine left, and policy has people delete it.
-        #[error("node {0} is left over from another machine")]
-        StaleNode(NodeName) => "a node of that name is left over, and must be deleted first",
         /// The machine that holds the node name is being deleted.
         #[error("node {0} is held by {1}, which is being deleted")]
         HolderLeaving(NodeName, ProviderId) => "the node name is not free yet",
-        /// A machine that is gone had the node name, and certificates of it may still be valid.
-        #[error("node {0} is in quarantine until its former certificates have expired")]
-        NameQuarantined(NodeName) => "the node name is in quarantine",
         /// The Nodes of the cluster could not be looked up.
         #[error("the nodes are unavailable")]
         NodesUnavailable(#[source] Unavailable) => "the node could not be looked up",

@@ -150,19 +150,12 @@ crate::reasons! {
         /// any holder of a bootstrap token become any node.
         #[error("kubernetes.io/kube-apiserver-client-kubelet is asked without evidence: {0}")]
         UnattestedBuiltInRequest(&'static str) => "a client certificate takes evidence: use kubelet-authenticator",
-        /// The built-in client signer is asked with evidence, in a cluster whose certificates we
-        /// sign ourselves. The log and the event name the signer to ask.
+        /// The built-in client signer is asked with evidence, which only our own signers appraise.
+        /// The log and the event name the signer to ask.
         #[error("kubernetes.io/kube-apiserver-client-kubelet is asked; {0} is to be")]
         BuiltInSignerNotUsed(String) => "the built-in signer is not used here: ask the provider's own signer",
-        /// The provider of the evidence is not admitted to this cluster.
-        #[error("provider {0} is not admitted")]
-        ProviderNotAdmitted(Provider) => "the attestation provider is not admitted to this cluster",
-        /// The built-in client signer is asked without `spec.expirationSeconds`: what is signed
-        /// would be valid for as long as kube-controller-manager likes.
-        #[error("spec.expirationSeconds is missing")]
-        ExpirationMissing => "expirationSeconds is needed with this signer",
-        /// A built-in signer is asked for a longer validity than policy grants, and it signs what it
-        /// is asked for.
+        /// kube-controller-manager's serving signer is asked for a longer validity than policy grants,
+        /// and it signs what it is asked for.
         #[error("{} s are asked for, and at most {} s are granted", asked.as_secs(), granted.as_secs())]
         ExpirationTooLong {
             /// `spec.expirationSeconds`.
@@ -199,8 +192,8 @@ crate::reasons! {
         #[error("{0} is no machine's own")]
         ServingNameReserved(ServingName) => "a name or address is reserved",
         /// An address outside of the ranges that serving certificates are limited to, by
-        /// `servingAddressRanges` or `--serving-address-range`.
-        #[error("{0} is outside of servingAddressRanges (or --serving-address-range)")]
+        /// `servingAddressRanges`.
+        #[error("{0} is outside of servingAddressRanges")]
         ServingAddressOutOfRange(IpAddr) => "an address is outside of the ranges that serving certificates are limited to",
         /// The machine obtained its certificate without evidence, so that nobody knows whose
         /// addresses it may have.

@@ -38,10 +38,6 @@ crate::reasons! {
         /// The certificate could not be encoded or signed.
         #[error("the certificate could not be signed")]
         SigningImpossible(#[source] Box<dyn Error + Send + Sync>) => "the certificate could not be signed",
-        /// The cluster's CA key is not at hand, so that our own signers cannot sign. The node is to
-        /// ask `kubernetes.io/kube-apiserver-client-kubelet`, with its evidence.
-        #[error("{0} cannot sign: the CA's key is not at hand")]
-        SignerWithoutKey(String) => "this signer cannot sign here; kubernetes.io/kube-apiserver-client-kubelet can",
         /// The API server takes the certificate for none; its words are in the log.
         #[error("the API server refuses the certificate")]
         CertificateRejected => "the API server refuses the certificate",
@@ -67,7 +63,6 @@ impl Failure {
             Self::ChallengeIssued { annotations, .. } => annotations.clone(),
             Self::EvidenceExpired
             | Self::SigningImpossible { .. }
-            | Self::SignerWithoutKey { .. }
             | Self::CertificateRejected
             | Self::MachineMissing
             | Self::UndecidedTooLong { .. } => vec![],

@@ -2,7 +2,7 @@
 
 use kubelet_attestation::names::{NodeName, ProviderId};
 
-use super::{Asked, ClaimedCsr, ControlPlaneRenewal, CorroboratedCsr};
+use super::{Asked, ControlPlaneRenewal, CorroboratedCsr};
 use crate::ledger::GrantReason;
 use crate::refusal::{Denial, Refusal};
 
@@ -46,25 +46,6 @@ pub struct Approval {
     node_name: NodeName,
     provider_id: ProviderId,
     opening: Option<GrantReason>,
-}
-
-impl ClaimedCsr {
-    /// Leaves the signing to kube-controller-manager.
-    ///
-    /// # Errors
-    ///
-    /// A request to a signer of ours denies: nobody else signs those.
-    pub fn approve(self) -> Result<Approval, Refusal> {
-        if self.request().asked != Asked::BuiltInClient {
-            return Err(Denial::SignerPurpose.into());
-        }
-        Ok(Approval {
-            basis: ApprovalReason::NodeNameClaimed,
-            node_name: self.request().node_name.clone(),
-            provider_id: self.identity().provider_id.clone(),
-            opening: Some(self.grant().opening.clone()),
-        })
-    }
 }
 
 impl CorroboratedCsr {

@@ -21,10 +21,7 @@ pub struct ConformantClientCsr {
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct ClientRequest {
-    /// The requested signer.
-    pub asked: Asked,
-    /// The provider whose signer is asked, or whose evidence comes with a request to the built-in
-    /// one.
+    /// The provider whose signer is asked.
     pub provider: Provider,
     /// The requester.
     pub requester: Requester,
@@ -59,7 +56,9 @@ impl ParsedCsr {
         lifetimes: &Lifetimes,
     ) -> Result<ConformantClientCsr, Refusal> {
         let raw = self.raw();
-        let provider = self.provider().ok_or(Denial::SignerPurpose)?;
+        let Asked::Client(provider) = &raw.asked else {
+            return Err(Denial::SignerPurpose.into());
+        };
         let node_name = subject::node_name(self.csr())?;
         usages::exact(&raw.usages)?;
         let provider_id = extensions::provider_id(self.csr())?;
@@ -67,22 +66,14 @@ impl ParsedCsr {
         let requester =
             requester::accepted(&raw.username, &raw.groups, raw.uid.as_deref(), &node_name)?;
         evidence::readable(self.evidence(), verifier)?;
-        let expiration = raw.expiration;
-        let lifetime = match raw.asked {
-            Asked::Client(_) => lifetime::granted(expiration, verifier, lifetimes),
-            Asked::BuiltInClient | Asked::Serving(_) | Asked::BuiltInServing => {
-                lifetime::signed_by_others(expiration, verifier, lifetimes)?
-            }
-        };
         let request = ClientRequest {
-            asked: raw.asked.clone(),
             provider: provider.clone(),
             requester,
             node_name,
             provider_id,
             spki: self.csr().spki_der().to_vec(),
             evidence: self.evidence().map(<[u8]>::to_vec),
-            lifetime,
+            lifetime: lifetime::granted(raw.expiration, verifier, lifetimes),
             created: raw.created,
             annotated_key: raw.annotated_key.clone(),
         };

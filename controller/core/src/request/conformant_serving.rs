@@ -9,7 +9,6 @@ use crate::identifiers::{CertificateUid, ServingName};
 use crate::lifetimes::Lifetimes;
 use crate::policy::{extensions, lifetime, requester, serving_names, subject, usages};
 use crate::refusal::{Denial, Refusal};
-use crate::scope::Issuance;
 use crate::serving::ServingPolicy;
 
 /// A request for a kubelet's serving certificate, by the node itself, for names that can be a
@@ -27,9 +26,8 @@ pub struct ServingRequest {
     pub asked: Asked,
     /// The node that asks.
     pub node_name: NodeName,
-    /// The UID in the certificate that the request was made with; `None` only where certificates
-    /// have none.
-    pub uid: Option<CertificateUid>,
+    /// The UID in the certificate that the request was made with.
+    pub uid: CertificateUid,
     /// The names and addresses of the certificate, each once.
     pub names: Vec<ServingName>,
     /// DER of the key's `SubjectPublicKeyInfo`.
@@ -42,15 +40,11 @@ impl ParsedCsr {
     /// Checks what is asked for, and by whom. Everything that can be refused without asking anybody
     /// is refused here.
     ///
-    /// With [`Issuance::ApproveOnly`] the requester's certificate need not carry the UID of a
-    /// record: kube-controller-manager puts none in.
-    ///
     /// # Errors
     ///
     /// All denials.
     pub fn conform_serving(
         self,
-        issuance: &Issuance,
         policy: &ServingPolicy,
         lifetimes: &Lifetimes,
     ) -> Result<ConformantServingCsr, Refusal> {
@@ -73,14 +67,8 @@ impl ParsedCsr {
         if raw.asked == Asked::BuiltInServing {
             lifetime::served_by_others(raw.expiration, lifetimes)?;
         }
-        let uid = raw
-            .uid
-            .as_deref()
-            .and_then(|uid| CertificateUid::parse(uid).ok());
-        match issuance {
-            Issuance::Sign(_) if uid.is_none() => return Err(Denial::RequesterUidMissing.into()),
-            Issuance::Sign(_) | Issuance::ApproveOnly => {}
-        }
+        let uid = CertificateUid::parse(raw.uid.as_deref().unwrap_or_default());
+        let uid = uid.map_err(|_| Denial::RequesterUidMissing)?;
         let request = ServingRequest {
             asked: raw.asked.clone(),
             node_name,

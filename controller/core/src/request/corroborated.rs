@@ -37,7 +37,7 @@ impl ConformantServingCsr {
         policy: &ServingPolicy,
     ) -> Result<CorroboratedCsr, Refusal> {
         let request = self.request();
-        let holder = ledger.holder(&request.node_name, request.uid).await?;
+        let holder = ledger.holder(&request.node_name, Some(request.uid)).await?;
         let identity = match holder.assurance {
             Assurance::Attested(identity) => identity,
             Assurance::None(_) => {

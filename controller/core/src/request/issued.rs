@@ -49,13 +49,12 @@ impl ClaimedCsr {
     ///
     /// # Errors
     ///
-    /// A request to kube-controller-manager's signer denies: only that may sign it.
+    /// The signer cannot sign, now or at all.
     pub async fn sign(
         self,
         signer: &Signer,
         now: SystemTime,
     ) -> Result<IssuedCertificate, Refusal> {
-        is_ours(&self.request().asked)?;
         let contents = CertificateContents {
             node_name: &self.request().node_name,
             spki: &self.request().spki,
@@ -87,7 +86,8 @@ impl CorroboratedCsr {
     ///
     /// # Errors
     ///
-    /// As [`ClaimedCsr::sign`].
+    /// As [`ClaimedCsr::sign`]; and a request to kube-controller-manager's signer denies: only that
+    /// may sign it.
     pub async fn sign(
         self,
         signer: &Signer,

@@ -16,7 +16,6 @@
 //! | [`AttestedCsr`] | [`check_node_name`](AttestedCsr::check_node_name) | [`NamedCsr`] |
 //! | [`NamedCsr`] | [`claim`](NamedCsr::claim) | [`ClaimedCsr`] |
 //! | [`ClaimedCsr`] | [`sign`](ClaimedCsr::sign) | [`IssuedCertificate`] |
-//! | [`ClaimedCsr`] | [`approve`](ClaimedCsr::approve) | [`Approval`] |
 //!
 //! For a serving certificate, from [`ParsedCsr`]:
 //!

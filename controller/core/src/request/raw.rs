@@ -55,7 +55,7 @@ impl Asked {
     fn of(signer: &str, verifiers: &Verifiers, duties: Duties) -> Option<Self> {
         let answers_built_in = match duties.built_in {
             KubeletSignerMode::Ignore => false,
-            KubeletSignerMode::Deny | KubeletSignerMode::ApproveOnly => true,
+            KubeletSignerMode::Deny | KubeletSignerMode::DenyExceptControlPlane => true,
         };
         let admitted = |provider: &Provider| verifiers.of(provider).is_some();
         let attests = |provider: &Provider| {

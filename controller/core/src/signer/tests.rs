@@ -23,7 +23,7 @@ const DAY: Duration = Duration::from_hours(24);
 
 fn cluster_of(signer: Signer) -> Context {
     Context {
-        issuance: crate::scope::Issuance::Sign(signer.into()),
+        signer: signer.into(),
         ..cluster()
     }
 }
@@ -201,7 +201,7 @@ fn no_serving_certificate_outlives_the_ca() {
     let signer = pki.signer().unwrap();
     let end = signer.not_after();
     let cluster = Context {
-        issuance: crate::scope::Issuance::Sign(signer.into()),
+        signer: signer.into(),
         ..serving_cluster()
     };
     let mut request = serving_object(&serving_csr(&[dns("n1")]));
@@ -360,7 +360,7 @@ fn a_serving_certificate_is_a_servers_for_exactly_the_names_that_were_corroborat
     let signer = pki.signer().unwrap();
     let now = late(&signer);
     let cluster = Context {
-        issuance: crate::scope::Issuance::Sign(signer.into()),
+        signer: signer.into(),
         ..serving_cluster()
     };
     let csr = serving_csr(&[

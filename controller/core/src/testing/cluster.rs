@@ -16,7 +16,7 @@ use crate::lifetimes::Lifetimes;
 use crate::nodes::{Node, Nodes};
 use crate::refusal::{Denial, Refusal};
 use crate::request::IssuedCertificate;
-use crate::scope::{Duties, Enforcement, Issuance};
+use crate::scope::{Duties, Enforcement};
 use crate::serving::ServingPolicy;
 use crate::signer::Signer;
 use crate::testing::nodes::MemoryNodes;
@@ -141,7 +141,7 @@ impl Parts {
             audiences: Vec::new(),
             inventory,
             ledger: Arc::new(ledger),
-            issuance: Issuance::Sign(CA.clone()),
+            signer: CA.clone(),
             lifetimes,
             duties: Duties::default(),
             enforcement: Enforcement::default(),

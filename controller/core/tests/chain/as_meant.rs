@@ -43,8 +43,7 @@ pub(crate) async fn serving(
     now: SystemTime,
 ) -> Result<IssuedCertificate, Decision> {
     let policy = &context.serving;
-    let conformant: ConformantServingCsr =
-        parsed.conform_serving(&context.issuance, policy, &context.lifetimes)?;
+    let conformant: ConformantServingCsr = parsed.conform_serving(policy, &context.lifetimes)?;
     let (ledger, inventory) = (context.ledger.as_ref(), context.inventory.as_ref());
     let corroborated: CorroboratedCsr = conformant
         .corroborate(ledger, inventory, &context.verifiers, policy)
@@ -53,11 +52,8 @@ pub(crate) async fn serving(
 }
 
 /// A request that others sign is approved at the end.
-pub(crate) fn approved(
-    claimed: ClaimedCsr,
-    corroborated: CorroboratedCsr,
-) -> Option<[Approval; 2]> {
-    Some([claimed.approve().ok()?, corroborated.approve().ok()?])
+pub(crate) fn approved(corroborated: CorroboratedCsr) -> Option<Approval> {
+    corroborated.approve().ok()
 }
 
 /// The exception.

@@ -11,7 +11,7 @@ use node_attestation_aws::identity_store::IdentityStore;
 use node_attestation_aws::identity_watch::{IdentityWatch, KubeTokens};
 use node_attestation_aws::proxy::SharedHttpClient;
 use node_attestation_aws::sessions::SdkSts;
-use node_attestation_aws::tenancy::{Ack, CarmGates, DigestKey, TenancySettings};
+use node_attestation_aws::tenancy::{Ack, DigestKey, TenancySettings};
 use node_attestation_aws::tenants::{TenantClients, TenantCredentials};
 use node_attestation_core::crd::AwsSettings;
 use node_attestation_runtime::capi::ObjectKey;
@@ -29,7 +29,6 @@ const FORGET: Duration = Duration::from_mins(5);
 #[command(next_help_heading = "AWS identities of Clusters, with a management cluster")]
 #[expect(
     clippy::doc_markdown,
-    clippy::struct_excessive_bools,
     reason = "each is an option, and its comment the help of it"
 )]
 pub(crate) struct TenancyArguments {
@@ -39,28 +38,27 @@ pub(crate) struct TenancyArguments {
     /// The region of STS that roles are assumed in; without it, the region of each cluster
     #[arg(long, value_name = "REGION", value_parser = region)]
     aws_sts_region: Option<String>,
-    /// Take the role of a cluster that Cluster API Provider AWS did not create from the annotation of its namespace
-    /// and the config maps of AWS Controllers for Kubernetes (CARM)
-    #[arg(long)]
-    ack_carm: bool,
-    /// The annotation of a team counts, as with ACK's feature gate TeamLevelCARM
-    #[arg(long, requires = "ack_carm")]
-    ack_team_level_carm: bool,
-    /// Keys that begin with "ec2." go first, as with ACK's feature gate ServiceLevelCARM
-    #[arg(long, requires = "ack_carm")]
-    ack_service_level_carm: bool,
-    /// Accept an account that is not 12 digits, and a role of another account than the namespace's, as ACK does
-    #[arg(long, requires = "ack_carm")]
-    ack_compat: bool,
-    /// Take the role of such a cluster from the one IAMRoleSelector that matches its instances
-    #[arg(long, conflicts_with = "ack_carm")]
-    ack_iam_role_selector: bool,
+    /// The way in which AWS Controllers for Kubernetes (ACK) name the role of a cluster that Cluster API Provider AWS
+    /// did not create
+    #[arg(long, value_name = "WAY", value_enum, default_value_t = AckOption::Off)]
+    ack: AckOption,
     /// The namespace of AWS Controllers for Kubernetes, where the config maps are
     #[arg(long, value_name = "NAME", default_value = "ack-system")]
     ack_namespace: String,
     /// Ask EC2 with the controller's own credentials about clusters for which nothing names an identity
     #[arg(long)]
     allow_controller_identity_fallback: bool,
+}
+
+/// The values of `--ack`.
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+enum AckOption {
+    /// None
+    Off,
+    /// CARM: annotations of the namespace, and config maps
+    Carm,
+    /// The one role selector of ACK that matches the instances
+    RoleSelectors,
 }
 
 /// The identities of Clusters.
@@ -126,16 +124,10 @@ impl TenancyArguments {
 
     /// The settings of the resolution.
     pub(crate) fn settings(&self) -> TenancySettings {
-        let ack = if self.ack_carm {
-            Ack::Carm(CarmGates {
-                team_level: self.ack_team_level_carm,
-                service_level: self.ack_service_level_carm,
-                compatible: self.ack_compat,
-            })
-        } else if self.ack_iam_role_selector {
-            Ack::RoleSelectors
-        } else {
-            Ack::Off
+        let ack = match self.ack {
+            AckOption::Off => Ack::Off,
+            AckOption::Carm => Ack::Carm,
+            AckOption::RoleSelectors => Ack::RoleSelectors,
         };
         TenancySettings {
             ack,

@@ -1,16 +1,14 @@
 //! All clusters of a management cluster.
 
 use std::fs;
-use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use clap::{ArgAction, value_parser};
 use node_attestation_core::crd::KubeletAuthentication;
 use node_attestation_runtime::client::EgressPolicy;
 use node_attestation_runtime::external_signer::ExternalSigner;
-use node_attestation_runtime::management::{Controller, MAX_SHARDS, Settings};
+use node_attestation_runtime::management::{Controller, Settings};
 use node_attestation_runtime::metrics::Metrics;
 use tokio::task::JoinSet;
 
@@ -30,30 +28,18 @@ pub(super) struct ManagementArguments {
     /// The context of the kubeconfig, in the place of the current one
     #[arg(long, value_name = "NAME", requires = "kubeconfig")]
     context: Option<String>,
-    /// Look after the clusters of this namespace only
+    /// Look after only the clusters of this namespace
     #[arg(long, value_name = "NAME")]
     namespace: Option<String>,
-    /// Look after what has this value of the label cluster.x-k8s.io/watch-filter only
+    /// Look after only the Clusters with this value of the label cluster.x-k8s.io/watch-filter
     #[arg(long, value_name = "VALUE")]
     watch_filter: Option<String>,
-    /// Whether there may be several replicas, of which one leads, by a Lease
-    #[arg(long, value_name = "BOOL", action = ArgAction::Set, default_value_t = true)]
-    leader_elect: bool,
-    /// Divide the clusters into so many shards, each with a Lease, so that replicas share the work; the same
-    /// number for all replicas, and at least as many as there are replicas
-    #[arg(long, value_name = "NUMBER", value_parser = value_parser!(u32).range(1..=i64::from(MAX_SHARDS)), default_value_t = 1)]
-    shards: u32,
-    /// The time for which a Machine has to be missing, in two rounds at least, until its record is retired, its
-    /// certificates are revoked and its Node is deleted
-    #[arg(
-        long, value_name = "DURATION", value_parser = humantime::parse_duration,
-        default_value = "10m"
-    )]
-    missing_machine_timeout: Duration,
-    /// Time between two inspections of a workload cluster that is in order: of its version, our
-    /// rights, revoked certificates, and bindings that approve requests; a second at least
-    #[arg(long, value_name = "DURATION", value_parser = sync_period, default_value = "30m")]
-    sync_period: Duration,
+    /// The time for which a Machine has to be missing, in two rounds at least, until its record is retired
+    #[arg(long, hide = true, value_name = "DURATION", value_parser = humantime::parse_duration)]
+    missing_machine_timeout: Option<Duration>,
+    /// Time between two inspections of a workload cluster that is in order
+    #[arg(long, hide = true, value_name = "DURATION", value_parser = humantime::parse_duration)]
+    sync_period: Option<Duration>,
     /// Take a workload cluster's API server for another host's also where its address is ours
     #[arg(long, hide = true)]
     insecure_allow_loopback: bool,
@@ -76,10 +62,9 @@ pub(super) async fn run(
     let mut settings = Settings::default();
     settings.selection.namespace = arguments.namespace;
     settings.selection.watch_filter = arguments.watch_filter;
-    settings.candidate = arguments.leader_elect.then(host_name);
-    settings.shards = NonZeroU32::new(arguments.shards);
-    settings.missing_machine_timeout = Some(arguments.missing_machine_timeout);
-    settings.sync_period = Some(arguments.sync_period);
+    settings.candidate = host_name();
+    settings.missing_machine_timeout = arguments.missing_machine_timeout;
+    settings.sync_period = arguments.sync_period;
     settings.metrics = metrics;
     settings.external_signer = external;
     settings.reach = EgressPolicy {
@@ -98,32 +83,7 @@ pub(super) async fn run(
     Ok(())
 }
 
-/// At least a second.
-fn sync_period(text: &str) -> Result<Duration, String> {
-    let period = humantime::parse_duration(text).map_err(|error| error.to_string())?;
-    if period < Duration::from_secs(1) {
-        return Err("it is less than a second".to_owned());
-    }
-    Ok(period)
-}
-
 fn host_name() -> String {
     let name = fs::read_to_string(HOST_NAME).unwrap_or_default();
     name.trim().to_owned()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_sync_period_is_a_duration_of_a_second_at_least() {
-        assert_eq!(sync_period("1s"), Ok(Duration::from_secs(1)));
-        let less = Err("it is less than a second".to_owned());
-        assert_eq!(
-            [sync_period("999ms"), sync_period("0s")],
-            [less.clone(), less]
-        );
-        assert!(sync_period("soon").is_err());
-    }
 }

@@ -1,50 +1,41 @@
-//! One workload cluster, by hand.
+//! One workload cluster, without a management cluster.
 
-use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
+use clap::{Args as _, Command, Id};
 use kubelet_attestation::ensure;
-use kubelet_attestation::names::{Audience, Provider};
-use node_attestation_core::crd::KubeletAuthentication;
-use node_attestation_core::lifetimes::Lifetimes;
-use node_attestation_core::scope::{Duties, KubeletSignerMode};
-use node_attestation_core::serving::AddressRange;
-use node_attestation_core::verifier::{InsecureVerifier, Verifier, Verifiers};
-use node_attestation_runtime::capi::ObjectKey;
-use node_attestation_runtime::client::ClusterAccess;
+use kubelet_attestation::names::Provider;
+use node_attestation_aws::inventory::{InventorySettings, Place, TaggedInstances};
+use node_attestation_core::crd::{KubeletAuthentication, KubeletAuthenticationSpec};
+use node_attestation_core::inventory::Inventory;
 use node_attestation_runtime::external_signer::ExternalSigner;
+use node_attestation_runtime::file_inventory::ClusterInventory;
 use node_attestation_runtime::metrics::Metrics;
-use node_attestation_runtime::standalone::{
-    CaKey, ClusterSettings, Machines, ServingSettings, Settings, Standalone,
-};
+use node_attestation_runtime::settings_file;
+use node_attestation_runtime::standalone::{CaKey, Settings, Standalone};
 
-use tokio::task::JoinSet;
-
-use super::standalone_aws::StandaloneAwsArguments;
-use super::standalone_tpm::StandaloneTpmArguments;
+use super::management::ManagementArguments;
+use crate::aws::TenancyArguments;
 use crate::error::{BoxError, explain};
-use crate::file;
-use crate::providers::{Cluster, OpenedProviders, Providers, attestors, named};
-
-/// The shortest lifetime that a Kubernetes signer may be asked for (`spec.expirationSeconds` of at
-/// least 600).
-const MIN_DURATION: Duration = Duration::from_mins(10);
-
-/// Some hundred certificates.
-const MAX_CA_LEN: usize = 256 * 1024;
+use crate::providers::{OpenedProviders, Providers};
 
 #[derive(Debug, clap::Args)]
-#[expect(
-    clippy::struct_excessive_bools,
-    reason = "each is an option of its own on the command line"
-)]
+#[expect(clippy::doc_markdown, reason = "the comments are the help")]
 #[command(next_help_heading = "One workload cluster, without a management cluster")]
 pub(super) struct StandaloneArguments {
     /// Kubeconfig of the workload cluster
-    #[arg(long, value_name = "FILE", conflicts_with_all = MANAGEMENT, requires_all = ["ca_cert", "machines"])]
+    #[arg(
+        long, value_name = "FILE", conflicts_with_all = of_management(),
+        requires_all = ["settings", "inventory", "ca_cert", "signing_key"]
+    )]
     pub(super) workload_kubeconfig: Option<PathBuf>,
+    /// Settings: one KubeletAuthentication, as YAML or JSON. `render settings` prints one to start from
+    #[arg(long, value_name = "FILE", requires = "workload_kubeconfig")]
+    settings: Option<PathBuf>,
+    /// List of the cluster's machines, read again when it changes
+    #[arg(long, value_name = "FILE", requires = "workload_kubeconfig")]
+    inventory: Option<PathBuf>,
     /// Certificate of the CA that the cluster's API server accepts client certificates of, as PEM
     #[arg(long, value_name = "FILE", requires = "workload_kubeconfig")]
     ca_cert: Option<PathBuf>,
@@ -56,243 +47,16 @@ pub(super) struct StandaloneArguments {
         requires = "workload_kubeconfig"
     )]
     ca_key: Option<PathBuf>,
-    /// Approve only, and leave the signing to kube-controller-manager: nodes ask the built-in client
-    /// signer, with their evidence
-    #[arg(long, conflicts_with = "signing_key", requires = "workload_kubeconfig")]
-    approve_only: bool,
-    /// Whose evidence is appraised
-    #[arg(
-        long, value_name = "PROVIDER", value_parser = attestors(),
-        conflicts_with_all = ["allow_insecure", "cluster"], requires = "workload_kubeconfig"
-    )]
-    attestor: Option<String>,
-    #[command(flatten)]
-    aws: StandaloneAwsArguments,
-    #[command(flatten)]
-    tpm: StandaloneTpmArguments,
-    /// List of the cluster's machines, read again when it changes
-    #[arg(
-        long,
-        value_name = "FILE",
-        group = "machines",
-        requires = "workload_kubeconfig"
-    )]
-    inventory: Option<PathBuf>,
-    /// The machines, records and settings of this Cluster, as its management cluster has them; its
-    /// Secrets are not read
-    #[arg(
-        long, value_name = "NAMESPACE/NAME", group = "machines",
-        requires_all = ["workload_kubeconfig", "management_kubeconfig", "signing_key"],
-        conflicts_with_all = SAID_BY_CLUSTER
-    )]
-    cluster: Option<ObjectKey>,
-    /// Kubeconfig of that management cluster; the same file where it hosts itself
-    #[arg(long, value_name = "FILE", requires = "cluster")]
-    management_kubeconfig: Option<PathBuf>,
-    /// The longest validity that is granted to a machine that proved what it is
-    #[arg(
-        long, value_name = "DURATION", value_parser = duration,
-        default_value = "168h", requires = "workload_kubeconfig"
-    )]
-    certificate_duration: Duration,
-    /// The longest validity that is granted to a machine that proved nothing; it is never renewed
-    #[arg(
-        long, value_name = "DURATION", value_parser = duration,
-        default_value = "8760h", requires = "workload_kubeconfig"
-    )]
-    insecure_certificate_duration: Duration,
-    /// Accept evidence for this audience, beside the digests of the cluster's CA certificates
-    #[arg(
-        long = "audience", value_name = "AUDIENCE", value_parser = Audience::parse,
-        requires = "workload_kubeconfig"
-    )]
-    audiences: Vec<Audience>,
-    /// Answer requests for serving certificates; a machine without evidence gets none
-    #[arg(long, requires = "workload_kubeconfig")]
-    serving: bool,
-    /// Addresses of Services, which no serving certificate is for
-    #[arg(long = "service-range", value_name = "CIDR", requires = "serving")]
-    service_ranges: Vec<AddressRange>,
-    /// Addresses that serving certificates are limited to, of those that are the machine's; DNS names
-    /// are not limited
-    #[arg(
-        long = "serving-address-range",
-        value_name = "CIDR",
-        requires = "serving"
-    )]
-    serving_address_ranges: Vec<AddressRange>,
-    /// Host of the control plane's endpoint, beside the kubeconfig's, which no serving certificate is
-    /// for
-    #[arg(long = "endpoint-host", value_name = "HOST", requires = "serving")]
-    endpoint_hosts: Vec<String>,
-    /// Take the addresses that nodes report of themselves for theirs
-    #[arg(long, requires = "serving")]
-    guest_reported_addresses: bool,
-    /// Deny requests to kubernetes.io/kube-apiserver-client-kubelet that have no evidence; implied by
-    /// --approve-only
-    #[arg(long, requires = "workload_kubeconfig")]
-    deny_built_in: bool,
-    /// Approve such requests of control-plane machines that renew kubeadm's certificate
-    #[arg(long, requires = "workload_kubeconfig")]
-    control_plane_renewal: bool,
 }
 
-/// The options of a management cluster.
-const MANAGEMENT: [&str; 4] = ["kubeconfig", "context", "namespace", "watch_filter"];
-
-/// There is nobody whose requests could be answered.
-const NOTHING_ADMITTED: &str = "nobody's requests are answered: give --attestor to admit machines that prove \
-                                what they are, or --allow-insecure to admit machines that prove nothing";
-
-/// The flags that a `KubeletAuthentication` replaces.
-const SAID_BY_CLUSTER: [&str; 10] = [
-    "approve_only",
-    "certificate_duration",
-    "insecure_certificate_duration",
-    "audiences",
-    "serving",
-    "service_ranges",
-    "serving_address_ranges",
-    "endpoint_hosts",
-    "deny_built_in",
-    "control_plane_renewal",
-];
-
-// The command line has every option that another one requires.
-impl StandaloneArguments {
-    /// With the settings of this Cluster of a management cluster.
-    fn of_cluster(self, cluster: ObjectKey, external: Option<ExternalSigner>) -> ClusterSettings {
-        ClusterSettings {
-            ca_key: external.map_or_else(
-                || CaKey::File(self.ca_key.unwrap_or_default()),
-                CaKey::External,
-            ),
-            workload_kubeconfig: self.workload_kubeconfig.unwrap_or_default(),
-            management_kubeconfig: self.management_kubeconfig.unwrap_or_default(),
-            cluster,
-            ca_cert: self.ca_cert.unwrap_or_default(),
-        }
-    }
-
-    /// By files, or what else is on the command line.
-    fn settings(
-        self,
-        providers: &Providers,
-        external: Option<ExternalSigner>,
-    ) -> Result<Settings, BoxError> {
-        let inventory = if self.aws.aws_inventory {
-            let aws = providers.aws.as_ref().map_err(String::as_str);
-            let inventory = self.aws.inventory(aws.map_err(unusable("aws"))?);
-            Machines::Known(inventory.map_err(explain("--aws-inventory"))?)
-        } else {
-            Machines::File(self.inventory.clone().unwrap_or_default())
-        };
-        Ok(Settings {
-            duties: self.duties(),
-            serving: self.serving_settings(),
-            workload_kubeconfig: self.workload_kubeconfig.unwrap_or_default(),
-            ca_cert: self.ca_cert.unwrap_or_default(),
-            ca_key: external
-                .map(CaKey::External)
-                .or(self.ca_key.map(CaKey::File)),
-            inventory,
-            audiences: self.audiences,
-            lifetimes: Lifetimes {
-                attested: self.certificate_duration,
-                insecure: self.insecure_certificate_duration,
-            },
-        })
-    }
-
-    fn serving_settings(&self) -> ServingSettings {
-        ServingSettings {
-            endpoint_hosts: self.endpoint_hosts.clone(),
-            service_ranges: self.service_ranges.clone(),
-            address_ranges: self.serving_address_ranges.clone(),
-            guest_reported_addresses: self.guest_reported_addresses,
-        }
-    }
-
-    fn duties(&self) -> Duties {
-        let built_in = if self.approve_only {
-            KubeletSignerMode::ApproveOnly
-        } else if self.deny_built_in {
-            KubeletSignerMode::Deny
-        } else {
-            KubeletSignerMode::Ignore
-        };
-        Duties {
-            serving: self.serving,
-            built_in,
-            control_plane_renewal: self.control_plane_renewal,
-        }
-    }
-
-    /// The verifier of the cluster's machines.
-    fn verifier(&self, providers: &Providers) -> Result<Arc<dyn Verifier>, BoxError> {
-        let Some(registered) = self.attestor.as_deref().and_then(named) else {
-            ensure!(providers.allow_insecure, NOTHING_ADMITTED.into());
-            return Ok(Arc::new(InsecureVerifier));
-        };
-        let attestor = registered.provider.as_str();
-        let owned = [
-            (Provider::AWS, self.aws.said_of_evidence()),
-            (Provider::TPM, self.tpm.said_of_evidence()),
-        ];
-        for (owner, option) in owned {
-            if let Some(option) = option.filter(|_| owner != registered.provider) {
-                let what =
-                    format!("{option} says nothing with --attestor {attestor}: leave it out");
-                return Err(what.into());
-            }
-        }
-        let tpm = self.tpm.settings()?;
-        // What AWS shares among clusters is of this one alone, so that no file is read for its name.
-        let uid = if registered.provider == Provider::AWS {
-            String::new()
-        } else {
-            self.cluster_identity()?
-        };
-        let cluster = Cluster {
-            uid: &uid,
-            name: self.aws.aws_cluster_name.clone(),
-            namespace: None,
-            aws: self.aws.settings(),
-            tpm,
-            aws_account: None,
-        };
-        let verifier = (registered.verifier)(providers, &cluster);
-        verifier.map_err(unusable(attestor))
-    }
-
-    /// The identity of the cluster, the same for all replicas: without a management cluster there is no UID of
-    /// a Cluster.
-    fn cluster_identity(&self) -> Result<String, BoxError> {
-        let path = self.ca_cert.as_deref().unwrap_or(Path::new(""));
-        let text = file::read("--ca-cert", path, MAX_CA_LEN)?;
-        Ok(cluster_of(&text))
-    }
-}
-
-/// A name for the cluster with these CA certificates: replicas must agree on it, whose files may
-/// differ in the order, the repetition or the form of the same certificates.
-fn cluster_of(text: &[u8]) -> String {
-    let blocks = pem::parse_many(text).unwrap_or_default().into_iter();
-    let certificates: BTreeSet<Vec<u8>> = blocks
-        .filter(|block| block.tag() == "CERTIFICATE")
-        .map(pem::Pem::into_contents)
-        .collect();
-    if certificates.is_empty() {
-        // Whoever reads the file next refuses it; until then it is no other file's cluster.
-        return Audience::of_ca(text).to_string();
-    }
-    // DER says where it ends, so two lists never make the same bytes.
-    let certificates: Vec<u8> = certificates.into_iter().flatten().collect();
-    Audience::of_ca(&certificates).to_string()
-}
-
-fn unusable<E: Into<BoxError>>(attestor: &str) -> impl FnOnce(E) -> BoxError {
-    explain(format!("--attestor {attestor} cannot be used"))
+/// The options that have a meaning only with a management cluster.
+fn of_management() -> Vec<Id> {
+    let command = ManagementArguments::augment_args(Command::new("run"));
+    let command = TenancyArguments::augment_args(command);
+    let arguments = command.get_arguments();
+    arguments
+        .map(|argument| argument.get_id().clone())
+        .collect()
 }
 
 /// Serves the cluster until `stop` is ready.
@@ -303,115 +67,208 @@ pub(super) async fn run(
     metrics: Metrics,
     stop: impl Future<Output = ()>,
 ) -> Result<(), BoxError> {
-    let mut beside = JoinSet::new();
-    let controller = match arguments.cluster.clone() {
-        None => {
-            let providers = providers.alone();
-            let verifier = arguments.verifier(&providers)?;
-            let settings = arguments.settings(&providers, external)?;
-            Standalone::load(settings, Verifiers::from_iter([verifier])).await?
-        }
-        Some(cluster) => {
-            let namespace = cluster.namespace.clone();
-            let settings = arguments.of_cluster(cluster, external);
-            let management = ClusterAccess::from_kubeconfig(&settings.management_kubeconfig).await;
-            let management = management?;
-            let (providers, work) = providers.with_management(&management, Some(&namespace))?;
-            beside.spawn(work);
-            let verifiers = |authentication: &KubeletAuthentication, cluster_uid: &str| {
-                providers.verifiers(authentication, cluster_uid)
-            };
-            Standalone::of_cluster(settings, &verifiers).await?
-        }
-    };
-    tokio::select! {
-        () = controller.measured_by(metrics).run(stop) => {}
-        // It ends by a panic alone; without it no change of an identity would count.
-        Some(_) = beside.join_next() => return Err("the watch of AWS identities ended".into()),
+    // The command line has every option that another one requires.
+    let file = arguments.settings.unwrap_or_default();
+    let authentication = settings_file::read(&file).map_err(explain("--settings"))?;
+    let providers = providers.alone();
+    let spec = &authentication.spec;
+    ensure!(
+        !providers.allow_insecure || is_authorized(spec, &Provider::INSECURE),
+        "--allow-insecure has no effect, since spec.authorizedAttestors in the file of --settings does not have \
+         insecure: remove the option"
+            .into()
+    );
+    let file = arguments.inventory.unwrap_or_default();
+    let mut inventory = ClusterInventory::open(&file).map_err(explain("--inventory"))?;
+    if inventory.machines.is_none() {
+        let instances = instances(spec, &providers);
+        inventory.machines = Some(instances.map_err(explain("--inventory: awsInstances"))?);
     }
+    let settings = Settings {
+        workload_kubeconfig: arguments.workload_kubeconfig.unwrap_or_default(),
+        ca_cert: arguments.ca_cert.unwrap_or_default(),
+        ca_key: external.map_or_else(
+            || CaKey::File(arguments.ca_key.unwrap_or_default()),
+            CaKey::External,
+        ),
+        inventory,
+        authentication,
+    };
+    let verifiers = |authentication: &KubeletAuthentication, cluster: &str| {
+        providers.verifiers(authentication, cluster)
+    };
+    let controller = Standalone::load(settings, verifiers).await?;
+    controller.measured_by(metrics).run(stop).await;
     Ok(())
 }
 
-fn duration(text: &str) -> Result<Duration, String> {
-    let duration = humantime::parse_duration(text).map_err(|error| error.to_string())?;
-    if duration < MIN_DURATION {
-        return Err("a certificate is valid for at least 10m".to_owned());
+fn is_authorized(spec: &KubeletAuthenticationSpec, provider: &Provider) -> bool {
+    let attestors = spec.authorized_attestors.iter();
+    attestors.into_iter().any(|name| name == provider.as_str())
+}
+
+/// The instances that `spec.aws` selects.
+fn instances(
+    spec: &KubeletAuthenticationSpec,
+    providers: &Providers,
+) -> Result<Arc<dyn Inventory>, BoxError> {
+    let aws = spec.aws.clone().unwrap_or_default();
+    for (field, is_empty) in [
+        ("accounts", aws.accounts.is_empty()),
+        ("regions", aws.regions.is_empty()),
+        ("requiredTags", aws.required_tags.is_empty()),
+    ] {
+        ensure!(
+            !is_empty,
+            format!("spec.aws.{field} in the file of --settings needs at least one entry").into()
+        );
     }
-    Ok(duration)
+    let regions = |account: &String| {
+        let place = |region: &String| Place {
+            account: account.clone(),
+            region: region.clone(),
+        };
+        aws.regions.iter().map(place).collect::<Vec<_>>()
+    };
+    let settings = InventorySettings {
+        places: aws.accounts.iter().flat_map(regions).collect(),
+        tags: aws.required_tags.clone(),
+        node_name: aws.node_name,
+    };
+    let clients = providers.aws.as_ref().map_err(String::as_str)?;
+    let instances = clients.instances.clone();
+    Ok(Arc::new(TaggedInstances::new(instances, settings)?))
 }
 
 #[cfg(test)]
 mod tests {
-    use clap::Parser;
+    use std::collections::BTreeSet;
+
+    use clap::{ArgAction, Parser};
 
     use super::*;
 
-    #[derive(Parser)]
+    /// The options of `run` that have a meaning both with a management cluster and without one. Every other one is of
+    /// one of the two, and refused with the other's.
+    const OF_BOTH: [&str; 9] = [
+        "allow-insecure",
+        "aws-allow-instance-profile",
+        "aws-ec2-endpoint",
+        "aws-endpoint-ca",
+        "aws-extra-signers",
+        "aws-sts-endpoint",
+        "health-addr",
+        "metrics-bind-address",
+        "tpm-challenge-keys",
+    ];
+
+    /// The options of a standalone controller, in addition to `--workload-kubeconfig`.
+    const OF_STANDALONE: [&str; 4] = ["ca-cert", "ca-key", "inventory", "settings"];
+
+    /// It holds the keys of CAs in both, in place of `--ca-key`.
+    const SIGNER: &str = "signer-endpoint";
+
+    const VALID: [&str; 6] = [
+        "run",
+        "--workload-kubeconfig=a",
+        "--settings=b",
+        "--inventory=c",
+        "--ca-cert=d",
+        "--ca-key=e",
+    ];
+
+    #[derive(Debug, Parser)]
     struct Line {
         #[command(flatten)]
-        arguments: super::super::Arguments,
+        _arguments: super::super::Arguments,
+    }
+
+    /// The arguments of all options, each with some value.
+    fn options() -> Vec<(String, String)> {
+        let command = super::super::Arguments::augment_args(Command::new("run"));
+        let options = command.get_arguments().map(|option| {
+            let name = option.get_long().unwrap();
+            let values = option.get_possible_values();
+            let value = values.first().map(|value| value.get_name().to_owned());
+            let value = value.unwrap_or_else(|| {
+                match name {
+                    "aws-sts-endpoint" => "eu-west-1=sts.example.com",
+                    "aws-ec2-endpoint" => "eu-west-1=https://ec2.example.com",
+                    "aws-sts-region" => "eu-west-1",
+                    "metrics-bind-address" | "health-addr" => ":1",
+                    "signer-endpoint" => "unix:///s",
+                    name if name.ends_with("period") || name.ends_with("timeout") => "1m",
+                    _ => "1",
+                }
+                .to_owned()
+            });
+            let argument = if matches!(option.get_action(), ArgAction::SetTrue) {
+                format!("--{name}")
+            } else {
+                format!("--{name}={value}")
+            };
+            (name.to_owned(), argument)
+        });
+        options.collect()
     }
 
     #[test]
-    fn the_ranges_of_the_command_line_are_each_in_its_own_setting() {
-        let line = Line::parse_from([
-            "run",
-            "--workload-kubeconfig=a",
-            "--ca-cert=b",
-            "--ca-key=c",
-            "--inventory=d",
-            "--serving",
-            "--service-range=10.96.0.0/12",
-            "--serving-address-range=10.1.0.0/16",
-            "--serving-address-range=2001:db8::/64",
-        ]);
-
-        let settings = line.arguments.standalone.serving_settings();
-
-        let ranges = |texts: &[&str]| -> Vec<AddressRange> {
-            texts.iter().map(|text| text.parse().unwrap()).collect()
-        };
-        assert_eq!(settings.service_ranges, ranges(&["10.96.0.0/12"]));
-        let limits = ranges(&["10.1.0.0/16", "2001:db8::/64"]);
-        assert_eq!(settings.address_ranges, limits);
+    fn an_option_of_a_management_cluster_is_refused_without_one() {
+        Line::try_parse_from(VALID).unwrap();
+        let mut accepted = BTreeSet::new();
+        for (name, argument) in options() {
+            if VALID
+                .iter()
+                .any(|valid| valid.starts_with(&format!("--{name}=")))
+            {
+                continue;
+            }
+            let parsed = Line::try_parse_from(VALID.into_iter().chain([argument.as_str()]));
+            match parsed {
+                Ok(_) => {
+                    accepted.insert(name);
+                }
+                Err(error) => {
+                    let error = error.to_string();
+                    assert!(error.contains("cannot be used with"), "{argument}: {error}");
+                }
+            }
+        }
+        assert_eq!(accepted, OF_BOTH.map(String::from).into());
     }
 
     #[test]
-    fn the_cluster_is_the_same_in_whatever_form_and_order_its_certificates_are() {
-        let certificate = |byte| {
-            let der = [&[0x30, 0x82, 1, 0][..], &[byte; 256]].concat();
-            pem::encode(&pem::Pem::new("CERTIFICATE", der))
-        };
-        let (first, second) = (certificate(1), certificate(2));
-        let cluster = |parts: &[&str]| cluster_of(parts.concat().as_bytes());
-        let expected = cluster(&[&first, &second]);
-
-        for same in [
-            cluster(&[&second, &first]),
-            cluster(&[&first, "\n", &second, "\n\n"]),
-            cluster(&["subject=CN = kubernetes\n", &first, &second, &first]),
-            cluster(&[&first, &second.replace("\r\n", "\n")]),
-            cluster(&[&first.replace("\r\n", "\n"), &second]),
-        ] {
-            assert_eq!(same, expected);
+    fn an_option_of_a_standalone_controller_is_refused_without_its_kubeconfig() {
+        let mut refused = BTreeSet::new();
+        for (name, argument) in options() {
+            if name == "workload-kubeconfig" {
+                continue;
+            }
+            // What else an option requires is of a management cluster, too.
+            let parsed = Line::try_parse_from(["run", &argument]);
+            let error = parsed.map_or_else(|error| error.to_string(), |_| String::new());
+            if error.contains("--workload-kubeconfig <FILE>") {
+                refused.insert(name);
+            }
         }
-        for other in [
-            cluster(&[&first]),
-            cluster(&[&second]),
-            cluster(&[&first, &certificate(3)]),
-            cluster(&["no certificate"]),
-        ] {
-            assert_ne!(other, expected);
-        }
-        assert_ne!(cluster(&["no certificate"]), cluster(&["none either"]));
+        assert_eq!(refused, OF_STANDALONE.map(String::from).into());
     }
 
     #[test]
-    fn a_duration_is_read_and_not_too_short() {
-        assert_eq!(duration("168h"), Ok(Duration::from_hours(168)));
-        assert_eq!(duration("10m"), Ok(MIN_DURATION));
-        for text in ["9m", "0s", "168", "-1h", "", "h"] {
-            assert!(duration(text).is_err(), "{text}");
+    fn a_standalone_controller_needs_each_of_its_options() {
+        for missing in 2..VALID.len() {
+            let mut line = VALID.to_vec();
+            let option = line.remove(missing);
+            let (option, _) = option.split_once('=').unwrap();
+
+            let error = Line::try_parse_from(line).unwrap_err().to_string();
+
+            assert!(error.contains(option), "{error}");
         }
+        let signed = [&VALID[..5], &["--signer-endpoint=unix:///s"]].concat();
+        Line::try_parse_from(signed).unwrap();
+        let both = [&VALID[..], &["--signer-endpoint=unix:///s"]].concat();
+        let error = Line::try_parse_from(both).unwrap_err().to_string();
+        assert!(error.contains(SIGNER), "{error}");
     }
 }

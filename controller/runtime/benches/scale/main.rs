@@ -37,9 +37,6 @@ const FAILING: u64 = 100;
 /// For anything that is waited for.
 const PATIENCE: Duration = Duration::from_mins(5);
 
-/// Two replicas have as many each.
-const SHARDS: u32 = 4;
-
 /// A cluster that is measured while nothing happens in it.
 const IDLE_CLUSTERS: usize = 20;
 
@@ -70,9 +67,6 @@ fn main() -> ExitCode {
     }
     if is_wanted("fail-over") {
         bench.fail_over(&mut results);
-    }
-    if is_wanted("shards") {
-        bench.shards(&mut results);
     }
     if is_wanted("idle") {
         bench.idle(&mut results);
@@ -115,7 +109,7 @@ impl Bench {
             let gap = world.management.longest_lease_gap().as_secs_f64();
             let without = name("longest time without a renewal of the Lease");
             results.add(without, gap, "s", Some(10.0));
-            let terms = world.management.leaders().concat().len();
+            let terms = world.management.leaders().len();
             if std::env::var_os("SCALE_LOG").is_some() {
                 world.print_calls();
             }
@@ -137,7 +131,7 @@ impl Bench {
             world.all_issued(PATIENCE).await;
             let _second = world.start("b");
             sleep(PATIENCE).await;
-            world.join_again("a");
+            world.join_again();
             let died = Instant::now();
             drop(first);
             let leading = world.other_leader(PATIENCE).await;
@@ -145,30 +139,6 @@ impl Bench {
             results.add("the next replica leads after", took, "s", Some(20.0));
             let took = world.first_issued(leading, PATIENCE).await;
             results.add("first decision after it leads", took, "s", Some(10.0));
-        });
-    }
-
-    /// From the death of one of two replicas to a certificate in every cluster.
-    fn shards(&self, results: &mut Results) {
-        simulate(async {
-            let world = self.world(network(30, FAILING));
-            let first = world.start_with_shards("a", SHARDS);
-            world.all_issued(PATIENCE).await;
-            let _second = world.start_with_shards("b", SHARDS);
-            sleep(PATIENCE).await;
-            let leaders = world.management.leaders();
-            let is_second = |holders: &&Vec<String>| {
-                holders.last().is_some_and(|holder| holder.starts_with('b'))
-            };
-            let moved = leaders.iter().filter(is_second).count();
-            let name = "shards of four that a second replica leads";
-            results.add(name, float(moved), "", Some(2.0));
-            world.join_again("a");
-            let died = world.now();
-            drop(first);
-            let took = world.all_issued(PATIENCE).await - died;
-            let name = "every cluster served after one of two replicas died";
-            results.add(name, took, "s", Some(20.0));
         });
     }
 

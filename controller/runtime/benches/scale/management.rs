@@ -25,8 +25,7 @@ pub(crate) struct Management {
     machines: usize,
     cas: Arc<Cas>,
     statuses: Mutex<HashMap<usize, Value>>,
-    /// By name.
-    leases: Mutex<BTreeMap<String, Lease>>,
+    lease: Mutex<Lease>,
     /// By namespace.
     identities: Arc<Mutex<BTreeMap<String, Value>>>,
 }
@@ -62,22 +61,19 @@ impl Management {
             machines,
             cas,
             statuses: Mutex::default(),
-            leases: Mutex::default(),
+            lease: Mutex::default(),
             identities: Arc::default(),
         }
     }
 
     /// The longest time between two writes of a Lease.
     pub(crate) fn longest_lease_gap(&self) -> Duration {
-        let leases = self.leases.lock().unwrap();
-        let gaps = leases.values().map(|lease| lease.longest_gap);
-        gaps.max().unwrap_or_default()
+        self.lease.lock().unwrap().longest_gap
     }
 
-    /// The holders of each Lease, in order.
-    pub(crate) fn leaders(&self) -> Vec<Vec<String>> {
-        let leases = self.leases.lock().unwrap();
-        leases.values().map(|lease| lease.holders.clone()).collect()
+    /// The holders of the Lease, in order.
+    pub(crate) fn leaders(&self) -> Vec<String> {
+        self.lease.lock().unwrap().holders.clone()
     }
 
     /// The Machine of this number changes.
@@ -98,8 +94,8 @@ impl Management {
             (_, [.., "namespaces", _, "leases"]) if call.method == Method::POST => {
                 self.put_lease(call)
             }
-            (_, [.., "leases", name]) => match call.method {
-                Method::GET => self.lease(name),
+            (_, [.., "leases", _]) => match call.method {
+                Method::GET => self.lease(),
                 _ => self.put_lease(call),
             },
             (&Method::PUT, [.., "kubeletauthentications", name, "status"]) => {
@@ -205,21 +201,18 @@ impl Management {
             machines: self.machines,
             cas: self.cas.clone(),
             statuses: Mutex::new(self.statuses.lock().unwrap().clone()),
-            leases: Mutex::default(),
+            lease: Mutex::default(),
             identities: self.identities.clone(),
         }
     }
 
-    fn lease(&self, name: &str) -> Answer {
-        let leases = self.leases.lock().unwrap();
-        let lease = leases.get(name).and_then(|lease| lease.object.clone());
+    fn lease(&self) -> Answer {
+        let lease = self.lease.lock().unwrap().object.clone();
         lease.map_or(Answer::Status(404), Answer::Object)
     }
 
     fn put_lease(&self, call: &Call) -> Answer {
-        let mut leases = self.leases.lock().unwrap();
-        let name = call.body["metadata"]["name"].as_str().unwrap();
-        let lease = leases.entry(name.to_owned()).or_default();
+        let mut lease = self.lease.lock().unwrap();
         let read = call.body["metadata"]["resourceVersion"].as_str();
         let known = lease.object.as_ref().map(|_| lease.version.to_string());
         if read != known.as_deref() {

@@ -1,7 +1,6 @@
 //! A management cluster with its workload clusters, and replicas of the controller.
 
 use std::collections::HashMap;
-use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -26,8 +25,6 @@ use crate::workload::Workload;
 pub(crate) struct World {
     pub(crate) management: Arc<Management>,
     workloads: Mutex<HashMap<ObjectKey, Arc<Workload>>>,
-    /// The replica that connected last.
-    served_by: Mutex<HashMap<ObjectKey, String>>,
     network: Network,
     progress: Arc<Notify>,
     start: Instant,
@@ -70,7 +67,6 @@ impl World {
         Arc::new(Self {
             management: Arc::new(Management::new(clusters, machines, cas, network)),
             workloads: Mutex::new((0..clusters).map(workload).collect()),
-            served_by: Mutex::default(),
             network,
             progress,
             start: Instant::now(),
@@ -79,11 +75,6 @@ impl World {
 
     /// Starts a replica of this name.
     pub(crate) fn start(self: &Arc<Self>, name: &str) -> Replica {
-        self.start_with_shards(name, 1)
-    }
-
-    /// Starts one of the replicas that share so many shards.
-    pub(crate) fn start_with_shards(self: &Arc<Self>, name: &str, shards: u32) -> Replica {
         let management = self.management.clone();
         let access = ClusterAccess::in_memory(move |request: Request<Body>| {
             let management = management.clone();
@@ -93,8 +84,7 @@ impl World {
             }
         });
         let mut settings = Settings::default();
-        settings.candidate = Some(name.to_owned());
-        settings.shards = NonZeroU32::new(shards);
+        name.clone_into(&mut settings.candidate);
         let verifiers = |_: &KubeletAuthentication,
                          _: &str|
          -> Result<Verifiers, VerifierUnavailable> {
@@ -106,12 +96,7 @@ impl World {
             Ok(Verifiers::from_iter([witness]))
         };
         let world = self.clone();
-        let name = name.to_owned();
-        let connect = move |key: &ObjectKey| {
-            let mut served_by = world.served_by.lock().unwrap();
-            served_by.insert(key.clone(), name.clone());
-            world.access(key)
-        };
+        let connect = move |key: &ObjectKey| world.access(key);
         let controller = Controller::new(&access, settings, Arc::new(verifiers))
             .connecting_by(Arc::new(connect));
         Replica(tokio::spawn(controller.run(std::future::pending())))
@@ -141,39 +126,24 @@ impl World {
             }
         };
         if timeout(at_most, waiting).await.is_ok() {
-            return self.now();
+            return self.start.elapsed().as_secs_f64();
         }
         let waiting = self.count(|one| one.issued().is_none());
         println!("{waiting} clusters are not served");
         f64::INFINITY
     }
 
-    /// Seconds from the start.
-    pub(crate) fn now(&self) -> f64 {
-        self.start.elapsed().as_secs_f64()
-    }
-
-    /// A machine asks in every cluster that this replica serves, from new API servers' point of view.
-    pub(crate) fn join_again(&self, replica: &str) {
-        let mut workloads = self.workloads.lock().unwrap();
-        let served_by = self.served_by.lock().unwrap();
-        for (key, workload) in workloads.iter_mut() {
-            if served_by.get(key).is_some_and(|one| one == replica) {
-                // The replica does not hear of it.
-                *workload = Arc::new(Workload::new(self.network, self.progress.clone()));
-            }
+    /// A machine asks in every cluster, from new API servers' point of view. The current leader does not hear of it.
+    pub(crate) fn join_again(&self) {
+        for workload in self.workloads.lock().unwrap().values_mut() {
+            *workload = Arc::new(Workload::new(self.network, self.progress.clone()));
         }
     }
 
     /// Waits until another replica than the first leads.
     pub(crate) async fn other_leader(&self, at_most: Duration) -> Instant {
         let waiting = async {
-            while self
-                .management
-                .leaders()
-                .iter()
-                .all(|holders| holders.len() < 2)
-            {
+            while self.management.leaders().len() < 2 {
                 sleep(Duration::from_millis(10)).await;
             }
         };

@@ -104,8 +104,7 @@ impl ClusterCa {
         })
     }
 
-    /// The signer; `None` if the Secret has no key, and no external signer has one, so that requests can be approved
-    /// and not signed.
+    /// The signer; `None` if the Secret has no key, and no external signer has one.
     pub fn signer(&self) -> Option<&Arc<Signer>> {
         self.signer.as_ref()
     }

@@ -31,6 +31,7 @@ pub struct Objects(Arc<Inner>);
 
 struct Inner {
     client: Client,
+    selection: Selection,
     state: RwLock<State>,
     resources: Mutex<HashMap<Kind, Lookup>>,
     changes: watch::Sender<()>,
@@ -69,6 +70,7 @@ impl Objects {
     ) -> (Self, impl Future<Output = ()> + Send + use<>) {
         let objects = Self(Arc::new(Inner {
             client,
+            selection: selection.clone(),
             state: RwLock::default(),
             resources: Mutex::default(),
             changes: watch::Sender::default(),
@@ -126,15 +128,31 @@ impl Objects {
             .retain(|_, sender| sender.send(()).is_ok());
     }
 
-    /// The Clusters, in order; none before [`Objects::is_ready`].
+    /// The selected Clusters, in order; none before [`Objects::is_ready`].
     pub fn clusters(&self) -> Vec<(ObjectKey, Cluster)> {
-        let clusters = self.store(|store| store.clusters.clone());
-        clusters.unwrap_or_default().into_iter().collect()
+        let clusters = self.store(|store| {
+            let all = store.clusters.iter();
+            let selected = all.filter(|(_, cluster)| self.selects(cluster));
+            let selected = selected.map(|(key, cluster)| (key.clone(), cluster.clone()));
+            selected.collect()
+        });
+        clusters.unwrap_or_default()
     }
 
-    /// A Cluster; `None` where there is none, or before [`Objects::is_ready`].
+    /// A selected Cluster; `None` where there is none, or before [`Objects::is_ready`].
     pub fn cluster(&self, key: &ObjectKey) -> Option<Cluster> {
+        self.any_cluster(key)
+            .filter(|cluster| self.selects(cluster))
+    }
+
+    /// A Cluster, selected or not; `None` where there is none, or before [`Objects::is_ready`].
+    pub(crate) fn any_cluster(&self, key: &ObjectKey) -> Option<Cluster> {
         self.store(|store| store.clusters.get(key).cloned())?
+    }
+
+    /// Whether the watch filter selects this Cluster.
+    pub(crate) fn selects(&self, cluster: &Cluster) -> bool {
+        self.0.selection.has_label(Some(&cluster.labels))
     }
 
     /// The result of `look`; `None` before [`Objects::is_ready`].

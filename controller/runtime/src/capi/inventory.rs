@@ -272,7 +272,8 @@ impl CapiInventory {
         };
         let found = self.objects.store(|store| {
             let cluster = &self.cluster;
-            let Some(facts) = store.clusters.get(cluster) else {
+            let known = store.clusters.get(cluster);
+            let Some(facts) = known.filter(|facts| self.objects.selects(facts)) else {
                 let why = format!("the management cluster has no Cluster {cluster}");
                 return Err(Unavailable::new(why));
             };

@@ -101,7 +101,7 @@ pub(super) trait Watched: Kept {
     const KIND: &'static str;
     /// Whether Cluster API runs without this kind.
     const MAY_BE_ABSENT: bool;
-    /// Whether [`Selection::watch_filter`](super::Selection::watch_filter) is about this kind.
+    /// Whether others wait for each change of it.
     const IS_CLUSTER: bool = false;
 }
 

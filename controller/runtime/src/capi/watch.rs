@@ -1,6 +1,6 @@
 //! Watches of Cluster API's objects on the management cluster.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use futures::stream::StreamExt as _;
@@ -22,16 +22,24 @@ use crate::watch::{ExponentialBackoff, Skipped, WatchLog, measured, on_managemen
 const ABSENT_RETRY: Duration = Duration::from_secs(30);
 
 /// On a Cluster: which of several controllers it is for.
-const WATCH_FILTER_LABEL: &str = "cluster.x-k8s.io/watch-filter";
+pub(crate) const WATCH_FILTER_LABEL: &str = "cluster.x-k8s.io/watch-filter";
 
 /// The objects that the controller watches, selected as for Cluster API's controllers.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Selection {
     /// The namespace; `None`: all.
     pub namespace: Option<String>,
-    /// The value of the label `cluster.x-k8s.io/watch-filter` of the Clusters; `None`: any. The objects that a
-    /// Cluster owns need not have the label.
+    /// The value of the label `cluster.x-k8s.io/watch-filter` of the Clusters; `None`: any. The objects of a
+    /// Cluster need not have the label.
     pub watch_filter: Option<String>,
+}
+
+impl Selection {
+    /// Whether the watch filter selects an object with these labels.
+    pub(crate) fn has_label(&self, labels: Option<&BTreeMap<String, String>>) -> bool {
+        let value = labels.and_then(|labels| labels.get(WATCH_FILTER_LABEL));
+        self.watch_filter.is_none() || self.watch_filter.as_ref() == value
+    }
 }
 
 /// Watches all kinds, forever.
@@ -86,12 +94,7 @@ impl Objects {
             Some(namespace) => Api::namespaced_with(client, namespace, resource),
             None => Api::all_with(client, resource),
         };
-        let mut config = watch_config();
-        let watch_filter = selection.watch_filter.as_ref();
-        if let Some(value) = watch_filter.filter(|_| W::IS_CLUSTER) {
-            config = config.labels(&format!("{WATCH_FILTER_LABEL}={value}"));
-        }
-        let mut events = std::pin::pin!(on_management(api, config));
+        let mut events = std::pin::pin!(on_management(api, watch_config()));
         let (mut listing, mut skipped) = (BTreeSet::new(), Skipped::new(W::KIND));
         while let Some(event) = events.next().await {
             told.observe(&event, || {

@@ -146,8 +146,7 @@ async fn leader(management: &ClusterAccess) -> Finding {
         let what = format!("nobody leads: a Lease was last renewed: {}", some(&lapsed));
         Finding::fail(what, CURE)
     } else if held.is_empty() {
-        let what =
-            "there is no Lease of a controller: none has run here, or with --leader-elect false";
+        let what = "there is no Lease of a controller: none has run here";
         Finding::warn(what, CURE)
     } else {
         Finding::pass(format!("renewed: {}", some(&held)))

@@ -31,12 +31,9 @@ pub(super) async fn checks(
     };
     let spec = &authentication.spec;
     let signing = KeylessSigning::of(authentication);
-    let mut signs = true;
     let ca = within(async {
         let read = secrets::read(management, key, "ca").await;
-        let (finding, ca) = secrets::ca(key, &read, spec, signing);
-        signs = signing == KeylessSigning::External || ca.is_none_or(|ca| ca.signer().is_some());
-        finding
+        secrets::ca(key, &read, signing)
     });
     findings.push(("ca", ca.await));
     let records = Identities::new(management);
@@ -48,7 +45,11 @@ pub(super) async fn checks(
     findings.push(("records", within(machines(management, key, &live)).await));
 
     let access = secrets::kubeconfig(management, key, reach).await;
-    let of_workload = Box::pin(of_workload(access, spec, signs, &live));
+    let named = live.ok().map(|live| {
+        let names = live.into_iter().map(|one| one.spec.node_name);
+        names.collect::<BTreeSet<_>>()
+    });
+    let of_workload = Box::pin(of_workload(access, spec, named));
     findings.extend(of_workload.await);
     findings
         .into_iter()
@@ -56,17 +57,12 @@ pub(super) async fn checks(
         .collect()
 }
 
-/// The checks that call the workload cluster.
-async fn of_workload(
+/// The checks that call the workload cluster. `named`: the names in its records; `None` if they could not be read.
+pub(super) async fn of_workload(
     access: Result<ClusterAccess, Finding>,
     spec: &KubeletAuthenticationSpec,
-    signs: bool,
-    live: &Result<Vec<NodeIdentity>, IdentitiesError>,
+    named: Option<BTreeSet<String>>,
 ) -> Vec<(&'static str, Finding)> {
-    let named = live.as_ref().ok().map(|live| {
-        let names = live.iter().map(|one| one.spec.node_name.clone());
-        names.collect::<BTreeSet<_>>()
-    });
     let answered = match access {
         Err(finding) => Err(finding),
         Ok(access) => match call(access.client().apiserver_version()).await {
@@ -86,7 +82,6 @@ async fn of_workload(
     let workload = Workload {
         client: access.client(),
         spec,
-        signs,
     };
     let (rights, ways, policy, nodes, requests, versions) = tokio::join!(
         within(workload.rights()),

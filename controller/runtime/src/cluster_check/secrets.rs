@@ -6,7 +6,6 @@ use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::Api;
 use kubelet_attestation::errors::error_chain;
-use node_attestation_core::crd::{AutoApproveBindings, KubeletAuthenticationSpec};
 
 use super::Finding;
 use crate::capi::{ClusterCa, ObjectKey, TenantKubeconfig};
@@ -17,6 +16,10 @@ use crate::keyless_signing::KeylessSigning;
 /// A CA that ends sooner cuts every certificate short.
 const SOON: Duration = Duration::from_hours(30 * 24);
 
+/// The cure of a CA without its key.
+const KEY_MISSING: &str = "put the CA's key into tls.key, or start the controller with --signer-endpoint if another \
+                           program holds the key";
+
 pub(super) async fn read(
     management: &ClusterAccess,
     key: &ObjectKey,
@@ -26,70 +29,57 @@ pub(super) async fn read(
     call(api.get_opt(&format!("{}-{suffix}", key.name))).await
 }
 
-/// The CA, and what was found of it.
+/// The check of the CA.
 pub(super) fn ca(
     key: &ObjectKey,
     read: &Result<Option<Secret>, CallError>,
-    spec: &KubeletAuthenticationSpec,
     signing: KeylessSigning,
-) -> (Finding, Option<ClusterCa>) {
+) -> Finding {
     let name = format!("{}-ca", key.name);
     let secret = match read {
         Ok(Some(secret)) => secret,
         Ok(None) => {
             let cure = "Cluster API creates it; an external control plane's has to be put there";
-            return (
-                Finding::fail(format!("there is no Secret {name}"), cure),
-                None,
-            );
+            return Finding::fail(format!("there is no Secret {name}"), cure);
         }
-        Err(error) => return (Finding::failed(error, &format!("get secret {name}")), None),
+        Err(error) => return Finding::failed(error, &format!("get secret {name}")),
     };
     let ca = match ClusterCa::from_secret(secret) {
         Ok(ca) => ca,
         Err(error) => {
             let what = format!("Secret {name} is refused: {}", error_chain(&error));
-            let cure = "the cluster's CA in tls.crt, and its key, or none, in tls.key";
-            return (Finding::fail(what, cure), None);
+            let cure = "the cluster's CA in tls.crt, and its key in tls.key; with an external signer, no key";
+            return Finding::fail(what, cure);
         }
     };
     let now = clock::now();
     let end = Timestamp::try_from(ca.not_after());
     let end = end.map_or_else(|_| "an unknown time".to_owned(), |end| format!("{end:.0}"));
-    let finding = if let Some(error) = ca.out_of_time(now) {
+    if let Some(error) = ca.out_of_time(now) {
         let cure = "replace the CA; requests wait until then";
-        Finding::fail(format!("{error}: it ends at {end}"), cure)
-    } else if ca.signer().is_none()
-        && signing != KeylessSigning::External
-        && spec.auto_approve_bindings != AutoApproveBindings::Remove
-    {
-        let cure = "start the controller with --signer-endpoint if another program has the key; otherwise set \
-                    autoApproveBindings: Remove, with which requests are only approved";
-        let what = format!("Secret {name} has no key, and autoApproveBindings is not Remove");
-        if signing == KeylessSigning::Unknown {
-            let what = format!("{what}; whether an external signer has the key is not known");
-            Finding::warn(what, cure)
-        } else {
-            Finding::fail(what, cure)
+        return Finding::fail(format!("{error}: it ends at {end}"), cure);
+    }
+    let who = match (ca.signer(), signing) {
+        (Some(_), _) => "and the key is the certificate's",
+        (None, KeylessSigning::External) => "without a key: the controller's external signer signs",
+        (None, KeylessSigning::Absent) => {
+            let what = format!(
+                "Secret {name} has no tls.key, and the controller has no external signer: no request is answered"
+            );
+            return Finding::fail(what, KEY_MISSING);
         }
-    } else if ca.not_after() < now + SOON {
-        let what = format!("the CA ends at {end}, and no certificate outlives it");
-        Finding::warn(what, "replace the CA")
-    } else if ca.signer().is_some() {
-        Finding::pass(format!(
-            "valid until {end}, and the key is the certificate's"
-        ))
-    } else {
-        let who = match signing {
-            KeylessSigning::External => "the controller's external signer signs",
-            KeylessSigning::ApproveOnly => "kube-controller-manager signs",
-            KeylessSigning::Unknown => {
-                "kube-controller-manager signs, or the controller's external signer"
-            }
-        };
-        Finding::pass(format!("valid until {end}, without a key: {who}"))
+        (None, KeylessSigning::Unknown) => {
+            let what = format!(
+                "Secret {name} has no tls.key; it is not known whether the controller has an external signer"
+            );
+            return Finding::warn(what, KEY_MISSING);
+        }
     };
-    (finding, Some(ca))
+    if ca.not_after() < now + SOON {
+        let what = format!("the CA ends at {end}, and no certificate outlives it");
+        return Finding::warn(what, "replace the CA");
+    }
+    Finding::pass(format!("valid until {end}, {who}"))
 }
 
 /// The workload cluster's API server, by Cluster API's kubeconfig.
@@ -126,51 +116,43 @@ mod tests {
     use crate::capi::ca_secret_without_key;
 
     /// The check of a CA without its key.
-    fn found(bindings: AutoApproveBindings, signing: KeylessSigning) -> Finding {
-        let mut spec = KubeletAuthenticationSpec::new("prod-1", &["aws"]);
-        spec.auto_approve_bindings = bindings;
+    fn found(signing: KeylessSigning) -> Finding {
         let key = ObjectKey::new("tenant-a", "prod-1");
-        ca(&key, &Ok(Some(ca_secret_without_key())), &spec, signing).0
+        ca(&key, &Ok(Some(ca_secret_without_key())), signing)
     }
 
     #[test]
     fn a_ca_without_a_key_passes_where_an_external_signer_has_it() {
-        for bindings in [AutoApproveBindings::Report, AutoApproveBindings::Remove] {
-            let finding = found(bindings, KeylessSigning::External);
+        let finding = found(KeylessSigning::External);
 
-            assert_eq!(finding.state, State::Pass, "{finding:?}");
-            let words = "without a key: the controller's external signer signs";
-            assert!(finding.what.ends_with(words), "{finding:?}");
-        }
+        assert_eq!(finding.state, State::Pass, "{finding:?}");
+        let words = "without a key: the controller's external signer signs";
+        assert!(finding.what.ends_with(words), "{finding:?}");
     }
 
     #[test]
     fn a_ca_without_a_key_and_without_an_external_signer_does_not_pass_and_has_both_cures() {
-        for (signing, state) in [
-            (KeylessSigning::ApproveOnly, State::Fail),
-            (KeylessSigning::Unknown, State::Warn),
-        ] {
-            let finding = found(AutoApproveBindings::Report, signing);
-
-            assert_eq!(finding.state, state, "{finding:?}");
-            assert!(finding.cure.contains("--signer-endpoint"), "{finding:?}");
-            assert!(finding.cure.contains("autoApproveBindings: Remove"));
-        }
-    }
-
-    #[test]
-    fn kube_controller_manager_signs_where_requests_are_only_approved() {
-        for (signing, words) in [
-            (KeylessSigning::ApproveOnly, "kube-controller-manager signs"),
+        for (signing, state, words) in [
+            (
+                KeylessSigning::Absent,
+                State::Fail,
+                "has no tls.key, and the controller has no external signer: no request is answered",
+            ),
             (
                 KeylessSigning::Unknown,
-                "kube-controller-manager signs, or the controller's external signer",
+                State::Warn,
+                "has no tls.key; it is not known whether the controller has an external signer",
             ),
         ] {
-            let finding = found(AutoApproveBindings::Remove, signing);
+            let finding = found(signing);
 
-            assert_eq!(finding.state, State::Pass, "{finding:?}");
+            assert_eq!(finding.state, state, "{finding:?}");
             assert!(finding.what.ends_with(words), "{finding:?}");
+            assert_eq!(
+                finding.cure,
+                "put the CA's key into tls.key, or start the controller with --signer-endpoint if another program \
+                 holds the key"
+            );
         }
     }
 }

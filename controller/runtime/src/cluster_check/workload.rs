@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::apimachinery::pkg::version::Info;
 use kube::api::{Api, ListParams};
 use kube::{Client, ResourceExt as _};
-use kubelet_attestation::names::{BUILT_IN_CLIENT_SIGNER, BUILT_IN_SERVING_SIGNER, Provider};
+use kubelet_attestation::names::{BUILT_IN_SERVING_SIGNER, Provider};
 use node_attestation_core::crd::KubeletAuthenticationSpec;
 
 use super::{Finding, some};
@@ -45,15 +45,13 @@ const CONTROL_PLANE: &str = "node-role.kubernetes.io/control-plane";
 pub(super) struct Workload<'a> {
     pub(super) client: &'a Client,
     pub(super) spec: &'a KubeletAuthenticationSpec,
-    /// Whether the controller signs.
-    pub(super) signs: bool,
 }
 
 impl Workload<'_> {
     pub(super) fn version(&self, version: Info) -> Finding {
         let version = ServerVersion::from(version);
         let name = &version.name;
-        if self.signs && !version.hands_uids_on() {
+        if !version.hands_uids_on() {
             let what =
                 format!("{name} does not hand the UID of a certificate on: renewals are denied");
             return Finding::fail(what, "upgrade Kubernetes to 1.33 or later");
@@ -66,15 +64,11 @@ impl Workload<'_> {
         let attestors = self.spec.authorized_attestors.iter();
         let providers = attestors.filter_map(|name| Provider::parse(name).ok());
         let mut signers = vec![BUILT_IN_SERVING_SIGNER.to_owned()];
-        if self.signs {
-            for provider in providers {
-                signers.push(provider.client_signer());
-                if provider != Provider::INSECURE {
-                    signers.push(provider.serving_signer());
-                }
+        for provider in providers {
+            signers.push(provider.client_signer());
+            if provider != Provider::INSECURE {
+                signers.push(provider.serving_signer());
             }
-        } else {
-            signers.push(BUILT_IN_CLIENT_SIGNER.to_owned());
         }
         signers
     }

@@ -1,45 +1,36 @@
 //! A cluster without a management cluster: its machines are in a file, and its records in the memory of its controller.
 
-use std::collections::BTreeSet;
-use std::path::PathBuf;
 use std::sync::Arc;
 
-use kubelet_attestation::names::{Audience, NodeName, Provider};
-use node_attestation_core::decide::Context;
-use node_attestation_core::identifiers::KeyDigest;
-use node_attestation_core::ledger::{
-    Certificates, LastIssued, LedgerPolicy, Record, RecordLedger, Records, Stored, Version,
-    WriteError,
-};
-use node_attestation_core::lifetimes::Lifetimes;
-use node_attestation_core::nodes::{Node, Nodes, ReadOnlyNodes};
+use kubelet_attestation::names::NodeName;
+use node_attestation_core::crd::KubeletAuthentication;
+use node_attestation_core::identifiers::{KeyDigest, ServingName};
+use node_attestation_core::ledger::{LastIssued, Record, Records, Stored, Version, WriteError};
+use node_attestation_core::nodes::{Node, Nodes};
 use node_attestation_core::refusal::{NotAsked, Unavailable};
-use node_attestation_core::scope::{Duties, Enforcement, Issuance, KubeletSignerMode};
-use node_attestation_core::serving::{AddressRange, ServingPolicy};
+use node_attestation_core::serving::NodeReportedAddresses;
 use node_attestation_core::verifier::{Identity, Verifiers};
 use tokio::task::JoinSet;
 
-use super::of_cluster::rehearsed_signer;
+use super::of_cluster::{named_by_platform, rehearsed_signer};
 use super::{ExplainError, Explainer, Unasked};
 use crate::client::ClusterAccess;
-use crate::file_inventory::MachineList;
+use crate::file_inventory::ClusterInventory;
+use crate::management::VerifierUnavailable;
 use crate::nodes::KubeNodes;
+use crate::standalone::{ClusterInFiles, certificates, uid};
 
-/// A cluster whose controller runs by files.
+/// A cluster whose controller runs with files.
 #[derive(Debug)]
 pub struct AloneSettings {
     /// The workload cluster; `None`: only requests from files.
     pub workload: Option<ClusterAccess>,
-    /// DER of the cluster's CA certificates, the one that signs first; the kubeconfig's are added.
-    pub ca_certificates: Vec<Vec<u8>>,
-    /// The file of its machines.
-    pub inventory: PathBuf,
-    /// Audiences beside the digests of the CA certificates.
-    pub audiences: Vec<Audience>,
-    /// The ranges that the addresses of serving certificates are limited to.
-    pub serving_address_ranges: Vec<AddressRange>,
-    /// Whether kube-controller-manager signs.
-    pub approve_only: bool,
+    /// PEM of the cluster's CA certificates, the one that signs first. Empty: the kubeconfig's.
+    pub ca_certificates: Vec<u8>,
+    /// Its machines.
+    pub inventory: ClusterInventory,
+    /// The rest, as of that controller.
+    pub authentication: KubeletAuthentication,
 }
 
 impl Explainer {
@@ -48,79 +39,47 @@ impl Explainer {
     /// # Errors
     ///
     /// A file cannot be used, or there is no CA certificate.
-    pub fn alone(settings: AloneSettings, verifiers: Verifiers) -> Result<Self, ExplainError> {
+    pub fn alone(
+        settings: AloneSettings,
+        verifiers: impl Fn(&KubeletAuthentication, &str) -> Result<Verifiers, VerifierUnavailable>,
+    ) -> Result<Self, ExplainError> {
         let AloneSettings {
             workload,
-            mut ca_certificates,
+            ca_certificates,
             inventory,
-            audiences,
-            serving_address_ranges,
-            approve_only,
+            authentication,
         } = settings;
         let trusted = workload.iter().flat_map(ClusterAccess::ca_certificates);
-        ca_certificates.extend(trusted.cloned());
-        let Some(ca) = ca_certificates.first() else {
+        let signing = certificates(&ca_certificates);
+        let first = pem::parse_many(&ca_certificates).unwrap_or_default();
+        let first = first.into_iter().next().map(pem::Pem::into_contents);
+        let Some(ca) = first.or_else(|| trusted.clone().next().cloned()) else {
             return Err(ExplainError::File(
                 "there is no certificate of the CA".into(),
             ));
         };
-        let (issuance, signed_by) = if approve_only {
-            (Issuance::ApproveOnly, "nobody: requests are only approved")
-        } else {
-            let signer = rehearsed_signer(ca).map_err(ExplainError::File)?;
-            (
-                Issuance::Sign(signer),
-                "the controller, with the key of --ca-key or by its external signer",
-            )
-        };
-        let inventory = MachineList::open(&inventory);
-        let inventory = Arc::new(inventory.map_err(|error| ExplainError::File(error.into()))?);
-        let nodes: Arc<dyn Nodes> = match &workload {
-            Some(access) => Arc::new(ReadOnlyNodes(KubeNodes::new(access.client().clone()))),
-            None => Arc::new(Unknown),
-        };
-        let lifetimes = Lifetimes::default();
-        let policy = LedgerPolicy {
-            certificates: if approve_only {
-                Certificates::Unmarked
-            } else {
-                Certificates::Marked
-            },
-            ..LedgerPolicy::new(lifetimes.longest())
-        };
-        let ledger = RecordLedger::new(Arc::new(Unknown), inventory.clone(), nodes, policy);
+        let signer = rehearsed_signer(&ca).map_err(ExplainError::File)?;
         let unasked = Unasked::default();
-        let of_ca = ca_certificates.iter().map(|der| Audience::of_ca(der));
-        let all: BTreeSet<_> = of_ca.chain(audiences).collect();
-        let endpoint_hosts = workload.as_ref().and_then(ClusterAccess::server_host);
-        let context = Context {
-            verifiers: unasked.verifiers(verifiers, &[Provider::AWS]),
-            audiences: all.into_iter().collect(),
+        let verifiers = verifiers(&authentication, &uid(&signing));
+        let verifiers = verifiers.map_err(|error| ExplainError::File(error.into()))?;
+        let files = ClusterInFiles {
+            authentication: &authentication,
             inventory,
-            ledger: Arc::new(ledger),
-            issuance,
-            lifetimes,
-            duties: Duties {
-                serving: true,
-                built_in: if approve_only {
-                    KubeletSignerMode::ApproveOnly
-                } else {
-                    KubeletSignerMode::Ignore
-                },
-                control_plane_renewal: false,
-            },
-            enforcement: Enforcement::default(),
-            serving: ServingPolicy {
-                endpoint_hosts: endpoint_hosts.into_iter().collect(),
-                address_ranges: serving_address_ranges,
-                ..ServingPolicy::default()
-            },
+            ca_certificates: &signing.into_iter().chain(trusted.cloned()).collect(),
+            workload: workload.as_ref(),
+            verifiers: unasked.verifiers(verifiers, &named_by_platform(&authentication.spec)),
+            records: Arc::new(Unknown),
+            signer,
         };
+        let nodes = workload.as_ref();
+        let nodes = SeenNodes(nodes.map(|access| KubeNodes::new(access.client().clone())));
+        let context = files.context(nodes);
         Ok(Self {
-            context,
+            context: context.map_err(|error| ExplainError::File(error.into()))?,
             workload,
             management: None,
-            signed_by: signed_by.to_owned(),
+            signed_by: "the controller, with the key of --ca-key or by its external signer"
+                .to_owned(),
             unasked,
             notes: Vec::new(),
             _watches: JoinSet::new(),
@@ -128,7 +87,7 @@ impl Explainer {
     }
 }
 
-/// Records and Nodes of which nothing is known here.
+/// Records, which are in the memory of another process.
 #[derive(Debug)]
 struct Unknown;
 
@@ -183,17 +142,37 @@ impl Records for Unknown {
     }
 }
 
+/// Nodes that are not changed.
+#[derive(Debug)]
+struct SeenNodes(
+    /// `None` without a kubeconfig.
+    Option<KubeNodes>,
+);
+
+fn no_kubeconfig() -> Unavailable {
+    Unavailable::new(NotAsked("the Nodes, without a kubeconfig"))
+}
+
 #[async_trait::async_trait]
-impl Nodes for Unknown {
-    async fn state(&self, _: &NodeName) -> Result<Option<Node>, Unavailable> {
-        Err(Unavailable::new(NotAsked(
-            "the Nodes, without a kubeconfig",
-        )))
+impl Nodes for SeenNodes {
+    async fn state(&self, name: &NodeName) -> Result<Option<Node>, Unavailable> {
+        match &self.0 {
+            Some(nodes) => nodes.state(name).await,
+            None => Err(no_kubeconfig()),
+        }
     }
 
     async fn delete(&self, _: &NodeName, _: &str) -> Result<(), Unavailable> {
-        Err(Unavailable::new(NotAsked(
-            "the Nodes, without a kubeconfig",
-        )))
+        Err(Unavailable::new(NotAsked("an explanation deletes no Node")))
+    }
+}
+
+#[async_trait::async_trait]
+impl NodeReportedAddresses for SeenNodes {
+    async fn names(&self, name: &NodeName) -> Result<Vec<ServingName>, Unavailable> {
+        match &self.0 {
+            Some(nodes) => nodes.names(name).await,
+            None => Err(no_kubeconfig()),
+        }
     }
 }

@@ -18,6 +18,7 @@ use node_attestation_core::signer::Signer;
 use node_attestation_core::verifier::Verifiers;
 use tokio::time::{Instant, sleep, timeout};
 
+use super::said::Said;
 use super::{BoxError, ExplainError, Explainer, Unasked};
 use crate::capi::{CapiInventory, ClusterCa, ObjectKey, TenantKubeconfig};
 use crate::client::{CallError, ClusterAccess, EgressPolicy, call};
@@ -28,7 +29,7 @@ use crate::management::spec_mapping::{ContextBuilder, is_to_be_enforced, serving
 use crate::metrics::Metrics;
 use crate::nodes::KubeNodes;
 use crate::records::KubeRecords;
-use crate::standalone::Said;
+use crate::settings_file::check_stored;
 
 /// Deadline of the reads before the checks.
 const READ_DEADLINE: Duration = Duration::from_secs(30);
@@ -86,6 +87,7 @@ async fn read(
         let audience = Audience::parse(text);
         audiences.insert(audience.map_err(|_| format!("{text:?} is no audience"))?);
     }
+    check_stored(spec)?;
     let serving_address_ranges = serving_address_ranges(spec)?;
     let name = format!("{}-ca", key.name);
     let (signed_by, signer) = match secret(management, &key.namespace, &name).await {
@@ -107,7 +109,7 @@ async fn read(
             let signer = rehearsed_signer(ca)?;
             (
                 format!("the controller, with the CA of Secret {name}"),
-                Some(signer),
+                signer,
             )
         }
     };
@@ -134,7 +136,8 @@ async fn read(
     let builder = ContextBuilder {
         spec,
         cluster: &said.cluster,
-        access: &access,
+        nodes: KubeNodes::new(access.client().clone()),
+        endpoint_hosts: access.server_host().into_iter().collect(),
         verifiers,
         audiences: audiences.into_iter().collect(),
         serving_address_ranges,
@@ -156,36 +159,37 @@ async fn read(
     })
 }
 
-/// The name of the program that signs with the CA of this Secret, and the signer if it is the controller.
+/// The name of the program that signs with the CA of this Secret, and a signer with that CA.
 fn signing_of(
     ca: &ClusterCa,
     name: &str,
     signing: KeylessSigning,
     notes: &mut Vec<String>,
-) -> Result<(String, Option<Arc<Signer>>), BoxError> {
-    if let Some(signer) = ca.signer() {
-        let signer = rehearsed_signer(signer.ca_der())?;
-        let who = format!("the controller, with the CA of Secret {name}");
-        return Ok((who, Some(signer)));
-    }
-    match signing {
-        KeylessSigning::External => {
-            let der = ca.certificates().first();
-            let signer = rehearsed_signer(der.ok_or("the CA has no certificate")?)?;
-            let who = format!("the controller, by its external signer, with the CA of Secret {name}");
-            return Ok((who, Some(signer)));
+) -> Result<(String, Arc<Signer>), BoxError> {
+    let der = ca.certificates().first();
+    let signer = rehearsed_signer(der.ok_or("the CA has no certificate")?)?;
+    let who = match (ca.signer(), signing) {
+        (Some(_), _) => format!("the controller, with the CA of Secret {name}"),
+        (None, KeylessSigning::External) => {
+            format!("the controller, by its external signer, with the CA of Secret {name}")
         }
-        KeylessSigning::ApproveOnly => {}
-        KeylessSigning::Unknown => notes.push(format!(
-            "Secret {name} has no key, and the Cluster is not Ready: it is not known whether the controller has an external \
-             signer, and it is taken to have none"
-        )),
-    }
-    let who = format!(
-        "nobody: Secret {name} has no key, so that requests are only approved, unless the controller has an external signer \
-         (--signer-endpoint)"
-    );
-    Ok((who, None))
+        (None, KeylessSigning::Absent) => {
+            notes.push(format!(
+                "no request of the Cluster is answered, until Secret {name} has the CA's key or the controller has an \
+                 external signer (--signer-endpoint); the checks are made as if it had one"
+            ));
+            format!("nobody: Secret {name} has no tls.key")
+        }
+        (None, KeylessSigning::Unknown) => {
+            notes.push(format!(
+                "Secret {name} has no tls.key, and the Cluster is not Ready: it is not known whether the controller has \
+                 an external signer (--signer-endpoint), without which no request is answered; the checks are made as \
+                 if it had one"
+            ));
+            format!("an external signer, or nobody: Secret {name} has no tls.key")
+        }
+    };
+    Ok((who, signer))
 }
 
 /// The context, with a ledger that writes nothing.
@@ -209,7 +213,7 @@ pub(super) fn rehearsed_signer(der: &[u8]) -> Result<Arc<Signer>, BoxError> {
 }
 
 /// The providers whose platform tells the names of Nodes, and is not asked.
-fn named_by_platform(spec: &KubeletAuthenticationSpec) -> Vec<Provider> {
+pub(super) fn named_by_platform(spec: &KubeletAuthenticationSpec) -> Vec<Provider> {
     let tpm = spec.tpm.as_ref();
     let asks = tpm.is_some_and(|tpm| tpm.endorsement_keys.platform == EndorsementKeyPlatform::Aws);
     let tpm = asks.then_some(Provider::TPM);
@@ -271,46 +275,47 @@ mod tests {
     use super::*;
     use crate::capi::ca_secret_without_key;
 
-    /// The name of the program that signs with a CA without its key, whether that is the controller, and the notes.
-    fn signed_by(signing: KeylessSigning) -> (String, bool, Vec<String>) {
+    /// The name of the program that signs with a CA without its key, and the notes.
+    fn signed_by(signing: KeylessSigning) -> (String, Vec<String>) {
         let ca = ClusterCa::from_secret(&ca_secret_without_key()).unwrap();
         let mut notes = Vec::new();
-        let (who, signer) = signing_of(&ca, "prod-1-ca", signing, &mut notes).unwrap();
-        (who, signer.is_some(), notes)
+        let (who, _) = signing_of(&ca, "prod-1-ca", signing, &mut notes).unwrap();
+        (who, notes)
     }
 
     #[test]
     fn a_ca_without_a_key_signs_by_the_external_signer_of_the_controller() {
-        let (who, signs, notes) = signed_by(KeylessSigning::External);
+        let (who, notes) = signed_by(KeylessSigning::External);
 
         assert_eq!(
             who,
             "the controller, by its external signer, with the CA of Secret prod-1-ca"
         );
-        assert!(signs);
         assert_eq!(notes, Vec::<String>::new());
     }
 
     #[test]
-    fn where_an_external_signer_is_not_known_both_possibilities_are_told() {
-        let (who, signs, notes) = signed_by(KeylessSigning::ApproveOnly);
-        assert!(
-            who.starts_with("nobody: Secret prod-1-ca has no key"),
-            "{who}"
-        );
-        assert!(who.contains("--signer-endpoint"), "{who}");
-        assert!(!signs);
-        assert_eq!(notes, Vec::<String>::new());
+    fn a_ca_without_a_key_and_without_an_external_signer_has_a_note() {
+        for (signing, expected, words) in [
+            (
+                KeylessSigning::Absent,
+                "nobody: Secret prod-1-ca has no tls.key",
+                "no request of the Cluster is answered, until Secret prod-1-ca has the CA's key",
+            ),
+            (
+                KeylessSigning::Unknown,
+                "an external signer, or nobody: Secret prod-1-ca has no tls.key",
+                "it is not known whether the controller has an external signer (--signer-endpoint)",
+            ),
+        ] {
+            let (who, notes) = signed_by(signing);
 
-        let (who, signs, notes) = signed_by(KeylessSigning::Unknown);
-        assert!(
-            who.starts_with("nobody: Secret prod-1-ca has no key"),
-            "{who}"
-        );
-        assert!(!signs);
-        let [note] = notes.as_slice() else {
-            panic!("{notes:?}");
-        };
-        assert!(note.contains("it is not known whether"), "{note}");
+            assert_eq!(who, expected);
+            let [note] = notes.as_slice() else {
+                panic!("{notes:?}");
+            };
+            assert!(note.contains(words), "{note}");
+            assert!(note.contains("--signer-endpoint"), "{note}");
+        }
     }
 }

@@ -7,7 +7,6 @@ use std::time::Duration;
 use kubelet_attestation::errors::error_chain;
 use node_attestation_core::decide::{Context, Decision, decide};
 use node_attestation_core::refusal::Deferral;
-use node_attestation_core::scope::Issuance;
 use node_attestation_core::signer::Signer;
 use node_attestation_core::testing::{cluster, now, valid};
 use node_attestation_signer_api::external_signer_server::{
@@ -124,7 +123,7 @@ impl Bed {
         let key = self.signer.key("tenant-a", name);
         let signer = Signer::with_external_key(self.certificate.as_bytes(), key).unwrap();
         Context {
-            issuance: Issuance::Sign(Arc::new(signer)),
+            signer: Arc::new(signer),
             ..cluster()
         }
     }

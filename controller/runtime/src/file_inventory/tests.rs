@@ -20,11 +20,20 @@ machines:
   providerID: demo:///worker-2
 ";
 
-fn parsed(text: &str) -> Result<StaticInventory, String> {
+fn read_text(text: &str) -> Result<Read, String> {
     parse(Path::new("machines.yaml"), text).map_err(|error| {
         let cause = error.source().map(|cause| format!(": {cause}"));
         format!("{error}{}", cause.unwrap_or_default())
     })
+}
+
+fn parsed(text: &str) -> Result<StaticInventory, String> {
+    read_text(text).map(|read| read.machines.unwrap())
+}
+
+/// The machines of a file that lists them.
+fn open(path: &Path) -> Arc<dyn Inventory> {
+    ClusterInventory::open(path).unwrap().machines.unwrap()
 }
 
 fn by_id(inventory: &dyn Inventory, id: &str) -> Option<Machine> {
@@ -132,6 +141,26 @@ fn one_thing_wrong_is_named() {
             "machines.yaml is no list of machines: ",
         ),
         (
+            "machines:",
+            "awsInstances: true\nmachines:",
+            "machines.yaml: write one of machines (a list) and awsInstances: true",
+        ),
+        (
+            "machines:",
+            "endpointHosts: [192.0.2.1, 'https://api']\nmachines:",
+            "machines.yaml: endpointHosts[1]: neither an IP address nor a DNS name",
+        ),
+        (
+            "machines:",
+            "endpointHosts: ['api.example.com:6443']\nmachines:",
+            "machines.yaml: endpointHosts[0]: neither an IP address nor a DNS name",
+        ),
+        (
+            "machines:",
+            "serviceRanges: [10.96.0.0/12, 10.0.0.1/8]\nmachines:",
+            "machines.yaml: serviceRanges[1]: a range of addresses is",
+        ),
+        (
             "name: worker-2",
             "name: worker-2\n  name: x",
             "machines.yaml is no list of machines: ",
@@ -165,8 +194,8 @@ fn a_changed_file_is_seen_at_the_next_look_up() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("machines.yaml");
     fs::write(&path, VALID).unwrap();
-    let list = MachineList::open(&path).unwrap();
-    assert_eq!(by_id(&list, "demo:///worker-3"), None);
+    let list = open(&path);
+    assert_eq!(by_id(&*list, "demo:///worker-3"), None);
 
     fs::write(
         &path,
@@ -174,7 +203,7 @@ fn a_changed_file_is_seen_at_the_next_look_up() {
     )
     .unwrap();
 
-    assert_eq!(by_id(&list, "demo:///worker-3").unwrap().name, "worker-3");
+    assert_eq!(by_id(&*list, "demo:///worker-3").unwrap().name, "worker-3");
 }
 
 #[test]
@@ -182,16 +211,66 @@ fn a_broken_or_missing_file_leaves_the_former_one_in_force() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("machines.yaml");
     fs::write(&path, VALID).unwrap();
-    let list = MachineList::open(&path).unwrap();
+    let list = open(&path);
 
     fs::write(&path, "machines: [").unwrap();
-    assert!(by_id(&list, "demo:///worker-1").is_some());
+    assert!(by_id(&*list, "demo:///worker-1").is_some());
 
     fs::remove_file(&path).unwrap();
-    assert!(by_id(&list, "demo:///worker-1").is_some());
+    assert!(by_id(&*list, "demo:///worker-1").is_some());
 
     fs::write(&path, VALID.replace("worker-1", "worker-9")).unwrap();
-    assert!(by_id(&list, "demo:///worker-1").is_none());
+    assert!(by_id(&*list, "demo:///worker-1").is_none());
+}
+
+#[test]
+fn endpoint_hosts_and_service_ranges_are_read_and_stay_until_a_restart() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("machines.yaml");
+    let with = |hosts: &str| {
+        format!(
+            "{VALID}endpointHosts: [{hosts}]\nserviceRanges: [10.96.0.0/12, '2001:db8::/112']\n"
+        )
+    };
+    fs::write(&path, with("api.example.com, '2001:db8::6443'")).unwrap();
+    let inventory = ClusterInventory::open(&path).unwrap();
+    assert_eq!(
+        inventory.endpoint_hosts,
+        ["api.example.com", "2001:db8::6443"]
+    );
+    let ranges: Vec<_> = inventory
+        .service_ranges
+        .iter()
+        .map(ToString::to_string)
+        .collect();
+    assert_eq!(ranges, ["10.96.0.0/12", "2001:db8::/112"]);
+    let list = inventory.machines.unwrap();
+
+    fs::write(
+        &path,
+        with("other.example.com").replace("worker-1", "worker-9"),
+    )
+    .unwrap();
+    assert!(by_id(&*list, "demo:///worker-1").is_some());
+
+    let same = with("api.example.com, '2001:db8::6443'");
+    fs::write(&path, same.replace("worker-1", "worker-9")).unwrap();
+    assert!(by_id(&*list, "demo:///worker-1").is_none());
+}
+
+#[test]
+fn instances_of_aws_stand_in_place_of_a_list() {
+    let head = format!("apiVersion: {API_VERSION}\nkind: {KIND}\n");
+    let read = read_text(&format!("{head}awsInstances: true\n")).unwrap();
+    assert!(read.machines.is_none());
+
+    for neither in ["", "awsInstances: false\n"] {
+        let error = read_text(&format!("{head}{neither}")).unwrap_err();
+        assert!(
+            error.starts_with("machines.yaml: write one of machines"),
+            "{error}"
+        );
+    }
 }
 
 #[test]
@@ -199,16 +278,16 @@ fn a_file_that_is_no_list_is_refused_at_the_start() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("machines.yaml");
 
-    let missing = MachineList::open(&path).unwrap_err();
+    let missing = ClusterInventory::open(&path).unwrap_err();
     assert!(missing.message.starts_with("cannot read "), "{missing:?}");
 
     fs::write(&path, [0xff, 0xfe, 0]).unwrap();
-    let binary = MachineList::open(&path).unwrap_err();
+    let binary = ClusterInventory::open(&path).unwrap_err();
     assert!(binary.message.starts_with("cannot read "), "{binary:?}");
 
     let long = File::create(&path).unwrap();
     long.set_len(MAX_FILE_LEN + 1).unwrap();
-    let long = MachineList::open(&path).unwrap_err();
+    let long = ClusterInventory::open(&path).unwrap_err();
     let expected = format!("longer than {MAX_FILE_LEN} bytes");
     assert!(long.message.ends_with(&expected), "{long:?}");
 }

@@ -8,17 +8,13 @@
 //! | requester | signers | name |
 //! | --- | --- | --- |
 //! | bootstrap token | the client signers of the authorised attestors | with our prefix |
-//! | the same, approve-only | also the built-in client signer | with our prefix |
 //! | node | those, and `kubernetes.io/kubelet-serving` and ours for serving | any |
-//! | the same, approve-only | also the built-in client signer | for that one, with our prefix |
 //! | control-plane node that is named | also the built-in client signer | any |
 //!
 //! A request has at most 64 KiB, and our prefix is [`CSR_NAME_PREFIX`].
 //!
 //! The policy does not check evidence: it sees the request as base64 text, which CEL in a policy
-//! cannot decode. So in approve-only mode the prefix is all that tells a request with evidence from
-//! a stock kubelet's, and the controller's own denial is what stops one that bears the prefix and
-//! proves nothing.
+//! cannot decode.
 
 use std::collections::BTreeSet;
 
@@ -43,9 +39,6 @@ pub const POLICY_NAME: &str = "node-attestation-requests";
 pub struct Settings {
     /// The attestors whose client signers may be asked.
     pub attestors: BTreeSet<Provider>,
-    /// Whether kube-controller-manager signs what the controller approves, for the built-in signer; otherwise the
-    /// controller signs, for its own.
-    pub approve_only: bool,
     /// The control-plane nodes that renew through the built-in signer; none, unless an operator
     /// wants that.
     pub built_in_renewal: BTreeSet<NodeName>,
@@ -100,7 +93,7 @@ fn policy(settings: &Settings) -> Policy {
         params: None,
         conditions: vec![("by-a-bootstrap-token-or-a-node", by_either)],
         variables: variables(settings),
-        validations: validations(settings),
+        validations: validations(),
         actions: if settings.enforced {
             ENFORCED
         } else {
@@ -149,18 +142,10 @@ fn variables(settings: &Settings) -> Vec<(&'static str, String)> {
     ]
 }
 
-fn validations(settings: &Settings) -> Vec<(String, &'static str, String)> {
-    let (for_token, for_node) = if settings.approve_only {
-        (
-            "variables.ourSigner || variables.builtInSigner",
-            "(variables.ourName || variables.builtInRenewal)",
-        )
-    } else {
-        ("variables.ourSigner", "variables.builtInRenewal")
-    };
+fn validations() -> Vec<(String, &'static str, String)> {
     vec![
         (
-            format!("!variables.byToken || {for_token}"),
+            "!variables.byToken || variables.ourSigner".to_owned(),
             "bootstrap tokens may not use this signer",
             "'bootstrap tokens may not use signer ' + variables.signer + ': nodes of this cluster \
              join through kubelet-authenticator'"
@@ -175,10 +160,9 @@ fn validations(settings: &Settings) -> Vec<(String, &'static str, String)> {
             ),
         ),
         (
-            format!(
-                "!variables.byNode || variables.ourSigner || variables.servingSigner \
-                 || (variables.builtInSigner && {for_node})"
-            ),
+            "!variables.byNode || variables.ourSigner || variables.servingSigner \
+             || (variables.builtInSigner && variables.builtInRenewal)"
+                .to_owned(),
             "nodes may not use this signer",
             "'nodes may not use signer ' + variables.signer + ': nodes of this cluster renew \
              through kubelet-authenticator'"

@@ -1,4 +1,4 @@
-//! The served clusters of a shard, each with its supervisor.
+//! The served clusters, each with its supervisor.
 
 use std::collections::{HashMap, HashSet};
 use std::panic::AssertUnwindSafe;
@@ -17,7 +17,6 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use super::enablement::Enablement;
-use super::shard::Shard;
 use super::supervisor::supervise;
 use super::{Controller, Shared};
 use crate::capi::ObjectKey;
@@ -32,17 +31,11 @@ const SILENCE: Duration = Duration::from_mins(1);
 /// The wait before a supervisor that panicked begins again.
 const RESTART: Duration = Duration::from_secs(30);
 
-/// Serves every cluster of the shard until `stop` is ready, and then waits for their tasks.
-pub(super) async fn supervise_all(
-    shared: &Arc<Shared>,
-    own_shard: Shard,
-    stop: impl Future<Output = ()>,
-) {
+/// Serves every cluster until `stop` is ready, and then waits for their tasks.
+pub(super) async fn supervise_all(shared: &Arc<Shared>, stop: impl Future<Output = ()>) {
     let mut registry = ClusterRegistry {
-        enablement: Enablement::new(shared.clone(), own_shard),
-        own_shard,
+        enablement: Enablement::new(shared.clone()),
         is_listed: false,
-        unstarted: Vec::new(),
         shared: shared.clone(),
         clusters: HashMap::new(),
         listed: HashSet::new(),
@@ -70,9 +63,8 @@ pub(super) async fn supervise_all(
 
 struct ClusterRegistry {
     shared: Arc<Shared>,
-    own_shard: Shard,
-    /// The Clusters of all shards: one that is made again, or moved, may belong to this one then.
-    /// Dropping a channel ends the service of its cluster.
+    /// The Clusters of other controllers too: their labels may change. Dropping a channel ends the service of its
+    /// cluster.
     clusters: HashMap<ObjectKey, watch::Sender<Authentication>>,
     /// The keys in the list, as far as it was read.
     listed: HashSet<ObjectKey>,
@@ -81,13 +73,10 @@ struct ClusterRegistry {
     enablement: Enablement,
     /// Whether all were listed once.
     is_listed: bool,
-    /// Those of the first list. They start after its end: a cluster claims its CA key when the keys that others have
-    /// published are known.
-    unstarted: Vec<(ObjectKey, watch::Receiver<Authentication>)>,
 }
 
-/// The `KubeletAuthentication` of a cluster; `None` once it was deleted. The channel is closed if another replica
-/// serves the cluster.
+/// The `KubeletAuthentication` of a cluster; `None` once it was deleted. The channel is closed if this replica leads
+/// no more.
 pub(super) type Authentication = Option<Arc<KubeletAuthentication>>;
 
 impl ClusterRegistry {
@@ -112,11 +101,6 @@ impl ClusterRegistry {
                 for (_, authentication) in self.clusters.extract_if(is_gone) {
                     authentication.send_replace(None);
                 }
-                let ca_keys = &self.shared.ca_keys;
-                ca_keys.forget_all_but(|key| self.clusters.contains_key(key));
-                for (key, authentication) in std::mem::take(&mut self.unstarted) {
-                    self.start(key, authentication);
-                }
             }
             Event::Delete(seen) => {
                 let Some(key) = ObjectKey::of(seen.meta()) else {
@@ -124,7 +108,6 @@ impl ClusterRegistry {
                 };
                 self.listed.remove(&key);
                 if let Some(authentication) = self.clusters.remove(&key) {
-                    self.shared.ca_keys.published(&key, None);
                     authentication.send_replace(None);
                 }
             }
@@ -139,34 +122,22 @@ impl ClusterRegistry {
     }
 
     fn put(&mut self, key: ObjectKey, authentication: KubeletAuthentication) {
-        let status = authentication.status.as_ref();
-        let ca_key = status.and_then(|status| status.ca_key.as_ref());
-        self.shared.ca_keys.published(&key, ca_key);
         let authentication = Some(Arc::new(authentication));
         if let Some(known) = self.clusters.get(&key) {
             known.send_replace(authentication);
             return;
         }
         let (sender, authentication) = watch::channel(authentication);
-        if self.is_listed {
-            self.start(key.clone(), authentication);
-        } else {
-            self.unstarted.push((key.clone(), authentication));
-        }
+        self.start(key.clone(), authentication);
         self.clusters.insert(key, sender);
     }
 
     /// Runs the supervisor of a cluster until it ends, again and again if it panics.
     fn start(&mut self, key: ObjectKey, mut authentication: watch::Receiver<Authentication>) {
-        let (shared, own_shard) = (self.shared.clone(), self.own_shard);
+        let shared = self.shared.clone();
         self.tasks.spawn(async move {
             loop {
-                let supervised = supervise(
-                    shared.clone(),
-                    own_shard,
-                    key.clone(),
-                    authentication.clone(),
-                );
+                let supervised = supervise(shared.clone(), key.clone(), authentication.clone());
                 if AssertUnwindSafe(supervised).catch_unwind().await.is_ok() {
                     return;
                 }

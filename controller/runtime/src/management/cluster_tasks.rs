@@ -22,6 +22,7 @@ use crate::clock::{jittered, now};
 use crate::csr_writer::KubeStore;
 use crate::events::Events;
 use crate::metrics::ClusterMetrics;
+use crate::nodes::KubeNodes;
 use crate::pipeline::Pipeline;
 use crate::worker;
 
@@ -78,14 +79,15 @@ impl Running {
         let builder = ContextBuilder {
             spec: &service.spec,
             cluster: &service.cluster,
-            access: &access,
+            nodes: KubeNodes::new(access.client().clone()),
+            endpoint_hosts: access.server_host().into_iter().collect(),
             verifiers: service.verifiers.clone(),
             audiences: service.audiences.clone(),
             serving_address_ranges: service.serving_address_ranges.clone(),
             inventory: Arc::new(inventory.clone()),
             records,
             absences,
-            signer: service.ca.signer().cloned(),
+            signer: service.signer.clone(),
         };
         let context = builder.context();
         let conditions =

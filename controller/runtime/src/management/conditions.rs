@@ -7,7 +7,7 @@ use std::time::SystemTime;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
-use kubelet_attestation::names::{BUILT_IN_CLIENT_SIGNER, BUILT_IN_SERVING_SIGNER, Provider};
+use kubelet_attestation::names::{BUILT_IN_SERVING_SIGNER, Provider};
 use node_attestation_core::crd::conditions::{self, ConditionReport, ConditionStatus, reason};
 use node_attestation_core::crd::{
     ALLOW_RETIREMENT_ANNOTATION, IdentityCounts, KubeletAuthentication, KubeletAuthenticationStatus,
@@ -29,8 +29,6 @@ pub(super) enum ClusterPhase {
     Serving {
         /// Whether anything can be signed.
         ca: Option<CaOutOfTime>,
-        /// Whether the CA's key is there.
-        signs: bool,
         /// The last inspection.
         health: Health,
         /// The conditions of the verifiers.
@@ -66,10 +64,7 @@ pub(super) fn status(
         }
     }
     if let ClusterPhase::Serving {
-        signs,
-        health,
-        attestors,
-        ..
+        health, attestors, ..
     } = phase
     {
         for report in attestors {
@@ -87,12 +82,7 @@ pub(super) fn status(
         }
         let attestor = authentication.spec.authorized_attestors.first();
         let attestor = attestor.and_then(|name| Provider::parse(name).ok());
-        let own = attestor.as_ref().map(Provider::client_signer);
-        status.kubelet_client_certificate_signer = if *signs {
-            own
-        } else {
-            Some(BUILT_IN_CLIENT_SIGNER.to_owned())
-        };
+        status.kubelet_client_certificate_signer = attestor.as_ref().map(Provider::client_signer);
         let proves = attestor.is_some_and(|attestor| attestor != Provider::INSECURE);
         status.kubelet_serving_certificate_signer =
             proves.then(|| BUILT_IN_SERVING_SIGNER.to_owned());

@@ -7,14 +7,14 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::Secret;
 use kubelet_attestation::ensure;
 use kubelet_attestation::names::Audience;
-use node_attestation_core::crd::{
-    AutoApproveBindings, KubeletAuthentication, KubeletAuthenticationSpec,
-};
+use node_attestation_core::crd::{KubeletAuthentication, KubeletAuthenticationSpec};
 use node_attestation_core::serving::AddressRange;
+use node_attestation_core::signer::Signer;
 use node_attestation_core::verifier::Verifiers;
 use sha2::{Digest as _, Sha256};
 
 use crate::capi::{Cluster, ClusterCa, TenantKubeconfig, is_paused};
+use crate::settings_file::check_stored;
 
 use super::ca_key_registry::{CaKey, CaKeyHolder};
 use super::conditions::not_ready::NotReady;
@@ -40,6 +40,8 @@ pub(super) struct Service {
     pub(super) cluster: Cluster,
     pub(super) kubeconfig: TenantKubeconfig,
     pub(super) ca: Arc<ClusterCa>,
+    /// The signer with that CA.
+    pub(super) signer: Arc<Signer>,
     pub(super) verifiers: Verifiers,
     pub(super) audiences: Vec<Audience>,
     pub(super) serving_address_ranges: Vec<AddressRange>,
@@ -115,10 +117,10 @@ pub(super) fn service(
             source,
         })?;
     }
-    if ca.signer().is_none() && spec.auto_approve_bindings != AutoApproveBindings::Remove {
-        return Err(NotReady::ApproveOnlyNeedsRemove(ca_name));
-    }
+    let signer = ca.signer().cloned();
+    let signer = signer.ok_or(NotReady::CaKeyNotFound(ca_name))?;
     let audiences = audiences(authentication, &ca, &kubeconfig)?;
+    check_stored(spec).map_err(NotReady::Settings)?;
     let serving_address_ranges =
         serving_address_ranges(spec).map_err(NotReady::ServingAddressRange)?;
     let fingerprint = Fingerprint::of(authentication, sources, text);
@@ -127,6 +129,7 @@ pub(super) fn service(
         cluster: cluster.clone(),
         kubeconfig,
         ca: Arc::new(ca),
+        signer,
         verifiers,
         audiences,
         serving_address_ranges,

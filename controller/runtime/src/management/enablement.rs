@@ -27,7 +27,6 @@ use tokio::time::{Instant, sleep_until};
 
 use self::step::{Outcome, Step, step, take};
 use super::Shared;
-use super::shard::Shard;
 use crate::capi::{ObjectKey, OwnAttestors};
 
 /// The limit of concurrent steps.
@@ -52,10 +51,9 @@ const REFUSED: Duration = Duration::from_mins(10);
 /// The wait before another step after a refusal, which cost an Event.
 const ANOTHER: Duration = Duration::from_secs(30);
 
-/// The steps for the Clusters of a shard that name attestors.
+/// The steps for the Clusters that name attestors.
 pub(super) struct Enablement {
     shared: Arc<Shared>,
-    own_shard: Shard,
     changes: watch::Receiver<()>,
     look_at: Instant,
     /// The last step for each Cluster.
@@ -84,9 +82,8 @@ struct Wanted {
 }
 
 impl Enablement {
-    pub(super) fn new(shared: Arc<Shared>, own_shard: Shard) -> Self {
+    pub(super) fn new(shared: Arc<Shared>) -> Self {
         Self {
-            own_shard,
             changes: shared.objects.cluster_changes(),
             look_at: Instant::now(),
             last: HashMap::new(),
@@ -121,10 +118,7 @@ impl Enablement {
         if !self.shared.objects.is_ready() {
             return;
         }
-        let clusters = self.shared.objects.clusters().into_iter();
-        let clusters: HashMap<_, _> = clusters
-            .filter(|(_, cluster)| self.own_shard.has_uid(&cluster.uid))
-            .collect();
+        let clusters: HashMap<_, _> = self.shared.objects.clusters().into_iter().collect();
         self.last.retain(|key, _| clusters.contains_key(key));
         let mut due = Vec::new();
         for (key, cluster) in clusters {

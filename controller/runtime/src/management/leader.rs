@@ -1,8 +1,4 @@
-//! One of several replicas works, by a Lease (`coordination.k8s.io/v1`); with shards, each has a Lease.
-//!
-//! Every replica is a candidate for every Lease, and takes each that is free. A replica that holds fewer than
-//! another, because it started later, asks for one with an annotation on it; the holder finishes its work
-//! and makes the other the holder.
+//! One of several replicas works, by a Lease (`coordination.k8s.io/v1`).
 //!
 //! # Guarantees
 //!
@@ -28,10 +24,6 @@ use crate::client::{CallError, in_time};
 use crate::clock::now;
 use crate::metrics::{Heartbeat, LeaseMetrics, Metrics};
 
-mod holders;
-
-pub(super) use holders::Holders;
-
 /// The duration of the Lease, as in client-go's recommended defaults.
 const LEASE_DURATION: Duration = Duration::from_secs(15);
 
@@ -46,9 +38,6 @@ const CALL_DEADLINE: Duration = Duration::from_secs(3);
 
 /// The longest time without a sign of life: some calls with their deadlines.
 const SILENCE: Duration = Duration::from_mins(1);
-
-/// The annotation by which a replica that holds fewer Leases asks for this one. The value is its identity.
-const ASKED_FOR_BY: &str = "attestation.cluster.x-k8s.io/asked-for-by";
 
 /// The limit of the duration that another replica writes into its Lease.
 const MAX_LEASE_DURATION: Duration = Duration::from_mins(2);
@@ -69,8 +58,6 @@ pub(super) struct Candidate {
     pub(super) name: String,
     /// The identity of this replica, which no other may have.
     pub(super) identity: String,
-    /// Shared by the candidacies of this replica for other shards.
-    pub(super) holders: Holders,
     pub(super) metrics: Metrics,
 }
 
@@ -82,8 +69,6 @@ pub(super) struct Term<'a> {
     renewed: Instant,
     metrics: LeaseMetrics,
     heartbeat: Heartbeat,
-    /// The replica that gets the Lease once the work has ended.
-    successor: Option<String>,
 }
 
 /// Why the work of a term ended.
@@ -93,8 +78,6 @@ pub(super) enum TermEnd {
     Stopped,
     /// The Lease is another's, or was not renewed in time.
     Lost,
-    /// Another replica, which holds fewer Leases, gets it.
-    AskedFor,
 }
 
 impl Candidate {
@@ -129,14 +112,11 @@ impl Candidate {
         if let Some(lease) = &current
             && seen.is_held(lease, &self.identity)
         {
-            self.holders.saw(&self.name, holder(lease));
-            self.ask_for(lease).await?;
             return Ok(None);
         }
         // Taken before the write: the Lease is ours from some moment after this.
         let renewed = Instant::now();
         let lease = self.put(&self.taken(current)).await?;
-        self.holders.saw(&self.name, &self.identity);
         let metrics = self.metrics.lease(&self.name);
         metrics.taken(renewed);
         Ok(Some(Term {
@@ -145,23 +125,7 @@ impl Candidate {
             renewed,
             metrics,
             heartbeat: self.metrics.heartbeat("the renewal of the Lease", SILENCE),
-            successor: None,
         }))
-    }
-
-    /// Asks the holder for the Lease, if it holds too many.
-    async fn ask_for(&self, lease: &Lease) -> Result<(), CallError> {
-        let holder = holder(lease);
-        if asker(lease).is_none()
-            && self.holders.is_uneven(holder, &self.identity)
-            && self.holders.is_last(&self.name, holder)
-        {
-            let mut asking = lease.clone();
-            let annotations = asking.metadata.annotations.get_or_insert_default();
-            annotations.insert(ASKED_FOR_BY.to_owned(), self.identity.clone());
-            self.put(&asking).await?;
-        }
-        Ok(())
     }
 
     fn taken(&self, current: Option<Lease>) -> Lease {
@@ -181,7 +145,6 @@ impl Candidate {
         }
         spec.holder_identity = Some(self.identity.clone());
         set_renew_time(spec);
-        forget_asker(&mut lease);
         lease
     }
 
@@ -202,7 +165,7 @@ impl Candidate {
 }
 
 impl Term<'_> {
-    /// Runs `work` for as long as this leads, nobody asks for the Lease, and `stop` is not ready.
+    /// Runs `work` for as long as this leads and `stop` is not ready.
     ///
     /// `work` ends when the future that it is given is ready. It is waited for, and the Lease renewed meanwhile.
     pub(super) async fn during<W: Future<Output = ()>>(
@@ -214,28 +177,26 @@ impl Term<'_> {
         let mut work = pin!(work(quitted.map(drop).boxed()));
         let end = tokio::select! {
             () = stop => TermEnd::Stopped,
-            end = self.held() => end,
+            () = self.held() => TermEnd::Lost,
             () = &mut work => return TermEnd::Stopped,
         };
         if end == TermEnd::Lost {
             self.metrics.lost();
         }
         drop(quit);
+        let renewed = async {
+            self.held().await;
+            pending::<()>().await;
+        };
         tokio::select! {
-            () = &mut work => {}
-            () = self.renewed_until_lost() => {}
+            () = work => {}
+            () = renewed => {}
         }
         end
     }
 
-    /// Renews the Lease for as long as that can be done, whoever asks for it; never ends.
-    async fn renewed_until_lost(&mut self) {
-        while self.held().await == TermEnd::AskedFor {}
-        pending::<()>().await;
-    }
-
-    /// Renews the Lease for as long as that can be done and no other replica is to have it.
-    async fn held(&mut self) -> TermEnd {
+    /// Renews the Lease until it is lost.
+    async fn held(&mut self) {
         loop {
             sleep(RETRY).await;
             self.heartbeat.beat();
@@ -244,7 +205,7 @@ impl Term<'_> {
                 Ok(Ok(true)) => None,
                 Ok(Ok(false)) => {
                     tracing::warn!(lease = self.candidate.name, "another replica leads");
-                    return TermEnd::Lost;
+                    return;
                 }
                 Ok(Err(error)) => Some(error_chain(&error)),
                 Err(_) => Some("not renewed in time".to_owned()),
@@ -253,36 +214,12 @@ impl Term<'_> {
             if error.is_some() && self.renewed.elapsed() >= RENEW_DEADLINE {
                 // Another replica may lead soon.
                 tracing::warn!(lease, error, "no longer leading");
-                return TermEnd::Lost;
+                return;
             }
             if error.is_some() {
                 tracing::debug!(lease, error, "not renewed");
             }
-            if self.is_asked_for() {
-                return TermEnd::AskedFor;
-            }
         }
-    }
-
-    /// Whether a replica that holds fewer Leases has asked for this one just now.
-    fn is_asked_for(&mut self) -> bool {
-        let Candidate {
-            name,
-            identity,
-            holders,
-            ..
-        } = self.candidate;
-        let asker = asker(&self.lease).filter(|asker| holders.is_uneven(identity, asker));
-        if self.successor.is_some() || asker.is_none() {
-            return false;
-        }
-        self.successor = asker.map(str::to_owned);
-        tracing::info!(
-            lease = name,
-            successor = self.successor,
-            "leaving the Lease to another replica"
-        );
-        true
     }
 
     /// Whether it is still ours.
@@ -290,10 +227,6 @@ impl Term<'_> {
         let renewed = Instant::now();
         let mut next = self.lease.clone();
         set_renew_time(next.spec.get_or_insert_default());
-        // An annotation that is still there is of a replica that holds enough Leases by now.
-        if self.successor.is_none() {
-            forget_asker(&mut next);
-        }
         let error = match self.candidate.put(&next).await {
             Ok(lease) => {
                 self.lease = lease;
@@ -313,17 +246,11 @@ impl Term<'_> {
         Ok(false)
     }
 
-    /// Gives the Lease up, so that the next one need not wait for its end; to the replica that asked for it, if
-    /// one did.
+    /// Gives the Lease up, so that the next one need not wait for its end.
     pub(super) async fn release(mut self) {
         let spec = self.lease.spec.get_or_insert_default();
-        match &self.successor {
-            Some(_) => set_renew_time(spec),
-            None => spec.lease_duration_seconds = Some(1),
-        }
-        let next = self.successor.unwrap_or_default();
-        self.candidate.holders.saw(&self.candidate.name, &next);
-        spec.holder_identity = Some(next);
+        spec.lease_duration_seconds = Some(1);
+        spec.holder_identity = Some(String::new());
         if let Err(error) = self.candidate.put(&self.lease).await {
             let error = error_chain(&error);
             tracing::debug!(lease = self.candidate.name, error, "not released");
@@ -331,7 +258,7 @@ impl Term<'_> {
     }
 }
 
-/// The last observed spec of another replica's Lease, and the time of its last change. An annotation is no renewal.
+/// The last observed spec of another replica's Lease, and the time of its last change.
 #[derive(Debug, Default)]
 struct Observed(Option<(Option<LeaseSpec>, Instant)>);
 
@@ -362,18 +289,6 @@ fn holder(lease: &Lease) -> &str {
     let spec = lease.spec.as_ref();
     spec.and_then(|spec| spec.holder_identity.as_deref())
         .unwrap_or_default()
-}
-
-/// The replica that asks for the Lease.
-fn asker(lease: &Lease) -> Option<&str> {
-    let annotations = lease.metadata.annotations.as_ref()?;
-    annotations.get(ASKED_FOR_BY).map(String::as_str)
-}
-
-fn forget_asker(lease: &mut Lease) {
-    if let Some(annotations) = &mut lease.metadata.annotations {
-        annotations.remove(ASKED_FOR_BY);
-    }
 }
 
 fn duration(lease: &Lease) -> Duration {

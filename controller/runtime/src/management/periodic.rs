@@ -16,7 +16,6 @@ use node_attestation_core::crd::{
 use node_attestation_core::decide::Context;
 use node_attestation_core::identifiers::RecordUid;
 use node_attestation_core::ledger::{MISSING_MACHINE_TIMEOUT, RevokedGenerations, Stored};
-use node_attestation_core::scope::Issuance;
 use tokio::time::{Instant, timeout};
 
 mod inspection;
@@ -91,7 +90,6 @@ impl Upkeep {
             sync_period: settings.sync_period.unwrap_or(SYNC_PERIOD),
             admission: admission::Settings {
                 attestors: context.verifiers.providers().cloned().collect(),
-                approve_only: matches!(context.issuance, Issuance::ApproveOnly),
                 built_in_renewal: BTreeSet::new(),
                 enforced: false,
             },
@@ -271,10 +269,6 @@ impl Upkeep {
     }
 
     async fn revoke(&mut self) -> Result<(), String> {
-        // The certificates of kube-controller-manager have no UID, by which they could be refused.
-        if self.admission.approve_only {
-            return Ok(());
-        }
         let now = now();
         let records = self.records().await?;
         let longest = self.context.ledger.policy().longest_lifetime;

@@ -1,17 +1,17 @@
 //! The policies that the `spec` of a `KubeletAuthentication` stands for: no input or output.
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use kubelet_attestation::names::{Audience, Provider};
+use kubelet_attestation::names::Audience;
 use node_attestation_core::crd::{
     AutoApproveBindings, BuiltInRenewal, GuestReportedAddresses, KubeletAuthenticationSpec,
 };
 use node_attestation_core::decide::Context;
 use node_attestation_core::inventory::Inventory;
-use node_attestation_core::ledger::{Absences, Certificates, LedgerPolicy, RecordLedger, Records};
+use node_attestation_core::ledger::{Absences, LedgerPolicy, RecordLedger, Records};
 use node_attestation_core::lifetimes::Lifetimes;
-use node_attestation_core::scope::{Duties, Enforcement, Issuance, KubeletSignerMode};
+use node_attestation_core::nodes::Nodes;
+use node_attestation_core::scope::{Duties, Enforcement, KubeletSignerMode};
 use node_attestation_core::serving::{
     AddressRange, InvalidAddressRange, NodeReportedAddresses, ServingPolicy,
 };
@@ -19,14 +19,14 @@ use node_attestation_core::signer::Signer;
 use node_attestation_core::verifier::Verifiers;
 
 use crate::capi::Cluster;
-use crate::client::ClusterAccess;
-use crate::nodes::KubeNodes;
 
-/// The parts of the context of one cluster.
-pub(crate) struct ContextBuilder<'a> {
+/// The parts of the context of one cluster. `N` are its Nodes.
+pub(crate) struct ContextBuilder<'a, N> {
     pub(crate) spec: &'a KubeletAuthenticationSpec,
     pub(crate) cluster: &'a Cluster,
-    pub(crate) access: &'a ClusterAccess,
+    pub(crate) nodes: N,
+    /// Hosts of the control plane's endpoint, in addition to the Cluster's.
+    pub(crate) endpoint_hosts: Vec<String>,
     pub(crate) verifiers: Verifiers,
     pub(crate) audiences: Vec<Audience>,
     /// The result of [`serving_address_ranges`].
@@ -34,52 +34,51 @@ pub(crate) struct ContextBuilder<'a> {
     pub(crate) inventory: Arc<dyn Inventory>,
     pub(crate) records: Arc<dyn Records>,
     pub(crate) absences: Absences,
-    /// `None`: kube-controller-manager signs.
-    pub(crate) signer: Option<Arc<Signer>>,
+    pub(crate) signer: Arc<Signer>,
 }
 
-impl ContextBuilder<'_> {
+impl<N: Nodes + NodeReportedAddresses + 'static> ContextBuilder<'_, N> {
     /// The context of decisions about the cluster's requests.
     pub(crate) fn context(self) -> Context {
-        let Self { spec, access, .. } = self;
-        let signs = self.signer.is_some();
-        let nodes = Arc::new(KubeNodes::new(access.client().clone()));
-        let policy = ledger_policy(spec, &self.verifiers, signs);
+        let Self { spec, .. } = self;
+        let nodes = Arc::new(self.nodes);
+        let mut serving = serving_policy(spec, self.cluster, nodes.clone());
+        serving.endpoint_hosts.extend(self.endpoint_hosts);
+        serving.address_ranges = self.serving_address_ranges;
+        let policy = ledger_policy(spec);
         let ledger = RecordLedger::new(self.records, self.inventory.clone(), nodes, policy);
         Context {
             verifiers: self.verifiers,
             audiences: self.audiences,
             inventory: self.inventory,
             ledger: Arc::new(ledger.with_absences(self.absences)),
-            issuance: self.signer.map_or(Issuance::ApproveOnly, Issuance::Sign),
+            signer: self.signer,
             lifetimes: lifetimes(spec),
-            duties: duties(spec, signs),
+            duties: duties(spec),
             // Until somebody has found out whether it is on.
             enforcement: Enforcement::new(false),
-            serving: serving_policy(spec, self.cluster, access, self.serving_address_ranges),
+            serving,
         }
     }
 }
 
 /// The longest lifetimes of certificates.
 fn lifetimes(spec: &KubeletAuthenticationSpec) -> Lifetimes {
-    let seconds = |seconds: u32| Duration::from_secs(seconds.into());
+    let longest = spec.longest_lifetime();
     Lifetimes {
-        attested: seconds(spec.certificate.expiration_seconds),
-        insecure: seconds(spec.certificate.insecure_expiration_seconds),
+        attested: longest,
+        insecure: longest,
     }
 }
 
 /// The requests that the controller answers, apart from those to the client signers of the verifiers.
-fn duties(spec: &KubeletAuthenticationSpec, signs: bool) -> Duties {
+fn duties(spec: &KubeletAuthenticationSpec) -> Duties {
     Duties {
         serving: true,
-        built_in: if signs {
-            KubeletSignerMode::Deny
-        } else {
-            KubeletSignerMode::ApproveOnly
+        built_in: match spec.built_in_renewal {
+            BuiltInRenewal::Refuse => KubeletSignerMode::Deny,
+            BuiltInRenewal::ControlPlane => KubeletSignerMode::DenyExceptControlPlane,
         },
-        control_plane_renewal: spec.built_in_renewal == BuiltInRenewal::ControlPlane,
     }
 }
 
@@ -89,28 +88,10 @@ pub(crate) fn is_to_be_enforced(spec: &KubeletAuthenticationSpec) -> bool {
 }
 
 /// The policy of the ledger.
-fn ledger_policy(
-    spec: &KubeletAuthenticationSpec,
-    verifiers: &Verifiers,
-    signs: bool,
-) -> LedgerPolicy {
-    let lifetimes = lifetimes(spec);
-    let longest_lifetime = if verifiers.of(&Provider::INSECURE).is_some() {
-        lifetimes.longest()
-    } else {
-        lifetimes.attested
-    };
+fn ledger_policy(spec: &KubeletAuthenticationSpec) -> LedgerPolicy {
     LedgerPolicy {
-        reenrolment: spec.reenrolment,
         adoption: spec.adoption,
-        name_reuse: spec.name_reuse,
-        stale_nodes: spec.stale_nodes,
-        certificates: if signs {
-            Certificates::Marked
-        } else {
-            Certificates::Unmarked
-        },
-        longest_lifetime,
+        longest_lifetime: spec.longest_lifetime(),
     }
 }
 
@@ -144,29 +125,26 @@ pub(crate) fn serving_address_ranges(
         .collect()
 }
 
-/// The policy for serving certificates.
+/// The policy for serving certificates, without the ranges of `spec`.
 fn serving_policy(
     spec: &KubeletAuthenticationSpec,
     cluster: &Cluster,
-    access: &ClusterAccess,
-    address_ranges: Vec<AddressRange>,
+    reported: Arc<dyn NodeReportedAddresses>,
 ) -> ServingPolicy {
-    let guest_reported: Option<Arc<dyn NodeReportedAddresses>> = match spec.guest_reported_addresses
-    {
-        GuestReportedAddresses::Refuse => None,
-        GuestReportedAddresses::Allow => Some(Arc::new(KubeNodes::new(access.client().clone()))),
-    };
     let endpoint = cluster.endpoint.as_ref();
     let endpoint = endpoint.map(|endpoint| endpoint.host.to_lowercase());
     ServingPolicy {
-        endpoint_hosts: endpoint.into_iter().chain(access.server_host()).collect(),
+        endpoint_hosts: endpoint.into_iter().collect(),
         // An invalid range contains no address.
         service_ranges: cluster
             .service_ranges
             .iter()
             .filter_map(|range| range.parse().ok())
             .collect(),
-        address_ranges,
-        guest_reported,
+        address_ranges: Vec::new(),
+        guest_reported: match spec.guest_reported_addresses {
+            GuestReportedAddresses::Refuse => None,
+            GuestReportedAddresses::Allow => Some(reported),
+        },
     }
 }

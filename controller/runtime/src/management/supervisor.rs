@@ -23,11 +23,10 @@ use super::conditions::not_ready::NotReady;
 use super::conditions::{self, ClusterPhase};
 use super::desired_state::{self, Service, Sources};
 use super::infra_cluster::InfraCluster;
-use super::shard::Shard;
 use super::single_object::{Observed, follow};
 use super::status_writer::StatusWriter;
 use super::{Shared, periodic, resume_panic};
-use crate::capi::{Cluster, ObjectKey, Objects};
+use crate::capi::{Cluster, ObjectKey, Objects, Selection};
 use crate::clock::now;
 use crate::metrics::ClusterMetrics;
 use crate::watch::Lenient;
@@ -41,19 +40,17 @@ const FIRST_RESTART: Duration = Duration::from_secs(5);
 /// The longest such wait.
 const LAST_RESTART: Duration = Duration::from_mins(5);
 
-/// Serves one cluster until its `KubeletAuthentication` is gone, while it belongs to the shard.
+/// Serves one cluster until its `KubeletAuthentication` is gone, while this controller selects it.
 pub(super) async fn supervise(
     shared: Arc<Shared>,
-    own_shard: Shard,
     key: ObjectKey,
     mut authentication: watch::Receiver<Authentication>,
 ) {
-    while let Some(cluster) = joined(&shared, own_shard, &key, &mut authentication).await {
+    while let Some(cluster) = selected(&shared, &key, &mut authentication).await {
         let settings = &shared.controller.settings;
         let missing_machine_timeout = settings.missing_machine_timeout;
         let supervisor = Supervisor {
             shared: shared.clone(),
-            own_shard,
             key: key.clone(),
             authentication: authentication.clone(),
             sources: Sources {
@@ -75,21 +72,21 @@ pub(super) async fn supervise(
     }
 }
 
-/// Waits until the cluster belongs to the shard, and returns its Cluster; `None`: its `KubeletAuthentication` is
+/// Waits until this controller selects the cluster, and returns its Cluster; `None`: its `KubeletAuthentication` is
 /// gone.
-async fn joined(
+async fn selected(
     shared: &Shared,
-    own_shard: Shard,
     key: &ObjectKey,
     authentication: &mut watch::Receiver<Authentication>,
 ) -> Option<Observed<Cluster>> {
+    let selection = &shared.controller.settings.selection;
     let mut objects = shared.objects.changes_of(key);
     let mut cluster = Observed::Unknown;
     loop {
-        // The channel is closed when this replica serves the shard no more.
+        // The channel is closed when this replica leads no more.
         authentication.has_changed().ok()?;
         let current = authentication.borrow_and_update().clone()?;
-        if own_shard.has(&cluster, &current) {
+        if is_selected(selection, &cluster, &current) {
             return Some(cluster);
         }
         tokio::select! {
@@ -99,11 +96,25 @@ async fn joined(
     }
 }
 
+/// Whether this controller looks after the cluster: by the label of its Cluster, and by that of its
+/// `KubeletAuthentication` if there is none. With a watch filter it does nothing, and writes nothing, for another
+/// controller's cluster, or before it knows the label.
+fn is_selected(
+    selection: &Selection,
+    cluster: &Observed<Cluster>,
+    authentication: &KubeletAuthentication,
+) -> bool {
+    match cluster {
+        Observed::Unknown => selection.watch_filter.is_none(),
+        Observed::Absent => selection.has_label(authentication.metadata.labels.as_ref()),
+        Observed::Present(_) => true,
+    }
+}
+
 type SecretReceiver = watch::Receiver<Observed<Arc<Secret>>>;
 
 struct Supervisor {
     shared: Arc<Shared>,
-    own_shard: Shard,
     key: ObjectKey,
     authentication: watch::Receiver<Authentication>,
     sources: Sources,
@@ -121,7 +132,7 @@ struct Supervisor {
 }
 
 impl Supervisor {
-    /// Until the `KubeletAuthentication` is gone, or the cluster belongs to another shard.
+    /// Until the `KubeletAuthentication` is gone, or the cluster is another controller's.
     async fn run(mut self) {
         let mut following = JoinSet::new();
         let mut kubeconfigs = self.follow_secret("kubeconfig", &mut following);
@@ -131,12 +142,12 @@ impl Supervisor {
             let Some(authentication) = self.authentication.borrow_and_update().clone() else {
                 return Box::pin(self.release()).await;
             };
-            if !self.own_shard.has(&self.sources.cluster, &authentication) {
+            let selection = &self.shared.controller.settings.selection;
+            if !is_selected(selection, &self.sources.cluster, &authentication) {
                 break;
             }
             let phase = self.reconcile(&authentication).await;
-            let mut status = conditions::status(&authentication, &phase, now());
-            status.ca_key = self.ca_key.publication(status.ca_key);
+            let status = conditions::status(&authentication, &phase, now());
             self.metrics
                 .report(|| conditions::report_of(&phase, &status));
             self.write_infra_cluster(&status).await;
@@ -175,7 +186,6 @@ impl Supervisor {
             }
         }
         self.stop().await;
-        self.ca_key.leave();
     }
 
     /// Writes the signers to the `InfraCluster` of a served cluster.
@@ -263,7 +273,6 @@ impl Supervisor {
         };
         ClusterPhase::Serving {
             ca: running.ca.out_of_time(now()),
-            signs: running.ca.signer().is_some(),
             health: running.health.borrow().clone(),
             attestors: service.verifiers.reports().collect(),
         }
@@ -317,7 +326,7 @@ fn allowed_retirements(authentication: &KubeletAuthentication) -> usize {
         .unwrap_or_default()
 }
 
-/// Waits until the Cluster differs from `known`.
+/// Waits until the Cluster differs from `known`. Another controller's Cluster is unknown.
 async fn other_cluster(
     objects: &Objects,
     key: &ObjectKey,
@@ -326,10 +335,10 @@ async fn other_cluster(
 ) -> Observed<Cluster> {
     loop {
         changes.borrow_and_update();
-        let now = if objects.is_ready() {
-            objects.cluster(key).into()
-        } else {
-            Observed::Unknown
+        let now = match objects.is_ready().then(|| objects.any_cluster(key)) {
+            None => Observed::Unknown,
+            Some(Some(cluster)) if !objects.selects(&cluster) => Observed::Unknown,
+            Some(cluster) => cluster.into(),
         };
         if now != *known {
             return now;

@@ -95,7 +95,7 @@ fn clusters(encoder: &mut DescriptorEncoder<'_>, all: &[Arc<Cluster>]) -> fmt::R
         mut records,
         mut expiries,
     ] = [const { Series::new() }; 5];
-    // One that another shard takes may be there twice.
+    // One that is created again may be there twice.
     let all: BTreeMap<_, _> = all.iter().map(|one| (one.labels(), one)).collect();
     for cluster in all.into_values() {
         let state = cluster.state();
@@ -153,7 +153,7 @@ fn leases(encoder: &mut DescriptorEncoder<'_>, inner: &Inner) -> fmt::Result {
     gauge(encoder, &catalogue::LEASE_AGE, ages)
 }
 
-/// The worst of the watches of a kind and cluster: a replica that leads several shards has several of some kinds.
+/// The worst of the watches of a kind and cluster: some have several while a term ends.
 fn watches(encoder: &mut DescriptorEncoder<'_>, inner: &Inner) -> fmt::Result {
     let mut worst: BTreeMap<Labels, (bool, f64)> = BTreeMap::new();
     for watch in inner.watches.all() {

@@ -1,4 +1,4 @@
-use node_attestation_core::crd::{PcrMode, PcrSet};
+use node_attestation_core::crd::PcrSet;
 
 use super::*;
 
@@ -14,11 +14,7 @@ fn state(registers: &[(u8, u8)]) -> PcrSet {
 }
 
 fn settings(allowed: Vec<PcrSet>) -> crd::PcrPolicy {
-    crd::PcrPolicy {
-        mode: PcrMode::Enforce,
-        allowed,
-        ..crd::PcrPolicy::default()
-    }
+    crd::PcrPolicy { allowed }
 }
 
 fn enforced(allowed: &[&[(u8, u8)]]) -> PcrPolicy {
@@ -94,13 +90,21 @@ fn a_register_of_the_policy_must_be_quoted() {
 }
 
 #[test]
-fn a_policy_that_only_records_allows_every_state() {
-    let policy = PcrPolicy::new(&crd::PcrPolicy {
-        mode: PcrMode::Record,
-        ..settings(vec![state(&[(4, 1)])])
-    });
+fn a_policy_without_states_allows_every_state() {
+    assert_eq!(enforced(&[]).allows(&registers(&[(0, 9)])), Ok(()));
+}
 
-    assert_eq!(policy.unwrap().allows(&registers(&[(0, 9)])), Ok(()));
+#[test]
+fn a_digest_of_another_bank_is_refused() {
+    let mut state = state(&[(4, 1), (7, 1)]);
+    state.insert("7".to_owned(), "0f".repeat(48));
+
+    assert_eq!(
+        PcrPolicy::new(&settings(vec![self::state(&[(4, 1)]), state])),
+        Err(invalid_state(
+            "has a digest of 96 digits (SHA-384): only SHA-256 is supported, with 64 digits"
+        ))
+    );
 }
 
 #[test]
@@ -126,10 +130,6 @@ fn a_policy_that_means_nothing_is_refused() {
             "{bad:?}"
         );
     }
-    assert_eq!(
-        PcrPolicy::new(&settings(vec![])),
-        Err(InvalidTpmSettings::new("pcrPolicy allows no state"))
-    );
 }
 
 #[test]

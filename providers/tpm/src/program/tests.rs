@@ -155,10 +155,14 @@ fn a_program_that_cannot_be_started_says_why() {
 }
 
 #[test]
-fn the_program_is_where_it_is_set_to_be() {
+fn the_program_is_the_first_that_is_there() {
     let (_folder, program) = script("");
+    let (_other, packaged) = script("");
+    let missing = program.with_extension("none");
 
-    assert_eq!(find(Some(&program)).unwrap(), program);
-    let error = find(Some(&program.with_extension("none"))).unwrap_err();
+    let both = [program.clone(), packaged];
+    assert_eq!(first(&both).unwrap(), program);
+    assert_eq!(first(&[missing.clone(), program.clone()]).unwrap(), program);
+    let error = first(&[missing.clone(), missing]).unwrap_err();
     assert!(error.what().ends_with("program.none"), "{error}");
 }

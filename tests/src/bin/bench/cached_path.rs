@@ -6,6 +6,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use kubelet_authenticator_test_support::api_server::{ApiServer, Signer, TOKEN};
+use kubelet_authenticator_test_support::settings::option;
 
 use crate::controller;
 use crate::measure::{Cost, Program, interleaved, percentile};
@@ -37,10 +38,10 @@ pub const PLUGINS: [&str; 3] = [
     "kubelet-authenticator-tpm",
 ];
 
-/// An enrolled node: its state, and the environment in which client-go runs the plugin.
+/// A node as client-go runs its plugin.
 pub struct Node {
-    /// The plugin's environment.
-    pub env: Vec<(OsString, OsString)>,
+    exec_info: String,
+    settings: Vec<OsString>,
 }
 
 impl Node {
@@ -48,21 +49,23 @@ impl Node {
     pub fn new(server: &ApiServer, folder: &Path, name: &str, token: &str) -> Self {
         std::fs::create_dir_all(folder).unwrap();
         let bootstrap = server.write_bootstrap_kubeconfig(folder, token);
-        let variable = |name: &str, value: OsString| {
-            (
-                OsString::from(format!("KUBELET_AUTHENTICATOR_{name}")),
-                value,
-            )
-        };
-        let exec_info = server.exec_info("v1", true);
-        let env = vec![
-            ("KUBERNETES_EXEC_INFO".into(), exec_info.into()),
-            variable("STATE_DIRECTORY", folder.join("state").into()),
-            variable("BOOTSTRAP_KUBECONFIG", bootstrap.into()),
-            variable("NODE_NAME", name.into()),
-            variable("PROVIDER_ID", controller::provider_id(name).into()),
+        let settings = vec![
+            option("stateDirectory", folder.join("state")),
+            option("bootstrapKubeconfig", bootstrap),
+            option("nodeName", name),
+            option("providerID", controller::provider_id(name)),
         ];
-        Self { env }
+        Self {
+            exec_info: server.exec_info("v1", true),
+            settings,
+        }
+    }
+
+    /// This program with the node's settings.
+    pub fn program(&self, name: &'static str, programs: &Path) -> Program {
+        Program::new(name, programs.join(name))
+            .with_args(&self.settings)
+            .with_env([("KUBERNETES_EXEC_INFO", &*self.exec_info)])
     }
 }
 
@@ -73,7 +76,7 @@ pub fn run(programs: &Path, limits_only: bool) -> Suite {
     let server = ApiServer::start();
     server.set_signer(Signer::issue_for(Duration::from_secs(365 * 24 * 3600)));
     let node = Node::new(&server, folder.path(), "bench", TOKEN);
-    let plugin = Program::new(PLUGIN, programs.join(PLUGIN)).with_env(node.env);
+    let plugin = node.program(PLUGIN, programs);
     for name in PLUGINS {
         assert!(
             is_static(&programs.join(name)),
@@ -88,8 +91,7 @@ pub fn run(programs: &Path, limits_only: bool) -> Suite {
         name: "the same with a settings file",
         ..plugin.clone()
     };
-    let variable = ("KUBELET_AUTHENTICATOR_CONFIG", settings.to_str().unwrap());
-    let with_settings = with_settings.with_env([variable]);
+    let with_settings = with_settings.with_args([option("config", &settings)]);
 
     // With the same store, and without any source of evidence: no metadata service, and no TPM.
     let others = PLUGINS.into_iter().filter(|name| *name != PLUGIN);

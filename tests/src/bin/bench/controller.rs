@@ -4,6 +4,9 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
+use kubelet_authenticator_tests::controller;
+use serde_json::json;
+
 /// The files that it is started with, besides its machines.
 pub struct Files {
     /// A kubeconfig with all permissions.
@@ -49,6 +52,9 @@ pub fn start(
     }
     let inventory_path = folder.join("machines.yaml");
     std::fs::write(&inventory_path, inventory).unwrap();
+    let settings = folder.join("settings.yaml");
+    let spec = json!({"authorizedAttestors": ["insecure"]});
+    std::fs::write(&settings, controller::settings(&spec)).unwrap();
     let child = Command::new(program)
         .arg("run")
         .arg("--workload-kubeconfig")
@@ -57,6 +63,8 @@ pub fn start(
         .arg(&files.ca_cert)
         .arg("--ca-key")
         .arg(&files.ca_key)
+        .arg("--settings")
+        .arg(settings)
         .arg("--inventory")
         .arg(inventory_path)
         .arg("--allow-insecure")

@@ -7,7 +7,7 @@ use kubelet_authenticator_test_support::api_server::{ApiServer, Verb};
 
 use crate::cached_path::Node;
 use crate::controller::{self, Controller, Files};
-use crate::measure::{Program, percentile};
+use crate::measure::percentile;
 use crate::report::{Suite, print_table};
 
 const NODES: usize = 60;
@@ -34,7 +34,7 @@ pub fn run(programs: &Path, program: &Path) -> Suite {
                 &name,
                 &format!("{}.{SECRET}", token_id(index)),
             );
-            Program::new(PLUGIN, programs.join(PLUGIN)).with_env(node.env)
+            node.program(PLUGIN, programs)
         };
         // One run is timed; the CPU time needs a parent of its own, and another machine.
         if index % 2 == 0 {

@@ -10,7 +10,6 @@ use std::time::Duration;
 use kubelet_authenticator_test_support::api_server::{ApiServer, Signer, TOKEN};
 
 use crate::cached_path::{Node, PLUGINS};
-use crate::measure::Program;
 
 /// The script for the plugins in this directory, which must have their symbols.
 pub fn of(programs: &Path) -> String {
@@ -20,7 +19,7 @@ pub fn of(programs: &Path) -> String {
     let node = Node::new(&server, folder.path(), "bench", TOKEN);
     let mut functions = BTreeSet::new();
     for name in PLUGINS {
-        let plugin = Program::new(name, programs.join(name)).with_env(node.env.clone());
+        let plugin = node.program(name, programs);
         // The first run of the first plugin enrols.
         plugin.time();
         functions.extend(plugin.functions());

@@ -93,14 +93,8 @@ fn plugin_join(plane: &ControlPlane, plugin: &Path, name: &str, token: &str) -> 
     let bootstrap = plane.kubeconfig(User::Token(token.bearer()));
     let exec = Exec::new(plugin)
         .provide_cluster_info()
-        .env(
-            "KUBELET_AUTHENTICATOR_BOOTSTRAP_KUBECONFIG",
-            bootstrap.display().to_string(),
-        )
-        .env(
-            "KUBELET_AUTHENTICATOR_PROVIDER_ID",
-            controller::provider_id(name),
-        );
+        .setting("bootstrapKubeconfig", bootstrap.display().to_string())
+        .setting("providerID", controller::provider_id(name));
     let kubelet = plane.kubelet(name).kubeconfig(plane.exec_kubeconfig(exec));
     observed(plane, name, token.id(), || kubelet.start())
 }

@@ -8,6 +8,7 @@ use std::time::Duration;
 use kubelet_authenticator_test_support::api_server::{ApiServer, Verb};
 use kubelet_authenticator_test_support::control_plane::{ControlPlane, Controllers};
 use kubelet_authenticator_tests::cloud::{Cloud, Instance};
+use serde_json::json;
 
 use self::attacks::{ATTACKS, Attack};
 use crate::attacker::Attacker;
@@ -60,17 +61,19 @@ impl World {
     }
 
     fn plugin(&self, folder: &Path, machine: &str) -> Plugin {
-        let own = self.instance(machine).plugin_environment(&self.cloud);
+        let own = self.instance(machine).plugin_settings(&self.cloud);
         let program = "kubelet-authenticator-aws";
         Plugin::new(&self.cluster, folder, machine, program, own)
     }
 
     fn controller(&self, folder: &Path) -> Controller {
         let machines = cluster::inventory(|machine| self.instance(machine).provider_id());
-        Controller::start(&self.cluster, folder, &machines, |launch| {
-            let launch = launch
-                .args(self.cloud.manager_arguments())
-                .args(["--attestor=aws", "--aws-required-tag=cluster=demo"]);
+        let spec = json!({
+            "authorizedAttestors": ["aws"],
+            "aws": {"requiredTags": {"cluster": "demo"}},
+        });
+        Controller::start(&self.cluster, folder, &machines, &spec, |launch| {
+            let launch = launch.args(self.cloud.arguments_without_fallback());
             let environment = self.cloud.manager_environment();
             environment
                 .into_iter()

@@ -35,7 +35,7 @@ const RBAC: [&str; 2] = [
 ];
 
 /// The options of the controller about identities.
-const OPTIONS: [&str; 2] = ["--ack-carm", "--ack-team-level-carm"];
+const OPTIONS: [&str; 2] = ["--ack", "carm"];
 
 /// The tenants, with their accounts. Cluster, namespace and tenant have one name.
 const TENANTS: [(&str, &str); 5] = [

@@ -1,6 +1,6 @@
 //! The story of a cluster of Cluster API: its objects are applied, and machines with TPMs start.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::process::{Command, Output};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,6 +12,7 @@ use kubelet_authenticator_test_support::control_plane::{
     ControlPlane, Kubectl, User, has_condition,
 };
 use kubelet_authenticator_test_support::process::{Scratch, poll};
+use kubelet_authenticator_test_support::settings;
 use kubelet_authenticator_test_support::swtpm::Swtpm;
 use kubelet_authenticator_test_support::tpm_machine::{EndorsementKey, TpmMachine};
 use kubelet_authenticator_tests::fleet::{Manager, condition_of, grant};
@@ -355,27 +356,24 @@ impl Story<'_> {
         let state = Scratch::new("attacker");
         let plane = self.plane();
         let settings = [
-            ("NODE_NAME", node_name.to_owned()),
-            ("PROVIDER_ID", format!("metal:///rack-1/{node_name}")),
-            ("TPM_TCTI", tcti.to_owned()),
-            ("STATE_DIRECTORY", state.join("state").display().to_string()),
+            ("nodeName", node_name.to_owned()),
+            ("providerID", format!("metal:///rack-1/{node_name}")),
+            ("tpm.tcti", tcti.to_owned()),
+            ("stateDirectory", state.join("state").display().to_string()),
             (
-                "BOOTSTRAP_KUBECONFIG",
+                "bootstrapKubeconfig",
                 plane
                     .kubeconfig(User::Token(token.to_owned()))
                     .display()
                     .to_string(),
             ),
         ];
-        let settings: BTreeMap<_, _> = settings
-            .into_iter()
-            .map(|(name, value)| (format!("KUBELET_AUTHENTICATOR_{name}"), value))
-            .collect();
+        let settings = settings.into_iter();
         Command::new(program("kubelet-authenticator-tpm"))
+            .args(settings.map(|(key, value)| settings::option(key, value)))
             .arg("renew")
             .env_clear()
             .env("PATH", "/usr/bin:/bin")
-            .envs(settings)
             .output()
             .expect("the plugin can be started")
     }

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use kubelet_authenticator_test_support::process::{Launch, Process, poll};
-use kubelet_authenticator_tests::program;
+use kubelet_authenticator_tests::{controller, program};
 use serde_json::Value;
 
 use crate::cluster::Cluster;
@@ -37,15 +37,19 @@ pub struct Decision {
 }
 
 impl Controller {
-    /// Starts it for this cluster and these machines; `told` adds the options of the provider.
+    /// Starts it for this cluster and these machines, with this spec of its settings; `told` adds the options of the
+    /// provider.
     pub fn start(
         cluster: &Cluster,
         folder: &Path,
         machines: &str,
+        spec: &Value,
         told: impl FnOnce(Launch) -> Launch,
     ) -> Self {
         let inventory = folder.join("machines.yaml");
         std::fs::write(&inventory, machines).unwrap();
+        let settings = folder.join("settings.yaml");
+        std::fs::write(&settings, controller::settings(spec)).unwrap();
         let (certificate, key) = cluster.ca_files(folder);
         let launch = Launch::new(
             "node-attestation-controller",
@@ -58,6 +62,8 @@ impl Controller {
         .arg(certificate)
         .arg("--ca-key")
         .arg(key)
+        .arg("--settings")
+        .arg(settings)
         .arg("--inventory")
         .arg(inventory)
         .args(["--log-format", "json", "-v"]);

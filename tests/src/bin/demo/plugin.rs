@@ -5,6 +5,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use kubelet_authenticator_test_support::control_plane::Exec;
+use kubelet_authenticator_test_support::settings;
 use serde_json::Value;
 
 use crate::cluster::{self, Cluster};
@@ -12,7 +13,7 @@ use crate::cluster::{self, Cluster};
 /// The plugin with the state of one machine.
 pub struct Plugin {
     program: PathBuf,
-    environment: Vec<(&'static str, String)>,
+    settings: Vec<(&'static str, String)>,
     exec_info: String,
 }
 
@@ -53,8 +54,7 @@ pub struct Run {
 }
 
 impl Plugin {
-    /// A machine that has never joined; `own` is the environment of its provider's plugin besides the common
-    /// variables.
+    /// A machine that has never joined; `own` are the settings of its provider's plugin besides the common ones.
     pub fn new(
         cluster: &Cluster,
         folder: &Path,
@@ -66,16 +66,13 @@ impl Plugin {
         std::fs::create_dir_all(&folder).unwrap();
         let bootstrap = cluster.bootstrap_kubeconfig(&folder, machine);
         let stored = [
-            (
-                "KUBELET_AUTHENTICATOR_STATE_DIRECTORY",
-                folder.join("state"),
-            ),
-            ("KUBELET_AUTHENTICATOR_BOOTSTRAP_KUBECONFIG", bootstrap),
+            ("stateDirectory", folder.join("state")),
+            ("bootstrapKubeconfig", bootstrap),
         ];
         let stored = stored.map(|(name, path)| (name, path.display().to_string()));
         Self {
             program: kubelet_authenticator_tests::program(program),
-            environment: stored.into_iter().chain(own).collect(),
+            settings: stored.into_iter().chain(own).collect(),
             exec_info: cluster.exec_info(),
         }
     }
@@ -83,11 +80,8 @@ impl Plugin {
     /// A machine without proof.
     pub fn insecure(cluster: &Cluster, folder: &Path, machine: &'static str) -> Self {
         let own = [
-            ("KUBELET_AUTHENTICATOR_NODE_NAME", machine.to_owned()),
-            (
-                "KUBELET_AUTHENTICATOR_PROVIDER_ID",
-                cluster::provider_id(machine),
-            ),
+            ("nodeName", machine.to_owned()),
+            ("providerID", cluster::provider_id(machine)),
         ];
         let program = "kubelet-authenticator-insecure";
         Self::new(cluster, folder, machine, program, own)
@@ -102,17 +96,18 @@ impl Plugin {
     /// The entry of a kubelet's kubeconfig for it.
     pub fn exec(&self) -> Exec {
         let exec = Exec::new(self.program.clone()).provide_cluster_info();
-        let environment = self.environment.iter();
-        environment.fold(exec, |exec, (name, value)| exec.env(*name, value))
+        let settings = self.settings.iter();
+        settings.fold(exec, |exec, (key, value)| exec.setting(key, value))
     }
 
     fn command(&self) -> Command {
         let mut command = Command::new(&self.program);
+        let settings = self.settings.iter();
         command
+            .args(settings.map(|(key, value)| settings::option(key, value)))
             .env_clear()
             .env("PATH", "/usr/bin:/bin")
-            .env("KUBERNETES_EXEC_INFO", &self.exec_info)
-            .envs(self.environment.iter().cloned());
+            .env("KUBERNETES_EXEC_INFO", &self.exec_info);
         command
             .stdin(Stdio::null())
             .stdout(Stdio::piped())

@@ -8,6 +8,7 @@ use kubelet_authenticator_test_support::api_server::{ApiServer, Verb};
 use kubelet_authenticator_test_support::control_plane::{
     ControlPlane, Controllers, KubeadmBinding,
 };
+use serde_json::json;
 
 use crate::attacker::{Attacker, BUILT_IN, INSECURE, Verdict, Wish};
 use crate::attacks::{ATTACKS, Expected, JOINED, LEAKED};
@@ -90,7 +91,8 @@ pub fn closed(cluster: &Cluster, plane: &ControlPlane) -> bool {
 
 fn controller(cluster: &Cluster, folder: &Path) -> Controller {
     let machines = cluster::inventory(cluster::provider_id);
-    Controller::start(cluster, folder, &machines, |launch| {
+    let spec = json!({"authorizedAttestors": ["insecure"]});
+    Controller::start(cluster, folder, &machines, &spec, |launch| {
         launch.arg("--allow-insecure")
     })
 }

@@ -13,7 +13,7 @@ use kubelet_authenticator_test_support::control_plane::{ControlPlane, Controller
 use kubelet_authenticator_test_support::process::poll;
 use kubelet_authenticator_test_support::tpm_proxy::{Commands, Fault, TpmProxy, command};
 use kubelet_authenticator_tests::tpm::Challenger;
-use node_attestation_core::crd::{PcrMode, PcrPolicy, TpmSettings};
+use node_attestation_core::crd::{PcrPolicy, TpmSettings};
 use serde_json::Value;
 
 use self::attacks::{ATTACKS, Attack};
@@ -70,9 +70,7 @@ impl World {
         let own = machines.pop().expect("the attacker's");
         let settings = TpmSettings {
             pcr_policy: PcrPolicy {
-                mode: PcrMode::Enforce,
                 allowed: machines.iter().take(1).map(Machine::boot_state).collect(),
-                ..PcrPolicy::default()
             },
             ..TpmSettings::default()
         };
@@ -93,7 +91,7 @@ impl World {
     /// The plugin of a machine that has never joined, configured to use this TPM.
     fn plugin_with(&self, name: &str, tcti: String) -> Plugin {
         let machine = self.machine(name);
-        let own = machine.plugin_environment(tcti);
+        let own = machine.plugin_settings(tcti);
         Plugin::new(&self.cluster, self.folder.path(), name, PROGRAM, own)
     }
 
@@ -103,9 +101,14 @@ impl World {
 
     fn controller(&self) -> Controller {
         let machines = cluster::inventory(|name| self.machine(name).provider_id.clone());
-        Controller::start(&self.cluster, self.folder.path(), &machines, |launch| {
-            launch.args(self.challenger.arguments())
-        })
+        let spec = self.challenger.spec();
+        Controller::start(
+            &self.cluster,
+            self.folder.path(),
+            &machines,
+            &spec,
+            |launch| launch.args(self.challenger.arguments()),
+        )
     }
 
     fn requests_of(&self, machine: &str) -> Requests {

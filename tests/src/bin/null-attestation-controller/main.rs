@@ -11,6 +11,7 @@ mod crash;
 mod management;
 mod verifier;
 
+use std::error::Error;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -18,15 +19,11 @@ use std::time::Duration;
 
 use clap::{Args, Parser, ValueEnum};
 use kubelet_attestation::errors::error_chain;
-use kubelet_attestation::names::{Audience, NodeName};
-use node_attestation_core::lifetimes::Lifetimes;
-use node_attestation_core::scope::{Duties, KubeletSignerMode};
-use node_attestation_core::serving::AddressRange;
-use node_attestation_core::verifier::{Verifier, Verifiers};
-use node_attestation_runtime::capi::ObjectKey;
-use node_attestation_runtime::standalone::{
-    CaKey, ClusterSettings, Machines, ServingSettings, Settings, Standalone, StandaloneError,
-};
+use kubelet_attestation::names::NodeName;
+use node_attestation_core::verifier::Verifier;
+use node_attestation_runtime::file_inventory::ClusterInventory;
+use node_attestation_runtime::settings_file;
+use node_attestation_runtime::standalone::{CaKey, Settings, Standalone};
 use tokio::signal::unix::{SignalKind, signal};
 use tracing::Level;
 
@@ -45,46 +42,20 @@ enum Cli {
 struct Run {
     #[command(flatten)]
     management: management::Management,
-    #[arg(long, requires_all = ["ca_cert", "ca_key", "machines"])]
+    #[arg(long, requires_all = ["ca_cert", "ca_key", "inventory", "settings"])]
     #[arg(required_unless_present = "kubeconfig")]
     workload_kubeconfig: Option<PathBuf>,
     #[arg(long)]
     ca_cert: Option<PathBuf>,
     #[arg(long)]
     ca_key: Option<PathBuf>,
-    #[arg(long, group = "machines")]
+    #[arg(long)]
     inventory: Option<PathBuf>,
-    /// In the place of an inventory: this Cluster, as its management cluster has it
-    #[arg(long, group = "machines", requires = "management_kubeconfig")]
-    cluster: Option<ObjectKey>,
     #[arg(long)]
-    management_kubeconfig: Option<PathBuf>,
-    /// May be shorter than a Kubernetes signer's 600 s
-    #[arg(long, default_value = "168h", value_parser = humantime::parse_duration)]
-    certificate_duration: Duration,
-    #[arg(long = "audience", value_parser = Audience::parse)]
-    audiences: Vec<Audience>,
-    /// Answer requests for serving certificates
-    #[arg(long)]
-    serving: bool,
-    /// Addresses of Services
-    #[arg(long = "service-range")]
-    service_ranges: Vec<AddressRange>,
-    /// Addresses that serving certificates are limited to
-    #[arg(long = "serving-address-range")]
-    serving_address_ranges: Vec<AddressRange>,
-    /// Take the word of nodes for their addresses
-    #[arg(long)]
-    guest_reported_addresses: bool,
-    /// Deny requests to the built-in client signer
-    #[arg(long)]
-    deny_built_in: bool,
-    /// Approve those of control-plane machines that renew kubeadm's certificate
-    #[arg(long)]
-    control_plane_renewal: bool,
-    /// Leave signing to kube-controller-manager
-    #[arg(long)]
-    approve_only: bool,
+    settings: Option<PathBuf>,
+    /// In place of the lifetime in the settings; can be shorter than a Kubernetes signer's 600 s
+    #[arg(long, value_parser = humantime::parse_duration)]
+    certificate_duration: Option<Duration>,
     #[arg(long, value_enum, default_value_t = LogFormat::Text)]
     log_format: LogFormat,
     #[arg(short, long)]
@@ -147,7 +118,7 @@ async fn main() -> ExitCode {
             .map_err(|error| error_chain(&error)),
         None => serve(*run, stamp, stop)
             .await
-            .map_err(|error| error_chain(&error)),
+            .map_err(|error| error_chain(&*error)),
     };
     match served {
         Ok(()) => ExitCode::SUCCESS,
@@ -162,47 +133,20 @@ async fn serve(
     run: Run,
     stamp: Arc<dyn Verifier>,
     stop: impl Future<Output = ()>,
-) -> Result<(), StandaloneError> {
-    if let Some(cluster) = run.cluster {
-        let settings = ClusterSettings {
-            workload_kubeconfig: run.workload_kubeconfig.unwrap_or_default(),
-            management_kubeconfig: run.management_kubeconfig.unwrap_or_default(),
-            cluster,
-            ca_cert: run.ca_cert.unwrap_or_default(),
-            ca_key: CaKey::File(run.ca_key.unwrap_or_default()),
-        };
-        let verifiers = management::verifiers(stamp);
-        let controller = Standalone::of_cluster(settings, &verifiers).await?;
-        controller.run(stop).await;
-        return Ok(());
+) -> Result<(), Box<dyn Error>> {
+    let mut authentication = settings_file::read(&run.settings.unwrap_or_default())?;
+    if let Some(duration) = run.certificate_duration {
+        let seconds = u32::try_from(duration.as_secs())?;
+        authentication.spec.certificate.expiration_seconds = Some(seconds);
     }
     let settings = Settings {
         workload_kubeconfig: run.workload_kubeconfig.unwrap_or_default(),
         ca_cert: run.ca_cert.unwrap_or_default(),
-        ca_key: run.ca_key.filter(|_| !run.approve_only).map(CaKey::File),
-        inventory: Machines::File(run.inventory.unwrap_or_default()),
-        audiences: run.audiences,
-        lifetimes: Lifetimes {
-            attested: run.certificate_duration,
-            ..Lifetimes::default()
-        },
-        duties: Duties {
-            serving: run.serving,
-            built_in: match (run.approve_only, run.deny_built_in) {
-                (true, _) => KubeletSignerMode::ApproveOnly,
-                (false, true) => KubeletSignerMode::Deny,
-                (false, false) => KubeletSignerMode::Ignore,
-            },
-            control_plane_renewal: run.control_plane_renewal,
-        },
-        serving: ServingSettings {
-            service_ranges: run.service_ranges,
-            address_ranges: run.serving_address_ranges,
-            guest_reported_addresses: run.guest_reported_addresses,
-            ..ServingSettings::default()
-        },
+        ca_key: CaKey::File(run.ca_key.unwrap_or_default()),
+        inventory: ClusterInventory::open(&run.inventory.unwrap_or_default())?,
+        authentication,
     };
-    let mut controller = Standalone::load(settings, Verifiers::from_iter([stamp])).await?;
+    let mut controller = Standalone::load(settings, management::verifiers(stamp)).await?;
     if let Some(point) = run.crash_after {
         controller = controller
             .with_store(|store| Arc::new(CrashingStore::new(store, point)))

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use clap::{ArgAction, Args};
+use clap::Args;
 use kubelet_attestation::names::Provider;
 use node_attestation_core::crd::KubeletAuthentication;
 use node_attestation_core::verifier::{InsecureVerifier, Verifier, Verifiers};
@@ -25,8 +25,6 @@ pub(crate) struct Management {
     namespace: Option<String>,
     #[arg(long)]
     watch_filter: Option<String>,
-    #[arg(long, action = ArgAction::Set, default_value_t = true)]
-    leader_elect: bool,
     #[arg(long, value_parser = humantime::parse_duration)]
     missing_machine_timeout: Option<Duration>,
     #[arg(long, value_parser = humantime::parse_duration)]
@@ -56,7 +54,7 @@ pub(crate) async fn serve(
         .selection
         .watch_filter
         .clone_from(&management.watch_filter);
-    settings.candidate = management.leader_elect.then(|| "null".to_owned());
+    "null".clone_into(&mut settings.candidate);
     settings.missing_machine_timeout = management.missing_machine_timeout;
     settings.sync_period = management.sync_period;
     settings.reach = EgressPolicy {

@@ -31,8 +31,6 @@ pub enum Signer {
     Off,
     /// Approves, then issues.
     Issue(Issuance),
-    /// Approves, and issues nothing.
-    ApproveOnly,
     /// Denies.
     Deny {
         /// Reason of the condition.
@@ -147,7 +145,6 @@ pub(super) fn decide(
     }
     match signer {
         Signer::Off => {}
-        Signer::ApproveOnly => approve(store, name),
         Signer::Issue(issuance) => {
             approve(store, name);
             let certificate = certificate(&request, issuance, authority);

@@ -1,3 +1,4 @@
+use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -6,6 +7,7 @@ use base64::prelude::BASE64_STANDARD;
 use serde_json::{Map, Value, json};
 
 use crate::pki::{KeyAndCertificate, write_private};
+use crate::settings;
 
 /// The name of the cluster extension that client-go hands to an exec plugin as `config`.
 const EXEC_EXTENSION: &str = "client.authentication.k8s.io/exec";
@@ -165,6 +167,12 @@ impl Exec {
     pub fn arg(mut self, argument: impl Into<String>) -> Self {
         self.arguments.push(argument.into());
         self
+    }
+
+    /// Gives the plugin this setting, by the option of its key in a file.
+    pub fn setting(self, key: &str, value: impl AsRef<OsStr>) -> Self {
+        let option = settings::option(key, value);
+        self.arg(option.into_string().expect("a kubeconfig is UTF-8"))
     }
 
     /// Sets an environment variable of the plugin.

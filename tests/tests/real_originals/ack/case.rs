@@ -1,7 +1,7 @@
-//! A case: the objects, the feature gates and the resource.
+//! A case: the objects and the resource. Both feature gates of CARM are on.
 
 use node_attestation_aws::tenancy::{
-    Ack, CarmGates, Cluster, Labels, Plan, ResolutionError, TenancySettings, resolve,
+    Ack, Cluster, Labels, Plan, ResolutionError, TenancySettings, resolve,
 };
 use serde_json::{Value, json};
 
@@ -34,12 +34,6 @@ pub struct Case {
     pub labels: Value,
     /// Whether selectors count, and not annotations.
     pub selectors: bool,
-    /// `TeamLevelCARM`.
-    pub team_level: bool,
-    /// `ServiceLevelCARM`.
-    pub service_level: bool,
-    /// `--ack-compat`.
-    pub compatible: bool,
     /// `status.ackResourceMetadata.ownerAccountID`, or nothing.
     pub owner_account: String,
 }
@@ -57,9 +51,6 @@ impl Case {
             namespace: NAMESPACES[0].to_owned(),
             labels: json!({}),
             selectors: false,
-            team_level: false,
-            service_level: false,
-            compatible: false,
             owner_account: String::new(),
         }
     }
@@ -133,7 +124,7 @@ impl Case {
         if self.selectors {
             return None;
         }
-        let team = self.annotation("team-id").filter(|_| self.team_level);
+        let team = self.annotation("team-id");
         let account = self.annotation("owner-account-id");
         team.map(|team| (TEAM_MAP, team))
             .or_else(|| account.map(|account| (ACCOUNT_MAP, account)))
@@ -156,7 +147,7 @@ impl Case {
             "namespaces": of_kind("Namespace"), "configMaps": of_kind("ConfigMap"),
             "selectors": of_kind("IAMRoleSelector"),
             "gates": {
-                "TeamLevelCARM": self.team_level, "ServiceLevelCARM": self.service_level,
+                "TeamLevelCARM": !self.selectors, "ServiceLevelCARM": !self.selectors,
                 "IAMRoleSelector": self.selectors,
             },
             "enableCARM": !self.selectors, "namespace": self.namespace, "labels": self.labels,
@@ -172,15 +163,10 @@ impl Case {
             labels: read::<Labels>(&self.labels),
             ..Cluster::default()
         };
-        let gates = CarmGates {
-            team_level: self.team_level,
-            service_level: self.service_level,
-            compatible: self.compatible,
-        };
         let ack = if self.selectors {
             Ack::RoleSelectors
         } else {
-            Ack::Carm(gates)
+            Ack::Carm
         };
         let settings = TenancySettings {
             ack,

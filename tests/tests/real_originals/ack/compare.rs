@@ -16,7 +16,6 @@ use super::runtime::{
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Rule {
     NoAnnotation,
-    TeamWithoutGate,
     NamespaceUnknown,
     NamespaceIgnored,
     EmptyServiceKey,
@@ -32,9 +31,8 @@ pub enum Rule {
 
 impl Rule {
     /// All of them.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 12] = [
         Self::NoAnnotation,
-        Self::TeamWithoutGate,
         Self::NamespaceUnknown,
         Self::NamespaceIgnored,
         Self::EmptyServiceKey,
@@ -52,7 +50,6 @@ impl Rule {
     pub fn row(self) -> &'static str {
         match self {
             Self::NoAnnotation => "ACK: no annotation",
-            Self::TeamWithoutGate => "ACK: annotation of a team without its gate",
             Self::NamespaceUnknown => "ACK: Namespace that is not known yet",
             Self::NamespaceIgnored => {
                 "ACK: annotations of `kube-system`, `kube-public`, `kube-node-lease`"
@@ -72,7 +69,6 @@ impl Rule {
     fn explains(self, difference: &Difference<'_>) -> bool {
         match self {
             Self::NoAnnotation => difference.no_annotation(),
-            Self::TeamWithoutGate => difference.team_without_gate(),
             Self::NamespaceUnknown => difference.namespace_unknown(),
             Self::EmptyServiceKey => difference.empty_service_key(),
             Self::AccountNoNumber => difference.account_no_number(),
@@ -230,11 +226,8 @@ impl Difference<'_> {
         self.is_looked_up() && self.theirs.as_ref().is_err_and(is_parsed)
     }
 
-    fn not_named(&self) -> Option<&'static str> {
-        match self.ours {
-            Err(ResolutionError::IdentityNotNamed(why)) => Some(*why),
-            _ => None,
-        }
+    fn is_not_named(&self) -> bool {
+        matches!(self.ours, Err(ResolutionError::IdentityNotNamed(_)))
     }
 
     fn no_annotation(&self) -> bool {
@@ -244,23 +237,7 @@ impl Difference<'_> {
             .case
             .object("Namespace", &self.case.namespace)
             .is_some();
-        let is_team = |why: &str| why.contains("--ack-team-level-carm");
-        self.not_named().is_some_and(|why| !is_team(why))
-            && !self.case.selectors
-            && is_known
-            && !has_one
-            && self.is_own()
-    }
-
-    fn team_without_gate(&self) -> bool {
-        let is_alone = self.case.annotation("team-id").is_some()
-            && self.case.annotation("owner-account-id").is_none();
-        let is_team = |why: &str| why.contains("--ack-team-level-carm");
-        self.not_named().is_some_and(is_team)
-            && !self.case.selectors
-            && is_alone
-            && !self.case.team_level
-            && self.is_own()
+        self.is_not_named() && !self.case.selectors && is_known && !has_one && self.is_own()
     }
 
     fn namespace_unknown(&self) -> bool {
@@ -280,7 +257,7 @@ impl Difference<'_> {
         let Some((of, id)) = self.case.looked_up() else {
             return false;
         };
-        let is_of_service = self.case.service_level && *key == format!("ec2.{id}");
+        let is_of_service = *key == format!("ec2.{id}");
         *map == of && is_of_service && self.case.data(map, key) == Some("") && self.is_looked_up()
     }
 
@@ -290,7 +267,7 @@ impl Difference<'_> {
         };
         let is_number = value.len() == 12 && value.chars().all(|c| c.is_ascii_digit());
         let is_looked_up = self.case.looked_up() == Some((ACCOUNT_MAP, value));
-        !self.case.compatible && !is_number && is_looked_up && self.is_looked_up()
+        !is_number && is_looked_up && self.is_looked_up()
     }
 
     /// The value is used, or refused, as it is.
@@ -304,8 +281,7 @@ impl Difference<'_> {
         let is_of_other = role
             .parse::<RoleArn>()
             .is_ok_and(|arn| arn.account() != annotated);
-        !self.case.compatible
-            && self.case.looked_up() == Some((ACCOUNT_MAP, annotated))
+        self.case.looked_up() == Some((ACCOUNT_MAP, annotated))
             && self.value().is_some_and(is_read)
             && is_of_other
             && self.is_looked_up()

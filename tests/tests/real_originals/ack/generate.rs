@@ -23,9 +23,6 @@ pub fn case(number: usize) -> Case {
 }
 
 fn carm(case: &mut Case, labels: &Value, random: &mut Random) {
-    case.team_level = random.below(3) > 0;
-    case.service_level = random.once_in(2);
-    case.compatible = random.once_in(3);
     if random.once_in(30) {
         case.namespace = (*random.pick(&IGNORED)).to_owned();
     }

@@ -10,8 +10,8 @@ use crate::stored::stored;
 const ACCOUNTS: &str = "ack-role-account-map";
 const TEAMS: &str = "ack-role-team-map";
 
-/// A case of annotations, config maps and gates.
-fn carm(annotations: &Value, maps: Vec<(&str, Value)>, gates: &str) -> Case {
+/// A case of annotations and config maps.
+fn carm(annotations: &Value, maps: Vec<(&str, Value)>) -> Case {
     let mut case = Case::new();
     let annotations = annotations.as_object().unwrap().iter();
     let annotations: serde_json::Map<String, Value> = annotations
@@ -21,9 +21,6 @@ fn carm(annotations: &Value, maps: Vec<(&str, Value)>, gates: &str) -> Case {
     for (name, data) in maps {
         case.map(name, &data);
     }
-    case.team_level = gates.contains("team");
-    case.service_level = gates.contains("service");
-    case.compatible = gates.contains("compatible");
     case
 }
 
@@ -60,9 +57,9 @@ fn roles_by_annotations_and_selectors_are_those_of_the_controllers_own_code_or_d
         "namespaceSelector": {"names": [], "labelSelector": {"matchLabels": {"environment": "dev"}}},
     });
     let elsewhere_selected = json!({"arn": nodes, "namespaceSelector": {"names": ["tenant-b"]}});
-    let mut forged = carm(&json!({}), vec![of_account.clone()], "");
+    let mut forged = carm(&json!({}), vec![of_account.clone()]);
     forged.owner_account = THEIRS.to_owned();
-    let mut forged_by_another = carm(&account, vec![of_account.clone()], "");
+    let mut forged_by_another = carm(&account, vec![of_account.clone()]);
     forged_by_another.owner_account = OTHER_ACCOUNT.to_owned();
     let mut hidden = Case::new();
     hidden.namespace = "kube-public".to_owned();
@@ -70,88 +67,44 @@ fn roles_by_annotations_and_selectors_are_those_of_the_controllers_own_code_or_d
     hidden.namespace_with(&json!({}), &annotations);
     hidden.map(of_account.0, &of_account.1);
     let rows: Vec<(Case, &str, &[Rule])> = vec![
+        (carm(&both, vec![of_account.clone(), of_team]), "nodes", &[]),
         (
-            carm(&both, vec![of_account.clone(), of_team.clone()], "team"),
-            "nodes",
-            &[],
-        ),
-        (
-            carm(&both, vec![of_account.clone(), of_team.clone()], ""),
-            "of-account",
-            &[],
-        ),
-        (
-            carm(&team, vec![of_team.clone()], ""),
-            "IdentityNotNamed",
-            &[Rule::TeamWithoutGate],
-        ),
-        (
-            carm(&both, vec![of_account.clone(), (TEAMS, json!({}))], "team"),
+            carm(&both, vec![of_account.clone(), (TEAMS, json!({}))]),
             "CARMKeyNotFound",
             &[],
         ),
-        (
-            carm(&team, vec![of_both.clone()], "team service"),
-            "of-service",
-            &[],
-        ),
-        (carm(&team, vec![of_both], "team"), "nodes", &[]),
-        (
-            carm(&team, vec![(TEAMS, json!({"ec2.team-a": nodes}))], "team"),
-            "CARMKeyNotFound",
-            &[],
-        ),
+        (carm(&team, vec![of_both]), "of-service", &[]),
         (
             carm(
                 &team,
                 vec![(TEAMS, json!({"ec2.team-a": "", "team-a": nodes}))],
-                "team service",
             ),
             "CARMEmptyValue",
             &[Rule::EmptyServiceKey],
         ),
-        (carm(&account, Vec::new(), ""), "CARMMapNotFound", &[]),
+        (carm(&account, Vec::new()), "CARMMapNotFound", &[]),
         (
-            carm(&account, vec![(ACCOUNTS, json!({}))], ""),
+            carm(&account, vec![(ACCOUNTS, json!({}))]),
             "CARMKeyNotFound",
             &[],
         ),
-        (carm(&account, vec![value("")], ""), "CARMEmptyValue", &[]),
+        (carm(&account, vec![value("")]), "CARMEmptyValue", &[]),
         (
-            carm(&account, vec![elsewhere.clone()], ""),
+            carm(&account, vec![elsewhere]),
             "AccountMismatch",
             &[Rule::AccountOfRole],
         ),
-        (carm(&account, vec![elsewhere], "compatible"), "nodes", &[]),
         (
             carm(
                 &json!({"owner-account-id": "my-ns"}),
                 vec![(ACCOUNTS, json!({"my-ns": nodes}))],
-                "",
             ),
             "InvalidAccount",
             &[Rule::AccountNoNumber],
         ),
+        (carm(&account, vec![value("nodes")]), "InvalidRoleARN", &[]),
         (
-            carm(
-                &json!({"owner-account-id": "my-ns"}),
-                vec![(ACCOUNTS, json!({"my-ns": nodes}))],
-                "compatible",
-            ),
-            "nodes",
-            &[],
-        ),
-        (
-            carm(&account, vec![value("nodes")], ""),
-            "InvalidRoleARN",
-            &[],
-        ),
-        (
-            carm(
-                &account,
-                vec![value("arn:aws:iam::200000000001:user/a")],
-                "",
-            ),
+            carm(&account, vec![value("arn:aws:iam::200000000001:user/a")]),
             "InvalidRoleARN",
             &[Rule::ArnOfNoRole],
         ),
@@ -159,18 +112,17 @@ fn roles_by_annotations_and_selectors_are_those_of_the_controllers_own_code_or_d
             carm(
                 &account,
                 vec![value(&format!("roleArn: {nodes}\nexternalID: an-id"))],
-                "",
             ),
             "nodes",
             &[Rule::Fields],
         ),
         (
-            carm(&account, vec![value(&format!("{nodes}\n"))], ""),
+            carm(&account, vec![value(&format!("{nodes}\n"))]),
             "nodes",
             &[Rule::WhiteSpace],
         ),
         (
-            carm(&json!({}), vec![of_account], ""),
+            carm(&json!({}), vec![of_account]),
             "IdentityNotNamed",
             &[Rule::NoAnnotation],
         ),

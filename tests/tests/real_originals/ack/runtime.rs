@@ -40,7 +40,7 @@ pub fn role(text: &str) -> Result<(String, String), &'static str> {
 pub fn key(case: &Case, map: &str, id: &str) -> String {
     let of_service = format!("ec2.{id}");
     let value = case.data(map, &of_service);
-    let counts = case.service_level && value.is_some_and(|value| !value.is_empty());
+    let counts = value.is_some_and(|value| !value.is_empty());
     if counts { of_service } else { id.to_owned() }
 }
 

@@ -147,15 +147,9 @@ fn config_maps_are_few_and_different() {
 }
 
 #[test]
-fn enforced_states_say_something() {
-    let allowed = "tpm.pcrPolicy.allowed";
+fn an_allowed_state_without_a_register_or_digest_is_refused() {
     let state = |index: &str, value: &str| json!([{index: value.repeat(64)}]);
     each_is_refused(&[
-        (
-            allowed,
-            json!([]),
-            "Enforce with no allowed state would refuse every machine",
-        ),
         ("tpm.pcrPolicy.allowed[0]", json!([{}]), "at least 1"),
         (
             "tpm.pcrPolicy.allowed[0]",
@@ -172,6 +166,12 @@ fn enforced_states_say_something() {
             state("7", "G"),
             "should match",
         ),
+        // Of the bank SHA-384.
+        (
+            "tpm.pcrPolicy.allowed[0].7",
+            json!([{"7": "a".repeat(96)}]),
+            "may not be more than 64",
+        ),
     ]);
-    authentication("prod-1").accepts("/spec/tpm/pcrPolicy", &json!({"mode": "Record"}));
+    authentication("prod-1").accepts("/spec/tpm/pcrPolicy", &json!({}));
 }

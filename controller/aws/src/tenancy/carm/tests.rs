@@ -13,18 +13,11 @@ fn map(entries: &[(&str, &str)]) -> Option<BTreeMap<String, String>> {
     )
 }
 
-const ALL: CarmGates = CarmGates {
-    team_level: true,
-    service_level: true,
-    compatible: false,
-};
-
-/// The role for a namespace with these annotations, maps and gates.
+/// The role for a namespace with these annotations and maps.
 struct Case<'a> {
     annotations: &'a [(&'a str, &'a str)],
     accounts: Option<BTreeMap<String, String>>,
     teams: Option<BTreeMap<String, String>>,
-    gates: CarmGates,
 }
 
 impl Case<'_> {
@@ -34,7 +27,7 @@ impl Case<'_> {
         objects.account_map = self.accounts;
         objects.team_map = self.teams;
         let namespace = &objects.namespaces[TENANT];
-        resolve(&objects, TENANT, namespace, self.gates)
+        resolve(&objects, TENANT, namespace)
     }
 
     fn role(self) -> Result<Option<String>, ResolutionError> {
@@ -47,16 +40,12 @@ impl Case<'_> {
     }
 }
 
-fn of_team(
-    teams: Option<BTreeMap<String, String>>,
-    gates: CarmGates,
-) -> Result<Option<String>, ResolutionError> {
+fn of_team(teams: Option<BTreeMap<String, String>>) -> Result<Option<String>, ResolutionError> {
     let annotations = &[(TEAM_ID, "team-a"), (OWNER_ACCOUNT_ID, ACCOUNT)];
     Case {
         annotations,
         accounts: map(&[(ACCOUNT, &arn("account"))]),
         teams,
-        gates,
     }
     .role()
 }
@@ -64,14 +53,12 @@ fn of_team(
 fn of_account(
     account: &str,
     accounts: Option<BTreeMap<String, String>>,
-    gates: CarmGates,
 ) -> Result<Option<String>, ResolutionError> {
     let annotations = &[(OWNER_ACCOUNT_ID, account)];
     Case {
         annotations,
         accounts,
         teams: None,
-        gates,
     }
     .role()
 }
@@ -83,7 +70,6 @@ fn a_namespace_without_annotations_has_no_role() {
             annotations,
             accounts: map(&[]),
             teams: map(&[]),
-            gates: ALL,
         };
         assert_eq!(case.role(), Ok(None));
     }
@@ -92,32 +78,31 @@ fn a_namespace_without_annotations_has_no_role() {
 #[test]
 fn a_team_goes_before_an_account() {
     assert_eq!(
-        of_team(map(&[("team-a", &arn("team"))]), ALL),
+        of_team(map(&[("team-a", &arn("team"))])),
         Ok(Some(arn("team")))
     );
 }
 
 #[test]
-fn a_team_counts_with_its_gate_alone() {
-    let teams = || map(&[("team-a", &arn("team"))]);
-    assert_eq!(
-        of_team(teams(), CarmGates::default()),
-        Ok(Some(arn("account")))
-    );
-    let annotations = &[(TEAM_ID, "team-a")];
+fn a_team_needs_no_account() {
     let case = Case {
-        annotations,
-        accounts: map(&[]),
-        teams: teams(),
-        gates: CarmGates::default(),
+        annotations: &[(TEAM_ID, "team-a")],
+        accounts: None,
+        teams: map(&[("team-a", &arn("team"))]),
     };
-    assert_eq!(case.role().unwrap_err().reason(), "IdentityNotNamed");
+    assert_eq!(case.role(), Ok(Some(arn("team"))));
+}
+
+#[test]
+fn a_namespace_without_a_team_has_the_role_of_its_account() {
+    let accounts = map(&[(ACCOUNT, &arn("account"))]);
+    assert_eq!(of_account(ACCOUNT, accounts), Ok(Some(arn("account"))));
 }
 
 #[test]
 fn a_team_without_a_role_does_not_get_its_accounts() {
     let key = "team-a".to_owned();
-    let error = of_team(map(&[]), ALL).unwrap_err();
+    let error = of_team(map(&[])).unwrap_err();
     assert_eq!(
         error,
         ResolutionError::CarmKeyNotFound { map: TEAM_MAP, key }
@@ -126,30 +111,19 @@ fn a_team_without_a_role_does_not_get_its_accounts() {
 }
 
 #[test]
-fn the_key_of_the_service_goes_before_the_plain_one_with_its_gate_alone() {
-    let both = || map(&[("ec2.team-a", &arn("service")), ("team-a", &arn("team"))]);
-    assert_eq!(of_team(both(), ALL), Ok(Some(arn("service"))));
-    let gates = CarmGates {
-        service_level: false,
-        ..ALL
-    };
-    assert_eq!(of_team(both(), gates), Ok(Some(arn("team"))));
-    let error = of_team(map(&[("ec2.team-a", &arn("service"))]), gates).unwrap_err();
-    assert_eq!(error.reason(), "CARMKeyNotFound");
-    assert_eq!(
-        of_team(
-            map(&[("s3.team-a", &arn("s3")), ("team-a", &arn("team"))]),
-            ALL
-        ),
-        Ok(Some(arn("team")))
-    );
+fn the_key_of_the_service_goes_before_the_plain_one() {
+    let both = map(&[("ec2.team-a", &arn("service")), ("team-a", &arn("team"))]);
+    assert_eq!(of_team(both), Ok(Some(arn("service"))));
+    let alone = map(&[("ec2.team-a", &arn("service"))]);
+    assert_eq!(of_team(alone), Ok(Some(arn("service"))));
+    let another = map(&[("s3.team-a", &arn("s3")), ("team-a", &arn("team"))]);
+    assert_eq!(of_team(another), Ok(Some(arn("team"))));
 }
 
 #[test]
 fn an_empty_value_is_a_mistake_and_leads_nowhere_else() {
     for empty in ["", " \n"] {
-        let error =
-            of_team(map(&[("ec2.team-a", empty), ("team-a", &arn("team"))]), ALL).unwrap_err();
+        let error = of_team(map(&[("ec2.team-a", empty), ("team-a", &arn("team"))])).unwrap_err();
         let key = "ec2.team-a".to_owned();
         assert_eq!(
             error,
@@ -161,21 +135,21 @@ fn an_empty_value_is_a_mistake_and_leads_nowhere_else() {
 
 #[test]
 fn a_missing_map_and_a_missing_key_have_reasons_of_their_own() {
-    let error = of_account(ACCOUNT, None, ALL).unwrap_err();
+    let error = of_account(ACCOUNT, None).unwrap_err();
     assert_eq!(error, ResolutionError::CarmMapNotFound(ACCOUNT_MAP));
     assert_eq!(error.reason(), "CARMMapNotFound");
     assert_eq!(
-        of_account(ACCOUNT, map(&[]), ALL).unwrap_err().reason(),
+        of_account(ACCOUNT, map(&[])).unwrap_err().reason(),
         "CARMKeyNotFound"
     );
     assert_eq!(
-        of_account(ACCOUNT, map(&[(ACCOUNT, "")]), ALL)
+        of_account(ACCOUNT, map(&[(ACCOUNT, "")]))
             .unwrap_err()
             .reason(),
         "CARMEmptyValue"
     );
     assert_eq!(
-        of_account(ACCOUNT, map(&[(ACCOUNT, &arn("a"))]), ALL),
+        of_account(ACCOUNT, map(&[(ACCOUNT, &arn("a"))])),
         Ok(Some(arn("a")))
     );
 }
@@ -183,30 +157,15 @@ fn a_missing_map_and_a_missing_key_have_reasons_of_their_own() {
 #[test]
 fn a_role_is_of_the_account_of_the_namespace() {
     let elsewhere = "arn:aws:iam::444455556666:role/a";
-    let accounts = || map(&[(ACCOUNT, elsewhere)]);
-    let error = of_account(ACCOUNT, accounts(), ALL).unwrap_err();
+    let error = of_account(ACCOUNT, map(&[(ACCOUNT, elsewhere)])).unwrap_err();
     assert_eq!(error.reason(), "AccountMismatch");
     assert!(error.to_string().contains(elsewhere), "{error}");
-    let gates = CarmGates {
-        compatible: true,
-        ..ALL
-    };
-    assert_eq!(
-        of_account(ACCOUNT, accounts(), gates),
-        Ok(Some(elsewhere.to_owned()))
-    );
 }
 
 #[test]
 fn an_account_has_twelve_digits() {
-    let accounts = || map(&[("my-ns", &arn("a"))]);
-    let error = of_account("my-ns", accounts(), ALL).unwrap_err();
+    let error = of_account("my-ns", map(&[("my-ns", &arn("a"))])).unwrap_err();
     assert_eq!(error.reason(), "InvalidAccount");
-    let gates = CarmGates {
-        compatible: true,
-        ..ALL
-    };
-    assert_eq!(of_account("my-ns", accounts(), gates), Ok(Some(arn("a"))));
 }
 
 #[test]
@@ -218,7 +177,7 @@ fn a_value_that_is_no_role_names_its_map_and_key() {
         "roleArn: [",
         "a: b",
     ] {
-        let error = of_account(ACCOUNT, map(&[(ACCOUNT, invalid)]), ALL).unwrap_err();
+        let error = of_account(ACCOUNT, map(&[(ACCOUNT, invalid)])).unwrap_err();
         assert_eq!(error.reason(), "InvalidRoleARN", "{invalid}");
         let shown = error.to_string();
         assert!(
@@ -239,7 +198,6 @@ fn a_value_may_have_an_external_id_and_a_session_name() {
         annotations,
         accounts: map(&[(ACCOUNT, &value)]),
         teams: None,
-        gates: ALL,
     };
     let plan = case.plan().unwrap().unwrap();
     let role = plan.roles.first().unwrap();
@@ -257,11 +215,11 @@ fn the_keys_of_the_second_form_of_the_issue_are_never_looked_up() {
         ("owner-account-id/111122223333", &team),
     ]);
     assert_eq!(
-        of_team(second.clone(), ALL).unwrap_err().reason(),
+        of_team(second.clone()).unwrap_err().reason(),
         "CARMKeyNotFound"
     );
     assert_eq!(
-        of_account(ACCOUNT, second, ALL).unwrap_err().reason(),
+        of_account(ACCOUNT, second).unwrap_err().reason(),
         "CARMKeyNotFound"
     );
 }

@@ -41,11 +41,7 @@ fn with_role() -> Objects {
 }
 
 const CARM: TenancySettings = TenancySettings {
-    ack: Ack::Carm(CarmGates {
-        team_level: true,
-        service_level: false,
-        compatible: false,
-    }),
+    ack: Ack::Carm,
     allow_controller_identity_fallback: false,
 };
 

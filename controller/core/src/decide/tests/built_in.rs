@@ -1,7 +1,6 @@
 //! Requests to kube-controller-manager's client signer.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use kubelet_attestation::names::{
     BUILT_IN_CLIENT_SIGNER, BUILT_IN_SERVING_SIGNER, CSR_NAME_PREFIX, NodeName, Provider,
@@ -9,20 +8,13 @@ use kubelet_attestation::names::{
 
 use crate::decide::*;
 use crate::inventory::{Machine, MachineState, StaticInventory};
-use crate::ledger::GrantReason;
-use crate::lifetimes::Lifetimes;
 use crate::request::ApprovalReason;
-use crate::testing::cluster::{machine, node};
-use crate::testing::nodes::MemoryNodes;
-use crate::testing::serving::{
-    serving as serving_request, serving_cluster, serving_cluster_of, serving_machine,
-};
+use crate::testing::cluster::machine;
+use crate::testing::serving::{serving as serving_request, serving_cluster};
 use crate::testing::{
-    Csr, UID, block, cluster, cluster_of_nodes, condition, decided, envelope, issued_at, now,
-    object, provider_block, renewal, valid,
+    Csr, UID, block, cluster, condition, decided, envelope, issued_at, now, object, provider_block,
+    renewal, valid,
 };
-
-const DAY: u64 = 24 * 60 * 60;
 
 fn with_duty(built_in: KubeletSignerMode) -> Context {
     let mut cluster = cluster();
@@ -52,10 +44,9 @@ pub(super) fn stock_renewal() -> CertificateSigningRequest {
     object
 }
 
-fn with_evidence(seconds: Option<u64>) -> CertificateSigningRequest {
+fn with_evidence() -> CertificateSigningRequest {
     let mut object = valid();
     object.spec.signer_name = BUILT_IN_CLIENT_SIGNER.to_owned();
-    object.spec.expiration_seconds = seconds.map(|seconds| i32::try_from(seconds).unwrap());
     object
 }
 
@@ -79,7 +70,7 @@ fn unattested(request: &CertificateSigningRequest, cluster: &Context) -> &'stati
 
 #[test]
 fn the_built_in_signer_is_not_ours_by_default() {
-    for request in [stock(), with_evidence(Some(DAY))] {
+    for request in [stock(), with_evidence()] {
         let decision = decided(&request, &cluster());
 
         assert!(
@@ -108,23 +99,25 @@ fn what_is_watched_is_what_is_answered() {
 
 #[test]
 fn a_built_in_request_without_evidence_is_denied() {
-    for duty in [KubeletSignerMode::Deny, KubeletSignerMode::ApproveOnly] {
-        for request in [stock(), stock_renewal()] {
-            assert_eq!(
-                unattested(&request, &with_duty(duty)),
-                "the cluster has no exception"
-            );
-        }
-        let mut provider_only = stock();
-        let blocks = provider_block("null").into_bytes();
-        provider_only.spec.request.0.extend(blocks);
-        unattested(&provider_only, &with_duty(duty));
+    let cluster = with_duty(KubeletSignerMode::Deny);
+    for request in [stock(), stock_renewal()] {
+        assert_eq!(
+            unattested(&request, &cluster),
+            "the cluster has no exception"
+        );
     }
+    let mut provider_only = stock();
+    let blocks = provider_block("null").into_bytes();
+    provider_only.spec.request.0.extend(blocks);
+    unattested(&provider_only, &cluster);
 }
 
 #[test]
 fn while_attestation_is_not_enforced_stock_requests_are_left_alone_whatever_they_are_like() {
-    for duty in [KubeletSignerMode::Deny, KubeletSignerMode::ApproveOnly] {
+    for duty in [
+        KubeletSignerMode::Deny,
+        KubeletSignerMode::DenyExceptControlPlane,
+    ] {
         let mut cluster = with_duty(duty);
         cluster.duties.serving = true;
         let unreadable = |mut request: CertificateSigningRequest| {
@@ -181,32 +174,20 @@ fn while_attestation_is_not_enforced_a_control_plane_machine_renews_where_the_op
 }
 
 #[test]
-fn in_approve_only_mode_a_serving_request_is_left_alone_while_its_node_has_no_record() {
-    let cluster = Context {
-        issuance: Issuance::ApproveOnly,
-        ..off(serving_cluster_of(vec![serving_machine()]))
-    };
-    let mut request = serving_request();
-    request.spec.uid = None;
-    assert_as_before(&request, &cluster);
-
-    let joined = Context {
-        issuance: Issuance::ApproveOnly,
-        ..off(serving_cluster())
-    };
-    let decision = decided(&request, &joined);
-    assert!(matches!(decision, Decision::Approve(_)), "{decision:?}");
-}
-
-#[test]
 fn while_attestation_is_not_enforced_our_own_requests_are_decided_all_the_same() {
     let named = |mut request: CertificateSigningRequest| {
         request.metadata.name = Some(format!("{CSR_NAME_PREFIX}x"));
         request
     };
 
-    let decision = decided(&named(with_evidence(Some(DAY))), &off(approve_only()));
-    assert!(matches!(decision, Decision::Approve(_)), "{decision:?}");
+    let denial = denied(
+        &named(with_evidence()),
+        &off(with_duty(KubeletSignerMode::Deny)),
+    );
+    assert!(
+        matches!(denial, Denial::BuiltInSignerNotUsed(_)),
+        "{denial:?}"
+    );
     unattested(&named(stock()), &off(with_duty(KubeletSignerMode::Deny)));
     let decision = decided(&valid(), &off(cluster()));
     assert!(matches!(decision, Decision::Issue(_)), "{decision:?}");
@@ -238,115 +219,16 @@ fn a_built_in_certificate_that_we_did_not_approve_is_told_of() {
 }
 
 #[test]
-fn evidence_for_the_built_in_signer_is_denied_where_we_sign_ourselves() {
-    assert_eq!(
-        denied(
-            &with_evidence(Some(DAY)),
-            &with_duty(KubeletSignerMode::Deny)
-        ),
-        Denial::BuiltInSignerNotUsed(Provider::NULL.client_signer())
-    );
-}
-
-/// A cluster whose CA key we have not.
-fn approve_only() -> Context {
-    Context {
-        issuance: Issuance::ApproveOnly,
-        ..with_duty(KubeletSignerMode::ApproveOnly)
+fn evidence_for_the_built_in_signer_is_denied() {
+    for duty in [
+        KubeletSignerMode::Deny,
+        KubeletSignerMode::DenyExceptControlPlane,
+    ] {
+        assert_eq!(
+            denied(&with_evidence(), &with_duty(duty)),
+            Denial::BuiltInSignerNotUsed(Provider::NULL.client_signer())
+        );
     }
-}
-
-#[test]
-fn approve_only_approves_what_passed_every_check_and_claims_the_name() {
-    let nodes = Arc::new(MemoryNodes::default());
-    let cluster = Context {
-        ledger: cluster_of_nodes(nodes.clone()).ledger,
-        ..approve_only()
-    };
-    let request = with_evidence(Some(DAY));
-
-    let decision = decided(&request, &cluster);
-
-    let Decision::Approve(approval) = decision else {
-        panic!("not approved: {decision:?}")
-    };
-    assert_eq!(approval.basis(), ApprovalReason::NodeNameClaimed);
-    assert_eq!(approval.node_name().as_str(), "n1");
-    assert_eq!(approval.provider_id().as_str(), "metal:///rack/m1");
-    assert_eq!(approval.opening(), Some(&GrantReason::First));
-    nodes.put(NodeName::parse("n1").unwrap(), node("a", true, now()));
-    let another_key = decided(&with_evidence(Some(DAY)), &cluster);
-    assert!(
-        matches!(another_key, Decision::Retry(Deferral::IdentityLive { .. })),
-        "{another_key:?}"
-    );
-}
-
-#[test]
-fn the_record_covers_a_certificate_that_is_signed_late() {
-    let cluster = approve_only();
-    let request = with_evidence(Some(DAY));
-    let raw = RawRequest::triage(&request, &cluster.verifiers, &cluster.duties).unwrap();
-    let verifier = cluster.verifiers.of(&Provider::NULL).unwrap();
-
-    let parsed = raw.parse().unwrap();
-    let csr = parsed.conform_client(verifier, &cluster.lifetimes).unwrap();
-
-    assert_eq!(csr.request().lifetime, 2 * Duration::from_secs(DAY));
-}
-
-#[test]
-fn approve_only_needs_an_expiration_within_policy() {
-    let granted = Lifetimes::default().attested;
-    assert_eq!(
-        denied(&with_evidence(None), &approve_only()),
-        Denial::ExpirationMissing
-    );
-    assert_eq!(
-        denied(&with_evidence(Some(7 * DAY + 1)), &approve_only()),
-        Denial::ExpirationTooLong {
-            asked: granted + Duration::from_secs(1),
-            granted,
-        }
-    );
-    let most = decided(&with_evidence(Some(7 * DAY)), &approve_only());
-    assert!(matches!(most, Decision::Approve(_)), "{most:?}");
-}
-
-#[test]
-fn approve_only_admits_no_other_provider() {
-    let mut request = with_evidence(Some(DAY));
-    let text = String::from_utf8(request.spec.request.0).unwrap();
-    let text = text.replace(&provider_block("null"), &provider_block("aws"));
-    request.spec.request.0 = text.into_bytes();
-
-    assert_eq!(
-        denied(&request, &approve_only()),
-        Denial::ProviderNotAdmitted(Provider::AWS)
-    );
-}
-
-#[test]
-fn a_provider_without_evidence_cannot_use_the_built_in_signer() {
-    let mut request = with_evidence(Some(DAY));
-    let text = String::from_utf8(request.spec.request.0).unwrap();
-    let text = text.replace(&provider_block("null"), &provider_block("insecure"));
-    request.spec.request.0 = text.into_bytes();
-
-    assert_eq!(
-        denied(&request, &approve_only()),
-        Denial::EvidenceUnexpected
-    );
-}
-
-#[test]
-fn our_own_signers_fail_where_we_have_no_key() {
-    let decision = decided(&valid(), &approve_only());
-
-    let Decision::Fail(Failure::SignerWithoutKey(signer)) = decision else {
-        panic!("not failed: {decision:?}")
-    };
-    assert_eq!(signer, Provider::NULL.client_signer());
 }
 
 /// The cluster with the exception, and this machine of node `n1`.
@@ -354,8 +236,7 @@ fn with_control_plane(change: impl FnOnce(&mut Machine)) -> Context {
     let mut machine = machine("m1", "n1", Some("abcdef"));
     machine.control_plane = true;
     change(&mut machine);
-    let mut cluster = with_duty(KubeletSignerMode::Deny);
-    cluster.duties.control_plane_renewal = true;
+    let mut cluster = with_duty(KubeletSignerMode::DenyExceptControlPlane);
     cluster.inventory = Arc::new(StaticInventory::new(vec![machine]).unwrap());
     cluster
 }

@@ -222,18 +222,6 @@ fn a_certificate_without_a_uid_of_ours_gets_no_serving_certificate() {
 }
 
 #[test]
-fn in_approve_only_mode_a_node_is_known_by_its_name_and_record() {
-    let cluster = Context {
-        issuance: Issuance::ApproveOnly,
-        ..serving_cluster()
-    };
-    let mut request = serving();
-    request.spec.uid = None;
-
-    approved(&request, &cluster);
-}
-
-#[test]
 fn another_organization_or_name_in_the_subject_is_denied() {
     let subject = |organization: &str, name: &str| {
         let parts = [

@@ -186,7 +186,7 @@ fn a_renewal_is_denied_once_a_range_was_set_that_its_address_is_outside_of() {
 fn the_denial_names_the_address_and_the_setting() {
     assert_eq!(
         out_of_range(ADDRESS_6).to_string(),
-        "2001:db8::1 is outside of servingAddressRanges (or --serving-address-range)"
+        "2001:db8::1 is outside of servingAddressRanges"
     );
 }
 

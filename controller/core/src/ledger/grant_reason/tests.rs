@@ -1,6 +1,6 @@
 use super::*;
 use crate::inventory::MachineState;
-use crate::ledger::{Adoption, Certificates, LedgerPolicy, MISSING_MACHINE_TIMEOUT};
+use crate::ledger::{Adoption, LedgerPolicy, MISSING_MACHINE_TIMEOUT};
 use crate::testing::records::{World, at, by_node, claim, insecure, name, policy, provider_id};
 
 #[track_caller]
@@ -25,19 +25,6 @@ fn a_renewal_is_told_of_as_one() {
 
     assert_eq!(grant.opening, GrantReason::Renewed);
     assert!(!grant.opening.is_news());
-}
-
-#[test]
-fn a_renewal_by_name_is_told_of_as_one() {
-    let unmarked = LedgerPolicy {
-        certificates: Certificates::Unmarked,
-        ..policy()
-    };
-    let world = World::held(unmarked);
-
-    let renewal = by_node(claim("m1", "n1", 2, 1));
-
-    assert_eq!(opening(&world, &renewal, 1), GrantReason::Renewed);
 }
 
 #[test]

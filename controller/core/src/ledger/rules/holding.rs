@@ -33,8 +33,8 @@ pub(in crate::ledger) fn renewed(
     })
 }
 
-/// The holder of a name, for a requester with a certificate of `uid`; `None` if certificates carry
-/// no UID.
+/// The holder of a name, for a requester with a certificate of `uid`; `None` if the certificate
+/// carries no UID.
 pub(in crate::ledger) fn holder(
     own: Option<&Record>,
     node_name: &NodeName,

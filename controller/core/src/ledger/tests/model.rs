@@ -22,7 +22,7 @@ use std::collections::BTreeSet;
 use search::{Outcome, Violation, search};
 use world::{Flaw, Scenario};
 
-use crate::ledger::{Claim, LedgerPolicy, NameReuse, Reenrolment};
+use crate::ledger::Claim;
 use crate::testing::records::{claim, insecure};
 
 fn scenario(claims: [Claim; 2]) -> Scenario {
@@ -80,13 +80,13 @@ fn two_machines() -> Scenario {
     scenario([claim("m1", "n1", 1, 0), claim("m2", "n1", 2, 0)])
 }
 
-/// A certificate is taken back by a reset only, so that the two do not take turns.
+/// Without evidence a machine keeps its name until its certificate ends, so that the two do not take
+/// turns.
 fn two_names() -> Scenario {
-    let policy = LedgerPolicy {
-        reenrolment: Reenrolment::Never,
-        ..crate::testing::records::policy()
-    };
-    scenario([claim("m1", "n1", 1, 0), claim("m1", "n2", 2, 0)]).under(policy)
+    scenario([
+        insecure(claim("m1", "n1", 1, 0)),
+        insecure(claim("m1", "n2", 2, 0)),
+    ])
 }
 
 #[test]
@@ -156,20 +156,4 @@ fn the_model_finds_what_goes_wrong_without_a_rule() {
     is_broken(&two_names(), Flaw::CacheIsBelieved);
     // A generation that is not counted.
     is_broken(&two_keys(), Flaw::GenerationStays);
-}
-
-#[test]
-fn quarantine_holds_at_two_replicas() {
-    let policy = LedgerPolicy {
-        name_reuse: NameReuse::Quarantine,
-        ..crate::testing::records::policy()
-    };
-    let scenario = two_machines()
-        .held_by(claim("m0", "n1", 9, 0))
-        .under(policy);
-
-    let outcomes = outcomes(&scenario);
-
-    assert_eq!(issued(&outcomes), [0].into());
-    assert_eq!(reasons(&outcomes), ["NameQuarantined"].into());
 }

@@ -8,6 +8,7 @@ use crate::capi::{CaRefused, KubeconfigRefused, ObjectKey};
 
 use crate::management::VerifierUnavailable;
 use crate::management::spec_mapping::InvalidServingAddressRange;
+use crate::settings_file::Contradiction;
 
 /// The reason for which a cluster is not served.
 ///
@@ -34,7 +35,7 @@ pub(in crate::management) enum NotReady {
     #[error("the CA in Secret {name} cannot be used: {}", error_chain(source))]
     CaRefused { name: String, source: CaRefused },
     #[error(
-        "Cluster {0} has the same CA key: a certificate of one cluster would be good in the other. \
+        "Cluster {0} has the private key of this CA: a certificate of one cluster would be good in the other. \
          Give one of them a CA of its own"
     )]
     SharedCa(ObjectKey),
@@ -43,13 +44,15 @@ pub(in crate::management) enum NotReady {
     #[error("spec.audiences: {0:?} is not an audience")]
     Audience(String),
     #[error(transparent)]
+    Settings(Contradiction),
+    #[error(transparent)]
     ServingAddressRange(InvalidServingAddressRange),
     #[error(
-        "Secret {0} has no tls.key, so requests can only be approved, for Kubernetes' own signer; \
-         that needs autoApproveBindings: Remove, or the same requests are approved without evidence. \
-         If another program holds the key, start the controller with --signer-endpoint"
+        "Secret {0} has no tls.key, and the controller has no external signer: no request of the \
+         Cluster is answered. Put the CA's key into the Secret, or start the controller with \
+         --signer-endpoint if another program holds the key"
     )]
-    ApproveOnlyNeedsRemove(String),
+    CaKeyNotFound(String),
     /// Its tasks panicked, and start again.
     #[error("it failed, and begins again")]
     Broken,
@@ -73,8 +76,9 @@ impl NotReady {
             Self::SharedCa(_) => reason::SHARED_CA,
             Self::VerifierUnavailable(why) => why.reason(),
             Self::Audience(_) => reason::AUDIENCE_INVALID,
+            Self::Settings(_) => reason::SETTINGS_INVALID,
             Self::ServingAddressRange(_) => reason::SERVING_ADDRESS_RANGE_INVALID,
-            Self::ApproveOnlyNeedsRemove(_) => reason::APPROVE_ONLY_NOT_ALLOWED,
+            Self::CaKeyNotFound(_) => reason::CA_KEY_NOT_FOUND,
             Self::Broken => reason::INTERNAL_ERROR,
         }
     }

@@ -25,7 +25,6 @@ fn healthy() -> Health {
 fn serving(health: Health) -> ClusterPhase {
     ClusterPhase::Serving {
         ca: None,
-        signs: true,
         health,
         attestors: Vec::new(),
     }
@@ -119,7 +118,6 @@ fn each_thing_that_is_wrong_has_its_reason() {
     let poor = with(&|health| health.missing = vec!["sign a/b".to_owned()]);
     let expired = ClusterPhase::Serving {
         ca: Some(CaOutOfTime::Expired),
-        signs: true,
         health: healthy(),
         attestors: Vec::new(),
     };
@@ -143,7 +141,6 @@ fn each_thing_that_is_wrong_has_its_reason() {
 fn what_attestors_say_is_said_and_changes_nothing_else() {
     let verdict = ClusterPhase::Serving {
         ca: None,
-        signs: true,
         health: healthy(),
         attestors: vec![ConditionReport {
             of: conditions::AWS_CREDENTIALS_READY,
@@ -172,35 +169,21 @@ fn what_is_said_twice_changes_nothing() {
 
 #[test]
 fn the_signers_are_those_that_kubelets_ask() {
-    let of = |attestor: &str, signs: bool| {
-        let verdict = ClusterPhase::Serving {
-            ca: None,
-            signs,
-            health: healthy(),
-            attestors: Vec::new(),
-        };
-        let status = status(&authentication(attestor), &verdict, now());
+    let of = |attestor: &str| {
+        let status = status(&authentication(attestor), &serving(healthy()), now());
         (
             status.kubelet_client_certificate_signer.unwrap(),
             status.kubelet_serving_certificate_signer,
         )
     };
-    let serving = Some("kubernetes.io/kubelet-serving".to_owned());
     assert_eq!(
-        of("aws", true),
+        of("aws"),
         (
             "cluster.x-k8s.io/kube-apiserver-client-kubelet-aws".to_owned(),
-            serving.clone()
+            Some("kubernetes.io/kubelet-serving".to_owned())
         )
     );
-    assert_eq!(
-        of("aws", false),
-        (
-            "kubernetes.io/kube-apiserver-client-kubelet".to_owned(),
-            serving
-        )
-    );
-    assert_eq!(of("insecure", true).1, None);
+    assert_eq!(of("insecure").1, None);
 }
 
 #[test]
@@ -236,7 +219,6 @@ fn what_was_never_known_is_said_to_be_unknown() {
 fn an_attestor_that_was_not_asked_again_yet_says_what_it_said_before() {
     let with = |holds, reason| ClusterPhase::Serving {
         ca: None,
-        signs: true,
         health: healthy(),
         attestors: vec![ConditionReport {
             of: conditions::AWS_CREDENTIALS_READY,

@@ -1,5 +1,6 @@
 use k8s_openapi::ByteString;
 use kubelet_attestation::kubeconfig::Refused;
+use node_attestation_core::crd::{AutoApproveBindings, GuestReportedAddresses};
 use node_attestation_core::signer::InvalidCa;
 use node_attestation_core::verifier::InsecureVerifier;
 use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair};
@@ -100,6 +101,21 @@ fn world() -> World {
 }
 
 impl World {
+    /// Another cluster with this CA.
+    fn other(&self, namespace: &str, ca: &Observed<Arc<Secret>>) -> CaKeyHolder {
+        let mut other = self.keys.holder(ObjectKey::new(namespace, "prod-2"));
+        let ca = ClusterCa::from_secret(ca.present().unwrap()).unwrap();
+        other.hold(Some(CaKey::of(&ca)));
+        other
+    }
+
+    /// The certificate of the cluster's CA, without the private key.
+    fn shown(&self) -> Observed<Arc<Secret>> {
+        let secret = self.sources.ca.present().unwrap();
+        let certificate = String::from_utf8(value(secret, "tls.crt").to_vec()).unwrap();
+        self::secret(&[("tls.crt", certificate)])
+    }
+
     fn plan(&mut self) -> Result<Option<Service>, NotReady> {
         let found = self.verifiers.clone();
         let verifiers = move |_: &KubeletAuthentication, _: &str| {
@@ -147,7 +163,7 @@ fn a_cluster_of_which_all_is_right_is_served() {
 
     let service = world.plan().unwrap().unwrap();
 
-    assert!(service.ca.signer().is_some());
+    assert_eq!(service.signer.ca_der(), service.ca.certificates()[0]);
     assert_eq!(service.audiences.len(), 1);
 }
 
@@ -175,15 +191,14 @@ type Change = fn(&mut World);
 fn of_many_obstacles_the_first_is_said() {
     let mut world = world();
     let reasons: [(&str, Change); 11] = [
-        ("ApproveOnlyNotAllowed", |world| {
+        ("CAKeyNotFound", |world| {
             let (certificate, _) = ca();
             world.sources.ca = secret(&[("tls.crt", certificate)]);
         }),
         ("SharedCA", |world| {
-            let mut other = world.keys.holder(key_of("prod-2"));
-            let ca = world.sources.ca.present().unwrap();
-            let ca = ClusterCa::from_secret(ca).unwrap();
-            other.hold(Some(CaKey::of(&ca)));
+            let pair = ca();
+            world.sources.ca = secret(&[("tls.crt", pair.0.clone())]);
+            let other = world.other("tenant-b", &ca_secret(&pair));
             world.others.push(other);
         }),
         ("CAInvalid", |world| {
@@ -278,6 +293,27 @@ fn a_range_of_addresses_that_is_none_is_named_wherever_it_stands() {
     }
 }
 
+/// An earlier version of the definition has accepted them.
+#[test]
+fn stored_settings_that_are_refused_together_are_named() {
+    let mut world = world();
+    let spec = &mut world.authentication.spec;
+    spec.authorized_attestors = vec!["tpm".to_owned()];
+    spec.guest_reported_addresses = GuestReportedAddresses::Allow;
+
+    let why = world.why();
+
+    assert_eq!(why.reason(), "SettingsInvalid");
+    let said = why.to_string();
+    assert!(
+        said.starts_with("spec.guestReportedAddresses: without ranges"),
+        "{said}"
+    );
+
+    world.authentication.spec.serving_address_ranges = vec!["10.0.0.0/8".to_owned()];
+    assert!(world.plan().unwrap().is_some());
+}
+
 #[test]
 fn a_key_of_another_ca_has_a_reason_of_its_own() {
     let mut world = world();
@@ -307,28 +343,36 @@ fn a_cluster_that_is_paused_holds_its_ca_key_all_the_same() {
 }
 
 #[test]
-fn without_the_ca_key_requests_are_approved_only_where_nobody_else_approves_them() {
-    let mut world = world();
-    let (certificate, _) = ca();
-    world.sources.ca = secret(&[("tls.crt", certificate)]);
-    world.authentication.spec.auto_approve_bindings = AutoApproveBindings::Remove;
+fn a_cluster_without_its_ca_key_is_not_served_and_told_the_ways_out() {
+    for bindings in [AutoApproveBindings::Report, AutoApproveBindings::Remove] {
+        let mut world = world();
+        world.authentication.spec.auto_approve_bindings = bindings;
+        let with_key = world.sources.ca.clone();
+        let certificate = value(with_key.present().unwrap(), "tls.crt").to_vec();
+        assert!(world.plan().unwrap().is_some(), "with its key");
+        let certificate = String::from_utf8(certificate).unwrap();
 
-    let service = world.plan().unwrap().unwrap();
+        for key in [None, Some("")] {
+            let key = key.map(|key| ("tls.key", key.to_owned()));
+            let values: Vec<_> = [("tls.crt", certificate.clone())]
+                .into_iter()
+                .chain(key)
+                .collect();
+            world.sources.ca = secret(&values);
+            let why = world.why();
 
-    assert!(service.ca.signer().is_none());
-}
+            assert_eq!(why.reason(), "CAKeyNotFound");
+            assert_eq!(
+                why.to_string(),
+                "Secret prod-1-ca has no tls.key, and the controller has no external signer: no request of the \
+                 Cluster is answered. Put the CA's key into the Secret, or start the controller with \
+                 --signer-endpoint if another program holds the key"
+            );
+        }
 
-#[test]
-fn a_cluster_without_the_ca_key_is_told_of_the_external_signer() {
-    let mut world = world();
-    let (certificate, _) = ca();
-    world.sources.ca = secret(&[("tls.crt", certificate)]);
-
-    let why = world.why();
-
-    assert_eq!(why.reason(), "ApproveOnlyNotAllowed");
-    let cure = "If another program holds the key, start the controller with --signer-endpoint";
-    assert!(why.to_string().ends_with(cure), "{why}");
+        world.sources.ca = with_key;
+        assert!(world.plan().unwrap().is_some(), "with its key again");
+    }
 }
 
 /// A controller with an external signer, and a CA whose key is in no Secret.
@@ -338,42 +382,37 @@ fn external_world() -> World {
     world.sources.ca = secret(&[("tls.crt", certificate)]);
     let endpoint = "unix:///nowhere/signer.sock".parse().unwrap();
     world.settings.external_signer = Some(ExternalSigner::new(endpoint, Metrics::default()));
-    world.keys = CaKeys::new(true);
-    world.holder = world.keys.holder(key_of("prod-1"));
     world
 }
 
 #[tokio::test]
-async fn with_an_external_signer_a_ca_without_its_key_signs_and_proves_nothing() {
-    let mut world = external_world();
+async fn with_an_external_signer_a_ca_without_its_key_signs() {
+    let service = external_world().plan().unwrap().unwrap();
 
-    let service = world.plan().unwrap().unwrap();
-
-    assert!(service.ca.signer().is_some());
-    let published = world.holder.publication(None).unwrap();
-    assert!(!published.proved, "the certificate alone is public");
+    assert_eq!(service.signer.ca_der(), service.ca.certificates()[0]);
 }
 
 #[tokio::test]
-async fn of_two_namespaces_with_one_external_ca_the_later_cluster_is_not_served() {
+async fn clusters_with_one_external_ca_are_left_to_the_signer() {
     let mut world = external_world();
-    let ca = ClusterCa::from_secret(world.sources.ca.present().unwrap()).unwrap();
-    let mut other = world.keys.holder(ObjectKey::new("tenant-b", "prod-1"));
+    let ca = world.shown();
+    let mut other = world.other("tenant-b", &ca);
+
     assert!(world.plan().unwrap().is_some());
 
-    let found = other.hold(Some(CaKey::of(&ca)));
-    assert_eq!(found, Some(key_of("prod-1")));
-    assert!(world.plan().unwrap().is_some(), "the first stays served");
+    let ca = ClusterCa::from_secret(ca.present().unwrap()).unwrap();
+    assert_eq!(other.hold(Some(CaKey::of(&ca))), None);
+}
 
-    world.holder = world.keys.holder(key_of("prod-2"));
-    let mut world = World {
-        authentication: KubeletAuthentication::new(
-            "prod-2",
-            KubeletAuthenticationSpec::new("prod-2", &["insecure"]),
-        ),
-        ..world
-    };
-    other.hold(Some(CaKey::of(&ca)));
+#[tokio::test]
+async fn a_cluster_with_an_external_ca_is_stopped_by_the_private_key() {
+    let mut world = external_world();
+    let pair = ca();
+    world.sources.ca = secret(&[("tls.crt", pair.0.clone())]);
+    assert!(world.plan().unwrap().is_some());
+
+    let _other = world.other("tenant-b", &ca_secret(&pair));
+
     assert_eq!(world.why().reason(), "SharedCA");
 }
 

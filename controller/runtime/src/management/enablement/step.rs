@@ -14,7 +14,8 @@ use node_attestation_core::refusal::Unavailable;
 use serde_json::json;
 
 use crate::capi::{
-    Cluster, InvalidOwnAttestors, ObjectKey, OwnAttestors, are_same, cluster_resource, is_paused,
+    Cluster, InvalidOwnAttestors, ObjectKey, OwnAttestors, WATCH_FILTER_LABEL, are_same,
+    cluster_resource, is_paused,
 };
 use crate::client::{in_time, merge, post};
 use crate::clock::now;
@@ -35,8 +36,11 @@ const REFUSALS: [u16; 3] = [400, 403, 422];
 /// A step for a Cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Step {
-    /// Create a `KubeletAuthentication`.
-    Create { attestors: Vec<String> },
+    /// Create a `KubeletAuthentication`, with the watch filter of the Cluster.
+    Create {
+        attestors: Vec<String>,
+        watch_filter: Option<String>,
+    },
     /// Change the attestors of the one that was created here, in this version.
     Change {
         resource_version: Option<String>,
@@ -82,7 +86,10 @@ pub(super) fn step(cluster: &Cluster, known: Option<&KubeletAuthentication>) -> 
         OwnAttestors::Named(attestors) => attestors.clone(),
     };
     let Some(known) = known else {
-        return Some(Step::Create { attestors });
+        return Some(Step::Create {
+            attestors,
+            watch_filter: cluster.labels.get(WATCH_FILTER_LABEL).cloned(),
+        });
     };
     if are_same(&known.spec.authorized_attestors, &attestors)
         || known.metadata.deletion_timestamp.is_some()
@@ -168,14 +175,21 @@ async fn write(
 ) -> Result<Option<EnableError>, kube::Error> {
     let name = &cluster.name;
     match step {
-        Step::Create { attestors } => {
+        Step::Create {
+            attestors,
+            watch_filter,
+        } => {
             let attestors: Vec<&str> = attestors.iter().map(String::as_str).collect();
             let spec = KubeletAuthenticationSpec::new(name, &attestors);
             let mut object = KubeletAuthentication::new(name, spec);
             let metadata = &mut object.metadata;
             metadata.owner_references = Some(vec![cluster.clone()]);
-            let label = (CLUSTER_NAME_LABEL.to_owned(), name.clone());
-            metadata.labels = Some([label].into());
+            let filter = watch_filter.map(|value| (WATCH_FILTER_LABEL, value));
+            let labels = [(CLUSTER_NAME_LABEL, name.clone())]
+                .into_iter()
+                .chain(filter);
+            let labels = labels.map(|(label, value)| (label.to_owned(), value));
+            metadata.labels = Some(labels.collect());
             let mark = (ENABLED_BY_ANNOTATION.to_owned(), BY_CLUSTER.to_owned());
             metadata.annotations = Some([mark].into());
             api.create(&post(FIELD_MANAGER), &object).await?;
@@ -257,6 +271,7 @@ mod tests {
         let cluster = cluster(named(&["aws", "tpm"]));
         let created = Step::Create {
             attestors: vec!["aws".to_owned(), "tpm".to_owned()],
+            watch_filter: None,
         };
 
         assert_eq!(step(&cluster, None), Some(created));
@@ -265,6 +280,19 @@ mod tests {
             let known = made_here(other);
             assert_eq!(step(&cluster, Some(&known)), Some(change(&["aws", "tpm"])));
         }
+    }
+
+    #[test]
+    fn a_resource_that_is_made_gets_the_watch_filter_of_its_cluster() {
+        let mut cluster = cluster(named(&["aws"]));
+        let label = (WATCH_FILTER_LABEL.to_owned(), "blue".to_owned());
+        cluster.labels = [label].into();
+
+        let created = Step::Create {
+            attestors: vec!["aws".to_owned()],
+            watch_filter: Some("blue".to_owned()),
+        };
+        assert_eq!(step(&cluster, None), Some(created));
     }
 
     #[test]

@@ -6,7 +6,10 @@ fn wanted(attestor: &str) -> Wanted {
     Wanted {
         cluster_uid: "uid".to_owned(),
         attestors: OwnAttestors::Named(attestors.clone()),
-        step: discriminant(&Step::Create { attestors }),
+        step: discriminant(&Step::Create {
+            attestors,
+            watch_filter: None,
+        }),
     }
 }
 
@@ -78,7 +81,10 @@ async fn clusters_that_change_their_minds_all_the_time_let_others_go_first() {
         last,
         key: ObjectKey::new("tenant", name),
         wanted: wanted("aws"),
-        step: Step::Create { attestors: vec![] },
+        step: Step::Create {
+            attestors: vec![],
+            watch_filter: None,
+        },
     };
     let mut all: Vec<_> = (0..1000)
         .map(|number| due(&format!("a{number}"), Some(now)))

@@ -71,25 +71,20 @@ impl Memory {
         state.0 = Some(lease);
         answer
     }
-
-    fn candidate(&self, name: &str, identity: &str, holders: &Holders) -> Candidate {
-        let memory = self.clone();
-        let access = ClusterAccess::in_memory(move |request| {
-            let memory = memory.clone();
-            async move { memory.answer(request).await }
-        });
-        Candidate {
-            api: Api::default_namespaced(access.client().clone()),
-            name: name.to_owned(),
-            identity: identity.to_owned(),
-            holders: holders.clone(),
-            metrics: Metrics::default(),
-        }
-    }
 }
 
 fn candidate(leases: &Memory, identity: &str) -> Candidate {
-    leases.candidate("lease", identity, &Holders::default())
+    let memory = leases.clone();
+    let access = ClusterAccess::in_memory(move |request| {
+        let memory = memory.clone();
+        async move { memory.answer(request).await }
+    });
+    Candidate {
+        api: Api::default_namespaced(access.client().clone()),
+        name: "lease".to_owned(),
+        identity: identity.to_owned(),
+        metrics: Metrics::default(),
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -182,133 +177,27 @@ async fn a_restart_under_the_same_identity_need_not_wait() {
     assert_eq!(leases.transitions(), 1);
 }
 
-/// A replica that takes part for some Leases, and counts how many it leads.
-struct Replica {
-    leads: Arc<Mutex<usize>>,
-    tasks: tokio::task::JoinSet<()>,
-}
-
-impl Replica {
-    fn start(leases: &[Memory], identity: &'static str) -> Self {
-        let holders = Holders::default();
-        let leads = Arc::new(Mutex::new(0));
-        let mut tasks = tokio::task::JoinSet::new();
-        for (number, lease) in leases.iter().enumerate() {
-            let candidate = lease.candidate(&format!("lease-{number}"), identity, &holders);
-            let leads = leads.clone();
-            tasks.spawn(async move {
-                loop {
-                    let mut term = candidate.lead().await;
-                    *leads.lock().unwrap() += 1;
-                    let end = term.during(pending(), |stop| stop).await;
-                    *leads.lock().unwrap() -= 1;
-                    if end == TermEnd::AskedFor {
-                        term.release().await;
-                    }
-                }
-            });
-        }
-        Self { leads, tasks }
-    }
-
-    fn leads(&self) -> usize {
-        *self.leads.lock().unwrap()
-    }
-}
-
 #[tokio::test(start_paused = true)]
-async fn a_replica_that_starts_later_is_left_half_of_the_leases() {
-    let leases: Vec<Memory> = (0..5).map(|_| Memory::default()).collect();
-    let first = Replica::start(&leases, "a");
-    sleep(LEASE_DURATION).await;
-    assert_eq!(first.leads(), 5);
-
-    let second = Replica::start(&leases, "b");
-    sleep(4 * LEASE_DURATION).await;
-    assert_eq!((first.leads(), second.leads()), (3, 2));
-
-    let third = Replica::start(&leases, "c");
-    sleep(4 * LEASE_DURATION).await;
-    let mut shares = [first.leads(), second.leads(), third.leads()];
-    shares.sort_unstable();
-    assert_eq!(shares, [1, 2, 2]);
-
-    let transitions: Vec<i32> = leases.iter().map(Memory::transitions).collect();
-    sleep(Duration::from_hours(1)).await;
-    let later: Vec<i32> = leases.iter().map(Memory::transitions).collect();
-    assert_eq!(later, transitions, "no Lease moves any more");
-}
-
-#[tokio::test(start_paused = true)]
-async fn the_leases_of_a_replica_that_died_are_taken_by_the_others() {
-    let leases: Vec<Memory> = (0..4).map(|_| Memory::default()).collect();
-    let mut first = Replica::start(&leases, "a");
-    let second = Replica::start(&leases, "b");
-    sleep(4 * LEASE_DURATION).await;
-    assert_eq!((first.leads(), second.leads()), (2, 2));
-
-    first.tasks.abort_all();
-    sleep(LEASE_DURATION + 2 * RETRY).await;
-
-    assert_eq!(second.leads(), 4);
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_request_of_a_replica_that_holds_enough_is_forgotten() {
+async fn a_lease_is_renewed_until_the_work_has_ended() {
     let leases = Memory::default();
-    let first = candidate(&leases, "a");
+    let (first, second) = (candidate(&leases, "a"), candidate(&leases, "b"));
     let mut term = first.lead().await;
-    let mut asking = first.get().await.unwrap().unwrap();
-    let annotations = asking.metadata.annotations.get_or_insert_default();
-    annotations.insert(ASKED_FOR_BY.to_owned(), "b".to_owned());
-    first.put(&asking).await.unwrap();
-
-    assert!(timeout(LEASE_DURATION, term.held()).await.is_err());
-
-    assert_eq!(asker(&first.get().await.unwrap().unwrap()), None);
-    assert_eq!(leases.holder(), "a");
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_lease_is_renewed_until_the_work_for_it_has_ended() {
-    let leases: Vec<Memory> = (0..2).map(|_| Memory::default()).collect();
-    let holders = Holders::default();
-    let ours = |number: usize| leases[number].candidate(&format!("lease-{number}"), "a", &holders);
-    let (zero, one) = (ours(0), ours(1));
-    let (_zero, mut term) = (zero.lead().await, one.lead().await);
-    let _other = Replica::start(&leases, "b");
     let begun = Instant::now();
 
-    let end = term
-        .during(pending(), |stop| async {
-            stop.await;
-            sleep(10 * LEASE_DURATION).await;
-        })
-        .await;
-
-    assert_eq!(end, TermEnd::AskedFor);
-    assert!(begun.elapsed() >= 10 * LEASE_DURATION);
-    assert_eq!(leases[1].holder(), "a");
-    term.release().await;
-    assert_eq!(leases[1].holder(), "b");
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_lease_that_is_asked_for_after_the_stop_is_renewed_until_the_work_has_ended() {
-    let leases: Vec<Memory> = (0..2).map(|_| Memory::default()).collect();
-    let holders = Holders::default();
-    let ours = |number: usize| leases[number].candidate(&format!("lease-{number}"), "a", &holders);
-    let (zero, one) = (ours(0), ours(1));
-    let (_zero, mut term) = (zero.lead().await, one.lead().await);
-    let _other = Replica::start(&leases, "b");
-
-    let end = term
-        .during(ready(()), |_stop| sleep(10 * LEASE_DURATION))
-        .await;
+    let work = |stop| async {
+        let stop: BoxFuture<'static, ()> = stop;
+        stop.await;
+        sleep(10 * LEASE_DURATION).await;
+    };
+    let end = tokio::select! {
+        end = term.during(ready(()), work) => end,
+        _ = second.lead() => panic!("another replica leads before the work has ended"),
+    };
 
     assert_eq!(end, TermEnd::Stopped);
-    assert_eq!(leases[1].holder(), "a");
-    assert_eq!(term.successor.as_deref(), Some("b"));
+    assert!(begun.elapsed() >= 10 * LEASE_DURATION);
+    term.release().await;
+    assert_eq!(leases.holder(), "");
 }
 
 #[tokio::test(start_paused = true)]

@@ -7,11 +7,13 @@ use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt as _, Full, StreamBody};
 use hyper::body::{Bytes, Frame};
 use hyper::{Method, Request, Response};
+use node_attestation_core::crd::KubeletAuthenticationSpec;
 use node_attestation_core::verifier::Verifiers;
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
 use super::*;
+use crate::capi::WATCH_FILTER_LABEL;
 use crate::client::ClusterAccess;
 use crate::management::{Controller, Settings};
 
@@ -33,6 +35,32 @@ fn a_person_allows_as_many_retirements_as_the_annotation_says_and_else_none() {
     assert_eq!(allowed(&Value::Null), 0);
     for none in ["0", "", "all", "-1", "1.5", "99999999999999999999"] {
         assert_eq!(annotated(none), 0, "{none}");
+    }
+}
+
+/// Whether a controller with this filter selects the cluster, by the label of its `KubeletAuthentication`.
+fn selects(filter: Option<&str>, cluster: &Observed<Cluster>, label: Option<&str>) -> bool {
+    let selection = Selection {
+        namespace: None,
+        watch_filter: filter.map(str::to_owned),
+    };
+    let spec = KubeletAuthenticationSpec::new("prod-1", &["aws"]);
+    let mut authentication = KubeletAuthentication::new("prod-1", spec);
+    let label = label.map(|value| (WATCH_FILTER_LABEL.to_owned(), value.to_owned()));
+    authentication.metadata.labels = Some(label.into_iter().collect());
+    is_selected(&selection, cluster, &authentication)
+}
+
+#[test]
+fn the_label_of_the_authentication_counts_only_without_a_cluster() {
+    let blue = Some("blue");
+    for label in [None, blue, Some("green"), Some("")] {
+        // Not read yet, or another controller's.
+        assert!(!selects(blue, &Observed::Unknown, label), "{label:?}");
+        assert_eq!(selects(blue, &Observed::Absent, label), label == blue);
+        for cluster in [Observed::Unknown, Observed::Absent] {
+            assert!(selects(None, &cluster, label), "{label:?}");
+        }
     }
 }
 
@@ -90,9 +118,12 @@ async fn answer(request: Request<kube::client::Body>, written: Written) -> Answe
         .uri()
         .query()
         .is_some_and(|query| query.contains("watch="));
-    if request.method() == Method::PUT {
+    if [Method::PUT, Method::POST].contains(request.method()) {
         let object = request.into_body().collect().await.unwrap().to_bytes();
         let object: Value = serde_json::from_slice(&object).unwrap();
+        if object["kind"] == "Lease" {
+            return whole(200, &object);
+        }
         let generation = object["metadata"]["generation"].as_i64().unwrap();
         let name = object["metadata"]["name"].as_str().unwrap().to_owned();
         written.lock().unwrap().insert((name, generation));

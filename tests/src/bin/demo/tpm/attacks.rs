@@ -129,7 +129,7 @@ pub const ATTACKS: [Attack; 9] = [
         reason: "EndorsementKeyOfAnotherMachine",
         request: |scene| {
             let tcti = scene.world.own.tpm().tcti();
-            scene.run_plugin(Some(("KUBELET_AUTHENTICATOR_TPM_TCTI", tcti)))
+            scene.run_plugin(Some(("tpm.tcti", tcti)))
         },
     },
     Attack {
@@ -186,7 +186,7 @@ pub const ATTACKS: [Attack; 9] = [
         reason: "NodeNameMismatch",
         request: |scene| {
             let name = "control-plane-1".to_owned();
-            scene.run_plugin(Some(("KUBELET_AUTHENTICATOR_NODE_NAME", name)))
+            scene.run_plugin(Some(("nodeName", name)))
         },
     },
     Attack {

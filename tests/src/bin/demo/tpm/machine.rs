@@ -53,15 +53,12 @@ impl Machine {
         self.host.tpm()
     }
 
-    /// The environment of its plugin, with its TPM at this address.
-    pub fn plugin_environment(&self, tcti: String) -> [(&'static str, String); 3] {
+    /// The settings of its plugin, with its TPM at this address.
+    pub fn plugin_settings(&self, tcti: String) -> [(&'static str, String); 3] {
         [
-            ("KUBELET_AUTHENTICATOR_NODE_NAME", self.name.to_owned()),
-            (
-                "KUBELET_AUTHENTICATOR_PROVIDER_ID",
-                self.provider_id.clone(),
-            ),
-            ("KUBELET_AUTHENTICATOR_TPM_TCTI", tcti),
+            ("nodeName", self.name.to_owned()),
+            ("providerID", self.provider_id.clone()),
+            ("tpm.tcti", tcti),
         ]
     }
 

@@ -48,13 +48,14 @@ impl<'a> Scene<'a> {
         Requester::new(&self.world.cluster.ca_pem(), &victim.provider_id, LEAKED)
     }
 
-    /// Runs the plugin with the victim's token, and this change of the variables of its machine; returns the name of
+    /// Runs the plugin with the victim's token, and this change of the settings of its machine; returns the name of
     /// the last request that it sent.
     pub fn run_plugin(&self, change: Option<(&'static str, String)>) -> String {
         let victim = self.world.machine(LEAKED);
-        let own = victim.plugin_environment(victim.tpm().tcti());
-        // The last value of a variable applies.
-        let own = own.into_iter().chain(change);
+        let own = victim.plugin_settings(victim.tpm().tcti());
+        let changed = change.as_ref().map(|(key, _)| *key);
+        let own = own.into_iter().filter(|(key, _)| Some(*key) != changed);
+        let own: Vec<_> = own.chain(change).collect();
         let number = self.runs.get();
         self.runs.set(number + 1);
         let folder = self.world.folder.path().join(format!("attack-{number}"));

@@ -47,19 +47,6 @@ fn the_node_that_is_down_is_deleted_once_its_name_is_claimed() {
 }
 
 #[test]
-fn where_policy_says_so_a_node_that_is_down_is_for_people_to_delete() {
-    let world = World::with(LedgerPolicy {
-        stale_nodes: StaleNodes::Refuse,
-        ..policy()
-    });
-    world.node("n1", false, 0);
-    assert_eq!(world.waits(&claim("m1", "n1", 1, 0), 0), "StaleNode");
-
-    world.nodes.remove(&name("n1"));
-    assert_eq!(world.granted(&claim("m1", "n1", 1, 0), 0), 1);
-}
-
-#[test]
 fn the_same_key_finds_its_claim() {
     let world = World::held(policy());
     world.node("n1", true, 5);
@@ -123,18 +110,6 @@ fn another_key_opens_a_generation_when_every_certificate_has_expired_and_the_lea
 
     world.node("n1", true, 9);
     assert_eq!(world.granted(&claim("m1", "n1", 2, 11), 11), 2);
-}
-
-#[test]
-fn where_policy_says_so_another_key_needs_a_reset() {
-    let world = World::held(LedgerPolicy {
-        reenrolment: Reenrolment::Never,
-        ..policy()
-    });
-    assert_eq!(world.waits(&claim("m1", "n1", 2, 30), 30), "IdentityLive");
-
-    world.reset("n1");
-    assert_eq!(world.granted(&claim("m1", "n1", 2, 30), 30), 2);
 }
 
 #[test]
@@ -202,24 +177,6 @@ fn another_machine_waits_while_the_holder_goes_and_has_the_name_when_it_is_gone(
         world.renewal_denied("m1", 1, 1),
         Denial::FormerCertificate { .. }
     ));
-}
-
-#[test]
-fn a_name_in_quarantine_waits_until_its_former_certificates_have_expired() {
-    let mut world = World::held(LedgerPolicy {
-        name_reuse: NameReuse::Quarantine,
-        ..policy()
-    });
-    world.becomes("m1", None);
-
-    assert_eq!(world.waits(&claim("m2", "n1", 2, 1), 1), "NameQuarantined");
-    let tombstone = world.record("n1").tombstone.unwrap();
-    assert_eq!(tombstone.until, at(21) + GRANT_LAG);
-    assert_eq!(
-        world.waits(&claim("m2", "n1", 2, 21), 21),
-        "NameQuarantined"
-    );
-    assert_eq!(world.granted(&claim("m2", "n1", 2, 22), 22), 2);
 }
 
 #[test]
@@ -308,25 +265,21 @@ fn a_certificate_of_before_takes_no_record_of_another_machine() {
 }
 
 #[test]
-fn where_certificates_carry_no_uid_a_node_renews_by_its_name_and_evidence() {
-    let unmarked = LedgerPolicy {
-        certificates: Certificates::Unmarked,
+fn a_certificate_without_uid_opens_a_generation_only_after_a_reset() {
+    let renewal = by_node(claim("m1", "n1", 2, 5));
+    let world = World::held(LedgerPolicy {
+        adoption: Adoption::Allow,
         ..policy()
-    };
-    let world = World::held(unmarked);
+    });
     world.node("n1", true, 5);
+    assert_eq!(world.waits(&renewal, 5), "IdentityLive");
+    world.reset("n1");
+    assert_eq!(world.granted(&renewal, 5), 2);
 
-    let grant = world.claims(&by_node(claim("m1", "n1", 2, 5)), 5).unwrap();
-    assert_eq!((grant.uid.generation, grant.not_after), (1, at(15)));
-    assert!(matches!(
-        world.denied(&by_node(claim("m2", "n1", 2, 5)), 5),
-        Denial::NameTaken { .. }
-    ));
-    world.revoke("n1", 5);
-    assert!(matches!(
-        world.denied(&by_node(claim("m1", "n1", 2, 5)), 5),
-        Denial::IdentityRevoked { .. }
-    ));
+    let refusing = World::held(policy());
+    refusing.node("n1", true, 5);
+    refusing.reset("n1");
+    assert_eq!(refusing.denied(&renewal, 5), Denial::RequesterUidMissing);
 }
 
 #[test]

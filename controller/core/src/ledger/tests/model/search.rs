@@ -204,7 +204,7 @@ impl Task {
         let random = u8::try_from(task).unwrap();
         let mut task = Self {
             seen,
-            running: Some(replica.serve(Arc::clone(scenario), claim, random).boxed()),
+            running: Some(replica.serve(claim, random).boxed()),
             outcome: None,
         };
         // To before its first call.

@@ -22,7 +22,6 @@ use crate::verifier::Identity;
 pub(super) struct Scenario {
     pub(super) claims: [Claim; 2],
     pub(super) before: Option<Claim>,
-    pub(super) policy: LedgerPolicy,
     pub(super) flaw: Option<Flaw>,
 }
 
@@ -40,7 +39,6 @@ impl Scenario {
         Self {
             claims,
             before: None,
-            policy: policy(),
             flaw: None,
         }
     }
@@ -51,10 +49,6 @@ impl Scenario {
             before: Some(claim),
             ..self
         }
-    }
-
-    pub(super) fn under(self, policy: LedgerPolicy) -> Self {
-        Self { policy, ..self }
     }
 
     pub(super) fn with(self, flaw: Flaw) -> Self {
@@ -187,19 +181,14 @@ impl Replica {
     }
 
     /// Claims, and publishes a certificate.
-    pub(super) async fn serve(
-        self,
-        scenario: Arc<Scenario>,
-        claim: Claim,
-        random: u8,
-    ) -> Result<(), Refusal> {
+    pub(super) async fn serve(self, claim: Claim, random: u8) -> Result<(), Refusal> {
         let machines = ["m1", "m2"].map(|name| machine(name, MachineState::Ready));
         let inventory = StaticInventory::new(machines.to_vec()).unwrap();
         let ledger = RecordLedger::new(
             Arc::new(self.clone()),
             Arc::new(inventory),
             Arc::new(self.clone()),
-            scenario.policy,
+            policy(),
         )
         .with_entropy(move || Some([random; 16]));
         let grant = ledger.claim(&claim, at(1)).await?;

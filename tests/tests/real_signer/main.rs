@@ -1,6 +1,8 @@
 //! The controller on real Kubernetes, with the CA's key in a PKCS #11 token (`SoftHSM`), behind the project's external
 //! signer.
 
+mod management;
+
 use std::fs::{self, Permissions};
 use std::path::{Path, PathBuf};
 use std::process::Command;

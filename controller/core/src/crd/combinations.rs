@@ -1,0 +1,73 @@
+//! Settings of a `KubeletAuthentication` that contradict each other, or have no effect together.
+//!
+//! The rules are in the schema, where the API server applies them to what is written. An object that an earlier schema
+//! accepted can break them too, so the controller evaluates the same rules.
+
+use serde_json::Value;
+
+use super::schema::rule_at;
+
+/// The rules: the field to blame, below `spec`; the rule in CEL, which holds for accepted objects; the reason, with the
+/// cure.
+const COMBINATIONS: &[(&str, &str, &str)] = &[
+    (
+        ".aws",
+        "!has(self.aws) || 'aws' in self.authorizedAttestors \
+         || (has(self.tpm) && self.tpm.endorsementKeys.platform == 'aws')",
+        "these settings are of the attestor aws, which is not authorized",
+    ),
+    (
+        ".tpm",
+        "!has(self.tpm) || 'tpm' in self.authorizedAttestors",
+        "these settings are of the attestor tpm, which is not authorized",
+    ),
+    (
+        ".aws",
+        "!has(self.aws) || !has(self.tpm) || self.tpm.endorsementKeys.platform != 'aws' \
+         || (size(self.aws.accounts) == 0 && size(self.aws.requiredTags) == 0)",
+        "the attestor tpm does not check accounts and requiredTags: remove them, or do not set \
+         tpm.endorsementKeys.platform to aws",
+    ),
+    (
+        ".tpm.lateProviderIDs",
+        "!has(self.tpm) || self.tpm.lateProviderIDs != 'Allow' \
+         || size(self.tpm.endorsementKeys.allowList) > 0 \
+         || size(self.tpm.endorsementKeys.configMaps) > 0",
+        "Allow has no effect without listed endorsement keys: set allowList or configMaps, or \
+         Refuse",
+    ),
+    (
+        ".adoption",
+        "self.adoption != 'Allow' || !('insecure' in self.authorizedAttestors)",
+        "Allow needs evidence, and insecure has none: the value for it is AllowWithoutEvidence",
+    ),
+    (
+        ".adoption",
+        "self.adoption != 'AllowWithoutEvidence' || 'insecure' in self.authorizedAttestors",
+        "AllowWithoutEvidence is for insecure: the other attestors have evidence, and Allow",
+    ),
+    (
+        ".guestReportedAddresses",
+        "self.guestReportedAddresses != 'Allow' || !('insecure' in self.authorizedAttestors)",
+        "insecure gets no serving certificates, for any address",
+    ),
+    (
+        ".guestReportedAddresses",
+        "self.guestReportedAddresses != 'Allow' || size(self.servingAddressRanges) > 0",
+        "without ranges, a node can get a certificate for any address: set servingAddressRanges \
+         to the networks of the nodes, or Refuse",
+    ),
+    (
+        ".certificate.expirationSeconds",
+        "'insecure' in self.authorizedAttestors || !has(self.certificate.expirationSeconds) \
+         || self.certificate.expirationSeconds <= 2592000",
+        "the maximum is 2592000 (30 days): with evidence, certificates are renewed",
+    ),
+];
+
+pub(super) fn rules() -> Vec<Value> {
+    let rules = COMBINATIONS.iter();
+    rules
+        .map(|(field, rule, message)| rule_at(field, rule, message))
+        .collect()
+}

@@ -1,0 +1,102 @@
+use kube::CustomResourceExt as _;
+use serde_json::{Value, json};
+
+use super::*;
+
+/// Fewer settings are easier to understand and to test.
+const MAX_FIELDS: usize = 23;
+
+/// The fields below `schema` that have no fields themselves; a list or a map is one.
+fn leaves(path: &str, schema: &Value) -> Vec<String> {
+    let Some(properties) = schema["properties"].as_object() else {
+        return vec![path.to_owned()];
+    };
+    let properties = properties.iter();
+    properties
+        .flat_map(|(name, property)| leaves(&format!("{path}.{name}"), property))
+        .collect()
+}
+
+#[test]
+fn the_spec_has_at_most_23_fields() {
+    let definition = json!(KubeletAuthentication::crd());
+    let schema = &definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"];
+
+    let fields = leaves("spec", &schema["properties"]["spec"]);
+
+    assert!(
+        fields.len() <= MAX_FIELDS,
+        "a new field is a decision: each one is tested with all that it influences. Remove another, or \
+         raise the limit and give the reason. There are {}: {fields:#?}",
+        fields.len()
+    );
+    assert!(fields.contains(&"spec.tpm.pcrPolicy.allowed".to_owned()));
+}
+
+fn with(attestor: &str, seconds: Option<u32>) -> Duration {
+    let mut spec = KubeletAuthenticationSpec::new("prod-1", &[attestor]);
+    spec.certificate.expiration_seconds = seconds;
+    spec.longest_lifetime()
+}
+
+const DAY: Duration = Duration::from_hours(24);
+
+#[test]
+fn the_default_lifetime_depends_on_the_attestor() {
+    assert_eq!(with("aws", None), 7 * DAY);
+    assert_eq!(with("tpm", None), 7 * DAY);
+    assert_eq!(with("insecure", None), 365 * DAY);
+}
+
+#[test]
+fn a_lifetime_of_the_spec_is_granted() {
+    for attestor in ["aws", "insecure"] {
+        assert_eq!(with(attestor, Some(3600)), Duration::from_hours(1));
+    }
+    assert_eq!(with("aws", Some(604_800)), 7 * DAY);
+}
+
+/// Earlier versions stored it with every object, and it had no effect there.
+#[test]
+fn the_stored_default_of_earlier_versions_gives_insecure_a_year() {
+    assert_eq!(with("insecure", Some(604_800)), 365 * DAY);
+    assert_eq!(
+        with("insecure", Some(604_801)),
+        Duration::from_secs(604_801)
+    );
+}
+
+/// All fields of commit 7571c2c2, with its defaults filled in.
+#[test]
+fn an_object_with_fields_of_earlier_versions_is_read() {
+    let stored = json!({
+        "clusterName": "prod-1",
+        "authorizedAttestors": ["aws", "tpm"],
+        "certificate": {"expirationSeconds": 86400, "insecureExpirationSeconds": 31_536_000},
+        "audiences": [],
+        "autoApproveBindings": "Report",
+        "bootstrapTokens": "Manage",
+        "reenrolment": "WhenNodeDown",
+        "adoption": "Refuse",
+        "nameReuse": "Allow",
+        "staleNodes": "Delete",
+        "builtInRenewal": "Refuse",
+        "guestReportedAddresses": "Refuse",
+        "servingAddressRanges": [],
+        "aws": {
+            "accounts": [], "regions": [], "nodeName": "PrivateDNSName", "rootVolumeCheck": true,
+            "requiredTags": {}, "serviceAccountIdentity": "prod",
+        },
+        "tpm": {
+            "endorsementKeys": {"platform": "none", "requireCA": [], "allowList": [], "configMaps": []},
+            "pcrPolicy": {"mode": "Enforce", "bank": "sha256", "allowed": [{"7": "0f".repeat(32)}]},
+            "lateProviderIDs": "Refuse",
+        },
+    });
+
+    let spec: KubeletAuthenticationSpec = serde_json::from_value(stored).unwrap();
+
+    assert_eq!(spec.longest_lifetime(), DAY);
+    let tpm = spec.tpm.as_ref().unwrap();
+    assert_eq!(tpm.pcr_policy.allowed.len(), 1);
+}

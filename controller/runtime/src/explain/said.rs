@@ -1,0 +1,53 @@
+//! A Cluster's settings and objects, as its management cluster has them.
+
+use kube::Client;
+use kube::api::Api;
+use kubelet_attestation::ensure;
+use kubelet_attestation::errors::error_chain;
+use node_attestation_core::crd::KubeletAuthentication;
+use tokio::task::JoinSet;
+
+use super::BoxError;
+use crate::capi::{Cluster, ObjectKey, Objects, Selection};
+use crate::metrics::Metrics;
+
+/// The settings and objects of the management cluster.
+pub(super) struct Said {
+    pub(super) authentication: KubeletAuthentication,
+    pub(super) cluster: Cluster,
+    pub(super) objects: Objects,
+    pub(super) watches: JoinSet<()>,
+}
+
+impl Said {
+    pub(super) async fn read(client: &Client, key: &ObjectKey) -> Result<Self, BoxError> {
+        let api: Api<KubeletAuthentication> = Api::namespaced(client.clone(), &key.namespace);
+        let found = api.get_opt(&key.name).await;
+        let found = found.map_err(|error| {
+            let error = error_chain(&error);
+            format!("its KubeletAuthentication cannot be read: {error}")
+        })?;
+        let authentication = found.ok_or("it has no KubeletAuthentication of this name")?;
+        let selection = Selection {
+            namespace: Some(key.namespace.clone()),
+            watch_filter: None,
+        };
+        let (objects, all) = Objects::new(client.clone(), selection, &Metrics::default());
+        let mut watches = JoinSet::new();
+        watches.spawn(all);
+        let mut changes = objects.changes();
+        while !objects.is_ready() {
+            ensure!(
+                changes.changed().await.is_ok(),
+                "the watches of its objects ended".into()
+            );
+        }
+        let cluster = objects.cluster(key);
+        Ok(Self {
+            authentication,
+            cluster: cluster.ok_or("it has no Cluster of this name")?,
+            objects,
+            watches,
+        })
+    }
+}

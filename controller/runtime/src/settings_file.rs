@@ -1,0 +1,240 @@
+//! One `KubeletAuthentication` in a file: the settings of a cluster without a management cluster.
+//!
+//! # Guarantees
+//!
+//! - A file has the same meaning as in an API server: the schema of the custom resource fills in the defaults and
+//!   checks the values, its CEL rules included. There is no second list of checks.
+//! - An unknown field is an error. In a cluster, the API server drops it with a warning. In a file, a misspelt policy
+//!   would be no policy.
+//! - A field that needs a management cluster is an error ([`read`]).
+
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
+
+use kubelet_attestation::ensure;
+use node_attestation_core::crd::{
+    self, GROUP, KubeletAuthentication, KubeletAuthenticationSpec, LateProviderIds,
+};
+use serde_json::Value;
+
+use self::rules::{Compiled, Rule};
+
+mod removed;
+mod rules;
+mod schema;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
+
+/// The kind of the object.
+const KIND: &str = "KubeletAuthentication";
+
+/// The limit of an object in etcd. A wrong file is not read whole.
+const MAX_FILE_LEN: u64 = 1536 * 1024;
+
+/// A value that the file must not have.
+#[derive(derive_more::Display, Debug, Clone, PartialEq, Eq)]
+#[display("{field}: {message}")]
+#[non_exhaustive]
+pub struct Fault {
+    /// The path of the field, such as `spec.tpm.endorsementKeys.allowList[0].ekSha256`.
+    pub field: String,
+    /// The fault, and what to write instead.
+    pub message: String,
+}
+
+impl Fault {
+    fn new(field: impl Into<String>, message: impl Into<String>) -> Self {
+        Self {
+            field: field.into(),
+            message: message.into(),
+        }
+    }
+}
+
+/// Text is not a valid `KubeletAuthentication`.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum InvalidSettings {
+    /// It is neither YAML nor JSON.
+    #[error("it is not YAML with one KubeletAuthentication")]
+    Syntax(#[source] Box<serde_saphyr::Error>),
+    /// Some values are invalid.
+    #[error("{}", list(.0))]
+    Faults(Vec<Fault>),
+}
+
+/// A settings file cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SettingsFileError {
+    /// It cannot be read.
+    #[error("cannot read {}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// The reason.
+        source: io::Error,
+    },
+    /// Its content is invalid.
+    #[error("{} is invalid", path.display())]
+    Invalid {
+        /// The file.
+        path: PathBuf,
+        /// The reason.
+        source: InvalidSettings,
+    },
+}
+
+/// Reads the settings of a cluster without a management cluster.
+///
+/// # Errors
+///
+/// The file cannot be read, an API server would refuse the object, or a field needs a management cluster.
+pub fn read(path: &Path) -> Result<KubeletAuthentication, SettingsFileError> {
+    let text = text(path).map_err(|source| SettingsFileError::Read {
+        path: path.to_owned(),
+        source,
+    })?;
+    let invalid = |source| SettingsFileError::Invalid {
+        path: path.to_owned(),
+        source,
+    };
+    let authentication = parse(&text).map_err(invalid)?;
+    let faults = of_management(&authentication);
+    ensure!(faults.is_empty(), invalid(InvalidSettings::Faults(faults)));
+    Ok(authentication)
+}
+
+fn text(path: &Path) -> Result<String, io::Error> {
+    let mut text = String::new();
+    let mut file = File::open(path)?.take(MAX_FILE_LEN);
+    file.read_to_string(&mut text)?;
+    // A longer file has one more byte.
+    file.set_limit(1);
+    if file.read(&mut [0])? > 0 {
+        let what = format!("longer than {MAX_FILE_LEN} bytes");
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, what));
+    }
+    Ok(text)
+}
+
+/// Parses the text (YAML or JSON) as an API server would with strict field validation: with its defaults and its
+/// checks.
+///
+/// # Errors
+///
+/// The API server would refuse it.
+pub fn parse(text: &str) -> Result<KubeletAuthentication, InvalidSettings> {
+    let options = serde_saphyr::options! { with_snippet: false };
+    let mut object: Value = serde_saphyr::from_str_with_options(text, options)
+        .map_err(|error| InvalidSettings::Syntax(Box::new(error)))?;
+    let schema = schema::of_authentication();
+    let mut faults = identity(&object);
+    ensure!(faults.is_empty(), InvalidSettings::Faults(faults));
+    // The API server drops it from a new object, too.
+    if let Value::Object(fields) = &mut object {
+        fields.remove("status");
+    }
+    schema::drop_nulls(&schema, &mut object);
+    schema::fill_defaults(&schema, &mut object);
+    schema::check(&schema, &object, &mut faults);
+    // As in the API server: a rule can rely on the types of its fields.
+    if faults.is_empty() {
+        rules::check(&schema, &object, &mut faults);
+    }
+    ensure!(faults.is_empty(), InvalidSettings::Faults(faults));
+    serde_json::from_value(object)
+        .map_err(|error| InvalidSettings::Faults(vec![Fault::new("spec", error.to_string())]))
+}
+
+/// Stored settings contradict each other, or have no effect together.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}. Until it is corrected, no request of the Cluster is answered")]
+pub(crate) struct Contradiction(Fault);
+
+/// Checks the rules about several settings, for a stored object: an earlier schema can have accepted it.
+///
+/// # Errors
+///
+/// The API server would refuse a change of it.
+pub(crate) fn check_stored(spec: &KubeletAuthenticationSpec) -> Result<(), Contradiction> {
+    static SCHEMA: LazyLock<Value> = LazyLock::new(schema::of_authentication);
+    // Each change of a Cluster is checked, so the rules are compiled once.
+    static RULES: LazyLock<Vec<Compiled<'static>>> = LazyLock::new(|| {
+        let schema = SCHEMA.pointer("/properties/spec").unwrap_or(&Value::Null);
+        rules::of(schema).map(Rule::compiled).collect()
+    });
+    let value = serde_json::to_value(spec).unwrap_or_default();
+    let fault = RULES.iter().find_map(|rule| rule.fault(&value, "spec"));
+    fault.map_or(Ok(()), |fault| Err(Contradiction(fault)))
+}
+
+/// The faults in what every object has.
+fn identity(object: &Value) -> Vec<Fault> {
+    let version = format!("{GROUP}/v1alpha1");
+    let mut faults = Vec::new();
+    for (field, expected) in [("apiVersion", version.as_str()), ("kind", KIND)] {
+        if object.get(field).and_then(Value::as_str) != Some(expected) {
+            faults.push(Fault::new(field, format!("must be {expected}")));
+        }
+    }
+    faults
+}
+
+/// The fields that have no meaning without a management cluster.
+fn of_management(authentication: &KubeletAuthentication) -> Vec<Fault> {
+    let mut faults = Vec::new();
+    let spec = &authentication.spec;
+    let aws = spec.aws.as_ref();
+    if aws.is_some_and(|aws| aws.service_account_identity.is_some()) {
+        faults.push(Fault::new(
+            "spec.aws.serviceAccountIdentity",
+            "names an object in a management cluster: remove it, and give the controller AWS credentials of its own",
+        ));
+    }
+    let tpm = spec.tpm.as_ref();
+    if tpm.is_some_and(|tpm| !tpm.endorsement_keys.config_maps.is_empty()) {
+        faults.push(Fault::new(
+            "spec.tpm.endorsementKeys.configMaps",
+            "names objects in a management cluster: list the keys in spec.tpm.endorsementKeys.allowList",
+        ));
+    }
+    if tpm.is_some_and(|tpm| tpm.late_provider_ids == LateProviderIds::Allow) {
+        faults.push(Fault::new(
+            "spec.tpm.lateProviderIDs",
+            "must be Refuse without a management cluster: each machine of an inventory file has its provider ID",
+        ));
+    }
+    faults
+}
+
+/// Settings to start from, as YAML: a valid `KubeletAuthentication` for this cluster and attestor.
+///
+/// # Errors
+///
+/// It would not be valid, such as for an invalid name of a cluster.
+pub fn example(cluster_name: &str, attestor: &str) -> Result<String, InvalidSettings> {
+    let mut authentication = KubeletAuthentication::new(
+        cluster_name,
+        crd::KubeletAuthenticationSpec::new(cluster_name, &[attestor]),
+    );
+    let spec = &mut authentication.spec;
+    match attestor {
+        "aws" => spec.aws = Some(crd::AwsSettings::default()),
+        "tpm" => spec.tpm = Some(crd::TpmSettings::default()),
+        _ => {}
+    }
+    let text = serde_saphyr::to_string(&authentication).unwrap_or_default();
+    parse(&text)?;
+    Ok(text)
+}
+
+fn list(faults: &[Fault]) -> String {
+    let texts: Vec<_> = faults.iter().map(ToString::to_string).collect();
+    texts.join("; ")
+}
+
+#[cfg(test)]
+mod tests;

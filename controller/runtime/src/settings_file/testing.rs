@@ -1,0 +1,261 @@
+//! Invalid settings, one for each rule of the schema: for tests that hold this parser and an API server to the same
+//! answers.
+
+use serde_json::{Value, json};
+
+/// A change of a valid object that breaks one rule.
+#[derive(Debug, Clone)]
+pub struct Case {
+    /// The place of the change, as a JSON pointer.
+    pub pointer: &'static str,
+    /// The new value; a null removes it.
+    pub value: Value,
+    /// The path of the field that is blamed.
+    pub field: &'static str,
+    /// The message of the rule, or a part of another message.
+    pub message: &'static str,
+}
+
+fn case(pointer: &'static str, value: Value, field: &'static str, message: &'static str) -> Case {
+    Case {
+        pointer,
+        value,
+        field,
+        message,
+    }
+}
+
+/// A valid `KubeletAuthentication`, which each case changes in one place.
+pub fn valid() -> Value {
+    json!({
+        "apiVersion": "attestation.cluster.x-k8s.io/v1alpha1",
+        "kind": "KubeletAuthentication",
+        "metadata": {"name": "prod-1", "namespace": "default"},
+        "spec": {
+            "clusterName": "prod-1",
+            "authorizedAttestors": ["aws", "tpm"],
+            "servingAddressRanges": ["10.0.0.0/8", "2001:db8::/32"],
+            "aws": {"requiredTags": {"team": "a"}},
+            "tpm": {
+                "endorsementKeys": {
+                    "allowList": [{"machine": "m-1", "ekSha256": "1".repeat(64)}],
+                },
+                "pcrPolicy": {"allowed": [{"7": "a".repeat(64)}]},
+            },
+        },
+    })
+}
+
+/// The object with the change of this case.
+pub fn changed(case: &Case) -> Value {
+    let mut object = valid();
+    let (parent, key) = case.pointer.rsplit_once('/').unwrap_or_default();
+    if let Some(Value::Object(fields)) = object.pointer_mut(parent) {
+        if case.value.is_null() {
+            fields.remove(key);
+        } else {
+            fields.insert(key.to_owned(), case.value.clone());
+        }
+    }
+    object
+}
+
+/// The cases: each rule is broken at least once.
+#[expect(clippy::too_many_lines, reason = "it is a table")]
+pub fn cases() -> Vec<Case> {
+    let bare = |attestor: &str| json!({"clusterName": "prod-1", "authorizedAttestors": [attestor]});
+    let with = |attestor: &str, field: &str, value: Value| json!({"clusterName": "prod-1", "authorizedAttestors": [attestor], field: value});
+    let key = |field: &str, name: &str| json!([{field: name, "ekSha256": "1".repeat(64)}]);
+    vec![
+        case(
+            "/metadata/name",
+            json!("other"),
+            "spec.clusterName",
+            "must be the object's name: there is one a Cluster",
+        ),
+        case(
+            "/spec",
+            with("tpm", "aws", json!({})),
+            "spec.aws",
+            "these settings are of the attestor aws, which is not authorized",
+        ),
+        case(
+            "/spec",
+            with("aws", "tpm", json!({})),
+            "spec.tpm",
+            "these settings are of the attestor tpm, which is not authorized",
+        ),
+        case(
+            "/spec",
+            with("insecure", "adoption", json!("Allow")),
+            "spec.adoption",
+            "Allow needs evidence, and insecure has none: the value for it is AllowWithoutEvidence",
+        ),
+        case(
+            "/spec/adoption",
+            json!("AllowWithoutEvidence"),
+            "spec.adoption",
+            "AllowWithoutEvidence is for insecure: the other attestors have evidence, and Allow",
+        ),
+        case(
+            "/spec",
+            json!({
+                "clusterName": "prod-1",
+                "authorizedAttestors": ["insecure"],
+                "guestReportedAddresses": "Allow",
+                "servingAddressRanges": ["10.0.0.0/8"],
+            }),
+            "spec.guestReportedAddresses",
+            "insecure gets no serving certificates, for any address",
+        ),
+        case(
+            "/spec",
+            with("aws", "guestReportedAddresses", json!("Allow")),
+            "spec.guestReportedAddresses",
+            "without ranges, a node can get a certificate for any address: set servingAddressRanges \
+             to the networks of the nodes, or Refuse",
+        ),
+        case(
+            "/spec/certificate",
+            json!({"expirationSeconds": 2_592_001}),
+            "spec.certificate.expirationSeconds",
+            "the maximum is 2592000 (30 days): with evidence, certificates are renewed",
+        ),
+        case(
+            "/spec/tpm/endorsementKeys/platform",
+            json!("aws"),
+            "spec.aws",
+            "the attestor tpm does not check accounts and requiredTags: remove them, or do not set \
+             tpm.endorsementKeys.platform to aws",
+        ),
+        case(
+            "/spec/tpm",
+            json!({"lateProviderIDs": "Allow"}),
+            "spec.tpm.lateProviderIDs",
+            "Allow has no effect without listed endorsement keys: set allowList or configMaps, or \
+             Refuse",
+        ),
+        case(
+            "/spec/authorizedAttestors",
+            json!(["aws", "tpm", "insecure"]),
+            "spec.authorizedAttestors",
+            "insecure is authorized only alone: beside it, evidence proves nothing",
+        ),
+        case(
+            "/spec",
+            bare("null"),
+            "spec.authorizedAttestors",
+            "null approves everybody: it is for tests",
+        ),
+        case(
+            "/spec/servingAddressRanges",
+            json!(["10.0.0.0/8", "10.0.0.1/8"]),
+            "spec.servingAddressRanges[1]",
+            "a range of addresses is <network>/<length of its prefix>, with no bit after the prefix, \
+             such as 10.0.0.0/8 or 2001:db8::/32",
+        ),
+        case(
+            "/spec/servingAddressRanges",
+            json!(["::ffff:10.0.0.0/104"]),
+            "spec.servingAddressRanges[0]",
+            "a range of addresses is <network>",
+        ),
+        case(
+            "/spec/servingAddressRanges",
+            json!(["010.0.0.0/8"]),
+            "spec.servingAddressRanges[0]",
+            "a range of addresses is <network>",
+        ),
+        case(
+            "/spec/aws/requiredTags",
+            json!({"": "a"}),
+            "spec.aws.requiredTags",
+            "a tag's key has 1 to 128 characters",
+        ),
+        case(
+            "/spec/tpm/endorsementKeys/allowList",
+            json!([{"ekSha256": "1".repeat(64)}]),
+            "spec.tpm.endorsementKeys.allowList[0]",
+            "names its machine by one of machine and providerID",
+        ),
+        case(
+            "/spec/tpm/endorsementKeys/allowList",
+            key("providerID", "metal3://"),
+            "spec.tpm.endorsementKeys.allowList[0].providerID",
+            "is a provider ID, or its beginning up to a '/' with more than its scheme",
+        ),
+        case(
+            "/spec/tpm/pcrPolicy/allowed",
+            json!([{"24": "a".repeat(64)}]),
+            "spec.tpm.pcrPolicy.allowed[0]",
+            "a register is one of 0 to 23",
+        ),
+    ]
+}
+
+/// Changes that break the form of a value, each by another keyword of the schema.
+pub fn malformed() -> Vec<Case> {
+    let certificate = "/spec/certificate";
+    let lifetime = |seconds: Value| json!({"expirationSeconds": seconds});
+    let field = "spec.certificate.expirationSeconds";
+    vec![
+        case(certificate, lifetime(json!(599)), field, ""),
+        case(certificate, lifetime(json!(31_622_401)), field, ""),
+        case(certificate, lifetime(json!("1h")), field, ""),
+        case("/spec/clusterName", json!(null), "spec.clusterName", ""),
+        case("/spec/adoption", json!("Perhaps"), "spec.adoption", ""),
+        case("/spec/audiences", json!([""]), "spec.audiences[0]", ""),
+        case("/spec/audiences", json!(["a b"]), "spec.audiences[0]", ""),
+        case(
+            "/spec/audiences",
+            json!(["é".repeat(257)]),
+            "spec.audiences[0]",
+            "",
+        ),
+        case(
+            "/spec/audiences",
+            json!(["a", "b", "a"]),
+            "spec.audiences[2]",
+            "",
+        ),
+        case(
+            "/spec",
+            json!({"clusterName": "prod-1", "authorizedAttestors": []}),
+            "spec.authorizedAttestors",
+            "",
+        ),
+        case(
+            "/spec/aws/accounts",
+            json!([111_122_223_333_u64]),
+            "spec.aws.accounts[0]",
+            "",
+        ),
+        case(
+            "/spec/aws/rootVolumeCheck",
+            json!("no"),
+            "spec.aws.rootVolumeCheck",
+            "",
+        ),
+        case(
+            "/spec/aws/accounts",
+            json!("111122223333"),
+            "spec.aws.accounts",
+            "",
+        ),
+        case(
+            "/spec/tpm/pcrPolicy/allowed",
+            json!([{}]),
+            "spec.tpm.pcrPolicy.allowed[0]",
+            "",
+        ),
+        case(
+            "/spec/tpm/endorsementKeys/allowList",
+            json!([
+                {"machine": "m-1", "ekSha256": "1".repeat(64)},
+                {"machine": "m-2", "ekSha256": "1".repeat(64)},
+            ]),
+            "spec.tpm.endorsementKeys.allowList[1]",
+            "",
+        ),
+    ]
+}

@@ -1,0 +1,144 @@
+//! What files say about a cluster, in the parts that decide: for its controller, and for explanations.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use kubelet_attestation::names::Audience;
+use node_attestation_core::crd::KubeletAuthentication;
+use node_attestation_core::decide::Context;
+use node_attestation_core::ledger::{Absences, Records};
+use node_attestation_core::nodes::Nodes;
+use node_attestation_core::serving::NodeReportedAddresses;
+use node_attestation_core::signer::Signer;
+use node_attestation_core::verifier::Verifiers;
+
+use crate::capi::{Cluster, OwnAttestors};
+use crate::client::ClusterAccess;
+use crate::file_inventory::ClusterInventory;
+use crate::management::spec_mapping::{ContextBuilder, is_to_be_enforced, serving_address_ranges};
+
+/// The settings cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct UnusableSettings(String);
+
+/// A cluster in files.
+pub(crate) struct ClusterInFiles<'a> {
+    pub(crate) authentication: &'a KubeletAuthentication,
+    pub(crate) inventory: ClusterInventory,
+    /// DER of the CA certificates.
+    pub(crate) ca_certificates: &'a BTreeSet<Vec<u8>>,
+    /// `None`: only requests from files.
+    pub(crate) workload: Option<&'a ClusterAccess>,
+    pub(crate) verifiers: Verifiers,
+    pub(crate) records: Arc<dyn Records>,
+    pub(crate) signer: Arc<Signer>,
+}
+
+impl ClusterInFiles<'_> {
+    /// The context of decisions about the cluster's requests.
+    pub(crate) fn context<N>(self, nodes: N) -> Result<Context, UnusableSettings>
+    where
+        N: Nodes + NodeReportedAddresses + 'static,
+    {
+        let ClusterInventory {
+            machines,
+            mut endpoint_hosts,
+            service_ranges,
+        } = self.inventory;
+        let inventory = machines.ok_or_else(|| {
+            let what = "the inventory says awsInstances: true, and this program does not list instances: write machines";
+            UnusableSettings(what.to_owned())
+        })?;
+        let spec = &self.authentication.spec;
+        let mut audiences: BTreeSet<_> = self
+            .ca_certificates
+            .iter()
+            .map(|der| Audience::of_ca(der))
+            .collect();
+        for (index, text) in spec.audiences.iter().enumerate() {
+            let audience = Audience::parse(text)
+                .map_err(|error| UnusableSettings(format!("spec.audiences[{index}]: {error}")))?;
+            audiences.insert(audience);
+        }
+        let ranges = serving_address_ranges(spec);
+        let serving_address_ranges = ranges.map_err(|error| UnusableSettings(error.to_string()))?;
+        endpoint_hosts.extend(self.workload.and_then(ClusterAccess::server_host));
+        let cluster = Cluster {
+            uid: uid(self.ca_certificates),
+            paused: false,
+            deleting: false,
+            labels: [].into(),
+            endpoint: None,
+            service_ranges: service_ranges.iter().map(ToString::to_string).collect(),
+            infrastructure: None,
+            attestors: OwnAttestors::Unset,
+        };
+        let builder = ContextBuilder {
+            spec,
+            cluster: &cluster,
+            nodes,
+            endpoint_hosts,
+            verifiers: self.verifiers,
+            audiences: audiences.into_iter().collect(),
+            serving_address_ranges,
+            inventory,
+            records: self.records,
+            absences: Absences::default(),
+            signer: self.signer,
+        };
+        let context = builder.context();
+        // Nobody waits for records here, which end with the process.
+        context.enforcement.set(is_to_be_enforced(spec));
+        Ok(context)
+    }
+}
+
+/// A name for the cluster with these CA certificates, in place of a Cluster's UID. Replicas must agree on it, and their
+/// files can have the same certificates in different order.
+pub(crate) fn uid(ca_certificates: &BTreeSet<Vec<u8>>) -> String {
+    // DER contains its length, so two lists never make the same bytes.
+    let certificates: Vec<u8> = ca_certificates.iter().flatten().copied().collect();
+    Audience::of_ca(&certificates).to_string()
+}
+
+/// DER of the certificates in this text.
+pub(crate) fn certificates(text: &[u8]) -> BTreeSet<Vec<u8>> {
+    let blocks = pem::parse_many(text).unwrap_or_default().into_iter();
+    let certificates = blocks.filter(|block| block.tag() == "CERTIFICATE");
+    certificates.map(pem::Pem::into_contents).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_uid_is_the_same_in_whatever_form_and_order_certificates_are() {
+        let certificate = |byte| {
+            let der = [&[0x30, 0x82, 1, 0][..], &[byte; 256]].concat();
+            pem::encode(&pem::Pem::new("CERTIFICATE", der))
+        };
+        let (first, second) = (certificate(1), certificate(2));
+        let cluster = |parts: &[&str]| uid(&certificates(parts.concat().as_bytes()));
+        let expected = cluster(&[&first, &second]);
+
+        for same in [
+            cluster(&[&second, &first]),
+            cluster(&[&first, "\n", &second, "\n\n"]),
+            cluster(&["subject=CN = kubernetes\n", &first, &second, &first]),
+            cluster(&[&first, &second.replace("\r\n", "\n")]),
+            cluster(&[&first.replace("\r\n", "\n"), &second]),
+        ] {
+            assert_eq!(same, expected);
+        }
+        for other in [
+            cluster(&[&first]),
+            cluster(&[&second]),
+            cluster(&[&first, &certificate(3)]),
+            cluster(&["no certificate"]),
+        ] {
+            assert_ne!(other, expected);
+        }
+    }
+}

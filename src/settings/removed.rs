@@ -1,0 +1,58 @@
+//! The settings of earlier versions.
+
+use super::ProviderSchema;
+
+/// A setting of an earlier version.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Removed {
+    /// Its key in a file, with its section.
+    pub(crate) key: &'static str,
+    /// Its option, without the dashes.
+    pub(crate) flag: &'static str,
+    /// What holds in its place, as a sentence.
+    replacement: &'static str,
+}
+
+/// All of them. A file, a drop-in or an option that still has one gets its replacement as the error.
+const TABLE: [Removed; 4] = [
+    Removed {
+        key: "kubeconfig",
+        flag: "kubeconfig",
+        replacement: "the cluster is the one in the kubelet's kubeconfig (provideClusterInfo: \
+                      true), in the store, or in bootstrapKubeconfig",
+    },
+    Removed {
+        key: "signerName",
+        flag: "signer-name",
+        replacement: "the signer is cluster.x-k8s.io/kube-apiserver-client-kubelet-<provider>",
+    },
+    Removed {
+        key: "timeoutSeconds",
+        flag: "timeout-seconds",
+        replacement: "a run without a valid credential has 60 seconds",
+    },
+    Removed {
+        key: "tpm.deviceProgram",
+        flag: "tpm-device-program",
+        replacement: "kubelet-authenticator-tpm-device is beside the plugin, or in \
+                      /usr/lib/kubelet-authenticator",
+    },
+];
+
+impl Removed {
+    /// Why it is refused, and what replaces it.
+    pub(crate) fn why(self) -> String {
+        format!("the setting was removed: {}", self.replacement)
+    }
+}
+
+impl ProviderSchema {
+    /// The removed settings that this plugin had: those of all plugins, and its own.
+    pub(crate) fn removed(&self) -> impl Iterator<Item = Removed> {
+        let own = self.provider.as_str();
+        TABLE.into_iter().filter(move |removed| {
+            let section = removed.key.split_once('.').map(|(section, _)| section);
+            section.is_none_or(|section| section == own)
+        })
+    }
+}

@@ -1,5 +1,0 @@
-#![no_main]
-
-libfuzzer_sys::fuzz_target!(|input: &[u8]| {
-    kubelet_authenticator_fuzz::node::settings_extension(input);
-});

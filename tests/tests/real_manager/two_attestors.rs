@@ -1,0 +1,358 @@
+//! EC2 instances and hosts with TPMs in one Cluster: each kind has its own evidence, and none speaks for the other.
+
+mod bed;
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::LazyLock;
+
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use kubelet_attestation::csr::SERVING_USAGES;
+use kubelet_attestation::names::{BUILT_IN_SERVING_SIGNER, Provider};
+use kubelet_authenticator_test_support::moto::NitroTpm;
+use kubelet_authenticator_test_support::process::poll;
+use kubelet_authenticator_test_support::sts::{Fault, Times};
+use kubelet_authenticator_tests::controller::{is_issued, reason_of};
+use kubelet_authenticator_tests::program;
+use kubelet_authenticator_tests::scene::SWEPT;
+use kubelet_authenticator_tests::tpm::provider_id;
+use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair, SanType};
+use serde_json::{Value, json};
+
+use self::bed::{Bed, Node, Nodes, tpm};
+
+/// Shared: both nodes stay, and every test has further machines of its own.
+static BED: LazyLock<Bed> = LazyLock::new(Bed::start);
+static NODES: LazyLock<Nodes> = LazyLock::new(|| Nodes::join(&BED));
+
+impl<M> Node<M> {
+    fn name(&self) -> &str {
+        self.machine.node_name()
+    }
+
+    fn user(&self) -> String {
+        format!("system:node:{}", self.name())
+    }
+
+    /// A kubeconfig with its bootstrap token.
+    fn token(&self) -> PathBuf {
+        self.machine.bootstrap_kubeconfig()
+    }
+}
+
+/// Waits for a request of this user for this signer that has its certificate.
+#[track_caller]
+fn wait_for_certificate(user: &str, signer: &str) -> Value {
+    let plane = BED.scene.cluster.control_plane();
+    let found = poll(SWEPT, || {
+        let mut csrs = plane.csrs().into_iter();
+        csrs.find(|csr| {
+            csr["spec"]["username"] == user && csr["spec"]["signerName"] == signer && is_issued(csr)
+        })
+    });
+    found.unwrap_or_else(|| panic!("{user} {signer}: {:#?}", plane.csrs()))
+}
+
+#[test]
+fn an_instance_and_a_host_with_a_tpm_join_and_renew_in_one_cluster() {
+    let (scene, Nodes { instance, host }) = (&BED.scene, &*NODES);
+    let joined = [instance.name(), host.name()].map(|node| scene.record(node));
+    for (record, attestor, machine) in [
+        (&joined[0], "aws", &instance.machine),
+        (&joined[1], "tpm", &host.machine),
+    ] {
+        assert_eq!(record["spec"]["attestor"], attestor, "{record:#}");
+        assert_eq!(record["spec"]["providerID"], machine.provider_id());
+        scene.wait_for_event(machine.name(), "FirstJoin");
+    }
+
+    for (user, provider) in [
+        (instance.user(), Provider::AWS),
+        (host.user(), Provider::TPM),
+    ] {
+        wait_for_certificate(&user, &provider.client_signer());
+    }
+
+    for (node, joined) in [instance.name(), host.name()].into_iter().zip(joined) {
+        assert_eq!(scene.record(node)["spec"], joined["spec"]);
+    }
+    for kubelet in [&instance.kubelet, &host.kubelet] {
+        kubelet.wait_for_lease_renewal();
+    }
+}
+
+/// A request for a serving certificate for the name of the node alone.
+fn serving(name: &str, node_name: &str, signer: &str) -> Value {
+    let mut params = CertificateParams::default();
+    params.distinguished_name = DistinguishedName::new();
+    let subject = &mut params.distinguished_name;
+    subject.push(DnType::OrganizationName, "system:nodes");
+    subject.push(DnType::CommonName, format!("system:node:{node_name}"));
+    params.subject_alt_names = vec![SanType::DnsName(node_name.try_into().unwrap())];
+    let key = KeyPair::generate().unwrap();
+    let request = params.serialize_request(&key).unwrap().pem().unwrap();
+    json!({
+        "apiVersion": "certificates.k8s.io/v1",
+        "kind": "CertificateSigningRequest",
+        "metadata": {"name": name},
+        "spec": {
+            "signerName": signer,
+            "usages": SERVING_USAGES,
+            "request": BASE64_STANDARD.encode(request.replace("\r\n", "\n")),
+            "expirationSeconds": 600,
+        },
+    })
+}
+
+#[test]
+fn each_of_two_attestors_nodes_serves_by_its_own_and_the_built_in_signer() {
+    let (scene, Nodes { instance, host }) = (&BED.scene, &*NODES);
+    for user in [instance.user(), host.user()] {
+        let own = wait_for_certificate(&user, BUILT_IN_SERVING_SIGNER);
+        let reason = reason_of(&own, "Approved");
+        assert_eq!(reason, Some("ServingNamesCorroborated"), "{own:#}");
+    }
+
+    let plane = scene.cluster.control_plane();
+    for (node, other, kubelet, provider) in [
+        (
+            instance.name(),
+            host.name(),
+            &instance.kubelet,
+            Provider::AWS,
+        ),
+        (host.name(), instance.name(), &host.kubelet, Provider::TPM),
+    ] {
+        let kubectl = plane.kubectl_with(BED.certificate_of(kubelet));
+        let [own, others] = ["own", "others"].map(|name| format!("{name}-{provider}"));
+        let signer = provider.serving_signer();
+        kubectl.create_object(&serving(&own, node, &signer));
+        kubectl.create_object(&serving(&others, other, &signer));
+        let issued = scene.answer(&own);
+        assert!(is_issued(&issued), "{issued:#}");
+        scene.assert_denied(&others, "RequesterIsAnotherNode");
+    }
+}
+
+#[test]
+fn a_nodes_certificate_with_evidence_of_the_other_kind_is_denied() {
+    let (scene, Nodes { instance, host }) = (&BED.scene, &*NODES);
+    let spare = tpm();
+    let records = || [instance.name(), host.name()].map(|node| scene.record(node));
+    let before = records();
+    let [aws_id, tpm_id] = [instance.machine.provider_id(), host.machine.provider_id()];
+    let by_tpm = |node: &str, id: &str| BED.by_tpm(&spare, node, id);
+    let by_aws = |node: &str, id: &str| BED.by_aws(&instance.proof, node, id);
+
+    // Root on the instance, with a TPM.
+    for (application, reason) in [
+        (by_tpm(instance.name(), aws_id), "EndorsementKeyUnknown"),
+        (
+            by_tpm(instance.name(), tpm_id),
+            "EndorsementKeyOfAnotherMachine",
+        ),
+        (by_tpm(host.name(), tpm_id), "RequesterIsAnotherNode"),
+    ] {
+        let kubeconfig = BED.certificate_of(&instance.kubelet);
+        BED.ask(&kubeconfig, application).is_denied(reason);
+    }
+    let (kubeconfig, own) = (BED.certificate_of(&instance.kubelet), instance.name());
+    let answer = BED.ask_signer_of(&Provider::AWS, &kubeconfig, by_tpm(own, aws_id));
+    answer.is_denied("ProviderMismatch");
+    // Root on the host, with the credentials of the instance.
+    for (application, reason) in [
+        (by_aws(host.name(), tpm_id), "AnotherMachine"),
+        (by_aws(host.name(), aws_id), "NodeNameMismatch"),
+        (by_aws(instance.name(), aws_id), "RequesterIsAnotherNode"),
+    ] {
+        let kubeconfig = BED.certificate_of(&host.kubelet);
+        BED.ask(&kubeconfig, application).is_denied(reason);
+    }
+    let (kubeconfig, own) = (BED.certificate_of(&host.kubelet), host.name());
+    let answer = BED.ask_signer_of(&Provider::TPM, &kubeconfig, by_aws(own, tpm_id));
+    answer.is_denied("ProviderMismatch");
+
+    let specs = |records: [Value; 2]| records.map(|mut record| record["spec"].take());
+    assert_eq!(specs(records()), specs(before));
+}
+
+#[test]
+fn a_bootstrap_token_with_evidence_of_the_other_kind_is_denied() {
+    let Nodes { instance, host } = &*NODES;
+    let (spare, own) = (tpm(), BED.launch());
+    let (spare_id, own_id) = (provider_id(&spare), own.provider_id());
+    let [aws_id, tpm_id] = [instance.machine.provider_id(), host.machine.provider_id()];
+    let by_tpm = |node: &str, id: &str| BED.by_tpm(&spare, node, id);
+
+    for (application, reason) in [
+        (by_tpm(instance.name(), aws_id), "EndorsementKeyUnknown"),
+        (
+            by_tpm(instance.name(), &spare_id),
+            "ProviderIdOfAnotherMachine",
+        ),
+        (by_tpm(host.name(), tpm_id), "TokenOfAnotherMachine"),
+    ] {
+        BED.ask(&instance.token(), application).is_denied(reason);
+    }
+    for (application, reason) in [
+        (BED.by_aws(&own, host.name(), tpm_id), "AnotherMachine"),
+        (
+            BED.by_aws(&own, host.name(), &own_id),
+            "ProviderIdOfAnotherMachine",
+        ),
+        (
+            BED.by_aws(&instance.proof, instance.name(), aws_id),
+            "TokenOfAnotherMachine",
+        ),
+    ] {
+        BED.ask(&host.token(), application).is_denied(reason);
+    }
+}
+
+#[test]
+fn a_name_that_one_attestors_node_has_is_denied_to_the_other_attestors() {
+    let (scene, Nodes { instance, host }) = (&BED.scene, &*NODES);
+    // A host whose Machine would have the name of the instance's Node, and an instance whose name a host has.
+    let (spare, taken) = (tpm(), BED.launch());
+    let spare_id = provider_id(&spare);
+    let machine = BED.machine_with("host-2", &spare);
+    let names = (instance.name(), &*spare_id);
+    let answer = BED.enrol(&machine.bootstrap_kubeconfig(), &spare, names);
+    answer.is_denied("NodeNameMismatch");
+
+    let holder = tpm();
+    let holder_id = provider_id(&holder);
+    let machine = scene.cluster.machine("host-3").provider_id(&holder_id);
+    let machine = machine.node_name(taken.node_name()).create();
+    let names = (taken.node_name(), &*holder_id);
+    BED.enrol(&machine.bootstrap_kubeconfig(), &holder, names)
+        .is_issued();
+    let machine = BED.machine_of("instance-2", &taken);
+    let application = BED.by_aws(&taken, taken.node_name(), &taken.provider_id());
+    let answer = BED.ask(&machine.bootstrap_kubeconfig(), application);
+    answer.is_denied("NameTaken");
+
+    // And for the name of a host's Node an instance has no evidence.
+    let application = BED.by_aws(&taken, host.name(), &taken.provider_id());
+    let answer = BED.ask(&machine.bootstrap_kubeconfig(), application);
+    answer.is_denied("NodeNameMismatch");
+    let record = scene.record(taken.node_name());
+    assert_eq!(record["spec"]["providerID"], *holder_id, "{record:#}");
+    assert_eq!(record["spec"]["generation"], 1);
+}
+
+#[test]
+fn an_instance_that_joined_by_its_nitro_tpm_is_denied_without_that() {
+    let scene = &BED.scene;
+    let (instance, tpm) = (BED.launch(), tpm());
+    let moto = BED.cloud.moto();
+    moto.give_tpm(&instance.ec2.id, NitroTpm::of(tpm.tpm()));
+    let id = instance.provider_id();
+    let machine = BED.machine_of("nitro", &instance);
+    let names = (instance.node_name(), &*id);
+    let token = machine.bootstrap_kubeconfig();
+    let joined = BED.enrol(&token, &tpm, names);
+    joined.is_issued();
+    assert_eq!(scene.record(names.0)["spec"]["attestor"], "tpm");
+
+    // Whoever has the credentials of its metadata service, but not its TPM.
+    let certificate = BED.certificate_in(&joined);
+    for kubeconfig in [&token, &certificate] {
+        let application = BED.by_aws(&instance, names.0, names.1);
+        BED.ask(kubeconfig, application)
+            .is_denied("AnotherInstance");
+    }
+
+    let spare = self::tpm();
+    BED.enrol(&token, &spare, names)
+        .is_denied("EndorsementKeyOfAnotherMachine");
+
+    BED.enrol(&certificate, &tpm, names).is_issued();
+    let record = scene.record(names.0);
+    assert_eq!(record["spec"]["attestor"], "tpm", "{record:#}");
+    assert_eq!(record["spec"]["generation"], 1);
+}
+
+#[test]
+fn an_outage_of_sts_makes_instances_wait_and_hosts_with_tpms_join() {
+    let bed = Bed::start();
+    let (instance, tpm) = (bed.launch(), tpm());
+    let waiting = bed.machine_of("instance-1", &instance);
+    let joining = bed.machine_with("host-1", &tpm);
+    let sts = bed.cloud.sts();
+    sts.inject(Times::always(), Fault::service_unavailable());
+
+    let application = bed.by_aws(&instance, waiting.node_name(), waiting.provider_id());
+    let request = bed
+        .scene
+        .file(&waiting.bootstrap_kubeconfig(), &application);
+    let names = (joining.node_name(), joining.provider_id());
+    bed.enrol(&joining.bootstrap_kubeconfig(), &tpm, names)
+        .is_issued();
+
+    let scene = &bed.scene;
+    scene.assert_waits("instance-1", &request, "VerifierUnavailable");
+    sts.clear_faults();
+    let csr = scene.answer(&request);
+    assert!(is_issued(&csr), "{csr:#}");
+}
+
+/// The output of a command for people, on the management cluster of the bed.
+fn told(arguments: &[&str]) -> Value {
+    let management = BED.scene.site.management.control_plane();
+    let output = Command::new(program("node-attestation-controller"))
+        .args(arguments)
+        .args(["-o", "json", "--insecure-allow-loopback", "--kubeconfig"])
+        .arg(management.admin_kubeconfig())
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// The explanation of a request by somebody who knows the signer of the cloud's documents.
+fn explained(request: &str) -> Value {
+    let options = BED.cloud.arguments_without_fallback();
+    let [option, file] = [&options[0], &options[1]].map(|word| word.to_str().unwrap());
+    assert_eq!(option, "--aws-extra-signers");
+    let cluster = "both/prod-1";
+    told(&["explain", request, "--cluster", cluster, option, file])
+}
+
+#[test]
+fn requests_of_two_attestors_are_explained_and_the_cluster_is_well() {
+    let Nodes { instance, host } = &*NODES;
+    let spare = tpm();
+    let application = BED.by_tpm(&spare, host.name(), host.machine.provider_id());
+    let by_tpm = BED.ask(&host.token(), application);
+    let application = BED.by_aws(&instance.proof, host.name(), host.machine.provider_id());
+    let by_aws = BED.ask(&host.token(), application);
+
+    for (answer, provider, reason) in [
+        (&by_tpm, Provider::TPM, "EndorsementKeyOfAnotherMachine"),
+        (&by_aws, Provider::AWS, "AnotherMachine"),
+    ] {
+        answer.is_denied(reason);
+        let told = explained(&answer.application.name());
+        assert_eq!(told["signerName"], provider.client_signer(), "{told:#}");
+        let last = told["checks"].as_array().unwrap().last().unwrap();
+        assert_eq!(last["name"], "attest", "{told:#}");
+        for found in [&told["reason"], &told["conditions"][0]["reason"]] {
+            assert_eq!(found, reason, "{told:#}");
+        }
+    }
+
+    let checks = told(&["cluster", "check", "both/prod-1"]);
+    for name in [
+        "authentication",
+        "ca",
+        "records",
+        "workload-rights",
+        "nodes",
+    ] {
+        let mut all = checks["checks"].as_array().unwrap().iter();
+        let check = all.find(|check| check["name"] == name).unwrap();
+        assert_eq!(check["state"], "pass", "{checks:#}");
+    }
+}

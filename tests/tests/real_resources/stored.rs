@@ -1,0 +1,110 @@
+//! Objects that were stored under the former definition, after the definition is replaced.
+
+use std::time::Duration;
+
+use kubelet_authenticator_test_support::process::poll;
+
+use super::*;
+
+/// The API server serves a changed definition within a second or two.
+const SERVED: Duration = Duration::from_secs(30);
+
+/// All fields of the former definition.
+fn everything() -> Value {
+    json!({
+        "clusterName": "everything",
+        "authorizedAttestors": ["aws", "tpm"],
+        "certificate": {"expirationSeconds": 86400, "insecureExpirationSeconds": 2592000},
+        "audiences": ["blue"],
+        "autoApproveBindings": "Remove",
+        "bootstrapTokens": "Ignore",
+        "reenrolment": "Never",
+        "adoption": "Allow",
+        "nameReuse": "Quarantine",
+        "staleNodes": "Refuse",
+        "builtInRenewal": "ControlPlane",
+        "guestReportedAddresses": "Allow",
+        "servingAddressRanges": ["10.0.0.0/8"],
+        "aws": {
+            "accounts": ["111122223333"], "regions": ["eu-west-1"],
+            "nodeName": "InstanceID", "rootVolumeCheck": false, "requiredTags": {"team": "a"},
+            "serviceAccountIdentity": "prod",
+        },
+        "tpm": {
+            "endorsementKeys": {
+                "platform": "aws",
+                "requireCA": ["-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"],
+                "allowList": [{"machine": "m-1", "ekSha256": "1".repeat(64)}],
+                "configMaps": ["rack-1"],
+            },
+            "lateProviderIDs": "Allow",
+            "pcrPolicy": {
+                "mode": "Record", "bank": "sha256", "allowed": [{"7": "a".repeat(64)}],
+            },
+        },
+    })
+}
+
+/// The same without the fields that are removed.
+fn without_removed(mut spec: Value) -> Value {
+    for (pointer, field) in [
+        ("", "reenrolment"),
+        ("", "nameReuse"),
+        ("", "staleNodes"),
+        ("/certificate", "insecureExpirationSeconds"),
+        ("/tpm/pcrPolicy", "mode"),
+        ("/tpm/pcrPolicy", "bank"),
+    ] {
+        let parent = spec.pointer_mut(pointer).and_then(Value::as_object_mut);
+        parent.unwrap().remove(field).unwrap();
+    }
+    spec
+}
+
+#[test]
+fn an_object_of_the_former_definition_is_served_without_removed_fields() {
+    let cluster = ControlPlane::start();
+    let kubectl = cluster.kubectl();
+    let established = ["wait", "--for=condition=Established", "crd", "--all"];
+    kubectl.apply(include_str!("former.yaml"));
+    kubectl.ok(established);
+    let of = |name: &str, spec: &Value| {
+        json!({
+            "apiVersion": API_VERSION, "kind": "KubeletAuthentication",
+            "metadata": {"name": name, "namespace": "default"}, "spec": spec,
+        })
+    };
+    kubectl.apply_object(&of("everything", &everything()));
+    // The former definition fills in the lifetimes.
+    let bare = json!({"clusterName": "bare", "authorizedAttestors": ["insecure"]});
+    kubectl.apply_object(&of("bare", &bare));
+    let get = |name: &str| kubectl.json(["get", "kubeauth", name]);
+    assert_eq!(get("everything")["spec"], everything());
+    let lifetimes = json!({"expirationSeconds": 604_800, "insecureExpirationSeconds": 31_536_000});
+    assert_eq!(get("bare")["spec"]["certificate"], lifetimes);
+
+    kubectl.apply(&definitions());
+    kubectl.ok(established);
+
+    // Pruned when it is read: nothing wrote it since.
+    let expected = without_removed(everything());
+    let served = poll(SERVED, || {
+        Some(get("everything")).filter(|one| one["spec"] == expected)
+    });
+    assert!(served.is_some(), "{:#}", get("everything"));
+    let lifetime = json!({"expirationSeconds": 604_800});
+    assert_eq!(get("bare")["spec"]["certificate"], lifetime);
+    // A rule of the new definition that its spec breaks does not stop other writes.
+    let condition = json!({
+        "type": "Ready", "status": "False", "reason": "SettingsInvalid", "message": "",
+        "lastTransitionTime": "2026-11-21T12:00:00Z",
+    });
+    let status = ["kubeauth", "everything", "--subresource=status"];
+    kubectl.patch(&status, &json!({"status": {"conditions": [condition]}}));
+    let label = json!({"metadata": {"labels": {"team": "a"}}});
+    kubectl.patch(&["kubeauth", "everything"], &label);
+    let limits = json!({"spec": {"aws": {"accounts": null, "requiredTags": null}}});
+    kubectl.patch(&["kubeauth", "everything"], &limits);
+    let adoption = json!({"spec": {"adoption": "AllowWithoutEvidence"}});
+    kubectl.patch(&["kubeauth", "bare"], &adoption);
+}
