@@ -8,13 +8,13 @@ use kubelet_attestation::names::{
     BUILT_IN_CLIENT_SIGNER, BUILT_IN_SERVING_SIGNER, CSR_NAME_PREFIX, Provider,
 };
 
+use crate::crd::BuiltInRenewal;
 use crate::identifiers::CertificateUid;
 use crate::ledger::RequestRef;
 use crate::refusal::{Deferral, Denial, Failure, Ignored, Refusal};
 use crate::request::{
     Approval, Asked, ClaimedCsr, IssuedCertificate, ParsedCsr, RawRequest, TriageError,
 };
-use crate::scope::KubeletSignerMode;
 
 mod context;
 mod seen;
@@ -135,7 +135,7 @@ impl Deciding<'_> {
         if self.context.enforcement.is_on() || !is_as_before(request) {
             return self.checked(request).await;
         }
-        if self.context.duties.built_in == KubeletSignerMode::DenyExceptControlPlane
+        if self.context.built_in_renewal == BuiltInRenewal::ControlPlane
             && let Ok(approved @ Decision::Approve(_)) = self.checked(request).await
         {
             return Ok(approved);
@@ -146,9 +146,9 @@ impl Deciding<'_> {
     /// The error is a decision, too: `?` ends the checks with it.
     async fn checked(&mut self, request: &CertificateSigningRequest) -> Result<Decision, Decision> {
         let context = self.context;
-        let raw = self.steps.take("triage", || {
-            RawRequest::triage(request, &context.verifiers, &context.duties)
-        })?;
+        let raw = self
+            .steps
+            .take("triage", || RawRequest::triage(request, &context.verifiers))?;
         self.steps.saw(|| seen::request(request));
         let asked = raw.asked().clone();
         let csr = self.steps.take("parse", || raw.parse())?;
@@ -183,10 +183,11 @@ impl Deciding<'_> {
             return Err(Decision::Ignore(Ignored::AnotherSigner(signer)));
         };
         // The record must not outlive the certificate, which does not outlive the CA.
-        let lifetimes = context.lifetimes.until(signer.not_after(), now);
-        let csr = self.steps.take("conform_client", || {
-            csr.conform_client(verifier, &lifetimes)
-        })?;
+        let left = signer.not_after().duration_since(now).unwrap_or_default();
+        let longest = context.longest_lifetime.min(left);
+        let csr = self
+            .steps
+            .take("conform_client", || csr.conform_client(verifier, longest))?;
         self.steps.saw(|| seen::client(csr.request()));
         let located = csr.locate(inventory);
         let csr = self.steps.wait("locate", located).await?;
@@ -211,12 +212,9 @@ impl Deciding<'_> {
 
     async fn unattested_built_in(&mut self, csr: ParsedCsr) -> Result<Decision, Decision> {
         let context = self.context;
-        match context.duties.built_in {
-            KubeletSignerMode::DenyExceptControlPlane => {}
-            KubeletSignerMode::Ignore | KubeletSignerMode::Deny => {
-                let detail = "the cluster has no exception";
-                return Err(Denial::UnattestedBuiltInRequest(detail).into());
-            }
+        if context.built_in_renewal == BuiltInRenewal::Refuse {
+            let detail = "the cluster has no exception";
+            return Err(Denial::UnattestedBuiltInRequest(detail).into());
         }
         let renewal = csr.renew_control_plane(context.inventory.as_ref(), context.ledger.as_ref());
         let renewal = self.steps.wait("control_plane", renewal).await?;
@@ -228,7 +226,7 @@ impl Deciding<'_> {
     async fn serving(&mut self, csr: ParsedCsr) -> Result<Decision, Decision> {
         let (context, now) = (self.context, self.now);
         let csr = self.steps.take("conform_serving", || {
-            csr.conform_serving(&context.serving, &context.lifetimes)
+            csr.conform_serving(&context.serving, context.longest_lifetime)
         })?;
         self.steps
             .saw(|| seen::serving(csr.request(), &context.serving));

@@ -1,31 +1,7 @@
-//! The requests of a cluster that the controller answers.
+//! Whether attestation is enforced in a cluster.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-
-/// The requests that the controller answers beside those to the client signers of the admitted providers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Duties {
-    /// Kubelets' serving certificates: `kubernetes.io/kubelet-serving`, and
-    /// `cluster.x-k8s.io/kubelet-serving-<provider>` of every admitted provider that has evidence.
-    pub serving: bool,
-    /// Requests to `kubernetes.io/kube-apiserver-client-kubelet`.
-    pub built_in: KubeletSignerMode,
-}
-
-/// The treatment of requests to the built-in client signer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum KubeletSignerMode {
-    /// It is not ours.
-    #[default]
-    Ignore,
-    /// It is denied. Left pending, it would be approved by kube-controller-manager as soon as
-    /// somebody restores the binding for that.
-    Deny,
-    /// The same, except for the renewal of a control-plane machine's certificate of kubeadm. That is
-    /// approved, without evidence, for kube-controller-manager to sign.
-    DenyExceptControlPlane,
-}
 
 /// Whether attestation is enforced: on, unless whoever looks after a cluster says otherwise. All
 /// clones say the same.

@@ -218,7 +218,7 @@ fn of_management(authentication: &KubeletAuthentication) -> Vec<Fault> {
 pub fn example(cluster_name: &str, attestor: &str) -> Result<String, InvalidSettings> {
     let mut authentication = KubeletAuthentication::new(
         cluster_name,
-        crd::KubeletAuthenticationSpec::new(cluster_name, &[attestor]),
+        KubeletAuthenticationSpec::new(cluster_name, &[attestor]),
     );
     let spec = &mut authentication.spec;
     match attestor {

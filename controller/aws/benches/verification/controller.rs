@@ -23,11 +23,9 @@ use node_attestation_aws::sts::{Sts, StsSettings};
 use node_attestation_aws::verifier::{AwsClients, AwsVerifier};
 use node_attestation_core::crd::AwsSettings;
 use node_attestation_core::inventory::StaticInventory;
-use node_attestation_core::lifetimes::Lifetimes;
 use node_attestation_core::rate_limit::Rate;
 use node_attestation_core::refusal::Unavailable;
 use node_attestation_core::request::{AttestedCsr, LocatedCsr, RawRequest};
-use node_attestation_core::scope::Duties;
 use node_attestation_core::verifier::{Verifier, Verifiers};
 
 use crate::fleet::{self, ACCOUNT, CLUSTER, Instance, REGION, ZONE};
@@ -55,11 +53,11 @@ impl Controller {
 
     /// The checks of a request before its evidence.
     pub(crate) async fn locate(&self, request: &CertificateSigningRequest) -> LocatedCsr {
-        RawRequest::triage(request, &self.verifiers, &Duties::default())
+        RawRequest::triage(request, &self.verifiers)
             .unwrap()
             .parse()
             .unwrap()
-            .conform_client(self.verifier(), &Lifetimes::default())
+            .conform_client(self.verifier(), Duration::from_hours(7 * 24))
             .unwrap()
             .locate(&self.inventory)
             .await

@@ -1,14 +1,15 @@
 //! The cluster whose requests are decided.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use kubelet_attestation::names::Audience;
 
+use crate::crd::BuiltInRenewal;
 use crate::inventory::Inventory;
 use crate::ledger::RecordLedger;
-use crate::lifetimes::Lifetimes;
 use crate::request;
-use crate::scope::{Duties, Enforcement};
+use crate::scope::Enforcement;
 use crate::serving::ServingPolicy;
 use crate::signer::Signer;
 use crate::verifier::Verifiers;
@@ -27,9 +28,9 @@ pub struct Context {
     /// The signer, with the cluster's CA.
     pub signer: Arc<Signer>,
     /// The longest validity of certificates.
-    pub lifetimes: Lifetimes,
-    /// The requests that the controller answers beside those to the client signers of the verifiers.
-    pub duties: Duties,
+    pub longest_lifetime: Duration,
+    /// Whether Kubernetes' own signer can renew without evidence.
+    pub built_in_renewal: BuiltInRenewal,
     /// Whether nodes without a record are kept from Kubernetes' own signers.
     pub enforcement: Enforcement,
     /// The names and addresses that serving certificates must not have.
@@ -39,6 +40,6 @@ pub struct Context {
 impl Context {
     /// The signers whose requests are ours to answer: what must be watched.
     pub fn signers(&self) -> Vec<String> {
-        request::signers(&self.verifiers, self.duties)
+        request::signers(&self.verifiers)
     }
 }

@@ -20,8 +20,7 @@ use super::*;
 use crate::decide::tests::built_in::stock_renewal;
 use crate::inventory::Machine;
 use crate::ledger::{GrantReason, Record};
-use crate::lifetimes::Lifetimes;
-use crate::scope::Duties;
+use crate::testing::cluster::WEEK;
 use crate::testing::serving::{joined, serving, serving_cluster_of, serving_machine};
 use crate::testing::{UID, cluster, decided, insecure, now, renewal, valid};
 
@@ -41,7 +40,7 @@ fn a_machine_that_joins_gets_its_certificate() {
     assert_eq!(certificate.provider_id.as_str(), "metal:///rack/m1");
     assert_eq!(certificate.uid.to_string(), UID);
     assert_eq!(certificate.opening, Some(GrantReason::First));
-    assert_eq!(certificate.not_after, now() + Lifetimes::default().attested);
+    assert_eq!(certificate.not_after, now() + WEEK);
 }
 
 #[test]
@@ -70,12 +69,8 @@ fn a_decision_names_the_object_of_the_machine() {
         machine.control_plane = true;
         vec![machine]
     };
-    let duties = Duties {
-        serving: true,
-        built_in: KubeletSignerMode::DenyExceptControlPlane,
-    };
     let cluster = || Context {
-        duties,
+        built_in_renewal: BuiltInRenewal::ControlPlane,
         ..serving_cluster_of(of(serving_machine()))
     };
     for (request, cluster) in [
@@ -95,7 +90,7 @@ fn a_machine_without_evidence_gets_its_certificate_by_its_token() {
     let certificate = issued(decided(&insecure(), &cluster()));
 
     assert_eq!(certificate.node_name.as_str(), "n1");
-    assert_eq!(certificate.not_after, now() + Lifetimes::default().insecure);
+    assert_eq!(certificate.not_after, now() + WEEK);
 }
 
 #[test]

@@ -2,9 +2,7 @@
 
 use std::time::Duration;
 
-use crate::lifetimes::Lifetimes;
 use crate::refusal::Denial;
-use crate::verifier::Verifier;
 
 /// The shortest that the API server lets anybody ask for.
 const MIN_REQUESTED: Duration = Duration::from_mins(10);
@@ -17,9 +15,9 @@ const MAX_GRANTED: Duration = Duration::from_hours(10 * 366 * 24);
 /// `--cluster-signing-duration`.
 pub(crate) fn served_by_others(
     requested: Option<Duration>,
-    lifetimes: &Lifetimes,
+    longest: Duration,
 ) -> Result<(), Denial> {
-    let granted = granted_for_serving(None, lifetimes);
+    let granted = at_most(longest, None);
     match requested.filter(|asked| *asked > granted) {
         Some(asked) => Err(Denial::ExpirationTooLong { asked, granted }),
         None => Ok(()),
@@ -27,25 +25,7 @@ pub(crate) fn served_by_others(
 }
 
 /// The requested validity, or the longest that policy grants if that is less or nothing is requested.
-pub(crate) fn granted(
-    requested: Option<Duration>,
-    verifier: &dyn Verifier,
-    lifetimes: &Lifetimes,
-) -> Duration {
-    let most = if verifier.versions().is_empty() {
-        lifetimes.insecure
-    } else {
-        lifetimes.attested
-    };
-    at_most(most, requested)
-}
-
-/// The same for a serving certificate, which only an attested node can have.
-pub(crate) fn granted_for_serving(requested: Option<Duration>, lifetimes: &Lifetimes) -> Duration {
-    at_most(lifetimes.attested, requested)
-}
-
-fn at_most(most: Duration, requested: Option<Duration>) -> Duration {
+pub(crate) fn at_most(most: Duration, requested: Option<Duration>) -> Duration {
     requested
         .map_or(most, |requested| requested.max(MIN_REQUESTED).min(most))
         .min(MAX_GRANTED)

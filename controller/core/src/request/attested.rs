@@ -197,11 +197,11 @@ mod tests {
         let mut request = valid();
         let created = created.map(|time| Time(Timestamp::try_from(time).unwrap()));
         request.metadata.creation_timestamp = created;
-        let raw = RawRequest::triage(&request, &cluster.verifiers, &cluster.duties).unwrap();
+        let raw = RawRequest::triage(&request, &cluster.verifiers).unwrap();
         let csr = raw
             .parse()
             .unwrap()
-            .conform_client(verifier, &cluster.lifetimes)
+            .conform_client(verifier, cluster.longest_lifetime)
             .unwrap();
         block_on(csr.locate(inventory)).unwrap()
     }
@@ -222,12 +222,12 @@ mod tests {
     #[test]
     fn a_verifier_of_another_provider_cannot_set_the_rules() {
         let cluster = cluster();
-        let raw = RawRequest::triage(&valid(), &cluster.verifiers, &cluster.duties).unwrap();
+        let raw = RawRequest::triage(&valid(), &cluster.verifiers).unwrap();
 
         let refused = raw
             .parse()
             .unwrap()
-            .conform_client(&InsecureVerifier, &cluster.lifetimes);
+            .conform_client(&InsecureVerifier, cluster.longest_lifetime);
 
         assert!(matches!(
             refused,

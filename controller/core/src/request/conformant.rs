@@ -5,7 +5,6 @@ use std::time::{Duration, SystemTime};
 use kubelet_attestation::names::{NodeName, Provider, ProviderId};
 
 use super::{Asked, ParsedCsr};
-use crate::lifetimes::Lifetimes;
 use crate::policy::requester::Requester;
 use crate::policy::{evidence, extensions, lifetime, requester, subject, usages};
 use crate::refusal::{Denial, Refusal};
@@ -53,7 +52,7 @@ impl ParsedCsr {
     pub fn conform_client(
         self,
         verifier: &dyn Verifier,
-        lifetimes: &Lifetimes,
+        longest_lifetime: Duration,
     ) -> Result<ConformantClientCsr, Refusal> {
         let raw = self.raw();
         let Asked::Client(provider) = &raw.asked else {
@@ -73,7 +72,7 @@ impl ParsedCsr {
             provider_id,
             spki: self.csr().spki_der().to_vec(),
             evidence: self.evidence().map(<[u8]>::to_vec),
-            lifetime: lifetime::granted(raw.expiration, verifier, lifetimes),
+            lifetime: lifetime::at_most(longest_lifetime, raw.expiration),
             created: raw.created,
             annotated_key: raw.annotated_key.clone(),
         };

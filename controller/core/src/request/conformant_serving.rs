@@ -6,7 +6,6 @@ use kubelet_attestation::names::NodeName;
 
 use super::{Asked, ParsedCsr};
 use crate::identifiers::{CertificateUid, ServingName};
-use crate::lifetimes::Lifetimes;
 use crate::policy::{extensions, lifetime, requester, serving_names, subject, usages};
 use crate::refusal::{Denial, Refusal};
 use crate::serving::ServingPolicy;
@@ -46,7 +45,7 @@ impl ParsedCsr {
     pub fn conform_serving(
         self,
         policy: &ServingPolicy,
-        lifetimes: &Lifetimes,
+        longest_lifetime: Duration,
     ) -> Result<ConformantServingCsr, Refusal> {
         let raw = self.raw();
         match raw.asked {
@@ -65,7 +64,7 @@ impl ParsedCsr {
         }
         requester::is_node(&raw.username, &raw.groups, &node_name)?;
         if raw.asked == Asked::BuiltInServing {
-            lifetime::served_by_others(raw.expiration, lifetimes)?;
+            lifetime::served_by_others(raw.expiration, longest_lifetime)?;
         }
         let uid = CertificateUid::parse(raw.uid.as_deref().unwrap_or_default());
         let uid = uid.map_err(|_| Denial::RequesterUidMissing)?;
@@ -75,7 +74,7 @@ impl ParsedCsr {
             uid,
             names,
             spki: self.csr().spki_der().to_vec(),
-            lifetime: lifetime::granted_for_serving(raw.expiration, lifetimes),
+            lifetime: lifetime::at_most(longest_lifetime, raw.expiration),
         };
         Ok(ConformantServingCsr { request })
     }

@@ -11,7 +11,7 @@ use crate::refusal::{Deferral, Denial, Refusal};
 /// A request without evidence for the built-in client signer, by a living control-plane machine for
 /// itself.
 ///
-/// Only with [`DenyExceptControlPlane`](crate::scope::KubeletSignerMode::DenyExceptControlPlane) is it
+/// Only with [`BuiltInRenewal::ControlPlane`](crate::crd::BuiltInRenewal::ControlPlane) is it
 /// an exception to [`Denial::UnattestedBuiltInRequest`].
 #[derive(Debug)]
 pub struct ControlPlaneRenewal {

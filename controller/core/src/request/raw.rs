@@ -12,7 +12,6 @@ use kubelet_attestation::names::{BUILT_IN_CLIENT_SIGNER, BUILT_IN_SERVING_SIGNER
 use super::ApprovalReason;
 use crate::policy::size;
 use crate::refusal::{Denial, Ignored};
-use crate::scope::{Duties, KubeletSignerMode};
 use crate::verifier::Verifiers;
 
 /// An open request to one of our signers, within limits; nothing of it has been read.
@@ -52,25 +51,21 @@ pub enum Asked {
 
 impl Asked {
     /// The kind of the signer of this name, if the controller answers its requests.
-    fn of(signer: &str, verifiers: &Verifiers, duties: Duties) -> Option<Self> {
-        let answers_built_in = match duties.built_in {
-            KubeletSignerMode::Ignore => false,
-            KubeletSignerMode::Deny | KubeletSignerMode::DenyExceptControlPlane => true,
-        };
+    fn of(signer: &str, verifiers: &Verifiers) -> Option<Self> {
         let admitted = |provider: &Provider| verifiers.of(provider).is_some();
         let attests = |provider: &Provider| {
             let verifier = verifiers.of(provider);
             verifier.is_some_and(|verifier| !verifier.versions().is_empty())
         };
         match signer {
-            BUILT_IN_CLIENT_SIGNER => answers_built_in.then_some(Self::BuiltInClient),
-            BUILT_IN_SERVING_SIGNER => duties.serving.then_some(Self::BuiltInServing),
+            BUILT_IN_CLIENT_SIGNER => Some(Self::BuiltInClient),
+            BUILT_IN_SERVING_SIGNER => Some(Self::BuiltInServing),
             _ => Provider::of_client_signer(signer)
                 .filter(admitted)
                 .map(Self::Client)
                 .or_else(|| {
                     Provider::of_serving_signer(signer)
-                        .filter(|provider| duties.serving && attests(provider))
+                        .filter(attests)
                         .map(Self::Serving)
                 }),
         }
@@ -78,14 +73,14 @@ impl Asked {
 }
 
 /// The signers whose requests are ours to answer.
-pub(crate) fn signers(verifiers: &Verifiers, duties: Duties) -> Vec<String> {
+pub(crate) fn signers(verifiers: &Verifiers) -> Vec<String> {
     let built_in = [BUILT_IN_CLIENT_SIGNER, BUILT_IN_SERVING_SIGNER].map(str::to_owned);
     verifiers
         .providers()
         .map(Provider::client_signer)
         .chain(verifiers.providers().map(Provider::serving_signer))
         .chain(built_in)
-        .filter(|signer| Asked::of(signer, verifiers, duties).is_some())
+        .filter(|signer| Asked::of(signer, verifiers).is_some())
         .collect()
 }
 
@@ -102,20 +97,19 @@ pub enum TriageError {
 }
 
 impl RawRequest {
-    /// Takes an open request to a signer of one of these verifiers, or to another that these
-    /// duties are about.
+    /// Takes an open request to a signer of one of these verifiers, or to one of Kubernetes' own signers
+    /// for kubelets.
     ///
     /// One that is approved and not issued goes through the whole chain: somebody else's approval
     /// proves nothing. Only what we approved for kube-controller-manager to sign is done with.
     pub fn triage(
         csr: &CertificateSigningRequest,
         verifiers: &Verifiers,
-        duties: &Duties,
     ) -> Result<Self, TriageError> {
         let CertificateSigningRequest { metadata, spec, .. } = csr;
         let created = metadata.creation_timestamp.as_ref();
         let annotations = metadata.annotations.as_ref();
-        let asked = Asked::of(&spec.signer_name, verifiers, *duties)
+        let asked = Asked::of(&spec.signer_name, verifiers)
             .ok_or_else(|| Ignored::AnotherSigner(spec.signer_name.clone()))?;
         if let Some(status) = &csr.status {
             still_open(status, &asked)?;

@@ -8,21 +8,24 @@ use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use kubelet_attestation::names::{NodeName, Provider, ProviderId};
 use kubelet_attestation::version::EvidenceVersion;
 
+use crate::crd::BuiltInRenewal;
 use crate::decide::{Context, Decision, decide};
 use crate::identifiers::TokenId;
 use crate::inventory::{Inventory, Machine, StaticInventory};
 use crate::ledger::{LedgerPolicy, MemoryRecords, RecordLedger, Records};
-use crate::lifetimes::Lifetimes;
 use crate::nodes::{Node, Nodes};
 use crate::refusal::{Denial, Refusal};
 use crate::request::IssuedCertificate;
-use crate::scope::{Duties, Enforcement};
+use crate::scope::Enforcement;
 use crate::serving::ServingPolicy;
 use crate::signer::Signer;
 use crate::testing::nodes::MemoryNodes;
 use crate::verifier::{
     Appraisal, Assurance, AttestedIdentity, Identity, InsecureVerifier, Verifier, Verifiers,
 };
+
+/// The longest validity that the clusters of tests grant.
+pub const WEEK: Duration = Duration::from_hours(7 * 24);
 
 /// Some day in 2027.
 pub fn now() -> SystemTime {
@@ -132,8 +135,7 @@ impl Parts {
         } = self;
         let verifiers: [Arc<dyn Verifier>; 2] = [Arc::new(witness), Arc::new(InsecureVerifier)];
         let uid = std::array::from_fn(|index| u8::try_from(index).unwrap());
-        let lifetimes = Lifetimes::default();
-        let policy = LedgerPolicy::new(lifetimes.longest());
+        let policy = LedgerPolicy::new(WEEK);
         let ledger = RecordLedger::new(records, inventory.clone(), nodes, policy)
             .with_entropy(move || Some(uid));
         Context {
@@ -142,8 +144,8 @@ impl Parts {
             inventory,
             ledger: Arc::new(ledger),
             signer: CA.clone(),
-            lifetimes,
-            duties: Duties::default(),
+            longest_lifetime: WEEK,
+            built_in_renewal: BuiltInRenewal::Refuse,
             enforcement: Enforcement::default(),
             serving: ServingPolicy::default(),
         }

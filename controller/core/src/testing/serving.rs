@@ -12,7 +12,6 @@ use crate::decide::Context;
 use crate::identifiers::ServingName;
 use crate::inventory::{Machine, StaticInventory};
 use crate::refusal::Denial;
-use crate::scope::Duties;
 use crate::serving::ServingPolicy;
 
 pub const SUBJECT_ALT_NAME_OID: &str = "2.5.29.17";
@@ -40,15 +39,10 @@ pub fn other_machine() -> Machine {
     machine
 }
 
-/// A cluster of these machines that answers requests for serving certificates, in which no node has
-/// joined.
+/// A cluster of these machines, in which no node has joined.
 pub fn serving_cluster_of(machines: Vec<Machine>) -> Context {
     Context {
         inventory: Arc::new(StaticInventory::new(machines).unwrap()),
-        duties: Duties {
-            serving: true,
-            ..Duties::default()
-        },
         serving: ServingPolicy {
             endpoint_hosts: vec!["api.example.com.".to_owned(), "[2001:db8::6443]".to_owned()],
             service_ranges: vec!["10.96.0.0/12".parse().unwrap()],

@@ -24,9 +24,10 @@ pub(crate) async fn chain(
     now: SystemTime,
 ) -> Result<IssuedCertificate, Decision> {
     let (inventory, ledger) = (context.inventory.as_ref(), context.ledger.as_ref());
-    let raw: RawRequest = RawRequest::triage(object, &context.verifiers, &context.duties)?;
+    let raw: RawRequest = RawRequest::triage(object, &context.verifiers)?;
     let parsed: ParsedCsr = raw.parse()?;
-    let conformant: ConformantClientCsr = parsed.conform_client(verifier, &context.lifetimes)?;
+    let conformant: ConformantClientCsr =
+        parsed.conform_client(verifier, context.longest_lifetime)?;
     let located: LocatedCsr = conformant.locate(inventory).await?;
     let attested: AttestedCsr = located.attest(verifier, &context.audiences, now).await?;
     let settled: NamedCsr = attested.check_node_name(inventory, ledger).await?;
@@ -43,7 +44,8 @@ pub(crate) async fn serving(
     now: SystemTime,
 ) -> Result<IssuedCertificate, Decision> {
     let policy = &context.serving;
-    let conformant: ConformantServingCsr = parsed.conform_serving(policy, &context.lifetimes)?;
+    let conformant: ConformantServingCsr =
+        parsed.conform_serving(policy, context.longest_lifetime)?;
     let (ledger, inventory) = (context.ledger.as_ref(), context.inventory.as_ref());
     let corroborated: CorroboratedCsr = conformant
         .corroborate(ledger, inventory, &context.verifiers, policy)

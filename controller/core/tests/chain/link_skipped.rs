@@ -9,7 +9,7 @@ use node_attestation_core::signer::Signer;
 use node_attestation_core::verifier::Verifier;
 
 fn unparsed(raw: RawRequest, verifier: &dyn Verifier, context: &Context) {
-    let _ = raw.conform_client(verifier, &context.lifetimes);
+    let _ = raw.conform_client(verifier, context.longest_lifetime);
 }
 
 fn unconformant(parsed: ParsedCsr, context: &Context) {

@@ -14,8 +14,8 @@ fn parsed_twice(raw: RawRequest) {
 }
 
 fn conformed_twice(parsed: ParsedCsr, verifier: &dyn Verifier, context: &Context) {
-    let _ = parsed.conform_client(verifier, &context.lifetimes);
-    let _ = parsed.conform_client(verifier, &context.lifetimes);
+    let _ = parsed.conform_client(verifier, context.longest_lifetime);
+    let _ = parsed.conform_client(verifier, context.longest_lifetime);
 }
 
 fn located_twice(conformant: ConformantClientCsr, context: &Context) {

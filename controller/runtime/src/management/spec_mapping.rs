@@ -4,14 +4,13 @@ use std::sync::Arc;
 
 use kubelet_attestation::names::Audience;
 use node_attestation_core::crd::{
-    AutoApproveBindings, BuiltInRenewal, GuestReportedAddresses, KubeletAuthenticationSpec,
+    AutoApproveBindings, GuestReportedAddresses, KubeletAuthenticationSpec,
 };
 use node_attestation_core::decide::Context;
 use node_attestation_core::inventory::Inventory;
 use node_attestation_core::ledger::{Absences, LedgerPolicy, RecordLedger, Records};
-use node_attestation_core::lifetimes::Lifetimes;
 use node_attestation_core::nodes::Nodes;
-use node_attestation_core::scope::{Duties, Enforcement, KubeletSignerMode};
+use node_attestation_core::scope::Enforcement;
 use node_attestation_core::serving::{
     AddressRange, InvalidAddressRange, NodeReportedAddresses, ServingPolicy,
 };
@@ -53,32 +52,12 @@ impl<N: Nodes + NodeReportedAddresses + 'static> ContextBuilder<'_, N> {
             inventory: self.inventory,
             ledger: Arc::new(ledger.with_absences(self.absences)),
             signer: self.signer,
-            lifetimes: lifetimes(spec),
-            duties: duties(spec),
+            longest_lifetime: spec.longest_lifetime(),
+            built_in_renewal: spec.built_in_renewal,
             // Until somebody has found out whether it is on.
             enforcement: Enforcement::new(false),
             serving,
         }
-    }
-}
-
-/// The longest lifetimes of certificates.
-fn lifetimes(spec: &KubeletAuthenticationSpec) -> Lifetimes {
-    let longest = spec.longest_lifetime();
-    Lifetimes {
-        attested: longest,
-        insecure: longest,
-    }
-}
-
-/// The requests that the controller answers, apart from those to the client signers of the verifiers.
-fn duties(spec: &KubeletAuthenticationSpec) -> Duties {
-    Duties {
-        serving: true,
-        built_in: match spec.built_in_renewal {
-            BuiltInRenewal::Refuse => KubeletSignerMode::Deny,
-            BuiltInRenewal::ControlPlane => KubeletSignerMode::DenyExceptControlPlane,
-        },
     }
 }
 

@@ -168,7 +168,7 @@ fn the_schema_is_of_the_first_definition() {
 fn a_field_that_is_not_written_has_the_default_of_the_type() {
     let mut object = valid();
     object["spec"] = json!({"clusterName": "prod-1", "authorizedAttestors": ["aws", "tpm"]});
-    let expected = crd::KubeletAuthenticationSpec::new("prod-1", &["aws", "tpm"]);
+    let expected = KubeletAuthenticationSpec::new("prod-1", &["aws", "tpm"]);
     assert_eq!(parse(&object.to_string()).unwrap().spec, expected);
 
     object["spec"]["aws"] = json!({});

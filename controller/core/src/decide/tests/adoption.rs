@@ -22,7 +22,7 @@ fn cluster(adoption: Adoption) -> Context {
     let context = Parts::default().cluster();
     let policy = LedgerPolicy {
         adoption,
-        ..LedgerPolicy::new(context.lifetimes.longest())
+        ..LedgerPolicy::new(context.longest_lifetime)
     };
     let ledger = RecordLedger::new(records, inventory, Arc::new(nodes), policy);
     Context {

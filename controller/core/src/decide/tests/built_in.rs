@@ -16,10 +16,11 @@ use crate::testing::{
     renewal, valid,
 };
 
-fn with_duty(built_in: KubeletSignerMode) -> Context {
-    let mut cluster = cluster();
-    cluster.duties.built_in = built_in;
-    cluster
+fn with(built_in_renewal: BuiltInRenewal) -> Context {
+    Context {
+        built_in_renewal,
+        ..cluster()
+    }
 }
 
 /// The request of a stock kubelet with a bootstrap token.
@@ -69,24 +70,9 @@ fn unattested(request: &CertificateSigningRequest, cluster: &Context) -> &'stati
 }
 
 #[test]
-fn the_built_in_signer_is_not_ours_by_default() {
-    for request in [stock(), with_evidence()] {
-        let decision = decided(&request, &cluster());
-
-        assert!(
-            matches!(decision, Decision::Ignore(Ignored::AnotherSigner { .. })),
-            "{decision:?}"
-        );
-    }
-}
-
-#[test]
 fn what_is_watched_is_what_is_answered() {
-    let mut cluster = with_duty(KubeletSignerMode::Deny);
-    cluster.duties.serving = true;
-
     assert_eq!(
-        cluster.signers(),
+        cluster().signers(),
         [
             Provider::INSECURE.client_signer(),
             Provider::NULL.client_signer(),
@@ -99,7 +85,7 @@ fn what_is_watched_is_what_is_answered() {
 
 #[test]
 fn a_built_in_request_without_evidence_is_denied() {
-    let cluster = with_duty(KubeletSignerMode::Deny);
+    let cluster = with(BuiltInRenewal::Refuse);
     for request in [stock(), stock_renewal()] {
         assert_eq!(
             unattested(&request, &cluster),
@@ -114,12 +100,8 @@ fn a_built_in_request_without_evidence_is_denied() {
 
 #[test]
 fn while_attestation_is_not_enforced_stock_requests_are_left_alone_whatever_they_are_like() {
-    for duty in [
-        KubeletSignerMode::Deny,
-        KubeletSignerMode::DenyExceptControlPlane,
-    ] {
-        let mut cluster = with_duty(duty);
-        cluster.duties.serving = true;
+    for duty in [BuiltInRenewal::Refuse, BuiltInRenewal::ControlPlane] {
+        let cluster = with(duty);
         let unreadable = |mut request: CertificateSigningRequest| {
             request.spec.request = k8s_openapi::ByteString(b"x".to_vec());
             request
@@ -180,15 +162,12 @@ fn while_attestation_is_not_enforced_our_own_requests_are_decided_all_the_same()
         request
     };
 
-    let denial = denied(
-        &named(with_evidence()),
-        &off(with_duty(KubeletSignerMode::Deny)),
-    );
+    let denial = denied(&named(with_evidence()), &off(with(BuiltInRenewal::Refuse)));
     assert!(
         matches!(denial, Denial::BuiltInSignerNotUsed(_)),
         "{denial:?}"
     );
-    unattested(&named(stock()), &off(with_duty(KubeletSignerMode::Deny)));
+    unattested(&named(stock()), &off(with(BuiltInRenewal::Refuse)));
     let decision = decided(&valid(), &off(cluster()));
     assert!(matches!(decision, Decision::Issue(_)), "{decision:?}");
     let decision = decided(&serving_request(), &off(serving_cluster()));
@@ -200,7 +179,7 @@ fn a_built_in_request_that_others_approved_is_denied_all_the_same() {
     let mut request = stock();
     request.status.get_or_insert_default().conditions = Some(vec![condition("Approved")]);
 
-    unattested(&request, &with_duty(KubeletSignerMode::Deny));
+    unattested(&request, &with(BuiltInRenewal::Refuse));
 }
 
 #[test]
@@ -210,7 +189,7 @@ fn a_built_in_certificate_that_we_did_not_approve_is_told_of() {
     status.conditions = Some(vec![condition("Approved")]);
     status.certificate = Some(k8s_openapi::ByteString(b"x".to_vec()));
 
-    let decision = decided(&request, &with_duty(KubeletSignerMode::Deny));
+    let decision = decided(&request, &with(BuiltInRenewal::Refuse));
 
     assert!(
         matches!(decision, Decision::Ignore(Ignored::IssuedByOthers)),
@@ -220,12 +199,9 @@ fn a_built_in_certificate_that_we_did_not_approve_is_told_of() {
 
 #[test]
 fn evidence_for_the_built_in_signer_is_denied() {
-    for duty in [
-        KubeletSignerMode::Deny,
-        KubeletSignerMode::DenyExceptControlPlane,
-    ] {
+    for duty in [BuiltInRenewal::Refuse, BuiltInRenewal::ControlPlane] {
         assert_eq!(
-            denied(&with_evidence(), &with_duty(duty)),
+            denied(&with_evidence(), &with(duty)),
             Denial::BuiltInSignerNotUsed(Provider::NULL.client_signer())
         );
     }
@@ -236,7 +212,7 @@ fn with_control_plane(change: impl FnOnce(&mut Machine)) -> Context {
     let mut machine = machine("m1", "n1", Some("abcdef"));
     machine.control_plane = true;
     change(&mut machine);
-    let mut cluster = with_duty(KubeletSignerMode::DenyExceptControlPlane);
+    let mut cluster = with(BuiltInRenewal::ControlPlane);
     cluster.inventory = Arc::new(StaticInventory::new(vec![machine]).unwrap());
     cluster
 }

@@ -8,7 +8,6 @@ use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 
 use crate::decide::{Context, Decided, Decision, decide, explain};
 use crate::ledger::{LedgerPolicy, MemoryRecords, RecordLedger, Records, Rehearsal};
-use crate::lifetimes::Lifetimes;
 use crate::nodes::ReadOnlyNodes;
 use crate::testing::nodes::MemoryNodes;
 use crate::testing::{UID, cluster, decided, now, of_m2, renewal, valid};
@@ -20,7 +19,7 @@ fn rehearsed(records: &Arc<dyn Records>) -> Context {
         Arc::new(Rehearsal::over(records.clone())),
         cluster.inventory.clone(),
         Arc::new(ReadOnlyNodes(MemoryNodes::default())),
-        LedgerPolicy::new(Lifetimes::default().longest()),
+        LedgerPolicy::new(cluster.longest_lifetime),
     );
     Context {
         ledger: Arc::new(ledger),

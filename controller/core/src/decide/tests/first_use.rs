@@ -157,7 +157,7 @@ fn cluster_with_different_uids() -> Context {
         ..
     } = Parts::default();
     let cluster = cluster();
-    let policy = LedgerPolicy::new(cluster.lifetimes.longest());
+    let policy = LedgerPolicy::new(cluster.longest_lifetime);
     let ledger = RecordLedger::new(records, inventory, nodes, policy);
     Context {
         ledger: Arc::new(ledger),

@@ -9,7 +9,6 @@ use crate::decide::*;
 use crate::identifiers::CertificateUid;
 use crate::inventory::{Machine, MachineState};
 use crate::ledger::{MemoryRecords, Record, Records as _, Revoked};
-use crate::lifetimes::Lifetimes;
 use crate::request::ApprovalReason;
 use crate::testing::cluster::Parts;
 use crate::testing::serving::{
@@ -99,27 +98,7 @@ fn our_own_serving_signer_issues_what_was_corroborated() {
 
     assert_eq!(issued.basis, ApprovalReason::ServingNamesCorroborated);
     assert_eq!(issued.uid.to_string(), UID);
-    assert_eq!(issued.not_after, now() + Lifetimes::default().attested);
-}
-
-#[test]
-fn serving_requests_are_not_ours_unless_it_is_our_duty() {
-    for signer in [
-        "kubernetes.io/kubelet-serving".to_owned(),
-        Provider::NULL.serving_signer(),
-    ] {
-        let mut request = serving();
-        request.spec.signer_name = signer.clone();
-        let mut cluster = serving_cluster();
-        cluster.duties.serving = false;
-
-        assert!(!cluster.signers().contains(&signer));
-        let decision = decided(&request, &cluster);
-        assert!(
-            matches!(decision, Decision::Ignore(Ignored::AnotherSigner { .. })),
-            "{decision:?}"
-        );
-    }
+    assert_eq!(issued.not_after, now() + serving_cluster().longest_lifetime);
 }
 
 #[test]

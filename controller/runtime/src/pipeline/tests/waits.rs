@@ -7,7 +7,6 @@ use kubelet_attestation::names::{BUILT_IN_CLIENT_SIGNER, Provider};
 use kubelet_attestation::version::EvidenceVersion;
 use node_attestation_core::inventory::{Machine, MachineState, StaticInventory};
 use node_attestation_core::refusal::{Refusal, Unavailable};
-use node_attestation_core::scope::KubeletSignerMode;
 use node_attestation_core::testing::cluster::machine;
 use node_attestation_core::testing::{cluster, now, valid};
 use node_attestation_core::verifier::{Appraisal, Assurance, Verifier, Verifiers};
@@ -112,8 +111,7 @@ async fn a_machine_is_told_of_a_request_that_waits_for_a_person_again_and_again_
 
 #[tokio::test]
 async fn a_stock_request_is_looked_at_again_until_it_is_answered_or_attestation_is_enforced() {
-    let mut context = cluster();
-    context.duties.built_in = KubeletSignerMode::Deny;
+    let context = cluster();
     context.enforcement.set(false);
     let mut stock = valid();
     stock.spec.signer_name = BUILT_IN_CLIENT_SIGNER.to_owned();

@@ -10,7 +10,6 @@ use kubelet_attestation::names::{NodeName, Provider, ProviderId};
 
 use crate::decide::Decision;
 use crate::identifiers::TokenId;
-use crate::lifetimes::Lifetimes;
 use crate::refusal::{Denial, Ignored};
 use crate::testing::{
     UID, block, cluster, condition, decided, denied, insecure, now, renewal, texts, valid,
@@ -63,9 +62,9 @@ fn the_order_of_usages_means_nothing() {
     assert!(matches!(decided(&request, &cluster()), Decision::Issue(_)));
 }
 
-fn lifetime_of(seconds: Option<i32>, lifetimes: Lifetimes) -> Duration {
+fn lifetime_of(seconds: Option<i32>, longest: Duration) -> Duration {
     let mut cluster = cluster();
-    cluster.lifetimes = lifetimes;
+    cluster.longest_lifetime = longest;
     let mut request = valid();
     request.spec.expiration_seconds = seconds;
 
@@ -78,7 +77,7 @@ fn lifetime_of(seconds: Option<i32>, lifetimes: Lifetimes) -> Duration {
 
 #[test]
 fn a_lifetime_beyond_policy_is_cut() {
-    let week = Lifetimes::default();
+    let week = Duration::from_hours(7 * 24);
 
     for (asked, granted) in [
         (None, 604_800),
@@ -98,10 +97,7 @@ fn a_lifetime_beyond_policy_is_cut() {
 
 #[test]
 fn a_policy_below_what_can_be_asked_for_holds() {
-    let minute = Lifetimes {
-        attested: Duration::from_mins(1),
-        ..Lifetimes::default()
-    };
+    let minute = Duration::from_mins(1);
 
     assert_eq!(lifetime_of(None, minute).as_secs(), 60);
     assert_eq!(lifetime_of(Some(600), minute).as_secs(), 60);
