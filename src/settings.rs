@@ -1,7 +1,7 @@
 //! The settings, their sources and their precedence.
 //!
 //! In order of precedence: options, drop-ins, the file, and the defaults. There is no other source.
-//! Every source is read strictly: an unknown or removed key or an invalid value is a [`Fault`] that
+//! Every source is read strictly: an unknown or removed key or an invalid value is a fault that
 //! names the source and the key. What is valid beside it is still read: a node must not lose its
 //! certificate by a fault in a file.
 

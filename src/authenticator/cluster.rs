@@ -79,14 +79,14 @@ impl Attempt {
         if let Some(origin) = &stored.origin {
             return Ok(origin.cluster()?.into());
         }
-        let endpoint = match bootstrap {
-            Some(endpoint) => endpoint,
-            None => {
-                let path = &self.settings.bootstrap_kubeconfig;
-                Kubeconfig::read_endpoint(path).map_err(|error| bootstrap_failure(&error, path))?
-            }
-        };
-        Ok(endpoint.into())
+        if let Some(endpoint) = bootstrap {
+            return Ok(endpoint.into());
+        }
+        let path = &self.settings.bootstrap_kubeconfig;
+        let endpoint = Kubeconfig::read_endpoint(path);
+        Ok(endpoint
+            .map_err(|error| bootstrap_failure(&error, path))?
+            .into())
     }
 }
 

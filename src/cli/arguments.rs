@@ -311,6 +311,9 @@ impl Arguments {
     }
 }
 
+/// The settings file, and the texts of settings.
+pub(super) type GivenSettings = (Option<PathBuf>, Vec<(Entry, OsString)>);
+
 /// The settings file and the settings in arguments that are all of the form `--option=value`.
 /// `None` leaves the arguments to the parser.
 ///
@@ -319,7 +322,7 @@ impl Arguments {
 pub(super) fn settings_alone(
     schema: &ProviderSchema,
     arguments: impl Iterator<Item = OsString>,
-) -> Option<(Option<PathBuf>, Vec<(Entry, OsString)>)> {
+) -> Option<GivenSettings> {
     let (mut config, mut settings) = (None, Vec::<(Entry, OsString)>::new());
     for argument in arguments {
         let (name, value) = argument.to_str()?.strip_prefix("--")?.split_once('=')?;

@@ -24,7 +24,7 @@ impl Session {
     ) -> Result<(), Failure> {
         match (&arguments.command, exec_info) {
             (None | Some(Command::Credential), Some(info)) => {
-                self.speak_to_client_go(info, self.sources(arguments))
+                self.speak_to_client_go(info, Self::sources(arguments))
             }
             (None, None) => Err(Failure::new(
                 Code::Usage,
@@ -100,10 +100,10 @@ impl Session {
         &self,
         arguments: &Arguments,
     ) -> Result<Authenticator<'a>, Failure> {
-        self.authenticator(self.sources(arguments), Caller::Person)
+        self.authenticator(Self::sources(arguments), Caller::Person)
     }
 
-    pub(super) fn sources<'a>(&self, arguments: &'a Arguments) -> Sources<'a> {
+    pub(super) fn sources(arguments: &Arguments) -> Sources<'_> {
         Sources {
             config: arguments.config.as_deref(),
             flags: arguments.settings.clone(),

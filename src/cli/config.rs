@@ -17,7 +17,7 @@ impl Session {
     ) -> Result<(), Failure> {
         match action {
             ConfigAction::Check { file, output } => {
-                let sources = self.sources(arguments);
+                let sources = Self::sources(arguments);
                 let sources = Sources {
                     config: file.as_deref().or(sources.config),
                     ..sources

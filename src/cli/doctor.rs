@@ -67,7 +67,7 @@ impl Session {
             leftovers = leftovers.in_environment(unit.variables(), &self.schema);
         }
         let leftovers = leftovers.in_kubeconfig(kubelet_kubeconfig, &self.schema);
-        let sources = self.sources(arguments);
+        let sources = Self::sources(arguments);
         let files = settings::files(&sources);
         let (settings, fault) = Settings::valid(sources, &self.schema);
         let finding = match (fault, files) {

@@ -27,7 +27,7 @@ impl Session {
             Inspected::Store { directory, output } => {
                 let directory = match directory {
                     Some(directory) => directory.clone(),
-                    None => Settings::load(self.sources(arguments), &self.schema)?.state_directory,
+                    None => Settings::load(Self::sources(arguments), &self.schema)?.state_directory,
                 };
                 show(&store(&directory, &self.machine, now)?, *output)
             }

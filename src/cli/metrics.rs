@@ -16,7 +16,7 @@ impl Session {
         arguments: &Arguments,
         textfile: Option<&Path>,
     ) -> Result<(), Failure> {
-        let settings = Settings::load(self.sources(arguments), &self.schema)?;
+        let settings = Settings::load(Self::sources(arguments), &self.schema)?;
         let is_renewed = self.attester.renewal() == Renewal::Attested;
         let directory = &settings.state_directory;
         let state = NodeState::read(directory, &self.machine, is_renewed, clock::now())?;

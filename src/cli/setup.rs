@@ -28,7 +28,7 @@ impl Session {
         let kubeconfig = &options.kubelet_kubeconfig;
         self.warn_of_leftovers(&leftovers.in_kubeconfig(kubeconfig, &self.schema));
         let mut authenticator = self
-            .authenticator(self.sources(arguments), Caller::ClientGo)
+            .authenticator(Self::sources(arguments), Caller::ClientGo)
             .inspect_err(|_| setup.give_up())?;
         let timeout = &mut authenticator.settings.timeout;
         *timeout = ENROLMENT.min(*timeout);

@@ -49,7 +49,7 @@ impl Session {
     ) -> Result<(), Failure> {
         let now = clock::now();
         let unit = Unit::read();
-        let sources = self.sources(arguments);
+        let sources = Self::sources(arguments);
         let (in_force, _) = Settings::valid(sources.clone(), &self.schema);
         let bootstrap = in_force.bootstrap_kubeconfig.as_path();
         let mut redactor = Redactor::default();

@@ -90,7 +90,7 @@ pub async fn decide(
 ///
 /// It writes to the ledger of `context`. For an explanation that writes nothing, the ledger's records are
 /// [`Rehearsal`](crate::ledger::Rehearsal)s, its Nodes [`ReadOnlyNodes`](crate::nodes::ReadOnlyNodes), and the signer
-/// is [one without the CA's key](Signer::rehearsal).
+/// is [one without the CA's key](crate::signer::Signer::rehearsal).
 pub async fn explain(
     request: &CertificateSigningRequest,
     context: &Context,

@@ -282,7 +282,7 @@ pub fn inspected_text(input: &[u8]) -> Outcome {
     }
 }
 
-/// Credentials, requests with evidence in PEM and as an object, and evidence.
+/// Requests with evidence in PEM and as an object, and evidence.
 pub fn inspected_text_seeds() -> Vec<Vec<u8>> {
     let requests = attestation::envelope_seeds();
     let objects = requests.iter().map(|request| {
@@ -296,7 +296,6 @@ pub fn inspected_text_seeds() -> Vec<Vec<u8>> {
     });
     let objects: Vec<_> = objects.collect();
     [
-        credential_file_seeds(),
         requests,
         objects,
         attestation::aws_evidence_seeds(),

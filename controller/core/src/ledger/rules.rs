@@ -119,7 +119,7 @@ impl Rules<'_> {
             return self.reopen(own, None);
         }
         self.may_return(record)?;
-        if let Some(grant) = self.repeated(record)? {
+        if let Some(grant) = self.repeated(record) {
             return match self.leave_others() {
                 Ok(()) => Ok(Step::Grant(grant)),
                 Err(Step::Refuse(Refusal::Retry(Deferral::IdentityLive { .. })))
@@ -192,22 +192,21 @@ impl Rules<'_> {
     }
 
     /// The grant of the present generation to the claim that opened it.
-    fn repeated(&self, record: &Record) -> Checked<Option<Grant>> {
-        if !record.is_live() {
-            return Ok(None);
+    fn repeated(&self, record: &Record) -> Option<Grant> {
+        if !record.is_live() || record.opened.key != self.claim.key {
+            return None;
         }
         let not_after = match self.claim.assurance {
             Assurance::Attested(_) => self.claim.not_after,
             // Filing the same key again is not the renewal that such a machine cannot have.
-            Assurance::None(_) if record.not_after < self.facts.now => return Ok(None),
+            Assurance::None(_) if record.not_after < self.facts.now => return None,
             Assurance::None(_) => self.claim.not_after.min(record.not_after),
         };
-        let is_same = record.opened.key == self.claim.key;
-        Ok(is_same.then(|| Grant {
+        Some(Grant {
             uid: record.certificate_uid(),
             not_after,
             opening: GrantReason::Again,
-        }))
+        })
     }
 
     /// Another machine has the record of the name, or one of another provider ID.

@@ -93,7 +93,7 @@ pub(super) async fn of_workload(
     );
     let kubeconfig = Finding::pass(format!("{} answers", access.server()));
     let findings = [
-        workload.version(version),
+        Workload::version(version),
         rights,
         ways,
         policy,

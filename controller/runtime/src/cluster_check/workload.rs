@@ -48,7 +48,7 @@ pub(super) struct Workload<'a> {
 }
 
 impl Workload<'_> {
-    pub(super) fn version(&self, version: Info) -> Finding {
+    pub(super) fn version(version: Info) -> Finding {
         let version = ServerVersion::from(version);
         let name = &version.name;
         if !version.hands_uids_on() {
