@@ -70,7 +70,7 @@ pub(crate) struct Authenticator<'a> {
     pub(crate) attester: Arc<dyn Attester>,
     /// The settings in force.
     pub(crate) settings: Settings,
-    /// What is wrong with the settings. The stored certificate is used all the same.
+    /// A fault in the settings. The stored certificate is used nevertheless.
     pub(crate) fault: Option<Fault>,
     /// The cluster that the credential is for, if the caller names one.
     pub(crate) cluster: Option<Cluster<'a>>,
@@ -98,7 +98,7 @@ impl Authenticator<'_> {
     ///
     /// A new credential takes at most a minute, or five seconds if the stored one is valid,
     /// even if a dependency hangs. When less than a fifth of the lifetime is left, one run an hour
-    /// may take a minute: the evidence may be slow to produce.
+    /// can take a minute: the evidence can be slow to produce.
     ///
     /// Reading the state directory has no deadline, because that would need a thread. A pipe or
     /// device in the place of a file does not block it. A file system that hangs does.

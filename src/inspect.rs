@@ -1,4 +1,4 @@
-//! Requests, evidence and the store, decoded for people.
+//! Requests, evidence and the store, decoded for operators.
 //!
 //! # Guarantees
 //!

@@ -1,8 +1,8 @@
-//! Settings of earlier versions, in places that are not read any more: environment variables, and
-//! the `client.authentication.k8s.io/exec` extension of a kubeconfig's cluster.
+//! Settings of earlier versions, in sources that are ignored: environment variables, and the
+//! `client.authentication.k8s.io/exec` extension of a kubeconfig's cluster.
 //!
-//! They are ignored and named. An ignored setting must not cost a node its certificate, and the
-//! environment is shared with other programs. No value of theirs is in a message.
+//! They are named, and no error: a leftover must not cost a node its certificate, and other programs
+//! share the environment. No message has their values.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -20,7 +20,7 @@ pub(crate) const VARIABLE_PREFIX: &str = "KUBELET_AUTHENTICATOR_";
 /// The name of the extension.
 const EXTENSION: &str = "client.authentication.k8s.io/exec";
 
-/// Settings in places that are not read any more.
+/// Settings in ignored sources.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Leftovers {
     /// Each place with its successor.
@@ -106,7 +106,7 @@ impl Leftovers {
         }
     }
 
-    /// What is ignored, and what to do. `None` if there is nothing.
+    /// The ignored settings, with the cure. `None` without any.
     pub(crate) fn failure(&self) -> Option<Failure> {
         if self.places.is_empty() {
             return None;

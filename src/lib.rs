@@ -49,12 +49,12 @@
 //! - `store`: the state directory: lock, permissions, atomic replacement
 //! - `backoff`: the pause after a failure
 //! - `kube`: the client of the API server
-//! - `leftovers`: settings of earlier versions, in places that are not read any more
+//! - `leftovers`: settings of earlier versions, in sources that are ignored
 //! - `origin`: the machine, node and cluster of the stored credential
 //! - `pending`: the request that is saved before it is sent
 //! - `credential`: a client certificate with its key, and the checks of an issued one
 //! - `store_contents`: the contents of the state directory, checked
-//! - `inspect`: requests, evidence and the store, decoded for people
+//! - `inspect`: requests, evidence and the store, decoded for operators
 //! - `metrics`: metrics of the node for `node_exporter`
 //! - `rescue`: the output after a panic
 //! - `authenticator`: a run: the stored credential, or a new one within a deadline

@@ -2,8 +2,8 @@
 //!
 //! In order of precedence: options, drop-ins, the file, and the defaults. There is no other source.
 //! Every source is read strictly: an unknown or removed key or an invalid value is a fault that
-//! names the source and the key. What is valid beside it is still read: a node must not lose its
-//! certificate by a fault in a file.
+//! names the source and the key. Other valid settings still apply: a fault in a file must not cost a
+//! node its certificate.
 
 mod document;
 mod effective;
@@ -92,7 +92,7 @@ impl ProviderSchema {
 /// Every source of settings.
 #[derive(Debug, Clone, Default)]
 pub struct Sources<'a> {
-    /// The settings file, if it is not the default one. Its drop-ins are beside it.
+    /// The settings file, if it is not the default one. Its drop-ins are in the same directory.
     pub config: Option<&'a Path>,
     /// The options with their values.
     pub flags: Vec<(Entry, OsString)>,
@@ -159,7 +159,7 @@ enum Source<'a> {
     Flag(&'static str),
 }
 
-/// What is wrong with the settings. It is about the weakest source with such a fault.
+/// A fault in the settings, in the weakest source with one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Fault {
     /// Only settings of earlier versions.
@@ -247,7 +247,7 @@ impl Settings {
         }
     }
 
-    /// What is valid in the sources, and what is wrong with them.
+    /// The valid settings of the sources, and a fault in them.
     pub(crate) fn valid(sources: Sources<'_>, schema: &ProviderSchema) -> (Self, Option<Fault>) {
         let time_limit = sources.time_limit;
         let mut values = Values::default();

@@ -107,7 +107,7 @@ impl Unit {
     }
 
     /// The names of the variables with our prefix in the environment of the kubelet, which its plugin inherits. If the
-    /// kubelet does not run, or this is not root, they are those of its unit, without environment files.
+    /// kubelet does not run, or without root, the names in its unit, without environment files.
     pub(crate) fn variables(&self) -> impl Iterator<Item = OsString> {
         self.variables.iter().cloned()
     }

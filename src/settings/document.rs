@@ -25,15 +25,15 @@ pub(super) struct Content<'a> {
     pub(super) values: Values,
     /// The known keys and sections in the document, even those with empty values.
     given: Vec<&'a str>,
-    /// Whether to pass over what is wrong.
+    /// Whether to skip faults.
     lenient: bool,
-    /// Whether more was passed over than removed settings.
+    /// Whether a fault was skipped that is not a removed setting.
     pub(super) is_invalid: bool,
 }
 
 impl<'a> Content<'a> {
     /// Parses a document. Unless `lenient`, every key is known and has a valid value. Otherwise
-    /// unknown and removed keys and invalid values of the right type are passed over.
+    /// unknown and removed keys and invalid values of the right type are skipped.
     pub(super) fn read<'de, D: Deserializer<'de>>(
         schema: &'a ProviderSchema,
         document: D,
@@ -162,7 +162,7 @@ impl<'de> Visitor<'de> for Level<'_, '_> {
     }
 }
 
-/// An invalid value that is passed over.
+/// An invalid value that is skipped.
 struct Passed;
 
 /// The checked text of a value, `None` if it is empty.

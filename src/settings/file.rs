@@ -21,7 +21,7 @@ const MAX_FILE_LEN: u64 = 256 * 1024;
 /// More than any configuration management needs for so few keys.
 const MAX_DROP_INS: usize = 64;
 
-/// Reads the file and its drop-ins, and hands over the values of each, and what is wrong with it.
+/// Reads the file and its drop-ins, and passes on the values and the fault of each.
 /// Drop-ins win over the file, and later names over earlier ones.
 ///
 /// The drop-ins of `config.yaml` are the `.yaml` files in `config.d` beside it.
@@ -78,8 +78,8 @@ fn is_absent(error: &io::Error) -> bool {
     )
 }
 
-/// Reads a document. What is valid in it counts, even if something else is not. A missing document
-/// is a fault if it is `required`.
+/// Reads a document. Its valid settings apply, even with a fault. A missing document is a fault if it
+/// is `required`.
 fn load(
     source: Source<'_>,
     path: &Path,

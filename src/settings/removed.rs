@@ -9,11 +9,11 @@ pub struct Removed {
     pub(crate) key: &'static str,
     /// Its option, without the dashes.
     pub(crate) flag: &'static str,
-    /// What holds in its place, as a sentence.
+    /// The replacement, as a sentence.
     replacement: &'static str,
 }
 
-/// All of them. A file, a drop-in or an option that still has one gets its replacement as the error.
+/// All of them. For a file, a drop-in or an option with one, the error has the replacement.
 const TABLE: [Removed; 4] = [
     Removed {
         key: "kubeconfig",
@@ -40,14 +40,14 @@ const TABLE: [Removed; 4] = [
 ];
 
 impl Removed {
-    /// Why it is refused, and what replaces it.
+    /// The reason for the error, with the replacement.
     pub(crate) fn why(self) -> String {
         format!("the setting was removed: {}", self.replacement)
     }
 }
 
 impl ProviderSchema {
-    /// The removed settings that this plugin had: those of all plugins, and its own.
+    /// The removed settings of this plugin: the common ones, and those of its provider.
     pub(crate) fn removed(&self) -> impl Iterator<Item = Removed> {
         let own = self.provider.as_str();
         TABLE.into_iter().filter(move |removed| {

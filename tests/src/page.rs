@@ -98,11 +98,14 @@ impl Desk {
         for name in ["kubelet-authenticator-aws", "kubelet-authenticator-tpm"] {
             symlink(program(name), programs.join(name)).unwrap();
         }
-        // API servers of tests are on loopback, and rounds of the controller need not be a minute apart.
+        // API servers of tests are on loopback, and rounds of the controller need not be a minute apart. Both options
+        // need a management cluster.
         let controller = program("node-attestation-controller");
         let wrapper = format!(
             "#!/bin/sh\n[ \"$1\" = run ] || exec {0} \"$@\"\nshift\n\
-             exec setpriv --pdeathsig KILL -- {0} run --insecure-allow-loopback --sync-period=10s \"$@\"\n",
+             case \"$*\" in *--workload-kubeconfig*) ;; \
+             *) set -- --insecure-allow-loopback --sync-period=10s \"$@\" ;; esac\n\
+             exec setpriv --pdeathsig KILL -- {0} run \"$@\"\n",
             controller.display()
         );
         let path = files.write("bin/node-attestation-controller", wrapper);

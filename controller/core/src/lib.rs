@@ -23,7 +23,7 @@
 //! - `refusal`: Ignore, Deny, Fail and Retry, and their reasons
 //! - `inventory`: the trait that finds machines, and the machine
 //! - `signer`: the cluster's CA, and the encoding of certificates
-//! - `scope`: the requests that are ours, and their signer
+//! - `scope`: the requests that are ours
 //! - `nodes`: the trait that reads and deletes Nodes
 //! - `serving`: the names and addresses of serving certificates
 //! - `verifier`: the trait that appraises evidence, and the provider `insecure`

@@ -117,7 +117,7 @@ pub(crate) const REMOVED: &[Removed] = &[
     ),
     run(
         "--tpm-settings",
-        "write in the file of --settings:\nspec:\n  tpm:  # the fields of the former file",
+        "write in the file of --settings:\nspec:\n  tpm:  # the fields of the file of --tpm-settings",
     ),
     run(
         "--leader-elect",
@@ -125,7 +125,7 @@ pub(crate) const REMOVED: &[Removed] = &[
     ),
     run(
         "--shards",
-        "run a Deployment for each --namespace or --watch-filter; each has a Lease of its own",
+        "run a Deployment for each --namespace or --watch-filter; each has its own Lease",
     ),
     tenancy("--ack-carm", ACK_CARM),
     tenancy("--ack-compat", ACK_COMPAT),

@@ -15,7 +15,7 @@
 //! serviceRanges: [10.96.0.0/12]    # none, unless they are given; the same
 //! ```
 //!
-//! `awsInstances: true` instead of `machines` stands for the instances that `spec.aws` selects.
+//! `awsInstances: true` instead of `machines` admits the instances that `spec.aws` selects.
 
 use std::error::Error;
 use std::fs::{self, File};
@@ -82,7 +82,7 @@ struct Document {
 /// The inventory of a cluster without a management cluster.
 #[derive(Debug, Clone)]
 pub struct ClusterInventory {
-    /// The machines. `None`: the file says `awsInstances: true`, and whoever can ask EC2 puts them here.
+    /// The machines. `None`: the file has `awsInstances: true`, and the program with a client of EC2 sets them.
     pub machines: Option<Arc<dyn Inventory>>,
     /// Hosts of the control plane's endpoint, in lower case, in addition to the one in the kubeconfig.
     pub endpoint_hosts: Vec<String>,
@@ -308,7 +308,7 @@ fn parse(path: &Path, text: &str) -> Result<Read, MachineListError> {
     })
 }
 
-/// The parts of the document beside the machines, or the field that is invalid.
+/// The parts of the document other than the machines, or the invalid field.
 fn fixed(document: &Document) -> Result<Fixed, (String, BoxError)> {
     let hosts = document.endpoint_hosts.iter().enumerate();
     let hosts = hosts.map(|(index, host)| {

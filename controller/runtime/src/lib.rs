@@ -33,8 +33,8 @@
 //! - `csr_writer`: writes an answer into a request
 //! - `pipeline`: one request from its turn to its answer
 //! - `worker`: one workload cluster: its watches, and its requests in turn
-//! - `management`: many clusters: a `KubeletAuthentication` each, leader election, conditions, periodic work
 //! - `settings_file`: a `KubeletAuthentication` in a file, with the checks of an API server
+//! - `management`: many clusters: a `KubeletAuthentication` each, leader election, conditions, periodic work
 //! - `standalone`: one cluster without a management cluster
 //! - `explain`: the command `explain`: the checks of one request, with nothing written
 //! - `cluster_check`: the command `cluster check`: a management cluster and its Clusters, check by check

@@ -260,7 +260,7 @@ impl Controller {
     }
 }
 
-/// Looks after the clusters, on a task of its own: renewing the Lease waits for none of it.
+/// Serves the clusters on a separate task, so that the renewal of the Lease does not wait for it.
 async fn work(shared: Arc<Shared>, stop: impl Future<Output = ()> + Send + 'static) {
     let mut work = JoinSet::new();
     work.spawn(async move { cluster_registry::supervise_all(&shared, stop).await });

@@ -3,7 +3,8 @@
 //! An infrastructure provider embeds it with verifiers of its own:
 //!
 //! ```no_run
-//! # //! # use std::path::{Path, PathBuf};
+//! # use std::error::Error;
+//! # use std::path::{Path, PathBuf};
 //! # use std::sync::Arc;
 //! # use node_attestation_core::crd::KubeletAuthentication;
 //! # use node_attestation_core::verifier::{Verifier, Verifiers};
@@ -147,7 +148,7 @@ pub struct Standalone {
 }
 
 impl Standalone {
-    /// Reads and checks all files, without a call of the cluster. `verifiers` are as those of a
+    /// Reads and checks all files, without a call of the cluster. `verifiers` are as for a
     /// [`management::Controller`](crate::management::Controller); the text is a digest of the CA certificates.
     ///
     /// # Errors
@@ -223,7 +224,7 @@ impl Standalone {
         );
         match self.auto_approve_bindings {
             AutoApproveBindings::Report => tracing::info!(
-                "autoApproveBindings is Report: requests without a record to Kubernetes' own signers are left alone"
+                "autoApproveBindings is Report: requests without a record to Kubernetes' own signers are not answered"
             ),
             AutoApproveBindings::Remove => tracing::warn!(
                 "autoApproveBindings is Remove: requests to Kubernetes' own client signer are denied. Without a management \

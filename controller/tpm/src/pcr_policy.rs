@@ -14,7 +14,7 @@ use crate::invalid_settings::InvalidTpmSettings;
 /// measured launch.
 const OF_SOFTWARE: [u8; 2] = [16, 23];
 
-/// The length of a digest names its bank. This is that of the bank SHA-384.
+/// The length of a digest names its bank. This is the length for the bank SHA-384.
 const SHA384_DIGITS: usize = 96;
 
 const OF_ANOTHER_BANK: &str =

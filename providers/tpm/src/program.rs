@@ -38,7 +38,7 @@ fn unanswered(what: String, remedy: &str) -> Failure {
     Failure::new(Code::DeviceUnavailable, what, remedy).within("the TPM cannot be asked")
 }
 
-/// The path of the program: beside this program, or else in the folder of the packages.
+/// The path of the program: in the folder of this program, otherwise in the folder of the packages.
 pub(crate) fn find() -> Result<PathBuf, Failure> {
     let beside = std::env::current_exe().map(|this| this.with_file_name(NAME));
     let packaged = Path::new(FOLDER).join(NAME);

@@ -138,7 +138,7 @@ fn values_of_the_chart_are_in_what_it_renders() {
         r#"watchNamespace="fleet""#,
         "allowInsecure=true",
         r#"tpm.challengeKeysSecret="challenge-keys""#,
-        r#"extraArgs=["--aws-region=eu-west-1"]"#,
+        r#"extraArgs=["--aws-sts-region=eu-west-1"]"#,
         r#"extraEnv=[{"name": "https_proxy", "value": "http://proxy.example:3128"}]"#,
         r#"resources.limits={"memory": "2Gi"}"#,
         r#"serviceAccount.annotations={"eks.amazonaws.com/role-arn": "arn:aws:iam::1:role/a"}"#,
@@ -179,7 +179,7 @@ fn values_of_the_chart_are_in_what_it_renders() {
             "--allow-insecure",
             "--ack=carm",
             "--tpm-challenge-keys=/keys",
-            "--aws-region=eu-west-1",
+            "--aws-sts-region=eu-west-1",
         ])
     );
     assert_eq!(manager["env"][0]["name"], "https_proxy");

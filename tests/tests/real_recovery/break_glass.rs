@@ -52,8 +52,7 @@ fn self_hosted() -> (Management, WorkloadCluster) {
 }
 
 fn attest(management: &Management, cluster: &WorkloadCluster, attestor: &str) {
-    let lifetime = json!({"expirationSeconds": SECONDS, "insecureExpirationSeconds": SECONDS});
-    let spec = json!({"certificate": lifetime});
+    let spec = json!({"certificate": {"expirationSeconds": SECONDS}});
     authorize(management, cluster, &[attestor], spec).wait_until_ready(management.kubectl());
 }
 

@@ -1,7 +1,7 @@
 //! Cross-account resource management of AWS Controllers for Kubernetes (CARM): annotations of a namespace, and
 //! config maps with the roles of accounts and teams.
 //!
-//! It is for clusters that Cluster API Provider AWS did not create. The order is that of AWS Controllers for
+//! It is for clusters that Cluster API Provider AWS did not create. The order is as in AWS Controllers for
 //! Kubernetes with both feature gates, `TeamLevelCARM` and `ServiceLevelCARM`: a team before an account, the key of the
 //! service before the plain one. Where their runtime would continue with the controller's own role, this refuses.
 

@@ -1,6 +1,6 @@
 //! Settings of a `KubeletAuthentication` that contradict each other, or have no effect together.
 //!
-//! The rules are in the schema, where the API server applies them to what is written. An object that an earlier schema
+//! The rules are in the schema, where the API server applies them to each write. An object that an earlier schema
 //! accepted can break them too, so the controller evaluates the same rules.
 
 use serde_json::Value;

@@ -166,12 +166,13 @@ impl KubeletAuthenticationSpec {
         }
     }
 
-    /// The longest validity of certificates: that of the spec, or the default of its attestors.
+    /// The longest validity of certificates: from the spec, or the default of its attestors.
     pub fn longest_lifetime(&self) -> Duration {
         let said = self.certificate.expiration_seconds;
         let mut attestors = self.authorized_attestors.iter();
         let seconds = if attestors.any(|one| one == Provider::INSECURE.as_str()) {
-            // Without a renewal, a machine would be lost after a week that nobody asked for.
+            // It cannot renew: a default of earlier versions would cost the machine its certificate
+            // after a week.
             let said = said.filter(|seconds| *seconds != ATTESTED_SECONDS);
             said.unwrap_or(INSECURE_SECONDS)
         } else {

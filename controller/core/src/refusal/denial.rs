@@ -150,12 +150,12 @@ crate::reasons! {
         /// any holder of a bootstrap token become any node.
         #[error("kubernetes.io/kube-apiserver-client-kubelet is asked without evidence: {0}")]
         UnattestedBuiltInRequest(&'static str) => "a client certificate takes evidence: use kubelet-authenticator",
-        /// The built-in client signer is asked with evidence, which only our own signers appraise.
-        /// The log and the event name the signer to ask.
+        /// The request has evidence and names the built-in client signer. Only our signers appraise
+        /// evidence. The log and the Event name the right signer.
         #[error("kubernetes.io/kube-apiserver-client-kubelet is asked; {0} is to be")]
         BuiltInSignerNotUsed(String) => "the built-in signer is not used here: ask the provider's own signer",
-        /// kube-controller-manager's serving signer is asked for a longer validity than policy grants,
-        /// and it signs what it is asked for.
+        /// A request to kube-controller-manager's serving signer has a longer validity than policy
+        /// grants, and that signer does not cut it.
         #[error("{} s are asked for, and at most {} s are granted", asked.as_secs(), granted.as_secs())]
         ExpirationTooLong {
             /// `spec.expirationSeconds`.

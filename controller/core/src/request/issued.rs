@@ -87,7 +87,7 @@ impl CorroboratedCsr {
     /// # Errors
     ///
     /// As [`ClaimedCsr::sign`]; and a request to kube-controller-manager's signer denies: only that
-    /// may sign it.
+    /// signer can sign it.
     pub async fn sign(
         self,
         signer: &Signer,

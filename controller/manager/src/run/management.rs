@@ -28,13 +28,13 @@ pub(super) struct ManagementArguments {
     /// The context of the kubeconfig, in the place of the current one
     #[arg(long, value_name = "NAME", requires = "kubeconfig")]
     context: Option<String>,
-    /// Look after only the clusters of this namespace
+    /// Serve only the Clusters of this namespace
     #[arg(long, value_name = "NAME")]
     namespace: Option<String>,
-    /// Look after only the Clusters with this value of the label cluster.x-k8s.io/watch-filter
+    /// Serve only the Clusters with this value of the label cluster.x-k8s.io/watch-filter
     #[arg(long, value_name = "VALUE")]
     watch_filter: Option<String>,
-    /// The time for which a Machine has to be missing, in two rounds at least, until its record is retired
+    /// The time for which a Machine must be missing, in at least two rounds, until its record is retired
     #[arg(long, hide = true, value_name = "DURATION", value_parser = humantime::parse_duration)]
     missing_machine_timeout: Option<Duration>,
     /// Time between two inspections of a workload cluster that is in order

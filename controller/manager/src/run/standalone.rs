@@ -148,8 +148,8 @@ mod tests {
 
     use super::*;
 
-    /// The options of `run` that have a meaning both with a management cluster and without one. Every other one is of
-    /// one of the two, and refused with the other's.
+    /// The options of `run` that have a meaning both with a management cluster and without one. Every other option has
+    /// a meaning with only one of the two, and is refused with the options of the other.
     const OF_BOTH: [&str; 9] = [
         "allow-insecure",
         "aws-allow-instance-profile",
@@ -244,7 +244,7 @@ mod tests {
             if name == "workload-kubeconfig" {
                 continue;
             }
-            // What else an option requires is of a management cluster, too.
+            // Other options that it requires also need a management cluster.
             let parsed = Line::try_parse_from(["run", &argument]);
             let error = parsed.map_or_else(|error| error.to_string(), |_| String::new());
             if error.contains("--workload-kubeconfig <FILE>") {

@@ -178,7 +178,7 @@ fn signing_of(
                 "no request of the Cluster is answered, until Secret {name} has the CA's key or the controller has an \
                  external signer (--signer-endpoint); the checks are made as if it had one"
             ));
-            format!("nobody: Secret {name} has no tls.key")
+            format!("no program: Secret {name} has no tls.key")
         }
         (None, KeylessSigning::Unknown) => {
             notes.push(format!(
@@ -186,7 +186,7 @@ fn signing_of(
                  an external signer (--signer-endpoint), without which no request is answered; the checks are made as \
                  if it had one"
             ));
-            format!("an external signer, or nobody: Secret {name} has no tls.key")
+            format!("an external signer, or no program: Secret {name} has no tls.key")
         }
     };
     Ok((who, signer))
@@ -299,12 +299,12 @@ mod tests {
         for (signing, expected, words) in [
             (
                 KeylessSigning::Absent,
-                "nobody: Secret prod-1-ca has no tls.key",
+                "no program: Secret prod-1-ca has no tls.key",
                 "no request of the Cluster is answered, until Secret prod-1-ca has the CA's key",
             ),
             (
                 KeylessSigning::Unknown,
-                "an external signer, or nobody: Secret prod-1-ca has no tls.key",
+                "an external signer, or no program: Secret prod-1-ca has no tls.key",
                 "it is not known whether the controller has an external signer (--signer-endpoint)",
             ),
         ] {

@@ -13,7 +13,7 @@ use crate::capi::{ClusterCa, ObjectKey};
 /// proved that it has the same key.
 ///
 /// Only a Secret with the private key is a proof. A CA certificate is public: a tenant who shows another tenant's
-/// certificate stops only their own cluster. Two clusters with the private key stop each other; whoever has a CA key
+/// certificate stops only their own cluster. Two clusters with the private key stop each other; an owner of a CA key
 /// can issue certificates for its cluster anyway. Neither time nor namespace decides.
 ///
 /// Clusters without the private key do not stop each other. An external signer knows the cluster of each CA, and

@@ -63,7 +63,7 @@ pub(super) async fn supervise_all(shared: &Arc<Shared>, stop: impl Future<Output
 
 struct ClusterRegistry {
     shared: Arc<Shared>,
-    /// The Clusters of other controllers too: their labels may change. Dropping a channel ends the service of its
+    /// The Clusters of other controllers too: their labels can change. Dropping a channel ends the service of its
     /// cluster.
     clusters: HashMap<ObjectKey, watch::Sender<Authentication>>,
     /// The keys in the list, as far as it was read.

@@ -96,9 +96,9 @@ async fn selected(
     }
 }
 
-/// Whether this controller looks after the cluster: by the label of its Cluster, and by that of its
-/// `KubeletAuthentication` if there is none. With a watch filter it does nothing, and writes nothing, for another
-/// controller's cluster, or before it knows the label.
+/// Whether this controller serves the cluster: by the label of its Cluster, and without a Cluster by the label of its
+/// `KubeletAuthentication`. With a watch filter, it does not write for another controller's cluster, or before it has
+/// read the label.
 fn is_selected(
     selection: &Selection,
     cluster: &Observed<Cluster>,

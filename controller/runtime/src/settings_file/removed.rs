@@ -16,7 +16,7 @@ const REMOVED: &[(&str, &str)] = &[
     ),
     (
         "spec.staleNodes",
-        "remove it: the controller deletes the Node that a former holder of a name left behind",
+        "remove it: the controller deletes the Node that a previous holder of a name left behind",
     ),
     (
         "spec.tpm.pcrPolicy.mode",

@@ -12,7 +12,7 @@ use serde_json::Value as Json;
 
 use super::{Fault, schema};
 
-/// A rule about a change of an object has this name for the former value. A file has none.
+/// A rule about a change of an object has this name for the previous value. A file has no previous value.
 const FORMER: &str = "oldSelf";
 
 /// A rule of a schema.
@@ -120,7 +120,7 @@ fn network(text: &str) -> Option<IpNet> {
     (is_short && address.to_canonical() == address).then_some(network)
 }
 
-/// A value of CEL that is the same for the same network. It stands for the type of Kubernetes' `cidr`.
+/// A value of CEL that is the same for the same network, in place of the type of Kubernetes' `cidr`.
 fn canonical(text: &str) -> String {
     network(text).map_or_else(String::new, |network| network.to_string())
 }

@@ -79,7 +79,7 @@ fn metadata() -> Value {
     json!({"type": "object", "required": ["name"], "properties": properties})
 }
 
-/// Removes each null, as if its field was not written; no field of ours may be null.
+/// Removes each null, as if its field was not written; no field of ours can be null.
 pub(super) fn drop_nulls(schema: &Value, value: &mut Value) {
     if let Value::Object(fields) = value {
         fields.retain(|name, value| !value.is_null() || of_field(schema, name).is_none());

@@ -1,4 +1,4 @@
-//! What files say about a cluster, in the parts that decide: for its controller, and for explanations.
+//! A cluster in files, as the parts that decide about its requests: for its controller, and for explanations.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -88,7 +88,7 @@ impl ClusterInFiles<'_> {
             signer: self.signer,
         };
         let context = builder.context();
-        // Nobody waits for records here, which end with the process.
+        // Enforcement does not wait for records, which are only in the memory of the process.
         context.enforcement.set(is_to_be_enforced(spec));
         Ok(context)
     }
