@@ -68,23 +68,6 @@ fn key(flag: &str) -> String {
     words.fold(section + &first, |key, word| key + &word)
 }
 
-/// The most settings that the plugins have together.
-const MOST: usize = 14;
-
-#[test]
-fn the_plugins_have_fourteen_settings_at_most() {
-    let page = settings();
-    let keys = page.lines().filter(|line| line.starts_with("| `"));
-    let keys: Vec<_> = keys.map(|line| line.split('`').nth(1)).collect();
-
-    assert!(
-        keys.len() <= MOST,
-        "{} settings, and the limit is {MOST}: a new one is a decision. Each is a name that operators learn, and a \
-         combination with every other one: {keys:?}",
-        keys.len()
-    );
-}
-
 #[test]
 fn the_page_of_settings_is_what_the_programs_say_and_the_example_of_a_file_has_each() {
     let path = repository().join("docs/settings.md");

@@ -19,15 +19,6 @@ const PLUGINS: [&str; 3] = ["insecure", "aws", "tpm"];
 /// The folders of `tests/tests` whose files are about texts only: a name there is no use of it.
 const TEXTS: [&str; 3] = ["book", "conformance", "layering"];
 
-/// Options that no suite uses.
-const WITHOUT: [&str; 5] = [
-    "endpoint-host",
-    "guest-reported-addresses",
-    "insecure-certificate-duration",
-    "leader-elect",
-    "service-range",
-];
-
 /// The sources of the suites and of their fixtures, one after the other.
 fn suites() -> String {
     let tests = repository().join("tests");
@@ -104,8 +95,7 @@ fn each_option_of_run_is_used_by_a_suite() {
     let options = options(&help("node-attestation-controller", &["run", "--help"]));
 
     assert!(options.contains("kubeconfig"), "{options:?}");
-    let mut unused = unused(&options, |name| [format!("--{name}")]);
-    unused.retain(|name| !WITHOUT.contains(&name.as_str()));
+    let unused = unused(&options, |name| [format!("--{name}")]);
     assert_eq!(unused, Vec::<&String>::new());
 }
 

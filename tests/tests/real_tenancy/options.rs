@@ -23,10 +23,10 @@ const CAPA: &str = "capa-elsewhere";
 const ACK: &str = "ack-elsewhere";
 
 /// The options that take roles from config maps, those of a service before others.
-const CARM: &[&str] = &["--ack-carm", "--ack-service-level-carm"];
+const CARM: &[&str] = &["--ack=carm"];
 
 /// The option that takes roles from `IAMRoleSelectors`.
-const ROLE_SELECTORS: &[&str] = &["--ack-iam-role-selector"];
+const ROLE_SELECTORS: &[&str] = &["--ack=role-selectors"];
 
 /// A management cluster, and its manager in the cloud of the suite.
 struct Elsewhere {

