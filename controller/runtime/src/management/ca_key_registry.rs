@@ -123,20 +123,19 @@ mod tests {
 
     use super::*;
 
-    fn proved(byte: u8) -> Option<CaKey> {
-        Some(CaKey {
+    fn proved(byte: u8) -> CaKey {
+        CaKey {
             digest: KeyDigest::of(&[byte]),
             is_proved: true,
-        })
+        }
     }
 
     /// The key of a certificate, without the private key.
-    fn shown(byte: u8) -> Option<CaKey> {
-        let key = proved(byte);
-        key.map(|key| CaKey {
+    fn shown(byte: u8) -> CaKey {
+        CaKey {
             is_proved: false,
-            ..key
-        })
+            ..proved(byte)
+        }
     }
 
     fn cluster(namespace: &str) -> ObjectKey {
@@ -153,14 +152,14 @@ mod tests {
             let keys = CaKeys::default();
             let (mut one, mut two) = (keys.holder(cluster("a")), keys.holder(other.clone()));
 
-            assert_eq!(one.hold(proved(1)), None);
-            assert_eq!(two.hold(proved(1)), Some(cluster("a")));
+            assert_eq!(one.hold(Some(proved(1))), None);
+            assert_eq!(two.hold(Some(proved(1))), Some(cluster("a")));
             assert_eq!(one.changed().now_or_never(), Some(()));
-            assert_eq!(one.hold(proved(1)), Some(other));
+            assert_eq!(one.hold(Some(proved(1))), Some(other));
 
             drop(two);
             assert_eq!(one.changed().now_or_never(), Some(()));
-            assert_eq!(one.hold(proved(1)), None);
+            assert_eq!(one.hold(Some(proved(1))), None);
         }
     }
 
@@ -169,12 +168,12 @@ mod tests {
         for tenant in [cluster("b"), neighbor()] {
             let keys = CaKeys::default();
             let (mut victim, mut tenant) = (keys.holder(cluster("a")), keys.holder(tenant));
-            victim.hold(proved(1));
+            victim.hold(Some(proved(1)));
 
-            assert_eq!(tenant.hold(shown(1)), Some(cluster("a")));
+            assert_eq!(tenant.hold(Some(shown(1))), Some(cluster("a")));
 
             assert_eq!(victim.changed().now_or_never(), None);
-            assert_eq!(victim.hold(proved(1)), None);
+            assert_eq!(victim.hold(Some(proved(1))), None);
         }
     }
 
@@ -182,12 +181,12 @@ mod tests {
     fn an_older_claim_without_the_private_key_does_not_displace_a_proof() {
         let keys = CaKeys::default();
         let (mut tenant, mut victim) = (keys.holder(cluster("a")), keys.holder(cluster("b")));
-        assert_eq!(tenant.hold(shown(1)), None);
+        assert_eq!(tenant.hold(Some(shown(1))), None);
 
-        assert_eq!(victim.hold(proved(1)), None);
+        assert_eq!(victim.hold(Some(proved(1))), None);
 
         assert_eq!(tenant.changed().now_or_never(), Some(()));
-        assert_eq!(tenant.hold(shown(1)), Some(cluster("b")));
+        assert_eq!(tenant.hold(Some(shown(1))), Some(cluster("b")));
     }
 
     #[test]
@@ -195,12 +194,12 @@ mod tests {
         for other in [cluster("b"), neighbor()] {
             let keys = CaKeys::default();
             let (mut one, mut two) = (keys.holder(cluster("a")), keys.holder(other));
-            assert_eq!(one.hold(shown(1)), None);
+            assert_eq!(one.hold(Some(shown(1))), None);
 
-            assert_eq!(two.hold(shown(1)), None);
+            assert_eq!(two.hold(Some(shown(1))), None);
 
             assert_eq!(one.changed().now_or_never(), None);
-            assert_eq!(one.hold(shown(1)), None);
+            assert_eq!(one.hold(Some(shown(1))), None);
         }
     }
 
@@ -208,12 +207,12 @@ mod tests {
     fn a_cluster_that_is_made_anew_while_its_former_self_ends_keeps_its_key() {
         let keys = CaKeys::default();
         let (former, mut one) = (keys.holder(cluster("a")), keys.holder(cluster("a")));
-        one.hold(proved(1));
+        one.hold(Some(proved(1)));
 
         drop(former);
 
         assert_eq!(one.changed().now_or_never(), Some(()));
-        one.hold(proved(1));
+        one.hold(Some(proved(1)));
         assert!(keys.keys.borrow().contains_key(&cluster("a")));
     }
 
@@ -221,10 +220,10 @@ mod tests {
     fn a_tenant_that_changes_its_ca_all_the_time_wakes_nobody() {
         let keys = CaKeys::default();
         let (mut one, mut busy) = (keys.holder(cluster("a")), keys.holder(cluster("b")));
-        one.hold(proved(1));
+        one.hold(Some(proved(1)));
 
         for byte in 2..10 {
-            busy.hold(proved(byte));
+            busy.hold(Some(proved(byte)));
             assert_eq!(one.changed().now_or_never(), None, "{byte}");
         }
     }

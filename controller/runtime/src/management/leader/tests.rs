@@ -95,7 +95,7 @@ async fn one_leads_and_the_other_waits_until_it_is_given_up() {
 
     let waited = timeout(10 * LEASE_DURATION, async {
         tokio::select! {
-            _ = term.held() => {}
+            () = term.held() => {}
             _ = second.lead() => {}
         }
     });
