@@ -59,6 +59,11 @@ pub(crate) async fn run(command: ClusterCommand) -> Result<(String, bool), BoxEr
         options,
         insecure_allow_loopback,
     } = *check;
+    // The heading of checks that are about no Cluster.
+    let heading = match &settings {
+        Some(_) => "A cluster without a management cluster",
+        None => "The management cluster",
+    };
     let checks = if let Some(settings) = settings {
         let workload = match workload_kubeconfig {
             Some(file) => Some(ClusterAccess::from_kubeconfig(&file).await?),
@@ -83,11 +88,11 @@ pub(crate) async fn run(command: ClusterCommand) -> Result<(String, bool), BoxEr
     };
     let failing = checks.iter().filter(|check| is_bad(check)).count();
     let objects = json!({"failing": failing, "checks": checks});
-    let text = options.output.print(&objects, || table(&checks))?;
+    let text = options.output.print(&objects, || table(heading, &checks))?;
     Ok((text, failing == 0))
 }
 
-fn table(checks: &[Checked]) -> String {
+fn table(heading: &str, checks: &[Checked]) -> String {
     let mut text = String::new();
     let mut before = None;
     for check in checks {
@@ -97,7 +102,7 @@ fn table(checks: &[Checked]) -> String {
             }
             match &check.cluster {
                 Some(cluster) => text.extend(["Cluster ", cluster, "\n"]),
-                None => text.push_str("The management cluster\n"),
+                None => text.extend([heading, "\n"]),
             }
             before = Some(&check.cluster);
         }

@@ -220,6 +220,8 @@ pub fn example(cluster_name: &str, attestor: &str) -> Result<String, InvalidSett
         cluster_name,
         KubeletAuthenticationSpec::new(cluster_name, &[attestor]),
     );
+    // Labels for clusterctl have no meaning in a file.
+    authentication.metadata.labels = None;
     let spec = &mut authentication.spec;
     match attestor {
         "aws" => spec.aws = Some(crd::AwsSettings::default()),

@@ -99,7 +99,7 @@ fn pair(one: &str, other: &str) -> Pair {
 
 /// A row of the table of pairs: each setting of its first cell with each of its second.
 struct Together {
-    pairs: Vec<Pair>,
+    pairs: BTreeSet<Pair>,
     kind: String,
     reason: String,
 }
