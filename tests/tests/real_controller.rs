@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::sync::LazyLock;
 
-use kubelet_attestation::names::Provider;
+use kubelet_attestation::names::{BUILT_IN_CLIENT_SIGNER, BUILT_IN_SERVING_SIGNER, Provider};
 use kubelet_authenticator_test_support::control_plane::Controllers;
 use kubelet_authenticator_tests::controller::{
     Application, Controller, Machine, PATIENCE, RealBed, conditions, inventory, is_issued,
@@ -216,13 +216,16 @@ fn a_missing_right_is_named_and_work_continues_once_granted() {
     let bed = &*BED;
     bed.grant(USER, &["approve"]);
     let mut controller = bed.null_as(USER, &[MACHINE]).start();
-    let sign = format!(
-        "sign signers.certificates.k8s.io/{}",
-        Provider::NULL.client_signer()
-    );
+    let signers = [
+        Provider::NULL.client_signer(),
+        Provider::NULL.serving_signer(),
+        BUILT_IN_CLIENT_SIGNER.to_owned(),
+        BUILT_IN_SERVING_SIGNER.to_owned(),
+    ];
+    let sign = signers.map(|signer| format!("sign signers.certificates.k8s.io/{signer}"));
     let missing = "a right is missing without which requests cannot be answered";
-    controller.wait_for_line(missing, |line| line["right"] == *sign);
-    assert_eq!(complaints(&controller), [sign]);
+    controller.wait_for_line(missing, |line| line["right"] == sign[3]);
+    assert_eq!(complaints(&controller), sign);
     let name = bed.file(&bed.stamped(MACHINE));
     // The requests of the other tests are processed too.
     let line = controller.wait_for_line("the request was not answered", |line| line["csr"] == name);

@@ -107,9 +107,8 @@ fn a_policy_below_what_can_be_asked_for_holds() {
 fn a_request_to_another_signer_is_ignored() {
     for signer in [
         "",
-        "kubernetes.io/kube-apiserver-client-kubelet",
-        "kubernetes.io/kubelet-serving",
-        "cluster.x-k8s.io/kubelet-serving-null",
+        "kubernetes.io/kube-apiserver-client",
+        "cluster.x-k8s.io/kubelet-serving-insecure",
         "cluster.x-k8s.io/kube-apiserver-client-kubelet-null ",
         "CLUSTER.x-k8s.io/kube-apiserver-client-kubelet-null",
         "example.com/cluster.x-k8s.io/kube-apiserver-client-kubelet-null",
