@@ -105,6 +105,12 @@ impl Node {
     /// Runs the plugin in an empty folder from now on: the programs beside it are missing. Returns the folder.
     #[track_caller]
     pub fn move_program(&mut self) -> PathBuf {
+        let installed = Path::new("/usr/lib/kubelet-authenticator");
+        assert!(
+            !installed.exists(),
+            "a program is missing only on a machine without {}: remove the package",
+            installed.display()
+        );
         let folder = self.scratch.directory("moved");
         let moved = folder.join(self.program.file_name().unwrap());
         if !moved.exists() {
@@ -119,7 +125,15 @@ impl Node {
     }
 
     /// Sets a variable of the plugin's environment.
+    ///
+    /// # Panics
+    ///
+    /// For the key of a setting: the plugin reads no settings from its environment, so a test would run with the defaults,
+    /// which are the addresses of real clouds.
+    #[track_caller]
     pub fn set_env(&mut self, name: &str, value: impl AsRef<OsStr>) {
+        let variable = name.contains('_') || !name.contains(|c: char| c.is_ascii_lowercase());
+        assert!(variable, "{name} is a setting: give it to `set`");
         self.unset_env(name);
         self.environment
             .push((name.into(), value.as_ref().to_owned()));

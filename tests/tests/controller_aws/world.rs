@@ -46,7 +46,7 @@ impl World {
         node.set("bootstrapKubeconfig", bootstrap);
         node.unset("providerID");
         for (name, value) in instance.plugin_settings(&cloud) {
-            node.set_env(name, value);
+            node.set(name, value);
         }
         Self {
             cloud,
