@@ -310,16 +310,15 @@ mod tests {
     #[test]
     fn no_removed_option_is_an_option_of_its_command() {
         let cli = Cli::command();
-        for removed::Removed {
-            command, option, ..
-        } in removed::REMOVED
-        {
-            let command = cli.find_subcommand(command).unwrap();
-            for command in [command].into_iter().chain(command.get_subcommands()) {
-                let mut arguments = command.get_arguments();
-                let name = option.strip_prefix("--");
-                let is_there = arguments.any(|argument| argument.get_long() == name);
-                assert!(!is_there, "{option}");
+        for (commands, option, _) in removed::REMOVED {
+            for command in *commands {
+                let command = cli.find_subcommand(command).unwrap();
+                for command in [command].into_iter().chain(command.get_subcommands()) {
+                    let mut arguments = command.get_arguments();
+                    let name = option.strip_prefix("--");
+                    let is_there = arguments.any(|argument| argument.get_long() == name);
+                    assert!(!is_there, "{option}");
+                }
             }
         }
     }

@@ -1,168 +1,62 @@
 //! Options of earlier builds: the error for one names its replacement.
 
+use std::fmt::Write as _;
+
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
-/// An option that a command no longer has.
-#[derive(Debug)]
-pub(crate) struct Removed {
-    /// The first word of the command.
-    pub(crate) command: &'static str,
-    pub(crate) option: &'static str,
-    /// The next step for an operator who still uses it.
-    hint: &'static str,
+use self::Instead::{Hint, Inventory, Settings};
+
+/// The replacement of an option.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Instead {
+    /// A field below `spec` in the file of `--settings`, with an example of its value.
+    Settings(&'static str),
+    /// A line of the file of `--inventory`.
+    Inventory(&'static str),
+    /// Something else, as a next step.
+    Hint(&'static str),
 }
 
-/// All removed options.
-pub(crate) const REMOVED: &[Removed] = &[
-    run("--ack-carm", ACK_CARM),
-    run("--ack-compat", ACK_COMPAT),
-    run("--ack-iam-role-selector", ACK_ROLE_SELECTORS),
-    run("--ack-service-level-carm", ACK_CARM),
-    run("--ack-team-level-carm", ACK_CARM),
-    explain(
-        "--approve-only",
-        "use --ca-cert, or the kubeconfig's CA: the controller signs",
-    ),
-    explain(
-        "--attestor",
-        "write in the file of --settings:\nspec:\n  authorizedAttestors: [aws]  # or tpm, or both",
-    ),
-    explain(
-        "--serving-address-range",
-        "write in the file of --settings:\nspec:\n  servingAddressRanges: [10.20.0.0/16]",
-    ),
-    run(
-        "--approve-only",
-        "use --ca-key, or an external signer with --signer-endpoint: certificates that kube-controller-manager signs cannot be revoked",
-    ),
-    run(
-        "--attestor",
-        "write in the file of --settings:\nspec:\n  authorizedAttestors: [aws]  # or tpm, or both",
-    ),
-    run(
-        "--audience",
-        "write in the file of --settings:\nspec:\n  audiences: [AUDIENCE]",
-    ),
-    run(
-        "--aws-account",
-        "write in the file of --settings:\nspec:\n  aws:\n    accounts: [\"111122223333\"]",
-    ),
-    run(
-        "--aws-any-root-volume",
-        "write in the file of --settings:\nspec:\n  aws:\n    rootVolumeCheck: false",
-    ),
-    run(
-        "--aws-cluster-name",
-        "write in the file of --settings:\nspec:\n  clusterName: NAME",
-    ),
-    run(
-        "--aws-inventory",
-        "write in the file of --inventory:\nawsInstances: true\nThe accounts, regions, requiredTags and nodeName of spec.aws in the file of --settings select the instances",
-    ),
-    run(
-        "--aws-node-name",
-        "write in the file of --settings:\nspec:\n  aws:\n    nodeName: InstanceID  # or PrivateDNSName",
-    ),
-    run(
-        "--aws-region",
-        "write in the file of --settings:\nspec:\n  aws:\n    regions: [eu-west-1]",
-    ),
-    run(
-        "--aws-required-tag",
-        "write in the file of --settings:\nspec:\n  aws:\n    requiredTags: {KEY: VALUE}",
-    ),
-    run(
-        "--certificate-duration",
-        "write in the file of --settings:\nspec:\n  certificate:\n    expirationSeconds: 604800",
-    ),
-    run(
-        "--cluster",
-        "run the ordinary controller, as docs/break-glass.md describes: run --kubeconfig FILE --namespace NAMESPACE",
-    ),
-    run(
-        "--control-plane-renewal",
-        "write in the file of --settings:\nspec:\n  builtInRenewal: ControlPlane",
-    ),
-    run(
-        "--deny-built-in",
-        "write in the file of --settings:\nspec:\n  autoApproveBindings: Remove",
-    ),
-    run(
-        "--endpoint-host",
-        "write in the file of --inventory:\nendpointHosts: [HOST]",
-    ),
-    run(
-        "--guest-reported-addresses",
-        "write in the file of --settings:\nspec:\n  guestReportedAddresses: Allow",
-    ),
-    run(
-        "--insecure-certificate-duration",
-        "write in the file of --settings:\nspec:\n  certificate:\n    expirationSeconds: 31536000",
-    ),
-    run(
-        "--management-kubeconfig",
-        "run the ordinary controller, as docs/break-glass.md describes: run --kubeconfig FILE --namespace NAMESPACE",
-    ),
-    run(
-        "--service-range",
-        "write in the file of --inventory:\nserviceRanges: [10.96.0.0/12]",
-    ),
-    run(
-        "--serving",
-        "leave it out: requests for serving certificates are always answered",
-    ),
-    run(
-        "--serving-address-range",
-        "write in the file of --settings:\nspec:\n  servingAddressRanges: [10.20.0.0/16]",
-    ),
-    run(
-        "--tpm-settings",
-        "write in the file of --settings:\nspec:\n  tpm:  # the fields of the file of --tpm-settings",
-    ),
-    run(
-        "--leader-elect",
-        "leave it out: one replica leads, with a Lease, always",
-    ),
-    run(
-        "--shards",
-        "run a Deployment for each --namespace or --watch-filter; each has its own Lease",
-    ),
-    tenancy("--ack-carm", ACK_CARM),
-    tenancy("--ack-compat", ACK_COMPAT),
-    tenancy("--ack-iam-role-selector", ACK_ROLE_SELECTORS),
-    tenancy("--ack-service-level-carm", ACK_CARM),
-    tenancy("--ack-team-level-carm", ACK_CARM),
+/// The removed options: the first words of their commands, the option, and what is there instead.
+#[rustfmt::skip]
+pub(crate) const REMOVED: &[(&[&str], &str, Instead)] = &[
+    (&["run", "tenancy"], "--ack-carm", ACK_CARM),
+    (&["run", "tenancy"], "--ack-compat", Hint("use --ack=carm, and annotate the Namespace with services.k8s.aws/team-id instead of the account")),
+    (&["run", "tenancy"], "--ack-iam-role-selector", Hint("use --ack=role-selectors")),
+    (&["run", "tenancy"], "--ack-service-level-carm", ACK_CARM),
+    (&["run", "tenancy"], "--ack-team-level-carm", ACK_CARM),
+    (&["explain"], "--approve-only", Hint("use --ca-cert, or the kubeconfig's CA: the controller signs")),
+    (&["run"], "--approve-only", Hint("use --ca-key, or an external signer with --signer-endpoint: certificates that kube-controller-manager signs cannot be revoked")),
+    (&["run", "explain"], "--attestor", Settings("authorizedAttestors: [aws]  # or tpm, or both")),
+    (&["run"], "--audience", Settings("audiences: [AUDIENCE]")),
+    (&["run"], "--aws-account", Settings("aws.accounts: [\"111122223333\"]")),
+    (&["run"], "--aws-any-root-volume", Settings("aws.rootVolumeCheck: false")),
+    (&["run"], "--aws-cluster-name", Settings("clusterName: NAME")),
+    (&["run"], "--aws-inventory", Inventory("awsInstances: true\nThe accounts, regions, requiredTags and nodeName of spec.aws in the file of --settings select the instances")),
+    (&["run"], "--aws-node-name", Settings("aws.nodeName: InstanceID  # or PrivateDNSName")),
+    (&["run"], "--aws-region", Settings("aws.regions: [eu-west-1]")),
+    (&["run"], "--aws-required-tag", Settings("aws.requiredTags: {KEY: VALUE}")),
+    (&["run"], "--certificate-duration", Settings("certificate.expirationSeconds: 604800")),
+    (&["run"], "--cluster", BREAK_GLASS),
+    (&["run"], "--control-plane-renewal", Settings("builtInRenewal: ControlPlane")),
+    (&["run"], "--deny-built-in", Settings("autoApproveBindings: Remove")),
+    (&["run"], "--endpoint-host", Inventory("endpointHosts: [HOST]")),
+    (&["run"], "--guest-reported-addresses", Settings("guestReportedAddresses: Allow")),
+    (&["run"], "--insecure-certificate-duration", Settings("certificate.expirationSeconds: 31536000")),
+    (&["run"], "--leader-elect", Hint("leave it out: one replica leads, with a Lease, always")),
+    (&["run"], "--management-kubeconfig", BREAK_GLASS),
+    (&["run"], "--service-range", Inventory("serviceRanges: [10.96.0.0/12]")),
+    (&["run"], "--serving", Hint("leave it out: requests for serving certificates are always answered")),
+    (&["run", "explain"], "--serving-address-range", Settings("servingAddressRanges: [10.20.0.0/16]")),
+    (&["run"], "--shards", Hint("run a Deployment for each --namespace or --watch-filter; each has its own Lease")),
+    (&["run"], "--tpm-settings", Settings("tpm:  # the fields of the file of --tpm-settings")),
 ];
 
-const ACK_CARM: &str = "use --ack=carm, which reads the maps of teams and of accounts";
+const ACK_CARM: Instead = Hint("use --ack=carm, which reads the maps of teams and of accounts");
 
-const ACK_COMPAT: &str = "use --ack=carm, and annotate the Namespace with services.k8s.aws/team-id instead of the account";
-
-const ACK_ROLE_SELECTORS: &str = "use --ack=role-selectors";
-
-const fn explain(option: &'static str, hint: &'static str) -> Removed {
-    Removed {
-        command: "explain",
-        option,
-        hint,
-    }
-}
-
-const fn run(option: &'static str, hint: &'static str) -> Removed {
-    Removed {
-        command: "run",
-        option,
-        hint,
-    }
-}
-
-const fn tenancy(option: &'static str, hint: &'static str) -> Removed {
-    Removed {
-        command: "tenancy",
-        option,
-        hint,
-    }
-}
+const BREAK_GLASS: Instead = Hint(
+    "run the ordinary controller, as docs/break-glass.md describes: run --kubeconfig FILE --namespace NAMESPACE",
+);
 
 /// The message for a removed option, if the arguments were refused because of one. `command` is the first word of
 /// the command.
@@ -174,10 +68,27 @@ pub(crate) fn message(command: &str, error: &clap::Error) -> Option<String> {
         return None;
     };
     let (option, _) = argument.split_once('=').unwrap_or((argument, ""));
-    let mut all = REMOVED.iter();
-    let row = all.find(|row| row.command == command && row.option == option)?;
-    let Removed { option, hint, .. } = row;
+    let mut rows = REMOVED.iter();
+    let row = rows.find(|(commands, name, _)| commands.contains(&command) && *name == option)?;
+    let hint = row.2.text();
     Some(format!("error: {option} was removed\nhint: {hint}\n"))
+}
+
+impl Instead {
+    fn text(self) -> String {
+        match self {
+            Hint(hint) => hint.to_owned(),
+            Inventory(line) => format!("write in the file of --inventory:\n{line}"),
+            Settings(field) => {
+                let (path, value) = field.split_once(':').unwrap_or((field, ""));
+                let mut text = "write in the file of --settings:\nspec:".to_owned();
+                for (depth, name) in path.split('.').enumerate() {
+                    let _infallible = write!(text, "\n{}{name}:", "  ".repeat(depth + 1));
+                }
+                text + value
+            }
+        }
+    }
 }
 
 #[cfg(test)]
@@ -199,18 +110,30 @@ mod tests {
 
     #[test]
     fn each_removed_option_is_an_error_that_names_its_replacement() {
-        for row in REMOVED {
-            let Removed {
-                command,
-                option,
-                hint,
-            } = row;
-            let message = Some(format!("error: {option} was removed\nhint: {hint}\n"));
+        for (commands, option, instead) in REMOVED {
+            let message = Some(format!(
+                "error: {option} was removed\nhint: {}\n",
+                instead.text()
+            ));
             let with_value = format!("{option}=value");
-            for arguments in [&[*option][..], &[*option, "value"], &[&*with_value]] {
-                assert_eq!(message_for(command, arguments), message, "{arguments:?}");
+            for command in *commands {
+                for arguments in [&[*option][..], &[*option, "value"], &[&*with_value]] {
+                    assert_eq!(message_for(command, arguments), message, "{arguments:?}");
+                }
             }
         }
+    }
+
+    #[test]
+    fn a_setting_that_replaces_an_option_is_yaml_of_a_file() {
+        let said = message_for("run", &["--aws-account=1"]).unwrap();
+
+        assert_eq!(
+            said,
+            "error: --aws-account was removed\n\
+             hint: write in the file of --settings:\n\
+             spec:\n  aws:\n    accounts: [\"111122223333\"]\n"
+        );
     }
 
     #[test]
