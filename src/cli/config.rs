@@ -2,9 +2,9 @@
 
 use serde_json::{Value, json};
 
-use super::Session;
 use super::arguments::{Arguments, ConfigAction};
 use super::inspect::show;
+use super::{Session, leftovers};
 use crate::failure::Failure;
 use crate::settings::{self, Effective, Sources};
 use crate::sheet::Sheet;
@@ -22,7 +22,7 @@ impl Session {
                     config: file.as_deref().or(sources.config),
                     ..sources
                 };
-                self.warn_of_leftovers(&self.leftovers());
+                self.warn_of_leftovers(&leftovers());
                 show(&self.effective(sources)?, *output)
             }
         }

@@ -8,7 +8,7 @@ use kubelet_attestation::names::NodeName;
 use serde_json::{Map, Value, json};
 
 use super::arguments::{Arguments, Report};
-use super::{Session, answer};
+use super::{Session, answer, leftovers};
 use crate::attester::Identity;
 use crate::authenticator::{Authenticator, Caller, Cluster};
 use crate::clock::Deadline;
@@ -62,11 +62,11 @@ impl Session {
         unit: Result<Unit, String>,
         total: Deadline,
     ) -> Vec<Checked> {
-        let mut leftovers = self.leftovers();
+        let mut leftovers = leftovers();
         if let Ok(unit) = &unit {
-            leftovers = leftovers.in_environment(unit.variables(), &self.schema);
+            leftovers = leftovers.in_environment(unit.variables());
         }
-        let leftovers = leftovers.in_kubeconfig(kubelet_kubeconfig, &self.schema);
+        let leftovers = leftovers.in_kubeconfig(kubelet_kubeconfig);
         let sources = Self::sources(arguments);
         let files = settings::files(&sources);
         let (settings, fault) = Settings::valid(sources, &self.schema);

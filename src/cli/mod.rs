@@ -119,8 +119,8 @@ impl Session {
         let info = ExecInfo::parse(info)?;
         let extension = info.cluster.as_ref().and_then(|cluster| cluster.config);
         let extension = extension.map_or("", RawValue::get);
-        let leftovers = self.leftovers();
-        self.warn_of_leftovers(&leftovers.in_extension(EXEC_INFO, extension, &self.schema));
+        let extension = serde_json::from_str(extension).unwrap_or_default();
+        self.warn_of_leftovers(&leftovers().in_extension(EXEC_INFO, &extension));
         let (settings, fault) = Settings::valid(sources, &self.schema);
         let authenticator = Authenticator {
             cluster: info.cluster.as_ref().map(Cluster::Exec),
@@ -132,12 +132,6 @@ impl Session {
         // much as reading the settings.
         mem::forget(authenticator);
         printed
-    }
-
-    /// The settings in this program's environment.
-    fn leftovers(&self) -> Leftovers {
-        let names = env::vars_os().map(|(name, _)| name);
-        Leftovers::default().in_environment(names, &self.schema)
     }
 
     fn warn_of_leftovers(&self, leftovers: &Leftovers) {
@@ -152,7 +146,7 @@ impl Session {
         sources: Sources<'_>,
         caller: Caller,
     ) -> Result<Authenticator<'a>, Failure> {
-        self.warn_of_leftovers(&self.leftovers());
+        self.warn_of_leftovers(&leftovers());
         let settings = Settings::load(sources, &self.schema)?;
         Ok(self.with_settings(settings, None, caller))
     }
@@ -183,4 +177,10 @@ fn print(authenticator: &Authenticator<'_>) -> Result<(), Failure> {
         let what = format!("cannot write the credential: {}", error_chain(&error));
         Failure::new(Code::Internal, what, "read standard output to its end")
     })
+}
+
+/// The settings in this program's environment.
+fn leftovers() -> Leftovers {
+    let names = env::vars_os().map(|(name, _)| name);
+    Leftovers::default().in_environment(names)
 }

@@ -26,7 +26,7 @@ impl Session {
         // for client-go.
         let leftovers = Leftovers::default();
         let kubeconfig = &options.kubelet_kubeconfig;
-        self.warn_of_leftovers(&leftovers.in_kubeconfig(kubeconfig, &self.schema));
+        self.warn_of_leftovers(&leftovers.in_kubeconfig(kubeconfig));
         let mut authenticator = self
             .authenticator(Self::sources(arguments), Caller::ClientGo)
             .inspect_err(|_| setup.give_up())?;

@@ -42,7 +42,7 @@ fn settings_that_are_invalid_hide_no_other_check() {
     set_mode(&config, 0o644);
     bed.node.set_env("KUBELET_AUTHENTICATOR_NODE_NAME", "n2");
     let examined = bed.doctor();
-    let leftover = "ignored: KUBELET_AUTHENTICATOR_NODE_NAME (key nodeName)";
+    let leftover = "ignored: KUBELET_AUTHENTICATOR_NODE_NAME";
     examined.says("settings", "warn", leftover);
 }
 
