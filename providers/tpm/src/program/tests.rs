@@ -156,8 +156,11 @@ fn a_program_that_cannot_be_started_says_why() {
 
 #[test]
 fn the_program_is_the_first_that_is_there() {
-    let (_folder, program) = script("");
-    let (_other, packaged) = script("");
+    let folder = tempfile::tempdir().unwrap();
+    let [program, packaged] = ["program", "packaged"].map(|name| folder.path().join(name));
+    for there in [&program, &packaged] {
+        fs::write(there, "").unwrap();
+    }
     let missing = program.with_extension("none");
 
     let both = [program.clone(), packaged];
