@@ -120,6 +120,16 @@ pub(super) async fn get<K: Object>(
     call(named::<K>("get", name), api.get_opt(name)).await
 }
 
+/// The object, if it is there and can be read.
+pub(super) async fn get_readable<K: Object>(
+    client: &Client,
+    name: &str,
+) -> Result<Option<K>, HardeningError> {
+    let api: Api<Lenient<K>> = Api::all(client.clone());
+    let found = Box::pin(call(named::<K>("get", name), api.get_opt(name))).await?;
+    Ok(found.and_then(|found| found.object.ok()))
+}
+
 /// Creates or replaces the object, unless it is the `same` as `wanted`. Returns whether it was written.
 ///
 /// A new object is created by server-side apply: the right to it can be limited to a name, unlike the right to

@@ -23,7 +23,6 @@
 //! - Nothing is revoked: there is no binding, so that the usual cost is nothing. The definition and
 //!   the unbound policy stay.
 
-use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 
@@ -40,7 +39,7 @@ use node_attestation_core::identifiers::RecordUid;
 use node_attestation_core::ledger::{RevokedGenerations, whole_seconds};
 use tokio::time::{Instant, sleep};
 
-use super::access::{HardeningError, delete, get, put};
+use super::access::{HardeningError, delete, get, get_readable, put};
 use super::policies::Policy;
 
 /// The name of the policy and of its binding.
@@ -63,8 +62,9 @@ pub struct Revocation {
     pub left_out: usize,
 }
 
-/// Refuses every write to the workload cluster by a certificate of these generations. Entries whose time has passed are
-/// removed.
+/// Refuses every write to the workload cluster by a certificate of these generations, and of those that the list has.
+/// An entry leaves the list only when its time has passed: records can be older than the list, after the restore of a
+/// backup, and then they do not have everything that was revoked.
 ///
 /// # Errors
 ///
@@ -74,7 +74,7 @@ pub async fn apply(
     desired: &BTreeMap<RecordUid, RevokedGenerations>,
     now: SystemTime,
 ) -> Result<Revocation, HardeningError> {
-    let (spec, revocation) = select(desired, now);
+    let (spec, revocation) = select(merged(desired, listed(client).await?), now);
     if spec.revoked.is_empty() {
         release(client).await?;
     } else {
@@ -83,26 +83,54 @@ pub async fn apply(
     Ok(revocation)
 }
 
+/// The list that is there. One that cannot be read is replaced, as every object of ours.
+async fn listed(client: &Client) -> Result<RevokedNodeCredentialsSpec, HardeningError> {
+    match get_readable::<RevokedNodeCredentials>(client, REVOKED_NODE_CREDENTIALS).await {
+        Ok(list) => Ok(list.map(|list| list.spec).unwrap_or_default()),
+        // Without its definition there is no list.
+        Err(error) if error.is_not_found() => Ok(RevokedNodeCredentialsSpec::default()),
+        Err(error) => Err(error),
+    }
+}
+
+/// All entries of both, by the text of the record's UID: the later end, and the higher generation.
+fn merged(
+    desired: &BTreeMap<RecordUid, RevokedGenerations>,
+    listed: RevokedNodeCredentialsSpec,
+) -> BTreeMap<String, RevokedGenerations> {
+    let mut merged = listed.revoked;
+    for (uid, revoked) in desired {
+        let entry = merged.entry(uid.to_string()).or_insert(*revoked);
+        entry.lowest_valid = entry.lowest_valid.max(revoked.lowest_valid);
+        entry.until = entry.until.max(revoked.until);
+    }
+    merged
+}
+
 /// The list, and its extent.
 fn select(
-    desired: &BTreeMap<RecordUid, RevokedGenerations>,
+    wanted: BTreeMap<String, RevokedGenerations>,
     now: SystemTime,
 ) -> (RevokedNodeCredentialsSpec, Revocation) {
-    let live = desired.iter().filter(|(_, revoked)| revoked.until > now);
+    let live = wanted
+        .into_iter()
+        .filter(|(_, revoked)| revoked.until > now);
     let mut live: Vec<_> = live.collect();
-    live.sort_unstable_by_key(|(uid, revoked)| (Reverse(revoked.until), **uid));
+    live.sort_unstable_by(|(one, a), (other, b)| {
+        b.until.cmp(&a.until).then_with(|| one.cmp(other))
+    });
     let revocation = Revocation {
         listed: live.len().min(MAX_REVOKED),
         left_out: live.len().saturating_sub(MAX_REVOKED),
     };
     live.truncate(MAX_REVOKED);
-    let entry = |(uid, revoked): (&RecordUid, &RevokedGenerations)| {
+    let entry = |(uid, revoked): (String, RevokedGenerations)| {
         // What is written is whole seconds, and is compared with what is read.
         let entry = RevokedGenerations {
             until: whole_seconds(revoked.until),
-            ..*revoked
+            ..revoked
         };
-        (uid.to_string(), entry)
+        (uid, entry)
     };
     let revoked = live.into_iter().map(entry).collect();
     (RevokedNodeCredentialsSpec { revoked }, revocation)
@@ -224,11 +252,40 @@ mod tests {
         let desired = BTreeMap::from([(uid(1), revoked(10)), (uid(2), revoked(20))]);
 
         for (now, listed) in [(0, 2), (9, 2), (10, 1), (19, 1), (20, 0)] {
-            let (spec, revocation) = select(&desired, at(now));
+            let nothing = RevokedNodeCredentialsSpec::default();
+            let (spec, revocation) = select(merged(&desired, nothing), at(now));
             assert_eq!(spec.revoked.len(), listed, "at {now}");
             assert_eq!(revocation.listed, listed, "at {now}");
             assert_eq!(revocation.left_out, 0, "at {now}");
         }
+    }
+
+    #[test]
+    fn an_entry_that_the_records_do_not_have_stays_until_its_end() {
+        let of = |lowest_valid, seconds| RevokedGenerations {
+            lowest_valid,
+            until: at(seconds),
+        };
+        let listed = RevokedNodeCredentialsSpec {
+            revoked: BTreeMap::from([
+                (uid(1).to_string(), of(5, 10)),
+                (uid(2).to_string(), of(5, 20)),
+                (uid(3).to_string(), of(2, 20)),
+            ]),
+        };
+        let desired = BTreeMap::from([(uid(2), of(3, 30)), (uid(3), of(4, 10))]);
+
+        let revoked = |now| select(merged(&desired, listed.clone()), at(now)).0.revoked;
+
+        let first = BTreeMap::from([
+            (uid(1).to_string(), of(5, 10)),
+            (uid(2).to_string(), of(5, 30)),
+            (uid(3).to_string(), of(4, 20)),
+        ]);
+        assert_eq!(revoked(0), first);
+        let left: Vec<_> = revoked(10).into_keys().collect();
+        assert_eq!(left, [uid(2), uid(3)].map(|uid| uid.to_string()));
+        assert_eq!(revoked(30), BTreeMap::new());
     }
 
     #[test]
@@ -238,7 +295,8 @@ mod tests {
             .map(|n| (uid(n), revoked(1000 + u64::from(n))))
             .collect();
 
-        let (spec, revocation) = select(&desired, at(0));
+        let nothing = RevokedNodeCredentialsSpec::default();
+        let (spec, revocation) = select(merged(&desired, nothing), at(0));
 
         assert_eq!(spec.revoked.len(), MAX_REVOKED);
         assert_eq!((revocation.listed, revocation.left_out), (MAX_REVOKED, 2));
@@ -255,7 +313,8 @@ mod tests {
             until,
             ..revoked(10)
         };
-        let (spec, _) = select(&BTreeMap::from([(uid(1), revoked)]), at(0));
+        let entries = BTreeMap::from([(uid(1).to_string(), revoked)]);
+        let (spec, _) = select(entries, at(0));
 
         let text = serde_json::to_string(&spec).unwrap();
 
