@@ -11,6 +11,7 @@ use crate::verifier::{Assurance, AttestedIdentity};
 mod absences;
 mod garbage_collect;
 mod grant_reason;
+mod node_removal;
 mod policy;
 mod record;
 mod record_ledger;

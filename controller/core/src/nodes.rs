@@ -51,6 +51,11 @@ pub struct Node {
     pub ready: bool,
     /// The time of its Lease's last renewal; `None` without a Lease.
     pub lease_renewed: Option<SystemTime>,
+    /// Its `spec.providerID`, which its kubelet wrote when it created the Node, or a cloud controller later; `None`
+    /// without one.
+    pub provider_id: Option<String>,
+    /// The time of its creation, by the API server's clock.
+    pub created: Option<SystemTime>,
 }
 
 impl Node {
@@ -82,6 +87,8 @@ mod tests {
             uid: "a".to_owned(),
             ready,
             lease_renewed: lease_age.map(|age| now() - Duration::from_secs(age)),
+            provider_id: None,
+            created: None,
         }
     }
 
@@ -105,6 +112,8 @@ mod tests {
             uid: "a".to_owned(),
             ready: false,
             lease_renewed: Some(now() + Duration::from_hours(1)),
+            provider_id: None,
+            created: None,
         };
 
         assert!(!node.is_down(now()));

@@ -29,10 +29,18 @@ pub struct KubeNodes {
     leases: Api<Lenient<ReadLease, Lease>>,
 }
 
-/// The fields of a Node that are read. The node itself writes its status, with the times.
+/// The fields of a Node that are read. The node itself writes its status, with the times, and its provider ID when it
+/// creates the Node.
 #[derive(Debug, Clone, Deserialize)]
 struct ReadNode {
+    spec: Option<ReadSpec>,
     status: Option<ReadStatus>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+struct ReadSpec {
+    #[serde(rename = "providerID")]
+    provider_id: Option<String>,
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -79,10 +87,19 @@ impl Nodes for KubeNodes {
         // One of a ready Node too: kube-controller-manager, which would call it down, may be.
         let lease = call(self.leases.get_opt(name.as_str())).await?;
         let lease = lease.map(|lease| lease.object).transpose();
+        let uid = node.meta().uid.clone().unwrap_or_default();
+        let created = node.meta().creation_timestamp.as_ref();
+        let created = created.map(|time| SystemTime::from(time.0));
+        let node = node.object.map_err(Unavailable::new)?;
+        let ready = is_ready(&node);
+        let provider_id = node.spec.and_then(|spec| spec.provider_id);
+        let provider_id = provider_id.filter(|text| !text.is_empty());
         Ok(Some(Node {
-            uid: node.meta().uid.clone().unwrap_or_default(),
-            ready: is_ready(&node.object.map_err(Unavailable::new)?),
+            uid,
+            ready,
             lease_renewed: lease.map_err(Unavailable::new)?.and_then(renewed),
+            provider_id,
+            created,
         }))
     }
 

@@ -56,7 +56,7 @@ fn after_a_restore_a_reset_node_returns_with_its_next_renewal() {
     kubelet.kill();
     std::fs::remove_dir_all(kubelet.var_lib().join("kubelet-authenticator")).unwrap();
     kubelet.start();
-    let second = wait_for_certificate(&plane, "m1", 0, |csr| uid_of(csr).ends_with(".2"));
+    let second = wait_for_certificate(&plane, "m1", 0, |csr| !uid_of(csr).ends_with(".1"));
     wait_until_ready(&plane, "m1");
 
     drop(manager);

@@ -8,6 +8,7 @@ use kubelet_attestation::errors::error_chain;
 use kubelet_attestation::names::NodeName;
 
 use super::absences::holding;
+use super::node_removal::Removal;
 use super::record::{Record, whole_seconds};
 use super::records::{Stored, WriteError};
 use super::rules::HolderState;
@@ -101,7 +102,7 @@ pub(super) enum GcAction {
     Bury(Swept),
     /// No certificate of it can be valid any more.
     Delete,
-    /// Remove whatever Node there is of its name: nobody holds it.
+    /// Remove the Node that its holder left.
     RemoveNode,
     /// Remove the Node of this UID.
     RemoveStaleNode(String),
@@ -237,15 +238,19 @@ impl RecordLedger {
             }
             GcAction::RemoveNode => {
                 swept.count(record, None);
-                let removed = self.remove_node(&stored).await;
+                let removal = Removal::Retired(&stored);
+                let removed = self.remove_node(name, None, removal, now).await;
                 if removed.is_err() {
                     swept.not_removed.insert(name.to_string());
                 }
+                let removed = removed.map_err(Unavailable::new);
                 removed.map(|removed| removed.then_some(Swept::NodeRemoved))
             }
             GcAction::RemoveStaleNode(uid) => {
                 swept.count(record, self.last_issued(record).as_ref());
-                let removed = self.remove_stale_node(name, &uid, now).await;
+                let removal = Removal::Left(record);
+                let removed = self.remove_node(name, Some(&uid), removal, now).await;
+                let removed = removed.map_err(Unavailable::new);
                 removed.map(|removed| removed.then_some(Swept::StaleNodeRemoved))
             }
         };
@@ -261,41 +266,6 @@ impl RecordLedger {
                 "a record could not be updated"
             ),
         }
-    }
-
-    /// Deletes the Node of a name that nobody holds; whether there was one. Whoever makes one by right
-    /// has claimed the name before, so the record is read after the Node: a cache lags, and a sweep
-    /// takes its time.
-    async fn remove_node(&self, stored: &Stored) -> Result<bool, Unavailable> {
-        let name = &stored.record.node_name;
-        let Some(node) = self.nodes.state(name).await? else {
-            return Ok(false);
-        };
-        let fresh = self.records().read(name).await?;
-        if fresh.is_none_or(|fresh| fresh.version != stored.version) {
-            return Ok(false);
-        }
-        self.nodes.delete(name, &node.uid).await?;
-        tracing::info!(node = name.as_str(), "deleted the Node of a tombstone");
-        Ok(true)
-    }
-
-    /// Deletes the Node of this UID, that a former holder left, if it still is down; whether it was.
-    /// If it could not be deleted before, the kubelet of the present holder may have adopted it, and
-    /// makes no other.
-    async fn remove_stale_node(
-        &self,
-        name: &NodeName,
-        uid: &str,
-        now: SystemTime,
-    ) -> Result<bool, Unavailable> {
-        let node = self.nodes.state(name).await?;
-        if !node.is_some_and(|node| node.uid == uid && node.is_down(now)) {
-            return Ok(false);
-        }
-        self.nodes.delete(name, uid).await?;
-        tracing::info!(node = name.as_str(), "deleted the Node of a former holder");
-        Ok(true)
     }
 }
 

@@ -6,8 +6,8 @@ use std::time::SystemTime;
 use kubelet_attestation::names::{NodeName, ProviderId};
 
 use super::Claim;
+use super::node_removal::OwnedNode;
 use super::record::Record;
-use crate::nodes::Node;
 use crate::verifier::Assurance;
 
 /// The reason for which a certificate was granted.
@@ -65,7 +65,7 @@ impl GrantReason {
     pub(super) fn of(
         claim: &Claim,
         before: Option<&Record>,
-        nodes: &BTreeMap<NodeName, Option<Node>>,
+        nodes: &BTreeMap<NodeName, Option<OwnedNode>>,
         renamed: Option<&NodeName>,
         now: SystemTime,
     ) -> Self {
@@ -110,13 +110,20 @@ impl GrantReason {
 }
 
 impl ReenrolReason {
-    fn of(claim: &Claim, before: &Record, node: Option<&Option<Node>>, now: SystemTime) -> Self {
+    fn of(
+        claim: &Claim,
+        before: &Record,
+        node: Option<&Option<OwnedNode>>,
+        now: SystemTime,
+    ) -> Self {
         if !before.is_live() {
             return Self::Returned;
         }
         match (&claim.assurance, node) {
             (Assurance::Attested(_), Some(None)) => Self::NodeGone,
-            (Assurance::Attested(_), Some(Some(node))) if node.is_down(now) => Self::NodeDown,
+            (Assurance::Attested(_), Some(Some(owned))) if owned.node.is_down(now) => {
+                Self::NodeDown
+            }
             (Assurance::None(_) | Assurance::Attested(_), _) => Self::Expired,
         }
     }

@@ -28,7 +28,9 @@ pub struct Record {
     pub node_name: NodeName,
     /// Its UID.
     pub uid: RecordUid,
-    /// The generation: it grows with each holder of the name, and each key of one holder, from 1.
+    /// The generation: it grows with each holder of the name, and each key of one holder. The first one is 1. Each
+    /// other one is at least the Unix time, in seconds, at which it was opened: a record from a backup does not give a
+    /// generation again that a certificate had since, and that the list of revoked certificates can name.
     pub generation: u64,
     /// The machine.
     pub holder: RecordHolder,
@@ -122,7 +124,7 @@ impl Record {
         let now = whole_seconds(now);
         let former_until = self.former_until.max(Some(self.ends_by(longest, now)));
         Self {
-            generation: self.generation.saturating_add(1),
+            generation: self.generation.saturating_add(1).max(unix_seconds(now)),
             former_until: former_until.filter(|until| *until > now),
             ..Self::first(claim, self.uid, stale_node, now)
         }
@@ -175,6 +177,12 @@ impl Record {
     /// Whether a person gave the present generation up for the next claim.
     pub fn is_reset(&self) -> bool {
         self.reset == Some(self.generation)
+    }
+
+    /// Whether the machine took another name.
+    pub(super) fn is_renamed(&self) -> bool {
+        let reason = self.tombstone.as_ref().map(|tombstone| tombstone.reason);
+        reason == Some(TombstoneReason::Renamed)
     }
 
     /// The latest end of a certificate of the present generation that is known of.
@@ -271,6 +279,11 @@ impl Record {
 
 /// The time, cut to whole seconds. A time before 1970 becomes 1970.
 pub fn whole_seconds(time: SystemTime) -> SystemTime {
-    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
-    UNIX_EPOCH + Duration::from_secs(since.as_secs())
+    UNIX_EPOCH + Duration::from_secs(unix_seconds(time))
+}
+
+fn unix_seconds(time: SystemTime) -> u64 {
+    time.duration_since(UNIX_EPOCH)
+        .unwrap_or_default()
+        .as_secs()
 }

@@ -8,6 +8,7 @@ use kubelet_attestation::errors::error_chain;
 use kubelet_attestation::names::NodeName;
 use parking_lot::Mutex;
 
+use super::node_removal::{ClusterNodes, Removal};
 use super::records::{Records, Stored, WriteError};
 use super::rules::{self, Facts, HolderState, Question, Step};
 use super::{
@@ -18,6 +19,7 @@ use crate::identifiers::{CertificateUid, RecordUid};
 use crate::inventory::{Inventory, Machine, MachineState};
 use crate::nodes::Nodes;
 use crate::refusal::{Deferral, Refusal, Unavailable};
+use crate::scope::Enforcement;
 
 mod others;
 
@@ -40,9 +42,9 @@ const MAX_STEPS: usize = 24;
 #[derive(derive_more::Debug)]
 #[debug("RecordLedger({records:?}, {policy:?})")]
 pub struct RecordLedger {
-    records: Arc<dyn Records>,
-    inventory: Arc<dyn Inventory>,
-    pub(super) nodes: Arc<dyn Nodes>,
+    pub(super) records: Arc<dyn Records>,
+    pub(super) inventory: Arc<dyn Inventory>,
+    pub(super) nodes: ClusterNodes,
     policy: LedgerPolicy,
     pub(crate) entropy: Entropy,
     /// The last certificate that was issued to each node.
@@ -54,17 +56,19 @@ pub struct RecordLedger {
 type Entropy = Box<dyn Fn() -> Option<[u8; 16]> + Send + Sync>;
 
 impl RecordLedger {
-    /// The ledger of a cluster with these machines and Nodes.
+    /// The ledger of a cluster with these machines and Nodes. While attestation is not enforced, it deletes no Node
+    /// that is Ready.
     pub fn new(
         records: Arc<dyn Records>,
         inventory: Arc<dyn Inventory>,
         nodes: Arc<dyn Nodes>,
         policy: LedgerPolicy,
+        enforcement: Enforcement,
     ) -> Self {
         Self {
             records,
             inventory,
-            nodes,
+            nodes: ClusterNodes::new(nodes, enforcement),
             policy,
             entropy: Box::new(|| {
                 let mut bytes = [0; 16];
@@ -119,6 +123,7 @@ impl RecordLedger {
         let mut holder = None;
         let mut renamed = None;
         let mut opening = None;
+        let mut former = None;
         // A cache may lack a record, which creating it finds out, but whatever else it says is not acted
         // upon.
         let mut is_read = self.known(name).await?.is_some();
@@ -134,13 +139,14 @@ impl RecordLedger {
                 others: &others,
                 nodes: &nodes,
                 holder: holder.as_ref().map(|(_, state)| *state),
+                is_enforced: self.nodes.enforcement.is_on(),
                 uid,
                 now,
             };
             own = match rules::claimed(claim, &facts, &self.policy) {
                 Step::Ask(Question::Node(name)) => {
-                    let node = self.nodes.state(&name).await;
-                    nodes.insert(name, node.map_err(Deferral::NodesUnavailable)?);
+                    let node = self.node(&name).await?;
+                    nodes.insert(name, node);
                     own
                 }
                 Step::Ask(Question::Holder(provider_id)) => {
@@ -151,7 +157,8 @@ impl RecordLedger {
                     own
                 }
                 Step::Grant(grant) => {
-                    self.clear_stale_node(own.as_ref()).await;
+                    self.clear_stale_node(own.as_ref(), former.as_ref(), now)
+                        .await;
                     return Ok(Grant {
                         opening: opening.unwrap_or(grant.opening),
                         ..grant
@@ -180,6 +187,7 @@ impl RecordLedger {
                             let opened = stored.record.is_live();
                             opening =
                                 opened.then(|| GrantReason::of(claim, before, &nodes, from, now));
+                            former = Some(read.record);
                             Some(stored)
                         }
                         Ok(stored) => {
@@ -284,20 +292,30 @@ impl RecordLedger {
 
     /// Deletes the Node that the name's former holder left. What fails is left to the next claim of
     /// the same request, or to the sweep.
-    async fn clear_stale_node(&self, own: Option<&Stored>) {
-        let opened =
-            own.map(|Stored { record, .. }| (&record.node_name, &record.opened.stale_node));
-        let Some((name, Some(stale))) = opened else {
+    async fn clear_stale_node(
+        &self,
+        own: Option<&Stored>,
+        former: Option<&Record>,
+        now: SystemTime,
+    ) {
+        let Some(record) = own.map(|own| &own.record) else {
             return;
         };
-        let node = name.as_str();
-        match self.nodes.delete(name, stale).await {
-            Ok(()) => tracing::info!(node, "the Node of the name's former holder is deleted"),
-            Err(error) => tracing::warn!(
-                node,
+        let Some(stale) = &record.opened.stale_node else {
+            return;
+        };
+        // After a crash between the record and here, the former record is not known.
+        let removal = former.map_or(Removal::Left(record), |former| {
+            Removal::Claimed(Some(former))
+        });
+        let name = &record.node_name;
+        let removed = self.remove_node(name, Some(stale), removal, now).await;
+        if let Err(error) = removed {
+            tracing::warn!(
+                node = name.as_str(),
                 error = error_chain(&error),
                 "the Node of the name's former holder could not be deleted"
-            ),
+            );
         }
     }
 

@@ -7,9 +7,9 @@
 use kubelet_attestation::ensure;
 use kubelet_attestation::names::{NodeName, ProviderId};
 
+use super::node_removal::{OwnedNode, Removal};
 use super::records::Stored;
 use super::{Adoption, Claim, Claimant, Grant, GrantReason, LedgerPolicy, Record, TombstoneReason};
-use crate::nodes::Node;
 use crate::refusal::{Deferral, Denial, Refusal};
 use crate::verifier::Assurance;
 
@@ -97,13 +97,7 @@ impl Rules<'_> {
                 self.may_be_adopted()?;
                 None
             }
-            Claimant::Token => {
-                let node = self.node(&self.claim.node_name)?;
-                if node.is_some_and(|node| !node.is_down(self.facts.now)) {
-                    return Err(Deferral::NodeAlive(self.claim.node_name.clone()).into());
-                }
-                node.map(|node| node.uid.clone())
-            }
+            Claimant::Token => self.stale_node(None)?,
         };
         self.leave_others()?;
         let Facts { uid, now, .. } = *self.facts;
@@ -234,8 +228,30 @@ impl Rules<'_> {
         if self.claim.claimant == Claimant::Node {
             return Err(Denial::RequesterUidMissing.into());
         }
-        let stale_node = self.node(&record.node_name)?;
-        self.reopen(own, stale_node.map(|node| node.uid.clone()))
+        let stale_node = self.stale_node(Some(record))?;
+        self.reopen(own, stale_node)
+    }
+
+    /// The UID of the Node that the machine's claim replaces. `former` is the record of the name.
+    fn stale_node(&self, former: Option<&Record>) -> Checked<Option<String>> {
+        let name = &self.claim.node_name;
+        let machine = &self.claim.assurance.identity().provider_id;
+        let Facts {
+            is_enforced, now, ..
+        } = *self.facts;
+        match self.node(name)? {
+            None => Ok(None),
+            Some(node) if node.can_go(Removal::Claimed(former), is_enforced, now) => {
+                Ok(Some(node.node.uid.clone()))
+            }
+            Some(node) if !node.node.is_down(now) => Err(Deferral::NodeAlive(name.clone()).into()),
+            // Its kubelet goes on with it.
+            Some(node) if node.is_of(machine) => Ok(None),
+            Some(node) => {
+                let owner = node.node.provider_id.clone().unwrap_or_default();
+                Err(Deferral::NodeOfAnotherMachine(name.clone(), owner).into())
+            }
+        }
     }
 
     fn reopen(&self, own: &Stored, stale_node: Option<String>) -> Checked<Step> {
@@ -299,15 +315,17 @@ impl Rules<'_> {
             Assurance::None(_) => !record.holder.is_attested() && end < self.facts.now,
             Assurance::Attested(_) => {
                 let node = self.node(&record.node_name)?;
-                let expired = |node: &Node| end < self.facts.now && !node.renewed_since(Some(end));
-                node.is_none_or(|node| node.is_down(self.facts.now) || expired(node))
+                let now = self.facts.now;
+                let is_expired =
+                    |owned: &OwnedNode| end < now && !owned.node.renewed_since(Some(end));
+                node.is_none_or(|owned| owned.node.is_down(now) || is_expired(owned))
             }
         };
         ensure!(may, Deferral::IdentityLive(record.node_name.clone()).into());
         Ok(())
     }
 
-    fn node(&self, name: &NodeName) -> Checked<Option<&Node>> {
+    fn node(&self, name: &NodeName) -> Checked<Option<&OwnedNode>> {
         let known = self.facts.nodes.get(name).map(Option::as_ref);
         known.ok_or_else(|| Question::Node(name.clone()).into())
     }

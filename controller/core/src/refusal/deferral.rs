@@ -50,6 +50,10 @@ crate::reasons! {
         /// controller: where adoption is allowed, it asks with its own certificate.
         #[error("node {0} is up, and whose it is is not recorded")]
         NodeAlive(NodeName) => "a node of that name is up; where adoption is allowed, it asks with its own certificate",
+        /// The Node of that name is of another machine of the cluster, by its provider ID, and is not deleted. If that
+        /// machine has another name now, delete the Node.
+        #[error("the Node {0} is of another machine, {1}")]
+        NodeOfAnotherMachine(NodeName, String) => "the node of that name is of another machine",
         /// The machine that holds the node name is being deleted.
         #[error("node {0} is held by {1}, which is being deleted")]
         HolderLeaving(NodeName, ProviderId) => "the node name is not free yet",

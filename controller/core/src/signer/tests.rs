@@ -259,7 +259,7 @@ fn a_record_ends_with_the_ca_that_signed_its_certificate() {
 
     let again = issued_at(&valid(), &present, end + Duration::from_secs(1));
 
-    assert!(again.uid.to_string().ends_with(".2"), "{}", again.uid);
+    assert!(again.uid.generation > 1, "{}", again.uid);
 }
 
 #[test]

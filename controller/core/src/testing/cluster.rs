@@ -95,6 +95,8 @@ pub fn node(uid: &str, ready: bool, renewed: SystemTime) -> Node {
         uid: uid.to_owned(),
         ready,
         lease_renewed: Some(renewed),
+        provider_id: None,
+        created: None,
     }
 }
 
@@ -136,7 +138,9 @@ impl Parts {
         let verifiers: [Arc<dyn Verifier>; 2] = [Arc::new(witness), Arc::new(InsecureVerifier)];
         let uid = std::array::from_fn(|index| u8::try_from(index).unwrap());
         let policy = LedgerPolicy::new(WEEK);
-        let ledger = RecordLedger::new(records, inventory.clone(), nodes, policy)
+        let enforcement = Enforcement::default();
+        let machines = inventory.clone();
+        let ledger = RecordLedger::new(records, machines, nodes, policy, enforcement.clone())
             .with_entropy(move || Some(uid));
         Context {
             verifiers: Verifiers::from_iter(verifiers),
@@ -146,7 +150,7 @@ impl Parts {
             signer: CA.clone(),
             longest_lifetime: WEEK,
             built_in_renewal: BuiltInRenewal::Refuse,
-            enforcement: Enforcement::default(),
+            enforcement,
             serving: ServingPolicy::default(),
         }
     }

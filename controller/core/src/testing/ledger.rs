@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::nodes::MemoryNodes;
 use crate::inventory::Inventory;
 use crate::ledger::{LedgerPolicy, MemoryRecords, RecordLedger};
+use crate::scope::Enforcement;
 
 impl RecordLedger {
     /// A ledger in memory, of a cluster without Nodes.
@@ -14,6 +15,7 @@ impl RecordLedger {
             inventory,
             Arc::new(MemoryNodes::default()),
             policy,
+            Enforcement::default(),
         )
     }
 

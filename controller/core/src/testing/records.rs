@@ -12,8 +12,9 @@ use crate::ledger::{
     Absences, Claim, Claimant, Grant, LedgerPolicy, MemoryRecords, Record, RecordLedger,
     Records as _, Renewal, RequestRef, Revoked, Stored,
 };
-use crate::nodes::Node;
+use crate::nodes::{Node, Nodes as _};
 use crate::refusal::{Denial, Refusal};
+use crate::scope::Enforcement;
 use crate::testing::nodes::MemoryNodes;
 use crate::verifier::{Assurance, AttestedIdentity, Identity};
 
@@ -24,6 +25,11 @@ pub const LONGEST: Duration = Duration::from_hours(20);
 
 pub fn at(hours: u32) -> SystemTime {
     UNIX_EPOCH + 500_000 * HOUR + hours * HOUR
+}
+
+/// The generation, but for a first one, that is opened at this hour.
+pub fn opened_at(hours: u32) -> u64 {
+    at(hours).duration_since(UNIX_EPOCH).unwrap().as_secs()
 }
 
 pub fn name(name: &str) -> NodeName {
@@ -100,6 +106,7 @@ pub struct World {
     pub machines: Vec<Machine>,
     pub policy: LedgerPolicy,
     pub absences: Absences,
+    pub enforcement: Enforcement,
 }
 
 impl World {
@@ -117,6 +124,7 @@ impl World {
                 .to_vec(),
             policy,
             absences: Absences::default(),
+            enforcement: Enforcement::default(),
         }
     }
 
@@ -134,6 +142,7 @@ impl World {
             Arc::new(machines),
             self.nodes.clone(),
             self.policy,
+            self.enforcement.clone(),
         )
         .with_entropy(|| Some([7; 16]))
         .with_absences(self.absences.clone())
@@ -186,14 +195,24 @@ impl World {
             .extend(state.map(|state| machine(name, state)));
     }
 
-    /// There is a Node whose Lease was renewed an hour before `hour`, or at it.
+    /// There is a Node without a provider ID, whose Lease was renewed an hour before `hour`, or at it.
     pub fn node(&self, node: &str, is_up: bool, hour: u32) {
         let renewed = if is_up { at(hour) } else { at(hour) - HOUR };
         let node_is = Node {
             uid: format!("node-{node}"),
             ready: is_up,
             lease_renewed: Some(renewed),
+            provider_id: None,
+            created: Some(at(hour)),
         };
+        self.nodes.put(name(node), node_is);
+    }
+
+    /// The same, with the provider ID of this machine.
+    pub fn node_of(&self, node: &str, machine: &str, is_up: bool, hour: u32) {
+        self.node(node, is_up, hour);
+        let mut node_is = block_on(self.nodes.state(&name(node))).unwrap().unwrap();
+        node_is.provider_id = Some(provider_id(machine).to_string());
         self.nodes.put(name(node), node_is);
     }
 

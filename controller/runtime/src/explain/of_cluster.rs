@@ -199,6 +199,7 @@ fn rehearsed(context: Context, access: &ClusterAccess) -> Context {
         context.inventory.clone(),
         Arc::new(ReadOnlyNodes(KubeNodes::new(access.client().clone()))),
         *context.ledger.policy(),
+        context.enforcement.clone(),
     );
     Context {
         ledger: Arc::new(ledger),

@@ -45,7 +45,15 @@ impl<N: Nodes + NodeReportedAddresses + 'static> ContextBuilder<'_, N> {
         serving.endpoint_hosts.extend(self.endpoint_hosts);
         serving.address_ranges = self.serving_address_ranges;
         let policy = ledger_policy(spec);
-        let ledger = RecordLedger::new(self.records, self.inventory.clone(), nodes, policy);
+        // Until somebody has found out whether it is on.
+        let enforcement = Enforcement::new(false);
+        let ledger = RecordLedger::new(
+            self.records,
+            self.inventory.clone(),
+            nodes,
+            policy,
+            enforcement.clone(),
+        );
         Context {
             verifiers: self.verifiers,
             audiences: self.audiences,
@@ -54,8 +62,7 @@ impl<N: Nodes + NodeReportedAddresses + 'static> ContextBuilder<'_, N> {
             signer: self.signer,
             longest_lifetime: spec.longest_lifetime(),
             built_in_renewal: spec.built_in_renewal,
-            // Until somebody has found out whether it is on.
-            enforcement: Enforcement::new(false),
+            enforcement,
             serving,
         }
     }

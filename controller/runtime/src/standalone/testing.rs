@@ -24,11 +24,22 @@ impl Standalone {
     #[must_use]
     pub fn with_records(mut self, wrap: impl FnOnce(Arc<dyn Records>) -> Arc<dyn Records>) -> Self {
         let Context {
-            ledger, inventory, ..
+            ledger,
+            inventory,
+            enforcement,
+            ..
         } = &mut self.context;
         let nodes = Arc::new(KubeNodes::new(self.access.client().clone()));
         let (records, policy) = (wrap(ledger.records().clone()), *ledger.policy());
-        *ledger = Arc::new(RecordLedger::new(records, inventory.clone(), nodes, policy));
+        let enforcement = enforcement.clone();
+        let machines = inventory.clone();
+        *ledger = Arc::new(RecordLedger::new(
+            records,
+            machines,
+            nodes,
+            policy,
+            enforcement,
+        ));
         self
     }
 }

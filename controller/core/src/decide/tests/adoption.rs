@@ -6,6 +6,7 @@ use kubelet_attestation::names::NodeName;
 
 use crate::decide::*;
 use crate::ledger::{Adoption, LedgerPolicy, RecordLedger};
+use crate::scope::Enforcement;
 use crate::testing::cluster::{Parts, node};
 use crate::testing::nodes::MemoryNodes;
 use crate::testing::{
@@ -24,7 +25,13 @@ fn cluster(adoption: Adoption) -> Context {
         adoption,
         ..LedgerPolicy::new(context.longest_lifetime)
     };
-    let ledger = RecordLedger::new(records, inventory, Arc::new(nodes), policy);
+    let ledger = RecordLedger::new(
+        records,
+        inventory,
+        Arc::new(nodes),
+        policy,
+        Enforcement::default(),
+    );
     Context {
         ledger: Arc::new(ledger),
         ..context

@@ -20,6 +20,7 @@ fn rehearsed(records: &Arc<dyn Records>) -> Context {
         cluster.inventory.clone(),
         Arc::new(ReadOnlyNodes(MemoryNodes::default())),
         LedgerPolicy::new(cluster.longest_lifetime),
+        cluster.enforcement.clone(),
     );
     Context {
         ledger: Arc::new(ledger),

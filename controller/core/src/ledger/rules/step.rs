@@ -7,9 +7,9 @@ use kubelet_attestation::names::{NodeName, ProviderId};
 
 use crate::identifiers::RecordUid;
 use crate::ledger::Grant;
+use crate::ledger::node_removal::OwnedNode;
 use crate::ledger::record::Record;
 use crate::ledger::records::Stored;
-use crate::nodes::Node;
 use crate::refusal::Refusal;
 
 /// The inputs of the decision on a claim.
@@ -20,9 +20,11 @@ pub(in crate::ledger) struct Facts<'a> {
     /// The other records of the machine, of its TPM and of its key.
     pub(in crate::ledger) others: &'a Others,
     /// The Nodes that were asked for.
-    pub(in crate::ledger) nodes: &'a BTreeMap<NodeName, Option<Node>>,
+    pub(in crate::ledger) nodes: &'a BTreeMap<NodeName, Option<OwnedNode>>,
     /// The state of the record's machine, if it was read.
     pub(in crate::ledger) holder: Option<HolderState>,
+    /// Whether attestation is enforced in the cluster.
+    pub(in crate::ledger) is_enforced: bool,
     /// For a new record.
     pub(in crate::ledger) uid: RecordUid,
     /// The time.

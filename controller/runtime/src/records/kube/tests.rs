@@ -221,6 +221,7 @@ async fn a_renewal_waits_while_its_record_was_not_heard_of_for_a_minute() {
         Arc::new(machines),
         world.nodes,
         world.policy,
+        world.enforcement,
     );
     tokio::time::sleep(Duration::from_secs(70)).await;
 

@@ -4,6 +4,7 @@ use futures::future::FutureExt as _;
 
 use super::*;
 use crate::nodes::Nodes;
+use crate::scope::Enforcement;
 
 /// Nodes whose name is claimed anew at the moment that somebody looks for one.
 #[derive(Debug)]
@@ -39,7 +40,13 @@ fn the_node_of_a_name_that_is_claimed_anew_during_a_sweep_stays() {
     let (records, nodes) = (world.records.clone(), world.nodes.clone());
     let machines = StaticInventory::new(world.machines.clone()).unwrap();
     let rejoined = Arc::new(Rejoined(world));
-    let ledger = RecordLedger::new(records, Arc::new(machines), rejoined, policy());
+    let ledger = RecordLedger::new(
+        records,
+        Arc::new(machines),
+        rejoined,
+        policy(),
+        Enforcement::default(),
+    );
 
     block_on(ledger.sweep(at(3), &BTreeSet::new())).unwrap();
 
@@ -73,6 +80,7 @@ fn a_node_that_could_not_be_deleted_is_named_for_the_next_sweep() {
         Arc::new(machines),
         Arc::new(Away),
         policy(),
+        Enforcement::default(),
     );
     let listed = BTreeSet::from(["n1".to_owned()]);
 

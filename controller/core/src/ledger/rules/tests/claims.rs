@@ -72,7 +72,10 @@ fn the_same_key_is_no_renewal_for_a_machine_that_proved_nothing() {
     assert_eq!(claims(5).not_after, at(10));
     assert_eq!(claims(10).not_after, at(10));
     let next = claims(11);
-    assert_eq!((next.uid.generation, next.not_after), (2, at(21)));
+    assert_eq!(
+        (next.uid.generation, next.not_after),
+        (opened_at(11), at(21))
+    );
 }
 
 #[test]
@@ -82,7 +85,7 @@ fn another_key_waits_while_the_node_is_up_and_opens_a_generation_when_it_is_down
     assert_eq!(world.waits(&claim("m1", "n1", 2, 1), 1), "IdentityLive");
 
     world.node("n1", false, 1);
-    assert_eq!(world.granted(&claim("m1", "n1", 2, 1), 1), 2);
+    assert_eq!(world.granted(&claim("m1", "n1", 2, 1), 1), opened_at(1));
 
     let record = world.record("n1");
     assert_eq!(record.former_until, Some(at(21) + GRANT_LAG));
@@ -90,14 +93,14 @@ fn another_key_waits_while_the_node_is_up_and_opens_a_generation_when_it_is_down
         world.renewal_denied("m1", 1, 2),
         Denial::FormerCertificate { .. }
     ));
-    world.renews("m1", 2, 2).unwrap();
+    world.renews("m1", opened_at(1), 2).unwrap();
 }
 
 #[test]
 fn another_key_opens_a_generation_when_the_node_is_gone() {
     let world = World::held(policy());
 
-    assert_eq!(world.granted(&claim("m1", "n1", 2, 1), 1), 2);
+    assert_eq!(world.granted(&claim("m1", "n1", 2, 1), 1), opened_at(1));
 }
 
 #[test]
@@ -109,7 +112,7 @@ fn another_key_opens_a_generation_when_every_certificate_has_expired_and_the_lea
     assert_eq!(world.waits(&claim("m1", "n1", 2, 11), 11), "IdentityLive");
 
     world.node("n1", true, 9);
-    assert_eq!(world.granted(&claim("m1", "n1", 2, 11), 11), 2);
+    assert_eq!(world.granted(&claim("m1", "n1", 2, 11), 11), opened_at(11));
 }
 
 #[test]
@@ -117,7 +120,7 @@ fn a_reset_holds_for_its_generation_and_once() {
     let world = World::held(policy());
     world.node("n1", true, 1);
     world.reset("n1");
-    assert_eq!(world.granted(&claim("m1", "n1", 2, 1), 1), 2);
+    assert_eq!(world.granted(&claim("m1", "n1", 2, 1), 1), opened_at(1));
     assert_eq!(world.record("n1").reset, None);
 
     world.edit("n1", |record| record.reset = Some(1));
@@ -132,9 +135,12 @@ fn a_machine_that_proves_nothing_waits_for_the_end_of_its_certificate() {
     let again = |hour| insecure(claim("m1", "n1", 2, hour));
     assert_eq!(world.waits(&again(1), 1), "IdentityLive");
     assert_eq!(world.waits(&again(10), 10), "IdentityLive");
-    assert_eq!(world.granted(&again(11), 11), 2);
+    assert_eq!(world.granted(&again(11), 11), opened_at(11));
     world.reset("n1");
-    assert_eq!(world.granted(&insecure(claim("m1", "n1", 3, 12)), 12), 3);
+    assert_eq!(
+        world.granted(&insecure(claim("m1", "n1", 3, 12)), 12),
+        opened_at(12)
+    );
 }
 
 #[test]
@@ -165,7 +171,9 @@ fn another_machine_waits_while_the_holder_goes_and_has_the_name_when_it_is_gone(
     assert_eq!(world.waits(&claim("m2", "n1", 2, 1), 1), "HolderLeaving");
 
     world.becomes("m1", None);
-    assert_eq!(world.granted(&claim("m2", "n1", 2, 1), 1), 2);
+    assert_eq!(world.waits(&claim("m2", "n1", 2, 1), 1), "NodeAlive");
+    world.node("n1", false, 1);
+    assert_eq!(world.granted(&claim("m2", "n1", 2, 1), 1), opened_at(1));
 
     let record = world.record("n1");
     assert_eq!(record.holder.provider_id, provider_id("m2"));
@@ -214,7 +222,7 @@ fn a_machine_takes_its_former_name_up_again() {
     let world = World::held(policy());
     world.claims(&claim("m1", "n2", 2, 1), 1).unwrap();
 
-    assert_eq!(world.granted(&claim("m1", "n1", 3, 2), 2), 2);
+    assert_eq!(world.granted(&claim("m1", "n1", 3, 2), 2), opened_at(2));
 
     assert!(world.record("n1").is_live());
     assert!(!world.record("n2").is_live());
@@ -232,8 +240,8 @@ fn a_revoked_machine_gets_nothing_until_it_is_reset() {
     assert_eq!(world.renewal_denied("m1", 1, 1), revoked);
 
     world.reset("n1");
-    assert_eq!(world.granted(&claim("m1", "n1", 2, 1), 1), 2);
-    world.renews("m1", 2, 1).unwrap();
+    assert_eq!(world.granted(&claim("m1", "n1", 2, 1), 1), opened_at(1));
+    world.renews("m1", opened_at(1), 1).unwrap();
 }
 
 #[test]
@@ -274,7 +282,7 @@ fn a_certificate_without_uid_opens_a_generation_only_after_a_reset() {
     world.node("n1", true, 5);
     assert_eq!(world.waits(&renewal, 5), "IdentityLive");
     world.reset("n1");
-    assert_eq!(world.granted(&renewal, 5), 2);
+    assert_eq!(world.granted(&renewal, 5), opened_at(5));
 
     let refusing = World::held(policy());
     refusing.node("n1", true, 5);
@@ -361,7 +369,7 @@ fn a_machine_that_said_another_provider_id_before_waits_for_its_certificates_end
     let again = claiming("m1", "m1", "n1", 1, 11);
 
     assert_eq!(world.waits(&again, 9), "IdentityLive");
-    assert_eq!(world.granted(&again, 11), 2);
+    assert_eq!(world.granted(&again, 11), opened_at(11));
     assert_eq!(world.record("n1").holder.provider_id, provider_id("m1"));
 }
 
@@ -380,7 +388,7 @@ fn a_machine_that_was_revoked_does_not_come_back_by_another_provider_id() {
 
         assert_eq!(world.denied(&again, 11).reason(), "IdentityRevoked");
         world.reset("n1");
-        assert_eq!(world.granted(&again, 11), 2);
+        assert_eq!(world.granted(&again, 11), opened_at(11));
     }
 }
 
@@ -390,7 +398,10 @@ fn a_machine_that_its_infrastructure_names_otherwise_than_its_record_has_its_nam
     world.granted(&claiming("m1", "m8", "n1", 1, 0), 0);
     world.becomes("m1", Some(MachineState::Ready));
 
-    assert_eq!(world.granted(&claiming("m1", "m1", "n1", 2, 1), 1), 2);
+    assert_eq!(
+        world.granted(&claiming("m1", "m1", "n1", 2, 1), 1),
+        opened_at(1)
+    );
 }
 
 #[test]

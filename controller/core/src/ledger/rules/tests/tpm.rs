@@ -8,7 +8,7 @@ use crate::identifiers::KeyDigest;
 use crate::inventory::{Machine, MachineState};
 use crate::ledger::*;
 use crate::refusal::{Denial, Failure, Refusal};
-use crate::testing::records::{World, at, claim, name, provider_id};
+use crate::testing::records::{World, at, claim, name, opened_at, provider_id};
 use crate::verifier::{Assurance, AttestedIdentity, Identity, TpmBoot};
 
 fn boot(resets: u32, restarts: u32, clock: u64) -> TpmBoot {
@@ -73,7 +73,7 @@ fn the_same_provider_id_with_another_endorsement_key_is_denied_until_it_is_reset
         denial
     );
     world.reset("n1");
-    assert_eq!(world.granted(&other, 1), 2);
+    assert_eq!(world.granted(&other, 1), opened_at(1));
 }
 
 #[test]
@@ -123,7 +123,7 @@ fn a_tpm_that_is_further_back_than_it_was_is_denied_until_it_is_reset() {
         let again = by_tpm(claim("m1", "n1", 2, 1), "m1", b"ek", later);
         if !is_denied {
             assert!(renewal.is_ok(), "{later:?}: {renewal:?}");
-            assert_eq!(world.granted(&again, 1), 2, "{later:?}");
+            assert_eq!(world.granted(&again, 1), opened_at(1), "{later:?}");
             continue;
         }
         assert_eq!(refused(renewal), denial, "{later:?}");
@@ -133,7 +133,7 @@ fn a_tpm_that_is_further_back_than_it_was_is_denied_until_it_is_reset() {
         assert_eq!(world.denied(&renamed, 1), denial, "{later:?}");
 
         world.reset("n1");
-        assert_eq!(world.granted(&again, 1), 2, "{later:?}");
+        assert_eq!(world.granted(&again, 1), opened_at(1), "{later:?}");
         assert_eq!(world.record("n1").holder.boot, Some(later));
     }
 }
@@ -159,7 +159,7 @@ fn what_a_renewal_saw_of_the_tpm_counts_within_its_generation() {
     // Another TPM, another count.
     world.reset("n1");
     let other = by_tpm(claim("m1", "n1", 2, 1), "m1", b"other", boot(1, 0, 1));
-    assert_eq!(world.granted(&other, 1), 2);
+    assert_eq!(world.granted(&other, 1), opened_at(1));
     note(noted(boot(9, 0, 1), 1));
     assert!(renewed(&world, "m1", b"other", boot(1, 0, 2)).is_ok());
 }
@@ -253,7 +253,7 @@ fn a_machine_that_joined_by_its_tpm_does_not_go_on_without_it() {
     };
     assert_eq!(world.denied(&again, 3), denial);
     world.reset("n1");
-    assert_eq!(world.granted(&again, 3), 2);
+    assert_eq!(world.granted(&again, 3), opened_at(3));
 }
 
 #[test]

@@ -55,7 +55,10 @@ fn a_repeated_claim_and_a_reenrolment_pass() {
         "IdentityLive"
     );
     world.node("n1", false, 1);
-    assert_eq!(world.granted(&suspect(claim("m1", "n1", 2, 1)), 1), 2);
+    assert_eq!(
+        world.granted(&suspect(claim("m1", "n1", 2, 1)), 1),
+        opened_at(1)
+    );
 }
 
 #[test]
@@ -81,11 +84,17 @@ fn a_machine_that_returns_or_was_reset_passes() {
     world.edit("n1", |record| {
         *record = record.buried(TombstoneReason::MachineGone, LONGEST, at(1));
     });
-    assert_eq!(world.granted(&suspect(claim("m1", "n1", 2, 2)), 2), 2);
+    assert_eq!(
+        world.granted(&suspect(claim("m1", "n1", 2, 2)), 2),
+        opened_at(2)
+    );
 
     world.node("n1", true, 3);
     world.reset("n1");
-    assert_eq!(world.granted(&suspect(claim("m1", "n1", 3, 3)), 3), 3);
+    assert_eq!(
+        world.granted(&suspect(claim("m1", "n1", 3, 3)), 3),
+        opened_at(3)
+    );
 }
 
 #[test]
@@ -106,7 +115,7 @@ fn another_machine_that_takes_over_a_name_is_denied_for_it() {
     world.becomes("m1", None);
 
     assert_eq!(world.denied(&suspect(claim("m2", "n1", 2, 1)), 1), moved());
-    assert_eq!(world.granted(&claim("m2", "n1", 2, 1), 1), 2);
+    assert_eq!(world.granted(&claim("m2", "n1", 2, 1), 1), opened_at(1));
 }
 
 #[test]

@@ -14,6 +14,7 @@ use crate::inventory::{MachineState, StaticInventory};
 use crate::ledger::*;
 use crate::nodes::{Node, Nodes};
 use crate::refusal::{Refusal, Unavailable};
+use crate::scope::Enforcement;
 use crate::testing::records::{at, machine, policy};
 use crate::verifier::Identity;
 
@@ -189,6 +190,7 @@ impl Replica {
             Arc::new(inventory),
             Arc::new(self.clone()),
             policy(),
+            Enforcement::default(),
         )
         .with_entropy(move || Some([random; 16]));
         let grant = ledger.claim(&claim, at(1)).await?;

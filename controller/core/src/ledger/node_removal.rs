@@ -1,0 +1,183 @@
+//! Which Nodes are deleted. Everything in the ledger that deletes one asks here.
+//!
+//! A kubelet creates its Node with the provider ID of its machine. Another machine's Node is never deleted, whatever
+//! the records say of its name: machines without a record have Nodes too, with names that others had before.
+
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use kubelet_attestation::names::{NodeName, ProviderId};
+
+use super::RecordLedger;
+use super::record::Record;
+use super::records::Stored;
+use crate::nodes::{Node, Nodes};
+use crate::refusal::Deferral;
+use crate::scope::Enforcement;
+
+/// The Nodes of the cluster. Only this module can delete one.
+#[derive(Debug)]
+pub(super) struct ClusterNodes {
+    nodes: Arc<dyn Nodes>,
+    /// Whether attestation is enforced in the cluster.
+    pub(super) enforcement: Enforcement,
+}
+
+impl ClusterNodes {
+    pub(super) fn new(nodes: Arc<dyn Nodes>, enforcement: Enforcement) -> Self {
+        Self { nodes, enforcement }
+    }
+}
+
+/// A Node, with its owner.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct OwnedNode {
+    pub(super) node: Node,
+    pub(super) owner: NodeOwner,
+}
+
+/// The machine that a Node is of, by its `spec.providerID`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum NodeOwner {
+    /// It has no provider ID.
+    Unknown,
+    /// A machine in the inventory, or the holder of another name.
+    Present(ProviderId),
+    /// Nobody has this provider ID.
+    Gone(String),
+}
+
+/// The reason for which a Node could be deleted.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Removal<'a> {
+    /// A machine claims the name, which had this record.
+    Claimed(Option<&'a Record>),
+    /// Nobody holds the name. The record is a tombstone.
+    Retired(&'a Stored),
+    /// The claim that opened this record chose the Node, and could not delete it. The new kubelet can have adopted it
+    /// since, so only a Node that is down goes.
+    Left(&'a Record),
+}
+
+impl OwnedNode {
+    /// Whether the Node is of this machine.
+    pub(super) fn is_of(&self, machine: &ProviderId) -> bool {
+        match &self.owner {
+            NodeOwner::Unknown => false,
+            NodeOwner::Present(owner) => owner == machine,
+            NodeOwner::Gone(owner) => owner == machine.as_str(),
+        }
+    }
+
+    /// Whether the Node may be deleted. A Ready one never, unless attestation `is_enforced`: before that, nodes join
+    /// and run as they did without this controller.
+    pub(super) fn can_go(&self, removal: Removal<'_>, is_enforced: bool, now: SystemTime) -> bool {
+        if self.node.ready && !is_enforced {
+            return false;
+        }
+        let is_down = self.node.is_down(now);
+        let (record, is_claimed) = match removal {
+            Removal::Claimed(record) => (record, true),
+            Removal::Retired(stored) => (Some(&stored.record), false),
+            Removal::Left(record) => {
+                let is_chosen = record.opened.stale_node.as_ref() == Some(&self.node.uid);
+                return is_chosen && is_down && !self.is_of(&record.holder.provider_id);
+            }
+        };
+        let record = record.filter(|record| self.is_of(&record.holder.provider_id));
+        match (&self.owner, record) {
+            (NodeOwner::Gone(_), Some(record)) => is_down || self.is_older(record),
+            (NodeOwner::Present(_), Some(record)) if record.is_reset() => {
+                is_down || self.is_older(record)
+            }
+            // The machine has another name now, and left this Node.
+            (NodeOwner::Present(_), Some(record)) => is_down && record.is_renamed(),
+            // The kubelet of the machine that claims the name would adopt it, with its Pods.
+            (NodeOwner::Unknown | NodeOwner::Gone(_), None) => is_claimed && is_down,
+            (NodeOwner::Unknown, Some(_)) | (NodeOwner::Present(_), None) => false,
+        }
+    }
+
+    /// Whether the Node was there before the record became a tombstone.
+    fn is_older(&self, record: &Record) -> bool {
+        let since = record.tombstone.as_ref().map(|tombstone| tombstone.since);
+        since.is_some_and(|since| self.node.created.is_some_and(|created| created < since))
+    }
+}
+
+impl RecordLedger {
+    /// The Node of this name, as it is.
+    pub(super) async fn node(&self, name: &NodeName) -> Result<Option<OwnedNode>, Deferral> {
+        let node = self.nodes.nodes.state(name).await;
+        let Some(node) = node.map_err(Deferral::NodesUnavailable)? else {
+            return Ok(None);
+        };
+        let owner = match &node.provider_id {
+            None => NodeOwner::Unknown,
+            Some(text) => self.owner(name, text).await?,
+        };
+        Ok(Some(OwnedNode { node, owner }))
+    }
+
+    async fn owner(&self, name: &NodeName, text: &str) -> Result<NodeOwner, Deferral> {
+        let gone = NodeOwner::Gone(text.to_owned());
+        // No machine has one of another form.
+        let Ok(provider_id) = ProviderId::parse(text) else {
+            return Ok(gone);
+        };
+        let machine = self.inventory.by_provider_id(&provider_id).await;
+        if machine.map_err(Deferral::InventoryUnavailable)?.is_some() {
+            return Ok(NodeOwner::Present(provider_id));
+        }
+        let records = self.records.all().await;
+        let mut records = records.map_err(Deferral::LedgerUnavailable)?.into_iter();
+        let holds = |record: &Record| record.is_live() && record.node_name != *name;
+        Ok(
+            if records.any(|stored| {
+                holds(&stored.record) && stored.record.holder.provider_id == provider_id
+            }) {
+                NodeOwner::Present(provider_id)
+            } else {
+                gone
+            },
+        )
+    }
+
+    /// Deletes the Node of this name if it may be deleted, and only the one of this UID if there is a UID. Returns
+    /// whether it was deleted.
+    pub(super) async fn remove_node(
+        &self,
+        name: &NodeName,
+        uid: Option<&str>,
+        removal: Removal<'_>,
+        now: SystemTime,
+    ) -> Result<bool, Deferral> {
+        let Some(found) = self.node(name).await? else {
+            return Ok(false);
+        };
+        let is_another = uid.is_some_and(|uid| found.node.uid != uid);
+        if is_another || !found.can_go(removal, self.nodes.enforcement.is_on(), now) {
+            return Ok(false);
+        }
+        if let Removal::Retired(stored) = removal {
+            // A machine claims the name before it creates its Node. So the record is read after the Node: a cache lags,
+            // and a sweep takes its time.
+            let fresh = self.records.read(name).await;
+            let fresh = fresh.map_err(Deferral::LedgerUnavailable)?;
+            if fresh.is_none_or(|fresh| fresh.version != stored.version) {
+                return Ok(false);
+            }
+        }
+        let deleted = self.nodes.nodes.delete(name, &found.node.uid).await;
+        deleted.map_err(Deferral::NodesUnavailable)?;
+        tracing::info!(
+            node = name.as_str(),
+            uid = found.node.uid,
+            "deleted the Node of a former holder"
+        );
+        Ok(true)
+    }
+}
+
+#[cfg(test)]
+mod tests;

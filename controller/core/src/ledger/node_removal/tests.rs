@@ -1,0 +1,199 @@
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use futures::executor::block_on;
+
+use crate::inventory::MachineState;
+use crate::ledger::{MISSING_MACHINE_TIMEOUT, Swept};
+use crate::nodes::{Node, Nodes as _};
+use crate::scope::Enforcement;
+use crate::testing::records::{World, at, claim, insecure, machine, name, policy, provider_id};
+
+const HOUR: Duration = Duration::from_hours(1);
+
+/// A Node `n1`, created at this hour, with the provider ID of a machine.
+fn node_of(machine: Option<&str>, is_up: bool, created: u32) -> Node {
+    Node {
+        uid: "of-machine".to_owned(),
+        ready: is_up,
+        lease_renewed: Some(if is_up { at(100) } else { at(created) - HOUR }),
+        provider_id: machine.map(|machine| provider_id(machine).to_string()),
+        created: Some(at(created)),
+    }
+}
+
+/// `m1` held `n1`, and is gone since hour 2.
+fn retired(enforcement: bool) -> World {
+    let mut world = World::held(policy());
+    world.enforcement = Enforcement::new(enforcement);
+    world.becomes("m1", None);
+    for time in [at(2) - MISSING_MACHINE_TIMEOUT, at(2)] {
+        block_on(world.ledger().sweep(time, &BTreeSet::new())).unwrap();
+    }
+    assert!(!world.record("n1").is_live());
+    world
+}
+
+/// Whether a sweep at hour 3 deletes this Node `n1`.
+fn is_swept(world: &World, node: Node) -> bool {
+    world.nodes.put(name("n1"), node);
+    let listed = BTreeSet::from(["n1".to_owned()]);
+    let swept = block_on(world.ledger().sweep(at(3), &listed)).unwrap();
+    let is_gone = there(world).is_none();
+    let is_said = swept
+        .done
+        .iter()
+        .any(|done| done.what == Swept::NodeRemoved);
+    assert_eq!(is_said, is_gone);
+    is_gone
+}
+
+fn there(world: &World) -> Option<Node> {
+    block_on(world.nodes.state(&name("n1"))).unwrap()
+}
+
+#[test]
+fn a_sweep_deletes_a_node_of_a_retired_machine_and_no_other() {
+    for enforcement in [false, true] {
+        let swept = |node| is_swept(&retired(enforcement), node);
+        // Down: it can be made again by nobody.
+        assert!(swept(node_of(Some("m1"), false, 1)));
+        assert!(swept(node_of(Some("m1"), false, 3)));
+        // Ready, from before the retirement: its machine was deleted, and its kubelet runs.
+        assert_eq!(swept(node_of(Some("m1"), true, 1)), enforcement);
+        // Ready, and made since.
+        assert!(!swept(node_of(Some("m1"), true, 3)));
+        // Of a machine without a record.
+        for is_up in [true, false] {
+            for created in [1, 3] {
+                assert!(!swept(node_of(Some("m2"), is_up, created)));
+                assert!(!swept(node_of(None, is_up, created)));
+                assert!(!swept(node_of(Some("m9"), is_up, created)));
+            }
+        }
+    }
+}
+
+#[test]
+fn a_sweep_leaves_the_node_of_a_machine_that_came_back() {
+    let mut world = retired(true);
+    world.becomes("m1", Some(MachineState::Ready));
+
+    assert!(!is_swept(&world, node_of(Some("m1"), false, 1)));
+}
+
+#[test]
+fn a_sweep_deletes_the_node_of_the_former_name_when_it_is_down() {
+    let renamed = || {
+        let world = World::held(policy());
+        world.claims(&claim("m1", "n2", 1, 1), 1).unwrap();
+        assert!(!world.record("n1").is_live());
+        world
+    };
+
+    assert!(!is_swept(&renamed(), node_of(Some("m1"), true, 0)));
+    assert!(is_swept(&renamed(), node_of(Some("m1"), false, 0)));
+}
+
+#[test]
+fn a_first_claim_replaces_a_node_of_nobody_that_is_down() {
+    for (node, expected) in [
+        (node_of(None, false, 0), Ok(true)),
+        (node_of(Some("m9"), false, 0), Ok(true)),
+        // Its own.
+        (node_of(Some("m1"), false, 0), Ok(false)),
+        (node_of(Some("m1"), true, 0), Err("NodeAlive")),
+        (node_of(None, true, 0), Err("NodeAlive")),
+        (node_of(Some("m9"), true, 0), Err("NodeAlive")),
+        (node_of(Some("m2"), true, 0), Err("NodeAlive")),
+        (node_of(Some("m2"), false, 0), Err("NodeOfAnotherMachine")),
+    ] {
+        for claim in [claim("m1", "n1", 1, 1), insecure(claim("m1", "n1", 1, 1))] {
+            let world = World::new();
+            world.nodes.put(name("n1"), node.clone());
+            match expected {
+                Ok(is_deleted) => {
+                    world.claims(&claim, 1).unwrap();
+                    assert_eq!(there(&world).is_none(), is_deleted, "{node:?}");
+                }
+                Err(reason) => {
+                    assert_eq!(world.waits(&claim, 1), reason, "{node:?}");
+                    assert_eq!(there(&world), Some(node.clone()));
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_node_of_the_holder_of_another_name_is_not_replaced() {
+    let mut world = World::new();
+    // Its Machine is not in the inventory for a moment.
+    world.machines.push(machine("m4", MachineState::Ready));
+    world.claims(&claim("m4", "n4", 4, 0), 0).unwrap();
+    world.becomes("m4", None);
+    world.nodes.put(name("n1"), node_of(Some("m4"), false, 0));
+
+    assert_eq!(
+        world.waits(&claim("m1", "n1", 1, 1), 1),
+        "NodeOfAnotherMachine"
+    );
+}
+
+#[test]
+fn a_name_changes_hands_only_with_a_node_that_can_go() {
+    let change = |enforcement, node: Node| {
+        let world = retired(enforcement);
+        world.nodes.put(name("n1"), node);
+        let claim = claim("m2", "n1", 2, 3);
+        match world.claims(&claim, 3) {
+            Ok(grant) => {
+                assert_eq!(world.record("n1").holder.provider_id, provider_id("m2"));
+                assert_eq!(grant.uid.generation, world.record("n1").generation);
+                Ok(there(&world).is_none())
+            }
+            Err(_) => Err(world.waits(&claim, 3)),
+        }
+    };
+    for enforcement in [false, true] {
+        let change = |node| change(enforcement, node);
+        assert_eq!(change(node_of(Some("m1"), false, 1)), Ok(true));
+        assert_eq!(change(node_of(Some("m9"), false, 1)), Ok(true));
+        assert_eq!(change(node_of(None, false, 1)), Ok(true));
+        assert_eq!(change(node_of(Some("m2"), false, 1)), Ok(false));
+        assert_eq!(
+            change(node_of(Some("m3"), false, 1)),
+            Err("NodeOfAnotherMachine")
+        );
+        assert_eq!(change(node_of(Some("m3"), true, 1)), Err("NodeAlive"));
+        assert_eq!(change(node_of(Some("m1"), true, 3)), Err("NodeAlive"));
+        assert_eq!(change(node_of(None, true, 1)), Err("NodeAlive"));
+    }
+    assert_eq!(change(true, node_of(Some("m1"), true, 1)), Ok(true));
+    assert_eq!(
+        change(false, node_of(Some("m1"), true, 1)),
+        Err("NodeAlive")
+    );
+}
+
+#[test]
+fn a_node_that_the_new_kubelet_adopted_is_not_deleted() {
+    let world = retired(true);
+    world.nodes.put(name("n1"), node_of(Some("m1"), false, 1));
+    world.claims(&claim("m2", "n1", 2, 3), 3).unwrap();
+    assert_eq!(there(&world), None);
+    // The deletion was lost, and the new kubelet took the Node over.
+    let adopted = Node {
+        ready: true,
+        lease_renewed: Some(at(3)),
+        ..node_of(Some("m1"), false, 1)
+    };
+    world.nodes.put(name("n1"), adopted.clone());
+
+    block_on(world.ledger().sweep(at(3), &BTreeSet::new())).unwrap();
+    assert_eq!(there(&world), Some(adopted));
+
+    world.nodes.put(name("n1"), node_of(Some("m1"), false, 1));
+    block_on(world.ledger().sweep(at(3), &BTreeSet::new())).unwrap();
+    assert_eq!(there(&world), None);
+}
