@@ -90,16 +90,11 @@ fn a_certificate_of_a_former_generation_can_write_nothing_and_renew_nothing() {
 
     let present = SCENE.join(&machine);
 
-    assert_eq!(SCENE.record("was-reset")["spec"]["generation"], 2);
+    assert!(SCENE.record("was-reset")["spec"]["generation"].as_u64() > Some(1));
     let said = SCENE.refused_write(&former, "was-reset");
     assert!(said.contains("revoked"), "{said}");
     assert_renewal_is_refused(&machine, &former);
-    let label = [
-        "label",
-        "node",
-        "was-reset",
-        "a.example/written-by=generation-2",
-    ];
+    let label = ["label", "node", "was-reset", "a.example/written-by=present"];
     plane.kubectl_with(&present).ok(label);
 
     // Operations that still work are in docs/security.md: reads go by name.
@@ -126,9 +121,10 @@ fn a_reset_that_is_applied_again_does_nothing() {
     SCENE.join(&machine);
     let event = SCENE.wait_for_event("reset-twice", "IdentityReset");
     let note = event["message"].as_str().unwrap();
-    assert!(note.contains("generation 2"), "{note}");
     assert!(note.contains("a person gave generation 1 up"), "{note}");
     let consumed = SCENE.record("reset-twice");
+    let second = &consumed["spec"]["generation"];
+    assert!(note.contains(&format!("generation {second}")), "{note}");
     let annotations = &consumed["metadata"]["annotations"];
     assert!(
         annotations["attestation.cluster.x-k8s.io/reset"].is_null(),
@@ -143,7 +139,7 @@ fn a_reset_that_is_applied_again_does_nothing() {
     let name = SCENE.file(&machine.bootstrap_kubeconfig(), &SCENE.rightful(&machine));
 
     SCENE.assert_waits("reset-twice", &name, "IdentityLive");
-    assert_eq!(SCENE.record("reset-twice")["spec"]["generation"], 2);
+    assert_eq!(SCENE.record("reset-twice")["spec"]["generation"], *second);
     assert!(!is_issued(&SCENE.request(&name)));
 }
 
