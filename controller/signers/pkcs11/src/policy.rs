@@ -16,7 +16,7 @@ use x509_cert::ext::pkix::{
 use crate::authority::Authority;
 use crate::server_names::{self, Reserved};
 
-/// The longest life of a certificate: a year, that the controller gives machines without evidence, and a day.
+/// The longest life of a certificate from now on: a year, that the controller gives machines without evidence, and a day.
 const LONGEST: Duration = Duration::from_hours(366 * 24);
 
 /// The longest time between the begin of a certificate and the clock: the controller's are backdated by five minutes. Whoever
@@ -90,7 +90,7 @@ pub(crate) fn check(
     )?;
     let lives = end.checked_sub(begin);
     require(
-        lives.is_some_and(|lives| lives <= LONGEST),
+        lives.is_some_and(|lives| lives <= LONGEST + MAX_SKEW),
         "it lives for too long",
     )?;
     let end_of_ca = ca.validity().not_after.to_unix_duration();

@@ -220,6 +220,20 @@ fn a_server_certificate_for_what_is_no_kubelets_is_refused() {
 }
 
 #[test]
+fn the_longest_life_that_can_be_set_is_signed_with_the_begin_in_the_past() {
+    let set = Duration::from_hours(366 * 24);
+    let of = |life: Duration| {
+        let mut params = valid();
+        params.not_after = params.not_before + Duration::from_mins(5) + life;
+        checked_at(&params, now())
+    };
+
+    assert_eq!(of(set).unwrap().user, "system:node:n1");
+    let longer = of(set + Duration::from_mins(6));
+    assert_eq!(longer, Err(Refused("it lives for too long")));
+}
+
+#[test]
 fn a_certificate_that_begins_at_another_time_is_refused() {
     let begin = SystemTime::from(valid().not_before);
     let (skew, second) = (Duration::from_mins(10), Duration::from_secs(1));
