@@ -47,8 +47,10 @@ impl Refused {
     ) -> Option<AwsDenial> {
         let refused = self.0.lock();
         let subjects = [of_call(call), of_credentials(proof, document)];
-        let (until, denial) = subjects.iter().find_map(|subject| refused.get(subject))?;
-        (now < *until).then(|| denial.clone())
+        let mut known = subjects.iter().filter_map(|subject| refused.get(subject));
+        // One can be out of date while the other is not.
+        let (_, denial) = known.find(|(until, _)| now < *until)?;
+        Some(denial.clone())
     }
 
     /// Remembers it, if it is a refusal by STS.
