@@ -152,6 +152,14 @@ impl Candidate {
         in_time(CALL_DEADLINE, self.api.get_opt(&self.name)).await
     }
 
+    /// Writes the Lease as one that nobody holds.
+    async fn release(&self, mut lease: Lease) -> Result<(), CallError> {
+        let spec = lease.spec.get_or_insert_default();
+        spec.lease_duration_seconds = Some(1);
+        spec.holder_identity = Some(String::new());
+        self.put(&lease).await.map(drop)
+    }
+
     /// Creates the Lease, or replaces it if its version is still the given one.
     async fn put(&self, lease: &Lease) -> Result<Lease, CallError> {
         let options = PostParams::default();
@@ -247,13 +255,21 @@ impl Term<'_> {
     }
 
     /// Gives the Lease up, so that the next one need not wait for its end.
-    pub(super) async fn release(mut self) {
-        let spec = self.lease.spec.get_or_insert_default();
-        spec.lease_duration_seconds = Some(1);
-        spec.holder_identity = Some(String::new());
-        if let Err(error) = self.candidate.put(&self.lease).await {
+    pub(super) async fn release(self) {
+        let Self {
+            candidate, lease, ..
+        } = self;
+        let mut released = candidate.release(lease).await;
+        // A renewal that was under way at the end can have changed it.
+        if released.as_ref().is_err_and(CallError::is_conflict)
+            && let Ok(Some(lease)) = candidate.get().await
+            && holder(&lease) == candidate.identity
+        {
+            released = candidate.release(lease).await;
+        }
+        if let Err(error) = released {
             let error = error_chain(&error);
-            tracing::debug!(lease = self.candidate.name, error, "not released");
+            tracing::warn!(lease = candidate.name, error, "not released");
         }
     }
 }

@@ -257,3 +257,36 @@ async fn a_replica_tells_whether_it_waits_leads_or_is_cut_off() {
     drop(term);
     assert!(!told(r#"node_attestation_leader{lease="lease"} 0.0"#));
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_whose_renewal_was_cancelled_on_its_way_is_given_up_at_once() {
+    let leases = Memory::default();
+    let (first, second) = (candidate(&leases, "a"), candidate(&leases, "b"));
+    let term = first.lead().await;
+    // The API server has the renewal, and its answer came too late.
+    let landed = first.put(&term.lease).await.unwrap();
+    assert_ne!(
+        landed.metadata.resource_version,
+        term.lease.metadata.resource_version
+    );
+
+    term.release().await;
+
+    let begun = Instant::now();
+    second.lead().await;
+    assert!(begun.elapsed() <= RETRY);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_another_replica_took_is_not_given_up() {
+    let leases = Memory::default();
+    let (first, second) = (candidate(&leases, "a"), candidate(&leases, "b"));
+    let term = first.lead().await;
+    let mut taken = term.lease.clone();
+    taken.spec.as_mut().unwrap().holder_identity = Some("b".to_owned());
+    second.put(&taken).await.unwrap();
+
+    term.release().await;
+
+    assert_eq!(leases.holder(), "b");
+}
