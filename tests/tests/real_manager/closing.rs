@@ -6,7 +6,7 @@ use kubelet_authenticator_test_support::control_plane::KubeadmBinding;
 use kubelet_authenticator_tests::controller::is_issued;
 use kubelet_authenticator_tests::fleet::condition_of;
 use kubelet_authenticator_tests::scene::Scene;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::SITE;
 use crate::stock::{POLICY, file, is_there, request, wait_until};
@@ -130,6 +130,39 @@ fn an_unmanaged_cluster_is_joined_as_before_and_keeps_its_records() {
     assert!(is_issued(&issued), "{issued:#}");
     assert_eq!(scene.record("joined")["spec"]["uid"], record["spec"]["uid"]);
     scene.refused_write(&former, "joined");
+}
+
+#[test]
+fn a_cluster_whose_settings_are_created_again_is_enforced_again() {
+    let settings = json!({"autoApproveBindings": "Remove"});
+    let scene = Scene::start(&SITE, "created-again", settings);
+    let token = scene.cluster.machine("own").create().bootstrap_kubeconfig();
+    scene.wait_for_paths("True", "Closed", &[]);
+    let namespace = scene.cluster.namespace();
+    let words = ["kubeletauthentication", "prod-1", "-n", namespace];
+    let mut object = scene.management().json([&["get"], &words[..]].concat());
+    let fields = [
+        "uid",
+        "resourceVersion",
+        "creationTimestamp",
+        "generation",
+        "managedFields",
+    ];
+    for field in fields {
+        object["metadata"][field] = Value::Null;
+    }
+    object["status"] = Value::Null;
+
+    for number in 0..3 {
+        scene.management().ok([&["delete"], &words[..]].concat());
+        scene.management().create_object(&object);
+
+        scene.wait_for_paths("True", "Closed", &[]);
+        assert!(is_there(&scene, POLICY_BINDING, POLICY));
+        let refused = Some("denied request");
+        let name = format!("stock-{number}");
+        file(&scene, &token, &request(&name, "own"), refused);
+    }
 }
 
 /// Files this stock request, which gets a warning and its certificate, as without the controller.

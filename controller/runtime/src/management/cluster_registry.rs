@@ -13,7 +13,7 @@ use kube::api::Api;
 use kube::runtime::watcher::Event;
 use node_attestation_core::crd::KubeletAuthentication;
 use tokio::sync::watch;
-use tokio::task::JoinSet;
+use tokio::task::{JoinError, JoinSet};
 use tokio::time::timeout;
 
 use super::enablement::Enablement;
@@ -52,7 +52,7 @@ pub(super) async fn supervise_all(shared: &Arc<Shared>, stop: impl Future<Output
             () = &mut stop => break,
             () = heartbeat.pause(BEAT) => {}
             Some(event) = events.next() => registry.apply(event),
-            Some(_) = registry.tasks.join_next() => {}
+            Some(ended) = registry.tasks.join_next() => registry.ended(ended),
             () = registry.enablement.due(), if registry.is_listed => registry.enable(),
         }
     }
@@ -63,12 +63,13 @@ pub(super) async fn supervise_all(shared: &Arc<Shared>, stop: impl Future<Output
 
 struct ClusterRegistry {
     shared: Arc<Shared>,
-    /// The Clusters of other controllers too: their labels can change. Dropping a channel ends the service of its
-    /// cluster.
+    /// Each key with a task, also those of other controllers: their labels can change. A key stays until its task has
+    /// ended, and the service of an object that is created again begins in the same task, or after it: the admission
+    /// policy that the former service removes is not the new one's. Dropping a channel ends the service of its cluster.
     clusters: HashMap<ObjectKey, watch::Sender<Authentication>>,
     /// The keys in the list, as far as it was read.
     listed: HashSet<ObjectKey>,
-    tasks: JoinSet<()>,
+    tasks: JoinSet<ObjectKey>,
     skipped: Skipped,
     enablement: Enablement,
     /// Whether all were listed once.
@@ -97,9 +98,10 @@ impl ClusterRegistry {
             }
             Event::InitDone => {
                 self.is_listed = true;
-                let is_gone = |key: &ObjectKey, _: &mut _| !self.listed.contains(key);
-                for (_, authentication) in self.clusters.extract_if(is_gone) {
-                    authentication.send_replace(None);
+                for (key, authentication) in &self.clusters {
+                    if !self.listed.contains(key) {
+                        authentication.send_replace(None);
+                    }
                 }
             }
             Event::Delete(seen) => {
@@ -107,7 +109,7 @@ impl ClusterRegistry {
                     return;
                 };
                 self.listed.remove(&key);
-                if let Some(authentication) = self.clusters.remove(&key) {
+                if let Some(authentication) = self.clusters.get(&key) {
                     authentication.send_replace(None);
                 }
             }
@@ -132,6 +134,20 @@ impl ClusterRegistry {
         self.clusters.insert(key, sender);
     }
 
+    /// Forgets a cluster that is released, or serves it anew if its object was created again meanwhile.
+    fn ended(&mut self, ended: Result<ObjectKey, JoinError>) {
+        let Ok(key) = ended else { return };
+        let Some(sender) = self.clusters.get(&key) else {
+            return;
+        };
+        if sender.borrow().is_some() {
+            let authentication = sender.subscribe();
+            self.start(key, authentication);
+        } else {
+            self.clusters.remove(&key);
+        }
+    }
+
     /// Runs the supervisor of a cluster until it ends, again and again if it panics.
     fn start(&mut self, key: ObjectKey, mut authentication: watch::Receiver<Authentication>) {
         let shared = self.shared.clone();
@@ -139,7 +155,7 @@ impl ClusterRegistry {
             loop {
                 let supervised = supervise(shared.clone(), key.clone(), authentication.clone());
                 if AssertUnwindSafe(supervised).catch_unwind().await.is_ok() {
-                    return;
+                    return key;
                 }
                 // The payload of a panic can be anything, a secret too.
                 let cluster = key.to_string();
@@ -149,7 +165,7 @@ impl ClusterRegistry {
                 );
                 let closed = async { while authentication.changed().await.is_ok() {} };
                 if timeout(RESTART, closed).await.is_ok() {
-                    return;
+                    return key;
                 }
             }
         });
