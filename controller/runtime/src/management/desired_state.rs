@@ -2,6 +2,7 @@
 //! output.
 
 use std::collections::BTreeSet;
+use std::fmt::Debug;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Secret;
@@ -157,12 +158,28 @@ fn value<'a>(secret: &'a Secret, key: &str) -> &'a [u8] {
     value.map(|bytes| bytes.0.as_slice()).unwrap_or_default()
 }
 
+/// The fields of a Cluster that its service depends on. A change of another one, such as a label, must not end requests
+/// that are being answered.
+fn inputs_of_service(cluster: &Cluster) -> impl Debug {
+    let Cluster {
+        uid,
+        endpoint,
+        service_ranges,
+        infrastructure,
+        paused: _,
+        deleting: _,
+        labels: _,
+        attestors: _,
+    } = cluster;
+    (uid, endpoint, service_ranges, infrastructure)
+}
+
 impl Fingerprint {
     fn of(authentication: &KubeletAuthentication, sources: &Sources, kubeconfig: &[u8]) -> Self {
         let ca = sources.ca.present();
         let ca = |key| ca.map(|secret| value(secret, key)).unwrap_or_default();
-        let cluster = sources.cluster.present();
-        // Its fields are words and lists of words.
+        let cluster = sources.cluster.present().map(inputs_of_service);
+        // Words and lists of words.
         let cluster = format!("{cluster:?}");
         let uid = authentication.metadata.uid.as_deref().unwrap_or_default();
         // The spec has no map whose order could change, and text for every value.

@@ -452,3 +452,20 @@ fn a_service_is_another_when_anything_of_it_is() {
         assert_ne!(world.fingerprint(), before, "{number}");
     }
 }
+
+#[test]
+fn a_service_is_the_same_after_a_change_of_the_cluster_that_it_does_not_depend_on() {
+    let changes: [fn(&mut Cluster); 3] = [
+        |cluster| cluster.labels = [("team".to_owned(), "a".to_owned())].into(),
+        |cluster| cluster.deleting = true,
+        |cluster| cluster.attestors = OwnAttestors::Named(vec!["aws".to_owned()]),
+    ];
+    for (number, change) in changes.into_iter().enumerate() {
+        let mut world = world();
+        let before = world.fingerprint();
+
+        change(world.cluster());
+
+        assert_eq!(world.fingerprint(), before, "{number}");
+    }
+}
