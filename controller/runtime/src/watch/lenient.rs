@@ -12,17 +12,26 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::marker::PhantomData;
+use std::time::Duration;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use k8s_openapi::jiff::Timestamp;
 use kube::Resource;
+use node_attestation_core::rate_limit::Rate;
 use serde::Deserialize;
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{DeserializeOwned, Deserializer, Error as _, IgnoredAny, MapAccess, Visitor};
 use serde_json::value::{RawValue, Value, to_raw_value};
+use tokio::time::Instant;
 
-/// The limit of logged unreadable objects of a watch; a hostile API server has no end of them.
-const MAX_TOLD: usize = 1000;
+/// The rate at which unreadable objects of one namespace are logged; a hostile tenant has no end of them.
+const TOLD: Rate = Rate {
+    burst: 100,
+    every: Duration::from_mins(1),
+};
+
+/// The number of logged versions of a namespace that are remembered, so that a list does not tell of them again.
+const MAX_REMEMBERED: usize = 1000;
 
 /// An object of the resource `R` as it was answered, of which `K` is read.
 ///
@@ -180,18 +189,26 @@ impl<K, R: Resource> Resource for Lenient<K, R> {
     }
 }
 
-/// The objects of one watch that could not be read: each is logged once.
+/// The objects of one watch that could not be read: each is logged once, and each namespace has a rate of its own, so
+/// that none keeps the objects of another from the log.
 #[derive(Debug)]
 pub(crate) struct Skipped {
     kind: &'static str,
-    told: BTreeSet<(Option<String>, Option<String>)>,
+    told: BTreeMap<String, Told>,
+}
+
+/// What was logged of a namespace: the UIDs and versions of objects.
+#[derive(Debug)]
+struct Told {
+    full_at: Instant,
+    versions: BTreeSet<(Option<String>, Option<String>)>,
 }
 
 impl Skipped {
     pub(crate) fn new(kind: &'static str) -> Self {
         Self {
             kind,
-            told: BTreeSet::new(),
+            told: BTreeMap::new(),
         }
     }
 
@@ -205,10 +222,22 @@ impl Skipped {
         }
     }
 
-    /// Whether it is to be told of this version: of each once, and of the first [`MAX_TOLD`].
+    /// Whether it is to be told of this version: of each once, at the rate of its namespace.
     fn is_new(&mut self, metadata: &ObjectMeta) -> bool {
+        let now = Instant::now();
         let version = (metadata.uid.clone(), metadata.resource_version.clone());
-        self.told.len() < MAX_TOLD && self.told.insert(version)
+        let namespace = metadata.namespace.clone().unwrap_or_default();
+        let told = self.told.entry(namespace).or_insert_with(|| Told {
+            full_at: now,
+            versions: BTreeSet::new(),
+        });
+        if told.versions.contains(&version) || TOLD.take(&mut told.full_at, now).is_err() {
+            return false;
+        }
+        if told.versions.len() >= MAX_REMEMBERED {
+            told.versions.clear();
+        }
+        told.versions.insert(version)
     }
 }
 

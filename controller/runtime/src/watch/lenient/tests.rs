@@ -332,25 +332,40 @@ fn an_error_tells_nothing_of_what_was_read() {
     }
 }
 
-fn metadata(uid: usize) -> ObjectMeta {
+fn metadata(namespace: &str, uid: u32) -> ObjectMeta {
     ObjectMeta {
+        namespace: Some(namespace.to_owned()),
         uid: Some(uid.to_string()),
         ..ObjectMeta::default()
     }
 }
 
-#[test]
-fn each_version_of_an_unreadable_object_is_told_once_and_the_first_thousand_alone() {
+#[tokio::test(start_paused = true)]
+async fn each_version_of_an_unreadable_object_is_told_once() {
     let mut skipped = Skipped::new("Node");
-    let mut later = metadata(0);
+    let mut later = metadata("a", 0);
     later.resource_version = Some("2".to_owned());
 
-    assert!(skipped.is_new(&metadata(0)));
+    assert!(skipped.is_new(&metadata("a", 0)));
     assert!(skipped.is_new(&later));
-    assert!(!skipped.is_new(&metadata(0)));
-    for uid in 1..MAX_TOLD - 1 {
-        assert!(skipped.is_new(&metadata(uid)));
-        assert!(!skipped.is_new(&metadata(uid)));
+    assert!(!skipped.is_new(&metadata("a", 0)));
+    tokio::time::advance(TOLD.every * TOLD.burst).await;
+    assert!(!skipped.is_new(&later));
+}
+
+#[tokio::test(start_paused = true)]
+async fn unreadable_objects_of_one_namespace_keep_none_of_another_from_the_log_and_their_rate_refills()
+ {
+    let mut skipped = Skipped::new("Node");
+    for uid in 0..TOLD.burst {
+        assert!(skipped.is_new(&metadata("a", uid)), "{uid}");
     }
-    assert!(!skipped.is_new(&metadata(MAX_TOLD)));
+    let next = metadata("a", TOLD.burst);
+    assert!(!skipped.is_new(&next));
+    assert!(skipped.is_new(&metadata("b", 0)));
+
+    tokio::time::advance(TOLD.every).await;
+
+    assert!(skipped.is_new(&next));
+    assert!(!skipped.is_new(&metadata("a", TOLD.burst + 1)));
 }
