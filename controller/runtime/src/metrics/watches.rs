@@ -78,9 +78,13 @@ impl WatchMetrics {
         self.0.is_some()
     }
 
-    /// The API server has sent a piece of a watch.
+    /// The API server has sent a piece of a watch. So the watch holds again after a failure, if the objects are listed: a
+    /// quiet one has no event that could say so.
     pub(crate) fn heard(&self) {
-        self.change(|state| state.heard = Instant::now());
+        self.change(|state| {
+            state.heard = Instant::now();
+            state.holds |= state.is_listed;
+        });
     }
 
     /// The objects are listed, or there are none of this kind.

@@ -173,4 +173,25 @@ mod tests {
         log.observe(&Ok(Event::Apply(())), || {});
         assert!(told(r#"node_attestation_watch_up{kind="Node"} 1.0"#));
     }
+
+    #[tokio::test]
+    async fn a_quiet_watch_holds_again_when_the_api_server_answers() {
+        let metrics = Metrics::new("1");
+        let watch = metrics.watch("Node");
+        let mut log = WatchLog::new("Node").measured_by(watch.clone());
+        let is_up = || {
+            let text = metrics.text(Format::OpenMetrics);
+            text.contains(r#"node_attestation_watch_up{kind="Node"} 1.0"#)
+        };
+        // The answer to a watch that comes before the list says nothing of the objects.
+        watch.heard();
+        assert!(!is_up());
+        log.observe(&Ok(Event::<()>::InitDone), || {});
+        log.observe::<()>(&Err(watcher::Error::NoResourceVersion), || {});
+        assert!(!is_up());
+
+        watch.heard();
+
+        assert!(is_up());
+    }
 }
