@@ -68,6 +68,8 @@ pub(super) struct Upkeep {
     pub(super) watches: Arc<AtomicBool>,
     tokens: Tokens,
     revoked: Option<BTreeMap<RecordUid, RevokedGenerations>>,
+    /// The number of records that are not in it.
+    left_out: usize,
 }
 
 impl Upkeep {
@@ -99,6 +101,7 @@ impl Upkeep {
             watches: Arc::default(),
             tokens: Tokens::new(grace.unwrap_or(MISSING_MACHINE_TIMEOUT)),
             revoked: None,
+            left_out: 0,
             context,
         }
     }
@@ -279,13 +282,13 @@ impl Upkeep {
                 Some((record.uid, record.revoked_generations(longest, now)?))
             })
             .collect();
-        if self.revoked.as_ref() == Some(&desired) {
-            return Ok(());
+        if self.revoked.as_ref() != Some(&desired) {
+            let applied = revocation::apply(self.access.client(), &desired, now).boxed();
+            self.left_out = part(applied).await?.left_out;
+            self.revoked = Some(desired);
         }
-        let applied = part(revocation::apply(self.access.client(), &desired, now).boxed()).await?;
-        self.revoked = Some(desired);
-        if applied.left_out > 0 {
-            let left_out = applied.left_out;
+        let left_out = self.left_out;
+        if left_out > 0 {
             return Err(format!(
                 "the list is full: the certificates of {left_out} records are not refused"
             ));
