@@ -1,10 +1,12 @@
 //! EC2's last answers, as far as they concern the controller's credentials.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use node_attestation_core::crd::conditions::{self, ConditionReport, ConditionStatus, reason};
 use node_attestation_core::refusal::Unavailable;
 use parking_lot::Mutex;
+use tokio::time::Instant;
 
 use crate::ec2::Outage;
 
@@ -13,7 +15,18 @@ use crate::ec2::Outage;
 /// A cluster has an entry for each region in which its own instances run, so that a condition says
 /// nothing of the regions and errors of other tenants.
 #[derive(Debug, Default)]
-pub(super) struct Answers(Mutex<BTreeMap<(String, String), Option<String>>>);
+pub(super) struct Answers(Mutex<BTreeMap<(String, String), Answer>>);
+
+/// EC2's last answer: what is wrong with the credentials, if anything is.
+#[derive(Debug)]
+struct Answer {
+    wrong: Option<String>,
+    at: Instant,
+}
+
+/// The longest time between two renewals of a node is 28 hours. After this, no instance of the region asks any more, and its
+/// last answer says nothing.
+const EXPIRES: Duration = Duration::from_hours(36);
 
 impl Answers {
     /// Hears how a question to EC2 about an instance of `cluster` ended. What says nothing of the credentials is passed over: a
@@ -24,8 +37,13 @@ impl Answers {
             return;
         }
         let wrong = failure.map(Unavailable::to_string);
+        let at = Instant::now();
         let mut answers = self.0.lock();
-        answers.insert((cluster.to_owned(), region.to_owned()), wrong);
+        answers.retain(|_, answer| at - answer.at < EXPIRES);
+        answers.insert(
+            (cluster.to_owned(), region.to_owned()),
+            Answer { wrong, at },
+        );
     }
 
     /// The reports to `cluster` about these regions; about all of its own, if there are none.
@@ -43,12 +61,14 @@ impl Answers {
     /// Whether EC2 accepts the credentials of `cluster` in these regions.
     pub(super) fn credentials(&self, cluster: &str, regions: &[String]) -> ConditionReport {
         let answers = self.0.lock();
-        let asked = answers.iter().filter(|((asking, region), _)| {
-            asking == cluster && (regions.is_empty() || regions.contains(region))
+        let now = Instant::now();
+        let asked = answers.iter().filter(|((asking, region), answer)| {
+            let is_asked = regions.is_empty() || regions.contains(region);
+            asking == cluster && is_asked && now - answer.at < EXPIRES
         });
         let (mut well, mut ill) = (Vec::new(), Vec::new());
-        for ((_, region), wrong) in asked {
-            match wrong {
+        for ((_, region), answer) in asked {
+            match &answer.wrong {
                 None => well.push(region.as_str()),
                 Some(wrong) => ill.push(wrong.as_str()),
             }
@@ -125,6 +145,21 @@ mod tests {
         assert_eq!(credentials(&answers, &["eu-west-2"]), pending);
 
         answers.heard(CLUSTER, "us-east-1", None);
+        assert_eq!(credentials(&answers, &[]), accepted);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_failure_in_a_region_that_is_not_used_any_more_is_forgotten() {
+        let answers = Answers::default();
+        answers.heard(CLUSTER, "us-east-1", Some(&refused("us-east-1")));
+        tokio::time::advance(EXPIRES - Duration::from_secs(1)).await;
+        answers.heard(CLUSTER, "eu-west-1", None);
+        let unusable = (ConditionStatus::False, "CredentialsUnusable");
+        assert_eq!(credentials(&answers, &[]), unusable);
+
+        tokio::time::advance(Duration::from_secs(1)).await;
+
+        let accepted = (ConditionStatus::True, "CredentialsAccepted");
         assert_eq!(credentials(&answers, &[]), accepted);
     }
 
