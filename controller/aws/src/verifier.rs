@@ -25,7 +25,7 @@ use kubelet_attestation::names::{Provider, ProviderId};
 use kubelet_attestation::version::EvidenceVersion;
 use node_attestation_core::crd::conditions::{self, ConditionReport, ConditionStatus, reason};
 use node_attestation_core::identifiers::ServingName;
-use node_attestation_core::refusal::{Deferral, Denial, Refusal, Unavailable};
+use node_attestation_core::refusal::{Deferral, Denial, Reason, Refusal, Unavailable};
 use node_attestation_core::verifier::{Appraisal, Assurance, AttestedIdentity, Identity, Verifier};
 
 use crate::credentials::Tenant;
@@ -189,6 +189,10 @@ impl Verifier for AwsVerifier {
 
     fn versions(&self) -> &[EvidenceVersion] {
         &[EvidenceVersion::V1]
+    }
+
+    fn denials(&self) -> &'static [Reason] {
+        AwsDenial::CATALOGUE
     }
 
     async fn verify(

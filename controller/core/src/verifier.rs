@@ -10,7 +10,7 @@ pub use crate::crd::TpmBoot;
 use crate::crd::conditions::ConditionReport;
 use crate::identifiers::{KeyDigest, ServingName};
 use crate::inventory::Machine;
-use crate::refusal::{Denial, Refusal, Unavailable};
+use crate::refusal::{Denial, Reason, Refusal, Unavailable};
 
 mod insecure;
 pub mod platform;
@@ -43,6 +43,11 @@ pub trait Verifier: Debug + Send + Sync {
     /// provider ID that the request claims; the record is retired if the infrastructure sets another.
     fn accepts_late_provider_ids(&self) -> bool {
         false
+    }
+
+    /// The verifier's own reasons for a denial, each with the same name in every version: for metrics.
+    fn denials(&self) -> &'static [Reason] {
+        &[]
     }
 
     /// The names and addresses of the machine with this provider ID, by the word of its platform:

@@ -85,11 +85,14 @@ pub(crate) fn checks(subject: &Subject<'_>, decided: &Decided) {
     }
 }
 
+/// The outcome of a denied request.
+pub(crate) const DENIED: &str = "denied";
+
 /// The word for the kind of a decision, in the log and in metrics.
 pub(crate) fn outcome(decision: &Decision) -> &'static str {
     match decision {
         Decision::Ignore(_) => "ignored",
-        Decision::Deny(_) => "denied",
+        Decision::Deny(_) => DENIED,
         Decision::Fail(_) => "failed",
         Decision::Retry(_) => "deferred",
         Decision::Issue(_) => "issued",

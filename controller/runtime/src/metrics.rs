@@ -21,6 +21,7 @@ mod watches;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use node_attestation_core::verifier::Verifiers;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::histogram::Histogram;
@@ -32,6 +33,8 @@ pub(crate) use health::{Heartbeat, Requirements};
 pub(crate) use leases::LeaseMetrics;
 pub(crate) use pending::Pending;
 pub(crate) use watches::WatchMetrics;
+
+use crate::logs;
 
 use clusters::Cluster;
 use leases::Lease;
@@ -158,6 +161,20 @@ impl Metrics {
         self.0
             .as_ref()
             .map_or_else(String::new, |inner| encode::text(inner, format))
+    }
+
+    /// Begins to count the denials of these providers at 0. Prometheus sees no increase in a series that begins at 1, so
+    /// no alert would fire for the first one.
+    pub(crate) fn serves(&self, verifiers: &Verifiers) {
+        let Some(inner) = &self.0 else { return };
+        for (provider, reason) in verifiers.denials() {
+            let labels = [
+                ("outcome", logs::DENIED.to_owned()),
+                ("reason", reason.to_owned()),
+                ("provider", provider.to_string()),
+            ];
+            drop(inner.csrs.get_or_create(&labels));
+        }
     }
 
     /// Counts a decision on a request. `provider` is one of the served ones.

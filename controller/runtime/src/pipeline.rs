@@ -85,6 +85,7 @@ impl Pipeline {
     /// The same, which tells these metrics.
     #[must_use]
     pub(crate) fn measured_by(self, metrics: ClusterMetrics) -> Self {
+        metrics.process().serves(&self.context.verifiers);
         Self { metrics, ..self }
     }
 

@@ -29,7 +29,7 @@ use kubelet_attestation::names::{Audience, Provider, ProviderId};
 use kubelet_attestation::version::EvidenceVersion;
 use node_attestation_core::crd::conditions::ConditionReport;
 use node_attestation_core::identifiers::{KeyDigest, ServingName};
-use node_attestation_core::refusal::{Deferral, Denial, Failure, Refusal, Unavailable};
+use node_attestation_core::refusal::{Deferral, Denial, Failure, Reason, Refusal, Unavailable};
 use node_attestation_core::verifier::platform::Platform;
 use node_attestation_core::verifier::{Appraisal, Assurance, AttestedIdentity, Identity, Verifier};
 
@@ -283,6 +283,10 @@ impl Verifier for TpmVerifier {
 
     fn versions(&self) -> &[EvidenceVersion] {
         &[EvidenceVersion::V2, EvidenceVersion::V1]
+    }
+
+    fn denials(&self) -> &'static [Reason] {
+        TpmDenial::CATALOGUE
     }
 
     async fn verify(

@@ -8,7 +8,7 @@ use kubelet_attestation::names::{Provider, ProviderId};
 use super::Verifier;
 use crate::crd::conditions::ConditionReport;
 use crate::identifiers::ServingName;
-use crate::refusal::Unavailable;
+use crate::refusal::{Denial, Unavailable};
 
 /// The verifiers of a cluster, one for each provider that it admits.
 #[derive(Debug, Clone, Default)]
@@ -23,6 +23,14 @@ impl Verifiers {
     /// The providers that are admitted.
     pub fn providers(&self) -> impl Iterator<Item = &Provider> {
         self.0.keys()
+    }
+
+    /// Each provider with the names of all reasons for which its requests can be denied.
+    pub fn denials(&self) -> impl Iterator<Item = (&Provider, &'static str)> {
+        self.0.iter().flat_map(|(provider, verifier)| {
+            let all = Denial::CATALOGUE.iter().chain(verifier.denials());
+            all.map(move |reason| (provider, reason.name))
+        })
     }
 
     /// The names and addresses that the platforms report of the machine with this provider ID; `None`

@@ -90,6 +90,7 @@ impl World {
          -> Result<Verifiers, VerifierUnavailable> {
             let witness = AcceptAllVerifier {
                 sees: None,
+                node_name: None,
                 versions: vec![kubelet_attestation::version::EvidenceVersion::parse("v1").unwrap()],
             };
             let witness: Arc<dyn node_attestation_core::verifier::Verifier> = Arc::new(witness);

@@ -1,6 +1,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
+use node_attestation_core::refusal::Denial;
+use node_attestation_core::verifier::{InsecureVerifier, Verifier};
 use prometheus_client::metrics::MetricType;
 
 use super::catalogue::{ALL, Metric};
@@ -247,4 +249,23 @@ async fn a_process_is_ready_once_each_kind_was_listed_and_stays_so() {
     machines.failed();
     drop(clusters);
     assert_eq!(metrics.ready(), Ok(()));
+}
+
+#[tokio::test]
+async fn each_reason_for_a_denial_of_a_served_provider_is_counted_from_0() {
+    let metrics = Metrics::new("1");
+    let verifier: [Arc<dyn Verifier>; 1] = [Arc::new(InsecureVerifier)];
+
+    metrics.serves(&Verifiers::from_iter(verifier));
+
+    let text = metrics.text(Format::OpenMetrics);
+    for reason in Denial::CATALOGUE {
+        let series = format!(
+            r#"node_attestation_csr_total{{outcome="denied",reason="{}",provider="insecure"}} 0"#,
+            reason.name
+        );
+        assert!(text.lines().any(|line| line == series), "{series}\n{text}");
+    }
+    let all = text.matches("node_attestation_csr_total{").count();
+    assert_eq!(all, Denial::CATALOGUE.len());
 }

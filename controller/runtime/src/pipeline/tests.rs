@@ -159,6 +159,7 @@ async fn a_contradiction_is_denied_and_nothing_else_is_written() {
 async fn an_unsupported_version_fails_with_the_list_of_those_that_are() {
     let newer = AcceptAllVerifier {
         sees: None,
+        node_name: None,
         versions: vec![
             EvidenceVersion::parse("v8").unwrap(),
             EvidenceVersion::parse("v9").unwrap(),
