@@ -24,12 +24,12 @@ impl AttestedCsr {
         ledger: &RecordLedger,
     ) -> Result<NamedCsr, Refusal> {
         let (machine, asked) = (self.machine(), &self.request().node_name);
-        if let Some(name) = &self.identity().node_name {
-            machine::is_node(machine, Naming::only(Some(name), asked), asked)?;
-            return Ok(NamedCsr { csr: self });
-        }
-        let naming = inventory.naming(machine, asked).await;
-        let naming = naming.map_err(Deferral::InventoryUnavailable)?;
+        let naming = if let Some(name) = &self.identity().node_name {
+            Naming::only(Some(name), asked)
+        } else {
+            let naming = inventory.naming(machine, asked).await;
+            naming.map_err(Deferral::InventoryUnavailable)?
+        };
         if let Err(refusal) = machine::is_node(machine, naming, asked)
             && !self.is_recorded(ledger).await?
         {

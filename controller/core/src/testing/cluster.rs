@@ -36,6 +36,8 @@ pub fn now() -> SystemTime {
 #[derive(Debug)]
 pub struct AcceptAllVerifier {
     pub sees: Option<ProviderId>,
+    /// The name of the Node, if the platform tells it.
+    pub node_name: Option<NodeName>,
     pub versions: Vec<EvidenceVersion>,
 }
 
@@ -55,7 +57,10 @@ impl Verifier for AcceptAllVerifier {
         _now: SystemTime,
     ) -> Result<Assurance, Refusal> {
         let provider_id = self.sees.as_ref().unwrap_or(appraisal.provider_id).clone();
-        let identity = AttestedIdentity::vouched(Identity::of(provider_id));
+        let identity = AttestedIdentity::vouched(Identity {
+            node_name: self.node_name.clone(),
+            ..Identity::of(provider_id)
+        });
         Ok(Assurance::Attested(identity))
     }
 }
@@ -118,6 +123,7 @@ impl Default for Parts {
         Self {
             witness: AcceptAllVerifier {
                 sees: None,
+                node_name: None,
                 versions: vec![EvidenceVersion::V1],
             },
             inventory: Arc::new(StaticInventory::new(machines).unwrap()),

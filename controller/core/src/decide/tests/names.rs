@@ -100,3 +100,32 @@ fn a_machine_without_a_record_or_without_proof_has_the_name_that_is_reported_now
         assert_eq!(denial.reason(), "NodeNameMismatch");
     }
 }
+
+/// An operator changed how the platform's machines are named.
+#[test]
+fn a_machine_that_has_joined_keeps_the_name_of_its_record_whatever_its_platform_tells_since() {
+    let records: Arc<MemoryRecords> = Arc::default();
+    let told = |name: &str| {
+        let mut parts = Parts {
+            records: records.clone(),
+            ..Parts::default()
+        };
+        parts.witness.node_name = Some(NodeName::parse(name).unwrap());
+        parts.cluster()
+    };
+    let denied = |decision| match decision {
+        Decision::Deny(denial) => denial.reason(),
+        decision => panic!("not denied: {decision:?}"),
+    };
+    assert_eq!(denied(decided(&valid(), &told("n9"))), "NodeNameMismatch");
+
+    issued_at(&valid(), &told("n1"), now());
+
+    for request in [renewal(UID), valid()] {
+        assert_eq!(issued_at(&request, &told("n9"), now()).node_name, n1());
+    }
+    assert_eq!(
+        denied(decided(&of_m2("n1"), &told("n9"))),
+        "NodeNameMismatch"
+    );
+}

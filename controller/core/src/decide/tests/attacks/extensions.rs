@@ -266,6 +266,7 @@ fn a_provider_id_other_than_the_attested_one_is_denied() {
     let m2 = ProviderId::parse("metal:///rack/m2").unwrap();
     let cluster = cluster_seen_by(AcceptAllVerifier {
         sees: Some(m2.clone()),
+        node_name: None,
         versions: vec![EvidenceVersion::V1],
     });
 
