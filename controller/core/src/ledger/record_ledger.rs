@@ -325,8 +325,38 @@ impl RecordLedger {
     ///
     /// A certificate of no record, of a former generation, or of another identity denies.
     pub async fn renew(&self, renewal: &Renewal) -> Result<Grant, Refusal> {
-        self.known_to(&renewal.node_name, |record| rules::renewed(record, renewal))
-            .await
+        let name = &renewal.node_name;
+        let renewed = |record: Option<&Record>| rules::renewed(record, renewal);
+        let grant = self.known_to(name, renewed).await?;
+        self.clear_reset(name).await;
+        Ok(grant)
+    }
+
+    /// Ends a reset whose node renews: it needs none, and any later claim could take its name. What fails is left to the
+    /// next renewal.
+    async fn clear_reset(&self, name: &NodeName) {
+        let is_reset = |stored: &Stored| stored.record.is_reset();
+        let known = self.known(name).await.ok().flatten();
+        if !known.as_ref().is_some_and(is_reset) {
+            return;
+        }
+        let fresh = self.records.read(name).await.ok().flatten();
+        let Some(Stored {
+            mut record,
+            version,
+        }) = fresh.filter(is_reset)
+        else {
+            return;
+        };
+        record.reset = None;
+        if let Err(error) = self.records.replace(&record, &version).await {
+            let (node, error) = (name.as_str(), error_chain(&error));
+            tracing::warn!(
+                node,
+                error,
+                "the reset of a node that renewed could not be ended"
+            );
+        }
     }
 
     /// Reads who holds the name, for a request that was made with a certificate of `uid`; nothing

@@ -216,7 +216,7 @@ impl Rules<'_> {
                 return self.reopen(own, None);
             }
         }
-        if record.is_live() {
+        if record.is_live() && !record.is_reset() {
             match self.holder(&record.holder.provider_id)? {
                 HolderState::Alive => return Err(record.refused(Denial::NameTaken).into()),
                 HolderState::Leaving => {
