@@ -1,4 +1,5 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc;
 
 use futures::FutureExt as _;
 use futures::future::join_all;
@@ -20,13 +21,21 @@ fn reference(kind: &str) -> Reference {
 async fn concurrent_callers_share_one_lookup_of_a_kind_that_is_not_served() {
     let lookups = Arc::new(AtomicUsize::new(0));
     let counted = lookups.clone();
+    // Another thread answers: all must have asked by then.
+    let (open, gate) = mpsc::channel();
+    let gate = Arc::new(Mutex::new(gate));
     let objects = answered_by(move |_| {
         counted.fetch_add(1, Ordering::Relaxed);
+        gate.lock().recv().unwrap();
         json!({"kind": "Status", "status": "Failure", "code": 404, "reason": "NotFound", "message": ""})
     });
     let wanted = reference("RackMachine");
 
-    let found = join_all((0..10).map(|_| objects.resource(&wanted))).await;
+    let mut found = join_all((0..10).map(|_| objects.resource(&wanted)));
+    assert!((&mut found).now_or_never().is_none());
+    open.send(()).unwrap();
+    open.send(()).unwrap();
+    let found = found.await;
 
     assert!(found.iter().all(|found| matches!(found, Ok(None))));
     assert_eq!(lookups.load(Ordering::Relaxed), 1);
