@@ -6,6 +6,7 @@ use std::sync::Arc;
 use kube::Client;
 use kube::api::Api;
 use kube::core::ApiResource;
+use kube::core::response::reason;
 use parking_lot::{Mutex, RwLock};
 use serde::de::Error as _;
 use tokio::sync::{OnceCell, Semaphore, watch};
@@ -191,8 +192,16 @@ impl Objects {
         };
         let client = self.0.client.clone();
         let api: Api<Raw<K>> = Api::namespaced_with(client, namespace, &resource);
-        let Some(found) = api.get_opt(&reference.name).await? else {
-            return Ok(None);
+        let found = match api.get(&reference.name).await {
+            Ok(found) => found,
+            Err(kube::Error::Api(status)) if status.reason == reason::NOT_FOUND => return Ok(None),
+            Err(error) => {
+                // The API server does not serve the version any more: the 404 is about no object.
+                if matches!(&error, kube::Error::Api(status) if status.code == 404) {
+                    self.forget(&kind_of(reference));
+                }
+                return Err(error);
+            }
         };
         let kept = found.kept();
         kept.map_err(|error| kube::Error::SerdeError(serde_json::Error::custom(error)))
@@ -203,11 +212,7 @@ impl Objects {
         &self,
         reference: &Reference,
     ) -> Result<Option<ApiResource>, kube::Error> {
-        let kind = (
-            reference.group.clone(),
-            reference.version.clone(),
-            reference.kind.clone(),
-        );
+        let kind = kind_of(reference);
         let lookup = self.lookup(kind.clone());
         // Concurrent callers share one lookup.
         let found = lookup.get_or_try_init(|| referred(&self.0.client, reference));
@@ -223,6 +228,11 @@ impl Objects {
             }
         }
         found
+    }
+
+    /// Has the next caller look the kind up again.
+    fn forget(&self, kind: &Kind) {
+        self.0.resources.lock().remove(kind);
     }
 
     fn lookup(&self, kind: Kind) -> Lookup {
@@ -264,6 +274,16 @@ impl State {
     fn is_ready(&self) -> bool {
         KINDS.iter().all(|kind| self.listed.contains(kind))
     }
+}
+
+fn kind_of(reference: &Reference) -> Kind {
+    let Reference {
+        group,
+        version,
+        kind,
+        ..
+    } = reference;
+    (group.clone(), version.clone(), kind.clone())
 }
 
 #[cfg(test)]

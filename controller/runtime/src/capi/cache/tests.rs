@@ -3,8 +3,9 @@ use std::sync::mpsc;
 
 use futures::FutureExt as _;
 use futures::future::join_all;
-use serde_json::json;
+use serde_json::{Value, json};
 
+use super::super::objects::InfraMachine;
 use super::super::testing::{answered_by, objects};
 use super::*;
 
@@ -52,4 +53,49 @@ async fn lookups_that_were_dropped_leave_nothing_behind() {
         assert!(objects.resource(&wanted).now_or_never().is_none());
     }
     assert!(objects.0.resources.lock().len() < 10);
+}
+
+/// An API server that serves `RackMachine` in `v1beta1`, and answers requests for objects with this.
+fn serving(of_object: Value) -> (Objects, Arc<AtomicUsize>) {
+    let lookups = Arc::new(AtomicUsize::new(0));
+    let counted = lookups.clone();
+    let objects = answered_by(move |path| {
+        if path != "/apis/infrastructure.cluster.x-k8s.io/v1beta1" {
+            return of_object.clone();
+        }
+        counted.fetch_add(1, Ordering::Relaxed);
+        let resource = json!({
+            "name": "rackmachines", "kind": "RackMachine", "namespaced": true, "singularName": "", "verbs": ["get"],
+        });
+        json!({"kind": "APIResourceList", "groupVersion": "", "resources": [resource]})
+    });
+    (objects, lookups)
+}
+
+#[tokio::test]
+async fn an_object_of_a_version_that_is_not_served_any_more_is_an_outage_and_the_kind_is_looked_up_again()
+ {
+    // The text `404 page not found`, as kube reads it.
+    let (objects, lookups) = serving(json!({"code": 404, "message": "404 page not found"}));
+    let wanted = reference("RackMachine");
+
+    for number in 1..3 {
+        let found = objects.fetch::<InfraMachine>("default", &wanted).await;
+
+        assert!(found.is_err(), "{found:?}");
+        assert_eq!(lookups.load(Ordering::Relaxed), number);
+    }
+}
+
+#[tokio::test]
+async fn an_object_that_is_not_there_is_absent_and_its_kind_is_known() {
+    let (objects, lookups) = serving(json!({"code": 404, "reason": "NotFound"}));
+    let wanted = reference("RackMachine");
+
+    for _ in 0..2 {
+        let found = objects.fetch::<InfraMachine>("default", &wanted).await;
+
+        assert!(found.unwrap().is_none());
+        assert_eq!(lookups.load(Ordering::Relaxed), 1);
+    }
 }
