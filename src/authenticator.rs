@@ -93,8 +93,8 @@ impl Authenticator<'_> {
     /// # Guarantees
     ///
     /// While the stored credential is not due for renewal, this opens no connection, sets up no TLS
-    /// and starts no thread. The exception is one call an hour, of two seconds at most, which
-    /// checks that the API server still accepts the certificate.
+    /// and starts no thread. The exception is one call of at most two seconds, which checks that the
+    /// API server still accepts the certificate. Two such calls are at least 100 seconds apart.
     ///
     /// A new credential takes at most a minute, or five seconds if the stored one is valid,
     /// even if a dependency hangs. When less than a fifth of the lifetime is left, one run an hour
@@ -109,11 +109,13 @@ impl Authenticator<'_> {
         let rotation = self.rotation(&stored, now);
         match (rotation, &store, stored.credential.take(), &stored.origin) {
             (Rotation::Keep, Some(store), Some(credential), Some(origin)) => {
-                Self::note_boot(store, &stored, now);
                 if let Some(fault) = &self.fault {
                     self.warn_of_fault(fault);
                 }
-                let Some(refused) = self.refusal(store, origin, &credential, now) else {
+                // The check comes first: a lock counts as a check.
+                let refused = self.refusal(store, origin, &credential, now);
+                Self::note_boot(store, &stored, now);
+                let Some(refused) = refused else {
                     return Ok(self.kept(credential, now));
                 };
                 self.warn_of_refusal(&refused);

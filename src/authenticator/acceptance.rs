@@ -1,7 +1,8 @@
 //! Checks that the API server still accepts a certificate that is not due for renewal.
 //!
 //! A kubelet whose writes are refused (403) keeps using its credential: client-go runs the plugin
-//! again only after a 401. So the plugin checks by itself.
+//! again only after a 401 or after an hour. The plugin does not learn the cause of a run, so each run
+//! checks the certificate, at a limited rate.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -13,16 +14,17 @@ use crate::kube::{ApiClient, ApiError};
 use crate::origin::Origin;
 use crate::store::Store;
 
-/// The interval between two checks, counted from the last lock by any run. It is a little less than
-/// an hour: client-go's hourly runs check, and few others do.
-const TRIED_AGAIN_AFTER: Duration = Duration::from_mins(55);
+/// The minimum interval between two checks, counted from the last lock by any run. A kubelet that
+/// gets a 401 runs the plugin at each heartbeat, every ten seconds, so that a check follows within two
+/// minutes. Other runs are hourly, or an operator's.
+const TRIED_AGAIN_AFTER: Duration = Duration::from_secs(100);
 
 /// The deadline of a check. The kubelet waits for it.
 const TRYING: Duration = Duration::from_secs(2);
 
 impl Authenticator<'_> {
-    /// Checks the certificate, once an hour for all processes. `None` unless the API server refuses
-    /// the certificate: any other failure says nothing about it.
+    /// Checks the certificate, at most once in [`TRIED_AGAIN_AFTER`] for all processes. `None` unless
+    /// the API server refuses the certificate: any other failure says nothing about it.
     pub(super) fn refusal(
         &self,
         store: &Store,
@@ -75,4 +77,27 @@ fn was_tried_lately(store: &Store, now: SystemTime) -> bool {
     // A date in the future comes from a clock that was ahead.
     let ago = store.last_locked().map(|last| now.duration_since(last));
     matches!(ago, Some(Ok(ago)) if ago < TRIED_AGAIN_AFTER)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_certificate_is_checked_two_minutes_after_the_last_lock() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::create(&folder.path().join("state")).unwrap();
+        let now = clock::now();
+        let ago = |seconds| {
+            store.date_lock(now - Duration::from_secs(seconds));
+            was_tried_lately(&store, now)
+        };
+
+        assert!(ago(0));
+        assert!(ago(60));
+        // One heartbeat of the kubelet may pass in between.
+        assert!(!ago(110));
+        store.date_lock(now + Duration::from_mins(1));
+        assert!(!was_tried_lately(&store, now), "a clock that was ahead");
+    }
 }

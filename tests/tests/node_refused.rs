@@ -10,7 +10,7 @@ use kubelet_authenticator_test_support::api_server::{
 use kubelet_authenticator_test_support::clock::now;
 use kubelet_authenticator_test_support::process::poll;
 use kubelet_authenticator_tests::node::{
-    BOOTSTRAP_USER, INSECURE, NODE, NULL, Node, PATIENCE, Run, requesters,
+    BOOTSTRAP_USER, INSECURE, NODE, NULL, Node, PATIENCE, Run, UNDER_TEST, requesters,
 };
 use serde_json::{Value, json};
 
@@ -30,28 +30,31 @@ fn due() -> (ApiServer, Node, (String, String)) {
     (server, node, pair)
 }
 
-/// A node with a fresh certificate that it last tried over an hour ago.
+/// More than the plugin waits between two checks of a certificate.
+const TWO_MINUTES: Duration = Duration::from_secs(120);
+
+/// A node with a fresh certificate that it last tried two minutes ago.
 fn fresh(plugin: &str) -> (ApiServer, Node, (String, String)) {
     let server = ApiServer::start();
     server.set_signer(Signer::issue());
     let node = Node::new(plugin, &server);
     let pair = node.run().succeeded().pair();
-    an_hour_passes(&node);
+    two_minutes_pass(&node);
     (server, node, pair)
 }
 
 /// The date of the lock is the time of the last request to the API server by a run.
-fn an_hour_passes(node: &Node) {
+fn two_minutes_pass(node: &Node) {
     let lock = File::options().write(true).open(node.file("lock"));
-    lock.unwrap().set_modified(now() - HOUR).unwrap();
+    lock.unwrap().set_modified(now() - TWO_MINUTES).unwrap();
 }
 
-/// Runs the plugin as if an hour had passed, until its output contains this text: on a machine under load the API
+/// Runs the plugin as if two minutes had passed, until its output contains this text: on a machine under load the API
 /// server's answer may be too late.
 #[track_caller]
 fn run_until_it_says(node: &Node, text: &str) -> Run {
     let said = poll(PATIENCE, || {
-        an_hour_passes(node);
+        two_minutes_pass(node);
         let run = node.run().succeeded();
         run.stderr.contains(text).then_some(run)
     });
@@ -71,6 +74,13 @@ fn denied(reason: &str) -> Fault {
     Fault::Merge {
         patch: json!({"status": status}),
     }
+}
+
+/// The calls that try a certificate.
+fn tries(server: &ApiServer) -> Vec<Request> {
+    let mut tries = server.requests();
+    tries.retain(|request| request.verb == Verb::Patch);
+    tries
 }
 
 fn creates(server: &ApiServer) -> Vec<Request> {
@@ -193,7 +203,7 @@ fn a_refused_bootstrap_credential_is_told_to_be_one() {
 }
 
 #[test]
-fn a_fresh_certificate_is_tried_once_an_hour_without_effect() {
+fn a_fresh_certificate_is_tried_once_in_two_minutes_without_effect() {
     for plugin in [NULL, INSECURE] {
         let (server, node, pair) = fresh(plugin);
 
@@ -203,8 +213,7 @@ fn a_fresh_certificate_is_tried_once_an_hour_without_effect() {
         assert_eq!((run.pair(), again.pair()), (pair.clone(), pair));
         assert_eq!(run.stderr, "");
         assert!(run.expires_in(now()) > HOUR - Duration::from_secs(60));
-        let mut tries = server.requests();
-        tries.retain(|request| request.verb == Verb::Patch);
+        let tries = tries(&server);
         assert_eq!(tries.len(), 1);
         assert_eq!(tries[0].user, Some(node_user()));
         assert_eq!(
@@ -215,8 +224,32 @@ fn a_fresh_certificate_is_tried_once_an_hour_without_effect() {
     }
 }
 
+/// The run also writes the boot into the store, which takes the lock.
 #[test]
-fn a_fresh_certificate_that_is_refused_is_replaced_within_the_hour() {
+fn a_fresh_certificate_is_tried_in_the_first_run_after_a_reboot() {
+    let server = ApiServer::start();
+    server.set_signer(Signer::issue());
+    let mut node = Node::new(UNDER_TEST, &server);
+    let root = node.scratch().join("machine");
+    node.set_env("MACHINE_ROOT", &root);
+    let boot = |id: &str| {
+        let file = root.join("proc/sys/kernel/random/boot_id");
+        fs::create_dir_all(file.parent().unwrap()).unwrap();
+        fs::write(file, id).unwrap();
+    };
+    boot("first");
+    node.run().succeeded();
+    boot("second");
+    two_minutes_pass(&node);
+
+    node.run().succeeded();
+
+    assert_eq!(tries(&server).len(), 1);
+    assert_eq!(node.json("origin.json")["bootId"], "second");
+}
+
+#[test]
+fn a_fresh_certificate_that_is_refused_is_replaced_within_two_minutes() {
     for (plugin, code) in [(NULL, 403), (NULL, 401), (INSECURE, 403)] {
         let (server, node, old) = fresh(plugin);
         server.inject(lease(), Times::always(), Fault::status(code));
