@@ -35,7 +35,7 @@ pub(super) fn invalid_certificate(error: &Invalid) -> Failure {
 /// The failure for a request with the stored certificate. `bootstrap` is the path of the bootstrap
 /// kubeconfig.
 pub(super) fn certificate_failure(error: ApiError, bootstrap: &Path) -> Failure {
-    if matches!(error.kind, ApiErrorKind::Forbidden | ApiErrorKind::Refused) {
+    if error.kind == ApiErrorKind::Forbidden {
         Failure::of(Code::Refused, &error, refused_certificate(bootstrap))
     } else {
         error.into()
@@ -50,4 +50,44 @@ pub(crate) fn refused_certificate(bootstrap: &Path) -> String {
          bootstrap token at {}",
         bootstrap.display()
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use kubelet_authenticator_test_support::api_server::{ApiServer, Fault, Route, TOKEN, Times};
+
+    use super::*;
+    use crate::clock::Deadline;
+    use crate::kube::ApiClient;
+    use crate::kube::kubeconfig::{ClusterEndpoint, EndpointFields, Login};
+    use crate::secret::Secret;
+
+    /// The remedy for this status of a call with the stored certificate.
+    fn remedy(status: u16) -> String {
+        let server = ApiServer::start();
+        server.inject(Route::get(), Times::always(), Fault::status(status));
+        let fields = EndpointFields {
+            server: server.url(),
+            ca_pem: server.ca_pem().to_owned(),
+            ..EndpointFields::default()
+        };
+        let endpoint = ClusterEndpoint::from_fields(fields, "a test").unwrap();
+        let login = Login::Token(Secret::new(TOKEN.to_owned()));
+        let client = ApiClient::connect(&endpoint, &login, &|_: &str| None).unwrap();
+        let error = client.get("csr-1", Deadline::after(Duration::from_secs(20)));
+        let failure = certificate_failure(error.unwrap_err(), Path::new("/b"));
+        failure.remedy().to_owned()
+    }
+
+    #[test]
+    fn only_a_403_suggests_that_the_certificate_is_revoked() {
+        assert!(remedy(403).contains("identities reset"));
+        for status in [400, 422] {
+            let remedy = remedy(status);
+            assert!(remedy.contains("admission webhook"), "{status}: {remedy}");
+            assert!(!remedy.contains("identities reset"), "{status}: {remedy}");
+        }
+    }
 }

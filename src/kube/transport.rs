@@ -34,6 +34,10 @@ const MAX_MESSAGE_LEN: usize = 1024;
 const CHECK_BINDING: &str =
     "see that the group of the bootstrap token is bound to system:node-bootstrapper";
 
+/// An admission webhook denies with 400 by default, and a `ValidatingAdmissionPolicy` with 422.
+const CHECK_ADMISSION: &str = "see the message: it names the ValidatingAdmissionPolicy or the \
+                               admission webhook that denies the request, or the invalid field";
+
 const JSON: &str = "application/json";
 
 /// Server-side apply. Its bodies may be JSON, because all JSON is YAML.
@@ -204,7 +208,7 @@ impl Transport {
                 ApiErrorKind::Refused,
                 Code::Refused,
                 says(&format!("refuses the request ({status} {reason})")),
-                CHECK_BINDING,
+                CHECK_ADMISSION,
             ),
             500..=599 => ApiError::unavailable(says(&format!("is out of order ({status})"))),
             _ => ApiError::not_an_api_server(format!(
