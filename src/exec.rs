@@ -19,8 +19,11 @@ use crate::secret::Secret;
 /// The environment variable with client-go's input.
 pub(crate) const EXEC_INFO: &str = "KUBERNETES_EXEC_INFO";
 
-/// Twice what Linux lets one environment variable hold (`MAX_ARG_STRLEN`, 128 KiB).
-const MAX_EXEC_INFO_LEN: usize = 256 * 1024;
+/// The maximum length of an environment variable in Linux, with its name and the zero at its end
+/// (`MAX_ARG_STRLEN`). With a longer one, no program starts.
+pub(crate) const MAX_VARIABLE_LEN: usize = 128 * 1024;
+
+const MAX_EXEC_INFO_LEN: usize = 2 * MAX_VARIABLE_LEN;
 
 const KIND: &str = "ExecCredential";
 

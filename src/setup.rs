@@ -32,7 +32,7 @@ use crate::kube::kubeconfig::{ClusterEndpoint, Kubeconfig};
 use crate::kubelet;
 use crate::store::{Store, StoreFile, StoreLock, remove_file, replace_file, replace_link};
 
-pub(crate) use kubeconfig::exec_kubeconfig;
+pub(crate) use kubeconfig::{check_length, exec_kubeconfig};
 pub(crate) use systemd::{DROP_IN, drop_in, is_plain};
 
 /// The bootstrap kubeconfig of kubeadm.
@@ -186,6 +186,7 @@ impl Setup {
         adopts: bool,
     ) -> Result<String, Failure> {
         let endpoint = Arc::new(given.endpoint);
+        check_length(&endpoint, &self.from)?;
         forget_other_cluster(&authenticator, &endpoint)?;
         authenticator.cluster = Some(Cluster::Checked(Arc::clone(&endpoint)));
         let told = |step| {

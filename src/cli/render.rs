@@ -13,7 +13,7 @@ use crate::attester::Renewal;
 use crate::failure::Failure;
 use crate::kube::kubeconfig::Kubeconfig;
 use crate::settings::CONFIG_FILE;
-use crate::setup::{DROP_IN, drop_in, exec_kubeconfig};
+use crate::setup::{DROP_IN, check_length, drop_in, exec_kubeconfig};
 
 /// The command that makes systemd read the drop-in, before kubeadm starts the kubelet.
 const RELOAD: &str = "systemctl daemon-reload";
@@ -42,6 +42,7 @@ impl Session {
             Rendered::Kubeconfig => {
                 let path = self.interactive(arguments)?.settings.bootstrap_kubeconfig;
                 let endpoint = Kubeconfig::read_endpoint(&path)?;
+                check_length(&endpoint, &path)?;
                 exec_kubeconfig(&endpoint, &program)
             }
             Rendered::KubeletDropIn => drop_in,

@@ -13,10 +13,10 @@ use super::{Doctor, either, fail, needs_root, warn};
 use crate::exec::ApiVersion;
 use crate::failure::{Code, Failure};
 use crate::finding::Finding;
-use crate::kube::kubeconfig::ExecUser;
+use crate::kube::kubeconfig::{ExecUser, Kubeconfig};
 use crate::kubelet::{KUBEADM_FLAGS, KubeletArguments, host_name};
 use crate::node_name::NameSources;
-use crate::setup::PROGRAMS;
+use crate::setup::{PROGRAMS, check_length};
 
 /// The modes in which the kubelet runs a plugin.
 const MODES: [&str; 2] = ["Never", "IfAvailable"];
@@ -77,6 +77,10 @@ impl Doctor {
         if exec.provide_cluster_info != Some(true) {
             let what = format!("{place}: the plugin's provideClusterInfo is not true");
             return Err(warn(what, again));
+        }
+        // What is wrong with the cluster is another check's.
+        if let Ok(endpoint) = Kubeconfig::read_endpoint(path) {
+            check_length(&endpoint, path).map_err(|failure| Finding::fail(&failure))?;
         }
         Ok(Finding::pass(format!("{place} runs {command}")))
     }

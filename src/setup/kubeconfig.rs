@@ -4,9 +4,41 @@ use std::path::Path;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use serde_json::json;
 use zeroize::Zeroizing;
 
+use crate::exec::{EXEC_INFO, MAX_VARIABLE_LEN};
+use crate::failure::{Code, Failure};
 use crate::kube::kubeconfig::{ClusterEndpoint, Login};
+
+/// Enough for the names of the variable and of the fields without a value, and for what client-go
+/// may add.
+const OTHER_LEN: usize = 512;
+
+/// Refuses a cluster that client-go cannot pass to a plugin: its kubelet would log "argument list
+/// too long" for ever. `path` is the kubeconfig with the cluster.
+pub(crate) fn check_length(endpoint: &ClusterEndpoint, path: &Path) -> Result<(), Failure> {
+    let cluster = json!({
+        "server": endpoint.server(),
+        "tls-server-name": endpoint.tls_server_name(),
+        "certificate-authority-data": STANDARD.encode(endpoint.ca_pem()),
+        "proxy-url": endpoint.proxy().map(|url| url.expose().as_str()),
+    });
+    let length = cluster.to_string().len() + OTHER_LEN;
+    if length <= MAX_VARIABLE_LEN {
+        return Ok(());
+    }
+    Err(Failure::new(
+        Code::Configuration,
+        format!(
+            "the CA certificates in {} have {} bytes; with them, {EXEC_INFO} has {length} bytes, \
+             and Linux allows {MAX_VARIABLE_LEN}",
+            path.display(),
+            endpoint.ca_pem().len()
+        ),
+        "remove the CA certificates that the cluster no longer uses, and try again",
+    ))
+}
 
 /// A kubeconfig that runs `program` for its credential.
 pub(crate) fn exec_kubeconfig(endpoint: &ClusterEndpoint, program: &Path) -> String {

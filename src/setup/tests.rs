@@ -77,6 +77,24 @@ fn an_exec_kubeconfig_runs_the_program_whatever_its_path_has() {
 }
 
 #[test]
+fn a_ca_bundle_longer_than_an_environment_variable_is_refused() {
+    let ca = CertificateAuthority::new("kubernetes");
+    let bundle = |length: usize| {
+        let mut fields = endpoint(&ca);
+        fields.ca_pem = fields.ca_pem.repeat(length / fields.ca_pem.len());
+        let endpoint = ClusterEndpoint::from_fields(fields, "a test").unwrap();
+        check_length(&endpoint, Path::new("/etc/kubernetes/kubelet.conf"))
+    };
+
+    assert_eq!(bundle(90 * 1024), Ok(()));
+    let error = bundle(98 * 1024).unwrap_err();
+    assert_eq!(error.code(), Code::Configuration);
+    for words in ["/etc/kubernetes/kubelet.conf", "131072"] {
+        assert!(error.to_string().contains(words), "{error}");
+    }
+}
+
+#[test]
 fn a_drop_in_lets_the_kubelet_start_whatever_setup_ends_with() {
     let text = drop_in(Path::new("/usr/bin/kubelet-authenticator-aws"));
 

@@ -5,6 +5,8 @@ use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use kubelet_authenticator_test_support::api_server::{
     ApiServer, ConnectionFault, Route, Step, Times, Verb,
 };
@@ -90,6 +92,18 @@ fn an_api_server_that_cannot_be_reached_is_one_failure() {
         bed.server.clear_faults();
     }
     bed.is_well();
+}
+
+#[test]
+fn a_kubelets_kubeconfig_with_too_many_ca_certificates_fails() {
+    let bed = Bed::joined();
+    let ca = bed.server.ca_pem();
+    let many = STANDARD.encode(ca.repeat(100 * 1024 / ca.len()));
+    bed.change_kubelet_kubeconfig(&STANDARD.encode(ca), &many);
+
+    let examined = bed.doctor();
+
+    examined.says("kubelet-kubeconfig", "fail", "Linux allows 131072");
 }
 
 #[test]

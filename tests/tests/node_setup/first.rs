@@ -41,6 +41,21 @@ fn setup_takes_over_from_kubeadm_join_and_enrols() {
 }
 
 #[test]
+fn a_bootstrap_kubeconfig_with_too_many_ca_certificates_is_refused() {
+    let server = issuing();
+    let host = Host::joining(&server);
+    let ca = server.ca_pem();
+    let many = ca.repeat(100 * 1024 / ca.len());
+    server.kubeconfig().ca_data(&many).write(&host.from());
+
+    let run = host.setup().failed(3);
+
+    run.saying(host.from().to_str().unwrap()).saying("131072");
+    host.is_left_to_kubeadm();
+    assert_eq!(server.creates(), 0);
+}
+
+#[test]
 fn what_a_bootstrap_kubeconfig_says_of_the_cluster_is_taken_over() {
     let server = issuing();
     let name = "kubernetes.default.svc";
