@@ -154,12 +154,9 @@ impl Setup {
         adopts: bool,
     ) -> Result<String, Failure> {
         // The plugin was moved. A name without directories is for the kubelet itself to look up.
-        let command = Path::new(command);
-        if command.is_absolute() && !command.exists() {
-            let endpoint = Kubeconfig::read_endpoint(&self.kubelet_kubeconfig)?;
-            let kubeconfig = exec_kubeconfig(&endpoint, &self.program);
-            let held = lock(&authenticator)?;
-            replace_file(&self.kubelet_kubeconfig, kubeconfig.as_bytes(), &held)?;
+        let path = Path::new(command);
+        if path.is_absolute() && !path.exists() {
+            self.follow(command, &lock(&authenticator)?)?;
         }
         let environment = systemd::environment(&self.kubelet_kubeconfig);
         let present = fs::read(&self.environment_file).ok();
@@ -177,6 +174,23 @@ impl Setup {
             "nothing to do: the kubelet runs this plugin already: see {}\n",
             self.kubelet_kubeconfig.display()
         ))
+    }
+
+    /// Replaces the plugin's path in the kubelet's kubeconfig. The rest may be an administrator's.
+    fn follow(&self, command: &str, lock: &StoreLock) -> Result<(), Failure> {
+        let path = &self.kubelet_kubeconfig;
+        let program = self.program.to_string_lossy();
+        let text = Kubeconfig::with_exec_command(path, command, &program)?.ok_or_else(|| {
+            Failure::new(
+                Code::Configuration,
+                format!(
+                    "cannot replace the command {command:?} in {}",
+                    path.display()
+                ),
+                format!("write {program} there"),
+            )
+        })?;
+        replace_file(path, text.as_bytes(), lock)
     }
 
     fn join(

@@ -70,6 +70,28 @@ impl Kubeconfig {
         parse(path)?.endpoint(beside(path))
     }
 
+    /// The text with `program` as the command of the exec plugin of the current context's user, and
+    /// otherwise unchanged. `None` if the text does not contain `command` as it is.
+    pub(crate) fn with_exec_command(
+        path: &Path,
+        command: &str,
+        program: &str,
+    ) -> Result<Option<Zeroizing<String>>, KubeconfigError> {
+        let text = read_text(path)?;
+        let runs_program = |changed: &Zeroizing<String>| {
+            let document = Document::parse("", changed.as_bytes(), Policy::Machine);
+            let exec = document.and_then(|document| Ok(document.exec()?.cloned()));
+            exec.is_ok_and(|exec| exec.and_then(|it| it.command).as_deref() == Some(program))
+        };
+        // Other entries, and comments, may have the same text.
+        let mut changed = text.match_indices(command).map(|(at, _)| {
+            let (before, rest) = text.split_at(at);
+            let after = rest.strip_prefix(command).unwrap_or_default();
+            Zeroizing::new([before, program, after].concat())
+        });
+        Ok(changed.find(runs_program))
+    }
+
     /// The command of the exec plugin of the current context's user. `None` if the user has no
     /// plugin.
     pub fn read_exec_command(path: &Path) -> Result<Option<String>, KubeconfigError> {

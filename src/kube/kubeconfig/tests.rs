@@ -192,3 +192,32 @@ fn the_exec_infos_cluster_is_checked_alike() {
         assert_eq!(error.to_string(), expected);
     }
 }
+
+#[test]
+fn only_the_plugin_of_the_current_user_gets_another_command() {
+    let old = "/opt/old/kubelet-authenticator-null";
+    let new = "/usr/bin/kubelet-authenticator-null";
+    let exec = json!({
+        "apiVersion": "client.authentication.k8s.io/v1", "command": old,
+        "args": ["--config", old], "env": [{"name": "A", "value": old}],
+        "interactiveMode": "Never",
+    });
+    let mut setting = Setting::new().user(json!({"exec": exec}));
+    setting.contents["users"][0]["name"] = "u2".into();
+    let own = json!({"name": "u1", "user": {"exec": exec}});
+    setting.contents["users"].as_array_mut().unwrap().push(own);
+    let text = format!("# {old}\n{}", setting.contents);
+    fs::write(setting.path(), text).unwrap();
+
+    let changed = Kubeconfig::with_exec_command(&setting.path(), old, new).unwrap();
+
+    setting.contents["users"][1]["user"]["exec"]["command"] = new.into();
+    let expected = format!("# {old}\n{}", setting.contents);
+    assert_eq!(changed.map(|text| text.to_string()), Some(expected));
+    // Escaped in the text, so it is not found.
+    let escaped = r#"/opt/"old""#;
+    setting.contents["users"][1]["user"]["exec"]["command"] = escaped.into();
+    fs::write(setting.path(), setting.contents.to_string()).unwrap();
+    let changed = Kubeconfig::with_exec_command(&setting.path(), escaped, new).unwrap();
+    assert_eq!(changed, None);
+}

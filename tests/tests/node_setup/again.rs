@@ -95,6 +95,11 @@ fn setup_follows_a_plugin_that_was_moved() {
     host.setup().succeeded();
     let conf = fs::read_to_string(host.kubelet_conf()).unwrap();
     let own = program(NULL).display().to_string();
+    // What an administrator has added stays.
+    let conf = conf.replace(
+        "      interactiveMode",
+        "      args: [\"--config=/etc/own.yaml\"]\n      # ours\n      env:\n      - name: HTTPS_PROXY\n        value: http://proxy:3128\n      interactiveMode",
+    );
     let moved = conf.replace(&own, "/opt/old/kubelet-authenticator-null");
     assert_ne!(moved, conf);
     fs::write(host.kubelet_conf(), moved).unwrap();
@@ -102,7 +107,9 @@ fn setup_follows_a_plugin_that_was_moved() {
     host.setup().succeeded();
 
     host.is_set_up(NULL);
-    assert_eq!(fs::read_to_string(host.kubelet_conf()).unwrap(), conf);
+    let after = fs::read_to_string(host.kubelet_conf()).unwrap();
+    assert_eq!(after, conf);
+    assert!(after.contains("--config=/etc/own.yaml"), "{after}");
 }
 
 #[test]
