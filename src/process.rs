@@ -11,6 +11,10 @@ use crate::clock::Deadline;
 /// The interval at which the end of a program is looked for.
 const POLL: Duration = Duration::from_millis(5);
 
+/// The maximum wait for the end of a killed program. One in an uninterruptible sleep, as on a network
+/// file system that is away, ends later.
+const KILLED: Duration = Duration::from_secs(1);
+
 /// The most that is read of a program's output.
 const MAX_OUTPUT_LEN: u64 = 4 * 1024 * 1024;
 
@@ -56,16 +60,41 @@ pub(crate) fn output(
     }
 }
 
-/// Whether the program succeeded. `None` if it did not end in time.
-fn wait(child: &mut Child, deadline: Deadline) -> io::Result<Option<bool>> {
+/// A running program.
+trait Running {
+    /// Whether it succeeded. `None` while it runs.
+    fn ended(&mut self) -> io::Result<Option<bool>>;
+
+    /// Sends it SIGKILL.
+    fn kill(&mut self) -> io::Result<()>;
+}
+
+impl Running for Child {
+    fn ended(&mut self) -> io::Result<Option<bool>> {
+        Ok(self.try_wait()?.map(|status| status.success()))
+    }
+
+    fn kill(&mut self) -> io::Result<()> {
+        Self::kill(self)
+    }
+}
+
+/// Whether the program succeeded. `None` if it did not end in time. Then it is killed, and left to
+/// init if it does not end even so.
+fn wait(program: &mut impl Running, deadline: Deadline) -> io::Result<Option<bool>> {
+    if let Some(success) = poll(program, deadline)? {
+        return Ok(Some(success));
+    }
+    program.kill()?;
+    poll(program, Deadline::after(KILLED))?;
+    Ok(None)
+}
+
+fn poll(program: &mut impl Running, deadline: Deadline) -> io::Result<Option<bool>> {
     loop {
-        if let Some(status) = child.try_wait()? {
-            return Ok(Some(status.success()));
-        }
-        if deadline.passed() {
-            child.kill()?;
-            child.wait()?;
-            return Ok(None);
+        let ended = program.ended()?;
+        if ended.is_some() || deadline.passed() {
+            return Ok(ended);
         }
         thread::sleep(POLL);
     }
@@ -137,5 +166,31 @@ mod tests {
     fn a_program_that_does_not_end_is_killed() {
         let error = output("sleep", &["600"], Duration::from_millis(50)).unwrap_err();
         assert_eq!(error, "sleep does not answer");
+    }
+
+    /// A program in an uninterruptible sleep.
+    #[derive(Default)]
+    struct Hanging {
+        kills: u32,
+    }
+
+    impl Running for Hanging {
+        fn ended(&mut self) -> io::Result<Option<bool>> {
+            Ok(None)
+        }
+
+        fn kill(&mut self) -> io::Result<()> {
+            self.kills += 1;
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_killed_program_that_does_not_end_is_left_after_a_second() {
+        let mut program = Hanging::default();
+
+        let ended = wait(&mut program, Deadline::after(POLL));
+
+        assert_eq!((ended.unwrap(), program.kills), (None, 1));
     }
 }

@@ -214,12 +214,14 @@ impl StoreLock {
         remove_file(&self.path(file))
     }
 
-    /// Removes every file, and the quarantined copies, which may contain keys.
+    /// Removes every file, and the quarantined copies, which may contain keys. They stay removed, even
+    /// after a power failure.
     pub(crate) fn forget_all(&self) -> Result<(), Failure> {
         StoreFile::ALL.into_iter().try_for_each(|file| {
             self.remove(file)?;
             replace::left_of(&self.path(file)).try_for_each(|path| remove_file(&path))
-        })
+        })?;
+        replace::sync(&self.dir).map_err(|error| unwritable(&self.dir, error))
     }
 
     /// Takes `file` out of use, but keeps it for inspection. Only the last few copies of each file
