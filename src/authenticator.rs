@@ -114,7 +114,7 @@ impl Authenticator<'_> {
                 }
                 // The check comes first: a lock counts as a check.
                 let refused = self.refusal(store, origin, &credential, now);
-                Self::note_boot(store, &stored, now);
+                self.update_origin(store, &stored, now);
                 let Some(refused) = refused else {
                     return Ok(self.kept(credential, now));
                 };
@@ -185,13 +185,17 @@ impl Authenticator<'_> {
     /// is set. Returns whether the credential is new.
     pub(crate) fn renew(&self, force: bool) -> Result<(ExecResult, bool), Failure> {
         let now = clock::now();
-        let (store, stored) = self.stored()?;
+        let (store, mut stored) = self.stored()?;
         self.check_name(&stored)?;
         let rotation = self.rotation(&stored, now);
         let mut demand = if force { Demand::Always } else { Demand::IfDue };
-        if let (Rotation::Keep, false, Some(credential), Some(origin)) =
-            (rotation, force, stored.credential, &stored.origin)
-        {
+        if let (Rotation::Keep, false, Some(store), Some(credential), Some(origin)) = (
+            rotation,
+            force,
+            &store,
+            stored.credential.take(),
+            &stored.origin,
+        ) {
             let deadline = Deadline::after(self.settings.timeout.min(FOR_A_PERSON));
             let tried = self.try_certificate(origin, &credential, deadline);
             match tried.and_then(Result::err) {
@@ -203,6 +207,7 @@ impl Authenticator<'_> {
                             error_chain(&error)
                         ));
                     }
+                    self.update_origin(store, &stored, now);
                     return Ok((self.kept(credential, now), false));
                 }
             }
@@ -319,12 +324,18 @@ impl Authenticator<'_> {
         }
     }
 
-    /// Records the boot in which the firmware was compared, because each boot compares it once.
-    /// Writes nothing if another run holds the lock.
-    fn note_boot(store: &Store, stored: &StoreContents, now: SystemTime) {
-        let (Some(_), Some(origin)) = (&stored.machine, &stored.origin) else {
+    /// Records the boot in which the firmware was compared, because each boot compares it once, and
+    /// the endpoint of a cluster that has moved, for runs that get none. Writes nothing if another run
+    /// holds the lock.
+    fn update_origin(&self, store: &Store, stored: &StoreContents, now: SystemTime) {
+        let Some(origin) = &stored.origin else {
             return;
         };
+        let cluster = self.cluster.as_ref();
+        let moved = cluster.and_then(|cluster| cluster.moved_from(origin));
+        if stored.machine.is_none() && moved.is_none() {
+            return;
+        }
         let Ok(store) = store.lock(Deadline::after(Duration::ZERO), &program(), now) else {
             return;
         };
@@ -332,6 +343,7 @@ impl Authenticator<'_> {
         if Origin::read(&store).as_ref() == Some(origin) {
             let mut origin = origin.clone();
             origin.boot_id.clone_from(&stored.boot_id);
+            origin.endpoint = moved.unwrap_or(origin.endpoint);
             drop(origin.save(&store));
         }
     }

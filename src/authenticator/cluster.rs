@@ -12,7 +12,9 @@ use crate::attester::Renewal;
 use crate::clock;
 use crate::exec::ExecCluster;
 use crate::failure::{Code, Failure};
-use crate::kube::kubeconfig::{ClusterEndpoint, InvalidKubeconfig, Kubeconfig, Login};
+use crate::kube::kubeconfig::{
+    ClusterEndpoint, EndpointFields, InvalidKubeconfig, Kubeconfig, Login,
+};
 use crate::origin::Origin;
 use crate::settings::Settings;
 use crate::store_contents::StoreContents;
@@ -47,6 +49,34 @@ impl Cluster<'_> {
     }
 }
 
+impl Cluster<'_> {
+    /// The endpoint, if it differs from the stored one of the same cluster. Both have a CA certificate
+    /// in common, and neither is from the network.
+    pub(super) fn moved_from(&self, known: &Origin) -> Option<EndpointFields> {
+        if self.has(&known.endpoint) {
+            return None;
+        }
+        let (endpoint, known) = (self.endpoint().ok()?, known.cluster().ok()?);
+        let moved = endpoint.has_ca_of(&known);
+        moved.then(|| endpoint.to_fields())
+    }
+
+    /// Whether the fields are the same texts. Parses nothing, because each run of client-go asks.
+    fn has(&self, fields: &EndpointFields) -> bool {
+        let cluster = match self {
+            Self::Exec(cluster) => cluster,
+            Self::Checked(endpoint) => return endpoint.to_fields() == *fields,
+        };
+        let is = |text: Option<&str>, stored: &Option<String>| {
+            text.filter(|text| !text.is_empty()) == stored.as_deref()
+        };
+        cluster.server.trim_end_matches('/') == fields.server
+            && is(cluster.tls_server_name.as_deref(), &fields.tls_server_name)
+            && is(cluster.proxy_url.as_deref(), &fields.proxy_url)
+            && self.ca_pem().as_deref() == Some(fields.ca_pem.as_bytes())
+    }
+}
+
 impl Attempt {
     /// The login, and the endpoint of the bootstrap kubeconfig if the login comes from there.
     pub(super) fn login(
@@ -64,7 +94,8 @@ impl Attempt {
         Ok((bootstrap.login, Some(bootstrap.endpoint)))
     }
 
-    /// The API server, from the first of these: the exec info, the store, the bootstrap kubeconfig.
+    /// The API server, from the first of these: the exec info or, in a run by hand, the kubelet's
+    /// kubeconfig; the store; the bootstrap kubeconfig.
     pub(super) fn endpoint(
         &self,
         stored: &StoreContents,
@@ -117,8 +148,13 @@ pub(crate) fn refuse_other_cluster(
 
 #[cfg(test)]
 mod tests {
+    use kubelet_attestation::names::NodeName;
+    use kubelet_authenticator_test_support::pki::CertificateAuthority;
+    use serde_json::json;
+
     use super::*;
     use crate::exec::ExecInfo;
+    use crate::machine::MachineDigest;
 
     #[test]
     fn the_ca_of_an_exec_info_is_read_without_a_check() {
@@ -134,6 +170,59 @@ mod tests {
             let cluster = Cluster::Exec(info.cluster.as_ref().unwrap());
 
             assert_eq!(cluster.ca_pem().as_deref(), expected.map(str::as_bytes));
+        }
+    }
+
+    /// The CA certificates of a cluster, and its server, as client-go passes them.
+    fn exec_info(server: &str, ca_pem: &str) -> String {
+        let cluster = json!({
+            "server": server,
+            "certificate-authority-data": STANDARD.encode(ca_pem),
+        });
+        json!({
+            "kind": "ExecCredential",
+            "apiVersion": "client.authentication.k8s.io/v1",
+            "spec": {"cluster": cluster},
+        })
+        .to_string()
+    }
+
+    #[test]
+    fn a_moved_cluster_is_known_by_a_ca_certificate_in_common() {
+        let [ca, new, foreign] = ["kubernetes", "new", "foreign"]
+            .map(|name| CertificateAuthority::new(name).certificate_pem().to_owned());
+        let known = Origin {
+            node_name: NodeName::parse("n1").unwrap(),
+            endpoint: EndpointFields {
+                server: "https://10.0.0.1:6443".to_owned(),
+                ca_pem: ca.clone(),
+                ..EndpointFields::default()
+            },
+            machine: MachineDigest::default(),
+            boot_id: None,
+        };
+        let both = format!("{ca}{new}");
+        for (server, ca_pem, moved) in [
+            ("https://10.0.0.1:6443", &ca, false),
+            ("https://10.0.0.1:6443/", &ca, false),
+            ("https://10.0.0.2:6443", &ca, true),
+            ("https://10.0.0.2:6443", &both, true),
+            ("https://10.0.0.1:6443", &both, true),
+            ("https://10.0.0.1:6443", &new, false),
+            ("https://10.0.0.2:6443", &foreign, false),
+        ] {
+            let text = exec_info(server, ca_pem);
+            let info = ExecInfo::parse(text.as_ref()).unwrap();
+            let exec = Cluster::Exec(info.cluster.as_ref().unwrap());
+            let checked = Cluster::Checked(exec.endpoint().unwrap());
+            for cluster in [exec, checked] {
+                let expected = moved.then(|| EndpointFields {
+                    server: server.to_owned(),
+                    ca_pem: ca_pem.clone(),
+                    ..EndpointFields::default()
+                });
+                assert_eq!(cluster.moved_from(&known), expected, "{server}");
+            }
         }
     }
 }

@@ -46,9 +46,11 @@ pub(super) struct Arguments {
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
     /// Print one exec credential, as for client-go.
-    Credential,
+    Credential(Kubelet),
     /// Show the certificate, its next renewal, the pending request and the last failure.
     Status {
+        #[command(flatten)]
+        kubelet: Kubelet,
         /// The format of the output.
         #[arg(long, short, value_enum, default_value_t)]
         output: Report,
@@ -56,9 +58,8 @@ pub(super) enum Command {
     /// Check everything that a node needs to join, and say what is wrong and what to do. Changes
     /// nothing.
     Doctor {
-        /// The kubelet's kubeconfig.
-        #[arg(long, value_name = "FILE", default_value = KUBELET_KUBECONFIG)]
-        kubelet_kubeconfig: PathBuf,
+        #[command(flatten)]
+        kubelet: Kubelet,
         /// The format of the output.
         #[arg(long, short, value_enum, default_value_t)]
         output: Report,
@@ -82,6 +83,8 @@ pub(super) enum Command {
         /// Print the request as it would be sent, with tokens and signatures.
         #[arg(long)]
         show_secrets: bool,
+        #[command(flatten)]
+        kubelet: Kubelet,
         /// The format of the output.
         #[arg(long, short, value_enum, default_value_t)]
         output: Request,
@@ -101,15 +104,16 @@ pub(super) enum Command {
     SupportBundle {
         /// The archive, a tar file; one in the current folder if not given.
         file: Option<PathBuf>,
-        /// The kubelet's kubeconfig.
-        #[arg(long, value_name = "FILE", default_value = KUBELET_KUBECONFIG)]
-        kubelet_kubeconfig: PathBuf,
+        #[command(flatten)]
+        kubelet: Kubelet,
     },
     /// Get a new certificate if one is due, whatever failure is remembered.
     Renew {
         /// Also if none is due.
         #[arg(long)]
         force: bool,
+        #[command(flatten)]
+        kubelet: Kubelet,
     },
     /// Forget the certificate, the pending request and the last failure.
     Reset,
@@ -139,6 +143,14 @@ pub(super) enum Command {
     },
     /// Print the manual page, for `man`.
     Man,
+}
+
+/// The kubelet of a command.
+#[derive(Debug, Args)]
+pub(super) struct Kubelet {
+    /// The kubelet's kubeconfig, which names the cluster.
+    #[arg(long, value_name = "FILE", default_value = KUBELET_KUBECONFIG)]
+    pub(super) kubelet_kubeconfig: PathBuf,
 }
 
 /// A file that `render` prints.

@@ -6,14 +6,15 @@ use std::time::Duration;
 use kubelet_attestation::csr::envelope::Envelope;
 use serde_json::{Value, json};
 
-use super::arguments::{self, Arguments, Command, Report, Request, Version};
+use super::arguments::{self, Arguments, Command, Kubelet, Report, Request, Version};
 use super::{Session, answer, print, status};
 use crate::attester::LEFT_OUT;
-use crate::authenticator::{Authenticator, Caller};
+use crate::authenticator::{Authenticator, Caller, Cluster};
 use crate::clock;
 use crate::failure::{Code, Failure};
 use crate::http::is_fips;
 use crate::kube::NewCsr;
+use crate::kube::kubeconfig::Kubeconfig;
 use crate::settings::Sources;
 
 impl Session {
@@ -23,7 +24,7 @@ impl Session {
         exec_info: Option<&OsString>,
     ) -> Result<(), Failure> {
         match (&arguments.command, exec_info) {
-            (None | Some(Command::Credential), Some(info)) => {
+            (None | Some(Command::Credential(_)), Some(info)) => {
                 self.speak_to_client_go(info, Self::sources(arguments))
             }
             (None, None) => Err(Failure::new(
@@ -32,39 +33,39 @@ impl Session {
                  credential plugin, which client-go runs with that variable",
                 "try `status` or `doctor`; see --help",
             )),
-            (Some(Command::Credential), None) => print(&self.interactive(arguments)?),
-            (Some(Command::Status { output }), _) => {
-                show_status(&self.interactive(arguments)?, *output)
+            (Some(Command::Credential(kubelet)), None) => {
+                print(&self.in_cluster_of(kubelet, arguments)?)
             }
-            (
-                Some(Command::Doctor {
-                    kubelet_kubeconfig,
-                    output,
-                }),
-                _,
-            ) => self.examine(arguments, kubelet_kubeconfig, *output),
+            (Some(Command::Status { kubelet, output }), _) => {
+                show_status(&self.in_cluster_of(kubelet, arguments)?, *output)
+            }
+            (Some(Command::Doctor { kubelet, output }), _) => {
+                self.examine(arguments, &kubelet.kubelet_kubeconfig, *output)
+            }
             (Some(Command::Identify { output }), _) => self.identify(arguments, *output),
             (Some(Command::Config { action }), _) => self.config(arguments, action),
             (Some(Command::Metrics { textfile }), _) => {
                 self.metrics(arguments, textfile.as_deref())
             }
-            (
-                Some(Command::SupportBundle {
-                    file,
-                    kubelet_kubeconfig,
-                }),
-                _,
-            ) => self.support_bundle(arguments, kubelet_kubeconfig, file.as_deref()),
+            (Some(Command::SupportBundle { file, kubelet }), _) => {
+                self.support_bundle(arguments, &kubelet.kubelet_kubeconfig, file.as_deref())
+            }
             (Some(Command::Inspect { object }), _) => self.inspect(arguments, object),
             (
                 Some(Command::Csr {
                     output,
                     show_secrets,
+                    kubelet,
                     ..
                 }),
                 _,
-            ) => show_request(&self.interactive(arguments)?, *output, *show_secrets),
-            (Some(Command::Renew { force }), _) => renew(&self.interactive(arguments)?, *force),
+            ) => {
+                let authenticator = self.in_cluster_of(kubelet, arguments)?;
+                show_request(&authenticator, *output, *show_secrets)
+            }
+            (Some(Command::Renew { force, kubelet }), _) => {
+                renew(&self.in_cluster_of(kubelet, arguments)?, *force)
+            }
             (Some(Command::Reset), _) => {
                 self.interactive(arguments)?.reset()?;
                 answer::print(b"nothing is stored any more\n")
@@ -101,6 +102,20 @@ impl Session {
         arguments: &Arguments,
     ) -> Result<Authenticator<'a>, Failure> {
         self.authenticator(Self::sources(arguments), Caller::Person)
+    }
+
+    /// The inputs of a command in the cluster of the kubelet's kubeconfig, if that runs a plugin. It
+    /// is newer than the stored one if the API server has moved.
+    fn in_cluster_of<'a>(
+        &self,
+        kubelet: &Kubelet,
+        arguments: &Arguments,
+    ) -> Result<Authenticator<'a>, Failure> {
+        let endpoint = Kubeconfig::read_endpoint_of_plugin(&kubelet.kubelet_kubeconfig);
+        Ok(Authenticator {
+            cluster: endpoint.map(|endpoint| Cluster::Checked(endpoint.into())),
+            ..self.interactive(arguments)?
+        })
     }
 
     pub(super) fn sources(arguments: &Arguments) -> Sources<'_> {

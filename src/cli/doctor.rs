@@ -15,7 +15,7 @@ use crate::clock::Deadline;
 use crate::doctor::{Checked, Doctor, TOTAL, Unit};
 use crate::failure::{Code, Failure};
 use crate::finding::{Finding, State};
-use crate::kube::kubeconfig::{ExecUser, Kubeconfig};
+use crate::kube::kubeconfig::Kubeconfig;
 use crate::leftovers::Leftovers;
 use crate::settings::{self, Settings};
 use crate::sheet::wrap;
@@ -75,9 +75,7 @@ impl Session {
             (None, Err(failure)) => Finding::fail(&failure),
             (None, Ok(files)) => found(&files, &leftovers),
         };
-        let runs_plugin = ExecUser::read(kubelet_kubeconfig).is_ok_and(|user| user.exec.is_some());
-        let endpoint = Kubeconfig::read_endpoint(kubelet_kubeconfig).ok();
-        let endpoint = endpoint.filter(|_| runs_plugin);
+        let endpoint = Kubeconfig::read_endpoint_of_plugin(kubelet_kubeconfig);
         let doctor = Doctor {
             authenticator: Authenticator {
                 attester: Arc::clone(&self.attester),

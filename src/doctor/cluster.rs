@@ -108,7 +108,11 @@ impl Doctor {
             .map_err(|failure| Finding::fail(&failure))?;
         if origin.endpoint.ca_pem != endpoint.ca_pem() {
             let what = "the cluster has other CA certificates than when the node enrolled";
-            return Ok(warn(what, "nothing: the next run renews the certificate"));
+            let cure = match self.authenticator.attester.renewal() {
+                Renewal::Attested => "nothing: the next run renews the certificate",
+                Renewal::Impossible => "nothing: the kubelet's next run stores them",
+            };
+            return Ok(warn(what, cure));
         }
         Ok(Finding::pass(endpoint.server()))
     }

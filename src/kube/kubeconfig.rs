@@ -70,6 +70,14 @@ impl Kubeconfig {
         parse(path)?.endpoint(beside(path))
     }
 
+    /// The cluster of a kubeconfig whose user has a plugin. `None` without a plugin, and for a
+    /// kubeconfig that is missing or invalid.
+    pub(crate) fn read_endpoint_of_plugin(path: &Path) -> Option<ClusterEndpoint> {
+        let document = parse(path).ok()?;
+        document.exec().ok()??;
+        document.endpoint(beside(path)).ok()
+    }
+
     /// The text with `program` as the command of the exec plugin of the current context's user, and
     /// otherwise unchanged. `None` if the text does not contain `command` as it is.
     pub(crate) fn with_exec_command(

@@ -360,3 +360,46 @@ fn another_cluster_gets_no_request_and_does_not_cost_the_node_its_credential() {
     );
     assert_eq!((server.creates(), other.connections()), (1, 0));
 }
+
+/// Makes the store name an API server that does not exist.
+fn store_another_address(node: &Node) {
+    node.change("origin.json", |origin| {
+        origin["endpoint"]["server"] = "https://127.0.0.1:1".into();
+    });
+}
+
+#[test]
+fn a_run_that_keeps_the_certificate_saves_the_clusters_new_address() {
+    for plugin in [NULL, INSECURE] {
+        let server = issuing();
+        let node = Node::new(plugin, &server);
+        let pair = node.run().succeeded().pair();
+        store_another_address(&node);
+
+        let run = node.run().succeeded();
+
+        assert_eq!((run.pair(), run.stderr.as_str()), (pair, ""));
+        let origin = node.json("origin.json");
+        assert_eq!(origin["endpoint"]["server"], server.url());
+        assert_eq!(server.creates(), 1);
+    }
+}
+
+#[test]
+fn a_run_by_hand_uses_the_cluster_of_the_kubelets_kubeconfig() {
+    let server = issuing();
+    let node = Node::new(NULL, &server);
+    let rendered = node.command(&["render", "kubeconfig"]).succeeded().stdout;
+    let kubelet = node.scratch().write("kubelet.conf", rendered);
+    node.run().succeeded();
+    store_another_address(&node);
+
+    let renew = ["renew", "--force", "--kubelet-kubeconfig"];
+    let run = node
+        .command(&[&renew[..], &[kubelet.to_str().unwrap()]].concat())
+        .succeeded();
+
+    assert!(run.stdout.contains("a new credential"), "{run:#?}");
+    let origin = node.json("origin.json");
+    assert_eq!(origin["endpoint"]["server"], server.url());
+}

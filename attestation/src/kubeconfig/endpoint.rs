@@ -101,7 +101,12 @@ impl ClusterEndpoint {
     /// Whether both are of one cluster. Another server without a common CA certificate is another
     /// cluster, and not the same one at another address.
     pub fn is_of_same_cluster(&self, other: &Self) -> bool {
-        self.server() == other.server() || self.ca().iter().any(|ca| other.ca().contains(ca))
+        self.server() == other.server() || self.has_ca_of(other)
+    }
+
+    /// Whether both have a CA certificate in common.
+    pub fn has_ca_of(&self, other: &Self) -> bool {
+        self.ca().iter().any(|ca| other.ca().contains(ca))
     }
 
     /// The API server's URL, without a slash at its end.
