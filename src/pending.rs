@@ -22,6 +22,11 @@ const VERSION: u32 = 1;
 /// time.
 const MAX_AGE: Duration = Duration::from_mins(10);
 
+/// The maximum age of an undecided request while a certificate is valid. Kubernetes deletes pending
+/// requests after 24 hours, so a node has at most three of them, however long the controller is away.
+/// When it is back, it fails a request whose evidence is too old, and the next run makes another.
+const MAX_AGE_WITH_CERTIFICATE: Duration = Duration::from_hours(9);
+
 /// `pending.json`: the key, and the open request with it, if any.
 ///
 /// The key outlives a failed request. A node that requests again with the same key retries; with
@@ -193,20 +198,30 @@ impl OpenRequest {
     /// another boot.
     pub fn known_provider_id(&self, scope: &FailureScope, now: SystemTime) -> Option<&ProviderId> {
         let same = scope.boot_id.is_some() && self.asked.as_ref() == Some(scope);
-        (same && self.is_young(now)).then_some(&self.subject.provider_id)
+        (same && self.is_younger(MAX_AGE, now)).then_some(&self.subject.provider_id)
     }
 
-    /// Whether the request still asks for `subject`, and is young enough for an answer.
+    /// Whether the request still asks for `subject`, and is young enough. `lifetime` is the lifetime of
+    /// the stored certificate, if that is valid and accepted.
     ///
     /// A request from the future was made under a wrong clock, and so was its evidence.
-    pub fn is_worth_taking_up(&self, subject: &Subject, now: SystemTime) -> bool {
-        self.is_young(now) && self.subject == *subject
+    pub fn is_worth_taking_up(
+        &self,
+        subject: &Subject,
+        lifetime: Option<Duration>,
+        now: SystemTime,
+    ) -> bool {
+        // A short-lived certificate must not expire over a request that the controller has missed.
+        let max_age = lifetime.map_or(MAX_AGE, |lifetime| {
+            (lifetime / 4).clamp(MAX_AGE, MAX_AGE_WITH_CERTIFICATE)
+        });
+        self.is_younger(max_age, now) && self.subject == *subject
     }
 
-    fn is_young(&self, now: SystemTime) -> bool {
+    fn is_younger(&self, max_age: Duration, now: SystemTime) -> bool {
         // Far below the maximum of `SystemTime`.
         let created = UNIX_EPOCH + Duration::from_secs(self.created.min(u32::MAX.into()));
-        now < created + MAX_AGE && created <= now + CLOCK_LEEWAY
+        now < created + max_age && created <= now + CLOCK_LEEWAY
     }
 }
 
@@ -311,10 +326,46 @@ mod tests {
     fn a_request_is_taken_up_for_ten_minutes() {
         let after = |seconds| now() + Duration::from_secs(seconds);
 
-        assert!(open().is_worth_taking_up(&subject(), now()));
-        assert!(open().is_worth_taking_up(&subject(), after(599)));
-        assert!(!open().is_worth_taking_up(&subject(), after(600)));
-        assert!(!open().is_worth_taking_up(&subject(), now() - Duration::from_secs(301)));
+        let is_taken_up = |now| open().is_worth_taking_up(&subject(), None, now);
+        assert!(is_taken_up(now()));
+        assert!(is_taken_up(after(599)));
+        assert!(!is_taken_up(after(600)));
+        assert!(!is_taken_up(now() - Duration::from_secs(301)));
+    }
+
+    #[test]
+    fn a_node_with_a_certificate_has_three_undecided_requests_at_most() {
+        let hour = Duration::from_hours(1);
+        let requests_in_a_day = |lifetime| {
+            let mut made = vec![open()];
+            let mut most = 0;
+            // For the six days in which a certificate of a week is valid.
+            for minute in 0..6 * 24 * 60 {
+                let now = now() + Duration::from_mins(minute);
+                let last = made.last().unwrap();
+                if !last.is_worth_taking_up(&subject(), lifetime, now) {
+                    made.push(OpenRequest::new("n".to_owned(), Vec::new(), subject(), now));
+                }
+                made.retain(|request| request.is_younger(24 * hour, now));
+                most = most.max(made.len());
+            }
+            most
+        };
+
+        assert_eq!(requests_in_a_day(Some(7 * 24 * hour)), 3);
+        assert_eq!(requests_in_a_day(Some(36 * hour)), 3);
+        assert_eq!(requests_in_a_day(None), 144);
+    }
+
+    #[test]
+    fn a_short_lived_certificate_has_its_request_replaced_in_time() {
+        let is_taken_up = |minutes, lifetime| {
+            let now = now() + Duration::from_mins(minutes);
+            open().is_worth_taking_up(&subject(), Some(Duration::from_mins(lifetime)), now)
+        };
+
+        assert!(is_taken_up(14, 60) && !is_taken_up(15, 60));
+        assert!(is_taken_up(9, 10) && !is_taken_up(10, 10));
     }
 
     #[test]
@@ -351,7 +402,7 @@ mod tests {
         for change in changes {
             let mut other = subject();
             change(&mut other);
-            assert!(!open().is_worth_taking_up(&other, now()), "{other:?}");
+            assert!(!open().is_worth_taking_up(&other, None, now()), "{other:?}");
         }
     }
 

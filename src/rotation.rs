@@ -81,7 +81,8 @@ impl Validity {
         self.not_before + BACKDATED
     }
 
-    fn lifetime(&self) -> Duration {
+    /// The time from the issue to the end.
+    pub fn lifetime(&self) -> Duration {
         self.not_after
             .duration_since(self.issued())
             .unwrap_or_default()

@@ -264,6 +264,7 @@ impl Attempt {
             store,
             pending: &mut pending,
             subject: &subject,
+            lifetime: self.lifetime(stored),
             version: self.preferred_version(),
             endpoint: &endpoint,
             client: ApiClient::connect(&endpoint, &login, &environment)?,
@@ -271,6 +272,13 @@ impl Attempt {
         };
         let issued = negotiation.run()?;
         self.accept(store, pending, &subject, &origin, &issued)
+    }
+
+    /// The lifetime of the stored certificate, if a run may wait for its renewal.
+    fn lifetime(&self, stored: &StoreContents) -> Option<Duration> {
+        let valid = stored.valid(clock::now());
+        let valid = valid.filter(|_| self.demand == Demand::IfDue)?;
+        Some(valid.validity().lifetime())
     }
 
     fn accept(

@@ -4,6 +4,7 @@
 //! another, once. If the controller challenges the machine, the answer goes into another request.
 
 use std::mem;
+use std::time::Duration;
 
 use kubelet_attestation::ensure;
 use kubelet_attestation::evidence::tpm::Challenge;
@@ -44,6 +45,8 @@ pub(super) struct Negotiation<'a> {
     pub(super) store: &'a StoreLock,
     pub(super) pending: &'a mut Pending,
     pub(super) subject: &'a Subject,
+    /// The lifetime of the stored certificate, if that is valid and accepted.
+    pub(super) lifetime: Option<Duration>,
     /// The version of the next evidence.
     pub(super) version: EvidenceVersion,
     pub(super) endpoint: &'a ClusterEndpoint,

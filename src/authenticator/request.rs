@@ -235,14 +235,15 @@ impl Negotiation<'_> {
     pub(super) fn open_request(&mut self) -> Result<OpenRequest, Failure> {
         let (attempt, now) = (self.attempt, clock::now());
         let saved = self.pending.request.clone();
-        let open = match saved.filter(|open| open.is_worth_taking_up(self.subject, now)) {
-            // This run asked the machine for its provider ID, so the next run need not.
-            Some(open) => OpenRequest {
-                asked: Some(attempt.scope.clone()),
-                ..open
-            },
-            None => self.attest(|claim| attempt.attester.evidence(claim))?,
-        };
+        let open =
+            match saved.filter(|open| open.is_worth_taking_up(self.subject, self.lifetime, now)) {
+                // This run asked the machine for its provider ID, so the next run need not.
+                Some(open) => OpenRequest {
+                    asked: Some(attempt.scope.clone()),
+                    ..open
+                },
+                None => self.attest(|claim| attempt.attester.evidence(claim))?,
+            };
         attempt.steps.done(Step::Attested);
         if self.pending.request.as_ref() != Some(&open) {
             self.save(&open)?;

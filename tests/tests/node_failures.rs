@@ -6,7 +6,7 @@ use std::fs;
 use std::time::Duration;
 
 use kubelet_authenticator_test_support::api_server::{
-    ApiServer, ConnectionFault, Fault, Flaw, Route, Signer, Step, Times, Verb,
+    ApiServer, ConnectionFault, Fault, Flaw, Issuance, Route, Signer, Step, Times, Verb,
 };
 use kubelet_authenticator_tests::node::{INSECURE, NULL, Node};
 use serde_json::json;
@@ -339,6 +339,33 @@ fn a_request_of_ten_minutes_is_dropped_and_its_key_kept() {
 
     assert_eq!(run.pair().1, key);
     assert_eq!(server.csrs().len(), 2);
+}
+
+#[test]
+fn an_undecided_request_is_kept_while_the_certificate_is_valid() {
+    // Three of four hours are over, so the renewal is due.
+    const HOUR: Duration = Duration::from_secs(3600);
+    let (server, node) = node(Signer::Issue(Issuance {
+        lifetime: Some(HOUR),
+        backdate: 3 * HOUR,
+        ..Issuance::default()
+    }));
+    node.run().succeeded();
+    server.set_signer(Signer::Off);
+    node.run().succeeded();
+    let ages = |seconds: u64| {
+        node.change("pending.json", |pending| {
+            let created = pending["request"]["created"].as_u64().unwrap();
+            pending["request"]["created"] = (created - seconds).into();
+        });
+    };
+
+    ages(600);
+    node.run().succeeded();
+    assert_eq!(server.csrs().len(), 2);
+    ages(3600);
+    node.run().succeeded();
+    assert_eq!(server.csrs().len(), 3);
 }
 
 #[test]

@@ -197,7 +197,7 @@ pub fn pending_file(input: &[u8]) -> Outcome {
     assert_eq!(again.ca, pending.ca);
     if let Some(request) = &pending.request {
         // No time in the file is outside of a clock's range.
-        request.is_worth_taking_up(&request.subject, SystemTime::UNIX_EPOCH);
+        request.is_worth_taking_up(&request.subject, None, SystemTime::UNIX_EPOCH);
     }
     Outcome::Accepted
 }
