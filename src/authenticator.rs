@@ -48,6 +48,10 @@ pub use step::{Observer, Step};
 /// ten seconds, and client-go blocks every request while the plugin runs.
 const WITH_CREDENTIAL: Duration = Duration::from_secs(5);
 
+/// The time limit of such a run near the end of the credential, once an hour. A Lease of a Node
+/// expires after 40 seconds, and kube-controller-manager waits 50 seconds: both must be renewed in time.
+const NEAR_THE_END: Duration = Duration::from_secs(25);
+
 /// The wait of a run with a valid credential for another run that renews it.
 const WAIT_FOR_OTHERS: Duration = Duration::from_secs(1);
 
@@ -98,7 +102,7 @@ impl Authenticator<'_> {
     ///
     /// A new credential takes at most a minute, or five seconds if the stored one is valid,
     /// even if a dependency hangs. When less than a fifth of the lifetime is left, one run an hour
-    /// can take a minute: the evidence can be slow to produce.
+    /// can take 25 seconds: the evidence can be slow to produce.
     ///
     /// Reading the state directory has no deadline, because that would need a thread. A pipe or
     /// device in the place of a file does not block it. A file system that hangs does.
@@ -163,7 +167,7 @@ impl Authenticator<'_> {
             && self.attester.renewal() == Renewal::Attested
             && !FailureRecord::read(store).is_some_and(|record| record.had_full_time(now));
         let allowed = if in_full {
-            Allowed::InFull(self.settings.timeout)
+            Allowed::InFull(NEAR_THE_END.min(self.settings.timeout))
         } else {
             Allowed::Briefly(WITH_CREDENTIAL.min(self.settings.timeout))
         };
