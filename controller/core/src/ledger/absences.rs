@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use kubelet_attestation::names::NodeName;
 use parking_lot::Mutex;
@@ -33,7 +33,10 @@ pub struct Absences {
 
 #[derive(Debug, Default)]
 struct State {
-    since: BTreeMap<Holding, SystemTime>,
+    /// By a monotonic clock: the wall clock can be set ahead between two rounds.
+    since: BTreeMap<Holding, Duration>,
+    /// Machines that were being deleted when they were last seen.
+    leaving: BTreeSet<Holding>,
     allowed: usize,
 }
 
@@ -58,28 +61,38 @@ impl Absences {
         self.state.lock().allowed = retirements;
     }
 
-    /// Takes note of a round in which the machines of exactly these records are missing; gives
-    /// those that are gone.
-    pub(super) fn round(&self, missing: BTreeSet<Holding>, now: SystemTime) -> BTreeSet<Holding> {
+    /// Takes note of a round in which the machines of exactly these records are missing, and those of others are being
+    /// deleted; gives those that are gone. `elapsed` is a monotonic time.
+    pub(super) fn round(
+        &self,
+        missing: BTreeSet<Holding>,
+        leaving: BTreeSet<Holding>,
+        elapsed: Duration,
+    ) -> BTreeSet<Holding> {
         // What a panic elsewhere leaves half done is a machine whose absence begins anew.
         let mut state = self.state.lock();
+        state.leaving.retain(|holding| missing.contains(holding));
+        state.leaving.extend(leaving);
         let former = std::mem::take(&mut state.since);
         let mut gone = BTreeSet::new();
         for holding in missing {
             let since = former.get(&holding).copied();
-            if since.is_some_and(|since| now >= since + self.timeout) {
+            if since.is_some_and(|since| elapsed >= since + self.timeout) {
                 gone.insert(holding.clone());
             }
-            state.since.insert(holding, since.unwrap_or(now));
+            state.since.insert(holding, since.unwrap_or(elapsed));
         }
         gone
     }
 
-    /// Whether one round may retire `gone` of `live` records.
-    pub(super) fn may_retire(&self, gone: usize, live: usize) -> bool {
-        gone <= ALWAYS_ALLOWED
-            || gone.saturating_mul(ONE_OF) <= live
-            || gone <= self.state.lock().allowed
+    /// Whether one round may retire these of `live` records. Machines that were seen while they were being deleted are
+    /// not counted: somebody deleted them, as in a scale-down.
+    pub(super) fn may_retire(&self, gone: &BTreeSet<Holding>, live: usize) -> bool {
+        let state = self.state.lock();
+        let unexpected = gone.difference(&state.leaving).count();
+        unexpected <= ALWAYS_ALLOWED
+            || unexpected.saturating_mul(ONE_OF) <= live
+            || gone.len() <= state.allowed
     }
 }
 

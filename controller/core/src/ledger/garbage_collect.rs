@@ -143,7 +143,7 @@ impl RecordLedger {
     /// and memory.
     ///
     /// For whoever serves the cluster, once a minute, while the inventory is complete and the
-    /// cluster is not paused. `listed` has the names of Nodes of a list since the last sweep, if there was one:
+    /// cluster is not paused. `elapsed` is a monotonic time, for absences. `listed` has the names of Nodes of a list since the last sweep, if there was one:
     /// the cost does not grow with the number of machines that are gone.
     ///
     /// # Errors
@@ -153,6 +153,7 @@ impl RecordLedger {
     pub async fn sweep(
         &self,
         now: SystemTime,
+        elapsed: Duration,
         listed: &BTreeSet<String>,
     ) -> Result<SweepReport, Unavailable> {
         let mut swept = SweepReport::default();
@@ -168,8 +169,10 @@ impl RecordLedger {
         let is_missing = |holder| matches!(holder, HolderState::Gone | HolderState::Contradicted);
         let missing = live().filter(|(_, holder)| holder.is_some_and(is_missing));
         let missing = missing.map(|(stored, _)| holding(&stored.record)).collect();
-        let mut gone = self.absences.round(missing, now);
-        if !self.absences.may_retire(gone.len(), live().count()) {
+        let leaving = live().filter(|(_, holder)| *holder == Some(HolderState::Leaving));
+        let leaving = leaving.map(|(stored, _)| holding(&stored.record)).collect();
+        let mut gone = self.absences.round(missing, leaving, elapsed);
+        if !self.absences.may_retire(&gone, live().count()) {
             swept.held_back = Some(gone.len());
             gone.clear();
         }

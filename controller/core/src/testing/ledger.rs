@@ -1,13 +1,26 @@
 //! Ledgers of tests.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::nodes::MemoryNodes;
 use crate::inventory::Inventory;
-use crate::ledger::{LedgerPolicy, MemoryRecords, RecordLedger};
+use crate::ledger::{LedgerPolicy, MemoryRecords, RecordLedger, SweepReport};
+use crate::refusal::Unavailable;
 use crate::scope::Enforcement;
 
 impl RecordLedger {
+    /// A sweep whose monotonic clock shows the same time.
+    pub async fn sweep_at(
+        &self,
+        now: SystemTime,
+        listed: &BTreeSet<String>,
+    ) -> Result<SweepReport, Unavailable> {
+        let elapsed = now.duration_since(UNIX_EPOCH).unwrap_or_default();
+        self.sweep(now, elapsed, listed).await
+    }
+
     /// A ledger in memory, of a cluster without Nodes.
     pub fn in_memory(inventory: Arc<dyn Inventory>, policy: LedgerPolicy) -> Self {
         Self::new(

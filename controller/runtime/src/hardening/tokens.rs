@@ -81,7 +81,8 @@ pub struct Tokens {
 #[derive(Debug)]
 struct Known {
     life: Life,
-    unwanted_since: Option<Timestamp>,
+    /// By a monotonic clock: the wall clock can be set ahead.
+    unwanted_since: Option<Instant>,
 }
 
 /// The state of a token when it was last read.
@@ -136,13 +137,13 @@ impl Tokens {
         let Ok(now) = Timestamp::try_from(now) else {
             return Ok(kept);
         };
+        let begin = Instant::now();
         self.known.retain(|token, known| {
             let is_wanted = wanted.contains(token);
-            let since = known.unwanted_since.unwrap_or(now);
+            let since = known.unwanted_since.unwrap_or(begin);
             known.unwanted_since = (!is_wanted).then_some(since);
             is_wanted || matches!(known.life, Life::Extended(_))
         });
-        let begin = Instant::now();
         for token in wanted {
             let before = self.known.get(token).map(|known| known.life);
             if before.is_some_and(|life| !life.is_due(now)) {
@@ -163,7 +164,7 @@ impl Tokens {
                 kept.extended.extend(is_new.then(|| token.clone()));
             }
         }
-        let over = |since: Timestamp| since.saturating_add(self.grace).is_ok_and(|end| end <= now);
+        let over = |since: Instant| begin.duration_since(since) >= self.grace;
         let due = self.known.iter();
         let due = due.filter(|(_, known)| known.unwanted_since.is_some_and(over));
         let due: Vec<TokenId> = due.map(|(token, _)| token.clone()).collect();
@@ -206,7 +207,7 @@ impl Tokens {
                 let Some(Ok(token)) = token else {
                     continue;
                 };
-                let unwanted_since = (!wanted.contains(&token)).then_some(now);
+                let unwanted_since = (!wanted.contains(&token)).then(Instant::now);
                 self.known.entry(token).or_insert(Known {
                     life: Life::Extended(now),
                     unwanted_since,

@@ -31,7 +31,7 @@ use super::sweep_events::SweepEvents;
 use super::{SYNC_PERIOD, Settings};
 use crate::capi::CapiInventory;
 use crate::client::ClusterAccess;
-use crate::clock::now;
+use crate::clock::{elapsed, now};
 use crate::hardening::tokens::Tokens;
 use crate::hardening::{HardeningError, admission, auto_approve_audit, bindings, revocation};
 use crate::preflight::{self, required_rights};
@@ -128,7 +128,11 @@ impl Upkeep {
         }
         let revoked = self.revoke().boxed().await;
         health.note("revocation", revoked);
-        let swept = self.context.ledger.sweep(now(), &self.listed).await;
+        let swept = self
+            .context
+            .ledger
+            .sweep(now(), elapsed(), &self.listed)
+            .await;
         let swept = swept.map_err(|error| cut(error_chain(&error)));
         if let Some(swept) = health.note("the records", swept) {
             self.listed = swept.not_removed;

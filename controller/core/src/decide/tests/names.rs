@@ -113,9 +113,11 @@ fn a_machine_that_has_joined_keeps_the_name_of_its_record_whatever_its_platform_
         parts.witness.node_name = Some(NodeName::parse(name).unwrap());
         parts.cluster()
     };
-    let denied = |decision| match decision {
-        Decision::Deny(denial) => denial.reason(),
-        decision => panic!("not denied: {decision:?}"),
+    let denied = |decision| {
+        let Decision::Deny(denial) = decision else {
+            panic!("not denied: {decision:?}");
+        };
+        denial.reason()
     };
     assert_eq!(denied(decided(&valid(), &told("n9"))), "NodeNameMismatch");
 

@@ -24,7 +24,7 @@ mod retirement;
 fn swept(world: &World, hour: u32) -> SweepReport {
     let listed = node(world).is_some().then(|| "n1".to_owned());
     let listed = listed.into_iter().collect();
-    block_on(world.ledger().sweep(at(hour), &listed)).unwrap()
+    block_on(world.ledger().sweep_at(at(hour), &listed)).unwrap()
 }
 
 /// The sweep at this hour, when what is missing was missing for ten minutes.
@@ -32,7 +32,7 @@ fn swept_again(world: &World, hour: u32) -> SweepReport {
     block_on(
         world
             .ledger()
-            .sweep(at(hour) - MISSING_MACHINE_TIMEOUT, &BTreeSet::new()),
+            .sweep_at(at(hour) - MISSING_MACHINE_TIMEOUT, &BTreeSet::new()),
     )
     .unwrap();
     swept(world, hour)
@@ -113,7 +113,7 @@ fn the_node_that_a_former_holder_left_is_removed_though_the_claim_did_not() {
     block_on(
         world
             .ledger()
-            .sweep(at(0) + STALE_NODE_LOOKED_FOR, &BTreeSet::new()),
+            .sweep_at(at(0) + STALE_NODE_LOOKED_FOR, &BTreeSet::new()),
     )
     .unwrap();
     assert_eq!(node(&world), None);
@@ -168,7 +168,7 @@ fn the_first_end_is_known_before_it_is_written_down() {
     block_on(ledger.records().note(&name("n1"), &issued(0))).unwrap();
     ledger.issued(&name("n1"), issued(5));
 
-    let swept = block_on(ledger.sweep(at(6), &BTreeSet::new())).unwrap();
+    let swept = block_on(ledger.sweep_at(at(6), &BTreeSet::new())).unwrap();
 
     assert_eq!(world.record("n1").known_end(), at(10));
     assert_eq!(swept.earliest_expiry, Some(at(15)));
@@ -184,7 +184,7 @@ fn the_end_of_another_generations_certificate_is_not_the_first() {
     };
     ledger.issued(&name("n1"), of_another);
 
-    let swept = block_on(ledger.sweep(at(6), &BTreeSet::new())).unwrap();
+    let swept = block_on(ledger.sweep_at(at(6), &BTreeSet::new())).unwrap();
 
     assert_eq!(swept.earliest_expiry, Some(world.record("n1").known_end()));
 }
@@ -195,9 +195,9 @@ fn a_certificate_is_written_down_once() {
     let ledger = world.ledger();
     ledger.issued(&name("n1"), issued(5));
 
-    block_on(ledger.sweep(at(5), &BTreeSet::new())).unwrap();
+    block_on(ledger.sweep_at(at(5), &BTreeSet::new())).unwrap();
     assert_eq!(world.record("n1").renewed_until, None);
-    block_on(ledger.sweep(at(6), &BTreeSet::new())).unwrap();
+    block_on(ledger.sweep_at(at(6), &BTreeSet::new())).unwrap();
     assert_eq!(world.record("n1").renewed_until, Some(at(15)));
     assert!(!is_due(&issued(5), &world.record("n1"), at(6)));
 }
@@ -239,7 +239,7 @@ fn the_node_of_a_tombstone_is_looked_for_ten_minutes_and_later_where_it_was_list
     let unlisted = |world: &World, minutes| {
         world.node_of("n1", "m1", false, 3);
         let now = since + Duration::from_mins(minutes);
-        block_on(world.ledger().sweep(now, &BTreeSet::new())).unwrap();
+        block_on(world.ledger().sweep_at(now, &BTreeSet::new())).unwrap();
         node(world)
     };
     assert_eq!(unlisted(&world, 10), None);
@@ -441,7 +441,7 @@ fn an_inventory_that_is_away_buries_nobody() {
         Enforcement::default(),
     );
 
-    let swept = block_on(ledger.sweep(at(1), &BTreeSet::new())).unwrap();
+    let swept = block_on(ledger.sweep_at(at(1), &BTreeSet::new())).unwrap();
 
     assert_eq!((swept.live, swept.tombstones), (1, 0));
     assert!(world.record("n1").is_live());

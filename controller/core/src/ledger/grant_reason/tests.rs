@@ -60,7 +60,7 @@ fn a_machine_that_was_gone_is_told_of_when_it_returns() {
         futures::executor::block_on(
             world
                 .ledger()
-                .sweep(sweep, &std::collections::BTreeSet::new()),
+                .sweep_at(sweep, &std::collections::BTreeSet::new()),
         )
         .unwrap();
     }

@@ -28,7 +28,7 @@ fn retired(enforcement: bool) -> World {
     world.enforcement = Enforcement::new(enforcement);
     world.becomes("m1", None);
     for time in [at(2) - MISSING_MACHINE_TIMEOUT, at(2)] {
-        block_on(world.ledger().sweep(time, &BTreeSet::new())).unwrap();
+        block_on(world.ledger().sweep_at(time, &BTreeSet::new())).unwrap();
     }
     assert!(!world.record("n1").is_live());
     world
@@ -38,7 +38,7 @@ fn retired(enforcement: bool) -> World {
 fn is_swept(world: &World, node: Node) -> bool {
     world.nodes.put(name("n1"), node);
     let listed = BTreeSet::from(["n1".to_owned()]);
-    let swept = block_on(world.ledger().sweep(at(3), &listed)).unwrap();
+    let swept = block_on(world.ledger().sweep_at(at(3), &listed)).unwrap();
     let is_gone = there(world).is_none();
     let is_said = swept
         .done
@@ -190,10 +190,10 @@ fn a_node_that_the_new_kubelet_adopted_is_not_deleted() {
     };
     world.nodes.put(name("n1"), adopted.clone());
 
-    block_on(world.ledger().sweep(at(3), &BTreeSet::new())).unwrap();
+    block_on(world.ledger().sweep_at(at(3), &BTreeSet::new())).unwrap();
     assert_eq!(there(&world), Some(adopted));
 
     world.nodes.put(name("n1"), node_of(Some("m1"), false, 1));
-    block_on(world.ledger().sweep(at(3), &BTreeSet::new())).unwrap();
+    block_on(world.ledger().sweep_at(at(3), &BTreeSet::new())).unwrap();
     assert_eq!(there(&world), None);
 }

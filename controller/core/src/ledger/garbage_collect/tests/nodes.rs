@@ -48,7 +48,7 @@ fn the_node_of_a_name_that_is_claimed_anew_during_a_sweep_stays() {
         Enforcement::default(),
     );
 
-    block_on(ledger.sweep(at(3), &BTreeSet::new())).unwrap();
+    block_on(ledger.sweep_at(at(3), &BTreeSet::new())).unwrap();
 
     let node = block_on(nodes.state(&name("n1"))).unwrap();
     assert!(node.is_some());
@@ -84,7 +84,7 @@ fn a_node_that_could_not_be_deleted_is_named_for_the_next_sweep() {
     );
     let listed = BTreeSet::from(["n1".to_owned()]);
 
-    let swept = block_on(ledger.sweep(at(5), &listed)).unwrap();
+    let swept = block_on(ledger.sweep_at(at(5), &listed)).unwrap();
 
     assert_eq!(swept.not_removed, listed);
 }

@@ -8,7 +8,7 @@ fn a_machine_is_gone_when_it_was_missing_for_ten_minutes_and_two_rounds() {
     world.becomes("m1", None);
     let ledger = world.ledger();
     let is_held_after = |time| {
-        block_on(ledger.sweep(time, &BTreeSet::new())).unwrap();
+        block_on(ledger.sweep_at(time, &BTreeSet::new())).unwrap();
         world.record("n1").is_live()
     };
     let ten_minutes = Duration::from_mins(10);
@@ -115,7 +115,7 @@ fn a_machine_that_comes_back_in_between_begins_anew() {
         (20, None, false),
     ] {
         world.becomes("m1", state);
-        block_on(world.ledger().sweep(minutes(minute), &BTreeSet::new())).unwrap();
+        block_on(world.ledger().sweep_at(minutes(minute), &BTreeSet::new())).unwrap();
         assert_eq!(world.record("n1").is_live(), is_held, "{minute}");
     }
 }
@@ -173,7 +173,7 @@ fn more_than_a_fifth_and_more_than_five_records_at_once_stay() {
         let ledger = world.ledger();
         for minute in [0, 10, 20] {
             let swept =
-                block_on(ledger.sweep(at(1) + Duration::from_mins(minute), &BTreeSet::new()))
+                block_on(ledger.sweep_at(at(1) + Duration::from_mins(minute), &BTreeSet::new()))
                     .unwrap();
             let held_back = (minute >= 10 && !retired).then_some(gone);
             assert_eq!(swept.held_back, held_back, "{gone} of {machines}");
@@ -198,4 +198,55 @@ fn a_person_allows_as_many_as_are_counted() {
     world.absences.allow(8);
     assert_eq!(swept(&world, 1).held_back, None);
     assert_eq!(live(&world), 0);
+}
+
+#[test]
+fn a_wall_clock_that_is_set_ahead_retires_nobody() {
+    let mut world = World::held(policy());
+    world.becomes("m1", None);
+    let ledger = world.ledger();
+    let minute = Duration::from_mins(1);
+
+    block_on(ledger.sweep(at(1), minute, &BTreeSet::new())).unwrap();
+    block_on(ledger.sweep(at(1) + 60 * minute, 2 * minute, &BTreeSet::new())).unwrap();
+    assert!(world.record("n1").is_live());
+
+    // Nor does one that is set back keep anybody.
+    block_on(ledger.sweep(at(0), 11 * minute, &BTreeSet::new())).unwrap();
+    assert!(!world.record("n1").is_live());
+}
+
+#[test]
+fn machines_that_were_seen_while_they_were_deleted_are_retired_however_many_they_are() {
+    for (deleted, retired) in [(8, true), (3, true), (2, false)] {
+        let mut world = crowd(8);
+        for n in 0..deleted {
+            world.becomes(&format!("c{n}"), Some(MachineState::Deleting));
+        }
+        block_on(world.ledger().sweep_at(at(0), &BTreeSet::new())).unwrap();
+        for n in 0..8 {
+            world.becomes(&format!("c{n}"), None);
+        }
+
+        let swept = swept_again(&world, 1);
+
+        assert_eq!(swept.held_back, (!retired).then_some(8), "{deleted}");
+        assert_eq!(live(&world), if retired { 0 } else { 8 }, "{deleted}");
+    }
+}
+
+#[test]
+fn a_machine_that_was_seen_again_after_a_deletion_counts_as_missing() {
+    let mut world = crowd(8);
+    for state in [MachineState::Deleting, MachineState::Ready] {
+        for n in 0..8 {
+            world.becomes(&format!("c{n}"), Some(state));
+        }
+        block_on(world.ledger().sweep_at(at(0), &BTreeSet::new())).unwrap();
+    }
+    for n in 0..8 {
+        world.becomes(&format!("c{n}"), None);
+    }
+
+    assert_eq!(swept_again(&world, 1).held_back, Some(8));
 }
