@@ -38,7 +38,8 @@ fn every_right_that_is_missing_is_named_and_nothing_is_found_without_it() {
         bed.run(bindings::scan(client)).err(),
         bed.run(admission::apply(client, &admission)).err(),
         bed.run(revocation::apply(client, &revoked, now())).err(),
-        bed.run(tokens.keep(client, &wanted, now())).err(),
+        bed.run(tokens.keep(client, &wanted, now(), Duration::ZERO))
+            .err(),
     ];
 
     for (error, right) in errors.into_iter().zip([

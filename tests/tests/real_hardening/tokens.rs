@@ -16,6 +16,11 @@ use crate::bed::{Bed, SECRET};
 /// The remaining lifetime of a token after the deletion of its machine.
 const GRACE: Duration = Duration::from_mins(10);
 
+/// The monotonic clock, which shows the same.
+fn elapsed(now: SystemTime) -> Duration {
+    now.duration_since(SystemTime::UNIX_EPOCH).unwrap()
+}
+
 /// An arbitrary time: the tests have no other clock.
 fn now() -> SystemTime {
     SystemTime::UNIX_EPOCH + Duration::from_hours(20 * 365 * 24 * 3)
@@ -68,7 +73,10 @@ fn a_token_lives_while_it_is_wanted_and_no_other_is_touched() {
     let untouched = ["forget", "always", "longer"].map(|token| secret(&bed, token));
     let wanted = BTreeSet::from(["wanted", "always", "longer", "absent"].map(id));
     let mut tokens = Tokens::new(GRACE);
-    let mut keep = |now| bed.run(tokens.keep(bed.client(), &wanted, now)).unwrap();
+    let mut keep = |now| {
+        bed.run(tokens.keep(bed.client(), &wanted, now, elapsed(now)))
+            .unwrap()
+    };
 
     let kept = keep(now());
 
@@ -106,7 +114,10 @@ fn an_extended_token_expires_after_its_machine_is_gone() {
     let mut tokens = Tokens::new(GRACE);
     let all = BTreeSet::from(["leaves", "return", "theirs"].map(id));
     let (none, one) = (BTreeSet::new(), BTreeSet::from([id("return")]));
-    let mut keep = |wanted, now| bed.run(tokens.keep(bed.client(), wanted, now)).unwrap();
+    let mut keep = |wanted, now| {
+        bed.run(tokens.keep(bed.client(), wanted, now, elapsed(now)))
+            .unwrap()
+    };
     assert_eq!(keep(&all, now()).extended, [id("leaves"), id("return")]);
     let [extended, returned, theirs] =
         ["leaves", "return", "theirs"].map(|token| secret(&bed, token));
@@ -130,6 +141,24 @@ fn an_extended_token_expires_after_its_machine_is_gone() {
 }
 
 #[test]
+fn a_wall_clock_that_is_set_ahead_ends_no_token() {
+    let bed = Bed::start(Controllers::None, &[]);
+    add(&bed, "leaves", Some(now()));
+    let mut tokens = Tokens::new(GRACE);
+    let mut keep = |wanted: &BTreeSet<_>, now, elapsed| {
+        let kept = tokens.keep(bed.client(), wanted, now, elapsed);
+        bed.run(kept).unwrap().ended
+    };
+    let (second, none) = (Duration::from_secs(1), BTreeSet::new());
+    keep(&BTreeSet::from([id("leaves")]), now(), second);
+    assert_eq!(keep(&none, now(), second), []);
+
+    assert_eq!(keep(&none, now() + 2 * GRACE, 2 * second), []);
+    let later = keep(&none, now() + 2 * GRACE, second + GRACE);
+    assert_eq!(later, [id("leaves")]);
+}
+
+#[test]
 fn a_token_that_a_former_controller_extended_ends_when_its_machine_is_gone() {
     let bed = Bed::start(Controllers::None, &[]);
     for token in ["leaves", "stays1", "theirs"] {
@@ -139,13 +168,19 @@ fn a_token_that_a_former_controller_extended_ends_when_its_machine_is_gone() {
         |tokens: &[&str]| -> BTreeSet<_> { tokens.iter().map(|token| id(token)).collect() };
     let both = wanted(&["leaves", "stays1"]);
     let mut former = Tokens::new(GRACE);
-    bed.run(former.keep(bed.client(), &both, now())).unwrap();
+    bed.run(former.keep(bed.client(), &both, now(), elapsed(now())))
+        .unwrap();
     let theirs = secret(&bed, "theirs");
     let mut tokens = Tokens::new(GRACE);
     let mut keep = |wanted, now| {
         bed.run(async {
-            let kept = tokens.keep(bed.client(), wanted, now).await.unwrap();
-            let found = tokens.find_former(bed.client(), wanted, now).await;
+            let kept = tokens
+                .keep(bed.client(), wanted, now, elapsed(now))
+                .await
+                .unwrap();
+            let found = tokens
+                .find_former(bed.client(), wanted, now, elapsed(now))
+                .await;
             found.unwrap();
             kept
         })
@@ -186,13 +221,13 @@ fn without_the_right_to_list_secrets_tokens_are_kept_and_ended_all_the_same() {
     let wanted = BTreeSet::from([id("leaves")]);
     let mut tokens = Tokens::new(Duration::ZERO);
 
-    let kept = bed.run(tokens.keep(bed.client(), &wanted, now()));
+    let kept = bed.run(tokens.keep(bed.client(), &wanted, now(), elapsed(now())));
 
     assert_eq!(kept.unwrap().extended, [id("leaves")]);
-    let found = bed.run(tokens.find_former(bed.client(), &wanted, now()));
+    let found = bed.run(tokens.find_former(bed.client(), &wanted, now(), elapsed(now())));
     let refused = found.unwrap_err().to_string();
     assert!(refused.contains("list secrets"), "{refused}");
     let later = now() + Duration::from_secs(1);
-    let kept = bed.run(tokens.keep(bed.client(), &BTreeSet::new(), later));
+    let kept = bed.run(tokens.keep(bed.client(), &BTreeSet::new(), later, elapsed(later)));
     assert_eq!(kept.unwrap().ended, [id("leaves")]);
 }

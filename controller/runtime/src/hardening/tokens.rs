@@ -82,7 +82,7 @@ pub struct Tokens {
 struct Known {
     life: Life,
     /// By a monotonic clock: the wall clock can be set ahead.
-    unwanted_since: Option<Instant>,
+    unwanted_since: Option<Duration>,
 }
 
 /// The state of a token when it was last read.
@@ -132,18 +132,19 @@ impl Tokens {
         client: &Client,
         wanted: &BTreeSet<TokenId>,
         now: SystemTime,
+        elapsed: Duration,
     ) -> Result<Kept, HardeningError> {
         let mut kept = Kept::default();
         let Ok(now) = Timestamp::try_from(now) else {
             return Ok(kept);
         };
-        let begin = Instant::now();
         self.known.retain(|token, known| {
             let is_wanted = wanted.contains(token);
-            let since = known.unwanted_since.unwrap_or(begin);
+            let since = known.unwanted_since.unwrap_or(elapsed);
             known.unwanted_since = (!is_wanted).then_some(since);
             is_wanted || matches!(known.life, Life::Extended(_))
         });
+        let begin = Instant::now();
         for token in wanted {
             let before = self.known.get(token).map(|known| known.life);
             if before.is_some_and(|life| !life.is_due(now)) {
@@ -164,7 +165,7 @@ impl Tokens {
                 kept.extended.extend(is_new.then(|| token.clone()));
             }
         }
-        let over = |since: Instant| begin.duration_since(since) >= self.grace;
+        let over = |since: Duration| elapsed >= since + self.grace;
         let due = self.known.iter();
         let due = due.filter(|(_, known)| known.unwanted_since.is_some_and(over));
         let due: Vec<TokenId> = due.map(|(token, _)| token.clone()).collect();
@@ -189,6 +190,7 @@ impl Tokens {
         client: &Client,
         wanted: &BTreeSet<TokenId>,
         now: SystemTime,
+        elapsed: Duration,
     ) -> Result<(), HardeningError> {
         let Ok(now) = Timestamp::try_from(now) else {
             return Ok(());
@@ -207,7 +209,7 @@ impl Tokens {
                 let Some(Ok(token)) = token else {
                     continue;
                 };
-                let unwanted_since = (!wanted.contains(&token)).then(Instant::now);
+                let unwanted_since = (!wanted.contains(&token)).then_some(elapsed);
                 self.known.entry(token).or_insert(Known {
                     life: Life::Extended(now),
                     unwanted_since,

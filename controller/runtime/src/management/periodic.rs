@@ -246,7 +246,11 @@ impl Upkeep {
             return;
         };
         let now = now();
-        let kept = part(self.tokens.keep(self.access.client(), &wanted, now)).await;
+        let kept = part(
+            self.tokens
+                .keep(self.access.client(), &wanted, now, elapsed()),
+        )
+        .await;
         if let Some(kept) = health.note("bootstrap tokens", kept) {
             for token in kept.extended {
                 tracing::debug!(token = token.as_str(), "the bootstrap token was extended");
@@ -258,7 +262,9 @@ impl Upkeep {
                 );
             }
         }
-        let former = self.tokens.find_former(self.access.client(), &wanted, now);
+        let former = self
+            .tokens
+            .find_former(self.access.client(), &wanted, now, elapsed());
         health.note(
             "bootstrap tokens that were extended before",
             part(former).await,
