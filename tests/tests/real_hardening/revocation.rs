@@ -333,8 +333,29 @@ fn a_list_that_is_as_it_should_be_is_not_written() {
     apply(&bed, &[uid(1, 1), uid(2, 1)], now());
 
     assert_eq!(versions(), before);
-    apply(&bed, &[uid(2, 1)], now());
-    assert_eq!(listed(&bed), [uid(2, 1).record.to_string()]);
+}
+
+/// The records are those of a backup.
+#[test]
+fn an_entry_that_is_no_longer_desired_stays_in_the_list_until_its_end() {
+    let bed = Bed::start(Controllers::None, &[]);
+    add_node(&bed.cluster, "n");
+    let stolen = bed.node_with_uid("n", &uid(1, 1).to_string());
+    apply(&bed, &[uid(1, 2), uid(2, 1)], now());
+    let both = [1, 2].map(|record| uid(record, 1).record.to_string());
+
+    apply(&bed, &[uid(1, 1)], now());
+
+    assert_eq!(listed(&bed), both);
+    wait_until(&stolen, "n", true);
+    let other = bed.node_with_uid("n", &uid(1, 2).to_string());
+    wait_until(&other, "n", true);
+    let last = week() - Duration::from_secs(2);
+    apply(&bed, &[], last);
+    assert_eq!(listed(&bed), both);
+    apply(&bed, &[], week());
+    assert!(listed(&bed).is_empty());
+    wait_until(&stolen, "n", false);
 }
 
 const VERSIONS: &str = "jsonpath={.items[*].metadata.resourceVersion}";
