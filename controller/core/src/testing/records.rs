@@ -1,6 +1,7 @@
 //! A cluster of machines `m1` to `m3` and names `n1` to `n3`, in which hours pass.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use futures::executor::block_on;
@@ -71,12 +72,15 @@ pub fn claim(machine: &str, node: &str, key: u8, hour: u32) -> Claim {
 }
 
 /// The renewal of this generation of `n1`, for a certificate of ten hours.
+/// Each byte of the first UID.
+const FIRST: u8 = 7;
+
 pub fn renewal(machine: &str, generation: u64, hour: u32) -> Renewal {
     Renewal {
         node_name: name("n1"),
         identity: AttestedIdentity::vouched(Identity::of(provider_id(machine))),
         uid: CertificateUid {
-            record: RecordUid::new([7; 16]),
+            record: RecordUid::new([FIRST; 16]),
             generation,
         },
         asked: at(hour),
@@ -107,6 +111,7 @@ pub struct World {
     pub policy: LedgerPolicy,
     pub absences: Absences,
     pub enforcement: Enforcement,
+    drawn: Arc<AtomicU8>,
 }
 
 impl World {
@@ -125,6 +130,7 @@ impl World {
             policy,
             absences: Absences::default(),
             enforcement: Enforcement::default(),
+            drawn: Arc::default(),
         }
     }
 
@@ -144,8 +150,14 @@ impl World {
             self.policy,
             self.enforcement.clone(),
         )
-        .with_entropy(|| Some([7; 16]))
+        .with_entropy(self.counting())
         .with_absences(self.absences.clone())
+    }
+
+    /// Random bytes that differ for each record: the first one has the UID of [`renewal`].
+    fn counting(&self) -> impl Fn() -> Option<[u8; 16]> + use<> {
+        let drawn = self.drawn.clone();
+        move || Some([FIRST.wrapping_add(drawn.fetch_add(1, Ordering::Relaxed)); 16])
     }
 
     pub fn claims(&self, claim: &Claim, hour: u32) -> Result<Grant, Refusal> {

@@ -6,7 +6,7 @@ use futures::executor::block_on;
 use kubelet_attestation::names::{NodeName, Provider};
 
 use crate::decide::*;
-use crate::identifiers::CertificateUid;
+use crate::identifiers::{CertificateUid, RecordUid};
 use crate::inventory::{Machine, MachineState};
 use crate::ledger::{MemoryRecords, Record, Records as _, Revoked};
 use crate::request::ApprovalReason;
@@ -17,7 +17,7 @@ use crate::testing::serving::{
 };
 use crate::testing::{
     Csr, EVIDENCE, PROVIDER_ID_OID, UID, condition, decided, der, evidence_block, extension,
-    insecure, issued_at, now, provider_block, renewal, texts,
+    insecure, issued_at, now, provider_block, renewal, texts, valid,
 };
 
 fn n1() -> NodeName {
@@ -175,14 +175,34 @@ fn a_serving_request_only_contains_digital_signature_and_server_auth() {
 
 #[test]
 fn a_certificate_of_no_record_or_a_former_generation_gets_no_serving_certificate() {
-    let former = CertificateUid {
-        generation: 2,
-        ..CertificateUid::parse(UID).unwrap()
+    let cluster = serving_cluster();
+    let former = CertificateUid::parse(UID).unwrap();
+    approved(&serving(), &cluster);
+    let present = issued_at(&valid(), &cluster, now()).uid;
+    assert!(former.generation < present.generation);
+    let with = |uid: CertificateUid| {
+        let mut request = serving();
+        request.spec.uid = Some(uid.to_string());
+        request
     };
-    let mut request = serving();
-    request.spec.uid = Some(former.to_string());
+    approved(&with(present), &cluster);
 
-    assert_eq!(denied(&request), Denial::FormerCertificate(n1(), former));
+    for uid in [
+        former,
+        CertificateUid {
+            generation: present.generation + 1,
+            ..present
+        },
+        CertificateUid {
+            record: RecordUid::new([9; 16]),
+            ..present
+        },
+    ] {
+        assert_eq!(
+            denied_by(&with(uid), &cluster),
+            Denial::FormerCertificate(n1(), uid)
+        );
+    }
     let nobody_joined = serving_cluster_of(vec![serving_machine()]);
     assert_eq!(
         denied_by(&serving(), &nobody_joined),

@@ -3,9 +3,9 @@
 use kubelet_attestation::names::NodeName;
 
 use crate::decide::Decision;
-use crate::identifiers::CertificateUid;
+use crate::identifiers::{CertificateUid, RecordUid};
 use crate::refusal::Denial;
-use crate::testing::{UID, cluster, decided, denied, renewal, texts, valid};
+use crate::testing::{UID, cluster, decided, denied, issued_at, now, renewal, texts, valid};
 
 #[test]
 fn a_user_that_is_neither_token_nor_node_is_denied() {
@@ -130,16 +130,28 @@ fn a_renewal_without_a_record_is_denied() {
 #[test]
 fn a_renewal_by_a_former_certificate_is_denied() {
     let cluster = cluster();
-    assert!(matches!(decided(&valid(), &cluster), Decision::Issue(_)));
-    let mut former = CertificateUid::parse(UID).unwrap();
-    former.generation += 1;
+    let former = issued_at(&valid(), &cluster, now()).uid;
+    let present = issued_at(&valid(), &cluster, now()).uid;
+    assert!(former.generation < present.generation);
+    let renewed = decided(&renewal(&present.to_string()), &cluster);
+    assert!(matches!(renewed, Decision::Issue(_)), "{renewed:?}");
 
-    let decision = decided(&renewal(&former.to_string()), &cluster);
-    let Decision::Deny(denial) = decision else {
-        panic!("not denied: {decision:?}")
-    };
-    assert_eq!(
-        denial,
-        Denial::FormerCertificate(NodeName::parse("n1").unwrap(), former)
-    );
+    for uid in [
+        former,
+        CertificateUid {
+            generation: present.generation + 1,
+            ..present
+        },
+        CertificateUid {
+            record: RecordUid::new([9; 16]),
+            ..present
+        },
+    ] {
+        let decision = decided(&renewal(&uid.to_string()), &cluster);
+        let Decision::Deny(denial) = decision else {
+            panic!("not denied: {decision:?}")
+        };
+        let node_name = NodeName::parse("n1").unwrap();
+        assert_eq!(denial, Denial::FormerCertificate(node_name, uid));
+    }
 }

@@ -1,10 +1,9 @@
 //! Claims: the first, the same again, another key, another machine, another name.
 
-use crate::identifiers::RecordUid;
 use crate::inventory::MachineState;
 use crate::ledger::record::GRANT_LAG;
 use crate::ledger::*;
-use crate::refusal::Denial;
+use crate::refusal::{Denial, Refusal};
 use crate::testing::records::*;
 
 #[test]
@@ -171,13 +170,14 @@ fn another_machine_waits_while_the_holder_goes_and_has_the_name_when_it_is_gone(
     assert_eq!(world.waits(&claim("m2", "n1", 2, 1), 1), "HolderLeaving");
 
     world.becomes("m1", None);
+    let before = world.record("n1");
     assert_eq!(world.waits(&claim("m2", "n1", 2, 1), 1), "NodeAlive");
     world.node("n1", false, 1);
     assert_eq!(world.granted(&claim("m2", "n1", 2, 1), 1), opened_at(1));
 
     let record = world.record("n1");
     assert_eq!(record.holder.provider_id, provider_id("m2"));
-    assert_eq!(record.uid, RecordUid::new([7; 16]));
+    assert_eq!(record.uid, before.uid);
     assert_eq!(record.opened.stale_node.as_deref(), Some("node-n1"));
     let state = futures::executor::block_on(crate::nodes::Nodes::state(&*world.nodes, &name("n1")));
     assert_eq!(state.unwrap(), None);
@@ -310,6 +310,17 @@ fn a_renewal_of_another_record_generation_or_machine_is_denied() {
         world.renewal_denied("m2", 1, 9),
         Denial::NameTaken { .. }
     ));
+    world.claims(&claim("m2", "n2", 2, 1), 1).unwrap();
+    let other = Renewal {
+        uid: world.record("n2").certificate_uid(),
+        ..renewal("m1", 1, 9)
+    };
+    assert_ne!(other.uid, before.certificate_uid());
+    let denied = futures::executor::block_on(world.ledger().renew(&other));
+    let Err(Refusal::Deny(denied)) = denied else {
+        panic!("not denied: {denied:?}");
+    };
+    assert_eq!(denied, Denial::FormerCertificate(name("n1"), other.uid));
 }
 
 #[test]
