@@ -12,6 +12,7 @@ use node_attestation_core::decide::{Decided, Decision};
 use node_attestation_core::refusal::Ignored;
 
 use crate::events::{reason, told};
+use crate::metrics;
 
 /// The fields of a request in every line.
 #[derive(Debug)]
@@ -85,14 +86,11 @@ pub(crate) fn checks(subject: &Subject<'_>, decided: &Decided) {
     }
 }
 
-/// The outcome of a denied request.
-pub(crate) const DENIED: &str = "denied";
-
 /// The word for the kind of a decision, in the log and in metrics.
 pub(crate) fn outcome(decision: &Decision) -> &'static str {
     match decision {
         Decision::Ignore(_) => "ignored",
-        Decision::Deny(_) => DENIED,
+        Decision::Deny(_) => metrics::DENIED,
         Decision::Fail(_) => "failed",
         Decision::Retry(_) => "deferred",
         Decision::Issue(_) => "issued",

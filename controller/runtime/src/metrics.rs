@@ -34,8 +34,6 @@ pub(crate) use leases::LeaseMetrics;
 pub(crate) use pending::Pending;
 pub(crate) use watches::WatchMetrics;
 
-use crate::logs;
-
 use clusters::Cluster;
 use leases::Lease;
 use live::Live;
@@ -84,6 +82,9 @@ pub enum Format {
     /// Prometheus 0.0.4.
     Prometheus,
 }
+
+/// The outcome of a denied request.
+pub(crate) const DENIED: &str = "denied";
 
 /// The end of a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -169,7 +170,7 @@ impl Metrics {
         let Some(inner) = &self.0 else { return };
         for (provider, reason) in verifiers.denials() {
             let labels = [
-                ("outcome", logs::DENIED.to_owned()),
+                ("outcome", DENIED.to_owned()),
                 ("reason", reason.to_owned()),
                 ("provider", provider.to_string()),
             ];
