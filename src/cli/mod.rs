@@ -18,8 +18,6 @@ use std::mem;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use serde_json::value::RawValue;
-
 use crate::attester::Attester;
 use crate::authenticator::{Authenticator, Caller, Cluster, Observer};
 use crate::exec::{EXEC_INFO, ExecInfo};
@@ -118,9 +116,13 @@ impl Session {
     fn speak_to_client_go(&self, info: &OsString, sources: Sources<'_>) -> Result<(), Failure> {
         let info = ExecInfo::parse(info)?;
         let extension = info.cluster.as_ref().and_then(|cluster| cluster.config);
-        let extension = extension.map_or("", RawValue::get);
-        let extension = serde_json::from_str(extension).unwrap_or_default();
-        self.warn_of_leftovers(&leftovers().in_extension(EXEC_INFO, &extension));
+        let mut leftovers = leftovers();
+        // Most kubeconfigs have none, and a cached run parses nothing that it does not need.
+        if let Some(extension) = extension {
+            let extension = serde_json::from_str(extension.get()).unwrap_or_default();
+            leftovers = leftovers.in_extension(EXEC_INFO, &extension);
+        }
+        self.warn_of_leftovers(&leftovers);
         let (settings, fault) = Settings::valid(sources, &self.schema);
         let authenticator = Authenticator {
             cluster: info.cluster.as_ref().map(Cluster::Exec),
