@@ -59,9 +59,14 @@ pub struct Node {
 }
 
 impl Node {
-    /// Whether its kubelet is not at work: it is not ready, and its Lease is over a minute old.
+    /// Whether its kubelet is not at work: it is not ready, and its Lease and the Node itself are over a minute old. A
+    /// kubelet creates its Node first, and its Lease some seconds later.
     pub fn is_down(&self, now: SystemTime) -> bool {
-        !self.ready && !self.renewed_since(now.checked_sub(LEASE_GRACE))
+        let since = now.checked_sub(LEASE_GRACE);
+        let is_new = self
+            .created
+            .is_some_and(|created| since.is_none_or(|since| created >= since));
+        !self.ready && !is_new && !self.renewed_since(since)
     }
 
     /// Whether the kubelet renewed its Lease after `time`. Without a Lease it did not.
@@ -88,7 +93,18 @@ mod tests {
             ready,
             lease_renewed: lease_age.map(|age| now() - Duration::from_secs(age)),
             provider_id: None,
-            created: None,
+            created: Some(now() - Duration::from_hours(1)),
+        }
+    }
+
+    #[test]
+    fn a_node_that_has_no_lease_yet_is_not_down_for_a_minute() {
+        for (age, down) in [(0, false), (60, false), (61, true)] {
+            let node = Node {
+                created: Some(now() - Duration::from_secs(age)),
+                ..node(false, None)
+            };
+            assert_eq!(node.is_down(now()), down, "{age} s");
         }
     }
 

@@ -110,7 +110,7 @@ impl Rules<'_> {
         let record = &own.record;
         self.may_ask()?;
         if record.is_reset() && !self.is_certificate_alone() {
-            return self.reopen(own, None);
+            return self.reopen(own, self.node_since(record)?);
         }
         self.may_return(record)?;
         if let Some(grant) = self.repeated(record) {
@@ -131,7 +131,20 @@ impl Rules<'_> {
         if record.is_live() {
             self.may_reenrol(record)?;
         }
-        self.reopen(own, None)
+        self.reopen(own, self.node_since(record)?)
+    }
+
+    /// The UID of the Node that somebody else created while the machine was gone, and that its claim replaces. A holder
+    /// of its former certificate can do that until the certificate is revoked.
+    fn node_since(&self, record: &Record) -> Checked<Option<String>> {
+        let machine = &self.claim.assurance.identity().provider_id;
+        if record.is_live() {
+            return Ok(None);
+        }
+        match self.node(&self.claim.node_name)? {
+            Some(node) if !node.is_of(machine) => self.stale_node(Some(record)),
+            Some(_) | None => Ok(None),
+        }
     }
 
     /// Checks that nobody took the identity's certificates back, and that it is the same instance, no

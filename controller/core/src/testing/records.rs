@@ -207,7 +207,7 @@ impl World {
             .extend(state.map(|state| machine(name, state)));
     }
 
-    /// There is a Node without a provider ID, whose Lease was renewed an hour before `hour`, or at it.
+    /// There is a Node an hour old without a provider ID, whose Lease was renewed an hour before `hour`, or at it.
     pub fn node(&self, node: &str, is_up: bool, hour: u32) {
         let renewed = if is_up { at(hour) } else { at(hour) - HOUR };
         let node_is = Node {
@@ -215,7 +215,7 @@ impl World {
             ready: is_up,
             lease_renewed: Some(renewed),
             provider_id: None,
-            created: Some(at(hour)),
+            created: Some(at(hour) - HOUR),
         };
         self.nodes.put(name(node), node_is);
     }

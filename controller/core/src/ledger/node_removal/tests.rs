@@ -4,7 +4,7 @@ use std::time::Duration;
 use futures::executor::block_on;
 
 use crate::inventory::MachineState;
-use crate::ledger::{MISSING_MACHINE_TIMEOUT, Swept};
+use crate::ledger::{Claim, MISSING_MACHINE_TIMEOUT, Swept};
 use crate::nodes::{Node, Nodes as _};
 use crate::scope::Enforcement;
 use crate::testing::records::{World, at, claim, insecure, machine, name, policy, provider_id};
@@ -34,11 +34,11 @@ fn retired(enforcement: bool) -> World {
     world
 }
 
-/// Whether a sweep at hour 3 deletes this Node `n1`.
+/// Whether a sweep at hour 4 deletes this Node `n1`.
 fn is_swept(world: &World, node: Node) -> bool {
     world.nodes.put(name("n1"), node);
     let listed = BTreeSet::from(["n1".to_owned()]);
-    let swept = block_on(world.ledger().sweep_at(at(3), &listed)).unwrap();
+    let swept = block_on(world.ledger().sweep_at(at(4), &listed)).unwrap();
     let is_gone = there(world).is_none();
     let is_said = swept
         .done
@@ -174,6 +174,33 @@ fn a_name_changes_hands_only_with_a_node_that_can_go() {
         change(false, node_of(Some("m1"), true, 1)),
         Err("NodeAlive")
     );
+}
+
+#[test]
+fn a_machine_that_comes_back_has_its_own_node_and_no_other() {
+    let back = |node: Node, claim: Claim| {
+        let mut world = retired(true);
+        world.becomes("m1", Some(MachineState::Ready));
+        world.nodes.put(name("n1"), node);
+        match world.claims(&claim, 3) {
+            Ok(_) => Ok(there(&world).is_none()),
+            Err(_) => Err(world.waits(&claim, 3)),
+        }
+    };
+    for claim in [claim("m1", "n1", 2, 3), insecure(claim("m1", "n1", 2, 3))] {
+        let back = |node| back(node, claim.clone());
+        // Its own: its kubelet goes on with it.
+        assert_eq!(back(node_of(Some("m1"), true, 1)), Ok(false));
+        assert_eq!(back(node_of(Some("m1"), false, 1)), Ok(false));
+        // A holder of the former certificate can create one after Cluster API has deleted the machine's own.
+        assert_eq!(back(node_of(None, false, 1)), Ok(true));
+        assert_eq!(back(node_of(None, true, 1)), Err("NodeAlive"));
+        assert_eq!(back(node_of(Some("m9"), false, 1)), Ok(true));
+        assert_eq!(
+            back(node_of(Some("m2"), false, 1)),
+            Err("NodeOfAnotherMachine")
+        );
+    }
 }
 
 #[test]
