@@ -4,15 +4,13 @@ use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::stream::{self, Stream, StreamExt as _};
+use futures::stream::{self, BoxStream, Stream, StreamExt as _};
 use kube::Resource;
 use kube::api::Api;
-use kube::runtime::WatchStreamExt as _;
-use kube::runtime::utils::Backoff;
 use kube::runtime::watcher::{self, Event, watcher};
 use serde::de::DeserializeOwned;
 use tokio::sync::Notify;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep_until};
 
 use crate::client::{Excess, LONGEST_WATCH, MANAGEMENT_PAGE_SIZE, cause};
 
@@ -35,8 +33,11 @@ const LAST_WATCH_RETRY: Duration = Duration::from_secs(15);
 /// A watch that did not fail for so long has held.
 const WATCH_HELD: Duration = Duration::from_mins(1);
 
-/// A watch that lists fewer objects at once where a page was too long to be read, at last one: an
-/// API server stores requests that are far larger than honest ones. `relist` begins it anew.
+/// A watch that lists fewer objects at once if a page was too long to be read, at last one: an API server stores requests
+/// that are far larger than honest ones. `relist` begins it again.
+///
+/// A watch that could not be started lists again, too. The API server was away, and its etcd can have been restored from
+/// a backup: it accepts the last resource version all the same, and sends nothing until it has passed it.
 pub(crate) fn in_smaller_pages<K>(
     api: Api<K>,
     config: watcher::Config,
@@ -46,32 +47,54 @@ pub(crate) fn in_smaller_pages<K>(
 where
     K: Resource<DynamicType: Clone + Debug> + Clone + DeserializeOwned + Debug + Send + 'static,
 {
-    let begin = move |page: u32, backoff: ExponentialBackoff| {
-        let config = config.clone().page_size(page);
-        watcher(api.clone(), config).backoff(backoff).boxed()
+    let begin = move |page: u32| watcher(api.clone(), config.clone().page_size(page)).boxed();
+    let watching = Watching {
+        events: begin(first_page),
+        page: first_page,
+        waits: ExponentialBackoff::default(),
+        next: Instant::now(),
     };
-    let first = begin(first_page, ExponentialBackoff::default());
-    stream::unfold((first, first_page), move |(mut events, mut page)| {
+    stream::unfold(watching, move |mut watching| {
         let (begin, relist) = (begin.clone(), relist.clone());
         async move {
             let event = loop {
                 tokio::select! {
-                    event = events.next() => break event?,
-                    () = relist.notified() => events = begin(page, ExponentialBackoff::default()),
+                    event = watching.next() => break event?,
+                    () = relist.notified() => watching.events = begin(watching.page),
                 }
             };
-            if page > 1 && event.as_ref().is_err_and(is_too_large) {
-                page = (page / 4).max(1);
-                // No wait has followed this failure.
-                let backoff = ExponentialBackoff {
-                    failures: 1,
-                    last: None,
-                };
-                events = begin(page, backoff);
+            match &event {
+                Ok(Event::InitDone) => watching.page = first_page,
+                Ok(_) => {}
+                Err(error) if watching.page > 1 && is_too_large(error) => {
+                    watching.page = (watching.page / 4).max(1);
+                    watching.events = begin(watching.page);
+                }
+                Err(error) => {
+                    watching.next = Instant::now() + watching.waits.next();
+                    if matches!(error, watcher::Error::WatchStartFailed(_)) {
+                        watching.events = begin(watching.page);
+                    }
+                }
             }
-            Some((event, (events, page)))
+            Some((event, watching))
         }
     })
+}
+
+/// A watch, and the time of its next call after a failure.
+struct Watching<K> {
+    events: BoxStream<'static, watcher::Result<Event<K>>>,
+    page: u32,
+    waits: ExponentialBackoff,
+    next: Instant,
+}
+
+impl<K> Watching<K> {
+    async fn next(&mut self) -> Option<watcher::Result<Event<K>>> {
+        sleep_until(self.next).await;
+        self.events.next().await
+    }
 }
 
 /// Whether a page of a list was too long to be read. The watch goes on by itself with a list in smaller pages.
@@ -108,10 +131,9 @@ pub(crate) struct ExponentialBackoff {
     last: Option<Instant>,
 }
 
-impl Iterator for ExponentialBackoff {
-    type Item = Duration;
-
-    fn next(&mut self) -> Option<Duration> {
+impl ExponentialBackoff {
+    /// The wait after a failure now.
+    pub(crate) fn next(&mut self) -> Duration {
         let now = Instant::now();
         if self.last.is_some_and(|last| now - last > WATCH_HELD) {
             self.failures = 0;
@@ -119,34 +141,9 @@ impl Iterator for ExponentialBackoff {
         let wait = FIRST_WATCH_RETRY.saturating_mul(2_u32.saturating_pow(self.failures));
         self.failures = self.failures.saturating_add(1);
         self.last = Some(now);
-        Some(wait.min(LAST_WATCH_RETRY))
+        wait.min(LAST_WATCH_RETRY)
     }
-}
-
-impl Backoff for ExponentialBackoff {
-    /// Does nothing: a watch also says that it begins, which is no success, before every list that
-    /// fails.
-    fn reset(&mut self) {}
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[tokio::test(start_paused = true)]
-    async fn waits_for_an_api_server_double_until_a_watch_has_held() {
-        let mut waits = ExponentialBackoff::default();
-        let mut millis = Vec::new();
-        for _ in 0..8 {
-            let wait = waits.next().unwrap();
-            millis.push(wait.as_millis());
-            tokio::time::advance(wait).await;
-            waits.reset();
-        }
-        assert_eq!(millis, [250, 500, 1000, 2000, 4000, 8000, 15000, 15000]);
-
-        tokio::time::advance(WATCH_HELD).await;
-
-        assert_eq!(waits.next(), Some(FIRST_WATCH_RETRY));
-    }
-}
+mod tests;

@@ -75,9 +75,7 @@ impl Objects {
                 }
                 Err(error) => told.failed(&error),
             }
-            if let Some(wait) = waits.next() {
-                sleep(wait).await;
-            }
+            sleep(waits.next()).await;
         }
     }
 

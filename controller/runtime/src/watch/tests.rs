@@ -1,0 +1,127 @@
+use std::convert::Infallible;
+use std::sync::Mutex;
+
+use http_body_util::Full;
+use hyper::body::Bytes;
+use hyper::{Request, Response};
+use k8s_openapi::api::core::v1::Node;
+use kube::Client;
+use kube::client::Body;
+use serde_json::json;
+use tower::ServiceBuilder;
+use tower::layer::layer_fn;
+
+use super::*;
+use crate::client::{Bounded, NamedBy};
+
+#[tokio::test(start_paused = true)]
+async fn waits_for_an_api_server_double_until_a_watch_has_held() {
+    let mut waits = ExponentialBackoff::default();
+    let mut millis = Vec::new();
+    for _ in 0..8 {
+        let wait = waits.next();
+        millis.push(wait.as_millis());
+        tokio::time::advance(wait).await;
+    }
+    assert_eq!(millis, [250, 500, 1000, 2000, 4000, 8000, 15000, 15000]);
+
+    tokio::time::advance(WATCH_HELD).await;
+
+    assert_eq!(waits.next(), FIRST_WATCH_RETRY);
+}
+
+/// The calls of a watch in pages of 16 until the answers end, in their order: `list LIMIT`, and `watch VERSION`.
+async fn calls(answers: &'static [Answer]) -> Vec<String> {
+    let calls: Arc<Mutex<Vec<String>>> = Arc::default();
+    let told = calls.clone();
+    let server = tower::service_fn(move |request: Request<Body>| {
+        let query = request.uri().query().unwrap_or_default().to_owned();
+        let value = |key: &str| {
+            let found = query.split('&').find_map(|pair| pair.strip_prefix(key));
+            found.unwrap_or_default().to_owned()
+        };
+        let mut calls = told.lock().unwrap();
+        let answer = answers.get(calls.len()).copied();
+        calls.push(if value("watch=").is_empty() {
+            format!("list {}", value("limit="))
+        } else {
+            format!("watch {}", value("resourceVersion="))
+        });
+        async move {
+            let (status, body) = match answer {
+                None => std::future::pending().await,
+                Some(Answer::List(version)) => (
+                    200,
+                    json!({"metadata": {"resourceVersion": version}, "items": []}),
+                ),
+                Some(Answer::Bookmark(version)) => {
+                    let node = json!({
+                        "apiVersion": "v1", "kind": "Node",
+                        "metadata": {"resourceVersion": version},
+                    });
+                    (200, json!({"type": "BOOKMARK", "object": node}))
+                }
+                Some(Answer::Away) => (503, json!({})),
+                Some(Answer::TooLong) => (200, json!({"items": "x".repeat(9 << 20)})),
+            };
+            let body = Full::new(Bytes::from(format!("{body}\n")));
+            let response = Response::builder().status(status).body(body);
+            Ok::<_, Infallible>(response.unwrap())
+        }
+    });
+    let bounded = layer_fn(|service| Bounded::new(service, NamedBy::Tenant));
+    let client = Client::new(ServiceBuilder::new().layer(bounded).service(server), "a");
+    let api: Api<Node> = Api::all(client);
+    let config = watcher::Config::default();
+    let events = in_smaller_pages(api, config, 16, Arc::default());
+    let reading = events.for_each(|_| std::future::ready(()));
+    // The call after the last answer is not answered, and later ones are of no interest.
+    let _ = tokio::time::timeout(Duration::from_hours(1), reading).await;
+    let mut calls = calls.lock().unwrap().clone();
+    calls.truncate(answers.len() + 1);
+    calls
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Answer {
+    /// An empty list of this version.
+    List(&'static str),
+    /// A watch that ends after a bookmark of this version.
+    Bookmark(&'static str),
+    /// 503.
+    Away,
+    /// A list that exceeds the limit of an answer.
+    TooLong,
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watch_lists_again_after_the_api_server_was_away() {
+    use Answer::{Away, Bookmark, List};
+
+    // The watch ended as each one does: it goes on with its last version.
+    let calls_of_end = calls(&[List("5"), Bookmark("9"), Bookmark("12")]).await;
+    assert_eq!(calls_of_end, ["list 16", "watch 5", "watch 9", "watch 12"]);
+
+    // Its etcd is that of version 3, and accepts a watch of version 9.
+    let calls_of_outage = calls(&[List("5"), Bookmark("9"), Away, Away, List("3")]).await;
+    assert_eq!(
+        calls_of_outage,
+        [
+            "list 16", "watch 5", "watch 9", "list 16", "list 16", "watch 3"
+        ]
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_list_is_read_in_smaller_pages_until_it_is_complete() {
+    use Answer::{Away, List, TooLong};
+
+    let calls = calls(&[TooLong, TooLong, List("5"), Away, List("6")]).await;
+
+    assert_eq!(
+        calls,
+        [
+            "list 16", "list 4", "list 1", "watch 5", "list 16", "watch 6"
+        ]
+    );
+}
