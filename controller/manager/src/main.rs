@@ -7,6 +7,7 @@
 //!     [--allow-insecure] [--tpm-challenge-keys DIR]
 //! node-attestation-controller run .. --signer-endpoint unix://PATH
 //! node-attestation-controller identities list|show|reset|revoke [--kubeconfig F] [-n NS] [-o json]
+//! node-attestation-controller tokens recreate CLUSTER MACHINE..|--all [--ttl D] [--kubeconfig F] [-n NS] [-o json]
 //! node-attestation-controller clusters [--without] [--kubeconfig F] [-n NS] [-o json]
 //! node-attestation-controller tenancy explain CLUSTER [--kubeconfig F] [-n NS] [-o json]
 //! node-attestation-controller explain NAME|-f FILE --cluster CLUSTER [--kubeconfig F] [-n NS] [-o json]
@@ -61,6 +62,7 @@
 //! - `query`: options and output of the commands for people
 //! - `clusters`: the command `clusters`
 //! - `identities`: the command `identities`
+//! - `tokens`: the command `tokens`
 //! - `aws`: the flags of `aws`, and the state that its verifiers share
 //! - `tenancy`: the command `tenancy`
 //! - `tpm`: the flags of `tpm`, and the state that its verifiers share
@@ -86,6 +88,7 @@ mod removed;
 mod render;
 mod run;
 mod tenancy;
+mod tokens;
 mod tpm;
 
 use std::env;
@@ -125,6 +128,8 @@ enum Command {
     Crds,
     /// Show who holds which node name, give one up, or take its certificates back
     Identities(Box<identities::IdentitiesCommand>),
+    /// Recreate the bootstrap tokens of Machines
+    Tokens(tokens::TokensCommand),
     /// List the Clusters, with who may join each
     Clusters(Box<clusters::ClustersCommand>),
     /// Explain the AWS identity of a Cluster
@@ -192,6 +197,7 @@ fn main() -> anyhow::Result<ExitCode> {
             return Ok(ExitCode::SUCCESS);
         }
         Command::Identities(command) => return answer(identities::run(*command)),
+        Command::Tokens(command) => return answer(tokens::run(command)),
         Command::Clusters(command) => return answer(clusters::run(*command)),
         Command::Tenancy(command) => return answer(tenancy::run(*command)),
         Command::Cluster(command) => {

@@ -6,6 +6,7 @@ mod cache;
 mod inventory;
 mod kubeconfig;
 mod objects;
+mod own_tokens;
 mod store;
 #[cfg(test)]
 mod testing;
@@ -22,6 +23,7 @@ pub use objects::{
     OwnAttestors, Reference, told,
 };
 pub(crate) use objects::{are_same, is_paused};
+pub(crate) use own_tokens::{OwnToken, own_tokens};
 #[cfg(test)]
 pub(crate) use testing::ca_secret_without_key;
 pub use watch::Selection;

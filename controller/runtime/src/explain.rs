@@ -37,6 +37,7 @@ mod unasked;
 
 pub use alone::AloneSettings;
 pub use answers::{Condition, ToldEvent};
+pub(crate) use of_cluster::by_secret;
 
 use unasked::Unasked;
 

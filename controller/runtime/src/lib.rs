@@ -37,6 +37,7 @@
 //! - `management`: many clusters: a `KubeletAuthentication` each, leader election, conditions, periodic work
 //! - `standalone`: one cluster without a management cluster
 //! - `explain`: the command `explain`: the checks of one request, with nothing written
+//! - `machine_tokens`: the command `tokens`: creates the bootstrap tokens of Machines again
 //! - `cluster_check`: the command `cluster check`: a management cluster and its Clusters, check by check
 
 pub mod capi;
@@ -56,6 +57,7 @@ pub mod identities;
 mod keyless_signing;
 pub mod logs;
 pub mod machine_conditions;
+pub mod machine_tokens;
 pub mod management;
 mod memory;
 pub mod metrics;

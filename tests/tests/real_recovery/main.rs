@@ -11,4 +11,5 @@ mod instances;
 mod restarts;
 mod restored;
 mod story;
+mod tokens;
 mod witness;

@@ -231,7 +231,7 @@ async fn secret(
 }
 
 /// The workload cluster, by Cluster API's kubeconfig.
-async fn by_secret(
+pub(crate) async fn by_secret(
     management: &ClusterAccess,
     key: &ObjectKey,
     reach: EgressPolicy,

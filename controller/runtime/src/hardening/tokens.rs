@@ -11,16 +11,20 @@
 //!
 //! # Guarantees
 //!
-//! - Nothing is ever created or deleted, or given an end that it did not have; nothing is ended that
-//!   was not extended here. So no right to delete Secrets of `kube-system` is needed.
+//! - The controller creates and deletes nothing, and gives nothing an end that it did not have; it ends nothing that
+//!   it did not extend. So it needs no right to create or delete Secrets of `kube-system`. Only an operator's command
+//!   creates tokens.
 //! - The secret half is in the answer of a read, as in every read of a Secret, and is not taken out
 //!   of it: the type that it is read into has no field for it. Writes are answered with metadata.
 //! - A token that is missing is read ever more seldom, at last once a day.
 //! - A token is read when it is first wanted, when half of its time has passed, and when it is to
 //!   end, and not between. Labelled ones are listed once, without their contents.
 
+mod recreate;
 #[cfg(feature = "testing")]
 pub mod testing;
+
+pub(crate) use recreate::recreate;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, SystemTime};

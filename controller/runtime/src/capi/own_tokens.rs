@@ -1,0 +1,148 @@
+//! The bootstrap tokens of Machines, with their secrets: those of their `KubeadmConfig`s.
+//!
+//! The controller never reads a secret half. This is for a command of an operator.
+
+use std::collections::BTreeSet;
+
+use kube::api::{Api, GetParams, ListParams, Request};
+use kube::core::ObjectList;
+use kube::{Client, Error as KubeError, Resource as _};
+use node_attestation_core::crd::CLUSTER_NAME_LABEL;
+use node_attestation_core::identifiers::TokenId;
+use serde::Deserialize;
+use zeroize::Zeroizing;
+
+use super::ObjectKey;
+use super::api_discovery::{referred, served};
+use super::objects::{Machine, Raw, Reference, Watched as _};
+use crate::client::{CallError, call};
+
+/// The number of Machines of a page.
+const PAGE_SIZE: u32 = 500;
+
+/// A bootstrap token.
+#[derive(derive_more::Debug, Clone)]
+pub(crate) struct OwnToken {
+    pub(crate) id: TokenId,
+    #[debug(skip)]
+    pub(crate) secret: Zeroizing<String>,
+}
+
+/// The Machines of a Cluster that are not being deleted, each with its own token; all, or only those of these names.
+/// A Machine whose `KubeadmConfig` has no token has `None`: another bootstrap provider made its data, or it was the
+/// first of its control plane.
+pub(crate) async fn own_tokens(
+    management: &Client,
+    cluster: &ObjectKey,
+    only: Option<&BTreeSet<String>>,
+) -> Result<Vec<(String, Option<OwnToken>)>, CallError> {
+    let mut tokens = Vec::new();
+    for (name, config) in machines(management, cluster).await? {
+        if only.is_some_and(|only| !only.contains(&name)) {
+            continue;
+        }
+        let token = match config {
+            Some(config) => own_token(management, &cluster.namespace, &config).await?,
+            None => None,
+        };
+        tokens.push((name, token));
+    }
+    Ok(tokens)
+}
+
+/// The Machines of a Cluster that are not being deleted, each with its `KubeadmConfig`.
+async fn machines(
+    management: &Client,
+    cluster: &ObjectKey,
+) -> Result<Vec<(String, Option<Reference>)>, CallError> {
+    let Some(resource) = call(served(management, Machine::KIND)).await? else {
+        return Ok(Vec::new());
+    };
+    let namespace = &cluster.namespace;
+    let api: Api<Raw<Machine>> = Api::namespaced_with(management.clone(), namespace, &resource);
+    let label = format!("{CLUSTER_NAME_LABEL}={}", cluster.name);
+    let mut page = ListParams::default().labels(&label).limit(PAGE_SIZE);
+    let mut found = Vec::new();
+    loop {
+        let list: ObjectList<Raw<Machine>> = call(api.list(&page)).await?;
+        for object in list.items {
+            let name = object.meta().name.clone().unwrap_or_default();
+            // One that cannot be read has no token that could be read.
+            let machine = object.kept().ok().flatten();
+            match machine {
+                Some(machine) if machine.deleting => {}
+                Some(machine) => found.push((name, machine.config)),
+                None => found.push((name, None)),
+            }
+        }
+        match list.metadata.continue_.filter(|next| !next.is_empty()) {
+            Some(next) => page = page.continue_token(&next),
+            None => return Ok(found),
+        }
+    }
+}
+
+/// The token of a `KubeadmConfig`, if it has one. It is read as text, which is overwritten after use: the client
+/// writes to the log what it cannot decode itself.
+async fn own_token(
+    management: &Client,
+    namespace: &str,
+    config: &Reference,
+) -> Result<Option<OwnToken>, CallError> {
+    let Some(resource) = call(referred(management, config)).await? else {
+        return Ok(None);
+    };
+    let path = kube::core::DynamicObject::url_path(&resource, Some(namespace));
+    let request = Request::new(path).get(&config.name, &GetParams::default());
+    let read = async {
+        let request = request.map_err(KubeError::BuildRequest)?;
+        management.request_text(request).await
+    };
+    match call(read).await {
+        Ok(text) => Ok(token(&Zeroizing::new(text))),
+        Err(error) if error.is_not_found() => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn token(text: &str) -> Option<OwnToken> {
+    let config: Config = serde_json::from_str(text).ok()?;
+    let token = config
+        .spec
+        .join_configuration?
+        .discovery?
+        .bootstrap_token?
+        .token;
+    let (id, secret) = token.split_once('.')?;
+    Some(OwnToken {
+        id: TokenId::parse(id).ok()?,
+        secret: Zeroizing::new(secret.to_owned()),
+    })
+}
+
+#[derive(Deserialize)]
+struct Config {
+    spec: Spec,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Spec {
+    join_configuration: Option<Join>,
+}
+
+#[derive(Deserialize)]
+struct Join {
+    discovery: Option<Discovery>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Discovery {
+    bootstrap_token: Option<BootstrapToken>,
+}
+
+#[derive(Deserialize)]
+struct BootstrapToken {
+    token: Zeroizing<String>,
+}

@@ -1,0 +1,62 @@
+//! Tokens that an operator creates again.
+
+use k8s_openapi::ByteString;
+use k8s_openapi::api::core::v1::Secret;
+use k8s_openapi::jiff::Timestamp;
+use kube::Client;
+use kube::api::{Api, Patch, PatchParams};
+use serde_json::json;
+
+use super::{Life, NAME_PREFIX, NAMESPACE, SECRET_TYPE, read};
+use crate::capi::OwnToken;
+use crate::client::CONTROLLER;
+use crate::hardening::HardeningError;
+use crate::hardening::access::call;
+
+/// The group that kubeadm and Cluster API give to the users of tokens.
+const GROUP: &str = "system:bootstrappers:kubeadm:default-node-token";
+
+/// The `description` of a token.
+const DESCRIPTION: &str = "recreated with node-attestation-controller tokens recreate";
+
+/// Creates the Secret of a token that lives until `end`, or writes the secret half into the one that exists and
+/// postpones its end. Returns its end; `None` for a token without one.
+///
+/// # Errors
+///
+/// The API server is away, or refuses.
+pub(crate) async fn recreate(
+    client: &Client,
+    token: &OwnToken,
+    end: Timestamp,
+) -> Result<Option<Timestamp>, HardeningError> {
+    let name = format!("{NAME_PREFIX}{}", token.id);
+    let end = match read(client, &name).await? {
+        Some((_, Life::Ends(found) | Life::Extended(found))) => found.max(end),
+        Some((_, Life::Missing { .. })) | None => end,
+    };
+    let end = (end != Timestamp::MAX).then_some(end);
+    let text = |text: &str| ByteString(text.as_bytes().to_vec());
+    let secret = json!({
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": name},
+        "type": SECRET_TYPE,
+        "data": {
+            "token-id": text(token.id.as_str()),
+            "token-secret": text(&token.secret),
+            "expiration": end.map(|end| text(&end.to_string())),
+            "usage-bootstrap-authentication": text("true"),
+            "usage-bootstrap-signing": text("true"),
+            "auth-extra-groups": text(GROUP),
+            "description": text(DESCRIPTION),
+        },
+    });
+    let api: Api<Secret> = Api::namespaced(client.clone(), NAMESPACE);
+    let options = PatchParams::apply(CONTROLLER).force();
+    // The answer has no secret half.
+    let patch = Patch::Apply(&secret);
+    let applied = api.patch_metadata(&name, &options, &patch);
+    call(format!("apply secrets/{name}"), applied).await?;
+    Ok(end)
+}

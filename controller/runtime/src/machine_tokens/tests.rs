@@ -1,0 +1,254 @@
+use std::sync::{Arc, Mutex};
+use std::time::UNIX_EPOCH;
+
+use http_body_util::{BodyExt as _, Full};
+use hyper::body::Bytes;
+use hyper::{Method, Request, Response};
+use kube::client::Body;
+use serde_json::{Value, json};
+
+use super::*;
+
+/// The workload cluster's Secrets, by name, as they were last applied.
+type Secrets = Arc<Mutex<Vec<(String, Value)>>>;
+
+fn answer(status: u16, body: &Value) -> Response<Full<Bytes>> {
+    let body = Full::new(Bytes::from(body.to_string()));
+    Response::builder().status(status).body(body).unwrap()
+}
+
+fn missing() -> Response<Full<Bytes>> {
+    let status = json!({
+        "kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 404, "reason": "NotFound", "message": "not found",
+    });
+    answer(404, &status)
+}
+
+/// Two Machines with a token each, one with that of a control plane's first member, and one that is deleted.
+fn management() -> ClusterAccess {
+    let machine = |name: &str| {
+        json!({
+            "metadata": {
+                "name": name, "namespace": "team-a", "uid": name,
+                "labels": {"cluster.x-k8s.io/cluster-name": "prod-1"},
+            },
+            "spec": {
+                "clusterName": "prod-1",
+                "bootstrap": {"configRef": {
+                    "apiGroup": "bootstrap.cluster.x-k8s.io", "kind": "KubeadmConfig", "name": name,
+                }},
+            },
+        })
+    };
+    let mut deleted = machine("gone");
+    deleted["metadata"]["deletionTimestamp"] = json!("2026-11-21T12:00:00Z");
+    let machines = [
+        machine("m1"),
+        machine("m2"),
+        machine("first"),
+        deleted.clone(),
+    ];
+    let config = |token: &str| json!({"spec": {"joinConfiguration": {"discovery": {"bootstrapToken": {"token": token}}}}});
+    let resources = |group_version: &str, name: &str, kind: &str| {
+        let resource = json!({
+            "name": name, "kind": kind, "singularName": "", "namespaced": true, "verbs": ["get"],
+        });
+        json!({"kind": "APIResourceList", "groupVersion": group_version, "resources": [resource]})
+    };
+    ClusterAccess::in_memory(move |request: Request<Body>| {
+        let configs = "/apis/bootstrap.cluster.x-k8s.io/v1beta2/namespaces/team-a/kubeadmconfigs/";
+        let path = request.uri().path().to_owned();
+        let answer = match path.as_str() {
+            "/apis/cluster.x-k8s.io/v1beta2" => answer(
+                200,
+                &resources("cluster.x-k8s.io/v1beta2", "machines", "Machine"),
+            ),
+            "/apis" => {
+                let version = json!({"groupVersion": "bootstrap.cluster.x-k8s.io/v1beta2", "version": "v1beta2"});
+                let group = json!({"name": "bootstrap.cluster.x-k8s.io", "versions": [version]});
+                answer(200, &json!({"kind": "APIGroupList", "groups": [group]}))
+            }
+            "/apis/bootstrap.cluster.x-k8s.io/v1beta2" => {
+                let group = "bootstrap.cluster.x-k8s.io/v1beta2";
+                answer(200, &resources(group, "kubeadmconfigs", "KubeadmConfig"))
+            }
+            "/apis/cluster.x-k8s.io/v1beta2/namespaces/team-a/machines" => answer(
+                200,
+                &json!({"metadata": {"resourceVersion": "1"}, "items": machines}),
+            ),
+            _ => match path.strip_prefix(configs) {
+                Some("m1") => answer(200, &config("aaaaaa.0123456789abcdef")),
+                Some("m2") => answer(200, &config("bbbbbb.fedcba9876543210")),
+                Some("first") => answer(200, &json!({"spec": {"initConfiguration": {}}})),
+                _ => missing(),
+            },
+        };
+        async move { answer }
+    })
+}
+
+/// A workload cluster with these tokens' ends.
+fn workload(
+    is_enforced: bool,
+    tokens: &'static [(&'static str, &'static str)],
+) -> (ClusterAccess, Secrets) {
+    let applied = Secrets::default();
+    let told = applied.clone();
+    let binding = json!({
+        "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicyBinding",
+        "metadata": {"name": "node-attestation"},
+        "spec": {"policyName": "node-attestation", "validationActions": ["Deny"]},
+    });
+    let access = ClusterAccess::in_memory(move |request: Request<Body>| {
+        let (told, binding) = (told.clone(), binding.clone());
+        async move {
+            let path = request.uri().path().to_owned();
+            let name = path.rsplit('/').next().unwrap().to_owned();
+            if path.contains("validatingadmissionpolicybindings") {
+                let mut binding = binding;
+                binding["metadata"]["name"] = json!(name);
+                binding["spec"]["policyName"] = json!(name);
+                return if is_enforced {
+                    answer(200, &binding)
+                } else {
+                    missing()
+                };
+            }
+            if request.method() == Method::PATCH {
+                let body = request.into_body().collect().await.unwrap().to_bytes();
+                let object: Value = serde_json::from_slice(&body).unwrap();
+                told.lock().unwrap().push((name, object.clone()));
+                let metadata = json!({
+                    "apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata",
+                    "metadata": object["metadata"],
+                });
+                return answer(200, &metadata);
+            }
+            let id = name.strip_prefix("bootstrap-token-").unwrap();
+            match tokens.iter().find(|(known, _)| *known == id) {
+                None => missing(),
+                Some((_, end)) => {
+                    let end = data_encoding::BASE64.encode(end.as_bytes());
+                    let secret = json!({
+                        "metadata": {"name": name, "resourceVersion": "7"},
+                        "type": "bootstrap.kubernetes.io/token", "data": {"expiration": end},
+                    });
+                    answer(200, &secret)
+                }
+            }
+        }
+    });
+    (access, applied)
+}
+
+const HOUR: Duration = Duration::from_hours(1);
+
+async fn recreate(
+    (workload, _): &(ClusterAccess, Secrets),
+    machines: &[&str],
+    permitted: bool,
+) -> Result<Vec<MachineToken>, MachineTokensError> {
+    let cluster = ObjectKey::new("team-a", "prod-1");
+    let reach = EgressPolicy::STRICT;
+    let tokens =
+        MachineTokens::of_cluster(&management(), &cluster, Some(workload.clone()), reach).await?;
+    let machines = machines.iter().map(|&name| name.to_owned()).collect();
+    tokens
+        .recreate(&machines, HOUR, permitted, UNIX_EPOCH)
+        .await
+}
+
+fn token(machine: &str, token: Option<(&str, &str)>) -> MachineToken {
+    MachineToken {
+        machine: machine.to_owned(),
+        token_id: token.map(|(id, _)| id.to_owned()),
+        expires: token.map(|(_, expires)| expires.to_owned()),
+    }
+}
+
+fn data(secrets: &Secrets, number: usize, key: &str) -> String {
+    let secrets = secrets.lock().unwrap();
+    let text = secrets[number].1["data"][key].as_str().unwrap();
+    String::from_utf8(data_encoding::BASE64.decode(text.as_bytes()).unwrap()).unwrap()
+}
+
+#[tokio::test]
+async fn a_machines_own_token_lives_again_with_the_secret_that_its_node_has() {
+    let workload = workload(true, &[]);
+
+    let recreated = recreate(&workload, &["m1"], false).await.unwrap();
+
+    assert_eq!(
+        recreated,
+        [token("m1", Some(("aaaaaa", "1970-01-01T01:00:00Z")))]
+    );
+    let (_, secrets) = workload;
+    assert_eq!(secrets.lock().unwrap().len(), 1);
+    assert_eq!(secrets.lock().unwrap()[0].0, "bootstrap-token-aaaaaa");
+    for (key, value) in [
+        ("token-id", "aaaaaa"),
+        ("token-secret", "0123456789abcdef"),
+        ("expiration", "1970-01-01T01:00:00Z"),
+        ("usage-bootstrap-authentication", "true"),
+        (
+            "auth-extra-groups",
+            "system:bootstrappers:kubeadm:default-node-token",
+        ),
+    ] {
+        assert_eq!(data(&secrets, 0, key), value, "{key}");
+    }
+}
+
+#[tokio::test]
+async fn a_token_that_lives_longer_keeps_its_end() {
+    let workload = workload(
+        true,
+        &[
+            ("aaaaaa", "1970-01-01T05:00:00Z"),
+            ("bbbbbb", "1970-01-01T00:05:00Z"),
+        ],
+    );
+
+    let recreated = recreate(&workload, &[], false).await.unwrap();
+
+    assert_eq!(
+        recreated,
+        [
+            token("m1", Some(("aaaaaa", "1970-01-01T05:00:00Z"))),
+            token("m2", Some(("bbbbbb", "1970-01-01T01:00:00Z"))),
+            // The first member of a control plane has none, and a Machine that is deleted gets none.
+            token("first", None),
+        ]
+    );
+}
+
+#[tokio::test]
+async fn a_cluster_without_enforcement_gets_no_token_unless_that_is_permitted() {
+    let workload = workload(false, &[]);
+
+    let refused = recreate(&workload, &["m1"], false).await.unwrap_err();
+
+    assert!(
+        matches!(refused, MachineTokensError::NotEnforced(_)),
+        "{refused:?}"
+    );
+    assert_eq!(*workload.1.lock().unwrap(), []);
+    recreate(&workload, &["m1"], true).await.unwrap();
+    assert_eq!(workload.1.lock().unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn an_unknown_or_deleted_machine_is_named_and_no_token_is_written() {
+    for name in ["m3", "gone"] {
+        let workload = workload(true, &[]);
+
+        let refused = recreate(&workload, &["m1", name], false).await;
+
+        let refused = refused.unwrap_err().to_string();
+        assert_eq!(
+            refused,
+            format!("Cluster team-a/prod-1 has no Machine {name}")
+        );
+        assert_eq!(*workload.1.lock().unwrap(), []);
+    }
+}
