@@ -210,6 +210,36 @@ fn an_api_server_that_restarts_is_found_again() {
 }
 
 #[test]
+fn requests_are_answered_after_etcd_was_restored_from_a_backup() {
+    const BEFORE: Machine = Machine::new("before-backup", "back01");
+    const AFTER: Machine = Machine::new("after-restore", "back02");
+    let mut bed = RealBed::start(Controllers::None);
+    let setup = bed.null(&[BEFORE, AFTER]);
+    // The token of a request that is filed after the restore is in the backup.
+    let (before, after) = (bed.stamped(BEFORE), bed.stamped(AFTER));
+    let mut controller = setup.start();
+    controller.wait_until_it_watches();
+    let backup = bed.cluster.backup();
+    // The watch comes to a resource version that the restored API server reaches late.
+    let objects: Vec<_> = (0..500)
+        .map(|number| {
+            json!({
+                "apiVersion": "v1", "kind": "ConfigMap",
+                "metadata": {"name": format!("filler-{number}"), "namespace": "default"},
+            })
+        })
+        .collect();
+    let list = json!({"apiVersion": "v1", "kind": "List", "items": objects});
+    bed.cluster.kubectl().apply_object(&list);
+    assert!(is_issued(&bed.wait_for_answer(&bed.file(&before))));
+
+    bed.cluster.restore(&backup);
+    let name = bed.file(&after);
+
+    assert!(is_issued(&bed.wait_for_answer(&name)));
+}
+
+#[test]
 fn a_missing_right_is_named_and_work_continues_once_granted() {
     const MACHINE: Machine = Machine::new("rights", "right1");
     const USER: &str = "controller-without-sign";

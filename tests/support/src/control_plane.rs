@@ -29,10 +29,12 @@ mod kubeconfig;
 mod kubectl;
 mod watch;
 
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use rustix::process::Signal;
 use serde_json::Value;
 
 pub use self::bootstrap::{BOOTSTRAPPERS, BootstrapToken, KubeadmBinding};
@@ -196,6 +198,29 @@ impl ControlPlane {
         self.wait_until_ready();
     }
 
+    /// Copies etcd's data, which stands still meanwhile, for [`restore`](Self::restore).
+    #[track_caller]
+    pub fn backup(&self) -> PathBuf {
+        let backup = self.directory("backup");
+        self.etcd.signal(Signal::STOP);
+        copy(&self.scratch.join("etcd"), &backup);
+        self.etcd.signal(Signal::CONT);
+        backup
+    }
+
+    /// Stops kube-apiserver and etcd, and starts them with the data of a backup.
+    #[track_caller]
+    pub fn restore(&mut self, backup: &Path) {
+        self.apiserver.kill();
+        self.etcd.kill();
+        let data = self.scratch.join("etcd");
+        fs::remove_dir_all(&data).expect("remove etcd's data");
+        copy(backup, &data);
+        self.etcd = self.etcd.start_again();
+        self.apiserver = self.apiserver.start_again();
+        self.wait_until_ready();
+    }
+
     /// etcd's process.
     pub fn etcd(&self) -> &Process {
         &self.etcd
@@ -218,6 +243,21 @@ impl ControlPlane {
 
     fn describe(&self, user: User) -> Kubeconfig {
         Kubeconfig::new(&self.server, self.ca.certificate_pem(), user)
+    }
+}
+
+/// Copies a directory's contents.
+#[track_caller]
+fn copy(from: &Path, to: &Path) {
+    fs::create_dir_all(to).expect("create a directory");
+    for entry in fs::read_dir(from).expect("read a directory") {
+        let entry = entry.expect("read a directory");
+        let (entry, to) = (entry.path(), to.join(entry.file_name()));
+        if entry.is_dir() {
+            copy(&entry, &to);
+        } else {
+            fs::copy(&entry, &to).expect("copy a file");
+        }
     }
 }
 
