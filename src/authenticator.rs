@@ -35,7 +35,8 @@ use crate::settings::{Fault, Settings};
 use crate::store::Store;
 use crate::store_contents::StoreContents;
 
-use allowed::Allowed;
+pub(crate) use allowed::Caller;
+use allowed::{Allowed, Start};
 use attempt::{Attempt, Demand, RenewalError};
 pub(crate) use cluster::{Cluster, refuse_other_cluster};
 use kubelet_attestation::errors::error_chain;
@@ -44,29 +45,11 @@ pub(crate) use remedies::{bootstrap_failure, refused_certificate};
 use step::Steps;
 pub use step::{Observer, Step};
 
-/// The time limit of a run with a valid credential. The kubelet's heartbeat client gives up after
-/// ten seconds, and client-go blocks every request while the plugin runs.
-const WITH_CREDENTIAL: Duration = Duration::from_secs(5);
-
-/// The time limit of such a run near the end of the credential, once an hour. A Lease of a Node
-/// expires after 40 seconds, and kube-controller-manager waits 50 seconds: both must be renewed in time.
-const NEAR_THE_END: Duration = Duration::from_secs(25);
-
 /// The wait of a run with a valid credential for another run that renews it.
 const WAIT_FOR_OTHERS: Duration = Duration::from_secs(1);
 
 /// The wait of `renew` to learn whether the API server accepts the stored certificate.
 const FOR_A_PERSON: Duration = Duration::from_secs(15);
-
-/// The caller of the plugin.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Caller {
-    /// client-go, which runs the plugin at every request. During a back-off it gets the recorded
-    /// failure.
-    ClientGo,
-    /// A person, who may just have fixed the cause of a failure. The run ignores the back-off.
-    Person,
-}
 
 /// The inputs of the flow.
 pub(crate) struct Authenticator<'a> {
@@ -100,14 +83,15 @@ impl Authenticator<'_> {
     /// and starts no thread. The exception is one call of at most two seconds, which checks that the
     /// API server still accepts the certificate. Two such calls are at least 100 seconds apart.
     ///
-    /// A new credential takes at most a minute, or five seconds if the stored one is valid,
-    /// even if a dependency hangs. When less than a fifth of the lifetime is left, one run an hour
-    /// can take 25 seconds: the evidence can be slow to produce.
+    /// A run for client-go takes at most 25 seconds, and with a valid stored credential five, even if a
+    /// dependency hangs. If less than a fifth of the lifetime is left, and the device that proves the
+    /// machine's identity did not answer in time, one run an hour can take 25 seconds and the check
+    /// above.
     ///
     /// Reading the state directory has no deadline, because that would need a thread. A pipe or
     /// device in the place of a file does not block it. A file system that hangs does.
     pub(crate) fn credential(&self) -> Result<ExecResult, Failure> {
-        let now = clock::now();
+        let (now, start) = (clock::now(), Start::now(self.settings.timeout));
         let (store, mut stored) = self.stored()?;
         self.check_name(&stored)?;
         let rotation = self.rotation(&stored, now);
@@ -124,21 +108,17 @@ impl Authenticator<'_> {
                 };
                 self.warn_of_refusal(&refused);
                 let refused = Demand::unless_replaced(&credential);
-                Ok(self.renewed_or_old(store, credential, refused))
+                Ok(self.renewed_or_old(store, credential, refused, start))
             }
             (Rotation::Renew, Some(store), Some(credential), _) => {
                 // An invalid setting fails the renewal, which has a warning of its own.
                 if let Some(fault @ Fault::Removed(_)) = &self.fault {
                     self.warn_of_fault(fault);
                 }
-                Ok(self.renewed_or_old(store, credential, Demand::IfDue))
+                Ok(self.renewed_or_old(store, credential, Demand::IfDue, start))
             }
             (_, store, ..) => self
-                .replace(
-                    store.as_ref(),
-                    Allowed::Without(self.settings.timeout),
-                    Demand::IfDue,
-                )
+                .replace(store.as_ref(), self.without(), Demand::IfDue)
                 .map(|fresh| self.kept(fresh, clock::now()))
                 .map_err(Failure::from),
         }
@@ -157,20 +137,21 @@ impl Authenticator<'_> {
         ));
     }
 
-    fn renewed_or_old(&self, store: &Store, old: Credential, demand: Demand) -> ExecResult {
+    fn renewed_or_old(
+        &self,
+        store: &Store,
+        old: Credential,
+        demand: Demand,
+        start: Start,
+    ) -> ExecResult {
         let now = clock::now();
         self.prepare_rescue(&old, now);
         // A slow TPM may never produce evidence within five seconds. Near the end of the lifetime,
         // one run an hour may outlast the kubelet's heartbeats, so that the certificate does not
         // expire.
         let in_full = old.validity().runs_out(now)
-            && self.attester.renewal() == Renewal::Attested
-            && !FailureRecord::read(store).is_some_and(|record| record.had_full_time(now));
-        let allowed = if in_full {
-            Allowed::InFull(NEAR_THE_END.min(self.settings.timeout))
-        } else {
-            Allowed::Briefly(WITH_CREDENTIAL.min(self.settings.timeout))
-        };
+            && FailureRecord::read(store).is_some_and(|record| record.needs_full_time(now));
+        let allowed = start.renewal(in_full);
         let refused = demand != Demand::IfDue;
         match self.replace(Some(store), allowed, demand) {
             Ok(fresh) => self.kept(fresh, clock::now()),
@@ -217,18 +198,14 @@ impl Authenticator<'_> {
             }
             demand = Demand::unless_replaced(&credential);
         }
-        let fresh = self.replace(
-            store.as_ref(),
-            Allowed::Without(self.settings.timeout),
-            demand,
-        )?;
+        let fresh = self.replace(store.as_ref(), self.without(), demand)?;
         Ok((self.kept(fresh, clock::now()), true))
     }
 
     /// The request that a run would send now, with a throwaway key. Sends and writes nothing.
     pub(crate) fn dry_run(&self) -> Result<OpenRequest, Failure> {
         let (store, stored) = self.stored()?;
-        let attempt = self.attempt(Allowed::Without(self.settings.timeout), Demand::IfDue)?;
+        let attempt = self.attempt(self.without(), Demand::IfDue)?;
         if let Some(store) = &store {
             attempt.recall(store, &stored);
         }
@@ -238,7 +215,7 @@ impl Authenticator<'_> {
     /// The node's name and the machine's identity, as a run would claim them. Asks no API server.
     pub(crate) fn identify(&self) -> Result<(NodeName, Identity), Failure> {
         let (store, stored) = self.stored()?;
-        let attempt = self.attempt(Allowed::Without(self.settings.timeout), Demand::IfDue)?;
+        let attempt = self.attempt(self.without(), Demand::IfDue)?;
         if let Some(store) = &store {
             attempt.recall(store, &stored);
         }
@@ -428,6 +405,11 @@ impl Authenticator<'_> {
         RenewalError::of_memory(store, &self.scope(), now)
     }
 
+    /// The time limit of a run without a valid credential.
+    fn without(&self) -> Allowed {
+        Allowed::without(self.caller, self.settings.timeout)
+    }
+
     fn scope(&self) -> FailureScope {
         FailureScope {
             boot_id: self.machine.boot_id(),
@@ -458,7 +440,7 @@ impl Authenticator<'_> {
             endpoint,
             machine: self.machine.clone(),
             scope: self.scope(),
-            in_full: matches!(allowed, Allowed::InFull(_)),
+            allowed,
             log: self.log,
             ignore_backoff: self.caller == Caller::Person,
             demand,

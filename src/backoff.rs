@@ -138,6 +138,12 @@ impl FailureRecord {
         active.then_some(until)
     }
 
+    /// Whether a run with a valid credential needs the full time, and none had it within the last hour:
+    /// the device that proves the machine's identity did not answer in time.
+    pub(crate) fn needs_full_time(&self, now: SystemTime) -> bool {
+        self.code == Code::DeviceUnavailable.number() && !self.had_full_time(now)
+    }
+
     /// Whether a run with a valid credential had the full time within the last hour. False if the
     /// clock was set back since then.
     pub fn had_full_time(&self, now: SystemTime) -> bool {
@@ -295,6 +301,23 @@ mod tests {
         let later = Failure::new(Code::Pending, "", "");
         let later = FailureRecord::after(Some(&record), &later, &here(), now());
         assert_eq!(later.in_full, record.in_full);
+    }
+
+    #[test]
+    fn only_a_device_is_a_reason_for_the_full_time() {
+        for number in 0..=20 {
+            let record = FailureRecord {
+                code: number,
+                ..streak(Code::DeviceUnavailable, 1)
+            };
+            assert_eq!(record.needs_full_time(now()), number == 6, "{number}");
+        }
+        let had_it = FailureRecord {
+            in_full: seconds(now()),
+            ..streak(Code::DeviceUnavailable, 1)
+        };
+        assert!(!had_it.needs_full_time(now() + Duration::from_mins(59)));
+        assert!(had_it.needs_full_time(now() + Duration::from_hours(1)));
     }
 
     #[test]

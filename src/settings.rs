@@ -33,7 +33,7 @@ pub const CONFIG_FILE: &str = "/etc/kubernetes/kubelet-authenticator/config.yaml
 const BOOTSTRAP_KUBECONFIG: &str = "/etc/kubernetes/kubelet-authenticator/bootstrap.kubeconfig";
 const STATE_DIRECTORY: &str = "/var/lib/kubelet-authenticator";
 
-/// The time limit of a run without a valid credential. A minute: the kubelet has nothing else to do.
+/// The time limit of every run. Runs for the kubelet have less.
 const TIMEOUT: Duration = Duration::from_mins(1);
 
 /// The providers with settings of their own. One file may have the sections of several.
@@ -98,7 +98,7 @@ pub struct Sources<'a> {
     pub flags: Vec<(Entry, OsString)>,
     /// Options of earlier versions.
     pub removed: Vec<Removed>,
-    /// The time limit of a run without a valid credential, for tests.
+    /// The time limit of every run, for tests.
     pub time_limit: Option<Duration>,
 }
 
@@ -140,7 +140,7 @@ pub struct Settings {
     pub audience: Option<Audience>,
     /// The lifetime to request.
     pub expiration_seconds: u32,
-    /// The time limit of a run without a valid credential.
+    /// The time limit of every run. Runs for the kubelet have less.
     pub timeout: Duration,
     values: Values,
 }

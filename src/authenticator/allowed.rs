@@ -2,21 +2,92 @@
 
 use std::time::Duration;
 
+use crate::clock::Deadline;
+
+/// The time limit of a run for client-go without a valid credential, and once an hour near the end of
+/// a valid one. client-go blocks every request of the kubelet meanwhile. A Lease of a Node expires after
+/// 40 seconds, and kube-controller-manager waits 50 seconds: both must be renewed in time.
+const FOR_CLIENT_GO: Duration = Duration::from_secs(25);
+
+/// The time limit of an enrolment by `setup`: systemd gives the kubelet's whole start 90 seconds.
+const FOR_SETUP: Duration = Duration::from_secs(55);
+
+/// The time limit of a run with a valid credential. The kubelet's heartbeat client gives up after
+/// ten seconds.
+const WITH_CREDENTIAL: Duration = Duration::from_secs(5);
+
 /// The maximum time that a run reserves, half for itself and half for the thread that waits for it.
 const MARGIN: Duration = Duration::from_millis(500);
 
+/// The caller of the plugin.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Caller {
+    /// client-go, which runs the plugin at every request. During a back-off it gets the recorded
+    /// failure.
+    ClientGo,
+    /// `setup`, before each start of a kubelet that may keep failing. A back-off applies, as for
+    /// client-go.
+    Setup,
+    /// A person, who may just have fixed the cause of a failure. The run ignores the back-off.
+    Person,
+}
+
 /// The time limit of a run.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Allowed {
     /// With a valid credential.
     Briefly(Duration),
-    /// With a valid credential that is about to expire, once an hour.
+    /// With a valid credential that is about to expire, once an hour, for a slow device.
     InFull(Duration),
     /// Without a valid credential, or for a person.
     Without(Duration),
 }
 
+/// The limit of the whole run, from its start, while a valid credential is stored.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Start {
+    briefly: Deadline,
+    limit: Duration,
+}
+
+impl Start {
+    /// Of a run with at most this `limit`.
+    pub(super) fn now(limit: Duration) -> Self {
+        Self {
+            briefly: Deadline::after(limit.min(WITH_CREDENTIAL)),
+            limit,
+        }
+    }
+
+    /// The time for a renewal. A check of the stored credential may have taken a part of it.
+    pub(super) fn renewal(self, in_full: bool) -> Allowed {
+        if in_full {
+            Allowed::InFull(self.limit.min(FOR_CLIENT_GO))
+        } else {
+            Allowed::Briefly(self.briefly.remaining())
+        }
+    }
+}
+
 impl Allowed {
+    /// For a run without a valid credential. `limit` is the limit of every run.
+    pub(super) fn without(caller: Caller, limit: Duration) -> Self {
+        Self::Without(match caller {
+            Caller::ClientGo => limit.min(FOR_CLIENT_GO),
+            Caller::Setup => limit.min(FOR_SETUP),
+            Caller::Person => limit,
+        })
+    }
+
+    /// The deadline for one request to be filed and decided. A slow device is a reason for a long
+    /// run; a slow API server or controller is none, because the next run asks for the same request.
+    pub(super) fn decision(self, deadline: Deadline) -> Deadline {
+        match self {
+            Self::InFull(_) => deadline.within(WITH_CREDENTIAL),
+            Self::Briefly(_) | Self::Without(_) => deadline,
+        }
+    }
+
     pub(super) fn total(self) -> Duration {
         let (Self::Briefly(total) | Self::InFull(total) | Self::Without(total)) = self;
         total
@@ -25,5 +96,55 @@ impl Allowed {
     /// The part that is reserved for an orderly end of the run.
     pub(super) fn margin(self) -> Duration {
         (MARGIN / 2).min(self.total() / 20)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MINUTE: Duration = Duration::from_mins(1);
+
+    #[test]
+    fn no_run_keeps_client_go_waiting_for_30_seconds() {
+        let client_go = Allowed::without(Caller::ClientGo, MINUTE);
+        let in_full = Start::now(MINUTE).renewal(true);
+
+        for allowed in [client_go, in_full] {
+            // The check of a stored credential comes before, with two seconds.
+            assert_eq!(allowed.total(), Duration::from_secs(25), "{allowed:?}");
+        }
+        assert_eq!(
+            Allowed::without(Caller::Setup, MINUTE).total(),
+            Duration::from_secs(55)
+        );
+        assert_eq!(Allowed::without(Caller::Person, MINUTE).total(), MINUTE);
+    }
+
+    #[test]
+    fn a_run_with_a_valid_credential_has_five_seconds_from_its_start() {
+        let start = Start::now(MINUTE);
+        let Allowed::Briefly(whole) = start.renewal(false) else {
+            panic!("{start:?}");
+        };
+        assert!(whole <= Duration::from_secs(5), "{whole:?}");
+        assert!(whole > Duration::from_secs(4), "{whole:?}");
+
+        // Two seconds passed in a check of the credential.
+        let later = Start {
+            briefly: Deadline::after(Duration::from_secs(3)),
+            ..start
+        };
+        let rest = later.renewal(false).total();
+        assert!(rest <= Duration::from_secs(3), "{rest:?}");
+    }
+
+    #[test]
+    fn a_long_run_waits_five_seconds_for_a_decision() {
+        let deadline = Deadline::after(MINUTE);
+
+        let in_full = Allowed::InFull(MINUTE).decision(deadline);
+        assert!(in_full.remaining() <= Duration::from_secs(5));
+        assert_eq!(Allowed::Without(MINUTE).decision(deadline), deadline);
     }
 }

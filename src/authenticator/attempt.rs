@@ -5,6 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use kubelet_attestation::errors::error_chain;
 
+use super::allowed::Allowed;
 use super::negotiation::Negotiation;
 use super::remedies::invalid_certificate;
 use super::request::digest;
@@ -109,8 +110,7 @@ pub(super) struct Attempt {
     pub(super) endpoint: Option<Arc<ClusterEndpoint>>,
     pub(super) machine: Machine,
     pub(super) scope: FailureScope,
-    /// Whether the run has the full time although a valid credential is stored.
-    pub(super) in_full: bool,
+    pub(super) allowed: Allowed,
     pub(super) log: Log,
     pub(super) ignore_backoff: bool,
     pub(super) demand: Demand,
@@ -159,13 +159,14 @@ impl Attempt {
     /// the run had the full time (to limit such runs).
     pub(super) fn record(&self, store: &StoreLock, failure: Failure) -> RenewalError {
         let is_written = failure.code().is_remembered() || failure.code() == Code::Pending;
-        if !is_written && !self.in_full {
+        let in_full = matches!(self.allowed, Allowed::InFull(_));
+        if !is_written && !in_full {
             return failure.into();
         }
         let now = clock::now();
         let previous = FailureRecord::read(store);
         let mut record = FailureRecord::after(previous.as_ref(), &failure, &self.scope, now);
-        if self.in_full {
+        if in_full {
             record.in_full = record.at;
         }
         // If the write fails, there is no back-off. The caller needs `failure`, not the write

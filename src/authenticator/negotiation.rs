@@ -198,7 +198,8 @@ impl Negotiation<'_> {
     /// A new request costs one create and one watch. An acknowledged request costs one read, and
     /// one watch if it is still pending.
     fn ask(&mut self, open: &OpenRequest) -> Result<Option<CsrState>, ApiError> {
-        let (attempt, deadline) = (self.attempt, self.attempt.deadline);
+        let attempt = self.attempt;
+        let deadline = attempt.allowed.decision(attempt.deadline);
         let csr = open.to_csr();
         attempt.log.step(&format!("asking as {}", open.name));
         let mut found = None;

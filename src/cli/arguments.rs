@@ -35,7 +35,7 @@ pub(super) struct Arguments {
     /// The options of removed settings that are given.
     #[arg(skip)]
     pub(super) removed: Vec<Removed>,
-    /// The time limit of a run without a valid credential, for tests.
+    /// The time limit of every run, for tests.
     #[arg(long, global = true, hide = true, value_name = "SECONDS")]
     pub(super) time_limit: Option<u64>,
     #[command(subcommand)]

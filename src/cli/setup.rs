@@ -2,7 +2,6 @@
 
 use std::env;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use super::arguments::Arguments;
 use super::{Session, answer};
@@ -10,9 +9,6 @@ use crate::authenticator::Caller;
 use crate::failure::{Code, Failure};
 use crate::leftovers::Leftovers;
 use crate::setup::{Setup, is_plain};
-
-/// The time limit of an enrolment by `setup`: systemd gives the kubelet's whole start 90 seconds.
-const ENROLMENT: Duration = Duration::from_secs(55);
 
 impl Session {
     pub(super) fn set_up(&self, arguments: &Arguments, options: &Setup) -> Result<(), Failure> {
@@ -22,16 +18,12 @@ impl Session {
             program: this_program()?,
             ..options.clone()
         };
-        // This runs before each start of a kubelet that keeps failing. So a back-off applies, as
-        // for client-go.
         let leftovers = Leftovers::default();
         let kubeconfig = &options.kubelet_kubeconfig;
         self.warn_of_leftovers(&leftovers.in_kubeconfig(kubeconfig));
-        let mut authenticator = self
-            .authenticator(Self::sources(arguments), Caller::ClientGo)
+        let authenticator = self
+            .authenticator(Self::sources(arguments), Caller::Setup)
             .inspect_err(|_| setup.give_up())?;
-        let timeout = &mut authenticator.settings.timeout;
-        *timeout = ENROLMENT.min(*timeout);
         let text = if setup.undo {
             setup.undo(&authenticator)?
         } else {

@@ -29,7 +29,7 @@ const TABLE: [Removed; 4] = [
     Removed {
         key: "timeoutSeconds",
         flag: "timeout-seconds",
-        replacement: "a run without a valid credential has 60 seconds",
+        replacement: "a run without a valid credential has 25 seconds",
     },
     Removed {
         key: "tpm.deviceProgram",

@@ -204,37 +204,89 @@ fn a_pipe_in_the_place_of_settings_is_refused_at_once() {
     run.within(AT_ONCE);
 }
 
-#[test]
-fn a_slow_attestation_has_25_seconds_once_an_hour_near_expiry() {
+/// Issues the certificate of the node's pending request.
+fn issue_pending(server: &ApiServer, node: &Node) {
+    let pending = node.json("pending.json");
+    server.approve_and_issue(pending["request"]["name"].as_str().unwrap());
+}
+
+/// Ends the back-off of the last failure.
+fn end_backoff(node: &Node) {
+    node.change("failure.json", |failure| failure["notBefore"] = 0.into());
+}
+
+/// Lets an hour pass since the last run that had the full time.
+fn pass_an_hour(node: &Node) {
+    node.change("failure.json", |failure| {
+        let an_hour_ago = failure["inFull"].as_u64().unwrap() - 3600;
+        failure["inFull"] = an_hour_ago.into();
+        failure["notBefore"] = 0.into();
+    });
+}
+
+/// A node with a credential that has less than a fifth of its lifetime left.
+fn node_near_expiry() -> (ApiServer, Node, (String, String)) {
     let server = ApiServer::start();
     server.set_signer(Signer::Issue(Issuance {
         lifetime: Some(Duration::from_secs(3600)),
         backdate: Duration::from_secs(9 * 3600),
         ..Issuance::default()
     }));
-    let mut node = Node::new(UNDER_TEST, &server);
-    let old = node.run().succeeded().pair();
+    let node = Node::new(UNDER_TEST, &server);
+    let pair = node.run().succeeded().pair();
+    (server, node, pair)
+}
+
+#[test]
+fn a_slow_device_has_25_seconds_once_an_hour_near_expiry() {
+    let (server, mut node, old) = node_near_expiry();
+    node.set_env("SLOW_FOR", "600");
+    let first = node.run().succeeded().within(LIMIT);
+    end_backoff(&node);
+    let in_full = node.run().succeeded();
+    end_backoff(&node);
+    let briefly = node.run().succeeded().within(LIMIT);
+    pass_an_hour(&node);
+    // The controller is away: a long run does not wait for it for more than five seconds.
+    server.set_signer(Signer::Off);
+    node.set_env("SLOW_FOR", "6");
+    let undecided = node.run().succeeded();
+    issue_pending(&server, &node);
+    let renewed = node.run().succeeded().within(LIMIT);
+
+    for run in [&first, &in_full, &briefly, &undecided] {
+        assert_eq!(run.pair(), old, "{run:#?}");
+    }
+    assert!(in_full.took > Duration::from_secs(5), "{in_full:#?}");
+    // The grace period of a Node is 50 seconds.
+    assert!(in_full.took < Duration::from_secs(30), "{in_full:#?}");
+    assert!(undecided.took > Duration::from_secs(10), "{undecided:#?}");
+    assert!(undecided.took < Duration::from_secs(20), "{undecided:#?}");
+    assert_ne!(renewed.pair(), old);
+    assert_eq!(server.creates(), 2);
+}
+
+#[test]
+fn only_a_device_has_more_than_five_seconds_near_expiry() {
+    let (server, node, old) = node_near_expiry();
+    server.set_signer(Signer::Off);
+    for _ in 0..2 {
+        let run = node.run().succeeded().within(LIMIT);
+        assert_eq!(run.pair(), old);
+        assert_eq!(node.json("failure.json")["inFull"], 0);
+    }
+
     let mut hangs = node_of_same_store(&node, &server);
     hangs.set_env("HANG_FOR", "600");
-    let in_vain = hangs.run().succeeded();
-    hangs.set("timeLimit", "30");
-    let briefly = hangs.run().succeeded();
-    node.change("failure.json", |failure| {
-        let an_hour_ago = failure["inFull"].as_u64().unwrap() - 3600;
-        failure["inFull"] = an_hour_ago.into();
-        failure["notBefore"] = 0.into();
+    node.change("pending.json", |pending| {
+        pending["request"] = serde_json::Value::Null;
     });
-    server.set_signer(Signer::issue());
-    node.set("timeLimit", "30");
-    node.set_env("HANG_FOR", "6");
-    let renewed = node.run().succeeded();
-
-    assert_eq!((in_vain.pair(), briefly.pair()), (old.clone(), old.clone()));
-    assert!(in_vain.took > Duration::from_secs(5), "{in_vain:#?}");
-    // The grace period of a Node is 50 seconds.
-    assert!(in_vain.took < Duration::from_secs(30), "{in_vain:#?}");
-    briefly.within(LIMIT);
-    assert_ne!(renewed.pair(), old);
+    for _ in 0..2 {
+        let run = hangs.run().succeeded().within(LIMIT);
+        assert_eq!(run.pair(), old);
+        assert_eq!(node.json("failure.json")["inFull"], 0);
+        end_backoff(&node);
+    }
 }
 
 /// The same node, with a plugin of another configuration.
@@ -242,6 +294,20 @@ fn node_of_same_store(node: &Node, server: &ApiServer) -> Node {
     let mut same = Node::new(UNDER_TEST, server);
     same.set("stateDirectory", node.state());
     same
+}
+
+#[test]
+fn client_go_waits_25_seconds_for_a_first_credential() {
+    let server = ApiServer::start();
+    server.set_signer(Signer::Off);
+    let node = Node::new(NULL, &server);
+
+    let run = node.run().failed(11);
+
+    assert!(run.took < Duration::from_secs(30), "{run:#?}");
+    issue_pending(&server, &node);
+    node.run().succeeded();
+    assert_eq!(server.creates(), 1);
 }
 
 #[test]

@@ -5,8 +5,9 @@
 //! the root under which the kernel's and the firmware's files describe the machine. `PANIC_AT` names a step right
 //! after which the run panics, and `PANIC_ON_CALL` is the number of the call to its provider's `renewal`, on any
 //! thread, that panics. `HANG_FOR` is the number of seconds for which its evidence is not available, whatever the
-//! deadline. `VERSIONS` lists the versions of evidence that it supports. `ANSWERS` makes it answer challenges, by an
-//! audience that consists of this prefix and the challenge's ID.
+//! deadline. `SLOW_FOR` is the number of seconds that its device needs for evidence; it gives up at the deadline.
+//! `VERSIONS` lists the versions of evidence that it supports. `ANSWERS` makes it answer challenges, by an audience
+//! that consists of this prefix and the challenge's ID.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -54,6 +55,15 @@ impl Attester for Null {
     fn evidence(&self, claim: &Claim<'_>) -> Result<Option<Vec<u8>>, Failure> {
         if let Ok(seconds) = std::env::var("HANG_FOR") {
             sleep(Duration::from_secs(seconds.parse().unwrap()));
+        }
+        if let Ok(seconds) = std::env::var("SLOW_FOR") {
+            let needed = Duration::from_secs(seconds.parse().unwrap());
+            let time = claim.deadline.remaining();
+            sleep(needed.min(time));
+            if needed > time {
+                let what = "the device did not answer in time";
+                return Err(Failure::new(Code::DeviceUnavailable, what, "nothing"));
+            }
         }
         let header = Header {
             version: claim.version.clone(),
