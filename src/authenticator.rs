@@ -107,7 +107,7 @@ impl Authenticator<'_> {
                     return Ok(self.kept(credential, now));
                 };
                 self.warn_of_refusal(&refused);
-                let refused = Demand::unless_replaced(&credential);
+                let refused = Demand::unless_replaced(&credential, &refused);
                 Ok(self.renewed_or_old(store, credential, refused, start))
             }
             (Rotation::Renew, Some(store), Some(credential), _) => {
@@ -184,7 +184,10 @@ impl Authenticator<'_> {
             let deadline = Deadline::after(self.settings.timeout.min(FOR_A_PERSON));
             let tried = self.try_certificate(origin, &credential, deadline);
             match tried.and_then(Result::err) {
-                Some(refused) if refused.is_about_the_requester() => self.warn_of_refusal(&refused),
+                Some(refused) if refused.is_about_the_requester() => {
+                    self.warn_of_refusal(&refused);
+                    demand = Demand::unless_replaced(&credential, &refused);
+                }
                 failed => {
                     if let Some(error) = failed {
                         self.log.warn(&format!(
@@ -196,7 +199,6 @@ impl Authenticator<'_> {
                     return Ok((self.kept(credential, now), false));
                 }
             }
-            demand = Demand::unless_replaced(&credential);
         }
         let fresh = self.replace(store.as_ref(), self.without(), demand)?;
         Ok((self.kept(fresh, clock::now()), true))
@@ -459,3 +461,6 @@ pub(crate) fn program() -> String {
         .map(|name| name.to_string_lossy().into_owned())
         .unwrap_or_default()
 }
+
+#[cfg(test)]
+mod tests;

@@ -41,6 +41,8 @@ pub struct Pending {
     pub ca: Option<String>,
     /// The request.
     pub request: Option<OpenRequest>,
+    /// Whether the controller denied the key of the stored certificate, and this one is instead of it.
+    pub replaces_denied: bool,
 }
 
 /// A request, before or after it is sent.
@@ -99,6 +101,9 @@ struct Wire {
     #[serde(skip_serializing_if = "Option::is_none")]
     ca: Option<String>,
     request: Option<OpenRequest>,
+    /// Omitted if false, so that earlier releases can read the file.
+    #[serde(default, skip_serializing_if = "<&bool as std::ops::Not>::not")]
+    replaces_denied: bool,
 }
 
 impl Pending {
@@ -109,6 +114,7 @@ impl Pending {
             machine,
             ca: None,
             request: None,
+            replaces_denied: false,
         }
     }
 
@@ -145,6 +151,7 @@ impl Pending {
                 .ok_or_else(|| Invalid::new("it does not say which machine it is for"))?,
             ca: wire.ca,
             request: wire.request,
+            replaces_denied: wire.replaces_denied,
         })
     }
 
@@ -156,6 +163,7 @@ impl Pending {
             machine: Some(self.machine.clone()),
             ca: self.ca.clone(),
             request: self.request.clone(),
+            replaces_denied: self.replaces_denied,
         };
         // Allocated in advance: a buffer that grows would leave copies of the key in memory.
         let request = self.request.as_ref().map_or(0, |open| open.bytes.len());
@@ -302,7 +310,10 @@ mod tests {
 
             assert_eq!(read.key.public_bits(), pending.key.public_bits());
             assert_eq!(read.request, pending.request);
+            assert!(!read.replaces_denied);
         }
+        pending.replaces_denied = true;
+        assert!(Pending::parse(&json(&pending)).unwrap().replaces_denied);
     }
 
     #[test]
@@ -310,7 +321,7 @@ mod tests {
         let mut pending = new_pending();
         pending.request = Some(open());
 
-        for field in ["answers", "bootId", "settings", "\"ca\""] {
+        for field in ["answers", "bootId", "settings", "\"ca\"", "replaces"] {
             assert!(!json(&pending).contains(field), "{field}");
         }
         assert!(

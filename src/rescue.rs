@@ -66,6 +66,15 @@ impl Rescue {
         rescue
     }
 
+    /// Without a handler of panics.
+    #[cfg(test)]
+    pub(crate) fn idle() -> Self {
+        Self {
+            state: Arc::new(Mutex::new(State::Nothing)),
+            version: ApiVersion::V1,
+        }
+    }
+
     /// The same, with answers in this API version.
     #[must_use]
     pub(crate) fn speaking(&self, version: ApiVersion) -> Self {

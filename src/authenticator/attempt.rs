@@ -16,8 +16,8 @@ use crate::clock::{self, Deadline};
 use crate::credential::Credential;
 use crate::failure::{Code, Failure, Invalid};
 use crate::key::PrivateKey;
-use crate::kube::ApiClient;
 use crate::kube::kubeconfig::ClusterEndpoint;
+use crate::kube::{ApiClient, ApiError, ApiErrorKind};
 use crate::log::Log;
 use crate::machine::Machine;
 use crate::origin::Origin;
@@ -78,23 +78,30 @@ impl RenewalError {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Demand {
     IfDue,
-    /// If one is due, or if the stored credential still has this public key: the API server refuses
-    /// it.
-    Unless(Vec<u8>),
+    /// If one is due, or if this certificate is still stored: the API server refuses it.
+    Unless {
+        certificate_pem: String,
+        refusal: ApiErrorKind,
+    },
     Always,
 }
 
 impl Demand {
     /// If a renewal is due, or if `refused` is still stored.
-    pub(super) fn unless_replaced(refused: &Credential) -> Self {
-        Self::Unless(refused.public_bits().to_vec())
+    pub(super) fn unless_replaced(refused: &Credential, error: &ApiError) -> Self {
+        Self::Unless {
+            certificate_pem: refused.certificate_pem().to_owned(),
+            refusal: error.kind,
+        }
     }
 
     /// Whether `stored` is enough. Its renewal is not due.
     fn is_met_by(&self, stored: &Credential) -> bool {
         match self {
             Self::IfDue => true,
-            Self::Unless(refused) => refused != stored.public_bits(),
+            Self::Unless {
+                certificate_pem, ..
+            } => certificate_pem != stored.certificate_pem(),
             Self::Always => false,
         }
     }
@@ -249,7 +256,7 @@ impl Attempt {
 
         let audience = self.settings.audience.clone();
         let subject = self.subject(names, audience.unwrap_or_else(|| endpoint.audience()));
-        let mut pending = self.pending(store, saved)?;
+        let mut pending = self.pending(store, stored, saved)?;
         // `finish` needs this digest if the run is killed between the writes of credential and
         // origin.
         let ca = Some(digest(endpoint.ca_pem()));
@@ -260,9 +267,11 @@ impl Attempt {
             }
         }
         let environment = |name: &str| std::env::var_os(name);
+        let refiled = self.refiled(stored).map(Credential::public_bits);
         let negotiation = Negotiation {
             attempt: self,
             store,
+            has_stored_key: refiled == Some(pending.key.public_bits()),
             pending: &mut pending,
             subject: &subject,
             lifetime: self.lifetime(stored),

@@ -35,6 +35,10 @@ const EVIDENCE_EXPIRED: &str = "EvidenceExpired";
 /// the name anew.
 const NOT_THE_RECORDS: [&str; 3] = ["FormerCertificate", "RecordMissing", "RequesterUidMissing"];
 
+/// The reasons of a denial that is about the request's key: the certificates with this key were
+/// revoked, or another machine has it. Another key is a new claim.
+const NOT_WITH_THIS_KEY: [&str; 2] = ["IdentityRevoked", "KeyOfAnotherMachine"];
+
 /// The maximum number of challenges that a run answers: one, and another if the first answer
 /// arrived too late.
 const MAX_CHALLENGES: u32 = 2;
@@ -51,6 +55,9 @@ pub(super) struct Negotiation<'a> {
     pub(super) version: EvidenceVersion,
     pub(super) endpoint: &'a ClusterEndpoint,
     pub(super) client: ApiClient,
+    /// Whether the key is the one of the stored certificate. If the controller denies that, the run
+    /// makes another, once.
+    pub(super) has_stored_key: bool,
     /// Whether the client uses the bootstrap credential. If it uses the stored certificate and the
     /// API server refuses that, it changes to the bootstrap credential, once.
     pub(super) is_bootstrap: bool,
@@ -83,6 +90,14 @@ impl Negotiation<'_> {
                         return Err(failure);
                     }
                     Some(self.again()?)
+                }
+                Some(CsrState::Denied { reason, message })
+                    if self.has_stored_key && NOT_WITH_THIS_KEY.contains(&reason.as_str()) =>
+                {
+                    self.attempt.log.warn(&format!(
+                        "the key of the stored certificate is denied ({reason}), so another is made: {message}"
+                    ));
+                    Some(self.with_another_key()?)
                 }
                 Some(CsrState::Failed {
                     reason,

@@ -12,7 +12,7 @@ use kubelet_attestation::names::{Audience, NodeName, ProviderId, csr_name};
 use kubelet_attestation::version::EvidenceVersion;
 use sha2::{Digest as _, Sha256};
 
-use super::attempt::Attempt;
+use super::attempt::{Attempt, Demand};
 use super::negotiation::Negotiation;
 use super::step::Step;
 use crate::attester::{Challenged, Claim, ProviderIdSources, Renewal};
@@ -21,9 +21,11 @@ use crate::credential::Credential;
 use crate::csr::client_request;
 use crate::failure::{Code, Failure};
 use crate::key::PrivateKey;
+use crate::kube::ApiErrorKind;
 use crate::kubelet::{self, KubeletArguments};
 use crate::node_name::NameSources;
 use crate::pending::{OpenRequest, Pending, Subject};
+use crate::secret::Secret;
 use crate::store::{StoreFile, StoreLock};
 use crate::store_contents::StoreContents;
 
@@ -96,17 +98,41 @@ impl Attempt {
         versions.next().unwrap_or(EvidenceVersion::V1)
     }
 
-    /// The key and request of an earlier run. Otherwise a new key, saved.
+    /// The stored credential, if the next request has its key: the API server does not know the
+    /// certificate (401, its CA was replaced), and no evidence shows that the same machine asks. Until
+    /// the certificate ends, its record accepts only this key.
+    pub(super) fn refiled<'a>(&self, stored: &'a StoreContents) -> Option<&'a Credential> {
+        let is_unknown = matches!(
+            self.demand,
+            Demand::Unless {
+                refusal: ApiErrorKind::Unauthorized,
+                ..
+            }
+        );
+        let valid = stored.valid(clock::now())?;
+        (is_unknown && self.attester.renewal() == Renewal::Impossible).then_some(valid)
+    }
+
+    /// The key and request of an earlier run. Otherwise the key of the stored certificate, if that is
+    /// [filed again](Self::refiled), or a new one. Either is saved.
     pub(super) fn pending(
         &self,
         store: &StoreLock,
+        stored: &StoreContents,
         saved: Option<Pending>,
     ) -> Result<Pending, Failure> {
         let pending = if let Some(saved) = saved {
             saved
         } else {
-            let key = PrivateKey::generate()
-                .map_err(|error| Failure::of(Code::Internal, &error, "run it again"))?;
+            let key = match self.refiled(stored) {
+                Some(credential) => {
+                    self.log
+                        .step("the key of the stored certificate is used again");
+                    PrivateKey::from_pem(Secret::new(credential.key_pem().expose().clone()))
+                        .map_err(|error| Failure::bug(&error))?
+                }
+                None => new_key()?,
+            };
             let pending = Pending::of_key(key, self.machine.digest());
             pending.save(store)?;
             pending
@@ -123,12 +149,14 @@ impl Attempt {
         store: &StoreLock,
         stored: &mut StoreContents,
     ) -> Result<(), Failure> {
+        // A saved key that equals the stored one is then that of an open request.
+        let is_refiled = self.refiled(stored).is_some();
         let (Some(credential), Some(origin), Some(endpoint)) =
             (&stored.credential, &mut stored.origin, &self.endpoint)
         else {
             return Ok(());
         };
-        if origin.endpoint.ca_pem == endpoint.ca_pem() {
+        if origin.endpoint.ca_pem == endpoint.ca_pem() || is_refiled {
             return Ok(());
         }
         let left = self.read_pending(store)?.filter(|pending| {
@@ -150,10 +178,18 @@ impl Attempt {
         stored: &StoreContents,
     ) -> Result<Option<Pending>, Failure> {
         let current = stored.credential.as_ref().map(Credential::public_bits);
+        let is_refiled = self.refiled(stored).is_some();
         let pending = self.read_pending(store)?;
-        // A saved key that equals the stored one is the leftover of a run that was killed after it
-        // stored the certificate.
-        Ok(pending.filter(|pending| current != Some(pending.key.public_bits())))
+        Ok(pending.filter(|pending| {
+            let is_current = current == Some(pending.key.public_bits());
+            if is_refiled {
+                // Any other key would wait until the certificate ends.
+                is_current || pending.replaces_denied
+            } else {
+                // Then it is the leftover of a run that was killed after it stored the certificate.
+                !is_current
+            }
+        }))
     }
 
     fn read_pending(&self, store: &StoreLock) -> Result<Option<Pending>, Failure> {
@@ -185,8 +221,7 @@ impl Attempt {
             (None, Renewal::Impossible) => Audience::of_ca(&[]),
         };
         let subject = self.subject(names, audience);
-        let key = PrivateKey::generate()
-            .map_err(|error| Failure::of(Code::Internal, &error, "run it again"))?;
+        let key = new_key()?;
         let version = self.preferred_version();
         self.request(&key, &subject, &version, |claim| {
             self.attester.evidence(claim)
@@ -231,6 +266,18 @@ impl Attempt {
 }
 
 impl Negotiation<'_> {
+    /// A request with a new key, because the controller denied the key of the stored certificate.
+    pub(super) fn with_another_key(&mut self) -> Result<OpenRequest, Failure> {
+        *self.pending = Pending {
+            ca: self.pending.ca.take(),
+            replaces_denied: true,
+            ..Pending::of_key(new_key()?, self.pending.machine.clone())
+        };
+        self.has_stored_key = false;
+        self.pending.save(self.store)?;
+        self.open_request()
+    }
+
     /// The open request, if it can be continued. Otherwise a new request with the same key, saved.
     pub(super) fn open_request(&mut self) -> Result<OpenRequest, Failure> {
         let (attempt, now) = (self.attempt, clock::now());
@@ -304,6 +351,10 @@ impl Negotiation<'_> {
         self.pending.request = Some(open.clone());
         self.pending.save(self.store)
     }
+}
+
+fn new_key() -> Result<PrivateKey, Failure> {
+    PrivateKey::generate().map_err(|error| Failure::of(Code::Internal, &error, "run it again"))
 }
 
 /// SHA-256 of CA certificates in PEM, in hexadecimal.

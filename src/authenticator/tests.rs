@@ -1,0 +1,337 @@
+//! Runs against an API server whose faults are those of a cluster after its CA was replaced.
+
+use std::fs;
+use std::path::PathBuf;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use kubelet_attestation::evidence::Header;
+use kubelet_attestation::names::{Provider, ProviderId};
+use kubelet_authenticator_test_support::api_server::{
+    ApiServer, Fault, Route, Signer, TOKEN, Times, Verb, exec_info,
+};
+use kubelet_authenticator_test_support::pki::CertificateAuthority;
+use serde_json::json;
+use tempfile::TempDir;
+
+use super::*;
+use crate::attester::{Claim, ProviderIdSources};
+use crate::exec::ExecInfo;
+use crate::settings::{ProviderSchema, Sources};
+use crate::store::StoreFile;
+
+const BOOTSTRAP_USER: &str = "system:bootstrap:abcdef";
+
+/// A provider whose evidence is a header, or that has none.
+#[derive(Debug)]
+struct Machines(Renewal);
+
+impl Attester for Machines {
+    fn provider(&self) -> Provider {
+        match self.0 {
+            Renewal::Attested => Provider::NULL,
+            Renewal::Impossible => Provider::INSECURE,
+        }
+    }
+
+    fn renewal(&self) -> Renewal {
+        self.0
+    }
+
+    fn provider_id(&self, sources: &ProviderIdSources<'_>) -> Result<ProviderId, Failure> {
+        sources.configured()
+    }
+
+    fn evidence(&self, claim: &Claim<'_>) -> Result<Option<Vec<u8>>, Failure> {
+        let header = Header {
+            version: claim.version.clone(),
+            audience: claim.audience.clone(),
+        };
+        Ok((self.0 == Renewal::Attested).then(|| header.to_json()))
+    }
+}
+
+/// A node, and the API server of its cluster.
+struct Bed {
+    server: ApiServer,
+    folder: TempDir,
+    renewal: Renewal,
+    /// Another CA that the kubelet's kubeconfig trusts.
+    new_ca: String,
+    /// The time limit of a run.
+    limit: Duration,
+}
+
+impl Bed {
+    /// With a certificate.
+    fn joined(renewal: Renewal) -> (Self, Credential) {
+        let bed = Self {
+            server: ApiServer::start(),
+            folder: tempfile::tempdir().unwrap(),
+            renewal,
+            new_ca: String::new(),
+            limit: Duration::from_secs(20),
+        };
+        bed.server.set_signer(Signer::issue());
+        bed.server
+            .write_bootstrap_kubeconfig(bed.folder.path(), TOKEN);
+        let state = bed.folder.path().join("state");
+        let bootstrap = bed.folder.path().join("bootstrap.kubeconfig");
+        let config = json!({
+            "apiVersion": "kubelet-authenticator.cluster.x-k8s.io/v1alpha1",
+            "kind": "KubeletAuthenticatorConfiguration",
+            "nodeName": "n1",
+            "providerID": "test:///machine-1",
+            "stateDirectory": state,
+            "bootstrapKubeconfig": bootstrap,
+        });
+        fs::write(bed.config(), config.to_string()).unwrap();
+        let joined = bed.run().unwrap();
+        (bed, joined)
+    }
+
+    fn config(&self) -> PathBuf {
+        self.folder.path().join("config.yaml")
+    }
+
+    fn store(&self) -> Store {
+        let state = self.folder.path().join("state");
+        Store::open(&state).unwrap().unwrap()
+    }
+
+    /// The result of a run for client-go.
+    fn run(&self) -> Result<Credential, Failure> {
+        self.with(Caller::ClientGo, |it| Ok(it.credential()?.credential))
+    }
+
+    /// The result of `renew`.
+    fn renew(&self) -> Result<Credential, Failure> {
+        self.with(Caller::Person, |it| Ok(it.renew(false)?.0.credential))
+    }
+
+    fn with<T>(&self, caller: Caller, run: impl FnOnce(&Authenticator<'_>) -> T) -> T {
+        let attester: Arc<dyn Attester> = Arc::new(Machines(self.renewal));
+        let schema = ProviderSchema {
+            provider: attester.provider(),
+            settings: attester.settings(),
+            expiration_seconds: attester.expiration_seconds(),
+        };
+        let config = self.config();
+        let sources = Sources {
+            config: Some(&config),
+            time_limit: Some(self.limit),
+            ..Sources::default()
+        };
+        let bundle = format!("{}{}", self.server.ca_pem(), self.new_ca);
+        let cluster = json!({
+            "server": self.server.url(),
+            "certificate-authority-data": STANDARD.encode(bundle),
+        });
+        let text = exec_info("v1", Some(cluster));
+        let info = ExecInfo::parse(text.as_ref()).unwrap();
+        run(&Authenticator {
+            attester,
+            settings: Settings::load(sources, &schema).unwrap(),
+            fault: None,
+            cluster: info.cluster.as_ref().map(Cluster::Exec),
+            machine: Machine::rooted(self.folder.path()),
+            caller,
+            rescue: Rescue::idle(),
+            log: Log::default(),
+            observer: None,
+        })
+    }
+
+    /// The result of a run after two minutes, in which the API server gives the stored certificate
+    /// this status.
+    fn refused(&self, status: u16) -> Credential {
+        self.refuse(status);
+        self.again()
+    }
+
+    /// From now on, the API server gives the stored certificate this status.
+    fn refuse(&self, status: u16) {
+        self.server.clear_faults();
+        let lease = Route::new(Verb::Patch, "leases");
+        self.server
+            .inject(lease, Times::always(), Fault::status(status));
+    }
+
+    /// The result of a run after two minutes.
+    fn again(&self) -> Credential {
+        self.store().date_lock(SystemTime::UNIX_EPOCH);
+        self.run().unwrap()
+    }
+
+    /// From now on, nobody decides, and a run does not wait for long.
+    fn nobody_decides(&mut self) {
+        self.server.set_signer(Signer::Off);
+        self.limit = Duration::from_secs(3);
+    }
+
+    /// Denies the next request for this reason.
+    fn deny_next(&self, reason: &str) {
+        let condition = json!({
+            "type": "Denied", "status": "True", "reason": reason, "message": "the record says so",
+        });
+        let status = json!({"certificate": null, "conditions": [condition]});
+        let patch = json!({"status": status});
+        self.server
+            .inject(Route::create(), Times::once(), Fault::Merge { patch });
+    }
+
+    /// The users that created the requests after the first one.
+    fn requesters(&self) -> Vec<String> {
+        let mut requests = self.server.requests();
+        requests.retain(|request| request.verb == Verb::Create);
+        let users = requests.into_iter().skip(1);
+        users.filter_map(|request| request.user).collect()
+    }
+}
+
+#[test]
+fn a_machine_without_evidence_files_its_key_again_after_a_401() {
+    let (bed, old) = Bed::joined(Renewal::Impossible);
+
+    let new = bed.refused(401);
+
+    assert_ne!(new.certificate_pem(), old.certificate_pem());
+    assert_eq!(new.public_bits(), old.public_bits());
+    assert_eq!(bed.requesters(), [BOOTSTRAP_USER]);
+    assert!(!bed.store().path(StoreFile::Pending).exists());
+}
+
+#[test]
+fn a_machine_with_evidence_makes_another_key_after_a_401() {
+    let (bed, old) = Bed::joined(Renewal::Attested);
+    bed.refuse(401);
+    bed.server
+        .inject(Route::create(), Times::once(), Fault::status(401));
+
+    let new = bed.again();
+
+    assert_ne!(new.public_bits(), old.public_bits());
+    assert_eq!(bed.requesters(), [BOOTSTRAP_USER]);
+}
+
+#[test]
+fn a_machine_without_evidence_makes_another_key_after_a_403() {
+    let (bed, old) = Bed::joined(Renewal::Impossible);
+
+    let new = bed.refused(403);
+
+    assert_ne!(new.public_bits(), old.public_bits());
+    assert_eq!(bed.requesters(), [BOOTSTRAP_USER]);
+}
+
+#[test]
+fn a_stored_key_that_is_revoked_is_replaced_and_not_filed_again() {
+    for reason in ["IdentityRevoked", "KeyOfAnotherMachine"] {
+        let (mut bed, old) = Bed::joined(Renewal::Impossible);
+        bed.nobody_decides();
+        bed.refuse(401);
+        bed.deny_next(reason);
+        // The API server has the request with the other key, and nobody decides.
+        let waits = bed.again();
+        let requests = bed.server.created_bodies().len();
+        let still_waits = bed.again();
+        assert_eq!(bed.server.created_bodies().len(), requests, "{reason}");
+        for waits in [waits, still_waits] {
+            assert_eq!(waits.certificate_pem(), old.certificate_pem(), "{reason}");
+        }
+
+        let name = pending_name(&bed);
+        bed.server.approve_and_issue(&name);
+        let new = bed.again();
+
+        assert_ne!(new.public_bits(), old.public_bits(), "{reason}");
+        assert_eq!(bed.requesters(), [BOOTSTRAP_USER; 2], "{reason}");
+    }
+}
+
+#[test]
+fn a_stored_key_that_is_denied_for_another_reason_is_kept() {
+    let (bed, old) = Bed::joined(Renewal::Impossible);
+    bed.refuse(401);
+    bed.deny_next("TokenOfAnotherMachine");
+    let denied = bed.again();
+    assert_eq!(denied.certificate_pem(), old.certificate_pem());
+    // The operator gave the node another token, and the pause after the denial is over.
+    let store = bed.store();
+    let lock = store.lock(
+        Deadline::after(Duration::from_secs(20)),
+        "a test",
+        clock::now(),
+    );
+    drop(lock.unwrap().remove(StoreFile::Failure));
+
+    let new = bed.again();
+
+    assert_ne!(new.certificate_pem(), old.certificate_pem());
+    assert_eq!(new.public_bits(), old.public_bits());
+}
+
+#[test]
+fn a_request_with_the_stored_key_waits_over_runs_and_is_filed_once() {
+    let (mut bed, old) = Bed::joined(Renewal::Impossible);
+    bed.nobody_decides();
+    let waits = bed.refused(401);
+    let name = pending_name(&bed);
+    assert_eq!(waits.certificate_pem(), old.certificate_pem());
+    bed.server.approve_and_issue(&name);
+
+    let new = bed.again();
+
+    assert_ne!(new.certificate_pem(), old.certificate_pem());
+    assert_eq!(new.public_bits(), old.public_bits());
+    assert_eq!(bed.requesters(), [BOOTSTRAP_USER]);
+}
+
+#[test]
+fn a_key_that_would_wait_gives_way_to_the_stored_one_after_a_401() {
+    let (mut bed, old) = Bed::joined(Renewal::Impossible);
+    bed.nobody_decides();
+    // Another key, which the controller does not grant before the certificate ends.
+    let waits = bed.refused(403);
+    let other = pending_name(&bed);
+    assert_eq!(waits.certificate_pem(), old.certificate_pem());
+    bed.server.set_signer(Signer::issue());
+
+    let new = bed.refused(401);
+
+    assert_eq!(new.public_bits(), old.public_bits());
+    assert!(
+        bed.server
+            .csr(&other)
+            .is_some_and(|request| { request["status"]["certificate"].is_null() })
+    );
+}
+
+#[test]
+fn a_request_with_the_stored_key_is_kept_when_the_kubeconfig_has_a_new_ca() {
+    let (mut bed, old) = Bed::joined(Renewal::Impossible);
+    bed.nobody_decides();
+    bed.refuse(401);
+    bed.new_ca = CertificateAuthority::new("new")
+        .certificate_pem()
+        .to_owned();
+
+    for _ in 0..2 {
+        let undecided = bed.renew().unwrap_err();
+        assert_eq!(undecided.code(), Code::Pending, "{undecided}");
+    }
+    bed.server.approve_and_issue(&pending_name(&bed));
+    let new = bed.renew().unwrap();
+
+    assert_eq!(new.public_bits(), old.public_bits());
+    assert_eq!(bed.requesters(), [BOOTSTRAP_USER]);
+    let stored = Origin::read(&bed.store()).unwrap();
+    assert!(stored.endpoint.ca_pem.ends_with(&bed.new_ca));
+}
+
+/// The name of the node's pending request.
+fn pending_name(bed: &Bed) -> String {
+    let text = fs::read_to_string(bed.store().path(StoreFile::Pending)).unwrap();
+    let pending: serde_json::Value = serde_json::from_str(&text).unwrap();
+    pending["request"]["name"].as_str().unwrap().to_owned()
+}
