@@ -1,6 +1,5 @@
 //! The client of the API server.
 
-use std::net::ToSocketAddrs as _;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -24,6 +23,7 @@ use super::watch::Watch;
 use crate::clock::Deadline;
 use crate::failure::Code;
 use crate::http;
+use crate::resolver;
 
 /// Less than the shortest deadline (5 s, while a credential is valid). So a name with two addresses
 /// reaches the second: each address gets a share of the time.
@@ -290,9 +290,13 @@ fn route(
         (Some(_), Some(_)) => Err(("tls-server-name", Refused::ProxyWithServerName)),
         (Some(proxy), None) => {
             let proxy = Proxy::all(proxy.expose()).map_err(|_| ("proxy-url", Refused::NotAUrl))?;
+            let builder = builder.dns_resolver(Arc::new(Resolver::default()));
             Ok((builder.proxy(proxy), server.clone()))
         }
-        (None, None) => Ok((builder.no_proxy(), server.clone())),
+        (None, None) => {
+            let builder = builder.dns_resolver(Arc::new(Resolver::default()));
+            Ok((builder.no_proxy(), server.clone()))
+        }
         (None, Some(name)) => under_another_name(builder.no_proxy(), server, name)
             .ok_or(("tls-server-name", Refused::NotAServerName)),
     }
@@ -311,24 +315,25 @@ fn under_another_name(
     let host = host.trim_end_matches(']').to_owned();
     let authority = HeaderValue::from_str(server.authority()).ok()?;
     let builder = builder
-        .dns_resolver(Arc::new(Elsewhere { host }))
+        .dns_resolver(Arc::new(Resolver { host: Some(host) }))
         .default_headers(HeaderMap::from_iter([(HOST, authority)]));
     Some((builder, base))
 }
 
-/// A resolver that returns the addresses of one host, whatever the name.
-struct Elsewhere {
-    host: String,
+/// A resolver that returns the addresses of one host, whatever the name, if it has one.
+#[derive(Default)]
+struct Resolver {
+    host: Option<String>,
 }
 
-impl Resolve for Elsewhere {
-    fn resolve(&self, _: Name) -> Resolving {
+impl Resolve for Resolver {
+    fn resolve(&self, name: Name) -> Resolving {
         let host = self.host.clone();
+        let host = host.unwrap_or_else(|| name.as_str().to_owned());
         // This blocks only the client's own thread, which has nothing else to do. No caller waits
         // for it beyond a deadline. The URL's port replaces port 0.
         Box::pin(async move {
-            let addresses: Vec<_> = (host.as_str(), 0).to_socket_addrs()?.collect();
-            let addresses: Addrs = Box::new(addresses.into_iter());
+            let addresses: Addrs = Box::new(resolver::addresses(&host)?.into_iter());
             Ok(addresses)
         })
     }

@@ -1,6 +1,5 @@
 //! The checks of `doctor`, and the facts of `identify`.
 
-use std::net::ToSocketAddrs as _;
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
@@ -10,6 +9,7 @@ use kubelet_authenticator::attester::{Finding, Identity, ProviderIdSources, Repo
 use kubelet_authenticator::clock::{self, Deadline};
 use kubelet_authenticator::failure::{Code, Failure};
 use kubelet_authenticator::imds::METADATA_ENDPOINT;
+use kubelet_authenticator::resolver;
 use kubelet_authenticator::settings::Settings;
 
 use crate::credentials::Credentials;
@@ -103,15 +103,11 @@ fn instance_name(
 
 /// Whether the host has an address, by a resolver that may hang.
 fn is_resolved(host: &str) -> bool {
-    let (host, port) = match host.rsplit_once(':') {
-        Some((host, port)) => (host, port.parse().unwrap_or(443)),
-        None => (host, 443),
-    };
+    let host = host.rsplit_once(':').map_or(host, |(host, _)| host);
     let host = host.to_owned();
     let (sender, receiver) = mpsc::sync_channel(1);
     let resolve = move || {
-        let addresses = (host.as_str(), port).to_socket_addrs();
-        let is_resolved = addresses.is_ok_and(|mut addresses| addresses.next().is_some());
+        let is_resolved = resolver::addresses(&host).is_ok_and(|addresses| !addresses.is_empty());
         // Nobody waits any more.
         let _ = sender.send(is_resolved);
     };
