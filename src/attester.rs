@@ -14,8 +14,8 @@ pub use crate::machine::Machine;
 use crate::node_name::kubelets_provider_id;
 use crate::settings::{Entry, Settings};
 
-/// Seven days. Certificates are renewed daily, so the management cluster may be unavailable for
-/// six.
+/// Seven days. Certificates are renewed after 20 to 28 hours, so the management cluster can be
+/// unavailable for more than five days.
 const WEEK: u32 = 7 * 24 * 3600;
 
 /// The placeholder for the value of a secret member of evidence.
