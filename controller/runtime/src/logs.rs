@@ -1,6 +1,7 @@
 //! The log lines of decisions. Text of a requester is always the value of a field, which the formatter escapes.
 
 use std::error::Error;
+use std::mem;
 use std::time::Duration;
 
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
@@ -52,6 +53,23 @@ fn claimed_node(request: &[u8]) -> Option<NodeName> {
 fn millis(duration: Duration) -> f64 {
     let micros = u32::try_from(duration.as_micros()).unwrap_or(u32::MAX);
     f64::from(micros) / 1000.0
+}
+
+/// The failures of a task that is tried until it succeeds: the first is a warning, those that follow it are for
+/// debugging.
+#[derive(Debug, Default)]
+pub(crate) struct Failures(bool);
+
+impl Failures {
+    /// Whether this failure is the first one since the last success.
+    pub(crate) fn is_first(&mut self) -> bool {
+        !mem::replace(&mut self.0, true)
+    }
+
+    /// The task succeeded.
+    pub(crate) fn end(&mut self) {
+        self.0 = false;
+    }
 }
 
 /// Logs that a decision was not written; `repeated` if it was not the first time.

@@ -12,6 +12,7 @@ use node_attestation_core::refusal::Unavailable;
 use tokio::time::Instant;
 
 use crate::capi::{CapiInventory, told};
+use crate::logs::Failures;
 use crate::machine_conditions::{
     Condition, Outcome, Outcomes, WriteBudget, is_refusal, uid_of, write,
 };
@@ -38,8 +39,7 @@ pub(super) struct MachineConditions {
     outcomes: Arc<Outcomes>,
     written: Written,
     not_before: Instant,
-    /// Whether a failed write was logged.
-    told: bool,
+    failures: Failures,
 }
 
 /// The writes of the last [`REPEAT`], by the UIDs of the Machines.
@@ -95,7 +95,7 @@ impl MachineConditions {
             outcomes: Arc::default(),
             written: Written::default(),
             not_before: Instant::now(),
-            told: false,
+            failures: Failures::default(),
         }
     }
 
@@ -152,6 +152,7 @@ impl MachineConditions {
                 left = Some((machine, outcome));
                 break;
             }
+            self.failures.end();
             self.written.add(uid, (&outcome, &condition), begun);
         }
         for (machine, outcome) in left.into_iter().chain(waiting) {
@@ -183,19 +184,18 @@ impl MachineConditions {
 
     fn log(&mut self, machine: &str, error: &Unavailable) {
         let error = error_chain(error);
-        if self.told {
-            tracing::debug!(
-                machine,
-                error,
-                "the condition of the Machine was not written"
-            );
-        } else {
+        if self.failures.is_first() {
             tracing::warn!(
                 machine,
                 error,
                 "the condition of the Machine was not written; further failures are logged with -v"
             );
-            self.told = true;
+        } else {
+            tracing::debug!(
+                machine,
+                error,
+                "the condition of the Machine was not written"
+            );
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Periodic work for one cluster, independent of the requests of its nodes.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::error::Error;
 use std::fmt::Display;
 use std::sync::Arc;
@@ -14,15 +14,16 @@ use node_attestation_core::crd::{
     BootstrapTokens, BuiltInRenewal, IdentityCounts, KubeletAuthenticationSpec,
 };
 use node_attestation_core::decide::Context;
-use node_attestation_core::identifiers::RecordUid;
-use node_attestation_core::ledger::{MISSING_MACHINE_TIMEOUT, RevokedGenerations, Stored};
+use node_attestation_core::ledger::{MISSING_MACHINE_TIMEOUT, Stored};
 use tokio::time::{Instant, timeout};
 
 mod inspection;
 mod nodes;
+mod revocation_list;
 
 use inspection::{Counted, Inspection};
 use nodes::{MAX_WITHOUT, nodes_named};
+use revocation_list::RevocationList;
 
 use super::cluster_status::{ApiReachability, AutoApprove, Health};
 use super::machine_conditions::MachineConditions;
@@ -33,7 +34,7 @@ use crate::capi::CapiInventory;
 use crate::client::ClusterAccess;
 use crate::clock::{elapsed, now};
 use crate::hardening::tokens::Tokens;
-use crate::hardening::{HardeningError, admission, auto_approve_audit, bindings, revocation};
+use crate::hardening::{HardeningError, admission, auto_approve_audit, bindings};
 use crate::preflight::{self, required_rights};
 
 /// Deadline of one part: a few small calls, each with a deadline of its own.
@@ -67,9 +68,7 @@ pub(super) struct Upkeep {
     /// Whether a watch of requests failed or came back since the last inspection; the watch sets it.
     pub(super) watches: Arc<AtomicBool>,
     tokens: Tokens,
-    revoked: Option<BTreeMap<RecordUid, RevokedGenerations>>,
-    /// The number of records that are not in it.
-    left_out: usize,
+    revoked: RevocationList,
 }
 
 impl Upkeep {
@@ -100,8 +99,7 @@ impl Upkeep {
             rights: None,
             watches: Arc::default(),
             tokens: Tokens::new(grace.unwrap_or(MISSING_MACHINE_TIMEOUT)),
-            revoked: None,
-            left_out: 0,
+            revoked: RevocationList::default(),
             context,
         }
     }
@@ -206,7 +204,7 @@ impl Upkeep {
             return health;
         }
         // Somebody may have changed the list of revoked certificates: it is written again.
-        self.revoked = None;
+        self.revoked.forget();
         if self.spec.built_in_renewal == BuiltInRenewal::ControlPlane
             && let Some(nodes) = self.inventory.control_plane_nodes().await
         {
@@ -271,39 +269,18 @@ impl Upkeep {
         );
     }
 
-    /// Publishes newly revoked certificates.
+    /// Publishes newly revoked certificates, after the first inspection.
     pub(super) async fn revoke_what_is_new(&mut self) {
-        if self.revoked.is_none() {
-            return;
-        }
-        if let Err(error) = self.revoke().boxed().await {
-            tracing::warn!(error, "newly revoked certificates are not published yet");
+        if self.revoked.is_published() {
+            let tried = self.revoke().boxed().await;
+            self.revoked.log(tried);
         }
     }
 
     async fn revoke(&mut self) -> Result<(), String> {
-        let now = now();
-        let records = self.records().await?;
-        let longest = self.context.ledger.policy().longest_lifetime;
-        let desired: BTreeMap<_, _> = records
-            .iter()
-            .filter_map(|stored| {
-                let record = &stored.record;
-                Some((record.uid, record.revoked_generations(longest, now)?))
-            })
-            .collect();
-        if self.revoked.as_ref() != Some(&desired) {
-            let applied = revocation::apply(self.access.client(), &desired, now).boxed();
-            self.left_out = part(applied).await?.left_out;
-            self.revoked = Some(desired);
-        }
-        let left_out = self.left_out;
-        if left_out > 0 {
-            return Err(format!(
-                "the list is full: the certificates of {left_out} records are not refused"
-            ));
-        }
-        Ok(())
+        let records = (self.records().await?, self.context.ledger.policy());
+        let client = self.access.client();
+        self.revoked.publish(client, records, now()).await
     }
 
     async fn examined(&mut self) -> Health {

@@ -1,0 +1,114 @@
+//! The list of revoked certificates of one cluster, as it was published there.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, SystemTime};
+
+use futures::future::FutureExt as _;
+use kube::Client;
+use node_attestation_core::identifiers::RecordUid;
+use node_attestation_core::ledger::{LedgerPolicy, RevokedGenerations, Stored};
+use tokio::time::Instant;
+
+use super::part;
+use crate::hardening::revocation;
+use crate::logs::Failures;
+
+/// The time until a list with entries is compared with the workload cluster again: its administrators can change it.
+const COMPARED_AGAIN: Duration = Duration::from_mins(5);
+
+/// The published list.
+#[derive(Debug, Default)]
+pub(super) struct RevocationList {
+    published: Option<Published>,
+    failures: Failures,
+}
+
+#[derive(Debug)]
+struct Published {
+    at: Instant,
+    entries: BTreeMap<RecordUid, RevokedGenerations>,
+    /// The number of records that are not in the list.
+    left_out: usize,
+}
+
+impl RevocationList {
+    /// Has the next call compare the list with the workload cluster.
+    pub(super) fn forget(&mut self) {
+        self.published = None;
+    }
+
+    /// Publishes the revoked certificates of these records. It costs no call if the list has them, and was compared
+    /// lately.
+    ///
+    /// # Errors
+    ///
+    /// The workload cluster does not have the whole list.
+    pub(super) async fn publish(
+        &mut self,
+        client: &Client,
+        (records, policy): (Vec<Stored>, &LedgerPolicy),
+        now: SystemTime,
+    ) -> Result<(), String> {
+        let longest = policy.longest_lifetime;
+        let entries: BTreeMap<_, _> = records
+            .iter()
+            .filter_map(|stored| {
+                let record = &stored.record;
+                Some((record.uid, record.revoked_generations(longest, now)?))
+            })
+            .collect();
+        let current = self.published.as_ref();
+        let current = current.filter(|published| published.is_current(&entries));
+        let left_out = if let Some(current) = current {
+            current.left_out
+        } else {
+            let applied = revocation::apply(client, &entries, now).boxed();
+            let left_out = part(applied).await?.left_out;
+            self.published = Some(Published {
+                at: Instant::now(),
+                entries,
+                left_out,
+            });
+            left_out
+        };
+        if left_out > 0 {
+            return Err(format!(
+                "the list is full: the certificates of {left_out} records are not refused"
+            ));
+        }
+        Ok(())
+    }
+
+    /// Whether it was published since the last [`forget`](Self::forget).
+    pub(super) fn is_published(&self) -> bool {
+        self.published.is_some()
+    }
+
+    /// Logs the end of a try between two rounds.
+    pub(super) fn log(&mut self, tried: Result<(), String>) {
+        let Err(error) = tried else {
+            return self.failures.end();
+        };
+        if self.failures.is_first() {
+            tracing::warn!(
+                error,
+                "the list of revoked certificates cannot be updated; it is tried again"
+            );
+        } else {
+            tracing::debug!(
+                error,
+                "the list of revoked certificates cannot be updated yet"
+            );
+        }
+    }
+}
+
+impl Published {
+    fn is_current(&self, entries: &BTreeMap<RecordUid, RevokedGenerations>) -> bool {
+        // Without entries there is nothing to restore.
+        self.entries == *entries && (entries.is_empty() || self.at.elapsed() < COMPARED_AGAIN)
+    }
+}
+
+#[cfg(test)]
+mod tests;

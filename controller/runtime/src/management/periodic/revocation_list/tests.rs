@@ -1,0 +1,145 @@
+use std::io;
+use std::sync::Arc;
+
+use http_body_util::{BodyExt as _, Full};
+use hyper::body::Bytes;
+use hyper::{Method, Request, Response};
+use kube::client::Body;
+use node_attestation_core::ledger::Records as _;
+use node_attestation_core::testing::records::{World, at, policy};
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use tokio::time::advance;
+use tracing_subscriber::fmt::MakeWriter;
+
+use super::*;
+use crate::client::ClusterAccess;
+
+/// The objects of an API server by their paths; `None`: it is away.
+type Stored = Arc<Mutex<Option<BTreeMap<String, Value>>>>;
+
+fn api_server() -> (Stored, ClusterAccess) {
+    let stored: Stored = Arc::new(Mutex::new(Some(BTreeMap::new())));
+    let objects = stored.clone();
+    let access = ClusterAccess::in_memory(move |request: Request<Body>| {
+        let objects = objects.clone();
+        async move {
+            let (parts, body) = request.into_parts();
+            let body = body.collect().await.unwrap().to_bytes();
+            let mut objects = objects.lock();
+            let path = parts.uri.path().to_owned();
+            let found = objects.as_mut().map(|objects| {
+                if parts.method != Method::GET {
+                    objects.insert(path.clone(), serde_json::from_slice(&body).unwrap());
+                }
+                objects.get(&path).cloned()
+            });
+            let (status, body) = match found {
+                Some(Some(object)) => (200, object),
+                Some(None) => (404, failure(404, "NotFound")),
+                None => (503, failure(503, "ServiceUnavailable")),
+            };
+            let body = Full::new(Bytes::from(body.to_string()));
+            Response::builder().status(status).body(body).unwrap()
+        }
+    });
+    (stored, access)
+}
+
+fn failure(code: u16, reason: &str) -> Value {
+    json!({"kind": "Status", "metadata": {}, "code": code, "reason": reason, "message": ""})
+}
+
+/// The number of entries of the list in the workload cluster.
+fn entries(stored: &Stored) -> usize {
+    let stored = stored.lock();
+    let mut objects = stored.as_ref().unwrap().values();
+    let list = objects.find(|object| object["kind"] == "RevokedNodeCredentials");
+    list.map_or(0, |list| list["spec"]["revoked"].as_object().unwrap().len())
+}
+
+/// A record that was revoked.
+fn world() -> World {
+    let world = World::held(policy());
+    world.revoke("n1", 1);
+    world
+}
+
+async fn publish(
+    list: &mut RevocationList,
+    access: &ClusterAccess,
+    world: &World,
+) -> Result<(), String> {
+    let records = world.records.all().await.unwrap();
+    list.publish(access.client(), (records, &policy()), at(1))
+        .await
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_list_that_was_deleted_is_restored_after_five_minutes() {
+    let (stored, access) = api_server();
+    let (world, mut list) = (world(), RevocationList::default());
+    publish(&mut list, &access, &world).await.unwrap();
+    assert_eq!(entries(&stored), 1);
+
+    *stored.lock() = Some(BTreeMap::new());
+    advance(COMPARED_AGAIN - Duration::from_secs(1)).await;
+    publish(&mut list, &access, &world).await.unwrap();
+    assert_eq!(entries(&stored), 0, "it costs no call before");
+
+    advance(Duration::from_secs(1)).await;
+    publish(&mut list, &access, &world).await.unwrap();
+    assert_eq!(entries(&stored), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_list_without_entries_costs_no_call_again() {
+    let (stored, access) = api_server();
+    let world = World::held(policy());
+    let mut list = RevocationList::default();
+    publish(&mut list, &access, &world).await.unwrap();
+
+    *stored.lock() = None;
+    advance(COMPARED_AGAIN * 2).await;
+    assert_eq!(publish(&mut list, &access, &world).await, Ok(()));
+}
+
+#[derive(Debug, Clone, Default)]
+struct Lines(Arc<Mutex<Vec<u8>>>);
+
+impl io::Write for Lines {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl<'a> MakeWriter<'a> for Lines {
+    type Writer = Self;
+
+    fn make_writer(&'a self) -> Self {
+        self.clone()
+    }
+}
+
+#[test]
+fn only_the_first_failure_of_an_outage_is_a_warning() {
+    let lines = Lines::default();
+    let subscriber = tracing_subscriber::fmt()
+        .with_writer(lines.clone())
+        .finish();
+    let mut list = RevocationList::default();
+    tracing::subscriber::with_default(subscriber, || {
+        let away = || Err("the API server is away".to_owned());
+        for tried in [away(), away(), away(), Ok(()), away(), away()] {
+            list.log(tried);
+        }
+    });
+    let text = String::from_utf8(lines.0.lock().clone()).unwrap();
+    assert_eq!(text.matches("WARN").count(), 2, "{text}");
+    assert!(!text.contains("newly revoked"));
+}
