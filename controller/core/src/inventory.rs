@@ -87,6 +87,8 @@ pub struct Machine {
     pub addresses: Vec<IpAddr>,
     /// The DNS names that its infrastructure reports, in lower case.
     pub dns_names: Vec<String>,
+    /// Whether its infrastructure is still provisioned, so that it may report more addresses and names.
+    pub provisioning: bool,
     /// Its own bootstrap token; `None` if it shares one, or has none.
     pub token_id: Option<TokenId>,
     /// The pool that it is a member of.

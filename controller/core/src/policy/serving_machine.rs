@@ -28,6 +28,16 @@ pub(crate) fn is_reported(
     }
 }
 
+/// The refusal of a request for a name that is not reported of its machine: a machine that is not provisioned yet gets
+/// its addresses later.
+pub(crate) fn not_reported(denial: Denial, machine: &Machine) -> Refusal {
+    if machine.provisioning {
+        Deferral::MachineNotProvisioned(machine.name.clone()).into()
+    } else {
+        denial.into()
+    }
+}
+
 /// Checks that of the machines that have the name, none is another than `machine`.
 pub(crate) fn is_nobody_elses(
     name: &ServingName,

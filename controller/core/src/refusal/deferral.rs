@@ -16,6 +16,10 @@ crate::reasons! {
         /// The machine has no provider ID, node name or bootstrap data yet.
         #[error("machine {0} is not ready to join")]
         MachineNotReady(String) => "the machine is not ready to join yet",
+        /// A serving certificate is asked for a name or address that the machine's infrastructure does not
+        /// report, and the machine is not provisioned yet: addresses are reported at the end of that.
+        #[error("machine {0} is not provisioned yet, so its names and addresses are not known")]
+        MachineNotProvisioned(String) => "the machine's names and addresses are not known yet",
         /// Another machine has the node name too, on a ground that is as strong or stronger: by its
         /// objects, its Node, or the addresses that its infrastructure reports. The request waits until
         /// one of the two has another name or is gone.

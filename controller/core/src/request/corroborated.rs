@@ -73,7 +73,8 @@ impl ConformantServingCsr {
             };
         }
         for name in &request.names {
-            is_reported(name, &reported)?;
+            let reported = is_reported(name, &reported);
+            reported.map_err(|denial| serving_machine::not_reported(denial, &machine))?;
         }
         for name in &request.names {
             let have_it = have_it(name, inventory).await.map_err(unavailable)?;

@@ -86,6 +86,36 @@ fn an_address_or_name_that_is_not_reported_of_the_machine_is_denied() {
     }
 }
 
+/// The cluster, whose machine `m1` has joined and may have more addresses later.
+fn provisioning() -> Context {
+    let machine = Machine {
+        provisioning: true,
+        ..serving_machine()
+    };
+    joined(serving_cluster_of(vec![machine, other_machine()]))
+}
+
+#[test]
+fn an_address_of_a_machine_that_is_not_provisioned_yet_waits() {
+    let early = serving_for(&[dns("n1"), ip([192, 0, 2, 9])]);
+
+    let decision = decided(&early, &provisioning());
+
+    let Decision::Retry(deferral) = decision else {
+        panic!("not put off: {decision:?}")
+    };
+    assert_eq!(deferral.reason(), "MachineNotProvisioned");
+    let expected =
+        Denial::ServingNameNotReported(ServingName::Ip(address("192.0.2.9")), "m1".to_owned());
+    assert_eq!(denied(&[dns("n1"), ip([192, 0, 2, 9])]), expected);
+}
+
+#[test]
+fn what_is_reported_of_a_machine_that_is_not_provisioned_yet_is_granted() {
+    let decision = decided(&serving_for(&[dns("n1"), ip(ADDRESS)]), &provisioning());
+    assert!(matches!(decision, Decision::Approve(_)), "{decision:?}");
+}
+
 #[test]
 fn an_address_or_name_that_another_machine_has_too_is_denied() {
     let shared = |change: fn(&mut Machine)| {

@@ -121,6 +121,7 @@ fn a_machine_is_found_by_its_provider_id() {
         assert_eq!(machine.dns_names, ["m1.example.com"]);
         assert_eq!(machine.addresses.len(), 3);
         assert_eq!((machine.pool, machine.control_plane), (None, false));
+        assert!(!machine.provisioning);
         let object = machine.object.unwrap();
         assert_eq!(object.kind.as_deref(), Some("Machine"));
         assert_eq!(object.namespace.as_deref(), Some(NAMESPACE));

@@ -215,6 +215,7 @@ impl<'a> View<'a> {
             node: self.node(name, machine),
             addresses: machine.addresses.clone(),
             dns_names: machine.dns_names.clone(),
+            provisioning: !machine.provisioned,
             token_id: config.and_then(|config| config.token.clone()),
             control_plane: machine.control_plane
                 || config.is_some_and(|config| config.control_plane),

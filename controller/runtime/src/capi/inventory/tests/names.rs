@@ -123,8 +123,15 @@ fn a_name_may_be_reported_until_the_infrastructure_is_provisioned() {
         assert_eq!(naming(&inventory, "m1", "m1"), Naming::Own);
         let names = but(&["m1-infra", "m1"]);
         assert_eq!(naming(&inventory, "m1", "m2.example.com"), names);
+        let provisioning = || {
+            by_id(&inventory, "generic:///rack/m1")
+                .unwrap()
+                .provisioning
+        };
+        assert!(provisioning(), "{contract:?}");
 
         seen::<objects::Machine>(&objects, machine);
+        assert!(!provisioning(), "{contract:?}");
         assert_eq!(naming(&inventory, "m1", "n9"), names);
     }
 }
