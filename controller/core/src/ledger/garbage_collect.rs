@@ -35,7 +35,7 @@ const END_MAY_LAG: Duration = Duration::from_hours(24);
 /// The records after a sweep.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SweepReport {
-    /// The first end of a certificate of a live record, as far as it is known.
+    /// The first end of a certificate of a live record that is not revoked, as far as it is known.
     pub earliest_expiry: Option<SystemTime>,
     /// Records that somebody holds.
     pub live: usize,
@@ -290,7 +290,11 @@ impl SweepReport {
         }
         self.live += 1;
         self.attested += usize::from(record.holder.is_attested());
-        self.revoked += usize::from(record.is_revoked());
+        if record.is_revoked() {
+            // It cannot renew, so that its end is not for an alert.
+            self.revoked += 1;
+            return;
+        }
         let end = Some(issued.map_or_else(|| record.known_end(), |issued| issued.not_after));
         self.earliest_expiry = match self.earliest_expiry {
             None => end,

@@ -55,7 +55,8 @@ fn a_sweep_counts_and_finds_the_first_end() {
     assert_eq!(
         swept(&world, 4),
         SweepReport {
-            earliest_expiry: Some(at(10)),
+            // That of n2: n1 ends before, and cannot renew.
+            earliest_expiry: Some(at(13)),
             live: 2,
             attested: 1,
             revoked: 1,
