@@ -60,6 +60,8 @@ pub(crate) enum Next {
     Done,
     /// Another try, later.
     Retry,
+    /// The same for a request that is another controller's until attestation is enforced.
+    NotOursYet,
     /// Another try once the request has changed: the API server rejects the answer.
     GiveUp,
 }
@@ -179,7 +181,7 @@ impl Pipeline {
         }
         let (next, told) = match &decided.decision {
             // It becomes ours when attestation is enforced.
-            Decision::Ignore(Ignored::NotEnforced) if is_open(&request) => (Next::Retry, true),
+            Decision::Ignore(Ignored::NotEnforced) if is_open(&request) => (Next::NotOursYet, true),
             Decision::Ignore(_) => (Next::Done, true),
             Decision::Retry(_) => (Next::Retry, repeated),
             Decision::Deny(_) | Decision::Fail(_) | Decision::Issue(_) | Decision::Approve(_) => {

@@ -368,6 +368,18 @@ impl Queue {
     /// Ends the processing of a request that must be tried again.
     pub(crate) fn retry(&mut self, uid: &str, now: Instant) {
         self.unanswered(uid, |attempts| Some(now + wait_after(attempts)));
+        if let Some(entry) = self.entries.get(uid) {
+            self.pending.add(entry.created, entry.arrival);
+        }
+    }
+
+    /// Ends the processing of a request that is another controller's until attestation is enforced: it is tried again,
+    /// and is not pending.
+    pub(crate) fn not_ours_yet(&mut self, uid: &str, now: Instant) {
+        self.retry(uid, now);
+        if let Some(entry) = self.entries.get(uid) {
+            self.pending.remove(entry.created, entry.arrival);
+        }
     }
 
     /// Ends the processing of a request without an answer. If it has changed, it is next; otherwise it waits `until`

@@ -144,6 +144,7 @@ impl Worker {
         match next {
             Some(Next::Done) => self.queue.settled(&uid),
             Some(Next::GiveUp) => self.queue.given_up(&uid),
+            Some(Next::NotOursYet) => self.queue.not_ours_yet(&uid, Instant::now()),
             Some(Next::Retry) | None => self.queue.retry(&uid, Instant::now()),
         }
     }

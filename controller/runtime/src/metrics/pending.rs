@@ -21,7 +21,7 @@ impl Pending {
     }
 
     /// Their number, and the time of the oldest.
-    pub(super) fn summary(&self) -> (usize, Option<i64>) {
+    pub(crate) fn summary(&self) -> (usize, Option<i64>) {
         let all = self.0.lock();
         (all.len(), all.first().map(|(created, _)| *created))
     }
