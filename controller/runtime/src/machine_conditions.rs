@@ -3,7 +3,7 @@
 //!
 //! # Contract
 //!
-//! - It is `True` once the machine has its certificate. A request that a bootstrap token files never takes that away: a
+//! - It is `True` once the machine has its certificate, with a reason that tells whether it proved its identity. A request that a bootstrap token files never takes that away: a
 //!   Machine whose readiness gates have the condition would be replaced by whoever has the token. Nor does a node that
 //!   claims another's machine.
 //! - Afterwards it is `False` if the node's own renewal is denied, or if its certificates are revoked.
@@ -25,7 +25,7 @@ use kube::Client;
 use kube::api::{Api, DynamicObject, Patch, PatchParams};
 use kube::core::ApiResource;
 use kubelet_attestation::errors::error_chain;
-use kubelet_attestation::names::{NODE_USER_PREFIX, NodeName};
+use kubelet_attestation::names::{NODE_USER_PREFIX, NodeName, Provider};
 use node_attestation_core::decide::Decision;
 use node_attestation_core::ledger::Record;
 use node_attestation_core::rate_limit::Rate;
@@ -78,7 +78,10 @@ impl WriteBudget {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Outcome {
     /// It has its certificate.
-    Granted,
+    Granted {
+        /// Whether it proved its identity: with `insecure`, it did not.
+        evidence: bool,
+    },
     /// Its certificates were taken back.
     Revoked,
     /// A request of it was refused, or waits.
@@ -104,14 +107,13 @@ pub(crate) struct Condition {
 impl Outcome {
     /// The outcome of a decision on a request for a client certificate; `None` if it says nothing of the machine.
     pub(crate) fn of(request: &CertificateSigningRequest, decision: &Decision) -> Option<Self> {
+        let granted = |basis| {
+            let evidence = request.spec.signer_name != Provider::INSECURE.client_signer();
+            (basis == ApprovalReason::NodeNameClaimed).then_some(Self::Granted { evidence })
+        };
         let error: &dyn Error = match decision {
-            Decision::Issue(issued) => {
-                return (issued.basis == ApprovalReason::NodeNameClaimed).then_some(Self::Granted);
-            }
-            Decision::Approve(approval) => {
-                return (approval.basis() == ApprovalReason::NodeNameClaimed)
-                    .then_some(Self::Granted);
-            }
+            Decision::Issue(issued) => return granted(issued.basis),
+            Decision::Approve(approval) => return granted(approval.basis()),
             // A challenge is half of a join.
             Decision::Ignore(_) | Decision::Fail(Failure::ChallengeIssued { .. }) => {
                 return None;
@@ -140,20 +142,27 @@ impl Outcome {
         if record.is_revoked() {
             return held.then_some(Self::Revoked);
         }
-        let is_former = |known: Attested| known.since < record.opened.time;
+        let evidence = record.holder.is_attested();
+        let (reason, message) = granted(evidence);
+        let is_former = |known: Attested| {
+            if known.holds {
+                known.told != told(reason, message)
+            } else {
+                known.since < record.opened.time
+            }
+        };
         let has_joined = machine.node == Some(&record.node_name);
-        let untold = !held && machine.attested.is_none_or(is_former);
-        (has_joined && untold).then_some(Self::Granted)
+        let untold = machine.attested.is_none_or(is_former);
+        (has_joined && untold).then_some(Self::Granted { evidence })
     }
 
     /// The condition that follows from `known`; `None` if that stays.
     pub(crate) fn condition(&self, known: Option<Attested>, now: SystemTime) -> Option<Condition> {
         let held = known.is_some_and(|known| known.holds);
         let (holds, reason, message) = match self {
-            Self::Granted if held => return None,
-            Self::Granted => {
-                let message = "the machine proved its identity, and its certificate was granted";
-                (true, "Attested", message.to_owned())
+            Self::Granted { evidence } => {
+                let (reason, message) = granted(*evidence);
+                (true, reason, message.to_owned())
             }
             Self::Revoked => {
                 let message = "the node's certificates were revoked";
@@ -183,6 +192,17 @@ impl Outcome {
     fn yields_to(&self, other: &Self) -> bool {
         let is_by_token = |one: &Self| matches!(one, Self::Refused { node: None, .. });
         is_by_token(self) && !is_by_token(other)
+    }
+}
+
+/// Reason and message of the condition of a machine that has its certificate.
+fn granted(evidence: bool) -> (&'static str, &'static str) {
+    if evidence {
+        let message = "the machine proved its identity, and its certificate was granted";
+        ("Attested", message)
+    } else {
+        let message = "the certificate was granted without evidence, with the attestor insecure";
+        ("JoinedWithoutEvidence", message)
     }
 }
 

@@ -2,12 +2,17 @@ use kubelet_attestation::names::ProviderId;
 use node_attestation_core::identifiers::RecordUid;
 use node_attestation_core::ledger::{Revoked, Tombstone, TombstoneReason};
 use node_attestation_core::refusal::{Deferral, Denial, Failure};
-use node_attestation_core::testing::records::{at, claim, name, provider_id};
+use node_attestation_core::testing::records::{
+    at, claim, insecure as insecure_claim, name, provider_id,
+};
+use node_attestation_core::testing::{cluster, decided, insecure, valid};
 
 use super::*;
 
 const TOKEN: &str = "system:bootstrap:abcdef";
 const NODE: &str = "system:node:n1";
+
+const GRANTED: Outcome = Outcome::Granted { evidence: true };
 
 fn time(seconds: u64) -> SystemTime {
     SystemTime::UNIX_EPOCH + Duration::from_secs(seconds)
@@ -32,14 +37,42 @@ fn written(outcome: &Outcome, known: Option<Attested>) -> Option<(bool, &'static
 
 #[test]
 fn a_machine_with_its_certificate_is_told_once() {
-    let expected = Some((true, "Attested", time(200)));
-    for (known, expected) in [
-        (None, expected),
-        (Some(known(false)), expected),
-        (Some(known(true)), None),
-    ] {
-        assert_eq!(written(&Outcome::Granted, known), expected, "{known:?}");
+    for (evidence, reason) in [(true, "Attested"), (false, "JoinedWithoutEvidence")] {
+        let outcome = Outcome::Granted { evidence };
+        let condition = outcome.condition(None, time(200)).unwrap();
+        let holds = Attested {
+            told: told(condition.reason, &condition.message),
+            ..known(true)
+        };
+        for (known, expected) in [
+            (None, Some((true, reason, time(200)))),
+            (Some(known(false)), Some((true, reason, time(200)))),
+            // Another reason, such as that of the attestor before.
+            (Some(known(true)), Some((true, reason, time(100)))),
+            (Some(holds), None),
+        ] {
+            assert_eq!(written(&outcome, known), expected, "{known:?}");
+        }
     }
+}
+
+#[test]
+fn only_a_machine_with_evidence_is_told_to_have_proved_its_identity() {
+    let of = |request: CertificateSigningRequest| {
+        let decision = decided(&request, &cluster());
+        Outcome::of(&request, &decision)
+    };
+    assert_eq!(of(valid()), Some(GRANTED));
+
+    let without = of(insecure());
+    let outcome = Outcome::Granted { evidence: false };
+    assert_eq!(without, Some(outcome.clone()));
+    let condition = outcome.condition(None, time(200)).unwrap();
+    assert!(
+        !condition.message.contains("proved"),
+        "{}",
+        condition.message
+    );
 }
 
 #[test]
@@ -88,6 +121,12 @@ fn a_long_message_is_cut_between_characters() {
     assert_eq!(cut("short".to_owned()), "short");
 }
 
+/// The digest of the condition after this outcome.
+fn told_when(outcome: &Outcome) -> u64 {
+    let condition = outcome.condition(None, at(1)).unwrap();
+    told(condition.reason, &condition.message)
+}
+
 /// The outcome of a record that m1 opened at hour 2 for n1, which `change` changes, where m1 is as `told` tells.
 fn of_record(
     change: impl FnOnce(&mut Record),
@@ -100,7 +139,7 @@ fn of_record(
     let attested = attested.map(|(holds, hour)| Attested {
         holds,
         since: at(hour),
-        told: 0,
+        told: told_when(&GRANTED),
     });
     let machine = KnownMachine {
         name: "m1",
@@ -114,7 +153,7 @@ fn of_record(
 #[test]
 fn a_record_grants_nothing_without_the_node_of_its_machine() {
     let (own, other) = (provider_id("m1"), provider_id("m2"));
-    let granted = Some(Outcome::Granted);
+    let granted = Some(GRANTED);
     for (id, node, attested, expected) in [
         (&own, Some("n1"), None, granted.clone()),
         (&own, Some("n1"), Some((false, 1)), granted),
@@ -129,6 +168,22 @@ fn a_record_grants_nothing_without_the_node_of_its_machine() {
         let told = (id, node, attested);
         assert_eq!(of_record(|_| {}, told), expected, "{told:?}");
     }
+}
+
+#[test]
+fn a_record_without_evidence_corrects_a_condition_that_claims_some() {
+    let own = provider_id("m1");
+    let held = (&own, Some("n1"), Some((true, 1)));
+    let without = |record: &mut Record| {
+        let claim = insecure_claim(claim("m1", "n1", 1, 2));
+        *record = Record::first(&claim, RecordUid::new([7; 16]), None, at(2));
+    };
+
+    assert_eq!(
+        of_record(without, held),
+        Some(Outcome::Granted { evidence: false })
+    );
+    assert_eq!(of_record(|_| {}, held), None);
 }
 
 #[test]
@@ -171,20 +226,17 @@ fn the_last_outcome_of_a_machine_waits_and_a_record_is_no_later_one() {
     let outcomes = Outcomes::default();
     let one = machine("1", "Machine");
     let refusal = refused(NODE, &Decision::Deny(Denial::SignerPurpose));
-    outcomes.add(&one, Outcome::Granted);
+    outcomes.add(&one, GRANTED);
     outcomes.add(&one, refusal.clone());
-    outcomes.add_former(&one, Outcome::Granted);
-    outcomes.add_former(&machine("2", "Machine"), Outcome::Granted);
-    outcomes.add(&machine("3", "MachinePool"), Outcome::Granted);
+    outcomes.add_former(&one, GRANTED);
+    outcomes.add_former(&machine("2", "Machine"), GRANTED);
+    outcomes.add(&machine("3", "MachinePool"), GRANTED);
 
     let taken = outcomes.take_all().into_iter();
     let taken: Vec<_> = taken
         .map(|(machine, outcome)| (machine.uid.unwrap(), outcome))
         .collect();
-    let expected = [
-        ("2".to_owned(), Outcome::Granted),
-        ("1".to_owned(), refusal),
-    ];
+    let expected = [("2".to_owned(), GRANTED), ("1".to_owned(), refusal)];
     assert_eq!(taken, expected);
 }
 
@@ -195,13 +247,13 @@ fn a_refused_token_hides_neither_a_certificate_nor_a_denied_renewal() {
     let denial = Decision::Deny(Denial::SignerPurpose);
     let waiting = |outcomes: &Outcomes| outcomes.take_all().remove(0).1;
 
-    outcomes.add(&one, Outcome::Granted);
+    outcomes.add(&one, GRANTED);
     outcomes.add(&one, refused(TOKEN, &denial));
-    assert_eq!(waiting(&outcomes), Outcome::Granted);
+    assert_eq!(waiting(&outcomes), GRANTED);
     outcomes.add(&one, refused(TOKEN, &denial));
-    outcomes.add(&one, Outcome::Granted);
-    assert_eq!(waiting(&outcomes), Outcome::Granted);
-    outcomes.add(&one, Outcome::Granted);
+    outcomes.add(&one, GRANTED);
+    assert_eq!(waiting(&outcomes), GRANTED);
+    outcomes.add(&one, GRANTED);
     outcomes.add(&one, refused(NODE, &denial));
     outcomes.add(&one, refused(TOKEN, &denial));
     assert_eq!(waiting(&outcomes), refused(NODE, &denial));
@@ -226,14 +278,14 @@ fn what_is_told_already_is_not_written_again() {
 fn no_more_machines_wait_than_fit_and_those_that_wait_are_brought_up_to_date() {
     let outcomes = Outcomes::default();
     for uid in 0..=MAX_WAITING {
-        outcomes.add(&machine(&format!("{uid:05}"), "Machine"), Outcome::Granted);
+        outcomes.add(&machine(&format!("{uid:05}"), "Machine"), GRANTED);
     }
     outcomes.add(&machine("00000", "Machine"), Outcome::Revoked);
 
     let taken = outcomes.take_all().into_iter().map(|(_, outcome)| outcome);
     let taken: Vec<_> = taken.collect();
     assert_eq!(taken.len(), MAX_WAITING);
-    assert_eq!(taken[..2], [Outcome::Revoked, Outcome::Granted]);
+    assert_eq!(taken[..2], [Outcome::Revoked, GRANTED]);
 }
 
 #[tokio::test(start_paused = true)]

@@ -224,6 +224,8 @@ async fn is_of_requester(
 mod tests {
     use super::*;
 
+    const GRANTED: Outcome = Outcome::Granted { evidence: true };
+
     fn condition(message: &str) -> Condition {
         Condition {
             holds: false,
@@ -247,7 +249,7 @@ mod tests {
         let now = Instant::now();
         let mut written = Written::default();
         written.add("refused", (&refusal(), &condition("first")), now);
-        written.add("granted", (&Outcome::Granted, &condition("first")), now);
+        written.add("granted", (&GRANTED, &condition("first")), now);
         let next = condition("second");
 
         let allows = |uid: &str, outcome: &Outcome, seconds: u64| {
@@ -256,7 +258,7 @@ mod tests {
         };
         assert!(!allows("refused", &refusal(), 59));
         assert!(allows("refused", &refusal(), 60));
-        assert!(allows("refused", &Outcome::Granted, 0));
+        assert!(allows("refused", &GRANTED, 0));
         assert!(allows("granted", &refusal(), 0));
         assert!(allows("another", &refusal(), 0));
     }
@@ -265,11 +267,11 @@ mod tests {
     fn what_a_machine_does_not_show_is_written_again_after_ten_minutes() {
         let now = Instant::now();
         let mut written = Written::default();
-        written.add("1", (&Outcome::Granted, &condition("first")), now);
+        written.add("1", (&GRANTED, &condition("first")), now);
 
         let allows = |message: &str, seconds: u64| {
             let now = now + Duration::from_secs(seconds);
-            written.allows("1", (&Outcome::Granted, &condition(message)), now)
+            written.allows("1", (&GRANTED, &condition(message)), now)
         };
         assert!(!allows("first", 599));
         assert!(allows("first", 600));
@@ -281,9 +283,9 @@ mod tests {
         let now = Instant::now();
         let mut written = Written::default();
         let first = condition("first");
-        written.add("1", (&Outcome::Granted, &first), now);
+        written.add("1", (&GRANTED, &first), now);
         let later = now + Duration::from_secs(1);
-        written.add("2", (&Outcome::Granted, &first), later);
+        written.add("2", (&GRANTED, &first), later);
 
         written.forget_old(now + REPEAT);
 
