@@ -36,6 +36,7 @@ const CLUSTER_WELL: &str = "\
 pass  authentication: Ready
 pass  ca: valid until TIME, and the key is the certificate's
 pass  records: 1, each with its Machine
+pass  attestors: authorized: insecure
 pass  kubeconfig: https://SERVER/ answers
 pass  workload-version: VERSION
 pass  workload-rights: the kubeconfig's user may answer requests
@@ -46,7 +47,7 @@ pass  nodes: 0, each with a record
 pass  requests: none is pending
 pass  evidence-versions: no request has evidence of a version that is not read
 
-16 checks: 16 pass, 0 warn, 0 fail, 0 skip
+17 checks: 17 pass, 0 warn, 0 fail, 0 skip
 ";
 
 #[test]
@@ -72,6 +73,7 @@ fn every_check_passes_of_a_cluster_that_is_well_and_a_warning_counts_with_strict
         "authentication",
         "ca",
         "records",
+        "attestors",
         "kubeconfig",
         "workload-version",
         "workload-rights",

@@ -15,6 +15,8 @@ pub const AWS_IDENTITY_RESOLVED: &str = "AWSIdentityResolved";
 pub const AWS_CREDENTIALS_READY: &str = "AWSCredentialsReady";
 /// Whether the `ConfigMaps` that list endorsement keys were read, and every entry in them.
 pub const ENDORSEMENT_KEY_LISTS_READ: &str = "EndorsementKeyListsRead";
+/// Whether the attestors of all live records are authorized.
+pub const RECORD_ATTESTORS_AUTHORIZED: &str = "RecordAttestorsAuthorized";
 
 /// Reasons of conditions.
 pub mod reason {
@@ -76,6 +78,10 @@ pub mod reason {
     pub const WAITING_FOR_RECORDS: &str = "WaitingForRecords";
     /// Something else lets a bootstrap user's requests be approved.
     pub const OPEN_BY_OTHER_MEANS: &str = "OpenByOtherMeans";
+    /// The attestors of all live records are authorized.
+    pub const AUTHORIZED: &str = "Authorized";
+    /// Nodes with live records cannot renew: their attestor is not authorized.
+    pub const ATTESTOR_NOT_AUTHORIZED: &str = "AttestorNotAuthorized";
     /// Not needed here.
     pub const NOT_APPLICABLE: &str = "NotApplicable";
     /// The settings of the controller exclude an authorized attestor.

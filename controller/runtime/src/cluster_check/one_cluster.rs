@@ -14,6 +14,7 @@ use crate::client::{CallError, ClusterAccess, EgressPolicy, call};
 use crate::cluster_states::ClusterState;
 use crate::identities::{Identities, IdentitiesError, pages};
 use crate::keyless_signing::KeylessSigning;
+use crate::management::spec_mapping::{counted, unauthorized};
 
 /// All checks of a Cluster.
 pub(super) async fn checks(
@@ -43,6 +44,11 @@ pub(super) async fn checks(
         live.collect::<Vec<_>>()
     });
     findings.push(("records", within(machines(management, key, &live)).await));
+    findings.extend(
+        live.as_ref()
+            .ok()
+            .map(|live| ("attestors", attestors(spec, live))),
+    );
 
     let access = secrets::kubeconfig(management, key, reach).await;
     let named = live.ok().map(|live| {
@@ -159,6 +165,31 @@ async fn machines(
         Finding::warn(
             format!("their Machine is gone: {}", some(&without)),
             "the controller retires them after ten minutes; if it does not, see its log",
+        )
+    }
+}
+
+/// The attestor of each live record is authorized, so that its node can renew.
+fn attestors(spec: &KubeletAuthenticationSpec, live: &[NodeIdentity]) -> Finding {
+    let is_revoked = |one: &NodeIdentity| {
+        let revoked = one.spec.revoked.as_ref();
+        revoked.is_some_and(|revoked| revoked.generation >= one.spec.generation)
+    };
+    let renewing = live.iter().filter(|one| !is_revoked(one));
+    let unauthorized = unauthorized(spec, renewing.map(|one| one.spec.attestor.as_str()));
+    if unauthorized.is_empty() {
+        Finding::pass(format!(
+            "authorized: {}",
+            spec.authorized_attestors.join(", ")
+        ))
+    } else {
+        let what = format!(
+            "the nodes of live records cannot renew, because their attestor is not authorized: {}",
+            counted(&unauthorized)
+        );
+        Finding::warn(
+            what,
+            "authorize it again, or replace the Machines: `identities list` names them",
         )
     }
 }

@@ -1,5 +1,6 @@
 //! The state of a workload cluster at its last inspection.
 
+use std::collections::BTreeMap;
 use std::time::SystemTime;
 
 use node_attestation_core::crd::IdentityCounts;
@@ -21,6 +22,8 @@ pub(super) struct Health {
     /// The number of live records whose machines are gone, and that are retired only if a person allows it, because
     /// they are too many at once.
     pub(super) held_back: Option<usize>,
+    /// The attestors that are not authorized and have live records, with the number of these; `None` if it is unknown.
+    pub(super) unauthorized: Option<BTreeMap<String, usize>>,
     /// The parts of the periodic work that failed, with the error.
     pub(super) undone: Vec<String>,
 }

@@ -2,7 +2,7 @@
 
 pub(super) mod not_ready;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::SystemTime;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -15,6 +15,7 @@ use node_attestation_core::crd::{
 
 use self::not_ready::NotReady;
 use super::cluster_status::{ApiReachability, Health};
+use super::spec_mapping::counted;
 use crate::capi::CaOutOfTime;
 use crate::metrics::ClusterReport;
 
@@ -73,6 +74,10 @@ pub(super) fn status(
                 conditions::set(&mut status.conditions, report, observed_generation, &now);
             }
         }
+        if let Some(unauthorized) = &health.unauthorized {
+            let report = of_record_attestors(unauthorized);
+            conditions::set(&mut status.conditions, &report, observed_generation, &now);
+        }
         if health.identities.is_some() {
             status.identities = health.identities;
             // Seconds are what the API server keeps; with more, no status would be the one that was written.
@@ -104,6 +109,7 @@ pub(super) fn report_of(
         conditions::READY,
         conditions::WORKLOAD_CLUSTER_REACHABLE,
         conditions::AUTO_APPROVE_PATHS_CLOSED,
+        conditions::RECORD_ATTESTORS_AUTHORIZED,
     ];
     // Conditions of other types are somebody else's.
     let ours = attestors.iter().map(|report| report.of).chain(of_cluster);
@@ -224,6 +230,21 @@ fn of_workload_cluster(phase: &ClusterPhase) -> [Option<ConditionReport>; 2] {
     let reachable =
         reachable.map(|(holds, reason, message)| report(REACHABLE, holds, reason, message));
     [reachable, closed]
+}
+
+/// Whether the attestors of all live records are authorized.
+fn of_record_attestors(unauthorized: &BTreeMap<String, usize>) -> ConditionReport {
+    const AUTHORIZED: &str = conditions::RECORD_ATTESTORS_AUTHORIZED;
+    if unauthorized.is_empty() {
+        return report(AUTHORIZED, ConditionStatus::True, reason::AUTHORIZED, "");
+    }
+    let message = format!(
+        "nodes cannot renew, because the attestor of their record is not authorized: {}. Authorize it again, or \
+         replace their Machines: node-attestation-controller identities list",
+        counted(unauthorized)
+    );
+    let reason = reason::ATTESTOR_NOT_AUTHORIZED;
+    report(AUTHORIZED, ConditionStatus::False, reason, message)
 }
 
 fn report(

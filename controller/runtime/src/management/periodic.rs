@@ -27,7 +27,7 @@ use revocation_list::RevocationList;
 
 use super::cluster_status::{ApiReachability, AutoApprove, Health};
 use super::machine_conditions::MachineConditions;
-use super::spec_mapping::is_to_be_enforced;
+use super::spec_mapping::{is_to_be_enforced, unauthorized};
 use super::sweep_events::SweepEvents;
 use super::{SYNC_PERIOD, Settings};
 use crate::capi::CapiInventory;
@@ -145,6 +145,10 @@ impl Upkeep {
         self.keep_tokens(&mut health).await;
         if let Ok(records) = self.records().await {
             self.machine_conditions.compare(&self.inventory, &records);
+            let renewing = records.iter().map(|stored| &stored.record);
+            let renewing = renewing.filter(|record| record.is_live() && !record.is_revoked());
+            let attestors = renewing.map(|record| record.holder.attestor.as_str());
+            health.unauthorized = Some(unauthorized(&self.spec, attestors));
         }
         self.tell_machines().await;
         health

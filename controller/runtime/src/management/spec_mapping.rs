@@ -1,5 +1,6 @@
 //! The policies that the `spec` of a `KubeletAuthentication` stands for: no input or output.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use kubelet_attestation::names::Audience;
@@ -71,6 +72,29 @@ impl<N: Nodes + NodeReportedAddresses + 'static> ContextBuilder<'_, N> {
 /// Whether the operator wants attestation enforced, once that stops no node.
 pub(crate) fn is_to_be_enforced(spec: &KubeletAuthenticationSpec) -> bool {
     spec.auto_approve_bindings == AutoApproveBindings::Remove
+}
+
+/// The attestors of these records that `spec` does not authorize, with the number of their records. Nodes with such a
+/// record cannot renew.
+pub(crate) fn unauthorized<'a>(
+    spec: &KubeletAuthenticationSpec,
+    attestors: impl IntoIterator<Item = &'a str>,
+) -> BTreeMap<String, usize> {
+    let mut unauthorized = BTreeMap::new();
+    for attestor in attestors {
+        if !spec.authorized_attestors.iter().any(|one| one == attestor) {
+            *unauthorized.entry(attestor.to_owned()).or_default() += 1;
+        }
+    }
+    unauthorized
+}
+
+/// These attestors with the number of their records, for people.
+pub(crate) fn counted(attestors: &BTreeMap<String, usize>) -> String {
+    let counted = attestors
+        .iter()
+        .map(|(name, count)| format!("{name} ({count})"));
+    counted.collect::<Vec<_>>().join(", ")
 }
 
 /// The policy of the ledger.

@@ -3,6 +3,7 @@ use node_attestation_core::testing::now;
 
 use super::*;
 use crate::management::cluster_status::AutoApprove;
+use crate::management::spec_mapping::unauthorized;
 use crate::preflight::ServerVersion;
 
 fn authentication(attestor: &str) -> KubeletAuthentication {
@@ -98,6 +99,49 @@ fn too_many_missing_machines_are_for_a_person_to_decide_about() {
     ] {
         assert!(ready.message.contains(words), "{}", ready.message);
     }
+}
+
+#[test]
+fn live_records_of_an_attestor_that_is_not_authorized_are_a_condition() {
+    let of = |unauthorized: &[(&str, usize)]| {
+        let counts = unauthorized
+            .iter()
+            .map(|(name, count)| ((*name).to_owned(), *count));
+        serving(Health {
+            unauthorized: Some(counts.collect()),
+            ..healthy()
+        })
+    };
+    const CONDITION: &str = "RecordAttestorsAuthorized";
+    assert_eq!(said(&of(&[]), CONDITION), is("True", "Authorized"));
+
+    let verdict = of(&[("insecure", 1), ("tpm", 7)]);
+    assert_eq!(
+        said(&verdict, CONDITION),
+        is("False", "AttestorNotAuthorized")
+    );
+    assert_eq!(said(&verdict, "Ready"), is("True", "Ready"));
+    let status = status(&authentication("aws"), &verdict, now());
+    let condition = conditions::find(&status.conditions, CONDITION).unwrap();
+    assert!(
+        condition.message.contains(": insecure (1), tpm (7). "),
+        "{}",
+        condition.message
+    );
+    let reported = report_of(&verdict, &status).conditions;
+    assert!(reported.contains(&(CONDITION, "false")), "{reported:?}");
+}
+
+#[test]
+fn records_are_counted_by_an_attestor_only_if_that_is_not_authorized() {
+    let spec = KubeletAuthenticationSpec::new("prod-1", &["tpm", "aws"]);
+    let of = |attestors: [&'static str; 4]| counted(&unauthorized(&spec, attestors));
+
+    assert_eq!(of(["tpm", "aws", "aws", "tpm"]), "");
+    assert_eq!(
+        of(["insecure", "aws", "null", "insecure"]),
+        "insecure (2), null (1)"
+    );
 }
 
 #[test]
