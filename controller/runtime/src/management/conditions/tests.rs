@@ -103,6 +103,8 @@ fn too_many_missing_machines_are_for_a_person_to_decide_about() {
 
 #[test]
 fn live_records_of_an_attestor_that_is_not_authorized_are_a_condition() {
+    const CONDITION: &str = "RecordAttestorsAuthorized";
+
     let of = |unauthorized: &[(&str, usize)]| {
         let counts = unauthorized
             .iter()
@@ -112,7 +114,6 @@ fn live_records_of_an_attestor_that_is_not_authorized_are_a_condition() {
             ..healthy()
         })
     };
-    const CONDITION: &str = "RecordAttestorsAuthorized";
     assert_eq!(said(&of(&[]), CONDITION), is("True", "Authorized"));
 
     let verdict = of(&[("insecure", 1), ("tpm", 7)]);

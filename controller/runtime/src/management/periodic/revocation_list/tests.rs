@@ -83,7 +83,7 @@ async fn a_list_that_was_deleted_is_restored_after_five_minutes() {
     assert_eq!(entries(&stored), 1);
 
     *stored.lock() = Some(BTreeMap::new());
-    advance(COMPARED_AGAIN - Duration::from_secs(1)).await;
+    advance(COMPARED_AGAIN.checked_sub(Duration::from_secs(1)).unwrap()).await;
     publish(&mut list, &access, &world).await.unwrap();
     assert_eq!(entries(&stored), 0, "it costs no call before");
 
