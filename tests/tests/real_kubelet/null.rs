@@ -7,6 +7,7 @@ use kubelet_authenticator_test_support::process::poll;
 use serde_json::Value;
 
 use crate::node::{LEASE_GRACE, Machine, Node, controller, prepare, started};
+use crate::recovery::{latest, not_after};
 
 const PLUGIN: &str = "kubelet-authenticator-null";
 const CONTROLLER: &str = "null-attestation-controller";
@@ -74,6 +75,42 @@ fn a_short_certificate_is_renewed_while_watches_reopen_and_the_lease_is_never_la
     assert_eq!(issued["provider"], "null");
 }
 
+/// A lifetime with more than 20 seconds below a fifth of it, when a slow device would get a long run.
+const OUTLIVES: &str = "110s";
+
+/// A kubelet renews its Lease every 10 seconds, and a run of the plugin takes five.
+const SHORT_GAP: Duration = Duration::from_secs(20);
+
+#[test]
+fn a_lease_is_in_time_to_the_end_of_a_certificate_without_a_controller() {
+    const ALONE: Machine = Machine::new("alone-1", "alone1");
+    let plane = ControlPlane::start();
+    prepare(&plane);
+    let arguments = ["--certificate-duration", OUTLIVES];
+    let setup = controller(&plane, CONTROLLER, &[ALONE]).args(&arguments);
+    let controller = started(&setup);
+    let node = Node::new(&plane, PLUGIN, ALONE);
+    let kubelet = node.start();
+    kubelet.wait_until_ready();
+    controller.stop();
+    let mut lease = kubelet.watch_lease();
+
+    let end = not_after(&latest(&node));
+    let mut renewed_at: Vec<Value> = Vec::new();
+    // Near its end, the API server may already refuse the certificate.
+    while jiff::Timestamp::now() < end - jiff::SignedDuration::from_secs(5) {
+        renewed_at.push(next_renewal(&mut lease));
+    }
+
+    assert_never_later(&renewed_at, SHORT_GAP);
+    let undecided = node
+        .requests()
+        .iter()
+        .filter(|csr| csr["status"]["certificate"].is_null())
+        .count();
+    assert_eq!(undecided, 1, "{}", kubelet.log());
+}
+
 /// The next renewal time of the Lease, which must come within its grace period.
 #[track_caller]
 fn next_renewal(lease: &mut Watch) -> Value {
@@ -84,6 +121,10 @@ fn next_renewal(lease: &mut Watch) -> Value {
 }
 
 fn assert_never_late(renewed_at: &[Value]) {
+    assert_never_later(renewed_at, LEASE_GRACE);
+}
+
+fn assert_never_later(renewed_at: &[Value], grace: Duration) {
     let seconds = |value: &Value| {
         value
             .as_str()
@@ -93,7 +134,7 @@ fn assert_never_late(renewed_at: &[Value]) {
             .as_second()
     };
     let times: Vec<i64> = renewed_at.iter().map(seconds).collect();
-    let grace = i64::try_from(LEASE_GRACE.as_secs()).unwrap();
+    let grace = i64::try_from(grace.as_secs()).unwrap();
     assert!(times.len() >= 3, "{times:?}");
     assert!(
         times.windows(2).all(|pair| pair[1] - pair[0] < grace),

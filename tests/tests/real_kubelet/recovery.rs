@@ -99,7 +99,7 @@ fn is_issued(csr: &Value) -> bool {
 
 /// The request of the node's last certificate.
 #[track_caller]
-fn latest(node: &Node<'_>) -> Value {
+pub fn latest(node: &Node<'_>) -> Value {
     let issued = node.requests().into_iter().rfind(is_issued);
     issued.expect("a request with a certificate")
 }
@@ -137,7 +137,8 @@ fn uid_of(csr: &Value) -> String {
     attribute.as_str().unwrap().to_owned()
 }
 
-fn not_after(csr: &Value) -> jiff::Timestamp {
+/// The end of the request's certificate.
+pub fn not_after(csr: &Value) -> jiff::Timestamp {
     let der = certificate(csr);
     let (_, certificate) = x509_parser::parse_x509_certificate(&der).unwrap();
     jiff::Timestamp::from_second(certificate.validity().not_after.timestamp()).unwrap()
