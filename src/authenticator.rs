@@ -41,7 +41,7 @@ use attempt::{Attempt, Demand, RenewalError};
 pub(crate) use cluster::{Cluster, refuse_other_cluster};
 use kubelet_attestation::errors::error_chain;
 use kubelet_attestation::names::NodeName;
-pub(crate) use remedies::{bootstrap_failure, refused_certificate};
+pub(crate) use remedies::{bootstrap_failure, unaccepted_certificate};
 use step::Steps;
 pub use step::{Observer, Step};
 

@@ -42,6 +42,18 @@ pub(super) fn certificate_failure(error: ApiError, bootstrap: &Path) -> Failure 
     }
 }
 
+/// The remedy for a certificate that is in date, and with which the API server gives this error.
+pub(crate) fn unaccepted_certificate(error: &ApiError, bootstrap: &Path) -> String {
+    if error.kind == ApiErrorKind::Unauthorized {
+        format!(
+            "see whether the cluster's CA was replaced; the next run enrolls again with the bootstrap token in {}",
+            bootstrap.display()
+        )
+    } else {
+        refused_certificate(bootstrap)
+    }
+}
+
 /// The remedy for a certificate that is in date but refused.
 pub(crate) fn refused_certificate(bootstrap: &Path) -> String {
     format!(
@@ -64,8 +76,8 @@ mod tests {
     use crate::kube::kubeconfig::{ClusterEndpoint, EndpointFields, Login};
     use crate::secret::Secret;
 
-    /// The remedy for this status of a call with the stored certificate.
-    fn remedy(status: u16) -> String {
+    /// The error for this status of a call with the stored certificate.
+    fn error(status: u16) -> ApiError {
         let server = ApiServer::start();
         server.inject(Route::get(), Times::always(), Fault::status(status));
         let fields = EndpointFields {
@@ -76,9 +88,23 @@ mod tests {
         let endpoint = ClusterEndpoint::from_fields(fields, "a test").unwrap();
         let login = Login::Token(Secret::new(TOKEN.to_owned()));
         let client = ApiClient::connect(&endpoint, &login, &|_: &str| None).unwrap();
-        let error = client.get("csr-1", Deadline::after(Duration::from_secs(20)));
-        let failure = certificate_failure(error.unwrap_err(), Path::new("/b"));
+        let answer = client.get("csr-1", Deadline::after(Duration::from_secs(20)));
+        answer.unwrap_err()
+    }
+
+    fn remedy(status: u16) -> String {
+        let failure = certificate_failure(error(status), Path::new("/b"));
         failure.remedy().to_owned()
+    }
+
+    #[test]
+    fn a_certificate_that_gets_a_401_suggests_a_replaced_ca() {
+        let unknown = unaccepted_certificate(&error(401), Path::new("/b"));
+        assert!(unknown.contains("CA was replaced"), "{unknown}");
+        assert!(!unknown.contains("identities reset"), "{unknown}");
+
+        let refused = unaccepted_certificate(&error(403), Path::new("/b"));
+        assert!(refused.contains("identities reset"), "{refused}");
     }
 
     #[test]

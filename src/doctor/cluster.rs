@@ -11,7 +11,9 @@ use serde::Deserialize;
 use super::local::by_need;
 use super::{Doctor, STEP, either, fail, needs_root, warn};
 use crate::attester::Renewal;
-use crate::authenticator::{Cluster, bootstrap_failure, refuse_other_cluster, refused_certificate};
+use crate::authenticator::{
+    Cluster, bootstrap_failure, refuse_other_cluster, unaccepted_certificate,
+};
 use crate::backoff::FailureRecord;
 use crate::clock::{self, Deadline};
 use crate::failure::{Code, Failure};
@@ -211,7 +213,7 @@ impl Doctor {
             None => Ok(Finding::skip("the stored cluster cannot be used")),
             Some(Ok(())) => Ok(Finding::pass("the API server takes the node's writes")),
             Some(Err(error)) if error.is_about_the_requester() => {
-                let cure = refused_certificate(&self.settings().bootstrap_kubeconfig);
+                let cure = unaccepted_certificate(&error, &self.settings().bootstrap_kubeconfig);
                 Err(fail(error_chain(&error), cure))
             }
             Some(Err(error)) => Err(unknown(&error)),
