@@ -9,9 +9,10 @@
 //! ([`QuoteOfAnotherRequest`](crate::denial::TpmDenial::QuoteOfAnotherRequest)):
 //! a replay, at every replica, as long as the keys are in use. With the same key it is our own retry.
 //!
-//! The ID tells by which key its challenge was made. So a machine whose challenge was made by a key
-//! that is not in use here is not taken for one that contradicts itself: replicas see a key that is
-//! replaced at different times.
+//! The ID tells by which key its challenge was made, and for which Cluster. So a machine whose challenge
+//! was made by a key that is not in use here is not taken for one that contradicts itself: replicas see
+//! a key that is replaced at different times. Nor is one whose Cluster was moved to another management
+//! cluster meanwhile, and has another UID there.
 
 use std::fmt;
 use std::sync::Arc;
@@ -45,27 +46,28 @@ impl ChallengeKey {
         Self(Zeroizing::new(bytes))
     }
 
-    /// The ID of a new challenge: eight random bytes, and eight that tell the key.
+    /// The ID of a new challenge: eight random bytes, and eight that tell the key and the Cluster.
     ///
     /// # Errors
     ///
     /// There is no randomness to be had.
-    pub(crate) fn new_id(&self) -> Result<ChallengeId, Unspecified> {
+    pub(crate) fn new_id(&self, cluster_uid: &str) -> Result<ChallengeId, Unspecified> {
         let mut random = [0; 8];
         rand::fill(&mut random)?;
-        Ok(self.id_of(random))
+        Ok(self.id_of(random, cluster_uid))
     }
 
-    fn made(&self, id: ChallengeId) -> bool {
+    fn made(&self, id: ChallengeId, cluster_uid: &str) -> bool {
         let random = id.as_bytes().first_chunk().copied();
         // No secret is compared: IDs can be read by everybody, and answer for nothing.
-        random.is_some_and(|random| self.id_of(random) == id)
+        random.is_some_and(|random| self.id_of(random, cluster_uid) == id)
     }
 
-    fn id_of(&self, random: [u8; 8]) -> ChallengeId {
+    fn id_of(&self, random: [u8; 8], cluster_uid: &str) -> ChallengeId {
         let mut mac = hmac::Context::with_key(&self.hmac());
         mac.update(b"tpm/v1/id");
         mac.update(&random);
+        mac.update(cluster_uid.as_bytes());
         let tag = mac.sign();
         let mut id = [0; 16];
         let bytes = random.iter().chain(tag.as_ref());
@@ -91,10 +93,10 @@ pub struct ChallengeKeys {
 }
 
 impl ChallengeKeys {
-    /// Whether the challenge of this ID was made with a key that is in use.
-    pub(crate) fn made(&self, id: ChallengeId) -> bool {
+    /// Whether the challenge of this ID was made with a key that is in use, for the Cluster of this UID.
+    pub(crate) fn made(&self, id: ChallengeId, cluster_uid: &str) -> bool {
         let former = self.former.as_ref();
-        self.current.made(id) || former.is_some_and(|key| key.made(id))
+        self.current.made(id, cluster_uid) || former.is_some_and(|key| key.made(id, cluster_uid))
     }
 }
 

@@ -145,12 +145,13 @@ impl TpmVerifier {
 
         let challenge_keys = self.keys.keys_of_answers();
         let challenge_keys = challenge_keys.map_err(Deferral::VerifierUnavailable)?;
-        if !challenge_keys.made(id) {
-            // It was replaced meanwhile, or is not known here yet. Another challenge will do.
+        let subject = self.subject(&header.audience, &keys, appraisal);
+        if !challenge_keys.made(id, subject.cluster_uid) {
+            // The key was replaced meanwhile, or is not known here yet, or the Cluster was moved. Another challenge
+            // will do.
             return Err(Failure::EvidenceExpired.into());
         }
         let ChallengeKeys { current, former } = &*challenge_keys;
-        let subject = self.subject(&header.audience, &keys, appraisal);
         let binding = |key| {
             let secret = subject.secret(key, id, &expiry);
             let parts = [id.as_bytes(), secret.as_slice()];
@@ -368,7 +369,7 @@ fn issue(
     challenge_keys: &ChallengeKeys,
     now: SystemTime,
 ) -> Result<Challenge, NoCredential> {
-    let id = challenge_keys.current.new_id()?;
+    let id = challenge_keys.current.new_id(subject.cluster_uid)?;
     let expiry: Expiry = challenge::expiry(now).ok_or(NoCredential)?;
     let secret = subject.secret(&challenge_keys.current, id, &expiry);
     let credential = Credential::make(&keys.endorsement, &keys.attestation, &secret)?;

@@ -69,24 +69,28 @@ fn bytes_cannot_move_from_one_field_to_the_next() {
 }
 
 #[test]
-fn an_id_tells_its_key_and_no_other() {
+fn an_id_tells_its_key_and_cluster_and_no_other() {
     let (one, other) = (key(), ChallengeKey::new([0x5a; 32]));
-    let id = one.new_id().unwrap();
+    let id = one.new_id("uid").unwrap();
     let in_use = |current: &ChallengeKey, former: Option<&ChallengeKey>| ChallengeKeys {
         current: current.clone(),
         former: former.cloned(),
     };
 
-    assert!(in_use(&one, None).made(id));
-    assert!(in_use(&other, Some(&one)).made(id));
-    assert!(!in_use(&other, None).made(id));
-    assert!(!in_use(&other, Some(&other)).made(id));
+    assert!(in_use(&one, None).made(id, "uid"));
+    assert!(in_use(&other, Some(&one)).made(id, "uid"));
+    assert!(!in_use(&other, None).made(id, "uid"));
+    assert!(!in_use(&other, Some(&other)).made(id, "uid"));
+    assert!(!in_use(&one, None).made(id, "another"));
     for place in 0..16 {
         let mut bytes = *id.as_bytes();
         bytes[place] ^= 1;
-        assert!(!in_use(&one, None).made(ChallengeId::new(bytes)), "{place}");
+        assert!(
+            !in_use(&one, None).made(ChallengeId::new(bytes), "uid"),
+            "{place}"
+        );
     }
-    assert_ne!(one.new_id().unwrap(), id);
+    assert_ne!(one.new_id("uid").unwrap(), id);
 }
 
 #[test]

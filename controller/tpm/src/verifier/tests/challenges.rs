@@ -46,7 +46,6 @@ fn others() -> Vec<(&'static str, Case)> {
     vec![
         changed("key", &|case| case.spki = b"another key"),
         changed("name", &|case| case.node_name = "n2"),
-        changed("cluster", &|case| case.cluster_uid = "another"),
         changed("machine", &|case| {
             *case = case.clone().called("metal:///rack-1/8");
         }),
@@ -94,6 +93,24 @@ fn a_challenge_of_another_controller_fails_here_whatever_it_was_opened_for() {
             "{decided:?}"
         );
     }
+}
+
+#[test]
+fn a_challenge_from_before_a_move_of_the_cluster_expires_and_is_not_denied() {
+    // clusterctl move gives the Cluster another UID; another Cluster has another one too.
+    let here = Case::valid();
+    let mut elsewhere = here.clone();
+    elsewhere.cluster_uid = "another";
+    let challenge = elsewhere.challenge(&GOOD.enrolment);
+    let response = respond(&machine(), &here, &GOOD.enrolment, &challenge);
+
+    for decided in [here.respond(&response), elsewhere.respond(&GOOD.response)] {
+        assert!(
+            matches!(decided, Err(Refusal::Fail(Failure::EvidenceExpired))),
+            "{decided:?}"
+        );
+    }
+    assert!(here.respond(&GOOD.response).is_ok());
 }
 
 #[test]
