@@ -262,7 +262,7 @@ fn a_signer_refuses_the_ca_of_another_cluster_and_the_request_waits() {
 }
 
 #[test]
-fn a_wrong_pin_or_label_ends_the_signer_with_its_reason() {
+fn a_missing_pin_or_a_wrong_label_ends_the_signer_with_its_reason() {
     let token = Token::with_new_ca(&["-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-256"]);
     let ends_with = |launch: Launch, words: &str| {
         let mut signer = launch.spawn(&token.scratch.join("signer.log"));
@@ -283,7 +283,29 @@ fn a_wrong_pin_or_label_ends_the_signer_with_its_reason() {
         token.launch(""),
         "group or others have access to it (mode 0640)",
     );
-    token.write_pin("000000", 0o600);
-    ends_with(token.launch(""), "the token refused the PIN");
     assert!(poll(PATIENCE, || (!token.socket().exists()).then_some(())).is_some());
+}
+
+#[test]
+fn a_signer_with_a_wrong_pin_stays_and_the_request_waits() {
+    const MACHINE: Machine = Machine::new("wrong-pin", "tokp01");
+    let token = Token::with_new_ca(&["-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-256"]);
+    token.write_pin("000000", 0o600);
+    let signer = token.serve();
+    let mut controller = BED
+        .signed_by(&token.socket(), &token.ca, &[MACHINE])
+        .start();
+
+    let name = BED.file(&Application::insecure(MACHINE));
+    let line = controller.wait_for_decision(&name);
+
+    assert_eq!(line["outcome"], "deferred");
+    assert_eq!(line["reason"], "SignerUnavailable");
+    let detail = line["detail"].as_str().unwrap();
+    assert!(detail.contains("the token refused the PIN"), "{detail}");
+    assert!(!is_answered(&BED.request(&name)));
+    drop(signer);
+    token.write_pin(PIN, 0o600);
+    let _signer = token.serve();
+    assert!(is_issued(&BED.wait_for_answer(&name)));
 }

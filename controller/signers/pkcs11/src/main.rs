@@ -11,7 +11,9 @@
 //! - It signs for the CAs of its command line, each for one Cluster, and only certificates of nodes: what it is asked to
 //!   sign is read first.
 //! - Standard error has the log: one line for each certificate. It never has the PIN.
-//! - The PIN is tried once, and not at all if its file is empty, or of others too. A token that refuses it is not asked again, so that it does not lock itself.
+//! - The PIN is tried once, and not at all if its file is empty, or of others too. A token that refuses it is not asked
+//!   again, so that it does not lock itself. The process goes on, because a supervisor would start it again; `Status` and
+//!   `Sign` tell the refusal.
 //! - SIGTERM and SIGINT stop it, after what is being signed.
 //!
 //! # Exit codes

@@ -28,7 +28,8 @@ pub(crate) struct Service<T> {
 }
 
 impl<T: Keys> Service<T> {
-    /// Checks that the token has all keys. It is asked for as many things at a time as `calls`.
+    /// Checks that the token has all keys, unless it refused the PIN: then each call tells that. It is asked for as many
+    /// things at a time as `calls`.
     pub(crate) fn new(
         token: T,
         calls: usize,
@@ -37,7 +38,13 @@ impl<T: Keys> Service<T> {
         clock: fn() -> SystemTime,
     ) -> Result<Self, TokenError> {
         for authority in &authorities {
-            token.check_key(&authority.key_label)?;
+            match token.check_key(&authority.key_label) {
+                Err(error @ TokenError::PinRefused) => {
+                    tracing::error!(error = chain(&error), "nothing can be signed");
+                    break;
+                }
+                checked => checked?,
+            }
         }
         Ok(Self {
             token: Arc::new(token),

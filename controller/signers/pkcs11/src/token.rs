@@ -60,8 +60,18 @@ pub(crate) enum TokenError {
     /// No token has the label.
     #[error("there is no token {0:?}")]
     NoToken(String),
+    /// Several tokens have the label: the PIN would go to any of them.
+    #[error("{count} tokens have the label {label:?}, and one is needed")]
+    Tokens {
+        /// The label.
+        label: String,
+        /// The tokens that have it.
+        count: usize,
+    },
     /// The PIN is wrong, or locked.
-    #[error("the token refused the PIN, which is not tried again: start with the right one")]
+    #[error(
+        "the token refused the PIN, which is not tried again. Correct the PIN file, then restart the signer"
+    )]
     PinRefused,
     /// Not exactly one private key has the label.
     #[error("{count} private keys have the label {label:?}, and one is needed")]
@@ -83,7 +93,8 @@ pub(crate) enum TokenError {
 }
 
 impl Token {
-    /// Loads the library, and logs in.
+    /// Loads the library, and logs in. A token that refuses the PIN stays open: a process that ends is started again, and
+    /// the tries of a token are few.
     pub(crate) fn open(
         library: &Path,
         label: &str,
@@ -103,8 +114,10 @@ impl Token {
             is_pin_refused: AtomicBool::new(false),
             login: Mutex::default(),
         };
-        token.check()?;
-        Ok(token)
+        match token.check() {
+            Ok(()) | Err(TokenError::PinRefused) => Ok(token),
+            Err(error) => Err(error),
+        }
     }
 
     /// A session in which the user is logged in.
@@ -138,12 +151,12 @@ impl Token {
     }
 
     fn slot(&self) -> Result<Slot, TokenError> {
-        for slot in self.library.get_slots_with_token()? {
-            if self.library.get_token_info(slot)?.label() == self.label {
-                return Ok(slot);
-            }
-        }
-        Err(TokenError::NoToken(self.label.clone()))
+        let slots = self.library.get_slots_with_token()?.into_iter();
+        let read = slots.map(|slot| {
+            let info = self.library.get_token_info(slot);
+            info.map(|info| (slot, info.label().to_owned()))
+        });
+        labelled(read, &self.label)
     }
 }
 
@@ -179,6 +192,32 @@ impl Keys for Token {
     }
 }
 
+/// The slot of the token with this label. Other slots need not be readable.
+fn labelled<S>(
+    slots: impl IntoIterator<Item = Result<(S, String), Error>>,
+    label: &str,
+) -> Result<S, TokenError> {
+    let (mut found, mut unreadable) = (Vec::new(), None);
+    for slot in slots {
+        match slot {
+            Ok((slot, own)) if own == label => found.push(slot),
+            Ok(_) => {}
+            Err(error) => unreadable = Some(error),
+        }
+    }
+    let count = found.len();
+    match (found.pop(), unreadable) {
+        (Some(slot), _) if count == 1 => Ok(slot),
+        (Some(_), _) => Err(TokenError::Tokens {
+            label: label.to_owned(),
+            count,
+        }),
+        // It may be the token.
+        (None, Some(error)) => Err(error.into()),
+        (None, None) => Err(TokenError::NoToken(label.to_owned())),
+    }
+}
+
 fn key(session: &Session, label: &str) -> Result<ObjectHandle, TokenError> {
     let template = [
         Attribute::Class(ObjectClass::PRIVATE_KEY),
@@ -203,7 +242,40 @@ fn ecdsa_signature(numbers: &[u8]) -> der::Result<Vec<u8>> {
 
 #[cfg(test)]
 mod tests {
+    use cryptoki::context::Function;
+
     use super::*;
+
+    /// The number of the slot that is chosen of slots with these tokens; `None`: a slot that cannot be read.
+    fn chosen(tokens: &[Option<&str>]) -> Result<usize, String> {
+        let slots = tokens.iter().enumerate();
+        let slots = slots.map(|(slot, token)| {
+            let label = token.ok_or(Error::Pkcs11(RvError::DeviceError, Function::GetTokenInfo))?;
+            Ok((slot, label.to_owned()))
+        });
+        labelled(slots, "clusters").map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_slot_that_cannot_be_read_hides_no_other_token() {
+        assert_eq!(chosen(&[None, Some("other"), Some("clusters")]), Ok(2));
+        assert_eq!(chosen(&[Some("clusters"), None]), Ok(0));
+        assert_eq!(
+            chosen(&[Some("other"), None]),
+            Err("the token failed".to_owned())
+        );
+        let none = Err("there is no token \"clusters\"".to_owned());
+        assert_eq!(chosen(&[Some("other")]), none);
+    }
+
+    #[test]
+    fn two_tokens_with_one_label_are_refused() {
+        let two = "2 tokens have the label \"clusters\", and one is needed".to_owned();
+        assert_eq!(
+            chosen(&[Some("clusters"), None, Some("clusters")]),
+            Err(two)
+        );
+    }
 
     #[test]
     fn the_numbers_of_a_signature_are_der_without_leading_zeros() {

@@ -66,6 +66,23 @@ impl Keys for Hanging {
     }
 }
 
+/// A token that refused the PIN.
+struct Refusing;
+
+impl Keys for Refusing {
+    fn check(&self) -> Result<(), TokenError> {
+        Err(TokenError::PinRefused)
+    }
+
+    fn check_key(&self, _: &str) -> Result<(), TokenError> {
+        Err(TokenError::PinRefused)
+    }
+
+    fn sign(&self, _: &str, _: SignatureAlgorithm, _: &[u8]) -> Result<Vec<u8>, TokenError> {
+        Err(TokenError::PinRefused)
+    }
+}
+
 /// A service of one call at a time.
 struct World {
     service: Arc<Service<Hanging>>,
@@ -168,4 +185,21 @@ async fn a_signature_that_nobody_waits_for_is_logged() {
     assert_eq!(lines.len(), 1, "{lines:?}");
     assert!(lines[0].contains("signed"), "{lines:?}");
     assert!(lines[0].contains("system:node:n1"), "{lines:?}");
+}
+
+#[tokio::test]
+async fn a_service_whose_token_refused_the_pin_stays_and_tells_it() {
+    let World { request, .. } = world();
+    let authorities = vec![ca("ca").authority];
+    let service = Service::new(Refusing, 1, authorities, Reserved::default(), now).unwrap();
+
+    let status = service.status(Request::new(StatusRequest::default()));
+    let health = status.await.unwrap().into_inner().health;
+
+    assert!(health.starts_with("the token refused the PIN"), "{health}");
+    let outage = service.sign(Request::new(request)).await.unwrap_err();
+    assert_eq!(
+        (outage.code(), outage.message()),
+        (Code::Unavailable, health.as_str())
+    );
 }
