@@ -9,7 +9,7 @@ use crate::clock::Deadline;
 /// 40 seconds, and kube-controller-manager waits 50 seconds: both must be renewed in time.
 const FOR_CLIENT_GO: Duration = Duration::from_secs(25);
 
-/// The time limit of an enrolment by `setup`: systemd gives the kubelet's whole start 90 seconds.
+/// The time limit of an enrollment by `setup`: systemd gives the kubelet's whole start 90 seconds.
 const FOR_SETUP: Duration = Duration::from_secs(55);
 
 /// The time limit of a run with a valid credential. The kubelet's heartbeat client gives up after
