@@ -43,7 +43,8 @@ pub struct MachineToken {
 pub enum MachineTokensError {
     /// Before enforcement, a token lets its holder join as any node.
     #[error(
-        "attestation is not enforced in Cluster {0}: whoever has a bootstrap token can join there as any node"
+        "attestation is not enforced in Cluster {0}: any machine with a bootstrap token can join there as any node; to \
+         recreate tokens nevertheless, set --without-enforcement"
     )]
     NotEnforced(ObjectKey),
     /// The Cluster has no such Machine, or it is being deleted.

@@ -6,6 +6,8 @@ use super::*;
 use crate::hardening::rate_limit::TOKEN_RATE;
 use crate::watch::Lenient;
 
+mod not_ours_yet;
+
 impl Queue {
     pub(super) fn sees(&mut self, csr: CertificateSigningRequest) {
         let bytes = json_len(&csr);
@@ -493,29 +495,4 @@ async fn what_names_a_request_has_a_limit() {
     queue.sees(csr);
 
     assert_eq!(queue.entries["a"].requester.len(), MAX_NAME_LEN);
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_request_that_is_not_ours_yet_is_tried_again_and_is_not_pending() {
-    let mut queue = queue_with(&["a", "b"]);
-    let pending = queue.pending();
-    let is_pending = |number| pending.summary() == (number, (number > 0).then_some(i64::MAX));
-    for name in ["a", "b"] {
-        assert_eq!(name_of(queue.next(Instant::now())).as_deref(), Some(name));
-    }
-    queue.not_ours_yet("a", Instant::now());
-    queue.retry("b", Instant::now());
-    assert!(is_pending(1));
-
-    let later = Instant::now() + LAST_RETRY;
-    for name in ["a", "b"] {
-        assert_eq!(name_of(queue.next(later)).as_deref(), Some(name));
-    }
-    // It becomes ours.
-    queue.retry("a", later);
-    assert!(is_pending(2));
-    queue.not_ours_yet("b", later);
-    queue.gone("b");
-    queue.gone("a");
-    assert!(is_pending(0));
 }
