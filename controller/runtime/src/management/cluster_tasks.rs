@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::FutureExt as _;
-use node_attestation_core::ledger::{Absences, Records};
+use node_attestation_core::ledger::Absences;
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
@@ -24,6 +24,7 @@ use crate::events::Events;
 use crate::metrics::ClusterMetrics;
 use crate::nodes::KubeNodes;
 use crate::pipeline::Pipeline;
+use crate::records::KubeRecords;
 use crate::worker;
 
 /// The time between two checks for newly revoked certificates, which cost no call.
@@ -55,7 +56,7 @@ impl Running {
         shared: &Shared,
         key: &ObjectKey,
         service: &Service,
-        records: Arc<dyn Records>,
+        records: Arc<KubeRecords>,
         absences: Absences,
         metrics: ClusterMetrics,
     ) -> Result<Self, KubeconfigRefused> {
@@ -85,7 +86,7 @@ impl Running {
             audiences: service.audiences.clone(),
             serving_address_ranges: service.serving_address_ranges.clone(),
             inventory: Arc::new(inventory.clone()),
-            records,
+            records: records.clone(),
             absences,
             signer: service.signer.clone(),
         };
@@ -98,6 +99,7 @@ impl Running {
             service.spec.clone(),
             context.clone(),
             inventory,
+            (records, service.cluster.uid.clone()),
             SweepEvents::new(events.clone(), management, key),
             conditions,
             settings,

@@ -36,6 +36,7 @@ use crate::clock::{elapsed, now};
 use crate::hardening::tokens::Tokens;
 use crate::hardening::{HardeningError, admission, auto_approve_audit, bindings};
 use crate::preflight::{self, required_rights};
+use crate::records::KubeRecords;
 
 /// Deadline of one part: a few small calls, each with a deadline of its own.
 const PART_DEADLINE: Duration = Duration::from_mins(1);
@@ -56,6 +57,9 @@ pub(super) struct Upkeep {
     spec: KubeletAuthenticationSpec,
     context: Context,
     inventory: CapiInventory,
+    records: Arc<KubeRecords>,
+    /// The UID of the Cluster, until its records have it as their owner.
+    unowned: Option<String>,
     sweep_events: SweepEvents,
     machine_conditions: MachineConditions,
     pub(super) sync_period: Duration,
@@ -77,6 +81,7 @@ impl Upkeep {
         spec: KubeletAuthenticationSpec,
         context: Context,
         inventory: CapiInventory,
+        (records, cluster_uid): (Arc<KubeRecords>, String),
         sweep_events: SweepEvents,
         machine_conditions: MachineConditions,
         settings: &Settings,
@@ -86,6 +91,8 @@ impl Upkeep {
             access,
             spec,
             inventory,
+            records,
+            unowned: Some(cluster_uid),
             sweep_events,
             machine_conditions,
             sync_period: settings.sync_period.unwrap_or(SYNC_PERIOD),
@@ -123,6 +130,12 @@ impl Upkeep {
         let mut health = found.unwrap_or_default();
         if !matches!(health.answers, ApiReachability::Yes(_)) {
             return health;
+        }
+        if let Some(uid) = &self.unowned {
+            let owned = part(self.records.end_with(uid).boxed()).await;
+            if health.note("the owners of records", owned).is_some() {
+                self.unowned = None;
+            }
         }
         let revoked = self.revoke().boxed().await;
         health.note("revocation", revoked);

@@ -10,7 +10,7 @@ use kube::api::Api;
 use node_attestation_core::crd::{
     ALLOW_RETIREMENT_ANNOTATION, KubeletAuthentication, KubeletAuthenticationStatus,
 };
-use node_attestation_core::ledger::{Absences, MISSING_MACHINE_TIMEOUT, Records};
+use node_attestation_core::ledger::{Absences, MISSING_MACHINE_TIMEOUT};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
@@ -29,6 +29,7 @@ use super::{Shared, periodic, resume_panic};
 use crate::capi::{Cluster, ObjectKey, Objects, Selection};
 use crate::clock::now;
 use crate::metrics::ClusterMetrics;
+use crate::records::KubeRecords;
 use crate::watch::Lenient;
 
 /// The longest time between two updates of the status, part of which depends on the time.
@@ -120,7 +121,7 @@ struct Supervisor {
     sources: Sources,
     metrics: ClusterMetrics,
     ca_key: CaKeyHolder,
-    records: Arc<dyn Records>,
+    records: Arc<KubeRecords>,
     absences: Absences,
     running: Option<Running>,
     panics: u32,

@@ -2,24 +2,29 @@
 
 use std::sync::Arc;
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use k8s_openapi::jiff::Error as TimeError;
 use kube::Client;
-use kube::api::{Api, DeleteParams, Patch, PatchParams, Preconditions};
+use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, Preconditions};
 use kubelet_attestation::names::NodeName;
 use node_attestation_core::crd::{self, CLUSTER_NAME_LABEL, NodeIdentity, RESET_ANNOTATION};
 use node_attestation_core::identifiers::KeyDigest;
 use node_attestation_core::ledger::{LastIssued, Record, Records, Stored, Version, WriteError};
 use node_attestation_core::refusal::Unavailable;
 use node_attestation_core::verifier::Identity;
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
 use super::cache::{Cache, State};
 use super::object;
 use super::watch::RecordsWatch;
-use crate::capi::ObjectKey;
+use crate::capi::{ObjectKey, cluster_resource};
 use crate::client::{CONTROLLER, CallError, call, merge, post};
 use crate::metrics::{Metrics, Written};
+
+/// The number of records of a page.
+const PAGE_SIZE: u32 = 500;
 
 /// The `NodeIdentity` objects of one Cluster, beside it.
 ///
@@ -31,6 +36,8 @@ pub struct KubeRecords {
     cluster: String,
     cache: Arc<Cache>,
     metrics: Metrics,
+    /// The Cluster, once it is known: new records end with it.
+    owner: Mutex<Option<OwnerReference>>,
     /// The watch, if these records have one of their own.
     watching: JoinSet<()>,
 }
@@ -57,7 +64,62 @@ impl KubeRecords {
             cluster: cluster.name.clone(),
             cache,
             metrics,
+            owner: Mutex::default(),
             watching: JoinSet::new(),
+        }
+    }
+
+    /// Makes the Cluster of this UID the owner of the records, so that Kubernetes deletes them with it. Records of a
+    /// Cluster that had the name before keep their owner, and Kubernetes deletes them. `clusterctl move` renews the
+    /// owner.
+    ///
+    /// # Errors
+    ///
+    /// The management cluster is away, or refuses. The records before that have their owner.
+    pub(crate) async fn end_with(&self, cluster_uid: &str) -> Result<(), CallError> {
+        let client = self.api.clone().into_client();
+        let Some(resource) = call(cluster_resource(&client)).await? else {
+            return Ok(());
+        };
+        // Without `blockOwnerDeletion`, which takes a right on the owner's finalizers.
+        let owner = OwnerReference {
+            api_version: resource.api_version,
+            kind: resource.kind,
+            name: self.cluster.clone(),
+            uid: cluster_uid.to_owned(),
+            ..OwnerReference::default()
+        };
+        *self.owner.lock() = Some(owner.clone());
+        let label = format!("{CLUSTER_NAME_LABEL}={}", self.cluster);
+        let mut page = ListParams::default().labels(&label).limit(PAGE_SIZE);
+        loop {
+            let list = call(self.api.list_metadata(&page)).await?;
+            for record in list.items {
+                self.own(record.metadata, &owner).await?;
+            }
+            match list.metadata.continue_.filter(|next| !next.is_empty()) {
+                Some(next) => page = page.continue_token(&next),
+                None => return Ok(()),
+            }
+        }
+    }
+
+    /// Makes the Cluster the owner of a record without a Cluster as owner.
+    async fn own(&self, record: ObjectMeta, cluster: &OwnerReference) -> Result<(), CallError> {
+        let mut owners = record.owner_references.unwrap_or_default();
+        let Some(name) = record.name.filter(|_| !owners.iter().any(is_cluster)) else {
+            return Ok(());
+        };
+        owners.push(cluster.clone());
+        let patch = json!({
+            "metadata": {"resourceVersion": record.resource_version, "ownerReferences": owners},
+        });
+        let (parameters, patch) = (merge(CONTROLLER), Patch::Merge(&patch));
+        let patched = self.api.patch_metadata(&name, &parameters, &patch);
+        match call(patched).await {
+            // It has changed or gone meanwhile. The next start of the controller tries again.
+            Err(error) if error.is_conflict() || error.is_not_found() => Ok(()),
+            patched => patched.map(drop),
         }
     }
 
@@ -105,6 +167,12 @@ impl KubeRecords {
     }
 }
 
+/// Whether the owner is a Cluster.
+fn is_cluster(owner: &OwnerReference) -> bool {
+    let group = owner.api_version.split('/').next();
+    owner.kind == "Cluster" && group == Some("cluster.x-k8s.io")
+}
+
 #[async_trait::async_trait]
 impl Records for KubeRecords {
     async fn known(&self, name: &NodeName) -> Result<Option<Stored>, Unavailable> {
@@ -142,6 +210,7 @@ impl Records for KubeRecords {
         let mut object = NodeIdentity::new(&self.name(&record.node_name), spec);
         let label = (CLUSTER_NAME_LABEL.to_owned(), self.cluster.clone());
         object.metadata.labels = Some([label].into());
+        object.metadata.owner_references = self.owner.lock().clone().map(|owner| vec![owner]);
         let created = call(self.api.create(&post(CONTROLLER), &object)).await;
         let created = self.written(created, WriteError::Exists);
         self.count("create", &created);

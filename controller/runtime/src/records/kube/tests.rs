@@ -338,3 +338,106 @@ async fn one_watch_has_the_records_of_many_clusters() {
         advance(Duration::from_millis(1)).await;
     }
 }
+
+/// A management cluster with records of these names and owners; the calls that write, with their bodies.
+fn with_records(records: Vec<(&'static str, Option<Value>)>) -> (Client, Arc<Mutex<Vec<Value>>>) {
+    let written: Arc<Mutex<Vec<Value>>> = Arc::default();
+    let told = written.clone();
+    let service = tower::service_fn(move |request: Request<Body>| {
+        let (told, records) = (told.clone(), records.clone());
+        async move {
+            let (parts, body) = request.into_parts();
+            let path = parts.uri.path();
+            let answer = if path == "/apis/cluster.x-k8s.io/v1beta2" {
+                let resource = json!({
+                    "name": "clusters", "kind": "Cluster", "singularName": "", "namespaced": true, "verbs": ["get"],
+                });
+                json!({
+                    "kind": "APIResourceList", "groupVersion": "cluster.x-k8s.io/v1beta2", "resources": [resource],
+                })
+            } else if parts.method == hyper::Method::GET {
+                let items: Vec<_> = records
+                    .iter()
+                    .map(|(name, owner)| {
+                        let owners: Vec<_> = owner.iter().collect();
+                        json!({"metadata": {
+                            "name": name, "namespace": "default", "resourceVersion": "7", "ownerReferences": owners,
+                        }})
+                    })
+                    .collect();
+                json!({
+                    "apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadataList",
+                    "metadata": {"resourceVersion": "9"}, "items": items,
+                })
+            } else {
+                let body = body.collect().await.unwrap().to_bytes();
+                let body: Value = serde_json::from_slice(&body).unwrap();
+                let name = path.rsplit('/').next().unwrap();
+                told.lock().push(json!({"path": name, "body": body}));
+                if parts.method == hyper::Method::POST {
+                    let mut object = body;
+                    object["metadata"]["resourceVersion"] = json!("8");
+                    object
+                } else {
+                    json!({
+                        "apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata",
+                        "metadata": {"name": name},
+                    })
+                }
+            };
+            let body = Full::new(Bytes::from(answer.to_string()));
+            Ok::<_, Infallible>(Response::new(body))
+        }
+    });
+    (Client::new(service, "default"), written)
+}
+
+fn owner(kind: &str, uid: &str) -> Value {
+    let group = match kind {
+        "Cluster" => "cluster.x-k8s.io/v1beta2",
+        _ => "v1",
+    };
+    json!({"apiVersion": group, "kind": kind, "name": "prod-1", "uid": uid})
+}
+
+#[tokio::test]
+async fn records_without_a_cluster_as_owner_get_it_and_others_stay() {
+    let (client, written) = with_records(vec![
+        ("prod-1.n1", None),
+        ("prod-1.n2", Some(owner("ConfigMap", "c"))),
+        ("prod-1.n3", Some(owner("Cluster", "now"))),
+        // Of a Cluster that had the name before: Kubernetes deletes it.
+        ("prod-1.n4", Some(owner("Cluster", "before"))),
+    ]);
+    let records = KubeRecords::start(client, "default", "prod-1", &Metrics::default());
+
+    records.end_with("now").await.unwrap();
+
+    let patch =
+        |owners: Value| json!({"metadata": {"resourceVersion": "7", "ownerReferences": owners}});
+    assert_eq!(
+        *written.lock(),
+        [
+            json!({"path": "prod-1.n1", "body": patch(json!([owner("Cluster", "now")]))}),
+            json!({
+                "path": "prod-1.n2",
+                "body": patch(json!([owner("ConfigMap", "c"), owner("Cluster", "now")])),
+            }),
+        ]
+    );
+}
+
+#[tokio::test]
+async fn a_new_record_has_the_cluster_as_its_owner_once_that_is_known() {
+    let (client, written) = with_records(Vec::new());
+    let records = KubeRecords::start(client, "default", "prod-1", &Metrics::default());
+    let owners =
+        |number: usize| written.lock()[number]["body"]["metadata"]["ownerReferences"].clone();
+
+    records.create(&bare()).await.unwrap();
+    assert_eq!(owners(0), Value::Null);
+
+    records.end_with("now").await.unwrap();
+    records.create(&bare()).await.unwrap();
+    assert_eq!(owners(1), json!([owner("Cluster", "now")]));
+}
