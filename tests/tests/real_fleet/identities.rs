@@ -3,6 +3,7 @@
 use std::process::{Command, Output};
 
 use kubelet_authenticator_test_support::control_plane::DEADLINE;
+use kubelet_authenticator_test_support::process::poll;
 use kubelet_authenticator_tests::management::{InfraCluster, Management};
 use kubelet_authenticator_tests::program;
 use serde_json::{Value, json};
@@ -89,6 +90,32 @@ fn a_record_is_seen_revoked_and_reset_by_a_person() {
     assert_eq!(missing.status.code(), Some(3));
     let shown = kubectl.ok(["get", "kubeletauthentications,nodeidentities", "-A"]);
     println!("{shown}");
+}
+
+#[test]
+fn a_record_is_deleted_with_its_cluster() {
+    let management = management();
+    let cluster = management.cluster("prod-1").create();
+    let machine = cluster.machine("m1").node_name("node-1").create();
+    let _manager = Manager::null(&management, &[]);
+    let authentication = authorize(&management, &cluster, &["aws"], json!({}));
+    authentication.wait_until_ready(management.kubectl());
+    let kubelet = kubelet(&cluster, &machine, "kubelet-authenticator-null").start();
+    kubelet.wait_until_ready();
+    let kubectl = management.kubectl();
+    let record = kubectl.json(["get", "nodeidentity", "prod-1.node-1"]);
+    let owners = record["metadata"]["ownerReferences"].as_array().unwrap();
+    assert_eq!(owners.len(), 1, "{owners:?}");
+    assert_eq!(owners[0]["kind"], "Cluster");
+    assert_eq!(owners[0]["uid"], cluster.get()["metadata"]["uid"]);
+
+    kubectl.ok(["delete", "clusters.cluster.x-k8s.io", "prod-1"]);
+
+    let gone = poll(DEADLINE, || {
+        let found = kubectl.run(["get", "nodeidentity", "prod-1.node-1", "--ignore-not-found"]);
+        (found.status.success() && found.stdout.is_empty()).then_some(())
+    });
+    assert!(gone.is_some(), "the record is still there");
 }
 
 #[test]
