@@ -79,6 +79,8 @@ pub enum Claimant {
     /// The certificate of the Node of that name, which names no record: of another signer, or of a
     /// cluster whose certificates carry no UID.
     Node,
+    /// The certificate of this UID, of the name's own record.
+    Renewal(CertificateUid),
 }
 
 /// A node's wish for the next certificate of its record.
@@ -94,6 +96,31 @@ pub struct Renewal {
     pub asked: SystemTime,
     /// The certificate that follows will not be valid for longer.
     pub not_after: SystemTime,
+    /// The provider that the identity is of.
+    pub provider: Provider,
+    /// The Machine's name; for people.
+    pub machine_name: Option<String>,
+    /// The key.
+    pub key: KeyDigest,
+    /// The request; for people.
+    pub request: RequestRef,
+}
+
+impl Renewal {
+    /// The claim by which a renewal opens a generation.
+    pub(crate) fn claim(&self) -> Claim {
+        Claim {
+            node_name: self.node_name.clone(),
+            claimant: Claimant::Renewal(self.uid),
+            assurance: Assurance::Attested(self.identity.clone()),
+            provider: self.provider.clone(),
+            machine_name: self.machine_name.clone(),
+            key: self.key,
+            request: self.request.clone(),
+            asked: self.asked,
+            not_after: self.not_after,
+        }
+    }
 }
 
 /// The permission of a record to issue a certificate.

@@ -120,6 +120,11 @@ use super::system_time;
         "no generation after the current one can be revoked",
     ),
     rule_at(
+        ".supersededGeneration",
+        "!has(self.supersededGeneration) || self.supersededGeneration < self.generation",
+        "is a generation before the current one",
+    ),
+    rule_at(
         ".formerUntil",
         "!has(self.formerUntil) || self.generation > 1",
         "the first generation has no former one",
@@ -188,6 +193,11 @@ pub struct NodeIdentitySpec {
     #[serde(default)]
     #[schemars(schema_with = "schema::time")]
     pub former_until: Option<Time>,
+    /// The generation before, whose certificates stay valid until the node was seen with one of this generation: the
+    /// machine proved more of itself with a renewal.
+    #[serde(default)]
+    #[schemars(with = "Option<i64>", range(min = 1))]
+    pub superseded_generation: Option<u64>,
     /// Set when nobody holds the name any more: the record stays for as long as a certificate of it
     /// may be valid.
     pub tombstone: Option<Tombstone>,

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::SystemTime;
 
-use kubelet_attestation::names::{NodeName, ProviderId};
+use kubelet_attestation::names::{NodeName, Provider, ProviderId};
 
 use super::Claim;
 use super::node_removal::OwnedNode;
@@ -37,6 +37,9 @@ pub enum GrantReason {
     /// The first record of a Node that joined before us.
     #[display("the Node joined before, and is taken on")]
     Adopted,
+    /// The machine proved more of itself with a renewal than its record had: its former attestor.
+    #[display("the machine renewed with evidence that its record, of attestor {_0}, did not have")]
+    EvidenceAdded(Provider),
     /// The present generation's next certificate: nothing was written.
     #[display("a renewal")]
     Renewed,
@@ -74,9 +77,12 @@ impl GrantReason {
         let Some(before) = before else {
             return renamed.unwrap_or(match claim.claimant {
                 super::Claimant::Token => Self::First,
-                super::Claimant::Node => Self::Adopted,
+                super::Claimant::Node | super::Claimant::Renewal(_) => Self::Adopted,
             });
         };
+        if let super::Claimant::Renewal(_) = claim.claimant {
+            return Self::EvidenceAdded(before.holder.attestor.clone());
+        }
         if before.holder.provider_id != *machine {
             return Self::ChangedHands(before.holder.provider_id.clone());
         }
@@ -99,6 +105,7 @@ impl GrantReason {
             Self::ChangedHands(_) => "NameChangedHands",
             Self::Renamed(_) => "NodeRenamed",
             Self::Adopted => "NodeAdopted",
+            Self::EvidenceAdded(_) => "EvidenceAdded",
             Self::Renewed => "Renewed",
         }
     }

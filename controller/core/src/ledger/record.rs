@@ -45,6 +45,9 @@ pub struct Record {
     pub renewed_boot: Option<SeenBoot>,
     /// The end of the last certificate of all former generations, if one may still be valid.
     pub former_until: Option<SystemTime>,
+    /// The generation before, if its certificates stay valid until the node was seen with the present one: the
+    /// machine proved more of itself with a renewal, and may not have the answer yet.
+    pub superseded: Option<u64>,
     /// Set when nobody holds the name any more.
     pub tombstone: Option<Tombstone>,
     /// Set when a person took the certificates back.
@@ -107,6 +110,7 @@ impl Record {
             renewed_until: None,
             renewed_boot: None,
             former_until: None,
+            superseded: None,
             tombstone: None,
             revoked: None,
             reset: None,
@@ -130,6 +134,15 @@ impl Record {
         }
     }
 
+    /// The record with its next generation, which a renewal opens that proved more of the machine. Certificates of the
+    /// present one stay valid.
+    pub(super) fn strengthened(&self, claim: &Claim, longest: Duration, now: SystemTime) -> Self {
+        Self {
+            superseded: Some(self.generation),
+            ..self.reopened(claim, None, longest, now)
+        }
+    }
+
     /// The record as one that nobody holds any more.
     pub(super) fn buried(
         &self,
@@ -144,9 +157,15 @@ impl Record {
                 reason,
                 until: self.ends_by(longest, since),
             }),
+            superseded: None,
             reset: None,
             ..self.clone()
         }
+    }
+
+    /// Whether certificates of this UID are of the generation before, and still valid.
+    pub(super) fn supersedes(&self, uid: CertificateUid) -> bool {
+        self.superseded == Some(uid.generation) && uid.record == self.uid
     }
 
     /// The UID that certificates of the present generation carry.
@@ -270,10 +289,16 @@ impl Record {
             (None, _) => None,
         };
         let until = self.former_until.max(present).filter(|end| *end > now)?;
+        let lowest_valid = match (present, self.superseded) {
+            (Some(_), _) => self.generation.saturating_add(1),
+            (None, superseded) => superseded.unwrap_or(self.generation),
+        };
         Some(RevokedGenerations {
-            lowest_valid: self.generation.saturating_add(u64::from(present.is_some())),
+            lowest_valid,
             until,
         })
+        // Of the first generation there is no former one.
+        .filter(|revoked| revoked.lowest_valid > 1)
     }
 }
 

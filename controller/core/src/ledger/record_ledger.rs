@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 
 use super::node_removal::{ClusterNodes, Removal};
 use super::records::{Records, Stored, WriteError};
-use super::rules::{self, Facts, HolderState, Question, Step};
+use super::rules::{self, Facts, HolderState, Question, Renewed, Step};
 use super::{
     Absences, Claim, Grant, GrantReason, Holder, LastIssued, LedgerPolicy, Record, RecordHolder,
     Renewal,
@@ -324,37 +324,46 @@ impl RecordLedger {
     /// # Errors
     ///
     /// A certificate of no record, of a former generation, or of another identity denies.
-    pub async fn renew(&self, renewal: &Renewal) -> Result<Grant, Refusal> {
+    pub async fn renew(&self, renewal: &Renewal, now: SystemTime) -> Result<Grant, Refusal> {
         let name = &renewal.node_name;
         let renewed = |record: Option<&Record>| rules::renewed(record, renewal);
-        let grant = self.known_to(name, renewed).await?;
-        self.clear_reset(name).await;
+        let grant = match self.known_to(name, renewed).await? {
+            Renewed::Grant(grant) => grant,
+            Renewed::Strengthen => self.claim(&renewal.claim(), now).await?,
+        };
+        let is_seen = grant.uid == renewal.uid;
+        self.settle(name, |record| {
+            record.reset = None;
+            if is_seen {
+                record.superseded = None;
+            }
+        })
+        .await;
         Ok(grant)
     }
 
-    /// Ends a reset whose node renews: it needs none, and any later claim could take its name. What fails is left to the
-    /// next renewal.
-    async fn clear_reset(&self, name: &NodeName) {
-        let is_reset = |stored: &Stored| stored.record.is_reset();
+    /// Ends what a node that was seen needs no longer: a reset, by which a later claim could take its name, and the
+    /// validity of its generation before. What fails is left to the next request.
+    async fn settle(&self, name: &NodeName, end: impl Fn(&mut Record)) {
+        let settled = |stored: &Stored| {
+            let mut record = stored.record.clone();
+            end(&mut record);
+            (record != stored.record).then_some(record)
+        };
         let known = self.known(name).await.ok().flatten();
-        if !known.as_ref().is_some_and(is_reset) {
+        if known.as_ref().and_then(settled).is_none() {
             return;
         }
         let fresh = self.records.read(name).await.ok().flatten();
-        let Some(Stored {
-            mut record,
-            version,
-        }) = fresh.filter(is_reset)
-        else {
+        let Some((record, fresh)) = fresh.and_then(|fresh| Some((settled(&fresh)?, fresh))) else {
             return;
         };
-        record.reset = None;
-        if let Err(error) = self.records.replace(&record, &version).await {
+        if let Err(error) = self.records.replace(&record, &fresh.version).await {
             let (node, error) = (name.as_str(), error_chain(&error));
             tracing::warn!(
                 node,
                 error,
-                "the reset of a node that renewed could not be ended"
+                "the record of a node that was seen could not be brought up to date"
             );
         }
     }
@@ -372,7 +381,12 @@ impl RecordLedger {
         uid: Option<CertificateUid>,
     ) -> Result<Holder, Refusal> {
         let holder = |record: Option<&Record>| rules::holder(record, node_name, uid);
-        self.known_to(node_name, holder).await
+        let holder = self.known_to(node_name, holder).await?;
+        if uid == Some(holder.uid) {
+            self.settle(node_name, |record| record.superseded = None)
+                .await;
+        }
+        Ok(holder)
     }
 
     /// The result for the known record or, before a refusal, for the record as the store has it.

@@ -10,13 +10,14 @@ use kubelet_attestation::names::{NodeName, ProviderId};
 use super::node_removal::{OwnedNode, Removal};
 use super::records::Stored;
 use super::{Adoption, Claim, Claimant, Grant, GrantReason, LedgerPolicy, Record, TombstoneReason};
+use crate::identifiers::CertificateUid;
 use crate::refusal::{Deferral, Denial, Refusal};
 use crate::verifier::Assurance;
 
 mod holding;
 mod step;
 
-pub(super) use holding::{holder, renewed};
+pub(super) use holding::{Renewed, holder, renewed};
 pub(super) use step::{Facts, HolderState, Others, Question, Step};
 
 use holding::identity_revoked;
@@ -98,6 +99,9 @@ impl Rules<'_> {
                 None
             }
             Claimant::Token => self.stale_node(None)?,
+            Claimant::Renewal(_) => {
+                return Err(Denial::RecordMissing(self.claim.node_name.clone()).into());
+            }
         };
         self.leave_others()?;
         let Facts { uid, now, .. } = *self.facts;
@@ -108,6 +112,9 @@ impl Rules<'_> {
     /// The machine has the record of the name already.
     fn again(&self, own: &Stored) -> Checked<Step> {
         let record = &own.record;
+        if let Claimant::Renewal(uid) = self.claim.claimant {
+            return self.strengthened(own, uid);
+        }
         self.may_ask()?;
         if record.is_reset() && !self.is_certificate_alone() {
             return self.reopen(own, self.node_since(record)?);
@@ -132,6 +139,32 @@ impl Rules<'_> {
             self.may_reenrol(record)?;
         }
         self.reopen(own, self.node_since(record)?)
+    }
+
+    /// The machine proves more of itself with a renewal than its record has.
+    fn strengthened(&self, own: &Stored, uid: CertificateUid) -> Checked<Step> {
+        let record = &own.record;
+        let identity = self.claim.assurance.identity();
+        let is_present = record.certificate_uid() == uid;
+        if !record.is_live() || !is_present && !record.supersedes(uid) {
+            let name = self.claim.node_name.clone();
+            return Err(Denial::FormerCertificate(name, uid).into());
+        }
+        self.may_return(record)?;
+        if !is_present || !record.holder.is_weaker_than(identity) {
+            return Ok(Step::Grant(Grant {
+                uid: record.certificate_uid(),
+                not_after: self.claim.not_after,
+                opening: GrantReason::Renewed,
+            }));
+        }
+        self.leave_others()?;
+        let longest = self.policy.longest_lifetime;
+        let record = record.strengthened(self.claim, longest, self.facts.now);
+        Ok(Step::Replace {
+            record: Box::new(record),
+            read: Box::new(own.clone()),
+        })
     }
 
     /// The UID of the Node that somebody else created while the machine was gone, and that its claim replaces. A holder
@@ -162,7 +195,7 @@ impl Rules<'_> {
     fn may_ask(&self) -> Checked<()> {
         match self.claim.claimant {
             Claimant::Node if !self.adopts() => Err(Denial::RequesterUidMissing.into()),
-            Claimant::Node | Claimant::Token => Ok(()),
+            Claimant::Node | Claimant::Token | Claimant::Renewal(_) => Ok(()),
         }
     }
 
@@ -219,6 +252,9 @@ impl Rules<'_> {
     /// Another machine has the record of the name, or one of another provider ID.
     fn another(&self, own: &Stored) -> Checked<Step> {
         let record = &own.record;
+        if let Claimant::Renewal(_) = self.claim.claimant {
+            return Err(record.refused(Denial::NameTaken).into());
+        }
         if self.claim.is_of_machine(&record.holder) {
             if !record.is_reset() {
                 self.may_return(record)?;

@@ -52,8 +52,12 @@ impl NamedCsr {
                     uid: *uid,
                     asked,
                     not_after,
+                    provider: request.provider.clone(),
+                    machine_name: Some(self.machine().name.clone()),
+                    key: KeyDigest::of(&request.spki),
+                    request: reference,
                 };
-                ledger.renew(&renewal).await?
+                ledger.renew(&renewal, now).await?
             }
         };
         Ok(ClaimedCsr { csr: self, grant })

@@ -85,6 +85,10 @@ pub fn renewal(machine: &str, generation: u64, hour: u32) -> Renewal {
         },
         asked: at(hour),
         not_after: at(hour + 10),
+        provider: Provider::NULL,
+        machine_name: Some(machine.to_owned()),
+        key: KeyDigest::of(format!("renewal {hour}").as_bytes()),
+        request: RequestRef::default(),
     }
 }
 
@@ -189,7 +193,10 @@ impl World {
 
     /// The result of a renewal of this generation of `n1`.
     pub fn renews(&self, machine: &str, generation: u64, hour: u32) -> Result<Grant, Refusal> {
-        block_on(self.ledger().renew(&renewal(machine, generation, hour)))
+        block_on(
+            self.ledger()
+                .renew(&renewal(machine, generation, hour), at(hour)),
+        )
     }
 
     #[track_caller]

@@ -3,9 +3,9 @@
 use std::time::SystemTime;
 
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
-use kubelet_attestation::names::NodeName;
+use kubelet_attestation::names::{NodeName, Provider};
 use node_attestation_core::decide::{Context, Decision};
-use node_attestation_core::identifiers::CertificateUid;
+use node_attestation_core::identifiers::{CertificateUid, KeyDigest};
 use node_attestation_core::ledger::{Renewal, RequestRef};
 use node_attestation_core::request::{
     Approval, AttestedCsr, ClaimedCsr, ConformantClientCsr, ConformantServingCsr,
@@ -81,5 +81,9 @@ pub(crate) fn renewal(
         uid,
         asked: at,
         not_after: at,
+        provider: Provider::NULL,
+        machine_name: None,
+        key: KeyDigest::of(b"key"),
+        request: RequestRef::default(),
     }
 }

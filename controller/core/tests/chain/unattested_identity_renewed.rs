@@ -2,9 +2,9 @@
 
 use std::time::SystemTime;
 
-use kubelet_attestation::names::NodeName;
-use node_attestation_core::identifiers::CertificateUid;
-use node_attestation_core::ledger::Renewal;
+use kubelet_attestation::names::{NodeName, Provider};
+use node_attestation_core::identifiers::{CertificateUid, KeyDigest};
+use node_attestation_core::ledger::{Renewal, RequestRef};
 use node_attestation_core::verifier::Identity;
 
 fn renewal(name: NodeName, identity: Identity, uid: CertificateUid, at: SystemTime) -> Renewal {
@@ -14,6 +14,10 @@ fn renewal(name: NodeName, identity: Identity, uid: CertificateUid, at: SystemTi
         uid,
         asked: at,
         not_after: at,
+        provider: Provider::NULL,
+        machine_name: None,
+        key: KeyDigest::of(b"key"),
+        request: RequestRef::default(),
     }
 }
 

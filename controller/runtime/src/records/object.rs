@@ -68,6 +68,7 @@ fn read(object: &NodeIdentity, cluster: &str) -> Result<Stored, &'static str> {
             })
         }),
         former_until: spec.former_until.as_ref().map(time),
+        superseded: spec.superseded_generation,
         tombstone: spec.tombstone,
         revoked: spec.revoked,
         reset: reset.and_then(|reset| reset.parse().ok()),
@@ -140,6 +141,7 @@ pub(super) fn spec(record: &Record, cluster: &str) -> Result<NodeIdentitySpec, T
         },
         not_after: moment(record.not_after)?,
         former_until: record.former_until.map(moment).transpose()?,
+        superseded_generation: record.superseded,
         tombstone: record.tombstone,
         revoked: record.revoked,
     })

@@ -13,7 +13,7 @@ use crate::nodes::{Node, Nodes as _};
 use crate::refusal::Unavailable;
 use crate::scope::Enforcement;
 use crate::testing::records::{
-    LONGEST, World, at, claim, insecure, machine, name, opened_at, policy, provider_id,
+    LONGEST, World, at, claim, insecure, machine, name, opened_at, policy, provider_id, renewal,
 };
 use crate::verifier::{AttestedIdentity, Identity};
 
@@ -343,13 +343,13 @@ fn a_certificate_that_is_granted_on_a_cache_ends_before_its_revocation() {
     world.revoke("n1", 1);
     let late = at(1) + Duration::from_mins(2);
     let renewal = Renewal {
-        node_name: name("n1"),
         identity: AttestedIdentity::vouched(Identity::of(provider_id("m1"))),
         uid: world.record("n1").certificate_uid(),
         asked: late,
         not_after: late + LONGEST,
+        ..renewal("m1", 1, 0)
     };
-    let granted = block_on(cached.ledger().renew(&renewal)).unwrap();
+    let granted = block_on(cached.ledger().renew(&renewal, renewal.asked)).unwrap();
 
     let revoked = world.record("n1").revoked_generations(LONGEST, late);
     assert!(granted.not_after <= revoked.unwrap().until);

@@ -77,6 +77,12 @@ impl RecordHolder {
         self.is_attested() && self.provider_id == identity.provider_id && self.is(identity)
     }
 
+    /// Whether the identity of this machine proves more of it than the record has: anything, or a TPM.
+    pub(in crate::ledger) fn is_weaker_than(&self, identity: &Identity) -> bool {
+        let pins = self.endorsement_key.is_none() && identity.endorsement_key.is_some();
+        !self.is_attested() || pins
+    }
+
     /// Whether an identity of this machine's provider ID is this machine's: it is of no other
     /// instance, and by the TPM by which the machine proved itself, if it did so by one. Whoever
     /// proves the machine in another way says nothing of its TPM and of how it booted.

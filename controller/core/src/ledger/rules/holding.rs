@@ -8,13 +8,23 @@ use crate::ledger::record::Record;
 use crate::ledger::{Grant, GrantReason, Holder, Renewal};
 use crate::refusal::{Denial, Refusal};
 
+/// The result of a renewal.
+#[derive(Debug)]
+pub(in crate::ledger) enum Renewed {
+    /// The record stays as it is.
+    Grant(Grant),
+    /// The machine proves more of itself than the record has: it opens a generation.
+    Strengthen,
+}
+
 /// The next step of a renewal by this record.
 pub(in crate::ledger) fn renewed(
     own: Option<&Record>,
     renewal: &Renewal,
-) -> Result<Grant, Refusal> {
+) -> Result<Renewed, Refusal> {
     let record = held(own, &renewal.node_name)?;
-    if record.certificate_uid() != renewal.uid || !record.is_live() {
+    let is_present = record.certificate_uid() == renewal.uid;
+    if !record.is_live() || !is_present && !record.supersedes(renewal.uid) {
         return Err(Denial::FormerCertificate(renewal.node_name.clone(), renewal.uid).into());
     }
     let identity = renewal.identity.identity();
@@ -26,11 +36,14 @@ pub(in crate::ledger) fn renewed(
     }
     record.allows_boot(identity, renewal.asked)?;
     ensure!(!record.is_revoked(), identity_revoked(record).into());
-    Ok(Grant {
+    if is_present && record.holder.is_weaker_than(identity) {
+        return Ok(Renewed::Strengthen);
+    }
+    Ok(Renewed::Grant(Grant {
         uid: record.certificate_uid(),
         not_after: renewal.not_after,
         opening: GrantReason::Renewed,
-    })
+    }))
 }
 
 /// The holder of a name, for a requester with a certificate of `uid`; `None` if the certificate

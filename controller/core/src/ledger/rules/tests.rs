@@ -2,5 +2,6 @@
 
 mod adoption;
 mod claims;
+mod evidence;
 mod tpm;
 mod unless_known;

@@ -92,6 +92,7 @@ fn full() -> Record {
     });
     record.opened.stale_node = Some("node-1".to_owned());
     record.former_until = Some(at(9));
+    record.superseded = Some(1);
     record.tombstone = Some(Tombstone {
         since: at(1),
         reason: TombstoneReason::MachineGone,
@@ -225,7 +226,7 @@ async fn a_renewal_waits_while_its_record_was_not_heard_of_for_a_minute() {
     );
     tokio::time::sleep(Duration::from_secs(70)).await;
 
-    let refused = ledger.renew(&renewal("m1", 1, 1)).await;
+    let refused = ledger.renew(&renewal("m1", 1, 1), at(1)).await;
 
     let Err(Refusal::Retry(deferral)) = refused else {
         panic!("not put off: {refused:?}");

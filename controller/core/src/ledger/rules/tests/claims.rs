@@ -316,7 +316,7 @@ fn a_renewal_of_another_record_generation_or_machine_is_denied() {
         ..renewal("m1", 1, 9)
     };
     assert_ne!(other.uid, before.certificate_uid());
-    let denied = futures::executor::block_on(world.ledger().renew(&other));
+    let denied = futures::executor::block_on(world.ledger().renew(&other, other.asked));
     let Err(Refusal::Deny(denied)) = denied else {
         panic!("not denied: {denied:?}");
     };

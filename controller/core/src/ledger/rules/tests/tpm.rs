@@ -8,7 +8,7 @@ use crate::identifiers::KeyDigest;
 use crate::inventory::{Machine, MachineState};
 use crate::ledger::*;
 use crate::refusal::{Denial, Failure, Refusal};
-use crate::testing::records::{World, at, claim, name, opened_at, provider_id};
+use crate::testing::records::{World, at, claim, name, opened_at, provider_id, renewal};
 use crate::verifier::{Assurance, AttestedIdentity, Identity, TpmBoot};
 
 fn boot(resets: u32, restarts: u32, clock: u64) -> TpmBoot {
@@ -37,13 +37,13 @@ fn by_tpm(claim: Claim, machine: &str, key: &[u8], boot: TpmBoot) -> Claim {
 fn renewed(world: &World, machine: &str, key: &[u8], boot: TpmBoot) -> Result<Grant, Refusal> {
     let record = world.record("n1");
     let renewal = Renewal {
-        node_name: name("n1"),
         identity: identity(machine, key, boot),
         uid: record.certificate_uid(),
         asked: at(2),
         not_after: at(12),
+        ..renewal("m1", 1, 0)
     };
-    block_on(world.ledger().renew(&renewal))
+    block_on(world.ledger().renew(&renewal, renewal.asked))
 }
 
 fn refused(result: Result<Grant, Refusal>) -> Denial {
@@ -181,13 +181,13 @@ fn what_was_seen_of_a_tpm_counts_before_it_is_written_down() {
     let of = |boot| identity("m1", b"ek", boot);
     let renewed = |identity| {
         let renewal = Renewal {
-            node_name: name("n1"),
             identity,
             uid: world.record("n1").certificate_uid(),
             asked: at(2),
             not_after: at(12),
+            ..renewal("m1", 1, 0)
         };
-        block_on(ledger.renew(&renewal))
+        block_on(ledger.renew(&renewal, renewal.asked))
     };
 
     assert!(renewed(of(boot(3, 0, 5))).is_ok());
@@ -210,13 +210,13 @@ fn an_answer_that_waited_while_its_machine_gave_a_later_one_fails_and_is_not_den
     block_on(world.records.note(&name("n1"), &note)).unwrap();
     let answered = |asked| {
         let renewal = Renewal {
-            node_name: name("n1"),
             identity: identity("m1", b"ek", boot(2, 0, 500)),
             uid: world.record("n1").certificate_uid(),
             asked,
             not_after: at(12),
+            ..renewal("m1", 1, 0)
         };
-        block_on(world.ledger().renew(&renewal)).unwrap_err()
+        block_on(world.ledger().renew(&renewal, renewal.asked)).unwrap_err()
     };
 
     assert!(matches!(
@@ -236,15 +236,15 @@ fn a_machine_that_joined_by_its_tpm_does_not_go_on_without_it() {
     let world = held(boot(2, 0, 5));
     let without = AttestedIdentity::vouched(Identity::of(provider_id("m1")));
     let renewal = Renewal {
-        node_name: name("n1"),
         identity: without.clone(),
         uid: world.record("n1").certificate_uid(),
         asked: at(2),
         not_after: at(12),
+        ..renewal("m1", 1, 0)
     };
     let denial = Denial::AnotherInstance(name("n1"), provider_id("m1"));
 
-    let renewed = block_on(world.ledger().renew(&renewal));
+    let renewed = block_on(world.ledger().renew(&renewal, renewal.asked));
     assert_eq!(refused(renewed), denial);
     world.node("n1", false, 1);
     let again = Claim {

@@ -66,16 +66,16 @@ fn a_renewal_passes() {
     let world = World::held(policy());
     let identity = Identity::of(provider_id("m1"));
     let renewal = Renewal {
-        node_name: name("n1"),
         identity: AttestedIdentity::vouched(identity).unless_known(moved()),
         uid: world.record("n1").certificate_uid(),
         asked: at(1),
         not_after: at(11),
+        ..renewal("m1", 1, 0)
     };
 
     let ledger = world.ledger();
 
-    futures::executor::block_on(ledger.renew(&renewal)).unwrap();
+    futures::executor::block_on(ledger.renew(&renewal, renewal.asked)).unwrap();
 }
 
 #[test]

@@ -1,0 +1,197 @@
+//! Machines that prove more of themselves with a renewal than their records have.
+
+use futures::executor::block_on;
+
+use crate::identifiers::{CertificateUid, KeyDigest};
+use crate::ledger::*;
+use crate::refusal::{Denial, Refusal};
+use crate::testing::records::{
+    LONGEST, World, at, claim, insecure, name, opened_at, policy, provider_id, renewal,
+};
+use crate::verifier::{Assurance, AttestedIdentity, Identity, TpmBoot};
+
+/// `m1` holds `n1` without evidence.
+fn unproved() -> World {
+    let world = World::with(policy());
+    world.claims(&insecure(claim("m1", "n1", 1, 0)), 0).unwrap();
+    world
+}
+
+fn with_tpm(machine: &str, key: &[u8]) -> AttestedIdentity {
+    AttestedIdentity::vouched(Identity {
+        endorsement_key: Some(KeyDigest::of(key)),
+        boot: Some(TpmBoot {
+            resets: 1,
+            restarts: 0,
+            clock: 1,
+        }),
+        ..Identity::of(provider_id(machine))
+    })
+}
+
+fn renews(
+    world: &World,
+    identity: AttestedIdentity,
+    uid: CertificateUid,
+    hour: u32,
+) -> Result<u64, Refusal> {
+    let renewal = Renewal {
+        identity,
+        uid,
+        ..renewal("m1", 1, hour)
+    };
+    let granted = block_on(world.ledger().renew(&renewal, at(hour)));
+    granted.map(|grant| grant.uid.generation)
+}
+
+#[track_caller]
+fn denied(renewed: Result<u64, Refusal>) -> Denial {
+    match renewed {
+        Err(Refusal::Deny(denial)) => denial,
+        other => panic!("not denied: {other:?}"),
+    }
+}
+
+fn proved() -> AttestedIdentity {
+    AttestedIdentity::vouched(Identity::of(provider_id("m1")))
+}
+
+fn lowest_valid(world: &World, hour: u32) -> Option<u64> {
+    let revoked = world.record("n1").revoked_generations(LONGEST, at(hour));
+    revoked.map(|revoked| revoked.lowest_valid)
+}
+
+#[test]
+fn a_renewal_with_evidence_opens_a_generation_with_the_proved_holder() {
+    let world = unproved();
+    let first = world.record("n1").certificate_uid();
+    assert!(!world.record("n1").holder.is_attested());
+
+    assert_eq!(renews(&world, proved(), first, 1).unwrap(), opened_at(1));
+
+    let record = world.record("n1");
+    assert!(record.holder.is_attested());
+    assert_eq!(record.uid, first.record);
+    assert_eq!(record.generation, opened_at(1));
+}
+
+#[test]
+fn the_generation_before_stays_valid_until_the_node_was_seen_with_the_new_one() {
+    for is_serving in [false, true] {
+        let world = unproved();
+        let first = world.record("n1").certificate_uid();
+        renews(&world, proved(), first, 1).unwrap();
+        let second = world.record("n1").certificate_uid();
+
+        // The answer was lost: the node asks again, and nothing more is written.
+        let before = world.record("n1");
+        assert_eq!(renews(&world, proved(), first, 2).unwrap(), opened_at(1));
+        assert_eq!(world.record("n1"), before);
+        assert_eq!(lowest_valid(&world, 2), None);
+
+        if is_serving {
+            let holder = block_on(world.ledger().holder(&name("n1"), Some(second))).unwrap();
+            assert!(matches!(holder.assurance, Assurance::Attested(_)));
+        } else {
+            assert_eq!(renews(&world, proved(), second, 3).unwrap(), opened_at(1));
+        }
+
+        assert_eq!(world.record("n1").superseded, None);
+        assert_eq!(lowest_valid(&world, 3), Some(opened_at(1)));
+        assert!(matches!(
+            denied(renews(&world, proved(), first, 4)),
+            Denial::FormerCertificate(_, uid) if uid == first
+        ));
+    }
+}
+
+#[test]
+fn a_certificate_of_the_generation_before_gets_no_serving_certificate() {
+    let world = unproved();
+    let first = world.record("n1").certificate_uid();
+    renews(&world, proved(), first, 1).unwrap();
+
+    let holder = block_on(world.ledger().holder(&name("n1"), Some(first)));
+
+    assert!(matches!(
+        holder,
+        Err(Refusal::Deny(Denial::FormerCertificate(_, uid))) if uid == first
+    ));
+    assert_eq!(world.record("n1").superseded, Some(1));
+}
+
+#[test]
+fn a_generation_before_the_superseded_one_stays_revoked() {
+    let world = unproved();
+    world.revoke("n1", 1);
+    world.reset("n1");
+    world.claims(&insecure(claim("m1", "n1", 2, 1)), 1).unwrap();
+    let second = world.record("n1").certificate_uid();
+
+    renews(&world, proved(), second, 2).unwrap();
+
+    assert_eq!(lowest_valid(&world, 2), Some(second.generation));
+}
+
+#[test]
+fn a_renewal_with_a_tpm_pins_it() {
+    let world = World::held(policy());
+    let first = world.record("n1").certificate_uid();
+    assert_eq!(world.record("n1").holder.endorsement_key, None);
+
+    renews(&world, with_tpm("m1", b"a"), first, 1).unwrap();
+
+    let record = world.record("n1");
+    assert_eq!(record.holder.endorsement_key, Some(KeyDigest::of(b"a")));
+    for uid in [first, record.certificate_uid()] {
+        for identity in [with_tpm("m1", b"b"), proved()] {
+            assert!(matches!(
+                denied(renews(&world, identity, uid, 2)),
+                Denial::AnotherInstance { .. }
+            ));
+        }
+    }
+    renews(&world, with_tpm("m1", b"a"), record.certificate_uid(), 2).unwrap();
+}
+
+#[test]
+fn a_renewal_with_the_tpm_of_another_machine_is_denied() {
+    let world = unproved();
+    let other = Claim {
+        assurance: Assurance::Attested(with_tpm("m2", b"a")),
+        ..claim("m2", "n2", 2, 0)
+    };
+    world.claims(&other, 0).unwrap();
+    let first = world.record("n1").certificate_uid();
+
+    assert!(matches!(
+        denied(renews(&world, with_tpm("m1", b"a"), first, 1)),
+        Denial::TpmOfAnotherMachine { .. }
+    ));
+    assert_eq!(world.record("n1").certificate_uid(), first);
+    renews(&world, with_tpm("m1", b"b"), first, 1).unwrap();
+}
+
+#[test]
+fn a_first_proof_that_is_in_doubt_is_denied() {
+    let world = unproved();
+    let first = world.record("n1").certificate_uid();
+    let doubt = || Denial::RecordMissing(name("n1"));
+
+    let renewed = renews(&world, proved().unless_known(doubt()), first, 1);
+
+    assert!(matches!(denied(renewed), Denial::RecordMissing(_)));
+    assert_eq!(world.record("n1").certificate_uid(), first);
+}
+
+#[test]
+fn a_revoked_record_is_not_strengthened() {
+    let world = unproved();
+    let first = world.record("n1").certificate_uid();
+    world.revoke("n1", 1);
+
+    assert!(matches!(
+        denied(renews(&world, proved(), first, 1)),
+        Denial::IdentityRevoked(_, 1)
+    ));
+}
