@@ -22,7 +22,7 @@ pub use objects::{
     Attested, Cluster, Endpoint, InvalidObjectKey, InvalidOwnAttestors, NODE_ATTESTED, ObjectKey,
     OwnAttestors, Reference, told,
 };
-pub(crate) use objects::{are_same, is_paused};
+pub(crate) use objects::{CORE_API_VERSION, are_same, is_paused};
 pub(crate) use own_tokens::{OwnToken, own_tokens};
 #[cfg(test)]
 pub(crate) use testing::ca_secret_without_key;

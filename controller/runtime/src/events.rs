@@ -71,7 +71,7 @@ pub struct Events {
 type Addressed = (Cluster, Event);
 
 /// The type, action, reason and note of an event.
-type Words<'a> = (&'a str, &'a str, &'a str, String);
+pub(crate) type Words<'a> = (&'a str, &'a str, &'a str, String);
 
 /// The cluster of the object that an Event is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -92,8 +92,8 @@ reasons! {
         #[error("what was signed has the type {0:#x} instead of 0x8018, a quote")]
         QuoteOfAnotherKind(u16) => "what was signed is no quote",
         /// The quote does not cover this request and its challenge. Either it was made for another
-        /// key, name, machine or cluster (a replay: the challenge's secret follows from all of
-        /// them), or for another challenge, or its maker never opened the challenge.
+        /// key, name or machine (a replay: the challenge's secret follows from all of them), or for
+        /// another challenge, or its maker never opened the challenge.
         #[error("the quote is not made for this request and its challenge")]
         QuoteOfAnotherRequest => "the quote was not made for this request and its challenge",
         /// The attestation key is elsewhere than among the primary keys of the endorsement

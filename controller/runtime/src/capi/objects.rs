@@ -36,6 +36,9 @@ pub(super) use pool::MachinePool;
 /// The group of Cluster, Machine and `MachinePool`.
 pub(super) const CORE_GROUP: &str = "cluster.x-k8s.io";
 
+/// The contract that is served longest, for references; whoever reads one asks for the kind anyway.
+pub(crate) const CORE_API_VERSION: &str = "cluster.x-k8s.io/v1beta2";
+
 /// On an object that Cluster API is to leave alone; its value does not matter.
 const PAUSED_ANNOTATION: &str = "cluster.x-k8s.io/paused";
 

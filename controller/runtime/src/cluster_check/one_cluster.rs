@@ -189,7 +189,7 @@ fn attestors(spec: &KubeletAuthenticationSpec, live: &[NodeIdentity]) -> Finding
         );
         Finding::warn(
             what,
-            "authorize it again, or replace the Machines: `identities list` names them",
+            "move them to an authorized attestor, or authorize theirs again: `identities list` names them",
         )
     }
 }

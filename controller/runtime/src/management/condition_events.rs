@@ -36,7 +36,7 @@ impl Default for EventBudget {
 }
 
 impl EventBudget {
-    fn take(&self, now: Instant) -> bool {
+    pub(super) fn take(&self, now: Instant) -> bool {
         RATE.take(&mut *self.0.lock(), now).is_ok()
     }
 }

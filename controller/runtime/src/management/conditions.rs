@@ -239,8 +239,8 @@ fn of_record_attestors(unauthorized: &BTreeMap<String, usize>) -> ConditionRepor
         return report(AUTHORIZED, ConditionStatus::True, reason::AUTHORIZED, "");
     }
     let message = format!(
-        "nodes cannot renew, because the attestor of their record is not authorized: {}. Authorize it again, or \
-         replace their Machines: node-attestation-controller identities list",
+        "nodes cannot renew, because the attestor of their record is not authorized: {}. Move them to an authorized \
+         attestor, replace their Machines, or authorize it again: node-attestation-controller identities list",
         counted(unauthorized)
     );
     let reason = reason::ATTESTOR_NOT_AUTHORIZED;

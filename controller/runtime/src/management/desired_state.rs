@@ -138,6 +138,12 @@ pub(super) fn service(
     }))
 }
 
+/// The kubeconfig, if there is one and it is accepted.
+pub(super) fn kubeconfig(sources: &Sources, settings: &Settings) -> Option<TenantKubeconfig> {
+    let secret = sources.kubeconfig.present()?;
+    TenantKubeconfig::parse(value(secret, KUBECONFIG_KEY), settings.reach).ok()
+}
+
 fn audiences(
     authentication: &KubeletAuthentication,
     ca: &ClusterCa,

@@ -15,6 +15,8 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 
+mod release;
+
 use super::ca_key_registry::CaKeyHolder;
 use super::cluster_registry::Authentication;
 use super::cluster_tasks::Running;
@@ -25,7 +27,7 @@ use super::desired_state::{self, Service, Sources};
 use super::infra_cluster::InfraCluster;
 use super::single_object::{Observed, follow};
 use super::status_writer::StatusWriter;
-use super::{Shared, periodic, resume_panic};
+use super::{Shared, resume_panic};
 use crate::capi::{Cluster, ObjectKey, Objects, Selection};
 use crate::clock::now;
 use crate::metrics::ClusterMetrics;
@@ -141,7 +143,12 @@ impl Supervisor {
         let mut objects = self.shared.objects.changes_of(&self.key);
         loop {
             let Some(authentication) = self.authentication.borrow_and_update().clone() else {
-                return Box::pin(self.release()).await;
+                let sources = release::Sources {
+                    objects,
+                    kubeconfigs,
+                    following,
+                };
+                return Box::pin(self.release(sources)).await;
             };
             let selection = &self.shared.controller.settings.selection;
             if !is_selected(selection, &self.sources.cluster, &authentication) {
@@ -279,28 +286,6 @@ impl Supervisor {
         }
     }
 
-    /// Releases the cluster to another controller.
-    async fn release(mut self) {
-        let access = self.running.as_ref().map(|running| running.access.clone());
-        self.stop().await;
-        let Some(access) = access else {
-            // Its API server was not used, or cannot be reached.
-            return;
-        };
-        let cluster = self.key.to_string();
-        match periodic::release(&access).await {
-            Ok(()) => tracing::info!(
-                cluster,
-                "the cluster is released: nodes can join without attestation"
-            ),
-            Err(error) => tracing::warn!(
-                cluster,
-                error,
-                "the admission policy for requests could not be removed, and refuses stock kubelets"
-            ),
-        }
-    }
-
     async fn broke(&mut self) {
         let cluster = self.key.to_string();
         tracing::error!(cluster, "a task of the cluster panicked; it restarts");
@@ -336,17 +321,22 @@ async fn other_cluster(
 ) -> Observed<Cluster> {
     loop {
         changes.borrow_and_update();
-        let now = match objects.is_ready().then(|| objects.any_cluster(key)) {
-            None => Observed::Unknown,
-            Some(Some(cluster)) if !objects.selects(&cluster) => Observed::Unknown,
-            Some(cluster) => cluster.into(),
-        };
+        let now = cluster_now(objects, key);
         if now != *known {
             return now;
         }
         if changes.changed().await.is_err() {
             pending::<()>().await;
         }
+    }
+}
+
+/// The Cluster as the watch has it.
+fn cluster_now(objects: &Objects, key: &ObjectKey) -> Observed<Cluster> {
+    match objects.is_ready().then(|| objects.any_cluster(key)) {
+        None => Observed::Unknown,
+        Some(Some(cluster)) if !objects.selects(&cluster) => Observed::Unknown,
+        Some(cluster) => cluster.into(),
     }
 }
 

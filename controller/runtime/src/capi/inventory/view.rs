@@ -252,8 +252,7 @@ impl<'a> View<'a> {
 
     pub(super) fn reference(self, kind: &str, name: &str, uid: &str) -> ObjectReference {
         ObjectReference {
-            // Of the contract that is served longest; whoever reads it asks for the kind anyway.
-            api_version: Some(format!("{}/v1beta2", objects::CORE_GROUP)),
+            api_version: Some(objects::CORE_API_VERSION.to_owned()),
             kind: Some(kind.to_owned()),
             namespace: Some(self.cluster.namespace.clone()),
             name: Some(name.to_owned()),

@@ -13,8 +13,9 @@ use super::part;
 use crate::hardening::revocation;
 use crate::logs::Failures;
 
-/// The time until a list with entries is compared with the workload cluster again: its administrators can change it.
-const COMPARED_AGAIN: Duration = Duration::from_mins(5);
+/// The time until a list with entries is compared with the workload cluster again: its administrators can change it. A
+/// comparison is four calls, and an idle cluster has less than one call a minute.
+const COMPARED_AGAIN: Duration = Duration::from_mins(10);
 
 /// The published list.
 #[derive(Debug, Default)]

@@ -76,7 +76,7 @@ async fn publish(
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_list_that_was_deleted_is_restored_after_five_minutes() {
+async fn a_list_that_was_deleted_is_restored_after_ten_minutes() {
     let (stored, access) = api_server();
     let (world, mut list) = (world(), RevocationList::default());
     publish(&mut list, &access, &world).await.unwrap();

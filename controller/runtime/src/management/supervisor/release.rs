@@ -1,0 +1,156 @@
+//! The release of a cluster whose `KubeletAuthentication` was deleted.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::{ObjectReference, Secret};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep_until};
+
+use super::{FIRST_RESTART, LAST_RESTART, LOOK_AGAIN, Supervisor, cluster_now, other_cluster};
+use crate::capi::CORE_API_VERSION;
+use crate::client::ClusterAccess;
+use crate::clock::now;
+use crate::events;
+use crate::logs::Failures;
+use crate::management::desired_state;
+use crate::management::periodic;
+use crate::management::resume_panic;
+use crate::management::single_object::Observed;
+use crate::metrics::ClusterMetrics;
+
+/// The changes that a release waits for.
+pub(super) struct Sources {
+    pub(super) objects: watch::Receiver<()>,
+    pub(super) kubeconfigs: watch::Receiver<Observed<Arc<Secret>>>,
+    pub(super) following: JoinSet<()>,
+}
+
+impl Supervisor {
+    /// Removes the admission policy for requests from the cluster, which otherwise refuses stock kubelets. It is tried
+    /// until the Cluster is gone, its `KubeletAuthentication` is created again, or this replica leads no more. A paused
+    /// Cluster is not changed: another management cluster may look after it.
+    pub(super) async fn release(mut self, mut sources: Sources) {
+        let mut served = self.running.as_ref().map(|running| running.access.clone());
+        self.stop().await;
+        self.ca_key.hold(None);
+        self.metrics = ClusterMetrics::default();
+        let (mut failures, mut tries) = (Failures::default(), 0_u32);
+        loop {
+            let is_leading = self.authentication.has_changed().is_ok();
+            if !is_leading || self.authentication.borrow_and_update().is_some() {
+                return;
+            }
+            self.sources.cluster = cluster_now(&self.shared.objects, &self.key);
+            let mut again = Instant::now() + LOOK_AGAIN;
+            match self.access_now(&mut served) {
+                ControlFlow::Break(()) => return,
+                ControlFlow::Continue(None) => {}
+                ControlFlow::Continue(Some(access)) => match periodic::release(&access).await {
+                    Ok(()) => return self.tell_release(tries > 0).await,
+                    Err(error) => {
+                        self.tell_failure(&error, failures.is_first()).await;
+                        let wait = FIRST_RESTART.saturating_mul(2_u32.saturating_pow(tries));
+                        tries = tries.saturating_add(1);
+                        again = Instant::now() + wait.min(LAST_RESTART);
+                    }
+                },
+            }
+            tokio::select! {
+                // Whether it is created again, or this replica leads no more, is looked up above.
+                _ = self.authentication.changed() => {}
+                Ok(()) = sources.kubeconfigs.changed() => {
+                    self.sources.kubeconfig = sources.kubeconfigs.borrow_and_update().clone();
+                }
+                Some(ended) = sources.following.join_next() => resume_panic(ended),
+                cluster = other_cluster(&self.shared.objects, &self.key, &mut sources.objects, &self.sources.cluster) => {
+                    self.sources.cluster = cluster;
+                }
+                () = sleep_until(again) => {}
+            }
+        }
+    }
+
+    /// The access to the cluster; none while the Cluster is paused, or not everything was read. It breaks if the Cluster
+    /// is gone. The access of a cluster that was served is used once, also if its Cluster is gone.
+    fn access_now(
+        &self,
+        served: &mut Option<ClusterAccess>,
+    ) -> ControlFlow<(), Option<ClusterAccess>> {
+        ControlFlow::Continue(match &self.sources.cluster {
+            Observed::Present(cluster) if cluster.paused => None,
+            Observed::Present(_) => served.take().or_else(|| self.access()),
+            Observed::Unknown => served.take(),
+            Observed::Absent => match served.take() {
+                None => return ControlFlow::Break(()),
+                served => served,
+            },
+        })
+    }
+
+    /// The access by the kubeconfig, if that is there and is accepted.
+    fn access(&self) -> Option<ClusterAccess> {
+        let controller = &self.shared.controller;
+        if let Some(connect) = &controller.connect {
+            return Some(connect(&self.key));
+        }
+        let kubeconfig = desired_state::kubeconfig(&self.sources, &controller.settings)?;
+        kubeconfig.access().ok()
+    }
+
+    async fn tell_release(&self, is_late: bool) {
+        let cluster = self.key.to_string();
+        tracing::info!(
+            cluster,
+            "the cluster is released: nodes can join without attestation"
+        );
+        if is_late {
+            let message = "the admission policy for requests is removed: stock kubelets can join";
+            self.write_event(("Normal", "Release", "PolicyRemoved", message.to_owned()))
+                .await;
+        }
+    }
+
+    async fn tell_failure(&self, error: &str, is_first: bool) {
+        let cluster = self.key.to_string();
+        if !is_first {
+            tracing::debug!(cluster, error, "the admission policy is still there");
+            return;
+        }
+        tracing::warn!(
+            cluster,
+            error,
+            "the admission policy for requests cannot be removed, and refuses stock kubelets; it is tried again"
+        );
+        let message = format!(
+            "the KubeletAuthentication was deleted, and the admission policy for requests cannot be removed. It \
+             refuses stock kubelets, and is tried again: {error}"
+        );
+        self.write_event(("Warning", "Release", "PolicyNotRemoved", message))
+            .await;
+    }
+
+    /// Writes an Event on the Cluster.
+    async fn write_event(&self, words: events::Words<'_>) {
+        let (Some(cluster), true) = (
+            self.sources.cluster.present(),
+            self.shared.condition_events.take(Instant::now()),
+        ) else {
+            return;
+        };
+        let regarding = ObjectReference {
+            api_version: Some(CORE_API_VERSION.to_owned()),
+            kind: Some("Cluster".to_owned()),
+            namespace: Some(self.key.namespace.clone()),
+            name: Some(self.key.name.clone()),
+            uid: Some(cluster.uid.clone()),
+            ..ObjectReference::default()
+        };
+        let management = self.shared.controller.management.clone();
+        events::write_one(management, regarding, words, now()).await;
+    }
+}
+
+#[cfg(test)]
+mod tests;
