@@ -99,11 +99,11 @@ impl Running {
             service.spec.clone(),
             context.clone(),
             inventory,
-            (records, service.cluster.uid.clone()),
             SweepEvents::new(events.clone(), management, key),
             conditions,
             settings,
-        );
+        )
+        .owning(records, service.cluster.uid.clone());
         let pipeline = Pipeline::new(context, store, events, now)
             .measured_by(metrics)
             .with_outcomes(outcomes);

@@ -57,9 +57,8 @@ pub(super) struct Upkeep {
     spec: KubeletAuthenticationSpec,
     context: Context,
     inventory: CapiInventory,
-    records: Arc<KubeRecords>,
-    /// The UID of the Cluster, until its records have it as their owner.
-    unowned: Option<String>,
+    /// The records, and the UID of their Cluster, until they have it as their owner.
+    unowned: Option<(Arc<KubeRecords>, String)>,
     sweep_events: SweepEvents,
     machine_conditions: MachineConditions,
     pub(super) sync_period: Duration,
@@ -81,7 +80,6 @@ impl Upkeep {
         spec: KubeletAuthenticationSpec,
         context: Context,
         inventory: CapiInventory,
-        (records, cluster_uid): (Arc<KubeRecords>, String),
         sweep_events: SweepEvents,
         machine_conditions: MachineConditions,
         settings: &Settings,
@@ -91,8 +89,7 @@ impl Upkeep {
             access,
             spec,
             inventory,
-            records,
-            unowned: Some(cluster_uid),
+            unowned: None,
             sweep_events,
             machine_conditions,
             sync_period: settings.sync_period.unwrap_or(SYNC_PERIOD),
@@ -108,6 +105,14 @@ impl Upkeep {
             tokens: Tokens::new(grace.unwrap_or(MISSING_MACHINE_TIMEOUT)),
             revoked: RevocationList::default(),
             context,
+        }
+    }
+
+    /// The same, which makes the Cluster of this UID the owner of its records.
+    pub(super) fn owning(self, records: Arc<KubeRecords>, cluster_uid: String) -> Self {
+        Self {
+            unowned: Some((records, cluster_uid)),
+            ..self
         }
     }
 
@@ -131,8 +136,8 @@ impl Upkeep {
         if !matches!(health.answers, ApiReachability::Yes(_)) {
             return health;
         }
-        if let Some(uid) = &self.unowned {
-            let owned = part(self.records.end_with(uid).boxed()).await;
+        if let Some((records, uid)) = &self.unowned {
+            let owned = part(records.end_with(uid).boxed()).await;
             if health.note("the owners of records", owned).is_some() {
                 self.unowned = None;
             }

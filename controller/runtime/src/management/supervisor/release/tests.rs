@@ -63,8 +63,8 @@ async fn management(request: Request<Body>, paused: bool, told: Arc<Mutex<Vec<St
             json!({"apiVersion": "v1", "kind": "List", "metadata": metadata, "items": items});
         whole(200, &list)
     };
-    let last = uri.path().rsplit('/').next().unwrap();
-    match last {
+    let name = uri.path().rsplit('/').next().unwrap();
+    match name {
         "kubeletauthentications" if is_watch => {
             let deleted = async {
                 sleep(DELETED).await;
