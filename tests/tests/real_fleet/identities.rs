@@ -2,13 +2,13 @@
 
 use std::process::{Command, Output};
 
-use kubelet_authenticator_test_support::control_plane::DEADLINE;
+use kubelet_authenticator_test_support::control_plane::{ControlPlane, Controllers, DEADLINE};
 use kubelet_authenticator_test_support::process::poll;
-use kubelet_authenticator_tests::management::{InfraCluster, Management};
+use kubelet_authenticator_tests::management::{Contract, InfraCluster, Management};
 use kubelet_authenticator_tests::program;
 use serde_json::{Value, json};
 
-use crate::bed::{Manager, authorize, kubelet, management};
+use crate::bed::{Manager, authorize, grant, kubelet, management};
 
 fn identities(management: &Management, arguments: &[&str]) -> Output {
     Command::new(program("node-attestation-controller"))
@@ -94,7 +94,10 @@ fn a_record_is_seen_revoked_and_reset_by_a_person() {
 
 #[test]
 fn a_record_is_deleted_with_its_cluster() {
-    let management = management();
+    // With a garbage collector.
+    let plane = ControlPlane::builder().controllers(Controllers::Default);
+    let management = Management::on(plane.start(), Contract::V1Beta2);
+    grant(&management);
     let cluster = management.cluster("prod-1").create();
     let machine = cluster.machine("m1").node_name("node-1").create();
     let _manager = Manager::null(&management, &[]);
@@ -109,7 +112,10 @@ fn a_record_is_deleted_with_its_cluster() {
     assert_eq!(owners[0]["kind"], "Cluster");
     assert_eq!(owners[0]["uid"], cluster.get()["metadata"]["uid"]);
 
-    kubectl.ok(["delete", "clusters.cluster.x-k8s.io", "prod-1"]);
+    let named = ["clusters.cluster.x-k8s.io", "prod-1"];
+    kubectl.ok(["delete", named[0], named[1], "--wait=false"]);
+    // As Cluster API does once all objects of the Cluster are gone.
+    kubectl.patch(&named, &json!({"metadata": {"finalizers": null}}));
 
     let gone = poll(DEADLINE, || {
         let found = kubectl.run(["get", "nodeidentity", "prod-1.node-1", "--ignore-not-found"]);
