@@ -305,6 +305,9 @@ impl Rules<'_> {
 
     fn reopen(&self, own: &Stored, stale_node: Option<String>) -> Checked<Step> {
         self.has_its_own_key()?;
+        // Not after a reset either: whoever has the key could have the name again.
+        let is_revoked = own.record.is_revoked() && own.record.opened.key == self.claim.key;
+        ensure!(!is_revoked, identity_revoked(&own.record).into());
         self.leave_others()?;
         let longest = self.policy.longest_lifetime;
         let record = own

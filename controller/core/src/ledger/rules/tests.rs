@@ -3,5 +3,6 @@
 mod adoption;
 mod claims;
 mod evidence;
+mod revoked;
 mod tpm;
 mod unless_known;
