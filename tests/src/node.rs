@@ -32,7 +32,7 @@ pub const BOOTSTRAP_USER: &str = "system:bootstrap:abcdef";
 /// A deadline longer than any wait of a suite.
 pub const PATIENCE: Duration = Duration::from_secs(180);
 
-/// The maximum time to start a process on a machine under load, besides the time of the process itself.
+/// The longest time to start a process on a machine under load, besides the time of the process itself.
 const STARTING: Duration = Duration::from_secs(15);
 
 /// A node that joins the cluster of an API server.
@@ -373,10 +373,11 @@ impl Run {
         self
     }
 
-    /// Asserts that this run took no longer than `limit` from its start on.
+    /// Asserts that this run took no longer than `limit` from its start on, and as long again at most on a machine
+    /// under load: with more, a limit that was doubled in the program would not be noticed.
     #[track_caller]
     pub fn within(self, limit: Duration) -> Self {
-        assert!(self.took < limit + STARTING, "{self:#?}");
+        assert!(self.took < limit + limit.min(STARTING), "{self:#?}");
         self
     }
 
