@@ -155,10 +155,12 @@ impl Scene {
         assert!(!is_issued(&csr));
     }
 
-    /// Waits for an Event on the Machine with the reason for the wait of its request; the request remains open.
+    /// Waits until this request was put off for this reason: an Event on the object of its Machine or pool names the
+    /// request, and follows the decision. The request remains open.
     #[track_caller]
-    pub fn assert_waits(&self, machine: &str, name: &str, reason: &str) {
-        self.wait_for_event(machine, reason);
+    pub fn assert_waits(&self, object: &str, name: &str, reason: &str) {
+        let fields = format!("involvedObject.name={object},reason={reason}");
+        self.wait_for_event_with(reason, &fields, |event| event["related"]["name"] == name);
         let csr = self.request(name);
         assert!(!is_answered(&csr), "{csr:#}");
     }
@@ -169,6 +171,7 @@ impl Scene {
         self.wait_for_event_with(
             reason,
             &format!("involvedObject.name={object},reason={reason}"),
+            |_| true,
         )
     }
 
@@ -176,11 +179,16 @@ impl Scene {
     #[track_caller]
     pub fn wait_for_warning(&self, object: &str, reason: &str) -> Value {
         let fields = format!("involvedObject.name={object},reason={reason},type=Warning");
-        self.wait_for_event_with(reason, &fields)
+        self.wait_for_event_with(reason, &fields, |_| true)
     }
 
     #[track_caller]
-    fn wait_for_event_with(&self, reason: &str, fields: &str) -> Value {
+    fn wait_for_event_with(
+        &self,
+        reason: &str,
+        fields: &str,
+        wanted: impl Fn(&Value) -> bool,
+    ) -> Value {
         let namespace = self.cluster.namespace();
         let events = [
             "events",
@@ -189,7 +197,7 @@ impl Scene {
             "--field-selector",
             fields,
         ];
-        self.management().wait_for(&events, reason, SWEPT, |_| true)
+        self.management().wait_for(&events, reason, SWEPT, wanted)
     }
 
     /// Makes the machine join; returns a kubeconfig with its certificate.

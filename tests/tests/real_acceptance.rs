@@ -98,9 +98,8 @@ fn a_pool_grows_from_none_to_fifty_at_once_by_the_one_token_of_its_user_data() {
     }
     // The same user data is worth nothing to who is no member.
     let outsider = scene.stamped("member-0", "generic:///pool/outsider");
-    let refused = scene.file(&user_data, &outsider);
-    scene.wait_for_warning("pool-a", "MachineNotFound");
-    assert!(!is_issued(&scene.request(&refused)));
+    let put_off = scene.file(&user_data, &outsider);
+    scene.assert_waits("pool-a", &put_off, "MachineNotFound");
 }
 
 /// Waits until this condition of the Machine has this status and reason; returns it.
