@@ -196,11 +196,19 @@ fn a_join_is_five_writes_and_a_renewal_two_one_and_twenty_at_once() {
     let renewal = bed.mark();
     bed.issued(&[(credential, bed.application(&one[0]))]);
     bed.assert_calls(renewal, &of_renewals(1));
+    // What any of them wrote late is written before what a later join writes.
+    let later = [bed.machine("later")];
+    bed.join(&later);
+    let mut all = of_renewals(1);
+    for (call, count) in of_joins(AT_ONCE + 2) {
+        *all.entry(call).or_default() += count;
+    }
+    bed.assert_calls(begun, &all);
 
     let selector = "reason=FirstJoin";
     let events = ["get", "events", "--field-selector", selector];
     let told = bed.management.kubectl().json(events);
-    assert_eq!(told["items"].as_array().map(Vec::len), Some(1 + AT_ONCE));
+    assert_eq!(told["items"].as_array().map(Vec::len), Some(2 + AT_ONCE));
     let mut notes: BTreeMap<String, usize> = BTreeMap::new();
     for event in told["items"].as_array().into_iter().flatten() {
         let object = event["involvedObject"]["name"].as_str().unwrap();
