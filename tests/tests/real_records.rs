@@ -230,9 +230,16 @@ async fn two_replicas_give_one_name_to_one_machine() {
             second.claim(&claims[1], now())
         );
 
-        let denied = [one, other]
-            .into_iter()
-            .filter(|claimed| matches!(claimed, Err(Refusal::Deny(Denial::NameTaken { .. }))));
-        assert_eq!(denied.count(), 1, "{node}");
+        let (winner, loser) = match (one, other) {
+            (Ok(_), Err(refusal)) => (&claims[0], refusal),
+            (Err(refusal), Ok(_)) => (&claims[1], refusal),
+            both => panic!("{node}: {both:?}"),
+        };
+        assert!(
+            matches!(loser, Refusal::Deny(Denial::NameTaken { .. })),
+            "{node}: {loser:?}"
+        );
+        let record = replicas[0].read(&name(&node)).await.unwrap().unwrap();
+        assert_eq!(record.record.opened.key, winner.key, "{node}");
     }
 }
