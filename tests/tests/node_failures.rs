@@ -258,10 +258,20 @@ fn a_certificate_that_is_not_valid_yet_is_fetched_again() {
     let (server, node) = node(Signer::flawed(Flaw::NotYetValid));
 
     node.run().failed(13).saying("not valid before");
+    // The kubelet's next run is within the back-off, and asks nobody.
+    node.change("failure.json", |failure| {
+        let in_an_hour = failure["at"].as_u64().unwrap() + 3600;
+        failure["notBefore"] = in_an_hour.into();
+    });
+    let asked = server.connections();
+    node.run().failed(17).saying("not valid before");
+    assert_eq!(server.connections(), asked);
+
     node.command(&["credential"])
         .failed(13)
         .saying("not valid before");
 
+    assert!(server.connections() > asked);
     assert_eq!(server.creates(), 1);
 }
 
