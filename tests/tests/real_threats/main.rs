@@ -1,7 +1,9 @@
-//! Attacks with a bootstrap token, with a worker, with read access to all requests, and with a tenant's namespace.
+//! Attacks with a bootstrap token, with a worker, with read access to all requests, with write access to the workload
+//! cluster, and with a tenant's namespace.
 //! Management cluster, workload cluster, kubelets: all real.
 
 mod disk;
+mod policy;
 mod tenant;
 mod token;
 mod worker;

@@ -1,11 +1,15 @@
 //! Attackers with all write access to one tenant's namespace.
 
+use std::fs;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
 use kubelet_authenticator_test_support::control_plane::Exec;
+use kubelet_authenticator_tests::fleet::{authorize, condition_of};
 use kubelet_authenticator_tests::management::workload_kubeconfig;
 use serde_json::json;
 
 use crate::SCENE;
-use kubelet_authenticator_tests::fleet::authorize;
 
 #[test]
 fn a_tenants_kubeconfig_names_a_program_for_the_controller_to_run() {
@@ -42,12 +46,30 @@ fn a_tenants_kubeconfig_names_files_of_the_controller() {
         .namespace("tenant-files")
         .create();
     let plane = tenant.control_plane();
-    let text = workload_kubeconfig("tenant-files", plane)
-        .replace("client-certificate-data:", "client-certificate:");
+    let good = workload_kubeconfig("tenant-files", plane);
+    let [certificate, key] = ["client-certificate-data", "client-key-data"].map(|field| {
+        let value = good.split(&format!("{field}: ")).nth(1).unwrap();
+        value.lines().next().unwrap().to_owned()
+    });
+    // Files that the controller can read: a controller that opens them has a kubeconfig that works.
+    let files = [("client-certificate", &certificate), ("client-key", &key)];
+    let text = files
+        .into_iter()
+        .fold(good.clone(), |text, (field, value)| {
+            let file = plane.directory("tenant").join(field);
+            fs::create_dir_all(file.parent().unwrap()).unwrap();
+            fs::write(&file, BASE64.decode(value).unwrap()).unwrap();
+            let data = format!("{field}-data: {value}");
+            assert!(text.contains(&data), "{text}");
+            text.replace(&data, &format!("{field}: {}", file.display()))
+        });
+    let authentication = authorize(&SCENE.site.management, &tenant, &["aws"], json!({}));
+    let kubectl = SCENE.management();
+    authentication.wait_until_ready(kubectl);
+
     tenant.write_kubeconfig(&text);
 
-    let authentication = authorize(&SCENE.site.management, &tenant, &["aws"], json!({}));
-
-    let kubectl = SCENE.management();
-    authentication.wait_for(kubectl, "Ready", "False", "KubeconfigRefused");
+    let refused = authentication.wait_for(kubectl, "Ready", "False", "KubeconfigRefused");
+    let message = condition_of(&refused, "Ready")["message"].to_string();
+    assert!(message.contains("client-certificate"), "{message}");
 }
