@@ -10,7 +10,7 @@ use kubelet_authenticator_test_support::control_plane::{
     ControlPlane, DEADLINE, Exec, Kubectl, User,
 };
 use kubelet_authenticator_test_support::kubelet::KubeletBuilder;
-use kubelet_authenticator_test_support::process::{Launch, Process, Scratch};
+use kubelet_authenticator_test_support::process::{Launch, Process, Scratch, poll};
 use serde_json::{Value, json};
 
 /// The controller's user name in the management cluster.
@@ -197,6 +197,26 @@ impl Authentication {
             let found = condition_of(object, condition);
             found["status"] == status && found["reason"] == reason
         })
+    }
+
+    /// Changes a setting that no node sees, and waits until this condition is of the change; returns the object. Whatever
+    /// its controller had to write about what happened before is written by then: the sentinel of a test of what does not
+    /// happen.
+    #[track_caller]
+    pub fn touch(&self, kubectl: &Kubectl, condition: &str) -> Value {
+        let Self { namespace, name } = self;
+        let target = ["kubeletauthentications", name, "--namespace", namespace];
+        let get = || kubectl.json(["get"].into_iter().chain(target));
+        let generation = get()["metadata"]["generation"].as_i64().unwrap();
+        let seconds = 86_400 + generation;
+        let spec = json!({"spec": {"certificate": {"expirationSeconds": seconds}}});
+        kubectl.patch(&target, &spec);
+        let seen = poll(DEADLINE, || {
+            let object = get();
+            let observed = condition_of(&object, condition)["observedGeneration"].as_i64();
+            (observed > Some(generation)).then_some(object)
+        });
+        seen.unwrap_or_else(|| panic!("the change is not seen: {:#}", get()))
     }
 
     /// Waits until it is Ready.

@@ -357,6 +357,14 @@ fn no_source_file_is_longer_than_500_lines() {
     assert_eq!(long, Vec::<PathBuf>::new());
 }
 
+/// A time that passes proves no absence: a test that asserts one waits for something that comes later.
+#[test]
+fn no_suite_waits_for_time_to_pass() {
+    let sleep = concat!("thread::", "sleep");
+    let sleeping = Workspace::read().offending("tests/tests", |line| line.contains(sleep));
+    assert_eq!(sleeping, Vec::<PathBuf>::new());
+}
+
 #[test]
 fn simulators_share_no_code_with_what_they_test() {
     let workspace = Workspace::read();

@@ -1,13 +1,17 @@
 //! A problem of a cluster is reported in a condition, and nothing else stops because of it.
 
+use std::net::TcpListener;
 use std::sync::{Arc, LazyLock};
+use std::time::{Duration, Instant};
 
 use kubelet_authenticator_test_support::control_plane::{ControlPlane, Kubectl};
 use kubelet_authenticator_test_support::pki::CertificateAuthority;
+use kubelet_authenticator_tests::controller::{is_answered, is_issued};
 use kubelet_authenticator_tests::management::{Management, WorkloadCluster, workload_kubeconfig};
 use serde_json::json;
 
 use crate::bed::{Authentication, Manager, authorize, condition_of, kubelet, management};
+use crate::requests::{answer, file, join};
 
 /// One management cluster for all tests here; each has a namespace of its own.
 static BED: LazyLock<(Management, Manager)> = LazyLock::new(|| {
@@ -72,38 +76,104 @@ fn secrets_that_are_missing_are_named() {
     assert!(message.contains("prod-1-ca"), "{message}");
 }
 
-#[test]
-fn what_is_paused_is_left_alone_until_it_is_not() {
-    let (cluster, authentication) = ready("paused");
-
-    cluster.set_paused(true);
-    not_ready(&authentication, "Paused");
-
-    cluster.set_paused(false);
+/// A cluster with a control plane of its own, whose CA signs.
+fn with_control_plane(namespace: &str) -> (WorkloadCluster, Authentication) {
+    let cluster = BED.0.cluster("prod-1").namespace(namespace).create();
+    let authentication = authorize(&BED.0, &cluster, &["insecure"], json!({}));
     authentication.wait_until_ready(kubectl());
-
-    let annotate = |value: &str| {
-        let object = ["kubeletauthentication/prod-1", "--namespace=paused"];
-        let words = ["annotate", object[0], object[1], value];
-        kubectl().ok(words);
-    };
-    annotate("cluster.x-k8s.io/paused=");
-    not_ready(&authentication, "Paused");
-    annotate("cluster.x-k8s.io/paused-");
-    authentication.wait_until_ready(kubectl());
+    (cluster, authentication)
 }
 
+/// Stops or continues the service of a cluster.
+type Step<'a> = &'a dyn Fn();
+
 #[test]
-fn a_cluster_that_is_down_delays_no_other() {
+fn a_cluster_that_is_not_served_answers_no_request_until_it_is_served_again() {
+    let (cluster, authentication) = with_control_plane("not-served");
+    let (neighbor, _) = with_control_plane("served");
+    let annotate = |value: &str| {
+        let target = ["kubeletauthentication/prod-1", "--namespace=not-served"];
+        kubectl().ok(["annotate", target[0], target[1], value]);
+    };
+    let plane = cluster.control_plane();
+    let good = workload_kubeconfig("prod-1", plane);
+    let refused = good.replace("client-certificate-data:", "client-certificate:");
+    let own = plane.ca().pair();
+    let (_, another_key) = ca("another");
+    let shared = neighbor.control_plane().ca().pair();
+    let write_ca = |certificate: &str, key: &String| cluster.write_ca(certificate, Some(key));
+    let states: [(&str, Step, Step); 5] = [
+        ("Paused", &|| cluster.set_paused(true), &|| {
+            cluster.set_paused(false);
+        }),
+        ("Paused", &|| annotate("cluster.x-k8s.io/paused="), &|| {
+            annotate("cluster.x-k8s.io/paused-");
+        }),
+        (
+            "KubeconfigRefused",
+            &|| cluster.write_kubeconfig(&refused),
+            &|| cluster.write_kubeconfig(&good),
+        ),
+        (
+            "CAKeyMismatch",
+            &|| write_ca(&own.certificate_pem, &another_key),
+            &|| write_ca(&own.certificate_pem, &own.key_pem),
+        ),
+        (
+            "SharedCA",
+            &|| cluster.write_ca(&shared.certificate_pem, None),
+            &|| write_ca(&own.certificate_pem, &own.key_pem),
+        ),
+    ];
+    for (number, (reason, stop, serve)) in states.into_iter().enumerate() {
+        let [waits, joins] = [(&cluster, "waits"), (&neighbor, "joins")]
+            .map(|(cluster, name)| cluster.machine(&format!("{name}-{number}")).create());
+        stop();
+        not_ready(&authentication, reason);
+
+        let name = file(&cluster, &waits);
+        // A request that is filed later has its answer by then.
+        join(&neighbor, &joins);
+        let csr = plane.kubectl().json(["get", "csr", &name]);
+        assert!(!is_answered(&csr), "{reason}: {csr:#}");
+
+        serve();
+        authentication.wait_until_ready(kubectl());
+        let csr = answer(&cluster, &name);
+        assert!(is_issued(&csr), "{reason}: {csr:#}");
+    }
+}
+
+/// The clusters whose API servers never answer.
+const HANGING: u32 = 6;
+
+/// The deadline of one call of the controller, and so of the first one to each of them.
+const OF_ONE_CALL: Duration = Duration::from_secs(20);
+
+#[test]
+fn clusters_whose_api_servers_are_down_or_never_answer_delay_no_other() {
     let (dead, down) = ready("down");
     let gone = ControlPlane::start();
     dead.write_kubeconfig(&workload_kubeconfig("prod-1", &gone));
     down.wait_until_ready(kubectl());
     drop(gone);
+    // The kernel accepts connections that nobody reads.
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let server = format!("https://{}", silent.local_addr().unwrap());
+    let good = workload_kubeconfig("prod-1", &WORKLOAD);
+    for number in 0..HANGING {
+        let cluster = cluster(&format!("hangs-{number}"));
+        cluster.write_kubeconfig(&good.replace(WORKLOAD.server(), &server));
+        authorize(&BED.0, &cluster, &["insecure"], json!({}));
+    }
     let living = BED.0.cluster("prod-1").namespace("living").create();
+    let asked = Instant::now();
     let authentication = authorize(&BED.0, &living, &["insecure"], json!({}));
 
     authentication.wait_until_ready(kubectl());
+
+    let (took, one_by_one) = (asked.elapsed(), HANGING * OF_ONE_CALL);
+    assert!(took < one_by_one / 2, "{took:?} of {one_by_one:?}");
     let machine = living.machine("m1").create();
     let kubelet = kubelet(&living, &machine, "kubelet-authenticator-insecure").start();
     kubelet.wait_until_ready();

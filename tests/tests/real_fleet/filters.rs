@@ -3,10 +3,9 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
-use std::thread::sleep;
 use std::time::Duration;
 
-use kubelet_authenticator_test_support::control_plane::ControlPlane;
+use kubelet_authenticator_test_support::control_plane::{ControlPlane, Kubectl};
 use kubelet_authenticator_test_support::process::{Scratch, poll};
 use kubelet_authenticator_tests::management::{Contract, Management, WorkloadCluster};
 use serde_json::{Value, json};
@@ -18,8 +17,8 @@ const FILTER: &str = "cluster.x-k8s.io/watch-filter";
 
 const ATTESTORS: &str = "attestation.cluster.x-k8s.io/authorized-attestors";
 
-/// Several rounds of each controller, and several times the pause between two writes of a status.
-const ROUNDS: Duration = Duration::from_secs(25);
+/// The changes of a status that a controller is waited for.
+const ROUNDS: usize = 4;
 
 const DEADLINE: Duration = Duration::from_mins(1);
 
@@ -131,6 +130,15 @@ impl Bed {
     }
 }
 
+/// Waits until a controller has written the status of its own Cluster, which it does every two seconds at most, several
+/// times: a controller that contradicts another one has done so by then.
+#[track_caller]
+fn pass_rounds(kubectl: &Kubectl, authentication: &Authentication) {
+    for _ in 0..ROUNDS {
+        authentication.touch(kubectl, "Ready");
+    }
+}
+
 #[test]
 fn controllers_with_different_filters_write_only_for_their_own_clusters() {
     let bed = Bed::start();
@@ -154,7 +162,25 @@ fn controllers_with_different_filters_write_only_for_their_own_clusters() {
         join(cluster, &machine);
     }
 
-    sleep(ROUNDS);
+    for (filter, namespace) in [(BLUE, "of-blue"), (GREEN, "of-green")] {
+        for resource in [
+            "kubeletauthentications/status",
+            "nodeidentities",
+            "machines/status",
+            "events",
+        ] {
+            let key = (namespace.to_owned(), resource.to_owned());
+            let written = || bed.writes(filter).contains_key(&key).then_some(());
+            assert!(
+                poll(DEADLINE, written).is_some(),
+                "{resource}: {:#?}",
+                bed.writes(filter)
+            );
+        }
+    }
+
+    pass_rounds(kubectl, &of_blue);
+    pass_rounds(kubectl, &of_green);
 
     assert_eq!(bed.namespaces(BLUE), ["of-blue"], "{:#?}", bed.writes(BLUE));
     assert_eq!(
@@ -165,15 +191,6 @@ fn controllers_with_different_filters_write_only_for_their_own_clusters() {
     );
     for (filter, namespace) in [(BLUE, "of-blue"), (GREEN, "of-green")] {
         let writes = bed.writes(filter);
-        for resource in [
-            "kubeletauthentications/status",
-            "nodeidentities",
-            "machines/status",
-            "events",
-        ] {
-            let key = (namespace.to_owned(), resource.to_owned());
-            assert!(writes.contains_key(&key), "{resource}: {writes:#?}");
-        }
         // Two controllers that contradict each other write every two seconds.
         let statuses = writes[&(
             namespace.to_owned(),
@@ -198,29 +215,40 @@ fn controllers_with_different_filters_write_only_for_their_own_clusters() {
         "{:#?}",
         bed.writes(GREEN)
     );
-    let before = bed.writes(BLUE);
-    sleep(ROUNDS);
-    assert_eq!(bed.writes(BLUE), before, "it serves no Cluster any more");
+    let before = bed.namespaces(BLUE);
+    let writes = bed.writes(BLUE);
+    let later = missing(kubectl, "later", json!({FILTER: BLUE}));
+    later.wait_for(kubectl, "Ready", "False", "ClusterNotFound");
+    pass_rounds(kubectl, &later);
+    pass_rounds(kubectl, &of_blue);
+    let mut of_later = bed.writes(BLUE);
+    of_later.retain(|(namespace, _), _| before.contains(namespace));
+    assert_eq!(of_later, writes, "it serves no Cluster there any more");
+}
+
+/// A KubeletAuthentication without a Cluster, in a namespace of its own.
+#[track_caller]
+fn missing(kubectl: &Kubectl, namespace: &str, labels: Value) -> Authentication {
+    kubectl.apply_object(&json!({
+        "apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace},
+    }));
+    kubectl.apply_object(&json!({
+        "apiVersion": "attestation.cluster.x-k8s.io/v1alpha1", "kind": "KubeletAuthentication",
+        "metadata": {"name": "prod-1", "namespace": namespace, "labels": labels},
+        "spec": {"clusterName": "prod-1", "authorizedAttestors": ["insecure"]},
+    }));
+    Authentication {
+        namespace: namespace.to_owned(),
+        name: "prod-1".to_owned(),
+    }
 }
 
 #[test]
 fn a_cluster_that_is_missing_is_reported_by_the_label_of_its_authentication() {
     let bed = Bed::start();
     let kubectl = bed.management.kubectl();
-    for (namespace, labels) in [("labeled", json!({FILTER: BLUE})), ("unlabeled", json!({}))] {
-        kubectl.apply_object(&json!({
-            "apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace},
-        }));
-        kubectl.apply_object(&json!({
-            "apiVersion": "attestation.cluster.x-k8s.io/v1alpha1", "kind": "KubeletAuthentication",
-            "metadata": {"name": "prod-1", "namespace": namespace, "labels": labels},
-            "spec": {"clusterName": "prod-1", "authorizedAttestors": ["insecure"]},
-        }));
-    }
-    let labeled = Authentication {
-        namespace: "labeled".to_owned(),
-        name: "prod-1".to_owned(),
-    };
+    missing(kubectl, "unlabeled", json!({}));
+    let labeled = missing(kubectl, "labeled", json!({FILTER: BLUE}));
     labeled.wait_for(kubectl, "Ready", "False", "ClusterNotFound");
 
     // Created from the annotation, it has the label of its Cluster.
@@ -235,7 +263,15 @@ fn a_cluster_that_is_missing_is_reported_by_the_label_of_its_authentication() {
     let authentication = authentication.expect("a KubeletAuthentication is created");
     assert_eq!(authentication["metadata"]["labels"][FILTER], GREEN);
 
-    sleep(ROUNDS);
+    let of_made = Authentication {
+        namespace: "made".to_owned(),
+        name: authentication["metadata"]["name"]
+            .as_str()
+            .unwrap()
+            .to_owned(),
+    };
+    pass_rounds(kubectl, &labeled);
+    pass_rounds(kubectl, &of_made);
     assert_eq!(bed.namespaces(BLUE), ["labeled"], "{:#?}", bed.writes(BLUE));
     assert_eq!(bed.namespaces(GREEN), ["made"], "{:#?}", bed.writes(GREEN));
 }

@@ -205,21 +205,11 @@ impl Tenant {
     /// Changes the KubeletAuthentication, and waits until the condition of its new generation has this reason: what was
     /// written before has been read.
     pub fn is_still(&self, status: &str, reason: &str) {
-        let Authentication { namespace, name } = &self.authentication;
-        let kubectl = SITE.management.kubectl();
-        let target = ["kubeletauthentications", name, "-n", namespace];
-        let get = || kubectl.json(["get"].into_iter().chain(target));
-        let generation = get()["metadata"]["generation"].as_i64().unwrap();
-        let seconds = 86_400 + generation;
-        kubectl.patch(
-            &target,
-            &json!({"spec": {"certificate": {"expirationSeconds": seconds}}}),
-        );
-        let condition = poll(PATIENCE, || {
-            let condition = condition_of(&get(), "AWSIdentityResolved");
-            (condition["observedGeneration"].as_i64() > Some(generation)).then_some(condition)
-        });
-        let condition = condition.expect("the change is not seen");
+        let resolved = "AWSIdentityResolved";
+        let object = self
+            .authentication
+            .touch(SITE.management.kubectl(), resolved);
+        let condition = condition_of(&object, resolved);
         assert_eq!(condition["status"], status, "{condition:#}");
         assert_eq!(condition["reason"], reason, "{condition:#}");
     }
