@@ -1,9 +1,12 @@
 //! Kubelets whose certificates are renewed, and expire, within a test.
 
+use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use kubelet_authenticator_test_support::control_plane::{ControlPlane, Watch};
 use kubelet_authenticator_test_support::process::poll;
+use kubelet_authenticator_tests::controller::Controller;
+use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::node::{LEASE_GRACE, Machine, Node, controller, prepare, started};
@@ -81,18 +84,21 @@ const OUTLIVES: &str = "110s";
 /// A kubelet renews its Lease every 10 seconds. A run of the plugin takes 5 seconds, or 25 with a slow device.
 const SHORT_GAP: Duration = Duration::from_secs(25);
 
-#[test]
-fn a_lease_is_in_time_to_the_end_of_a_certificate_without_a_controller() {
-    const ALONE: Machine = Machine::new("alone-1", "alone1");
+/// A node whose kubelet renews its Lease to the end of its first certificate. `disturb` gets the controller once the node
+/// is ready, and what it returns is kept until that end.
+///
+/// Returns the number of requests without a certificate, and whether the node has a later certificate.
+#[track_caller]
+fn leases_in_time<T>(machine: Machine, disturb: impl FnOnce(Controller) -> T) -> (usize, bool) {
     let plane = ControlPlane::start();
     prepare(&plane);
     let arguments = ["--certificate-duration", OUTLIVES];
-    let setup = controller(&plane, CONTROLLER, &[ALONE]).args(&arguments);
+    let setup = controller(&plane, CONTROLLER, &[machine]).args(&arguments);
     let controller = started(&setup);
-    let node = Node::new(&plane, PLUGIN, ALONE);
+    let node = Node::new(&plane, PLUGIN, machine);
     let kubelet = node.start();
     kubelet.wait_until_ready();
-    controller.stop();
+    let _disturbed = disturb(controller);
     let mut lease = kubelet.watch_lease();
 
     let end = not_after(&latest(&node));
@@ -106,12 +112,52 @@ fn a_lease_is_in_time_to_the_end_of_a_certificate_without_a_controller() {
     renewed_at.push(json!(end.to_string()));
 
     assert_never_later(&renewed_at, SHORT_GAP);
-    let undecided = node
-        .requests()
+    let requests = node.requests();
+    let undecided = requests
         .iter()
-        .filter(|csr| csr["status"]["certificate"].is_null())
-        .count();
-    assert_eq!(undecided, 1, "{}", kubelet.log());
+        .filter(|csr| csr["status"]["certificate"].is_null());
+    (undecided.count(), not_after(&latest(&node)) > end)
+}
+
+#[test]
+fn a_lease_is_in_time_to_the_end_of_a_certificate_without_a_controller() {
+    const ALONE: Machine = Machine::new("alone-1", "alone1");
+    let outcome = leases_in_time(ALONE, Controller::stop);
+    assert_eq!(outcome, (1, false));
+}
+
+#[test]
+fn a_lease_is_in_time_to_the_end_of_a_certificate_with_a_controller_that_hangs() {
+    const HANGS: Machine = Machine::new("hangs-1", "hangs1");
+    let outcome = leases_in_time(HANGS, |controller| {
+        // It has its connections, its watches and its Lease, and does nothing.
+        controller.process.signal(Signal::STOP);
+        controller
+    });
+    assert_eq!(outcome, (1, false));
+}
+
+/// The time in which it answers what waits.
+const AWAKE: Duration = Duration::from_millis(500);
+
+/// Longer than a run of the plugin with a valid certificate, and shorter than the deadline of the leader's renewals.
+const SLOW: Duration = Duration::from_secs(8);
+
+#[test]
+fn a_lease_is_in_time_with_a_controller_that_is_slower_than_a_run_of_the_plugin() {
+    const SLOWED: Machine = Machine::new("slowed-1", "slow01");
+    let (_, has_later) = leases_in_time(SLOWED, |controller| {
+        let (ended, until) = channel::<()>();
+        let slowed = std::thread::spawn(move || {
+            let pause = |signal, time| {
+                controller.process.signal(signal);
+                until.recv_timeout(time) == Err(RecvTimeoutError::Timeout)
+            };
+            while pause(Signal::STOP, SLOW) && pause(Signal::CONT, AWAKE) {}
+        });
+        (ended, slowed)
+    });
+    assert!(has_later);
 }
 
 /// The next renewal time of the Lease, which must come within its grace period.
