@@ -3,22 +3,23 @@
 use kubelet_authenticator_test_support::control_plane::Controllers;
 use kubelet_authenticator_test_support::process::poll;
 use kubelet_authenticator_tests::management::{MachineDeployment, Order};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use kubelet_authenticator_tests::machines::objects::names;
 use kubelet_authenticator_tests::machines::{Machines, PATIENCE, SITE, Scene, joinable};
 
-/// Creates a MachineHealthCheck that replaces a Machine as soon as its Node does not report.
-fn check_health(scene: &Scene) {
+/// Creates a MachineHealthCheck that replaces a Machine of this pool as soon as its Node does not report, or when it has had
+/// no Node for these seconds.
+fn check_health(scene: &Scene, pool: &str, without_node: u32) {
     SITE.management.kubectl().create_object(&json!({
         "apiVersion": "cluster.x-k8s.io/v1beta2",
         "kind": "MachineHealthCheck",
-        "metadata": { "name": "pool-a", "namespace": scene.cluster.namespace() },
+        "metadata": { "name": pool, "namespace": scene.cluster.namespace() },
         "spec": {
             "clusterName": scene.cluster.name(),
-            "selector": { "matchLabels": { "cluster.x-k8s.io/deployment-name": "pool-a" } },
+            "selector": { "matchLabels": { "cluster.x-k8s.io/deployment-name": pool } },
             "checks": {
-                "nodeStartupTimeoutSeconds": 600,
+                "nodeStartupTimeoutSeconds": without_node,
                 "unhealthyNodeConditions": [
                     { "type": "Ready", "status": "Unknown", "timeoutSeconds": 1 },
                 ],
@@ -34,10 +35,18 @@ fn is_replaced(scene: &Scene, deployment: &MachineDeployment, node: &str) -> Str
     scene.on(node, |machine| {
         machine.ok(&["systemctl", "stop", "kubelet"])
     });
+    wait_for_others(deployment, &former);
+    let after = deployment.wait_until_replaced(1, &names(&former));
+    scene.wait_for_node_of(&after[0])
+}
+
+/// Waits until a Machine of the deployment exists, and none of the former ones does.
+#[track_caller]
+fn wait_for_others(deployment: &MachineDeployment, former: &[Value]) {
     let gone = poll(PATIENCE, || {
         let machines = deployment.machines();
         let now = names(&machines);
-        let all_new = names(&former).iter().all(|name| !now.contains(name));
+        let all_new = names(former).iter().all(|name| !now.contains(name));
         (all_new && !now.is_empty()).then_some(())
     });
     assert!(
@@ -45,8 +54,6 @@ fn is_replaced(scene: &Scene, deployment: &MachineDeployment, node: &str) -> Str
         "not replaced: {:#}",
         json!(deployment.machines())
     );
-    let after = deployment.wait_until_replaced(1, &names(&former));
-    scene.wait_for_node_of(&after[0])
 }
 
 /// A Cluster that detects a silent node within seconds.
@@ -68,7 +75,7 @@ fn a_machine_whose_kubelet_is_stopped_is_replaced_under_another_name() {
         .machine_deployment_of("pool-a", 1, scene.config());
     let before = deployment.wait_until_running(1);
     let node = scene.wait_for_node_of(&before[0]);
-    check_health(&scene);
+    check_health(&scene, "pool-a", 600);
 
     let other = is_replaced(&scene, &deployment, &node);
 
@@ -87,11 +94,61 @@ fn a_machine_whose_kubelet_is_stopped_is_replaced_on_its_host_under_its_name() {
     let before = deployment.wait_until_running(1);
     let node = scene.wait_for_node_of(&before[0]);
     assert_eq!(node, "kept-name-0");
-    check_health(&scene);
+    check_health(&scene, "pool-a", 600);
 
     let again = is_replaced(&scene, &deployment, &node);
 
     assert_eq!(again, node);
     assert!(scene.record(&node)["spec"]["generation"].as_u64() > Some(1));
     scene.reads_well(&[node]);
+}
+
+/// The shortest time that Cluster API accepts.
+const STARTUP: u32 = 30;
+
+#[test]
+fn machines_that_wait_for_the_controller_are_replaced_unless_their_health_check_is_paused() {
+    const PAUSED: &str = "cluster.x-k8s.io/paused";
+    let scene = watchful("waiting", Machines::Insecure(Order::ProviderIdFirst));
+    let kubectl = SITE.management.kubectl();
+    let annotate = |object: &str, value: &str| {
+        kubectl.ok(["annotate", object, "--namespace=waiting", value]);
+    };
+    // For its nodes, a Cluster that is not served is a controller that is away.
+    let authentication = format!("kubeletauthentication/{}", scene.cluster.name());
+    annotate(&authentication, &format!("{PAUSED}="));
+    scene
+        .authentication
+        .wait_for(kubectl, "Ready", "False", "Paused");
+    let [waiting, sentinel] = ["pool-a", "pool-b"].map(|pool| {
+        check_health(&scene, pool, STARTUP);
+        let deployment = scene.cluster.machine_deployment_of(pool, 1, scene.config());
+        wait_for_machine(&deployment);
+        deployment
+    });
+    wait_for_others(&waiting, &waiting.machines());
+
+    annotate("machinehealthcheck/pool-a", &format!("{PAUSED}="));
+    let kept = wait_for_machine(&waiting);
+    // Twice, so that one of them was without a Node for the whole time after the pause.
+    for _ in 0..2 {
+        wait_for_others(&sentinel, &wait_for_machine(&sentinel));
+    }
+    assert_eq!(names(&waiting.machines()), names(&kept));
+
+    annotate(&authentication, &format!("{PAUSED}-"));
+    let joined = waiting.wait_until_running(1);
+    assert_eq!(names(&joined), names(&kept));
+    annotate("machinehealthcheck/pool-a", &format!("{PAUSED}-"));
+    sentinel.wait_until_running(1);
+    assert_eq!(names(&waiting.machines()), names(&kept));
+}
+
+/// Waits until the deployment has a Machine; returns its Machines.
+#[track_caller]
+fn wait_for_machine(deployment: &MachineDeployment) -> Vec<Value> {
+    let found = poll(PATIENCE, || {
+        Some(deployment.machines()).filter(|machines| !machines.is_empty())
+    });
+    found.expect("the deployment has a Machine")
 }
