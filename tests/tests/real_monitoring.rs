@@ -5,9 +5,11 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::LazyLock;
 
+use kubelet_authenticator_test_support::api_server::{ApiServer, Signer};
 use kubelet_authenticator_test_support::binaries;
 use kubelet_authenticator_test_support::process::Scratch;
 use kubelet_authenticator_tests::controller::{Application, Bed, Machine};
+use kubelet_authenticator_tests::node::{NULL, Node};
 use kubelet_authenticator_tests::scrape::Diagnostics;
 
 const ONE: Machine = Machine::new("worker-1", "token1");
@@ -70,6 +72,20 @@ fn both_formats_are_those_that_prometheus_reads() {
     let arguments = words.into_iter().chain(paths.iter().map(String::as_str));
     let blocks = promtool(&arguments.collect::<Vec<_>>(), "");
     assert!(blocks.contains("BLOCK ULID"), "{blocks}");
+}
+
+#[test]
+fn promtool_finds_nothing_wrong_with_the_metrics_of_a_node() {
+    let server = ApiServer::start();
+    server.set_signer(Signer::issue());
+    let node = Node::new(NULL, &server);
+    node.run().succeeded();
+    server.set_signer(Signer::deny("AnotherMachine", "not you"));
+    node.command(&["renew", "--force"]).failed(12);
+
+    let metrics = node.command(&["metrics"]).succeeded().stdout;
+
+    assert_eq!(promtool(&["check", "metrics"], &metrics), "");
 }
 
 #[test]

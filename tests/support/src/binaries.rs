@@ -8,6 +8,10 @@ use std::sync::LazyLock;
 /// The variable that names the directory of the programs; the Makefile sets it.
 pub const DIRECTORY_VARIABLE: &str = "KUBELET_AUTHENTICATOR_CONTROL_PLANE";
 
+/// The variable that lists, separated by colons, the only builds that may be used: each is the name of the folder of its
+/// script. Without it, all may be.
+const BUILDS_VARIABLE: &str = "KUBELET_AUTHENTICATOR_BUILDS";
+
 static DIRECTORY: LazyLock<PathBuf> = LazyLock::new(|| {
     std::env::var_os(DIRECTORY_VARIABLE).map_or_else(control_plane, PathBuf::from)
 });
@@ -68,6 +72,14 @@ pub fn build_part(script: &Path, part: &str) -> PathBuf {
 
 #[track_caller]
 fn built(command: &mut Command, script: &Path) -> PathBuf {
+    let folder = script.parent().and_then(Path::file_name);
+    let folder = folder.unwrap_or_default().to_string_lossy();
+    let may_be_used = std::env::var(BUILDS_VARIABLE)
+        .map_or(true, |list| list.split(':').any(|name| name == folder));
+    assert!(
+        may_be_used,
+        "{folder} is not in {BUILDS_VARIABLE}: the suite belongs to those of `make test-all`; see tests/suites"
+    );
     // Standard error is the terminal's: a first build takes minutes and reports that.
     let output = command
         .stdin(Stdio::null())

@@ -1,22 +1,13 @@
 //! The command `metrics`.
 
 use std::fs;
-use std::io::Write as _;
 use std::os::unix::fs::{MetadataExt as _, symlink};
 use std::os::unix::net::UnixListener;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 
 use kubelet_authenticator_test_support::api_server::Signer;
-use kubelet_authenticator_test_support::binaries;
 use kubelet_authenticator_tests::node::Node;
 
 use crate::nodes::{joined, node};
-
-fn promtool() -> PathBuf {
-    let tests = Path::new(env!("CARGO_MANIFEST_DIR"));
-    binaries::build(&tests.join("promtool/build")).join("promtool")
-}
 
 /// The metrics, as the collector reads them.
 #[track_caller]
@@ -183,30 +174,4 @@ fn a_textfile_that_is_no_regular_file_is_not_replaced() {
     }
     assert_eq!(fs::read_to_string(&target).unwrap(), "mine");
     assert_eq!(fs::read_dir(&folder).unwrap().count(), 5);
-}
-
-#[test]
-fn promtool_finds_nothing_wrong_with_the_metrics() {
-    let (server, node) = joined();
-    server.set_signer(Signer::deny("AnotherMachine", "not you"));
-    node.command(&["renew", "--force"]).failed(12);
-    let text = metrics(&node);
-    let mut child = Command::new(promtool())
-        .args(["check", "metrics"])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    child
-        .stdin
-        .take()
-        .unwrap()
-        .write_all(text.as_bytes())
-        .unwrap();
-
-    let output = child.wait_with_output().unwrap();
-
-    assert!(output.status.success(), "{output:?}\n{text}");
-    assert_eq!(String::from_utf8_lossy(&output.stderr), "");
 }
