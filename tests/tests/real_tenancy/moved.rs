@@ -1,8 +1,13 @@
-//! A Cluster with an identity is moved to another management cluster.
+//! A Cluster is moved to another management cluster: with an identity, and under load.
 
+use std::sync::Arc;
+
+use kubelet_authenticator_test_support::control_plane::Kubectl;
 use kubelet_authenticator_test_support::moto::access_key;
+use kubelet_authenticator_tests::controller::{is_answered, is_issued};
 use kubelet_authenticator_tests::fleet::{Manager, authorize, grant};
 use kubelet_authenticator_tests::management::{Contract, InfraCluster, Management};
+use kubelet_authenticator_tests::scene::{Scene, Site};
 use serde_json::{Value, json};
 
 use crate::bed::{PATIENCE, SITE, STATIC_IDENTITY, Tenant, control_plane, identity_of, secret};
@@ -95,4 +100,87 @@ fn after_clusterctl_move_the_identity_its_secret_and_the_account_are_in_the_targ
     let authentication = &tenant.authentication;
     authentication.wait_for(kubectl, resolved, "False", "AccountMismatch");
     tenant.waits_with(&manager, &request, ANOTHER);
+}
+
+/// A site with the inventory of clusterctl, for machines with rubber stamps.
+fn site() -> Arc<Site> {
+    let management = management();
+    let manager = Manager::null(&management, &[]);
+    Arc::new(Site {
+        management,
+        manager,
+    })
+}
+
+/// The records of this namespace, by name, with their specs.
+fn records(kubectl: &Kubectl, namespace: &str) -> Vec<(Value, Value)> {
+    let list = kubectl.json(["get", "nodeidentities", "--namespace", namespace]);
+    let of = |record: &Value| (record["metadata"]["name"].clone(), record["spec"].clone());
+    list["items"].as_array().unwrap().iter().map(of).collect()
+}
+
+/// What a controller writes after `clusterctl move` has its list, and before it pauses the Cluster, is not moved.
+#[test]
+fn a_cluster_whose_authentication_was_paused_first_is_moved_with_all_records_and_answers_there() {
+    const NAME: &str = "paused-first";
+    const PAUSED: &str = "cluster.x-k8s.io/paused";
+    let annotate = |site: &Site, value: &str| {
+        let kubectl = site.management.kubectl();
+        let words = ["annotate", "kubeletauthentication", "--all", "--namespace"];
+        kubectl.ok(words.into_iter().chain([NAME, value]));
+    };
+    let (here, there) = (site(), site());
+    let scene = Scene::start(&here, NAME, json!({}));
+    let [joined, waits] = ["joined", "waits"].map(|name| scene.cluster.machine(name).create());
+    let credential = scene.join(&joined);
+    for machine in ["joined", "waits"] {
+        // clusterctl moves Machines that have Nodes.
+        let node = json!({"status": {"nodeRef": {"name": machine}}});
+        let target = ["machines.cluster.x-k8s.io", machine, "-n", NAME];
+        let words = [&target[..], &["--subresource=status"]].concat();
+        scene.management().patch(&words, &node);
+    }
+
+    annotate(&here, &format!("{PAUSED}="));
+    let paused = ["Ready", "False", "Paused"];
+    let wait_until_paused = |scene: &Scene| {
+        let [condition, status, reason] = paused;
+        let kubectl = scene.management();
+        scene
+            .authentication
+            .wait_for(kubectl, condition, status, reason);
+    };
+    wait_until_paused(&scene);
+    let before = records(scene.management(), NAME);
+    let asked = [
+        scene.file(&waits.bootstrap_kubeconfig(), &scene.rightful(&waits)),
+        scene.file(&credential, &scene.rightful(&joined)),
+    ];
+    let Scene {
+        cluster,
+        authentication,
+        ..
+    } = scene;
+    let scene = Scene {
+        cluster: cluster.clusterctl_move(&there.management),
+        authentication,
+        site: there.clone(),
+    };
+
+    wait_until_paused(&scene);
+    assert_eq!(records(scene.management(), NAME), before);
+    for name in &asked {
+        let csr = scene.request(name);
+        assert!(!is_answered(&csr), "{csr:#}");
+    }
+
+    annotate(&there, &format!("{PAUSED}-"));
+    for name in &asked {
+        let csr = scene.answer(name);
+        assert!(is_issued(&csr), "{csr:#}");
+    }
+    let after = records(scene.management(), NAME);
+    let names: Vec<&Value> = after.iter().map(|(name, _)| name).collect();
+    assert_eq!(names, ["prod-1.joined", "prod-1.waits"]);
+    assert!(after.contains(&before[0]));
 }
