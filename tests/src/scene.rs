@@ -156,13 +156,15 @@ impl Scene {
     }
 
     /// Waits until this request was put off for this reason: an Event on the object of its Machine or pool names the
-    /// request, and follows the decision. The request remains open.
+    /// request, and follows the decision. The request remains open. Returns the Event.
     #[track_caller]
-    pub fn assert_waits(&self, object: &str, name: &str, reason: &str) {
+    pub fn assert_waits(&self, object: &str, name: &str, reason: &str) -> Value {
         let fields = format!("involvedObject.name={object},reason={reason}");
-        self.wait_for_event_with(reason, &fields, |event| event["related"]["name"] == name);
+        let is_of = |event: &Value| event["related"]["name"] == name;
+        let event = self.wait_for_event_with(reason, &fields, is_of);
         let csr = self.request(name);
         assert!(!is_answered(&csr), "{csr:#}");
+        event
     }
 
     /// Waits for an Event with this reason on the object of this name.
@@ -173,13 +175,6 @@ impl Scene {
             &format!("involvedObject.name={object},reason={reason}"),
             |_| true,
         )
-    }
-
-    /// Waits for an Event of the type Warning with this reason on an object of that name; returns it.
-    #[track_caller]
-    pub fn wait_for_warning(&self, object: &str, reason: &str) -> Value {
-        let fields = format!("involvedObject.name={object},reason={reason},type=Warning");
-        self.wait_for_event_with(reason, &fields, |_| true)
     }
 
     #[track_caller]

@@ -59,6 +59,7 @@ fn a_cluster_without_its_ca_key_never_begins_enforcement() {
     assert!(!said.contains("kubelet-authenticator"), "{said}");
     let issued = scene.answer("as-before");
     assert!(is_issued(&issued), "{issued:#}");
+    scene.authentication.touch(scene.management(), "Ready");
     assert!(is_there(&scene, BINDING, auto_approve.name()));
     assert!(!is_there(&scene, POLICY_BINDING, POLICY));
 
@@ -86,6 +87,9 @@ fn a_cluster_that_loses_its_ca_key_stays_enforced_and_unanswered() {
     let kubectl = plane.kubectl_with(&node);
     kubectl.apply_object(&serving::request("serves", "joined", address));
     let client = scene.file(&token, &scene.rightful(&late));
+    // A request that another cluster's machine filed later has its answer by then.
+    let served = Scene::start(&SITE, "key-kept", json!({}));
+    served.join(&served.cluster.machine("sentinel").create());
     for name in ["serves", &client] {
         let csr = scene.request(name);
         assert!(!is_answered(&csr), "{csr:#}");
