@@ -2,14 +2,21 @@
 
 use std::process::{Command, Output};
 
+use kubelet_authenticator_test_support::control_plane::ControlPlane;
+use kubelet_authenticator_test_support::kubelet::Kubelet;
 use kubelet_authenticator_test_support::process::poll;
-use kubelet_authenticator_tests::management::Management;
+use kubelet_authenticator_tests::controller::certificate_of;
+use kubelet_authenticator_tests::fleet::allow_short_certificates;
+use kubelet_authenticator_tests::management::{Machine, Management, WorkloadCluster};
 use kubelet_authenticator_tests::program;
+use rustix::process::Signal;
 use serde_json::json;
+use x509_parser::pem::parse_x509_pem;
 
-use crate::bed::{Manager, authorize, kubelet, management};
+use crate::bed::{Authentication, Manager, authorize, kubelet, management};
 use crate::witness::{
-    PATIENCE, issued, lose_disk, wait_for_certificate, wait_until_ready, workload,
+    PATIENCE, issued, lose_disk, wait_for_certificate, wait_until_not_ready, wait_until_ready,
+    workload,
 };
 
 fn recreate(management: &Management, arguments: &[&str]) -> Output {
@@ -68,4 +75,137 @@ fn a_node_that_lost_its_disk_after_its_token_ended_joins_once_the_token_is_recre
 
     wait_for_certificate(&plane, "m1", known, |_| true);
     wait_until_ready(&plane, "m1");
+}
+
+/// Seconds: as the seven days of the default, of which everything here is a part.
+const LIFETIME: u32 = 45;
+
+/// A cluster whose certificates end within a test, and its nodes.
+struct Town {
+    management: Management,
+    cluster: WorkloadCluster,
+    authentication: Authentication,
+    nodes: Vec<(Machine, Kubelet)>,
+    _manager: Manager,
+}
+
+impl Town {
+    #[track_caller]
+    fn start(names: &[&str]) -> Self {
+        let management = management();
+        allow_short_certificates(&management);
+        let builder = management.cluster("prod-1").workload(workload().into());
+        let cluster = builder.create();
+        let manager = Manager::null(&management, &[]);
+        let lifetime = json!({"certificate": {"expirationSeconds": LIFETIME}});
+        let authentication = authorize(&management, &cluster, &["aws"], lifetime);
+        authentication.wait_until_ready(management.kubectl());
+        let nodes = names.iter().map(|name| {
+            let machine = cluster.machine(name).create();
+            let kubelet = kubelet(&cluster, &machine, "kubelet-authenticator-null").start();
+            kubelet.wait_until_ready();
+            (machine, kubelet)
+        });
+        Self {
+            nodes: nodes.collect(),
+            management,
+            cluster,
+            authentication,
+            _manager: manager,
+        }
+    }
+
+    fn plane(&self) -> &ControlPlane {
+        self.cluster.control_plane()
+    }
+
+    /// Ends the bootstrap token of each Machine, as Kubernetes does when it expires.
+    fn end_tokens(&self) {
+        for (machine, _) in &self.nodes {
+            let secret = format!("bootstrap-token-{}", machine.token().id());
+            let kubectl = self.plane().kubectl();
+            kubectl.ok(["delete", "secret", "-n=kube-system", &secret]);
+        }
+    }
+
+    fn annotate(&self, value: &str) {
+        let words = ["annotate", "kubeletauthentication", "prod-1", value];
+        self.management.kubectl().ok(words);
+    }
+
+    /// The latest certificates of the nodes.
+    fn ends(&self) -> Vec<i64> {
+        let ends = self.nodes.iter().map(|(machine, _)| {
+            let issued = issued(self.plane(), machine.node_name());
+            let pem = certificate_of(issued.last().unwrap()).unwrap();
+            let (_, pem) = parse_x509_pem(pem.as_bytes()).unwrap();
+            let end = pem.parse_x509().unwrap().validity().not_after;
+            end.timestamp()
+        });
+        ends.collect()
+    }
+
+    /// Recreates the tokens of the nodes, which are down, and waits until they are ready. One that was running collects the
+    /// certificate that it asked for before its own ended.
+    #[track_caller]
+    fn come_back(&mut self) {
+        for (_, kubelet) in &mut self.nodes {
+            kubelet.wait_for_log("Unauthorized");
+        }
+        let names = self.nodes.iter().map(|(machine, _)| machine.node_name());
+        let names: Vec<&str> = names.collect();
+        for name in &names {
+            wait_until_not_ready(self.plane(), name);
+        }
+
+        let recreated = recreate(&self.management, &["--all", "--without-enforcement"]);
+
+        assert!(recreated.status.success(), "{recreated:?}");
+        for name in &names {
+            wait_until_ready(self.plane(), name);
+        }
+    }
+}
+
+#[track_caller]
+fn wait_until_all_ended(ends: &[i64]) {
+    let last = ends.iter().max().unwrap();
+    let passed = || (jiff::Timestamp::now().as_second() > *last).then_some(());
+    assert!(poll(PATIENCE, passed).is_some());
+}
+
+#[test]
+fn nodes_that_ran_or_were_off_through_a_pause_longer_than_their_certificates_are_back_with_tokens()
+{
+    const PAUSED: &str = "cluster.x-k8s.io/paused";
+    let mut town = Town::start(&["runs", "is-off"]);
+    town.annotate(&format!("{PAUSED}="));
+    let kubectl = town.management.kubectl();
+    town.authentication
+        .wait_for(kubectl, "Ready", "False", "Paused");
+    town.nodes[1].1.kill();
+    town.end_tokens();
+
+    wait_until_all_ended(&town.ends());
+    town.nodes[1].1.start();
+    town.annotate(&format!("{PAUSED}-"));
+    town.authentication
+        .wait_until_ready(town.management.kubectl());
+
+    town.come_back();
+}
+
+#[test]
+fn the_nodes_of_a_cluster_that_hibernated_longer_than_their_certificates_are_back_with_tokens() {
+    let mut town = Town::start(&["sleeps"]);
+    town.nodes[0].1.kill();
+    town.end_tokens();
+    let ends = town.ends();
+    town.plane().apiserver().signal(Signal::STOP);
+
+    wait_until_all_ended(&ends);
+    town.plane().apiserver().signal(Signal::CONT);
+    town.nodes[0].1.start();
+
+    town.come_back();
 }
