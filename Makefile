@@ -83,13 +83,15 @@ stage-%:
 ## test-long: an hour without the management cluster, a pool of fifty nodes, real Cluster API Provider AWS,
 ##            control planes that Cluster API makes, Kubernetes 1.33 and an upgrade from 1.35,
 ##            the plugins and controllers of the version before this one, the plugins for arm64, the programs with a FIPS module,
-##            the controller's image, a release, and each package by itself; builds an hour's worth, once
+##            the controller's image, a release, each package by itself, and changes of the code that docs/attacks.md is
+##            about; builds an hour's worth, once
 test-long: prerequisites-all dependencies
 	@$(MAKE) --jobs=3 build capa metrics-server judges promtool helm moto cloud-init
 	@$(MAKE) release-check
 	$(LINT) tests/suites --long
 	$(LINT) tests/suites --previous
 	KUBELET_AUTHENTICATOR_CONTROL_PLANE=$$(tests/older-kubernetes/build 1.33) $(LINT) tests/suites --floor
+	$(MAKE) mutants
 	$(MAKE) packages-arm64-check
 	$(MAKE) fips-check
 	$(MAKE) isolation
@@ -279,14 +281,10 @@ advisories: $(call tool,cargo-deny@$(CARGO_DENY))
 machete: $(call tool,cargo-machete@$(CARGO_MACHETE))
 	$< .
 
-## mutants: changes the code of what decides and verifies, one expression at a time, and lists the changes that no test
-##          notices, in target/mutants.out; hours; PACKAGE=... for one package
+## mutants: changes the code that docs/attacks.md is about, one expression at a time, and lists the changes that no unit test
+##          notices; a part of it in ten minutes, PART=... for a certain one
 mutants: $(call tool,cargo-mutants@$(CARGO_MUTANTS))
-	PATH="$(dir $<):$$PATH" $(CARGO) mutants --output target --no-shuffle --baseline skip --timeout 120 \
-	  --exclude '**/testing.rs' --exclude '**/testing/**' --exclude '**/fixture.rs' \
-	  $(addprefix --package ,$(PACKAGE)) -- --lib --locked
-
-PACKAGE ?= kubelet-attestation node-attestation-core node-attestation-aws node-attestation-tpm
+	PATH="$(dir $<):$$PATH" tests/mutants $(PART)
 
 # Built from source, once: with its own target folder, so that this tree's is not rebuilt for it.
 $(KUBELET_AUTHENTICATOR_CACHE)/tools/%:
