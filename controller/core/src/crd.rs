@@ -42,8 +42,8 @@ pub use node_identity::{
     TombstoneReason, TpmBoot,
 };
 pub use revoked_node_credentials::{
-    MAX_REVOKED, REVOKED_NODE_CREDENTIALS, RevokedGenerations, RevokedNodeCredentials,
-    RevokedNodeCredentialsSpec,
+    MAX_REVOKED, MAX_REVOKED_KEYS, REVOKED_NODE_CREDENTIALS, RevokedGenerations, RevokedKey,
+    RevokedNodeCredentials, RevokedNodeCredentialsSpec,
 };
 pub use tpm::{
     AllowedEndorsementKey, EndorsementKeyPlatform, EndorsementKeys, LateProviderIds, PcrPolicy,
@@ -75,3 +75,16 @@ pub const CLUSTER_NAME_LABEL: &str = "cluster.x-k8s.io/cluster-name";
 ///
 /// Its value is the generation that it gives up: applied again, or restored, it does nothing.
 pub const RESET_ANNOTATION: &str = "attestation.cluster.x-k8s.io/reset";
+
+/// The annotation of a [`KubeletAuthentication`] with the lowest generation of any record whose certificates are valid,
+/// in seconds since 1970. It only grows: a lower value than the workload cluster's has no effect.
+pub const LOWEST_VALID_GENERATION_ANNOTATION: &str =
+    "attestation.cluster.x-k8s.io/lowest-valid-generation";
+
+/// The annotation of a [`KubeletAuthentication`] with the revoked machines that an operator released, each as
+/// `<provider ID>@<Unix seconds>`, separated by spaces: what was revoked until that time does not stop the machine.
+pub const RELEASED_MACHINES_ANNOTATION: &str = "attestation.cluster.x-k8s.io/released-machines";
+
+/// The annotation of a [`KubeletAuthentication`] with the UID of the namespace `kube-system` in the workload cluster
+/// that it was served with first. Another one is a Cluster that was created again.
+pub const WORKLOAD_UID_ANNOTATION: &str = "attestation.cluster.x-k8s.io/workload-uid";

@@ -16,6 +16,7 @@ mod policy;
 mod record;
 mod record_ledger;
 mod records;
+mod revocations;
 mod rules;
 
 pub use absences::{Absences, MISSING_MACHINE_TIMEOUT};
@@ -25,6 +26,7 @@ pub use policy::{Adoption, LedgerPolicy};
 pub use record::{Opened, Record, RecordHolder, RequestRef, SeenBoot, whole_seconds};
 pub use record_ledger::RecordLedger;
 pub use records::{LastIssued, MemoryRecords, Records, Rehearsal, Stored, Version, WriteError};
+pub use revocations::{RevocationDecisions, Revocations};
 
 /// The holder of a node's name.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,15 +1,15 @@
 //! A machine that enrols often: none of its earlier certificates becomes valid again.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use kubelet_attestation::names::{NodeName, Provider, ProviderId};
 use kubelet_authenticator_test_support::control_plane::Controllers;
-use node_attestation_core::identifiers::{CertificateUid, KeyDigest, RecordUid};
+use node_attestation_core::crd::RevokedNodeCredentialsSpec;
+use node_attestation_core::identifiers::{CertificateUid, KeyDigest};
 use node_attestation_core::inventory::{Machine, StaticInventory};
 use node_attestation_core::ledger::{
-    Claim, Claimant, LedgerPolicy, RecordLedger, RequestRef, RevokedGenerations,
+    Claim, Claimant, LedgerPolicy, RecordLedger, RequestRef, Revocations,
 };
 use node_attestation_core::verifier::{Assurance, AttestedIdentity, Identity};
 use node_attestation_runtime::hardening::revocation;
@@ -32,7 +32,12 @@ fn after_forty_enrolments_none_but_the_newest_can_write() {
     assert!(newest.generation > granted[39].generation);
     let thief = bed.node_with_uid(NODE, &granted[39].to_string());
 
-    let revocation = bed.run(revocation::apply(bed.client(), &world.revoked(bed), now()));
+    let revocation = bed.run(revocation::apply(
+        bed.client(),
+        &Revocations::unread(),
+        &world.revoked(bed),
+        now(),
+    ));
 
     assert_eq!(revocation.unwrap().listed, 1);
     wait_until(&thief, NODE, true);
@@ -83,12 +88,10 @@ impl EnrolledOften {
         granted.unwrap().uid
     }
 
-    fn revoked(&self, bed: &Bed) -> BTreeMap<RecordUid, RevokedGenerations> {
+    fn revoked(&self, bed: &Bed) -> RevokedNodeCredentialsSpec {
         let records = bed.run(self.ledger.records().all()).unwrap();
         let week = Duration::from_hours(7 * 24);
-        let records = records.into_iter().map(|stored| stored.record);
-        records
-            .filter_map(|record| Some((record.uid, record.revoked_generations(week, now())?)))
-            .collect()
+        let records = records.iter().map(|stored| &stored.record);
+        RevokedNodeCredentialsSpec::of_records(records, week, now())
     }
 }

@@ -1,6 +1,5 @@
 //! Certificates that have lost the right to write.
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::process::Output;
 use std::time::{Duration, SystemTime};
@@ -9,8 +8,9 @@ use kubelet_authenticator_test_support::control_plane::{
     ControlPlane, Controllers, DEADLINE, Kubectl,
 };
 use kubelet_authenticator_test_support::process::poll;
+use node_attestation_core::crd::{RevokedKey, RevokedNodeCredentialsSpec};
 use node_attestation_core::identifiers::{CertificateUid, RecordUid};
-use node_attestation_core::ledger::RevokedGenerations;
+use node_attestation_core::ledger::{RevocationDecisions, Revocations, RevokedGenerations};
 use node_attestation_runtime::hardening::revocation::{self, POLICY_NAME, Revocation};
 use serde_json::{Value, json};
 
@@ -42,11 +42,23 @@ fn apply(bed: &Bed, revoked: &[CertificateUid], now: SystemTime) -> Revocation {
         lowest_valid: uid.generation + 1,
         until: week(),
     };
-    let desired: BTreeMap<_, _> = revoked
-        .iter()
-        .map(|uid| (uid.record, before(uid)))
-        .collect();
-    bed.run(revocation::apply(bed.client(), &desired, now))
+    let revoked = revoked.iter();
+    let records = RevokedNodeCredentialsSpec {
+        revoked: revoked
+            .map(|uid| (uid.record.to_string(), before(uid)))
+            .collect(),
+        ..RevokedNodeCredentialsSpec::default()
+    };
+    apply_list(bed, &Revocations::unread(), &records, now)
+}
+
+fn apply_list(
+    bed: &Bed,
+    list: &Revocations,
+    records: &RevokedNodeCredentialsSpec,
+    now: SystemTime,
+) -> Revocation {
+    bed.run(revocation::apply(bed.client(), list, records, now))
         .unwrap()
 }
 
@@ -389,26 +401,84 @@ fn a_list_that_somebody_deleted_stops_nobody_and_is_put_back() {
 }
 
 #[test]
+fn the_floor_refuses_the_generations_of_all_records_below_it_and_survives_a_restart() {
+    let bed = Bed::start(Controllers::None, &[]);
+    add_node(&bed.cluster, "n");
+    add_node(&bed.cluster, "other");
+    let node = bed.node_with_uid("n", &uid(1, 4).to_string());
+    let other = bed.node_with_uid("other", &uid(2, 5).to_string());
+    let floor = |floor| {
+        let list = Revocations::unread();
+        list.decide(RevocationDecisions {
+            floor,
+            ..RevocationDecisions::default()
+        });
+        apply_list(&bed, &list, &RevokedNodeCredentialsSpec::default(), now());
+        list
+    };
+
+    floor(5);
+    wait_until(&node, "n", true);
+    assert_done(&label(&other, "other", 0));
+
+    // A controller that knows of no floor keeps it.
+    let list = floor(0);
+    wait_until(&node, "n", true);
+    assert!(!list.is_empty());
+}
+
+#[test]
+fn a_definition_of_an_earlier_version_gets_the_fields_of_this_one() {
+    let bed = Bed::start(Controllers::None, &[]);
+    let kubectl = bed.cluster.kubectl();
+    apply(&bed, &[uid(1, 1)], now());
+    let fields = "/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties";
+    let remove = |field: &str| json!({"op": "remove", "path": format!("{fields}/{field}")});
+    let patch = json!([remove("lowestValidGeneration"), remove("revokedKeys")]).to_string();
+    kubectl.ok(["patch", "crd", DEFINITION, "--type=json", "-p", &patch]);
+    let list = Revocations::unread();
+    list.decide(RevocationDecisions {
+        floor: 5,
+        ..RevocationDecisions::default()
+    });
+
+    apply_list(&bed, &list, &RevokedNodeCredentialsSpec::default(), now());
+
+    let written = kubectl.json(["get", LIST, "node-attestation-controller"]);
+    assert_eq!(written["spec"]["lowestValidGeneration"], 5);
+}
+
+#[test]
 fn the_longest_list_fits_into_the_api_server() {
     let bed = Bed::start(Controllers::None, &[]);
     let record = |n: u32| {
         let mut bytes = [0; 16];
         bytes[..4].copy_from_slice(&n.to_be_bytes());
-        RecordUid::new(bytes)
+        RecordUid::new(bytes).to_string()
     };
-    let desired: BTreeMap<_, _> = (0..10_001)
-        .map(|n| {
-            let revoked = RevokedGenerations {
-                lowest_valid: u64::MAX >> 1,
-                until: week() + Duration::from_secs(n.into()),
-            };
-            (record(n), revoked)
-        })
-        .collect();
+    let until = |n: u32| week() + Duration::from_secs(n.into());
+    let key = |n: u32| RevokedKey {
+        node_name: "n".repeat(253),
+        generation: u64::MAX >> 1,
+        provider_id: Some(format!("metal:///{}", "p".repeat(503))),
+        revoked_at: now(),
+        until: until(n),
+    };
+    let desired = RevokedNodeCredentialsSpec {
+        revoked: (0..10_001)
+            .map(|n| {
+                let revoked = RevokedGenerations {
+                    lowest_valid: u64::MAX >> 1,
+                    until: until(n),
+                };
+                (record(n), revoked)
+            })
+            .collect(),
+        lowest_valid_generation: u64::MAX >> 1,
+        revoked_keys: (0..300).map(|n| (record(n).repeat(2), key(n))).collect(),
+    };
 
-    let outcome = bed
-        .run(revocation::apply(bed.client(), &desired, now()))
-        .unwrap();
+    let outcome = apply_list(&bed, &Revocations::unread(), &desired, now());
 
     assert_eq!((outcome.listed, outcome.left_out), (10_000, 1));
     let list = bed

@@ -1,19 +1,20 @@
 //! Rights that the controller does not have.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use kubelet_attestation::names::Provider;
 use kubelet_authenticator_test_support::control_plane::{Controllers, KubeadmBinding};
-use node_attestation_core::identifiers::{RecordUid, TokenId};
-use node_attestation_core::ledger::RevokedGenerations;
+use node_attestation_core::crd::RevokedNodeCredentialsSpec;
+use node_attestation_core::identifiers::TokenId;
+use node_attestation_core::ledger::Revocations;
 use node_attestation_runtime::client::ClusterAccess;
 use node_attestation_runtime::hardening::admission::{self, Settings};
 use node_attestation_runtime::hardening::tokens::Tokens;
 use node_attestation_runtime::hardening::{HardeningError, bindings, revocation};
 
 use crate::bed::Bed;
-use crate::revocation::{now, week};
+use crate::revocation::now;
 
 #[test]
 fn every_right_that_is_missing_is_named_and_nothing_is_found_without_it() {
@@ -26,18 +27,16 @@ fn every_right_that_is_missing_is_named_and_nothing_is_found_without_it() {
         built_in_renewal: BTreeSet::new(),
         enforced: true,
     };
-    let revoked = RevokedGenerations {
-        lowest_valid: 2,
-        until: week(),
-    };
-    let revoked = BTreeMap::from([(RecordUid::new([1; 16]), revoked)]);
+    let list = Revocations::unread();
+    let revoked = RevokedNodeCredentialsSpec::default();
     let wanted = BTreeSet::from([TokenId::parse("absent").unwrap()]);
     let mut tokens = Tokens::new(Duration::ZERO);
 
     let errors = [
         bed.run(bindings::scan(client)).err(),
         bed.run(admission::apply(client, &admission)).err(),
-        bed.run(revocation::apply(client, &revoked, now())).err(),
+        bed.run(revocation::apply(client, &list, &revoked, now()))
+            .err(),
         bed.run(tokens.keep(client, &wanted, now(), Duration::ZERO))
             .err(),
     ];

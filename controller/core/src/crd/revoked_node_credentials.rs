@@ -12,8 +12,11 @@ use super::{schema, system_time};
 /// The name of the one object of a workload cluster.
 pub const REVOKED_NODE_CREDENTIALS: &str = "node-attestation-controller";
 
-/// The most records that it lists: what fits in one object of etcd (1.5 MiB), with a margin.
+/// The most records that it lists: what fits in one object of etcd (1.5 MiB) beside the keys, with a margin.
 pub const MAX_REVOKED: usize = 10_000;
+
+/// The most keys that it lists. An operator revokes one node at a time; for a whole cluster there is the floor.
+pub const MAX_REVOKED_KEYS: usize = 300;
 
 /// The node certificates whose holders an admission policy refuses every write.
 ///
@@ -34,12 +37,53 @@ pub const MAX_REVOKED: usize = 10_000;
         json_path = ".metadata.creationTimestamp"
     )
 )]
+#[serde(rename_all = "camelCase")]
 pub struct RevokedNodeCredentialsSpec {
     /// By the UID of a record, which of its generations are revoked. A certificate's UID is
     /// `<record>.<generation>`.
     #[serde(default)]
     #[schemars(schema_with = "schema::revoked")]
     pub revoked: BTreeMap<String, RevokedGenerations>,
+    /// The lowest generation of any record whose certificates are valid, in seconds since 1970: an operator, or a
+    /// Cluster that was created again with its CA, revoked all before it. It only grows.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    #[schemars(with = "i64", range(min = 0))]
+    pub lowest_valid_generation: u64,
+    /// By the SHA-256 of its public key (SPKI), which keys an operator revoked, and their machines.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(schema_with = "schema::revoked_keys")]
+    pub revoked_keys: BTreeMap<String, RevokedKey>,
+}
+
+/// A key whose certificates an operator revoked.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RevokedKey {
+    /// The name of the Node.
+    pub node_name: String,
+    /// The generation that the key opened.
+    pub generation: u64,
+    /// The machine, until an operator releases it: it gets no certificate.
+    #[serde(
+        rename = "providerID",
+        default,
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub provider_id: Option<String>,
+    /// The time of the revocation.
+    #[serde(with = "system_time")]
+    pub revoked_at: SystemTime,
+    /// The end of the last certificate; then the entry goes.
+    #[serde(with = "system_time")]
+    pub until: SystemTime,
+}
+
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde passes a reference"
+)]
+fn is_zero(generation: &u64) -> bool {
+    *generation == 0
 }
 
 /// The revoked generations of one record: all before the lowest valid one.

@@ -163,3 +163,42 @@ pub(super) fn revoked(_: &mut SchemaGenerator) -> Schema {
         )],
     })
 }
+
+/// The revoked keys, by their digests.
+pub(super) fn revoked_keys(_: &mut SchemaGenerator) -> Schema {
+    let time = |description: &str| {
+        json!({
+            "description": description,
+            "type": "string", "format": "date-time", "maxLength": 32,
+        })
+    };
+    json_schema!({
+        "type": "object",
+        "maxProperties": super::revoked_node_credentials::MAX_REVOKED_KEYS,
+        "x-kubernetes-map-type": "atomic",
+        "additionalProperties": {
+            "type": "object",
+            "required": ["nodeName", "generation", "revokedAt", "until"],
+            "properties": {
+                "nodeName": {
+                    "description": "The name of the Node.",
+                    "type": "string", "minLength": 1, "maxLength": 253,
+                },
+                "generation": {
+                    "description": "The generation that the key opened.",
+                    "type": "integer", "format": "int64", "minimum": 1,
+                },
+                "providerID": {
+                    "description": "The machine, until an operator releases it: it gets no certificate.",
+                    "type": "string", "minLength": 1, "maxLength": 512,
+                },
+                "revokedAt": time("The time of the revocation."),
+                "until": time("The end of the last certificate; then the entry goes."),
+            },
+        },
+        "x-kubernetes-validations": [rule(
+            "self.all(key, key.matches('^[0-9a-f]{64}$'))",
+            "a key is named by its SHA-256, in lower-case hexadecimal digits",
+        )],
+    })
+}

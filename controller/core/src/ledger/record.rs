@@ -88,7 +88,7 @@ pub struct RequestRef {
 }
 
 impl Record {
-    /// The record that the first claim to a name makes.
+    /// The record that the first claim to a name makes. Under a floor, its generation is as each other one.
     pub fn first(
         claim: &Claim,
         uid: RecordUid,
@@ -115,6 +115,15 @@ impl Record {
             revoked: None,
             reset: None,
         }
+    }
+
+    /// The record with a generation that is not below `lowest`, the lowest valid one; 0 if there is none.
+    pub(super) fn not_below(self, lowest: u64, now: SystemTime) -> Self {
+        let generation = match lowest {
+            0 => self.generation,
+            lowest => self.generation.max(lowest).max(unix_seconds(now)),
+        };
+        Self { generation, ..self }
     }
 
     /// The record with its next generation, which `claim` opens.
@@ -307,7 +316,7 @@ pub fn whole_seconds(time: SystemTime) -> SystemTime {
     UNIX_EPOCH + Duration::from_secs(unix_seconds(time))
 }
 
-fn unix_seconds(time: SystemTime) -> u64 {
+pub(super) fn unix_seconds(time: SystemTime) -> u64 {
     time.duration_since(UNIX_EPOCH)
         .unwrap_or_default()
         .as_secs()

@@ -13,7 +13,7 @@ use super::records::{Records, Stored, WriteError};
 use super::rules::{self, Facts, HolderState, Question, Renewed, Step};
 use super::{
     Absences, Claim, Grant, GrantReason, Holder, LastIssued, LedgerPolicy, Record, RecordHolder,
-    Renewal,
+    Renewal, Revocations,
 };
 use crate::identifiers::{CertificateUid, RecordUid};
 use crate::inventory::{Inventory, Machine, MachineState};
@@ -50,6 +50,7 @@ pub struct RecordLedger {
     /// The last certificate that was issued to each node.
     pub(super) issued: Mutex<BTreeMap<NodeName, LastIssued>>,
     pub(super) absences: Absences,
+    revocations: Revocations,
 }
 
 /// The source of the random bytes of a record's UID; `None` if it fails.
@@ -77,6 +78,7 @@ impl RecordLedger {
             }),
             issued: Mutex::default(),
             absences: Absences::default(),
+            revocations: Revocations::default(),
         }
     }
 
@@ -85,6 +87,18 @@ impl RecordLedger {
     pub fn with_absences(mut self, absences: Absences) -> Self {
         self.absences = absences;
         self
+    }
+
+    /// The ledger, with this list of revoked certificates.
+    #[must_use]
+    pub fn with_revocations(mut self, revocations: Revocations) -> Self {
+        self.revocations = revocations;
+        self
+    }
+
+    /// The list of revoked certificates.
+    pub fn revocations(&self) -> &Revocations {
+        &self.revocations
     }
 
     /// The records.
@@ -124,6 +138,7 @@ impl RecordLedger {
         let mut renamed = None;
         let mut opening = None;
         let mut former = None;
+        let revoked = self.revocations.known().map_err(unavailable)?;
         // A cache may lack a record, which creating it finds out, but whatever else it says is not acted
         // upon.
         let mut is_read = self.known(name).await?.is_some();
@@ -139,6 +154,7 @@ impl RecordLedger {
                 others: &others,
                 nodes: &nodes,
                 holder: holder.as_ref().map(|(_, state)| *state),
+                revoked: &revoked,
                 is_enforced: self.nodes.enforcement.is_on(),
                 uid,
                 now,
@@ -326,7 +342,8 @@ impl RecordLedger {
     /// A certificate of no record, of a former generation, or of another identity denies.
     pub async fn renew(&self, renewal: &Renewal, now: SystemTime) -> Result<Grant, Refusal> {
         let name = &renewal.node_name;
-        let renewed = |record: Option<&Record>| rules::renewed(record, renewal);
+        let revoked = self.revocations.known().map_err(unavailable)?;
+        let renewed = |record: Option<&Record>| rules::renewed(record, &revoked, renewal);
         let grant = match self.known_to(name, renewed).await? {
             Renewed::Grant(grant) => grant,
             Renewed::Strengthen => self.claim(&renewal.claim(), now).await?,
@@ -380,7 +397,8 @@ impl RecordLedger {
         node_name: &NodeName,
         uid: Option<CertificateUid>,
     ) -> Result<Holder, Refusal> {
-        let holder = |record: Option<&Record>| rules::holder(record, node_name, uid);
+        let revoked = self.revocations.known().map_err(unavailable)?;
+        let holder = |record: Option<&Record>| rules::holder(record, &revoked, node_name, uid);
         let holder = self.known_to(node_name, holder).await?;
         if uid == Some(holder.uid) {
             self.settle(node_name, |record| record.superseded = None)

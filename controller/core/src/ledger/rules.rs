@@ -30,7 +30,10 @@ pub(super) fn claimed(claim: &Claim, facts: &Facts<'_>, policy: &LedgerPolicy) -
         policy,
     };
     let provider_id = &claim.assurance.identity().provider_id;
-    let own = rules.has_its_own_tpm().and_then(|()| rules.may_be_new());
+    let own = rules
+        .is_not_stopped()
+        .and_then(|()| rules.has_its_own_tpm())
+        .and_then(|()| rules.may_be_new());
     let step = own.and_then(|()| match facts.own {
         None => rules.first(),
         Some(own) if own.record.holder.provider_id == *provider_id => rules.again(own),
@@ -49,6 +52,26 @@ struct Rules<'a> {
 type Checked<T> = Result<T, Step>;
 
 impl Rules<'_> {
+    /// Checks that the list of revoked certificates has neither the key nor the machine. It does so whatever the record
+    /// has: that may be gone, or come from a backup that is older than the revocation.
+    fn is_not_stopped(&self) -> Checked<()> {
+        let machine = &self.claim.assurance.identity().provider_id;
+        match self.facts.revoked.stops(self.claim.key, machine) {
+            Some(entry) => {
+                // An entry whose name cannot be read is of this machine too.
+                let name = NodeName::parse(&entry.node_name);
+                let name = name.unwrap_or_else(|_| self.claim.node_name.clone());
+                Err(Denial::IdentityRevoked(name, entry.generation).into())
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Whether the list refuses the certificates of the record's present generation.
+    fn is_refused(&self, record: &Record) -> bool {
+        self.facts.revoked.refuses(record.certificate_uid())
+    }
+
     /// Checks that the TPM is not that of another machine which is still there.
     fn has_its_own_tpm(&self) -> Checked<()> {
         for (other, state) in &self.facts.others.tpm_of {
@@ -106,6 +129,7 @@ impl Rules<'_> {
         self.leave_others()?;
         let Facts { uid, now, .. } = *self.facts;
         let record = Record::first(self.claim, uid, stale_node, now);
+        let record = record.not_below(self.facts.revoked.lowest_valid(uid), now);
         Ok(Step::Create(Box::new(record)))
     }
 
@@ -146,7 +170,8 @@ impl Rules<'_> {
         let record = &own.record;
         let identity = self.claim.assurance.identity();
         let is_present = record.certificate_uid() == uid;
-        if !record.is_live() || !is_present && !record.supersedes(uid) {
+        let is_former = !record.is_live() || !is_present && !record.supersedes(uid);
+        if is_former || self.facts.revoked.refuses(uid) {
             let name = self.claim.node_name.clone();
             return Err(Denial::FormerCertificate(name, uid).into());
         }
@@ -161,6 +186,7 @@ impl Rules<'_> {
         self.leave_others()?;
         let longest = self.policy.longest_lifetime;
         let record = record.strengthened(self.claim, longest, self.facts.now);
+        let record = self.not_below_lowest(record);
         Ok(Step::Replace {
             record: Box::new(record),
             read: Box::new(own.clone()),
@@ -233,7 +259,7 @@ impl Rules<'_> {
 
     /// The grant of the present generation to the claim that opened it.
     fn repeated(&self, record: &Record) -> Option<Grant> {
-        if !record.is_live() || record.opened.key != self.claim.key {
+        if !record.is_live() || record.opened.key != self.claim.key || self.is_refused(record) {
             return None;
         }
         let not_after = match self.claim.assurance {
@@ -306,17 +332,27 @@ impl Rules<'_> {
     fn reopen(&self, own: &Stored, stale_node: Option<String>) -> Checked<Step> {
         self.has_its_own_key()?;
         // Not after a reset either: whoever has the key could have the name again.
-        let is_revoked = own.record.is_revoked() && own.record.opened.key == self.claim.key;
-        ensure!(!is_revoked, identity_revoked(&own.record).into());
+        let is_revoked = own.record.is_revoked() || self.is_refused(&own.record);
+        let has_its_key = own.record.opened.key == self.claim.key;
+        ensure!(
+            !(is_revoked && has_its_key),
+            identity_revoked(&own.record).into()
+        );
         self.leave_others()?;
         let longest = self.policy.longest_lifetime;
         let record = own
             .record
             .reopened(self.claim, stale_node, longest, self.facts.now);
         Ok(Step::Replace {
-            record: Box::new(record),
+            record: Box::new(self.not_below_lowest(record)),
             read: Box::new(own.clone()),
         })
+    }
+
+    /// The record with a generation that the list does not refuse.
+    fn not_below_lowest(&self, record: Record) -> Record {
+        let lowest = self.facts.revoked.lowest_valid(record.uid);
+        record.not_below(lowest, self.facts.now)
     }
 
     /// Has the machine's other records buried first, one after the other: it has one name at a time.
@@ -364,7 +400,8 @@ impl Rules<'_> {
         let may = match &self.claim.assurance {
             // Nothing tells that it is the same machine, so it waits for the certificate's end; and
             // that of one which proved itself is not known here.
-            Assurance::None(_) => !record.holder.is_attested() && end < self.facts.now,
+            Assurance::None(_) if record.holder.is_attested() => false,
+            Assurance::None(_) => end < self.facts.now || self.is_below_floor_and_down(record)?,
             Assurance::Attested(_) => {
                 let node = self.node(&record.node_name)?;
                 let now = self.facts.now;
@@ -375,6 +412,16 @@ impl Rules<'_> {
         };
         ensure!(may, Deferral::IdentityLive(record.node_name.clone()).into());
         Ok(())
+    }
+
+    /// Whether the certificates of the record are below the floor, and its node is not up with a later one, which a
+    /// record from a backup does not know.
+    fn is_below_floor_and_down(&self, record: &Record) -> Checked<bool> {
+        if record.generation >= self.facts.revoked.lowest_valid_generation {
+            return Ok(false);
+        }
+        let node = self.node(&record.node_name)?;
+        Ok(node.is_none_or(|owned| owned.node.is_down(self.facts.now)))
     }
 
     fn node(&self, name: &NodeName) -> Checked<Option<&OwnedNode>> {

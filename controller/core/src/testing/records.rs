@@ -10,8 +10,8 @@ use kubelet_attestation::names::{NodeName, Provider, ProviderId};
 use crate::identifiers::{CertificateUid, KeyDigest, RecordUid};
 use crate::inventory::{Machine, MachineState, StaticInventory};
 use crate::ledger::{
-    Absences, Claim, Claimant, Grant, LedgerPolicy, MemoryRecords, Record, RecordLedger,
-    Records as _, Renewal, RequestRef, Revoked, Stored,
+    Absences, Claim, Claimant, Grant, LedgerPolicy, MemoryRecords, Record, RecordLedger, Records,
+    Renewal, RequestRef, Revocations, Revoked, Stored,
 };
 use crate::nodes::{Node, Nodes as _};
 use crate::refusal::{Denial, Refusal};
@@ -114,6 +114,7 @@ pub struct World {
     pub machines: Vec<Machine>,
     pub policy: LedgerPolicy,
     pub absences: Absences,
+    pub revocations: Revocations,
     pub enforcement: Enforcement,
     drawn: Arc<AtomicU8>,
 }
@@ -133,6 +134,7 @@ impl World {
                 .to_vec(),
             policy,
             absences: Absences::default(),
+            revocations: Revocations::default(),
             enforcement: Enforcement::default(),
             drawn: Arc::default(),
         }
@@ -146,9 +148,14 @@ impl World {
     }
 
     pub fn ledger(&self) -> RecordLedger {
+        self.ledger_over(self.records.clone())
+    }
+
+    /// The ledger, with these records.
+    pub fn ledger_over(&self, records: Arc<dyn Records>) -> RecordLedger {
         let machines = StaticInventory::new(self.machines.clone()).unwrap();
         RecordLedger::new(
-            self.records.clone(),
+            records,
             Arc::new(machines),
             self.nodes.clone(),
             self.policy,
@@ -156,6 +163,7 @@ impl World {
         )
         .with_entropy(self.counting())
         .with_absences(self.absences.clone())
+        .with_revocations(self.revocations.clone())
     }
 
     /// Random bytes that differ for each record: the first one has the UID of [`renewal`].

@@ -12,7 +12,9 @@ use node_attestation_core::crd::{
     EndorsementKeyPlatform, KubeletAuthentication, KubeletAuthenticationSpec,
 };
 use node_attestation_core::decide::Context;
-use node_attestation_core::ledger::{Absences, RecordLedger, Records, Rehearsal};
+use node_attestation_core::ledger::{
+    Absences, RecordLedger, Records, Rehearsal, RevocationDecisions, Revocations,
+};
 use node_attestation_core::nodes::ReadOnlyNodes;
 use node_attestation_core::signer::Signer;
 use node_attestation_core::verifier::Verifiers;
@@ -22,7 +24,7 @@ use super::said::Said;
 use super::{BoxError, ExplainError, Explainer, Unasked};
 use crate::capi::{CapiInventory, ClusterCa, ObjectKey, TenantKubeconfig};
 use crate::client::{CallError, ClusterAccess, EgressPolicy, call};
-use crate::hardening::admission;
+use crate::hardening::{admission, revocation};
 use crate::keyless_signing::KeylessSigning;
 use crate::management::VerifierUnavailable;
 use crate::management::spec_mapping::{ContextBuilder, is_to_be_enforced, serving_address_ranges};
@@ -133,6 +135,7 @@ async fn read(
         &Metrics::default(),
     );
     are_read(&records).await?;
+    let revocations = revocations(&access, &said.authentication, &mut notes).await;
     let builder = ContextBuilder {
         spec,
         cluster: &said.cluster,
@@ -144,6 +147,7 @@ async fn read(
         inventory: Arc::new(CapiInventory::new(said.objects.clone(), key.clone())),
         records: Arc::new(records),
         absences: Absences::default(),
+        revocations,
         signer,
     };
     let context = rehearsed(builder.context(), &access);
@@ -157,6 +161,25 @@ async fn read(
         notes,
         _watches: said.watches,
     })
+}
+
+/// The revoked certificates, from the workload cluster and from operators.
+async fn revocations(
+    access: &ClusterAccess,
+    authentication: &KubeletAuthentication,
+    notes: &mut Vec<String>,
+) -> Revocations {
+    let revocations = Revocations::default();
+    let annotations = authentication.metadata.annotations.as_ref();
+    revocations.decide(RevocationDecisions::of_annotations(annotations));
+    match revocation::read(access.client()).await {
+        Ok(list) => revocations.read(list),
+        Err(error) => {
+            let error = error_chain(&error);
+            notes.push(format!("it is not known what is revoked: {error}"));
+        }
+    }
+    revocations
 }
 
 /// The name of the program that signs with the CA of this Secret, and a signer with that CA.
@@ -200,7 +223,8 @@ fn rehearsed(context: Context, access: &ClusterAccess) -> Context {
         Arc::new(ReadOnlyNodes(KubeNodes::new(access.client().clone()))),
         *context.ledger.policy(),
         context.enforcement.clone(),
-    );
+    )
+    .with_revocations(context.ledger.revocations().clone());
     Context {
         ledger: Arc::new(ledger),
         ..context

@@ -3,6 +3,7 @@
 use std::fmt::Debug;
 
 use hyper::StatusCode;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{Api, DeleteParams, Patch, PatchParams, Preconditions};
 use kube::core::{ClusterResourceScope, Status};
 use kube::{Client, Error as KubeError, Resource, ResourceExt as _};
@@ -161,6 +162,19 @@ pub(super) async fn put<K: Object>(
     let replaced = api.replace(&name, &parameters, &replacement);
     call(named::<K>("update", &name), replaced).await?;
     Ok(true)
+}
+
+/// Creates the definition, or replaces one of an earlier version: all that it has of ours.
+pub(super) async fn apply_definition(
+    client: &Client,
+    wanted: &CustomResourceDefinition,
+) -> Result<(), HardeningError> {
+    let name = wanted.name_any();
+    let api: Api<CustomResourceDefinition> = Api::all(client.clone());
+    let (parameters, patch) = (PatchParams::apply(CONTROLLER).force(), Patch::Apply(wanted));
+    let what = named::<CustomResourceDefinition>("patch", &name);
+    call(what, api.patch(&name, &parameters, &patch)).await?;
+    Ok(())
 }
 
 /// Deletes the object of this name, if it exists; with a UID, only the object that has it.

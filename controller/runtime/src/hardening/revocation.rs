@@ -7,7 +7,8 @@
 //! certificate of the next generation of the same node stays valid.
 //!
 //! There is one entry a record however many generations it had, so none of them is forgotten while
-//! a certificate of it may be valid.
+//! a certificate of it may be valid. A floor refuses the generations of all records below it. The keys and machines
+//! that an operator revoked are for the controller only, whose records can be older than the list.
 //!
 //! It does not stop reads, reviews of tokens and access (no admission policy sees them), and
 //! certificates without a UID, such as kube-controller-manager's.
@@ -23,6 +24,7 @@
 //! - Nothing is revoked: there is no binding, so that the usual cost is nothing. The definition and
 //!   the unbound policy stay.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 
@@ -32,14 +34,13 @@ use k8s_openapi::api::admissionregistration::v1::{
 use kube::{Client, Resource as _};
 use kubelet_attestation::ensure;
 use node_attestation_core::crd::{
-    MAX_REVOKED, REVOKED_NODE_CREDENTIALS, RevokedNodeCredentials, RevokedNodeCredentialsSpec,
-    workload_manifest,
+    MAX_REVOKED, MAX_REVOKED_KEYS, REVOKED_NODE_CREDENTIALS, RevokedNodeCredentials,
+    RevokedNodeCredentialsSpec, workload_manifest,
 };
-use node_attestation_core::identifiers::RecordUid;
-use node_attestation_core::ledger::{RevokedGenerations, whole_seconds};
+use node_attestation_core::ledger::{Revocations, whole_seconds};
 use tokio::time::{Instant, sleep};
 
-use super::access::{HardeningError, delete, get, get_readable, put};
+use super::access::{HardeningError, apply_definition, delete, get, get_readable, put};
 use super::policies::Policy;
 
 /// The name of the policy and of its binding.
@@ -57,25 +58,29 @@ const PAUSE: Duration = Duration::from_millis(200);
 pub struct Revocation {
     /// The number of records whose certificates are refused every write.
     pub listed: usize,
-    /// The number of records that are left out because the list is full ([`MAX_REVOKED`]): those
-    /// whose certificates expire soonest. An operator should know if there are any.
+    /// The number of records, and of keys, that are left out because the list is full ([`MAX_REVOKED`],
+    /// [`MAX_REVOKED_KEYS`]): those whose certificates expire soonest. An operator should know if there are any.
     pub left_out: usize,
 }
 
-/// Refuses every write to the workload cluster by a certificate of these generations, and of those that the list has.
-/// An entry leaves the list only when its time has passed: records can be older than the list, after the restore of a
-/// backup, and then they do not have everything that was revoked.
+/// Refuses every write to the workload cluster by a certificate of the list of the records, and of the list that is
+/// there. An entry leaves the list only when its time has passed: records can be older than the list, after the restore
+/// of a backup, and then they do not have everything that was revoked. `revocations` then has the list.
 ///
 /// # Errors
 ///
 /// It could not be read or written: the list before it stays in force.
 pub async fn apply(
     client: &Client,
-    desired: &BTreeMap<RecordUid, RevokedGenerations>,
+    revocations: &Revocations,
+    records: &RevokedNodeCredentialsSpec,
     now: SystemTime,
 ) -> Result<Revocation, HardeningError> {
-    let (spec, revocation) = select(merged(desired, listed(client).await?), now);
-    if spec.revoked.is_empty() {
+    let merged = revocations.merged(read(client).await?, records.clone(), now);
+    // Decisions do not wait until the workload cluster has it.
+    revocations.read(merged.clone());
+    let (spec, revocation) = select(merged);
+    if spec == RevokedNodeCredentialsSpec::default() {
         release(client).await?;
     } else {
         enforce(client, spec).await?;
@@ -84,7 +89,11 @@ pub async fn apply(
 }
 
 /// The list that is there. One that cannot be read is replaced, as every object of ours.
-async fn listed(client: &Client) -> Result<RevokedNodeCredentialsSpec, HardeningError> {
+///
+/// # Errors
+///
+/// It could not be read.
+pub async fn read(client: &Client) -> Result<RevokedNodeCredentialsSpec, HardeningError> {
     match get_readable::<RevokedNodeCredentials>(client, REVOKED_NODE_CREDENTIALS).await {
         Ok(list) => Ok(list.map(|list| list.spec).unwrap_or_default()),
         // Without its definition there is no list.
@@ -93,65 +102,86 @@ async fn listed(client: &Client) -> Result<RevokedNodeCredentialsSpec, Hardening
     }
 }
 
-/// All entries of both, by the text of the record's UID: the later end, and the higher generation.
-fn merged(
-    desired: &BTreeMap<RecordUid, RevokedGenerations>,
-    listed: RevokedNodeCredentialsSpec,
-) -> BTreeMap<String, RevokedGenerations> {
-    let mut merged = listed.revoked;
-    for (uid, revoked) in desired {
-        let entry = merged.entry(uid.to_string()).or_insert(*revoked);
-        entry.lowest_valid = entry.lowest_valid.max(revoked.lowest_valid);
-        entry.until = entry.until.max(revoked.until);
+/// The list that fits into an object, and its extent.
+fn select(wanted: RevokedNodeCredentialsSpec) -> (RevokedNodeCredentialsSpec, Revocation) {
+    let RevokedNodeCredentialsSpec {
+        revoked,
+        revoked_keys,
+        lowest_valid_generation,
+    } = wanted;
+    let records = revoked.len();
+    let left_out =
+        records.saturating_sub(MAX_REVOKED) + revoked_keys.len().saturating_sub(MAX_REVOKED_KEYS);
+    let revoked = last_to_end(revoked, MAX_REVOKED, |revoked| &mut revoked.until);
+    let mut revoked_keys = last_to_end(revoked_keys, MAX_REVOKED_KEYS, |key| &mut key.until);
+    for key in revoked_keys.values_mut() {
+        key.revoked_at = whole_seconds(key.revoked_at);
     }
-    merged
+    let revocation = Revocation {
+        listed: revoked.len(),
+        left_out,
+    };
+    let spec = RevokedNodeCredentialsSpec {
+        revoked,
+        lowest_valid_generation,
+        revoked_keys,
+    };
+    (spec, revocation)
 }
 
-/// The list, and its extent.
-fn select(
-    wanted: BTreeMap<String, RevokedGenerations>,
-    now: SystemTime,
-) -> (RevokedNodeCredentialsSpec, Revocation) {
-    let live = wanted
-        .into_iter()
-        .filter(|(_, revoked)| revoked.until > now);
-    let mut live: Vec<_> = live.collect();
-    live.sort_unstable_by(|(one, a), (other, b)| {
-        b.until.cmp(&a.until).then_with(|| one.cmp(other))
-    });
-    let revocation = Revocation {
-        listed: live.len().min(MAX_REVOKED),
-        left_out: live.len().saturating_sub(MAX_REVOKED),
+/// As many entries, those that end last. What is written is whole seconds, and is compared with what is read.
+fn last_to_end<T>(
+    entries: BTreeMap<String, T>,
+    most: usize,
+    until: fn(&mut T) -> &mut SystemTime,
+) -> BTreeMap<String, T> {
+    let whole = |(name, mut entry): (String, T)| {
+        let until = until(&mut entry);
+        *until = whole_seconds(*until);
+        (Reverse(*until), name, entry)
     };
-    live.truncate(MAX_REVOKED);
-    let entry = |(uid, revoked): (String, RevokedGenerations)| {
-        // What is written is whole seconds, and is compared with what is read.
-        let entry = RevokedGenerations {
-            until: whole_seconds(revoked.until),
-            ..revoked
-        };
-        (uid, entry)
-    };
-    let revoked = live.into_iter().map(entry).collect();
-    (RevokedNodeCredentialsSpec { revoked }, revocation)
+    let mut entries: Vec<_> = entries.into_iter().map(whole).collect();
+    entries.sort_by(|(one, a, _), (other, b, _)| (one, a).cmp(&(other, b)));
+    entries.truncate(most);
+    let entries = entries.into_iter();
+    entries.map(|(_, name, entry)| (name, entry)).collect()
 }
 
 /// Writes the list before the binding, so that the list in force is complete.
 async fn enforce(client: &Client, spec: RevokedNodeCredentialsSpec) -> Result<(), HardeningError> {
     let wanted = RevokedNodeCredentials::new(REVOKED_NODE_CREDENTIALS, spec);
-    if let Err(error) = put_list(client, &wanted).await {
-        ensure!(error.is_not_found(), error);
-        // A definition that is there is left: which version a cluster has is for whoever installed it.
-        put(client, &workload_manifest(), |_, _| true).await?;
-        // The API server serves a new kind some moments after it has taken the definition.
-        let end = Instant::now() + ESTABLISHING;
-        while let Err(error) = put_list(client, &wanted).await {
-            ensure!(error.is_not_found() && Instant::now() < end, error);
-            sleep(PAUSE).await;
+    match put_list(client, &wanted).await {
+        // A definition of an earlier version drops the fields that it does not have.
+        Ok(true) if read(client).await? != wanted.spec => {
+            apply_definition(client, &workload_manifest()).await?;
+            write_until_served(client, &wanted).await?;
+        }
+        Ok(_) => {}
+        Err(error) => {
+            ensure!(error.is_not_found(), error);
+            put(client, &workload_manifest(), |_, _| true).await?;
+            write_until_served(client, &wanted).await?;
         }
     }
     policy().apply(client).await?;
     Ok(())
+}
+
+/// Writes the list under a new definition, which the API server serves some moments after it has taken it.
+async fn write_until_served(
+    client: &Client,
+    wanted: &RevokedNodeCredentials,
+) -> Result<(), HardeningError> {
+    let end = Instant::now() + ESTABLISHING;
+    loop {
+        match put_list(client, wanted).await {
+            Ok(_) if read(client).await? == wanted.spec => return Ok(()),
+            Ok(_) if Instant::now() >= end => return Ok(()),
+            Err(error) => ensure!(error.is_not_found() && Instant::now() < end, error),
+            Ok(_) => {}
+        }
+        sleep(PAUSE).await;
+    }
 }
 
 /// Empties the list, if the binding shows that it was in force.
@@ -203,9 +233,12 @@ fn policy() -> Policy {
         ("record", "request.userInfo.uid.substring(0, 32)"),
         ("generation", "int(request.userInfo.uid.substring(33))"),
     ];
-    let is_valid = "!has(params.spec) || !has(params.spec.revoked) \
+    // A list of an earlier version has no floor.
+    let is_valid = "!has(params.spec) || ((!has(params.spec.lowestValidGeneration) \
+        || variables.generation >= params.spec.lowestValidGeneration) \
+        && (!has(params.spec.revoked) \
         || !(variables.record in params.spec.revoked) \
-        || variables.generation >= params.spec.revoked[variables.record].lowestValidGeneration";
+        || variables.generation >= params.spec.revoked[variables.record].lowestValidGeneration))";
     let message = "'the credential ' + request.userInfo.uid + ' of ' + request.userInfo.username \
         + ' is revoked'";
     let message = (
@@ -228,16 +261,19 @@ fn policy() -> Policy {
 
 #[cfg(test)]
 mod tests {
+    use node_attestation_core::crd::{RevokedGenerations, RevokedKey};
+    use node_attestation_core::identifiers::{KeyDigest, RecordUid};
+
     use super::*;
 
     fn at(seconds: u64) -> SystemTime {
         SystemTime::UNIX_EPOCH + Duration::from_secs(seconds)
     }
 
-    fn uid(record: u32) -> RecordUid {
+    fn uid(record: u32) -> String {
         let mut bytes = [0; 16];
         bytes[..4].copy_from_slice(&record.to_be_bytes());
-        RecordUid::new(bytes)
+        RecordUid::new(bytes).to_string()
     }
 
     fn revoked(seconds: u64) -> RevokedGenerations {
@@ -247,13 +283,40 @@ mod tests {
         }
     }
 
+    fn key(seconds: u64) -> RevokedKey {
+        RevokedKey {
+            node_name: "n1".to_owned(),
+            generation: 2,
+            provider_id: Some("metal:///m1".to_owned()),
+            revoked_at: at(0),
+            until: at(seconds),
+        }
+    }
+
+    fn list(
+        revoked: impl IntoIterator<Item = (String, RevokedGenerations)>,
+    ) -> RevokedNodeCredentialsSpec {
+        RevokedNodeCredentialsSpec {
+            revoked: revoked.into_iter().collect(),
+            ..RevokedNodeCredentialsSpec::default()
+        }
+    }
+
+    /// The list after a round: what is there, and the records'.
+    fn merged(
+        listed: &RevokedNodeCredentialsSpec,
+        records: &RevokedNodeCredentialsSpec,
+        now: u64,
+    ) -> RevokedNodeCredentialsSpec {
+        Revocations::unread().merged(listed.clone(), records.clone(), at(now))
+    }
+
     #[test]
     fn an_entry_leaves_when_its_time_has_passed() {
-        let desired = BTreeMap::from([(uid(1), revoked(10)), (uid(2), revoked(20))]);
+        let records = list([(uid(1), revoked(10)), (uid(2), revoked(20))]);
 
         for (now, listed) in [(0, 2), (9, 2), (10, 1), (19, 1), (20, 0)] {
-            let nothing = RevokedNodeCredentialsSpec::default();
-            let (spec, revocation) = select(merged(&desired, nothing), at(now));
+            let (spec, revocation) = select(merged(&list([]), &records, now));
             assert_eq!(spec.revoked.len(), listed, "at {now}");
             assert_eq!(revocation.listed, listed, "at {now}");
             assert_eq!(revocation.left_out, 0, "at {now}");
@@ -266,55 +329,58 @@ mod tests {
             lowest_valid,
             until: at(seconds),
         };
-        let listed = RevokedNodeCredentialsSpec {
-            revoked: BTreeMap::from([
-                (uid(1).to_string(), of(5, 10)),
-                (uid(2).to_string(), of(5, 20)),
-                (uid(3).to_string(), of(2, 20)),
-            ]),
-        };
-        let desired = BTreeMap::from([(uid(2), of(3, 30)), (uid(3), of(4, 10))]);
+        let listed = list([
+            (uid(1), of(5, 10)),
+            (uid(2), of(5, 20)),
+            (uid(3), of(2, 20)),
+        ]);
+        let records = list([(uid(2), of(3, 30)), (uid(3), of(4, 10))]);
 
-        let revoked = |now| select(merged(&desired, listed.clone()), at(now)).0.revoked;
+        let revoked = |now| select(merged(&listed, &records, now)).0.revoked;
 
         let first = BTreeMap::from([
-            (uid(1).to_string(), of(5, 10)),
-            (uid(2).to_string(), of(5, 30)),
-            (uid(3).to_string(), of(4, 20)),
+            (uid(1), of(5, 10)),
+            (uid(2), of(5, 30)),
+            (uid(3), of(4, 20)),
         ]);
         assert_eq!(revoked(0), first);
         let left: Vec<_> = revoked(10).into_keys().collect();
-        assert_eq!(left, [uid(2), uid(3)].map(|uid| uid.to_string()));
+        assert_eq!(left, [uid(2), uid(3)]);
         assert_eq!(revoked(30), BTreeMap::new());
     }
 
     #[test]
     fn a_full_list_leaves_out_what_expires_soonest() {
         let last = u32::try_from(MAX_REVOKED).unwrap() + 2;
-        let desired = (1..=last)
-            .map(|n| (uid(n), revoked(1000 + u64::from(n))))
-            .collect();
+        let mut full = list((1..=last).map(|n| (uid(n), revoked(1000 + u64::from(n)))));
+        let keys = 0..=u64::try_from(MAX_REVOKED_KEYS).unwrap();
+        let digest = |n: u64| KeyDigest::of(&n.to_be_bytes()).to_string();
+        full.revoked_keys = keys.map(|n| (digest(n), key(1000 + n))).collect();
 
-        let nothing = RevokedNodeCredentialsSpec::default();
-        let (spec, revocation) = select(merged(&desired, nothing), at(0));
+        let (spec, revocation) = select(full);
 
         assert_eq!(spec.revoked.len(), MAX_REVOKED);
-        assert_eq!((revocation.listed, revocation.left_out), (MAX_REVOKED, 2));
+        assert_eq!(spec.revoked_keys.len(), MAX_REVOKED_KEYS);
+        assert!(!spec.revoked_keys.contains_key(&digest(0)));
+        assert_eq!((revocation.listed, revocation.left_out), (MAX_REVOKED, 3));
         for (record, listed) in [(1, false), (2, false), (3, true), (last, true)] {
-            let listed_now = spec.revoked.contains_key(&uid(record).to_string());
+            let listed_now = spec.revoked.contains_key(&uid(record));
             assert_eq!(listed_now, listed, "{record}");
         }
     }
 
     #[test]
     fn what_is_written_equals_what_is_read_back() {
-        let until = at(10) + Duration::from_millis(250);
-        let revoked = RevokedGenerations {
-            until,
-            ..revoked(10)
-        };
-        let entries = BTreeMap::from([(uid(1).to_string(), revoked)]);
-        let (spec, _) = select(entries, at(0));
+        let later = Duration::from_millis(250);
+        let mut written = list([(uid(1), revoked(10))]);
+        written.lowest_valid_generation = 7;
+        written.revoked.get_mut(&uid(1)).unwrap().until += later;
+        let mut key = key(10);
+        key.until += later;
+        key.revoked_at += later;
+        let digest = KeyDigest::of(b"key").to_string();
+        written.revoked_keys = [(digest, key)].into();
+        let (spec, _) = select(written);
 
         let text = serde_json::to_string(&spec).unwrap();
 

@@ -28,6 +28,19 @@ pub(super) struct Health {
     pub(super) undone: Vec<String>,
 }
 
+impl Health {
+    /// The result of a part, whose error is noted.
+    pub(super) fn note<T>(&mut self, what: &str, done: Result<T, String>) -> Option<T> {
+        match done {
+            Ok(done) => Some(done),
+            Err(error) => {
+                self.undone.push(format!("{what}: {error}"));
+                None
+            }
+        }
+    }
+}
+
 /// Whether the API server answers.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) enum ApiReachability {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::FutureExt as _;
-use node_attestation_core::ledger::Absences;
+use node_attestation_core::ledger::{Absences, Revocations};
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
@@ -57,7 +57,7 @@ impl Running {
         key: &ObjectKey,
         service: &Service,
         records: Arc<KubeRecords>,
-        absences: Absences,
+        (absences, revocations): (Absences, Revocations),
         metrics: ClusterMetrics,
     ) -> Result<Self, KubeconfigRefused> {
         let Controller {
@@ -77,6 +77,8 @@ impl Running {
         let (events, writer) = Events::start(access.client().clone(), Some(management.clone()));
         let store = Arc::new(KubeStore::all(access.client().clone()));
         let inventory = CapiInventory::new(shared.objects.clone(), key.clone());
+        // It may be another cluster than before.
+        revocations.forget();
         let builder = ContextBuilder {
             spec: &service.spec,
             cluster: &service.cluster,
@@ -88,6 +90,7 @@ impl Running {
             inventory: Arc::new(inventory.clone()),
             records: records.clone(),
             absences,
+            revocations,
             signer: service.signer.clone(),
         };
         let context = builder.context();

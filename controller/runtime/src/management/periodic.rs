@@ -116,8 +116,12 @@ impl Upkeep {
         }
     }
 
-    /// One round. It costs no call if nothing has changed and no inspection is due.
+    /// One round. It costs no call if nothing has changed and no inspection is due. Nothing is granted before the first.
     pub(super) async fn round(&mut self) -> Health {
+        if !self.context.ledger.revocations().is_read() {
+            let tried = self.revoke().boxed().await;
+            self.revoked.log(tried);
+        }
         if self.is_inspection_due().await {
             let counted = self.counted().await;
             let found = self.inspect(counted.as_ref()).boxed().await;
@@ -136,11 +140,11 @@ impl Upkeep {
         if !matches!(health.answers, ApiReachability::Yes(_)) {
             return health;
         }
-        if let Some((records, uid)) = &self.unowned {
-            let owned = part(records.end_with(uid).boxed()).await;
-            if health.note("the owners of records", owned).is_some() {
-                self.unowned = None;
-            }
+        if let Some((records, uid)) = &self.unowned
+            && let owned = part(records.end_with(uid).boxed()).await
+            && health.note("the owners of records", owned).is_some()
+        {
+            self.unowned = None;
         }
         let revoked = self.revoke().boxed().await;
         health.note("revocation", revoked);
@@ -225,8 +229,10 @@ impl Upkeep {
         if !matches!(health.answers, ApiReachability::Yes(_)) {
             return health;
         }
-        // Somebody may have changed the list of revoked certificates: it is written again.
-        self.revoked.forget();
+        if self.inspection.is_some() {
+            // Somebody may have changed the list of revoked certificates: it is written again.
+            self.revoked.forget();
+        }
         if self.spec.built_in_renewal == BuiltInRenewal::ControlPlane
             && let Some(nodes) = self.inventory.control_plane_nodes().await
         {
@@ -300,9 +306,10 @@ impl Upkeep {
     }
 
     async fn revoke(&mut self) -> Result<(), String> {
-        let records = (self.records().await?, self.context.ledger.policy());
-        let client = self.access.client();
-        self.revoked.publish(client, records, now()).await
+        let records = (self.records().await?, self.context.ledger.as_ref());
+        self.revoked
+            .publish(self.access.client(), records, now())
+            .await
     }
 
     async fn examined(&mut self) -> Health {
@@ -438,18 +445,6 @@ impl Upkeep {
 /// deleted.
 pub(super) async fn release(access: &ClusterAccess) -> Result<(), String> {
     part(admission::remove(access.client())).await
-}
-
-impl Health {
-    fn note<T>(&mut self, what: &str, done: Result<T, String>) -> Option<T> {
-        match done {
-            Ok(done) => Some(done),
-            Err(error) => {
-                self.undone.push(format!("{what}: {error}"));
-                None
-            }
-        }
-    }
 }
 
 /// Runs one part within the deadline.

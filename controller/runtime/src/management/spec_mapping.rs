@@ -9,7 +9,7 @@ use node_attestation_core::crd::{
 };
 use node_attestation_core::decide::Context;
 use node_attestation_core::inventory::Inventory;
-use node_attestation_core::ledger::{Absences, LedgerPolicy, RecordLedger, Records};
+use node_attestation_core::ledger::{Absences, LedgerPolicy, RecordLedger, Records, Revocations};
 use node_attestation_core::nodes::Nodes;
 use node_attestation_core::scope::Enforcement;
 use node_attestation_core::serving::{
@@ -34,6 +34,7 @@ pub(crate) struct ContextBuilder<'a, N> {
     pub(crate) inventory: Arc<dyn Inventory>,
     pub(crate) records: Arc<dyn Records>,
     pub(crate) absences: Absences,
+    pub(crate) revocations: Revocations,
     pub(crate) signer: Arc<Signer>,
 }
 
@@ -59,7 +60,11 @@ impl<N: Nodes + NodeReportedAddresses + 'static> ContextBuilder<'_, N> {
             verifiers: self.verifiers,
             audiences: self.audiences,
             inventory: self.inventory,
-            ledger: Arc::new(ledger.with_absences(self.absences)),
+            ledger: Arc::new(
+                ledger
+                    .with_absences(self.absences)
+                    .with_revocations(self.revocations),
+            ),
             signer: self.signer,
             longest_lifetime: spec.longest_lifetime(),
             built_in_renewal: spec.built_in_renewal,

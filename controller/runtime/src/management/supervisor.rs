@@ -10,7 +10,9 @@ use kube::api::Api;
 use node_attestation_core::crd::{
     ALLOW_RETIREMENT_ANNOTATION, KubeletAuthentication, KubeletAuthenticationStatus,
 };
-use node_attestation_core::ledger::{Absences, MISSING_MACHINE_TIMEOUT};
+use node_attestation_core::ledger::{
+    Absences, MISSING_MACHINE_TIMEOUT, RevocationDecisions, Revocations,
+};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
@@ -64,6 +66,7 @@ pub(super) async fn supervise(
             ca_key: shared.ca_keys.holder(key.clone()),
             records: Arc::new(shared.records.of_cluster(&key)),
             absences: Absences::new(missing_machine_timeout.unwrap_or(MISSING_MACHINE_TIMEOUT)),
+            revocations: Revocations::unread(),
             running: None,
             panics: 0,
             rest_until: Instant::now(),
@@ -125,6 +128,7 @@ struct Supervisor {
     ca_key: CaKeyHolder,
     records: Arc<KubeRecords>,
     absences: Absences,
+    revocations: Revocations,
     running: Option<Running>,
     panics: u32,
     /// No tasks start before this, after a panic.
@@ -228,6 +232,9 @@ impl Supervisor {
     /// Reconciles the cluster, and returns its phase.
     async fn reconcile(&mut self, authentication: &KubeletAuthentication) -> ClusterPhase {
         self.absences.allow(allowed_retirements(authentication));
+        let annotations = authentication.metadata.annotations.as_ref();
+        let decisions = RevocationDecisions::of_annotations(annotations);
+        self.revocations.decide(decisions);
         let controller = &self.shared.controller;
         let desired = desired_state::service(
             authentication,
@@ -257,16 +264,10 @@ impl Supervisor {
                 return ClusterPhase::Stopped(NotReady::Broken);
             }
             running @ None => {
-                let (records, absences) = (self.records.clone(), self.absences.clone());
+                let records = self.records.clone();
+                let memory = (self.absences.clone(), self.revocations.clone());
                 let metrics = self.metrics.clone();
-                match Running::start(
-                    &self.shared,
-                    &self.key,
-                    &service,
-                    records,
-                    absences,
-                    metrics,
-                ) {
+                match Running::start(&self.shared, &self.key, &service, records, memory, metrics) {
                     Ok(started) => {
                         let cluster = self.key.to_string();
                         tracing::info!(cluster, "serving");

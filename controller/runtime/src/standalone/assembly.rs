@@ -6,7 +6,7 @@ use std::sync::Arc;
 use kubelet_attestation::names::Audience;
 use node_attestation_core::crd::KubeletAuthentication;
 use node_attestation_core::decide::Context;
-use node_attestation_core::ledger::{Absences, Records};
+use node_attestation_core::ledger::{Absences, Records, Revocations};
 use node_attestation_core::nodes::Nodes;
 use node_attestation_core::serving::NodeReportedAddresses;
 use node_attestation_core::signer::Signer;
@@ -85,6 +85,7 @@ impl ClusterInFiles<'_> {
             inventory,
             records: self.records,
             absences: Absences::default(),
+            revocations: Revocations::default(),
             signer: self.signer,
         };
         let context = builder.context();

@@ -3,6 +3,7 @@
 use kubelet_attestation::ensure;
 use kubelet_attestation::names::NodeName;
 
+use crate::crd::RevokedNodeCredentialsSpec;
 use crate::identifiers::CertificateUid;
 use crate::ledger::record::Record;
 use crate::ledger::{Grant, GrantReason, Holder, Renewal};
@@ -20,11 +21,13 @@ pub(in crate::ledger) enum Renewed {
 /// The next step of a renewal by this record.
 pub(in crate::ledger) fn renewed(
     own: Option<&Record>,
+    revoked: &RevokedNodeCredentialsSpec,
     renewal: &Renewal,
 ) -> Result<Renewed, Refusal> {
     let record = held(own, &renewal.node_name)?;
     let is_present = record.certificate_uid() == renewal.uid;
-    if !record.is_live() || !is_present && !record.supersedes(renewal.uid) {
+    let is_former = !record.is_live() || !is_present && !record.supersedes(renewal.uid);
+    if is_former || revoked.refuses(renewal.uid) {
         return Err(Denial::FormerCertificate(renewal.node_name.clone(), renewal.uid).into());
     }
     let identity = renewal.identity.identity();
@@ -50,16 +53,18 @@ pub(in crate::ledger) fn renewed(
 /// carries no UID.
 pub(in crate::ledger) fn holder(
     own: Option<&Record>,
+    revoked: &RevokedNodeCredentialsSpec,
     node_name: &NodeName,
     uid: Option<CertificateUid>,
 ) -> Result<Holder, Denial> {
     let record = held(own, node_name)?;
+    let is_revoked = record.is_revoked() || revoked.refuses(record.certificate_uid());
     match uid {
         Some(presented) if presented != record.certificate_uid() || !record.is_live() => {
             Err(Denial::FormerCertificate(node_name.clone(), presented))
         }
         None if !record.is_live() => Err(record_missing(node_name)),
-        Some(_) | None if record.is_revoked() => Err(identity_revoked(record)),
+        Some(_) | None if is_revoked => Err(identity_revoked(record)),
         Some(_) | None => Ok(Holder {
             uid: record.certificate_uid(),
             assurance: record.holder.assurance(),

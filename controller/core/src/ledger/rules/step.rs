@@ -5,6 +5,7 @@ use std::time::SystemTime;
 
 use kubelet_attestation::names::{NodeName, ProviderId};
 
+use crate::crd::RevokedNodeCredentialsSpec;
 use crate::identifiers::RecordUid;
 use crate::ledger::Grant;
 use crate::ledger::node_removal::OwnedNode;
@@ -23,6 +24,8 @@ pub(in crate::ledger) struct Facts<'a> {
     pub(in crate::ledger) nodes: &'a BTreeMap<NodeName, Option<OwnedNode>>,
     /// The state of the record's machine, if it was read.
     pub(in crate::ledger) holder: Option<HolderState>,
+    /// The certificates and machines that are refused whatever the records have.
+    pub(in crate::ledger) revoked: &'a RevokedNodeCredentialsSpec,
     /// Whether attestation is enforced in the cluster.
     pub(in crate::ledger) is_enforced: bool,
     /// For a new record.

@@ -1,12 +1,11 @@
 //! The list of revoked certificates of one cluster, as it was published there.
 
-use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 
 use futures::future::FutureExt as _;
 use kube::Client;
-use node_attestation_core::identifiers::RecordUid;
-use node_attestation_core::ledger::{LedgerPolicy, RevokedGenerations, Stored};
+use node_attestation_core::crd::RevokedNodeCredentialsSpec;
+use node_attestation_core::ledger::{RecordLedger, Stored};
 use tokio::time::Instant;
 
 use super::part;
@@ -27,7 +26,9 @@ pub(super) struct RevocationList {
 #[derive(Debug)]
 struct Published {
     at: Instant,
-    entries: BTreeMap<RecordUid, RevokedGenerations>,
+    records: RevokedNodeCredentialsSpec,
+    /// The floor that an operator decided on.
+    floor: u64,
     /// The number of records that are not in the list.
     left_out: usize,
 }
@@ -47,34 +48,36 @@ impl RevocationList {
     pub(super) async fn publish(
         &mut self,
         client: &Client,
-        (records, policy): (Vec<Stored>, &LedgerPolicy),
+        (records, ledger): (Vec<Stored>, &RecordLedger),
         now: SystemTime,
     ) -> Result<(), String> {
-        let longest = policy.longest_lifetime;
-        let entries: BTreeMap<_, _> = records
-            .iter()
-            .filter_map(|stored| {
-                let record = &stored.record;
-                Some((record.uid, record.revoked_generations(longest, now)?))
-            })
-            .collect();
-        let current = self.published.as_ref();
-        let current = current.filter(|published| published.is_current(&entries));
-        let left_out = if let Some(current) = current {
+        let revocations = ledger.revocations();
+        let longest = ledger.policy().longest_lifetime;
+        let records = records.iter().map(|stored| &stored.record);
+        let records = RevokedNodeCredentialsSpec::of_records(records, longest, now);
+        let floor = revocations.decisions().floor;
+        let is_current = |published: &&Published| {
+            let is_same = published.records == records && published.floor == floor;
+            // Without entries there is nothing to restore.
+            let is_recent = revocations.is_empty() || published.at.elapsed() < COMPARED_AGAIN;
+            revocations.is_read() && is_same && is_recent
+        };
+        let left_out = if let Some(current) = self.published.as_ref().filter(is_current) {
             current.left_out
         } else {
-            let applied = revocation::apply(client, &entries, now).boxed();
+            let applied = revocation::apply(client, revocations, &records, now).boxed();
             let left_out = part(applied).await?.left_out;
             self.published = Some(Published {
                 at: Instant::now(),
-                entries,
+                records,
+                floor,
                 left_out,
             });
             left_out
         };
         if left_out > 0 {
             return Err(format!(
-                "the list is full: the certificates of {left_out} records are not refused"
+                "the list is full: the certificates or keys of {left_out} records are not refused"
             ));
         }
         Ok(())
@@ -101,13 +104,6 @@ impl RevocationList {
                 "the list of revoked certificates cannot be updated yet"
             );
         }
-    }
-}
-
-impl Published {
-    fn is_current(&self, entries: &BTreeMap<RecordUid, RevokedGenerations>) -> bool {
-        // Without entries there is nothing to restore.
-        self.entries == *entries && (entries.is_empty() || self.at.elapsed() < COMPARED_AGAIN)
     }
 }
 

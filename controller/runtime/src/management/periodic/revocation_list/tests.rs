@@ -1,3 +1,4 @@
+use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 
@@ -5,7 +6,7 @@ use http_body_util::{BodyExt as _, Full};
 use hyper::body::Bytes;
 use hyper::{Method, Request, Response};
 use kube::client::Body;
-use node_attestation_core::ledger::Records as _;
+use node_attestation_core::ledger::{Records as _, RevocationDecisions};
 use node_attestation_core::testing::records::{World, at, policy};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
@@ -71,7 +72,7 @@ async fn publish(
     world: &World,
 ) -> Result<(), String> {
     let records = world.records.all().await.unwrap();
-    list.publish(access.client(), (records, &policy()), at(1))
+    list.publish(access.client(), (records, &world.ledger()), at(1))
         .await
 }
 
@@ -90,6 +91,51 @@ async fn a_list_that_was_deleted_is_restored_after_ten_minutes() {
     advance(Duration::from_secs(1)).await;
     publish(&mut list, &access, &world).await.unwrap();
     assert_eq!(entries(&stored), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_floor_is_published_and_restored_after_ten_minutes() {
+    let floor = |stored: &Stored| {
+        let stored = stored.lock();
+        let mut objects = stored.as_ref().unwrap().values();
+        let list = objects.find(|object| object["kind"] == "RevokedNodeCredentials");
+        list.map(|list| list["spec"]["lowestValidGeneration"].clone())
+    };
+    let (stored, access) = api_server();
+    let world = World::held(policy());
+    world.revocations.forget();
+    let mut list = RevocationList::default();
+    publish(&mut list, &access, &world).await.unwrap();
+    assert!(world.revocations.is_read());
+    assert_eq!(floor(&stored), None);
+
+    let decisions = RevocationDecisions {
+        floor: 7,
+        ..RevocationDecisions::default()
+    };
+    world.revocations.decide(decisions);
+    publish(&mut list, &access, &world).await.unwrap();
+    assert_eq!(floor(&stored), Some(json!(7)));
+
+    // Neither the list nor the annotation has it any more.
+    *stored.lock() = Some(BTreeMap::new());
+    world.revocations.decide(RevocationDecisions::default());
+    advance(COMPARED_AGAIN).await;
+    publish(&mut list, &access, &world).await.unwrap();
+    assert_eq!(floor(&stored), Some(json!(7)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_list_that_cannot_be_read_is_not_taken_for_an_empty_one() {
+    let (stored, access) = api_server();
+    let world = World::held(policy());
+    world.revocations.forget();
+    *stored.lock() = None;
+
+    let published = publish(&mut RevocationList::default(), &access, &world).await;
+
+    assert!(published.is_err());
+    assert!(!world.revocations.is_read());
 }
 
 #[tokio::test(start_paused = true)]

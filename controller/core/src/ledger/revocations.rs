@@ -1,0 +1,280 @@
+//! The certificates and machines that are refused whatever the records have.
+//!
+//! Records can be older than a revocation, after the restore of a backup. So the list in the workload cluster decides,
+//! and what it has stays until its end.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use kubelet_attestation::names::ProviderId;
+use parking_lot::Mutex;
+
+use super::record::{Record, unix_seconds};
+use crate::crd::{
+    LOWEST_VALID_GENERATION_ANNOTATION, RELEASED_MACHINES_ANNOTATION, RevokedKey,
+    RevokedNodeCredentialsSpec, WORKLOAD_UID_ANNOTATION,
+};
+use crate::identifiers::{CertificateUid, KeyDigest, RecordUid};
+use crate::refusal::Unavailable;
+
+/// The number of released machines that are kept: entries of the list end, and a machine is released once for each.
+const MAX_RELEASED: usize = 300;
+
+/// The decisions about all records of one cluster, of operators and of the controller when it was created again. They
+/// are in annotations of the `KubeletAuthentication`, which `clusterctl move` keeps.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RevocationDecisions {
+    /// The lowest generation of any record whose certificates are valid; 0 if there is no limit.
+    pub floor: u64,
+    /// The machines that were released, with the time: earlier revocations do not stop them.
+    pub released: BTreeMap<ProviderId, SystemTime>,
+    /// The UID of the namespace `kube-system` in the workload cluster that was served first.
+    pub workload_uid: Option<String>,
+}
+
+impl RevocationDecisions {
+    /// The decisions in the annotations of a `KubeletAuthentication`. What cannot be read decides nothing: the floor in
+    /// the workload cluster stays, and no machine is released.
+    pub fn of_annotations(annotations: Option<&BTreeMap<String, String>>) -> Self {
+        let text = |name| {
+            let text = annotations.and_then(|all| all.get(name));
+            text.map(String::as_str).unwrap_or_default()
+        };
+        let released = text(RELEASED_MACHINES_ANNOTATION).split_whitespace();
+        let released = released.filter_map(|one| {
+            let (machine, at) = one.rsplit_once('@')?;
+            let at = Duration::from_secs(at.parse().ok()?);
+            Some((
+                ProviderId::parse(machine).ok()?,
+                UNIX_EPOCH.checked_add(at)?,
+            ))
+        });
+        Self {
+            floor: text(LOWEST_VALID_GENERATION_ANNOTATION)
+                .parse()
+                .unwrap_or_default(),
+            released: released.collect(),
+            workload_uid: annotations.and_then(|all| all.get(WORKLOAD_UID_ANNOTATION).cloned()),
+        }
+    }
+
+    /// Releases the machine from revocations until `at`. Of too many, the first ones are forgotten.
+    pub fn release(&mut self, machine: ProviderId, at: SystemTime) {
+        let released = self.released.entry(machine).or_insert(at);
+        *released = at.max(*released);
+        while self.released.len() > MAX_RELEASED {
+            let first = self.released.iter().min_by_key(|(_, at)| **at);
+            let Some(first) = first.map(|(machine, _)| machine.clone()) else {
+                break;
+            };
+            self.released.remove(&first);
+        }
+    }
+
+    /// Takes the release of the machine back: a clock that is behind could date a later revocation before it. Returns
+    /// whether there was one.
+    pub fn take_back(&mut self, machine: &ProviderId) -> bool {
+        self.released.remove(machine).is_some()
+    }
+
+    /// The value of [`RELEASED_MACHINES_ANNOTATION`].
+    pub fn released_text(&self) -> String {
+        let released = self.released.iter();
+        let released = released.map(|(machine, at)| format!("{machine}@{}", unix_seconds(*at)));
+        released.collect::<Vec<_>>().join(" ")
+    }
+
+    /// The list with these decisions.
+    fn apply(&self, list: &mut RevokedNodeCredentialsSpec) {
+        list.lowest_valid_generation = list.lowest_valid_generation.max(self.floor);
+        for key in list.revoked_keys.values_mut() {
+            let machine = key.provider_id.as_deref().map(ProviderId::parse);
+            let released = machine.and_then(|machine| self.released.get(&machine.ok()?));
+            if released.is_some_and(|at| key.revoked_at <= *at) {
+                key.provider_id = None;
+            }
+        }
+    }
+}
+
+/// The list of revoked certificates of one workload cluster, as it is known.
+///
+/// A clone is the same memory. The default is an empty list: of a cluster without one.
+#[derive(Debug, Clone, Default)]
+pub struct Revocations(Arc<Mutex<State>>);
+
+#[derive(Debug)]
+struct State {
+    decisions: RevocationDecisions,
+    /// `None` before it was read.
+    list: Option<Arc<RevokedNodeCredentialsSpec>>,
+}
+
+impl Default for State {
+    fn default() -> Self {
+        Self {
+            decisions: RevocationDecisions::default(),
+            list: Some(Arc::default()),
+        }
+    }
+}
+
+impl Revocations {
+    /// A list that was not read yet: until then, no certificate is granted.
+    pub fn unread() -> Self {
+        let revocations = Self::default();
+        revocations.forget();
+        revocations
+    }
+
+    /// Forgets the list, as another cluster may have another one.
+    pub fn forget(&self) {
+        self.0.lock().list = None;
+    }
+
+    /// Takes the decisions of operators, which apply immediately.
+    pub fn decide(&self, decisions: RevocationDecisions) {
+        let mut state = self.0.lock();
+        if state.decisions == decisions {
+            return;
+        }
+        state.decisions = decisions;
+        let list = state.list.as_deref().cloned();
+        state.list = list.map(|list| Arc::new(state.decided(list)));
+    }
+
+    /// The list of the workload cluster with that of the records, and what was known before: it only grows, until an
+    /// entry's end.
+    pub fn merged(
+        &self,
+        listed: RevokedNodeCredentialsSpec,
+        records: RevokedNodeCredentialsSpec,
+        now: SystemTime,
+    ) -> RevokedNodeCredentialsSpec {
+        let state = self.0.lock();
+        let mut list = listed;
+        list.merge(records);
+        if let Some(known) = &state.list {
+            list.merge(known.as_ref().clone());
+        }
+        list.prune(now);
+        state.decided(list)
+    }
+
+    /// Takes note of the list in the workload cluster.
+    pub fn read(&self, list: RevokedNodeCredentialsSpec) {
+        let mut state = self.0.lock();
+        state.list = Some(Arc::new(state.decided(list)));
+    }
+
+    /// Whether the list was read.
+    pub fn is_read(&self) -> bool {
+        self.0.lock().list.is_some()
+    }
+
+    /// The list.
+    pub(super) fn known(&self) -> Result<Arc<RevokedNodeCredentialsSpec>, Unavailable> {
+        let list = self.0.lock().list.clone();
+        let unread = "the list of revoked certificates was not read yet";
+        list.ok_or_else(|| Unavailable::new(unread))
+    }
+
+    /// Whether the known list has nothing.
+    pub fn is_empty(&self) -> bool {
+        let state = self.0.lock();
+        let list = state.list.as_deref();
+        list.is_none_or(|list| *list == RevokedNodeCredentialsSpec::default())
+    }
+
+    /// The decisions.
+    pub fn decisions(&self) -> RevocationDecisions {
+        self.0.lock().decisions.clone()
+    }
+}
+
+impl State {
+    fn decided(&self, mut list: RevokedNodeCredentialsSpec) -> RevokedNodeCredentialsSpec {
+        self.decisions.apply(&mut list);
+        list
+    }
+}
+
+impl RevokedNodeCredentialsSpec {
+    /// The revoked certificates and keys of these records. `longest` is the longest lifetime of a certificate.
+    pub fn of_records<'a>(
+        records: impl IntoIterator<Item = &'a Record>,
+        longest: Duration,
+        now: SystemTime,
+    ) -> Self {
+        let mut list = Self::default();
+        for record in records {
+            let Some(revoked) = record.revoked_generations(longest, now) else {
+                continue;
+            };
+            list.revoked.insert(record.uid.to_string(), revoked);
+            if let Some(by_operator) = record.revoked.filter(|_| record.is_revoked()) {
+                let key = RevokedKey {
+                    node_name: record.node_name.to_string(),
+                    generation: record.generation,
+                    provider_id: Some(record.holder.provider_id.to_string()),
+                    revoked_at: by_operator.at,
+                    until: revoked.until,
+                };
+                list.revoked_keys.insert(record.opened.key.to_string(), key);
+            }
+        }
+        list
+    }
+
+    /// Adds the entries of the other list: the higher generation, the later end, the later revocation of a key.
+    pub fn merge(&mut self, other: Self) {
+        let floor = &mut self.lowest_valid_generation;
+        *floor = other.lowest_valid_generation.max(*floor);
+        for (uid, revoked) in other.revoked {
+            let entry = self.revoked.entry(uid).or_insert(revoked);
+            entry.lowest_valid = entry.lowest_valid.max(revoked.lowest_valid);
+            entry.until = entry.until.max(revoked.until);
+        }
+        for (key, revoked) in other.revoked_keys {
+            let entry = self.revoked_keys.entry(key).or_insert(revoked.clone());
+            let until = entry.until.max(revoked.until);
+            // A released machine has none.
+            let order = |one: &RevokedKey| (one.revoked_at, one.provider_id.is_some());
+            if order(entry) < order(&revoked) {
+                *entry = revoked;
+            }
+            entry.until = until;
+        }
+    }
+
+    /// Removes the entries whose certificates have expired.
+    pub fn prune(&mut self, now: SystemTime) {
+        self.revoked.retain(|_, revoked| revoked.until > now);
+        self.revoked_keys.retain(|_, revoked| revoked.until > now);
+    }
+
+    /// The lowest generation of this record whose certificates are valid.
+    pub(super) fn lowest_valid(&self, record: RecordUid) -> u64 {
+        let listed = self.revoked.get(&record.to_string());
+        let lowest = listed.map(|listed| listed.lowest_valid).unwrap_or_default();
+        lowest.max(self.lowest_valid_generation)
+    }
+
+    /// Whether certificates of this UID are refused.
+    pub(super) fn refuses(&self, uid: CertificateUid) -> bool {
+        uid.generation < self.lowest_valid(uid.record)
+    }
+
+    /// The entry of this key, or else one that stops this machine.
+    pub(super) fn stops(&self, key: KeyDigest, machine: &ProviderId) -> Option<&RevokedKey> {
+        let by_key = self.revoked_keys.get(&key.to_string());
+        by_key.or_else(|| {
+            let mut keys = self.revoked_keys.values();
+            keys.find(|entry| entry.provider_id.as_deref() == Some(machine.as_str()))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,258 @@
+use super::*;
+use crate::crd::RevokedGenerations;
+use crate::ledger::*;
+use crate::refusal::{Denial, Refusal};
+use crate::testing::records::{
+    LONGEST, World, at, claim, insecure, name, opened_at, policy, provider_id,
+};
+
+/// The list of the workload cluster after a round with the world's records.
+fn published(world: &World, hour: u32) -> RevokedNodeCredentialsSpec {
+    let records = [world.record("n1")];
+    let records = RevokedNodeCredentialsSpec::of_records(&records, LONGEST, at(hour));
+    let nothing = RevokedNodeCredentialsSpec::default();
+    world.revocations.merged(nothing, records, at(hour))
+}
+
+fn raise_floor(world: &World, hour: u32) {
+    world.revocations.decide(RevocationDecisions {
+        floor: opened_at(hour),
+        ..RevocationDecisions::default()
+    });
+}
+
+#[track_caller]
+fn assert_revoked(denial: &Denial, generation: u64) {
+    let is_it = matches!(denial, Denial::IdentityRevoked(_, revoked) if *revoked == generation);
+    assert!(is_it, "{denial:?}");
+}
+
+/// A cluster whose management side was restored from a backup of before the revocation of `m1`.
+fn restored_before_the_revocation() -> World {
+    let world = World::held(policy());
+    world.revoke("n1", 1);
+    let list = published(&world, 1);
+    world.edit("n1", |record| record.revoked = None);
+    world.revocations.read(list);
+    world
+}
+
+#[test]
+fn a_machine_whose_revocation_no_record_has_is_denied_until_it_is_released() {
+    for is_gone in [false, true] {
+        let world = restored_before_the_revocation();
+        world.reset("n1");
+        let world = if is_gone {
+            let mut other = World::new();
+            other.revocations = world.revocations.clone();
+            other
+        } else {
+            world
+        };
+
+        assert_revoked(&world.denied(&claim("m1", "n1", 2, 2), 2), 1);
+        assert_revoked(&world.denied(&claim("m1", "n2", 2, 2), 2), 1);
+        let mut decisions = RevocationDecisions::default();
+        decisions.release(provider_id("m1"), at(0));
+        world.revocations.decide(decisions.clone());
+        assert_revoked(&world.denied(&claim("m1", "n1", 2, 2), 2), 1);
+        decisions.release(provider_id("m1"), at(1));
+        world.revocations.decide(decisions);
+        assert_revoked(&world.denied(&claim("m1", "n1", 1, 2), 2), 1);
+        let expected = if is_gone { 1 } else { opened_at(2) };
+        assert_eq!(world.granted(&claim("m1", "n1", 2, 2), 2), expected);
+    }
+}
+
+#[test]
+fn another_machine_can_have_the_name_of_a_revoked_one() {
+    let mut world = restored_before_the_revocation();
+    world.becomes("m1", None);
+
+    assert_eq!(world.granted(&claim("m2", "n1", 2, 2), 2), opened_at(2));
+}
+
+#[test]
+fn a_certificate_that_only_the_list_revokes_renews_nothing_and_serves_nothing() {
+    let world = restored_before_the_revocation();
+    let uid = world.record("n1").certificate_uid();
+
+    let renewed = world.renewal_denied("m1", 1, 2);
+
+    assert!(matches!(renewed, Denial::FormerCertificate(_, of) if of == uid));
+    for presented in [Some(uid), None] {
+        let ledger = world.ledger();
+        let name = name("n1");
+        let holder = ledger.holder(&name, presented);
+        let Err(Refusal::Deny(denial)) = futures::executor::block_on(holder) else {
+            panic!("not denied");
+        };
+        assert_revoked(&denial, 1);
+    }
+}
+
+#[test]
+fn a_retired_record_does_not_stop_its_machine() {
+    let world = World::held(policy());
+    world.edit("n1", |record| {
+        *record = record.buried(TombstoneReason::MachineGone, LONGEST, at(1));
+    });
+    let list = published(&world, 1);
+    assert_eq!(list.revoked.len(), 1);
+    assert!(list.revoked_keys.is_empty());
+    world.revocations.read(list);
+
+    assert_eq!(world.granted(&claim("m1", "n1", 2, 2), 2), opened_at(2));
+}
+
+#[test]
+fn nothing_is_granted_before_the_list_was_read() {
+    let world = World::held(policy());
+    world.revocations.forget();
+    assert!(!world.revocations.is_read());
+
+    assert_eq!(
+        world.waits(&claim("m1", "n1", 1, 0), 0),
+        "LedgerUnavailable"
+    );
+    let renewed = world.renews("m1", 1, 1);
+    assert!(matches!(renewed, Err(Refusal::Retry(_))), "{renewed:?}");
+    world
+        .revocations
+        .read(RevokedNodeCredentialsSpec::default());
+    assert!(world.renews("m1", 1, 1).is_ok());
+}
+
+#[test]
+fn each_generation_is_at_or_above_the_floor_and_the_lowest_valid_one() {
+    let world = World::held(policy());
+    raise_floor(&world, 1);
+
+    let first = world.granted(&claim("m2", "n2", 2, 2), 2);
+    assert_eq!(first, opened_at(2));
+    assert!(matches!(
+        world.renewal_denied("m1", 1, 2),
+        Denial::FormerCertificate(..)
+    ));
+    assert_revoked(&world.denied(&claim("m1", "n1", 1, 2), 2), 1);
+    assert_eq!(world.granted(&claim("m1", "n1", 3, 2), 2), opened_at(2));
+    // The list knows of a generation that the record from a backup does not have.
+    let mut list = RevokedNodeCredentialsSpec::default();
+    let lowest_valid = opened_at(9);
+    let until = at(20);
+    let entry = RevokedGenerations {
+        lowest_valid,
+        until,
+    };
+    let uid = world.record("n1").uid.to_string();
+    list.revoked.insert(uid, entry);
+    world.revocations.read(list);
+    assert_eq!(world.granted(&claim("m1", "n1", 4, 3), 3), lowest_valid);
+}
+
+#[test]
+fn an_insecure_node_below_the_floor_comes_back_with_another_key_when_it_is_down() {
+    let world = World::new();
+    world.claims(&insecure(claim("m1", "n1", 1, 0)), 0).unwrap();
+    world.node("n1", false, 2);
+    assert_eq!(
+        world.waits(&insecure(claim("m1", "n1", 2, 2)), 2),
+        "IdentityLive"
+    );
+    raise_floor(&world, 1);
+
+    assert_eq!(
+        world.granted(&insecure(claim("m1", "n1", 2, 2)), 2),
+        opened_at(2)
+    );
+    // A node that is up has a later generation, which a record from a backup does not know.
+    raise_floor(&world, 3);
+    world.node("n1", true, 4);
+    assert_eq!(
+        world.waits(&insecure(claim("m1", "n1", 3, 4)), 4),
+        "IdentityLive"
+    );
+}
+
+#[test]
+fn the_floor_and_the_entries_only_grow_until_their_end() {
+    let world = World::held(policy());
+    raise_floor(&world, 5);
+    let mut listed = RevokedNodeCredentialsSpec {
+        lowest_valid_generation: opened_at(3),
+        ..RevokedNodeCredentialsSpec::default()
+    };
+    let nothing = RevokedNodeCredentialsSpec::default;
+    let merged = |listed| world.revocations.merged(listed, nothing(), at(9));
+    assert_eq!(merged(listed.clone()).lowest_valid_generation, opened_at(5));
+    listed.lowest_valid_generation = opened_at(7);
+    world.revocations.read(listed);
+    // Somebody deleted the list, and the annotation.
+    world.revocations.decide(RevocationDecisions::default());
+
+    assert_eq!(merged(nothing()).lowest_valid_generation, opened_at(7));
+}
+
+#[test]
+fn decisions_are_read_from_the_annotations_that_they_write() {
+    let mut decisions = RevocationDecisions {
+        floor: 1_795_849_200,
+        ..RevocationDecisions::default()
+    };
+    decisions.release(provider_id("m@1"), at(2));
+    decisions.release(provider_id("m2"), at(3));
+    decisions.release(provider_id("m2"), at(1));
+    let annotations = BTreeMap::from([
+        (
+            LOWEST_VALID_GENERATION_ANNOTATION.to_owned(),
+            decisions.floor.to_string(),
+        ),
+        (
+            RELEASED_MACHINES_ANNOTATION.to_owned(),
+            decisions.released_text(),
+        ),
+    ]);
+
+    let read = RevocationDecisions::of_annotations(Some(&annotations));
+
+    assert_eq!(read, decisions);
+    assert_eq!(read.released_text().split(' ').count(), 2);
+    let none = RevocationDecisions::default();
+    assert_eq!(RevocationDecisions::of_annotations(None), none);
+    let invalid = annotations
+        .into_keys()
+        .map(|name| (name, "no @ x@y 1".to_owned()));
+    let invalid = RevocationDecisions::of_annotations(Some(&invalid.collect()));
+    assert_eq!(invalid, none);
+}
+
+#[test]
+fn a_machine_that_is_revoked_after_its_release_is_stopped_again() {
+    let world = restored_before_the_revocation();
+    let mut decisions = RevocationDecisions::default();
+    decisions.release(provider_id("m1"), at(5));
+    world.revocations.decide(decisions.clone());
+    assert_eq!(world.granted(&claim("m1", "n1", 2, 2), 2), opened_at(2));
+    // By a clock that is behind.
+    assert!(decisions.take_back(&provider_id("m1")));
+    assert!(!decisions.take_back(&provider_id("m1")));
+    world.revocations.decide(decisions);
+    world.revoke("n1", 3);
+    world.revocations.read(published(&world, 3));
+    world.edit("n1", |record| record.revoked = None);
+
+    assert_revoked(&world.denied(&claim("m1", "n1", 3, 4), 4), opened_at(2));
+}
+
+#[test]
+fn of_too_many_released_machines_the_first_are_forgotten() {
+    let mut decisions = RevocationDecisions::default();
+    for hour in 0..=300 {
+        decisions.release(provider_id(&format!("m{hour}")), at(hour));
+    }
+
+    let released = decisions.released_text();
+
+    assert_eq!(released.split(' ').count(), 300);
+    assert!(!released.contains("/m0@") && released.contains("/m1@"));
+}
