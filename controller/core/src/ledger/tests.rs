@@ -1,3 +1,4 @@
 //! The rules, the records and the sweep together.
 
+mod history;
 mod model;

@@ -1,0 +1,86 @@
+//! Random histories of one cluster, with backups of either side, and the invariants after each event.
+//!
+//! | invariant | |
+//! | --- | --- |
+//! | one key a UID | certificates that a claim opened under one UID are of one key |
+//! | a revoked certificate is refused | the list has its UID; it renews nothing and gets no serving certificate |
+//! | a revoked key opens nothing | no claim with it is granted, until its certificates have expired |
+//! | a revoked machine waits for the operator | no claim by it is granted before `reset --revoked`, likewise |
+
+mod life;
+
+use proptest::prelude::*;
+use proptest::test_runner::{Config, RngAlgorithm, TestError, TestRng, TestRunner};
+
+use life::{Event, Flaw, Life};
+
+/// The same histories in each run.
+fn runner(cases: u32) -> TestRunner {
+    let config = Config {
+        cases,
+        failure_persistence: None,
+        ..Config::default()
+    };
+    TestRunner::new_with_rng(config, TestRng::deterministic_rng(RngAlgorithm::ChaCha))
+}
+
+fn history() -> impl Strategy<Value = Vec<Event>> {
+    let index = || any::<prop::sample::Index>();
+    let event = prop_oneof![
+        4 => (0..2_usize, 0..2_usize).prop_map(|(machine, name)| Event::Join { machine, name }),
+        2 => (0..2_usize, 0..2_usize, index())
+            .prop_map(|(machine, name, key)| Event::JoinWithKey { machine, name, key }),
+        2 => index().prop_map(Event::Renew),
+        3 => (0..2_usize).prop_map(Event::Revoke),
+        2 => (0..2_usize).prop_map(Event::Reset),
+        1 => (0..2_usize).prop_map(Event::ResetRevoked),
+        1 => (0..2_usize).prop_map(Event::Retire),
+        1 => (0..2_usize).prop_map(Event::Forget),
+        2 => Just(Event::Backup),
+        2 => Just(Event::RestoreManagement),
+        1 => Just(Event::RestoreBoth),
+        1 => Just(Event::Move),
+        1 => Just(Event::RaiseFloor),
+        3 => Just(Event::Hour),
+    ];
+    prop::collection::vec(event, 0..40)
+}
+
+/// The shortest history that violates an invariant, and the invariant.
+fn violation(cases: u32, flaw: Option<Flaw>) -> Option<String> {
+    let run = |history: Vec<Event>| {
+        let mut life = Life::new(flaw);
+        for event in history {
+            life.take(&event).map_err(TestCaseError::fail)?;
+        }
+        Ok(())
+    };
+    match runner(cases).run(&history(), run) {
+        Ok(()) => None,
+        Err(TestError::Fail(reason, history)) => Some(format!("{reason}: {history:?}")),
+        Err(TestError::Abort(reason)) => panic!("{reason}"),
+    }
+}
+
+#[test]
+fn no_history_has_two_keys_under_one_uid_or_a_revoked_key_that_passes() {
+    let violation = violation(2000, None);
+
+    assert!(violation.is_none(), "{}", violation.unwrap_or_default());
+}
+
+#[test]
+fn histories_find_what_goes_wrong_without_a_rule() {
+    for (flaw, expected) in [
+        (Flaw::GenerationIsNext, "two keys"),
+        (Flaw::ListOfRecordsOnly, "revoked"),
+        (Flaw::ResetBeforeRevocation, "revoked machine"),
+        (Flaw::NoFloorAfterRestore, "revoked certificate"),
+        (Flaw::MachinesForgotten, "revoked machine"),
+        (Flaw::ReleaseForgetsKey, "revoked key"),
+    ] {
+        let found = violation(2000, Some(flaw));
+        let found = found.unwrap_or_else(|| panic!("{flaw:?} breaks nothing"));
+        assert!(found.contains(expected), "{flaw:?}: {found}");
+    }
+}

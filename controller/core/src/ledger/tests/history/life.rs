@@ -1,0 +1,427 @@
+//! One cluster: the records of the management cluster, the list of the workload cluster, and what was issued.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use futures::executor::block_on;
+use kubelet_attestation::names::NodeName;
+use proptest::sample::Index;
+
+use crate::crd::RevokedNodeCredentialsSpec;
+use crate::identifiers::{CertificateUid, KeyDigest};
+use crate::ledger::*;
+use crate::refusal::Unavailable;
+use crate::testing::records::{LONGEST, World, at, claim, name, opened_at, provider_id, renewal};
+use crate::verifier::Identity;
+
+const MACHINES: [&str; 2] = ["m1", "m2"];
+const NAMES: [&str; 2] = ["n1", "n2"];
+
+/// An event of a cluster's life. Numbers are places in the lists above.
+#[derive(Debug, Clone)]
+pub(super) enum Event {
+    /// A machine claims a name with a new key.
+    Join {
+        machine: usize,
+        name: usize,
+    },
+    /// A machine claims a name with a key that a certificate has.
+    JoinWithKey {
+        machine: usize,
+        name: usize,
+        key: Index,
+    },
+    /// A certificate is used for a renewal.
+    Renew(Index),
+    Revoke(usize),
+    Reset(usize),
+    ResetRevoked(usize),
+    Retire(usize),
+    /// Somebody deletes a record.
+    Forget(usize),
+    /// Both sides.
+    Backup,
+    RestoreManagement,
+    /// After it, the operator raises the floor.
+    RestoreBoth,
+    /// `clusterctl move`: another controller, and no status.
+    Move,
+    RaiseFloor,
+    Hour,
+}
+
+/// A rule that is missing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Flaw {
+    GenerationIsNext,
+    ListOfRecordsOnly,
+    ResetBeforeRevocation,
+    NoFloorAfterRestore,
+    MachinesForgotten,
+    ReleaseForgetsKey,
+}
+
+#[derive(Debug, Clone)]
+struct Issued {
+    uid: CertificateUid,
+    name: &'static str,
+    machine: &'static str,
+    key: u8,
+    end: u32,
+}
+
+#[derive(Debug, Clone, Default)]
+struct Backup {
+    records: Vec<Record>,
+    decisions: RevocationDecisions,
+    list: RevokedNodeCredentialsSpec,
+}
+
+pub(super) struct Life {
+    world: World,
+    flaw: Option<Flaw>,
+    hour: u32,
+    keys: u8,
+    decisions: RevocationDecisions,
+    /// In the workload cluster.
+    list: RevokedNodeCredentialsSpec,
+    backup: Backup,
+    issued: Vec<Issued>,
+    /// What operators took back, with the hour until which a certificate of it is valid.
+    revoked: BTreeMap<CertificateUid, u32>,
+    revoked_keys: BTreeMap<u8, u32>,
+    revoked_machines: BTreeMap<&'static str, u32>,
+}
+
+impl Life {
+    pub(super) fn new(flaw: Option<Flaw>) -> Self {
+        Self {
+            world: World::new(),
+            flaw,
+            hour: 0,
+            keys: 0,
+            decisions: RevocationDecisions::default(),
+            list: RevokedNodeCredentialsSpec::default(),
+            backup: Backup::default(),
+            issued: Vec::new(),
+            revoked: BTreeMap::new(),
+            revoked_keys: BTreeMap::new(),
+            revoked_machines: BTreeMap::new(),
+        }
+    }
+
+    /// The error is the invariant that does not hold any more.
+    pub(super) fn take(&mut self, event: &Event) -> Result<(), String> {
+        match event {
+            Event::Join { machine, name } => {
+                self.keys += 1;
+                self.join(MACHINES[*machine], NAMES[*name], self.keys)?;
+            }
+            Event::JoinWithKey { machine, name, key } if !self.issued.is_empty() => {
+                let key = key.get(&self.issued).key;
+                self.join(MACHINES[*machine], NAMES[*name], key)?;
+            }
+            Event::Renew(index) if !self.issued.is_empty() => {
+                let certificate = index.get(&self.issued).clone();
+                if certificate.end > self.hour && self.renews(&certificate) {
+                    let end = self.hour + 10;
+                    self.issued.push(Issued { end, ..certificate });
+                }
+            }
+            Event::JoinWithKey { .. } | Event::Renew(_) => {}
+            Event::Revoke(name) => self.revoke(NAMES[*name]),
+            Event::Reset(name) => self.reset(NAMES[*name]),
+            Event::ResetRevoked(name) => self.reset_revoked(NAMES[*name]),
+            Event::Retire(name) => self.change(NAMES[*name], |record, hour| {
+                let buried = record.buried(TombstoneReason::MachineGone, LONGEST, at(hour));
+                *record = if record.is_live() {
+                    buried
+                } else {
+                    record.clone()
+                };
+            }),
+            Event::Forget(name) => self.forget(NAMES[*name]),
+            Event::Backup => {
+                self.backup = Backup {
+                    records: self.records(),
+                    decisions: self.decisions.clone(),
+                    list: self.list.clone(),
+                };
+            }
+            Event::RestoreManagement => self.restore(),
+            Event::RestoreBoth => {
+                self.list = self.backup.list.clone();
+                self.restore();
+                if self.flaw != Some(Flaw::NoFloorAfterRestore) {
+                    self.raise_floor();
+                }
+                // The list of keys and machines is lost; no certificate is valid.
+                self.revoked_keys.clear();
+                self.revoked_machines.clear();
+            }
+            Event::Move => {
+                for record in self.records() {
+                    self.change_all(&record.node_name, |record, _| {
+                        record.renewed_until = None;
+                        record.renewed_boot = None;
+                    });
+                }
+                self.restart();
+            }
+            Event::RaiseFloor => self.raise_floor(),
+            Event::Hour => self.hour += 1,
+        }
+        self.publish();
+        self.check()
+    }
+
+    fn records(&self) -> Vec<Record> {
+        let all = block_on(self.world.records.all()).unwrap();
+        all.into_iter().map(|stored| stored.record).collect()
+    }
+
+    fn record(&self, node: &str) -> Option<Record> {
+        let stored = block_on(self.world.records.read(&name(node))).unwrap();
+        stored.map(|stored| stored.record)
+    }
+
+    fn change(&self, node: &str, change: impl FnOnce(&mut Record, u32)) {
+        self.change_all(&name(node), change);
+    }
+
+    fn change_all(&self, node: &NodeName, change: impl FnOnce(&mut Record, u32)) {
+        if let Some(stored) = block_on(self.world.records.read(node)).unwrap() {
+            let mut record = stored.record;
+            change(&mut record, self.hour);
+            block_on(self.world.records.replace(&record, &stored.version)).unwrap();
+        }
+    }
+
+    fn forget(&self, node: &str) {
+        if let Some(stored) = block_on(self.world.records.read(&name(node))).unwrap() {
+            block_on(self.world.records.delete(&name(node), &stored.version)).unwrap();
+        }
+    }
+
+    /// The ledger that decides on a claim of this name.
+    fn ledger(&self, node: &str) -> RecordLedger {
+        let ledger = self.world.ledger();
+        let is_reset = self.record(node).is_some_and(|record| record.is_reset());
+        match self.flaw {
+            Some(Flaw::ResetBeforeRevocation) if is_reset => {
+                ledger.with_revocations(Revocations::default())
+            }
+            Some(Flaw::GenerationIsNext) => self
+                .world
+                .ledger_over(Arc::new(NextGeneration(self.world.records.clone()))),
+            _ => ledger,
+        }
+    }
+
+    fn join(&mut self, machine: &'static str, node: &'static str, key: u8) -> Result<(), String> {
+        let claim = claim(machine, node, key, self.hour);
+        let granted = block_on(self.ledger(node).claim(&claim, at(self.hour)));
+        let Ok(grant) = granted else {
+            return Ok(());
+        };
+        let is_valid = |end: Option<&u32>| end.is_some_and(|end| *end > self.hour);
+        if is_valid(self.revoked_machines.get(machine)) {
+            return Err(format!("a revoked machine has {}", grant.uid));
+        }
+        if is_valid(self.revoked_keys.get(&key)) {
+            return Err(format!("a revoked key has {}", grant.uid));
+        }
+        let same = self.issued.iter().filter(|one| one.uid == grant.uid);
+        if same.clone().any(|one| one.key != key) {
+            return Err(format!("two keys have {}", grant.uid));
+        }
+        self.issued.push(Issued {
+            uid: grant.uid,
+            name: node,
+            machine,
+            key,
+            end: self.hour + 10,
+        });
+        Ok(())
+    }
+
+    fn renews(&self, certificate: &Issued) -> bool {
+        let renewal = Renewal {
+            node_name: name(certificate.name),
+            uid: certificate.uid,
+            ..renewal(certificate.machine, 1, self.hour)
+        };
+        block_on(self.world.ledger().renew(&renewal, at(self.hour))).is_ok()
+    }
+
+    fn revoke(&mut self, node: &str) {
+        let Some(record) = self.record(node).filter(Record::is_live) else {
+            return;
+        };
+        self.change(node, |record, hour| {
+            record.reset = None;
+            record.revoked = Some(Revoked {
+                generation: record.generation,
+                at: at(hour),
+            });
+        });
+        self.decisions.take_back(&record.holder.provider_id);
+        self.world.revocations.decide(self.decisions.clone());
+        let uid = record.certificate_uid();
+        for one in self.issued.iter().filter(|one| one.uid == uid) {
+            let later = |end: &mut u32| *end = one.end.max(*end);
+            later(self.revoked.entry(uid).or_default());
+            later(self.revoked_keys.entry(one.key).or_default());
+            later(self.revoked_machines.entry(one.machine).or_default());
+        }
+        // So that a later release is later.
+        self.publish();
+        self.hour += 1;
+    }
+
+    fn reset(&self, node: &str) {
+        self.change(node, |record, _| {
+            if !record.is_revoked() {
+                record.reset = Some(record.generation);
+            }
+        });
+    }
+
+    fn reset_revoked(&mut self, node: &str) {
+        let Some(record) = self.record(node) else {
+            return;
+        };
+        let machine = record.holder.provider_id;
+        self.decisions.release(machine.clone(), at(self.hour));
+        self.world.revocations.decide(self.decisions.clone());
+        self.revoked_machines
+            .retain(|name, _| provider_id(name) != machine);
+        self.change(node, |record, _| record.reset = Some(record.generation));
+        // Operators act in different seconds.
+        self.hour += 1;
+    }
+
+    fn restore(&mut self) {
+        for record in self.records() {
+            self.forget(record.node_name.as_str());
+        }
+        for record in &self.backup.records {
+            block_on(self.world.records.create(record)).unwrap();
+        }
+        self.decisions = self.backup.decisions.clone();
+        self.hour += 1;
+        self.restart();
+    }
+
+    /// Another process of the controller, which reads the list before it decides.
+    fn restart(&self) {
+        self.world.revocations.forget();
+        self.world.revocations.decide(self.decisions.clone());
+    }
+
+    fn raise_floor(&mut self) {
+        self.hour += 1;
+        self.decisions.floor = opened_at(self.hour);
+        self.world.revocations.decide(self.decisions.clone());
+        for one in &self.issued {
+            let end = self.revoked.entry(one.uid).or_default();
+            *end = one.end.max(*end);
+        }
+    }
+
+    fn publish(&mut self) {
+        let records = self.records();
+        let now = at(self.hour);
+        let of_records = RevokedNodeCredentialsSpec::of_records(&records, LONGEST, now);
+        let revocations = &self.world.revocations;
+        if self.flaw == Some(Flaw::ListOfRecordsOnly) {
+            revocations.forget();
+            self.list = RevokedNodeCredentialsSpec::default();
+        }
+        self.list = revocations.merged(std::mem::take(&mut self.list), of_records, now);
+        let keys = &mut self.list.revoked_keys;
+        match self.flaw {
+            Some(Flaw::MachinesForgotten) => keys.clear(),
+            Some(Flaw::ReleaseForgetsKey) => keys.retain(|_, key| key.provider_id.is_some()),
+            _ => {}
+        }
+        revocations.read(self.list.clone());
+    }
+
+    fn check(&self) -> Result<(), String> {
+        let expired: BTreeSet<_> = self
+            .revoked
+            .iter()
+            .filter(|(_, end)| **end <= self.hour)
+            .map(|(uid, _)| *uid)
+            .collect();
+        for one in &self.issued {
+            if !self.revoked.contains_key(&one.uid) || expired.contains(&one.uid) {
+                continue;
+            }
+            let uid = one.uid;
+            if !self.list.refuses(uid) {
+                return Err(format!("a revoked certificate writes: {uid}"));
+            }
+            if self.renews(one) {
+                return Err(format!("a revoked certificate is renewed: {uid}"));
+            }
+            let holder = self.world.ledger();
+            if block_on(holder.holder(&name(one.name), Some(uid))).is_ok() {
+                return Err(format!("a revoked certificate gets a serving one: {uid}"));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Records whose generation is the next number, whatever the claim says.
+#[derive(Debug)]
+struct NextGeneration(Arc<MemoryRecords>);
+
+#[async_trait::async_trait]
+impl Records for NextGeneration {
+    async fn known(&self, name: &NodeName) -> Result<Option<Stored>, Unavailable> {
+        self.0.known(name).await
+    }
+
+    async fn known_of_machine(
+        &self,
+        identity: &Identity,
+        key: KeyDigest,
+    ) -> Result<Vec<Stored>, Unavailable> {
+        self.0.known_of_machine(identity, key).await
+    }
+
+    async fn caught_up(&self, name: &NodeName, version: &Version) -> Result<(), Unavailable> {
+        self.0.caught_up(name, version).await
+    }
+
+    async fn read(&self, name: &NodeName) -> Result<Option<Stored>, Unavailable> {
+        self.0.read(name).await
+    }
+
+    async fn create(&self, record: &Record) -> Result<Stored, WriteError> {
+        self.0.create(record).await
+    }
+
+    async fn replace(&self, record: &Record, read: &Version) -> Result<Stored, WriteError> {
+        let former = self.0.read(&record.node_name).await?;
+        let former = former.map_or(0, |former| former.record.generation);
+        let mut record = record.clone();
+        record.generation = record.generation.min(former + 1);
+        self.0.replace(&record, read).await
+    }
+
+    async fn delete(&self, name: &NodeName, read: &Version) -> Result<(), WriteError> {
+        self.0.delete(name, read).await
+    }
+
+    async fn all(&self) -> Result<Vec<Stored>, Unavailable> {
+        self.0.all().await
+    }
+
+    async fn note(&self, name: &NodeName, issued: &LastIssued) -> Result<(), Unavailable> {
+        self.0.note(name, issued).await
+    }
+}
