@@ -7,6 +7,7 @@
 //! | [`auto_approve_audit`] | proves that nobody has, or names who |
 //! | [`admission`] | confines what tokens and nodes may ask for |
 //! | [`revocation`] | refuses revoked certificates every write |
+//! | [`workload_identity`] | tells a cluster from another one that had its name |
 //! | [`tokens`] | keeps bootstrap tokens alive while they are wanted |
 //! | [`rate_limit`] | bounds the work that one requester can cause; it has no I/O |
 //!
@@ -25,5 +26,6 @@ mod policies;
 pub mod rate_limit;
 pub mod revocation;
 pub mod tokens;
+pub mod workload_identity;
 
 pub use access::HardeningError;

@@ -106,7 +106,8 @@ impl Running {
             conditions,
             settings,
         )
-        .owning(records, service.cluster.uid.clone());
+        .owning(records, service.cluster.uid.clone())
+        .of_authentication(management.clone(), key.clone());
         let pipeline = Pipeline::new(context, store, events, now)
             .measured_by(metrics)
             .with_outcomes(outcomes);

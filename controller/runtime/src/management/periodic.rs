@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures::future::FutureExt as _;
+use kube::Client;
 use kubelet_attestation::errors::error_chain;
 use kubelet_attestation::names::NodeName;
 use node_attestation_core::crd::{
@@ -17,6 +18,7 @@ use node_attestation_core::decide::Context;
 use node_attestation_core::ledger::{MISSING_MACHINE_TIMEOUT, Stored};
 use tokio::time::{Instant, timeout};
 
+mod created_again;
 mod inspection;
 mod nodes;
 mod revocation_list;
@@ -30,7 +32,7 @@ use super::machine_conditions::MachineConditions;
 use super::spec_mapping::{is_to_be_enforced, unauthorized};
 use super::sweep_events::SweepEvents;
 use super::{SYNC_PERIOD, Settings};
-use crate::capi::CapiInventory;
+use crate::capi::{CapiInventory, ObjectKey};
 use crate::client::ClusterAccess;
 use crate::clock::{elapsed, now};
 use crate::hardening::tokens::Tokens;
@@ -114,6 +116,12 @@ impl Upkeep {
             unowned: Some((records, cluster_uid)),
             ..self
         }
+    }
+
+    /// The same, which compares the workload cluster with the one that this `KubeletAuthentication` was for first.
+    pub(super) fn of_authentication(self, management: Client, key: ObjectKey) -> Self {
+        let revoked = RevocationList::of_authentication(management, key);
+        Self { revoked, ..self }
     }
 
     /// One round. It costs no call if nothing has changed and no inspection is due. Nothing is granted before the first.

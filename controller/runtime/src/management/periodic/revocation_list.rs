@@ -4,11 +4,14 @@ use std::time::{Duration, SystemTime};
 
 use futures::future::FutureExt as _;
 use kube::Client;
+use kubelet_attestation::errors::error_chain;
 use node_attestation_core::crd::RevokedNodeCredentialsSpec;
-use node_attestation_core::ledger::{RecordLedger, Stored};
+use node_attestation_core::ledger::{RecordLedger, Revocations, Stored};
 use tokio::time::Instant;
 
-use super::part;
+use super::created_again::compare;
+use super::{cut, part};
+use crate::capi::ObjectKey;
 use crate::hardening::revocation;
 use crate::logs::Failures;
 
@@ -17,9 +20,14 @@ use crate::logs::Failures;
 const COMPARED_AGAIN: Duration = Duration::from_mins(10);
 
 /// The published list.
-#[derive(Debug, Default)]
+#[derive(derive_more::Debug, Default)]
 pub(super) struct RevocationList {
     published: Option<Published>,
+    /// The management cluster and the `KubeletAuthentication`, until it is known whether the Cluster was created again.
+    #[debug(skip)]
+    unknown: Option<(Client, ObjectKey)>,
+    /// The right that is missing to know it.
+    forbidden: Option<String>,
     failures: Failures,
 }
 
@@ -34,6 +42,14 @@ struct Published {
 }
 
 impl RevocationList {
+    /// The list of the workload cluster of this `KubeletAuthentication`.
+    pub(super) fn of_authentication(management: Client, key: ObjectKey) -> Self {
+        Self {
+            unknown: Some((management, key)),
+            ..Self::default()
+        }
+    }
+
     /// Has the next call compare the list with the workload cluster.
     pub(super) fn forget(&mut self) {
         self.published = None;
@@ -52,6 +68,7 @@ impl RevocationList {
         now: SystemTime,
     ) -> Result<(), String> {
         let revocations = ledger.revocations();
+        self.compare(client, revocations, now).boxed().await?;
         let longest = ledger.policy().longest_lifetime;
         let records = records.iter().map(|stored| &stored.record);
         let records = RevokedNodeCredentialsSpec::of_records(records, longest, now);
@@ -80,6 +97,26 @@ impl RevocationList {
                 "the list is full: the certificates or keys of {left_out} records are not refused"
             ));
         }
+        self.forbidden.clone().map_or(Ok(()), Err)
+    }
+
+    /// Compares the workload cluster with the one that was served first. Without the right, requests are answered.
+    async fn compare(
+        &mut self,
+        workload: &Client,
+        revocations: &Revocations,
+        now: SystemTime,
+    ) -> Result<(), String> {
+        let Some((management, key)) = &self.unknown else {
+            return Ok(());
+        };
+        let compared = compare(workload, (management, key), revocations, now).await;
+        self.forbidden = match compared {
+            Ok(()) => None,
+            Err(error) if error.is_forbidden() => Some(cut(error_chain(&error))),
+            Err(error) => return Err(cut(error_chain(&error))),
+        };
+        self.unknown = None;
         Ok(())
     }
 

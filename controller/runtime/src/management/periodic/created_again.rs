@@ -1,0 +1,236 @@
+//! A Cluster that was created again under its name, with the same CA.
+//!
+//! Certificates of the Cluster before it would be valid, and its list of revoked certificates is gone. So all
+//! generations from before the beginning of the workload cluster are refused. The workload cluster that was served first
+//! is in an annotation of the `KubeletAuthentication`: `clusterctl move` keeps it, and administrators of the workload
+//! cluster cannot write it.
+
+use std::collections::BTreeMap;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use kube::api::{Api, Patch};
+use kube::{Client, ResourceExt as _};
+use node_attestation_core::crd::{
+    KubeletAuthentication, LOWEST_VALID_GENERATION_ANNOTATION, WORKLOAD_UID_ANNOTATION,
+};
+use node_attestation_core::ledger::{RevocationDecisions, Revocations};
+use serde_json::json;
+
+use crate::capi::ObjectKey;
+use crate::client::{CONTROLLER, CallError, call, merge};
+use crate::hardening::HardeningError;
+use crate::hardening::workload_identity::{self, WorkloadIdentity};
+
+/// It could not be found out, or written down, which cluster this is.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum CreatedAgainError {
+    #[error("the identity of the workload cluster is unknown")]
+    Unknown(#[from] HardeningError),
+    #[error("the identity of the workload cluster was not written to the KubeletAuthentication")]
+    NotWritten(#[from] CallError),
+}
+
+impl CreatedAgainError {
+    /// Whether only a right is missing: then requests are answered, and an operator learns of it.
+    pub(super) fn is_forbidden(&self) -> bool {
+        matches!(self, Self::Unknown(HardeningError::Forbidden { .. }))
+    }
+}
+
+/// Compares the workload cluster with the one that was served first. If it is another one, the floor is its beginning.
+pub(super) async fn compare(
+    workload: &Client,
+    (management, key): (&Client, &ObjectKey),
+    revocations: &Revocations,
+    now: SystemTime,
+) -> Result<(), CreatedAgainError> {
+    let Some(identity) = workload_identity::read(workload).await? else {
+        return Ok(());
+    };
+    if revocations.decisions().workload_uid.as_ref() == Some(&identity.uid) {
+        return Ok(());
+    }
+    let api: Api<KubeletAuthentication> = Api::namespaced(management.clone(), &key.namespace);
+    // What was watched may be older.
+    let Some(authentication) = call(api.get_opt(&key.name)).await? else {
+        return Ok(());
+    };
+    let known = RevocationDecisions::of_annotations(Some(authentication.annotations()));
+    let (decisions, annotations) = decided(known, identity, now);
+    let patch = json!({
+        "metadata": {
+            "resourceVersion": authentication.resource_version(),
+            "annotations": annotations,
+        },
+    });
+    let (parameters, patch) = (merge(CONTROLLER), Patch::Merge(&patch));
+    call(api.patch_metadata(&key.name, &parameters, &patch)).await?;
+    revocations.decide(decisions);
+    Ok(())
+}
+
+/// The decisions with this identity, and the annotations to write.
+fn decided(
+    known: RevocationDecisions,
+    identity: WorkloadIdentity,
+    now: SystemTime,
+) -> (RevocationDecisions, BTreeMap<&'static str, String>) {
+    let uid = identity.uid.clone();
+    let mut annotations = BTreeMap::from([(WORKLOAD_UID_ANNOTATION, uid)]);
+    let mut decisions = known;
+    let before = decisions.workload_uid.replace(identity.uid);
+    if before.is_some_and(|before| decisions.workload_uid != Some(before)) {
+        // The workload cluster wrote that time, and a later one than now would refuse its new certificates.
+        let began = identity.began.min(now).duration_since(UNIX_EPOCH);
+        let began = began.unwrap_or_default().as_secs();
+        decisions.floor = decisions.floor.max(began);
+        let floor = decisions.floor.to_string();
+        annotations.insert(LOWEST_VALID_GENERATION_ANNOTATION, floor);
+        tracing::warn!(
+            floor = decisions.floor,
+            "the Cluster was created again: certificates from before are refused"
+        );
+    }
+    (decisions, annotations)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use http_body_util::{BodyExt as _, Full};
+    use hyper::body::Bytes;
+    use hyper::{Method, Request, Response};
+    use kube::client::Body;
+    use parking_lot::Mutex;
+    use serde_json::Value;
+
+    use super::*;
+    use crate::client::ClusterAccess;
+
+    fn at(seconds: u64) -> SystemTime {
+        UNIX_EPOCH + Duration::from_secs(seconds)
+    }
+
+    /// The floor and the number of annotations after the workload cluster `uid` was seen at 50, which began at `began`.
+    fn seen(known: Option<&str>, floor: u64, uid: &str, began: u64) -> (u64, usize) {
+        let known = RevocationDecisions {
+            floor,
+            workload_uid: known.map(str::to_owned),
+            ..RevocationDecisions::default()
+        };
+        let identity = WorkloadIdentity {
+            uid: uid.to_owned(),
+            began: at(began),
+        };
+        let (decisions, annotations) = decided(known, identity, at(50));
+        assert_eq!(decisions.workload_uid.as_deref(), Some(uid));
+        assert_eq!(annotations[WORKLOAD_UID_ANNOTATION], uid);
+        let written = annotations.get(LOWEST_VALID_GENERATION_ANNOTATION);
+        assert!(written.is_none_or(|written| *written == decisions.floor.to_string()));
+        (decisions.floor, annotations.len())
+    }
+
+    #[test]
+    fn only_another_workload_cluster_raises_the_floor_to_its_beginning() {
+        assert_eq!(seen(None, 0, "a", 30), (0, 1));
+        assert_eq!(seen(Some("a"), 0, "a", 30), (0, 1));
+        assert_eq!(seen(Some("a"), 0, "b", 30), (30, 2));
+        assert_eq!(seen(Some("a"), 40, "b", 30), (40, 2));
+    }
+
+    /// An API server that answers reads with this, and keeps what is patched.
+    fn api_server(status: u16, object: Value) -> (ClusterAccess, Arc<Mutex<Vec<Value>>>) {
+        let patched: Arc<Mutex<Vec<Value>>> = Arc::default();
+        let writes = patched.clone();
+        let access = ClusterAccess::in_memory(move |request: Request<Body>| {
+            let (object, writes) = (object.clone(), writes.clone());
+            async move {
+                let (parts, body) = request.into_parts();
+                let body = body.collect().await.unwrap().to_bytes();
+                if parts.method == Method::PATCH {
+                    writes.lock().push(serde_json::from_slice(&body).unwrap());
+                }
+                let body = Full::new(Bytes::from(object.to_string()));
+                Response::builder().status(status).body(body).unwrap()
+            }
+        });
+        (access, patched)
+    }
+
+    fn namespace(uid: &str) -> Value {
+        json!({
+            "apiVersion": "v1", "kind": "Namespace",
+            "metadata": {
+                "name": "kube-system", "uid": uid, "creationTimestamp": "1970-01-01T00:00:30Z",
+            },
+        })
+    }
+
+    #[tokio::test]
+    async fn a_cluster_that_was_created_again_gets_a_floor_in_one_write() {
+        let (management, patched) = api_server(
+            200,
+            json!({
+                "apiVersion": "attestation.cluster.x-k8s.io/v1alpha1",
+                "kind": "KubeletAuthentication",
+                "metadata": {
+                    "name": "prod-1", "namespace": "default", "resourceVersion": "7",
+                    "annotations": {WORKLOAD_UID_ANNOTATION: "a"},
+                },
+                "spec": {"clusterName": "prod-1", "authorizedAttestors": ["tpm"]},
+            }),
+        );
+        let key = ObjectKey::new("default", "prod-1");
+        let revocations = Revocations::unread();
+
+        // The second one finds what the first one wrote down.
+        for _ in 0..2 {
+            let (workload, _) = api_server(200, namespace("b"));
+            let management = (management.client(), &key);
+            compare(workload.client(), management, &revocations, at(50))
+                .await
+                .unwrap();
+        }
+
+        let patched = patched.lock();
+        let expected = json!({
+            "metadata": {
+                "resourceVersion": "7",
+                "annotations": {
+                    WORKLOAD_UID_ANNOTATION: "b",
+                    LOWEST_VALID_GENERATION_ANNOTATION: "30",
+                },
+            },
+        });
+        assert_eq!(*patched, [expected]);
+        assert_eq!(revocations.decisions().floor, 30);
+    }
+
+    #[tokio::test]
+    async fn only_a_missing_right_to_the_namespace_lets_requests_be_answered() {
+        let key = ObjectKey::new("default", "prod-1");
+        for (code, is_forbidden) in [(403, true), (500, false)] {
+            let status = json!({"kind": "Status", "metadata": {}, "code": code, "message": ""});
+            let (workload, _) = api_server(code, status);
+            let (management, _) = api_server(200, json!({}));
+            let management = (management.client(), &key);
+
+            let compared = compare(
+                workload.client(),
+                management,
+                &Revocations::unread(),
+                at(50),
+            )
+            .await;
+
+            assert_eq!(compared.unwrap_err().is_forbidden(), is_forbidden, "{code}");
+        }
+    }
+
+    #[test]
+    fn a_beginning_in_the_future_is_now() {
+        assert_eq!(seen(Some("a"), 0, "b", 90), (50, 2));
+    }
+}
