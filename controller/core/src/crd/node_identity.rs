@@ -338,6 +338,11 @@ pub struct NodeIdentityStatus {
     /// The boot of the machine's TPM at that time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_tpm_boot: Option<LastTpmBoot>,
+    /// The generation in a certificate that the node presented with evidence, and that the record does not have: it
+    /// comes from a backup. `identities restored` resets such a record.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<i64>", range(min = 1))]
+    pub presented_generation: Option<u64>,
     /// Conditions of the record.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::conditions")]

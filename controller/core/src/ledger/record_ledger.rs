@@ -15,6 +15,7 @@ use super::{
     Absences, Claim, Grant, GrantReason, Holder, LastIssued, LedgerPolicy, Record, RecordHolder,
     Renewal, Revocations,
 };
+use crate::crd::RevokedNodeCredentialsSpec;
 use crate::identifiers::{CertificateUid, RecordUid};
 use crate::inventory::{Inventory, Machine, MachineState};
 use crate::nodes::Nodes;
@@ -344,9 +345,13 @@ impl RecordLedger {
         let name = &renewal.node_name;
         let revoked = self.revocations.known().map_err(unavailable)?;
         let renewed = |record: Option<&Record>| rules::renewed(record, &revoked, renewal);
-        let grant = match self.known_to(name, renewed).await? {
-            Renewed::Grant(grant) => grant,
-            Renewed::Strengthen => self.claim(&renewal.claim(), now).await?,
+        let grant = match self.known_to(name, renewed).await {
+            Ok(Renewed::Grant(grant)) => grant,
+            Ok(Renewed::Strengthen) => self.claim(&renewal.claim(), now).await?,
+            Err(refusal) => {
+                self.note_backup(&revoked, renewal).await;
+                return Err(refusal);
+            }
         };
         let is_seen = grant.uid == renewal.uid;
         self.settle(name, |record| {
@@ -357,6 +362,26 @@ impl RecordLedger {
         })
         .await;
         Ok(grant)
+    }
+
+    /// Writes down that the record comes from a backup, if the renewal shows it. What fails is left to the next request.
+    async fn note_backup(&self, revoked: &RevokedNodeCredentialsSpec, renewal: &Renewal) {
+        let name = &renewal.node_name;
+        let known = self.known(name).await.ok().flatten();
+        let is_from_backup =
+            |known: &Stored| rules::is_from_backup(&known.record, revoked, renewal);
+        if !known.as_ref().is_some_and(is_from_backup) {
+            return;
+        }
+        let generation = renewal.uid.generation;
+        if let Err(error) = self.records.note_later(name, generation).await {
+            let (node, error) = (name.as_str(), error_chain(&error));
+            tracing::warn!(
+                node,
+                error,
+                "it could not be written down that a record comes from a backup"
+            );
+        }
     }
 
     /// Ends what a node that was seen needs no longer: a reset, by which a later claim could take its name, and the

@@ -58,6 +58,12 @@ pub trait Records: Debug + Send + Sync {
     /// All records, as a cache has them.
     async fn all(&self) -> Result<Vec<Stored>, Unavailable>;
 
+    /// Writes down that a node presented a certificate of a later generation than its record has. It is for people, who
+    /// can reset the record; its loss is harmless. The default keeps nothing.
+    async fn note_later(&self, _name: &NodeName, _generation: u64) -> Result<(), Unavailable> {
+        Ok(())
+    }
+
     /// Writes the last certificate of a record into its status. It is for people, and for an estimate of
     /// when a generation has expired; its loss is harmless.
     async fn note(&self, name: &NodeName, issued: &LastIssued) -> Result<(), Unavailable>;

@@ -17,7 +17,7 @@ use crate::verifier::Assurance;
 mod holding;
 mod step;
 
-pub(super) use holding::{Renewed, holder, renewed};
+pub(super) use holding::{Renewed, holder, is_from_backup, renewed};
 pub(super) use step::{Facts, HolderState, Others, Question, Step};
 
 use holding::identity_revoked;

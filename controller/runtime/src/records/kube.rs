@@ -123,6 +123,18 @@ impl KubeRecords {
         }
     }
 
+    /// Writes what the status has; the rest of it stays.
+    async fn write_status(
+        &self,
+        object: &str,
+        status: &crd::NodeIdentityStatus,
+    ) -> Result<(), Unavailable> {
+        let (parameters, patch) = (PatchParams::default(), json!({ "status": status }));
+        let patch = Patch::Merge(&patch);
+        call(self.api.patch_status(object, &parameters, &patch)).await?;
+        Ok(())
+    }
+
     fn name(&self, node_name: &NodeName) -> String {
         crd::object_name(&self.cluster, node_name.as_str())
     }
@@ -262,12 +274,17 @@ impl Records for KubeRecords {
                 generation: issued.generation,
                 boot,
             }),
-            conditions: Vec::new(),
+            ..crd::NodeIdentityStatus::default()
         };
-        let (parameters, patch) = (PatchParams::default(), json!({ "status": status }));
-        let patch = Patch::Merge(&patch);
-        call(self.api.patch_status(&object, &parameters, &patch)).await?;
-        Ok(())
+        self.write_status(&object, &status).await
+    }
+
+    async fn note_later(&self, name: &NodeName, generation: u64) -> Result<(), Unavailable> {
+        let status = crd::NodeIdentityStatus {
+            presented_generation: Some(generation),
+            ..crd::NodeIdentityStatus::default()
+        };
+        self.write_status(&self.name(name), &status).await
     }
 }
 

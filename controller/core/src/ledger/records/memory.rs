@@ -18,6 +18,8 @@ pub struct MemoryRecords(Mutex<State>);
 #[derive(Debug, Default)]
 struct State {
     records: BTreeMap<NodeName, Stored>,
+    /// The generations of [`Records::note_later`].
+    later: BTreeMap<NodeName, u64>,
     version: u64,
 }
 
@@ -36,6 +38,13 @@ impl State {
     fn is(&self, name: &NodeName, version: &Version) -> bool {
         let stored = self.records.get(name);
         stored.is_some_and(|stored| stored.version == *version)
+    }
+}
+
+impl MemoryRecords {
+    /// The generation that [`Records::note_later`] wrote down.
+    pub fn later(&self, name: &NodeName) -> Option<u64> {
+        self.0.lock().later.get(name).copied()
     }
 }
 
@@ -94,6 +103,11 @@ impl Records for MemoryRecords {
     async fn all(&self) -> Result<Vec<Stored>, Unavailable> {
         let all = self.0.lock().records.values().cloned().collect();
         Ok(all)
+    }
+
+    async fn note_later(&self, name: &NodeName, generation: u64) -> Result<(), Unavailable> {
+        self.0.lock().later.insert(name.clone(), generation);
+        Ok(())
     }
 
     async fn note(&self, name: &NodeName, issued: &LastIssued) -> Result<(), Unavailable> {

@@ -106,6 +106,35 @@ fn a_retired_record_does_not_stop_its_machine() {
 }
 
 #[test]
+fn a_later_generation_that_the_holder_presents_with_evidence_is_noted() {
+    let later = |change: fn(&World), machine: &str, generation: u64| {
+        let world = World::held(policy());
+        change(&world);
+        assert!(matches!(
+            world.renewal_denied(machine, generation, 2),
+            Denial::FormerCertificate(..)
+        ));
+        world.records.later(&name("n1"))
+    };
+    let retired = |world: &World| {
+        world.edit("n1", |record| {
+            *record = record.buried(TombstoneReason::MachineGone, LONGEST, at(1));
+        });
+    };
+
+    assert_eq!(later(|_| {}, "m1", 7), Some(7));
+    assert_eq!(later(|_| {}, "m2", 7), None, "another machine");
+    assert_eq!(later(retired, "m1", 7), None, "a tombstone");
+    assert_eq!(
+        later(|world| raise_floor(world, 1), "m1", 7),
+        None,
+        "refused"
+    );
+    let former = |world: &World| world.edit("n1", |record| record.generation = 9);
+    assert_eq!(later(former, "m1", 7), None, "a former generation");
+}
+
+#[test]
 fn nothing_is_granted_before_the_list_was_read() {
     let world = World::held(policy());
     world.revocations.forget();

@@ -49,6 +49,23 @@ pub(in crate::ledger) fn renewed(
     }))
 }
 
+/// Whether the renewal is by the record's holder, with a certificate of a later generation than the record has, which
+/// nothing revoked: the record comes from a backup.
+pub(in crate::ledger) fn is_from_backup(
+    record: &Record,
+    revoked: &RevokedNodeCredentialsSpec,
+    renewal: &Renewal,
+) -> bool {
+    let Renewal { uid, identity, .. } = renewal;
+    let identity = identity.identity();
+    record.is_live()
+        && uid.record == record.uid
+        && uid.generation > record.generation
+        && !revoked.refuses(*uid)
+        && record.holder.provider_id == identity.provider_id
+        && record.holder.is(identity)
+}
+
 /// The holder of a name, for a requester with a certificate of `uid`; `None` if the certificate
 /// carries no UID.
 pub(in crate::ledger) fn holder(

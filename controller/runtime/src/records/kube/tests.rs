@@ -54,6 +54,35 @@ fn client(answer: impl Fn(&str) -> Answer + Clone + Send + 'static) -> Client {
     Client::new(service, "default")
 }
 
+#[tokio::test]
+async fn a_later_generation_is_written_to_the_status_and_nothing_else() {
+    let (sender, mut written) = unbounded();
+    let service = tower::service_fn(move |request: Request<Body>| {
+        let sender = sender.clone();
+        async move {
+            let (parts, body) = request.into_parts();
+            let body = body.collect().await.unwrap().to_bytes();
+            if parts.method == "PATCH" {
+                let patch: Value = serde_json::from_slice(&body).unwrap();
+                let object = parts.uri.path().to_owned();
+                sender.unbounded_send((object, patch)).unwrap();
+            }
+            let failure = json!({"kind": "Status", "code": 404, "metadata": {}});
+            let body = Full::new(Bytes::from(failure.to_string()));
+            let response = Response::builder().status(404);
+            Ok::<_, Infallible>(response.body(body).unwrap())
+        }
+    });
+    let client = Client::new(service, "default");
+    let records = KubeRecords::start(client, "default", "prod-1", &Metrics::default());
+
+    assert!(records.note_later(&name("n1"), 7).await.is_err());
+
+    let (object, patch) = written.next().await.unwrap();
+    assert!(object.ends_with("/prod-1.n1/status"), "{object}");
+    assert_eq!(patch, json!({"status": {"presentedGeneration": 7}}));
+}
+
 fn start(answer: impl Fn(&str) -> Answer + Clone + Send + 'static) -> KubeRecords {
     KubeRecords::start(client(answer), "default", "prod-1", &Metrics::default())
 }
