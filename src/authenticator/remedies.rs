@@ -58,8 +58,8 @@ pub(crate) fn unaccepted_certificate(error: &ApiError, bootstrap: &Path) -> Stri
 pub(crate) fn refused_certificate(bootstrap: &Path) -> String {
     format!(
         "see whether the node's certificate was revoked or is not its record's; if the machine is the \
-         right one, run `node-attestation-controller identities reset`, and put a kubeconfig with a \
-         bootstrap token at {}",
+         right one, run `node-attestation-controller identities reset`, with --revoked if it was revoked, \
+         and put a kubeconfig with a bootstrap token at {}",
         bootstrap.display()
     )
 }

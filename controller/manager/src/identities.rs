@@ -1,11 +1,15 @@
 //! `identities`: shows, resets and revokes records.
 
+use std::time::UNIX_EPOCH;
+
 use clap::{Args, Subcommand};
 use kubelet_attestation::errors::error_chain;
+use kubelet_attestation::names::ProviderId;
 use node_attestation_core::crd::NodeIdentity;
+use node_attestation_runtime::capi::ObjectKey;
 use node_attestation_runtime::client::CallError;
 use node_attestation_runtime::clock::now;
-use node_attestation_runtime::identities::Identities;
+use node_attestation_runtime::identities::{Changed, Identities, IdentitiesError, Restored};
 
 use crate::error::BoxError;
 use crate::query::{QueryOptions, aligned};
@@ -30,9 +34,40 @@ enum Act {
     Show(Whose),
     /// Give a node's name up: the next rightful claim of it, or a new key of the same machine, opens a
     /// new generation
-    Reset(Whose),
-    /// Take a node's certificates back: no renewal, no serving certificate, every write refused
+    Reset(Reset),
+    /// Take a node's certificates back: no renewal, no serving certificate, every write refused. Its machine gets no
+    /// certificate until `reset --revoked`
     Revoke(Whose),
+    /// After the restore of a backup of the management cluster: reset the records whose nodes have certificates of later
+    /// generations, as they showed with evidence. Repeat it until all nodes have renewed
+    Restored {
+        /// The Cluster
+        cluster: String,
+        /// Nodes that are reset too: those without evidence, whose machines you know
+        #[arg(value_name = "NODE")]
+        nodes: Vec<String>,
+    },
+    /// Refuse all certificates of a Cluster from before a time, which can only grow: the list of revoked certificates is
+    /// lost, because both sides were restored. Nodes come back with a bootstrap token and their evidence
+    Floor {
+        /// The Cluster
+        cluster: String,
+        /// The time, in RFC 3339; without it, now
+        #[arg(long, value_name = "TIME")]
+        before: Option<String>,
+    },
+}
+
+#[derive(Debug, Args)]
+struct Reset {
+    #[command(flatten)]
+    whose: Whose,
+    /// Also if its certificates are revoked: the machine can join again
+    #[arg(long)]
+    revoked: bool,
+    /// The machine that can join again, if its record is gone
+    #[arg(long, value_name = "ID", requires = "revoked")]
+    provider_id: Option<String>,
 }
 
 #[derive(Debug, Args)]
@@ -52,47 +87,140 @@ pub(crate) async fn run(command: IdentitiesCommand) -> Result<String, BoxError> 
     let QueryOptions {
         namespace, output, ..
     } = options;
-    let whose = match &act {
+    match &act {
         Act::List { cluster } => {
             let all = identities
                 .list(namespace.as_deref(), cluster.as_deref())
                 .await?;
-            return output.print(&all, || table(&all));
+            output.print(&all, || table(&all))
         }
-        Act::Show(whose) | Act::Reset(whose) | Act::Revoke(whose) => whose,
-    };
-    let Whose { cluster, node } = whose;
-    let found = identities.of_node(&of, cluster, node).await?;
-    let changed = match &act {
-        Act::Reset(_) => Some(identities.reset(&found, now()).await?),
-        Act::Revoke(_) => Some(identities.revoke(&found, now()).await?),
-        Act::List { .. } | Act::Show(_) => None,
-    };
-    let changed = changed.as_ref();
-    let identity = changed.map_or(&found, |changed| &changed.identity);
-    let event_error = changed.and_then(|changed| changed.event_error.as_ref());
-    output.print(identity, || said(&act, identity, node, event_error))
+        Act::Show(Whose { cluster, node }) => {
+            let found = identities.of_node(&of, cluster, node).await?;
+            output.print(&found, || shown(&found))
+        }
+        Act::Reset(reset) => {
+            let changed = reset_of(&identities, reset, of).await?;
+            let Some(changed) = changed else {
+                return Ok(RELEASED.to_owned());
+            };
+            let identity = &changed.identity;
+            output.print(identity, || {
+                let text = said_of_reset(identity);
+                with_warning(text, changed.event_error.as_ref())
+            })
+        }
+        Act::Revoke(Whose { cluster, node }) => {
+            let found = identities.of_node(&of, cluster, node).await?;
+            let changed = identities.revoke(&found, now()).await?;
+            let identity = &changed.identity;
+            output.print(identity, || {
+                let text = said_of_revocation(identity, cluster);
+                with_warning(text, changed.event_error.as_ref())
+            })
+        }
+        Act::Restored { cluster, nodes } => {
+            let cluster = ObjectKey::new(of, cluster);
+            let nodes = nodes.iter().cloned().collect();
+            let restored = identities.restored(&cluster, &nodes, now()).await?;
+            output.print(&restored.reset, || said_of_restored(&restored))
+        }
+        Act::Floor { cluster, before } => {
+            let floor = seconds(before.as_deref())?;
+            let cluster = ObjectKey::new(of, cluster);
+            let event_error = identities.raise_floor(&cluster, floor, now()).await?;
+            let text = format!(
+                "Within seconds, the controller and Cluster {cluster} refuse all certificates of generations before \
+                 {floor}. Nodes with such a certificate become NotReady, and come back with another key, a bootstrap token \
+                 and their evidence."
+            );
+            Ok(with_warning(text, event_error.as_ref()))
+        }
+    }
 }
 
-/// The record, or what was done with it, for a person.
-fn said(act: &Act, identity: &NodeIdentity, node: &str, event_error: Option<&CallError>) -> String {
-    let generation = identity.spec.generation;
-    let mut text = match act {
-        Act::List { .. } | Act::Show(_) => return shown(identity),
-        Act::Reset(_) => format!(
-            "Generation {generation} of node {node} is given up. The next request for this name that \
-             passes every check opens generation {}; until then nothing changes, and the present \
-             certificate goes on. With it, the certificates of the former generation are refused every \
-             write.",
-            generation.saturating_add(1)
-        ),
-        Act::Revoke(Whose { cluster, .. }) => format!(
-            "Generation {generation} of node {node} is revoked. Within seconds the workload cluster \
-             refuses every write with its certificates, and the Node goes NotReady; it gets no renewal \
-             and no serving certificate. What it may read it can read until the certificate expires. To \
-             let the machine join again: identities reset {cluster} {node}."
-        ),
+/// The seconds since 1970 of this time, or of now.
+fn seconds(text: Option<&str>) -> Result<u64, BoxError> {
+    let Some(text) = text else {
+        return Ok(now().duration_since(UNIX_EPOCH)?.as_secs());
     };
+    let time = humantime::parse_rfc3339(text);
+    let time = time.map_err(|_| format!("invalid time {text} (want YYYY-MM-DDTHH:MM:SSZ)"))?;
+    Ok(time.duration_since(UNIX_EPOCH)?.as_secs())
+}
+
+const RELEASED: &str = "The machine can claim names again. It has no record that could be reset.\n";
+
+/// Resets the record; `None` if it is gone, and only its machine was released.
+async fn reset_of(
+    identities: &Identities,
+    reset: &Reset,
+    namespace: String,
+) -> Result<Option<Changed>, BoxError> {
+    let Reset {
+        whose: Whose { cluster, node },
+        revoked,
+        provider_id,
+    } = reset;
+    let found = identities.of_node(&namespace, cluster, node).await;
+    let found = match (found, provider_id) {
+        (Err(IdentitiesError::NotFound { .. }), Some(_)) => None,
+        (found, _) => Some(found?),
+    };
+    if !revoked {
+        return match found {
+            Some(found) => Ok(Some(identities.reset(&found, now()).await?)),
+            None => Ok(None),
+        };
+    }
+    let recorded = found.as_ref().map(|found| &found.spec.provider_id);
+    let machine = provider_id.as_ref().or(recorded);
+    let machine = machine.map(String::as_str).unwrap_or_default();
+    let machine = ProviderId::parse(machine)?;
+    let key = ObjectKey::new(namespace, cluster);
+    identities.release(&key, machine, now()).await?;
+    match found {
+        Some(found) => Ok(Some(identities.reset_revoked(&found, now()).await?)),
+        None => Ok(None),
+    }
+}
+
+fn said_of_reset(identity: &NodeIdentity) -> String {
+    let (generation, node) = (identity.spec.generation, &identity.spec.node_name);
+    format!(
+        "Generation {generation} of node {node} is given up. The next request for this name that passes every check \
+         opens a new generation; until then nothing changes, and the present certificate goes on. With it, the \
+         certificates of the former generation are refused every write."
+    )
+}
+
+fn said_of_revocation(identity: &NodeIdentity, cluster: &str) -> String {
+    let (generation, node) = (identity.spec.generation, &identity.spec.node_name);
+    format!(
+        "Generation {generation} of node {node} is revoked. Within seconds the workload cluster refuses every write with \
+         its certificates, and the Node goes NotReady; it gets no renewal and no serving certificate. What it may read \
+         it can read until the certificate expires. To let the machine join again: identities reset --revoked {cluster} \
+         {node}."
+    )
+}
+
+fn said_of_restored(restored: &Restored) -> String {
+    let nodes = restored.reset.iter();
+    let nodes: Vec<_> = nodes.map(|one| one.spec.node_name.as_str()).collect();
+    let text = format!(
+        "{} records were reset: {}. {} live records stay as they are: their nodes renew with them, or have not shown a \
+         certificate of a later generation yet, which they do at their next renewal.",
+        nodes.len(),
+        if nodes.is_empty() {
+            "-".to_owned()
+        } else {
+            nodes.join(", ")
+        },
+        restored.unchanged,
+    );
+    with_warning(text, restored.event_error.as_ref())
+}
+
+fn with_warning(mut text: String, event_error: Option<&CallError>) -> String {
     if let Some(error) = event_error {
         text += "\nWarning: there is no Event that says who did it: ";
         text += &error_chain(error);

@@ -1,20 +1,27 @@
-//! Commands of a person about the records of a management cluster: show, reset, revoke.
+//! Commands of a person about the records of a management cluster: show, reset, revoke, and after a restore.
 //!
-//! Each command writes to the record, which the controller acts upon, and creates an Event with the name of the
-//! person. A failure to create the Event does not undo the write.
+//! Each command writes to the record, or to the `KubeletAuthentication`, which the controller acts upon, and creates an
+//! Event with the name of the person. A failure to create the Event does not undo the write.
 
 use std::time::SystemTime;
 
 use k8s_openapi::api::authentication::v1::SelfSubjectReview;
 use k8s_openapi::api::events::v1::Event;
-use kube::Resource as _;
+use kube::Resource;
 use kube::api::{Api, ListParams, ObjectList, Patch, PatchParams, PostParams};
+use kubelet_attestation::ensure;
 use node_attestation_core::crd::{
-    CLUSTER_NAME_LABEL, NodeIdentity, RESET_ANNOTATION, Revoked, object_name,
+    CLUSTER_NAME_LABEL, NodeIdentity, NodeIdentitySpec, RESET_ANNOTATION, Revoked, object_name,
 };
 use node_attestation_core::ledger::whole_seconds;
 use serde_json::{Value, json};
 
+mod decisions;
+mod restored;
+
+pub use restored::Restored;
+
+use crate::capi::ObjectKey;
 use crate::client::{CallError, ClusterAccess, call};
 use crate::events::event;
 
@@ -49,9 +56,43 @@ pub enum IdentitiesError {
         /// Its name.
         name: String,
     },
+    /// The Cluster has no `KubeletAuthentication`.
+    #[error("there is no KubeletAuthentication of Cluster {0}")]
+    NoAuthentication(ObjectKey),
+    /// The certificates of the record are revoked.
+    #[error(
+        "the certificates of node {0} are revoked: to let its machine join again nevertheless, set --revoked"
+    )]
+    Revoked(String),
+    /// The floor would fall.
+    #[error("generation {floor} is before the floor, which is {before} and can only grow")]
+    FloorFalls {
+        /// The wanted one.
+        floor: u64,
+        /// The present one.
+        before: u64,
+    },
+    /// The floor would refuse new certificates too.
+    #[error("generation {0} is in the future")]
+    FloorInFuture(u64),
     /// A call failed.
     #[error(transparent)]
     Call(#[from] CallError),
+}
+
+impl IdentitiesError {
+    fn not_found(namespace: &str, cluster: &str, node: &str) -> Self {
+        Self::NotFound {
+            namespace: namespace.to_owned(),
+            name: object_name(cluster, node),
+        }
+    }
+}
+
+/// Whether an operator revoked the certificates of the present generation.
+fn is_revoked(identity: &NodeIdentity) -> bool {
+    let revoked = identity.spec.revoked.as_ref();
+    revoked.is_some_and(|revoked| revoked.generation >= identity.spec.generation)
 }
 
 impl Identities {
@@ -98,18 +139,33 @@ impl Identities {
         let name = object_name(cluster, node);
         let api: Api<NodeIdentity> = Api::namespaced(self.management.client().clone(), namespace);
         let found = call(api.get_opt(&name)).await?;
-        found.ok_or_else(|| IdentitiesError::NotFound {
-            namespace: namespace.to_owned(),
-            name,
-        })
+        found.ok_or_else(|| IdentitiesError::not_found(namespace, cluster, node))
     }
 
     /// Resets the record: the next claim may replace its current generation.
     ///
     /// # Errors
     ///
-    /// It has changed since it was read, or could not be written.
+    /// Its certificates are revoked, it has changed since it was read, or could not be written.
     pub async fn reset(
+        &self,
+        identity: &NodeIdentity,
+        now: SystemTime,
+    ) -> Result<Changed, IdentitiesError> {
+        let node = &identity.spec.node_name;
+        ensure!(
+            !is_revoked(identity),
+            IdentitiesError::Revoked(node.clone())
+        );
+        self.reset_revoked(identity, now).await
+    }
+
+    /// Resets the record also if its certificates are revoked. Its machine must be [released](Self::release) before.
+    ///
+    /// # Errors
+    ///
+    /// It has changed since it was read, or could not be written.
+    pub async fn reset_revoked(
         &self,
         identity: &NodeIdentity,
         now: SystemTime,
@@ -129,7 +185,7 @@ impl Identities {
             .await
     }
 
-    /// Revokes the certificates of the record's current generation.
+    /// Revokes the certificates of the record's current generation, and takes a reset back.
     ///
     /// # Errors
     ///
@@ -139,13 +195,25 @@ impl Identities {
         identity: &NodeIdentity,
         now: SystemTime,
     ) -> Result<Changed, IdentitiesError> {
-        let generation = identity.spec.generation;
+        let NodeIdentitySpec {
+            generation,
+            cluster_name,
+            provider_id,
+            ..
+        } = &identity.spec;
+        let namespace = identity.metadata.namespace.clone().unwrap_or_default();
+        let cluster = ObjectKey::new(namespace, cluster_name);
+        self.take_release_back(&cluster, provider_id).await?;
+        let generation = *generation;
         let revoked = Revoked {
             generation,
             at: whole_seconds(now),
         };
         let patch = json!({
-            "metadata": {"resourceVersion": identity.metadata.resource_version},
+            "metadata": {
+                "resourceVersion": identity.metadata.resource_version,
+                "annotations": {RESET_ANNOTATION: null},
+            },
             "spec": {"revoked": revoked},
         });
         let note = format!(
@@ -169,16 +237,27 @@ impl Identities {
         let api: Api<NodeIdentity> = Api::namespaced(self.management.client().clone(), &namespace);
         let (parameters, patch) = (PatchParams::default(), Patch::Merge(&patch));
         let written = call(api.patch(name, &parameters, &patch)).await?;
-        let who = self.who().await;
-        let note = format!("{note}, by {who}");
-        let words = ("Warning", "Identities", reason, note);
-        let event = event(written.object_ref(&()), None, words, now);
-        let events: Api<Event> = Api::namespaced(self.management.client().clone(), &namespace);
-        let told = call(events.create(&PostParams::default(), &event)).await;
+        let told = self.tell(&namespace, &written, (reason, note), now).await;
         Ok(Changed {
             identity: written,
             event_error: told.err(),
         })
+    }
+
+    /// Creates the Event of a write, with the name of the person.
+    async fn tell(
+        &self,
+        namespace: &str,
+        written: &impl Resource<DynamicType = ()>,
+        (reason, note): (&str, String),
+        now: SystemTime,
+    ) -> Result<Event, CallError> {
+        let who = self.who().await;
+        let note = format!("{note}, by {who}");
+        let words = ("Warning", "Identities", reason, note);
+        let event = event(written.object_ref(&()), None, words, now);
+        let events: Api<Event> = Api::namespaced(self.management.client().clone(), namespace);
+        call(events.create(&PostParams::default(), &event)).await
     }
 
     /// The requester's username, from the API server.

@@ -73,7 +73,11 @@ fn a_record_is_seen_revoked_and_reset_by_a_person() {
     );
     assert!(printed(&management, &["list"]).contains("Revoked"));
 
-    let said = printed(&management, &["reset", "prod-1", "node-1"]);
+    let refused = identities(&management, &["reset", "prod-1", "node-1"]);
+    assert!(!refused.status.success(), "{refused:?}");
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert!(said.contains("--revoked"), "{said}");
+    let said = printed(&management, &["reset", "--revoked", "prod-1", "node-1"]);
     println!("{said}");
     let record = kubectl.json(["get", "nodeidentity", "prod-1.node-1"]);
     let annotations = &record["metadata"]["annotations"];

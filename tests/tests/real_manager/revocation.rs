@@ -14,11 +14,13 @@ use crate::SITE;
 /// A lifetime with a renewal after 100 to 140 seconds: the certificate is revoked and its record reset before that.
 const SECONDS: u32 = 200;
 
-/// `node-attestation-controller identities <what> prod-1 <node>`.
+/// `node-attestation-controller identities <what> prod-1 <node>`, where `what` can have options.
 #[track_caller]
-fn identities(scene: &Scene, what: &str, node_name: &str) {
+fn identities(scene: &Scene, what: &[&str], node_name: &str) {
     let output = Command::new(program("node-attestation-controller"))
-        .args(["identities", what, "prod-1", node_name])
+        .arg("identities")
+        .args(what)
+        .args(["prod-1", node_name])
         .args(["--namespace", scene.cluster.namespace()])
         .arg("--kubeconfig")
         .arg(SITE.management.admin_kubeconfig())
@@ -46,9 +48,9 @@ fn a_node_that_was_revoked_and_reset_comes_back_with_its_next_renewal() {
     let mut kubelet = kubelet.start();
     kubelet.wait_until_ready();
 
-    identities(&scene, "revoke", "returns");
+    identities(&scene, &["revoke"], "returns");
     kubelet.wait_for_log("is revoked");
-    identities(&scene, "reset", "returns");
+    identities(&scene, &["reset", "--revoked"], "returns");
 
     scene.wait_for_record("returns", |record| {
         record["spec"]["generation"].as_u64() > Some(1)

@@ -1,7 +1,9 @@
 //! A management cluster that is restored from a backup older than the certificates in use.
 
 use std::process::Command;
+use std::time::Duration;
 
+use kubelet_authenticator_test_support::process::poll;
 use kubelet_authenticator_tests::management::Management;
 use kubelet_authenticator_tests::program;
 use serde_json::{Value, json};
@@ -31,12 +33,26 @@ fn reset(management: &Management) {
     assert!(output.status.success(), "{output:?}");
 }
 
+/// Resets the records whose nodes have later generations, and returns the nodes.
+fn restored(management: &Management) -> Vec<Value> {
+    let output = Command::new(program("node-attestation-controller"))
+        .args(["identities", "restored", "prod-1", "--output", "json"])
+        .args(["--namespace", "default"])
+        .arg("--kubeconfig")
+        .arg(management.admin_kubeconfig())
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let reset: Value = serde_json::from_slice(&output.stdout).unwrap();
+    reset.as_array().unwrap().clone()
+}
+
 fn now(management: &Management) -> Value {
     record(management.kubectl(), "default", "prod-1", "m1")
 }
 
 #[test]
-fn after_a_restore_a_reset_node_returns_with_its_next_renewal() {
+fn after_a_restore_a_node_that_presents_a_later_generation_is_reset_and_returns() {
     let management = management();
     allow_short_certificates(&management);
     let kubectl = management.kubectl();
@@ -74,7 +90,12 @@ fn after_a_restore_a_reset_node_returns_with_its_next_renewal() {
     assert_eq!(mark(&now(&management)), mark(&backup));
     let known = issued(&plane, "m1").len();
     let _manager = Manager::null(&management, &[]);
-    reset(&management);
+    let found = poll(4 * Duration::from_secs(SECONDS.into()), || {
+        let reset = restored(&management);
+        (!reset.is_empty()).then_some(reset)
+    });
+    let reset = found.expect("no node presented a later generation");
+    assert_eq!(reset[0]["spec"]["nodeName"], "m1");
 
     // The node itself is left alone.
     let third = wait_for_certificate(&plane, "m1", known, |_| true);

@@ -1,0 +1,140 @@
+//! Decisions about all records of a Cluster, in annotations of its `KubeletAuthentication`.
+
+use std::time::SystemTime;
+
+use kube::ResourceExt as _;
+use kube::api::{Api, Patch, PatchParams};
+use kubelet_attestation::ensure;
+use kubelet_attestation::names::ProviderId;
+use node_attestation_core::crd::{
+    KubeletAuthentication, LOWEST_VALID_GENERATION_ANNOTATION, RELEASED_MACHINES_ANNOTATION,
+};
+use node_attestation_core::ledger::RevocationDecisions;
+use serde_json::json;
+
+use super::{Identities, IdentitiesError};
+use crate::capi::ObjectKey;
+use crate::client::{CallError, call};
+
+impl Identities {
+    /// Refuses all generations of the Cluster below this one, in seconds since 1970. Returns the error of the Event, if
+    /// that was not created.
+    ///
+    /// # Errors
+    ///
+    /// It is lower than the one before, or in the future; or the object could not be written.
+    pub async fn raise_floor(
+        &self,
+        cluster: &ObjectKey,
+        floor: u64,
+        now: SystemTime,
+    ) -> Result<Option<CallError>, IdentitiesError> {
+        let seconds = now.duration_since(SystemTime::UNIX_EPOCH);
+        let seconds = seconds.unwrap_or_default().as_secs();
+        ensure!(floor <= seconds, IdentitiesError::FloorInFuture(floor));
+        let note = format!("the generations before {floor} of all nodes are refused");
+        let raise = |decisions: &mut RevocationDecisions| {
+            let before = decisions.floor;
+            ensure!(
+                floor >= before,
+                IdentitiesError::FloorFalls { floor, before }
+            );
+            decisions.floor = floor;
+            Ok((LOWEST_VALID_GENERATION_ANNOTATION, floor.to_string()))
+        };
+        self.decide(cluster, raise, ("FloorRaised", note), now)
+            .await
+    }
+
+    /// Lets this machine claim names again, whatever was revoked until now. Returns the error of the Event, if that was
+    /// not created.
+    ///
+    /// # Errors
+    ///
+    /// The object could not be written.
+    pub async fn release(
+        &self,
+        cluster: &ObjectKey,
+        machine: ProviderId,
+        now: SystemTime,
+    ) -> Result<Option<CallError>, IdentitiesError> {
+        let note = format!("machine {machine} can claim names again, whatever was revoked");
+        let release = |decisions: &mut RevocationDecisions| {
+            decisions.release(machine, now);
+            Ok((RELEASED_MACHINES_ANNOTATION, decisions.released_text()))
+        };
+        self.decide(cluster, release, ("MachineReleased", note), now)
+            .await
+    }
+
+    /// Takes the release of a machine back, before it is revoked again.
+    pub(super) async fn take_release_back(
+        &self,
+        cluster: &ObjectKey,
+        machine: &str,
+    ) -> Result<(), IdentitiesError> {
+        let found = match self.authentication(cluster).await {
+            // Without it, no machine is released. A missing right to it must not delay a revocation.
+            Err(
+                IdentitiesError::NoAuthentication(_) | IdentitiesError::Call(CallError::Refused(_)),
+            ) => return Ok(()),
+            found => found?,
+        };
+        let mut decisions = RevocationDecisions::of_annotations(Some(found.annotations()));
+        let machine = ProviderId::parse(machine).ok();
+        if machine.is_some_and(|machine| decisions.take_back(&machine)) {
+            let value = decisions.released_text();
+            self.annotate(&found, RELEASED_MACHINES_ANNOTATION, value)
+                .await?;
+        }
+        Ok(())
+    }
+
+    async fn authentication(
+        &self,
+        cluster: &ObjectKey,
+    ) -> Result<KubeletAuthentication, IdentitiesError> {
+        let ObjectKey { namespace, name } = cluster;
+        let client = self.management.client().clone();
+        let api: Api<KubeletAuthentication> = Api::namespaced(client, namespace);
+        let found = call(api.get_opt(name)).await?;
+        found.ok_or_else(|| IdentitiesError::NoAuthentication(cluster.clone()))
+    }
+
+    /// Writes an annotation of the version that was read.
+    async fn annotate(
+        &self,
+        found: &KubeletAuthentication,
+        annotation: &str,
+        value: String,
+    ) -> Result<KubeletAuthentication, CallError> {
+        let namespace = found.namespace().unwrap_or_default();
+        let client = self.management.client().clone();
+        let api: Api<KubeletAuthentication> = Api::namespaced(client, &namespace);
+        let patch = json!({
+            "metadata": {
+                "resourceVersion": found.metadata.resource_version,
+                "annotations": {annotation: value},
+            },
+        });
+        let (parameters, patch) = (PatchParams::default(), Patch::Merge(&patch));
+        call(api.patch(&found.name_any(), &parameters, &patch)).await
+    }
+
+    /// Writes the annotation that `change` gives, and its Event.
+    async fn decide(
+        &self,
+        cluster: &ObjectKey,
+        change: impl FnOnce(&mut RevocationDecisions) -> Result<(&'static str, String), IdentitiesError>,
+        (reason, note): (&str, String),
+        now: SystemTime,
+    ) -> Result<Option<CallError>, IdentitiesError> {
+        let found = self.authentication(cluster).await?;
+        let mut decisions = RevocationDecisions::of_annotations(Some(found.annotations()));
+        let (annotation, value) = change(&mut decisions)?;
+        let written = self.annotate(&found, annotation, value).await?;
+        let namespace = &cluster.namespace;
+        let told = self.tell(namespace, &written, (reason, note), now).await;
+        Ok(told.err())
+    }
+}
