@@ -28,7 +28,7 @@ mod retry;
 pub mod testing;
 
 pub use call::CallError;
-pub(crate) use call::{CALL_DEADLINE, CONTROLLER, call, cause, in_time, merge, post};
+pub(crate) use call::{CALL_DEADLINE, CONTROLLER, call, cause, in_time, merge, pages, post};
 pub use egress::{EgressPolicy, LocalRange};
 pub use kubeconfig::{ClusterAccess, ClusterAccessError, InClusterAccessError};
 pub(crate) use response_limits::{Bounded, Excess, MANAGEMENT_PAGE_SIZE, NamedBy, PAGE_SIZE};

@@ -9,8 +9,7 @@ use node_attestation_core::crd::KubeletAuthentication;
 use serde::Serialize;
 
 use crate::capi::{ObjectKey, cluster_resource};
-use crate::client::{CallError, ClusterAccess, call};
-use crate::identities::pages;
+use crate::client::{CallError, ClusterAccess, call, pages};
 
 /// A Cluster, and the resource that says who may join it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -64,7 +63,9 @@ pub async fn list(
         Some(namespace) => Api::namespaced(client.clone(), namespace),
         None => Api::all(client.clone()),
     };
-    let all = pages(ListParams::default(), async |page| api.list(&page).await).await;
+    let api = &api;
+    let list = |page| async move { api.list(&page).await };
+    let all = pages(ListParams::default(), list).await;
     let all = all.map_err(failed("KubeletAuthentications"))?;
     let key = |one: &KubeletAuthentication| ObjectKey::of(one.meta());
     let known = all.into_iter().filter_map(|one| Some((key(&one)?, one)));
@@ -87,7 +88,8 @@ async fn keys(
         Some(namespace) => Api::namespaced_with(client.clone(), namespace, resource),
         None => Api::all_with(client.clone(), resource),
     };
-    let list = async |page: ListParams| api.list_metadata(&page).await;
+    let api = &api;
+    let list = |page| async move { api.list_metadata(&page).await };
     let all = pages(ListParams::default(), list).await?;
     let keys = all.iter().filter_map(|one| ObjectKey::of(&one.metadata));
     Ok(keys.collect())

@@ -8,7 +8,7 @@ use std::time::SystemTime;
 use k8s_openapi::api::authentication::v1::SelfSubjectReview;
 use k8s_openapi::api::events::v1::Event;
 use kube::Resource;
-use kube::api::{Api, ListParams, ObjectList, Patch, PatchParams, PostParams};
+use kube::api::{Api, ListParams, Patch, PatchParams, PostParams};
 use kubelet_attestation::ensure;
 use node_attestation_core::crd::{
     CLUSTER_NAME_LABEL, NodeIdentity, NodeIdentitySpec, RESET_ANNOTATION, Revoked, object_name,
@@ -22,11 +22,8 @@ mod restored;
 pub use restored::Restored;
 
 use crate::capi::ObjectKey;
-use crate::client::{CallError, ClusterAccess, call};
+use crate::client::{CallError, ClusterAccess, call, pages};
 use crate::events::event;
-
-/// The number of records of a page, which is read whole.
-const PAGE_SIZE: u32 = 500;
 
 /// The records of a management cluster, for a person.
 #[derive(Debug, Clone)]
@@ -122,7 +119,8 @@ impl Identities {
         if let Some(cluster) = cluster {
             wanted = wanted.labels(&format!("{CLUSTER_NAME_LABEL}={cluster}"));
         }
-        Ok(pages(wanted, async |page| api.list(&page).await).await?)
+        let api = &api;
+        Ok(pages(wanted, |page| async move { api.list(&page).await }).await?)
     }
 
     /// The record of a node's name.
@@ -269,23 +267,6 @@ impl Identities {
             .ok()
             .and_then(|review| review.status?.user_info?.username);
         name.unwrap_or_else(|| "somebody whom the API server does not name".to_owned())
-    }
-}
-
-/// All pages of `list`.
-pub(crate) async fn pages<T: Clone>(
-    wanted: ListParams,
-    list: impl AsyncFn(ListParams) -> Result<ObjectList<T>, kube::Error>,
-) -> Result<Vec<T>, CallError> {
-    let mut page = wanted.limit(PAGE_SIZE);
-    let mut all = Vec::new();
-    loop {
-        let answer = call(list(page.clone())).await?;
-        all.extend(answer.items);
-        match answer.metadata.continue_.filter(|next| !next.is_empty()) {
-            Some(next) => page = page.continue_token(&next),
-            None => return Ok(all),
-        }
     }
 }
 

@@ -5,7 +5,6 @@
 use std::collections::BTreeSet;
 
 use kube::api::{Api, GetParams, ListParams, Request};
-use kube::core::ObjectList;
 use kube::{Client, Error as KubeError, Resource as _};
 use node_attestation_core::crd::CLUSTER_NAME_LABEL;
 use node_attestation_core::identifiers::TokenId;
@@ -15,10 +14,7 @@ use zeroize::Zeroizing;
 use super::ObjectKey;
 use super::api_discovery::{referred, served};
 use super::objects::{Machine, Raw, Reference, Watched as _};
-use crate::client::{CallError, call};
-
-/// The number of Machines of a page.
-const PAGE_SIZE: u32 = 500;
+use crate::client::{CallError, call, pages};
 
 /// A bootstrap token.
 #[derive(derive_more::Debug, Clone)]
@@ -61,25 +57,21 @@ async fn machines(
     let namespace = &cluster.namespace;
     let api: Api<Raw<Machine>> = Api::namespaced_with(management.clone(), namespace, &resource);
     let label = format!("{CLUSTER_NAME_LABEL}={}", cluster.name);
-    let mut page = ListParams::default().labels(&label).limit(PAGE_SIZE);
+    let wanted = ListParams::default().labels(&label);
+    let api = &api;
+    let all = pages(wanted, |page| async move { api.list(&page).await }).await?;
     let mut found = Vec::new();
-    loop {
-        let list: ObjectList<Raw<Machine>> = call(api.list(&page)).await?;
-        for object in list.items {
-            let name = object.meta().name.clone().unwrap_or_default();
-            // One that cannot be read has no token that could be read.
-            let machine = object.kept().ok().flatten();
-            match machine {
-                Some(machine) if machine.deleting => {}
-                Some(machine) => found.push((name, machine.config)),
-                None => found.push((name, None)),
-            }
-        }
-        match list.metadata.continue_.filter(|next| !next.is_empty()) {
-            Some(next) => page = page.continue_token(&next),
-            None => return Ok(found),
+    for object in all {
+        let name = object.meta().name.clone().unwrap_or_default();
+        // One that cannot be read has no token that could be read.
+        let machine = object.kept().ok().flatten();
+        match machine {
+            Some(machine) if machine.deleting => {}
+            Some(machine) => found.push((name, machine.config)),
+            None => found.push((name, None)),
         }
     }
+    Ok(found)
 }
 
 /// The token of a `KubeadmConfig`, if it has one. It is read as text, which is overwritten after use: the client

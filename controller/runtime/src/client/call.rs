@@ -5,10 +5,12 @@ use std::iter;
 use std::time::Duration;
 
 use hyper::StatusCode;
-use kube::api::{PatchParams, PostParams};
-use kube::core::Status;
+use kube::api::{ListParams, PatchParams, PostParams};
+use kube::core::{ObjectList, Status};
 use node_attestation_core::refusal::Unavailable;
 use tokio::time::timeout;
+
+use super::response_limits::MANAGEMENT_PAGE_SIZE;
 
 /// The name of this controller: its field manager, and the reporter of its Events.
 pub(crate) const CONTROLLER: &str = "node-attestation-controller";
@@ -85,6 +87,29 @@ pub(crate) async fn in_time<T>(
             CallError::Failed(Box::new(error))
         }
     })
+}
+
+/// All pages of `list`, each of which is read whole.
+///
+/// The closure is an ordinary one: the future of an `AsyncFn` cannot be spawned.
+pub(crate) async fn pages<T, F>(
+    wanted: ListParams,
+    list: impl Fn(ListParams) -> F,
+) -> Result<Vec<T>, CallError>
+where
+    T: Clone,
+    F: Future<Output = Result<ObjectList<T>, kube::Error>>,
+{
+    let mut page = wanted.limit(MANAGEMENT_PAGE_SIZE);
+    let mut all = Vec::new();
+    loop {
+        let answer = call(list(page.clone())).await?;
+        all.extend(answer.items);
+        match answer.metadata.continue_.filter(|next| !next.is_empty()) {
+            Some(next) => page = page.continue_token(&next),
+            None => return Ok(all),
+        }
+    }
 }
 
 /// The parameters of a write of a whole object as `manager`.

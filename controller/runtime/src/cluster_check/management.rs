@@ -12,9 +12,8 @@ use serde_json::Value;
 
 use super::{Checked, Finding, some, within};
 use crate::capi::cluster_resource;
-use crate::client::{CONTROLLER, ClusterAccess, call};
+use crate::client::{CONTROLLER, ClusterAccess, call, pages};
 use crate::clock;
-use crate::identities::pages;
 use crate::preflight;
 
 /// The duration of a Lease that says none.
@@ -114,7 +113,9 @@ async fn rights(management: &ClusterAccess) -> Finding {
 async fn leader(management: &ClusterAccess) -> Finding {
     const CURE: &str = "see whether the controller runs, and its log";
     let api: Api<Lease> = Api::all(management.client().clone());
-    let all = pages(ListParams::default(), async |page| api.list(&page).await).await;
+    let api = &api;
+    let list = |page| async move { api.list(&page).await };
+    let all = pages(ListParams::default(), list).await;
     let all = match all {
         Ok(all) => all,
         Err(error) => return Finding::failed(&error, "list leases"),

@@ -10,9 +10,9 @@ use node_attestation_core::crd::{KubeletAuthenticationSpec, NodeIdentity};
 use super::workload::{self, Workload};
 use super::{Checked, Finding, secrets, some, within};
 use crate::capi::{ObjectKey, cluster_resource};
-use crate::client::{CallError, ClusterAccess, EgressPolicy, call};
+use crate::client::{CallError, ClusterAccess, EgressPolicy, call, pages};
 use crate::cluster_states::ClusterState;
-use crate::identities::{Identities, IdentitiesError, pages};
+use crate::identities::{Identities, IdentitiesError};
 use crate::keyless_signing::KeylessSigning;
 use crate::management::spec_mapping::{counted, unauthorized};
 
@@ -205,7 +205,8 @@ async fn machine_names(
     "Machine".clone_into(&mut resource.kind);
     "machines".clone_into(&mut resource.plural);
     let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), &key.namespace, &resource);
-    let list = async |page: ListParams| api.list_metadata(&page).await;
+    let api = &api;
+    let list = |page| async move { api.list_metadata(&page).await };
     let all = pages(ListParams::default(), list).await?;
     Ok(all
         .into_iter()

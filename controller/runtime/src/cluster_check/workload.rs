@@ -12,11 +12,10 @@ use kubelet_attestation::names::{BUILT_IN_SERVING_SIGNER, Provider};
 use node_attestation_core::crd::KubeletAuthenticationSpec;
 
 use super::{Finding, some};
-use crate::client::CallError;
+use crate::client::{CallError, pages};
 use crate::clock;
 use crate::csr_writer::{DENIED, FAILED, has_condition};
 use crate::hardening::{admission, auto_approve_audit, bindings};
-use crate::identities::pages;
 use crate::management::spec_mapping::is_to_be_enforced;
 use crate::pipeline::age;
 use crate::preflight::{self, ServerVersion};
@@ -146,7 +145,8 @@ impl Workload<'_> {
             return Finding::skip("the records could not be read");
         };
         let api: Api<Node> = Api::all(self.client.clone());
-        let list = async |page: ListParams| api.list_metadata(&page).await;
+        let api = &api;
+        let list = |page| async move { api.list_metadata(&page).await };
         let nodes = match pages(ListParams::default(), list).await {
             Ok(nodes) => nodes,
             Err(error) => return Finding::failed(&error, "list nodes"),
@@ -176,10 +176,11 @@ impl Workload<'_> {
 
     async fn all_requests(&self) -> Result<Vec<CertificateSigningRequest>, CallError> {
         let api: Api<CertificateSigningRequest> = Api::all(self.client.clone());
+        let api = &api;
         let mut all = Vec::new();
         for signer in self.signers() {
             let wanted = ListParams::default().fields(&format!("spec.signerName={signer}"));
-            all.extend(pages(wanted, async |page| api.list(&page).await).await?);
+            all.extend(pages(wanted, |page| async move { api.list(&page).await }).await?);
         }
         Ok(all)
     }

@@ -20,11 +20,8 @@ use super::cache::{Cache, State};
 use super::object;
 use super::watch::RecordsWatch;
 use crate::capi::{ObjectKey, cluster_resource};
-use crate::client::{CONTROLLER, CallError, call, merge, post};
+use crate::client::{CONTROLLER, CallError, call, merge, pages, post};
 use crate::metrics::{Metrics, Written};
-
-/// The number of records of a page.
-const PAGE_SIZE: u32 = 500;
 
 /// The `NodeIdentity` objects of one Cluster, beside it.
 ///
@@ -91,17 +88,12 @@ impl KubeRecords {
         };
         *self.owner.lock() = Some(owner.clone());
         let label = format!("{CLUSTER_NAME_LABEL}={}", self.cluster);
-        let mut page = ListParams::default().labels(&label).limit(PAGE_SIZE);
-        loop {
-            let list = call(self.api.list_metadata(&page)).await?;
-            for record in list.items {
-                self.own(record.metadata, &owner).await?;
-            }
-            match list.metadata.continue_.filter(|next| !next.is_empty()) {
-                Some(next) => page = page.continue_token(&next),
-                None => return Ok(()),
-            }
+        let wanted = ListParams::default().labels(&label);
+        let list = |page| async move { self.api.list_metadata(&page).await };
+        for record in pages(wanted, list).await? {
+            self.own(record.metadata, &owner).await?;
         }
+        Ok(())
     }
 
     /// Makes the Cluster the owner of a record without a Cluster as owner.
