@@ -1,8 +1,9 @@
 //! The names and addresses of kubelets' serving certificates.
 
 use std::fmt::Debug;
+use std::net::IpAddr;
 use std::str::FromStr;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 
 use ipnet::IpNet;
 use kubelet_attestation::names::NodeName;
@@ -17,12 +18,56 @@ pub struct ServingPolicy {
     /// Host names, in lower case, and addresses of the control plane's endpoint.
     pub endpoint_hosts: Vec<String>,
     /// The addresses of the cluster's Services.
-    pub service_ranges: Vec<AddressRange>,
+    pub service_ranges: ServiceRanges,
     /// The ranges that the machine's addresses in a certificate are limited to. Empty: there is no such limit.
     pub address_ranges: Vec<AddressRange>,
     /// Takes the addresses that a node reports of itself as its machine's too. `None`: only those
     /// of the infrastructure count.
     pub guest_reported: Option<Arc<dyn NodeReportedAddresses>>,
+}
+
+/// The addresses of a cluster's Services. All clones have the same ones. Until they are known, an address that the
+/// inside of a machine can choose is not signed.
+#[derive(Debug, Clone, Default)]
+pub struct ServiceRanges(Arc<RwLock<ReadRanges>>);
+
+#[derive(Debug, Default)]
+struct ReadRanges {
+    ranges: Vec<AddressRange>,
+    are_all: bool,
+}
+
+impl ServiceRanges {
+    /// These ranges, which are all ranges if `are_all` is set.
+    pub fn new(ranges: Vec<AddressRange>, are_all: bool) -> Self {
+        let known = Self::default();
+        known.set(ranges, are_all);
+        known
+    }
+
+    /// Replaces the ranges.
+    pub fn set(&self, ranges: Vec<AddressRange>, are_all: bool) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = ReadRanges { ranges, are_all };
+    }
+
+    /// Adds ranges, after which all are known if `are_all` is set, or they were known before.
+    pub fn add(&self, ranges: Vec<AddressRange>, are_all: bool) {
+        let mut known = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        known.ranges.extend(ranges);
+        known.are_all |= are_all;
+    }
+
+    /// Whether all ranges are known.
+    pub fn are_known(&self) -> bool {
+        let known = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        known.are_all
+    }
+
+    /// Whether a range that is known contains the address.
+    pub(crate) fn contain(&self, address: &IpAddr) -> bool {
+        let known = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        known.ranges.iter().any(|range| range.contains(address))
+    }
 }
 
 /// Reads what nodes report of themselves.
@@ -39,6 +84,22 @@ pub trait NodeReportedAddresses: Debug + Send + Sync {
 /// Addresses with a common prefix, as in CIDR notation (RFC 4632, RFC 4291 section 2.3).
 #[derive(Debug, derive_more::Deref, derive_more::Display, Clone, Copy, PartialEq, Eq)]
 pub struct AddressRange(IpNet);
+
+impl AddressRange {
+    /// The range of this text as kube-apiserver reads it, which ignores the bits after the prefix; `None` if it is
+    /// no range.
+    pub fn lenient(text: &str) -> Option<Self> {
+        let range = text.parse::<IpNet>().ok()?.trunc();
+        (!is_ipv4_in_ipv6(range)).then_some(Self(range))
+    }
+}
+
+/// The range of one address.
+impl From<IpAddr> for AddressRange {
+    fn from(address: IpAddr) -> Self {
+        Self(address.into())
+    }
+}
 
 /// Text is not a range of addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -69,8 +130,6 @@ fn is_ipv4_in_ipv6(range: IpNet) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::net::IpAddr;
-
     use super::*;
 
     fn range(text: &str) -> Result<AddressRange, InvalidAddressRange> {
@@ -122,6 +181,21 @@ mod tests {
             "x/8",
         ] {
             assert_eq!(range(text), Err(InvalidAddressRange), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_range_with_bits_after_the_prefix_is_read_as_the_api_server_does() {
+        for (text, expected) in [
+            ("10.96.0.1/12", Some("10.96.0.0/12")),
+            ("10.96.0.0/12", Some("10.96.0.0/12")),
+            ("fd00::1/108", Some("fd00::/108")),
+            ("::ffff:10.96.0.0/108", None),
+            ("10.96.0.0", None),
+            ("10.96.0.0/12 ", None),
+        ] {
+            let read = AddressRange::lenient(text).map(|range| range.to_string());
+            assert_eq!(read.as_deref(), expected, "{text}");
         }
     }
 }

@@ -9,6 +9,7 @@
 //! | [`revocation`] | refuses revoked certificates every write |
 //! | [`workload_identity`] | tells a cluster from another one that had its name |
 //! | [`tokens`] | keeps bootstrap tokens alive while they are wanted |
+//! | [`service_ranges`] | reads the addresses of Services, which no node has |
 //! | [`rate_limit`] | bounds the work that one requester can cause; it has no I/O |
 //!
 //! # Guarantees
@@ -25,6 +26,7 @@ pub mod bindings;
 mod policies;
 pub mod rate_limit;
 pub mod revocation;
+pub mod service_ranges;
 pub mod tokens;
 pub mod workload_identity;
 

@@ -39,6 +39,7 @@ use kubelet_attestation::errors::error_chain;
 use node_attestation_core::crd::{AutoApproveBindings, KubeletAuthentication};
 use node_attestation_core::decide::Context;
 use node_attestation_core::ledger::MemoryRecords;
+use node_attestation_core::serving::ServiceRanges;
 use node_attestation_core::signer::{InvalidCa, Signer};
 use node_attestation_core::verifier::Verifiers;
 use zeroize::Zeroizing;
@@ -49,6 +50,7 @@ use crate::csr_writer::{KubeStore, RequestStore};
 use crate::events::Events;
 use crate::external_signer::ExternalSigner;
 use crate::file_inventory::ClusterInventory;
+use crate::hardening::{HardeningError, service_ranges};
 use crate::management::VerifierUnavailable;
 use crate::metrics::{ClusterReport, Metrics};
 use crate::nodes::KubeNodes;
@@ -202,9 +204,16 @@ impl Standalone {
         metrics.report(ClusterReport::serving);
         let client = self.access.client().clone();
         let (events, writer) = Events::start(client.clone(), None);
+        let services = self.context.serving.service_ranges.clone();
         let pipeline = Pipeline::new(self.context, self.store, events, now).measured_by(metrics);
         let signers = pipeline.signers();
-        let examination = tokio::spawn(examine(client.clone(), signers));
+        let examination = {
+            let client = client.clone();
+            tokio::spawn(async move {
+                examine(&client, &signers).await;
+                read_service_ranges(&client, &services).await;
+            })
+        };
         worker::run(client, pipeline, Arc::default(), stop).await;
         examination.abort();
         writer.finish().await;
@@ -269,9 +278,9 @@ impl CaKey {
 }
 
 /// Calls the API server until it answers, and logs the findings.
-async fn examine(client: kube::Client, signers: Vec<String>) {
+async fn examine(client: &kube::Client, signers: &[String]) {
     loop {
-        let Err(error) = examine_once(&client, &signers).await else {
+        let Err(error) = examine_once(client, signers).await else {
             return;
         };
         let refused = matches!(&error, kube::Error::Api(status) if status.code < 500);
@@ -282,6 +291,27 @@ async fn examine(client: kube::Client, signers: Vec<String>) {
         }
         // The watches log an outage of the API server.
         tracing::debug!(error, "the API server could not be asked what we may do");
+        tokio::time::sleep(EXAMINE_RETRY).await;
+    }
+}
+
+/// Reads the addresses of Services, in addition to those of the inventory.
+async fn read_service_ranges(client: &kube::Client, services: &ServiceRanges) {
+    loop {
+        let error = match service_ranges::read(client).await {
+            Ok(read) => return services.add(read.ranges, read.are_all),
+            Err(error) => error,
+        };
+        let is_outage = matches!(error, HardeningError::Unavailable { .. });
+        let error = error_chain(&error);
+        if !is_outage {
+            tracing::warn!(
+                error,
+                "the addresses of Services cannot be read; those in serviceRanges are refused"
+            );
+            return;
+        }
+        tracing::debug!(error, "the addresses of Services could not be read yet");
         tokio::time::sleep(EXAMINE_RETRY).await;
     }
 }

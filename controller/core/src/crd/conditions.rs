@@ -17,6 +17,8 @@ pub const AWS_CREDENTIALS_READY: &str = "AWSCredentialsReady";
 pub const ENDORSEMENT_KEY_LISTS_READ: &str = "EndorsementKeyListsRead";
 /// Whether the attestors of all live records are authorized.
 pub const RECORD_ATTESTORS_AUTHORIZED: &str = "RecordAttestorsAuthorized";
+/// Whether the addresses of Services are known, so that no serving certificate is for one of them.
+pub const SERVICE_RANGES_KNOWN: &str = "ServiceRangesKnown";
 
 /// Reasons of conditions.
 pub mod reason {
@@ -82,6 +84,12 @@ pub mod reason {
     pub const AUTHORIZED: &str = "Authorized";
     /// Nodes with live records cannot renew: their attestor is not authorized.
     pub const ATTESTOR_NOT_AUTHORIZED: &str = "AttestorNotAuthorized";
+    /// The addresses of Services are known.
+    pub const KNOWN: &str = "Known";
+    /// The addresses of Services are not known.
+    pub const SERVICE_RANGES_UNKNOWN: &str = "ServiceRangesUnknown";
+    /// An entry of the Cluster is no range of addresses.
+    pub const SERVICE_RANGE_INVALID: &str = "ServiceRangeInvalid";
     /// Not needed here.
     pub const NOT_APPLICABLE: &str = "NotApplicable";
     /// The settings of the controller exclude an authorized attestor.

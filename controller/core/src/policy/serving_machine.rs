@@ -5,6 +5,7 @@ use kubelet_attestation::names::NodeName;
 use crate::identifiers::ServingName;
 use crate::inventory::{Machine, MachineState};
 use crate::refusal::{Deferral, Denial, Refusal};
+use crate::serving::ServingPolicy;
 
 /// Checks that the name is the node's own, or reported of its machine: by the infrastructure, or by
 /// whoever else counts: its platform, and the node itself.
@@ -36,6 +37,30 @@ pub(crate) fn not_reported(denial: Denial, machine: &Machine) -> Refusal {
     } else {
         denial.into()
     }
+}
+
+/// Whether an address among the names may be one of a Service: the ranges of these are not known.
+pub(crate) fn may_be_services(names: &[ServingName], policy: &ServingPolicy) -> bool {
+    !policy.service_ranges.are_known() && names.iter().any(is_address)
+}
+
+/// Checks that the machine's platform reports each address among the names. An infrastructure provider may relay
+/// addresses from inside the machine, where those of Services are too (`kube-ipvs0`); a platform does not.
+pub(crate) fn is_the_platforms(
+    names: &[ServingName],
+    by_platform: Option<&[ServingName]>,
+) -> Result<(), Deferral> {
+    let reported = by_platform.unwrap_or_default();
+    let mut addresses = names.iter().filter(|name| is_address(name));
+    if addresses.all(|address| reported.contains(address)) {
+        Ok(())
+    } else {
+        Err(Deferral::ServiceRangesUnknown)
+    }
+}
+
+fn is_address(name: &ServingName) -> bool {
+    matches!(name, ServingName::Ip(_))
 }
 
 /// Checks that of the machines that have the name, none is another than `machine`.

@@ -79,10 +79,7 @@ pub(crate) fn not_reserved(name: &ServingName, policy: &ServingPolicy) -> Result
         ServingName::Ip(address) => {
             is_no_host(*address)
                 || is_endpoint_address(*address, policy)
-                || policy
-                    .service_ranges
-                    .iter()
-                    .any(|range| range.contains(address))
+                || policy.service_ranges.contain(address)
         }
     };
     if reserved {

@@ -20,6 +20,10 @@ crate::reasons! {
         /// report, and the machine is not provisioned yet: addresses are reported at the end of that.
         #[error("machine {0} is not provisioned yet, so its names and addresses are not known")]
         MachineNotProvisioned(String) => "the machine's names and addresses are not known yet",
+        /// A serving certificate is asked for an address, and the addresses of the cluster's Services are not known.
+        /// The infrastructure provider may relay addresses from inside the machine, such as one of a Service.
+        #[error("the addresses of the cluster's Services are not known, so the machine's addresses cannot be told from them")]
+        ServiceRangesUnknown => "the addresses of the cluster's services are not known yet",
         /// Another machine has the node name too, on a ground that is as strong or stronger: by its
         /// objects, its Node, or the addresses that its infrastructure reports. The request waits until
         /// one of the two has another name or is gone.

@@ -55,26 +55,29 @@ impl ConformantServingCsr {
         let is_reported = |name: &ServingName, reported: &[ServingName]| {
             serving_machine::is_reported(name, &request.node_name, &machine, reported)
         };
-        let mut reported = Vec::new();
-        if request
-            .names
-            .iter()
-            .any(|name| is_reported(name, &[]).is_err())
-        {
-            let by_platform = verifiers.serving_names(provider_id).await;
-            let by_platform = by_platform.map_err(Deferral::VerifierUnavailable)?;
-            reported = match (by_platform, &policy.guest_reported) {
+        let names = &request.names;
+        let may_be_services = serving_machine::may_be_services(names, policy);
+        let (mut by_platform, mut reported) = (None, Vec::new());
+        if may_be_services || names.iter().any(|name| is_reported(name, &[]).is_err()) {
+            by_platform = verifiers
+                .serving_names(provider_id)
+                .await
+                .map_err(Deferral::VerifierUnavailable)?;
+            reported = match (&by_platform, &policy.guest_reported) {
                 // A node is not believed where its platform knows better.
-                (Some(names), _) => names,
+                (Some(names), _) => names.clone(),
                 (None, Some(guest)) => {
                     guest.names(&request.node_name).await.map_err(unavailable)?
                 }
                 (None, None) => Vec::new(),
             };
         }
-        for name in &request.names {
+        for name in names {
             let reported = is_reported(name, &reported);
             reported.map_err(|denial| serving_machine::not_reported(denial, &machine))?;
+        }
+        if may_be_services {
+            serving_machine::is_the_platforms(names, by_platform.as_deref())?;
         }
         for name in &request.names {
             let have_it = have_it(name, inventory).await.map_err(unavailable)?;

@@ -12,7 +12,7 @@ use crate::decide::Context;
 use crate::identifiers::ServingName;
 use crate::inventory::{Machine, StaticInventory};
 use crate::refusal::Denial;
-use crate::serving::ServingPolicy;
+use crate::serving::{ServiceRanges, ServingPolicy};
 
 pub const SUBJECT_ALT_NAME_OID: &str = "2.5.29.17";
 
@@ -45,7 +45,7 @@ pub fn serving_cluster_of(machines: Vec<Machine>) -> Context {
         inventory: Arc::new(StaticInventory::new(machines).unwrap()),
         serving: ServingPolicy {
             endpoint_hosts: vec!["api.example.com.".to_owned(), "[2001:db8::6443]".to_owned()],
-            service_ranges: vec!["10.96.0.0/12".parse().unwrap()],
+            service_ranges: ServiceRanges::new(vec!["10.96.0.0/12".parse().unwrap()], true),
             address_ranges: Vec::new(),
             guest_reported: None,
         },

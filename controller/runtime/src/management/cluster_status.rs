@@ -24,6 +24,8 @@ pub(super) struct Health {
     pub(super) held_back: Option<usize>,
     /// The attestors that are not authorized and have live records, with the number of these; `None` if it is unknown.
     pub(super) unauthorized: Option<BTreeMap<String, usize>>,
+    /// Whether the addresses of Services are known; `None` before the first inspection.
+    pub(super) services: Option<ServiceAddresses>,
     /// The parts of the periodic work that failed, with the error.
     pub(super) undone: Vec<String>,
 }
@@ -53,6 +55,14 @@ pub(super) enum ApiReachability {
     No(String),
     /// It refuses our user.
     Refused(String),
+}
+
+/// Whether the addresses of Services are known.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct ServiceAddresses {
+    pub(super) are_known: bool,
+    /// An entry of the Cluster that is no range.
+    pub(super) unreadable: Option<String>,
 }
 
 /// Whether requests without evidence are approved by anybody.

@@ -106,7 +106,7 @@ impl Running {
             conditions,
             settings,
         )
-        .owning(records, service.cluster.uid.clone())
+        .of_cluster(&service.cluster, records)
         .of_authentication(management.clone(), key.clone());
         let pipeline = Pipeline::new(context, store, events, now)
             .measured_by(metrics)

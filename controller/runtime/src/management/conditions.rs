@@ -14,7 +14,7 @@ use node_attestation_core::crd::{
 };
 
 use self::not_ready::NotReady;
-use super::cluster_status::{ApiReachability, Health};
+use super::cluster_status::{ApiReachability, Health, ServiceAddresses};
 use super::spec_mapping::counted;
 use crate::capi::CaOutOfTime;
 use crate::metrics::ClusterReport;
@@ -78,6 +78,10 @@ pub(super) fn status(
             let report = of_record_attestors(unauthorized);
             conditions::set(&mut status.conditions, &report, observed_generation, &now);
         }
+        if let Some(services) = &health.services {
+            let report = of_services(services);
+            conditions::set(&mut status.conditions, &report, observed_generation, &now);
+        }
         if health.identities.is_some() {
             status.identities = health.identities;
             // Seconds are what the API server keeps; with more, no status would be the one that was written.
@@ -110,6 +114,7 @@ pub(super) fn report_of(
         conditions::WORKLOAD_CLUSTER_REACHABLE,
         conditions::AUTO_APPROVE_PATHS_CLOSED,
         conditions::RECORD_ATTESTORS_AUTHORIZED,
+        conditions::SERVICE_RANGES_KNOWN,
     ];
     // Conditions of other types are somebody else's.
     let ours = attestors.iter().map(|report| report.of).chain(of_cluster);
@@ -245,6 +250,35 @@ fn of_record_attestors(unauthorized: &BTreeMap<String, usize>) -> ConditionRepor
     );
     let reason = reason::ATTESTOR_NOT_AUTHORIZED;
     report(AUTHORIZED, ConditionStatus::False, reason, message)
+}
+
+/// Whether the addresses of Services are known.
+fn of_services(services: &ServiceAddresses) -> ConditionReport {
+    const KNOWN: &str = conditions::SERVICE_RANGES_KNOWN;
+    const WAITING: &str = "serving requests with addresses wait, unless EC2 reports the addresses";
+    let not_known = if services.are_known { "" } else { WAITING };
+    let (reason, message) = match &services.unreadable {
+        Some(entry) => {
+            let mut message = format!(
+                "an entry of spec.clusterNetwork.services.cidrBlocks of the Cluster is invalid: {entry:?}"
+            );
+            if !not_known.is_empty() {
+                message.extend(["; ", not_known]);
+            }
+            (reason::SERVICE_RANGE_INVALID, message)
+        }
+        None if services.are_known => {
+            return report(KNOWN, ConditionStatus::True, reason::KNOWN, "");
+        }
+        None => {
+            let message = format!(
+                "{not_known}: neither the Cluster (spec.clusterNetwork.services.cidrBlocks) nor the workload cluster \
+                 (kubectl get servicecidrs) has the addresses of Services"
+            );
+            (reason::SERVICE_RANGES_UNKNOWN, message)
+        }
+    };
+    report(KNOWN, ConditionStatus::False, reason, message)
 }
 
 fn report(

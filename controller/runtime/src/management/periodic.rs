@@ -11,9 +11,7 @@ use futures::future::FutureExt as _;
 use kube::Client;
 use kubelet_attestation::errors::error_chain;
 use kubelet_attestation::names::NodeName;
-use node_attestation_core::crd::{
-    BootstrapTokens, BuiltInRenewal, IdentityCounts, KubeletAuthenticationSpec,
-};
+use node_attestation_core::crd::{BuiltInRenewal, IdentityCounts, KubeletAuthenticationSpec};
 use node_attestation_core::decide::Context;
 use node_attestation_core::ledger::{MISSING_MACHINE_TIMEOUT, Stored};
 use tokio::time::{Instant, timeout};
@@ -22,21 +20,22 @@ mod created_again;
 mod inspection;
 mod nodes;
 mod revocation_list;
+mod tokens;
 
 use inspection::{Counted, Inspection};
 use nodes::{MAX_WITHOUT, nodes_named};
 use revocation_list::RevocationList;
 
-use super::cluster_status::{ApiReachability, AutoApprove, Health};
+use super::cluster_status::{ApiReachability, AutoApprove, Health, ServiceAddresses};
 use super::machine_conditions::MachineConditions;
-use super::spec_mapping::{is_to_be_enforced, unauthorized};
+use super::spec_mapping::{ServiceRangesOfCluster, is_to_be_enforced, unauthorized};
 use super::sweep_events::SweepEvents;
 use super::{SYNC_PERIOD, Settings};
-use crate::capi::{CapiInventory, ObjectKey};
+use crate::capi::{CapiInventory, Cluster, ObjectKey};
 use crate::client::ClusterAccess;
 use crate::clock::{elapsed, now};
 use crate::hardening::tokens::Tokens;
-use crate::hardening::{HardeningError, admission, auto_approve_audit, bindings};
+use crate::hardening::{HardeningError, admission, auto_approve_audit, bindings, service_ranges};
 use crate::preflight::{self, required_rights};
 use crate::records::KubeRecords;
 
@@ -61,6 +60,8 @@ pub(super) struct Upkeep {
     inventory: CapiInventory,
     /// The records, and the UID of their Cluster, until they have it as their owner.
     unowned: Option<(Arc<KubeRecords>, String)>,
+    /// The ranges of Services that the Cluster has.
+    service_ranges: ServiceRangesOfCluster,
     sweep_events: SweepEvents,
     machine_conditions: MachineConditions,
     pub(super) sync_period: Duration,
@@ -92,6 +93,7 @@ impl Upkeep {
             spec,
             inventory,
             unowned: None,
+            service_ranges: ServiceRangesOfCluster::default(),
             sweep_events,
             machine_conditions,
             sync_period: settings.sync_period.unwrap_or(SYNC_PERIOD),
@@ -110,10 +112,11 @@ impl Upkeep {
         }
     }
 
-    /// The same, which makes the Cluster of this UID the owner of its records.
-    pub(super) fn owning(self, records: Arc<KubeRecords>, cluster_uid: String) -> Self {
+    /// The same, of this Cluster, which becomes the owner of its records.
+    pub(super) fn of_cluster(self, cluster: &Cluster, records: Arc<KubeRecords>) -> Self {
         Self {
-            unowned: Some((records, cluster_uid)),
+            unowned: Some((records, cluster.uid.clone())),
+            service_ranges: ServiceRangesOfCluster::of(cluster),
             ..self
         }
     }
@@ -241,6 +244,7 @@ impl Upkeep {
             // Somebody may have changed the list of revoked certificates: it is written again.
             self.revoked.forget();
         }
+        self.read_service_ranges(&mut health).await;
         if self.spec.built_in_renewal == BuiltInRenewal::ControlPlane
             && let Some(nodes) = self.inventory.control_plane_nodes().await
         {
@@ -269,40 +273,18 @@ impl Upkeep {
         health
     }
 
-    /// Extends the tokens of existing machines, and expires those of machines that are gone.
-    async fn keep_tokens(&mut self, health: &mut Health) {
-        match self.spec.bootstrap_tokens {
-            BootstrapTokens::Manage => {}
-            BootstrapTokens::Ignore => return,
+    /// Reads the addresses of Services. After a failure, those that were read before remain.
+    async fn read_service_ranges(&self, health: &mut Health) {
+        let (of_cluster, known) = (&self.service_ranges, &self.context.serving.service_ranges);
+        let read = part(service_ranges::read(self.access.client()).boxed()).await;
+        if let Some(read) = health.note("the addresses of Services", read) {
+            let ranges = of_cluster.ranges.iter().copied().chain(read.ranges);
+            known.set(ranges.collect(), of_cluster.are_all() || read.are_all);
         }
-        // Before the Machines are known, no token is expired.
-        let Some(wanted) = self.inventory.tokens().await else {
-            return;
-        };
-        let now = now();
-        let kept = part(
-            self.tokens
-                .keep(self.access.client(), &wanted, now, elapsed()),
-        )
-        .await;
-        if let Some(kept) = health.note("bootstrap tokens", kept) {
-            for token in kept.extended {
-                tracing::debug!(token = token.as_str(), "the bootstrap token was extended");
-            }
-            for token in kept.ended {
-                tracing::debug!(
-                    token = token.as_str(),
-                    "the bootstrap token of a machine that is gone was expired"
-                );
-            }
-        }
-        let former = self
-            .tokens
-            .find_former(self.access.client(), &wanted, now, elapsed());
-        health.note(
-            "bootstrap tokens that were extended before",
-            part(former).await,
-        );
+        health.services = Some(ServiceAddresses {
+            are_known: known.are_known(),
+            unreadable: of_cluster.unreadable.as_deref().map(cut),
+        });
     }
 
     /// Publishes newly revoked certificates, after the first inspection.

@@ -13,7 +13,7 @@ use node_attestation_core::ledger::{Absences, LedgerPolicy, RecordLedger, Record
 use node_attestation_core::nodes::Nodes;
 use node_attestation_core::scope::Enforcement;
 use node_attestation_core::serving::{
-    AddressRange, InvalidAddressRange, NodeReportedAddresses, ServingPolicy,
+    AddressRange, InvalidAddressRange, NodeReportedAddresses, ServiceRanges, ServingPolicy,
 };
 use node_attestation_core::signer::Signer;
 use node_attestation_core::verifier::Verifiers;
@@ -140,6 +140,38 @@ pub(crate) fn serving_address_ranges(
         .collect()
 }
 
+/// The ranges of Services that a Cluster has.
+#[derive(Debug, Default)]
+pub(crate) struct ServiceRangesOfCluster {
+    pub(crate) ranges: Vec<AddressRange>,
+    /// An entry that is no range.
+    pub(crate) unreadable: Option<String>,
+}
+
+impl ServiceRangesOfCluster {
+    pub(crate) fn of(cluster: &Cluster) -> Self {
+        let mut of_cluster = Self::default();
+        for text in &cluster.service_ranges {
+            match AddressRange::lenient(text) {
+                Some(range) => of_cluster.ranges.push(range),
+                None => of_cluster.unreadable = Some(text.clone()),
+            }
+        }
+        of_cluster
+    }
+
+    /// Whether the Cluster has all ranges.
+    pub(crate) fn are_all(&self) -> bool {
+        self.unreadable.is_none() && !self.ranges.is_empty()
+    }
+
+    /// The ranges until the workload cluster is asked for others.
+    fn known(self) -> ServiceRanges {
+        let are_all = self.are_all();
+        ServiceRanges::new(self.ranges, are_all)
+    }
+}
+
 /// The policy for serving certificates, without the ranges of `spec`.
 fn serving_policy(
     spec: &KubeletAuthenticationSpec,
@@ -150,12 +182,7 @@ fn serving_policy(
     let endpoint = endpoint.map(|endpoint| endpoint.host.to_lowercase());
     ServingPolicy {
         endpoint_hosts: endpoint.into_iter().collect(),
-        // An invalid range contains no address.
-        service_ranges: cluster
-            .service_ranges
-            .iter()
-            .filter_map(|range| range.parse().ok())
-            .collect(),
+        service_ranges: ServiceRangesOfCluster::of(cluster).known(),
         address_ranges: Vec::new(),
         guest_reported: match spec.guest_reported_addresses {
             GuestReportedAddresses::Refuse => None,

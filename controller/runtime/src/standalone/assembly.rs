@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use kubelet_attestation::names::Audience;
-use node_attestation_core::crd::KubeletAuthentication;
+use node_attestation_core::crd::{GuestReportedAddresses, KubeletAuthentication};
 use node_attestation_core::decide::Context;
 use node_attestation_core::ledger::{Absences, Records, Revocations};
 use node_attestation_core::nodes::Nodes;
@@ -91,6 +91,10 @@ impl ClusterInFiles<'_> {
         let context = builder.context();
         // Enforcement does not wait for records, which are only in the memory of the process.
         context.enforcement.set(is_to_be_enforced(spec));
+        if spec.guest_reported_addresses == GuestReportedAddresses::Refuse {
+            // Machines have the addresses that an operator wrote, and none from inside.
+            context.serving.service_ranges.add(Vec::new(), true);
+        }
         Ok(context)
     }
 }

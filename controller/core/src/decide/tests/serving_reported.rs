@@ -197,3 +197,59 @@ fn a_platform_that_is_out_of_order_is_no_denial() {
         "{decision:?}"
     );
 }
+
+#[test]
+fn an_address_waits_while_the_ranges_of_services_are_unknown() {
+    let cluster = serving_cluster();
+    let range = |text: &str| text.parse().unwrap();
+    cluster.serving.service_ranges.set(Vec::new(), false);
+
+    let decision = decided(&serving(), &cluster);
+
+    let Decision::Retry(deferral) = &decision else {
+        panic!("{decision:?}")
+    };
+    assert_eq!(deferral.reason(), "ServiceRangesUnknown");
+    approved(&serving_for(&[dns("n1")]), &cluster);
+    cluster
+        .serving
+        .service_ranges
+        .set(vec![range("10.96.0.0/12")], true);
+    approved(&serving(), &cluster);
+}
+
+#[test]
+fn an_address_of_a_service_that_is_known_is_denied_while_other_ranges_are_unknown() {
+    let cluster = serving_cluster();
+    let service = std::net::IpAddr::from(RESERVED);
+    cluster
+        .serving
+        .service_ranges
+        .set(vec![service.into()], false);
+
+    assert_eq!(
+        denied_by(&serving_for(&[ip(RESERVED)]), &cluster),
+        Denial::ServingNameReserved(ServingName::Ip(service))
+    );
+}
+
+#[test]
+fn an_address_that_the_platform_reports_needs_no_ranges_of_services() {
+    let unknown = |names: &[[u8; 4]]| {
+        let names = names
+            .iter()
+            .map(|address| ServingName::Ip((*address).into()));
+        let mut cluster = serving_cluster();
+        cluster.verifiers = Platform(Some(names.collect())).alone();
+        cluster.serving.service_ranges.set(Vec::new(), false);
+        cluster
+    };
+
+    approved(&serving(), &unknown(&[ADDRESS]));
+
+    let decision = decided(&serving(), &unknown(&[[192, 0, 2, 9]]));
+    assert!(
+        matches!(decision, Decision::Retry(Deferral::ServiceRangesUnknown)),
+        "{decision:?}"
+    );
+}

@@ -134,6 +134,47 @@ fn live_records_of_an_attestor_that_is_not_authorized_are_a_condition() {
 }
 
 #[test]
+fn unknown_addresses_of_services_are_a_condition() {
+    const CONDITION: &str = "ServiceRangesKnown";
+    let of = |are_known, unreadable: Option<&str>| {
+        serving(Health {
+            services: Some(ServiceAddresses {
+                are_known,
+                unreadable: unreadable.map(ToOwned::to_owned),
+            }),
+            ..healthy()
+        })
+    };
+    assert_eq!(said(&of(true, None), CONDITION), is("True", "Known"));
+    for (verdict, reason, message) in [
+        (
+            of(false, None),
+            "ServiceRangesUnknown",
+            "serving requests with addresses wait, unless EC2 reports the addresses: neither the Cluster \
+             (spec.clusterNetwork.services.cidrBlocks) nor the workload cluster (kubectl get servicecidrs) has the \
+             addresses of Services",
+        ),
+        (
+            of(false, Some("10.96.0.0")),
+            "ServiceRangeInvalid",
+            "an entry of spec.clusterNetwork.services.cidrBlocks of the Cluster is invalid: \"10.96.0.0\"; serving \
+             requests with addresses wait, unless EC2 reports the addresses",
+        ),
+        (
+            of(true, Some("10.96.0.0")),
+            "ServiceRangeInvalid",
+            "an entry of spec.clusterNetwork.services.cidrBlocks of the Cluster is invalid: \"10.96.0.0\"",
+        ),
+    ] {
+        assert_eq!(said(&verdict, CONDITION), is("False", reason));
+        let status = status(&authentication("aws"), &verdict, now());
+        let condition = conditions::find(&status.conditions, CONDITION).unwrap();
+        assert_eq!(condition.message, message);
+        assert_eq!(said(&verdict, "Ready"), is("True", "Ready"));
+    }
+}
+
+#[test]
 fn records_are_counted_by_an_attestor_only_if_that_is_not_authorized() {
     let spec = KubeletAuthenticationSpec::new("prod-1", &["tpm", "aws"]);
     let of = |attestors: [&'static str; 4]| counted(&unauthorized(&spec, attestors));

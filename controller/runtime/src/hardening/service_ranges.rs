@@ -1,0 +1,77 @@
+//! The addresses of a workload cluster's Services: no node gets a serving certificate for one of them.
+
+use std::net::IpAddr;
+
+use k8s_openapi::api::core::v1::Service;
+use k8s_openapi::api::networking::v1::ServiceCIDR;
+use kube::Client;
+use kube::api::{Api, ListParams};
+
+use node_attestation_core::serving::AddressRange;
+
+use super::access::{HardeningError, call};
+use crate::watch::Lenient;
+
+/// More objects than a cluster has: one, and one for each extension of the range.
+const MAX_RANGES: u32 = 500;
+
+/// The addresses of Services that the API server reports.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct ServiceAddresses {
+    /// The ranges, and the addresses of the Service `kubernetes`.
+    pub ranges: Vec<AddressRange>,
+    /// Whether all ranges are known. It is unset if the API server has no objects with ranges (before Kubernetes 1.33),
+    /// or one of them cannot be read.
+    pub are_all: bool,
+}
+
+/// Reads the Service `kubernetes` and all objects with ranges: two calls.
+pub async fn read(client: &Client) -> Result<ServiceAddresses, HardeningError> {
+    let kubernetes: Api<Lenient<Service>> = Api::namespaced(client.clone(), "default");
+    let kubernetes = call("get services/kubernetes", kubernetes.get_opt("kubernetes")).await?;
+    let addresses = kubernetes.into_iter().flat_map(addresses_of);
+
+    let objects: Api<Lenient<ServiceCIDR>> = Api::all(client.clone());
+    let page = ListParams::default().limit(MAX_RANGES);
+    let objects = match call("list servicecidrs", objects.list(&page)).await {
+        Err(error) if error.is_not_found() => Vec::new(),
+        listed => {
+            let listed = listed?;
+            if listed
+                .metadata
+                .continue_
+                .is_some_and(|next| !next.is_empty())
+            {
+                return Err(HardeningError::TooMany {
+                    object: "servicecidrs",
+                    limit: usize::try_from(MAX_RANGES).unwrap_or(usize::MAX),
+                });
+            }
+            listed.items
+        }
+    };
+    let mut are_all = !objects.is_empty();
+    let mut ranges: Vec<AddressRange> = addresses.map(AddressRange::from).collect();
+    for object in objects {
+        let spec = object.object.ok().and_then(|object| object.spec);
+        let texts = spec.and_then(|spec| spec.cidrs).unwrap_or_default();
+        let read = texts.iter().map(|text| AddressRange::lenient(text));
+        let read: Option<Vec<_>> = read.collect();
+        are_all &= read.as_ref().is_some_and(|read| !read.is_empty());
+        ranges.extend(read.into_iter().flatten());
+    }
+    Ok(ServiceAddresses { ranges, are_all })
+}
+
+fn addresses_of(service: Lenient<Service>) -> Vec<IpAddr> {
+    let spec = service.object.ok().and_then(|service| service.spec);
+    let addresses = spec.and_then(|spec| spec.cluster_ips).unwrap_or_default();
+    // A Service can have the text "None" instead.
+    addresses
+        .iter()
+        .filter_map(|text| text.parse().ok())
+        .collect()
+}
+
+#[cfg(test)]
+mod tests;
