@@ -14,12 +14,14 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::client::{Excess, LONGEST_WATCH, MANAGEMENT_PAGE_SIZE, cause};
 
+mod heard;
 mod lenient;
 mod listening;
 mod log;
 #[cfg(feature = "testing")]
 pub mod testing;
 
+pub(crate) use heard::{Heard, heard_config};
 pub(crate) use lenient::{Lenient, Skipped, Unreadable};
 pub(crate) use listening::{listening, measured};
 pub(crate) use log::WatchLog;

@@ -193,6 +193,13 @@ pub struct NodeIdentitySpec {
     #[serde(default)]
     #[schemars(schema_with = "schema::time")]
     pub former_until: Option<Time>,
+    /// The end of the last certificate that is known of, if it followed another; it can lag by a day.
+    #[serde(default)]
+    #[schemars(schema_with = "schema::time")]
+    pub renewed_until: Option<Time>,
+    /// The boot of the machine's TPM when the last certificate was issued.
+    #[serde(default)]
+    pub last_tpm_boot: Option<LastTpmBoot>,
     /// The generation before, whose certificates stay valid until the node was seen with one of this generation: the
     /// machine proved more of itself with a renewal.
     #[serde(default)]
@@ -266,12 +273,16 @@ fn within_schema<S: Serializer>(clock: &u64, serializer: S) -> Result<S::Ok, S::
 }
 
 /// The boot of a TPM when the last certificate of a generation was issued.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct LastTpmBoot {
     /// The generation.
     #[schemars(with = "i64", range(min = 1))]
     pub generation: u64,
+    /// The time of the issue; always set in the spec.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "schema::time")]
+    pub time: Option<Time>,
     /// The boot.
     pub boot: TpmBoot,
 }
@@ -319,7 +330,7 @@ pub struct Revoked {
     pub at: SystemTime,
 }
 
-/// The last certificate that was issued to the node; best effort, and lost by a move.
+/// The last certificate that was issued to the node, for people: a move loses it, and no decision needs it.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeIdentityStatus {
@@ -335,7 +346,7 @@ pub struct NodeIdentityStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::time")]
     pub last_renewal: Option<Time>,
-    /// The boot of the machine's TPM at that time.
+    /// The boot of the machine's TPM at that time, as earlier versions wrote it. It is in the spec now.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_tpm_boot: Option<LastTpmBoot>,
     /// The generation in a certificate that the node presented with evidence, and that the record does not have: it

@@ -64,8 +64,8 @@ pub trait Records: Debug + Send + Sync {
         Ok(())
     }
 
-    /// Writes the last certificate of a record into its status. It is for people, and for an estimate of
-    /// when a generation has expired; its loss is harmless.
+    /// Writes the last certificate of a record: its end and the boot of the machine's TPM, which decisions use, and the
+    /// rest for people.
     async fn note(&self, name: &NodeName, issued: &LastIssued) -> Result<(), Unavailable>;
 }
 
@@ -111,7 +111,7 @@ pub struct LastIssued {
 
 impl LastIssued {
     /// The boot of the machine's TPM that was seen.
-    pub(super) fn seen_boot(&self) -> Option<SeenBoot> {
+    pub fn seen_boot(&self) -> Option<SeenBoot> {
         let at = whole_seconds(self.time);
         self.boot.map(|boot| SeenBoot { boot, at })
     }

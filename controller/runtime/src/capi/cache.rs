@@ -18,13 +18,15 @@ use super::objects::{
 use super::store::Store;
 use super::watch::{Selection, watch_all};
 use crate::metrics::Metrics;
+use crate::watch::Heard;
 
 /// A cache of Cluster API's objects.
 ///
 /// # Guarantees
 ///
 /// - Nothing is answered before every kind was listed once: what is missing is then not there.
-/// - An API server that is away changes nothing; what it last told holds until it is back.
+/// - An API server that is away changes nothing; what it last told holds until it is back. Whoever decides by it asks
+///   [which kind was not heard of](Objects::unheard).
 /// - Only the fields that are used are kept, and no secret.
 #[derive(derive_more::Debug, Clone)]
 #[debug("Objects")]
@@ -34,6 +36,8 @@ struct Inner {
     client: Client,
     selection: Selection,
     state: RwLock<State>,
+    /// The watches of [`KINDS`].
+    heard: [Heard; 3],
     resources: Mutex<HashMap<Kind, Lookup>>,
     changes: watch::Sender<()>,
     cluster_changes: watch::Sender<()>,
@@ -73,6 +77,7 @@ impl Objects {
             client,
             selection: selection.clone(),
             state: RwLock::default(),
+            heard: Default::default(),
             resources: Mutex::default(),
             changes: watch::Sender::default(),
             cluster_changes: watch::Sender::default(),
@@ -86,6 +91,21 @@ impl Objects {
     /// Whether everything was listed once.
     pub fn is_ready(&self) -> bool {
         self.read(State::is_ready)
+    }
+
+    /// A kind whose watch was not heard of for a minute.
+    pub(super) fn unheard(&self) -> Option<&'static str> {
+        let mut kinds = KINDS.iter().zip(&self.0.heard);
+        let unheard = kinds.find(|(_, heard)| !heard.is_recent());
+        unheard.map(|(kind, _)| *kind)
+    }
+
+    /// Notes an answer of the API server on the watch of this kind.
+    pub(super) fn heard(&self, kind: &'static str) {
+        let mut kinds = KINDS.iter().zip(&self.0.heard);
+        if let Some((_, heard)) = kinds.find(|(known, _)| **known == kind) {
+            heard.now();
+        }
     }
 
     /// Changes whenever an object or readiness does.
@@ -263,6 +283,7 @@ impl Objects {
     }
 
     pub(super) fn listed(&self, kind: &'static str) {
+        self.heard(kind);
         let is_new = self.write(|state| state.listed.insert(kind));
         if is_new || kind == Cluster::KIND {
             self.all_clusters_changed();

@@ -30,7 +30,7 @@ use view::{Need, Needed, Unread, View, waiting};
 ///
 /// # Guarantees
 ///
-/// - Every answer is of one moment; nothing is answered for a Cluster that is paused.
+/// - Every answer is of one moment of the last minute; nothing is answered for a Cluster that is paused.
 /// - Two machines with one provider ID are an error, and never an answer.
 #[derive(Debug, Clone)]
 pub struct CapiInventory {
@@ -286,6 +286,11 @@ impl CapiInventory {
             let why = "the management cluster's objects have not been listed yet";
             Err(Unavailable::new(why))
         })?;
+        if let Some(kind) = self.objects.unheard() {
+            return Err(Unavailable::new(format!(
+                "the watch of {kind}s lags behind"
+            )));
+        }
         Ok((needed.configs.into_inner(), found))
     }
 

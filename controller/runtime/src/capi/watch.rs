@@ -16,7 +16,7 @@ use super::objects::{Cluster, Machine, MachinePool, ObjectKey, Raw};
 use super::store::Stored;
 use crate::client::cause;
 use crate::metrics::Metrics;
-use crate::watch::{ExponentialBackoff, Skipped, WatchLog, measured, on_management, watch_config};
+use crate::watch::{ExponentialBackoff, Skipped, WatchLog, heard_config, listening, on_management};
 
 /// Before it is looked again whether a kind is there that was not.
 const ABSENT_RETRY: Duration = Duration::from_secs(30);
@@ -55,7 +55,11 @@ impl Objects {
     /// Watches one kind, forever, in the version that is served then.
     async fn watch<W: Stored>(&self, selection: &Selection, metrics: &Metrics) {
         let metrics = metrics.watch(W::KIND);
-        let client = &measured(self.client().clone(), &metrics);
+        let (objects, measured) = (self.clone(), metrics.clone());
+        let client = &listening(self.client().clone(), move || {
+            objects.heard(W::KIND);
+            measured.heard();
+        });
         let mut told = WatchLog::new(W::KIND).measured_by(metrics);
         let mut waits = ExponentialBackoff::default();
         loop {
@@ -92,7 +96,7 @@ impl Objects {
             Some(namespace) => Api::namespaced_with(client, namespace, resource),
             None => Api::all_with(client, resource),
         };
-        let mut events = std::pin::pin!(on_management(api, watch_config()));
+        let mut events = std::pin::pin!(on_management(api, heard_config()));
         let (mut listing, mut skipped) = (BTreeSet::new(), Skipped::new(W::KIND));
         while let Some(event) = events.next().await {
             told.observe(&event, || {

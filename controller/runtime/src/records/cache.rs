@@ -14,43 +14,17 @@ use node_attestation_core::ledger::{Stored, Version};
 use node_attestation_core::refusal::Unavailable;
 use node_attestation_core::verifier::Identity;
 use tokio::sync::watch;
-use tokio::time::Instant;
 
 use super::object::{self, BrokenRecord};
 use crate::table::{Indexed, Table};
-use crate::watch::{Lenient, Skipped};
+use crate::watch::{Heard, Lenient, Skipped};
 
 /// For the watch to show what was written. It takes milliseconds where the watch stands; where it
 /// does not, the claim waits its turn like any other outage.
 const ECHO_DEADLINE: Duration = Duration::from_secs(5);
 
-/// A store that was not heard of for so long may have changed in any way: whoever was revoked in it
-/// would get certificates that outlive the revocation.
-pub(super) const HEARD_WITHIN: Duration = Duration::from_mins(1);
-
 /// The record of an object; `Err` if it is invalid.
 pub(super) type Entry = Result<Stored, BrokenRecord>;
-
-/// The time of the API server's last answer.
-#[derive(Default)]
-pub(super) struct Heard(watch::Sender<Option<Instant>>);
-
-impl Heard {
-    /// Notes an answer of the API server.
-    pub(super) fn now(&self) {
-        self.0.send_replace(Some(Instant::now()));
-    }
-
-    /// Notes that the records are out of date, until they were listed.
-    pub(super) fn outdated(&self) {
-        self.0.send_replace(None);
-    }
-
-    fn is_recent(&self) -> bool {
-        let last = *self.0.borrow();
-        last.is_some_and(|heard| heard.elapsed() < HEARD_WITHIN)
-    }
-}
 
 /// The records of one cluster.
 pub(super) struct Cache {
@@ -112,7 +86,7 @@ impl Cache {
 
     pub(super) async fn wait(&self, holds: impl Fn(&State) -> bool) -> Result<(), Unavailable> {
         let mut changes = self.state.subscribe();
-        let mut heard = self.heard.0.subscribe();
+        let mut heard = self.heard.changes();
         let waiting = async {
             while !holds(&self.state()) {
                 tokio::select! {

@@ -257,18 +257,29 @@ impl Records for KubeRecords {
     async fn note(&self, name: &NodeName, issued: &LastIssued) -> Result<(), Unavailable> {
         let object = self.name(name);
         let moment = |time| object::moment(time).map_err(Unavailable::new);
-        // What is not in it stays: a certificate that no TPM asked for says nothing of one.
-        let status = crd::NodeIdentityStatus {
-            serial: Some(issued.serial.clone()),
-            not_after: Some(moment(issued.not_after)?),
-            last_renewal: Some(moment(issued.time)?),
-            last_tpm_boot: issued.boot.map(|boot| crd::LastTpmBoot {
-                generation: issued.generation,
-                boot,
-            }),
-            ..crd::NodeIdentityStatus::default()
-        };
-        self.write_status(&object, &status).await
+        let boot = issued
+            .seen_boot()
+            .map(|seen| object::last_tpm_boot(issued.generation, seen));
+        // A boot that is not in it stays: a certificate that no TPM asked for says nothing of one.
+        let mut spec = json!({"renewedUntil": moment(issued.not_after)?});
+        if let Some(boot) = boot.transpose().map_err(Unavailable::new)? {
+            spec["lastTpmBoot"] = json!(boot);
+        }
+        let patch = Patch::Merge(json!({ "spec": spec }));
+        let parameters = merge(CONTROLLER);
+        let patched = self.api.patch_metadata(&object, &parameters, &patch);
+        call(patched).await?;
+        let status = json!({
+            "serial": issued.serial,
+            "notAfter": moment(issued.not_after)?,
+            "lastRenewal": moment(issued.time)?,
+            // Earlier versions wrote it.
+            "lastTpmBoot": null,
+        });
+        let (parameters, patch) = (PatchParams::default(), json!({ "status": status }));
+        let patch = Patch::Merge(&patch);
+        call(self.api.patch_status(&object, &parameters, &patch)).await?;
+        Ok(())
     }
 
     async fn note_later(&self, name: &NodeName, generation: u64) -> Result<(), Unavailable> {

@@ -8,7 +8,7 @@ use kube::ResourceExt as _;
 use kubelet_attestation::ensure;
 use kubelet_attestation::names::{NodeName, Provider, ProviderId, is_dns_subdomain};
 use node_attestation_core::crd::{
-    self, CLUSTER_NAME_LABEL, NodeIdentity, NodeIdentitySpec, RESET_ANNOTATION,
+    self, CLUSTER_NAME_LABEL, LastTpmBoot, NodeIdentity, NodeIdentitySpec, RESET_ANNOTATION,
 };
 use node_attestation_core::identifiers::{KeyDigest, RecordUid};
 use node_attestation_core::ledger::{
@@ -51,7 +51,15 @@ fn read(object: &NodeIdentity, cluster: &str) -> Result<Stored, &'static str> {
     ensure!(object.metadata.name == Some(name), "metadata.name");
     ensure!(spec.generation > 0, "spec.generation");
     let reset = object.annotations().get(RESET_ANNOTATION);
+    // Earlier versions wrote the last certificate into the status alone, which a move loses.
     let status_end = status.as_ref().and_then(|status| status.not_after.as_ref());
+    let status_time = status
+        .as_ref()
+        .and_then(|status| status.last_renewal.as_ref());
+    let status_boot = status
+        .as_ref()
+        .and_then(|status| status.last_tpm_boot.as_ref());
+    let boots = [spec.last_tpm_boot.as_ref(), status_boot];
     let record = Record {
         node_name: NodeName::parse(&spec.node_name).map_err(|_| "spec.nodeName")?,
         uid: RecordUid::parse(&spec.uid).map_err(|_| "spec.uid")?,
@@ -59,14 +67,13 @@ fn read(object: &NodeIdentity, cluster: &str) -> Result<Stored, &'static str> {
         holder: holder(spec)?,
         opened: opened(&spec.opened)?,
         not_after: time(&spec.not_after),
-        renewed_until: status_end.map(time),
-        renewed_boot: status.as_ref().and_then(|status| {
-            let last = status.last_tpm_boot?;
-            (last.generation == spec.generation).then_some(SeenBoot {
-                boot: last.boot,
-                at: time(status.last_renewal.as_ref()?),
-            })
-        }),
+        renewed_until: spec.renewed_until.as_ref().or(status_end).map(time),
+        renewed_boot: boots
+            .into_iter()
+            .flatten()
+            .filter(|last| last.generation == spec.generation)
+            .filter_map(|last| seen_boot(last, status_time))
+            .max(),
         former_until: spec.former_until.as_ref().map(time),
         superseded: spec.superseded_generation,
         tombstone: spec.tombstone,
@@ -77,6 +84,23 @@ fn read(object: &NodeIdentity, cluster: &str) -> Result<Stored, &'static str> {
     Ok(Stored {
         record,
         version: Version::new(version.ok_or("metadata.resourceVersion")?),
+    })
+}
+
+/// The boot; `issued` is its time if it has none of its own.
+fn seen_boot(last: &LastTpmBoot, issued: Option<&Time>) -> Option<SeenBoot> {
+    Some(SeenBoot {
+        boot: last.boot,
+        at: time(last.time.as_ref().or(issued)?),
+    })
+}
+
+/// The boot that was seen when a certificate of this generation was issued.
+pub(super) fn last_tpm_boot(generation: u64, seen: SeenBoot) -> Result<LastTpmBoot, TimeError> {
+    Ok(LastTpmBoot {
+        generation,
+        time: Some(moment(seen.at)?),
+        boot: seen.boot,
     })
 }
 
@@ -141,6 +165,11 @@ pub(super) fn spec(record: &Record, cluster: &str) -> Result<NodeIdentitySpec, T
         },
         not_after: moment(record.not_after)?,
         former_until: record.former_until.map(moment).transpose()?,
+        renewed_until: record.renewed_until.map(moment).transpose()?,
+        last_tpm_boot: record
+            .renewed_boot
+            .map(|seen| last_tpm_boot(record.generation, seen))
+            .transpose()?,
         superseded_generation: record.superseded,
         tombstone: record.tombstone,
         revoked: record.revoked,
@@ -165,14 +194,86 @@ pub(super) fn moment(time: SystemTime) -> Result<Time, TimeError> {
 
 #[cfg(test)]
 mod tests {
+    use node_attestation_core::crd::NodeIdentityStatus;
     use node_attestation_core::ledger::Claim;
     use node_attestation_core::testing::records::{at, claim};
+    use node_attestation_core::verifier::TpmBoot;
 
     use super::*;
 
     fn written(claim: &Claim) -> NodeIdentitySpec {
         let record = Record::first(claim, RecordUid::new([7; 16]), None, at(0));
         spec(&record, "prod-1").unwrap()
+    }
+
+    /// The object of the record as a move creates it: without a status.
+    fn moved(record: &Record) -> NodeIdentity {
+        let name = crd::object_name("prod-1", record.node_name.as_str());
+        let mut object = NodeIdentity::new(&name, spec(record, "prod-1").unwrap());
+        object.metadata.resource_version = Some("7".to_owned());
+        object
+            .labels_mut()
+            .insert(CLUSTER_NAME_LABEL.to_owned(), "prod-1".to_owned());
+        object
+    }
+
+    fn seen(resets: u32, hour: u32) -> SeenBoot {
+        SeenBoot {
+            boot: TpmBoot {
+                resets,
+                restarts: 0,
+                clock: 5,
+            },
+            at: at(hour),
+        }
+    }
+
+    #[test]
+    fn the_last_boot_and_the_last_end_survive_a_move() {
+        let mut record = Record::first(
+            &claim("m1", "n1", 1, 0),
+            RecordUid::new([7; 16]),
+            None,
+            at(0),
+        );
+        record.renewed_until = Some(at(12));
+        record.renewed_boot = Some(seen(3, 4));
+
+        let found = stored(&moved(&record), "prod-1").unwrap();
+
+        assert_eq!(found.record, record);
+    }
+
+    #[test]
+    fn the_last_boot_in_the_status_of_an_earlier_version_counts() {
+        let mut record = Record::first(
+            &claim("m1", "n1", 1, 0),
+            RecordUid::new([7; 16]),
+            None,
+            at(0),
+        );
+        let of = |record: &Record, resets, generation| {
+            let mut object = moved(record);
+            object.status = Some(NodeIdentityStatus {
+                not_after: Some(moment(at(12)).unwrap()),
+                last_renewal: Some(moment(at(4)).unwrap()),
+                last_tpm_boot: Some(LastTpmBoot {
+                    generation,
+                    time: None,
+                    boot: seen(resets, 4).boot,
+                }),
+                ..NodeIdentityStatus::default()
+            });
+            let found = stored(&object, "prod-1").unwrap().record;
+            (found.renewed_until, found.renewed_boot)
+        };
+        assert_eq!(of(&record, 3, 1), (Some(at(12)), Some(seen(3, 4))));
+        assert_eq!(of(&record, 3, 2), (Some(at(12)), None));
+
+        record.renewed_until = Some(at(10));
+        record.renewed_boot = Some(seen(2, 3));
+        assert_eq!(of(&record, 3, 1), (Some(at(10)), Some(seen(3, 4))));
+        assert_eq!(of(&record, 1, 1), (Some(at(10)), Some(seen(2, 3))));
     }
 
     #[test]

@@ -11,16 +11,12 @@ use kube::{Client, Resource as _, ResourceExt as _};
 use node_attestation_core::crd::{CLUSTER_NAME_LABEL, NodeIdentity};
 use parking_lot::Mutex;
 
-use super::cache::{Cache, Entry, Heard, entry};
+use super::cache::{Cache, Entry, entry};
 use super::kube::KubeRecords;
 use crate::capi::ObjectKey;
 use crate::metrics::Metrics;
 use crate::table::Table;
-use crate::watch::{Lenient, Skipped, WatchLog, listening, on_management, watch_config};
-
-/// The API server ends a watch after so many seconds, and sends a bookmark just before: also a quiet
-/// one is heard of within [`HEARD_WITHIN`](super::cache::HEARD_WITHIN).
-const WATCH_SECONDS: u32 = 45;
+use crate::watch::{Heard, Lenient, Skipped, WatchLog, heard_config, listening, on_management};
 
 /// The `NodeIdentity` objects of many clusters, as one watch has shown them.
 #[derive(derive_more::Debug, Clone)]
@@ -81,7 +77,7 @@ impl RecordsWatch {
             Some(namespace) => Api::namespaced(listening, namespace),
             None => Api::all(listening),
         };
-        let config = watch_config().labels(labels).timeout(WATCH_SECONDS);
+        let config = heard_config().labels(labels);
         let (told, mut log) = (caches.clone(), log);
         let watch = on_management(api, config).for_each(move |event| {
             log.observe(&event, || {});

@@ -394,3 +394,30 @@ fn a_machine_is_found_by_each_address_and_name_that_is_reported() {
     seen::<objects::Machine>(&objects, V2.machine("m2"));
     assert_eq!(by_address("10.0.0.7"), ["m1", "m2"]);
 }
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_said_of_machines_whose_watch_was_not_heard_of_for_a_minute() {
+    let kinds = [Cluster::KIND, objects::Machine::KIND, MachinePool::KIND];
+    let (objects, inventory) = cluster(V2);
+    let machine = id("generic:///rack/m1");
+    for silent in kinds {
+        tokio::time::advance(Duration::from_secs(59)).await;
+        assert!(inventory.by_provider_id(&machine).await.is_ok(), "{silent}");
+
+        for kind in kinds.into_iter().filter(|kind| *kind != silent) {
+            objects.heard(kind);
+        }
+        tokio::time::advance(Duration::from_secs(2)).await;
+
+        let error = inventory.by_provider_id(&machine).await.unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            format!("the watch of {silent}s lags behind")
+        );
+        assert_eq!(inventory.tokens().await, None, "{silent}");
+        for kind in kinds {
+            objects.heard(kind);
+        }
+        assert!(inventory.by_provider_id(&machine).await.is_ok(), "{silent}");
+    }
+}

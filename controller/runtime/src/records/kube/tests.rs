@@ -15,7 +15,7 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::JSONSche
 use kube::client::Body;
 use node_attestation_core::identifiers::RecordUid;
 use node_attestation_core::inventory::StaticInventory;
-use node_attestation_core::ledger::{RecordLedger, Revoked, Tombstone, TombstoneReason};
+use node_attestation_core::ledger::{RecordLedger, Revoked, SeenBoot, Tombstone, TombstoneReason};
 use node_attestation_core::refusal::Refusal;
 use node_attestation_core::testing::records::{World, at, claim, name, renewal};
 use node_attestation_core::verifier::TpmBoot;
@@ -121,6 +121,8 @@ fn full() -> Record {
     });
     record.opened.stale_node = Some("node-1".to_owned());
     record.former_until = Some(at(9));
+    record.renewed_until = Some(at(8));
+    record.renewed_boot = record.holder.boot.map(|boot| SeenBoot { boot, at: at(1) });
     record.superseded = Some(1);
     record.tombstone = Some(Tombstone {
         since: at(1),
@@ -408,6 +410,8 @@ fn with_records(records: Vec<(&'static str, Option<Value>)>) -> (Client, Arc<Mut
                     let mut object = body;
                     object["metadata"]["resourceVersion"] = json!("8");
                     object
+                } else if name == "status" {
+                    json!({"metadata": {"name": "n1"}, "spec": object::spec(&bare(), "prod-1").unwrap()})
                 } else {
                     json!({
                         "apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata",
@@ -470,4 +474,50 @@ async fn a_new_record_has_the_cluster_as_its_owner_once_that_is_known() {
     records.end_with("now").await.unwrap();
     records.create(&bare()).await.unwrap();
     assert_eq!(owners(1), json!([owner("Cluster", "now")]));
+}
+
+#[tokio::test]
+async fn the_last_certificate_is_written_where_a_move_keeps_it() {
+    let (client, written) = with_records(Vec::new());
+    let records = KubeRecords::start(client, "default", "prod-1", &Metrics::default());
+    let boot = TpmBoot {
+        resets: 3,
+        restarts: 0,
+        clock: 5,
+    };
+    let issued = |boot| LastIssued {
+        generation: 2,
+        serial: "0a".to_owned(),
+        not_after: at(12),
+        time: at(4),
+        boot,
+    };
+
+    records
+        .note(&name("n1"), &issued(Some(boot)))
+        .await
+        .unwrap();
+    // No TPM asked for this one.
+    records.note(&name("n1"), &issued(None)).await.unwrap();
+
+    let (end, time) = (
+        object::moment(at(12)).unwrap(),
+        object::moment(at(4)).unwrap(),
+    );
+    let status = json!({"path": "status", "body": {"status": {
+        "serial": "0a", "notAfter": end, "lastRenewal": time, "lastTpmBoot": null,
+    }}});
+    let spec = |mut spec: Value, boot| {
+        if let Some(boot) = boot {
+            spec["lastTpmBoot"] = json!({"generation": 2, "time": time, "boot": boot});
+        }
+        json!({"path": "prod-1.n1", "body": {"spec": spec}})
+    };
+    let expected = [
+        spec(json!({"renewedUntil": end}), Some(json!(boot))),
+        status.clone(),
+        spec(json!({"renewedUntil": end}), None),
+        status,
+    ];
+    assert_eq!(*written.lock(), expected);
 }
