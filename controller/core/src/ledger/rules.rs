@@ -147,11 +147,9 @@ impl Rules<'_> {
         if let Some(grant) = self.repeated(record) {
             return match self.leave_others() {
                 Ok(()) => Ok(Step::Grant(grant)),
-                Err(Step::Refuse(Refusal::Retry(Deferral::IdentityLive { .. })))
-                    if self.came_second(record) =>
-                {
-                    Ok(self.bury(own, TombstoneReason::Renamed))
-                }
+                Err(Step::Refuse(Refusal::Retry(
+                    Deferral::IdentityLive { .. } | Deferral::EvidenceExpected { .. },
+                ))) if self.came_second(record) => Ok(self.bury(own, TombstoneReason::Renamed)),
                 Err(step) => Err(step),
             };
         }
@@ -398,9 +396,13 @@ impl Rules<'_> {
         }
         let end = record.known_end();
         let may = match &self.claim.assurance {
-            // Nothing tells that it is the same machine, so it waits for the certificate's end; and
-            // that of one which proved itself is not known here.
-            Assurance::None(_) if record.holder.is_attested() => false,
+            // The holder can prove more than a token, and its last renewal may not be known: it is for a person to say
+            // that it is the same machine.
+            Assurance::None(_) if record.holder.is_attested() => {
+                let (name, holder) = (record.node_name.clone(), &record.holder);
+                return Err(Deferral::EvidenceExpected(name, holder.attestor.clone()).into());
+            }
+            // Nothing tells that it is the same machine, so it waits for the certificate's end.
             Assurance::None(_) => end < self.facts.now || self.is_below_floor_and_down(record)?,
             Assurance::Attested(_) => {
                 let node = self.node(&record.node_name)?;

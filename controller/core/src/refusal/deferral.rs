@@ -2,7 +2,7 @@
 
 use std::error::Error;
 
-use kubelet_attestation::names::{NodeName, ProviderId};
+use kubelet_attestation::names::{NodeName, Provider, ProviderId};
 
 use crate::identifiers::ServingName;
 
@@ -54,6 +54,13 @@ crate::reasons! {
         /// its Node is down, or no certificate is valid, or a person resets the record.
         #[error("the machine holds a certificate of node {0} that may still be valid")]
         IdentityLive(NodeName) => "the machine holds a valid certificate already",
+        /// The node joined with evidence, and the machine has none now: the attestor was changed to a weaker one. It
+        /// waits until a person resets the record.
+        #[error(
+            "node {0} joined with evidence of {1}, and this request has none; if it is the same machine, reset the record: \
+             node-attestation-controller identities reset <cluster> {0}"
+        )]
+        EvidenceExpected(NodeName, Provider) => "the node joined with evidence; an operator must reset its record",
         /// The node name has no record, and a Node of that name is up. It may have joined before this
         /// controller: where adoption is allowed, it asks with its own certificate.
         #[error("node {0} is up, and whose it is is not recorded")]

@@ -143,11 +143,20 @@ fn a_machine_that_proves_nothing_waits_for_the_end_of_its_certificate() {
 }
 
 #[test]
-fn a_machine_that_proved_itself_is_not_followed_by_one_that_proves_nothing() {
+fn a_machine_that_proved_itself_waits_without_evidence_until_its_record_is_reset() {
     let world = World::held(policy());
 
-    let unproved = insecure(claim("m1", "n1", 2, 40));
-    assert_eq!(world.waits(&unproved, 40), "IdentityLive");
+    for hour in [1, 40, 400] {
+        for name in ["n1", "n2"] {
+            let unproved = insecure(claim("m1", name, 2, hour));
+            assert_eq!(world.waits(&unproved, hour), "EvidenceExpected");
+        }
+    }
+
+    world.reset("n1");
+    let unproved = insecure(claim("m1", "n1", 2, 400));
+    assert_eq!(world.granted(&unproved, 400), opened_at(400));
+    assert!(!world.record("n1").holder.is_attested());
 }
 
 #[test]
