@@ -68,6 +68,10 @@ pub const AWS_ACCOUNT_ANNOTATION: &str = "attestation.cluster.x-k8s.io/aws-accou
 /// other.
 pub const ENABLED_BY_ANNOTATION: &str = "attestation.cluster.x-k8s.io/enabled-by";
 
+/// The annotation of a Machine with the ID of the bootstrap token that an operator assigned to it, in addition to the
+/// token of its `KubeadmConfig`.
+pub const BOOTSTRAP_TOKEN_ANNOTATION: &str = "attestation.cluster.x-k8s.io/bootstrap-token-id";
+
 /// The label with the Cluster's name, on every object that belongs to one; Cluster API's own.
 pub const CLUSTER_NAME_LABEL: &str = "cluster.x-k8s.io/cluster-name";
 

@@ -91,6 +91,8 @@ pub struct Machine {
     pub provisioning: bool,
     /// Its own bootstrap token; `None` if it shares one, or has none.
     pub token_id: Option<TokenId>,
+    /// The bootstrap token that an operator assigned to it.
+    pub assigned_token: Option<TokenId>,
     /// The pool that it is a member of.
     pub pool: Option<String>,
     /// Whether it is of the cluster's control plane.
@@ -194,6 +196,10 @@ fn named_by(machine: &Machine) -> impl Iterator<Item = (&'static str, &str)> {
             machine.node_name.as_ref().map(NodeName::as_str),
         ),
         ("token", machine.token_id.as_ref().map(TokenId::as_str)),
+        (
+            "token",
+            machine.assigned_token.as_ref().map(TokenId::as_str),
+        ),
     ]
     .into_iter()
     .filter_map(|(field, value)| Some((field, value?)))
@@ -210,7 +216,10 @@ impl Inventory for StaticInventory {
     }
 
     async fn by_token(&self, token: &TokenId) -> Result<Option<TokenOwner>, Unavailable> {
-        let found = self.find(|machine| machine.token_id.as_ref() == Some(token));
+        let found = self.find(|machine| {
+            let tokens = [&machine.token_id, &machine.assigned_token];
+            tokens.into_iter().flatten().any(|own| own == token)
+        });
         Ok(found.map(|machine| TokenOwner::Machine(Box::new(machine))))
     }
 

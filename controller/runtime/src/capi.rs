@@ -16,7 +16,7 @@ pub(crate) use api_discovery::cluster_resource;
 pub use ca::{CaOutOfTime, CaRefused, ClusterCa};
 pub use cache::Objects;
 pub use inventory::CapiInventory;
-pub(crate) use inventory::KnownMachine;
+pub(crate) use inventory::{KnownMachine, TokenMachine};
 pub use kubeconfig::{KubeconfigRefused, TenantKubeconfig};
 pub use objects::{
     Attested, Cluster, Endpoint, InvalidObjectKey, InvalidOwnAttestors, NODE_ATTESTED, ObjectKey,

@@ -26,13 +26,16 @@ pub(crate) fn may_go_on(machine: &Machine) -> Result<(), Deferral> {
     }
 }
 
-/// Checks that the token is the machine's own, or its pool's, or one that nobody has for itself.
+/// Checks that the token is the machine's own, its pool's, assigned to it, or one that nobody has for itself.
 /// `owner` is whom the token was made for.
 pub(crate) fn owns_token(
     machine: &Machine,
     token: &TokenId,
     owner: Option<&TokenOwner>,
 ) -> Result<(), Denial> {
+    if machine.assigned_token.as_ref() == Some(token) {
+        return Ok(());
+    }
     let own = machine.token_id.as_ref().is_none_or(|own| own == token);
     let belongs = owner.is_none_or(|owner| is_of(machine, owner));
     if own && belongs {
@@ -163,6 +166,21 @@ mod tests {
         }
         let alone = machine("m3", "n3", None);
         assert!(owns_token(&alone, &token, Some(&pool("pool-1"))).is_err());
+    }
+
+    #[test]
+    fn a_token_that_an_operator_assigned_is_the_machines_beside_its_own() {
+        let token = |id| TokenId::parse(id).unwrap();
+        for own in [None, Some("abcdef")] {
+            let mut machine = machine("m3", "n3", own);
+            let denied = |machine: &Machine, id| owns_token(machine, &token(id), None).is_err();
+            assert_eq!(denied(&machine, "mnopqr"), own.is_some());
+
+            machine.assigned_token = Some(token("mnopqr"));
+            assert!(!denied(&machine, "mnopqr"));
+            assert!(!denied(&machine, "abcdef"));
+            assert_eq!(denied(&machine, "ghijkl"), own.is_some());
+        }
     }
 
     #[test]

@@ -81,6 +81,16 @@ pub(crate) struct KnownMachine<'a> {
     pub(crate) attested: Option<Attested>,
 }
 
+/// A Machine with a bootstrap token of its own.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct TokenMachine {
+    pub(crate) name: String,
+    pub(crate) token: TokenId,
+    pub(crate) provider_id: Option<ProviderId>,
+    /// Whether Cluster API has found its Node.
+    pub(crate) has_node: bool,
+}
+
 /// The limit of concurrent reads for one cluster.
 const READS: usize = 8;
 
@@ -133,6 +143,26 @@ impl CapiInventory {
             let machines = machines.filter(|(_, machine)| !machine.deleting);
             let tokens = machines.filter_map(|(_, machine)| view.config(machine)?.token.clone());
             Ok(tokens.collect())
+        };
+        self.look(of).ok()
+    }
+
+    /// The Machines whose nodes come back with a bootstrap token of their own; `None` while nothing can be said of them. A
+    /// member of a pool comes back with the pool's, and a Machine that an operator has assigned a token to with that.
+    pub(crate) fn token_machines(&self) -> Option<Vec<TokenMachine>> {
+        let of = |view: View<'_>| {
+            let machines = view.members.machines.iter();
+            let found = machines.filter_map(|(name, machine)| {
+                let is_own = machine.pool.is_none() && machine.assigned_token.is_none();
+                (is_own && !machine.deleting).then_some(())?;
+                Some(TokenMachine {
+                    name: name.to_owned(),
+                    token: view.config(machine)?.token.clone()?,
+                    provider_id: machine.provider_id.clone(),
+                    has_node: machine.node.is_some(),
+                })
+            });
+            Ok(found.collect())
         };
         self.look(of).ok()
     }

@@ -111,7 +111,8 @@ impl Members {
         }
     }
 
-    /// The machines and pools whose `KubeadmConfig` has this token: one, unless a person wrote the token.
+    /// The machines and pools whose `KubeadmConfig` has this token, and the machines that it is assigned to: one, unless
+    /// a person wrote the token.
     pub(super) fn with_token(&self, token: &TokenId) -> Holders<'_> {
         let mut all = Holders::default();
         let configs = self.configs.with(Value::Token(token));
@@ -119,6 +120,13 @@ impl Members {
             let holders = self.with_config(name);
             all.machines.extend(holders.machines);
             all.pools.extend(holders.pools);
+        }
+        let assigned = self.machines.with(Value::Token(token));
+        for (name, machine) in assigned {
+            let is_assigned = machine.assigned_token.as_ref() == Some(token);
+            if is_assigned && !all.machines.iter().any(|(known, _)| *known == name) {
+                all.machines.push((name, machine));
+            }
         }
         all
     }
@@ -266,7 +274,8 @@ impl Indexed for Machine {
         // Its own name leads to it anyway.
         let names = self.names().filter(move |known| *known != name);
         let names = names.map(Value::NodeName);
-        let values = id.chain(config.map(Value::Config));
+        let token = self.assigned_token.iter().map(Value::Token);
+        let values = id.chain(config.map(Value::Config)).chain(token);
         values.chain(unread).chain(pool).chain(names)
     }
 }

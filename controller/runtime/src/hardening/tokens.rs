@@ -63,6 +63,10 @@ const ROUND: Duration = Duration::from_secs(30);
 const FIRST_WAIT: Duration = Duration::from_mins(1);
 const LONGEST_WAIT: Duration = Duration::from_hours(24);
 
+/// The wait from which a missing token is gone: it was missing four times, in seven minutes. A token that was just created
+/// can be missing once.
+const WAIT_IF_GONE: Duration = Duration::from_mins(8);
+
 const NAMESPACE: &str = "kube-system";
 
 /// The prefix of the names of tokens' Secrets.
@@ -180,6 +184,14 @@ impl Tokens {
             }
         }
         Ok(kept)
+    }
+
+    /// The wanted tokens that are gone.
+    pub fn gone(&self) -> BTreeSet<&TokenId> {
+        let is_gone =
+            |life: &Life| matches!(life, Life::Missing { wait, .. } if *wait >= WAIT_IF_GONE);
+        let gone = self.known.iter().filter(|(_, known)| is_gone(&known.life));
+        gone.map(|(token, _)| token).collect()
     }
 
     /// Finds the tokens that were extended before this began, the first time that it can; they are unwanted

@@ -24,6 +24,8 @@ pub(super) struct Health {
     pub(super) held_back: Option<usize>,
     /// The attestors that are not authorized and have live records, with the number of these; `None` if it is unknown.
     pub(super) unauthorized: Option<BTreeMap<String, usize>>,
+    /// The Machines whose nodes cannot come back; `None` if it is unknown.
+    pub(super) locked_out: Option<LockedOut>,
     /// Whether the addresses of Services are known; `None` before the first inspection.
     pub(super) services: Option<ServiceAddresses>,
     /// The parts of the periodic work that failed, with the error.
@@ -55,6 +57,15 @@ pub(super) enum ApiReachability {
     No(String),
     /// It refuses our user.
     Refused(String),
+}
+
+/// The Machines whose nodes need a bootstrap token to come back, and have no live one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum LockedOut {
+    /// Attestation is not enforced, so that a token of any kind is enough; or tokens are not the controller's.
+    NotChecked,
+    /// The names of the first ones, and the number of all.
+    Machines { named: Vec<String>, count: usize },
 }
 
 /// Whether the addresses of Services are known.

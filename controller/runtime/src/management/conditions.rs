@@ -14,7 +14,7 @@ use node_attestation_core::crd::{
 };
 
 use self::not_ready::NotReady;
-use super::cluster_status::{ApiReachability, Health, ServiceAddresses};
+use super::cluster_status::{ApiReachability, Health, LockedOut, ServiceAddresses};
 use super::spec_mapping::counted;
 use crate::capi::CaOutOfTime;
 use crate::metrics::ClusterReport;
@@ -78,6 +78,10 @@ pub(super) fn status(
             let report = of_record_attestors(unauthorized);
             conditions::set(&mut status.conditions, &report, observed_generation, &now);
         }
+        if let Some(locked_out) = &health.locked_out {
+            let report = of_returning_nodes(locked_out, authentication);
+            conditions::set(&mut status.conditions, &report, observed_generation, &now);
+        }
         if let Some(services) = &health.services {
             let report = of_services(services);
             conditions::set(&mut status.conditions, &report, observed_generation, &now);
@@ -115,6 +119,7 @@ pub(super) fn report_of(
         conditions::AUTO_APPROVE_PATHS_CLOSED,
         conditions::RECORD_ATTESTORS_AUTHORIZED,
         conditions::SERVICE_RANGES_KNOWN,
+        conditions::NODES_CAN_RETURN,
     ];
     // Conditions of other types are somebody else's.
     let ours = attestors.iter().map(|report| report.of).chain(of_cluster);
@@ -250,6 +255,42 @@ fn of_record_attestors(unauthorized: &BTreeMap<String, usize>) -> ConditionRepor
     );
     let reason = reason::ATTESTOR_NOT_AUTHORIZED;
     report(AUTHORIZED, ConditionStatus::False, reason, message)
+}
+
+/// Whether each node that needs a bootstrap token to come back has a live one.
+fn of_returning_nodes(
+    locked_out: &LockedOut,
+    authentication: &KubeletAuthentication,
+) -> ConditionReport {
+    const RETURN: &str = conditions::NODES_CAN_RETURN;
+    let (named, count) = match locked_out {
+        LockedOut::NotChecked => {
+            return report(RETURN, ConditionStatus::True, reason::NOT_APPLICABLE, "");
+        }
+        LockedOut::Machines { count: 0, .. } => {
+            return report(RETURN, ConditionStatus::True, reason::TOKENS_LIVE, "");
+        }
+        LockedOut::Machines { named, count } => (named, count),
+    };
+    let namespace = authentication.metadata.namespace.as_deref();
+    let message = format!(
+        "the nodes of {count} Machines need a bootstrap token to come back, and theirs have ended: {}. Recreate the \
+         tokens: node-attestation-controller tokens recreate {} -n {} {}",
+        named.join(", "),
+        authentication.spec.cluster_name,
+        namespace.unwrap_or_default(),
+        if *count > named.len() {
+            "--all".to_owned()
+        } else {
+            named.join(" ")
+        },
+    );
+    report(
+        RETURN,
+        ConditionStatus::False,
+        reason::TOKENS_ENDED,
+        message,
+    )
 }
 
 /// Whether the addresses of Services are known.

@@ -3,9 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use kubelet_attestation::names::{NodeName, ProviderId};
 
 use crate::decide::*;
+use crate::identifiers::TokenId;
 use crate::inventory::{Machine, MachineState, StaticInventory};
 use crate::ledger::{LedgerPolicy, MemoryRecords, RecordLedger, Records};
 use crate::nodes::Nodes;
@@ -276,4 +278,45 @@ fn a_machine_that_is_being_deleted_renews() {
     issued_at(&valid(), &with(MachineState::Ready), now());
 
     issued_at(&renewal(UID), &with(MachineState::Deleting), now());
+}
+
+/// The request by a token that belongs to no machine.
+fn by_nobodys(mut request: CertificateSigningRequest) -> CertificateSigningRequest {
+    request.spec.username = Some("system:bootstrap:nobody".to_owned());
+    request
+}
+
+#[test]
+fn a_token_of_nobody_joins_with_evidence_a_machine_that_has_none_of_its_own() {
+    let of = |own| with_machines(vec![machine("m1", "n1", own)]).cluster();
+
+    issued_at(&by_nobodys(valid()), &of(None), now());
+    assert_eq!(
+        denied(decided(&by_nobodys(valid()), &of(Some("abcdef")))),
+        "TokenOfAnotherMachine"
+    );
+}
+
+#[test]
+fn a_token_of_nobody_joins_without_evidence_only_the_machine_that_it_is_assigned_to() {
+    let nobody = TokenId::parse("nobody").unwrap();
+    for own in [None, Some("abcdef")] {
+        let mut machines = vec![machine("m1", "n1", own), machine("m2", "n2", None)];
+        let cluster = |machines: &[Machine]| with_machines(machines.to_vec()).cluster();
+        let request = by_nobodys(insecure());
+        assert_eq!(
+            waits(decided(&request, &cluster(&machines))),
+            "MachineNotFound"
+        );
+
+        machines[1].assigned_token = Some(nobody.clone());
+        assert_eq!(
+            denied(decided(&request, &cluster(&machines))),
+            "ProviderIdOfAnotherMachine"
+        );
+
+        machines[1].assigned_token = None;
+        machines[0].assigned_token = Some(nobody.clone());
+        issued_at(&request, &cluster(&machines), now());
+    }
 }

@@ -217,6 +217,7 @@ impl<'a> View<'a> {
             dns_names: machine.dns_names.clone(),
             provisioning: !machine.provisioned,
             token_id: config.and_then(|config| config.token.clone()),
+            assigned_token: machine.assigned_token.clone(),
             control_plane: machine.control_plane
                 || config.is_some_and(|config| config.control_plane),
             pool,

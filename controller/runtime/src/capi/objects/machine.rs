@@ -6,6 +6,8 @@ use std::time::SystemTime;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use kubelet_attestation::names::{NodeName, ProviderId};
+use node_attestation_core::crd::BOOTSTRAP_TOKEN_ANNOTATION;
+use node_attestation_core::identifiers::TokenId;
 use serde::Deserialize;
 
 use super::{
@@ -68,6 +70,8 @@ pub(in crate::capi) struct Machine {
     pub(in crate::capi) dns_names: Vec<String>,
     /// The host's own names that a Node can have.
     pub(in crate::capi) host_names: Vec<NodeName>,
+    /// The bootstrap token that an operator assigned to it.
+    pub(in crate::capi) assigned_token: Option<TokenId>,
     /// The condition [`NODE_ATTESTED`], where it is `True` or `False`.
     pub(in crate::capi) attested: Option<Attested>,
 }
@@ -185,6 +189,7 @@ impl Kept for Machine {
             config: bootstrap.config(&namespace),
             infrastructure: Reference::within(&namespace, spec.infrastructure_ref),
             pool: pool_of(&metadata),
+            assigned_token: assigned_token(&metadata),
             control_plane: label(&metadata, CONTROL_PLANE_LABEL).is_some(),
             node: status
                 .node_ref
@@ -196,6 +201,11 @@ impl Kept for Machine {
             uid: metadata.uid?,
         })
     }
+}
+
+fn assigned_token(metadata: &ObjectMeta) -> Option<TokenId> {
+    let annotations = metadata.annotations.as_ref()?;
+    TokenId::parse(annotations.get(BOOTSTRAP_TOKEN_ANNOTATION)?).ok()
 }
 
 /// The pool, by its name where it owns the Machine, as it does; else as the label has it.

@@ -104,3 +104,28 @@ fn a_missing_token_is_read_ever_more_seldom_and_at_last_once_a_day() {
     let doubled = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 1440];
     assert_eq!(waits, doubled);
 }
+
+#[test]
+fn a_token_is_gone_once_it_was_missing_for_some_minutes() {
+    let token = |id| TokenId::parse(id).unwrap();
+    let mut tokens = Tokens::new(Duration::ZERO);
+    let mut put = |id, life| {
+        let unwanted_since = None;
+        tokens.known.insert(
+            token(id),
+            Known {
+                life,
+                unwanted_since,
+            },
+        );
+    };
+    put("aaaaaa", Life::Ends(at(1)));
+    put("bbbbbb", Life::Extended(at(1)));
+    let mut life = None;
+    for id in ["cccccc", "dddddd", "eeeeee", "ffffff"] {
+        life = Some(Life::missing(life, at(1)));
+        put(id, life.unwrap());
+    }
+
+    assert_eq!(tokens.gone(), [&token("ffffff")].into());
+}

@@ -175,6 +175,51 @@ fn unknown_addresses_of_services_are_a_condition() {
 }
 
 #[test]
+fn machines_whose_nodes_cannot_come_back_are_a_condition() {
+    const CONDITION: &str = "NodesCanReturn";
+    let of = |locked_out| {
+        serving(Health {
+            locked_out: Some(locked_out),
+            ..healthy()
+        })
+    };
+    let machines = |names: &[&str], count| LockedOut::Machines {
+        named: names.iter().map(ToString::to_string).collect(),
+        count,
+    };
+    let verdict = of(LockedOut::NotChecked);
+    assert_eq!(said(&verdict, CONDITION), is("True", "NotApplicable"));
+    let verdict = of(machines(&[], 0));
+    assert_eq!(said(&verdict, CONDITION), is("True", "TokensLive"));
+    for (count, command) in [(2, "m1 m2"), (7, "--all")] {
+        let verdict = of(machines(&["m1", "m2"], count));
+        assert_eq!(said(&verdict, CONDITION), is("False", "TokensEnded"));
+        let status = status(&authentication("aws"), &verdict, now());
+        let condition = conditions::find(&status.conditions, CONDITION).unwrap();
+        let told = format!(
+            "the nodes of {count} Machines need a bootstrap token to come back, and theirs have ended: m1, m2. "
+        );
+        assert!(
+            condition.message.starts_with(&told),
+            "{}",
+            condition.message
+        );
+        assert!(
+            condition.message.contains("tokens recreate prod-1 -n "),
+            "{}",
+            condition.message
+        );
+        assert!(
+            condition.message.ends_with(command),
+            "{}",
+            condition.message
+        );
+        let reported = report_of(&verdict, &status).conditions;
+        assert!(reported.contains(&(CONDITION, "false")), "{reported:?}");
+    }
+}
+
+#[test]
 fn records_are_counted_by_an_attestor_only_if_that_is_not_authorized() {
     let spec = KubeletAuthenticationSpec::new("prod-1", &["tpm", "aws"]);
     let of = |attestors: [&'static str; 4]| counted(&unauthorized(&spec, attestors));

@@ -1,16 +1,27 @@
 //! The bootstrap tokens of a workload cluster.
 
-use node_attestation_core::crd::BootstrapTokens;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::SystemTime;
 
-use super::{Health, Upkeep, part};
+use kubelet_attestation::names::ProviderId;
+use node_attestation_core::crd::BootstrapTokens;
+use node_attestation_core::identifiers::TokenId;
+use node_attestation_core::ledger::{Record, Stored};
+
+use super::{Health, MAX_NAMED, Upkeep, part};
+use crate::capi::TokenMachine;
 use crate::clock::{elapsed, now};
+use crate::management::cluster_status::LockedOut;
 
 impl Upkeep {
     /// Extends the tokens of existing machines, and expires those of machines that are gone.
     pub(super) async fn keep_tokens(&mut self, health: &mut Health) {
         match self.spec.bootstrap_tokens {
             BootstrapTokens::Manage => {}
-            BootstrapTokens::Ignore => return,
+            BootstrapTokens::Ignore => {
+                health.locked_out = Some(LockedOut::NotChecked);
+                return;
+            }
         }
         // Before the Machines are known, no token is expired.
         let Some(wanted) = self.inventory.tokens().await else {
@@ -40,5 +51,138 @@ impl Upkeep {
             "bootstrap tokens that were extended before",
             part(former).await,
         );
+        health.locked_out = self.locked_out(now).await;
+    }
+
+    /// The Machines whose nodes cannot come back; `None` if it is unknown.
+    async fn locked_out(&self, now: SystemTime) -> Option<LockedOut> {
+        if !self.is_enforcing() {
+            return Some(LockedOut::NotChecked);
+        }
+        let gone = self.tokens.gone();
+        let mut named = if gone.is_empty() {
+            Vec::new()
+        } else {
+            let records = self.records().await.ok()?;
+            locked_out(self.inventory.token_machines()?, &gone, &records, now)
+        };
+        let count = named.len();
+        named.truncate(MAX_NAMED);
+        Some(LockedOut::Machines { named, count })
+    }
+}
+
+/// The names of the machines whose nodes need a token, because they have not joined, their certificate has ended or their
+/// record was reset, and whose token is `gone`. A node whose certificates were revoked needs a person first.
+fn locked_out(
+    machines: Vec<TokenMachine>,
+    gone: &BTreeSet<&TokenId>,
+    records: &[Stored],
+    now: SystemTime,
+) -> Vec<String> {
+    let live = records.iter().map(|stored| &stored.record);
+    let live = live.filter(|record| record.is_live());
+    let live: BTreeMap<&ProviderId, &Record> = live
+        .map(|record| (&record.holder.provider_id, record))
+        .collect();
+    let needs_token = |machine: &TokenMachine| {
+        let id = machine.provider_id.as_ref();
+        match id.and_then(|id| live.get(id)) {
+            Some(record) if record.is_reset() => true,
+            Some(record) => !record.is_revoked() && record.known_end() < now,
+            None => !machine.has_node,
+        }
+    };
+    let machines = machines.into_iter();
+    let locked_out =
+        machines.filter(|machine| gone.contains(&machine.token) && needs_token(machine));
+    let mut names: Vec<String> = locked_out.map(|machine| machine.name).collect();
+    names.sort_unstable();
+    names
+}
+
+#[cfg(test)]
+mod tests {
+    use node_attestation_core::identifiers::RecordUid;
+    use node_attestation_core::ledger::{Revoked, Tombstone, TombstoneReason, Version};
+    use node_attestation_core::testing::records::{at, claim, provider_id};
+
+    use super::*;
+
+    /// The machines that are locked out at hour 20, of one whose record ends at hour 10 and is changed so, and whose
+    /// token has ended.
+    fn found(change: impl Fn(&mut Record), of_machine: impl Fn(&mut TokenMachine)) -> Vec<String> {
+        let token = TokenId::parse("abcdef").unwrap();
+        let mut machine = TokenMachine {
+            name: "m1".to_owned(),
+            token: token.clone(),
+            provider_id: Some(provider_id("m1")),
+            has_node: true,
+        };
+        of_machine(&mut machine);
+        let mut record = Record::first(
+            &claim("m1", "n1", 1, 0),
+            RecordUid::new([7; 16]),
+            None,
+            at(0),
+        );
+        change(&mut record);
+        let stored = Stored {
+            record,
+            version: Version::new("1"),
+        };
+        locked_out(vec![machine], &[&token].into(), &[stored], at(20))
+    }
+
+    fn renewed(record: &mut Record) {
+        record.renewed_until = Some(at(30));
+    }
+
+    #[test]
+    fn a_machine_without_a_live_token_is_locked_out_when_its_certificate_has_ended_or_is_reset() {
+        assert_eq!(found(|_| {}, |_| {}), ["m1"]);
+        assert!(found(renewed, |_| {}).is_empty());
+        let reset = |record: &mut Record| {
+            renewed(record);
+            record.reset = Some(1);
+        };
+        assert_eq!(found(reset, |_| {}), ["m1"]);
+        let revoked = |record: &mut Record| {
+            record.revoked = Some(Revoked {
+                generation: 1,
+                at: at(1),
+            });
+        };
+        assert!(found(revoked, |_| {}).is_empty());
+    }
+
+    #[test]
+    fn a_machine_without_a_live_token_that_never_joined_is_locked_out() {
+        let other = |machine: &mut TokenMachine| machine.provider_id = Some(provider_id("m2"));
+        let unnamed = |machine: &mut TokenMachine| machine.provider_id = None;
+        for no_record in [other as fn(&mut TokenMachine), unnamed] {
+            // Its Node has joined without a record: by Kubernetes' own signer.
+            assert!(found(|_| {}, no_record).is_empty());
+            let without_node = |machine: &mut TokenMachine| {
+                no_record(machine);
+                machine.has_node = false;
+            };
+            assert_eq!(found(|_| {}, without_node), ["m1"]);
+        }
+        let buried = |record: &mut Record| {
+            renewed(record);
+            record.tombstone = Some(Tombstone {
+                since: at(1),
+                reason: TombstoneReason::MachineGone,
+                until: at(40),
+            });
+        };
+        assert_eq!(found(buried, |machine| machine.has_node = false), ["m1"]);
+    }
+
+    #[test]
+    fn a_machine_with_a_live_token_is_not_locked_out() {
+        let live = |machine: &mut TokenMachine| machine.token = TokenId::parse("ghijkl").unwrap();
+        assert!(found(|_| {}, live).is_empty());
     }
 }

@@ -180,3 +180,98 @@ fn requests_that_need_one_configuration_at_once_have_it_read_once() {
 
     assert_eq!(taken(&read), ["m1-config"]);
 }
+
+/// The Machine, to which an operator has assigned this token.
+fn assigned(machine: Value, token: &str) -> Value {
+    let annotations = json!({"attestation.cluster.x-k8s.io/bootstrap-token-id": token});
+    with(machine, "/metadata/annotations", annotations)
+}
+
+/// The name of the Machine that owns the token.
+fn owner_of(inventory: &CapiInventory, text: &str) -> Option<String> {
+    match by_token(inventory, text)? {
+        TokenOwner::Machine(machine) => Some(machine.name),
+        TokenOwner::Pool { name, .. } => panic!("of pool {name}"),
+    }
+}
+
+#[test]
+fn a_token_that_is_assigned_to_a_machine_is_its_own_and_that_of_two_is_nobodys() {
+    let (objects, inventory) = cluster(V2);
+    assert_eq!(owner_of(&inventory, "manual"), None);
+
+    seen::<objects::Machine>(&objects, assigned(V2.machine("m1"), "manual"));
+    assert_eq!(owner_of(&inventory, "manual").as_deref(), Some("m1"));
+    // Its own remains.
+    assert_eq!(owner_of(&inventory, "token1").as_deref(), Some("m1"));
+    let machine = by_id(&inventory, "generic:///rack/m1").unwrap();
+    assert_eq!(machine.token_id, Some(token("token1")));
+    assert_eq!(machine.assigned_token, Some(token("manual")));
+
+    seen::<objects::Machine>(&objects, assigned(V2.machine("m2"), "manual"));
+    assert_eq!(owner_of(&inventory, "manual"), None);
+    for other in ["no token", "token2"] {
+        seen::<objects::Machine>(&objects, assigned(V2.machine("m2"), other));
+        assert_eq!(
+            owner_of(&inventory, "manual").as_deref(),
+            Some("m1"),
+            "{other}"
+        );
+        assert_eq!(
+            owner_of(&inventory, "token2").as_deref(),
+            Some("m2"),
+            "{other}"
+        );
+    }
+}
+
+#[test]
+fn the_token_of_a_control_plane_machine_is_its_own() {
+    let (objects, inventory) = cluster(V2);
+    let labels = json!({
+        "cluster.x-k8s.io/cluster-name": "prod-1", "cluster.x-k8s.io/control-plane": "",
+    });
+    let machine = with(V2.machine("cp1"), "/metadata/labels", labels);
+    seen::<objects::Machine>(&objects, machine);
+    let config = with(
+        V2.config("cp1", "contro"),
+        "/spec/joinConfiguration/controlPlane",
+        json!({}),
+    );
+    configured(&objects, config);
+
+    assert_eq!(owner_of(&inventory, "contro").as_deref(), Some("cp1"));
+    assert!(
+        by_id(&inventory, "generic:///rack/cp1")
+            .unwrap()
+            .control_plane
+    );
+}
+
+#[test]
+fn machines_with_a_token_of_their_own_are_told_and_no_member_of_a_pool() {
+    let (objects, inventory) = cluster(V2);
+    let named = || {
+        let mut machines = inventory.token_machines().unwrap();
+        machines.sort_by(|a, b| a.name.cmp(&b.name));
+        let machines = machines.into_iter();
+        machines
+            .map(|one| (one.name, one.token, one.has_node))
+            .collect::<Vec<_>>()
+    };
+    let m1 = ("m1".to_owned(), token("token1"), false);
+    assert_eq!(
+        named(),
+        [m1.clone(), ("m2".to_owned(), token("token2"), false)]
+    );
+
+    seen::<objects::Machine>(&objects, assigned(V2.machine("m2"), "manual"));
+    assert_eq!(named(), [m1.clone()]);
+    let labels = json!({
+        "cluster.x-k8s.io/cluster-name": "prod-1", "cluster.x-k8s.io/pool-name": "pool-1",
+    });
+    seen::<objects::Machine>(&objects, with(V2.machine("m2"), "/metadata/labels", labels));
+    assert_eq!(named(), [m1]);
+    seen::<objects::Machine>(&objects, joined("m1"));
+    assert_eq!(named(), [("m1".to_owned(), token("token1"), true)]);
+}
