@@ -11,7 +11,7 @@ use node_attestation_core::ledger::Revocations;
 use node_attestation_runtime::client::ClusterAccess;
 use node_attestation_runtime::hardening::admission::{self, Settings};
 use node_attestation_runtime::hardening::tokens::Tokens;
-use node_attestation_runtime::hardening::{HardeningError, bindings, revocation};
+use node_attestation_runtime::hardening::{HardeningError, bindings, revocation, service_ranges};
 
 use crate::bed::Bed;
 use crate::revocation::now;
@@ -39,6 +39,7 @@ fn every_right_that_is_missing_is_named_and_nothing_is_found_without_it() {
             .err(),
         bed.run(tokens.keep(client, &wanted, now(), Duration::ZERO))
             .err(),
+        bed.run(service_ranges::read(client)).err(),
     ];
 
     for (error, right) in errors.into_iter().zip([
@@ -46,6 +47,7 @@ fn every_right_that_is_missing_is_named_and_nothing_is_found_without_it() {
         "get validatingadmissionpolicies/node-attestation-requests",
         "get revokednodecredentials/node-attestation-controller",
         "get secrets/bootstrap-token-absent",
+        "get services/kubernetes",
     ]) {
         let error = error.expect(right);
         assert!(matches!(error, HardeningError::Forbidden { .. }), "{error}");

@@ -24,7 +24,7 @@ use super::said::Said;
 use super::{BoxError, ExplainError, Explainer, Unasked};
 use crate::capi::{CapiInventory, ClusterCa, ObjectKey, TenantKubeconfig};
 use crate::client::{CallError, ClusterAccess, EgressPolicy, call};
-use crate::hardening::{admission, revocation};
+use crate::hardening::{admission, revocation, service_ranges};
 use crate::keyless_signing::KeylessSigning;
 use crate::management::VerifierUnavailable;
 use crate::management::spec_mapping::{ContextBuilder, is_to_be_enforced, serving_address_ranges};
@@ -152,6 +152,7 @@ async fn read(
     };
     let context = rehearsed(builder.context(), &access);
     context.enforcement.set(wanted && enforced);
+    notes.extend(read_service_ranges(&context, &access).await);
     Ok(Explainer {
         context,
         workload: Some(access),
@@ -180,6 +181,21 @@ async fn revocations(
         }
     }
     revocations
+}
+
+/// Reads the addresses of Services, as the controller does; a note if they cannot be read.
+async fn read_service_ranges(context: &Context, access: &ClusterAccess) -> Option<String> {
+    match service_ranges::read(access.client()).await {
+        Ok(read) => {
+            let known = &context.serving.service_ranges;
+            known.add(read.ranges, read.are_all);
+            None
+        }
+        Err(error) => Some(format!(
+            "the addresses of Services cannot be read: {}",
+            error_chain(&error)
+        )),
+    }
 }
 
 /// The name of the program that signs with the CA of this Secret, and a signer with that CA.

@@ -28,7 +28,10 @@ pub struct ServiceAddresses {
 /// Reads the Service `kubernetes` and all objects with ranges: two calls.
 pub async fn read(client: &Client) -> Result<ServiceAddresses, HardeningError> {
     let kubernetes: Api<Lenient<Service>> = Api::namespaced(client.clone(), "default");
-    let kubernetes = call("get services/kubernetes", kubernetes.get_opt("kubernetes")).await?;
+    let kubernetes = match call("get services/kubernetes", kubernetes.get("kubernetes")).await {
+        Err(error) if error.is_not_found() => None,
+        read => Some(read?),
+    };
     let addresses = kubernetes.into_iter().flat_map(addresses_of);
 
     let objects: Api<Lenient<ServiceCIDR>> = Api::all(client.clone());
