@@ -190,3 +190,43 @@ fn serving_policy(
         },
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::capi::OwnAttestors;
+
+    /// The ranges of a Cluster with these texts, whether these are all, and the entry that is no range.
+    fn of(texts: &[&str]) -> (Vec<String>, bool, Option<String>) {
+        let cluster = Cluster {
+            uid: "1".to_owned(),
+            paused: false,
+            deleting: false,
+            labels: BTreeMap::new(),
+            endpoint: None,
+            service_ranges: texts.iter().map(ToString::to_string).collect(),
+            infrastructure: None,
+            attestors: OwnAttestors::Unset,
+        };
+        let of_cluster = ServiceRangesOfCluster::of(&cluster);
+        let are_all = of_cluster.are_all();
+        let ranges = of_cluster.ranges.iter().map(ToString::to_string).collect();
+        let unreadable = of_cluster.unreadable.clone();
+        assert_eq!(of_cluster.known().are_known(), are_all);
+        (ranges, are_all, unreadable)
+    }
+
+    #[test]
+    fn ranges_of_services_are_known_by_the_cluster_if_it_has_some_and_all_are_readable() {
+        let texts = |all: &[&str]| all.iter().map(ToString::to_string).collect::<Vec<_>>();
+        assert_eq!(of(&[]), (vec![], false, None));
+        assert_eq!(
+            of(&["10.96.0.1/12", "fd00::/108"]),
+            (texts(&["10.96.0.0/12", "fd00::/108"]), true, None)
+        );
+        assert_eq!(
+            of(&["10.96.0.0/12", "fd00::"]),
+            (texts(&["10.96.0.0/12"]), false, Some("fd00::".to_owned()))
+        );
+    }
+}
