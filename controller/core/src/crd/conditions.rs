@@ -94,8 +94,8 @@ pub mod reason {
     pub const KEY_IN_SECRET: &str = "KeyInSecret";
     /// Each node that needs a bootstrap token has a live one.
     pub const TOKENS_LIVE: &str = "TokensLive";
-    /// Nodes need a bootstrap token to come back, and have no live one.
-    pub const TOKENS_ENDED: &str = "TokensEnded";
+    /// Nodes need a bootstrap token to rejoin, and have no live one.
+    pub const TOKENS_EXPIRED: &str = "TokensExpired";
     /// The addresses of Services are known.
     pub const KNOWN: &str = "Known";
     /// The addresses of Services are not known.

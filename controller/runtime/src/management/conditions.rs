@@ -274,7 +274,7 @@ fn of_returning_nodes(
     };
     let namespace = authentication.metadata.namespace.as_deref();
     let message = format!(
-        "the nodes of {count} Machines need a bootstrap token to come back, and theirs have ended: {}. Recreate the \
+        "the nodes of {count} Machines need a bootstrap token to rejoin, and theirs have expired: {}. Recreate the \
          tokens: node-attestation-controller tokens recreate {} -n {} {}",
         named.join(", "),
         authentication.spec.cluster_name,
@@ -288,7 +288,7 @@ fn of_returning_nodes(
     report(
         RETURN,
         ConditionStatus::False,
-        reason::TOKENS_ENDED,
+        reason::TOKENS_EXPIRED,
         message,
     )
 }

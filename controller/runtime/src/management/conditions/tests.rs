@@ -193,11 +193,11 @@ fn machines_whose_nodes_cannot_come_back_are_a_condition() {
     assert_eq!(said(&verdict, CONDITION), is("True", "TokensLive"));
     for (count, command) in [(2, "m1 m2"), (7, "--all")] {
         let verdict = of(machines(&["m1", "m2"], count));
-        assert_eq!(said(&verdict, CONDITION), is("False", "TokensEnded"));
+        assert_eq!(said(&verdict, CONDITION), is("False", "TokensExpired"));
         let status = status(&authentication("aws"), &verdict, now());
         let condition = conditions::find(&status.conditions, CONDITION).unwrap();
         let told = format!(
-            "the nodes of {count} Machines need a bootstrap token to come back, and theirs have ended: m1, m2. "
+            "the nodes of {count} Machines need a bootstrap token to rejoin, and theirs have expired: m1, m2. "
         );
         assert!(
             condition.message.starts_with(&told),
