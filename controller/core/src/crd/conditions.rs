@@ -21,8 +21,6 @@ pub const RECORD_ATTESTORS_AUTHORIZED: &str = "RecordAttestorsAuthorized";
 pub const SERVICE_RANGES_KNOWN: &str = "ServiceRangesKnown";
 /// Whether each node that needs a bootstrap token to come back has a live one.
 pub const NODES_CAN_RETURN: &str = "NodesCanReturn";
-/// Whether the external signer alone has the CA's key.
-pub const CA_KEY_EXTERNAL: &str = "CAKeyExternal";
 
 /// Reasons of conditions.
 pub mod reason {
@@ -88,10 +86,6 @@ pub mod reason {
     pub const AUTHORIZED: &str = "Authorized";
     /// Nodes with live records cannot renew: their attestor is not authorized.
     pub const ATTESTOR_NOT_AUTHORIZED: &str = "AttestorNotAuthorized";
-    /// The external signer alone has the CA's key.
-    pub const EXTERNAL: &str = "External";
-    /// The Secret has the CA's key, which the external signer replaces.
-    pub const KEY_IN_SECRET: &str = "KeyInSecret";
     /// Each node that needs a bootstrap token has a live one.
     pub const TOKENS_LIVE: &str = "TokensLive";
     /// Nodes need a bootstrap token to rejoin, and have no live one.
