@@ -91,14 +91,30 @@ fn is_watch(uri: &str) -> bool {
     uri.contains("watch=true")
 }
 
-fn empty_list() -> Answer {
+fn list_of(records: &[Record]) -> Answer {
+    let items = records.iter().map(|record| {
+        let mut object = NodeIdentity::new(
+            &crd::object_name("prod-1", record.node_name.as_str()),
+            object::spec(record, "prod-1").unwrap(),
+        );
+        object.metadata.namespace = Some("default".to_owned());
+        let label = (CLUSTER_NAME_LABEL.to_owned(), "prod-1".to_owned());
+        object.metadata.labels = Some([label].into());
+        object.metadata.uid = Some("uid".to_owned());
+        object.metadata.resource_version = Some("1".to_owned());
+        object
+    });
     Answer::Json(
         200,
         json!({
             "apiVersion": "attestation.cluster.x-k8s.io/v1alpha1", "kind": "NodeIdentityList",
-            "metadata": {"resourceVersion": "1"}, "items": [],
+            "metadata": {"resourceVersion": "1"}, "items": items.collect::<Vec<_>>(),
         }),
     )
+}
+
+fn empty_list() -> Answer {
+    list_of(&[])
 }
 
 fn bare() -> Record {
@@ -218,11 +234,16 @@ async fn lists_that_fail_are_tried_less_and_less_often() {
 
 /// A watch that stands, and what is sent on it. The list is answered once, and no watch after the first.
 fn watched_once() -> (KubeRecords, UnboundedSender<Value>) {
+    watched(Vec::new())
+}
+
+/// The same, with these records in the list.
+fn watched(listed: Vec<Record>) -> (KubeRecords, UnboundedSender<Value>) {
     let (sender, receiver) = unbounded();
     let receiver = Arc::new(std::sync::Mutex::new(Some(receiver)));
     let records = start(move |uri| {
         if !is_watch(uri) {
-            return empty_list();
+            return list_of(&listed);
         }
         let receiver = receiver.lock().unwrap().take();
         receiver.map_or(Answer::Never, Answer::Open)
@@ -244,8 +265,7 @@ async fn nothing_is_known_of_a_store_that_was_not_heard_of_for_a_minute() {
 
 #[tokio::test(start_paused = true)]
 async fn a_renewal_waits_while_its_record_was_not_heard_of_for_a_minute() {
-    let (records, sender) = watched_once();
-    records.known(&name("n1")).await.unwrap();
+    let (records, sender) = watched(vec![bare()]);
     let world = World::new();
     let machines = StaticInventory::new(world.machines).unwrap();
     let ledger = RecordLedger::new(
@@ -255,9 +275,12 @@ async fn a_renewal_waits_while_its_record_was_not_heard_of_for_a_minute() {
         world.policy,
         world.enforcement,
     );
+    let renewal = renewal("m1", bare().generation, 1);
+    let granted = ledger.renew(&renewal, at(1)).await.unwrap();
+    assert_eq!(granted.uid, renewal.uid);
     tokio::time::sleep(Duration::from_secs(70)).await;
 
-    let refused = ledger.renew(&renewal("m1", 1, 1), at(1)).await;
+    let refused = ledger.renew(&renewal, at(1)).await;
 
     let Err(Refusal::Retry(deferral)) = refused else {
         panic!("not put off: {refused:?}");
