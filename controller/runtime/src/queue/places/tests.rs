@@ -4,15 +4,20 @@ use super::super::tests::{csr, csr_by};
 use super::super::{MAX_ID_LEN, MAX_NAME_LEN, Room, SHARE, Share};
 use super::*;
 
+/// The memory that one cluster's requests may take where no other needs it: of 20 such clusters, all fit into 400 MiB.
+const MOST: usize = 16 * 1024 * 1024;
+
 #[tokio::test(start_paused = true)]
 async fn an_api_server_that_lists_without_end_gets_no_more_than_its_share_of_memory() {
     let mut queue = Queue::default();
 
     for number in 0..MAX_ENTRIES + 20 {
-        let uid = number.to_string();
-        queue.sees(csr_by(&format!("requester-{number}"), &uid));
+        // As long as a UID of Kubernetes, and as the name of a node.
+        let (uid, node) = (format!("{number:0>36}"), format!("{number:0>43}"));
+        queue.sees(csr_by(&format!("system:node:{node}"), &uid));
     }
     assert_eq!(queue.entries.len(), MAX_ENTRIES);
+    assert!(queue.entry_bytes <= MOST, "{} bytes", queue.entry_bytes);
 
     let now = Instant::now();
     let answered = queue.next(now).unwrap();
