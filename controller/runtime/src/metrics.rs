@@ -27,7 +27,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::histogram::Histogram;
 use tokio::time::Instant;
 
-pub(crate) use clusters::{ClusterMetrics, ClusterReport};
+pub(crate) use clusters::{CONDITION_STATUSES, ClusterMetrics, ClusterReport};
 pub use health::NotWell;
 pub(crate) use health::{Heartbeat, Requirements};
 pub(crate) use leases::LeaseMetrics;

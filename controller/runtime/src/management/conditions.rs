@@ -17,7 +17,7 @@ use self::not_ready::NotReady;
 use super::cluster_status::{ApiReachability, Health, LockedOut, ServiceAddresses};
 use super::spec_mapping::counted;
 use crate::capi::CaOutOfTime;
-use crate::metrics::ClusterReport;
+use crate::metrics::{CONDITION_STATUSES, ClusterReport};
 
 /// The phase of a cluster.
 #[derive(Debug)]
@@ -126,10 +126,9 @@ pub(super) fn report_of(
     let ours: BTreeSet<&'static str> = ours.collect();
     let status_of = |of: &'static str| {
         let condition = conditions::find(&status.conditions, of)?;
-        let known = ["True", "False", "Unknown"].into_iter();
-        let status = known.zip(["true", "false", "unknown"]);
-        let mut status = status.filter(|(word, _)| condition.status == *word);
-        Some((of, status.next()?.1))
+        let mut statuses = CONDITION_STATUSES.into_iter();
+        let (_, word) = statuses.find(|(status, _)| condition.status == *status)?;
+        Some((of, word))
     };
     let identities = status.identities.as_ref();
     ClusterReport {

@@ -15,6 +15,10 @@ pub(crate) struct Cluster {
     state: Mutex<State>,
 }
 
+/// The statuses of a condition, each with its word in labels.
+pub(crate) const CONDITION_STATUSES: [(&str, &str); 3] =
+    [("True", "true"), ("False", "false"), ("Unknown", "unknown")];
+
 /// The values of one cluster.
 #[derive(Debug, Clone, Default)]
 pub(super) struct State {

@@ -9,6 +9,8 @@ use super::catalogue::{ALL, Metric};
 use super::clusters::ClusterReport;
 use super::*;
 
+mod alerts;
+
 /// A process in which everything has happened once.
 fn busy() -> (Metrics, Vec<Box<dyn std::any::Any>>) {
     let metrics = Metrics::new("1.2.3");

@@ -1,0 +1,118 @@
+//! The values of labels in the alerts, in their tests and on the dashboard.
+
+use node_attestation_core::crd::conditions;
+use node_attestation_core::decide::Decision;
+use node_attestation_core::refusal::{Deferral, Failure, Ignored};
+use node_attestation_core::testing::{cluster, decided, valid};
+use regex_lite::Regex;
+
+use super::*;
+use crate::logs::outcome;
+use crate::metrics::CONDITION_STATUSES;
+
+/// Labels whose values are names of objects, kinds, calls or versions.
+const OF_NAMES: [&str; 11] = [
+    "namespace",
+    "cluster",
+    "lease",
+    "kind",
+    "instance",
+    "job",
+    "version",
+    "provider",
+    "service",
+    "operation",
+    "code",
+];
+
+/// A metric, one of its labels, and a value of the label.
+type Use = (String, String, String);
+
+/// The uses of labels in metrics of this program.
+fn uses(text: &str) -> BTreeSet<Use> {
+    let selector = Regex::new(r"(node_attestation_\w+)\{([^}]*)\}").unwrap();
+    let matcher = Regex::new(r#"(\w+)\s*(=~|!~|!=|=)\s*"([^"]*)""#).unwrap();
+    let mut uses = BTreeSet::new();
+    // In JSON, quotes are escaped.
+    for selector in selector.captures_iter(&text.replace("\\\"", "\"")) {
+        for matcher in matcher.captures_iter(&selector[2]) {
+            let is_pattern = matcher[2].ends_with('~');
+            let values = matcher[3].split(|c| is_pattern && c == '|');
+            uses.extend(values.map(|value| {
+                (
+                    selector[1].to_owned(),
+                    matcher[1].to_owned(),
+                    value.to_owned(),
+                )
+            }));
+        }
+    }
+    uses
+}
+
+/// The values of each label, as a process writes them.
+fn written() -> BTreeSet<Use> {
+    let metrics = Metrics::new("1");
+    for written in [Written::Ok, Written::Conflict, Written::Failed] {
+        metrics.record_written("create", written);
+        metrics.status_written(written);
+    }
+    for result in [
+        CloudResult::Ok,
+        CloudResult::Throttled,
+        CloudResult::Refused,
+        CloudResult::TimedOut,
+        CloudResult::Failed,
+    ] {
+        metrics.cloud_called(("ec2", "DescribeInstances"), result);
+    }
+    for decision in [
+        decided(&valid(), &cluster()),
+        Decision::Deny(Denial::NoPemBlock),
+        Decision::Fail(Failure::EvidenceExpired),
+        Decision::Retry(Deferral::MachineNotFound),
+        Decision::Ignore(Ignored::AlreadyDenied),
+    ] {
+        metrics.decided((outcome(&decision), "any"), None, Duration::ZERO);
+    }
+    let cluster = metrics.cluster("tenant-a", "prod-1");
+    let mut all = BTreeSet::new();
+    for of in [
+        conditions::READY,
+        conditions::AUTO_APPROVE_PATHS_CLOSED,
+        conditions::WORKLOAD_CLUSTER_REACHABLE,
+        conditions::RECORD_ATTESTORS_AUTHORIZED,
+    ] {
+        for (_, status) in CONDITION_STATUSES {
+            cluster.report(|| ClusterReport {
+                conditions: vec![(of, status)],
+                ..report()
+            });
+            all.extend(uses(&metrics.text(Format::OpenMetrics)));
+        }
+    }
+    all
+}
+
+#[tokio::test]
+async fn each_label_value_of_the_alerts_and_the_dashboard_is_one_that_is_written() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let read = |path: &str| std::fs::read_to_string(root.join(path)).unwrap();
+    // A test of the controller compares the page with the reasons in the code.
+    let reasons = read("docs/reasons.md");
+    let written = written();
+    for file in ["alerts.yaml", "alerts-test.yaml", "dashboard.json"] {
+        let mut checked = 0;
+        for used in uses(&read(&format!("packaging/monitoring/{file}"))) {
+            let (_, label, value) = &used;
+            let is_written = match label.as_str() {
+                label if OF_NAMES.contains(&label) => continue,
+                "reason" => reasons.contains(&format!("\n| `{value}` | ")),
+                _ => written.contains(&used),
+            };
+            assert!(is_written, "{used:?} of {file} is never written");
+            checked += 1;
+        }
+        assert!(checked > 1, "{file}");
+    }
+}
