@@ -18,6 +18,7 @@ use futures::executor::block_on;
 
 use super::*;
 use crate::decide::tests::built_in::stock_renewal;
+use crate::identifiers::{CertificateUid, RecordUid};
 use crate::inventory::Machine;
 use crate::ledger::{GrantReason, Record};
 use crate::testing::cluster::WEEK;
@@ -30,6 +31,23 @@ fn issued(decision: Decision) -> IssuedCertificate {
         panic!("not issued: {decision:?}")
     };
     certificate
+}
+
+/// The UIDs that are not the present one of the record: an earlier and a later generation, and one of another record.
+fn not_present(former: CertificateUid, present: CertificateUid) -> [CertificateUid; 3] {
+    assert_eq!(former.record, present.record);
+    assert!(former.generation < present.generation);
+    [
+        former,
+        CertificateUid {
+            generation: present.generation + 1,
+            ..present
+        },
+        CertificateUid {
+            record: RecordUid::new([9; 16]),
+            ..present
+        },
+    ]
 }
 
 #[test]
