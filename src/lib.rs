@@ -36,7 +36,6 @@
 //! - `redact`: removes secrets from texts that leave the machine
 //! - `bundle`: the archive of `support-bundle`
 //! - `http`: HTTP clients, with deadlines and bounded answers
-//! - `resolver`: the addresses of a host
 //! - `key`: the private key of a credential
 //! - `machine`: the identity of this machine and of its boot
 //! - `kubelet`: the kubelet's arguments
@@ -99,7 +98,6 @@ mod pending;
 mod process;
 mod redact;
 mod rescue;
-pub mod resolver;
 mod rotation;
 pub mod secret;
 pub mod settings;

@@ -23,7 +23,6 @@ use super::watch::Watch;
 use crate::clock::Deadline;
 use crate::failure::Code;
 use crate::http;
-use crate::resolver;
 
 /// Less than the shortest deadline (5 s, while a credential is valid). So a name with two addresses
 /// reaches the second: each address gets a share of the time.
@@ -333,7 +332,8 @@ impl Resolve for Resolver {
         // This blocks only the client's own thread, which has nothing else to do. No caller waits
         // for it beyond a deadline. The URL's port replaces port 0.
         Box::pin(async move {
-            let addresses: Addrs = Box::new(resolver::addresses(&host)?.into_iter());
+            let addresses: Addrs =
+                Box::new(kubelet_attestation_resolver::addresses(&host)?.into_iter());
             Ok(addresses)
         })
     }

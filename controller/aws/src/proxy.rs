@@ -1,11 +1,16 @@
 //! The way to AWS: by the operator's proxy, where there is one.
 
+use std::net::SocketAddr;
+
 pub use aws_sdk_ec2::config::SharedHttpClient;
 use aws_smithy_http_client::proxy::ProxyConfig;
 use aws_smithy_http_client::tls::rustls_provider::CryptoMode;
 use aws_smithy_http_client::tls::{Provider, TlsContext, TrustStore};
 use aws_smithy_http_client::{Builder, ConnectorBuilder};
+use aws_smithy_runtime_api::client::dns::{DnsFuture, ResolveDns, ResolveDnsError};
+use node_attestation_runtime::client::addresses;
 use reqwest::NoProxy;
+use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 
 /// A proxy for HTTPS, as the environment of the manager names it: for STS, for EC2, and for what
 /// gives out credentials.
@@ -26,6 +31,30 @@ pub struct Proxy {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("HTTPS_PROXY is no proxy that speaks plain HTTP: http://[user:password@]host[:port]")]
 pub struct InvalidProxy;
+
+/// Lookups of the names of AWS and of the proxy, for the client of STS and for the SDK.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Names;
+
+impl Resolve for Names {
+    fn resolve(&self, name: Name) -> Resolving {
+        Box::pin(async move {
+            let found = addresses(name.as_str().to_owned()).await?;
+            let found: Addrs = Box::new(found.into_iter());
+            Ok(found)
+        })
+    }
+}
+
+impl ResolveDns for Names {
+    fn resolve_dns<'a>(&'a self, name: &'a str) -> DnsFuture<'a> {
+        DnsFuture::new(async move {
+            let found = addresses(name.to_owned()).await;
+            let found = found.map_err(ResolveDnsError::new)?;
+            Ok(found.iter().map(SocketAddr::ip).collect())
+        })
+    }
+}
 
 impl Proxy {
     /// The proxy of the client of STS, if there is one.
@@ -73,7 +102,7 @@ impl Proxy {
                     connector.set_sleep_impl(components.sleep_impl());
                 }
                 connector.set_proxy_config(Some(config.clone()));
-                connector.build()
+                connector.build_with_resolver(Names)
             }),
         )
     }

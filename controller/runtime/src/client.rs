@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use hyper::body::Bytes;
 use hyper::{Request, Response};
-use hyper_util::client::legacy::connect::HttpConnector;
 use kube::client::{Body, ClientBuilder, ConfigExt as _};
 use kube::{Client, Config};
 use tower::buffer::BufferLayer;
@@ -22,6 +21,7 @@ mod connections;
 mod egress;
 mod flow;
 mod kubeconfig;
+mod lookup;
 mod response_limits;
 mod retry;
 #[cfg(feature = "testing")]
@@ -31,6 +31,7 @@ pub use call::CallError;
 pub(crate) use call::{CALL_DEADLINE, CONTROLLER, call, cause, in_time, merge, pages, post};
 pub use egress::{EgressPolicy, LocalRange};
 pub use kubeconfig::{ClusterAccess, ClusterAccessError, InClusterAccessError};
+pub use lookup::addresses;
 pub(crate) use response_limits::{Bounded, Excess, MANAGEMENT_PAGE_SIZE, NamedBy, PAGE_SIZE};
 
 use connections::{Answer, Connections, Dial};
@@ -64,7 +65,7 @@ fn of_operator(config: Config) -> Result<Client, kube::Error> {
         let builder = ClientBuilder::try_from(config)?.with_layer(&shared);
         return Ok(repeated(builder));
     }
-    let mut connector = HttpConnector::new();
+    let mut connector = lookup::connector();
     connector.enforce_http(false);
     connector.set_nodelay(true);
     connector.set_connect_timeout(Some(CONNECT_DEADLINE));

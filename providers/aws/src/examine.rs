@@ -5,11 +5,11 @@ use std::thread;
 use std::time::Duration;
 
 use kubelet_attestation::names::NodeName;
+use kubelet_attestation_resolver as resolver;
 use kubelet_authenticator::attester::{Finding, Identity, ProviderIdSources, Report};
 use kubelet_authenticator::clock::{self, Deadline};
 use kubelet_authenticator::failure::{Code, Failure};
 use kubelet_authenticator::imds::METADATA_ENDPOINT;
-use kubelet_authenticator::resolver;
 use kubelet_authenticator::settings::Settings;
 
 use crate::credentials::Credentials;

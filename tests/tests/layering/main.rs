@@ -12,6 +12,8 @@ use std::process::Command;
 use serde_json::Value;
 
 const ATTESTATION: &str = "kubelet-attestation";
+/// Lookups of names, for node and controller.
+const RESOLVER: &str = "kubelet-attestation-resolver";
 const NODE: &str = "kubelet-authenticator";
 const PROVIDERS: [&str; 4] = [
     "kubelet-authenticator-aws",
@@ -124,6 +126,7 @@ fn every_package_has_a_place_in_the_layering() {
     let workspace = Workspace::read();
     let placed: BTreeSet<&str> = [
         ATTESTATION,
+        RESOLVER,
         NODE,
         CORE,
         RUNTIME,
@@ -155,6 +158,7 @@ fn attestation_imports_nothing_of_ours_and_does_no_io() {
     let workspace = Workspace::read();
 
     assert!(workspace.ours(ATTESTATION).is_empty());
+    assert!(workspace.ours(RESOLVER).is_empty());
     for banned in [
         "tokio",
         "reqwest",
@@ -181,10 +185,10 @@ fn attestation_imports_nothing_of_ours_and_does_no_io() {
 }
 
 #[test]
-fn the_node_library_imports_attestation_alone_and_no_runtime() {
+fn the_node_library_imports_attestation_and_the_resolver_and_no_runtime() {
     let workspace = Workspace::read();
 
-    assert_eq!(workspace.ours(NODE), [ATTESTATION].into());
+    assert_eq!(workspace.ours(NODE), [ATTESTATION, RESOLVER].into());
     for banned in ["tokio", "futures", "kube", "k8s-openapi"] {
         assert!(!workspace.normal[NODE].contains(banned), "{banned}");
     }
@@ -202,7 +206,7 @@ fn providers_import_the_node_library_and_attestation_only() {
         assert!(
             workspace
                 .ours(provider)
-                .is_subset(&[ATTESTATION, NODE].into()),
+                .is_subset(&[ATTESTATION, NODE, RESOLVER].into()),
             "{provider}"
         );
     }
@@ -233,7 +237,7 @@ fn the_runtime_imports_core_attestation_and_the_signers_interface_and_no_cloud()
 
     assert_eq!(
         workspace.ours(RUNTIME),
-        [ATTESTATION, CORE, SIGNER_API].into()
+        [ATTESTATION, CORE, RESOLVER, SIGNER_API].into()
     );
     for package in [CORE, RUNTIME] {
         let cloud = |name: &&String| {

@@ -15,6 +15,7 @@ use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use super::outage::Outage;
+use crate::proxy::Names;
 
 /// For a whole call, waiting for its turn included. STS answers within a second, or not at all; the
 /// queue tries again.
@@ -147,6 +148,7 @@ fn connections(
         .http1_only()
         .redirect(redirect::Policy::none())
         .connect_timeout(CONNECT_DEADLINE)
+        .dns_resolver(Arc::new(Names))
         .pool_idle_timeout(IDLE)
         .pool_max_idle_per_host(MAX_CALLS);
     let client = match proxy {

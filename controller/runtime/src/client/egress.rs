@@ -4,7 +4,7 @@
 //! time gains nothing.
 
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs as _};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -107,7 +107,7 @@ fn carried_v4(address: Ipv6Addr) -> Option<Ipv4Addr> {
 }
 
 /// Finds the addresses of a name, and blocks until it has them.
-type Lookup = fn(&str, u16) -> io::Result<Vec<SocketAddr>>;
+type Lookup = fn(&str) -> io::Result<Vec<SocketAddr>>;
 
 /// Connects to hosts in reach; looks up one name at a time.
 #[derive(Debug, Clone)]
@@ -122,12 +122,7 @@ impl Dialler {
     pub(super) fn new(reach: EgressPolicy) -> Self {
         Self {
             reach,
-            lookup: |host, port| {
-                Ok((host, port)
-                    .to_socket_addrs()?
-                    .take(MAX_ADDRESSES)
-                    .collect())
-            },
+            lookup: kubelet_attestation_resolver::addresses,
             turn: Arc::new(Semaphore::new(1)),
             was_slow: Arc::default(),
         }
@@ -172,12 +167,15 @@ impl Dialler {
         // The caller may be gone long before the lookup ends; the permits are held until then.
         let found = spawn_blocking(move || {
             let begun = Instant::now();
-            let found = lookup(&host, port);
+            let found = lookup(&host);
             was_slow.store(begun.elapsed() > SLOW_LOOKUP, Ordering::Relaxed);
             drop(turns);
             found
         });
-        found.await?
+        let found = found.await??.into_iter().take(MAX_ADDRESSES);
+        Ok(found
+            .map(|address| SocketAddr::new(address.ip(), port))
+            .collect())
     }
 }
 
@@ -317,12 +315,31 @@ mod tests {
         let (_, from) = listener.accept().await.unwrap();
         assert_eq!(from, reached.inner().local_addr().unwrap());
     }
+
+    #[tokio::test]
+    async fn a_name_has_a_few_addresses_at_the_port_of_the_url() {
+        let many = Dialler {
+            lookup: |_| {
+                Ok(vec![
+                    SocketAddr::from(([203, 0, 113, 7], 0));
+                    2 * MAX_ADDRESSES
+                ])
+            },
+            ..Dialler::new(STRICT)
+        };
+
+        let found = many.resolve("a", 6443).await.unwrap();
+
+        let expected = SocketAddr::from(([203, 0, 113, 7], 6443));
+        assert_eq!(found, [expected; MAX_ADDRESSES]);
+    }
+
     /// Lookups that have begun and not ended.
     static HANGING: AtomicUsize = AtomicUsize::new(0);
     static RELEASED: AtomicBool = AtomicBool::new(false);
 
     #[expect(clippy::unnecessary_wraps, reason = "a lookup can fail")]
-    fn hang(_: &str, _: u16) -> io::Result<Vec<SocketAddr>> {
+    fn hang(_: &str) -> io::Result<Vec<SocketAddr>> {
         HANGING.fetch_add(1, Ordering::Relaxed);
         while !RELEASED.load(Ordering::Relaxed) {
             std::thread::sleep(Duration::from_millis(1));

@@ -1,4 +1,4 @@
-//! The addresses of a host.
+//! The addresses of a host, also in a static program.
 
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs as _};
@@ -7,15 +7,16 @@ use dns_lookup::{AddrFamily, AddrInfoHints, SockType, getaddrinfo};
 
 type Addresses = io::Result<Vec<SocketAddr>>;
 
-/// The addresses of a host, with port 0. Has no deadline.
+/// The addresses of a host, with port 0. Blocks, and has no deadline.
 ///
-/// musl looks IPv4 and IPv6 addresses up together, and fails if the name server refuses either
+/// musl, the C library of static programs, looks IPv4 and IPv6 addresses up together, and fails if the name server refuses either
 /// (`name_from_dns` in `src/network/lookup_name.c`). glibc uses the other answer, and so does Go, that
-/// is, the kubelet. So after a failure, this looks each family up separately.
+/// is, the kubelet and other clients of Kubernetes. So after a failure, this looks each family up separately.
 ///
 /// # Errors
 ///
 /// The host has no address of either family. The error is that of the lookup of both.
+#[expect(clippy::disallowed_methods, reason = "a failure is not the last word")]
 pub fn addresses(host: &str) -> Addresses {
     let both = (host, 0).to_socket_addrs();
     either(both.map(Iterator::collect), |family| of(host, family))
