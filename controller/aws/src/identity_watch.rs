@@ -23,6 +23,7 @@ use kubelet_attestation::errors::error_chain;
 use kubelet_attestation::secret::Secret as SecretValue;
 use node_attestation_core::crd::{AWS_ACCOUNT_ANNOTATION, KubeletAuthentication};
 use node_attestation_runtime::capi::ObjectKey;
+use node_attestation_runtime::logs::Failures;
 use node_attestation_runtime::watch::{is_too_large, on_management, watch_config};
 use serde_json::json;
 use tokio::sync::{Notify, mpsc, oneshot};
@@ -245,15 +246,19 @@ impl IdentityWatch {
 
     /// Tries until the annotation is there, or nothing to write it on. An account that is there already stays.
     async fn write_account(&self, cluster: ObjectKey, account: String) {
+        const MESSAGE: &str = "the account of the cluster cannot be written down";
+        let mut failures = Failures::default();
         loop {
-            match timeout(CALL, self.annotate(&cluster, &account)).await {
+            let error = match timeout(CALL, self.annotate(&cluster, &account)).await {
                 Ok(Ok(())) => return,
                 Ok(Err(kube::Error::Api(status))) if status.code == 404 => return,
-                Ok(Err(error)) => {
-                    let error = error_chain(&error);
-                    tracing::warn!(%cluster, error, "the account of the cluster cannot be written down");
-                }
-                Err(_) => {}
+                Ok(Err(error)) => error_chain(&error),
+                Err(_) => "no answer in time".to_owned(),
+            };
+            if failures.is_first() {
+                tracing::warn!(%cluster, error, "{MESSAGE}");
+            } else {
+                tracing::debug!(%cluster, error, "{MESSAGE}");
             }
             sleep(WRITE_AGAIN).await;
         }

@@ -20,7 +20,7 @@ mod revocations;
 mod rules;
 
 pub use absences::{Absences, MISSING_MACHINE_TIMEOUT};
-pub use garbage_collect::{SweepAction, SweepReport, Swept};
+pub use garbage_collect::{FailedUpdates, SweepAction, SweepReport, Swept};
 pub use grant_reason::{GrantReason, ReenrolReason};
 pub use policy::{Adoption, LedgerPolicy};
 pub use record::{Opened, Record, RecordHolder, RequestRef, SeenBoot, whole_seconds};

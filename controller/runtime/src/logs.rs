@@ -10,6 +10,7 @@ use kubelet_attestation::errors::error_chain;
 use kubelet_attestation::names::{NodeName, Provider};
 
 use node_attestation_core::decide::{Decided, Decision};
+use node_attestation_core::ledger::FailedUpdates;
 use node_attestation_core::refusal::Ignored;
 
 use crate::events::{reason, told};
@@ -58,16 +59,31 @@ fn millis(duration: Duration) -> f64 {
 /// The failures of a task that is tried until it succeeds: the first is a warning, those that follow it are for
 /// debugging.
 #[derive(Debug, Default)]
-pub(crate) struct Failures(bool);
+pub struct Failures(bool);
 
 impl Failures {
     /// Whether this failure is the first one since the last success.
-    pub(crate) fn is_first(&mut self) -> bool {
+    pub fn is_first(&mut self) -> bool {
         !mem::replace(&mut self.0, true)
     }
 
+    /// Logs the records that the sweep of this cluster could not update: as a warning once in an outage.
+    pub(crate) fn of_sweep(&mut self, cluster: &str, failed: Option<&FailedUpdates>) {
+        const MESSAGE: &str = "records could not be updated; the next sweep tries again";
+        let Some(failed) = failed else {
+            return self.end();
+        };
+        let (node, error) = (failed.node_name.as_str(), failed.error.as_str());
+        let count = failed.count;
+        if self.is_first() {
+            tracing::warn!(cluster, node, count, error, "{MESSAGE}");
+        } else {
+            tracing::debug!(cluster, node, count, error, "{MESSAGE}");
+        }
+    }
+
     /// The task succeeded.
-    pub(crate) fn end(&mut self) {
+    pub fn end(&mut self) {
         self.0 = false;
     }
 }
@@ -170,7 +186,58 @@ pub(crate) fn decision(subject: &Subject<'_>, decided: &Decided, whole: Duration
 mod tests {
     use k8s_openapi::api::certificates::v1::CertificateSigningRequestSpec;
 
+    use std::io;
+    use std::sync::Arc;
+
+    use parking_lot::Mutex;
+    use tracing_subscriber::fmt::MakeWriter;
+
     use super::*;
+
+    /// The log.
+    #[derive(Clone, Default)]
+    struct Lines(Arc<Mutex<Vec<u8>>>);
+
+    impl io::Write for Lines {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    impl<'a> MakeWriter<'a> for Lines {
+        type Writer = Self;
+
+        fn make_writer(&'a self) -> Self {
+            self.clone()
+        }
+    }
+
+    #[test]
+    fn sweeps_that_fail_are_one_warning_in_an_outage() {
+        let lines = Lines::default();
+        let subscriber = tracing_subscriber::fmt()
+            .with_writer(lines.clone())
+            .finish();
+        let failed = FailedUpdates {
+            node_name: NodeName::parse("n1").unwrap(),
+            error: "away".to_owned(),
+            count: 5000,
+        };
+        let mut failures = Failures::default();
+        tracing::subscriber::with_default(subscriber, || {
+            for failed in [Some(&failed), Some(&failed), None, Some(&failed)] {
+                failures.of_sweep("prod-1", failed);
+            }
+        });
+        let text = String::from_utf8(lines.0.lock().clone()).unwrap();
+        assert_eq!(text.matches("WARN").count(), 2, "{text}");
+        assert_eq!(text.lines().count(), 2, "{text}");
+    }
 
     #[test]
     fn the_provider_of_a_signer_that_is_not_served_is_no_label() {

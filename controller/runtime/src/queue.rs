@@ -62,6 +62,8 @@ pub(crate) struct Queue {
     entry_bytes: usize,
     memory: Holding,
     left_out: Option<LeftOut>,
+    /// Whether the log has it that requests are left out. It ends with a list that leaves none out.
+    is_told: bool,
     /// The arrival at which answered requests are forgotten next.
     purged_at: Arrival,
     /// Whether a list is in progress.
@@ -83,6 +85,7 @@ impl Default for Queue {
             entry_bytes: 0,
             memory: share.holding(),
             left_out: None,
+            is_told: false,
             purged_at: 0,
             is_listing: false,
             pending: Pending::default(),
@@ -182,6 +185,7 @@ impl Queue {
     /// Ends a list: requests that it did not have no longer exist.
     pub(crate) fn listed(&mut self) {
         self.is_listing = false;
+        self.is_told = self.left_out.is_some();
         self.wait_before_relist();
         let gone: Vec<String> = self
             .entries

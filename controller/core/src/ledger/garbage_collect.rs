@@ -50,6 +50,8 @@ pub struct SweepReport {
     pub held_back: Option<usize>,
     /// The actions of the sweep, for people.
     pub done: Vec<SweepAction>,
+    /// The records that could not be updated. The next sweep tries again.
+    pub failed: Option<FailedUpdates>,
     /// The names of tombstones whose Nodes could not be read or deleted.
     pub not_removed: BTreeSet<String>,
 }
@@ -63,6 +65,17 @@ pub struct SweepAction {
     pub generation: u64,
     /// The action.
     pub what: Swept,
+}
+
+/// Records that a sweep could not update.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FailedUpdates {
+    /// The name of the first one.
+    pub node_name: NodeName,
+    /// Its error, with the causes.
+    pub error: String,
+    /// Their number.
+    pub count: usize,
 }
 
 /// An action of a sweep.
@@ -148,7 +161,7 @@ impl RecordLedger {
     ///
     /// # Errors
     ///
-    /// The records cannot be had. What goes wrong with a single one is logged, and left to the next
+    /// The records cannot be had. What goes wrong with single ones is in the report, and left to the next
     /// sweep; so is a machine that cannot be looked up.
     pub async fn sweep(
         &self,
@@ -263,11 +276,14 @@ impl RecordLedger {
                 generation,
                 what,
             })),
-            Err(error) => tracing::warn!(
-                node = name.as_str(),
-                error = error_chain(&error),
-                "a record could not be updated"
-            ),
+            Err(error) => {
+                let failed = swept.failed.get_or_insert_with(|| FailedUpdates {
+                    node_name: name.clone(),
+                    error: error_chain(&error),
+                    count: 0,
+                });
+                failed.count += 1;
+            }
         }
     }
 }

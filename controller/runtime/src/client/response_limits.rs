@@ -9,6 +9,8 @@ use std::time::Duration;
 use futures::future::{BoxFuture, FutureExt as _};
 use hyper::body::{Body, Bytes, Frame};
 use hyper::{Request, Response, Uri};
+use node_attestation_core::rate_limit::Rate;
+use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, Sleep, sleep, sleep_until, timeout_at};
 use tower::{BoxError, Service};
@@ -166,7 +168,17 @@ pub(crate) struct Bounded<S> {
     share: Share,
     /// The flow of its watches.
     flow: Option<Flow>,
+    cuts: Cuts,
 }
+
+/// The time at which the log may name another request that was cut.
+type Cuts = Arc<Mutex<Instant>>;
+
+/// A tenant can change such a request all the time, and each list has it.
+const CUTS_TOLD: Rate = Rate {
+    burst: 1,
+    every: Duration::from_hours(1),
+};
 
 impl<S> Bounded<S> {
     /// Limits the calls and answers of this service.
@@ -181,6 +193,7 @@ impl<S> Bounded<S> {
             turns: Arc::new(Semaphore::new(calls)),
             share: Share::new(own),
             flow: (named_by == NamedBy::Tenant).then(Flow::new),
+            cuts: Arc::new(Mutex::new(Instant::now())),
         }
     }
 }
@@ -205,7 +218,7 @@ where
         let limits = limits(request.uri(), named_by);
         let holding = self.share.holding();
         let turns = self.turns.clone();
-        let flow = self.flow.clone();
+        let (flow, cuts) = (self.flow.clone(), self.cuts.clone());
         // Nothing is sent before the future is polled.
         let answer = self.service.call(request);
         let answer = async move {
@@ -237,6 +250,7 @@ where
                 deadline: Box::pin(sleep_until(deadline)),
                 flow,
                 pause: None,
+                cuts,
                 _turn: turn,
             }))
         }
@@ -254,10 +268,27 @@ pub(crate) struct BoundedBody<B> {
     deadline: Pin<Box<Sleep>>,
     flow: Option<Flow>,
     pause: Option<Pin<Box<Sleep>>>,
+    cuts: Cuts,
     _turn: Option<OwnedSemaphorePermit>,
 }
 
 impl<B> BoundedBody<B> {
+    fn log_cut(&self) {
+        const MESSAGE: &str = "a request with too many labels or other fields is not read";
+        let max = MAX_VALUES_OF_REQUEST;
+        let is_first = CUTS_TOLD
+            .take(&mut *self.cuts.lock(), Instant::now())
+            .is_ok();
+        if is_first {
+            tracing::warn!(
+                max,
+                "{MESSAGE}; further ones within an hour are logged with -v"
+            );
+        } else {
+            tracing::debug!(max, "{MESSAGE}");
+        }
+    }
+
     /// The part of this piece that is passed on. A reader of lines keeps the memory of the longest.
     fn pass(&mut self, piece: Bytes) -> Result<Bytes, Excess> {
         let wait = self
@@ -267,10 +298,7 @@ impl<B> BoundedBody<B> {
         self.pause = wait.map(|wait| Box::pin(sleep(wait)));
         let passed = self.sieve.pass(piece)?;
         if self.sieve.take_cut() {
-            tracing::warn!(
-                max = MAX_VALUES_OF_REQUEST,
-                "a request with too many labels or other fields is not read"
-            );
+            self.log_cut();
         }
         self.longest = self.longest.max(self.sieve.passed());
         if self.holding.resize(self.longest) {

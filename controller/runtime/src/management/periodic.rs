@@ -36,6 +36,7 @@ use crate::client::ClusterAccess;
 use crate::clock::{elapsed, now};
 use crate::hardening::tokens::Tokens;
 use crate::hardening::{HardeningError, admission, auto_approve_audit, bindings, service_ranges};
+use crate::logs::Failures;
 use crate::preflight::{self, required_rights};
 use crate::records::KubeRecords;
 
@@ -63,6 +64,7 @@ pub(super) struct Upkeep {
     /// The ranges of Services that the Cluster has.
     service_ranges: ServiceRangesOfCluster,
     sweep_events: SweepEvents,
+    sweep_failures: Failures,
     machine_conditions: MachineConditions,
     pub(super) sync_period: Duration,
     admission: admission::Settings,
@@ -95,6 +97,7 @@ impl Upkeep {
             unowned: None,
             service_ranges: ServiceRangesOfCluster::default(),
             sweep_events,
+            sweep_failures: Failures::default(),
             machine_conditions,
             sync_period: settings.sync_period.unwrap_or(SYNC_PERIOD),
             admission: admission::Settings {
@@ -166,6 +169,8 @@ impl Upkeep {
             .await;
         let swept = swept.map_err(|error| cut(error_chain(&error)));
         if let Some(swept) = health.note("the records", swept) {
+            let cluster = &self.spec.cluster_name;
+            self.sweep_failures.of_sweep(cluster, swept.failed.as_ref());
             self.listed = swept.not_removed;
             health.identities = Some(IdentityCounts {
                 live: count(swept.live),

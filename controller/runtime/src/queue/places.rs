@@ -1,6 +1,7 @@
 //! The choice of the requests that the queue keeps if there are too many.
 
 use std::collections::BTreeSet;
+use std::mem;
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -97,7 +98,7 @@ impl Queue {
     }
 
     fn leave_out(&mut self, requester: Option<String>) {
-        if self.left_out.is_none() {
+        if !mem::replace(&mut self.is_told, true) {
             let requester = requester.as_deref();
             tracing::warn!(
                 requester,

@@ -7,7 +7,7 @@ use crate::identifiers::TokenId;
 use crate::inventory::{Inventory, Machine, MachineState, StaticInventory, TokenOwner};
 use crate::ledger::record::GRANT_LAG;
 use crate::ledger::{
-    LastIssued, MISSING_MACHINE_TIMEOUT, MemoryRecords, Records as _, Renewal, SeenBoot,
+    LastIssued, MISSING_MACHINE_TIMEOUT, MemoryRecords, Records, Renewal, SeenBoot,
 };
 use crate::nodes::{Node, Nodes as _};
 use crate::refusal::Unavailable;
@@ -19,6 +19,7 @@ use crate::verifier::{AttestedIdentity, Identity};
 
 mod nodes;
 mod retirement;
+mod unwritten;
 
 /// A sweep after the Nodes were listed.
 fn swept(world: &World, hour: u32) -> SweepReport {
@@ -63,6 +64,7 @@ fn a_sweep_counts_and_finds_the_first_end() {
             tombstones: 0,
             held_back: None,
             done: Vec::new(),
+            failed: None,
             not_removed: BTreeSet::new(),
         }
     );
