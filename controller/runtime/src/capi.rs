@@ -7,6 +7,7 @@ mod inventory;
 mod kubeconfig;
 mod objects;
 mod own_tokens;
+mod owner;
 mod store;
 #[cfg(test)]
 mod testing;
@@ -24,6 +25,7 @@ pub use objects::{
 };
 pub(crate) use objects::{CORE_API_VERSION, are_same, is_paused};
 pub(crate) use own_tokens::{OwnToken, own_tokens};
+pub(crate) use owner::{is_cluster, renew_version};
 #[cfg(test)]
 pub(crate) use testing::ca_secret_without_key;
 pub use watch::Selection;

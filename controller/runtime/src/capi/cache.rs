@@ -60,6 +60,8 @@ pub(super) struct State {
     pub(super) store: Store,
     /// The kinds that were listed.
     listed: BTreeSet<&'static str>,
+    /// The version in which Clusters are watched, with its group.
+    cluster_version: Option<String>,
 }
 
 /// The kinds that must be listed first.
@@ -169,6 +171,18 @@ impl Objects {
     /// A Cluster, selected or not; `None` where there is none, or before [`Objects::is_ready`].
     pub(crate) fn any_cluster(&self, key: &ObjectKey) -> Option<Cluster> {
         self.store(|store| store.clusters.get(key).cloned())?
+    }
+
+    /// The API version in which Clusters are watched, with its group: one that is served. An owner reference in a version
+    /// that is not served keeps its object from being deleted.
+    pub(crate) fn cluster_version(&self) -> Option<String> {
+        self.read(|state| state.cluster_version.clone())
+    }
+
+    /// Notes this version.
+    pub(super) fn watches_clusters_in(&self, version: &str) {
+        self.write(|state| state.cluster_version = Some(version.to_owned()));
+        self.0.cluster_changes.send_replace(());
     }
 
     /// Whether the watch filter selects this Cluster.

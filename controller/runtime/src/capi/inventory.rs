@@ -113,6 +113,11 @@ impl CapiInventory {
         }
     }
 
+    /// The API version in which Clusters are watched, with its group.
+    pub(crate) fn cluster_version(&self) -> Option<String> {
+        self.objects.cluster_version()
+    }
+
     /// The bootstrap tokens of the machines that are there to stay; `None` while nothing can be said
     /// of them, or until enough calls have read the `KubeadmConfig`s of all machines, a few each. Not those of
     /// pools: the bootstrap provider replaces a pool's token once it has less than half of its time left, and would

@@ -91,6 +91,9 @@ impl Objects {
         selection: &Selection,
         told: &mut WatchLog,
     ) {
+        if W::IS_CLUSTER {
+            self.watches_clusters_in(&resource.api_version);
+        }
         let client = client.clone();
         let api: Api<Raw<W>> = match &selection.namespace {
             Some(namespace) => Api::namespaced_with(client, namespace, resource),

@@ -118,11 +118,12 @@ impl Enablement {
         if !self.shared.objects.is_ready() {
             return;
         }
+        let version = self.shared.objects.cluster_version();
         let clusters: HashMap<_, _> = self.shared.objects.clusters().into_iter().collect();
         self.last.retain(|key, _| clusters.contains_key(key));
         let mut due = Vec::new();
         for (key, cluster) in clusters {
-            let Some(step) = step(&cluster, known(&key).as_deref()) else {
+            let Some(step) = step(&cluster, known(&key).as_deref(), version.as_deref()) else {
                 continue;
             };
             let last = self.last.get(&key);
@@ -152,14 +153,15 @@ impl Enablement {
         let DueStep {
             key, wanted, step, ..
         } = due;
+        let tries = self.last.get(&key).filter(|last| last.wanted == wanted);
+        let tries = tries.map_or(0, |last| last.tries);
         let taken = take(
             self.shared.controller.management.clone(),
             key.clone(),
             wanted.cluster_uid.clone(),
             step,
+            tries > 0,
         );
-        let tries = self.last.get(&key).filter(|last| last.wanted == wanted);
-        let tries = tries.map_or(0, |last| last.tries);
         let last = Last {
             wanted,
             tries: tries.saturating_add(1),

@@ -19,6 +19,7 @@ use tokio::time::{Instant, timeout};
 mod created_again;
 mod inspection;
 mod nodes;
+mod owners;
 mod revocation_list;
 mod tokens;
 
@@ -59,8 +60,10 @@ pub(super) struct Upkeep {
     spec: KubeletAuthenticationSpec,
     context: Context,
     inventory: CapiInventory,
-    /// The records, and the UID of their Cluster, until they have it as their owner.
-    unowned: Option<(Arc<KubeRecords>, String)>,
+    /// The records, and the UID of the Cluster that owns them.
+    owned: Option<(Arc<KubeRecords>, String)>,
+    /// The API version of the Cluster in which all of them have it as their owner.
+    owned_in: Option<String>,
     /// The ranges of Services that the Cluster has.
     service_ranges: ServiceRangesOfCluster,
     sweep_events: SweepEvents,
@@ -94,7 +97,8 @@ impl Upkeep {
             access,
             spec,
             inventory,
-            unowned: None,
+            owned: None,
+            owned_in: None,
             service_ranges: ServiceRangesOfCluster::default(),
             sweep_events,
             sweep_failures: Failures::default(),
@@ -118,7 +122,7 @@ impl Upkeep {
     /// The same, of this Cluster, which becomes the owner of its records.
     pub(super) fn of_cluster(self, cluster: &Cluster, records: Arc<KubeRecords>) -> Self {
         Self {
-            unowned: Some((records, cluster.uid.clone())),
+            owned: Some((records, cluster.uid.clone())),
             service_ranges: ServiceRangesOfCluster::of(cluster),
             ..self
         }
@@ -154,12 +158,7 @@ impl Upkeep {
         if !matches!(health.answers, ApiReachability::Yes(_)) {
             return health;
         }
-        if let Some((records, uid)) = &self.unowned
-            && let owned = part(records.end_with(uid).boxed()).await
-            && health.note("the owners of records", owned).is_some()
-        {
-            self.unowned = None;
-        }
+        self.own_records(&mut health).await;
         let revoked = self.revoke().boxed().await;
         health.note("revocation", revoked);
         let swept = self

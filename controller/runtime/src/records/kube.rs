@@ -19,7 +19,7 @@ use tokio::task::JoinSet;
 use super::cache::{Cache, State};
 use super::object;
 use super::watch::RecordsWatch;
-use crate::capi::{ObjectKey, cluster_resource};
+use crate::capi::{ObjectKey, cluster_resource, is_cluster, renew_version};
 use crate::client::{CONTROLLER, CallError, call, merge, pages, post};
 use crate::metrics::{Metrics, Written};
 
@@ -96,13 +96,19 @@ impl KubeRecords {
         Ok(())
     }
 
-    /// Makes the Cluster the owner of a record without a Cluster as owner.
+    /// Makes the Cluster the owner of a record without a Cluster as owner, or in the version that is served.
     async fn own(&self, record: ObjectMeta, cluster: &OwnerReference) -> Result<(), CallError> {
         let mut owners = record.owner_references.unwrap_or_default();
-        let Some(name) = record.name.filter(|_| !owners.iter().any(is_cluster)) else {
+        let is_changed = match owners.iter_mut().find(|owner| is_cluster(owner)) {
+            Some(owner) => renew_version(owner, cluster),
+            None => {
+                owners.push(cluster.clone());
+                true
+            }
+        };
+        let Some(name) = record.name.filter(|_| is_changed) else {
             return Ok(());
         };
-        owners.push(cluster.clone());
         let patch = json!({
             "metadata": {"resourceVersion": record.resource_version, "ownerReferences": owners},
         });
@@ -169,12 +175,6 @@ impl KubeRecords {
         let stored = object::stored(&object, &self.cluster);
         Ok(stored.map_err(Unavailable::new)?)
     }
-}
-
-/// Whether the owner is a Cluster.
-fn is_cluster(owner: &OwnerReference) -> bool {
-    let group = owner.api_version.split('/').next();
-    owner.kind == "Cluster" && group == Some("cluster.x-k8s.io")
 }
 
 #[async_trait::async_trait]

@@ -15,7 +15,7 @@ use serde_json::json;
 
 use crate::capi::{
     Cluster, InvalidOwnAttestors, ObjectKey, OwnAttestors, WATCH_FILTER_LABEL, are_same,
-    cluster_resource, is_paused,
+    cluster_resource, is_cluster, is_paused, renew_version,
 };
 use crate::client::{in_time, merge, post};
 use crate::clock::now;
@@ -34,7 +34,7 @@ const BY_CLUSTER: &str = "Cluster";
 const REFUSALS: [u16; 3] = [400, 403, 422];
 
 /// A step for a Cluster.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub(super) enum Step {
     /// Create a `KubeletAuthentication`, with the watch filter of the Cluster.
     Create {
@@ -45,6 +45,11 @@ pub(super) enum Step {
     Change {
         resource_version: Option<String>,
         attestors: Vec<String>,
+    },
+    /// Give the one that was created here, in this version, owners in versions that are served.
+    Own {
+        resource_version: Option<String>,
+        owners: Vec<OwnerReference>,
     },
     /// Report the error in an Event.
     Report(EnableError),
@@ -75,11 +80,44 @@ pub(super) enum Outcome {
     Refused,
 }
 
-/// The next step for the Cluster, if any.
-pub(super) fn step(cluster: &Cluster, known: Option<&KubeletAuthentication>) -> Option<Step> {
+/// The next step for the Cluster, if any. `version` is the API version in which Clusters are served.
+pub(super) fn step(
+    cluster: &Cluster,
+    known: Option<&KubeletAuthentication>,
+    version: Option<&str>,
+) -> Option<Step> {
     if cluster.paused || cluster.deleting {
         return None;
     }
+    of_attestors(cluster, known).or_else(|| of_owner(cluster, known?, version?))
+}
+
+/// The step by which the Cluster stays the owner of what was created here, if one is due. Kubernetes deletes no object
+/// whose owner has a version that is not served.
+fn of_owner(cluster: &Cluster, known: &KubeletAuthentication, version: &str) -> Option<Step> {
+    let metadata = &known.metadata;
+    let mut owners = metadata.owner_references.clone()?;
+    let now = OwnerReference {
+        api_version: version.to_owned(),
+        uid: cluster.uid.clone(),
+        ..OwnerReference::default()
+    };
+    let mut owner = owners.iter_mut().filter(|owner| is_cluster(owner));
+    let is_renewed = owner.any(|owner| renew_version(owner, &now));
+    let is_ours = is_made_here(known) && metadata.deletion_timestamp.is_none();
+    (is_renewed && is_ours && !is_paused(metadata)).then(|| Step::Own {
+        resource_version: metadata.resource_version.clone(),
+        owners,
+    })
+}
+
+fn is_made_here(known: &KubeletAuthentication) -> bool {
+    let annotations = known.metadata.annotations.as_ref();
+    let made_by = annotations.and_then(|all| all.get(ENABLED_BY_ANNOTATION));
+    made_by.is_some_and(|by| by == BY_CLUSTER)
+}
+
+fn of_attestors(cluster: &Cluster, known: Option<&KubeletAuthentication>) -> Option<Step> {
     let attestors = match &cluster.attestors {
         OwnAttestors::Unset => return None,
         OwnAttestors::Invalid(invalid) => return Some(Step::Report((*invalid).into())),
@@ -97,9 +135,7 @@ pub(super) fn step(cluster: &Cluster, known: Option<&KubeletAuthentication>) -> 
     {
         return None;
     }
-    let annotations = known.metadata.annotations.as_ref();
-    let made_by = annotations.and_then(|all| all.get(ENABLED_BY_ANNOTATION));
-    Some(if made_by.is_some_and(|by| by == BY_CLUSTER) {
+    Some(if is_made_here(known) {
         Step::Change {
             resource_version: known.metadata.resource_version.clone(),
             attestors,
@@ -109,17 +145,23 @@ pub(super) fn step(cluster: &Cluster, known: Option<&KubeletAuthentication>) -> 
     })
 }
 
-/// Takes the step, and reports a refusal.
+/// Takes the step, and reports a refusal. `is_repeated`: the same step did not succeed before.
 pub(super) async fn take(
     management: Client,
     key: ObjectKey,
     cluster_uid: String,
     step: Step,
+    is_repeated: bool,
 ) -> Outcome {
+    const MESSAGE: &str = "the KubeletAuthentication was not written";
     let taken = in_time(DEADLINE, taken(management, &key, &cluster_uid, step)).await;
     taken.unwrap_or_else(|error| {
         let (cluster, error) = (key.to_string(), error_chain(&Unavailable::from(error)));
-        tracing::warn!(cluster, error, "the KubeletAuthentication was not written");
+        if is_repeated {
+            tracing::debug!(cluster, error, "{MESSAGE}");
+        } else {
+            tracing::warn!(cluster, error, "{MESSAGE}");
+        }
         Outcome::Unavailable
     })
 }
@@ -207,6 +249,21 @@ async fn write(
             api.patch(name, &parameters, &Patch::Merge(&patch)).await?;
             tracing::info!(cluster = name, ?attestors, "KubeletAuthentication changed");
         }
+        Step::Own {
+            resource_version,
+            owners,
+        } => {
+            let patch = json!({
+                "metadata": {"resourceVersion": resource_version, "ownerReferences": owners},
+            });
+            let parameters = merge(FIELD_MANAGER);
+            api.patch_metadata(name, &parameters, &Patch::Merge(&patch))
+                .await?;
+            tracing::info!(
+                cluster = name,
+                "the owner of the KubeletAuthentication is renewed"
+            );
+        }
         Step::Report(error) => return Ok(Some(error)),
     }
     Ok(None)
@@ -230,6 +287,8 @@ mod tests {
     use k8s_openapi::jiff::Timestamp;
 
     use super::*;
+
+    const VERSION: Option<&str> = Some("cluster.x-k8s.io/v1beta2");
 
     /// A Cluster that authorizes these.
     fn cluster(attestors: OwnAttestors) -> Cluster {
@@ -274,11 +333,17 @@ mod tests {
             watch_filter: None,
         };
 
-        assert_eq!(step(&cluster, None), Some(created));
-        assert_eq!(step(&cluster, Some(&made_here(&["tpm", "aws"]))), None);
+        assert_eq!(step(&cluster, None, VERSION), Some(created));
+        assert_eq!(
+            step(&cluster, Some(&made_here(&["tpm", "aws"])), VERSION),
+            None
+        );
         for other in [&["aws"][..], &["tpm"], &["aws", "tpm", "insecure"]] {
             let known = made_here(other);
-            assert_eq!(step(&cluster, Some(&known)), Some(change(&["aws", "tpm"])));
+            assert_eq!(
+                step(&cluster, Some(&known), VERSION),
+                Some(change(&["aws", "tpm"]))
+            );
         }
     }
 
@@ -292,7 +357,56 @@ mod tests {
             attestors: vec!["aws".to_owned()],
             watch_filter: Some("blue".to_owned()),
         };
-        assert_eq!(step(&cluster, None), Some(created));
+        assert_eq!(step(&cluster, None, VERSION), Some(created));
+    }
+
+    fn owner(version: &str, uid: &str) -> OwnerReference {
+        OwnerReference {
+            api_version: version.to_owned(),
+            kind: "Cluster".to_owned(),
+            name: "prod-1".to_owned(),
+            uid: uid.to_owned(),
+            ..OwnerReference::default()
+        }
+    }
+
+    #[test]
+    fn an_owner_in_a_version_that_is_not_served_any_more_is_renewed() {
+        let former = owner("cluster.x-k8s.io/v1beta1", "uid");
+        let other = OwnerReference {
+            kind: "ConfigMap".to_owned(),
+            ..owner("v1", "other")
+        };
+        let mut known = made_here(&["aws"]);
+        known.metadata.owner_references = Some(vec![other.clone(), former]);
+        let renewed = Step::Own {
+            resource_version: Some("7".to_owned()),
+            owners: vec![other, owner("cluster.x-k8s.io/v1beta2", "uid")],
+        };
+        let unset = cluster(OwnAttestors::Unset);
+
+        for cluster in [&cluster(named(&["aws"])), &unset] {
+            assert_eq!(step(cluster, Some(&known), VERSION), Some(renewed.clone()));
+        }
+        assert_eq!(step(&unset, Some(&known), None), None);
+        let changes: [fn(&mut KubeletAuthentication); 4] = [
+            |known| known.metadata.annotations = None,
+            |known| known.metadata.deletion_timestamp = Some(Time(Timestamp::UNIX_EPOCH)),
+            |known| {
+                known.metadata.owner_references =
+                    Some(vec![owner("cluster.x-k8s.io/v1beta2", "uid")]);
+            },
+            // Of a Cluster that had the name before.
+            |known| {
+                known.metadata.owner_references =
+                    Some(vec![owner("cluster.x-k8s.io/v1beta1", "before")]);
+            },
+        ];
+        for (number, change) in changes.into_iter().enumerate() {
+            let mut known = known.clone();
+            change(&mut known);
+            assert_eq!(step(&unset, Some(&known), VERSION), None, "{number}");
+        }
     }
 
     #[test]
@@ -301,11 +415,11 @@ mod tests {
         let mut known = made_here(&["tpm"]);
         known.metadata.annotations = None;
 
-        let told = step(&cluster, Some(&known));
+        let told = step(&cluster, Some(&known), VERSION);
 
         assert_eq!(told, Some(Step::Report(EnableError::MadeByPerson)));
         known.spec.authorized_attestors = vec!["aws".to_owned()];
-        assert_eq!(step(&cluster, Some(&known)), None);
+        assert_eq!(step(&cluster, Some(&known), VERSION), None);
     }
 
     #[test]
@@ -321,13 +435,16 @@ mod tests {
         };
         for cluster in [cluster(OwnAttestors::Unset), paused, deleting] {
             for known in [None, Some(made_here(&["tpm"]))] {
-                assert_eq!(step(&cluster, known.as_ref()), None, "{cluster:?}");
+                assert_eq!(step(&cluster, known.as_ref(), VERSION), None, "{cluster:?}");
             }
         }
         let mut leaving = made_here(&["tpm"]);
-        assert_eq!(step(&names, Some(&leaving)), Some(change(&["aws"])));
+        assert_eq!(
+            step(&names, Some(&leaving), VERSION),
+            Some(change(&["aws"]))
+        );
         leaving.metadata.deletion_timestamp = Some(Time(Timestamp::UNIX_EPOCH));
-        assert_eq!(step(&names, Some(&leaving)), None);
+        assert_eq!(step(&names, Some(&leaving), VERSION), None);
         let mut paused = made_here(&["tpm"]);
         let mark = ("cluster.x-k8s.io/paused".to_owned(), String::new());
         paused
@@ -335,7 +452,7 @@ mod tests {
             .annotations
             .get_or_insert_default()
             .extend([mark]);
-        assert_eq!(step(&names, Some(&paused)), None);
+        assert_eq!(step(&names, Some(&paused), VERSION), None);
     }
 
     #[test]
@@ -347,7 +464,7 @@ mod tests {
         ] {
             let cluster = cluster(OwnAttestors::Invalid(invalid));
             for known in [None, Some(made_here(&["tpm"]))] {
-                let told = step(&cluster, known.as_ref());
+                let told = step(&cluster, known.as_ref(), VERSION);
                 let error = EnableError::Invalid(invalid);
                 assert_eq!(error.reason(), reason);
                 assert_eq!(told, Some(Step::Report(error)));

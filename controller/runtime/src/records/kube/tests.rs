@@ -457,14 +457,23 @@ fn owner(kind: &str, uid: &str) -> Value {
     json!({"apiVersion": group, "kind": kind, "name": "prod-1", "uid": uid})
 }
 
+fn in_former_version(mut owner: Value) -> Value {
+    owner["apiVersion"] = json!("cluster.x-k8s.io/v1beta1");
+    owner
+}
+
 #[tokio::test]
-async fn records_without_a_cluster_as_owner_get_it_and_others_stay() {
+async fn records_without_a_cluster_as_owner_in_a_served_version_get_it_and_others_stay() {
     let (client, written) = with_records(vec![
         ("prod-1.n1", None),
         ("prod-1.n2", Some(owner("ConfigMap", "c"))),
         ("prod-1.n3", Some(owner("Cluster", "now"))),
         // Of a Cluster that had the name before: Kubernetes deletes it.
         ("prod-1.n4", Some(owner("Cluster", "before"))),
+        (
+            "prod-1.n5",
+            Some(in_former_version(owner("Cluster", "now"))),
+        ),
     ]);
     let records = KubeRecords::start(client, "default", "prod-1", &Metrics::default());
 
@@ -480,6 +489,7 @@ async fn records_without_a_cluster_as_owner_get_it_and_others_stay() {
                 "path": "prod-1.n2",
                 "body": patch(json!([owner("ConfigMap", "c"), owner("Cluster", "now")])),
             }),
+            json!({"path": "prod-1.n5", "body": patch(json!([owner("Cluster", "now")]))}),
         ]
     );
 }

@@ -1,0 +1,19 @@
+//! The owner of a cluster's records.
+
+use futures::future::FutureExt as _;
+
+use super::{Health, Upkeep, part};
+
+impl Upkeep {
+    /// Makes the Cluster the owner of its records: once, and again when Cluster API serves another version.
+    pub(super) async fn own_records(&mut self, health: &mut Health) {
+        let version = self.inventory.cluster_version();
+        let Some((records, uid)) = self.owned.as_ref().filter(|_| self.owned_in != version) else {
+            return;
+        };
+        let owned = part(records.end_with(uid).boxed()).await;
+        if health.note("the owners of records", owned).is_some() {
+            self.owned_in = version;
+        }
+    }
+}
