@@ -7,6 +7,7 @@ use crate::hardening::rate_limit::TOKEN_RATE;
 use crate::watch::Lenient;
 
 mod not_ours_yet;
+mod outage;
 
 impl Queue {
     pub(super) fn sees(&mut self, csr: CertificateSigningRequest) {
