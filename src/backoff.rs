@@ -13,6 +13,14 @@ const FIRST: Duration = Duration::from_secs(1);
 /// The longest pause after a failure. A run notices within a minute that the API server is back.
 const LONGEST: Duration = Duration::from_mins(1);
 
+/// The longest pause before the first certificate. kubeadm waits a few minutes for the Node of a control
+/// plane, to set its label and taint, and then gives up.
+const LONGEST_BEFORE_FIRST: Duration = Duration::from_secs(5);
+
+/// The number of consecutive failures with such pauses: ten minutes. A node that never joins must not ask
+/// that often for ever.
+const SOON_BEFORE_FIRST: u32 = 120;
+
 /// The first pause after a denial. The node cannot change the decision.
 const FIRST_DENIED: Duration = Duration::from_mins(5);
 
@@ -121,6 +129,17 @@ impl FailureRecord {
         }
     }
 
+    /// The same for a node without a certificate, which is joining. The pauses after a denial, and after
+    /// many fruitless requests, stay as they are.
+    #[must_use]
+    pub fn before_first_certificate(mut self) -> Self {
+        let pause = self.not_before.saturating_sub(self.at);
+        if self.count <= SOON_BEFORE_FIRST && pause <= LONGEST.as_secs() {
+            self.not_before = self.at + pause.min(LONGEST_BEFORE_FIRST.as_secs());
+        }
+        self
+    }
+
     /// The end of the back-off, if it is in the future.
     ///
     /// A new boot and changed settings clear the back-off. So does a clock that was set back: more
@@ -227,6 +246,25 @@ mod tests {
                 expected,
                 "{code:?} {count}"
             );
+        }
+    }
+
+    #[test]
+    fn a_pause_before_the_first_certificate_is_five_seconds_for_ten_minutes() {
+        for (code, count, expected) in [
+            (Code::Unreachable, 1, 1),
+            (Code::Unreachable, 3, 4),
+            (Code::Unreachable, 4, 5),
+            (Code::Unauthorized, 120, 5),
+            (Code::Unauthorized, 121, 60),
+            (Code::Denied, 1, 300),
+            (Code::Failed, 4, 5),
+            (Code::Failed, 5, 600),
+        ] {
+            let record = streak(code, count).before_first_certificate();
+            let until = record.holds(&here(), now()).unwrap();
+            let pause = until.duration_since(now()).unwrap();
+            assert_eq!(pause.as_secs(), expected, "{code:?} {count}");
         }
     }
 

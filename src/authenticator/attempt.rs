@@ -173,6 +173,9 @@ impl Attempt {
         let now = clock::now();
         let previous = FailureRecord::read(store);
         let mut record = FailureRecord::after(previous.as_ref(), &failure, &self.scope, now);
+        if matches!(store.read(StoreFile::Credential), Ok(None)) {
+            record = record.before_first_certificate();
+        }
         if in_full {
             record.in_full = record.at;
         }

@@ -242,6 +242,9 @@ pub(super) struct KubeadmConfigOptions {
     /// The format of the bootstrap data.
     #[arg(long, default_value = "cloud-config", value_parser = ["cloud-config", "ignition"])]
     pub(super) format: String,
+    /// Print a `KubeadmControlPlaneTemplate` instead: kubeadm then waits ten minutes for the machine's Node.
+    #[arg(long)]
+    pub(super) control_plane: bool,
     #[command(flatten)]
     pub(super) templates: Templates,
 }

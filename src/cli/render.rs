@@ -22,6 +22,11 @@ const RELOAD: &str = "systemctl daemon-reload";
 /// sets it.
 const FLAG: (&str, &str) = ("rotate-server-certificates", "true");
 
+/// The time for which kubeadm tries to set the label and the taint of a control plane's Node, in seconds.
+/// The Node exists once the machine has a certificate. kubeadm's default of one minute is shorter than a
+/// decision can take; without the taint, workloads run on the control plane.
+const API_CALL_SECONDS: u32 = 600;
+
 /// The variable of a `ClusterClass`, and the name of its patch.
 const VARIABLE: &str = "kubeletAuthentication";
 
@@ -64,13 +69,33 @@ impl Session {
     }
 }
 
-/// A `KubeadmConfigTemplate` for machines whose image contains the plugin.
+/// A `KubeadmConfigTemplate`, or the template of a control plane, for machines whose image contains the
+/// plugin.
+///
+/// Cluster API reaches etcd through the kubelets of control planes, and the first one has no record. If
+/// they waited for approved serving certificates, the control plane would stay at one Machine.
 fn kubeadm_config(options: &KubeadmConfigOptions, serves: bool, drop_in: &str) -> Value {
-    let mut spec = spec_of_machines(&options.templates, options.api_version, serves, drop_in);
+    let serves = serves && !options.control_plane;
+    let version = options.api_version;
+    let mut spec = spec_of_machines(&options.templates, version, serves, drop_in);
     spec.insert("format".to_owned(), json!(options.format));
+    let (group, kind, spec) = if options.control_plane {
+        // The older API has no such field.
+        if version == BootstrapApi::V1beta2 {
+            let join = spec.entry("joinConfiguration");
+            if let Value::Object(join) = join.or_insert_with(|| json!({})) {
+                let timeouts = json!({ "kubernetesAPICallSeconds": API_CALL_SECONDS });
+                join.insert("timeouts".to_owned(), timeouts);
+            }
+        }
+        let spec = json!({ "kubeadmConfigSpec": spec });
+        (CONTROL_PLANE, "KubeadmControlPlaneTemplate", spec)
+    } else {
+        (BOOTSTRAP, "KubeadmConfigTemplate", spec.into())
+    };
     json!({
-        "apiVersion": bootstrap_api(options.api_version),
-        "kind": "KubeadmConfigTemplate",
+        "apiVersion": api(group, version),
+        "kind": kind,
         "metadata": { "name": options.name },
         "spec": { "template": { "spec": spec } },
     })
@@ -121,12 +146,16 @@ fn settings(provider_id: &str) -> String {
     }))
 }
 
-fn bootstrap_api(version: BootstrapApi) -> String {
+/// The groups of Cluster API's templates.
+const BOOTSTRAP: &str = "bootstrap.cluster.x-k8s.io";
+const CONTROL_PLANE: &str = "controlplane.cluster.x-k8s.io";
+
+fn api(group: &str, version: BootstrapApi) -> String {
     let version = match version {
         BootstrapApi::V1beta1 => "v1beta1",
         BootstrapApi::V1beta2 => "v1beta2",
     };
-    format!("bootstrap.cluster.x-k8s.io/{version}")
+    format!("{group}/{version}")
 }
 
 fn file(path: &str, content: &str) -> Value {
@@ -200,7 +229,7 @@ fn patch(options: &ClusterClassOptions, serves: bool, drop_in: &str) -> Value {
         "enabledIf": format!("{{{{ .{VARIABLE}.enabled }}}}"),
         "definitions": [{
             "selector": {
-                "apiVersion": bootstrap_api(options.api_version),
+                "apiVersion": api(BOOTSTRAP, options.api_version),
                 "kind": "KubeadmConfigTemplate",
                 "matchResources": workers,
             },
@@ -229,5 +258,70 @@ fn add(path: &str, value: &Value, absent: &[String], patches: &mut Vec<Value>) {
         }
     } else {
         push(path, value);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options(api_version: BootstrapApi, control_plane: bool) -> KubeadmConfigOptions {
+        KubeadmConfigOptions {
+            name: "a".to_owned(),
+            api_version,
+            format: "cloud-config".to_owned(),
+            control_plane,
+            templates: Templates {
+                provider_id_template: None,
+                node_name_template: Some("{{ ds.meta_data.hostname }}".to_owned()),
+            },
+        }
+    }
+
+    #[test]
+    fn a_control_plane_waits_ten_minutes_for_its_node_and_for_no_serving_certificate() {
+        let rendered = kubeadm_config(&options(BootstrapApi::V1beta2, true), true, "drop-in");
+
+        let kind = (&rendered["apiVersion"], &rendered["kind"]);
+        let expected = (
+            &json!("controlplane.cluster.x-k8s.io/v1beta2"),
+            &json!("KubeadmControlPlaneTemplate"),
+        );
+        assert_eq!(kind, expected);
+        let spec = &rendered["spec"]["template"]["spec"]["kubeadmConfigSpec"];
+        assert_eq!(
+            spec["joinConfiguration"],
+            json!({
+                "nodeRegistration": { "name": "{{ ds.meta_data.hostname }}" },
+                "timeouts": { "kubernetesAPICallSeconds": 600 },
+            })
+        );
+        assert_eq!(spec["files"][0]["content"], "drop-in");
+        assert_eq!(spec["preKubeadmCommands"], json!([RELOAD]));
+        assert_eq!(spec["format"], "cloud-config");
+    }
+
+    #[test]
+    fn a_control_plane_of_the_older_api_has_no_timeouts() {
+        let rendered = kubeadm_config(&options(BootstrapApi::V1beta1, true), true, "drop-in");
+
+        assert_eq!(
+            rendered["apiVersion"],
+            "controlplane.cluster.x-k8s.io/v1beta1"
+        );
+        let spec = &rendered["spec"]["template"]["spec"]["kubeadmConfigSpec"];
+        let join = json!({ "nodeRegistration": { "name": "{{ ds.meta_data.hostname }}" } });
+        assert_eq!(spec["joinConfiguration"], join);
+    }
+
+    #[test]
+    fn a_worker_has_no_timeouts_and_waits_for_its_serving_certificate() {
+        let rendered = kubeadm_config(&options(BootstrapApi::V1beta2, false), true, "drop-in");
+
+        assert_eq!(rendered["kind"], "KubeadmConfigTemplate");
+        let join = &rendered["spec"]["template"]["spec"]["joinConfiguration"];
+        assert_eq!(join["timeouts"], Value::Null);
+        let argument = &join["nodeRegistration"]["kubeletExtraArgs"][0]["name"];
+        assert_eq!(argument, FLAG.0);
     }
 }
