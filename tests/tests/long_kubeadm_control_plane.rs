@@ -28,15 +28,18 @@ const PATIENCE: Duration = Duration::from_secs(240);
 /// The KubeadmConfigSpec of machines whose image has the plugin, as `render` prints it, with the fields that all
 /// machines of the tests need.
 #[track_caller]
-fn config() -> Value {
+fn config(options: &[&str]) -> Value {
     let output = Command::new(program("kubelet-authenticator-insecure"))
         .args(["render", "--command", PLUGIN, "kubeadm-config"])
+        .args(options)
         .output()
         .unwrap();
     assert!(output.status.success(), "{output:?}");
     let rendered = String::from_utf8(output.stdout).unwrap();
     let template: Value = serde_saphyr::from_str(&rendered).unwrap();
-    let mut config = template["spec"]["template"]["spec"].clone();
+    let spec = &template["spec"]["template"]["spec"];
+    let of_control_plane = spec.get("kubeadmConfigSpec");
+    let mut config = of_control_plane.unwrap_or(spec).clone();
     let join = &mut config["joinConfiguration"];
     join["nodeRegistration"]["criSocket"] = json!("unix:///run/fakecri.sock");
     join["nodeRegistration"]["ignorePreflightErrors"] = json!(IGNORED_PREFLIGHT_ERRORS);
@@ -46,7 +49,7 @@ fn config() -> Value {
 
 /// The same for control-plane machines.
 fn control_plane_config() -> Value {
-    let mut config = config();
+    let mut config = config(&["--control-plane"]);
     let join = &mut config["joinConfiguration"];
     let mut init = join.clone();
     // Images that name no program of the machines.
@@ -129,7 +132,7 @@ fn machines_of_a_kubeadm_control_plane_join_when_scaled_and_rolled_out() {
     let authentication = authorize(&management, &cluster, &["insecure"], settings);
     authentication.wait_until_ready(management.kubectl());
     let by_kubeadm = built_in(&kubectl);
-    let workers = cluster.machine_deployment_of("pool-a", 1, config());
+    let workers = cluster.machine_deployment_of("pool-a", 1, config(&[]));
     let worker = names(&workers.wait_until_running(1));
     // The first node has kubeadm's certificate, and no record.
     wait_for_records(&management, &cluster, &worker);

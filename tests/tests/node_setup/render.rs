@@ -94,6 +94,21 @@ fn a_configuration_has_the_given_names_and_serves_only_with_evidence() {
 }
 
 #[test]
+fn a_control_plane_has_time_for_its_certificate() {
+    let server = ApiServer::start();
+    let node = Node::new(NULL, &server);
+
+    let run = node.command(&["render", "kubeadm-config", "--control-plane"]);
+
+    let rendered: Value = serde_saphyr::from_str(&run.succeeded().stdout).unwrap();
+    assert_eq!(rendered["kind"], "KubeadmControlPlaneTemplate");
+    let spec = &rendered["spec"]["template"]["spec"]["kubeadmConfigSpec"];
+    let join = json!({"timeouts": {"kubernetesAPICallSeconds": 600}});
+    assert_eq!(spec["joinConfiguration"], join);
+    assert_eq!(spec["files"].as_array().unwrap().len(), 1);
+}
+
+#[test]
 fn a_class_gets_what_it_lacks_and_its_variable_names_the_plugins_provider() {
     let server = ApiServer::start();
     let node = Node::new(NULL, &server);
