@@ -77,16 +77,16 @@ fn after_a_restore_a_node_that_presents_a_later_generation_is_reset_and_returns(
 
     drop(manager);
     kubectl.ok(["delete", "nodeidentity", "prod-1.m1"]);
-    let mut restored = backup.clone();
+    let mut former = backup.clone();
     for field in [
         "uid",
         "resourceVersion",
         "creationTimestamp",
         "managedFields",
     ] {
-        restored["metadata"][field] = Value::Null;
+        former["metadata"][field] = Value::Null;
     }
-    kubectl.apply_object(&restored);
+    kubectl.apply_object(&former);
     assert_eq!(mark(&now(&management)), mark(&backup));
     let known = issued(&plane, "m1").len();
     let _manager = Manager::null(&management, &[]);

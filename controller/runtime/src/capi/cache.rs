@@ -26,7 +26,7 @@ use crate::watch::Heard;
 ///
 /// - Nothing is answered before every kind was listed once: what is missing is then not there.
 /// - An API server that is away changes nothing; what it last told holds until it is back. Whoever decides by it asks
-///   [which kind was not heard of](Objects::unheard).
+///   which kind was not heard of.
 /// - Only the fields that are used are kept, and no secret.
 #[derive(derive_more::Debug, Clone)]
 #[debug("Objects")]

@@ -31,7 +31,7 @@ pub(super) enum ClusterPhase {
         /// Whether anything can be signed.
         ca: Option<CaOutOfTime>,
         /// The last inspection.
-        health: Health,
+        health: Box<Health>,
         /// The conditions of the verifiers.
         attestors: Vec<ConditionReport>,
     },

@@ -282,7 +282,7 @@ impl Supervisor {
         };
         ClusterPhase::Serving {
             ca: running.ca.out_of_time(now()),
-            health: running.health.borrow().clone(),
+            health: Box::new(running.health.borrow().clone()),
             attestors: service.verifiers.reports().collect(),
         }
     }

@@ -99,12 +99,11 @@ impl KubeRecords {
     /// Makes the Cluster the owner of a record without a Cluster as owner, or in the version that is served.
     async fn own(&self, record: ObjectMeta, cluster: &OwnerReference) -> Result<(), CallError> {
         let mut owners = record.owner_references.unwrap_or_default();
-        let is_changed = match owners.iter_mut().find(|owner| is_cluster(owner)) {
-            Some(owner) => renew_version(owner, cluster),
-            None => {
-                owners.push(cluster.clone());
-                true
-            }
+        let is_changed = if let Some(owner) = owners.iter_mut().find(|owner| is_cluster(owner)) {
+            renew_version(owner, cluster)
+        } else {
+            owners.push(cluster.clone());
+            true
         };
         let Some(name) = record.name.filter(|_| is_changed) else {
             return Ok(());
@@ -261,10 +260,11 @@ impl Records for KubeRecords {
             .seen_boot()
             .map(|seen| object::last_tpm_boot(issued.generation, seen));
         // A boot that is not in it stays: a certificate that no TPM asked for says nothing of one.
-        let mut spec = json!({"renewedUntil": moment(issued.not_after)?});
-        if let Some(boot) = boot.transpose().map_err(Unavailable::new)? {
-            spec["lastTpmBoot"] = json!(boot);
-        }
+        let renewed_until = moment(issued.not_after)?;
+        let spec = match boot.transpose().map_err(Unavailable::new)? {
+            Some(boot) => json!({"renewedUntil": renewed_until, "lastTpmBoot": boot}),
+            None => json!({"renewedUntil": renewed_until}),
+        };
         let patch = Patch::Merge(json!({ "spec": spec }));
         let parameters = merge(CONTROLLER);
         let patched = self.api.patch_metadata(&object, &parameters, &patch);

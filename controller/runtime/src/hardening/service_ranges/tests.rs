@@ -49,7 +49,7 @@ fn server(ranges: Result<Value, u16>) -> Client {
     Client::new(service, "default")
 }
 
-fn object(cidrs: Value) -> Value {
+fn object(cidrs: &Value) -> Value {
     json!({
         "apiVersion": "networking.k8s.io/v1", "kind": "ServiceCIDR",
         "metadata": {"name": "kubernetes"}, "spec": {"cidrs": cidrs},
@@ -67,8 +67,8 @@ const OWN: [&str; 2] = ["10.96.0.1/32", "fd00::1/128"];
 #[tokio::test]
 async fn the_ranges_of_services_are_those_of_all_objects_and_the_service_kubernetes() {
     let all = json!([
-        object(json!(["10.96.0.0/12", "fd00::/108"])),
-        object(json!(["10.80.0.0/16"]))
+        object(&json!(["10.96.0.0/12", "fd00::/108"])),
+        object(&json!(["10.80.0.0/16"]))
     ]);
 
     let (ranges, are_all) = found(Ok(all)).await;
@@ -83,13 +83,13 @@ async fn ranges_of_services_that_cannot_be_read_are_not_all() {
     for (ranges, known) in [
         (Err(404), &[][..]),
         (Ok(json!([])), &[]),
-        (Ok(json!([object(json!(["10.96.0.0"]))])), &[]),
-        (Ok(json!([object(json!([]))])), &[]),
-        (Ok(json!([object(json!("10.96.0.0/12"))])), &[]),
+        (Ok(json!([object(&json!(["10.96.0.0"]))])), &[]),
+        (Ok(json!([object(&json!([]))])), &[]),
+        (Ok(json!([object(&json!("10.96.0.0/12"))])), &[]),
         (
             Ok(json!([
-                object(json!(["10.96.0.0/12"])),
-                object(json!(["x"]))
+                object(&json!(["10.96.0.0/12"])),
+                object(&json!(["x"]))
             ])),
             &["10.96.0.0/12"],
         ),

@@ -26,7 +26,7 @@ fn healthy() -> Health {
 fn serving(health: Health) -> ClusterPhase {
     ClusterPhase::Serving {
         ca: None,
-        health,
+        health: Box::new(health),
         attestors: Vec::new(),
     }
 }
@@ -249,7 +249,7 @@ fn each_thing_that_is_wrong_has_its_reason() {
     let poor = with(&|health| health.missing = vec!["sign a/b".to_owned()]);
     let expired = ClusterPhase::Serving {
         ca: Some(CaOutOfTime::Expired),
-        health: healthy(),
+        health: Box::new(healthy()),
         attestors: Vec::new(),
     };
     for (verdict, reason) in [
@@ -272,7 +272,7 @@ fn each_thing_that_is_wrong_has_its_reason() {
 fn what_attestors_say_is_said_and_changes_nothing_else() {
     let verdict = ClusterPhase::Serving {
         ca: None,
-        health: healthy(),
+        health: Box::new(healthy()),
         attestors: vec![ConditionReport {
             of: conditions::AWS_CREDENTIALS_READY,
             holds: ConditionStatus::False,
@@ -350,7 +350,7 @@ fn what_was_never_known_is_said_to_be_unknown() {
 fn an_attestor_that_was_not_asked_again_yet_says_what_it_said_before() {
     let with = |holds, reason| ClusterPhase::Serving {
         ca: None,
-        health: healthy(),
+        health: Box::new(healthy()),
         attestors: vec![ConditionReport {
             of: conditions::AWS_CREDENTIALS_READY,
             holds,

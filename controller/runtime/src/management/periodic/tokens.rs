@@ -160,7 +160,8 @@ mod tests {
     fn a_machine_without_a_live_token_that_never_joined_is_locked_out() {
         let other = |machine: &mut TokenMachine| machine.provider_id = Some(provider_id("m2"));
         let unnamed = |machine: &mut TokenMachine| machine.provider_id = None;
-        for no_record in [other as fn(&mut TokenMachine), unnamed] {
+        let no_records: [fn(&mut TokenMachine); 2] = [other, unnamed];
+        for no_record in no_records {
             // Its Node has joined without a record: by Kubernetes' own signer.
             assert!(found(|_| {}, no_record).is_empty());
             let without_node = |machine: &mut TokenMachine| {

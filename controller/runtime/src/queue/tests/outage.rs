@@ -185,7 +185,7 @@ impl World {
                     |time: &Duration| open.is_worth_taking_up(&node.subject, lifetime, at(*time));
                 let (mut least, mut most) = (now, end);
                 while most > least + RUN_AGAIN {
-                    let middle = least + (most - least) / 2;
+                    let middle = (least + most) / 2;
                     if is_waited_for(&middle) {
                         least = middle;
                     } else {
@@ -415,7 +415,7 @@ impl Controller {
     async fn advance_to(&mut self, now: Duration) {
         self.now = self.now.max(now);
         let elapsed = self.begun.elapsed();
-        tokio::time::advance((self.now - self.started).saturating_sub(elapsed)).await;
+        tokio::time::advance(self.now.saturating_sub(self.started + elapsed)).await;
     }
 
     fn next_event(&self) -> Option<Duration> {

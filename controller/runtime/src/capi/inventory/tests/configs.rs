@@ -266,7 +266,7 @@ fn machines_with_a_token_of_their_own_are_told_and_no_member_of_a_pool() {
     );
 
     seen::<objects::Machine>(&objects, assigned(V2.machine("m2"), "manual"));
-    assert_eq!(named(), [m1.clone()]);
+    assert_eq!(named(), std::slice::from_ref(&m1));
     let labels = json!({
         "cluster.x-k8s.io/cluster-name": "prod-1", "cluster.x-k8s.io/pool-name": "pool-1",
     });
