@@ -1,8 +1,12 @@
 //! Nodes that join.
 
+use kubelet_attestation::names::Provider;
+use kubelet_authenticator_test_support::control_plane::{DEADLINE, User};
+use kubelet_authenticator_tests::controller::{Application, is_answered, is_issued};
 use serde_json::json;
 
 use crate::bed::{Manager, authorize, kubelet, management};
+use crate::requests::answer;
 
 #[test]
 fn a_node_that_proves_nothing_joins_by_its_machines_token() {
@@ -15,4 +19,41 @@ fn a_node_that_proves_nothing_joins_by_its_machines_token() {
 
     let kubelet = kubelet(&cluster, &machine, "kubelet-authenticator-insecure").start();
     kubelet.wait_until_ready();
+}
+
+#[test]
+fn a_token_of_nobody_joins_a_machine_without_evidence_once_an_operator_has_assigned_it() {
+    let management = management();
+    let cluster = management.cluster("prod-1").create();
+    let machine = cluster.machine("m1").node_name("node-1").create();
+    let _manager = Manager::insecure(&management, &[]);
+    let authentication = authorize(&management, &cluster, &["insecure"], json!({}));
+    authentication.wait_until_ready(management.kubectl());
+    let plane = cluster.control_plane();
+    let token = plane.add_bootstrap_token("nobody", "0123456789abcdef");
+    let by_token = plane.kubectl_with(plane.kubeconfig(User::Token(token.bearer())));
+    let (node, id) = (machine.node_name(), machine.provider_id());
+    let application = Application::claiming(node, id, Provider::INSECURE, None);
+
+    by_token.create_object(&application.to_json());
+
+    let name = application.name();
+    let fields = format!("regarding.name={name},reason=MachineNotFound");
+    let events = [
+        "events.events.k8s.io",
+        "-n",
+        "default",
+        "--field-selector",
+        &fields,
+    ];
+    let kubectl = plane.kubectl();
+    kubectl.wait_for(&events, "MachineNotFound", DEADLINE, |_| true);
+    let csr = kubectl.json(["get", "csr", &name]);
+    assert!(!is_answered(&csr), "{csr:#}");
+
+    let assigned = "attestation.cluster.x-k8s.io/bootstrap-token-id=nobody";
+    let words = ["annotate", "machines.cluster.x-k8s.io", "m1", assigned];
+    management.kubectl().ok(words);
+    let csr = answer(&cluster, &name);
+    assert!(is_issued(&csr), "{csr:#}");
 }

@@ -10,40 +10,31 @@ use serde_json::{Value, json};
 
 use crate::bed::{Manager, allow_short_certificates, authorize, kubelet, management};
 use crate::witness::{
-    issued, mark, record, uid_of, wait_for_certificate, wait_until_ready, workload,
+    issued, mark, record, uid_of, wait_for_certificate, wait_until_not_ready, wait_until_ready,
+    workload,
 };
 
 /// A lifetime with a renewal after 45 to 63 seconds.
 const SECONDS: u32 = 90;
 
-fn reset(management: &Management) {
+/// Runs a command of `identities` on the Cluster; returns what it prints.
+#[track_caller]
+fn identities(management: &Management, words: &[&str]) -> Vec<u8> {
     let output = Command::new(program("node-attestation-controller"))
-        .args([
-            "identities",
-            "reset",
-            "prod-1",
-            "m1",
-            "--namespace",
-            "default",
-        ])
-        .arg("--kubeconfig")
+        .arg("identities")
+        .args(words)
+        .args(["--namespace", "default", "--kubeconfig"])
         .arg(management.admin_kubeconfig())
         .output()
         .unwrap();
     assert!(output.status.success(), "{output:?}");
+    output.stdout
 }
 
 /// Resets the records whose nodes have later generations, and returns the nodes.
 fn restored(management: &Management) -> Vec<Value> {
-    let output = Command::new(program("node-attestation-controller"))
-        .args(["identities", "restored", "prod-1", "--output", "json"])
-        .args(["--namespace", "default"])
-        .arg("--kubeconfig")
-        .arg(management.admin_kubeconfig())
-        .output()
-        .unwrap();
-    assert!(output.status.success(), "{output:?}");
-    let reset: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let printed = identities(management, &["restored", "prod-1", "--output", "json"]);
+    let reset: Value = serde_json::from_slice(&printed).unwrap();
     reset.as_array().unwrap().clone()
 }
 
@@ -68,7 +59,7 @@ fn after_a_restore_a_node_that_presents_a_later_generation_is_reset_and_returns(
     let mut kubelet = kubelet(&cluster, &machine, "kubelet-authenticator-null").start();
     kubelet.wait_until_ready();
     let backup = now(&management);
-    reset(&management);
+    identities(&management, &["reset", "prod-1", "m1"]);
     kubelet.kill();
     std::fs::remove_dir_all(kubelet.var_lib().join("kubelet-authenticator")).unwrap();
     kubelet.start();
@@ -109,5 +100,40 @@ fn after_a_restore_a_node_that_presents_a_later_generation_is_reset_and_returns(
     assert_ne!(third["metadata"]["name"], second["metadata"]["name"]);
     assert_eq!(uid_of(&third), mark(&now(&management)));
     kubelet.wait_for_lease_renewal();
+    wait_until_ready(&plane, "m1");
+}
+
+#[test]
+fn nodes_below_the_floor_are_refused_and_come_back_in_generations_above_it() {
+    let management = management();
+    allow_short_certificates(&management);
+    let builder = management.cluster("prod-1").workload(workload().into());
+    let cluster = builder.create();
+    let plane = cluster.control_plane().clone();
+    let machine = cluster.machine("m1").create();
+    let _manager = Manager::null(&management, &[]);
+    let spec = json!({"certificate": {"expirationSeconds": SECONDS}});
+    authorize(&management, &cluster, &["aws"], spec).wait_until_ready(management.kubectl());
+    let kubelet = kubelet(&cluster, &machine, "kubelet-authenticator-null").start();
+    kubelet.wait_until_ready();
+    let is_first = |csr: &Value| uid_of(csr).ends_with(".1");
+    assert!(issued(&plane, "m1").iter().all(is_first));
+
+    identities(&management, &["floor", "prod-1"]);
+
+    wait_until_not_ready(&plane, "m1");
+    let back = wait_for_certificate(&plane, "m1", 1, |csr| !is_first(csr));
+    let user = back["spec"]["username"].as_str().unwrap();
+    assert!(user.starts_with("system:bootstrap:"), "{back:#}");
+    let record = now(&management);
+    assert_eq!(uid_of(&back), mark(&record));
+    let floor = "attestation.cluster.x-k8s.io/lowest-valid-generation";
+    let words = ["get", "kubeletauthentication", "prod-1"];
+    let object = management.kubectl().json(words);
+    let floor = object["metadata"]["annotations"][floor].as_str().unwrap();
+    assert!(
+        record["spec"]["generation"].as_u64() >= floor.parse().ok(),
+        "{record:#}"
+    );
     wait_until_ready(&plane, "m1");
 }
