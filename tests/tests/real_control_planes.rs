@@ -7,9 +7,11 @@ use std::time::Duration;
 use kubelet_attestation::names::{BUILT_IN_CLIENT_SIGNER, Provider};
 use kubelet_authenticator_test_support::control_plane::{KubeadmBinding, has_condition};
 use kubelet_authenticator_test_support::machine::{KubeadmCluster, Machine, Role};
-use kubelet_authenticator_tests::controller::{Machine as Member, Setup, reason_of};
+use kubelet_authenticator_test_support::process::poll;
+use kubelet_authenticator_tests::controller::{Controller, Machine as Member, Setup, reason_of};
 use kubelet_authenticator_tests::node::NULL;
 use kubelet_authenticator_tests::program;
+use rustix::process::Signal;
 use serde_json::{Value, json};
 
 /// The path of the plugin on the machines.
@@ -115,8 +117,24 @@ fn close(cluster: &KubeadmCluster) {
     }
 }
 
+/// The wait of a control plane for its certificate: kubeadm would give up after one minute, without label and taint.
+const LATE: Duration = Duration::from_secs(120);
+
+/// Lets the controller, which is stopped, answer long after the request of the machine's token.
+#[track_caller]
+fn answer_late(cluster: &KubeadmCluster, controller: &Controller, member: Member) {
+    let user = format!("system:bootstrap:{}", member.token);
+    let requests = ["certificatesigningrequests"];
+    let is_of = |csr: &Value| csr["spec"]["username"] == *user;
+    cluster
+        .kubectl()
+        .wait_for(&requests, "of the machine", PATIENCE, is_of);
+    poll(LATE, || None::<()>);
+    controller.process.signal(Signal::CONT);
+}
+
 #[test]
-fn in_a_cluster_of_kubeadms_control_planes_and_workers_join_by_the_plugin() {
+fn in_a_cluster_of_kubeadms_workers_and_late_control_planes_join_by_the_plugin() {
     let first = boot(FIRST);
     let cluster = first.kubeadm_init();
     let kubectl = cluster.kubectl();
@@ -143,11 +161,18 @@ fn in_a_cluster_of_kubeadms_control_planes_and_workers_join_by_the_plugin() {
     controller.wait_until_it_watches();
 
     let worker = join(&cluster, &first, WORKER, Role::Worker);
-    let second = join(&cluster, &first, SECOND, Role::ControlPlane);
+    controller.process.signal(Signal::STOP);
+    let second = std::thread::scope(|scope| {
+        scope.spawn(|| answer_late(&cluster, &controller, SECOND));
+        join(&cluster, &first, SECOND, Role::ControlPlane)
+    });
 
     let node = kubectl.json(["get", "node", SECOND.name]);
     let label = "node-role.kubernetes.io/control-plane";
     assert!(node["metadata"]["labels"][label].is_string(), "{node:#}");
+    let taints = node["spec"]["taints"].as_array().unwrap();
+    let keeps_pods_away = |taint: &Value| taint["key"] == label && taint["effect"] == "NoSchedule";
+    assert!(taints.iter().any(keeps_pods_away), "{node:#}");
     // Its kubelet uses the API server on the same node, which was not up when `setup` ran.
     let conf = second.read(KUBELET_CONF).unwrap();
     let conf = String::from_utf8(conf).unwrap();

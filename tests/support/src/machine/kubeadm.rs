@@ -188,6 +188,8 @@ impl Machine {
                 "localAPIEndpoint": { "advertiseAddress": self.address() },
                 "certificateKey": CERTIFICATE_KEY,
             });
+            // As `render kubeadm-config --control-plane` has it.
+            configuration["timeouts"]["kubernetesAPICall"] = "10m0s".into();
         }
         self.write(file, 0o600, configuration.to_string());
         self.run(&["kubeadm", "join", "--config", file])
