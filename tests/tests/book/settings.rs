@@ -82,7 +82,7 @@ fn the_page_of_settings_is_what_the_programs_say_and_the_example_of_a_file_has_e
         "docs/settings.md is stale: run this test with UPDATE=1"
     );
     let node = page("node.md");
-    let example = blocks(&node, "yaml")[0];
+    let example = blocks(&node, "yaml").concat();
     for row in stored.lines().filter(|line| line.starts_with("| `")) {
         let key = row.split('`').nth(1).unwrap();
         let name = key.rsplit('.').next().unwrap();

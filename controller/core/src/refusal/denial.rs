@@ -280,8 +280,8 @@ crate::reasons! {
         /// machine has to make one of its own.
         #[error("the key is that of {1}, which holds node {0}")]
         KeyOfAnotherMachine(NodeName, ProviderId) => "the key is known as another machine's",
-        /// A person revoked the machine's certificates. They can have no others until the record is
-        /// reset.
+        /// A person revoked the machine's certificates. They can have no others until
+        /// `identities reset --revoked`.
         #[error("generation {1} of node {0} is revoked")]
         IdentityRevoked(NodeName, u64) => "the machine's certificates were revoked",
     }
