@@ -26,7 +26,7 @@
 //! - `queue`: the order of requests
 //! - `events`: Events
 //! - `machine_conditions`: a condition of Machines: whether the machine is attested
-//! - `identities`: the command `identities`: shows, resets and revokes records
+//! - `identities`: the command `identities`: shows, resets and revokes records, also after the restore of a backup
 //! - `cluster_states`: the command `clusters`: Clusters and the state of each
 //! - `keyless_signing`: the signer of a Cluster whose CA Secret has no key
 //! - `logs`: the log lines of decisions

@@ -59,11 +59,12 @@ fn metadata_down_for_two_minutes_delay_the_join_by_one_at_most() {
         assert_ne!(boot.ask(), 0);
     }
     assert_eq!(boot.bed.server.connections(), 0);
-    // Most runs answer from memory, so that frequent runs of a kubelet cost nothing.
+    // A run within the pause answers from memory. Before the first certificate, the pause is five seconds at most, since
+    // kubeadm waits.
     let tried = boot.codes.iter().filter(|code| **code == 5).count();
     let remembered = boot.codes.iter().filter(|code| **code == 17).count();
     assert_eq!(tried + remembered, boot.codes.len(), "{:?}", boot.codes);
-    assert!((2..=8).contains(&tried), "{:?}", boot.codes);
+    assert!((2..=16).contains(&tried), "{:?}", boot.codes);
 
     boot.bed.imds.come_up();
     boot.bed.node.set("timeLimit", "60");

@@ -3,6 +3,7 @@
 mod adoption;
 mod claims;
 mod evidence;
+mod resets;
 mod revoked;
 mod tpm;
 mod unless_known;

@@ -82,6 +82,8 @@ fn written() -> BTreeSet<Use> {
         conditions::AUTO_APPROVE_PATHS_CLOSED,
         conditions::WORKLOAD_CLUSTER_REACHABLE,
         conditions::RECORD_ATTESTORS_AUTHORIZED,
+        conditions::SERVICE_RANGES_KNOWN,
+        conditions::NODES_CAN_RETURN,
     ] {
         for (_, status) in CONDITION_STATUSES {
             cluster.report(|| ClusterReport {

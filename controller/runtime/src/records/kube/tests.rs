@@ -21,6 +21,8 @@ use node_attestation_core::testing::records::{World, at, claim, name, renewal};
 use node_attestation_core::verifier::TpmBoot;
 use tokio::time::advance;
 
+mod owners;
+
 use super::*;
 
 enum Answer {
@@ -447,110 +449,4 @@ fn with_records(records: Vec<(&'static str, Option<Value>)>) -> (Client, Arc<Mut
         }
     });
     (Client::new(service, "default"), written)
-}
-
-fn owner(kind: &str, uid: &str) -> Value {
-    let group = match kind {
-        "Cluster" => "cluster.x-k8s.io/v1beta2",
-        _ => "v1",
-    };
-    json!({"apiVersion": group, "kind": kind, "name": "prod-1", "uid": uid})
-}
-
-fn in_former_version(mut owner: Value) -> Value {
-    owner["apiVersion"] = json!("cluster.x-k8s.io/v1beta1");
-    owner
-}
-
-#[tokio::test]
-async fn records_without_a_cluster_as_owner_in_a_served_version_get_it_and_others_stay() {
-    let (client, written) = with_records(vec![
-        ("prod-1.n1", None),
-        ("prod-1.n2", Some(owner("ConfigMap", "c"))),
-        ("prod-1.n3", Some(owner("Cluster", "now"))),
-        // Of a Cluster that had the name before: Kubernetes deletes it.
-        ("prod-1.n4", Some(owner("Cluster", "before"))),
-        (
-            "prod-1.n5",
-            Some(in_former_version(owner("Cluster", "now"))),
-        ),
-    ]);
-    let records = KubeRecords::start(client, "default", "prod-1", &Metrics::default());
-
-    records.end_with("now").await.unwrap();
-
-    let patch =
-        |owners: Value| json!({"metadata": {"resourceVersion": "7", "ownerReferences": owners}});
-    assert_eq!(
-        *written.lock(),
-        [
-            json!({"path": "prod-1.n1", "body": patch(json!([owner("Cluster", "now")]))}),
-            json!({
-                "path": "prod-1.n2",
-                "body": patch(json!([owner("ConfigMap", "c"), owner("Cluster", "now")])),
-            }),
-            json!({"path": "prod-1.n5", "body": patch(json!([owner("Cluster", "now")]))}),
-        ]
-    );
-}
-
-#[tokio::test]
-async fn a_new_record_has_the_cluster_as_its_owner_once_that_is_known() {
-    let (client, written) = with_records(Vec::new());
-    let records = KubeRecords::start(client, "default", "prod-1", &Metrics::default());
-    let owners =
-        |number: usize| written.lock()[number]["body"]["metadata"]["ownerReferences"].clone();
-
-    records.create(&bare()).await.unwrap();
-    assert_eq!(owners(0), Value::Null);
-
-    records.end_with("now").await.unwrap();
-    records.create(&bare()).await.unwrap();
-    assert_eq!(owners(1), json!([owner("Cluster", "now")]));
-}
-
-#[tokio::test]
-async fn the_last_certificate_is_written_where_a_move_keeps_it() {
-    let (client, written) = with_records(Vec::new());
-    let records = KubeRecords::start(client, "default", "prod-1", &Metrics::default());
-    let boot = TpmBoot {
-        resets: 3,
-        restarts: 0,
-        clock: 5,
-    };
-    let issued = |boot| LastIssued {
-        generation: 2,
-        serial: "0a".to_owned(),
-        not_after: at(12),
-        time: at(4),
-        boot,
-    };
-
-    records
-        .note(&name("n1"), &issued(Some(boot)))
-        .await
-        .unwrap();
-    // No TPM asked for this one.
-    records.note(&name("n1"), &issued(None)).await.unwrap();
-
-    let (end, time) = (
-        object::moment(at(12)).unwrap(),
-        object::moment(at(4)).unwrap(),
-    );
-    let status = json!({"path": "status", "body": {"status": {
-        "serial": "0a", "notAfter": end, "lastRenewal": time, "lastTpmBoot": null,
-    }}});
-    let spec = |mut spec: Value, boot| {
-        if let Some(boot) = boot {
-            spec["lastTpmBoot"] = json!({"generation": 2, "time": time, "boot": boot});
-        }
-        json!({"path": "prod-1.n1", "body": {"spec": spec}})
-    };
-    let expected = [
-        spec(json!({"renewedUntil": end}), Some(json!(boot))),
-        status.clone(),
-        spec(json!({"renewedUntil": end}), None),
-        status,
-    ];
-    assert_eq!(*written.lock(), expected);
 }
