@@ -1,7 +1,8 @@
 //! The pages of the documentation, and the tests that they name.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::path::{Path, PathBuf};
 
 use crate::page::repository;
 
@@ -16,26 +17,58 @@ pub fn page(name: &str) -> String {
     fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
+/// A Rust source of the repository.
+pub struct Source {
+    /// The folder of its package, from the repository.
+    pub package: PathBuf,
+    /// Its path, from the repository.
+    pub path: PathBuf,
+    /// Its text.
+    pub text: String,
+}
+
+/// All Rust sources of the repository.
+///
+/// # Panics
+///
+/// If one cannot be read.
+pub fn sources() -> Vec<Source> {
+    let root = repository();
+    let mut sources = Vec::new();
+    let mut folders = vec![(root.clone(), PathBuf::new())];
+    while let Some((folder, around)) = folders.pop() {
+        let from_root = |path: &Path| path.strip_prefix(&root).unwrap().to_owned();
+        let package = if folder.join("Cargo.toml").is_file() {
+            from_root(&folder)
+        } else {
+            around
+        };
+        for entry in fs::read_dir(&folder).unwrap().flatten() {
+            let path = entry.path();
+            let name = entry.file_name();
+            if path.is_dir() && name != "target" && name != ".git" {
+                folders.push((path, package.clone()));
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                sources.push(Source {
+                    package: package.clone(),
+                    path: from_root(&path),
+                    text: fs::read_to_string(path).unwrap(),
+                });
+            }
+        }
+    }
+    sources
+}
+
 /// The names of all tests in the repository; a name occurs as often as there are tests of it.
 ///
 /// # Panics
 ///
 /// If a source cannot be read.
 pub fn tests() -> Vec<String> {
-    let mut names = Vec::new();
-    let mut folders = vec![repository()];
-    while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(folder).unwrap().flatten() {
-            let path = entry.path();
-            let name = entry.file_name();
-            if path.is_dir() && name != "target" && name != ".git" {
-                folders.push(path);
-            } else if path.extension().is_some_and(|extension| extension == "rs") {
-                names.extend(tests_in(&fs::read_to_string(path).unwrap()));
-            }
-        }
-    }
-    names
+    let sources = sources();
+    let names = sources.iter().flat_map(|source| tests_in(&source.text));
+    names.collect()
 }
 
 /// The functions after an attribute `test` of any test framework.
@@ -99,4 +132,141 @@ pub fn numbered<'a>(page: &'a str, heading: &str) -> Vec<(usize, Vec<&'a str>)> 
         Some((cells.first()?.parse().ok()?, cells))
     });
     rows.collect()
+}
+
+/// The functions and constants of the tests, by name.
+///
+/// A test has the words that stand in it, in each function that it calls and each constant that it names,
+/// and so on. Those are looked for by name: in the same file, else in all test files of the package. A word
+/// in a comment does not count. Whether a word is compared with an outcome is not looked at.
+pub struct TestItems<'a>(BTreeMap<&'a str, Vec<Item<'a>>>);
+
+/// A function or constant of a test.
+struct Item<'a> {
+    source: &'a Source,
+    lines: Vec<&'a str>,
+}
+
+impl<'a> TestItems<'a> {
+    /// Those of these sources.
+    pub fn of(sources: &'a [Source]) -> Self {
+        let mut items: BTreeMap<_, Vec<_>> = BTreeMap::new();
+        for source in sources {
+            let lines: Vec<&str> = part_of_tests(source).lines().collect();
+            for (at, line) in lines.iter().enumerate() {
+                if let Some(name) = declared(line) {
+                    let lines = item(&lines[at..]);
+                    items.entry(name).or_default().push(Item { source, lines });
+                }
+            }
+        }
+        Self(items)
+    }
+
+    /// The reasons in the fifth cell of a row that no test in its sixth cell has, with the row's name.
+    pub fn lacking<'p>(&self, page: &'p str) -> Vec<(&'p str, &'p str)> {
+        let mut lacking = Vec::new();
+        for row in page.lines().filter(|line| line.starts_with("| ")) {
+            let cells: Vec<&str> = row.trim_matches('|').split(" | ").map(str::trim).collect();
+            let &[id, _, _, _, outcome, tests] = cells.as_slice() else {
+                continue;
+            };
+            let words = self.words(&named(tests));
+            let reasons = quoted(outcome).filter(|text| is_reason(text));
+            let not = reasons.filter(|reason| !words.contains(reason));
+            lacking.extend(not.map(|reason| (id, reason)));
+        }
+        lacking
+    }
+
+    /// The words that these tests have.
+    fn words(&self, tests: &[&str]) -> BTreeSet<&'a str> {
+        let mut words = BTreeSet::new();
+        let mut seen = BTreeSet::new();
+        let of_test = |test: &&str| self.0.get(*test).into_iter().flatten();
+        let mut items: Vec<&Item<'a>> = tests.iter().flat_map(of_test).collect();
+        while let Some(item) = items.pop() {
+            if !seen.insert(item.lines.as_ptr()) {
+                continue;
+            }
+            for (word, after) in item.lines.iter().flat_map(|line| words_of(line)) {
+                words.insert(word);
+                let is_call = after.starts_with('(') || after.starts_with("::<");
+                if is_call || !word.contains(|c: char| c.is_ascii_lowercase()) {
+                    items.extend(self.named_in(word, item.source));
+                }
+            }
+        }
+        words
+    }
+
+    /// The items of this name that a test in `source` can mean.
+    fn named_in(&self, name: &str, source: &Source) -> Vec<&Item<'a>> {
+        let having = self.0.get(name).into_iter().flatten();
+        let (here, elsewhere): (Vec<_>, Vec<_>) = having
+            .filter(|item| item.source.package == source.package)
+            .partition(|item| item.source.path == source.path);
+        if here.is_empty() { elsewhere } else { here }
+    }
+}
+
+/// The form of a reason: one word in camel case.
+pub fn is_reason(text: &str) -> bool {
+    text.starts_with(|c: char| c.is_ascii_uppercase())
+        && text.bytes().all(|b| b.is_ascii_alphabetic())
+}
+
+/// All of a source in a folder or file `tests` or `testing`; of another, what follows `mod tests {`.
+fn part_of_tests(source: &Source) -> &str {
+    let names = ["tests", "testing", "tests.rs", "testing.rs"];
+    let mut parts = source.path.iter();
+    if parts.any(|part| names.iter().any(|name| part == *name)) {
+        return &source.text;
+    }
+    let inside = source.text.split_once("\nmod tests {\n");
+    inside.map_or("", |(_, inside)| inside)
+}
+
+/// The name of the function or constant that the line declares.
+fn declared(line: &str) -> Option<&str> {
+    let mut code = line.trim_start();
+    for qualifier in ["pub ", "pub(crate) ", "pub(super) ", "async "] {
+        code = code.strip_prefix(qualifier).unwrap_or(code);
+    }
+    let kinds = ["const fn ", "fn ", "const ", "static "];
+    let declared = kinds.iter().find_map(|kind| code.strip_prefix(kind))?;
+    words_of(declared).first().map(|(name, _)| *name)
+}
+
+/// The lines of the item that begins in the first one: to the line at its indentation that ends it.
+fn item<'a>(lines: &[&'a str]) -> Vec<&'a str> {
+    let indentation = |line: &str| line.len() - line.trim_start().len();
+    let own = indentation(lines[0]);
+    let has_its_value_below = lines[0].ends_with('=');
+    let last = lines.iter().position(|line| {
+        indentation(line) == own && line.ends_with(['}', ';'])
+            || has_its_value_below && line.ends_with(';')
+    });
+    lines[..=last.unwrap_or(0)].to_vec()
+}
+
+/// The words in a line of code, each with what follows it; none in a line of comment.
+fn words_of(line: &str) -> Vec<(&str, &str)> {
+    let mut words = Vec::new();
+    let mut rest = line;
+    if line.trim_start().starts_with("//") {
+        return words;
+    }
+    while let Some(start) = rest.find(is_of_word) {
+        let from = &rest[start..];
+        let end = from.find(|c| !is_of_word(c)).unwrap_or(from.len());
+        let (word, after) = from.split_at(end);
+        words.push((word, after));
+        rest = after;
+    }
+    words
+}
+
+fn is_of_word(c: char) -> bool {
+    c.is_ascii_alphanumeric() || c == '_'
 }

@@ -1,8 +1,11 @@
-//! The tests that docs/conformance.md, docs/attacks.md and docs/tenancy.md name exist.
+//! The tests that docs/conformance.md, docs/attacks.md and docs/tenancy.md name exist, and the reasons
+//! of docs/attacks.md stand in them.
 
 use std::collections::BTreeSet;
 
-use kubelet_authenticator_tests::docs::{ambiguous, named, numbered, page, quoted, tests};
+use kubelet_authenticator_tests::docs::{
+    Source, TestItems, ambiguous, is_reason, named, numbered, page, quoted, sources, tests,
+};
 
 /// The rows of the page's tables whose first cell is a letter and a number, with that cell.
 fn rows(page: &str) -> Vec<((char, usize), &str)> {
@@ -112,14 +115,89 @@ fn every_reason_of_an_attack_is_one_that_another_page_explains() {
     let attacks = page("attacks.md");
 
     let unknown: Vec<&str> = quoted(&attacks)
-        .filter(|word| {
-            word.starts_with(|c: char| c.is_ascii_uppercase())
-                && word.bytes().all(|b| b.is_ascii_alphabetic())
-                && !known.contains(word)
-        })
+        .filter(|word| is_reason(word) && !known.contains(word))
         .collect();
 
     assert_eq!(unknown, Vec::<&str>::new());
+}
+
+#[test]
+fn every_reason_of_an_attack_stands_in_a_test_of_its_row() {
+    let sources = sources();
+    let attacks = page("attacks.md");
+
+    assert_eq!(TestItems::of(&sources).lacking(&attacks), []);
+}
+
+#[test]
+fn a_reason_is_looked_for_in_a_test_and_what_it_calls_and_nowhere_else() {
+    let source = |package: &str, path: &str, text: &str| Source {
+        package: package.into(),
+        path: path.into(),
+        text: text.to_owned(),
+    };
+    let attacks = "
+#[test]
+fn a_direct_one() {
+    // Never Commented.
+    assert_eq!(denied(), Denial::Direct);
+}
+
+#[tokio::test]
+async fn an_indirect_one() {
+    for (case, reason) in CASES {
+        check(case, BELOW);
+    }
+}
+
+const CASES: [(u8, &str); 1] = [
+    (1, \"OfCase\"),
+];
+
+const BELOW: Denial =
+    Denial::Below;
+
+fn unused() -> Denial {
+    Denial::Unused
+}
+";
+    let sources = [
+        source("core", "core/src/tests/attacks.rs", attacks),
+        source(
+            "core",
+            "core/src/testing.rs",
+            "pub fn check() {\n    Called\n}\n",
+        ),
+        source(
+            "core",
+            "core/src/denial.rs",
+            "fn denied() {\n    Production\n}\n",
+        ),
+        source("aws", "aws/src/tests.rs", "fn check() {\n    Foreign\n}\n"),
+    ];
+    let row =
+        |outcome: &str, test: &str| format!("| A1 | who | what | check | {outcome} | {test} |");
+    let items = TestItems::of(&sources);
+
+    for (reason, test) in [
+        ("`Direct`", "`a_direct_one`"),
+        ("`OfCase`, `Below`, `Called`", "`an_indirect_one`"),
+        ("`Direct`, `Called`", "`a_direct_one`, `an_indirect_one`"),
+    ] {
+        assert_eq!(items.lacking(&row(reason, test)), [], "{reason}");
+    }
+    for (reason, test) in [
+        ("Commented", "`a_direct_one`"),
+        ("Production", "`a_direct_one`"),
+        ("Called", "`a_direct_one`"),
+        ("Direct", "`an_indirect_one`"),
+        ("Unused", "`an_indirect_one`"),
+        ("Foreign", "`an_indirect_one`"),
+        ("Direct", "`no_such_test_at_all`"),
+    ] {
+        let row = row(&format!("Denied: `{reason}`"), test);
+        assert_eq!(items.lacking(&row), [("A1", reason)]);
+    }
 }
 
 #[test]
