@@ -1,6 +1,5 @@
 //! Claims of a name whose record was reset.
 
-use crate::ledger::*;
 use crate::refusal::Denial;
 use crate::testing::records::*;
 
