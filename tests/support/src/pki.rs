@@ -151,8 +151,6 @@ impl Contents {
     pub fn server(alternative_names: &[&str]) -> Self {
         let mut contents = Self::new(Subject::user("kube-apiserver"), Purpose::Server);
         contents.alternative_names = alternative_names.iter().map(ToString::to_string).collect();
-        // For clients whose clocks are days ahead.
-        contents.not_after = now() + 30 * DAY;
         contents
     }
 

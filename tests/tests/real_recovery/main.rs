@@ -8,7 +8,6 @@ mod bed;
 mod away;
 mod break_glass;
 mod instances;
-mod outage;
 mod restarts;
 mod restored;
 mod story;
