@@ -183,18 +183,13 @@ pub(crate) fn decision(subject: &Subject<'_>, decided: &Decided, whole: Duration
 }
 
 #[cfg(test)]
-mod tests {
-    use k8s_openapi::api::certificates::v1::CertificateSigningRequestSpec;
-
+pub(crate) mod testing {
     use std::io;
     use std::sync::Arc;
 
     use parking_lot::Mutex;
     use tracing_subscriber::fmt::MakeWriter;
 
-    use super::*;
-
-    /// The log.
     #[derive(Clone, Default)]
     struct Lines(Arc<Mutex<Vec<u8>>>);
 
@@ -217,24 +212,37 @@ mod tests {
         }
     }
 
-    #[test]
-    fn sweeps_that_fail_are_one_warning_in_an_outage() {
+    /// The log of what `act` does in this thread.
+    pub(crate) fn logged(act: impl FnOnce()) -> String {
         let lines = Lines::default();
         let subscriber = tracing_subscriber::fmt()
             .with_writer(lines.clone())
             .finish();
+        tracing::subscriber::with_default(subscriber, act);
+        String::from_utf8(lines.0.lock().clone()).unwrap()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::certificates::v1::CertificateSigningRequestSpec;
+
+    use super::testing::logged;
+    use super::*;
+
+    #[test]
+    fn sweeps_that_fail_are_one_warning_in_an_outage() {
         let failed = FailedUpdates {
             node_name: NodeName::parse("n1").unwrap(),
             error: "away".to_owned(),
             count: 5000,
         };
         let mut failures = Failures::default();
-        tracing::subscriber::with_default(subscriber, || {
+        let text = logged(|| {
             for failed in [Some(&failed), Some(&failed), None, Some(&failed)] {
                 failures.of_sweep("prod-1", failed);
             }
         });
-        let text = String::from_utf8(lines.0.lock().clone()).unwrap();
         assert_eq!(text.matches("WARN").count(), 2, "{text}");
         assert_eq!(text.lines().count(), 2, "{text}");
     }

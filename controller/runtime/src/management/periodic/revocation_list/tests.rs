@@ -1,5 +1,4 @@
 use std::collections::BTreeMap;
-use std::io;
 use std::sync::Arc;
 
 use http_body_util::{BodyExt as _, Full};
@@ -11,10 +10,10 @@ use node_attestation_core::testing::records::{World, at, policy};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::time::advance;
-use tracing_subscriber::fmt::MakeWriter;
 
 use super::*;
 use crate::client::ClusterAccess;
+use crate::logs::testing::logged;
 
 /// The objects of an API server by their paths; `None`: it is away.
 type Stored = Arc<Mutex<Option<BTreeMap<String, Value>>>>;
@@ -150,42 +149,15 @@ async fn a_list_without_entries_costs_no_call_again() {
     assert_eq!(publish(&mut list, &access, &world).await, Ok(()));
 }
 
-#[derive(Debug, Clone, Default)]
-struct Lines(Arc<Mutex<Vec<u8>>>);
-
-impl io::Write for Lines {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-impl<'a> MakeWriter<'a> for Lines {
-    type Writer = Self;
-
-    fn make_writer(&'a self) -> Self {
-        self.clone()
-    }
-}
-
 #[test]
 fn only_the_first_failure_of_an_outage_is_a_warning() {
-    let lines = Lines::default();
-    let subscriber = tracing_subscriber::fmt()
-        .with_writer(lines.clone())
-        .finish();
     let mut list = RevocationList::default();
-    tracing::subscriber::with_default(subscriber, || {
+    let text = logged(|| {
         let away = || Err("the API server is away".to_owned());
         for tried in [away(), away(), away(), Ok(()), away(), away()] {
             list.log(tried);
         }
     });
-    let text = String::from_utf8(lines.0.lock().clone()).unwrap();
     assert_eq!(text.matches("WARN").count(), 2, "{text}");
     assert!(!text.contains("newly revoked"));
 }
