@@ -3,19 +3,26 @@
 use kubelet_attestation::names::Provider;
 use kubelet_authenticator_test_support::control_plane::{DEADLINE, User};
 use kubelet_authenticator_tests::controller::{Application, is_answered, is_issued};
+use kubelet_authenticator_tests::management::{Machine, Management, WorkloadCluster};
 use serde_json::json;
 
 use crate::bed::{Manager, authorize, kubelet, management};
 use crate::requests::answer;
 
-#[test]
-fn a_node_that_proves_nothing_joins_by_its_machines_token() {
+/// A Cluster with one machine that proves nothing.
+fn served() -> (Management, Manager, WorkloadCluster, Machine) {
     let management = management();
     let cluster = management.cluster("prod-1").create();
     let machine = cluster.machine("m1").node_name("node-1").create();
-    let _manager = Manager::insecure(&management, &[]);
+    let manager = Manager::insecure(&management, &[]);
     let authentication = authorize(&management, &cluster, &["insecure"], json!({}));
     authentication.wait_until_ready(management.kubectl());
+    (management, manager, cluster, machine)
+}
+
+#[test]
+fn a_node_that_proves_nothing_joins_by_its_machines_token() {
+    let (_management, _manager, cluster, machine) = served();
 
     let kubelet = kubelet(&cluster, &machine, "kubelet-authenticator-insecure").start();
     kubelet.wait_until_ready();
@@ -23,12 +30,7 @@ fn a_node_that_proves_nothing_joins_by_its_machines_token() {
 
 #[test]
 fn a_token_of_nobody_joins_a_machine_without_evidence_once_an_operator_has_assigned_it() {
-    let management = management();
-    let cluster = management.cluster("prod-1").create();
-    let machine = cluster.machine("m1").node_name("node-1").create();
-    let _manager = Manager::insecure(&management, &[]);
-    let authentication = authorize(&management, &cluster, &["insecure"], json!({}));
-    authentication.wait_until_ready(management.kubectl());
+    let (management, _manager, cluster, machine) = served();
     let plane = cluster.control_plane();
     let token = plane.add_bootstrap_token("nobody", "0123456789abcdef");
     let by_token = plane.kubectl_with(plane.kubeconfig(User::Token(token.bearer())));
