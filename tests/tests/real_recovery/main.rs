@@ -8,6 +8,7 @@ mod bed;
 mod away;
 mod break_glass;
 mod instances;
+mod outage;
 mod restarts;
 mod restored;
 mod story;
