@@ -82,9 +82,20 @@ fn a_renewal_attests_again_and_sees_that_the_machine_has_booted() {
     assert_eq!(proxy.count(command::QUOTE), 2);
     assert_eq!(requests(scene, &requester(&machine)).len(), 2);
     kubelet.wait_for_lease_renewal();
-    assert_eq!(scene.record("renews")["spec"], joined["spec"]);
-    let resets = resets_of(scene, "renews");
+    // It is noted after the certificate is issued.
+    let mut renewed =
+        scene.wait_for_record("renews", |record| record["spec"]["lastTpmBoot"].is_object());
+    let renewed = renewed["spec"].as_object_mut().unwrap();
     let first = joined["spec"]["tpmBoot"]["resetCount"].as_u64().unwrap();
+    let last = renewed.remove("lastTpmBoot").unwrap();
+    assert_eq!(last["boot"]["resetCount"], first + 1);
+    let until = renewed.remove("renewedUntil").unwrap();
+    assert!(
+        until.as_str() > joined["spec"]["notAfter"].as_str(),
+        "{until}"
+    );
+    assert_eq!(json!(renewed), joined["spec"], "nothing else has changed");
+    let resets = resets_of(scene, "renews");
     assert_eq!(resets, [first, first + 1]);
 }
 
