@@ -144,22 +144,34 @@ impl Revocations {
         state.list = list.map(|list| Arc::new(state.decided(list)));
     }
 
-    /// The list of the workload cluster with that of the records, and what was known before: it only grows, until an
-    /// entry's end.
+    /// The list of the workload cluster with what was known before, and that of the records: it only grows, until an
+    /// entry's end. `bounded` is as much of the first two as is kept: the API server of a workload cluster can show other
+    /// entries each time.
     pub fn merged(
         &self,
         listed: RevokedNodeCredentialsSpec,
         records: RevokedNodeCredentialsSpec,
+        bounded: impl FnOnce(RevokedNodeCredentialsSpec) -> RevokedNodeCredentialsSpec,
         now: SystemTime,
     ) -> RevokedNodeCredentialsSpec {
         let state = self.0.lock();
         let mut list = listed;
-        list.merge(records);
         if let Some(known) = &state.list {
             list.merge(known.as_ref().clone());
         }
         list.prune(now);
+        let mut list = bounded(list);
+        list.merge(records);
+        list.prune(now);
         state.decided(list)
+    }
+
+    /// The number of entries that are kept: of records, and of keys.
+    pub fn len(&self) -> (usize, usize) {
+        let state = self.0.lock();
+        let list = state.list.as_deref();
+        list.map(|list| (list.revoked.len(), list.revoked_keys.len()))
+            .unwrap_or_default()
     }
 
     /// Takes note of the list in the workload cluster.

@@ -33,10 +33,12 @@ use k8s_openapi::api::admissionregistration::v1::{
 };
 use kube::{Client, Resource as _};
 use kubelet_attestation::ensure;
+use kubelet_attestation::names::{NodeName, ProviderId};
 use node_attestation_core::crd::{
     MAX_REVOKED, MAX_REVOKED_KEYS, REVOKED_NODE_CREDENTIALS, RevokedNodeCredentials,
     RevokedNodeCredentialsSpec, workload_manifest,
 };
+use node_attestation_core::identifiers::{KeyDigest, RecordUid};
 use node_attestation_core::ledger::{Revocations, whole_seconds};
 use tokio::time::{Instant, sleep};
 
@@ -76,7 +78,9 @@ pub async fn apply(
     records: &RevokedNodeCredentialsSpec,
     now: SystemTime,
 ) -> Result<Revocation, HardeningError> {
-    let merged = revocations.merged(read(client).await?, records.clone(), now);
+    let listed = read(client).await?;
+    let bounded = |list| select(list).0;
+    let merged = revocations.merged(listed, records.clone(), bounded, now);
     // Decisions do not wait until the workload cluster has it.
     revocations.read(merged.clone());
     let (spec, revocation) = select(merged);
@@ -88,18 +92,32 @@ pub async fn apply(
     Ok(revocation)
 }
 
-/// The list that is there. One that cannot be read is replaced, as every object of ours.
+/// The list that is there, without entries that are none of ours. One that cannot be read is replaced, as every object of
+/// ours.
 ///
 /// # Errors
 ///
 /// It could not be read.
 pub async fn read(client: &Client) -> Result<RevokedNodeCredentialsSpec, HardeningError> {
     match get_readable::<RevokedNodeCredentials>(client, REVOKED_NODE_CREDENTIALS).await {
-        Ok(list) => Ok(list.map(|list| list.spec).unwrap_or_default()),
+        Ok(list) => Ok(list.map(|list| ours(list.spec)).unwrap_or_default()),
         // Without its definition there is no list.
         Err(error) if error.is_not_found() => Ok(RevokedNodeCredentialsSpec::default()),
         Err(error) => Err(error),
     }
+}
+
+/// The entries that a controller can have written, as many as it writes: an API server that is its tenant's own can answer
+/// with any others, and they would be kept in memory.
+fn ours(mut list: RevokedNodeCredentialsSpec) -> RevokedNodeCredentialsSpec {
+    list.revoked.retain(|uid, _| RecordUid::parse(uid).is_ok());
+    list.revoked_keys.retain(|key, entry| {
+        let machine = entry.provider_id.as_deref().map(ProviderId::parse);
+        KeyDigest::parse(key).is_ok()
+            && NodeName::parse(&entry.node_name).is_ok()
+            && machine.is_none_or(|machine| machine.is_ok())
+    });
+    select(list).0
 }
 
 /// The list that fits into an object, and its extent.
@@ -262,7 +280,6 @@ fn policy() -> Policy {
 #[cfg(test)]
 mod tests {
     use node_attestation_core::crd::{RevokedGenerations, RevokedKey};
-    use node_attestation_core::identifiers::{KeyDigest, RecordUid};
 
     use super::*;
 
@@ -308,7 +325,7 @@ mod tests {
         records: &RevokedNodeCredentialsSpec,
         now: u64,
     ) -> RevokedNodeCredentialsSpec {
-        Revocations::unread().merged(listed.clone(), records.clone(), at(now))
+        Revocations::unread().merged(listed.clone(), records.clone(), |list| list, at(now))
     }
 
     #[test]
@@ -367,6 +384,54 @@ mod tests {
             let listed_now = spec.revoked.contains_key(&uid(record));
             assert_eq!(listed_now, listed, "{record}");
         }
+    }
+
+    #[test]
+    fn entries_that_no_controller_writes_are_not_read() {
+        let digest = KeyDigest::of(b"key").to_string();
+        let mut listed = list([(uid(1), revoked(10))]);
+        listed.revoked_keys = [(digest.clone(), key(10))].into();
+        assert_eq!(ours(listed.clone()), listed);
+        let changed = |change: fn(&mut RevokedKey)| {
+            let mut key = key(10);
+            change(&mut key);
+            [(digest.clone(), key)].into()
+        };
+
+        let mut other = listed.clone();
+        other.revoked.insert("x".repeat(1000), revoked(10));
+        other.revoked_keys.insert("y".repeat(1000), key(10));
+        assert_eq!(ours(other), listed);
+        for key in [
+            changed(|key| key.node_name = "n".repeat(1000)),
+            changed(|key| key.provider_id = Some("m".repeat(1000))),
+        ] {
+            let mut other = listed.clone();
+            other.revoked_keys = key;
+            let read = ours(other);
+            assert_eq!((read.revoked.len(), read.revoked_keys.len()), (1, 0));
+        }
+    }
+
+    #[test]
+    fn other_entries_at_each_reading_do_not_add_up() {
+        let revocations = Revocations::unread();
+        let records = list([(uid(0), revoked(5))]);
+        let most = u32::try_from(MAX_REVOKED).unwrap();
+        let keys = u32::try_from(MAX_REVOKED_KEYS).unwrap();
+
+        for reading in 0..3 {
+            let first = 1 + reading * most;
+            let mut listed = list((first..first + most).map(|n| (uid(n), revoked(1000))));
+            let digest = |n: u32| KeyDigest::of(&n.to_be_bytes()).to_string();
+            let of_reading = first..first + keys;
+            listed.revoked_keys = of_reading.map(|n| (digest(n), key(1000))).collect();
+            let bounded = |list| select(list).0;
+            revocations.read(revocations.merged(listed, records.clone(), bounded, at(0)));
+        }
+
+        // An entry of a record is in addition.
+        assert_eq!(revocations.len(), (MAX_REVOKED + 1, MAX_REVOKED_KEYS));
     }
 
     #[test]

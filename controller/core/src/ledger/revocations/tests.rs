@@ -11,7 +11,9 @@ fn published(world: &World, hour: u32) -> RevokedNodeCredentialsSpec {
     let records = [world.record("n1")];
     let records = RevokedNodeCredentialsSpec::of_records(&records, LONGEST, at(hour));
     let nothing = RevokedNodeCredentialsSpec::default();
-    world.revocations.merged(nothing, records, at(hour))
+    world
+        .revocations
+        .merged(nothing, records, |list| list, at(hour))
 }
 
 fn raise_floor(world: &World, hour: u32) {
@@ -212,7 +214,11 @@ fn the_floor_and_the_entries_only_grow_until_their_end() {
         ..RevokedNodeCredentialsSpec::default()
     };
     let nothing = RevokedNodeCredentialsSpec::default;
-    let merged = |listed| world.revocations.merged(listed, nothing(), at(9));
+    let merged = |listed| {
+        world
+            .revocations
+            .merged(listed, nothing(), |list| list, at(9))
+    };
     assert_eq!(merged(listed.clone()).lowest_valid_generation, opened_at(5));
     listed.lowest_valid_generation = opened_at(7);
     world.revocations.read(listed);

@@ -86,6 +86,8 @@ async fn ranges_of_services_that_cannot_be_read_are_not_all() {
         (Ok(json!([object(&json!(["10.96.0.0"]))])), &[]),
         (Ok(json!([object(&json!([]))])), &[]),
         (Ok(json!([object(&json!("10.96.0.0/12"))])), &[]),
+        // More than one of each family.
+        (Ok(json!([object(&json!(vec!["10.96.0.0/12"; 3]))])), &[]),
         (
             Ok(json!([
                 object(&json!(["10.96.0.0/12"])),
@@ -112,4 +114,14 @@ async fn a_missing_right_to_the_ranges_of_services_is_an_error_that_names_it() {
     let error = read(&server(Err(403))).await.unwrap_err();
 
     assert_eq!(error.to_string(), "not allowed to list servicecidrs: no");
+}
+
+#[tokio::test]
+async fn more_ranges_of_services_than_a_cluster_has_are_an_error() {
+    let many = |count| json!(vec![object(&json!(["10.96.0.0/12"])); count]);
+    assert!(read(&server(Ok(many(500)))).await.unwrap().are_all);
+
+    let error = read(&server(Ok(many(501)))).await.unwrap_err();
+
+    assert_eq!(error.to_string(), "there are more than 500 servicecidrs");
 }

@@ -14,13 +14,23 @@ use super::{cut, part};
 use crate::capi::ObjectKey;
 use crate::hardening::revocation;
 use crate::logs::Failures;
+use crate::memory::{Holding, Share};
 
 /// The time until a list with entries is compared with the workload cluster again: its administrators can change it. A
 /// comparison is four calls, and an idle cluster has less than one call a minute.
 const COMPARED_AGAIN: Duration = Duration::from_mins(10);
 
+/// The memory of a list that no other cluster takes: some thousand entries.
+const OWN_MEMORY: usize = 256 * 1024;
+
+/// An upper bound of the memory of an entry of a record: its UID, its values, and its place in a map.
+const RECORD_ENTRY: usize = 160;
+
+/// The same of an entry of a key, with a name and a provider ID of the longest kind.
+const KEY_ENTRY: usize = 1536;
+
 /// The published list.
-#[derive(derive_more::Debug, Default)]
+#[derive(derive_more::Debug)]
 pub(super) struct RevocationList {
     published: Option<Published>,
     /// The management cluster and the `KubeletAuthentication`, until it is known whether the Cluster was created again.
@@ -29,6 +39,14 @@ pub(super) struct RevocationList {
     /// The right that is missing to know it.
     forbidden: Option<String>,
     failures: Failures,
+    /// The memory that the list of the workload cluster takes.
+    memory: Holding,
+}
+
+impl Default for RevocationList {
+    fn default() -> Self {
+        Self::within(&Share::new(OWN_MEMORY))
+    }
 }
 
 #[derive(Debug)]
@@ -42,6 +60,17 @@ struct Published {
 }
 
 impl RevocationList {
+    /// A list that is held in this memory.
+    fn within(share: &Share) -> Self {
+        Self {
+            published: None,
+            unknown: None,
+            forbidden: None,
+            failures: Failures::default(),
+            memory: share.holding(),
+        }
+    }
+
     /// The list of the workload cluster of this `KubeletAuthentication`.
     pub(super) fn of_authentication(management: Client, key: ObjectKey) -> Self {
         Self {
@@ -84,6 +113,7 @@ impl RevocationList {
         } else {
             let applied = revocation::apply(client, revocations, &records, now).boxed();
             let left_out = part(applied).await?.left_out;
+            self.hold(revocations)?;
             self.published = Some(Published {
                 at: Instant::now(),
                 records,
@@ -98,6 +128,22 @@ impl RevocationList {
             ));
         }
         self.forbidden.clone().map_or(Ok(()), Err)
+    }
+
+    /// Takes the memory of the known list. Without it, this cluster waits, and no other.
+    fn hold(&mut self, revocations: &Revocations) -> Result<(), String> {
+        let (records, keys) = revocations.len();
+        if self
+            .memory
+            .resize(records * RECORD_ENTRY + keys * KEY_ENTRY)
+        {
+            return Ok(());
+        }
+        revocations.forget();
+        Err(format!(
+            "the list in the workload cluster has {records} records and {keys} keys, for which there is no memory: other \
+             clusters have large lists, too. Delete the entries of this list that are not the controller's"
+        ))
     }
 
     /// Compares the workload cluster with the one that was served first. Without the right, requests are answered.

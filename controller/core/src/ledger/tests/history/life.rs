@@ -338,7 +338,8 @@ impl Life {
             revocations.forget();
             self.list = RevokedNodeCredentialsSpec::default();
         }
-        self.list = revocations.merged(std::mem::take(&mut self.list), of_records, now);
+        self.list =
+            revocations.merged(std::mem::take(&mut self.list), of_records, |list| list, now);
         let keys = &mut self.list.revoked_keys;
         match self.flaw {
             Some(Flaw::MachinesForgotten) => keys.clear(),

@@ -138,6 +138,22 @@ async fn a_list_that_cannot_be_read_is_not_taken_for_an_empty_one() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_list_without_memory_for_it_is_not_taken_for_an_empty_one() {
+    let (_stored, access) = api_server();
+    let world = world();
+    let mut greedy = RevocationList::within(&Share::alone(0));
+
+    let published = publish(&mut greedy, &access, &world).await;
+
+    let error = published.unwrap_err();
+    assert!(error.contains("no memory"), "{error}");
+    assert!(!world.revocations.is_read(), "its requests wait");
+    let mut list = RevocationList::within(&Share::alone(OWN_MEMORY));
+    publish(&mut list, &access, &world).await.unwrap();
+    assert!(world.revocations.is_read());
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_list_without_entries_costs_no_call_again() {
     let (stored, access) = api_server();
     let world = World::held(policy());
