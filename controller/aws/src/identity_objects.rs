@@ -1,18 +1,47 @@
 //! The objects that name AWS identities: their kinds at the API server, and what the store has of each.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use k8s_openapi::ByteString;
-use k8s_openapi::api::core::v1::{Namespace, Secret};
-use kube::api::{ApiResource, DynamicObject};
-use kube::core::PartialObjectMeta;
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Secret};
+use kube::api::ApiResource;
 use kube::{Client, ResourceExt, discovery};
+use kubelet_attestation::ensure;
 use node_attestation_runtime::capi::ObjectKey;
+use node_attestation_runtime::watch::{Custom, Lenient, MetadataOf, Unreadable};
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::value::RawValue;
 
 use crate::identity_store::{IdentityStore, Source};
 use crate::tenancy::{Cluster, Infrastructure, Namespace as NamespaceFacts, ObjectRef, access_key};
+
+/// The longest name of an object, and of anything else that an object of a tenant names: it is kept for as long as the
+/// object exists, and is a part of messages.
+const MAX_NAME_LEN: usize = 253;
+
+/// The most bytes of a Cluster's labels that are kept.
+const MAX_LABELS_LEN: usize = 64 * 1024;
+
+/// Any JSON.
+type Raw = Box<RawValue>;
+
+/// An object that names identities, with its `spec` as it is.
+pub(crate) type WithSpec = Custom<Spec>;
+
+/// The only field that is read.
+#[derive(Debug, Clone, Deserialize)]
+pub(crate) struct Spec {
+    spec: Option<Raw>,
+}
+
+/// The references of a Cluster: those of both contracts have a kind and a name.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct References {
+    infrastructure_ref: Option<ObjectRef>,
+    control_plane_ref: Option<ObjectRef>,
+}
 
 /// The group of the identities, and of the objects that name them.
 pub(crate) const INFRASTRUCTURE: &str = "infrastructure.cluster.x-k8s.io";
@@ -75,52 +104,117 @@ pub(crate) fn key_of(object: &impl ResourceExt) -> ObjectKey {
     ObjectKey::new(object.namespace().unwrap_or_default(), object.name_any())
 }
 
+/// Puts what is read of an object in the place of what was there; `None` removes it.
+///
+/// # Errors
+///
+/// The object cannot be read. It is in the store as such, so that the condition of its cluster says so.
 pub(crate) fn put_custom(
     store: &IdentityStore,
     source: &Source,
     key: &ObjectKey,
-    object: Option<&DynamicObject>,
-) {
-    let null = Value::Null;
-    let spec = object.map(|object| object.data.get("spec").unwrap_or(&null));
+    object: Option<&WithSpec>,
+) -> Result<(), Unreadable> {
+    let none = "null";
+    let spec = object.map(|object| match &object.object {
+        Ok(Spec { spec }) => Ok(spec.as_ref().map_or(none, |spec| spec.get())),
+        Err(unreadable) => Err(unreadable.clone()),
+    });
     let ObjectKey { namespace, name } = key;
     match source {
-        Source::Identities(kind) => store.update(|objects| match spec {
-            Some(spec) => objects.put_identity(*kind, namespace, name, spec),
-            None => objects.remove_identity(*kind, namespace, name),
-        }),
+        Source::Identities(kind) => {
+            let mut is_readable = true;
+            store.update(|objects| match &spec {
+                Some(spec) => {
+                    let spec = spec.as_ref().map_or(none, |spec| spec);
+                    is_readable = objects.put_identity(*kind, namespace, name, spec);
+                }
+                None => objects.remove_identity(*kind, namespace, name),
+            });
+            ensure!(is_readable, Unreadable::because("its spec is invalid"));
+        }
         Source::Infrastructure(kind) => {
-            // What cannot be read names no identity, and leads to none.
-            let found = spec.and_then(|spec| Infrastructure::deserialize(spec).ok());
+            let found = spec.map(|spec| infrastructure(spec?));
+            let error = found
+                .as_ref()
+                .and_then(|found| found.as_ref().err())
+                .cloned();
             store.put_infrastructure(kind, key.clone(), found);
+            return error.map_or(Ok(()), Err);
         }
         Source::Clusters => {
-            let cluster = object.and_then(|object| Some(cluster(key, object, spec?)));
-            store.put_cluster(key.clone(), cluster);
+            let found = object.zip(spec);
+            let found = found.map(|(object, spec)| cluster(key, object, spec?));
+            let error = found
+                .as_ref()
+                .and_then(|found| found.as_ref().err())
+                .cloned();
+            store.put_cluster(key.clone(), found);
+            return error.map_or(Ok(()), Err);
         }
-        Source::RoleSelectors => store.update(|objects| {
-            objects.put_role_selector(name, spec);
-        }),
+        Source::RoleSelectors => {
+            let mut is_readable = true;
+            let spec = spec.map(|spec| spec.unwrap_or(none));
+            store.update(|objects| is_readable = objects.put_role_selector(name, spec));
+            ensure!(is_readable, Unreadable::because("its spec is invalid"));
+        }
         Source::Namespaces | Source::Secret(_) | Source::ConfigMap(_) => {}
     }
+    Ok(())
 }
 
-/// References of both contracts have a kind and a name.
-fn cluster(key: &ObjectKey, object: &DynamicObject, spec: &Value) -> Cluster {
-    let reference = |field| ObjectRef::deserialize(spec.get(field)?).ok();
-    Cluster {
+/// What is kept of an object that names an identity. A longer text names nothing that can exist.
+fn infrastructure(spec: &str) -> Result<Infrastructure, Unreadable> {
+    let found: Option<Infrastructure> = serde_json::from_str(spec)?;
+    let found = found.unwrap_or_default();
+    let identity = found.identity_ref.iter();
+    let texts = identity.flat_map(|identity| {
+        let texts = [Some(&identity.kind), Some(&identity.name)];
+        texts.into_iter().chain([identity.namespace.as_ref()])
+    });
+    are_short(texts.chain([found.region.as_ref()]).flatten())?;
+    Ok(found)
+}
+
+fn cluster(key: &ObjectKey, object: &WithSpec, spec: &str) -> Result<Cluster, Unreadable> {
+    let found: Option<References> = serde_json::from_str(spec)?;
+    let References {
+        infrastructure_ref,
+        control_plane_ref,
+    } = found.unwrap_or_default();
+    let references = infrastructure_ref.iter().chain(&control_plane_ref);
+    are_short(references.flat_map(|reference| [&reference.kind, &reference.name]))?;
+    let labels = object.labels();
+    let len: usize = labels
+        .iter()
+        .map(|(key, value)| key.len() + value.len())
+        .sum();
+    ensure!(
+        len <= MAX_LABELS_LEN,
+        Unreadable::because("its labels are longer than 64 KiB")
+    );
+    Ok(Cluster {
         namespace: key.namespace.clone(),
         name: key.name.clone(),
-        labels: object.labels().clone(),
-        infrastructure: reference("infrastructureRef"),
-        control_plane: reference("controlPlaneRef"),
-    }
+        labels: labels.clone(),
+        infrastructure: infrastructure_ref,
+        control_plane: control_plane_ref,
+    })
+}
+
+fn are_short<'a>(texts: impl IntoIterator<Item = &'a String>) -> Result<(), Unreadable> {
+    let is_long = texts.into_iter().any(|text| text.len() > MAX_NAME_LEN);
+    ensure!(
+        !is_long,
+        Unreadable::because("a name in its spec is longer than 253 bytes")
+    );
+    Ok(())
 }
 
 pub(crate) fn put_namespace(
     store: &IdentityStore,
     key: &ObjectKey,
-    object: Option<&PartialObjectMeta<Namespace>>,
+    object: Option<&MetadataOf<Namespace>>,
 ) {
     let facts = object.map(|object| NamespaceFacts::new(object.labels(), object.annotations()));
     store.update(|objects| match facts {
@@ -129,15 +223,45 @@ pub(crate) fn put_namespace(
     });
 }
 
-pub(crate) fn put_secret(store: &IdentityStore, name: &str, object: Option<&Secret>) {
-    let data = object.map(|object| object.data.iter().flatten());
-    let data = data.map(|data| {
-        data.map(|(key, ByteString(value))| (&**key, &**value))
-            .collect()
+/// Puts a Secret in the place of what was there; one that cannot be read has no keys.
+///
+/// # Errors
+///
+/// It cannot be read.
+pub(crate) fn put_secret(
+    store: &IdentityStore,
+    name: &str,
+    object: Option<&Lenient<Secret>>,
+) -> Result<(), Unreadable> {
+    let object = object.map(|object| object.object.as_ref());
+    let key = object.map(|object| {
+        let data = object.ok().and_then(|secret| secret.data.as_ref());
+        let data = data.into_iter().flatten();
+        let data = data.map(|(key, ByteString(value))| (&**key, &**value));
+        access_key(&data.collect()).map(Arc::new)
     });
-    let key = data.map(|data| access_key(&data).map(Arc::new));
     store.update(|objects| match key {
         Some(key) => drop(objects.access_keys.insert(name.to_owned(), key)),
         None => drop(objects.access_keys.remove(name)),
     });
+    object.map_or(Ok(()), |object| object.map(drop).map_err(Clone::clone))
+}
+
+/// Puts a config map in the place of what was there; one that cannot be read is empty.
+///
+/// # Errors
+///
+/// It cannot be read.
+pub(crate) fn put_config_map(
+    store: &IdentityStore,
+    name: &str,
+    object: Option<&Lenient<ConfigMap>>,
+) -> Result<(), Unreadable> {
+    let object = object.map(|object| object.object.as_ref());
+    let data = object.map(|object| {
+        let data: Option<BTreeMap<_, _>> = object.ok().and_then(|map| map.data.clone());
+        data.unwrap_or_default()
+    });
+    store.update(|objects| objects.put_config_map(name, data));
+    object.map_or(Ok(()), |object| object.map(drop).map_err(Clone::clone))
 }

@@ -3,17 +3,18 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Secret};
-use kube::api::{Api, DynamicObject, ListParams};
+use k8s_openapi::api::core::v1::Namespace;
+use kube::api::{Api, ListParams};
 use kube::{Client, Error};
 use kubelet_attestation::names::is_dns_subdomain;
 use node_attestation_core::crd::KubeletAuthentication;
 use node_attestation_runtime::capi::ObjectKey;
+use node_attestation_runtime::watch::{Lenient, NoFields, page_of};
 use tokio::time::timeout;
 
 use crate::credentials::ClusterTenant;
 use crate::identity_objects::{
-    Kind, Places, key_of, kind_of, put_custom, put_namespace, put_secret,
+    Kind, Places, WithSpec, key_of, kind_of, put_config_map, put_custom, put_namespace, put_secret,
 };
 use crate::identity_store::{IdentityError, IdentityStore, Source};
 use crate::tenancy::{
@@ -176,34 +177,35 @@ impl Reader<'_> {
         match (source, kind) {
             (_, Kind::NotServed) => {}
             (Source::RoleSelectors, Kind::Custom(resource)) => {
-                let api: Api<DynamicObject> = Api::all_with(client, &resource);
-                for object in in_time(&what, api.list(&ListParams::default())).await? {
-                    put_custom(store, source, &key_of(&object), Some(&object));
+                let api: Api<WithSpec> = Api::all_with(client, &resource);
+                let page = ListParams::default();
+                for object in in_time(&what, page_of(&api, &page)).await? {
+                    // The explanation names one that cannot be read.
+                    drop(put_custom(store, source, &key_of(&object), Some(&object)));
                 }
             }
             (_, Kind::Custom(resource)) => {
-                let api: Api<DynamicObject> = if source.is_namespaced() {
+                let api: Api<WithSpec> = if source.is_namespaced() {
                     Api::namespaced_with(client, &key.namespace, &resource)
                 } else {
                     Api::all_with(client, &resource)
                 };
                 let object = in_time(&what, api.get_opt(&key.name)).await?;
-                put_custom(store, source, key, object.as_ref());
+                drop(put_custom(store, source, key, object.as_ref()));
             }
             (Source::Secret(name), _) => {
-                let api: Api<Secret> = Api::namespaced(client, &key.namespace);
+                let api = Api::namespaced(client, &key.namespace);
                 let object = in_time(&what, api.get_opt(name)).await?;
-                put_secret(store, name, object.as_ref());
+                drop(put_secret(store, name, object.as_ref()));
             }
             (Source::ConfigMap(name), _) => {
-                let api: Api<ConfigMap> = Api::namespaced(client, &self.places.ack_namespace);
+                let api = Api::namespaced(client, &self.places.ack_namespace);
                 let object = in_time(&what, api.get_opt(name)).await?;
-                let data = object.map(|object| object.data.unwrap_or_default());
-                store.update(|objects| objects.put_config_map(name, data));
+                drop(put_config_map(store, name, object.as_ref()));
             }
             (_, Kind::BuiltIn) => {
-                let api: Api<Namespace> = Api::all(client);
-                let object = in_time(&what, api.get_metadata_opt(&key.name)).await?;
+                let api: Api<Lenient<NoFields, Namespace>> = Api::all(client);
+                let object = in_time(&what, api.get_opt(&key.name)).await?;
                 put_namespace(store, key, object.as_ref());
             }
         }

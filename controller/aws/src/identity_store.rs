@@ -11,6 +11,7 @@ use std::time::Duration;
 use kubelet_attestation::ensure;
 use kubelet_attestation::names::is_dns_subdomain;
 use node_attestation_runtime::capi::ObjectKey;
+use node_attestation_runtime::watch::Unreadable;
 use parking_lot::RwLock;
 use tokio::time::Instant;
 
@@ -22,6 +23,9 @@ use crate::tenancy::{
 
 /// The longest time that objects count while their watch is broken.
 const BROKEN_WATCH: Duration = Duration::from_mins(2);
+
+/// The time in which a watch that goes on has shown what changed while it was broken.
+const CATCHES_UP: Duration = Duration::from_secs(10);
 
 /// The limit of Secrets that are watched: each is a watch of its own, and an operator has rarely more than some dozen.
 pub const MAX_SECRETS: usize = 1024;
@@ -53,6 +57,32 @@ pub enum Source {
 }
 
 impl Source {
+    /// The kind of its objects.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Identities(kind) => kind.kind(),
+            Self::Infrastructure(kind) => kind,
+            Self::Clusters => "Cluster",
+            Self::Namespaces => "Namespace",
+            Self::Secret(_) => "Secret",
+            Self::ConfigMap(_) => "ConfigMap",
+            Self::RoleSelectors => "IAMRoleSelector",
+        }
+    }
+
+    /// The name of its only object.
+    pub fn name(&self) -> Option<&str> {
+        match self {
+            Self::Secret(name) => Some(name),
+            Self::ConfigMap(name) => Some(name),
+            Self::Identities(_)
+            | Self::Infrastructure(_)
+            | Self::Clusters
+            | Self::Namespaces
+            | Self::RoleSelectors => None,
+        }
+    }
+
     /// Whether its objects are in the namespaces of Clusters.
     pub fn is_namespaced(&self) -> bool {
         matches!(
@@ -86,6 +116,14 @@ pub enum IdentityError {
     /// There is no such Cluster.
     #[error("there is no Cluster {0}")]
     ClusterNotFound(ObjectKey),
+    /// The Cluster cannot be read.
+    #[error("Cluster {cluster} cannot be read: {detail}")]
+    ClusterUnreadable {
+        /// The Cluster.
+        cluster: ObjectKey,
+        /// The error.
+        detail: Unreadable,
+    },
     /// The objects name no identity that can be used.
     #[error(transparent)]
     Unresolved(#[from] ResolutionError),
@@ -97,6 +135,7 @@ impl IdentityError {
         match self {
             Self::Unresolved(error) => Some(error.reason()),
             Self::TooManySecrets(_) => Some("TooManySecrets"),
+            Self::ClusterUnreadable { .. } => Some("ClusterInvalid"),
             Self::NotRead(_)
             | Self::WatchBroken(_)
             | Self::WatchInterrupted(_)
@@ -112,12 +151,15 @@ pub struct IdentityStore {
     state: RwLock<State>,
 }
 
+/// An object that can be read, or why it cannot.
+pub type Seen<T> = Result<T, Unreadable>;
+
 #[derive(Debug, Default)]
 struct State {
     objects: Objects,
-    clusters: HashMap<ObjectKey, Cluster>,
+    clusters: HashMap<ObjectKey, Seen<Cluster>>,
     /// By kind, namespace and name.
-    infrastructure: HashMap<(String, ObjectKey), Infrastructure>,
+    infrastructure: HashMap<(String, ObjectKey), Seen<Infrastructure>>,
     watches: HashMap<Source, WatchState>,
     /// The Secrets that are not watched, for there are too many.
     unwatched: BTreeSet<String>,
@@ -127,6 +169,8 @@ struct State {
 struct WatchState {
     is_read: bool,
     broken_since: Option<Instant>,
+    /// When it went on after it was broken, without a new list: what happened meanwhile comes just after.
+    resumed: Option<Instant>,
 }
 
 impl IdentityStore {
@@ -172,7 +216,7 @@ impl IdentityStore {
     }
 
     /// Puts a Cluster in the place of what was there; `None` removes it.
-    pub fn put_cluster(&self, key: ObjectKey, cluster: Option<Cluster>) {
+    pub fn put_cluster(&self, key: ObjectKey, cluster: Option<Seen<Cluster>>) {
         let mut state = self.state.write();
         match cluster {
             Some(cluster) => drop(state.clusters.insert(key, cluster)),
@@ -181,7 +225,12 @@ impl IdentityStore {
     }
 
     /// Puts an object that names an identity in the place of what was there; `None` removes it.
-    pub fn put_infrastructure(&self, kind: &str, key: ObjectKey, found: Option<Infrastructure>) {
+    pub fn put_infrastructure(
+        &self,
+        kind: &str,
+        key: ObjectKey,
+        found: Option<Seen<Infrastructure>>,
+    ) {
         let mut state = self.state.write();
         let key = (kind.to_owned(), key);
         match found {
@@ -235,8 +284,27 @@ impl IdentityStore {
         let watch = state.watches.entry(source.clone()).or_default();
         *watch = WatchState {
             is_read: true,
-            broken_since: None,
+            ..WatchState::default()
         };
+    }
+
+    /// The API server answered the watch of a source: if it was broken, it goes on where it ended.
+    pub fn heard(&self, source: &Source) {
+        let is_resumed = |watch: &WatchState| watch.is_read && watch.broken_since.is_some();
+        // Almost always it was not broken, and nobody waits.
+        if !self
+            .state
+            .read()
+            .watches
+            .get(source)
+            .is_some_and(is_resumed)
+        {
+            return;
+        }
+        if let Some(watch) = self.state.write().watches.get_mut(source) {
+            watch.broken_since = None;
+            watch.resumed = Some(Instant::now());
+        }
     }
 
     /// The watch of a source failed; returns whether it held before.
@@ -347,36 +415,63 @@ impl State {
     ) -> Result<Explanation, IdentityError> {
         let not_found = || IdentityError::ClusterNotFound(tenant.cluster.clone());
         let cluster = self.clusters.get(&tenant.cluster).ok_or_else(not_found)?;
+        let cluster = cluster.as_ref();
+        let cluster = cluster.map_err(|detail| IdentityError::ClusterUnreadable {
+            cluster: tenant.cluster.clone(),
+            detail: detail.clone(),
+        })?;
         let decider = cluster.decider();
-        let infrastructure = decider.and_then(|decider| self.infrastructure_of(cluster, decider));
+        let found = decider.and_then(|decider| self.infrastructure_of(cluster, decider));
+        let infrastructure = found.and_then(|found| found.as_ref().ok());
         let service_account = tenant.service_account_identity.as_deref();
-        Ok(explain(
+        let mut explanation = explain(
             &self.objects,
             cluster,
             infrastructure,
             service_account,
             settings,
-        ))
+        );
+        if let Some(Err(unreadable)) = found
+            && let Err(ResolutionError::InfrastructureNotFound {
+                kind,
+                name,
+                namespace,
+            }) = explanation.plan
+        {
+            explanation.plan = Err(ResolutionError::InfrastructureInvalid {
+                kind,
+                name,
+                namespace,
+                detail: unreadable.to_string(),
+            });
+        }
+        Ok(explanation)
     }
 
-    fn infrastructure_of(&self, cluster: &Cluster, decider: &ObjectRef) -> Option<&Infrastructure> {
+    fn infrastructure_of(
+        &self,
+        cluster: &Cluster,
+        decider: &ObjectRef,
+    ) -> Option<&Seen<Infrastructure>> {
         let key = ObjectKey::new(cluster.namespace.as_str(), decider.name.as_str());
         self.infrastructure.get(&(decider.kind.clone(), key))
     }
 
     /// The region of a cluster, and the kind of the object that names it; `None` if that does not say.
     fn region(&self, cluster: &ObjectKey) -> Option<(&str, &str)> {
-        let cluster = self.clusters.get(cluster)?;
+        let cluster = self.clusters.get(cluster)?.as_ref().ok()?;
         let decider = cluster.decider()?;
-        let region = self.infrastructure_of(cluster, decider)?.region.as_deref();
+        let found = self.infrastructure_of(cluster, decider)?.as_ref().ok()?;
+        let region = found.region.as_deref();
         let region = region.filter(|region| !region.is_empty())?;
         Some((region, &decider.kind))
     }
 
-    /// Whether all was read, and the watch is not broken.
+    /// Whether all was read, and the watch is not broken, nor was just now.
     fn holds(&self, source: &Source) -> bool {
         let watch = self.watches.get(source).copied().unwrap_or_default();
-        watch.is_read && watch.broken_since.is_none()
+        let has_caught_up = |resumed: Instant| resumed.elapsed() > CATCHES_UP;
+        watch.is_read && watch.broken_since.is_none() && watch.resumed.is_none_or(has_caught_up)
     }
 
     fn is_current(&self, source: Source, now: Instant) -> Result<(), IdentityError> {

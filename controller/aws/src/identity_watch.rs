@@ -12,11 +12,8 @@ use std::time::Duration;
 use futures::stream::FuturesUnordered;
 use futures::{Stream, StreamExt as _};
 use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
-use k8s_openapi::api::core::v1::{
-    ConfigMap, Namespace, Secret, ServiceAccount as KubeServiceAccount,
-};
-use kube::api::{Api, DynamicObject, Patch, PatchParams, PostParams};
-use kube::core::PartialObjectMeta;
+use k8s_openapi::api::core::v1::ServiceAccount as KubeServiceAccount;
+use kube::api::{Api, Patch, PatchParams, PostParams};
 use kube::runtime::watcher::{self, Event};
 use kube::{Client, ResourceExt};
 use kubelet_attestation::errors::error_chain;
@@ -24,13 +21,16 @@ use kubelet_attestation::secret::Secret as SecretValue;
 use node_attestation_core::crd::{AWS_ACCOUNT_ANNOTATION, KubeletAuthentication};
 use node_attestation_runtime::capi::ObjectKey;
 use node_attestation_runtime::logs::Failures;
-use node_attestation_runtime::watch::{is_too_large, on_management, watch_config};
+use node_attestation_runtime::watch::{
+    ExponentialBackoff, Lenient, Skipped, Unreadable, WatchLog, is_gone, listening, on_management,
+    watch_config,
+};
 use serde_json::json;
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::{sleep, timeout};
 
 use crate::identity_objects::{
-    Kind, Places, key_of, kind_of, put_custom, put_namespace, put_secret,
+    Kind, Places, WithSpec, key_of, kind_of, put_config_map, put_custom, put_namespace, put_secret,
 };
 use crate::identity_store::{IdentityStore, MAX_SECRETS, Source};
 use crate::sessions::Tokens;
@@ -39,11 +39,11 @@ use crate::tenancy::{IdentityKind, ServiceAccount};
 /// The pause before a kind that is not served is looked for again: somebody may install it.
 const NOT_SERVED: Duration = Duration::from_mins(1);
 
-/// The pause after a failure to look for a kind.
-const FAILED: Duration = Duration::from_secs(5);
-
-/// The pause before an annotation is written again.
+/// The pause before an annotation is written again, which doubles.
 const WRITE_AGAIN: Duration = Duration::from_secs(15);
+
+/// The longest such pause: an object that is full of other annotations takes no more.
+const LONGEST_WRITE_AGAIN: Duration = Duration::from_hours(1);
 
 /// The field manager.
 const CONTROLLER: &str = "node-attestation-controller";
@@ -83,89 +83,84 @@ impl IdentityWatch {
         });
     }
 
-    /// Watches a source, and begins anew after each failure: only a new list tells that nothing was missed.
+    /// Watches a source, in the version that is served.
     async fn follow(&self, source: Source, changed: &Notify) {
+        let mut log = match source.name() {
+            Some(name) => WatchLog::of_one(source.kind(), name),
+            None => WatchLog::new(source.kind()),
+        };
+        let mut waits = ExponentialBackoff::default();
         loop {
-            let pause = match timeout(CALL, kind_of(&self.client, &source)).await {
+            match timeout(CALL, kind_of(&self.client, &source)).await {
                 Ok(Ok(Kind::NotServed)) => {
                     self.store.retain(&source, &BTreeSet::new());
                     self.store.read(&source);
                     changed.notify_one();
-                    NOT_SERVED
+                    sleep(NOT_SERVED).await;
+                    continue;
                 }
-                Ok(Ok(kind)) => {
-                    let error = self.watch(&source, kind, changed).await;
-                    self.report(&source, &error_chain(&error));
-                    FAILED
-                }
+                Ok(Ok(kind)) => self.watch(&source, kind, changed, &mut log).await,
                 Ok(Err(error)) => {
-                    self.report(&source, &error_chain(&error));
-                    FAILED
+                    self.store.failed(&source);
+                    log.failed(&error);
                 }
-                Err(_) => {
-                    self.report(&source, "no answer in time");
-                    FAILED
+                Err(elapsed) => {
+                    self.store.failed(&source);
+                    log.failed(&elapsed);
                 }
-            };
-            sleep(pause).await;
+            }
+            sleep(waits.next()).await;
         }
     }
 
-    fn report(&self, source: &Source, error: &str) {
-        // An outage is told once a source.
-        if self.store.failed(source) {
-            tracing::warn!(%source, error, "objects that name AWS identities cannot be watched");
-        } else {
-            tracing::debug!(%source, error, "objects that name AWS identities still cannot be watched");
-        }
-    }
-
-    /// Watches until something fails.
-    async fn watch(&self, source: &Source, kind: Kind, changed: &Notify) -> watcher::Error {
-        let (client, store) = (self.client.clone(), &*self.store);
+    /// Watches until the API server does not serve this version any more.
+    async fn watch(&self, source: &Source, kind: Kind, changed: &Notify, log: &mut WatchLog) {
+        let store = &*self.store;
+        let (told, of) = (self.store.clone(), source.clone());
+        let client = listening(self.client.clone(), move || told.heard(&of));
+        let config = match source.name() {
+            Some(name) => watch_config().fields(&format!("metadata.name={name}")),
+            None => watch_config(),
+        };
+        let filled = Filled {
+            store,
+            source,
+            changed,
+        };
         match (source, kind) {
             (_, Kind::Custom(resource)) => {
-                let api: Api<DynamicObject> = match &self.places.namespace {
+                let api = match &self.places.namespace {
                     Some(namespace) if source.is_namespaced() => {
                         Api::namespaced_with(client, namespace, &resource)
                     }
                     Some(_) | None => Api::all_with(client, &resource),
                 };
-                let events = on_management(api, watch_config());
-                let put = |key: &ObjectKey, object: Option<&DynamicObject>| {
-                    put_custom(store, source, key, object);
+                let put = |key: &ObjectKey, object: Option<&WithSpec>| {
+                    let put = put_custom(store, source, key, object);
                     if *source == Source::Identities(IdentityKind::Static) {
                         changed.notify_one();
                     }
+                    put
                 };
-                fill(store, source, events, changed, put).await
+                filled.from(on_management(api, config), log, put).await;
             }
             (Source::Secret(name), _) => {
-                let api: Api<Secret> = Api::namespaced(client, &self.places.capa_namespace);
-                let events =
-                    on_management(api, watch_config().fields(&format!("metadata.name={name}")));
-                fill(store, source, events, changed, |_, object| {
-                    put_secret(store, name, object);
-                })
-                .await
+                let api = Api::namespaced(client, &self.places.capa_namespace);
+                let put = |_: &ObjectKey, object: Option<&_>| put_secret(store, name, object);
+                filled.from(on_management(api, config), log, put).await;
             }
             (Source::ConfigMap(name), _) => {
-                let api: Api<ConfigMap> = Api::namespaced(client, &self.places.ack_namespace);
-                let events =
-                    on_management(api, watch_config().fields(&format!("metadata.name={name}")));
-                let put = |_: &ObjectKey, object: Option<&ConfigMap>| {
-                    let data = object.map(|object| object.data.clone().unwrap_or_default());
-                    store.update(|objects| objects.put_config_map(name, data));
-                };
-                fill(store, source, events, changed, put).await
+                let api = Api::namespaced(client, &self.places.ack_namespace);
+                let put = |_: &ObjectKey, object: Option<&_>| put_config_map(store, name, object);
+                filled.from(on_management(api, config), log, put).await;
             }
             _ => {
-                let api: Api<PartialObjectMeta<Namespace>> = Api::all(client);
-                let events = on_management(api, watch_config());
-                fill(store, source, events, changed, |key, object| {
+                let put = |key: &ObjectKey, object: Option<&_>| {
                     put_namespace(store, key, object);
-                })
-                .await
+                    Ok(())
+                };
+                let events = on_management(Api::all(client), config);
+                filled.from(events, log, put).await;
             }
         }
     }
@@ -247,7 +242,7 @@ impl IdentityWatch {
     /// Tries until the annotation is there, or nothing to write it on. An account that is there already stays.
     async fn write_account(&self, cluster: ObjectKey, account: String) {
         const MESSAGE: &str = "the account of the cluster cannot be written down";
-        let mut failures = Failures::default();
+        let (mut failures, mut pause) = (Failures::default(), WRITE_AGAIN);
         loop {
             let error = match timeout(CALL, self.annotate(&cluster, &account)).await {
                 Ok(Ok(())) => return,
@@ -260,7 +255,8 @@ impl IdentityWatch {
             } else {
                 tracing::debug!(%cluster, error, "{MESSAGE}");
             }
-            sleep(WRITE_AGAIN).await;
+            sleep(pause).await;
+            pause = LONGEST_WRITE_AGAIN.min(pause * 2);
         }
     }
 
@@ -284,40 +280,58 @@ impl IdentityWatch {
     }
 }
 
-/// Follows a watch until it fails, and returns the error.
-async fn fill<K: ResourceExt>(
-    store: &IdentityStore,
-    source: &Source,
-    events: impl Stream<Item = watcher::Result<Event<K>>>,
-    changed: &Notify,
-    put: impl Fn(&ObjectKey, Option<&K>),
-) -> watcher::Error {
-    let mut events = pin!(events);
-    let mut listed = BTreeSet::new();
-    loop {
-        match events.next().await {
-            Some(Ok(Event::Init)) => listed.clear(),
-            Some(Ok(Event::InitApply(object))) => {
-                let key = key_of(&object);
-                put(&key, Some(&object));
-                listed.insert(key);
+/// The part of the store that a watch fills.
+#[derive(Clone, Copy)]
+struct Filled<'a> {
+    store: &'a IdentityStore,
+    source: &'a Source,
+    changed: &'a Notify,
+}
+
+impl Filled<'_> {
+    /// Follows a watch until its kind is gone. It comes back from anything else by itself.
+    async fn from<K, R>(
+        self,
+        events: impl Stream<Item = watcher::Result<Event<Lenient<K, R>>>>,
+        log: &mut WatchLog,
+        put: impl Fn(&ObjectKey, Option<&Lenient<K, R>>) -> Result<(), Unreadable>,
+    ) where
+        Lenient<K, R>: ResourceExt,
+    {
+        let Self {
+            store,
+            source,
+            changed,
+        } = self;
+        let (mut events, mut listed) = (pin!(events), BTreeSet::new());
+        let mut skipped = Skipped::new(source.kind());
+        let mut seen = |object: &Lenient<K, R>| {
+            let key = key_of(object);
+            if let Err(error) = put(&key, Some(object)) {
+                skipped.note(&object.metadata, &error);
             }
-            Some(Ok(Event::InitDone)) => {
-                store.retain(source, &listed);
-                store.read(source);
-                changed.notify_one();
-                listed.clear();
+            key
+        };
+        while let Some(event) = events.next().await {
+            log.observe(&event, || {});
+            match event {
+                Ok(Event::Init) => listed.clear(),
+                Ok(Event::InitApply(object)) => drop(listed.insert(seen(&object))),
+                Ok(Event::InitDone) => {
+                    store.retain(source, &listed);
+                    store.read(source);
+                    changed.notify_one();
+                    listed.clear();
+                }
+                Ok(Event::Apply(object)) => drop(seen(&object)),
+                Ok(Event::Delete(object)) => drop(put(&key_of(&object), None)),
+                Err(error) => {
+                    store.failed(source);
+                    if is_gone(&error) {
+                        return;
+                    }
+                }
             }
-            Some(Ok(Event::Apply(object))) => put(&key_of(&object), Some(&object)),
-            Some(Ok(Event::Delete(object))) => put(&key_of(&object), None),
-            // It lists anew, fewer at once: an object of one tenant stops no other.
-            Some(Err(error)) if is_too_large(&error) => {
-                store.failed(source);
-                listed.clear();
-            }
-            Some(Err(error)) => return error,
-            // It never ends.
-            None => return watcher::Error::NoResourceVersion,
         }
     }
 }

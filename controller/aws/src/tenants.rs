@@ -207,6 +207,7 @@ impl TenantCredentials {
         let has_none = match &source {
             IdentityError::Unresolved(_)
             | IdentityError::ClusterNotFound(_)
+            | IdentityError::ClusterUnreadable { .. }
             | IdentityError::TooManySecrets(_) => true,
             IdentityError::NotRead(_)
             | IdentityError::WatchBroken(_)

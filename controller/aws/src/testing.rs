@@ -122,8 +122,8 @@ pub(crate) fn one_cluster(store: &IdentityStore, spec: &Value) -> ClusterTenant 
         ..Cluster::default()
     };
     let spec = serde_json::from_value(spec.clone()).unwrap();
-    store.put_cluster(key.clone(), Some(cluster));
-    store.put_infrastructure("AWSCluster", key.clone(), Some(spec));
+    store.put_cluster(key.clone(), Some(Ok(cluster)));
+    store.put_infrastructure("AWSCluster", key.clone(), Some(Ok(spec)));
     for source in store.sources() {
         store.read(&source);
     }

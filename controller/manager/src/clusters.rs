@@ -21,7 +21,9 @@ pub(crate) async fn run(command: ClustersCommand) -> Result<String, BoxError> {
     let ClustersCommand { without, options } = command;
     let access = options.access().await?;
     let mut states = cluster_states::list(&access, options.namespace.as_deref()).await?;
-    states.retain(|state| !without || state.kubelet_authentication.is_none());
+    let has_none =
+        |state: &ClusterState| state.kubelet_authentication.is_none() && state.unreadable.is_none();
+    states.retain(|state| !without || has_none(state));
     options.output.print(&states, || table(&states))
 }
 
@@ -45,7 +47,10 @@ fn row(state: &ClusterState) -> [String; 8] {
     let authentication = state.kubelet_authentication.as_ref();
     let status = authentication.and_then(|one| one.status.as_ref());
     let attestors = authentication.map_or_else(
-        || "<none>".to_owned(),
+        || match state.unreadable {
+            Some(_) => "<unreadable>".to_owned(),
+            None => "<none>".to_owned(),
+        },
         |one| one.spec.authorized_attestors.join(","),
     );
     let of = |kind: &str| {

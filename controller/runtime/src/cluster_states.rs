@@ -2,14 +2,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use kube::Client;
 use kube::api::{Api, ListParams};
-use kube::core::{ApiResource, DynamicObject};
-use kube::{Client, Resource as _};
+use kube::core::ApiResource;
 use node_attestation_core::crd::KubeletAuthentication;
 use serde::Serialize;
 
 use crate::capi::{ObjectKey, cluster_resource};
-use crate::client::{CallError, ClusterAccess, call, pages};
+use crate::client::{CallError, ClusterAccess, call};
+use crate::watch::{Custom, Lenient, NoFields, all_metadata_of, all_of};
 
 /// A Cluster, and the resource that says who may join it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -22,6 +23,9 @@ pub struct ClusterState {
     pub name: String,
     /// Its `KubeletAuthentication`; without one, the cluster is not served.
     pub kubelet_authentication: Option<KubeletAuthentication>,
+    /// Why its `KubeletAuthentication` cannot be read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unreadable: Option<String>,
 }
 
 /// The Clusters could not be listed.
@@ -59,21 +63,27 @@ pub async fn list(
     let resource = resource.ok_or(ClusterStatesError::NoClusterApi)?;
     let clusters = keys(client, namespace, &resource).await;
     let clusters = clusters.map_err(failed("Clusters"))?;
-    let api: Api<KubeletAuthentication> = match namespace {
+    let api: Api<Lenient<KubeletAuthentication>> = match namespace {
         Some(namespace) => Api::namespaced(client.clone(), namespace),
         None => Api::all(client.clone()),
     };
-    let api = &api;
-    let list = |page| async move { api.list(&page).await };
-    let all = pages(ListParams::default(), list).await;
+    let all = all_of(&api, ListParams::default()).await;
     let all = all.map_err(failed("KubeletAuthentications"))?;
-    let key = |one: &KubeletAuthentication| ObjectKey::of(one.meta());
-    let known = all.into_iter().filter_map(|one| Some((key(&one)?, one)));
-    let mut known: BTreeMap<ObjectKey, KubeletAuthentication> = known.collect();
-    let states = clusters.into_iter().map(|key| ClusterState {
-        kubelet_authentication: known.remove(&key),
-        namespace: key.namespace,
-        name: key.name,
+    let known = all
+        .into_iter()
+        .filter_map(|one| Some((ObjectKey::of(&one.metadata)?, one.object)));
+    let mut known: BTreeMap<_, _> = known.collect();
+    let states = clusters.into_iter().map(|key| {
+        let (kubelet_authentication, unreadable) = match known.remove(&key).transpose() {
+            Ok(found) => (found, None),
+            Err(error) => (None, Some(error.to_string())),
+        };
+        ClusterState {
+            kubelet_authentication,
+            unreadable,
+            namespace: key.namespace,
+            name: key.name,
+        }
     });
     Ok(states.collect())
 }
@@ -84,13 +94,11 @@ async fn keys(
     namespace: Option<&str>,
     resource: &ApiResource,
 ) -> Result<BTreeSet<ObjectKey>, CallError> {
-    let api: Api<DynamicObject> = match namespace {
+    let api: Api<Custom<NoFields>> = match namespace {
         Some(namespace) => Api::namespaced_with(client.clone(), namespace, resource),
         None => Api::all_with(client.clone(), resource),
     };
-    let api = &api;
-    let list = |page| async move { api.list_metadata(&page).await };
-    let all = pages(ListParams::default(), list).await?;
+    let all = all_metadata_of(&api, ListParams::default()).await?;
     let keys = all.iter().filter_map(|one| ObjectKey::of(&one.metadata));
     Ok(keys.collect())
 }

@@ -22,8 +22,9 @@ mod restored;
 pub use restored::Restored;
 
 use crate::capi::ObjectKey;
-use crate::client::{CallError, ClusterAccess, call, pages};
+use crate::client::{CallError, ClusterAccess, call};
 use crate::events::event;
+use crate::watch::{Lenient, Skipped, all_of};
 
 /// The records of a management cluster, for a person.
 #[derive(Debug, Clone)]
@@ -100,7 +101,7 @@ impl Identities {
         }
     }
 
-    /// All records, or those of one namespace and one Cluster.
+    /// All records, or those of one namespace and one Cluster. The log names the ones that cannot be read.
     ///
     /// # Errors
     ///
@@ -111,7 +112,7 @@ impl Identities {
         cluster: Option<&str>,
     ) -> Result<Vec<NodeIdentity>, IdentitiesError> {
         let client = self.management.client().clone();
-        let api: Api<NodeIdentity> = match namespace {
+        let api: Api<Lenient<NodeIdentity>> = match namespace {
             Some(namespace) => Api::namespaced(client, namespace),
             None => Api::all(client),
         };
@@ -119,8 +120,15 @@ impl Identities {
         if let Some(cluster) = cluster {
             wanted = wanted.labels(&format!("{CLUSTER_NAME_LABEL}={cluster}"));
         }
-        let api = &api;
-        Ok(pages(wanted, |page| async move { api.list(&page).await }).await?)
+        let mut skipped = Skipped::new("NodeIdentity");
+        let mut records = Vec::new();
+        for seen in all_of(&api, wanted).await? {
+            match seen.object {
+                Ok(record) => records.push(record),
+                Err(error) => skipped.note(&seen.metadata, &error),
+            }
+        }
+        Ok(records)
     }
 
     /// The record of a node's name.

@@ -16,7 +16,7 @@
 //! - `preflight`: checks of the version of a workload cluster and of our rights there
 //! - `client`: clients of API servers: bounded answers, no redirection, no address out of a tenant's reach
 //! - `external_signer`: the client of a program that holds the keys of CAs
-//! - `watch`: watches in pages, with back-off, that skip unreadable objects
+//! - `watch`: lists and watches, the only ones, in pages and with back-off; each object is read by itself
 //! - `capi`: Cluster API: its objects as an inventory, its kubeconfigs and CAs
 //! - `file_inventory`: an inventory from a file
 //! - `nodes`: the Nodes of a workload cluster, in its API server
@@ -69,5 +69,7 @@ pub mod records;
 pub mod settings_file;
 pub mod standalone;
 mod table;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 pub mod watch;
 pub mod worker;

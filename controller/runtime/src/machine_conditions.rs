@@ -22,7 +22,7 @@ use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
 use kube::Client;
-use kube::api::{Api, DynamicObject, Patch, PatchParams};
+use kube::api::{Api, Patch, PatchParams};
 use kube::core::ApiResource;
 use kubelet_attestation::errors::error_chain;
 use kubelet_attestation::names::{NODE_USER_PREFIX, NodeName, Provider};
@@ -38,6 +38,7 @@ use tokio::time::Instant;
 use crate::capi::{Attested, KnownMachine, told};
 use crate::client::{CONTROLLER, CallError, in_time};
 use crate::events::reason;
+use crate::watch::{Custom, NoFields};
 
 /// The condition's type.
 pub use crate::capi::NODE_ATTESTED;
@@ -279,7 +280,7 @@ pub(crate) async fn write(
 ) -> Result<(), CallError> {
     let namespace = machine.namespace.as_deref().unwrap_or_default();
     let name = machine.name.as_deref().unwrap_or_default();
-    let api: Api<DynamicObject> = Api::namespaced_with(management.clone(), namespace, resource);
+    let api: Api<Custom<NoFields>> = Api::namespaced_with(management.clone(), namespace, resource);
     let since = Timestamp::try_from(condition.since).unwrap_or_default();
     let conditions = json!({ "conditions": [{
         "type": NODE_ATTESTED,

@@ -1,4 +1,8 @@
 //! Watches that hold little at once, come back by themselves, and read what others wrote.
+//!
+//! This is the only module that lists and watches with kube, and that has objects whose kind is known at run time alone.
+//! kube reads a page or an event whole, so that one object which it cannot read hides all others; here each object is a
+//! [`Lenient`]. `controller/clippy.toml` keeps other modules from kube's own functions.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -7,6 +11,7 @@ use std::time::Duration;
 use futures::stream::{self, BoxStream, Stream, StreamExt as _};
 use kube::Resource;
 use kube::api::Api;
+use kube::core::Status;
 use kube::runtime::watcher::{self, Event, watcher};
 use serde::de::DeserializeOwned;
 use tokio::sync::Notify;
@@ -16,15 +21,23 @@ use crate::client::{Excess, LONGEST_WATCH, MANAGEMENT_PAGE_SIZE, cause};
 
 mod heard;
 mod lenient;
+mod list;
 mod listening;
 mod log;
 #[cfg(feature = "testing")]
 pub mod testing;
 
 pub(crate) use heard::{Heard, heard_config};
-pub(crate) use lenient::{Lenient, Skipped, Unreadable};
-pub(crate) use listening::{listening, measured};
-pub(crate) use log::WatchLog;
+pub use lenient::{Lenient, Skipped, Unreadable};
+pub use list::{MetadataOf, NoFields, page_of};
+pub(crate) use list::{all_metadata_of, all_of, metadata_page_of};
+pub use listening::listening;
+pub(crate) use listening::measured;
+pub use log::WatchLog;
+
+/// An object of a kind that is known at run time alone, of which `K` is read.
+#[expect(clippy::disallowed_types, reason = "this is the door")]
+pub type Custom<K> = Lenient<K, kube::core::DynamicObject>;
 
 /// The first wait before a watch that failed is begun again.
 const FIRST_WATCH_RETRY: Duration = Duration::from_millis(250);
@@ -40,14 +53,16 @@ const WATCH_HELD: Duration = Duration::from_mins(1);
 ///
 /// A watch that could not be started lists again, too. The API server was away, and its etcd can have been restored from
 /// a backup: it accepts the last resource version all the same, and sends nothing until it has passed it.
-pub(crate) fn in_smaller_pages<K>(
-    api: Api<K>,
+#[expect(clippy::disallowed_methods, reason = "this is the door")]
+pub(crate) fn in_smaller_pages<K, R>(
+    api: Api<Lenient<K, R>>,
     config: watcher::Config,
     first_page: u32,
     relist: Arc<Notify>,
-) -> impl Stream<Item = watcher::Result<Event<K>>> + Send
+) -> impl Stream<Item = watcher::Result<Event<Lenient<K, R>>>> + Send
 where
-    K: Resource<DynamicType: Clone + Debug> + Clone + DeserializeOwned + Debug + Send + 'static,
+    K: Clone + DeserializeOwned + Debug + Send + 'static,
+    R: Resource<DynamicType: Clone + Debug> + Clone + Debug + 'static,
 {
     let begin = move |page: u32| watcher(api.clone(), config.clone().page_size(page)).boxed();
     let watching = Watching {
@@ -104,38 +119,53 @@ pub fn is_too_large(error: &watcher::Error) -> bool {
     cause::<Excess>(error).is_some_and(|excess| excess.is_of_size())
 }
 
+/// A random part of `whole`. Without random bytes it is nothing: watches then end, and begin, together.
+fn random_part(whole: Duration) -> Duration {
+    let mut random = [0];
+    let _ = aws_lc_rs::rand::fill(&mut random);
+    whole * u32::from(random[0]) / 256
+}
+
+/// Whether the API server no longer serves this version of a kind.
+pub fn is_gone(error: &watcher::Error) -> bool {
+    cause::<Box<Status>>(error).is_some_and(|status| status.code == 404)
+}
+
 /// The configuration of a watch of five minutes and a random time more, so that many watches do not end
 /// together. Pings and TCP keepalive find a connection that has died long before.
 pub fn watch_config() -> watcher::Config {
-    let mut random = [0];
-    // Without random bytes watches end together.
-    let _ = aws_lc_rs::rand::fill(&mut random);
     let half = LONGEST_WATCH / 2;
-    let timeout = half + half * u32::from(random[0]) / 256;
+    let timeout = half + random_part(half);
     watcher::Config::default().timeout(timeout.as_secs().try_into().unwrap_or(u32::MAX))
 }
 
 /// A watch of objects of the management cluster.
-pub fn on_management<K>(
-    api: Api<K>,
+pub fn on_management<K, R>(
+    api: Api<Lenient<K, R>>,
     config: watcher::Config,
-) -> impl Stream<Item = watcher::Result<Event<K>>> + Send
+) -> impl Stream<Item = watcher::Result<Event<Lenient<K, R>>>> + Send
 where
-    K: Resource<DynamicType: Clone + Debug> + Clone + DeserializeOwned + Debug + Send + 'static,
+    K: Clone + DeserializeOwned + Debug + Send + 'static,
+    R: Resource<DynamicType: Clone + Debug> + Clone + Debug + 'static,
 {
     in_smaller_pages(api, config, MANAGEMENT_PAGE_SIZE, Arc::default())
 }
 
-/// Waits that double up to a limit, and begin anew once a watch has held.
+/// Waits that double up to a limit, and begin anew once a watch has held. Up to a half of each is random, so that watches
+/// which failed together do not come back together.
 #[derive(Debug, Default)]
-pub(crate) struct ExponentialBackoff {
+pub struct ExponentialBackoff {
     failures: u32,
     last: Option<Instant>,
 }
 
 impl ExponentialBackoff {
     /// The wait after a failure now.
-    pub(crate) fn next(&mut self) -> Duration {
+    #[expect(
+        clippy::should_implement_trait,
+        reason = "the waits are no iterator: each depends on the time"
+    )]
+    pub fn next(&mut self) -> Duration {
         let now = Instant::now();
         if self.last.is_some_and(|last| now - last > WATCH_HELD) {
             self.failures = 0;
@@ -143,7 +173,8 @@ impl ExponentialBackoff {
         let wait = FIRST_WATCH_RETRY.saturating_mul(2_u32.saturating_pow(self.failures));
         self.failures = self.failures.saturating_add(1);
         self.last = Some(now);
-        wait.min(LAST_WATCH_RETRY)
+        let half = wait.min(LAST_WATCH_RETRY) / 2;
+        half + random_part(half)
     }
 }
 

@@ -347,6 +347,45 @@ fn checks_take_no_client() {
     }
 }
 
+/// clippy reads one file, the nearest: a setting that the controller's does not repeat would not count there.
+#[test]
+fn the_controllers_lints_have_all_settings_of_the_others() {
+    let workspace = Workspace::read();
+    let read = |path: &str| fs::read_to_string(workspace.root.join(path)).unwrap();
+    let own = read("controller/clippy.toml");
+    let missing: Vec<_> = read("clippy.toml")
+        .lines()
+        .filter(|line| !own.lines().any(|own| own == *line))
+        .map(str::to_owned)
+        .collect();
+    assert_eq!(missing, Vec::<String>::new());
+}
+
+/// clippy knows kube's functions and types, but not a call that is put together from a URL. Whoever lists or watches so
+/// reads a page whole.
+#[test]
+fn one_module_lists_and_watches() {
+    let workspace = Workspace::read();
+
+    let calls = [
+        "ObjectList<",
+        ".list_metadata(",
+        "request_events",
+        "WatchEvent<",
+    ];
+    let callers = workspace.offending("controller", |line| {
+        calls.iter().any(|call| line.contains(call))
+    });
+    let outside = callers.into_iter().filter(|file| {
+        let file = file.strip_prefix(&workspace.root).unwrap();
+        // `pages` turns the pages that `watch` reads; tests read what they send.
+        let is_door = file.starts_with("controller/runtime/src/watch")
+            || file.ends_with("controller/runtime/src/client/call.rs");
+        !is_door && !file.ends_with("tests.rs") && !file.iter().any(|part| part == "tests")
+    });
+    assert_eq!(outside.collect::<Vec<_>>(), Vec::<PathBuf>::new());
+}
+
 #[test]
 fn no_source_file_is_longer_than_500_lines() {
     let workspace = Workspace::read();

@@ -59,11 +59,13 @@ fn put(objects: &mut Objects, object: &Value) {
         "ConfigMap" if is_in(ACK_NAMESPACE) => {
             objects.put_config_map(name, Some(read(&object["data"])));
         }
-        "IAMRoleSelector" => objects.put_role_selector(name, Some(&object["spec"])),
+        "IAMRoleSelector" => {
+            objects.put_role_selector(name, Some(&object["spec"].to_string()));
+        }
         "Secret" | "ConfigMap" => {}
         kind => {
             let kind = IdentityKind::named(kind).unwrap_or_else(|| panic!("{object:#}"));
-            objects.put_identity(kind, "", name, &object["spec"]);
+            objects.put_identity(kind, "", name, &object["spec"].to_string());
         }
     }
 }

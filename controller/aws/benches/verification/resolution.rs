@@ -58,7 +58,7 @@ fn fleet(clusters: usize, identities: usize) -> (IdentityStore, Vec<ClusterTenan
     let store = IdentityStore::new(TenancySettings::default(), "capa-system");
     store.update(|objects| {
         let own = json!({"allowedNamespaces": {}});
-        objects.put_identity(IdentityKind::Controller, "", "default", &own);
+        objects.put_identity(IdentityKind::Controller, "", "default", &own.to_string());
         let mut role = |name: &str, source: &str, kind: IdentityKind| {
             let spec = json!({
                 "allowedNamespaces": {"selector": {"matchLabels": {"role": "tenant"}}},
@@ -66,7 +66,7 @@ fn fleet(clusters: usize, identities: usize) -> (IdentityStore, Vec<ClusterTenan
                 "externalID": "7a5b816a-7743-4377-a382-2d695bf1f172",
                 "sourceIdentityRef": {"kind": kind.to_string(), "name": source},
             });
-            objects.put_identity(IdentityKind::Role, "", name, &spec);
+            objects.put_identity(IdentityKind::Role, "", name, &spec.to_string());
         };
         role("jump", "default", IdentityKind::Controller);
         for identity in 1..identities {
@@ -95,8 +95,8 @@ fn fleet(clusters: usize, identities: usize) -> (IdentityStore, Vec<ClusterTenan
         let reference = json!({"kind": "AWSClusterRoleIdentity", "name": role});
         let spec = json!({"identityRef": reference, "region": "eu-west-1"});
         let spec: Infrastructure = serde_json::from_value(spec).unwrap();
-        store.put_cluster(key.clone(), Some(cluster));
-        store.put_infrastructure("AWSCluster", key.clone(), Some(spec));
+        store.put_cluster(key.clone(), Some(Ok(cluster)));
+        store.put_infrastructure("AWSCluster", key.clone(), Some(Ok(spec)));
         ClusterTenant::new(key)
     });
     let tenants = tenants.collect();

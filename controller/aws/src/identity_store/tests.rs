@@ -50,8 +50,8 @@ fn store() -> IdentityStore {
             &json!({"allowedNamespaces": {}, "secretRef": "keys"}),
         );
     });
-    store.put_cluster(key(), aws_cluster());
-    store.put_infrastructure("AWSCluster", key(), naming(ROLE));
+    store.put_cluster(key(), aws_cluster().map(Ok));
+    store.put_infrastructure("AWSCluster", key(), naming(ROLE).map(Ok));
     for source in store.sources() {
         store.read(&source);
     }
@@ -68,7 +68,7 @@ fn a_cluster_is_resolved_by_the_objects_of_now() {
     let resolved = store.resolve(&tenant()).unwrap();
     assert_eq!(summary(&resolved).1, [arn("a")]);
 
-    store.put_infrastructure("AWSCluster", key(), naming(CONTROLLER));
+    store.put_infrastructure("AWSCluster", key(), naming(CONTROLLER).map(Ok));
     assert_eq!(roles(&store), Ok(vec![]));
 
     let selector = json!({"selector": {"matchLabels": {"environment": "dev"}}});
@@ -94,8 +94,8 @@ fn nothing_is_resolved_before_all_was_read() {
     for missing in &all {
         let store = IdentityStore::new(TenancySettings::default(), "capa-system");
         store.update(|objects_of| *objects_of = objects());
-        store.put_cluster(key(), aws_cluster());
-        store.put_infrastructure("AWSCluster", key(), naming(CONTROLLER));
+        store.put_cluster(key(), aws_cluster().map(Ok));
+        store.put_infrastructure("AWSCluster", key(), naming(CONTROLLER).map(Ok));
         for source in all.iter().filter(|source| *source != missing) {
             store.read(source);
         }
@@ -131,7 +131,7 @@ async fn a_watch_may_be_broken_for_two_minutes() {
 async fn a_secret_concerns_those_alone_whose_identity_names_it() {
     let store = store();
     let source = Source::Secret("keys".to_owned());
-    store.put_infrastructure("AWSCluster", key(), naming(KEYS));
+    store.put_infrastructure("AWSCluster", key(), naming(KEYS).map(Ok));
     assert_eq!(roles(&store), Err(IdentityError::NotRead(source.clone())));
 
     store.read(&source);
@@ -152,10 +152,10 @@ async fn a_secret_concerns_those_alone_whose_identity_names_it() {
         roles(&store),
         Err(IdentityError::WatchBroken(source.clone()))
     );
-    store.put_infrastructure("AWSCluster", key(), naming(ROLE));
+    store.put_infrastructure("AWSCluster", key(), naming(ROLE).map(Ok));
     assert_eq!(roles(&store), Ok(vec![arn("a")]));
 
-    store.put_infrastructure("AWSCluster", key(), naming(KEYS));
+    store.put_infrastructure("AWSCluster", key(), naming(KEYS).map(Ok));
     store.forget(&source);
     assert_eq!(roles(&store), Err(IdentityError::NotRead(source)));
 }
@@ -227,7 +227,7 @@ fn the_maps_of_teams_and_accounts_are_read_where_the_operator_says_so() {
         infrastructure: None,
         ..aws_cluster().unwrap()
     };
-    store.put_cluster(key(), Some(cluster));
+    store.put_cluster(key(), Some(Ok(cluster)));
     for source in store.sources() {
         store.read(&source);
     }
@@ -291,9 +291,13 @@ fn the_region_of_a_managed_control_plane_is_its_clusters() {
         }),
         ..aws_cluster().unwrap()
     };
-    store.put_cluster(key(), Some(managed));
+    store.put_cluster(key(), Some(Ok(managed)));
     let control_plane = ObjectKey::new(TENANT, "managed");
-    store.put_infrastructure("AWSManagedControlPlane", control_plane, naming(ROLE));
+    store.put_infrastructure(
+        "AWSManagedControlPlane",
+        control_plane,
+        naming(ROLE).map(Ok),
+    );
     let accepts = || store.accepts_region(&tenant(), "eu-west-2");
     assert_eq!(accepts(), Ok(false));
     // The AWSCluster does not name it.

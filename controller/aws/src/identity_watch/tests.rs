@@ -1,4 +1,5 @@
 mod api_server;
+mod unreadable;
 
 use std::io;
 
@@ -31,6 +32,9 @@ const ROLES: [&str; 4] = [
 
 /// The kinds that are served. Those of managed control planes, and others, are not.
 pub(super) const KINDS: [[&str; 4]; 4] = [CLUSTERS, STATICS, AWS_CLUSTERS, ROLES];
+
+/// Longer than the longest pause of a watch that failed.
+const FAILED: Duration = Duration::from_secs(16);
 
 struct Bed {
     server: Server,
@@ -306,6 +310,12 @@ impl<'a> MakeWriter<'a> for Log {
 }
 
 impl Log {
+    /// The number of lines with this text.
+    fn lines(&self, text: &str) -> usize {
+        let log = String::from_utf8(self.0.lock().clone()).unwrap();
+        log.lines().filter(|line| line.contains(text)).count()
+    }
+
     /// The number of warnings with this text.
     fn warnings(&self, text: &str) -> usize {
         let log = String::from_utf8(self.0.lock().clone()).unwrap();
@@ -335,8 +345,8 @@ async fn objects_that_may_not_be_read_are_told_of_once_and_hinder_no_others() {
         Err(IdentityError::NotRead(Source::Namespaces))
     );
     assert_eq!(bed.store.clusters().map(|clusters| clusters.len()), Some(1));
-    assert_eq!(log.warnings("source=Namespace"), 1);
-    assert_eq!(log.warnings("source=Secret keys"), 1);
+    assert_eq!(log.warnings("kind=\"Namespace\""), 1);
+    assert_eq!(log.warnings("kind=\"Secret\" object=\"keys\""), 1);
 
     bed.server.refuse("namespaces", None);
     bed.namespace("tenant-a");
@@ -350,7 +360,29 @@ async fn objects_that_may_not_be_read_are_told_of_once_and_hinder_no_others() {
     bed.server.refuse("secrets", Some(403));
     bed.server.break_watches();
     sleep(FAILED * 3).await;
-    assert_eq!(log.warnings("source=Secret keys"), 2);
+    assert_eq!(log.warnings("kind=\"Secret\" object=\"keys\""), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watch_that_breaks_goes_on_where_it_ended_without_another_list() {
+    let bed = Bed::new();
+    bed.namespace("tenant-a");
+    bed.identity("a", "keys");
+    bed.secret("keys", "AKIA1");
+    bed.cluster("a");
+    let _running = bed.begin().await;
+    bed.server.cut_watches();
+    sleep(Duration::from_mins(5)).await;
+
+    assert_eq!(bed.resolve(), Ok(()), "it is not broken any more");
+    for [.., plural] in KINDS {
+        let requests = bed.server.requests(plural);
+        let lists = requests.iter().filter(|one| !one.contains("watch=true"));
+        assert_eq!(lists.count(), 1, "{plural}: {requests:?}");
+    }
+    bed.secret("keys", "AKIA2");
+    settle().await;
+    assert_eq!(bed.access_key("keys").as_deref(), Some("AKIA2"));
 }
 
 #[tokio::test(start_paused = true)]

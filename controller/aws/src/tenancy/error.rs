@@ -163,6 +163,18 @@ pub enum ResolutionError {
     /// Nothing names an identity for the cluster.
     #[error("no identity is named for the cluster: {0}")]
     IdentityNotNamed(&'static str),
+    /// The object that names the identity cannot be read.
+    #[error("{kind} {name} of namespace {namespace} cannot be read: {detail}")]
+    InfrastructureInvalid {
+        /// Its kind.
+        kind: String,
+        /// Its name.
+        name: String,
+        /// The cluster's namespace.
+        namespace: String,
+        /// The error.
+        detail: String,
+    },
     /// The object that names the identity does not exist.
     #[error("{kind} {name} does not exist in namespace {namespace}")]
     InfrastructureNotFound {
@@ -229,6 +241,7 @@ impl ResolutionError {
             Self::InvalidRoleSelector { .. } => "InvalidRoleSelector",
             Self::NamespaceNotFound(_) => "NamespaceNotFound",
             Self::IdentityNotNamed(_) => "IdentityNotNamed",
+            Self::InfrastructureInvalid { .. } => "InfrastructureInvalid",
             Self::InfrastructureNotFound { .. } => "InfrastructureNotFound",
         }
     }

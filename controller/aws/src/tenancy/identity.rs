@@ -16,18 +16,15 @@ pub(super) const MAX_DEPTH: usize = 5;
 
 /// A kind of identity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, derive_more::Display)]
+#[display("{}", self.kind())]
 pub enum IdentityKind {
     /// The controller's own credentials.
-    #[display("AWSClusterControllerIdentity")]
     Controller,
     /// An access key in a Secret.
-    #[display("AWSClusterStaticIdentity")]
     Static,
     /// A role that another identity assumes.
-    #[display("AWSClusterRoleIdentity")]
     Role,
     /// A role that a service account of the cluster's namespace assumes.
-    #[display("AWSServiceAccountIdentity")]
     ServiceAccount,
 }
 
@@ -42,7 +39,17 @@ impl IdentityKind {
 
     /// The kind of this name.
     pub fn named(kind: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|one| one.to_string() == kind)
+        Self::ALL.into_iter().find(|one| one.kind() == kind)
+    }
+
+    /// Its name.
+    pub fn kind(self) -> &'static str {
+        match self {
+            Self::Controller => "AWSClusterControllerIdentity",
+            Self::Static => "AWSClusterStaticIdentity",
+            Self::Role => "AWSClusterRoleIdentity",
+            Self::ServiceAccount => "AWSServiceAccountIdentity",
+        }
     }
 }
 
@@ -102,14 +109,21 @@ pub struct StaticIdentity {
 }
 
 /// `spec` of an `AWSClusterRoleIdentity`.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Debug, Clone, PartialEq)]
 pub struct RoleIdentity {
     /// The namespaces that may use it; `None` for none.
     pub allowed_namespaces: Option<AllowedNamespaces>,
     /// The role.
-    #[serde(flatten)]
     pub role: RoleSpec,
     /// The identity that assumes the role.
     pub source_identity_ref: Option<RawIdentityRef>,
+}
+
+/// The other fields of a [`RoleIdentity`]. They are read apart from the role: a flattened field would have serde read
+/// whatever else there is, and that to a limited depth.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct RoleReferences {
+    pub(super) allowed_namespaces: Option<AllowedNamespaces>,
+    pub(super) source_identity_ref: Option<RawIdentityRef>,
 }

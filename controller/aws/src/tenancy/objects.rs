@@ -6,12 +6,13 @@ use std::sync::Arc;
 use kubelet_attestation::names::is_dns_subdomain;
 use kubelet_attestation::secret::Secret;
 use node_attestation_core::crd::AWSServiceAccountIdentitySpec;
-use serde::Deserialize as _;
+use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use serde_json::Value;
 
 use super::allowed_namespaces::{AllowedNamespaces, Labels};
-use super::identity::{ControllerIdentity, IdentityKind, RoleIdentity, StaticIdentity};
+use super::identity::{
+    ControllerIdentity, IdentityKind, RoleIdentity, RoleReferences, StaticIdentity,
+};
 use super::plan::{AccessKey, Plan};
 use super::role_selector::RoleSelector;
 
@@ -83,27 +84,48 @@ pub struct Namespace {
 }
 
 impl Objects {
-    /// Puts an identity with this `spec` in the place of what was there. A namespace is that of an
-    /// `AWSServiceAccountIdentity`; the others have none.
-    pub fn put_identity(&mut self, kind: IdentityKind, namespace: &str, name: &str, spec: &Value) {
+    /// Puts an identity with this `spec`, as JSON, in the place of what was there; returns whether it can be read. A
+    /// namespace is that of an `AWSServiceAccountIdentity`; the others have none.
+    pub fn put_identity(
+        &mut self,
+        kind: IdentityKind,
+        namespace: &str,
+        name: &str,
+        spec: &str,
+    ) -> bool {
         let owned = name.to_owned();
         match kind {
-            IdentityKind::Controller => drop(self.controllers.insert(owned, readable(spec))),
-            IdentityKind::Static => drop(self.statics.insert(owned, readable(spec))),
-            IdentityKind::Role => drop(self.roles.insert(owned, readable(spec))),
+            IdentityKind::Controller => {
+                let found = self.controllers.entry(owned).insert_entry(readable(spec));
+                found.get().is_ok()
+            }
+            IdentityKind::Static => {
+                let found = self.statics.entry(owned).insert_entry(readable(spec));
+                found.get().is_ok()
+            }
+            IdentityKind::Role => {
+                let found = self.roles.entry(owned).insert_entry(role_identity(spec));
+                found.get().is_ok()
+            }
             IdentityKind::ServiceAccount => {
                 let key = (namespace.to_owned(), owned);
-                drop(self.service_accounts.insert(key, readable(spec)));
+                let found = self.service_accounts.entry(key);
+                found.insert_entry(readable(spec)).get().is_ok()
             }
         }
     }
 
-    /// Puts an `IAMRoleSelector` with this `spec` in the place of what was there; `None` removes it.
-    pub fn put_role_selector(&mut self, name: &str, spec: Option<&Value>) {
-        match spec {
-            Some(spec) => drop(self.role_selectors.insert(name.to_owned(), readable(spec))),
-            None => drop(self.role_selectors.remove(name)),
-        }
+    /// Puts an `IAMRoleSelector` with this `spec`, as JSON, in the place of what was there; `None` removes it. Returns
+    /// whether it can be read.
+    pub fn put_role_selector(&mut self, name: &str, spec: Option<&str>) -> bool {
+        let Some(spec) = spec else {
+            self.role_selectors.remove(name);
+            return true;
+        };
+        let found = readable(spec);
+        let is_readable = found.is_ok();
+        self.role_selectors.insert(name.to_owned(), found);
+        is_readable
     }
 
     /// Puts the data of a `ConfigMap` of AWS Controllers for Kubernetes in the place of what was there; `None` removes
@@ -147,13 +169,34 @@ impl Objects {
     }
 }
 
-fn readable<T: DeserializeOwned>(spec: &Value) -> Readable<T> {
-    T::deserialize(spec).map_err(|error| {
-        let allowed = spec.get("allowedNamespaces").unwrap_or(&Value::Null);
+/// The part of an identity that says who may learn why the rest cannot be read.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Permitted {
+    allowed_namespaces: Option<AllowedNamespaces>,
+}
+
+fn readable<T: DeserializeOwned>(spec: &str) -> Readable<T> {
+    serde_json::from_str(spec).map_err(|error| {
+        let allowed: Result<Option<Permitted>, _> = serde_json::from_str(spec);
         Unreadable {
             detail: error.to_string(),
-            allowed_namespaces: Option::deserialize(allowed).ok(),
+            allowed_namespaces: allowed
+                .ok()
+                .map(|permitted| permitted.unwrap_or_default().allowed_namespaces),
         }
+    })
+}
+
+fn role_identity(spec: &str) -> Readable<RoleIdentity> {
+    let RoleReferences {
+        allowed_namespaces,
+        source_identity_ref,
+    } = readable(spec)?;
+    Ok(RoleIdentity {
+        allowed_namespaces,
+        role: readable(spec)?,
+        source_identity_ref,
     })
 }
 

@@ -60,7 +60,7 @@ pub(crate) fn identity(text: &str) -> IdentityRef {
 
 pub(crate) fn put(objects: &mut Objects, name: &str, spec: &Value) {
     let identity = identity(name);
-    objects.put_identity(identity.kind, TENANT, &identity.name, spec);
+    objects.put_identity(identity.kind, TENANT, &identity.name, &spec.to_string());
 }
 
 /// A role identity that all may use, over a source.

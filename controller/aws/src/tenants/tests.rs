@@ -90,9 +90,9 @@ impl Bed {
         let (kind, name) = identity.split_once('/').unwrap();
         let spec = json!({"identityRef": {"kind": kind, "name": name}});
         let found: Infrastructure = serde_json::from_value(spec).unwrap();
-        self.store.put_cluster(key.clone(), Some(cluster));
+        self.store.put_cluster(key.clone(), Some(Ok(cluster)));
         self.store
-            .put_infrastructure("AWSCluster", key.clone(), Some(found));
+            .put_infrastructure("AWSCluster", key.clone(), Some(Ok(found)));
         ClusterTenant::new(key)
     }
 
@@ -386,7 +386,7 @@ async fn nothing_is_resolved_for_a_cluster_with_the_controllers_credentials_by_a
         name: "one".to_owned(),
         ..Cluster::default()
     };
-    bed.store.put_cluster(key.clone(), Some(cluster));
+    bed.store.put_cluster(key.clone(), Some(Ok(cluster)));
     let a = ClusterTenant::new(key);
     assert_eq!(bed.access_key(&a).await, "OWN");
     let report = bed.tenants.identity_report(&a);

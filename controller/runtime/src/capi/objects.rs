@@ -8,14 +8,13 @@
 use std::fmt::Debug;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::core::DynamicObject;
 use kubelet_attestation::ensure;
 use kubelet_attestation::names::{is_dns_label, is_dns_subdomain};
 use node_attestation_core::crd::CLUSTER_NAME_LABEL;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-use crate::watch::{Lenient, Unreadable};
+use crate::watch::{Custom, Unreadable};
 
 mod attestors;
 mod bootstrap_config;
@@ -109,7 +108,7 @@ pub(super) trait Watched: Kept {
 }
 
 /// An object as an API server answers it; whatever it answers is one.
-pub(super) type Raw<W> = Lenient<Fields<W>, DynamicObject>;
+pub(super) type Raw<W> = Custom<Fields<W>>;
 
 /// The parts of an object that are read.
 #[derive(Debug, Clone, Deserialize)]

@@ -14,7 +14,8 @@ use zeroize::Zeroizing;
 use super::ObjectKey;
 use super::api_discovery::{referred, served};
 use super::objects::{Machine, Raw, Reference, Watched as _};
-use crate::client::{CallError, call, pages};
+use crate::client::{CallError, call};
+use crate::watch::all_of;
 
 /// A bootstrap token.
 #[derive(derive_more::Debug, Clone)]
@@ -58,8 +59,7 @@ async fn machines(
     let api: Api<Raw<Machine>> = Api::namespaced_with(management.clone(), namespace, &resource);
     let label = format!("{CLUSTER_NAME_LABEL}={}", cluster.name);
     let wanted = ListParams::default().labels(&label);
-    let api = &api;
-    let all = pages(wanted, |page| async move { api.list(&page).await }).await?;
+    let all = all_of(&api, wanted).await?;
     let mut found = Vec::new();
     for object in all {
         let name = object.meta().name.clone().unwrap_or_default();
@@ -84,7 +84,7 @@ async fn own_token(
     let Some(resource) = call(referred(management, config)).await? else {
         return Ok(None);
     };
-    let path = kube::core::DynamicObject::url_path(&resource, Some(namespace));
+    let path = Raw::<Machine>::url_path(&resource, Some(namespace));
     let request = Request::new(path).get(&config.name, &GetParams::default());
     let read = async {
         let request = request.map_err(KubeError::BuildRequest)?;

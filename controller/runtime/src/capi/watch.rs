@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use futures::stream::StreamExt as _;
 use kube::api::Api;
-use kube::core::{ApiResource, Status};
-use kube::runtime::watcher::{self, Event};
+use kube::core::ApiResource;
+use kube::runtime::watcher::Event;
 use kube::{Client, Resource as _};
 use tokio::time::sleep;
 
@@ -14,9 +14,10 @@ use super::api_discovery::served;
 use super::cache::{Objects, State};
 use super::objects::{Cluster, Machine, MachinePool, ObjectKey, Raw};
 use super::store::Stored;
-use crate::client::cause;
 use crate::metrics::Metrics;
-use crate::watch::{ExponentialBackoff, Skipped, WatchLog, heard_config, listening, on_management};
+use crate::watch::{
+    ExponentialBackoff, Skipped, WatchLog, heard_config, is_gone, listening, on_management,
+};
 
 /// Before it is looked again whether a kind is there that was not.
 const ABSENT_RETRY: Duration = Duration::from_secs(30);
@@ -165,11 +166,6 @@ impl Objects {
             self.cluster_changed(key);
         }
     }
-}
-
-/// Whether the API server no longer has this version of the kind.
-fn is_gone(error: &watcher::Error) -> bool {
-    cause::<Box<Status>>(error).is_some_and(|status| status.code == 404)
 }
 
 #[cfg(test)]

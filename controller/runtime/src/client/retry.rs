@@ -35,6 +35,10 @@ impl<B> Policy<Request<Body>, Response<B>, BoxError> for RetryLists {
 }
 
 #[cfg(test)]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "it is about the call, and not about its objects"
+)]
 mod tests {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};

@@ -12,9 +12,10 @@ use serde_json::Value;
 
 use super::{Checked, Finding, some, within};
 use crate::capi::cluster_resource;
-use crate::client::{CONTROLLER, ClusterAccess, call, pages};
+use crate::client::{CONTROLLER, ClusterAccess, call};
 use crate::clock;
 use crate::preflight;
+use crate::watch::{Lenient, all_of};
 
 /// The duration of a Lease that says none.
 const LEASE_DURATION: Duration = Duration::from_secs(15);
@@ -112,12 +113,10 @@ async fn rights(management: &ClusterAccess) -> Finding {
 /// A controller leads, and renews its Lease.
 async fn leader(management: &ClusterAccess) -> Finding {
     const CURE: &str = "see whether the controller runs, and its log";
-    let api: Api<Lease> = Api::all(management.client().clone());
-    let api = &api;
-    let list = |page| async move { api.list(&page).await };
-    let all = pages(ListParams::default(), list).await;
+    let api: Api<Lenient<Lease>> = Api::all(management.client().clone());
+    let all = all_of(&api, ListParams::default()).await;
     let all = match all {
-        Ok(all) => all,
+        Ok(all) => all.into_iter().filter_map(|one| one.object.ok()),
         Err(error) => return Finding::failed(&error, "list leases"),
     };
     let ours = |lease: &Lease| {
@@ -125,7 +124,7 @@ async fn leader(management: &ClusterAccess) -> Finding {
         name == CONTROLLER || name.starts_with(&format!("{CONTROLLER}-"))
     };
     let (mut held, mut lapsed) = (Vec::new(), Vec::new());
-    for lease in all.iter().filter(|lease| ours(lease)) {
+    for lease in all.filter(ours) {
         let (name, namespace) = (lease.name_any(), lease.namespace().unwrap_or_default());
         let spec = lease.spec.clone().unwrap_or_default();
         let seconds = spec

@@ -3,18 +3,18 @@
 use std::collections::BTreeSet;
 
 use kube::api::{Api, ListParams};
-use kube::core::DynamicObject;
 use node_attestation_core::crd::conditions::{self, READY};
 use node_attestation_core::crd::{KubeletAuthenticationSpec, NodeIdentity};
 
 use super::workload::{self, Workload};
 use super::{Checked, Finding, secrets, some, within};
 use crate::capi::{ObjectKey, cluster_resource};
-use crate::client::{CallError, ClusterAccess, EgressPolicy, call, pages};
+use crate::client::{CallError, ClusterAccess, EgressPolicy, call};
 use crate::cluster_states::ClusterState;
 use crate::identities::{Identities, IdentitiesError};
 use crate::keyless_signing::KeylessSigning;
 use crate::management::spec_mapping::{counted, unauthorized};
+use crate::watch::{Custom, NoFields, all_metadata_of};
 
 /// All checks of a Cluster.
 pub(super) async fn checks(
@@ -114,6 +114,12 @@ pub(super) async fn of_workload(
 
 /// The Cluster has a `KubeletAuthentication` that is Ready.
 fn authentication(state: &ClusterState) -> Finding {
+    if let Some(error) = &state.unreadable {
+        return Finding::fail(
+            format!("the KubeletAuthentication cannot be read: {error}"),
+            "correct the object, or delete it and create it again",
+        );
+    }
     let Some(authentication) = &state.kubelet_authentication else {
         return Finding::warn(
             "there is no KubeletAuthentication: nobody looks after the Cluster",
@@ -204,10 +210,9 @@ async fn machine_names(
     };
     "Machine".clone_into(&mut resource.kind);
     "machines".clone_into(&mut resource.plural);
-    let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), &key.namespace, &resource);
-    let api = &api;
-    let list = |page| async move { api.list_metadata(&page).await };
-    let all = pages(ListParams::default(), list).await?;
+    let api: Api<Custom<NoFields>> =
+        Api::namespaced_with(client.clone(), &key.namespace, &resource);
+    let all = all_metadata_of(&api, ListParams::default()).await?;
     Ok(all
         .into_iter()
         .filter_map(|one| one.metadata.name)

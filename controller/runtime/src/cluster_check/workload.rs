@@ -12,13 +12,14 @@ use kubelet_attestation::names::{BUILT_IN_SERVING_SIGNER, Provider};
 use node_attestation_core::crd::KubeletAuthenticationSpec;
 
 use super::{Finding, some};
-use crate::client::{CallError, pages};
+use crate::client::CallError;
 use crate::clock;
 use crate::csr_writer::{DENIED, FAILED, has_condition};
 use crate::hardening::{admission, auto_approve_audit, bindings};
 use crate::management::spec_mapping::is_to_be_enforced;
 use crate::pipeline::age;
 use crate::preflight::{self, ServerVersion};
+use crate::watch::{Lenient, MetadataOf, all_metadata_of, all_of};
 
 /// The checks of this module, in order.
 pub(super) const CHECKS: [&str; 7] = [
@@ -144,10 +145,8 @@ impl Workload<'_> {
         let Some(recorded) = recorded else {
             return Finding::skip("the records could not be read");
         };
-        let api: Api<Node> = Api::all(self.client.clone());
-        let api = &api;
-        let list = |page| async move { api.list_metadata(&page).await };
-        let nodes = match pages(ListParams::default(), list).await {
+        let api: Api<MetadataOf<Node>> = Api::all(self.client.clone());
+        let nodes = match all_metadata_of(&api, ListParams::default()).await {
             Ok(nodes) => nodes,
             Err(error) => return Finding::failed(&error, "list nodes"),
         };
@@ -175,12 +174,12 @@ impl Workload<'_> {
     }
 
     async fn all_requests(&self) -> Result<Vec<CertificateSigningRequest>, CallError> {
-        let api: Api<CertificateSigningRequest> = Api::all(self.client.clone());
-        let api = &api;
+        let api: Api<Lenient<CertificateSigningRequest>> = Api::all(self.client.clone());
         let mut all = Vec::new();
         for signer in self.signers() {
             let wanted = ListParams::default().fields(&format!("spec.signerName={signer}"));
-            all.extend(pages(wanted, |page| async move { api.list(&page).await }).await?);
+            let listed = all_of(&api, wanted).await?;
+            all.extend(listed.into_iter().filter_map(|one| one.object.ok()));
         }
         Ok(all)
     }

@@ -12,6 +12,7 @@ use serde::Serialize;
 
 use super::{Explainer, is_answered};
 use crate::client::{CallError, call};
+use crate::watch::{Lenient, page_of};
 
 /// The namespace of Events on objects without one.
 const NAMESPACE: &str = "default";
@@ -118,10 +119,14 @@ async fn events(
     kind: &str,
     name: &str,
 ) -> Result<Vec<Event>, CallError> {
-    let api: Api<Event> = Api::namespaced(client.clone(), namespace);
+    let api: Api<Lenient<Event>> = Api::namespaced(client.clone(), namespace);
     let of = format!("regarding.kind={kind},regarding.name={name}");
     let list = ListParams::default().fields(&of).limit(MAX_EVENTS);
-    Ok(call(api.list(&list)).await?.items)
+    let events = call(page_of(&api, &list)).await?.items;
+    Ok(events
+        .into_iter()
+        .filter_map(|one| one.object.ok())
+        .collect())
 }
 
 fn keep(

@@ -15,7 +15,7 @@ use kube::{Client, Resource as _};
 use kubelet_attestation::ensure;
 
 use super::access::{HardeningError, call, delete, get};
-use crate::watch::{Lenient, Skipped};
+use crate::watch::{Lenient, Skipped, page_of};
 
 /// The page size of lists of bindings, of some hundred bytes each.
 const PAGE_SIZE: u32 = 100;
@@ -269,7 +269,7 @@ async fn list(client: &Client) -> Result<Vec<Candidate>, HardeningError> {
     let (mut candidates, mut bytes) = (Vec::new(), 0);
     let mut skipped = Skipped::new("ClusterRoleBinding");
     for _ in 0..MAX_PAGES {
-        let answer = call(format!("list {OBJECT}"), api.list(&page)).await?;
+        let answer = call(format!("list {OBJECT}"), page_of(&api, &page)).await?;
         for seen in &answer.items {
             match &seen.object {
                 Ok(binding) => {

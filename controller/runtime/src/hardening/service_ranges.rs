@@ -11,7 +11,7 @@ use kubelet_attestation::ensure;
 use node_attestation_core::serving::AddressRange;
 
 use super::access::{HardeningError, call};
-use crate::watch::Lenient;
+use crate::watch::{Lenient, page_of};
 
 /// More objects than a cluster has: one, and one for each extension of the range.
 const MAX_RANGES: u32 = 500;
@@ -40,7 +40,7 @@ pub async fn read(client: &Client) -> Result<ServiceAddresses, HardeningError> {
 
     let objects: Api<Lenient<ServiceCIDR>> = Api::all(client.clone());
     let page = ListParams::default().limit(MAX_RANGES);
-    let objects = match call("list servicecidrs", objects.list(&page)).await {
+    let objects = match call("list servicecidrs", page_of(&objects, &page)).await {
         Err(error) if error.is_not_found() => Vec::new(),
         listed => {
             let listed = listed?;

@@ -42,6 +42,7 @@ use zeroize::Zeroizing;
 
 use super::access::{HardeningError, call};
 use crate::client::{CONTROLLER, merge};
+use crate::watch::{MetadataOf, metadata_page_of};
 
 /// The lifetime of a token that nobody extends: longer than the controller is away for an
 /// update, shorter than a night.
@@ -214,10 +215,10 @@ impl Tokens {
         if self.has_former {
             return Ok(());
         }
-        let api: Api<Secret> = Api::namespaced(client.clone(), NAMESPACE);
+        let api: Api<MetadataOf<Secret>> = Api::namespaced(client.clone(), NAMESPACE);
         let mut page = ListParams::default().labels(EXTENDED).limit(PAGE);
         for _ in 0..MAX_PAGES {
-            let listed = api.list_metadata(&page);
+            let listed = metadata_page_of(&api, &page);
             let listed = call(format!("list secrets with the label {EXTENDED}"), listed).await?;
             for secret in listed.items {
                 let name = secret.metadata.name.unwrap_or_default();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::api::{Api, DynamicObject, Patch, PatchParams};
+use kube::api::{Api, Patch, PatchParams};
 use kube::core::ApiResource;
 use kubelet_attestation::errors::error_chain;
 use node_attestation_core::crd::KubeletAuthenticationStatus;
@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 use super::Shared;
 use crate::capi::{ObjectKey, Reference};
 use crate::client::in_time;
+use crate::watch::{Custom, NoFields};
 
 /// Deadline of all four calls together.
 const DEADLINE: Duration = Duration::from_secs(20);
@@ -82,7 +83,7 @@ impl InfraCluster {
             return Ok(());
         }
         let client = self.shared.controller.management.clone();
-        let api: Api<DynamicObject> =
+        let api: Api<Custom<NoFields>> =
             Api::namespaced_with(client, &self.cluster.namespace, &resource);
         let patch = json!({ "status": signers });
         let parameters = PatchParams::default();

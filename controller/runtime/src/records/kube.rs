@@ -20,8 +20,9 @@ use super::cache::{Cache, State};
 use super::object;
 use super::watch::RecordsWatch;
 use crate::capi::{ObjectKey, cluster_resource, is_cluster, renew_version};
-use crate::client::{CONTROLLER, CallError, call, merge, pages, post};
+use crate::client::{CONTROLLER, CallError, call, merge, post};
 use crate::metrics::{Metrics, Written};
+use crate::watch::{MetadataOf, all_metadata_of};
 
 /// The `NodeIdentity` objects of one Cluster, beside it.
 ///
@@ -89,8 +90,9 @@ impl KubeRecords {
         *self.owner.lock() = Some(owner.clone());
         let label = format!("{CLUSTER_NAME_LABEL}={}", self.cluster);
         let wanted = ListParams::default().labels(&label);
-        let list = |page| async move { self.api.list_metadata(&page).await };
-        for record in pages(wanted, list).await? {
+        let records: Api<MetadataOf<NodeIdentity>> =
+            Api::namespaced(client, self.api.namespace().unwrap_or_default());
+        for record in all_metadata_of(&records, wanted).await? {
             self.own(record.metadata, &owner).await?;
         }
         Ok(())

@@ -41,10 +41,11 @@ const MAX_REMEMBERED: usize = 1000;
 /// - An invalid object has the metadata that are used, each field for itself: one that is not what its
 ///   type says is missing. A `deletionTimestamp` that cannot be read is present.
 #[derive(Debug, Clone)]
-pub(crate) struct Lenient<K, R = K> {
-    pub(crate) metadata: ObjectMeta,
+pub struct Lenient<K, R = K> {
+    /// Its metadata.
+    pub metadata: ObjectMeta,
     /// The object, or why it is not what its type says.
-    pub(crate) object: Result<K, Unreadable>,
+    pub object: Result<K, Unreadable>,
     /// The length of its JSON, which is close to its size in memory.
     pub(crate) len: usize,
     resource: PhantomData<fn() -> R>,
@@ -53,7 +54,14 @@ pub(crate) struct Lenient<K, R = K> {
 /// Why an object cannot be read: a parser's error without what it found, which may be a secret.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub(crate) struct Unreadable(String);
+pub struct Unreadable(String);
+
+impl Unreadable {
+    /// With this reason.
+    pub fn because(reason: &'static str) -> Self {
+        Self(reason.to_owned())
+    }
+}
 
 impl From<serde_json::Error> for Unreadable {
     fn from(error: serde_json::Error) -> Self {
@@ -192,7 +200,7 @@ impl<K, R: Resource> Resource for Lenient<K, R> {
 /// The objects of one watch that could not be read: each is logged once, and each namespace has a rate of its own, so
 /// that none keeps the objects of another from the log.
 #[derive(Debug)]
-pub(crate) struct Skipped {
+pub struct Skipped {
     kind: &'static str,
     told: BTreeMap<String, Told>,
 }
@@ -205,7 +213,8 @@ struct Told {
 }
 
 impl Skipped {
-    pub(crate) fn new(kind: &'static str) -> Self {
+    /// None so far, of this kind.
+    pub fn new(kind: &'static str) -> Self {
         Self {
             kind,
             told: BTreeMap::new(),
@@ -213,7 +222,7 @@ impl Skipped {
     }
 
     /// Notes that this object was skipped.
-    pub(crate) fn note(&mut self, metadata: &ObjectMeta, error: &Unreadable) {
+    pub fn note(&mut self, metadata: &ObjectMeta, error: &Unreadable) {
         if self.is_new(metadata) {
             let name = metadata.name.as_deref().unwrap_or_default();
             let namespace = metadata.namespace.as_deref().unwrap_or_default();
@@ -242,4 +251,9 @@ impl Skipped {
 }
 
 #[cfg(test)]
+#[expect(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "they are of this module"
+)]
 mod tests;

@@ -12,7 +12,7 @@ use crate::metrics::WatchMetrics;
 /// kube's watcher keeps bookmarks to itself, and a quiet watch has nothing else. So what counts is
 /// the bytes: the head of an answer, an event, or a bookmark. A page of a list counts for nothing: the store
 /// is as old as before until the list is complete.
-pub(crate) fn listening(client: Client, told: impl Fn() + Clone + Send + Sync + 'static) -> Client {
+pub fn listening(client: Client, told: impl Fn() + Clone + Send + Sync + 'static) -> Client {
     let namespace = client.default_namespace().to_owned();
     let service = tower::service_fn(move |request: Request<Body>| {
         let (client, told) = (client.clone(), told.clone());

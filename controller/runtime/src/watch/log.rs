@@ -7,7 +7,7 @@ use crate::metrics::WatchMetrics;
 
 /// Logs the failures of a watch: the first as a warning, those that follow it for debugging.
 #[derive(Debug)]
-pub(crate) struct WatchLog {
+pub struct WatchLog {
     kind: &'static str,
     /// The name, if one object is watched.
     name: Option<String>,
@@ -24,7 +24,7 @@ enum State {
 
 impl WatchLog {
     /// The log of a watch of this kind.
-    pub(crate) fn new(kind: &'static str) -> Self {
+    pub fn new(kind: &'static str) -> Self {
         Self {
             kind,
             name: None,
@@ -39,7 +39,7 @@ impl WatchLog {
     }
 
     /// The log of a watch of one object.
-    pub(crate) fn of_one(kind: &'static str, name: &str) -> Self {
+    pub fn of_one(kind: &'static str, name: &str) -> Self {
         Self {
             name: Some(name.to_owned()),
             ..Self::new(kind)
@@ -48,11 +48,7 @@ impl WatchLog {
 
     /// Notes an event; calls `holds` when the watch begins to hold. Returns whether the watch has failed or
     /// recovered.
-    pub(crate) fn observe<K>(
-        &mut self,
-        event: &watcher::Result<Event<K>>,
-        holds: impl FnOnce(),
-    ) -> bool {
+    pub fn observe<K>(&mut self, event: &watcher::Result<Event<K>>, holds: impl FnOnce()) -> bool {
         let before = self.last;
         match event {
             // It comes before the first call.
@@ -73,7 +69,7 @@ impl WatchLog {
     }
 
     /// Logs a failure.
-    pub(crate) fn failed(&mut self, error: &(dyn std::error::Error + 'static)) {
+    pub fn failed(&mut self, error: &(dyn std::error::Error + 'static)) {
         self.metrics.failed();
         let (kind, error) = (self.kind, error_chain(error));
         let is_new = self.changes_to(State::Failed);
@@ -91,12 +87,12 @@ impl WatchLog {
     }
 
     /// The management cluster does not have the kind, and need not have it.
-    pub(crate) fn none(&self) {
+    pub fn none(&self) {
         self.metrics.listed();
     }
 
     /// Logs once that the management cluster does not have the kind.
-    pub(crate) fn absent(&mut self) {
+    pub fn absent(&mut self) {
         if self.changes_to(State::Absent) {
             tracing::warn!(
                 kind = self.kind,

@@ -200,6 +200,13 @@ impl Server {
         state.expired.extend(plurals);
     }
 
+    /// Ends all watches in the middle of a line.
+    pub(super) fn cut_watches(&self) {
+        for (_, watch) in self.0.lock().watches.drain(..) {
+            drop(watch.send(Bytes::from_static(b"{\"type\": \"ADDED\", \"object\": {\n")));
+        }
+    }
+
     pub(super) fn refuse(&self, plural: &str, status: Option<u16>) {
         let mut state = self.0.lock();
         match status {

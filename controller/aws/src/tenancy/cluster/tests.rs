@@ -217,7 +217,7 @@ fn the_fallback_is_not_for_annotations_and_selectors_that_fail() {
             .reason()
     };
     assert_eq!(plan(&objects, CARM.ack), "CARMMapNotFound");
-    objects.put_role_selector("one", Some(&json!({"arn": ""})));
+    objects.put_role_selector("one", Some(r#"{"arn": ""}"#));
     assert_eq!(plan(&objects, Ack::RoleSelectors), "InvalidRoleSelector");
 }
 

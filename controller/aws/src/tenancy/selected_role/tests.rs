@@ -7,7 +7,7 @@ fn with(selectors: &[(&str, Value)]) -> Objects {
     let mut objects = objects();
     namespace(&mut objects, TENANT, &[("environment", "dev")], &[]);
     for (name, spec) in selectors {
-        objects.put_role_selector(name, Some(spec));
+        objects.put_role_selector(name, Some(&spec.to_string()));
     }
     objects
 }
@@ -110,7 +110,7 @@ fn an_invalid_selector_that_matches_is_refused() {
 fn an_empty_key_of_a_label_is_invalid() {
     let mut objects = with(&[]);
     let selector = json!({"arn": arn("a"), "resourceLabelSelector": {"matchLabels": {"": ""}}});
-    objects.put_role_selector("one", Some(&selector));
+    objects.put_role_selector("one", Some(&selector.to_string()));
     let labels = Labels::from([(String::new(), String::new())]);
     let error = resolve(&objects, TENANT, &labels).unwrap_err();
     assert_eq!(error.reason(), "InvalidRoleSelector");

@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::capi::testing::{BOTH, Contract, kept, with};
+use crate::testing::{hostile_values, with_each_value};
 
 fn id(text: &str) -> ProviderId {
     ProviderId::parse(text).unwrap()
@@ -388,6 +389,36 @@ fn skips_what_cannot_be_read<W: Kept>(good: &Value) {
         assert!(good.kept().unwrap().is_some(), "{pointer}");
         let hostile = list.items.swap_remove(0);
         assert_eq!(hostile.object.is_ok(), is_read, "{pointer}");
+    }
+}
+
+/// A page with the object and, before it, itself with each hostile value in each place.
+fn hides_no_other<W: Kept>(good: &Value) {
+    for (place, hostile) in with_each_value(good, &hostile_values()) {
+        let list = format!(r#"{{"metadata": {{}}, "items": [{hostile}, {good}]}}"#);
+        let list: Result<ObjectList<Raw<W>>, _> = serde_json::from_str(&list);
+        let mut items = list
+            .unwrap_or_else(|error| panic!("{place}: {error}"))
+            .items;
+        let event = format!(r#"{{"type": "MODIFIED", "object": {hostile}}}"#);
+        let event: Result<WatchEvent<Raw<W>>, _> = serde_json::from_str(&event);
+        assert!(matches!(event, Ok(WatchEvent::Modified(_))), "{place}");
+        let good = items.pop().unwrap().kept();
+        assert!(good.unwrap().is_some(), "{place}");
+        // Either is a result.
+        drop(items.pop().unwrap().kept());
+    }
+}
+
+#[test]
+fn a_value_of_any_depth_size_or_type_hides_no_other_cluster_or_machine() {
+    for contract in BOTH {
+        hides_no_other::<Cluster>(&contract.cluster());
+        hides_no_other::<Machine>(&contract.machine("m1"));
+        hides_no_other::<MachinePool>(&contract.pool("p1", &["generic:///rack/a"]));
+        hides_no_other::<BootstrapConfig>(&contract.config("m1", "abcdef"));
+        hides_no_other::<InfraMachine>(&contract.machine("m1-infra"));
+        hides_no_other::<InfraMachinePool>(&contract.machine("m1-infra"));
     }
 }
 

@@ -1,4 +1,5 @@
-use kube::runtime::watcher::Event;
+use kube::core::Status;
+use kube::runtime::watcher::{self, Event};
 use serde_json::{Value, json};
 
 use super::super::testing::{Contract, NAMESPACE, objects, with};

@@ -7,6 +7,7 @@ use kube::Client;
 use kube::api::{Api, ListParams};
 
 use super::part;
+use crate::watch::{MetadataOf, metadata_page_of};
 
 /// The page size of lists of Nodes, of a few kilobytes each.
 const NODES_A_PAGE: u32 = 100;
@@ -24,11 +25,11 @@ pub(super) async fn nodes_named(
     enough: usize,
     wanted: impl Fn(&str) -> bool,
 ) -> Result<BTreeSet<String>, String> {
-    let api: Api<Node> = Api::all(client.clone());
+    let api: Api<MetadataOf<Node>> = Api::all(client.clone());
     let mut page = ListParams::default().limit(NODES_A_PAGE);
     let mut found = BTreeSet::new();
     for _ in 0..MAX_PAGES {
-        let nodes = part(api.list_metadata(&page)).await?;
+        let nodes = part(metadata_page_of(&api, &page)).await?;
         let names = nodes
             .items
             .into_iter()

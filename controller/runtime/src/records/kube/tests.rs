@@ -229,9 +229,9 @@ async fn lists_that_fail_are_tried_less_and_less_often() {
         tokio::task::yield_now().await;
     }
 
-    // 0.25, 0.5, 1, 2, 4, 8, 15, 15 and 15 s after each other.
+    // At most 0.25, 0.5, 1, 2, 4, 8, 15, 15 and 15 s after each other, and at least the half of it.
     let calls = calls.load(Ordering::Relaxed);
-    assert!((5..=10).contains(&calls), "{calls} calls in a minute");
+    assert!((5..=14).contains(&calls), "{calls} calls in a minute");
 }
 
 /// A watch that stands, and what is sent on it. The list is answered once, and no watch after the first.

@@ -26,6 +26,8 @@ use tower::layer::layer_fn;
 use super::*;
 use crate::client::{Bounded, NamedBy};
 
+mod values;
+
 /// Go takes it for a time; jiff's last `Timestamp` is a day earlier.
 const NO_TIMESTAMP: &str = "9999-12-31T23:59:59Z";
 

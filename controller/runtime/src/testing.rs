@@ -1,0 +1,60 @@
+//! Objects that a tenant can write, for tests.
+
+use serde_json::{Value, json};
+
+/// The depth at which `serde_json` gives up is 128.
+const DEPTH: usize = 200;
+
+/// A value that is nested 200 levels, as an array and as an object, an oversized one, and some of each type.
+pub fn hostile_values() -> Vec<Value> {
+    let nested = |wrap: fn(Value) -> Value| (0..DEPTH).fold(Value::Null, |inner, _| wrap(inner));
+    vec![
+        nested(|inner| json!([inner])),
+        nested(|inner| json!({ "a": inner })),
+        json!("a".repeat(16 * 1024)),
+        json!([7]),
+        json!({"kind": 1, "name": {}}),
+        json!(7),
+        json!(true),
+        Value::Null,
+    ]
+}
+
+/// The object with each of these values in the place of each value that it has, and the place as a JSON pointer.
+pub fn with_each_value(object: &Value, values: &[Value]) -> Vec<(String, Value)> {
+    let mut places = vec![String::new()];
+    places_in(object, "", &mut places);
+    let mut all = Vec::new();
+    for place in places {
+        for value in values {
+            let mut changed = object.clone();
+            if let Some(there) = changed.pointer_mut(&place) {
+                *there = value.clone();
+                all.push((place.clone(), changed));
+            }
+        }
+    }
+    all
+}
+
+fn places_in(value: &Value, at: &str, places: &mut Vec<String>) {
+    let escaped = |key: &String| key.replace('~', "~0").replace('/', "~1");
+    let inner: Vec<(String, &Value)> = match value {
+        Value::Object(fields) => {
+            let fields = fields.iter();
+            fields.map(|(key, value)| (escaped(key), value)).collect()
+        }
+        Value::Array(items) => {
+            let items = items.iter().enumerate();
+            items
+                .map(|(index, value)| (index.to_string(), value))
+                .collect()
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => Vec::new(),
+    };
+    for (key, value) in inner {
+        let place = format!("{at}/{key}");
+        places.push(place.clone());
+        places_in(value, &place, places);
+    }
+}
