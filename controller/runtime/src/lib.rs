@@ -67,6 +67,7 @@ pub mod preflight;
 mod queue;
 pub mod records;
 pub mod settings_file;
+pub mod shared;
 pub mod standalone;
 mod table;
 #[cfg(any(test, feature = "testing"))]

@@ -6,7 +6,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{BuildHasher as _, Hash, RandomState};
+use std::ops::Bound::{Excluded, Unbounded};
 use std::sync::Arc;
+
+use crate::shared::visited;
 
 /// An object that is also found by its values.
 pub(crate) trait Indexed {
@@ -41,11 +44,22 @@ impl<T: Indexed> Table<T> {
         self.objects.get(name).map(AsRef::as_ref)
     }
 
+    /// The object of this name, with its own copy of the name.
+    pub(crate) fn get_with_name(&self, name: &str) -> Option<(&str, &T)> {
+        let (name, object) = self.objects.get_key_value(name)?;
+        Some((name, object))
+    }
+
+    /// The objects with names after this one, in order; all, if there is none.
+    pub(crate) fn after(&self, name: Option<&str>) -> impl Iterator<Item = (&str, &T)> {
+        let begin = name.map_or(Unbounded, Excluded);
+        let next = self.objects.range::<str, _>((begin, Unbounded));
+        visited(next).map(|(name, object)| (&**name, &**object))
+    }
+
     /// The objects with their names, in order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&str, &T)> {
-        self.objects
-            .iter()
-            .map(|(name, object)| (&**name, &**object))
+        visited(self.objects.iter()).map(|(name, object)| (&**name, &**object))
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -75,18 +89,12 @@ impl<T: Indexed> Table<T> {
         Some(object)
     }
 
-    /// Stops finding the object of this name by this value, until it is put again.
-    pub(crate) fn forget_value(&mut self, name: &str, value: impl Hash) {
-        let digest = self.digest.hash_one(value);
-        self.values.remove(&(digest, name.into()));
-    }
-
     /// All objects that have this value, and perhaps others, by name.
     pub(crate) fn with(&self, value: impl Hash) -> impl Iterator<Item = (&str, &T)> {
         let digest = self.digest.hash_one(value);
         // The empty name is the first of all.
         let found = self.values.range((digest, Arc::from(""))..);
         let found = found.take_while(move |(one, _)| *one == digest);
-        found.filter_map(|(_, name)| Some((&**name, self.get(name)?)))
+        visited(found).filter_map(|(_, name)| Some((&**name, self.get(name)?)))
     }
 }

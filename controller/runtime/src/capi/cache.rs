@@ -1,13 +1,13 @@
 //! A cache of the watched objects.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Instant;
 
 use kube::Client;
 use kube::api::Api;
 use kube::core::ApiResource;
 use kube::core::response::reason;
-use parking_lot::{Mutex, RwLock};
 use serde::de::Error as _;
 use tokio::sync::{OnceCell, Semaphore, watch};
 
@@ -15,9 +15,10 @@ use super::api_discovery::referred;
 use super::objects::{
     BootstrapConfig, Cluster, Kept, Machine, MachinePool, ObjectKey, Raw, Reference, Watched as _,
 };
-use super::store::Store;
+use super::store::{Members, Store, Stored};
 use super::watch::{Selection, watch_all};
 use crate::metrics::Metrics;
+use crate::shared::{Shared, Swept, page};
 use crate::watch::Heard;
 
 /// A cache of Cluster API's objects.
@@ -35,14 +36,15 @@ pub struct Objects(Arc<Inner>);
 struct Inner {
     client: Client,
     selection: Selection,
-    state: RwLock<State>,
+    store: Store,
+    state: Shared<State>,
     /// The watches of [`KINDS`].
     heard: [Heard; 3],
-    resources: Mutex<HashMap<Kind, Lookup>>,
+    resources: Shared<Swept<Kind, Lookup>>,
     changes: watch::Sender<()>,
     cluster_changes: watch::Sender<()>,
     /// By Cluster, for its waiters.
-    of_cluster: Mutex<HashMap<ObjectKey, watch::Sender<()>>>,
+    of_cluster: Shared<Swept<ObjectKey, watch::Sender<()>>>,
     slow_reads: Semaphore,
 }
 
@@ -56,8 +58,7 @@ type Lookup = Arc<OnceCell<Option<ApiResource>>>;
 type Kind = (String, Option<String>, String);
 
 #[derive(Default)]
-pub(super) struct State {
-    pub(super) store: Store,
+struct State {
     /// The kinds that were listed.
     listed: BTreeSet<&'static str>,
     /// The version in which Clusters are watched, with its group.
@@ -78,12 +79,13 @@ impl Objects {
         let objects = Self(Arc::new(Inner {
             client,
             selection: selection.clone(),
-            state: RwLock::default(),
+            store: Store::default(),
+            state: Shared::new("Cluster API kinds", State::default()),
             heard: Default::default(),
-            resources: Mutex::default(),
+            resources: Shared::new("lookups of kinds", Swept::default()),
             changes: watch::Sender::default(),
             cluster_changes: watch::Sender::default(),
-            of_cluster: Mutex::default(),
+            of_cluster: Shared::new("waiters for Clusters", Swept::default()),
             slow_reads: Semaphore::new(SLOW_READS),
         }));
         let watches = watch_all(objects.clone(), selection, metrics.clone());
@@ -122,44 +124,61 @@ impl Objects {
 
     /// Changes whenever this Cluster or readiness does.
     pub(crate) fn changes_of(&self, cluster: &ObjectKey) -> watch::Receiver<()> {
-        let mut waiting = self.0.of_cluster.lock();
-        if !waiting.contains_key(cluster) && waiting.len() == waiting.capacity() {
-            // Entries of deleted clusters make room before the map grows.
-            waiting.retain(|_, sender| !sender.is_closed());
-        }
-        let sender = waiting.entry(cluster.clone()).or_default();
-        sender.subscribe()
+        let key = cluster.clone();
+        self.0.of_cluster.write(|waiting| {
+            let is_dead = |_: &_, sender: &mut watch::Sender<()>| sender.is_closed();
+            let sender = waiting.get_or_insert_with(key, is_dead, watch::Sender::default);
+            sender.subscribe()
+        })
     }
 
     /// Notifies the waiters for this Cluster.
     pub(super) fn cluster_changed(&self, cluster: &ObjectKey) {
         self.0.cluster_changes.send_replace(());
-        let mut waiting = self.0.of_cluster.lock();
-        if let Some(sender) = waiting.get(cluster)
-            && sender.send(()).is_err()
-        {
-            waiting.remove(cluster);
-        }
+        self.0.of_cluster.write(|waiting| {
+            if let Some(sender) = waiting.get(cluster)
+                && sender.send(()).is_err()
+            {
+                waiting.remove(cluster);
+            }
+        });
     }
 
     /// Notifies the waiters for all Clusters.
     fn all_clusters_changed(&self) {
         self.0.cluster_changes.send_replace(());
-        self.0
-            .of_cluster
-            .lock()
-            .retain(|_, sender| sender.send(()).is_ok());
+        let mut last: Option<ObjectKey> = None;
+        loop {
+            let next = self.0.of_cluster.read(|waiting| {
+                let next = page(waiting.entries(), last.as_ref());
+                let told = next.map(|(cluster, sender)| {
+                    // There may be no waiters any more.
+                    sender.send_replace(());
+                    cluster
+                });
+                told.last().cloned()
+            });
+            if next.is_none() {
+                return;
+            }
+            last = next;
+        }
     }
 
     /// The selected Clusters, in order; none before [`Objects::is_ready`].
     pub fn clusters(&self) -> Vec<(ObjectKey, Cluster)> {
-        let clusters = self.store(|store| {
-            let all = store.clusters.iter();
-            let selected = all.filter(|(_, cluster)| self.selects(cluster));
-            let selected = selected.map(|(key, cluster)| (key.clone(), cluster.clone()));
-            selected.collect()
-        });
-        clusters.unwrap_or_default()
+        let (mut clusters, mut last) = (Vec::new(), None);
+        while self.is_ready() {
+            let next = self.0.store.clusters_after(last.as_ref());
+            last = next.last().map(|(key, _)| key.clone());
+            if last.is_none() {
+                return clusters;
+            }
+            let selected = next.into_iter();
+            let selected = selected.filter(|(_, cluster)| self.selects(cluster));
+            clusters.extend(selected.map(|(key, cluster)| (key, Cluster::clone(&cluster))));
+        }
+        Vec::new()
     }
 
     /// A selected Cluster; `None` where there is none, or before [`Objects::is_ready`].
@@ -170,7 +189,8 @@ impl Objects {
 
     /// A Cluster, selected or not; `None` where there is none, or before [`Objects::is_ready`].
     pub(crate) fn any_cluster(&self, key: &ObjectKey) -> Option<Cluster> {
-        self.store(|store| store.clusters.get(key).cloned())?
+        let cluster = self.is_ready().then(|| self.0.store.cluster(key))??;
+        Some(Cluster::clone(&cluster))
     }
 
     /// The API version in which Clusters are watched, with its group: one that is served. An owner reference in a version
@@ -190,18 +210,25 @@ impl Objects {
         self.0.selection.has_label(Some(&cluster.labels))
     }
 
-    /// The result of `look`; `None` before [`Objects::is_ready`].
-    pub(super) fn store<T>(&self, look: impl FnOnce(&Store) -> T) -> Option<T> {
-        self.read(|state| state.is_ready().then(|| look(&state.store)))
+    /// The result of `look` at a Cluster and its objects; `None` before [`Objects::is_ready`].
+    pub(super) fn look<T>(
+        &self,
+        cluster: &ObjectKey,
+        look: impl FnOnce(Option<&Cluster>, &Members) -> T,
+    ) -> Option<T> {
+        self.is_ready().then(|| self.0.store.look(cluster, look))
     }
 
-    /// Keeps a `KubeadmConfig` that was read for this cluster.
-    pub(super) fn keep_config(&self, cluster: &ObjectKey, name: &str, config: BootstrapConfig) {
-        self.write(|state| {
-            if let Some(members) = state.store.members.get_mut(cluster) {
-                members.keep_config(name, config);
-            }
-        });
+    /// Keeps a `KubeadmConfig` that was read for this cluster; `None`: it does not exist.
+    pub(super) fn read_config(
+        &self,
+        cluster: &ObjectKey,
+        name: &str,
+        config: Option<BootstrapConfig>,
+    ) {
+        let now = Instant::now();
+        self.0.store.read_config(cluster, name, config, now);
+        self.0.changes.send_replace(());
     }
 
     /// Runs reads of low priority; those of few clusters run at a time.
@@ -253,45 +280,51 @@ impl Objects {
         let found = found.await.cloned();
         if !matches!(found, Ok(Some(_))) {
             // The kind may be served later.
-            let mut resources = self.0.resources.lock();
-            if resources
-                .get(&kind)
-                .is_some_and(|own| Arc::ptr_eq(own, &lookup))
-            {
-                resources.remove(&kind);
-            }
+            self.0.resources.write(|resources| {
+                let known = resources.get(&kind);
+                if known.is_some_and(|own| Arc::ptr_eq(own, &lookup)) {
+                    resources.remove(&kind);
+                }
+            });
         }
         found
     }
 
     /// Has the next caller look the kind up again.
     fn forget(&self, kind: &Kind) {
-        self.0.resources.lock().remove(kind);
+        self.0.resources.write(|resources| resources.remove(kind));
     }
 
     fn lookup(&self, kind: Kind) -> Lookup {
-        let mut resources = self.0.resources.lock();
-        if !resources.contains_key(&kind) && resources.len() == resources.capacity() {
-            // Lookups that were dropped make room before the map grows.
-            resources.retain(|_, lookup| lookup.initialized() || Arc::strong_count(lookup) > 1);
-        }
-        resources.entry(kind).or_default().clone()
+        // Lookups that were dropped make room.
+        let is_dead =
+            |_: &_, lookup: &mut Lookup| !lookup.initialized() && Arc::strong_count(lookup) == 1;
+        self.0.resources.write(|resources| {
+            let lookup = resources.get_or_insert_with(kind, is_dead, Lookup::default);
+            lookup.clone()
+        })
     }
 
     fn read<T>(&self, look: impl FnOnce(&State) -> T) -> T {
-        look(&self.0.state.read())
+        self.0.state.read(look)
     }
 
-    /// The result of `look`, before readiness too.
-    #[cfg(test)]
-    pub(super) fn kept<T>(&self, look: impl FnOnce(&Store) -> T) -> T {
-        self.read(|state| look(&state.store))
+    /// The objects, before readiness too.
+    pub(super) fn store(&self) -> &Store {
+        &self.0.store
     }
 
-    pub(super) fn write<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
-        let mut state = self.0.state.write();
-        let changed = change(&mut state);
-        drop(state);
+    /// Stores an object, or removes it.
+    pub(super) fn put<W: Stored>(&self, key: &ObjectKey, object: Option<W>) {
+        W::put(&self.0.store, key, object);
+        self.0.changes.send_replace(());
+        if W::IS_CLUSTER {
+            self.cluster_changed(key);
+        }
+    }
+
+    fn write<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
+        let changed = self.0.state.write(change);
         self.0.changes.send_replace(());
         changed
     }

@@ -24,13 +24,14 @@ use super::objects::{
 mod names;
 mod view;
 
-use view::{Need, Needed, Unread, View, waiting};
+use view::{Need, Needed, View, waiting};
 
 /// The machines of one Cluster, as Cluster API has them.
 ///
 /// # Guarantees
 ///
-/// - Every answer is of one moment of the last minute; nothing is answered for a Cluster that is paused.
+/// - Every answer about one machine is of one moment of the last minute; nothing is answered for a Cluster that is paused.
+/// - The cost of such an answer does not grow with the number of objects. All Machines are visited in pages.
 /// - Two machines with one provider ID are an error, and never an answer.
 #[derive(Debug, Clone)]
 pub struct CapiInventory {
@@ -38,14 +39,11 @@ pub struct CapiInventory {
     cluster: ObjectKey,
     /// Whether pools have Machines made, by their `InfraMachinePool`s.
     makes_machines: Arc<Recent<bool>>,
-    /// The `KubeadmConfig`s that were read, those of pools and missing ones among them.
-    configs_read: Arc<Recent<()>>,
     /// Held while `KubeadmConfig`s are read, so that requests that need the same ones wait for one read.
     reading: Arc<tokio::sync::Mutex<()>>,
 }
 
-/// The time before an object that is not watched is read again: an `InfraMachinePool`, and the `KubeadmConfig` of a
-/// pool, or one that was missing.
+/// The time before an `InfraMachinePool`, which is not watched, is read again.
 const READ_AGAIN: Duration = Duration::from_secs(30);
 
 /// Objects that were read in the last [`READ_AGAIN`], and the times.
@@ -94,6 +92,12 @@ pub(crate) struct TokenMachine {
 /// The limit of concurrent reads for one cluster.
 const READS: usize = 8;
 
+/// The number of `KubeadmConfig`s that are looked up before they are read.
+const UNREAD_AT_ONCE: usize = 64;
+
+/// The limit of such lookups for one answer: a cluster has fewer `KubeadmConfig`s.
+const MAX_READS: usize = 1024;
+
 /// The limit of reads for [`CapiInventory::tokens`] at a time, which are in no hurry.
 const READS_FOR_TOKENS: usize = 50;
 
@@ -108,7 +112,6 @@ impl CapiInventory {
             objects,
             cluster,
             makes_machines: Arc::default(),
-            configs_read: Arc::default(),
             reading: Arc::default(),
         }
     }
@@ -123,8 +126,8 @@ impl CapiInventory {
     /// pools: the bootstrap provider replaces a pool's token once it has less than half of its time left, and would
     /// not where it is extended.
     pub async fn tokens(&self) -> Option<BTreeSet<TokenId>> {
-        self.configs_read.clean();
-        let unread = self.needed(Unread::All, |view| {
+        let now = Instant::now();
+        let unread = self.needed((READS_FOR_TOKENS + 1, now), |view| {
             view.need(Need::All);
             Ok(())
         });
@@ -133,7 +136,8 @@ impl CapiInventory {
         let reads = async {
             for config in unread.into_iter().take(READS_FOR_TOKENS) {
                 let _reading = self.reading.lock().await;
-                if self.configs_read.get(&config).is_none() {
+                // Another answer may have needed it meanwhile.
+                if self.look(|view| Ok(view.is_unread(&config.name)))? {
                     self.read([config]).await?;
                 }
             }
@@ -143,44 +147,36 @@ impl CapiInventory {
         if !is_complete {
             return None;
         }
-        let of = |view: View<'_>| {
-            let machines = view.members.machines.iter();
-            let machines = machines.filter(|(_, machine)| !machine.deleting);
-            let tokens = machines.filter_map(|(_, machine)| view.config(machine)?.token.clone());
-            Ok(tokens.collect())
-        };
-        self.look(of).ok()
+        let tokens = self.each(|view, _, machine| {
+            (!machine.deleting).then_some(())?;
+            view.config(machine)?.token.clone()
+        });
+        Some(tokens.ok()?.into_iter().collect())
     }
 
     /// The Machines whose nodes come back with a bootstrap token of their own; `None` while nothing can be said of them. A
     /// member of a pool comes back with the pool's, and a Machine that an operator has assigned a token to with that.
     pub(crate) fn token_machines(&self) -> Option<Vec<TokenMachine>> {
-        let of = |view: View<'_>| {
-            let machines = view.members.machines.iter();
-            let found = machines.filter_map(|(name, machine)| {
-                let is_own = machine.pool.is_none() && machine.assigned_token.is_none();
-                (is_own && !machine.deleting).then_some(())?;
-                Some(TokenMachine {
-                    name: name.to_owned(),
-                    token: view.config(machine)?.token.clone()?,
-                    provider_id: machine.provider_id.clone(),
-                    has_node: machine.node.is_some(),
-                })
-            });
-            Ok(found.collect())
+        let of = |view: View<'_>, name: &str, machine: &objects::Machine| {
+            let is_own = machine.pool.is_none() && machine.assigned_token.is_none();
+            (is_own && !machine.deleting).then_some(())?;
+            Some(TokenMachine {
+                name: name.to_owned(),
+                token: view.config(machine)?.token.clone()?,
+                provider_id: machine.provider_id.clone(),
+                has_node: machine.node.is_some(),
+            })
         };
-        self.look(of).ok()
+        self.each(of).ok()
     }
 
     /// The names of the Nodes of the control plane; `None` while nothing can be said of them.
     pub async fn control_plane_nodes(&self) -> Option<BTreeSet<NodeName>> {
-        let of = |view: View<'_>| {
-            let machines = view.members.machines.iter();
-            let control_plane = machines.filter(|(_, machine)| machine.control_plane);
-            let names = control_plane.filter_map(|(name, machine)| view.node(name, machine));
-            Ok(names.collect())
+        let of = |view: View<'_>, name: &str, machine: &objects::Machine| {
+            machine.control_plane.then(|| view.node(name, machine))?
         };
-        self.find(of).await.ok()
+        let names = self.find_each(of).await.ok()?;
+        Some(names.into_iter().collect())
     }
 
     /// The Nodes of which Machines tell, where `is_without` is true of every name that the Node may have;
@@ -190,21 +186,18 @@ impl CapiInventory {
         &self,
         is_without: impl Fn(&str) -> bool,
     ) -> Option<BTreeSet<String>> {
-        let of = |view: View<'_>| {
-            let machines = view.members.machines.iter();
-            let nodes = machines.filter_map(|(name, machine)| {
-                let expected = machine.control_plane.then(|| view.node(name, machine));
-                let names = [machine.node.clone(), expected.flatten()];
-                let mut names = names
-                    .into_iter()
-                    .flatten()
-                    .map(|name| name.as_str().to_owned());
-                let first = names.next()?;
-                (is_without(&first) && names.all(|name| is_without(&name))).then_some(first)
-            });
-            Ok(nodes.collect())
+        let of = |view: View<'_>, name: &str, machine: &objects::Machine| {
+            let expected = machine.control_plane.then(|| view.node(name, machine));
+            let names = [machine.node.clone(), expected.flatten()];
+            let mut names = names
+                .into_iter()
+                .flatten()
+                .map(|name| name.as_str().to_owned());
+            let first = names.next()?;
+            (is_without(&first) && names.all(|name| is_without(&name))).then_some(first)
         };
-        self.find(of).await.ok()
+        let nodes = self.find_each(of).await.ok()?;
+        Some(nodes.into_iter().collect())
     }
 
     /// The Machines to which `chosen` gives something; `None` while nothing can be said of them.
@@ -212,20 +205,16 @@ impl CapiInventory {
         &self,
         chosen: impl Fn(KnownMachine<'_>) -> Option<T>,
     ) -> Option<Vec<(ObjectReference, T)>> {
-        let of = |view: View<'_>| {
-            let machines = view.members.machines.iter();
-            let found = machines.filter_map(|(name, machine)| {
-                let chosen = chosen(KnownMachine {
-                    name,
-                    provider_id: machine.provider_id.as_ref()?,
-                    node: machine.node.as_ref(),
-                    attested: machine.attested,
-                })?;
-                Some((view.reference("Machine", name, &machine.uid), chosen))
-            });
-            Ok(found.collect())
+        let of = |view: View<'_>, name: &str, machine: &objects::Machine| {
+            let chosen = chosen(KnownMachine {
+                name,
+                provider_id: machine.provider_id.as_ref()?,
+                node: machine.node.as_ref(),
+                attested: machine.attested,
+            })?;
+            Some((view.reference("Machine", name, &machine.uid), chosen))
         };
-        self.look(of).ok()
+        self.each(of).ok()
     }
 
     /// The result of `next` for the condition of the Machine of this name and UID; `None` if it is gone, or nothing can be
@@ -255,21 +244,60 @@ impl CapiInventory {
         self.objects.resource(&reference).await
     }
 
+    /// The results of `of` for all Machines, a page at a time, once the `KubeadmConfig`s that they need were read.
+    async fn find_each<T>(
+        &self,
+        of: impl Fn(View<'_>, &str, &objects::Machine) -> Option<T>,
+    ) -> Result<Vec<T>, Unavailable> {
+        let (mut all, mut last) = (Vec::new(), None::<String>);
+        loop {
+            let next = self.find(|view| Ok(view.next_machines(last.as_deref(), &of)));
+            let (found, next) = next.await?;
+            all.extend(found);
+            if next.is_none() {
+                return Ok(all);
+            }
+            last = next;
+        }
+    }
+
+    /// The results of `of` for all Machines now, a page at a time.
+    fn each<T>(
+        &self,
+        of: impl Fn(View<'_>, &str, &objects::Machine) -> Option<T>,
+    ) -> Result<Vec<T>, Unavailable> {
+        let (mut all, mut last) = (Vec::new(), None::<String>);
+        loop {
+            let next = self.look(|view| Ok(view.next_machines(last.as_deref(), &of)));
+            let (found, next) = next?;
+            all.extend(found);
+            if next.is_none() {
+                return Ok(all);
+            }
+            last = next;
+        }
+    }
+
     /// The result of `look` once the `KubeadmConfig`s that it needs were read.
     async fn find<T>(
         &self,
         look: impl Fn(View<'_>) -> Result<T, Unavailable>,
     ) -> Result<T, Unavailable> {
         for _ in 0..MAX_LOOKS {
-            let (unread, found) = self.needed(Unread::First, &look)?;
+            let (unread, found) = self.needed((1, Instant::now()), &look)?;
             if unread.is_empty() {
                 return Ok(found);
             }
             let _reading = self.reading.lock().await;
-            self.configs_read.clean();
-            // Those that nobody has read meanwhile.
-            let (unread, _) = self.needed(Unread::All, &look)?;
-            self.read(unread).await?;
+            // Those that are due now, and that nobody has read meanwhile; none of them twice.
+            let now = Instant::now();
+            for _ in 0..MAX_READS {
+                let (unread, _) = self.needed((UNREAD_AT_ONCE, now), &look)?;
+                if unread.is_empty() {
+                    break;
+                }
+                self.read(unread).await?;
+            }
         }
         self.look(look)
     }
@@ -277,10 +305,7 @@ impl CapiInventory {
     async fn read(&self, configs: impl IntoIterator<Item = Reference>) -> Result<(), Unavailable> {
         let reads = stream::iter(configs).map(|config| async move {
             let found: Option<BootstrapConfig> = self.fetch(&config).await?;
-            if let Some(found) = found {
-                self.objects.keep_config(&self.cluster, &config.name, found);
-            }
-            self.configs_read.note(config, ());
+            self.objects.read_config(&self.cluster, &config.name, found);
             Ok(())
         });
         reads.buffer_unordered(READS).try_collect().await
@@ -291,23 +316,22 @@ impl CapiInventory {
         &self,
         look: impl FnOnce(View<'_>) -> Result<T, Unavailable>,
     ) -> Result<T, Unavailable> {
-        Ok(self.needed(Unread::First, look)?.1)
+        Ok(self.needed((1, Instant::now()), look)?.1)
     }
 
-    /// The unread `KubeadmConfig`s that `look` needs, and its result without them.
+    /// The unread `KubeadmConfig`s that `look` needs at this time, up to a number, and its result without them.
     fn needed<T>(
         &self,
-        wanted: Unread,
+        (limit, now): (usize, Instant),
         look: impl FnOnce(View<'_>) -> Result<T, Unavailable>,
     ) -> Result<(BTreeSet<Reference>, T), Unavailable> {
         let needed = Needed {
-            recent: &self.configs_read,
-            wanted,
+            now,
+            limit,
             configs: RefCell::default(),
         };
-        let found = self.objects.store(|store| {
-            let cluster = &self.cluster;
-            let known = store.clusters.get(cluster);
+        let cluster = &self.cluster;
+        let found = self.objects.look(cluster, |known, members| {
             let Some(facts) = known.filter(|facts| self.objects.selects(facts)) else {
                 let why = format!("the management cluster has no Cluster {cluster}");
                 return Err(Unavailable::new(why));
@@ -315,7 +339,7 @@ impl CapiInventory {
             if facts.paused {
                 return Err(Unavailable::new(format!("Cluster {cluster} is paused")));
             }
-            look(View::new(store, cluster, &needed))
+            look(View::new(cluster, members, &needed))
         });
         let found = found.unwrap_or_else(|| {
             let why = "the management cluster's objects have not been listed yet";
@@ -415,7 +439,7 @@ impl Inventory for CapiInventory {
     }
 
     async fn by_name(&self, name: &str) -> Result<Vec<Machine>, Unavailable> {
-        self.find(|view| Ok(view.by_name(name))).await
+        self.find(|view| view.by_name(name)).await
     }
 
     async fn by_machine_name(&self, name: &str) -> Result<Option<Machine>, Unavailable> {
@@ -427,7 +451,7 @@ impl Inventory for CapiInventory {
     }
 
     async fn naming(&self, machine: &Machine, asked: &NodeName) -> Result<Naming, Unavailable> {
-        self.find(|view| Ok(view.naming(machine, asked))).await
+        self.find(|view| view.naming(machine, asked)).await
     }
 }
 

@@ -1,71 +1,52 @@
 //! The watched objects by cluster, with an index by the identities of machines.
 //!
-//! No input or output. Objects may come in any order: a Machine before its Cluster. A `KubeadmConfig` is read when
-//! something depends on it, and kept as long as a Machine or a pool refers to it.
+//! No input or output. Objects may come in any order: a Machine before its Cluster.
+//!
+//! # Guarantees
+//!
+//! - Under the lock that all clusters share, an object is found and no more is done. The objects of a cluster have a lock
+//!   of their own.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::hash::Hash;
-use std::sync::LazyLock;
-
-use kubelet_attestation::names::ProviderId;
-use node_attestation_core::identifiers::TokenId;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, LazyLock};
+use std::time::Instant;
 
 use super::objects::{BootstrapConfig, Cluster, Machine, MachinePool, ObjectKey, Watched};
+use crate::shared::{Shared, page};
 use crate::table::{Indexed, Table};
 
-/// The objects of all clusters.
-#[derive(Debug, Default)]
-pub(super) struct Store {
-    pub(super) clusters: BTreeMap<ObjectKey, Cluster>,
-    /// By Cluster, whether it is there or not.
-    pub(super) members: HashMap<ObjectKey, Members>,
-    /// The name of the cluster of each Machine and pool, to find it after a deletion; by kind.
-    clusters_of: HashMap<(&'static str, ObjectKey), String>,
-}
+mod configs;
+mod members;
 
-/// The objects of a cluster.
+pub(super) use configs::Referrer;
+pub(super) use members::{Ground, Members};
+
+/// The objects of all clusters. One task writes them.
+#[derive(Debug)]
+pub(super) struct Store(Shared<Places>);
+
+/// Where the objects are.
 #[derive(Debug, Default)]
-pub(super) struct Members {
-    pub(super) machines: Table<Machine>,
-    pub(super) pools: Table<MachinePool>,
-    configs: Table<BootstrapConfig>,
+struct Places {
+    clusters: BTreeMap<ObjectKey, Arc<Cluster>>,
+    /// By Cluster, whether it is there or not.
+    members: BTreeMap<ObjectKey, Arc<Shared<Members>>>,
+    /// The names of the clusters of Machines, to find them after a deletion.
+    machines: BTreeMap<ObjectKey, String>,
+    /// Those of pools.
+    pools: BTreeMap<ObjectKey, String>,
 }
 
 /// A cluster without members.
-pub(super) static NO_MEMBERS: LazyLock<Members> = LazyLock::new(Members::default);
-
-/// A value by which an object of a cluster is found.
-#[derive(Hash)]
-enum Value<'a> {
-    ProviderId(&'a ProviderId),
-    /// The name of its `KubeadmConfig`.
-    Config(&'a str),
-    /// A name that its Node may have.
-    NodeName(&'a str),
-    /// The pool of a Machine, as the Machine calls it.
-    Pool(&'a str),
-    /// A Machine with bootstrap data whose `KubeadmConfig` was not read yet.
-    Unread {
-        /// Whether Cluster API has found its Node.
-        has_node: bool,
-    },
-    Token(&'a TokenId),
-}
-
-/// The Machines and pools that share a value, with their names.
-#[derive(Default)]
-pub(super) struct Holders<'a> {
-    pub(super) machines: Vec<(&'a str, &'a Machine)>,
-    pub(super) pools: Vec<(&'a str, &'a MachinePool)>,
-}
+static NO_MEMBERS: LazyLock<Members> = LazyLock::new(Members::default);
 
 /// Something that a [`Store`] keeps.
 pub(super) trait Stored: Watched {
     /// Stores the object under this key, or removes it.
-    fn put(store: &mut Store, key: &ObjectKey, object: Option<Self>);
+    fn put(store: &Store, key: &ObjectKey, object: Option<Self>);
 
-    /// The keys of all objects.
-    fn keys(store: &Store) -> BTreeSet<ObjectKey>;
+    /// The keys of the next objects after this one, in order.
+    fn keys_after(store: &Store, after: Option<&ObjectKey>) -> Vec<ObjectKey>;
 }
 
 /// A Machine or a pool.
@@ -77,175 +58,147 @@ trait Member: Watched + Indexed {
     fn config(&self) -> Option<&str>;
 
     fn table(members: &mut Members) -> &mut Table<Self>;
+
+    fn places(places: &mut Places) -> &mut BTreeMap<ObjectKey, String>;
+
+    /// The names of the clusters of all.
+    fn clusters(places: &Places) -> &BTreeMap<ObjectKey, String>;
 }
 
-impl Members {
-    /// The `KubeadmConfig` of this name, if it was read.
-    pub(super) fn config(&self, name: &str) -> Option<&BootstrapConfig> {
-        self.configs.get(name)
+impl Default for Store {
+    fn default() -> Self {
+        Self(Shared::new("Cluster API objects", Places::default()))
+    }
+}
+
+impl Store {
+    /// A Cluster.
+    pub(super) fn cluster(&self, key: &ObjectKey) -> Option<Arc<Cluster>> {
+        self.0.read(|places| places.clusters.get(key).cloned())
     }
 
-    pub(super) fn with_provider_id(&self, id: &ProviderId) -> Holders<'_> {
-        let machines = self.machines.with(Value::ProviderId(id));
-        let pools = self.pools.with(Value::ProviderId(id));
-        Holders {
-            machines: machines
-                .filter(|(_, machine)| machine.provider_id.as_ref() == Some(id))
-                .collect(),
-            pools: pools
-                .filter(|(_, pool)| pool.provider_ids.contains(id))
-                .collect(),
+    /// The next Clusters after this one, in order.
+    pub(super) fn clusters_after(
+        &self,
+        after: Option<&ObjectKey>,
+    ) -> Vec<(ObjectKey, Arc<Cluster>)> {
+        self.0.read(|places| {
+            let next = page(&places.clusters, after);
+            next.map(|(key, cluster)| (key.clone(), cluster.clone()))
+                .collect()
+        })
+    }
+
+    /// The result of `look` at a Cluster and its objects, of one moment.
+    pub(super) fn look<T>(
+        &self,
+        key: &ObjectKey,
+        look: impl FnOnce(Option<&Cluster>, &Members) -> T,
+    ) -> T {
+        let (cluster, members) = self.0.read(|places| {
+            let cluster = places.clusters.get(key).cloned();
+            (cluster, places.members.get(key).cloned())
+        });
+        match members {
+            Some(members) => members.read(|members| look(cluster.as_deref(), members)),
+            None => look(cluster.as_deref(), &NO_MEMBERS),
         }
     }
 
-    fn with_config(&self, config: &str) -> Holders<'_> {
-        let machines = self.machines.with(Value::Config(config));
-        let pools = self.pools.with(Value::Config(config));
-        Holders {
-            machines: machines
-                .filter(|(_, machine)| machine.config() == Some(config))
-                .collect(),
-            pools: pools
-                .filter(|(_, pool)| pool.config() == Some(config))
-                .collect(),
+    /// Notes that a `KubeadmConfig` of this cluster was read; `None`: it does not exist.
+    pub(super) fn read_config(
+        &self,
+        cluster: &ObjectKey,
+        name: &str,
+        config: Option<BootstrapConfig>,
+        now: Instant,
+    ) {
+        let members = self.0.read(|places| places.members.get(cluster).cloned());
+        if let Some(members) = members {
+            members.write(|members| members.read_config(name, config, now));
         }
     }
 
-    /// The machines and pools whose `KubeadmConfig` has this token, and the machines that it is assigned to: one, unless
-    /// a person wrote the token.
-    pub(super) fn with_token(&self, token: &TokenId) -> Holders<'_> {
-        let mut all = Holders::default();
-        let configs = self.configs.with(Value::Token(token));
-        for (name, _) in configs.filter(|(_, config)| config.token.as_ref() == Some(token)) {
-            let holders = self.with_config(name);
-            all.machines.extend(holders.machines);
-            all.pools.extend(holders.pools);
+    /// Whether the cluster has no objects, and takes no memory.
+    #[cfg(test)]
+    pub(super) fn has_no_members(&self, cluster: &ObjectKey) -> bool {
+        self.0.read(|places| !places.members.contains_key(cluster))
+    }
+}
+
+/// Removes the objects of a kind that are not `listed`.
+pub(super) fn retain<W: Stored>(store: &Store, listed: &BTreeSet<ObjectKey>) {
+    let mut last = None;
+    loop {
+        let next = W::keys_after(store, last.as_ref());
+        for key in next.iter().filter(|key| !listed.contains(key)) {
+            W::put(store, key, None);
         }
-        let assigned = self.machines.with(Value::Token(token));
-        for (name, machine) in assigned {
-            let is_assigned = machine.assigned_token.as_ref() == Some(token);
-            if is_assigned && !all.machines.iter().any(|(known, _)| *known == name) {
-                all.machines.push((name, machine));
-            }
-        }
-        all
-    }
-
-    /// All Machines whose Nodes may have this name, and perhaps others.
-    pub(super) fn known_by<'a>(&'a self, name: &'a str) -> BTreeMap<&'a str, &'a Machine> {
-        let configs = self.configs.with(Value::NodeName(name));
-        let configured = configs.flat_map(|(config, _)| self.with_config(config).machines);
-        let known = self.machines.with(Value::NodeName(name));
-        let called = self.machines.get(name).map(|machine| (name, machine));
-        configured.chain(known).chain(called).collect()
-    }
-
-    /// The Machines with bootstrap data whose `KubeadmConfig` was not read yet, by whether they have a Node.
-    pub(super) fn unread(&self, has_node: bool) -> impl Iterator<Item = &Machine> {
-        let unread = self.machines.with(Value::Unread { has_node });
-        unread.map(|(_, machine)| machine)
-    }
-
-    /// Whether any Machine calls its pool this.
-    pub(super) fn has_machines_of(&self, pool: &str) -> bool {
-        let mut machines = self.machines.with(Value::Pool(pool));
-        machines.any(|(_, machine)| machine.pool.as_deref() == Some(pool))
-    }
-
-    /// Keeps a `KubeadmConfig` that was read, unless nothing refers to it any more.
-    pub(super) fn keep_config(&mut self, name: &str, config: BootstrapConfig) {
-        // Its Machines may be gone since the read began; then nothing would ever remove it.
-        let holders = self.with_config(name);
-        if holders.machines.is_empty() && holders.pools.is_empty() {
+        last = next.into_iter().next_back();
+        if last.is_none() {
             return;
         }
-        let machines = holders.machines.into_iter();
-        let machines: Vec<String> = machines.map(|(machine, _)| machine.to_owned()).collect();
-        for machine in machines {
-            was_read(&mut self.machines, &machine);
-        }
-        self.configs.put(name, config);
-    }
-
-    fn put<M: Member>(&mut self, name: &str, member: M) {
-        let config = member.config();
-        let is_read = config.is_some_and(|config| self.config(config).is_some());
-        let before = M::table(self).put(name, member);
-        if is_read {
-            was_read(M::table(self), name);
-        }
-        // After the new object was stored: mostly it refers to the same one.
-        self.release_config(before.as_deref());
-    }
-
-    fn remove<M: Member>(&mut self, name: &str) {
-        let before = M::table(self).remove(name);
-        self.release_config(before.as_deref());
-    }
-
-    /// Removes the `KubeadmConfig` of the former object, if nothing refers to it any more.
-    fn release_config<M: Member>(&mut self, before: Option<&M>) {
-        if let Some(config) = before.and_then(Member::config) {
-            let holders = self.with_config(config);
-            if holders.machines.is_empty() && holders.pools.is_empty() {
-                self.configs.remove(config);
-            }
-        }
-    }
-
-    fn is_empty(&self) -> bool {
-        self.machines.is_empty() && self.pools.is_empty()
-    }
-}
-
-/// Marks the `KubeadmConfig` of this object as read.
-fn was_read<M: Indexed>(table: &mut Table<M>, name: &str) {
-    for has_node in [false, true] {
-        table.forget_value(name, Value::Unread { has_node });
     }
 }
 
 impl Stored for Cluster {
-    fn put(store: &mut Store, key: &ObjectKey, cluster: Option<Self>) {
-        match cluster {
-            Some(cluster) => store.clusters.insert(key.clone(), cluster),
-            None => store.clusters.remove(key),
-        };
+    fn put(store: &Store, key: &ObjectKey, cluster: Option<Self>) {
+        let cluster = cluster.map(Arc::new);
+        let former = store.0.write(|places| match cluster {
+            Some(cluster) => places.clusters.insert(key.clone(), cluster),
+            None => places.clusters.remove(key),
+        });
+        // Not under the lock: it may have many labels.
+        drop(former);
     }
 
-    fn keys(store: &Store) -> BTreeSet<ObjectKey> {
-        store.clusters.keys().cloned().collect()
+    fn keys_after(store: &Store, after: Option<&ObjectKey>) -> Vec<ObjectKey> {
+        let keys = |places: &Places| {
+            let next = page(&places.clusters, after);
+            next.map(|(key, _)| key.clone()).collect()
+        };
+        store.0.read(keys)
     }
 }
 
 impl<M: Member> Stored for M {
-    fn put(store: &mut Store, key: &ObjectKey, member: Option<Self>) {
+    fn put(store: &Store, key: &ObjectKey, member: Option<Self>) {
         let within = |cluster: &str| ObjectKey::new(key.namespace.as_str(), cluster);
         let cluster = member.as_ref().map(|member| member.cluster().to_owned());
-        let place = (Self::KIND, key.clone());
-        let former = match &cluster {
-            Some(cluster) => store.clusters_of.insert(place, cluster.clone()),
-            None => store.clusters_of.remove(&place),
-        };
-        if let Some(member) = member {
-            let members = store.members.entry(within(member.cluster()));
-            members.or_default().put(&key.name, member);
+        let new = || Arc::new(Shared::new("objects of a Cluster", Members::default()));
+        let (members, former) = store.0.write(|places| {
+            let all = Self::places(places);
+            let former = match &cluster {
+                Some(cluster) => all.insert(key.clone(), cluster.clone()),
+                None => all.remove(key),
+            };
+            let members = cluster.as_deref().map(within);
+            let members = members.map(|own| places.members.entry(own).or_insert_with(new).clone());
+            // It is gone, or belongs to another cluster now.
+            let former = former.filter(|former| Some(former) != cluster.as_ref());
+            let former = former.as_deref().map(within);
+            let former = former.and_then(|own| Some((places.members.get(&own)?.clone(), own)));
+            (members, former)
+        });
+        if let (Some(members), Some(member)) = (members, member) {
+            members.write(|members| members.put(&key.name, member));
         }
-        // It is gone, or another cluster's now.
-        if let Some(former) = former.filter(|former| Some(former) != cluster.as_ref())
-            && let Some(members) = store.members.get_mut(&within(&former))
-        {
-            members.remove::<Self>(&key.name);
-            if members.is_empty() {
-                store.members.remove(&within(&former));
-            }
+        if let Some((members, cluster)) = former {
+            members.write(|members| {
+                members.remove::<Self>(&key.name);
+                if members.is_empty() {
+                    store.0.write(|places| places.members.remove(&cluster));
+                }
+            });
         }
     }
 
-    fn keys(store: &Store) -> BTreeSet<ObjectKey> {
-        let places = store.clusters_of.keys();
-        let own = places.filter(|(kind, _)| *kind == Self::KIND);
-        own.map(|(_, key)| key.clone()).collect()
+    fn keys_after(store: &Store, after: Option<&ObjectKey>) -> Vec<ObjectKey> {
+        let keys = |places: &Places| {
+            let next = page(Self::clusters(places), after);
+            next.map(|(key, _)| key.clone()).collect()
+        };
+        store.0.read(keys)
     }
 }
 
@@ -261,22 +214,13 @@ impl Member for Machine {
     fn table(members: &mut Members) -> &mut Table<Self> {
         &mut members.machines
     }
-}
 
-impl Indexed for Machine {
-    fn values<'a>(&'a self, name: &'a str) -> impl Iterator<Item = impl Hash> {
-        let id = self.provider_id.iter().map(Value::ProviderId);
-        let config = self.config();
-        let has_node = self.node.is_some();
-        let unread = config.filter(|_| self.has_bootstrap_data);
-        let unread = unread.map(|_| Value::Unread { has_node });
-        let pool = self.pool.as_deref().map(Value::Pool);
-        // Its own name leads to it anyway.
-        let names = self.names().filter(move |known| *known != name);
-        let names = names.map(Value::NodeName);
-        let token = self.assigned_token.iter().map(Value::Token);
-        let values = id.chain(config.map(Value::Config)).chain(token);
-        values.chain(unread).chain(pool).chain(names)
+    fn places(places: &mut Places) -> &mut BTreeMap<ObjectKey, String> {
+        &mut places.machines
+    }
+
+    fn clusters(places: &Places) -> &BTreeMap<ObjectKey, String> {
+        &places.machines
     }
 }
 
@@ -292,19 +236,12 @@ impl Member for MachinePool {
     fn table(members: &mut Members) -> &mut Table<Self> {
         &mut members.pools
     }
-}
 
-impl Indexed for MachinePool {
-    fn values<'a>(&'a self, _name: &'a str) -> impl Iterator<Item = impl Hash> {
-        let ids = self.provider_ids.iter().map(Value::ProviderId);
-        ids.chain(self.config().map(Value::Config))
+    fn places(places: &mut Places) -> &mut BTreeMap<ObjectKey, String> {
+        &mut places.pools
     }
-}
 
-impl Indexed for BootstrapConfig {
-    fn values<'a>(&'a self, _name: &'a str) -> impl Iterator<Item = impl Hash> {
-        let token = self.token.iter().map(Value::Token);
-        let name = self.node_name.iter();
-        token.chain(name.map(|name| Value::NodeName(name.as_str())))
+    fn clusters(places: &Places) -> &BTreeMap<ObjectKey, String> {
+        &places.pools
     }
 }

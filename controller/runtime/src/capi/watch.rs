@@ -11,9 +11,9 @@ use kube::{Client, Resource as _};
 use tokio::time::sleep;
 
 use super::api_discovery::served;
-use super::cache::{Objects, State};
+use super::cache::Objects;
 use super::objects::{Cluster, Machine, MachinePool, ObjectKey, Raw};
-use super::store::Stored;
+use super::store::{Stored, retain};
 use crate::metrics::Metrics;
 use crate::watch::{
     ExponentialBackoff, Skipped, WatchLog, heard_config, is_gone, listening, on_management,
@@ -126,11 +126,7 @@ impl Objects {
             // Until the list is complete, what it has not named yet may be on its next page.
             Event::InitDone => {
                 let listed = std::mem::take(listing);
-                self.write(|State { store, .. }| {
-                    for key in W::keys(store).difference(&listed) {
-                        W::put(store, key, None);
-                    }
-                });
+                retain::<W>(self.store(), &listed);
                 self.listed(W::KIND);
             }
             Event::Apply(object) => {
@@ -158,13 +154,6 @@ impl Objects {
             self.put(&key, object);
         }
         Some(key)
-    }
-
-    fn put<W: Stored>(&self, key: &ObjectKey, object: Option<W>) {
-        self.write(|state| W::put(&mut state.store, key, object));
-        if W::IS_CLUSTER {
-            self.cluster_changed(key);
-        }
     }
 }
 

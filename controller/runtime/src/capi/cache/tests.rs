@@ -3,6 +3,7 @@ use std::sync::mpsc;
 
 use futures::FutureExt as _;
 use futures::future::join_all;
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use super::super::objects::InfraMachine;
@@ -52,7 +53,7 @@ async fn lookups_that_were_dropped_leave_nothing_behind() {
         let wanted = reference(&format!("Rack{number}Machine"));
         assert!(objects.resource(&wanted).now_or_never().is_none());
     }
-    assert!(objects.0.resources.lock().len() < 10);
+    assert!(objects.0.resources.read(Swept::len) < 10);
 }
 
 /// An API server that serves `RackMachine` in `v1beta1`, and answers requests for objects with this.

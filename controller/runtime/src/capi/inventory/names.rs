@@ -1,60 +1,54 @@
 //! The names that a machine's Node may have, and the order of two machines that share one.
 
+use kubelet_attestation::ensure;
 use kubelet_attestation::names::NodeName;
 use node_attestation_core::inventory::{Machine, Naming};
+use node_attestation_core::refusal::Unavailable;
 
-use super::view::{Need, View};
+use super::view::{MAX_NAMESAKES, Need, View, too_many};
 use crate::capi::objects;
-
-/// The ground on which a machine's Node may have a name, the strongest first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Ground {
-    /// The `KubeadmConfig` has it.
-    Written,
-    /// The `InfraMachine` has it, or the infrastructure's list of a pool's members.
-    InfraMachine,
-    /// The Machine has it.
-    Machine,
-    /// Cluster API has found the Node of that name to be this machine's: by the provider ID that the Node
-    /// gives itself.
-    Node,
-    /// The infrastructure reports it of the machine's host: by the word of the guest, with some
-    /// providers.
-    Reported,
-}
+use crate::capi::store::Ground;
 
 impl<'a> View<'a> {
     /// Whether the Node of this machine may have this name. Of two machines with one name, that with
     /// the stronger ground has it: what a guest reports of itself keeps no other machine from a name
     /// that its objects have.
-    pub(super) fn naming(self, of: &'a Machine, asked: &'a NodeName) -> Naming {
+    ///
+    /// # Errors
+    ///
+    /// Too many others may have the name.
+    pub(super) fn naming(
+        self,
+        of: &'a Machine,
+        asked: &'a NodeName,
+    ) -> Result<Naming, Unavailable> {
         let name = of.name.as_str();
         let Some(machine) = self.members.machines.get(name) else {
-            return Naming::only(of.node_name.as_ref(), asked);
+            return Ok(Naming::only(of.node_name.as_ref(), asked));
         };
         if !self.knows_config(machine) {
-            return Naming::Unknown;
+            return Ok(Naming::Unknown);
         }
         let candidate = self.candidate(name, machine, asked.as_str());
         // If several have it in their `KubeadmConfig`s, the first has it: its record is in the ledger.
         if candidate == Some(Ground::Written) {
-            return Naming::Own;
+            return Ok(Naming::Own);
         }
         // Any of their `KubeadmConfig`s may have this name.
         self.need(Need::Joining);
         let Some(candidate) = candidate else {
-            let is_anothers = || self.strongest_but(name, asked).is_some();
+            let is_anothers = || self.strongest_but(name, asked, Ground::Reported);
             // More names may be reported later.
-            if !machine.provisioned && !is_anothers() {
-                return Naming::Unknown;
+            if !machine.provisioned && is_anothers()?.is_none() {
+                return Ok(Naming::Unknown);
             }
-            return Naming::Another(self.candidates(name, machine).collect());
+            return Ok(Naming::Another(self.candidates(name, machine).collect()));
         };
         let own = found(machine, asked).map_or(candidate, |found| found.min(candidate));
-        match self.strongest_but(name, asked) {
-            Some((ground, other)) if ground <= own => Naming::Shared { other },
-            Some(_) | None => Naming::Own,
-        }
+        Ok(match self.strongest_but(name, asked, own)? {
+            Some(other) => Naming::Shared { other },
+            None => Naming::Own,
+        })
     }
 
     /// The name of the Node that Cluster API has found for it, where the infrastructure reports that
@@ -121,18 +115,31 @@ impl<'a> View<'a> {
         written.into_iter().chain(others)
     }
 
-    /// The other machine with the strongest ground for the name.
-    fn strongest_but(self, name: &str, asked: &'a NodeName) -> Option<(Ground, String)> {
-        let machines = self.members.known_by(asked.as_str()).into_iter();
-        let machines = machines.filter(|(other, _)| *other != name);
-        let machines = machines.filter_map(|(other, machine)| {
-            let candidate = self.candidate(other, machine, asked.as_str());
-            let ground = candidate.into_iter().chain(found(machine, asked)).min()?;
-            Some((ground, other.to_owned()))
-        });
-        let listed = self.listed_named(asked.as_str());
-        let listed = listed.map(|member| (Ground::InfraMachine, member.name));
-        machines.chain(listed).min()
+    /// The other machine with the strongest ground for the name, if it is not weaker than `weakest`.
+    fn strongest_but(
+        self,
+        name: &str,
+        asked: &NodeName,
+        weakest: Ground,
+    ) -> Result<Option<String>, Unavailable> {
+        for ground in Ground::ALL.into_iter().filter(|ground| *ground <= weakest) {
+            let mut known = self.members.named(ground, asked.as_str());
+            for (other, machine) in known.by_ref().take(MAX_NAMESAKES) {
+                let candidate = self.candidate(other, machine, asked.as_str());
+                let strongest = candidate.into_iter().chain(found(machine, asked)).min();
+                if other != name && strongest == Some(ground) {
+                    return Ok(Some(other.to_owned()));
+                }
+            }
+            ensure!(known.next().is_none(), too_many(asked.as_str()));
+            if ground == Ground::InfraMachine {
+                let listed = self.listed_named(asked.as_str())?.into_iter().next();
+                if let Some(member) = listed {
+                    return Ok(Some(member.name));
+                }
+            }
+        }
+        Ok(None)
     }
 }
 

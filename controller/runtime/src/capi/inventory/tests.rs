@@ -5,14 +5,14 @@ use futures::executor::block_on;
 use node_attestation_core::inventory::MachineState;
 use serde_json::{Value, json};
 
-use super::super::objects::{Cluster, MachinePool, Watched};
+use super::super::objects::{Cluster, MachinePool, Watched, label_value};
 use super::super::testing::{BOTH, Contract, NAMESPACE, answered_by, kept, objects, seen, with};
-use super::view::label_value;
 use super::*;
 
 mod configs;
 mod members;
 mod names;
+mod sizes;
 
 const V2: Contract = Contract::V1Beta2;
 
@@ -26,7 +26,7 @@ fn listed(objects: &Objects) {
 fn configured(objects: &Objects, config: Value) {
     let name = config["metadata"]["name"].as_str().unwrap().to_owned();
     let cluster = ObjectKey::new(NAMESPACE, "prod-1");
-    objects.keep_config(&cluster, &name, kept(config).unwrap());
+    objects.read_config(&cluster, &name, kept(config));
 }
 
 fn inventory_of(objects: &Objects) -> CapiInventory {

@@ -1,26 +1,34 @@
 //! The objects of one Cluster at one moment.
 
 use std::cell::RefCell;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::time::Instant;
 
-use data_encoding::BASE64URL_NOPAD;
 use k8s_openapi::api::core::v1::ObjectReference;
+use kubelet_attestation::ensure;
 use kubelet_attestation::names::{NodeName, ProviderId};
 use node_attestation_core::identifiers::TokenId;
 use node_attestation_core::inventory::{Machine, MachineState, TokenOwner};
 use node_attestation_core::refusal::Unavailable;
 
-use super::Recent;
-use crate::capi::objects::{self, BootstrapConfig, MachinePool, ObjectKey, Reference};
-use crate::capi::store::{Members, NO_MEMBERS, Store};
+use crate::capi::objects::{
+    self, BootstrapConfig, MachinePool, ObjectKey, Reference, label_value, last_segment,
+};
+use crate::capi::store::{Ground, Members, Referrer};
+
+/// The limit of Machines that are visited at a time.
+const MACHINES_AT_ONCE: usize = 256;
+
+/// The limit of machines that are visited because they may have one name or address.
+pub(super) const MAX_NAMESAKES: usize = 64;
 
 /// One cluster at one moment.
 #[derive(Clone, Copy)]
 pub(super) struct View<'a> {
     pub(super) cluster: &'a ObjectKey,
     pub(super) members: &'a Members,
-    needed: &'a Needed<'a>,
+    needed: &'a Needed,
 }
 
 /// The Machines or pools whose `KubeadmConfig`s may have an answer.
@@ -34,39 +42,31 @@ pub(super) enum Need {
     Pools,
 }
 
-/// How many of the unread `KubeadmConfig`s are searched for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Unread {
-    /// The first, to know whether there is any.
-    First,
-    All,
-}
-
 /// The unread `KubeadmConfig`s that an answer depends on.
-pub(super) struct Needed<'a> {
-    /// Those that were read just now, which are not needed again.
-    pub(super) recent: &'a Recent<()>,
-    pub(super) wanted: Unread,
+pub(super) struct Needed {
+    pub(super) now: Instant,
+    /// The number of them that are searched for.
+    pub(super) limit: usize,
     pub(super) configs: RefCell<BTreeSet<Reference>>,
 }
 
-impl Needed<'_> {
-    fn is_enough(&self) -> bool {
-        self.wanted == Unread::First && !self.configs.borrow().is_empty()
+impl Needed {
+    fn missing(&self) -> usize {
+        self.limit.saturating_sub(self.configs.borrow().len())
     }
 
-    fn add(&self, config: &Reference) {
-        if !self.is_enough() && self.recent.get(config).is_none() {
+    fn add(&self, members: &Members, config: &Reference) {
+        if self.missing() > 0 && members.is_due(&config.name, self.now) {
             self.configs.borrow_mut().insert(config.clone());
         }
     }
 }
 
 impl<'a> View<'a> {
-    pub(super) fn new(store: &'a Store, cluster: &'a ObjectKey, needed: &'a Needed<'a>) -> Self {
+    pub(super) fn new(cluster: &'a ObjectKey, members: &'a Members, needed: &'a Needed) -> Self {
         Self {
             cluster,
-            members: store.members.get(cluster).unwrap_or(&NO_MEMBERS),
+            members,
             needed,
         }
     }
@@ -76,53 +76,70 @@ impl<'a> View<'a> {
         let reference = machine.config.as_ref()?;
         let found = self.members.config(&reference.name);
         if found.is_none() && self.has_bootstrap_data(machine) {
-            self.needed.add(reference);
+            self.needed.add(self.members, reference);
         }
         found
     }
 
     fn has_bootstrap_data(self, machine: &objects::Machine) -> bool {
-        let pool = self.pool_name(machine);
-        let pool = pool.and_then(|name| self.members.pools.get(&name));
-        machine.has_bootstrap_data || pool.is_some_and(|pool| pool.has_bootstrap_data)
+        let pool = || self.members.pool(machine.pool.as_deref()?);
+        machine.has_bootstrap_data || pool().is_some_and(|(_, pool)| pool.has_bootstrap_data)
     }
 
     /// Marks these `KubeadmConfig`s to be read.
     pub(super) fn need(self, need: Need) {
-        let unread = |has_node| {
-            let mut unread = self.members.unread(has_node);
-            unread.any(|machine| {
-                self.config(machine);
-                self.needed.is_enough()
-            });
+        let referrers: &[Referrer] = match need {
+            Need::Joining => &[Referrer::Joining],
+            Need::All => &[Referrer::Joining, Referrer::Joined],
+            Need::Pools => &[Referrer::Pool],
         };
-        match need {
-            Need::Joining => unread(false),
-            Need::All => {
-                unread(false);
-                unread(true);
-            }
-            // Their tokens are replaced from time to time, so they are read again.
-            Need::Pools => {
-                let pools = self.members.pools.iter();
-                let configs = pools.filter_map(|(_, pool)| pool.config.as_ref());
-                configs.for_each(|config| self.needed.add(config));
+        for referrer in referrers {
+            let due = self.members.due(*referrer, self.needed.now);
+            for config in due.take(self.needed.missing()) {
+                self.needed.add(self.members, config);
             }
         }
     }
 
+    /// Whether this `KubeadmConfig` was not read, and not found missing just now.
+    pub(super) fn is_unread(self, config: &str) -> bool {
+        self.members.config(config).is_none() && self.members.is_due(config, self.needed.now)
+    }
+
+    /// The results of `of` for the next Machines after the one of this name, and the last of them; `None`: there are no more.
+    pub(super) fn next_machines<T>(
+        self,
+        after: Option<&str>,
+        of: impl Fn(Self, &'a str, &'a objects::Machine) -> Option<T>,
+    ) -> (Vec<T>, Option<String>) {
+        let (mut found, mut last) = (Vec::new(), None);
+        for (name, machine) in self.members.machines.after(after).take(MACHINES_AT_ONCE) {
+            found.extend(of(self, name, machine));
+            last = Some(name);
+        }
+        (found, last.map(ToOwned::to_owned))
+    }
+
     /// The members of pools that no Machine stands for, and whose Node must have this name.
-    pub(super) fn listed_named(self, wanted: &'a str) -> impl Iterator<Item = Machine> {
-        let pools = self.members.pools.iter();
-        let pools = pools.filter(move |(name, _)| !self.has_machines(name));
-        pools.flat_map(move |(name, pool)| {
-            let is_named = |id: &&ProviderId| {
-                last_segment(id) == Some(wanted) && NodeName::parse(wanted).is_ok()
-            };
-            let named = pool.provider_ids.iter().filter(is_named);
-            let named: Vec<_> = named.map(|id| self.listed_member(name, pool, id)).collect();
-            named
-        })
+    ///
+    /// # Errors
+    ///
+    /// There are too many.
+    pub(super) fn listed_named(self, wanted: &str) -> Result<Vec<Machine>, Unavailable> {
+        if NodeName::parse(wanted).is_err() {
+            return Ok(Vec::new());
+        }
+        let mut pools = self.members.listing(wanted);
+        let first = pools.by_ref().take(MAX_NAMESAKES);
+        let first = first.filter(|(name, _)| !self.has_machines(name));
+        let members = first.flat_map(|(name, pool)| {
+            let named = pool.provider_ids.named(wanted);
+            named.map(move |id| self.listed_member(name, pool, id))
+        });
+        let members: Vec<Machine> = members.take(MAX_NAMESAKES + 1).collect();
+        let has_more = members.len() > MAX_NAMESAKES || pools.next().is_some();
+        ensure!(!has_more, too_many(wanted));
+        Ok(members)
     }
 
     /// The machine with this ID; of a member of a pool without a Machine, the object that may create one too.
@@ -186,22 +203,35 @@ impl<'a> View<'a> {
         }
     }
 
+    /// The machines with this address; the first of many.
     pub(super) fn by_address(self, address: IpAddr) -> Vec<Machine> {
-        let machines = self.members.machines.iter();
-        let found = machines.filter(|(_, machine)| machine.addresses.contains(&address));
+        let found = self.members.with_address(address).take(MAX_NAMESAKES);
         found
             .map(|(name, machine)| self.machine(name, machine))
             .collect()
     }
 
-    pub(super) fn by_name(self, wanted: &str) -> Vec<Machine> {
-        let known = self.members.known_by(wanted).into_iter();
-        let named = known.filter(|(name, machine)| {
-            let reported = machine.dns_names.iter().any(|own| own == wanted);
-            reported || self.candidate(name, machine, wanted).is_some()
-        });
+    /// The machines that may have this name. Of many hosts of which it is only reported, it has the first.
+    ///
+    /// # Errors
+    ///
+    /// There are too many that have it on another ground.
+    pub(super) fn by_name(self, wanted: &str) -> Result<Vec<Machine>, Unavailable> {
+        let mut named = BTreeMap::new();
+        for ground in Ground::ALL {
+            let mut known = self.members.named(ground, wanted);
+            for (name, machine) in known.by_ref().take(MAX_NAMESAKES) {
+                let reported = machine.dns_names.iter().any(|own| own == wanted);
+                if reported || self.candidate(name, machine, wanted).is_some() {
+                    named.insert(name, machine);
+                }
+            }
+            let has_more = ground != Ground::Reported && known.next().is_some();
+            ensure!(!has_more, too_many(wanted));
+        }
+        let named = named.into_iter();
         let named = named.map(|(name, machine)| self.machine(name, machine));
-        named.chain(self.listed_named(wanted)).collect()
+        Ok(named.chain(self.listed_named(wanted)?).collect())
     }
 
     pub(super) fn machine(self, name: &str, machine: &objects::Machine) -> Machine {
@@ -227,12 +257,9 @@ impl<'a> View<'a> {
 
     /// The pool, where the label has a digest of its name.
     fn pool_name(self, machine: &objects::Machine) -> Option<String> {
-        let label = machine.pool.as_ref()?;
-        let pools = &self.members.pools;
-        let mut names = pools.iter().map(|(name, _)| name);
-        let digested = || names.find(|name| label_value(name) == *label);
-        let exact = pools.get(label).map(|_| label.as_str());
-        Some(exact.or_else(digested).unwrap_or(label).to_owned())
+        let label = machine.pool.as_deref()?;
+        let found = self.members.pool(label);
+        Some(found.map_or(label, |(name, _)| name).to_owned())
     }
 
     /// Whether Machines stand for the members of this pool.
@@ -281,12 +308,6 @@ fn state(deleting: bool, has_bootstrap_data: bool) -> MachineState {
     }
 }
 
-/// The name of a machine whose infrastructure gives it none: the last part of its ID.
-fn last_segment(id: &ProviderId) -> Option<&str> {
-    let (_, segment) = id.as_str().rsplit_once('/')?;
-    Some(segment)
-}
-
 /// The error of two objects, each a kind and a name, with one provider ID.
 fn ambiguous(first: (&str, &str), second: (&str, &str)) -> Unavailable {
     let [(kind, name), (other_kind, other)] = [first, second];
@@ -295,17 +316,9 @@ fn ambiguous(first: (&str, &str), second: (&str, &str)) -> Unavailable {
     ))
 }
 
-/// The longest value of a label.
-const MAX_LABEL_LEN: usize = 63;
-
-/// A name as the value of a label: where it is too long, the FNV-1a of it (Cluster API,
-/// `util/labels/format.MustFormatValue`).
-pub(super) fn label_value(name: &str) -> String {
-    if name.len() <= MAX_LABEL_LEN {
-        return name.to_owned();
-    }
-    let digest = name.bytes().fold(0x811c_9dc5_u32, |digest, byte| {
-        (digest ^ u32::from(byte)).wrapping_mul(0x0100_0193)
-    });
-    format!("hash_{}_z", BASE64URL_NOPAD.encode(&digest.to_be_bytes()))
+/// The error of a name that too many machines may have.
+pub(super) fn too_many(name: &str) -> Unavailable {
+    Unavailable::new(format!(
+        "more than {MAX_NAMESAKES} machines may have the name {name}"
+    ))
 }

@@ -149,17 +149,6 @@ struct Address {
     address: Option<String>,
 }
 
-impl Machine {
-    /// The names that it has for its host and its Node, but for its own name.
-    pub(in crate::capi) fn names(&self) -> impl Iterator<Item = &str> {
-        let infrastructure = self.infrastructure.iter().map(|one| one.name.as_str());
-        let host = self.node.iter().chain(&self.host_names);
-        let host = host.map(NodeName::as_str);
-        let reported = self.dns_names.iter().map(String::as_str);
-        infrastructure.chain(host).chain(reported)
-    }
-}
-
 impl Watched for Machine {
     const KIND: &'static str = "Machine";
     const MAY_BE_ABSENT: bool = false;

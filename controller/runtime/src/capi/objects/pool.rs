@@ -1,7 +1,8 @@
 //! `MachinePool`.
 
-use std::collections::BTreeSet;
+use std::borrow::Cow;
 
+use data_encoding::BASE64URL_NOPAD;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kubelet_attestation::names::ProviderId;
 use serde::Deserialize;
@@ -9,6 +10,7 @@ use serde::Deserialize;
 use super::{
     Initialization, Kept, Reference, Watched, cluster_of, is_deleting, machine, was_bootstrapped,
 };
+use crate::shared::visited;
 
 /// A `MachinePool`, as far as it is used.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -17,7 +19,7 @@ pub(in crate::capi) struct MachinePool {
     pub(in crate::capi) cluster: String,
     pub(in crate::capi) deleting: bool,
     pub(in crate::capi) has_bootstrap_data: bool,
-    pub(in crate::capi) provider_ids: BTreeSet<ProviderId>,
+    pub(in crate::capi) provider_ids: MemberIds,
     /// Its `KubeadmConfig`.
     pub(in crate::capi) config: Option<Reference>,
     pub(in crate::capi) infrastructure: Option<Reference>,
@@ -73,4 +75,64 @@ impl Kept for MachinePool {
             uid: metadata.uid?,
         })
     }
+}
+
+/// The provider IDs of a pool's members, each once, in the order of their names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::capi) struct MemberIds(Vec<ProviderId>);
+
+impl FromIterator<ProviderId> for MemberIds {
+    fn from_iter<T: IntoIterator<Item = ProviderId>>(ids: T) -> Self {
+        let mut ids: Vec<ProviderId> = ids.into_iter().collect();
+        ids.sort_unstable_by(|a, b| order(a).cmp(&order(b)));
+        ids.dedup();
+        Self(ids)
+    }
+}
+
+impl MemberIds {
+    pub(in crate::capi) fn iter(&self) -> impl Iterator<Item = &ProviderId> {
+        self.0.iter()
+    }
+
+    /// Whether it has this one.
+    pub(in crate::capi) fn contains(&self, id: &ProviderId) -> bool {
+        let found = self.0.binary_search_by(|one| order(one).cmp(&order(id)));
+        found.is_ok()
+    }
+
+    /// Those of members with this name.
+    pub(in crate::capi) fn named<'a>(
+        &'a self,
+        name: &'a str,
+    ) -> impl Iterator<Item = &'a ProviderId> {
+        let before = self.0.partition_point(|id| last_segment(id) < Some(name));
+        let named = self.0.iter().skip(before);
+        visited(named.take_while(move |id| last_segment(id) == Some(name)))
+    }
+}
+
+fn order(id: &ProviderId) -> (Option<&str>, &str) {
+    (last_segment(id), id.as_str())
+}
+
+/// The name of a machine whose infrastructure gives it none: the last part of its ID.
+pub(in crate::capi) fn last_segment(id: &ProviderId) -> Option<&str> {
+    let (_, segment) = id.as_str().rsplit_once('/')?;
+    Some(segment)
+}
+
+/// The longest value of a label.
+const MAX_LABEL_LEN: usize = 63;
+
+/// A name as the value of a label: where it is too long, the FNV-1a of it (Cluster API,
+/// `util/labels/format.MustFormatValue`).
+pub(in crate::capi) fn label_value(name: &str) -> Cow<'_, str> {
+    if name.len() <= MAX_LABEL_LEN {
+        return name.into();
+    }
+    let digest = name.bytes().fold(0x811c_9dc5_u32, |digest, byte| {
+        (digest ^ u32::from(byte)).wrapping_mul(0x0100_0193)
+    });
+    format!("hash_{}_z", BASE64URL_NOPAD.encode(&digest.to_be_bytes())).into()
 }

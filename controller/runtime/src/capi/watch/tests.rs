@@ -2,8 +2,11 @@ use kube::core::Status;
 use kube::runtime::watcher::{self, Event};
 use serde_json::{Value, json};
 
+use super::super::objects::Watched as _;
 use super::super::testing::{Contract, NAMESPACE, objects, with};
 use super::*;
+use crate::shared::PAGE;
+use crate::shared::testing::most_visited;
 
 fn raw<W: Stored>(object: Value) -> Raw<W> {
     serde_json::from_value(object).unwrap()
@@ -23,8 +26,14 @@ fn list(objects: &Objects, listing: &mut BTreeSet<ObjectKey>, machines: &[&str])
 }
 
 fn machines(objects: &Objects) -> Vec<String> {
-    let keys = objects.kept(Machine::keys);
-    keys.into_iter().map(|key| key.name).collect()
+    let mut keys: Vec<ObjectKey> = Vec::new();
+    loop {
+        let next = Machine::keys_after(objects.store(), keys.last());
+        if next.is_empty() {
+            return keys.into_iter().map(|key| key.name).collect();
+        }
+        keys.extend(next);
+    }
 }
 
 #[test]
@@ -73,10 +82,8 @@ fn what_is_deleted_or_belongs_to_no_cluster_any_more_is_forgotten() {
     apply::<Machine>(&objects, Event::Apply(raw(nobodys)), &mut listing);
 
     assert!(machines(&objects).is_empty());
-    let empty = objects.kept(|store| {
-        let cluster = ObjectKey::new(NAMESPACE, "prod-1");
-        !store.members.contains_key(&cluster)
-    });
+    let cluster = ObjectKey::new(NAMESPACE, "prod-1");
+    let empty = objects.store().has_no_members(&cluster);
     assert!(empty, "a cluster without machines takes no memory");
 }
 
@@ -158,4 +165,34 @@ fn a_version_that_is_not_served_any_more_is_gone_whichever_call_says_so() {
     ] {
         assert!(!is_gone(&error), "{error}");
     }
+}
+
+#[test]
+fn many_objects_are_listed_and_removed_a_few_at_a_time() {
+    let (objects, mut listing) = (objects(), BTreeSet::new());
+    let names: Vec<String> = (0..3 * PAGE).map(|number| format!("m{number}")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let cluster = |name: &str| {
+        let cluster = with(Contract::V1Beta2.cluster(), "/metadata/name", json!(name));
+        raw::<Cluster>(cluster)
+    };
+    list(&objects, &mut listing, &names);
+    apply::<Machine>(&objects, Event::InitDone, &mut listing);
+    for name in &names {
+        apply::<Cluster>(&objects, Event::InitApply(cluster(name)), &mut listing);
+    }
+    apply::<Cluster>(&objects, Event::InitDone, &mut listing);
+    objects.listed(MachinePool::KIND);
+
+    let visited = most_visited(|| {
+        list(&objects, &mut listing, &["m1"]);
+        apply::<Machine>(&objects, Event::InitDone, &mut listing);
+        assert_eq!(objects.clusters().len(), names.len());
+        apply::<Cluster>(&objects, Event::InitApply(cluster("m1")), &mut listing);
+        apply::<Cluster>(&objects, Event::InitDone, &mut listing);
+    });
+
+    assert_eq!(machines(&objects), ["m1"]);
+    assert_eq!(objects.clusters().len(), 1);
+    assert!(visited.values().all(|most| *most <= PAGE), "{visited:?}");
 }

@@ -137,12 +137,13 @@ fn a_configuration_is_forgotten_with_its_machine_and_not_when_the_machine_change
     let nobodys = with(machine(), "/spec/clusterName", Value::Null);
     let nobodys = with(nobodys, "/metadata/labels", json!({}));
     seen::<objects::Machine>(&objects, nobodys);
-    objects.kept(|store| {
-        let members = &store.members[&ObjectKey::new(NAMESPACE, "prod-1")];
+    let cluster = ObjectKey::new(NAMESPACE, "prod-1");
+    let forgotten = objects.look(&cluster, |_, members| {
         let holders = members.with_token(&token("0000m1"));
         assert!(holders.machines.is_empty() && holders.pools.is_empty());
         assert!(members.config("m1-config").is_none());
     });
+    assert!(forgotten.is_some());
 }
 
 #[test]

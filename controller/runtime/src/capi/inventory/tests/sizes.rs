@@ -1,0 +1,205 @@
+//! The cost of an answer in a cluster with many objects.
+
+use super::*;
+use crate::shared::testing::most_visited;
+
+/// The number of objects of each kind. The benchmark `neighbours` has more.
+const MANY: usize = 1000;
+
+/// More entries than any answer visits at a time.
+const FEW: usize = 600;
+
+/// A name of 200 characters.
+fn long(name: &str, number: usize) -> String {
+    format!("{name}{number:0>199}")
+}
+
+/// The Machine, which all name one missing `KubeadmConfig`, with the label of a pool that does not exist.
+fn hostile_machine(number: usize) -> Value {
+    let name = long("m", number);
+    let machine = with(
+        V2.machine(&name),
+        "/spec/bootstrap/configRef/name",
+        json!(long("c", number)),
+    );
+    let labels = json!({
+        "cluster.x-k8s.io/cluster-name": "prod-1", "cluster.x-k8s.io/pool-name": format!("zz-{number}"),
+    });
+    with(machine, "/metadata/labels", labels)
+}
+
+/// Cluster `prod-1` with Machines and pools whose `KubeadmConfig`s are missing.
+fn crowd() -> (Objects, CapiInventory) {
+    let objects = answered_by(bootstrap_api);
+    seen::<Cluster>(&objects, V2.cluster());
+    for number in 0..MANY {
+        seen::<objects::Machine>(&objects, hostile_machine(number));
+        seen::<MachinePool>(&objects, V2.pool(&long("p", number), &[]));
+    }
+    listed(&objects);
+    let inventory = inventory_of(&objects);
+    (objects, inventory)
+}
+
+/// Asserts that no lock was held while more than a few entries were visited.
+fn assert_few(what: &str, run: impl FnOnce()) {
+    let visited = most_visited(run);
+    assert!(visited.contains_key("Cluster API objects"), "{visited:?}");
+    for (lock, visited) in visited {
+        assert!(visited < FEW, "{what}: {visited} entries under {lock}");
+    }
+}
+
+#[test]
+fn an_unknown_token_beside_many_objects_visits_few() {
+    let (_, inventory) = crowd();
+
+    for _ in 0..2 {
+        assert_few("token", || assert_eq!(by_token(&inventory, "zzzzzz"), None));
+    }
+}
+
+/// As [`cluster`], with Machines that `change` changes.
+fn many(change: impl Fn(Value) -> Value) -> (Objects, CapiInventory) {
+    let (objects, inventory) = cluster(V2);
+    for number in 0..MANY {
+        let name = format!("x{number}");
+        seen::<objects::Machine>(&objects, change(V2.machine(&name)));
+        configured(&objects, V2.config(&name, &format!("{number:0>6}")));
+    }
+    (objects, inventory)
+}
+
+fn named(inventory: &CapiInventory, machine: &str, asked: &str) -> Result<Naming, Unavailable> {
+    let machine = block_on(inventory.by_machine_name(machine))
+        .unwrap()
+        .unwrap();
+    block_on(inventory.naming(&machine, &NodeName::parse(asked).unwrap()))
+}
+
+#[test]
+fn a_name_beside_a_pool_with_many_members_visits_few() {
+    let (objects, inventory) = cluster(V2);
+    let ids: Vec<String> = (0..MANY)
+        .map(|number| format!("generic:///pool/{number}"))
+        .collect();
+    let ids: Vec<&str> = ids.iter().map(String::as_str).collect();
+    seen::<MachinePool>(&objects, V2.pool("p1", &ids));
+    configured(&objects, V2.config("p1", "poolp1"));
+
+    assert_few("name", || {
+        assert_eq!(named(&inventory, "m1", "m1").unwrap(), Naming::Own);
+        let shared = named(&inventory, "m1", "m2").unwrap();
+        assert!(matches!(shared, Naming::Another(_)), "{shared:?}");
+        assert_eq!(block_on(inventory.by_name("7")).unwrap().len(), 1);
+        assert!(by_id(&inventory, "generic:///pool/7").is_some());
+    });
+}
+
+#[test]
+fn a_provider_id_of_many_machines_is_no_answer_and_visits_few() {
+    let id = "generic:///rack/one";
+    let (_, inventory) = many(|machine| with(machine, "/spec/providerID", json!(id)));
+
+    assert_few("provider ID", || {
+        let error = not_now(&inventory, id);
+        assert_eq!(error, "Machine x0 and Machine x1 have the same provider ID");
+    });
+}
+
+#[test]
+fn a_token_of_many_machines_is_nobodys_and_visits_few() {
+    let annotations = json!({"attestation.cluster.x-k8s.io/bootstrap-token-id": "shared"});
+    let (objects, inventory) =
+        many(|machine| with(machine, "/metadata/annotations", annotations.clone()));
+    for number in 0..MANY {
+        configured(&objects, V2.config(&format!("x{number}"), "tokens"));
+    }
+
+    assert_few("token", || {
+        for token in ["shared", "tokens"] {
+            assert_eq!(by_token(&inventory, token), None);
+        }
+    });
+}
+
+#[test]
+fn a_name_that_many_hosts_report_is_its_machines_and_visits_few() {
+    let addresses = json!([
+        {"type": "Hostname", "address": "m1"}, {"type": "InternalIP", "address": "10.0.0.7"},
+    ]);
+    let (_, inventory) = many(|machine| with(machine, "/status/addresses", addresses.clone()));
+
+    assert_few("reported name", || {
+        assert_eq!(named(&inventory, "m1", "m1").unwrap(), Naming::Own);
+        let shared = Naming::Shared {
+            other: "m1".to_owned(),
+        };
+        assert_eq!(named(&inventory, "x7", "m1").unwrap(), shared);
+        let have_it = block_on(inventory.by_name("m1")).unwrap();
+        assert!(have_it.len() > 1 && have_it.iter().any(|machine| machine.name == "m1"));
+        let address = "10.0.0.7".parse().unwrap();
+        assert!(block_on(inventory.by_address(address)).unwrap().len() > 1);
+    });
+}
+
+#[test]
+fn an_infra_machine_of_many_machines_visits_few() {
+    let infrastructure = V2.reference("infrastructure.cluster.x-k8s.io", "GenericMachine", "one");
+    let (_, inventory) =
+        many(|machine| with(machine, "/spec/infrastructureRef", infrastructure.clone()));
+
+    assert_few("name", || {
+        let shared = named(&inventory, "x7", "one").unwrap();
+        assert!(matches!(shared, Naming::Shared { .. }), "{shared:?}");
+        let error = block_on(inventory.by_name("one")).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "more than 64 machines may have the name one"
+        );
+    });
+}
+
+#[test]
+fn a_configuration_of_many_machines_visits_few() {
+    let (objects, inventory) = cluster(V2);
+    let config = "/spec/bootstrap/configRef/name";
+    for number in 0..MANY {
+        let machine = with(
+            V2.machine(&format!("x{number}")),
+            config,
+            json!("m1-config"),
+        );
+        seen::<objects::Machine>(&objects, machine);
+    }
+
+    assert_few("configuration", || {
+        let name = "/spec/joinConfiguration/nodeRegistration/name";
+        configured(&objects, with(V2.config("m1", "token1"), name, json!("n1")));
+        assert_eq!(by_token(&inventory, "token1"), None);
+        let naming = named(&inventory, "m2", "n1").unwrap();
+        assert!(matches!(naming, Naming::Another(_)), "{naming:?}");
+    });
+}
+
+#[test]
+fn lists_of_many_machines_visit_few_at_a_time() {
+    let (_, inventory) = many(|machine| machine);
+
+    assert_few("lists", || {
+        assert_eq!(inventory.token_machines().unwrap().len(), MANY + 2);
+        assert_eq!(block_on(inventory.tokens()).unwrap().len(), MANY + 2);
+        let chosen = inventory.chosen_machines(|machine| Some(machine.name.to_owned()));
+        assert_eq!(chosen.unwrap().len(), MANY + 2);
+        assert!(
+            block_on(inventory.nodes_without(|_| true))
+                .unwrap()
+                .is_empty()
+        );
+        assert!(
+            block_on(inventory.control_plane_nodes())
+                .unwrap()
+                .is_empty()
+        );
+    });
+}

@@ -1,0 +1,326 @@
+//! The objects of one cluster.
+
+use std::borrow::Cow;
+use std::hash::Hash;
+use std::net::IpAddr;
+use std::time::Instant;
+
+use kubelet_attestation::names::{NodeName, ProviderId};
+use node_attestation_core::identifiers::TokenId;
+
+use super::Member;
+use super::configs::{Configs, Referrer};
+use crate::capi::objects::{
+    BootstrapConfig, Machine, MachinePool, Reference, label_value, last_segment,
+};
+use crate::table::{Indexed, Table};
+
+/// The number of objects that an answer about one has: whoever asks needs to know only that there are several. Of three
+/// pools, one may be the pool of the Machine.
+const SEVERAL: usize = 3;
+
+/// The ground on which a machine's Node may have a name, the strongest first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(in crate::capi) enum Ground {
+    /// The `KubeadmConfig` has it.
+    Written,
+    /// The `InfraMachine` has it, or the infrastructure's list of a pool's members.
+    InfraMachine,
+    /// The Machine has it.
+    Machine,
+    /// Cluster API has found the Node of that name to be this machine's: by the provider ID that the Node
+    /// gives itself.
+    Node,
+    /// The infrastructure reports it of the machine's host: by the word of the guest, with some
+    /// providers.
+    Reported,
+}
+
+impl Ground {
+    /// All of them, the strongest first.
+    pub(in crate::capi) const ALL: [Self; 5] = [
+        Self::Written,
+        Self::InfraMachine,
+        Self::Machine,
+        Self::Node,
+        Self::Reported,
+    ];
+}
+
+/// A value by which an object of a cluster is found.
+#[derive(Hash)]
+pub(super) enum Value<'a> {
+    ProviderId(&'a ProviderId),
+    Address(IpAddr),
+    /// The name of its `KubeadmConfig`.
+    Config(&'a str),
+    /// A Machine with bootstrap data and this `KubeadmConfig`.
+    Bootstrapped {
+        config: &'a str,
+        /// Whether Cluster API has found its Node.
+        has_node: bool,
+    },
+    /// A name that its Node may have on this ground.
+    NodeName(Ground, &'a str),
+    /// The pool of a Machine, as the Machine calls it.
+    Pool(&'a str),
+    /// A pool with a long name, as the label of its Machines calls it.
+    Label(Cow<'a, str>),
+    /// The name of a member of a pool.
+    Member(&'a str),
+    Token(&'a TokenId),
+}
+
+/// The objects of a cluster.
+#[derive(Debug, Default)]
+pub(in crate::capi) struct Members {
+    pub(in crate::capi) machines: Table<Machine>,
+    pub(super) pools: Table<MachinePool>,
+    configs: Configs,
+}
+
+/// Machines and pools that share a value, with their names; the first of many.
+#[derive(Default)]
+pub(in crate::capi) struct Holders<'a> {
+    pub(in crate::capi) machines: Vec<(&'a str, &'a Machine)>,
+    pub(in crate::capi) pools: Vec<(&'a str, &'a MachinePool)>,
+}
+
+impl Members {
+    /// The `KubeadmConfig` of this name, if it was read.
+    pub(in crate::capi) fn config(&self, name: &str) -> Option<&BootstrapConfig> {
+        self.configs.get(name)
+    }
+
+    /// Whether this `KubeadmConfig` is read, if something depends on it.
+    pub(in crate::capi) fn is_due(&self, config: &str, now: Instant) -> bool {
+        self.configs.is_due(config, now)
+    }
+
+    /// The `KubeadmConfig`s to read for such a referrer.
+    pub(in crate::capi) fn due(
+        &self,
+        referrer: Referrer,
+        now: Instant,
+    ) -> impl Iterator<Item = &Reference> {
+        let due = self.configs.due(referrer, now);
+        due.filter_map(|config| {
+            let machines = self.with_config(config);
+            let of_machine = machines.map(|(_, machine)| machine.config.as_ref());
+            let pools = self.pools_with_config(config);
+            let of_pool = pools.map(|(_, pool)| pool.config.as_ref());
+            of_machine.chain(of_pool).next()?
+        })
+    }
+
+    pub(in crate::capi) fn with_provider_id(&self, id: &ProviderId) -> Holders<'_> {
+        let machines = self.machines.with(Value::ProviderId(id));
+        let machines = machines.filter(|(_, machine)| machine.provider_id.as_ref() == Some(id));
+        let pools = self.pools.with(Value::ProviderId(id));
+        let pools = pools.filter(|(_, pool)| pool.provider_ids.contains(id));
+        Holders {
+            machines: machines.take(SEVERAL).collect(),
+            pools: pools.take(SEVERAL).collect(),
+        }
+    }
+
+    /// The machines and pools whose `KubeadmConfig` has this token, and the machines that it is assigned to: one, unless
+    /// a person wrote the token.
+    pub(in crate::capi) fn with_token(&self, token: &TokenId) -> Holders<'_> {
+        let mut all = Holders::default();
+        for config in self.configs.with_token(token).take(SEVERAL) {
+            let machines = self.with_config(config).take(SEVERAL);
+            all.machines.extend(machines);
+            let pools = self.pools_with_config(config).take(SEVERAL);
+            all.pools.extend(pools);
+        }
+        let assigned = self.machines.with(Value::Token(token));
+        let assigned =
+            assigned.filter(|(_, machine)| machine.assigned_token.as_ref() == Some(token));
+        for (name, machine) in assigned.take(SEVERAL) {
+            if !all.machines.iter().any(|(known, _)| *known == name) {
+                all.machines.push((name, machine));
+            }
+        }
+        all
+    }
+
+    /// All Machines that have this address.
+    pub(in crate::capi) fn with_address(
+        &self,
+        address: IpAddr,
+    ) -> impl Iterator<Item = (&str, &Machine)> {
+        let machines = self.machines.with(Value::Address(address));
+        machines.filter(move |(_, machine)| machine.addresses.contains(&address))
+    }
+
+    /// All Machines whose Nodes may have this name on this ground, and perhaps others.
+    pub(in crate::capi) fn named<'a>(
+        &'a self,
+        ground: Ground,
+        name: &'a str,
+    ) -> impl Iterator<Item = (&'a str, &'a Machine)> {
+        let is_written = ground == Ground::Written;
+        let written = is_written.then(|| self.configs.named(name));
+        let written = written.into_iter().flatten();
+        let written = written.flat_map(|config| self.with_config(config));
+        // Its own name is not among its values.
+        let is_own = ground == Ground::Machine;
+        let own = is_own.then(|| self.machines.get(name)).flatten();
+        let own = own.map(|machine| (name, machine));
+        let known = self.machines.with(Value::NodeName(ground, name));
+        written.chain(own).chain(known)
+    }
+
+    /// The pool of this name, or with this digest of its name.
+    pub(in crate::capi) fn pool(&self, label: &str) -> Option<(&str, &MachinePool)> {
+        let mut digested = self.pools.with(Value::Label(label.into()));
+        let digested = digested.find(|(name, _)| label_value(name) == label);
+        self.pools.get_with_name(label).or(digested)
+    }
+
+    /// The pools with members of this name.
+    pub(in crate::capi) fn listing(
+        &self,
+        member: &str,
+    ) -> impl Iterator<Item = (&str, &MachinePool)> {
+        self.pools.with(Value::Member(member))
+    }
+
+    /// Whether any Machine calls its pool this.
+    pub(in crate::capi) fn has_machines_of(&self, pool: &str) -> bool {
+        let mut machines = self.machines.with(Value::Pool(pool));
+        machines.any(|(_, machine)| machine.pool.as_deref() == Some(pool))
+    }
+
+    fn with_config<'a>(&'a self, config: &'a str) -> impl Iterator<Item = (&'a str, &'a Machine)> {
+        let machines = self.machines.with(Value::Config(config));
+        machines.filter(move |(_, machine)| machine.config() == Some(config))
+    }
+
+    fn pools_with_config<'a>(
+        &'a self,
+        config: &'a str,
+    ) -> impl Iterator<Item = (&'a str, &'a MachinePool)> {
+        let pools = self.pools.with(Value::Config(config));
+        pools.filter(move |(_, pool)| pool.config() == Some(config))
+    }
+
+    /// Keeps a `KubeadmConfig` that was read, or notes that it was missing.
+    pub(super) fn read_config(
+        &mut self,
+        name: &str,
+        config: Option<BootstrapConfig>,
+        now: Instant,
+    ) {
+        let is_of_pool = self.pools_with_config(name).next().is_some();
+        // Its Machines may be gone since the read began; then nothing would ever remove it.
+        if is_of_pool || self.with_config(name).next().is_some() {
+            self.configs.put(name, config, is_of_pool, now);
+            self.queue_config(name);
+        }
+    }
+
+    pub(super) fn put<M: Member>(&mut self, name: &str, member: M) {
+        let config = member.config().map(ToOwned::to_owned);
+        let before = M::table(self).put(name, member);
+        if let Some(config) = &config {
+            self.queue_config(config);
+        }
+        // After the new object was stored: mostly it refers to the same one.
+        let before = before.as_deref().and_then(Member::config);
+        if let Some(former) = before.filter(|former| config.as_deref() != Some(*former)) {
+            self.release_config(former);
+        }
+    }
+
+    pub(super) fn remove<M: Member>(&mut self, name: &str) {
+        let before = M::table(self).remove(name);
+        if let Some(config) = before.as_deref().and_then(Member::config) {
+            self.release_config(config);
+        }
+    }
+
+    /// Removes the `KubeadmConfig`, if nothing refers to it any more.
+    fn release_config(&mut self, config: &str) {
+        let is_of_machine = self.with_config(config).next().is_some();
+        if is_of_machine || self.pools_with_config(config).next().is_some() {
+            self.queue_config(config);
+        } else {
+            self.configs.remove(config);
+        }
+    }
+
+    /// Queues the `KubeadmConfig` for what refers to it now.
+    fn queue_config(&mut self, config: &str) {
+        let is_unknown = self.config(config).is_none();
+        let is_of_machine = |has_node| {
+            let value = Value::Bootstrapped { config, has_node };
+            is_unknown && self.machines.with(value).next().is_some()
+        };
+        let wanted = [
+            (Referrer::Joining, is_of_machine(false)),
+            (Referrer::Joined, is_of_machine(true)),
+            (
+                Referrer::Pool,
+                self.pools_with_config(config).next().is_some(),
+            ),
+        ];
+        self.configs.queue(config, wanted);
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.machines.is_empty() && self.pools.is_empty()
+    }
+}
+
+impl Indexed for Machine {
+    fn values<'a>(&'a self, _name: &'a str) -> impl Iterator<Item = impl Hash> {
+        let id = self.provider_id.iter().map(Value::ProviderId);
+        let addresses = self.addresses.iter().copied().map(Value::Address);
+        let config = self.config();
+        let has_node = self.node.is_some();
+        let bootstrapped = config.filter(|_| self.has_bootstrap_data);
+        let bootstrapped = bootstrapped.map(|config| Value::Bootstrapped { config, has_node });
+        let pool = self.pool.as_deref().map(Value::Pool);
+        let token = self.assigned_token.iter().map(Value::Token);
+        let values = id.chain(addresses).chain(config.map(Value::Config));
+        let values = values.chain(bootstrapped).chain(pool).chain(token);
+        values.chain(names(self))
+    }
+}
+
+/// The names that a Machine has for its host and its Node, in addition to its own.
+fn names(machine: &Machine) -> impl Iterator<Item = Value<'_>> {
+    let infrastructure = machine.infrastructure.iter();
+    let infrastructure = infrastructure.map(|one| (Ground::InfraMachine, one.name.as_str()));
+    let node = machine.node.iter();
+    let node = node.map(|node| (Ground::Node, node.as_str()));
+    let host = machine.host_names.iter().map(NodeName::as_str);
+    let reported = host.chain(machine.dns_names.iter().map(String::as_str));
+    let reported = reported.map(|name| (Ground::Reported, name));
+    let names = infrastructure.chain(node).chain(reported);
+    names.map(|(ground, name)| Value::NodeName(ground, name))
+}
+
+impl Indexed for MachinePool {
+    fn values<'a>(&'a self, name: &'a str) -> impl Iterator<Item = impl Hash> {
+        let ids = self.provider_ids.iter();
+        let ids = ids.flat_map(|id| {
+            let member = last_segment(id).map(Value::Member);
+            [Value::ProviderId(id)].into_iter().chain(member)
+        });
+        let label = label_value(name);
+        let label = (label != name).then_some(Value::Label(label));
+        ids.chain(self.config().map(Value::Config)).chain(label)
+    }
+}
+
+impl Indexed for BootstrapConfig {
+    fn values<'a>(&'a self, _name: &'a str) -> impl Iterator<Item = impl Hash> {
+        let token = self.token.iter().map(Value::Token);
+        let name = self.node_name.iter();
+        let name = name.map(|name| Value::NodeName(Ground::Written, name.as_str()));
+        token.chain(name)
+    }
+}

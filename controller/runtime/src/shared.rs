@@ -1,0 +1,342 @@
+//! Locks that tenants share, and maps whose dead entries are removed a few at a time.
+//!
+//! # Guarantees
+//!
+//! - Code under a [`Shared`] lock has no guard that it could keep: it is a closure, which cannot wait.
+//! - An insertion into a [`Swept`] map visits a constant number of entries.
+//!
+//! Work under such a lock must not grow with the number of objects, or the tenant that creates them stops all others.
+//! With the feature `testing`, each lock measures the processor time for which it is held, and counts the visited entries.
+
+use std::borrow::Borrow;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::ops::Bound::{Excluded, Unbounded};
+
+use parking_lot::RwLock;
+
+/// The number of entries that are visited under a lock at a time.
+pub const PAGE: usize = 256;
+
+/// The number of entries that each insertion into a [`Swept`] map looks at.
+const SWEPT: usize = 4;
+
+/// A value that tenants share, under a lock.
+pub struct Shared<T> {
+    #[cfg(feature = "testing")]
+    name: &'static str,
+    value: RwLock<T>,
+}
+
+impl<T> Shared<T> {
+    /// The value, under a lock of this name.
+    pub const fn new(name: &'static str, value: T) -> Self {
+        #[cfg(not(feature = "testing"))]
+        let _ = name;
+        Self {
+            #[cfg(feature = "testing")]
+            name,
+            value: RwLock::new(value),
+        }
+    }
+
+    /// The result of `look`. Others can look at the same time.
+    pub fn read<R>(&self, look: impl FnOnce(&T) -> R) -> R {
+        let value = self.value.read();
+        #[cfg(feature = "testing")]
+        let _held = testing::Held::begin(self.name);
+        look(&value)
+    }
+
+    /// The result of `change`.
+    pub fn write<R>(&self, change: impl FnOnce(&mut T) -> R) -> R {
+        let mut value = self.value.write();
+        #[cfg(feature = "testing")]
+        let _held = testing::Held::begin(self.name);
+        change(&mut value)
+    }
+}
+
+impl<T> Shared<T> {
+    /// Keeps only these entries of a map, a page at a time.
+    pub fn retain<K: Ord + Clone, V>(
+        &self,
+        map: impl Fn(&mut T) -> &mut BTreeMap<K, V>,
+        mut keeps: impl FnMut(&K, &mut V) -> bool,
+    ) {
+        let mut last: Option<K> = None;
+        loop {
+            let (next, dead) = self.write(|value| {
+                let map = map(value);
+                let begin = last.as_ref().map_or(Unbounded, Excluded);
+                let (mut next, mut dead) = (None, Vec::new());
+                for (key, value) in visited(map.range_mut((begin, Unbounded)).take(PAGE)) {
+                    if !keeps(key, value) {
+                        dead.push(key.clone());
+                    }
+                    next = Some(key.clone());
+                }
+                let dead = dead.iter().filter_map(|key| map.remove(key));
+                (next, dead.collect::<Vec<V>>())
+            });
+            // Without the lock: they may be large.
+            drop(dead);
+            if next.is_none() {
+                return;
+            }
+            last = next;
+        }
+    }
+}
+
+impl<T> fmt::Debug for Shared<T> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("Shared")
+    }
+}
+
+/// The same entries, each of which counts as visited under the locks that are held.
+pub fn visited<I: Iterator>(entries: I) -> impl Iterator<Item = I::Item> {
+    #[cfg(feature = "testing")]
+    let entries = entries.inspect(|_| testing::visit());
+    entries
+}
+
+/// The entries of the map after the one with this key, up to [`PAGE`].
+pub fn page<'a, K: Ord, V>(
+    map: &'a BTreeMap<K, V>,
+    after: Option<&K>,
+) -> impl Iterator<Item = (&'a K, &'a V)> {
+    let begin = after.map_or(Unbounded, Excluded);
+    visited(map.range((begin, Unbounded)).take(PAGE))
+}
+
+/// A map whose dead entries are removed a few at a time, so that no insertion visits all.
+#[derive(Debug)]
+pub struct Swept<K, V> {
+    entries: BTreeMap<K, V>,
+    /// The last entry that was looked at.
+    hand: Option<K>,
+}
+
+impl<K, V> Default for Swept<K, V> {
+    fn default() -> Self {
+        Self {
+            entries: BTreeMap::new(),
+            hand: None,
+        }
+    }
+}
+
+impl<K: Ord + Clone, V> Swept<K, V> {
+    /// The value of this key, dead or not.
+    pub fn get<Q: Ord + ?Sized>(&self, key: &Q) -> Option<&V>
+    where
+        K: Borrow<Q>,
+    {
+        self.entries.get(key)
+    }
+
+    /// The same, to change it.
+    pub fn get_mut<Q: Ord + ?Sized>(&mut self, key: &Q) -> Option<&mut V>
+    where
+        K: Borrow<Q>,
+    {
+        self.entries.get_mut(key)
+    }
+
+    /// Removes the value of this key.
+    pub fn remove<Q: Ord + ?Sized>(&mut self, key: &Q) -> Option<V>
+    where
+        K: Borrow<Q>,
+    {
+        self.entries.remove(key)
+    }
+
+    /// The value of this key, or a new one, after a few other entries were removed if they are dead.
+    pub fn get_or_insert_with(
+        &mut self,
+        key: K,
+        is_dead: impl FnMut(&K, &mut V) -> bool,
+        new: impl FnOnce() -> V,
+    ) -> &mut V {
+        if !self.entries.contains_key(&key) {
+            self.sweep(SWEPT, is_dead);
+        }
+        self.entries.entry(key).or_insert_with(new)
+    }
+
+    /// Sets the value of this key, after a few other entries were removed if they are dead. Returns the former value and
+    /// the dead ones: large values are dropped without the lock.
+    pub fn insert(&mut self, key: K, value: V, is_dead: impl FnMut(&K, &mut V) -> bool) -> Vec<V> {
+        let mut dead = self.sweep(SWEPT, is_dead);
+        dead.extend(self.entries.insert(key, value));
+        dead
+    }
+
+    /// Looks at the next entries, up to `limit`, and removes and returns the dead ones. After the last entry, the next
+    /// call begins with the first.
+    pub fn sweep(&mut self, limit: usize, mut is_dead: impl FnMut(&K, &mut V) -> bool) -> Vec<V> {
+        let begin = self.hand.as_ref().map_or(Unbounded, Excluded);
+        let next = self.entries.range_mut((begin, Unbounded)).take(limit);
+        let (mut last, mut seen, mut dead) = (None, 0, Vec::new());
+        for (key, value) in visited(next) {
+            seen += 1;
+            if is_dead(key, value) {
+                dead.push(key.clone());
+            }
+            last = Some(key.clone());
+        }
+        self.hand = last.filter(|_| seen == limit);
+        let dead = dead.iter().filter_map(|key| self.entries.remove(key));
+        dead.collect()
+    }
+
+    /// All entries, in order.
+    pub fn entries(&self) -> &BTreeMap<K, V> {
+        &self.entries
+    }
+
+    /// The same, to change them.
+    pub fn entries_mut(&mut self) -> &mut BTreeMap<K, V> {
+        &mut self.entries
+    }
+
+    /// The number of entries, dead ones included.
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Whether there is no entry.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+}
+
+/// The measurements of all [`Shared`] locks.
+#[cfg(feature = "testing")]
+pub mod testing {
+    use std::cell::{Cell, RefCell};
+    use std::collections::BTreeMap;
+    use std::time::Duration;
+
+    use parking_lot::Mutex;
+    use rustix::time::{ClockId, clock_gettime};
+
+    static LONGEST: Mutex<BTreeMap<&'static str, Duration>> = Mutex::new(BTreeMap::new());
+
+    thread_local! {
+        static VISITED: Cell<usize> = const { Cell::new(0) };
+        static MOST: RefCell<BTreeMap<&'static str, usize>> = const { RefCell::new(BTreeMap::new()) };
+    }
+
+    /// The longest time for which each lock was held in this process, by its name. It is the processor time of the thread
+    /// that held it.
+    pub fn longest_held() -> BTreeMap<&'static str, Duration> {
+        LONGEST.lock().clone()
+    }
+
+    /// The most entries that this thread visits under each lock at a time, by the lock's name, while `run` runs.
+    pub fn most_visited(run: impl FnOnce()) -> BTreeMap<&'static str, usize> {
+        MOST.take();
+        run();
+        MOST.take()
+    }
+
+    /// Counts an entry as visited.
+    pub(super) fn visit() {
+        VISITED.set(VISITED.get() + 1);
+    }
+
+    /// A lock that is held.
+    pub(super) struct Held {
+        name: &'static str,
+        began: Duration,
+        visited: usize,
+    }
+
+    impl Held {
+        pub(super) fn begin(name: &'static str) -> Self {
+            Self {
+                name,
+                visited: VISITED.get(),
+                began: thread_time(),
+            }
+        }
+    }
+
+    impl Drop for Held {
+        fn drop(&mut self) {
+            let held = thread_time().saturating_sub(self.began);
+            let visited = VISITED.get() - self.visited;
+            let mut longest = LONGEST.lock();
+            let longest = longest.entry(self.name).or_default();
+            *longest = held.max(*longest);
+            MOST.with_borrow_mut(|most| {
+                let most = most.entry(self.name).or_default();
+                *most = visited.max(*most);
+            });
+        }
+    }
+
+    /// The processor time of this thread.
+    fn thread_time() -> Duration {
+        let now = clock_gettime(ClockId::ThreadCPUTime);
+        Duration::try_from(now).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_insertion_into_a_map_with_many_dead_entries_visits_a_few() {
+        let lock = Shared::new("map", Swept::default());
+        let insert = |key: usize| {
+            lock.write(|map| drop(map.insert(key, key, |_, value| *value % 2 == 0)));
+        };
+        (0..1000).for_each(insert);
+
+        let most = testing::most_visited(|| insert(1000));
+
+        assert_eq!(most, BTreeMap::from([("map", SWEPT)]));
+    }
+
+    #[test]
+    fn dead_entries_do_not_add_up_and_others_stay() {
+        let mut map = Swept::default();
+        for key in 0..1000 {
+            map.insert(key, key, |_, value| *value >= 10);
+        }
+
+        assert!(map.len() < 20, "{}", map.len());
+        assert!((0..10).all(|key| map.get(&key) == Some(&key)));
+    }
+
+    #[test]
+    fn a_map_is_retained_in_pages() {
+        let lock = Shared::new("map", (0..1000).map(|key| (key, key)).collect());
+        let retain = || lock.retain(|map: &mut BTreeMap<_, _>| map, |_, value| *value % 2 == 0);
+
+        let most = testing::most_visited(retain);
+
+        assert_eq!(most, BTreeMap::from([("map", PAGE)]));
+        assert_eq!(lock.read(BTreeMap::len), 500);
+    }
+
+    #[test]
+    fn pages_have_each_entry_once() {
+        let map: BTreeMap<usize, ()> = (0..1000).map(|key| (key, ())).collect();
+        let (mut all, mut last) = (Vec::new(), None);
+        loop {
+            let next: Vec<usize> = page(&map, last.as_ref()).map(|(key, ())| *key).collect();
+            assert!(next.len() <= PAGE);
+            let Some(key) = next.last() else { break };
+            last = Some(*key);
+            all.extend(next);
+        }
+
+        assert_eq!(all, (0..1000).collect::<Vec<_>>());
+    }
+}
