@@ -8,6 +8,7 @@
 mod cached_path;
 mod cluster_api;
 mod controller;
+mod crowd;
 mod enrolment;
 mod flood;
 mod linker_script;

@@ -1,5 +1,5 @@
-//! Clusters of one controller, a quarter of whose API servers turn hostile, and the effect on the others. Everything
-//! except the controller runs in this process.
+//! Clusters of one controller, a quarter of whose API servers turn hostile, and the effect on the others. Another tenant
+//! has many objects in the management cluster. Everything except the controller runs in this process.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::sync::Arc;
@@ -8,9 +8,11 @@ use std::time::{Duration, Instant};
 
 use kubelet_authenticator_test_support::api_server::{ConnectionFault, Fault, Route, Times, Verb};
 use kubelet_authenticator_tests::controller::{Application, is_answered, is_issued};
+use kubelet_authenticator_tests::scrape::Diagnostics;
 
 use tokio::net::TcpSocket;
 
+use crate::crowd;
 use crate::measure::{peak_memory, percentile, processor_time, threads};
 use crate::report::{Suite, print_table};
 use crate::simulation::{Simulation, Tenant, provider_id};
@@ -36,6 +38,15 @@ const DEADLINE: Duration = Duration::from_secs(120);
 /// The maximum factor by which joins and memory may increase.
 const MAX_MORE: f64 = 2.0;
 
+/// The maximum duration of one join beside hostile clusters, in milliseconds.
+const MAX_JOIN: f64 = 1000.0;
+
+/// The maximum duration of an answer to `/healthz`, in milliseconds.
+const MAX_PROBE: f64 = 100.0;
+
+/// The maximum processor time under a lock that tenants share, in milliseconds.
+const MAX_HELD: f64 = 1.0;
+
 /// The maximum number of threads of the controller: those of tokio, and of lookups that hang.
 const MAX_THREADS: f64 = 64.0;
 
@@ -56,6 +67,8 @@ pub fn run() -> Suite {
         simulation.put_cluster(tenant, "aws");
     }
     let (good, hostile) = tenants.split_at(GOOD);
+    let crowded = Tenant::new(GOOD + HOSTILE);
+    simulation.put_cluster(&crowded, "aws");
     for round in 0..=2 * ROUNDS {
         for (number, tenant) in of_round(good, round) {
             simulation.put_machine(tenant, &machine(number, round), &token(number, round));
@@ -73,8 +86,18 @@ pub fn run() -> Suite {
         WITH_NAME_SERVER,
         resolv_conf,
     ];
-    let controller = simulation.start("null-attestation-controller", &[], &wrapper);
+    let diagnostics = Diagnostics::default();
+    let lock_times = simulation.folder().join("lock-times.json");
+    let [metrics, health] = diagnostics.arguments();
+    let arguments = [
+        &metrics,
+        &health,
+        "--lock-times",
+        lock_times.to_str().unwrap(),
+    ];
+    let controller = simulation.start("null-attestation-controller", &arguments, &wrapper);
     simulation.wait_until_watched(&tenants, &vec![0; tenants.len()]);
+    simulation.wait_until_watched(std::slice::from_ref(&crowded), &[0]);
     // The cost of a first request is not measured.
     joins(good, 0);
 
@@ -87,9 +110,13 @@ pub fn run() -> Suite {
     for (tenant, number) in hostile.iter().zip(0..) {
         turn(&simulation, tenant, number, hole.address);
     }
+    let crowd = crowd::turn(&simulation, crowded);
+    let probes = crowd::probe(diagnostics);
     let used = processor_time(controller.pid());
     let mut beside = rounds(good, ROUNDS + 1..=2 * ROUNDS);
     let used_beside = processor_time(controller.pid()) - used;
+    let longest_probe = probes.end().as_secs_f64() * 1e3;
+    let filed = crowd.end();
 
     let spread = |times: &mut Vec<Duration>| {
         times.sort_unstable();
@@ -99,7 +126,7 @@ pub fn run() -> Suite {
     // Otherwise nothing was measured.
     let asked_since = hostile.iter().zip(asked_before);
     let calls: usize = asked_since.map(|(it, before)| asked(it) - before).sum();
-    assert!(calls > 0 && lookups.load(Ordering::Relaxed) > 0);
+    assert!(calls > 0 && filed > 0 && lookups.load(Ordering::Relaxed) > 0);
     let peak = peak_memory(controller.pid());
     let mut suite = Suite::new("neighbours");
     let mut rows = Vec::new();
@@ -115,7 +142,18 @@ pub fn run() -> Suite {
         ("a join beside good neighbours, most", usual[2], "ms", None),
         ("a join beside hostile ones, median", beside[0], "ms", None),
         ("a join beside hostile ones, p95", beside[1], "ms", None),
-        ("a join beside hostile ones, most", beside[2], "ms", None),
+        (
+            "a join beside hostile ones, most",
+            beside[2],
+            "ms",
+            Some(MAX_JOIN),
+        ),
+        (
+            "an answer to /healthz, most",
+            longest_probe,
+            "ms",
+            Some(MAX_PROBE),
+        ),
         (
             "median beside hostile ones, of the usual",
             beside[0] / usual[0],
@@ -160,8 +198,13 @@ pub fn run() -> Suite {
         rows.push(vec![name.to_owned(), format!("{value:.1} {unit}")]);
         suite.add(name, value, unit, limit);
     }
+    for (lock, held) in crowd::lock_times(&lock_times) {
+        let name = format!("processor time under the lock of {lock}, most");
+        rows.push(vec![name.clone(), format!("{held:.3} ms")]);
+        suite.add(name, held, "ms", Some(MAX_HELD));
+    }
     println!();
-    let title = "one controller, 50 of 200 clusters hostile";
+    let title = "one controller, 50 of 200 clusters hostile, and one with many objects";
     print_table(&[title, "value"], &rows);
     suite
 }

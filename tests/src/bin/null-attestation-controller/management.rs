@@ -1,5 +1,6 @@
 //! Every cluster of a management cluster.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,6 +14,7 @@ use node_attestation_runtime::client::{ClusterAccess, ClusterAccessError, Egress
 use node_attestation_runtime::diagnostics::{self, Pages};
 use node_attestation_runtime::management::{Controller, Settings, VerifierUnavailable};
 use node_attestation_runtime::metrics::Metrics;
+use node_attestation_runtime::shared::testing::longest_held;
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 
@@ -35,6 +37,9 @@ pub(crate) struct Management {
     metrics_bind_address: Option<SocketAddr>,
     #[arg(long)]
     health_addr: Option<SocketAddr>,
+    /// Write the longest times in milliseconds for which locks were held to this file, twice a second
+    #[arg(long)]
+    lock_times: Option<PathBuf>,
 }
 
 /// Serves them all, with the rubber stamp and the authorized attestors.
@@ -74,11 +79,27 @@ pub(crate) async fn serve(
             settings.metrics.clone(),
         ));
     }
+    if let Some(file) = management.lock_times.clone() {
+        tokio::spawn(write_lock_times(file));
+    }
     let verifiers = verifiers(stamp);
     Controller::new(&access, settings, Arc::new(verifiers))
         .run(stop)
         .await;
     Ok(())
+}
+
+async fn write_lock_times(file: PathBuf) {
+    let new = file.with_extension("new");
+    loop {
+        let times = longest_held().into_iter();
+        let times = times.map(|(lock, held)| (lock, held.as_secs_f64() * 1e3));
+        let times: BTreeMap<&str, f64> = times.collect();
+        let text = serde_json::to_string(&times).expect("times by lock");
+        std::fs::write(&new, text).expect("a file that can be written");
+        std::fs::rename(&new, &file).expect("a file that can be renamed");
+        tokio::time::sleep(Duration::from_millis(500)).await;
+    }
 }
 
 /// The rubber stamp, and `insecure` if it is authorized.
