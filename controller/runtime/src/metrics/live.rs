@@ -2,31 +2,54 @@
 
 use std::sync::{Arc, Weak};
 
-use parking_lot::Mutex;
+use crate::shared::{Shared, Swept, page};
 
 /// The things that somebody still has, in the order in which they came.
 #[derive(Debug)]
-pub(super) struct Live<T>(Mutex<Vec<Weak<T>>>);
+pub(super) struct Live<T>(Shared<Numbered<T>>);
+
+#[derive(Debug)]
+struct Numbered<T> {
+    all: Swept<u64, Weak<T>>,
+    last: u64,
+}
 
 impl<T> Default for Live<T> {
     fn default() -> Self {
-        Self(Mutex::default())
+        let numbered = Numbered {
+            all: Swept::default(),
+            last: 0,
+        };
+        Self(Shared::new("metrics of clusters", numbered))
     }
 }
 
 impl<T> Live<T> {
     pub(super) fn add(&self, one: T) -> Arc<T> {
         let one = Arc::new(one);
-        let mut all = self.0.lock();
-        if all.len() == all.capacity() {
-            // What is gone makes room before the list grows.
-            all.retain(|known| known.strong_count() > 0);
-        }
-        all.push(Arc::downgrade(&one));
+        let known = Arc::downgrade(&one);
+        self.0.write(|Numbered { all, last }| {
+            *last += 1;
+            all.insert(*last, known, |_, known| known.strong_count() == 0);
+        });
         one
     }
 
     pub(super) fn all(&self) -> Vec<Arc<T>> {
-        self.0.lock().iter().filter_map(Weak::upgrade).collect()
+        let (mut all, mut last) = (Vec::new(), None);
+        loop {
+            let next = self.0.read(|numbered| {
+                let next = page(numbered.all.entries(), last.as_ref());
+                let live = next.map(|(number, known)| {
+                    all.extend(known.upgrade());
+                    *number
+                });
+                live.last()
+            });
+            if next.is_none() {
+                return all;
+            }
+            last = next;
+        }
     }
 }

@@ -9,12 +9,12 @@ use kube::api::Api;
 use kube::runtime::watcher::Event;
 use kube::{Client, Resource as _, ResourceExt as _};
 use node_attestation_core::crd::{CLUSTER_NAME_LABEL, NodeIdentity};
-use parking_lot::Mutex;
 
 use super::cache::{Cache, Entry, entry};
 use super::kube::KubeRecords;
 use crate::capi::ObjectKey;
 use crate::metrics::Metrics;
+use crate::shared::{Shared, Swept, page};
 use crate::table::Table;
 use crate::watch::{Heard, Lenient, Skipped, WatchLog, heard_config, listening, on_management};
 
@@ -29,12 +29,12 @@ pub struct RecordsWatch {
 
 /// The caches of clusters, by their keys.
 struct Caches {
-    state: Mutex<State>,
+    clusters: Shared<Swept<ObjectKey, Arc<Cache>>>,
     heard: Arc<Heard>,
 }
 
-struct State {
-    clusters: HashMap<ObjectKey, Arc<Cache>>,
+/// What the watch has in addition.
+struct Watching {
     /// The objects so far of a list that is under way.
     listing: HashMap<ObjectKey, Table<Entry>>,
     skipped: Skipped,
@@ -60,13 +60,8 @@ impl RecordsWatch {
         labels: &str,
         metrics: &Metrics,
     ) -> (Self, impl Future<Output = ()> + Send + use<>) {
-        let state = Mutex::new(State {
-            clusters: HashMap::new(),
-            listing: HashMap::new(),
-            skipped: Skipped::new("NodeIdentity"),
-        });
-        let heard: Arc<Heard> = Arc::default();
-        let caches = Arc::new(Caches { state, heard });
+        let caches = Arc::new(Caches::default());
+        let mut watching = Watching::default();
         let (watched, heard) = (metrics.watch("NodeIdentity"), caches.heard.clone());
         let log = WatchLog::new("NodeIdentity").measured_by(watched.clone());
         let listening = listening(client.clone(), move || {
@@ -82,7 +77,7 @@ impl RecordsWatch {
         let watch = on_management(api, config).for_each(move |event| {
             log.observe(&event, || {});
             if let Ok(event) = event {
-                told.apply(event);
+                told.apply(event, &mut watching);
             }
             ready(())
         });
@@ -96,65 +91,109 @@ impl RecordsWatch {
 
     /// The records of this cluster.
     pub fn of_cluster(&self, cluster: &ObjectKey) -> KubeRecords {
-        let cache = self.caches.state.lock().cache(cluster, &self.caches.heard);
+        let cache = self.caches.cache(cluster);
         KubeRecords::new(self.client.clone(), cluster, cache, self.metrics.clone())
     }
 }
 
+impl Default for Caches {
+    fn default() -> Self {
+        Self {
+            clusters: Shared::new("caches of records", Swept::default()),
+            heard: Arc::default(),
+        }
+    }
+}
+
+impl Default for Watching {
+    fn default() -> Self {
+        Self {
+            listing: HashMap::new(),
+            skipped: Skipped::new("NodeIdentity"),
+        }
+    }
+}
+
 impl Caches {
-    fn apply(&self, event: Event<Lenient<NodeIdentity>>) {
-        let mut state = self.state.lock();
+    fn apply(&self, event: Event<Lenient<NodeIdentity>>, watching: &mut Watching) {
+        let Watching { listing, skipped } = watching;
         match event {
             Event::Init => {
-                state.listing.clear();
+                listing.clear();
                 self.heard.outdated();
             }
             Event::InitApply(object) => {
-                if let Some(cluster) = state.cluster_of(&object) {
-                    let (name, entry) = entry(&object, &cluster.name, &mut state.skipped);
-                    state.listing.entry(cluster).or_default().put(&name, entry);
+                if let Some(cluster) = self.cluster_of(&object) {
+                    let (name, entry) = entry(&object, &cluster.name, skipped);
+                    listing.entry(cluster).or_default().put(&name, entry);
                 }
             }
             Event::InitDone => {
-                let mut listing = std::mem::take(&mut state.listing);
+                let mut listing = std::mem::take(listing);
                 // Nobody may have asked for the records of a cluster yet; they are kept for whoever does.
-                for cluster in listing.keys() {
-                    state.cache(cluster, &self.heard);
-                }
-                for (cluster, cache) in &state.clusters {
-                    cache.replace(listing.remove(cluster).unwrap_or_default());
+                let _used: Vec<_> = listing.keys().map(|key| self.cache(key)).collect();
+                for (cluster, cache) in self.all(None) {
+                    cache.replace(listing.remove(&cluster).unwrap_or_default());
                 }
                 // After all of them: whoever hears of it asks them.
                 self.heard.now();
-                state.clusters.retain(|_, cache| is_used(cache));
+                self.clusters
+                    .retain(Swept::entries_mut, |key, cache| !is_dead(key, cache));
             }
             Event::Apply(object) => {
-                if let Some(cluster) = state.cluster_of(&object) {
-                    let (name, entry) = entry(&object, &cluster.name, &mut state.skipped);
-                    state.cache(&cluster, &self.heard).put(&name, entry);
+                if let Some(cluster) = self.cluster_of(&object) {
+                    let (name, entry) = entry(&object, &cluster.name, skipped);
+                    self.cache(&cluster).put(&name, entry);
                 }
             }
             Event::Delete(object) => {
                 let name = object.meta().name.as_deref().unwrap_or_default();
-                if let Some(cluster) = state.cluster_of(&object)
-                    && let Some(cache) = state.clusters.get(&cluster)
+                if let Some(cluster) = self.cluster_of(&object)
+                    && let Some(cache) = self.known(&cluster)
                 {
                     cache.remove(name);
                 }
             }
         }
     }
-}
 
-impl State {
-    fn cache(&mut self, cluster: &ObjectKey, heard: &Arc<Heard>) -> Arc<Cache> {
-        if !self.clusters.contains_key(cluster) && self.clusters.len() == self.clusters.capacity() {
-            // Those of clusters that are gone make room before the map grows.
-            self.clusters.retain(|_, cache| is_used(cache));
+    /// The cache of a cluster, if there is one.
+    fn known(&self, cluster: &ObjectKey) -> Option<Arc<Cache>> {
+        self.clusters
+            .read(|clusters| clusters.get(cluster).cloned())
+    }
+
+    fn cache(&self, cluster: &ObjectKey) -> Arc<Cache> {
+        let new = || Arc::new(Cache::new(self.heard.clone()));
+        self.clusters.write(|clusters| {
+            // Those of clusters that are gone make room.
+            let cache = clusters.get_or_insert_with(cluster.clone(), is_dead, new);
+            cache.clone()
+        })
+    }
+
+    /// All caches, or those of clusters in a namespace.
+    fn all(&self, namespace: Option<&str>) -> Vec<(ObjectKey, Arc<Cache>)> {
+        // No cluster has an empty name, and the empty namespace is the first of all.
+        let mut last = ObjectKey::new(namespace.unwrap_or_default(), "");
+        let mut all = Vec::new();
+        loop {
+            let next = self.clusters.read(|clusters| {
+                let next = page(clusters.entries(), Some(&last));
+                let next = next.map(|(key, cache)| (key.clone(), cache.clone()));
+                next.collect::<Vec<_>>()
+            });
+            let Some((key, _)) = next.last() else {
+                return all;
+            };
+            last = key.clone();
+            let is_in = |of: &str| namespace.is_none_or(|namespace| of == namespace);
+            let is_end = !is_in(&last.namespace);
+            all.extend(next.into_iter().filter(|(key, _)| is_in(&key.namespace)));
+            if is_end {
+                return all;
+            }
         }
-        let new = || Arc::new(Cache::new(heard.clone()));
-        let cache = self.clusters.entry(cluster.clone()).or_insert_with(new);
-        cache.clone()
     }
 
     /// The cluster whose record this is: by its spec, as its name is; an object that cannot be read is of the
@@ -166,19 +205,20 @@ impl State {
             return Some(ObjectKey::new(namespace, cluster));
         }
         let name = object.meta().name.as_ref()?;
-        let has_it = |(key, cache): &(&ObjectKey, &Arc<Cache>)| {
-            key.namespace == namespace && cache.state().get(name).is_some()
-        };
-        let known = self.clusters.iter().find(has_it);
-        let known = known.map(|(key, _)| key.clone());
-        known.or_else(|| {
-            let cluster = object.labels().get(CLUSTER_NAME_LABEL)?;
-            Some(ObjectKey::new(namespace, cluster))
-        })
+        let labelled = object.labels().get(CLUSTER_NAME_LABEL);
+        let labelled = labelled.map(|cluster| ObjectKey::new(namespace.as_str(), cluster));
+        let has_it = |cache: &Arc<Cache>| cache.state().get(name).is_some();
+        let own = labelled.as_ref().and_then(|cluster| self.known(cluster));
+        if own.as_ref().is_some_and(has_it) {
+            return labelled;
+        }
+        let mut others = self.all(Some(&namespace)).into_iter();
+        let known = others.find(|(_, cache)| has_it(cache));
+        known.map(|(key, _)| key).or(labelled)
     }
 }
 
-/// Whether somebody asks for it, or there is something in it.
-fn is_used(cache: &Arc<Cache>) -> bool {
-    Arc::strong_count(cache) > 1 || !cache.state().is_empty()
+/// Whether nobody asks for it, and nothing is in it.
+fn is_dead(_: &ObjectKey, cache: &mut Arc<Cache>) -> bool {
+    Arc::strong_count(cache) == 1 && cache.state().is_empty()
 }
