@@ -57,6 +57,7 @@ impl From<TriageError> for Decision {
         match dismissal {
             TriageError::Ignore(ignored) => Self::Ignore(ignored),
             TriageError::Deny(denial) => Self::Deny(denial),
+            TriageError::Retry(deferral) => Self::Retry(deferral),
         }
     }
 }

@@ -35,6 +35,8 @@ pub struct Holder {
     pub uid: CertificateUid,
     /// The machine, and how well it was founded that this is it.
     pub assurance: Assurance,
+    /// The attestor of its evidence.
+    pub attestor: Provider,
 }
 
 /// A machine's claim to a node name, with the key that opens a generation.

@@ -14,9 +14,11 @@ use crate::refusal::{Denial, Reason, Refusal, Unavailable};
 
 mod insecure;
 pub mod platform;
+mod unavailable;
 mod verifiers;
 
 pub use insecure::InsecureVerifier;
+pub use unavailable::VerifierUnavailable;
 pub use verifiers::Verifiers;
 
 /// Appraises the evidence of one provider's machines.

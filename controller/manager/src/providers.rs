@@ -14,10 +14,9 @@ use node_attestation_aws::verifier::AwsVerifier;
 use node_attestation_core::crd::{
     AWS_ACCOUNT_ANNOTATION, AwsSettings, KubeletAuthentication, TpmSettings,
 };
-use node_attestation_core::verifier::{InsecureVerifier, Verifier, Verifiers};
+use node_attestation_core::verifier::{InsecureVerifier, Verifier, VerifierUnavailable, Verifiers};
 use node_attestation_runtime::capi::ObjectKey;
 use node_attestation_runtime::client::ClusterAccess;
-use node_attestation_runtime::management::VerifierUnavailable;
 use node_attestation_runtime::metrics::Metrics;
 use node_attestation_tpm::challenge::{ChallengeKeySource, RehearsedKeys};
 use node_attestation_tpm::policy::TpmPolicy;
@@ -177,7 +176,7 @@ impl Providers {
         &self,
         authentication: &KubeletAuthentication,
         cluster_uid: &str,
-    ) -> Result<Verifiers, VerifierUnavailable> {
+    ) -> Verifiers {
         let spec = &authentication.spec;
         let cluster = Cluster {
             uid: cluster_uid,

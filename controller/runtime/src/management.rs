@@ -7,12 +7,10 @@
 //! # use std::sync::Arc;
 //! # use node_attestation_runtime::client::ClusterAccess;
 //! # use node_attestation_core::crd::KubeletAuthentication;
-//! # use node_attestation_runtime::management::{Controller, Settings, VerifierUnavailable};
+//! # use node_attestation_runtime::management::{Controller, Settings};
 //! # use node_attestation_core::verifier::{Verifier, Verifiers};
 //! # async fn embed(management: ClusterAccess, verifier: Arc<dyn Verifier>) {
-//! let verifiers = move |_: &KubeletAuthentication, _: &str| -> Result<Verifiers, VerifierUnavailable> {
-//!     Ok(Verifiers::from_iter([verifier.clone()]))
-//! };
+//! let verifiers = move |_: &KubeletAuthentication, _: &str| Verifiers::from_iter([verifier.clone()]);
 //! let controller = Controller::new(&management, Settings::default(), Arc::new(verifiers));
 //! controller.run(std::future::pending()).await;
 //! # }
@@ -32,7 +30,6 @@ use futures::future::FutureExt as _;
 use kube::Client;
 use kube::api::Api;
 use node_attestation_core::crd::KubeletAuthentication;
-use node_attestation_core::crd::conditions::reason;
 use node_attestation_core::verifier::Verifiers;
 use tokio::task::{JoinError, JoinSet};
 
@@ -100,42 +97,7 @@ pub struct Settings {
 
 /// Finds the verifiers of the authorized attestors of a cluster. The text is the UID of the Cluster, which a move
 /// changes.
-///
-/// # Errors
-///
-/// An authorized attestor is unavailable; then no request of the cluster is answered.
-pub type VerifierFactory =
-    dyn Fn(&KubeletAuthentication, &str) -> Result<Verifiers, VerifierUnavailable> + Send + Sync;
-
-/// An authorized attestor is unavailable.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum VerifierUnavailable {
-    /// This controller has no such verifier.
-    #[error("this controller has no verifier for the attestor {0:?}")]
-    Unknown(String),
-    /// Only the flag of the controller admits machines that prove nothing.
-    #[error("insecure is authorized, and this controller runs without --allow-insecure")]
-    InsecureNotAllowed,
-    /// It is unavailable with the settings of this controller.
-    #[error("the attestor {attestor} is authorized, and this controller cannot use it: {why}")]
-    Unusable {
-        /// The attestor.
-        attestor: &'static str,
-        /// Why, for the operator.
-        why: String,
-    },
-}
-
-impl VerifierUnavailable {
-    fn reason(&self) -> &'static str {
-        match self {
-            Self::Unknown(_) => reason::ATTESTOR_UNKNOWN,
-            Self::InsecureNotAllowed => reason::INSECURE_NOT_ALLOWED,
-            Self::Unusable { .. } => reason::ATTESTOR_UNUSABLE,
-        }
-    }
-}
+pub type VerifierFactory = dyn Fn(&KubeletAuthentication, &str) -> Verifiers + Send + Sync;
 
 /// A controller of all clusters of a management cluster, or of a part of them.
 #[derive(derive_more::Debug, Clone)]

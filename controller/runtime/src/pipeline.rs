@@ -110,6 +110,11 @@ impl Pipeline {
         self.context.signers()
     }
 
+    /// The same, without those of attestors that are unavailable.
+    pub(crate) fn available_signers(&self) -> Vec<String> {
+        self.context.available_signers()
+    }
+
     /// Decides about the request and answers it.
     ///
     /// Another object with the same name is ignored: it has its own turn.
@@ -170,7 +175,8 @@ impl Pipeline {
         let whole = begun.elapsed();
         logs::decision(&subject, &decided, whole, repeated);
         if !repeated || !is_waiting(&decided.decision) {
-            let provider = subject.provider_of(&self.signers());
+            // A tenant writes the names of attestors that are unavailable: they would be labels without an end.
+            let provider = subject.provider_of(&self.available_signers());
             let decision = (logs::outcome(&decided.decision), reason(&decided.decision));
             self.metrics.process().decided(decision, provider, whole);
         }

@@ -9,7 +9,6 @@
 //! # use node_attestation_core::crd::KubeletAuthentication;
 //! # use node_attestation_core::verifier::{Verifier, Verifiers};
 //! # use node_attestation_runtime::file_inventory::ClusterInventory;
-//! # use node_attestation_runtime::management::VerifierUnavailable;
 //! # use node_attestation_runtime::settings_file;
 //! # use node_attestation_runtime::standalone::{CaKey, Settings, Standalone};
 //! # async fn embed(verifier: Arc<dyn Verifier>) -> Result<(), Box<dyn Error>> {
@@ -20,9 +19,7 @@
 //!     inventory: ClusterInventory::open(Path::new("machines.yaml"))?,
 //!     authentication: settings_file::read(Path::new("settings.yaml"))?,
 //! };
-//! let verifiers = move |_: &KubeletAuthentication, _: &str| -> Result<Verifiers, VerifierUnavailable> {
-//!     Ok(Verifiers::from_iter([verifier.clone()]))
-//! };
+//! let verifiers = move |_: &KubeletAuthentication, _: &str| Verifiers::from_iter([verifier.clone()]);
 //! let controller = Standalone::load(settings, &verifiers).await?;
 //! controller.run(std::future::pending()).await;
 //! # Ok(())
@@ -36,12 +33,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kubelet_attestation::errors::error_chain;
+use node_attestation_core::crd::conditions::ConditionStatus;
 use node_attestation_core::crd::{AutoApproveBindings, KubeletAuthentication};
 use node_attestation_core::decide::Context;
 use node_attestation_core::ledger::MemoryRecords;
 use node_attestation_core::serving::ServiceRanges;
 use node_attestation_core::signer::{InvalidCa, Signer};
-use node_attestation_core::verifier::Verifiers;
+use node_attestation_core::verifier::{VerifierUnavailable, Verifiers};
 use zeroize::Zeroizing;
 
 use crate::client::{ClusterAccess, ClusterAccessError};
@@ -51,7 +49,6 @@ use crate::events::Events;
 use crate::external_signer::ExternalSigner;
 use crate::file_inventory::ClusterInventory;
 use crate::hardening::{HardeningError, service_ranges};
-use crate::management::VerifierUnavailable;
 use crate::metrics::{ClusterReport, Metrics};
 use crate::nodes::KubeNodes;
 use crate::pipeline::Pipeline;
@@ -105,7 +102,7 @@ pub enum StandaloneError {
     /// A setting cannot be used.
     #[error(transparent)]
     Settings(#[from] UnusableSettings),
-    /// An authorized attestor cannot be used.
+    /// No authorized attestor can be used.
     #[error(transparent)]
     Verifier(#[from] VerifierUnavailable),
     /// A file of the CA could not be read.
@@ -158,12 +155,15 @@ impl Standalone {
     /// A file or a setting cannot be used.
     pub async fn load(
         settings: Settings,
-        verifiers: impl Fn(&KubeletAuthentication, &str) -> Result<Verifiers, VerifierUnavailable>,
+        verifiers: impl Fn(&KubeletAuthentication, &str) -> Verifiers,
     ) -> Result<Self, StandaloneError> {
         let certificate = read_pem("certificate", &settings.ca_cert)?;
         let signing = certificates(&certificate);
         let authentication = &settings.authentication;
-        let verifiers = verifiers(authentication, &uid(&signing))?;
+        let verifiers = verifiers(authentication, &uid(&signing));
+        if let Some(why) = verifiers.none_available() {
+            return Err(why.clone().into());
+        }
         let signer = settings.ca_key.signer(&certificate, &settings.ca_cert)?;
         let access = ClusterAccess::from_kubeconfig(&settings.workload_kubeconfig).await?;
         let trusted = access.ca_certificates();
@@ -206,7 +206,7 @@ impl Standalone {
         let (events, writer) = Events::start(client.clone(), None);
         let services = self.context.serving.service_ranges.clone();
         let pipeline = Pipeline::new(self.context, self.store, events, now).measured_by(metrics);
-        let signers = pipeline.signers();
+        let signers = pipeline.available_signers();
         let examination = {
             let client = client.clone();
             tokio::spawn(async move {
@@ -221,6 +221,10 @@ impl Standalone {
     }
 
     fn tell_of_settings(&self) {
+        let available = self.context.verifiers.availability();
+        if available.holds != ConditionStatus::True {
+            tracing::warn!("{}", available.message);
+        }
         for audience in &self.context.audiences {
             tracing::info!(
                 audience = audience.as_str(),

@@ -17,6 +17,8 @@ pub const AWS_CREDENTIALS_READY: &str = "AWSCredentialsReady";
 pub const ENDORSEMENT_KEY_LISTS_READ: &str = "EndorsementKeyListsRead";
 /// Whether the attestors of all live records are authorized.
 pub const RECORD_ATTESTORS_AUTHORIZED: &str = "RecordAttestorsAuthorized";
+/// Whether the controller has a verifier for each authorized attestor.
+pub const ATTESTORS_AVAILABLE: &str = "AttestorsAvailable";
 /// Whether the addresses of Services are known, so that no serving certificate is for one of them.
 pub const SERVICE_RANGES_KNOWN: &str = "ServiceRangesKnown";
 /// Whether each node that needs a bootstrap token to come back has a live one.
@@ -84,6 +86,8 @@ pub mod reason {
     pub const OPEN_BY_OTHER_MEANS: &str = "OpenByOtherMeans";
     /// The attestors of all live records are authorized.
     pub const AUTHORIZED: &str = "Authorized";
+    /// The controller has a verifier for each authorized attestor.
+    pub const ALL_AVAILABLE: &str = "AllAvailable";
     /// Nodes with live records cannot renew: their attestor is not authorized.
     pub const ATTESTOR_NOT_AUTHORIZED: &str = "AttestorNotAuthorized";
     /// Each node that needs a bootstrap token has a live one.

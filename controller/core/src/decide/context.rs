@@ -42,4 +42,9 @@ impl Context {
     pub fn signers(&self) -> Vec<String> {
         request::signers(&self.verifiers)
     }
+
+    /// The same, without those of attestors that are unavailable: their requests wait.
+    pub fn available_signers(&self) -> Vec<String> {
+        request::signers(&self.verifiers.available())
+    }
 }

@@ -60,7 +60,7 @@ impl ConformantServingCsr {
         let (mut by_platform, mut reported) = (None, Vec::new());
         if may_be_services || names.iter().any(|name| is_reported(name, &[]).is_err()) {
             by_platform = verifiers
-                .serving_names(provider_id)
+                .serving_names(provider_id, &holder.attestor)
                 .await
                 .map_err(Deferral::VerifierUnavailable)?;
             reported = match (&by_platform, &policy.guest_reported) {

@@ -11,7 +11,7 @@ use kubelet_attestation::names::{BUILT_IN_CLIENT_SIGNER, BUILT_IN_SERVING_SIGNER
 
 use super::ApprovalReason;
 use crate::policy::size;
-use crate::refusal::{Denial, Ignored};
+use crate::refusal::{Deferral, Denial, Ignored};
 use crate::verifier::Verifiers;
 
 /// An open request to one of our signers, within limits; nothing of it has been read.
@@ -52,10 +52,10 @@ pub enum Asked {
 impl Asked {
     /// The kind of the signer of this name, if the controller answers its requests.
     fn of(signer: &str, verifiers: &Verifiers) -> Option<Self> {
-        let admitted = |provider: &Provider| verifiers.of(provider).is_some();
-        let attests = |provider: &Provider| {
-            let verifier = verifiers.of(provider);
-            verifier.is_some_and(|verifier| !verifier.versions().is_empty())
+        let admitted = |provider: &Provider| verifiers.admits(provider);
+        let attests = |provider: &Provider| match verifiers.of(provider) {
+            Some(verifier) => !verifier.versions().is_empty(),
+            None => *provider != Provider::INSECURE && admitted(provider),
         };
         match signer {
             BUILT_IN_CLIENT_SIGNER => Some(Self::BuiltInClient),
@@ -75,10 +75,11 @@ impl Asked {
 /// The signers whose requests are ours to answer.
 pub(crate) fn signers(verifiers: &Verifiers) -> Vec<String> {
     let built_in = [BUILT_IN_CLIENT_SIGNER, BUILT_IN_SERVING_SIGNER].map(str::to_owned);
-    verifiers
-        .providers()
+    let providers = verifiers.providers();
+    let providers = || providers.iter();
+    providers()
         .map(Provider::client_signer)
-        .chain(verifiers.providers().map(Provider::serving_signer))
+        .chain(providers().map(Provider::serving_signer))
         .chain(built_in)
         .filter(|signer| Asked::of(signer, verifiers).is_some())
         .collect()
@@ -94,6 +95,10 @@ pub enum TriageError {
     /// It is ours, and over a limit.
     #[error(transparent)]
     Deny(#[from] Denial),
+    /// It is for a verifier that is unavailable. Nothing of it is read: this controller cannot tell whether it is
+    /// valid.
+    #[error(transparent)]
+    Retry(#[from] Deferral),
 }
 
 impl RawRequest {
@@ -113,6 +118,9 @@ impl RawRequest {
             .ok_or_else(|| Ignored::AnotherSigner(spec.signer_name.clone()))?;
         if let Some(status) = &csr.status {
             still_open(status, &asked)?;
+        }
+        if let Asked::Client(provider) | Asked::Serving(provider) = &asked {
+            verifiers.is_available(provider)?;
         }
         size::within_limits(spec)?;
         let contents = RawContents {

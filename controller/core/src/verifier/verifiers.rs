@@ -1,48 +1,92 @@
 //! The verifiers of one cluster.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use kubelet_attestation::names::{Provider, ProviderId};
 
-use super::Verifier;
-use crate::crd::conditions::ConditionReport;
+use super::{Verifier, VerifierUnavailable};
+use crate::crd::conditions::{ATTESTORS_AVAILABLE, ConditionReport, ConditionStatus, reason};
 use crate::identifiers::ServingName;
-use crate::refusal::{Denial, Unavailable};
+use crate::refusal::{Deferral, Denial, Unavailable};
 
-/// The verifiers of a cluster, one for each provider that it admits.
+/// The verifiers of a cluster, one for each provider that it admits. Requests to the signers of a provider whose
+/// verifier is unavailable wait.
 #[derive(Debug, Clone, Default)]
-pub struct Verifiers(BTreeMap<Provider, Arc<dyn Verifier>>);
+pub struct Verifiers {
+    available: BTreeMap<Provider, Arc<dyn Verifier>>,
+    unavailable: Vec<VerifierUnavailable>,
+}
 
 impl Verifiers {
-    /// The verifier of this provider.
+    /// The verifier of this provider, if it is available.
     pub fn of(&self, provider: &Provider) -> Option<&dyn Verifier> {
-        self.0.get(provider).map(AsRef::as_ref)
+        self.available.get(provider).map(AsRef::as_ref)
     }
 
-    /// The providers that are admitted.
-    pub fn providers(&self) -> impl Iterator<Item = &Provider> {
-        self.0.keys()
+    /// The providers that are admitted, also those whose verifier is unavailable.
+    pub fn providers(&self) -> BTreeSet<Provider> {
+        let unavailable = self.unavailable.iter();
+        let unavailable = unavailable.filter_map(VerifierUnavailable::provider);
+        unavailable.chain(self.available.keys().cloned()).collect()
+    }
+
+    /// Whether this provider is admitted.
+    pub(crate) fn admits(&self, provider: &Provider) -> bool {
+        self.available.contains_key(provider) || self.is_available(provider).is_err()
+    }
+
+    /// The same, without the verifiers that are unavailable.
+    pub(crate) fn available(&self) -> Self {
+        Self {
+            available: self.available.clone(),
+            unavailable: Vec::new(),
+        }
+    }
+
+    /// Requests to the signers of this provider wait while its verifier is unavailable.
+    pub(crate) fn is_available(&self, provider: &Provider) -> Result<(), Deferral> {
+        let mut unavailable = self.unavailable.iter();
+        let why = unavailable.find(|why| why.attestor() == provider.as_str());
+        why.map_or(Ok(()), |why| Err(why.into()))
+    }
+
+    /// The reason for which the first authorized attestor is unavailable, if no attestor is available.
+    pub fn none_available(&self) -> Option<&VerifierUnavailable> {
+        let first = self.unavailable.first();
+        first.filter(|_| self.available.is_empty())
     }
 
     /// Each provider with the names of all reasons for which its requests can be denied.
     pub fn denials(&self) -> impl Iterator<Item = (&Provider, &'static str)> {
-        self.0.iter().flat_map(|(provider, verifier)| {
+        self.available.iter().flat_map(|(provider, verifier)| {
             let all = Denial::CATALOGUE.iter().chain(verifier.denials());
             all.map(move |reason| (provider, reason.name))
         })
     }
 
     /// The names and addresses that the platforms report of the machine with this provider ID; `None`
-    /// where none of them has a say.
+    /// where none of them has a say. `attestor` is the one in the machine's record.
     pub(crate) async fn serving_names(
         &self,
         provider_id: &ProviderId,
+        attestor: &Provider,
     ) -> Result<Option<Vec<ServingName>>, Unavailable> {
         let mut names = None;
-        for verifier in self.0.values() {
+        for verifier in self.available.values() {
             if let Some(reported) = verifier.serving_names(provider_id).await? {
                 names.get_or_insert_with(Vec::new).extend(reported);
+            }
+        }
+        if names.is_none() {
+            let scheme = provider_id.as_str().split_once("://");
+            let may_report = |why: &&VerifierUnavailable| {
+                why.attestor() == attestor.as_str()
+                    || scheme.is_some_and(|(scheme, _)| scheme == why.attestor())
+            };
+            // Otherwise the node would be believed, or denied, where its platform knows better.
+            if let Some(why) = self.unavailable.iter().find(may_report) {
+                return Err(Unavailable::new(why.clone()));
             }
         }
         Ok(names)
@@ -50,26 +94,64 @@ impl Verifiers {
 
     /// Their reports about the cluster, for its conditions.
     pub fn reports(&self) -> impl Iterator<Item = ConditionReport> {
-        self.0.values().flat_map(|verifier| verifier.reports())
+        let verifiers = self.available.values();
+        let reports = verifiers.flat_map(|verifier| verifier.reports());
+        [self.availability()].into_iter().chain(reports)
     }
-}
 
-impl IntoIterator for Verifiers {
-    type Item = Arc<dyn Verifier>;
-    type IntoIter = std::collections::btree_map::IntoValues<Provider, Arc<dyn Verifier>>;
+    /// Whether all authorized attestors are available.
+    pub fn availability(&self) -> ConditionReport {
+        let unavailable: Vec<_> = self.unavailable.iter().map(ToString::to_string).collect();
+        let Some(first) = self.unavailable.first() else {
+            return ConditionReport {
+                of: ATTESTORS_AVAILABLE,
+                holds: ConditionStatus::True,
+                reason: reason::ALL_AVAILABLE,
+                message: String::new(),
+            };
+        };
+        ConditionReport {
+            of: ATTESTORS_AVAILABLE,
+            holds: ConditionStatus::False,
+            reason: first.reason(),
+            message: format!(
+                "{}. Requests to the signers of these attestors wait; requests to other signers are answered",
+                unavailable.join("; ")
+            ),
+        }
+    }
 
-    fn into_iter(self) -> Self::IntoIter {
-        self.0.into_values()
+    /// The same, with each verifier replaced.
+    #[must_use]
+    pub fn map(self, replace: impl Fn(Arc<dyn Verifier>) -> Arc<dyn Verifier>) -> Self {
+        let available = self.available.into_values().map(replace);
+        Self {
+            unavailable: self.unavailable,
+            ..available.collect()
+        }
     }
 }
 
 impl FromIterator<Arc<dyn Verifier>> for Verifiers {
     fn from_iter<T: IntoIterator<Item = Arc<dyn Verifier>>>(verifiers: T) -> Self {
-        Self(
-            verifiers
-                .into_iter()
-                .map(|verifier| (verifier.provider().clone(), verifier))
-                .collect(),
-        )
+        verifiers.into_iter().map(Ok).collect()
+    }
+}
+
+impl FromIterator<Result<Arc<dyn Verifier>, VerifierUnavailable>> for Verifiers {
+    fn from_iter<T>(verifiers: T) -> Self
+    where
+        T: IntoIterator<Item = Result<Arc<dyn Verifier>, VerifierUnavailable>>,
+    {
+        let mut all = Self::default();
+        for verifier in verifiers {
+            match verifier {
+                Ok(verifier) => {
+                    all.available.insert(verifier.provider().clone(), verifier);
+                }
+                Err(why) => all.unavailable.push(why),
+            }
+        }
+        all
     }
 }

@@ -114,15 +114,13 @@ fn authorizing(attestor: &str) -> KubeletAuthentication {
 
 #[test]
 fn insecure_is_admitted_only_where_both_say_so() {
-    let admitted = providers(true)
-        .verifiers(&authorizing("insecure"), "")
-        .unwrap();
+    let admitted = providers(true).verifiers(&authorizing("insecure"), "");
     assert!(admitted.of(&Provider::INSECURE).is_some());
 
     let refused = providers(false).verifiers(&authorizing("insecure"), "");
     assert_eq!(
-        refused.unwrap_err(),
-        VerifierUnavailable::InsecureNotAllowed
+        refused.none_available().unwrap(),
+        &VerifierUnavailable::InsecureNotAllowed
     );
 }
 
@@ -131,8 +129,8 @@ fn an_attestor_that_is_not_verified_here_is_named() {
     let refused = providers(true).verifiers(&authorizing("gcp"), "");
 
     assert_eq!(
-        refused.unwrap_err(),
-        VerifierUnavailable::Unknown("gcp".to_owned())
+        refused.none_available().unwrap(),
+        &VerifierUnavailable::Unknown("gcp".to_owned())
     );
 }
 
@@ -144,7 +142,7 @@ fn a_tpm_is_challenged_only_with_keys_to_do_it() {
         attestor: "tpm",
         why: "it runs without --tpm-challenge-keys".to_owned(),
     };
-    assert_eq!(refused.unwrap_err(), expected);
+    assert_eq!(refused.none_available().unwrap(), &expected);
 }
 
 #[test]
@@ -163,7 +161,7 @@ fn config_maps_are_not_passed_over_where_nothing_can_read_them() {
         attestor: "tpm",
         why: why.to_owned(),
     };
-    assert_eq!(refused.unwrap_err(), expected);
+    assert_eq!(refused.none_available().unwrap(), &expected);
 }
 
 #[test]
@@ -181,7 +179,7 @@ fn what_keeps_ec2_from_telling_endorsement_keys_is_told_to_who_has_it_do_so() {
         attestor: "tpm",
         why: why.to_owned(),
     };
-    assert_eq!(refused.unwrap_err(), expected);
+    assert_eq!(refused.none_available().unwrap(), &expected);
 }
 
 #[test]
@@ -192,5 +190,21 @@ fn what_keeps_aws_from_being_asked_is_told_to_who_authorizes_it() {
         attestor: "aws",
         why: "no authorities".to_owned(),
     };
-    assert_eq!(refused.unwrap_err(), expected);
+    assert_eq!(refused.none_available().unwrap(), &expected);
+}
+
+#[test]
+fn an_unknown_attestor_and_one_without_keys_leave_the_others_available() {
+    let spec = KubeletAuthenticationSpec::new("prod-1", &["gcp", "tpm", "insecure"]);
+    let authentication = KubeletAuthentication::new("prod-1", spec);
+
+    let verifiers = providers(true).verifiers(&authentication, "");
+
+    assert!(verifiers.of(&Provider::INSECURE).is_some());
+    assert_eq!(verifiers.none_available(), None);
+    let report = verifiers.availability();
+    assert_eq!(report.reason, "AttestorUnknown");
+    for word in ["\"gcp\"", "--tpm-challenge-keys"] {
+        assert!(report.message.contains(word), "{}", report.message);
+    }
 }

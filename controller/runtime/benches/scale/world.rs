@@ -11,7 +11,7 @@ use node_attestation_core::testing::cluster::AcceptAllVerifier;
 use node_attestation_core::verifier::Verifiers;
 use node_attestation_runtime::capi::ObjectKey;
 use node_attestation_runtime::client::ClusterAccess;
-use node_attestation_runtime::management::{Controller, Settings, VerifierUnavailable};
+use node_attestation_runtime::management::{Controller, Settings};
 use rustix::time::{ClockId, clock_gettime};
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
@@ -85,16 +85,14 @@ impl World {
         });
         let mut settings = Settings::default();
         name.clone_into(&mut settings.candidate);
-        let verifiers = |_: &KubeletAuthentication,
-                         _: &str|
-         -> Result<Verifiers, VerifierUnavailable> {
+        let verifiers = |_: &KubeletAuthentication, _: &str| {
             let witness = AcceptAllVerifier {
                 sees: None,
                 node_name: None,
                 versions: vec![kubelet_attestation::version::EvidenceVersion::parse("v1").unwrap()],
             };
             let witness: Arc<dyn node_attestation_core::verifier::Verifier> = Arc::new(witness);
-            Ok(Verifiers::from_iter([witness]))
+            Verifiers::from_iter([witness])
         };
         let world = self.clone();
         let connect = move |key: &ObjectKey| world.access(key);

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use kube::api::{Api, ListParams};
-use node_attestation_core::crd::conditions::{self, READY};
+use node_attestation_core::crd::conditions::{self, ATTESTORS_AVAILABLE, READY};
 use node_attestation_core::crd::{KubeletAuthenticationSpec, NodeIdentity};
 
 use super::workload::{self, Workload};
@@ -128,8 +128,20 @@ fn authentication(state: &ClusterState) -> Finding {
     };
     let status = authentication.status.as_ref();
     let ready = status.and_then(|status| conditions::find(&status.conditions, READY));
+    let available =
+        status.and_then(|status| conditions::find(&status.conditions, ATTESTORS_AVAILABLE));
+    let unavailable = available.filter(|available| available.status == "False");
     match ready {
-        Some(ready) if ready.status == "True" => Finding::pass("Ready"),
+        Some(ready) if ready.status == "True" => match unavailable {
+            None => Finding::pass("Ready"),
+            Some(condition) => Finding::warn(
+                format!(
+                    "Ready without all attestors, {}: {}",
+                    condition.reason, condition.message
+                ),
+                "remove the attestor from spec.authorizedAttestors, or start the controller with what it needs",
+            ),
+        },
         Some(ready) if ready.status == "False" => Finding::fail(
             format!("not Ready, {}: {}", ready.reason, ready.message),
             "the message says what is missing",

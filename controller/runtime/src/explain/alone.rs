@@ -16,7 +16,6 @@ use super::of_cluster::{named_by_platform, rehearsed_signer};
 use super::{ExplainError, Explainer, Unasked};
 use crate::client::ClusterAccess;
 use crate::file_inventory::ClusterInventory;
-use crate::management::VerifierUnavailable;
 use crate::nodes::KubeNodes;
 use crate::standalone::{ClusterInFiles, certificates, uid};
 
@@ -41,7 +40,7 @@ impl Explainer {
     /// A file cannot be used, or there is no CA certificate.
     pub fn alone(
         settings: AloneSettings,
-        verifiers: impl Fn(&KubeletAuthentication, &str) -> Result<Verifiers, VerifierUnavailable>,
+        verifiers: impl Fn(&KubeletAuthentication, &str) -> Verifiers,
     ) -> Result<Self, ExplainError> {
         let AloneSettings {
             workload,
@@ -61,7 +60,6 @@ impl Explainer {
         let signer = rehearsed_signer(&ca).map_err(ExplainError::File)?;
         let unasked = Unasked::default();
         let verifiers = verifiers(&authentication, &uid(&signing));
-        let verifiers = verifiers.map_err(|error| ExplainError::File(error.into()))?;
         let files = ClusterInFiles {
             authentication: &authentication,
             inventory,

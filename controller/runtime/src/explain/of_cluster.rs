@@ -8,6 +8,7 @@ use k8s_openapi::api::core::v1::Secret;
 use kube::api::Api;
 use kubelet_attestation::errors::error_chain;
 use kubelet_attestation::names::{Audience, Provider};
+use node_attestation_core::crd::conditions::{self, ATTESTORS_AVAILABLE, ConditionStatus};
 use node_attestation_core::crd::{
     EndorsementKeyPlatform, KubeletAuthentication, KubeletAuthenticationSpec,
 };
@@ -26,7 +27,6 @@ use crate::capi::{CapiInventory, ClusterCa, ObjectKey, TenantKubeconfig};
 use crate::client::{CallError, ClusterAccess, EgressPolicy, call};
 use crate::hardening::{admission, revocation, service_ranges};
 use crate::keyless_signing::KeylessSigning;
-use crate::management::VerifierUnavailable;
 use crate::management::spec_mapping::{ContextBuilder, is_to_be_enforced, serving_address_ranges};
 use crate::metrics::Metrics;
 use crate::nodes::KubeNodes;
@@ -51,7 +51,7 @@ impl Explainer {
         key: &ObjectKey,
         workload: Option<ClusterAccess>,
         reach: EgressPolicy,
-        verifiers: impl Fn(&KubeletAuthentication, &str) -> Result<Verifiers, VerifierUnavailable>,
+        verifiers: impl Fn(&KubeletAuthentication, &str) -> Verifiers,
     ) -> Result<Self, ExplainError> {
         let explainer = read(management, key, workload, reach, verifiers);
         let explainer = timeout(READ_DEADLINE, explainer).await;
@@ -69,7 +69,7 @@ async fn read(
     key: &ObjectKey,
     workload: Option<ClusterAccess>,
     reach: EgressPolicy,
-    verifiers: impl Fn(&KubeletAuthentication, &str) -> Result<Verifiers, VerifierUnavailable>,
+    verifiers: impl Fn(&KubeletAuthentication, &str) -> Verifiers,
 ) -> Result<Explainer, BoxError> {
     let mut notes = Vec::new();
     let client = management.client();
@@ -80,7 +80,7 @@ async fn read(
         None => by_secret(management, key, reach).await?,
     };
     let unasked = Unasked::default();
-    let verifiers = verifiers(&said.authentication, &said.cluster.uid)?;
+    let verifiers = verifiers(&said.authentication, &said.cluster.uid);
     let verifiers = unasked.verifiers(verifiers, &named_by_platform(spec));
 
     let trusted = access.ca_certificates();
@@ -125,6 +125,7 @@ async fn read(
         ));
         true
     });
+    notes.extend(unavailable_attestors(&said.authentication));
     if said.cluster.paused {
         notes.push("the Cluster is paused: nothing is answered".to_owned());
     }
@@ -161,6 +162,20 @@ async fn read(
         unasked,
         notes,
         _watches: said.watches,
+    })
+}
+
+/// A note on the attestors that the controller cannot use, as its condition has them: the options of the controller are
+/// not known here.
+fn unavailable_attestors(authentication: &KubeletAuthentication) -> Option<String> {
+    let conditions = &authentication.status.as_ref()?.conditions;
+    let condition = conditions::find(conditions, ATTESTORS_AVAILABLE)?;
+    let is_false = condition.status == ConditionStatus::False.to_string();
+    is_false.then(|| {
+        format!(
+            "the controller does not have all attestors, {ATTESTORS_AVAILABLE} is False: {}",
+            condition.message
+        )
     })
 }
 

@@ -46,16 +46,13 @@ impl Unasked {
     /// The verifiers, which take evidence for proved where its proof is what nobody was asked for. `names_nodes` are the
     /// providers whose platform tells the name of a machine's Node.
     pub(super) fn verifiers(&self, verifiers: Verifiers, names_nodes: &[Provider]) -> Verifiers {
-        let verifiers = verifiers.into_iter();
-        verifiers
-            .map(|verifier| -> Arc<dyn Verifier> {
-                Arc::new(Unproved {
-                    names_nodes: names_nodes.contains(verifier.provider()),
-                    verifier,
-                    unasked: self.clone(),
-                })
+        verifiers.map(|verifier| {
+            Arc::new(Unproved {
+                names_nodes: names_nodes.contains(verifier.provider()),
+                verifier,
+                unasked: self.clone(),
             })
-            .collect()
+        })
     }
 }
 

@@ -64,16 +64,13 @@ pub(super) fn status(
             conditions::set(&mut status.conditions, &report, observed_generation, &now);
         }
     }
-    if let ClusterPhase::Serving {
-        health, attestors, ..
-    } = phase
-    {
-        for report in attestors {
-            let is_known = report.reason != reason::PENDING;
-            if is_known || conditions::find(&status.conditions, report.of).is_none() {
-                conditions::set(&mut status.conditions, report, observed_generation, &now);
-            }
+    for report in of_attestors(phase) {
+        let is_known = report.reason != reason::PENDING;
+        if is_known || conditions::find(&status.conditions, report.of).is_none() {
+            conditions::set(&mut status.conditions, report, observed_generation, &now);
         }
+    }
+    if let ClusterPhase::Serving { health, .. } = phase {
         if let Some(unauthorized) = &health.unauthorized {
             let report = of_record_attestors(unauthorized);
             conditions::set(&mut status.conditions, &report, observed_generation, &now);
@@ -108,10 +105,11 @@ pub(super) fn report_of(
     phase: &ClusterPhase,
     status: &KubeletAuthenticationStatus,
 ) -> ClusterReport {
-    let (phase, attestors) = match phase {
-        ClusterPhase::Waiting => ("waiting", &[][..]),
-        ClusterPhase::Stopped(_) => ("stopped", &[][..]),
-        ClusterPhase::Serving { attestors, .. } => ("serving", attestors.as_slice()),
+    let attestors = of_attestors(phase);
+    let phase = match phase {
+        ClusterPhase::Waiting => "waiting",
+        ClusterPhase::Stopped(_) => "stopped",
+        ClusterPhase::Serving { .. } => "serving",
     };
     let of_cluster = [
         conditions::READY,
@@ -139,6 +137,17 @@ pub(super) fn report_of(
             .earliest_expiry
             .as_ref()
             .map(|time| SystemTime::from(time.0)),
+    }
+}
+
+/// The conditions of the attestors in this phase.
+fn of_attestors(phase: &ClusterPhase) -> &[ConditionReport] {
+    match phase {
+        ClusterPhase::Serving { attestors, .. } => attestors,
+        ClusterPhase::Stopped(NotReady::NoAttestor { availability, .. }) => {
+            std::slice::from_ref(availability)
+        }
+        ClusterPhase::Waiting | ClusterPhase::Stopped(_) => &[],
     }
 }
 

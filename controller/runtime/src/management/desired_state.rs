@@ -89,8 +89,13 @@ pub(super) fn service(
         Observed::Present(cluster) => cluster,
     };
     ensure!(!cluster.paused, NotReady::ClusterPaused);
-    let verifiers =
-        verifiers(authentication, &cluster.uid).map_err(NotReady::VerifierUnavailable)?;
+    let verifiers = verifiers(authentication, &cluster.uid);
+    if let Some(why) = verifiers.none_available() {
+        return Err(NotReady::NoAttestor {
+            why: why.clone(),
+            availability: Box::new(verifiers.availability()),
+        });
+    }
     let kubeconfig_name = format!("{name}-kubeconfig");
     let (text, kubeconfig) = match &sources.kubeconfig {
         Observed::Unknown => return Ok(None),

@@ -105,7 +105,7 @@ impl Upkeep {
             machine_conditions,
             sync_period: settings.sync_period.unwrap_or(SYNC_PERIOD),
             admission: admission::Settings {
-                attestors: context.verifiers.providers().cloned().collect(),
+                attestors: context.verifiers.providers().into_iter().collect(),
                 built_in_renewal: BTreeSet::new(),
                 enforced: false,
             },
@@ -316,7 +316,8 @@ impl Upkeep {
             let missing = match rights {
                 Some(_) => Vec::new(),
                 None => {
-                    preflight::missing(client, required_rights(&self.context.signers())).await?
+                    preflight::missing(client, required_rights(&self.context.available_signers()))
+                        .await?
                 }
             };
             Ok((version, missing))

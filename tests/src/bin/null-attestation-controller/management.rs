@@ -12,7 +12,7 @@ use node_attestation_core::crd::KubeletAuthentication;
 use node_attestation_core::verifier::{InsecureVerifier, Verifier, Verifiers};
 use node_attestation_runtime::client::{ClusterAccess, ClusterAccessError, EgressPolicy};
 use node_attestation_runtime::diagnostics::{self, Pages};
-use node_attestation_runtime::management::{Controller, Settings, VerifierUnavailable};
+use node_attestation_runtime::management::{Controller, Settings};
 use node_attestation_runtime::metrics::Metrics;
 use node_attestation_runtime::shared::testing::longest_held;
 use tokio::net::TcpListener;
@@ -105,15 +105,13 @@ async fn write_lock_times(file: PathBuf) {
 /// The rubber stamp, and `insecure` if it is authorized.
 pub(crate) fn verifiers(
     stamp: Arc<dyn Verifier>,
-) -> impl Fn(&KubeletAuthentication, &str) -> Result<Verifiers, VerifierUnavailable> + Send + Sync {
-    move |authentication: &KubeletAuthentication,
-          _: &str|
-          -> Result<Verifiers, VerifierUnavailable> {
+) -> impl Fn(&KubeletAuthentication, &str) -> Verifiers + Send + Sync {
+    move |authentication: &KubeletAuthentication, _: &str| {
         let authorized = &authentication.spec.authorized_attestors;
         let insecure = authorized
             .iter()
             .any(|attestor| attestor == Provider::INSECURE.as_str());
         let insecure = insecure.then(|| Arc::new(InsecureVerifier) as Arc<dyn Verifier>);
-        Ok(insecure.into_iter().chain([stamp.clone()]).collect())
+        insecure.into_iter().chain([stamp.clone()]).collect()
     }
 }

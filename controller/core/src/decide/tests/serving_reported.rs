@@ -12,7 +12,7 @@ use crate::refusal::Unavailable;
 use crate::serving::NodeReportedAddresses;
 use crate::testing::decided;
 use crate::testing::serving::{ADDRESS, dns, ip, serving, serving_cluster, serving_for};
-use crate::verifier::{Appraisal, Assurance, Verifier, Verifiers};
+use crate::verifier::{Appraisal, Assurance, Verifier, VerifierUnavailable, Verifiers};
 
 /// Nodes that report these names, or cannot be read.
 #[derive(Debug)]
@@ -196,6 +196,36 @@ fn a_platform_that_is_out_of_order_is_no_denial() {
         ),
         "{decision:?}"
     );
+}
+
+#[test]
+fn a_name_that_only_an_unavailable_attestor_could_report_waits() {
+    let claimed = ServingName::Ip(ADDRESS.into());
+    let without = |attestor: &str| {
+        let why = VerifierUnavailable::Unknown(attestor.to_owned());
+        let mut cluster = platform_reported(None);
+        cluster.verifiers = [Err(why)].into_iter().collect();
+        // Also where nodes are believed: the platform could know better.
+        cluster.serving.guest_reported = Some(Arc::new(Guest(Some(vec![claimed.clone()]))));
+        cluster
+    };
+    let request = serving_for(&[ip(ADDRESS)]);
+
+    // The attestor of the record, and the one that the provider ID is of.
+    for attestor in ["null", "metal"] {
+        let decision = decided(&request, &without(attestor));
+        assert!(
+            matches!(
+                decision,
+                Decision::Retry(Deferral::VerifierUnavailable { .. })
+            ),
+            "{attestor}: {decision:?}"
+        );
+    }
+    approved(&request, &without("contoso"));
+    let mut reported = serving_cluster();
+    reported.verifiers = without("null").verifiers;
+    approved(&serving(), &reported);
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use kubelet_attestation::errors::error_chain;
 use kubelet_attestation::names::{NodeName, Provider, ProviderId};
 use kubelet_attestation::version::EvidenceVersion;
 
@@ -13,7 +14,9 @@ use crate::ledger::{LastIssued, Record, Records, Stored, Version, WriteError};
 use crate::refusal::Unavailable;
 use crate::testing::cluster::{Parts, machine};
 use crate::testing::{cluster, decided, insecure, valid};
-use crate::verifier::{Appraisal, Assurance, Identity, Verifier, Verifiers};
+use crate::verifier::{
+    Appraisal, Assurance, Identity, InsecureVerifier, Verifier, VerifierUnavailable, Verifiers,
+};
 
 /// Everything of it is down.
 #[derive(Debug)]
@@ -178,6 +181,78 @@ fn retried(request: &CertificateSigningRequest, context: &Context) -> Deferral {
         panic!("not retried: {decision:?}")
     };
     deferral
+}
+
+/// A cluster that authorizes `null`, which its controller does not have, and `insecure`.
+fn without_null() -> Context {
+    let insecure: Arc<dyn Verifier> = Arc::new(InsecureVerifier);
+    let unknown = VerifierUnavailable::Unknown("null".to_owned());
+    Context {
+        verifiers: [Err(unknown), Ok(insecure)].into_iter().collect(),
+        ..cluster()
+    }
+}
+
+#[test]
+fn a_request_for_an_attestor_that_is_unavailable_waits_unread() {
+    let context = without_null();
+    let mut unreadable = valid();
+    unreadable.spec.request.0 = vec![b'x'; 512 * 1024];
+    let mut serving = valid();
+    serving.spec.signer_name = Provider::NULL.serving_signer();
+
+    for request in [valid(), unreadable, serving] {
+        let deferral = retried(&request, &context);
+
+        assert_eq!(deferral.reason(), "VerifierUnavailable");
+        assert_eq!(
+            error_chain(&deferral),
+            "the verifier is unavailable: this controller has no verifier for the attestor \"null\""
+        );
+    }
+}
+
+#[test]
+fn a_request_for_another_attestor_than_the_unavailable_one_is_decided() {
+    let decision = decided(&insecure(), &without_null());
+
+    assert!(matches!(decision, Decision::Issue(_)), "{decision:?}");
+}
+
+#[test]
+fn requests_for_an_attestor_that_is_unavailable_are_watched() {
+    let context = without_null();
+    let signer = Provider::NULL.client_signer();
+
+    assert!(context.signers().contains(&signer));
+    assert!(!context.available_signers().contains(&signer));
+    assert_eq!(
+        context.available_signers(),
+        cluster_of_insecure().available_signers()
+    );
+}
+
+fn cluster_of_insecure() -> Context {
+    let insecure: Arc<dyn Verifier> = Arc::new(InsecureVerifier);
+    Context {
+        verifiers: Verifiers::from_iter([insecure]),
+        ..cluster()
+    }
+}
+
+#[test]
+fn attestors_that_are_unavailable_are_reported() {
+    let report = |context: Context| {
+        let report = context.verifiers.availability();
+        assert_eq!(report.of, "AttestorsAvailable");
+        (report.holds.to_string(), report.reason, report.message)
+    };
+    let (status, reason, message) = report(without_null());
+
+    assert_eq!((&*status, reason), ("False", "AttestorUnknown"));
+    assert!(message.contains("\"null\""), "{message}");
+    let all = report(cluster_of_insecure());
+    assert_eq!(all, ("True".to_owned(), "AllAvailable", String::new()));
 }
 
 #[test]

@@ -85,6 +85,7 @@ pub(in crate::ledger) fn holder(
         Some(_) | None => Ok(Holder {
             uid: record.certificate_uid(),
             assurance: record.holder.assurance(),
+            attestor: record.holder.attestor.clone(),
         }),
     }
 }

@@ -1,12 +1,12 @@
 //! The reasons for which a cluster is not served, and what a person can do about each.
 
 use kubelet_attestation::errors::error_chain;
-use node_attestation_core::crd::conditions::reason;
+use node_attestation_core::crd::conditions::{ConditionReport, reason};
 use node_attestation_core::signer::InvalidCa;
+use node_attestation_core::verifier::VerifierUnavailable;
 
 use crate::capi::{CaRefused, KubeconfigRefused, ObjectKey};
 
-use crate::management::VerifierUnavailable;
 use crate::management::spec_mapping::InvalidServingAddressRange;
 use crate::settings_file::Contradiction;
 
@@ -39,8 +39,12 @@ pub(in crate::management) enum NotReady {
          Give one of them a CA of its own"
     )]
     SharedCa(ObjectKey),
-    #[error(transparent)]
-    VerifierUnavailable(VerifierUnavailable),
+    /// Not one of the authorized attestors is available.
+    #[error("{why}")]
+    NoAttestor {
+        why: VerifierUnavailable,
+        availability: Box<ConditionReport>,
+    },
     #[error("spec.audiences: {0:?} is not an audience")]
     Audience(String),
     #[error(transparent)]
@@ -74,7 +78,7 @@ impl NotReady {
             } => reason::CA_KEY_MISMATCH,
             Self::CaRefused { .. } => reason::CA_INVALID,
             Self::SharedCa(_) => reason::SHARED_CA,
-            Self::VerifierUnavailable(why) => why.reason(),
+            Self::NoAttestor { why, .. } => why.reason(),
             Self::Audience(_) => reason::AUDIENCE_INVALID,
             Self::Settings(_) => reason::SETTINGS_INVALID,
             Self::ServingAddressRange(_) => reason::SERVING_ADDRESS_RANGE_INVALID,

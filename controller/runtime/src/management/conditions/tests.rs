@@ -1,6 +1,8 @@
 use node_attestation_core::crd::KubeletAuthenticationSpec;
 use node_attestation_core::testing::now;
 
+use node_attestation_core::verifier::{VerifierUnavailable, Verifiers};
+
 use super::*;
 use crate::management::cluster_status::AutoApprove;
 use crate::management::spec_mapping::unauthorized;
@@ -131,6 +133,36 @@ fn live_records_of_an_attestor_that_is_not_authorized_are_a_condition() {
     );
     let reported = report_of(&verdict, &status).conditions;
     assert!(reported.contains(&(CONDITION, "false")), "{reported:?}");
+}
+
+#[test]
+fn signers_in_a_forged_status_are_replaced_while_the_cluster_is_served() {
+    let mut authentication = authentication("aws");
+    let forged = Some("example.com/forged".to_owned());
+    authentication.status = Some(KubeletAuthenticationStatus {
+        kubelet_client_certificate_signer: forged.clone(),
+        kubelet_serving_certificate_signer: forged,
+        ..KubeletAuthenticationStatus::default()
+    });
+
+    let status = status(&authentication, &serving(healthy()), now());
+
+    let own = Provider::AWS.client_signer();
+    assert_eq!(status.kubelet_client_certificate_signer, Some(own));
+    let serving = status.kubelet_serving_certificate_signer;
+    assert_eq!(serving.as_deref(), Some(BUILT_IN_SERVING_SIGNER));
+}
+
+#[test]
+fn a_cluster_without_an_attestor_says_so_in_both_conditions() {
+    let why = VerifierUnavailable::Unknown("contoso".to_owned());
+    let verifiers: Verifiers = [Err(why.clone())].into_iter().collect();
+    let availability = Box::new(verifiers.availability());
+    let verdict = ClusterPhase::Stopped(NotReady::NoAttestor { why, availability });
+
+    for condition in ["Ready", "AttestorsAvailable"] {
+        assert_eq!(said(&verdict, condition), is("False", "AttestorUnknown"));
+    }
 }
 
 #[test]

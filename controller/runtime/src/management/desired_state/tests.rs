@@ -2,16 +2,17 @@ use k8s_openapi::ByteString;
 use kubelet_attestation::kubeconfig::Refused;
 use node_attestation_core::crd::{AutoApproveBindings, GuestReportedAddresses};
 use node_attestation_core::signer::InvalidCa;
-use node_attestation_core::verifier::InsecureVerifier;
+use node_attestation_core::verifier::{InsecureVerifier, Verifier, VerifierUnavailable};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair};
 use serde_json::json;
 
 use super::*;
 use crate::capi::{CaRefused, KubeconfigRefused, ObjectKey, OwnAttestors};
 use crate::external_signer::ExternalSigner;
-use crate::management::VerifierUnavailable;
 use crate::management::ca_key_registry::CaKeys;
 use crate::metrics::Metrics;
+
+mod authentication;
 
 /// All that a plan is made of: right as it begins.
 struct World {
@@ -20,7 +21,8 @@ struct World {
     keys: CaKeys,
     holder: CaKeyHolder,
     others: Vec<CaKeyHolder>,
-    verifiers: Result<(), VerifierUnavailable>,
+    unavailable: Vec<VerifierUnavailable>,
+    has_insecure: bool,
     settings: Settings,
 }
 
@@ -95,7 +97,8 @@ fn world() -> World {
         holder: keys.holder(key_of("prod-1")),
         keys,
         others: Vec::new(),
-        verifiers: Ok(()),
+        unavailable: Vec::new(),
+        has_insecure: true,
         settings: Settings::default(),
     }
 }
@@ -117,12 +120,12 @@ impl World {
     }
 
     fn plan(&mut self) -> Result<Option<Service>, NotReady> {
-        let found = self.verifiers.clone();
-        let verifiers = move |_: &KubeletAuthentication, _: &str| {
-            let insecure: Arc<dyn node_attestation_core::verifier::Verifier> =
-                Arc::new(InsecureVerifier);
-            found.clone().map(|()| Verifiers::from_iter([insecure]))
-        };
+        let unavailable = self.unavailable.iter().cloned().map(Err);
+        let insecure = self
+            .has_insecure
+            .then(|| -> Arc<dyn Verifier> { Arc::new(InsecureVerifier) });
+        let verifiers: Verifiers = insecure.map(Ok).into_iter().chain(unavailable).collect();
+        let verifiers = move |_: &KubeletAuthentication, _: &str| verifiers.clone();
         service(
             &self.authentication,
             &self.sources,
@@ -213,7 +216,8 @@ fn of_many_obstacles_the_first_is_said() {
             world.sources.kubeconfig = Observed::Absent;
         }),
         ("AttestorUnknown", |world| {
-            world.verifiers = Err(VerifierUnavailable::Unknown("tpm".to_owned()));
+            world.has_insecure = false;
+            world.unavailable = vec![VerifierUnavailable::Unknown("tpm".to_owned())];
         }),
         ("Paused", |world| world.cluster().paused = true),
         ("ClusterNotFound", |world| {

@@ -161,7 +161,7 @@ async fn a_status_is_written_while_the_secrets_of_other_clusters_are_being_liste
     let written: Written = Written::default();
     let server = written.clone();
     let management = ClusterAccess::in_memory(move |request| answer(request, server.clone()));
-    let verifiers = |_: &KubeletAuthentication, _: &str| Ok(Verifiers::default());
+    let verifiers = |_: &KubeletAuthentication, _: &str| Verifiers::default();
     let controller = Controller::new(&management, Settings::default(), Arc::new(verifiers));
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     let running = tokio::spawn(controller.run(async move { drop(stopped.await) }));

@@ -125,7 +125,7 @@ async fn released(paused: bool, away: Duration) -> (Vec<Duration>, Vec<String>) 
             }
         }
     });
-    let verifiers = |_: &KubeletAuthentication, _: &str| Ok(Verifiers::default());
+    let verifiers = |_: &KubeletAuthentication, _: &str| Verifiers::default();
     let controller = Controller::new(&access, Settings::default(), Arc::new(verifiers))
         .connecting_by(Arc::new(move |_| workload.clone()));
     let (stop, stopped) = oneshot::channel::<()>();

@@ -1,0 +1,54 @@
+//! What the `KubeletAuthentication` has: its attestors, and a status that does not count.
+
+use node_attestation_core::crd::conditions::ConditionStatus;
+
+use super::*;
+
+#[test]
+fn a_cluster_is_served_with_the_attestors_that_are_available() {
+    let mut world = world();
+    world.unavailable = vec![
+        VerifierUnavailable::Unknown("contoso".to_owned()),
+        VerifierUnavailable::Unusable {
+            attestor: "tpm",
+            why: "no keys".to_owned(),
+        },
+    ];
+
+    let service = world.plan().unwrap().unwrap();
+
+    let report = service.verifiers.reports().next().unwrap();
+    assert_eq!(
+        (report.of, report.holds, report.reason),
+        (
+            "AttestorsAvailable",
+            ConditionStatus::False,
+            "AttestorUnknown"
+        )
+    );
+    for word in ["\"contoso\"", "attestor tpm", "no keys"] {
+        assert!(report.message.contains(word), "{}", report.message);
+    }
+    world.has_insecure = false;
+    assert_eq!(world.why().reason(), "AttestorUnknown");
+}
+
+/// A tenant can write it.
+#[test]
+fn a_forged_status_changes_nothing_of_a_service() {
+    let mut world = world();
+    let before = world.fingerprint();
+    let forged = json!({
+        "caKey": {"digest": "00", "proved": true},
+        "conditions": [{
+            "type": "Ready", "status": "False", "reason": "SharedCA", "message": "",
+            "lastTransitionTime": "2026-01-01T00:00:00Z",
+        }],
+        "kubeletClientCertificateSigner": "example.com/forged",
+        "identities": {"live": 1000, "tombstones": 1000},
+    });
+
+    world.authentication.status = Some(serde_json::from_value(forged).unwrap());
+
+    assert_eq!(world.fingerprint(), before);
+}
