@@ -202,11 +202,22 @@ impl<'a> Request<'a> {
 
     /// Creates it with this length.
     pub fn file_of(&self, attacker: &Kubectl, length: Option<usize>) -> Output {
-        let directory = tempfile::tempdir().unwrap();
-        let file = directory.path().join("request.json");
-        std::fs::write(&file, self.to_json(length).to_string()).unwrap();
-        attacker.run(["create", "-f", file.to_str().unwrap()])
+        create(attacker, &self.to_json(length))
     }
+
+    /// Creates it with this in its metadata.
+    pub fn file_with(&self, attacker: &Kubectl, field: &str, value: Value) -> Output {
+        let mut request = self.to_json(None);
+        request["metadata"][field] = value;
+        create(attacker, &request)
+    }
+}
+
+fn create(attacker: &Kubectl, object: &Value) -> Output {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("request.json");
+    std::fs::write(&file, object.to_string()).unwrap();
+    attacker.run(["create", "-f", file.to_str().unwrap()])
 }
 
 /// The message to a user.

@@ -6,6 +6,7 @@ use std::sync::LazyLock;
 use kubelet_attestation::names::{NodeName, Provider};
 use kubelet_authenticator_test_support::control_plane::{Controllers, KubeadmBinding};
 use node_attestation_runtime::hardening::admission::{self, POLICY_NAME, Settings};
+use serde_json::{Value, json};
 
 use crate::bed::{BUILT_IN, Bed, OURS, Request, SECRET, STOCK, assert_done, assert_refused};
 
@@ -67,6 +68,119 @@ fn a_node_floods_the_api_server_with_requests_of_megabytes() {
         &request.file_of(&CONFINED.node("flood"), Some(65_537)),
         "the request has 65537 bytes",
     );
+}
+
+/// Metadata that would make a small request large, and the policy's words.
+fn large_metadata() -> Vec<(&'static str, Value, &'static str)> {
+    let long = "x".repeat(1_000_000);
+    let bare = "may have none";
+    let owner = |number: usize| {
+        json!({
+            "apiVersion": "v1", "kind": "ConfigMap", "name": format!("n{number}"),
+            "uid": number.to_string(),
+        })
+    };
+    let owners: Vec<_> = (0..1_000).map(owner).collect();
+    let finalizers: Vec<_> = (0..1_000)
+        .map(|number| format!("example.com/f{number}"))
+        .collect();
+    vec![
+        ("labels", json!({"a": "b"}), bare),
+        ("finalizers", json!(finalizers), bare),
+        ("ownerReferences", json!(owners), bare),
+        (
+            "annotations",
+            json!({"a": "x".repeat(200_000)}),
+            "other annotations",
+        ),
+        (
+            "annotations",
+            json!({"cluster.x-k8s.io/tpm-endorsement-key": "x".repeat(129)}),
+            "a longer one",
+        ),
+        (
+            "generateName",
+            json!(long),
+            "the name of the request is too long",
+        ),
+    ]
+}
+
+#[test]
+fn a_bootstrap_token_or_a_node_files_a_small_request_with_megabytes_of_metadata() {
+    let stock = STOCK.token_holder("bulky1");
+    let confined = [CONFINED.token_holder("bulky1"), CONFINED.node("bulky")];
+    let all = large_metadata();
+    for (number, (field, value, words)) in all.into_iter().enumerate() {
+        let name = format!("kubelet-authenticator-bulky-{number}");
+        let request = Request::ours(&name, "bulky");
+        assert_done(&request.file_with(&stock, field, value.clone()));
+
+        for requester in &confined {
+            assert_refused(&request.file_with(requester, field, value.clone()), words);
+        }
+    }
+    let long = format!("kubelet-authenticator-{}", "x".repeat(240));
+    for requester in &confined {
+        let request = Request::ours(&long, "bulky");
+        assert_refused(
+            &request.file(requester),
+            "the name of the request is too long",
+        );
+    }
+}
+
+/// The API server keeps the managed fields of a requester, also those of fields that the object does not have.
+#[test]
+fn managed_fields_of_a_requester_make_no_request_large() {
+    let many: serde_json::Map<String, Value> = (0..50_000)
+        .map(|number| (format!("f:l{number}"), json!({})))
+        .collect();
+    let managed = json!([{
+        "manager": "kubectl", "operation": "Update", "apiVersion": "certificates.k8s.io/v1",
+        "fieldsType": "FieldsV1", "time": "2026-01-01T00:00:00Z",
+        "fieldsV1": {"f:metadata": {"f:labels": many}},
+    }]);
+    let name = "kubelet-authenticator-managed";
+    let request = Request::ours(name, "managed");
+
+    let filed = request.file_with(&CONFINED.token_holder("manage"), "managedFields", managed);
+
+    if filed.status.success() {
+        let kubectl = CONFINED.cluster.kubectl();
+        let stored = kubectl.ok([
+            "get",
+            "certificatesigningrequests",
+            name,
+            "-o",
+            "json",
+            "--show-managed-fields",
+        ]);
+        assert!(stored.len() < 16 * 1024, "{} bytes", stored.len());
+    } else {
+        assert_refused(&filed, "more managed fields");
+    }
+    let again = Request::ours("kubelet-authenticator-unmanaged", "managed");
+    let few = json!([{
+        "manager": "kubectl", "operation": "Update", "apiVersion": "certificates.k8s.io/v1",
+        "fieldsType": "FieldsV1", "time": "2026-01-01T00:00:00Z",
+        "fieldsV1": {"f:spec": {"f:request": {}}},
+    }]);
+    assert_done(&again.file_with(&CONFINED.node("managed"), "managedFields", few));
+}
+
+/// As kubelets and the plugin file them: with a generated name, with no annotation, or with the endorsement key's.
+#[test]
+fn a_request_with_the_metadata_of_a_kubelet_or_the_plugin_is_admitted() {
+    let node = CONFINED.node("plain");
+    let key = json!({"cluster.x-k8s.io/tpm-endorsement-key": "0".repeat(64)});
+    let own = Request::ours("kubelet-authenticator-plain-1", "plain");
+    assert_done(&own.file_with(&node, "annotations", key));
+    let serving = Request {
+        signer: "kubernetes.io/kubelet-serving",
+        ..Request::ours("csr-plain-2", "plain")
+    };
+    assert_done(&serving.file_with(&node, "generateName", json!("csr-")));
 }
 
 #[test]

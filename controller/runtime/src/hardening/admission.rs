@@ -1,5 +1,5 @@
 //! The requests that bootstrap tokens and nodes may create: a `ValidatingAdmissionPolicy` on the
-//! creation of certificate signing requests.
+//! creation of certificate signing requests, and on their change.
 //!
 //! It keeps from the API server the requests that the controller would deny anyway, so that a leaked
 //! token can neither fill its storage (1.5 MB a request on a stock cluster) nor reach another signer while a
@@ -11,7 +11,15 @@
 //! | node | those, and `kubernetes.io/kubelet-serving` and ours for serving | any |
 //! | control-plane node that is named | also the built-in client signer | any |
 //!
-//! A request has at most 64 KiB, and our prefix is [`CSR_NAME_PREFIX`].
+//! Our prefix is [`CSR_NAME_PREFIX`]. `spec.request` has at most 64 KiB. The rest of the stored object is bounded too: an
+//! API server stores 1.5 MB, in whatever field. The API server itself sets or validates the other fields of `spec`.
+//!
+//! | field of the metadata | what it may have |
+//! | --- | --- |
+//! | `labels`, `finalizers`, `ownerReferences`, `selfLink` | nothing: neither kubelets nor the plugin have any |
+//! | `annotations` | the endorsement key, in 128 bytes |
+//! | `name`, `generateName` | 253 bytes. The API server has no limit for those of a request |
+//! | `managedFields` | two entries, with the fields of a request. A requester may send its own, and the API server keeps them |
 //!
 //! The policy does not check evidence: it sees the request as base64 text, which CEL in a policy
 //! cannot decode.
@@ -23,6 +31,7 @@ use k8s_openapi::api::admissionregistration::v1::{
 };
 use kube::Client;
 use kubelet_attestation::csr::envelope::MAX_REQUEST_LEN;
+use kubelet_attestation::evidence::tpm::ENDORSEMENT_KEY_ANNOTATION;
 use kubelet_attestation::names::{
     BUILT_IN_CLIENT_SIGNER, BUILT_IN_SERVING_SIGNER, CSR_NAME_PREFIX, NODE_USER_PREFIX, NodeName,
     Provider, SERVING_SIGNER_PREFIX,
@@ -84,11 +93,8 @@ fn policy(settings: &Settings) -> Policy {
     let by_either = format!("{IS_NODE} || {IS_TOKEN}");
     Policy {
         name: POLICY_NAME,
-        about: [
-            "certificates.k8s.io",
-            "certificatesigningrequests",
-            "CREATE",
-        ],
+        about: ["certificates.k8s.io", "certificatesigningrequests"],
+        operations: &["CREATE", "UPDATE"],
         failure_policy: "Fail",
         params: None,
         conditions: vec![("by-a-bootstrap-token-or-a-node", by_either)],
@@ -143,7 +149,7 @@ fn variables(settings: &Settings) -> Vec<(&'static str, String)> {
 }
 
 fn validations() -> Vec<(String, &'static str, String)> {
-    vec![
+    let mut all = vec![
         (
             "!variables.byToken || variables.ourSigner".to_owned(),
             "bootstrap tokens may not use this signer",
@@ -176,11 +182,181 @@ fn validations() -> Vec<(String, &'static str, String)> {
                  {MAX_REQUEST_LEN} are allowed'"
             ),
         ),
+    ];
+    all.extend(metadata_bounds());
+    all
+}
+
+/// The bounds of the metadata, each with its message.
+fn metadata_bounds() -> [(String, &'static str, String); 4] {
+    let nothing_in = |field: &str| {
+        format!("(!has(object.metadata.{field}) || size(object.metadata.{field}) == 0)")
+    };
+    let short = |field: &str| {
+        format!(
+            "(!has(object.metadata.{field}) || size(object.metadata.{field}) <= {MAX_NAME_LEN})"
+        )
+    };
+    let all = |parts: &[String]| parts.join(" && ");
+    let bare = ["labels", "finalizers", "ownerReferences", "selfLink"].map(nothing_in);
+    let annotated = format!(
+        "!has(object.metadata.annotations) || object.metadata.annotations.all(key, \
+         key == '{ENDORSEMENT_KEY_ANNOTATION}' \
+         && size(object.metadata.annotations[key]) <= {MAX_ANNOTATION_LEN})"
+    );
+    [
+        bound(
+            all(&bare),
+            "the request has labels, finalizers, owner references or a self link, and may have none",
+        ),
+        bound(
+            annotated,
+            "the request has other annotations than its endorsement key, or a longer one",
+        ),
+        bound(
+            all(&["name", "generateName"].map(short)),
+            "the name of the request is too long",
+        ),
+        bound(
+            MANAGED_FIELDS.to_owned(),
+            "the request has more managed fields than a request",
+        ),
     ]
 }
+
+/// A validation whose message has no variable.
+fn bound(expression: String, message: &'static str) -> (String, &'static str, String) {
+    (expression, message, format!("'{message}'"))
+}
+
+/// The longest name of a request, as of most objects.
+const MAX_NAME_LEN: usize = 253;
+
+/// The longest annotation: a digest of 64 digits, and room for another form of it.
+const MAX_ANNOTATION_LEN: usize = 128;
+
+/// `managedFields` has a key for each field, and no values: the keys are `f:spec`, `f:request` and the like. Their number
+/// and length are bounded in each level, and the third level is the last one.
+const MANAGED_FIELDS: &str = "!has(object.metadata.managedFields) \
+    || (size(object.metadata.managedFields) <= 2 && object.metadata.managedFields.all(entry, \
+    (!has(entry.apiVersion) || size(entry.apiVersion) <= 128) \
+    && (!has(entry.fieldsV1) || (size(entry.fieldsV1) <= 3 && entry.fieldsV1.all(a, size(a) <= 128 \
+    && size(entry.fieldsV1[a]) <= 8 && entry.fieldsV1[a].all(b, size(b) <= 128 \
+    && size(entry.fieldsV1[a][b]) <= 4 && entry.fieldsV1[a][b].all(c, size(c) <= 128 \
+    && size(entry.fieldsV1[a][b][c]) == 0)))))))";
 
 /// A list of CEL string literals. Names of signers and nodes have no character that needs escaping.
 fn list(texts: impl Iterator<Item = String>) -> String {
     let quoted: Vec<_> = texts.map(|text| format!("'{text}'")).collect();
     format!("[{}]", quoted.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use k8s_openapi::api::certificates::v1::CertificateSigningRequestSpec;
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::{
+        ManagedFieldsEntry, ObjectMeta, OwnerReference, Time,
+    };
+    use k8s_openapi::jiff::Timestamp;
+    use serde_json::{Map, Value};
+
+    use super::*;
+
+    /// The expressions of the policy, of which each must hold for a request.
+    fn expressions() -> Vec<String> {
+        let settings = Settings {
+            attestors: BTreeSet::from([Provider::AWS]),
+            built_in_renewal: BTreeSet::new(),
+            enforced: true,
+        };
+        let policy = policy(&settings).policy();
+        let validations = policy.spec.unwrap().validations.unwrap();
+        validations.into_iter().map(|one| one.expression).collect()
+    }
+
+    /// The names of the fields of this value, each of which is set.
+    fn fields(value: impl serde::Serialize) -> Map<String, Value> {
+        let Value::Object(fields) = serde_json::to_value(value).unwrap() else {
+            panic!("no object")
+        };
+        fields
+    }
+
+    fn filled_metadata() -> ObjectMeta {
+        let text = || Some("x".to_owned());
+        let map = || Some(BTreeMap::from([("x".to_owned(), "x".to_owned())]));
+        let time = || Some(Time(Timestamp::UNIX_EPOCH));
+        // No default: a field that a later version adds has to be bounded too.
+        ObjectMeta {
+            annotations: map(),
+            creation_timestamp: time(),
+            deletion_grace_period_seconds: Some(1),
+            deletion_timestamp: time(),
+            finalizers: Some(vec!["x".to_owned()]),
+            generate_name: text(),
+            generation: Some(1),
+            labels: map(),
+            managed_fields: Some(vec![ManagedFieldsEntry::default()]),
+            name: text(),
+            namespace: text(),
+            owner_references: Some(vec![OwnerReference::default()]),
+            resource_version: text(),
+            self_link: text(),
+            uid: text(),
+        }
+    }
+
+    #[test]
+    fn each_field_of_a_request_that_its_requester_writes_is_bounded() {
+        // The API server sets these, or refuses them in a request.
+        let set_by_server = [
+            "creationTimestamp",
+            "deletionGracePeriodSeconds",
+            "deletionTimestamp",
+            "generation",
+            "namespace",
+            "resourceVersion",
+            "uid",
+        ];
+        let expressions = expressions().join(" ");
+        let of_metadata = fields(filled_metadata());
+        assert_eq!(of_metadata.len(), 15);
+        for field in of_metadata.keys() {
+            let is_bounded = expressions.contains(&format!("size(object.metadata.{field})"))
+                || expressions.contains(&format!("size(object.metadata.{field}[key])"));
+            let is_set = set_by_server.contains(&field.as_str());
+            assert!(is_bounded != is_set, "metadata.{field}");
+        }
+        // Everything else of the spec is the requester's identity, or validated: a number, known usages.
+        let spec = CertificateSigningRequestSpec::default();
+        let CertificateSigningRequestSpec {
+            expiration_seconds: _,
+            extra: _,
+            groups: _,
+            request: _,
+            signer_name: _,
+            uid: _,
+            usages: _,
+            username: _,
+        } = spec;
+        assert!(expressions.contains("variables.requestLength <= 65536"));
+        assert!(expressions.contains("variables.ourSigner"));
+    }
+
+    #[test]
+    fn the_change_of_a_request_is_bounded_as_its_creation() {
+        let settings = Settings {
+            attestors: BTreeSet::new(),
+            built_in_renewal: BTreeSet::new(),
+            enforced: true,
+        };
+        let policy = policy(&settings).policy().spec.unwrap();
+        let rules = policy.match_constraints.unwrap().resource_rules.unwrap();
+
+        let operations: Vec<_> = rules.iter().flat_map(|rule| &rule.operations).collect();
+
+        assert_eq!(operations, [&["CREATE", "UPDATE"]]);
+    }
 }

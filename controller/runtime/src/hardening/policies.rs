@@ -17,8 +17,10 @@ use super::access::{HardeningError, put};
 )]
 pub(super) struct Policy {
     pub(super) name: &'static str,
-    /// The group, resource and operation that it matches, in any version and scope.
-    pub(super) about: [&'static str; 3],
+    /// The group and resource that it matches, in any version and scope.
+    pub(super) about: [&'static str; 2],
+    /// The operations that it matches.
+    pub(super) operations: &'static [&'static str],
     /// The failure policy, for a request that cannot be evaluated.
     pub(super) failure_policy: &'static str,
     /// The kind of the parameters, and the object that has them.
@@ -45,12 +47,13 @@ impl Policy {
     }
 
     /// The object, with the API server's defaults written out: the object that is read back is compared with it.
-    fn policy(self) -> ValidatingAdmissionPolicy {
-        let [group, resource, operation] = self.about.map(|only| Some(vec![only.to_owned()]));
+    pub(super) fn policy(self) -> ValidatingAdmissionPolicy {
+        let [group, resource] = self.about.map(|only| Some(vec![only.to_owned()]));
+        let operations = self.operations.iter().map(ToString::to_string);
         let rule = NamedRuleWithOperations {
             api_groups: group,
             api_versions: Some(vec!["*".to_owned()]),
-            operations: operation,
+            operations: Some(operations.collect()),
             resources: resource,
             scope: Some("*".to_owned()),
             ..NamedRuleWithOperations::default()

@@ -267,7 +267,8 @@ fn policy() -> Policy {
     Policy {
         name: POLICY_NAME,
         // And their subresources.
-        about: ["*", "*/*", "*"],
+        about: ["*", "*/*"],
+        operations: &["*"],
         failure_policy: "Ignore",
         params: Some((params, list)),
         conditions: conditions.map(owned).into(),
