@@ -33,6 +33,7 @@
 //! - `server_names`: the names and addresses of servers' certificates
 //! - `policy`: the certificates that are signed
 //! - `token`: the PKCS #11 token
+//! - `turns`: the turns of one CA at the token
 //! - `service`: the gRPC service
 
 mod authority;
@@ -41,11 +42,13 @@ mod policy;
 mod server_names;
 mod service;
 mod token;
+mod turns;
 
 use std::fs::{self, Permissions};
 use std::io;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use anyhow::Context as _;
@@ -53,22 +56,28 @@ use clap::Parser;
 use node_attestation_signer_api::external_signer_server::ExternalSignerServer;
 use rustix::fs::Mode;
 use tokio::net::UnixListener;
-use tokio::runtime::Runtime;
+use tokio::runtime::Builder;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_stream::wrappers::UnixListenerStream;
 use tonic::transport::Server;
 
 use authority::{Authority, AuthorityArgument};
 use server_names::{Reserved, ReservedAddress, ReservedName};
-use service::Service;
-use token::Token;
+use service::{Calls, Service};
+use token::{Keys, Token};
 
 /// Deadline of one call; the controller waits for ten seconds.
 const DEADLINE: Duration = Duration::from_secs(15);
 
-/// Calls at a time. Each has a session of the token. More of one connection wait for their turn; more than these, as others
-/// connect or the token hangs, are refused.
-const CALLS: usize = 16;
+/// Signatures at a time. Each has a session of the token. More of them wait for their turn, each behind those of its own
+/// CA first. `Status` takes no turn.
+const CALLS: Calls = Calls {
+    of_all: 16,
+    of_ca: 4,
+};
+
+/// Calls of one connection that are read at a time: more than the controller makes.
+const STREAMS: u32 = 256;
 
 /// The longest request: a certificate without its signature has some kilobytes.
 const MAX_REQUEST_LEN: usize = 64 * 1024;
@@ -124,8 +133,13 @@ fn main() -> anyhow::Result<()> {
         names: arguments.reserved_names,
         addresses: arguments.reserved_addresses,
     };
+    // Each turn can keep a thread, and `Status` keeps one.
+    let threads = authorities.len().saturating_mul(CALLS.of_ca);
+    let threads = threads.saturating_add(CALLS.of_all);
     let service = Service::new(token, CALLS, authorities, reserved, now)?;
-    Runtime::new()?.block_on(serve(service, &arguments.socket))
+    let mut runtime = Builder::new_multi_thread();
+    let runtime = runtime.enable_all().max_blocking_threads(threads).build()?;
+    runtime.block_on(serve(service, &arguments.socket))
 }
 
 /// The wall clock, read once for each certificate.
@@ -137,25 +151,35 @@ fn now() -> SystemTime {
     SystemTime::now()
 }
 
-async fn serve(service: Service<Token>, socket: &Path) -> anyhow::Result<()> {
+async fn serve<T: Keys>(service: Service<T>, socket: &Path) -> anyhow::Result<()> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let listener = listen(socket).with_context(|| format!("cannot use {}", socket.display()))?;
     tracing::info!(socket = %socket.display(), "serving");
-    let service = ExternalSignerServer::new(service).max_decoding_message_size(MAX_REQUEST_LEN);
-    Server::builder()
-        .timeout(DEADLINE)
-        .concurrency_limit_per_connection(CALLS)
-        .add_service(service)
-        .serve_with_incoming_shutdown(UnixListenerStream::new(listener), async move {
-            tokio::select! {
-                _ = terminate.recv() => {}
-                _ = interrupt.recv() => {}
-            }
-        })
-        .await?;
+    let stop = async move {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+    };
+    serve_on(Arc::new(service), listener, stop).await?;
     tracing::info!("stopped");
     Ok(())
+}
+
+async fn serve_on<T: Keys>(
+    service: Arc<Service<T>>,
+    listener: UnixListener,
+    stop: impl Future<Output = ()>,
+) -> Result<(), tonic::transport::Error> {
+    let service =
+        ExternalSignerServer::from_arc(service).max_decoding_message_size(MAX_REQUEST_LEN);
+    Server::builder()
+        .timeout(DEADLINE)
+        .max_concurrent_streams(STREAMS)
+        .add_service(service)
+        .serve_with_incoming_shutdown(UnixListenerStream::new(listener), stop)
+        .await
 }
 
 /// Listens on the socket, which takes the place of one that was left over.
@@ -175,4 +199,48 @@ fn listen(socket: &Path) -> io::Result<UnixListener> {
     fs::set_permissions(&new, Permissions::from_mode(0o600))?;
     fs::rename(&new, socket)?;
     Ok(listener)
+}
+
+#[cfg(test)]
+mod tests {
+    use node_attestation_signer_api::StatusRequest;
+    use node_attestation_signer_api::external_signer_client::ExternalSignerClient;
+    use tonic::transport::Endpoint;
+
+    use super::*;
+    use crate::service::tests::world_of;
+
+    /// As the controller calls it: by one connection.
+    #[tokio::test]
+    async fn status_does_not_wait_behind_signatures_of_its_connection() {
+        let mut world = world_of(CALLS, false);
+        let directory = tempfile::tempdir().unwrap();
+        let socket = directory.path().join("signer.sock");
+        let service = world.service.clone();
+        let server = tokio::spawn({
+            let listener = listen(&socket).unwrap();
+            async move { serve_on(service, listener, std::future::pending()).await }
+        });
+        let endpoint = Endpoint::from_shared(format!("unix:{}", socket.display())).unwrap();
+        let client = ExternalSignerClient::new(endpoint.connect().await.unwrap());
+        let mut calls = Vec::new();
+        for request in (0..64).map(|number| world.requests[number % 2].clone()) {
+            let mut client = client.clone();
+            calls.push(tokio::spawn(async move { client.sign(request).await }));
+        }
+        for _ in 0..2 * CALLS.of_ca {
+            world.asked().await;
+        }
+
+        let status = client.clone().status(StatusRequest {}).await.unwrap();
+
+        assert_eq!(status.into_inner().health, "ok");
+        for _ in 0..64 {
+            world.answer();
+        }
+        for call in calls {
+            call.await.unwrap().unwrap();
+        }
+        server.abort();
+    }
 }

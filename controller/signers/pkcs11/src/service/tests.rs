@@ -43,16 +43,26 @@ fn logged(word: &str) -> Vec<String> {
     lines.map(str::to_owned).collect()
 }
 
-/// A token that says that it is asked, and waits until it may answer.
-struct Hanging {
+/// A token that says that it is asked for a signature, and waits until it may answer. It answers a check immediately,
+/// unless that hangs too.
+pub(crate) struct Hanging {
     asked: mpsc::UnboundedSender<()>,
     may_answer: Mutex<mpsc::UnboundedReceiver<()>>,
+    check_hangs: bool,
+}
+
+impl Hanging {
+    fn wait(&self) {
+        self.asked.send(()).unwrap();
+        self.may_answer.lock().blocking_recv().unwrap();
+    }
 }
 
 impl Keys for Hanging {
     fn check(&self) -> Result<(), TokenError> {
-        self.asked.send(()).unwrap();
-        self.may_answer.lock().blocking_recv().unwrap();
+        if self.check_hangs {
+            self.wait();
+        }
         Ok(())
     }
 
@@ -61,7 +71,7 @@ impl Keys for Hanging {
     }
 
     fn sign(&self, _: &str, _: SignatureAlgorithm, _: &[u8]) -> Result<Vec<u8>, TokenError> {
-        self.check()?;
+        self.wait();
         Ok(vec![1])
     }
 }
@@ -83,66 +93,101 @@ impl Keys for Refusing {
     }
 }
 
-/// A service of one call at a time.
-struct World {
-    service: Arc<Service<Hanging>>,
+/// A service for two CAs.
+pub(crate) struct World {
+    pub(crate) service: Arc<Service<Hanging>>,
     asked: mpsc::UnboundedReceiver<()>,
     may_answer: mpsc::UnboundedSender<()>,
-    request: SignRequest,
+    /// Of the one CA, and of the other.
+    pub(crate) requests: [SignRequest; 2],
 }
 
+const ONE_CALL: Calls = Calls {
+    of_all: 1,
+    of_ca: 1,
+};
+
 fn world() -> World {
+    world_of(ONE_CALL, false)
+}
+
+pub(crate) fn world_of(calls: Calls, check_hangs: bool) -> World {
     LazyLock::force(&LOG);
-    let ca = ca("ca");
-    let request = SignRequest {
+    let mut other = ca("ca-2");
+    other.authority.cluster.name = "other".to_owned();
+    let cas = [ca("ca"), other];
+    let requests = [&cas[0], &cas[1]].map(|ca| SignRequest {
         ca_certificate_sha256: ca.authority.sha256.to_vec(),
+        cluster_name: ca.authority.cluster.name.clone(),
         algorithm: SignatureAlgorithm::EcdsaP256Sha256.into(),
-        tbs_certificate: to_be_signed(&valid(), &ca),
+        tbs_certificate: to_be_signed(&valid(), ca),
         ..SignRequest::default()
-    };
+    });
     let (asked_sender, asked) = mpsc::unbounded_channel();
     let (may_answer, answers) = mpsc::unbounded_channel();
     let token = Hanging {
         asked: asked_sender,
         may_answer: Mutex::new(answers),
+        check_hangs,
     };
-    let authorities = vec![ca.authority];
-    let service = Service::new(token, 1, authorities, Reserved::default(), now);
+    let authorities = cas.map(|ca| ca.authority).into();
+    let service = Service::new(token, calls, authorities, Reserved::default(), now);
     World {
         service: Arc::new(service.unwrap()),
         asked,
         may_answer,
-        request,
+        requests,
     }
 }
 
+type Call = tokio::task::JoinHandle<Result<Vec<u8>, Status>>;
+
 impl World {
+    /// Requests a signature by the key of this CA.
+    fn call(&self, ca: usize) -> Call {
+        let (service, request) = (self.service.clone(), self.requests[ca].clone());
+        tokio::spawn(async move {
+            let answer = service.sign(Request::new(request)).await;
+            answer.map(|response| response.into_inner().signature)
+        })
+    }
+
     async fn sign(&self) -> Result<Vec<u8>, Status> {
-        let answer = self.service.sign(Request::new(self.request.clone()));
-        answer.await.map(|response| response.into_inner().signature)
+        self.call(0).await.unwrap()
+    }
+
+    /// Waits until the token has been asked once more.
+    pub(crate) async fn asked(&mut self) {
+        self.asked.recv().await.unwrap();
     }
 
     /// Requests a signature of the token, and waits for it no longer, as a deadline does.
     async fn abandon(&mut self) {
-        let (service, request) = (self.service.clone(), self.request.clone());
-        let call = tokio::spawn(async move { service.sign(Request::new(request)).await });
-        self.asked.recv().await.unwrap();
+        let call = self.call(0);
+        self.asked().await;
         call.abort();
         assert!(call.await.unwrap_err().is_cancelled());
     }
 
-    /// Waits until no thread waits for the token.
-    async fn all_answered(&self) {
-        drop(self.service.permits.acquire().await.unwrap());
+    pub(crate) fn answer(&self) {
+        self.may_answer.send(()).unwrap();
+    }
+
+    async fn health(&self) -> String {
+        let status = self.service.status(Request::new(StatusRequest::default()));
+        status.await.unwrap().into_inner().health
+    }
+
+    /// Waits until a thread of the first CA does not wait for the token.
+    async fn one_is_free(&self) {
+        self.service.authorities[0].1.one_is_free().await;
     }
 
     fn serial(&self) -> String {
         let algorithm = SignatureAlgorithm::EcdsaP256Sha256;
-        let [authority] = self.service.authorities.as_slice() else {
-            panic!("there is one");
-        };
+        let (authority, _) = &self.service.authorities[0];
         let reserved = Reserved::default();
-        let message = &self.request.tbs_certificate;
+        let message = &self.requests[0].tbs_certificate;
         policy::check(message, authority, algorithm, &reserved, now())
             .unwrap()
             .serial
@@ -158,17 +203,104 @@ async fn a_call_is_refused_at_once_while_the_token_hangs_in_calls_that_nobody_wa
         world.sign().await.unwrap_err().code(),
         Code::ResourceExhausted
     );
-    let status = world.service.status(Request::new(StatusRequest::default()));
-    let health = status.await.unwrap().into_inner().health;
-    assert_eq!(
-        health,
-        "the token has not answered the calls before this one"
-    );
 
-    world.may_answer.send(()).unwrap();
-    world.all_answered().await;
-    world.may_answer.send(()).unwrap();
+    world.answer();
+    world.one_is_free().await;
+    world.answer();
     assert_eq!(world.sign().await.unwrap(), [1]);
+}
+
+/// Twice as many hanging calls of one CA as the token is asked at a time, and a call of another CA.
+#[tokio::test]
+async fn a_hung_key_of_one_ca_takes_no_turn_of_another_ca() {
+    let calls = Calls {
+        of_all: 4,
+        of_ca: 4,
+    };
+    let mut world = world_of(calls, false);
+    for _ in 0..4 {
+        world.abandon().await;
+    }
+    for _ in 0..4 {
+        let refused = world.sign().await.unwrap_err();
+        assert_eq!(refused.code(), Code::ResourceExhausted);
+    }
+
+    let other = world.call(1);
+
+    world.asked().await;
+    for _ in 0..5 {
+        world.answer();
+    }
+    assert_eq!(other.await.unwrap().unwrap(), [1]);
+    // The token has answered, so that the first CA has turns again.
+    world.one_is_free().await;
+    world.answer();
+    assert_eq!(world.sign().await.unwrap(), [1]);
+}
+
+/// Calls of one CA wait behind each other, and leave turns to another CA.
+#[tokio::test]
+async fn a_busy_ca_has_four_of_sixteen_turns() {
+    let mut world = world_of(crate::CALLS, false);
+    let of_one: Vec<_> = (0..8).map(|_| world.call(0)).collect();
+    for _ in 0..crate::CALLS.of_ca {
+        world.asked().await;
+    }
+
+    let other = world.call(1);
+    world.asked().await;
+
+    assert_eq!(
+        world.service.calls.available_permits(),
+        crate::CALLS.of_all - 5
+    );
+    for _ in 0..9 {
+        world.answer();
+    }
+    assert_eq!(other.await.unwrap().unwrap(), [1]);
+    for call in of_one {
+        assert_eq!(call.await.unwrap().unwrap(), [1]);
+    }
+}
+
+#[tokio::test]
+async fn status_is_answered_while_all_turns_are_taken() {
+    let mut world = world();
+    let call = world.call(0);
+    world.asked().await;
+
+    assert_eq!(world.health().await, "ok");
+
+    world.answer();
+    assert_eq!(call.await.unwrap().unwrap(), [1]);
+}
+
+#[tokio::test]
+async fn a_token_that_hangs_is_not_healthy_and_is_asked_once_by_all_calls_of_status() {
+    let mut world = world_of(ONE_CALL, true);
+    tokio::time::pause();
+    let healths: Vec<_> = (0..20)
+        .map(|_| {
+            let service = world.service.clone();
+            tokio::spawn(async move { service.health().await })
+        })
+        .collect();
+    world.asked().await;
+    // A thread waits, so that the clock does not advance by itself.
+    for _ in 0..3 {
+        tokio::time::advance(STATUS_DEADLINE).await;
+    }
+
+    for health in healths {
+        assert_eq!(health.await.unwrap(), Err(BUSY.to_owned()));
+    }
+    assert!(world.asked.try_recv().is_err(), "it was asked once");
+
+    world.answer();
+    let mut good = world.service.good.subscribe();
+    good.wait_for(Option::is_some).await.unwrap();
+    assert_eq!(world.health().await, "ok");
 }
 
 #[tokio::test]
@@ -178,8 +310,8 @@ async fn a_signature_that_nobody_waits_for_is_logged() {
     world.abandon().await;
     assert_eq!(logged(&serial), Vec::<String>::new());
 
-    world.may_answer.send(()).unwrap();
-    world.all_answered().await;
+    world.answer();
+    world.one_is_free().await;
 
     let lines = logged(&serial);
     assert_eq!(lines.len(), 1, "{lines:?}");
@@ -189,9 +321,10 @@ async fn a_signature_that_nobody_waits_for_is_logged() {
 
 #[tokio::test]
 async fn a_service_whose_token_refused_the_pin_stays_and_tells_it() {
-    let World { request, .. } = world();
+    let World { requests, .. } = world();
+    let [request, _] = requests;
     let authorities = vec![ca("ca").authority];
-    let service = Service::new(Refusing, 1, authorities, Reserved::default(), now).unwrap();
+    let service = Service::new(Refusing, ONE_CALL, authorities, Reserved::default(), now).unwrap();
 
     let status = service.status(Request::new(StatusRequest::default()));
     let health = status.await.unwrap().into_inner().health;
