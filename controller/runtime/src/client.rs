@@ -13,7 +13,7 @@ use kube::{Client, Config};
 use tower::buffer::BufferLayer;
 use tower::layer::layer_fn;
 use tower::retry::RetryLayer;
-use tower::util::{BoxCloneService, MapErr};
+use tower::util::{BoxCloneService, MapErr, MapResponse};
 use tower::{BoxError, Service, ServiceBuilder, service_fn};
 
 mod call;
@@ -24,6 +24,7 @@ mod kubeconfig;
 mod lookup;
 mod response_limits;
 mod retry;
+mod server_time;
 #[cfg(feature = "testing")]
 pub mod testing;
 
@@ -37,6 +38,7 @@ pub(crate) use response_limits::{Bounded, Excess, MANAGEMENT_PAGE_SIZE, NamedBy,
 use connections::{Answer, Connections, Dial};
 use egress::Dialler;
 pub(crate) use retry::RetryLists;
+pub use server_time::ServerTime;
 
 /// Longer than the silence of a watch: the API server sends a bookmark each minute.
 const READ_TIMEOUT: Duration = Duration::from_secs(150);
@@ -56,25 +58,25 @@ const CONNECT_DEADLINE: Duration = Duration::from_secs(30);
 /// A service that sends calls.
 type Calls = BoxCloneService<Request<Body>, Response<Answer>, BoxError>;
 
-/// A client of an operator's `config`, which may have a proxy.
-fn of_operator(config: Config) -> Result<Client, kube::Error> {
+/// A client of an operator's `config`, which may have a proxy. `time` is heard of its answers.
+fn of_operator(config: Config, time: &ServerTime) -> Result<Client, kube::Error> {
     let config = prepared(config);
     if config.proxy_url.is_some() {
         // kube's own service, which speaks HTTP/1.1. The retries need one that can be cloned.
         let shared = BufferLayer::new(CALLS_WAITING);
         let builder = ClientBuilder::try_from(config)?.with_layer(&shared);
-        return Ok(repeated(builder));
+        return Ok(repeated(builder, time));
     }
     let mut connector = lookup::connector();
     connector.enforce_http(false);
     connector.set_nodelay(true);
     connector.set_connect_timeout(Some(CONNECT_DEADLINE));
     let dial = Dial::new(MapErr::new(connector, BoxError::from));
-    direct(config, dial, NamedBy::Operator).map(repeated)
+    direct(config, dial, NamedBy::Operator).map(|builder| repeated(builder, time))
 }
 
 /// A client that retries calls for pages of lists.
-fn repeated<S, B>(builder: ClientBuilder<S>) -> Client
+fn repeated<S, B>(builder: ClientBuilder<S>, time: &ServerTime) -> Client
 where
     S: Service<Request<Body>, Response = Response<B>, Error = BoxError, Future: Send>
         + Clone
@@ -82,9 +84,20 @@ where
         + 'static,
     B: hyper::body::Body<Data = Bytes, Error: Into<BoxError>> + Send + Unpin + 'static,
 {
+    let heard = layer_fn(|service| {
+        let time = time.clone();
+        MapResponse::new(service, move |response: Response<B>| {
+            time.heard(response.headers());
+            response
+        })
+    });
     let bounded = layer_fn(|service| Bounded::new(service, NamedBy::Operator));
     let repeated = RetryLayer::new(RetryLists::default());
-    builder.with_layer(&bounded).with_layer(&repeated).build()
+    builder
+        .with_layer(&heard)
+        .with_layer(&bounded)
+        .with_layer(&repeated)
+        .build()
 }
 
 /// A client that connects to the hosts in `reach`, without a proxy: the addresses that a proxy dials cannot be

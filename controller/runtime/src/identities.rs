@@ -213,7 +213,8 @@ impl Identities {
         let generation = *generation;
         let revoked = Revoked {
             generation,
-            at: whole_seconds(now),
+            // The entry's end follows from it: a clock that is behind would end the entry too early.
+            at: whole_seconds(self.management.server_time().later(now)),
         };
         let patch = json!({
             "metadata": {

@@ -34,7 +34,7 @@ use node_attestation_core::verifier::Verifiers;
 use tokio::task::{JoinError, JoinSet};
 
 use crate::capi::{ObjectKey, Objects, Selection};
-use crate::client::{ClusterAccess, EgressPolicy};
+use crate::client::{ClusterAccess, EgressPolicy, ServerTime};
 use crate::external_signer::ExternalSigner;
 use crate::machine_conditions::WriteBudget;
 use crate::metrics::Metrics;
@@ -105,6 +105,7 @@ pub type VerifierFactory = dyn Fn(&KubeletAuthentication, &str) -> Verifiers + S
 pub struct Controller {
     settings: Settings,
     management: Client,
+    server_time: ServerTime,
     leases: Client,
     verifiers: Arc<VerifierFactory>,
     connect: Option<Connect>,
@@ -133,6 +134,7 @@ impl Controller {
         Self {
             settings,
             management: management.client().clone(),
+            server_time: management.server_time().clone(),
             leases: management.lease_client().clone(),
             verifiers,
             connect: None,

@@ -126,7 +126,7 @@ pub(super) fn chore(
     record: &Record,
     holder: HolderState,
     is_listed: bool,
-    now: SystemTime,
+    (now, ended_by): (SystemTime, SystemTime),
 ) -> Option<GcAction> {
     match &record.tombstone {
         None if holder == HolderState::Gone => Some(GcAction::Bury(Swept::Buried)),
@@ -137,7 +137,7 @@ pub(super) fn chore(
             let stale = opened.stale_node.clone().filter(|_| recent);
             stale.map(GcAction::RemoveStaleNode)
         }
-        Some(_) if record.former_end().is_none_or(|end| end < now) => Some(GcAction::Delete),
+        Some(_) if record.former_end().is_none_or(|end| end < ended_by) => Some(GcAction::Delete),
         Some(tombstone) => match tombstone.reason {
             TombstoneReason::MachineGone | TombstoneReason::Renamed => {
                 let is_recent = now <= tombstone.since + NODE_LOOKED_FOR;
@@ -156,7 +156,8 @@ impl RecordLedger {
     /// and memory.
     ///
     /// For whoever serves the cluster, once a minute, while the inventory is complete and the
-    /// cluster is not paused. `elapsed` is a monotonic time, for absences. `listed` has the names of Nodes of a list since the last sweep, if there was one:
+    /// cluster is not paused. A tombstone goes when its certificates have expired by `ended_by`, which is `now` or before:
+    /// a clock that is ahead removes none for good. `elapsed` is a monotonic time, for absences. `listed` has the names of Nodes of a list since the last sweep, if there was one:
     /// the cost does not grow with the number of machines that are gone.
     ///
     /// # Errors
@@ -165,7 +166,7 @@ impl RecordLedger {
     /// sweep; so is a machine that cannot be looked up.
     pub async fn sweep(
         &self,
-        now: SystemTime,
+        (now, ended_by): (SystemTime, SystemTime),
         elapsed: Duration,
         listed: &BTreeSet<String>,
     ) -> Result<SweepReport, Unavailable> {
@@ -203,7 +204,7 @@ impl RecordLedger {
                 HolderState::Leaving
             };
             let is_listed = listed.contains(stored.record.node_name.as_str());
-            match chore(&stored.record, holder, is_listed, now) {
+            match chore(&stored.record, holder, is_listed, (now, ended_by)) {
                 None => swept.count(&stored.record, issued.as_ref()),
                 Some(chore) => self.carry_out(chore, stored, &mut swept, now).await,
             }

@@ -138,7 +138,8 @@ impl Record {
         let former_until = self.former_until.max(Some(self.ends_by(longest, now)));
         Self {
             generation: self.generation.saturating_add(1).max(unix_seconds(now)),
-            former_until: former_until.filter(|until| *until > now),
+            // Also one that has passed by this clock, which may be ahead.
+            former_until,
             ..Self::first(claim, self.uid, stale_node, now)
         }
     }

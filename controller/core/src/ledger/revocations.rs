@@ -213,7 +213,8 @@ impl State {
 }
 
 impl RevokedNodeCredentialsSpec {
-    /// The revoked certificates and keys of these records. `longest` is the longest lifetime of a certificate.
+    /// The revoked certificates and keys of these records. `longest` is the longest lifetime of a certificate. Records can
+    /// have one UID or key, since their writer chooses both: the stronger revocation counts.
     pub fn of_records<'a>(
         records: impl IntoIterator<Item = &'a Record>,
         longest: Duration,
@@ -224,7 +225,8 @@ impl RevokedNodeCredentialsSpec {
             let Some(revoked) = record.revoked_generations(longest, now) else {
                 continue;
             };
-            list.revoked.insert(record.uid.to_string(), revoked);
+            let mut own = Self::default();
+            own.revoked.insert(record.uid.to_string(), revoked);
             if let Some(by_operator) = record.revoked.filter(|_| record.is_revoked()) {
                 let key = RevokedKey {
                     node_name: record.node_name.to_string(),
@@ -233,8 +235,9 @@ impl RevokedNodeCredentialsSpec {
                     revoked_at: by_operator.at,
                     until: revoked.until,
                 };
-                list.revoked_keys.insert(record.opened.key.to_string(), key);
+                own.revoked_keys.insert(record.opened.key.to_string(), key);
             }
+            list.merge(own);
         }
         list
     }

@@ -18,7 +18,7 @@ impl RecordLedger {
         listed: &BTreeSet<String>,
     ) -> Result<SweepReport, Unavailable> {
         let elapsed = now.duration_since(UNIX_EPOCH).unwrap_or_default();
-        self.sweep(now, elapsed, listed).await
+        self.sweep((now, now), elapsed, listed).await
     }
 
     /// A ledger in memory, of a cluster without Nodes.

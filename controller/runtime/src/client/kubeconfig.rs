@@ -14,6 +14,7 @@ use kube::{Client, Config};
 use kubelet_attestation::kubeconfig::{InvalidKubeconfig, Refused};
 
 use super::egress::EgressPolicy;
+use super::server_time::ServerTime;
 
 /// Some hundred clusters with their certificates; a limit, so that a wrong file is not read whole.
 const MAX_FILE_LEN: u64 = 1024 * 1024;
@@ -55,6 +56,7 @@ pub struct ClusterAccess {
     pub(super) lease_client: Option<Client>,
     pub(super) server: String,
     pub(super) ca_certificates: Vec<Vec<u8>>,
+    pub(super) server_time: ServerTime,
 }
 
 impl ClusterAccess {
@@ -118,12 +120,14 @@ impl ClusterAccess {
     }
 
     fn of_operator(config: Config) -> Result<Self, Box<kube::Error>> {
-        let client = || super::of_operator(config.clone()).map_err(Box::new);
+        let server_time = ServerTime::default();
+        let client = || super::of_operator(config.clone(), &server_time).map_err(Box::new);
         Ok(Self {
             client: client()?,
             lease_client: Some(client()?),
             server: config.cluster_url.to_string(),
             ca_certificates: config.root_cert.unwrap_or_default(),
+            server_time,
         })
     }
 
@@ -136,6 +140,7 @@ impl ClusterAccess {
             lease_client: None,
             server,
             ca_certificates,
+            server_time: ServerTime::default(),
         })
     }
 
@@ -154,6 +159,11 @@ impl ClusterAccess {
     /// A client for the Lease alone, with connections and calls of its own: renewing it waits behind nothing.
     pub(crate) fn lease_client(&self) -> &Client {
         self.lease_client.as_ref().unwrap_or(&self.client)
+    }
+
+    /// The time of the API server; unknown for a tenant's, which can send any.
+    pub fn server_time(&self) -> &ServerTime {
+        &self.server_time
     }
 
     /// The API server's URL.

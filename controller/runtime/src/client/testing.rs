@@ -7,7 +7,7 @@ use tower::BoxError;
 use tower::retry::Retry;
 
 use super::response_limits::sieve::{Limits, Sieve};
-use super::{Bounded, ClusterAccess, Excess, NamedBy, RetryLists};
+use super::{Bounded, ClusterAccess, Excess, NamedBy, RetryLists, ServerTime};
 
 /// The error of an answer that is too long.
 pub fn too_long() -> BoxError {
@@ -50,6 +50,7 @@ impl ClusterAccess {
             lease_client: Some(client()),
             server: "https://203.0.113.7:6443/".to_owned(),
             ca_certificates: Vec::new(),
+            server_time: ServerTime::default(),
         }
     }
 }

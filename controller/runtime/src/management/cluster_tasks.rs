@@ -63,6 +63,7 @@ impl Running {
         let Controller {
             settings,
             management,
+            server_time,
             connect,
             ..
         } = &shared.controller;
@@ -107,7 +108,8 @@ impl Running {
             settings,
         )
         .of_cluster(&service.cluster, records)
-        .of_authentication(management.clone(), key.clone());
+        .of_authentication(management.clone(), key.clone())
+        .with_server_time(server_time.clone());
         let pipeline = Pipeline::new(context, store, events, now)
             .measured_by(metrics)
             .with_outcomes(outcomes);

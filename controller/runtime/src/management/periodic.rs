@@ -5,7 +5,7 @@ use std::error::Error;
 use std::fmt::Display;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use futures::future::FutureExt as _;
 use kube::Client;
@@ -33,7 +33,7 @@ use super::spec_mapping::{ServiceRangesOfCluster, is_to_be_enforced, unauthorize
 use super::sweep_events::SweepEvents;
 use super::{SYNC_PERIOD, Settings};
 use crate::capi::{CapiInventory, Cluster, ObjectKey};
-use crate::client::ClusterAccess;
+use crate::client::{ClusterAccess, ServerTime};
 use crate::clock::{elapsed, now};
 use crate::hardening::tokens::Tokens;
 use crate::hardening::{HardeningError, admission, auto_approve_audit, bindings, service_ranges};
@@ -80,6 +80,8 @@ pub(super) struct Upkeep {
     pub(super) watches: Arc<AtomicBool>,
     tokens: Tokens,
     revoked: RevocationList,
+    /// The time of the management cluster.
+    server_time: ServerTime,
 }
 
 impl Upkeep {
@@ -115,6 +117,7 @@ impl Upkeep {
             watches: Arc::default(),
             tokens: Tokens::new(grace.unwrap_or(MISSING_MACHINE_TIMEOUT)),
             revoked: RevocationList::default(),
+            server_time: ServerTime::default(),
             context,
         }
     }
@@ -132,6 +135,19 @@ impl Upkeep {
     pub(super) fn of_authentication(self, management: Client, key: ObjectKey) -> Self {
         let revoked = RevocationList::of_authentication(management, key);
         Self { revoked, ..self }
+    }
+
+    /// The same, which removes nothing that has not ended by the time of the management cluster too.
+    pub(super) fn with_server_time(self, server_time: ServerTime) -> Self {
+        Self {
+            server_time,
+            ..self
+        }
+    }
+
+    /// The time by which what has ended is removed: a clock that is ahead would remove revocations for good.
+    fn ended_by(&self) -> SystemTime {
+        self.server_time.earlier(now())
     }
 
     /// One round. It costs no call if nothing has changed and no inspection is due. Nothing is granted before the first.
@@ -158,13 +174,14 @@ impl Upkeep {
         if !matches!(health.answers, ApiReachability::Yes(_)) {
             return health;
         }
+        health.undone.extend(self.server_time.ahead(now()));
         self.own_records(&mut health).await;
         let revoked = self.revoke().boxed().await;
         health.note("revocation", revoked);
         let swept = self
             .context
             .ledger
-            .sweep(now(), elapsed(), &self.listed)
+            .sweep((now(), self.ended_by()), elapsed(), &self.listed)
             .await;
         let swept = swept.map_err(|error| cut(error_chain(&error)));
         if let Some(swept) = health.note("the records", swept) {
@@ -302,7 +319,7 @@ impl Upkeep {
     async fn revoke(&mut self) -> Result<(), String> {
         let records = (self.records().await?, self.context.ledger.as_ref());
         self.revoked
-            .publish(self.access.client(), records, now())
+            .publish(self.access.client(), records, self.ended_by())
             .await
     }
 

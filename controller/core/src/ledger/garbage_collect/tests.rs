@@ -100,10 +100,25 @@ fn a_tombstone_is_deleted_after_the_end_of_its_certificates_and_not_at_it() {
     swept_again(&world, 2);
     let record = world.record("n1");
     let end = record.former_end().unwrap();
-    let chore = |now| chore(&record, HolderState::Gone, false, now);
+    let chore = |now| chore(&record, HolderState::Gone, false, (now, now));
 
     assert_eq!(chore(end), None);
     assert_eq!(chore(end + Duration::from_secs(1)), Some(GcAction::Delete));
+}
+
+#[test]
+fn a_tombstone_that_has_ended_only_by_a_clock_that_is_ahead_stays() {
+    let mut world = World::held(policy());
+    world.becomes("m1", None);
+    swept_again(&world, 2);
+    let record = world.record("n1");
+    let end = record.former_end().unwrap();
+    let ahead = end + Duration::from_hours(24 * 7);
+
+    let chore = |ended_by| chore(&record, HolderState::Gone, false, (ahead, ended_by));
+
+    assert_eq!(chore(end), None);
+    assert_eq!(chore(ahead), Some(GcAction::Delete));
 }
 
 #[test]

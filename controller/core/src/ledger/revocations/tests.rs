@@ -66,6 +66,52 @@ fn a_machine_whose_revocation_no_record_has_is_denied_until_it_is_released() {
     }
 }
 
+/// A UID is immutable, and a record's writer chooses it when it creates the record.
+#[test]
+fn of_two_records_with_one_uid_and_key_the_stronger_revocation_is_listed() {
+    let revoked = {
+        let world = World::held(policy());
+        world.edit("n1", |record| record.generation = 7);
+        world.revoke("n1", 7);
+        world.record("n1")
+    };
+    let weaker = {
+        let world = World::held(policy());
+        world.edit("n1", |record| {
+            record.uid = revoked.uid;
+            record.generation = 2;
+            record.former_until = Some(at(2));
+        });
+        world.record("n1")
+    };
+    let list =
+        |records: [&Record; 2]| RevokedNodeCredentialsSpec::of_records(records, LONGEST, at(1));
+    let alone = RevokedNodeCredentialsSpec::of_records([&revoked], LONGEST, at(1));
+    assert_eq!(alone.revoked.values().next().unwrap().lowest_valid, 8);
+
+    assert_eq!(list([&revoked, &weaker]), alone);
+    assert_eq!(list([&weaker, &revoked]), alone);
+}
+
+/// The record of a machine that is gone, whose end has passed by the clock of the replica that decides.
+#[test]
+fn a_claim_under_a_clock_that_is_ahead_keeps_the_end_of_former_certificates() {
+    let world = World::held(policy());
+    let record = world
+        .record("n1")
+        .buried(TombstoneReason::MachineGone, LONGEST, at(1));
+    let end = record.former_end().unwrap();
+    let ahead = end + Duration::from_hours(24);
+
+    let again = record.reopened(&claim("m1", "n1", 2, 2), None, LONGEST, ahead);
+
+    assert_eq!(again.former_until, Some(end));
+    let list = RevokedNodeCredentialsSpec::of_records([&again], LONGEST, at(2));
+    assert_eq!(list.revoked.len(), 1);
+    let list = RevokedNodeCredentialsSpec::of_records([&again], LONGEST, ahead);
+    assert!(list.revoked.is_empty());
+}
+
 #[test]
 fn another_machine_can_have_the_name_of_a_revoked_one() {
     let mut world = restored_before_the_revocation();

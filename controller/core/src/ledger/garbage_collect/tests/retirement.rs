@@ -207,12 +207,17 @@ fn a_wall_clock_that_is_set_ahead_retires_nobody() {
     let ledger = world.ledger();
     let minute = Duration::from_mins(1);
 
-    block_on(ledger.sweep(at(1), minute, &BTreeSet::new())).unwrap();
-    block_on(ledger.sweep(at(1) + 60 * minute, 2 * minute, &BTreeSet::new())).unwrap();
+    block_on(ledger.sweep((at(1), at(1)), minute, &BTreeSet::new())).unwrap();
+    block_on(ledger.sweep(
+        (at(1) + 60 * minute, at(1) + 60 * minute),
+        2 * minute,
+        &BTreeSet::new(),
+    ))
+    .unwrap();
     assert!(world.record("n1").is_live());
 
     // Nor does one that is set back keep anybody.
-    block_on(ledger.sweep(at(0), 11 * minute, &BTreeSet::new())).unwrap();
+    block_on(ledger.sweep((at(0), at(0)), 11 * minute, &BTreeSet::new())).unwrap();
     assert!(!world.record("n1").is_live());
 }
 

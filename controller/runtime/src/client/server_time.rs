@@ -1,0 +1,122 @@
+//! The time of an API server.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use hyper::header::{DATE, HeaderMap};
+use k8s_openapi::jiff::fmt::rfc2822;
+use parking_lot::Mutex;
+
+use crate::clock::elapsed;
+
+/// Clocks of machines that are synchronized differ by seconds.
+const TOLERATED: Duration = Duration::from_mins(5);
+
+/// The time of an API server, by the header `Date` of its answers. All clones are the same.
+#[derive(Debug, Clone, Default)]
+pub struct ServerTime(Arc<Mutex<Option<Heard>>>);
+
+#[derive(Debug, Clone, Copy)]
+struct Heard {
+    date: SystemTime,
+    /// The monotonic time of the answer.
+    at: Duration,
+}
+
+impl ServerTime {
+    /// Takes note of an answer. Without a date, the last one counts.
+    pub(super) fn heard(&self, headers: &HeaderMap) {
+        let date = headers.get(DATE).and_then(|date| date.to_str().ok());
+        // The form of HTTP is one of those of e-mail.
+        let date = date.and_then(|date| rfc2822::parse(date).ok());
+        if let Some(date) = date {
+            *self.0.lock() = Some(Heard {
+                date: date.timestamp().into(),
+                at: elapsed(),
+            });
+        }
+    }
+
+    /// The time of the API server; `None` before it answered with a date.
+    fn now(&self) -> Option<SystemTime> {
+        let heard = (*self.0.lock())?;
+        heard.date.checked_add(elapsed().saturating_sub(heard.at))
+    }
+
+    /// What is not removed by [`earlier`](Self::earlier) for a person, while `now` is more than some minutes ahead.
+    pub fn ahead(&self, now: SystemTime) -> Option<String> {
+        let ahead = now.duration_since(self.now()?).ok()?;
+        (ahead > TOLERATED).then(|| {
+            let minutes = ahead.as_secs() / 60;
+            format!(
+                "the removal of ended revocations: the controller's clock is {minutes} minutes ahead of the management \
+                 API server"
+            )
+        })
+    }
+
+    /// The later of `now`, by the clock of this machine, and the time of the API server.
+    pub fn later(&self, now: SystemTime) -> SystemTime {
+        self.now().map_or(now, |server| server.max(now))
+    }
+
+    /// The earlier of `now`, by the clock of this machine, and the time of the API server. What has ended by then has
+    /// ended by both clocks.
+    pub fn earlier(&self, now: SystemTime) -> SystemTime {
+        self.now().map_or(now, |server| server.min(now))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::UNIX_EPOCH;
+
+    use hyper::header::HeaderValue;
+
+    use super::*;
+
+    /// 6 November 1994, 08:49:37.
+    const EXAMPLE: u64 = 784_111_777;
+
+    fn heard(date: &'static str) -> ServerTime {
+        let time = ServerTime::default();
+        let mut headers = HeaderMap::new();
+        headers.insert(DATE, HeaderValue::from_static(date));
+        time.heard(&headers);
+        time
+    }
+
+    fn second(second: u64) -> SystemTime {
+        UNIX_EPOCH + Duration::from_secs(second)
+    }
+
+    #[test]
+    fn a_clock_that_is_ahead_of_the_api_server_does_not_count() {
+        let time = heard("Sun, 06 Nov 1994 08:49:37 GMT");
+
+        let ahead = time.earlier(second(EXAMPLE + 7 * 24 * 3600));
+
+        assert!(
+            ahead >= second(EXAMPLE) && ahead < second(EXAMPLE + 600),
+            "{ahead:?}"
+        );
+        let behind = second(EXAMPLE - 60);
+        assert_eq!(time.earlier(behind), behind);
+        assert_eq!(time.later(second(EXAMPLE + 7200)), second(EXAMPLE + 7200));
+        assert!(time.later(behind) >= second(EXAMPLE));
+        assert_eq!(time.ahead(second(EXAMPLE)), None);
+        let warned = time.ahead(second(EXAMPLE + 7 * 24 * 3600)).unwrap();
+        assert!(warned.contains(" minutes ahead of"), "{warned}");
+    }
+
+    #[test]
+    fn without_a_date_the_clock_of_the_machine_counts() {
+        let now = second(EXAMPLE);
+        for time in [ServerTime::default(), heard("yesterday")] {
+            assert_eq!(time.earlier(now), now);
+        }
+        let time = heard("Sun, 06 Nov 1994 08:49:37 GMT");
+        time.heard(&HeaderMap::new());
+        assert!(time.earlier(second(EXAMPLE + 3600)) < second(EXAMPLE + 600));
+    }
+}
