@@ -5,6 +5,7 @@ use std::fmt::Display;
 use std::{io, iter};
 
 use kubelet_attestation::errors::error_chain;
+use kubelet_attestation::text::is_invisible;
 
 /// Longer than any message of ours with a message of the API server.
 const MAX_LINE_LEN: usize = 4096;
@@ -224,7 +225,7 @@ pub(crate) fn innermost(error: &(dyn Error + 'static)) -> String {
 pub(crate) fn one_line(text: &str, max_len: usize) -> String {
     text.chars()
         .take(max_len)
-        .map(|c| if c.is_control() { ' ' } else { c })
+        .map(|c| if is_invisible(c) { ' ' } else { c })
         .collect()
 }
 

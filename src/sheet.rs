@@ -1,5 +1,6 @@
 //! Facts about an object, as a table for people and as JSON for programs.
 
+use kubelet_attestation::text::visible;
 use serde_json::{Map, Value};
 
 /// The width of a table.
@@ -33,7 +34,7 @@ enum Content {
 impl Sheet {
     /// Adds a text. Control characters, which could rule a terminal, become spaces.
     pub(crate) fn text(&mut self, key: &'static str, name: &'static str, text: impl Into<String>) {
-        let text = plain(&text.into());
+        let text = visible(&text.into());
         self.add(key, name, Content::Value(text.clone().into(), text));
     }
 
@@ -62,13 +63,13 @@ impl Sheet {
         self.add(
             key,
             name,
-            Content::Value(value.into(), plain(&words.into())),
+            Content::Value(value.into(), visible(&words.into())),
         );
     }
 
     /// Adds texts.
     pub(crate) fn list(&mut self, key: &'static str, name: &'static str, list: &[String]) {
-        let list = list.iter().map(|text| plain(text)).collect();
+        let list = list.iter().map(|text| visible(text)).collect();
         self.add(key, name, Content::List(list));
     }
 
@@ -177,11 +178,6 @@ pub(crate) fn wrap(first: &str, margin: usize, words: &str, text: &mut String) {
         is_begun = true;
     }
     text.extend([line.trim_end(), "\n"]);
-}
-
-fn plain(text: &str) -> String {
-    let plain = |letter: char| if letter.is_control() { ' ' } else { letter };
-    text.chars().map(plain).collect()
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@
 //!
 //! Each imports only those above it.
 //!
-//! - `text`: names that are checked text
+//! - `text`: names that are checked text, and text of others for a terminal
 //! - `framing`: length-prefixed fields, so that no two lists of fields hash alike
 //! - `secret`: secret values, which `Debug` does not show and memory does not keep
 //! - `errors`: an error with its causes as text
@@ -36,5 +36,5 @@ pub mod kubeconfig;
 pub mod members;
 pub mod names;
 pub mod secret;
-mod text;
+pub mod text;
 pub mod version;

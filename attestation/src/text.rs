@@ -1,4 +1,6 @@
-//! Names that are checked text.
+//! Names that are checked text, and text of others for a terminal.
+
+use std::fmt::Write as _;
 
 /// `as_str` of types that hold their text in the first field.
 macro_rules! as_text {
@@ -25,3 +27,73 @@ macro_rules! parsed_from_text {
 }
 
 pub(crate) use {as_text, parsed_from_text};
+
+/// Whether a terminal shows nothing for the character, or lets it rule how others are shown: a control character, a line
+/// separator, or a format character of Unicode, such as those that reverse the direction of text.
+pub fn is_invisible(letter: char) -> bool {
+    letter.is_control()
+        || matches!(letter,
+            '\u{ad}' | '\u{61c}' | '\u{180b}'..='\u{180f}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
+            | '\u{2060}'..='\u{206f}' | '\u{fe00}'..='\u{fe0f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}'
+            | '\u{1bca0}'..='\u{1bca3}' | '\u{1d173}'..='\u{1d17a}' | '\u{e0000}'..='\u{e0fff}')
+}
+
+/// The text in one line for a terminal or a log: invisible characters become spaces.
+pub fn visible(text: &str) -> String {
+    let visible = |letter| if is_invisible(letter) { ' ' } else { letter };
+    text.chars().map(visible).collect()
+}
+
+/// The same JSON, with the invisible characters of its texts escaped. Line ends and spaces between values stay.
+pub fn visible_json(json: &str) -> String {
+    let mut escaped = String::with_capacity(json.len());
+    for letter in json.chars() {
+        if letter == '\n' || !is_invisible(letter) {
+            escaped.push(letter);
+            continue;
+        }
+        for unit in letter.encode_utf16(&mut [0; 2]) {
+            // Writing to a text does not fail.
+            let _ = write!(escaped, "\\u{unit:04x}");
+        }
+    }
+    escaped
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// ESC, CSI, overrides and isolates of the direction, spaces without width, a line separator, a tag.
+    const INVISIBLE: &str =
+        "\u{1b}\u{9b}\u{202e}\u{2066}\u{200f}\u{61c}\u{200b}\u{feff}\u{ad}\u{2028}\u{e0041}";
+
+    #[test]
+    fn invisible_characters_of_a_line_become_spaces() {
+        let spaces = " ".repeat(INVISIBLE.chars().count());
+
+        assert_eq!(visible(&format!("a{INVISIBLE}b")), format!("a{spaces}b"));
+        for shown in [
+            "prod-1", "Zürich", "東京", "\u{5d0}", "\u{627}", "e\u{301}", "😀",
+        ] {
+            assert_eq!(visible(shown), shown);
+        }
+    }
+
+    #[test]
+    fn invisible_characters_of_json_are_escaped_and_read_back() {
+        let value = serde_json::json!({ INVISIBLE: ["a\nb", INVISIBLE, "Zürich"] });
+
+        let json = visible_json(&format!("{value:#}"));
+
+        let is_shown = |letter| letter == '\n' || !is_invisible(letter);
+        assert!(json.chars().all(is_shown), "{json:?}");
+        assert!(
+            json.contains("\\u202e") && json.contains("\\udb40\\udc41"),
+            "{json}"
+        );
+        assert!(json.contains("Zürich"));
+        let read: serde_json::Value = serde_json::from_str(&json).unwrap();
+        assert_eq!(read, value);
+    }
+}

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::io::{self, ErrorKind, Write as _};
 
+use kubelet_attestation::text::{is_invisible, visible_json};
 use serde_json::Value;
 
 use crate::failure::{Code, Failure};
@@ -24,7 +25,7 @@ pub(super) fn print(text: &[u8]) -> Result<(), Failure> {
 
 /// `value` as indented JSON.
 pub(super) fn json(value: &Value) -> String {
-    format!("{value:#}\n")
+    visible_json(&format!("{value:#}\n"))
 }
 
 /// `value` as YAML in block style. Texts of several lines are literal blocks. Others are quoted as
@@ -53,11 +54,11 @@ fn entries(value: &Value) -> Vec<(String, &Value)> {
 /// alone would be read as a number.
 fn name(key: &str) -> Cow<'_, str> {
     let is_plain = key.starts_with(|first: char| first.is_ascii_alphabetic())
-        && !key.contains(|letter: char| letter.is_control() || ":#,[]{}\"'".contains(letter));
+        && !key.contains(|letter: char| is_invisible(letter) || ":#,[]{}\"'".contains(letter));
     if is_plain {
         key.into()
     } else {
-        Value::from(key).to_string().into()
+        visible_json(&Value::from(key).to_string()).into()
     }
 }
 
@@ -75,7 +76,7 @@ fn block(of: Vec<(String, &Value)>, indent: usize, text: &mut String) {
                 text.extend([margin.as_str(), "  ", line, "\n"]);
             }
         } else {
-            text.extend([" ", &value.to_string(), "\n"]);
+            text.extend([" ", &visible_json(&value.to_string()), "\n"]);
         }
     }
 }
@@ -85,7 +86,7 @@ fn block(of: Vec<(String, &Value)>, indent: usize, text: &mut String) {
 fn literal(value: &Value) -> Option<impl Iterator<Item = &str>> {
     let text = value.as_str()?.strip_suffix('\n')?;
     let is_plain =
-        |line: &str| !line.is_empty() && !line.starts_with(' ') && !line.contains(char::is_control);
+        |line: &str| !line.is_empty() && !line.starts_with(' ') && !line.contains(is_invisible);
     text.split('\n').all(is_plain).then(|| text.split('\n'))
 }
 

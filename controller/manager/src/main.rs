@@ -98,6 +98,7 @@ use std::process::ExitCode;
 
 use clap::{ArgAction, CommandFactory as _, Parser, Subcommand};
 use kubelet_attestation::errors::error_chain;
+use kubelet_attestation::text::visible;
 
 use error::BoxError;
 use logging::LogFormat;
@@ -277,7 +278,7 @@ fn answer<T: Into<Answer>>(
             Ok(ExitCode::from(code))
         }
         Err(error) => {
-            writeln!(io::stderr(), "{}", error_chain(&*error))?;
+            writeln!(io::stderr(), "{}", visible(&error_chain(&*error)))?;
             Ok(ExitCode::from(CONFIGURATION))
         }
     }

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
+use kubelet_attestation::text::{is_invisible, visible, visible_json};
 use node_attestation_runtime::client::ClusterAccess;
 use serde::Serialize;
 
@@ -51,8 +52,17 @@ impl Format {
     ) -> Result<String, BoxError> {
         Ok(match self {
             Self::Table => table(),
-            Self::Json => serde_json::to_string_pretty(objects)? + "\n",
-            Self::Yaml => serde_saphyr::to_string(objects)?,
+            Self::Json => json(objects)?,
+            Self::Yaml => {
+                let yaml = serde_saphyr::to_string(objects)?;
+                let is_visible = |letter| letter == '\n' || !is_invisible(letter);
+                // YAML can only escape them in double quotes. JSON is YAML, too.
+                if yaml.chars().all(is_visible) {
+                    yaml
+                } else {
+                    json(objects)?
+                }
+            }
         })
     }
 }
@@ -72,7 +82,11 @@ impl QueryOptions {
     }
 }
 
-/// A table, with columns as wide as their contents. Control characters become spaces.
+fn json(objects: &impl Serialize) -> Result<String, BoxError> {
+    Ok(visible_json(&serde_json::to_string_pretty(objects)?) + "\n")
+}
+
+/// A table, with columns as wide as their contents. Invisible characters become spaces.
 pub(crate) fn aligned<const N: usize>(rows: &[[String; N]]) -> String {
     let width = |column: usize| {
         let cells = rows.iter().filter_map(|row| row.get(column));
@@ -84,7 +98,7 @@ pub(crate) fn aligned<const N: usize>(rows: &[[String; N]]) -> String {
         let mut line = String::new();
         for (cell, width) in row.iter().zip(widths) {
             // Writing to a text does not fail.
-            let _ = write!(line, "{:width$}", plain(cell));
+            let _ = write!(line, "{:width$}", visible(cell));
         }
         text.push_str(line.trim_end());
         text.push('\n');
@@ -95,18 +109,12 @@ pub(crate) fn aligned<const N: usize>(rows: &[[String; N]]) -> String {
 /// The width of text for a person.
 const WIDTH: usize = 80;
 
-/// The text for a terminal, which control characters could rule: others may have written it.
-fn plain(text: &str) -> String {
-    let plain = |letter: char| if letter.is_control() { ' ' } else { letter };
-    text.chars().map(plain).collect()
-}
-
 /// Appends the words in lines of [`WIDTH`], behind a margin that begins with `first`. A longer word has a line of its
-/// own. Control characters become spaces.
+/// own. Invisible characters become spaces.
 pub(crate) fn wrapped(first: &str, margin: usize, words: &str, text: &mut String) {
     let mut line = format!("{first:margin$}");
     let mut is_begun = false;
-    let words = plain(words);
+    let words = visible(words);
     for word in words.split_whitespace() {
         if is_begun && line.chars().count() + 1 + word.chars().count() > WIDTH {
             text.extend([line.trim_end(), "\n"]);
@@ -117,4 +125,32 @@ pub(crate) fn wrapped(first: &str, margin: usize, words: &str, text: &mut String
         is_begun = true;
     }
     text.extend([line.trim_end(), "\n"]);
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    #[test]
+    fn yaml_with_invisible_characters_is_written_as_json() {
+        let print = |text: &str| {
+            let object = json!({ "name": text });
+            let yaml = Format::Yaml.print(&object, String::new).unwrap();
+            let read: Value = serde_saphyr::from_str(&yaml).unwrap();
+            assert_eq!(read, object);
+            yaml
+        };
+
+        assert_eq!(print("prod-1"), "name: prod-1\n");
+        for text in ["a\u{202e}b", "a\u{9b}b", "a\u{1b}[2Jb"] {
+            let yaml = print(text);
+            assert!(
+                yaml.chars()
+                    .all(|letter| letter == '\n' || !is_invisible(letter)),
+                "{yaml:?}"
+            );
+        }
+    }
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use hyper_util::rt::TokioIo;
 use kubelet_attestation::ensure;
+use kubelet_attestation::text::visible;
 use node_attestation_signer_api::external_signer_client::ExternalSignerClient;
 use node_attestation_signer_api::{SignRequest, StatusRequest, VERSION};
 use tokio::net::UnixStream;
@@ -152,13 +153,12 @@ impl Client {
     }
 
     fn error(&self, operation: &'static str, status: &Status) -> CallError {
-        let said = status.message().chars();
-        let clean = |char: char| if char.is_control() { ' ' } else { char };
+        let said = visible(status.message());
         CallError {
             operation,
             endpoint: self.endpoint.path().display().to_string(),
             code: status.code(),
-            message: said.map(clean).take(MAX_MESSAGE_LEN).collect(),
+            message: said.chars().take(MAX_MESSAGE_LEN).collect(),
         }
     }
 }
