@@ -214,10 +214,11 @@ fn values_of_the_chart_are_in_what_it_renders() {
     assert_eq!(of_kind(&found, "PrometheusRule")["spec"], alerts);
     let kinds = ["PodDisruptionBudget", "FlowSchema"];
     assert!(!found.keys().any(|[kind, ..]| kinds.contains(&&**kind)));
-    // Nothing is left in the namespace of the manifests, but in that of AWS Controllers for Kubernetes.
+    // Nothing is left in the namespace of the manifests, but in the watched one, and in that of AWS Controllers for
+    // Kubernetes.
     for [kind, namespace, name] in found.keys() {
         assert!(
-            ["", "attestation", "ack-system"].contains(&&**namespace),
+            ["", "attestation", "fleet", "ack-system"].contains(&&**namespace),
             "{kind} {name} is in {namespace}"
         );
     }
@@ -228,6 +229,43 @@ fn values_of_the_chart_are_in_what_it_renders() {
     let pod = &of_kind(&found, "Deployment")["spec"]["template"]["spec"];
     let image = format!("registry.example/{NAME}@{digest}");
     assert_eq!(pod["containers"][0]["image"], image);
+}
+
+/// The namespaces whose Secrets the controller may read; the empty one stands for all.
+fn readable_secrets(found: &BTreeMap<[String; 3], Value>) -> Vec<String> {
+    let bindings = found
+        .iter()
+        .filter(|([kind, ..], _)| kind.ends_with("RoleBinding"));
+    let reads = |(of, binding): (&[String; 3], &Value)| {
+        let [_, namespace, _] = of;
+        let of_role = |field: &str| binding["roleRef"][field].as_str().unwrap().to_owned();
+        let (kind, name) = (of_role("kind"), of_role("name"));
+        let place = if kind == "Role" {
+            namespace.clone()
+        } else {
+            String::new()
+        };
+        let role = &found[&[kind, place, name]];
+        let rules = role["rules"].as_array().unwrap();
+        let has = |rule: &Value| {
+            let resources = rule["resources"].as_array().unwrap();
+            resources.contains(&json!("secrets"))
+        };
+        rules.iter().any(has).then(|| namespace.clone())
+    };
+    bindings.filter_map(reads).collect()
+}
+
+#[test]
+fn the_controller_of_one_namespace_reads_the_secrets_of_no_other() {
+    let of = |values: &[&str]| readable_secrets(&objects(&template(NAMESPACE, values)));
+    let watched = r#"watchNamespace="fleet""#;
+
+    assert_eq!(of(&[]), [""]);
+    assert_eq!(of(&[watched]), ["fleet"]);
+    let with_static = of(&[watched, "capa.staticIdentities=true"]);
+    assert_eq!(with_static, ["capa-system", "fleet"]);
+    assert_eq!(of(&["capa.staticIdentities=true"]), [""]);
 }
 
 #[test]

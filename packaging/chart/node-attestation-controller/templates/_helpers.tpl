@@ -4,9 +4,11 @@
 {{- replace "node-attestation-system" (index . 0).Release.Namespace $text -}}
 {{- end }}
 
-{{/* rights: a file of packaging/rbac, with the controller's service account as the subject, and its Lease in its namespace. */}}
+{{/* rights: a file of packaging/rbac, with the controller's service account as the subject, and its Lease in its namespace. With
+watchNamespace, the rights on objects of namespaces are a Role there. */}}
 {{- define "node-attestation-controller.rights" -}}
 {{- $namespace := (index . 0).Release.Namespace -}}
+{{- $watched := (index . 0).Values.watchNamespace -}}
 {{- $subject := dict "kind" "ServiceAccount" "name" "node-attestation-controller" "namespace" $namespace -}}
 {{- $text := (index . 0).Files.Get (printf "rbac/%s" (index . 1)) | required (printf "rbac/%s is missing in the chart" (index . 1)) -}}
 {{- range splitList "\n---\n" $text }}
@@ -16,6 +18,13 @@
 {{- end }}
 {{- if eq (dig "metadata" "namespace" "" $object) "default" }}
 {{- $_ := set $object.metadata "namespace" $namespace }}
+{{- end }}
+{{- if and $watched (eq $object.metadata.name "node-attestation-controller-management") }}
+{{- $_ := set $object "kind" (trimPrefix "Cluster" $object.kind) }}
+{{- $_ := set $object.metadata "namespace" $watched }}
+{{- if hasKey $object "roleRef" }}
+{{- $_ := set $object.roleRef "kind" "Role" }}
+{{- end }}
 {{- end }}
 ---
 {{ toYaml $object }}
