@@ -14,6 +14,7 @@
 pub mod cluster;
 mod csr;
 pub mod der;
+pub mod faulty_records;
 mod ledger;
 pub mod nodes;
 pub mod records;

@@ -16,6 +16,7 @@ use crate::ledger::{
 use crate::nodes::{Node, Nodes as _};
 use crate::refusal::{Denial, Refusal};
 use crate::scope::Enforcement;
+use crate::testing::faulty_records::{Fault, FaultyRecords};
 use crate::testing::nodes::MemoryNodes;
 use crate::verifier::{Assurance, AttestedIdentity, Identity};
 
@@ -149,6 +150,11 @@ impl World {
 
     pub fn ledger(&self) -> RecordLedger {
         self.ledger_over(self.records.clone())
+    }
+
+    /// Its records, with this fault.
+    pub fn faulty(&self, fault: Fault) -> Arc<FaultyRecords> {
+        Arc::new(FaultyRecords(self.records.clone(), fault))
     }
 
     /// The ledger, with these records.

@@ -1,18 +1,16 @@
 //! One cluster: the records of the management cluster, the list of the workload cluster, and what was issued.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 
 use futures::executor::block_on;
 use kubelet_attestation::names::NodeName;
 use proptest::sample::Index;
 
 use crate::crd::RevokedNodeCredentialsSpec;
-use crate::identifiers::{CertificateUid, KeyDigest};
+use crate::identifiers::CertificateUid;
 use crate::ledger::*;
-use crate::refusal::Unavailable;
+use crate::testing::faulty_records::Fault;
 use crate::testing::records::{LONGEST, World, at, claim, name, opened_at, provider_id, renewal};
-use crate::verifier::Identity;
 
 const MACHINES: [&str; 2] = ["m1", "m2"];
 const NAMES: [&str; 2] = ["n1", "n2"];
@@ -213,7 +211,7 @@ impl Life {
             }
             Some(Flaw::GenerationIsNext) => self
                 .world
-                .ledger_over(Arc::new(NextGeneration(self.world.records.clone()))),
+                .ledger_over(self.world.faulty(Fault::NextGeneration)),
             _ => ledger,
         }
     }
@@ -373,56 +371,5 @@ impl Life {
             }
         }
         Ok(())
-    }
-}
-
-/// Records whose generation is the next number, whatever the claim says.
-#[derive(Debug)]
-struct NextGeneration(Arc<MemoryRecords>);
-
-#[async_trait::async_trait]
-impl Records for NextGeneration {
-    async fn known(&self, name: &NodeName) -> Result<Option<Stored>, Unavailable> {
-        self.0.known(name).await
-    }
-
-    async fn known_of_machine(
-        &self,
-        identity: &Identity,
-        key: KeyDigest,
-    ) -> Result<Vec<Stored>, Unavailable> {
-        self.0.known_of_machine(identity, key).await
-    }
-
-    async fn caught_up(&self, name: &NodeName, version: &Version) -> Result<(), Unavailable> {
-        self.0.caught_up(name, version).await
-    }
-
-    async fn read(&self, name: &NodeName) -> Result<Option<Stored>, Unavailable> {
-        self.0.read(name).await
-    }
-
-    async fn create(&self, record: &Record) -> Result<Stored, WriteError> {
-        self.0.create(record).await
-    }
-
-    async fn replace(&self, record: &Record, read: &Version) -> Result<Stored, WriteError> {
-        let former = self.0.read(&record.node_name).await?;
-        let former = former.map_or(0, |former| former.record.generation);
-        let mut record = record.clone();
-        record.generation = record.generation.min(former + 1);
-        self.0.replace(&record, read).await
-    }
-
-    async fn delete(&self, name: &NodeName, read: &Version) -> Result<(), WriteError> {
-        self.0.delete(name, read).await
-    }
-
-    async fn all(&self) -> Result<Vec<Stored>, Unavailable> {
-        self.0.all().await
-    }
-
-    async fn note(&self, name: &NodeName, issued: &LastIssued) -> Result<(), Unavailable> {
-        self.0.note(name, issued).await
     }
 }

@@ -1,0 +1,85 @@
+//! Records in memory that have a fault.
+
+use std::sync::Arc;
+
+use kubelet_attestation::ensure;
+use kubelet_attestation::names::NodeName;
+
+use crate::identifiers::KeyDigest;
+use crate::ledger::{LastIssued, MemoryRecords, Record, Records, Stored, Version, WriteError};
+use crate::refusal::Unavailable;
+use crate::verifier::Identity;
+
+/// A fault of records.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    /// The cache has no record yet.
+    Uncached,
+    /// No record is written.
+    ReadOnly,
+    /// The generation after a replacement is the next number, whatever the claim says.
+    NextGeneration,
+}
+
+/// These records, with a fault.
+#[derive(Debug)]
+pub struct FaultyRecords(pub Arc<MemoryRecords>, pub Fault);
+
+impl FaultyRecords {
+    fn written(&self) -> Result<&MemoryRecords, Unavailable> {
+        ensure!(self.1 != Fault::ReadOnly, Unavailable::new("away"));
+        Ok(&self.0)
+    }
+}
+
+#[async_trait::async_trait]
+impl Records for FaultyRecords {
+    async fn known(&self, name: &NodeName) -> Result<Option<Stored>, Unavailable> {
+        let known = self.0.known(name).await?;
+        Ok(known.filter(|_| self.1 != Fault::Uncached))
+    }
+
+    async fn known_of_machine(
+        &self,
+        identity: &Identity,
+        key: KeyDigest,
+    ) -> Result<Vec<Stored>, Unavailable> {
+        let mut known = self.0.known_of_machine(identity, key).await?;
+        known.retain(|_| self.1 != Fault::Uncached);
+        Ok(known)
+    }
+
+    async fn caught_up(&self, name: &NodeName, version: &Version) -> Result<(), Unavailable> {
+        self.0.caught_up(name, version).await
+    }
+
+    async fn read(&self, name: &NodeName) -> Result<Option<Stored>, Unavailable> {
+        self.0.read(name).await
+    }
+
+    async fn create(&self, record: &Record) -> Result<Stored, WriteError> {
+        self.written()?.create(record).await
+    }
+
+    async fn replace(&self, record: &Record, read: &Version) -> Result<Stored, WriteError> {
+        let mut record = record.clone();
+        if self.1 == Fault::NextGeneration {
+            let former = self.0.read(&record.node_name).await?;
+            let former = former.map_or(0, |former| former.record.generation);
+            record.generation = record.generation.min(former + 1);
+        }
+        self.written()?.replace(&record, read).await
+    }
+
+    async fn delete(&self, name: &NodeName, read: &Version) -> Result<(), WriteError> {
+        self.written()?.delete(name, read).await
+    }
+
+    async fn all(&self) -> Result<Vec<Stored>, Unavailable> {
+        self.0.all().await
+    }
+
+    async fn note(&self, name: &NodeName, issued: &LastIssued) -> Result<(), Unavailable> {
+        self.written()?.note(name, issued).await
+    }
+}
