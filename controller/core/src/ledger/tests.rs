@@ -1,4 +1,5 @@
 //! The rules, the records and the sweep together.
 
+mod created_again;
 mod history;
 mod model;

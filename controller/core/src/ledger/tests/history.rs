@@ -38,6 +38,8 @@ fn history() -> impl Strategy<Value = Vec<Event>> {
         1 => (0..2_usize).prop_map(Event::Forget),
         2 => Just(Event::Backup),
         2 => Just(Event::RestoreManagement),
+        2 => any::<bool>().prop_map(|restarted| Event::RestoreWorkload { restarted }),
+        1 => Just(Event::Restart),
         1 => Just(Event::RestoreBoth),
         1 => Just(Event::Move),
         1 => Just(Event::RaiseFloor),
@@ -82,5 +84,45 @@ fn histories_find_what_goes_wrong_without_a_rule() {
         let found = violation(2000, Some(flaw));
         let found = found.unwrap_or_else(|| panic!("{flaw:?} breaks nothing"));
         assert!(found.contains(expected), "{flaw:?}: {found}");
+    }
+}
+
+/// The first invariant that does not hold in a history.
+fn broken(flaw: Option<Flaw>, history: &[Event]) -> Option<String> {
+    let mut life = Life::new(flaw);
+    history.iter().find_map(|event| life.take(event).err())
+}
+
+#[test]
+fn a_certificate_that_was_revoked_after_the_backup_is_refused_after_each_restore() {
+    let workload = |restarted| Event::RestoreWorkload { restarted };
+    for (forgotten, restore, flaw) in [
+        // The records have it.
+        (false, workload(true), None),
+        // The list, as the controller remembers it, has it.
+        (true, workload(false), Some(Flaw::ListOfRecordsOnly)),
+        // Nothing has it, so that an operator raises the floor.
+        (true, workload(true), Some(Flaw::NoFloorAfterRestore)),
+        // The list in the workload cluster has it.
+        (
+            false,
+            Event::RestoreManagement,
+            Some(Flaw::ListOfRecordsOnly),
+        ),
+        (false, Event::RestoreBoth, Some(Flaw::NoFloorAfterRestore)),
+    ] {
+        let join = Event::Join {
+            machine: 0,
+            name: 0,
+        };
+        let mut history = vec![join, Event::Backup, Event::Revoke(0)];
+        history.extend(forgotten.then_some(Event::Forget(0)));
+        history.extend([restore, Event::Hour]);
+
+        assert_eq!(broken(None, &history), None, "{history:?}");
+        if flaw.is_some() {
+            let broken = broken(flaw, &history).unwrap();
+            assert!(broken.contains("revoked certificate"), "{broken}: {flaw:?}");
+        }
     }
 }

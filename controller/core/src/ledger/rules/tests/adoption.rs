@@ -106,3 +106,33 @@ fn a_certificate_alone_takes_no_record_of_another_machine() {
     let denial = world.denied(&bare("m2", 2, 1), 1);
     assert!(matches!(denial, Denial::NameTaken { .. }), "{denial:?}");
 }
+
+#[test]
+fn an_adopted_node_that_was_off_for_two_weeks_returns_with_its_token() {
+    const TWO_WEEKS: u32 = 14 * 24;
+    let off = |adoption, is_attested| {
+        let world = adopting(adoption);
+        let with = |claim| if is_attested { claim } else { insecure(claim) };
+        world.granted(&with(by_node(claim("m1", "n1", 1, 0))), 0);
+        world.node("n1", false, TWO_WEEKS);
+        let token = with(claim("m1", "n1", 2, TWO_WEEKS));
+        (world, token)
+    };
+    for (adoption, is_attested) in [
+        (Adoption::Allow, true),
+        (Adoption::AllowWithoutEvidence, false),
+    ] {
+        let (world, token) = off(adoption, is_attested);
+        assert_eq!(world.granted(&token, TWO_WEEKS), opened_at(TWO_WEEKS));
+
+        // kubeadm's certificate is valid for a year. Without evidence, it opens one generation.
+        let (world, token) = off(adoption, is_attested);
+        let certificate = by_node(token);
+        if is_attested {
+            assert_eq!(world.granted(&certificate, TWO_WEEKS), opened_at(TWO_WEEKS));
+        } else {
+            let denial = world.denied(&certificate, TWO_WEEKS);
+            assert_eq!(denial, Denial::RequesterUidMissing);
+        }
+    }
+}

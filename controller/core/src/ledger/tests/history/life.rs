@@ -40,6 +40,12 @@ pub(super) enum Event {
     /// Both sides.
     Backup,
     RestoreManagement,
+    /// If another controller leads before the list is written again, the operator raises the floor after it.
+    RestoreWorkload {
+        restarted: bool,
+    },
+    /// Another leader of the controller.
+    Restart,
     /// After it, the operator raises the floor.
     RestoreBoth,
     /// `clusterctl move`: another controller, and no status.
@@ -147,15 +153,18 @@ impl Life {
                 };
             }
             Event::RestoreManagement => self.restore(),
+            Event::RestoreWorkload { restarted } => {
+                self.list = self.backup.list.clone();
+                if *restarted {
+                    self.restart();
+                    self.lose_list();
+                }
+            }
+            Event::Restart => self.restart(),
             Event::RestoreBoth => {
                 self.list = self.backup.list.clone();
                 self.restore();
-                if self.flaw != Some(Flaw::NoFloorAfterRestore) {
-                    self.raise_floor();
-                }
-                // The list of keys and machines is lost; no certificate is valid.
-                self.revoked_keys.clear();
-                self.revoked_machines.clear();
+                self.lose_list();
             }
             Event::Move => {
                 for record in self.records() {
@@ -315,6 +324,16 @@ impl Life {
     fn restart(&self) {
         self.world.revocations.forget();
         self.world.revocations.decide(self.decisions.clone());
+    }
+
+    /// The list is as old as the backup.
+    fn lose_list(&mut self) {
+        if self.flaw != Some(Flaw::NoFloorAfterRestore) {
+            self.raise_floor();
+        }
+        // Its keys and machines are lost; no certificate is valid.
+        self.revoked_keys.clear();
+        self.revoked_machines.clear();
     }
 
     fn raise_floor(&mut self) {
