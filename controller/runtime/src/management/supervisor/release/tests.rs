@@ -28,12 +28,12 @@ fn failure(code: u16, reason: &str) -> Answer {
     whole(code, &status)
 }
 
-fn authentication() -> Value {
+fn authentication(uid: &str) -> Value {
     json!({
         "apiVersion": "attestation.cluster.x-k8s.io/v1alpha1",
         "kind": "KubeletAuthentication",
         "metadata": {
-            "name": "prod-1", "namespace": "default", "uid": "ka", "generation": 1,
+            "name": "prod-1", "namespace": "default", "uid": uid, "generation": 1,
             "resourceVersion": "1",
         },
         "spec": {"clusterName": "prod-1", "authorizedAttestors": ["null"]},
@@ -43,8 +43,29 @@ fn authentication() -> Value {
 /// The time at which the `KubeletAuthentication` is deleted.
 const DELETED: Duration = Duration::from_secs(5);
 
-/// A management cluster whose Cluster has no CA, so that it is not served. Notes the reasons of Events.
-async fn management(request: Request<Body>, paused: bool, told: Arc<Mutex<Vec<String>>>) -> Answer {
+/// The events of a watch that follow: a deletion, and a creation after it.
+fn events(begun: Instant, created_again: Option<Duration>) -> Answer {
+    let created_again = created_again.map(|after| (DELETED + after, "ADDED", "again"));
+    let to_come = [(DELETED, "DELETED", "ka")]
+        .into_iter()
+        .chain(created_again)
+        .filter(move |(at, ..)| *at > begun.elapsed());
+    let events = stream::iter(to_come).then(move |(at, kind, uid)| async move {
+        sleep_until(begun + at).await;
+        let event = json!({"type": kind, "object": authentication(uid)});
+        Ok(Frame::data(Bytes::from(format!("{event}\n"))))
+    });
+    Response::new(StreamBody::new(events.chain(stream::pending())).boxed_unsync())
+}
+
+/// A management cluster whose Cluster has no CA, so that it is not served. Notes the reasons of Events, and the first
+/// write of a status of the object that was created again.
+async fn management(
+    request: Request<Body>,
+    case: Case,
+    begun: Instant,
+    noted: Arc<Mutex<Noted>>,
+) -> Answer {
     let uri = request.uri().clone();
     let is_watch = uri.query().is_some_and(|query| query.contains("watch="));
     if [Method::PUT, Method::POST].contains(request.method()) {
@@ -53,7 +74,11 @@ async fn management(request: Request<Body>, paused: bool, told: Arc<Mutex<Vec<St
         if object["kind"] == "Event" || !object["regarding"].is_null() {
             assert_eq!(object["regarding"]["kind"], "Cluster");
             let reason = object["reason"].as_str().unwrap();
-            told.lock().push(reason.to_owned());
+            noted.lock().told.push(reason.to_owned());
+        }
+        if object["metadata"]["uid"] == "again" {
+            let served = &mut noted.lock().served_again;
+            served.get_or_insert(begun.elapsed());
         }
         return whole(200, &object);
     }
@@ -65,17 +90,9 @@ async fn management(request: Request<Body>, paused: bool, told: Arc<Mutex<Vec<St
     };
     let name = uri.path().rsplit('/').next().unwrap();
     match name {
-        "kubeletauthentications" if is_watch => {
-            let deleted = async {
-                sleep(DELETED).await;
-                let event = json!({"type": "DELETED", "object": authentication()});
-                Ok(Frame::data(Bytes::from(format!("{event}\n"))))
-            };
-            let events = stream::once(deleted).chain(stream::pending());
-            Response::new(StreamBody::new(events).boxed_unsync())
-        }
+        "kubeletauthentications" if is_watch => events(begun, case.created_again),
         _ if is_watch => Response::new(StreamBody::new(stream::pending()).boxed_unsync()),
-        "kubeletauthentications" => list(vec![authentication()]),
+        "kubeletauthentications" => list(vec![authentication("ka")]),
         "v1beta2" => {
             let kinds = [
                 ("clusters", "Cluster"),
@@ -94,35 +111,58 @@ async fn management(request: Request<Body>, paused: bool, told: Arc<Mutex<Vec<St
         "clusters" => list(vec![json!({
             "apiVersion": CORE_API_VERSION, "kind": "Cluster",
             "metadata": {"name": "prod-1", "namespace": "default", "uid": "c", "resourceVersion": "1"},
-            "spec": {"paused": paused},
+            "spec": {"paused": case.paused},
         })]),
         "machines" | "machinepools" | "secrets" | "nodeidentities" => list(Vec::new()),
         _ => failure(404, "NotFound"),
     }
 }
 
-/// The times at which the policy's binding was deleted, after the `KubeletAuthentication` of a Cluster that is not
-/// served was; and the reasons of Events. The API server of the workload cluster is away for as long as `away`.
-async fn released(paused: bool, away: Duration) -> (Vec<Duration>, Vec<String>) {
+/// A `KubeletAuthentication` of a Cluster that is not served, and is deleted.
+#[derive(Clone, Copy, Default)]
+struct Case {
+    /// The Cluster is paused.
+    paused: bool,
+    /// The time in which the API server of the workload cluster is away.
+    away: Duration,
+    /// The time in which it answers.
+    slow: Duration,
+    /// The time between the deletion and the creation of another one with its name.
+    created_again: Option<Duration>,
+}
+
+#[derive(Clone, Default)]
+struct Noted {
+    /// The times of the answers to deletions of the policy's binding.
+    deletions: Vec<Duration>,
+    /// The reasons of Events.
+    told: Vec<String>,
+    /// The time at which the object that was created again has a status.
+    served_again: Option<Duration>,
+}
+
+/// What is noted within half an hour.
+async fn released(case: Case) -> Noted {
     let begun = Instant::now();
-    let told: Arc<Mutex<Vec<String>>> = Arc::default();
-    let noted = told.clone();
+    let noted: Arc<Mutex<Noted>> = Arc::default();
+    let told = noted.clone();
     let access =
-        ClusterAccess::in_memory(move |request| management(request, paused, noted.clone()));
-    let deletions: Arc<Mutex<Vec<Duration>>> = Arc::default();
-    let noted = deletions.clone();
+        ClusterAccess::in_memory(move |request| management(request, case, begun, told.clone()));
+    let deleted = noted.clone();
     let workload = ClusterAccess::in_memory(move |request: Request<Body>| {
         let is_deletion = request.method() == Method::DELETE;
-        let is_away = begun.elapsed() < away;
-        if is_deletion && !is_away && request.uri().path().contains("bindings") {
-            noted.lock().push(begun.elapsed());
-        }
+        let is_away = begun.elapsed() < case.away;
+        let is_of_binding = request.uri().path().contains("bindings");
+        let noted = deleted.clone();
         async move {
+            sleep(case.slow).await;
             if is_away {
-                failure(503, "ServiceUnavailable")
-            } else {
-                failure(404, "NotFound")
+                return failure(503, "ServiceUnavailable");
             }
+            if is_deletion && is_of_binding {
+                noted.lock().deletions.push(begun.elapsed());
+            }
+            failure(404, "NotFound")
         }
     });
     let verifiers = |_: &KubeletAuthentication, _: &str| Verifiers::default();
@@ -135,32 +175,87 @@ async fn released(paused: bool, away: Duration) -> (Vec<Duration>, Vec<String>) 
 
     drop(stop);
     running.await.unwrap();
-    (deletions.lock().clone(), told.lock().clone())
+    let noted = noted.lock().clone();
+    noted
 }
 
 #[tokio::test(start_paused = true)]
 async fn the_policy_of_a_cluster_that_is_not_served_is_removed_after_the_deletion() {
-    let (deletions, told) = released(false, Duration::ZERO).await;
+    let Noted {
+        deletions, told, ..
+    } = released(Case::default()).await;
 
     assert_eq!(deletions.len(), 1, "{deletions:?}");
     assert!(deletions[0] < DELETED * 2, "{deletions:?}");
     assert_eq!(told, Vec::<String>::new());
 }
 
+/// Longer than the first tries of a release take.
+const AWAY: Duration = Duration::from_mins(10);
+
 #[tokio::test(start_paused = true)]
 async fn a_policy_that_cannot_be_removed_is_told_and_tried_again() {
-    let away = Duration::from_mins(10);
-
-    let (deletions, told) = released(false, away).await;
+    let noted = released(Case {
+        away: AWAY,
+        ..Case::default()
+    });
+    let Noted {
+        deletions, told, ..
+    } = noted.await;
 
     assert_eq!(deletions.len(), 1, "{deletions:?}");
-    assert!(deletions[0] < away + LAST_RESTART * 2, "{deletions:?}");
+    assert!(deletions[0] < AWAY + LAST_RESTART * 2, "{deletions:?}");
     assert_eq!(told, ["PolicyNotRemoved", "PolicyRemoved"]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn the_policy_of_a_paused_cluster_stays_after_the_deletion() {
-    let (deletions, told) = released(true, Duration::ZERO).await;
+    let noted = released(Case {
+        paused: true,
+        ..Case::default()
+    });
+    let Noted {
+        deletions, told, ..
+    } = noted.await;
 
     assert_eq!((deletions, told), (Vec::new(), Vec::new()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_policy_of_a_cluster_that_is_created_again_before_its_release_stays() {
+    let noted = released(Case {
+        away: AWAY,
+        created_again: Some(AWAY / 2),
+        ..Case::default()
+    });
+    let Noted {
+        deletions,
+        served_again,
+        ..
+    } = noted.await;
+
+    assert!(deletions.is_empty(), "{deletions:?}");
+    let soon = DELETED + AWAY / 2 + LOOK_AGAIN;
+    assert!(served_again.is_some_and(|at| at < soon), "{served_again:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cluster_that_is_created_again_is_served_after_the_release_that_was_begun() {
+    let slow = Duration::from_secs(2);
+    let noted = released(Case {
+        slow,
+        created_again: Some(slow / 2),
+        ..Case::default()
+    });
+    let Noted {
+        deletions,
+        served_again,
+        ..
+    } = noted.await;
+
+    assert_eq!(deletions.len(), 1, "{deletions:?}");
+    assert!(
+        served_again >= Some(deletions[0]),
+        "{served_again:?} {deletions:?}"
+    );
 }
