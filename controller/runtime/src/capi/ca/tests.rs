@@ -5,6 +5,8 @@ use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair, date_time_ymd};
 
 use super::*;
 
+mod replaced;
+
 struct Ca {
     certificate: Vec<u8>,
     key: Vec<u8>,

@@ -168,20 +168,39 @@ mod tests {
         })
     }
 
+    fn authentication(annotations: &Value) -> Value {
+        json!({
+            "apiVersion": "attestation.cluster.x-k8s.io/v1alpha1",
+            "kind": "KubeletAuthentication",
+            "metadata": {
+                "name": "prod-1", "namespace": "default", "resourceVersion": "7",
+                "annotations": annotations,
+            },
+            "spec": {"clusterName": "prod-1", "authorizedAttestors": ["tpm"]},
+        })
+    }
+
+    #[tokio::test]
+    async fn a_cluster_and_settings_that_were_created_again_get_no_floor() {
+        let (management, patched) = api_server(200, authentication(&Value::Null));
+        let (workload, _) = api_server(200, namespace("b"));
+        let key = ObjectKey::new("default", "prod-1");
+        let revocations = Revocations::unread();
+
+        let management = (management.client(), &key);
+        compare(workload.client(), management, &revocations, at(50))
+            .await
+            .unwrap();
+
+        let annotations = patched.lock()[0]["metadata"]["annotations"].clone();
+        assert_eq!(annotations, json!({WORKLOAD_UID_ANNOTATION: "b"}));
+        assert_eq!(revocations.decisions().floor, 0, "it is by hand");
+    }
+
     #[tokio::test]
     async fn a_cluster_that_was_created_again_gets_a_floor_in_one_write() {
-        let (management, patched) = api_server(
-            200,
-            json!({
-                "apiVersion": "attestation.cluster.x-k8s.io/v1alpha1",
-                "kind": "KubeletAuthentication",
-                "metadata": {
-                    "name": "prod-1", "namespace": "default", "resourceVersion": "7",
-                    "annotations": {WORKLOAD_UID_ANNOTATION: "a"},
-                },
-                "spec": {"clusterName": "prod-1", "authorizedAttestors": ["tpm"]},
-            }),
-        );
+        let known = authentication(&json!({WORKLOAD_UID_ANNOTATION: "a"}));
+        let (management, patched) = api_server(200, known);
         let key = ObjectKey::new("default", "prod-1");
         let revocations = Revocations::unread();
 

@@ -1,454 +1,34 @@
-//! Outages of the controller, with the decisions of the real plugin and of the real queue, in simulated time.
+//! Outages, with the decisions of the real plugin and of the real queue, in simulated time.
 
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
-use std::time::SystemTime;
-
-use kubelet_attestation::names::{Audience, NodeName, ProviderId};
-use kubelet_authenticator::failure::{Code, Failure};
-use kubelet_authenticator::testing::{
-    FailureRecord, FailureScope, Fraction, OpenRequest, Rotation, Subject, Validity,
-};
+mod world;
 
 use super::super::places::MAX_ENTRIES;
 use super::*;
+use world::{Away, Controller, LIFETIME, Node, World, at};
 
 const NODES: usize = 5000;
 const HOUR: Duration = Duration::from_hours(1);
 const DAY: Duration = Duration::from_hours(24);
 
-/// The default lifetime of a certificate.
-const LIFETIME: Duration = Duration::from_hours(7 * 24);
-
-/// The time by which signers back-date certificates.
-const BACKDATED: Duration = Duration::from_mins(5);
-
-/// The time after which kube-controller-manager deletes a pending request, and the time between its rounds.
-const PENDING_KEPT: Duration = DAY;
-const COLLECTED_EVERY: Duration = HOUR;
-
-/// The age from which a verifier refuses evidence.
-const EVIDENCE_VALID: Duration = Duration::from_mins(14);
-
-/// The duration of a decision that asks a cloud.
-const DECISION: Duration = Duration::from_secs(1);
-
-/// The length of a request with evidence.
-const REQUEST_LEN: usize = 4096;
-
-/// The time between two runs of the plugin while a renewal is pending.
-const RUN_AGAIN: Duration = Duration::from_secs(30);
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum State {
-    Pending,
-    Issued,
-    Failed,
-}
-
-/// A request in the workload cluster.
-struct Filed {
-    node: usize,
-    created: Duration,
-    attested: Duration,
-    state: State,
-}
-
-struct Node {
-    subject: Subject,
-    validity: Validity,
-    jitter: Fraction,
-    open: Option<(OpenRequest, Duration)>,
-    record: Option<FailureRecord>,
-    /// The request of `open`, in the API server.
-    filed: Option<usize>,
-    undecided: usize,
-}
-
-/// A cluster; times are since the begin of the outage.
-struct World {
-    nodes: Vec<Node>,
-    filed: HashMap<usize, Filed>,
-    last: usize,
-    /// The next runs of the plugin.
-    runs: BinaryHeap<Reverse<(Duration, usize)>>,
-    /// The end of the outage.
-    back: Duration,
-    /// The end of the bootstrap tokens.
-    tokens_end: Duration,
-    collected: Duration,
-    undecided: usize,
-    most_undecided: usize,
-    most_of_node: usize,
-    /// Runs without a certificate and a token, with the controller back.
-    in_vain: usize,
-}
-
-fn at(time: Duration) -> SystemTime {
-    SystemTime::UNIX_EPOCH + Duration::from_hours(500_000) + time
-}
-
-fn since(time: SystemTime) -> Duration {
-    time.duration_since(at(Duration::ZERO)).unwrap_or_default()
-}
-
-fn scope() -> FailureScope {
-    FailureScope {
-        boot_id: Some("boot".to_owned()),
-        settings: "settings".to_owned(),
-    }
-}
-
-impl World {
-    /// Nodes that renewed their certificates during the last day.
-    fn new(back: Duration) -> Self {
-        let node = |number: usize| {
-            let name = format!("ip-10-{number}.ec2.internal");
-            // As if it began a day before the outage: the renewals of one day are spread over it.
-            let issued = at(Duration::ZERO) - DAY + spread(number);
-            Node {
-                subject: Subject {
-                    signer_name: "attestation.cluster.x-k8s.io/aws-client".to_owned(),
-                    expiration_seconds: u32::try_from(LIFETIME.as_secs()).unwrap(),
-                    node_name: NodeName::parse(&name).unwrap(),
-                    provider_id: ProviderId::parse(&format!("aws:///a/i-{number}")).unwrap(),
-                    audience: Audience::parse("prod").unwrap(),
-                },
-                validity: validity(issued),
-                jitter: jitter(number),
-                open: None,
-                record: None,
-                filed: None,
-                undecided: 0,
-            }
-        };
-        Self {
-            nodes: (0..NODES).map(node).collect(),
-            filed: HashMap::new(),
-            last: 0,
-            runs: (0..NODES)
-                .map(|node| Reverse((Duration::ZERO, node)))
-                .collect(),
-            back,
-            tokens_end: crate::hardening::tokens::TTL,
-            collected: Duration::ZERO,
-            undecided: 0,
-            most_undecided: 0,
-            most_of_node: 0,
-            in_vain: 0,
-        }
-    }
-
-    /// Lets time pass to `end`, with `controller`, if it is back.
-    async fn until(&mut self, end: Duration, controller: &mut Option<Controller>) {
-        loop {
-            let run = self.runs.peek().map(|run| run.0.0);
-            let busy = controller.as_ref().and_then(Controller::next_event);
-            let round = self.collected + COLLECTED_EVERY;
-            let next = [run, busy, Some(round)].into_iter().flatten().min();
-            let next = next.unwrap_or(end);
-            if next > end {
-                break;
-            }
-            if let Some(controller) = controller {
-                controller.advance_to(next).await;
-                controller.work(self);
-            }
-            if round == next {
-                self.collect(next, controller);
-            }
-            while self.runs.peek().is_some_and(|run| run.0.0 <= next) {
-                let Some(Reverse((_, node))) = self.runs.pop() else {
-                    break;
-                };
-                let again = self.run(node, next, controller);
-                let again = if controller.is_some() {
-                    again.max(next + Duration::from_secs(1))
-                } else {
-                    self.in_outage(node, next)
-                };
-                self.runs.push(Reverse((again, node)));
-            }
-        }
-    }
-
-    /// The next run that does anything. A pending request is waited for until another one is due.
-    fn in_outage(&self, number: usize, now: Duration) -> Duration {
-        let node = &self.nodes[number];
-        let back = self.back + RUN_AGAIN.mul_f64(share(number));
-        let end = since(node.validity.not_after);
-        let next = match (&node.open, node.validity.rotation(at(now), node.jitter)) {
-            (_, Rotation::Keep) => since(node.validity.renew_at(node.jitter)),
-            (Some((open, _)), Rotation::Renew) => {
-                let lifetime = Some(node.validity.lifetime());
-                let is_waited_for =
-                    |time: &Duration| open.is_worth_taking_up(&node.subject, lifetime, at(*time));
-                let (mut least, mut most) = (now, end);
-                while most > least + RUN_AGAIN {
-                    let middle = (least + most) / 2;
-                    if is_waited_for(&middle) {
-                        least = middle;
-                    } else {
-                        most = middle;
-                    }
-                }
-                most
-            }
-            (None, Rotation::Renew) | (_, Rotation::Enrol) => back,
-        };
-        next.min(back).max(now + Duration::from_secs(1))
-    }
-
-    /// Deletes old requests, as kube-controller-manager does.
-    fn collect(&mut self, now: Duration, controller: &mut Option<Controller>) {
-        self.collected = now;
-        let nodes = &mut self.nodes;
-        self.filed.retain(|number, filed| {
-            let is_kept = filed.state != State::Pending || now < filed.created + PENDING_KEPT;
-            if !is_kept {
-                let node = &mut nodes[filed.node];
-                node.undecided -= 1;
-                self.undecided -= 1;
-                node.filed = node.filed.filter(|of_node| of_node != number);
-                if let Some(controller) = controller {
-                    controller.queue.gone(&uid(*number));
-                }
-            }
-            is_kept
-        });
-    }
-
-    /// A run of the plugin; returns the time of the next one.
-    fn run(
-        &mut self,
-        number: usize,
-        now: Duration,
-        controller: &mut Option<Controller>,
-    ) -> Duration {
-        let node = &mut self.nodes[number];
-        let rotation = node.validity.rotation(at(now), node.jitter);
-        if rotation == Rotation::Keep {
-            let until = node.validity.renew_at(node.jitter);
-            return since(node.validity.expiry_kept(at(now), until));
-        }
-        let has_certificate = node.validity.holds_at(at(now));
-        let held = |record: &FailureRecord| record.holds(&scope(), at(now));
-        if let Some(until) = node.record.as_ref().and_then(held) {
-            return since(until);
-        }
-        let code = if has_certificate || now < self.tokens_end {
-            self.ask(number, now, has_certificate, controller)
-        } else {
-            self.in_vain += usize::from(controller.is_some());
-            Some(Code::Unauthorized)
-        };
-        let node = &mut self.nodes[number];
-        let Some(code) = code else {
-            node.record = None;
-            node.open = None;
-            node.filed = None;
-            node.validity = validity(at(now));
-            return since(
-                node.validity
-                    .expiry_kept(at(now), node.validity.renew_at(node.jitter)),
-            );
-        };
-        let failure = Failure::new(code, "a failure", "wait");
-        let record = FailureRecord::after(node.record.as_ref(), &failure, &scope(), at(now));
-        let next = record.holds(&scope(), at(now));
-        node.record = Some(record);
-        let next = next.unwrap_or(at(now) + Duration::from_secs(30));
-        if has_certificate {
-            since(node.validity.expiry_awaiting_renewal(at(now), next))
-        } else {
-            since(next)
-        }
-    }
-
-    /// Continues the open request, or files another. `None` if it is issued.
-    fn ask(
-        &mut self,
-        number: usize,
-        now: Duration,
-        has_certificate: bool,
-        controller: &mut Option<Controller>,
-    ) -> Option<Code> {
-        let node = &mut self.nodes[number];
-        let lifetime = has_certificate.then(|| node.validity.lifetime());
-        let is_continued = node
-            .open
-            .as_ref()
-            .is_some_and(|(open, _)| open.is_worth_taking_up(&node.subject, lifetime, at(now)));
-        if !is_continued {
-            let open = OpenRequest::new(String::new(), Vec::new(), node.subject.clone(), at(now));
-            node.open = Some((open, now));
-            node.filed = None;
-        }
-        let (_, attested) = node.open.as_ref()?;
-        let Some(filed) = node.filed else {
-            let requester = if has_certificate {
-                format!("system:node:{}", node.subject.node_name.as_str())
-            } else {
-                format!("system:bootstrap:{number:06}")
-            };
-            self.last += 1;
-            let filed = Filed {
-                node: number,
-                created: now,
-                attested: *attested,
-                state: State::Pending,
-            };
-            if let Some(controller) = controller {
-                controller.sees(self.last, &filed, &requester);
-            }
-            self.filed.insert(self.last, filed);
-            node.filed = Some(self.last);
-            node.undecided += 1;
-            self.most_of_node = self.most_of_node.max(node.undecided);
-            self.undecided += 1;
-            self.most_undecided = self.most_undecided.max(self.undecided);
-            return Some(Code::Pending);
-        };
-        match self.filed[&filed].state {
-            State::Pending => Some(Code::Pending),
-            State::Issued => None,
-            State::Failed => {
-                // The plugin forgets the request, and keeps its key.
-                node.open = None;
-                node.filed = None;
-                Some(Code::Failed)
-            }
-        }
-    }
-
-    fn decide(&mut self, number: usize, now: Duration) {
-        let Some(filed) = self.filed.get_mut(&number) else {
-            return;
-        };
-        let is_fresh = now <= filed.attested + EVIDENCE_VALID;
-        filed.state = if is_fresh {
-            State::Issued
-        } else {
-            State::Failed
-        };
-        self.nodes[filed.node].undecided -= 1;
-        self.undecided -= 1;
-    }
-
-    fn certificates(&self, now: Duration) -> usize {
-        let valid = |node: &&Node| node.validity.holds_at(at(now));
-        self.nodes.iter().filter(valid).count()
-    }
-}
-
-/// The part of a day after which a node begins, and its jitter, the same in each run.
-fn spread(number: usize) -> Duration {
-    DAY.mul_f64(share(number))
-}
-
-fn share(number: usize) -> f64 {
-    let scattered = u32::try_from(number).unwrap().wrapping_mul(2_654_435_761);
-    f64::from(scattered) / f64::from(u32::MAX)
-}
-
-fn jitter(number: usize) -> Fraction {
-    let bytes = u32::try_from(number).unwrap().wrapping_mul(40_503_001);
-    Fraction::from_bytes(&bytes.to_be_bytes())
-}
-
-fn validity(issued: SystemTime) -> Validity {
-    Validity {
-        not_before: issued - BACKDATED,
-        not_after: issued + LIFETIME,
-    }
-}
-
-fn uid(number: usize) -> String {
-    format!("{number:0>36}")
-}
-
-/// A controller that has just started.
-struct Controller {
-    queue: Queue,
-    now: Duration,
-    begun: Instant,
-    started: Duration,
-    /// The decisions in progress.
-    ends: BinaryHeap<Reverse<(Duration, usize)>>,
-    left_out: bool,
-}
-
-impl Controller {
-    /// Lists the requests of the cluster.
-    fn start(world: &World, now: Duration) -> Self {
-        let mut controller = Self {
-            queue: Queue::default(),
-            now,
-            begun: Instant::now(),
-            started: now,
-            ends: BinaryHeap::new(),
-            left_out: false,
-        };
-        controller.queue.listing();
-        // A list is in the order of names, which are digests.
-        let mut listed: Vec<_> = world.filed.iter().collect();
-        listed.sort_by_key(|(number, _)| number.wrapping_mul(0x9e37_79b9_7f4a_7c15));
-        for (number, filed) in listed {
-            let node = &world.nodes[filed.node].subject.node_name;
-            let requester = format!("system:node:{}", node.as_str());
-            controller.sees(*number, filed, &requester);
-        }
-        controller.queue.listed();
-        controller.left_out = controller.queue.left_out.is_some();
-        controller
-    }
-
-    fn sees(&mut self, number: usize, filed: &Filed, requester: &str) {
-        if filed.state != State::Pending {
-            return;
-        }
-        let mut csr = csr(&uid(number), &uid(number), "1");
-        csr.spec.username = Some(requester.to_owned());
-        self.queue.seen(csr, REQUEST_LEN);
-    }
-
-    async fn advance_to(&mut self, now: Duration) {
-        self.now = self.now.max(now);
-        let elapsed = self.begun.elapsed();
-        tokio::time::advance(self.now.saturating_sub(self.started + elapsed)).await;
-    }
-
-    fn next_event(&self) -> Option<Duration> {
-        let end = self.ends.peek().map(|end| end.0.0);
-        let turn = self.queue.next_turn();
-        let turn = turn.map(|turn| self.started + turn.duration_since(self.begun));
-        let next = end.into_iter().chain(turn).min();
-        next.map(|next| next.max(self.now))
-    }
-
-    /// Ends decisions, and begins others.
-    fn work(&mut self, world: &mut World) {
-        while self.ends.peek().is_some_and(|end| end.0.0 <= self.now) {
-            let Some(Reverse((_, number))) = self.ends.pop() else {
-                break;
-            };
-            world.decide(number, self.now);
-            self.queue.settled(&uid(number));
-        }
-        while let Some(work) = self.queue.next(Instant::now()) {
-            let number = work.uid.trim_start_matches('0').parse().unwrap();
-            self.ends.push(Reverse((self.now + DECISION, number)));
-        }
-        self.queue.relist(Instant::now());
-    }
-}
-
-/// The cluster at the end of such an outage, and the controller, which has listed its requests.
+/// The cluster at the end of such an outage of the controller, and the controller, which has listed its requests.
 async fn after_outage(outage: Duration) -> (World, Option<Controller>) {
-    let mut world = World::new(outage);
-    world.until(outage, &mut None).await;
+    after(Away::Controller, outage, Duration::ZERO).await
+}
+
+/// The same, of this part. The nodes renewed during the day that ended so long before.
+async fn after(away: Away, outage: Duration, ago: Duration) -> (World, Option<Controller>) {
+    let mut world = World::new(away, outage, NODES, ago);
+    world
+        .until(outage - Duration::from_secs(1), &mut None)
+        .await;
     let controller = Controller::start(&world, outage);
     (world, Some(controller))
+}
+
+/// The number of nodes without a certificate from after the outage.
+fn not_renewed(world: &World, outage: Duration) -> usize {
+    let old = |node: &&Node| node.validity.issued() < at(outage);
+    world.nodes.iter().filter(old).count()
 }
 
 #[tokio::test(start_paused = true)]
@@ -472,16 +52,29 @@ async fn five_days_without_a_controller_fill_no_cluster_and_cost_no_node() {
 
     world.until(outage + 12 * HOUR, &mut controller).await;
 
-    let old = |node: &&Node| node.validity.issued() < at(outage);
-    assert_eq!(world.nodes.iter().filter(old).count(), 0);
+    assert_eq!(not_renewed(&world, outage), 0);
     assert_eq!(world.undecided, 0);
     assert!(world.most_of_node <= 3, "{}", world.most_of_node);
 }
 
 #[tokio::test(start_paused = true)]
-async fn seven_days_without_a_controller_end_certificates_and_tokens_until_tokens_are_recreated() {
-    let outage = 7 * DAY;
+async fn a_day_without_a_controller_makes_renewals_wait_and_costs_no_node() {
+    let outage = DAY;
     let (mut world, mut controller) = after_outage(outage).await;
+    assert_eq!(world.certificates(outage + 4 * DAY), NODES);
+    // Renewals have become due.
+    assert!(world.undecided > NODES / 2, "{}", world.undecided);
+    assert!(world.most_of_node <= 3, "{}", world.most_of_node);
+
+    world.until(outage + DAY + 4 * HOUR, &mut controller).await;
+
+    assert_eq!(not_renewed(&world, outage), 0);
+    assert_eq!((world.undecided, world.in_vain), (0, 0));
+}
+
+/// No node has a certificate after this outage, and each has one an hour after its token was recreated.
+async fn ends_certificates_and_tokens(away: Away, outage: Duration) {
+    let (mut world, mut controller) = after(away, outage, Duration::ZERO).await;
     assert_eq!(world.certificates(outage), 0);
     assert!(world.tokens_end < outage);
 
@@ -495,4 +88,70 @@ async fn seven_days_without_a_controller_end_certificates_and_tokens_until_token
     world.tokens_end = recreated + HOUR;
     world.until(recreated + HOUR, &mut controller).await;
     assert_eq!(world.certificates(recreated + HOUR), NODES);
+}
+
+#[tokio::test(start_paused = true)]
+async fn seven_days_without_a_controller_end_certificates_and_tokens_until_tokens_are_recreated() {
+    ends_certificates_and_tokens(Away::Controller, 7 * DAY).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn ten_days_without_a_controller_end_certificates_and_tokens_until_tokens_are_recreated() {
+    ends_certificates_and_tokens(Away::Controller, 10 * DAY).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn ten_days_without_an_api_server_end_certificates_and_tokens_until_tokens_are_recreated() {
+    ends_certificates_and_tokens(Away::ApiServer, 10 * DAY).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn hours_or_days_without_an_api_server_leave_no_request_behind_and_cost_no_node() {
+    for outage in [2 * HOUR, 2 * DAY, 5 * DAY] {
+        let (mut world, mut controller) = after(Away::ApiServer, outage, Duration::ZERO).await;
+        assert_eq!(world.certificates(outage), NODES, "{outage:?}");
+        assert_eq!(world.last, 0, "{outage:?}");
+
+        // All that are due are answered while the others wait for their time.
+        world.until(outage + DAY + 5 * HOUR, &mut controller).await;
+
+        assert_eq!(not_renewed(&world, outage), 0, "{outage:?}");
+        assert_eq!((world.undecided, world.in_vain), (0, 0), "{outage:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn certificates_that_end_without_an_api_server_are_replaced_only_while_tokens_are_valid() {
+    // Certificates that were not renewed for another reason, and end during the day of the outage.
+    let ago = LIFETIME - DAY;
+    for (outage, is_back) in [(2 * HOUR, true), (DAY, false)] {
+        let (mut world, mut controller) = after(Away::ApiServer, outage, ago).await;
+        let ended = NODES - world.certificates(outage);
+        assert!(ended > 300, "{ended}");
+        let end = outage + HOUR;
+
+        world.until(end, &mut controller).await;
+
+        assert_eq!(world.certificates(end) == NODES, is_back, "{outage:?}");
+        assert_eq!(world.in_vain == 0, is_back, "{outage:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_day_without_sts_denies_nobody_and_each_node_renews_afterwards() {
+    const FEW: usize = 100;
+    let outage = DAY;
+    let mut world = World::new(Away::Sts, outage, FEW, Duration::ZERO);
+    let mut controller = Some(Controller::start(&world, Duration::ZERO));
+    world.until(outage, &mut controller).await;
+    assert_eq!(world.certificates(outage + 4 * DAY), FEW);
+    assert_eq!(world.certificates(outage), FEW);
+    assert_eq!(world.most_of_node, 1, "the controller fails old evidence");
+    // A node whose evidence gets too old files another request, ever more seldom.
+    assert!((1..=50 * FEW).contains(&world.last), "{}", world.last);
+
+    world.until(outage + DAY + 4 * HOUR, &mut controller).await;
+
+    assert_eq!(not_renewed(&world, outage), 0);
+    assert_eq!((world.undecided, world.in_vain), (0, 0));
 }

@@ -6,7 +6,7 @@ use hyper::body::Bytes;
 use hyper::{Method, Request, Response};
 use kube::client::Body;
 use node_attestation_core::ledger::{Records as _, RevocationDecisions};
-use node_attestation_core::testing::records::{World, at, policy};
+use node_attestation_core::testing::records::{World, at, name, policy};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::time::advance;
@@ -90,6 +90,42 @@ async fn a_list_that_was_deleted_is_restored_after_ten_minutes() {
     advance(Duration::from_secs(1)).await;
     publish(&mut list, &access, &world).await.unwrap();
     assert_eq!(entries(&stored), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_list_from_a_backup_gets_its_revocations_back_after_ten_minutes() {
+    // A new leader has only the records, without the one that was deleted.
+    for (is_leading, is_deleted, expected) in [
+        (true, false, 1),
+        (true, true, 1),
+        (false, false, 1),
+        (false, true, 0),
+    ] {
+        let (stored, access) = api_server();
+        let (world, mut list) = (World::held(policy()), RevocationList::default());
+        publish(&mut list, &access, &world).await.unwrap();
+        let backup = stored.lock().clone();
+        world.revoke("n1", 1);
+        publish(&mut list, &access, &world).await.unwrap();
+        assert_eq!(entries(&stored), 1);
+        if is_deleted {
+            let name = name("n1");
+            let record = world.records.read(&name).await.unwrap().unwrap();
+            let deleted = world.records.delete(&name, &record.version);
+            deleted.await.unwrap();
+        }
+
+        *stored.lock() = backup;
+        assert_eq!(entries(&stored), 0);
+        if !is_leading {
+            world.revocations.forget();
+            list = RevocationList::default();
+        }
+        advance(COMPARED_AGAIN).await;
+        publish(&mut list, &access, &world).await.unwrap();
+
+        assert_eq!(entries(&stored), expected, "{is_leading} {is_deleted}");
+    }
 }
 
 #[tokio::test(start_paused = true)]
