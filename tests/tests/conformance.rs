@@ -1,4 +1,4 @@
-//! The tests that docs/conformance.md, docs/attacks.md and docs/tenancy.md name exist, and the reasons
+//! The tests that docs/conformance.md, docs/attacks.md, docs/tenancy.md and docs/operate.md name exist, and the reasons
 //! of docs/attacks.md stand in them.
 
 use std::collections::BTreeSet;
@@ -19,7 +19,7 @@ fn rows(page: &str) -> Vec<((char, usize), &str)> {
 
 #[test]
 fn every_test_that_a_page_names_exists_once() {
-    for name in ["conformance.md", "attacks.md", "tenancy.md"] {
+    for name in ["conformance.md", "attacks.md", "tenancy.md", "operate.md"] {
         let page = page(name);
 
         assert!(named(&page).len() > 40, "{name} names hardly any test");
