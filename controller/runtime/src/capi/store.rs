@@ -17,9 +17,11 @@ use crate::table::{Indexed, Table};
 
 mod configs;
 mod members;
+mod values;
 
 pub(super) use configs::Referrer;
-pub(super) use members::{Ground, Members};
+pub(super) use members::Members;
+pub(super) use values::Ground;
 
 /// The objects of all clusters. One task writes them.
 #[derive(Debug)]

@@ -90,8 +90,8 @@ pub fn run() -> Suite {
     let lock_times = simulation.folder().join("lock-times.json");
     let [metrics, health] = diagnostics.arguments();
     let arguments = [
-        &metrics,
-        &health,
+        metrics.as_str(),
+        health.as_str(),
         "--lock-times",
         lock_times.to_str().unwrap(),
     ];

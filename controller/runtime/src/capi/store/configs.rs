@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use node_attestation_core::identifiers::TokenId;
 
-use super::members::{Ground, Value};
+use super::values::{Ground, Value};
 use crate::capi::objects::BootstrapConfig;
 use crate::shared::visited;
 use crate::table::Table;
