@@ -5,14 +5,14 @@
 //! - Each resolution is by the objects of that moment, and costs the same among a hundred clusters and ten thousand.
 //! - Nothing is resolved by objects that were not all read, or whose watch has been broken for two minutes.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
 use kubelet_attestation::ensure;
 use kubelet_attestation::names::is_dns_subdomain;
 use node_attestation_runtime::capi::ObjectKey;
+use node_attestation_runtime::shared::{Shared, page};
 use node_attestation_runtime::watch::Unreadable;
-use parking_lot::RwLock;
 use tokio::time::Instant;
 
 use crate::credentials::ClusterTenant;
@@ -148,7 +148,7 @@ impl IdentityError {
 #[derive(Debug)]
 pub struct IdentityStore {
     settings: TenancySettings,
-    state: RwLock<State>,
+    state: Shared<State>,
 }
 
 /// An object that can be read, or why it cannot.
@@ -157,9 +157,9 @@ pub type Seen<T> = Result<T, Unreadable>;
 #[derive(Debug, Default)]
 struct State {
     objects: Objects,
-    clusters: HashMap<ObjectKey, Seen<Cluster>>,
+    clusters: BTreeMap<ObjectKey, Seen<Cluster>>,
     /// By kind, namespace and name.
-    infrastructure: HashMap<(String, ObjectKey), Seen<Infrastructure>>,
+    infrastructure: BTreeMap<(String, ObjectKey), Seen<Infrastructure>>,
     watches: HashMap<Source, WatchState>,
     /// The Secrets that are not watched, for there are too many.
     unwatched: BTreeSet<String>,
@@ -182,10 +182,13 @@ impl IdentityStore {
         };
         Self {
             settings,
-            state: RwLock::new(State {
-                objects,
-                ..State::default()
-            }),
+            state: Shared::new(
+                "objects that name identities",
+                State {
+                    objects,
+                    ..State::default()
+                },
+            ),
         }
     }
 
@@ -212,16 +215,15 @@ impl IdentityStore {
 
     /// Changes the objects.
     pub fn update(&self, change: impl FnOnce(&mut Objects)) {
-        change(&mut self.state.write().objects);
+        self.state.write(|state| change(&mut state.objects));
     }
 
     /// Puts a Cluster in the place of what was there; `None` removes it.
     pub fn put_cluster(&self, key: ObjectKey, cluster: Option<Seen<Cluster>>) {
-        let mut state = self.state.write();
-        match cluster {
-            Some(cluster) => drop(state.clusters.insert(key, cluster)),
-            None => drop(state.clusters.remove(&key)),
-        }
+        self.state.write(|state| match cluster {
+            Some(cluster) => state.clusters.insert(key, cluster),
+            None => state.clusters.remove(&key),
+        });
     }
 
     /// Puts an object that names an identity in the place of what was there; `None` removes it.
@@ -231,112 +233,130 @@ impl IdentityStore {
         key: ObjectKey,
         found: Option<Seen<Infrastructure>>,
     ) {
-        let mut state = self.state.write();
         let key = (kind.to_owned(), key);
-        match found {
-            Some(found) => drop(state.infrastructure.insert(key, found)),
-            None => drop(state.infrastructure.remove(&key)),
-        }
+        self.state.write(|state| match found {
+            Some(found) => state.infrastructure.insert(key, found),
+            None => state.infrastructure.remove(&key),
+        });
     }
 
     /// Keeps of the Clusters, or of the objects of a kind, only those of a new list.
     pub fn retain(&self, source: &Source, listed: &BTreeSet<ObjectKey>) {
-        let mut state = self.state.write();
-        let objects = &mut state.objects;
         let has_name = |name: &String| listed.contains(&ObjectKey::new("", name.as_str()));
         match source {
-            Source::Clusters => state.clusters.retain(|key, _| listed.contains(key)),
-            Source::Infrastructure(kind) => state
-                .infrastructure
-                .retain(|(of, key), _| of != kind || listed.contains(key)),
-            Source::Identities(IdentityKind::Controller) => {
-                objects.controllers.retain(|name, _| has_name(name));
-            }
-            Source::Identities(IdentityKind::Static) => {
-                objects.statics.retain(|name, _| has_name(name));
-            }
-            Source::Identities(IdentityKind::Role) => {
-                objects.roles.retain(|name, _| has_name(name));
-            }
-            Source::Identities(IdentityKind::ServiceAccount) => {
-                objects.service_accounts.retain(|(namespace, name), _| {
+            Source::Clusters => self.state.retain(
+                |state| &mut state.clusters,
+                |key: &ObjectKey, _| listed.contains(key),
+            ),
+            Source::Infrastructure(kind) => self.state.retain(
+                |state| &mut state.infrastructure,
+                |(of, key): &(String, ObjectKey), _| of != kind || listed.contains(key),
+            ),
+            Source::Identities(IdentityKind::ServiceAccount) => self.state.retain(
+                |state| &mut state.objects.service_accounts,
+                |(namespace, name): &(String, String), _| {
                     listed.contains(&ObjectKey::new(namespace.as_str(), name.as_str()))
-                });
-            }
-            Source::Namespaces => objects.namespaces.retain(|name, _| has_name(name)),
-            Source::RoleSelectors => objects.role_selectors.retain(|name, _| has_name(name)),
-            Source::Secret(name) => {
-                if listed.is_empty() {
-                    objects.access_keys.remove(name);
+                },
+            ),
+            // No tenant can create the others.
+            _ => self.update(|objects| match source {
+                Source::Clusters
+                | Source::Infrastructure(_)
+                | Source::Identities(IdentityKind::ServiceAccount) => {}
+                Source::Identities(IdentityKind::Controller) => {
+                    objects.controllers.retain(|name, _| has_name(name));
                 }
-            }
-            Source::ConfigMap(name) => {
-                if listed.is_empty() {
-                    objects.put_config_map(name, None);
+                Source::Identities(IdentityKind::Static) => {
+                    objects.statics.retain(|name, _| has_name(name));
                 }
-            }
+                Source::Identities(IdentityKind::Role) => {
+                    objects.roles.retain(|name, _| has_name(name));
+                }
+                Source::Namespaces => objects.namespaces.retain(|name, _| has_name(name)),
+                Source::RoleSelectors => objects.role_selectors.retain(|name, _| has_name(name)),
+                Source::Secret(name) => {
+                    if listed.is_empty() {
+                        objects.access_keys.remove(name);
+                    }
+                }
+                Source::ConfigMap(name) => {
+                    if listed.is_empty() {
+                        objects.put_config_map(name, None);
+                    }
+                }
+            }),
         }
     }
 
     /// The objects of a source were all read, and the watch goes on.
     pub fn read(&self, source: &Source) {
-        let mut state = self.state.write();
-        let watch = state.watches.entry(source.clone()).or_default();
-        *watch = WatchState {
+        let watch = WatchState {
             is_read: true,
             ..WatchState::default()
         };
+        self.state
+            .write(|state| state.watches.insert(source.clone(), watch));
     }
 
     /// The API server answered the watch of a source: if it was broken, it goes on where it ended.
     pub fn heard(&self, source: &Source) {
         let is_resumed = |watch: &WatchState| watch.is_read && watch.broken_since.is_some();
         // Almost always it was not broken, and nobody waits.
-        if !self
+        let was_broken = self
             .state
-            .read()
-            .watches
-            .get(source)
-            .is_some_and(is_resumed)
-        {
+            .read(|state| state.watches.get(source).is_some_and(is_resumed));
+        if !was_broken {
             return;
         }
-        if let Some(watch) = self.state.write().watches.get_mut(source) {
-            watch.broken_since = None;
-            watch.resumed = Some(Instant::now());
-        }
+        self.state.write(|state| {
+            if let Some(watch) = state.watches.get_mut(source) {
+                watch.broken_since = None;
+                watch.resumed = Some(Instant::now());
+            }
+        });
     }
 
     /// The watch of a source failed; returns whether it held before.
     pub fn failed(&self, source: &Source) -> bool {
-        let mut state = self.state.write();
-        let watch = state.watches.entry(source.clone()).or_default();
-        let held = watch.broken_since.is_none();
-        watch.broken_since.get_or_insert_with(Instant::now);
-        held
+        self.state.write(|state| {
+            let watch = state.watches.entry(source.clone()).or_default();
+            let held = watch.broken_since.is_none();
+            watch.broken_since.get_or_insert_with(Instant::now);
+            held
+        })
     }
 
     /// The source is not watched any more.
     pub fn forget(&self, source: &Source) {
-        self.state.write().watches.remove(source);
+        self.state.write(|state| state.watches.remove(source));
         self.retain(source, &BTreeSet::new());
     }
 
     /// Learns which Secrets are not watched, for there are too many.
     pub fn leave_out(&self, secrets: BTreeSet<String>) {
-        self.state.write().unwatched = secrets;
+        self.state.write(|state| state.unwatched = secrets);
     }
 
     /// The names of the Secrets that identities name.
     pub fn secrets(&self) -> BTreeSet<String> {
-        self.state.read().objects.secrets()
+        self.state.read(|state| state.objects.secrets())
     }
 
     /// The Clusters; `None` while it is not known which there are.
     pub fn clusters(&self) -> Option<BTreeSet<ObjectKey>> {
-        let state = self.state.read();
-        state.is_current(Source::Clusters, Instant::now()).ok()?;
-        Some(state.clusters.keys().cloned().collect())
+        let (mut clusters, now) = (BTreeSet::new(), Instant::now());
+        loop {
+            let last = clusters.last();
+            let next: Vec<ObjectKey> = self.state.read(|state| {
+                state.is_current(Source::Clusters, now).ok()?;
+                let next = page(&state.clusters, last);
+                Some(next.map(|(key, _)| key.clone()).collect())
+            })?;
+            if next.is_empty() {
+                return Some(clusters);
+            }
+            clusters.extend(next);
+        }
     }
 
     /// Whether a cluster may have instances in this region: its `AWSCluster` or managed control plane names one, or says
@@ -350,17 +370,17 @@ impl IdentityStore {
         tenant: &ClusterTenant,
         region: &str,
     ) -> Result<bool, IdentityError> {
-        let interrupted = {
-            let state = self.state.read();
-            match state.region(&tenant.cluster) {
-                Some((own, kind)) if own != region => {
-                    [Some(Source::Clusters), infrastructure(kind)]
-                        .into_iter()
-                        .flatten()
-                        .find(|source| !state.holds(source))
-                }
-                Some(_) | None => return Ok(true),
-            }
+        let interrupted = self.state.read(|state| {
+            let (_, kind) = state
+                .region(&tenant.cluster)
+                .filter(|(own, _)| *own != region)?;
+            let mut sources = [Some(Source::Clusters), infrastructure(kind)]
+                .into_iter()
+                .flatten();
+            Some(sources.find(|source| !state.holds(source)))
+        });
+        let Some(interrupted) = interrupted else {
+            return Ok(true);
         };
         self.resolve(tenant)?;
         interrupted.map_or(Ok(false), |source| {
@@ -374,27 +394,8 @@ impl IdentityStore {
     ///
     /// It cannot be told.
     pub fn resolve(&self, tenant: &ClusterTenant) -> Result<Plan, IdentityError> {
-        let now = Instant::now();
-        let state = self.state.read();
-        for source in self.sources() {
-            state.is_current(source, now)?;
-        }
-        let plan = state.explain(tenant, self.settings)?.plan;
-        // A Secret that is missing may not have been read yet.
-        if let Err(ResolutionError::SecretNotFound { name, .. }) = &plan
-            && is_dns_subdomain(name)
-        {
-            ensure!(
-                !state.unwatched.contains(name),
-                IdentityError::TooManySecrets(name.clone())
-            );
-            state.is_current(Source::Secret(name.clone()), now)?;
-        }
-        let plan = plan?;
-        if let Some(name) = state.objects.secret_of(&plan) {
-            state.is_current(Source::Secret(name.to_owned()), now)?;
-        }
-        Ok(plan)
+        self.state
+            .read(|state| state.resolve(tenant, self.settings, &self.sources()))
     }
 
     /// The same with its steps, by whatever objects are there: for a person, and not for a decision.
@@ -403,11 +404,40 @@ impl IdentityStore {
     ///
     /// [`IdentityError::ClusterNotFound`].
     pub fn explain(&self, tenant: &ClusterTenant) -> Result<Explanation, IdentityError> {
-        self.state.read().explain(tenant, self.settings)
+        self.state
+            .read(|state| state.explain(tenant, self.settings))
     }
 }
 
 impl State {
+    fn resolve(
+        &self,
+        tenant: &ClusterTenant,
+        settings: TenancySettings,
+        sources: &[Source],
+    ) -> Result<Plan, IdentityError> {
+        let now = Instant::now();
+        for source in sources {
+            self.is_current(source.clone(), now)?;
+        }
+        let plan = self.explain(tenant, settings)?.plan;
+        // A Secret that is missing may not have been read yet.
+        if let Err(ResolutionError::SecretNotFound { name, .. }) = &plan
+            && is_dns_subdomain(name)
+        {
+            ensure!(
+                !self.unwatched.contains(name),
+                IdentityError::TooManySecrets(name.clone())
+            );
+            self.is_current(Source::Secret(name.clone()), now)?;
+        }
+        let plan = plan?;
+        if let Some(name) = self.objects.secret_of(&plan) {
+            self.is_current(Source::Secret(name.to_owned()), now)?;
+        }
+        Ok(plan)
+    }
+
     fn explain(
         &self,
         tenant: &ClusterTenant,

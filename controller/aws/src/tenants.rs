@@ -1,6 +1,6 @@
 //! The credentials of each tenant: its identity by the objects of now, and the sessions of its roles.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -9,7 +9,7 @@ use kubelet_attestation::ensure;
 use node_attestation_core::crd::conditions::{self, ConditionReport, ConditionStatus, reason};
 use node_attestation_core::refusal::Unavailable;
 use node_attestation_runtime::capi::ObjectKey;
-use parking_lot::Mutex;
+use node_attestation_runtime::shared::Shared;
 use tokio::sync::{OnceCell, mpsc};
 use tokio::time::Instant;
 
@@ -74,8 +74,8 @@ pub struct TenantCredentials {
     digest_key: DigestKey,
     sessions: OnceCell<Sessions>,
     /// The sessions of each cluster, which last as long.
-    clusters: Mutex<HashMap<ObjectKey, ClusterSessions>>,
-    pins: Mutex<HashMap<ObjectKey, Pin>>,
+    clusters: Shared<BTreeMap<ObjectKey, ClusterSessions>>,
+    pins: Shared<BTreeMap<ObjectKey, Pin>>,
     /// The first accounts of clusters, to write down.
     first_accounts: mpsc::UnboundedSender<(ObjectKey, String)>,
 }
@@ -104,8 +104,8 @@ impl TenantCredentials {
             identities,
             digest_key,
             sessions: OnceCell::new(),
-            clusters: Mutex::default(),
-            pins: Mutex::default(),
+            clusters: Shared::new("sessions of Clusters", BTreeMap::new()),
+            pins: Shared::new("accounts of Clusters", BTreeMap::new()),
             first_accounts,
         };
         (credentials, to_write)
@@ -113,12 +113,17 @@ impl TenantCredentials {
 
     /// Learns the account that a `KubeletAuthentication` is annotated with. A person who removes it accepts another.
     pub fn read_pin(&self, cluster: &ObjectKey, account: Option<&str>) {
-        let mut pins = self.pins.lock();
-        let pin = pins.entry(cluster.clone()).or_default();
-        if account.is_some() || pin.is_written {
-            pin.account = account.map(ToOwned::to_owned);
-            pin.is_written = account.is_some();
-        }
+        self.change_pin(cluster, |pin| {
+            if account.is_some() || pin.is_written {
+                pin.account = account.map(ToOwned::to_owned);
+                pin.is_written = account.is_some();
+            }
+        });
+    }
+
+    fn change_pin<T>(&self, cluster: &ObjectKey, change: impl FnOnce(&mut Pin) -> T) -> T {
+        self.pins
+            .write(|pins| change(pins.entry(cluster.clone()).or_default()))
     }
 
     /// Checks that a cluster's account is its first one, and keeps the first.
@@ -128,19 +133,19 @@ impl TenantCredentials {
         key: CredentialsKey,
         account: &str,
     ) -> Result<(), ResolutionError> {
-        let mut pins = self.pins.lock();
-        let pin = pins.entry(cluster.clone()).or_default();
-        pin.last = Some((key, account.to_owned()));
-        if let Some(pinned) = &pin.account {
-            return mismatch(pinned, account);
-        }
-        pin.account = Some(account.to_owned());
-        // Who writes it down may have ended, and then so has all else.
-        drop(
-            self.first_accounts
-                .send((cluster.clone(), account.to_owned())),
-        );
-        Ok(())
+        self.change_pin(cluster, |pin| {
+            pin.last = Some((key, account.to_owned()));
+            if let Some(pinned) = &pin.account {
+                return mismatch(pinned, account);
+            }
+            pin.account = Some(account.to_owned());
+            // Who writes it down may have ended, and then so has all else.
+            drop(
+                self.first_accounts
+                    .send((cluster.clone(), account.to_owned())),
+            );
+            Ok(())
+        })
     }
 
     async fn of_cluster(
@@ -184,9 +189,10 @@ impl TenantCredentials {
                 lease: session.lease(),
             }
         };
-        let mut clusters = self.clusters.lock();
-        let known = clusters.get_mut(cluster);
-        let known = known.and_then(|known| known.credentials(&session, made));
+        let known = self.clusters.write(|clusters| {
+            let known = clusters.get_mut(cluster)?;
+            known.credentials(&session, made)
+        });
         // Another request may have found another identity meanwhile.
         Ok(known.unwrap_or_else(made))
     }
@@ -197,9 +203,10 @@ impl TenantCredentials {
             let digests = plan.digests(&self.digest_key, other.region());
             digests.last() == Some(&other.key)
         };
-        let mut clusters = self.clusters.lock();
-        let known = clusters.entry(cluster.clone()).or_default();
-        known.keep(session, of_plan);
+        self.clusters.write(|clusters| {
+            let known = clusters.entry(cluster.clone()).or_default();
+            known.keep(session, of_plan);
+        });
     }
 
     /// The error of a cluster whose identity cannot be told. If it has none, its sessions are left.
@@ -213,8 +220,12 @@ impl TenantCredentials {
             | IdentityError::WatchBroken(_)
             | IdentityError::WatchInterrupted(_) => false,
         };
-        if has_none && let Some(known) = self.clusters.lock().get_mut(cluster) {
-            known.leave();
+        if has_none {
+            self.clusters.write(|clusters| {
+                if let Some(known) = clusters.get_mut(cluster) {
+                    known.leave();
+                }
+            });
         }
         unresolved(cluster, source)
     }
@@ -246,14 +257,15 @@ impl TenantCredentials {
     /// Forgets clusters that are gone, and so the sessions that nobody else has. While it is not known which there
     /// are, none is.
     pub fn forget_gone(&self) {
-        if let Some(clusters) = self.identities.clusters() {
-            self.clusters
-                .lock()
-                .retain(|cluster, known| clusters.contains(cluster) && known.prune());
-            self.pins
-                .lock()
-                .retain(|cluster, _| clusters.contains(cluster));
-        }
+        let Some(clusters) = self.identities.clusters() else {
+            return;
+        };
+        let keeps = |cluster: &ObjectKey, known: &mut ClusterSessions| {
+            clusters.contains(cluster) && known.prune()
+        };
+        self.clusters.retain(|all| all, keeps);
+        self.pins
+            .retain(|all| all, |cluster, _| clusters.contains(cluster));
     }
 
     /// Whether an instance in this region may be the cluster's: an `AWSCluster` has one region.
@@ -273,7 +285,7 @@ impl TenantCredentials {
     /// The identity of a tenant for a condition, without a call.
     pub fn identity_report(&self, tenant: &ClusterTenant) -> ConditionReport {
         let resolved = self.identities.resolve(tenant);
-        let pin = self.pins.lock().get(&tenant.cluster).cloned();
+        let pin = self.pins.read(|pins| pins.get(&tenant.cluster).cloned());
         let pin = pin.unwrap_or_default();
         let resolved = resolved.and_then(|plan| {
             let account = self.known_account(&plan, pin.last);
@@ -322,7 +334,9 @@ impl TenantCredentials {
 
     /// The failure of a tenant's credentials for a condition, without a call; `None` if there is none.
     pub fn credentials_report(&self, cluster: &ObjectKey) -> Option<ConditionReport> {
-        let failure = self.clusters.lock().get(cluster)?.failure()?;
+        let failure = self
+            .clusters
+            .read(|clusters| clusters.get(cluster)?.failure())?;
         let holds = match &failure.kind {
             FailureKind::Throttled(_) | FailureKind::Unavailable(_) | FailureKind::Expired => {
                 ConditionStatus::Unknown
@@ -341,7 +355,8 @@ impl TenantCredentials {
 
     /// The end of a cluster's credentials, without a call.
     pub fn expiry(&self, cluster: &ObjectKey) -> Option<SystemTime> {
-        self.clusters.lock().get(cluster)?.expiry()
+        self.clusters
+            .read(|clusters| clusters.get(cluster)?.expiry())
     }
 }
 

@@ -170,7 +170,7 @@ impl Instances {
         region: &str,
     ) -> Result<Reservation, Unavailable> {
         let (lane, lease) = self.client.channel.lane(tenant, region).await?;
-        lane.lock().own.expected += 1;
+        lane.state(|state| state.own.expected += 1);
         Ok(Reservation {
             client: self.client.clone(),
             lane,
@@ -223,12 +223,13 @@ impl Reservation {
     async fn answer(self, instance: &str) -> Result<Option<InstanceFacts>, OutageKind> {
         let limits = self.client.limits;
         let deadline = Instant::now() + limits.calls.wait;
-        let (found, _waiting) = {
-            let mut state = self.lane.lock();
-            let known = recall(&state.own.remembered, instance, limits.calls.remembered);
-            if known.is_some() {
-                return Ok(known);
-            }
+        let known = self
+            .lane
+            .state(|state| recall(&state.own.remembered, instance, limits.calls.remembered));
+        if known.is_some() {
+            return Ok(known);
+        }
+        let (found, _waiting) = self.lane.state(|state| {
             state.trouble.check(Instant::now())?;
             let waiting = state.own.waiting.clone();
             if Arc::strong_count(&waiting) > limits.waiting + 1 {
@@ -239,8 +240,8 @@ impl Reservation {
             if is_full {
                 self.lane.changed.notify_waiters();
             }
-            (found, waiting)
-        };
+            Ok((found, waiting))
+        })?;
         let _lease = self.lease.clone();
         drop(self);
         let found = timeout_at(deadline, found).await;
@@ -251,9 +252,11 @@ impl Reservation {
 
 impl Drop for Reservation {
     fn drop(&mut self) {
-        let mut state = self.lane.lock();
-        state.own.expected = state.own.expected.saturating_sub(1);
-        if state.own.expected == 0 {
+        let is_last = self.lane.state(|state| {
+            state.own.expected = state.own.expected.saturating_sub(1);
+            state.own.expected == 0
+        });
+        if is_last {
             self.lane.changed.notify_waiters();
         }
     }
@@ -319,7 +322,7 @@ impl BatchedEc2 {
     async fn call(self: Arc<Self>, lane: Arc<Lane<Batches>>, number: u64) -> Found {
         loop {
             let changed = lane.changed.notified();
-            let end = lane.lock().own.end_of(number, &self.limits);
+            let end = lane.state(|state| state.own.end_of(number, &self.limits));
             let Some(end) = end.filter(|end| Instant::now() < *end) else {
                 break;
             };
@@ -330,7 +333,7 @@ impl BatchedEc2 {
         }
         let _alone = lane.alone_after_failure().await;
         let ready = lane.token().await;
-        let batch = lane.lock().own.gathering.remove(&number);
+        let batch = lane.state(|state| state.own.gathering.remove(&number));
         ready?;
         let Some(Batch { ids, .. }) = batch else {
             return Ok(Arc::default());
@@ -340,9 +343,9 @@ impl BatchedEc2 {
         lane.settle(found.as_ref().err());
         let found = found?.into_iter().map(|facts| (facts.id.clone(), facts));
         let found: HashMap<_, _> = found.collect();
-        let mut state = lane.lock();
         for (id, facts) in found.iter().filter(|(_, facts)| facts.is_running()) {
-            remember(&mut state.own.remembered, id.clone(), facts.clone());
+            let (id, facts) = (id.clone(), facts.clone());
+            lane.state(|state| remember(&mut state.own.remembered, id, facts));
         }
         Ok(Arc::new(found))
     }

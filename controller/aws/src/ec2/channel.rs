@@ -3,14 +3,12 @@
 //! EC2 throttles each action by itself, so each has its own channel.
 
 use std::borrow::Borrow;
-use std::collections::HashMap;
-use std::hash::Hash;
 use std::sync::Arc;
 use std::time::Duration;
 
 use node_attestation_core::rate_limit::Rate;
 use node_attestation_core::refusal::Unavailable;
-use parking_lot::{Mutex, MutexGuard};
+use node_attestation_runtime::shared::{Shared, Swept};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until, timeout};
 
@@ -21,8 +19,8 @@ use crate::credentials::{Credentials, CredentialsKey, CredentialsSource, Lease, 
 /// More than a fleet has tenants and regions in use; those that rest are forgotten first.
 const MAX_LANES: usize = 4096;
 
-/// More instances than join or renew within the time that one is remembered; at it, all are asked
-/// about anew.
+/// More instances than join or renew within the time that one is remembered; at it, a few are asked
+/// about again.
 const MAX_REMEMBERED: usize = 10_000;
 
 /// Limits of the calls of one action.
@@ -45,14 +43,14 @@ pub struct CallLimits {
 }
 
 /// By credentials and region.
-type Lanes<S> = HashMap<(CredentialsKey, String), Arc<Lane<S>>>;
+type Lanes<S> = Swept<(CredentialsKey, String), Arc<Lane<S>>>;
 
 /// The calls of one action; `S` is what an action keeps of a lane.
 #[derive(Debug)]
 pub(super) struct Channel<S> {
     source: Arc<dyn CredentialsSource>,
     pub(super) limits: CallLimits,
-    lanes: Mutex<Lanes<S>>,
+    lanes: Shared<Lanes<S>>,
 }
 
 /// The calls with the same credentials in one region.
@@ -66,7 +64,7 @@ pub(super) struct Lane<S> {
     turn: tokio::sync::Mutex<()>,
     /// The holder tests whether EC2 works again.
     trial: tokio::sync::Mutex<()>,
-    state: Mutex<State<S>>,
+    state: Shared<State<S>>,
     /// A batch is full, or no instance is expected any more.
     pub(super) changed: Notify,
 }
@@ -85,7 +83,7 @@ impl<S: Default> Channel<S> {
         Self {
             source,
             limits,
-            lanes: Mutex::default(),
+            lanes: Shared::new("queues of EC2 calls", Swept::default()),
         }
     }
 
@@ -105,39 +103,48 @@ impl<S: Default> Channel<S> {
         let key = (credentials.key, region.to_owned());
         let cached = credentials.cached();
         let lease = credentials.lease;
-        let mut lanes = self.lanes.lock();
         let is_over = |lane: &Lane<S>| lane.credentials.lease.is_over();
-        if let Some(lane) = lanes.get(&key).filter(|lane| !is_over(lane)) {
-            return Ok((lane.clone(), lease));
-        }
-        lanes.retain(|_, lane| !is_over(lane));
-        if lanes.len() >= MAX_LANES {
+        let (lane, dead) = self.lanes.write(|lanes| {
+            if let Some(lane) = lanes.get(&key).filter(|lane| !is_over(lane)) {
+                return (lane.clone(), Vec::new());
+            }
+            let is_full = lanes.len() >= MAX_LANES;
             // A lane that somebody has is in use.
-            lanes.retain(|_, lane| Arc::strong_count(lane) > 1 || !lane.lock().rests(now));
-        }
-        let lane = Arc::new(Lane {
-            source: self.source.clone(),
-            credentials: cached,
-            region: region.to_owned(),
-            limits: self.limits,
-            turn: tokio::sync::Mutex::default(),
-            trial: tokio::sync::Mutex::default(),
-            state: Mutex::new(State {
-                rate: self.limits.rate,
-                full_at: now,
-                trouble: CircuitBreaker::default(),
-                own: S::default(),
-            }),
-            changed: Notify::new(),
+            let rests = |lane: &Arc<Lane<S>>| {
+                Arc::strong_count(lane) == 1 && lane.state(|state| state.rests(now))
+            };
+            let lane = Arc::new(Lane {
+                source: self.source.clone(),
+                credentials: cached,
+                region: region.to_owned(),
+                limits: self.limits,
+                turn: tokio::sync::Mutex::default(),
+                trial: tokio::sync::Mutex::default(),
+                state: Shared::new(
+                    "EC2 calls of an identity",
+                    State {
+                        rate: self.limits.rate,
+                        full_at: now,
+                        trouble: CircuitBreaker::default(),
+                        own: S::default(),
+                    },
+                ),
+                changed: Notify::new(),
+            });
+            let is_dead = |_: &_, lane: &mut Arc<_>| is_over(lane) || is_full && rests(lane);
+            let dead = lanes.insert(key, lane.clone(), is_dead);
+            (lane, dead)
         });
-        lanes.insert(key, lane.clone());
+        // They may remember many answers.
+        drop(dead);
         Ok((lane, lease))
     }
 }
 
 impl<S> Lane<S> {
-    pub(super) fn lock(&self) -> MutexGuard<'_, State<S>> {
-        self.state.lock()
+    /// The result of `change`.
+    pub(super) fn state<R>(&self, change: impl FnOnce(&mut State<S>) -> R) -> R {
+        self.state.write(change)
     }
 
     /// Waits until EC2 may be called, in order of arrival.
@@ -149,12 +156,11 @@ impl<S> Lane<S> {
         let _turn = self.turn.lock().await;
         loop {
             let now = Instant::now();
-            let taken = {
-                let mut state = self.lock();
+            let taken = self.state(|state| {
                 state.trouble.check(now)?;
-                state.rate.take(&mut state.full_at, now)
-            };
-            let Err(ready) = taken else {
+                Ok::<_, OutageKind>(state.rate.take(&mut state.full_at, now))
+            });
+            let Err(ready) = taken? else {
                 return Ok(());
             };
             sleep_until(ready).await;
@@ -172,7 +178,7 @@ impl<S> Lane<S> {
     }
 
     fn has_failed(&self) -> bool {
-        self.lock().trouble.is_any()
+        self.state(|state| state.trouble.is_any())
     }
 
     /// The answer of a call, within its deadline. Where AWS refuses the session and there can be another, it is that
@@ -202,7 +208,7 @@ impl<S> Lane<S> {
     /// Learns how a call ended.
     pub(super) fn settle(&self, outage: Option<&OutageKind>) {
         let now = Instant::now();
-        self.lock().trouble.settle(outage, now, &self.limits);
+        self.state(|state| state.trouble.settle(outage, now, &self.limits));
     }
 }
 
@@ -214,28 +220,30 @@ impl<S> State<S> {
 }
 
 /// Answers of EC2, and their times.
-pub(super) type Remembered<K, V> = HashMap<K, (Instant, V)>;
+pub(super) type Remembered<K, V> = Swept<K, (Instant, V)>;
 
 /// The remembered answer, if it is younger than `age`.
 pub(super) fn recall<K, Q, V>(remembered: &Remembered<K, V>, key: &Q, age: Duration) -> Option<V>
 where
-    K: Eq + Hash + Borrow<Q>,
-    Q: Eq + Hash + ?Sized,
+    K: Ord + Clone + Borrow<Q>,
+    Q: Ord + ?Sized,
     V: Clone,
 {
     let (since, told) = remembered.get(key)?;
     (since.elapsed() < age).then(|| told.clone())
 }
 
-pub(super) fn remember<K: Eq + Hash, V>(remembered: &mut Remembered<K, V>, key: K, told: V) {
-    if remembered.len() >= MAX_REMEMBERED {
-        remembered.clear();
-    }
-    remembered.insert(key, (Instant::now(), told));
+pub(super) fn remember<K: Ord + Clone, V>(remembered: &mut Remembered<K, V>, key: K, told: V) {
+    let is_full = remembered.len() >= MAX_REMEMBERED;
+    remembered.insert(key, (Instant::now(), told), |_, _| is_full);
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashMap;
+
+    use parking_lot::Mutex;
+
     use super::*;
     use crate::ec2::{Ec2, Ec2Settings};
     use crate::testing::{REGION, credentials};
@@ -275,8 +283,10 @@ mod tests {
             lane
         };
         let kept = |lane: &Arc<Lane<()>>| {
-            let lanes = channel.lanes.lock();
-            lanes.values().any(|other| Arc::ptr_eq(other, lane))
+            let is_it = |other: &Arc<Lane<()>>| Arc::ptr_eq(other, lane);
+            channel
+                .lanes
+                .read(|lanes| lanes.entries().values().any(is_it))
         };
         let own = use_lane(&Tenant::Controller).await;
         let first = use_lane(tenant("1")).await;

@@ -1,6 +1,6 @@
 //! EC2 by the SDK: its clients, and what their errors mean.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::error::Error as StdError;
 use std::iter;
 
@@ -10,12 +10,12 @@ use aws_sdk_ec2::config::Region;
 use aws_sdk_ec2::config::retry::RetryConfig;
 use aws_sdk_ec2::error::{ProvideErrorMetadata, SdkError};
 use node_attestation_runtime::metrics::{CloudResult, Metrics};
-use parking_lot::Mutex;
+use node_attestation_runtime::shared::{Shared, Swept};
 
 use super::OutageKind;
 use crate::credentials::{Credentials, CredentialsKey, Lease, timeouts};
 
-/// More clients than a fleet has tenants and regions in use; at it, all are made anew.
+/// More clients than a fleet has tenants and regions in use; at it, a few are made again.
 const MAX_CLIENTS: usize = 4096;
 
 /// Settings of the client of EC2.
@@ -30,7 +30,7 @@ pub struct Ec2Settings {
 #[debug("Ec2({settings:?})")]
 pub struct Ec2 {
     settings: Ec2Settings,
-    clients: Mutex<HashMap<(CredentialsKey, String), (Client, Lease)>>,
+    clients: Shared<Swept<(CredentialsKey, String), (Client, Lease)>>,
     metrics: Metrics,
 }
 
@@ -39,7 +39,7 @@ impl Ec2 {
     pub fn new(settings: Ec2Settings) -> Self {
         Self {
             settings,
-            clients: Mutex::default(),
+            clients: Shared::new("clients of EC2", Swept::default()),
             metrics: Metrics::default(),
         }
     }
@@ -71,22 +71,26 @@ impl Ec2 {
 
     pub(super) fn client(&self, credentials: &Credentials, region: &str) -> Client {
         let key = (credentials.key, region.to_owned());
-        let mut clients = self.clients.lock();
-        if let Some((client, _)) = clients.get(&key).filter(|(_, lease)| !lease.is_over()) {
-            return client.clone();
-        }
-        clients.retain(|_, (_, lease)| !lease.is_over());
-        if clients.len() >= MAX_CLIENTS {
-            clients.clear();
+        let known = self.clients.read(|clients| {
+            let (client, lease) = clients.get(&key)?;
+            (!lease.is_over()).then(|| client.clone())
+        });
+        if let Some(client) = known {
+            return client;
         }
         let client = self.make(credentials, region);
-        clients.insert(key, (client.clone(), credentials.cached().lease));
+        let new = (client.clone(), credentials.cached().lease);
+        let dead = self.clients.write(|clients| {
+            let is_full = clients.len() >= MAX_CLIENTS;
+            clients.insert(key, new, |_, (_, lease)| is_full || lease.is_over())
+        });
+        drop(dead);
         client
     }
 
     #[cfg(test)]
     pub(super) fn kept(&self) -> usize {
-        self.clients.lock().len()
+        self.clients.read(Swept::len)
     }
 
     fn make(&self, credentials: &Credentials, region: &str) -> Client {

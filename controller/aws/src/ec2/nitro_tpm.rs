@@ -117,7 +117,8 @@ impl NitroTpms {
         key_type: EkPubKeyType,
     ) -> Result<Option<KeyDigest>, OutageKind> {
         let asked = (place.instance.to_owned(), key_type);
-        let known = || recall(&lane.lock().own, &asked, self.channel.limits.remembered);
+        let age = self.channel.limits.remembered;
+        let known = || lane.state(|state| recall(&state.own, &asked, age));
         if let Some(key) = known() {
             return Ok(Some(key));
         }
@@ -136,7 +137,7 @@ impl NitroTpms {
             Err(_) => {}
         }
         if let Ok(Some(key)) = &key {
-            remember(&mut lane.lock().own, asked, *key);
+            lane.state(|state| remember(&mut state.own, asked, *key));
         }
         key
     }

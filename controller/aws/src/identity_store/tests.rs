@@ -1,3 +1,5 @@
+use node_attestation_runtime::shared::PAGE;
+use node_attestation_runtime::shared::testing::most_visited;
 use serde_json::json;
 use tokio::time::advance;
 
@@ -187,6 +189,29 @@ fn a_list_removes_what_it_does_not_have() {
     assert_eq!(store.clusters(), Some(BTreeSet::new()));
     store.forget(&Source::Clusters);
     assert_eq!(store.clusters(), None);
+}
+
+#[test]
+fn many_clusters_are_listed_and_removed_a_few_at_a_time() {
+    let store = store();
+    for number in 0..1000 {
+        let key = ObjectKey::new(TENANT, format!("c{number}"));
+        store.put_cluster(key.clone(), aws_cluster());
+        store.put_infrastructure("AWSCluster", key, naming(ROLE));
+    }
+    let one = BTreeSet::from([key()]);
+
+    let visited = most_visited(|| {
+        assert_eq!(store.clusters().unwrap().len(), 1001);
+        for source in [Source::Clusters, Source::Infrastructure("AWSCluster")] {
+            store.retain(&source, &one);
+        }
+        assert!(store.resolve(&tenant()).is_ok());
+    });
+
+    let name = "objects that name identities";
+    assert_eq!(visited, BTreeMap::from([(name, PAGE)]));
+    assert_eq!(store.clusters(), Some(one));
 }
 
 #[test]

@@ -1,10 +1,9 @@
 //! The rate of calls of STS: one for the process, with a share for each tenant.
 
-use std::collections::HashMap;
 use std::time::Duration;
 
 use node_attestation_core::rate_limit::Rate;
-use parking_lot::Mutex;
+use node_attestation_runtime::shared::{Shared, Swept};
 use tokio::time::{Instant, sleep_until};
 
 /// The rate of all calls. STS allows an account more, and others use the account too.
@@ -19,31 +18,31 @@ const TENANT: Rate = Rate {
     every: Duration::from_secs(1),
 };
 
-/// More tenants than start at once; at it, those whose bucket is full are forgotten.
-const MAX_TENANTS: usize = 4096;
-
 /// The token buckets.
 #[derive(Debug)]
 pub(super) struct Budget {
     /// Their holder gets the next token of all, so that a tenant that waits for its own keeps nobody.
     turn: tokio::sync::Mutex<()>,
-    state: Mutex<State>,
+    state: Shared<State>,
 }
 
 #[derive(Debug)]
 struct State {
     full_at: Instant,
-    tenants: HashMap<String, Instant>,
+    tenants: Swept<String, Instant>,
 }
 
 impl Budget {
     pub(super) fn new() -> Self {
         Self {
             turn: tokio::sync::Mutex::default(),
-            state: Mutex::new(State {
-                full_at: Instant::now(),
-                tenants: HashMap::new(),
-            }),
+            state: Shared::new(
+                "rates of STS calls",
+                State {
+                    full_at: Instant::now(),
+                    tenants: Swept::default(),
+                },
+            ),
         }
     }
 
@@ -53,7 +52,7 @@ impl Budget {
         let _turn = self.turn.lock().await;
         loop {
             let now = Instant::now();
-            let taken = ALL.take(&mut self.state.lock().full_at, now);
+            let taken = self.state.write(|state| ALL.take(&mut state.full_at, now));
             let Err(ready) = taken else {
                 return;
             };
@@ -67,12 +66,12 @@ impl Budget {
     ///
     /// There is none left; when there is one.
     pub(super) fn take(&self, tenant: &str, now: Instant) -> Result<(), Instant> {
-        let mut state = self.state.lock();
-        if state.tenants.len() >= MAX_TENANTS {
-            state.tenants.retain(|_, full_at| *full_at > now);
-        }
-        let full_at = state.tenants.entry(tenant.to_owned()).or_insert(now);
-        TENANT.take(full_at, now)
+        self.state.write(|State { tenants, .. }| {
+            // Those whose bucket is full are forgotten.
+            let is_full = |_: &_, full_at: &mut Instant| *full_at <= now;
+            let full_at = tenants.get_or_insert_with(tenant.to_owned(), is_full, || now);
+            TENANT.take(full_at, now)
+        })
     }
 }
 

@@ -1,13 +1,12 @@
 //! The sessions of all plans, shared by digest.
 
-use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 use std::time::SystemTime;
 
 use aws_credential_types::provider::SharedCredentialsProvider;
 use aws_credential_types::provider::error::CredentialsError as ProviderError;
 use aws_credential_types::provider::future::ProvideCredentials as Provided;
-use parking_lot::Mutex;
+use node_attestation_runtime::shared::{Shared, Swept};
 use tokio::time::Instant;
 
 use super::assume::{AssumeRole, Keys, Tokens};
@@ -28,7 +27,7 @@ pub struct Sessions {
     own: SharedCredentialsProvider,
     calls: Arc<Calls>,
     digest_key: DigestKey,
-    shared: Mutex<HashMap<CredentialsKey, Weak<Session>>>,
+    shared: Shared<Swept<CredentialsKey, Weak<Session>>>,
 }
 
 /// The credentials of a plan.
@@ -59,7 +58,7 @@ impl Sessions {
                 budget: Budget::new(),
             }),
             digest_key,
-            shared: Mutex::default(),
+            shared: Shared::new("sessions of roles", Swept::default()),
         }
     }
 
@@ -67,18 +66,17 @@ impl Sessions {
     pub fn of_plan(&self, plan: &Plan, sts_region: &str, tenant: &str) -> PlanCredentials {
         let mut digests = plan.digests(&self.digest_key, sts_region).into_iter();
         let root = digests.next().unwrap_or(CredentialsKey::new([0; 32]));
-        let mut sessions = self.shared.lock();
-        if sessions.len() == sessions.capacity() {
-            // Those that nobody has make room before the map grows.
-            sessions.retain(|_, session| session.strong_count() > 0);
-        }
-        let mut shared = |key: CredentialsKey, origin: &dyn Fn() -> Origin| {
-            if let Some(session) = sessions.get(&key).and_then(Weak::upgrade) {
-                return session;
-            }
-            let session = Arc::new(Session::new(origin(), sts_region, self.calls.clone()));
-            sessions.insert(key, Arc::downgrade(&session));
-            session
+        let shared = |key: CredentialsKey, origin: &dyn Fn() -> Origin| {
+            self.shared.write(|sessions| {
+                if let Some(session) = sessions.get(&key).and_then(Weak::upgrade) {
+                    return session;
+                }
+                let session = Arc::new(Session::new(origin(), sts_region, self.calls.clone()));
+                // Those that nobody has make room.
+                let is_dead = |_: &_, known: &mut Weak<_>| known.strong_count() == 0;
+                sessions.insert(key, Arc::downgrade(&session), is_dead);
+                session
+            })
         };
         let mut key = root;
         let mut session = shared(root, &|| self.origin(&plan.root));
@@ -98,7 +96,8 @@ impl Sessions {
     /// Replaces the credentials of this key, which AWS refused in a call that began at `since`; returns whether there can
     /// be others now.
     pub fn forget(&self, key: CredentialsKey, since: Instant) -> bool {
-        let session = self.shared.lock().get(&key).and_then(Weak::upgrade);
+        let known = |sessions: &Swept<_, Weak<Session>>| sessions.get(&key).and_then(Weak::upgrade);
+        let session = self.shared.read(known);
         session.is_some_and(|session| session.forget(since))
     }
 
@@ -121,11 +120,10 @@ impl Sessions {
     /// The number of sessions that somebody has.
     #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
-        let shared = self.shared.lock();
-        shared
-            .values()
-            .filter(|session| session.strong_count() > 0)
-            .count()
+        self.shared.read(|shared| {
+            let live = shared.entries().values();
+            live.filter(|session| session.strong_count() > 0).count()
+        })
     }
 }
 

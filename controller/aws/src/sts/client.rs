@@ -1,13 +1,12 @@
 //! The HTTPS client: bounded in time, in bytes and in calls at a time, and it follows nothing.
 
-use std::collections::HashMap;
 use std::error::Error;
 use std::sync::Arc;
 use std::time::Duration;
 
 use hyper::{Request, StatusCode};
 use kubelet_attestation::ensure;
-use parking_lot::Mutex;
+use node_attestation_runtime::shared::{Shared, Swept};
 use reqwest::{Proxy, redirect};
 use rustls::pki_types::CertificateDer;
 use rustls::{ClientConfig, RootCertStore};
@@ -34,9 +33,6 @@ pub(super) const MAX_CALLS_OF_CLUSTER: usize = 8;
 /// For a connection, a second address of the name included.
 const CONNECT_DEADLINE: Duration = Duration::from_secs(4);
 
-/// So many clusters and regions are remembered that have no call under way.
-const MAX_IDLE: usize = 1024;
-
 /// Shorter than load balancers keep theirs, so that none is cut under a call.
 const IDLE: Duration = Duration::from_secs(20);
 
@@ -50,7 +46,7 @@ pub(super) enum TrustRoots {
 }
 
 /// Of each region, and of each cluster in it.
-type Turns = HashMap<(Option<String>, String), Arc<Semaphore>>;
+type Turns = Swept<(Option<String>, String), Arc<Semaphore>>;
 
 /// The client.
 #[derive(derive_more::Debug)]
@@ -58,7 +54,7 @@ type Turns = HashMap<(Option<String>, String), Arc<Semaphore>>;
 pub(super) struct Client {
     public: reqwest::Client,
     own: reqwest::Client,
-    turns: Mutex<Turns>,
+    turns: Shared<Turns>,
 }
 
 // The client's own shows the proxy, with its password.
@@ -81,7 +77,7 @@ impl Client {
         Ok(Self {
             public: connections(roots, proxy)?,
             own: connections(with_own, proxy)?,
-            turns: Mutex::default(),
+            turns: Shared::new("turns of STS calls", Turns::default()),
         })
     }
 
@@ -120,16 +116,14 @@ impl Client {
         .unwrap_or(Err(Outage::TimedOut))
     }
 
-    /// The semaphore of a cluster's share in a region, or of the region. At the limit, those that
-    /// nobody has are forgotten.
+    /// The semaphore of a cluster's share in a region, or of the region.
     fn turns(&self, cluster: Option<&str>, region: &str, permits: usize) -> Arc<Semaphore> {
-        let mut turns = self.turns.lock();
-        if turns.len() >= MAX_IDLE {
-            turns.retain(|_, semaphore| Arc::strong_count(semaphore) > 1);
-        }
         let key = (cluster.map(str::to_owned), region.to_owned());
         let made = || Arc::new(Semaphore::new(permits));
-        turns.entry(key).or_insert_with(made).clone()
+        // Those that nobody has are forgotten.
+        let is_idle = |_: &_, known: &mut Arc<_>| Arc::strong_count(known) == 1;
+        self.turns
+            .write(|turns| turns.get_or_insert_with(key, is_idle, made).clone())
     }
 }
 

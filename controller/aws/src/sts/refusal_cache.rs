@@ -4,12 +4,11 @@
 //! exactly these credentials and this identity document; that of a signature, for exactly this call.
 //! A copy of evidence with another signature is refused alone.
 
-use std::collections::HashMap;
 use std::time::{Duration, SystemTime};
 
 use kubelet_attestation::evidence::aws::Proof;
 use node_attestation_core::refusal::{Denial, Refusal};
-use parking_lot::Mutex;
+use node_attestation_runtime::shared::{Shared, Swept};
 use sha2::{Digest as _, Sha256};
 
 use super::request::Call;
@@ -22,6 +21,9 @@ const REMEMBERED: Duration = Duration::from_mins(1);
 /// The number of remembered refusals; beyond it STS is asked again.
 const MAX_REFUSED: usize = 4096;
 
+/// The number of those that are looked at where there is no room.
+const SWEPT: usize = 64;
+
 /// Codes of STS that condemn credentials, whatever they signed.
 const OF_CREDENTIALS: [&str; 3] = [
     "InvalidAccessKeyId",
@@ -33,8 +35,14 @@ const OF_CREDENTIALS: [&str; 3] = [
 type Subject = [u8; 32];
 
 /// The memory.
-#[derive(Debug, Default)]
-pub(super) struct Refused(Mutex<HashMap<Subject, (SystemTime, AwsDenial)>>);
+#[derive(Debug)]
+pub(super) struct Refused(Shared<Swept<Subject, (SystemTime, AwsDenial)>>);
+
+impl Default for Refused {
+    fn default() -> Self {
+        Self(Shared::new("refusals of STS", Swept::default()))
+    }
+}
 
 impl Refused {
     /// The refusal of this call, or of its credentials.
@@ -45,12 +53,13 @@ impl Refused {
         document: &VerifiedDocument,
         now: SystemTime,
     ) -> Option<AwsDenial> {
-        let refused = self.0.lock();
         let subjects = [of_call(call), of_credentials(proof, document)];
-        let mut known = subjects.iter().filter_map(|subject| refused.get(subject));
-        // One can be out of date while the other is not.
-        let (_, denial) = known.find(|(until, _)| now < *until)?;
-        Some(denial.clone())
+        self.0.read(|refused| {
+            let mut known = subjects.iter().filter_map(|subject| refused.get(subject));
+            // One can be out of date while the other is not.
+            let (_, denial) = known.find(|(until, _)| now < *until)?;
+            Some(denial.clone())
+        })
     }
 
     /// Remembers it, if it is a refusal by STS.
@@ -73,13 +82,15 @@ impl Refused {
         } else {
             of_call(call)
         };
-        let mut refused = self.0.lock();
-        if refused.len() >= MAX_REFUSED {
-            refused.retain(|_, (until, _)| now < *until);
-        }
-        if refused.len() < MAX_REFUSED {
-            refused.insert(subject, (now + REMEMBERED, denial.clone()));
-        }
+        let denial = (now + REMEMBERED, denial.clone());
+        self.0.write(|refused| {
+            let is_over = |_: &_, (until, _): &mut (SystemTime, _)| *until <= now;
+            if refused.len() < MAX_REFUSED {
+                refused.insert(subject, denial, is_over);
+            } else {
+                refused.sweep(SWEPT, is_over);
+            }
+        });
     }
 }
 

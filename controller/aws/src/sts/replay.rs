@@ -12,18 +12,18 @@
 //! has a share that no other takes. Where it is full, requests wait: nothing is forgotten before
 //! its time.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::SystemTime;
 
 use node_attestation_core::identifiers::KeyDigest;
-use parking_lot::Mutex;
+use node_attestation_runtime::shared::{Shared, visited};
 
 use super::request::Call;
 
 /// The memory.
 #[derive(Debug)]
 pub(super) struct ReplayCache {
-    inner: Mutex<Inner>,
+    inner: Shared<Inner>,
     limits: Limits,
 }
 
@@ -39,6 +39,9 @@ pub(super) struct Limits {
     /// Of one instance.
     pub(super) of_instance: usize,
 }
+
+/// The number of signatures that are forgotten at a time.
+const FORGOTTEN: usize = 64;
 
 pub(super) const LIMITS: Limits = Limits {
     // A join leaves one, and they stay for fifteen minutes. Some 30 MB.
@@ -61,10 +64,10 @@ pub(super) struct Owner<'a> {
 
 #[derive(Debug, Default)]
 struct Inner {
-    seen: HashMap<[u8; 32], Entry>,
+    seen: BTreeMap<[u8; 32], Entry>,
     by_end: BTreeSet<(SystemTime, [u8; 32])>,
-    of_cluster: HashMap<String, usize>,
-    of_instance: HashMap<String, usize>,
+    of_cluster: BTreeMap<String, usize>,
+    of_instance: BTreeMap<String, usize>,
 }
 
 #[derive(Debug)]
@@ -73,6 +76,8 @@ struct Entry {
     instance: String,
     key: KeyDigest,
     content: [u8; 32],
+    /// Until then, STS would still take it.
+    until: SystemTime,
 }
 
 /// The state of a signature.
@@ -92,7 +97,7 @@ impl ReplayCache {
     /// A memory of so many signatures.
     pub(super) fn with_limits(limits: Limits) -> Self {
         Self {
-            inner: Mutex::default(),
+            inner: Shared::new("signatures of STS calls", Inner::default()),
             limits,
         }
     }
@@ -105,14 +110,16 @@ impl ReplayCache {
         owner: Owner<'_>,
         now: SystemTime,
     ) -> ReplayCheck {
-        let mut inner = self.inner.lock();
-        inner.forget(now);
-        match inner.seen.get(&call.signature) {
-            Some(entry) if entry.key != *key => ReplayCheck::AnotherKey,
-            Some(entry) if entry.content == call.content => ReplayCheck::Confirmed,
-            None if self.is_full(&inner, owner) => ReplayCheck::Full,
-            Some(_) | None => ReplayCheck::New,
-        }
+        self.inner.write(|inner| {
+            inner.forget(now);
+            let seen = inner.seen.get(&call.signature);
+            match seen.filter(|entry| now <= entry.until) {
+                Some(entry) if entry.key != *key => ReplayCheck::AnotherKey,
+                Some(entry) if entry.content == call.content => ReplayCheck::Confirmed,
+                None if self.is_full(inner, owner) => ReplayCheck::Full,
+                Some(_) | None => ReplayCheck::New,
+            }
+        })
     }
 
     /// Remembers until then that STS has confirmed `call` of `owner` for `key`.
@@ -125,34 +132,42 @@ impl ReplayCache {
         owner: Owner<'_>,
         until: SystemTime,
     ) -> ReplayCheck {
-        let mut inner = self.inner.lock();
-        if let Some(entry) = inner.seen.get(&call.signature) {
-            return if entry.key == key {
-                ReplayCheck::New
-            } else {
-                ReplayCheck::AnotherKey
-            };
-        }
-        if self.is_full(&inner, owner) {
-            return ReplayCheck::Full;
-        }
         let entry = Entry {
             cluster: owner.cluster.to_owned(),
             instance: owner.instance.to_owned(),
             key,
             content: call.content,
+            until,
         };
-        inner.seen.insert(call.signature, entry);
-        inner.by_end.insert((until, call.signature));
-        let count = inner.of_instance.entry(owner.instance.to_owned());
-        *count.or_default() += 1;
-        let count = inner.of_cluster.entry(owner.cluster.to_owned());
-        *count.or_default() += 1;
-        ReplayCheck::New
+        self.inner.write(|inner| {
+            if let Some(known) = inner.seen.get(&call.signature) {
+                return if known.key == key {
+                    ReplayCheck::New
+                } else {
+                    ReplayCheck::AnotherKey
+                };
+            }
+            if self.is_full(inner, owner) {
+                return ReplayCheck::Full;
+            }
+            inner.seen.insert(call.signature, entry);
+            inner.by_end.insert((until, call.signature));
+            let count = inner.of_instance.entry(owner.instance.to_owned());
+            *count.or_default() += 1;
+            let count = inner.of_cluster.entry(owner.cluster.to_owned());
+            *count.or_default() += 1;
+            ReplayCheck::New
+        })
+    }
+
+    /// The memory as text.
+    #[cfg(test)]
+    pub(super) fn shown(&self) -> String {
+        self.inner.read(|inner| format!("{inner:?}"))
     }
 
     fn is_full(&self, inner: &Inner, owner: Owner<'_>) -> bool {
-        let count = |counts: &HashMap<String, usize>, of: &str| counts.get(of).copied();
+        let count = |counts: &BTreeMap<String, usize>, of: &str| counts.get(of).copied();
         let of_instance = count(&inner.of_instance, owner.instance).unwrap_or_default();
         let of_cluster = count(&inner.of_cluster, owner.cluster).unwrap_or_default();
         let is_crowded = inner.seen.len() >= self.limits.all;
@@ -163,12 +178,16 @@ impl ReplayCache {
 }
 
 impl Inner {
-    /// Forgets what STS takes no more.
+    /// Forgets a few that STS takes no more; each look comes before one more at most.
     fn forget(&mut self, now: SystemTime) {
-        while let Some((until, signature)) = self.by_end.first().copied()
-            && until < now
-        {
-            self.by_end.pop_first();
+        for _ in 0..FORGOTTEN {
+            let Some((until, signature)) = self.by_end.first().copied() else {
+                return;
+            };
+            if now <= until {
+                return;
+            }
+            visited(self.by_end.pop_first().into_iter()).for_each(drop);
             let Some(entry) = self.seen.remove(&signature) else {
                 continue;
             };
@@ -178,7 +197,7 @@ impl Inner {
     }
 }
 
-fn forget_one(counts: &mut HashMap<String, usize>, of: &str) {
+fn forget_one(counts: &mut BTreeMap<String, usize>, of: &str) {
     if let Some(count) = counts.get_mut(of) {
         *count -= 1;
         if *count == 0 {

@@ -59,7 +59,7 @@ pub struct Objects {
     /// `AWSClusterRoleIdentity`, by name.
     pub roles: HashMap<String, Readable<RoleIdentity>>,
     /// `AWSServiceAccountIdentity`, by namespace and name.
-    pub service_accounts: HashMap<(String, String), Readable<AWSServiceAccountIdentitySpec>>,
+    pub service_accounts: BTreeMap<(String, String), Readable<AWSServiceAccountIdentitySpec>>,
     /// Namespaces, by name.
     pub namespaces: HashMap<String, Namespace>,
     /// The namespace of Cluster API Provider AWS, in which the Secrets are.

@@ -1,11 +1,10 @@
 //! EC2's last answers, as far as they concern the controller's credentials.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use node_attestation_core::crd::conditions::{self, ConditionReport, ConditionStatus, reason};
 use node_attestation_core::refusal::Unavailable;
-use parking_lot::Mutex;
+use node_attestation_runtime::shared::{Shared, Swept, visited};
 use tokio::time::Instant;
 
 use crate::ec2::Outage;
@@ -14,8 +13,14 @@ use crate::ec2::Outage;
 ///
 /// A cluster has an entry for each region in which its own instances run, so that a condition says
 /// nothing of the regions and errors of other tenants.
-#[derive(Debug, Default)]
-pub(super) struct Answers(Mutex<BTreeMap<(String, String), Answer>>);
+#[derive(Debug)]
+pub(super) struct Answers(Shared<Swept<(String, String), Answer>>);
+
+impl Default for Answers {
+    fn default() -> Self {
+        Self(Shared::new("answers of EC2", Swept::default()))
+    }
+}
 
 /// EC2's last answer: what is wrong with the credentials, if anything is.
 #[derive(Debug)]
@@ -38,12 +43,11 @@ impl Answers {
         }
         let wrong = failure.map(Unavailable::to_string);
         let at = Instant::now();
-        let mut answers = self.0.lock();
-        answers.retain(|_, answer| at - answer.at < EXPIRES);
-        answers.insert(
-            (cluster.to_owned(), region.to_owned()),
-            Answer { wrong, at },
-        );
+        let key = (cluster.to_owned(), region.to_owned());
+        self.0.write(|answers| {
+            let is_over = |_: &_, known: &mut Answer| at - known.at >= EXPIRES;
+            answers.insert(key, Answer { wrong, at }, is_over);
+        });
     }
 
     /// The reports to `cluster` about these regions; about all of its own, if there are none.
@@ -60,19 +64,22 @@ impl Answers {
 
     /// Whether EC2 accepts the credentials of `cluster` in these regions.
     pub(super) fn credentials(&self, cluster: &str, regions: &[String]) -> ConditionReport {
-        let answers = self.0.lock();
         let now = Instant::now();
-        let asked = answers.iter().filter(|((asking, region), answer)| {
-            let is_asked = regions.is_empty() || regions.contains(region);
-            asking == cluster && is_asked && now - answer.at < EXPIRES
-        });
         let (mut well, mut ill) = (Vec::new(), Vec::new());
-        for ((_, region), answer) in asked {
-            match &answer.wrong {
-                None => well.push(region.as_str()),
-                Some(wrong) => ill.push(wrong.as_str()),
+        self.0.read(|answers| {
+            let first = (cluster.to_owned(), String::new());
+            let own = answers.entries().range(first..);
+            let own = visited(own.take_while(|((asking, _), _)| asking == cluster));
+            for ((_, region), answer) in own {
+                let is_asked = regions.is_empty() || regions.contains(region);
+                if is_asked && now - answer.at < EXPIRES {
+                    match &answer.wrong {
+                        None => well.push(region.clone()),
+                        Some(wrong) => ill.push(wrong.clone()),
+                    }
+                }
             }
-        }
+        });
         let (holds, reason, message) = if !ill.is_empty() {
             let wrong = ill.join("; ");
             (ConditionStatus::False, reason::CREDENTIALS_UNUSABLE, wrong)
@@ -94,6 +101,8 @@ impl Answers {
 
 #[cfg(test)]
 mod tests {
+    use node_attestation_runtime::shared::testing::most_visited;
+
     use super::*;
     use crate::ec2::OutageKind;
 
@@ -176,6 +185,22 @@ mod tests {
         answers.heard(CLUSTER, "eu-north-1", None);
         let report = answers.credentials(CLUSTER, &[]);
         assert_eq!(report.message, "EC2 answered in eu-north-1");
+    }
+
+    #[test]
+    fn answers_about_many_clusters_are_not_visited_for_another() {
+        let answers = Answers::default();
+        for number in 0..1000 {
+            answers.heard(&format!("other-{number}"), "eu-west-1", None);
+        }
+
+        let visited = most_visited(|| {
+            answers.heard(CLUSTER, "eu-west-1", None);
+            let report = answers.credentials(CLUSTER, &[]);
+            assert_eq!(report.message, "EC2 answered in eu-west-1");
+        });
+
+        assert!(visited["answers of EC2"] < 10, "{visited:?}");
     }
 
     #[test]

@@ -1,6 +1,9 @@
 //! C11: a signature that was seen before.
 
+use std::collections::BTreeMap;
+
 use kubelet_authenticator_test_support::sts::{Fault, Times};
+use node_attestation_runtime::shared::testing::most_visited;
 
 use super::super::replay::{LIMITS, Limits, Owner, ReplayCache, ReplayCheck};
 use super::super::request::{Call, rebuild};
@@ -161,7 +164,7 @@ async fn a_full_memory_makes_requests_wait_and_forgets_nothing_early() {
             memory.look(&first, &other_key, owner(INSTANCE), empty),
             ReplayCheck::New
         );
-        assert!(!format!("{memory:?}").contains(INSTANCE));
+        assert!(!memory.shown().contains(INSTANCE));
     }
 }
 
@@ -294,6 +297,38 @@ async fn a_cluster_that_fills_its_share_of_the_memory_is_in_nobody_elses_way() {
         "one that is left, and one of its own"
     );
     assert_eq!(taken("third", 20), 2, "its own");
+}
+
+#[tokio::test]
+async fn signatures_that_end_together_are_forgotten_a_few_at_a_time() {
+    let bed = Bed::start();
+    let mut node = bed.instance();
+    bed.verify(&node).await.unwrap();
+    let until = now() + minutes(15);
+    let memory = ReplayCache::with_limits(Limits {
+        of_instance: 1000,
+        ..LIMITS
+    });
+    for number in 0..200 {
+        node.date = format!("20260101T12{:02}{:02}Z", number / 60, number % 60);
+        let (call, key) = confirmed(&node);
+        let remembered = memory.remember(&call, key, owner(INSTANCE), until);
+        assert_eq!(remembered, ReplayCheck::New);
+    }
+    let after = until + Duration::from_secs(1);
+    let (call, key) = confirmed(&node);
+    // It is over, whether it is forgotten or not.
+    let look = || {
+        let seen = memory.look(&call, &key, owner(INSTANCE), after);
+        assert_eq!(seen, ReplayCheck::New);
+    };
+
+    let visited = most_visited(look);
+
+    let name = "signatures of STS calls";
+    assert_eq!(visited, BTreeMap::from([(name, 64)]));
+    (0..3).for_each(|_| look());
+    assert!(!memory.shown().contains(INSTANCE));
 }
 
 #[tokio::test]

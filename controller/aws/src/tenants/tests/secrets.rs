@@ -3,6 +3,7 @@
 use std::fmt::{Debug, Write as _};
 use std::io;
 
+use parking_lot::Mutex;
 use tracing_subscriber::filter::LevelFilter;
 
 use super::*;
@@ -126,7 +127,11 @@ async fn nothing_that_is_shown_or_logged_has_a_byte_of_a_rotated_secret() {
         show(&credentials);
         show(&bed.tenants);
         show(&bed.tenants.sessions);
-        show(&bed.tenants.clusters.lock()[&a.cluster].shown());
+        show(
+            &bed.tenants
+                .clusters
+                .read(|clusters| clusters[&a.cluster].shown()),
+        );
         show(&bed.tenants.identity_report(&a));
         show(&bed.tenants.credentials_report(&a.cluster));
     }

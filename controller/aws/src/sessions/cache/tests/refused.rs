@@ -1,6 +1,7 @@
 //! Credentials that AWS refuses.
 
 use aws_credential_types::provider::ProvideCredentials;
+use parking_lot::Mutex;
 
 use super::*;
 use crate::sessions::testing::NamedTokens;
