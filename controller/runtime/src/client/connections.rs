@@ -23,7 +23,6 @@ use hyper::{Request, Response, Uri};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use kube::client::Body;
 use kubelet_attestation::ensure;
-use parking_lot::Mutex;
 use rustls::ClientConfig;
 use rustls::client::Resumption;
 use rustls::pki_types::ServerName;
@@ -37,6 +36,7 @@ use tower::{BoxError, Service, ServiceExt as _, service_fn};
 
 use super::response_limits::{Excess, NamedBy};
 use crate::memory::{Holding, Share};
+use crate::shared::Shared;
 
 /// The protocol names of ALPN (RFC 7301 section 6).
 const HTTP_2: &[u8] = b"h2";
@@ -100,7 +100,7 @@ pub(super) struct Connections {
     server_name: Option<String>,
     windows: Windows,
     share: Share,
-    open: Mutex<Vec<Connection>>,
+    open: Shared<Vec<Connection>>,
     dialling: tokio::sync::Mutex<()>,
 }
 
@@ -124,7 +124,7 @@ impl Connections {
             server_name,
             windows,
             share: Share::new(windows.own),
-            open: Mutex::default(),
+            open: Shared::new("connections to an API server", Vec::new()),
             dialling: tokio::sync::Mutex::default(),
         });
         service_fn(move |request| {
@@ -165,18 +165,19 @@ impl Connections {
         };
         let mut connection = timeout(HANDSHAKE_DEADLINE, self.connect(server)).await??;
         let call = connection.begin(*request);
-        self.open.lock().push(connection);
+        self.open.write(|open| open.push(connection));
         Ok(call)
     }
 
     fn begin_on_open(&self, request: Box<Request<Body>>) -> Result<Call, Box<Request<Body>>> {
-        let mut open = self.open.lock();
-        // The calls of a dropped connection continue.
-        open.retain(|connection| !connection.is_over());
-        match open.iter_mut().find(|connection| connection.has_room()) {
-            Some(connection) => Ok(connection.begin(*request)),
-            None => Err(request),
-        }
+        self.open.write(|open| {
+            // The calls of a dropped connection continue.
+            open.retain(|connection| !connection.is_over());
+            match open.iter_mut().find(|connection| connection.has_room()) {
+                Some(connection) => Ok(connection.begin(*request)),
+                None => Err(request),
+            }
+        })
     }
 
     async fn connect(&self, server: &Uri) -> Result<Connection, BoxError> {

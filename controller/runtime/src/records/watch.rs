@@ -222,3 +222,48 @@ impl Caches {
 fn is_dead(_: &ObjectKey, cache: &mut Arc<Cache>) -> bool {
     Arc::strong_count(cache) == 1 && cache.state().is_empty()
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::shared::PAGE;
+    use crate::shared::testing::most_visited;
+
+    /// An object that is no record, with the label of this cluster.
+    fn unreadable(cluster: &str, name: &str) -> Lenient<NodeIdentity> {
+        let object = json!({
+            "metadata": {
+                "namespace": "default", "name": name, "labels": {CLUSTER_NAME_LABEL: cluster},
+            },
+            "spec": "unreadable",
+        });
+        serde_json::from_value(object).unwrap()
+    }
+
+    #[test]
+    fn a_broken_record_is_found_among_those_of_many_clusters_in_pages() {
+        let (caches, mut watching) = (Caches::default(), Watching::default());
+        let mut apply = |event| caches.apply(event, &mut watching);
+        for number in 0..3 * PAGE {
+            let (cluster, name) = (format!("c{number}"), format!("r{number}"));
+            apply(Event::Apply(unreadable(&cluster, &name)));
+        }
+        let has_it = |cluster: &str| {
+            let cache = caches.known(&ObjectKey::new("default", cluster));
+            cache.is_some_and(|cache| cache.state().get("r700").is_some())
+        };
+        assert!(has_it("c700"));
+
+        let visited = most_visited(|| {
+            apply(Event::Apply(unreadable("c1", "r700")));
+            assert!(has_it("c700") && !has_it("c1"));
+            apply(Event::Init);
+            apply(Event::InitDone);
+        });
+
+        assert_eq!(visited["caches of records"], PAGE);
+        assert!(caches.all(None).is_empty());
+    }
+}

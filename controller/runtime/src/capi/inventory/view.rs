@@ -16,9 +16,7 @@ use crate::capi::objects::{
     self, BootstrapConfig, MachinePool, ObjectKey, Reference, label_value, last_segment,
 };
 use crate::capi::store::{Ground, Members, Referrer};
-
-/// The limit of Machines that are visited at a time.
-const MACHINES_AT_ONCE: usize = 256;
+use crate::shared::PAGE;
 
 /// The limit of machines that are visited because they may have one name or address.
 pub(super) const MAX_NAMESAKES: usize = 64;
@@ -113,7 +111,7 @@ impl<'a> View<'a> {
         of: impl Fn(Self, &'a str, &'a objects::Machine) -> Option<T>,
     ) -> (Vec<T>, Option<String>) {
         let (mut found, mut last) = (Vec::new(), None);
-        for (name, machine) in self.members.machines.after(after).take(MACHINES_AT_ONCE) {
+        for (name, machine) in self.members.machines.after(after).take(PAGE) {
             found.extend(of(self, name, machine));
             last = Some(name);
         }

@@ -14,7 +14,7 @@ fn long(name: &str, number: usize) -> String {
     format!("{name}{number:0>199}")
 }
 
-/// The Machine, which all name one missing `KubeadmConfig`, with the label of a pool that does not exist.
+/// A Machine whose `KubeadmConfig` is missing, with the label of a pool that does not exist.
 fn hostile_machine(number: usize) -> Value {
     let name = long("m", number);
     let machine = with(
