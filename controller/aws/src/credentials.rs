@@ -84,6 +84,15 @@ pub trait CredentialsSource: fmt::Debug + Send + Sync {
     fn forget_session(&self, _key: CredentialsKey, _since: Instant) -> bool {
         false
     }
+
+    /// Whether this tenant may have instances in the region: its cluster may be of another one.
+    ///
+    /// # Errors
+    ///
+    /// The objects that tell the region are not current.
+    fn may_be_in(&self, _tenant: &Tenant, _region: &str) -> Result<bool, Unavailable> {
+        Ok(true)
+    }
 }
 
 /// No credentials, for an [explanation](node_attestation_core::decide::explain): EC2 is [`NotAsked`].

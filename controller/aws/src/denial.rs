@@ -117,7 +117,7 @@ reasons! {
         } => "the instance is not running",
         /// EC2 says otherwise about the account, the zone or the launch of the instance than its
         /// document does.
-        #[error("EC2 and the identity document disagree about the {1} of {0}")]
+        #[error("EC2 and the identity document, or the provider ID, disagree about the {1} of {0}")]
         InstanceContradictsDocument(String, &'static str) => "the instance is not as its identity document says",
         /// The document was made before the instance was last launched.
         #[error("the document of {0} is of an earlier launch")]

@@ -21,7 +21,7 @@ pub(crate) use self::batch::Reservation;
 pub use self::batch::{Instances, Limits};
 pub use self::channel::CallLimits;
 pub use self::checks::{Checked, check};
-pub(crate) use self::checks::{absent, node_name};
+pub(crate) use self::checks::{absent, check_region, node_name};
 pub use self::client::{Ec2, Ec2Settings};
 use self::describe::MAX_IDS;
 pub use self::describe::{Describe, Page, Query};

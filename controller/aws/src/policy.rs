@@ -40,11 +40,16 @@ impl AwsPolicy {
     ///
     /// [`AwsDenial::AccountNotAllowed`], [`AwsDenial::RegionNotAllowed`].
     pub fn accepts(&self, document: &VerifiedDocument) -> Result<(), AwsDenial> {
-        if !is_among(&document.account, &self.settings.accounts) {
-            return Err(AwsDenial::AccountNotAllowed(document.account.clone()));
+        self.accepts_place(&document.account, &document.region)
+    }
+
+    /// The same for the account and the region of an instance.
+    pub(crate) fn accepts_place(&self, account: &str, region: &str) -> Result<(), AwsDenial> {
+        if !is_among(account, &self.settings.accounts) {
+            return Err(AwsDenial::AccountNotAllowed(account.to_owned()));
         }
-        if !self.accepts_region(&document.region) {
-            return Err(AwsDenial::RegionNotAllowed(document.region.clone()));
+        if !self.accepts_region(region) {
+            return Err(AwsDenial::RegionNotAllowed(region.to_owned()));
         }
         Ok(())
     }

@@ -419,6 +419,13 @@ impl CredentialsSource for TenantCredentials {
         let sessions = self.sessions.get();
         sessions.is_some_and(|sessions| sessions.forget(key, since))
     }
+
+    fn may_be_in(&self, tenant: &Tenant, region: &str) -> Result<bool, Unavailable> {
+        match tenant {
+            Tenant::Controller => Ok(true),
+            Tenant::Cluster(tenant) => self.accepts_region(tenant, region),
+        }
+    }
 }
 
 #[cfg(test)]

@@ -19,7 +19,6 @@ use std::time::SystemTime;
 
 use jiff::Timestamp;
 use kubelet_attestation::binding::KeyBinding;
-use kubelet_attestation::ensure;
 use kubelet_attestation::evidence::aws::AwsEvidence;
 use kubelet_attestation::names::{Provider, ProviderId};
 use kubelet_attestation::version::EvidenceVersion;
@@ -146,16 +145,10 @@ impl AwsVerifier {
 
     /// The document is of the region of the tenant's cluster, where that has one: nobody is asked in another.
     fn is_of_region(&self, document: &VerifiedDocument) -> Result<(), Refusal> {
-        if let (Tenant::Cluster(tenant), Some(tenants)) =
-            (&self.policy.tenant, &self.clients.tenants)
-        {
-            let accepted = tenants.accepts_region(tenant, &document.region);
-            ensure!(
-                accepted.map_err(Deferral::VerifierUnavailable)?,
-                AwsDenial::RegionNotAllowed(document.region.clone()).into()
-            );
-        }
-        Ok(())
+        let tenants = self.clients.tenants.as_ref();
+        tenants.map_or(Ok(()), |tenants| {
+            ec2::check_region(&**tenants, &self.policy, &document.region)
+        })
     }
 
     async fn is_there(
@@ -191,8 +184,8 @@ impl Verifier for AwsVerifier {
         &[EvidenceVersion::V1]
     }
 
-    fn denials(&self) -> &'static [Reason] {
-        AwsDenial::CATALOGUE
+    fn denials(&self) -> Vec<Reason> {
+        AwsDenial::CATALOGUE.to_vec()
     }
 
     async fn verify(

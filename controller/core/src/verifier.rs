@@ -48,8 +48,8 @@ pub trait Verifier: Debug + Send + Sync {
     }
 
     /// The verifier's own reasons for a denial, each with the same name in every version: for metrics.
-    fn denials(&self) -> &'static [Reason] {
-        &[]
+    fn denials(&self) -> Vec<Reason> {
+        Vec::new()
     }
 
     /// The names and addresses of the machine with this provider ID, by the word of its platform:

@@ -129,6 +129,8 @@ pub(crate) enum FakePlatform {
     Names(KeyDigest, &'static str),
     /// It told the key, and then failed.
     ForgotTheName(KeyDigest),
+    /// It denies the machine.
+    Denies(KeyDigest),
     OutOfOrder,
 }
 
@@ -140,14 +142,24 @@ impl Platform for FakePlatform {
         _kind: KeyKind,
     ) -> Result<Option<KeyDigest>, Unavailable> {
         match self {
-            Self::Knows(key) | Self::Names(key, _) | Self::ForgotTheName(key) => Ok(Some(*key)),
+            Self::Knows(key)
+            | Self::Names(key, _)
+            | Self::ForgotTheName(key)
+            | Self::Denies(key) => Ok(Some(*key)),
             Self::OutOfOrder => Err(Unavailable::new("out of order")),
+        }
+    }
+
+    async fn check(&self, _provider_id: &ProviderId, _now: SystemTime) -> Result<(), Refusal> {
+        match self {
+            Self::Denies(_) => Err(Denial::EvidenceMissing.into()),
+            Self::Knows(_) | Self::Names(..) | Self::ForgotTheName(_) | Self::OutOfOrder => Ok(()),
         }
     }
 
     async fn node_name(&self, _provider_id: &ProviderId) -> Result<Option<NodeName>, Unavailable> {
         match self {
-            Self::Knows(_) => Ok(None),
+            Self::Knows(_) | Self::Denies(_) => Ok(None),
             Self::Names(_, name) => Ok(Some(NodeName::parse(name).unwrap())),
             Self::ForgotTheName(_) | Self::OutOfOrder => Err(Unavailable::new("out of order")),
         }

@@ -172,6 +172,7 @@ impl TpmVerifier {
         self.policy.registers.allows(&quote.registers)?;
         self.is_the_machines(&machine, &keys, appraisal).await?;
 
+        self.platform.check(machine.provider_id, now).await?;
         let node_name = if appraisal.machine.unnamed {
             // The platform would name the machine that the request claims to be.
             None
@@ -286,8 +287,9 @@ impl Verifier for TpmVerifier {
         &[EvidenceVersion::V2, EvidenceVersion::V1]
     }
 
-    fn denials(&self) -> &'static [Reason] {
-        TpmDenial::CATALOGUE
+    fn denials(&self) -> Vec<Reason> {
+        let of_platform = self.platform.denials();
+        [TpmDenial::CATALOGUE, of_platform].concat()
     }
 
     async fn verify(

@@ -242,20 +242,9 @@ fn settings_without_effect_are_refused() {
         spec[change.0] = change.1;
         spec
     };
-    let unchecked = "the attestor tpm does not check accounts and requiredTags";
     let no_list = "Allow has no effect without listed endorsement keys";
     let late = |platform: &str| json!({"endorsementKeys": {"platform": platform}, "lateProviderIDs": "Allow"});
     for (change, field, message) in [
-        (
-            ("aws", json!({"accounts": ["111122223333"]})),
-            "spec.aws",
-            unchecked,
-        ),
-        (
-            ("aws", json!({"requiredTags": {"a": "b"}})),
-            "spec.aws",
-            unchecked,
-        ),
         (("tpm", late("aws")), "spec.tpm.lateProviderIDs", no_list),
         (("tpm", late("none")), "spec.tpm.lateProviderIDs", no_list),
         (
@@ -273,6 +262,8 @@ fn settings_without_effect_are_refused() {
             "aws",
             json!({"regions": ["eu-west-1"], "nodeName": "InstanceID"}),
         ),
+        ("aws", json!({"accounts": ["111122223333"]})),
+        ("aws", json!({"requiredTags": {"a": "b"}})),
         ("tpm", listed),
     ] {
         valid().accepts("/spec", &spec(change));

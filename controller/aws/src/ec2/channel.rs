@@ -79,6 +79,11 @@ pub(super) struct State<S> {
 }
 
 impl<S: Default> Channel<S> {
+    /// The source of the credentials.
+    pub(super) fn source(&self) -> &dyn CredentialsSource {
+        &*self.source
+    }
+
     pub(super) fn new(source: Arc<dyn CredentialsSource>, limits: CallLimits) -> Self {
         Self {
             source,

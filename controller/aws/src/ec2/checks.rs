@@ -1,4 +1,5 @@
-//! Whether an instance is what its document says, and this cluster's. Nothing here asks anybody.
+//! Whether an instance is what its document or its provider ID says, and this cluster's. Nothing here asks anybody but
+//! for the region of the cluster.
 //!
 //! EC2 is eventually consistent. What a young instance does not show yet may come; what it shows
 //! otherwise than it should is a contradiction at any age.
@@ -11,6 +12,7 @@ use node_attestation_core::crd::AwsNodeName;
 use node_attestation_core::refusal::{Deferral, Refusal};
 
 use super::{Attachment, InstanceFacts, Root};
+use crate::credentials::CredentialsSource;
 use crate::denial::AwsDenial;
 use crate::document::VerifiedDocument;
 use crate::policy::AwsPolicy;
@@ -44,10 +46,48 @@ pub struct Checked {
     pub first_claim_only: Option<AwsDenial>,
 }
 
+/// What an instance must be: by its signed document, or by the provider ID of the machine whose TPM it has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Expected<'a> {
+    pub(super) instance: &'a str,
+    pub(super) account: &'a str,
+    pub(super) zone: &'a str,
+    /// The time of its last launch.
+    pub(super) launched: SystemTime,
+}
+
+impl<'a> From<&'a VerifiedDocument> for Expected<'a> {
+    fn from(document: &'a VerifiedDocument) -> Self {
+        Self {
+            instance: &document.instance,
+            account: &document.account,
+            zone: &document.availability_zone,
+            launched: document.pending_time,
+        }
+    }
+}
+
+/// Checks that the cluster may have instances in this region, by its settings and by its own region.
+///
+/// # Errors
+///
+/// [`AwsDenial::RegionNotAllowed`], or a [`Deferral`] while the region of the cluster is not known.
+pub(crate) fn check_region(
+    source: &dyn CredentialsSource,
+    policy: &AwsPolicy,
+    region: &str,
+) -> Result<(), Refusal> {
+    let denied = || AwsDenial::RegionNotAllowed(region.to_owned()).into();
+    ensure!(policy.accepts_region(region), denied());
+    let accepted = source.may_be_in(&policy.tenant, region);
+    ensure!(accepted.map_err(Deferral::VerifierUnavailable)?, denied());
+    Ok(())
+}
+
 /// The refusal if EC2 does not know the instance of a document.
 pub(crate) fn absent(document: &VerifiedDocument, now: SystemTime) -> Refusal {
     let denial = AwsDenial::InstanceNotFound(document.instance.clone());
-    not_there(document, now, denial)
+    not_there(document.into(), now, denial)
 }
 
 /// Compares what EC2 says of an instance with its document and with what the cluster accepts.
@@ -61,16 +101,7 @@ pub fn check(
     policy: &AwsPolicy,
     now: SystemTime,
 ) -> Result<Checked, Refusal> {
-    let subject = Subject {
-        facts,
-        document,
-        now,
-    };
-    subject.is_running()?;
-    subject.is_as_documented()?;
-    subject.is_of_this_launch()?;
-    subject.has_first_interface()?;
-    subject.is_of_cluster(policy)?;
+    let subject = Subject::checked(facts, document.into(), policy, now)?;
     Ok(Checked {
         node_name: subject.node_name(policy.settings.node_name)?,
         first_claim_only: if policy.settings.root_volume_check {
@@ -79,6 +110,20 @@ pub fn check(
             None
         },
     })
+}
+
+/// The same for the instance whose TPM proved itself, but for its name and its root volume: the quote is about the boot.
+///
+/// # Errors
+///
+/// As [`check`].
+pub(super) fn check_expected(
+    facts: &InstanceFacts,
+    expected: Expected<'_>,
+    policy: &AwsPolicy,
+    now: SystemTime,
+) -> Result<(), Refusal> {
+    Subject::checked(facts, expected, policy, now).map(drop)
 }
 
 /// The name of an instance's Node; `None` if it has none.
@@ -92,18 +137,38 @@ pub(crate) fn node_name(facts: &InstanceFacts, policy: AwsNodeName) -> Option<No
 
 struct Subject<'a> {
     facts: &'a InstanceFacts,
-    document: &'a VerifiedDocument,
+    expected: Expected<'a>,
     now: SystemTime,
 }
 
-impl Subject<'_> {
+impl<'a> Subject<'a> {
+    /// An instance that is as expected, and that may be of the cluster.
+    fn checked(
+        facts: &'a InstanceFacts,
+        expected: Expected<'a>,
+        policy: &AwsPolicy,
+        now: SystemTime,
+    ) -> Result<Self, Refusal> {
+        let subject = Self {
+            facts,
+            expected,
+            now,
+        };
+        subject.is_running()?;
+        subject.is_as_documented()?;
+        subject.is_of_this_launch()?;
+        subject.has_first_interface()?;
+        subject.is_of_cluster(policy)?;
+        Ok(subject)
+    }
+
     fn instance(&self) -> String {
-        self.document.instance.clone()
+        self.expected.instance.to_owned()
     }
 
     /// The denial, or patience with a young instance.
     fn lacks(&self, denial: AwsDenial) -> Refusal {
-        not_there(self.document, self.now, denial)
+        not_there(self.expected, self.now, denial)
     }
 
     fn is_running(&self) -> Result<(), Refusal> {
@@ -116,7 +181,7 @@ impl Subject<'_> {
         };
         // Started again, which EC2 does not show yet. Nothing comes back from being terminated.
         let stopped = matches!(&*self.facts.state, "stopped" | "stopping");
-        let pending_time = self.document.pending_time;
+        let pending_time = self.expected.launched;
         let is_before = |launched| launched + LAUNCH_LEEWAY < pending_time;
         Err(if stopped && self.facts.launched.is_some_and(is_before) {
             self.lacks(denial)
@@ -126,17 +191,13 @@ impl Subject<'_> {
     }
 
     fn is_as_documented(&self) -> Result<(), Refusal> {
-        let (facts, document) = (self.facts, self.document);
-        for (what, of_ec2, of_document) in [
-            ("ID", &facts.id, &document.instance),
-            ("account", &facts.owner, &document.account),
-            (
-                "availability zone",
-                &facts.zone,
-                &document.availability_zone,
-            ),
+        let (facts, expected) = (self.facts, self.expected);
+        for (what, of_ec2, is_expected) in [
+            ("ID", &facts.id, expected.instance),
+            ("account", &facts.owner, expected.account),
+            ("availability zone", &facts.zone, expected.zone),
         ] {
-            ensure!(of_ec2 == of_document, self.contradicts(what).into());
+            ensure!(of_ec2 == is_expected, self.contradicts(what).into());
         }
         Ok(())
     }
@@ -144,7 +205,7 @@ impl Subject<'_> {
     fn is_of_this_launch(&self) -> Result<(), Refusal> {
         match self.facts.launched {
             None => Err(self.lacks(self.contradicts("launch"))),
-            Some(launched) if launched > self.document.pending_time + LAUNCH_LEEWAY => {
+            Some(launched) if launched > self.expected.launched + LAUNCH_LEEWAY => {
                 Err(AwsDenial::DocumentOfEarlierLaunch(self.instance()).into())
             }
             Some(_) => Ok(()),
@@ -208,7 +269,7 @@ impl Subject<'_> {
 
     /// The denial of a first claim, or patience with a young instance.
     fn not_shown(&self, what: &'static str) -> Result<Option<AwsDenial>, Refusal> {
-        if is_young(self.document, self.now) {
+        if is_young(self.expected, self.now) {
             return Err(self.lacks(self.incomplete(what)));
         }
         Ok(Some(self.incomplete(what)))
@@ -230,16 +291,16 @@ impl Subject<'_> {
     }
 }
 
-fn not_there(document: &VerifiedDocument, now: SystemTime, denial: AwsDenial) -> Refusal {
-    if is_young(document, now) {
-        return Deferral::InstanceNotVisible(document.instance.clone()).into();
+fn not_there(expected: Expected<'_>, now: SystemTime, denial: AwsDenial) -> Refusal {
+    if is_young(expected, now) {
+        return Deferral::InstanceNotVisible(expected.instance.to_owned()).into();
     }
     denial.into()
 }
 
-fn is_young(document: &VerifiedDocument, now: SystemTime) -> bool {
-    // A document of the future is young too: clocks differ.
-    let age = now.duration_since(document.pending_time);
+fn is_young(expected: Expected<'_>, now: SystemTime) -> bool {
+    // One of the future is young too: clocks differ.
+    let age = now.duration_since(expected.launched);
     age.unwrap_or_default() < YOUNG
 }
 

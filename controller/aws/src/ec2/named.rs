@@ -3,13 +3,16 @@
 //! EC2 has no say in a machine whose provider ID is none of AWS's, or names a region that the cluster
 //! has no instances in; then nobody is asked.
 
+use std::time::SystemTime;
+
 use kubelet_attestation::names::{NodeName, ProviderId};
 use node_attestation_core::identifiers::ServingName;
-use node_attestation_core::refusal::Unavailable;
+use node_attestation_core::refusal::{Deferral, Refusal, Unavailable};
 
-use super::checks::node_name;
+use super::checks::{Expected, check_expected, check_region, node_name};
 use super::place::Place;
 use super::{InstanceFacts, Instances, OutageKind};
+use crate::credentials::CredentialsSource;
 use crate::policy::AwsPolicy;
 
 impl Instances {
@@ -51,6 +54,41 @@ impl Instances {
         let addresses = facts.addresses.into_iter().map(ServingName::Ip);
         let name = facts.private_dns_name.map(|name| name.to_ascii_lowercase());
         Ok(Some(addresses.chain(name.map(ServingName::Dns)).collect()))
+    }
+
+    /// Checks that the machine may be of the cluster, as the attestor `aws` does with the instance of a document.
+    /// EC2 has no say in a machine that is none of AWS's.
+    ///
+    /// # Errors
+    ///
+    /// A denial of the attestor `aws`, or a [`Deferral`]: EC2 could not be asked, or does not know the instance, or not yet.
+    pub(super) async fn check(
+        &self,
+        source: &dyn CredentialsSource,
+        policy: &AwsPolicy,
+        provider_id: &ProviderId,
+        now: SystemTime,
+    ) -> Result<(), Refusal> {
+        let Some(place) = Place::of(provider_id) else {
+            return Ok(());
+        };
+        check_region(source, policy, place.region)?;
+        let unavailable = Deferral::VerifierUnavailable;
+        let asked = self.expect(&policy.tenant, place.region).await;
+        let asked = asked.map_err(unavailable)?;
+        let account = asked.account().map(ToOwned::to_owned);
+        let facts = asked.describe(place.instance).await.map_err(unavailable)?;
+        let unknown = || OutageKind::NotFound(place.instance.to_owned()).at(place.region);
+        let facts = facts.ok_or_else(|| unavailable(unknown()))?;
+        policy.accepts_place(&facts.owner, place.region)?;
+        let not_yet = || Deferral::InstanceNotVisible(place.instance.to_owned());
+        let expected = Expected {
+            instance: place.instance,
+            account: account.as_deref().unwrap_or(&facts.owner),
+            zone: place.zone,
+            launched: facts.launched.ok_or_else(not_yet)?,
+        };
+        check_expected(&facts, expected, policy, now)
     }
 
     async fn facts<'a>(

@@ -6,14 +6,14 @@
 pub(super) mod key_format;
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use aws_sdk_ec2::error::ProvideErrorMetadata as _;
 use aws_sdk_ec2::types::{EkPubKeyFormat, EkPubKeyType};
 use kubelet_attestation::names::{NodeName, ProviderId};
 use node_attestation_core::identifiers::{KeyDigest, ServingName};
 use node_attestation_core::rate_limit::Rate;
-use node_attestation_core::refusal::Unavailable;
+use node_attestation_core::refusal::{Reason, Refusal, Unavailable};
 use node_attestation_core::verifier::platform::{KeyKind, Platform};
 use node_attestation_runtime::metrics::Metrics;
 use tokio::time::timeout;
@@ -25,6 +25,7 @@ use super::client::{Ec2, Ec2Settings, outage};
 use super::outage::OutageKind;
 use super::place::Place;
 use crate::credentials::{CredentialsSource, Tenant};
+use crate::denial::AwsDenial;
 use crate::policy::AwsPolicy;
 
 /// The action that the controller must be allowed.
@@ -179,6 +180,16 @@ impl Platform for ClusterTpms {
         self.tpms.key(&self.policy.tenant, place, key_type).await
     }
 
+    async fn check(&self, provider_id: &ProviderId, now: SystemTime) -> Result<(), Refusal> {
+        let source = self.tpms.channel.source();
+        let checked = self.instances.check(source, &self.policy, provider_id, now);
+        checked.await
+    }
+
+    fn denials(&self) -> &'static [Reason] {
+        AwsDenial::CATALOGUE
+    }
+
     async fn node_name(&self, provider_id: &ProviderId) -> Result<Option<NodeName>, Unavailable> {
         self.instances.node_name(&self.policy, provider_id).await
     }
@@ -210,7 +221,9 @@ impl Ec2 {
         place: Place<'_>,
         key_type: &EkPubKeyType,
     ) -> Result<Option<KeyDigest>, OutageKind> {
-        let Place { region, instance } = place;
+        let Place {
+            region, instance, ..
+        } = place;
         let call = self
             .client(&lane.credentials, region)
             .get_instance_tpm_ek_pub()

@@ -10,6 +10,7 @@ use crate::policy::AwsPolicy;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Place<'a> {
     pub(super) region: &'a str,
+    pub(super) zone: &'a str,
     pub(super) instance: &'a str,
 }
 
@@ -20,7 +21,11 @@ impl<'a> Place<'a> {
         let path = provider_id.as_str().strip_prefix("aws:///")?;
         let (zone, instance) = path.split_once('/')?;
         let region = region_of(zone)?;
-        is_instance(instance).then_some(Self { region, instance })
+        is_instance(instance).then_some(Self {
+            region,
+            zone,
+            instance,
+        })
     }
 
     /// The same, of a cluster with this policy; `None` also in a region that it has no instances in.

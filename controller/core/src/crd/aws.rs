@@ -11,8 +11,7 @@ use super::schema;
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct AwsSettings {
-    /// The accounts that machines may be in; none is any account of the Cluster's identity. The
-    /// attestor tpm does not check them.
+    /// The accounts that machines may be in; none is any account of the Cluster's identity.
     #[schemars(
         length(max = 64),
         inner(length(max = 12), regex(pattern = "^[0-9]{12}$")),
@@ -30,7 +29,7 @@ pub struct AwsSettings {
     pub node_name: AwsNodeName,
     /// Whether the instance must run from the root volume that it was launched with.
     pub root_volume_check: bool,
-    /// Tags that an instance must have, with these values. The attestor tpm does not check them.
+    /// Tags that an instance must have, with these values.
     #[schemars(schema_with = "schema::tags")]
     pub required_tags: BTreeMap<String, String>,
     /// The `AWSServiceAccountIdentity` in this namespace that EC2 is asked as, in place of the identity that the Cluster's

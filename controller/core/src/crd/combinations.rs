@@ -22,13 +22,6 @@ const COMBINATIONS: &[(&str, &str, &str)] = &[
         "these settings are of the attestor tpm, which is not authorized",
     ),
     (
-        ".aws",
-        "!has(self.aws) || !has(self.tpm) || self.tpm.endorsementKeys.platform != 'aws' \
-         || (size(self.aws.accounts) == 0 && size(self.aws.requiredTags) == 0)",
-        "the attestor tpm does not check accounts and requiredTags: remove them, or do not set \
-         tpm.endorsementKeys.platform to aws",
-    ),
-    (
         ".tpm.lateProviderIDs",
         "!has(self.tpm) || self.tpm.lateProviderIDs != 'Allow' \
          || size(self.tpm.endorsementKeys.allowList) > 0 \

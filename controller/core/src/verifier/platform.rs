@@ -3,11 +3,12 @@
 //! Nothing of a request takes part: the machine is the one that the inventory found.
 
 use std::fmt::Debug;
+use std::time::SystemTime;
 
 use kubelet_attestation::names::{NodeName, ProviderId};
 
 use crate::identifiers::{KeyDigest, ServingName};
-use crate::refusal::Unavailable;
+use crate::refusal::{Reason, Refusal, Unavailable};
 
 /// A platform that makes machines with TPMs.
 ///
@@ -26,6 +27,21 @@ pub trait Platform: Debug + Send + Sync {
         provider_id: &ProviderId,
         kind: KeyKind,
     ) -> Result<Option<KeyDigest>, Unavailable>;
+
+    /// The platform's own checks of the machine with this provider ID: whether it may be of this cluster. A platform that
+    /// has no say accepts it.
+    ///
+    /// # Errors
+    ///
+    /// It may not be of the cluster, or the platform could not be asked.
+    async fn check(&self, _provider_id: &ProviderId, _now: SystemTime) -> Result<(), Refusal> {
+        Ok(())
+    }
+
+    /// The reasons for which [`check`](Self::check) denies.
+    fn denials(&self) -> &'static [Reason] {
+        &[]
+    }
 
     /// The name of the Node of the machine with this provider ID, as its infrastructure set it.
     /// `None` where the platform has no say: then the inventory's name counts.

@@ -60,7 +60,7 @@ impl Verifiers {
     /// Each provider with the names of all reasons for which its requests can be denied.
     pub fn denials(&self) -> impl Iterator<Item = (&Provider, &'static str)> {
         self.available.iter().flat_map(|(provider, verifier)| {
-            let all = Denial::CATALOGUE.iter().chain(verifier.denials());
+            let all = Denial::CATALOGUE.iter().copied().chain(verifier.denials());
             all.map(move |reason| (provider, reason.name))
         })
     }

@@ -122,13 +122,6 @@ pub fn cases() -> Vec<Case> {
             "the maximum is 2592000 (30 days): with evidence, certificates are renewed",
         ),
         case(
-            "/spec/tpm/endorsementKeys/platform",
-            json!("aws"),
-            "spec.aws",
-            "the attestor tpm does not check accounts and requiredTags: remove them, or do not set \
-             tpm.endorsementKeys.platform to aws",
-        ),
-        case(
             "/spec/tpm",
             json!({"lateProviderIDs": "Allow"}),
             "spec.tpm.lateProviderIDs",

@@ -273,6 +273,27 @@ fn the_platform_is_asked_about_the_machine_and_the_kind_of_the_key() {
 }
 
 #[test]
+fn a_machine_that_its_platform_denies_is_denied_also_with_a_listed_key() {
+    let key = digest(&machine());
+    for listed in [false, true] {
+        let mut case = Case::of_nobody();
+        if listed {
+            case.allow("m1", key);
+        }
+        case.platform = Arc::new(FakePlatform::Knows(key));
+        case.respond(&GOOD.response).unwrap();
+
+        case.platform = Arc::new(FakePlatform::Denies(key));
+
+        let refusal = case.respond(&GOOD.response).unwrap_err();
+        assert!(
+            matches!(refusal, Refusal::Deny(Denial::EvidenceMissing)),
+            "{refusal:?}"
+        );
+    }
+}
+
+#[test]
 fn settings_that_mean_nothing_are_refused() {
     let key = "0f".repeat(32);
     let allowed = |machine: Option<&str>, host: Option<&str>, key: &str| AllowedEndorsementKey {

@@ -1,6 +1,10 @@
 //! Names and addresses of machines, by EC2's word.
 
+use std::collections::BTreeMap;
+use std::time::SystemTime;
+
 use node_attestation_core::crd::AwsNodeName;
+use node_attestation_core::refusal::Refusal;
 
 use super::*;
 use crate::ec2::{InstanceFacts, Limits};
@@ -105,4 +109,127 @@ async fn a_node_waits_where_its_instance_has_no_private_dns_name() {
             "EC2 in eu-west-1 tells no name of the instance {INSTANCE} that a Node could have, or not yet"
         )
     );
+}
+
+/// A source whose clusters are of one region.
+#[derive(Debug)]
+struct OfRegion(Result<&'static str, ()>);
+
+#[async_trait::async_trait]
+impl CredentialsSource for OfRegion {
+    async fn credentials(
+        &self,
+        tenant: &Tenant,
+        region: &str,
+    ) -> Result<crate::credentials::Credentials, Unavailable> {
+        PerAccount.credentials(tenant, region).await
+    }
+
+    fn may_be_in(&self, _: &Tenant, region: &str) -> Result<bool, Unavailable> {
+        let own = self.0.map_err(|()| Unavailable::new("not read"));
+        own.map(|own| own == region)
+    }
+}
+
+/// What the attestor `tpm` learns of an instance of a cluster with this policy.
+async fn checked_in(
+    policy: AwsPolicy,
+    facts: InstanceFacts,
+    region: Result<&'static str, ()>,
+    provider_id: &str,
+) -> Result<(), Refusal> {
+    let now = facts.launched.unwrap_or(SystemTime::UNIX_EPOCH) + Duration::from_hours(1);
+    let ec2 = FakeEc2::with([facts]);
+    let instances = Instances::with(Arc::new(PerAccount), Arc::new(ec2), Limits::default());
+    let tpms = NitroTpms::with(Arc::new(OfRegion(region)), Ec2Settings::default(), LIMITS);
+    let cluster = tpms.of_cluster(instances, policy);
+    let provider_id = ProviderId::parse(provider_id).unwrap();
+    cluster.check(&provider_id, now).await
+}
+
+async fn checked(policy: AwsPolicy, facts: InstanceFacts) -> Result<(), Refusal> {
+    let id = format!("aws:///eu-west-1a/{INSTANCE}");
+    checked_in(policy, facts, Ok(REGION), &id).await
+}
+
+fn reason(checked: Result<(), Refusal>) -> String {
+    match checked.unwrap_err() {
+        Refusal::Deny(denial) => denial.reason().to_owned(),
+        Refusal::Retry(deferral) => deferral.reason().to_owned(),
+        refusal => panic!("{refusal:?}"),
+    }
+}
+
+/// A policy with an ownership tag, which `facts` have.
+fn owned() -> (AwsPolicy, InstanceFacts) {
+    let tag = "sigs.k8s.io/cluster-api-provider-aws/cluster/prod".to_owned();
+    let facts = InstanceFacts {
+        tags: [(tag, "owned".to_owned())].into(),
+        ..facts()
+    };
+    let policy = AwsPolicy {
+        cluster: Some("prod".to_owned()),
+        ..policy(ACCOUNT, &[REGION])
+    };
+    (policy, facts)
+}
+
+#[tokio::test]
+async fn a_tpm_of_an_instance_passes_the_checks_of_its_instance_or_is_denied() {
+    let (policy, facts) = owned();
+    checked(policy.clone(), facts.clone()).await.unwrap();
+
+    let with = |change: &dyn Fn(&mut AwsSettings)| {
+        let mut policy = policy.clone();
+        change(&mut policy.settings);
+        policy
+    };
+    let accounts = with(&|settings| settings.accounts = vec!["999999999999".to_owned()]);
+    let regions = with(&|settings| settings.regions = vec!["eu-west-2".to_owned()]);
+    let tags = with(&|settings| {
+        settings.required_tags = [("team".to_owned(), "a".to_owned())].into();
+    });
+    for (policy, expected) in [
+        (accounts, "AccountNotAllowed"),
+        (regions, "RegionNotAllowed"),
+        (tags, "TagMismatch"),
+    ] {
+        assert_eq!(reason(checked(policy, facts.clone()).await), expected);
+    }
+
+    let untagged = InstanceFacts {
+        tags: BTreeMap::new(),
+        ..facts.clone()
+    };
+    let of_another = InstanceFacts {
+        owner: "999999999999".to_owned(),
+        ..facts.clone()
+    };
+    let stopped = InstanceFacts {
+        state: "stopped".to_owned(),
+        ..facts.clone()
+    };
+    for (facts, expected) in [
+        (untagged, "TagMismatch"),
+        (of_another, "AccountNotAllowed"),
+        (stopped, "InstanceNotRunning"),
+    ] {
+        assert_eq!(reason(checked(policy.clone(), facts).await), expected);
+    }
+}
+
+#[tokio::test]
+async fn a_tpm_of_an_instance_in_another_region_than_its_cluster_is_denied_and_in_an_outage_waits()
+{
+    let (policy, facts) = owned();
+    let id = format!("aws:///eu-west-1a/{INSTANCE}");
+    for (region, expected) in [
+        (Ok("eu-west-2"), "RegionNotAllowed"),
+        (Err(()), "VerifierUnavailable"),
+    ] {
+        let checked = checked_in(policy.clone(), facts.clone(), region, &id).await;
+        assert_eq!(reason(checked), expected);
+    }
+    let metal = checked_in(policy, facts, Err(()), "metal:///rack-1/7").await;
+    metal.unwrap();
 }
