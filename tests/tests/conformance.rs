@@ -45,17 +45,22 @@ fn every_statement_names_a_test_or_says_what_is_missing() {
 }
 
 #[test]
-fn every_row_of_the_test_plan_names_a_test() {
-    let page = page("conformance.md");
-    let (_, plan) = page.split_once("\n## The test plan\n").unwrap();
-    let plan = plan.split("\n## ").next().unwrap();
-    // The rows after the heading and the line below it.
-    let rows: Vec<&str> = plan.lines().filter(|line| line.starts_with('|')).collect();
-    let rows = &rows[2..];
+fn every_row_of_the_test_plan_and_of_the_disasters_names_a_test() {
+    for (name, heading) in [
+        ("conformance.md", "The test plan"),
+        ("operate.md", "Disasters"),
+    ] {
+        let page = page(name);
+        let (_, section) = page.split_once(&format!("\n## {heading}\n")).unwrap();
+        let section = section.split("\n## ").next().unwrap();
+        // The rows after the heading and the line below it.
+        let rows = section.lines().filter(|line| line.starts_with('|'));
+        let rows: Vec<&str> = rows.skip(2).collect();
 
-    assert!(rows.len() > 10, "{rows:?}");
-    let bare: Vec<_> = rows.iter().filter(|row| named(row).is_empty()).collect();
-    assert_eq!(bare, Vec::<&&str>::new());
+        assert!(rows.len() > 10, "{rows:?}");
+        let bare: Vec<_> = rows.iter().filter(|row| named(row).is_empty()).collect();
+        assert_eq!(bare, Vec::<&&str>::new());
+    }
 }
 
 #[test]

@@ -79,6 +79,8 @@ pub(super) struct World {
     pub(super) last: usize,
     /// The next runs of the plugin.
     runs: BinaryHeap<Reverse<(Duration, usize)>>,
+    /// The begin of an outage of the API server. Before it, the controller is slow.
+    pub(super) begin: Duration,
     /// The end of the outage.
     back: Duration,
     /// The end of the bootstrap tokens.
@@ -137,6 +139,7 @@ impl World {
             runs: (0..nodes)
                 .map(|node| Reverse((Duration::ZERO, node)))
                 .collect(),
+            begin: Duration::ZERO,
             back,
             tokens_end: crate::hardening::tokens::TTL,
             collected: Duration::ZERO,
@@ -184,6 +187,9 @@ impl World {
     fn in_outage(&self, number: usize, now: Duration) -> Duration {
         let node = &self.nodes[number];
         let back = self.back + RUN_AGAIN.mul_f64(share(number));
+        if self.has_no_api_server(now) {
+            return back;
+        }
         let end = since(node.validity.not_after);
         let next = match (&node.open, node.validity.rotation(at(now), node.jitter)) {
             (_, Rotation::Keep) => since(node.validity.renew_at(node.jitter)),
@@ -207,10 +213,14 @@ impl World {
         next.min(back).max(now + Duration::from_secs(1))
     }
 
+    fn has_no_api_server(&self, now: Duration) -> bool {
+        self.away == Away::ApiServer && (self.begin..self.back).contains(&now)
+    }
+
     /// Deletes old requests, as kube-controller-manager does.
     fn collect(&mut self, now: Duration, controller: &mut Option<Controller>) {
         self.collected = now;
-        if self.away == Away::ApiServer && now < self.back {
+        if self.has_no_api_server(now) {
             return;
         }
         let nodes = &mut self.nodes;
@@ -285,7 +295,7 @@ impl World {
         has_certificate: bool,
         controller: &mut Option<Controller>,
     ) -> Option<Code> {
-        if self.away == Away::ApiServer && now < self.back {
+        if self.has_no_api_server(now) {
             return Some(Code::Unreachable);
         }
         let node = &mut self.nodes[number];
