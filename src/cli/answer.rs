@@ -95,6 +95,20 @@ mod tests {
     use super::*;
 
     #[test]
+    fn invisible_characters_are_escaped_in_yaml_and_json() {
+        let value = serde_json::json!({
+            "\u{9b}key": "x\u{202e}y\n", "key\u{2066}": ["\u{200b}"], "lines": "a\u{85}\nb\n",
+        });
+
+        for text in [yaml(&value), json(&value)] {
+            let is_shown = |letter| letter == '\n' || !is_invisible(letter);
+            assert!(text.chars().all(is_shown), "{text:?}");
+            assert!(text.contains("\\u202e"), "{text}");
+        }
+        assert_eq!(serde_json::from_str::<Value>(&json(&value)).unwrap(), value);
+    }
+
+    #[test]
     fn yaml_is_in_block_style() {
         let value = serde_json::json!({
             "lines": "[a]\nb = \"c\"\n", "no lines": "a\n b\n", "an empty one": "a\n\n", "carried": "a\r\n",

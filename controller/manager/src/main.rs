@@ -274,7 +274,7 @@ fn answer<T: Into<Answer>>(
 ) -> anyhow::Result<ExitCode> {
     match Runtime::new()?.block_on(asked).map(Into::into) {
         Ok(Answer { text, code }) => {
-            print(&text)?;
+            print(&shown(&text))?;
             Ok(ExitCode::from(code))
         }
         Err(error) => {
@@ -302,6 +302,17 @@ impl From<(String, u8)> for Answer {
     }
 }
 
+/// The text for a terminal, which invisible characters could rule: others may have written a part of it.
+fn shown(text: &str) -> String {
+    let lines = text.split_inclusive('\n');
+    lines
+        .map(|line| match line.strip_suffix('\n') {
+            Some(line) => visible(line) + "\n",
+            None => visible(line),
+        })
+        .collect()
+}
+
 /// Prints a text. A reader that closes the pipe is no error.
 fn print(text: &str) -> io::Result<()> {
     match io::stdout().write_all(text.as_bytes()) {
@@ -313,6 +324,16 @@ fn print(text: &str) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn invisible_characters_of_any_answer_become_spaces() {
+        let text = "node \u{202e}n1\u{1b}[2J\nis\u{2028}revoked\n";
+
+        assert_eq!(shown(text), "node  n1 [2J\nis revoked\n");
+        for text in ["", "\n", "a", "a\n\nb"] {
+            assert_eq!(shown(text), text);
+        }
+    }
 
     #[test]
     fn no_removed_option_is_an_option_of_its_command() {

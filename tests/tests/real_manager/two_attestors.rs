@@ -13,7 +13,9 @@ use kubelet_attestation::names::{BUILT_IN_SERVING_SIGNER, Provider};
 use kubelet_authenticator_test_support::moto::NitroTpm;
 use kubelet_authenticator_test_support::process::poll;
 use kubelet_authenticator_test_support::sts::{Fault, Times};
-use kubelet_authenticator_tests::controller::{is_issued, reason_of};
+use kubelet_authenticator_tests::controller::{Application, is_issued, reason_of};
+use kubelet_authenticator_tests::fleet::condition_of;
+use kubelet_authenticator_tests::management::Machine;
 use kubelet_authenticator_tests::program;
 use kubelet_authenticator_tests::scene::SWEPT;
 use kubelet_authenticator_tests::tpm::provider_id;
@@ -287,6 +289,42 @@ fn an_instance_that_joined_by_its_nitro_tpm_is_denied_without_that() {
     let record = scene.record(names.0);
     assert_eq!(record["spec"]["attestor"], "tpm", "{record:#}");
     assert_eq!(record["spec"]["generation"], 1);
+}
+
+#[test]
+fn an_attestor_that_the_controller_lacks_stops_neither_of_the_others() {
+    let bed = Bed::authorizing(&["contoso-cloud", "aws", "tpm"]);
+    let (scene, kubectl) = (&bed.scene, bed.scene.site.management.kubectl());
+    let object =
+        scene
+            .authentication
+            .wait_for(kubectl, "AttestorsAvailable", "False", "AttestorUnknown");
+    let message = condition_of(&object, "AttestorsAvailable")["message"].clone();
+    assert!(
+        message.as_str().unwrap().contains("contoso-cloud"),
+        "{message}"
+    );
+    let (instance, tpm) = (bed.launch(), tpm());
+    let machines = [
+        bed.machine_of("instance-1", &instance),
+        bed.machine_with("host-1", &tpm),
+    ];
+
+    let contoso = Provider::parse("contoso-cloud").unwrap();
+    let of = |machine: &Machine| {
+        let evidence = |_: &[u8]| Some(b"{}".to_vec());
+        let (name, id) = (machine.node_name(), machine.provider_id());
+        Application::proving(name, id, contoso.clone(), evidence)
+    };
+    let waiting = scene.file(&machines[0].bootstrap_kubeconfig(), &of(&machines[0]));
+    let names = (machines[1].node_name(), machines[1].provider_id());
+    bed.enrol(&machines[1].bootstrap_kubeconfig(), &tpm, names)
+        .is_issued();
+    let names = (machines[0].node_name(), machines[0].provider_id());
+    let application = bed.by_aws(&instance, names.0, names.1);
+    bed.ask(&machines[0].bootstrap_kubeconfig(), application)
+        .is_issued();
+    scene.assert_waits("instance-1", &waiting, "VerifierUnavailable");
 }
 
 #[test]

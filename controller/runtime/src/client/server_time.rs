@@ -43,7 +43,7 @@ impl ServerTime {
         heard.date.checked_add(elapsed().saturating_sub(heard.at))
     }
 
-    /// What is not removed by [`earlier`](Self::earlier) for a person, while `now` is more than some minutes ahead.
+    /// The message about the work that [`earlier`](Self::earlier) puts off; `None` while `now` is at most some minutes ahead.
     pub fn ahead(&self, now: SystemTime) -> Option<String> {
         let ahead = now.duration_since(self.now()?).ok()?;
         (ahead > TOLERATED).then(|| {

@@ -54,6 +54,10 @@ pub struct Nodes {
 
 impl Bed {
     pub fn start() -> Self {
+        Self::authorizing(&["aws", "tpm"])
+    }
+
+    pub fn authorizing(attestors: &[&str]) -> Self {
         let cloud = Cloud::start();
         let management = management();
         allow_short_certificates(&management);
@@ -66,7 +70,7 @@ impl Bed {
             "certificate": {"expirationSeconds": SECONDS},
             "tpm": {"endorsementKeys": {"platform": "aws"}},
         });
-        let authentication = authorize(&management, &cluster, &["aws", "tpm"], settings);
+        let authentication = authorize(&management, &cluster, attestors, settings);
         authentication.wait_until_ready(management.kubectl());
         let site = Site {
             management,

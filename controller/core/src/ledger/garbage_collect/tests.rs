@@ -107,21 +107,6 @@ fn a_tombstone_is_deleted_after_the_end_of_its_certificates_and_not_at_it() {
 }
 
 #[test]
-fn a_tombstone_that_has_ended_only_by_a_clock_that_is_ahead_stays() {
-    let mut world = World::held(policy());
-    world.becomes("m1", None);
-    swept_again(&world, 2);
-    let record = world.record("n1");
-    let end = record.former_end().unwrap();
-    let ahead = end + Duration::from_hours(24 * 7);
-
-    let chore = |ended_by| chore(&record, HolderState::Gone, false, (ahead, ended_by));
-
-    assert_eq!(chore(end), None);
-    assert_eq!(chore(ahead), Some(GcAction::Delete));
-}
-
-#[test]
 fn the_node_that_a_former_holder_left_is_removed_though_the_claim_did_not() {
     let world = World::new();
     world.node("n1", false, 0);

@@ -255,3 +255,18 @@ fn a_machine_that_was_seen_again_after_a_deletion_counts_as_missing() {
 
     assert_eq!(swept_again(&world, 1).held_back, Some(8));
 }
+
+#[test]
+fn a_tombstone_that_has_ended_only_by_a_clock_that_is_ahead_stays() {
+    let mut world = World::held(policy());
+    world.becomes("m1", None);
+    swept_again(&world, 2);
+    let record = world.record("n1");
+    let end = record.former_end().unwrap();
+    let ahead = end + Duration::from_hours(24 * 7);
+
+    let chore = |ended_by| chore(&record, HolderState::Gone, false, (ahead, ended_by));
+
+    assert_eq!(chore(end), None);
+    assert_eq!(chore(ahead), Some(GcAction::Delete));
+}
