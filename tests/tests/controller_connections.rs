@@ -17,7 +17,7 @@ use kubelet_authenticator_test_support::api_server::{
 };
 use kubelet_authenticator_test_support::process::{Scratch, poll};
 use kubelet_authenticator_tests::controller::{Bed, Machine, PATIENCE, is_issued};
-use node_attestation_runtime::capi::TenantKubeconfig;
+use node_attestation_runtime::capi::{ObjectKey, TenantKubeconfig};
 use node_attestation_runtime::client::{ClusterAccess, EgressPolicy};
 
 const ONE: Machine = Machine::new("worker-1", "token1");
@@ -35,7 +35,11 @@ fn tenant(kubeconfig: &Kubeconfig) -> Client {
     let mut reach = EgressPolicy::STRICT;
     reach.insecure_allow_loopback = true;
     let kubeconfig = TenantKubeconfig::parse(kubeconfig.to_yaml().as_bytes(), reach).unwrap();
-    kubeconfig.access().unwrap().client().clone()
+    kubeconfig
+        .access(&ObjectKey::new("tenant-a", "prod-1"))
+        .unwrap()
+        .client()
+        .clone()
 }
 
 async fn operator(server: &ApiServer) -> Client {
@@ -154,7 +158,9 @@ async fn a_name_that_leads_to_ourselves_is_refused_before_anything_is_sent() {
     let here = format!("https://localhost:{}", server.address().port());
     let text = admin(&server).server(&here).to_yaml();
     let kubeconfig = TenantKubeconfig::parse(text.as_bytes(), EgressPolicy::STRICT).unwrap();
-    let access = kubeconfig.access().unwrap();
+    let access = kubeconfig
+        .access(&ObjectKey::new("tenant-a", "prod-1"))
+        .unwrap();
 
     let error = list(access.client()).await.unwrap_err();
 

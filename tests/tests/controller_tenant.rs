@@ -9,7 +9,7 @@ use kube::api::{Api, ListParams};
 use kubelet_attestation::errors::error_chain;
 use kubelet_authenticator_test_support::api_server::{ApiServer, Fault, Kubeconfig, Route, Times};
 use kubelet_authenticator_test_support::process::Scratch;
-use node_attestation_runtime::capi::TenantKubeconfig;
+use node_attestation_runtime::capi::{ObjectKey, TenantKubeconfig};
 use node_attestation_runtime::client::EgressPolicy;
 
 /// Lists requests with this kubeconfig; returns the error if that fails.
@@ -18,7 +18,9 @@ async fn list(kubeconfig: Kubeconfig) -> Result<usize, String> {
     let mut reach = EgressPolicy::STRICT;
     reach.insecure_allow_loopback = true;
     let kubeconfig = TenantKubeconfig::parse(text.as_bytes(), reach).unwrap();
-    let access = kubeconfig.access().unwrap();
+    let access = kubeconfig
+        .access(&ObjectKey::new("tenant-a", "prod-1"))
+        .unwrap();
     let requests: Api<CertificateSigningRequest> = Api::all(access.client().clone());
     let list = requests.list(&ListParams::default()).await;
     list.map(|list| list.items.len())
@@ -137,7 +139,11 @@ fn read_of_twenty(kubeconfig: &str) {
         .map(|_| {
             let kubeconfig = TenantKubeconfig::parse(text.as_bytes(), reach).unwrap();
             let _entered = runtime.enter();
-            kubeconfig.access().unwrap().client().clone()
+            kubeconfig
+                .access(&ObjectKey::new("tenant-a", "prod-1"))
+                .unwrap()
+                .client()
+                .clone()
         })
         .collect();
     runtime.block_on(async {

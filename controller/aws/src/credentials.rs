@@ -45,6 +45,16 @@ pub enum Tenant {
     Cluster(ClusterTenant),
 }
 
+impl Tenant {
+    /// The Cluster whose turns its calls take.
+    pub(crate) fn line(&self) -> ObjectKey {
+        match self {
+            Self::Controller => ObjectKey::new("", ""),
+            Self::Cluster(tenant) => tenant.cluster.clone(),
+        }
+    }
+}
+
 /// A Cluster whose identity is resolved.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ClusterTenant {

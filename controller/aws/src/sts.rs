@@ -35,6 +35,7 @@ use kubelet_attestation::binding::KeyBinding;
 use kubelet_attestation::evidence::aws::Proof;
 use node_attestation_core::identifiers::KeyDigest;
 use node_attestation_core::refusal::{Deferral, NotAsked, Refusal, Unavailable};
+use node_attestation_runtime::capi::ObjectKey;
 use node_attestation_runtime::metrics::{CloudResult, Metrics};
 
 pub use self::principal::{InvalidRole, ProfileRole};
@@ -112,9 +113,13 @@ impl Sts {
             .cloud_called(("sts", "GetCallerIdentity"), result);
     }
 
-    /// The same with the turns and the memory of this cluster, which must not choose its name.
-    pub fn of_cluster<'a>(&'a self, cluster: &'a str) -> ClusterSts<'a> {
-        ClusterSts { sts: self, cluster }
+    /// The same with the turns and the memory of this cluster, which must not choose its name, in this namespace.
+    pub fn of_cluster<'a>(&'a self, namespace: &str, cluster: &'a str) -> ClusterSts<'a> {
+        ClusterSts {
+            sts: self,
+            cluster,
+            line: ObjectKey::new(namespace, cluster),
+        }
     }
 
     /// The STS of the document's region, which must be the proof's.
@@ -141,10 +146,11 @@ impl Sts {
 }
 
 /// Asks STS for one cluster.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct ClusterSts<'a> {
     sts: &'a Sts,
     cluster: &'a str,
+    line: ObjectKey,
 }
 
 impl ClusterSts<'_> {
@@ -170,12 +176,13 @@ impl ClusterSts<'_> {
         asked: SystemTime,
         now: SystemTime,
     ) -> Result<(), Refusal> {
-        let Self { sts, cluster } = self;
+        let Self { sts, cluster, line } = self;
         let endpoint = sts.endpoint(proof, document)?;
         let until = age::fresh_until(&proof.amz_date, asked, now)?;
         let call = request::rebuild(proof, binding, &endpoint.host).map_err(Outage::unbuildable)?;
         let key = KeyDigest::of(spki);
         let owner = Owner {
+            namespace: &line.namespace,
             cluster,
             instance: &document.instance,
         };
@@ -192,7 +199,7 @@ impl ClusterSts<'_> {
         let sent = call.request.clone();
         let exchange = sts
             .client
-            .exchange(sent, cluster, &document.region, endpoint.believed);
+            .exchange(sent, &line, &document.region, endpoint.believed);
         let answer = exchange.await;
         sts.count(&answer);
         let (status, body) = answer?;

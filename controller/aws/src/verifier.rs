@@ -138,7 +138,8 @@ impl AwsVerifier {
             &[&document.digest],
         );
         let Appraisal { spki, asked, .. } = *appraisal;
-        let sts = self.clients.sts.of_cluster(&self.cluster);
+        let namespace = self.policy.tenant.line().namespace;
+        let sts = self.clients.sts.of_cluster(&namespace, &self.cluster);
         sts.verify(&evidence.sts, document, &binding, spki, asked, now)
             .await
     }

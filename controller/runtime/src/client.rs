@@ -40,6 +40,8 @@ use egress::Dialler;
 pub(crate) use retry::RetryLists;
 pub use server_time::ServerTime;
 
+use crate::object_key::ObjectKey;
+
 /// Longer than the silence of a watch: the API server sends a bookmark each minute.
 const READ_TIMEOUT: Duration = Duration::from_secs(150);
 
@@ -72,7 +74,7 @@ fn of_operator(config: Config, time: &ServerTime) -> Result<Client, kube::Error>
     connector.set_nodelay(true);
     connector.set_connect_timeout(Some(CONNECT_DEADLINE));
     let dial = Dial::new(MapErr::new(connector, BoxError::from));
-    direct(config, dial, NamedBy::Operator).map(|builder| repeated(builder, time))
+    direct(config, dial, (NamedBy::Operator, "")).map(|builder| repeated(builder, time))
 }
 
 /// A client that retries calls for pages of lists.
@@ -91,7 +93,7 @@ where
             response
         })
     });
-    let bounded = layer_fn(|service| Bounded::new(service, NamedBy::Operator));
+    let bounded = layer_fn(|service| Bounded::new(service, NamedBy::Operator, ""));
     let repeated = RetryLayer::new(RetryLists::default());
     builder
         .with_layer(&heard)
@@ -102,12 +104,17 @@ where
 
 /// A client that connects to the hosts in `reach`, without a proxy: the addresses that a proxy dials cannot be
 /// checked.
-fn of_tenant(config: Config, reach: EgressPolicy) -> Result<Client, kube::Error> {
-    let dialler = Dialler::new(reach);
+fn of_tenant(
+    config: Config,
+    reach: EgressPolicy,
+    cluster: &ObjectKey,
+) -> Result<Client, kube::Error> {
+    let dialler = Dialler::new(reach, cluster);
     let dial = move |server| dialler.clone().dial(server);
     let dial = Dial::new(service_fn(dial));
-    let builder = direct(prepared(config), dial, NamedBy::Tenant)?;
-    let bounded = layer_fn(|service| Bounded::new(service, NamedBy::Tenant));
+    let namespace = &*cluster.namespace;
+    let builder = direct(prepared(config), dial, (NamedBy::Tenant, namespace))?;
+    let bounded = layer_fn(|service| Bounded::new(service, NamedBy::Tenant, namespace));
     Ok(builder.with_layer(&bounded).build())
 }
 
@@ -120,7 +127,7 @@ pub fn is_fips() -> bool {
 fn direct(
     config: Config,
     dial: Dial,
-    named_by: NamedBy,
+    of: (NamedBy, &str),
 ) -> Result<ClientBuilder<Calls>, kube::Error> {
     // All callers install the same provider for the process.
     drop(rustls::crypto::aws_lc_rs::default_provider().install_default());
@@ -130,7 +137,7 @@ fn direct(
         .layer(config.base_uri_layer())
         .option_layer(config.auth_layer()?)
         .layer(config.extra_headers_layer()?)
-        .service(Connections::service(dial, tls, server_name, named_by));
+        .service(Connections::service(dial, tls, server_name, of));
     let calls = Calls::new(service);
     Ok(ClientBuilder::new(calls, config.default_namespace))
 }

@@ -5,11 +5,11 @@
 //! - However many ask at once, one reads. What was read, and why something could not be, holds for
 //!   five seconds.
 //! - A `ConfigMap` is fetched whole only where it changed.
-//! - All clusters together fetch a few at a time, each cluster one after another; what a cluster
-//!   keeps is bounded, and what others keep takes nothing from its own share.
+//! - All clusters together fetch a few at a time, in turn by namespace, each cluster one after another; what a
+//!   cluster keeps is bounded, and what others keep takes nothing from its own share.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::ConfigMap;
@@ -18,12 +18,12 @@ use kube::Client;
 use kube::api::Api;
 use kubelet_attestation::errors::error_chain;
 use parking_lot::Mutex;
-use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout};
 
 use crate::capi::ObjectKey;
 use crate::client::ClusterAccess;
 use crate::memory::{Holding, Share};
+use crate::turns::{FairTurns, Line, TurnLimits};
 
 /// The age up to which a reading is used. A person does not notice it, and a thousand machines that join at once take
 /// few calls.
@@ -33,7 +33,12 @@ const FRESH: Duration = Duration::from_secs(5);
 const DEADLINE: Duration = Duration::from_secs(20);
 
 /// The limit of concurrent fetches of all clusters: each may have some megabytes of JSON until it is parsed.
-static FETCHES: Semaphore = Semaphore::const_new(4);
+const FETCHES: TurnLimits = TurnLimits {
+    all: 4,
+    of_cluster: 1,
+};
+
+static PROCESS: LazyLock<FairTurns> = LazyLock::new(|| FairTurns::new(FETCHES));
 
 /// Bytes of an entry beside its texts: two pointers with their lengths, and an allocation.
 const ENTRY_LEN: usize = 64;
@@ -52,6 +57,7 @@ pub struct ConfigMaps<T> {
     client: Client,
     keys: Vec<ObjectKey>,
     share: Share,
+    line: Line,
     /// The lock is held during a reading.
     kept: tokio::sync::Mutex<HashMap<ObjectKey, Kept<T>>>,
     last: Mutex<Option<(Instant, Outcome<T>)>>,
@@ -81,7 +87,8 @@ impl<T: Content> ConfigMaps<T> {
         Self {
             client: management.client().clone(),
             keys: names.iter().map(key).collect(),
-            share: Share::of_lists(),
+            share: Share::of_lists(namespace),
+            line: PROCESS.line(&ObjectKey::new(namespace, names.join(","))),
             kept: tokio::sync::Mutex::default(),
             last: Mutex::default(),
         }
@@ -133,8 +140,7 @@ impl<T: Content> ConfigMaps<T> {
         key: &ObjectKey,
         kept: &mut HashMap<ObjectKey, Kept<T>>,
     ) -> Result<Arc<T>, ConfigMapUnread> {
-        // The semaphore is never closed.
-        let _permit = FETCHES.acquire().await;
+        let _turn = self.line.turn().await;
         let failed = |error: kube::Error| {
             let why = error_chain(&error);
             ConfigMapUnread(format!("ConfigMap {key} cannot be read: {why}"))

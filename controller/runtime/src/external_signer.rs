@@ -4,7 +4,8 @@
 //!
 //! - A signer that is away, slow, busy or broken delays certificates, and nothing else. Each call has a deadline, and each
 //!   answer a limit.
-//! - The calls of one cluster are limited, so that the slow key of one cluster leaves room for the keys of others.
+//! - The calls of one cluster are limited, and those of all clusters take turns by namespace, so that slow keys leave room
+//!   for the keys of others.
 //! - What the signer says of an error is cut and cleaned before it is logged.
 
 mod client;
@@ -18,15 +19,13 @@ use node_attestation_core::signer::{
 };
 use node_attestation_signer_api as api;
 use sha2::{Digest as _, Sha256};
-use tokio::sync::Semaphore;
 use tonic::Code;
 
 use crate::metrics::Metrics;
+use crate::object_key::ObjectKey;
+use crate::turns::Line;
 use client::{CallError, Client};
 pub use endpoint::{InvalidEndpoint, SignerEndpoint};
-
-/// Calls of one cluster at a time. All clusters together have [`client::CALLS`].
-const CLUSTER_CALLS: usize = 8;
 
 /// The external signer of a controller. Clones are the same.
 #[derive(Debug, Clone)]
@@ -38,7 +37,7 @@ struct ClusterKey {
     client: Arc<Client>,
     namespace: String,
     name: String,
-    calls: Semaphore,
+    line: Line,
 }
 
 impl ExternalSigner {
@@ -57,7 +56,7 @@ impl ExternalSigner {
             client: self.0.clone(),
             namespace: namespace.to_owned(),
             name: name.to_owned(),
-            calls: Semaphore::new(CLUSTER_CALLS),
+            line: self.0.calls.line(&ObjectKey::new(namespace, name)),
         })
     }
 }
@@ -82,7 +81,7 @@ impl ExternalKey for ClusterKey {
             algorithm: algorithm.into(),
             tbs_certificate: request.to_be_signed.to_vec(),
         };
-        let signed = self.client.sign(&self.calls, request).await;
+        let signed = self.client.sign(&self.line, request).await;
         signed.map_err(of_call)
     }
 }

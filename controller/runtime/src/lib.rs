@@ -9,6 +9,8 @@
 //! Each imports only those above it.
 //!
 //! - `clock`: the source of time
+//! - `object_key`: the place of a namespaced object
+//! - `turns`: turns and rates that Clusters share, by namespace, then by Cluster
 //! - `metrics`: the metrics of a controller, and its health
 //! - `diagnostics`: `/metrics`, `/healthz` and `/readyz` by HTTP
 //! - `memory`: the memory that clusters share
@@ -62,6 +64,7 @@ pub mod management;
 mod memory;
 pub mod metrics;
 pub mod nodes;
+mod object_key;
 pub mod pipeline;
 pub mod preflight;
 mod queue;
@@ -72,5 +75,6 @@ pub mod standalone;
 mod table;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
+pub mod turns;
 pub mod watch;
 pub mod worker;

@@ -1,5 +1,7 @@
 //! The log lines of decisions. Text of a requester is always the value of a field, which the formatter escapes.
 
+mod budget;
+
 use std::error::Error;
 use std::mem;
 use std::time::Duration;
@@ -12,6 +14,8 @@ use kubelet_attestation::names::{NodeName, Provider};
 use node_attestation_core::decide::{Decided, Decision};
 use node_attestation_core::ledger::FailedUpdates;
 use node_attestation_core::refusal::Ignored;
+
+pub(crate) use budget::LineBudget;
 
 use crate::events::{reason, told};
 use crate::metrics;
@@ -134,8 +138,14 @@ pub(crate) fn outcome(decision: &Decision) -> &'static str {
 
 /// Logs a decision that was written, in one line.
 ///
-/// `repeated`: a deferral that was logged before.
-pub(crate) fn decision(subject: &Subject<'_>, decided: &Decided, whole: Duration, repeated: bool) {
+/// `repeated`: a deferral that was logged before. `line` takes one of the lines that the cluster has for refused requests,
+/// and returns the number of those left out before; without one, the line is for debugging.
+pub(crate) fn decision(
+    subject: &Subject<'_>,
+    decided: &Decided,
+    (whole, repeated): (Duration, bool),
+    line: impl FnOnce() -> Option<u64>,
+) {
     let detail = match &decided.decision {
         Decision::Ignore(ignored) => error_chain(ignored),
         Decision::Deny(denial) => error_chain(denial),
@@ -157,6 +167,17 @@ pub(crate) fn decision(subject: &Subject<'_>, decided: &Decided, whole: Duration
     let node = subject.node.as_ref().map(NodeName::as_str);
     let provider = subject.provider.as_ref().map(Provider::as_str);
     let millis = millis(whole);
+    let left_out = match &decided.decision {
+        Decision::Issue(_) | Decision::Approve(_) => Some(0),
+        Decision::Retry(_) if repeated => None,
+        Decision::Ignore(Ignored::IssuedByOthers)
+        | Decision::Deny(_)
+        | Decision::Fail(_)
+        | Decision::Retry(_) => line(),
+        Decision::Ignore(_) => None,
+    };
+    let is_told = left_out.is_some();
+    let left_out = left_out.filter(|left_out| *left_out > 0);
     macro_rules! line {
         ($level:ident) => {
             tracing::$level!(
@@ -169,16 +190,15 @@ pub(crate) fn decision(subject: &Subject<'_>, decided: &Decided, whole: Duration
                 millis,
                 requester = subject.requester,
                 detail,
+                left_out,
                 "decided"
             )
         };
     }
     match &decided.decision {
-        Decision::Ignore(Ignored::IssuedByOthers) => line!(warn),
-        Decision::Ignore(_) => line!(debug),
-        Decision::Retry(_) if repeated => line!(debug),
+        _ if !is_told => line!(debug),
         Decision::Retry(_) | Decision::Issue(_) | Decision::Approve(_) => line!(info),
-        Decision::Deny(_) | Decision::Fail(_) => line!(warn),
+        Decision::Ignore(_) | Decision::Deny(_) | Decision::Fail(_) => line!(warn),
     }
 }
 

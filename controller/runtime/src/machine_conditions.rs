@@ -33,7 +33,6 @@ use node_attestation_core::refusal::Failure;
 use node_attestation_core::request::ApprovalReason;
 use parking_lot::Mutex;
 use serde_json::json;
-use tokio::time::Instant;
 
 use crate::capi::{Attested, KnownMachine, told};
 use crate::client::{CONTROLLER, CallError, in_time};
@@ -47,7 +46,7 @@ pub use crate::capi::NODE_ATTESTED;
 const DEADLINE: Duration = Duration::from_secs(2);
 
 /// The rate of the writes of all clusters together: a thousand machines that join at once have it within half a minute.
-const RATE: Rate = Rate {
+pub(crate) const RATE: Rate = Rate {
     burst: 200,
     every: Duration::from_millis(25),
 };
@@ -57,23 +56,6 @@ const MAX_WAITING: usize = 4096;
 
 /// The length at which messages are cut.
 const MAX_MESSAGE_LEN: usize = 512;
-
-/// The writes that all clusters may do.
-#[derive(Debug)]
-pub(crate) struct WriteBudget(Mutex<Instant>);
-
-impl Default for WriteBudget {
-    fn default() -> Self {
-        Self(Mutex::new(Instant::now()))
-    }
-}
-
-impl WriteBudget {
-    /// Whether there is one left, which is taken.
-    pub(crate) fn take(&self) -> bool {
-        RATE.take(&mut *self.0.lock(), Instant::now()).is_ok()
-    }
-}
 
 /// The outcome of a machine's requests.
 #[derive(Debug, Clone, PartialEq, Eq)]

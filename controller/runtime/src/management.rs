@@ -36,9 +36,11 @@ use tokio::task::{JoinError, JoinSet};
 use crate::capi::{ObjectKey, Objects, Selection};
 use crate::client::{ClusterAccess, EgressPolicy, ServerTime};
 use crate::external_signer::ExternalSigner;
-use crate::machine_conditions::WriteBudget;
+use crate::logs::LineBudget;
 use crate::metrics::Metrics;
+use crate::queue;
 use crate::records::RecordsWatch;
+use crate::turns::{FairRate, FairTurns};
 
 mod ca_key_registry;
 mod cluster_registry;
@@ -59,7 +61,6 @@ mod supervisor;
 mod sweep_events;
 
 use ca_key_registry::CaKeys;
-use condition_events::EventBudget;
 use leader::{Candidate, TermEnd};
 
 /// The kinds of the management cluster that a replica knows before it is ready. It lists those that only a leader needs
@@ -120,8 +121,14 @@ struct Shared {
     objects: Objects,
     records: RecordsWatch,
     ca_keys: CaKeys,
-    condition_events: EventBudget,
-    machine_conditions: Arc<WriteBudget>,
+    /// The rate of Events about conditions.
+    condition_events: FairRate,
+    /// The rate of conditions of Machines.
+    machine_conditions: Arc<FairRate>,
+    /// The turns of requests.
+    requests: FairTurns,
+    /// The log lines about refused requests.
+    lines: Arc<LineBudget>,
 }
 
 impl Controller {
@@ -200,8 +207,10 @@ impl Controller {
             objects,
             records,
             ca_keys: CaKeys::default(),
-            condition_events: EventBudget::default(),
-            machine_conditions: Arc::default(),
+            condition_events: FairRate::new(condition_events::RATE),
+            machine_conditions: Arc::new(FairRate::new(crate::machine_conditions::RATE)),
+            requests: FairTurns::new(queue::TURNS),
+            lines: Arc::default(),
         });
         (shared, watching)
     }

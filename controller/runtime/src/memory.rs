@@ -1,17 +1,21 @@
-//! Limits of the memory that clusters share, so that one cluster cannot take it all.
+//! Limits of the memory that clusters share, so that neither one cluster nor the clusters of one namespace can take it
+//! all.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+
+use parking_lot::Mutex;
 
 /// The memory of all clusters together, beyond their own shares, for data of their API servers.
 const COMMON: usize = 96 * 1024 * 1024;
 
-static PROCESS: Pool = Pool::new(COMMON);
+static PROCESS: Common = Common::new(COMMON);
 
 /// The same for their `ConfigMaps`.
 const COMMON_LISTS: usize = 128 * 1024 * 1024;
 
-static LISTS: Pool = Pool::new(COMMON_LISTS);
+static LISTS: Common = Common::new(COMMON_LISTS);
 
 /// The memory that is reserved for the `ConfigMaps` of a cluster: some ten thousand hosts.
 const OWN_LISTS: usize = 2 * 1024 * 1024;
@@ -42,31 +46,142 @@ impl Pool {
     }
 }
 
-/// The memory that one cluster may take: its own share, and what is left of the process'.
-///
-/// # Guarantees
-///
-/// Other clusters never take its own share.
-#[derive(Debug, Clone)]
-pub(crate) struct Share {
-    own: Arc<Pool>,
-    common: &'static Pool,
+/// The memory that the clusters of all namespaces share.
+#[derive(Debug)]
+struct Common {
+    bytes: usize,
+    taken: Mutex<Taken>,
 }
 
-impl Share {
-    /// A share with so many bytes of its own.
-    pub(crate) fn new(own: usize) -> Self {
+#[derive(Debug)]
+struct Taken {
+    common: usize,
+    /// The namespaces with a share.
+    namespaces: BTreeMap<String, OfNamespace>,
+}
+
+impl Taken {
+    /// The number of namespaces, without the operator's.
+    fn tenants(&self) -> usize {
+        self.namespaces.len() - usize::from(self.namespaces.contains_key(""))
+    }
+}
+
+/// The memory that the clusters of one namespace take together.
+#[derive(Debug, Default)]
+struct OfNamespace {
+    /// The number of its shares.
+    shares: usize,
+    /// The bytes of the clusters' own shares.
+    own: usize,
+    common: usize,
+}
+
+impl Common {
+    const fn new(bytes: usize) -> Self {
         Self {
-            own: Arc::new(Pool::new(own)),
-            common: &PROCESS,
+            bytes,
+            taken: Mutex::new(Taken {
+                common: 0,
+                namespaces: BTreeMap::new(),
+            }),
         }
     }
 
-    /// A share for the `ConfigMaps` of a cluster.
-    pub(crate) fn of_lists() -> Self {
+    /// Takes bytes of own shares and of the common memory for this namespace. Returns whether there were enough; if not,
+    /// nothing changes.
+    fn take(&self, namespace: &str, own: usize, common: usize) -> bool {
+        let mut taken = self.taken.lock();
+        let all = taken.common.saturating_add(common);
+        let is_alone = namespace.is_empty() || taken.tenants() < 2;
+        let Some(of_namespace) = taken.namespaces.get_mut(namespace) else {
+            return false;
+        };
+        let is_within = |before: usize, more: usize| {
+            is_alone || more == 0 || before.saturating_add(more) <= self.bytes / 2
+        };
+        if all > self.bytes
+            || !is_within(of_namespace.own, own)
+            || !is_within(of_namespace.common, common)
+        {
+            return false;
+        }
+        of_namespace.own = of_namespace.own.saturating_add(own);
+        of_namespace.common += common;
+        taken.common = all;
+        true
+    }
+
+    fn give_back(&self, namespace: &str, own: usize, common: usize) {
+        let mut taken = self.taken.lock();
+        taken.common = taken.common.saturating_sub(common);
+        if let Some(of_namespace) = taken.namespaces.get_mut(namespace) {
+            of_namespace.own = of_namespace.own.saturating_sub(own);
+            of_namespace.common = of_namespace.common.saturating_sub(common);
+        }
+    }
+}
+
+/// A share of the common memory, counted for its namespace until it is dropped.
+#[derive(Debug)]
+struct Member {
+    common: &'static Common,
+    /// The namespace; empty for the operator, whose share is limited by nothing else.
+    namespace: String,
+}
+
+impl Member {
+    fn new(common: &'static Common, namespace: &str) -> Self {
+        let mut taken = common.taken.lock();
+        let of_namespace = taken.namespaces.entry(namespace.to_owned());
+        of_namespace.or_default().shares += 1;
         Self {
-            common: &LISTS,
-            ..Self::new(OWN_LISTS)
+            common,
+            namespace: namespace.to_owned(),
+        }
+    }
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        let mut taken = self.common.taken.lock();
+        if let Some(of_namespace) = taken.namespaces.get_mut(&self.namespace) {
+            of_namespace.shares = of_namespace.shares.saturating_sub(1);
+            if of_namespace.shares == 0 {
+                taken.namespaces.remove(&self.namespace);
+            }
+        }
+    }
+}
+
+/// The memory that one cluster may take: its own share, and a part of the common memory.
+///
+/// # Guarantees
+///
+/// - Clusters of other namespaces never take its own share.
+/// - While another namespace has a share, the clusters of one namespace take at most half of the common memory, and
+///   at most as many bytes of their own shares. A namespace without others can take all of it.
+#[derive(Debug, Clone)]
+pub(crate) struct Share {
+    own: Arc<Pool>,
+    member: Arc<Member>,
+}
+
+impl Share {
+    /// A share for a cluster of this namespace, with so many bytes of its own. The operator's namespace is empty.
+    pub(crate) fn new(namespace: &str, own: usize) -> Self {
+        Self::of(&PROCESS, namespace, own)
+    }
+
+    /// A share for the `ConfigMaps` of a cluster of this namespace.
+    pub(crate) fn of_lists(namespace: &str) -> Self {
+        Self::of(&LISTS, namespace, OWN_LISTS)
+    }
+
+    fn of(common: &'static Common, namespace: &str, own: usize) -> Self {
+        Self {
+            own: Arc::new(Pool::new(own)),
+            member: Arc::new(Member::new(common, namespace)),
         }
     }
 
@@ -95,32 +210,44 @@ impl Holding {
             return false;
         };
         let held = self.own + self.common;
-        if let Some(more) = wanted.checked_sub(held) {
-            let own = self.share.own.take_some(more);
-            let common = self.share.common.take_some(more - own);
-            if own + common < more {
-                self.share.own.give_back(own);
-                self.share.common.give_back(common);
-                return false;
+        match wanted.checked_sub(held) {
+            Some(0) => true,
+            Some(more) => {
+                let own = self.share.own.take_some(more);
+                let common = more - own;
+                let Member {
+                    common: all,
+                    namespace,
+                } = &*self.share.member;
+                if !all.take(namespace, own, common) {
+                    self.share.own.give_back(own);
+                    return false;
+                }
+                self.own += own;
+                self.common += common;
+                true
             }
-            self.own += own;
-            self.common += common;
-        } else {
-            let less = held - wanted;
-            let common = less.min(self.common);
-            self.common -= common;
-            self.share.common.give_back(common);
-            self.own -= less - common;
-            self.share.own.give_back(less - common);
+            None => {
+                let less = held - wanted;
+                let common = less.min(self.common);
+                self.give_back(less - common, common);
+                true
+            }
         }
-        true
+    }
+
+    fn give_back(&mut self, own: usize, common: usize) {
+        self.own -= own;
+        self.common -= common;
+        let Share { own: pool, member } = &self.share;
+        pool.give_back(own);
+        member.common.give_back(&member.namespace, own, common);
     }
 }
 
 impl Drop for Holding {
     fn drop(&mut self) {
-        self.share.own.give_back(self.own);
-        self.share.common.give_back(self.common);
+        self.give_back(self.own, self.common);
     }
 }
 
@@ -131,19 +258,76 @@ mod tests {
     impl Share {
         /// A share of nobody but its holder.
         pub(crate) fn alone(own: usize) -> Self {
-            Self {
-                common: Box::leak(Box::new(Pool::new(0))),
-                ..Self::new(own)
-            }
+            Self::of(common(0), "", own)
         }
     }
 
-    fn shares(own: usize, common: usize) -> [Share; 2] {
-        let common: &'static Pool = Box::leak(Box::new(Pool::new(common * STEP)));
-        [(); 2].map(|()| Share {
-            common,
-            ..Share::new(own * STEP)
-        })
+    fn common(bytes: usize) -> &'static Common {
+        Box::leak(Box::new(Common::new(bytes)))
+    }
+
+    #[test]
+    fn the_operators_share_is_not_another_namespaces() {
+        let common = common(4 * STEP);
+        let operator = Share::of(common, "", 8 * STEP);
+        let tenant = Share::of(common, "tenant-a", STEP);
+        assert!(tenant.holding().resize(5 * STEP));
+        assert!(operator.holding().resize(12 * STEP));
+    }
+
+    fn shares(own: usize, all: usize) -> [Share; 2] {
+        let common = common(all * STEP);
+        [(); 2].map(|()| Share::of(common, "tenant-a", own * STEP))
+    }
+
+    #[test]
+    fn a_namespace_gets_half_of_the_memory_while_another_has_a_share() {
+        let common = common(8 * STEP);
+        let tenant_a: Vec<_> = (0..5)
+            .map(|_| Share::of(common, "tenant-a", STEP))
+            .collect();
+        let take = |share: &Share, steps: usize| {
+            let mut holding = share.holding();
+            let has_room = holding.resize(steps * STEP);
+            has_room.then_some(holding)
+        };
+        let (first, second) = (&tenant_a[0], &tenant_a[1]);
+        assert!(take(first, 9).is_some(), "it is alone");
+        assert!(take(first, 10).is_none());
+
+        let tenant_b = Share::of(common, "tenant-b", STEP);
+        assert!(take(first, 6).is_none(), "half and its own are 5");
+        let half = take(first, 5);
+        assert!(half.is_some());
+        assert!(take(second, 2).is_none());
+        let own = take(second, 1);
+        assert!(own.is_some(), "its own share is left");
+        let victim = take(&tenant_b, 5);
+        assert!(victim.is_some());
+        drop((half, own, victim));
+
+        let own: Vec<_> = tenant_a.iter().map(|share| take(share, 1)).collect();
+        assert_eq!(
+            own.iter().flatten().count(),
+            4,
+            "own shares have a limit too"
+        );
+        drop((own, tenant_b));
+
+        assert!(take(first, 9).is_some(), "it is alone again");
+    }
+
+    #[test]
+    fn shares_that_ended_leave_nothing() {
+        let common = common(STEP);
+        for number in 0..100 {
+            let share = Share::of(common, &number.to_string(), STEP);
+            let mut holding = share.holding();
+            assert!(holding.resize(STEP));
+            drop(share);
+            assert_eq!(common.taken.lock().namespaces.len(), 1);
+        }
+        assert!(common.taken.lock().namespaces.is_empty());
     }
 
     #[test]

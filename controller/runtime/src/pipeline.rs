@@ -21,10 +21,12 @@ use crate::csr_writer::{
     Answered, DENIED, FAILED, RequestStore, answer, has_condition, is_approved,
 };
 use crate::events::{Events, reason};
-use crate::logs::{self, Subject};
+use crate::logs::{self, LineBudget, Subject};
 use crate::machine_conditions::{Outcome, Outcomes};
 use crate::metrics::ClusterMetrics;
-use crate::queue::{Work, json_len};
+use crate::object_key::ObjectKey;
+use crate::queue::{self, Work, json_len};
+use crate::turns::{FairTurns, Line};
 
 /// Deadline of all checks of one request. Verifiers have shorter deadlines; this one protects the queue from a
 /// verifier without one.
@@ -51,6 +53,10 @@ pub struct Pipeline {
     metrics: ClusterMetrics,
     /// The outcomes for the conditions of Machines, where there are Machines.
     outcomes: Option<Arc<Outcomes>>,
+    /// The cluster's turns among those of all clusters.
+    turns: Line,
+    /// The log lines of all clusters about refused requests.
+    lines: Arc<LineBudget>,
 }
 
 /// The next state of a request in the queue.
@@ -81,7 +87,32 @@ impl Pipeline {
             clock,
             metrics: ClusterMetrics::default(),
             outcomes: None,
+            turns: FairTurns::new(queue::TURNS).line(&ObjectKey::new("", "")),
+            lines: Arc::default(),
         }
+    }
+
+    /// The same, with this cluster's turns, and its log lines, among those of other clusters.
+    #[must_use]
+    pub(crate) fn in_turn(self, turns: Line, lines: Arc<LineBudget>) -> Self {
+        Self {
+            turns,
+            lines,
+            ..self
+        }
+    }
+
+    /// Takes a log line about a refused request. A namespace without others has any number.
+    fn line(&self) -> Option<u64> {
+        if self.turns.is_alone() {
+            return Some(0);
+        }
+        self.lines.take(self.turns.cluster(), Instant::now())
+    }
+
+    /// The cluster's turns.
+    pub(crate) fn turns(&self) -> Line {
+        self.turns.clone()
     }
 
     /// The same, which tells these metrics.
@@ -129,7 +160,8 @@ impl Pipeline {
                 return deleted(csr);
             }
             if !error.is_conflict() {
-                logs::unanswered(csr, &error, work.attempts > 0);
+                let is_told = work.attempts == 0 && self.line().is_some();
+                logs::unanswered(csr, &error, !is_told);
                 return Next::Retry;
             }
             // Another client wrote at the same time, so the request is read and decided on again.
@@ -173,7 +205,7 @@ impl Pipeline {
             self.add_outcome(machine, &request, &decided.decision);
         }
         let whole = begun.elapsed();
-        logs::decision(&subject, &decided, whole, repeated);
+        logs::decision(&subject, &decided, (whole, repeated), || self.line());
         if !repeated || !is_waiting(&decided.decision) {
             // A tenant writes the names of attestors that are unavailable: they would be labels without an end.
             let provider = subject.provider_of(&self.available_signers());

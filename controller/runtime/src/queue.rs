@@ -14,7 +14,7 @@ mod retry;
 
 pub(crate) use memory_budget::json_len;
 
-use memory_budget::{Room, allowance};
+use memory_budget::{MAX_RUNNING, Room, allowance};
 use places::LeftOut;
 use requesters::{Arrival, Requesters};
 use retry::wait_after;
@@ -22,6 +22,13 @@ use retry::wait_after;
 use crate::hardening::rate_limit::Budgets;
 use crate::memory::{Holding, Share};
 use crate::metrics::Pending;
+use crate::turns::TurnLimits;
+
+/// The limits of the requests in progress: those of all clusters together are four times those of one.
+pub(crate) const TURNS: TurnLimits = TurnLimits {
+    all: 4 * MAX_RUNNING,
+    of_cluster: MAX_RUNNING,
+};
 
 /// A turn that is this late is charged anew: after a stall no requester has more at once than its burst.
 const LATE: Duration = Duration::from_secs(10);
@@ -71,9 +78,10 @@ pub(crate) struct Queue {
     pending: Pending,
 }
 
-impl Default for Queue {
-    fn default() -> Self {
-        let share = Share::new(SHARE);
+impl Queue {
+    /// An empty queue, which is held in the memory of the clusters of this namespace.
+    pub(crate) fn new(namespace: &str) -> Self {
+        let share = Share::new(namespace, SHARE);
         Self {
             entries: HashMap::new(),
             turns: BTreeMap::new(),
@@ -278,6 +286,12 @@ impl Queue {
         self.forget(uid);
     }
 
+    /// Whether a request could be processed at `now`, with a turn among those of all clusters.
+    pub(crate) fn is_ready(&self, now: Instant) -> bool {
+        let first = self.turns.first_key_value();
+        !self.room.is_busy() && first.is_some_and(|((due, _), _)| *due <= now)
+    }
+
     /// The next request to process at `now`.
     ///
     /// A request over its requester's budget gets a later turn, and delays no other requester's. At the limit of
@@ -463,6 +477,13 @@ impl Queue {
             self.room.free(entry.bytes);
         }
         Some((charged, object))
+    }
+}
+
+#[cfg(test)]
+impl Default for Queue {
+    fn default() -> Self {
+        Self::new("")
     }
 }
 

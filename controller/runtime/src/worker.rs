@@ -7,13 +7,14 @@
 //! - On a stop, what is being answered is answered first.
 
 use std::collections::BTreeSet;
+use std::future::pending;
 use std::panic::AssertUnwindSafe;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use futures::future::FutureExt as _;
+use futures::future::{BoxFuture, FutureExt as _};
 use futures::stream::{Stream, StreamExt as _};
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use kube::api::Api;
@@ -27,6 +28,7 @@ use crate::client::PAGE_SIZE;
 use crate::metrics::WatchMetrics;
 use crate::pipeline::{Next, Pipeline};
 use crate::queue::Queue;
+use crate::turns::{Line, Turn};
 use crate::watch::{Lenient, Skipped, WatchLog, in_smaller_pages, measured, watch_config};
 
 /// Deadline of the answers in progress on a stop: less than the 30 s that Kubernetes gives a Pod.
@@ -52,8 +54,10 @@ pub async fn run(
     let signers = pipeline.signers();
     let mut worker = Worker {
         signers: signers.iter().cloned().collect(),
+        queue: Queue::new(&pipeline.turns().cluster().namespace),
+        line: pipeline.turns(),
+        waiting: None,
         pipeline,
-        queue: Queue::default(),
         tasks: JoinSet::new(),
         skipped: Skipped::new("CertificateSigningRequest"),
     };
@@ -70,13 +74,13 @@ pub async fn run(
         if worker.queue.relist(Instant::now()) {
             relist.notify_one();
         }
-        let turn = worker.queue.next_turn();
-        let turn = turn.unwrap_or_else(|| Instant::now() + IDLE);
+        let due = worker.due();
         tokio::select! {
             () = &mut stop => break,
             Some(event) = events.next() => worker.watched(event),
             Some(ended) = worker.tasks.join_next() => worker.ended(ended),
-            () = sleep_until(turn) => {}
+            turn = granted(&mut worker.waiting) => worker.start(turn),
+            () = sleep_until(due) => {}
             () = heartbeat.pause(BEAT) => {}
         }
     }
@@ -89,17 +93,46 @@ struct Worker {
     signers: BTreeSet<String>,
     pipeline: Pipeline,
     queue: Queue,
+    /// The cluster's turns among those of all clusters. A request has its turn from its start to its answer.
+    line: Line,
+    /// The wait for a turn, while a request is ready and has none.
+    waiting: Option<BoxFuture<'static, Turn>>,
     /// The requests in progress, each with its UID; `None` for one whose task panicked.
     tasks: JoinSet<(String, Option<Next>)>,
     skipped: Skipped,
 }
 
 impl Worker {
+    /// Starts the requests that are ready, as far as they have turns.
     fn start_ready(&mut self) {
-        while let Some(work) = self.queue.next(Instant::now()) {
+        while self.waiting.is_none() && self.queue.is_ready(Instant::now()) {
+            match self.line.try_turn() {
+                Some(turn) => self.start(turn),
+                None => {
+                    let line = self.line.clone();
+                    self.waiting = Some(async move { line.turn().await }.boxed());
+                }
+            }
+        }
+        if !self.queue.is_ready(Instant::now()) {
+            self.waiting = None;
+        }
+    }
+
+    /// The time at which a request is ready, or a list is due; while a turn is waited for, neither matters.
+    fn due(&self) -> Instant {
+        let turn = self.queue.next_turn().filter(|_| self.waiting.is_none());
+        turn.unwrap_or_else(|| Instant::now() + IDLE)
+    }
+
+    /// Starts the next request.
+    fn start(&mut self, turn: Turn) {
+        self.waiting = None;
+        if let Some(work) = self.queue.next(Instant::now()) {
             let (pipeline, name, uid) =
                 (self.pipeline.clone(), work.name.clone(), work.uid.clone());
             self.tasks.spawn(async move {
+                let _turn = turn;
                 // A panic leaves no shared state half changed: each lock is held for one step.
                 let next = AssertUnwindSafe(pipeline.process(work))
                     .catch_unwind()
@@ -161,6 +194,14 @@ impl Worker {
     }
 }
 
+/// The turn that is waited for.
+async fn granted(waiting: &mut Option<BoxFuture<'static, Turn>>) -> Turn {
+    match waiting {
+        Some(waiting) => waiting.await,
+        None => pending().await,
+    }
+}
+
 /// A request from the watch.
 type ReadRequest = Lenient<CertificateSigningRequest>;
 
@@ -196,8 +237,88 @@ mod tests {
     use tower::ServiceBuilder;
     use tower::layer::layer_fn;
 
+    use node_attestation_core::testing::{cluster, now, valid};
+
     use super::*;
     use crate::client::{Bounded, NamedBy};
+    use crate::csr_writer::testing::MemoryStore;
+    use crate::events::Events;
+    use crate::object_key::ObjectKey;
+    use crate::turns::{FairTurns, TurnLimits};
+
+    /// A worker of this cluster, with requests of so many requesters.
+    fn worker(turns: &FairTurns, namespace: &str, name: &str, requests: usize) -> Worker {
+        let store = Arc::new(MemoryStore::new(valid()));
+        let pipeline = Pipeline::new(cluster(), store, Events::none(), now);
+        let mut queue = Queue::new(namespace);
+        for number in 0..requests {
+            let mut csr = valid();
+            csr.metadata.name = Some(number.to_string());
+            csr.metadata.uid = Some(number.to_string());
+            csr.spec.username = Some(number.to_string());
+            queue.seen(csr, 1000);
+        }
+        Worker {
+            signers: BTreeSet::new(),
+            line: turns.line(&ObjectKey::new(namespace, name)),
+            waiting: None,
+            pipeline,
+            queue,
+            tasks: JoinSet::new(),
+            skipped: Skipped::new("CertificateSigningRequest"),
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_requests_of_a_namespace_leave_half_of_the_turns_to_another() {
+        let limits = TurnLimits {
+            all: 8,
+            of_cluster: 4,
+        };
+        for (other, expected) in [(None, 8), (Some("tenant-b"), 4)] {
+            let turns = FairTurns::new(limits);
+            let mut victim = other.map(|namespace| worker(&turns, namespace, "prod-1", 3));
+            let names = (0..5).map(|number| number.to_string());
+            let mut flood: Vec<_> = names
+                .map(|name| worker(&turns, "tenant-a", &name, 100))
+                .collect();
+
+            flood.iter_mut().for_each(Worker::start_ready);
+
+            let started = flood.iter().map(|worker| worker.tasks.len());
+            assert_eq!(started.sum::<usize>(), expected);
+            if let Some(victim) = &mut victim {
+                victim.start_ready();
+                assert_eq!(victim.tasks.len(), 3);
+                assert!(victim.waiting.is_none());
+            }
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_next_turn_goes_to_the_namespace_without_one() {
+        let turns = FairTurns::new(TurnLimits {
+            all: 1,
+            of_cluster: 1,
+        });
+        let mut flood = worker(&turns, "tenant-a", "prod-1", 100);
+        let mut sibling = worker(&turns, "tenant-a", "prod-2", 100);
+        let mut victim = worker(&turns, "tenant-b", "prod-1", 1);
+        for worker in [&mut flood, &mut sibling, &mut victim] {
+            worker.start_ready();
+        }
+        assert_eq!(flood.tasks.len(), 1);
+        for worker in [&mut sibling, &mut victim] {
+            assert!(granted(&mut worker.waiting).now_or_never().is_none());
+        }
+
+        flood.tasks.shutdown().await;
+
+        assert!(granted(&mut sibling.waiting).now_or_never().is_none());
+        let turn = granted(&mut victim.waiting).now_or_never().unwrap();
+        victim.start(turn);
+        assert_eq!(victim.tasks.len(), 1);
+    }
 
     /// A tenant's API server with so many requests of this length, which gives as many at once as it
     /// is asked for.
@@ -234,7 +355,7 @@ mod tests {
             let answer = Full::new(Bytes::from(list.to_string()));
             async move { Ok::<_, Infallible>(Response::new(answer)) }
         });
-        let bounded = layer_fn(|service| Bounded::new(service, NamedBy::Tenant));
+        let bounded = layer_fn(|service| Bounded::new(service, NamedBy::Tenant, "tenant-a"));
         Client::new(ServiceBuilder::new().layer(bounded).service(server), "a")
     }
 

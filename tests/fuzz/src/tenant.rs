@@ -8,7 +8,7 @@ use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::jiff::Timestamp;
 use kubelet_authenticator_test_support::pki::{CertificateAuthority, Contents, Subject};
-use node_attestation_runtime::capi::{ClusterCa, TenantKubeconfig};
+use node_attestation_runtime::capi::{ClusterCa, ObjectKey, TenantKubeconfig};
 use node_attestation_runtime::client::EgressPolicy;
 use node_attestation_runtime::client::testing::sieved;
 use node_attestation_runtime::hardening::tokens::TTL;
@@ -37,7 +37,7 @@ pub fn tenant_kubeconfig(input: &[u8]) -> Outcome {
     let count = kubeconfig.ca_certificates().len();
     assert!((1..TOO_MANY_CERTIFICATES).contains(&count));
     let _entered = RUNTIME.enter();
-    match kubeconfig.access() {
+    match kubeconfig.access(&ObjectKey::new("tenant-a", "prod-1")) {
         Ok(_) => Outcome::Accepted,
         Err(error) => {
             assert_keeps_secret(&format!("{error} {error:?}"));

@@ -55,7 +55,7 @@ pub(crate) fn measure(world: &World, results: &mut Results) {
     let caller = controller::caller(&world.sts);
     let call = || {
         let verified = caller
-            .of_cluster("")
+            .of_cluster("", "")
             .verify(&sts, &document, &binding, spki, now, now);
         world.runtime.block_on(verified).unwrap();
     };

@@ -1,12 +1,13 @@
 //! Describes instances in batches.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use futures::future::{BoxFuture, FutureExt as _, Shared};
 use node_attestation_core::rate_limit::Rate;
 use node_attestation_core::refusal::Unavailable;
+use node_attestation_runtime::capi::ObjectKey;
 use node_attestation_runtime::metrics::Metrics;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
@@ -22,7 +23,7 @@ pub struct Limits {
     pub window: Duration,
     /// The longest wait of the first of several requests while others come or are expected.
     pub gathering: Duration,
-    /// The limit of waiting requests with the same credentials in one region.
+    /// The limit of waiting requests of one namespace with the same credentials in one region.
     pub waiting: usize,
     /// The limits of the calls that they share.
     pub calls: CallLimits,
@@ -64,6 +65,7 @@ const MAX_FOUND: usize = 20_000;
 ///
 /// - Requests share a call, and what it finds, only with the same credentials and region.
 /// - A region or a tenant that does not answer delays no other.
+/// - The calls with credentials that namespaces share are made in turn by namespace, then by Cluster.
 /// - A requester that goes away takes nothing from those that share its call.
 /// - What is not known, or does not run, is not remembered: no denial rests on memory, but for one
 ///   by what an instance that runs had some seconds ago.
@@ -85,16 +87,18 @@ struct Batches {
     /// The batches that wait for their call, by number.
     gathering: BTreeMap<u64, Batch>,
     last: u64,
-    /// Each request that waits has a clone.
-    waiting: Arc<()>,
-    /// The number of open [`Reservation`]s.
-    expected: usize,
+    /// By namespace; each request that waits has a clone.
+    waiting: HashMap<String, Weak<()>>,
+    /// The number of open [`Reservation`]s of each namespace.
+    expected: HashMap<String, usize>,
     remembered: Remembered<String, InstanceFacts>,
 }
 
 /// The instances that one call asks about.
 #[derive(Debug)]
 struct Batch {
+    /// The Cluster whose turn its call takes.
+    owner: ObjectKey,
     opened: Instant,
     /// The time at which the last instance was added.
     latest: Instant,
@@ -109,6 +113,8 @@ type Found = Result<Arc<HashMap<String, InstanceFacts>>, OutageKind>;
 pub(crate) struct Reservation {
     client: Arc<BatchedEc2>,
     lane: Arc<Lane<Batches>>,
+    /// The Cluster that asks.
+    cluster: ObjectKey,
     /// Held until the answer.
     lease: Lease,
 }
@@ -170,10 +176,12 @@ impl Instances {
         region: &str,
     ) -> Result<Reservation, Unavailable> {
         let (lane, lease) = self.client.channel.lane(tenant, region).await?;
-        lane.state(|state| state.own.expected += 1);
+        let cluster = tenant.line();
+        lane.state(|state| state.own.expect(&cluster.namespace));
         Ok(Reservation {
             client: self.client.clone(),
             lane,
+            cluster,
             lease,
         })
     }
@@ -191,8 +199,10 @@ impl Instances {
     ) -> Result<Vec<InstanceFacts>, Unavailable> {
         let (lane, _lease) = self.client.channel.lane(tenant, region).await?;
         let found = async {
-            lane.token().await?;
-            let found = self.client.ask(&lane, &Query::Tags(tags.clone())).await;
+            let cluster = tenant.line();
+            lane.token(&cluster).await?;
+            let query = Query::Tags(tags.clone());
+            let found = self.client.ask(&lane, &cluster, &query).await;
             lane.settle(found.as_ref().err());
             found
         };
@@ -231,12 +241,15 @@ impl Reservation {
         }
         let (found, _waiting) = self.lane.state(|state| {
             state.trouble.check(Instant::now())?;
-            let waiting = state.own.waiting.clone();
-            if Arc::strong_count(&waiting) > limits.waiting + 1 {
+            let waiting = state.own.wait(&self.cluster.namespace);
+            if Arc::strong_count(&waiting) > limits.waiting {
                 return Err(OutageKind::Busy);
             }
-            let call = |number| BatchedEc2::call(self.client.clone(), self.lane.clone(), number);
-            let (found, is_full) = state.own.enqueue(instance, call);
+            let call = |number| {
+                let (client, lane) = (self.client.clone(), self.lane.clone());
+                BatchedEc2::call(client, lane, self.cluster.clone(), number)
+            };
+            let (found, is_full) = state.own.enqueue(instance, &self.cluster, call);
             if is_full {
                 self.lane.changed.notify_waiters();
             }
@@ -252,10 +265,9 @@ impl Reservation {
 
 impl Drop for Reservation {
     fn drop(&mut self) {
-        let is_last = self.lane.state(|state| {
-            state.own.expected = state.own.expected.saturating_sub(1);
-            state.own.expected == 0
-        });
+        let is_last = self
+            .lane
+            .state(|state| state.own.expect_no_more(&self.cluster.namespace));
         if is_last {
             self.lane.changed.notify_waiters();
         }
@@ -269,19 +281,62 @@ impl Batch {
 }
 
 impl Batches {
-    /// Adds an instance to the first batch with room; returns whether the batch is full now. `call` makes
-    /// the call of a new batch, by its number.
+    /// Announces a request of this namespace.
+    fn expect(&mut self, namespace: &str) {
+        *self.expected.entry(namespace.to_owned()).or_default() += 1;
+    }
+
+    /// Ends an announcement; returns whether it was the last one of the namespace.
+    fn expect_no_more(&mut self, namespace: &str) -> bool {
+        let Some(expected) = self.expected.get_mut(namespace) else {
+            return false;
+        };
+        *expected = expected.saturating_sub(1);
+        let is_last = *expected == 0;
+        if is_last {
+            self.expected.remove(namespace);
+        }
+        is_last
+    }
+
+    /// Counts a request of this namespace, until what is returned is dropped.
+    fn wait(&mut self, namespace: &str) -> Arc<()> {
+        if let Some(waiting) = self.waiting.get(namespace).and_then(Weak::upgrade) {
+            return waiting;
+        }
+        self.waiting.retain(|_, waiting| waiting.strong_count() > 0);
+        let waiting = Arc::new(());
+        let counted = Arc::downgrade(&waiting);
+        self.waiting.insert(namespace.to_owned(), counted);
+        waiting
+    }
+
+    /// Adds an instance of this Cluster to the first batch that it may join; returns whether the batch is full now.
+    /// `call` makes the call of a new batch, by its number.
+    ///
+    /// A Cluster joins its own batches. It joins the batch of another Cluster if that is the next one of its Cluster,
+    /// and in another namespace the next one of the namespace: then it waits for no more calls than with a batch of
+    /// its own.
     fn enqueue<F>(
         &mut self,
         instance: &str,
+        cluster: &ObjectKey,
         call: impl FnOnce(u64) -> F,
     ) -> (Shared<BoxFuture<'static, Found>>, bool)
     where
         F: Future<Output = Found> + Send + 'static,
     {
         let now = Instant::now();
-        let has_room = |batch: &&mut Batch| batch.ids.contains(instance) || !batch.is_full();
-        if let Some(batch) = self.gathering.values_mut().find(has_room) {
+        let (mut namespaces, mut clusters) = (BTreeSet::new(), BTreeSet::new());
+        let may_join = |batch: &&mut Batch| {
+            let owner = &batch.owner;
+            let is_next = namespaces.insert(owner.namespace.clone());
+            let is_next_of_cluster = clusters.insert(owner.clone());
+            let is_near = owner.namespace == cluster.namespace || is_next;
+            (owner == cluster || is_next_of_cluster && is_near)
+                && (batch.ids.contains(instance) || !batch.is_full())
+        };
+        if let Some(batch) = self.gathering.values_mut().find(may_join) {
             if batch.ids.insert(instance.to_owned()) {
                 batch.latest = now;
             }
@@ -293,6 +348,7 @@ impl Batches {
             .map(|ended| ended.unwrap_or(Err(OutageKind::Unreachable("the call ended early"))));
         let found = call.boxed().shared();
         let batch = Batch {
+            owner: cluster.clone(),
             opened: now,
             latest: now,
             ids: BTreeSet::from([instance.to_owned()]),
@@ -309,7 +365,8 @@ impl Batches {
             .get(&number)
             .filter(|batch| !batch.is_full())?;
         let full_time = batch.opened + limits.gathering;
-        Some(if self.expected == 0 {
+        let is_expected = self.expected.contains_key(&batch.owner.namespace);
+        Some(if !is_expected {
             full_time.min(batch.latest + limits.window)
         } else {
             full_time
@@ -319,7 +376,12 @@ impl Batches {
 
 impl BatchedEc2 {
     /// Calls for a batch, once it is complete and EC2 may be called.
-    async fn call(self: Arc<Self>, lane: Arc<Lane<Batches>>, number: u64) -> Found {
+    async fn call(
+        self: Arc<Self>,
+        lane: Arc<Lane<Batches>>,
+        cluster: ObjectKey,
+        number: u64,
+    ) -> Found {
         loop {
             let changed = lane.changed.notified();
             let end = lane.state(|state| state.own.end_of(number, &self.limits));
@@ -331,15 +393,15 @@ impl BatchedEc2 {
                 () = changed => {}
             }
         }
-        let _alone = lane.alone_after_failure().await;
-        let ready = lane.token().await;
+        let _alone = lane.alone_after_failure(&cluster).await;
+        let ready = lane.token(&cluster).await;
         let batch = lane.state(|state| state.own.gathering.remove(&number));
         ready?;
         let Some(Batch { ids, .. }) = batch else {
             return Ok(Arc::default());
         };
         let query = Query::Ids(ids.into_iter().collect());
-        let found = self.ask(&lane, &query).await;
+        let found = self.ask(&lane, &cluster, &query).await;
         lane.settle(found.as_ref().err());
         let found = found?.into_iter().map(|facts| (facts.id.clone(), facts));
         let found: HashMap<_, _> = found.collect();
@@ -354,6 +416,7 @@ impl BatchedEc2 {
     async fn ask(
         &self,
         lane: &Lane<Batches>,
+        cluster: &ObjectKey,
         query: &Query,
     ) -> Result<Vec<InstanceFacts>, OutageKind> {
         let (credentials, region) = (&lane.credentials, &*lane.region);
@@ -361,11 +424,11 @@ impl BatchedEc2 {
         let mut next: Option<String> = None;
         for _ in 0..MAX_PAGES {
             if next.is_some() {
-                lane.token().await?;
+                lane.token(cluster).await?;
             }
             let next_token = next.as_deref();
             let page = || self.ec2.describe(credentials, region, query, next_token);
-            let page = lane.call(page).await?;
+            let page = lane.call(cluster, page).await?;
             found.extend(page.instances);
             next = page.next.filter(|next| !next.is_empty());
             if next.is_none() {

@@ -8,9 +8,11 @@ use std::time::Duration;
 
 use node_attestation_core::rate_limit::Rate;
 use node_attestation_core::refusal::Unavailable;
+use node_attestation_runtime::capi::ObjectKey;
 use node_attestation_runtime::shared::{Shared, Swept};
+use node_attestation_runtime::turns::{FairRate, FairTurns, Turn, TurnLimits};
 use tokio::sync::Notify;
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{Instant, timeout};
 
 use super::OutageKind;
 use super::circuit_breaker::CircuitBreaker;
@@ -42,6 +44,11 @@ pub struct CallLimits {
     pub longest_pause: Duration,
 }
 
+const ONE: TurnLimits = TurnLimits {
+    all: 1,
+    of_cluster: 1,
+};
+
 /// By credentials and region.
 type Lanes<S> = Swept<(CredentialsKey, String), Arc<Lane<S>>>;
 
@@ -60,10 +67,10 @@ pub(super) struct Lane<S> {
     pub(super) credentials: Credentials,
     pub(super) region: String,
     limits: CallLimits,
-    /// The holder gets the next token.
-    turn: tokio::sync::Mutex<()>,
-    /// The holder tests whether EC2 works again.
-    trial: tokio::sync::Mutex<()>,
+    /// The clusters with these credentials take tokens in turn.
+    rate: FairRate,
+    /// The cluster with the turn tests whether EC2 works again.
+    trial: FairTurns,
     state: Shared<State<S>>,
     /// A batch is full, or no instance is expected any more.
     pub(super) changed: Notify,
@@ -71,9 +78,6 @@ pub(super) struct Lane<S> {
 
 #[derive(Debug)]
 pub(super) struct State<S> {
-    rate: Rate,
-    /// The time at which the token bucket is full again.
-    full_at: Instant,
     pub(super) trouble: CircuitBreaker,
     pub(super) own: S,
 }
@@ -115,21 +119,17 @@ impl<S: Default> Channel<S> {
             }
             let is_full = lanes.len() >= MAX_LANES;
             // A lane that somebody has is in use.
-            let rests = |lane: &Arc<Lane<S>>| {
-                Arc::strong_count(lane) == 1 && lane.state(|state| state.rests(now))
-            };
+            let rests = |lane: &Arc<Lane<S>>| Arc::strong_count(lane) == 1 && lane.rests(now);
             let lane = Arc::new(Lane {
                 source: self.source.clone(),
                 credentials: cached,
                 region: region.to_owned(),
                 limits: self.limits,
-                turn: tokio::sync::Mutex::default(),
-                trial: tokio::sync::Mutex::default(),
+                rate: FairRate::new(self.limits.rate),
+                trial: FairTurns::new(ONE),
                 state: Shared::new(
                     "EC2 calls of an identity",
                     State {
-                        rate: self.limits.rate,
-                        full_at: now,
                         trouble: CircuitBreaker::default(),
                         own: S::default(),
                     },
@@ -152,32 +152,27 @@ impl<S> Lane<S> {
         self.state.write(change)
     }
 
-    /// Waits until EC2 may be called, in order of arrival.
+    /// Waits until EC2 may be called for this cluster, in turn.
     ///
     /// # Errors
     ///
     /// EC2 failed, and calls pause.
-    pub(super) async fn token(&self) -> Result<(), OutageKind> {
-        let _turn = self.turn.lock().await;
-        loop {
-            let now = Instant::now();
-            let taken = self.state(|state| {
-                state.trouble.check(now)?;
-                Ok::<_, OutageKind>(state.rate.take(&mut state.full_at, now))
-            });
-            let Err(ready) = taken? else {
-                return Ok(());
-            };
-            sleep_until(ready).await;
-        }
+    pub(super) async fn token(&self, cluster: &ObjectKey) -> Result<(), OutageKind> {
+        let has_paused = |now| self.state(|state| state.trouble.check(now));
+        self.rate.take_if(cluster, has_paused).await
+    }
+
+    /// Whether an unused lane can be dropped without loss.
+    fn rests(&self, now: Instant) -> bool {
+        self.rate.is_full(now) && self.state(|state| state.trouble.check(now).is_ok())
     }
 
     /// After a failure, one call at a time tests whether EC2 works again: that of the guard's holder.
-    pub(super) async fn alone_after_failure(&self) -> Option<tokio::sync::MutexGuard<'_, ()>> {
+    pub(super) async fn alone_after_failure(&self, cluster: &ObjectKey) -> Option<Turn> {
         if !self.has_failed() {
             return None;
         }
-        let alone = self.trial.lock().await;
+        let alone = self.trial.line(cluster).turn().await;
         // The holder before may have found that EC2 works.
         self.has_failed().then_some(alone)
     }
@@ -188,7 +183,11 @@ impl<S> Lane<S> {
 
     /// The answer of a call, within its deadline. Where AWS refuses the session and there can be another, it is that
     /// of one more call.
-    pub(super) async fn call<T, F>(&self, call: impl Fn() -> F) -> Result<T, OutageKind>
+    pub(super) async fn call<T, F>(
+        &self,
+        cluster: &ObjectKey,
+        call: impl Fn() -> F,
+    ) -> Result<T, OutageKind>
     where
         F: Future<Output = Result<T, OutageKind>>,
     {
@@ -198,7 +197,7 @@ impl<S> Lane<S> {
         if !is_refused || !self.source.forget_session(self.credentials.key, began) {
             return answer;
         }
-        self.token().await?;
+        self.token(cluster).await?;
         self.call_once(call()).await
     }
 
@@ -214,13 +213,6 @@ impl<S> Lane<S> {
     pub(super) fn settle(&self, outage: Option<&OutageKind>) {
         let now = Instant::now();
         self.state(|state| state.trouble.settle(outage, now, &self.limits));
-    }
-}
-
-impl<S> State<S> {
-    /// Whether an unused lane can be dropped without loss.
-    fn rests(&self, now: Instant) -> bool {
-        self.full_at <= now && self.trouble.check(now).is_ok()
     }
 }
 

@@ -15,6 +15,7 @@ use node_attestation_core::identifiers::{KeyDigest, ServingName};
 use node_attestation_core::rate_limit::Rate;
 use node_attestation_core::refusal::{Reason, Refusal, Unavailable};
 use node_attestation_core::verifier::platform::{KeyKind, Platform};
+use node_attestation_runtime::capi::ObjectKey;
 use node_attestation_runtime::metrics::Metrics;
 use tokio::time::timeout;
 
@@ -107,13 +108,15 @@ impl NitroTpms {
         key_type: EkPubKeyType,
     ) -> Result<Option<KeyDigest>, Unavailable> {
         let (lane, _lease) = self.channel.lane(tenant, place.region).await?;
-        let key = self.ask(&lane, place, key_type).await;
+        let cluster = tenant.line();
+        let key = self.ask(&lane, &cluster, place, key_type).await;
         key.map_err(|outage| outage.at(place.region))
     }
 
     async fn ask(
         &self,
         lane: &Lane<Keys>,
+        cluster: &ObjectKey,
         place: Place<'_>,
         key_type: EkPubKeyType,
     ) -> Result<Option<KeyDigest>, OutageKind> {
@@ -123,14 +126,14 @@ impl NitroTpms {
         if let Some(key) = known() {
             return Ok(Some(key));
         }
-        let turn = timeout(self.channel.limits.wait, lane.token());
+        let turn = timeout(self.channel.limits.wait, lane.token(cluster));
         turn.await.map_err(|_| OutageKind::Busy)??;
         // Meanwhile another may have learned it.
         if let Some(key) = known() {
             return Ok(Some(key));
         }
         let key = lane
-            .call(|| self.ec2.endorsement_key(lane, place, &asked.1))
+            .call(cluster, || self.ec2.endorsement_key(lane, place, &asked.1))
             .await;
         match &key {
             Ok(_) | Err(OutageKind::NotFound(_) | OutageKind::NoKey(..)) => lane.settle(None),

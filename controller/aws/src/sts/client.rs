@@ -6,11 +6,12 @@ use std::time::Duration;
 
 use hyper::{Request, StatusCode};
 use kubelet_attestation::ensure;
+use node_attestation_runtime::capi::ObjectKey;
 use node_attestation_runtime::shared::{Shared, Swept};
+use node_attestation_runtime::turns::{FairTurns, Line, TurnLimits};
 use reqwest::{Proxy, redirect};
 use rustls::pki_types::CertificateDer;
 use rustls::{ClientConfig, RootCertStore};
-use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use super::outage::Outage;
@@ -24,11 +25,10 @@ const DEADLINE: Duration = Duration::from_secs(10);
 const MAX_ANSWER: usize = 16 * 1024;
 
 /// Calls at a time to the STS of one region, so that one that hangs holds up its own alone.
-pub(super) const MAX_CALLS: usize = 32;
-
-/// Calls of one cluster at a time to the STS of one region; its others wait before the common line,
-/// so that the line is short for everybody else.
-pub(super) const MAX_CALLS_OF_CLUSTER: usize = 8;
+pub(super) const CALLS: TurnLimits = TurnLimits {
+    all: 32,
+    of_cluster: 8,
+};
 
 /// For a connection, a second address of the name included.
 const CONNECT_DEADLINE: Duration = Duration::from_secs(4);
@@ -45,16 +45,14 @@ pub(super) enum TrustRoots {
     Own,
 }
 
-/// Of each region, and of each cluster in it.
-type Turns = Swept<(Option<String>, String), Arc<Semaphore>>;
-
 /// The client.
 #[derive(derive_more::Debug)]
 #[debug("Client")]
 pub(super) struct Client {
     public: reqwest::Client,
     own: reqwest::Client,
-    turns: Shared<Turns>,
+    /// By region.
+    turns: Shared<Swept<String, FairTurns>>,
 }
 
 // The client's own shows the proxy, with its password.
@@ -77,7 +75,7 @@ impl Client {
         Ok(Self {
             public: connections(roots, proxy)?,
             own: connections(with_own, proxy)?,
-            turns: Shared::new("turns of STS calls", Turns::default()),
+            turns: Shared::new("turns of STS calls", Swept::default()),
         })
     }
 
@@ -89,16 +87,14 @@ impl Client {
     pub(super) async fn exchange(
         &self,
         request: Request<&'static str>,
-        cluster: &str,
+        cluster: &ObjectKey,
         region: &str,
         believed: TrustRoots,
     ) -> Result<(StatusCode, Vec<u8>), Outage> {
         let request = request.try_into().map_err(Outage::unbuildable)?;
-        let share = self.turns(Some(cluster), region, MAX_CALLS_OF_CLUSTER);
-        let turns = self.turns(None, region, MAX_CALLS);
+        let line = self.line(cluster, region);
         timeout(DEADLINE, async {
-            let _share = share.acquire().await.map_err(|_| Outage::Busy)?;
-            let _turn = turns.acquire().await.map_err(|_| Outage::Busy)?;
+            let _turn = line.turn().await;
             let connections = match believed {
                 TrustRoots::Public => &self.public,
                 TrustRoots::Own => &self.own,
@@ -116,14 +112,14 @@ impl Client {
         .unwrap_or(Err(Outage::TimedOut))
     }
 
-    /// The semaphore of a cluster's share in a region, or of the region.
-    fn turns(&self, cluster: Option<&str>, region: &str, permits: usize) -> Arc<Semaphore> {
-        let key = (cluster.map(str::to_owned), region.to_owned());
-        let made = || Arc::new(Semaphore::new(permits));
-        // Those that nobody has are forgotten.
-        let is_idle = |_: &_, known: &mut Arc<_>| Arc::strong_count(known) == 1;
-        self.turns
-            .write(|turns| turns.get_or_insert_with(key, is_idle, made).clone())
+    /// The cluster's line in a region. Regions that nobody calls are forgotten.
+    fn line(&self, cluster: &ObjectKey, region: &str) -> Line {
+        let is_idle = |_: &_, turns: &mut FairTurns| turns.is_idle();
+        let new = || FairTurns::new(CALLS);
+        self.turns.write(|turns| {
+            let turns = turns.get_or_insert_with(region.to_owned(), is_idle, new);
+            turns.line(cluster)
+        })
     }
 }
 
@@ -144,7 +140,7 @@ fn connections(
         .connect_timeout(CONNECT_DEADLINE)
         .dns_resolver(Arc::new(Names))
         .pool_idle_timeout(IDLE)
-        .pool_max_idle_per_host(MAX_CALLS);
+        .pool_max_idle_per_host(CALLS.all);
     let client = match proxy {
         Some(proxy) => client.proxy(proxy.clone()),
         None => client.no_proxy(),

@@ -8,9 +8,6 @@ use node_attestation_core::refusal::{Deferral, Refusal, Unavailable};
 /// STS did not say who called. Nothing here repeats what was sent, or an answer.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Outage {
-    /// Too many calls are under way.
-    #[error("STS of the region is busy with other requests")]
-    Busy,
     /// It took too long.
     #[error("STS does not answer in time")]
     TimedOut,

@@ -8,9 +8,9 @@
 //! shows a copy of it first must not spoil it for its owner. HMAC has one signature for a request,
 //! so that there is no second form of one (as there is with ECDSA).
 //!
-//! The memory is bounded, for each instance, for each cluster and in all, and each cluster
-//! has a share that no other takes. Where it is full, requests wait: nothing is forgotten before
-//! its time.
+//! The memory is bounded, for each instance, for each cluster and in all. Each cluster has a share that no other takes, and
+//! its last quarter is left to namespaces with less than half of it. Where it is full, requests wait: nothing is forgotten
+//! before its time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::SystemTime;
@@ -56,6 +56,8 @@ pub(super) const LIMITS: Limits = Limits {
 /// The claimed owner of a signature.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Owner<'a> {
+    /// The namespace of that cluster.
+    pub(super) namespace: &'a str,
     /// The cluster that it was shown to.
     pub(super) cluster: &'a str,
     /// The instance.
@@ -66,12 +68,14 @@ pub(super) struct Owner<'a> {
 struct Inner {
     seen: BTreeMap<[u8; 32], Entry>,
     by_end: BTreeSet<(SystemTime, [u8; 32])>,
+    of_namespace: BTreeMap<String, usize>,
     of_cluster: BTreeMap<String, usize>,
     of_instance: BTreeMap<String, usize>,
 }
 
 #[derive(Debug)]
 struct Entry {
+    namespace: String,
     cluster: String,
     instance: String,
     key: KeyDigest,
@@ -133,6 +137,7 @@ impl ReplayCache {
         until: SystemTime,
     ) -> ReplayCheck {
         let entry = Entry {
+            namespace: owner.namespace.to_owned(),
             cluster: owner.cluster.to_owned(),
             instance: owner.instance.to_owned(),
             key,
@@ -156,6 +161,8 @@ impl ReplayCache {
             *count.or_default() += 1;
             let count = inner.of_cluster.entry(owner.cluster.to_owned());
             *count.or_default() += 1;
+            let count = inner.of_namespace.entry(owner.namespace.to_owned());
+            *count.or_default() += 1;
             ReplayCheck::New
         })
     }
@@ -170,7 +177,14 @@ impl ReplayCache {
         let count = |counts: &BTreeMap<String, usize>, of: &str| counts.get(of).copied();
         let of_instance = count(&inner.of_instance, owner.instance).unwrap_or_default();
         let of_cluster = count(&inner.of_cluster, owner.cluster).unwrap_or_default();
-        let is_crowded = inner.seen.len() >= self.limits.all;
+        let of_namespace = count(&inner.of_namespace, owner.namespace).unwrap_or_default();
+        let all = self.limits.all;
+        let room = if of_namespace < all / 2 {
+            all
+        } else {
+            all - all / 4
+        };
+        let is_crowded = inner.seen.len() >= room;
         of_instance >= self.limits.of_instance
             || of_cluster >= self.limits.of_cluster
             || is_crowded && of_cluster >= self.limits.own_of_cluster
@@ -193,6 +207,7 @@ impl Inner {
             };
             forget_one(&mut self.of_instance, &entry.instance);
             forget_one(&mut self.of_cluster, &entry.cluster);
+            forget_one(&mut self.of_namespace, &entry.namespace);
         }
     }
 }

@@ -9,7 +9,7 @@ use kube::api::Api;
 use kube::core::ApiResource;
 use kube::core::response::reason;
 use serde::de::Error as _;
-use tokio::sync::{OnceCell, Semaphore, watch};
+use tokio::sync::{OnceCell, watch};
 
 use super::api_discovery::referred;
 use super::objects::{
@@ -19,6 +19,7 @@ use super::store::{Members, Store, Stored};
 use super::watch::{Selection, watch_all};
 use crate::metrics::Metrics;
 use crate::shared::{Shared, Swept, page};
+use crate::turns::{FairTurns, TurnLimits};
 use crate::watch::Heard;
 
 /// A cache of Cluster API's objects.
@@ -45,11 +46,14 @@ struct Inner {
     cluster_changes: watch::Sender<()>,
     /// By Cluster, for its waiters.
     of_cluster: Shared<Swept<ObjectKey, watch::Sender<()>>>,
-    slow_reads: Semaphore,
+    slow_reads: FairTurns,
 }
 
 /// The limit of clusters whose [slow reads](Objects::read_slowly) run at a time.
-const SLOW_READS: usize = 4;
+const SLOW_READS: TurnLimits = TurnLimits {
+    all: 4,
+    of_cluster: 1,
+};
 
 /// The lookup of a kind: its resource, or `None` if it is not served.
 type Lookup = Arc<OnceCell<Option<ApiResource>>>;
@@ -86,7 +90,7 @@ impl Objects {
             changes: watch::Sender::default(),
             cluster_changes: watch::Sender::default(),
             of_cluster: Shared::new("waiters for Clusters", Swept::default()),
-            slow_reads: Semaphore::new(SLOW_READS),
+            slow_reads: FairTurns::new(SLOW_READS),
         }));
         let watches = watch_all(objects.clone(), selection, metrics.clone());
         (objects, watches)
@@ -231,10 +235,13 @@ impl Objects {
         self.0.changes.send_replace(());
     }
 
-    /// Runs reads of low priority; those of few clusters run at a time.
-    pub(super) async fn read_slowly<T>(&self, reads: impl Future<Output = T>) -> T {
-        // The semaphore is never closed.
-        let _permit = self.0.slow_reads.acquire().await;
+    /// Runs reads of low priority for this Cluster; those of few clusters run at a time.
+    pub(super) async fn read_slowly<T>(
+        &self,
+        cluster: &ObjectKey,
+        reads: impl Future<Output = T>,
+    ) -> T {
+        let _turn = self.0.slow_reads.line(cluster).turn().await;
         reads.await
     }
 

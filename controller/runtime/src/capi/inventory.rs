@@ -143,7 +143,7 @@ impl CapiInventory {
             }
             Ok::<(), Unavailable>(())
         };
-        self.objects.read_slowly(reads).await.ok()?;
+        self.objects.read_slowly(&self.cluster, reads).await.ok()?;
         if !is_complete {
             return None;
         }

@@ -15,6 +15,7 @@ use kube::config::AuthInfo;
 use kubelet_attestation::kubeconfig::{InvalidKubeconfig, Kubeconfig, Login, Policy, no_files};
 use zeroize::Zeroizing;
 
+use super::ObjectKey;
 use crate::client::{ClusterAccess, EgressPolicy, LocalRange};
 
 /// The name of the text in errors: its key in the Secret.
@@ -83,15 +84,15 @@ impl TenantKubeconfig {
         self.config.root_cert.as_deref().unwrap_or_default()
     }
 
-    /// A client of the cluster. It connects directly, to no address out of reach whatever the
+    /// A client of the cluster, with the turns and the memory of this Cluster. It connects directly, to no address out of reach whatever the
     /// server's name resolves to, and follows no redirection.
     ///
     /// # Errors
     ///
     /// Key and certificate that do not belong together, or a CA certificate that is none.
-    pub fn access(&self) -> Result<ClusterAccess, KubeconfigRefused> {
+    pub fn access(&self, cluster: &ObjectKey) -> Result<ClusterAccess, KubeconfigRefused> {
         // The library's error may have a line of the key in it.
-        let access = ClusterAccess::of_tenant(self.config.clone(), self.reach);
+        let access = ClusterAccess::of_tenant(self.config.clone(), self.reach, cluster);
         access.map_err(|_| KubeconfigRefused::NoClient)
     }
 }

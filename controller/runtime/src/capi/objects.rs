@@ -8,12 +8,12 @@
 use std::fmt::Debug;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kubelet_attestation::ensure;
 use kubelet_attestation::names::{is_dns_label, is_dns_subdomain};
 use node_attestation_core::crd::CLUSTER_NAME_LABEL;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
+pub use crate::object_key::{InvalidObjectKey, ObjectKey};
 use crate::watch::{Custom, Unreadable};
 
 mod attestors;
@@ -40,51 +40,6 @@ pub(crate) const CORE_API_VERSION: &str = "cluster.x-k8s.io/v1beta2";
 
 /// On an object that Cluster API is to leave alone; its value does not matter.
 const PAUSED_ANNOTATION: &str = "cluster.x-k8s.io/paused";
-
-/// A namespaced object's place.
-#[derive(derive_more::Display, Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[display("{namespace}/{name}")]
-pub struct ObjectKey {
-    /// Its namespace.
-    pub namespace: String,
-    /// Its name.
-    pub name: String,
-}
-
-impl ObjectKey {
-    /// The object of this name in this namespace.
-    pub fn new(namespace: impl Into<String>, name: impl Into<String>) -> Self {
-        Self {
-            namespace: namespace.into(),
-            name: name.into(),
-        }
-    }
-
-    /// The place of the object with this metadata.
-    pub(crate) fn of(metadata: &ObjectMeta) -> Option<Self> {
-        Some(Self {
-            namespace: metadata.namespace.clone()?,
-            name: metadata.name.clone()?,
-        })
-    }
-}
-
-/// Text is not the place of an object.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("an object is named as NAMESPACE/NAME")]
-#[non_exhaustive]
-pub struct InvalidObjectKey;
-
-impl std::str::FromStr for ObjectKey {
-    type Err = InvalidObjectKey;
-
-    fn from_str(text: &str) -> Result<Self, InvalidObjectKey> {
-        let (namespace, name) = text.split_once('/').ok_or(InvalidObjectKey)?;
-        let is_valid = !namespace.is_empty() && !name.is_empty() && !name.contains('/');
-        ensure!(is_valid, InvalidObjectKey);
-        Ok(Self::new(namespace, name))
-    }
-}
 
 /// Something that is read: what of it, and what is kept.
 pub(super) trait Kept: Clone + Debug + Send + 'static {

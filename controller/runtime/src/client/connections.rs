@@ -105,15 +105,17 @@ pub(super) struct Connections {
 }
 
 impl Connections {
-    /// Sends calls on connections that `dial` makes, to an API server that this party configured.
+    /// Sends calls on connections that `dial` makes, to an API server that this party configured. A tenant's
+    /// is counted for this namespace.
     pub(super) fn service(
         dial: Dial,
         mut tls: ClientConfig,
         server_name: Option<String>,
-        named_by: NamedBy,
+        (named_by, namespace): (NamedBy, &str),
     ) -> impl Service<Request<Body>, Response = Response<Answer>, Error = BoxError, Future: Send>
     + Clone
-    + Send {
+    + Send
+    + use<> {
         tls.alpn_protocols = vec![HTTP_2.to_vec(), HTTP_1.to_vec()];
         // Connections last, and the state of a session takes more memory than a connection.
         tls.resumption = Resumption::disabled();
@@ -123,7 +125,7 @@ impl Connections {
             tls: TlsConnector::from(Arc::new(tls)),
             server_name,
             windows,
-            share: Share::new(windows.own),
+            share: Share::new(namespace, windows.own),
             open: Shared::new("connections to an API server", Vec::new()),
             dialling: tokio::sync::Mutex::default(),
         });

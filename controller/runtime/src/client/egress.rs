@@ -3,19 +3,22 @@
 //! The check is of the address that is dialled, after the lookup of the name: a name with other addresses the next
 //! time gains nothing.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
 use hyper::Uri;
 use hyper_util::rt::TokioIo;
+use parking_lot::Mutex;
 use tokio::net::TcpStream;
-use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 use tower::BoxError;
+
+use crate::object_key::ObjectKey;
+use crate::turns::{FairTurns, Line, TurnLimits};
 
 /// Deadline for one address. A name has some, and a handshake follows.
 const CONNECT_DEADLINE: Duration = Duration::from_secs(5);
@@ -30,10 +33,57 @@ const SLOW_LOOKUP: Duration = Duration::from_secs(2);
 
 /// The limit of concurrent lookups in this process. The system's resolver cannot be interrupted, and each lookup
 /// takes one of tokio's 512 blocking threads.
-static LOOKUPS: Semaphore = Semaphore::const_new(128);
+const LOOKUPS: TurnLimits = TurnLimits {
+    all: 128,
+    of_cluster: 1,
+};
 
-/// The same for API servers whose last lookup was slow: their name servers may never answer.
-static SLOW_LOOKUPS: Semaphore = Semaphore::const_new(32);
+/// The same for namespaces with a slow lookup in the last time: their name servers may never answer.
+const SLOW_LOOKUPS: TurnLimits = TurnLimits {
+    all: 32,
+    of_cluster: 1,
+};
+
+/// The time for which a namespace with a slow lookup waits among such namespaces, whatever its Clusters do.
+const SLOW_FOR: Duration = Duration::from_mins(1);
+
+static PROCESS: LazyLock<Arc<Lookups>> = LazyLock::new(Arc::default);
+
+/// The lookups of the API servers of all tenants.
+#[derive(Debug)]
+struct Lookups {
+    quick: FairTurns,
+    slow: FairTurns,
+    /// The namespaces with a slow lookup, and the time at which that no longer counts.
+    slow_until: Mutex<BTreeMap<String, Instant>>,
+}
+
+impl Default for Lookups {
+    fn default() -> Self {
+        Self {
+            quick: FairTurns::new(LOOKUPS),
+            slow: FairTurns::new(SLOW_LOOKUPS),
+            slow_until: Mutex::default(),
+        }
+    }
+}
+
+impl Lookups {
+    fn is_slow(&self, namespace: &str) -> bool {
+        let until = self.slow_until.lock().get(namespace).copied();
+        until.is_some_and(|until| Instant::now() < until)
+    }
+
+    /// Notes the time that a lookup took.
+    fn took(&self, namespace: &str, time: Duration) {
+        if time > SLOW_LOOKUP {
+            let now = Instant::now();
+            let mut slow_until = self.slow_until.lock();
+            slow_until.retain(|_, until| now < *until);
+            slow_until.insert(namespace.to_owned(), now + SLOW_FOR);
+        }
+    }
+}
 
 /// Addresses of this host or its network, whose services trust their clients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
@@ -114,17 +164,26 @@ type Lookup = fn(&str) -> io::Result<Vec<SocketAddr>>;
 pub(super) struct Dialler {
     reach: EgressPolicy,
     lookup: Lookup,
-    turn: Arc<Semaphore>,
-    was_slow: Arc<AtomicBool>,
+    namespace: String,
+    lookups: Arc<Lookups>,
+    quick: Line,
+    slow: Line,
 }
 
 impl Dialler {
-    pub(super) fn new(reach: EgressPolicy) -> Self {
+    /// A dialler for the API server of this Cluster, with its turns among the lookups of all Clusters.
+    pub(super) fn new(reach: EgressPolicy, cluster: &ObjectKey) -> Self {
+        Self::among(PROCESS.clone(), reach, cluster)
+    }
+
+    fn among(lookups: Arc<Lookups>, reach: EgressPolicy, cluster: &ObjectKey) -> Self {
         Self {
             reach,
             lookup: kubelet_attestation_resolver::addresses,
-            turn: Arc::new(Semaphore::new(1)),
-            was_slow: Arc::default(),
+            namespace: cluster.namespace.clone(),
+            quick: lookups.quick.line(cluster),
+            slow: lookups.slow.line(cluster),
+            lookups,
         }
     }
 
@@ -155,21 +214,20 @@ impl Dialler {
         if let Ok(address) = host.parse() {
             return Ok(vec![SocketAddr::new(address, port)]);
         }
-        let own = self.turn.clone().acquire_owned().await;
-        let all = if self.was_slow.load(Ordering::Relaxed) {
-            &SLOW_LOOKUPS
+        let line = if self.lookups.is_slow(&self.namespace) {
+            &self.slow
         } else {
-            &LOOKUPS
+            &self.quick
         };
-        let turns = (own, all.acquire().await);
-        let (lookup, was_slow) = (self.lookup, self.was_slow.clone());
-        let host = host.to_owned();
-        // The caller may be gone long before the lookup ends; the permits are held until then.
+        let turn = line.turn().await;
+        let (lookup, lookups) = (self.lookup, self.lookups.clone());
+        let (host, namespace) = (host.to_owned(), self.namespace.clone());
+        // The caller may be gone long before the lookup ends; the turn is held until then.
         let found = spawn_blocking(move || {
             let begun = Instant::now();
             let found = lookup(&host);
-            was_slow.store(begun.elapsed() > SLOW_LOOKUP, Ordering::Relaxed);
-            drop(turns);
+            lookups.took(&namespace, begun.elapsed());
+            drop(turn);
             found
         });
         let found = found.await??.into_iter().take(MAX_ADDRESSES);
@@ -201,9 +259,17 @@ async fn connect(address: SocketAddr) -> io::Result<TcpStream> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::AtomicUsize;
+    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
     use super::*;
+
+    fn cluster(namespace: &str, name: &str) -> ObjectKey {
+        ObjectKey::new(namespace, name)
+    }
+
+    fn dialler(reach: EgressPolicy) -> Dialler {
+        Dialler::among(Arc::default(), reach, &cluster("tenant-a", "prod-1"))
+    }
 
     const STRICT: EgressPolicy = EgressPolicy::STRICT;
     const TEST: EgressPolicy = EgressPolicy {
@@ -305,13 +371,13 @@ mod tests {
         ] {
             let server: Uri = format!("https://{host}:{port}").parse().unwrap();
 
-            let error = Dialler::new(STRICT).dial(server).await.unwrap_err();
+            let error = dialler(STRICT).dial(server).await.unwrap_err();
 
             let error = error.to_string();
             assert!(error.contains(" is refused: it is "), "{host}: {error}");
         }
         let server: Uri = format!("https://localhost:{port}").parse().unwrap();
-        let reached = Dialler::new(TEST).dial(server).await.unwrap();
+        let reached = dialler(TEST).dial(server).await.unwrap();
         let (_, from) = listener.accept().await.unwrap();
         assert_eq!(from, reached.inner().local_addr().unwrap());
     }
@@ -325,7 +391,7 @@ mod tests {
                     2 * MAX_ADDRESSES
                 ])
             },
-            ..Dialler::new(STRICT)
+            ..dialler(STRICT)
         };
 
         let found = many.resolve("a", 6443).await.unwrap();
@@ -348,20 +414,50 @@ mod tests {
         Ok(Vec::new())
     }
 
+    #[expect(clippy::unnecessary_wraps, reason = "a lookup can fail")]
+    fn hanging_never(_: &str) -> io::Result<Vec<SocketAddr>> {
+        Ok(vec![SocketAddr::from(([203, 0, 113, 7], 0))])
+    }
+
+    #[test]
+    fn a_namespace_with_a_slow_lookup_waits_among_such_ones_whatever_is_quick() {
+        let lookups = Lookups::default();
+        lookups.took("tenant-a", SLOW_LOOKUP + Duration::from_millis(1));
+        lookups.took("tenant-a", Duration::ZERO);
+        lookups.took("tenant-b", SLOW_LOOKUP);
+
+        assert!(lookups.is_slow("tenant-a"));
+        assert!(!lookups.is_slow("tenant-b"));
+    }
+
     #[tokio::test]
     async fn an_api_server_whose_name_server_hangs_has_one_lookup_at_a_time() {
         let hanging = Dialler {
             lookup: hang,
-            ..Dialler::new(STRICT)
+            ..dialler(STRICT)
         };
         let lookup = || timeout(Duration::from_millis(100), hanging.resolve("a", 1));
         let (one, other, later) = (lookup().await, lookup().await, lookup().await);
         assert!(one.is_err() && other.is_err() && later.is_err());
         assert_eq!(HANGING.load(Ordering::Relaxed), 1);
 
-        let others = Dialler::new(STRICT);
-        let found = others.resolve("localhost", 1).await.unwrap();
-        assert!(!found.is_empty());
+        // Neither a new kubeconfig nor another Cluster takes the turns of another namespace.
+        let lookups = hanging.lookups.clone();
+        let of = |namespace: &str, name: &str| Dialler {
+            lookup: hang,
+            ..Dialler::among(lookups.clone(), STRICT, &cluster(namespace, name))
+        };
+        let victim = Dialler {
+            lookup: hanging_never,
+            ..of("tenant-b", "prod-1")
+        };
+        let again = of("tenant-a", "prod-1");
+        assert!(again.quick.try_turn().is_none());
+        let crowd = (2..200).map(|number| of("tenant-a", &number.to_string()));
+        let crowd: Vec<_> = crowd.collect();
+        let held = crowd.iter().filter_map(|one| one.quick.try_turn());
+        assert_eq!(held.collect::<Vec<_>>().len(), LOOKUPS.all / 2 - 1);
+        assert!(!victim.resolve("a", 1).await.unwrap().is_empty());
 
         RELEASED.store(true, Ordering::Relaxed);
         assert!(hanging.resolve("a", 1).await.unwrap().is_empty());

@@ -1,6 +1,7 @@
 //! The rate limit of watches of tenants' API servers: reading them takes processor time that other clusters need.
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -18,11 +19,69 @@ const COMMON: Rate = Rate {
     burst: Duration::from_secs(4),
 };
 
+/// The share of all API servers of one namespace while there is another: half of the common one.
+const NAMESPACE: Rate = Rate {
+    bytes_a_second: COMMON.bytes_a_second / 2,
+    burst: COMMON.burst,
+};
+
 /// A piece counts for as many bytes at least.
 const MIN_PIECE: usize = 256;
 
-/// The time at which the common share is whole again.
-static PROCESS: Mutex<Option<Instant>> = Mutex::new(None);
+static PROCESS: Common = Common::new();
+
+/// The traffic that all API servers share.
+#[derive(Debug)]
+struct Common {
+    /// The time at which the common share is whole again.
+    whole_at: Mutex<Option<Instant>>,
+    /// The namespaces of the API servers.
+    namespaces: Mutex<BTreeMap<String, Weak<OfNamespace>>>,
+}
+
+impl Common {
+    const fn new() -> Self {
+        Self {
+            whole_at: Mutex::new(None),
+            namespaces: Mutex::new(BTreeMap::new()),
+        }
+    }
+}
+
+/// The traffic of the API servers of one namespace.
+#[derive(Debug)]
+struct OfNamespace {
+    common: &'static Common,
+    name: String,
+    whole_at: Mutex<Option<Instant>>,
+}
+
+impl OfNamespace {
+    fn new(common: &'static Common, name: &str) -> Arc<Self> {
+        let mut namespaces = common.namespaces.lock();
+        if let Some(known) = namespaces.get(name).and_then(Weak::upgrade) {
+            return known;
+        }
+        let new = Arc::new(Self {
+            common,
+            name: name.to_owned(),
+            whole_at: Mutex::default(),
+        });
+        namespaces.insert(name.to_owned(), Arc::downgrade(&new));
+        new
+    }
+}
+
+impl Drop for OfNamespace {
+    fn drop(&mut self) {
+        let mut namespaces = self.common.namespaces.lock();
+        // It may be there again.
+        let is_gone = |known: &Weak<Self>| known.strong_count() == 0;
+        if namespaces.get(&self.name).is_some_and(is_gone) {
+            namespaces.remove(&self.name);
+        }
+    }
+}
 
 #[derive(Debug, Clone, Copy)]
 struct Rate {
@@ -49,14 +108,19 @@ impl Rate {
 #[derive(Debug, Clone)]
 pub(super) struct Flow {
     own: Arc<Mutex<Option<Instant>>>,
-    common: &'static Mutex<Option<Instant>>,
+    namespace: Arc<OfNamespace>,
 }
 
 impl Flow {
-    pub(super) fn new() -> Self {
+    /// The flow of an API server of this namespace.
+    pub(super) fn new(namespace: &str) -> Self {
+        Self::among(&PROCESS, namespace)
+    }
+
+    fn among(common: &'static Common, namespace: &str) -> Self {
         Self {
             own: Arc::default(),
-            common: &PROCESS,
+            namespace: OfNamespace::new(common, namespace),
         }
     }
 
@@ -72,9 +136,22 @@ impl Flow {
             let mut whole_at = whole_at.lock();
             rate.take(&mut whole_at, bytes, must)
         };
-        take(&self.own, OWN, false)
-            .or_else(|_| take(self.common, COMMON, false))
-            .or_else(|_| take(&self.own, OWN, true))
+        let OfNamespace {
+            common, whole_at, ..
+        } = &*self.namespace;
+        let taken = take(&self.own, OWN, false)
+            .or_else(|_| take(&common.whole_at, COMMON, false))
+            .or_else(|_| take(&self.own, OWN, true));
+        let is_alone = common.namespaces.lock().len() < 2;
+        let of_namespace = if is_alone {
+            Ok(())
+        } else {
+            take(whole_at, NAMESPACE, true)
+        };
+        match (taken, of_namespace) {
+            (Err(own), Err(of_namespace)) => Err(own.max(of_namespace)),
+            (taken, of_namespace) => taken.and(of_namespace),
+        }
     }
 }
 
@@ -86,11 +163,8 @@ mod tests {
 
     const MIB: usize = 1024 * 1024;
 
-    fn flow(common: &'static Mutex<Option<Instant>>) -> Flow {
-        Flow {
-            common,
-            ..Flow::new()
-        }
+    fn flow(common: &'static Common) -> Flow {
+        Flow::among(common, "tenant-a")
     }
 
     /// Reads as long as it may, for so long; how much it was.
@@ -108,7 +182,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn one_that_floods_leaves_the_others_their_own() {
-        static ALL: Mutex<Option<Instant>> = Mutex::new(None);
+        static ALL: Common = Common::new();
         let (greedy, other) = (flow(&ALL), flow(&ALL));
 
         let minute = Duration::from_mins(1);
@@ -125,7 +199,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn many_that_flood_read_no_more_than_is_common_and_their_own() {
-        static ALL: Mutex<Option<Instant>> = Mutex::new(None);
+        static ALL: Common = Common::new();
         let all: Vec<Flow> = (0..50).map(|_| flow(&ALL)).collect();
         for one in &all {
             while one.count(MIB).is_ok() {}
@@ -140,8 +214,32 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn a_namespace_that_floods_reads_half_of_what_is_common_while_there_is_another() {
+        static ALL: Common = Common::new();
+        let minute = Duration::from_mins(1);
+        let flood = || async {
+            let all: Vec<Flow> = (0..50).map(|_| flow(&ALL)).collect();
+            let read = all.iter().map(|one| flood(one, minute));
+            futures::future::join_all(read).await.iter().sum::<usize>()
+        };
+        let victim = Flow::among(&ALL, "tenant-b");
+
+        let read = flood().await;
+
+        // The burst, four a second, and the last piece of each.
+        assert!((60 * 4..=64 * 4 + 50).contains(&read), "{read}");
+        for _ in 0..4 {
+            assert_eq!(victim.count(MIB), Ok(()));
+        }
+        drop(victim);
+        let read = flood().await;
+        assert!(read > 60 * 50, "it is without another: {read}");
+        assert!(ALL.namespaces.lock().is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn pieces_of_a_byte_count_for_more() {
-        static ALL: Mutex<Option<Instant>> = Mutex::new(None);
+        static ALL: Common = Common::new();
         let flow = flow(&ALL);
         let most = 37 * MIB / MIN_PIECE;
         let pieces = (0..=most).take_while(|_| flow.count(1).is_ok()).count();

@@ -15,6 +15,7 @@ use kubelet_attestation::kubeconfig::{InvalidKubeconfig, Refused};
 
 use super::egress::EgressPolicy;
 use super::server_time::ServerTime;
+use crate::object_key::ObjectKey;
 
 /// Some hundred clusters with their certificates; a limit, so that a wrong file is not read whole.
 const MAX_FILE_LEN: u64 = 1024 * 1024;
@@ -131,12 +132,17 @@ impl ClusterAccess {
         })
     }
 
-    /// A cluster as somebody else describes it, if its API server is in `reach`.
-    pub(crate) fn of_tenant(config: Config, reach: EgressPolicy) -> Result<Self, kube::Error> {
+    /// A cluster as its tenant describes it, if its API server is in `reach`. It has its turns and memory as this
+    /// Cluster.
+    pub(crate) fn of_tenant(
+        config: Config,
+        reach: EgressPolicy,
+        cluster: &ObjectKey,
+    ) -> Result<Self, kube::Error> {
         let server = config.cluster_url.to_string();
         let ca_certificates = config.root_cert.clone().unwrap_or_default();
         Ok(Self {
-            client: super::of_tenant(config, reach)?,
+            client: super::of_tenant(config, reach, cluster)?,
             lease_client: None,
             server,
             ca_certificates,

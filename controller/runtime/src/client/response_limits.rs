@@ -11,12 +11,13 @@ use hyper::body::{Body, Bytes, Frame};
 use hyper::{Request, Response, Uri};
 use node_attestation_core::rate_limit::Rate;
 use parking_lot::Mutex;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, Sleep, sleep, sleep_until, timeout_at};
 use tower::{BoxError, Service};
 
 use super::flow::Flow;
 use crate::memory::{Holding, Share};
+use crate::object_key::ObjectKey;
+use crate::turns::{FairTurns, Turn, TurnLimits};
 
 pub(super) mod sieve;
 
@@ -148,6 +149,13 @@ fn limits(asked: &Uri, named_by: NamedBy) -> Limits {
     }
 }
 
+/// The namespace of the object or list that is asked for; empty for what is in none, and for all namespaces.
+fn namespace_of(asked: &Uri) -> &str {
+    let mut parts = asked.path().split('/');
+    let found = parts.find(|part| *part == "namespaces");
+    found.and_then(|_| parts.next()).unwrap_or_default()
+}
+
 fn one_object(named_by: NamedBy) -> Limits {
     Limits {
         bytes: MAX_OBJECT_LEN,
@@ -164,7 +172,7 @@ fn one_object(named_by: NamedBy) -> Limits {
 pub(crate) struct Bounded<S> {
     service: S,
     named_by: NamedBy,
-    turns: Arc<Semaphore>,
+    turns: FairTurns,
     share: Share,
     /// The flow of its watches.
     flow: Option<Flow>,
@@ -181,8 +189,8 @@ const CUTS_TOLD: Rate = Rate {
 };
 
 impl<S> Bounded<S> {
-    /// Limits the calls and answers of this service.
-    pub(crate) fn new(service: S, named_by: NamedBy) -> Self {
+    /// Limits the calls and answers of this service: of the operator, or of a tenant with this namespace.
+    pub(crate) fn new(service: S, named_by: NamedBy, namespace: &str) -> Self {
         let (own, calls) = match named_by {
             NamedBy::Operator => (OPERATOR_SHARE, MANAGEMENT_CALLS_AT_ONCE),
             NamedBy::Tenant => (TENANT_SHARE, CALLS_AT_ONCE),
@@ -190,9 +198,12 @@ impl<S> Bounded<S> {
         Self {
             service,
             named_by,
-            turns: Arc::new(Semaphore::new(calls)),
-            share: Share::new(own),
-            flow: (named_by == NamedBy::Tenant).then(Flow::new),
+            turns: FairTurns::new(TurnLimits {
+                all: calls,
+                of_cluster: calls,
+            }),
+            share: Share::new(namespace, own),
+            flow: (named_by == NamedBy::Tenant).then(|| Flow::new(namespace)),
             cuts: Arc::new(Mutex::new(Instant::now())),
         }
     }
@@ -217,12 +228,17 @@ where
         let named_by = self.named_by;
         let limits = limits(request.uri(), named_by);
         let holding = self.share.holding();
-        let turns = self.turns.clone();
+        // The tenants of a management cluster take turns. A tenant's own API server has one line.
+        let tenant = match named_by {
+            NamedBy::Operator => namespace_of(request.uri()),
+            NamedBy::Tenant => "",
+        };
+        let line = self.turns.line(&ObjectKey::new(tenant, ""));
         let (flow, cuts) = (self.flow.clone(), self.cuts.clone());
         // Nothing is sent before the future is polled.
         let answer = self.service.call(request);
         let answer = async move {
-            let turn = turns.acquire_owned().await;
+            let turn = line.turn().await;
             (turn, answer.await)
         };
         async move {
@@ -240,7 +256,7 @@ where
                 // The end of a watch is not waited for.
                 (None, flow, Instant::now() + WATCH_DEADLINE)
             } else {
-                (turn.ok(), None, deadline)
+                (Some(turn), None, deadline)
             };
             Ok(answer.map(|body| BoundedBody {
                 body,
@@ -269,7 +285,7 @@ pub(crate) struct BoundedBody<B> {
     flow: Option<Flow>,
     pause: Option<Pin<Box<Sleep>>>,
     cuts: Cuts,
-    _turn: Option<OwnedSemaphorePermit>,
+    _turn: Option<Turn>,
 }
 
 impl<B> BoundedBody<B> {

@@ -41,7 +41,7 @@ impl ClusterAccess {
                 let answer = answer(request);
                 async move { Ok::<_, BoxError>(answer.await) }
             });
-            let bounded = Bounded::new(service, NamedBy::Operator);
+            let bounded = Bounded::new(service, NamedBy::Operator, "");
             let policy = RetryLists::default();
             Client::new(Retry::new(policy, bounded), "default")
         };

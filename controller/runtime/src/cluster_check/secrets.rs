@@ -103,10 +103,12 @@ pub(super) async fn kubeconfig(
     let text = secret.data.as_ref().and_then(|data| data.get("value"));
     let text = text.map(|bytes| bytes.0.as_slice()).unwrap_or_default();
     let parsed = TenantKubeconfig::parse(text, reach);
-    parsed.and_then(|parsed| parsed.access()).map_err(|error| {
-        let what = format!("Secret {name} is refused: {}", error_chain(&error));
-        Finding::fail(what, "the controller refuses it, too: put the field right")
-    })
+    parsed
+        .and_then(|parsed| parsed.access(key))
+        .map_err(|error| {
+            let what = format!("Secret {name} is refused: {}", error_chain(&error));
+            Finding::fail(what, "the controller refuses it, too: put the field right")
+        })
 }
 
 #[cfg(test)]

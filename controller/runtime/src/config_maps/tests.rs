@@ -116,6 +116,7 @@ impl World {
                 .map(|&name| ObjectKey::new("prod", name))
                 .collect(),
             share,
+            line: FairTurns::new(FETCHES).line(&ObjectKey::new("prod", names.join(","))),
             kept: tokio::sync::Mutex::default(),
             last: Mutex::default(),
         }

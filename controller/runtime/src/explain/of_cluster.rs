@@ -308,7 +308,7 @@ pub(crate) async fn by_secret(
         )
     };
     let kubeconfig = TenantKubeconfig::parse(text, reach).map_err(refused)?;
-    Ok(kubeconfig.access().map_err(refused)?)
+    Ok(kubeconfig.access(key).map_err(refused)?)
 }
 
 /// Waits until the records are read.

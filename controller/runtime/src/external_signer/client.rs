@@ -9,7 +9,7 @@ use kubelet_attestation::text::visible;
 use node_attestation_signer_api::external_signer_client::ExternalSignerClient;
 use node_attestation_signer_api::{SignRequest, StatusRequest, VERSION};
 use tokio::net::UnixStream;
-use tokio::sync::{Mutex, Semaphore};
+use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout};
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Response, Status};
@@ -17,9 +17,13 @@ use tower::service_fn;
 
 use super::SignerEndpoint;
 use crate::metrics::Metrics;
+use crate::turns::{FairTurns, Line, TurnLimits};
 
-/// Calls of all clusters at a time: what a network HSM has sessions for.
-pub(super) const CALLS: usize = 64;
+/// Calls at a time: of all clusters, what a network HSM has sessions for.
+pub(super) const CALLS: TurnLimits = TurnLimits {
+    all: 64,
+    of_cluster: 8,
+};
 
 /// Deadline of a signature, with the wait for a turn. A KMS takes a fraction of a second, and a decision two minutes.
 const SIGN_DEADLINE: Duration = Duration::from_secs(10);
@@ -47,7 +51,7 @@ pub(super) struct Client {
     endpoint: SignerEndpoint,
     #[debug(skip)]
     rpc: ExternalSignerClient<Channel>,
-    calls: Semaphore,
+    pub(super) calls: FairTurns,
     /// The last status, and its time.
     status: Mutex<Option<(Instant, Result<(), CallError>)>>,
     metrics: Metrics,
@@ -77,7 +81,7 @@ impl Client {
         Self {
             rpc: ExternalSignerClient::new(channel).max_decoding_message_size(MAX_ANSWER_LEN),
             endpoint,
-            calls: Semaphore::new(CALLS),
+            calls: FairTurns::new(CALLS),
             status: Mutex::default(),
             metrics,
         }
@@ -114,18 +118,15 @@ impl Client {
         Ok(())
     }
 
-    /// Requests a signature, in turn among the calls of the cluster, and of all clusters.
+    /// Requests a signature, with a turn in this line.
     pub(super) async fn sign(
         &self,
-        cluster: &Semaphore,
+        line: &Line,
         request: SignRequest,
     ) -> Result<Vec<u8>, CallError> {
         let mut rpc = self.rpc.clone();
         let call = async move {
-            // The cluster's first: who waits for that takes no room of others.
-            let closed = |_| Status::unavailable("the controller stops");
-            let _of_cluster = cluster.acquire().await.map_err(closed)?;
-            let _of_all = self.calls.acquire().await.map_err(closed)?;
+            let _turn = line.turn().await;
             rpc.sign(request).await
         };
         let answer = self.called("Sign", SIGN_DEADLINE, call).await;

@@ -33,6 +33,8 @@ enum Does {
     Hang,
     /// Hangs for the cluster of this name.
     HangFor(&'static str),
+    /// Hangs for the clusters of this namespace.
+    HangForAll(&'static str),
     AnswerTooMuch,
     Fail(Code, &'static str),
 }
@@ -61,7 +63,12 @@ impl Served for Program {
         let signature = match self.does {
             Does::Hang => std::future::pending().await,
             Does::HangFor(name) if request.cluster_name == name => std::future::pending().await,
-            Does::Sign | Does::HangFor(_) => self.key.sign(&request.tbs_certificate).unwrap(),
+            Does::HangForAll(name) if request.cluster_namespace == name => {
+                std::future::pending().await
+            }
+            Does::Sign | Does::HangFor(_) | Does::HangForAll(_) => {
+                self.key.sign(&request.tbs_certificate).unwrap()
+            }
             Does::AnswerTooMuch => vec![0; 8 * 1024],
             Does::Fail(code, message) => return Err(Status::new(code, message)),
         };
@@ -120,7 +127,11 @@ impl Bed {
     }
 
     fn cluster(&self, name: &str) -> Context {
-        let key = self.signer.key("tenant-a", name);
+        self.cluster_of("tenant-a", name)
+    }
+
+    fn cluster_of(&self, namespace: &str, name: &str) -> Context {
+        let key = self.signer.key(namespace, name);
         let signer = Signer::with_external_key(self.certificate.as_bytes(), key).unwrap();
         Context {
             signer: Arc::new(signer),
@@ -217,19 +228,47 @@ async fn the_slow_key_of_one_cluster_does_not_stop_another() {
     let bed = Bed::new(Does::HangFor("slow"));
     let _server = bed.serve();
     let (slow, quick) = (bed.cluster("slow"), bed.cluster("quick"));
-    let many = (0..client::CALLS * 2).map(|_| {
+    let many = (0..client::CALLS.all * 2).map(|_| {
         let slow = slow.clone();
         tokio::spawn(async move { decided(&slow).await })
     });
     let many: Vec<_> = many.collect();
-    while bed.program.asked.lock().len() < CLUSTER_CALLS {
+    while bed.program.asked.lock().len() < client::CALLS.of_cluster {
         tokio::task::yield_now().await;
     }
 
     let decision = decided(&quick).await;
 
     assert!(is_issued(&decision), "{decision:?}");
-    assert_eq!(bed.program.asked.lock().len(), CLUSTER_CALLS + 1);
+    assert_eq!(bed.program.asked.lock().len(), client::CALLS.of_cluster + 1);
+    many.iter().for_each(JoinHandle::abort);
+}
+
+#[tokio::test]
+async fn the_hung_keys_of_one_namespace_do_not_stop_another() {
+    let bed = Bed::new(Does::HangForAll("tenant-a"));
+    let _server = bed.serve();
+    let quick = bed.cluster_of("tenant-b", "prod-1");
+    let names = (0..20).map(|number| number.to_string());
+    let hung: Vec<_> = names.map(|name| bed.cluster(&name)).collect();
+    // A reconciliation of the cluster makes its key again.
+    let again: Vec<_> = (0..20).map(|_| bed.cluster("0")).collect();
+    let many = hung.iter().chain(&again).flat_map(|hung| vec![hung; 8]);
+    let many: Vec<_> = many
+        .cloned()
+        .map(|hung| tokio::spawn(async move { decided(&hung).await }))
+        .collect();
+    while bed.program.asked.lock().len() < client::CALLS.all / 2 {
+        tokio::task::yield_now().await;
+    }
+
+    for more in 1..=10 {
+        let decision = decided(&quick).await;
+
+        assert!(is_issued(&decision), "{decision:?}");
+        let expected = client::CALLS.all / 2 + more;
+        assert_eq!(bed.program.asked.lock().len(), expected);
+    }
     many.iter().for_each(JoinHandle::abort);
 }
 

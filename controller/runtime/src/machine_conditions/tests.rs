@@ -8,6 +8,8 @@ use node_attestation_core::testing::records::{
 use node_attestation_core::testing::{cluster, decided, insecure, valid};
 
 use super::*;
+use crate::object_key::ObjectKey;
+use crate::turns::FairRate;
 
 const TOKEN: &str = "system:bootstrap:abcdef";
 const NODE: &str = "system:node:n1";
@@ -290,10 +292,18 @@ fn no_more_machines_wait_than_fit_and_those_that_wait_are_brought_up_to_date() {
 
 #[tokio::test(start_paused = true)]
 async fn a_burst_is_written_and_then_forty_a_second() {
-    let budget = WriteBudget::default();
-    let written = |budget: &WriteBudget| (0..1000).take_while(|_| budget.take()).count();
+    let rate = FairRate::new(RATE);
+    let cluster = ObjectKey::new("tenant-a", "prod-1");
+    let mut written = 0;
+    let writing = async {
+        loop {
+            rate.take(&cluster).await;
+            written += 1;
+        }
+    };
 
-    assert_eq!(written(&budget), 200);
-    tokio::time::advance(Duration::from_secs(1)).await;
-    assert_eq!(written(&budget), 40);
+    let seconds = Duration::from_millis(1001);
+    assert!(tokio::time::timeout(seconds, writing).await.is_err());
+
+    assert_eq!(written, 200 + 40);
 }

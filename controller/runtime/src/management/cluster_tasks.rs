@@ -69,7 +69,7 @@ impl Running {
         } = &shared.controller;
         let access = match connect {
             Some(connect) => connect(key),
-            None => service.kubeconfig.access()?,
+            None => service.kubeconfig.access(key)?,
         };
         let (quit, quitted) = oneshot::channel();
         let quitted = quitted.map(drop).shared();
@@ -95,8 +95,11 @@ impl Running {
             signer: service.signer.clone(),
         };
         let context = builder.context();
-        let conditions =
-            MachineConditions::new(management.clone(), shared.machine_conditions.clone());
+        let conditions = MachineConditions::new(
+            management.clone(),
+            shared.machine_conditions.clone(),
+            key.clone(),
+        );
         let outcomes = conditions.outcomes();
         let upkeep = Upkeep::new(
             access.clone(),
@@ -112,7 +115,8 @@ impl Running {
         .with_server_time(server_time.clone());
         let pipeline = Pipeline::new(context, store, events, now)
             .measured_by(metrics)
-            .with_outcomes(outcomes);
+            .with_outcomes(outcomes)
+            .in_turn(shared.requests.line(key), shared.lines.clone());
         let client = access.client().clone();
         let watches = upkeep.watches.clone();
         let ended = quitted.clone();

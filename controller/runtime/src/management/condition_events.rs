@@ -9,37 +9,25 @@ use node_attestation_core::crd::conditions::{
     self, AWS_IDENTITY_RESOLVED, ConditionReport, ConditionStatus, reason,
 };
 use node_attestation_core::rate_limit::Rate;
-use parking_lot::Mutex;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use crate::clock::now;
 use crate::events;
+use crate::object_key::ObjectKey;
+use crate::turns::FairRate;
 
 /// The time between two Events about one condition, however often it changes: it can change with each write of a
 /// tenant.
 const PAUSE: Duration = Duration::from_mins(1);
 
+/// The longest wait for the turn of an Event; afterwards it is due again with the next look at the cluster.
+pub(super) const TURN: Duration = Duration::from_secs(1);
+
 /// The rate of the Events of all clusters together: one identity can be that of thousands.
-const RATE: Rate = Rate {
+pub(super) const RATE: Rate = Rate {
     burst: 100,
     every: Duration::from_millis(200),
 };
-
-/// The Events that all clusters may write.
-#[derive(Debug)]
-pub(super) struct EventBudget(Mutex<Instant>);
-
-impl Default for EventBudget {
-    fn default() -> Self {
-        Self(Mutex::new(Instant::now()))
-    }
-}
-
-impl EventBudget {
-    pub(super) fn take(&self, now: Instant) -> bool {
-        RATE.take(&mut *self.0.lock(), now).is_ok()
-    }
-}
 
 /// The Events about the conditions of one cluster.
 #[derive(Debug, Default)]
@@ -60,12 +48,15 @@ impl ConditionEvents {
     /// Writes an Event for each condition that changed. One that cannot be written is due again the next time.
     pub(super) async fn write(
         &mut self,
-        (management, budget): (&Client, &EventBudget),
+        (management, rate): (&Client, &FairRate),
         authentication: &KubeletAuthentication,
         reports: &[ConditionReport],
     ) {
         for report in self.due(authentication, reports, Instant::now()) {
-            if !budget.take(Instant::now()) {
+            let Some(cluster) = ObjectKey::of(&authentication.metadata) else {
+                return;
+            };
+            if timeout(TURN, rate.take(&cluster)).await.is_err() {
                 return;
             }
             let is_true = report.holds == ConditionStatus::True;
@@ -286,13 +277,26 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn all_clusters_together_write_so_many_events() {
-        let budget = EventBudget::default();
-        let at_once = (0..1000).filter(|_| budget.take(Instant::now())).count();
-        assert_eq!(at_once, 100);
+    async fn the_events_of_many_clusters_delay_another_namespace_for_one_event() {
+        let rate = FairRate::new(RATE);
+        let names = (0..1000).map(|number| ObjectKey::new("tenant-a", number.to_string()));
+        let flood = names.map(|cluster| {
+            let rate = &rate;
+            async move { timeout(TURN, rate.take(&cluster)).await.is_ok() }
+        });
+        let flood = futures::future::join_all(flood);
+        let victim = async {
+            tokio::task::yield_now().await;
+            let begun = Instant::now();
+            rate.take(&ObjectKey::new("tenant-b", "prod-1")).await;
+            begun.elapsed()
+        };
 
-        tokio::time::sleep(Duration::from_secs(2)).await;
-        let later = (0..1000).filter(|_| budget.take(Instant::now())).count();
-        assert_eq!(later, 10);
+        let (flood, waited) = futures::join!(flood, victim);
+
+        // The burst, and the five of the second, one of which is the other namespace's.
+        let written = flood.into_iter().filter(|written| *written).count();
+        assert_eq!(written, 100 + 4);
+        assert_eq!(waited, 2 * RATE.every);
     }
 }

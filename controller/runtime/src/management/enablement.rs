@@ -6,8 +6,8 @@
 //!
 //! # Guarantees
 //!
-//! - Few writes at a time, each with a deadline. The Cluster that has waited longest is first: one that changes
-//!   all the time delays no other.
+//! - Few writes at a time, each with a deadline. Namespaces have them in turn, and in a namespace the Cluster that has
+//!   waited longest is first: one that changes all the time delays no other.
 //! - A refusal by the API server is an Event on the Cluster. The step is tried again when the Cluster changes, and
 //!   else rarely.
 
@@ -144,7 +144,13 @@ impl Enablement {
             }
         }
         let room = AT_ONCE.saturating_sub(self.tasks.len());
-        for one in first_in_turn(due, room) {
+        let mut namespaces: HashMap<String, LastOfNamespace> = HashMap::new();
+        for (key, last) in &self.last {
+            let namespace = namespaces.entry(key.namespace.clone()).or_default();
+            namespace.running += usize::from(last.outcome.is_none());
+            namespace.at = namespace.at.max(Some(last.at));
+        }
+        for one in first_in_turn(due, &namespaces, room) {
             self.start(one, now);
         }
     }
@@ -195,11 +201,37 @@ struct DueStep {
     step: Step,
 }
 
-/// The steps for which there is room, first of Clusters whose last step is the longest ago.
-fn first_in_turn(mut due: Vec<DueStep>, room: usize) -> Vec<DueStep> {
+/// The last steps of a namespace.
+#[derive(Debug, Clone, Copy, Default)]
+struct LastOfNamespace {
+    running: usize,
+    /// The time of the last one.
+    at: Option<Instant>,
+}
+
+/// The steps for which there is room: first of the namespaces with the fewest steps, of these the one whose last step is
+/// the longest ago, and in a namespace of the Cluster whose last step is.
+fn first_in_turn(
+    mut due: Vec<DueStep>,
+    namespaces: &HashMap<String, LastOfNamespace>,
+    room: usize,
+) -> Vec<DueStep> {
     due.sort_by(|one, other| (one.last, &one.key).cmp(&(other.last, &other.key)));
-    due.truncate(room);
-    due
+    let mut steps: HashMap<String, usize> = HashMap::new();
+    let mut in_turn: Vec<_> = due
+        .into_iter()
+        .map(|one| {
+            let namespace = &one.key.namespace;
+            let last = namespaces.get(namespace).copied().unwrap_or_default();
+            let steps = steps.entry(namespace.clone()).or_insert(last.running);
+            *steps += 1;
+            (*steps, last.at, one)
+        })
+        .collect();
+    // It keeps the order within a namespace.
+    in_turn.sort_by_key(|(steps, last, _)| (*steps, *last));
+    in_turn.truncate(room);
+    in_turn.into_iter().map(|(_, _, one)| one).collect()
 }
 
 /// The time of a step; `None`: after the one that is taken now.

@@ -9,13 +9,12 @@ use kube::Client;
 use kubelet_attestation::errors::error_chain;
 use node_attestation_core::ledger::{Record, Records, Stored};
 use node_attestation_core::refusal::Unavailable;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
 
-use crate::capi::{CapiInventory, told};
+use crate::capi::{CapiInventory, ObjectKey, told};
 use crate::logs::Failures;
-use crate::machine_conditions::{
-    Condition, Outcome, Outcomes, WriteBudget, is_refusal, uid_of, write,
-};
+use crate::machine_conditions::{Condition, Outcome, Outcomes, is_refusal, uid_of, write};
+use crate::turns::FairRate;
 
 /// The time in which a turn begins to write: what has its turn next is the list of what is revoked.
 const TURN: Duration = Duration::from_secs(2);
@@ -35,7 +34,9 @@ const REPEAT: Duration = Duration::from_mins(10);
 pub(super) struct MachineConditions {
     #[debug(skip)]
     management: Client,
-    budget: Arc<WriteBudget>,
+    /// The writes of all clusters.
+    rate: Arc<FairRate>,
+    cluster: ObjectKey,
     outcomes: Arc<Outcomes>,
     written: Written,
     not_before: Instant,
@@ -44,7 +45,7 @@ pub(super) struct MachineConditions {
 
 /// The writes of the last [`REPEAT`], by the UIDs of the Machines.
 ///
-/// The budget bounds them for the whole process: of all clusters there are no more than it allows in that time.
+/// The rate bounds them for the whole process: of all clusters there are no more than it allows in that time.
 #[derive(Debug, Default)]
 struct Written(BTreeMap<String, Write>);
 
@@ -88,10 +89,11 @@ impl Written {
 }
 
 impl MachineConditions {
-    pub(super) fn new(management: Client, budget: Arc<WriteBudget>) -> Self {
+    pub(super) fn new(management: Client, rate: Arc<FairRate>, cluster: ObjectKey) -> Self {
         Self {
             management,
-            budget,
+            rate,
+            cluster,
             outcomes: Arc::default(),
             written: Written::default(),
             not_before: Instant::now(),
@@ -119,7 +121,7 @@ impl MachineConditions {
         }
     }
 
-    /// Writes what is due, as far as the time of a turn and the budget of the process go. What is left waits.
+    /// Writes what is due, as far as the time of a turn goes, at the rate of the process. What is left waits.
     pub(super) async fn write(
         &mut self,
         inventory: &CapiInventory,
@@ -142,7 +144,8 @@ impl MachineConditions {
             {
                 continue;
             }
-            if begun.elapsed() >= TURN || !self.budget.take() {
+            let in_turn = timeout_at(begun + TURN, self.rate.take(&self.cluster));
+            if begun.elapsed() >= TURN || in_turn.await.is_err() {
                 left = Some((machine, outcome));
                 break;
             }

@@ -87,7 +87,7 @@ async fn calls(answers: &'static [Answer]) -> Vec<String> {
             Ok::<_, Infallible>(response.unwrap())
         }
     });
-    let bounded = layer_fn(|service| Bounded::new(service, NamedBy::Tenant));
+    let bounded = layer_fn(|service| Bounded::new(service, NamedBy::Tenant, "tenant-a"));
     let client = Client::new(ServiceBuilder::new().layer(bounded).service(server), "a");
     let api: Api<Lenient<Node>> = Api::all(client);
     let config = watcher::Config::default();

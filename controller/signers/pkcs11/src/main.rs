@@ -40,6 +40,10 @@ mod authority;
 mod pin;
 mod policy;
 mod server_names;
+#[expect(
+    clippy::disallowed_types,
+    reason = "the controller decides on the order of its calls"
+)]
 mod service;
 mod token;
 mod turns;

@@ -7,6 +7,8 @@ use super::*;
 use crate::credentials::Credentials;
 use crate::testing::{ACCOUNT, FakeEc2, Fares, INSTANCE, PerAccount, REGION, facts, named, tenant};
 
+mod namespaces;
+
 const OTHER_ACCOUNT: &str = "111122223334";
 const OTHER_REGION: &str = "eu-west-2";
 const SECOND: Duration = Duration::from_secs(1);

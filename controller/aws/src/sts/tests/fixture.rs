@@ -82,9 +82,19 @@ impl Bed {
 
     /// The same in another cluster than [`CLUSTER`].
     pub(super) async fn verify_in(&self, cluster: &str, node: &Node) -> Result<(), Refusal> {
+        self.verify_of("tenant-a", cluster, node).await
+    }
+
+    /// The same in another namespace.
+    pub(super) async fn verify_of(
+        &self,
+        namespace: &str,
+        cluster: &str,
+        node: &Node,
+    ) -> Result<(), Refusal> {
         let (document, binding, proof) = (&node.document, &node.binding(), node.proof());
         self.verifier
-            .of_cluster(cluster)
+            .of_cluster(namespace, cluster)
             .verify(&proof, document, binding, &node.spki, now(), now())
             .await
     }
@@ -103,7 +113,7 @@ impl Bed {
     ) -> Result<(), Refusal> {
         let (document, binding) = (&node.document, &node.binding());
         self.verifier
-            .of_cluster(CLUSTER)
+            .of_cluster("tenant-a", CLUSTER)
             .verify(proof, document, binding, &node.spki, asked, now)
             .await
     }

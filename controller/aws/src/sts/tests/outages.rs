@@ -4,7 +4,7 @@ use futures::future::join_all;
 use kubelet_authenticator_test_support::sts::{ConnectionFault, Fault, Sts as Service, Times};
 use node_attestation_core::refusal::Failure;
 
-use super::super::client::{MAX_CALLS, MAX_CALLS_OF_CLUSTER};
+use super::super::client::CALLS;
 use super::fixture::*;
 
 #[tokio::test]
@@ -51,7 +51,7 @@ async fn an_sts_that_is_not_there_is_an_outage() {
     let (proof, binding) = (node.proof(), node.binding());
 
     let decided = verifier
-        .of_cluster(CLUSTER)
+        .of_cluster("tenant-a", CLUSTER)
         .verify(&proof, &node.document, &binding, &node.spki, now(), now())
         .await;
 
@@ -133,7 +133,7 @@ async fn a_cluster_whose_calls_hang_has_a_few_and_delays_no_other_of_its_region(
     let nodes = instances(&bed, 100);
     let mut stuck = Box::pin(join_all(nodes.iter().map(|node| bed.verify(node))));
     let reached = async {
-        while bed.service.calls().len() < MAX_CALLS_OF_CLUSTER {
+        while bed.service.calls().len() < CALLS.of_cluster {
             tokio::task::yield_now().await;
         }
     };
@@ -152,7 +152,44 @@ async fn a_cluster_whose_calls_hang_has_a_few_and_delays_no_other_of_its_region(
     };
 
     other.unwrap();
-    assert_eq!(bed.service.calls().len(), MAX_CALLS_OF_CLUSTER + 1);
+    assert_eq!(bed.service.calls().len(), CALLS.of_cluster + 1);
+}
+
+#[tokio::test]
+async fn the_calls_of_many_clusters_of_a_namespace_delay_another_for_one_turn() {
+    let bed = Bed::start();
+    bed.service.inject(Times::always(), Fault::Hang);
+    let nodes = instances(&bed, 200);
+    let stuck = nodes.iter().enumerate().map(|(number, node)| {
+        let verified = bed.verify_in(&node.document.instance, node);
+        // One of them is given up.
+        let deadline = if number == 0 { 1 } else { 3600 };
+        tokio::time::timeout(Duration::from_secs(deadline), verified)
+    });
+    let mut stuck = Box::pin(join_all(stuck));
+    let node = bed.instance();
+    let mut victim = Box::pin(bed.verify_of("tenant-b", "prod-1", &node));
+    let reached = async {
+        while bed.service.calls().len() < CALLS.all {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::select! {
+        biased;
+        _ = &mut stuck => panic!("nobody answers"),
+        _ = &mut victim => panic!("it has no turn"),
+        () = reached => {}
+    }
+    bed.service.clear_faults();
+
+    let verified = tokio::select! {
+        biased;
+        verified = &mut victim => verified,
+        _ = &mut stuck => panic!("nobody answers"),
+    };
+
+    verified.unwrap();
+    assert_eq!(bed.service.calls().len(), CALLS.all + 1);
 }
 
 #[tokio::test]
@@ -162,13 +199,13 @@ async fn a_region_that_hangs_has_a_bounded_number_of_calls() {
     let nodes = instances(&bed, 100);
     let verified = in_many_clusters(&bed, &nodes);
 
-    let reached = |service: &Service| service.calls().len() == MAX_CALLS;
+    let reached = |service: &Service| service.calls().len() == CALLS.all;
     let (decided, ()) = tokio::join!(verified, pass(&bed, reached));
 
     for decided in decided {
         outage(decided);
     }
-    assert_eq!(bed.outcomes().len(), MAX_CALLS);
+    assert_eq!(bed.outcomes().len(), CALLS.all);
     bed.service.clear_faults();
     bed.verify(&bed.instance()).await.unwrap();
 }
@@ -191,7 +228,7 @@ async fn a_region_that_hangs_holds_up_no_other() {
     }
     let mut stuck = Box::pin(in_many_clusters(&bed, &stuck));
     let reached = async {
-        while hangs.calls().len() < MAX_CALLS {
+        while hangs.calls().len() < CALLS.all {
             tokio::task::yield_now().await;
         }
     };

@@ -71,6 +71,7 @@ async fn a_copy_that_comes_first_is_refused_and_spoils_nothing() {
 
 fn owner(instance: &str) -> Owner<'_> {
     Owner {
+        namespace: "tenant-a",
         cluster: "one",
         instance,
     }
@@ -278,6 +279,7 @@ async fn a_cluster_that_fills_its_share_of_the_memory_is_in_nobody_elses_way() {
         node.date = format!("20260101T1200{second:02}Z");
         let (call, key) = confirmed(&node);
         let owner = Owner {
+            namespace: "tenant-a",
             cluster,
             instance: INSTANCE,
         };
@@ -329,6 +331,38 @@ async fn signatures_that_end_together_are_forgotten_a_few_at_a_time() {
     assert_eq!(visited, BTreeMap::from([(name, 64)]));
     (0..3).for_each(|_| look());
     assert!(!memory.shown().contains(INSTANCE));
+}
+
+#[tokio::test]
+async fn the_clusters_of_a_namespace_leave_a_quarter_of_the_memory_to_others() {
+    let bed = Bed::start();
+    let node = bed.instance();
+    bed.verify(&node).await.unwrap();
+    let memory = ReplayCache::with_limits(Limits {
+        all: 8,
+        of_cluster: 2,
+        own_of_cluster: 0,
+        of_instance: 99,
+    });
+    let taken = |namespace: &str, cluster: &str, from: usize| {
+        let seen = (from..from + 4).map(|second| {
+            let mut node = node.clone();
+            node.date = format!("20260101T1200{second:02}Z");
+            let (call, key) = confirmed(&node);
+            let owner = Owner {
+                namespace,
+                cluster,
+                instance: INSTANCE,
+            };
+            memory.remember(&call, key, owner, now() + minutes(15))
+        });
+        seen.filter(|seen| *seen == ReplayCheck::New).count()
+    };
+
+    let flood = (0..5).map(|number| taken("tenant-a", &number.to_string(), 4 * number));
+    assert_eq!(flood.collect::<Vec<_>>(), [2, 2, 2, 0, 0]);
+    assert_eq!(taken("tenant-b", "prod-1", 40), 2);
+    assert_eq!(taken("tenant-b", "prod-2", 50), 0, "it is full");
 }
 
 #[tokio::test]

@@ -41,6 +41,10 @@ fn with(pointer: &str, value: Value) -> Value {
     kubeconfig
 }
 
+fn cluster() -> ObjectKey {
+    ObjectKey::new("tenant-a", "prod-1")
+}
+
 fn parse(kubeconfig: &Value) -> Result<TenantKubeconfig, KubeconfigRefused> {
     TenantKubeconfig::parse(kubeconfig.to_string().as_bytes(), EgressPolicy::default())
 }
@@ -49,7 +53,7 @@ fn parse(kubeconfig: &Value) -> Result<TenantKubeconfig, KubeconfigRefused> {
 async fn what_cluster_api_writes_gives_a_client() {
     let kubeconfig = parse(&valid()).unwrap();
 
-    let access = kubeconfig.access().unwrap();
+    let access = kubeconfig.access(&cluster()).unwrap();
 
     assert_eq!(access.server(), "https://203.0.113.7:6443/");
     assert_eq!(access.ca_certificates(), kubeconfig.ca_certificates());
@@ -61,7 +65,7 @@ async fn a_token_in_the_place_of_a_certificate_gives_a_client() {
     let kubeconfig = with(USER, json!({"token": TOKEN}));
     let kubeconfig = parse(&kubeconfig).unwrap();
 
-    kubeconfig.access().unwrap();
+    kubeconfig.access(&cluster()).unwrap();
 
     assert!(!format!("{kubeconfig:?}").contains(TOKEN));
 }
@@ -127,7 +131,7 @@ async fn a_name_that_resolves_to_ourselves_is_refused_when_it_is_dialled() {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
     let kubeconfig = with(SERVER, json!(format!("https://localhost:{port}")));
-    let access = parse(&kubeconfig).unwrap().access().unwrap();
+    let access = parse(&kubeconfig).unwrap().access(&cluster()).unwrap();
 
     let error = access.client().apiserver_version().await.unwrap_err();
 
@@ -146,7 +150,7 @@ async fn a_ca_that_is_no_certificate_gives_no_client() {
         json!(BASE64.encode(garbage.as_bytes())),
     );
 
-    let refused = parse(&kubeconfig).unwrap().access().unwrap_err();
+    let refused = parse(&kubeconfig).unwrap().access(&cluster()).unwrap_err();
 
     assert_eq!(refused, KubeconfigRefused::NoClient);
 }
@@ -157,7 +161,7 @@ async fn a_key_of_another_certificate_gives_no_client() {
 
     let refused = parse(&with("/users/0/user/client-key-data", other))
         .unwrap()
-        .access()
+        .access(&cluster())
         .unwrap_err();
 
     assert_eq!(refused, KubeconfigRefused::NoClient);

@@ -59,7 +59,7 @@ where
         status,
         pieces: Some(pieces),
     };
-    let mut service = Bounded::new(server, named_by);
+    let mut service = Bounded::new(server, named_by, "tenant-a");
     let request = Request::builder().uri(url).body(()).unwrap();
     let answer = service.call(request).await.unwrap();
     match answer.into_body().collect().await {
@@ -93,7 +93,7 @@ impl Service<Request<()>> for Silent {
 #[tokio::test(start_paused = true)]
 async fn no_more_calls_than_are_answered_at_once_are_sent() {
     let asked = Arc::new(AtomicUsize::new(0));
-    let mut service = Bounded::new(Silent(asked.clone()), NamedBy::Tenant);
+    let mut service = Bounded::new(Silent(asked.clone()), NamedBy::Tenant, "tenant-a");
     let calls = (0..3 * CALLS_AT_ONCE).map(|_| {
         let request = Request::builder().uri(OBJECT).body(()).unwrap();
         service.call(request)
@@ -108,13 +108,57 @@ async fn no_more_calls_than_are_answered_at_once_are_sent() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn the_calls_for_one_namespace_leave_half_of_the_management_clusters_turns_to_another() {
+    const ALL: usize = MANAGEMENT_CALLS_AT_ONCE;
+    let url = |namespace: &str| format!("https://a/api/v1/namespaces/{namespace}/secrets/a");
+    for (named_by, alone, expected) in [
+        (NamedBy::Operator, true, ALL),
+        (NamedBy::Operator, false, ALL / 2 + 1),
+        (NamedBy::Tenant, false, CALLS_AT_ONCE),
+    ] {
+        let asked = Arc::new(AtomicUsize::new(0));
+        let mut service = Bounded::new(Silent(asked.clone()), named_by, "");
+        let victim = if alone { "tenant-a" } else { "tenant-b" };
+        let flood = vec!["tenant-a"; 2 * ALL];
+        let calls = [victim].into_iter().chain(flood).map(|namespace| {
+            let request = Request::builder().uri(url(namespace)).body(()).unwrap();
+            service.call(request)
+        });
+        let calls: Vec<_> = calls.collect();
+
+        let first = Duration::from_secs(1);
+        let waited = tokio::time::timeout(first, futures::future::join_all(calls)).await;
+
+        assert!(waited.is_err());
+        assert_eq!(asked.load(Ordering::Relaxed), expected);
+    }
+}
+
+#[test]
+fn the_namespace_of_a_call_is_that_of_its_object() {
+    for (path, expected) in [
+        ("/api/v1/namespaces/tenant-a/secrets/a", "tenant-a"),
+        (
+            "/apis/cluster.x-k8s.io/v1beta2/namespaces/tenant-a/clusters",
+            "tenant-a",
+        ),
+        ("/apis/cluster.x-k8s.io/v1beta2/clusters", ""),
+        ("/api/v1/namespaces", ""),
+        ("/api/v1/nodes/namespaces", ""),
+    ] {
+        let uri: Uri = format!("https://a{path}").parse().unwrap();
+        assert_eq!(namespace_of(&uri), expected, "{path}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_answer_has_its_turn_until_it_is_read_and_a_watch_only_until_it_begins() {
     for (url, sent) in [(OBJECT, CALLS_AT_ONCE), (WATCH, 3 * CALLS_AT_ONCE)] {
         let silent = tower::service_fn(|_: Request<()>| async {
             let never = stream::pending::<Piece>();
             Ok::<_, Infallible>(Response::new(StreamBody::new(never)))
         });
-        let mut service = Bounded::new(silent, NamedBy::Tenant);
+        let mut service = Bounded::new(silent, NamedBy::Tenant, "tenant-a");
         let (begun, mut answers) = (Instant::now(), vec![]);
         let second = Duration::from_secs(1);
         for _ in 0..3 * CALLS_AT_ONCE {
@@ -217,7 +261,7 @@ async fn an_answer_that_never_begins_ends_at_its_deadline() {
     });
 
     let request = Request::builder().uri(OBJECT).body(()).unwrap();
-    let error = Bounded::new(silent, NamedBy::Tenant)
+    let error = Bounded::new(silent, NamedBy::Tenant, "tenant-a")
         .call(request)
         .await
         .unwrap_err();
@@ -304,6 +348,7 @@ async fn answers_that_are_not_read_to_the_end_take_no_more_than_a_share_together
             )))
         }),
         NamedBy::Tenant,
+        "tenant-a",
     );
     service.share = Share::alone(TENANT_SHARE);
     let mut open = Vec::new();

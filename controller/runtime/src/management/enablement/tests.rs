@@ -92,8 +92,48 @@ async fn clusters_that_change_their_minds_all_the_time_let_others_go_first() {
     all.push(due("new", None));
     all.push(due("waiting", Some(now - Duration::from_secs(3))));
 
-    let chosen = first_in_turn(all, 3);
+    let chosen = first_in_turn(all, &HashMap::new(), 3);
 
     let names: Vec<_> = chosen.iter().map(|one| one.key.name.as_str()).collect();
     assert_eq!(names, ["new", "waiting", "a0"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_namespace_with_many_new_clusters_has_every_second_step_while_another_waits() {
+    let now = Instant::now();
+    let due = |namespace: &str, name: &str, last| DueStep {
+        last,
+        key: ObjectKey::new(namespace, name),
+        wanted: wanted("aws"),
+        step: Step::Create {
+            attestors: vec![],
+            watch_filter: None,
+        },
+    };
+    let all = || {
+        let flood = (0..1000).map(|number| due("a", &format!("{number:03}"), None));
+        let victims = ["1", "2"].map(|name| due("b", name, Some(now)));
+        flood.chain(victims).collect::<Vec<_>>()
+    };
+    let running = |running| LastOfNamespace {
+        running,
+        at: Some(now),
+    };
+
+    for (last, expected) in [
+        (HashMap::new(), ["a/000", "b/1", "a/001", "b/2"]),
+        (
+            HashMap::from([("a".to_owned(), running(1))]),
+            ["b/1", "b/2", "a/000", "a/001"],
+        ),
+        (
+            HashMap::from([("a".to_owned(), running(0))]),
+            ["b/1", "a/000", "b/2", "a/001"],
+        ),
+    ] {
+        let chosen = first_in_turn(all(), &last, 4);
+
+        let names: Vec<_> = chosen.iter().map(|one| one.key.to_string()).collect();
+        assert_eq!(names, expected);
+    }
 }

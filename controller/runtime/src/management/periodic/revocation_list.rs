@@ -45,7 +45,7 @@ pub(super) struct RevocationList {
 
 impl Default for RevocationList {
     fn default() -> Self {
-        Self::within(&Share::new(OWN_MEMORY))
+        Self::within(&Share::new("", OWN_MEMORY))
     }
 }
 
@@ -73,9 +73,10 @@ impl RevocationList {
 
     /// The list of the workload cluster of this `KubeletAuthentication`.
     pub(super) fn of_authentication(management: Client, key: ObjectKey) -> Self {
+        let list = Self::within(&Share::new(&key.namespace, OWN_MEMORY));
         Self {
             unknown: Some((management, key)),
-            ..Self::default()
+            ..list
         }
     }
 

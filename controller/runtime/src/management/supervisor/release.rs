@@ -6,7 +6,7 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::{ObjectReference, Secret};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep_until, timeout};
 
 use super::{FIRST_RESTART, LAST_RESTART, LOOK_AGAIN, Supervisor, cluster_now, other_cluster};
 use crate::capi::CORE_API_VERSION;
@@ -14,6 +14,7 @@ use crate::client::ClusterAccess;
 use crate::clock::now;
 use crate::events;
 use crate::logs::Failures;
+use crate::management::condition_events::TURN;
 use crate::management::desired_state;
 use crate::management::periodic;
 use crate::management::resume_panic;
@@ -96,7 +97,7 @@ impl Supervisor {
             return Some(connect(&self.key));
         }
         let kubeconfig = desired_state::kubeconfig(&self.sources, &controller.settings)?;
-        kubeconfig.access().ok()
+        kubeconfig.access(&self.key).ok()
     }
 
     async fn tell_release(&self, is_late: bool) {
@@ -133,12 +134,13 @@ impl Supervisor {
 
     /// Writes an Event on the Cluster.
     async fn write_event(&self, words: events::Words<'_>) {
-        let (Some(cluster), true) = (
-            self.sources.cluster.present(),
-            self.shared.condition_events.take(Instant::now()),
-        ) else {
+        let Some(cluster) = self.sources.cluster.present() else {
             return;
         };
+        let in_turn = timeout(TURN, self.shared.condition_events.take(&self.key));
+        if in_turn.await.is_err() {
+            return;
+        }
         let regarding = ObjectReference {
             api_version: Some(CORE_API_VERSION.to_owned()),
             kind: Some("Cluster".to_owned()),

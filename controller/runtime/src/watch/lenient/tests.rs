@@ -54,7 +54,7 @@ fn client(objects: Vec<Value>) -> Client {
         let answer = Full::new(Bytes::from(answer(request.uri())));
         async move { Ok::<_, Infallible>(Response::new(answer)) }
     });
-    let bounded = layer_fn(|service| Bounded::new(service, NamedBy::Tenant));
+    let bounded = layer_fn(|service| Bounded::new(service, NamedBy::Tenant, "tenant-a"));
     Client::new(ServiceBuilder::new().layer(bounded).service(server), "a")
 }
 

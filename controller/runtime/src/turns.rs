@@ -1,0 +1,370 @@
+//! Turns that the Clusters of all namespaces share: calls, lookups, requests. Every limit of concurrent work in this
+//! controller is one of these: a plain semaphore serves its callers in the order of arrival, so that one tenant's
+//! Clusters delay all others.
+//!
+//! # Guarantees
+//!
+//! - The next turn goes to the namespace with the fewest turns in progress. Of several such namespaces, it goes to the
+//!   one whose last turn is longest ago. Within the namespace, the next Cluster is chosen in the same way. A Cluster's
+//!   own turns come in the order of arrival.
+//! - While another namespace has a line, a namespace has at most half of the turns. A namespace without others can have
+//!   all of them.
+//! - A caller that stops waiting takes no turn, and a turn ends when it is dropped.
+//! - The time under the lock grows with the logarithm of the number of lines.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::convert::Infallible;
+use std::sync::Arc;
+
+use node_attestation_core::rate_limit::Rate;
+use parking_lot::Mutex;
+use tokio::sync::oneshot;
+use tokio::time::{Instant, sleep_until};
+
+use crate::object_key::ObjectKey;
+
+/// The limits of turns in progress.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TurnLimits {
+    /// The turns of all Clusters.
+    pub all: usize,
+    /// The turns of one Cluster.
+    pub of_cluster: usize,
+}
+
+/// Turns by namespace, then by Cluster. Clones share them.
+#[derive(Debug, Clone)]
+pub struct FairTurns(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    limits: TurnLimits,
+    state: Mutex<State>,
+}
+
+/// The place of one Cluster among the others. Lines with the same key are one line.
+#[derive(Debug)]
+pub struct Line {
+    turns: FairTurns,
+    cluster: ObjectKey,
+}
+
+/// A turn, until it is dropped.
+#[derive(Debug)]
+pub struct Turn {
+    line: Line,
+    ticket: u64,
+}
+
+impl FairTurns {
+    /// Turns with these limits.
+    pub fn new(limits: TurnLimits) -> Self {
+        Self(Arc::new(Inner {
+            limits,
+            state: Mutex::default(),
+        }))
+    }
+
+    /// Whether no Cluster has a line.
+    pub fn is_idle(&self) -> bool {
+        self.0.state.lock().namespaces.is_empty()
+    }
+
+    /// The line of a Cluster. Namespace and name are empty without a management cluster.
+    pub fn line(&self, cluster: &ObjectKey) -> Line {
+        self.0.state.lock().join(cluster);
+        Line {
+            turns: self.clone(),
+            cluster: cluster.clone(),
+        }
+    }
+}
+
+impl Line {
+    /// The Cluster.
+    pub fn cluster(&self) -> &ObjectKey {
+        &self.cluster
+    }
+
+    /// Whether no other namespace has a line.
+    pub fn is_alone(&self) -> bool {
+        self.turns.0.state.lock().namespaces.len() < 2
+    }
+
+    /// Waits for a turn.
+    pub async fn turn(&self) -> Turn {
+        let (turn, granted) = self.wait();
+        // The sender is dropped only after it was used.
+        let _ = granted.await;
+        turn
+    }
+
+    /// Takes a turn that can begin now.
+    pub fn try_turn(&self) -> Option<Turn> {
+        let (turn, mut granted) = self.wait();
+        granted.try_recv().is_ok().then_some(turn)
+    }
+
+    fn wait(&self) -> (Turn, oneshot::Receiver<()>) {
+        let line = self.clone();
+        let (sender, granted) = oneshot::channel();
+        let inner = &self.turns.0;
+        let ticket = inner.state.lock().wait(&self.cluster, sender, inner.limits);
+        (Turn { line, ticket }, granted)
+    }
+}
+
+impl Clone for Line {
+    fn clone(&self) -> Self {
+        self.turns.line(&self.cluster)
+    }
+}
+
+impl Drop for Line {
+    fn drop(&mut self) {
+        let inner = &self.turns.0;
+        inner.state.lock().leave(&self.cluster, inner.limits);
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        let Line { turns, cluster } = &self.line;
+        let Inner { limits, state } = &*turns.0;
+        state.lock().end(cluster, self.ticket, *limits);
+    }
+}
+
+/// A rate that the Clusters of all namespaces share. Tokens are taken in turn.
+#[derive(Debug)]
+pub struct FairRate {
+    turns: FairTurns,
+    rate: Rate,
+    /// The time at which the token bucket is full.
+    full_at: Mutex<Instant>,
+}
+
+impl FairRate {
+    /// A full bucket.
+    pub fn new(rate: Rate) -> Self {
+        let limits = TurnLimits {
+            all: 1,
+            of_cluster: 1,
+        };
+        Self {
+            turns: FairTurns::new(limits),
+            rate,
+            full_at: Mutex::new(Instant::now()),
+        }
+    }
+
+    /// Waits for a token, in turn.
+    pub async fn take(&self, cluster: &ObjectKey) {
+        let Ok(()) = self.take_if(cluster, |_| Ok::<_, Infallible>(())).await;
+    }
+
+    /// Waits for a token, in turn. `check` runs before each look at the bucket.
+    ///
+    /// # Errors
+    ///
+    /// The error of `check`. No token is taken.
+    pub async fn take_if<E>(
+        &self,
+        cluster: &ObjectKey,
+        check: impl Fn(Instant) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let _turn = self.turns.line(cluster).turn().await;
+        loop {
+            let now = Instant::now();
+            check(now)?;
+            let taken = self.rate.take(&mut *self.full_at.lock(), now);
+            let Err(ready) = taken else {
+                return Ok(());
+            };
+            sleep_until(ready).await;
+        }
+    }
+
+    /// Whether the bucket is full.
+    pub fn is_full(&self, now: Instant) -> bool {
+        *self.full_at.lock() <= now
+    }
+}
+
+/// Turns in progress, and the number of the last one, by which the longest wait is found.
+#[derive(Debug, Clone, Copy, Default)]
+struct Progress {
+    running: usize,
+    last: u64,
+}
+
+impl Progress {
+    fn begin(&mut self, number: u64) {
+        self.running += 1;
+        self.last = number;
+    }
+
+    fn end(&mut self) {
+        self.running = self.running.saturating_sub(1);
+    }
+}
+
+/// The order of the next turns: the first has the next one.
+type Ready = BTreeSet<(usize, u64, String)>;
+
+fn rank(progress: Progress, name: &str) -> (usize, u64, String) {
+    (progress.running, progress.last, name.to_owned())
+}
+
+#[derive(Debug, Default)]
+struct State {
+    running: usize,
+    /// The number of the last turn: an even one.
+    last: u64,
+    last_ticket: u64,
+    namespaces: BTreeMap<String, Namespace>,
+    /// The namespaces in which a Cluster is ready.
+    ready: Ready,
+}
+
+#[derive(Debug, Default)]
+struct Namespace {
+    progress: Progress,
+    clusters: BTreeMap<String, Cluster>,
+    /// The Clusters with a caller that waits, and below their own limit.
+    ready: Ready,
+}
+
+#[derive(Debug, Default)]
+struct Cluster {
+    /// The lines with its key.
+    lines: usize,
+    progress: Progress,
+    waiting: BTreeMap<u64, oneshot::Sender<()>>,
+}
+
+impl State {
+    /// A new line comes before the one that had the last turn, and after all others: a line that is made again and again
+    /// is not preferred.
+    fn join(&mut self, key: &ObjectKey) {
+        let progress = Progress {
+            running: 0,
+            last: self.last.saturating_sub(1),
+        };
+        let new = || Namespace {
+            progress,
+            ..Namespace::default()
+        };
+        let namespace = self.namespaces.entry(key.namespace.clone());
+        let clusters = &mut namespace.or_insert_with(new).clusters;
+        let new = || Cluster {
+            progress,
+            ..Cluster::default()
+        };
+        clusters.entry(key.name.clone()).or_insert_with(new).lines += 1;
+    }
+
+    fn leave(&mut self, key: &ObjectKey, limits: TurnLimits) {
+        let Some(namespace) = self.namespaces.get_mut(&key.namespace) else {
+            return;
+        };
+        let Some(cluster) = namespace.clusters.get_mut(&key.name) else {
+            return;
+        };
+        cluster.lines = cluster.lines.saturating_sub(1);
+        if cluster.lines > 0 {
+            return;
+        }
+        // Each turn has a line, so that neither waits nor runs here.
+        namespace.clusters.remove(&key.name);
+        if namespace.clusters.is_empty() {
+            self.namespaces.remove(&key.namespace);
+            self.grant(limits);
+        }
+    }
+
+    fn wait(&mut self, key: &ObjectKey, sender: oneshot::Sender<()>, limits: TurnLimits) -> u64 {
+        self.last_ticket += 1;
+        let ticket = self.last_ticket;
+        self.change(key, limits, |_, cluster| {
+            cluster.waiting.insert(ticket, sender);
+        });
+        self.grant(limits);
+        ticket
+    }
+
+    /// Ends a turn, or the wait for it.
+    fn end(&mut self, key: &ObjectKey, ticket: u64, limits: TurnLimits) {
+        let has_run = self.change(key, limits, |namespace, cluster| {
+            let has_run = cluster.waiting.remove(&ticket).is_none();
+            if has_run {
+                namespace.end();
+                cluster.progress.end();
+            }
+            has_run
+        });
+        if has_run == Some(true) {
+            self.running = self.running.saturating_sub(1);
+            self.grant(limits);
+        }
+    }
+
+    /// Begins the turns that can begin.
+    fn grant(&mut self, limits: TurnLimits) {
+        while self.running < limits.all {
+            let is_alone = self.namespaces.len() < 2;
+            let most = if is_alone {
+                limits.all
+            } else {
+                limits.all.div_ceil(2)
+            };
+            let Some((_, _, namespace)) =
+                self.ready.first().filter(|(running, ..)| *running < most)
+            else {
+                return;
+            };
+            let clusters = self.namespaces.get(namespace).map(|found| &found.ready);
+            let Some((_, _, cluster)) = clusters.and_then(Ready::first) else {
+                return;
+            };
+            let key = ObjectKey::new(namespace, cluster);
+            self.last += 2;
+            let number = self.last;
+            let next = self.change(&key, limits, |namespace, cluster| {
+                namespace.begin(number);
+                cluster.progress.begin(number);
+                cluster.waiting.pop_first()
+            });
+            self.running += 1;
+            if let Some((_, sender)) = next.flatten() {
+                // One that is not there to receive it ends the turn.
+                let _ = sender.send(());
+            }
+        }
+    }
+
+    /// Changes a Cluster, and its place in the order.
+    fn change<T>(
+        &mut self,
+        key: &ObjectKey,
+        limits: TurnLimits,
+        change: impl FnOnce(&mut Progress, &mut Cluster) -> T,
+    ) -> Option<T> {
+        let namespace = self.namespaces.get_mut(&key.namespace)?;
+        let cluster = namespace.clusters.get_mut(&key.name)?;
+        self.ready.remove(&rank(namespace.progress, &key.namespace));
+        namespace.ready.remove(&rank(cluster.progress, &key.name));
+        let changed = change(&mut namespace.progress, cluster);
+        let is_ready = !cluster.waiting.is_empty() && cluster.progress.running < limits.of_cluster;
+        if is_ready {
+            namespace.ready.insert(rank(cluster.progress, &key.name));
+        }
+        if !namespace.ready.is_empty() {
+            self.ready.insert(rank(namespace.progress, &key.namespace));
+        }
+        Some(changed)
+    }
+}
+
+#[cfg(test)]
+mod tests;

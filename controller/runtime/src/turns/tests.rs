@@ -1,0 +1,234 @@
+use std::time::Duration;
+
+use futures::future::FutureExt as _;
+use tokio::task::{JoinHandle, yield_now};
+
+use super::*;
+
+fn key(namespace: &str, name: &str) -> ObjectKey {
+    ObjectKey::new(namespace, name)
+}
+
+fn turns(all: usize, of_cluster: usize) -> FairTurns {
+    FairTurns::new(TurnLimits { all, of_cluster })
+}
+
+/// Callers that take a turn each, note their Cluster, and end it when they are told.
+#[derive(Debug, Clone)]
+struct Callers {
+    turns: FairTurns,
+    order: Arc<Mutex<Vec<String>>>,
+    open: Arc<Mutex<Vec<Turn>>>,
+}
+
+impl Callers {
+    fn new(turns: FairTurns) -> Self {
+        Self {
+            turns,
+            order: Arc::default(),
+            open: Arc::default(),
+        }
+    }
+
+    async fn call(&self, cluster: &ObjectKey, count: usize) -> Vec<JoinHandle<()>> {
+        let mut callers = Vec::new();
+        for _ in 0..count {
+            let (this, line) = (self.clone(), self.turns.line(cluster));
+            let cluster = cluster.to_string();
+            callers.push(tokio::spawn(async move {
+                let turn = line.turn().await;
+                this.order.lock().push(cluster);
+                this.open.lock().push(turn);
+            }));
+            settle().await;
+        }
+        callers
+    }
+
+    /// Ends the oldest turn of this Cluster.
+    async fn end(&self, cluster: &str) {
+        let turn = {
+            let mut open = self.open.lock();
+            let found = open
+                .iter()
+                .position(|turn| turn.line.cluster.to_string() == cluster);
+            open.remove(found.unwrap())
+        };
+        drop(turn);
+        settle().await;
+    }
+
+    /// Ends turns, the oldest first, until none is left; and the order of all of them.
+    async fn finish(&self) -> Vec<String> {
+        loop {
+            let turn = {
+                let mut open = self.open.lock();
+                (!open.is_empty()).then(|| open.remove(0))
+            };
+            let Some(turn) = turn else {
+                return self.order.lock().clone();
+            };
+            drop(turn);
+            settle().await;
+        }
+    }
+
+    fn order(&self) -> Vec<String> {
+        self.order.lock().clone()
+    }
+}
+
+async fn settle() {
+    for _ in 0..8 {
+        yield_now().await;
+    }
+}
+
+#[tokio::test]
+async fn turns_go_round_by_namespace_and_then_by_cluster() {
+    let callers = Callers::new(turns(1, 1));
+    for name in ["a1", "a2", "a3"] {
+        callers.call(&key("a", name), 3).await;
+    }
+    callers.call(&key("b", "b1"), 3).await;
+
+    let order = callers.finish().await;
+
+    let expected = [
+        "a/a1", "b/b1", "a/a2", "b/b1", "a/a3", "b/b1", "a/a1", "a/a2", "a/a3", "a/a1", "a/a2",
+        "a/a3",
+    ];
+    assert_eq!(order, expected);
+}
+
+#[tokio::test]
+async fn a_cluster_behind_two_hundred_others_waits_for_one_turn_of_each_at_most() {
+    // In another namespace: the next turn. In theirs: after one turn of each of them.
+    for (namespace, expected) in [("b", 1), ("a", 200)] {
+        let callers = Callers::new(turns(1, 1));
+        for number in 0..200 {
+            callers.call(&key("a", &format!("{number:03}")), 4).await;
+        }
+        callers.call(&key(namespace, "victim"), 1).await;
+
+        let order = callers.finish().await;
+
+        let victim = format!("{namespace}/victim");
+        let turn = order.iter().position(|cluster| *cluster == victim);
+        assert_eq!((order.len(), turn), (801, Some(expected)));
+    }
+}
+
+#[tokio::test]
+async fn a_namespace_has_all_turns_without_others_and_half_of_them_otherwise() {
+    let callers = Callers::new(turns(8, 8));
+    callers.call(&key("a", "1"), 20).await;
+    assert_eq!(callers.order().len(), 8);
+
+    let other = callers.turns.line(&key("b", "1"));
+    for _ in 0..4 {
+        callers.end("a/1").await;
+    }
+    assert_eq!(callers.order().len(), 8, "half of them are in progress");
+    callers.end("a/1").await;
+    assert_eq!(callers.order().len(), 9);
+
+    let others: Vec<_> = (0..5).map(|_| other.try_turn()).collect();
+    assert_eq!(others.iter().flatten().count(), 4);
+    drop((other, others));
+    settle().await;
+    assert_eq!(callers.order().len(), 13, "it is without others again");
+}
+
+#[tokio::test]
+async fn a_namespace_whose_turns_never_end_stops_no_other() {
+    let turns = turns(4, 4);
+    let victim = turns.line(&key("b", "1"));
+    let hung: Vec<_> = (0..9)
+        .map(|number| turns.line(&key("a", &number.to_string())))
+        .collect();
+    let hung: Vec<_> = hung.iter().map(Line::turn).collect();
+    let mut hung: Vec<_> = hung.into_iter().map(Box::pin).collect();
+    let begun: Vec<_> = hung
+        .iter_mut()
+        .filter_map(|turn| turn.now_or_never())
+        .collect();
+    assert_eq!(begun.len(), 2);
+
+    for _ in 0..100 {
+        assert!(victim.try_turn().is_some());
+    }
+}
+
+#[tokio::test]
+async fn a_cluster_has_its_own_limit_however_many_lines_it_has() {
+    let turns = turns(8, 2);
+    let lines: Vec<_> = (0..4).map(|_| turns.line(&key("a", "1"))).collect();
+
+    let begun: Vec<_> = lines.iter().map(Line::try_turn).collect();
+
+    assert_eq!(begun.iter().flatten().count(), 2);
+    assert!(turns.line(&key("a", "2")).try_turn().is_some());
+}
+
+#[tokio::test]
+async fn a_caller_that_stops_waiting_takes_no_turn() {
+    let turns = turns(1, 1);
+    let (first, second) = (turns.line(&key("a", "1")), turns.line(&key("b", "1")));
+    let turn = first.turn().await;
+    let mut given_up = Box::pin(second.turn());
+    assert!(given_up.as_mut().now_or_never().is_none());
+    let mut granted_unseen = Box::pin(second.turn());
+    assert!(granted_unseen.as_mut().now_or_never().is_none());
+
+    drop(given_up);
+    drop(turn);
+    assert!(first.try_turn().is_none(), "it was granted to the second");
+    drop(granted_unseen);
+
+    assert!(first.try_turn().is_some());
+}
+
+#[tokio::test]
+async fn lines_that_ended_leave_nothing() {
+    let turns = turns(2, 1);
+    for number in 0..100 {
+        let line = turns.line(&key(&number.to_string(), "1"));
+        let turn = line.turn().await;
+        drop(line);
+        assert_eq!(turns.0.state.lock().namespaces.len(), 1);
+        drop(turn);
+    }
+
+    let state = turns.0.state.lock();
+    assert!(state.namespaces.is_empty() && state.ready.is_empty());
+    assert_eq!(state.running, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_rate_is_taken_by_namespace_and_then_by_cluster() {
+    let rate = Rate {
+        burst: 1,
+        every: Duration::from_secs(1),
+    };
+    let shared = Arc::new(FairRate::new(rate));
+    let order: Arc<Mutex<Vec<String>>> = Arc::default();
+    let mut callers = Vec::new();
+    let each = (0..40).map(|number| key("a", &number.to_string()));
+    for cluster in each.chain([key("b", "1")]) {
+        let (shared, order) = (shared.clone(), order.clone());
+        callers.push(tokio::spawn(async move {
+            shared.take(&cluster).await;
+            order.lock().push(cluster.to_string());
+        }));
+    }
+    futures::future::join_all(callers).await;
+
+    let order = order.lock();
+    let at = order.iter().position(|cluster| cluster == "b/1").unwrap();
+    assert_eq!(order.len(), 41);
+    assert_eq!(
+        at, 2,
+        "after the first, and the one that waits for its token"
+    );
+}
