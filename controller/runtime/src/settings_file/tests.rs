@@ -71,7 +71,7 @@ fn a_stored_object_has_the_same_rules_about_several_settings() {
         );
         assert_eq!(refused.to_string(), expected);
     }
-    assert_eq!(rules.len(), 9);
+    assert_eq!(rules.len(), 8);
 }
 
 #[test]
@@ -89,7 +89,10 @@ fn settings_that_go_together_are_accepted() {
         }),
         json!({
             "authorizedAttestors": ["tpm"],
-            "aws": {"regions": ["eu-west-1"], "nodeName": "InstanceID"},
+            "aws": {
+                "accounts": ["111122223333"], "regions": ["eu-west-1"],
+                "nodeName": "InstanceID", "requiredTags": {"team": "a"},
+            },
             "tpm": {
                 "endorsementKeys": {"platform": "aws", "allowList": key},
                 "lateProviderIDs": "Allow",

@@ -230,6 +230,10 @@ async fn a_tpm_of_an_instance_in_another_region_than_its_cluster_is_denied_and_i
         let checked = checked_in(policy.clone(), facts.clone(), region, &id).await;
         assert_eq!(reason(checked), expected);
     }
-    let metal = checked_in(policy, facts, Err(()), "metal:///rack-1/7").await;
+    let metal = checked_in(policy.clone(), facts.clone(), Err(()), "metal:///rack-1/7").await;
     metal.unwrap();
+    // It would be another identity of the same instance.
+    let elsewhere = format!("aws:///eu-west-1b/{INSTANCE}");
+    let checked = checked_in(policy, facts, Ok(REGION), &elsewhere).await;
+    assert_eq!(reason(checked), "InstanceContradictsDocument");
 }
