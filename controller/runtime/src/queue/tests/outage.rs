@@ -25,7 +25,7 @@ async fn after(
 ) -> (World, Option<Controller>) {
     let mut world = World::new(away, outage, nodes, ago);
     world
-        .until(outage - Duration::from_secs(1), &mut None)
+        .until(outage.saturating_sub(Duration::from_secs(1)), &mut None)
         .await;
     let controller = Controller::start(&world, outage);
     (world, Some(controller))
@@ -133,7 +133,9 @@ async fn requests_that_are_pending_when_an_api_server_goes_are_answered_or_filed
         let mut world = World::new(Away::ApiServer, begin + outage, FEW, Duration::ZERO);
         world.begin = begin;
         let back = begin + outage;
-        world.until(back - Duration::from_secs(1), &mut None).await;
+        world
+            .until(back.saturating_sub(Duration::from_secs(1)), &mut None)
+            .await;
         let pending = world.undecided;
         assert!(pending > 10, "{pending}");
         assert_eq!(world.most_of_node, 1, "{outage:?}");
@@ -152,7 +154,7 @@ async fn requests_that_are_pending_when_an_api_server_goes_are_answered_or_filed
 #[tokio::test(start_paused = true)]
 async fn certificates_that_end_without_an_api_server_are_replaced_only_while_tokens_are_valid() {
     // Certificates that were not renewed for another reason, and end during the day of the outage.
-    let ago = LIFETIME - DAY;
+    let ago = LIFETIME.saturating_sub(DAY);
     for (outage, is_back) in [(2 * HOUR, true), (DAY, false)] {
         let (mut world, mut controller) = after(Away::ApiServer, outage, FEW, ago).await;
         let ended = FEW - world.certificates(outage);

@@ -175,8 +175,7 @@ async fn released(case: Case) -> Noted {
 
     drop(stop);
     running.await.unwrap();
-    let noted = noted.lock().clone();
-    noted
+    noted.lock().clone()
 }
 
 #[tokio::test(start_paused = true)]
