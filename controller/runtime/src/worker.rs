@@ -106,12 +106,11 @@ impl Worker {
     /// Starts the requests that are ready, as far as they have turns.
     fn start_ready(&mut self) {
         while self.waiting.is_none() && self.queue.is_ready(Instant::now()) {
-            match self.line.try_turn() {
-                Some(turn) => self.start(turn),
-                None => {
-                    let line = self.line.clone();
-                    self.waiting = Some(async move { line.turn().await }.boxed());
-                }
+            if let Some(turn) = self.line.try_turn() {
+                self.start(turn);
+            } else {
+                let line = self.line.clone();
+                self.waiting = Some(async move { line.turn().await }.boxed());
             }
         }
         if !self.queue.is_ready(Instant::now()) {
