@@ -124,11 +124,9 @@ pub(crate) fn put_custom(
     match source {
         Source::Identities(kind) => {
             let mut is_readable = true;
-            store.update(|objects| match &spec {
-                Some(spec) => {
-                    let spec = spec.as_ref().map_or(none, |spec| spec);
-                    is_readable = objects.put_identity(*kind, namespace, name, spec);
-                }
+            let spec = spec.map(|spec| spec.unwrap_or(none));
+            store.update(|objects| match spec {
+                Some(spec) => is_readable = objects.put_identity(*kind, namespace, name, spec),
                 None => objects.remove_identity(*kind, namespace, name),
             });
             ensure!(is_readable, Unreadable::because("its spec is invalid"));

@@ -109,7 +109,7 @@ impl IdentityWatch {
                     log.failed(&elapsed);
                 }
             }
-            sleep(waits.next()).await;
+            sleep(waits.next_wait()).await;
         }
     }
 
@@ -142,17 +142,17 @@ impl IdentityWatch {
                     }
                     put
                 };
-                filled.from(on_management(api, config), log, put).await;
+                filled.follow(on_management(api, config), log, put).await;
             }
             (Source::Secret(name), _) => {
                 let api = Api::namespaced(client, &self.places.capa_namespace);
                 let put = |_: &ObjectKey, object: Option<&_>| put_secret(store, name, object);
-                filled.from(on_management(api, config), log, put).await;
+                filled.follow(on_management(api, config), log, put).await;
             }
             (Source::ConfigMap(name), _) => {
                 let api = Api::namespaced(client, &self.places.ack_namespace);
                 let put = |_: &ObjectKey, object: Option<&_>| put_config_map(store, name, object);
-                filled.from(on_management(api, config), log, put).await;
+                filled.follow(on_management(api, config), log, put).await;
             }
             _ => {
                 let put = |key: &ObjectKey, object: Option<&_>| {
@@ -160,7 +160,7 @@ impl IdentityWatch {
                     Ok(())
                 };
                 let events = on_management(Api::all(client), config);
-                filled.from(events, log, put).await;
+                filled.follow(events, log, put).await;
             }
         }
     }
@@ -290,7 +290,7 @@ struct Filled<'a> {
 
 impl Filled<'_> {
     /// Follows a watch until its kind is gone. It comes back from anything else by itself.
-    async fn from<K, R>(
+    async fn follow<K, R>(
         self,
         events: impl Stream<Item = watcher::Result<Event<Lenient<K, R>>>>,
         log: &mut WatchLog,

@@ -88,7 +88,7 @@ where
                     watching.events = begin(watching.page);
                 }
                 Err(error) => {
-                    watching.next = Instant::now() + watching.waits.next();
+                    watching.next = Instant::now() + watching.waits.next_wait();
                     if matches!(error, watcher::Error::WatchStartFailed(_)) {
                         watching.events = begin(watching.page);
                     }
@@ -161,11 +161,7 @@ pub struct ExponentialBackoff {
 
 impl ExponentialBackoff {
     /// The wait after a failure now.
-    #[expect(
-        clippy::should_implement_trait,
-        reason = "the waits are no iterator: each depends on the time"
-    )]
-    pub fn next(&mut self) -> Duration {
+    pub fn next_wait(&mut self) -> Duration {
         let now = Instant::now();
         if self.last.is_some_and(|last| now - last > WATCH_HELD) {
             self.failures = 0;

@@ -80,7 +80,7 @@ impl Objects {
                 }
                 Err(error) => told.failed(&error),
             }
-            sleep(waits.next()).await;
+            sleep(waits.next_wait()).await;
         }
     }
 

@@ -19,7 +19,7 @@ async fn waits_for_an_api_server_double_until_a_watch_has_held() {
     let mut waits = ExponentialBackoff::default();
     let mut millis = Vec::new();
     for _ in 0..8 {
-        let wait = waits.next();
+        let wait = waits.next_wait();
         millis.push(wait.as_millis());
         tokio::time::advance(wait).await;
     }
@@ -33,14 +33,14 @@ async fn waits_for_an_api_server_double_until_a_watch_has_held() {
 
     tokio::time::advance(WATCH_HELD).await;
 
-    assert!(waits.next() <= FIRST_WATCH_RETRY);
+    assert!(waits.next_wait() <= FIRST_WATCH_RETRY);
 }
 
 #[tokio::test(start_paused = true)]
 async fn watches_that_fail_together_do_not_come_back_together() {
     let waits = |_| {
         let mut waits = ExponentialBackoff::default();
-        (0..8).map(|_| waits.next()).sum::<Duration>()
+        (0..8).map(|_| waits.next_wait()).sum::<Duration>()
     };
 
     let different: std::collections::BTreeSet<_> = (0..100).map(waits).collect();
