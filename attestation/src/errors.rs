@@ -13,11 +13,25 @@ macro_rules! ensure {
     };
 }
 
-/// The error and its causes on one line, with ": " between.
+/// The most bytes of an error's text. It can repeat what others wrote, which has no limit, and stands in a line of the log
+/// for each request.
+const MAX_LEN: usize = 4096;
+
+/// The error and its causes on one line, with ": " between. A longer text is cut, and ends in dots.
 pub fn error_chain(error: &dyn Error) -> String {
     let chain = iter::successors(Some(error), |&error| error.source());
     let words: Vec<_> = chain.map(ToString::to_string).collect();
-    words.join(": ")
+    let mut text = words.join(": ");
+    if text.len() > MAX_LEN {
+        text.truncate(text.floor_char_boundary(MAX_LEN));
+        text.push_str("...");
+    }
+    text
+}
+
+/// The text, or its beginning of at most `len` bytes.
+pub fn shortened(text: &str, len: usize) -> &str {
+    text.get(..text.floor_char_boundary(len)).unwrap_or(text)
 }
 
 #[cfg(test)]
@@ -38,5 +52,25 @@ mod tests {
             error_chain(&Cause("cannot start", cause(root))),
             "cannot start: the file is missing: not found"
         );
+    }
+
+    #[test]
+    fn a_text_of_others_in_an_error_is_cut() {
+        #[derive(Debug, thiserror::Error)]
+        #[error("{0} does not exist")]
+        struct Missing(String);
+
+        let at_most = Missing("a".repeat(MAX_LEN - " does not exist".len()));
+        assert_eq!(error_chain(&at_most), at_most.to_string());
+        let longer = error_chain(&Missing("\u{e9}".repeat(1 << 20)));
+        assert_eq!(longer.len(), MAX_LEN + 3);
+        assert!(longer.ends_with("\u{e9}..."));
+    }
+
+    #[test]
+    fn a_text_is_shortened_between_characters() {
+        assert_eq!(shortened("abc", 3), "abc");
+        assert_eq!(shortened("abcd", 3), "abc");
+        assert_eq!(shortened("ab\u{e9}", 3), "ab");
     }
 }

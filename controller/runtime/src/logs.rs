@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use kubelet_attestation::csr::{envelope, parse, subject};
-use kubelet_attestation::errors::error_chain;
+use kubelet_attestation::errors::{error_chain, shortened};
 use kubelet_attestation::names::{NodeName, Provider};
 
 use node_attestation_core::decide::{Decided, Decision};
@@ -19,6 +19,9 @@ pub(crate) use budget::LineBudget;
 
 use crate::events::{reason, told};
 use crate::metrics;
+
+/// The most bytes of a name in a line. Kubernetes has no longer ones.
+const MAX_NAME_LEN: usize = 253;
 
 /// The fields of a request in every line.
 #[derive(Debug)]
@@ -40,12 +43,17 @@ impl<'a> Subject<'a> {
     /// The node's name is the one in the request, if that is valid.
     pub(crate) fn of(request: &'a CertificateSigningRequest) -> Self {
         Self {
-            name: request.metadata.name.as_deref().unwrap_or_default(),
-            requester: request.spec.username.as_deref().unwrap_or_default(),
+            name: shown(request.metadata.name.as_ref()),
+            requester: shown(request.spec.username.as_ref()),
             node: claimed_node(&request.spec.request.0),
             provider: Provider::of_client_signer(&request.spec.signer_name),
         }
     }
+}
+
+/// A text of the workload API server, which may be the tenant's own.
+fn shown(text: Option<&String>) -> &str {
+    shortened(text.map_or("", String::as_str), MAX_NAME_LEN)
 }
 
 fn claimed_node(request: &[u8]) -> Option<NodeName> {
@@ -95,7 +103,7 @@ impl Failures {
 /// Logs that a decision was not written; `repeated` if it was not the first time.
 pub(crate) fn unanswered(csr: &str, error: &dyn Error, repeated: bool) {
     const MESSAGE: &str = "the request was not answered";
-    let error = error_chain(error);
+    let (csr, error) = (shortened(csr, MAX_NAME_LEN), error_chain(error));
     if repeated {
         tracing::debug!(csr, error, "{MESSAGE}");
     } else {
@@ -265,6 +273,27 @@ mod tests {
         });
         assert_eq!(text.matches("WARN").count(), 2, "{text}");
         assert_eq!(text.lines().count(), 2, "{text}");
+    }
+
+    #[test]
+    fn what_a_tenants_api_server_says_is_cut_in_a_line() {
+        let long = || Some("a".repeat(1 << 20));
+        let mut request = CertificateSigningRequest::default();
+        request.metadata.name = long();
+        request.spec.username = long();
+        let (subject, error) = (
+            Subject::of(&request),
+            std::io::Error::other("b".repeat(1 << 20)),
+        );
+
+        let text = logged(|| {
+            rejected(&subject, &error);
+            unanswered(subject.name, &error, false);
+        });
+
+        assert_eq!(text.lines().count(), 2);
+        let longest = text.lines().map(str::len).max().unwrap();
+        assert!(longest < 5000, "{longest}");
     }
 
     #[test]

@@ -474,3 +474,22 @@ async fn an_account_is_written_once_the_api_server_answers_again() {
     running.await.unwrap();
     assert_eq!(bed.written(), ACCOUNT);
 }
+
+#[tokio::test(start_paused = true)]
+async fn an_account_that_cannot_be_written_is_tried_ever_more_rarely() {
+    let bed = Bed::new();
+    bed.authentication();
+    bed.server.refuse(PLURAL, Some(422));
+    let watch = bed.watch.clone();
+    let cluster = ObjectKey::new("tenant-a", "one");
+    let running =
+        tokio::spawn(async move { watch.write_account(cluster, ACCOUNT.to_owned()).await });
+
+    sleep(Duration::from_hours(24)).await;
+    let tries = bed.server.requests(PLURAL).len();
+    assert!((24..40).contains(&tries), "{tries}");
+
+    bed.server.refuse(PLURAL, None);
+    running.await.unwrap();
+    assert_eq!(bed.written(), ACCOUNT);
+}

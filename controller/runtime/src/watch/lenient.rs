@@ -17,6 +17,7 @@ use std::time::Duration;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use k8s_openapi::jiff::Timestamp;
 use kube::Resource;
+use kubelet_attestation::errors::shortened;
 use node_attestation_core::rate_limit::Rate;
 use serde::Deserialize;
 use serde::de::value::MapAccessDeserializer;
@@ -29,6 +30,9 @@ const TOLD: Rate = Rate {
     burst: 100,
     every: Duration::from_mins(1),
 };
+
+/// The most bytes of a name in a line. Kubernetes has no longer ones.
+const MAX_NAME_LEN: usize = 253;
 
 /// The number of logged versions of a namespace that are remembered, so that a list does not tell of them again.
 const MAX_REMEMBERED: usize = 1000;
@@ -224,8 +228,12 @@ impl Skipped {
     /// Notes that this object was skipped.
     pub fn note(&mut self, metadata: &ObjectMeta, error: &Unreadable) {
         if self.is_new(metadata) {
-            let name = metadata.name.as_deref().unwrap_or_default();
-            let namespace = metadata.namespace.as_deref().unwrap_or_default();
+            // They can be those of an API server that is its tenant's own.
+            let shown = |text: Option<&String>| {
+                shortened(text.map_or("", String::as_str), MAX_NAME_LEN).to_owned()
+            };
+            let name = shown(metadata.name.as_ref());
+            let namespace = shown(metadata.namespace.as_ref());
             let (kind, error) = (self.kind, error.to_string());
             tracing::error!(kind, namespace, name, error, "an object cannot be read");
         }
