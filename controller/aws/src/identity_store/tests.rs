@@ -332,3 +332,26 @@ fn the_region_of_a_managed_control_plane_is_its_clusters() {
     store.failed(&source);
     assert_eq!(accepts(), Err(IdentityError::WatchInterrupted(source)));
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_watch_that_goes_on_denies_nobody_before_it_has_caught_up() {
+    let store = store();
+    let source = Source::Clusters;
+    let accepts = || store.accepts_region(&tenant(), "eu-west-2");
+    let interrupted = Err(IdentityError::WatchInterrupted(source.clone()));
+    store.failed(&source);
+    advance(BROKEN_WATCH / 2).await;
+
+    store.heard(&source);
+
+    assert_eq!(accepts(), interrupted);
+    advance(CATCHES_UP * 2).await;
+    assert_eq!(accepts(), Ok(false));
+    // It is not broken since the first failure.
+    store.failed(&source);
+    advance(BROKEN_WATCH).await;
+    assert!(store.resolve(&tenant()).is_ok());
+    advance(BROKEN_WATCH).await;
+    let broken = IdentityError::WatchBroken(source);
+    assert_eq!(store.resolve(&tenant()).unwrap_err(), broken);
+}
