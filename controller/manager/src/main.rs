@@ -2,7 +2,8 @@
 //! kubelets.
 //!
 //! ```text
-//! node-attestation-controller run [--kubeconfig F] [--namespace N] [--watch-filter V] [--allow-insecure]
+//! node-attestation-controller run [--kubeconfig F] [--namespace N] [--watch-filter V]
+//!     [--max-clusters-per-namespace N] [--allow-insecure]
 //! node-attestation-controller run --workload-kubeconfig F --settings F --inventory F --ca-cert F --ca-key F
 //!     [--allow-insecure] [--tpm-challenge-keys DIR]
 //! node-attestation-controller run .. --signer-endpoint unix://PATH

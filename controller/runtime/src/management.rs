@@ -23,6 +23,7 @@
 //! - The reason for which a cluster is not served is in a condition, without secrets.
 //! - A replaced kubeconfig or CA takes effect at once, and no request is lost.
 
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -54,6 +55,7 @@ mod infra_cluster;
 mod leader;
 mod machine_conditions;
 mod periodic;
+mod places;
 mod single_object;
 pub(crate) mod spec_mapping;
 mod status_writer;
@@ -62,6 +64,7 @@ mod sweep_events;
 
 use ca_key_registry::CaKeys;
 use leader::{Candidate, TermEnd};
+use places::Places;
 
 /// The kinds of the management cluster that a replica knows before it is ready. It lists those that only a leader needs
 /// when it leads.
@@ -69,6 +72,9 @@ const LISTS: [&str; 4] = ["Cluster", "Machine", "MachinePool", "NodeIdentity"];
 
 /// The default of [`Settings::sync_period`].
 pub const SYNC_PERIOD: Duration = Duration::from_mins(30);
+
+/// The default of [`Settings::max_clusters_per_namespace`].
+pub const MAX_CLUSTERS_PER_NAMESPACE: NonZeroUsize = NonZeroUsize::MIN.saturating_add(999);
 
 /// The part of a management cluster that the controller serves, and how.
 #[derive(Debug, Clone, Default)]
@@ -89,6 +95,9 @@ pub struct Settings {
     /// our rights. A cluster with which something is wrong is inspected each minute, and one whose watches fail
     /// or come back at once. `None`: [`SYNC_PERIOD`].
     pub sync_period: Option<Duration>,
+    /// The limit of served clusters in one namespace; the oldest are served. `None`:
+    /// [`MAX_CLUSTERS_PER_NAMESPACE`].
+    pub max_clusters_per_namespace: Option<NonZeroUsize>,
     /// Its metrics and its health.
     pub metrics: Metrics,
     /// Signs for clusters whose CA has no key in its Secret. `None`: requests of such a cluster are approved, for
@@ -129,6 +138,7 @@ struct Shared {
     requests: FairTurns,
     /// The log lines about refused requests.
     lines: Arc<LineBudget>,
+    places: Places,
 }
 
 impl Controller {
@@ -192,7 +202,10 @@ impl Controller {
     /// The state that the clusters share, and the tasks of its watches.
     fn watching(&self) -> (Arc<Shared>, JoinSet<()>) {
         let Settings {
-            selection, metrics, ..
+            selection,
+            metrics,
+            max_clusters_per_namespace: places,
+            ..
         } = &self.settings;
         metrics.require_lists(&LISTS);
         let management = || self.management.clone();
@@ -211,6 +224,7 @@ impl Controller {
             machine_conditions: Arc::new(FairRate::new(crate::machine_conditions::RATE)),
             requests: FairTurns::new(queue::TURNS),
             lines: Arc::default(),
+            places: Places::new(places.unwrap_or(MAX_CLUSTERS_PER_NAMESPACE)),
         });
         (shared, watching)
     }

@@ -7,5 +7,6 @@ mod conditions;
 mod filters;
 mod identities;
 mod join;
+mod places;
 mod requests;
 mod silence;

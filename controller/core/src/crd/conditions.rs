@@ -60,6 +60,8 @@ pub mod reason {
     pub const CA_EXPIRED: &str = "CAExpired";
     /// Another Cluster has the same CA key: a certificate of one works in the other.
     pub const SHARED_CA: &str = "SharedCA";
+    /// The namespace has more Clusters than the controller serves of one.
+    pub const TOO_MANY_CLUSTERS: &str = "TooManyClusters";
     /// The CA Secret has no key, and the controller has no external signer.
     pub const CA_KEY_NOT_FOUND: &str = "CAKeyNotFound";
     /// The controller does not run with --allow-insecure.

@@ -1,6 +1,7 @@
 //! All clusters of a management cluster.
 
 use std::fs;
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,7 +9,7 @@ use std::time::Duration;
 use node_attestation_core::crd::KubeletAuthentication;
 use node_attestation_runtime::client::EgressPolicy;
 use node_attestation_runtime::external_signer::ExternalSigner;
-use node_attestation_runtime::management::{Controller, Settings};
+use node_attestation_runtime::management::{Controller, MAX_CLUSTERS_PER_NAMESPACE, Settings};
 use node_attestation_runtime::metrics::Metrics;
 use tokio::task::JoinSet;
 
@@ -34,6 +35,9 @@ pub(super) struct ManagementArguments {
     /// Serve only the Clusters with this value of the label cluster.x-k8s.io/watch-filter
     #[arg(long, value_name = "VALUE")]
     watch_filter: Option<String>,
+    /// Serve at most so many Clusters of one namespace: the oldest
+    #[arg(long, value_name = "NUMBER", default_value_t = MAX_CLUSTERS_PER_NAMESPACE)]
+    max_clusters_per_namespace: NonZeroUsize,
     /// The time for which a Machine must be missing, in at least two rounds, until its record is retired
     #[arg(long, hide = true, value_name = "DURATION", value_parser = humantime::parse_duration)]
     missing_machine_timeout: Option<Duration>,
@@ -65,6 +69,7 @@ pub(super) async fn run(
     settings.candidate = host_name();
     settings.missing_machine_timeout = arguments.missing_machine_timeout;
     settings.sync_period = arguments.sync_period;
+    settings.max_clusters_per_namespace = Some(arguments.max_clusters_per_namespace);
     settings.metrics = metrics;
     settings.external_signer = external;
     settings.reach = EgressPolicy {

@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_namespace_that_floods_reads_half_of_what_is_common_while_there_is_another() {
+    async fn a_flooding_namespace_reads_half_of_the_common_rate_beside_another() {
         static ALL: Common = Common::new();
         let minute = Duration::from_mins(1);
         let flood = || async {

@@ -71,6 +71,12 @@ pub(super) fn service(
     if authentication.metadata.name.as_deref() != Some(name) {
         return Err(NotReady::Misnamed(name.to_owned()));
     }
+    // The Secrets of a Cluster that does not exist are not read, and it shares no CA.
+    if sources.cluster == Observed::Absent {
+        drop(ca_key.hold(None));
+        ensure!(!is_paused(&authentication.metadata), NotReady::Paused);
+        return Err(NotReady::ClusterNotFound(name.to_owned()));
+    }
     // Before all else: also what is paused, or broken, shares its CA.
     let ca_name = format!("{name}-ca");
     let ca = match &sources.ca {
@@ -84,8 +90,7 @@ pub(super) fn service(
     let shared = ca_key.hold(ca.as_ref().ok().map(CaKey::of));
     ensure!(!is_paused(&authentication.metadata), NotReady::Paused);
     let cluster = match &sources.cluster {
-        Observed::Unknown => return Ok(None),
-        Observed::Absent => return Err(NotReady::ClusterNotFound(name.to_owned())),
+        Observed::Unknown | Observed::Absent => return Ok(None),
         Observed::Present(cluster) => cluster,
     };
     ensure!(!cluster.paused, NotReady::ClusterPaused);

@@ -1,12 +1,9 @@
 //! One cluster: observes its configuration, and runs its tasks while that is possible.
 
-use std::future::{pending, ready};
+use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::stream::StreamExt as _;
-use k8s_openapi::api::core::v1::Secret;
-use kube::api::Api;
 use node_attestation_core::crd::{
     ALLOW_RETIREMENT_ANNOTATION, KubeletAuthentication, KubeletAuthenticationStatus,
 };
@@ -14,11 +11,12 @@ use node_attestation_core::ledger::{
     Absences, MISSING_MACHINE_TIMEOUT, RevocationDecisions, Revocations,
 };
 use tokio::sync::watch;
-use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 
 mod release;
+mod secrets;
 
+use super::Shared;
 use super::ca_key_registry::CaKeyHolder;
 use super::cluster_registry::Authentication;
 use super::cluster_tasks::Running;
@@ -27,14 +25,13 @@ use super::conditions::not_ready::NotReady;
 use super::conditions::{self, ClusterPhase};
 use super::desired_state::{self, Service, Sources};
 use super::infra_cluster::InfraCluster;
-use super::single_object::{Observed, follow};
+use super::places::Place;
+use super::single_object::Observed;
 use super::status_writer::StatusWriter;
-use super::{Shared, resume_panic};
 use crate::capi::{Cluster, ObjectKey, Objects, Selection};
 use crate::clock::now;
 use crate::metrics::ClusterMetrics;
 use crate::records::KubeRecords;
-use crate::watch::Lenient;
 
 /// The longest time between two updates of the status, part of which depends on the time.
 const LOOK_AGAIN: Duration = Duration::from_mins(1);
@@ -51,7 +48,7 @@ pub(super) async fn supervise(
     key: ObjectKey,
     mut authentication: watch::Receiver<Authentication>,
 ) {
-    while let Some(cluster) = selected(&shared, &key, &mut authentication).await {
+    while let Some((cluster, selected)) = selected(&shared, &key, &mut authentication).await {
         let settings = &shared.controller.settings;
         let missing_machine_timeout = settings.missing_machine_timeout;
         let supervisor = Supervisor {
@@ -64,6 +61,7 @@ pub(super) async fn supervise(
             },
             metrics: settings.metrics.cluster(&key.namespace, &key.name),
             ca_key: shared.ca_keys.holder(key.clone()),
+            place: shared.places.place(&key, &selected),
             records: Arc::new(shared.records.of_cluster(&key)),
             absences: Absences::new(missing_machine_timeout.unwrap_or(MISSING_MACHINE_TIMEOUT)),
             revocations: Revocations::unread(),
@@ -78,13 +76,13 @@ pub(super) async fn supervise(
     }
 }
 
-/// Waits until this controller selects the cluster, and returns its Cluster; `None`: its `KubeletAuthentication` is
-/// gone.
+/// Waits until this controller selects the cluster, and returns its Cluster and its `KubeletAuthentication`; `None`:
+/// that is gone.
 async fn selected(
     shared: &Shared,
     key: &ObjectKey,
     authentication: &mut watch::Receiver<Authentication>,
-) -> Option<Observed<Cluster>> {
+) -> Option<(Observed<Cluster>, Arc<KubeletAuthentication>)> {
     let selection = &shared.controller.settings.selection;
     let mut objects = shared.objects.changes_of(key);
     let mut cluster = Observed::Unknown;
@@ -93,7 +91,7 @@ async fn selected(
         authentication.has_changed().ok()?;
         let current = authentication.borrow_and_update().clone()?;
         if is_selected(selection, &cluster, &current) {
-            return Some(cluster);
+            return Some((cluster, current));
         }
         tokio::select! {
             still_wanted = authentication.changed() => still_wanted.ok()?,
@@ -117,8 +115,6 @@ fn is_selected(
     }
 }
 
-type SecretReceiver = watch::Receiver<Observed<Arc<Secret>>>;
-
 struct Supervisor {
     shared: Arc<Shared>,
     key: ObjectKey,
@@ -126,6 +122,7 @@ struct Supervisor {
     sources: Sources,
     metrics: ClusterMetrics,
     ca_key: CaKeyHolder,
+    place: Place,
     records: Arc<KubeRecords>,
     absences: Absences,
     revocations: Revocations,
@@ -141,23 +138,18 @@ struct Supervisor {
 impl Supervisor {
     /// Until the `KubeletAuthentication` is gone, or the cluster is another controller's.
     async fn run(mut self) {
-        let mut following = JoinSet::new();
-        let mut kubeconfigs = self.follow_secret("kubeconfig", &mut following);
-        let mut cas = self.follow_secret("ca", &mut following);
+        let mut secrets = None;
         let mut objects = self.shared.objects.changes_of(&self.key);
         loop {
             let Some(authentication) = self.authentication.borrow_and_update().clone() else {
-                let sources = release::Sources {
-                    objects,
-                    kubeconfigs,
-                    following,
-                };
+                let sources = release::Sources { objects, secrets };
                 return Box::pin(self.release(sources)).await;
             };
             let selection = &self.shared.controller.settings.selection;
             if !is_selected(selection, &self.sources.cluster, &authentication) {
                 break;
             }
+            self.follow_secrets(&mut secrets);
             let phase = self.reconcile(&authentication).await;
             let status = conditions::status(&authentication, &phase, now());
             self.metrics
@@ -181,16 +173,12 @@ impl Supervisor {
                 still_wanted = self.authentication.changed() => if still_wanted.is_err() {
                     break;
                 },
-                Ok(()) = kubeconfigs.changed() => {
-                    self.sources.kubeconfig = kubeconfigs.borrow_and_update().clone();
-                }
-                Ok(()) = cas.changed() => self.sources.ca = cas.borrow_and_update().clone(),
-                // It ends only by a panic. Without it no change of a Secret would take effect.
-                Some(ended) = following.join_next() => resume_panic(ended),
+                changed = secrets::changed(&mut secrets) => self.secrets_changed(changed),
                 cluster = other_cluster(&self.shared.objects, &self.key, &mut objects, &self.sources.cluster) => {
                     self.sources.cluster = cluster;
                 }
                 () = self.ca_key.changed() => {}
+                () = self.place.changed() => {}
                 has_broken = has_broken(self.running.as_mut()) => if has_broken {
                     self.broke().await;
                 },
@@ -210,27 +198,13 @@ impl Supervisor {
         }
     }
 
-    /// Follows a Secret of the cluster in a task of the set.
-    ///
-    /// It is a task of its own: a stream keeps its turn among the calls to the API server also while nobody polls it,
-    /// and the supervisor waits for a turn when it writes.
-    fn follow_secret(&self, suffix: &str, tasks: &mut JoinSet<()>) -> SecretReceiver {
-        let ObjectKey { namespace, name } = &self.key;
-        let api = Api::<Lenient<Secret>>::namespaced(
-            self.shared.controller.management.clone(),
-            namespace,
-        );
-        let versions = follow(api, &format!("{name}-{suffix}"));
-        let (sender, receiver) = watch::channel(Observed::Unknown);
-        tasks.spawn(versions.for_each(move |secret| {
-            sender.send_replace(secret.map(Arc::new).into());
-            ready(())
-        }));
-        receiver
-    }
-
     /// Reconciles the cluster, and returns its phase.
     async fn reconcile(&mut self, authentication: &KubeletAuthentication) -> ClusterPhase {
+        if !self.place.is_placed() {
+            self.stop().await;
+            self.ca_key.hold(None);
+            return ClusterPhase::Stopped(NotReady::TooManyClusters(self.place.limit()));
+        }
         self.absences.allow(allowed_retirements(authentication));
         let annotations = authentication.metadata.annotations.as_ref();
         let decisions = RevocationDecisions::of_annotations(annotations);

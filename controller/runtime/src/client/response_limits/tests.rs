@@ -108,7 +108,7 @@ async fn no_more_calls_than_are_answered_at_once_are_sent() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_calls_for_one_namespace_leave_half_of_the_management_clusters_turns_to_another() {
+async fn calls_for_a_namespace_leave_half_of_the_management_turns_to_others() {
     const ALL: usize = MANAGEMENT_CALLS_AT_ONCE;
     let url = |namespace: &str| format!("https://a/api/v1/namespaces/{namespace}/secrets/a");
     for (named_by, alone, expected) in [

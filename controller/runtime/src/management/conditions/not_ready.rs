@@ -1,5 +1,7 @@
 //! The reasons for which a cluster is not served, and what a person can do about each.
 
+use std::num::NonZeroUsize;
+
 use kubelet_attestation::errors::error_chain;
 use node_attestation_core::crd::conditions::{ConditionReport, reason};
 use node_attestation_core::signer::InvalidCa;
@@ -57,6 +59,11 @@ pub(in crate::management) enum NotReady {
          --signer-endpoint if another program holds the key"
     )]
     CaKeyNotFound(String),
+    #[error(
+        "its namespace has more than {0} KubeletAuthentications, and the {0} oldest are served: delete those of \
+         Clusters that no longer exist, or have the operator raise --max-clusters-per-namespace"
+    )]
+    TooManyClusters(NonZeroUsize),
     /// Its tasks panicked, and start again.
     #[error("it failed, and begins again")]
     Broken,
@@ -83,6 +90,7 @@ impl NotReady {
             Self::Settings(_) => reason::SETTINGS_INVALID,
             Self::ServingAddressRange(_) => reason::SERVING_ADDRESS_RANGE_INVALID,
             Self::CaKeyNotFound(_) => reason::CA_KEY_NOT_FOUND,
+            Self::TooManyClusters(_) => reason::TOO_MANY_CLUSTERS,
             Self::Broken => reason::INTERNAL_ERROR,
         }
     }

@@ -99,7 +99,7 @@ async fn clusters_that_change_their_minds_all_the_time_let_others_go_first() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_namespace_with_many_new_clusters_has_every_second_step_while_another_waits() {
+async fn a_namespace_with_many_new_clusters_has_every_second_step() {
     let now = Instant::now();
     let due = |namespace: &str, name: &str, last| DueStep {
         last,

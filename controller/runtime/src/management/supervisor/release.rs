@@ -1,13 +1,12 @@
 //! The release of a cluster whose `KubeletAuthentication` was deleted.
 
 use std::ops::ControlFlow;
-use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::{ObjectReference, Secret};
+use k8s_openapi::api::core::v1::ObjectReference;
 use tokio::sync::watch;
-use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
 
+use super::secrets::{self, SecretWatches};
 use super::{FIRST_RESTART, LAST_RESTART, LOOK_AGAIN, Supervisor, cluster_now, other_cluster};
 use crate::capi::CORE_API_VERSION;
 use crate::client::ClusterAccess;
@@ -17,15 +16,13 @@ use crate::logs::Failures;
 use crate::management::condition_events::TURN;
 use crate::management::desired_state;
 use crate::management::periodic;
-use crate::management::resume_panic;
 use crate::management::single_object::Observed;
 use crate::metrics::ClusterMetrics;
 
 /// The changes that a release waits for.
 pub(super) struct Sources {
     pub(super) objects: watch::Receiver<()>,
-    pub(super) kubeconfigs: watch::Receiver<Observed<Arc<Secret>>>,
-    pub(super) following: JoinSet<()>,
+    pub(super) secrets: Option<SecretWatches>,
 }
 
 impl Supervisor {
@@ -44,6 +41,7 @@ impl Supervisor {
                 return;
             }
             self.sources.cluster = cluster_now(&self.shared.objects, &self.key);
+            self.follow_secrets(&mut sources.secrets);
             let mut again = Instant::now() + LOOK_AGAIN;
             match self.access_now(&mut served) {
                 ControlFlow::Break(()) => return,
@@ -61,10 +59,7 @@ impl Supervisor {
             tokio::select! {
                 // Whether it is created again, or this replica leads no more, is looked up above.
                 _ = self.authentication.changed() => {}
-                Ok(()) = sources.kubeconfigs.changed() => {
-                    self.sources.kubeconfig = sources.kubeconfigs.borrow_and_update().clone();
-                }
-                Some(ended) = sources.following.join_next() => resume_panic(ended),
+                changed = secrets::changed(&mut sources.secrets) => self.secrets_changed(changed),
                 cluster = other_cluster(&self.shared.objects, &self.key, &mut sources.objects, &self.sources.cluster) => {
                     self.sources.cluster = cluster;
                 }

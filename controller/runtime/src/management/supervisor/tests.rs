@@ -1,8 +1,9 @@
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
+use std::num::NonZeroUsize;
 use std::sync::Mutex;
 
-use futures::stream;
+use futures::stream::{self, StreamExt as _};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt as _, Full, StreamBody};
 use hyper::body::{Bytes, Frame};
@@ -87,6 +88,29 @@ fn authentication(number: usize, generation: i64) -> Value {
     })
 }
 
+fn cluster(number: usize) -> Value {
+    let name = format!("c{number}");
+    json!({
+        "apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "Cluster",
+        "metadata": {"name": name, "namespace": "default", "uid": name, "resourceVersion": "1"},
+        "spec": {},
+    })
+}
+
+/// The kinds of Cluster API.
+fn discovery() -> Value {
+    let kinds = [
+        ("clusters", "Cluster"),
+        ("machines", "Machine"),
+        ("machinepools", "MachinePool"),
+    ];
+    let resources = kinds.map(|(name, kind)| {
+        json!({"name": name, "kind": kind, "namespaced": true, "singularName": "", "verbs": ["list"]})
+    });
+    let group = "cluster.x-k8s.io/v1beta2";
+    json!({"kind": "APIResourceList", "groupVersion": group, "resources": resources})
+}
+
 /// The names and generations of the objects whose status was written.
 type Written = Arc<Mutex<BTreeSet<(String, i64)>>>;
 
@@ -148,7 +172,9 @@ async fn answer(request: Request<kube::client::Body>, written: Written) -> Answe
             sleep(SLOW).await;
             list(Vec::new())
         }
-        "nodeidentities" => list(Vec::new()),
+        "nodeidentities" | "machines" | "machinepools" => list(Vec::new()),
+        "v1beta2" => whole(200, &discovery()),
+        "clusters" => list((0..CLUSTERS).map(cluster).collect()),
         _ => whole(
             404,
             &json!({"kind": "Status", "apiVersion": "v1", "code": 404, "reason": "NotFound"}),
@@ -175,4 +201,103 @@ async fn a_status_is_written_while_the_secrets_of_other_clusters_are_being_liste
     assert_eq!((of(1), of(2)), (CLUSTERS, CLUSTERS));
     drop(stop);
     running.await.unwrap();
+}
+
+/// The Secrets that are watched in a minute, of 200 `KubeletAuthentication`s, this many of which have a Cluster.
+async fn secrets_watched(clusters: usize) -> BTreeSet<String> {
+    let watched: Arc<Mutex<BTreeSet<String>>> = Arc::default();
+    let noted = watched.clone();
+    let management = ClusterAccess::in_memory(move |request: Request<kube::client::Body>| {
+        let (path, query) = (
+            request.uri().path(),
+            request.uri().query().unwrap_or_default(),
+        );
+        if path.ends_with("/secrets") && query.contains("watch=") {
+            let name = query.split("metadata.name").nth(1).unwrap();
+            noted.lock().unwrap().insert(name.to_owned());
+        }
+        let is_list = path.ends_with("/clusters") && !query.contains("watch=");
+        async move {
+            if is_list {
+                let items: Vec<_> = (0..clusters).map(cluster).collect();
+                let metadata = json!({"resourceVersion": "1"});
+                return whole(
+                    200,
+                    &json!({"apiVersion": "v1", "kind": "List", "metadata": metadata, "items": items}),
+                );
+            }
+            answer(request, Written::default()).await
+        }
+    });
+    let verifiers = |_: &KubeletAuthentication, _: &str| Ok(Verifiers::default());
+    let controller = Controller::new(&management, Settings::default(), Arc::new(verifiers));
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    let running = tokio::spawn(controller.run(async move { drop(stopped.await) }));
+
+    sleep(Duration::from_mins(1)).await;
+
+    drop(stop);
+    running.await.unwrap();
+    watched.lock().unwrap().clone()
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_secrets_of_a_cluster_that_does_not_exist_are_not_watched() {
+    for clusters in [0, 3] {
+        let watched = secrets_watched(clusters).await;
+
+        assert_eq!(watched.len(), 2 * clusters, "{watched:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cluster_beyond_the_limit_of_its_namespace_is_not_served() {
+    for (limit, expected) in [(None, 0), (NonZeroUsize::new(2), CLUSTERS - 2)] {
+        let reasons: Arc<Mutex<BTreeMap<String, String>>> = Arc::default();
+        let noted = reasons.clone();
+        let management = ClusterAccess::in_memory(move |request: Request<kube::client::Body>| {
+            let noted = noted.clone();
+            async move {
+                if request.method() != Method::PUT {
+                    return answer(request, Written::default()).await;
+                }
+                let object = request.into_body().collect().await.unwrap().to_bytes();
+                let object: Value = serde_json::from_slice(&object).unwrap();
+                for condition in object["status"]["conditions"]
+                    .as_array()
+                    .into_iter()
+                    .flatten()
+                {
+                    if condition["type"] == "Ready" {
+                        let name = object["metadata"]["name"].as_str().unwrap().to_owned();
+                        let reason = condition["reason"].as_str().unwrap().to_owned();
+                        noted.lock().unwrap().insert(name, reason);
+                    }
+                }
+                whole(200, &object)
+            }
+        });
+        let settings = Settings {
+            max_clusters_per_namespace: limit,
+            ..Settings::default()
+        };
+        let verifiers = |_: &KubeletAuthentication, _: &str| Ok(Verifiers::default());
+        let controller = Controller::new(&management, settings, Arc::new(verifiers));
+        let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+        let running = tokio::spawn(controller.run(async move { drop(stopped.await) }));
+
+        sleep(CHANGE + 8 * SLOW).await;
+
+        let reasons = reasons.lock().unwrap().clone();
+        let beyond = |reason: &String| reason == "TooManyClusters";
+        assert_eq!(
+            reasons.values().filter(|reason| beyond(reason)).count(),
+            expected
+        );
+        for oldest in ["c0", "c1"] {
+            assert_eq!(reasons[oldest], "KubeconfigNotFound");
+        }
+        drop(stop);
+        running.await.unwrap();
+    }
 }

@@ -9,7 +9,7 @@ fn neighbour() -> Tenant {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_namespace_that_floods_delays_another_with_the_same_credentials_for_one_call() {
+async fn a_flood_with_shared_credentials_delays_another_namespace_by_one_call() {
     let ec2 = fleet(0);
     let mut limits = Limits::default();
     limits.calls.rate.burst = 1;

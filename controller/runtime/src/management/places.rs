@@ -1,0 +1,196 @@
+//! The places of the clusters of each namespace: the oldest ones are served, up to a limit.
+
+use std::collections::BTreeMap;
+use std::future::pending;
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+
+use node_attestation_core::crd::KubeletAuthentication;
+use parking_lot::Mutex;
+use tokio::sync::watch;
+
+use crate::capi::ObjectKey;
+
+/// The places of all namespaces. Clones share them.
+#[derive(Debug, Clone)]
+pub(super) struct Places {
+    /// The limit of served clusters in one namespace.
+    limit: NonZeroUsize,
+    namespaces: Arc<Mutex<BTreeMap<String, Namespace>>>,
+}
+
+/// The creation time (Unix, in seconds) and the name of a `KubeletAuthentication`: the same order after a restart.
+type Age = (i64, String);
+
+/// The clusters of a namespace, and who is told whether each has a place.
+#[derive(Debug, Default)]
+struct Namespace {
+    placed: BTreeMap<Age, watch::Sender<bool>>,
+    others: BTreeMap<Age, watch::Sender<bool>>,
+}
+
+/// Whether a cluster has a place. It ends when this is dropped.
+#[derive(Debug)]
+pub(super) struct Place {
+    places: Places,
+    namespace: String,
+    age: Age,
+    is_placed: watch::Receiver<bool>,
+}
+
+impl Places {
+    pub(super) fn new(limit: NonZeroUsize) -> Self {
+        Self {
+            limit,
+            namespaces: Arc::default(),
+        }
+    }
+
+    /// A place of the cluster with this `KubeletAuthentication`.
+    pub(super) fn place(&self, key: &ObjectKey, authentication: &KubeletAuthentication) -> Place {
+        let created = authentication.metadata.creation_timestamp.as_ref();
+        let created = created.map_or(i64::MAX, |time| time.0.as_second());
+        let age = (created, key.name.clone());
+        let (sender, is_placed) = watch::channel(false);
+        let mut namespaces = self.namespaces.lock();
+        let namespace = namespaces.entry(key.namespace.clone()).or_default();
+        namespace.others.insert(age.clone(), sender);
+        namespace.settle(self.limit.get());
+        Place {
+            places: self.clone(),
+            namespace: key.namespace.clone(),
+            age,
+            is_placed,
+        }
+    }
+}
+
+impl Namespace {
+    /// Gives free places to the oldest clusters without one, and takes them from younger ones. Each change of a cluster
+    /// moves one other cluster at most.
+    fn settle(&mut self, limit: usize) {
+        while let Some(oldest) = self.others.first_entry() {
+            if self.placed.len() >= limit {
+                let Some(youngest) = self.placed.last_entry() else {
+                    return;
+                };
+                if youngest.key() < oldest.key() {
+                    return;
+                }
+                let (age, sender) = youngest.remove_entry();
+                let (older, placed) = oldest.remove_entry();
+                sender.send_replace(false);
+                placed.send_replace(true);
+                self.placed.insert(older, placed);
+                self.others.insert(age, sender);
+                return;
+            }
+            let (age, sender) = oldest.remove_entry();
+            sender.send_replace(true);
+            self.placed.insert(age, sender);
+        }
+    }
+}
+
+impl Place {
+    pub(super) fn is_placed(&self) -> bool {
+        *self.is_placed.borrow()
+    }
+
+    /// The limit of clusters in its namespace.
+    pub(super) fn limit(&self) -> NonZeroUsize {
+        self.places.limit
+    }
+
+    /// Waits until the cluster gets a place, or loses it.
+    pub(super) async fn changed(&mut self) {
+        if self.is_placed.changed().await.is_err() {
+            pending::<()>().await;
+        }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut namespaces = self.places.namespaces.lock();
+        let Some(namespace) = namespaces.get_mut(&self.namespace) else {
+            return;
+        };
+        namespace.placed.remove(&self.age);
+        namespace.others.remove(&self.age);
+        namespace.settle(self.places.limit.get());
+        if namespace.placed.is_empty() {
+            namespaces.remove(&self.namespace);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+    use k8s_openapi::jiff::Timestamp;
+    use node_attestation_core::crd::KubeletAuthenticationSpec;
+
+    use super::*;
+
+    fn places() -> Places {
+        Places::new(NonZeroUsize::new(2).unwrap())
+    }
+
+    /// The place of a cluster that was created in this second.
+    fn place(places: &Places, namespace: &str, name: &str, created: i64) -> Place {
+        let spec = KubeletAuthenticationSpec::new(name, &["aws"]);
+        let mut authentication = KubeletAuthentication::new(name, spec);
+        let created = Timestamp::from_second(created).unwrap();
+        authentication.metadata.creation_timestamp = Some(Time(created));
+        places.place(&ObjectKey::new(namespace, name), &authentication)
+    }
+
+    #[test]
+    fn the_oldest_clusters_of_a_namespace_have_its_places() {
+        let expected = [true, true, false, false];
+        for order in [[0, 1, 2, 3], [3, 2, 1, 0], [2, 0, 3, 1]] {
+            let places = places();
+            let mut arrived: Vec<_> = order
+                .into_iter()
+                .map(|created| place(&places, "tenant-a", &created.to_string(), created))
+                .collect();
+            arrived.sort_by(|one, other| one.age.cmp(&other.age));
+
+            let placed: Vec<_> = arrived.iter().map(Place::is_placed).collect();
+            assert_eq!(placed, expected, "{order:?}");
+        }
+    }
+
+    #[test]
+    fn a_place_that_is_free_goes_to_the_oldest_cluster_without_one() {
+        let places = places();
+        let first = place(&places, "tenant-a", "first", 1);
+        let second = place(&places, "tenant-a", "second", 2);
+        let fourth = place(&places, "tenant-a", "fourth", 4);
+        let third = place(&places, "tenant-a", "third", 3);
+        assert!(!third.is_placed() && !fourth.is_placed());
+
+        drop(first);
+
+        assert!(second.is_placed() && third.is_placed());
+        assert!(!fourth.is_placed());
+        drop((second, third, fourth));
+        assert!(places.namespaces.lock().is_empty());
+    }
+
+    #[test]
+    fn a_namespace_takes_no_place_of_another() {
+        let places = places();
+        let names = (0..10).map(|number| number.to_string());
+        let flood: Vec<_> = names
+            .map(|name| place(&places, "tenant-a", &name, 1))
+            .collect();
+
+        let victim = place(&places, "tenant-b", "prod-1", 2);
+
+        assert!(victim.is_placed());
+        let placed = flood.iter().filter(|place| place.is_placed());
+        assert_eq!(placed.count(), 2);
+    }
+}

@@ -1,0 +1,96 @@
+//! The watches of a cluster's Secrets.
+
+use std::future::{pending, ready};
+use std::sync::Arc;
+
+use futures::stream::StreamExt as _;
+use k8s_openapi::api::core::v1::Secret;
+use kube::api::Api;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+use super::Supervisor;
+use crate::capi::ObjectKey;
+use crate::management::resume_panic;
+use crate::management::single_object::{Observed, follow};
+use crate::watch::Lenient;
+
+type SecretReceiver = watch::Receiver<Observed<Arc<Secret>>>;
+
+/// The watches of the Secrets of a Cluster that exists: a `KubeletAuthentication` without a Cluster costs no watch.
+pub(super) struct SecretWatches {
+    kubeconfigs: SecretReceiver,
+    cas: SecretReceiver,
+    /// They end only by a panic. Without them no change of a Secret would take effect.
+    following: JoinSet<()>,
+}
+
+/// A version of each Secret.
+pub(super) struct Secrets {
+    kubeconfig: Observed<Arc<Secret>>,
+    ca: Observed<Arc<Secret>>,
+}
+
+impl Supervisor {
+    /// Begins the watches if the Cluster exists and has a place, and ends them if it does not.
+    pub(super) fn follow_secrets(&mut self, watches: &mut Option<SecretWatches>) {
+        let is_wanted = match &self.sources.cluster {
+            Observed::Present(_) => self.place.is_placed(),
+            Observed::Absent => false,
+            // It is known to exist if it was followed.
+            Observed::Unknown => watches.is_some(),
+        };
+        if is_wanted && watches.is_none() {
+            let mut following = JoinSet::new();
+            *watches = Some(SecretWatches {
+                kubeconfigs: self.follow_secret("kubeconfig", &mut following),
+                cas: self.follow_secret("ca", &mut following),
+                following,
+            });
+        } else if !is_wanted && watches.take().is_some() {
+            self.secrets_changed(Secrets {
+                kubeconfig: Observed::Unknown,
+                ca: Observed::Unknown,
+            });
+        }
+    }
+
+    pub(super) fn secrets_changed(&mut self, secrets: Secrets) {
+        self.sources.kubeconfig = secrets.kubeconfig;
+        self.sources.ca = secrets.ca;
+    }
+
+    /// Follows a Secret of the cluster in a task of the set.
+    ///
+    /// It is a task of its own: a stream keeps its turn among the calls to the API server also while nobody polls it,
+    /// and the supervisor waits for a turn when it writes.
+    fn follow_secret(&self, suffix: &str, tasks: &mut JoinSet<()>) -> SecretReceiver {
+        let ObjectKey { namespace, name } = &self.key;
+        let management = self.shared.controller.management.clone();
+        let api = Api::<Lenient<Secret>>::namespaced(management, namespace);
+        let versions = follow(api, &format!("{name}-{suffix}"));
+        let (sender, receiver) = watch::channel(Observed::Unknown);
+        tasks.spawn(versions.for_each(move |secret| {
+            sender.send_replace(secret.map(Arc::new).into());
+            ready(())
+        }));
+        receiver
+    }
+}
+
+/// Waits until a Secret changes.
+pub(super) async fn changed(watches: &mut Option<SecretWatches>) -> Secrets {
+    let Some(watches) = watches else {
+        return pending().await;
+    };
+    tokio::select! {
+        Ok(()) = watches.kubeconfigs.changed() => {}
+        Ok(()) = watches.cas.changed() => {}
+        Some(ended) = watches.following.join_next() => resume_panic(ended),
+        else => pending().await,
+    }
+    Secrets {
+        kubeconfig: watches.kubeconfigs.borrow_and_update().clone(),
+        ca: watches.cas.borrow_and_update().clone(),
+    }
+}
