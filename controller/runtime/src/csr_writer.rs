@@ -30,7 +30,12 @@ use kubelet_attestation::evidence::tpm::ENDORSEMENT_KEY_ANNOTATION;
 use node_attestation_core::decide::Decision;
 use node_attestation_core::request::{ApprovalReason, Issued};
 
-use crate::client::{CONTROLLER, CallError, call, post};
+use crate::client::{CONTROLLER, CallError, Excess, call, post};
+use crate::queue::{allowance, lean, memory};
+
+/// The limit of the memory of what an API server adds to a request that is approved. It is held until the answer is
+/// written.
+const MAX_ADDED: usize = 4096;
 
 const APPROVED_MESSAGE: &str = "approved by node-attestation-controller";
 
@@ -161,7 +166,13 @@ async fn approve(
         return Ok(request);
     }
     add_condition(&mut request, APPROVED, basis.reason(), APPROVED_MESSAGE);
-    store.update(APPROVAL, &request).await
+    let approved = lean(store.update(APPROVAL, &request).await?);
+    let limit = allowance(memory(&request).saturating_add(MAX_ADDED));
+    if memory(&approved) > limit {
+        let excess = kube::Error::Service(Excess::Length(limit).into());
+        return Err(CallError::Failed(Box::new(excess)));
+    }
+    Ok(approved)
 }
 
 async fn write_status(
@@ -213,3 +224,5 @@ fn add_condition(request: &mut CertificateSigningRequest, kind: &str, reason: &s
 
 #[cfg(test)]
 pub(crate) mod testing;
+#[cfg(test)]
+mod tests;

@@ -2,20 +2,25 @@
 //! all.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, LazyLock};
 
 use parking_lot::Mutex;
 
-/// The memory of all clusters together, beyond their own shares, for data of their API servers.
-const COMMON: usize = 96 * 1024 * 1024;
+mod container;
 
-static PROCESS: Common = Common::new(COMMON);
+/// The part of the container's limit that all clusters have together, beyond their own shares, for data of their API
+/// servers: 64 MiB of one gibibyte.
+const COMMON_PART: usize = 16;
 
-/// The same for their `ConfigMaps`.
-const COMMON_LISTS: usize = 128 * 1024 * 1024;
+static PROCESS: LazyLock<Common> =
+    LazyLock::new(|| Common::new(container::limit() / COMMON_PART));
 
-static LISTS: Common = Common::new(COMMON_LISTS);
+/// The same for their `ConfigMaps`: 128 MiB.
+const COMMON_LISTS_PART: usize = 8;
+
+static LISTS: LazyLock<Common> =
+    LazyLock::new(|| Common::new(container::limit() / COMMON_LISTS_PART));
 
 /// The memory that is reserved for the `ConfigMaps` of a cluster: some ten thousand hosts.
 const OWN_LISTS: usize = 2 * 1024 * 1024;

@@ -25,7 +25,7 @@ use crate::logs::{self, LineBudget, Subject};
 use crate::machine_conditions::{Outcome, Outcomes};
 use crate::metrics::ClusterMetrics;
 use crate::object_key::ObjectKey;
-use crate::queue::{self, Work, json_len};
+use crate::queue::{self, Work, lean, memory};
 use crate::turns::{FairTurns, Line};
 
 /// Deadline of all checks of one request. Verifiers have shorter deadlines; this one protects the queue from a
@@ -175,12 +175,12 @@ impl Pipeline {
             *watched
         } else {
             let csr = work.name.as_str();
-            let found = self.store.get(csr).await?;
+            let found = self.store.get(csr).await?.map(lean);
             match found.filter(|found| found.metadata.uid.as_ref() == Some(&work.uid)) {
                 None => return Ok(deleted(csr)),
                 // The queue reserves more memory for the next try, or delays it until there is some.
-                Some(found) if json_len(&found) > work.max_len => {
-                    tracing::debug!(csr, "longer than it was when it was watched");
+                Some(found) if memory(&found) > work.max_len => {
+                    tracing::debug!(csr, "larger than it was when it was watched");
                     return Ok(Next::Retry);
                 }
                 Some(found) => found,

@@ -7,14 +7,16 @@ use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use tokio::time::Instant;
 
+mod kept;
 mod memory_budget;
 mod places;
 mod requesters;
 mod retry;
 
-pub(crate) use memory_budget::json_len;
+pub(crate) use kept::{lean, memory};
+pub(crate) use memory_budget::allowance;
 
-use memory_budget::{MAX_RUNNING, Room, allowance};
+use memory_budget::{MAX_RUNNING, Room};
 use places::LeftOut;
 use requesters::{Arrival, Requesters};
 use retry::wait_after;
@@ -112,7 +114,7 @@ struct Entry {
     /// The time of its creation (Unix, in seconds); where there is none, the latest.
     created: i64,
     version: Option<String>,
-    /// The length of its JSON.
+    /// Its size in memory.
     bytes: usize,
     /// Whether the current list has it so far.
     listed: bool,
@@ -150,7 +152,7 @@ enum State {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ChangedWhileRunning {
     Nothing,
-    /// A new version, with the length of its JSON.
+    /// A new version, with its size in memory.
     Changed(usize),
     Deleted,
 }
@@ -162,9 +164,9 @@ pub(crate) struct Work {
     pub(crate) name: String,
     /// The object's UID.
     pub(crate) uid: String,
-    /// The request as the watch showed it; `None` if it must be read.
+    /// The request as the watch showed it, lean; `None` if it must be read.
     pub(crate) object: Option<Box<CertificateSigningRequest>>,
-    /// The limit of a request that is read: a longer one waits for another turn, with room for it.
+    /// The limit of the memory of a request that is read: a larger one waits for another turn, with room for it.
     pub(crate) max_len: usize,
     /// The number of earlier attempts.
     pub(crate) attempts: u32,
@@ -206,10 +208,12 @@ impl Queue {
         }
     }
 
-    /// Adds or updates a request whose JSON has so many bytes.
+    /// Adds or updates a request.
     ///
     /// An object without a name or a UID is ignored: the API server sets both.
-    pub(crate) fn seen(&mut self, csr: CertificateSigningRequest, bytes: usize) {
+    pub(crate) fn seen(&mut self, csr: CertificateSigningRequest) {
+        let csr = lean(csr);
+        let bytes = memory(&csr);
         let metadata = &csr.metadata;
         let given = |text: &Option<String>, max| text.clone().filter(|text| text.len() <= max);
         let (Some(name), Some(uid)) = (

@@ -17,6 +17,7 @@ use std::time::Duration;
 use futures::future::{BoxFuture, FutureExt as _};
 use futures::stream::{Stream, StreamExt as _};
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::Api;
 use kube::runtime::watcher::Event;
 use kube::{Client, Resource as _};
@@ -153,11 +154,18 @@ impl Worker {
             Event::Init => self.queue.listing(),
             Event::InitApply(seen) | Event::Apply(seen) => match seen.object {
                 Ok(csr) if self.signers.contains(&csr.spec.signer_name) => {
-                    self.queue.seen(csr, seen.len);
+                    self.queue.seen(csr);
                 }
                 // Another controller's.
                 Ok(_) => {}
-                Err(ref error) => self.skipped.note(seen.meta(), error),
+                Err(ref error) => {
+                    // Requests have no namespace; a hostile API server names a new one for each.
+                    let metadata = ObjectMeta {
+                        namespace: None,
+                        ..seen.metadata
+                    };
+                    self.skipped.note(&metadata, error);
+                }
             },
             Event::InitDone => self.queue.listed(),
             Event::Delete(seen) => {

@@ -11,6 +11,7 @@
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::hash::{BuildHasher as _, RandomState};
 use std::marker::PhantomData;
 use std::time::Duration;
 
@@ -37,6 +38,12 @@ const MAX_NAME_LEN: usize = 253;
 /// The number of logged versions of a namespace that are remembered, so that a list does not tell of them again.
 const MAX_REMEMBERED: usize = 1000;
 
+/// The limit of namespaces with a rate of their own. Further ones share one.
+const MAX_NAMESPACES: usize = 10_000;
+
+/// The limit of the length of a name in the log, and of a namespace that has a rate (RFC 1123).
+const MAX_NAME_LEN: usize = 253;
+
 /// An object of the resource `R` as it was answered, of which `K` is read.
 ///
 /// # Guarantees
@@ -50,8 +57,6 @@ pub struct Lenient<K, R = K> {
     pub metadata: ObjectMeta,
     /// The object, or why it is not what its type says.
     pub object: Result<K, Unreadable>,
-    /// The length of its JSON, which is close to its size in memory.
-    pub(crate) len: usize,
     resource: PhantomData<fn() -> R>,
 }
 
@@ -146,7 +151,6 @@ impl<'de, K: DeserializeOwned, R> Deserialize<'de> for Lenient<K, R> {
         Ok(Self {
             metadata,
             object: object.map_err(Unreadable::from),
-            len: text.get().len(),
             resource: PhantomData,
         })
     }
@@ -207,13 +211,14 @@ impl<K, R: Resource> Resource for Lenient<K, R> {
 pub struct Skipped {
     kind: &'static str,
     told: BTreeMap<String, Told>,
+    hashes: RandomState,
 }
 
-/// What was logged of a namespace: the UIDs and versions of objects.
+/// What was logged of a namespace: hashes of UIDs and versions of objects. A hostile API server chooses their lengths.
 #[derive(Debug)]
 struct Told {
     full_at: Instant,
-    versions: BTreeSet<(Option<String>, Option<String>)>,
+    versions: BTreeSet<u64>,
 }
 
 impl Skipped {
@@ -222,6 +227,7 @@ impl Skipped {
         Self {
             kind,
             told: BTreeMap::new(),
+            hashes: RandomState::new(),
         }
     }
 
@@ -242,8 +248,17 @@ impl Skipped {
     /// Whether it is to be told of this version: of each once, at the rate of its namespace.
     fn is_new(&mut self, metadata: &ObjectMeta) -> bool {
         let now = Instant::now();
-        let version = (metadata.uid.clone(), metadata.resource_version.clone());
+        let version = self
+            .hashes
+            .hash_one((&metadata.uid, &metadata.resource_version));
         let namespace = metadata.namespace.clone().unwrap_or_default();
+        let is_known = self.told.contains_key(&namespace);
+        let has_place = self.told.len() < MAX_NAMESPACES && namespace.len() <= MAX_NAME_LEN;
+        let namespace = if is_known || has_place {
+            namespace
+        } else {
+            String::new()
+        };
         let told = self.told.entry(namespace).or_insert_with(|| Told {
             full_at: now,
             versions: BTreeSet::new(),

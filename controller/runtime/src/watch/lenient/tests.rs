@@ -371,3 +371,21 @@ async fn unreadable_objects_of_one_namespace_keep_none_of_another_from_the_log_a
     assert!(skipped.is_new(&next));
     assert!(!skipped.is_new(&metadata("a", TOLD.burst + 1)));
 }
+
+#[tokio::test(start_paused = true)]
+async fn unreadable_objects_with_endless_namespaces_and_versions_take_a_bounded_memory() {
+    let mut skipped = Skipped::new("Node");
+    let namespaces = u32::try_from(MAX_NAMESPACES).unwrap();
+    for number in 0..namespaces + 2 * TOLD.burst {
+        skipped.is_new(&metadata(&number.to_string(), number));
+    }
+    skipped.is_new(&metadata(&"n".repeat(MAX_NAME_LEN + 1), 0));
+    // The empty name is that of all others.
+    assert_eq!(skipped.told.len(), MAX_NAMESPACES + 1);
+
+    let versions = skipped.told.values().map(|told| told.versions.len());
+    let most = usize::try_from(TOLD.burst).unwrap();
+    assert_eq!(versions.max(), Some(most));
+    let next = metadata("another", 0);
+    assert!(!skipped.is_new(&next));
+}

@@ -1,0 +1,55 @@
+//! The memory limit of the container or service in which the controller runs.
+
+use std::fs;
+use std::path::Path;
+
+/// The limit where there is none, as in `packaging/deploy`.
+const DEFAULT: usize = 1024 * 1024 * 1024;
+
+/// The file system of cgroup v2, and the file that names the process' own group there.
+const ROOT: &str = "/sys/fs/cgroup";
+const OWN: &str = "/proc/self/cgroup";
+
+/// The limit in bytes.
+pub(super) fn limit() -> usize {
+    // Tests do not depend on the container in which they run.
+    if cfg!(test) {
+        return DEFAULT;
+    }
+    let read = |path: &Path| fs::read_to_string(path).ok();
+    read(Path::new(OWN)).map_or(DEFAULT, |own| limit_of(&own, read))
+}
+
+/// The least limit of the group that `own` names and of those around it.
+fn limit_of(own: &str, read: impl Fn(&Path) -> Option<String>) -> usize {
+    // cgroup v2 has one line: `0::/group`. In a container, the group is the root.
+    let group = own.lines().find_map(|line| line.strip_prefix("0::/"));
+    let group = Path::new(ROOT).join(group.unwrap_or_default());
+    let within = group.ancestors().filter(|group| group.starts_with(ROOT));
+    let limits = within.filter_map(|group| read(&group.join("memory.max"))?.trim().parse().ok());
+    limits.min().unwrap_or(DEFAULT)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_memory_budget_is_a_part_of_the_least_limit_around_the_process() {
+        let root = |path: &Path| {
+            let is_root = path == Path::new("/sys/fs/cgroup/memory.max");
+            is_root.then(|| "268435456\n".to_owned())
+        };
+        assert_eq!(limit_of("0::/\n", root), 256 * 1024 * 1024);
+
+        let nested = |path: &Path| match path.to_str()? {
+            "/sys/fs/cgroup/a.slice/b.service/memory.max" => Some("max\n".to_owned()),
+            "/sys/fs/cgroup/a.slice/memory.max" => Some("2147483648\n".to_owned()),
+            _ => None,
+        };
+        let two = 2 * DEFAULT;
+        assert_eq!(limit_of("0::/a.slice/b.service\n", nested), two);
+        assert_eq!(limit_of("1:memory:/a\n0::/c.slice\n", nested), DEFAULT);
+        assert_eq!(limit_of("", |_| None), DEFAULT);
+    }
+}

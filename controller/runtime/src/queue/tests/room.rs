@@ -1,0 +1,36 @@
+//! Requests that are not kept, and requests in progress without memory for more.
+
+use super::super::Share;
+use super::super::memory_budget::Room;
+use super::*;
+
+#[tokio::test(start_paused = true)]
+async fn a_request_with_other_metadata_is_read_again_at_its_turn() {
+    let mut queue = Queue::default();
+    let mut labelled = csr("labelled", "labelled", "1");
+    labelled.metadata.labels = Some([("a".to_owned(), "b".to_owned())].into());
+    queue.sees(labelled);
+    queue.sees(csr("plain", "plain", "1"));
+
+    assert_eq!(kept(&mut queue), [false, true]);
+    assert!(queue.room.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn requests_in_progress_take_no_more_than_a_share_and_one_is_always_in_progress() {
+    for (share, most) in [(0, 1), (1024 * 1024, 33)] {
+        let mut queue = Queue {
+            room: Room::new(&Share::alone(share)),
+            ..Queue::default()
+        };
+        for number in 0..MAX_RUNNING {
+            // It is not kept while it waits.
+            let mut csr = csr_by(&format!("requester-{number}"), &number.to_string());
+            csr.metadata.finalizers = Some(vec!["a.b/c".to_owned()]);
+            queue.sees(csr);
+        }
+        assert_eq!(begun(&mut queue), most, "of {share} bytes");
+        queue.settled("0");
+        assert_eq!(begun(&mut queue), 1);
+    }
+}
