@@ -1,4 +1,4 @@
-//! The rate limit of watches of tenants' API servers: reading them takes processor time that other clusters need.
+//! The rate limit of watches and lists of tenants' API servers: reading them takes processor time that other clusters need.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
@@ -27,6 +27,9 @@ const NAMESPACE: Rate = Rate {
 
 /// A piece counts for as many bytes at least.
 const MIN_PIECE: usize = 256;
+
+/// A page of a list counts for as many bytes more: 64 a second, and 256 at once, of each API server.
+const PAGE: usize = 16 * 1024;
 
 static PROCESS: Common = Common::new();
 
@@ -104,7 +107,7 @@ impl Rate {
     }
 }
 
-/// The traffic of the watches of one API server.
+/// The traffic of the watches and lists of one API server.
 #[derive(Debug, Clone)]
 pub(super) struct Flow {
     own: Arc<Mutex<Option<Instant>>>,
@@ -122,6 +125,15 @@ impl Flow {
             own: Arc::default(),
             namespace: OfNamespace::new(common, namespace),
         }
+    }
+
+    /// Counts a page of a list, without its bytes.
+    ///
+    /// # Errors
+    ///
+    /// The time until it may be read.
+    pub(super) fn count_page(&self) -> Result<(), Duration> {
+        self.count(PAGE)
     }
 
     /// Counts a piece that was read.

@@ -1,6 +1,7 @@
 //! Limits of the calls and answers of an API server: a busy one gets few calls at a time, and a hostile one takes
 //! neither memory nor time without bound. kube's client has no such limits.
 
+use std::collections::HashMap;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -72,6 +73,9 @@ const CALLS_AT_ONCE: usize = 16;
 /// The same for an API server that the operator configured, with calls for all clusters.
 const MANAGEMENT_CALLS_AT_ONCE: usize = 64;
 
+/// The limit of pages of one list of a tenant's API server: 20,000 requests, also if each has a page of its own.
+const MAX_PAGES: usize = 25_000;
+
 /// Deadline of an answer to its last byte, except of a watch.
 const ANSWER_DEADLINE: Duration = super::READ_TIMEOUT;
 
@@ -89,6 +93,8 @@ pub(crate) enum Excess {
     Values(usize),
     #[error("the API server's answer has more objects than the {0} that were asked for")]
     Items(usize),
+    #[error("the API server's list has more than {0} pages")]
+    Pages(usize),
     #[error("the answers of this API server and others take too much memory")]
     Memory,
     #[error("the API server's answer was not complete in time")]
@@ -111,12 +117,16 @@ pub(crate) enum NamedBy {
     Tenant,
 }
 
+/// The value of a parameter of this call.
+fn parameter<'a>(asked: &'a Uri, key: &str) -> Option<&'a str> {
+    let mut pairs = asked.query().unwrap_or_default().split('&');
+    pairs.find_map(|pair| pair.strip_prefix(key))
+}
+
 /// The limits of the answer to this call, or of each event of a watch.
 fn limits(asked: &Uri, named_by: NamedBy) -> Limits {
-    let query = asked.query().unwrap_or_default();
-    let value = |key: &str| query.split('&').find_map(|pair| pair.strip_prefix(key));
-    let lines = value("watch=").is_some();
-    let page = value("limit=").map(|limit| limit.parse::<usize>().unwrap_or(1));
+    let lines = parameter(asked, "watch=").is_some();
+    let page = parameter(asked, "limit=").map(|limit| limit.parse::<usize>().unwrap_or(1));
     let one = Limits {
         lines,
         ..one_object(named_by)
@@ -134,7 +144,7 @@ fn limits(asked: &Uri, named_by: NamedBy) -> Limits {
             },
             values: match page {
                 Some(items) => items.saturating_mul(VALUES_AN_ITEM).max(MIN_VALUES),
-                None if lines => MIN_VALUES,
+                None if lines || asked.path().contains(REQUESTS) => MIN_VALUES,
                 None => MAX_VALUES,
             },
             items: page.unwrap_or(usize::MAX),
@@ -174,10 +184,14 @@ pub(crate) struct Bounded<S> {
     named_by: NamedBy,
     turns: FairTurns,
     share: Share,
-    /// The flow of its watches.
+    /// The flow of its watches and lists.
     flow: Option<Flow>,
+    pages: Pages,
     cuts: Cuts,
 }
+
+/// The pages that were requested of each list in progress, by its path.
+type Pages = Arc<Mutex<HashMap<String, usize>>>;
 
 /// The time at which the log may name another request that was cut.
 type Cuts = Arc<Mutex<Instant>>;
@@ -204,8 +218,24 @@ impl<S> Bounded<S> {
             }),
             share: Share::new(namespace, own),
             flow: (named_by == NamedBy::Tenant).then(|| Flow::new(namespace)),
+            pages: Arc::default(),
             cuts: Arc::new(Mutex::new(Instant::now())),
         }
+    }
+
+    /// Counts a page of a list of a tenant's API server. One that is not the first has a token to continue with.
+    fn count_page(&self, asked: &Uri) -> Result<(), Excess> {
+        let mut pages = self.pages.lock();
+        if parameter(asked, "continue=").is_none_or(str::is_empty) {
+            pages.remove(asked.path());
+            return Ok(());
+        }
+        let count = pages.entry(asked.path().to_owned()).or_insert(1);
+        *count += 1;
+        if *count > MAX_PAGES {
+            return Err(Excess::Pages(MAX_PAGES));
+        }
+        Ok(())
     }
 }
 
@@ -234,7 +264,15 @@ where
             NamedBy::Tenant => "",
         };
         let line = self.turns.line(&ObjectKey::new(tenant, ""));
-        let (flow, cuts) = (self.flow.clone(), self.cuts.clone());
+        let is_page = !limits.lines && parameter(request.uri(), "limit=").is_some();
+        let flow = self.flow.clone().filter(|_| limits.lines || is_page);
+        let cuts = self.cuts.clone();
+        if is_page
+            && flow.is_some()
+            && let Err(excess) = self.count_page(request.uri())
+        {
+            return async move { Err(excess.into()) }.boxed();
+        }
         // Nothing is sent before the future is polled.
         let answer = self.service.call(request);
         let answer = async move {
@@ -252,12 +290,14 @@ where
             } else {
                 one_object(named_by)
             };
-            let (turn, flow, deadline) = if limits.lines {
+            let (turn, deadline) = if limits.lines {
                 // The end of a watch is not waited for.
-                (None, flow, Instant::now() + WATCH_DEADLINE)
+                (None, Instant::now() + WATCH_DEADLINE)
             } else {
-                (Some(turn), None, deadline)
+                (Some(turn), deadline)
             };
+            let page = flow.as_ref().filter(|_| !limits.lines);
+            let pause = page.and_then(|flow| flow.count_page().err());
             Ok(answer.map(|body| BoundedBody {
                 body,
                 sieve: Sieve::new(limits),
@@ -265,7 +305,7 @@ where
                 holding,
                 deadline: Box::pin(sleep_until(deadline)),
                 flow,
-                pause: None,
+                pause: pause.map(|wait| Box::pin(sleep(wait))),
                 cuts,
                 _turn: turn,
             }))

@@ -10,6 +10,7 @@ use http_body_util::{BodyExt as _, StreamBody};
 use super::*;
 
 const OBJECT: &str = "https://h/apis/certificates.k8s.io/v1/certificatesigningrequests/a/status";
+const NODE: &str = "https://h/api/v1/nodes/a";
 const PAGE: &str = "https://h/apis/certificates.k8s.io/v1/certificatesigningrequests?&limit=16";
 const WATCH: &str = "https://h/apis/certificates.k8s.io/v1/certificatesigningrequests?&watch=true";
 const BINDINGS_PAGE: &str =
@@ -291,7 +292,7 @@ fn amplified() -> [(&'static str, String, Excess); 4] {
         (PAGE, page(&many("{}")), Excess::Items(16)),
         (BINDINGS_PAGE, page(&subjects), Excess::Values(MIN_VALUES)),
         (BINDINGS_WATCH, event(&subjects), Excess::Values(MIN_VALUES)),
-        (OBJECT, subjects, Excess::Values(MAX_VALUES)),
+        (NODE, subjects, Excess::Values(MAX_VALUES)),
     ]
 }
 
@@ -367,4 +368,48 @@ async fn answers_that_are_not_read_to_the_end_take_no_more_than_a_share_together
     let request = Request::builder().uri(WATCH).body(()).unwrap();
     let mut body = service.call(request).await.unwrap().into_body();
     assert!(body.frame().await.unwrap().is_ok());
+}
+
+/// The beginning of a page that continues a list.
+const NEXT_PAGE: &str =
+    "https://h/apis/certificates.k8s.io/v1/certificatesigningrequests?&limit=16&continue=a";
+
+#[tokio::test(start_paused = true)]
+async fn a_list_of_a_tenants_api_server_has_a_limit_of_pages_and_a_rate() {
+    let server = tower::service_fn(|_: Request<()>| async {
+        Ok::<_, Infallible>(Response::new(http_body_util::Full::new(Bytes::from("{}"))))
+    });
+    let mut service = Bounded::new(server, NamedBy::Tenant);
+    let mut page = async |url| {
+        let request = Request::builder().uri(url).body(()).unwrap();
+        let answer = service.call(request).await;
+        let body = answer.map_err(|error| *error.downcast::<Excess>().unwrap())?;
+        body.into_body().collect().await.unwrap();
+        Ok(())
+    };
+    let begun = Instant::now();
+    for _ in 1..MAX_PAGES {
+        assert_eq!(page(NEXT_PAGE).await, Ok(()));
+    }
+    // 64 a second of its own, and 512 of all clusters together.
+    assert!(begun.elapsed() > Duration::from_secs(30));
+    assert_eq!(page(NEXT_PAGE).await, Err(Excess::Pages(MAX_PAGES)));
+
+    assert_eq!(page(PAGE).await, Ok(()), "another list");
+    assert_eq!(page(NEXT_PAGE).await, Ok(()));
+}
+
+#[tokio::test]
+async fn a_request_that_is_read_alone_has_no_more_values_than_one_of_a_watch() {
+    let request = OBJECT.trim_end_matches("/status");
+    for url in [request, OBJECT] {
+        let values = async |count: usize| {
+            let text = format!("[{}0]", "0,".repeat(count));
+            let pieces = stream::iter([text.into_bytes()]);
+            read_of(NamedBy::Tenant, url, 200, pieces).await
+        };
+        assert!(values(MIN_VALUES - 1).await.is_ok());
+        let excess = values(MIN_VALUES).await;
+        assert_eq!(excess, Err(Excess::Values(MIN_VALUES)));
+    }
 }
