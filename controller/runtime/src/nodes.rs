@@ -17,6 +17,17 @@ use serde::Deserialize;
 use crate::client::call;
 use crate::watch::Lenient;
 
+/// The limit of the addresses of a Node, of which an honest one has a few.
+const MAX_ADDRESSES: usize = 256;
+
+/// The limit of the length of an address, a UID or a provider ID.
+const MAX_TEXT_LEN: usize = 2048;
+
+/// A Node has a field that is too long. It is held while a request is checked.
+#[derive(Debug, thiserror::Error)]
+#[error("the Node's {0} is longer than {MAX_TEXT_LEN} bytes")]
+struct TooLong(&'static str);
+
 /// The namespace of the kubelets' Leases.
 const LEASE_NAMESPACE: &str = "kube-node-lease";
 
@@ -94,6 +105,11 @@ impl Nodes for KubeNodes {
         let ready = is_ready(&node);
         let provider_id = node.spec.and_then(|spec| spec.provider_id);
         let provider_id = provider_id.filter(|text| !text.is_empty());
+        for (field, text) in [("UID", Some(&uid)), ("provider ID", provider_id.as_ref())] {
+            if text.is_some_and(|text| text.len() > MAX_TEXT_LEN) {
+                return Err(Unavailable::new(TooLong(field)));
+            }
+        }
         Ok(Some(Node {
             uid,
             ready,
@@ -123,7 +139,9 @@ impl NodeReportedAddresses for KubeNodes {
         let node = node.map(|node| node.object).transpose();
         let status = node.map_err(Unavailable::new)?.and_then(|node| node.status);
         let addresses = status.and_then(|status| status.addresses);
-        Ok(addresses.into_iter().flatten().map(serving_name).collect())
+        let few = addresses.into_iter().flatten().take(MAX_ADDRESSES);
+        let few = few.filter(|address| address.address.len() <= MAX_TEXT_LEN);
+        Ok(few.map(serving_name).collect())
     }
 }
 
@@ -142,4 +160,48 @@ fn is_ready(node: &ReadNode) -> bool {
 fn renewed(lease: ReadLease) -> Option<SystemTime> {
     let time = lease.spec?.renew_time?;
     Some(time.parse().unwrap_or(Timestamp::MAX).into())
+}
+
+#[cfg(test)]
+mod tests {
+    use http_body_util::Full;
+    use hyper::Response;
+    use hyper::body::Bytes;
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::client::ClusterAccess;
+
+    /// The Nodes of an API server that gives this one.
+    fn nodes(node: &Value) -> KubeNodes {
+        let text = node.to_string();
+        let access = ClusterAccess::in_memory(move |_| {
+            let answer = Response::new(Full::new(Bytes::from(text.clone())));
+            async move { answer }
+        });
+        KubeNodes::new(access.client().clone())
+    }
+
+    #[tokio::test]
+    async fn a_node_with_endless_fields_takes_a_bounded_memory() {
+        let name = NodeName::parse("n").unwrap();
+        let (long, longest) = ("x".repeat(MAX_TEXT_LEN + 1), "x".repeat(MAX_TEXT_LEN));
+        for (uid, provider_id, error) in [
+            (&longest, &longest, None),
+            (&long, &longest, Some("UID")),
+            (&longest, &long, Some("provider ID")),
+        ] {
+            let node = json!({"metadata": {"uid": uid}, "spec": {"providerID": provider_id}});
+            let error = error.map(|field| TooLong(field).to_string());
+            let state = nodes(&node).state(&name).await;
+            assert_eq!(state.err().map(|error| error.to_string()), error);
+        }
+
+        let address = |text: &str| json!({"type": "Hostname", "address": text});
+        let mut addresses = vec![address("y"); MAX_ADDRESSES + 1];
+        addresses[0] = address(&long);
+        let node = json!({"metadata": {}, "status": {"addresses": addresses}});
+        let names = nodes(&node).names(&name).await.unwrap();
+        assert_eq!(names.len(), MAX_ADDRESSES - 1);
+    }
 }

@@ -57,6 +57,10 @@ const PAGE: u32 = 500;
 /// The pages that are read: more Secrets than a cluster has Machines.
 const MAX_PAGES: usize = 20;
 
+/// The limit of tokens that are known from such lists: a list that fails after some pages is read again, and can have
+/// others.
+const MAX_FORMER: usize = 10_000;
+
 /// The time in which a round begins to read tokens: a call's own deadline after it, the round has one too.
 const ROUND: Duration = Duration::from_secs(30);
 
@@ -226,6 +230,9 @@ impl Tokens {
                 let Some(Ok(token)) = token else {
                     continue;
                 };
+                if self.known.len() >= MAX_FORMER {
+                    break;
+                }
                 let unwanted_since = (!wanted.contains(&token)).then_some(elapsed);
                 self.known.entry(token).or_insert(Known {
                     life: Life::Extended(now),

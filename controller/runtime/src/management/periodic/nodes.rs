@@ -16,6 +16,9 @@ const NODES_A_PAGE: u32 = 100;
 /// page would hold up the periodic work for ever.
 const MAX_PAGES: usize = 500;
 
+/// The limit of the length of a Node's name (RFC 1123). The API server accepts no longer one.
+const MAX_NAME_LEN: usize = 253;
+
 /// The number of Nodes without a record at which the list ends: one decides, and a message names a few.
 pub(super) const MAX_WITHOUT: usize = 1000;
 
@@ -33,7 +36,8 @@ pub(super) async fn nodes_named(
         let names = nodes
             .items
             .into_iter()
-            .filter_map(|node| node.metadata.name);
+            .filter_map(|node| node.metadata.name)
+            .filter(|name| name.len() <= MAX_NAME_LEN);
         found.extend(names.filter(|name| wanted(name)));
         match nodes.metadata.continue_.filter(|next| !next.is_empty()) {
             Some(next) if found.len() < enough => page = page.continue_token(&next),

@@ -10,6 +10,11 @@ use super::*;
 
 /// An API server with this number of pages of Nodes, one Node a page.
 fn pages(count: usize) -> Client {
+    pages_of(count, "n")
+}
+
+/// The same, whose Nodes have names with this prefix.
+fn pages_of(count: usize, prefix: &'static str) -> Client {
     let service = tower::service_fn(move |request: Request<Body>| async move {
         let query = request.uri().query().unwrap_or_default();
         let token = query
@@ -27,7 +32,7 @@ fn pages(count: usize) -> Client {
             "metadata": {"resourceVersion": "1", "continue": next},
             "items": [{
                 "apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata",
-                "metadata": {"name": format!("n{page}")},
+                "metadata": {"name": format!("{prefix}{page}")},
             }],
         });
         let body = Full::new(Bytes::from(list.to_string()));
@@ -47,4 +52,14 @@ async fn a_list_of_nodes_that_does_not_end_is_given_up() {
         .await
         .unwrap_err();
     assert_eq!(error, "their list has more than 500 pages");
+}
+
+#[tokio::test]
+async fn a_node_with_a_name_that_no_api_server_accepts_is_ignored() {
+    let longest: &str = Box::leak("n".repeat(MAX_NAME_LEN - 1).into_boxed_str());
+    // The names have one digit, or two from the tenth page on.
+    let client = pages_of(12, longest);
+    let found = nodes_named(&client, usize::MAX, |_| true);
+
+    assert_eq!(found.await.unwrap().len(), 9);
 }
