@@ -13,8 +13,7 @@ mod container;
 /// servers: 64 MiB of one gibibyte.
 const COMMON_PART: usize = 16;
 
-static PROCESS: LazyLock<Common> =
-    LazyLock::new(|| Common::new(container::limit() / COMMON_PART));
+static PROCESS: LazyLock<Common> = LazyLock::new(|| Common::new(container::limit() / COMMON_PART));
 
 /// The same for their `ConfigMaps`: 128 MiB.
 const COMMON_LISTS_PART: usize = 8;
