@@ -74,10 +74,8 @@ fn of_metadata(metadata: &ObjectMeta) -> usize {
     ];
     let maps = annotations.iter().chain(labels);
     texts.into_iter().flatten().map(text).sum::<usize>()
-        + maps
-            .map(|all| of_map(all, |value| text(value)))
-            .sum::<usize>()
-        + of_list(finalizers.as_deref(), |one| text(one))
+        + maps.map(|all| of_map(all, text)).sum::<usize>()
+        + of_list(finalizers.as_deref(), text)
         + of_list(owner_references.as_deref(), of_owner)
 }
 
@@ -103,13 +101,13 @@ fn of_spec(spec: &CertificateSigningRequestSpec) -> usize {
         usages,
         username,
     } = spec;
-    let extra = extra.as_ref().map_or(0, |all| {
-        of_map(all, |values| of_list(Some(values), |one| text(one)))
-    });
+    let extra = extra
+        .as_ref()
+        .map_or(0, |all| of_map(all, |values| of_list(Some(values), text)));
     let texts = [Some(signer_name), uid.as_ref(), username.as_ref()];
     texts.into_iter().flatten().map(text).sum::<usize>()
-        + of_list(groups.as_deref(), |one| text(one))
-        + of_list(usages.as_deref(), |one| text(one))
+        + of_list(groups.as_deref(), text)
+        + of_list(usages.as_deref(), text)
         + extra
         + ALLOCATION
         + request.0.len()
@@ -136,7 +134,7 @@ fn of_condition(condition: &CertificateSigningRequestCondition) -> usize {
     texts.into_iter().flatten().map(text).sum()
 }
 
-fn text(text: impl AsRef<str>) -> usize {
+fn text<T: AsRef<str>>(text: &T) -> usize {
     text.as_ref().len() + ALLOCATION
 }
 
