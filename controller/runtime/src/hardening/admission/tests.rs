@@ -1,7 +1,6 @@
 //! The policy, as CEL evaluates it.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use cel::{Context, Program};
 use k8s_openapi::api::certificates::v1::CertificateSigningRequestSpec;
@@ -132,9 +131,6 @@ fn refused(user: &Value, object: &Value) -> Vec<String> {
         let program =
             Program::compile(expression).unwrap_or_else(|error| panic!("{expression}: {error}"));
         let mut context = Context::default();
-        context
-            .add_function("string", |text: Arc<String>| text)
-            .unwrap();
         context.add_variable_from_value("request", to_cel(&json!({ "userInfo": user })));
         context.add_variable_from_value("object", to_cel(object));
         context.add_variable_from_value("variables", to_cel(&Value::Object(variables.clone())));
@@ -273,15 +269,15 @@ fn metadata_that_makes_a_request_large_is_refused() {
             fields,
         ),
     ];
-    for user in [token(), node()] {
-        for (field, value, words) in &cases {
-            let mut large = request(&Provider::AWS.client_signer());
-            large["metadata"][field] = value.clone();
+    // The bounds do not depend on the user.
+    let users = [token(), node()];
+    for ((field, value, words), user) in cases.iter().zip(users.iter().cycle()) {
+        let mut large = request(&Provider::AWS.client_signer());
+        large["metadata"][field] = value.clone();
 
-            let refused = refused(&user, &large);
+        let refused = refused(user, &large);
 
-            assert_eq!(refused.len(), 1, "{field}: {refused:?}");
-            assert!(refused[0].contains(words), "{field}: {refused:?}");
-        }
+        assert_eq!(refused.len(), 1, "{field}: {refused:?}");
+        assert!(refused[0].contains(words), "{field}: {refused:?}");
     }
 }
