@@ -12,3 +12,4 @@ mod moved;
 mod options;
 mod rights;
 mod service_accounts;
+mod unreadable;

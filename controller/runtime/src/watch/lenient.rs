@@ -32,9 +32,6 @@ const TOLD: Rate = Rate {
     every: Duration::from_mins(1),
 };
 
-/// The most bytes of a name in a line. Kubernetes has no longer ones.
-const MAX_NAME_LEN: usize = 253;
-
 /// The number of logged versions of a namespace that are remembered, so that a list does not tell of them again.
 const MAX_REMEMBERED: usize = 1000;
 

@@ -46,6 +46,10 @@ mod server_names;
 )]
 mod service;
 mod token;
+#[expect(
+    clippy::disallowed_types,
+    reason = "the controller decides on the order of its calls"
+)]
 mod turns;
 
 use std::fs::{self, Permissions};
