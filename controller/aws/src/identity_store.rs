@@ -259,7 +259,11 @@ impl IdentityStore {
                 },
             ),
             // No tenant can create the others.
-            _ => self.update(|objects| match source {
+            Source::Identities(_)
+            | Source::Namespaces
+            | Source::Secret(_)
+            | Source::ConfigMap(_)
+            | Source::RoleSelectors => self.update(|objects| match source {
                 Source::Clusters
                 | Source::Infrastructure(_)
                 | Source::Identities(IdentityKind::ServiceAccount) => {}

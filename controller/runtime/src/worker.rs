@@ -263,7 +263,7 @@ mod tests {
             csr.metadata.name = Some(number.to_string());
             csr.metadata.uid = Some(number.to_string());
             csr.spec.username = Some(number.to_string());
-            queue.seen(csr, 1000);
+            queue.seen(csr);
         }
         Worker {
             signers: BTreeSet::new(),

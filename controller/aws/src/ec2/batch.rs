@@ -366,10 +366,10 @@ impl Batches {
             .filter(|batch| !batch.is_full())?;
         let full_time = batch.opened + limits.gathering;
         let is_expected = self.expected.contains_key(&batch.owner.namespace);
-        Some(if !is_expected {
-            full_time.min(batch.latest + limits.window)
-        } else {
+        Some(if is_expected {
             full_time
+        } else {
+            full_time.min(batch.latest + limits.window)
         })
     }
 }

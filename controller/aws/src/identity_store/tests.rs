@@ -196,8 +196,8 @@ fn many_clusters_are_listed_and_removed_a_few_at_a_time() {
     let store = store();
     for number in 0..1000 {
         let key = ObjectKey::new(TENANT, format!("c{number}"));
-        store.put_cluster(key.clone(), aws_cluster());
-        store.put_infrastructure("AWSCluster", key, naming(ROLE));
+        store.put_cluster(key.clone(), aws_cluster().map(Ok));
+        store.put_infrastructure("AWSCluster", key, naming(ROLE).map(Ok));
     }
     let one = BTreeSet::from([key()]);
 

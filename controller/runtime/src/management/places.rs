@@ -157,8 +157,8 @@ mod tests {
                 .collect();
             arrived.sort_by(|one, other| one.age.cmp(&other.age));
 
-            let placed: Vec<_> = arrived.iter().map(Place::is_placed).collect();
-            assert_eq!(placed, expected, "{order:?}");
+            let served: Vec<_> = arrived.iter().map(Place::is_placed).collect();
+            assert_eq!(served, expected, "{order:?}");
         }
     }
 
@@ -190,7 +190,7 @@ mod tests {
         let victim = place(&places, "tenant-b", "prod-1", 2);
 
         assert!(victim.is_placed());
-        let placed = flood.iter().filter(|place| place.is_placed());
-        assert_eq!(placed.count(), 2);
+        let served = flood.iter().filter(|place| place.is_placed());
+        assert_eq!(served.count(), 2);
     }
 }

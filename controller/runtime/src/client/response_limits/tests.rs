@@ -379,7 +379,7 @@ async fn a_list_of_a_tenants_api_server_has_a_limit_of_pages_and_a_rate() {
     let server = tower::service_fn(|_: Request<()>| async {
         Ok::<_, Infallible>(Response::new(http_body_util::Full::new(Bytes::from("{}"))))
     });
-    let mut service = Bounded::new(server, NamedBy::Tenant);
+    let mut service = Bounded::new(server, NamedBy::Tenant, "tenant");
     let mut page = async |url| {
         let request = Request::builder().uri(url).body(()).unwrap();
         let answer = service.call(request).await;

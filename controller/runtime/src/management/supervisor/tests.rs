@@ -229,7 +229,7 @@ async fn secrets_watched(clusters: usize) -> BTreeSet<String> {
             answer(request, Written::default()).await
         }
     });
-    let verifiers = |_: &KubeletAuthentication, _: &str| Ok(Verifiers::default());
+    let verifiers = |_: &KubeletAuthentication, _: &str| Verifiers::default();
     let controller = Controller::new(&management, Settings::default(), Arc::new(verifiers));
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     let running = tokio::spawn(controller.run(async move { drop(stopped.await) }));
@@ -281,7 +281,7 @@ async fn a_cluster_beyond_the_limit_of_its_namespace_is_not_served() {
             max_clusters_per_namespace: limit,
             ..Settings::default()
         };
-        let verifiers = |_: &KubeletAuthentication, _: &str| Ok(Verifiers::default());
+        let verifiers = |_: &KubeletAuthentication, _: &str| Verifiers::default();
         let controller = Controller::new(&management, settings, Arc::new(verifiers));
         let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
         let running = tokio::spawn(controller.run(async move { drop(stopped.await) }));
