@@ -327,10 +327,10 @@ mod tests {
 
     #[test]
     fn pages_have_each_entry_once() {
-        let map: BTreeMap<usize, ()> = (0..1000).map(|key| (key, ())).collect();
+        let map: BTreeMap<usize, usize> = (0..1000).map(|key| (key, key)).collect();
         let (mut all, mut last) = (Vec::new(), None);
         loop {
-            let next: Vec<usize> = page(&map, last.as_ref()).map(|(key, ())| *key).collect();
+            let next: Vec<usize> = page(&map, last.as_ref()).map(|(key, _)| *key).collect();
             assert!(next.len() <= PAGE);
             let Some(key) = next.last() else { break };
             last = Some(*key);

@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use futures::future::FutureExt as _;
+use futures::future::FutureExt;
 use tokio::task::{JoinHandle, yield_now};
 
 use super::*;
@@ -151,7 +151,7 @@ async fn a_namespace_whose_turns_never_end_stops_no_other() {
     let mut hung: Vec<_> = hung.into_iter().map(Box::pin).collect();
     let begun: Vec<_> = hung
         .iter_mut()
-        .filter_map(|turn| turn.now_or_never())
+        .filter_map(FutureExt::now_or_never)
         .collect();
     assert_eq!(begun.len(), 2);
 

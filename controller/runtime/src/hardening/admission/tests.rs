@@ -139,11 +139,15 @@ fn refused(user: &Value, object: &Value) -> Vec<String> {
     };
     let mut variables = Map::new();
     for variable in spec.variables.unwrap() {
-        let value = match evaluate(&variable.expression, &variables) {
-            cel::Value::Bool(value) => Value::from(value),
-            cel::Value::Int(value) => Value::from(value),
-            cel::Value::String(value) => Value::from(value.as_str()),
-            other => panic!("{}: {other:?}", variable.name),
+        let value = evaluate(&variable.expression, &variables);
+        let value = if let cel::Value::Bool(value) = value {
+            Value::from(value)
+        } else if let cel::Value::Int(value) = value {
+            Value::from(value)
+        } else if let cel::Value::String(value) = &value {
+            Value::from(value.as_str())
+        } else {
+            panic!("{}: {value:?}", variable.name)
         };
         variables.insert(variable.name, value);
     }

@@ -156,7 +156,7 @@ fn reason(checked: Result<(), Refusal>) -> String {
     match checked.unwrap_err() {
         Refusal::Deny(denial) => denial.reason().to_owned(),
         Refusal::Retry(deferral) => deferral.reason().to_owned(),
-        refusal => panic!("{refusal:?}"),
+        Refusal::Fail(failure) => panic!("{failure:?}"),
     }
 }
 
