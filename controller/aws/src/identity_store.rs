@@ -21,6 +21,10 @@ use crate::tenancy::{
     ResolutionError, TenancySettings, explain,
 };
 
+mod source;
+
+pub use source::Source;
+
 /// The longest time that objects count while their watch is broken.
 const BROKEN_WATCH: Duration = Duration::from_mins(2);
 
@@ -29,70 +33,6 @@ const CATCHES_UP: Duration = Duration::from_secs(10);
 
 /// The limit of Secrets that are watched: each is a watch of its own, and an operator has rarely more than some dozen.
 pub const MAX_SECRETS: usize = 1024;
-
-/// A kind of objects that is watched.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, derive_more::Display)]
-pub enum Source {
-    /// Identities of a kind.
-    #[display("{_0}")]
-    Identities(IdentityKind),
-    /// Objects that name an identity, by their kind.
-    #[display("{_0}")]
-    Infrastructure(&'static str),
-    /// `Cluster`.
-    #[display("Cluster")]
-    Clusters,
-    /// `Namespace`.
-    #[display("Namespace")]
-    Namespaces,
-    /// The Secret of this name.
-    #[display("Secret {_0}")]
-    Secret(String),
-    /// The `ConfigMap` of this name.
-    #[display("ConfigMap {_0}")]
-    ConfigMap(&'static str),
-    /// `IAMRoleSelector`.
-    #[display("IAMRoleSelector")]
-    RoleSelectors,
-}
-
-impl Source {
-    /// The kind of its objects.
-    pub fn kind(&self) -> &'static str {
-        match self {
-            Self::Identities(kind) => kind.kind(),
-            Self::Infrastructure(kind) => kind,
-            Self::Clusters => "Cluster",
-            Self::Namespaces => "Namespace",
-            Self::Secret(_) => "Secret",
-            Self::ConfigMap(_) => "ConfigMap",
-            Self::RoleSelectors => "IAMRoleSelector",
-        }
-    }
-
-    /// The name of its only object.
-    pub fn name(&self) -> Option<&str> {
-        match self {
-            Self::Secret(name) => Some(name),
-            Self::ConfigMap(name) => Some(name),
-            Self::Identities(_)
-            | Self::Infrastructure(_)
-            | Self::Clusters
-            | Self::Namespaces
-            | Self::RoleSelectors => None,
-        }
-    }
-
-    /// Whether its objects are in the namespaces of Clusters.
-    pub fn is_namespaced(&self) -> bool {
-        matches!(
-            self,
-            Self::Clusters
-                | Self::Infrastructure(_)
-                | Self::Identities(IdentityKind::ServiceAccount)
-        )
-    }
-}
 
 /// The identity of a cluster cannot be told.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -11,6 +11,7 @@
 //! - `clock`: the source of time
 //! - `object_key`: the place of a namespaced object
 //! - `turns`: turns and rates that Clusters share, by namespace, then by Cluster
+//! - `shared`: locks that tenants share, and their measurement in tests and benchmarks
 //! - `metrics`: the metrics of a controller, and its health
 //! - `diagnostics`: `/metrics`, `/healthz` and `/readyz` by HTTP
 //! - `memory`: the memory that clusters share

@@ -1,0 +1,67 @@
+//! The kinds of objects that name identities.
+
+use crate::tenancy::IdentityKind;
+
+/// A kind of objects that is watched.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, derive_more::Display)]
+pub enum Source {
+    /// Identities of a kind.
+    #[display("{_0}")]
+    Identities(IdentityKind),
+    /// Objects that name an identity, by their kind.
+    #[display("{_0}")]
+    Infrastructure(&'static str),
+    /// `Cluster`.
+    #[display("Cluster")]
+    Clusters,
+    /// `Namespace`.
+    #[display("Namespace")]
+    Namespaces,
+    /// The Secret of this name.
+    #[display("Secret {_0}")]
+    Secret(String),
+    /// The `ConfigMap` of this name.
+    #[display("ConfigMap {_0}")]
+    ConfigMap(&'static str),
+    /// `IAMRoleSelector`.
+    #[display("IAMRoleSelector")]
+    RoleSelectors,
+}
+
+impl Source {
+    /// The kind of its objects.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Identities(kind) => kind.kind(),
+            Self::Infrastructure(kind) => kind,
+            Self::Clusters => "Cluster",
+            Self::Namespaces => "Namespace",
+            Self::Secret(_) => "Secret",
+            Self::ConfigMap(_) => "ConfigMap",
+            Self::RoleSelectors => "IAMRoleSelector",
+        }
+    }
+
+    /// The name of its only object.
+    pub fn name(&self) -> Option<&str> {
+        match self {
+            Self::Secret(name) => Some(name),
+            Self::ConfigMap(name) => Some(name),
+            Self::Identities(_)
+            | Self::Infrastructure(_)
+            | Self::Clusters
+            | Self::Namespaces
+            | Self::RoleSelectors => None,
+        }
+    }
+
+    /// Whether its objects are in the namespaces of Clusters.
+    pub fn is_namespaced(&self) -> bool {
+        matches!(
+            self,
+            Self::Clusters
+                | Self::Infrastructure(_)
+                | Self::Identities(IdentityKind::ServiceAccount)
+        )
+    }
+}

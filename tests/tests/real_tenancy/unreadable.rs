@@ -1,0 +1,37 @@
+//! Objects of one tenant that other programs cannot read, and the clusters of the others.
+
+use serde_json::{Value, json};
+
+use crate::admin::Admin;
+use crate::bed::{SITE, Tenant, create_namespace};
+
+/// The depth at which parsers of JSON stop; the API server takes 10,000.
+const DEPTH: usize = 200;
+
+/// Lists in lists.
+fn nested() -> Value {
+    (0..DEPTH).fold(json!([]), |inner, _| json!([inner]))
+}
+
+#[test]
+fn a_deeply_nested_cluster_of_a_tenant_stops_no_other_tenants_aws_cluster() {
+    create_namespace(&SITE.management, "nests-deeply", &json!({}));
+    let admin = Admin::of("nests-deeply");
+    let served = Tenant::with_access_key("beside-nested", "200000000120");
+    served.resolved("True", "Resolved");
+
+    // Cluster API does not look at the variables of a Cluster whose class does not exist.
+    let variables = json!([{"name": "any", "value": nested()}]);
+    admin.apply(json!({
+        "apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "Cluster", "metadata": {"name": "nested"},
+        "spec": {"topology": {
+            "classRef": {"name": "missing"}, "version": "v1.36.0", "variables": variables,
+        }},
+    }));
+
+    // The list of a controller that starts, and the watch of one that runs.
+    served.joins("m1", &served.launch("200000000120"));
+    let later = Tenant::with_access_key("after-nested", "200000000121");
+    later.resolved("True", "Resolved");
+    later.joins("m1", &later.launch("200000000121"));
+}
