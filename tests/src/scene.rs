@@ -128,7 +128,8 @@ impl Scene {
     pub fn file(&self, kubeconfig: &Path, application: &Application) -> String {
         let plane = self.cluster.control_plane();
         let kubectl = plane.kubectl_with(kubeconfig);
-        kubectl.apply_object(&application.to_json());
+        // `kubectl apply` would annotate it.
+        kubectl.create_object(&application.to_json());
         application.name()
     }
 

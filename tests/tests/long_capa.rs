@@ -125,7 +125,7 @@ impl Tenant {
         let application = Application::proving(parts.node_name, &id, Provider::AWS, evidence);
         let bearer = self.plane().kubeconfig(User::Token(joined.token.clone()));
         let kubectl = self.plane().kubectl_with(bearer);
-        kubectl.apply_object(&application.to_json());
+        kubectl.create_object(&application.to_json());
         let csr = self.plane().wait_for_csr("denied", |csr| {
             name_of(csr) == application.name() && reason_of(csr, "Denied").is_some()
         });

@@ -154,7 +154,7 @@ impl RealBed {
     /// Files the request as the user of this kubeconfig; returns its name.
     pub fn file_with(&self, kubeconfig: &Path, application: &Application) -> String {
         let kubectl = self.cluster.kubectl_with(kubeconfig);
-        kubectl.apply_object(&application.to_json());
+        kubectl.create_object(&application.to_json());
         application.name()
     }
 

@@ -142,7 +142,7 @@ fn join(plane: &ControlPlane, name: &str, token: &str) -> Duration {
     let field = format!("metadata.name={}", application.name());
     let mut watch = plane.kubectl().watch(&["csr", "--field-selector", &field]);
     let filed = Instant::now();
-    kubectl.apply_object(&application.to_json());
+    kubectl.create_object(&application.to_json());
     loop {
         let event = watch
             .next(DEADLINE)
