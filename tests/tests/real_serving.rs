@@ -80,7 +80,7 @@ fn file(
     usages: &[&str],
     request: &str,
 ) {
-    bed.cluster.kubectl_with(kubeconfig).apply_object(&json!({
+    bed.cluster.kubectl_with(kubeconfig).create_object(&json!({
         "apiVersion": "certificates.k8s.io/v1",
         "kind": "CertificateSigningRequest",
         "metadata": {"name": name},
@@ -244,7 +244,7 @@ fn a_denied_built_in_request_stays_denied_when_kubeadms_bindings_come_back() {
     let kubeconfig = bed.cluster.bootstrap_kubeconfig(&token);
     let (request, _) = certificate_request(&Subject::node(MACHINE.name), None);
     let file = |name: &str| {
-        bed.cluster.kubectl_with(&kubeconfig).apply_object(&json!({
+        bed.cluster.kubectl_with(&kubeconfig).create_object(&json!({
             "apiVersion": "certificates.k8s.io/v1",
             "kind": "CertificateSigningRequest",
             "metadata": {"name": name},

@@ -162,7 +162,7 @@ fn kube_controller_manager_with_its_default_controllers_changes_nothing_of_ours(
         },
     });
     let requester = plane.kubeconfig(User::Certificate(its_own));
-    plane.kubectl_with(requester).apply_object(&object);
+    plane.kubectl_with(requester).create_object(&object);
     plane.wait_for_csr("its own with a certificate", |csr| {
         csr["metadata"]["name"] == "its-own" && csr["status"]["certificate"].is_string()
     });

@@ -85,7 +85,7 @@ fn a_cluster_that_loses_its_ca_key_stays_enforced_and_unanswered() {
     file(&scene, &token, &request("stock", "late"), refused);
     let plane = scene.cluster.control_plane();
     let kubectl = plane.kubectl_with(&node);
-    kubectl.apply_object(&serving::request("serves", "joined", address));
+    kubectl.create_object(&serving::request("serves", "joined", address));
     let client = scene.file(&token, &scene.rightful(&late));
     // A request that another cluster's machine filed later has its answer by then.
     let served = Scene::start(&SITE, "key-kept", json!({}));

@@ -58,7 +58,7 @@ fn a_pool_member_serves_at_its_reported_address_where_allowed() {
     let scene = Scene::start(&SITE, "serving-pool", json!({}));
     let kubectl = member(&scene, &["203.0.113.7"]);
 
-    kubectl.apply_object(&request("refused", "member", [203, 0, 113, 7]));
+    kubectl.create_object(&request("refused", "member", [203, 0, 113, 7]));
 
     scene.assert_denied("refused", "ServingNameNotReported");
 
@@ -70,12 +70,12 @@ fn a_pool_member_serves_at_its_reported_address_where_allowed() {
     let issued = poll(SWEPT, || {
         asked += 1;
         let name = format!("allowed-{asked}");
-        kubectl.apply_object(&request(&name, "member", [203, 0, 113, 7]));
+        kubectl.create_object(&request(&name, "member", [203, 0, 113, 7]));
         Some(scene.answer(&name)).filter(is_issued)
     });
     assert!(issued.is_some(), "{asked} requests are denied");
     // And none for an address that it does not report.
-    kubectl.apply_object(&request("another", "member", [203, 0, 113, 8]));
+    kubectl.create_object(&request("another", "member", [203, 0, 113, 8]));
     scene.assert_denied("another", "ServingNameNotReported");
 }
 
@@ -89,7 +89,7 @@ fn a_pool_member_serves_only_at_addresses_in_the_ranges_that_are_set() {
     let scene = Scene::start(&SITE, "serving-ranges", settings);
     let kubectl = member(&scene, &["203.0.113.7", "203.0.113.70"]);
     let ask = |name: &str, last: u8| {
-        kubectl.apply_object(&request(name, "member", [203, 0, 113, last]));
+        kubectl.create_object(&request(name, "member", [203, 0, 113, last]));
     };
 
     ask("first-inside", 7);

@@ -70,7 +70,7 @@ fn whoever_sees_all_requests_files_a_copy_with_a_token_of_his_own() {
 
     let plane = SCENE.cluster.control_plane();
     let kubectl = plane.kubectl_with(own.bootstrap_kubeconfig());
-    kubectl.apply_object(&copy);
+    kubectl.create_object(&copy);
 
     SCENE.assert_denied("kubelet-authenticator-copy", "TokenOfAnotherMachine");
 }

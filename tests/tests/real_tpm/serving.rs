@@ -74,8 +74,8 @@ fn a_node_with_a_tpm_serves_by_the_kubelets_signer_and_by_its_own() {
         key_pem: pem,
     };
     let node = plane.kubectl_with(plane.kubeconfig(User::Certificate(pair)));
-    node.apply_object(&request("serves-itself", "serves", ip.octets()));
-    node.apply_object(&request("serves-another", "serves", [203, 0, 113, 2]));
+    node.create_object(&request("serves-itself", "serves", ip.octets()));
+    node.create_object(&request("serves-another", "serves", [203, 0, 113, 2]));
 
     let issued = scene.answer("serves-itself");
     assert!(is_issued(&issued), "{issued:#}");
