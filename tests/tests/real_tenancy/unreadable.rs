@@ -17,7 +17,7 @@ fn nested() -> Value {
 fn a_deeply_nested_cluster_of_a_tenant_stops_no_other_tenants_aws_cluster() {
     create_namespace(&SITE.management, "nests-deeply", &json!({}));
     let admin = Admin::of("nests-deeply");
-    let served = Tenant::with_access_key("beside-nested", "200000000120");
+    let served = Tenant::with_access_key("beside-nested", "200000000190");
     served.resolved("True", "Resolved");
 
     // Cluster API does not look at the variables of a Cluster whose class does not exist.
@@ -30,8 +30,8 @@ fn a_deeply_nested_cluster_of_a_tenant_stops_no_other_tenants_aws_cluster() {
     }));
 
     // The list of a controller that starts, and the watch of one that runs.
-    served.joins("m1", &served.launch("200000000120"));
-    let later = Tenant::with_access_key("after-nested", "200000000121");
+    served.joins("m1", &served.launch("200000000190"));
+    let later = Tenant::with_access_key("after-nested", "200000000191");
     later.resolved("True", "Resolved");
-    later.joins("m1", &later.launch("200000000121"));
+    later.joins("m1", &later.launch("200000000191"));
 }
