@@ -1,13 +1,12 @@
 //! The limit of log lines about refused requests of each namespace: a tenant's API server invents any number of them.
 
-use std::collections::HashMap;
 use std::time::Duration;
 
 use node_attestation_core::rate_limit::Rate;
-use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use crate::object_key::ObjectKey;
+use crate::shared::{Shared, Swept};
 
 /// The lines of one namespace: those of a thousand machines that join at once.
 const OF_NAMESPACE: Rate = Rate {
@@ -21,18 +20,18 @@ const OF_CLUSTER: Rate = Rate {
     every: Duration::from_millis(40),
 };
 
-/// The number of buckets at which full ones are forgotten.
-const MAX_BUCKETS: usize = 4096;
+/// The time after which a number of left out lines is forgotten, if its cluster has no further line.
+const REMEMBERED: Duration = Duration::from_hours(1);
 
-/// The lines that each namespace, and each cluster in it, may write.
-#[derive(Debug, Default)]
-pub(crate) struct LineBudget(Mutex<Buckets>);
+/// The lines that each namespace, and each cluster in it, can write.
+#[derive(Debug)]
+pub(crate) struct LineBudget(Shared<Buckets>);
 
 #[derive(Debug, Default)]
 struct Buckets {
     /// The times at which they are full.
-    namespaces: HashMap<String, Instant>,
-    clusters: HashMap<ObjectKey, OfCluster>,
+    namespaces: Swept<String, Instant>,
+    clusters: Swept<ObjectKey, OfCluster>,
 }
 
 #[derive(Debug)]
@@ -41,24 +40,46 @@ struct OfCluster {
     left_out: u64,
 }
 
+impl OfCluster {
+    fn is_forgotten(&self, now: Instant) -> bool {
+        let until = if self.left_out == 0 {
+            self.full_at
+        } else {
+            self.full_at + REMEMBERED
+        };
+        until <= now
+    }
+}
+
+impl Default for LineBudget {
+    fn default() -> Self {
+        Self(Shared::new("budgets of log lines", Buckets::default()))
+    }
+}
+
 impl LineBudget {
     /// Takes a line of this cluster. Returns the number of lines that were left out before it; `None` if there is none
     /// left, and this one is left out too.
     pub(crate) fn take(&self, cluster: &ObjectKey, now: Instant) -> Option<u64> {
-        let mut buckets = self.0.lock();
-        let Buckets {
-            namespaces,
-            clusters,
-        } = &mut *buckets;
-        if clusters.len() >= MAX_BUCKETS && !clusters.contains_key(cluster) {
-            clusters.retain(|_, one| one.full_at > now || one.left_out > 0);
-            namespaces.retain(|_, full_at| *full_at > now);
-        }
-        let of_namespace = namespaces.entry(cluster.namespace.clone()).or_insert(now);
-        let of_cluster = clusters.entry(cluster.clone()).or_insert(OfCluster {
-            full_at: now,
-            left_out: 0,
-        });
+        self.0.write(|buckets| buckets.take(cluster, now))
+    }
+}
+
+impl Buckets {
+    fn take(&mut self, cluster: &ObjectKey, now: Instant) -> Option<u64> {
+        let of_namespace = self.namespaces.get_or_insert_with(
+            cluster.namespace.clone(),
+            |_, full_at| *full_at <= now,
+            || now,
+        );
+        let of_cluster = self.clusters.get_or_insert_with(
+            cluster.clone(),
+            |_, one| one.is_forgotten(now),
+            || OfCluster {
+                full_at: now,
+                left_out: 0,
+            },
+        );
         let (mut namespace, mut own) = (*of_namespace, of_cluster.full_at);
         let is_within = OF_CLUSTER.take(&mut own, now).is_ok()
             && OF_NAMESPACE.take(&mut namespace, now).is_ok();
@@ -73,7 +94,10 @@ impl LineBudget {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
+    use crate::shared::testing::most_visited;
 
     fn cluster(namespace: &str, name: &str) -> ObjectKey {
         ObjectKey::new(namespace, name)
@@ -108,5 +132,27 @@ mod tests {
         assert_eq!(budget.take(&cluster, later), Some(7));
         assert_eq!(budget.take(&cluster, later), None);
         assert_eq!(budget.take(&cluster, later + OF_CLUSTER.every), Some(1));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_lines_of_clusters_that_are_gone_are_forgotten_a_few_at_a_time() {
+        let (budget, now) = (LineBudget::default(), Instant::now());
+        let flood = |from: usize, now: Instant| {
+            for number in from..from + 1000 {
+                // The namespace has no line left for most of them.
+                for _ in 0..3 {
+                    budget.take(&cluster("a", &number.to_string()), now);
+                }
+            }
+        };
+        flood(0, now);
+        let kept = || budget.0.read(|buckets| buckets.clusters.len());
+        assert_eq!(kept(), 1000);
+
+        let later = now + Duration::from_hours(2);
+        let visited = most_visited(|| flood(1000, later));
+
+        assert_eq!(visited, BTreeMap::from([("budgets of log lines", 4)]));
+        assert_eq!(kept(), 1000, "those of before are forgotten");
     }
 }

@@ -207,9 +207,20 @@ pub struct Tenant {
 impl Tenant {
     /// Starts a cluster with this number.
     pub fn new(number: usize) -> Self {
+        let server = ApiServer::start();
+        let namespaces = json!({"spec": {
+            "group": "", "scope": "Cluster", "names": {"kind": "Namespace", "plural": "namespaces"},
+            "versions": [{"name": "v1", "served": true}],
+        }});
+        let definitions = Definition::of_crd(&namespaces);
+        definitions.into_iter().for_each(|kind| server.define(kind));
+        // The identity of the cluster.
+        server.put(json!({
+            "apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "kube-system"},
+        }));
         Self {
             name: format!("tenant-{number}"),
-            server: ApiServer::start(),
+            server,
         }
     }
 
