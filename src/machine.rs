@@ -13,6 +13,10 @@ const BOOT_ID: &str = "proc/sys/kernel/random/boot_id";
 /// The firmware's data about the machine.
 const DMI: &str = "sys/class/dmi/id";
 
+const PRODUCT_UUID: &str = "product_uuid";
+const ASSET_TAG: &str = "board_asset_tag";
+const SERIAL: &str = "serial-number";
+
 /// The serial number, in firmware with a device tree (the Devicetree Specification, section 3.2).
 const SERIAL_NUMBER: &str = "sys/firmware/devicetree/base/serial-number";
 
@@ -26,6 +30,46 @@ const UNINITIALIZED: &str = "uninitialized";
 /// Longer than any of these one-line files.
 const MAX_LINE: usize = 512;
 
+/// UUIDs that many machines have, because the vendor set none. So are those with one value in all
+/// bytes.
+const PLACEHOLDER_UUIDS: [&str; 6] = [
+    "03000200-0400-0500-0006-000700080009",
+    "03020100-0504-0706-0809-0a0b0c0d0e0f",
+    "10000000-0000-8000-0040-000000000000",
+    "12345678-1234-5678-90ab-cddeefaabbcc",
+    "12345678-1234-1234-1234-123456789abc",
+    "deadbeef-dead-beef-dead-beefdeadbeef",
+];
+
+/// Texts that vendors leave in the place of an asset tag or a serial number.
+const PLACEHOLDER_TEXTS: [&str; 25] = [
+    "0123456789",
+    "123456789",
+    "1234567890",
+    "Asset Tag",
+    "Asset-1234567890",
+    "Base Board Asset Tag",
+    "Base Board Asset Tag#",
+    "Default string",
+    "Empty",
+    "N/A",
+    "NA",
+    "No Asset Information",
+    "No Asset Tag",
+    "None",
+    "Not Applicable",
+    "Not Available",
+    "Not Present",
+    "Not Provided",
+    "Not Settable",
+    "Not Specified",
+    "NULL",
+    "System Serial Number",
+    "To be filled by O.E.M.",
+    "Type2 - Board Asset Tag",
+    "Unknown",
+];
+
 /// A machine, by the files under its root.
 #[derive(Debug, Clone)]
 pub struct Machine {
@@ -34,7 +78,8 @@ pub struct Machine {
 
 /// Digests of the values that identify a machine. The values themselves may be confidential.
 ///
-/// If a disk is cloned or baked into an image, its next machine has other values.
+/// If a disk is cloned or baked into an image, its next machine has other values. A vendor's
+/// placeholder is no value.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct MachineDigest {
@@ -74,23 +119,89 @@ impl Machine {
         line(&self.root.join(DMI).join("sys_vendor"))
     }
 
-    /// Digests of the values that identify this machine.
-    pub fn digest(&self) -> MachineDigest {
-        let digest = |path: &Path, name: &str| line(path).map(|value| hex_digest(name, &value));
+    /// The values that identify this machine.
+    pub(crate) fn identity(&self) -> Identity {
         let dmi = self.root.join(DMI);
-        let of_firmware = |name: &str| digest(&dmi.join(name), name);
-        let mut known = MachineDigest {
-            product_uuid: of_firmware("product_uuid"),
-            board_asset_tag: of_firmware("board_asset_tag"),
-            serial_number: digest(&self.root.join(SERIAL_NUMBER), "serial-number"),
+        let digest = |path: &Path, name: &str| {
+            let value = line(path).filter(|value| !is_placeholder(value));
+            value.map(|value| hex_digest(name, &value))
+        };
+        let uuid = line(&dmi.join(PRODUCT_UUID)).filter(|uuid| !is_placeholder(uuid));
+        let mut digest = MachineDigest {
+            product_uuid: uuid.as_deref().map(digest_of_uuid),
+            board_asset_tag: digest(&dmi.join(ASSET_TAG), ASSET_TAG),
+            serial_number: digest(&self.root.join(SERIAL_NUMBER), SERIAL),
             machine_id: None,
         };
-        if known.is_empty() {
-            known.machine_id = line(&self.root.join(MACHINE_ID))
+        if digest.is_empty() {
+            digest.machine_id = line(&self.root.join(MACHINE_ID))
                 .filter(|value| value != UNINITIALIZED)
                 .map(|value| hex_digest("machine-id", &value));
         }
-        known
+        Identity { digest, uuid }
+    }
+
+    /// Digests of the values that identify this machine.
+    pub fn digest(&self) -> MachineDigest {
+        self.identity().digest
+    }
+}
+
+/// The values that identify a running machine.
+#[derive(derive_more::Debug, Clone)]
+pub(crate) struct Identity {
+    digest: MachineDigest,
+    #[debug(skip)]
+    uuid: Option<String>,
+}
+
+impl Identity {
+    /// Digests of the values.
+    pub(crate) fn digest(&self) -> &MachineDigest {
+        &self.digest
+    }
+
+    /// Whether this is certainly another machine than `stored`. If both know the product UUID, only
+    /// that decides: an operator can set the asset tag, and a repair replaces a board. Otherwise, a
+    /// value that both know differs.
+    pub(crate) fn differs_from(&self, stored: &MachineDigest) -> bool {
+        if let Some(is_same) = self.has_uuid_of(stored) {
+            return !is_same;
+        }
+        let differ = |name: &str, own: &Option<String>, stored: &Option<String>| match (own, stored)
+        {
+            (Some(own), Some(stored)) => own != stored && !is_digest_of_placeholder(name, stored),
+            _ => false,
+        };
+        let own = &self.digest;
+        differ(ASSET_TAG, &own.board_asset_tag, &stored.board_asset_tag)
+            || differ(SERIAL, &own.serial_number, &stored.serial_number)
+            || differ("machine-id", &own.machine_id, &stored.machine_id)
+    }
+
+    /// Whether this is certainly the machine of `stored`: it has the product UUID, or every other
+    /// value is the same.
+    pub(crate) fn is_of(&self, stored: &MachineDigest) -> bool {
+        let is_same = self.has_uuid_of(stored);
+        is_same.unwrap_or_else(|| self.digest == *stored)
+    }
+
+    /// Whether the product UUIDs are the same. `None` if one is not known.
+    ///
+    /// Kernels before 4.13 write UUIDs in upper case. The first three fields change their byte order
+    /// with the version of SMBIOS, which an upgrade of a virtual machine's hardware can change.
+    fn has_uuid_of(&self, stored: &MachineDigest) -> Option<bool> {
+        let (uuid, stored) = (self.uuid.as_ref()?, stored.product_uuid.as_ref()?);
+        let spellings = [Some(uuid.clone()), swapped(uuid)].into_iter().flatten();
+        // Earlier releases stored the UUID in the case in which they read it.
+        let mut cases = spellings.chain([uuid.clone()]).flat_map(|uuid| {
+            let (lower, upper) = (uuid.to_ascii_lowercase(), uuid.to_ascii_uppercase());
+            [uuid, lower, upper]
+        });
+        if cases.any(|uuid| hex_digest(PRODUCT_UUID, &uuid) == *stored) {
+            return Some(true);
+        }
+        (!is_digest_of_placeholder(PRODUCT_UUID, stored)).then_some(false)
     }
 }
 
@@ -99,15 +210,73 @@ impl MachineDigest {
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
+}
 
-    /// Whether this is certainly another machine than `other`: a value that both have differs.
-    pub fn differs_from(&self, other: &Self) -> bool {
-        let differ = |a: &Option<String>, b: &Option<String>| a.is_some() && b.is_some() && a != b;
-        differ(&self.product_uuid, &other.product_uuid)
-            || differ(&self.board_asset_tag, &other.board_asset_tag)
-            || differ(&self.serial_number, &other.serial_number)
-            || differ(&self.machine_id, &other.machine_id)
+fn digest_of_uuid(uuid: &str) -> String {
+    hex_digest(PRODUCT_UUID, &uuid.to_ascii_lowercase())
+}
+
+/// The UUID with the bytes of its first three fields in the other order. `None` if it is none.
+fn swapped(uuid: &str) -> Option<String> {
+    let fields: Vec<&str> = uuid.split('-').collect();
+    let is_uuid = fields.iter().map(|field| field.len()).eq([8, 4, 4, 4, 12])
+        && uuid
+            .bytes()
+            .all(|byte| byte.is_ascii_hexdigit() || byte == b'-');
+    let swap = |(place, field): (usize, &&str)| {
+        let bytes = field.as_bytes().chunks(2).map(String::from_utf8_lossy);
+        if place < 3 {
+            bytes.rev().collect::<String>()
+        } else {
+            (*field).to_owned()
+        }
+    };
+    is_uuid.then(|| {
+        fields
+            .iter()
+            .enumerate()
+            .map(swap)
+            .collect::<Vec<_>>()
+            .join("-")
+    })
+}
+
+/// Whether vendors give this value to many machines.
+fn is_placeholder(value: &str) -> bool {
+    let letters: Vec<u8> = value
+        .bytes()
+        .filter(|byte| !b"-_. ".contains(byte))
+        .collect();
+    let is_one_letter = letters.iter().all(|byte| Some(byte) == letters.first());
+    if is_one_letter && (letters.len() > 3 || letters.first().is_none_or(|it| *it == b'0')) {
+        return true;
     }
+    let other_order = swapped(value);
+    placeholders().any(|known| {
+        value.eq_ignore_ascii_case(&known)
+            || other_order
+                .as_ref()
+                .is_some_and(|it| it.eq_ignore_ascii_case(&known))
+    })
+}
+
+/// Whether an earlier release stored a vendor's placeholder as a value.
+fn is_digest_of_placeholder(name: &str, digest: &str) -> bool {
+    let both_orders = placeholders().flat_map(|known| [swapped(&known), Some(known)]);
+    let mut spellings = both_orders.flatten().flat_map(|known| {
+        let (lower, upper) = (known.to_ascii_lowercase(), known.to_ascii_uppercase());
+        [known, lower, upper]
+    });
+    spellings.any(|known| hex_digest(name, &known) == digest)
+}
+
+fn placeholders() -> impl Iterator<Item = String> {
+    let of_one_byte = (0..=u8::MAX).map(|byte| {
+        let byte = HEXLOWER.encode(&[byte]);
+        [4, 2, 2, 2, 6].map(|len| byte.repeat(len)).join("-")
+    });
+    let listed = PLACEHOLDER_UUIDS.iter().chain(&PLACEHOLDER_TEXTS);
+    listed.map(|known| (*known).to_owned()).chain(of_one_byte)
 }
 
 /// One read of one short line, because every start does this.
@@ -151,22 +320,122 @@ mod tests {
         machine.digest()
     }
 
-    #[test]
-    fn a_machine_differs_when_something_that_both_know_does() {
-        let root = tempfile::tempdir().unwrap();
-        let this = machine(root.path(), Some("uuid-1\n"), Some("i-1\n"));
+    const UUID: &str = "4c4c4544-0042-3510-8052-b3c04f4b4e32";
+    const SWAPPED: &str = "44454c4c-4200-1035-8052-b3c04f4b4e32";
+    const OTHER: &str = "4c4c4544-0042-3510-8052-b3c04f4b4e33";
 
-        for (uuid, tag, differs) in [
-            (Some("uuid-1"), Some("i-1"), false),
-            (Some("uuid-2"), Some("i-1"), true),
-            (Some("uuid-1"), Some("i-2"), true),
-            (None, Some("i-1"), false),
-            (None, None, false),
-            (Some(" \n"), None, false),
-        ] {
-            let other = machine(root.path(), uuid, tag);
-            assert_eq!(this.differs_from(&other), differs, "{uuid:?} {tag:?}");
+    /// What releases before placeholders and spellings stored.
+    fn stored_before(uuid: Option<&str>, tag: Option<&str>) -> MachineDigest {
+        MachineDigest {
+            product_uuid: uuid.map(|uuid| hex_digest(PRODUCT_UUID, uuid)),
+            board_asset_tag: tag.map(|tag| hex_digest(ASSET_TAG, tag)),
+            ..MachineDigest::default()
         }
+    }
+
+    #[test]
+    fn a_machine_with_the_same_uuid_is_the_same_whatever_else_changes() {
+        let root = tempfile::tempdir().unwrap();
+        let upper = UUID.to_ascii_uppercase();
+        for (stored, now, is_same) in [
+            (
+                (Some(UUID), Some("tag-1")),
+                (Some(UUID), Some("tag-2")),
+                true,
+            ),
+            ((Some(UUID), Some("tag-1")), (Some(UUID), None), true),
+            ((Some(UUID), None), (Some(upper.as_str()), None), true),
+            ((Some(upper.as_str()), None), (Some(UUID), None), true),
+            ((Some(UUID), None), (Some(SWAPPED), None), true),
+            ((Some(upper.as_str()), None), (Some(SWAPPED), None), true),
+            (
+                (Some(UUID), Some("tag-1")),
+                (Some(OTHER), Some("tag-1")),
+                false,
+            ),
+            // The tag decides only where a UUID is missing: it is the ID of an EC2 instance.
+            ((None, Some("i-1")), (Some(UUID), Some("i-2")), false),
+            ((Some(UUID), Some("i-1")), (None, Some("i-2")), false),
+            ((Some(UUID), Some("i-1")), (None, Some("i-1")), true),
+            ((Some(UUID), Some("i-1")), (None, None), true),
+            ((Some(UUID), None), (Some(" \n"), None), true),
+        ] {
+            let now_in = |uuid, tag| {
+                machine(root.path(), uuid, tag);
+                Machine::rooted(root.path()).identity()
+            };
+            let (before, after) = (now_in(stored.0, stored.1), now_in(now.0, now.1));
+            let knows_uuid = stored.0.is_some() && now.0.is_some_and(|uuid| uuid != " \n");
+            for stored in [before.digest().clone(), stored_before(stored.0, stored.1)] {
+                assert_eq!(!after.differs_from(&stored), is_same, "{stored:?} {now:?}");
+                let is_certain = knows_uuid && is_same;
+                assert_eq!(after.is_of(&stored), is_certain, "{stored:?} {now:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_placeholder_of_a_vendor_is_no_value() {
+        let root = tempfile::tempdir().unwrap();
+        for (uuid, tag) in [
+            ("00000000-0000-0000-0000-000000000000", "Default string"),
+            (
+                "FFFFFFFF-FFFF-FFFF-FFFF-FFFFFFFFFFFF",
+                "To Be Filled By O.E.M.",
+            ),
+            ("fefefefe-fefe-fefe-fefe-fefefefefefe", "Not Specified"),
+            ("03000200-0400-0500-0006-000700080009", "No Asset Tag"),
+            ("00020003-0004-0005-0006-000700080009", "0"),
+            ("Not Settable", "................"),
+            ("Default string", "xxxxxxxx"),
+        ] {
+            let digest = machine(root.path(), Some(uuid), Some(tag));
+            assert_eq!(digest.product_uuid, None, "{uuid}");
+            assert_eq!(digest.board_asset_tag, None, "{tag}");
+        }
+        for tag in ["i-0123456789abcdef0", "7", "77", "RACK-7-U12", "none-1"] {
+            let digest = machine(root.path(), Some(UUID), Some(tag));
+            assert!(digest.product_uuid.is_some() && digest.board_asset_tag.is_some());
+        }
+    }
+
+    #[test]
+    fn a_placeholder_that_an_earlier_release_stored_decides_nothing() {
+        let root = tempfile::tempdir().unwrap();
+        machine(root.path(), Some(UUID), Some("RACK-7-U12"));
+        let now = Machine::rooted(root.path()).identity();
+        for (uuid, tag) in [
+            ("03000200-0400-0500-0006-000700080009", "Default string"),
+            (
+                "FFFFFFFF-FFFF-FFFF-FFFF-FFFFFFFFFFFF",
+                "To be filled by O.E.M.",
+            ),
+        ] {
+            let stored = stored_before(Some(uuid), Some(tag));
+            assert!(!now.differs_from(&stored) && !now.is_of(&stored), "{uuid}");
+        }
+        let stored = stored_before(Some("03000200-0400-0500-0006-000700080009"), Some("RACK-8"));
+        assert!(now.differs_from(&stored));
+    }
+
+    #[test]
+    fn a_machine_with_placeholders_alone_has_its_machine_id() {
+        let root = tempfile::tempdir().unwrap();
+        fs::create_dir_all(root.path().join("etc")).unwrap();
+        fs::write(
+            root.path().join(MACHINE_ID),
+            "0123456789abcdef0123456789abcdef\n",
+        )
+        .unwrap();
+
+        let digest = machine(
+            root.path(),
+            Some("03000200-0400-0500-0006-000700080009"),
+            Some("Default string"),
+        );
+
+        assert!(digest.machine_id.is_some());
+        assert_eq!(machine(root.path(), Some(UUID), None).machine_id, None);
     }
 
     #[test]

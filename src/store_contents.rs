@@ -86,10 +86,9 @@ impl StoreContents {
         if self.boot_id.is_some() && self.boot_id == origin.boot_id {
             return true;
         }
-        let digest = machine.digest();
-        let same = !digest.differs_from(&origin.machine);
-        self.machine = Some(digest);
-        same
+        let identity = machine.identity();
+        self.machine = Some(identity.digest().clone());
+        !identity.differs_from(&origin.machine)
     }
 
     fn judge(&mut self, text: &str) {

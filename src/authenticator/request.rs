@@ -201,9 +201,11 @@ impl Attempt {
             self.log.warn(&exposed);
         }
         let why = match Pending::parse(&text) {
-            // An exact match, unlike for the origin. A mismatch costs a request; one key on two
-            // machines would be worse.
-            Ok(pending) if pending.machine == self.machine.digest() => return Ok(Some(pending)),
+            // Certainty, unlike for the origin. A mismatch costs a request; one key on two machines
+            // would be worse.
+            Ok(pending) if self.machine.identity().is_of(&pending.machine) => {
+                return Ok(Some(pending));
+            }
             Ok(_) => "it is another machine's".to_owned(),
             Err(error) => error_chain(&error),
         };

@@ -2,8 +2,10 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
+use data_encoding::HEXLOWER;
 use kubelet_attestation::names::NodeName;
 use rcgen::{CertificateParams, DnType, Issuer, KeyPair};
+use sha2::{Digest as _, Sha256};
 
 use super::*;
 use crate::clock::Deadline;
@@ -14,6 +16,7 @@ use crate::store::StoreLock;
 
 const BOOT: &str = "proc/sys/kernel/random/boot_id";
 const UUID: &str = "sys/class/dmi/id/product_uuid";
+const ASSET_TAG: &str = "sys/class/dmi/id/board_asset_tag";
 
 /// A machine with a store that holds a credential for node `n1`.
 struct Fixture {
@@ -117,6 +120,37 @@ fn everything_of_another_machine_is_of_no_use() {
         rejected(&stored),
         StoreFile::ALL.map(|file| (file, "the store is another machine's"))
     );
+}
+
+#[test]
+fn a_changed_asset_tag_does_not_cost_a_machine_its_credential() {
+    let fixture = Fixture::new();
+    let uuid = "4C4C4544-0042-3510-8052-B3C04F4B4E32";
+    // As releases wrote it that compared every value.
+    let digest = |name: &str, value: &str| {
+        let bytes = Sha256::digest([name.as_bytes(), &[0], value.as_bytes()].concat());
+        HEXLOWER.encode(&bytes)
+    };
+    let origin = serde_json::json!({
+        "version": 1, "nodeName": "n1", "endpoint": EndpointFields::default(), "bootId": "boot-1",
+        "machine": {
+            "productUuid": digest("product_uuid", uuid),
+            "boardAssetTag": digest("board_asset_tag", "Default string"),
+        },
+    });
+    fixture.put(StoreFile::Origin, &origin.to_string());
+    fixture.write(BOOT, "boot-2\n");
+    fixture.write(ASSET_TAG, "RACK-7-U12\n");
+    for now in [uuid, &uuid.to_lowercase()] {
+        fixture.write(UUID, now);
+        let stored = fixture.load();
+        assert_eq!(rejected(&stored), [], "{now}");
+        assert!(stored.credential.is_some(), "{now}");
+    }
+
+    fixture.write(UUID, "4C4C4544-0042-3510-8052-B3C04F4B4E33");
+
+    assert!(fixture.load().credential.is_none());
 }
 
 #[test]
