@@ -25,6 +25,15 @@ const LAST_SECOND: i64 = 253_402_300_799;
 /// The beginning of a PEM block.
 const BEGIN: &str = "-----BEGIN ";
 
+/// The beginning of the last line of a PEM block.
+const END: &str = "-----END ";
+
+/// The label of a certificate.
+const CERTIFICATE: &str = "CERTIFICATE";
+
+/// The end of each label of a private key.
+const PRIVATE_KEY: &str = "PRIVATE KEY";
+
 const BEGIN_CERTIFICATE: &str = "-----BEGIN CERTIFICATE-----\n";
 const END_CERTIFICATE: &str = "-----END CERTIFICATE-----\n";
 
@@ -66,30 +75,34 @@ pub struct Leaf {
 }
 
 const UNREADABLE: &str = "the certificate cannot be read";
-const NO_CERTIFICATE: &str = "the file does not begin with a certificate";
+const NO_CERTIFICATE: &str = "the file has no certificate";
 
 impl Credential {
-    /// Parses the output of [`Credential::to_pem`].
+    /// Parses the output of [`Credential::to_pem`]. Text and blocks of other kinds are those of a
+    /// later release, and are ignored.
     ///
     /// # Guarantees
     ///
     /// The public half of the key is the leaf's. Validity period and node name are not checked.
     pub fn from_store(text: &str) -> Result<Self, Invalid> {
         ensure!(!text.trim().is_empty(), Invalid::new("the file is empty"));
-        let (certificate_pem, key_pem) = text
-            .rfind(BEGIN)
-            .and_then(|start| text.split_at_checked(start))
-            .ok_or_else(|| Invalid::new(NO_CERTIFICATE))?;
-        let key = PrivateKey::from_pem(Secret::new(key_pem.to_owned()))
-            .map_err(|error| error.within("the file does not end in a private key"))?;
-        let der = first_certificate(certificate_pem).ok_or_else(|| Invalid::new(NO_CERTIFICATE))?;
+        let blocks = || {
+            text.match_indices(BEGIN)
+                .filter_map(|(start, _)| block(text, start))
+        };
+        let key_pem = blocks().find(|block| label(block).ends_with(PRIVATE_KEY));
+        let certificate_pem: String = blocks().filter(|it| label(it) == CERTIFICATE).collect();
+        let der = first_certificate(&certificate_pem);
+        let der = der.ok_or_else(|| Invalid::new(NO_CERTIFICATE))?;
+        let key = PrivateKey::from_pem(Secret::new(key_pem.unwrap_or_default().to_owned()))
+            .map_err(|error| error.within("the file has no private key"))?;
         let certificate = parse(&der).map_err(|error| error.within(UNREADABLE))?;
         if !has_key(&certificate, &key) {
             return Err(Invalid::new("the private key is not the certificate's"));
         }
         Ok(Self {
             leaf: Leaf::of(&certificate).map_err(|error| error.within(UNREADABLE))?,
-            certificate_pem: certificate_pem.to_owned(),
+            certificate_pem,
             key,
         })
     }
@@ -168,6 +181,23 @@ impl Leaf {
             serial,
         })
     }
+}
+
+/// The PEM block at `start`, with its line end. `None` if it does not end.
+fn block(text: &str, start: usize) -> Option<&str> {
+    let text = text.get(start..)?;
+    let end = text.find(END)?;
+    let len = text
+        .get(end..)?
+        .find('\n')
+        .map_or(text.len(), |line_end| end + line_end + 1);
+    text.get(..len)
+}
+
+/// The label of a PEM block.
+fn label(block: &str) -> &str {
+    let label = block.strip_prefix(BEGIN).unwrap_or_default();
+    label.split("-----").next().unwrap_or_default()
 }
 
 /// The DER of the first block of a chain, with lines of one length as [`Credential::to_pem`] writes

@@ -27,8 +27,8 @@ use crate::failure::{Code, Failure};
 use crate::finding::{Finding, Report};
 use crate::kubelet::{KUBEADM_FLAGS, KubeletArguments};
 use crate::settings::Settings;
-use crate::store::{Store, StoreFile};
-use crate::store_contents::StoreContents;
+use crate::store::Store;
+use crate::store_contents::{StoreContents, remembered};
 pub(crate) use unit::Unit;
 
 /// The time of all checks. People wait for ten seconds.
@@ -171,15 +171,15 @@ impl Doctor {
     fn provider(&self, report: Report<'_>) {
         let stored = self.stored().ok();
         let remembered = stored.as_ref().and_then(|(store, contents)| {
-            let text = store.as_ref()?.read(StoreFile::Remembered).ok()??;
-            contents.origin.as_ref().map(|_| text)
+            let store = store.as_ref().filter(|_| contents.origin.is_some())?;
+            remembered(store)
         });
         let kubelet = self.kubelet_arguments();
         let kubeadm = KubeletArguments::of_kubeadm(Path::new(KUBEADM_FLAGS));
         let kubeadm = kubeadm.ok().flatten();
         let sources = ProviderIdSources {
             settings: self.settings(),
-            remembered: remembered.as_ref().map(|text| text.as_str()),
+            remembered: remembered.as_deref(),
             kubelet: kubelet.as_ref(),
             kubeadm: kubeadm.as_ref(),
             machine: &self.authenticator.machine,

@@ -1,6 +1,7 @@
 //! The origin of the stored credential: its machine, node and cluster.
 
 use std::borrow::Cow;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use kubelet_attestation::names::NodeName;
 use serde::{Deserialize, Serialize};
@@ -10,8 +11,11 @@ use crate::kube::kubeconfig::{ClusterEndpoint, EndpointFields, InvalidKubeconfig
 use crate::machine::MachineDigest;
 use crate::store::{Store, StoreFile, StoreLock};
 
-/// The version of the file format.
+/// The version of the file format. A later release that only adds fields keeps it.
 const VERSION: u32 = 1;
+
+/// The pause of renewals because of a refusal, after one that changed nothing.
+const PAUSE: Duration = Duration::from_hours(24);
 
 /// `origin.json`: it ties the other files of the store to a machine, a node and a cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -24,10 +28,15 @@ pub struct Origin {
     pub machine: MachineDigest,
     /// The boot of the last comparison with this machine. Each boot reads the firmware once.
     pub boot_id: Option<String>,
+    /// The time at which the API server refused (403) a certificate that was just issued because it
+    /// had refused the one before, in seconds since 1970. `None` once it accepts the certificate.
+    pub refused_again: Option<u64>,
 }
 
+/// Ignores unknown fields, because a later release adds fields, and a release that is rolled back
+/// must not cost the node its credential.
 #[derive(Deserialize, Serialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[serde(rename_all = "camelCase")]
 struct Wire<'a> {
     version: u32,
     #[serde(borrow)]
@@ -36,6 +45,14 @@ struct Wire<'a> {
     #[serde(default)]
     machine: MachineDigest,
     boot_id: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    refused_again: Option<u64>,
+}
+
+/// The field that every release reads.
+#[derive(Deserialize)]
+struct Header {
+    version: u32,
 }
 
 impl Origin {
@@ -54,12 +71,26 @@ impl Origin {
         store.replace(StoreFile::Origin, &self.to_json())
     }
 
-    /// Reads the file's content.
+    /// The end of the pause of renewals that follow a refusal, if the last one changed nothing. A
+    /// clock that was set back ends it.
+    pub(crate) fn paused_until(&self, now: SystemTime) -> Option<SystemTime> {
+        let since = UNIX_EPOCH.checked_add(Duration::from_secs(self.refused_again?))?;
+        let until = since.checked_add(PAUSE)?;
+        (since <= now && now < until).then_some(until)
+    }
+
+    /// Whether a later release wrote the file.
+    pub(crate) fn is_of_later_release(text: &str) -> bool {
+        serde_json::from_str(text).is_ok_and(|Header { version }| version > VERSION)
+    }
+
+    /// Reads the file's content. A later format counts, if it has the fields of this one: its
+    /// release may have been rolled back.
     pub fn parse(text: &str) -> Result<Self, Invalid> {
         let wire: Wire<'_> = serde_json::from_str(text).map_err(|error| {
             Invalid::new("it is not the JSON that this release writes").because(&error)
         })?;
-        if wire.version != VERSION {
+        if wire.version < VERSION {
             return Err(Invalid::format(wire.version, VERSION));
         }
         Ok(Self {
@@ -68,6 +99,7 @@ impl Origin {
             endpoint: wire.endpoint,
             machine: wire.machine,
             boot_id: wire.boot_id,
+            refused_again: wire.refused_again,
         })
     }
 
@@ -79,6 +111,7 @@ impl Origin {
             endpoint: self.endpoint.clone(),
             machine: self.machine.clone(),
             boot_id: self.boot_id.clone(),
+            refused_again: self.refused_again,
         };
         // Strings and numbers always serialize.
         serde_json::to_vec(&wire).unwrap_or_default()
@@ -100,6 +133,7 @@ mod tests {
             },
             machine: MachineDigest::default(),
             boot_id: Some("boot".to_owned()),
+            refused_again: None,
         }
     }
 
@@ -130,15 +164,57 @@ mod tests {
         let changed = |from: &str, to: &str| Origin::parse(&json.replace(from, to)).unwrap_err();
 
         for (from, to, words) in [
-            ("\"version\":1", "\"version\":2", "it has format 2"),
+            ("\"version\":1", "\"version\":0", "it has format 0"),
             ("\"n1\"", "\"N1\"", "it names no node"),
             ("{", "", "it is not the JSON"),
-            ("bootId", "bootID", "it is not the JSON"),
             ("\"server\"", "\"sever\"", "it is not the JSON"),
+            ("\"nodeName\"", "\"name\"", "it is not the JSON"),
         ] {
             let error = changed(from, to).to_string();
             assert!(error.starts_with(words), "{error}");
         }
         assert!(Origin::parse("").is_err());
+    }
+
+    #[test]
+    fn fields_of_a_later_release_are_ignored() {
+        let json = String::from_utf8(origin().to_json()).unwrap();
+        for (from, to) in [
+            ("\"version\":1", "\"version\":1,\"later\":{\"a\":[1]}"),
+            ("\"version\":1", "\"version\":2"),
+            ("\"server\"", "\"later\":null,\"server\""),
+            ("\"machine\":{", "\"machine\":{\"later\":\"x\""),
+        ] {
+            let later = json.replace(from, to);
+            assert_ne!(later, json);
+            assert_eq!(Origin::parse(&later).unwrap(), origin(), "{later}");
+        }
+    }
+
+    #[test]
+    fn a_later_release_is_told_by_the_version() {
+        for (text, is_later) in [
+            ("{\"version\":2}", true),
+            ("{\"version\":1}", false),
+            ("{\"version\":\"2\"}", false),
+            ("{", false),
+        ] {
+            assert_eq!(Origin::is_of_later_release(text), is_later, "{text}");
+        }
+    }
+
+    #[test]
+    fn renewals_pause_for_a_day_after_one_that_changed_nothing() {
+        let at = |hours| UNIX_EPOCH + Duration::from_hours(hours);
+        let mut origin = origin();
+        assert_eq!(origin.paused_until(at(100)), None);
+        origin.refused_again = Some(100 * 3600);
+
+        for (hours, is_paused) in [(99, false), (100, true), (123, true), (124, false)] {
+            let expected = is_paused.then(|| at(124));
+            assert_eq!(origin.paused_until(at(hours)), expected, "{hours}");
+        }
+        origin.refused_again = Some(u64::MAX);
+        assert_eq!(origin.paused_until(at(100)), None);
     }
 }

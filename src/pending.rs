@@ -5,6 +5,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use kubelet_attestation::csr::CLIENT_USAGES;
 use kubelet_attestation::names::{Audience, NodeName, ProviderId};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use zeroize::Zeroizing;
 
 use crate::backoff::FailureScope;
@@ -49,7 +50,7 @@ pub struct Pending {
 #[derive(derive_more::Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
 // Without the bytes: evidence can hold a session token.
 #[debug("OpenRequest({name}, {created})")]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[serde(rename_all = "camelCase")]
 pub struct OpenRequest {
     /// The name of the object, derived from the bytes.
     pub name: String,
@@ -92,15 +93,17 @@ pub struct Subject {
     pub audience: Audience,
 }
 
+/// Ignores unknown fields, because a later release adds fields, and a release that is rolled back
+/// must not cost the node its key.
 #[derive(Deserialize, Serialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[serde(rename_all = "camelCase")]
 struct Wire {
     version: u32,
     key: Zeroizing<String>,
     machine: Option<MachineDigest>,
     #[serde(skip_serializing_if = "Option::is_none")]
     ca: Option<String>,
-    request: Option<OpenRequest>,
+    request: Option<Value>,
     /// Omitted if false, so that earlier releases can read the file.
     #[serde(default, skip_serializing_if = "<&bool as std::ops::Not>::not")]
     replaces_denied: bool,
@@ -129,7 +132,8 @@ impl Pending {
         self.save(store)
     }
 
-    /// Reads the file's content.
+    /// Reads the file's content. A request that this release cannot read is dropped, and the key
+    /// kept: a later release may have written it.
     pub fn parse(text: &str) -> Result<Self, Invalid> {
         let mut wire: Wire = serde_json::from_str(text).map_err(|error| {
             // The parser's error is omitted: it could show a part of the key.
@@ -138,7 +142,7 @@ impl Pending {
                 "it is not the JSON that this release writes (line {line}, column {column})"
             ))
         })?;
-        if wire.version != VERSION {
+        if wire.version < VERSION {
             return Err(Invalid::format(wire.version, VERSION));
         }
         let key = Secret::new(std::mem::take(&mut *wire.key));
@@ -150,7 +154,9 @@ impl Pending {
                 .machine
                 .ok_or_else(|| Invalid::new("it does not say which machine it is for"))?,
             ca: wire.ca,
-            request: wire.request,
+            request: wire
+                .request
+                .and_then(|request| serde_json::from_value(request).ok()),
             replaces_denied: wire.replaces_denied,
         })
     }
@@ -162,7 +168,10 @@ impl Pending {
             key: Zeroizing::new(self.key.pem().expose().clone()),
             machine: Some(self.machine.clone()),
             ca: self.ca.clone(),
-            request: self.request.clone(),
+            request: self
+                .request
+                .as_ref()
+                .and_then(|open| serde_json::to_value(open).ok()),
             replaces_denied: self.replaces_denied,
         };
         // Allocated in advance: a buffer that grows would leave copies of the key in memory.
@@ -427,6 +436,48 @@ mod tests {
     }
 
     #[test]
+    fn a_request_that_cannot_be_read_is_dropped_and_the_key_kept() {
+        let mut pending = new_pending();
+        pending.request = Some(open());
+        let text = json(&pending);
+        for (from, to) in [
+            ("\"n1\"", "\"N1\""),
+            ("\"audience\"", "\"audiences\""),
+            ("\"created\":", "\"created\":\"later\",\"x\":"),
+            ("\"request\":{", "\"request\":[],\"x\":{"),
+        ] {
+            let changed = text.replace(from, to);
+            assert_ne!(changed, text);
+
+            let read = Pending::parse(&changed).unwrap();
+
+            assert_eq!(read.request, None, "{from}");
+            assert_eq!(read.key.public_bits(), pending.key.public_bits());
+        }
+    }
+
+    #[test]
+    fn fields_of_a_later_release_are_ignored() {
+        let mut pending = new_pending();
+        pending.request = Some(open());
+        let text = json(&pending);
+        for (from, to) in [
+            ("\"version\":1", "\"version\":1,\"later\":[1]"),
+            ("\"version\":1", "\"version\":2"),
+            ("\"created\"", "\"later\":{},\"created\""),
+            ("\"machine\":{", "\"machine\":{\"later\":\"x\""),
+        ] {
+            let later = text.replace(from, to);
+            assert_ne!(later, text);
+
+            let read = Pending::parse(&later).unwrap();
+
+            assert_eq!(read.request, pending.request, "{later}");
+            assert_eq!(read.key.public_bits(), pending.key.public_bits());
+        }
+    }
+
+    #[test]
     fn other_content_is_refused_with_the_reason_and_without_the_key() {
         let mut pending = new_pending();
         pending.request = Some(open());
@@ -434,15 +485,9 @@ mod tests {
         let changed = |from: &str, to: &str| Pending::parse(&json.replace(from, to)).unwrap_err();
 
         for (from, to, words) in [
-            ("\"version\":1", "\"version\":7", "it has format 7"),
+            ("\"version\":1", "\"version\":0", "it has format 0"),
             ("BEGIN", "BEGUN", "its key cannot be read"),
-            ("\"n1\"", "\"N1\"", "it is not the JSON"),
-            ("\"audience\"", "\"audiences\"", "it is not the JSON"),
-            (
-                "\"created\"",
-                "\"later\":1,\"created\"",
-                "it is not the JSON",
-            ),
+            ("}}", "}", "it is not the JSON"),
             ("\"key\":\"", "\"key\":7,\"x\":\"", "it is not the JSON"),
         ] {
             let error = changed(from, to).to_string();

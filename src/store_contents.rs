@@ -7,7 +7,7 @@ use kubelet_attestation::errors::error_chain;
 
 use crate::attester::Renewal;
 use crate::credential::Credential;
-use crate::failure::Failure;
+use crate::failure::{Code, Failure};
 use crate::machine::{Machine, MachineDigest};
 use crate::origin::Origin;
 use crate::rotation::Rotation;
@@ -41,7 +41,8 @@ impl StoreContents {
     ///
     /// # Errors
     ///
-    /// Only a store that is unsafe or unreadable as a whole is an error.
+    /// Only a store that is unsafe or unreadable as a whole is an error, and one of a later release
+    /// that this one cannot read: it keeps its credential.
     pub(crate) fn load(store: &Store, machine: &Machine) -> Result<Self, Failure> {
         let mut stored = Self {
             boot_id: machine.boot_id(),
@@ -71,6 +72,13 @@ impl StoreContents {
                         self.reject(file, "the store is another machine's");
                     }
                 }
+            }
+            Err(error) if Origin::is_of_later_release(&text) => {
+                let place = store.path(StoreFile::Origin).display().to_string();
+                let what = format!("{place} is from a later release: {}", error_chain(&error));
+                let remedy =
+                    "install that release again; or run `reset`, and the node enrolls again";
+                return Err(Failure::new(Code::Store, what, remedy));
             }
             Err(error) => {
                 self.reject(StoreFile::Origin, error_chain(&error));
@@ -123,16 +131,6 @@ impl StoreContents {
         self.rejected.entry(file).or_insert_with(|| why.into());
     }
 
-    /// Rejects origin and credential because of the content of the origin.
-    pub(crate) fn distrust_origin(&mut self, why: &str) {
-        self.origin = None;
-        self.reject(StoreFile::Origin, why);
-        self.reject(StoreFile::Pending, USELESS_ORIGIN);
-        if self.credential.take().is_some() {
-            self.reject(StoreFile::Credential, USELESS_ORIGIN);
-        }
-    }
-
     /// Decides what to do at `now` with the credential. `ca_pem` are the cluster's CA certificates,
     /// if the caller knows them. A credential that was issued under others is renewed.
     pub(crate) fn rotation(
@@ -164,6 +162,12 @@ impl StoreContents {
             .as_ref()
             .filter(|credential| credential.validity().holds_at(now))
     }
+}
+
+/// The provider's memory of its evidence: the first line. A later release may add others.
+pub(crate) fn remembered(store: &Store) -> Option<String> {
+    let text = store.read(StoreFile::Remembered).ok().flatten()?;
+    Some(text.lines().next().unwrap_or_default().trim().to_owned())
 }
 
 /// Compares eight bytes at a time, unlike musl's `memcmp`.

@@ -3,8 +3,6 @@
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 
-use kubelet_attestation::errors::error_chain;
-
 use super::allowed::Allowed;
 use super::negotiation::Negotiation;
 use super::remedies::invalid_certificate;
@@ -93,6 +91,11 @@ impl Demand {
             certificate_pem: refused.certificate_pem().to_owned(),
             refusal: error.kind,
         }
+    }
+
+    /// Whether the API server refuses the stored certificate with a 403.
+    pub(super) fn is_forbidden(&self) -> bool {
+        matches!(self, Self::Unless { refusal, .. } if *refusal == ApiErrorKind::Forbidden)
     }
 
     /// Whether `stored` is enough. Its renewal is not due.
@@ -201,12 +204,7 @@ impl Attempt {
     }
 
     fn load(&self, store: &StoreLock) -> Result<StoreContents, Failure> {
-        let mut stored = StoreContents::load(store, &self.machine)?;
-        if let Some(origin) = &stored.origin
-            && let Err(error) = origin.cluster()
-        {
-            stored.distrust_origin(&error_chain(&error));
-        }
+        let stored = StoreContents::load(store, &self.machine)?;
         for (file, why) in &stored.rejected {
             self.set_aside(store, *file, why)?;
         }
@@ -243,6 +241,10 @@ impl Attempt {
             endpoint: endpoint.to_fields(),
             machine: machine.unwrap_or_else(|| self.machine.digest()),
             boot_id: self.scope.boot_id.clone(),
+            refused_again: stored
+                .origin
+                .as_ref()
+                .and_then(|origin| origin.refused_again),
         };
         // The origin comes first: it ties the files beside it to this machine. A stored credential
         // keeps its own origin until a new credential replaces it.

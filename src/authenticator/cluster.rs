@@ -111,14 +111,17 @@ impl Attempt {
         stored: &StoreContents,
         bootstrap: Option<ClusterEndpoint>,
     ) -> Result<Arc<ClusterEndpoint>, Failure> {
+        // A later release may have stored an endpoint that this one cannot use. It is replaced with
+        // the next certificate.
+        let known = stored.origin.as_ref().map(Origin::cluster);
         if let Some(endpoint) = &self.endpoint {
-            if let Some(origin) = &stored.origin {
+            if let (Some(origin), Some(Ok(_))) = (&stored.origin, &known) {
                 refuse_other_cluster(endpoint, origin, &self.settings)?;
             }
             return Ok(Arc::clone(endpoint));
         }
-        if let Some(origin) = &stored.origin {
-            return Ok(origin.cluster()?.into());
+        if let Some(Ok(known)) = known {
+            return Ok(known.into());
         }
         if let Some(endpoint) = bootstrap {
             return Ok(endpoint.into());
@@ -210,6 +213,7 @@ mod tests {
             },
             machine: MachineDigest::default(),
             boot_id: None,
+            refused_again: None,
         };
         let both = format!("{ca}{new}");
         for (server, ca_pem, moved) in [

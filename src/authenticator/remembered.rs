@@ -9,7 +9,7 @@ use super::attempt::Attempt;
 use crate::failure::Failure;
 use crate::pending::OpenRequest;
 use crate::store::{Store, StoreFile, StoreLock};
-use crate::store_contents::StoreContents;
+use crate::store_contents::{StoreContents, remembered};
 
 impl Attempt {
     /// Recalls what the provider remembers of the stored enrolment.
@@ -17,7 +17,7 @@ impl Attempt {
     /// Without an origin, nothing ties the file to this machine.
     pub(super) fn recall(&self, store: &Store, stored: &StoreContents) {
         if stored.origin.is_some()
-            && let Some(text) = read(store)
+            && let Some(text) = remembered(store)
         {
             self.remembered.get_or_init(|| text);
         }
@@ -49,17 +49,12 @@ impl Attempt {
             .and_then(|open| Envelope::parse(&open.bytes).ok())
             .and_then(|envelope| envelope.evidence);
         match evidence.and_then(|evidence| self.attester.to_remember(&evidence)) {
-            Some(text) if read(store).as_deref() != Some(text) => {
+            Some(text) if remembered(store).as_deref() != Some(text) => {
                 store.replace(StoreFile::Remembered, text.as_bytes())
             }
             Some(_) | None => Ok(()),
         }
     }
-}
-
-fn read(store: &Store) -> Option<String> {
-    let text = store.read(StoreFile::Remembered).ok().flatten()?;
-    Some(text.to_string())
 }
 
 #[cfg(test)]

@@ -3,14 +3,17 @@ use std::path::Path;
 use std::time::Duration;
 
 use data_encoding::HEXLOWER;
-use kubelet_attestation::names::NodeName;
+use kubelet_attestation::names::{Audience, NodeName, ProviderId};
 use rcgen::{CertificateParams, DnType, Issuer, KeyPair};
+use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
 use super::*;
+use crate::backoff::{FailureRecord, FailureScope};
 use crate::clock::Deadline;
 use crate::key::PrivateKey;
 use crate::kube::kubeconfig::EndpointFields;
+use crate::pending::{OpenRequest, Pending, Subject};
 use crate::secret::Secret;
 use crate::store::StoreLock;
 
@@ -37,6 +40,7 @@ impl Fixture {
             endpoint: EndpointFields::default(),
             machine: fixture.machine().digest(),
             boot_id: fixture.machine().boot_id(),
+            refused_again: None,
         };
         fixture.put(
             StoreFile::Origin,
@@ -164,6 +168,140 @@ fn a_credential_for_another_node_is_of_no_use() {
     assert_eq!(
         rejected(&stored),
         [(StoreFile::Credential, "it is not for node n1")]
+    );
+}
+
+/// What a later release may add to a file.
+fn of_later_release(file: StoreFile, text: &str) -> Vec<String> {
+    match file {
+        StoreFile::Credential => {
+            let [certificate, key] = ["-----BEGIN CERTIFICATE-----", "-----BEGIN PRIVATE KEY-----"]
+                .map(|begin| text.find(begin).unwrap());
+            let chain = &text[certificate..key];
+            let block = "-----BEGIN LATER-----\nQUJD\n-----END LATER-----\n";
+            vec![
+                format!("# written by a later release\n{text}"),
+                format!("{text}{block}"),
+                format!("{block}{chain}{block}{}", &text[key..]),
+                format!("{}{chain}", &text[key..]),
+            ]
+        }
+        StoreFile::Origin | StoreFile::Pending | StoreFile::Failure => {
+            let json: Value = serde_json::from_str(text).unwrap();
+            let mut changed = Vec::new();
+            add_everywhere(&json, &mut |json| changed.push(json.to_string()));
+            let mut format = json.clone();
+            format["version"] = 2.into();
+            changed.push(format.to_string());
+            changed
+        }
+        StoreFile::Remembered => vec![format!("{text}\nlater\n"), format!("{text}\r\n\n")],
+    }
+}
+
+/// Calls `take` with each copy of `json` that has another member in one of its objects.
+fn add_everywhere(json: &Value, take: &mut dyn FnMut(Value)) {
+    let Some(members) = json.as_object() else {
+        return;
+    };
+    let mut changed = members.clone();
+    changed.insert("later".to_owned(), serde_json::json!({"a": [1, null]}));
+    take(changed.into());
+    for (name, member) in members {
+        add_everywhere(member, &mut |member| {
+            let mut changed = members.clone();
+            changed.insert(name.clone(), member);
+            take(changed.into());
+        });
+    }
+}
+
+#[test]
+fn no_file_of_a_later_release_costs_a_node_its_credential() {
+    let fixture = Fixture::new();
+    let mut pending = Pending::of_key(PrivateKey::generate().unwrap(), fixture.machine().digest());
+    let subject = Subject {
+        signer_name: "a.b/c".to_owned(),
+        expiration_seconds: 3600,
+        node_name: NodeName::parse("n1").unwrap(),
+        provider_id: ProviderId::parse("aws:///a/i-1").unwrap(),
+        audience: Audience::parse("prod").unwrap(),
+    };
+    let (name, now) = ("name".to_owned(), SystemTime::UNIX_EPOCH);
+    let open = OpenRequest::new(name, b"request".to_vec(), subject, now);
+    pending.request = Some(open.clone());
+    let failure = FailureRecord::after(
+        None,
+        &Failure::new(Code::Denied, "denied", "wait"),
+        &FailureScope {
+            boot_id: fixture.machine().boot_id(),
+            settings: "settings".to_owned(),
+        },
+        now,
+    );
+    fixture.put(
+        StoreFile::Pending,
+        str::from_utf8(&pending.to_json()).unwrap(),
+    );
+    fixture.put(
+        StoreFile::Failure,
+        str::from_utf8(&failure.to_json()).unwrap(),
+    );
+    fixture.put(StoreFile::Remembered, "ecc-p256");
+    let read = |file| fixture.store.read(file).unwrap().unwrap().to_string();
+    let before = fixture.load();
+    let certificate = before
+        .credential
+        .as_ref()
+        .unwrap()
+        .certificate_pem()
+        .to_owned();
+
+    for file in StoreFile::ALL {
+        let text = read(file);
+        let later = of_later_release(file, &text);
+        assert!(later.len() > 1, "{file:?}");
+        for later in later {
+            assert_ne!(later, text);
+            fixture.put(file, &later);
+
+            let stored = fixture.load();
+
+            assert_eq!(rejected(&stored), [], "{later}");
+            assert_eq!(stored.origin, before.origin, "{later}");
+            let credential = stored.credential.unwrap();
+            assert_eq!(credential.certificate_pem(), certificate, "{later}");
+            let read_back = Pending::parse(&read(StoreFile::Pending)).unwrap();
+            assert_eq!(read_back.key.public_bits(), pending.key.public_bits());
+            assert_eq!(read_back.request, Some(open.clone()), "{later}");
+            let read_back = FailureRecord::read(&fixture.store);
+            assert_eq!(read_back, Some(failure.clone()), "{later}");
+            let read_back = remembered(&fixture.store);
+            assert_eq!(read_back.as_deref(), Some("ecc-p256"), "{later}");
+        }
+        fixture.put(file, &text);
+    }
+    fixture.put(StoreFile::Credential, &read(StoreFile::Credential));
+    fs::write(fixture.root.path().join("state/later"), "a file").unwrap();
+    assert!(fixture.load().credential.is_some());
+}
+
+#[test]
+fn an_origin_of_a_later_release_that_cannot_be_read_is_an_error_and_stays() {
+    let fixture = Fixture::new();
+    fixture.put(StoreFile::Origin, "{\"version\":2,\"node\":\"n1\"}");
+
+    let failure = StoreContents::load(&fixture.store, &fixture.machine()).unwrap_err();
+
+    assert_eq!(failure.code(), Code::Store);
+    assert!(
+        failure.what().contains("is from a later release"),
+        "{failure}"
+    );
+    assert!(
+        failure.remedy().contains("install that release"),
+        "{}",
+        failure.remedy()
     );
 }
 

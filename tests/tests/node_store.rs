@@ -187,10 +187,8 @@ fn a_torn_empty_or_foreign_credential_is_set_aside_and_the_node_enrols_again() {
             let key = text.find("-----BEGIN PRIVATE").unwrap();
             (text[..key].to_owned() + foreign_key).into_bytes()
         }),
-        ("does not begin with a certificate", &|_| {
-            b"\xff\xfe\x00".to_vec()
-        }),
-        ("does not begin with a certificate", &|_| vec![0; 4096]),
+        ("has no certificate", &|_| b"\xff\xfe\x00".to_vec()),
+        ("has no certificate", &|_| vec![0; 4096]),
     ];
     for (words, change) in changes {
         let (server, node, pair) = joined();

@@ -19,10 +19,11 @@ const MAX_TENANT_CERTIFICATES: usize = 16;
 
 /// The fields of an endpoint, not checked yet. The node's store keeps an endpoint in this form.
 ///
-/// `Debug` omits the proxy: its URL may contain a password.
+/// Unknown fields are those of a later release, and are ignored. `Debug` omits the proxy: its URL
+/// may contain a password.
 #[derive(derive_more::Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[debug("EndpointFields({server:?}, {tls_server_name:?})")]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[serde(rename_all = "camelCase")]
 pub struct EndpointFields {
     /// The API server's URL.
     pub server: String,
