@@ -101,12 +101,21 @@ impl Authenticator<'_> {
                     self.warn_of_fault(fault);
                 }
                 // The check comes first: a lock counts as a check.
-                let refused = self.refusal(store, origin, &credential, now);
-                self.update_origin(store, &stored, now);
-                let Some(refused) = refused else {
+                let tried = self.tried(store, origin, &credential, now);
+                self.update_origin(
+                    store,
+                    &stored,
+                    tried.as_ref().is_some_and(Result::is_ok),
+                    now,
+                );
+                let Some(Err(refused)) = tried else {
                     return Ok(self.kept(credential, now));
                 };
                 self.warn_of_refusal(&refused);
+                if let Some(why) = self.no_use_of_renewal(origin, &refused, now) {
+                    self.log.warn(&why);
+                    return Ok(self.kept(credential, now));
+                }
                 let refused = Demand::unless_replaced(&credential, &refused);
                 Ok(self.renewed_or_old(store, credential, refused, start))
             }
@@ -153,8 +162,14 @@ impl Authenticator<'_> {
             && FailureRecord::read(store).is_some_and(|record| record.needs_full_time(now));
         let allowed = start.renewal(in_full);
         let refused = demand != Demand::IfDue;
+        let is_forbidden = demand.is_forbidden();
         match self.replace(Some(store), allowed, demand) {
-            Ok(fresh) => self.kept(fresh, clock::now()),
+            Ok(fresh) => {
+                if is_forbidden {
+                    self.note_another_refusal(store, &fresh, start.remaining());
+                }
+                self.kept(fresh, clock::now())
+            }
             Err(error) => {
                 if refused {
                     // The next run tries the certificate again, and goes on although no renewal is
@@ -183,6 +198,7 @@ impl Authenticator<'_> {
         ) {
             let deadline = Deadline::after(self.settings.timeout.min(FOR_A_PERSON));
             let tried = self.try_certificate(origin, &credential, deadline);
+            let is_accepted = tried.as_ref().is_some_and(Result::is_ok);
             match tried.and_then(Result::err) {
                 Some(refused) if refused.is_about_the_requester() => {
                     self.warn_of_refusal(&refused);
@@ -195,7 +211,7 @@ impl Authenticator<'_> {
                             error_chain(&error)
                         ));
                     }
-                    self.update_origin(store, &stored, now);
+                    self.update_origin(store, &stored, is_accepted, now);
                     return Ok((self.kept(credential, now), false));
                 }
             }
@@ -307,16 +323,23 @@ impl Authenticator<'_> {
         }
     }
 
-    /// Records the boot in which the firmware was compared, because each boot compares it once, and
-    /// the endpoint of a cluster that has moved, for runs that get none. Writes nothing if another run
-    /// holds the lock.
-    fn update_origin(&self, store: &Store, stored: &StoreContents, now: SystemTime) {
+    /// Records the boot in which the firmware was compared, because each boot compares it once, the
+    /// endpoint of a cluster that has moved, for runs that get none, and that the API server accepts
+    /// the certificate again. Writes nothing if another run holds the lock.
+    fn update_origin(
+        &self,
+        store: &Store,
+        stored: &StoreContents,
+        is_accepted: bool,
+        now: SystemTime,
+    ) {
         let Some(origin) = &stored.origin else {
             return;
         };
         let cluster = self.cluster.as_ref();
         let moved = cluster.and_then(|cluster| cluster.moved_from(origin));
-        if stored.machine.is_none() && moved.is_none() {
+        let is_healed = is_accepted && origin.refused_again.is_some();
+        if stored.machine.is_none() && moved.is_none() && !is_healed {
             return;
         }
         let Ok(store) = store.lock(Deadline::after(Duration::ZERO), &program(), now) else {
@@ -327,6 +350,7 @@ impl Authenticator<'_> {
             let mut origin = origin.clone();
             origin.boot_id.clone_from(&stored.boot_id);
             origin.endpoint = moved.unwrap_or(origin.endpoint);
+            origin.refused_again = origin.refused_again.filter(|_| !is_accepted);
             drop(origin.save(&store));
         }
     }

@@ -7,10 +7,13 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use kubelet_attestation::errors::error_chain;
+
 use super::{Authenticator, Cluster, program};
+use crate::attester::Renewal;
 use crate::clock::{self, Deadline};
 use crate::credential::Credential;
-use crate::kube::{ApiClient, ApiError};
+use crate::kube::{ApiClient, ApiError, ApiErrorKind};
 use crate::origin::Origin;
 use crate::store::Store;
 
@@ -22,16 +25,20 @@ const TRIED_AGAIN_AFTER: Duration = Duration::from_secs(100);
 /// The deadline of a check. The kubelet waits for it.
 const TRYING: Duration = Duration::from_secs(2);
 
+/// The words of the admission policy that refuses every write with a revoked certificate.
+const REVOKED: &str = "is revoked";
+
 impl Authenticator<'_> {
-    /// Checks the certificate, at most once in [`TRIED_AGAIN_AFTER`] for all processes. `None` unless
-    /// the API server refuses the certificate: any other failure says nothing about it.
-    pub(super) fn refusal(
+    /// Checks the certificate, at most once in [`TRIED_AGAIN_AFTER`] for all processes. `None`
+    /// without a check, and for any other failure than a refusal: it says nothing about the
+    /// certificate.
+    pub(super) fn tried(
         &self,
         store: &Store,
         origin: &Origin,
         credential: &Credential,
         now: SystemTime,
-    ) -> Option<ApiError> {
+    ) -> Option<Result<(), ApiError>> {
         // During a back-off no renewal can follow, so a check would be of no use.
         if was_tried_lately(store, now) || self.remembered(store, now).is_some() {
             return None;
@@ -45,9 +52,69 @@ impl Authenticator<'_> {
             return None;
         }
         let deadline = Deadline::after(TRYING);
-        self.try_certificate(origin, credential, deadline)
-            .and_then(Result::err)
-            .filter(ApiError::is_about_the_requester)
+        let tried = self.try_certificate(origin, credential, deadline);
+        tried.filter(|tried| {
+            let refused = tried.as_ref().err();
+            refused.is_none_or(ApiError::is_about_the_requester)
+        })
+    }
+
+    /// Why another certificate would not help against this refusal, if that is known.
+    ///
+    /// An admission policy of the cluster can refuse the check for any reason. A certificate an hour
+    /// would only add load. Without evidence, another certificate is a new claim of the node's name,
+    /// which waits while the node is up.
+    pub(super) fn no_use_of_renewal(
+        &self,
+        origin: &Origin,
+        refused: &ApiError,
+        now: SystemTime,
+    ) -> Option<String> {
+        let see = "see which admission policy or webhook refuses a dry run of the node's Lease";
+        let is_forbidden = refused.kind == ApiErrorKind::Forbidden;
+        if is_forbidden && let Some(until) = origin.paused_until(now) {
+            let until = humantime::format_rfc3339_seconds(until);
+            return Some(format!(
+                "another certificate was refused too, so none is requested for this reason before \
+                 {until}; to do: {see}"
+            ));
+        }
+        let is_revoked = error_chain(refused).contains(REVOKED);
+        let is_claim = self.attester.renewal() == Renewal::Impossible;
+        (is_forbidden && is_claim && !is_revoked).then(|| {
+            format!("the certificate is not revoked, so no other one is requested; to do: {see}")
+        })
+    }
+
+    /// Tries a certificate that was issued because the API server had refused the one before, within
+    /// the time that is left. If it refuses this one as well, renewals for this reason pause.
+    pub(super) fn note_another_refusal(
+        &self,
+        store: &Store,
+        fresh: &Credential,
+        remaining: Duration,
+    ) {
+        let Some(mut origin) = Origin::read(store) else {
+            return;
+        };
+        let deadline = Deadline::after(remaining.min(TRYING));
+        let tried = self.try_certificate(&origin, fresh, deadline);
+        let is_forbidden = matches!(
+            &tried,
+            Some(Err(error)) if error.kind == ApiErrorKind::Forbidden
+        );
+        let now = clock::now();
+        let Ok(lock) = store.lock(Deadline::after(Duration::ZERO), &program(), now) else {
+            return;
+        };
+        if is_forbidden && Origin::read(&lock).as_ref() == Some(&origin) {
+            let since = now
+                .duration_since(SystemTime::UNIX_EPOCH)
+                .unwrap_or_default();
+            origin.refused_again = Some(since.as_secs());
+            // If the write fails, the next check requests another certificate.
+            drop(origin.save(&lock));
+        }
     }
 
     /// Checks the certificate now. `None` if the stored origin is invalid, or no client can be

@@ -59,6 +59,11 @@ impl Start {
         }
     }
 
+    /// The time that a run has left, while a valid credential is stored.
+    pub(super) fn remaining(self) -> Duration {
+        self.briefly.remaining()
+    }
+
     /// The time for a renewal. A check of the stored credential may have taken a part of it.
     pub(super) fn renewal(self, in_full: bool) -> Allowed {
         if in_full {

@@ -149,12 +149,39 @@ impl Bed {
         self.again()
     }
 
-    /// From now on, the API server gives the stored certificate this status.
+    /// From now on, the API server gives the stored certificate this status, a 403 because it is
+    /// revoked.
     fn refuse(&self, status: u16) {
+        self.refuse_because(status, "the credential 1 of system:node:n1 is revoked");
+    }
+
+    fn refuse_because(&self, code: u16, message: &str) {
         self.server.clear_faults();
         let lease = Route::new(Verb::Patch, "leases");
-        self.server
-            .inject(lease, Times::always(), Fault::status(status));
+        let body = json!({"kind": "Status", "code": code, "message": message}).to_string();
+        let fault = Fault::Answer {
+            code,
+            content_type: "application/json".into(),
+            body: body.into_bytes(),
+        };
+        self.server.inject(lease, Times::always(), fault);
+    }
+
+    /// The number of checks of a certificate.
+    fn tries(&self) -> usize {
+        let mut requests = self.server.requests();
+        requests.retain(|request| request.verb == Verb::Patch);
+        requests.len()
+    }
+
+    fn origin(&self) -> Origin {
+        Origin::read(&self.store()).unwrap()
+    }
+
+    fn save(&self, origin: &Origin) {
+        let deadline = Deadline::after(Duration::from_secs(20));
+        let lock = self.store().lock(deadline, "test", clock::now()).unwrap();
+        origin.save(&lock).unwrap();
     }
 
     /// The result of a run after two minutes.
@@ -222,6 +249,88 @@ fn a_machine_without_evidence_makes_another_key_after_a_403() {
 
     assert_ne!(new.public_bits(), old.public_bits());
     assert_eq!(bed.requesters(), [BOOTSTRAP_USER]);
+}
+
+/// As the message of a cluster's own policy.
+const NO_LEASES: &str = "this field manager is not allowed";
+
+#[test]
+fn a_403_that_another_certificate_does_not_cure_causes_one_renewal_a_day() {
+    let (bed, old) = Bed::joined(Renewal::Attested);
+    bed.refuse_because(403, NO_LEASES);
+
+    let new = bed.again();
+    assert_ne!(new.certificate_pem(), old.certificate_pem());
+    let tries = bed.tries();
+    for more in 1..=3 {
+        let kept = bed.again();
+        assert_eq!(kept.certificate_pem(), new.certificate_pem());
+        assert_eq!(bed.tries(), tries + more, "the check continues");
+    }
+    assert_eq!(bed.requesters().len(), 1);
+
+    // A day later.
+    let mut origin = bed.origin();
+    origin.refused_again = origin.refused_again.map(|since| since - 24 * 3600);
+    bed.save(&origin);
+    let next = bed.again();
+    assert_ne!(next.certificate_pem(), new.certificate_pem());
+    assert_eq!(bed.requesters().len(), 2);
+    assert_eq!(bed.again().certificate_pem(), next.certificate_pem());
+}
+
+#[test]
+fn an_accepted_certificate_ends_the_pause_of_renewals() {
+    let (bed, _) = Bed::joined(Renewal::Attested);
+    bed.refuse_because(403, NO_LEASES);
+    let new = bed.again();
+    assert!(bed.origin().refused_again.is_some());
+
+    bed.server.clear_faults();
+    let kept = bed.again();
+    assert_eq!(kept.certificate_pem(), new.certificate_pem());
+    assert_eq!(bed.origin().refused_again, None);
+
+    bed.refuse(403);
+    assert_ne!(bed.again().certificate_pem(), new.certificate_pem());
+}
+
+#[test]
+fn a_renewal_that_cures_a_403_is_followed_by_no_pause() {
+    let (bed, old) = Bed::joined(Renewal::Attested);
+    bed.server.clear_faults();
+    let lease = Route::new(Verb::Patch, "leases");
+    bed.server.inject(lease, Times::once(), Fault::status(403));
+
+    assert_ne!(bed.again().certificate_pem(), old.certificate_pem());
+
+    assert_eq!(bed.origin().refused_again, None);
+}
+
+#[test]
+fn a_person_is_not_kept_waiting_by_the_pause_of_renewals() {
+    let (bed, _) = Bed::joined(Renewal::Attested);
+    bed.refuse_because(403, NO_LEASES);
+    let new = bed.again();
+
+    let renewed = bed.renew().unwrap();
+
+    assert_ne!(renewed.certificate_pem(), new.certificate_pem());
+}
+
+#[test]
+fn a_machine_without_evidence_claims_its_name_again_only_if_its_certificate_is_revoked() {
+    let (bed, old) = Bed::joined(Renewal::Impossible);
+    bed.refuse_because(403, NO_LEASES);
+
+    for tries in 1..=2 {
+        assert_eq!(bed.again().certificate_pem(), old.certificate_pem());
+        assert_eq!(bed.tries(), tries);
+    }
+    assert_eq!(bed.requesters(), [""; 0]);
+
+    bed.refuse(403);
+    assert_ne!(bed.again().certificate_pem(), old.certificate_pem());
 }
 
 #[test]

@@ -65,6 +65,17 @@ fn lease() -> Route {
     Route::new(Verb::Patch, "leases")
 }
 
+/// The answer to a revoked certificate, or to an unknown one.
+fn refused(code: u16) -> Fault {
+    let message = format!("the credential 1 of {} is revoked", node_user());
+    let body = json!({"kind": "Status", "code": code, "message": message}).to_string();
+    Fault::Answer {
+        code,
+        content_type: "application/json".into(),
+        body: body.into_bytes(),
+    }
+}
+
 /// The answer to a request, as if a controller had denied it at once.
 fn denied(reason: &str) -> Fault {
     let condition = json!({
@@ -252,7 +263,7 @@ fn a_fresh_certificate_is_tried_in_the_first_run_after_a_reboot() {
 fn a_fresh_certificate_that_is_refused_is_replaced_within_two_minutes() {
     for (plugin, code) in [(NULL, 403), (NULL, 401), (INSECURE, 403)] {
         let (server, node, old) = fresh(plugin);
-        server.inject(lease(), Times::always(), Fault::status(code));
+        server.inject(lease(), Times::always(), refused(code));
         if plugin == NULL {
             server.inject(Route::create(), Times::once(), Fault::status(code));
         }
