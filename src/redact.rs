@@ -5,12 +5,20 @@
 //! certificates in base64: too much is removed rather than too little.
 
 mod assignment;
+mod forms;
+mod names;
+mod pairs;
+mod pem;
 
 use std::ops::Range;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD, URL_SAFE, URL_SAFE_NO_PAD};
 use zeroize::Zeroizing;
 
 use assignment::Assignment;
+use forms::{has_form, is_line_of_base64};
+use names::Name;
 
 /// In the place of a secret.
 pub(crate) const REDACTED: &str = "(redacted)";
@@ -21,42 +29,14 @@ const LEAST_KNOWN: usize = 12;
 /// Long enough for the parts of a key, a signature or a session token, and longer than names are.
 const LONG: usize = 40;
 
-/// Ends of names, in lower case and without separators, whose value is a secret: of `DB_PASSWORD`,
-/// `clientSecret` or `--bootstrap-token`.
-const KEYS: [&str; 20] = [
-    "accesskey",
-    "accesskeyid",
-    "amzsignature",
-    "apikey",
-    "credential",
-    "credentials",
-    "keydata",
-    "passphrase",
-    "passwd",
-    "password",
-    "passwords",
-    "pwd",
-    "secret",
-    "secretkey",
-    "secrets",
-    "sessionkey",
-    "token",
-    "tokendata",
-    "tokens",
-    "xkubeletattestation",
-];
-
-/// Names like [`KEYS`], where only a long value is a secret.
-const KEYS_OF_LONG: [&str; 2] = ["key", "signature"];
-
-/// Values that are none.
-const LITERALS: [&str; 3] = ["false", "null", "true"];
+/// The part of a long line that is looked at around a word. A line can have megabytes.
+const FAR: usize = 1024;
 
 /// Words that are followed by a secret after a space.
 const SCHEMES: [&str; 2] = ["bearer", "basic"];
 
-const BEGIN: &str = "-----BEGIN ";
-const END: &str = "-----END ";
+/// Options of programs that are followed by `user:password`.
+const LOGINS: [&str; 3] = ["-u", "--user", "--proxy-user"];
 
 /// The secrets of this machine.
 #[derive(derive_more::Debug, Default)]
@@ -77,7 +57,7 @@ impl Redactor {
     /// The text without secrets, and the number of places where something was removed.
     pub(crate) fn redact(&self, text: &str) -> (String, usize) {
         let mut count = 0;
-        let mut text = keys(text, &mut count);
+        let mut text = pem::keys(text, &mut count);
         for secret in &self.known {
             count += text.matches(secret.as_str()).count();
             text = text.replace(secret.as_str(), REDACTED);
@@ -85,26 +65,6 @@ impl Redactor {
         let text = logins(&text, &mut count);
         (words(&text, &mut count), count)
     }
-}
-
-/// Removes private keys in PEM, also those on one line, and those that are cut off.
-fn keys(text: &str, count: &mut usize) -> String {
-    let mut parts = text.split(BEGIN);
-    let mut kept = parts.next().unwrap_or_default().to_owned();
-    for part in parts {
-        let label = part.split("-----").next().unwrap_or_default();
-        if !label.ends_with("PRIVATE KEY") {
-            kept.extend([BEGIN, part]);
-            continue;
-        }
-        *count += 1;
-        kept.push_str(REDACTED);
-        let after = part
-            .split_once(END)
-            .and_then(|(_, after)| after.split_once("-----"));
-        kept.push_str(after.map_or("", |(_, after)| after));
-    }
-    kept
 }
 
 /// Removes user and password of URLs and of `user:password@host`.
@@ -173,7 +133,11 @@ fn words(text: &str, count: &mut usize) -> String {
         let before = text.get(..at + gap.len()).unwrap_or_default();
         at += gap.len() + word.len();
         kept.push_str(gap);
-        if has_form(word) {
+        let line = line_before(before);
+        if has_form(before, word)
+            || pairs::is_option_with_password(line, word)
+            || is_line_of_base64(word) && is_alone(before, after)
+        {
             *count += 1;
             kept.push_str(REDACTED);
             continue;
@@ -193,62 +157,142 @@ fn words(text: &str, count: &mut usize) -> String {
 
 /// The secret value that a word announces: what is before it, the value, and its end in `after`.
 fn value_after<'a>(before: &str, word: &str, after: &'a str) -> Option<(&'a str, &'a str, usize)> {
-    let (start, end) = if SCHEMES.contains(&word.to_ascii_lowercase().as_str()) {
-        let start = after.find(is_of_word)?;
-        let value = after.get(start..)?;
-        let is_end = |letter: char| letter.is_whitespace() || "\"',;)\\".contains(letter);
-        (start, start + value.find(is_end).unwrap_or(value.len()))
-    } else {
-        let name = Name::of(word)?;
-        let Assignment { start, end } = Assignment::parse(before, word, after)?;
-        let value = after.get(start..end)?;
-        let is_long = value.len() >= LONG;
-        if name == Name::OfLong && !is_long || LITERALS.contains(&value) || is_structure(value) {
-            return None;
-        }
+    let (start, end) = place_of_value(before, word, after)?;
+    let (separator, value) = (after.get(..start)?, after.get(start..end)?);
+    (!value.is_empty()).then_some((separator, value, end))
+}
+
+fn place_of_value(before: &str, word: &str, after: &str) -> Option<(usize, usize)> {
+    let line = line_before(before);
+    if SCHEMES.contains(&word.to_ascii_lowercase().as_str()) {
+        return after_scheme(line, after);
+    }
+    let assigned = || {
+        Assignment::parse(before, word, after)
+            .filter(|it| it.start < it.end && is_on_line(it, after))
+    };
+    let value = |it: &Assignment| after.get(it.start..it.end).unwrap_or_default();
+    if pairs::is_value(word) {
+        let found = assigned()?;
+        let name = pairs::name_before(before);
+        let name = name.or_else(|| pairs::name_behind(after.get(found.end..)?))?;
+        let is_secret = Name::of(name)?.has(value(&found)) && !is_structure(value(&found));
+        return is_secret.then_some((found.start, found.end));
+    }
+    if LOGINS.contains(&word) {
+        return login_of_option(after);
+    }
+    if ["server", "node"].contains(&word) && line.ends_with("::") {
+        // A token of k3s: K10<digest>::server:<secret>.
+        let secret = after.strip_prefix(':')?;
+        return Some((1, 1 + split(secret, is_of_word).0.len()));
+    }
+    if pairs::is_password_option(line, word) {
+        return word_behind(after);
+    }
+    if pairs::is_key_of_certificates(line, word)
+        && let Some(next) = pairs::on_next_line(after)
+    {
+        return Some(next);
+    }
+    let name = Name::of(word)?;
+    if let Some(found) = assigned() {
+        let value = value(&found);
         // The scheme announces what is behind it.
         let first = split(value, is_of_word).0.to_ascii_lowercase();
-        if name == Name::OfHeader && SCHEMES.contains(&first.as_str()) {
-            return None;
-        }
-        (start, end)
-    };
-    let (separator, value) = (after.get(..start)?, after.get(start..end)?);
-    (!separator.contains('\n') && !value.is_empty()).then_some((separator, value, end))
+        let is_header = name == Name::OfHeader && SCHEMES.contains(&first.as_str());
+        let is_word = pairs::is_in_sentence(line, word, after, &found);
+        let is_secret = name.has(value) && !is_structure(value) && !is_header && !is_word;
+        return is_secret.then_some((found.start, found.end));
+    }
+    if name == Name::Of && pairs::is_item(line) && word.starts_with("--") {
+        return pairs::on_next_line(after);
+    }
+    pairs::is_password_behind(line, word, after)
+        .then(|| word_behind(after))
+        .flatten()
+}
+
+/// A value of several lines begins on the line of its name. In YAML it can begin on the next.
+fn is_on_line(found: &Assignment, after: &str) -> bool {
+    after
+        .get(..found.start)
+        .is_some_and(|separator| !separator.contains('\n'))
+}
+
+/// What is behind a scheme of HTTP. Outside of a header it has to look like a secret: a sentence can
+/// have `invalid bearer token`.
+fn after_scheme(line: &str, after: &str) -> Option<(usize, usize)> {
+    let start = after.find(is_of_word).filter(|start| {
+        after
+            .get(..*start)
+            .is_some_and(|it| !it.is_empty() && !it.contains('\n'))
+    })?;
+    let value = after.get(start..)?;
+    let is_end = |letter: char| letter.is_whitespace() || "\"',;)\\".contains(letter);
+    let value = value.split(is_end).next()?;
+    let around = |it: char| it.is_whitespace() || "\"'\\[:=>".contains(it);
+    let header = line.trim_end_matches(around).to_ascii_lowercase();
+    let is_header = header.ends_with("authorization") && header.len() < line.len();
+    let is_odd = |it: u8| !it.is_ascii_lowercase() && !b"-_.".contains(&it);
+    let is_secret = is_header || value.len() >= 6 && value.bytes().any(is_odd);
+    is_secret.then_some((start, start + value.len()))
+}
+
+/// `user:password` behind an option. Numbers are the user and group of a process.
+fn login_of_option(after: &str) -> Option<(usize, usize)> {
+    let (start, end) = word_behind(after)?;
+    let value = after.get(start..end)?;
+    let (user, password) = value.split_once(':')?;
+    let is_login =
+        !user.is_empty() && user != "system" && !password.is_empty() && !password.contains(':');
+    let is_number = |text: &str| text.bytes().all(|it| it.is_ascii_digit());
+    (is_login && !is_number(password)).then_some((start + user.len() + 1, end))
+}
+
+/// The word behind spaces or `=`, without quotes.
+fn word_behind(after: &str) -> Option<(usize, usize)> {
+    let (gap, value) = split(after, |it| " \t=\"'".contains(it));
+    let value = value
+        .split(|it: char| it.is_whitespace() || "\"'".contains(it))
+        .next()?;
+    (!gap.is_empty() && !value.is_empty()).then_some((gap.len(), gap.len() + value.len()))
+}
+
+/// Whether nothing else is on the line but the prefix of a log.
+fn is_alone(before: &str, after: &str) -> bool {
+    let line = line_before(before).trim_end();
+    let is_first = line
+        .trim_matches(|it: char| it == '-' || it.is_whitespace())
+        .is_empty();
+    let rest = || line_of(after).trim_start_matches('=').trim();
+    (is_first || line.ends_with("]:")) && rest().is_empty()
+}
+
+/// The line at the end of a text, or the end of a long one.
+fn line_before(text: &str) -> &str {
+    let start = text.ceil_char_boundary(text.len().saturating_sub(FAR));
+    let near = text.get(start..).unwrap_or_default();
+    near.rsplit('\n').next().unwrap_or_default()
+}
+
+/// The line at the start of a text, or the start of a long one.
+fn line_of(text: &str) -> &str {
+    let near = text.get(..text.floor_char_boundary(FAR));
+    near.unwrap_or(text).split('\n').next().unwrap_or_default()
+}
+
+/// The text that this base64 encodes.
+fn decoded(base64: &str) -> Option<String> {
+    let engines = [STANDARD, STANDARD_NO_PAD, URL_SAFE, URL_SAFE_NO_PAD];
+    let decoded = engines.iter().find_map(|engine| engine.decode(base64).ok());
+    String::from_utf8(decoded.filter(|bytes| bytes.len() > 2)?).ok()
 }
 
 /// Whether the value is the start of an object of JSON, or of a list of them.
 fn is_structure(value: &str) -> bool {
     let starts = ["{\"", "{\\\"", "[{"];
     ["{", "["].contains(&value) || starts.iter().any(|start| value.starts_with(start))
-}
-
-/// A name of secrets.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Name {
-    Of,
-    /// Of a header of HTTP.
-    OfHeader,
-    /// Of long ones.
-    OfLong,
-}
-
-impl Name {
-    fn of(word: &str) -> Option<Self> {
-        let letters = word.chars().filter(char::is_ascii_alphanumeric);
-        let plain = letters.collect::<String>().to_ascii_lowercase();
-        let last = word.rsplit(['-', '_', '.', '/']).next().unwrap_or_default();
-        if plain.ends_with("authorization") {
-            return Some(Self::OfHeader);
-        }
-        if KEYS.iter().any(|key| plain.ends_with(key)) {
-            return Some(Self::Of);
-        }
-        let is_long = KEYS_OF_LONG
-            .iter()
-            .any(|key| last.eq_ignore_ascii_case(key));
-        is_long.then_some(Self::OfLong)
-    }
 }
 
 /// The longest beginning of such letters, and the rest.
@@ -259,49 +303,6 @@ fn split(text: &str, of: impl Fn(char) -> bool) -> (&str, &str) {
 
 fn is_of_word(letter: char) -> bool {
     letter.is_ascii_alphanumeric() || "+/_-.".contains(letter)
-}
-
-/// Whether the word, or a part of a path, has the form of a secret.
-fn has_form(word: &str) -> bool {
-    let word = word.trim_end_matches('.');
-    is_long_base64(word)
-        || is_json_web_token(word)
-        || word
-            .split('/')
-            .any(|part| is_bootstrap_token(part) || is_access_key_id(part))
-}
-
-/// A token of `bootstrap.kubernetes.io`.
-fn is_bootstrap_token(word: &str) -> bool {
-    let is_plain = |text: &str| {
-        let mut bytes = text.bytes();
-        bytes.all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit())
-    };
-    word.split_once('.').is_some_and(|(id, secret)| {
-        id.len() == 6 && secret.len() == 16 && is_plain(id) && is_plain(secret)
-    })
-}
-
-/// The ID of a key of AWS: not secret by itself, and worth a search for what it belongs to.
-fn is_access_key_id(word: &str) -> bool {
-    let is_upper = |byte: u8| byte.is_ascii_uppercase() || byte.is_ascii_digit();
-    word.len() == 20
-        && (word.starts_with("ASIA") || word.starts_with("AKIA"))
-        && word.bytes().all(is_upper)
-}
-
-fn is_json_web_token(word: &str) -> bool {
-    word.starts_with("eyJ") && word.len() >= LONG && word.contains('.')
-}
-
-/// A long word with letters of both cases and digits. Digests in hexadecimal are none.
-fn is_long_base64(word: &str) -> bool {
-    let has = |is: fn(&u8) -> bool| word.as_bytes().iter().any(is);
-    word.len() >= LONG
-        && !word.contains('.')
-        && has(u8::is_ascii_uppercase)
-        && has(u8::is_ascii_lowercase)
-        && has(u8::is_ascii_digit)
 }
 
 #[cfg(test)]

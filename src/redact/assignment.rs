@@ -1,6 +1,7 @@
 //! Names and their values, as shells, systemd, YAML, JSON and logs write them.
 
-use super::{REDACTED, split};
+use super::names::{Name, is_noun};
+use super::{REDACTED, line_before, split};
 
 /// The punctuation of sentences and structures behind a value.
 const PUNCTUATION: &str = "\"'`,;)]}\\";
@@ -34,7 +35,7 @@ enum End {
 impl Assignment {
     /// The value of `name`, which is between `before` and `after`, if one follows.
     pub(super) fn parse(before: &str, name: &str, after: &str) -> Option<Self> {
-        let line = before.rsplit('\n').next().unwrap_or_default();
+        let line = line_before(before);
         let around = Quote::before(line);
         let is_flag = name.starts_with('-');
         let rest = unquoted(around, after);
@@ -51,7 +52,8 @@ impl Assignment {
             has('=')
         } else {
             let is_apart = !separator.is_empty();
-            has(':') || has('=') || has('>') || is_apart && (is_flag || quote.is_some())
+            let is_quoted = quote.is_some() && !is_noun(name);
+            has(':') || has('=') || has('>') || is_apart && (is_flag || is_quoted)
         };
         if !is_assigned {
             return None;
@@ -59,7 +61,7 @@ impl Assignment {
         let key = line.trim_start_matches(|it: char| it.is_whitespace() || "-#\"'".contains(it));
         let is_first = !is_flag && ["", "export "].contains(&key);
         let is_map = has(':') && !separator.ends_with(':') || has(':') && value.starts_with('\n');
-        let is_header = name.to_ascii_lowercase().ends_with("authorization");
+        let is_header = Name::of(name) == Some(Name::OfHeader);
         let end = match (quote, around.filter(|_| is_enclosed)) {
             (Some(quote), _) | (None, Some(quote)) => End::Quote(quote),
             _ if is_first && is_map => End::Scalar,
@@ -127,26 +129,26 @@ fn unquoted(around: Option<Quote>, text: &str) -> &str {
 /// The length of the value at the start of `text`; `line` is before its name.
 fn length(text: &str, end: End, line: &str) -> usize {
     let column = line.len() - line.trim_start_matches([' ', '\t', '-']).len();
-    let this = first_line(text);
+    let this = || first_line(text);
     match end {
         End::Quote(quote) => match quote.close(text) {
             Some((value, behind)) if is_piece(behind, line) => {
                 text.len() - behind.len() + word(behind, line).max(usize::from(value.is_empty()))
             }
             Some((value, _)) => value.len(),
-            None => this.len() + deeper(text, column),
+            None => this().len() + deeper(text, column),
         },
-        End::Space => trimmed(text.get(..word(text, line)).unwrap_or(this)),
-        End::Member => trimmed(this.split([',', '}']).next().unwrap_or(this)),
-        End::Line => trimmed(this),
+        End::Space => trimmed(text.get(..word(text, line)).unwrap_or_else(this)),
+        End::Member => trimmed(this().split([',', '}']).next().unwrap_or_else(this)),
+        End::Line => trimmed(this()),
         End::Scalar => match deeper(text, column) {
             // A map is no value.
-            more if this.trim().is_empty() => {
-                let below = text.get(..this.len() + more).unwrap_or_default();
+            more if this().trim().is_empty() => {
+                let below = text.get(..this().len() + more).unwrap_or_default();
                 if below.contains(':') { 0 } else { below.len() }
             }
-            0 => trimmed(this),
-            more => this.len() + more,
+            0 => trimmed(this()),
+            more => this().len() + more,
         },
     }
 }
@@ -179,18 +181,18 @@ fn is_piece(text: &str, line: &str) -> bool {
 
 /// The length of a word of a shell: quotes and backslashes keep spaces in it.
 fn word(text: &str, line: &str) -> usize {
-    let this = first_line(text);
     let mut open = None;
     let mut is_escaped = false;
-    for (at, letter) in this.char_indices() {
-        let behind = this.get(at + letter.len_utf8()..).unwrap_or_default();
+    for (at, letter) in text.char_indices() {
+        let behind = || first_line(text.get(at + letter.len_utf8()..).unwrap_or_default());
         match open {
+            _ if letter == '\n' => return at,
             Some(mark) if letter == mark => open = None,
             None if is_escaped => {}
             None if letter.is_whitespace() => return at,
             None if "\"'".contains(letter)
                 && line.matches(letter).count() % 2 == 0
-                && behind.contains(letter) =>
+                && behind().contains(letter) =>
             {
                 open = Some(letter);
             }
@@ -198,7 +200,7 @@ fn word(text: &str, line: &str) -> usize {
         }
         is_escaped = letter == '\\' && !is_escaped;
     }
-    this.len()
+    text.len()
 }
 
 /// The length of the lines behind the first one that are a part of its value: they are deeper than

@@ -1,5 +1,7 @@
 //! Secrets that are removed, and texts that stay.
 
+mod corpus;
+
 use super::*;
 
 fn redact(text: &str) -> String {

@@ -1,0 +1,75 @@
+//! Secrets as kubelets' journals, units, kubeconfigs and environments have them, and the ordinary lines
+//! around them.
+
+use super::redact;
+
+/// Texts, with an empty line between two. Each secret is in brackets.
+const SECRETS: &str = include_str!("secrets.txt");
+
+const ORDINARY: &str = include_str!("ordinary.txt");
+
+const BRACKETS: [char; 2] = ['\u{27e6}', '\u{27e7}'];
+
+/// The texts. An empty line within brackets is a part of a secret.
+fn texts() -> Vec<String> {
+    let mut texts = vec![String::new()];
+    for line in SECRETS.lines() {
+        let text = texts.last_mut().unwrap();
+        let is_open = text.matches(BRACKETS[0]).count() > text.matches(BRACKETS[1]).count();
+        let is_block = text.contains("-----BEGIN PGP") && !text.contains("-----END PGP");
+        if line.is_empty() && !is_open && !is_block {
+            texts.push(String::new());
+        } else {
+            text.extend([line, "\n"]);
+        }
+    }
+    texts
+}
+
+fn secrets(text: &str) -> Vec<&str> {
+    let parts = text.split(BRACKETS[0]).skip(1);
+    let secrets = parts.map(|part| part.split(BRACKETS[1]).next().unwrap());
+    // A secret of several lines is gone when each of its lines is.
+    secrets
+        .flat_map(|secret| secret.lines().map(str::trim))
+        .collect()
+}
+
+#[test]
+fn no_secret_of_the_corpus_remains() {
+    let texts = texts();
+    let mut count = 0;
+    let mut left = String::new();
+    for text in &texts {
+        let plain = text.replace(BRACKETS, "");
+        let found = redact(&plain);
+        for secret in secrets(text)
+            .into_iter()
+            .filter(|secret| !secret.is_empty())
+        {
+            count += 1;
+            // A short one can be a part of another word.
+            let words = found.split(|it: char| it.is_whitespace() || "\"',;:=>[]{}@&".contains(it));
+            let mut words = words.filter(|word| *word == secret);
+            let is_left = secret.len() > 4 && found.contains(secret) || words.next().is_some();
+            if is_left {
+                left += &format!("{secret:?} in {found}");
+            }
+        }
+    }
+    assert_eq!(left, "");
+    assert!(count >= 150, "{count}");
+}
+
+#[test]
+fn the_ordinary_lines_of_the_corpus_are_unchanged() {
+    let whole = redact(ORDINARY);
+    let lines = ORDINARY.lines().map(|line| (line, redact(line)));
+    let together = ORDINARY.lines().zip(whole.lines().map(str::to_owned));
+    let wrong = lines.chain(together).filter(|(line, found)| line != found);
+    let wrong: Vec<_> = wrong
+        .map(|(line, found)| format!("{line}\n  {found}\n"))
+        .collect();
+    assert_eq!(wrong.concat(), "");
+    assert!(ORDINARY.lines().count() >= 200);
+}
