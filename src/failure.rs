@@ -10,6 +10,9 @@ use kubelet_attestation::text::is_invisible;
 /// Longer than any message of ours with a message of the API server.
 const MAX_LINE_LEN: usize = 4096;
 
+/// Longer than any remedy of ours with two paths.
+const MAX_REMEDY_LEN: usize = 1024;
+
 /// Declares the codes with their numbers.
 macro_rules! codes {
     ($(#[$about:meta])* pub enum Code { $($(#[$doc:meta])* $name:ident = $number:literal,)+ }) => {
@@ -120,7 +123,8 @@ impl Failure {
         Self {
             code,
             what: one_line(&what.into(), MAX_LINE_LEN),
-            remedy: remedy.into(),
+            // It can name what a server or the metadata service says.
+            remedy: one_line(&remedy.into(), MAX_REMEDY_LEN),
         }
     }
 
@@ -255,5 +259,13 @@ mod tests {
         assert_eq!(failure.to_string(), "cannot write x: no room");
         let long = Failure::new(Code::Denied, "x".repeat(100_000), "");
         assert_eq!(long.what().len(), MAX_LINE_LEN);
+        let foreign = format!("be \u{1b}]0;a\u{7}\u{202e}\n{}", "x".repeat(60_000));
+        let cured = Failure::new(Code::NodeName, "a", foreign);
+        assert!(
+            cured.remedy().starts_with("be  ]0;a   xxx"),
+            "{}",
+            cured.remedy()
+        );
+        assert_eq!(cured.remedy().chars().count(), MAX_REMEDY_LEN);
     }
 }

@@ -29,6 +29,8 @@
 //! - `secret`: secret values
 //! - `clock`: the wall clock and deadlines
 //! - `failure`: the failure of a run: exit code, text, remedy
+//! - `ownership`: files and programs that another user than root could change
+//! - `file_size`: the limit of file sizes
 //! - `finding`: the findings of `doctor`
 //! - `sheet`: facts about an object, as a table and as JSON
 //! - `log`: the log on standard error
@@ -81,6 +83,7 @@ mod csr;
 mod doctor;
 mod exec;
 pub mod failure;
+mod file_size;
 mod finding;
 mod http;
 pub mod imds;
@@ -94,6 +97,7 @@ mod machine;
 mod metrics;
 mod node_name;
 mod origin;
+pub mod ownership;
 mod pending;
 mod process;
 mod redact;

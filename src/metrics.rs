@@ -13,6 +13,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::backoff::FailureRecord;
 use crate::failure::{Code, Failure};
+use crate::file_size;
 use crate::machine::Machine;
 use crate::pending::Pending;
 use crate::store::{Store, StoreFile};
@@ -192,6 +193,7 @@ fn replace(path: &Path, text: &str) -> io::Result<()> {
 
 fn write_to(mut file: File, text: &str) -> io::Result<()> {
     file.set_permissions(Permissions::from_mode(0o644))?;
+    file_size::permit(text.as_bytes())?;
     file.write_all(text.as_bytes())?;
     file.sync_all()
 }

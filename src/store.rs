@@ -8,7 +8,7 @@ mod replace;
 
 use std::fs::{self, File};
 use std::io::{self, Read};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
 use kubelet_attestation::ensure;
@@ -16,17 +16,13 @@ use rustix::fs::{Mode, OFlags};
 use zeroize::Zeroizing;
 
 use crate::failure::Failure;
+use crate::ownership;
 
-use error::{failure, misplaced, too_large, unreadable, unwritable};
+use error::{failure, linked, misplaced, too_large, unreadable, unwritable, unwritable_outside};
 pub(crate) use lock::StoreLock;
 
 /// Far more than any file of the store.
 const MAX_FILE_LEN: u64 = 1024 * 1024;
-
-const SYMLINK: &str = "a symbolic link";
-
-/// Write permission of the group and of all others.
-const OTHERS_WRITE: u32 = 0o022;
 
 /// The text of a file with a key, and whether others could read it.
 pub(crate) type KeyFile = (Zeroizing<String>, Option<String>);
@@ -94,7 +90,7 @@ impl Store {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(unreadable(dir, error)),
         };
-        ensure!(!metadata.is_symlink(), misplaced(dir, SYMLINK));
+        ensure!(!metadata.is_symlink(), linked(dir));
         ensure!(metadata.is_dir(), misplaced(dir, "not a directory"));
         check_owner(dir, &metadata)?;
         Ok(Some(Self {
@@ -162,7 +158,7 @@ impl Store {
         let opened = match rustix::fs::open(&path, flags, Mode::empty()) {
             Ok(opened) => File::from(opened),
             Err(rustix::io::Errno::NOENT) => return Ok(None),
-            Err(rustix::io::Errno::LOOP) => return Err(misplaced(&path, SYMLINK)),
+            Err(rustix::io::Errno::LOOP) => return Err(linked(&path)),
             Err(error) => return Err(unreadable(&path, error)),
         };
         self.read_checked(&path, file, opened).map(Some)
@@ -252,7 +248,7 @@ fn in_its_folder(path: &Path, write: impl FnOnce(&Path) -> io::Result<()>) -> Re
         .mode(0o755)
         .create(dir);
     made.and_then(|()| write(dir))
-        .map_err(|error| unwritable(path, error))
+        .map_err(|error| unwritable_outside(path, error))
 }
 
 /// Removes a file, if it exists.
@@ -270,21 +266,10 @@ fn if_there<T>(result: io::Result<T>) -> io::Result<Option<T>> {
 }
 
 fn check_owner(path: &Path, metadata: &fs::Metadata) -> Result<(), Failure> {
-    let (owner, mode) = (metadata.uid(), metadata.mode() & 0o7777);
-    let path = path.display();
-    if owner != 0 && owner != rustix::process::geteuid().as_raw() {
-        return Err(failure(
-            format!("{path} belongs to user {owner}"),
-            format!("run: chown root:root {path}"),
-        ));
+    match ownership::of_file(path, metadata) {
+        Some(untrusted) => Err(failure(untrusted.what, untrusted.remedy)),
+        None => Ok(()),
     }
-    if mode & OTHERS_WRITE != 0 {
-        return Err(failure(
-            format!("{path} has mode {mode:04o}, so that other users may write it"),
-            format!("find out who wrote it, then run: chmod go-w {path}"),
-        ));
-    }
-    Ok(())
 }
 
 #[cfg(test)]

@@ -44,6 +44,18 @@ pub fn visible(text: &str) -> String {
     text.chars().map(visible).collect()
 }
 
+/// The text for a terminal: invisible characters become spaces, and the ends of lines and tabs stay.
+pub fn visible_lines(text: &str) -> String {
+    let visible = |letter| {
+        if is_invisible(letter) && !"\n\t".contains(letter) {
+            ' '
+        } else {
+            letter
+        }
+    };
+    text.chars().map(visible).collect()
+}
+
 /// The same JSON, with the invisible characters of its texts escaped. Line ends and spaces between values stay.
 pub fn visible_json(json: &str) -> String {
     let mut escaped = String::with_capacity(json.len());
@@ -78,6 +90,15 @@ mod tests {
         ] {
             assert_eq!(visible(shown), shown);
         }
+    }
+
+    #[test]
+    fn invisible_characters_of_lines_become_spaces() {
+        let spaces = " ".repeat(INVISIBLE.chars().count());
+
+        let shown = visible_lines(&format!("a\tb\n{INVISIBLE}\r\nc\n"));
+
+        assert_eq!(shown, format!("a\tb\n{spaces} \nc\n"));
     }
 
     #[test]

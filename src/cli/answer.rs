@@ -3,16 +3,20 @@
 use std::borrow::Cow;
 use std::io::{self, ErrorKind, Write as _};
 
-use kubelet_attestation::text::{is_invisible, visible_json};
+use kubelet_attestation::text::{is_invisible, visible_json, visible_lines};
 use serde_json::Value;
 
 use crate::failure::{Code, Failure};
 
-/// Writes `text` to standard output. It is no failure if the reader, such as `head`, closes it
+/// Writes `text` to standard output, without characters that could rule a terminal. Nothing else but
+/// the credential is written there. It is no failure if the reader, such as `head`, closes it
 /// early.
-pub(super) fn print(text: &[u8]) -> Result<(), Failure> {
+pub(super) fn print(text: &str) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
-    match out.write_all(text).and_then(|()| out.flush()) {
+    match out
+        .write_all(visible_lines(text).as_bytes())
+        .and_then(|()| out.flush())
+    {
         Ok(()) => Ok(()),
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
         Err(error) => Err(Failure::new(

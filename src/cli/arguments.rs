@@ -11,7 +11,8 @@ use clap::{
 };
 use clap_complete::Shell;
 
-use crate::log::Log;
+use super::answer;
+use crate::log::{Log, show};
 use crate::settings::{Entry, ProviderSchema, Removed};
 use crate::setup::{KUBELET_KUBECONFIG, Setup};
 
@@ -319,8 +320,13 @@ impl Arguments {
                 })
             })
             .map_err(|error| {
-                // With standard output or error closed, there is nobody to help.
-                drop(error.print());
+                let text = error.render().to_string();
+                if error.use_stderr() {
+                    show(&text);
+                } else {
+                    // With standard output closed, there is nobody to help.
+                    drop(answer::print(&text));
+                }
                 u8::try_from(error.exit_code()).map_or(ExitCode::FAILURE, ExitCode::from)
             })
     }

@@ -68,7 +68,7 @@ impl Session {
             }
             (Some(Command::Reset), _) => {
                 self.interactive(arguments)?.reset()?;
-                answer::print(b"nothing is stored any more\n")
+                answer::print("nothing is stored any more\n")
             }
             (Some(Command::Setup(options)), _) => self.set_up(arguments, options),
             (Some(Command::Render { command, file }), _) => {
@@ -80,7 +80,7 @@ impl Session {
                 let name = command.get_name().to_owned();
                 let mut script = Vec::new();
                 clap_complete::generate(*shell, &mut command, name, &mut script);
-                answer::print(&script)
+                answer::print(&String::from_utf8_lossy(&script))
             }
             (Some(Command::Man), _) => self.manual(),
         }
@@ -94,7 +94,7 @@ impl Session {
         let mut text = Vec::new();
         // Writing to memory does not fail.
         drop(page.render(&mut text));
-        answer::print(&text)
+        answer::print(&String::from_utf8_lossy(&text))
     }
 
     pub(super) fn interactive<'a>(
@@ -137,7 +137,7 @@ impl Session {
             Version::Json => answer::json(&self.versions()),
             Version::Yaml => answer::yaml(&self.versions()),
         };
-        answer::print(text.as_bytes())
+        answer::print(&text)
     }
 
     pub(super) fn versions(&self) -> Value {
@@ -159,7 +159,7 @@ fn show_status(authenticator: &Authenticator<'_>, output: Report) -> Result<(), 
         Report::Json => answer::json(&status.to_json()),
         Report::Yaml => answer::yaml(&status.to_json()),
     };
-    answer::print(text.as_bytes())
+    answer::print(&text)
 }
 
 fn show_request(
@@ -185,9 +185,9 @@ fn show_request(
         csr.to_object()
     };
     let text = match output {
-        Request::Json => answer::json(&object()).into_bytes(),
-        Request::Yaml => answer::yaml(&object()).into_bytes(),
-        Request::Pem => bytes,
+        Request::Json => answer::json(&object()),
+        Request::Yaml => answer::yaml(&object()),
+        Request::Pem => String::from_utf8_lossy(&bytes).into_owned(),
     };
     answer::print(&text)
 }
@@ -232,5 +232,5 @@ fn renew(authenticator: &Authenticator<'_>, force: bool) -> Result<(), Failure> 
     } else {
         format!("nothing is due: the credential is valid until {end}\n")
     };
-    answer::print(text.as_bytes())
+    answer::print(&text)
 }

@@ -1,10 +1,10 @@
 //! The commands `doctor` and `identify`.
 
-use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use kubelet_attestation::names::NodeName;
+use kubelet_attestation::text::visible;
 use serde_json::{Map, Value, json};
 
 use super::arguments::{Arguments, Report};
@@ -35,14 +35,11 @@ impl Session {
     ) -> Result<(), Failure> {
         let total = Deadline::after(TOTAL);
         let checks = self.checks(arguments, kubelet_kubeconfig, Unit::read(), total);
-        answer::print(
-            match output {
-                Report::Table => table(&checks),
-                Report::Json => answer::json(&to_json(&checks)),
-                Report::Yaml => answer::yaml(&to_json(&checks)),
-            }
-            .as_bytes(),
-        )?;
+        answer::print(&match output {
+            Report::Table => table(&checks),
+            Report::Json => answer::json(&to_json(&checks)),
+            Report::Yaml => answer::yaml(&to_json(&checks)),
+        })?;
         let mut failing = checks.iter().filter(|check| is(check, State::Fail));
         match failing.next() {
             None => Ok(()),
@@ -104,23 +101,12 @@ impl Session {
             Report::Json => answer::json(&json()),
             Report::Yaml => answer::yaml(&json()),
         };
-        answer::print(text.as_bytes())
+        answer::print(&text)
     }
 }
 
 /// The finding about valid settings from these files.
 fn found(files: &[PathBuf], leftovers: &Leftovers) -> Finding {
-    let shared = files.iter().find(|path| {
-        // Whoever may write a link's target counts.
-        let metadata = path.metadata();
-        metadata.is_ok_and(|it| it.mode() & 0o022 != 0)
-    });
-    if let Some(path) = shared {
-        let path = path.display();
-        let what = format!("{path} can be written by others than its owner");
-        let cure = format!("run: chmod go-w {path}");
-        return Finding::warn(&Failure::new(Code::CheckFailed, what, cure));
-    }
     if let Some(failure) = leftovers.failure() {
         return Finding::warn(&failure);
     }
@@ -200,6 +186,7 @@ fn identity_table(provider: &str, node_name: &NodeName, identity: &Identity) -> 
     let width = width.unwrap_or_default();
     let mut text = String::new();
     for (name, value) in rows {
+        let value = visible(value);
         text.extend([format!("{name:width$}  {value}").as_str(), "\n"]);
     }
     if let Some(digest) = &identity.endorsement_key {

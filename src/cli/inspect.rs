@@ -42,7 +42,7 @@ pub(super) fn show(sheet: &Sheet, output: Report) -> Result<(), Failure> {
         Report::Json => answer::json(&sheet.to_json()),
         Report::Yaml => answer::yaml(&sheet.to_json()),
     };
-    answer::print(text.as_bytes())
+    answer::print(&text)
 }
 
 /// Prints several sheets, with an empty line between two tables.
@@ -56,5 +56,5 @@ fn show_all(sheets: &[Sheet], output: Report) -> Result<(), Failure> {
         Report::Json => answer::json(&json()),
         Report::Yaml => answer::yaml(&json()),
     };
-    answer::print(text.as_bytes())
+    answer::print(&text)
 }

@@ -23,7 +23,7 @@ impl Session {
         let text = state.to_text(self.attester.provider().as_str());
         match textfile {
             Some(path) => metrics::write(path, &text),
-            None => answer::print(text.as_bytes()),
+            None => answer::print(&text),
         }
     }
 }

@@ -59,7 +59,7 @@ impl Session {
                 "patches": [patch(options, self.serves(), &drop_in)],
             })),
         };
-        answer::print(text.as_bytes())
+        answer::print(&text)
     }
 
     /// Whether kubelets are to request their serving certificates. Without evidence they would get

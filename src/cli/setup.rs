@@ -8,6 +8,7 @@ use super::{Session, answer};
 use crate::authenticator::Caller;
 use crate::failure::{Code, Failure};
 use crate::leftovers::Leftovers;
+use crate::ownership;
 use crate::setup::{Setup, is_plain};
 
 impl Session {
@@ -18,6 +19,12 @@ impl Session {
             program: this_program()?,
             ..options.clone()
         };
+        if let Some(untrusted) = ownership::of_path(&setup.program) {
+            self.log.warn(&format!(
+                "another user could change the program that the kubelet runs as root: {}; to do: {}",
+                untrusted.what, untrusted.remedy
+            ));
+        }
         let leftovers = Leftovers::default();
         let kubeconfig = &options.kubelet_kubeconfig;
         self.warn_of_leftovers(&leftovers.in_kubeconfig(kubeconfig));
@@ -29,7 +36,7 @@ impl Session {
         } else {
             setup.take_over(authenticator)?
         };
-        answer::print(text.as_bytes())
+        answer::print(&text)
     }
 }
 

@@ -3,6 +3,7 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use data_encoding::HEXLOWER;
+use kubelet_attestation::text::visible;
 use serde_json::{Value, json};
 
 use crate::attester::Renewal;
@@ -157,7 +158,7 @@ impl Status {
         let width = rows.iter().map(|(name, _)| name.len()).max();
         let width = width.unwrap_or_default();
         let lines = rows.iter();
-        let lines = lines.map(|(name, value)| format!("{name:width$}  {value}\n"));
+        let lines = lines.map(|(name, value)| format!("{name:width$}  {}\n", visible(value)));
         lines.collect()
     }
 }

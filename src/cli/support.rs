@@ -102,7 +102,7 @@ impl Session {
         let count = bundle.write(&path, &title, now)?;
         let path = path.display();
         let text = format!("{path} has {count} files; read them before you send it\n");
-        answer::print(text.as_bytes())
+        answer::print(&text)
     }
 
     /// A name in the current folder, with the time.

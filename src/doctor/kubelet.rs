@@ -8,6 +8,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
 use kubelet_attestation::names::NodeName;
+use rustix::fs::{Access, StatVfsMountFlags};
 
 use super::{Doctor, either, fail, needs_root, warn};
 use crate::exec::ApiVersion;
@@ -16,6 +17,7 @@ use crate::finding::Finding;
 use crate::kube::kubeconfig::{ExecUser, Kubeconfig};
 use crate::kubelet::{KUBEADM_FLAGS, KubeletArguments, host_name};
 use crate::node_name::NameSources;
+use crate::ownership;
 use crate::setup::{PROGRAMS, check_length};
 
 /// The modes in which the kubelet runs a plugin.
@@ -54,6 +56,8 @@ impl Doctor {
             return Err(wrong(format!("the plugin {command:?} is no absolute path")));
         }
         executable(program)?;
+        trusted(path)?;
+        trusted(program)?;
         let version = exec.api_version.unwrap_or_default();
         if ![ApiVersion::V1, ApiVersion::V1Beta1]
             .map(ApiVersion::as_str)
@@ -117,6 +121,14 @@ impl Doctor {
     }
 }
 
+/// Warns of a file that another user could change, and so run as root.
+fn trusted(path: &Path) -> Result<(), Finding> {
+    match ownership::of_path(path) {
+        Some(untrusted) => Err(warn(untrusted.what, untrusted.remedy)),
+        None => Ok(()),
+    }
+}
+
 fn executable(program: &Path) -> Result<(), Finding> {
     let place = program.display();
     let metadata = fs::metadata(program).map_err(|error| {
@@ -129,6 +141,12 @@ fn executable(program: &Path) -> Result<(), Finding> {
     if !metadata.is_file() || metadata.permissions().mode() & 0o111 == 0 {
         let what = format!("the plugin cannot be run: {place} is not executable");
         return Err(fail(what, format!("run: chmod 755 {place}")));
+    }
+    // The mode bits say nothing of the mount.
+    if let Err(error) = rustix::fs::access(program, Access::EXEC_OK) {
+        let error = io::Error::from(error);
+        let what = format!("the plugin cannot be run: {place}: {error}");
+        return Err(fail(what, why_not_executable(program)));
     }
     // Who may not read it may still run it.
     let (Ok(Some(its)), Ok(Some(ours))) = (
@@ -147,6 +165,19 @@ fn executable(program: &Path) -> Result<(), Finding> {
     );
     let cure = format!("install the plugin for {} at {place}", name_of(ours));
     Err(fail(what, cure))
+}
+
+/// The cure of a program that its mode permits to run.
+fn why_not_executable(program: &Path) -> String {
+    let place = program.display();
+    let mount = rustix::fs::statvfs(program);
+    if mount.is_ok_and(|it| it.f_flag.contains(StatVfsMountFlags::NOEXEC)) {
+        return format!(
+            "its file system is mounted noexec: mount it without that option, or install the plugin on \
+             another file system than that of {place} and run its `setup`"
+        );
+    }
+    format!("let root run {place}: see its folders, and the rules of SELinux or AppArmor")
 }
 
 /// The architecture of an ELF program, `e_machine`; `None` for a file of another format, such as a script.

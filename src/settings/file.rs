@@ -1,7 +1,7 @@
 //! The settings file and its drop-ins, with YAML errors that name the line.
 
 use std::fmt::Display;
-use std::fs::{self, File};
+use std::fs::{self, File, Metadata};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::string::FromUtf8Error;
@@ -14,6 +14,7 @@ use serde_saphyr::Error;
 use super::document::{Content, constant};
 use super::{Fault, ProviderSchema, Source, Values};
 use crate::failure::{Code, Failure};
+use crate::ownership::{self, Untrusted};
 
 /// A hundred times the size of all keys.
 const MAX_FILE_LEN: u64 = 256 * 1024;
@@ -135,6 +136,7 @@ fn text_of(path: &Path) -> Result<Option<String>, Failure> {
     if !metadata.is_file() {
         return Err(invalid(format!("{document} is no regular file")));
     }
+    trust(path, &metadata)?;
     let mut bytes = Vec::new();
     file.take(MAX_FILE_LEN + 1)
         .read_to_end(&mut bytes)
@@ -146,6 +148,24 @@ fn text_of(path: &Path) -> Result<Option<String>, Failure> {
     }
     let text = String::from_utf8(bytes).map_err(|error| not_text(&document, &error))?;
     Ok(Some(text))
+}
+
+/// Refuses a file that another user could change: the settings decide where root reads and writes,
+/// and whom a node trusts. So is one in a folder in which others can replace files.
+fn trust(path: &Path, metadata: &Metadata) -> Result<(), Failure> {
+    let refuse = |untrusted: Option<Untrusted>| match untrusted {
+        Some(Untrusted { what, remedy }) => Err(Failure::new(Code::Configuration, what, remedy)),
+        None => Ok(()),
+    };
+    // The settings of other users are their own matter.
+    if !rustix::process::geteuid().is_root() {
+        return Ok(());
+    }
+    refuse(ownership::of_file(path, metadata))?;
+    let folder = path
+        .parent()
+        .and_then(|folder| Some((folder, fs::metadata(folder).ok()?)));
+    refuse(folder.and_then(|(folder, metadata)| ownership::of_folder(folder, &metadata)))
 }
 
 /// The failure of a run with these settings.

@@ -1,9 +1,11 @@
 //! Errors of the store.
 
-use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 use crate::failure::{Code, Failure};
+
+const ELSEWHERE: &str = "or set stateDirectory to another place";
 
 /// The failure of a run with a file or directory of the store.
 pub(super) fn failure(what: String, remedy: impl Into<String>) -> Failure {
@@ -19,22 +21,76 @@ pub(super) fn unreadable(path: &Path, error: impl Into<io::Error>) -> Failure {
 }
 
 pub(super) fn unwritable(path: &Path, error: impl Into<io::Error>) -> Failure {
-    let (path, error) = (path.display(), error.into());
-    failure(
-        format!("cannot write {path}: {error}"),
-        format!(
-            "make room and let root write on the file system of {path}, or set stateDirectory to \
-             another place"
-        ),
-    )
+    let error = error.into();
+    let remedy = format!("{}, {ELSEWHERE}", writable(path, &error));
+    failure(format!("cannot write {}: {error}", path.display()), remedy)
+}
+
+/// The same for a file outside the store.
+pub(super) fn unwritable_outside(path: &Path, error: impl Into<io::Error>) -> Failure {
+    let error = error.into();
+    let remedy = writable(path, &error);
+    failure(format!("cannot write {}: {error}", path.display()), remedy)
+}
+
+/// What makes a file writable again, by the cause.
+fn writable(path: &Path, error: &io::Error) -> String {
+    let path = path.display();
+    match error.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+            format!("make room on the file system of {path}")
+        }
+        io::ErrorKind::ReadOnlyFilesystem => {
+            format!("let root write on the file system of {path}, which is read-only")
+        }
+        io::ErrorKind::FileTooLarge => {
+            format!(
+                "raise the limit of file sizes (LimitFSIZE of the unit, `ulimit -f`) for {path}"
+            )
+        }
+        _ => format!("make room and let root write on the file system of {path}"),
+    }
 }
 
 pub(super) fn unlockable(path: &Path, error: impl Into<io::Error>) -> Failure {
-    let (path, error) = (path.display(), error.into());
-    failure(
-        format!("cannot lock {path}: {error}"),
-        format!("let root create and lock {path}"),
-    )
+    let error = error.into();
+    let remedy = match rustix::io::Errno::from_io_error(&error) {
+        // From file systems of a network without their lock daemon, and from those without locks.
+        Some(
+            rustix::io::Errno::NOLCK
+            | rustix::io::Errno::OPNOTSUPP
+            | rustix::io::Errno::NOSYS
+            | rustix::io::Errno::INVAL,
+        ) => "set stateDirectory to a folder on a local disk: this file system has no locks"
+            .to_owned(),
+        Some(rustix::io::Errno::ACCESS | rustix::io::Errno::PERM) => {
+            format!("let root create and lock {}, {ELSEWHERE}", path.display())
+        }
+        _ => format!("{}, {ELSEWHERE}", writable(path, &error)),
+    };
+    failure(format!("cannot lock {}: {error}", path.display()), remedy)
+}
+
+/// A symbolic link is in the place of the file or directory. Its target may be what an
+/// administrator wants used.
+pub(super) fn linked(path: &Path) -> Failure {
+    let target = fs::canonicalize(path).ok();
+    let place = path.display();
+    let remedy = match target.as_deref() {
+        Some(target) if target.is_dir() => format!("set stateDirectory to {}", target.display()),
+        Some(target) => format!(
+            "replace the link with the file: mv {} {place}",
+            target.display()
+        ),
+        None => {
+            let target = fs::read_link(path).unwrap_or_else(|_| PathBuf::from("its target"));
+            format!(
+                "remove {place}, which leads nowhere; for another place, set stateDirectory to {}",
+                target.display()
+            )
+        }
+    };
+    failure(format!("{place} is a symbolic link"), remedy)
 }
 
 /// Something else is in the place of the file or directory.
@@ -42,7 +98,7 @@ pub(super) fn misplaced(path: &Path, what: &str) -> Failure {
     let path = path.display();
     failure(
         format!("{path} is {what}"),
-        format!("remove {path}; it is made again"),
+        format!("move {path} away; it is made again"),
     )
 }
 

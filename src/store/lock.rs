@@ -13,10 +13,11 @@ use fs2::FileExt as _;
 use rustix::fs::{Mode, OFlags};
 use serde::{Deserialize, Serialize};
 
-use super::error::{failure, misplaced, unlockable, unreadable};
-use super::{SYMLINK, Store, check_owner};
+use super::error::{failure, linked, unlockable, unreadable};
+use super::{Store, check_owner};
 use crate::clock::Deadline;
 use crate::failure::Failure;
+use crate::file_size;
 
 const LOCK_FILE: &str = "lock";
 
@@ -114,7 +115,7 @@ impl Store {
         let mut file = match rustix::fs::open(&path, flags, Mode::empty()) {
             Ok(file) => File::from(file),
             Err(rustix::io::Errno::NOENT) => return Ok(None),
-            Err(rustix::io::Errno::LOOP) => return Err(misplaced(&path, SYMLINK)),
+            Err(rustix::io::Errno::LOOP) => return Err(linked(&path)),
             Err(error) => return Err(unreadable(&path, error)),
         };
         // Shared and for a moment: a run that tries to take the lock meanwhile tries again.
@@ -150,7 +151,7 @@ fn open(path: &Path) -> Result<File, Failure> {
     };
     let file = match file {
         Ok(file) => File::from(file),
-        Err(rustix::io::Errno::LOOP) => return Err(misplaced(path, SYMLINK)),
+        Err(rustix::io::Errno::LOOP) => return Err(linked(path)),
         Err(error) => return Err(unlockable(path, error)),
     };
     let metadata = file.metadata().map_err(|error| unreadable(path, error))?;
@@ -165,9 +166,11 @@ fn introduce(file: &mut File, program: &str, now: SystemTime) -> io::Result<()> 
         program: program.to_owned(),
         since: since.as_secs(),
     };
+    let text = serde_json::to_vec(&holder)?;
+    file_size::permit(&text)?;
     file.set_len(0)?;
     file.rewind()?;
-    file.write_all(&serde_json::to_vec(&holder)?)
+    file.write_all(&text)
 }
 
 fn holder(file: &mut File) -> Holder {

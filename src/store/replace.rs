@@ -7,6 +7,7 @@ use std::os::unix::fs::{OpenOptionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 
 use super::if_there;
+use crate::file_size;
 
 /// The maximum number of quarantined files of one name: a start-up loop must not fill the disk.
 const KEPT_ASIDE: u32 = 3;
@@ -44,17 +45,55 @@ pub(super) fn sync(dir: &Path) -> io::Result<()> {
     } else {
         dir
     };
-    File::open(dir)?.sync_all()
+    synced(File::open(dir)?.sync_all())
+}
+
+/// The result of fsync(2), which some file systems of a network or in user space do not have for
+/// folders. What they write survives what it survives; a node must join nevertheless.
+fn synced(result: io::Result<()>) -> io::Result<()> {
+    use rustix::io::Errno;
+    match result {
+        Err(error)
+            if matches!(
+                Errno::from_io_error(&error),
+                Some(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP)
+            ) =>
+        {
+            Ok(())
+        }
+        result => result,
+    }
 }
 
 fn write_new(path: &Path, content: &[u8]) -> io::Result<()> {
+    file_size::permit(content)?;
     let mut file = OpenOptions::new()
         .write(true)
         .create_new(true)
         .mode(0o600)
         .open(path)?;
     file.write_all(content)?;
-    file.sync_all()
+    synced(file.sync_all())
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::io::Errno;
+
+    use super::*;
+
+    #[test]
+    fn a_file_system_that_does_not_sync_folders_is_used() {
+        for errno in [Errno::INVAL, Errno::NOSYS, Errno::OPNOTSUPP] {
+            assert!(synced(Err(errno.into())).is_ok(), "{errno}");
+        }
+        for errno in [Errno::IO, Errno::NOSPC, Errno::ROFS, Errno::DQUOT] {
+            assert_eq!(
+                synced(Err(errno.into())).unwrap_err().kind(),
+                io::Error::from(errno).kind()
+            );
+        }
+    }
 }
 
 /// Renames `path` to the first of a few quarantine names, and overwrites the last of them.

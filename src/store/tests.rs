@@ -119,6 +119,74 @@ fn links_are_refused() {
 }
 
 #[test]
+fn the_hint_for_a_link_names_what_it_leads_to() {
+    let (root, store) = store();
+    let real = store.dir.canonicalize().unwrap();
+    let link = root.path().join("link");
+    symlink(&store.dir, &link).unwrap();
+    let hint = Store::open(&link).unwrap_err().remedy().to_owned();
+    assert_eq!(hint, format!("set stateDirectory to {}", real.display()));
+
+    let elsewhere = root.path().join("elsewhere");
+    fs::write(&elsewhere, "content").unwrap();
+    symlink(&elsewhere, store.path(FILE)).unwrap();
+    let hint = store.read(FILE).unwrap_err().remedy().to_owned();
+    let (from, to) = (elsewhere.canonicalize().unwrap(), store.path(FILE));
+    let (from, to) = (from.display(), to.display());
+    assert_eq!(
+        hint,
+        format!("replace the link with the file: mv {from} {to}")
+    );
+
+    let nowhere = root.path().join("nowhere");
+    symlink("/no/such/place", &nowhere).unwrap();
+    let hint = Store::open(&nowhere).unwrap_err().remedy().to_owned();
+    assert!(hint.starts_with("remove "), "{hint}");
+    assert!(
+        hint.ends_with("set stateDirectory to /no/such/place"),
+        "{hint}"
+    );
+}
+
+#[test]
+fn the_hint_for_a_lock_or_a_write_fits_the_cause() {
+    use rustix::io::Errno;
+    let path = Path::new("/x/lock");
+    let local = "set stateDirectory to a folder on a local disk";
+    for (errno, words) in [
+        (Errno::NOLCK, local),
+        (Errno::OPNOTSUPP, local),
+        (Errno::NOSYS, local),
+        (Errno::INVAL, local),
+        (Errno::ACCESS, "let root create and lock /x/lock"),
+        (Errno::NOSPC, "make room"),
+        (Errno::DQUOT, "make room"),
+        (Errno::ROFS, "which is read-only"),
+    ] {
+        let failure = error::unlockable(path, errno);
+        assert!(
+            failure.remedy().starts_with(words) || failure.remedy().contains(words),
+            "{failure}"
+        );
+        assert!(failure.remedy().contains("stateDirectory"), "{errno}");
+    }
+    for (errno, words, not) in [
+        (Errno::NOSPC, "make room", "read-only"),
+        (Errno::ROFS, "which is read-only", "make room"),
+        (Errno::FBIG, "LimitFSIZE", "make room"),
+    ] {
+        for (failure, is_of_store) in [
+            (unwritable(path, errno), true),
+            (unwritable_outside(path, errno), false),
+        ] {
+            let remedy = failure.remedy();
+            assert!(remedy.contains(words) && !remedy.contains(not), "{remedy}");
+            assert_eq!(remedy.contains("stateDirectory"), is_of_store, "{remedy}");
+        }
+    }
+}
+
+#[test]
 fn only_regular_files_are_read() {
     let (root, store) = store();
     fs::create_dir(store.path(FILE)).unwrap();

@@ -106,6 +106,25 @@ fn a_credential_that_is_due_is_printed_from_a_read_only_or_full_disk() {
 }
 
 #[test]
+fn a_limit_of_file_sizes_does_not_cost_a_node_its_credential() {
+    let limited = r#"ulimit -f 0 && exec "$@""#;
+    for (_server, mut node, pair) in [joined(), due()] {
+        let lock = fs::File::options()
+            .write(true)
+            .open(node.file("lock"))
+            .unwrap();
+        lock.set_modified(std::time::SystemTime::UNIX_EPOCH)
+            .unwrap();
+        node.wrap(&["sh", "-c", limited, "sh"]);
+
+        assert_eq!(node.run().succeeded().pair(), pair);
+    }
+    let (_server, mut node) = node();
+    node.wrap(&["sh", "-c", limited, "sh"]);
+    node.run().failed(4).saying("LimitFSIZE");
+}
+
+#[test]
 fn a_directory_of_another_user_is_4() {
     let (_server, node, _) = joined();
     chown(node.state(), Some(NOBODY), None).unwrap();

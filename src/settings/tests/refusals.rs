@@ -1,4 +1,5 @@
 use std::os::unix::ffi::OsStringExt as _;
+use std::os::unix::fs::{PermissionsExt as _, chown};
 
 use super::*;
 
@@ -121,4 +122,53 @@ fn a_fault_of_one_source_hides_no_value_of_another() {
     assert!(matches!(fault, Some(Fault::Invalid(_))), "{fault:?}");
     let fault = world.file("").valid().1;
     assert!(matches!(fault, Some(Fault::Removed(_))), "{fault:?}");
+}
+
+#[test]
+fn settings_that_another_user_could_change_are_refused() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let set_mode = |path: &Path, mode| {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    };
+    let world = || {
+        World::new()
+            .file("nodeName: n1")
+            .drop_in("a.yaml", "nodeName: n2")
+    };
+    assert_eq!(world().valid().1, None);
+    for (place, mode) in [
+        ("config.yaml", 0o666),
+        ("config.yaml", 0o664),
+        ("config.yaml", 0o646),
+        ("config.d/a.yaml", 0o664),
+        ("config.d", 0o777),
+        ("", 0o775),
+    ] {
+        let world = world();
+        set_mode(&world.folder.path().join(place), mode);
+
+        let (_, fault) = world.valid();
+
+        let failure = Failure::from(fault.unwrap());
+        let words = format!("has mode {mode:04o}, so that other users may write it");
+        assert!(failure.what().ends_with(&words), "{place}: {failure}");
+        assert!(failure.remedy().contains("chmod go-w"), "{place}");
+        assert_eq!(failure.code(), Code::Configuration);
+    }
+    for place in ["config.yaml", "config.d/a.yaml", "config.d", ""] {
+        let world = world();
+        chown(world.folder.path().join(place), Some(1000), None).unwrap();
+        let error = world.error();
+        assert!(error.ends_with("belongs to user 1000"), "{place}: {error}");
+    }
+    // What others can write has no effect.
+    let world = world();
+    set_mode(&world.folder.path().join("config.d/a.yaml"), 0o666);
+    assert_eq!(world.valid().0.node_name.unwrap().as_str(), "n1");
+    // As in /tmp.
+    set_mode(world.folder.path(), 0o1777);
+    set_mode(&world.folder.path().join("config.d/a.yaml"), 0o600);
+    assert_eq!(world.valid().1, None);
 }

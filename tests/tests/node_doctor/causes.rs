@@ -160,6 +160,45 @@ fn a_plugin_that_is_gone_or_not_executable() {
 }
 
 #[test]
+fn a_plugin_on_a_file_system_that_is_mounted_noexec() {
+    let mut bed = Bed::joined();
+    let folder = bed.node.scratch().join("noexec");
+    fs::create_dir(&folder).unwrap();
+    set_mode(&folder, 0o755);
+    let name = bed.plugin.file_name().unwrap();
+    let place = folder.join(name);
+    let (before, after) = (bed.plugin.to_str().unwrap(), place.to_str().unwrap());
+    bed.change_kubelet_kubeconfig(before, after);
+    bed.node.set_env("DIR", &folder);
+    bed.node
+        .set_env("PROGRAM", fs::canonicalize(&bed.plugin).unwrap());
+    bed.node.set_env("NAME", name);
+    let script = r#"mount -t tmpfs -o mode=755 tmpfs "$DIR" && cp "$PROGRAM" "$DIR/$NAME" &&
+        mount -o remount,noexec "$DIR" && exec "$@""#;
+    bed.node
+        .wrap(&["unshare", "--mount", "sh", "-c", script, "sh"]);
+
+    let place = place.display();
+    bed.first_failing(
+        "kubelet-kubeconfig",
+        &format!("the plugin cannot be run: {place}: Permission denied"),
+        "its file system is mounted noexec",
+    );
+}
+
+#[test]
+fn a_plugin_that_another_user_could_change() {
+    let bed = Bed::joined();
+    let folder = bed.plugin.parent().unwrap();
+    set_mode(folder, 0o777);
+
+    let examined = bed.doctor();
+
+    let words = "has mode 0777, so that other users may write it";
+    examined.says("kubelet-kubeconfig", "warn", words);
+}
+
+#[test]
 fn a_plugin_of_another_architecture() {
     let bed = Bed::joined();
     let place = bed.plugin.display();

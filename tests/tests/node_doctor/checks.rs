@@ -40,7 +40,7 @@ fn settings_that_are_invalid_hide_no_other_check() {
     bed.is_well();
     set_mode(&config, 0o666);
     let examined = bed.doctor();
-    examined.says("settings", "warn", "can be written by others");
+    examined.says("settings", "fail", "so that other users may write it");
     set_mode(&config, 0o644);
     bed.node.set_env("KUBELET_AUTHENTICATOR_NODE_NAME", "n2");
     let examined = bed.doctor();

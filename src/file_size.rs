@@ -1,0 +1,18 @@
+//! The limit of file sizes (`RLIMIT_FSIZE`, `LimitFSIZE=` of a unit).
+//!
+//! A write beyond it ends the process with SIGXFSZ, and a node would lose a good credential over a
+//! line in the lock file. So every write to a file asks here first.
+
+use std::io;
+
+use rustix::process::{Resource, getrlimit};
+
+/// An error if a file with this content would exceed the limit.
+pub(crate) fn permit(content: &[u8]) -> io::Result<()> {
+    let limit = getrlimit(Resource::Fsize).current;
+    let len = u64::try_from(content.len()).unwrap_or(u64::MAX);
+    if limit.is_some_and(|limit| len > limit) {
+        return Err(rustix::io::Errno::FBIG.into());
+    }
+    Ok(())
+}
