@@ -1,8 +1,10 @@
 //! Checks that ask the API server.
 
-use std::env;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::{env, fs};
 
 use data_encoding::BASE64URL_NOPAD;
 use kubelet_attestation::errors::error_chain;
@@ -20,6 +22,7 @@ use crate::failure::{Code, Failure};
 use crate::finding::{Finding, Report};
 use crate::kube::kubeconfig::{ClusterEndpoint, Kubeconfig, Login};
 use crate::kube::{ApiClient, ApiError, CsrObject, CsrState};
+use crate::ownership;
 use crate::pending::{OpenRequest, Pending};
 use crate::store::StoreFile;
 use crate::store_contents::StoreContents;
@@ -144,7 +147,10 @@ impl Doctor {
         let accepted = ApiClient::connect(&bootstrap.endpoint, &bootstrap.login, &environment)
             .and_then(|client| client.get(NO_REQUEST, Deadline::after(STEP)));
         match accepted {
-            Ok(_) => Ok(Finding::pass(format!("its credential is accepted{ends}"))),
+            Ok(_) => {
+                private(path)?;
+                Ok(Finding::pass(format!("its credential is accepted{ends}")))
+            }
             Err(error) if error.is_about_the_requester() => Err(wrong(error.into())),
             Err(error) => Err(unknown(&error)),
         }
@@ -283,6 +289,21 @@ fn end(token: &str) -> Option<SystemTime> {
     let claims = BASE64URL_NOPAD.decode(claims.as_bytes()).ok()?;
     let claims: Claims = serde_json::from_slice(&claims).ok()?;
     Some(UNIX_EPOCH + Duration::from_secs(claims.exp.min(u32::MAX.into())))
+}
+
+/// Warns of a kubeconfig whose credential another user could read or change.
+fn private(path: &Path) -> Result<(), Finding> {
+    let place = path.display();
+    let mode = fs::metadata(path).map_or(0, |metadata| metadata.mode() & 0o7777);
+    if mode & 0o044 != 0 {
+        let what =
+            format!("{place} has mode {mode:04o}, so that other users can read its credential");
+        return Err(warn(what, format!("run: chmod 600 {place}")));
+    }
+    match ownership::of_path(path) {
+        Some(untrusted) => Err(warn(untrusted.what, untrusted.remedy)),
+        None => Ok(()),
+    }
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@ use std::time::Duration;
 use kubelet_attestation::ensure;
 use kubelet_authenticator::clock::Deadline;
 use kubelet_authenticator::failure::{Code, Failure};
+use kubelet_authenticator::ownership::{self, Untrusted};
 
 use serde::de::DeserializeOwned;
 
@@ -118,6 +119,9 @@ pub(crate) fn ask<T: DeserializeOwned>(
 }
 
 fn start(program: &Path) -> Result<Child, Failure> {
+    if let Some(Untrusted { what, remedy }) = ownership::of_path(program) {
+        return Err(unanswered(what, &remedy));
+    }
     let started = Command::new(program)
         .env_clear()
         // libtss2 logs every error to standard error. Only the loader's messages are of use there.

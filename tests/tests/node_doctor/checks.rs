@@ -335,6 +335,19 @@ fn a_store_that_is_not_there_stays_so() {
 }
 
 #[test]
+fn a_bootstrap_kubeconfig_that_others_can_read_is_a_warning() {
+    let bed = Bed::joined();
+    let path = bed.bootstrap_kubeconfig();
+    set_mode(&path, 0o644);
+    let examined = bed.doctor();
+    let words = "has mode 0644, so that other users can read its credential";
+    examined.says("bootstrap-kubeconfig", "warn", words);
+
+    set_mode(&path, 0o600);
+    bed.doctor().says("bootstrap-kubeconfig", "pass", "is accepted");
+}
+
+#[test]
 fn a_token_that_tells_its_end() {
     let bed = Bed::joined();
     let claims = "eyJleHAiOjQxMDI0NDQ4MDB9";
