@@ -136,7 +136,7 @@ fn is_name(line: &str) -> bool {
 
 /// Whether a word that is alone in its line can be a part of base64.
 pub(super) fn is_line_of_base64(word: &str) -> bool {
-    let is_padded = word.ends_with('=') && word.len() % 4 == 0;
+    let is_padded = word.ends_with('=') && word.len().is_multiple_of(4);
     let bare = word.trim_end_matches('=');
     let is_plain = |it: u8| it.is_ascii_alphanumeric() || b"+/".contains(&it);
     let is_path = FOLDERS.iter().any(|folder| word.starts_with(folder));
@@ -153,7 +153,7 @@ fn is_known(word: &str) -> bool {
         && word
             .bytes()
             .any(|it| it.is_ascii_digit() || it.is_ascii_uppercase())
-        && (!word.starts_with("s.") || word.len() <= 28 && !word.ends_with(".io"))
+        && (!word.starts_with("s.") || word.len() <= 28)
 }
 
 /// The hash of a password, as in `/etc/shadow`: `$6$salt$hash`.

@@ -82,7 +82,7 @@ fn name_at(text: &str) -> Option<&str> {
     Some(name).filter(|name| !name.is_empty())
 }
 
-/// Whether the word is an option of MySQL with a password.
+/// Whether the word is an option with a password, of `mysql` and the like.
 pub(super) fn is_option_with_password(line: &str, word: &str) -> bool {
     let is_of_mysql = line.contains("mysql") || line.contains("mariadb");
     is_of_mysql && word.starts_with("-p") && word.len() > 2 && !word.contains("-port")

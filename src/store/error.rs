@@ -3,6 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
+use rustix::io::Errno;
+
 use crate::failure::{Code, Failure};
 
 const ELSEWHERE: &str = "or set stateDirectory to another place";
@@ -36,14 +38,14 @@ pub(super) fn unwritable_outside(path: &Path, error: impl Into<io::Error>) -> Fa
 /// What makes a file writable again, by the cause.
 fn writable(path: &Path, error: &io::Error) -> String {
     let path = path.display();
-    match error.kind() {
-        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+    match Errno::from_io_error(error) {
+        Some(Errno::NOSPC | Errno::DQUOT) => {
             format!("make room on the file system of {path}")
         }
-        io::ErrorKind::ReadOnlyFilesystem => {
+        Some(Errno::ROFS) => {
             format!("let root write on the file system of {path}, which is read-only")
         }
-        io::ErrorKind::FileTooLarge => {
+        Some(Errno::FBIG) => {
             format!(
                 "raise the limit of file sizes (LimitFSIZE of the unit, `ulimit -f`) for {path}"
             )
@@ -54,16 +56,13 @@ fn writable(path: &Path, error: &io::Error) -> String {
 
 pub(super) fn unlockable(path: &Path, error: impl Into<io::Error>) -> Failure {
     let error = error.into();
-    let remedy = match rustix::io::Errno::from_io_error(&error) {
+    let remedy = match Errno::from_io_error(&error) {
         // From file systems of a network without their lock daemon, and from those without locks.
-        Some(
-            rustix::io::Errno::NOLCK
-            | rustix::io::Errno::OPNOTSUPP
-            | rustix::io::Errno::NOSYS
-            | rustix::io::Errno::INVAL,
-        ) => "set stateDirectory to a folder on a local disk: this file system has no locks"
-            .to_owned(),
-        Some(rustix::io::Errno::ACCESS | rustix::io::Errno::PERM) => {
+        Some(Errno::NOLCK | Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => {
+            "set stateDirectory to a folder on a local disk: this file system has no locks"
+                .to_owned()
+        }
+        Some(Errno::ACCESS | Errno::PERM) => {
             format!("let root create and lock {}, {ELSEWHERE}", path.display())
         }
         _ => format!("{}, {ELSEWHERE}", writable(path, &error)),

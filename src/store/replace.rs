@@ -76,26 +76,6 @@ fn write_new(path: &Path, content: &[u8]) -> io::Result<()> {
     synced(file.sync_all())
 }
 
-#[cfg(test)]
-mod tests {
-    use rustix::io::Errno;
-
-    use super::*;
-
-    #[test]
-    fn a_file_system_that_does_not_sync_folders_is_used() {
-        for errno in [Errno::INVAL, Errno::NOSYS, Errno::OPNOTSUPP] {
-            assert!(synced(Err(errno.into())).is_ok(), "{errno}");
-        }
-        for errno in [Errno::IO, Errno::NOSPC, Errno::ROFS, Errno::DQUOT] {
-            assert_eq!(
-                synced(Err(errno.into())).unwrap_err().kind(),
-                io::Error::from(errno).kind()
-            );
-        }
-    }
-}
-
 /// Renames `path` to the first of a few quarantine names, and overwrites the last of them.
 pub(super) fn quarantine(dir: &Path, path: &Path) -> io::Result<PathBuf> {
     let name = |number| aside(path, number);
@@ -123,4 +103,24 @@ fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     let mut name = OsString::from(path);
     name.push(suffix);
     name.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::io::Errno;
+
+    use super::*;
+
+    #[test]
+    fn a_file_system_that_does_not_sync_folders_is_used() {
+        for errno in [Errno::INVAL, Errno::NOSYS, Errno::OPNOTSUPP] {
+            assert!(synced(Err(errno.into())).is_ok(), "{errno}");
+        }
+        for errno in [Errno::IO, Errno::NOSPC, Errno::ROFS, Errno::DQUOT] {
+            assert_eq!(
+                synced(Err(errno.into())).unwrap_err().kind(),
+                io::Error::from(errno).kind()
+            );
+        }
+    }
 }

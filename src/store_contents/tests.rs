@@ -175,15 +175,15 @@ fn a_credential_for_another_node_is_of_no_use() {
 fn of_later_release(file: StoreFile, text: &str) -> Vec<String> {
     match file {
         StoreFile::Credential => {
-            let [certificate, key] = ["-----BEGIN CERTIFICATE-----", "-----BEGIN PRIVATE KEY-----"]
-                .map(|begin| text.find(begin).unwrap());
-            let chain = &text[certificate..key];
+            let begin = "-----BEGIN PRIVATE KEY-----";
+            let (chain, key) = text.split_once(begin).unwrap();
+            let key = format!("{begin}{key}");
             let block = "-----BEGIN LATER-----\nQUJD\n-----END LATER-----\n";
             vec![
                 format!("# written by a later release\n{text}"),
                 format!("{text}{block}"),
-                format!("{block}{chain}{block}{}", &text[key..]),
-                format!("{}{chain}", &text[key..]),
+                format!("{block}{chain}{block}{key}"),
+                format!("{key}{chain}"),
             ]
         }
         StoreFile::Origin | StoreFile::Pending | StoreFile::Failure => {

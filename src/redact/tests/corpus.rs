@@ -53,7 +53,7 @@ fn no_secret_of_the_corpus_remains() {
             let mut words = words.filter(|word| *word == secret);
             let is_left = secret.len() > 4 && found.contains(secret) || words.next().is_some();
             if is_left {
-                left += &format!("{secret:?} in {found}");
+                left.extend([secret, " in ", &found]);
             }
         }
     }
