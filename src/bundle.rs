@@ -17,8 +17,12 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use tar::{Builder, Header};
 
 use crate::failure::{Code, Failure};
+use crate::file_size;
 use crate::process::Output;
 use crate::redact::{REDACTED, Redactor};
+
+/// The size of a header, and the unit of lengths (tar(5)).
+const BLOCK: usize = 512;
 
 /// The largest file that is copied.
 const MAX_FILE_LEN: u64 = 1024 * 1024;
@@ -151,8 +155,11 @@ impl Bundle {
     }
 
     fn write_to(&self, file: File, title: &str, now: SystemTime) -> io::Result<usize> {
-        let mut archive = Builder::new(file);
         let manifest = self.manifest(title);
+        let texts = self.members.iter().map(|it| it.text.len());
+        let texts = texts.chain([manifest.len()]);
+        file_size::permit(texts.map(|len| len + 2 * BLOCK).sum::<usize>() + 2 * BLOCK)?;
+        let mut archive = Builder::new(file);
         let members = self.members.iter().map(|it| (it.name, it.text.as_str()));
         let mut count = 0;
         for (name, text) in [("MANIFEST", manifest.as_str())].into_iter().chain(members) {

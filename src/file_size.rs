@@ -7,10 +7,10 @@ use std::io;
 
 use rustix::process::{Resource, getrlimit};
 
-/// An error if a file with this content would exceed the limit.
-pub(crate) fn permit(content: &[u8]) -> io::Result<()> {
+/// An error if a file of this length would exceed the limit.
+pub(crate) fn permit(len: usize) -> io::Result<()> {
     let limit = getrlimit(Resource::Fsize).current;
-    let len = u64::try_from(content.len()).unwrap_or(u64::MAX);
+    let len = u64::try_from(len).unwrap_or(u64::MAX);
     if limit.is_some_and(|limit| len > limit) {
         return Err(rustix::io::Errno::FBIG.into());
     }

@@ -193,7 +193,7 @@ fn replace(path: &Path, text: &str) -> io::Result<()> {
 
 fn write_to(mut file: File, text: &str) -> io::Result<()> {
     file.set_permissions(Permissions::from_mode(0o644))?;
-    file_size::permit(text.as_bytes())?;
+    file_size::permit(text.len())?;
     file.write_all(text.as_bytes())?;
     file.sync_all()
 }

@@ -30,14 +30,16 @@ impl Doctor {
         let there = dir.ancestors().find(|path| path.exists());
         let there = there.unwrap_or(Path::new("/"));
         let place = there.display();
-        let cure = format!(
-            "make room and let root write on the file system of {place}, or set stateDirectory \
-             to another place"
-        );
+        let cure = |what: &str| {
+            format!("{what} on the file system of {place}, or set stateDirectory to another place")
+        };
         match rustix::fs::statvfs(there) {
-            Err(error) => fail(format!("cannot examine {place}: {error}"), cure),
+            Err(error) => {
+                let what = format!("cannot examine {place}: {error}");
+                fail(what, cure("see what is wrong"))
+            }
             Ok(disk) => match fault(&disk) {
-                Some(why) => fail(format!("the file system of {place} {why}"), cure),
+                Some((why, what)) => fail(format!("the file system of {place} {why}"), cure(what)),
                 None => Finding::pass(format!("{place} takes writes")),
             },
         }
@@ -169,14 +171,15 @@ pub(super) fn by_need(stored: &StoreContents) -> fn(String, String) -> Finding {
     }
 }
 
-fn fault(disk: &StatVfs) -> Option<&'static str> {
+/// What is wrong, and what to do.
+fn fault(disk: &StatVfs) -> Option<(&'static str, &'static str)> {
     let room = disk.f_bavail.saturating_mul(disk.f_frsize);
     if disk.f_flag.contains(StatVfsMountFlags::RDONLY) {
-        Some("is read-only")
+        Some(("is read-only", "let root write"))
     } else if room < LEAST_ROOM {
-        Some("is full")
+        Some(("is full", "make room"))
     } else if disk.f_files > 0 && disk.f_favail == 0 {
-        Some("has no inodes left")
+        Some(("has no inodes left", "remove files"))
     } else {
         None
     }

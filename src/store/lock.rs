@@ -167,7 +167,7 @@ fn introduce(file: &mut File, program: &str, now: SystemTime) -> io::Result<()> 
         since: since.as_secs(),
     };
     let text = serde_json::to_vec(&holder)?;
-    file_size::permit(&text)?;
+    file_size::permit(text.len())?;
     file.set_len(0)?;
     file.rewind()?;
     file.write_all(&text)

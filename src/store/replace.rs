@@ -66,7 +66,7 @@ fn synced(result: io::Result<()>) -> io::Result<()> {
 }
 
 fn write_new(path: &Path, content: &[u8]) -> io::Result<()> {
-    file_size::permit(content)?;
+    file_size::permit(content.len())?;
     let mut file = OpenOptions::new()
         .write(true)
         .create_new(true)

@@ -228,12 +228,15 @@ fn a_lock_that_is_held_is_told_with_its_holder() {
 fn a_file_system_that_takes_no_writes() {
     let mut bed = Bed::joined();
     bed.node.set_env("DIR", bed.node.state());
-    for (script, words) in [(READ_ONLY, "is read-only"), (FULL, "is full")] {
+    for (script, words, cure) in [
+        (READ_ONLY, "is read-only", "let root write"),
+        (FULL, "is full", "make room"),
+    ] {
         bed.node
             .wrap(&["/usr/bin/unshare", "--mount", "/bin/sh", "-c", script, "sh"]);
         let place = bed.node.state();
         let finding = format!("the file system of {} {words}", place.display());
-        bed.first_failing("disk", &finding, "make room");
+        bed.first_failing("disk", &finding, cure);
     }
 
     bed.node.wrap(&[]);
@@ -344,7 +347,8 @@ fn a_bootstrap_kubeconfig_that_others_can_read_is_a_warning() {
     examined.says("bootstrap-kubeconfig", "warn", words);
 
     set_mode(&path, 0o600);
-    bed.doctor().says("bootstrap-kubeconfig", "pass", "is accepted");
+    bed.doctor()
+        .says("bootstrap-kubeconfig", "pass", "is accepted");
 }
 
 #[test]
