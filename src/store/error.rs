@@ -24,7 +24,13 @@ pub(super) fn unreadable(path: &Path, error: impl Into<io::Error>) -> Failure {
 
 pub(super) fn unwritable(path: &Path, error: impl Into<io::Error>) -> Failure {
     let error = error.into();
-    let remedy = format!("{}, {ELSEWHERE}", writable(path, &error));
+    let remedy = writable(path, &error);
+    // The limit of a unit holds everywhere.
+    let remedy = if Errno::from_io_error(&error) == Some(Errno::FBIG) {
+        remedy
+    } else {
+        format!("{remedy}, {ELSEWHERE}")
+    };
     failure(format!("cannot write {}: {error}", path.display()), remedy)
 }
 
