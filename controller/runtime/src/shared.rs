@@ -16,7 +16,7 @@ use std::ops::Bound::{Excluded, Unbounded};
 use parking_lot::RwLock;
 
 /// The number of entries that are visited under a lock at a time.
-pub const PAGE: usize = 256;
+pub const PAGE: usize = 64;
 
 /// The number of entries that each insertion into a [`Swept`] map looks at.
 const SWEPT: usize = 4;
