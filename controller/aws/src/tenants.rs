@@ -164,7 +164,7 @@ impl TenantCredentials {
             .credentials(&Tenant::Controller, region)
             .await?;
         let sessions = self.sessions(&own).await?;
-        let session = sessions.of_plan(&plan, self.sts_region(region), &cluster.namespace);
+        let session = sessions.of_plan(&plan, self.sts_region(region), cluster);
         self.keep(cluster, &session, &plan);
         let unusable = |source| {
             Unavailable::new(TenantError::Credentials {

@@ -1,10 +1,18 @@
-//! The rate of calls of STS: one for the process, with a share for each tenant.
+//! The rates of STS calls: one for the process, and one for each namespace.
+//!
+//! # Guarantees
+//!
+//! - Each token goes round by namespace, then by Cluster: the sessions of one Cluster delay no other by more than one call.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use kubelet_attestation::ensure;
 use node_attestation_core::rate_limit::Rate;
+use node_attestation_runtime::capi::ObjectKey;
 use node_attestation_runtime::shared::{Shared, Swept};
-use tokio::time::{Instant, sleep_until};
+use node_attestation_runtime::turns::FairRate;
+use tokio::time::Instant;
 
 /// The rate of all calls. STS allows an account more, and others use the account too.
 const ALL: Rate = Rate {
@@ -12,8 +20,8 @@ const ALL: Rate = Rate {
     every: Duration::from_millis(100),
 };
 
-/// The rate of one tenant's calls: more than its clusters need, and a tenth of all.
-const TENANT: Rate = Rate {
+/// The rate of one namespace's calls: more than its clusters need, and a tenth of all.
+const NAMESPACE: Rate = Rate {
     burst: 10,
     every: Duration::from_secs(1),
 };
@@ -21,79 +29,68 @@ const TENANT: Rate = Rate {
 /// The token buckets.
 #[derive(Debug)]
 pub(super) struct Budget {
-    /// Their holder gets the next token of all, so that a tenant that waits for its own keeps nobody.
-    turn: tokio::sync::Mutex<()>,
-    state: Shared<State>,
-}
-
-#[derive(Debug)]
-struct State {
-    full_at: Instant,
-    tenants: Swept<String, Instant>,
+    all: FairRate,
+    namespaces: Shared<Swept<String, Arc<FairRate>>>,
 }
 
 impl Budget {
     pub(super) fn new() -> Self {
         Self {
-            turn: tokio::sync::Mutex::default(),
-            state: Shared::new(
-                "rates of STS calls",
-                State {
-                    full_at: Instant::now(),
-                    tenants: Swept::default(),
-                },
-            ),
+            all: FairRate::new(ALL),
+            namespaces: Shared::new("rates of STS calls", Swept::default()),
         }
     }
 
-    /// Waits until STS may be called, in order of arrival. No tenant's own share is waited for here: others may share
-    /// the call.
-    pub(super) async fn of_all(&self) {
-        let _turn = self.turn.lock().await;
-        loop {
-            let now = Instant::now();
-            let taken = self.state.write(|state| ALL.take(&mut state.full_at, now));
-            let Err(ready) = taken else {
-                return;
-            };
-            sleep_until(ready).await;
-        }
+    /// Waits until STS may be called for this Cluster. The share of its namespace is not waited for here: others may
+    /// share the call.
+    pub(super) async fn of_all(&self, cluster: &ObjectKey) {
+        self.all.take(cluster).await;
     }
 
-    /// Takes one of the calls that `tenant` may have made.
-    ///
-    /// # Errors
-    ///
-    /// There is none left; when there is one.
-    pub(super) fn take(&self, tenant: &str, now: Instant) -> Result<(), Instant> {
-        self.state.write(|State { tenants, .. }| {
-            // Those whose bucket is full are forgotten.
-            let is_full = |_: &_, full_at: &mut Instant| *full_at <= now;
-            let full_at = tenants.get_or_insert_with(tenant.to_owned(), is_full, || now);
-            TENANT.take(full_at, now)
-        })
+    /// Waits until this Cluster may begin another of the calls of its namespace, or needs none any more.
+    pub(super) async fn take(&self, cluster: &ObjectKey, is_needed: impl Fn() -> bool) {
+        // Those whose bucket is full are forgotten.
+        let now = Instant::now();
+        let is_full =
+            |_: &_, rate: &mut Arc<FairRate>| Arc::strong_count(rate) == 1 && rate.is_full(now);
+        let new = || Arc::new(FairRate::new(NAMESPACE));
+        let rate = self.namespaces.write(|namespaces| {
+            let namespace = cluster.namespace.clone();
+            namespaces
+                .get_or_insert_with(namespace, is_full, new)
+                .clone()
+        });
+        let check = |_| {
+            ensure!(is_needed(), ());
+            Ok(())
+        };
+        // Without a need there is no token.
+        let _ = rate.take_if(cluster, check).await;
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use futures::future::join_all;
+    use futures::future::{join_all, select};
+    use tokio::time::sleep;
 
     use super::*;
 
-    async fn token(budget: &Budget, tenant: &str) {
-        while let Err(ready) = budget.take(tenant, Instant::now()) {
-            sleep_until(ready).await;
-        }
-        budget.of_all().await;
+    fn key(namespace: &str, name: &str) -> ObjectKey {
+        ObjectKey::new(namespace, name)
     }
 
-    async fn seconds(calls: impl IntoIterator<Item = String>) -> u64 {
+    async fn token(budget: &Budget, cluster: &ObjectKey) {
+        budget.take(cluster, || true).await;
+        budget.of_all(cluster).await;
+    }
+
+    async fn seconds(clusters: impl IntoIterator<Item = ObjectKey>) -> u64 {
         let budget = Budget::new();
         let start = Instant::now();
-        join_all(calls.into_iter().map(|tenant| {
+        join_all(clusters.into_iter().map(|cluster| {
             let budget = &budget;
-            async move { token(budget, &tenant).await }
+            async move { token(budget, &cluster).await }
         }))
         .await;
         start.elapsed().as_secs()
@@ -101,23 +98,89 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_start_with_many_tenants_is_spread() {
-        let each = || (0..201).map(|n| format!("tenant-{n}"));
+        let each = || (0..201).map(|n| key(&format!("tenant-{n}"), "one"));
         assert_eq!(seconds(each().take(50)).await, 0);
         assert_eq!(seconds(each()).await, 15);
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_tenant_has_its_share_and_delays_no_other() {
-        assert_eq!(seconds((0..30).map(|_| "one".to_owned())).await, 20);
+        assert_eq!(seconds((0..30).map(|_| key("one", "a"))).await, 20);
 
         let budget = Budget::new();
-        let flood = join_all((0..30).map(|_| token(&budget, "one")));
+        let flood = key("one", "a");
+        let flood = join_all((0..30).map(|_| token(&budget, &flood)));
         let other = async {
             let start = Instant::now();
-            token(&budget, "two").await;
+            token(&budget, &key("two", "a")).await;
             start.elapsed()
         };
         let (_, waited) = tokio::join!(flood, other);
         assert_eq!(waited, Duration::ZERO);
+    }
+
+    /// The wait of `late` for a call after `flood` has begun to wait for `calls` of them.
+    async fn wait_behind(flood: &ObjectKey, late: &ObjectKey, of_all: bool) -> Duration {
+        let budget = Budget::new();
+        let take = async |cluster: &ObjectKey| {
+            if of_all {
+                budget.of_all(cluster).await;
+            } else {
+                budget.take(cluster, || true).await;
+            }
+        };
+        let burst = if of_all { ALL.burst } else { NAMESPACE.burst };
+        for _ in 0..burst {
+            take(flood).await;
+        }
+        let calls = Box::pin(join_all((0..40).map(|_| take(flood))));
+        let late = Box::pin(async {
+            sleep(Duration::from_millis(1)).await;
+            let start = Instant::now();
+            take(late).await;
+            start.elapsed()
+        });
+        match select(late, calls).await {
+            futures::future::Either::Left((waited, _)) => waited,
+            futures::future::Either::Right(..) => Duration::MAX,
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_sessions_of_a_namespace_delay_another_by_one_call() {
+        let waited = wait_behind(&key("evil", "a"), &key("tenant-a", "a"), true).await;
+        assert!(waited <= 2 * ALL.every, "{waited:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_sessions_of_a_cluster_delay_another_of_its_namespace_by_one_call() {
+        for (of_all, rate) in [(true, ALL), (false, NAMESPACE)] {
+            let waited = wait_behind(&key("team", "evil"), &key("team", "a"), of_all).await;
+            assert!(waited <= 2 * rate.every, "{of_all}: {waited:?}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_call_that_is_not_needed_any_more_takes_no_token() {
+        let (budget, cluster) = (Budget::new(), key("tenant-a", "a"));
+        for _ in 0..100 {
+            budget.take(&cluster, || false).await;
+        }
+        let start = Instant::now();
+        for _ in 0..NAMESPACE.burst {
+            budget.take(&cluster, || true).await;
+        }
+        assert_eq!(start.elapsed(), Duration::ZERO);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn namespaces_with_a_full_bucket_are_forgotten() {
+        let budget = Budget::new();
+        for number in 0..1000 {
+            budget.take(&key(&number.to_string(), "a"), || true).await;
+            sleep(NAMESPACE.every).await;
+        }
+        let known = budget.namespaces.read(Swept::len);
+        assert!(known < 20, "{known}");
     }
 }

@@ -6,6 +6,7 @@ use std::time::SystemTime;
 use aws_credential_types::provider::SharedCredentialsProvider;
 use aws_credential_types::provider::error::CredentialsError as ProviderError;
 use aws_credential_types::provider::future::ProvideCredentials as Provided;
+use node_attestation_runtime::capi::ObjectKey;
 use node_attestation_runtime::shared::{Shared, Swept};
 use tokio::time::Instant;
 
@@ -37,7 +38,7 @@ pub struct PlanCredentials {
     /// Their identity.
     pub key: CredentialsKey,
     session: Arc<Session>,
-    tenant: Arc<str>,
+    tenant: Arc<ObjectKey>,
     /// The region of STS.
     region: Arc<str>,
 }
@@ -62,8 +63,8 @@ impl Sessions {
         }
     }
 
-    /// The credentials of a plan, with STS of `sts_region`; no call is made. Calls are on the account of `tenant`.
-    pub fn of_plan(&self, plan: &Plan, sts_region: &str, tenant: &str) -> PlanCredentials {
+    /// The credentials of a plan, with STS of `sts_region`; no call is made. Calls are in the turns of `tenant`.
+    pub fn of_plan(&self, plan: &Plan, sts_region: &str, tenant: &ObjectKey) -> PlanCredentials {
         let mut digests = plan.digests(&self.digest_key, sts_region).into_iter();
         let root = digests.next().unwrap_or(CredentialsKey::new([0; 32]));
         let shared = |key: CredentialsKey, origin: &dyn Fn() -> Origin| {
@@ -88,7 +89,7 @@ impl Sessions {
         PlanCredentials {
             key,
             session,
-            tenant: tenant.into(),
+            tenant: Arc::new(tenant.clone()),
             region: sts_region.into(),
         }
     }
@@ -178,7 +179,7 @@ impl PlanCredentials {
 #[debug("WeakCredentials")]
 struct WeakCredentials {
     session: Weak<Session>,
-    tenant: Arc<str>,
+    tenant: Arc<ObjectKey>,
 }
 
 impl PlanCredentials {

@@ -7,9 +7,10 @@ use std::time::{Duration, SystemTime};
 
 use aws_credential_types::provider::{ProvideCredentials as _, SharedCredentialsProvider};
 use futures::future::{BoxFuture, FutureExt as _, Shared};
+use node_attestation_runtime::capi::ObjectKey;
 use node_attestation_runtime::clock::{jittered, now};
 use parking_lot::Mutex;
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{Instant, timeout};
 
 use super::assume::{AssumeRole, Issued, Keys, Tokens};
 use super::budget::Budget;
@@ -141,15 +142,13 @@ impl Session {
     }
 
     /// The credentials. If there must be a call, `tenant` waits for its share of them first.
-    pub(super) async fn keys_for(self: &Arc<Self>, tenant: &str) -> Answer {
-        while self.needs_call() {
-            match self.calls.budget.take(tenant, Instant::now()) {
-                Ok(()) => break,
-                // Another may have begun the call by then.
-                Err(ready) => sleep_until(ready).await,
-            }
+    pub(super) async fn keys_for(self: &Arc<Self>, tenant: &ObjectKey) -> Answer {
+        if self.needs_call() {
+            // Another may have begun the call by the time of the turn.
+            let share = self.calls.budget.take(tenant, || self.needs_call());
+            share.await;
         }
-        self.keys().await
+        self.keys(tenant).await
     }
 
     fn needs_call(&self) -> bool {
@@ -157,7 +156,7 @@ impl Session {
         state.pending.is_none() && state.known().is_none()
     }
 
-    async fn keys(self: &Arc<Self>) -> Answer {
+    async fn keys(self: &Arc<Self>, tenant: &ObjectKey) -> Answer {
         let pending = {
             let mut state = self.state.lock();
             if let Some(known) = state.known() {
@@ -166,24 +165,28 @@ impl Session {
                     .as_ref()
                     .is_some_and(|held| held.is_due(Instant::now()));
                 if is_due && state.failed.as_ref().is_none_or(Failed::is_over) {
-                    drop(self.renew(&mut state));
+                    drop(self.renew(&mut state, tenant));
                 }
                 return known;
             }
-            self.renew(&mut state)
+            self.renew(&mut state, tenant)
         };
         pending.await
     }
 
-    /// Begins a renewal, or joins the one that is under way.
-    fn renew(self: &Arc<Self>, state: &mut State) -> Shared<BoxFuture<'static, Answer>> {
+    /// Begins a renewal, whose calls are in the turns of `tenant`, or joins the one that is under way.
+    fn renew(
+        self: &Arc<Self>,
+        state: &mut State,
+        tenant: &ObjectKey,
+    ) -> Shared<BoxFuture<'static, Answer>> {
         if let Some(pending) = &state.pending {
             return pending.clone();
         }
-        let session = self.clone();
+        let (session, tenant) = (self.clone(), tenant.clone());
         let renewal = async move {
             // A panic is one failure, and not the end of the session.
-            let answer = AssertUnwindSafe(timeout(FETCH, session.fetch())).catch_unwind();
+            let answer = AssertUnwindSafe(timeout(FETCH, session.fetch(&tenant))).catch_unwind();
             let answer = match answer.await {
                 Ok(Ok(answer)) => answer,
                 Ok(Err(_)) => Err(session.failure("no answer in time")),
@@ -206,7 +209,7 @@ impl Session {
         }
     }
 
-    async fn fetch(&self) -> Result<Held, CredentialsError> {
+    async fn fetch(&self, tenant: &ObjectKey) -> Result<Held, CredentialsError> {
         let failed = |kind| CredentialsError {
             step: self.name.clone(),
             kind,
@@ -227,19 +230,19 @@ impl Session {
             Origin::ServiceAccount(account) => {
                 let token = tokens.token(account).await;
                 let token = token.map_err(|why| failed(FailureKind::NoToken(why)))?;
-                budget.of_all().await;
+                budget.of_all(tenant).await;
                 sts.assume_role_with_web_identity(&token, &account.role, &self.region)
                     .await
             }
             Origin::Role(role, source) => {
-                let keys = Box::pin(source.keys()).await?;
-                budget.of_all().await;
+                let keys = Box::pin(source.keys(tenant)).await?;
+                budget.of_all(tenant).await;
                 let began = Instant::now();
                 let issued = sts.assume_role(&keys, role, &self.region).await;
                 let is_refused = issued.as_ref().is_err_and(FailureKind::is_of_session);
                 if is_refused && source.forget(began) {
-                    let keys = Box::pin(source.keys()).await?;
-                    budget.of_all().await;
+                    let keys = Box::pin(source.keys(tenant)).await?;
+                    budget.of_all(tenant).await;
                     sts.assume_role(&keys, role, &self.region).await
                 } else {
                     issued
@@ -303,7 +306,9 @@ impl Session {
         state.forgotten = Some(now);
         // Nobody waits for those of all tenants because one of them is refused.
         if matches!(self.origin, Origin::Controller(_)) {
-            drop(self.renew(&mut state));
+            // They take no call of STS.
+            let nobody = ObjectKey::new("", "");
+            drop(self.renew(&mut state, &nobody));
             return false;
         }
         state.refused = state.held.take();
@@ -313,7 +318,7 @@ impl Session {
     /// The account of the credentials: the role's, or by one call of STS in this region.
     pub(super) async fn account(
         self: &Arc<Self>,
-        tenant: &str,
+        tenant: &ObjectKey,
         region: &str,
     ) -> Result<String, CredentialsError> {
         match &self.origin {
@@ -355,11 +360,11 @@ impl Session {
 
     async fn ask_account(
         self: &Arc<Self>,
-        tenant: &str,
+        tenant: &ObjectKey,
         region: &str,
     ) -> Result<String, CredentialsError> {
         let keys = self.keys_for(tenant).await?;
-        self.calls.budget.of_all().await;
+        self.calls.budget.of_all(tenant).await;
         let account = self.calls.sts.account(&keys, region).await;
         account.map_err(|kind| CredentialsError {
             step: self.name.clone(),

@@ -1,6 +1,7 @@
 //! The real SDK against a strict STS.
 
 use kubelet_authenticator_test_support::sts::Trust;
+use node_attestation_runtime::capi::ObjectKey;
 use serde_json::{Value, json};
 
 use super::*;
@@ -36,7 +37,11 @@ async fn assumed(
     put(&mut objects, NODES, &nodes);
     let sessions = sts.sessions();
     sessions
-        .of_plan(&plan(&objects, NODES), REGION, "tenant-a")
+        .of_plan(
+            &plan(&objects, NODES),
+            REGION,
+            &ObjectKey::new("tenant-a", "one"),
+        )
         .keys()
         .await
 }

@@ -15,6 +15,11 @@ use crate::tenancy::{Cluster, Objects, TenancySettings, resolve};
 const CONTROLLER: &str = "AWSClusterControllerIdentity/default";
 const REGION: &str = "eu-west-1";
 
+/// The Cluster of a tenant.
+fn key(tenant: &str) -> ObjectKey {
+    ObjectKey::new(tenant, "one")
+}
+
 fn of(name: &str) -> String {
     format!("AWSClusterRoleIdentity/{name}")
 }
@@ -40,7 +45,7 @@ async fn two_hundred_roles_over_one_are_assumed_once_each() {
     let objects = over_a_jump_role(numbers(200));
     let credentials: Vec<_> = numbers(200)
         .iter()
-        .map(|name| sessions.of_plan(&plan(&objects, &of(name)), REGION, name))
+        .map(|name| sessions.of_plan(&plan(&objects, &of(name)), REGION, &key(name)))
         .collect();
     for _ in 0..5 {
         let all = join_all(credentials.iter().map(PlanCredentials::keys)).await;
@@ -56,7 +61,7 @@ async fn a_call_that_panics_is_an_outage_and_made_again() {
     let sessions = sessions(&sts);
     let mut objects = objects();
     put(&mut objects, &of("a"), &role(CONTROLLER, "a"));
-    let credentials = sessions.of_plan(&plan(&objects, &of("a")), REGION, "a");
+    let credentials = sessions.of_plan(&plan(&objects, &of("a")), REGION, &key("a"));
     sts.panic_once();
 
     let error = credentials.keys().await.unwrap_err();
@@ -78,7 +83,7 @@ async fn one_identity_of_two_hundred_clusters_is_assumed_once() {
     put(&mut objects, &of("a"), &role(CONTROLLER, "a"));
     let credentials: Vec<_> = numbers(200)
         .iter()
-        .map(|tenant| sessions.of_plan(&plan(&objects, &of("a")), REGION, tenant))
+        .map(|tenant| sessions.of_plan(&plan(&objects, &of("a")), REGION, &key(tenant)))
         .collect();
     let all = join_all(credentials.iter().map(PlanCredentials::keys)).await;
     assert!(all.iter().all(Result::is_ok));
@@ -93,7 +98,7 @@ async fn two_hundred_clusters_cost_at_most_two_hundred_and_seventy_calls_an_hour
     let objects = over_a_jump_role(numbers(200));
     let credentials: Vec<_> = numbers(200)
         .iter()
-        .map(|name| sessions.of_plan(&plan(&objects, &of(name)), REGION, name))
+        .map(|name| sessions.of_plan(&plan(&objects, &of(name)), REGION, &key(name)))
         .collect();
     for _ in 0..24 * 60 {
         let all = join_all(credentials.iter().map(PlanCredentials::keys)).await;
@@ -110,7 +115,7 @@ async fn the_inner_role_is_assumed_first_and_assumes_the_outer() {
     let sessions = sessions(&sts);
     let objects = over_a_jump_role(["a".to_owned()]);
     let keys = sessions
-        .of_plan(&plan(&objects, &of("a")), REGION, "a")
+        .of_plan(&plan(&objects, &of("a")), REGION, &key("a"))
         .keys()
         .await
         .unwrap();
@@ -127,7 +132,7 @@ async fn an_expired_source_is_assumed_again_with_the_role_over_it() {
     let sts = Arc::new(CountingSts::default());
     let sessions = sessions(&sts);
     let objects = over_a_jump_role(["a".to_owned()]);
-    let credentials = sessions.of_plan(&plan(&objects, &of("a")), REGION, "a");
+    let credentials = sessions.of_plan(&plan(&objects, &of("a")), REGION, &key("a"));
     credentials.keys().await.unwrap();
     advance(Duration::from_hours(2)).await;
     credentials.keys().await.unwrap();
@@ -144,7 +149,7 @@ async fn credentials_are_renewed_before_their_end_while_they_are_handed_out() {
     let sessions = sessions(&sts);
     let mut objects = objects();
     put(&mut objects, &of("a"), &role(CONTROLLER, "a"));
-    let credentials = sessions.of_plan(&plan(&objects, &of("a")), REGION, "a");
+    let credentials = sessions.of_plan(&plan(&objects, &of("a")), REGION, &key("a"));
     let first = credentials.keys().await.unwrap();
 
     advance(Duration::from_mins(40)).await;
@@ -165,7 +170,7 @@ async fn credentials_are_handed_out_through_an_outage_and_not_after_their_end() 
     let sessions = sessions(&sts);
     let mut objects = objects();
     put(&mut objects, &of("a"), &role(CONTROLLER, "a"));
-    let credentials = sessions.of_plan(&plan(&objects, &of("a")), REGION, "a");
+    let credentials = sessions.of_plan(&plan(&objects, &of("a")), REGION, &key("a"));
     let first = credentials.keys().await.unwrap();
     let throttled = FailureKind::Throttled("Throttling".to_owned());
     sts.fail(&arn("a"), Some(throttled.clone()));
@@ -191,7 +196,7 @@ async fn a_refusal_is_asked_about_again_after_thirty_seconds_and_then_ever_more_
     let sessions = sessions(&sts);
     let mut objects = objects();
     put(&mut objects, &of("a"), &role(CONTROLLER, "a"));
-    let credentials = sessions.of_plan(&plan(&objects, &of("a")), REGION, "a");
+    let credentials = sessions.of_plan(&plan(&objects, &of("a")), REGION, &key("a"));
     let denied = FailureKind::Refused {
         code: "AccessDenied".to_owned(),
         request_id: None,
@@ -226,7 +231,7 @@ async fn a_key_that_aws_learns_late_works_within_a_minute() {
         &of("a"),
         &role("AWSClusterStaticIdentity/keys", "a"),
     );
-    let credentials = sessions.of_plan(&plan(&objects, &of("a")), REGION, "a");
+    let credentials = sessions.of_plan(&plan(&objects, &of("a")), REGION, &key("a"));
     let unknown = FailureKind::Refused {
         code: "InvalidClientTokenId".to_owned(),
         request_id: None,
@@ -249,7 +254,7 @@ async fn a_rotated_secret_is_used_at_once_and_the_roles_over_it_are_assumed_agai
         &of("a"),
         &role("AWSClusterStaticIdentity/keys", "a"),
     );
-    let before = sessions.of_plan(&plan(&objects, &of("a")), REGION, "a");
+    let before = sessions.of_plan(&plan(&objects, &of("a")), REGION, &key("a"));
     before.keys().await.unwrap();
 
     secret(
@@ -257,7 +262,7 @@ async fn a_rotated_secret_is_used_at_once_and_the_roles_over_it_are_assumed_agai
         "keys",
         &[("AccessKeyID", "AKIA2"), ("SecretAccessKey", "new")],
     );
-    let after = sessions.of_plan(&plan(&objects, &of("a")), REGION, "a");
+    let after = sessions.of_plan(&plan(&objects, &of("a")), REGION, &key("a"));
     after.keys().await.unwrap();
     let calls = [
         (arn("a"), "AKIA1".to_owned()),
@@ -270,7 +275,7 @@ async fn a_rotated_secret_is_used_at_once_and_the_roles_over_it_are_assumed_agai
     drop(before);
     assert_eq!(sessions.len(), 2);
     static_identity(&mut objects, "keys");
-    let former = sessions.of_plan(&plan(&objects, &of("a")), REGION, "a");
+    let former = sessions.of_plan(&plan(&objects, &of("a")), REGION, &key("a"));
     former.keys().await.unwrap();
     assert_eq!(sts.calls()[2..], [(arn("a"), "AKIA1".to_owned())]);
 }
@@ -283,10 +288,10 @@ async fn another_identity_is_used_at_once() {
     put(&mut objects, &of("a"), &role(CONTROLLER, "a"));
     put(&mut objects, &of("b"), &role(CONTROLLER, "b"));
     let keys = async |name: &str| {
-        let credentials = sessions.of_plan(&plan(&objects, name), REGION, "tenant");
+        let credentials = sessions.of_plan(&plan(&objects, name), REGION, &key("tenant"));
         credentials.keys().await.unwrap().access_key_id().to_owned()
     };
-    let held = sessions.of_plan(&plan(&objects, &of("b")), REGION, "other");
+    let held = sessions.of_plan(&plan(&objects, &of("b")), REGION, &key("other"));
     held.keys().await.unwrap();
     assert_eq!(keys(&of("a")).await, format!("{}#2", arn("a")));
     assert_eq!(keys(&of("b")).await, format!("{}#1", arn("b")));
@@ -299,7 +304,7 @@ async fn credentials_that_have_expired_already_are_an_error_and_not_kept() {
     let sessions = sessions(&sts);
     let mut objects = objects();
     put(&mut objects, &of("a"), &role(CONTROLLER, "a"));
-    let credentials = sessions.of_plan(&plan(&objects, &of("a")), REGION, "a");
+    let credentials = sessions.of_plan(&plan(&objects, &of("a")), REGION, &key("a"));
     sts.live(Duration::ZERO);
     assert_eq!(
         credentials.keys().await.unwrap_err().kind,
@@ -316,7 +321,7 @@ async fn a_call_goes_on_when_who_asked_first_goes_away() {
     let sessions = sessions(&sts);
     let mut objects = objects();
     put(&mut objects, &of("a"), &role(CONTROLLER, "a"));
-    let credentials = sessions.of_plan(&plan(&objects, &of("a")), REGION, "a");
+    let credentials = sessions.of_plan(&plan(&objects, &of("a")), REGION, &key("a"));
     let impatient = tokio::time::timeout(Duration::from_millis(10), credentials.keys()).await;
     assert!(impatient.is_err());
     assert!(credentials.keys().await.is_ok());
@@ -330,14 +335,14 @@ async fn the_account_is_the_roles_or_asked_for_once() {
     let mut objects = objects();
     static_identity(&mut objects, "keys");
     put(&mut objects, &of("a"), &role(CONTROLLER, "a"));
-    let role = sessions.of_plan(&plan(&objects, &of("a")), REGION, "a");
+    let role = sessions.of_plan(&plan(&objects, &of("a")), REGION, &key("a"));
     assert_eq!(role.account().await.unwrap(), "111122223333");
     assert_eq!(sts.count(), 0);
 
     let keys = sessions.of_plan(
         &plan(&objects, "AWSClusterStaticIdentity/keys"),
         REGION,
-        "a",
+        &key("a"),
     );
     for _ in 0..3 {
         assert_eq!(keys.account().await.unwrap(), "999988887777");
@@ -367,7 +372,7 @@ async fn the_token_of_a_service_account_assumes_its_role() {
         };
         let settings = TenancySettings::default();
         let plan = resolve(&objects, &cluster, None, Some(name), settings).unwrap();
-        sessions.of_plan(&plan, REGION, "a")
+        sessions.of_plan(&plan, REGION, &key("a"))
     };
     let keys = of_account("nodes").keys().await.unwrap();
     assert_eq!(keys.access_key_id(), format!("{}#1", arn("nodes")));
@@ -388,7 +393,7 @@ async fn the_token_of_a_service_account_assumes_its_role() {
 async fn many_ask_for_an_account_with_one_call_and_a_failure_is_followed_by_a_pause() {
     let sts = Arc::new(CountingSts::default());
     let sessions = sessions(&sts);
-    let credentials = sessions.of_plan(&plan(&objects(), CONTROLLER), REGION, "a");
+    let credentials = sessions.of_plan(&plan(&objects(), CONTROLLER), REGION, &key("a"));
     let denied = FailureKind::Refused {
         code: "AccessDenied".to_owned(),
         request_id: None,
@@ -420,9 +425,9 @@ async fn a_tenant_that_has_no_call_left_delays_nobody_who_shares_a_role() {
     let flood = numbers(30);
     let flood = flood
         .iter()
-        .map(|name| sessions.of_plan(&plan(&objects, &of(name)), REGION, "one"));
+        .map(|name| sessions.of_plan(&plan(&objects, &of(name)), REGION, &key("one")));
     let flood: Vec<_> = flood.collect();
-    let other = sessions.of_plan(&plan(&objects, &of("35")), REGION, "two");
+    let other = sessions.of_plan(&plan(&objects, &of("35")), REGION, &key("two"));
     let start = Instant::now();
     let all = join_all(flood.iter().map(PlanCredentials::keys));
     let waited = async {
@@ -440,7 +445,7 @@ async fn requests_that_share_a_call_take_one_turn_of_their_tenant() {
     let sessions = sessions(&sts);
     let mut objects = objects();
     put(&mut objects, &of("a"), &role(CONTROLLER, "a"));
-    let credentials = sessions.of_plan(&plan(&objects, &of("a")), REGION, "one");
+    let credentials = sessions.of_plan(&plan(&objects, &of("a")), REGION, &key("one"));
     let start = Instant::now();
     let all = join_all((0..200).map(|_| credentials.keys())).await;
     assert!(all.iter().all(Result::is_ok));
@@ -452,8 +457,8 @@ async fn a_region_that_tells_no_account_fails_for_itself_alone() {
     let sts = Arc::new(CountingSts::default());
     let sessions = sessions(&sts);
     let plan = plan(&objects(), CONTROLLER);
-    let [first, second, good] =
-        ["me-south-1", "ap-east-1", REGION].map(|region| sessions.of_plan(&plan, region, "a"));
+    let [first, second, good] = ["me-south-1", "ap-east-1", REGION]
+        .map(|region| sessions.of_plan(&plan, region, &key("a")));
     let denied = FailureKind::Refused {
         code: "InvalidClientTokenId".to_owned(),
         request_id: None,

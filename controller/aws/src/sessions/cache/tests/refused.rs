@@ -11,7 +11,7 @@ async fn a_session_that_aws_refuses_is_assumed_again_and_not_again_and_again() {
     let sts = Arc::new(CountingSts::default());
     let sessions = sessions(&sts);
     let objects = over_a_jump_role(["a".to_owned()]);
-    let credentials = sessions.of_plan(&plan(&objects, &of("a")), REGION, "a");
+    let credentials = sessions.of_plan(&plan(&objects, &of("a")), REGION, &key("a"));
     let first = credentials.keys().await.unwrap();
     let began = Instant::now();
 
@@ -39,7 +39,7 @@ async fn an_access_key_that_aws_refuses_is_what_its_secret_has() {
     let mut objects = objects();
     static_identity(&mut objects, "keys");
     let plan = plan(&objects, "AWSClusterStaticIdentity/keys");
-    let credentials = sessions.of_plan(&plan, REGION, "a");
+    let credentials = sessions.of_plan(&plan, REGION, &key("a"));
     credentials.keys().await.unwrap();
     assert!(!sessions.forget(credentials.key, Instant::now()));
     let unknown = CredentialsKey::new([9; 32]);
@@ -51,7 +51,7 @@ async fn a_source_that_sts_refuses_is_assumed_again_once() {
     let sts = Arc::new(CountingSts::default());
     let sessions = sessions(&sts);
     let objects = over_a_jump_role(["a".to_owned()]);
-    let credentials = sessions.of_plan(&plan(&objects, &of("a")), REGION, "a");
+    let credentials = sessions.of_plan(&plan(&objects, &of("a")), REGION, &key("a"));
     let expired = FailureKind::Refused {
         code: "ExpiredToken".to_owned(),
         request_id: None,
@@ -74,7 +74,7 @@ async fn a_session_that_aws_refuses_is_used_on_where_there_is_no_other() {
     let sessions = sessions(&sts);
     let mut objects = objects();
     put(&mut objects, &of("a"), &role(CONTROLLER, "a"));
-    let credentials = sessions.of_plan(&plan(&objects, &of("a")), REGION, "a");
+    let credentials = sessions.of_plan(&plan(&objects, &of("a")), REGION, &key("a"));
     let first = credentials.keys().await.unwrap();
     let away = FailureKind::Unavailable("no connection".to_owned());
     sts.fail(&arn("a"), Some(away.clone()));
@@ -136,7 +136,7 @@ async fn the_controllers_credentials_are_used_by_all_while_they_are_renewed() {
         Arc::new(NamedTokens),
         DigestKey::new(&[7; 32]),
     );
-    let credentials = sessions.of_plan(&plan(&objects(), CONTROLLER), REGION, "a");
+    let credentials = sessions.of_plan(&plan(&objects(), CONTROLLER), REGION, &key("a"));
     let id = async || credentials.keys().await.unwrap().access_key_id().to_owned();
     assert_eq!(id().await, "OWN1");
     for after in ["OWN2", "OWN2"] {
