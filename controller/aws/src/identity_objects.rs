@@ -1,6 +1,6 @@
 //! The objects that name AWS identities: their kinds at the API server, and what the store has of each.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use k8s_openapi::ByteString;
@@ -8,20 +8,24 @@ use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Secret};
 use kube::api::ApiResource;
 use kube::{Client, ResourceExt, discovery};
 use kubelet_attestation::ensure;
-use node_attestation_runtime::capi::ObjectKey;
+use node_attestation_runtime::capi::{
+    ClusterObserver, ClusterReferences, ObjectKey, ReferencedObject,
+};
 use node_attestation_runtime::watch::{Custom, Lenient, MetadataOf, Unreadable};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use crate::identity_store::{IdentityStore, Source};
-use crate::tenancy::{Cluster, Infrastructure, Namespace as NamespaceFacts, ObjectRef, access_key};
+use crate::tenancy::{
+    Cluster, Infrastructure, Labels, Namespace as NamespaceFacts, ObjectRef, access_key,
+};
 
 /// The longest name of an object, and of anything else that an object of a tenant names: it is kept for as long as the
 /// object exists, and is a part of messages.
 const MAX_NAME_LEN: usize = 253;
 
-/// The most bytes of a Cluster's labels that are kept.
-const MAX_LABELS_LEN: usize = 64 * 1024;
+/// The most bytes of a Cluster's labels that are kept, if role selectors read them.
+const MAX_LABELS_LEN: usize = 8 * 1024;
 
 /// Any JSON.
 type Raw = Box<RawValue>;
@@ -142,7 +146,14 @@ pub(crate) fn put_custom(
         }
         Source::Clusters => {
             let found = object.zip(spec);
-            let found = found.map(|(object, spec)| cluster(key, object, spec?));
+            let found = found.map(|(object, spec)| {
+                let References {
+                    infrastructure_ref,
+                    control_plane_ref,
+                } = serde_json::from_str::<Option<_>>(spec?)?.unwrap_or_default();
+                let labels = object.metadata.labels.as_ref();
+                cluster(store, key, labels, [infrastructure_ref, control_plane_ref])
+            });
             let error = found
                 .as_ref()
                 .and_then(|found| found.as_ref().err())
@@ -174,30 +185,84 @@ fn infrastructure(spec: &str) -> Result<Infrastructure, Unreadable> {
     Ok(found)
 }
 
-fn cluster(key: &ObjectKey, object: &WithSpec, spec: &str) -> Result<Cluster, Unreadable> {
-    let found: Option<References> = serde_json::from_str(spec)?;
-    let References {
-        infrastructure_ref,
-        control_plane_ref,
-    } = found.unwrap_or_default();
-    let references = infrastructure_ref.iter().chain(&control_plane_ref);
+/// What is kept of a Cluster, with its references to its infrastructure and to its control plane.
+fn cluster(
+    store: &IdentityStore,
+    key: &ObjectKey,
+    labels: Option<&Labels>,
+    [infrastructure, control_plane]: [Option<ObjectRef>; 2],
+) -> Result<Cluster, Unreadable> {
+    let references = infrastructure.iter().chain(&control_plane);
     are_short(references.flat_map(|reference| [&reference.kind, &reference.name]))?;
-    let labels = object.labels();
+    let labels = labels.filter(|_| store.reads_cluster_labels());
     let len: usize = labels
-        .iter()
+        .into_iter()
+        .flatten()
         .map(|(key, value)| key.len() + value.len())
         .sum();
     ensure!(
         len <= MAX_LABELS_LEN,
-        Unreadable::because("its labels are longer than 64 KiB")
+        Unreadable::because("its labels are longer than 8 KiB")
     );
     Ok(Cluster {
         namespace: key.namespace.clone(),
         name: key.name.clone(),
-        labels: labels.clone(),
-        infrastructure: infrastructure_ref,
-        control_plane: control_plane_ref,
+        labels: labels.cloned().unwrap_or_default(),
+        infrastructure,
+        control_plane,
     })
+}
+
+/// The store follows the watch of Clusters that the process has anyway.
+impl ClusterObserver for IdentityStore {
+    fn put(
+        &self,
+        key: &ObjectKey,
+        found: Option<Result<ClusterReferences<'_>, Unreadable>>,
+    ) -> Result<(), Unreadable> {
+        let found = found.map(|found| {
+            let ClusterReferences {
+                labels,
+                infrastructure,
+                control_plane,
+            } = found?;
+            let references = [object_ref(infrastructure)?, object_ref(control_plane)?];
+            cluster(self, key, labels, references)
+        });
+        let error = found.as_ref().and_then(|found| found.as_ref().err());
+        let error = error.cloned();
+        self.put_cluster(key.clone(), found);
+        error.map_or(Ok(()), Err)
+    }
+
+    fn listed(&self, clusters: &BTreeSet<ObjectKey>) {
+        self.retain(&Source::Clusters, clusters);
+        self.read(&Source::Clusters);
+    }
+
+    fn heard(&self) {
+        Self::heard(self, &Source::Clusters);
+    }
+
+    fn failed(&self) {
+        Self::failed(self, &Source::Clusters);
+    }
+}
+
+/// A reference without a kind or a name could be to anything, so that it is not one to nothing.
+fn object_ref(found: Option<ReferencedObject<'_>>) -> Result<Option<ObjectRef>, Unreadable> {
+    let Some(found) = found else {
+        return Ok(None);
+    };
+    let (Some(kind), Some(name)) = (found.kind, found.name) else {
+        return Err(Unreadable::because(
+            "a reference in its spec has no kind or no name",
+        ));
+    };
+    Ok(Some(ObjectRef {
+        kind: kind.to_owned(),
+        name: name.to_owned(),
+    }))
 }
 
 fn are_short<'a>(texts: impl IntoIterator<Item = &'a String>) -> Result<(), Unreadable> {
@@ -231,9 +296,9 @@ pub(crate) fn put_secret(
     name: &str,
     object: Option<&Lenient<Secret>>,
 ) -> Result<(), Unreadable> {
-    let object = object.map(|object| object.object.as_ref());
     let key = object.map(|object| {
-        let data = object.ok().and_then(|secret| secret.data.as_ref());
+        let secret = object.object.as_ref().ok();
+        let data = secret.and_then(|secret| secret.data.as_ref());
         let data = data.into_iter().flatten();
         let data = data.map(|(key, ByteString(value))| (&**key, &**value));
         access_key(&data.collect()).map(Arc::new)
@@ -242,7 +307,7 @@ pub(crate) fn put_secret(
         Some(key) => drop(objects.access_keys.insert(name.to_owned(), key)),
         None => drop(objects.access_keys.remove(name)),
     });
-    object.map_or(Ok(()), |object| object.map(drop).map_err(Clone::clone))
+    readable(object)
 }
 
 /// Puts a config map in the place of what was there; one that cannot be read is empty.
@@ -255,11 +320,19 @@ pub(crate) fn put_config_map(
     name: &str,
     object: Option<&Lenient<ConfigMap>>,
 ) -> Result<(), Unreadable> {
-    let object = object.map(|object| object.object.as_ref());
     let data = object.map(|object| {
-        let data: Option<BTreeMap<_, _>> = object.ok().and_then(|map| map.data.clone());
+        let map = object.object.as_ref().ok();
+        let data: Option<BTreeMap<_, _>> = map.and_then(|map| map.data.clone());
         data.unwrap_or_default()
     });
     store.update(|objects| objects.put_config_map(name, data));
-    object.map_or(Ok(()), |object| object.map(drop).map_err(Clone::clone))
+    readable(object)
+}
+
+/// The error of an object that is there and cannot be read.
+fn readable<K>(object: Option<&Lenient<K>>) -> Result<(), Unreadable> {
+    match object.map(|object| &object.object) {
+        Some(Err(error)) => Err(error.clone()),
+        Some(Ok(_)) | None => Ok(()),
+    }
 }

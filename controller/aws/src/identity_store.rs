@@ -132,6 +132,15 @@ impl IdentityStore {
         }
     }
 
+    /// The labels that are kept of a Cluster that can be read.
+    #[cfg(test)]
+    pub(crate) fn labels_of(&self, cluster: &ObjectKey) -> Option<crate::tenancy::Labels> {
+        self.state.read(|state| {
+            let cluster = state.clusters.get(cluster)?.as_ref().ok()?;
+            Some(cluster.labels.clone())
+        })
+    }
+
     /// The kinds of objects that must be read, apart from Secrets.
     pub fn sources(&self) -> Vec<Source> {
         let ack: &[Source] = match self.settings.ack {
@@ -151,6 +160,11 @@ impl IdentityStore {
             .chain(others)
             .chain(ack.iter().cloned())
             .collect()
+    }
+
+    /// Whether the labels of Clusters decide on their identities.
+    pub(crate) fn reads_cluster_labels(&self) -> bool {
+        self.settings.ack == Ack::RoleSelectors
     }
 
     /// Changes the objects.

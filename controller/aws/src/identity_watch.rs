@@ -1,7 +1,8 @@
 //! The watches that fill the identity store.
 //!
-//! Their user may get, list and watch the identities, Namespaces, Clusters and the objects that name identities; and
-//! list and watch single Secrets and config maps, each by its name alone.
+//! Their user may get, list and watch the identities, Namespaces and the objects that name identities; and list and
+//! watch single Secrets and config maps, each by its name alone. The store learns of Clusters as the
+//! [observer](node_attestation_runtime::capi::ClusterObserver) of the controller's only watch of them.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -74,7 +75,9 @@ impl IdentityWatch {
     pub async fn run(&self) {
         let static_identities = Notify::new();
         let mut watches = FuturesUnordered::new();
-        let sources = self.store.sources();
+        let mut sources = self.store.sources();
+        // The store follows the controller's own watch of Clusters.
+        sources.retain(|source| *source != Source::Clusters);
         for source in sources {
             watches.push(self.follow(source, &static_identities));
         }

@@ -15,7 +15,7 @@ use node_attestation_core::crd::{
     AWS_ACCOUNT_ANNOTATION, AwsSettings, KubeletAuthentication, TpmSettings,
 };
 use node_attestation_core::verifier::{InsecureVerifier, Verifier, VerifierUnavailable, Verifiers};
-use node_attestation_runtime::capi::ObjectKey;
+use node_attestation_runtime::capi::{ClusterObserver, ObjectKey};
 use node_attestation_runtime::client::ClusterAccess;
 use node_attestation_runtime::metrics::Metrics;
 use node_attestation_tpm::challenge::{ChallengeKeySource, RehearsedKeys};
@@ -169,6 +169,12 @@ impl Providers {
             tpm_keys: Some(Arc::new(RehearsedKeys)),
             config_maps: management.map(ConfigMapReader::new),
         })
+    }
+
+    /// The part that follows the watch of Clusters.
+    pub(crate) fn cluster_observer(&self) -> Option<Arc<dyn ClusterObserver>> {
+        let tenants = self.aws.as_ref().ok()?.tenants.as_ref()?;
+        Some(tenants.observer.clone())
     }
 
     /// The verifiers of what is authorized for a cluster.

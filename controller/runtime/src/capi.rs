@@ -20,13 +20,14 @@ pub use inventory::CapiInventory;
 pub(crate) use inventory::{KnownMachine, TokenMachine};
 pub use kubeconfig::{KubeconfigRefused, TenantKubeconfig};
 pub use objects::{
-    Attested, Cluster, Endpoint, InvalidObjectKey, InvalidOwnAttestors, NODE_ATTESTED, ObjectKey,
-    OwnAttestors, Reference, told,
+    Attested, Cluster, ClusterObserver, ClusterReferences, Endpoint, InvalidObjectKey,
+    InvalidOwnAttestors, NODE_ATTESTED, ObjectKey, OwnAttestors, Reference, ReferencedObject, told,
 };
-pub(crate) use objects::{CORE_API_VERSION, are_same, is_paused};
+pub(crate) use objects::{
+    CORE_API_VERSION, PAUSED_ANNOTATION, WATCH_FILTER_LABEL, are_same, is_paused,
+};
 pub(crate) use own_tokens::{OwnToken, own_tokens};
 pub(crate) use owner::{is_cluster, renew_version};
 #[cfg(test)]
 pub(crate) use testing::ca_secret_without_key;
 pub use watch::Selection;
-pub(crate) use watch::WATCH_FILTER_LABEL;

@@ -34,7 +34,7 @@ use node_attestation_core::crd::KubeletAuthentication;
 use node_attestation_core::verifier::Verifiers;
 use tokio::task::{JoinError, JoinSet};
 
-use crate::capi::{ObjectKey, Objects, Selection};
+use crate::capi::{ClusterObserver, ObjectKey, Objects, Selection};
 use crate::client::{ClusterAccess, EgressPolicy, ServerTime};
 use crate::external_signer::ExternalSigner;
 use crate::logs::LineBudget;
@@ -103,6 +103,8 @@ pub struct Settings {
     /// Signs for clusters whose CA has no key in its Secret. `None`: requests of such a cluster are approved, for
     /// kube-controller-manager to sign.
     pub external_signer: Option<ExternalSigner>,
+    /// Follows the watch of Clusters.
+    pub cluster_observer: Option<Arc<dyn ClusterObserver>>,
 }
 
 /// Finds the verifiers of the authorized attestors of a cluster. The text is the UID of the Cluster, which a move
@@ -205,11 +207,13 @@ impl Controller {
             selection,
             metrics,
             max_clusters_per_namespace: places,
+            cluster_observer: observer,
             ..
         } = &self.settings;
         metrics.require_lists(&LISTS);
         let management = || self.management.clone();
-        let (objects, watches) = Objects::new(management(), selection.clone(), metrics);
+        let (objects, watches) =
+            Objects::observed(management(), selection.clone(), metrics, observer.clone());
         let namespace = selection.namespace.as_deref();
         let (records, records_watch) = RecordsWatch::new(management(), namespace, metrics);
         let mut watching = JoinSet::new();

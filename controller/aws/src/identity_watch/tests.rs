@@ -1,8 +1,11 @@
 mod api_server;
+mod clusters;
 mod unreadable;
 
 use std::io;
 
+use node_attestation_runtime::capi::{Objects, Selection};
+use node_attestation_runtime::metrics::Metrics;
 use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::task::JoinHandle;
@@ -66,7 +69,11 @@ impl Bed {
     /// Watches in the background, and has read what is there.
     async fn begin(&self) -> JoinHandle<()> {
         let watch = self.watch.clone();
-        let running = tokio::spawn(async move { watch.run().await });
+        let client = self.server.access().client().clone();
+        let observer = Some(self.store.clone() as _);
+        let (selection, metrics) = (Selection::default(), Metrics::default());
+        let (_, clusters) = Objects::observed(client, selection, &metrics, observer);
+        let running = tokio::spawn(async move { tokio::join!(watch.run(), clusters).0 });
         settle().await;
         running
     }

@@ -65,7 +65,9 @@ enum AckOption {
 #[derive(Debug, Clone)]
 pub(crate) struct Tenants {
     pub(super) credentials: Arc<TenantCredentials>,
-    /// Somebody needs them: nothing is watched before.
+    /// The objects that name them, which follow the watch of Clusters.
+    pub(crate) observer: Arc<IdentityStore>,
+    /// Somebody needs them: nothing else is watched before.
     wanted: Arc<Notify>,
 }
 
@@ -92,10 +94,12 @@ impl TenancyArguments {
             sts_region: self.aws_sts_region,
         };
         let watch = IdentityWatch::new(client, places, store.clone());
+        let observer = store.clone();
         let key = DigestKey::random().ok_or("the system has no random bytes")?;
         let (credentials, first_accounts) = TenantCredentials::new(clients, store, key);
         let tenants = Tenants {
             credentials: Arc::new(credentials),
+            observer,
             wanted: Arc::default(),
         };
         let (credentials, wanted) = (tenants.credentials.clone(), tenants.wanted.clone());

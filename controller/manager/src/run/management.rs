@@ -72,6 +72,7 @@ pub(super) async fn run(
     settings.max_clusters_per_namespace = Some(arguments.max_clusters_per_namespace);
     settings.metrics = metrics;
     settings.external_signer = external;
+    settings.cluster_observer = providers.cluster_observer();
     settings.reach = EgressPolicy {
         insecure_allow_loopback: arguments.insecure_allow_loopback,
     };

@@ -13,7 +13,8 @@ use tokio::sync::{OnceCell, watch};
 
 use super::api_discovery::referred;
 use super::objects::{
-    BootstrapConfig, Cluster, Kept, Machine, MachinePool, ObjectKey, Raw, Reference, Watched as _,
+    BootstrapConfig, Cluster, ClusterObserver, Kept, Machine, MachinePool, ObjectKey, Raw,
+    Reference, Watched as _,
 };
 use super::store::{Members, Store, Stored};
 use super::watch::{Selection, watch_all};
@@ -38,6 +39,7 @@ struct Inner {
     client: Client,
     selection: Selection,
     store: Store,
+    observer: Option<Arc<dyn ClusterObserver>>,
     state: Shared<State>,
     /// The watches of [`KINDS`].
     heard: [Heard; 3],
@@ -80,10 +82,21 @@ impl Objects {
         selection: Selection,
         metrics: &Metrics,
     ) -> (Self, impl Future<Output = ()> + Send + use<>) {
+        Self::observed(client, selection, metrics, None)
+    }
+
+    /// The same. `observer` follows the watch of Clusters.
+    pub fn observed(
+        client: Client,
+        selection: Selection,
+        metrics: &Metrics,
+        observer: Option<Arc<dyn ClusterObserver>>,
+    ) -> (Self, impl Future<Output = ()> + Send + use<>) {
         let objects = Self(Arc::new(Inner {
             client,
             selection: selection.clone(),
             store: Store::default(),
+            observer,
             state: Shared::new("Cluster API kinds", State::default()),
             heard: Default::default(),
             resources: Shared::new("lookups of kinds", Swept::default()),
@@ -114,6 +127,16 @@ impl Objects {
         if let Some((_, heard)) = kinds.find(|(known, _)| **known == kind) {
             heard.now();
         }
+        if kind == Cluster::KIND
+            && let Some(observer) = self.cluster_observer()
+        {
+            observer.heard();
+        }
+    }
+
+    /// Follows the watch of Clusters.
+    pub(super) fn cluster_observer(&self) -> Option<&dyn ClusterObserver> {
+        self.0.observer.as_deref()
     }
 
     /// Changes whenever an object or readiness does.
@@ -211,7 +234,8 @@ impl Objects {
 
     /// Whether the watch filter selects this Cluster.
     pub(crate) fn selects(&self, cluster: &Cluster) -> bool {
-        self.0.selection.has_label(Some(&cluster.labels))
+        let value = cluster.watch_filter.as_ref();
+        self.0.selection.has_value(value)
     }
 
     /// The result of `look` at a Cluster and its objects; `None` before [`Objects::is_ready`].

@@ -26,7 +26,7 @@ mod pool;
 pub(crate) use attestors::are_same;
 pub use attestors::{InvalidOwnAttestors, OwnAttestors};
 pub(super) use bootstrap_config::BootstrapConfig;
-pub use cluster::{Cluster, Endpoint};
+pub use cluster::{Cluster, ClusterObserver, ClusterReferences, Endpoint, ReferencedObject};
 pub(super) use infrastructure::{InfraMachine, InfraMachinePool};
 pub(super) use machine::Machine;
 pub use machine::{Attested, NODE_ATTESTED, told};
@@ -38,8 +38,17 @@ pub(super) const CORE_GROUP: &str = "cluster.x-k8s.io";
 /// The contract that is served longest, for references; whoever reads one asks for the kind anyway.
 pub(crate) const CORE_API_VERSION: &str = "cluster.x-k8s.io/v1beta2";
 
+/// The longest name of an object (RFC 1123).
+const MAX_NAME_LEN: usize = 253;
+
+/// The longest kind that is kept: the limit of a kind's name in Kubernetes.
+const MAX_KIND_LEN: usize = 63;
+
+/// On a Cluster: which of several controllers it is for.
+pub(crate) const WATCH_FILTER_LABEL: &str = "cluster.x-k8s.io/watch-filter";
+
 /// On an object that Cluster API is to leave alone; its value does not matter.
-const PAUSED_ANNOTATION: &str = "cluster.x-k8s.io/paused";
+pub(crate) const PAUSED_ANNOTATION: &str = "cluster.x-k8s.io/paused";
 
 /// Something that is read: what of it, and what is kept.
 pub(super) trait Kept: Clone + Debug + Send + 'static {
@@ -60,6 +69,19 @@ pub(super) trait Watched: Kept {
     const MAY_BE_ABSENT: bool;
     /// Whether others wait for each change of it.
     const IS_CLUSTER: bool = false;
+
+    /// Tells the observer of Clusters of this object, if it is a Cluster.
+    ///
+    /// # Errors
+    ///
+    /// The observer cannot read the object.
+    fn tell(
+        _observer: &dyn ClusterObserver,
+        _key: &ObjectKey,
+        _object: &Raw<Self>,
+    ) -> Result<(), Unreadable> {
+        Ok(())
+    }
 }
 
 /// An object as an API server answers it; whatever it answers is one.
@@ -141,7 +163,9 @@ impl Reference {
         is_valid.then_some(Self {
             group,
             version,
-            kind: raw.kind.filter(|kind| !kind.is_empty())?,
+            kind: raw
+                .kind
+                .filter(|kind| !kind.is_empty() && kind.len() <= MAX_KIND_LEN)?,
             name: raw.name.filter(|name| is_dns_subdomain(name))?,
         })
     }
@@ -185,7 +209,7 @@ impl Bootstrap {
 
 /// The cluster that an object belongs to: by its spec, which Cluster API requires, or its label.
 fn cluster_of(spec: Option<String>, metadata: &ObjectMeta) -> Option<String> {
-    let given = |name: &String| !name.is_empty();
+    let given = |name: &String| !name.is_empty() && name.len() <= MAX_NAME_LEN;
     let labelled = || label(metadata, CLUSTER_NAME_LABEL).cloned().filter(given);
     spec.filter(given).or_else(labelled)
 }

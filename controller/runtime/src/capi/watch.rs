@@ -12,7 +12,9 @@ use tokio::time::sleep;
 
 use super::api_discovery::served;
 use super::cache::Objects;
-use super::objects::{Cluster, Machine, MachinePool, ObjectKey, Raw};
+use super::objects::{
+    Cluster, ClusterObserver, Machine, MachinePool, ObjectKey, Raw, WATCH_FILTER_LABEL,
+};
 use super::store::{Stored, retain};
 use crate::metrics::Metrics;
 use crate::watch::{
@@ -21,9 +23,6 @@ use crate::watch::{
 
 /// Before it is looked again whether a kind is there that was not.
 const ABSENT_RETRY: Duration = Duration::from_secs(30);
-
-/// On a Cluster: which of several controllers it is for.
-pub(crate) const WATCH_FILTER_LABEL: &str = "cluster.x-k8s.io/watch-filter";
 
 /// The objects that the controller watches, selected as for Cluster API's controllers.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -38,7 +37,11 @@ pub struct Selection {
 impl Selection {
     /// Whether the watch filter selects an object with these labels.
     pub(crate) fn has_label(&self, labels: Option<&BTreeMap<String, String>>) -> bool {
-        let value = labels.and_then(|labels| labels.get(WATCH_FILTER_LABEL));
+        self.has_value(labels.and_then(|labels| labels.get(WATCH_FILTER_LABEL)))
+    }
+
+    /// Whether the watch filter selects an object with this value of the label.
+    pub(super) fn has_value(&self, value: Option<&String>) -> bool {
         self.watch_filter.is_none() || self.watch_filter.as_ref() == value
     }
 }
@@ -71,6 +74,7 @@ impl Objects {
                 }
                 Ok(None) => {
                     told.absent();
+                    self.failed::<W>();
                     if W::MAY_BE_ABSENT {
                         self.listed(W::KIND);
                         told.none();
@@ -78,7 +82,10 @@ impl Objects {
                     sleep(ABSENT_RETRY).await;
                     continue;
                 }
-                Err(error) => told.failed(&error),
+                Err(error) => {
+                    told.failed(&error);
+                    self.failed::<W>();
+                }
             }
             sleep(waits.next_wait()).await;
         }
@@ -108,8 +115,12 @@ impl Objects {
             });
             match event {
                 Ok(event) => self.apply(event, &mut listing, &mut skipped),
-                Err(error) if is_gone(&error) => return,
-                Err(_) => {}
+                Err(error) => {
+                    self.failed::<W>();
+                    if is_gone(&error) {
+                        return;
+                    }
+                }
             }
         }
     }
@@ -128,6 +139,9 @@ impl Objects {
                 let listed = std::mem::take(listing);
                 retain::<W>(self.store(), &listed);
                 self.listed(W::KIND);
+                if let Some(observer) = self.observer::<W>() {
+                    observer.listed(&listed);
+                }
             }
             Event::Apply(object) => {
                 self.seen(object, skipped);
@@ -135,8 +149,22 @@ impl Objects {
             Event::Delete(object) => {
                 if let Some(key) = object.key() {
                     self.put::<W>(&key, None);
+                    let observer = self.observer::<W>();
+                    // What is gone can be read.
+                    drop(observer.map(|observer| observer.put(&key, None)));
                 }
             }
+        }
+    }
+
+    /// The observer of objects of this kind.
+    fn observer<W: Stored>(&self) -> Option<&dyn ClusterObserver> {
+        self.cluster_observer().filter(|_| W::IS_CLUSTER)
+    }
+
+    fn failed<W: Stored>(&self) {
+        if let Some(observer) = self.observer::<W>() {
+            observer.failed();
         }
     }
 
@@ -147,7 +175,11 @@ impl Objects {
         skipped: &mut Skipped,
     ) -> Option<ObjectKey> {
         let key = object.key()?;
-        if let Err(error) = &object.object {
+        let observed = self
+            .observer::<W>()
+            .map(|observer| W::tell(observer, &key, &object));
+        let observed = observed.and_then(Result::err);
+        if let Some(error) = object.object.as_ref().err().or(observed.as_ref()) {
             skipped.note(object.meta(), error);
         }
         if let Ok(object) = object.kept() {

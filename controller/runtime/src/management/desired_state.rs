@@ -184,7 +184,7 @@ fn inputs_of_service(cluster: &Cluster) -> impl Debug {
         infrastructure,
         paused: _,
         deleting: _,
-        labels: _,
+        watch_filter: _,
         attestors: _,
     } = cluster;
     (uid, endpoint, service_ranges, infrastructure)

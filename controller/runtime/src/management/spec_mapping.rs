@@ -202,7 +202,7 @@ mod tests {
             uid: "1".to_owned(),
             paused: false,
             deleting: false,
-            labels: BTreeMap::new(),
+            watch_filter: None,
             endpoint: None,
             service_ranges: texts.iter().map(ToString::to_string).collect(),
             infrastructure: None,

@@ -68,7 +68,7 @@ impl ClusterInFiles<'_> {
             uid: uid(self.ca_certificates),
             paused: false,
             deleting: false,
-            labels: [].into(),
+            watch_filter: None,
             endpoint: None,
             service_ranges: service_ranges.iter().map(ToString::to_string).collect(),
             infrastructure: None,

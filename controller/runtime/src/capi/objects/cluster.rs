@@ -1,14 +1,30 @@
 //! Cluster.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Debug;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kubelet_attestation::errors::shortened;
 use serde::Deserialize;
 
 use super::attestors::{OwnAttestors, Topology};
-use super::{Kept, Nothing, RawReference, Reference, Watched, is_deleting, is_paused};
+use super::{
+    Kept, MAX_NAME_LEN, Nothing, ObjectKey, Raw, RawReference, Reference, WATCH_FILTER_LABEL,
+    Watched, is_deleting, is_paused, label,
+};
+use crate::watch::Unreadable;
+
+/// The most ranges of Services that are kept: the limit of the definition of Clusters in v1beta2.
+const MAX_SERVICE_RANGES: usize = 100;
+
+/// The longest text of a range of Services that is kept. A longer one is not a range.
+const MAX_RANGE_LEN: usize = 64;
 
 /// A Cluster, as far as it is used.
+///
+/// # Guarantees
+///
+/// - Its size in memory has a limit, however large the object is: it is kept for as long as the object exists.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Cluster {
@@ -18,8 +34,8 @@ pub struct Cluster {
     pub paused: bool,
     /// Whether it is being deleted.
     pub deleting: bool,
-    /// Its labels.
-    pub labels: BTreeMap<String, String>,
+    /// The value of its label `cluster.x-k8s.io/watch-filter`.
+    pub watch_filter: Option<String>,
     /// The endpoint of its API server.
     pub endpoint: Option<Endpoint>,
     /// The ranges of its Services' addresses.
@@ -28,6 +44,60 @@ pub struct Cluster {
     pub infrastructure: Option<Reference>,
     /// The attestors that it authorizes by itself.
     pub attestors: OwnAttestors,
+}
+
+/// Follows the watch of Clusters: a process has only one.
+///
+/// Each method is called on the task of the watch, and must not wait.
+pub trait ClusterObserver: Debug + Send + Sync {
+    /// Replaces what is known of a Cluster. `None`: the Cluster is gone.
+    ///
+    /// # Errors
+    ///
+    /// The observer cannot read the Cluster. The watch logs the error.
+    fn put(
+        &self,
+        key: &ObjectKey,
+        cluster: Option<Result<ClusterReferences<'_>, Unreadable>>,
+    ) -> Result<(), Unreadable>;
+
+    /// Notes that a list of all Clusters is complete.
+    fn listed(&self, clusters: &BTreeSet<ObjectKey>);
+
+    /// Notes that the API server has sent something on the watch.
+    fn heard(&self);
+
+    /// Notes that the watch has failed.
+    fn failed(&self);
+}
+
+/// The parts of a Cluster that an observer gets, as the API server has them.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct ClusterReferences<'a> {
+    /// The labels.
+    pub labels: Option<&'a BTreeMap<String, String>>,
+    /// `spec.infrastructureRef`.
+    pub infrastructure: Option<ReferencedObject<'a>>,
+    /// `spec.controlPlaneRef`.
+    pub control_plane: Option<ReferencedObject<'a>>,
+}
+
+/// The parts of a reference that both contracts have.
+#[derive(Debug, Clone, Copy)]
+pub struct ReferencedObject<'a> {
+    /// `kind`.
+    pub kind: Option<&'a str>,
+    /// `name`.
+    pub name: Option<&'a str>,
+}
+
+impl<'a> ReferencedObject<'a> {
+    fn of(raw: &'a RawReference) -> Self {
+        Self {
+            kind: raw.kind.as_deref(),
+            name: raw.name.as_deref(),
+        }
+    }
 }
 
 /// A host and a port.
@@ -46,6 +116,7 @@ pub(in crate::capi) struct Spec {
     control_plane_endpoint: Option<RawEndpoint>,
     cluster_network: Option<Network>,
     infrastructure_ref: Option<RawReference>,
+    control_plane_ref: Option<RawReference>,
     topology: Option<Topology>,
 }
 
@@ -70,6 +141,27 @@ impl Watched for Cluster {
     const KIND: &'static str = "Cluster";
     const MAY_BE_ABSENT: bool = false;
     const IS_CLUSTER: bool = true;
+
+    fn tell(
+        observer: &dyn ClusterObserver,
+        key: &ObjectKey,
+        object: &Raw<Self>,
+    ) -> Result<(), Unreadable> {
+        let found = match &object.object {
+            Ok(fields) => {
+                let spec = fields.spec.as_ref();
+                let infrastructure = spec.and_then(|spec| spec.infrastructure_ref.as_ref());
+                let control_plane = spec.and_then(|spec| spec.control_plane_ref.as_ref());
+                Ok(ClusterReferences {
+                    labels: object.metadata.labels.as_ref(),
+                    infrastructure: infrastructure.map(ReferencedObject::of),
+                    control_plane: control_plane.map(ReferencedObject::of),
+                })
+            }
+            Err(unreadable) => Err(unreadable.clone()),
+        };
+        observer.put(key, Some(found))
+    }
 }
 
 impl Kept for Cluster {
@@ -79,7 +171,8 @@ impl Kept for Cluster {
     fn kept(metadata: ObjectMeta, spec: Spec, _: Nothing) -> Option<Self> {
         let namespace = metadata.namespace.clone()?;
         let endpoint = spec.control_plane_endpoint.and_then(|endpoint| {
-            let host = endpoint.host.filter(|host| !host.is_empty())?;
+            let host = endpoint.host;
+            let host = host.filter(|host| !host.is_empty() && host.len() <= MAX_NAME_LEN)?;
             let port = u16::try_from(endpoint.port?).ok()?;
             Some(Endpoint { host, port })
         });
@@ -90,11 +183,26 @@ impl Kept for Cluster {
             endpoint,
             service_ranges: services
                 .and_then(|ranges| ranges.cidr_blocks)
+                .map(service_ranges)
                 .unwrap_or_default(),
             infrastructure: Reference::within(&namespace, spec.infrastructure_ref),
             attestors: OwnAttestors::of(&metadata, spec.topology),
+            watch_filter: label(&metadata, WATCH_FILTER_LABEL).cloned(),
             uid: metadata.uid?,
-            labels: metadata.labels.unwrap_or_default(),
         })
     }
+}
+
+/// The ranges that are kept. An entry that is not a range takes the place of those beyond the limit, so that they are not
+/// taken for the only ones.
+fn service_ranges(all: Vec<String>) -> Vec<String> {
+    let has_more = all.len() > MAX_SERVICE_RANGES;
+    let ranges = all.iter().take(MAX_SERVICE_RANGES);
+    let mut ranges: Vec<String> = ranges
+        .map(|range| shortened(range, MAX_RANGE_LEN).to_owned())
+        .collect();
+    if has_more {
+        ranges.push(format!("more than {MAX_SERVICE_RANGES} ranges"));
+    }
+    ranges
 }

@@ -11,8 +11,8 @@ use node_attestation_core::identifiers::TokenId;
 use serde::Deserialize;
 
 use super::{
-    Bootstrap, CORE_GROUP, Initialization, Kept, RawReference, Reference, Watched, cluster_of,
-    is_deleting, label, was_bootstrapped,
+    Bootstrap, CORE_GROUP, Initialization, Kept, MAX_NAME_LEN, RawReference, Reference, Watched,
+    cluster_of, is_deleting, label, was_bootstrapped,
 };
 
 /// On every Machine of a control plane; its value does not matter.
@@ -206,7 +206,8 @@ fn pool_of(metadata: &ObjectMeta) -> Option<String> {
     });
     let name = pool.map(|pool| &pool.name);
     let name = name.or_else(|| label(metadata, POOL_LABEL));
-    name.filter(|name| !name.is_empty()).cloned()
+    name.filter(|name| !name.is_empty() && name.len() <= MAX_NAME_LEN)
+        .cloned()
 }
 
 /// The names that a host has for itself, and not those that others have for it (`ExternalDNS`).
@@ -228,7 +229,7 @@ fn told_apart(reported: Vec<Address>) -> (Vec<IpAddr>, Vec<String>) {
             if !addresses.contains(&address) {
                 addresses.push(address);
             }
-        } else if !address.is_empty() {
+        } else if !address.is_empty() && address.len() <= MAX_NAME_LEN {
             let name = address.to_ascii_lowercase();
             if !names.contains(&name) {
                 names.push(name);

@@ -12,6 +12,10 @@ use super::{
 };
 use crate::shared::visited;
 
+/// The most members of a pool that are known: the limit of its definition in v1beta2. Each takes some hundred bytes, and
+/// has as few as eight in the object.
+pub(in crate::capi) const MAX_PROVIDER_IDS: usize = 10_000;
+
 /// A `MachinePool`, as far as it is used.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::capi) struct MachinePool {
@@ -69,6 +73,7 @@ impl Kept for MachinePool {
             provider_ids: ids
                 .iter()
                 .filter_map(|id| ProviderId::parse(id).ok())
+                .take(MAX_PROVIDER_IDS)
                 .collect(),
             config: bootstrap.config(&namespace),
             infrastructure: Reference::within(&namespace, template.infrastructure_ref),

@@ -1,3 +1,5 @@
+mod sizes;
+
 use kube::api::{ObjectList, WatchEvent};
 use kubelet_attestation::names::{NodeName, ProviderId};
 use node_attestation_core::identifiers::TokenId;

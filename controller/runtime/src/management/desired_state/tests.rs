@@ -81,7 +81,7 @@ fn world() -> World {
         uid: "1".to_owned(),
         paused: false,
         deleting: false,
-        labels: std::collections::BTreeMap::new(),
+        watch_filter: None,
         endpoint: None,
         service_ranges: Vec::new(),
         infrastructure: None,
@@ -460,7 +460,7 @@ fn a_service_is_another_when_anything_of_it_is() {
 #[test]
 fn a_service_is_the_same_after_a_change_of_the_cluster_that_it_does_not_depend_on() {
     let changes: [fn(&mut Cluster); 3] = [
-        |cluster| cluster.labels = [("team".to_owned(), "a".to_owned())].into(),
+        |cluster| cluster.watch_filter = Some("a".to_owned()),
         |cluster| cluster.deleting = true,
         |cluster| cluster.attestors = OwnAttestors::Named(vec!["aws".to_owned()]),
     ];

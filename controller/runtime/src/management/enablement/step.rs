@@ -126,7 +126,7 @@ fn of_attestors(cluster: &Cluster, known: Option<&KubeletAuthentication>) -> Opt
     let Some(known) = known else {
         return Some(Step::Create {
             attestors,
-            watch_filter: cluster.labels.get(WATCH_FILTER_LABEL).cloned(),
+            watch_filter: cluster.watch_filter.clone(),
         });
     };
     if are_same(&known.spec.authorized_attestors, &attestors)
@@ -296,7 +296,7 @@ mod tests {
             uid: "uid".to_owned(),
             paused: false,
             deleting: false,
-            labels: [].into(),
+            watch_filter: None,
             endpoint: None,
             service_ranges: Vec::new(),
             infrastructure: None,
@@ -350,8 +350,7 @@ mod tests {
     #[test]
     fn a_resource_that_is_made_gets_the_watch_filter_of_its_cluster() {
         let mut cluster = cluster(named(&["aws"]));
-        let label = (WATCH_FILTER_LABEL.to_owned(), "blue".to_owned());
-        cluster.labels = [label].into();
+        cluster.watch_filter = Some("blue".to_owned());
 
         let created = Step::Create {
             attestors: vec!["aws".to_owned()],

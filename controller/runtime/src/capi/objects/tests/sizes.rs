@@ -1,0 +1,91 @@
+//! Limits of what is kept of an object: it is kept for as long as the object exists.
+
+use std::collections::BTreeMap;
+
+use super::*;
+use crate::capi::objects::pool::MAX_PROVIDER_IDS;
+
+#[test]
+fn a_cluster_of_any_size_takes_a_bounded_memory() {
+    let cluster = Contract::V1Beta2.cluster();
+    let labels: BTreeMap<_, _> = (0..10_000)
+        .map(|number| (number.to_string(), "a"))
+        .collect();
+    let labelled = with(cluster.clone(), "/metadata/labels", json!(labels));
+    assert_eq!(
+        kept::<Cluster>(labelled),
+        kept::<Cluster>(cluster.clone()),
+        "labels that are not read"
+    );
+
+    let long = "a".repeat(1 << 20);
+    for (pointer, value) in [
+        ("/spec/controlPlaneEndpoint/host", json!(long)),
+        ("/spec/infrastructureRef/kind", json!(long)),
+        ("/spec/infrastructureRef/name", json!(long)),
+        ("/spec/clusterNetwork/services/cidrBlocks", json!([long])),
+        (
+            "/spec/clusterNetwork/services/cidrBlocks",
+            json!(vec!["10.0.0.0/8"; 100_000]),
+        ),
+    ] {
+        let read: Cluster = kept(with(cluster.clone(), pointer, value)).unwrap();
+        let shown = format!("{read:?}").len();
+        assert!(shown < 4096, "{pointer}: {shown}");
+    }
+}
+
+#[test]
+fn more_ranges_of_services_than_the_limit_have_an_entry_that_is_no_range() {
+    let of = |count: usize| {
+        let cluster = with(
+            Contract::V1Beta2.cluster(),
+            "/spec/clusterNetwork/services/cidrBlocks",
+            json!(vec!["10.0.0.0/8"; count]),
+        );
+        kept::<Cluster>(cluster).unwrap().service_ranges
+    };
+    assert_eq!(of(100), ["10.0.0.0/8"; 100]);
+    let more = of(200);
+    assert_eq!(more.len(), 101);
+    assert_eq!(more[100], "more than 100 ranges");
+}
+
+#[test]
+fn a_machine_with_long_names_takes_a_bounded_memory() {
+    let machine = Contract::V1Beta2.machine("m1");
+    let long = "a".repeat(1 << 20);
+    let address = json!([{"type": "InternalDNS", "address": long}]);
+    let labels = json!({"cluster.x-k8s.io/cluster-name": "prod-1"});
+    let owner = json!([{
+        "apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "MachinePool", "name": long, "uid": "u",
+    }]);
+    for (pointer, value) in [
+        ("/spec/clusterName", json!(long)),
+        ("/spec/infrastructureRef/kind", json!(long)),
+        ("/spec/providerID", json!(format!("a:///{long}"))),
+        ("/status/addresses", address),
+        ("/metadata/ownerReferences", owner),
+    ] {
+        let object = with(machine.clone(), pointer, value);
+        let object = with(object, "/metadata/labels", labels.clone());
+        let read: Machine = kept(object).unwrap();
+        let shown = format!("{read:?}").len();
+        assert!(shown < 4096, "{pointer}: {shown}");
+    }
+}
+
+#[test]
+fn a_pool_has_at_most_as_many_members_as_its_definition_allows() {
+    let ids: Vec<_> = (0..2 * MAX_PROVIDER_IDS)
+        .map(|number| format!("a:///{number}"))
+        .collect();
+    let ids: Vec<_> = ids.iter().map(String::as_str).collect();
+    for (count, expected) in [
+        (MAX_PROVIDER_IDS, MAX_PROVIDER_IDS),
+        (2 * MAX_PROVIDER_IDS, MAX_PROVIDER_IDS),
+    ] {
+        let pool: MachinePool = kept(Contract::V1Beta2.pool("p1", &ids[..count])).unwrap();
+        assert_eq!(pool.provider_ids.iter().count(), expected);
+    }
+}
