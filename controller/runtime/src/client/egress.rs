@@ -3,7 +3,6 @@
 //! The check is of the address that is dialled, after the lookup of the name: a name with other addresses the next
 //! time gains nothing.
 
-use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::{Arc, LazyLock};
@@ -11,13 +10,13 @@ use std::time::{Duration, Instant};
 
 use hyper::Uri;
 use hyper_util::rt::TokioIo;
-use parking_lot::Mutex;
 use tokio::net::TcpStream;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 use tower::BoxError;
 
 use crate::object_key::ObjectKey;
+use crate::shared::{Shared, Swept};
 use crate::turns::{FairTurns, Line, TurnLimits};
 
 /// Deadline for one address. A name has some, and a handshake follows.
@@ -55,7 +54,7 @@ struct Lookups {
     quick: FairTurns,
     slow: FairTurns,
     /// The namespaces with a slow lookup, and the time at which that no longer counts.
-    slow_until: Mutex<BTreeMap<String, Instant>>,
+    slow_until: Shared<Swept<String, Instant>>,
 }
 
 impl Default for Lookups {
@@ -63,14 +62,16 @@ impl Default for Lookups {
         Self {
             quick: FairTurns::new(LOOKUPS),
             slow: FairTurns::new(SLOW_LOOKUPS),
-            slow_until: Mutex::default(),
+            slow_until: Shared::new("slow lookups", Swept::default()),
         }
     }
 }
 
 impl Lookups {
     fn is_slow(&self, namespace: &str) -> bool {
-        let until = self.slow_until.lock().get(namespace).copied();
+        let until = self
+            .slow_until
+            .read(|slow_until| slow_until.get(namespace).copied());
         until.is_some_and(|until| Instant::now() < until)
     }
 
@@ -78,9 +79,10 @@ impl Lookups {
     fn took(&self, namespace: &str, time: Duration) {
         if time > SLOW_LOOKUP {
             let now = Instant::now();
-            let mut slow_until = self.slow_until.lock();
-            slow_until.retain(|_, until| now < *until);
-            slow_until.insert(namespace.to_owned(), now + SLOW_FOR);
+            self.slow_until.write(|slow_until| {
+                let is_over = |_: &_, until: &mut Instant| *until <= now;
+                slow_until.insert(namespace.to_owned(), now + SLOW_FOR, is_over);
+            });
         }
     }
 }
@@ -262,6 +264,7 @@ mod tests {
     use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
     use super::*;
+    use crate::shared::testing::most_visited;
 
     fn cluster(namespace: &str, name: &str) -> ObjectKey {
         ObjectKey::new(namespace, name)
@@ -428,6 +431,17 @@ mod tests {
 
         assert!(lookups.is_slow("tenant-a"));
         assert!(!lookups.is_slow("tenant-b"));
+    }
+
+    #[test]
+    fn a_slow_lookup_beside_those_of_many_namespaces_visits_few() {
+        let lookups = Lookups::default();
+        let slow = |number: usize| lookups.took(&number.to_string(), 2 * SLOW_LOOKUP);
+        (0..1000).for_each(slow);
+
+        let most = most_visited(|| slow(1000));
+
+        assert!(most["slow lookups"] < 20, "{most:?}");
     }
 
     #[tokio::test]
