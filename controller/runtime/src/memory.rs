@@ -13,13 +13,21 @@ mod container;
 /// servers: 64 MiB of one gibibyte.
 const COMMON_PART: usize = 16;
 
-static PROCESS: LazyLock<Common> = LazyLock::new(|| Common::new(container::limit() / COMMON_PART));
+/// The part that their own shares have together: 256 MiB of one gibibyte, which two thousand connections reserve.
+const OWN_PART: usize = 4;
 
-/// The same for their `ConfigMaps`: 128 MiB.
-const COMMON_LISTS_PART: usize = 8;
+static PROCESS: LazyLock<Common> = LazyLock::new(|| {
+    let limit = container::limit();
+    Common::new(limit / OWN_PART, limit / COMMON_PART)
+});
 
-static LISTS: LazyLock<Common> =
-    LazyLock::new(|| Common::new(container::limit() / COMMON_LISTS_PART));
+/// The same two parts for their `ConfigMaps`: 128 MiB each.
+const LISTS_PART: usize = 8;
+
+static LISTS: LazyLock<Common> = LazyLock::new(|| {
+    let bytes = container::limit() / LISTS_PART;
+    Common::new(bytes, bytes)
+});
 
 /// The memory that is reserved for the `ConfigMaps` of a cluster: some ten thousand hosts.
 const OWN_LISTS: usize = 2 * 1024 * 1024;
@@ -53,12 +61,39 @@ impl Pool {
 /// The memory that the clusters of all namespaces share.
 #[derive(Debug)]
 struct Common {
-    bytes: usize,
+    own: Limit,
+    common: Limit,
     taken: Mutex<Taken>,
+}
+
+/// Bytes that all namespaces have together.
+#[derive(Debug, Clone, Copy)]
+struct Limit(usize);
+
+impl Limit {
+    /// Whether a namespace with `own` of `all` taken bytes can take `more`, with so many namespaces. Of several, each has
+    /// at most half. Three or more have equal parts of the last quarter, so that some together do not leave nothing to
+    /// another.
+    fn allows(self, (own, all): (usize, usize), more: usize, namespaces: usize) -> bool {
+        let Self(bytes) = self;
+        let (own, all) = (own.saturating_add(more), all.saturating_add(more));
+        if more == 0 || namespaces < 2 {
+            return more == 0 || all <= bytes;
+        }
+        let quarter = bytes / 4;
+        let most = if namespaces == 2 || all <= bytes - quarter {
+            bytes / 2
+        } else {
+            quarter / namespaces
+        };
+        all <= bytes && own <= most
+    }
 }
 
 #[derive(Debug)]
 struct Taken {
+    /// The bytes of all tenants' own shares.
+    own: usize,
     common: usize,
     /// The namespaces with a share.
     namespaces: BTreeMap<String, OfNamespace>,
@@ -82,10 +117,12 @@ struct OfNamespace {
 }
 
 impl Common {
-    const fn new(bytes: usize) -> Self {
+    const fn new(own: usize, common: usize) -> Self {
         Self {
-            bytes,
+            own: Limit(own),
+            common: Limit(common),
             taken: Mutex::new(Taken {
+                own: 0,
                 common: 0,
                 namespaces: BTreeMap::new(),
             }),
@@ -96,29 +133,39 @@ impl Common {
     /// nothing changes.
     fn take(&self, namespace: &str, own: usize, common: usize) -> bool {
         let mut taken = self.taken.lock();
-        let all = taken.common.saturating_add(common);
-        let is_alone = namespace.is_empty() || taken.tenants() < 2;
-        let Some(of_namespace) = taken.namespaces.get_mut(namespace) else {
+        let is_operator = namespace.is_empty();
+        let namespaces = if is_operator { 1 } else { taken.tenants() };
+        let Taken {
+            own: all_own,
+            common: all_common,
+            namespaces: known,
+        } = &mut *taken;
+        let Some(of_namespace) = known.get_mut(namespace) else {
             return false;
         };
-        let is_within = |before: usize, more: usize| {
-            is_alone || more == 0 || before.saturating_add(more) <= self.bytes / 2
-        };
-        if all > self.bytes
-            || !is_within(of_namespace.own, own)
-            || !is_within(of_namespace.common, common)
-        {
+        let has_own = is_operator
+            || self
+                .own
+                .allows((of_namespace.own, *all_own), own, namespaces);
+        let before = (of_namespace.common, *all_common);
+        if !has_own || !self.common.allows(before, common, namespaces) {
             return false;
         }
         of_namespace.own = of_namespace.own.saturating_add(own);
         of_namespace.common += common;
-        taken.common = all;
+        *all_common += common;
+        if !is_operator {
+            *all_own += own;
+        }
         true
     }
 
     fn give_back(&self, namespace: &str, own: usize, common: usize) {
         let mut taken = self.taken.lock();
         taken.common = taken.common.saturating_sub(common);
+        if !namespace.is_empty() {
+            taken.own = taken.own.saturating_sub(own);
+        }
         if let Some(of_namespace) = taken.namespaces.get_mut(namespace) {
             of_namespace.own = of_namespace.own.saturating_sub(own);
             of_namespace.common = of_namespace.common.saturating_sub(common);
@@ -162,9 +209,10 @@ impl Drop for Member {
 ///
 /// # Guarantees
 ///
-/// - Clusters of other namespaces never take its own share.
-/// - While another namespace has a share, the clusters of one namespace take at most half of the common memory, and
-///   at most as many bytes of their own shares. A namespace without others can take all of it.
+/// - Other clusters of its namespace never take its own share.
+/// - The own shares of all tenants have a limit together, as the common memory has.
+/// - While another namespace has a share, the clusters of one namespace take at most half of each. With three or more
+///   namespaces, each has an equal part of the last quarter. A namespace without others can take all of it.
 #[derive(Debug, Clone)]
 pub(crate) struct Share {
     own: Arc<Pool>,
@@ -262,17 +310,17 @@ mod tests {
     impl Share {
         /// A share of nobody but its holder.
         pub(crate) fn alone(own: usize) -> Self {
-            Self::of(common(0), "", own)
+            Self::of(common(0, 0), "", own)
         }
     }
 
-    fn common(bytes: usize) -> &'static Common {
-        Box::leak(Box::new(Common::new(bytes)))
+    fn common(own: usize, common: usize) -> &'static Common {
+        Box::leak(Box::new(Common::new(own, common)))
     }
 
     #[test]
     fn the_operators_share_is_not_another_namespaces() {
-        let common = common(4 * STEP);
+        let common = common(STEP, 4 * STEP);
         let operator = Share::of(common, "", 8 * STEP);
         let tenant = Share::of(common, "tenant-a", STEP);
         assert!(tenant.holding().resize(5 * STEP));
@@ -280,13 +328,13 @@ mod tests {
     }
 
     fn shares(own: usize, all: usize) -> [Share; 2] {
-        let common = common(all * STEP);
+        let common = common(2 * own * STEP, all * STEP);
         [(); 2].map(|()| Share::of(common, "tenant-a", own * STEP))
     }
 
     #[test]
     fn a_namespace_gets_half_of_the_memory_while_another_has_a_share() {
-        let common = common(8 * STEP);
+        let common = common(8 * STEP, 8 * STEP);
         let tenant_a: Vec<_> = (0..5)
             .map(|_| Share::of(common, "tenant-a", STEP))
             .collect();
@@ -323,7 +371,7 @@ mod tests {
 
     #[test]
     fn shares_that_ended_leave_nothing() {
-        let common = common(STEP);
+        let common = common(STEP, 0);
         for number in 0..100 {
             let share = Share::of(common, &number.to_string(), STEP);
             let mut holding = share.holding();
@@ -332,6 +380,53 @@ mod tests {
             assert_eq!(common.taken.lock().namespaces.len(), 1);
         }
         assert!(common.taken.lock().namespaces.is_empty());
+    }
+
+    #[test]
+    fn many_namespaces_together_leave_a_part_of_all_memory_to_another() {
+        const ALL: usize = 64;
+        for of_own in [true, false] {
+            let (own, common_of) = if of_own { (ALL, 0) } else { (0, ALL) };
+            let common = common(own * STEP, common_of * STEP);
+            let share_of = |namespace: &str| Share::of(common, namespace, own * STEP);
+            let victim = share_of("victim");
+            let mut taken = 0;
+            let mut held = Vec::new();
+            for number in 0..7 {
+                let share = share_of(&format!("evil-{number}"));
+                loop {
+                    let mut holding = share.holding();
+                    if !holding.resize(STEP) {
+                        break;
+                    }
+                    taken += 1;
+                    held.push(holding);
+                }
+                held.push(share.holding());
+            }
+            let equal = ALL / 4 / 8;
+            assert_eq!(taken, ALL * 3 / 4 + 5 * equal, "{of_own}");
+
+            let mut own = victim.holding();
+            assert!(own.resize(equal * STEP), "{of_own}: an equal part");
+            assert!(!own.resize(ALL * STEP), "{of_own}: there is a limit");
+            drop(own);
+            drop(held);
+            let all_taken = common.taken.lock();
+            assert_eq!((all_taken.own, all_taken.common), (0, 0));
+        }
+    }
+
+    #[test]
+    fn the_own_shares_of_a_namespace_without_others_have_a_limit() {
+        let common = common(8 * STEP, 0);
+        let shares = (0..20).map(|_| Share::of(common, "tenant-a", STEP));
+        let held = shares.map(|share| {
+            let mut holding = share.holding();
+            holding.resize(STEP).then_some(holding)
+        });
+        let held: Vec<_> = held.collect();
+        assert_eq!(held.iter().flatten().count(), 8);
     }
 
     #[test]
