@@ -35,6 +35,9 @@ pub(crate) const TURNS: TurnLimits = TurnLimits {
 /// A turn that is this late is charged anew: after a stall no requester has more at once than its burst.
 const LATE: Duration = Duration::from_secs(10);
 
+/// The pause before a request for which there is no memory has another turn.
+const WITHOUT_MEMORY: Duration = Duration::from_secs(1);
+
 /// The limit of the name of an object or a requester (RFC 1123).
 const MAX_NAME_LEN: usize = 253;
 
@@ -308,13 +311,15 @@ impl Queue {
                 continue;
             };
             let entry = self.entries.get_mut(&uid)?;
-            let due = match charged {
+            let mut due = match charged {
                 Some(due) if now.duration_since(due) < LATE => now,
                 Some(_) | None => self.budgets.reserve(&entry.requester, now),
             };
+            if due <= now && !self.room.begin(entry.bytes) {
+                due = now + WITHOUT_MEMORY;
+            }
             if due <= now {
                 entry.state = State::Running(ChangedWhileRunning::Nothing);
-                self.room.begin(entry.bytes);
                 return Some(Work {
                     name: entry.name.clone(),
                     uid,

@@ -22,6 +22,10 @@ const MAX_RUNNING_BYTES: usize = MAX_RUNNING * COPIES * SMALL;
 /// The least that is reserved for a request: more than most honest ones have, with room to grow while it waits.
 const SMALL: usize = 8 * 1024;
 
+/// The most of a request that is processed also without memory for it, so that honest requests are always answered. One
+/// of each cluster can be in progress so.
+const ALWAYS: usize = 2 * SMALL;
+
 /// The copies of a request in progress: as it was read, parsed, answered, and as the JSON of the answer.
 const COPIES: usize = 4;
 
@@ -84,11 +88,18 @@ impl Room {
         is_full || self.is_short
     }
 
-    /// Reserves memory to process a request of so many bytes.
-    pub(super) fn begin(&mut self, bytes: usize) {
+    /// Reserves memory to process a request of so many bytes. Returns whether it can begin: a large one waits for memory,
+    /// or the large ones of many clusters would exceed all limits together.
+    pub(super) fn begin(&mut self, bytes: usize) -> bool {
+        let all = self.running_bytes.saturating_add(charge(bytes));
+        let has_memory = self.in_progress.resize(all);
+        if !has_memory && bytes > ALWAYS {
+            return false;
+        }
         self.running += 1;
-        self.running_bytes = self.running_bytes.saturating_add(charge(bytes));
-        self.is_short = !self.in_progress.resize(self.running_bytes);
+        self.running_bytes = all;
+        self.is_short = !has_memory;
+        true
     }
 
     /// Releases this memory.

@@ -1,5 +1,7 @@
 //! Requests that are not kept, and requests in progress without memory for more.
 
+use tokio::time::advance;
+
 use super::super::Share;
 use super::super::memory_budget::Room;
 use super::*;
@@ -33,4 +35,31 @@ async fn requests_in_progress_take_no_more_than_a_share_and_one_is_always_in_pro
         queue.settled("0");
         assert_eq!(begun(&mut queue), 1);
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_large_request_waits_for_memory_and_a_small_one_does_not() {
+    let large = csr_of("large", "1", 256 * 1024);
+    let bytes = memory(&lean(large.clone()));
+    let share = Share::alone(5 * bytes);
+    let mut others = share.holding();
+    assert!(others.resize(3 * bytes));
+    let mut queue = Queue {
+        room: Room::new(&share),
+        ..Queue::default()
+    };
+    queue.sees(large);
+    queue.sees(csr("small", "small", "1"));
+    let begun = |queue: &mut Queue| {
+        let begun = std::iter::from_fn(|| queue.next(Instant::now()));
+        begun.map(|work| work.uid).collect::<Vec<_>>()
+    };
+    assert_eq!(begun(&mut queue), ["small"]);
+    assert_eq!(queue.next_turn(), Some(Instant::now() + WITHOUT_MEMORY));
+    advance(WITHOUT_MEMORY).await;
+    assert_eq!(begun(&mut queue), [] as [String; 0]);
+
+    drop(others);
+    advance(WITHOUT_MEMORY).await;
+    assert_eq!(begun(&mut queue), ["large"]);
 }
