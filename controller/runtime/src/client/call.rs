@@ -10,7 +10,7 @@ use kube::core::{ObjectList, Status};
 use node_attestation_core::refusal::Unavailable;
 use tokio::time::timeout;
 
-use super::response_limits::MANAGEMENT_PAGE_SIZE;
+use super::response_limits::{Excess, MANAGEMENT_PAGE_SIZE};
 
 /// The name of this controller: its field manager, and the reporter of its Events.
 pub(crate) const CONTROLLER: &str = "node-attestation-controller";
@@ -89,7 +89,8 @@ pub(crate) async fn in_time<T>(
     })
 }
 
-/// All pages of `list`, each of which is read whole.
+/// All pages of `list`, each of which is read whole. A page that is too long is requested again with fewer objects, as in
+/// watches.
 ///
 /// The closure is an ordinary one: the future of an `AsyncFn` cannot be spawned.
 pub(crate) async fn pages<T, F>(
@@ -100,16 +101,27 @@ where
     T: Clone,
     F: Future<Output = Result<ObjectList<T>, kube::Error>>,
 {
-    let mut page = wanted.limit(MANAGEMENT_PAGE_SIZE);
+    let (mut page, mut limit) = (wanted, MANAGEMENT_PAGE_SIZE);
     let mut all = Vec::new();
     loop {
-        let answer = call(list(page.clone())).await?;
+        let answer = match call(list(page.clone().limit(limit))).await {
+            Err(error) if limit > 1 && is_too_large(&error) => {
+                limit = (limit / 4).max(1);
+                continue;
+            }
+            answer => answer?,
+        };
+        limit = MANAGEMENT_PAGE_SIZE.min(limit.saturating_mul(4));
         all.extend(answer.items);
         match answer.metadata.continue_.filter(|next| !next.is_empty()) {
             Some(next) => page = page.continue_token(&next),
             None => return Ok(all),
         }
     }
+}
+
+fn is_too_large(error: &CallError) -> bool {
+    cause::<Excess>(error).is_some_and(|excess| excess.is_of_size())
 }
 
 /// The parameters of a write of a whole object as `manager`.

@@ -34,8 +34,16 @@ pub(crate) const MANAGEMENT_PAGE_SIZE: u32 = 500;
 /// base64 here, and annotations, of which there are 256 KiB, may be escaped, six bytes for one.
 const MAX_OBJECT_LEN: usize = 4 * 1024 * 1024;
 
-/// The JSON of a page of an operator's API server that holds nothing but the largest objects.
-const MAX_PAGE_LEN: usize = 16 * MAX_OBJECT_LEN;
+/// The JSON of a page of an operator's API server: seven of the largest objects that etcd takes. Tenants of a management
+/// cluster write them: a schema limits neither labels nor the length of the whole.
+const MAX_PAGE_LEN: usize = 12 * 1024 * 1024;
+
+/// The limit of values of a page of an operator's API server, each of which takes up to a hundred bytes: twice as many as
+/// 500 honest objects have.
+const MAX_PAGE_VALUES: usize = 256 * 1024;
+
+/// A page of so few objects has no limit of values: each must be read, or it would hide the others.
+const FEW: usize = 8;
 
 /// The JSON of a page of a tenant's API server: several times what honest requests have. Where one
 /// is longer, smaller pages are asked for, at last of one object.
@@ -63,8 +71,8 @@ const MAX_VALUES_OF_REQUEST: usize = MIN_VALUES / 2;
 /// each signer.
 const TENANT_SHARE: usize = 1024 * 1024;
 
-/// The same for an API server that the operator configured: its largest page.
-const OPERATOR_SHARE: usize = MAX_PAGE_LEN;
+/// The same for an API server that the operator configured, with lists of many kinds.
+const OPERATOR_SHARE: usize = 64 * 1024 * 1024;
 
 /// The limit of concurrent calls until their answers are read, without watches. kube-controller-manager's signer
 /// makes five.
@@ -133,8 +141,13 @@ fn limits(asked: &Uri, named_by: NamedBy) -> Limits {
     };
     match (named_by, page.filter(|_| !lines)) {
         (NamedBy::Operator, None) => one,
-        (NamedBy::Operator, Some(_)) => Limits {
+        (NamedBy::Operator, Some(items)) => Limits {
             bytes: MAX_PAGE_LEN,
+            values: if items > FEW {
+                MAX_PAGE_VALUES
+            } else {
+                usize::MAX
+            },
             ..one
         },
         (NamedBy::Tenant, page) => Limits {

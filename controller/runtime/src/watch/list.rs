@@ -77,3 +77,53 @@ pub(crate) async fn all_metadata_of<R: Resource + Clone + Debug>(
     let list = |page| async move { metadata_page_of(api, &page).await };
     pages(wanted, list).await
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use http_body_util::Full;
+    use hyper::Response;
+    use hyper::body::Bytes;
+    use k8s_openapi::api::core::v1::Node;
+    use serde_json::json;
+
+    use super::*;
+    use crate::client::ClusterAccess;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_page_that_is_too_long_is_listed_in_smaller_ones() {
+        const OBJECTS: usize = 40;
+        let limits: Arc<Mutex<Vec<usize>>> = Arc::default();
+        let asked = limits.clone();
+        let access = ClusterAccess::in_memory(move |request| {
+            let query = request.uri().query().unwrap_or_default().to_owned();
+            let number = |key: &str| {
+                let value = query.split('&').find_map(|pair| pair.strip_prefix(key));
+                value.map_or(0, |value| value.parse::<usize>().unwrap())
+            };
+            let (first, limit) = (number("continue="), number("limit="));
+            asked.lock().unwrap().push(limit);
+            let next = (first + limit).min(OBJECTS);
+            // A tenant gives its objects as many labels and annotations as etcd takes.
+            let object = |number: usize| {
+                let labels = json!({"a": "x".repeat(1 << 20)});
+                json!({"metadata": {"name": number.to_string(), "labels": labels}})
+            };
+            let rest = (next < OBJECTS).then(|| next.to_string());
+            let items: Vec<_> = (first..next).map(object).collect();
+            let list = json!({"metadata": {"continue": rest}, "items": items});
+            let answer = Full::new(Bytes::from(list.to_string()));
+            async move { Response::new(answer) }
+        });
+        let api: Api<MetadataOf<Node>> = Api::all(access.client().clone());
+
+        let all = all_of(&api, ListParams::default()).await.unwrap();
+
+        let names = all.into_iter().filter_map(|one| one.metadata.name);
+        let expected = (0..OBJECTS).map(|number| number.to_string());
+        assert!(names.eq(expected), "each once, in order");
+        let limits = limits.lock().unwrap().clone();
+        assert_eq!(limits[..5], [500, 125, 31, 7, 28], "{limits:?}");
+    }
+}

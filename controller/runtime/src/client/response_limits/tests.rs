@@ -271,12 +271,28 @@ async fn an_answer_that_never_begins_ends_at_its_deadline() {
     assert_eq!(begun.elapsed(), ANSWER_DEADLINE);
 }
 
-#[test]
-fn the_limit_of_a_page_is_for_as_many_objects_as_are_asked_for() {
-    assert_eq!(
-        MAX_PAGE_LEN,
-        MAX_OBJECT_LEN * usize::try_from(PAGE_SIZE).unwrap()
-    );
+#[tokio::test]
+async fn a_page_of_many_objects_of_a_management_cluster_has_few_values() {
+    let labels = |count: usize| {
+        let labels: Vec<_> = (0..count).map(|number| format!("\"{number}\":1")).collect();
+        let labels = labels.join(",");
+        format!("{{\"items\":[{{\"metadata\":{{\"labels\":{{{labels}}}}}}}]}}")
+    };
+    let read = async |url: &str, count: usize| {
+        let page = labels(count).into_bytes();
+        read(url, 200, stream::iter([page])).await.map(drop)
+    };
+    let machines = "https://a/apis/cluster.x-k8s.io/v1beta2/machines";
+    let many = format!("{machines}?limit=500");
+    assert_eq!(read(&many, 100_000).await, Ok(()));
+    let excess = read(&many, MAX_PAGE_VALUES).await.unwrap_err();
+    assert_eq!(excess, Excess::Values(MAX_PAGE_VALUES));
+    assert!(excess.is_of_size(), "a smaller page is requested");
+    // Each object is read, or it would hide the others.
+    let few = format!("{machines}?limit=7");
+    assert_eq!(read(&few, MAX_PAGE_VALUES).await, Ok(()));
+    // etcd takes 1.5 MiB.
+    const { assert!(7 * 1536 * 1024 <= MAX_PAGE_LEN) };
 }
 
 /// The reviewed ways to make much of little, on a page of a list, and as an event.
