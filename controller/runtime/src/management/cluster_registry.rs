@@ -19,7 +19,7 @@ use tokio::time::timeout;
 use super::enablement::Enablement;
 use super::supervisor::supervise;
 use super::{Controller, Shared};
-use crate::capi::ObjectKey;
+use crate::capi::{ObjectKey, PAUSED_ANNOTATION, WATCH_FILTER_LABEL};
 use crate::watch::{Lenient, Skipped, WatchLog, measured, on_management, watch_config};
 
 /// The time between two signs of life of a loop that waits for events.
@@ -30,6 +30,12 @@ const SILENCE: Duration = Duration::from_mins(1);
 
 /// The wait before a supervisor that panicked begins again.
 const RESTART: Duration = Duration::from_secs(30);
+
+/// The prefix of the annotations that are read.
+const OWN_ANNOTATIONS: &str = "attestation.cluster.x-k8s.io/";
+
+/// The most of these annotations, and of owners, that are kept of an object: honest ones have a few.
+const MAX_METADATA: usize = 64;
 
 /// Serves every cluster until `stop` is ready, and then waits for their tasks.
 pub(super) async fn supervise_all(shared: &Arc<Shared>, stop: impl Future<Output = ()>) {
@@ -91,7 +97,7 @@ impl ClusterRegistry {
                 };
                 self.listed.insert(key.clone());
                 match seen.object {
-                    Ok(authentication) => self.put(key, authentication),
+                    Ok(authentication) => self.put(key, lean(authentication)),
                     // The last state that could be read stays.
                     Err(ref error) => self.skipped.note(seen.meta(), error),
                 }
@@ -172,6 +178,26 @@ impl ClusterRegistry {
     }
 }
 
+/// The object without the metadata that are never read. It is kept for as long as it exists, and whoever may write it can
+/// give it thousands of labels, annotations and owners.
+fn lean(mut authentication: KubeletAuthentication) -> KubeletAuthentication {
+    let metadata = &mut authentication.metadata;
+    metadata.finalizers = None;
+    if let Some(labels) = &mut metadata.labels {
+        labels.retain(|key, _| key == WATCH_FILTER_LABEL);
+    }
+    if let Some(annotations) = metadata.annotations.take() {
+        let is_used = |key: &String| key == PAUSED_ANNOTATION || key.starts_with(OWN_ANNOTATIONS);
+        let used = annotations.into_iter().filter(|(key, _)| is_used(key));
+        metadata.annotations = Some(used.take(MAX_METADATA).collect());
+    }
+    let owners = metadata.owner_references.as_ref();
+    if owners.is_some_and(|owners| owners.len() > MAX_METADATA) {
+        metadata.owner_references = None;
+    }
+    authentication
+}
+
 /// A watch of all `KubeletAuthentication`s; it never ends.
 fn authentications(
     controller: &Controller,
@@ -187,4 +213,39 @@ fn authentications(
         log.observe(&event, || {});
         std::future::ready(event.ok())
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+    use node_attestation_core::crd::{AWS_ACCOUNT_ANNOTATION, KubeletAuthenticationSpec};
+
+    use super::*;
+
+    #[test]
+    fn an_object_with_any_number_of_labels_annotations_and_owners_is_kept_lean() {
+        let spec = KubeletAuthenticationSpec::new("prod-1", &["insecure"]);
+        let mut plain = KubeletAuthentication::new("prod-1", spec);
+        let pair = |key: &str| (key.to_owned(), "a".to_owned());
+        plain.metadata.labels = Some([pair(WATCH_FILTER_LABEL)].into());
+        let annotations = [PAUSED_ANNOTATION, AWS_ACCOUNT_ANNOTATION];
+        plain.metadata.annotations = Some(annotations.map(pair).into());
+        plain.metadata.owner_references = Some(vec![OwnerReference::default()]);
+        assert_eq!(lean(plain.clone()).metadata, plain.metadata);
+
+        let mut full = plain.clone();
+        let many = || (0..100_000).map(|number| pair(&format!("b{number}")));
+        let metadata = &mut full.metadata;
+        metadata.labels.get_or_insert_default().extend(many());
+        metadata.annotations.get_or_insert_default().extend(many());
+        metadata.finalizers = Some(many().map(|(key, _)| key).collect());
+        assert_eq!(lean(full.clone()).metadata, plain.metadata);
+
+        let own = many().map(|(key, value)| (format!("{OWN_ANNOTATIONS}{key}"), value));
+        full.metadata.annotations = Some(own.collect());
+        full.metadata.owner_references = Some(vec![OwnerReference::default(); 1000]);
+        let kept = lean(full).metadata;
+        assert_eq!(kept.annotations.unwrap().len(), MAX_METADATA);
+        assert_eq!(kept.owner_references, None);
+    }
 }
