@@ -4,11 +4,15 @@ use std::io;
 use std::panic;
 
 use clap::ValueEnum;
+use kubelet_attestation::text::visible_json;
+use tracing::Subscriber;
 use tracing::level_filters::LevelFilter;
-use tracing_subscriber::Layer as _;
+use tracing_subscriber::Layer;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::fmt;
+use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
 /// The format of the log.
@@ -37,17 +41,89 @@ pub(crate) fn start(format: LogFormat, verbose: bool) {
         // They tell of every attempt while an API server is down; we tell once.
         .with_target("kube_client", LevelFilter::OFF)
         .with_target("kube_runtime", LevelFilter::OFF);
-    let layer = fmt::layer().with_writer(io::stderr).with_target(false);
-    let layer = match format {
-        LogFormat::Text => layer.with_ansi(false).boxed(),
-        LogFormat::Json => layer.json().boxed(),
-    };
+    let lines = lines(format, || Visible(io::stderr()));
     tracing_subscriber::registry()
-        .with(layer.with_filter(filter))
+        .with(lines.with_filter(filter))
         .init();
     // The default hook prints what was panicked with, which may be anything.
     panic::set_hook(Box::new(|panic| {
         let location = panic.location().map(ToString::to_string);
         tracing::error!(location, "panicked");
     }));
+}
+
+/// The lines of the log.
+fn lines<S, W>(format: LogFormat, writer: W) -> Box<dyn Layer<S> + Send + Sync>
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
+{
+    let layer = fmt::layer().with_writer(writer).with_target(false);
+    match format {
+        LogFormat::Text => layer.with_ansi(false).boxed(),
+        LogFormat::Json => layer.json().boxed(),
+    }
+}
+
+/// A writer in which invisible characters are escaped. The JSON formatter escapes only what JSON requires, and a line has
+/// text of tenants: no character of it controls a terminal, or shows other text than a program reads.
+struct Visible<W>(W);
+
+impl<W: io::Write> io::Write for Visible<W> {
+    /// Writes one line, which comes whole.
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        let text = String::from_utf8_lossy(line);
+        self.0.write_all(visible_json(&text).as_bytes())?;
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use kubelet_attestation::text::is_invisible;
+    use serde_json::Value;
+
+    use super::*;
+
+    /// The lines that a test writes.
+    #[derive(Clone, Default)]
+    struct Written(Arc<Mutex<Vec<u8>>>);
+
+    impl io::Write for Written {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().write(bytes)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn invisible_characters_of_a_log_line_are_escaped_in_each_format() {
+        let hostile = "a\u{1b}[2J\u{9b}\u{7f}\u{202e}\u{2066}\u{200b}\u{feff}\u{2028}\u{e0041}\nb";
+        for format in [LogFormat::Text, LogFormat::Json] {
+            let written = Written::default();
+            let writer = written.clone();
+            let lines = lines(format, move || Visible(writer.clone()));
+            let subscriber = tracing_subscriber::registry().with(lines);
+            tracing::subscriber::with_default(subscriber, || {
+                tracing::warn!(name = hostile, debug = ?[hostile], "unreadable");
+            });
+
+            let text = String::from_utf8(written.0.lock().unwrap().clone()).unwrap();
+            let line = text.strip_suffix('\n').unwrap();
+            assert!(!line.contains(is_invisible), "{format:?}: {line:?}");
+            if format == LogFormat::Json {
+                let line: Value = serde_json::from_str(line).unwrap();
+                assert_eq!(line["fields"]["name"], hostile);
+            }
+        }
+    }
 }
