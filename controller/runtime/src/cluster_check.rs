@@ -205,7 +205,7 @@ pub async fn check_settings(file: &Path, workload: Option<ClusterAccess>) -> Vec
     let what = format!("valid; {} authorizes {attestors}", spec.cluster_name);
     let mut findings = vec![("settings", Finding::pass(what))];
     if let Some(access) = workload {
-        let of_workload = one_cluster::of_workload(Ok(access), spec, None);
+        let of_workload = one_cluster::of_workload(Ok(access), spec, None, None);
         let of_workload = Box::pin(of_workload).await;
         // These checks need a controller with a management cluster: it keeps records, and installs the policies.
         let is_of_management = |name| ["admission-policy", "nodes"].contains(&name);

@@ -35,6 +35,19 @@ impl VerifierUnavailable {
         }
     }
 
+    /// Whether the message of the condition `AttestorsAvailable` names this attestor.
+    pub fn is_in(message: &str, attestor: &str) -> bool {
+        let unknown = Self::Unknown(attestor.to_owned()).to_string();
+        let unusable =
+            format!("the attestor {attestor} is authorized, and this controller cannot use it: ");
+        let is_insecure = attestor == Self::InsecureNotAllowed.attestor();
+        let not_allowed = Self::InsecureNotAllowed.to_string();
+        [unknown, unusable]
+            .iter()
+            .any(|text| message.contains(text.as_str()))
+            || is_insecure && message.contains(&not_allowed)
+    }
+
     /// The attestor, as the resource has it.
     pub(super) fn attestor(&self) -> &str {
         match self {
@@ -53,5 +66,41 @@ impl VerifierUnavailable {
 impl From<&VerifierUnavailable> for Deferral {
     fn from(why: &VerifierUnavailable) -> Self {
         Self::VerifierUnavailable(Unavailable::new(why.clone()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::verifier::Verifiers;
+
+    #[test]
+    fn the_message_of_the_condition_names_each_unavailable_attestor_and_no_other() {
+        let unusable = VerifierUnavailable::Unusable {
+            attestor: "aws",
+            why: "tpm".to_owned(),
+        };
+        let all = [
+            VerifierUnavailable::Unknown("contoso".to_owned()),
+            VerifierUnavailable::InsecureNotAllowed,
+            unusable,
+        ];
+        for why in &all {
+            let alone: Verifiers = [Err(why.clone())].into_iter().collect();
+            let message = alone.availability().message;
+            for other in &all {
+                let is_named = VerifierUnavailable::is_in(&message, other.attestor());
+                assert_eq!(is_named, why == other, "{message}");
+            }
+            assert!(!VerifierUnavailable::is_in(&message, "tpm"), "{message}");
+        }
+        let together: Verifiers = all.iter().cloned().map(Err).collect();
+        let message = together.availability().message;
+        for why in &all {
+            assert!(
+                VerifierUnavailable::is_in(&message, why.attestor()),
+                "{message}"
+            );
+        }
     }
 }

@@ -2,9 +2,10 @@
 
 use std::collections::BTreeSet;
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::api::{Api, ListParams};
 use node_attestation_core::crd::conditions::{self, ATTESTORS_AVAILABLE, READY};
-use node_attestation_core::crd::{KubeletAuthenticationSpec, NodeIdentity};
+use node_attestation_core::crd::{KubeletAuthentication, KubeletAuthenticationSpec, NodeIdentity};
 
 use super::workload::{self, Workload};
 use super::{Checked, Finding, secrets, some, within};
@@ -55,7 +56,8 @@ pub(super) async fn checks(
         let names = live.into_iter().map(|one| one.spec.node_name);
         names.collect::<BTreeSet<_>>()
     });
-    let of_workload = Box::pin(of_workload(access, spec, named));
+    let unavailable = unavailable(authentication).map(|condition| condition.message.as_str());
+    let of_workload = Box::pin(of_workload(access, spec, named, unavailable));
     findings.extend(of_workload.await);
     findings
         .into_iter()
@@ -68,6 +70,7 @@ pub(super) async fn of_workload(
     access: Result<ClusterAccess, Finding>,
     spec: &KubeletAuthenticationSpec,
     named: Option<BTreeSet<String>>,
+    unavailable: Option<&str>,
 ) -> Vec<(&'static str, Finding)> {
     let answered = match access {
         Err(finding) => Err(finding),
@@ -88,6 +91,7 @@ pub(super) async fn of_workload(
     let workload = Workload {
         client: access.client(),
         spec,
+        unavailable,
     };
     let (rights, ways, policy, nodes, requests, versions) = tokio::join!(
         within(workload.rights()),
@@ -112,6 +116,13 @@ pub(super) async fn of_workload(
     all
 }
 
+/// The condition about attestors that the controller does not have.
+fn unavailable(authentication: &KubeletAuthentication) -> Option<&Condition> {
+    let status = authentication.status.as_ref()?;
+    let available = conditions::find(&status.conditions, ATTESTORS_AVAILABLE)?;
+    (available.status == "False").then_some(available)
+}
+
 /// The Cluster has a `KubeletAuthentication` that is Ready.
 fn authentication(state: &ClusterState) -> Finding {
     if let Some(error) = &state.unreadable {
@@ -128,11 +139,8 @@ fn authentication(state: &ClusterState) -> Finding {
     };
     let status = authentication.status.as_ref();
     let ready = status.and_then(|status| conditions::find(&status.conditions, READY));
-    let available =
-        status.and_then(|status| conditions::find(&status.conditions, ATTESTORS_AVAILABLE));
-    let unavailable = available.filter(|available| available.status == "False");
     match ready {
-        Some(ready) if ready.status == "True" => match unavailable {
+        Some(ready) if ready.status == "True" => match unavailable(authentication) {
             None => Finding::pass("Ready"),
             Some(condition) => Finding::warn(
                 format!(

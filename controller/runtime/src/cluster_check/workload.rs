@@ -10,6 +10,7 @@ use kube::api::{Api, ListParams};
 use kube::{Client, ResourceExt as _};
 use kubelet_attestation::names::{BUILT_IN_SERVING_SIGNER, Provider};
 use node_attestation_core::crd::KubeletAuthenticationSpec;
+use node_attestation_core::verifier::VerifierUnavailable;
 
 use super::{Finding, some};
 use crate::client::CallError;
@@ -45,6 +46,8 @@ const CONTROL_PLANE: &str = "node-role.kubernetes.io/control-plane";
 pub(super) struct Workload<'a> {
     pub(super) client: &'a Client,
     pub(super) spec: &'a KubeletAuthenticationSpec,
+    /// The message of the condition about attestors that the controller does not have.
+    pub(super) unavailable: Option<&'a str>,
 }
 
 impl Workload<'_> {
@@ -59,9 +62,20 @@ impl Workload<'_> {
         Finding::pass(name.clone())
     }
 
-    /// The signers whose requests the controller answers.
+    /// The signers whose requests the controller answers, also of attestors that it does not have at present.
     fn signers(&self) -> Vec<String> {
+        self.signers_of(|_| true)
+    }
+
+    /// Whether the controller does not have this attestor.
+    fn is_unavailable(&self, attestor: &str) -> bool {
+        let message = self.unavailable.unwrap_or_default();
+        VerifierUnavailable::is_in(message, attestor)
+    }
+
+    fn signers_of(&self, is_wanted: impl Fn(&str) -> bool) -> Vec<String> {
         let attestors = self.spec.authorized_attestors.iter();
+        let attestors = attestors.filter(|name| is_wanted(name));
         let providers = attestors.filter_map(|name| Provider::parse(name).ok());
         let mut signers = vec![BUILT_IN_SERVING_SIGNER.to_owned()];
         for provider in providers {
@@ -76,9 +90,14 @@ impl Workload<'_> {
     pub(super) async fn rights(&self) -> Finding {
         const CURE: &str =
             "give them to the kubeconfig's user: packaging/rbac/workload-cluster.yaml";
-        let required = preflight::required_rights(&self.signers());
+        let available = self.signers_of(|attestor| !self.is_unavailable(attestor));
+        let required = preflight::required_rights(&available);
+        // The controller does not use them before it has the attestor.
+        let mut optional = preflight::required_rights(&self.signers());
+        optional.retain(|right| !required.contains(right));
+        optional.extend(preflight::optional_rights());
         let required = preflight::missing(self.client, required).await;
-        let optional = preflight::missing(self.client, preflight::optional_rights()).await;
+        let optional = preflight::missing(self.client, optional).await;
         let (required, optional) = match (required, optional) {
             (Ok(required), Ok(optional)) => (required, optional),
             (Err(error), _) | (_, Err(error)) => {
