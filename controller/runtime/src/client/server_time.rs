@@ -24,6 +24,13 @@ struct Heard {
 }
 
 impl ServerTime {
+    /// As an API server that answers with this time.
+    #[cfg(test)]
+    pub(crate) fn at(date: SystemTime) -> Self {
+        let at = elapsed();
+        Self(Arc::new(Mutex::new(Some(Heard { date, at }))))
+    }
+
     /// Takes note of an answer. Without a date, the last one counts.
     pub(super) fn heard(&self, headers: &HeaderMap) {
         let date = headers.get(DATE).and_then(|date| date.to_str().ok());

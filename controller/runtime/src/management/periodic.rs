@@ -492,3 +492,6 @@ fn refusal(error: &kube::Error) -> ApiReachability {
         ApiReachability::No(text)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,3 +1,5 @@
+mod former;
+
 use super::*;
 
 fn at(hours: u64) -> Timestamp {

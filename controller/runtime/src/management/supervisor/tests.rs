@@ -98,7 +98,7 @@ fn cluster(number: usize) -> Value {
 }
 
 /// The kinds of Cluster API.
-fn discovery() -> Value {
+pub(super) fn discovery() -> Value {
     let kinds = [
         ("clusters", "Cluster"),
         ("machines", "Machine"),
@@ -114,9 +114,9 @@ fn discovery() -> Value {
 /// The names and generations of the objects whose status was written.
 type Written = Arc<Mutex<BTreeSet<(String, i64)>>>;
 
-type Answer = Response<UnsyncBoxBody<Bytes, Infallible>>;
+pub(super) type Answer = Response<UnsyncBoxBody<Bytes, Infallible>>;
 
-fn whole(code: u16, object: &Value) -> Answer {
+pub(super) fn whole(code: u16, object: &Value) -> Answer {
     let body = Full::new(Bytes::from(object.to_string())).boxed_unsync();
     Response::builder().status(code).body(body).unwrap()
 }

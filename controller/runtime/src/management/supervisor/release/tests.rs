@@ -2,8 +2,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::stream::{self, StreamExt as _};
-use http_body_util::combinators::UnsyncBoxBody;
-use http_body_util::{BodyExt as _, Full, StreamBody};
+use http_body_util::{BodyExt as _, StreamBody};
 use hyper::body::{Bytes, Frame};
 use hyper::{Method, Request, Response};
 use kube::client::Body;
@@ -14,15 +13,9 @@ use serde_json::{Value, json};
 use tokio::sync::oneshot;
 use tokio::time::sleep;
 
+use super::super::tests::{Answer, discovery, whole};
 use super::*;
 use crate::management::{Controller, Settings};
-
-type Answer = Response<UnsyncBoxBody<Bytes, std::convert::Infallible>>;
-
-fn whole(code: u16, object: &Value) -> Answer {
-    let body = Full::new(Bytes::from(object.to_string())).boxed_unsync();
-    Response::builder().status(code).body(body).unwrap()
-}
 
 fn failure(code: u16, reason: &str) -> Answer {
     let status = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "code": code, "reason": reason});
@@ -94,21 +87,7 @@ async fn management(
         "kubeletauthentications" if is_watch => events(begun, case.created_again),
         _ if is_watch => Response::new(StreamBody::new(stream::pending()).boxed_unsync()),
         "kubeletauthentications" => list(vec![authentication("ka")]),
-        "v1beta2" => {
-            let kinds = [
-                ("clusters", "Cluster"),
-                ("machines", "Machine"),
-                ("machinepools", "MachinePool"),
-            ];
-            let resources = kinds.map(|(name, kind)| {
-                json!({"name": name, "kind": kind, "namespaced": true, "singularName": "", "verbs": ["list"]})
-            });
-            let group = "cluster.x-k8s.io/v1beta2";
-            whole(
-                200,
-                &json!({"kind": "APIResourceList", "groupVersion": group, "resources": resources}),
-            )
-        }
+        "v1beta2" => whole(200, &discovery()),
         "clusters" => list(vec![json!({
             "apiVersion": CORE_API_VERSION, "kind": "Cluster",
             "metadata": {"name": "prod-1", "namespace": "default", "uid": "c", "resourceVersion": "1"},

@@ -1,0 +1,158 @@
+//! Tokens that a controller extended before this one began.
+
+use std::sync::{Arc, Mutex};
+
+use http_body_util::Full;
+use hyper::body::Bytes;
+use hyper::{Method, Response};
+
+use super::*;
+use crate::client::ClusterAccess;
+
+const GRACE: Duration = Duration::from_hours(1);
+
+/// The names in a page of a list, by its number and the calls before it, and whether there is another page; `None`: the
+/// list fails.
+type Page = fn(usize, &[String]) -> Option<(Vec<String>, bool)>;
+
+/// An API server with extended tokens, and the calls that it has answered.
+#[derive(Clone)]
+struct Server {
+    page: Page,
+    calls: Arc<Mutex<Vec<String>>>,
+}
+
+impl Server {
+    fn new(page: Page) -> Self {
+        let calls = Arc::default();
+        Self { page, calls }
+    }
+
+    fn client(&self) -> Client {
+        let server = self.clone();
+        let access = ClusterAccess::in_memory(move |request| {
+            let query = request.uri().query().unwrap_or_default();
+            let number = query
+                .split('&')
+                .find_map(|pair| pair.strip_prefix("continue="));
+            let number = number.map_or(0, |number| number.parse().unwrap());
+            let path = request.uri().path();
+            let name = path.strip_prefix("/api/v1/namespaces/kube-system/secrets/");
+            let call = match name {
+                Some(name) => format!("{} {name}", request.method()),
+                None => format!("list {number}"),
+            };
+            let selector = "labelSelector=attestation.cluster.x-k8s.io%2Fextended";
+            assert!(name.is_some() || query.contains(selector), "{query}");
+            let is_patch = request.method() == Method::PATCH;
+            let page = (server.page)(number, &server.calls.lock().unwrap());
+            server.calls.lock().unwrap().push(call);
+            let answer = match (name, page) {
+                (Some(_), _) if is_patch => Some(json!({"metadata": {}})),
+                (Some(_), _) => {
+                    let ends = secret(SECRET_TYPE, Some("1970-01-01T11:00:00Z"));
+                    Some(serde_json::from_str(&ends).unwrap())
+                }
+                (None, Some((names, has_more))) => {
+                    let item = |name| json!({"metadata": {"name": name}});
+                    let items: Vec<Value> = names.into_iter().map(item).collect();
+                    let rest = has_more.then(|| (number + 1).to_string());
+                    Some(json!({"metadata": {"continue": rest}, "items": items}))
+                }
+                (None, None) => None,
+            };
+            async move {
+                let status = if answer.is_some() { 200 } else { 403 };
+                let body = answer.unwrap_or_default().to_string();
+                let answer = Response::builder().status(status);
+                answer.body(Full::new(Bytes::from(body))).unwrap()
+            }
+        });
+        access.client().clone()
+    }
+
+    fn calls(&self, prefix: &str) -> Vec<String> {
+        let calls = self.calls.lock().unwrap();
+        let calls = calls.iter().filter(|call| call.starts_with(prefix));
+        calls.cloned().collect()
+    }
+}
+
+fn token(id: &str) -> TokenId {
+    TokenId::parse(id).unwrap()
+}
+
+fn time(hours: u64) -> SystemTime {
+    at(hours).into()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_token_that_was_extended_before_ends_unless_it_is_wanted() {
+    let server = Server::new(|number, _| {
+        let names = match number {
+            0 => ["bootstrap-token-aaaaaa", "bootstrap-token-", "other"],
+            _ => ["bootstrap-token-bbbbbb", "bootstrap-token-A", "cccccc"],
+        };
+        Some((names.map(ToOwned::to_owned).into(), number == 0))
+    });
+    let client = server.client();
+    let mut tokens = Tokens::new(GRACE);
+    let wanted = [token("aaaaaa")].into();
+    let begin = Duration::from_mins(5);
+    for _ in 0..2 {
+        let found = tokens.find_former(&client, &wanted, time(10), begin).await;
+        found.unwrap();
+    }
+    assert_eq!(server.calls("list"), ["list 0", "list 1"], "once");
+
+    for (elapsed, ended) in [
+        (begin + GRACE - Duration::from_secs(1), vec![]),
+        (begin + GRACE, vec![token("bbbbbb")]),
+        (begin + 2 * GRACE, vec![]),
+    ] {
+        let kept = tokens.keep(&client, &wanted, time(10), elapsed).await;
+        assert_eq!(kept.unwrap().ended, ended, "{elapsed:?}");
+    }
+    assert_eq!(
+        server.calls("PATCH"),
+        [
+            "PATCH bootstrap-token-aaaaaa",
+            "PATCH bootstrap-token-bbbbbb"
+        ]
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_list_of_extended_tokens_that_fails_is_read_again() {
+    let server = Server::new(|_, calls| {
+        let names = vec!["bootstrap-token-aaaaaa".to_owned()];
+        (!calls.is_empty()).then_some((names, false))
+    });
+    let client = server.client();
+    let mut tokens = Tokens::new(GRACE);
+    let none = BTreeSet::new();
+    let failed = tokens.find_former(&client, &none, time(10), GRACE).await;
+    failed.unwrap_err();
+    assert!(tokens.known.is_empty());
+
+    let found = tokens.find_former(&client, &none, time(10), GRACE).await;
+    found.unwrap();
+    assert!(tokens.known.contains_key(&token("aaaaaa")));
+}
+
+#[tokio::test(start_paused = true)]
+async fn extended_tokens_without_end_take_a_bounded_memory_and_time() {
+    // Each page has more than were asked for, and another one follows.
+    let server = Server::new(|number, _| {
+        let names = (0..2 * PAGE).map(|one| format!("bootstrap-token-{number:02}{one:04}"));
+        Some((names.collect(), true))
+    });
+    let client = server.client();
+    let mut tokens = Tokens::new(GRACE);
+    let none = BTreeSet::new();
+    let found = tokens.find_former(&client, &none, time(10), GRACE).await;
+
+    found.unwrap();
+    assert_eq!(tokens.known.len(), MAX_FORMER);
+    assert_eq!(server.calls("list").len(), MAX_PAGES);
+}

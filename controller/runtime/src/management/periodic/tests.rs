@@ -1,0 +1,44 @@
+use http_body_util::Full;
+use hyper::Response;
+use hyper::body::Bytes;
+use node_attestation_core::testing::cluster;
+
+use super::*;
+use crate::capi::{Objects, Selection};
+use crate::events::Events;
+use crate::metrics::Metrics;
+use crate::turns::FairRate;
+
+/// The upkeep of a cluster whose API servers are away.
+fn upkeep() -> Upkeep {
+    let access = ClusterAccess::in_memory(|_| async {
+        let away = Response::builder().status(503);
+        away.body(Full::new(Bytes::new())).unwrap()
+    });
+    let (client, key) = (access.client().clone(), ObjectKey::new("a", "prod-1"));
+    let rate = Arc::new(FairRate::new(crate::machine_conditions::RATE));
+    let (objects, _) = Objects::new(client.clone(), Selection::default(), &Metrics::default());
+    Upkeep::new(
+        access,
+        KubeletAuthenticationSpec::new("prod-1", &["null"]),
+        cluster(),
+        CapiInventory::new(objects, key.clone()),
+        SweepEvents::new(Events::none(), &client, &key),
+        MachineConditions::new(client, rate, key),
+        &Settings::default(),
+    )
+}
+
+#[tokio::test]
+async fn what_has_ended_only_by_the_clock_of_this_machine_has_not_ended() {
+    const DAY: Duration = Duration::from_hours(24);
+    let begin = now();
+    assert!(upkeep().ended_by() >= begin, "the only clock");
+
+    for (server, expected) in [(begin - 7 * DAY, begin - 7 * DAY), (begin + 7 * DAY, begin)] {
+        let ended = upkeep().with_server_time(ServerTime::at(server)).ended_by();
+
+        let difference = ended.duration_since(expected).unwrap();
+        assert!(difference < DAY, "{difference:?}");
+    }
+}
