@@ -65,8 +65,8 @@ where
     }
 }
 
-/// A writer in which invisible characters are escaped. The JSON formatter escapes only what JSON requires, and a line has
-/// text of tenants: no character of it controls a terminal, or shows other text than a program reads.
+/// A writer in which invisible characters are escaped. The JSON formatter escapes only what JSON requires, and a line
+/// has text of tenants: no character of it controls a terminal, or shows other text than a program reads.
 struct Visible<W>(W);
 
 impl<W: io::Write> io::Write for Visible<W> {

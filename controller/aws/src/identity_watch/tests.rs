@@ -392,21 +392,6 @@ async fn a_watch_that_breaks_goes_on_where_it_ended_without_another_list() {
     assert_eq!(bed.access_key("keys").as_deref(), Some("AKIA2"));
 }
 
-#[tokio::test(start_paused = true)]
-async fn objects_too_large_for_a_page_hinder_no_others() {
-    let bed = Bed::new();
-    bed.server.has_large_pages_of("namespaces");
-    bed.identity("a", "keys");
-    bed.secret("keys", "AKIA1");
-    bed.namespace("tenant-a");
-    bed.cluster("a");
-    let _running = bed.begin().await;
-    assert_eq!(bed.access_key("keys").as_deref(), Some("AKIA1"));
-    assert_eq!(bed.store.clusters().map(|clusters| clusters.len()), Some(1));
-    sleep(Duration::from_mins(1)).await;
-    assert_eq!(bed.resolve(), Ok(()));
-}
-
 const PLURAL: &str = "kubeletauthentications";
 const ACCOUNT: &str = "111122223333";
 

@@ -2,7 +2,8 @@
 //!
 //! # Guarantees
 //!
-//! - Each token goes round by namespace, then by Cluster: the sessions of one Cluster delay no other by more than one call.
+//! - Each token goes round by namespace, then by Cluster: the sessions of one Cluster delay no other by more than
+//!   one call.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -163,3 +163,18 @@ async fn the_condition_and_the_log_name_an_object_that_cannot_be_read() {
     );
     assert_eq!(bed.resolve(), Ok(()));
 }
+
+#[tokio::test(start_paused = true)]
+async fn objects_too_large_for_a_page_hinder_no_others() {
+    let bed = Bed::new();
+    bed.server.has_large_pages_of("namespaces");
+    bed.identity("a", "keys");
+    bed.secret("keys", "AKIA1");
+    bed.namespace("tenant-a");
+    bed.cluster("a");
+    let _running = bed.begin().await;
+    assert_eq!(bed.access_key("keys").as_deref(), Some("AKIA1"));
+    assert_eq!(bed.store.clusters().map(|clusters| clusters.len()), Some(1));
+    sleep(Duration::from_mins(1)).await;
+    assert_eq!(bed.resolve(), Ok(()));
+}

@@ -183,7 +183,7 @@ impl Kept for Cluster {
             endpoint,
             service_ranges: services
                 .and_then(|ranges| ranges.cidr_blocks)
-                .map(service_ranges)
+                .map(|all| service_ranges(&all))
                 .unwrap_or_default(),
             infrastructure: Reference::within(&namespace, spec.infrastructure_ref),
             attestors: OwnAttestors::of(&metadata, spec.topology),
@@ -193,9 +193,9 @@ impl Kept for Cluster {
     }
 }
 
-/// The ranges that are kept. An entry that is not a range takes the place of those beyond the limit, so that they are not
-/// taken for the only ones.
-fn service_ranges(all: Vec<String>) -> Vec<String> {
+/// The ranges that are kept. An entry that is not a range takes the place of those beyond the limit, so that they are
+/// not taken for the only ones.
+fn service_ranges(all: &[String]) -> Vec<String> {
     let has_more = all.len() > MAX_SERVICE_RANGES;
     let ranges = all.iter().take(MAX_SERVICE_RANGES);
     let mut ranges: Vec<String> = ranges

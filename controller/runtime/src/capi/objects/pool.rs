@@ -12,8 +12,8 @@ use super::{
 };
 use crate::shared::visited;
 
-/// The most members of a pool that are known: the limit of its definition in v1beta2. Each takes some hundred bytes, and
-/// has as few as eight in the object.
+/// The most members of a pool that are known: the limit of its definition in v1beta2. Each takes some hundred bytes,
+/// and has as few as eight in the object.
 pub(in crate::capi) const MAX_PROVIDER_IDS: usize = 10_000;
 
 /// A `MachinePool`, as far as it is used.
