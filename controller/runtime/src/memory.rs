@@ -71,8 +71,8 @@ struct Common {
 struct Limit(usize);
 
 impl Limit {
-    /// Whether a namespace with `own` of `all` taken bytes can take `more`, with so many namespaces. Of several, each has
-    /// at most half. Three or more have equal parts of the last quarter, so that some together do not leave nothing to
+    /// Whether a namespace with `own` of `all` taken bytes can take `more`, with so many namespaces. Of several, each
+    /// has at most half. Three or more have equal parts of the last quarter, so that some together do not leave nothing to
     /// another.
     fn allows(self, (own, all): (usize, usize), more: usize, namespaces: usize) -> bool {
         let Self(bytes) = self;

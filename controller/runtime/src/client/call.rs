@@ -89,8 +89,8 @@ pub(crate) async fn in_time<T>(
     })
 }
 
-/// All pages of `list`, each of which is read whole. A page that is too long is requested again with fewer objects, as in
-/// watches.
+/// All pages of `list`, each of which is read whole. A page that is too long is requested again with fewer objects, as
+/// in watches.
 ///
 /// The closure is an ordinary one: the future of an `AsyncFn` cannot be spawned.
 pub(crate) async fn pages<T, F>(

@@ -34,12 +34,12 @@ pub(crate) const MANAGEMENT_PAGE_SIZE: u32 = 500;
 /// base64 here, and annotations, of which there are 256 KiB, may be escaped, six bytes for one.
 const MAX_OBJECT_LEN: usize = 4 * 1024 * 1024;
 
-/// The JSON of a page of an operator's API server: seven of the largest objects that etcd takes. Tenants of a management
-/// cluster write them: a schema limits neither labels nor the length of the whole.
+/// The JSON of a page of an operator's API server: seven of the largest objects that etcd takes. Tenants of a
+/// management cluster write them: a schema limits neither labels nor the length of the whole.
 const MAX_PAGE_LEN: usize = 12 * 1024 * 1024;
 
-/// The limit of values of a page of an operator's API server, each of which takes up to a hundred bytes: twice as many as
-/// 500 honest objects have.
+/// The limit of values of a page of an operator's API server, each of which takes up to a hundred bytes: twice as many
+/// as 500 honest objects have.
 const MAX_PAGE_VALUES: usize = 256 * 1024;
 
 /// A page of so few objects has no limit of values: each must be read, or it would hide the others.

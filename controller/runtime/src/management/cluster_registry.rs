@@ -178,8 +178,8 @@ impl ClusterRegistry {
     }
 }
 
-/// The object without the metadata that are never read. It is kept for as long as it exists, and whoever may write it can
-/// give it thousands of labels, annotations and owners.
+/// The object without the metadata that are never read. It is kept for as long as it exists, and whoever may write it
+/// can give it thousands of labels, annotations and owners.
 fn lean(mut authentication: KubeletAuthentication) -> KubeletAuthentication {
     let metadata = &mut authentication.metadata;
     metadata.finalizers = None;

@@ -88,8 +88,8 @@ impl Room {
         is_full || self.is_short
     }
 
-    /// Reserves memory to process a request of so many bytes. Returns whether it can begin: a large one waits for memory,
-    /// or the large ones of many clusters would exceed all limits together.
+    /// Reserves memory to process a request of so many bytes. Returns whether it can begin: a large one waits for
+    /// memory, or the large ones of many clusters would exceed all limits together.
     pub(super) fn begin(&mut self, bytes: usize) -> bool {
         let all = self.running_bytes.saturating_add(charge(bytes));
         let has_memory = self.in_progress.resize(all);
