@@ -54,10 +54,10 @@ const ATTEMPTS: usize = 10;
 ///
 /// | | resetCount | restartCount | PCRs | clockInfo.safe |
 /// | --- | --- | --- | --- | --- |
-/// | `Hard` | +1 | 0 | 0 | no, until the clock passes what was last stored |
-/// | `Orderly` | +1 | 0 | 0 | as before |
+/// | `Hard` | +1 | 0 | as at the start | no, until the clock passes what was last stored |
+/// | `Orderly` | +1 | 0 | as at the start | as before |
 /// | `Resume` | same | +1 | kept | as before |
-/// | `Restart` | same | +1 | 0 | as before |
+/// | `Restart` | same | +1 | as at the start | as before |
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reset {
     /// The power is cut.
@@ -77,9 +77,25 @@ pub struct Swtpm {
     tools: Tools,
     maker: Arc<EkCa>,
     state: PathBuf,
+    firmware: Firmware,
     _process: Process,
     _scratch: Scratch,
 }
+
+/// The firmware of the machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Firmware {
+    /// It extends the PCRs 0 to 7 at each boot.
+    Measures,
+    /// It leaves them at zero: some firmware extends only the bank SHA-1.
+    MeasuresNothing,
+}
+
+/// The digest of a separator (`EV_SEPARATOR`: four zero bytes) in each bank. A bank that the TPM does not have is passed
+/// over.
+const SEPARATOR: &str = "sha1=9069ca78e7450a285173431b3e52c5c25299e473,\
+    sha256=df3f619804a92fdb4057192dc43dd748ea778adc52bc498ce80524c014b81119,\
+    sha384=394341b7182cd227c5c6b07ef8000cdfd86136c4292b8e576573ad7ed9ae41019f5818b4b971c9effc60e1ad9f1289f0";
 
 impl Default for Swtpm {
     fn default() -> Self {
@@ -97,13 +113,19 @@ impl Swtpm {
     /// Creates and starts a TPM of this maker.
     #[track_caller]
     pub fn made_by(maker: &Arc<EkCa>) -> Self {
-        Self::make(maker, "sha256")
+        Self::make(maker, "sha256", Firmware::Measures)
     }
 
     /// Creates and starts a TPM with only these banks of PCRs: `sha1`, or `sha1,sha256`.
     #[track_caller]
     pub fn with_banks(banks: &str) -> Self {
-        Self::make(&MAKER, banks)
+        Self::make(&MAKER, banks, Firmware::Measures)
+    }
+
+    /// Creates and starts a TPM whose firmware does not extend the bank SHA-256: the PCRs 0 to 7 are zero.
+    #[track_caller]
+    pub fn unmeasured() -> Self {
+        Self::make(&MAKER, "sha256", Firmware::MeasuresNothing)
     }
 
     /// Starts a TPM with a copy of another's state: a cloned virtual machine, or one that is reset to a snapshot.
@@ -117,18 +139,18 @@ impl Swtpm {
         // No command changes the state during the copy.
         let _turn = other.tools.sequence();
         provision::copy(&other.state, &state);
-        Self::run(scratch, state, other.maker.clone())
+        Self::run(scratch, state, other.maker.clone(), other.firmware)
     }
 
-    fn make(maker: &Arc<EkCa>, banks: &str) -> Self {
+    fn make(maker: &Arc<EkCa>, banks: &str, firmware: Firmware) -> Self {
         let scratch = Scratch::new("swtpm");
         let state = scratch.directory("state");
         provision::make(&scratch, &state, maker, banks);
-        Self::run(scratch, state, maker.clone())
+        Self::run(scratch, state, maker.clone(), firmware)
     }
 
     #[track_caller]
-    fn run(scratch: Scratch, state: PathBuf, maker: Arc<EkCa>) -> Self {
+    fn run(scratch: Scratch, state: PathBuf, maker: Arc<EkCa>, firmware: Firmware) -> Self {
         let (log, written) = (scratch.join("swtpm.log"), scratch.join("swtpm.pid"));
         for _ in 0..ATTEMPTS {
             let port = free_port();
@@ -144,14 +166,17 @@ impl Swtpm {
             });
             match listening {
                 Some(true) => {
-                    return Self {
+                    let tpm = Self {
                         port,
                         tools: Tools::new(tcti(port)),
                         maker,
                         state,
+                        firmware,
                         _process: process,
                         _scratch: scratch,
                     };
+                    tpm.boot(&tpm.tools.sequence());
+                    return tpm;
                 }
                 Some(false) | None => {
                     let said = process.log().since(process.log_start());
@@ -195,9 +220,25 @@ impl Swtpm {
         let control = self.control();
         sequence.must(&["swtpm_ioctl", "--tcp", &control, "-i"]);
         match reset {
-            Reset::Resume => sequence.must(&["tpm2_startup"]),
-            Reset::Hard | Reset::Orderly | Reset::Restart => sequence.must(&["tpm2_startup", "-c"]),
-        };
+            Reset::Resume => drop(sequence.must(&["tpm2_startup"])),
+            Reset::Hard | Reset::Orderly | Reset::Restart => {
+                sequence.must(&["tpm2_startup", "-c"]);
+                self.boot(&sequence);
+            }
+        }
+    }
+
+    /// Measures as the machine's firmware does: at least a separator into each of its PCRs.
+    #[track_caller]
+    fn boot(&self, sequence: &Sequence<'_>) {
+        if self.firmware == Firmware::MeasuresNothing {
+            return;
+        }
+        let extensions = (0..8).map(|pcr| format!("{pcr}:{SEPARATOR}"));
+        let extensions: Vec<_> = extensions.collect();
+        let mut command = vec!["tpm2_pcrextend"];
+        command.extend(extensions.iter().map(String::as_str));
+        sequence.must(&command);
     }
 
     /// Clears it: keys and certificates remain, whether persistent endorsement keys are among them or not; the

@@ -366,7 +366,7 @@ fn a_copy_of_the_tpm_is_behind_the_original() {
 
 #[test]
 fn a_clock_that_is_not_safe_is_written_down_and_not_denied() {
-    let tpm = Arc::new(Swtpm::start());
+    let tpm = Arc::new(Swtpm::unmeasured());
     let machine = TpmMachine::new(tpm.clone(), Kind::P256);
     let mut case = Case::of_nobody();
     case.allow("m1", digest(&machine));
@@ -401,11 +401,11 @@ fn a_changed_boot_chain_is_denied_and_the_register_named() {
     let machine = TpmMachine::new(tpm.clone(), Kind::P256);
     let mut case = Case::valid();
     let policy = &mut case.settings.pcr_policy;
-    let zero = "0".repeat(64);
+    let booted = data_encoding::HEXLOWER.encode(&tpm.pcr(4));
     policy.allowed = vec![
         [
-            ("4".to_owned(), zero.clone()),
-            ("7".to_owned(), zero.clone()),
+            ("4".to_owned(), booted.clone()),
+            ("7".to_owned(), booted.clone()),
         ]
         .into(),
         [("0".to_owned(), "1".repeat(64))].into(),
@@ -426,7 +426,7 @@ fn a_changed_boot_chain_is_denied_and_the_register_named() {
 
     tpm.reset(Reset::Orderly);
     case.proves(&Good::of(&machine, &case).response);
-    case.settings.pcr_policy.allowed = vec![[("8".to_owned(), zero)].into()];
+    case.settings.pcr_policy.allowed = vec![[("8".to_owned(), booted)].into()];
     assert_eq!(
         denied(case.respond(&GOOD.response)),
         TpmDenial::RegisterNotQuoted(8)
