@@ -12,11 +12,13 @@ use crate::identifiers::{KeyDigest, ServingName};
 use crate::inventory::Machine;
 use crate::refusal::{Denial, Reason, Refusal, Unavailable};
 
+mod findings;
 mod insecure;
 pub mod platform;
 mod unavailable;
 mod verifiers;
 
+pub use findings::{Expiring, Findings};
 pub use insecure::InsecureVerifier;
 pub use unavailable::VerifierUnavailable;
 pub use verifiers::Verifiers;
@@ -72,6 +74,12 @@ pub trait Verifier: Debug + Send + Sync {
     /// `KubeletAuthentication`. No decision depends on them, and they cost no call.
     fn reports(&self) -> Vec<ConditionReport> {
         Vec::new()
+    }
+
+    /// Findings about the machines of the cluster, as far as its evidence has shown them by `now`. No decision
+    /// depends on them, and they cost no call.
+    fn findings(&self, _now: SystemTime) -> Findings {
+        Findings::default()
     }
 }
 

@@ -15,6 +15,10 @@ pub const AWS_IDENTITY_RESOLVED: &str = "AWSIdentityResolved";
 pub const AWS_CREDENTIALS_READY: &str = "AWSCredentialsReady";
 /// Whether the `ConfigMaps` that list endorsement keys were read, and every entry in them.
 pub const ENDORSEMENT_KEY_LISTS_READ: &str = "EndorsementKeyListsRead";
+/// Whether the certificates that vouch for endorsement keys stay valid for the next 90 days.
+pub const ENDORSEMENT_CERTIFICATES_VALID: &str = "EndorsementCertificatesValid";
+/// Whether the firmware of all machines measures their boot.
+pub const BOOT_MEASURED: &str = "BootMeasured";
 /// Whether the attestors of all live records are authorized.
 pub const RECORD_ATTESTORS_AUTHORIZED: &str = "RecordAttestorsAuthorized";
 /// Whether the controller has a verifier for each authorized attestor.
@@ -122,6 +126,16 @@ pub mod reason {
     pub const CONFIG_MAP_UNREADABLE: &str = "ConfigMapUnreadable";
     /// Entries of a `ConfigMap` are malformed.
     pub const ENTRIES_MALFORMED: &str = "EntriesMalformed";
+    /// No certificate of an authority or an endorsement key expires within 90 days.
+    pub const CERTIFICATES_VALID: &str = "CertificatesValid";
+    /// A certificate of an authority or an endorsement key expires within 90 days.
+    pub const CERTIFICATE_EXPIRES: &str = "CertificateExpires";
+    /// A certificate of an authority or an endorsement key has expired.
+    pub const CERTIFICATE_EXPIRED: &str = "CertificateExpired";
+    /// Each quote is over registers that the firmware extended.
+    pub const MEASURED: &str = "Measured";
+    /// Machines quoted registers that their firmware did not extend.
+    pub const NOT_MEASURED: &str = "NotMeasured";
 }
 
 /// Kubernetes' limit of a condition's message, in bytes.

@@ -2,10 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use kubelet_attestation::names::{Provider, ProviderId};
 
-use super::{Verifier, VerifierUnavailable};
+use super::{Findings, Verifier, VerifierUnavailable};
 use crate::crd::conditions::{ATTESTORS_AVAILABLE, ConditionReport, ConditionStatus, reason};
 use crate::identifiers::ServingName;
 use crate::refusal::{Deferral, Denial, Unavailable};
@@ -97,6 +98,13 @@ impl Verifiers {
         let verifiers = self.available.values();
         let reports = verifiers.flat_map(|verifier| verifier.reports());
         [self.availability()].into_iter().chain(reports)
+    }
+
+    /// Their findings about the machines of the cluster, by `now`.
+    pub fn findings(&self, now: SystemTime) -> Findings {
+        let verifiers = self.available.values();
+        let findings = verifiers.map(|verifier| verifier.findings(now));
+        findings.fold(Findings::default(), Findings::and)
     }
 
     /// Whether all authorized attestors are available.

@@ -1,0 +1,68 @@
+//! Findings of verifiers about the machines of a cluster.
+
+use std::time::SystemTime;
+
+use crate::crd::conditions::ConditionReport;
+
+/// Findings about the machines of a cluster: conditions, and the numbers of the metrics.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Findings {
+    /// Conditions of the `KubeletAuthentication`.
+    pub conditions: Vec<ConditionReport>,
+    /// The certificate that expires first, of those that machines need for their evidence and that expire soon.
+    pub expiring: Option<Expiring>,
+    /// The number of machines whose firmware does not measure their boot; `None` if no verifier looks at it.
+    pub unmeasured: Option<usize>,
+}
+
+/// A certificate that expires soon, or has expired.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Expiring {
+    /// The end of its validity.
+    pub at: SystemTime,
+    /// Its subject, for a person.
+    pub subject: String,
+}
+
+impl Findings {
+    /// The findings of two verifiers.
+    #[must_use]
+    pub(crate) fn and(mut self, other: Self) -> Self {
+        self.conditions.extend(other.conditions);
+        let expiring = self.expiring.into_iter().chain(other.expiring);
+        let unmeasured = self.unmeasured.into_iter().chain(other.unmeasured);
+        Self {
+            conditions: self.conditions,
+            expiring: expiring.min(),
+            unmeasured: unmeasured.reduce(usize::saturating_add),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, UNIX_EPOCH};
+
+    use super::*;
+
+    fn found(second: u64, unmeasured: Option<usize>) -> Findings {
+        Findings {
+            conditions: Vec::new(),
+            expiring: Some(Expiring {
+                at: UNIX_EPOCH + Duration::from_secs(second),
+                subject: format!("CN={second}"),
+            }),
+            unmeasured,
+        }
+    }
+
+    #[test]
+    fn the_findings_of_two_verifiers_have_the_earliest_date_and_all_machines() {
+        let both = found(2, Some(3)).and(found(1, Some(4)));
+        assert_eq!(both, found(1, Some(7)));
+        let one = Findings::default()
+            .and(found(1, None))
+            .and(Findings::default());
+        assert_eq!(one, found(1, None));
+    }
+}
