@@ -6,15 +6,19 @@
 //! A required authority signed the certificate, or a certificate that leads to it: vendors publish the
 //! authorities in between, which an operator lists, and TPMs that have one of their own keep its
 //! certificate, which comes with the evidence. It is trusted for nothing but what the listed authority
-//! vouches for. A path is followed upwards, never searched: each certificate is used once at most, so
-//! the signatures to verify are bounded by what evidence may carry.
+//! vouches for. Each listed authority is an end of the path, also one that another listed authority signed:
+//! a chain of evidence does not have to contain it. A path is followed upwards, never searched: each
+//! certificate is used once at most, so the signatures to verify are bounded by what evidence may carry.
 
 mod authority;
+mod extension;
+mod name;
 mod signature;
 
 use std::time::SystemTime;
 
 use kubelet_attestation::ensure;
+use node_attestation_core::verifier::Expiring;
 use x509_parser::certificate::X509Certificate;
 use x509_parser::der_parser::oid;
 use x509_parser::extensions::{GeneralName, KeyUsage, ParsedExtension};
@@ -24,7 +28,9 @@ use x509_parser::public_key::PublicKey;
 use x509_parser::time::ASN1Time;
 use x509_parser::x509::SubjectPublicKeyInfo;
 
-use self::authority::{Authority, issued};
+use self::authority::{Authority, NotIssued, issued};
+use self::extension::pass_over;
+use self::name::{date, name, system_time, text};
 use crate::denial::TpmDenial;
 use crate::invalid_settings::InvalidTpmSettings;
 use crate::public::{EndorsementKey, Key};
@@ -50,18 +56,34 @@ impl Authorities {
     pub(crate) fn new(texts: &[String]) -> Result<Self, InvalidTpmSettings> {
         let mut authorities = Vec::new();
         for (index, text) in texts.iter().enumerate() {
-            let invalid = |rule| InvalidTpmSettings::new(format!("requireCA[{index}]: {rule}"));
+            let invalid =
+                |rule: &str| InvalidTpmSettings::new(format!("requireCA[{index}]: {rule}"));
             let blocks = pem::parse_many(text).map_err(|_| invalid("it is not PEM"))?;
             ensure!(!blocks.is_empty(), invalid("it has no certificate"));
             for block in &blocks {
-                authorities.push(Authority::read(block).map_err(invalid)?);
+                authorities.push(Authority::read(block).map_err(|rule| invalid(&rule))?);
             }
         }
         Ok(Self(authorities))
     }
 
+    /// Whether none is required.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The ends of their certificates.
+    pub(crate) fn ends(&self) -> impl Iterator<Item = Expiring> {
+        let authorities = self.0.iter();
+        authorities.map(|authority| Expiring {
+            at: system_time(authority.validity.not_after),
+            subject: authority.name.clone(),
+        })
+    }
+
     /// Checks that the certificate is one of the endorsement key, and that one of these signed it, or
-    /// one of the `intermediates` that one of these signed, and so on.
+    /// one of the `intermediates` that one of these signed, and so on. Returns the first end of these
+    /// certificates; `None` if none is required.
     ///
     /// # Errors
     ///
@@ -72,9 +94,9 @@ impl Authorities {
         intermediates: &[Vec<u8>],
         key: &EndorsementKey,
         now: SystemTime,
-    ) -> Result<(), TpmDenial> {
+    ) -> Result<Option<Expiring>, TpmDenial> {
         if self.0.is_empty() {
-            return Ok(());
+            return Ok(None);
         }
         let certificate = certificate.ok_or(TpmDenial::EndorsementCertificateMissing)?;
         let malformed = TpmDenial::EndorsementCertificateMalformed;
@@ -86,31 +108,51 @@ impl Authorities {
         if key_of(certificate.public_key()).as_ref() != Some(key.key()) {
             return Err(TpmDenial::EndorsementCertificateOfAnotherKey);
         }
-        check_profile(&certificate, key.key()).map_err(TpmDenial::EndorsementCertificateUnfit)?;
-        let now = asn1_time(now).ok_or(TpmDenial::EndorsementCertificateNotValid)?;
-        if !certificate.validity().is_valid_at(now) {
-            return Err(TpmDenial::EndorsementCertificateNotValid);
+        check_profile(&certificate).map_err(TpmDenial::EndorsementCertificateUnfit)?;
+        let not_valid = TpmDenial::EndorsementCertificateNotValid;
+        let now = asn1_time(now).ok_or_else(|| not_valid("is not valid before 1970".to_owned()))?;
+        let validity = certificate.validity();
+        if now < validity.not_before {
+            return Err(not_valid(format!(
+                "is valid from {}",
+                date(validity.not_before)
+            )));
+        }
+        if now > validity.not_after {
+            return Err(not_valid(format!(
+                "expired on {}",
+                date(validity.not_after)
+            )));
         }
         let intermediates: Result<Vec<_>, _> = intermediates.iter().map(|der| one(der)).collect();
         let intermediates = intermediates
             .map_err(|_| malformed("an intermediate is not one certificate in DER"))?;
-        self.follow(&certificate, &intermediates, now)
+        self.follow(&certificate, &intermediates, now).map(Some)
     }
 
-    /// Follows the issuers of `certificate` up to one of these authorities.
+    /// Follows the issuers of `certificate` up to one of these authorities. Returns the first end on the way,
+    /// without that authority's.
     fn follow<'a>(
         &self,
         mut certificate: &'a X509Certificate<'a>,
         intermediates: &'a [X509Certificate<'a>],
         now: ASN1Time,
-    ) -> Result<(), TpmDenial> {
+    ) -> Result<Expiring, TpmDenial> {
         let mut unused: Vec<&X509Certificate<'_>> = intermediates.iter().collect();
+        let mut first = end_of(certificate);
         for below in 0.. {
-            let signed = |authority: &Authority| authority.signed(certificate, below, now);
-            if self.0.iter().any(signed) {
-                return Ok(());
+            let mut not_issued: Option<(&Authority, NotIssued)> = None;
+            for authority in &self.0 {
+                match authority.issued(certificate, below, now) {
+                    Some(Ok(())) => return Ok(first),
+                    // Of several with one name, the one that came furthest.
+                    Some(Err(why)) if not_issued.as_ref().is_none_or(|(_, other)| why > *other) => {
+                        not_issued = Some((authority, why));
+                    }
+                    Some(Err(_)) | None => {}
+                }
             }
-            let mut refusal = TpmDenial::EndorsementCertificateUntrusted;
+            let mut unfit = None;
             let mut issuer = None;
             for (index, named) in unused.iter().enumerate() {
                 if named.subject().as_raw() != certificate.issuer().as_raw() {
@@ -118,23 +160,80 @@ impl Authorities {
                 }
                 match issued(named, certificate, below, now) {
                     Ok(()) => issuer = issuer.or(Some(index)),
-                    Err(detail) => {
-                        refusal = TpmDenial::EndorsementCertificateIssuerUnfit(detail);
-                    }
+                    Err(why) => unfit = Some(format!("{}: {why}", name(named.subject()))),
                 }
             }
-            let index = issuer.ok_or(refusal)?;
+            let Some(index) = issuer else {
+                return Err(match (not_issued, unfit) {
+                    (None, Some(unfit)) => TpmDenial::EndorsementCertificateIssuerUnfit(unfit),
+                    (not_issued, _) => self.untrusted(certificate, below, not_issued),
+                });
+            };
             certificate = unused.swap_remove(index);
+            first = first.min(end_of(certificate));
         }
-        Err(TpmDenial::EndorsementCertificateUntrusted)
+        Err(TpmDenial::EndorsementCertificateUntrusted(
+            "its chain has no end".to_owned(),
+        ))
+    }
+
+    /// Why none of these authorities vouches for the last certificate of a chain.
+    fn untrusted(
+        &self,
+        last: &X509Certificate<'_>,
+        below: u32,
+        not_issued: Option<(&Authority, NotIssued)>,
+    ) -> TpmDenial {
+        let of = match below {
+            0 => String::new(),
+            _ => format!("its chain ends with {}; ", name(last.subject())),
+        };
+        TpmDenial::EndorsementCertificateUntrusted(match not_issued {
+            Some((authority, why)) => {
+                let name = &authority.name;
+                format!("{of}the required authority \"{name}\" is named as the issuer: {why}")
+            }
+            None => {
+                let listed = self.0.iter().take(MAX_NAMED);
+                let mut shown: Vec<_> = listed.map(|one| format!("\"{}\"", one.name)).collect();
+                let rest = self.0.len().saturating_sub(shown.len());
+                if rest > 0 {
+                    shown.push(format!("{rest} more"));
+                }
+                let issuer = name(last.issuer());
+                format!(
+                    "{of}the issuer is {issuer}, and requireCA has {}",
+                    shown.join(", ")
+                )
+            }
+        })
     }
 }
+
+/// The end of a certificate. That of an endorsement key seldom has a subject; then its issuer and its serial
+/// number tell which it is.
+fn end_of(certificate: &X509Certificate<'_>) -> Expiring {
+    let has_subject = certificate.subject().iter_attributes().next().is_some();
+    Expiring {
+        at: system_time(certificate.validity().not_after),
+        subject: if has_subject {
+            text(certificate.subject())
+        } else {
+            let serial = certificate.raw_serial_as_string();
+            format!("serial {serial} of {}", text(certificate.issuer()))
+        },
+    }
+}
+
+/// Required authorities that a denial names; of more there is the number.
+const MAX_NAMED: usize = 4;
 
 /// The certificate that these bytes are to the last.
 fn one(der: &[u8]) -> Result<X509Certificate<'_>, &'static str> {
     match X509Certificate::from_der(der) {
         Ok((&[], certificate)) => Ok(certificate),
-        Ok(_) | Err(_) => Err("it is not one certificate in DER"),
+        Ok(_) => Err("it has bytes after the end of its certificate (`openssl x509` removes them)"),
+        Err(_) => Err("it is not one certificate in DER"),
     }
 }
 
@@ -178,7 +277,7 @@ fn key_of(spki: &SubjectPublicKeyInfo<'_>) -> Option<Key> {
 }
 
 /// Checks what the profile asks of a certificate; the error says what does not hold.
-fn check_profile(certificate: &X509Certificate<'_>, key: &Key) -> Result<(), &'static str> {
+fn check_profile(certificate: &X509Certificate<'_>) -> Result<(), String> {
     certificate
         .extensions_map()
         .map_err(|_| "it has an extension twice")?;
@@ -186,33 +285,36 @@ fn check_profile(certificate: &X509Certificate<'_>, key: &Key) -> Result<(), &'s
     for extension in certificate.extensions() {
         let parsed = extension.parsed_extension();
         if let ParsedExtension::BasicConstraints(constraints) = parsed {
-            ensure!(!constraints.ca, "it is an authority's");
+            ensure!(!constraints.ca, "it is an authority's".to_owned());
         } else if let ParsedExtension::KeyUsage(usage) = parsed {
-            if !is_for(*usage, key) {
-                return Err("its key usage is not that of an endorsement key");
-            }
+            ensure!(
+                is_to_decrypt(*usage),
+                "its key usage is not that of an endorsement key".to_owned()
+            );
         } else if let ParsedExtension::ExtendedKeyUsage(usage) = parsed {
             for_endorsement = usage.other.contains(&EK_CERTIFICATE);
         } else if let ParsedExtension::SubjectAlternativeName(names) = parsed {
             names_tpm = names.general_names.iter().any(names_a_tpm);
-        } else if extension.critical {
-            return Err("it has an unknown critical extension");
+        } else {
+            pass_over(extension)?;
         }
     }
-    if !for_endorsement {
-        return Err("it does not have the extended key usage 2.23.133.8.1");
-    }
-    ensure!(names_tpm, "it does not name a TPM's manufacturer");
+    ensure!(
+        for_endorsement,
+        "it does not have the extended key usage 2.23.133.8.1".to_owned()
+    );
+    ensure!(
+        names_tpm,
+        "it does not name a TPM's manufacturer".to_owned()
+    );
     Ok(())
 }
 
-/// An endorsement key decrypts: RSA a secret, ECC by agreeing on one.
-fn is_for(usage: KeyUsage, key: &Key) -> bool {
-    let fits = match key {
-        Key::Rsa2048(_) => usage.key_encipherment(),
-        Key::P256(_) | Key::P384(_) => usage.key_agreement(),
-    };
-    fits && !usage.key_cert_sign()
+/// An endorsement key decrypts: by the profile RSA a secret, and ECC by agreeing on one. Vendors have
+/// certified either kind of key for either usage, so both are accepted for both. The challenge proves that
+/// the key decrypts; a key that only signs has neither.
+fn is_to_decrypt(usage: KeyUsage) -> bool {
+    (usage.key_encipherment() || usage.key_agreement()) && !usage.key_cert_sign()
 }
 
 fn names_a_tpm(name: &GeneralName<'_>) -> bool {

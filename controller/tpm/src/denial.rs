@@ -61,18 +61,19 @@ reasons! {
         /// The certificate is not one for an endorsement key, as the TCG's EK Credential Profile has
         /// them.
         #[error("the certificate is not one of an endorsement key: {0}")]
-        EndorsementCertificateUnfit(&'static str) => "the certificate is not one for an endorsement key",
+        EndorsementCertificateUnfit(String) => "the certificate is not one for an endorsement key",
         /// The certificate has expired, or is not valid yet.
-        #[error("the certificate of the endorsement key is not valid now")]
-        EndorsementCertificateNotValid => "the certificate of the endorsement key is not valid now",
+        #[error("the certificate of the endorsement key {0}")]
+        EndorsementCertificateNotValid(String) => "the certificate of the endorsement key is not valid now",
         /// A certificate that came with the request names the issuer of the endorsement key's
         /// certificate, or of one between that and the required authority, and may not be it.
         #[error("a certificate between the endorsement key's and the required authority's: {0}")]
-        EndorsementCertificateIssuerUnfit(&'static str) => "an authority in the chain of the endorsement key's certificate is not accepted",
+        EndorsementCertificateIssuerUnfit(String) => "an authority in the chain of the endorsement key's certificate is not accepted",
         /// Neither the certificate nor one that came with it and leads to it is signed by an
-        /// authority that the cluster requires, which is valid now.
-        #[error("the certificate of the endorsement key is of no authority that is required here")]
-        EndorsementCertificateUntrusted => "the certificate of the endorsement key is of no accepted authority",
+        /// authority that the cluster requires, which is valid now. The log names the authority that was
+        /// tried, and why its signature does not count.
+        #[error("the certificate of the endorsement key is of no authority that is required here: {0}")]
+        EndorsementCertificateUntrusted(String) => "the certificate of the endorsement key is of no accepted authority",
         /// The quote's signature is not one `TPMT_SIGNATURE`, or not one number in its bounds.
         #[error("the quote's signature is malformed: {0}")]
         QuoteSignatureMalformed(&'static str) => "the quote's signature is malformed",

@@ -79,6 +79,7 @@ impl Certificates {
         now: SystemTime,
     ) -> Result<(), TpmDenial> {
         let key = EndorsementKey::parse(endorsement_key)?;
-        self.0.require(Some(certificate), intermediates, &key, now)
+        let required = self.0.require(Some(certificate), intermediates, &key, now);
+        required.map(|_| ())
     }
 }

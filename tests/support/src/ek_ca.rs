@@ -15,6 +15,7 @@
 
 mod contents;
 mod flaw;
+pub mod vendors;
 
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, IsCa, Issuer, KeyIdMethod,

@@ -5,53 +5,86 @@ use x509_parser::certificate::{Validity, X509Certificate};
 use x509_parser::extensions::ParsedExtension;
 use x509_parser::time::ASN1Time;
 
-use super::signature::verifies;
-use super::{EK_CERTIFICATE, one};
+use super::EK_CERTIFICATE;
+use super::extension::pass_over;
+use super::name::{date, name, text};
+use super::signature::{AuthorityKey, NotSigned, SUPPORTED};
 
 /// A vendor's authority, with its subject: the two must agree with a certificate's issuer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Authority {
     pub(super) subject: Vec<u8>,
-    pub(super) spki: Vec<u8>,
+    /// The subject as text.
+    pub(super) name: String,
+    pub(super) key: AuthorityKey,
     pub(super) validity: Validity,
     /// The limit of authorities between it and an endorsement key.
     pub(super) path_len: Option<u32>,
 }
 
+/// Why an authority does not vouch for a certificate that names it as its issuer; the later the
+/// check, the greater.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
+pub(super) enum NotIssued {
+    /// It did not sign the certificate.
+    #[error("{0}")]
+    NotSigned(NotSigned),
+    /// Its own certificate is not valid yet.
+    #[error("its own certificate is valid from {0}")]
+    NotYetValid(String),
+    /// Its own certificate has expired.
+    #[error("its own certificate expired on {0}")]
+    Expired(String),
+    /// Its path length does not permit so many authorities below it.
+    #[error("its path length permits {most} authorities below it, and there are {below}")]
+    PathLength { most: u32, below: u32 },
+}
+
 impl Authority {
     /// One that an operator lists.
-    pub(super) fn read(block: &pem::Pem) -> Result<Self, &'static str> {
+    pub(super) fn read(block: &pem::Pem) -> Result<Self, String> {
         if block.tag() != "CERTIFICATE" {
-            return Err("it has something else than certificates");
+            return Err("it has something else than certificates".to_owned());
         }
-        let certificate = one(block.contents())?;
-        ensure!(certificate.is_ca(), "its certificate is of no authority");
+        let certificate = super::one(block.contents())?;
+        ensure!(
+            certificate.is_ca(),
+            "its certificate is of no authority".to_owned()
+        );
         let usage = certificate.key_usage();
         let usage = usage.map_err(|_| "its certificate has an extension twice")?;
         if usage.is_some_and(|usage| !usage.value.key_cert_sign()) {
-            return Err("its key signs no certificates");
+            return Err("its key signs no certificates".to_owned());
         }
+        let key = AuthorityKey::read(certificate.public_key()).map_err(|kind| {
+            let name = name(certificate.subject());
+            format!("the key of {name} is {kind}, and can verify no signature: {SUPPORTED}")
+        })?;
         let constraints = certificate.basic_constraints().ok().flatten();
         Ok(Self {
             subject: certificate.subject().as_raw().to_vec(),
-            spki: certificate.public_key().raw.to_vec(),
+            name: text(certificate.subject()),
+            key,
             validity: certificate.validity().clone(),
             path_len: constraints.and_then(|constraints| constraints.value.path_len_constraint),
         })
     }
 
-    /// Whether it signed `certificate`, and may, with `below` authorities between it and the
-    /// endorsement key.
-    pub(super) fn signed(
+    /// Checks that it signed `certificate`, and may have, with `below` authorities between it and the
+    /// endorsement key; `None` if the certificate names another issuer.
+    pub(super) fn issued(
         &self,
         certificate: &X509Certificate<'_>,
         below: u32,
         now: ASN1Time,
-    ) -> bool {
-        self.validity.is_valid_at(now)
-            && self.path_len.is_none_or(|most| below <= most)
-            && self.subject == certificate.issuer().as_raw()
-            && verifies(&self.spki, certificate).is_some()
+    ) -> Option<Result<(), NotIssued>> {
+        if self.subject != certificate.issuer().as_raw() {
+            return None;
+        }
+        let signed = self.key.signed(certificate).map_err(NotIssued::NotSigned);
+        let valid = || valid_at(&self.validity, now);
+        let permitted = || permits(self.path_len, below);
+        Some(signed.and_then(|()| valid()).and_then(|()| permitted()))
     }
 }
 
@@ -62,7 +95,7 @@ pub(super) fn issued(
     certificate: &X509Certificate<'_>,
     below: u32,
     now: ASN1Time,
-) -> Result<(), &'static str> {
+) -> Result<(), String> {
     authority
         .extensions_map()
         .map_err(|_| "it has an extension twice")?;
@@ -76,18 +109,34 @@ pub(super) fn issued(
             signs = usage.key_cert_sign();
         } else if let ParsedExtension::ExtendedKeyUsage(usage) = parsed {
             if !usage.any && !usage.other.contains(&EK_CERTIFICATE) {
-                return Err("its extended key usage is not that of endorsement keys");
+                return Err("its extended key usage is not that of endorsement keys".to_owned());
             }
-        } else if extension.critical {
-            return Err("it has an unknown critical extension");
+        } else {
+            pass_over(extension)?;
         }
     }
-    ensure!(is_authority, "it is not an authority's");
-    ensure!(signs, "its key signs no certificates");
-    if most.is_some_and(|most| below > most) {
-        return Err("it may not have as many authorities below it");
+    ensure!(is_authority, "it is not an authority's".to_owned());
+    ensure!(signs, "its key signs no certificates".to_owned());
+    let not_issued = |why: NotIssued| why.to_string();
+    permits(most, below).map_err(not_issued)?;
+    valid_at(authority.validity(), now).map_err(not_issued)?;
+    let key = AuthorityKey::read(authority.public_key())
+        .map_err(|kind| format!("its key is {kind}: {SUPPORTED}"))?;
+    key.signed(certificate).map_err(|why| why.to_string())
+}
+
+fn permits(most: Option<u32>, below: u32) -> Result<(), NotIssued> {
+    let most = most.filter(|most| below > *most);
+    most.map_or(Ok(()), |most| Err(NotIssued::PathLength { most, below }))
+}
+
+/// Checks the dates of an authority's certificate.
+fn valid_at(validity: &Validity, now: ASN1Time) -> Result<(), NotIssued> {
+    if now < validity.not_before {
+        return Err(NotIssued::NotYetValid(date(validity.not_before)));
     }
-    ensure!(authority.validity().is_valid_at(now), "it is not valid now");
-    verifies(authority.public_key().raw, certificate)
-        .ok_or("it did not sign the certificate that names it")
+    if now > validity.not_after {
+        return Err(NotIssued::Expired(date(validity.not_after)));
+    }
+    Ok(())
 }

@@ -1,35 +1,193 @@
 //! The signatures of authorities on certificates.
 
-use x509_parser::certificate::X509Certificate;
-use x509_parser::oid_registry::{
-    OID_KEY_TYPE_EC_PUBLIC_KEY, OID_PKCS1_RSAENCRYPTION, OID_PKCS1_SHA256WITHRSA,
-    OID_PKCS1_SHA384WITHRSA, OID_PKCS1_SHA512WITHRSA, OID_SIG_ECDSA_WITH_SHA256,
-    OID_SIG_ECDSA_WITH_SHA384, Oid,
+use aws_lc_rs::signature::{
+    ECDSA_P256_SHA256_ASN1, ECDSA_P256_SHA384_ASN1, ECDSA_P256_SHA512_ASN1, ECDSA_P384_SHA256_ASN1,
+    ECDSA_P384_SHA384_ASN1, ECDSA_P384_SHA512_ASN1, ECDSA_P521_SHA256_ASN1, ECDSA_P521_SHA384_ASN1,
+    ECDSA_P521_SHA512_ASN1, ParsedPublicKey, RSA_PKCS1_2048_8192_SHA256,
+    RSA_PKCS1_2048_8192_SHA384, RSA_PKCS1_2048_8192_SHA512, UnparsedPublicKey,
+    VerificationAlgorithm,
 };
-use x509_parser::prelude::FromDer as _;
+use kubelet_attestation::ensure;
+use x509_parser::certificate::X509Certificate;
+use x509_parser::objects::{oid_registry, oid2sn};
+use x509_parser::oid_registry::{
+    OID_EC_P256, OID_KEY_TYPE_EC_PUBLIC_KEY, OID_NIST_EC_P384, OID_NIST_EC_P521,
+    OID_PKCS1_RSAENCRYPTION, OID_PKCS1_SHA256WITHRSA, OID_PKCS1_SHA384WITHRSA,
+    OID_PKCS1_SHA512WITHRSA, OID_SIG_ECDSA_WITH_SHA256, OID_SIG_ECDSA_WITH_SHA384,
+    OID_SIG_ECDSA_WITH_SHA512, Oid,
+};
+use x509_parser::public_key::PublicKey;
 use x509_parser::x509::SubjectPublicKeyInfo;
 
-/// `Some` if the key of `spki` signed the certificate, with one of [`ALGORITHMS`].
-pub(super) fn verifies(spki: &[u8], certificate: &X509Certificate<'_>) -> Option<()> {
-    // The inner one is what is signed.
-    if certificate.signature_algorithm != certificate.tbs_certificate.signature {
-        return None;
-    }
-    let (_, spki) = SubjectPublicKeyInfo::from_der(spki).ok()?;
-    let algorithm = certificate.signature_algorithm.oid();
-    let (_, key_type) = ALGORITHMS.iter().find(|(oid, _)| oid == algorithm)?;
-    if spki.algorithm.algorithm != *key_type {
-        return None;
-    }
-    certificate.verify_signature(Some(&spki)).ok()
+/// A key of an authority whose signatures can be verified.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct AuthorityKey {
+    kind: Kind,
+    /// The point, or the `RSAPublicKey`.
+    bytes: Vec<u8>,
 }
 
-/// The signature algorithms of authorities, none with SHA-1, and the types of the keys that sign with
-/// them. Of the curves, P-256 and P-384 are verified.
-static ALGORITHMS: [(Oid<'static>, Oid<'static>); 5] = [
-    (OID_PKCS1_SHA256WITHRSA, OID_PKCS1_RSAENCRYPTION),
-    (OID_PKCS1_SHA384WITHRSA, OID_PKCS1_RSAENCRYPTION),
-    (OID_PKCS1_SHA512WITHRSA, OID_PKCS1_RSAENCRYPTION),
-    (OID_SIG_ECDSA_WITH_SHA256, OID_KEY_TYPE_EC_PUBLIC_KEY),
-    (OID_SIG_ECDSA_WITH_SHA384, OID_KEY_TYPE_EC_PUBLIC_KEY),
+#[derive(derive_more::Display, Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    #[display("RSA")]
+    Rsa,
+    #[display("P-256")]
+    P256,
+    #[display("P-384")]
+    P384,
+    #[display("P-521")]
+    P521,
+}
+
+/// Why a signature is not one of a key.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
+pub(super) enum NotSigned {
+    #[error("the certificate names two signature algorithms, {outer} and {inner}")]
+    TwoAlgorithms { outer: String, inner: String },
+    #[error(
+        "the signature algorithm {0} is not accepted (RSA PKCS #1 and ECDSA with SHA-256, SHA-384 or SHA-512 are)"
+    )]
+    Algorithm(String),
+    #[error("its key is of another kind ({key}) than the signature ({algorithm})")]
+    KeyOfAnotherKind { key: String, algorithm: String },
+    #[error("the signature ({0}) does not verify with its key")]
+    Invalid(String),
+}
+
+/// The keys that can be verified with.
+pub(super) const SUPPORTED: &str =
+    "RSA with 2048 to 8192 bits, and ECDSA on P-256, P-384 and P-521, are supported";
+
+/// The lengths of RSA keys, in bits, that the algorithms below verify with.
+const RSA_BITS: std::ops::RangeInclusive<usize> = 2048..=8192;
+
+impl AuthorityKey {
+    /// The key, if any signature can verify with it; else what it is.
+    pub(super) fn read(spki: &SubjectPublicKeyInfo<'_>) -> Result<Self, String> {
+        let algorithm = &spki.algorithm.algorithm;
+        let kind = if *algorithm == OID_PKCS1_RSAENCRYPTION {
+            let Ok(PublicKey::RSA(key)) = spki.parsed() else {
+                return Err("a malformed RSA key".to_owned());
+            };
+            let bits = bits_of(key.modulus);
+            ensure!(RSA_BITS.contains(&bits), format!("RSA with {bits} bits"));
+            Kind::Rsa
+        } else if *algorithm == OID_KEY_TYPE_EC_PUBLIC_KEY {
+            let curve = spki.algorithm.parameters.as_ref();
+            let curve = curve.and_then(|curve| curve.as_oid().ok());
+            let curve = curve.ok_or("ECDSA on a curve without a name")?;
+            let kinds = [
+                (OID_EC_P256, Kind::P256),
+                (OID_NIST_EC_P384, Kind::P384),
+                (OID_NIST_EC_P521, Kind::P521),
+            ];
+            let mut kinds = kinds.into_iter();
+            let kind = kinds.find_map(|(oid, kind)| (oid == curve).then_some(kind));
+            kind.ok_or_else(|| format!("ECDSA on the curve {}", name_of(&curve)))?
+        } else {
+            return Err(name_of(algorithm));
+        };
+        let bytes = spki.subject_public_key.data.to_vec();
+        ParsedPublicKey::new(kind.algorithms().sha256, &bytes)
+            .map_err(|_| format!("{kind}, and malformed"))?;
+        Ok(Self { kind, bytes })
+    }
+
+    /// Checks that this key signed the certificate.
+    pub(super) fn signed(&self, certificate: &X509Certificate<'_>) -> Result<(), NotSigned> {
+        let outer = &certificate.signature_algorithm;
+        // The inner one is what is signed.
+        let inner = &certificate.tbs_certificate.signature;
+        let algorithm = name_of(outer.oid());
+        if outer != inner {
+            return Err(NotSigned::TwoAlgorithms {
+                outer: algorithm,
+                inner: name_of(inner.oid()),
+            });
+        }
+        let mut accepted = ACCEPTED.iter();
+        let Some((_, is_rsa, digest)) = accepted.find(|(oid, _, _)| oid == outer.oid()) else {
+            return Err(NotSigned::Algorithm(algorithm));
+        };
+        if *is_rsa != (self.kind == Kind::Rsa) {
+            return Err(NotSigned::KeyOfAnotherKind {
+                key: self.kind.to_string(),
+                algorithm,
+            });
+        }
+        let verifies_with = digest(self.kind.algorithms());
+        let signature = &certificate.signature_value.data;
+        UnparsedPublicKey::new(verifies_with, &self.bytes)
+            .verify(certificate.tbs_certificate.as_ref(), signature)
+            .map_err(|_| NotSigned::Invalid(algorithm))
+    }
+}
+
+/// The algorithms of one kind of key.
+struct Algorithms {
+    sha256: &'static dyn VerificationAlgorithm,
+    sha384: &'static dyn VerificationAlgorithm,
+    sha512: &'static dyn VerificationAlgorithm,
+}
+
+impl Kind {
+    fn algorithms(self) -> &'static Algorithms {
+        match self {
+            Self::Rsa => &RSA,
+            Self::P256 => &P256,
+            Self::P384 => &P384,
+            Self::P521 => &P521,
+        }
+    }
+}
+
+static RSA: Algorithms = Algorithms {
+    sha256: &RSA_PKCS1_2048_8192_SHA256,
+    sha384: &RSA_PKCS1_2048_8192_SHA384,
+    sha512: &RSA_PKCS1_2048_8192_SHA512,
+};
+
+static P256: Algorithms = Algorithms {
+    sha256: &ECDSA_P256_SHA256_ASN1,
+    sha384: &ECDSA_P256_SHA384_ASN1,
+    sha512: &ECDSA_P256_SHA512_ASN1,
+};
+
+static P384: Algorithms = Algorithms {
+    sha256: &ECDSA_P384_SHA256_ASN1,
+    sha384: &ECDSA_P384_SHA384_ASN1,
+    sha512: &ECDSA_P384_SHA512_ASN1,
+};
+
+static P521: Algorithms = Algorithms {
+    sha256: &ECDSA_P521_SHA256_ASN1,
+    sha384: &ECDSA_P521_SHA384_ASN1,
+    sha512: &ECDSA_P521_SHA512_ASN1,
+};
+
+/// Chooses the algorithm with one digest.
+type Digest = fn(&'static Algorithms) -> &'static dyn VerificationAlgorithm;
+
+/// The signature algorithms, none with SHA-1; whether RSA keys sign with them; and the digest.
+static ACCEPTED: [(Oid<'static>, bool, Digest); 6] = [
+    (OID_PKCS1_SHA256WITHRSA, true, |of| of.sha256),
+    (OID_PKCS1_SHA384WITHRSA, true, |of| of.sha384),
+    (OID_PKCS1_SHA512WITHRSA, true, |of| of.sha512),
+    (OID_SIG_ECDSA_WITH_SHA256, false, |of| of.sha256),
+    (OID_SIG_ECDSA_WITH_SHA384, false, |of| of.sha384),
+    (OID_SIG_ECDSA_WITH_SHA512, false, |of| of.sha512),
 ];
+
+/// The number of bits of a big-endian number.
+fn bits_of(number: &[u8]) -> usize {
+    let zeros = number.iter().take_while(|byte| **byte == 0).count();
+    let significant = number.get(zeros..).unwrap_or_default();
+    let unused = significant.first().map_or(0, |byte| byte.leading_zeros());
+    let unused = usize::try_from(unused).unwrap_or_default();
+    significant.len().saturating_mul(8).saturating_sub(unused)
+}
+
+/// The name of an algorithm, or its number.
+fn name_of(oid: &Oid<'_>) -> String {
+    oid2sn(oid, oid_registry()).map_or_else(|_| oid.to_id_string(), str::to_owned)
+}

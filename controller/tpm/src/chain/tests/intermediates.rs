@@ -21,14 +21,23 @@ fn decided(maker: &EkCa, intermediates: &[Vec<u8>]) -> Result<(), TpmDenial> {
 fn required(pem: &str, maker: &EkCa, intermediates: &[Vec<u8>]) -> Result<(), TpmDenial> {
     let certificate = maker.certify(&spki(Kind::P256), &EkContents::good());
     let authorities = listed(&[pem]).unwrap();
-    authorities.require(Some(&certificate), intermediates, key(Kind::P256), later())
+    let key = key(Kind::P256);
+    let decided = authorities.require(Some(&certificate), intermediates, key, later());
+    decided.map(|_| ())
 }
 
-fn issuer_unfit(detail: &'static str) -> Result<(), TpmDenial> {
+/// It is denied for this authority of a maker.
+fn issuer_unfit(name: &str, detail: &str) -> Result<(), TpmDenial> {
+    let detail = format!("\"CN={name}\": {detail}");
     Err(TpmDenial::EndorsementCertificateIssuerUnfit(detail))
 }
 
-const UNTRUSTED: Result<(), TpmDenial> = Err(TpmDenial::EndorsementCertificateUntrusted);
+/// It is denied for the authority of this number.
+fn number_unfit(number: usize, detail: &str) -> Result<(), TpmDenial> {
+    issuer_unfit(&format!("a maker intermediate {number}"), detail)
+}
+
+const DID_NOT: &str = "the signature (ecdsa-with-SHA256) does not verify with its key";
 
 /// The index among the intermediates of the authority of this number; the root is 0.
 fn place(number: usize) -> usize {
@@ -65,7 +74,7 @@ fn a_chain_ends_at_the_first_authority_that_is_required() {
         assert_eq!(required(pem, &maker, chain), Ok(()));
         if needed > 0 {
             let short = &chain[1..needed];
-            assert_eq!(required(pem, &maker, short), UNTRUSTED);
+            assert_eq!(reason(required(pem, &maker, short)), untrusted());
         }
     }
 }
@@ -76,10 +85,10 @@ fn a_chain_with_a_certificate_missing_is_denied() {
     for missing in 0..COUNT {
         let mut chain = maker.intermediates().to_vec();
         chain.remove(missing);
-        assert_eq!(decided(&maker, &chain), UNTRUSTED, "{missing}");
+        assert_eq!(reason(decided(&maker, &chain)), untrusted(), "{missing}");
         // Another one twice is not the missing one.
         chain.push(chain[0].clone());
-        assert_eq!(decided(&maker, &chain), UNTRUSTED, "{missing}");
+        assert_eq!(reason(decided(&maker, &chain)), untrusted(), "{missing}");
     }
 }
 
@@ -89,27 +98,33 @@ fn a_chain_of_another_makers_names_is_denied() {
         maker(COUNT),
         EkCa::with_intermediates("other", Intermediates::Good(3)),
     );
-    assert_eq!(decided(&maker, other.intermediates()), UNTRUSTED);
+    assert_eq!(reason(decided(&maker, other.intermediates())), untrusted());
     for number in 1..=COUNT {
         let mut chain = maker.intermediates().to_vec();
         chain[place(number)].clone_from(&other.intermediates()[place(number)]);
-        assert_eq!(decided(&maker, &chain), UNTRUSTED, "{number}");
+        assert_eq!(reason(decided(&maker, &chain)), untrusted(), "{number}");
     }
 }
 
 #[test]
 fn a_chain_with_an_authority_of_the_same_name_and_another_key_is_denied() {
     let (maker, namesake) = (maker(COUNT), maker(COUNT));
-    let did_not = issuer_unfit("it did not sign the certificate that names it");
     for number in 1..=COUNT {
         let mut chain = maker.intermediates().to_vec();
         chain[place(number)].clone_from(&namesake.intermediates()[place(number)]);
-        assert_eq!(decided(&maker, &chain), did_not, "{number}");
+        assert_eq!(
+            decided(&maker, &chain),
+            number_unfit(number, DID_NOT),
+            "{number}"
+        );
         // It does no harm beside the right one.
         chain.push(maker.intermediates()[place(number)].clone());
         assert_eq!(decided(&maker, &chain), Ok(()), "{number}");
     }
-    assert_eq!(decided(&maker, namesake.intermediates()), did_not);
+    assert_eq!(
+        decided(&maker, namesake.intermediates()),
+        number_unfit(COUNT, DID_NOT)
+    );
 }
 
 #[test]
@@ -118,21 +133,24 @@ fn a_chain_with_a_changed_signature_is_denied() {
     for number in 1..=COUNT {
         let mut chain = maker.intermediates().to_vec();
         *chain[place(number)].last_mut().unwrap() ^= 1;
-        let expected = if number == 1 {
+        let decided = decided(&maker, &chain);
+        if number == 1 {
             // The required authority is not among the intermediates.
-            UNTRUSTED
+            assert_eq!(reason(decided), untrusted());
         } else {
-            issuer_unfit("it did not sign the certificate that names it")
-        };
-        assert_eq!(decided(&maker, &chain), expected, "{number}");
+            assert_eq!(decided, number_unfit(number - 1, DID_NOT), "{number}");
+        }
     }
 }
 
 #[test]
 fn a_chain_with_an_authority_that_is_not_fit_is_denied() {
     for (flaw, detail) in [
-        (Flaw::Expired, "it is not valid now"),
-        (Flaw::NotYetValid, "it is not valid now"),
+        (Flaw::Expired, "its own certificate expired on "),
+        (
+            Flaw::NotYetValid,
+            "its own certificate is valid from 2223-07-06",
+        ),
         (Flaw::NotAnAuthority, "it is not an authority's"),
         (Flaw::SignsLists, "its key signs no certificates"),
         (Flaw::NoKeyUsage, "its key signs no certificates"),
@@ -142,13 +160,18 @@ fn a_chain_with_an_authority_that_is_not_fit_is_denied() {
         ),
         (
             Flaw::Unknown { critical: true },
-            "it has an unknown critical extension",
+            "it has an unknown critical extension (2.23.133.99)",
         ),
     ] {
         for number in 1..=COUNT {
             let maker = EkCa::with_flaw("a maker", COUNT, number, flaw);
-            let decided = decided(&maker, maker.intermediates());
-            assert_eq!(decided, issuer_unfit(detail), "{flaw:?} {number}");
+            let Err(TpmDenial::EndorsementCertificateIssuerUnfit(said)) =
+                decided(&maker, maker.intermediates())
+            else {
+                panic!("{flaw:?} {number}");
+            };
+            let start = format!("\"CN=a maker intermediate {number}\": {detail}");
+            assert!(said.starts_with(&start), "{flaw:?} {number}: {said}");
         }
     }
 }
@@ -174,12 +197,14 @@ fn a_chain_is_as_long_as_each_of_its_authorities_allows() {
             continue;
         };
         let maker = EkCa::with_flaw("a maker", COUNT, number, most(less));
-        let expected = if number == 0 {
-            UNTRUSTED
+        let rule =
+            format!("its path length permits {less} authorities below it, and there are {below}");
+        let decided = decided(&maker, maker.intermediates());
+        if number == 0 {
+            assert!(decided.unwrap_err().to_string().ends_with(&rule));
         } else {
-            issuer_unfit("it may not have as many authorities below it")
-        };
-        assert_eq!(decided(&maker, maker.intermediates()), expected, "{number}");
+            assert_eq!(decided, number_unfit(number, &rule), "{number}");
+        }
     }
 }
 
@@ -194,7 +219,7 @@ fn a_chain_with_an_extension_twice_is_denied() {
 
     assert_eq!(
         decided(&maker, &chain),
-        issuer_unfit("it has an extension twice")
+        number_unfit(COUNT, "it has an extension twice")
     );
 }
 
@@ -232,7 +257,7 @@ fn an_endorsement_keys_own_certificate_is_no_authority() {
     // Whatever else, it may not issue.
     assert_eq!(
         decided(&maker, &[leaf]),
-        issuer_unfit("it has an unknown critical extension")
+        number_unfit(1, "it has an unknown critical extension (2.5.29.17)")
     );
 }
 
@@ -246,10 +271,8 @@ fn the_chain_of_an_enrolment_counts_where_an_authority_is_required() {
     case.settings.endorsement_keys.require_ca = vec![maker.root_pem().to_owned()];
     let mut enrolment = enrolment(&machine);
     enrolment.certificate = Some(maker.certify(&spki(Kind::P256), &EkContents::good()));
-    assert_eq!(
-        denied(case.enrol(&enrolment)),
-        TpmDenial::EndorsementCertificateUntrusted
-    );
+    let denial = denied(case.enrol(&enrolment));
+    assert_eq!(denial.reason(), "EndorsementCertificateUntrusted");
 
     enrolment.header.version = EvidenceVersion::V2;
     enrolment.intermediates = maker.intermediates().to_vec();

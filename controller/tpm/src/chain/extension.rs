@@ -1,0 +1,57 @@
+//! The extensions that every certificate of a chain may have.
+
+use std::collections::BTreeSet;
+
+use x509_parser::der_parser::oid;
+use x509_parser::extensions::{ParsedExtension, PolicyInformation, X509Extension};
+use x509_parser::oid_registry::Oid;
+
+/// `id-qt-cps` and `id-qt-unotice` (RFC 5280, 4.2.1.4).
+const QUALIFIERS: [Oid<'static>; 2] = [oid!(1.3.6.1.5.5.7.2.1), oid!(1.3.6.1.5.5.7.2.2)];
+
+/// Checks that the extension may be passed over: it is not critical, or it says which certificate
+/// policies hold. No policy is asked for here, so each is acceptable (RFC 5280, 6.1); a certificate that
+/// asks for one itself has a critical policyConstraints, which is unknown here.
+///
+/// # Errors
+///
+/// Why it may not.
+pub(super) fn pass_over(extension: &X509Extension<'_>) -> Result<(), String> {
+    if !extension.critical {
+        return Ok(());
+    }
+    let parsed = extension.parsed_extension();
+    if let ParsedExtension::CertificatePolicies(policies) = parsed {
+        return are_understood(policies)
+            .map_err(|why| format!("its critical certificate policies {why}"));
+    }
+    let what = match parsed {
+        ParsedExtension::ParseError { .. } => "a malformed",
+        _ => "an unknown",
+    };
+    Err(format!(
+        "it has {what} critical extension ({})",
+        extension.oid
+    ))
+}
+
+/// Where the extension is critical, its qualifiers have to be known too.
+fn are_understood(policies: &[PolicyInformation<'_>]) -> Result<(), &'static str> {
+    if policies.is_empty() {
+        return Err("are empty");
+    }
+    let different: BTreeSet<_> = policies
+        .iter()
+        .map(|policy| policy.policy_id.as_bytes())
+        .collect();
+    if different.len() != policies.len() {
+        return Err("have a policy twice");
+    }
+    let mut qualifiers = policies
+        .iter()
+        .flat_map(|policy| policy.policy_qualifiers.iter().flatten());
+    if qualifiers.any(|one| !QUALIFIERS.contains(&one.policy_qualifier_id)) {
+        return Err("have an unknown qualifier");
+    }
+    Ok(())
+}

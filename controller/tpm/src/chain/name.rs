@@ -1,0 +1,36 @@
+//! The names and dates of certificates, for people.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use x509_parser::time::ASN1Time;
+use x509_parser::x509::X509Name;
+
+/// The longest name that is repeated, in characters. A vendor's has less than a hundred.
+const MAX_LEN: usize = 160;
+
+/// A name in quotation marks.
+pub(super) fn name(name: &X509Name<'_>) -> String {
+    format!("\"{}\"", text(name))
+}
+
+/// A name on one line: the maker of a certificate chose it.
+pub(super) fn text(name: &X509Name<'_>) -> String {
+    let text = name.to_string();
+    let end = text.char_indices().nth(MAX_LEN).map(|(end, _)| end);
+    let shown = end.and_then(|end| text.get(..end)).unwrap_or(&text);
+    let rest = if end.is_some() { "…" } else { "" };
+    format!("{}{rest}", shown.escape_debug())
+}
+
+/// The day of a time, in UTC.
+pub(super) fn date(time: ASN1Time) -> String {
+    let time = time.to_datetime();
+    let month = u8::from(time.month());
+    format!("{:04}-{month:02}-{:02}", time.year(), time.day())
+}
+
+/// The time for comparison with a clock; the epoch for one before it.
+pub(super) fn system_time(time: ASN1Time) -> SystemTime {
+    let seconds = u64::try_from(time.timestamp()).unwrap_or_default();
+    UNIX_EPOCH + Duration::from_secs(seconds)
+}
