@@ -46,8 +46,8 @@ pub use revoked_node_credentials::{
     RevokedNodeCredentials, RevokedNodeCredentialsSpec,
 };
 pub use tpm::{
-    AllowedEndorsementKey, EndorsementKeyPlatform, EndorsementKeys, LateProviderIds, PcrPolicy,
-    PcrSet, TpmSettings,
+    AllowedEndorsementKey, EndorsementKeyPlatform, EndorsementKeys, LateProviderIds, OsSeparator,
+    PcrPolicy, PcrSet, TpmSettings,
 };
 
 /// The API group of our resources and annotations.

@@ -111,6 +111,25 @@ reasons! {
         /// The policy names a register that the quote is not over.
         #[error("register {0} is not quoted, and the policy names it")]
         RegisterNotQuoted(u8) => "a register that the policy names is not quoted",
+        /// A register from 0 to 7 has the value of before the boot, or only the separator of systemd after it:
+        /// the firmware does not measure into the SHA-256 bank, and any system can write its registers. A
+        /// policy cannot hold there.
+        #[error("register {0} is not measured: the firmware does not extend it in the SHA-256 bank")]
+        RegisterNotMeasured(u8) => "the machine's firmware does not measure its boot",
+        /// The registers have the allowed values, followed by the separator that systemd 261 and later
+        /// extend. `pcrPolicy.osSeparator` refuses it.
+        #[error("registers {} have the separator of systemd after their allowed values, and osSeparator is Refused", listed(registers))]
+        OsSeparatorRefused {
+            /// These registers.
+            registers: Vec<u8>,
+        } => "the operating system extended its separator, and the policy refuses it",
+        /// The registers have the allowed values, without the separator that systemd 261 and later extend.
+        /// `pcrPolicy.osSeparator` requires it.
+        #[error("registers {} have their allowed values without the separator of systemd, and osSeparator is Required", listed(registers))]
+        OsSeparatorMissing {
+            /// These registers.
+            registers: Vec<u8>,
+        } => "the operating system did not extend its separator, and the policy requires it",
         /// The machine booted otherwise than the policy allows. Told by the allowed state that is
         /// nearest.
         #[error("registers {} are in no allowed state; register {register} is {value}", listed(others))]

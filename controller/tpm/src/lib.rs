@@ -24,6 +24,7 @@
 //! - `invalid_settings`: errors of the settings
 //! - `attest`: quotes
 //! - `chain`: certificates of endorsement keys
+//! - `registers`: PCR values with a meaning of their own
 //! - `pcr_policy`: the accepted PCR values
 //! - `challenge`: the challenge of a request
 //! - `hosts`: endorsement keys by the name of the host
@@ -48,6 +49,7 @@ pub mod key_lists;
 mod pcr_policy;
 pub mod policy;
 mod public;
+mod registers;
 mod structure;
 #[cfg(feature = "testing")]
 pub mod testing;

@@ -3,11 +3,13 @@
 use std::collections::BTreeMap;
 
 use data_encoding::HEXLOWER;
+use kubelet_attestation::ensure;
 use kubelet_attestation::evidence::tpm::{MAX_REGISTER, Registers};
-use node_attestation_core::crd;
+use node_attestation_core::crd::{self, OsSeparator};
 
 use crate::denial::TpmDenial;
 use crate::invalid_settings::InvalidTpmSettings;
+use crate::registers::{is_unmeasured, separated, unmeasured};
 
 /// Registers that any program on the machine sets back to zero and extends as it likes (`TPM2_PCR_Reset`
 /// from locality 0: "PC Client Platform TPM Profile", PCR attributes). The others from 17 on take a
@@ -22,9 +24,31 @@ const OF_ANOTHER_BANK: &str =
 const NOT_REGISTERS: &str = "is not registers from 0 to 23 with their digests";
 const ONLY_OF_SOFTWARE: &str = "names no register that software cannot reset (all but 16 and 23)";
 
-/// The allowed boot states of machines: registers with their values. Without any, every state is.
+/// A digest in a register.
+type Value = [u8; 32];
+
+/// The allowed boot states of machines. Without any, every state is.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct PcrPolicy(Vec<BTreeMap<u8, [u8; 32]>>);
+pub(crate) struct PcrPolicy {
+    states: Vec<State>,
+    separator: OsSeparator,
+}
+
+/// Registers, each with its alternatives.
+type State = BTreeMap<u8, Vec<Value>>;
+
+/// How a register compares with the allowed values; the better, the smaller.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Fit {
+    Allowed,
+    /// It has a value, except that the operating system's separator is there and refused, or is required
+    /// and not there.
+    ButForTheSeparator,
+    Differs,
+}
+
+/// The registers that are not as a state has them, each with how it compares.
+type Differences = BTreeMap<u8, Fit>;
 
 impl PcrPolicy {
     /// The policy of these settings.
@@ -32,66 +56,137 @@ impl PcrPolicy {
     /// # Errors
     ///
     /// A state names no register, one that no PC has, no digest, or only registers that software resets:
-    /// any program could bring it about.
+    /// any program could bring it about. Or a value is one that no firmware measured.
     pub(crate) fn new(settings: &crd::PcrPolicy) -> Result<Self, InvalidTpmSettings> {
         let allowed = settings.allowed.iter().enumerate();
-        let allowed: Result<_, _> = allowed
+        let states: Result<_, _> = allowed
             .map(|(index, state)| {
-                let invalid =
-                    |rule| InvalidTpmSettings::new(format!("pcrPolicy.allowed[{index}] {rule}"));
-                if state.values().any(|value| value.len() == SHA384_DIGITS) {
-                    return Err(invalid(OF_ANOTHER_BANK));
-                }
-                let state = read(state).ok_or_else(|| invalid(NOT_REGISTERS))?;
-                if state.keys().all(|register| OF_SOFTWARE.contains(register)) {
-                    return Err(invalid(ONLY_OF_SOFTWARE));
-                }
-                Ok(state)
+                read(state).map_err(|rule| {
+                    InvalidTpmSettings::new(format!("pcrPolicy.allowed[{index}] {rule}"))
+                })
             })
             .collect();
-        allowed.map(Self)
+        Ok(Self {
+            states: states?,
+            separator: settings.os_separator,
+        })
+    }
+
+    /// Whether every state is allowed.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.states.is_empty()
     }
 
     /// Checks the registers of a quote. More may be quoted than the policy names.
     ///
     /// # Errors
     ///
-    /// [`TpmDenial::RegisterNotQuoted`], [`TpmDenial::RegisterNotAllowed`], both of the state that
-    /// differs in the fewest registers.
-    pub(crate) fn allows(&self, registers: &Registers) -> Result<(), TpmDenial> {
-        let differing = self.0.iter().map(|state| {
-            let differing = state
-                .iter()
-                .filter(|(number, value)| registers.get(**number) != Some(*value));
-            differing.map(|(number, _)| *number).collect::<Vec<_>>()
+    /// The denials that begin with `Register` or `OsSeparator`; the state counts that differs in the fewest
+    /// registers.
+    pub(crate) fn allows(&self, quoted: &Registers) -> Result<(), TpmDenial> {
+        let states = self
+            .states
+            .iter()
+            .map(|state| self.differences(state, quoted));
+        let nearest = states.min_by_key(|differences| {
+            let differ = differences.values().filter(|fits| **fits == Fit::Differs);
+            (differ.count(), differences.len())
         });
-        // Without an allowed state, nothing differs.
-        let nearest = differing.min_by_key(Vec::len).unwrap_or_default();
-        let Some(&register) = nearest.first() else {
+        let Some(differences) = nearest else {
             return Ok(());
         };
-        let Some(value) = registers.get(register) else {
-            return Err(TpmDenial::RegisterNotQuoted(register));
-        };
-        Err(TpmDenial::RegisterNotAllowed {
-            register,
-            value: HEXLOWER.encode(value),
-            others: nearest,
-        })
+        // The operating system could have written the others of this bank, too.
+        if let Some(register) = unmeasured(quoted).next() {
+            return Err(TpmDenial::RegisterNotMeasured(register));
+        }
+        let others: Vec<u8> = differences.keys().copied().collect();
+        let mut missing = others
+            .iter()
+            .filter(|register| quoted.get(**register).is_none());
+        if let Some(register) = missing.next() {
+            return Err(TpmDenial::RegisterNotQuoted(*register));
+        }
+        let mut differing = differences
+            .iter()
+            .filter(|(_, fits)| **fits == Fit::Differs);
+        let differing =
+            differing.find_map(|(register, _)| Some((*register, quoted.get(*register)?)));
+        if let Some((register, value)) = differing {
+            return Err(TpmDenial::RegisterNotAllowed {
+                register,
+                value: HEXLOWER.encode(value),
+                others,
+            });
+        }
+        match self.separator {
+            _ if others.is_empty() => Ok(()),
+            OsSeparator::Required => Err(TpmDenial::OsSeparatorMissing { registers: others }),
+            OsSeparator::Permitted | OsSeparator::Refused => {
+                Err(TpmDenial::OsSeparatorRefused { registers: others })
+            }
+        }
+    }
+
+    fn differences(&self, state: &State, quoted: &Registers) -> Differences {
+        let fits = state.iter().map(|(register, alternatives)| {
+            let fits = quoted.get(*register).and_then(|value| {
+                let fits = alternatives.iter();
+                fits.map(|allowed| self.fit(*register, allowed, value))
+                    .min()
+            });
+            (*register, fits.unwrap_or(Fit::Differs))
+        });
+        fits.filter(|(_, fits)| *fits != Fit::Allowed).collect()
+    }
+
+    /// Compares a register with one allowed value.
+    fn fit(&self, register: u8, allowed: &Value, quoted: &Value) -> Fit {
+        let is_plain = quoted == allowed;
+        let separated = separated(register, allowed);
+        let has_none = separated.is_none();
+        let is_separated = separated.is_some_and(|separated| separated == quoted);
+        match self.separator {
+            _ if !is_plain && !is_separated => Fit::Differs,
+            OsSeparator::Permitted => Fit::Allowed,
+            OsSeparator::Required if is_separated || has_none => Fit::Allowed,
+            OsSeparator::Refused if is_plain => Fit::Allowed,
+            OsSeparator::Required | OsSeparator::Refused => Fit::ButForTheSeparator,
+        }
     }
 }
 
-fn read(state: &crd::PcrSet) -> Option<BTreeMap<u8, [u8; 32]>> {
-    let registers: Option<BTreeMap<_, _>> = state
-        .iter()
-        .map(|(number, value)| {
-            let number = number.parse().ok().filter(|one| *one <= MAX_REGISTER)?;
-            let value = HEXLOWER.decode(value.as_bytes()).ok()?;
-            Some((number, value.try_into().ok()?))
-        })
-        .collect();
+fn read(state: &crd::PcrSet) -> Result<State, String> {
+    let mut registers = State::new();
+    for (number, alternatives) in state {
+        let register = number.parse().ok().filter(|one| *one <= MAX_REGISTER);
+        let register = register.ok_or(NOT_REGISTERS)?;
+        let alternatives = alternatives
+            .split(',')
+            .map(|digits| read_value(register, digits.strip_prefix(' ').unwrap_or(digits)));
+        registers.insert(register, alternatives.collect::<Result<_, _>>()?);
+    }
     // A state that names no register would allow every machine.
-    registers.filter(|registers| !registers.is_empty() && registers.len() == state.len())
+    let is_one = !registers.is_empty() && registers.len() == state.len();
+    ensure!(is_one, NOT_REGISTERS.to_owned());
+    let only_of_software = registers
+        .keys()
+        .all(|register| OF_SOFTWARE.contains(register));
+    ensure!(!only_of_software, ONLY_OF_SOFTWARE.to_owned());
+    Ok(registers)
+}
+
+fn read_value(register: u8, digits: &str) -> Result<Value, String> {
+    ensure!(digits.len() != SHA384_DIGITS, OF_ANOTHER_BANK.to_owned());
+    let value = HEXLOWER.decode(digits.as_bytes()).ok();
+    let value = value.and_then(|value| value.try_into().ok());
+    let value: Value = value.ok_or(NOT_REGISTERS)?;
+    if is_unmeasured(register, &value) {
+        return Err(format!(
+            "has the value of register {register} before the firmware measures anything: any system can write such \
+             registers"
+        ));
+    }
+    Ok(value)
 }
 
 #[cfg(test)]

@@ -64,7 +64,7 @@ fn settings_of_which_nothing_is_said_have_the_defaults() {
         tpm,
         &json!({
             "endorsementKeys": {"platform": "none", "requireCA": [], "allowList": [], "configMaps": []},
-            "pcrPolicy": {"allowed": []},
+            "pcrPolicy": {"allowed": [], "osSeparator": "Permitted"},
             "lateProviderIDs": "Refuse",
         })
     );
@@ -78,7 +78,10 @@ fn a_null_is_as_if_nothing_was_said() {
         ("/spec/certificate", json!({})),
         ("/spec/certificate/expirationSeconds", json!(null)),
         ("/spec/aws", json!(null)),
-        ("/spec/tpm/pcrPolicy", json!({"allowed": []})),
+        (
+            "/spec/tpm/pcrPolicy",
+            json!({"allowed": [], "osSeparator": "Permitted"}),
+        ),
     ] {
         let stored = valid.accepts(pointer, &json!(null));
 

@@ -10,6 +10,8 @@ pub(super) const SUBDOMAIN: &str =
 pub(super) const LABEL: &str = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$";
 /// SHA-256 in hexadecimal digits.
 pub(super) const SHA256: &str = "^[0-9a-f]{64}$";
+/// The same, or several with commas between.
+const SHA256_ALTERNATIVES: &str = "^[0-9a-f]{64}(, ?[0-9a-f]{64})*$";
 /// Rule that a provider ID is one: a scheme, and a path that is more than slashes.
 pub(super) const IS_PROVIDER_ID: &str = "!has(self.providerID) \
      || self.providerID.matches('^[A-Za-z0-9+.-]+://[!-~]*[!-.0-~][!-~]*$')";
@@ -113,11 +115,19 @@ pub(super) fn pcr_sets(_: &mut SchemaGenerator) -> Schema {
             "type": "object",
             "minProperties": 1,
             "maxProperties": 24,
-            "additionalProperties": {"type": "string", "maxLength": 64, "pattern": SHA256},
-            "x-kubernetes-validations": [rule(
-                "self.all(index, index.matches('^([0-9]|1[0-9]|2[0-3])$'))",
-                "a register is one of 0 to 23",
-            )],
+            // 32 digests.
+            "additionalProperties": {"type": "string", "maxLength": 2110, "pattern": SHA256_ALTERNATIVES},
+            "x-kubernetes-validations": [
+                rule(
+                    "self.all(index, index.matches('^([0-9]|1[0-9]|2[0-3])$'))",
+                    "a register is one of 0 to 23",
+                ),
+                rule(
+                    "self.all(index, !index.matches('^[0-7]$') || !self[index].matches('(^|[^0-9a-f])0+(,|$)'))",
+                    "a register from 0 to 7 with only zeros is one that the firmware does not measure: any system \
+                     can write its bank",
+                ),
+            ],
         },
     })
 }

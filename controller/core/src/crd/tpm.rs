@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::schema::{self, rule, rule_at};
 
-/// An allowed state of a machine's PCRs: each index with its value.
+/// An allowed state of a machine's PCRs: each index with its value, or its alternatives with commas between.
 pub type PcrSet = BTreeMap<String, String>;
 
 /// Settings of the attestor tpm.
@@ -120,8 +120,24 @@ pub struct AllowedEndorsementKey {
 #[serde(rename_all = "camelCase", default)]
 pub struct PcrPolicy {
     /// States, one of which a machine must be in: registers (0 to 23) with their SHA-256 values, at
-    /// least one that software does not reset (all but 16 and 23). Empty: every machine is accepted,
-    /// and its state is logged.
+    /// least one that software does not reset (all but 16 and 23). A register that changes by itself
+    /// can have several values with commas between, one of which it must have. Empty: every machine is
+    /// accepted, and its state is logged.
     #[schemars(schema_with = "schema::pcr_sets")]
     pub allowed: Vec<PcrSet>,
+    /// The separator that systemd 261 and later extend into the registers 0 to 7, 9 and 12 to 14. The
+    /// values above are those before it.
+    pub os_separator: OsSeparator,
+}
+
+/// Whether systemd's separator must, can or must not follow an allowed value.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+pub enum OsSeparator {
+    /// A register has its allowed value, or this value followed by the separator.
+    #[default]
+    Permitted,
+    /// A register has its allowed value followed by the separator.
+    Required,
+    /// A register has its allowed value.
+    Refused,
 }

@@ -60,6 +60,9 @@ pub fn changed(case: &Case) -> Value {
     object
 }
 
+const UNMEASURED: &str = "a register from 0 to 7 with only zeros is one that the firmware does not measure: any system \
+                          can write its bank";
+
 /// The cases: each rule is broken at least once.
 #[expect(clippy::too_many_lines, reason = "it is a table")]
 pub fn cases() -> Vec<Case> {
@@ -183,6 +186,18 @@ pub fn cases() -> Vec<Case> {
             "spec.tpm.pcrPolicy.allowed[0]",
             "a register is one of 0 to 23",
         ),
+        case(
+            "/spec/tpm/pcrPolicy/allowed",
+            json!([{"7": "0".repeat(64)}]),
+            "spec.tpm.pcrPolicy.allowed[0]",
+            UNMEASURED,
+        ),
+        case(
+            "/spec/tpm/pcrPolicy/allowed",
+            json!([{"7": "a".repeat(64), "0": format!("{}, {}", "a".repeat(64), "0".repeat(64))}]),
+            "spec.tpm.pcrPolicy.allowed[0]",
+            UNMEASURED,
+        ),
     ]
 }
 
@@ -239,6 +254,18 @@ pub fn malformed() -> Vec<Case> {
             "/spec/tpm/pcrPolicy/allowed",
             json!([{}]),
             "spec.tpm.pcrPolicy.allowed[0]",
+            "",
+        ),
+        case(
+            "/spec/tpm/pcrPolicy/allowed",
+            json!([{"7": format!("{},", "a".repeat(64))}]),
+            "spec.tpm.pcrPolicy.allowed[0].7",
+            "",
+        ),
+        case(
+            "/spec/tpm/pcrPolicy/osSeparator",
+            json!("Perhaps"),
+            "spec.tpm.pcrPolicy.osSeparator",
             "",
         ),
         case(

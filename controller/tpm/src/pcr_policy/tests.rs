@@ -14,7 +14,10 @@ fn state(registers: &[(u8, u8)]) -> PcrSet {
 }
 
 fn settings(allowed: Vec<PcrSet>) -> crd::PcrPolicy {
-    crd::PcrPolicy { allowed }
+    crd::PcrPolicy {
+        allowed,
+        ..crd::PcrPolicy::default()
+    }
 }
 
 fn enforced(allowed: &[&[(u8, u8)]]) -> PcrPolicy {
@@ -148,4 +151,271 @@ fn a_state_of_registers_that_software_resets_alone_is_refused() {
     for with_another in [&[(7, 1), (16, 1)][..], &[(15, 1)], &[(17, 1)], &[(22, 1)]] {
         assert!(policy(&[with_another]).is_ok(), "{with_another:?}");
     }
+}
+
+/// A policy of states with alternatives.
+fn with_alternatives(states: &[&[(&str, &[u8])]]) -> Result<PcrPolicy, InvalidTpmSettings> {
+    let states = states.iter().map(|registers| {
+        let registers = registers.iter().map(|(register, values)| {
+            let values: Vec<_> = values.iter().map(|byte| value(*byte)).collect();
+            ((*register).to_owned(), values.join(","))
+        });
+        registers.collect()
+    });
+    PcrPolicy::new(&settings(states.collect()))
+}
+
+fn not_allowed(register: u8, byte: u8, others: &[u8]) -> Result<(), TpmDenial> {
+    Err(TpmDenial::RegisterNotAllowed {
+        register,
+        value: value(byte),
+        others: others.to_vec(),
+    })
+}
+
+#[test]
+fn each_register_has_one_of_its_alternatives() {
+    let policy = with_alternatives(&[&[("4", &[1, 2]), ("7", &[5, 6])]]).unwrap();
+    for (quoted, expected) in [
+        ([(4, 1), (7, 5)], Ok(())),
+        ([(4, 1), (7, 6)], Ok(())),
+        ([(4, 2), (7, 5)], Ok(())),
+        ([(4, 5), (7, 5)], not_allowed(4, 5, &[4])),
+        ([(4, 1), (7, 1)], not_allowed(7, 1, &[7])),
+        ([(4, 3), (7, 3)], not_allowed(4, 3, &[4, 7])),
+        ([(4, 1), (5, 5)], Err(TpmDenial::RegisterNotQuoted(7))),
+    ] {
+        assert_eq!(policy.allows(&registers(&quoted)), expected, "{quoted:?}");
+    }
+}
+
+#[test]
+fn states_stay_whole_beside_the_alternatives_of_a_register() {
+    let policy = with_alternatives(&[
+        &[("0", &[1]), ("4", &[1]), ("7", &[5, 6])],
+        &[("0", &[2]), ("4", &[2, 3]), ("7", &[5, 6])],
+    ]);
+    let policy = policy.unwrap();
+    for (quoted, expected) in [
+        ([(0, 1), (4, 1), (7, 5)], Ok(())),
+        ([(0, 2), (4, 2), (7, 6)], Ok(())),
+        ([(0, 2), (4, 3), (7, 6)], Ok(())),
+        ([(0, 1), (4, 1), (7, 7)], not_allowed(7, 7, &[7])),
+        // An alternative of the other state.
+        ([(0, 1), (4, 3), (7, 5)], not_allowed(4, 3, &[4])),
+        ([(0, 3), (4, 1), (7, 7)], not_allowed(0, 3, &[0, 7])),
+    ] {
+        assert_eq!(policy.allows(&registers(&quoted)), expected, "{quoted:?}");
+    }
+}
+
+#[test]
+fn alternatives_are_digests_with_commas_between() {
+    let of = |text: String| PcrPolicy::new(&settings(vec![PcrSet::from([("7".to_owned(), text)])]));
+    let [one, two] = [value(1), value(2)];
+    for good in [one.clone(), format!("{one},{two}"), format!("{one}, {two}")] {
+        assert!(of(good.clone()).is_ok(), "{good}");
+    }
+    for bad in [
+        String::new(),
+        format!("{one},"),
+        format!(",{one}"),
+        format!("{one} {two}"),
+        format!("{one},  {two}"),
+        format!("{one};{two}"),
+        format!("{one}{two}"),
+    ] {
+        assert!(of(bad.clone()).is_err(), "{bad}");
+    }
+}
+
+/// The value after the separator, if the register gets one.
+fn array(number: u8, value: [u8; 32]) -> [u8; 32] {
+    separated(number, &value).map_or(value, |separated| separated.try_into().unwrap())
+}
+
+#[test]
+fn a_value_that_no_firmware_measured_is_refused() {
+    let zero = [0; 32];
+    let separator = |number: u8| array(number, zero);
+    let policy = |number: u8, value: [u8; 32]| {
+        let state = PcrSet::from([
+            ("15".to_owned(), self::value(1)),
+            (number.to_string(), HEXLOWER.encode(&value)),
+        ]);
+        PcrPolicy::new(&settings(vec![self::state(&[(7, 1)]), state]))
+    };
+    for number in 0..=7 {
+        for value in [zero, separator(number)] {
+            let rule = format!(
+                "has the value of register {number} before the firmware measures anything: any system can write such \
+                 registers"
+            );
+            assert_eq!(policy(number, value), Err(invalid_state(&rule)));
+        }
+        let number = number.to_string();
+        let error = with_alternatives(&[&[("15", &[1])], &[(&number, &[1, 0])]]).unwrap_err();
+        assert!(
+            error
+                .to_string()
+                .starts_with("pcrPolicy.allowed[1] has the value"),
+            "{error}"
+        );
+    }
+    for number in 8..=14 {
+        assert!(policy(number, zero).is_ok(), "{number}");
+    }
+}
+
+#[test]
+fn a_quote_that_no_firmware_measured_is_denied_under_each_policy() {
+    let zero_in_12 = enforced(&[&[(7, 1), (12, 0)]]);
+    assert_eq!(zero_in_12.allows(&registers(&[(7, 1), (12, 0)])), Ok(()));
+    for policy in [
+        enforced(&[&[(7, 1)]]),
+        with_alternatives(&[&[("7", &[1, 2])]]).unwrap(),
+    ] {
+        for number in [0, 1, 2, 3, 4, 5, 6] {
+            // Also a register that the policy does not name.
+            assert_eq!(
+                policy.allows(&registers(&[(7, 1), (number, 0)])),
+                Err(TpmDenial::RegisterNotMeasured(number))
+            );
+            let mut with_separator = BTreeMap::from([(7, [1; 32])]);
+            with_separator.insert(number, array(number, [0; 32]));
+            assert_eq!(
+                policy.allows(&Registers::new(with_separator).unwrap()),
+                Err(TpmDenial::RegisterNotMeasured(number))
+            );
+        }
+        assert_eq!(
+            policy.allows(&registers(&[(7, 1), (8, 0), (15, 0)])),
+            Ok(())
+        );
+    }
+    // Without a policy it is a finding.
+    assert_eq!(enforced(&[]).allows(&registers(&[(0, 0)])), Ok(()));
+}
+
+#[test]
+fn the_separator_of_systemd_is_required_permitted_or_refused() {
+    let names = [(7, 1), (8, 1), (9, 0), (11, 1), (12, 0)];
+    let plain: BTreeMap<u8, [u8; 32]> = names.map(|(number, byte)| (number, [byte; 32])).into();
+    let with = plain
+        .iter()
+        .map(|(number, value)| (*number, array(*number, *value)));
+    let with: BTreeMap<_, _> = with.collect();
+    let mut half = with.clone();
+    half.insert(9, [0; 32]);
+    let twice = with
+        .iter()
+        .map(|(number, value)| (*number, array(*number, *value)));
+    let twice: BTreeMap<_, _> = twice.collect();
+    let another = BTreeMap::from([(7, [9; 32])]);
+    let another: BTreeMap<_, _> = plain.clone().into_iter().chain(another).collect();
+    let missing = |registers: &[u8]| {
+        Err(TpmDenial::OsSeparatorMissing {
+            registers: registers.to_vec(),
+        })
+    };
+    let refused = |registers: &[u8]| {
+        Err(TpmDenial::OsSeparatorRefused {
+            registers: registers.to_vec(),
+        })
+    };
+    let denied = |registers: &BTreeMap<u8, [u8; 32]>| {
+        let others: Vec<u8> = if *registers == another {
+            vec![7]
+        } else {
+            vec![7, 9, 12]
+        };
+        Err(TpmDenial::RegisterNotAllowed {
+            register: 7,
+            value: HEXLOWER.encode(&registers[&7]),
+            others,
+        })
+    };
+    for (os_separator, [of_plain, of_with, of_half]) in [
+        (OsSeparator::Permitted, [Ok(()), Ok(()), Ok(())]),
+        (
+            OsSeparator::Required,
+            [missing(&[7, 9, 12]), Ok(()), missing(&[9])],
+        ),
+        (
+            OsSeparator::Refused,
+            [Ok(()), refused(&[7, 9, 12]), refused(&[7, 12])],
+        ),
+    ] {
+        let in_states = crd::PcrPolicy {
+            allowed: vec![state(&names)],
+            os_separator,
+        };
+        let in_alternatives = crd::PcrPolicy {
+            allowed: vec![
+                state(&names)
+                    .into_iter()
+                    .map(|(number, value)| (number, format!("{},{value}", self::value(7))))
+                    .collect(),
+            ],
+            os_separator,
+        };
+        for settings in [in_states, in_alternatives] {
+            let policy = PcrPolicy::new(&settings).unwrap();
+            let decided = |quoted: &BTreeMap<u8, [u8; 32]>| {
+                policy.allows(&Registers::new(quoted.clone()).unwrap())
+            };
+            assert_eq!(decided(&plain), of_plain, "{os_separator:?}");
+            assert_eq!(decided(&with), of_with, "{os_separator:?}");
+            assert_eq!(decided(&half), of_half, "{os_separator:?}");
+            assert_eq!(decided(&twice), denied(&twice), "{os_separator:?}");
+            let TpmDenial::RegisterNotAllowed { register: 7, .. } = decided(&another).unwrap_err()
+            else {
+                panic!("another reason");
+            };
+        }
+    }
+}
+
+#[test]
+fn a_denial_for_the_separator_names_it_and_the_setting() {
+    let said = TpmDenial::OsSeparatorRefused {
+        registers: vec![0, 7],
+    }
+    .to_string();
+    assert_eq!(
+        said,
+        "registers 0, 7 have the separator of systemd after their allowed values, and osSeparator is Refused"
+    );
+    let said = TpmDenial::OsSeparatorMissing { registers: vec![4] }.to_string();
+    assert_eq!(
+        said,
+        "registers 4 have their allowed values without the separator of systemd, and osSeparator is Required"
+    );
+}
+
+#[test]
+fn a_register_that_no_old_plugin_quotes_is_told_before_one_that_differs() {
+    // A plugin of before quotes 0 to 7; the policy has what a loader and a stub measure.
+    let policy = enforced(&[
+        &[(0, 1), (7, 1), (8, 1), (9, 1)],
+        &[(0, 1), (7, 1), (11, 1)],
+    ]);
+
+    for quoted in [&[(0, 1), (7, 1)][..], &[(0, 9), (7, 1)]] {
+        let denial = policy.allows(&registers(quoted));
+        assert_eq!(denial, Err(TpmDenial::RegisterNotQuoted(11)), "{quoted:?}");
+    }
+    // Nothing changes for a policy without these registers, whatever is quoted.
+    let policy = enforced(&[&[(0, 1), (7, 1)]]);
+    let new = [
+        (0, 1),
+        (7, 1),
+        (8, 3),
+        (9, 4),
+        (11, 5),
+        (12, 0),
+        (13, 0),
+        (14, 6),
+    ];
+    assert_eq!(policy.allows(&registers(&new)), Ok(()));
 }

@@ -71,6 +71,7 @@ impl World {
         let settings = TpmSettings {
             pcr_policy: PcrPolicy {
                 allowed: machines.iter().take(1).map(Machine::boot_state).collect(),
+                ..PcrPolicy::default()
             },
             ..TpmSettings::default()
         };

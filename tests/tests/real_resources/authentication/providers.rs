@@ -166,12 +166,21 @@ fn an_allowed_state_without_a_register_or_digest_is_refused() {
             state("7", "G"),
             "should match",
         ),
+        // No firmware has measured.
+        (
+            "tpm.pcrPolicy.allowed[0]",
+            state("0", "0"),
+            "is one that the firmware does not measure",
+        ),
         // Of the bank SHA-384.
         (
             "tpm.pcrPolicy.allowed[0].7",
             json!([{"7": "a".repeat(96)}]),
-            "may not be more than 64",
+            "should match",
         ),
     ]);
-    authentication("prod-1").accepts("/spec/tpm/pcrPolicy", &json!({}));
+    let valid = authentication("prod-1");
+    valid.accepts("/spec/tpm/pcrPolicy", &json!({}));
+    // A register that is zero unless something uses it.
+    valid.accepts("/spec/tpm/pcrPolicy/allowed", &state("12", "0"));
 }
