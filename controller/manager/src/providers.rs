@@ -24,7 +24,7 @@ use node_attestation_tpm::verifier::TpmVerifier;
 
 use crate::aws::{Aws, AwsArguments, AwsParts};
 use crate::error::BoxError;
-use crate::tpm::{self, ConfigMapReader, TpmArguments};
+use crate::tpm::{self, ConfigMapReader, ObservationsOfClusters, TpmArguments};
 
 /// The registry: one row for each provider with evidence. `insecure` has none, and needs
 /// `--allow-insecure`.
@@ -88,6 +88,8 @@ pub(crate) struct Providers {
     tpm_keys: Option<Arc<dyn ChallengeKeySource>>,
     /// The `ConfigMap`s that may list endorsement keys; `None` without a management cluster.
     pub(crate) config_maps: Option<ConfigMapReader>,
+    /// The observations of TPMs.
+    observations: ObservationsOfClusters,
 }
 
 /// A cluster that a verifier is for, and its settings.
@@ -131,6 +133,7 @@ impl OpenedProviders {
             aws: self.aws.map(AwsParts::own),
             tpm_keys: self.tpm_keys,
             config_maps: None,
+            observations: ObservationsOfClusters::default(),
         }
     }
 
@@ -152,6 +155,7 @@ impl OpenedProviders {
             aws,
             tpm_keys: self.tpm_keys,
             config_maps: Some(ConfigMapReader::new(management)),
+            observations: ObservationsOfClusters::default(),
         };
         Ok((providers, work))
     }
@@ -168,6 +172,7 @@ impl Providers {
             aws: Ok(Aws::not_asked(extra_signers)?),
             tpm_keys: Some(Arc::new(RehearsedKeys)),
             config_maps: management.map(ConfigMapReader::new),
+            observations: ObservationsOfClusters::default(),
         })
     }
 
@@ -281,7 +286,8 @@ fn tpm_verifier(
     let keys = providers.tpm_keys.clone();
     let keys = keys.ok_or("it runs without --tpm-challenge-keys")?;
     let policy = TpmPolicy::new(&cluster.tpm)?;
-    let verifier = TpmVerifier::new(cluster.uid, policy, platform, keys);
+    let verifier = TpmVerifier::new(cluster.uid, policy, platform, keys)
+        .observing(providers.observations.of(cluster.uid));
     Ok(match lists {
         Some(lists) => Arc::new(verifier.reading(lists)),
         None => Arc::new(verifier),

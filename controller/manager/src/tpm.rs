@@ -18,8 +18,10 @@ use crate::aws::Aws;
 use crate::error::BoxError;
 
 mod config_maps;
+mod observations;
 
 pub(crate) use config_maps::ConfigMapReader;
+pub(crate) use observations::ObservationsOfClusters;
 
 /// The key that new challenges are made with.
 const CURRENT: &str = "current";

@@ -5,7 +5,7 @@
 //! # Guarantees
 //!
 //! - Labels have names of this program, and the names of Clusters with their namespaces. Nothing else of a tenant is in
-//!   one, and no secret.
+//!   one, except the subject of the certificate that expires first; and no secret.
 //! - The series of a cluster, a watch or a Lease end with it.
 
 mod catalogue;

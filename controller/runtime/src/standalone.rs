@@ -49,13 +49,14 @@ use crate::events::Events;
 use crate::external_signer::ExternalSigner;
 use crate::file_inventory::ClusterInventory;
 use crate::hardening::{HardeningError, service_ranges};
-use crate::metrics::{ClusterReport, Metrics};
+use crate::metrics::Metrics;
 use crate::nodes::KubeNodes;
 use crate::pipeline::Pipeline;
 use crate::preflight;
 use crate::worker;
 
 mod assembly;
+mod findings;
 #[cfg(feature = "testing")]
 mod testing;
 
@@ -201,7 +202,8 @@ impl Standalone {
         self.tell_of_settings();
         self.metrics.require_lists(&["CertificateSigningRequest"]);
         let metrics = self.metrics.cluster("", "").only();
-        metrics.report(ClusterReport::serving);
+        let findings = findings::tell(self.context.verifiers.clone(), metrics.clone());
+        let findings = tokio::spawn(findings);
         let client = self.access.client().clone();
         let (events, writer) = Events::start(client.clone(), None);
         let services = self.context.serving.service_ranges.clone();
@@ -216,6 +218,7 @@ impl Standalone {
         };
         worker::run(client, pipeline, Arc::default(), stop).await;
         examination.abort();
+        findings.abort();
         writer.finish().await;
         tracing::info!("stopped");
     }

@@ -31,6 +31,7 @@
 //! - `key_lists`: lists of hosts and their endorsement keys in config maps
 //! - `trusted_ek`: the endorsement key of a machine
 //! - `policy`: the policy of a cluster on TPMs
+//! - `observations`: what evidence showed beside the answers
 //! - `verifier`: the order of the checks
 //!
 //! [`platform`]: node_attestation_core::verifier::platform
@@ -46,6 +47,7 @@ mod hosts;
 pub mod invalid_settings;
 mod kdf;
 pub mod key_lists;
+pub mod observations;
 mod pcr_policy;
 pub mod policy;
 mod public;

@@ -31,15 +31,19 @@ use node_attestation_core::crd::conditions::ConditionReport;
 use node_attestation_core::identifiers::{KeyDigest, ServingName};
 use node_attestation_core::refusal::{Deferral, Denial, Failure, Reason, Refusal, Unavailable};
 use node_attestation_core::verifier::platform::Platform;
-use node_attestation_core::verifier::{Appraisal, Assurance, AttestedIdentity, Identity, Verifier};
+use node_attestation_core::verifier::{
+    Appraisal, Assurance, AttestedIdentity, Findings, Identity, Verifier,
+};
 
 use crate::attest::VerifiedQuote;
 use crate::challenge::{self, ChallengeKeySource, ChallengeKeys, Subject};
 use crate::credential::{Credential, NoCredential};
 use crate::denial::TpmDenial;
 use crate::key_lists::{KeyList, KeyLists, NOT_READ_HERE, report_without_lists};
+use crate::observations::Observations;
 use crate::policy::TpmPolicy;
 use crate::public::{AttestationKey, EndorsementKey};
+use crate::registers::unmeasured;
 use crate::trusted_ek::of_provider_id;
 
 /// Appraises the evidence of machines with TPMs, for one cluster.
@@ -50,6 +54,7 @@ pub struct TpmVerifier {
     lists: Option<Arc<dyn KeyLists>>,
     platform: Arc<dyn Platform>,
     keys: Arc<dyn ChallengeKeySource>,
+    observations: Arc<Observations>,
 }
 
 /// The keys of a machine's TPM, by their public areas.
@@ -82,6 +87,7 @@ impl TpmVerifier {
             lists: None,
             platform,
             keys,
+            observations: Arc::default(),
         }
     }
 
@@ -90,6 +96,16 @@ impl TpmVerifier {
     pub fn reading(self, lists: Arc<dyn KeyLists>) -> Self {
         let lists = Some(lists);
         Self { lists, ..self }
+    }
+
+    /// The same, with the observations of the cluster's other verifiers: those before a change of its
+    /// settings.
+    #[must_use]
+    pub fn observing(self, observations: Arc<Observations>) -> Self {
+        Self {
+            observations,
+            ..self
+        }
     }
 
     async fn lists(&self) -> Result<Arc<[Arc<KeyList>]>, Unavailable> {
@@ -110,13 +126,17 @@ impl TpmVerifier {
         let audience = &enrolment.header.audience;
         let keys = read(audience, &enrolment.keys, appraisal)?;
         let machine = self.machine(&keys, appraisal)?;
-        self.policy.authorities.require(
+        let end = self.policy.authorities.require(
             enrolment.certificate.as_deref(),
             &enrolment.intermediates,
             &keys.endorsement,
             now,
         )?;
         self.is_the_machines(&machine, &keys, appraisal).await?;
+        if let Some(end) = end {
+            let machine = &appraisal.machine.name;
+            self.observations.certificate(machine, end, now);
+        }
 
         let challenge_keys = self.keys.keys().map_err(Deferral::VerifierUnavailable)?;
         let subject = self.subject(audience, &keys, appraisal);
@@ -171,6 +191,8 @@ impl TpmVerifier {
         tracing::info!(machine = machine_name, %quote, "the TPM vouches for a key");
         self.policy.registers.allows(&quote.registers)?;
         self.is_the_machines(&machine, &keys, appraisal).await?;
+        let unmeasured = unmeasured(&quote.registers).collect();
+        self.observations.boot(machine_name, unmeasured, now);
 
         self.platform.check(machine.provider_id, now).await?;
         let node_name = if appraisal.machine.unnamed {
@@ -321,6 +343,10 @@ impl Verifier for TpmVerifier {
         let lists = self.lists.as_ref();
         let without = || report_without_lists(self.policy.has_key_lists);
         vec![lists.map_or_else(without, |lists| lists.report())]
+    }
+
+    fn findings(&self, now: SystemTime) -> Findings {
+        self.observations.findings(&self.policy, now)
     }
 }
 

@@ -104,6 +104,7 @@ fn providers(allow_insecure: bool) -> Providers {
         aws: Err("no authorities".to_owned()),
         tpm_keys: None,
         config_maps: None,
+        observations: ObservationsOfClusters::default(),
     }
 }
 

@@ -12,6 +12,7 @@ use node_attestation_core::crd::conditions::{self, ConditionReport, ConditionSta
 use node_attestation_core::crd::{
     ALLOW_RETIREMENT_ANNOTATION, IdentityCounts, KubeletAuthentication, KubeletAuthenticationStatus,
 };
+use node_attestation_core::verifier::Findings;
 
 use self::not_ready::NotReady;
 use super::cluster_status::{ApiReachability, Health, LockedOut, ServiceAddresses};
@@ -34,6 +35,8 @@ pub(super) enum ClusterPhase {
         health: Box<Health>,
         /// The conditions of the verifiers.
         attestors: Vec<ConditionReport>,
+        /// The numbers among their findings; the conditions are above.
+        findings: Box<Findings>,
     },
 }
 
@@ -106,6 +109,10 @@ pub(super) fn report_of(
     status: &KubeletAuthenticationStatus,
 ) -> ClusterReport {
     let attestors = of_attestors(phase);
+    let findings = match phase {
+        ClusterPhase::Serving { findings, .. } => Findings::clone(findings),
+        ClusterPhase::Waiting | ClusterPhase::Stopped(_) => Findings::default(),
+    };
     let phase = match phase {
         ClusterPhase::Waiting => "waiting",
         ClusterPhase::Stopped(_) => "stopped",
@@ -137,6 +144,8 @@ pub(super) fn report_of(
             .earliest_expiry
             .as_ref()
             .map(|time| SystemTime::from(time.0)),
+        expiring: findings.expiring,
+        unmeasured: findings.unmeasured,
     }
 }
 

@@ -254,10 +254,13 @@ impl Supervisor {
                 }
             }
         };
+        let mut findings = service.verifiers.findings(now());
+        let conditions = std::mem::take(&mut findings.conditions);
         ClusterPhase::Serving {
             ca: running.ca.out_of_time(now()),
             health: Box::new(running.health.borrow().clone()),
-            attestors: service.verifiers.reports().collect(),
+            attestors: service.verifiers.reports().chain(conditions).collect(),
+            findings: Box::new(findings),
         }
     }
 

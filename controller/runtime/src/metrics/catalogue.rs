@@ -52,6 +52,10 @@ metrics! {
         "Records of node names";
     EARLIEST_EXPIRY = Gauge "node_attestation_earliest_expiry_timestamp_seconds" CLUSTER,
         "The first end of a live node's certificate";
+    VENDOR_EXPIRY = Gauge "node_attestation_endorsement_certificate_expiry_timestamp_seconds" &["namespace", "cluster", "subject"],
+        "The first end of a certificate that vouches for endorsement keys, from 90 days before it";
+    UNMEASURED = Gauge "node_attestation_unmeasured_machines" CLUSTER,
+        "Machines whose firmware does not extend the registers that they quote";
     LEADER = Gauge "node_attestation_leader" LEASE,
         "Whether this replica holds the Lease";
     LEASE_AGE = Gauge "node_attestation_lease_age_seconds" LEASE,

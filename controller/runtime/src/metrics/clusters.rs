@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use node_attestation_core::verifier::Expiring;
 use parking_lot::Mutex;
 
 use super::{Heartbeat, Metrics, Pending, WatchMetrics};
@@ -28,6 +29,8 @@ pub(super) struct State {
     /// The numbers of live records and of tombstones.
     pub(super) records: Option<(u32, u32)>,
     pub(super) earliest_expiry: Option<SystemTime>,
+    pub(super) expiring: Option<Expiring>,
+    pub(super) unmeasured: Option<usize>,
     /// The requests while they are answered.
     pub(super) pending: Option<Pending>,
 }
@@ -43,6 +46,10 @@ pub(crate) struct ClusterReport {
     pub(crate) records: Option<(u32, u32)>,
     /// The earliest end of a live node's certificate.
     pub(crate) earliest_expiry: Option<SystemTime>,
+    /// The certificate that expires first, of those that vouch for endorsement keys and expire soon.
+    pub(crate) expiring: Option<Expiring>,
+    /// The number of machines whose firmware does not measure their boot.
+    pub(crate) unmeasured: Option<usize>,
 }
 
 impl ClusterReport {
@@ -130,6 +137,8 @@ impl ClusterMetrics {
         state.conditions = report.conditions;
         state.records = report.records;
         state.earliest_expiry = report.earliest_expiry;
+        state.expiring = report.expiring;
+        state.unmeasured = report.unmeasured;
     }
 
     /// Its requests are those of `pending` until [`stopped`](Self::stopped).

@@ -5,6 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use node_attestation_core::verifier::Expiring;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{
     DescriptorEncoder, EncodeMetric, MetricEncoder, NoLabelSet, prometheus_text,
@@ -94,7 +95,9 @@ fn clusters(encoder: &mut DescriptorEncoder<'_>, all: &[Arc<Cluster>]) -> fmt::R
         mut conditions,
         mut records,
         mut expiries,
-    ] = [const { Series::new() }; 5];
+        mut vendors,
+        mut unmeasured,
+    ] = [const { Series::new() }; 7];
     // One that is created again may be there twice.
     let all: BTreeMap<_, _> = all.iter().map(|one| (one.labels(), one)).collect();
     for cluster in all.into_values() {
@@ -125,6 +128,12 @@ fn clusters(encoder: &mut DescriptorEncoder<'_>, all: &[Arc<Cluster>]) -> fmt::R
         if let Some(expiry) = state.earliest_expiry {
             expiries.push((labels(&[]), unix(expiry)));
         }
+        if let Some(Expiring { at, subject }) = state.expiring {
+            vendors.push((labels(&[("subject", &subject)]), unix(at)));
+        }
+        if let Some(count) = state.unmeasured {
+            unmeasured.push((labels(&[]), number(count)));
+        }
     }
     let phases = phases.into_iter();
     let phases = phases.map(|(phase, count)| (vec![("phase", phase.to_owned())], count.into()));
@@ -133,7 +142,9 @@ fn clusters(encoder: &mut DescriptorEncoder<'_>, all: &[Arc<Cluster>]) -> fmt::R
     gauge(encoder, &catalogue::OLDEST_PENDING, oldest)?;
     gauge(encoder, &catalogue::CONDITION, conditions)?;
     gauge(encoder, &catalogue::RECORDS, records)?;
-    gauge(encoder, &catalogue::EARLIEST_EXPIRY, expiries)
+    gauge(encoder, &catalogue::EARLIEST_EXPIRY, expiries)?;
+    gauge(encoder, &catalogue::VENDOR_EXPIRY, vendors)?;
+    gauge(encoder, &catalogue::UNMEASURED, unmeasured)
 }
 
 fn leases(encoder: &mut DescriptorEncoder<'_>, inner: &Inner) -> fmt::Result {

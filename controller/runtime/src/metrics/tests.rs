@@ -2,7 +2,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use node_attestation_core::refusal::Denial;
-use node_attestation_core::verifier::{InsecureVerifier, Verifier};
+use node_attestation_core::verifier::{Expiring, InsecureVerifier, Verifier};
 use prometheus_client::metrics::MetricType;
 
 use super::catalogue::{ALL, Metric};
@@ -46,6 +46,11 @@ fn report() -> ClusterReport {
         conditions: vec![("Ready", "true")],
         records: Some((3, 1)),
         earliest_expiry: Some(SystemTime::UNIX_EPOCH + Duration::from_secs(1000)),
+        expiring: Some(Expiring {
+            at: SystemTime::UNIX_EPOCH + Duration::from_secs(2000),
+            subject: "CN=a vendor".to_owned(),
+        }),
+        unmeasured: Some(2),
     }
 }
 
@@ -148,6 +153,8 @@ async fn values_are_those_that_were_counted() {
         r#"node_attestation_cluster_condition{namespace="tenant-a",cluster="prod-1",type="Ready",status="true"} 1.0"#,
         r#"node_attestation_records{namespace="tenant-a",cluster="prod-1",state="tombstone"} 1.0"#,
         r#"node_attestation_earliest_expiry_timestamp_seconds{namespace="tenant-a",cluster="prod-1"} 1000.0"#,
+        r#"node_attestation_endorsement_certificate_expiry_timestamp_seconds{namespace="tenant-a",cluster="prod-1",subject="CN=a vendor"} 2000.0"#,
+        r#"node_attestation_unmeasured_machines{namespace="tenant-a",cluster="prod-1"} 2.0"#,
         r#"node_attestation_leader{lease="controller"} 1.0"#,
         r#"node_attestation_terms_total{lease="controller"} 1"#,
         r#"node_attestation_watch_up{kind="Machine"} 0.0"#,

@@ -13,6 +13,7 @@ use super::*;
 use crate::fixture::{ANOTHER, Case, FakePlatform, GOOD, Good, denied, digest, machine, noon};
 
 mod challenges;
+mod findings;
 mod hosts;
 mod keys;
 mod mutations;

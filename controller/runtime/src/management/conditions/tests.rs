@@ -1,7 +1,9 @@
+use std::time::Duration;
+
 use node_attestation_core::crd::KubeletAuthenticationSpec;
 use node_attestation_core::testing::now;
 
-use node_attestation_core::verifier::{VerifierUnavailable, Verifiers};
+use node_attestation_core::verifier::{Expiring, VerifierUnavailable, Verifiers};
 
 use super::*;
 use crate::management::cluster_status::AutoApprove;
@@ -30,6 +32,7 @@ fn serving(health: Health) -> ClusterPhase {
         ca: None,
         health: Box::new(health),
         attestors: Vec::new(),
+        findings: Box::default(),
     }
 }
 
@@ -283,6 +286,7 @@ fn each_thing_that_is_wrong_has_its_reason() {
         ca: Some(CaOutOfTime::Expired),
         health: Box::new(healthy()),
         attestors: Vec::new(),
+        findings: Box::default(),
     };
     for (verdict, reason) in [
         (old, "KubernetesTooOld"),
@@ -311,6 +315,7 @@ fn what_attestors_say_is_said_and_changes_nothing_else() {
             reason: reason::CREDENTIALS_UNUSABLE,
             message: "there are none".to_owned(),
         }],
+        findings: Box::default(),
     };
 
     let credentials = said(&verdict, "AWSCredentialsReady");
@@ -389,6 +394,7 @@ fn an_attestor_that_was_not_asked_again_yet_says_what_it_said_before() {
             reason,
             message: String::new(),
         }],
+        findings: Box::default(),
     };
     let unknown = with(ConditionStatus::Unknown, reason::PENDING);
     let credentials = |authentication: &KubeletAuthentication, verdict: &ClusterPhase| {
@@ -408,4 +414,32 @@ fn an_attestor_that_was_not_asked_again_yet_says_what_it_said_before() {
     assert_eq!(credentials(&authentication, &throttled), "Unknown");
     let unusable = with(ConditionStatus::False, reason::CREDENTIALS_UNUSABLE);
     assert_eq!(credentials(&authentication, &unusable), "False");
+}
+
+#[test]
+fn an_attestors_findings_are_in_the_metrics_report() {
+    let expiring = Expiring {
+        at: SystemTime::UNIX_EPOCH + Duration::from_hours(1),
+        subject: "CN=a vendor".to_owned(),
+    };
+    let phase = ClusterPhase::Serving {
+        ca: None,
+        health: Box::new(healthy()),
+        attestors: Vec::new(),
+        findings: Box::new(Findings {
+            conditions: Vec::new(),
+            expiring: Some(expiring.clone()),
+            unmeasured: Some(3),
+        }),
+    };
+
+    let report = report_of(&phase, &status(&authentication("tpm"), &phase, now()));
+
+    assert_eq!(
+        (report.expiring, report.unmeasured),
+        (Some(expiring), Some(3))
+    );
+    let stopped = ClusterPhase::Stopped(NotReady::Broken);
+    let report = report_of(&stopped, &KubeletAuthenticationStatus::default());
+    assert_eq!((report.expiring, report.unmeasured), (None, None));
 }

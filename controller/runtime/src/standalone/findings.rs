@@ -1,0 +1,98 @@
+//! The findings of the verifiers where there is no object for conditions: metrics, and the log.
+
+use std::time::Duration;
+
+use node_attestation_core::crd::conditions::ConditionStatus;
+use node_attestation_core::verifier::{Findings, Verifiers};
+
+use crate::clock::now;
+use crate::metrics::{ClusterMetrics, ClusterReport};
+
+/// The time between two looks at the findings.
+const LOOK_AGAIN: Duration = Duration::from_mins(1);
+
+/// Keeps the findings in the metrics, and logs each condition that does not hold, when it is another one. Never ends.
+pub(super) async fn tell(verifiers: Verifiers, metrics: ClusterMetrics) {
+    let mut told = Vec::new();
+    loop {
+        let findings = verifiers.findings(now());
+        let Findings {
+            conditions,
+            expiring,
+            unmeasured,
+        } = findings;
+        metrics.report(|| ClusterReport {
+            expiring,
+            unmeasured,
+            ..ClusterReport::serving()
+        });
+        for report in &conditions {
+            if report.holds == ConditionStatus::False && !told.contains(report) {
+                let reason = report.reason;
+                tracing::warn!(condition = report.of, reason, "{}", report.message);
+            }
+        }
+        told = conditions;
+        tokio::time::sleep(LOOK_AGAIN).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::time::SystemTime;
+
+    use kubelet_attestation::names::Provider;
+    use kubelet_attestation::version::EvidenceVersion;
+    use node_attestation_core::refusal::Refusal;
+    use node_attestation_core::verifier::{Appraisal, Assurance, Verifier};
+
+    use super::*;
+    use crate::metrics::{Format, Metrics};
+
+    /// Finds one machine more at each look.
+    #[derive(Debug, Default)]
+    struct Finding(AtomicUsize);
+
+    #[async_trait::async_trait]
+    impl Verifier for Finding {
+        fn provider(&self) -> &Provider {
+            &Provider::TPM
+        }
+
+        fn versions(&self) -> &[EvidenceVersion] {
+            &[]
+        }
+
+        async fn verify(&self, _: Appraisal<'_>, _: SystemTime) -> Result<Assurance, Refusal> {
+            unreachable!("nobody asks")
+        }
+
+        fn findings(&self, _: SystemTime) -> Findings {
+            Findings {
+                unmeasured: Some(self.0.fetch_add(1, Ordering::Relaxed)),
+                ..Findings::default()
+            }
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_metrics_follow_the_findings() {
+        let metrics = Metrics::new("1");
+        let verifier: Arc<dyn Verifier> = Arc::new(Finding::default());
+        let cluster = metrics.cluster("", "").only();
+        let telling = tokio::spawn(tell(Verifiers::from_iter([verifier]), cluster));
+
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        for count in 0..3 {
+            let text = metrics.text(Format::Prometheus);
+            let line = format!(
+                r#"node_attestation_unmeasured_machines{{namespace="",cluster=""}} {count}"#
+            );
+            assert!(text.contains(&line), "{text}");
+            tokio::time::sleep(LOOK_AGAIN).await;
+        }
+        telling.abort();
+    }
+}

@@ -1,0 +1,209 @@
+//! What the evidence of a cluster's machines showed beside the answers: certificates that end soon, and
+//! boots that the firmware did not measure.
+//!
+//! It is in memory. After a start it is incomplete until each machine has renewed its certificate, and the
+//! conditions stay as they were until then.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, SystemTime};
+
+use node_attestation_core::crd::conditions::{self, ConditionReport, ConditionStatus, reason};
+use node_attestation_core::verifier::{Expiring, Findings};
+use node_attestation_runtime::shared::Shared;
+
+use crate::policy::TpmPolicy;
+
+/// A certificate that ends in less time is reported.
+const SOON: Duration = Duration::from_hours(24 * 90);
+
+/// Each machine renews its certificate in this time: a day, or 28 hours at most.
+const ALL_RENEW: Duration = Duration::from_hours(36);
+
+/// A machine that sends no evidence for this time is forgotten: it is switched off, or gone.
+const FORGOTTEN: Duration = Duration::from_hours(24 * 8);
+
+/// The machines that are remembered, of a cluster: more would tell nothing new.
+const MAX_MACHINES: usize = 4096;
+
+/// The machines or certificates that a condition names; of more there is the number.
+const MAX_NAMED: usize = 5;
+
+/// The observations about the machines of one cluster. Clones of its verifier share them.
+#[derive(Debug)]
+pub struct Observations(Shared<Seen>);
+
+#[derive(Debug, Default)]
+struct Seen {
+    /// The time of the first look.
+    since: Option<SystemTime>,
+    /// The machines with a certificate that ends soon.
+    expiring: Machines<Expiring>,
+    /// The machines with registers that the firmware did not extend.
+    unmeasured: Machines<Vec<u8>>,
+}
+
+/// By the Machine's name; with the time at which it sent its evidence.
+type Machines<T> = BTreeMap<String, (SystemTime, T)>;
+
+impl Default for Observations {
+    fn default() -> Self {
+        Self(Shared::new("observations of TPMs", Seen::default()))
+    }
+}
+
+impl Observations {
+    /// Notes the first end of the certificates that vouch for a machine's endorsement key.
+    pub(crate) fn certificate(&self, machine: &str, end: Expiring, now: SystemTime) {
+        let end = (end.at <= now + SOON).then_some(end);
+        self.0
+            .write(|seen| note(&mut seen.expiring, machine, end, now));
+    }
+
+    /// Notes the registers of a machine that its firmware did not extend.
+    pub(crate) fn boot(&self, machine: &str, unmeasured: Vec<u8>, now: SystemTime) {
+        let unmeasured = (!unmeasured.is_empty()).then_some(unmeasured);
+        self.0
+            .write(|seen| note(&mut seen.unmeasured, machine, unmeasured, now));
+    }
+
+    /// The findings under this policy.
+    pub(crate) fn findings(&self, policy: &TpmPolicy, now: SystemTime) -> Findings {
+        self.0.write(|seen| {
+            forget(&mut seen.expiring, now);
+            forget(&mut seen.unmeasured, now);
+            let since = *seen.since.get_or_insert(now);
+            let is_complete = now >= since + ALL_RENEW;
+            let (certificates, expiring) = seen.certificates(policy, is_complete, now);
+            Findings {
+                conditions: vec![certificates, seen.boots(policy, is_complete)],
+                expiring,
+                unmeasured: policy.registers.is_empty().then_some(seen.unmeasured.len()),
+            }
+        })
+    }
+}
+
+/// Notes a finding about a machine, or that there is none any more.
+fn note<T>(machines: &mut Machines<T>, machine: &str, found: Option<T>, now: SystemTime) {
+    match found {
+        None => drop(machines.remove(machine)),
+        Some(found) if machines.len() < MAX_MACHINES || machines.contains_key(machine) => {
+            machines.insert(machine.to_owned(), (now, found));
+        }
+        Some(_) => {}
+    }
+}
+
+fn forget<T>(machines: &mut Machines<T>, now: SystemTime) {
+    machines.retain(|_, (at, _)| now <= *at + FORGOTTEN);
+}
+
+impl Seen {
+    fn certificates(
+        &self,
+        policy: &TpmPolicy,
+        is_complete: bool,
+        now: SystemTime,
+    ) -> (ConditionReport, Option<Expiring>) {
+        let report = |holds, reason, message| ConditionReport {
+            of: conditions::ENDORSEMENT_CERTIFICATES_VALID,
+            holds,
+            reason,
+            message,
+        };
+        if policy.authorities.is_empty() {
+            let message = "requireCA is empty".to_owned();
+            let report = report(ConditionStatus::True, reason::NOT_APPLICABLE, message);
+            return (report, None);
+        }
+        let authorities = policy.authorities.ends();
+        let authorities = authorities
+            .filter(|end| end.at <= now + SOON)
+            .map(|end| (end, "requireCA".to_owned()));
+        let machines = self.expiring.iter();
+        let machines =
+            machines.map(|(machine, (_, end))| (end.clone(), format!("Machine {machine}")));
+        let mut ends: Vec<_> = authorities.chain(machines).collect();
+        ends.sort();
+        let Some((first, _)) = ends.first() else {
+            return (
+                if is_complete {
+                    let message = "no certificate that was seen expires within 90 days".to_owned();
+                    report(ConditionStatus::True, reason::CERTIFICATES_VALID, message)
+                } else {
+                    let message =
+                        "not all machines have sent their certificates since the start".to_owned();
+                    report(ConditionStatus::Unknown, reason::PENDING, message)
+                },
+                None,
+            );
+        };
+        let named = ends
+            .iter()
+            .take(MAX_NAMED)
+            .map(|(Expiring { at, subject }, of)| {
+                let verb = if *at < now { "expired" } else { "expires" };
+                format!("\"{subject}\" ({of}) {verb} on {}", day(*at))
+            });
+        let message = format!(
+            "{}. Machines are denied from then on: list a certificate of the authority that is valid longer, or remove \
+             requireCA",
+            listed(named.collect(), ends.len())
+        );
+        let reason = if first.at < now {
+            reason::CERTIFICATE_EXPIRED
+        } else {
+            reason::CERTIFICATE_EXPIRES
+        };
+        let first = first.clone();
+        (report(ConditionStatus::False, reason, message), Some(first))
+    }
+
+    fn boots(&self, policy: &TpmPolicy, is_complete: bool) -> ConditionReport {
+        use ConditionStatus::{False, True, Unknown};
+        let (holds, reason, message) = if !policy.registers.is_empty() {
+            let message = "pcrPolicy denies machines that are not measured".to_owned();
+            (True, reason::NOT_APPLICABLE, message)
+        } else if !self.unmeasured.is_empty() {
+            let named = self.unmeasured.iter().take(MAX_NAMED);
+            let named = named.map(|(machine, (_, registers))| {
+                let registers: Vec<_> = registers.iter().map(u8::to_string).collect();
+                format!("{machine} (registers {})", registers.join(", "))
+            });
+            let message = format!(
+                "the firmware of these machines does not extend the SHA-256 bank, so that any system can write its \
+                 registers: {}. Choose SHA-256 in the firmware setup, or update the firmware",
+                listed(named.collect(), self.unmeasured.len())
+            );
+            (False, reason::NOT_MEASURED, message)
+        } else if is_complete {
+            (True, reason::MEASURED, String::new())
+        } else {
+            let message = "not all machines have sent a quote since the start".to_owned();
+            (Unknown, reason::PENDING, message)
+        };
+        ConditionReport {
+            of: conditions::BOOT_MEASURED,
+            holds,
+            reason,
+            message,
+        }
+    }
+}
+
+fn listed(mut named: Vec<String>, count: usize) -> String {
+    let rest = count.saturating_sub(named.len());
+    if rest > 0 {
+        named.push(format!("{rest} more"));
+    }
+    named.join("; ")
+}
+
+/// The day of a time, in UTC.
+fn day(time: SystemTime) -> String {
+    let text = humantime::format_rfc3339_seconds(time).to_string();
+    text.chars().take(10).collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,203 @@
+use std::time::UNIX_EPOCH;
+
+use kubelet_authenticator_test_support::ek_ca::vendors;
+use node_attestation_core::crd::{PcrPolicy, PcrSet, TpmSettings};
+
+use super::*;
+use crate::fixture::{machine, noon};
+
+const DAY: Duration = Duration::from_hours(24);
+
+/// A policy that requires authorities with these ends.
+fn requiring(ends: &[SystemTime]) -> TpmPolicy {
+    let public_key = machine().ek_spki();
+    let authorities = ends
+        .iter()
+        .map(|end| vendors::ending(&public_key, *end, *end).root_pem());
+    let mut settings = TpmSettings::default();
+    settings.endorsement_keys.require_ca = authorities.collect();
+    TpmPolicy::new(&settings).unwrap()
+}
+
+fn measured_policy() -> TpmPolicy {
+    let settings = TpmSettings {
+        pcr_policy: PcrPolicy {
+            allowed: vec![PcrSet::from([("7".to_owned(), "1".repeat(64))])],
+            ..PcrPolicy::default()
+        },
+        ..TpmSettings::default()
+    };
+    TpmPolicy::new(&settings).unwrap()
+}
+
+fn end(at: SystemTime, subject: &str) -> Expiring {
+    Expiring {
+        at,
+        subject: subject.to_owned(),
+    }
+}
+
+fn far() -> SystemTime {
+    noon() + 365 * DAY
+}
+
+/// Status, reason and message of a condition.
+fn said(
+    observations: &Observations,
+    policy: &TpmPolicy,
+    of: &str,
+    now: SystemTime,
+) -> (ConditionStatus, &'static str, String) {
+    let findings = observations.findings(policy, now);
+    let mut conditions = findings.conditions.into_iter();
+    let found = conditions.find(|one| one.of == of).unwrap();
+    (found.holds, found.reason, found.message)
+}
+
+const CERTIFICATES: &str = conditions::ENDORSEMENT_CERTIFICATES_VALID;
+const BOOTS: &str = conditions::BOOT_MEASURED;
+
+#[test]
+fn an_authority_that_expires_within_90_days_is_reported_with_its_date() {
+    let observations = Observations::default();
+    let second = Duration::from_secs(1);
+    let expires = noon() + 90 * DAY;
+    let policy = requiring(&[far(), expires]);
+    let now = |before: Duration| expires - 90 * DAY - before;
+
+    assert_eq!(observations.findings(&policy, now(second)).expiring, None);
+
+    let findings = observations.findings(&policy, now(Duration::ZERO));
+    assert_eq!(findings.expiring, Some(end(expires, "CN=an ending root")));
+    let (holds, reason, message) = said(&observations, &policy, CERTIFICATES, now(Duration::ZERO));
+    assert_eq!(
+        (holds, reason),
+        (ConditionStatus::False, "CertificateExpires")
+    );
+    assert_eq!(
+        message,
+        "\"CN=an ending root\" (requireCA) expires on 2026-04-01. Machines are denied from then on: list a certificate of \
+         the authority that is valid longer, or remove requireCA"
+    );
+    let (_, reason, message) = said(&observations, &policy, CERTIFICATES, expires + second);
+    assert_eq!(reason, "CertificateExpired");
+    assert!(
+        message.starts_with("\"CN=an ending root\" (requireCA) expired on 2026-04-01."),
+        "{message}"
+    );
+}
+
+#[test]
+fn the_earliest_of_all_certificates_is_reported() {
+    let observations = Observations::default();
+    let policy = requiring(&[noon() + 80 * DAY]);
+    for (machine, days) in [
+        ("m1", 70),
+        ("m2", 60),
+        ("m3", 91),
+        ("m4", 75),
+        ("m5", 76),
+        ("m6", 77),
+        ("m7", 78),
+    ] {
+        let subject = format!("CN={machine}");
+        observations.certificate(machine, end(noon() + days * DAY, &subject), noon());
+    }
+
+    let findings = observations.findings(&policy, noon());
+
+    assert_eq!(findings.expiring, Some(end(noon() + 60 * DAY, "CN=m2")));
+    let message = &findings.conditions[0].message;
+    assert!(
+        message.starts_with("\"CN=m2\" (Machine m2) expires on 2026-03-02; \"CN=m1\" (Machine m1) expires on 2026-03-12; "),
+        "{message}"
+    );
+    assert!(message.contains("; 2 more. "), "{message}");
+    assert!(!message.contains("m3"), "{message}");
+}
+
+#[test]
+fn a_machine_with_another_certificate_and_one_that_is_gone_are_not_reported() {
+    let observations = Observations::default();
+    let policy = requiring(&[far()]);
+    let soon = end(noon() + 30 * DAY, "CN=m1");
+    observations.certificate("m1", soon.clone(), noon());
+    assert_eq!(
+        observations.findings(&policy, noon()).expiring,
+        Some(soon.clone())
+    );
+
+    observations.certificate("m1", end(far(), "CN=m1"), noon());
+    assert_eq!(observations.findings(&policy, noon()).expiring, None);
+
+    observations.certificate("m1", soon.clone(), noon());
+    let gone = noon() + FORGOTTEN;
+    assert_eq!(observations.findings(&policy, gone).expiring, Some(soon));
+    let gone = gone + Duration::from_secs(1);
+    assert_eq!(observations.findings(&policy, gone).expiring, None);
+}
+
+#[test]
+fn nothing_is_known_until_each_machine_has_renewed() {
+    let observations = Observations::default();
+    let policy = requiring(&[far()]);
+    for of in [CERTIFICATES, BOOTS] {
+        let (holds, reason, _) = said(&observations, &policy, of, noon());
+        assert_eq!((holds, reason), (ConditionStatus::Unknown, reason::PENDING));
+        let (holds, reason, _) = said(&observations, &policy, of, noon() + ALL_RENEW);
+        let expected = if of == BOOTS {
+            "Measured"
+        } else {
+            "CertificatesValid"
+        };
+        assert_eq!((holds, reason), (ConditionStatus::True, expected));
+    }
+}
+
+#[test]
+fn conditions_that_the_settings_exclude_hold() {
+    let observations = Observations::default();
+    let nothing_required = requiring(&[]);
+    let (holds, reason, _) = said(&observations, &nothing_required, CERTIFICATES, noon());
+    assert_eq!((holds, reason), (ConditionStatus::True, "NotApplicable"));
+
+    let policy = measured_policy();
+    observations.boot("m1", vec![0], noon());
+    let (holds, reason, _) = said(&observations, &policy, BOOTS, noon());
+    assert_eq!((holds, reason), (ConditionStatus::True, "NotApplicable"));
+    assert_eq!(observations.findings(&policy, noon()).unmeasured, None);
+}
+
+#[test]
+fn machines_whose_firmware_measures_nothing_are_counted_and_named() {
+    let observations = Observations::default();
+    let policy = requiring(&[]);
+    assert_eq!(observations.findings(&policy, noon()).unmeasured, Some(0));
+    for machine in 1..=7 {
+        observations.boot(&format!("m{machine}"), vec![0, 4], noon());
+    }
+
+    let (holds, reason, message) = said(&observations, &policy, BOOTS, noon());
+    assert_eq!((holds, reason), (ConditionStatus::False, "NotMeasured"));
+    assert!(message.contains(": m1 (registers 0, 4); m2 "), "{message}");
+    assert!(message.contains("; 2 more. "), "{message}");
+    assert_eq!(observations.findings(&policy, noon()).unmeasured, Some(7));
+    observations.boot("m1", vec![], noon());
+    assert_eq!(observations.findings(&policy, noon()).unmeasured, Some(6));
+}
+
+#[test]
+fn the_number_of_remembered_machines_has_a_limit() {
+    let observations = Observations::default();
+    for machine in 0..=MAX_MACHINES {
+        observations.boot(&machine.to_string(), vec![0], UNIX_EPOCH);
+    }
+
+    let findings = observations.findings(&requiring(&[]), UNIX_EPOCH);
+
+    assert_eq!(findings.unmeasured, Some(MAX_MACHINES));
+    // A known one is still noted.
+    observations.boot("7", vec![], UNIX_EPOCH);
+    let findings = observations.findings(&requiring(&[]), UNIX_EPOCH);
+    assert_eq!(findings.unmeasured, Some(MAX_MACHINES - 1));
+}
