@@ -5,10 +5,9 @@ use std::io::{self, Read};
 use std::sync::Arc;
 use std::time::Duration;
 
-use kubelet_attestation::kubeconfig::Identity;
 use reqwest::blocking::{Client, ClientBuilder};
 use reqwest::redirect;
-use rustls::{ClientConfig, RootCertStore};
+use rustls::{ClientConfig, ConfigBuilder, WantsVerifier};
 use zeroize::Zeroizing;
 
 use crate::failure::causes;
@@ -18,27 +17,24 @@ pub(crate) fn is_fips() -> bool {
     rustls::crypto::aws_lc_rs::default_provider().fips()
 }
 
-/// Builds a client that trusts `roots` alone, presents `identity`, and follows no redirect.
+/// TLS with our cryptography and its versions, before anything is trusted.
+pub(crate) fn tls() -> Result<ConfigBuilder<ClientConfig, WantsVerifier>, rustls::Error> {
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions()
+}
+
+/// Builds a client with this TLS, which follows no redirect.
 pub(crate) fn client(
     builder: ClientBuilder,
-    roots: RootCertStore,
-    identity: Option<Identity>,
+    tls: ClientConfig,
     connect_timeout: Duration,
-) -> Result<Client, Box<dyn Error>> {
-    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let tls = ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()?
-        .with_root_certificates(roots);
-    let tls = match identity {
-        Some((chain, key)) => tls.with_client_auth_cert(chain, key)?,
-        None => tls.with_no_client_auth(),
-    };
-    Ok(builder
+) -> Result<Client, reqwest::Error> {
+    builder
         .tls_backend_preconfigured(tls)
         .redirect(redirect::Policy::none())
         .referer(false)
         .connect_timeout(connect_timeout)
-        .build()?)
+        .build()
 }
 
 /// Appends an answer to `bytes`, and returns them. `None` if the answer has more than `limit`.

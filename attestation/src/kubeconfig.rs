@@ -13,7 +13,7 @@ mod login;
 mod source;
 
 pub use document::{Cluster, Kubeconfig};
-pub use endpoint::{ClusterEndpoint, EndpointFields};
+pub use endpoint::{ClusterEndpoint, EndpointFields, proxy_url};
 pub use error::{InvalidKubeconfig, Refused};
 pub use login::{Exec, Identity, Login, identity};
 pub use source::no_files;
@@ -22,7 +22,7 @@ pub use source::no_files;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Policy {
     /// The administrator of this machine. It may name files, and a proxy. Only the current context
-    /// counts.
+    /// counts. Encodings are those that client-go accepts.
     Machine,
     /// A tenant. Everything is inline, and nothing runs a program, reads a file, or connects by way
     /// of another host. Every entry is checked, and errors repeat nothing of the text.

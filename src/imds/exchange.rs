@@ -112,15 +112,18 @@ impl Client {
     pub(super) fn new() -> Result<Self, Failure> {
         let builder = ClientBuilder::new().no_proxy();
         // TLS is not used here. Without a configuration the library looks for a default.
-        http::client(builder, RootCertStore::empty(), None, CONNECT_TIMEOUT)
-            .map(Self)
-            .map_err(|error| {
-                let what = "cannot set up a client for the instance metadata service";
-                failure(
-                    format!("{what}: {}", error_chain(&*error)),
-                    "free some memory",
-                )
-            })
+        let roots = RootCertStore::empty();
+        let tls = http::tls().map(|tls| tls.with_root_certificates(roots).with_no_client_auth());
+        let unusable = |error: &dyn Error| {
+            let what = "cannot set up a client for the instance metadata service";
+            failure(
+                format!("{what}: {}", error_chain(error)),
+                "free some memory",
+            )
+        };
+        let tls = tls.map_err(|error| unusable(&error))?;
+        let client = http::client(builder, tls, CONNECT_TIMEOUT);
+        client.map(Self).map_err(|error| unusable(&error))
     }
 
     /// Sends the request and returns the body of a 200 answer.

@@ -5,18 +5,20 @@ use std::time::Duration;
 
 use kubelet_attestation::ensure;
 use kubelet_attestation::errors::error_chain;
+use kubelet_attestation::kubeconfig::Policy;
 use kubelet_attestation::names::NodeName;
 use reqwest::blocking::ClientBuilder;
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use reqwest::header::{AUTHORIZATION, HOST, HeaderMap, HeaderValue};
 use reqwest::{Method, Proxy, StatusCode, Url};
+use rustls_pki_types::ServerName;
 use serde_json::json;
 use zeroize::Zeroizing;
 
 use super::error::ApiError;
 use super::kubeconfig::{ClusterEndpoint, Identity, Login, Refused, identity};
-use super::proxy::{self, Environment};
-use super::tls;
+use super::proxy::{Environment, ProxyServer};
+use super::tls::{self, InsteadOf, Verifier};
 use super::transport::{Question, Stream, Transport, failure};
 use super::types::{CsrObject, NewCsr, WireList};
 use super::watch::Watch;
@@ -44,8 +46,11 @@ const USER_AGENT: &str = concat!("kubelet-authenticator/", env!("CARGO_PKG_VERSI
 /// # Guarantees
 ///
 /// - Nothing takes longer than its deadline, whatever the server, the resolver or a proxy does.
+/// - [`create`](Self::create), [`get`](Self::get) and [`wait`](Self::wait) try again until the
+///   deadline after errors that can pass: no connection, 429, 500, 502, 503 and 504. The pauses grow,
+///   and are at least what `Retry-After` says. Other errors are decisions, and end the call.
 /// - No answer, and no line of a watch, of more than 1 MiB is accepted. No redirect is followed.
-/// - Only certificates of the cluster's own CA are trusted.
+/// - Only certificates of the cluster's own CA are trusted, and those that are listed themselves.
 #[derive(Debug)]
 pub struct ApiClient {
     pub(super) transport: Transport,
@@ -83,24 +88,43 @@ impl ApiClient {
         let server = endpoint.server();
         let unusable = |(field, why): (&str, Refused)| {
             let what = format!("cannot talk to {server}: {field}: {why}");
-            ApiError::other(Code::Configuration, what, "correct the kubeconfig")
+            let remedy = if field.ends_with("_PROXY") || field.ends_with("_proxy") {
+                "correct the variable where the kubelet and the plugin get it, such as a drop-in of \
+                 kubelet.service"
+            } else {
+                "correct the kubeconfig"
+            };
+            ApiError::other(Code::Configuration, what, remedy)
         };
         let (identity, headers) = present(login).map_err(unusable)?;
-        let roots = tls::roots(endpoint.ca())
+        let proxy = ProxyServer::of(endpoint, environment).map_err(unusable)?;
+        let route = Route::to(endpoint, proxy.as_ref()).map_err(unusable)?;
+        let verifier = Verifier::new(endpoint.ca(), route.instead)
             .ok_or_else(|| unusable(("certificate-authority-data", Refused::NotCertificates)))?;
-        let (builder, base) = route(endpoint, environment).map_err(unusable)?;
-        let name = base.host_str().unwrap_or_default().to_owned();
-        let builder = builder
+        let has_identity = identity.is_some();
+        let tls = tls::config(verifier, identity, route.is_named).map_err(|error| {
+            let what = format!("cannot start TLS for {server}: {error}");
+            if has_identity {
+                let remedy = "see that the client certificate and the key belong together";
+                ApiError::other(Code::Configuration, what, remedy)
+            } else {
+                ApiError::other(Code::Internal, what, "report this as a bug")
+            }
+        })?;
+        let builder = route
+            .builder
             .default_headers(headers)
             .user_agent(USER_AGENT)
             .https_only(true);
-        let client = http::client(builder, roots, identity, CONNECT_TIMEOUT).map_err(|error| {
-            let why = error_chain(&*error);
+        let client = http::client(builder, tls.clone(), CONNECT_TIMEOUT).map_err(|error| {
+            let why = error_chain(&error);
             let what = format!("cannot start the client for {server}: {why}");
             ApiError::other(Code::Internal, what, "report this as a bug")
         })?;
+        let base = route.base;
+        let proxy = proxy.map(|proxy| (proxy, Arc::new(tls)));
         Ok(Self {
-            transport: Transport::new(client, server.to_owned(), name),
+            transport: Transport::new(client, endpoint.url(), route.name, proxy),
             requests: beneath(base.clone(), REQUESTS.split('/')),
             leases: beneath(base.clone(), NODE_LEASES.split('/')),
             version: beneath(base, [VERSION]),
@@ -169,7 +193,7 @@ impl ApiClient {
             body: Some(lease.to_string().into_bytes()),
             what: "trying the certificate",
         };
-        let answer = self.transport.exchange(&question, deadline)?;
+        let answer = self.transport.exchange_once(&question, deadline)?;
         ensure!(answer.status.is_success(), self.transport.refusal(&answer));
         Ok(())
     }
@@ -178,7 +202,7 @@ impl ApiClient {
     /// without a login.
     pub(crate) fn reach(&self, deadline: Deadline) -> Result<(), ApiError> {
         let question = Question::read(self.version.clone(), "asking for the version");
-        let answer = self.transport.exchange(&question, deadline)?;
+        let answer = self.transport.exchange_once(&question, deadline)?;
         ensure!(
             !answer.status.is_server_error(),
             self.transport.refusal(&answer)
@@ -222,7 +246,7 @@ impl ApiClient {
         deadline: Deadline,
     ) -> Result<(Option<CsrObject>, String), ApiError> {
         let question = Question::read(self.named(name), "listing the request");
-        let answer = self.transport.exchange(&question, deadline)?;
+        let answer = self.transport.exchange_once(&question, deadline)?;
         if answer.status != StatusCode::OK {
             return Err(self.transport.refusal(&answer));
         }
@@ -266,69 +290,108 @@ fn present(
             headers.insert(AUTHORIZATION, value);
             Ok((None, headers))
         }
-        Some(Login::ClientCertificate { chain_pem, key_pem }) => {
-            Ok((Some(identity(chain_pem, key_pem)?), headers))
-        }
+        Some(Login::ClientCertificate { chain_pem, key_pem }) => Ok((
+            Some(identity(chain_pem, key_pem, Policy::Machine)?),
+            headers,
+        )),
     }
 }
 
-/// The way to the server, and the base URL of requests. An error names the invalid field.
-fn route(
-    endpoint: &ClusterEndpoint,
-    environment: Environment<'_>,
-) -> Result<(ClientBuilder, Url), (&'static str, Refused)> {
-    let server = endpoint.url();
-    let inherited = match endpoint.proxy() {
-        Some(_) => None,
-        None => proxy::from_environment(server, environment),
-    };
-    let builder = ClientBuilder::new();
-    let proxy = endpoint.proxy().or(inherited.as_ref());
-    match (proxy, endpoint.tls_server_name()) {
-        // A proxy resolves the URL's host itself, so the URL cannot have the certificate's name.
-        (Some(_), Some(_)) => Err(("tls-server-name", Refused::ProxyWithServerName)),
-        (Some(proxy), None) => {
-            let proxy = Proxy::all(proxy.expose()).map_err(|_| ("proxy-url", Refused::NotAUrl))?;
-            let builder = builder.dns_resolver(Arc::new(Resolver::default()));
-            Ok((builder.proxy(proxy), server.clone()))
-        }
-        (None, None) => {
-            let builder = builder.dns_resolver(Arc::new(Resolver::default()));
-            Ok((builder.no_proxy(), server.clone()))
-        }
-        (None, Some(name)) => under_another_name(builder.no_proxy(), server, name)
-            .ok_or(("tls-server-name", Refused::NotAServerName)),
-    }
-}
-
-/// TLS verifies the host of the URL, so the URL gets the name in the certificate. The resolver leads
-/// to the real host, and the `Host` header has its name.
-fn under_another_name(
+/// The way to a server.
+struct Route {
     builder: ClientBuilder,
-    server: &Url,
-    name: &str,
-) -> Option<(ClientBuilder, Url)> {
-    let mut base = server.clone();
-    base.set_host(Some(name)).ok()?;
-    let host = server.host_str()?.trim_start_matches('[');
-    let host = host.trim_end_matches(']').to_owned();
-    let authority = HeaderValue::from_str(server.authority()).ok()?;
-    let builder = builder
-        .dns_resolver(Arc::new(Resolver { host: Some(host) }))
-        .default_headers(HeaderMap::from_iter([(HOST, authority)]));
-    Some((builder, base))
+    /// The base URL of requests.
+    base: Url,
+    /// The expected name in the server's certificate.
+    name: String,
+    instead: Option<InsteadOf>,
+    /// Whether TLS tells the server the URL's host.
+    is_named: bool,
 }
 
-/// A resolver that returns the addresses of one host, whatever the name, if it has one.
-#[derive(Default)]
+impl Route {
+    /// The way to this endpoint. An error names the invalid field.
+    fn to(
+        endpoint: &ClusterEndpoint,
+        proxy: Option<&ProxyServer>,
+    ) -> Result<Self, (&'static str, Refused)> {
+        let server = endpoint.url();
+        let host = server.host_str().unwrap_or_default();
+        let host = host.trim_start_matches('[').trim_end_matches(']');
+        let direct = Self {
+            builder: ClientBuilder::new(),
+            base: server.clone(),
+            name: host.to_owned(),
+            instead: None,
+            is_named: true,
+        };
+        let refused = ("tls-server-name", Refused::NotAServerName);
+        let (route, alias) = match endpoint.tls_server_name() {
+            None => (direct, None),
+            Some(name) => {
+                let as_name = |text: &str| ServerName::try_from(text.to_owned()).ok();
+                let instead = as_name(host).zip(as_name(name)).ok_or(refused)?;
+                let is_address = matches!(instead.1, ServerName::IpAddress(_));
+                if is_address || proxy.is_some_and(|proxy| !proxy.is_socks) {
+                    // An http proxy connects to the URL's host, so the URL keeps it.
+                    let (host, name_) = instead;
+                    let route = Self {
+                        name: name.to_owned(),
+                        instead: Some(InsteadOf { host, name: name_ }),
+                        is_named: false,
+                        ..direct
+                    };
+                    (route, None)
+                } else {
+                    let alias = Some((name.to_lowercase(), host.to_owned()));
+                    (direct.under(name).ok_or(refused)?, alias)
+                }
+            }
+        };
+        let builder = match proxy {
+            None => route.builder.no_proxy(),
+            Some(proxy) => {
+                let url = proxy.for_client(alias.is_none());
+                let proxy = Proxy::all(url.expose().as_str());
+                route
+                    .builder
+                    .proxy(proxy.map_err(|_| ("proxy-url", Refused::NotAProxy))?)
+            }
+        };
+        Ok(Self {
+            builder: builder.dns_resolver(Arc::new(Resolver { alias })),
+            ..route
+        })
+    }
+
+    /// TLS verifies the host of the URL, so the URL gets the name in the certificate. The resolver
+    /// leads to the real host, and the `Host` header has its name.
+    fn under(self, name: &str) -> Option<Self> {
+        let authority = HeaderValue::from_str(self.base.authority()).ok()?;
+        let mut base = self.base;
+        base.set_host(Some(name)).ok()?;
+        Some(Self {
+            builder: self
+                .builder
+                .default_headers(HeaderMap::from_iter([(HOST, authority)])),
+            base,
+            name: name.to_owned(),
+            ..self
+        })
+    }
+}
+
+/// A resolver that returns the addresses of the host for the alias, and of every other name its own.
 struct Resolver {
-    host: Option<String>,
+    /// The alias, and the host.
+    alias: Option<(String, String)>,
 }
 
 impl Resolve for Resolver {
     fn resolve(&self, name: Name) -> Resolving {
-        let host = self.host.clone();
-        let host = host.unwrap_or_else(|| name.as_str().to_owned());
+        let alias = self.alias.as_ref();
+        let host = alias.filter(|(alias, _)| alias.eq_ignore_ascii_case(name.as_str()));
+        let host = host.map_or_else(|| name.as_str().to_owned(), |(_, host)| host.clone());
         // This blocks only the client's own thread, which has nothing else to do. No caller waits
         // for it beyond a deadline. The URL's port replaces port 0.
         Box::pin(async move {

@@ -1,8 +1,12 @@
 //! Errors between a node and its API server.
 
+use std::time::Duration;
+
 use crate::failure::{Code, Failure};
 
 const CHECK_NETWORK: &str = "see that the API server runs and can be reached from here";
+const CHECK_PROXY: &str = "see that the proxy runs, accepts us and reaches the API server; or list \
+                           the API server in NO_PROXY, or remove proxy-url from the kubeconfig";
 const CHECK_SERVER: &str =
     "see that the kubeconfig's server is an API server and no proxy stands in between";
 
@@ -14,13 +18,15 @@ const CHECK_SERVER: &str =
 pub struct ApiError {
     pub(crate) kind: ApiErrorKind,
     pub(super) failure: Failure,
+    /// The pause that the server asks for.
+    pub(super) retry_after: Option<Duration>,
 }
 
 /// The kind of failure of a call to the API server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ApiErrorKind {
-    /// There is no connection, no answer in time, or the server has too much to do, even after the
-    /// pauses that it asked for. Another attempt may succeed.
+    /// There is no connection, no answer in time, or the server is overloaded or out of order. Another
+    /// attempt may succeed.
     Unavailable,
     /// 401: the credential is missing, expired or unknown.
     Unauthorized,
@@ -37,7 +43,11 @@ pub(crate) enum ApiErrorKind {
 impl ApiError {
     pub(super) fn new(kind: ApiErrorKind, code: Code, what: String, remedy: &str) -> Self {
         let failure = Failure::new(code, what, remedy);
-        Self { kind, failure }
+        Self {
+            kind,
+            failure,
+            retry_after: None,
+        }
     }
 
     /// An error that no other attempt can avoid.
@@ -53,6 +63,16 @@ impl ApiError {
             what,
             CHECK_NETWORK,
         )
+    }
+
+    /// The error of a proxy that does not connect us. It may pass unless the proxy refuses.
+    pub(super) fn of_proxy(what: String, may_pass: bool) -> Self {
+        let kind = if may_pass {
+            ApiErrorKind::Unavailable
+        } else {
+            ApiErrorKind::Other
+        };
+        Self::new(kind, Code::Unreachable, what, CHECK_PROXY)
     }
 
     /// The error of an answer that is too long, is not the requested object, or has a status that

@@ -139,28 +139,40 @@ fn parse(path: &Path) -> Result<Document, KubeconfigError> {
 }
 
 /// Reads a file that the kubeconfig names. A relative path starts at the kubeconfig's folder.
-fn beside(path: &Path) -> impl Fn(&str) -> Result<Zeroizing<String>, KubeconfigError> {
+fn beside(path: &Path) -> impl Fn(&str) -> Result<Zeroizing<Vec<u8>>, KubeconfigError> {
     let folder = path.parent().unwrap_or(Path::new("/"));
-    |file| read_text(&folder.join(file))
+    |file| read_file(&folder.join(file))
 }
 
 /// Reads a text file of limited length.
 pub(crate) fn read_text(path: &Path) -> Result<Zeroizing<String>, KubeconfigError> {
+    let bytes = read_file(path)?;
+    match str::from_utf8(&bytes) {
+        Ok(text) => Ok(Zeroizing::new(text.to_owned())),
+        Err(_) => Err(KubeconfigError::Unreadable {
+            path: path.to_owned(),
+            source: io::Error::new(io::ErrorKind::InvalidData, Refused::NotUtf8),
+        }),
+    }
+}
+
+/// Reads a file of limited length.
+fn read_file(path: &Path) -> Result<Zeroizing<Vec<u8>>, KubeconfigError> {
     let limit = Policy::Machine.max_len();
     let most = u64::try_from(limit).unwrap_or(u64::MAX).saturating_add(1);
-    let mut text = Zeroizing::new(String::new());
+    let mut bytes = Zeroizing::default();
     File::open(path)
-        .and_then(|file| file.take(most).read_to_string(&mut text))
+        .and_then(|file| file.take(most).read_to_end(&mut bytes))
         .map_err(|source| KubeconfigError::Unreadable {
             path: path.to_owned(),
             source,
         })?;
-    if text.len() > limit {
+    if bytes.len() > limit {
         let place = path.display().to_string();
         let why = Refused::TooLong(limit);
         return Err(InvalidKubeconfig { place, why }.into());
     }
-    Ok(text)
+    Ok(bytes)
 }
 
 impl ExecCluster<'_> {

@@ -3,31 +3,114 @@
 //! Source: `golang.org/x/net/http/httpproxy`. It ignores `ALL_PROXY`, and never uses a proxy for
 //! loopback.
 
+mod failure;
+
 use std::ffi::OsString;
+use std::fmt;
 use std::net::IpAddr;
 
 use ipnet::IpNet;
+use kubelet_attestation::kubeconfig::{ClusterEndpoint, proxy_url};
 use reqwest::Url;
 
+use super::kubeconfig::Refused;
 use crate::secret::Secret;
+
+pub(super) use failure::{Failed, connect_status};
 
 /// Reads an environment variable.
 pub(super) type Environment<'a> = &'a dyn Fn(&str) -> Option<OsString>;
 
-/// The proxy for this server in the environment, if any.
-pub(super) fn from_environment(
+/// A proxy, and its source. `Display` and `Debug` show no user and no password.
+#[derive(derive_more::Debug)]
+#[debug("{self}")]
+pub(super) struct ProxyServer {
+    url: Secret<String>,
+    /// The URL without user and password.
+    shown: String,
+    source: &'static str,
+    pub(super) is_socks: bool,
+}
+
+impl fmt::Display for ProxyServer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the proxy {} ({})", self.shown, self.source)
+    }
+}
+
+impl ProxyServer {
+    /// The proxy for this endpoint: its own, or otherwise that of the environment. An error names the
+    /// field or the variable.
+    pub(super) fn of(
+        endpoint: &ClusterEndpoint,
+        environment: Environment<'_>,
+    ) -> Result<Option<Self>, (&'static str, Refused)> {
+        if let Some(proxy) = endpoint.proxy() {
+            return Self::parse(proxy, "proxy-url").map(Some);
+        }
+        let found = from_environment(endpoint.url(), environment);
+        found
+            .map(|(variable, proxy)| Self::parse(&proxy, variable))
+            .transpose()
+    }
+
+    fn parse(
+        proxy: &Secret<String>,
+        source: &'static str,
+    ) -> Result<Self, (&'static str, Refused)> {
+        let url = proxy_url(proxy.expose()).map_err(|why| (source, why))?;
+        let mut shown = url.clone();
+        // A URL with a host has room for both.
+        if shown.set_username("").is_err() || shown.set_password(None).is_err() {
+            return Err((source, Refused::NotAProxy));
+        }
+        Ok(Self {
+            is_socks: url.scheme().starts_with("socks"),
+            url: Secret::new(url.into()),
+            shown: shown.as_str().trim_end_matches('/').to_owned(),
+            source,
+        })
+    }
+
+    /// The URL for the HTTP library. A SOCKS proxy looks up the server's name, as in Go, unless the
+    /// name in the URL is not that of the host.
+    pub(super) fn for_client(&self, looks_up: bool) -> Secret<String> {
+        let url = self.url.expose();
+        Secret::new(match (looks_up, url.strip_prefix("socks5:")) {
+            (true, Some(rest)) => format!("socks5h:{rest}"),
+            (false, _) => url.replacen("socks5h:", "socks5:", 1),
+            (true, None) => url.clone(),
+        })
+    }
+
+    /// The host, for messages.
+    pub(super) fn host(&self) -> String {
+        let host = self.url().and_then(|url| Some(url.host_str()?.to_owned()));
+        host.unwrap_or_default()
+    }
+
+    /// The parsed URL, with user and password.
+    fn url(&self) -> Option<Url> {
+        Url::parse(self.url.expose()).ok()
+    }
+}
+
+/// The proxy for this server in the environment, if any, and its variable.
+fn from_environment(
     server: &Url,
     environment: Environment<'_>,
-) -> Option<Secret<String>> {
-    let variable = |upper: &str, lower: &str| {
-        [upper, lower]
+) -> Option<(&'static str, Secret<String>)> {
+    let variable = |names: [&'static str; 2]| {
+        let set = names
             .into_iter()
-            .filter_map(environment)
-            .filter_map(|value| value.into_string().ok())
-            .find(|value| !value.is_empty())
+            .filter_map(|name| Some((name, environment(name)?)));
+        let mut text = set.filter_map(|(name, value)| Some((name, value.into_string().ok()?)));
+        text.find(|(_, value)| !value.is_empty())
     };
-    let proxy = Secret::new(variable("HTTPS_PROXY", "https_proxy")?);
-    let exceptions = variable("NO_PROXY", "no_proxy").unwrap_or_default();
+    let (name, proxy) = variable(["HTTPS_PROXY", "https_proxy"])?;
+    let proxy = Secret::new(proxy);
+    let exceptions = variable(["NO_PROXY", "no_proxy"]);
+    let exceptions = exceptions.map(|(_, value)| value).unwrap_or_default();
     let host = server
         .host_str()?
         .trim_start_matches('[')
@@ -42,9 +125,9 @@ pub(super) fn from_environment(
     }
     // Go takes a bare host and port for an http proxy.
     if proxy.expose().contains("://") {
-        Some(proxy)
+        Some((name, proxy))
     } else {
-        Some(Secret::new(format!("http://{}", proxy.expose())))
+        Some((name, Secret::new(format!("http://{}", proxy.expose()))))
     }
 }
 
@@ -76,7 +159,12 @@ fn excepts(rule: &str, host: &str, port: u16) -> bool {
     if let (Ok(wanted), Ok(found)) = (name.parse::<IpAddr>(), address) {
         return wanted == found;
     }
-    let name = name.strip_prefix('*').unwrap_or(name).to_ascii_lowercase();
+    // Only "*." is a wildcard.
+    let name = match name.strip_prefix('*') {
+        Some(parent) if parent.starts_with('.') => parent,
+        Some(_) | None => name,
+    };
+    let name = name.to_ascii_lowercase();
     match name.strip_prefix('.') {
         // ".example.com" matches subdomains of example.com, "example.com" also itself.
         Some(_) => host.ends_with(&name),
@@ -114,7 +202,8 @@ mod tests {
             let (_, value) = variables.iter().find(|(key, _)| *key == name)?;
             Some(OsString::from(value))
         };
-        from_environment(&server.parse().unwrap(), &environment).map(|url| url.expose().clone())
+        let found = from_environment(&server.parse().unwrap(), &environment);
+        found.map(|(_, url)| url.expose().clone())
     }
 
     #[test]
@@ -162,6 +251,8 @@ mod tests {
             (".example.com", "https://api.example.com", true),
             (".example.com", "https://example.com", false),
             ("*.example.com", "https://api.example.com", true),
+            ("*example.com", "https://api.example.com", false),
+            ("Example.COM", "https://api.example.com", true),
             ("api:6443", "https://api:6443", true),
             ("api:6443", "https://api", false),
             ("10.0.0.1", "https://10.0.0.1", true),
@@ -184,6 +275,49 @@ mod tests {
                 excepted,
                 "{rule} {server}"
             );
+        }
+    }
+
+    #[test]
+    fn a_proxy_is_shown_without_user_and_password_and_with_its_source() {
+        let environment = |name: &str| {
+            let url = "http://user:0123456789abcdef@proxy.corp:3128/";
+            (name == "https_proxy").then(|| OsString::from(url))
+        };
+        let (variable, url) =
+            from_environment(&"https://api".parse().unwrap(), &environment).unwrap();
+        let proxy = ProxyServer::parse(&url, variable).unwrap();
+
+        for shown in [proxy.to_string(), format!("{proxy:?}")] {
+            assert_eq!(shown, "the proxy http://proxy.corp:3128 (https_proxy)");
+        }
+    }
+
+    #[test]
+    fn a_proxy_url_that_cannot_be_used_is_refused_with_its_source() {
+        for (url, why) in [
+            ("http://user:p#w@proxy:3128", Refused::NotAProxy),
+            ("http://user:p/w@proxy:3128", Refused::NotAProxy),
+            ("http://", Refused::NotAProxy),
+            ("socks4://proxy", Refused::ProxyScheme),
+            ("ftp://proxy", Refused::ProxyScheme),
+        ] {
+            let error = ProxyServer::parse(&Secret::new(url.to_owned()), "HTTPS_PROXY");
+            assert_eq!(error.unwrap_err(), ("HTTPS_PROXY", why), "{url}");
+        }
+    }
+
+    #[test]
+    fn a_socks_proxy_looks_names_up_unless_the_name_is_not_the_hosts() {
+        for (url, looks_up, expected) in [
+            ("socks5://proxy", true, "socks5h://proxy"),
+            ("socks5h://proxy", true, "socks5h://proxy"),
+            ("socks5h://proxy", false, "socks5://proxy"),
+            ("socks5://proxy", false, "socks5://proxy"),
+            ("http://proxy", true, "http://proxy/"),
+        ] {
+            let proxy = ProxyServer::parse(&Secret::new(url.to_owned()), "proxy-url").unwrap();
+            assert_eq!(proxy.for_client(looks_up).expose(), expected, "{url}");
         }
     }
 }

@@ -19,6 +19,7 @@ pub fn refusal(client: &ApiClient, status: u16, body: &[u8]) -> ApiError {
     client.transport.refusal(&Answer {
         status: StatusCode::from_u16(status).unwrap_or_default(),
         body: body.to_vec().into(),
+        retry_after: None,
     })
 }
 

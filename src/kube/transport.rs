@@ -1,21 +1,24 @@
 //! HTTP exchanges with the API server, each within its limits.
 
 use std::error::Error;
-use std::io::{BufRead as _, BufReader, Read as _};
+use std::io::{self, BufRead as _, BufReader, Read as _};
 use std::mem::ManuallyDrop;
+use std::sync::Arc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use reqwest::blocking::{Client, Response};
 use reqwest::header::{ACCEPT, CONTENT_TYPE, DATE, HeaderName, RETRY_AFTER};
 use reqwest::{Method, StatusCode, Url};
+use rustls::ClientConfig;
 use zeroize::Zeroizing;
 
 use super::error::{ApiError, ApiErrorKind};
+use super::proxy::{Failed, ProxyServer, connect_status};
 use super::tls;
 use super::types::WireFailure;
 use crate::clock::{self, Deadline};
-use crate::failure::{Code, innermost, one_line};
+use crate::failure::{Code, causes, innermost, one_line};
 use crate::http;
 
 /// Ten times a request with the largest evidence. etcd accepts no object of more than 1.5 MiB.
@@ -25,8 +28,14 @@ pub(super) const MAX_ANSWER_LEN: u64 = 1024 * 1024;
 /// kube-controller-manager alike.
 const MAX_SKEW: Duration = Duration::from_mins(5);
 
-/// The limit of pauses that a server may ask for.
-const MAX_PAUSES: u32 = 3;
+/// The first pause before another attempt. The next ones are twice as long each.
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+
+/// The longest pause that the server did not ask for.
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+
+/// The longest wait for the status of a proxy.
+const PROXY_STATUS: Duration = Duration::from_secs(2);
 
 /// Enough for any message of an API server, and short enough for a journal.
 const MAX_MESSAGE_LEN: usize = 1024;
@@ -53,8 +62,13 @@ pub(super) struct Transport {
     // never answers.
     client: ManuallyDrop<Client>,
     pub(super) server: String,
+    url: Url,
     name: String,
+    proxy: Option<Proxied>,
 }
+
+/// The proxy, and the TLS for one that is on https.
+type Proxied = (ProxyServer, Arc<ClientConfig>);
 
 /// An HTTP request.
 #[derive(Debug)]
@@ -83,12 +97,23 @@ impl Question {
 pub(super) struct Answer {
     pub(super) status: StatusCode,
     pub(super) body: Zeroizing<Vec<u8>>,
+    /// The pause that the server asks for.
+    pub(super) retry_after: Option<Duration>,
+}
+
+impl Answer {
+    /// Whether another attempt may get another answer: the server, or a load balancer in front of
+    /// it, is overloaded or restarts. Every other status is a decision.
+    fn may_pass(&self) -> bool {
+        matches!(self.status.as_u16(), 429 | 500 | 502 | 503 | 504)
+    }
 }
 
 /// An HTTP answer of any status, whose body is read until the deadline of its request.
 #[derive(Debug)]
 pub(super) struct Stream<'a> {
     pub(super) status: StatusCode,
+    retry_after: Option<Duration>,
     transport: &'a Transport,
     what: &'static str,
     body: BufReader<Response>,
@@ -96,16 +121,50 @@ pub(super) struct Stream<'a> {
 
 impl Transport {
     /// `name` is the expected name in the server's certificate.
-    pub(super) fn new(client: Client, server: String, name: String) -> Self {
+    pub(super) fn new(client: Client, url: &Url, name: String, proxy: Option<Proxied>) -> Self {
         Self {
             client: ManuallyDrop::new(client),
-            server,
+            server: url.as_str().trim_end_matches('/').to_owned(),
+            url: url.clone(),
             name,
+            proxy,
+        }
+    }
+
+    /// Sends the request and reads the whole answer. Tries again until the deadline if that may
+    /// help, with pauses of at least what the server asks for.
+    ///
+    /// Each request can be sent twice: a second create of the same object gets a conflict.
+    pub(super) fn exchange(
+        &self,
+        question: &Question,
+        deadline: Deadline,
+    ) -> Result<Answer, ApiError> {
+        let mut pause = FIRST_PAUSE;
+        let mut last = None;
+        loop {
+            let outcome = self.exchange_once(question, deadline);
+            let asked = match &outcome {
+                Ok(answer) if answer.may_pass() => answer.retry_after,
+                Err(error) if error.may_pass() => error.retry_after,
+                Ok(_) | Err(_) => return outcome,
+            };
+            let wait = pause.max(asked.unwrap_or_default());
+            if wait >= deadline.remaining() {
+                // An attempt that the deadline cut short has less to say than the one before it.
+                return match last {
+                    Some(last) if outcome.is_err() && deadline.passed() => last,
+                    Some(_) | None => outcome,
+                };
+            }
+            last = Some(outcome);
+            thread::sleep(wait);
+            pause = (pause * 2).min(LONGEST_PAUSE);
         }
     }
 
     /// Sends the request and reads the whole answer.
-    pub(super) fn exchange(
+    pub(super) fn exchange_once(
         &self,
         question: &Question,
         deadline: Deadline,
@@ -113,31 +172,21 @@ impl Transport {
         self.send(question, deadline)?.whole()
     }
 
-    /// Sends the request. Pauses if the server asks for it and the deadline allows.
+    /// Sends the request.
     pub(super) fn send(
         &self,
         question: &Question,
         deadline: Deadline,
     ) -> Result<Stream<'_>, ApiError> {
-        let mut pauses = 0;
-        loop {
-            let response = self.try_once(question, deadline)?;
-            self.compare_clocks(&response)?;
-            match pause(&response) {
-                Some(pause) if pauses < MAX_PAUSES && pause < deadline.remaining() => {
-                    pauses += 1;
-                    thread::sleep(pause);
-                }
-                Some(_) | None => {
-                    return Ok(Stream {
-                        status: response.status(),
-                        transport: self,
-                        what: question.what,
-                        body: BufReader::new(response),
-                    });
-                }
-            }
-        }
+        let response = self.try_once(question, deadline)?;
+        self.compare_clocks(&response)?;
+        Ok(Stream {
+            status: response.status(),
+            retry_after: retry_after(&response),
+            transport: self,
+            what: question.what,
+            body: BufReader::new(response),
+        })
     }
 
     fn try_once(&self, question: &Question, deadline: Deadline) -> Result<Response, ApiError> {
@@ -157,7 +206,46 @@ impl Transport {
                 .body(body.clone());
         }
         let answer = request.send();
-        answer.map_err(|error| self.explain(&error, question.what))
+        answer.map_err(|error| {
+            let failed = Failed::of(&error);
+            match (&self.proxy, failed) {
+                (Some(proxy), Some(failed)) => self.of_proxy(proxy, &failed, &error, deadline),
+                _ => self.explain(&error, question.what),
+            }
+        })
+    }
+
+    /// The error of a proxy that was not reached, or does not connect to the server.
+    fn of_proxy(
+        &self,
+        (proxy, tls): &Proxied,
+        failed: &Failed,
+        error: &(dyn Error + 'static),
+        deadline: Deadline,
+    ) -> ApiError {
+        let server = &self.server;
+        let Failed::ToConnect(why) = failed else {
+            let host = proxy.host();
+            if let Some((why, _)) = tls::fault(error, &host) {
+                let what = format!("TLS with {proxy} failed: {why}");
+                return ApiError::of_proxy(what, false);
+            }
+            // The library drops the cause for SOCKS.
+            let why = Some(plain(error)).filter(|why| !why.starts_with("SOCKS error"));
+            let why = why.map_or_else(String::new, |why| format!(": {why}"));
+            return ApiError::of_proxy(format!("cannot reach {proxy}{why}"), true);
+        };
+        let timeout = deadline.remaining().min(PROXY_STATUS);
+        let status = connect_status(proxy, &self.url, tls, timeout);
+        let why = match status.map(StatusCode::from_u16) {
+            Some(Ok(status)) if !status.is_success() => format!("it answers {status}"),
+            _ => why.clone(),
+        };
+        let refused = status.is_some_and(|status| (400..500).contains(&status));
+        ApiError::of_proxy(
+            format!("{proxy} does not connect to {server}: {why}"),
+            !refused,
+        )
     }
 
     fn compare_clocks(&self, response: &Response) -> Result<(), ApiError> {
@@ -183,6 +271,13 @@ impl Transport {
 
     /// The error in an answer.
     pub(super) fn refusal(&self, answer: &Answer) -> ApiError {
+        ApiError {
+            retry_after: answer.retry_after,
+            ..self.refused(answer)
+        }
+    }
+
+    fn refused(&self, answer: &Answer) -> ApiError {
         let server = &self.server;
         let failure = failure(&answer.body);
         let status = answer.status.as_u16();
@@ -233,11 +328,18 @@ impl Transport {
                 cure,
             );
         }
-        ApiError::unavailable(if http::failed_by(error, reqwest::Error::is_timeout) {
-            format!("{server} did not answer in time ({what})")
+        let by = self.proxy.as_ref();
+        let by = by.map_or_else(String::new, |(proxy, _)| format!(" through {proxy}"));
+        let what = if http::failed_by(error, reqwest::Error::is_timeout) {
+            format!("{server} did not answer in time{by} ({what})")
         } else {
-            format!("cannot reach {server}: {}", innermost(error))
-        })
+            format!("cannot reach {server}{by}: {}", plain(error))
+        };
+        if self.proxy.is_some() {
+            ApiError::of_proxy(what, true)
+        } else {
+            ApiError::unavailable(what)
+        }
     }
 }
 
@@ -263,18 +365,36 @@ impl Stream<'_> {
         Ok(Answer {
             status: self.status,
             body,
+            retry_after: self.retry_after,
         })
     }
 }
 
-/// The pause that the server asks for.
-fn pause(response: &Response) -> Option<Duration> {
-    let asks_for_patience = matches!(
-        response.status(),
-        StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE
-    );
-    let seconds = header(response, &RETRY_AFTER).filter(|_| asks_for_patience)?;
-    Some(Duration::from_secs(seconds.parse().ok()?))
+/// The pause that the server asks for, in seconds or until a time by its own clock.
+fn retry_after(response: &Response) -> Option<Duration> {
+    let asked = header(response, &RETRY_AFTER)?.trim();
+    if let Ok(seconds) = asked.parse() {
+        return Some(Duration::from_secs(seconds));
+    }
+    let time = |text| httpdate::parse_http_date(text).ok();
+    let theirs: SystemTime = header(response, &DATE)
+        .and_then(time)
+        .unwrap_or_else(clock::now);
+    // A time that has passed asks for nothing.
+    Some(time(asked)?.duration_since(theirs).unwrap_or_default())
+}
+
+/// The innermost cause, in words that do not need the TLS library's documentation.
+fn plain(error: &(dyn Error + 'static)) -> String {
+    let is_end = |cause: &(dyn Error + 'static)| {
+        let cause = cause.downcast_ref::<io::Error>();
+        cause.is_some_and(|cause| cause.kind() == io::ErrorKind::UnexpectedEof)
+    };
+    if causes(error).any(is_end) {
+        "the connection was closed before an answer".to_owned()
+    } else {
+        innermost(error)
+    }
 }
 
 /// The `Status` in an answer's body, as far as it is one.

@@ -68,10 +68,12 @@ impl<'a> Watch<'a> {
                 Err(error) if error.may_pass() => Some(error),
                 Err(error) => return Err(error),
             };
-            if self.pause >= self.deadline.remaining() {
+            let asked = trouble.as_ref().and_then(|error| error.retry_after);
+            let pause = self.pause.max(asked.unwrap_or_default());
+            if pause >= self.deadline.remaining() {
                 return trouble.map_or(Ok(Some(self.seen)), Err);
             }
-            thread::sleep(self.pause);
+            thread::sleep(pause);
             self.pause = (self.pause * 2).min(LONGEST_PAUSE);
         }
     }

@@ -105,7 +105,7 @@ impl Kubeconfig {
     /// The cluster of the current context. `read` reads the file of the CA.
     pub fn endpoint<E: From<InvalidKubeconfig>>(
         &self,
-        read: impl Fn(&str) -> Result<Zeroizing<String>, E>,
+        read: impl Fn(&str) -> Result<Zeroizing<Vec<u8>>, E>,
     ) -> Result<ClusterEndpoint, E> {
         let name = self.context()?.cluster.as_deref();
         let (cluster, place) = self.find("cluster", self.contents.clusters.as_deref(), name)?;
@@ -115,7 +115,7 @@ impl Kubeconfig {
     /// The login of the current context's user. `read` reads the files that the user names.
     pub fn login<E: From<InvalidKubeconfig>>(
         &self,
-        read: impl Fn(&str) -> Result<Zeroizing<String>, E>,
+        read: impl Fn(&str) -> Result<Zeroizing<Vec<u8>>, E>,
     ) -> Result<Login, E> {
         let (user, place) = self.user()?;
         user.login(self.policy, &place, read)
@@ -238,7 +238,7 @@ impl Cluster {
         &self,
         policy: Policy,
         place: &str,
-        read: impl Fn(&str) -> Result<Zeroizing<String>, E>,
+        read: impl Fn(&str) -> Result<Zeroizing<Vec<u8>>, E>,
     ) -> Result<ClusterEndpoint, E> {
         if let Some((field, why)) = self.refused(policy) {
             return Err(InvalidKubeconfig::new(place, field, why).into());
@@ -250,7 +250,8 @@ impl Cluster {
             (None, Some(_)) => "certificate-authority",
             (Some(_), _) | (None, None) => inline,
         };
-        let ca_pem = content((inline, data), file, place, Refused::NotCertificates, &read)?;
+        let otherwise = Refused::NotCertificates;
+        let ca_pem = content((inline, data), file, (policy, place), otherwise, &read)?;
         let fields = EndpointFields {
             server: self.server.clone().unwrap_or_default(),
             ca_pem: ca_pem.map(|pem| pem.to_string()).unwrap_or_default(),

@@ -68,17 +68,17 @@ impl ClusterEndpoint {
         let at = |field| move |why| InvalidKubeconfig::new(place, field, why);
         let non_empty = |text: Option<String>| text.filter(|text| !text.is_empty());
         let server = server(&fields.server).map_err(at("server"))?;
-        let ca = certificates(&fields.ca_pem).map_err(at(ca_field))?;
+        let ca = certificates(&fields.ca_pem, policy).map_err(at(ca_field))?;
         if policy == Policy::Tenant && ca.len() > MAX_TENANT_CERTIFICATES {
             return Err(at(ca_field)(Refused::TooMany(MAX_TENANT_CERTIFICATES)));
         }
         let tls_server_name = non_empty(fields.tls_server_name);
         if let Some(name) = &tls_server_name {
-            check_server_name(name, policy).map_err(at("tls-server-name"))?;
+            check_server_name(name).map_err(at("tls-server-name"))?;
         }
         let proxy = non_empty(fields.proxy_url).map(Secret::new);
         if let Some(proxy) = &proxy {
-            check_proxy(proxy, tls_server_name.is_some()).map_err(at("proxy-url"))?;
+            proxy_url(proxy.expose()).map_err(at("proxy-url"))?;
         }
         Ok(Self {
             server,
@@ -161,7 +161,7 @@ impl ClusterEndpoint {
 /// accepted.
 fn server(text: &str) -> Result<Url, Refused> {
     ensure!(!text.is_empty(), Refused::Missing);
-    // client-go takes a bare host for http, from the days of the insecure port.
+    // client-go speaks plain HTTP with a bare host.
     let url = Url::parse(text).map_err(|_| Refused::NotAUrl)?;
     ensure!(url.scheme() == "https", Refused::NotHttps);
     if text.contains(['@', '?', '#']) || !url.has_host() {
@@ -170,33 +170,41 @@ fn server(text: &str) -> Result<Url, Refused> {
     Ok(url)
 }
 
-fn check_server_name(name: &str, policy: Policy) -> Result<(), Refused> {
-    match (ServerName::try_from(name), policy) {
-        (Ok(ServerName::DnsName(_)), _) | (Ok(_), Policy::Tenant) => Ok(()),
-        // The node puts the name into the URL, so it would connect to an address.
-        (Ok(_), Policy::Machine) => Err(Refused::AddressAsServerName),
-        (Err(_), _) => Err(Refused::NotAServerName),
+fn check_server_name(name: &str) -> Result<(), Refused> {
+    match ServerName::try_from(name) {
+        Ok(_) => Ok(()),
+        Err(_) => Err(Refused::NotAServerName),
     }
 }
 
-fn check_proxy(proxy: &Secret<String>, named_otherwise: bool) -> Result<(), Refused> {
-    let url = Url::parse(proxy.expose()).map_err(|_| Refused::NotAUrl)?;
-    if !matches!(url.scheme(), "http" | "https") {
+/// The URL of a proxy of this machine.
+pub fn proxy_url(text: &str) -> Result<Url, Refused> {
+    let url = Url::parse(text).map_err(|_| Refused::NotAProxy)?;
+    if !matches!(url.scheme(), "http" | "https" | "socks5" | "socks5h") {
         return Err(Refused::ProxyScheme);
     }
-    ensure!(url.has_host(), Refused::NotAUrl);
-    if named_otherwise {
-        Err(Refused::ProxyWithServerName)
-    } else {
-        Ok(())
-    }
+    ensure!(
+        url.host_str().is_some_and(|host| !host.is_empty()),
+        Refused::NotAProxy
+    );
+    Ok(url)
 }
 
-/// All certificates in PEM, at least one.
-pub(super) fn certificates(pem: &str) -> Result<Vec<CertificateDer<'static>>, Refused> {
+/// All certificates in PEM, at least one. On a machine, blocks that cannot be decoded are skipped, as
+/// in Go.
+pub(super) fn certificates(
+    pem: &str,
+    policy: Policy,
+) -> Result<Vec<CertificateDer<'static>>, Refused> {
     ensure!(!pem.trim().is_empty(), Refused::NoCa);
-    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem.as_bytes()).collect();
-    let found = found.map_err(|_| Refused::NotCertificates)?;
+    let blocks = CertificateDer::pem_slice_iter(pem.as_bytes());
+    let found: Vec<_> = match policy {
+        Policy::Tenant => {
+            let all: Result<_, _> = blocks.collect();
+            all.map_err(|_| Refused::NotCertificates)?
+        }
+        Policy::Machine => blocks.filter_map(Result::ok).collect(),
+    };
     if found.is_empty() {
         Err(Refused::NotCertificates)
     } else {

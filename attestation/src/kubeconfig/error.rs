@@ -69,25 +69,23 @@ pub enum Refused {
     #[error("only https is spoken with an API server")]
     NotHttps,
     /// The URL is invalid, or has a user, a query or a fragment.
-    #[error("it is not the URL of a server")]
+    #[error("it is not the URL of a server (want https://HOST[:PORT][/PATH])")]
     NotAUrl,
     /// No certificate can have this name.
     #[error("it is not the name of a server")]
     NotAServerName,
-    /// An address is in the place of a name.
-    #[error(
-        "an address is no name to verify a server by; leave it out, and the URL's host is verified"
-    )]
-    AddressAsServerName,
     /// A proxy is set, and none is accepted.
     #[error("a proxy is not accepted")]
     Proxy,
-    /// The proxy is neither http nor https.
-    #[error("only http and https proxies are spoken to")]
+    /// The proxy has another scheme.
+    #[error("only http, https and socks5 proxies are supported")]
     ProxyScheme,
-    /// A proxy is in front of a server with another name in its certificate.
-    #[error("a proxy cannot be used together with tls-server-name")]
-    ProxyWithServerName,
+    /// The proxy's URL is invalid.
+    #[error(
+        "it is not the URL of a proxy (want http://[USER:PASSWORD@]HOST:PORT, with special \
+         characters of user and password percent-encoded)"
+    )]
+    NotAProxy,
     /// A file is named, and none is read.
     #[error("a file is not accepted; give its content inline")]
     File,

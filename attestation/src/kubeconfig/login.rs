@@ -1,9 +1,11 @@
 //! The login to an API server.
 
+use core::fmt;
+
 use rustls_pki_types::pem::PemObject as _;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
-use serde::Deserialize;
-use serde::de::IgnoredAny;
+use serde::de::{IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 use zeroize::Zeroizing;
 
 use super::Policy;
@@ -33,9 +35,10 @@ pub type Identity = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
 pub fn identity(
     chain_pem: &str,
     key_pem: &Secret<String>,
+    policy: Policy,
 ) -> Result<Identity, (&'static str, Refused)> {
-    let chain =
-        certificates(chain_pem).map_err(|_| ("client-certificate", Refused::NotCertificates))?;
+    let chain = certificates(chain_pem, policy)
+        .map_err(|_| ("client-certificate", Refused::NotCertificates))?;
     let key = PrivateKeyDer::from_pem_slice(key_pem.expose().as_bytes())
         .map_err(|_| ("client-key", Refused::NotAKey))?;
     Ok((chain, key))
@@ -54,15 +57,85 @@ pub(super) struct User {
     client_key: Option<String>,
     #[serde(default, deserialize_with = "secret")]
     client_key_data: Option<Secret<String>>,
-    username: Option<IgnoredAny>,
-    password: Option<IgnoredAny>,
+    username: Option<Given>,
+    password: Option<Given>,
     pub(super) exec: Option<Exec>,
     auth_provider: Option<IgnoredAny>,
     #[serde(rename = "as")]
-    impersonate: Option<IgnoredAny>,
-    as_uid: Option<IgnoredAny>,
-    as_groups: Option<IgnoredAny>,
-    as_user_extra: Option<IgnoredAny>,
+    impersonate: Option<Given>,
+    as_uid: Option<Given>,
+    as_groups: Option<Given>,
+    as_user_extra: Option<Given>,
+}
+
+/// A field that makes the user unusable. Its content is not kept.
+#[derive(Debug, Clone, Copy)]
+struct Given {
+    is_empty: bool,
+}
+
+impl Given {
+    /// Whether the field counts. client-go ignores empty ones; a tenant's count.
+    fn counts(field: Option<Self>, policy: Policy) -> bool {
+        field.is_some_and(|it| !it.is_empty || policy == Policy::Tenant)
+    }
+}
+
+impl<'de> Deserialize<'de> for Given {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(GivenVisitor)
+    }
+}
+
+struct GivenVisitor;
+
+impl<'de> Visitor<'de> for GivenVisitor {
+    type Value = Given;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a value")
+    }
+
+    fn visit_str<E>(self, text: &str) -> Result<Given, E> {
+        let is_empty = text.is_empty();
+        Ok(Given { is_empty })
+    }
+
+    fn visit_bool<E>(self, _: bool) -> Result<Given, E> {
+        Ok(Given { is_empty: false })
+    }
+
+    fn visit_i64<E>(self, _: i64) -> Result<Given, E> {
+        Ok(Given { is_empty: false })
+    }
+
+    fn visit_u64<E>(self, _: u64) -> Result<Given, E> {
+        Ok(Given { is_empty: false })
+    }
+
+    fn visit_f64<E>(self, _: f64) -> Result<Given, E> {
+        Ok(Given { is_empty: false })
+    }
+
+    fn visit_unit<E>(self) -> Result<Given, E> {
+        Ok(Given { is_empty: true })
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Given, A::Error> {
+        let mut is_empty = true;
+        while list.next_element::<IgnoredAny>()?.is_some() {
+            is_empty = false;
+        }
+        Ok(Given { is_empty })
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Given, A::Error> {
+        let mut is_empty = true;
+        while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {
+            is_empty = false;
+        }
+        Ok(Given { is_empty })
+    }
 }
 
 /// The exec plugin of a user, as it is written.
@@ -84,6 +157,7 @@ impl User {
     pub(super) fn refused(&self, policy: Policy) -> Option<(&'static str, Refused)> {
         use Refused::{AuthProvider, Exec, File, Impersonation, Password, TwoCredentials};
         let is_tenant = policy == Policy::Tenant;
+        let given = |field| Given::counts(field, policy);
         let has_file = |file: &Option<String>| is_tenant && filled(file.as_deref()).is_some();
         let has_chain = has_file(&self.client_certificate);
         let has_certificate = filled(self.client_certificate_data.as_deref()).is_some()
@@ -95,12 +169,12 @@ impl User {
             ("client-certificate", has_chain, File),
             ("client-key", has_file(&self.client_key), File),
             ("tokenFile", has_file(&self.token_file), File),
-            ("username", self.username.is_some(), Password),
-            ("password", self.password.is_some(), Password),
-            ("as", self.impersonate.is_some(), Impersonation),
-            ("as-uid", self.as_uid.is_some(), Impersonation),
-            ("as-groups", self.as_groups.is_some(), Impersonation),
-            ("as-user-extra", self.as_user_extra.is_some(), Impersonation),
+            ("username", given(self.username), Password),
+            ("password", given(self.password), Password),
+            ("as", given(self.impersonate), Impersonation),
+            ("as-uid", given(self.as_uid), Impersonation),
+            ("as-groups", given(self.as_groups), Impersonation),
+            ("as-user-extra", given(self.as_user_extra), Impersonation),
             ("token", has_two, TwoCredentials),
         ]
         .into_iter()
@@ -109,12 +183,15 @@ impl User {
 
     /// Whether the user has a token or a certificate. client-go uses those in the place of a plugin.
     pub(super) fn has_credential(&self) -> bool {
-        let given = [
+        let sources = [
             &self.token_file,
             &self.client_certificate,
             &self.client_certificate_data,
         ];
-        self.token.is_some() || given.into_iter().any(|it| filled(it.as_deref()).is_some())
+        self.token.is_some()
+            || sources
+                .into_iter()
+                .any(|it| filled(it.as_deref()).is_some())
     }
 
     /// The login. `read` reads the files that the user names. A client certificate wins over a
@@ -123,7 +200,7 @@ impl User {
         &self,
         policy: Policy,
         place: &str,
-        read: impl Fn(&str) -> Result<Zeroizing<String>, E>,
+        read: impl Fn(&str) -> Result<Zeroizing<Vec<u8>>, E>,
     ) -> Result<Login, E> {
         let refuse = |(field, why)| InvalidKubeconfig::new(place, field, why);
         if let Some(refused) = self.refused(policy) {
@@ -132,17 +209,18 @@ impl User {
         let data = filled(self.client_certificate_data.as_deref());
         let file = filled(self.client_certificate.as_deref());
         let field = ("client-certificate-data", data);
-        let chain = content(field, file, place, Refused::NotCertificates, &read)?;
+        let from = (policy, place);
+        let chain = content(field, file, from, Refused::NotCertificates, &read)?;
         let data = self.client_key_data.as_ref();
         let file = filled(self.client_key.as_deref());
         let field = ("client-key-data", data.map(|data| data.expose().as_str()));
-        let key = content(field, file, place, Refused::NotAKey, &read)?;
+        let key = content(field, file, from, Refused::NotAKey, &read)?;
         match (chain, key) {
             (Some(chain_pem), Some(mut key_pem)) => {
                 // The kubelet keeps both in one file, so the key is left out here.
                 let chain_pem = certificates_of(&chain_pem);
                 let key_pem = Secret::new(std::mem::take(&mut *key_pem));
-                identity(&chain_pem, &key_pem).map_err(refuse)?;
+                identity(&chain_pem, &key_pem, policy).map_err(refuse)?;
                 Ok(Login::ClientCertificate { chain_pem, key_pem })
             }
             (Some(_), None) => Err(refuse(("client-key", Refused::Half)).into()),
@@ -155,11 +233,14 @@ impl User {
     fn token<E: From<InvalidKubeconfig>>(
         &self,
         place: &str,
-        read: impl Fn(&str) -> Result<Zeroizing<String>, E>,
+        read: impl Fn(&str) -> Result<Zeroizing<Vec<u8>>, E>,
     ) -> Result<Secret<String>, E> {
         let file = filled(self.token_file.as_deref()).map(read);
         let (field, token) = match (&file, &self.token) {
-            (Some(Ok(text)), _) => ("tokenFile", token(text)),
+            (Some(Ok(text)), _) => {
+                let text = str::from_utf8(text).map_err(|_| Refused::NotAToken);
+                ("tokenFile", text.and_then(token))
+            }
             (_, Some(inline)) => ("token", token(inline.expose())),
             (_, None) => ("user", Err(Refused::NoCredential)),
         };

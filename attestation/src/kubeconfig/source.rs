@@ -1,15 +1,24 @@
 //! Content that is in the kubeconfig itself, or in a file that it names.
 
 use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
+use base64::alphabet;
+use base64::engine::GeneralPurpose;
+use base64::engine::general_purpose::{PAD, STANDARD};
 use serde::{Deserialize as _, Deserializer};
 use zeroize::Zeroizing;
 
+use super::Policy;
 use super::error::{InvalidKubeconfig, Refused};
 use crate::secret::Secret;
 
+/// The alphabet and padding of [`STANDARD`]. Like Go, it ignores unused bits at the end.
+const AS_IN_GO: GeneralPurpose = GeneralPurpose::new(
+    &alphabet::STANDARD,
+    PAD.with_decode_allow_trailing_bits(true),
+);
+
 /// Reads no file: for clusters and users that may not name one.
-pub fn no_files(_file: &str) -> Result<Zeroizing<String>, InvalidKubeconfig> {
+pub fn no_files(_file: &str) -> Result<Zeroizing<Vec<u8>>, InvalidKubeconfig> {
     Err(InvalidKubeconfig::at("a file", Refused::File))
 }
 
@@ -25,26 +34,40 @@ pub(super) fn filled(text: Option<&str>) -> Option<&str> {
     text.filter(|text| !text.is_empty())
 }
 
-/// The content of the field, or else of `file`. As in client-go, the kubeconfig itself wins. Content
-/// that is not UTF-8 is refused with `otherwise`.
+/// The content of the field, or else of `file`. As in client-go, the kubeconfig itself wins. A
+/// tenant's content that is not UTF-8 is refused with `otherwise`.
 pub(super) fn content<E: From<InvalidKubeconfig>>(
     (field, data): (&str, Option<&str>),
     file: Option<&str>,
-    place: &str,
+    (policy, place): (Policy, &str),
     otherwise: Refused,
-    read: &impl Fn(&str) -> Result<Zeroizing<String>, E>,
+    read: &impl Fn(&str) -> Result<Zeroizing<Vec<u8>>, E>,
 ) -> Result<Option<Zeroizing<String>>, E> {
     let Some(data) = data else {
-        return file.map(read).transpose();
+        let bytes = file.map(read).transpose()?;
+        return Ok(bytes.as_deref().map(|bytes| text(bytes)));
     };
-    let bytes = STANDARD.decode(data).map_err(|_| Refused::NotBase64);
-    let text = bytes.and_then(|bytes| {
-        String::from_utf8(bytes).map_err(|error| {
-            // The content may be a key, so its memory is zeroed.
-            drop(Secret::new(error.into_bytes()));
-            otherwise
-        })
-    });
-    let text = text.map_err(|why| InvalidKubeconfig::new(place, field, why))?;
-    Ok(Some(Zeroizing::new(text)))
+    let refuse = |why| InvalidKubeconfig::new(place, field, why);
+    let bytes = decode(data, policy).ok_or(refuse(Refused::NotBase64))?;
+    if policy == Policy::Tenant && str::from_utf8(&bytes).is_err() {
+        return Err(refuse(otherwise).into());
+    }
+    Ok(Some(text(&bytes)))
+}
+
+/// The bytes of a field. On a machine, line breaks are ignored, as in Go.
+fn decode(data: &str, policy: Policy) -> Option<Zeroizing<Vec<u8>>> {
+    let bytes = match policy {
+        Policy::Tenant => STANDARD.decode(data),
+        Policy::Machine => {
+            let lines = data.split(['\r', '\n']);
+            AS_IN_GO.decode(Zeroizing::new(lines.collect::<String>()).as_bytes())
+        }
+    };
+    bytes.ok().map(Zeroizing::new)
+}
+
+/// The text. Only comments around PEM blocks can have another encoding, and they do not matter.
+fn text(bytes: &[u8]) -> Zeroizing<String> {
+    Zeroizing::new(String::from_utf8_lossy(bytes).into_owned())
 }

@@ -66,16 +66,30 @@ fn with(pointer: &str, value: Value) -> Value {
 }
 
 /// The files beside the kubeconfig.
-fn read(file: &str) -> Result<Zeroizing<String>, InvalidKubeconfig> {
+fn read(file: &str) -> Result<Zeroizing<Vec<u8>>, InvalidKubeconfig> {
     let content = match file {
-        "ca.crt" => certificate("CA of the file"),
-        "client.crt" => certificate("client of the file"),
-        "client.key" => key(),
-        "token" => format!("{TOKEN}\n"),
-        "empty" => "\n".to_owned(),
+        "ca.crt" => certificate("CA of the file").into(),
+        "latin2.crt" => latin2(&certificate("CA of the file")),
+        "client.crt" => certificate("client of the file").into(),
+        "client.key" => key().into(),
+        "token" => format!("{TOKEN}\n").into(),
+        "latin2-token" => latin2(TOKEN),
+        "empty" => b"\n".to_vec(),
         _ => return Err(InvalidKubeconfig::at(file, Refused::Missing)),
     };
-    Ok(content.into())
+    Ok(Zeroizing::new(content))
+}
+
+/// The text below a comment in an encoding that is not UTF-8.
+fn latin2(text: &str) -> Vec<u8> {
+    [b"# wa\xbfny\n", text.as_bytes()].concat()
+}
+
+/// The base64 with these characters after 16 of it, and at its end.
+fn broken_by(characters: &str, content: impl AsRef<[u8]>) -> Value {
+    let text = BASE64_STANDARD.encode(content);
+    let (first, rest) = text.split_at(16);
+    [first, characters, rest, characters].concat().into()
 }
 
 type Contents = (ClusterEndpoint, Login);

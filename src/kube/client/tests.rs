@@ -1,5 +1,9 @@
 mod network;
+mod proxies;
 
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener};
+use std::thread;
 use std::time::Instant;
 
 use kubelet_authenticator_test_support::api_server::{ApiServer, Fault, Route, TOKEN, Times};
@@ -65,6 +69,19 @@ fn csr(request: &str) -> NewCsr<'_> {
         expiration_seconds: 604_800,
         request: request.as_bytes(),
     }
+}
+
+/// A server without TLS that gives this answer to everything.
+fn answering(answer: &'static str) -> SocketAddr {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let address = listener.local_addr().unwrap();
+    thread::spawn(move || {
+        for mut client in listener.incoming().flatten() {
+            let _ = client.read(&mut [0; 4096]);
+            drop(client.write_all(answer.as_bytes()));
+        }
+    });
+    address
 }
 
 /// The error of a read with this fault.
@@ -182,9 +199,11 @@ fn statuses_are_told_apart() {
     assert!(read_with(Fault::status(401), soon()).kind == ApiErrorKind::Unauthorized);
     assert!(read_with(Fault::status(403), soon()).kind == ApiErrorKind::Forbidden);
     assert!(read_with(Fault::status(422), soon()).kind == ApiErrorKind::Refused);
-    assert!(read_with(Fault::status(429), soon()).kind == ApiErrorKind::Unavailable);
-    assert!(read_with(Fault::status(500), soon()).kind == ApiErrorKind::Unavailable);
-    assert!(read_with(Fault::status(503), soon()).kind == ApiErrorKind::Unavailable);
+    for code in [429, 500, 501, 503] {
+        let error = read_with(Fault::status(code), short());
+        assert_eq!(error.kind, ApiErrorKind::Unavailable, "{code}");
+        assert!(error.to_string().contains(&code.to_string()), "{error}");
+    }
 }
 
 #[test]
@@ -204,15 +223,51 @@ fn a_pause_that_the_server_asks_for_is_kept() {
 }
 
 #[test]
-fn patience_ends_after_three_pauses_or_with_the_deadline() {
-    let server = ApiServer::start();
-    server.inject(Route::get(), Times::always(), Fault::too_many_requests(0));
-    let error = client(&server).get(NAME, soon()).unwrap_err();
-    assert!(is(&error, "has too many requests (429)"), "{error:?}");
-    assert_eq!(server.gets(), 4);
+fn what_may_pass_is_asked_again_and_a_decision_is_not() {
+    for fault in [
+        Fault::Cut,
+        Fault::status(429),
+        Fault::status(500),
+        Fault::status(502),
+        Fault::status(503),
+        Fault::status(504),
+    ] {
+        let server = ApiServer::start();
+        server.inject(Route::get(), Times::first(2), fault.clone());
 
+        let read = client(&server).get(NAME, soon()).unwrap();
+        assert_eq!((read, server.gets()), (None, 3), "{fault:?}");
+    }
+    for code in [400, 401, 403, 408, 409, 410, 422, 451, 501, 505] {
+        let server = ApiServer::start();
+        server.inject(Route::get(), Times::always(), Fault::status(code));
+
+        client(&server).get(NAME, soon()).unwrap_err();
+        assert_eq!(server.gets(), 1, "{code}");
+    }
+}
+
+#[test]
+fn attempts_end_before_a_pause_that_is_longer_than_the_deadline() {
     let error = read_with(Fault::too_many_requests(3600), soon());
     assert!(is(&error, "has too many requests (429)"), "{error:?}");
+
+    let server = ApiServer::start();
+    server.inject(Route::get(), Times::always(), Fault::status(502));
+    let error = client(&server).get(NAME, short()).unwrap_err();
+    // After 0, 0.1, 0.3, 0.7 and 1.5 of the two seconds.
+    assert!(is(&error, "is out of order (502)"), "{error:?}");
+    assert!((2..=5).contains(&server.gets()), "{}", server.gets());
+}
+
+#[test]
+fn an_attempt_that_the_deadline_cuts_short_does_not_hide_the_error_before_it() {
+    let server = ApiServer::start();
+    server.inject(Route::get(), Times::once(), Fault::status(502));
+    server.inject(Route::get(), Times::always(), Fault::Hang);
+
+    let error = client(&server).get(NAME, short()).unwrap_err();
+    assert!(is(&error, "is out of order (502)"), "{error:?}");
 }
 
 #[test]

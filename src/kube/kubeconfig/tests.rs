@@ -183,7 +183,7 @@ fn the_exec_infos_cluster_is_checked_alike() {
         ("certificate-authority-data", json!("?"), Refused::NotBase64),
         ("server", json!(""), Refused::Missing),
         ("server", json!("http://api.example"), Refused::NotHttps),
-        ("proxy-url", json!("socks5://proxy"), Refused::ProxyScheme),
+        ("proxy-url", json!("ftp://proxy"), Refused::ProxyScheme),
     ] {
         let mut cluster = good.clone();
         cluster[field] = value;

@@ -89,8 +89,10 @@ fn only_a_machine_has_a_proxy_and_a_file() {
     for (url, of_machine) in [
         ("http://10.0.0.1:3128", None),
         ("https://u:0123456789abcdef@proxy", None),
-        ("socks5://proxy", Some(Refused::ProxyScheme)),
-        ("proxy", Some(Refused::NotAUrl)),
+        ("socks5://proxy", None),
+        ("socks4://proxy", Some(Refused::ProxyScheme)),
+        ("proxy", Some(Refused::NotAProxy)),
+        ("http://u:0123456789abcdef#@proxy", Some(Refused::NotAProxy)),
     ] {
         check_field("proxy-url", json!(url), [of_machine, Some(Refused::Proxy)]);
     }
@@ -99,26 +101,60 @@ fn only_a_machine_has_a_proxy_and_a_file() {
 }
 
 #[test]
-fn only_a_tenant_has_an_address_as_the_servers_name() {
-    for name in ["192.0.2.1", "2001:db8::1"] {
-        let why = [Some(Refused::AddressAsServerName), None];
-        check_field("tls-server-name", json!(name), why);
+fn a_servers_name_is_a_dns_name_or_an_address() {
+    for name in ["192.0.2.1", "2001:db8::1", "api.example.", "my_api", "API"] {
+        check_field("tls-server-name", json!(name), [None; 2]);
     }
     let why = [Some(Refused::NotAServerName); 2];
     check_field("tls-server-name", json!("no name"), why);
 }
 
 #[test]
-fn a_proxy_is_not_used_with_a_server_of_another_name() {
-    let mut kubeconfig = with_field("proxy-url", json!("http://proxy"));
-    kubeconfig["clusters"][1]["cluster"]["tls-server-name"] = json!("kubernetes");
+fn only_a_machines_base64_has_line_breaks_and_unused_bits() {
+    let why = [None, Some(Refused::NotBase64)];
+    for characters in ["\n", "\r\n", "\r"] {
+        check_field(CA, broken_by(characters, certificate("CA")), why);
+    }
+    let text = BASE64_STANDARD.encode(certificate("CA!"));
+    let unused = text.strip_suffix("o=").or(text.strip_suffix("Cg=="));
+    let unused = match unused {
+        Some(rest) if rest.len() % 4 == 2 => format!("{rest}p="),
+        Some(rest) => format!("{rest}Ch=="),
+        None => panic!("{text}"),
+    };
+    check_field(CA, json!(unused), why);
+    for characters in [" ", "\t", "-"] {
+        let value = broken_by(characters, certificate("CA"));
+        check_field(CA, value, [Some(Refused::NotBase64); 2]);
+    }
+}
 
-    let why = [Refused::ProxyWithServerName, Refused::Proxy].map(Some);
-    check(
-        &kubeconfig,
-        ["cluster \"c1\": proxy-url", "cluster: proxy-url"],
-        why,
-    );
+#[test]
+fn only_a_machines_certificates_have_other_content_around_them() {
+    let why = [None, Some(Refused::NotCertificates)];
+    let encoded = base64(latin2(&certificate("CA")));
+    check_field(CA, encoded, why);
+
+    let broken = "-----BEGIN CERTIFICATE-----\n?\n-----END CERTIFICATE-----\n";
+    for text in [
+        format!("{broken}{}", certificate("CA")),
+        format!("{}{broken}", certificate("CA")),
+        format!("{}-----BEGIN CERTIFICATE-----\n", certificate("CA")),
+    ] {
+        check_field(CA, base64(&text), why);
+        assert_eq!(endpoint(&with_field(CA, base64(text))).ca().len(), 1);
+    }
+    // Text, other blocks and CRLF are no matter under either policy.
+    let text = format!("subject=CA\n{}{}", key(), certificate("CA")).replace('\n', "\r\n");
+    check_field(CA, base64(text), [None; 2]);
+
+    let mut file = with_field(CA, json!(""));
+    file["clusters"][1]["cluster"]["certificate-authority"] = json!("latin2.crt");
+    let endpoint = endpoint(&file);
+    assert_eq!(endpoint.ca(), [b"CA of the file".to_vec().into()]);
+    // It is stored as text, and reads back.
+    let again = ClusterEndpoint::from_fields(endpoint.to_fields(), "the store").unwrap();
+    assert_eq!(again.ca(), endpoint.ca());
 }
 
 #[test]

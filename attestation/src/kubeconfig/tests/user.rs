@@ -147,7 +147,6 @@ fn credentials_that_cannot_be_used_are_refused() {
         ),
         (with(CHAIN, json!("")), "client-certificate", Refused::Half),
         (with(CHAIN, json!("?")), CHAIN, Refused::NotBase64),
-        (with(CHAIN, base64([0xff])), CHAIN, Refused::NotCertificates),
         (
             with(CHAIN, secret.clone()),
             "client-certificate",
@@ -156,7 +155,6 @@ fn credentials_that_cannot_be_used_are_refused() {
         (with(KEY, Value::Null), "client-key", Refused::Half),
         (with(KEY, json!("")), "client-key", Refused::Half),
         (with(KEY, json!("?")), KEY, Refused::NotBase64),
-        (with(KEY, base64([0xff])), KEY, Refused::NotAKey),
         (with(KEY, secret), "client-key", Refused::NotAKey),
     ] {
         check_user(user, field, [Some(why); 2]);
@@ -175,7 +173,6 @@ fn users_whose_credential_is_not_their_own_are_refused() {
         ("username", json!("u"), Refused::Password),
         ("password", json!("0123456789abcdef"), Refused::Password),
         ("as", json!("root"), Refused::Impersonation),
-        ("as", json!(""), Refused::Impersonation),
         ("as-uid", json!("1"), Refused::Impersonation),
         (
             "as-groups",
@@ -187,6 +184,58 @@ fn users_whose_credential_is_not_their_own_are_refused() {
         check_user(json!({"token": TOKEN, field: value}), field, [Some(why); 2]);
         check_user(json!({"token": TOKEN, field: null}), field, [None; 2]);
     }
+}
+
+#[test]
+fn only_a_tenants_empty_fields_count() {
+    for (field, empty, why) in [
+        ("username", json!(""), Refused::Password),
+        ("password", json!(""), Refused::Password),
+        ("as", json!(""), Refused::Impersonation),
+        ("as-uid", json!(""), Refused::Impersonation),
+        ("as-groups", json!([]), Refused::Impersonation),
+        ("as-user-extra", json!({}), Refused::Impersonation),
+    ] {
+        let user = json!({"token": TOKEN, field: empty});
+        check_user(user, field, [None, Some(why)]);
+    }
+}
+
+#[test]
+fn only_a_machines_credential_has_line_breaks_and_other_content() {
+    let not = [None, Some(Refused::NotBase64)];
+    let certificate = certificate("client");
+    check_user(
+        with_certificate(&[(CHAIN, broken_by("\n", &certificate))]),
+        CHAIN,
+        not,
+    );
+    check_user(
+        with_certificate(&[(KEY, broken_by("\r\n", key()))]),
+        KEY,
+        not,
+    );
+
+    let text = latin2(&certificate);
+    let user = with_certificate(&[(CHAIN, base64(&text))]);
+    check_user(user.clone(), CHAIN, [None, Some(Refused::NotCertificates)]);
+    assert_eq!(chain(user), certificate);
+    let user = with_certificate(&[(KEY, base64(latin2(&key())))]);
+    check_user(user, KEY, [None, Some(Refused::NotAKey)]);
+
+    for (field, named, why) in [
+        (CHAIN, "client-certificate", Refused::NotCertificates),
+        (KEY, "client-key", Refused::NotAKey),
+    ] {
+        let user = with_certificate(&[(field, base64([0xff]))]);
+        let of_machine = (format!("doc: user \"u1\": {named}"), why);
+        assert_eq!(refusal(&with(USER, user.clone()), Machine), of_machine);
+        let of_tenant = (format!("doc: user: {field}"), why);
+        assert_eq!(refusal(&with(USER, user), Tenant), of_tenant);
+    }
+    let file = with(USER, json!({"tokenFile": "latin2-token"}));
+    let expected = ("doc: user \"u1\": tokenFile".to_owned(), Refused::NotAToken);
+    assert_eq!(refusal(&file, Machine), expected);
 }
 
 #[test]

@@ -1,11 +1,9 @@
-//! Connections: names, authorities, proxies, and servers that do not answer.
+//! Connections: names, authorities, and servers that do not answer.
 
-use std::ffi::OsString;
 use std::net::TcpListener;
 use std::time::UNIX_EPOCH;
 
 use kubelet_authenticator_test_support::api_server::{ConnectionFault, OTHER_NAME};
-use kubelet_authenticator_test_support::connect_proxy::ConnectProxy;
 use kubelet_authenticator_test_support::pki::CertificateAuthority;
 
 use super::*;
@@ -30,10 +28,10 @@ fn a_silent_server_is_left_at_the_deadline() {
 fn a_connection_that_is_refused_or_cut_is_unreachable() {
     let server = ApiServer::start();
     server.inject_connection(Times::always(), ConnectionFault::Close);
-    let error = client(&server).get(NAME, soon()).unwrap_err();
+    let error = client(&server).get(NAME, short()).unwrap_err();
     assert!(is(&error, "cannot reach"), "{error:?}");
 
-    let error = read_with(Fault::Cut, soon());
+    let error = read_with(Fault::Cut, short());
     assert!(is(&error, "cannot reach"), "{error:?}");
 
     let free = TcpListener::bind(("127.0.0.1", 0))
@@ -46,7 +44,7 @@ fn a_connection_that_is_refused_or_cut_is_unreachable() {
     };
     let error = connect(fields, &token())
         .unwrap()
-        .get(NAME, soon())
+        .get(NAME, short())
         .unwrap_err();
     assert!(is(&error, "cannot reach"), "{error:?}");
     assert!(error.to_string().contains("refused"), "{error}");
@@ -61,7 +59,7 @@ fn a_host_without_an_address_is_unreachable() {
     };
     let error = connect(fields, &token())
         .unwrap()
-        .get(NAME, soon())
+        .get(NAME, short())
         .unwrap_err();
 
     assert!(is(&error, "cannot reach"), "{error:?}");
@@ -241,60 +239,39 @@ fn the_certificates_name_may_be_another_than_the_hosts() {
 }
 
 #[test]
-fn the_endpoints_proxy_is_used() {
+fn the_certificates_name_can_be_an_address_or_end_in_a_dot() {
     let server = ApiServer::start();
-    let proxy = ConnectProxy::start();
-    let fields = EndpointFields {
-        proxy_url: Some(proxy.url()),
-        ..fields(&server)
-    };
-
-    assert_eq!(
-        connect(fields, &token())
-            .unwrap()
-            .get(NAME, soon())
-            .unwrap(),
-        None
-    );
-    assert_eq!(proxy.connects(), [server.address().to_string()]);
-}
-
-#[test]
-fn the_environments_proxy_is_not_for_loopback_and_not_instead_of_the_endpoints() {
-    let server = ApiServer::start();
-    let (theirs, ours) = (ConnectProxy::start(), ConnectProxy::start());
-    let environment = |name: &str| (name == "HTTPS_PROXY").then(|| OsString::from(theirs.url()));
-    let read = |proxy_url| {
+    let port = server.address().port();
+    let get = |host: &str, name: &str| {
         let fields = EndpointFields {
-            proxy_url,
+            server: format!("https://{host}:{port}"),
+            tls_server_name: Some(name.to_owned()),
             ..fields(&server)
         };
-        let endpoint = ClusterEndpoint::from_fields(fields, "a test").unwrap();
-        ApiClient::connect(&endpoint, &token(), &environment)
-            .unwrap()
-            .get(NAME, soon())
-            .unwrap()
+        connect(fields, &token()).unwrap().get(NAME, soon())
     };
 
-    assert_eq!(read(None), None);
-    assert_eq!(read(Some(ours.url())), None);
-    assert_eq!(theirs.connects(), [""; 0]);
-    assert_eq!(ours.connects().len(), 1);
+    for (host, name) in [
+        ("localhost", "127.0.0.1"),
+        ("127.0.0.1", "kubernetes.default.svc."),
+        ("127.0.0.1", "LOCALHOST"),
+    ] {
+        assert_eq!(get(host, name).unwrap(), None, "{host} {name}");
+    }
+    let error = get("127.0.0.1", "127.0.0.2").unwrap_err();
+    assert!(is(&error, "is not for \"127.0.0.2\""), "{error}");
 }
 
 #[test]
-fn the_environments_proxy_is_asked_for_a_server_elsewhere() {
-    let server = ApiServer::start();
-    let proxy = ConnectProxy::start();
-    let environment = |name: &str| (name == "HTTPS_PROXY").then(|| OsString::from(proxy.url()));
+fn a_server_without_tls_is_named_as_one() {
     let fields = EndpointFields {
-        server: "https://api.invalid".to_owned(),
-        ..fields(&server)
+        server: format!("https://{}", answering("HTTP/1.1 400 Bad Request\r\n\r\n")),
+        ..fields(&ApiServer::start())
     };
-    let endpoint = ClusterEndpoint::from_fields(fields, "a test").unwrap();
-    let client = ApiClient::connect(&endpoint, &token(), &environment).unwrap();
+    let error = connect(fields, &token())
+        .unwrap()
+        .get(NAME, soon())
+        .unwrap_err();
 
-    let error = client.get(NAME, soon()).unwrap_err();
-    assert!(is(&error, "cannot reach"), "{error:?}");
-    assert_eq!(proxy.connects(), ["api.invalid:443"]);
+    assert!(is(&error, "does not answer with TLS"), "{error}");
 }

@@ -1,0 +1,234 @@
+//! Proxies.
+
+use std::ffi::OsString;
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::mpsc;
+use std::thread;
+
+use kubelet_authenticator_test_support::connect_proxy::ConnectProxy;
+
+use super::*;
+use crate::failure::Failure;
+
+#[test]
+fn the_endpoints_proxy_is_used() {
+    let server = ApiServer::start();
+    let proxy = ConnectProxy::start();
+    let fields = EndpointFields {
+        proxy_url: Some(proxy.url()),
+        ..fields(&server)
+    };
+
+    assert_eq!(
+        connect(fields, &token())
+            .unwrap()
+            .get(NAME, soon())
+            .unwrap(),
+        None
+    );
+    assert_eq!(proxy.connects(), [server.address().to_string()]);
+}
+
+#[test]
+fn the_environments_proxy_is_not_for_loopback_and_not_instead_of_the_endpoints() {
+    let server = ApiServer::start();
+    let (theirs, ours) = (ConnectProxy::start(), ConnectProxy::start());
+    let environment = |name: &str| (name == "HTTPS_PROXY").then(|| OsString::from(theirs.url()));
+    let read = |proxy_url| {
+        let fields = EndpointFields {
+            proxy_url,
+            ..fields(&server)
+        };
+        let endpoint = ClusterEndpoint::from_fields(fields, "a test").unwrap();
+        ApiClient::connect(&endpoint, &token(), &environment)
+            .unwrap()
+            .get(NAME, soon())
+            .unwrap()
+    };
+
+    assert_eq!(read(None), None);
+    assert_eq!(read(Some(ours.url())), None);
+    assert_eq!(theirs.connects(), [""; 0]);
+    assert_eq!(ours.connects().len(), 1);
+}
+
+#[test]
+fn the_environments_proxy_is_asked_for_a_server_elsewhere() {
+    let server = ApiServer::start();
+    let proxy = ConnectProxy::start();
+    let environment = |name: &str| (name == "HTTPS_PROXY").then(|| OsString::from(proxy.url()));
+    let fields = EndpointFields {
+        server: "https://api.invalid".to_owned(),
+        ..fields(&server)
+    };
+    let endpoint = ClusterEndpoint::from_fields(fields, "a test").unwrap();
+    let client = ApiClient::connect(&endpoint, &token(), &environment).unwrap();
+
+    let error = client.get(NAME, short()).unwrap_err();
+    let words = format!(
+        "the proxy {} (HTTPS_PROXY) does not connect to https://api.invalid: it answers 502",
+        proxy.url()
+    );
+    assert!(is(&error, &words), "{error:?}");
+    let connects = proxy.connects();
+    assert!(
+        connects.iter().all(|asked| asked == "api.invalid:443"),
+        "{connects:?}"
+    );
+}
+
+/// A client of a server elsewhere, behind this proxy of the environment.
+fn behind(proxy: &str) -> Result<ApiClient, ApiError> {
+    let server = ApiServer::start();
+    let fields = EndpointFields {
+        server: "https://api.invalid".to_owned(),
+        ..fields(&server)
+    };
+    let environment = |name: &str| (name == "HTTPS_PROXY").then(|| OsString::from(proxy));
+    let endpoint = ClusterEndpoint::from_fields(fields, "a test").unwrap();
+    ApiClient::connect(&endpoint, &token(), &environment)
+}
+
+#[test]
+fn a_proxys_failure_names_the_proxy_its_source_and_its_status() {
+    let free = TcpListener::bind(("127.0.0.1", 0))
+        .unwrap()
+        .local_addr()
+        .unwrap();
+    let forbidding = answering("HTTP/1.1 403 Forbidden\r\ncontent-length: 0\r\n\r\n");
+    let asking = answering("HTTP/1.1 407 Proxy Authentication Required\r\n\r\n");
+    let odd = answering("HTTP/1.1 501 Not Implemented\r\n\r\n");
+    let no_proxy = answering("nothing that is HTTP\r\n\r\n");
+    let (passes, decides) = (ApiErrorKind::Unavailable, ApiErrorKind::Other);
+    for (address, words, kind) in [
+        (free.to_string(), "Connection refused", passes),
+        ("proxy.invalid:3128".to_owned(), "cannot reach", passes),
+        (forbidding.to_string(), "it answers 403 Forbidden", decides),
+        (asking.to_string(), "it answers 407 Proxy Auth", decides),
+        (odd.to_string(), "it answers 501 Not Implemented", passes),
+        (no_proxy.to_string(), "does not connect to", passes),
+    ] {
+        let proxy = format!("http://user:0123456789abcdef@{address}");
+        let error = behind(&proxy).unwrap().get(NAME, short()).unwrap_err();
+
+        assert_eq!(error.kind, kind, "{error:?}");
+        let named = format!("the proxy http://{address} (HTTPS_PROXY)");
+        assert!(is(&error, &named) && is(&error, words), "{error}");
+        let failure = Failure::from(error);
+        assert!(failure.remedy().contains("NO_PROXY"), "{failure:?}");
+        assert!(
+            !format!("{failure:?}").contains("0123456789abcdef"),
+            "{failure:?}"
+        );
+    }
+}
+
+#[test]
+fn a_proxy_that_refuses_is_asked_once() {
+    let asked = ConnectProxy::asking_for("Basic nobody");
+    let fields = fields(&ApiServer::start());
+    let proxy_url = Some(asked.url());
+    let client = connect(
+        EndpointFields {
+            proxy_url,
+            ..fields
+        },
+        &token(),
+    )
+    .unwrap();
+    let began = Instant::now();
+
+    let error = client.get(NAME, soon()).unwrap_err();
+    assert!(is(&error, "(proxy-url)") && is(&error, "407"), "{error}");
+    assert!(began.elapsed() < Duration::from_secs(10));
+}
+
+#[test]
+fn a_proxy_that_cannot_be_used_is_refused_with_its_variable() {
+    for url in [
+        "http://user:p#0123456789abcdef@10.0.0.2:3128",
+        "socks4://10.0.0.2:1080",
+    ] {
+        let error = behind(url).unwrap_err();
+
+        assert_eq!(error.failure.code(), Code::Configuration);
+        assert!(is(&error, "HTTPS_PROXY: "), "{error}");
+        let failure = Failure::from(error);
+        assert!(failure.remedy().contains("variable"), "{failure:?}");
+        assert!(
+            !format!("{failure:?}").contains("0123456789abcdef"),
+            "{failure:?}"
+        );
+    }
+}
+
+/// A SOCKS5 proxy that connects to `server`, whatever is asked for; each request's bytes are sent.
+fn socks5(server: SocketAddr) -> (SocketAddr, mpsc::Receiver<Vec<u8>>) {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let address = listener.local_addr().unwrap();
+    let (sender, asked) = mpsc::channel();
+    thread::spawn(move || {
+        for mut client in listener.incoming().flatten() {
+            let mut greeting = [0; 3];
+            client.read_exact(&mut greeting).unwrap();
+            client.write_all(&[5, 0]).unwrap();
+            let mut request = [0; 300];
+            let len = client.read(&mut request).unwrap();
+            sender.send(request[..len].to_vec()).unwrap();
+            client.write_all(&[5, 0, 0, 1, 0, 0, 0, 0, 0, 0]).unwrap();
+            let upstream = TcpStream::connect(server).unwrap();
+            let (mut from, mut to) = (upstream.try_clone().unwrap(), client.try_clone().unwrap());
+            thread::spawn(move || std::io::copy(&mut from, &mut to));
+            let (mut from, mut to) = (client, upstream);
+            thread::spawn(move || std::io::copy(&mut from, &mut to));
+        }
+    });
+    (address, asked)
+}
+
+#[test]
+fn a_socks_proxy_is_used_and_looks_up_the_servers_name() {
+    let server = ApiServer::start();
+    let (proxy, asked) = socks5(server.address());
+    let of = |tls_server_name: Option<&str>, host: &str| {
+        let fields = EndpointFields {
+            server: format!("https://{host}:{}", server.address().port()),
+            proxy_url: Some(format!("socks5://{proxy}")),
+            tls_server_name: tls_server_name.map(str::to_owned),
+            ..fields(&server)
+        };
+        let client = connect(fields, &token()).unwrap();
+        assert_eq!(client.get(NAME, soon()).unwrap(), None);
+        asked.recv().unwrap()
+    };
+
+    let request = of(None, "kubernetes.default.svc");
+    assert!(
+        request
+            .windows(22)
+            .any(|bytes| bytes == b"kubernetes.default.svc"),
+        "{request:?}"
+    );
+    let request = of(Some("kubernetes"), "127.0.0.1");
+    assert_eq!(request[..8], [5, 1, 0, 1, 127, 0, 0, 1]);
+}
+
+#[test]
+fn an_http_proxy_connects_to_the_host_of_a_server_with_another_name() {
+    let server = ApiServer::start();
+    let proxy = ConnectProxy::start();
+    let named = |name: &str| EndpointFields {
+        proxy_url: Some(proxy.url()),
+        tls_server_name: Some(name.to_owned()),
+        ..fields(&server)
+    };
+
+    let client = connect(named("kubernetes"), &token()).unwrap();
+    assert_eq!(client.get(NAME, soon()).unwrap(), None);
+    assert_eq!(proxy.connects(), [server.address().to_string()]);
+
+    let client = connect(named("other.example"), &token()).unwrap();
+    let error = client.get(NAME, soon()).unwrap_err();
+    assert!(is(&error, "is not for \"other.example\""), "{error}");
+}

@@ -1,0 +1,203 @@
+use std::time::SystemTime;
+
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose as Purpose, IsCa, Issuer,
+    KeyPair, KeyUsagePurpose,
+};
+
+use super::*;
+use crate::clock;
+
+const HOUR: Duration = Duration::from_secs(3600);
+const HOST: &str = "api.example";
+
+fn params(name: &str) -> CertificateParams {
+    let mut params = CertificateParams::default();
+    params.distinguished_name.push(DnType::CommonName, name);
+    params.not_before = (clock::now() - HOUR).into();
+    params.not_after = (clock::now() + HOUR).into();
+    params
+}
+
+fn ca() -> CertificateParams {
+    let mut params = params("kubernetes");
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    params
+}
+
+fn server() -> CertificateParams {
+    let mut params = params("kube-apiserver");
+    params.subject_alt_names = vec![rcgen::SanType::DnsName(HOST.try_into().unwrap())];
+    params.extended_key_usages = vec![Purpose::ServerAuth];
+    params
+}
+
+/// A listed certificate with these contents, and a server's certificate that it signed.
+fn signed(
+    listed: CertificateParams,
+    server: CertificateParams,
+) -> (CertificateDer<'static>, CertificateDer<'static>) {
+    let key = KeyPair::generate().unwrap();
+    let certificate = listed.self_signed(&key).unwrap();
+    let issuer = Issuer::new(params("kubernetes"), key);
+    let leaf = server
+        .signed_by(&KeyPair::generate().unwrap(), &issuer)
+        .unwrap();
+    (certificate.der().clone(), leaf.der().clone())
+}
+
+fn own(params: CertificateParams) -> CertificateDer<'static> {
+    let key = KeyPair::generate().unwrap();
+    params.self_signed(&key).unwrap().der().clone()
+}
+
+fn verify_as(
+    listed: &CertificateDer<'static>,
+    leaf: &CertificateDer<'static>,
+    host: &str,
+) -> Result<(), Error> {
+    let verifier = Verifier::new(std::slice::from_ref(listed), None).unwrap();
+    let since = clock::now().duration_since(SystemTime::UNIX_EPOCH);
+    let now = UnixTime::since_unix_epoch(since.unwrap());
+    let name = ServerName::try_from(host).unwrap();
+    verifier
+        .verify_server_cert(leaf, &[], &name, &[], now)
+        .map(drop)
+}
+
+fn verify(listed: &CertificateDer<'static>, leaf: &CertificateDer<'static>) -> Result<(), Error> {
+    verify_as(listed, leaf, HOST)
+}
+
+/// Our own fault, if it is one.
+fn ours(error: Error) -> Option<Fault> {
+    let Error::InvalidCertificate(CertificateError::Other(OtherError(why))) = error else {
+        return None;
+    };
+    why.downcast_ref().cloned()
+}
+
+#[test]
+fn a_certificate_of_the_ca_is_accepted_for_servers_and_for_any_usage() {
+    let with = |usages: Vec<Purpose>| {
+        let mut server = server();
+        server.extended_key_usages = usages;
+        let (ca, leaf) = signed(ca(), server);
+        verify(&ca, &leaf)
+    };
+    for usages in [
+        vec![],
+        vec![Purpose::Any],
+        vec![Purpose::ServerAuth],
+        vec![Purpose::ClientAuth, Purpose::ServerAuth],
+        vec![Purpose::ClientAuth, Purpose::Any],
+    ] {
+        assert_eq!(with(usages.clone()), Ok(()), "{usages:?}");
+    }
+    let error = with(vec![Purpose::ClientAuth]).unwrap_err();
+    assert!(
+        matches!(
+            error,
+            Error::InvalidCertificate(CertificateError::InvalidPurposeContext { .. })
+        ),
+        "{error:?}"
+    );
+}
+
+#[test]
+fn a_listed_certificate_is_accepted_whoever_signed_it() {
+    let listed = own(server());
+    assert_eq!(verify(&listed, &listed), Ok(()));
+    let mut is_ca = server();
+    is_ca.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let listed = own(is_ca);
+    assert_eq!(verify(&listed, &listed), Ok(()));
+    let (_, leaf) = signed(ca(), server());
+    assert_eq!(verify(&leaf, &leaf), Ok(()));
+}
+
+#[test]
+fn a_listed_certificate_is_refused_for_another_name_time_or_usage() {
+    let listed = own(server());
+    assert!(verify_as(&listed, &listed, "other.example").is_err());
+
+    let mut expired = server();
+    expired.not_after = (clock::now() - HOUR / 2).into();
+    let mut early = server();
+    early.not_before = (clock::now() + HOUR / 2).into();
+    let mut for_clients = server();
+    for_clients.extended_key_usages = vec![Purpose::ClientAuth];
+    let wrong = [expired, early, for_clients].map(|params| {
+        let listed = own(params);
+        verify(&listed, &listed).unwrap_err()
+    });
+    assert!(
+        matches!(
+            wrong,
+            [
+                Error::InvalidCertificate(CertificateError::ExpiredContext { .. }),
+                Error::InvalidCertificate(CertificateError::NotValidYetContext { .. }),
+                Error::InvalidCertificate(CertificateError::InvalidPurpose),
+            ]
+        ),
+        "{wrong:?}"
+    );
+}
+
+#[test]
+fn a_listed_certificate_that_is_no_ca_signs_no_other() {
+    let mut without_right = ca();
+    without_right.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+    let mut no_ca = params("kubernetes");
+    no_ca.is_ca = IsCa::ExplicitNoCa;
+    for listed in [params("kubernetes"), no_ca, without_right] {
+        let (listed, leaf) = signed(listed, server());
+
+        let error = verify(&listed, &leaf).unwrap_err();
+        let expected = CertificateError::UnknownIssuer.into();
+        assert_eq!(error, expected);
+    }
+}
+
+#[test]
+fn a_ca_that_is_not_valid_now_signs_nothing_and_is_named() {
+    let mut expired = ca();
+    expired.not_after = (clock::now() - HOUR / 2).into();
+    let mut early = ca();
+    early.not_before = (clock::now() + HOUR / 2).into();
+    let faults = [expired, early].map(|params| {
+        let (ca, leaf) = signed(params, server());
+        ours(verify(&ca, &leaf).unwrap_err())
+    });
+
+    assert!(
+        matches!(
+            faults,
+            [
+                Some(Fault::Authority(CertificateError::ExpiredContext { .. })),
+                Some(Fault::Authority(
+                    CertificateError::NotValidYetContext { .. }
+                )),
+            ]
+        ),
+        "{faults:?}"
+    );
+}
+
+#[test]
+fn a_renewed_ca_with_the_same_key_counts_beside_the_expired_one() {
+    let key = KeyPair::generate().unwrap();
+    let mut expired = ca();
+    expired.not_after = (clock::now() - HOUR / 2).into();
+    let listed = [expired, ca()].map(|it| it.self_signed(&key).unwrap().der().clone());
+    let issuer = Issuer::new(ca(), key);
+    let leaf = server().signed_by(&KeyPair::generate().unwrap(), &issuer);
+    let leaf = leaf.unwrap().der().clone();
+
+    let verifier = Verifier::new(&listed, None).unwrap();
+    let since = clock::now().duration_since(SystemTime::UNIX_EPOCH);
+    let now = UnixTime::since_unix_epoch(since.unwrap());
+    let name = ServerName::try_from(HOST).unwrap();
+    let verified = verifier.verify_server_cert(&leaf, &[], &name, &[], now);
+    assert!(verified.is_ok(), "{verified:?}");
+}
