@@ -321,13 +321,53 @@ fn a_lost_answer_costs_no_second_request() {
     let (server, node) = node(Signer::issue());
     server.inject(Route::create(), Times::once(), Fault::LoseAnswer);
 
-    node.run().failed(8).saying("cannot reach");
-    let asked = server.csrs();
-    node.command(&["credential"]).succeeded();
+    node.run().succeeded();
 
-    let csrs = server.csrs();
-    assert_eq!((asked.len(), csrs.len()), (1, 1));
-    assert_eq!(csrs[0]["metadata"]["uid"], asked[0]["metadata"]["uid"]);
+    // The same run asks again, gets a conflict, and finds its own request.
+    assert_eq!((server.creates(), server.csrs().len()), (2, 1));
+}
+
+#[test]
+fn a_reset_an_overload_and_a_restart_do_not_end_the_run() {
+    let gateway = |code| Fault::Answer {
+        code,
+        content_type: "text/html".to_owned(),
+        body: b"<html>".to_vec(),
+    };
+    let leader_changed = Fault::Status {
+        code: 500,
+        retry_after: Some(1),
+    };
+    for (times, fault) in [
+        (1, Fault::Cut),
+        (3, gateway(502)),
+        (1, gateway(504)),
+        (1, leader_changed),
+        (4, Fault::too_many_requests(1)),
+    ] {
+        let (server, node) = node(Signer::issue());
+        server.inject(Route::create(), Times::first(times), fault.clone());
+
+        node.run().succeeded();
+
+        assert_eq!(server.creates(), times + 1, "{fault:?}");
+    }
+    let (server, node) = node(Signer::issue());
+    server.inject_connection(Times::first(2), ConnectionFault::Close);
+
+    node.run().succeeded();
+}
+
+#[test]
+fn a_decision_of_the_api_server_is_not_asked_for_again() {
+    for (code, exit) in [(401, 9), (403, 10), (400, 10), (422, 10)] {
+        let (server, node) = node(Signer::issue());
+        server.inject(Route::create(), Times::always(), Fault::status(code));
+
+        node.run().failed(exit);
+
+        assert_eq!(server.creates(), 1, "{code}");
+    }
 }
 
 #[test]
