@@ -330,14 +330,16 @@ impl Route {
             None => (direct, None),
             Some(name) => {
                 let as_name = |text: &str| ServerName::try_from(text.to_owned()).ok();
-                let instead = as_name(host).zip(as_name(name)).ok_or(refused)?;
-                let is_address = matches!(instead.1, ServerName::IpAddress(_));
+                let (host_name, wanted) = as_name(host).zip(as_name(name)).ok_or(refused)?;
+                let is_address = matches!(wanted, ServerName::IpAddress(_));
                 if is_address || proxy.is_some_and(|proxy| !proxy.is_socks) {
                     // An http proxy connects to the URL's host, so the URL keeps it.
-                    let (host, name_) = instead;
                     let route = Self {
                         name: name.to_owned(),
-                        instead: Some(InsteadOf { host, name: name_ }),
+                        instead: Some(InsteadOf {
+                            host: host_name,
+                            name: wanted,
+                        }),
                         is_named: false,
                         ..direct
                     };

@@ -5,7 +5,7 @@ use std::io::{self, BufRead as _, BufReader, Read as _};
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
 use std::thread;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use reqwest::blocking::{Client, Response};
 use reqwest::header::{ACCEPT, CONTENT_TYPE, DATE, HeaderName, RETRY_AFTER};
@@ -370,18 +370,26 @@ impl Stream<'_> {
     }
 }
 
-/// The pause that the server asks for, in seconds or until a time by its own clock.
+/// The pause that the server asks for.
 fn retry_after(response: &Response) -> Option<Duration> {
-    let asked = header(response, &RETRY_AFTER)?.trim();
-    if let Ok(seconds) = asked.parse() {
-        return Some(Duration::from_secs(seconds));
-    }
+    pause(header(response, &RETRY_AFTER)?, header(response, &DATE))
+}
+
+/// A pause in seconds, or until a time by the server's own clock. A time that has passed asks for
+/// nothing.
+fn pause(asked: &str, date: Option<&str>) -> Option<Duration> {
     let time = |text| httpdate::parse_http_date(text).ok();
-    let theirs: SystemTime = header(response, &DATE)
-        .and_then(time)
-        .unwrap_or_else(clock::now);
-    // A time that has passed asks for nothing.
-    Some(time(asked)?.duration_since(theirs).unwrap_or_default())
+    match asked.trim().parse() {
+        Ok(seconds) => Some(Duration::from_secs(seconds)),
+        Err(_) => {
+            let theirs = date.and_then(time).unwrap_or_else(clock::now);
+            Some(
+                time(asked.trim())?
+                    .duration_since(theirs)
+                    .unwrap_or_default(),
+            )
+        }
+    }
 }
 
 /// The innermost cause, in words that do not need the TLS library's documentation.
@@ -404,4 +412,28 @@ pub(super) fn failure(body: &[u8]) -> WireFailure {
 
 fn header<'a>(response: &'a Response, name: &HeaderName) -> Option<&'a str> {
     response.headers().get(name)?.to_str().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pause_is_in_seconds_or_until_a_time_of_the_servers_clock() {
+        let date = Some("Sun, 06 Nov 1994 08:49:37 GMT");
+        for (asked, seconds) in [
+            ("0", Some(0)),
+            (" 7 ", Some(7)),
+            ("Sun, 06 Nov 1994 08:49:57 GMT", Some(20)),
+            ("Sun, 06 Nov 1994 08:49:17 GMT", Some(0)),
+            ("-1", None),
+            ("1.5", None),
+            ("soon", None),
+            ("", None),
+        ] {
+            let expected = seconds.map(Duration::from_secs);
+            assert_eq!(pause(asked, date), expected, "{asked}");
+        }
+        assert_eq!(pause(date.unwrap(), None), Some(Duration::ZERO));
+    }
 }

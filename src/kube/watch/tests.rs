@@ -205,6 +205,19 @@ fn a_watch_that_ends_or_is_cut_is_taken_up_again() {
 }
 
 #[test]
+fn a_pause_that_the_server_asks_of_a_watch_is_kept() {
+    let pending = pending();
+    let (server, ..) = &pending;
+    server.inject(Route::watch(), Times::once(), Fault::too_many_requests(2));
+    let began = Instant::now();
+
+    let waited = wait_while(&pending, 2, |server| server.approve_and_issue(NAME));
+
+    assert!(is_issued(waited));
+    assert!(began.elapsed() >= Duration::from_secs(2));
+}
+
+#[test]
 fn a_watch_that_has_fallen_behind_costs_one_list() {
     for fault in [Fault::WatchGone, Fault::status(410)] {
         let setting = pending();

@@ -2,6 +2,7 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use kubelet_authenticator_test_support::pki::{Contents, Subject, traditional_key};
 use serde_json::json;
 
 use super::bed::{Bed, Form, TOKEN};
@@ -14,6 +15,7 @@ pub fn forms(bed: &Bed) -> Vec<Form> {
     forms.extend(urls(bed));
     forms.extend(encodings(bed));
     forms.extend(users(bed));
+    forms.extend(certificates(bed));
     forms
 }
 
@@ -227,6 +229,58 @@ fn encodings(bed: &Bed) -> Vec<Form> {
             "PEM instead of base64",
             format!("|\n      {}", pem.trim().replace('\n', "\n      ")),
         ),
+    ]
+}
+
+/// Base64 in lines of 64, as a literal block of a user.
+fn lines(content: &str) -> String {
+    let encoded = STANDARD.encode(content);
+    let lines = encoded.as_bytes().chunks(64);
+    let lines = lines.map(|line| format!("\n      {}", str::from_utf8(line).unwrap()));
+    format!("|{}", lines.collect::<String>())
+}
+
+fn certificates(bed: &Bed) -> Vec<Form> {
+    let issue = || bed.authority.issue(&Contents::client(Subject::node("n1")));
+    let (pair, other) = (issue(), issue());
+    let user = |name, certificate: &str, key: &str| {
+        let fields = [
+            format!("\n    client-certificate-data: {certificate}"),
+            format!("\n    client-key-data: {key}"),
+        ];
+        with(bed, name, USER, &fields.concat())
+    };
+    let encode = |text: &str| STANDARD.encode(text);
+    let (certificate, key) = (&pair.certificate_pem, &pair.key_pem);
+    let both = format!("{key}{certificate}");
+    vec![
+        user("client certificate", &encode(certificate), &encode(key)),
+        user(
+            "client certificate in lines",
+            &lines(certificate),
+            &lines(key),
+        ),
+        user(
+            "client certificate and key in one text",
+            &encode(&both),
+            &encode(&both),
+        ),
+        user(
+            "client key in SEC 1",
+            &encode(certificate),
+            &encode(&traditional_key(key)),
+        ),
+        user(
+            "client certificate with text around it",
+            &encode(&format!("subject=x\n{certificate}\n")),
+            &encode(&format!("Bag Attributes\n{key}")),
+        ),
+        user(
+            "key of another certificate",
+            &encode(certificate),
+            &encode(&other.key_pem),
+        ),
+        user("client certificate without PEM", &encode("x"), &encode(key)),
     ]
 }
 

@@ -105,6 +105,10 @@ pub fn forms(bed: &Bed) -> Vec<Form> {
         Form::new("proxy for loopback", bed, bed.kubeconfig())
             .with("HTTPS_PROXY", "http://127.0.0.1:1"),
         {
+            let text = elsewhere.replacen("api.test:", "api.test.:", 1);
+            Form::new("dot after the server's name", bed, text).with("HTTPS_PROXY", &proxy)
+        },
+        {
             let text = elsewhere.replacen("api.test:", "other.test:", 1);
             let field = "    tls-server-name: api.test\ncontexts:";
             let text = text.replacen("contexts:", field, 1);

@@ -232,3 +232,25 @@ fn an_http_proxy_connects_to_the_host_of_a_server_with_another_name() {
     let error = client.get(NAME, soon()).unwrap_err();
     assert!(is(&error, "is not for \"other.example\""), "{error}");
 }
+
+#[test]
+fn a_failure_of_a_socks_or_https_proxy_names_the_proxy() {
+    let free = TcpListener::bind(("127.0.0.1", 0))
+        .unwrap()
+        .local_addr()
+        .unwrap();
+    // It accepts the login method, and then refuses the connection.
+    let refusing = answering("\x05\x00\x05\x05\x00\x01\x00\x00\x00\x00\x00\x00");
+    let other = ApiServer::start();
+    for (url, words) in [
+        (format!("socks5://{free}"), "cannot reach the proxy"),
+        (format!("socks5://{refusing}"), "does not connect to"),
+        (format!("https://{free}"), "cannot reach the proxy"),
+        (other.url(), "TLS with the proxy"),
+    ] {
+        let error = behind(&url).unwrap().get(NAME, short()).unwrap_err();
+
+        let named = format!("the proxy {url} (HTTPS_PROXY)");
+        assert!(is(&error, &named) && is(&error, words), "{error}");
+    }
+}
