@@ -88,14 +88,14 @@ impl Form {
         Self {
             expected: Verdict::Stricter,
             says,
-            ..self.moved()
+            ..self
         }
     }
 
     pub fn looser(self) -> Self {
         Self {
             expected: Verdict::Looser,
-            ..self.moved()
+            ..self
         }
     }
 
@@ -106,10 +106,6 @@ impl Form {
 
     pub fn keeping(mut self, alive: Alive) -> Self {
         self._alive.push(alive);
-        self
-    }
-
-    fn moved(self) -> Self {
         self
     }
 

@@ -9,6 +9,7 @@ mod servers;
 
 use std::fs;
 use std::path::Path;
+use std::thread;
 
 use bed::{Bed, Form, Verdict};
 
@@ -18,13 +19,30 @@ fn page() -> String {
     fs::read_to_string(path).unwrap()
 }
 
+/// What kubectl and the plugin say to each form. Most of the time they wait.
+fn results(forms: &[Form]) -> Vec<(Result<(), String>, Result<(), String>)> {
+    thread::scope(|scope| {
+        let parts = forms.chunks(forms.len().div_ceil(4));
+        let parts = parts.map(|part| {
+            scope.spawn(move || {
+                let both = part.iter().map(|form| (form.kubectl(), form.plugin()));
+                both.collect::<Vec<_>>()
+            })
+        });
+        let parts: Vec<_> = parts.collect();
+        parts
+            .into_iter()
+            .flat_map(|part| part.join().unwrap())
+            .collect()
+    })
+}
+
 /// Compares each form, and asserts that the differences are the expected ones.
 fn compare(forms: Vec<Form>, least: usize) {
     assert!(forms.len() >= least, "{}", forms.len());
     let page = page();
     let mut wrong = Vec::new();
-    for form in forms {
-        let (theirs, ours) = (form.kubectl(), form.plugin());
+    for (form, (theirs, ours)) in forms.iter().zip(results(&forms)) {
         let found = match (theirs.is_ok(), ours.is_ok()) {
             (true, true) | (false, false) => Verdict::Same,
             (true, false) => Verdict::Stricter,
