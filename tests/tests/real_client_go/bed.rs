@@ -292,7 +292,8 @@ pub fn openssl_server(
         (requests.join("none"), "404 Not Found", status),
     ] {
         let answer = format!(
-            "HTTP/1.1 {head}\r\ncontent-type: application/json\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}",
+            "HTTP/1.1 {head}\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\
+             connection: close\r\n\r\n{body}",
             body.len()
         );
         fs::write(file, answer).unwrap();

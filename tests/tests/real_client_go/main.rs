@@ -1,5 +1,5 @@
-//! Kubeconfigs, CA files, server certificates and proxies: the plugin's client accepts what client-go accepts. The judge is
-//! kubectl, and each difference is a row of docs/support.md.
+//! Kubeconfigs, CA files, server certificates and proxies: the plugin's client accepts what client-go accepts. kubectl
+//! stands for client-go, and each difference is a row of docs/support.md.
 
 mod authorities;
 mod bed;
