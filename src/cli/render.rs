@@ -12,7 +12,7 @@ use super::{Session, answer};
 use crate::attester::Renewal;
 use crate::failure::Failure;
 use crate::kube::kubeconfig::Kubeconfig;
-use crate::settings::CONFIG_FILE;
+use crate::settings::{CONFIG_FILE, Settings};
 use crate::setup::{DROP_IN, check_length, drop_in, exec_kubeconfig};
 
 /// The command that makes systemd read the drop-in, before kubeadm starts the kubelet.
@@ -42,7 +42,12 @@ impl Session {
             None => this_program()?,
         };
         plain("--command", &program)?;
-        let drop_in = drop_in(&program);
+        let drop_in = || -> Result<String, Failure> {
+            // Settings with a fault are for the node, where `setup` reports it.
+            let (settings, _) = Settings::valid(Self::sources(arguments), &self.schema);
+            plain("--state-directory", &settings.state_directory)?;
+            Ok(drop_in(&program, &settings.state_directory))
+        };
         let text = match file {
             Rendered::Kubeconfig => {
                 let path = self.interactive(arguments)?.settings.bootstrap_kubeconfig;
@@ -50,13 +55,13 @@ impl Session {
                 check_length(&endpoint, &path)?;
                 exec_kubeconfig(&endpoint, &program)
             }
-            Rendered::KubeletDropIn => drop_in,
+            Rendered::KubeletDropIn => drop_in()?,
             Rendered::KubeadmConfig(options) => {
-                answer::yaml(&kubeadm_config(options, self.serves(), &drop_in))
+                answer::yaml(&kubeadm_config(options, self.serves(), &drop_in()?))
             }
             Rendered::ClusterClass(options) => answer::yaml(&json!({
                 "variables": [variable(self.attester.provider().as_str())],
-                "patches": [patch(options, self.serves(), &drop_in)],
+                "patches": [patch(options, self.serves(), &drop_in()?)],
             })),
         };
         answer::print(&text)

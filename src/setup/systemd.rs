@@ -15,11 +15,31 @@ pub(crate) fn is_plain(path: &Path) -> bool {
 pub(crate) const DROP_IN: &str =
     "/etc/systemd/system/kubelet.service.d/20-kubelet-authenticator.conf";
 
+/// The units of systemd that extend PCRs of the TPM while the machine starts, the last of them with
+/// "ready". A unit that a machine does not have counts as started (systemd-pcrphase.service(8)).
+const PHASES: [&str; 4] = [
+    "systemd-pcrosseparator.service",
+    "systemd-pcrnvdone.service",
+    "systemd-pcrphase-sysinit.service",
+    "systemd-pcrphase.service",
+];
+
+/// The folders of files that `setup` and the kubelet share.
+const FOLDERS: [&str; 2] = ["/etc/kubernetes", "/var/lib/kubelet"];
+
 /// The drop-in that runs `program`, the absolute path of the plugin. The kubelet starts whatever
 /// the result of `setup`.
-pub(crate) fn drop_in(program: &Path) -> String {
-    let program = program.display();
-    format!("[Service]\nExecStartPre=-{program} setup\nEnvironmentFile=-{ENVIRONMENT_FILE}\n")
+///
+/// `setup` quotes the TPM, so the kubelet starts after the phases, and stops before they end: two
+/// boots of one image have the same PCRs. And it reads and writes the store, so the kubelet starts
+/// after the file systems of its files.
+pub(crate) fn drop_in(program: &Path, state_directory: &Path) -> String {
+    let (program, phases) = (program.display(), PHASES.join(" "));
+    let (folders, state) = (FOLDERS.join(" "), state_directory.display());
+    format!(
+        "[Unit]\nAfter={phases}\nRequiresMountsFor={folders} {state}\n\n\
+         [Service]\nExecStartPre=-{program} setup\nEnvironmentFile=-{ENVIRONMENT_FILE}\n"
+    )
 }
 
 /// The kubelet's arguments in the format of systemd.exec(5), in the variable of kubeadm's unit.

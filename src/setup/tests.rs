@@ -95,14 +95,24 @@ fn a_ca_bundle_longer_than_an_environment_variable_is_refused() {
 }
 
 #[test]
-fn a_drop_in_lets_the_kubelet_start_whatever_setup_ends_with() {
-    let text = drop_in(Path::new("/usr/bin/kubelet-authenticator-aws"));
+fn a_drop_in_runs_setup_after_the_phases_and_the_mounts() {
+    let state = Path::new("/data/store");
+    let text = drop_in(Path::new("/usr/bin/kubelet-authenticator-aws"), state);
 
-    let expected = "[Service]
+    let phases = "systemd-pcrosseparator.service systemd-pcrnvdone.service \
+                  systemd-pcrphase-sysinit.service systemd-pcrphase.service";
+    let unit = format!(
+        "[Unit]
+After={phases}
+RequiresMountsFor=/etc/kubernetes /var/lib/kubelet /data/store
+
+"
+    );
+    let service = "[Service]
 ExecStartPre=-/usr/bin/kubelet-authenticator-aws setup
 EnvironmentFile=-/etc/kubernetes/kubelet-authenticator/kubelet.env
 ";
-    assert_eq!(text, expected);
+    assert_eq!(text, unit + service);
 }
 
 #[test]

@@ -10,10 +10,15 @@ use serde_json::{Value, json};
 fn a_drop_in_runs_the_plugin_by_its_path_on_the_node() {
     let server = ApiServer::start();
     let node = Node::new(NULL, &server);
+    let state = node.state();
     let of = |path: &str| {
         format!(
-            "[Service]\nExecStartPre=-{path} setup\n\
-             EnvironmentFile=-/etc/kubernetes/kubelet-authenticator/kubelet.env\n"
+            "[Unit]\nAfter=systemd-pcrosseparator.service systemd-pcrnvdone.service \
+             systemd-pcrphase-sysinit.service systemd-pcrphase.service\n\
+             RequiresMountsFor=/etc/kubernetes /var/lib/kubelet {}\n\n\
+             [Service]\nExecStartPre=-{path} setup\n\
+             EnvironmentFile=-/etc/kubernetes/kubelet-authenticator/kubelet.env\n",
+            state.display()
         )
     };
 
@@ -36,6 +41,9 @@ fn a_drop_in_runs_the_plugin_by_its_path_on_the_node() {
             .failed(2)
             .saying("is not an absolute path that systemd takes");
     }
+    let spaced = ["render", "--state-directory", "/a b", "kubelet-drop-in"];
+    let refused = node.command(&spaced).failed(2);
+    refused.saying("--state-directory \"/a b\" is not an absolute path that systemd takes");
 }
 
 #[test]
