@@ -11,7 +11,6 @@ use crate::failure::{Code, Failure};
 pub use crate::finding::{Finding, Report};
 pub use crate::kubelet::KubeletArguments;
 pub use crate::machine::Machine;
-use crate::node_name::kubelets_provider_id;
 use crate::settings::{Entry, Settings};
 
 /// Seven days. Certificates are renewed after 20 to 28 hours, so the management cluster can be
@@ -205,10 +204,9 @@ pub struct ProviderIdSources<'a> {
     pub settings: &'a Settings,
     /// The text of [`Attester::to_remember`] for the evidence that the machine enrolled with.
     pub remembered: Option<&'a str>,
-    /// The arguments of the kubelet that started this process.
+    /// The arguments of the kubelet that started this process, or else those with which its unit
+    /// starts it.
     pub kubelet: Option<&'a KubeletArguments>,
-    /// The kubelet's arguments in kubeadm's file.
-    pub kubeadm: Option<&'a KubeletArguments>,
     /// The machine, as its firmware describes it.
     pub machine: &'a Machine,
     /// The provider ID of an open request from this boot and under these settings. Another query
@@ -219,7 +217,8 @@ pub struct ProviderIdSources<'a> {
 }
 
 impl ProviderIdSources<'_> {
-    /// The configured provider ID: from the settings, otherwise from the kubelet's arguments.
+    /// The configured provider ID: from the settings, otherwise from the kubelet's arguments and its
+    /// configuration.
     ///
     /// # Errors
     ///
@@ -229,7 +228,8 @@ impl ProviderIdSources<'_> {
             Failure::new(
                 Code::Configuration,
                 "this machine's provider ID is not known",
-                "set providerID in the settings, or give the kubelet --provider-id",
+                "set providerID in the settings or in the kubelet's configuration, or give the kubelet \
+                 --provider-id",
             )
         })
     }
@@ -244,15 +244,20 @@ impl ProviderIdSources<'_> {
         if let Some(id) = &self.settings.provider_id {
             return Ok(Some(id.clone()));
         }
-        kubelets_provider_id(self.kubelet, self.kubeadm)
+        let Some(kubelet) = self.kubelet else {
+            return Ok(None);
+        };
+        let id = kubelet.configured_provider_id(self.machine)?;
+        id.map(|id| ProviderId::parse(&id))
             .transpose()
             .map_err(|error| {
                 Failure::new(
-                    Code::Configuration,
-                    "the kubelet's --provider-id cannot be used",
-                    "correct the kubelet's --provider-id, or set providerID in the settings",
-                )
-                .because(&error)
+                Code::Configuration,
+                "the kubelet's provider ID cannot be used",
+                "correct the kubelet's --provider-id, or providerID in its configuration; or set \
+                 providerID in the settings",
+            )
+            .because(&error)
             })
     }
 }

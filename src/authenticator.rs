@@ -4,6 +4,7 @@ mod acceptance;
 mod allowed;
 mod attempt;
 mod cluster;
+mod names;
 mod negotiation;
 mod outcome;
 mod remedies;
@@ -11,24 +12,22 @@ mod remembered;
 mod request;
 mod step;
 
-use std::path::Path;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::{Duration, SystemTime};
 
 use crate::attester::{Attester, Identity, Renewal};
-use crate::backoff::{FailureRecord, FailureScope};
+use crate::backoff::FailureRecord;
 use crate::clock::{self, Deadline};
 use crate::credential::{Credential, ExecResult};
 use crate::failure::{Code, Failure};
 use crate::kube::ApiError;
-use crate::kubelet::KubeletArguments;
 use crate::log::Log;
 use crate::machine::Machine;
-use crate::node_name::NameSources;
 use crate::origin::Origin;
 use crate::pending::OpenRequest;
+use crate::process::program;
 use crate::rescue::Rescue;
 use crate::rotation::Rotation;
 use crate::settings::{Fault, Settings};
@@ -41,7 +40,8 @@ use attempt::{Attempt, Demand, RenewalError};
 pub(crate) use cluster::{Cluster, refuse_other_cluster};
 use kubelet_attestation::errors::error_chain;
 use kubelet_attestation::names::NodeName;
-pub(crate) use remedies::{bootstrap_failure, unaccepted_certificate};
+pub(crate) use names::{Local, bound, node_of};
+pub(crate) use remedies::{bootstrap_failure, bootstrap_refused, unaccepted_certificate};
 use step::Steps;
 pub use step::{Observer, Step};
 
@@ -267,22 +267,6 @@ impl Authenticator<'_> {
         stored.rotation(self.attester.renewal(), ca_pem.as_deref(), now)
     }
 
-    /// Compares the stored node name with the settings and the kubelet's arguments. A certificate
-    /// for another name than the kubelet's would be worse than no certificate.
-    fn check_name(&self, stored: &StoreContents) -> Result<(), Failure> {
-        let Some(origin) = &stored.origin else {
-            return Ok(());
-        };
-        let kubelet = KubeletArguments::of_parent();
-        let sources = NameSources {
-            settings: self.settings.node_name.as_ref(),
-            stored: Some(&origin.node_name),
-            kubelet: kubelet.as_ref(),
-            ..NameSources::default()
-        };
-        sources.decide().map(drop)
-    }
-
     fn kept(&self, credential: Credential, now: SystemTime) -> ExecResult {
         let validity = credential.validity();
         let until = match self.attester.renewal() {
@@ -428,19 +412,14 @@ impl Authenticator<'_> {
         if self.caller == Caller::Person {
             return None;
         }
-        RenewalError::of_memory(store, &self.scope(), now)
+        let record = FailureRecord::read(store)?;
+        let scope = self.local().scope(&self.settings, &self.machine);
+        RenewalError::of_memory(&record, &scope, now)
     }
 
     /// The time limit of a run without a valid credential.
     fn without(&self) -> Allowed {
         Allowed::without(self.caller, self.settings.timeout)
-    }
-
-    fn scope(&self) -> FailureScope {
-        FailureScope {
-            boot_id: self.machine.boot_id(),
-            settings: self.settings.digest(),
-        }
     }
 
     fn attempt(&self, allowed: Allowed, demand: Demand) -> Result<Attempt, RenewalError> {
@@ -459,13 +438,15 @@ impl Authenticator<'_> {
             Allowed::Without(_) => deadline,
             Allowed::Briefly(_) | Allowed::InFull(_) => deadline.within(WAIT_FOR_OTHERS),
         };
+        let local = self.local();
         Ok(Attempt {
             attester: Arc::clone(&self.attester),
             settings: self.settings.clone(),
             remembered: OnceLock::new(),
             endpoint,
             machine: self.machine.clone(),
-            scope: self.scope(),
+            scope: local.scope(&self.settings, &self.machine),
+            local,
             allowed,
             log: self.log,
             ignore_backoff: self.caller == Caller::Person,
@@ -475,15 +456,6 @@ impl Authenticator<'_> {
             steps: Steps::new(self.log, self.observer.clone()),
         })
     }
-}
-
-/// The file name in `argv[0]`.
-pub(crate) fn program() -> String {
-    let name = std::env::args_os().next().unwrap_or_default();
-    Path::new(&name)
-        .file_name()
-        .map(|name| name.to_string_lossy().into_owned())
-        .unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -21,11 +21,11 @@ use rustix::fs::Access;
 use rustix::io::Errno;
 
 use crate::attester::ProviderIdSources;
-use crate::authenticator::Authenticator;
+use crate::authenticator::{Authenticator, Local};
 use crate::clock::Deadline;
 use crate::failure::{Code, Failure};
 use crate::finding::{Finding, Report};
-use crate::kubelet::{KUBEADM_FLAGS, KubeletArguments};
+use crate::kubelet::KubeletArguments;
 use crate::settings::Settings;
 use crate::store::Store;
 use crate::store_contents::{StoreContents, remembered};
@@ -161,10 +161,13 @@ impl Doctor {
         self.unit.as_ref().map_err(String::as_str)
     }
 
-    /// The arguments of the kubelet that runs.
-    fn kubelet_arguments(&self) -> Option<KubeletArguments> {
-        let arguments = self.unit().ok()?.arguments()?;
-        Some(KubeletArguments::collect(arguments))
+    /// The machine, and the kubelet that runs on it, or else its unit.
+    fn local(&self) -> Local {
+        let running = self.unit().ok().and_then(Unit::arguments);
+        match running.map(KubeletArguments::collect) {
+            Some(running) => Local::of(Ok(Some(running))),
+            None => self.authenticator.local(),
+        }
     }
 
     /// The provider's own checks, and that of the machine's provider ID.
@@ -174,14 +177,11 @@ impl Doctor {
             let store = store.as_ref().filter(|_| contents.origin.is_some())?;
             remembered(store)
         });
-        let kubelet = self.kubelet_arguments();
-        let kubeadm = KubeletArguments::of_kubeadm(Path::new(KUBEADM_FLAGS));
-        let kubeadm = kubeadm.ok().flatten();
+        let local = self.local();
         let sources = ProviderIdSources {
             settings: self.settings(),
             remembered: remembered.as_deref(),
-            kubelet: kubelet.as_ref(),
-            kubeadm: kubeadm.as_ref(),
+            kubelet: local.kubelet(),
             machine: &self.authenticator.machine,
             known: None,
             deadline: Deadline::after(STEP),

@@ -1,4 +1,8 @@
-//! The kubelet's arguments, from its process or from the file that kubeadm writes.
+//! The kubelet's arguments: of its process, or those with which its unit starts it.
+
+mod configuration;
+mod environment;
+mod unit;
 
 use std::ffi::OsStr;
 use std::io;
@@ -9,9 +13,13 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::{Errno, retry_on_intr};
 
 use crate::failure::{Code, Failure};
+use crate::machine::Machine;
 
-/// The file that kubeadm writes the kubelet's arguments to.
-pub(crate) const KUBEADM_FLAGS: &str = "/var/lib/kubelet/kubeadm-flags.env";
+pub(crate) use environment::words;
+pub(crate) use unit::{KUBEADM_FLAGS, UNIT};
+
+/// The configuration file of a kubelet that kubeadm set up. `kubeadm reset` removes it.
+pub(crate) const CONFIGURATION: &str = "/var/lib/kubelet/config.yaml";
 
 /// Far more than a kubelet's arguments. Linux allows a process 2 MiB of them.
 const MAX_ARGUMENTS_LEN: usize = 256 * 1024;
@@ -25,6 +33,10 @@ const USUAL_ARGUMENTS_LEN: usize = 4096;
 pub struct KubeletArguments {
     hostname_override: Option<String>,
     provider_id: Option<String>,
+    /// The configuration file.
+    config: Option<String>,
+    /// The folder of files that are merged into it.
+    config_dir: Option<String>,
 }
 
 impl KubeletArguments {
@@ -52,33 +64,23 @@ impl KubeletArguments {
         Some(Self::collect(arguments))
     }
 
-    /// The arguments in kubeadm's `file` (normally `KUBEADM_FLAGS`), if it exists.
-    pub(crate) fn of_kubeadm(file: &Path) -> Result<Option<Self>, Failure> {
-        match read(file) {
-            Ok(contents) => {
-                let contents = String::from_utf8_lossy(&contents);
-                Ok(Some(Self::from_environment_file(&contents)))
-            }
-            Err(Errno::NOENT) => Ok(None),
-            Err(error) => {
-                let file = file.display();
-                let what = format!("cannot read the kubelet's arguments from {file}");
-                let failure = Failure::new(Code::Configuration, what, "let root read it");
-                Err(failure.because(&io::Error::from(error)))
-            }
+    /// The arguments of the kubelet that started this process, or else those with which its unit
+    /// starts it. `None` on a machine where nothing tells them.
+    ///
+    /// # Errors
+    ///
+    /// The unit, or an environment file of it, cannot be read.
+    pub(crate) fn of_kubelet(machine: &Machine) -> Result<Option<Self>, Failure> {
+        match Self::of_parent() {
+            Some(arguments) => Ok(Some(arguments)),
+            None => Ok(unit::arguments(machine)?.map(Self::collect)),
         }
     }
 
-    /// Parses the content of kubeadm's file, `KUBELET_KUBEADM_ARGS="--a=b --c=d"`. kubeadm never
-    /// puts a space into an argument.
+    /// Parses the content of an environment file of kubeadm's unit, such as
+    /// `KUBELET_KUBEADM_ARGS="--a=b --c=d"`.
     pub fn from_environment_file(contents: &str) -> Self {
-        let assigned = contents
-            .lines()
-            .filter_map(|line| line.trim().strip_prefix("KUBELET_KUBEADM_ARGS="))
-            .next_back()
-            .unwrap_or_default();
-        let unquoted = assigned.trim_matches(['"', '\'']);
-        Self::collect(unquoted.split_whitespace())
+        Self::collect(unit::arguments_of_files(&[contents]))
     }
 
     /// The value of `--hostname-override`.
@@ -89,6 +91,22 @@ impl KubeletArguments {
     /// The value of `--provider-id`.
     pub fn provider_id(&self) -> Option<&str> {
         self.provider_id.as_deref()
+    }
+
+    /// The provider ID of the node: that of the flag, or else that of the configuration file and its
+    /// drop-ins.
+    ///
+    /// # Errors
+    ///
+    /// One of these files cannot be read. The kubelet would not start with it.
+    pub(crate) fn configured_provider_id(
+        &self,
+        machine: &Machine,
+    ) -> Result<Option<String>, Failure> {
+        if self.provider_id.is_some() {
+            return Ok(self.provider_id.clone());
+        }
+        configuration::provider_id(machine, self.config.as_deref(), self.config_dir.as_deref())
     }
 
     /// Accepts `--flag=value` and `--flag value`. An empty value counts as unset, as in the
@@ -105,12 +123,28 @@ impl KubeletArguments {
             let slot = match flag {
                 "--hostname-override" => &mut collected.hostname_override,
                 "--provider-id" => &mut collected.provider_id,
+                "--config" => &mut collected.config,
+                "--config-dir" => &mut collected.config_dir,
                 _ => continue,
             };
             let value = value.or_else(|| arguments.next().map(|next| next.as_ref().to_owned()));
             *slot = value.filter(|value| !value.is_empty());
         }
         collected
+    }
+}
+
+/// The text of a file of the kubelet. `None` if there is no such file.
+fn read_text(path: &Path) -> Result<Option<String>, Failure> {
+    match read(path) {
+        Ok(contents) => Ok(Some(String::from_utf8_lossy(&contents).into_owned())),
+        Err(Errno::NOENT | Errno::NOTDIR) => Ok(None),
+        Err(error) => {
+            let path = path.display();
+            let what = format!("cannot read the kubelet's settings from {path}");
+            let failure = Failure::new(Code::Configuration, what, format!("let root read {path}"));
+            Err(failure.because(&io::Error::from(error)))
+        }
     }
 }
 

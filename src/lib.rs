@@ -34,7 +34,7 @@
 //! - `finding`: the findings of `doctor`
 //! - `sheet`: facts about an object, as a table and as JSON
 //! - `log`: the log on standard error
-//! - `process`: other programs, run for their output
+//! - `process`: this program's name, and other programs, run for their output
 //! - `redact`: removes secrets from texts that leave the machine
 //! - `bundle`: the archive of `support-bundle`
 //! - `http`: HTTP clients, with deadlines and bounded answers

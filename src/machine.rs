@@ -108,6 +108,11 @@ impl Machine {
         Self { root }
     }
 
+    /// The file with this absolute path.
+    pub(crate) fn path(&self, absolute: &str) -> PathBuf {
+        self.root.join(absolute.trim_start_matches('/'))
+    }
+
     /// The ID of this boot, if the kernel provides it.
     pub fn boot_id(&self) -> Option<String> {
         line(&self.root.join(BOOT_ID))

@@ -3,10 +3,13 @@
 //! The kubelet chooses the name of its Node, and the certificate must have the same one. So this
 //! module follows the kubelet: `GetHostname` in Kubernetes' `component-helpers/node/util`.
 
-use kubelet_attestation::names::{NodeName, ProviderId};
+use std::path::{Path, PathBuf};
+
+use kubelet_attestation::names::NodeName;
 
 use crate::failure::{Code, Failure};
 use crate::kubelet::KubeletArguments;
+use crate::process::program;
 
 /// The maximum length of a label value: the kubelet labels its Node
 /// `kubernetes.io/hostname=<name>`.
@@ -15,31 +18,48 @@ const MAX_LABEL_LEN: usize = 63;
 /// The sources of a name, in errors.
 const SETTINGS: &str = "nodeName in the settings";
 const KUBELET: &str = "the kubelet's --hostname-override";
-const KUBEADM_FLAGS: &str = "--hostname-override in /var/lib/kubelet/kubeadm-flags.env";
 const HOST_NAME: &str = "the host name";
 
+/// A certificate that binds the node to its name. A name that no certificate has is only a name that
+/// some run asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Bound {
+    /// The stored certificate, also an expired one.
+    Stored(NodeName),
+    /// The certificate of a node that joined before, in this bootstrap kubeconfig.
+    Adopted(NodeName, PathBuf),
+}
+
 /// The sources of the node's name.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy)]
 pub(crate) struct NameSources<'a> {
     /// `nodeName` in the settings.
     pub(crate) settings: Option<&'a NodeName>,
-    /// The name that the store was enrolled under.
-    pub(crate) stored: Option<&'a NodeName>,
-    /// The arguments of the kubelet that started this process.
+    /// The certificate that the node has.
+    pub(crate) bound: Option<&'a Bound>,
+    /// The arguments of the kubelet: of its process, or of its next one.
     pub(crate) kubelet: Option<&'a KubeletArguments>,
-    /// The kubelet's arguments in kubeadm's file.
-    pub(crate) kubeadm: Option<&'a KubeletArguments>,
     /// The machine's host name.
     pub(crate) host_name: &'a str,
+    /// The bootstrap kubeconfig.
+    pub(crate) bootstrap: &'a Path,
+}
+
+impl Bound {
+    /// The name.
+    pub(crate) fn name(&self) -> &NodeName {
+        let (Self::Stored(name) | Self::Adopted(name, _)) = self;
+        name
+    }
 }
 
 impl NameSources<'_> {
     /// Decides the name of this node.
     ///
-    /// The settings win over the kubelet that started this process, kubeadm's file and the host
-    /// name, in this order. A stored name wins over the last two, and never yields silently: if the
-    /// settings or the kubelet ask for another name, the result is [`Code::NodeName`],
-    /// because the certificate would not fit the Node.
+    /// The settings win over the kubelet's arguments, and these over the host name. The name of a
+    /// certificate wins over the host name, and never yields silently: if the settings or the kubelet
+    /// ask for another name, the result is [`Code::NodeName`], because the certificate would not fit
+    /// the Node.
     pub(crate) fn decide(&self) -> Result<NodeName, Failure> {
         let kubelet = self.kubelet.and_then(KubeletArguments::hostname_override);
         let asked = match (self.settings, kubelet) {
@@ -47,50 +67,52 @@ impl NameSources<'_> {
             (None, Some(name)) => Some((KUBELET, folded(KUBELET, name)?)),
             (None, None) => None,
         };
-        match (asked, self.stored) {
-            (Some((source, asked)), Some(stored)) if asked != *stored => {
-                let what = format!("{source} is {asked}, but this node was enrolled as {stored}");
-                let remedy =
-                    format!("name it {stored} again, or run `reset` to enrol it as {asked}");
-                Err(Failure::new(Code::NodeName, what, remedy))
+        match (asked, self.bound) {
+            (Some((source, asked)), Some(bound)) if asked != *bound.name() => {
+                Err(self.mismatch(&format!("{source} is {asked}"), &asked, bound))
             }
-            (_, Some(stored)) => Ok(stored.clone()),
+            (_, Some(bound)) => Ok(bound.name().clone()),
             (Some((_, asked)), None) => Ok(asked),
-            (None, None) => self.on_machine(),
+            (None, None) => folded(HOST_NAME, self.host_name),
         }
     }
 
-    /// The host name, if the kubelet that started this process registers its Node under it although
-    /// the stored name is another. The certificate does not fit that Node.
-    pub(crate) fn passed_over(&self) -> Option<NodeName> {
-        let (None, Some(stored), Some(kubelet)) = (self.settings, self.stored, self.kubelet) else {
+    /// The failure that the kubelet registers its Node under the host name although the certificate
+    /// has another name. `None` if the kubelet has the name of the certificate, or is not known.
+    pub(crate) fn passed_over(&self) -> Option<Failure> {
+        let (None, Some(bound), Some(kubelet)) = (self.settings, self.bound, self.kubelet) else {
             return None;
         };
         if kubelet.hostname_override().is_some() {
             return None;
         }
         let host_name = folded(HOST_NAME, self.host_name).ok()?;
-        (host_name != *stored).then_some(host_name)
+        let what = format!("{HOST_NAME} is {host_name}");
+        (host_name != *bound.name()).then(|| self.mismatch(&what, &host_name, bound))
     }
 
-    fn on_machine(&self) -> Result<NodeName, Failure> {
-        match self.kubeadm.and_then(KubeletArguments::hostname_override) {
-            Some(name) => folded(KUBEADM_FLAGS, name),
-            None => folded(HOST_NAME, self.host_name),
-        }
+    fn mismatch(&self, what: &str, asked: &NodeName, bound: &Bound) -> Failure {
+        let kept = match self.settings {
+            Some(_) => format!("set nodeName: {} in the settings", bound.name()),
+            None => format!("give the kubelet --hostname-override={}", bound.name()),
+        };
+        let bootstrap = self.bootstrap.display();
+        let (bound, anew) = match bound {
+            Bound::Stored(name) => (
+                format!("this node was enrolled as {name}"),
+                format!("run: {} reset; then restart the kubelet", program()),
+            ),
+            Bound::Adopted(name, path) => (
+                format!("the certificate in {} is for node {name}", path.display()),
+                "run `renew`".to_owned(),
+            ),
+        };
+        let remedy = format!(
+            "{kept}; or, to enroll it as {asked}, put a kubeconfig with a bootstrap token at \
+             {bootstrap}, and {anew}"
+        );
+        Failure::new(Code::NodeName, format!("{what}, but {bound}"), remedy)
     }
-}
-
-/// The kubelet's provider ID, from its own arguments or else from kubeadm's file.
-pub(crate) fn kubelets_provider_id(
-    kubelet: Option<&KubeletArguments>,
-    kubeadm: Option<&KubeletArguments>,
-) -> Option<Result<ProviderId, kubelet_attestation::names::InvalidName>> {
-    [kubelet, kubeadm]
-        .into_iter()
-        .flatten()
-        .find_map(KubeletArguments::provider_id)
-        .map(ProviderId::parse)
 }
 
 /// Normalizes a name as the kubelet does: no surrounding space, lower case.

@@ -1,6 +1,8 @@
-//! Other programs of this machine, run for their output.
+//! This program's name, and other programs of this machine, run for their output.
 
+use std::env;
 use std::io::{self, Read};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 use std::thread;
@@ -17,6 +19,15 @@ const KILLED: Duration = Duration::from_secs(1);
 
 /// The most that is read of a program's output.
 const MAX_OUTPUT_LEN: u64 = 4 * 1024 * 1024;
+
+/// The file name in `argv[0]`.
+pub(crate) fn program() -> String {
+    let name = env::args_os().next().unwrap_or_default();
+    Path::new(&name)
+        .file_name()
+        .map(|name| name.to_string_lossy().into_owned())
+        .unwrap_or_default()
+}
 
 /// The standard output of a program.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -280,12 +280,13 @@ impl Settings {
         self.values.get(setting)
     }
 
-    /// A digest that changes with any setting. A failure under other settings does not apply to
-    /// these.
-    pub fn digest(&self) -> String {
+    /// A digest that changes with any setting, and with the name of the node. A failure under other
+    /// settings, or under another name, does not apply to these.
+    pub fn digest(&self, node_name: &str) -> String {
         let expiration = self.expiration_seconds.to_string();
-        let of_provider = [("", &expiration)];
-        let given = self.values.0.iter().map(|(name, value)| (*name, value));
+        let of_provider = [("", expiration.as_str()), ("name", node_name)];
+        let given = self.values.0.iter();
+        let given = given.map(|(name, value)| (*name, value.as_str()));
         let mut digest = Sha256::new();
         for (name, value) in of_provider.into_iter().chain(given) {
             // Each part follows its length, so that no two lists give the same input.

@@ -25,11 +25,12 @@ use std::time::{Duration, SystemTime};
 
 use clap::Args;
 
-use crate::authenticator::{self, Authenticator, Cluster, Step};
+use crate::authenticator::{Authenticator, Cluster, Step};
 use crate::clock::{self, Deadline};
 use crate::failure::{Code, Failure};
 use crate::kube::kubeconfig::{ClusterEndpoint, Kubeconfig};
 use crate::kubelet;
+use crate::process::program;
 use crate::store::{Store, StoreFile, StoreLock, remove_file, replace_file, replace_link};
 
 pub(crate) use kubeconfig::{check_length, exec_kubeconfig};
@@ -138,7 +139,7 @@ impl Setup {
         }
         match Kubeconfig::read(&self.from) {
             Ok(given) => self.join(authenticator, given, adopts),
-            Err(error) if error.is_not_found() => {
+            Err(error) if error.is_absence_of(&self.from) => {
                 self.leave(&format!("there is no {from} to take over"))
             }
             Err(error) => Err(error.into()),
@@ -334,7 +335,7 @@ impl Setup {
 fn lock(authenticator: &Authenticator<'_>) -> Result<StoreLock, Failure> {
     let store = Store::create(&authenticator.settings.state_directory)?;
     let deadline = Deadline::after(WAIT_FOR_OTHERS);
-    store.lock(deadline, &authenticator::program(), clock::now())
+    store.lock(deadline, &program(), clock::now())
 }
 
 /// Empties the store if the machine joins another cluster: a person has reset the machine, and

@@ -4,6 +4,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 
 use super::allowed::Allowed;
+use super::names::Local;
 use super::negotiation::Negotiation;
 use super::remedies::invalid_certificate;
 use super::request::digest;
@@ -18,8 +19,10 @@ use crate::kube::kubeconfig::ClusterEndpoint;
 use crate::kube::{ApiClient, ApiError, ApiErrorKind};
 use crate::log::Log;
 use crate::machine::Machine;
+use crate::node_name::Bound;
 use crate::origin::Origin;
 use crate::pending::{Pending, Subject};
+use crate::process::program;
 use crate::rotation::{CLOCK_LEEWAY, Rotation};
 use crate::secret::Secret;
 use crate::settings::Settings;
@@ -54,8 +57,11 @@ impl From<RenewalError> for Failure {
 
 impl RenewalError {
     /// The recorded failure, while its back-off lasts.
-    pub(super) fn of_memory(store: &Store, scope: &FailureScope, now: SystemTime) -> Option<Self> {
-        let record = FailureRecord::read(store)?;
+    pub(super) fn of_memory(
+        record: &FailureRecord,
+        scope: &FailureScope,
+        now: SystemTime,
+    ) -> Option<Self> {
         let until = record.holds(scope, now)?;
         let what = format!(
             "nothing is tried before {}, after {} failures like this (exit code {}): {}",
@@ -119,6 +125,7 @@ pub(super) struct Attempt {
     pub(super) remembered: OnceLock<String>,
     pub(super) endpoint: Option<Arc<ClusterEndpoint>>,
     pub(super) machine: Machine,
+    pub(super) local: Local,
     pub(super) scope: FailureScope,
     pub(super) allowed: Allowed,
     pub(super) log: Log,
@@ -134,7 +141,7 @@ impl Attempt {
     pub(super) fn run(&self) -> Result<Credential, RenewalError> {
         let store = Store::create(&self.settings.state_directory)?;
         let store = store
-            .lock(self.lock_deadline, &super::program(), clock::now())
+            .lock(self.lock_deadline, &program(), clock::now())
             .map_err(|failure| Self::lock_failure(&store, failure))?;
         let store = self.steps.lock.get_or_init(|| store);
         self.steps.done(Step::Locked);
@@ -150,7 +157,8 @@ impl Attempt {
             return Ok(credential);
         }
         if !self.ignore_backoff
-            && let Some(active) = RenewalError::of_memory(store, &self.scope, clock::now())
+            && let Some(record) = FailureRecord::read(store)
+            && let Some(active) = RenewalError::of_memory(&record, &self.scope, clock::now())
         {
             return Err(active);
         }
@@ -235,9 +243,19 @@ impl Attempt {
         let (login, bootstrap) = self.login(stored)?;
         let is_bootstrap = bootstrap.is_some();
         let endpoint = self.endpoint(stored, bootstrap)?;
+        let environment = |name: &str| std::env::var_os(name);
+        let client = ApiClient::connect(&endpoint, &login, &environment)?;
+        let audience = self.settings.audience.clone();
+        let mut subject = self.subject(names, audience.unwrap_or_else(|| endpoint.audience()));
+        // No certificate binds the node to its name yet.
+        if stored.credential.is_none()
+            && let Some(approved) = self.approved_under_another_name(open, &subject, &client)?
+        {
+            subject = approved;
+        }
         let machine = stored.machine.clone();
         let origin = Origin {
-            node_name: names.0.clone(),
+            node_name: subject.node_name.clone(),
             endpoint: endpoint.to_fields(),
             machine: machine.unwrap_or_else(|| self.machine.digest()),
             boot_id: self.scope.boot_id.clone(),
@@ -259,8 +277,6 @@ impl Attempt {
         }
         self.steps.done(Step::OriginSaved);
 
-        let audience = self.settings.audience.clone();
-        let subject = self.subject(names, audience.unwrap_or_else(|| endpoint.audience()));
         let mut pending = self.pending(store, stored, saved)?;
         // `finish` needs this digest if the run is killed between the writes of credential and
         // origin.
@@ -271,7 +287,6 @@ impl Attempt {
                 pending.save(store)?;
             }
         }
-        let environment = |name: &str| std::env::var_os(name);
         let refiled = self.refiled(stored).map(Credential::public_bits);
         let negotiation = Negotiation {
             attempt: self,
@@ -282,11 +297,16 @@ impl Attempt {
             lifetime: self.lifetime(stored),
             version: self.preferred_version(),
             endpoint: &endpoint,
-            client: ApiClient::connect(&endpoint, &login, &environment)?,
+            client,
             is_bootstrap,
         };
         let issued = negotiation.run()?;
-        self.accept(store, pending, &subject, &origin, &issued)
+        let credential = self.accept(store, pending, &subject, &origin, &issued)?;
+        if stored.credential.is_none() {
+            // The kubelet may have another name than the one under which the request was approved.
+            self.decided(Some(&Bound::Stored(subject.node_name)))?;
+        }
+        Ok(credential)
     }
 
     /// The lifetime of the stored certificate, if a run may wait for its renewal.

@@ -12,7 +12,7 @@ use kubelet_attestation::version::EvidenceVersion;
 
 use super::attempt::Attempt;
 use super::outcome::{denied, unreadable_challenge, unsupported};
-use super::remedies::{certificate_failure, refused_certificate};
+use super::remedies::{bootstrap_refused, certificate_failure, refused_certificate};
 use super::step::Step;
 use crate::clock;
 use crate::failure::{Code, Failure};
@@ -201,9 +201,9 @@ impl Negotiation<'_> {
             if error.kind == ApiErrorKind::NameConflict {
                 self.pending.drop_request(self.store)?;
             }
-            ensure!(!self.is_bootstrap, error.into());
-            let is_about_the_requester = error.is_about_the_requester();
             let path = &self.attempt.settings.bootstrap_kubeconfig;
+            ensure!(!self.is_bootstrap, bootstrap_refused(error, path));
+            let is_about_the_requester = error.is_about_the_requester();
             let refused = certificate_failure(error, path);
             ensure!(is_about_the_requester, refused);
             self.change_to_bootstrap(refused)?;

@@ -14,7 +14,7 @@ impl From<KubeconfigError> for Failure {
 
 /// The failure for a bootstrap kubeconfig that is missing or invalid.
 pub(crate) fn bootstrap_failure(error: &KubeconfigError, path: &Path) -> Failure {
-    let code = if error.is_not_found() {
+    let code = if error.is_absence_of(path) {
         Code::Unauthorized
     } else {
         Code::Configuration
@@ -24,6 +24,19 @@ pub(crate) fn bootstrap_failure(error: &KubeconfigError, path: &Path) -> Failure
         path.display()
     );
     Failure::of(code, error, remedy)
+}
+
+/// The failure for a request with the bootstrap credential in `path`.
+pub(crate) fn bootstrap_refused(error: ApiError, path: &Path) -> Failure {
+    if error.kind == ApiErrorKind::Unauthorized {
+        let remedy = format!(
+            "put a kubeconfig with a new bootstrap token at {}; tokens expire",
+            path.display()
+        );
+        Failure::of(Code::Unauthorized, &error, remedy)
+    } else {
+        error.into()
+    }
 }
 
 /// The failure for an issued certificate that cannot be used.

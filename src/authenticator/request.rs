@@ -1,7 +1,5 @@
 //! Builds a request from the names of node and machine, and saves it.
 
-use std::path::Path;
-
 use data_encoding::HEXLOWER;
 use kubelet_attestation::csr::CLIENT_USAGES;
 use kubelet_attestation::csr::envelope::Envelope;
@@ -15,69 +13,19 @@ use sha2::{Digest as _, Sha256};
 use super::attempt::{Attempt, Demand};
 use super::negotiation::Negotiation;
 use super::step::Step;
-use crate::attester::{Challenged, Claim, ProviderIdSources, Renewal};
+use crate::attester::{Challenged, Claim, Renewal};
 use crate::clock;
 use crate::credential::Credential;
 use crate::csr::client_request;
 use crate::failure::{Code, Failure};
 use crate::key::PrivateKey;
 use crate::kube::ApiErrorKind;
-use crate::kubelet::{self, KubeletArguments};
-use crate::node_name::NameSources;
 use crate::pending::{OpenRequest, Pending, Subject};
 use crate::secret::Secret;
 use crate::store::{StoreFile, StoreLock};
 use crate::store_contents::StoreContents;
 
 impl Attempt {
-    /// The names of this node and machine. `known` is the provider ID of the open request, if the
-    /// machine need not be asked again.
-    pub(super) fn names(
-        &self,
-        stored: &StoreContents,
-        known: Option<&ProviderId>,
-    ) -> Result<(NodeName, ProviderId), Failure> {
-        self.named(stored, known, |sources| self.attester.provider_id(sources))
-    }
-
-    /// The name of this node, and what `ask` learns from the sources of the machine's provider ID.
-    pub(super) fn named<T>(
-        &self,
-        stored: &StoreContents,
-        known: Option<&ProviderId>,
-        ask: impl FnOnce(&ProviderIdSources<'_>) -> Result<T, Failure>,
-    ) -> Result<(NodeName, T), Failure> {
-        let parent = KubeletArguments::of_parent();
-        let kubeadm = KubeletArguments::of_kubeadm(Path::new(kubelet::KUBEADM_FLAGS))?;
-        let host_name = kubelet::host_name();
-        let sources = NameSources {
-            settings: self.settings.node_name.as_ref(),
-            stored: stored.origin.as_ref().map(|origin| &origin.node_name),
-            kubelet: parent.as_ref(),
-            kubeadm: kubeadm.as_ref(),
-            host_name: &host_name,
-        };
-        let node_name = sources.decide()?;
-        if let Some(host_name) = sources.passed_over() {
-            self.log.warn(&format!(
-                "this node was enrolled as {node_name} and is asked for as that, but its kubelet \
-                 goes by the host name, {host_name}; give the kubelet \
-                 --hostname-override={node_name}, or run `reset` to enrol it as {host_name}"
-            ));
-        }
-        let sources = ProviderIdSources {
-            settings: &self.settings,
-            remembered: self.remembered.get().map(String::as_str),
-            kubelet: parent.as_ref(),
-            kubeadm: kubeadm.as_ref(),
-            machine: &self.machine,
-            known,
-            deadline: self.deadline,
-        };
-        let learned = ask(&sources)?;
-        Ok((node_name, learned))
-    }
-
     pub(super) fn subject(
         &self,
         (node_name, provider_id): (NodeName, ProviderId),

@@ -14,7 +14,7 @@ use super::local::by_need;
 use super::{Doctor, STEP, either, fail, needs_root, warn};
 use crate::attester::Renewal;
 use crate::authenticator::{
-    Cluster, bootstrap_failure, refuse_other_cluster, unaccepted_certificate,
+    Cluster, bootstrap_failure, bootstrap_refused, refuse_other_cluster, unaccepted_certificate,
 };
 use crate::backoff::FailureRecord;
 use crate::clock::{self, Deadline};
@@ -151,7 +151,9 @@ impl Doctor {
                 private(path)?;
                 Ok(Finding::pass(format!("its credential is accepted{ends}")))
             }
-            Err(error) if error.is_about_the_requester() => Err(wrong(error.into())),
+            Err(error) if error.is_about_the_requester() => {
+                Err(wrong(bootstrap_refused(error, path)))
+            }
             Err(error) => Err(unknown(&error)),
         }
     }

@@ -11,13 +11,12 @@ use kubelet_attestation::names::NodeName;
 use rustix::fs::{Access, StatVfsMountFlags};
 
 use super::{Doctor, either, fail, needs_root, warn};
+use crate::authenticator::bound;
 use crate::exec::ApiVersion;
 use crate::failure::{Code, Failure};
 use crate::finding::Finding;
 use crate::kube::kubeconfig::{ExecUser, Kubeconfig};
-use crate::kubelet::{KUBEADM_FLAGS, KubeletArguments, host_name};
-use crate::node_name::NameSources;
-use crate::ownership;
+use crate::{ownership, process};
 use crate::setup::{PROGRAMS, check_length};
 
 /// The modes in which the kubelet runs a plugin.
@@ -73,10 +72,11 @@ impl Doctor {
         let this = format!("{PROGRAMS}{}", self.authenticator.attester.provider());
         if program.file_name() != Some(OsStr::new(&this)) {
             let what = format!("{place} runs {command}, which is not {this}");
-            return Err(warn(
-                what,
-                format!("run `doctor` of that program; or {again}"),
-            ));
+            let cure = format!(
+                "run `doctor` of that program; or, to change the provider, run: {} setup --replace",
+                process::program()
+            );
+            return Err(warn(what, cure));
         }
         if exec.provide_cluster_info != Some(true) {
             let what = format!("{place}: the plugin's provideClusterInfo is not true");
@@ -96,26 +96,13 @@ impl Doctor {
 
     pub(super) fn named(&self) -> Result<NodeName, Finding> {
         let (_, stored) = self.stored_or_skip()?;
-        let kubelet = self.kubelet_arguments();
-        let kubeadm = KubeletArguments::of_kubeadm(Path::new(KUBEADM_FLAGS));
-        let kubeadm = kubeadm.map_err(|failure| Finding::fail(&failure))?;
-        let host_name = host_name();
-        let sources = NameSources {
-            settings: self.settings().node_name.as_ref(),
-            stored: stored.origin.as_ref().map(|origin| &origin.node_name),
-            kubelet: kubelet.as_ref(),
-            kubeadm: kubeadm.as_ref(),
-            host_name: &host_name,
-        };
-        let name = sources
-            .decide()
-            .map_err(|failure| Finding::fail(&failure))?;
-        if let Some(other) = sources.passed_over() {
-            let what = format!("the node was enrolled as {name}, and its kubelet is {other}");
-            let cure = format!(
-                "give the kubelet --hostname-override={name}, or run `reset` to enrol it as {other}"
-            );
-            return Err(fail(what, cure));
+        let failed = |failure: Failure| Finding::fail(&failure);
+        let (local, bound) = (self.local(), bound(self.settings(), &stored));
+        let sources = local.sources(self.settings(), bound.as_ref());
+        let sources = sources.map_err(failed)?;
+        let name = sources.decide().map_err(failed)?;
+        if let Some(passed_over) = sources.passed_over() {
+            return Err(failed(passed_over));
         }
         Ok(name)
     }

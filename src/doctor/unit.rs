@@ -12,10 +12,9 @@ use serde::Deserialize;
 
 use super::{Doctor, fail, warn};
 use crate::finding::Finding;
+use crate::kubelet::{UNIT, words};
 use crate::leftovers::VARIABLE_PREFIX;
 use crate::process::output;
-
-const UNIT: &str = "kubelet.service";
 
 const PROPERTIES: &str = "--property=LoadState,ActiveState,MainPID,NeedDaemonReload,ExecStartPre,\
                           Environment,EnvironmentFiles";
@@ -165,29 +164,6 @@ fn variable(entry: &[u8]) -> Option<OsString> {
     let (name, _) = entry.split_at(at);
     let is_ours = name.starts_with(VARIABLE_PREFIX.as_bytes());
     is_ours.then(|| OsString::from_vec(name.into()))
-}
-
-/// The words of a list that systemd prints: one with spaces is in double quotes, with backslashes before special characters.
-fn words(list: &str) -> Vec<String> {
-    let mut words = vec![String::new()];
-    let (mut quoted, mut escaped) = (false, false);
-    for letter in list.chars() {
-        match letter {
-            '\\' if !escaped => {
-                escaped = true;
-                continue;
-            }
-            '"' if !escaped => quoted = !quoted,
-            ' ' if !quoted && !escaped => words.push(String::new()),
-            _ => {
-                if let Some(word) = words.last_mut() {
-                    word.push(letter);
-                }
-            }
-        }
-        escaped = false;
-    }
-    words
 }
 
 /// The argument by which the kubelet does not use the plugin.

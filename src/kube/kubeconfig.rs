@@ -33,9 +33,10 @@ pub enum KubeconfigError {
 }
 
 impl KubeconfigError {
-    /// Whether the file, or one that it names, does not exist.
-    pub fn is_not_found(&self) -> bool {
-        matches!(self, Self::Unreadable { source, .. } if source.kind() == io::ErrorKind::NotFound)
+    /// Whether the kubeconfig `file` does not exist. A file that it names is another matter.
+    pub fn is_absence_of(&self, file: &Path) -> bool {
+        matches!(self, Self::Unreadable { source, path }
+            if source.kind() == io::ErrorKind::NotFound && path == file)
     }
 }
 

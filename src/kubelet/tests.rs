@@ -9,10 +9,6 @@ fn process(arguments: &[&str]) -> Option<KubeletArguments> {
     KubeletArguments::of_process(&file)
 }
 
-fn kubeadm(contents: &str) -> KubeletArguments {
-    KubeletArguments::from_environment_file(contents)
-}
-
 #[test]
 fn both_ways_to_write_a_flag_are_read() {
     for arguments in [
@@ -91,39 +87,88 @@ fn this_tests_parent_is_no_kubelet() {
 }
 
 #[test]
-fn kubeadms_file_is_read() {
-    let found = kubeadm(
-        "KUBELET_KUBEADM_ARGS=\"--container-runtime-endpoint=unix:///run/c.sock --hostname-override=n1 --provider-id=a:///b\"\n",
-    );
+fn an_environment_file_of_kubeadms_unit_is_read_as_systemd_reads_it() {
+    for contents in [
+        "KUBELET_KUBEADM_ARGS=\"--v=2 --hostname-override=n1 --provider-id=a:///b\"\n",
+        "KUBELET_KUBEADM_ARGS=--hostname-override=n1 \\\n  --provider-id=a:///b",
+        "KUBELET_KUBEADM_ARGS=\nKUBELET_EXTRA_ARGS='--hostname-override n1 --provider-id=a:///b'",
+        "KUBELET_KUBEADM_ARGS=--hostname-override=n2\n\
+         KUBELET_EXTRA_ARGS=\"--hostname-override=n1 \\\n--provider-id=a:///b\"",
+    ] {
+        let found = KubeletArguments::from_environment_file(contents);
 
-    assert_eq!(found.hostname_override(), Some("n1"));
-    assert_eq!(found.provider_id(), Some("a:///b"));
+        assert_eq!(found.hostname_override(), Some("n1"), "{contents:?}");
+        assert_eq!(found.provider_id(), Some("a:///b"), "{contents:?}");
+    }
     for contents in [
         "",
         "# KUBELET_KUBEADM_ARGS=--hostname-override=n1",
         "OTHER=--hostname-override=n1",
     ] {
-        assert_eq!(
-            kubeadm(contents),
-            KubeletArguments::default(),
-            "{contents:?}"
-        );
+        let found = KubeletArguments::from_environment_file(contents);
+        assert_eq!(found.hostname_override(), None, "{contents:?}");
     }
 }
 
-#[test]
-fn kubeadms_file_need_not_be_there() {
-    let folder = tempfile::tempdir().unwrap();
+/// A machine with these files.
+fn machine(files: &[(&str, &str)]) -> (tempfile::TempDir, Machine) {
+    let root = tempfile::tempdir().unwrap();
+    for (path, text) in files {
+        let path = root.path().join(path.trim_start_matches('/'));
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, text).unwrap();
+    }
+    let machine = Machine::rooted(root.path());
+    (root, machine)
+}
 
-    assert_eq!(
-        KubeletArguments::of_kubeadm(&folder.path().join("none")).unwrap(),
-        None
+#[test]
+fn the_files_of_kubeadms_unit_are_read_without_systemd() {
+    let flag = |value: &str| format!("KUBELET_EXTRA_ARGS=\"--hostname-override={value}\"\n");
+    let kubeadm = (
+        KUBEADM_FLAGS,
+        "KUBELET_KUBEADM_ARGS=--hostname-override=n1\n",
     );
-    let error = KubeletArguments::of_kubeadm(folder.path()).unwrap_err();
-    assert!(
-        error.to_string().contains(folder.path().to_str().unwrap()),
-        "{error}"
-    );
+    let (debian, fedora) = (flag("n2"), flag("n3"));
+    let debian = ("/etc/default/kubelet", &*debian);
+    let fedora = ("/etc/sysconfig/kubelet", &*fedora);
+    for (files, expected) in [
+        (&[kubeadm][..], Some("n1")),
+        (&[debian], Some("n2")),
+        (&[fedora], Some("n3")),
+        (&[kubeadm, debian], Some("n2")),
+        (&[kubeadm, fedora], Some("n3")),
+        (&[(CONFIGURATION, "")], None),
+    ] {
+        let (_root, machine) = machine(files);
+
+        let found = KubeletArguments::of_kubelet(&machine).unwrap().unwrap();
+
+        assert_eq!(found.hostname_override(), expected, "{files:?}");
+        assert_eq!(found.config.as_deref(), Some(CONFIGURATION));
+    }
+    let (_root, empty) = machine(&[]);
+    assert_eq!(KubeletArguments::of_kubelet(&empty).unwrap(), None);
+    let folder = format!("{KUBEADM_FLAGS}/x");
+    let (_root, unreadable) = machine(&[(&folder, "")]);
+    let failure = KubeletArguments::of_kubelet(&unreadable).unwrap_err();
+    assert!(failure.what().contains(KUBEADM_FLAGS), "{failure}");
+}
+
+#[test]
+fn the_provider_id_of_the_flag_wins_over_that_of_the_configuration() {
+    let (_root, machine) = machine(&[(CONFIGURATION, "providerID: a:///file\n")]);
+    let config = format!("--config={CONFIGURATION}");
+    for (arguments, expected) in [
+        (&[config.as_str()][..], Some("a:///file")),
+        (&[&config, "--provider-id=a:///flag"], Some("a:///flag")),
+        (&[&config, "--provider-id="], Some("a:///file")),
+        (&["--v=2"], None),
+    ] {
+        let found = KubeletArguments::collect(arguments);
+        let id = found.configured_provider_id(&machine).unwrap();
+        assert_eq!(id.as_deref(), expected, "{arguments:?}");
+    }
 }
 
 #[test]

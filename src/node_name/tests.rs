@@ -10,9 +10,16 @@ fn kubelet(hostname_override: &str) -> KubeletArguments {
 
 fn sources(host_name: &str) -> NameSources<'_> {
     NameSources {
+        settings: None,
+        bound: None,
+        kubelet: None,
         host_name,
-        ..NameSources::default()
+        bootstrap: Path::new("/b"),
     }
+}
+
+fn stored(text: &str) -> Bound {
+    Bound::Stored(name(text))
 }
 
 fn of_host(host_name: &str) -> Result<NodeName, Failure> {
@@ -20,55 +27,63 @@ fn of_host(host_name: &str) -> Result<NodeName, Failure> {
 }
 
 #[test]
-fn the_settings_win_over_the_kubelet_and_that_over_the_machine() {
-    let (settings, parent, kubeadm) = (name("settings"), kubelet("parent"), kubelet("kubeadm"));
-    let mut sources = NameSources {
-        settings: Some(&settings),
-        stored: None,
-        kubelet: Some(&parent),
-        kubeadm: Some(&kubeadm),
-        host_name: "host",
-    };
+fn the_settings_win_over_the_kubelet_and_that_over_the_host_name() {
+    let (settings, kubelet) = (name("settings"), kubelet("kubelet"));
+    let mut sources = sources("host");
+    sources.settings = Some(&settings);
+    sources.kubelet = Some(&kubelet);
 
     assert_eq!(sources.decide(), Ok(name("settings")));
     sources.settings = None;
-    assert_eq!(sources.decide(), Ok(name("parent")));
+    assert_eq!(sources.decide(), Ok(name("kubelet")));
     sources.kubelet = None;
-    assert_eq!(sources.decide(), Ok(name("kubeadm")));
-    sources.kubeadm = None;
     assert_eq!(sources.decide(), Ok(name("host")));
 }
 
 #[test]
-fn a_stored_name_outlives_a_new_host_name() {
-    let (stored, kubeadm) = (name("stored"), kubelet("kubeadm"));
-    let mut sources = sources("host");
-    sources.stored = Some(&stored);
-    sources.kubeadm = Some(&kubeadm);
+fn the_name_of_a_certificate_outlives_a_new_host_name() {
+    let plain = KubeletArguments::default();
+    for bound in [
+        stored("stored"),
+        Bound::Adopted(name("stored"), "/b".into()),
+    ] {
+        let mut sources = sources("host");
+        sources.bound = Some(&bound);
 
-    assert_eq!(sources.decide(), Ok(name("stored")));
+        assert_eq!(sources.decide(), Ok(name("stored")));
+        sources.kubelet = Some(&plain);
+        assert_eq!(sources.decide(), Ok(name("stored")));
+    }
 }
 
 #[test]
-fn a_host_name_is_passed_over_where_only_the_store_says_another() {
-    let (stored, asked, plain) = (name("stored"), name("stored"), KubeletArguments::default());
+fn a_host_name_is_passed_over_where_only_the_certificate_has_another() {
+    let (bound, asked, plain) = (
+        stored("stored"),
+        name("stored"),
+        KubeletArguments::default(),
+    );
     let overridden = kubelet("stored");
-    let passed_over = NameSources {
-        settings: None,
-        stored: Some(&stored),
-        kubelet: Some(&plain),
-        kubeadm: None,
-        host_name: "Host",
-    };
+    let mut passed_over = sources("Host");
+    passed_over.bound = Some(&bound);
+    passed_over.kubelet = Some(&plain);
 
-    assert_eq!(passed_over.passed_over(), Some(name("host")));
+    let failure = passed_over.passed_over().unwrap();
+    assert_eq!(failure.code(), Code::NodeName);
+    let words = "the host name is host, but this node was enrolled as stored";
+    assert_eq!(failure.what(), words);
+    let remedy = failure.remedy();
+    assert!(
+        remedy.starts_with("give the kubelet --hostname-override=stored; or"),
+        "{remedy}"
+    );
     for fits in [
         NameSources {
             settings: Some(&asked),
             ..passed_over
         },
         NameSources {
-            stored: None,
+            bound: None,
             ..passed_over
         },
         NameSources {
@@ -89,23 +104,37 @@ fn a_host_name_is_passed_over_where_only_the_store_says_another() {
 }
 
 #[test]
-fn a_stored_name_does_not_yield_to_who_asks_for_another() {
-    let (stored, asked, parent) = (name("stored"), name("asked"), kubelet("asked"));
-    let mut sources = sources("host");
-    sources.stored = Some(&stored);
-    let mismatch = |sources: &NameSources<'_>, source: &str| {
-        let error = sources.decide().unwrap_err();
-        assert_eq!(error.code(), Code::NodeName);
-        let words = format!("{source} is asked, but this node was enrolled as stored");
-        assert_eq!(error.what(), words);
-    };
+fn a_name_other_than_the_certificates_is_refused() {
+    let (asked, kubelet) = (name("asked"), kubelet("asked"));
+    let adopted = Bound::Adopted(name("stored"), "/b".into());
+    for (bound, what) in [
+        (&stored("stored"), "this node was enrolled as stored"),
+        (&adopted, "the certificate in /b is for node stored"),
+    ] {
+        let mut sources = sources("host");
+        sources.bound = Some(bound);
+        let refused = |sources: &NameSources<'_>, source: &str, kept: &str| {
+            let error = sources.decide().unwrap_err();
+            assert_eq!(error.code(), Code::NodeName);
+            assert_eq!(error.what(), format!("{source} is asked, but {what}"));
+            let remedy = error.remedy();
+            let anew =
+                "; or, to enroll it as asked, put a kubeconfig with a bootstrap token at /b, and ";
+            assert!(remedy.starts_with(&format!("{kept}{anew}")), "{remedy}");
+        };
 
-    sources.kubelet = Some(&parent);
-    mismatch(&sources, KUBELET);
-    sources.settings = Some(&asked);
-    mismatch(&sources, SETTINGS);
-    sources.settings = Some(&stored);
-    assert_eq!(sources.decide(), Ok(stored.clone()));
+        sources.kubelet = Some(&kubelet);
+        refused(
+            &sources,
+            KUBELET,
+            "give the kubelet --hostname-override=stored",
+        );
+        sources.settings = Some(&asked);
+        refused(&sources, SETTINGS, "set nodeName: stored in the settings");
+        let kept = name("stored");
+        sources.settings = Some(&kept);
+        assert_eq!(sources.decide(), Ok(name("stored")));
+    }
 }
 
 #[test]
@@ -153,28 +182,4 @@ fn a_long_name_in_the_settings_is_refused_too() {
             .starts_with("nodeName in the settings is "),
         "{error}"
     );
-}
-
-#[test]
-fn the_kubelets_own_provider_id_wins_over_kubeadms() {
-    let (parent, kubeadm) = (
-        KubeletArguments::collect(["--provider-id=a:///parent"]),
-        KubeletArguments::collect(["--provider-id=a:///kubeadm"]),
-    );
-    let none = KubeletArguments::default();
-    let found = |kubelet, kubeadm| {
-        kubelets_provider_id(kubelet, kubeadm).map(|found| found.unwrap().to_string())
-    };
-
-    assert_eq!(
-        found(Some(&parent), Some(&kubeadm)).as_deref(),
-        Some("a:///parent")
-    );
-    assert_eq!(
-        found(Some(&none), Some(&kubeadm)).as_deref(),
-        Some("a:///kubeadm")
-    );
-    assert_eq!(found(None, None), None);
-    let wrong = KubeletArguments::collect(["--provider-id=wrong"]);
-    assert!(kubelets_provider_id(Some(&wrong), None).unwrap().is_err());
 }

@@ -3,7 +3,7 @@ use super::World;
 #[test]
 fn the_digest_tells_settings_apart() {
     let plain = World::new().file("").settings();
-    let mut digests = vec![plain.digest()];
+    let mut digests = vec![plain.digest("n")];
     for contents in [
         "nodeName: n1",
         "audience: n1",
@@ -15,14 +15,15 @@ fn the_digest_tells_settings_apart() {
         "tpm: {pcrs: [0]}",
         "tpm: {pcrs: [0, 1]}",
     ] {
-        digests.push(World::new().file(contents).settings().digest());
+        digests.push(World::new().file(contents).settings().digest("n"));
     }
+    digests.push(plain.digest("another name"));
     digests.sort();
     digests.dedup();
 
-    assert_eq!(digests.len(), 10);
+    assert_eq!(digests.len(), 11);
     assert_eq!(
-        plain.digest(),
-        World::new().file("nodeName: \"\"").settings().digest()
+        plain.digest("n"),
+        World::new().file("nodeName: \"\"").settings().digest("n")
     );
 }

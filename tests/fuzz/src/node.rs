@@ -208,14 +208,14 @@ fn assert_settings(settings: &Settings, again: impl Fn(Flags) -> Settings) {
     assert!(settings.expiration_seconds >= 600);
 
     let same = again(Flags::new());
-    assert_eq!(same.digest(), settings.digest());
+    assert_eq!(same.digest("n"), settings.digest("n"));
     assert_eq!(&same, settings);
 
     let node_name = settings_schema().entries().next().unwrap();
     let stronger = again(vec![(node_name, "stronger".into())]);
     assert_eq!(stronger.node_name.as_ref().unwrap().as_str(), "stronger");
     if stronger.node_name != settings.node_name {
-        assert_ne!(stronger.digest(), settings.digest());
+        assert_ne!(stronger.digest("n"), settings.digest("n"));
     }
 }
 
@@ -268,11 +268,19 @@ pub fn kubelet_arguments(input: &[u8]) -> Outcome {
     let text = String::from_utf8_lossy(input);
     let of_process = KubeletArguments::from_cmdline(input);
     let of_kubeadm = KubeletArguments::from_environment_file(&text);
-    for arguments in of_process.iter().chain([&of_kubeadm]) {
-        let found = [arguments.hostname_override(), arguments.provider_id()];
-        for value in found.into_iter().flatten() {
-            assert!(!value.is_empty() && text.contains(value), "{value:?}");
-        }
+    let named = |found: &KubeletArguments| {
+        let found = [found.hostname_override(), found.provider_id()];
+        found
+            .map(|value| value.map(str::to_owned))
+            .into_iter()
+            .flatten()
+    };
+    for value in of_process.iter().flat_map(named) {
+        assert!(!value.is_empty() && text.contains(&value), "{value:?}");
+    }
+    // Quotes in a file are not in the value.
+    for value in named(&of_kubeadm) {
+        assert!(!value.is_empty() && value.len() <= text.len(), "{value:?}");
     }
     if of_process.is_some() {
         // The first may be the value of a flag at the end.
@@ -280,8 +288,8 @@ pub fn kubelet_arguments(input: &[u8]) -> Outcome {
         let longer = KubeletArguments::from_cmdline(&[input, &last].concat()).unwrap();
         assert_eq!(longer.provider_id(), Some("a:///last"));
     }
-    let default = KubeletArguments::default();
-    Outcome::of(of_process.is_some_and(|found| found != default) || of_kubeadm != default)
+    let mut found = of_process.iter().chain([&of_kubeadm]).flat_map(named);
+    Outcome::of(found.next().is_some())
 }
 
 /// Command lines of kubelets, and kubeadm's file.

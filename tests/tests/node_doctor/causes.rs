@@ -16,10 +16,14 @@ fn an_expired_bootstrap_token() {
     bed.node.run().failed(9);
 
     let url = bed.server.url();
+    let path = bed.bootstrap_kubeconfig();
     bed.first_failing(
         "bootstrap-kubeconfig",
         &format!("{url} does not accept the credential (401 Unauthorized)"),
-        "give this machine a new bootstrap token",
+        &format!(
+            "put a kubeconfig with a new bootstrap token at {}",
+            path.display()
+        ),
     );
 
     bed.write_new_token();
@@ -105,7 +109,7 @@ fn another_node_name_than_the_certificates() {
     bed.first_failing(
         "node-name",
         "nodeName in the settings is n2, but this node was enrolled as n1",
-        "name it n1 again, or run `reset` to enrol it as n2",
+        "set nodeName: n1 in the settings; or, to enroll it as n2, put a kubeconfig with a bootstrap token at ",
     );
 
     bed.node.command(&["reset"]).succeeded();

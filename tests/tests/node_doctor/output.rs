@@ -91,7 +91,7 @@ pass  lock: free
 pass  node-name: n1
 pass  machine: test:///machine-1
 fail  bootstrap-kubeconfig: https://API does not accept the credential (401 Unauthorized): Unauthorized
-      cure: give this machine a new bootstrap token; tokens expire
+      cure: put a kubeconfig with a new bootstrap token at /SCRATCH/bootstrap.kubeconfig; tokens expire
       see: docs/node.md#doctor-bootstrap-kubeconfig
 pass  request: none is open
 fail  certificate: no certificate is stored

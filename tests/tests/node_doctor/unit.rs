@@ -113,7 +113,7 @@ fn a_kubelet_with_another_name_than_the_certificate_is_found_by_its_arguments() 
     bed.first_failing(
         "node-name",
         "the kubelet's --hostname-override is n2, but this node was enrolled as n1",
-        "name it n1 again",
+        "give the kubelet --hostname-override=n1; or, to enroll it as n2, ",
     );
 
     let kubelet = Kubelet::start("--hostname-override=n1 --rotate-certificates=false");
@@ -123,8 +123,8 @@ fn a_kubelet_with_another_name_than_the_certificate_is_found_by_its_arguments() 
     systemctl(&bed, &properties(&kubelet, "/dev/null"));
     bed.first_failing(
         "node-name",
-        "the node was enrolled as n1, and its kubelet is ",
-        "give the kubelet --hostname-override=n1",
+        "the host name is ",
+        "give the kubelet --hostname-override=n1; or, to enroll it as ",
     );
 }
 

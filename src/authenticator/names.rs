@@ -1,0 +1,237 @@
+//! The name of the node, and the provider ID of the machine.
+
+use kubelet_attestation::names::{NodeName, ProviderId};
+use rustls_pki_types::CertificateDer;
+use rustls_pki_types::pem::PemObject as _;
+
+use super::attempt::Attempt;
+use super::remedies::bootstrap_refused;
+use super::{Authenticator, Caller};
+use crate::attester::ProviderIdSources;
+use crate::backoff::FailureScope;
+use crate::clock;
+use crate::credential::{Leaf, parse};
+use crate::failure::Failure;
+use crate::kube::ApiClient;
+use crate::kube::kubeconfig::{Kubeconfig, Login};
+use crate::kubelet::{KubeletArguments, host_name};
+use crate::machine::Machine;
+use crate::node_name::{Bound, NameSources};
+use crate::pending::{OpenRequest, Subject};
+use crate::settings::Settings;
+use crate::store_contents::StoreContents;
+
+/// What the machine and its kubelet say of the node.
+#[derive(Debug)]
+pub(crate) struct Local {
+    /// The arguments of the kubelet, if they are known.
+    kubelet: Result<Option<KubeletArguments>, Failure>,
+    host_name: String,
+}
+
+impl Local {
+    /// Reads the machine, and its kubelet: the one that started this process, or else its unit.
+    pub(crate) fn read(machine: &Machine) -> Self {
+        Self::of(KubeletArguments::of_kubelet(machine))
+    }
+
+    /// The machine, and a kubelet with these arguments.
+    pub(crate) fn of(kubelet: Result<Option<KubeletArguments>, Failure>) -> Self {
+        let host_name = host_name();
+        Self { kubelet, host_name }
+    }
+
+    /// The arguments of the kubelet.
+    pub(crate) fn kubelet(&self) -> Option<&KubeletArguments> {
+        self.kubelet.as_ref().ok()?.as_ref()
+    }
+
+    /// The sources of the node's name.
+    ///
+    /// # Errors
+    ///
+    /// Without the kubelet's arguments, the first certificate could be for another name or machine
+    /// than the kubelet's.
+    pub(crate) fn sources<'a>(
+        &'a self,
+        settings: &'a Settings,
+        bound: Option<&'a Bound>,
+    ) -> Result<NameSources<'a>, Failure> {
+        let is_told = settings.node_name.is_some() && settings.provider_id.is_some();
+        if let (Err(failure), None, false) = (&self.kubelet, bound, is_told) {
+            return Err(failure.clone());
+        }
+        Ok(NameSources {
+            settings: settings.node_name.as_ref(),
+            bound,
+            kubelet: self.kubelet(),
+            host_name: &self.host_name,
+            bootstrap: &settings.bootstrap_kubeconfig,
+        })
+    }
+
+    /// The scope of a failure on this machine. A failure under one name says nothing about another.
+    pub(super) fn scope(&self, settings: &Settings, machine: &Machine) -> FailureScope {
+        let name = match &settings.node_name {
+            Some(name) => name.as_str(),
+            None => {
+                let kubelet = self.kubelet().and_then(KubeletArguments::hostname_override);
+                kubelet.unwrap_or(&self.host_name)
+            }
+        };
+        FailureScope {
+            boot_id: machine.boot_id(),
+            settings: settings.digest(name),
+        }
+    }
+}
+
+/// The certificate that binds the node to its name: the stored one, or that of a node that joined
+/// before and is adopted with it.
+pub(crate) fn bound(settings: &Settings, stored: &StoreContents) -> Option<Bound> {
+    if let (Some(_), Some(origin)) = (&stored.credential, &stored.origin) {
+        return Some(Bound::Stored(origin.node_name.clone()));
+    }
+    let path = &settings.bootstrap_kubeconfig;
+    let login = Kubeconfig::read(path).ok()?.login;
+    node_of(&login).map(|name| Bound::Adopted(name, path.clone()))
+}
+
+/// The node whose certificate the login has.
+pub(crate) fn node_of(login: &Login) -> Option<NodeName> {
+    let Login::ClientCertificate { chain_pem, .. } = login else {
+        return None;
+    };
+    let leaf = CertificateDer::from_pem_slice(chain_pem.as_bytes()).ok()?;
+    Leaf::of(&parse(&leaf).ok()?).ok()?.node_name
+}
+
+impl Authenticator<'_> {
+    /// What the machine and its kubelet say of the node.
+    pub(crate) fn local(&self) -> Local {
+        Local::read(&self.machine)
+    }
+
+    /// Warns if the kubelet's next start has another name than the stored certificate, because the host
+    /// name changed.
+    pub(crate) fn warn_of_host_name(&self) {
+        let Ok((_, stored)) = self.stored() else {
+            return;
+        };
+        if let Some(bound @ Bound::Stored(_)) = bound(&self.settings, &stored)
+            && let Ok(sources) = self.local().sources(&self.settings, Some(&bound))
+            && let Some(passed_over) = sources.passed_over()
+        {
+            self.log
+                .warn_of("the kubelet has another name", &passed_over);
+        }
+    }
+
+    /// The name that this node would have without any certificate.
+    pub(crate) fn unbound(&self) -> Result<NodeName, Failure> {
+        self.local().sources(&self.settings, None)?.decide()
+    }
+
+    /// Compares the name of the stored certificate with the settings and the kubelet's arguments. A
+    /// certificate for another name than the kubelet's would be worse than no certificate.
+    ///
+    /// client-go need not be in a kubelet, and its every call must not ask systemd.
+    pub(super) fn check_name(&self, stored: &StoreContents) -> Result<(), Failure> {
+        let (Some(_), Some(origin)) = (&stored.credential, &stored.origin) else {
+            return Ok(());
+        };
+        let kubelet = match self.caller {
+            Caller::ClientGo => KubeletArguments::of_parent(),
+            // The certificate holds without the arguments, too.
+            Caller::Setup | Caller::Person => {
+                KubeletArguments::of_kubelet(&self.machine).ok().flatten()
+            }
+        };
+        let bound = Bound::Stored(origin.node_name.clone());
+        let sources = NameSources {
+            settings: self.settings.node_name.as_ref(),
+            bound: Some(&bound),
+            kubelet: kubelet.as_ref(),
+            host_name: "",
+            bootstrap: &self.settings.bootstrap_kubeconfig,
+        };
+        sources.decide().map(drop)
+    }
+}
+
+impl Attempt {
+    /// The names of this node and machine. `known` is the provider ID of the open request, if the
+    /// machine need not be asked again.
+    pub(super) fn names(
+        &self,
+        stored: &StoreContents,
+        known: Option<&ProviderId>,
+    ) -> Result<(NodeName, ProviderId), Failure> {
+        self.named(stored, known, |sources| self.attester.provider_id(sources))
+    }
+
+    /// The name of this node, and what `ask` learns from the sources of the machine's provider ID.
+    pub(super) fn named<T>(
+        &self,
+        stored: &StoreContents,
+        known: Option<&ProviderId>,
+        ask: impl FnOnce(&ProviderIdSources<'_>) -> Result<T, Failure>,
+    ) -> Result<(NodeName, T), Failure> {
+        let bound = bound(&self.settings, stored);
+        let node_name = self.decided(bound.as_ref())?;
+        let sources = ProviderIdSources {
+            settings: &self.settings,
+            remembered: self.remembered.get().map(String::as_str),
+            kubelet: self.local.kubelet(),
+            machine: &self.machine,
+            known,
+            deadline: self.deadline,
+        };
+        let learned = ask(&sources)?;
+        Ok((node_name, learned))
+    }
+
+    /// The name of this node. Warns if its kubelet has another.
+    pub(super) fn decided(&self, bound: Option<&Bound>) -> Result<NodeName, Failure> {
+        let sources = self.local.sources(&self.settings, bound)?;
+        let node_name = sources.decide()?;
+        if let Some(passed_over) = sources.passed_over() {
+            self.log
+                .warn_of("the kubelet has another name", &passed_over);
+        }
+        Ok(node_name)
+    }
+
+    /// The subject of the open request for another name than that of `subject`, if it was approved:
+    /// the cluster knows this machine by that name. Any other request for another name is given up.
+    pub(super) fn approved_under_another_name(
+        &self,
+        open: Option<&OpenRequest>,
+        subject: &Subject,
+        client: &ApiClient,
+    ) -> Result<Option<Subject>, Failure> {
+        let Some(open) = open.filter(|open| {
+            let renamed = Subject {
+                node_name: open.subject.node_name.clone(),
+                ..subject.clone()
+            };
+            renamed != *subject && open.is_worth_taking_up(&renamed, None, clock::now())
+        }) else {
+            return Ok(None);
+        };
+        let found = client.get(&open.name, self.deadline);
+        let found =
+            found.map_err(|error| bootstrap_refused(error, &self.settings.bootstrap_kubeconfig))?;
+        let (asked, name) = (&open.subject.node_name, &subject.node_name);
+        if found.is_some_and(|found| found.is_approved) {
+            self.log.warn(&format!(
+                "the request for node {asked} was approved before this node was called {name}"
+            ));
+            return Ok(Some(open.subject.clone()));
+        }
+        self.log.step(&format!(
+            "the request for node {asked} is given up: the node is called {name}"
+        ));
+        Ok(None)
+    }
+}

@@ -1,0 +1,151 @@
+//! The provider ID in the kubelet's configuration.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+
+use super::read_text;
+use crate::failure::{Code, Failure, Invalid};
+use crate::machine::Machine;
+
+/// The end of the names of the files in the folder of drop-ins. The kubelet ignores other files.
+const EXTENSION: &str = "conf";
+
+/// The deepest folder of drop-ins that is read.
+const MAX_DEPTH: usize = 8;
+
+/// A `KubeletConfiguration`, as far as it identifies the node.
+#[derive(Deserialize)]
+struct Configuration {
+    #[serde(rename = "providerID")]
+    provider_id: Option<String>,
+}
+
+/// The provider ID of the configuration file `config`, or of the last file in `folder` that has one.
+/// `None` if it is empty, as in the kubelet.
+///
+/// The kubelet merges the files of the folder into the configuration in the order of their names,
+/// including those in folders below.
+pub(super) fn provider_id(
+    machine: &Machine,
+    config: Option<&str>,
+    folder: Option<&str>,
+) -> Result<Option<String>, Failure> {
+    let mut files: Vec<_> = config.map(|file| machine.path(file)).into_iter().collect();
+    if let Some(folder) = folder {
+        drop_ins(&machine.path(folder), MAX_DEPTH, &mut files)?;
+    }
+    let mut found = None;
+    for file in files {
+        if let Some(text) = read_text(&file)? {
+            found = parse(&text).map_err(|why| unusable(&file, &why))?.or(found);
+        }
+    }
+    Ok(found.filter(|id| !id.is_empty()))
+}
+
+fn parse(text: &str) -> Result<Option<String>, Invalid> {
+    if text.trim().is_empty() {
+        return Ok(None);
+    }
+    // The parser's error quotes the file.
+    let parsed: Result<Configuration, _> = serde_saphyr::from_str(text);
+    let parsed = parsed.map_err(|_| Invalid::new("it is not a KubeletConfiguration in YAML"))?;
+    Ok(parsed.provider_id)
+}
+
+/// Adds the drop-ins below `folder` in their order.
+fn drop_ins(folder: &Path, depth: usize, files: &mut Vec<PathBuf>) -> Result<(), Failure> {
+    let entries = match fs::read_dir(folder) {
+        Ok(entries) => entries.collect::<Result<Vec<_>, _>>(),
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        Err(error) => Err(error),
+    };
+    let mut paths: Vec<_> = entries
+        .map_err(|error| unusable(folder, &error))?
+        .iter()
+        .map(fs::DirEntry::path)
+        .collect();
+    paths.sort();
+    for path in paths {
+        // As the kubelet, this follows no link to a folder.
+        if path.symlink_metadata().is_ok_and(|it| it.is_dir()) {
+            if depth > 0 {
+                drop_ins(&path, depth - 1, files)?;
+            }
+        } else if path.extension().is_some_and(|it| it == EXTENSION) {
+            files.push(path);
+        }
+    }
+    Ok(())
+}
+
+fn unusable(path: &Path, why: &dyn std::error::Error) -> Failure {
+    let path = path.display();
+    let what = format!("cannot read the kubelet's configuration in {path}");
+    let cure = format!("correct {path}, with which the kubelet does not start");
+    Failure::new(Code::Configuration, what, cure).because(why)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CONFIG: &str = "/var/lib/kubelet/config.yaml";
+    const FOLDER: &str = "/etc/kubernetes/kubelet.conf.d";
+
+    fn found(files: &[(&str, &str)], folder: Option<&str>) -> Result<Option<String>, Failure> {
+        let root = tempfile::tempdir().unwrap();
+        for (path, text) in files {
+            let path = root.path().join(path.trim_start_matches('/'));
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+        provider_id(&Machine::rooted(root.path()), Some(CONFIG), folder)
+    }
+
+    #[test]
+    fn the_last_file_with_a_provider_id_counts() {
+        let in_folder = |name: &str| format!("{FOLDER}/{name}");
+        let [first, last, below, other] =
+            ["10-a.conf", "20-b.conf", "30/c.conf", "40-d.yaml"].map(in_folder);
+        let readme = in_folder("README");
+        let of = |id: &str| format!("kind: KubeletConfiguration\nproviderID: {id}\n");
+        let [one, two, three, none] = ["a://1", "a://2", "a://3", "\"\""].map(of);
+        for (files, expected) in [
+            (&[][..], None),
+            (&[(CONFIG, "")], None),
+            (&[(CONFIG, "kind: KubeletConfiguration")], None),
+            (&[(CONFIG, &none)], None),
+            (&[(CONFIG, "{\"providerID\": \"a://1\"}")], Some("a://1")),
+            (&[(CONFIG, &one), (&first, "maxPods: 9")], Some("a://1")),
+            (&[(CONFIG, &one), (&first, &none)], None),
+            (&[(&last, &two), (&first, &one)], Some("a://2")),
+            (&[(&last, &two), (&below, &three)], Some("a://3")),
+            (&[(&first, &one), (&other, &two)], Some("a://1")),
+        ] {
+            let files = [files, &[(&*readme, "")]].concat();
+            assert_eq!(
+                found(&files, Some(FOLDER)).unwrap().as_deref(),
+                expected,
+                "{files:?}"
+            );
+        }
+        assert_eq!(found(&[(&first, &one)], None).unwrap(), None);
+    }
+
+    #[test]
+    fn an_invalid_configuration_fails_with_its_path() {
+        for text in ["providerID: [", "providerID: {}", "providerID"] {
+            let failure = found(&[(CONFIG, text)], None).unwrap_err();
+
+            assert_eq!(failure.code(), Code::Configuration);
+            assert!(failure.what().contains(CONFIG), "{failure}");
+        }
+        // A file instead of the folder.
+        let failure = found(&[(CONFIG, "")], Some(CONFIG)).unwrap_err();
+        assert!(failure.what().contains(CONFIG), "{failure}");
+    }
+}

@@ -1,0 +1,212 @@
+//! The arguments with which the kubelet's unit starts it.
+//!
+//! `setup` runs before the kubelet, and people run commands beside it. Both must find the name and
+//! the provider ID that the kubelet will have, wherever an administrator has put them: in
+//! `ExecStart=`, in `Environment=`, or in an environment file.
+
+use std::collections::BTreeMap;
+use std::env;
+use std::path::Path;
+use std::time::Duration;
+
+use super::environment::{assignments, expanded, words};
+use super::{CONFIGURATION, read_text};
+use crate::failure::{Code, Failure};
+use crate::machine::Machine;
+use crate::process::output;
+
+/// The kubelet's unit.
+pub(crate) const UNIT: &str = "kubelet.service";
+
+/// The file that kubeadm writes the kubelet's arguments to.
+pub(crate) const KUBEADM_FLAGS: &str = "/var/lib/kubelet/kubeadm-flags.env";
+
+/// The directory that exists while systemd runs the machine (sd_booted(3)).
+const SYSTEMD: &str = "/run/systemd/system";
+
+const PROPERTIES: &str = "--property=LoadState,ExecStart,Environment,EnvironmentFiles";
+
+/// The time for systemctl. `setup` asks during a start, when systemd has other work.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// The environment files of kubeadm's unit, as its packages for Debian and for Fedora have it.
+const FILES: [&str; 3] = [
+    KUBEADM_FLAGS,
+    "/etc/default/kubelet",
+    "/etc/sysconfig/kubelet",
+];
+
+/// The command line of kubeadm's unit.
+const COMMAND: [&str; 5] = [
+    "kubelet",
+    "$KUBELET_KUBECONFIG_ARGS",
+    "$KUBELET_CONFIG_ARGS",
+    "$KUBELET_KUBEADM_ARGS",
+    "$KUBELET_EXTRA_ARGS",
+];
+
+/// The variable of kubeadm's unit that names the configuration file.
+const CONFIG_ARGUMENTS: &str = "KUBELET_CONFIG_ARGS";
+
+/// The arguments with which the unit starts the kubelet. On a machine without that unit, or without
+/// systemd, those of kubeadm's unit; `None` if none of its variables is set.
+pub(super) fn arguments(machine: &Machine) -> Result<Option<Vec<String>>, Failure> {
+    if machine.path(SYSTEMD).exists() {
+        let shown = output("systemctl", &["show", UNIT, PROPERTIES], PATIENCE);
+        let shown = shown.map_err(|why| {
+            let what = format!("the kubelet's arguments are not known: {why}");
+            Failure::new(
+                Code::Configuration,
+                what,
+                format!("see: systemctl status {UNIT}"),
+            )
+        })?;
+        let shown = Properties(&shown.text);
+        if shown.all("LoadState").any(|state| state == "loaded") {
+            return shown.arguments(machine).map(Some);
+        }
+    }
+    let mut variables = BTreeMap::new();
+    for file in FILES {
+        variables.extend(read(&machine.path(file))?);
+    }
+    let value = |name: &str| variables.get(name).cloned().or_else(|| env::var(name).ok());
+    let is_set = COMMAND.iter().filter_map(|word| word.strip_prefix('$'));
+    let is_set = is_set.map(value).any(|value| value.is_some());
+    if !is_set && !machine.path(CONFIGURATION).exists() {
+        return Ok(None);
+    }
+    Ok(Some(of_kubeadm(value)))
+}
+
+/// The arguments of kubeadm's unit with these environment files.
+pub(super) fn arguments_of_files(files: &[&str]) -> Vec<String> {
+    let variables: BTreeMap<_, _> = files.iter().flat_map(|file| assignments(file)).collect();
+    of_kubeadm(|name| variables.get(name).cloned())
+}
+
+fn of_kubeadm(value: impl Fn(&str) -> Option<String>) -> Vec<String> {
+    let value = |name: &str| {
+        let otherwise = || (name == CONFIG_ARGUMENTS).then(|| format!("--config={CONFIGURATION}"));
+        value(name).or_else(otherwise)
+    };
+    let mut arguments = expanded(&COMMAND.map(str::to_owned), value);
+    arguments.remove(0);
+    arguments
+}
+
+/// The output of `systemctl show`.
+struct Properties<'a>(&'a str);
+
+impl<'a> Properties<'a> {
+    fn all(&self, key: &str) -> impl Iterator<Item = &'a str> {
+        let lines = self.0.lines().filter_map(|line| line.split_once('='));
+        lines.filter_map(move |(known, value)| (known == key).then_some(value))
+    }
+
+    /// The arguments of the command of the unit.
+    fn arguments(&self, machine: &Machine) -> Result<Vec<String>, Failure> {
+        let command = self.all("ExecStart").next().unwrap_or_default();
+        let argv = command.split_once("argv[]=").unwrap_or_default().1;
+        let argv = argv
+            .rsplit_once(" ; ignore_errors=")
+            .map_or(argv, |it| it.0);
+        let argv = words(argv);
+        let program = argv.first().map(Path::new).and_then(Path::file_name);
+        if program.is_none_or(|name| name != "kubelet") {
+            let what = format!(
+                "the kubelet's arguments are not known before it runs: {UNIT} starts {}",
+                argv.first().map_or("nothing", String::as_str)
+            );
+            let cure = "set nodeName and providerID in the settings, or wait for the kubelet";
+            return Err(Failure::new(Code::Configuration, what, cure));
+        }
+        let mut variables = BTreeMap::new();
+        for list in self.all("Environment") {
+            let pairs = words(list);
+            let pairs = pairs.iter().filter_map(|pair| pair.split_once('='));
+            variables.extend(pairs.map(|(name, value)| (name.to_owned(), value.to_owned())));
+        }
+        for file in self.all("EnvironmentFiles") {
+            let file = file.rsplit_once(" (").map_or(file, |it| it.0);
+            variables.extend(read(&machine.path(file))?);
+        }
+        // systemd has given other variables of the unit to `setup` itself.
+        let value = |name: &str| variables.get(name).cloned().or_else(|| env::var(name).ok());
+        let mut arguments = expanded(&argv, value);
+        arguments.remove(0);
+        Ok(arguments)
+    }
+}
+
+fn read(file: &Path) -> Result<Vec<(String, String)>, Failure> {
+    Ok(assignments(&read_text(file)?.unwrap_or_default()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kubelet::KubeletArguments;
+
+    const COMMAND: &str = "ExecStart={ path=/usr/bin/kubelet ; argv[]=/usr/bin/kubelet \
+                           $KUBELET_KUBEADM_ARGS ${NAME} $KUBELET_EXTRA_ARGS --v=2 ; \
+                           ignore_errors=no ; start_time=[n/a] ; stop_time=[n/a] ; pid=0 ; code=(null) }\n";
+
+    fn found(shown: &str, files: &[(&str, &str)]) -> Result<KubeletArguments, Failure> {
+        let root = tempfile::tempdir().unwrap();
+        for (path, text) in files {
+            std::fs::write(root.path().join(path.trim_start_matches('/')), text).unwrap();
+        }
+        let machine = Machine::rooted(root.path());
+        Properties(shown)
+            .arguments(&machine)
+            .map(KubeletArguments::collect)
+    }
+
+    #[test]
+    fn each_source_of_the_unit_is_read() {
+        let flag = "--hostname-override=n1";
+        let in_line = COMMAND.replace("--v=2", flag);
+        let variable = format!("{COMMAND}Environment=NAME={flag} B=c\n");
+        let quoted = format!("{COMMAND}Environment=B=c \"KUBELET_EXTRA_ARGS=--v=2 {flag}\"\n");
+        let files =
+            "EnvironmentFiles=/a (ignore_errors=yes)\nEnvironmentFiles=/b (ignore_errors=no)\n";
+        let files =
+            format!("{COMMAND}Environment=KUBELET_EXTRA_ARGS=--hostname-override=n2\n{files}");
+        let assigned = format!("KUBELET_EXTRA_ARGS=\"{flag}\"\n");
+        let other = "KUBELET_EXTRA_ARGS=--hostname-override=n3\n";
+        let kubeadm = "KUBELET_KUBEADM_ARGS=--hostname-override=n3\n";
+        for (shown, in_files) in [
+            (&in_line, &[][..]),
+            (&variable, &[]),
+            (&quoted, &[]),
+            (&files, &[("/a", &*assigned)]),
+            (&files, &[("/a", kubeadm), ("/b", &assigned)]),
+            (&files, &[("/a", other), ("/b", &assigned)]),
+        ] {
+            let found = found(shown, in_files).unwrap();
+            assert_eq!(
+                found.hostname_override(),
+                Some("n1"),
+                "{shown} {in_files:?}"
+            );
+        }
+        // A file that the unit does not name.
+        let unread = found(&in_line.replace(flag, ""), &[("/a", &assigned)]).unwrap();
+        assert_eq!(unread.hostname_override(), None);
+    }
+
+    #[test]
+    fn the_arguments_of_another_program_are_not_known() {
+        let shell = COMMAND.replace("/usr/bin/kubelet", "/bin/sh -c \"exec kubelet\"");
+        for (shown, program) in [(&*shell, "/bin/sh"), ("", "nothing")] {
+            let failure = found(shown, &[]).unwrap_err();
+
+            assert_eq!(failure.code(), Code::Configuration);
+            assert!(
+                failure.what().ends_with(&format!("starts {program}")),
+                "{failure}"
+            );
+        }
+    }
+}
