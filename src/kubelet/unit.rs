@@ -26,8 +26,8 @@ const SYSTEMD: &str = "/run/systemd/system";
 
 const PROPERTIES: &str = "--property=LoadState,ExecStart,Environment,EnvironmentFiles";
 
-/// The time for systemctl. `setup` asks during a start, when systemd has other work.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// The time for systemctl, far less than that of any run.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// The environment files of kubeadm's unit, as its packages for Debian and for Fedora have it.
 const FILES: [&str; 3] = [
@@ -90,9 +90,8 @@ fn of_kubeadm(value: impl Fn(&str) -> Option<String>) -> Vec<String> {
         let otherwise = || (name == CONFIG_ARGUMENTS).then(|| format!("--config={CONFIGURATION}"));
         value(name).or_else(otherwise)
     };
-    let mut arguments = expanded(&COMMAND.map(str::to_owned), value);
-    arguments.remove(0);
-    arguments
+    let line = expanded(&COMMAND.map(str::to_owned), value);
+    line.into_iter().skip(1).collect()
 }
 
 /// The output of `systemctl show`.
@@ -133,9 +132,7 @@ impl<'a> Properties<'a> {
         }
         // systemd has given other variables of the unit to `setup` itself.
         let value = |name: &str| variables.get(name).cloned().or_else(|| env::var(name).ok());
-        let mut arguments = expanded(&argv, value);
-        arguments.remove(0);
-        Ok(arguments)
+        Ok(expanded(&argv, value).into_iter().skip(1).collect())
     }
 }
 
