@@ -280,11 +280,11 @@ impl Settings {
         self.values.get(setting)
     }
 
-    /// A digest that changes with any setting, and with the name of the node. A failure under other
-    /// settings, or under another name, does not apply to these.
-    pub fn digest(&self, node_name: &str) -> String {
+    /// A digest that changes with any setting, and with `others`, what a run reads beside the settings.
+    /// A failure under another digest does not apply to these.
+    pub fn digest(&self, others: &str) -> String {
         let expiration = self.expiration_seconds.to_string();
-        let of_provider = [("", expiration.as_str()), ("name", node_name)];
+        let of_provider = [("", expiration.as_str()), ("others", others)];
         let given = self.values.0.iter();
         let given = given.map(|(name, value)| (*name, value.as_str()));
         let mut digest = Sha256::new();

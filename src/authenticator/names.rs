@@ -13,7 +13,7 @@ use crate::clock;
 use crate::credential::{Leaf, parse};
 use crate::failure::Failure;
 use crate::kube::ApiClient;
-use crate::kube::kubeconfig::{Kubeconfig, Login};
+use crate::kube::kubeconfig::{Kubeconfig, Login, changed_at};
 use crate::kubelet::{KubeletArguments, host_name};
 use crate::machine::Machine;
 use crate::node_name::{Bound, NameSources};
@@ -70,7 +70,8 @@ impl Local {
         })
     }
 
-    /// The scope of a failure on this machine. A failure under one name says nothing about another.
+    /// The scope of a failure on this machine. A failure under one name, or with one bootstrap
+    /// credential, says nothing about another.
     pub(super) fn scope(&self, settings: &Settings, machine: &Machine) -> FailureScope {
         let name = match &settings.node_name {
             Some(name) => name.as_str(),
@@ -79,9 +80,10 @@ impl Local {
                 kubelet.unwrap_or(&self.host_name)
             }
         };
+        let bootstrap = &settings.bootstrap_kubeconfig;
         FailureScope {
             boot_id: machine.boot_id(),
-            settings: settings.digest(name),
+            settings: settings.digest(&format!("{name} {:?}", changed_at(bootstrap))),
         }
     }
 }

@@ -1,8 +1,9 @@
 //! Reads a kubeconfig and the files that it names.
 
 use std::borrow::Cow;
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use kubelet_attestation::kubeconfig::{Cluster, Exec, Kubeconfig as Document, Policy, no_files};
@@ -174,6 +175,13 @@ fn read_file(path: &Path) -> Result<Zeroizing<Vec<u8>>, KubeconfigError> {
         return Err(InvalidKubeconfig { place, why }.into());
     }
     Ok(bytes)
+}
+
+/// The time of the last change of the file or of its name. Unlike the time of the last write, nobody
+/// copies it from another file.
+pub(crate) fn changed_at(path: &Path) -> Option<(i64, i64)> {
+    let metadata = fs::metadata(path).ok()?;
+    Some((metadata.ctime(), metadata.ctime_nsec()))
 }
 
 impl ExecCluster<'_> {
