@@ -13,9 +13,13 @@
 //! - If there is nothing to take over, there is no environment file, and the kubelet starts as
 //!   kubeadm set it up.
 //! - A kubelet with a credential of its own keeps that until the plugin has one.
-//! - A kubelet that is set up stays set up, whatever fails, as long as its environment file exists.
+//! - A kubelet that is set up stays set up, whatever fails. A kubeconfig of it that is lost is
+//!   restored from the store, except after `kubeadm reset`.
 
+mod copy;
+mod current;
 mod kubeconfig;
+mod restore;
 mod systemd;
 
 use std::fs;
@@ -24,15 +28,19 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use clap::Args;
+use kubelet_attestation::names::NodeName;
 
-use crate::authenticator::{Authenticator, Cluster, Step};
+use crate::authenticator::{Authenticator, Cluster, Step, node_of};
 use crate::clock::{self, Deadline};
 use crate::failure::{Code, Failure};
-use crate::kube::kubeconfig::{ClusterEndpoint, Kubeconfig};
+use crate::kube::kubeconfig::{ClusterEndpoint, Kubeconfig, Login};
 use crate::kubelet;
 use crate::process::program;
-use crate::store::{Store, StoreFile, StoreLock, remove_file, replace_file, replace_link};
+use crate::store::{Store, StoreLock, remove_file, replace_file, replace_link};
 
+use copy::Again;
+use current::Current;
+pub(crate) use current::PROGRAMS;
 pub(crate) use kubeconfig::{check_length, exec_kubeconfig};
 pub(crate) use systemd::{DROP_IN, drop_in, is_plain};
 
@@ -47,9 +55,6 @@ const ENVIRONMENT_FILE: &str = "/etc/kubernetes/kubelet-authenticator/kubelet.en
 
 /// The directory of certificates that the kubelet gets by itself.
 pub(crate) const CERT_DIR: &str = "/var/lib/kubelet/pki";
-
-/// The prefix of our programs' names.
-pub(crate) const PROGRAMS: &str = "kubelet-authenticator-";
 
 /// The maximum wait for other runs: systemd gives the kubelet's whole start 90 seconds.
 const WAIT_FOR_OTHERS: Duration = Duration::from_secs(5);
@@ -76,21 +81,15 @@ pub(crate) struct Setup {
     /// Restore a kubeconfig with the stored certificate, and kubeadm's arguments.
     #[arg(long, conflicts_with = "from")]
     pub(crate) undo: bool,
+    /// Replace the plugin of another provider, once this machine has a certificate from this one.
+    #[arg(long, conflicts_with_all = ["from", "undo"])]
+    pub(crate) replace: bool,
     /// The absolute path of the program that client-go is to run.
     #[arg(skip)]
     pub(crate) program: PathBuf,
-}
-
-/// The source of a kubelet's credential.
-enum Current {
-    /// Its kubeconfig is missing or invalid.
-    Unknown,
-    /// One of our plugins.
-    Ours(String),
-    /// Another plugin.
-    Plugin(String),
-    /// The kubeconfig itself, as a rule with a certificate of its own.
-    Own,
+    /// The provider of that program.
+    #[arg(skip)]
+    pub(crate) provider: String,
 }
 
 impl Setup {
@@ -115,17 +114,38 @@ impl Setup {
     /// Leaves the kubelet with kubeadm's arguments, if it is not set up and the files can be
     /// written.
     pub(crate) fn give_up(&self) {
-        if !matches!(self.current(), Current::Ours(_)) {
+        let is_set_up = match self.current() {
+            Current::Own | Current::Plugin(_) => false,
+            // kubeadm joins the machine. The file is from an earlier life of it.
+            Current::Missing => !self.from.exists(),
+            Current::Ours(_)
+            | Current::OfAnotherProvider(_)
+            | Current::Empty
+            | Current::Unreadable(_)
+            | Current::Invalid(_) => true,
+        };
+        if !is_set_up {
             // The cause of the failure may prevent this too, and is the error to report.
             drop(remove_file(&self.environment_file));
         }
     }
 
     fn taken_over(&self, authenticator: Authenticator<'_>) -> Result<String, Failure> {
-        let (from, kubeconfig) = (self.from.display(), self.kubelet_kubeconfig.display());
+        let kubeconfig = self.kubelet_kubeconfig.display();
         let adopts = self.from == self.kubelet_kubeconfig;
-        match self.current() {
-            Current::Ours(command) => return self.keep(authenticator, &command, adopts),
+        let current = self.current();
+        match &current {
+            Current::Ours(command) => return self.keep(authenticator, command, adopts),
+            Current::OfAnotherProvider(command) if self.replace => {
+                return self.replaced(authenticator, command);
+            }
+            Current::OfAnotherProvider(command) => {
+                let what = format!("{kubeconfig} runs {command}, and not this plugin");
+                let program = self.program.display();
+                let cure =
+                    format!("to change the provider of this node, run: {program} setup --replace");
+                return Err(Failure::new(Code::Configuration, what, cure));
+            }
             Current::Plugin(command) => {
                 return self.leave(&format!("the kubelet has another plugin: {command}"));
             }
@@ -135,19 +155,23 @@ impl Setup {
                      {kubeconfig}` takes over from that"
                 ));
             }
-            Current::Unknown | Current::Own => {}
+            Current::Missing
+            | Current::Empty
+            | Current::Unreadable(_)
+            | Current::Invalid(_)
+            | Current::Own => {}
+        }
+        if let Current::Unreadable(error) = current {
+            return Err(error.into());
         }
         match Kubeconfig::read(&self.from) {
             Ok(given) => self.join(authenticator, given, adopts),
-            Err(error) if error.is_absence_of(&self.from) => {
-                self.leave(&format!("there is no {from} to take over"))
-            }
-            Err(error) => Err(error.into()),
+            Err(error) => self.restore(&authenticator, current, error),
         }
     }
 
-    /// Completes an earlier run. A bootstrap kubeconfig that stays on the machine is not taken over
-    /// again, because the stored credential may be newer.
+    /// Completes an earlier run. A bootstrap kubeconfig that stays on the machine is taken over again
+    /// only if it has changed, and the stored certificate is of no use.
     fn keep(
         &self,
         mut authenticator: Authenticator<'_>,
@@ -164,17 +188,49 @@ impl Setup {
         if present.as_deref() != Some(environment.as_bytes()) {
             self.write_environment(&lock(&authenticator)?)?;
         }
-        // kubeadm still waits for the node.
-        if !adopts && self.from.exists() && self.kubeadm_flags.exists() {
-            let endpoint = Kubeconfig::read_endpoint(&self.kubelet_kubeconfig)?;
-            authenticator.cluster = Some(Cluster::Checked(endpoint.into()));
-            let enrolled = authenticator.credential();
+        if !adopts && self.from.exists() {
+            let endpoint = Arc::new(Kubeconfig::read_endpoint(&self.kubelet_kubeconfig)?);
+            authenticator.cluster = Some(Cluster::Checked(Arc::clone(&endpoint)));
+            let again = match Kubeconfig::read(&self.from) {
+                Ok(given) => self.take_over_again(&authenticator, given, &endpoint)?,
+                Err(error) => {
+                    let what = "the bootstrap kubeconfig cannot be used";
+                    authenticator.log.warn_of(what, &error.into());
+                    Again::Keeps
+                }
+            };
+            authenticator.warn_of_host_name();
+            let enrolled = match again {
+                Again::Joins(given) => return self.join(authenticator, *given, adopts),
+                Again::Refused => authenticator.renew(false).map(drop),
+                // kubeadm still waits for the node.
+                Again::Keeps if self.kubeadm_flags.exists() => authenticator.credential().map(drop),
+                Again::Keeps => Ok(()),
+            };
             return Ok(self.set_up(&authenticator, enrolled.err()));
         }
+        authenticator.warn_of_host_name();
         Ok(format!(
             "nothing to do: the kubelet runs this plugin already: see {}\n",
             self.kubelet_kubeconfig.display()
         ))
+    }
+
+    /// Makes the kubelet run this plugin instead of that of another provider. The machine must get a
+    /// certificate with this plugin's evidence before any file of the kubelet changes.
+    fn replaced(
+        &self,
+        mut authenticator: Authenticator<'_>,
+        command: &str,
+    ) -> Result<String, Failure> {
+        let endpoint = Kubeconfig::read_endpoint(&self.kubelet_kubeconfig)?;
+        authenticator.cluster = Some(Cluster::Checked(endpoint.into()));
+        authenticator.renew(true)?;
+        let held = lock(&authenticator)?;
+        self.follow(command, &held)?;
+        self.write_environment(&held)?;
+        drop(held);
+        Ok(self.set_up(&authenticator, None))
     }
 
     /// Replaces the plugin's path in the kubelet's kubeconfig. The rest may be an administrator's.
@@ -200,9 +256,13 @@ impl Setup {
         given: Kubeconfig,
         adopts: bool,
     ) -> Result<String, Failure> {
-        let endpoint = Arc::new(given.endpoint);
+        let Kubeconfig { endpoint, login } = given;
+        let endpoint = Arc::new(endpoint);
         check_length(&endpoint, &self.from)?;
         forget_other_cluster(&authenticator, &endpoint)?;
+        if adopts || self.kubeadm_flags.exists() {
+            self.forget_another_name(&authenticator, &login)?;
+        }
         authenticator.cluster = Some(Cluster::Checked(Arc::clone(&endpoint)));
         let told = |step| {
             if let Some(observer) = &authenticator.observer {
@@ -216,11 +276,7 @@ impl Setup {
             remove_file(&self.environment_file)?;
         }
         let mut held = lock(&authenticator)?;
-        let bootstrap = kubeconfig::bootstrap_kubeconfig(&endpoint, &given.login);
-        let path = &authenticator.settings.bootstrap_kubeconfig;
-        replace_file(path, bootstrap.as_bytes(), &held)?;
-        // The recorded failure is about another credential.
-        drop(held.remove(StoreFile::Failure));
+        self.write_copy(&authenticator, &endpoint, &login, &held)?;
         told(Step::BootstrapKubeconfigWritten);
         if adopts {
             drop(held);
@@ -278,10 +334,14 @@ impl Setup {
     /// No valid certificate is stored, or a file cannot be written.
     pub(crate) fn undo(&self, authenticator: &Authenticator<'_>) -> Result<String, Failure> {
         let kubeconfig = self.kubelet_kubeconfig.display();
-        if !matches!(self.current(), Current::Ours(_)) {
-            return self.leave(&format!(
-                "the kubelet does not run this plugin: see {kubeconfig}"
-            ));
+        match self.current() {
+            Current::Ours(_) | Current::OfAnotherProvider(_) => {}
+            Current::Unreadable(error) | Current::Invalid(error) => return Err(error.into()),
+            Current::Missing | Current::Empty | Current::Plugin(_) | Current::Own => {
+                return self.leave(&format!(
+                    "the kubelet does not run this plugin: see {kubeconfig}"
+                ));
+            }
         }
         let (_, stored) = authenticator.stored()?;
         let Some(credential) = stored.valid(clock::now()) else {
@@ -315,20 +375,28 @@ impl Setup {
         ))
     }
 
-    fn current(&self) -> Current {
-        match Kubeconfig::read_exec_command(&self.kubelet_kubeconfig) {
-            Ok(Some(command)) if self.is_ours(&command) => Current::Ours(command),
-            Ok(Some(command)) => Current::Plugin(command),
-            Ok(None) => Current::Own,
-            Err(_) => Current::Unknown,
-        }
-    }
-
-    /// Whether this is the path of one of our plugins.
-    fn is_ours(&self, command: &str) -> bool {
-        let command = Path::new(command);
-        let name = command.file_name().unwrap_or_default().to_string_lossy();
-        command == self.program || name.starts_with(PROGRAMS)
+    /// Empties the store if its certificate is for another node than the one that joins now: the
+    /// machine was reset, and `kubeadm reset` does not know our store.
+    fn forget_another_name(
+        &self,
+        authenticator: &Authenticator<'_>,
+        login: &Login,
+    ) -> Result<(), Failure> {
+        let (_, stored) = authenticator.stored()?;
+        let (Some(_), Some(origin)) = (&stored.credential, &stored.origin) else {
+            return Ok(());
+        };
+        // Without a name, there is nothing to compare with. The enrolment has the reason.
+        let joins: Option<NodeName> = node_of(login).or_else(|| authenticator.unbound().ok());
+        let Some(joins) = joins.filter(|name| *name != origin.node_name) else {
+            return Ok(());
+        };
+        authenticator.log.warn(&format!(
+            "{} is emptied: its certificate is for node {}, and this machine joins as {joins}",
+            authenticator.settings.state_directory.display(),
+            origin.node_name
+        ));
+        lock(authenticator)?.forget_all()
     }
 }
 

@@ -17,6 +17,7 @@ impl Session {
         plain("--cert-dir", &options.cert_dir)?;
         let setup = Setup {
             program: this_program()?,
+            provider: self.attester.provider().to_string(),
             ..options.clone()
         };
         if let Some(untrusted) = ownership::of_path(&setup.program) {
@@ -28,8 +29,14 @@ impl Session {
         let leftovers = Leftovers::default();
         let kubeconfig = &options.kubelet_kubeconfig;
         self.warn_of_leftovers(&leftovers.in_kubeconfig(kubeconfig));
+        // A person replaces a plugin, and may just have mended what failed.
+        let caller = if options.replace {
+            Caller::Person
+        } else {
+            Caller::Setup
+        };
         let authenticator = self
-            .authenticator(Self::sources(arguments), Caller::Setup)
+            .authenticator(Self::sources(arguments), caller)
             .inspect_err(|_| setup.give_up())?;
         let text = if setup.undo {
             setup.undo(&authenticator)?

@@ -72,10 +72,14 @@ impl Doctor {
         let this = format!("{PROGRAMS}{}", self.authenticator.attester.provider());
         if program.file_name() != Some(OsStr::new(&this)) {
             let what = format!("{place} runs {command}, which is not {this}");
-            let cure = format!(
-                "run `doctor` of that program; or, to change the provider, run: {} setup --replace",
-                process::program()
-            );
+            let name = program.file_name().unwrap_or_default().to_string_lossy();
+            let otherwise = if name.starts_with(PROGRAMS) {
+                let this = process::program();
+                format!("to change the provider, run: {this} setup --replace")
+            } else {
+                again
+            };
+            let cure = format!("run `doctor` of that program; or {otherwise}");
             return Err(warn(what, cure));
         }
         if exec.provide_cluster_info != Some(true) {

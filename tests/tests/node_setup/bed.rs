@@ -4,13 +4,32 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use kubelet_attestation::csr::envelope::Envelope;
+use kubelet_attestation::csr::parse::CertificationRequest;
+use kubelet_attestation::csr::subject;
 use kubelet_authenticator::testing::Kubeconfig;
 use kubelet_authenticator_test_support::api_server::{ApiServer, Signer, TOKEN};
-use kubelet_authenticator_tests::node::{NULL, Node, Run};
+use kubelet_authenticator_tests::node::{NULL, Node, Run, UNDER_TEST};
 use kubelet_authenticator_tests::program;
+use serde_json::Value;
 
 /// The kubelet's arguments in the environment file, without the kubeconfig.
 const ARGUMENTS: &str = "--rotate-certificates=false";
+
+/// The file that kubeadm writes the kubelet's arguments to.
+pub const FLAGS: &str = "/var/lib/kubelet/kubeadm-flags.env";
+
+/// The kubelet's configuration file, which `kubeadm reset` removes.
+pub const CONFIGURATION: &str = "/var/lib/kubelet/config.yaml";
+
+/// Sets the host name `$0`, and runs the rest.
+const NAMED: &str = r#"echo "$0" > /proc/sys/kernel/hostname; exec "$@""#;
+
+/// The same in a shell that looks like a kubelet with the argument `$1`.
+const KUBELET: &str = r#"echo "$0" > /proc/sys/kernel/hostname
+exec -a kubelet bash -c '"$@"; exit $?' "$@""#;
 
 /// A machine with the files of kubeadm and the kubelet.
 pub struct Host {
@@ -34,6 +53,72 @@ impl Host {
         let host = Self::new(NULL, server);
         server.kubeconfig().write(&host.from());
         host
+    }
+
+    /// A machine with a host name and files of its own, on which `kubeadm join` has left its files.
+    pub fn named(server: &ApiServer, host_name: &str) -> Self {
+        let mut host = Self::new(UNDER_TEST, server);
+        host.node.unset("nodeName");
+        let root = host.node.scratch().directory("machine");
+        host.node.set_env("MACHINE_ROOT", root);
+        host.call(host_name);
+        host.machine_file(FLAGS, "KUBELET_KUBEADM_ARGS=\n");
+        host.machine_file(CONFIGURATION, "kind: KubeletConfiguration\n");
+        server.kubeconfig().write(&host.from());
+        host
+    }
+
+    /// Gives the machine a host name. The plugin has no kubelet from now on.
+    pub fn call(&mut self, host_name: &str) {
+        let wrapper = ["unshare", "--uts", "bash", "-c", NAMED, host_name];
+        self.node.wrap(&wrapper);
+    }
+
+    /// A run of the plugin by a kubelet with this argument, on a machine with this host name.
+    #[track_caller]
+    pub fn kubelet(&mut self, host_name: &str, argument: &str) -> Run {
+        let wrapper = [
+            "unshare", "--uts", "bash", "-c", KUBELET, host_name, argument,
+        ];
+        self.node.wrap(&wrapper);
+        let run = self.node.run();
+        self.call(host_name);
+        run
+    }
+
+    /// A file of the machine.
+    pub fn machine_path(&self, path: &str) -> PathBuf {
+        let root = self.node.scratch().join("machine");
+        root.join(path.trim_start_matches('/'))
+    }
+
+    /// Writes a file of the machine.
+    pub fn machine_file(&self, path: &str, text: &str) {
+        let path = self.machine_path(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+
+    /// Removes the files that `kubeadm reset` removes.
+    pub fn reset_by_kubeadm(&self) {
+        let _ = fs::remove_file(self.from());
+        fs::remove_file(self.kubelet_conf()).unwrap();
+        fs::remove_file(self.kubeadm_flags()).unwrap();
+        fs::remove_dir_all(self.machine_path("/var/lib/kubelet")).unwrap();
+    }
+
+    /// Writes the files that `kubeadm join` writes, the arguments last.
+    pub fn join_by_kubeadm(&self, server: &ApiServer) {
+        server.kubeconfig().write(&self.from());
+        self.machine_file(CONFIGURATION, "kind: KubeletConfiguration\n");
+        self.machine_file(FLAGS, "KUBELET_KUBEADM_ARGS=\n");
+        fs::write(self.kubeadm_flags(), "KUBELET_KUBEADM_ARGS=\"\"\n").unwrap();
+    }
+
+    /// The text of the kubelet's kubeconfig.
+    #[track_caller]
+    pub fn conf(&self) -> String {
+        fs::read_to_string(self.kubelet_conf()).unwrap()
     }
 
     pub fn from(&self) -> PathBuf {
@@ -116,6 +201,17 @@ pub fn issuing() -> ApiServer {
     let server = ApiServer::start();
     server.set_signer(Signer::issue());
     server
+}
+
+/// The node of the last request.
+#[track_caller]
+pub fn asked(server: &ApiServer) -> String {
+    let body: Value = serde_json::from_slice(server.created_bodies().last().unwrap()).unwrap();
+    let request = STANDARD.decode(body["spec"]["request"].as_str().unwrap());
+    let envelope = Envelope::parse(&request.unwrap()).unwrap();
+    let request = CertificationRequest::from_der(&envelope.csr).unwrap();
+    let name = subject::node_name(request.subject()).unwrap();
+    name.as_str().to_owned()
 }
 
 #[track_caller]

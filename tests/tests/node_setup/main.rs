@@ -4,5 +4,11 @@
 mod again;
 mod bed;
 mod first;
+mod lost;
+mod names;
+mod provider;
 mod render;
+mod reset;
+mod sources;
+mod token;
 mod undo;

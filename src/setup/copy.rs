@@ -1,0 +1,141 @@
+//! The copy of the bootstrap kubeconfig that the plugin uses.
+//!
+//! The first line of the copy has a digest of what was copied. So an administrator can replace either
+//! file: the copy is used until the bootstrap kubeconfig itself changes, whatever their dates.
+
+use std::path::Path;
+use std::time::Duration;
+
+use data_encoding::HEXLOWER;
+use sha2::{Digest as _, Sha256};
+use zeroize::Zeroizing;
+
+use super::kubeconfig::bootstrap_kubeconfig;
+use super::{Setup, lock};
+use crate::authenticator::Authenticator;
+use crate::clock::{self, Deadline};
+use crate::failure::Failure;
+use crate::kube::ApiError;
+use crate::kube::kubeconfig::{ClusterEndpoint, Kubeconfig, Login, changed_at, read_text};
+use crate::store::{StoreFile, StoreLock, replace_file};
+
+/// The first line of a copy, before the digest.
+const COPIED: &str = "# Copied by `setup`: SHA-256 ";
+
+/// The same before kubeadm has given the kubelet its name.
+const UNNAMED: &str = "# Copied by `setup` before the node had a name: SHA-256 ";
+
+/// The wait to learn whether the API server accepts the stored certificate.
+const TRYING: Duration = Duration::from_secs(5);
+
+/// What `setup` does with a bootstrap kubeconfig on a machine that it has set up.
+pub(super) enum Again {
+    /// It leaves the bootstrap kubeconfig, or it has copied it.
+    Keeps,
+    /// It has copied the bootstrap kubeconfig, because the API server refuses the certificate.
+    Refused,
+    /// It joins the machine again: the cluster is not the one of the kubelet's kubeconfig.
+    Joins(Box<Kubeconfig>),
+}
+
+/// How a bootstrap kubeconfig compares with its copy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Compared {
+    /// The bootstrap kubeconfig changed after it was copied.
+    is_newer: bool,
+    /// The copy was made before the node had a name.
+    is_unnamed: bool,
+}
+
+impl Setup {
+    /// Copies the bootstrap kubeconfig again, if that is needed and it is of this cluster.
+    pub(super) fn take_over_again(
+        &self,
+        authenticator: &Authenticator<'_>,
+        given: Kubeconfig,
+        endpoint: &ClusterEndpoint,
+    ) -> Result<Again, Failure> {
+        let copy = &authenticator.settings.bootstrap_kubeconfig;
+        let Compared {
+            is_newer,
+            is_unnamed,
+        } = compare(&given, &self.from, copy);
+        // kubeadm has given the node its name since.
+        let is_named_now = is_unnamed && self.kubeadm_flags.exists();
+        if is_named_now {
+            self.forget_another_name(authenticator, &given.login)?;
+        }
+        let (_, stored) = authenticator.stored()?;
+        let valid = stored.valid(clock::now());
+        let refused = || {
+            let tried = authenticator.try_certificate(
+                stored.origin.as_ref()?,
+                valid?,
+                Deadline::after(TRYING),
+            );
+            tried?.err().filter(ApiError::is_about_the_requester)
+        };
+        let again = if !is_newer && !is_named_now {
+            return Ok(Again::Keeps);
+        } else if valid.is_none() && !given.endpoint.has_ca_of(endpoint) {
+            return Ok(Again::Joins(Box::new(given)));
+        } else if valid.is_none() || is_named_now {
+            Again::Keeps
+        } else if given.endpoint.is_of_same_cluster(endpoint) && refused().is_some() {
+            Again::Refused
+        } else {
+            return Ok(Again::Keeps);
+        };
+        let held = lock(authenticator)?;
+        self.write_copy(authenticator, &given.endpoint, &given.login, &held)?;
+        let (from, copy) = (self.from.display(), copy.display());
+        let log = authenticator.log;
+        log.step(&format!("{from} is copied to {copy} again"));
+        Ok(again)
+    }
+
+    /// Copies the bootstrap kubeconfig to the plugin's.
+    pub(super) fn write_copy(
+        &self,
+        authenticator: &Authenticator<'_>,
+        endpoint: &ClusterEndpoint,
+        login: &Login,
+        lock: &StoreLock,
+    ) -> Result<(), Failure> {
+        let copy = copy_of(endpoint, login, !self.kubeadm_flags.exists());
+        let path = &authenticator.settings.bootstrap_kubeconfig;
+        replace_file(path, copy.as_bytes(), lock)?;
+        // The recorded failure is about another credential.
+        drop(lock.remove(StoreFile::Failure));
+        Ok(())
+    }
+}
+
+/// The copy of a kubeconfig with this cluster and login. It has in it what the kubeconfig may keep in
+/// other files.
+fn copy_of(endpoint: &ClusterEndpoint, login: &Login, is_unnamed: bool) -> Zeroizing<String> {
+    let text = bootstrap_kubeconfig(endpoint, login);
+    let mark = if is_unnamed { UNNAMED } else { COPIED };
+    let digest = digest(&text);
+    Zeroizing::new([mark, digest.as_str(), "\n", text.as_str()].concat())
+}
+
+/// Compares `given`, which is in the file `from`, with `copy`.
+fn compare(given: &Kubeconfig, from: &Path, copy: &Path) -> Compared {
+    let text = read_text(copy).unwrap_or_default();
+    let first = text.lines().next().unwrap_or_default();
+    let unnamed = first.strip_prefix(UNNAMED);
+    let is_newer = match unnamed.or_else(|| first.strip_prefix(COPIED)) {
+        Some(copied) => copied != digest(&bootstrap_kubeconfig(&given.endpoint, &given.login)),
+        // An administrator has written the copy, or an earlier release.
+        None => changed_at(from) >= changed_at(copy),
+    };
+    Compared {
+        is_newer,
+        is_unnamed: unnamed.is_some(),
+    }
+}
+
+fn digest(text: &str) -> String {
+    HEXLOWER.encode(&Sha256::digest(text))
+}

@@ -1,0 +1,69 @@
+//! The source of a kubelet's credential, as its kubeconfig has it.
+
+use std::path::Path;
+
+use super::Setup;
+use crate::kube::kubeconfig::{Kubeconfig, KubeconfigError, read_text};
+
+/// The prefix of our programs' names.
+pub(crate) const PROGRAMS: &str = "kubelet-authenticator-";
+
+/// The source of a kubelet's credential.
+pub(super) enum Current {
+    /// There is no kubeconfig.
+    Missing,
+    /// The kubeconfig has no content, as files have after a crash.
+    Empty,
+    /// The kubeconfig cannot be read.
+    Unreadable(KubeconfigError),
+    /// The kubeconfig is not valid.
+    Invalid(KubeconfigError),
+    /// This plugin.
+    Ours(String),
+    /// The plugin of another provider.
+    OfAnotherProvider(String),
+    /// Another plugin.
+    Plugin(String),
+    /// The kubeconfig itself, as a rule with a certificate of its own.
+    Own,
+}
+
+impl Setup {
+    pub(super) fn current(&self) -> Current {
+        let path = &self.kubelet_kubeconfig;
+        let error = match Kubeconfig::read_exec_command(path) {
+            Ok(Some(command)) => return self.run_by(command),
+            Ok(None) => return Current::Own,
+            Err(error) => error,
+        };
+        match error {
+            error if error.is_absence_of(path) => Current::Missing,
+            KubeconfigError::Unreadable { .. } => Current::Unreadable(error),
+            KubeconfigError::Invalid(_) if is_empty(path) => Current::Empty,
+            KubeconfigError::Invalid(_) => Current::Invalid(error),
+        }
+    }
+
+    fn run_by(&self, command: String) -> Current {
+        let path = Path::new(&command);
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let own = format!("{PROGRAMS}{}", self.provider);
+        // A file beside the program, such as a script with its name, is an administrator's.
+        let is_own = name == own || name.starts_with(&format!("{own}."));
+        if path == self.program || is_own {
+            Current::Ours(command)
+        } else if name.starts_with(PROGRAMS) {
+            Current::OfAnotherProvider(command)
+        } else {
+            Current::Plugin(command)
+        }
+    }
+}
+
+fn is_empty(path: &Path) -> bool {
+    read_text(path).is_ok_and(|text| {
+        // A file system may restore the length of a file without its content.
+        let mut letters = text.chars();
+        letters.all(|letter| letter == '\0' || letter.is_whitespace())
+    })
+}

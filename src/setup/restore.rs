@@ -1,0 +1,100 @@
+//! Restores a kubelet's kubeconfig that is lost.
+
+use std::path::{Path, PathBuf};
+
+use super::current::Current;
+use super::kubeconfig::exec_kubeconfig;
+use super::{Setup, lock};
+use crate::authenticator::Authenticator;
+use crate::failure::{Code, Failure};
+use crate::kube::kubeconfig::{ClusterEndpoint, Kubeconfig, KubeconfigError};
+use crate::kubelet::CONFIGURATION;
+use crate::store::replace_file;
+use crate::store_contents::StoreContents;
+
+impl Setup {
+    /// Restores the kubeconfig of a kubelet that was set up. `error` is why there is nothing else to
+    /// take over.
+    pub(super) fn restore(
+        &self,
+        authenticator: &Authenticator<'_>,
+        current: Current,
+        error: KubeconfigError,
+    ) -> Result<String, Failure> {
+        let is_absent = error.is_absence_of(&self.from) && self.from != self.kubelet_kubeconfig;
+        let from = self.from.display();
+        let (_, stored) = authenticator.stored()?;
+        let endpoint = self.known_cluster(authenticator, &stored);
+        let is_reset = matches!(current, Current::Missing) && self.is_reset(authenticator);
+        let Some(endpoint) = endpoint.filter(|_| !is_reset) else {
+            return if is_absent {
+                self.leave(&format!("there is no {from} to take over"))
+            } else {
+                Err(error.into())
+            };
+        };
+        let kubeconfig = self.kubelet_kubeconfig.display();
+        match current {
+            Current::Invalid(invalid) => {
+                let cure = format!(
+                    "correct {kubeconfig}; or remove it and restart the kubelet, and it is written again"
+                );
+                return Err(Failure::of(Code::Configuration, &invalid, cure));
+            }
+            Current::Missing if !configuration(authenticator).exists() => {
+                let what = format!(
+                    "{kubeconfig} is missing, and so is {CONFIGURATION}, as after `kubeadm reset`"
+                );
+                let cure = format!(
+                    "join the node again; or run: {} render kubeconfig > {kubeconfig}",
+                    self.program.display()
+                );
+                return Err(Failure::new(Code::Configuration, what, cure));
+            }
+            Current::Missing | Current::Empty => {}
+            Current::Unreadable(_)
+            | Current::Ours(_)
+            | Current::OfAnotherProvider(_)
+            | Current::Plugin(_)
+            | Current::Own => return Err(error.into()),
+        }
+        if !is_absent {
+            let what = format!("{from} cannot be used");
+            authenticator.log.warn_of(&what, &error.into());
+        }
+        let held = lock(authenticator)?;
+        let text = exec_kubeconfig(&endpoint, &self.program);
+        replace_file(&self.kubelet_kubeconfig, text.as_bytes(), &held)?;
+        self.write_environment(&held)?;
+        Ok(format!(
+            "{kubeconfig} was lost, and is restored: the kubelet runs {}\n",
+            self.program.display()
+        ))
+    }
+
+    /// Whether `kubeadm reset` has removed the kubelet's files.
+    fn is_reset(&self, authenticator: &Authenticator<'_>) -> bool {
+        !configuration(authenticator).exists() && !self.kubeadm_flags.exists()
+    }
+
+    /// The cluster of a kubelet that was set up, from the store or else from the plugin's bootstrap
+    /// kubeconfig.
+    fn known_cluster(
+        &self,
+        authenticator: &Authenticator<'_>,
+        stored: &StoreContents,
+    ) -> Option<ClusterEndpoint> {
+        if stored.credential.is_none() && !self.environment_file.exists() {
+            return None;
+        }
+        let known = stored.origin.as_ref().and_then(|it| it.cluster().ok());
+        known.or_else(|| {
+            let copy: &Path = &authenticator.settings.bootstrap_kubeconfig;
+            Kubeconfig::read_endpoint(copy).ok()
+        })
+    }
+}
+
+fn configuration(authenticator: &Authenticator<'_>) -> PathBuf {
+    authenticator.machine.path(CONFIGURATION)
+}

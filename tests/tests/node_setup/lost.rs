@@ -1,0 +1,152 @@
+//! A kubelet's kubeconfig that is lost, empty, invalid or unreadable.
+
+use std::fs;
+
+use kubelet_authenticator_tests::node::UNDER_TEST;
+
+use crate::bed::{CONFIGURATION, Host, issuing};
+
+/// A machine that is set up, without kubeadm's bootstrap kubeconfig.
+fn set_up() -> Host {
+    let server = issuing();
+    let host = Host::named(&server, "worker-1");
+    host.setup().succeeded();
+    fs::remove_file(host.from()).unwrap();
+    host
+}
+
+#[test]
+fn a_lost_or_empty_kubeconfig_is_restored_from_the_store() {
+    for content in [None, Some(""), Some(" \n"), Some("\0\0\0\0")] {
+        for environment in [true, false] {
+            let host = set_up();
+            let conf = host.conf();
+            match content {
+                Some(content) => fs::write(host.kubelet_conf(), content).unwrap(),
+                None => fs::remove_file(host.kubelet_conf()).unwrap(),
+            }
+            if !environment {
+                // Removed by an earlier release.
+                fs::remove_file(host.environment()).unwrap();
+            }
+
+            let run = host.setup().succeeded();
+
+            assert!(run.stdout.contains("was lost, and is restored"), "{run:#?}");
+            assert_eq!(host.conf(), conf);
+            host.is_set_up(UNDER_TEST);
+            host.setup().succeeded();
+        }
+    }
+}
+
+#[test]
+fn a_kubeconfig_is_restored_beside_a_bootstrap_kubeconfig_that_cannot_be_used() {
+    let host = set_up();
+    let conf = host.conf();
+    fs::remove_file(host.kubelet_conf()).unwrap();
+    fs::write(host.from(), "{").unwrap();
+
+    let run = host.setup().succeeded();
+
+    run.saying(host.from().to_str().unwrap());
+    assert_eq!(host.conf(), conf);
+    host.is_set_up(UNDER_TEST);
+}
+
+#[test]
+fn a_kubeconfig_before_the_first_certificate_is_restored_too() {
+    let server = issuing();
+    let host = Host::named(&server, "worker-1");
+    server.revoke_token("abcdef");
+    host.setup().succeeded().saying("has no credential yet");
+    fs::remove_file(host.from()).unwrap();
+    fs::remove_file(host.kubelet_conf()).unwrap();
+
+    host.setup().succeeded();
+
+    host.is_set_up(UNDER_TEST);
+}
+
+#[test]
+fn an_invalid_or_unreadable_kubeconfig_fails_and_the_environment_file_stays() {
+    for make in [
+        (|host: &Host| fs::write(host.kubelet_conf(), "users: [").unwrap()) as fn(&Host),
+        |host| fs::write(host.kubelet_conf(), "kind: Config\n").unwrap(),
+        |host| {
+            fs::remove_file(host.kubelet_conf()).unwrap();
+            fs::create_dir(host.kubelet_conf()).unwrap();
+        },
+    ] {
+        let host = set_up();
+        let environment = fs::read_to_string(host.environment()).unwrap();
+        let conf = host.conf();
+        make(&host);
+
+        for run in [host.setup(), host.undo()] {
+            run.failed(3).saying(host.kubelet_conf().to_str().unwrap());
+            let kept = fs::read_to_string(host.environment()).unwrap();
+            assert_eq!(kept, environment);
+        }
+        // The hint: remove it.
+        if host.kubelet_conf().is_file() {
+            fs::remove_file(host.kubelet_conf()).unwrap();
+            host.setup().succeeded();
+            assert_eq!(host.conf(), conf);
+        }
+    }
+}
+
+#[test]
+fn a_kubeconfig_that_is_lost_with_the_configuration_fails_and_names_both() {
+    let host = set_up();
+    fs::remove_file(host.kubelet_conf()).unwrap();
+    fs::remove_file(host.machine_path(CONFIGURATION)).unwrap();
+
+    let run = host.setup().failed(3);
+
+    let run = run
+        .saying(host.kubelet_conf().to_str().unwrap())
+        .saying(CONFIGURATION);
+    run.saying("render kubeconfig > ");
+    assert!(host.environment().exists());
+    // The hint.
+    let rendered = host.node.command(&["render", "kubeconfig"]).succeeded();
+    fs::write(host.kubelet_conf(), rendered.stdout).unwrap();
+    host.setup().succeeded();
+    host.is_set_up(UNDER_TEST);
+}
+
+#[test]
+fn a_bootstrap_kubeconfig_that_names_a_missing_file_fails_with_that_file() {
+    let server = issuing();
+    let missing = |key: &str| {
+        server
+            .kubeconfig()
+            .user(serde_json::json!({ key: "/none/token" }))
+    };
+    let ca = server.kubeconfig().without_ca();
+    let ca = ca.cluster_field("certificate-authority", "/none/ca.crt".into());
+    for (file, path) in [(missing("tokenFile"), "/none/token"), (ca, "/none/ca.crt")] {
+        let host = Host::named(&server, "worker-1");
+        file.write(&host.from());
+
+        host.setup().failed(3).saying(path);
+
+        host.is_left_to_kubeadm();
+    }
+    // A certificate of a kubelet that is to be adopted.
+    let host = Host::named(&server, "worker-1");
+    let pair = serde_json::json!({"client-certificate": "/none/current.pem", "client-key": "/none/current.pem"});
+    server.kubeconfig().user(pair).write(&host.kubelet_conf());
+    let conf = host.kubelet_conf();
+    let adopt = ["--from", conf.to_str().unwrap()];
+    host.setup_with(&adopt)
+        .failed(3)
+        .saying("/none/current.pem");
+    fs::remove_file(&conf).unwrap();
+    host.setup_with(&adopt)
+        .failed(3)
+        .saying(conf.to_str().unwrap());
+    assert_eq!(server.connections(), 0);
+}

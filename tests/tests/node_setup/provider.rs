@@ -1,0 +1,80 @@
+//! A kubelet that runs the plugin of another provider.
+
+use std::fs;
+use std::path::Path;
+
+use kubelet_authenticator_test_support::api_server::Signer;
+use kubelet_authenticator_tests::node::{INSECURE, NULL};
+use kubelet_authenticator_tests::program;
+
+use crate::bed::{Host, issuing};
+
+#[test]
+fn the_plugin_of_another_provider_is_refused_until_the_printed_command_is_run() {
+    let server = issuing();
+    let host = Host::new(NULL, &server);
+    server.kubeconfig().write(&host.from());
+    host.setup().succeeded();
+    let old = host.node.serial();
+    let own = program(NULL).display().to_string();
+    let conf = host.conf();
+    for other in [
+        program(INSECURE),
+        "/opt/gone/kubelet-authenticator-aws".into(),
+    ] {
+        let others = conf.replace(&own, &other.display().to_string());
+        fs::write(host.kubelet_conf(), &others).unwrap();
+
+        let refused = host.setup().failed(3);
+
+        let words = format!("runs {}, and not this plugin", other.display());
+        let refused = refused.saying(&words);
+        refused.saying(&format!("run: {own} setup --replace"));
+        assert_eq!(host.conf(), others);
+        assert!(host.environment().exists());
+
+        let path = host.kubelet_conf();
+        let path = path.to_str().unwrap();
+        let words = ["doctor", "--kubelet-kubeconfig", path, "-o", "json"];
+        let doctor = host.node.command(&words);
+        let is_named = doctor.stdout.contains("setup --replace");
+        assert_eq!(is_named, other.exists(), "{doctor:#?}");
+
+        // Without a certificate from this provider, nothing changes.
+        server.set_signer(Signer::deny("MachineUnknown", "no machine"));
+        host.setup_with(&["--replace"])
+            .failed(12)
+            .saying("MachineUnknown");
+        assert_eq!(host.conf(), others);
+        assert!(host.environment().exists());
+
+        server.set_signer(Signer::issue());
+        host.setup_with(&["--replace"]).succeeded();
+        assert_eq!(host.conf(), conf);
+        host.is_set_up(NULL);
+        assert_ne!(host.node.serial(), old);
+    }
+    // With this plugin, there is nothing to replace.
+    let again = host.setup_with(&["--replace"]).succeeded();
+    assert!(
+        again.stdout.contains("runs this plugin already"),
+        "{again:#?}"
+    );
+}
+
+#[test]
+fn a_script_with_the_name_of_the_plugin_is_the_plugins() {
+    let server = issuing();
+    let host = Host::joining(&server);
+    host.setup().succeeded();
+    let own = program(NULL).display().to_string();
+    let script = host.etc.join(format!("{NULL}.sh"));
+    fs::write(&script, "").unwrap();
+    let conf = host.conf().replace(&own, script.to_str().unwrap());
+    fs::write(host.kubelet_conf(), &conf).unwrap();
+
+    host.setup().succeeded();
+
+    assert_eq!(host.conf(), conf);
+    assert!(Path::new(&script).exists());
+}

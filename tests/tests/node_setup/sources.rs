@@ -1,0 +1,170 @@
+//! The places where an administrator can name the node and the machine: `setup` and the plugin under the kubelet
+//! agree in each of them.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+
+use crate::bed::{CONFIGURATION, FLAGS, Host, asked, issuing};
+
+const NAME: &str = "--hostname-override=worker-1";
+const ID: &str = "--provider-id=test:///worker-1";
+
+/// Runs systemd on the machine, with a systemctl that prints these properties.
+fn systemd(host: &mut Host, script: &str) {
+    let run = host.machine_path("/run/systemd/system");
+    fs::create_dir_all(run).unwrap();
+    let bin = host.node.scratch().directory("bin");
+    let systemctl = bin.join("systemctl");
+    fs::write(&systemctl, format!("#!/bin/sh\n{script}\n")).unwrap();
+    fs::set_permissions(&systemctl, fs::Permissions::from_mode(0o755)).unwrap();
+    let path = format!("{}:/usr/sbin:/usr/bin:/sbin:/bin", bin.display());
+    host.node.set_env("PATH", path);
+}
+
+fn shows(command: &str, more: &str) -> String {
+    format!(
+        "cat <<'END'\nLoadState=loaded\nExecStart={{ path=/usr/bin/kubelet ; argv[]={command} ; ignore_errors=no ; \
+         pid=0 }}\n{more}END"
+    )
+}
+
+/// Asserts that `setup` and a kubelet with both flags agree on the node and the machine.
+#[track_caller]
+fn agree(make: impl FnOnce(&mut Host)) {
+    let server = issuing();
+    let mut host = Host::named(&server, "vm");
+    host.node.unset("providerID");
+    make(&mut host);
+
+    let run = host.setup().succeeded();
+
+    assert!(!run.stderr.contains("has no credential"), "{run:#?}");
+    assert_eq!(asked(&server), "worker-1");
+    let identity = host.node.command(&["identify"]).succeeded();
+    assert!(
+        identity.stdout.contains("test:///worker-1"),
+        "{identity:#?}"
+    );
+    host.kubelet("vm", NAME).succeeded().pair();
+    assert_eq!(server.creates(), 1);
+}
+
+#[test]
+fn setup_and_kubelet_agree_on_arguments_in_files_of_kubeadms_unit() {
+    for path in [FLAGS, "/etc/default/kubelet", "/etc/sysconfig/kubelet"] {
+        let variable = if path == FLAGS {
+            "KUBELET_KUBEADM_ARGS"
+        } else {
+            "KUBELET_EXTRA_ARGS"
+        };
+        for text in [
+            format!("{variable}=\"{NAME} {ID}\"\n"),
+            format!("# ours\n{variable}={NAME} \\\n {ID}\n"),
+            format!("OTHER=x\n  {variable} = '{NAME} {ID}'\n"),
+        ] {
+            agree(|host| host.machine_file(path, &text));
+        }
+    }
+}
+
+#[test]
+fn the_last_file_of_kubeadms_unit_wins() {
+    agree(|host| {
+        host.machine_file(
+            FLAGS,
+            "KUBELET_KUBEADM_ARGS=\"--hostname-override=other --provider-id=a:///b\"\n",
+        );
+        let text = format!("KUBELET_EXTRA_ARGS=\"{NAME} {ID}\"\n");
+        host.machine_file("/etc/default/kubelet", &text);
+    });
+}
+
+#[test]
+fn setup_and_kubelet_agree_on_arguments_in_the_environment() {
+    agree(|host| {
+        host.node
+            .set_env("KUBELET_EXTRA_ARGS", format!("{NAME} {ID}"))
+    });
+}
+
+#[test]
+fn setup_and_kubelet_agree_on_arguments_in_a_unit_of_systemd() {
+    agree(|host| {
+        let command = format!("/usr/bin/kubelet {NAME} $KUBELET_EXTRA_ARGS {ID}");
+        systemd(host, &shows(&command, ""));
+    });
+    agree(|host| {
+        let more = format!("Environment=A=b \"KUBELET_ARGS={NAME} {ID}\"\n");
+        systemd(host, &shows("/usr/bin/kubelet $KUBELET_ARGS", &more));
+    });
+    agree(|host| {
+        host.machine_file("/etc/ours.env", &format!("ARGS=\"{NAME} {ID}\"\n"));
+        let file = |path: &str| format!("EnvironmentFiles={path} (ignore_errors=yes)\n");
+        let more = file("/etc/none") + &file("/etc/ours.env");
+        systemd(host, &shows("/usr/bin/kubelet $ARGS", &more));
+    });
+}
+
+#[test]
+fn setup_and_kubelet_agree_on_the_provider_id_of_the_kubelets_configuration() {
+    let file = "kind: KubeletConfiguration\nproviderID: test:///worker-1\n";
+    let named = format!("KUBELET_EXTRA_ARGS={NAME}\n");
+    agree(|host| {
+        host.machine_file(CONFIGURATION, file);
+        host.machine_file("/etc/default/kubelet", &named);
+    });
+    agree(|host| {
+        let other = "kind: KubeletConfiguration\nproviderID: test:///other\n";
+        host.machine_file("/etc/kubelet.yaml", other);
+        host.machine_file("/etc/kubelet.conf.d/10.conf", file);
+        let command = format!(
+            "/usr/bin/kubelet --config=/etc/kubelet.yaml --config-dir /etc/kubelet.conf.d {NAME}"
+        );
+        systemd(host, &shows(&command, ""));
+    });
+}
+
+#[test]
+fn the_provider_id_of_a_running_kubelets_configuration_is_the_machines() {
+    let server = issuing();
+    let mut host = Host::named(&server, "vm");
+    host.node.unset("providerID");
+    host.machine_file("/etc/kubelet.yaml", "providerID: test:///worker-1\n");
+    let copy = host.bootstrap();
+    fs::create_dir_all(copy.parent().unwrap()).unwrap();
+    server.kubeconfig().write(&copy);
+
+    host.kubelet("vm", "--config=/etc/kubelet.yaml")
+        .succeeded()
+        .pair();
+
+    let inspected = host.node.json("origin.json");
+    assert_eq!(inspected["nodeName"], "vm");
+    assert_eq!(server.creates(), 1);
+}
+
+#[test]
+fn a_unit_that_is_not_known_leaves_the_first_request_to_the_kubelet() {
+    for (script, why) in [
+        ("exit 1", "systemctl fails"),
+        (
+            &shows("/bin/sh -c kubelet", ""),
+            "kubelet.service starts /bin/sh",
+        ),
+    ] {
+        let server = issuing();
+        let mut host = Host::named(&server, "vm");
+        systemd(&mut host, script);
+
+        let run = host.setup().succeeded();
+
+        run.saying("has no credential yet: the kubelet's arguments are not known")
+            .saying(why);
+        assert_eq!(server.creates(), 0);
+        host.kubelet("vm", NAME).succeeded().pair();
+        assert_eq!(asked(&server), "worker-1");
+        // With a certificate, nothing needs the unit.
+        let run = host.setup().succeeded();
+        assert_eq!(run.stderr, "", "{run:#?}");
+    }
+}

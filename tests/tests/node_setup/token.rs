@@ -1,0 +1,163 @@
+//! A bootstrap kubeconfig that changes after `setup` has copied it.
+
+use std::fs;
+use std::time::{Duration, SystemTime};
+
+use kubelet_authenticator_test_support::api_server::{ApiServer, Fault, Route, Times, Verb};
+use kubelet_authenticator_test_support::pki::{Contents, Subject};
+
+use crate::bed::{Host, asked, issuing};
+
+const NEW: &str = "fedcba.fedcba9876543210";
+
+/// A machine whose first token has expired, and the server, which has another.
+fn expired() -> (ApiServer, Host) {
+    let server = issuing();
+    server.add_token("fedcba", "fedcba9876543210");
+    server.revoke_token("abcdef");
+    let host = Host::named(&server, "worker-1");
+    let copy = host.bootstrap();
+    let run = host.setup().succeeded().saying("401 Unauthorized");
+    run.saying(&format!(
+        "put a kubeconfig with a new bootstrap token at {}",
+        copy.display()
+    ));
+    (server, host)
+}
+
+#[track_caller]
+fn joins(server: &ApiServer, host: &mut Host) {
+    let run = host.setup().succeeded();
+
+    assert!(!run.stderr.contains("has no credential"), "{run:#?}");
+    assert_eq!(asked(server), "worker-1");
+    host.kubelet("worker-1", "--v=2").succeeded().pair();
+}
+
+#[test]
+fn a_new_bootstrap_kubeconfig_is_taken_over_without_a_certificate() {
+    let (server, mut host) = expired();
+    server.kubeconfig().token(NEW).write(&host.from());
+    // As a file that was prepared before.
+    let from = fs::File::options().write(true).open(host.from()).unwrap();
+    let long_ago = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
+    from.set_modified(long_ago).unwrap();
+
+    joins(&server, &mut host);
+}
+
+#[test]
+fn a_new_bootstrap_kubeconfig_is_taken_over_without_kubeadms_arguments_too() {
+    let (server, mut host) = expired();
+    fs::remove_file(host.kubeadm_flags()).unwrap();
+    server.kubeconfig().token(NEW).write(&host.from());
+
+    host.setup().succeeded();
+
+    host.kubelet("worker-1", "--v=2").succeeded().pair();
+    assert_eq!(asked(&server), "worker-1");
+}
+
+#[test]
+fn a_new_token_in_the_file_of_a_bootstrap_kubeconfig_is_taken_over() {
+    let server = issuing();
+    server.revoke_token("abcdef");
+    server.add_token("fedcba", "fedcba9876543210");
+    let mut host = Host::named(&server, "worker-1");
+    let file = host.etc.join("token");
+    fs::write(&file, "abcdef.0123456789abcdef").unwrap();
+    let user = serde_json::json!({ "tokenFile": file });
+    server.kubeconfig().user(user).write(&host.from());
+    host.setup().succeeded().saying("401 Unauthorized");
+    fs::write(&file, NEW).unwrap();
+
+    joins(&server, &mut host);
+}
+
+#[test]
+fn a_new_token_in_the_plugins_bootstrap_kubeconfig_stays_although_kubeadms_remains() {
+    let (server, mut host) = expired();
+    // The hint, followed literally.
+    server.kubeconfig().token(NEW).write(&host.bootstrap());
+
+    joins(&server, &mut host);
+
+    let copy = fs::read_to_string(host.bootstrap()).unwrap();
+    assert!(copy.contains(NEW), "{copy}");
+}
+
+#[test]
+fn a_new_bootstrap_kubeconfig_is_taken_over_if_the_certificate_has_expired() {
+    let server = issuing();
+    let mut host = Host::named(&server, "worker-1");
+    host.setup().succeeded();
+    let ended = Contents::client(Subject::node("worker-1")).expired();
+    let pair = server.authority().issue(&ended);
+    fs::write(
+        host.node.file("kubelet-client.pem"),
+        pair.certificate_pem + &pair.key_pem,
+    )
+    .unwrap();
+    server.revoke_token("abcdef");
+    server.add_token("fedcba", "fedcba9876543210");
+    server.kubeconfig().token(NEW).write(&host.from());
+
+    joins(&server, &mut host);
+}
+
+#[test]
+fn a_new_bootstrap_kubeconfig_is_taken_over_if_the_certificate_is_refused() {
+    let server = issuing();
+    let host = Host::named(&server, "worker-1");
+    host.setup().succeeded();
+    let old = host.node.serial();
+    let lease = Route::new(Verb::Patch, "leases");
+    server.inject(lease, Times::always(), Fault::status(403));
+    server.inject(Route::create(), Times::once(), Fault::status(403));
+    server.revoke_token("abcdef");
+    server.add_token("fedcba", "fedcba9876543210");
+    server.kubeconfig().token(NEW).write(&host.from());
+
+    host.setup().succeeded();
+
+    assert_ne!(host.node.serial(), old);
+}
+
+#[test]
+fn a_new_bootstrap_kubeconfig_is_left_while_the_certificate_is_accepted() {
+    let server = issuing();
+    let host = Host::named(&server, "worker-1");
+    host.setup().succeeded();
+    let copy = fs::read_to_string(host.bootstrap()).unwrap();
+    server.kubeconfig().token(NEW).write(&host.from());
+
+    host.setup().succeeded();
+
+    assert_eq!(fs::read_to_string(host.bootstrap()).unwrap(), copy);
+    assert_eq!(server.creates(), 1);
+}
+
+#[test]
+fn a_copy_of_an_earlier_release_is_replaced_by_a_newer_bootstrap_kubeconfig() {
+    let (server, mut host) = expired();
+    let copy = fs::read_to_string(host.bootstrap()).unwrap();
+    fs::write(host.bootstrap(), copy.split_once('\n').unwrap().1).unwrap();
+    server.kubeconfig().token(NEW).write(&host.from());
+
+    joins(&server, &mut host);
+}
+
+#[test]
+fn a_bootstrap_kubeconfig_for_a_cluster_with_another_ca_joins_that() {
+    let (_first, mut host) = expired();
+    let second = issuing();
+    second.kubeconfig().write(&host.from());
+
+    let run = host.setup().succeeded();
+
+    assert!(!run.stderr.contains("has no credential"), "{run:#?}");
+    assert!(host.conf().contains(&second.url()));
+    host.node
+        .set_env("KUBERNETES_EXEC_INFO", second.exec_info("v1", true));
+    host.kubelet("worker-1", "--v=2").succeeded().pair();
+}
