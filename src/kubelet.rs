@@ -93,7 +93,7 @@ impl KubeletArguments {
         self.provider_id.as_deref()
     }
 
-    /// The provider ID of the node: that of the flag, or else that of the configuration file and its
+    /// The provider ID of the node: from the flag, otherwise from the configuration file and its
     /// drop-ins.
     ///
     /// # Errors

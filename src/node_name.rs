@@ -20,8 +20,8 @@ const SETTINGS: &str = "nodeName in the settings";
 const KUBELET: &str = "the kubelet's --hostname-override";
 const HOST_NAME: &str = "the host name";
 
-/// A certificate that binds the node to its name. A name that no certificate has is only a name that
-/// some run asked for.
+/// A certificate that binds the node to its name. A name without a certificate is only a name that
+/// some run requested.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Bound {
     /// The stored certificate, also an expired one.

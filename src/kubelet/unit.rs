@@ -1,6 +1,6 @@
 //! The arguments with which the kubelet's unit starts it.
 //!
-//! `setup` runs before the kubelet, and people run commands beside it. Both must find the name and
+//! `setup` runs before the kubelet, and operators run commands without it. Both must find the name and
 //! the provider ID that the kubelet will have, wherever an administrator has put them: in
 //! `ExecStart=`, in `Environment=`, or in an environment file.
 
@@ -49,7 +49,7 @@ const COMMAND: [&str; 5] = [
 const CONFIG_ARGUMENTS: &str = "KUBELET_CONFIG_ARGS";
 
 /// The arguments with which the unit starts the kubelet. On a machine without that unit, or without
-/// systemd, those of kubeadm's unit; `None` if none of its variables is set.
+/// systemd, the arguments of kubeadm's unit; `None` if none of its variables is set.
 pub(super) fn arguments(machine: &Machine) -> Result<Option<Vec<String>>, Failure> {
     if machine.path(SYSTEMD).exists() {
         let shown = output("systemctl", &["show", UNIT, PROPERTIES], PATIENCE);

@@ -1,6 +1,6 @@
 //! The copy of the bootstrap kubeconfig that the plugin uses.
 //!
-//! The first line of the copy has a digest of what was copied. So an administrator can replace either
+//! The first line of the copy has a digest of the original. So an administrator can replace either
 //! file: the copy is used until the bootstrap kubeconfig itself changes, whatever their dates.
 
 use std::path::Path;
@@ -48,7 +48,7 @@ struct Compared {
 }
 
 impl Setup {
-    /// Copies the bootstrap kubeconfig again, if that is needed and it is of this cluster.
+    /// Copies the bootstrap kubeconfig again, if that is needed and both have the same cluster.
     pub(super) fn take_over_again(
         &self,
         authenticator: &Authenticator<'_>,
@@ -111,8 +111,8 @@ impl Setup {
     }
 }
 
-/// The copy of a kubeconfig with this cluster and login. It has in it what the kubeconfig may keep in
-/// other files.
+/// The copy of a kubeconfig with this cluster and login. It includes the content of
+/// the files that the kubeconfig names.
 fn copy_of(endpoint: &ClusterEndpoint, login: &Login, is_unnamed: bool) -> Zeroizing<String> {
     let text = bootstrap_kubeconfig(endpoint, login);
     let mark = if is_unnamed { UNNAMED } else { COPIED };

@@ -10,7 +10,7 @@ pub(crate) const PROGRAMS: &str = "kubelet-authenticator-";
 
 /// The source of a kubelet's credential.
 pub(super) enum Current {
-    /// There is no kubeconfig.
+    /// The kubeconfig does not exist.
     Missing,
     /// The kubeconfig has no content, as files have after a crash.
     Empty,
@@ -48,7 +48,7 @@ impl Setup {
         let path = Path::new(&command);
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         let own = format!("{PROGRAMS}{}", self.provider);
-        // A file beside the program, such as a script with its name, is an administrator's.
+        // A script with the name of the program belongs to an administrator.
         let is_own = name == own || name.starts_with(&format!("{own}."));
         if path == self.program || is_own {
             Current::Ours(command)
