@@ -2,21 +2,28 @@
 //!
 //! libtss2 has one error for all of these cases.
 
-use std::fs::FileType;
+use std::fs::{self, FileType};
 use std::io;
 use std::os::unix::fs::FileTypeExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use kubelet_authenticator::failure::{Code, Failure};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
+/// The folder with the kernel's own facts about TPMs.
+const FACTS: &str = "/sys/class/tpm";
+
 /// Checks that this TPM can be used, as far as that is visible without a command to it.
 pub(crate) fn check(path: &Path) -> Result<(), Failure> {
+    check_with(path, Path::new(FACTS))
+}
+
+fn check_with(path: &Path, facts: &Path) -> Result<(), Failure> {
     let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let opened = rustix::fs::open(path, flags, Mode::empty());
-    let file = opened.map_err(|error| unusable(path, error))?;
-    let kind = std::fs::File::from(file).metadata();
+    let file = opened.map_err(|error| unusable(path, facts, error))?;
+    let kind = fs::File::from(file).metadata();
     let kind = kind.map(|metadata| metadata.file_type());
     if kind.as_ref().is_ok_and(FileType::is_char_device) {
         return Ok(());
@@ -28,22 +35,52 @@ pub(crate) fn check(path: &Path) -> Result<(), Failure> {
     ))
 }
 
-fn unusable(path: &Path, error: Errno) -> Failure {
-    let place = path.display();
-    let unmanaged = path.with_file_name("tpm0");
-    let (what, remedy) = match error {
-        Errno::NOENT if unmanaged.exists() => (
-            format!(
-                "{place} is not there, though {} is: this is a TPM 1.2, or a kernel without a \
-                 resource manager for TPMs",
-                unmanaged.display()
-            ),
-            "a TPM 2.0 and Linux 4.12 or newer are needed",
+/// The device of the same TPM without the resource manager: `tpm0` for `tpmrm0`.
+fn unmanaged(path: &Path) -> Option<PathBuf> {
+    let number = path.file_name()?.to_str()?.strip_prefix("tpmrm")?;
+    let unmanaged = path.with_file_name(format!("tpm{number}"));
+    unmanaged.exists().then_some(unmanaged)
+}
+
+/// The error of a TPM whose resource manager is missing.
+fn without_manager(place: &str, unmanaged: &Path, facts: &Path) -> (String, &'static str) {
+    let facts = facts.join(unmanaged.file_name().unwrap_or_default());
+    let version = fs::read_to_string(facts.join("tpm_version_major"));
+    let (why, remedy) = match version.as_deref().map(str::trim) {
+        Ok("1") => ("this is a TPM 1.2", "a TPM 2.0 is needed"),
+        Ok("2") => (
+            "this kernel has no resource manager for TPMs",
+            "use Linux 4.12 or newer; see the kernel's messages about the TPM (dmesg | grep -i tpm)",
         ),
+        // The kernel makes neither file for a TPM in field upgrade mode.
+        _ => (
+            "the TPM is in the middle of a firmware update (field upgrade mode), is a TPM 1.2, or the \
+             kernel is older than 4.12",
+            "see the kernel's messages about the TPM (dmesg | grep -i tpm); finish the firmware update \
+             with its vendor's tool, and switch the machine off and on again",
+        ),
+    };
+    let unmanaged = unmanaged.display();
+    (
+        format!("{place} is not there, though {unmanaged} is: {why}"),
+        remedy,
+    )
+}
+
+fn unusable(path: &Path, facts: &Path, error: Errno) -> Failure {
+    let place = path.display();
+    let unmanaged = unmanaged(path).filter(|_| error == Errno::NOENT);
+    if let Some(unmanaged) = unmanaged {
+        let (what, remedy) = without_manager(&place.to_string(), &unmanaged, facts);
+        return Failure::new(Code::DeviceUnavailable, what, remedy)
+            .because(&io::Error::from(error));
+    }
+    let (what, remedy) = match error {
         Errno::NOENT => (
             format!("this machine has no TPM that Linux knows: {place} is not there"),
             "switch the TPM 2.0 on in the firmware (fTPM, PTT), give the virtual machine one (on EC2 an \
-             image with --tpm-support v2.0 and UEFI boot), or load its driver (tpm_crb, tpm_tis)",
+             image with --tpm-support v2.0 and UEFI boot), or load its driver (tpm_crb, tpm_tis); if it \
+             is on, it failed to start: see the kernel's messages (dmesg | grep -i tpm)",
         ),
         Errno::ACCESS | Errno::PERM => (
             format!("{place} may not be opened"),
@@ -64,8 +101,6 @@ fn unusable(path: &Path, error: Errno) -> Failure {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
-
     use super::*;
 
     #[test]
@@ -91,7 +126,7 @@ mod tests {
                 "see the kernel's messages about the TPM (dmesg | grep -i tpm)",
             ),
         ] {
-            let error = unusable(Path::new("/dev/tpmrm0"), errno);
+            let error = unusable(Path::new("/dev/tpmrm0"), Path::new(FACTS), errno);
 
             assert_eq!(error.what(), format!("{what}: {}", io::Error::from(errno)));
             assert_eq!(error.remedy(), remedy);
@@ -104,11 +139,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("file");
         fs::write(&file, "").unwrap();
-        let old = tempfile::tempdir().unwrap();
-        fs::write(old.path().join("tpm0"), "").unwrap();
         for (path, words) in [
             (folder.path().join("none"), "no TPM that Linux knows"),
-            (old.path().join("tpmrm0"), "this is a TPM 1.2"),
             (file.join("below"), "cannot be opened"),
             (folder.path().to_owned(), "cannot be opened"),
             (file, "is no TPM"),
@@ -118,6 +150,50 @@ mod tests {
             assert!(error.to_string().contains(words), "{error}");
             assert_eq!(error.code(), Code::DeviceUnavailable);
             assert!(!error.remedy().is_empty());
+        }
+    }
+
+    #[test]
+    fn a_tpm_without_a_resource_manager_is_explained_by_its_version() {
+        let devices = tempfile::tempdir().unwrap();
+        let facts = tempfile::tempdir().unwrap();
+        let version = facts.path().join("tpm1/tpm_version_major");
+        fs::create_dir(version.parent().unwrap()).unwrap();
+        // Another TPM's device says nothing.
+        fs::write(devices.path().join("tpm0"), "").unwrap();
+        let of = |name: &str| check_with(&devices.path().join(name), facts.path()).unwrap_err();
+        let none = of("tpmrm1");
+        assert!(none.what().starts_with("this machine has no TPM"), "{none}");
+        assert!(none.remedy().contains("dmesg | grep -i tpm"), "{none}");
+        fs::write(devices.path().join("tpm1"), "").unwrap();
+
+        for (content, words, cure) in [
+            (
+                Some("1\n"),
+                ": this is a TPM 1.2: No such file",
+                "a TPM 2.0 is needed",
+            ),
+            (
+                Some("2\n"),
+                ": this kernel has no resource manager",
+                "Linux 4.12",
+            ),
+            (
+                None,
+                ": the TPM is in the middle of a firmware update",
+                "dmesg | grep -i tpm",
+            ),
+        ] {
+            fs::remove_file(&version).ok();
+            if let Some(content) = content {
+                fs::write(&version, content).unwrap();
+            }
+            let error = of("tpmrm1");
+
+            assert!(error.what().contains(words), "{error}");
+            assert!(error.what().contains("/tpm1 is: "), "{error}");
+            assert!(error.remedy().contains(cure), "{error}");
+            assert_eq!(error.code(), Code::DeviceUnavailable);
         }
     }
 }

@@ -83,8 +83,8 @@ pub(crate) fn ask<T: DeserializeOwned>(
         unanswered(
             format!("the TPM did not answer within {given:.1?}"),
             "nothing, if it passes: the next run asks again; a slow TPM needs an endorsement key \
-             that is stored in it, or one on a curve (tpm.endorsementKey); one that never answers \
-             needs a reboot",
+             that is stored in it, or one on a curve (tpm.endorsementKey); if other programs have left \
+             sessions in it, remove them: `tpm2_flushcontext -s`; one that never answers needs a reboot",
         )
     };
     let heard = hear(&mut child, deadline).map_err(|error| {

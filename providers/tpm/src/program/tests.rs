@@ -140,6 +140,7 @@ fn a_program_that_does_not_answer_is_left_at_the_deadline() {
     let error = asked(&program, Duration::from_millis(50)).unwrap_err();
 
     assert!(error.what().contains("did not answer within"), "{error}");
+    assert!(error.remedy().contains("`tpm2_flushcontext -s`"), "{error}");
 }
 
 #[test]
