@@ -35,7 +35,7 @@ use crate::node::Node;
 pub const PLUGIN: &str = "kubelet-authenticator-tpm";
 
 /// The registers that the plugin quotes by default.
-pub const REGISTERS: [u8; 8] = [0, 1, 2, 3, 4, 5, 6, 7];
+pub const REGISTERS: [u8; 14] = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 13, 14];
 
 /// The keys of a manager that challenges TPMs, and its requirements.
 ///

@@ -23,7 +23,7 @@ settings! { pub(crate) TABLE [.., METADATA_ENDPOINT] {
         default "auto";
     PCRS: PcrSelection =
         "tpm.pcrs", "tpm-pcrs", "NUMBERS", "The PCRs that are quoted, such as 0,2,4,7",
-        default "0,1,2,3,4,5,6,7";
+        default "0,1,2,3,4,5,6,7,8,9,11,12,13,14";
 } }
 
 const TCTI_FORM: &str = "swtpm:host=<host>,port=<port>, and nothing else,";
@@ -33,9 +33,10 @@ const PCRS_FORM: &str = "a list of PCRs from 0 to 23, at least one, each once,";
 /// them.
 const DEFAULT_DEVICE: &str = "/dev/tpmrm0";
 
-/// The firmware's measurements up to the boot loader ("PC Client Platform Firmware Profile", PCR
-/// usage).
-const DEFAULT_PCRS: [u8; 8] = [0, 1, 2, 3, 4, 5, 6, 7];
+/// What the firmware measures ("PC Client Platform Firmware Profile", PCR usage), and what boot
+/// loaders do: kernel, initrd, kernel arguments and extensions. Not PCR 10, which Linux IMA extends
+/// while the machine runs.
+const DEFAULT_PCRS: [u8; 14] = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 13, 14];
 
 /// The settings in force.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -170,7 +171,7 @@ mod tests {
             device: "/dev/tpmrm0".into(),
             tcti: None,
             endorsement_key: None,
-            pcrs: (0..=7).collect(),
+            pcrs: (0..=9).chain(11..=14).collect(),
         };
         assert_eq!(settings(&[], None), Ok(defaults));
     }
@@ -195,6 +196,18 @@ mod tests {
                 pcrs: vec![0, 11],
             })
         );
+    }
+
+    #[test]
+    fn the_quoted_registers_of_earlier_settings_stay_as_they_are_set() {
+        let earlier = [(PCRS.entry(), "0,1,2,3,4,5,6,7")];
+
+        assert_eq!(
+            settings(&earlier, None).unwrap().pcrs,
+            [0, 1, 2, 3, 4, 5, 6, 7]
+        );
+        let default = settings(&[], None).unwrap().pcrs;
+        assert!(!default.contains(&10), "Linux IMA extends it");
     }
 
     #[test]

@@ -6,6 +6,7 @@ use kubelet_attestation::evidence::tpm::TpmEvidence;
 use kubelet_authenticator_test_support::imds::{Imds, Instance};
 use kubelet_authenticator_test_support::tpm_machine::{EndorsementKey, TpmMachine};
 use kubelet_authenticator_test_support::tpm_proxy::{TpmProxy, command};
+use kubelet_authenticator_tests::tpm::REGISTERS;
 use node_attestation_core::crd::TpmSettings;
 use node_attestation_core::verifier::platform::NoPlatform;
 use node_attestation_tpm::challenge::{ChallengeKey, ChallengeKeys};
@@ -43,8 +44,10 @@ fn a_machine_joins_by_two_requests_with_one_key_and_one_quote() {
     assert_eq!(enrolment.keys, response.keys);
     assert_eq!(enrolment.keys.endorsement, bed.machine.ek_public());
     assert_eq!(enrolment.keys.attestation, bed.machine.ak_public());
-    assert_eq!(response.quote.registers.iter().count(), 8);
-    for (number, value) in response.quote.registers.iter() {
+    let registers: Vec<_> = response.quote.registers.iter().collect();
+    let numbers: Vec<u8> = registers.iter().map(|(number, _)| *number).collect();
+    assert_eq!(numbers, REGISTERS);
+    for (number, value) in registers {
         assert_eq!(bed.tpm.pcr(number), value);
     }
     assert_eq!(proxy.count(command::ACTIVATE_CREDENTIAL), 1);
@@ -72,21 +75,26 @@ fn a_machine_that_nothing_else_names_is_named_by_its_endorsement_key() {
     }
 }
 
+/// A verifier without requirements.
+fn verifier() -> TpmVerifier {
+    let keys = ChallengeKeys {
+        current: ChallengeKey::new([3; 32]),
+        former: None,
+    };
+    TpmVerifier::new(
+        "4e2f0e0c-6a2c-4a54-9a2c-0a4b7f3f8a01",
+        TpmPolicy::new(&TpmSettings::default()).unwrap(),
+        Arc::new(NoPlatform),
+        Arc::new(Arc::new(keys)),
+    )
+}
+
 #[test]
 fn the_verifier_takes_what_the_plugin_sends() {
     for key in ["rsa-2048", "ecc-p256", "ecc-p384"] {
         let mut bed = Bed::new();
         bed.node.set("tpm.endorsementKey", key);
-        let keys = ChallengeKeys {
-            current: ChallengeKey::new([3; 32]),
-            former: None,
-        };
-        bed.verifier = Some(TpmVerifier::new(
-            "4e2f0e0c-6a2c-4a54-9a2c-0a4b7f3f8a01",
-            TpmPolicy::new(&TpmSettings::default()).unwrap(),
-            Arc::new(NoPlatform),
-            Arc::new(Arc::new(keys)),
-        ));
+        bed.verifier = Some(verifier());
 
         bed.run().succeeded();
 
