@@ -4,8 +4,7 @@ use kubelet_attestation::evidence::tpm::{
     MAX_CERTIFICATE_LEN, MAX_INTERMEDIATES, MAX_INTERMEDIATES_LEN,
 };
 
-/// A DER SEQUENCE with a length of two bytes. Every certificate has at least 256 bytes.
-const SEQUENCE: [u8; 2] = [0x30, 0x82];
+use crate::protocol::SEQUENCE;
 
 /// The DER at the beginning of `stored`. Vendors pad the index with zeros or 0xff.
 ///

@@ -10,6 +10,10 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 /// More than either line needs: certificates of 24 KiB in base64, and a few structures.
 pub(crate) const MAX_LINE_LEN: u64 = 64 * 1024;
 
+/// The beginning of a certificate in DER: a SEQUENCE with a length of two bytes. Every certificate has
+/// at least 256 bytes.
+pub(crate) const SEQUENCE: [u8; 2] = [0x30, 0x82];
+
 /// Bits 16 to 23 of a code: the layer that returns it, zero for the TPM itself (TSS 2.0 Overview,
 /// "Response codes").
 pub(crate) const LAYER: u32 = 0x00ff_0000;

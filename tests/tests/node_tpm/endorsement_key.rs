@@ -62,6 +62,9 @@ fn a_machine_keeps_its_kind_of_endorsement_key_until_reset() {
     let sent = bed.sent();
     assert_eq!(sent[3].provider_id, sent[0].provider_id);
     bed.node.command(&["reset"]).succeeded();
+    // A certificate counts more than a key that is stored.
+    let certificate = EndorsementKey::Rsa2048.certificate_index();
+    bed.tpm.remove_certificate(certificate);
     let p256 = public(&bed, EndorsementKey::P256);
     bed.trusted.clone_from(&p256);
     bed.run().succeeded();

@@ -8,6 +8,7 @@ use kubelet_authenticator_test_support::tpm_proxy::{Commands, Fault, TpmProxy, c
 use serde_json::json;
 
 use super::bed::{KINDS, ask, assert_empty, bytes, keys_of};
+use super::quotes::question;
 
 #[test]
 fn the_keys_are_what_other_tools_say_they_are() {
@@ -68,13 +69,21 @@ fn what_is_kept_in_the_place_of_an_endorsement_key_and_is_none_is_passed_over() 
 
 /// Runs tpm2-tools on this TPM.
 #[track_caller]
-fn tools(tpm: &Swtpm, lines: &[&str]) {
+pub(super) fn tools(tpm: &Swtpm, lines: &[&str]) {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("data"), [7; 64]).unwrap();
+    std::fs::write(folder.path().join("pin"), [0, 0, 0, 0, 0, 0, 0, 3]).unwrap();
+    // `PolicyA`, and a point as libtss2 has it: a nonce of 20 bytes, and zeros.
+    let policy = b"837197674484b3f81a90cc8d46a5d724fd52d76e06520b64f2a1da1b331469aa";
+    let policy = data_encoding::HEXLOWER.decode(policy).unwrap();
+    std::fs::write(folder.path().join("policy"), policy).unwrap();
+    let number = |begin: &[u8]| [&[32, 0], begin, &vec![0; 128 - begin.len()]].concat();
+    let unique = [number(&[5; 20]), number(&[])].concat();
+    std::fs::write(folder.path().join("unique"), unique).unwrap();
     for line in lines {
         let mut words = line.split(' ');
         let mut command = Command::new(words.next().unwrap());
-        let command = command.args(words).args(["-T", &tpm.tcti()]);
+        let command = command.args(words).env("TPM2TOOLS_TCTI", tpm.tcti());
         let output = command.current_dir(folder.path()).output().unwrap();
         assert!(output.status.success(), "{line}: {output:?}");
     }
@@ -88,6 +97,7 @@ fn a_certificate_that_cannot_be_read_is_none() {
     let lock = "tpm2_nvreadlock 0x1c00016 -C p".to_owned();
     let of_owner = all.replace("authread|", "");
     let locked = format!("{all}|read_stclear");
+    let counted = all.replace("no_da|", "");
     let with_password = format!("{} -p secret", define(all));
     let tpm = Swtpm::start();
     assert_eq!(EndorsementKey::P384.certificate_index(), 0x1c0_0016);
@@ -95,14 +105,14 @@ fn a_certificate_that_cannot_be_read_is_none() {
     let expected = keys_of(&tpm, Some("EccP384"));
     assert!(expected["Ok"]["certificate"].is_null());
     let another = keys_of(&tpm, Some("Rsa2048"));
-    tools(&tpm, &[&define(all)]);
-    assert_eq!(keys_of(&tpm, None), expected, "it is kept");
-    tpm.remove_certificate(0x1c0_0016);
-    tpm.evict(EndorsementKey::P384.persistent_handle());
     for (case, lines) in [
         ("not written", vec![define(all)]),
         ("the owner's", vec![define(&of_owner), write.clone()]),
         ("locked", vec![define(&locked), write.clone(), lock]),
+        (
+            "not exempt from the lockout",
+            vec![define(&counted), write.clone()],
+        ),
         ("with a password", vec![with_password, write]),
     ] {
         let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
@@ -115,10 +125,79 @@ fn a_certificate_that_cannot_be_read_is_none() {
     assert_empty(&tpm);
 }
 
+/// Indices whose content a wrong password protects, or that count reads without it.
+fn guarded(index: &str) -> [(&'static str, Vec<String>); 3] {
+    let define = |size: u8, attributes: &str, password: &str| {
+        format!("tpm2_nvdefine {index} -C o -s {size} -a {attributes}{password}")
+    };
+    let readable = "ownerwrite|ownerread|authread";
+    let write = |data: &str| format!("tpm2_nvwrite {index} -C o -i {data}");
+    let pin = format!("nt=pinfail|{readable}|no_da");
+    [
+        (
+            "a password",
+            vec![define(64, readable, " -p secret"), write("data")],
+        ),
+        ("no password", vec![define(64, readable, ""), write("data")]),
+        ("a PIN", vec![define(8, &pin, " -p secret"), write("pin")]),
+    ]
+}
+
+#[test]
+fn an_index_is_not_read_if_a_wrong_password_counts() {
+    let tpm = Swtpm::start();
+    let expected = keys_of(&tpm, Some("Rsa2048"));
+    let without = keys_of(&tpm, Some("EccP256"));
+    for (index, kind, expected) in [
+        ("0x1c00100", "Rsa2048", expected),
+        ("0x1c0000a", "EccP256", without),
+    ] {
+        for (case, lines) in guarded(index) {
+            let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
+            tools(&tpm, &lines);
+            for _ in 0..4 {
+                assert_eq!(keys_of(&tpm, Some(kind)), expected, "{index}: {case}");
+            }
+            assert_eq!(tpm.wrong_passwords(), 0, "{index}: {case}");
+            let read = format!("tpm2_nvread {index} -C o -o content");
+            let compare = ["cmp content pin"];
+            if case == "a PIN" {
+                tools(&tpm, &[&[read.as_str()][..], &compare].concat());
+            }
+            tools(&tpm, &[&format!("tpm2_nvundefine {index} -C o")]);
+        }
+    }
+    assert!(!tpm.is_locked_out());
+    assert_empty(&tpm);
+}
+
+#[test]
+fn a_locked_out_tpm_attests_with_any_index_for_certificates() {
+    let tpm = Arc::new(Swtpm::start());
+    let machine = TpmMachine::new(tpm.clone(), EndorsementKey::P256);
+    let expected = keys_of(&tpm, Some("EccP256"));
+    tpm.lock_out();
+    for (case, lines) in guarded("0x1c0000a") {
+        let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
+        tools(&tpm, &lines);
+
+        assert_eq!(keys_of(&tpm, Some("EccP256")), expected, "{case}");
+        let asked = question(&machine, &machine.ek_public(), &machine.ak_name());
+        assert!(ask(&tpm.tcti(), &asked)["Ok"].is_object(), "{case}");
+        tools(&tpm, &["tpm2_nvundefine 0x1c0000a -C o"]);
+    }
+    let proxy = TpmProxy::before(&tpm);
+    let read = Commands::One(command::NV_READ);
+    proxy.inject(read, Times::always(), Fault::Answer(0x921));
+    let keys = json!({"Keys": {"endorsement_key": "EccP384"}});
+    assert!(ask(&proxy.tcti(), &keys)["Ok"]["certificate"].is_null());
+    assert!(tpm.is_locked_out());
+}
+
 #[test]
 fn a_tpm_that_cannot_be_asked_for_a_certificate_is_in_trouble() {
     let tpm = Swtpm::start();
-    for code in [0x101, 0x902, 0x921, 0x922, 0x9ff] {
+    for code in [0x101, 0x902, 0x922, 0x9ff] {
         let proxy = TpmProxy::before(&tpm);
         let read = Commands::One(command::NV_READ);
         proxy.inject(read, Times::always(), Fault::Answer(code));
@@ -153,6 +232,62 @@ fn the_best_prepared_key_is_chosen_and_else_the_best_there_is() {
     assert_eq!(chosen(), rsa, "it has a certificate");
     tpm.remove_certificate(EndorsementKey::Rsa2048.certificate_index());
     assert_eq!(chosen(), p384);
+    assert_empty(&tpm);
+}
+
+#[test]
+fn a_stored_key_without_a_certificate_does_not_hide_one_with_a_certificate() {
+    let tpm = Swtpm::start();
+    let [rsa, p256, _] = KINDS.map(|(name, _)| keys_of(&tpm, Some(name))["Ok"].clone());
+    let chosen = || keys_of(&tpm, None)["Ok"].clone();
+    tpm.remove_certificate(EndorsementKey::P384.certificate_index());
+    assert_eq!(chosen(), rsa, "a persistent P-384 key");
+    tpm.evict(EndorsementKey::P384.persistent_handle());
+    tools(&tpm, &["tpm2_createek -G ecc -u ek.pub -c 0x81010002"]);
+    tpm.flush();
+    assert_eq!(chosen(), rsa, "a persistent P-256 key");
+    for blank in [[0; 64], [0xff; 64]] {
+        tpm.write_certificate(EndorsementKey::P384.certificate_index(), &blank);
+        assert_eq!(chosen(), rsa, "a blank index");
+    }
+
+    tpm.remove_certificate(EndorsementKey::Rsa2048.certificate_index());
+    assert_eq!(chosen(), p256, "a persistent key");
+    assert_empty(&tpm);
+}
+
+#[test]
+fn a_tpm_with_its_own_template_and_nonce_creates_its_own_key() {
+    let tpm = Swtpm::start();
+    let standard = bytes(&keys_of(&tpm, Some("EccP256"))["Ok"], "endorsement");
+    let fixed = standard.len() - 68;
+    let number = [&[0, 32][..], &[0; 32]].concat();
+    let template = [&standard[..fixed], &number, &number].concat();
+    tpm.write_certificate(0x01c0_000c, &template);
+    let same = bytes(&keys_of(&tpm, Some("EccP256"))["Ok"], "endorsement");
+    assert_eq!(same, standard, "its template is that of the profile");
+    tpm.write_certificate(0x01c0_000b, &[5; 20]);
+
+    let own = keys_of(&tpm, Some("EccP256"));
+
+    // With -t, tpm2_createek 5.4 copies a pointer in place of the nonce.
+    let attributes = "fixedtpm|fixedparent|sensitivedataorigin|adminwithpolicy|restricted|decrypt";
+    let create = "tpm2_createprimary -C e -G ecc256:aes128cfb -g sha256 -L policy -u unique -c key";
+    tools(
+        &tpm,
+        &[
+            &format!("{create} -a {attributes}"),
+            "tpm2_evictcontrol -C o -c key 0x81010002",
+        ],
+    );
+    tpm.flush();
+    assert_eq!(own, keys_of(&tpm, Some("EccP256")), "by another tool");
+    assert_ne!(bytes(&own["Ok"], "endorsement"), standard);
+    tpm.evict(0x8101_0002);
+    tpm.write_certificate(0x01c0_000c, &[0xff; 122]);
+    tpm.remove_certificate(0x01c0_000b);
+    let same = bytes(&keys_of(&tpm, Some("EccP256"))["Ok"], "endorsement");
+    assert_eq!(same, standard, "a blank template");
     assert_empty(&tpm);
 }
 

@@ -25,6 +25,15 @@ impl Swtpm {
         line.expect("it is a property").trim() == "1"
     }
 
+    /// The number of wrong passwords that count towards its lockout.
+    #[track_caller]
+    pub fn wrong_passwords(&self) -> u32 {
+        let properties = self.tools.once(&["tpm2_getcap", "properties-variable"]);
+        let mut lines = properties.lines().map(str::trim);
+        let line = lines.find_map(|line| line.strip_prefix("TPM2_PT_LOCKOUT_COUNTER: 0x"));
+        u32::from_str_radix(line.expect("it is a property"), 16).expect("a count")
+    }
+
     /// The handles of the transient objects in its memory.
     #[track_caller]
     pub fn transient_handles(&self) -> Vec<u32> {

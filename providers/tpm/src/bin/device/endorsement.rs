@@ -78,6 +78,42 @@ impl EndorsementKey {
         [self.fixed(), unique].concat()
     }
 
+    /// The NV indices of the TPM's own template for the key, and of its nonce. The profile has them only
+    /// for keys of the low range.
+    pub(crate) fn template_indices(self) -> Option<[u32; 2]> {
+        match self {
+            Self::Rsa2048 => Some([0x01c0_0004, 0x01c0_0003]),
+            Self::EccP256 => Some([0x01c0_000c, 0x01c0_000b]),
+            Self::EccP384 => None,
+        }
+    }
+
+    /// The template of a TPM with this one of its own and this nonce (2.2.1.4 and 2.2.1.5.1). A
+    /// template of another kind is not used: controllers accept no key that is made from it.
+    pub(crate) fn own_template(self, own: Option<&[u8]>, nonce: Option<&[u8]>) -> Vec<u8> {
+        let standard = self.template();
+        let is_of_kind =
+            |own: &&[u8]| own.len() == standard.len() && own.starts_with(&self.fixed());
+        let mut template = own.filter(is_of_kind).unwrap_or(&standard).to_vec();
+        // The nonce is the beginning of the first number of `unique`, after its length.
+        let begin = self.fixed().len() + 2;
+        let nonce = nonce.unwrap_or_default();
+        let place = template.get_mut(begin..begin + nonce.len());
+        if let Some(place) = place.filter(|_| nonce.len() <= self.nonce_len()) {
+            place.copy_from_slice(nonce);
+        }
+        template
+    }
+
+    /// The greatest length of a nonce.
+    fn nonce_len(self) -> usize {
+        match self {
+            Self::Rsa2048 => 256,
+            Self::EccP256 => 32,
+            Self::EccP384 => 0,
+        }
+    }
+
     /// The DER of the `SubjectPublicKeyInfo` of this `TPMT_PUBLIC`. `None` if the key is not of this
     /// kind.
     pub(crate) fn spki(self, public: &[u8]) -> Option<Vec<u8>> {
@@ -169,6 +205,29 @@ mod tests {
         let mut other = EndorsementKey::EccP256.template();
         other[7] ^= 1;
         assert_eq!(EndorsementKey::of(&other), None);
+    }
+
+    #[test]
+    fn a_nonce_begins_the_template_and_a_template_of_another_kind_is_ignored() {
+        for kind in [EndorsementKey::Rsa2048, EndorsementKey::EccP256] {
+            let standard = kind.template();
+            let begin = kind.fixed().len() + 2;
+            let mut own = standard.clone();
+            own[begin + 1] = 7;
+            let mut with_nonce = own.clone();
+            with_nonce[begin..begin + 3].copy_from_slice(&[1, 2, 3]);
+
+            assert_eq!(kind.own_template(None, None), standard);
+            assert_eq!(kind.own_template(Some(&own), None), own);
+            assert_eq!(kind.own_template(Some(&own), Some(&[1, 2, 3])), with_nonce);
+            let long = vec![1; kind.nonce_len() + 1];
+            assert_eq!(kind.own_template(None, Some(&long)), standard);
+            let mut foreign = own.clone();
+            foreign[7] ^= 1;
+            for foreign in [&foreign[..], &own[..own.len() - 1], &[0xff; 400]] {
+                assert_eq!(kind.own_template(Some(foreign), None), standard);
+            }
+        }
     }
 
     #[test]

@@ -32,7 +32,9 @@ use tss_esapi::traits::{Marshall as _, UnMarshall as _};
 use tss_esapi::{Context, Error, TctiNameConf};
 
 use crate::endorsement::{attestation_template, policy_b_branches};
-use crate::protocol::{Bytes, DeviceError, EndorsementKey, Keys, LAYER, QuoteFor, Quoted};
+use crate::protocol::{
+    Bytes, DeviceError, EndorsementKey, Keys, LAYER, QuoteFor, Quoted, SEQUENCE,
+};
 
 /// The limit of attempts at a quote, if the PCRs change in between.
 const ATTEMPTS: usize = 2;
@@ -100,13 +102,20 @@ impl Device {
         })
     }
 
-    /// The best key that the TPM has prepared, with a certificate or as a persistent key. Otherwise
-    /// the best that it can create. With its certificate, if it has one.
+    /// The best key with a certificate in the TPM. Otherwise the best persistent key: anyone can
+    /// store one, and it must not hide the vendor's certificate. Otherwise the best key that the TPM
+    /// can create.
     fn choose(&mut self) -> Result<(EndorsementKey, Option<Vec<u8>>), DeviceError> {
         for kind in EndorsementKey::ALL {
             let certificate = self.certificate(kind)?;
-            if certificate.is_some() || self.persistent(kind)?.is_some() {
-                return Ok((kind, certificate));
+            // Vendors also define the index and leave it blank.
+            if let Some(certificate) = certificate.filter(|stored| stored.starts_with(&SEQUENCE)) {
+                return Ok((kind, Some(certificate)));
+            }
+        }
+        for kind in EndorsementKey::ALL {
+            if self.persistent(kind)?.is_some() {
+                return Ok((kind, None));
             }
         }
         // Only keys on curves: a slow TPM may not create an RSA key in time.
@@ -251,7 +260,10 @@ impl Device {
     ) -> Result<T, DeviceError> {
         match self.persistent(kind)? {
             Some((key, public)) => use_it(self, key, &public),
-            None => self.with_primary(&kind.template(), use_it),
+            None => {
+                let template = self.template(kind)?;
+                self.with_primary(&template, use_it)
+            }
         }
     }
 

@@ -1,8 +1,13 @@
 //! The vendor's certificates in the NV indices of a TPM, read without a password.
+//!
+//! A wrong password counts towards the TPM's lockout, unless the index is exempt. So the public area
+//! of an index is read first, and the content only if a failure cannot count.
 
+use tss_esapi::Error;
 use tss_esapi::abstraction::nv;
-use tss_esapi::constants::CapabilityType;
-use tss_esapi::handles::{NvIndexTpmHandle, TpmHandle};
+use tss_esapi::attributes::NvIndexAttributes;
+use tss_esapi::constants::{CapabilityType, NvIndexType};
+use tss_esapi::handles::{NvIndexHandle, NvIndexTpmHandle, TpmHandle};
 use tss_esapi::interface_types::resource_handles::NvAuth;
 use tss_esapi::interface_types::session_handles::AuthSession;
 use tss_esapi::structures::CapabilityData;
@@ -43,7 +48,21 @@ impl Device {
         &mut self,
         kind: EndorsementKey,
     ) -> Result<Option<Vec<u8>>, DeviceError> {
-        let index = kind.certificate_index();
+        self.content(kind.certificate_index())
+    }
+
+    /// The template from which the TPM creates such a key: that of the profile, or its own.
+    pub(super) fn template(&mut self, kind: EndorsementKey) -> Result<Vec<u8>, DeviceError> {
+        let Some([template, nonce]) = kind.template_indices() else {
+            return Ok(kind.template());
+        };
+        let own = self.content(template)?;
+        let nonce = self.content(nonce)?;
+        Ok(kind.own_template(own.as_deref(), nonce.as_deref()))
+    }
+
+    /// The content of an index, if it is defined and anyone may read it.
+    fn content(&mut self, index: u32) -> Result<Option<Vec<u8>>, DeviceError> {
         if !self.defined(index)? {
             return Ok(None);
         }
@@ -72,17 +91,44 @@ impl Device {
             .context
             .tr_from_tpm_public(TpmHandle::NvIndex(index))
             .map_err(&step)?;
+        let read = self.read_open(object.into(), index);
+        self.context.tr_close(&mut object).ok();
+        read
+    }
+
+    fn read_open(
+        &mut self,
+        object: NvIndexHandle,
+        index: NvIndexTpmHandle,
+    ) -> Result<Option<Vec<u8>>, DeviceError> {
+        let public = match self.context.nv_read_public(object) {
+            Ok((public, _)) => public,
+            // The crate refuses attributes that it does not know: it is not an index for certificates.
+            Err(Error::WrapperError(_)) => return Ok(None),
+            Err(error) => return Err(at("TPM2_NV_ReadPublic")(error)),
+        };
+        if !is_open(public.attributes()) || public.data_size() > MAX_CHAIN_LEN {
+            return Ok(None);
+        }
         let read = self
             .context
             .execute_with_session(Some(AuthSession::Password), |context| {
-                nv::read_full(context, NvAuth::NvIndex(object.into()), index)
+                nv::read_full(context, NvAuth::NvIndex(object), index)
             });
-        self.context.tr_close(&mut object).ok();
-        match read.map_err(step) {
+        match read.map_err(at("TPM2_NV_Read")) {
             Err(DeviceError::Code { code, .. }) if is_withheld(code) => Ok(None),
             read => read.map(Some),
         }
     }
+}
+
+/// Whether a read with the index's own, empty password can succeed, and cannot count as a guess if
+/// the index has another password (Part 2, `TPMA_NV`). Reads of other types count in other ways:
+/// `TPM_NT_PIN_FAIL` counts its own failures.
+fn is_open(attributes: NvIndexAttributes) -> bool {
+    let is_ordinary = attributes.index_type().ok() == Some(NvIndexType::Ordinary);
+    let is_readable = attributes.auth_read() && attributes.written() && !attributes.read_locked();
+    is_ordinary && is_readable && attributes.no_da()
 }
 
 /// Whether the TPM withholds the content of an index: the index was never written, is locked, or is
@@ -90,8 +136,8 @@ impl Device {
 fn is_withheld(code: u32) -> bool {
     match code {
         // TPM_RC_AUTH_TYPE, _AUTH_MISSING, _POLICY, _AUTH_UNAVAILABLE, _NV_RANGE, _NV_SIZE,
-        // _NV_LOCKED, _NV_AUTHORIZATION, _NV_UNINITIALIZED
-        0x124..=0x126 | 0x12f | 0x146..=0x14a => true,
+        // _NV_LOCKED, _NV_AUTHORIZATION, _NV_UNINITIALIZED, _LOCKOUT
+        0x124..=0x126 | 0x12f | 0x146..=0x14a | 0x921 => true,
         // TPM_RC_ATTRIBUTES, _AUTH_FAIL, _POLICY_FAIL, _BAD_AUTH, of any handle or session
         _ if code & LAYER == 0 && code & FORMAT_ONE != 0 => {
             matches!(code & FORMAT_ONE_ERROR, 0x82 | 0x8e | 0x9d | 0xa2)
