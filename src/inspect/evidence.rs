@@ -6,7 +6,7 @@ use data_encoding::HEXLOWER;
 use kubelet_attestation::csr::envelope::Envelope;
 use kubelet_attestation::errors::error_chain;
 use kubelet_attestation::evidence::aws::{AwsEvidence, cms};
-use kubelet_attestation::evidence::tpm::{PublicAreas, TpmEvidence};
+use kubelet_attestation::evidence::tpm::{Bank, PublicAreas, TpmEvidence};
 use kubelet_attestation::evidence::{Header, version_of};
 use kubelet_attestation::names::Provider;
 use serde_json::{Value, json};
@@ -167,12 +167,16 @@ fn tpm(evidence: &[u8]) -> Result<Sheet, String> {
             sheet.text("challengeExpiry", "  ends at", response.expiry.as_str());
             let quote = sha256(&response.quote.attest);
             sheet.text("quoteSHA256", "Quote's SHA-256", quote);
+            let bank = match response.quote.registers.bank() {
+                Bank::Sha256 => "sha256",
+                Bank::Sha384 => "sha384",
+            };
             let registers = response.quote.registers.iter();
             let registers = registers.map(|(number, digest)| {
                 let mut register = Sheet::default();
                 let digest = HEXLOWER.encode(digest);
                 register.value("pcr", "Register", number, number.to_string());
-                register.text("sha256", "Digest", digest);
+                register.text(bank, "Digest", digest);
                 register
             });
             sheet.parts("pcrs", "PCR", registers.collect());

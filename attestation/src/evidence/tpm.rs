@@ -20,7 +20,7 @@ mod challenge;
 mod registers;
 
 pub use challenge::{CHALLENGE_ANNOTATION, Challenge, ChallengeId, Expiry, InvalidChallenge};
-pub use registers::{MAX_REGISTER, Registers};
+pub use registers::{Bank, MAX_REGISTER, Registers};
 
 /// The annotation of a request that says, in lower-case hexadecimal, the SHA-256 of the public key
 /// (SPKI) of the endorsement key that the machine has. The controller writes it, for people to read.
@@ -100,7 +100,7 @@ pub struct Quote {
     pub attest: Vec<u8>,
     /// `TPMT_SIGNATURE` of it, by the attestation key.
     pub signature: Vec<u8>,
-    /// The registers of the bank of SHA-256 that it is over.
+    /// The registers that it is over.
     pub registers: Registers,
 }
 
@@ -135,7 +135,32 @@ struct RawQuote {
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RawBanks {
-    sha256: Registers,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sha256: Option<Registers>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sha384: Option<Registers>,
+}
+
+impl RawBanks {
+    fn of(registers: &Registers) -> Self {
+        let of = |bank| (registers.bank() == bank).then(|| registers.clone());
+        Self {
+            sha256: of(Bank::Sha256),
+            sha384: of(Bank::Sha384),
+        }
+    }
+
+    /// The registers of the one bank that is there.
+    fn registers(self) -> Result<Registers, InvalidField> {
+        let (registers, bank) = match (self.sha256, self.sha384) {
+            (Some(registers), None) => (Some(registers), Bank::Sha256),
+            (None, Some(registers)) => (Some(registers), Bank::Sha384),
+            _ => (None, Bank::Sha256),
+        };
+        registers
+            .filter(|registers| registers.bank() == bank)
+            .ok_or_else(|| InvalidField::new("quote.pcrs is not the registers of one bank"))
+    }
 }
 
 impl TpmEvidence {
@@ -180,7 +205,7 @@ impl TpmEvidence {
                             &quote.signature,
                             MAX_STRUCTURE_LEN,
                         )?,
-                        registers: quote.pcrs.sha256,
+                        registers: quote.pcrs.registers()?,
                     },
                 }))
             }
@@ -215,9 +240,7 @@ impl TpmEvidence {
                 quote: Some(RawQuote {
                     attest: base64(&response.quote.attest),
                     signature: base64(&response.quote.signature),
-                    pcrs: RawBanks {
-                        sha256: response.quote.registers.clone(),
-                    },
+                    pcrs: RawBanks::of(&response.quote.registers),
                 }),
                 ..of_phase(RESPOND, &response.header, &response.keys)
             },

@@ -8,7 +8,7 @@ use aws_lc_rs::signature::{
     ECDSA_P256_SHA256_FIXED, RSA_PKCS1_2048_8192_SHA256, RsaPublicKeyComponents, UnparsedPublicKey,
 };
 use data_encoding::HEXLOWER;
-use kubelet_attestation::evidence::tpm::{MAX_REGISTER, Quote, Registers};
+use kubelet_attestation::evidence::tpm::{Bank, MAX_REGISTER, Quote, Registers};
 use node_attestation_core::verifier::TpmBoot;
 use tpm2_protocol::constant::TPM_GENERATED_VALUE;
 use tpm2_protocol::data::{
@@ -184,15 +184,16 @@ fn is_for_one_of(qualifying: &Qualifying, extra_data: &[u8]) -> bool {
 
 /// Checks that exactly these registers were quoted, and with these values.
 ///
-/// The digest is by the algorithm of the signature (Part 3, `TPM2_Quote`), SHA-256 as the bank.
+/// The digest is by the algorithm of the signature (Part 3, `TPM2_Quote`): SHA-256, whatever the bank.
 fn check_registers(info: &TpmsQuoteInfo, registers: &Registers) -> Result<(), TpmDenial> {
     let wrong = |detail| Err(TpmDenial::QuoteSelection(detail));
     let [selection] = &*info.pcr_select else {
         return wrong("it is not over one bank");
     };
-    if selection.hash != TpmAlgId::Sha256 {
-        return wrong("it is over another bank than that of SHA-256");
-    }
+    let bank = match registers.bank() {
+        Bank::Sha256 => TpmAlgId::Sha256,
+        Bank::Sha384 => TpmAlgId::Sha384,
+    };
     let bitmap: &[u8] = &selection.pcr_select;
     let bits = bitmap.iter().zip(0_u8..).flat_map(|(byte, index)| {
         (0..8).filter_map(move |bit| (byte >> bit & 1 == 1).then_some(index * 8 + bit))
@@ -200,6 +201,9 @@ fn check_registers(info: &TpmsQuoteInfo, registers: &Registers) -> Result<(), Tp
     let quoted: Vec<u8> = bits.collect();
     if quoted.is_empty() {
         return wrong("it is over no register");
+    }
+    if selection.hash != bank {
+        return wrong("it is over another bank than the registers that came with it");
     }
     if quoted.iter().any(|register| *register > MAX_REGISTER) {
         return wrong("it is over a register that no PC has");

@@ -101,8 +101,8 @@ reasons! {
         /// hierarchy.
         #[error("the quote's signer is not a primary key of the endorsement hierarchy")]
         QuoteOfAnotherSigner => "the quote's signer is not a primary key of the endorsement hierarchy",
-        /// The quote is over no registers, over several banks or another one than that of SHA-256,
-        /// or over others than those that came with it.
+        /// The quote is over no registers, over several banks, over a bank other than SHA-256 and
+        /// SHA-384, or over other registers than those that came with it.
         #[error("the quote's selection of registers: {0}")]
         QuoteSelection(&'static str) => "the quote is not over the registers that came with it",
         /// The registers that came with the quote are not those that the TPM quoted.

@@ -43,9 +43,10 @@ pub(crate) fn failure(tpm: &str, error: &DeviceError) -> Failure {
             "select another key with tpm.endorsementKey",
         ),
         DeviceError::NoBank => (
-            "has no bank of SHA-256 with all PCRs that are to be quoted",
-            "allocate the bank in the firmware's settings or by `tpm2_pcrallocate sha256:all` and a \
-             reboot; see tpm.pcrs",
+            "has no bank SHA-256 or SHA-384 with all PCRs of tpm.pcrs",
+            "select SHA-256 in the firmware's settings of the TPM, or request it and reboot: \
+             `echo 23 2 > /sys/class/tpm/tpm0/ppi/request` (where ppi/version is 1.3; the firmware can \
+             ask at the console); a TPM with SHA-1 only cannot attest",
         ),
         DeviceError::Unsettled => (
             "changes its PCRs while they are quoted",
@@ -198,5 +199,20 @@ mod tests {
             assert_eq!(failure.code(), Code::DeviceUnavailable);
             assert!(!failure.what().contains("challenge"), "{failure}");
         }
+    }
+
+    #[test]
+    fn a_missing_bank_has_a_cure_that_firmware_permits() {
+        let failure = failure("/dev/tpmrm0", &DeviceError::NoBank);
+
+        let what = "the TPM (/dev/tpmrm0) has no bank SHA-256 or SHA-384 with all PCRs of tpm.pcrs";
+        assert_eq!(failure.what(), what);
+        let cure = failure.remedy();
+        assert!(
+            cure.contains("`echo 23 2 > /sys/class/tpm/tpm0/ppi/request`"),
+            "{cure}"
+        );
+        // It needs the authorization of the platform, which only the firmware has.
+        assert!(!cure.contains("tpm2_pcrallocate"), "{cure}");
     }
 }

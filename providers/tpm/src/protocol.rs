@@ -149,7 +149,7 @@ pub(crate) enum DeviceError {
     OtherKey,
     /// The endorsement key does not match its template, or is malformed.
     InvalidKey,
-    /// The TPM has no SHA-256 bank, or the bank does not have all of the PCRs.
+    /// The TPM has no bank SHA-256 or SHA-384 with all of the PCRs.
     NoBank,
     /// The PCRs change while they are read.
     Unsettled,

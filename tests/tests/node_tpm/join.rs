@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use kubelet_attestation::evidence::tpm::TpmEvidence;
+use kubelet_attestation::evidence::tpm::{Bank, TpmEvidence};
 use kubelet_authenticator_test_support::imds::{Imds, Instance};
+use kubelet_authenticator_test_support::swtpm::Swtpm;
 use kubelet_authenticator_test_support::tpm_machine::{EndorsementKey, TpmMachine};
 use kubelet_authenticator_test_support::tpm_proxy::{TpmProxy, command};
 use kubelet_authenticator_tests::tpm::REGISTERS;
@@ -99,6 +100,22 @@ fn the_verifier_takes_what_the_plugin_sends() {
         bed.run().succeeded();
 
         assert_eq!(bed.sent().len(), 2, "{key}");
+    }
+}
+
+#[test]
+fn a_machine_whose_only_strong_bank_is_sha384_joins() {
+    for banks in ["sha384", "sha1,sha384"] {
+        let mut bed = Bed::with(Swtpm::with_banks(banks));
+        bed.verifier = Some(verifier());
+
+        bed.run().succeeded();
+
+        let sent = bed.sent();
+        let TpmEvidence::Respond(response) = &sent[1].evidence else {
+            panic!("{:?}", sent[1].evidence)
+        };
+        assert_eq!(response.quote.registers.bank(), Bank::Sha384);
     }
 }
 

@@ -10,27 +10,69 @@ use crate::members::Members;
 /// The last register that a PC has ("PC Client Platform TPM Profile", 24 registers).
 pub const MAX_REGISTER: u8 = 23;
 
-/// Registers of the bank of SHA-256, and the digest in each.
+/// A bank of registers, by the hash that extends them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Bank {
+    /// SHA-256.
+    #[default]
+    Sha256,
+    /// SHA-384: the only bank of some TPMs that a quote can rely on.
+    Sha384,
+}
+
+/// Registers of one bank, and the digest in each.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "Members<String>")]
-pub struct Registers(BTreeMap<u8, [u8; 32]>);
+pub struct Registers {
+    bank: Bank,
+    /// Each as long as the hash of the bank.
+    digests: BTreeMap<u8, Vec<u8>>,
+}
+
+impl Bank {
+    /// The accepted banks, preferred first.
+    pub const ALL: [Self; 2] = [Self::Sha256, Self::Sha384];
+
+    /// The length of its digests, which names it.
+    pub fn digest_len(self) -> usize {
+        match self {
+            Self::Sha256 => 32,
+            Self::Sha384 => 48,
+        }
+    }
+}
 
 impl Registers {
-    /// These registers; `None` where one has a number that no PC has.
+    /// These registers of the bank SHA-256; `None` where one has a number that no PC has.
     pub fn new(registers: BTreeMap<u8, [u8; 32]>) -> Option<Self> {
-        let last = registers.last_key_value();
-        last.is_none_or(|(number, _)| *number <= MAX_REGISTER)
-            .then_some(Self(registers))
+        let digests = registers.into_iter();
+        let digests = digests.map(|(number, digest)| (number, digest.to_vec()));
+        Self::of_bank(Bank::Sha256, digests.collect())
+    }
+
+    /// These registers of a bank; `None` where one has a number that no PC has, or a digest of another
+    /// length.
+    pub fn of_bank(bank: Bank, digests: BTreeMap<u8, Vec<u8>>) -> Option<Self> {
+        let fit = digests
+            .iter()
+            .all(|(number, digest)| *number <= MAX_REGISTER && digest.len() == bank.digest_len());
+        fit.then_some(Self { bank, digests })
+    }
+
+    /// The bank.
+    pub fn bank(&self) -> Bank {
+        self.bank
     }
 
     /// Each with its digest, in ascending order.
-    pub fn iter(&self) -> impl Iterator<Item = (u8, &[u8; 32])> {
-        self.0.iter().map(|(number, digest)| (*number, digest))
+    pub fn iter(&self) -> impl Iterator<Item = (u8, &[u8])> {
+        let digests = self.digests.iter();
+        digests.map(|(number, digest)| (*number, digest.as_slice()))
     }
 
-    /// The digest in a register.
+    /// The digest in a register of the bank SHA-256. `None` if the registers are of another bank.
     pub fn get(&self, number: u8) -> Option<&[u8; 32]> {
-        self.0.get(&number)
+        self.digests.get(&number)?.as_slice().try_into().ok()
     }
 }
 
@@ -48,15 +90,18 @@ impl TryFrom<Members<String>> for Registers {
         let register = |(number, digest): (String, String)| {
             let number = number_of(&number).ok_or("no such register")?;
             let digest = HEXLOWER.decode(digest.as_bytes()).ok();
-            let digest = digest.and_then(|digest| digest.try_into().ok());
-            let digest = digest.ok_or("a register is not 64 lower-case hexadecimal digits")?;
-            Ok((number, digest))
+            let digest = digest.ok_or("a register is not lower-case hexadecimal digits")?;
+            Ok::<_, Self::Error>((number, digest))
         };
-        named
-            .into_iter()
-            .map(register)
-            .collect::<Result<_, _>>()
-            .map(Self)
+        let digests = named.into_iter().map(register);
+        let digests: BTreeMap<u8, Vec<u8>> = digests.collect::<Result<_, _>>()?;
+        let fits = |bank: &Bank| {
+            let mut digests = digests.values();
+            digests.all(|digest| digest.len() == bank.digest_len())
+        };
+        let bank = Bank::ALL.into_iter().find(fits);
+        bank.and_then(|bank| Self::of_bank(bank, digests))
+            .ok_or("the registers are not all of 64 or all of 96 digits")
     }
 }
 

@@ -2,6 +2,8 @@ use base64::prelude::*;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::evidence::MAX_EVIDENCE_LEN;
+use crate::names::Audience;
 
 fn base64(bytes: &[u8]) -> String {
     BASE64_STANDARD.encode(bytes)
@@ -231,6 +233,7 @@ fn unknown_and_repeated_fields_are_refused() {
         (r#""attest""#, r#""attest":"AAAA","attest""#),
         (r#""sha256":{"#, r#""sha1":{},"sha256":{"#),
         (r#""sha256":{"#, r#""sha256":{},"sha256":{"#),
+        (r#""sha256":{"#, r#""sha512":{"#),
     ] {
         let changed = text.replacen(from, to, 1);
         assert_ne!(changed, text);
@@ -264,6 +267,8 @@ fn registers_have_one_form_and_are_named_once() {
         format!(r#"{{"-1":"{digest}"}}"#),
         format!(r#"{{"1":"{}"}}"#, digest.to_uppercase()),
         format!(r#"{{"1":"{}"}}"#, "0f".repeat(31)),
+        format!(r#"{{"1":"{}"}}"#, "0f".repeat(64)),
+        format!(r#"{{"1":"{digest}","2":"{}"}}"#, "0f".repeat(48)),
         r#"{"1":1}"#.to_owned(),
         "[]".to_owned(),
     ] {
@@ -275,6 +280,61 @@ fn registers_have_one_form_and_are_named_once() {
 }
 
 #[test]
+fn a_quote_is_over_the_registers_of_one_bank() {
+    let registers = |len: usize| json!({"0": "00".repeat(len), "23": "0f".repeat(len)});
+    let with = |pcrs: Value| {
+        let mut evidence = response();
+        evidence["quote"]["pcrs"] = pcrs;
+        evidence
+    };
+    let sha384 = with(json!({"sha384": registers(48)}));
+
+    let read = parsed(&sha384).unwrap();
+    let written: Value = serde_json::from_slice(&read.to_json()).unwrap();
+    assert_eq!(written, sha384);
+    let TpmEvidence::Respond(Response { quote, .. }) = read else {
+        panic!("it responds");
+    };
+    assert_eq!(quote.registers.bank(), Bank::Sha384);
+    assert_eq!(quote.registers.get(23), None, "it is not of SHA-256");
+    assert_eq!(quote.registers.iter().last(), Some((23, &[0x0f; 48][..])));
+    let not_one = InvalidField::new("quote.pcrs is not the registers of one bank");
+    for pcrs in [
+        json!({}),
+        json!({"sha256": registers(32), "sha384": registers(48)}),
+        json!({"sha256": registers(48)}),
+        json!({"sha384": registers(32)}),
+        json!({"sha384": {}}),
+    ] {
+        assert_eq!(field(&with(pcrs.clone())), not_one, "{pcrs}");
+    }
+}
+
+#[test]
+fn the_largest_answer_to_a_challenge_fits_into_a_request() {
+    let digests = (0..=MAX_REGISTER).map(|number| (number, vec![0; 48]));
+    let evidence = TpmEvidence::Respond(Response {
+        header: Header {
+            version: EvidenceVersion::V2,
+            audience: Audience::parse(&"a".repeat(253)).unwrap(),
+        },
+        id: ChallengeId::new([7; 16]),
+        expiry: Expiry::parse("2026-01-01T00:05:00Z").unwrap(),
+        keys: PublicAreas {
+            endorsement: vec![0; MAX_STRUCTURE_LEN],
+            attestation: vec![0; MAX_STRUCTURE_LEN],
+        },
+        quote: Quote {
+            attest: vec![0; MAX_STRUCTURE_LEN],
+            signature: vec![0; MAX_STRUCTURE_LEN],
+            registers: Registers::of_bank(Bank::Sha384, digests.collect()).unwrap(),
+        },
+    });
+
+    assert!(evidence.to_json().len() < MAX_EVIDENCE_LEN);
+}
+
+#[test]
 fn registers_are_of_a_pc_and_have_their_digests() {
     let registers = Registers::new([(0, [7; 32]), (23, [8; 32])].into()).unwrap();
 
@@ -282,6 +342,9 @@ fn registers_are_of_a_pc_and_have_their_digests() {
     assert_eq!(registers.get(23), Some(&[8; 32]));
     assert_eq!(registers.get(1), None);
     assert_eq!(Registers::new([(24, [0; 32])].into()), None);
+    let of = |digest: usize| Registers::of_bank(Bank::Sha384, [(0, vec![0; digest])].into());
+    assert!(of(48).is_some());
+    assert_eq!(of(32), None);
 }
 
 fn challenge() -> Challenge {

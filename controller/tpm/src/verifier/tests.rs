@@ -12,6 +12,7 @@ use node_attestation_core::refusal::{Deferral, Denial, Refusal};
 use super::*;
 use crate::fixture::{ANOTHER, Case, FakePlatform, GOOD, Good, denied, digest, machine, noon};
 
+mod banks;
 mod challenges;
 mod findings;
 mod hosts;

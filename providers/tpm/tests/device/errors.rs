@@ -60,6 +60,11 @@ fn a_quote_over_a_bank_that_is_not_there_is_none() {
 
     assert_eq!(ask(&tpm.tcti(), &asked), json!({"Err": "NoBank"}));
     assert_empty(&tpm);
+    // A TPM that does not know SHA-384 at all: TPM_RC_HASH of the second parameter.
+    let proxy = TpmProxy::before(&tpm);
+    let quote = Commands::One(command::QUOTE);
+    proxy.inject(quote, Times::always(), Fault::Answer(0x2c3));
+    assert_eq!(ask(&proxy.tcti(), &asked), json!({"Err": "NoBank"}));
 }
 
 #[test]

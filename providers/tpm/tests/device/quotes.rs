@@ -1,3 +1,4 @@
+use std::process::Command;
 use std::sync::Arc;
 use std::thread;
 
@@ -9,8 +10,10 @@ use kubelet_authenticator_test_support::swtpm::Swtpm;
 use kubelet_authenticator_test_support::tpm_machine::{EndorsementKey, TpmMachine};
 use kubelet_authenticator_test_support::tpm_proxy::{TpmProxy, command};
 use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
 
 use super::bed::{KINDS, ask, assert_empty, bytes, keys_of};
+use super::keys::tools;
 
 const SECRET: [u8; 32] = [9; 32];
 
@@ -96,6 +99,66 @@ fn a_quote_covers_the_binding_with_the_secret_that_was_opened() {
         }
     }
     assert_empty(&tpm);
+}
+
+/// The values of these registers by another tool.
+fn values_by_tools(tpm: &Swtpm, selection: &str) -> Vec<u8> {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("values");
+    let output = Command::new("tpm2_pcrread")
+        .args([selection, "-o", file.to_str().unwrap()])
+        .env("TPM2TOOLS_TCTI", tpm.tcti())
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    std::fs::read(file).unwrap()
+}
+
+#[test]
+fn a_quote_is_over_the_bank_sha384_if_the_tpm_has_no_sha256() {
+    let numbers = "0,4,7,10,11,12,13,14,23";
+    for (banks, quoted) in [
+        ("sha1,sha384", "sha384"),
+        ("sha384", "sha384"),
+        ("sha256,sha384", "sha256"),
+    ] {
+        let tpm = Arc::new(Swtpm::with_banks(banks));
+        let digits = if quoted == "sha384" { 96 } else { 64 };
+        tools(
+            &tpm,
+            &[&format!(
+                "tpm2_pcrextend 4:{quoted}={}",
+                "01".repeat(digits / 2)
+            )],
+        );
+        let machine = TpmMachine::new(tpm.clone(), EndorsementKey::P256);
+        let asked = question(&machine, &machine.ek_public(), &machine.ak_name());
+
+        let answer = ask(&tpm.tcti(), &asked);
+
+        let registers = answer["Ok"]["pcrs"].as_object().unwrap();
+        let mut digests: Vec<(u8, &str)> = registers
+            .iter()
+            .map(|(number, digest)| (number.parse().unwrap(), digest.as_str().unwrap()))
+            .collect();
+        digests.sort_unstable();
+        let values: String = digests.iter().map(|(_, digest)| *digest).collect();
+        let expected = values_by_tools(&tpm, &format!("{quoted}:{numbers}"));
+        assert_eq!(values, data_encoding::HEXLOWER.encode(&expected), "{banks}");
+        assert_eq!(values.len(), 9 * digits, "{banks}");
+        let attest = bytes(&answer["Ok"], "attest");
+        let digest = Sha256::digest(&expected);
+        assert!(
+            attest.ends_with(&digest),
+            "{banks}: SHA-256, as the signature"
+        );
+        let signature = bytes(&answer["Ok"], "signature");
+        assert!(
+            is_signed(&machine.ak_public(), &attest, &signature),
+            "{banks}"
+        );
+        assert_empty(&tpm);
+    }
 }
 
 #[test]

@@ -10,7 +10,7 @@ use std::str::FromStr as _;
 
 use kubelet_attestation::binding::KeyBinding;
 use kubelet_attestation::ensure;
-use kubelet_attestation::evidence::tpm::Registers;
+use kubelet_attestation::evidence::tpm::{Bank, Registers};
 use kubelet_attestation::names::Provider;
 use sha2::{Digest as _, Sha256};
 use tss_esapi::attributes::SessionAttributesBuilder;
@@ -33,14 +33,19 @@ use tss_esapi::{Context, Error, TctiNameConf};
 
 use crate::endorsement::{attestation_template, policy_b_branches};
 use crate::protocol::{
-    Bytes, DeviceError, EndorsementKey, Keys, LAYER, QuoteFor, Quoted, SEQUENCE,
+    Bytes, DeviceError, EndorsementKey, FORMAT_ONE, FORMAT_ONE_ERROR, Keys, LAYER,
+    QuoteFor, Quoted, SEQUENCE,
 };
 
-/// The limit of attempts at a quote, if the PCRs change in between.
-const ATTEMPTS: usize = 2;
+/// The limit of attempts at a quote, if the PCRs change in between, as they do while the machine
+/// boots.
+const ATTEMPTS: usize = 3;
 
 /// `TPM_RC_FAILURE` (Part 2, `TPM_RC`).
 const FAILURE: u32 = 0x101;
+
+/// `TPM_RC_HASH`, in format one.
+const HASH: u32 = 0x83;
 
 /// The bits that are set in codes of format one that are about a parameter.
 const PARAMETER: u32 = 0xc0;
@@ -173,14 +178,30 @@ impl Device {
         })
     }
 
-    /// A quote, and the PCR values that it covers.
+    /// A quote over the first bank that has all of these PCRs, and their values.
     fn settled_quote(
         &mut self,
         ak: KeyHandle,
         qualifying: &KeyBinding,
         pcrs: &[u8],
     ) -> Result<(Attest, Signature, Registers), DeviceError> {
-        let selection = selection_of(pcrs)?;
+        for bank in Bank::ALL {
+            match self.quote_over(ak, qualifying, bank, pcrs) {
+                Err(DeviceError::NoBank) => {}
+                quoted => return quoted,
+            }
+        }
+        Err(DeviceError::NoBank)
+    }
+
+    fn quote_over(
+        &mut self,
+        ak: KeyHandle,
+        qualifying: &KeyBinding,
+        bank: Bank,
+        pcrs: &[u8],
+    ) -> Result<(Attest, Signature, Registers), DeviceError> {
+        let selection = selection_of(bank, pcrs)?;
         for _ in 0..ATTEMPTS {
             let data = Data::try_from(qualifying.as_bytes().to_vec()).map_err(at(QUOTE))?;
             let (attest, signature) = self
@@ -188,17 +209,19 @@ impl Device {
                 .execute_with_session(Some(AuthSession::Password), |context| {
                     context.quote(ak, data, SignatureScheme::Null, selection.clone())
                 })
-                .map_err(at(QUOTE))?;
+                .map_err(at(QUOTE))
+                .map_err(without_hash)?;
             let AttestInfo::Quote { info } = attest.attested() else {
                 return Err(DeviceError::NoBank);
             };
             // A quote over a missing bank succeeds, and covers nothing.
             ensure!(info.pcr_selection() == &selection, DeviceError::NoBank);
-            let read = self.read_pcrs(selection.clone())?;
-            let digest = read.values().fold(Sha256::new(), Sha256::chain_update);
+            let read = self.read_pcrs(bank, pcrs)?;
+            // The digest is by the hash of the signature, whatever the bank.
+            let digests = read.iter().map(|(_, digest)| digest);
+            let digest = digests.fold(Sha256::new(), Sha256::chain_update);
             if **info.pcr_digest() == *digest.finalize() {
-                let pcrs = Registers::new(read).ok_or(DeviceError::Question)?;
-                return Ok((attest, signature, pcrs));
+                return Ok((attest, signature, read));
             }
         }
         Err(DeviceError::Unsettled)
@@ -206,16 +229,16 @@ impl Device {
 
     /// A TPM returns eight values at a time, and none of a missing bank. The crate's own function
     /// would then ask for ever.
-    fn read_pcrs(
-        &mut self,
-        mut wanted: PcrSelectionList,
-    ) -> Result<BTreeMap<u8, [u8; 32]>, DeviceError> {
+    fn read_pcrs(&mut self, bank: Bank, pcrs: &[u8]) -> Result<Registers, DeviceError> {
+        let step = at("TPM2_PCR_Read");
+        let mut wanted = selection_of(bank, pcrs)?;
         let mut values = BTreeMap::new();
         while !wanted.is_empty() {
             let (_, read, digests) = self
                 .context
                 .pcr_read(wanted.clone())
-                .map_err(at("TPM2_PCR_Read"))?;
+                .map_err(&step)
+                .map_err(without_hash)?;
             let selected = read.get_selections().iter();
             let slots: Vec<PcrSlot> = selected.flat_map(PcrSelection::selected).collect();
             if slots.is_empty() || slots.len() != digests.len() {
@@ -223,12 +246,11 @@ impl Device {
             }
             for (slot, digest) in slots.into_iter().zip(digests.value()) {
                 let number = u8::try_from(u32::from(slot).trailing_zeros()).unwrap_or(u8::MAX);
-                let value = <[u8; 32]>::try_from(digest.to_vec());
-                values.insert(number, value.map_err(|_| DeviceError::NoBank)?);
+                values.insert(number, digest.to_vec());
             }
-            wanted.subtract(&read).map_err(at("TPM2_PCR_Read"))?;
+            wanted.subtract(&read).map_err(&step)?;
         }
-        Ok(values)
+        Registers::of_bank(bank, values).ok_or(DeviceError::NoBank)
     }
 
     /// The persistent key, if it matches its template.
@@ -375,7 +397,23 @@ impl Device {
     }
 }
 
-fn selection_of(pcrs: &[u8]) -> Result<PcrSelectionList, DeviceError> {
+/// A TPM that does not implement the hash of a bank does not have the bank.
+fn without_hash(error: DeviceError) -> DeviceError {
+    match error {
+        DeviceError::Code { code, .. }
+            if code & LAYER == 0 && code & FORMAT_ONE != 0 && code & FORMAT_ONE_ERROR == HASH =>
+        {
+            DeviceError::NoBank
+        }
+        error => error,
+    }
+}
+
+fn selection_of(bank: Bank, pcrs: &[u8]) -> Result<PcrSelectionList, DeviceError> {
+    let hash = match bank {
+        Bank::Sha256 => HashingAlgorithm::Sha256,
+        Bank::Sha384 => HashingAlgorithm::Sha384,
+    };
     let slots: Result<Vec<PcrSlot>, Error> = pcrs
         .iter()
         .map(|number| PcrSlot::try_from(1_u32.checked_shl((*number).into()).unwrap_or_default()))
@@ -383,7 +421,7 @@ fn selection_of(pcrs: &[u8]) -> Result<PcrSelectionList, DeviceError> {
     slots
         .and_then(|slots| {
             PcrSelectionList::builder()
-                .with_selection(HashingAlgorithm::Sha256, &slots)
+                .with_selection(hash, &slots)
                 .build()
         })
         .map_err(at(QUOTE))

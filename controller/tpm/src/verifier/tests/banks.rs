@@ -1,0 +1,78 @@
+//! Quotes over other banks than SHA-256.
+
+use kubelet_attestation::evidence::tpm::{Bank, Registers, Response};
+use kubelet_authenticator_test_support::swtpm::Swtpm;
+
+use super::quotes::qualifying_data;
+use super::*;
+use crate::fixture::REGISTERS;
+
+/// A valid case of a TPM whose only strong bank is SHA-384, and an honest answer of its machine.
+fn with_sha384() -> (Case, Response, Arc<Swtpm>) {
+    let tpm = Arc::new(Swtpm::with_banks("sha1,sha384"));
+    let machine = TpmMachine::new(tpm.clone(), Kind::P256);
+    let mut case = Case::of_nobody();
+    case.allow("m1", digest(&machine));
+    let good = Good::of(&machine, &case);
+    let secret = machine.activate(
+        &good.challenge.credential_blob,
+        &good.challenge.encrypted_secret,
+    );
+    let data = case.qualifying(&good.challenge, &secret.unwrap());
+    let statement = machine.quote_over(&data, "sha384:0,4,7");
+    let mut response = good.response;
+    response.quote.attest = statement.attest;
+    response.quote.signature = statement.signature;
+    let zero = REGISTERS.map(|number| (number, vec![0; 48]));
+    response.quote.registers = Registers::of_bank(Bank::Sha384, zero.into()).unwrap();
+    (case, response, tpm)
+}
+
+#[test]
+fn a_quote_over_the_bank_sha384_is_accepted() {
+    let (case, response, _tpm) = with_sha384();
+
+    case.proves(&response);
+    let quote = VerifiedQuote::verify(
+        &crate::public::AttestationKey::parse(&response.keys.attestation).unwrap(),
+        response.quote.clone(),
+        &[Some(qualifying_data(&response)), None],
+    );
+    let written = quote.unwrap().to_string();
+    let zero = "0".repeat(96);
+    let registers = format!(", 0={zero}, 4={zero}, 7={zero}");
+    assert!(written.ends_with(&registers), "{written}");
+}
+
+#[test]
+fn a_quote_over_the_bank_sha384_with_other_registers_is_denied() {
+    let (mut case, good, _tpm) = with_sha384();
+    let of = |bank: Bank, changed: u8| {
+        let digests = REGISTERS.map(|number| {
+            let mut digest = vec![0; bank.digest_len()];
+            digest[0] = u8::from(number == changed);
+            (number, digest)
+        });
+        Registers::of_bank(bank, digests.into()).unwrap()
+    };
+    let another_bank = "it is over another bank than the registers that came with it";
+    for (registers, denial) in [
+        (of(Bank::Sha384, 4), TpmDenial::QuoteDigest),
+        (
+            of(Bank::Sha256, 23),
+            TpmDenial::QuoteSelection(another_bank),
+        ),
+    ] {
+        let mut response = good.clone();
+        response.quote.registers = registers;
+
+        assert_eq!(denied(case.respond(&response)), denial);
+    }
+    // The values of a policy are of SHA-256. Zeros are no less a value of that bank.
+    let zero = [
+        ("8".to_owned(), "0".repeat(64)),
+        ("4".to_owned(), "0".repeat(64)),
+    ];
+    case.settings.pcr_policy.allowed = vec![zero.into()];
+    assert_eq!(denied(case.respond(&good)), TpmDenial::RegisterNotQuoted(4));
+}
