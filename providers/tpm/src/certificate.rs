@@ -1,10 +1,61 @@
 //! The certificates of an endorsement key and of its CAs, from the NV indices of a TPM.
 
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
 use kubelet_attestation::evidence::tpm::{
     MAX_CERTIFICATE_LEN, MAX_INTERMEDIATES, MAX_INTERMEDIATES_LEN,
 };
+use kubelet_attestation::text::visible;
+use x509_parser::prelude::{FromDer as _, X509Certificate};
 
 use crate::protocol::SEQUENCE;
+
+/// The time before an expiry from which an operator is warned.
+const NOTICE: Duration = Duration::from_hours(90 * 24);
+
+/// The facts about a certificate for people.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Facts {
+    /// The distinguished name of its issuer.
+    pub(crate) issuer: String,
+    /// The day of its expiry: `YYYY-MM-DD`.
+    pub(crate) expiry: String,
+    /// Whether it expires soon, or has expired.
+    pub(crate) time: Time,
+    /// Whether it is for this key.
+    pub(crate) is_for_key: bool,
+}
+
+/// The part of its validity that a certificate is in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Time {
+    Valid,
+    ExpiresSoon,
+    Expired,
+}
+
+/// The facts about a certificate in DER, for the key with this `SubjectPublicKeyInfo`. `None` if it
+/// cannot be read.
+pub(crate) fn facts(der: &[u8], spki: &[u8], now: SystemTime) -> Option<Facts> {
+    let (_, certificate) = X509Certificate::from_der(der).ok()?;
+    let not_after = certificate.validity().not_after;
+    // A certificate that ended before 1970 has ended.
+    let seconds = u64::try_from(not_after.timestamp()).unwrap_or_default();
+    let end = UNIX_EPOCH.checked_add(Duration::from_secs(seconds))?;
+    let time = match end.duration_since(now) {
+        Err(_) => Time::Expired,
+        Ok(left) if left < NOTICE => Time::ExpiresSoon,
+        Ok(_) => Time::Valid,
+    };
+    // Vendors certify one RSA key under different algorithms. The key itself is the end of the SPKI.
+    let key = certificate.public_key().subject_public_key.as_ref();
+    Some(Facts {
+        issuer: visible(&certificate.issuer().to_string()),
+        expiry: not_after.to_datetime().date().to_string(),
+        time,
+        is_for_key: !key.is_empty() && spki.ends_with(key),
+    })
+}
 
 /// The DER at the beginning of `stored`. Vendors pad the index with zeros or 0xff.
 ///
@@ -39,7 +90,67 @@ pub(crate) fn chain(stored: &[u8]) -> Vec<Vec<u8>> {
 
 #[cfg(test)]
 mod tests {
+    use aws_lc_rs::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPair as _};
+    use data_encoding::HEXLOWER;
+    use kubelet_authenticator_test_support::ek_ca::{EkCa, EkContents};
+
     use super::*;
+
+    const DAY: Duration = Duration::from_hours(24);
+
+    /// The `SubjectPublicKeyInfo` of a new P-256 key.
+    fn spki() -> Vec<u8> {
+        let key = EcdsaKeyPair::generate(&ECDSA_P256_SHA256_FIXED_SIGNING).unwrap();
+        let prefix = b"3059301306072a8648ce3d020106082a8648ce3d030107034200";
+        [&HEXLOWER.decode(prefix).unwrap(), key.public_key().as_ref()].concat()
+    }
+
+    #[test]
+    fn a_certificate_shows_its_issuer_and_the_day_of_its_expiry() {
+        let (maker, spki) = (EkCa::new("maker"), spki());
+        // 2027-01-15T08:00:00Z.
+        let not_after = UNIX_EPOCH + Duration::from_secs(1_800_000_000);
+        let contents = EkContents {
+            not_before: not_after - DAY * 1000,
+            not_after,
+            ..EkContents::good()
+        };
+        let der = maker.certify(&spki, &contents);
+        for (now, time) in [
+            (not_after - NOTICE, Time::Valid),
+            (
+                not_after - NOTICE + Duration::from_secs(1),
+                Time::ExpiresSoon,
+            ),
+            (not_after, Time::ExpiresSoon),
+            (not_after + Duration::from_secs(1), Time::Expired),
+        ] {
+            let expected = Facts {
+                issuer: "CN=maker intermediate 1".to_owned(),
+                expiry: "2027-01-15".to_owned(),
+                time,
+                is_for_key: true,
+            };
+            assert_eq!(facts(&der, &spki, now), Some(expected));
+        }
+        let endless = maker.certify(&spki, &EkContents::good());
+        let of_another_key = facts(&endless, &self::spki(), not_after).unwrap();
+        assert_eq!(of_another_key.expiry, "9999-12-31");
+        assert_eq!(of_another_key.time, Time::Valid);
+        assert!(!of_another_key.is_for_key);
+        assert_eq!(facts(&der[..der.len() - 1], &spki, not_after), None);
+    }
+
+    #[test]
+    fn an_issuer_that_is_not_plain_text_is_one_line() {
+        let maker = EkCa::new("maker\u{1b}]0;x\u{7}\n\u{202e}");
+
+        let der = maker.certify(&spki(), &EkContents::good());
+
+        let facts = facts(&der, &spki(), UNIX_EPOCH).unwrap();
+        assert!(facts.issuer.starts_with("CN=maker"), "{facts:?}");
+        assert_eq!(facts.issuer, visible(&facts.issuer));
+    }
 
     #[test]
     fn padding_is_cut_off() {

@@ -19,16 +19,20 @@ pub(crate) fn digest(keys: &Keys) -> String {
     HEXLOWER.encode(&Sha256::digest(&keys.spki.0))
 }
 
+/// The kind of an endorsement key (`TPMT_PUBLIC`).
+pub(crate) fn key_of(endorsement: &[u8]) -> Option<EndorsementKey> {
+    // Type and name algorithm distinguish the templates (Part 2, TPMT_PUBLIC).
+    match endorsement.first_chunk()? {
+        [0x00, 0x01, 0x00, 0x0b] => Some(EndorsementKey::Rsa2048),
+        [0x00, 0x23, 0x00, 0x0b] => Some(EndorsementKey::EccP256),
+        [0x00, 0x23, 0x00, 0x0c] => Some(EndorsementKey::EccP384),
+        _ => None,
+    }
+}
+
 /// The kind of an endorsement key (`TPMT_PUBLIC`), as in the settings.
 pub(crate) fn kind_of(endorsement: &[u8]) -> Option<&'static str> {
-    // Type and name algorithm distinguish the templates (Part 2, TPMT_PUBLIC).
-    let key = match endorsement.first_chunk()? {
-        [0x00, 0x01, 0x00, 0x0b] => EndorsementKey::Rsa2048,
-        [0x00, 0x23, 0x00, 0x0b] => EndorsementKey::EccP256,
-        [0x00, 0x23, 0x00, 0x0c] => EndorsementKey::EccP384,
-        _ => return None,
-    };
-    settings::endorsement_key_name(key)
+    key_of(endorsement).and_then(settings::endorsement_key_name)
 }
 
 /// The provider ID of a machine with these keys.

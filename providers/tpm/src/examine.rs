@@ -1,20 +1,26 @@
 //! The checks of `doctor`, and the facts of `identify`.
 
+use std::time::SystemTime;
+
+use kubelet_attestation::evidence::tpm::{Bank, Registers};
 use kubelet_attestation::names::ProviderId;
 use kubelet_authenticator::attester::{Finding, Identity, ProviderIdSources, Report};
+use kubelet_authenticator::clock::now;
 use kubelet_authenticator::failure::{Code, Failure};
 
-use crate::device::{digest, kind_of, read_keys};
-use crate::protocol::Keys;
+use crate::certificate::{Facts, Time};
+use crate::device::{ask, digest, key_of, kind_of, read_keys};
+use crate::protocol::{Ask, DeviceError, Findings, Keys};
 use crate::settings::TpmSettings;
-use crate::{certificate, program};
+use crate::{certificate, device_error, measurements, program};
 
 const PROGRAM: &str = "tpm-program";
 const TPM: &str = "tpm";
 const CERTIFICATE: &str = "endorsement-certificate";
+const MEASUREMENTS: &str = "boot-measurements";
 
 /// The checks, in the order of the output.
-pub(crate) const CHECKS: &[&str] = &[PROGRAM, TPM, CERTIFICATE];
+pub(crate) const CHECKS: &[&str] = &[PROGRAM, TPM, CERTIFICATE, MEASUREMENTS];
 
 /// Makes the checks. Returns the TPM's keys.
 pub(crate) fn examine(
@@ -37,37 +43,205 @@ pub(crate) fn examine(
     };
     report(TPM, keys.as_ref().map(answers).map_err(Clone::clone).into());
 
-    let finding = match &keys {
-        Ok(keys) if has_certificate(keys) => Finding::pass("the TPM has one for its key"),
-        Ok(_) => Finding::warn(&Failure::new(
-            Code::EvidenceUnavailable,
-            "the TPM has no certificate for its endorsement key",
-            "have the controller list the key: `identify` prints its entry",
-        )),
-        Err(_) => Finding::skip("the TPM does not answer"),
+    let Ok(read) = &keys else {
+        for check in [CERTIFICATE, MEASUREMENTS] {
+            report(check, Finding::skip("the TPM does not answer"));
+        }
+        return keys;
     };
+    let Some(kind) = key_of(&read.endorsement.0) else {
+        let error = device_error::failure(&place, &DeviceError::InvalidKey);
+        for check in [CERTIFICATE, MEASUREMENTS] {
+            report(check, Finding::fail(&error));
+        }
+        return keys;
+    };
+    let question = Ask::Examine {
+        endorsement_key: kind,
+    };
+    let findings: Result<Findings, Failure> = ask(&settings, question, sources.deadline);
+    let has_index = findings
+        .as_ref()
+        .is_ok_and(|findings| findings.has_certificate_index);
+    let finding = certificate_of(read, kind.certificate_index(), has_index, now());
     report(CERTIFICATE, finding);
+    let measured = findings.and_then(|findings| {
+        let firmware = findings.firmware;
+        let firmware = firmware.ok_or_else(|| device_error::failure(&place, &DeviceError::NoBank));
+        Ok(measured(&firmware?))
+    });
+    report(MEASUREMENTS, measured.into());
     keys
+}
+
+/// The finding about the certificate with this index.
+fn certificate_of(keys: &Keys, index: u32, has_index: bool, now: SystemTime) -> Finding {
+    let warn = |what: &str, remedy: &str| {
+        Finding::warn(&Failure::new(Code::EvidenceUnavailable, what, remedy))
+    };
+    let Some(der) = stored(keys) else {
+        return if keys.certificate.is_some() {
+            warn(
+                "the TPM's index for the certificate has something else",
+                LIST,
+            )
+        } else if has_index {
+            let what = "the TPM does not let everyone read the certificate of its endorsement key";
+            warn(what, &redefine(index))
+        } else {
+            let what = "the TPM has no certificate for its endorsement key";
+            warn(what, &fetch(index))
+        };
+    };
+    let Some(facts) = certificate::facts(der, &keys.spki.0, now) else {
+        return warn("the certificate in the TPM cannot be read", LIST);
+    };
+    let Facts { issuer, expiry, .. } = &facts;
+    let what = format!("issued by {issuer}, expires on {expiry}");
+    match facts.time {
+        _ if !facts.is_for_key => warn(
+            &format!("the certificate in the TPM is for another key: {what}"),
+            &format!("select another key (tpm.endorsementKey), or {LIST}"),
+        ),
+        Time::Valid => Finding::pass(what),
+        Time::ExpiresSoon => warn(&format!("the certificate expires soon: {what}"), LIST),
+        Time::Expired => warn(&format!("the certificate has expired: {what}"), LIST),
+    }
+}
+
+fn measured(firmware: &Registers) -> Finding {
+    let bank = match firmware.bank() {
+        Bank::Sha256 => "SHA-256",
+        Bank::Sha384 => "SHA-384",
+    };
+    let unmeasured = measurements::unmeasured(firmware);
+    if unmeasured.is_empty() {
+        return Finding::pass(format!("the firmware measures the boot ({bank})"));
+    }
+    let numbers: Vec<_> = unmeasured.iter().map(u8::to_string).collect();
+    Finding::warn(&Failure::new(
+        Code::EvidenceUnavailable,
+        format!(
+            "the firmware has not measured the boot into PCRs {} ({bank}): any system can write them",
+            numbers.join(", ")
+        ),
+        "select SHA-256 for measurements in the firmware's settings, or update the firmware; until then, do \
+         not use these PCRs in a PCR policy",
+    ))
+}
+
+/// A cure without the certificate. A list alone does not lift the requirement of one.
+const LIST: &str =
+    "have the controller list the key (`identify` prints its entry) and require no certificate";
+
+/// The cure of an index that not everyone may read.
+fn redefine(index: u32) -> String {
+    let store = store(index);
+    format!("{LIST}; or read it into ek.der as the index's owner, undefine the index and {store}")
+}
+
+/// The cure of a TPM whose vendor publishes the certificate elsewhere.
+fn fetch(index: u32) -> String {
+    let store = store(index);
+    format!("{LIST}; or fetch it into ek.der (`tpm2_getekcertificate`) and {store}")
+}
+
+fn store(index: u32) -> String {
+    format!(
+        "store it: `tpm2_nvdefine {index:#x} -C o -s \"$(stat -c %s ek.der)\" -a \
+         'ownerwrite|ownerread|authread|no_da'`, `tpm2_nvwrite {index:#x} -C o -i ek.der`"
+    )
 }
 
 /// The identity of a machine with this provider ID and these keys.
 pub(crate) fn identity(id: ProviderId, keys: &Keys) -> Identity {
-    let certificate = if has_certificate(keys) {
+    let stored = stored(keys);
+    let place = if stored.is_some() {
         "in the TPM"
     } else {
         "none"
     };
     let kind = kind_of(&keys.endorsement.0).unwrap_or_default();
-    let identity = Identity::new(id)
+    let mut identity = Identity::new(id)
         .with("endorsementKey", "Endorsement key", kind)
-        .with("certificate", "Certificate", certificate);
+        .with("certificate", "Certificate", place);
+    if let Some(facts) = stored.and_then(|der| certificate::facts(der, &keys.spki.0, now())) {
+        identity = identity
+            .with("certificateIssuer", "Issuer", facts.issuer)
+            .with("certificateExpiry", "Expires on", facts.expiry);
+    }
     Identity {
         endorsement_key: Some(digest(keys)),
         ..identity
     }
 }
 
-fn has_certificate(keys: &Keys) -> bool {
-    let stored = keys.certificate.as_ref();
-    stored.is_some_and(|stored| certificate::in_index(&stored.0).is_some())
+/// The certificate in the TPM, without padding.
+fn stored(keys: &Keys) -> Option<&[u8]> {
+    let stored = keys.certificate.as_ref()?;
+    certificate::in_index(&stored.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::Bytes;
+
+    fn keys(certificate: Option<Vec<u8>>) -> Keys {
+        Keys {
+            endorsement: Bytes(vec![]),
+            spki: Bytes(vec![1]),
+            certificate: certificate.map(Bytes),
+            chain: Bytes(vec![]),
+            attestation: Bytes(vec![]),
+        }
+    }
+
+    fn warning(what: &str, remedy: &str) -> Finding {
+        Finding::warn(&Failure::new(Code::EvidenceUnavailable, what, remedy))
+    }
+
+    #[test]
+    fn a_missing_certificate_has_a_cure_that_lifts_the_requirement() {
+        let of = |certificate, has_index| {
+            certificate_of(&keys(certificate), 0x01c0_000a, has_index, now())
+        };
+        let none = "the TPM has no certificate for its endorsement key";
+        let withheld = "the TPM does not let everyone read the certificate of its endorsement key";
+        let unreadable = [&[0x30, 0x82, 1, 0][..], &[0; 256]].concat();
+        let store = "store it: `tpm2_nvdefine 0x1c0000a -C o -s \"$(stat -c %s ek.der)\" -a \
+                     'ownerwrite|ownerread|authread|no_da'`, `tpm2_nvwrite 0x1c0000a -C o -i ek.der`";
+
+        let fetched =
+            format!("{LIST}; or fetch it into ek.der (`tpm2_getekcertificate`) and {store}");
+        assert_eq!(of(None, false), warning(none, &fetched));
+        let again = "or read it into ek.der as the index's owner, undefine the index and";
+        let redefined = format!("{LIST}; {again} {store}");
+        assert_eq!(of(None, true), warning(withheld, &redefined));
+        let blank = warning(
+            "the TPM's index for the certificate has something else",
+            LIST,
+        );
+        assert_eq!(of(Some(vec![0xff; 300]), true), blank);
+        let expected = warning("the certificate in the TPM cannot be read", LIST);
+        assert_eq!(of(Some(unreadable), true), expected);
+    }
+
+    #[test]
+    fn unmeasured_registers_are_a_warning_with_their_bank() {
+        let zero = |bank: Bank| {
+            let digests = (0..=7).map(|number| (number, vec![0; bank.digest_len()]));
+            measured(&Registers::of_bank(bank, digests.collect()).unwrap())
+        };
+        let said = |finding: &Finding| format!("{finding:?}");
+
+        let all = "into PCRs 0, 1, 2, 3, 4, 5, 6, 7 ";
+        for (bank, name) in [(Bank::Sha256, "(SHA-256)"), (Bank::Sha384, "(SHA-384)")] {
+            let finding = said(&zero(bank));
+            assert!(finding.contains(&format!("{all}{name}")), "{finding}");
+        }
+        let digests = (0..=7).map(|number| (number, [7; 32])).collect();
+        let pass = Finding::pass("the firmware measures the boot (SHA-256)");
+        assert_eq!(measured(&Registers::new(digests).unwrap()), pass);
+    }
 }

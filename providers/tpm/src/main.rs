@@ -19,6 +19,7 @@
 //! - `protocol`: the protocol between the two programs
 //! - `settings`: the settings
 //! - `certificate`: certificates of endorsement keys in NV indices
+//! - `measurements`: the measurements of the firmware, for `doctor`
 //! - `device_check`: checks of the TPM's device file
 //! - `device_error`: errors of the TPM, with remedies
 //! - `program`: starts the program that accesses the TPM
@@ -34,6 +35,7 @@ mod device_check;
 mod device_error;
 mod examine;
 mod instance;
+mod measurements;
 mod program;
 mod protocol;
 mod settings;

@@ -62,6 +62,11 @@ pub(crate) enum Ask {
     },
     /// Open a challenge, and make a quote: [`Quoted`].
     Quote(Box<QuoteFor>),
+    /// Read the [`Findings`], which only people need.
+    Examine {
+        /// The endorsement key in use.
+        endorsement_key: EndorsementKey,
+    },
 }
 
 /// The inputs of a quote.
@@ -95,6 +100,17 @@ pub(crate) enum EndorsementKey {
     EccP384,
 }
 
+impl EndorsementKey {
+    /// The NV index of its certificate.
+    pub(crate) fn certificate_index(self) -> u32 {
+        match self {
+            Self::Rsa2048 => 0x01c0_0002,
+            Self::EccP256 => 0x01c0_000a,
+            Self::EccP384 => 0x01c0_0016,
+        }
+    }
+}
+
 /// The keys of a TPM.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
 pub(crate) struct Keys {
@@ -108,6 +124,15 @@ pub(crate) struct Keys {
     pub(crate) chain: Bytes,
     /// `TPMT_PUBLIC` of the attestation key.
     pub(crate) attestation: Bytes,
+}
+
+/// The state of a TPM that evidence does not have.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
+pub(crate) struct Findings {
+    /// Whether the index for the endorsement key's certificate is defined, readable or not.
+    pub(crate) has_certificate_index: bool,
+    /// The registers that firmware extends, in the bank that is quoted. `None` without such a bank.
+    pub(crate) firmware: Option<Registers>,
 }
 
 /// A quote, and the key that signed it.

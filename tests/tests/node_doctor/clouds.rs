@@ -1,17 +1,22 @@
 //! Instances and machines with TPMs.
 
 use std::os::unix::fs::symlink;
+use std::process::Command;
 use std::sync::{Arc, LazyLock};
 
 use kubelet_authenticator_test_support::api_server::{ApiServer, Times};
 use kubelet_authenticator_test_support::clock::now;
+use kubelet_authenticator_test_support::ek_ca::EkContents;
 use kubelet_authenticator_test_support::imds::{Credentials, Fault, Imds, Instance, Route};
 use kubelet_authenticator_test_support::instance_identity::{Document, TestSigner};
+use kubelet_authenticator_test_support::process::Scratch;
 use kubelet_authenticator_test_support::swtpm::Swtpm;
 use kubelet_authenticator_test_support::tpm_machine::{EndorsementKey, TpmMachine};
 use kubelet_authenticator_test_support::tpm_proxy::{self, Commands, TpmProxy, command};
 use kubelet_authenticator_tests::node::Node;
+use kubelet_authenticator_tests::page::steps;
 use kubelet_authenticator_tests::{program, tpm};
+use sha2::{Digest as _, Sha256};
 
 use crate::bed::{Bed, LIMIT};
 
@@ -179,4 +184,85 @@ fn a_tpm_that_fails_hangs_or_has_no_certificate() {
             .cure
             .contains("`identify`")
     );
+}
+
+/// Runs these commands in a folder with the certificate `ek.der`.
+#[track_caller]
+fn follow(commands: &[String], machine: &TpmMachine, certificate: &[u8]) {
+    let folder = Scratch::new("certificate");
+    folder.write("ek.der", certificate);
+    let output = Command::new("sh")
+        .args(["-euc", &commands.join("\n")])
+        .current_dir(folder.path())
+        .env("TPM2TOOLS_TCTI", machine.tpm().tcti())
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+}
+
+#[test]
+fn a_certificate_stored_as_the_cure_or_the_page_says_is_read() {
+    let (mut bed, machine) = tpm_machine();
+    bed.node.set("tpm.endorsementKey", "ecc-p256");
+    let machine = machine.with_endorsement_key(EndorsementKey::P256);
+    let maker = machine.tpm().maker().clone();
+    let certificate = maker.certify(&machine.ek_spki(), &EkContents::good());
+    let cure = bed.doctor().check("endorsement-certificate").cure.clone();
+    let of_cure: Vec<String> = cure
+        .split('`')
+        .filter(|part| part.starts_with("tpm2_nv"))
+        .map(str::to_owned)
+        .collect();
+    let of_page = steps("node.md", "### TPMs without a certificate").into_iter();
+    let of_page = of_page.map(|(_, command)| command);
+    let of_page: Vec<String> = of_page
+        .filter(|command| command.starts_with("tpm2_nv"))
+        .collect();
+
+    assert_eq!(of_cure, of_page);
+    follow(&of_page, &machine, &certificate);
+
+    let examined = bed.doctor();
+    let words = "issued by CN=TPM maker of a test intermediate 1, expires on 9999-12-31";
+    examined.says("endorsement-certificate", "pass", words);
+    let soon = EkContents {
+        not_after: now() + std::time::Duration::from_secs(80 * 24 * 3600),
+        ..EkContents::good()
+    };
+    let index = EndorsementKey::P256.certificate_index();
+    let soon = maker.certify(&machine.ek_spki(), &soon);
+    machine.tpm().write_certificate(index, &soon);
+    let words = "the certificate expires soon: issued by CN=TPM maker";
+    bed.doctor().says("endorsement-certificate", "warn", words);
+    let of_another = machine.with_endorsement_key(EndorsementKey::P384);
+    let of_another = maker.certify(&of_another.ek_spki(), &EkContents::good());
+    machine.tpm().write_certificate(index, &of_another);
+    let words = "the certificate in the TPM is for another key";
+    bed.doctor().says("endorsement-certificate", "warn", words);
+}
+
+#[test]
+fn a_boot_that_the_firmware_does_not_measure_is_a_warning() {
+    let (bed, machine) = tpm_machine();
+    let tpm = machine.tpm();
+    // The firmware's separator.
+    let separator: [u8; 32] = Sha256::digest([0; 4]).into();
+    let all = "PCRs 0, 1, 2, 3, 4, 5, 6, 7 (SHA-256): any system can write them";
+
+    bed.doctor().says("boot-measurements", "warn", all);
+    for number in 0..=7 {
+        tpm.extend(number, &separator);
+    }
+    let separated = "PCRs 0, 4, 7 (SHA-256)";
+    bed.doctor().says("boot-measurements", "warn", separated);
+    for number in [0, 4, 7] {
+        tpm.extend(number, &[1; 32]);
+    }
+    let examined = bed.doctor();
+    examined.says("boot-measurements", "pass", "measures the boot (SHA-256)");
+    let (mut bed, _machine) = tpm_machine();
+    let without = Swtpm::with_banks("sha1");
+    bed.node.set("tpm.tcti", without.tcti());
+    let examined = bed.first_failing("boot-measurements", "", "echo 23 2");
+    examined.says("boot-measurements", "fail", "no bank SHA-256 or SHA-384");
 }

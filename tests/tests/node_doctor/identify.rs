@@ -79,6 +79,8 @@ Provider ID      {id}
 Node             n1
 Endorsement key  ecc-p384
 Certificate      in the TPM
+Issuer           CN=TPM maker of a test intermediate 1
+Expires on       9999-12-31
 
 In a list of endorsement keys:
 {digest}: {id}
@@ -93,5 +95,10 @@ In a list of endorsement keys:
         json!({&digest: "tinkerbell://metal/host-7"})
     );
     assert_eq!(found["endorsementKey"], "ecc-p384");
+    assert_eq!(
+        found["certificateIssuer"],
+        "CN=TPM maker of a test intermediate 1"
+    );
+    assert_eq!(found["certificateExpiry"], "9999-12-31");
     assert_eq!(bed.server.connections(), 0);
 }

@@ -292,6 +292,31 @@ fn a_tpm_with_its_own_template_and_nonce_creates_its_own_key() {
 }
 
 #[test]
+fn an_examination_shows_the_index_of_the_certificate_and_the_firmwares_registers() {
+    let tpm = Swtpm::start();
+    let examined = |kind: &str| ask(&tpm.tcti(), &json!({"Examine": {"endorsement_key": kind}}));
+    tpm.extend(7, &[1; 32]);
+    let p384 = examined("EccP384")["Ok"].clone();
+    assert_eq!(p384["has_certificate_index"], true);
+    assert_eq!(examined("EccP256")["Ok"]["has_certificate_index"], false);
+    tools(&tpm, &["tpm2_nvdefine 0x1c0000a -C o -s 64"]);
+    assert_eq!(examined("EccP256")["Ok"]["has_certificate_index"], true);
+
+    let firmware = p384["firmware"].as_object().unwrap();
+
+    let numbers: Vec<&String> = firmware.keys().collect();
+    assert_eq!(numbers, ["0", "1", "2", "3", "4", "5", "6", "7"]);
+    assert_eq!(firmware["0"], "0".repeat(64));
+    let seven = data_encoding::HEXLOWER.encode(&tpm.pcr(7));
+    assert_eq!(firmware["7"], seven);
+    let without = Swtpm::with_banks("sha1");
+    let ask_without = json!({"Examine": {"endorsement_key": "EccP384"}});
+    let none = json!({"Ok": {"has_certificate_index": true, "firmware": null}});
+    assert_eq!(ask(&without.tcti(), &ask_without), none);
+    assert_empty(&tpm);
+}
+
+#[test]
 fn the_certificates_of_authorities_are_what_lies_in_their_indices_in_order() {
     let tpm = Swtpm::start();
     let (first, second) = (vec![1; 700], vec![2; 1500]);

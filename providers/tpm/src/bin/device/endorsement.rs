@@ -48,15 +48,6 @@ impl EndorsementKey {
             .find(|kind| public.starts_with(&kind.fixed()))
     }
 
-    /// The NV index of its certificate.
-    pub(crate) fn certificate_index(self) -> u32 {
-        match self {
-            Self::Rsa2048 => 0x01c0_0002,
-            Self::EccP256 => 0x01c0_000a,
-            Self::EccP384 => 0x01c0_0016,
-        }
-    }
-
     /// The handle of the key in a TPM that stores it.
     pub(crate) fn persistent_handle(self) -> u32 {
         match self {

@@ -39,6 +39,9 @@ fn answer(question: Question) -> Result<Value, DeviceError> {
     let answer = match question.ask {
         Ask::Keys { endorsement_key } => device.keys(endorsement_key).map(serde_json::to_value),
         Ask::Quote(asked) => device.quote(&asked).map(serde_json::to_value),
+        Ask::Examine { endorsement_key } => {
+            device.examine(endorsement_key).map(serde_json::to_value)
+        }
     };
     let answer = answer.map_err(|error| device.understand(error))?;
     answer.map_err(|_| DeviceError::Question)

@@ -33,13 +33,16 @@ use tss_esapi::{Context, Error, TctiNameConf};
 
 use crate::endorsement::{attestation_template, policy_b_branches};
 use crate::protocol::{
-    Bytes, DeviceError, EndorsementKey, FORMAT_ONE, FORMAT_ONE_ERROR, Keys, LAYER,
+    Bytes, DeviceError, EndorsementKey, FORMAT_ONE, FORMAT_ONE_ERROR, Findings, Keys, LAYER,
     QuoteFor, Quoted, SEQUENCE,
 };
 
 /// The limit of attempts at a quote, if the PCRs change in between, as they do while the machine
 /// boots.
 const ATTEMPTS: usize = 3;
+
+/// The PCRs that firmware extends ("PC Client Platform Firmware Profile", PCR usage).
+const FIRMWARE: [u8; 8] = [0, 1, 2, 3, 4, 5, 6, 7];
 
 /// `TPM_RC_FAILURE` (Part 2, `TPM_RC`).
 const FAILURE: u32 = 0x101;
@@ -175,6 +178,23 @@ impl Device {
                     pcrs,
                 })
             })
+        })
+    }
+
+    /// The state that only people need.
+    pub(crate) fn examine(&mut self, kind: EndorsementKey) -> Result<Findings, DeviceError> {
+        let has_certificate_index = self.defined(kind.certificate_index())?;
+        let mut firmware = None;
+        for bank in Bank::ALL {
+            firmware = match self.read_pcrs(bank, &FIRMWARE) {
+                Err(DeviceError::NoBank) => continue,
+                read => Some(read?),
+            };
+            break;
+        }
+        Ok(Findings {
+            has_certificate_index,
+            firmware,
         })
     }
 
