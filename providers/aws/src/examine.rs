@@ -13,6 +13,7 @@ use kubelet_authenticator::imds::METADATA_ENDPOINT;
 use kubelet_authenticator::settings::Settings;
 
 use crate::credentials::Credentials;
+use crate::name::private_dns_name;
 use crate::session::Session;
 use crate::settings::PRINCIPAL;
 
@@ -119,12 +120,13 @@ fn is_resolved(host: &str) -> bool {
 pub(crate) fn identify(session: &Session, deadline: Deadline) -> Result<Identity, Failure> {
     let identity = &session.identity;
     let names = session.local_hostname(deadline)?;
-    let names = names.as_ref().map(|names| names.split_whitespace());
-    let first = names.and_then(|mut names| names.next()).unwrap_or_default();
+    let names = names.as_ref().map_or("", |names| names.as_str());
+    let private = private_dns_name(names, &identity.region);
+    let private = private.as_ref().map_or("", NodeName::as_str);
     Ok(Identity::new(identity.provider_id.clone())
         .with("instanceID", "Instance", identity.instance_id.as_str())
         .with("account", "Account", identity.account.as_str())
         .with("region", "Region", identity.region.as_str())
         .with("zone", "Zone", identity.zone.as_str())
-        .with("privateDNSName", "Private DNS name", first))
+        .with("privateDNSName", "Private DNS name", private))
 }

@@ -14,6 +14,7 @@ use kubelet_authenticator::settings::Entry;
 use crate::credentials::Credentials;
 use crate::examine;
 use crate::identity::NOT_AWS;
+use crate::name;
 use crate::proof::prove;
 use crate::session::Session;
 use crate::settings::{self, PRINCIPAL};
@@ -55,6 +56,10 @@ impl Attester for Instance {
             None => Session::open(claim.settings, claim.deadline)?,
         };
         session.evidence(claim).map(Some)
+    }
+
+    fn node_name_template(&self) -> Option<&'static str> {
+        Some(name::TEMPLATE)
     }
 
     fn identify(&self, sources: &ProviderIdSources<'_>) -> Result<Identity, Failure> {

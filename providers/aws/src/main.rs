@@ -16,7 +16,7 @@
 //! - `sigv4`: AWS Signature Version 4
 //! - `identity`: the instance's identity, from its document
 //! - `credentials`: the instance's temporary credentials
-//! - `name`: the check of the node's name against the instance
+//! - `name`: the names that the instance's node can have
 //! - `proof`: the signed call of STS
 //! - `session`: a session with the metadata service, and the identity that it gives
 //! - `examine`: the checks of `doctor`, and the facts of `identify`

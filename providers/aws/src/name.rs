@@ -1,7 +1,7 @@
-//! Checks that the node has a name that the cloud gives its instance.
+//! The names that the node of an instance can have.
 //!
-//! The controller issues certificates only for EC2's names of the instance. This finds any other
-//! name before the node sends a request.
+//! The controller issues certificates only for the names that EC2 reports for the instance: its ID
+//! and its private DNS name. Any other name is found here before the node sends a request.
 
 use kubelet_attestation::names::NodeName;
 use kubelet_authenticator::failure::{Code, Failure};
@@ -9,6 +9,15 @@ use kubelet_authenticator::imds::Text;
 
 use crate::identity::Identity;
 use crate::settings::AwsNodeName;
+
+/// A template of cloud-init with the result of [`private_dns_name`].
+///
+/// It contains no single quotes: YAML doubles them in a string, and cloud-init reads the template
+/// before the YAML.
+pub(crate) const TEMPLATE: &str = concat!(
+    r#"{{ ds.meta_data.local_hostname.split(".")[0] }}."#,
+    r#"{{ "ec2" if v1.region == "us-east-1" else v1.region ~ ".compute" }}.internal"#,
+);
 
 /// Checks `name`. `local_hostname` reads the metadata's, which may contain several names. It is not
 /// read if the name does not depend on it.
@@ -18,28 +27,37 @@ pub(crate) fn check(
     identity: &Identity,
     local_hostname: impl FnOnce() -> Result<Option<Text>, Failure>,
 ) -> Result<(), Failure> {
-    let mut expected = Vec::new();
-    if policy != AwsNodeName::LocalHostname {
-        expected.push(identity.instance_id.clone());
-    }
-    let is_expected = |expected: &[String]| expected.iter().any(|it| it == name.as_str());
-    if policy != AwsNodeName::InstanceId && !is_expected(&expected) {
-        let names = local_hostname()?;
-        let first = names
-            .as_ref()
-            .and_then(|names| names.split_whitespace().next());
-        if let Some(first) = first.map(str::to_ascii_lowercase) {
-            let private = private_dns_name(&first, &identity.region);
-            if policy == AwsNodeName::Hostname && private != first {
-                expected.insert(0, private);
-            }
-            expected.insert(0, first);
-        }
-    }
-    if is_expected(&expected) {
+    let id = identity.instance_id.as_str();
+    let accepts_id = policy != AwsNodeName::LocalHostname;
+    if accepts_id && name.as_str() == id {
         return Ok(());
     }
-    let first = expected.first().map_or("<name>", String::as_str);
+    let local = match policy {
+        AwsNodeName::InstanceId => None,
+        AwsNodeName::Hostname | AwsNodeName::LocalHostname => local_hostname()?,
+    };
+    let local = local.as_ref().map_or("", |local| local.as_str());
+    let private = private_dns_name(local, &identity.region);
+    if private.as_ref() == Some(name) {
+        return Ok(());
+    }
+    let private = private.as_ref().map(NodeName::as_str);
+    // AWS's cloud provider takes every name that begins with `i-` for an ID.
+    let has_resource_name = private.is_some_and(|private| private.starts_with(id));
+    let id = accepts_id.then_some(id);
+    let expected = if has_resource_name {
+        [id, private]
+    } else {
+        [private, id]
+    };
+    let expected: Vec<_> = expected.into_iter().flatten().collect();
+    let first = expected.first().copied().unwrap_or("<name>");
+    let is_of_vpc = own_names(local).any(|own| own.eq_ignore_ascii_case(name.as_str()));
+    let why = if is_of_vpc && private.is_some() {
+        "EC2 does not report names in the domain of the VPC's DHCP options: "
+    } else {
+        ""
+    };
     Err(Failure::new(
         Code::NodeName,
         format!(
@@ -47,22 +65,31 @@ pub(crate) fn check(
             expected.join(" or ")
         ),
         format!(
-            "give the kubelet --hostname-override={first} (in kubeadm: nodeRegistration.name); if \
-             the node was enrolled under another name, run `reset`"
+            "{why}give the kubelet --hostname-override={first} (in kubeadm: nodeRegistration.name); \
+             if the node was enrolled under another name, run `reset`"
         ),
     ))
 }
 
-/// EC2's private DNS name of an instance, for a VPC that gives its hosts another domain.
+/// The instance's private DNS name in EC2, from the metadata's names of it. Their domain is that of
+/// the VPC's DHCP options, and EC2's is always that of the region.
 ///
 /// From the VPC user guide, "DNS attributes for your VPC".
-fn private_dns_name(local_hostname: &str, region: &str) -> String {
-    let label = local_hostname.split('.').next().unwrap_or_default();
-    if region == "us-east-1" {
-        format!("{label}.ec2.internal")
+pub(crate) fn private_dns_name(local_hostname: &str, region: &str) -> Option<NodeName> {
+    let label = own_names(local_hostname).next()?.split('.').next()?;
+    let label = label.to_ascii_lowercase();
+    let domain = if region == "us-east-1" {
+        "ec2.internal".to_owned()
     } else {
-        format!("{label}.{region}.compute.internal")
-    }
+        format!("{region}.compute.internal")
+    };
+    NodeName::parse(&format!("{label}.{domain}")).ok()
+}
+
+/// The names in the metadata. The domain of DHCP options may end in a dot.
+fn own_names(local_hostname: &str) -> impl Iterator<Item = &str> {
+    let names = local_hostname.split_whitespace();
+    names.map(|name| name.trim_end_matches('.'))
 }
 
 #[cfg(test)]
@@ -72,6 +99,25 @@ mod tests {
 
     const ID: &str = "i-0123456789abcdef0";
     const PRIVATE: &str = "ip-10-0-0-1.eu-west-1.compute.internal";
+    const RESOURCE: &str = "i-0123456789abcdef0.eu-west-1.compute.internal";
+
+    /// What the metadata say in a network of each kind, and the private DNS name in EC2.
+    const NETWORKS: [(&str, &str); 11] = [
+        (PRIVATE, PRIVATE),
+        ("IP-10-0-0-1.EU-WEST-1.compute.internal", PRIVATE),
+        // The DHCP options of the VPC have a domain of its own, several, or one that ends in a dot.
+        ("ip-10-0-0-1.corp.test", PRIVATE),
+        ("ip-10-0-0-1.corp.test.", PRIVATE),
+        ("ip-10-0-0-1.corp.test ip-10-0-0-1.other.test", PRIVATE),
+        ("ip-10-0-0-1.corp.test. other.test.", PRIVATE),
+        ("ip-10-0-0-1.eu-west-1.compute.internal.", PRIVATE),
+        // They have an empty one.
+        ("ip-10-0-0-1", PRIVATE),
+        ("ip-10-0-0-1.", PRIVATE),
+        // A subnet with resource names, or without IPv4.
+        (RESOURCE, RESOURCE),
+        ("i-0123456789abcdef0.corp.test", RESOURCE),
+    ];
 
     fn checked(policy: AwsNodeName, name: &str, local: Option<&str>) -> Result<(), Failure> {
         let local = || Ok(local.map(|local| Text::new(local.to_owned())));
@@ -79,57 +125,89 @@ mod tests {
     }
 
     #[test]
-    fn by_host_name_any_name_that_the_cloud_gives_will_do() {
-        let several = format!("{PRIVATE} ip-10-0-0-1.other.test");
-        for (name, local) in [
-            (PRIVATE, PRIVATE),
-            (PRIVATE, &several),
-            (ID, PRIVATE),
-            ("ip-10-0-0-1.corp.test", "IP-10-0-0-1.corp.test"),
-            (PRIVATE, "ip-10-0-0-1.corp.test"),
-        ] {
-            let checked = checked(AwsNodeName::Hostname, name, Some(local));
-            assert!(checked.is_ok(), "{name} of {local}");
+    fn the_id_and_the_private_dns_name_in_ec2_are_accepted_in_every_network() {
+        for (local, private) in NETWORKS {
+            for (policy, name, is_accepted) in [
+                (AwsNodeName::Hostname, private, true),
+                (AwsNodeName::Hostname, ID, true),
+                (AwsNodeName::LocalHostname, private, true),
+                (AwsNodeName::LocalHostname, ID, false),
+                (AwsNodeName::InstanceId, private, false),
+                (AwsNodeName::InstanceId, ID, true),
+            ] {
+                let checked = checked(policy, name, Some(local));
+                assert_eq!(checked.is_ok(), is_accepted, "{policy:?} {name} of {local}");
+            }
         }
         assert!(checked(AwsNodeName::Hostname, ID, None).is_ok());
     }
 
     #[test]
-    fn by_host_name_another_name_is_refused() {
-        let several = format!("{PRIVATE} other.test");
+    fn a_name_that_ec2_does_not_report_is_refused() {
         for (name, local) in [
             ("ip-10-0-0-1", Some(PRIVATE)),
             ("ip-10-0-0-2.eu-west-1.compute.internal", Some(PRIVATE)),
+            ("ip-10-0-0-1.us-east-1.compute.internal", Some(PRIVATE)),
+            ("ip-10-0-0-1.ec2.internal", Some(PRIVATE)),
             ("i-0123456789abcdef1", Some(PRIVATE)),
-            ("other.test", Some(&several)),
+            ("ip-10-0-0-1.corp.test", Some(PRIVATE)),
+            ("ip-10-0-0-1.corp.test", Some("ip-10-0-0-1.corp.test")),
+            ("ip-10-0-0-1.corp.test", Some("ip-10-0-0-1.corp.test.")),
+            ("other.test", Some("ip-10-0-0-1.corp.test other.test")),
+            ("ip-10-0-0-1", Some("ip-10-0-0-1")),
+            (PRIVATE, Some(RESOURCE)),
+            (RESOURCE, Some(PRIVATE)),
             (PRIVATE, None),
+            (PRIVATE, Some("")),
         ] {
-            let error = checked(AwsNodeName::Hostname, name, local).unwrap_err();
-            assert!(error.to_string().contains(name), "{error}");
+            for policy in [AwsNodeName::Hostname, AwsNodeName::LocalHostname] {
+                let error = checked(policy, name, local).unwrap_err();
+                assert!(error.to_string().contains(name), "{error}");
+                assert_eq!(error.code(), Code::NodeName);
+            }
+        }
+    }
+
+    #[test]
+    fn the_remedy_is_a_name_that_is_accepted() {
+        for (name, local, private) in NETWORKS
+            .into_iter()
+            .flat_map(|(local, private)| [("n1", local, private), ("i-0", local, private)])
+        {
+            let error = checked(AwsNodeName::Hostname, name, Some(local)).unwrap_err();
+
+            let first = if private == RESOURCE { ID } else { private };
+            let option = format!("--hostname-override={first} ");
+            assert!(error.remedy().starts_with("give the kubelet "), "{local}");
+            assert!(error.remedy().contains(&option), "{}", error.remedy());
         }
         let error = checked(AwsNodeName::Hostname, "n1", Some(PRIVATE)).unwrap_err();
         assert_eq!(
             error.to_string(),
             format!("the node is called n1, and the cloud calls its instance {PRIVATE} or {ID}")
         );
-        assert!(
-            error
-                .remedy()
-                .contains(&format!("--hostname-override={PRIVATE}"))
+        let dhcp = ("ip-10-0-0-1.corp.test", Some("ip-10-0-0-1.corp.test."));
+        let error = checked(AwsNodeName::Hostname, dhcp.0, dhcp.1).unwrap_err();
+        let why = format!(
+            "EC2 does not report names in the domain of the VPC's DHCP options: give the kubelet \
+             --hostname-override={PRIVATE} "
         );
+        assert!(error.remedy().starts_with(&why), "{}", error.remedy());
     }
 
     #[test]
-    fn by_another_policy_one_name_will_do() {
-        for (policy, name, good) in [
-            (AwsNodeName::LocalHostname, "ip-10-0-0-1.corp.test", true),
-            (AwsNodeName::LocalHostname, PRIVATE, false),
-            (AwsNodeName::LocalHostname, ID, false),
-            (AwsNodeName::InstanceId, ID, true),
-            (AwsNodeName::InstanceId, "ip-10-0-0-1.corp.test", false),
+    fn the_domain_is_that_of_the_region() {
+        for (region, domain) in [
+            ("us-east-1", "ec2.internal"),
+            ("us-east-2", "us-east-2.compute.internal"),
+            ("us-gov-east-1", "us-gov-east-1.compute.internal"),
+            ("cn-north-1", "cn-north-1.compute.internal"),
         ] {
-            let checked = checked(policy, name, Some("ip-10-0-0-1.corp.test"));
-            assert_eq!(checked.is_ok(), good, "{policy:?} {name}");
+            let name = private_dns_name("ip-10-0-0-1.corp.test", region).unwrap();
+            assert_eq!(name.as_str(), format!("ip-10-0-0-1.{domain}"));
+        }
+        for nothing in ["", " ", ".", ".corp.test", "-.corp.test"] {
+            assert_eq!(private_dns_name(nothing, "eu-west-1"), None, "{nothing:?}");
         }
     }
 

@@ -32,10 +32,10 @@ pub(crate) enum AwsPrincipal {
 /// The names of its instance that a node may have.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum AwsNodeName {
-    /// Any name that the cloud gives the instance.
+    /// Either name that EC2 reports for the instance.
     #[default]
     Hostname,
-    /// The first name in the metadata's `local-hostname`.
+    /// The private DNS name in EC2, whatever the domain of the metadata's `local-hostname` is.
     LocalHostname,
     /// The instance's ID.
     InstanceId,

@@ -24,6 +24,7 @@
 
 mod faults;
 mod instance;
+mod network;
 mod serve;
 mod session;
 
@@ -37,6 +38,7 @@ use tokio::task::JoinHandle;
 
 pub use self::faults::{Fault, Route};
 pub use self::instance::{Instance, Profile};
+pub use self::network::Network;
 pub use crate::api_server::Times;
 pub use crate::sts::Credentials;
 

@@ -1,8 +1,8 @@
 //! The node itself detects a name that the cloud does not give to the instance.
 
-use kubelet_authenticator_test_support::imds::{Fault, Route, Times};
+use kubelet_authenticator_test_support::imds::{Fault, Network, Route, Times};
 
-use crate::bed::{Bed, INSTANCE, NAME};
+use crate::bed::{Bed, INSTANCE, NAME, REGION};
 
 /// A bed whose node has this name by this policy.
 fn called(name: &str, policy: &str) -> Bed {
@@ -48,18 +48,41 @@ fn another_name_is_15_and_nothing_is_submitted() {
 }
 
 #[test]
-fn of_several_names_the_first_counts() {
-    let names = |bed: &Bed| {
-        bed.imds
-            .update(|instance| instance.local_hostname = format!("{NAME} other.test"));
-    };
-    let bed = called(NAME, "localHostname");
-    names(&bed);
-    bed.run().succeeded();
+fn in_every_network_the_names_that_ec2_reports_are_accepted() {
+    for network in Network::ALL {
+        let private = network.private_dns_name(REGION, INSTANCE, "10.0.0.1");
+        for (name, policy) in [
+            (private.as_str(), "hostname"),
+            (INSTANCE, "hostname"),
+            (private.as_str(), "localHostname"),
+            (INSTANCE, "instanceID"),
+        ] {
+            let bed = called(name, policy);
+            bed.imds.update(|instance| instance.join_network(network));
 
-    let bed = called("other.test", "localHostname");
-    names(&bed);
-    bed.run().failed(15).saying(NAME);
+            bed.run().succeeded();
+
+            assert_eq!(bed.sent().node_name.as_str(), name, "{network:?}");
+        }
+    }
+}
+
+#[test]
+fn a_name_in_the_domain_of_dhcp_options_is_15_and_the_remedy_is_accepted() {
+    for domain in ["corp.test", "corp.test.", "corp.test other.test"] {
+        let mut bed = called("ip-10-0-0-1.corp.test", "hostname");
+        let network = Network::Domain(domain);
+        bed.imds.update(|instance| instance.join_network(network));
+
+        bed.run()
+            .failed(15)
+            .saying("EC2 does not report names in the domain of the VPC's DHCP options")
+            .saying(&format!("--hostname-override={NAME} "));
+
+        assert_eq!(bed.server.connections(), 0, "{domain}");
+        bed.node.set("nodeName", NAME);
+        bed.succeed_in_the_end();
+    }
 }
 
 #[test]
@@ -83,7 +106,8 @@ fn a_node_keeps_its_credential_where_the_cloud_calls_it_otherwise_later() {
     bed.imds
         .update(|instance| instance.local_hostname = "ip-10-0-0-2.corp.test".to_owned());
 
-    let run = bed.run().succeeded().saying("ip-10-0-0-2.corp.test");
+    let run = bed.run().succeeded();
+    let run = run.saying("ip-10-0-0-2.eu-west-1.compute.internal");
 
     assert_eq!(run.pair(), pair);
     assert_eq!(bed.server.creates(), 1);

@@ -4,6 +4,7 @@ use std::time::{Duration, SystemTime};
 
 use serde_json::json;
 
+use super::network::Network;
 use crate::sts::Credentials;
 
 /// The approximate lifetime of EC2's credentials.
@@ -20,8 +21,10 @@ pub struct Instance {
     pub region: String,
     /// `meta-data/local-hostname`; may be several names separated by spaces.
     pub local_hostname: String,
-    /// `meta-data/local-ipv4`.
+    /// `meta-data/local-ipv4`; 404 if empty.
     pub local_ipv4: String,
+    /// `meta-data/ipv6`; 404 if empty.
+    pub ipv6: String,
     /// `meta-data/services/partition`.
     pub partition: String,
     /// `meta-data/services/domain`.
@@ -49,18 +52,31 @@ impl Instance {
     /// Creates an instance in the partition `aws` with a name from its address, an unsigned document, and no
     /// credentials.
     pub fn new(region: &str, availability_zone: &str, instance_id: &str) -> Self {
+        let local_ipv4 = "10.0.0.1";
+        let network = Network::AddressNames;
         Self {
             instance_id: instance_id.to_owned(),
             availability_zone: availability_zone.to_owned(),
             region: region.to_owned(),
-            local_hostname: format!("ip-10-0-0-1.{region}.compute.internal"),
-            local_ipv4: "10.0.0.1".to_owned(),
+            local_hostname: network.local_hostname(region, instance_id, local_ipv4),
+            local_ipv4: local_ipv4.to_owned(),
+            ipv6: String::new(),
             partition: "aws".to_owned(),
             domain: "amazonaws.com".to_owned(),
             document: b"{}".to_vec(),
             rsa2048: String::new(),
             identity_credentials: None,
             profile: None,
+        }
+    }
+
+    /// Moves the instance to this network: its names and addresses are as AWS has them there.
+    pub fn join_network(&mut self, network: Network) {
+        let (region, id) = (&self.region, &self.instance_id);
+        self.local_hostname = network.local_hostname(region, id, &self.local_ipv4);
+        if network == Network::Ipv6Only {
+            self.local_ipv4.clear();
+            "2001:db8::1".clone_into(&mut self.ipv6);
         }
     }
 
@@ -74,7 +90,8 @@ impl Instance {
             "meta-data/instance-id" => text(&self.instance_id),
             "meta-data/placement/availability-zone" => text(&self.availability_zone),
             "meta-data/placement/region" => text(&self.region),
-            "meta-data/local-hostname" => text(&self.local_hostname),
+            "meta-data/local-hostname" | "meta-data/hostname" => text(&self.local_hostname),
+            "meta-data/ipv6" => known(&self.ipv6),
             "meta-data/local-ipv4" => known(&self.local_ipv4),
             "meta-data/services/partition" => text(&self.partition),
             "meta-data/services/domain" => text(&self.domain),

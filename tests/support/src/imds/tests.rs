@@ -148,3 +148,37 @@ fn no_secret_is_shown() {
     );
     assert!(!shown.contains("ASIA"), "{shown}");
 }
+
+#[test]
+fn an_instance_has_the_names_and_the_addresses_of_its_network() {
+    for (network, local_hostname, has_ipv4) in [
+        (
+            Network::AddressNames,
+            "ip-10-0-0-1.eu-west-1.compute.internal",
+            true,
+        ),
+        (
+            Network::Domain("corp.test."),
+            "ip-10-0-0-1.corp.test.",
+            true,
+        ),
+        (Network::Domain(""), "ip-10-0-0-1", true),
+        (
+            Network::ResourceNames,
+            "i-1.eu-west-1.compute.internal",
+            true,
+        ),
+        (Network::Ipv6Only, "i-1.eu-west-1.compute.internal", false),
+    ] {
+        let imds = Imds::start(instance());
+        imds.update(|instance| instance.join_network(network));
+        let client = Client::of(&imds);
+        let token = client.token();
+
+        let name = client.text("meta-data/local-hostname", &token);
+        assert_eq!(name, local_hostname);
+        let (four, six) = if has_ipv4 { (200, 404) } else { (404, 200) };
+        assert_eq!(client.code("meta-data/local-ipv4", &token), four);
+        assert_eq!(client.code("meta-data/ipv6", &token), six);
+    }
+}
