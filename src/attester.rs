@@ -93,6 +93,12 @@ pub trait Attester: fmt::Debug + Send + Sync + 'static {
         Ok(None)
     }
 
+    /// The name of a node on the provider's platform, as a template of cloud-init. `None` if the
+    /// platform has no say in it.
+    fn node_name_template(&self) -> Option<&'static str> {
+        None
+    }
+
     /// The machine's identity, for people. Asks the sources anew.
     fn identify(&self, sources: &ProviderIdSources<'_>) -> Result<Identity, Failure> {
         self.provider_id(sources).map(Identity::new)

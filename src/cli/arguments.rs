@@ -209,7 +209,7 @@ pub(super) struct Input {
 }
 
 /// The options of a `ClusterClass`.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 pub(super) struct ClusterClassOptions {
     /// The API version of the class's `KubeadmConfigTemplate`s.
     #[arg(long, value_enum, default_value_t)]
@@ -232,7 +232,7 @@ pub(super) struct ClusterClassOptions {
 }
 
 /// The options of a `KubeadmConfigTemplate`.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 pub(super) struct KubeadmConfigOptions {
     /// Its name.
     #[arg(long, default_value = "md-0")]
@@ -251,14 +251,14 @@ pub(super) struct KubeadmConfigOptions {
 }
 
 /// The templates of cloud-init by which instance metadata name a machine and its node.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 pub(super) struct Templates {
     /// The machines' provider IDs, as a template of cloud-init: `{{ ds.meta_data.provider_id }}`. For
     /// plugins that do not find it themselves; the kubelet gives it to the Node.
     #[arg(long, value_name = "TEMPLATE", value_parser = NonEmptyStringValueParser::new())]
     pub(super) provider_id_template: Option<String>,
-    /// The nodes' names, as a template of cloud-init: `{{ ds.meta_data.local_hostname }}`. Without it
-    /// a node has its host's name.
+    /// The nodes' names, as a template of cloud-init: `{{ ds.meta_data.local_hostname }}`. Without it,
+    /// a node of aws has its instance's private DNS name, and any other its host's name.
     #[arg(long, value_name = "TEMPLATE", value_parser = NonEmptyStringValueParser::new())]
     pub(super) node_name_template: Option<String>,
 }

@@ -27,6 +27,9 @@ const FLAG: (&str, &str) = ("rotate-server-certificates", "true");
 /// decision can take; without the taint, workloads run on the control plane.
 const API_CALL_SECONDS: u32 = 600;
 
+/// The format of bootstrap data in which cloud-init replaces templates.
+const CLOUD_CONFIG: &str = "cloud-config";
+
 /// The variable of a `ClusterClass`, and the name of its patch.
 const VARIABLE: &str = "kubeletAuthentication";
 
@@ -57,14 +60,35 @@ impl Session {
             }
             Rendered::KubeletDropIn => drop_in()?,
             Rendered::KubeadmConfig(options) => {
-                answer::yaml(&kubeadm_config(options, self.serves(), &drop_in()?))
+                let options = KubeadmConfigOptions {
+                    templates: self.named(&options.templates, options.format == CLOUD_CONFIG),
+                    ..options.clone()
+                };
+                answer::yaml(&kubeadm_config(&options, self.serves(), &drop_in()?))
             }
-            Rendered::ClusterClass(options) => answer::yaml(&json!({
-                "variables": [variable(self.attester.provider().as_str())],
-                "patches": [patch(options, self.serves(), &drop_in()?)],
-            })),
+            Rendered::ClusterClass(options) => {
+                let options = ClusterClassOptions {
+                    templates: self.named(&options.templates, true),
+                    ..options.clone()
+                };
+                answer::yaml(&json!({
+                    "variables": [variable(self.attester.provider().as_str())],
+                    "patches": [patch(&options, self.serves(), &drop_in()?)],
+                }))
+            }
         };
         answer::print(&text)
+    }
+
+    /// The templates, with the provider's for the node names if none is given and cloud-init reads it.
+    fn named(&self, given: &Templates, is_cloud_init: bool) -> Templates {
+        let of_provider = self.attester.node_name_template();
+        let of_provider = of_provider.filter(|_| is_cloud_init);
+        let node_name = given.node_name_template.as_deref().or(of_provider);
+        Templates {
+            node_name_template: node_name.map(ToOwned::to_owned),
+            ..given.clone()
+        }
     }
 
     /// Whether kubelets are to request their serving certificates. Without evidence they would get

@@ -135,6 +135,7 @@ pub fn instance_of(
         let metadata = [
             ("instance-id", &*ec2.id),
             ("availability-zone", &*ec2.zone),
+            ("region", &*ec2.region),
             ("local-ipv4", &*ec2.private_ip),
         ];
         with_settings(builder, settings)
@@ -213,11 +214,11 @@ pub const TOLD_BY_METADATA: [&str; 4] = [
     "{{ ds.meta_data.local_hostname }}",
 ];
 
-/// The options for instances of EC2, as Cluster API Provider AWS has them in its templates: the names of nodes are
-/// their private DNS names.
+/// The options for instances of EC2: the names of nodes are their private DNS names in EC2, whatever domain the DHCP
+/// options of their VPC have.
 pub const TOLD_BY_EC2: [&str; 4] = [
     "--provider-id-template",
     "aws:///{{ v1.availability_zone }}/{{ v1.instance_id }}",
     "--node-name-template",
-    "{{ ds.meta_data.local_hostname }}",
+    r#"{{ ds.meta_data.local_hostname.split(".")[0] }}.{{ "ec2" if v1.region == "us-east-1" else v1.region ~ ".compute" }}.internal"#,
 ];

@@ -206,3 +206,33 @@ fn a_class_gets_what_it_lacks_and_its_variable_names_the_plugins_provider() {
     node.command(&["render", "cluster-class", "--absent", "spec"])
         .failed(2);
 }
+
+/// The template of the names of nodes on EC2.
+const EC2_NAME: &str = r#"{{ ds.meta_data.local_hostname.split(".")[0] }}.{{ "ec2" if v1.region == "us-east-1" else v1.region ~ ".compute" }}.internal"#;
+
+#[test]
+fn on_ec2_a_node_is_called_as_ec2_reports_it_if_cloud_init_reads_the_template() {
+    let server = ApiServer::start();
+    let node = Node::new("kubelet-authenticator-aws", &server);
+    let rendered = |words: &[&str]| -> Value {
+        let run = node.command(&[&["render"], words].concat());
+        serde_saphyr::from_str(&run.succeeded().stdout).unwrap()
+    };
+    let given = ["--node-name-template", "{{ v1.instance_id }}"];
+    for (words, expected) in [
+        (&[][..], Some(EC2_NAME)),
+        (&["--format", "ignition"], None),
+        (&given, Some(given[1])),
+    ] {
+        let rendered = rendered(&[&["kubeadm-config"], words].concat());
+        let join = &rendered["spec"]["template"]["spec"]["joinConfiguration"];
+        let name = join["nodeRegistration"]["name"].as_str();
+        assert_eq!(name, expected, "{words:?}");
+    }
+    let class = rendered(&["cluster-class"]);
+    let patches = class["patches"][0]["definitions"][0]["jsonPatches"].as_array();
+    let mut patches = patches.unwrap().iter();
+    let name = "/spec/template/spec/joinConfiguration/nodeRegistration/name";
+    let name = patches.find(|patch| patch["path"] == name).unwrap();
+    assert_eq!(name["value"], EC2_NAME);
+}
