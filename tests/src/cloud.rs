@@ -14,7 +14,7 @@ use kubelet_attestation::evidence::aws::{
 };
 use kubelet_attestation::names::{Audience, NodeName, Provider, ProviderId};
 use kubelet_attestation::version::EvidenceVersion;
-use kubelet_authenticator_test_support::imds::{self, Imds};
+use kubelet_authenticator_test_support::imds::{self, Imds, Network};
 use kubelet_authenticator_test_support::instance_identity::{Document, TestSigner};
 use kubelet_authenticator_test_support::moto::{self, Moto};
 use kubelet_authenticator_test_support::process::Scratch;
@@ -129,6 +129,25 @@ impl Cloud {
         self.moto
             .amend(&ec2.id, moto::Field::Launched, &ec2.launched);
         self.boot(ec2)
+    }
+
+    /// Launches an instance with these tags in a network of this kind: its names in EC2 and in its metadata are those
+    /// that AWS gives it there.
+    #[track_caller]
+    pub fn launch_in_network(&self, network: Network, tags: &[(&str, &str)]) -> Instance {
+        let mut ec2 = self.moto.ec2(ACCOUNT, REGION).run(tags);
+        ec2.private_dns_name = network.private_dns_name(REGION, &ec2.id, &ec2.private_ip);
+        let amend = |field, value: &str| self.moto.amend(&ec2.id, field, value);
+        amend(moto::Field::PrivateDnsName, &ec2.private_dns_name);
+        if network == Network::Ipv6Only {
+            amend(moto::Field::PrivateIp, "");
+            amend(moto::Field::Interfaces, &ipv6_interface(&ec2.launched));
+        }
+        let instance = self.boot(ec2);
+        instance
+            .imds
+            .update(|metadata| metadata.join_network(network));
+        instance
     }
 
     /// Launches several instances at once.
@@ -292,6 +311,16 @@ impl Cloud {
     fn authorities(&self) -> PathBuf {
         self.scratch.join("authorities.pem")
     }
+}
+
+/// The first interface of an instance without IPv4, as EC2 describes it.
+fn ipv6_interface(attached: &str) -> String {
+    format!(
+        "<item><networkInterfaceId>eni-1</networkInterfaceId><status>in-use</status><attachment><deviceIndex>0\
+         </deviceIndex><networkCardIndex>0</networkCardIndex><status>attached</status><attachTime>{attached}\
+         </attachTime></attachment><ipv6AddressesSet><item><ipv6Address>2001:db8::1</ipv6Address></item>\
+         </ipv6AddressesSet></item>"
+    )
 }
 
 /// The parts of evidence.

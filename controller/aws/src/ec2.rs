@@ -43,8 +43,10 @@ pub struct InstanceFacts {
     pub launched: Option<SystemTime>,
     /// Its private DNS name.
     pub private_dns_name: Option<String>,
-    /// Its private addresses.
+    /// The addresses of all its interfaces, public ones included.
     pub addresses: Vec<IpAddr>,
+    /// The DNS names of all its interfaces, public ones included.
+    pub dns_names: Vec<String>,
     /// The network interface with device index 0.
     pub first_interface: Option<Attachment>,
     /// Its root device.

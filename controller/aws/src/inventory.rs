@@ -139,8 +139,7 @@ fn machine(facts: &InstanceFacts, policy: AwsNodeName) -> Option<Machine> {
         machine.node_name = node_name(facts, policy);
     }
     machine.addresses.clone_from(&facts.addresses);
-    let dns_name = facts.private_dns_name.iter();
-    machine.dns_names = dns_name.map(|name| name.to_ascii_lowercase()).collect();
+    machine.dns_names.clone_from(&facts.dns_names);
     Some(machine)
 }
 

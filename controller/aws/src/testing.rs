@@ -52,6 +52,7 @@ pub(crate) fn facts() -> InstanceFacts {
         launched: Some(launch()),
         private_dns_name: Some("ip-10-0-0-1.eu-west-1.compute.internal".to_owned()),
         addresses: vec!["10.0.0.1".parse().unwrap()],
+        dns_names: vec!["ip-10-0-0-1.eu-west-1.compute.internal".to_owned()],
         first_interface: Some(attached),
         root: Root::Volume(Some(attached)),
         tags: BTreeMap::from([(

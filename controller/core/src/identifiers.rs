@@ -176,9 +176,27 @@ pub enum ServingName {
     Ip(IpAddr),
 }
 
+/// A reported DNS name in the form in which names are compared: lower case, without the final dot that the domain of a
+/// network may have.
+pub fn dns_form(name: &str) -> String {
+    name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_reported_dns_name_is_compared_without_case_and_final_dot() {
+        for (reported, compared) in [
+            ("IP-10-0-0-1.Corp.Test.", "ip-10-0-0-1.corp.test"),
+            ("ip-10-0-0-1", "ip-10-0-0-1"),
+            ("n1..", "n1."),
+            (".", ""),
+        ] {
+            assert_eq!(dns_form(reported), compared);
+        }
+    }
 
     #[test]
     fn a_certificates_uid_reads_back() {

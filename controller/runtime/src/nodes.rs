@@ -8,7 +8,7 @@ use k8s_openapi::jiff::Timestamp;
 use kube::api::{Api, DeleteParams, Preconditions};
 use kube::{Client, Resource as _};
 use kubelet_attestation::names::NodeName;
-use node_attestation_core::identifiers::ServingName;
+use node_attestation_core::identifiers::{ServingName, dns_form};
 use node_attestation_core::nodes::{Node, Nodes};
 use node_attestation_core::refusal::Unavailable;
 use node_attestation_core::serving::NodeReportedAddresses;
@@ -18,7 +18,7 @@ use crate::client::call;
 use crate::watch::Lenient;
 
 /// The limit of the addresses of a Node, of which an honest one has a few.
-const MAX_ADDRESSES: usize = 256;
+const MAX_ADDRESSES: usize = 1024;
 
 /// The limit of the length of an address, a UID or a provider ID.
 const MAX_TEXT_LEN: usize = 2048;
@@ -147,7 +147,7 @@ impl NodeReportedAddresses for KubeNodes {
 
 fn serving_name(NodeAddress { address, .. }: NodeAddress) -> ServingName {
     let ip = address.parse().map(ServingName::Ip);
-    ip.unwrap_or(ServingName::Dns(address))
+    ip.unwrap_or_else(|_| ServingName::Dns(dns_form(&address)))
 }
 
 fn is_ready(node: &ReadNode) -> bool {

@@ -5,6 +5,7 @@ mod calls;
 mod cli;
 mod explain;
 mod found;
+mod networks;
 mod nodes;
 mod page;
 mod proxy;

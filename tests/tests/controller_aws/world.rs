@@ -30,7 +30,17 @@ impl World {
     /// Starts a controller with a changed setup, and a cloud with one instance launched an hour ago.
     pub fn with(told: impl FnOnce(&Cloud, &Instance, Setup) -> Setup) -> Self {
         let cloud = Cloud::start();
-        let instances = vec![cloud.launched_an_hour_ago(&[OWNED])];
+        let instance = cloud.launched_an_hour_ago(&[OWNED]);
+        Self::of(cloud, instance, told)
+    }
+
+    /// Starts a controller with a changed setup for this instance of a cloud.
+    pub fn of(
+        cloud: Cloud,
+        instance: Instance,
+        told: impl FnOnce(&Cloud, &Instance, Setup) -> Setup,
+    ) -> Self {
+        let instances = vec![instance];
         let mut bed = Bed::instances(&cloud, &instances);
         bed.setup = told(&cloud, &instances[0], bed.setup);
         let mut controller = bed.setup.start();

@@ -179,6 +179,7 @@ fn facts(id: &str) -> InstanceFacts {
         launched: Some(fleet::launch()),
         private_dns_name: Some(fleet::node_name(id)),
         addresses: vec![[10, 0, 0, 1].into()],
+        dns_names: vec![fleet::node_name(id)],
         first_interface: Some(attached),
         root: Root::Volume(Some(attached)),
         tags: BTreeMap::from([(own, "owned".to_owned())]),

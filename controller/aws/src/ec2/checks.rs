@@ -9,6 +9,7 @@ use std::time::{Duration, SystemTime};
 use kubelet_attestation::ensure;
 use kubelet_attestation::names::NodeName;
 use node_attestation_core::crd::AwsNodeName;
+use node_attestation_core::identifiers::dns_form;
 use node_attestation_core::refusal::{Deferral, Refusal};
 
 use super::{Attachment, InstanceFacts, Root};
@@ -129,7 +130,7 @@ pub(super) fn check_expected(
 /// The name of an instance's Node; `None` if it has none.
 pub(crate) fn node_name(facts: &InstanceFacts, policy: AwsNodeName) -> Option<NodeName> {
     let name = match policy {
-        AwsNodeName::PrivateDnsName => facts.private_dns_name.as_deref()?.to_ascii_lowercase(),
+        AwsNodeName::PrivateDnsName => dns_form(facts.private_dns_name.as_deref()?),
         AwsNodeName::InstanceId => facts.id.clone(),
     };
     NodeName::parse(&name).ok()

@@ -1,11 +1,16 @@
 //! EC2's descriptions of instances: `DescribeInstances`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::net::IpAddr;
 use std::time::SystemTime;
 
 use aws_sdk_ec2::primitives::DateTime;
-use aws_sdk_ec2::types::{DeviceType, Filter, Instance, InstanceStateName, Reservation};
+use aws_sdk_ec2::types::{
+    DeviceType, Filter, Instance, InstanceIpv6Address, InstanceNetworkInterfaceAssociation,
+    InstanceSecondaryInterfacePrivateIpAddress as SecondaryAddress, InstanceStateName, Reservation,
+};
+use node_attestation_core::identifiers::dns_form;
 
 use super::client::{Ec2, outage};
 use super::{Attachment, InstanceFacts, OutageKind, Root};
@@ -115,8 +120,7 @@ fn facts(owner: &str, instance: &Instance) -> InstanceFacts {
     let state = instance.state().and_then(|state| state.name());
     let placement = instance.placement();
     let name = instance.private_dns_name().filter(|name| !name.is_empty());
-    let addresses = [instance.private_ip_address(), instance.ipv6_address()];
-    let addresses = addresses.into_iter().flatten();
+    let reported = Reported::of(instance);
     let tags = instance.tags().iter();
     InstanceFacts {
         id: text(instance.instance_id()),
@@ -124,15 +128,74 @@ fn facts(owner: &str, instance: &Instance) -> InstanceFacts {
         state: text(state.map(InstanceStateName::as_str)),
         zone: text(placement.and_then(|placement| placement.availability_zone())),
         launched: time(instance.launch_time()),
-        private_dns_name: name.map(str::to_owned),
-        addresses: addresses
-            .filter_map(|address| address.parse().ok())
-            .collect(),
+        private_dns_name: name.map(dns_form),
+        addresses: reported.addresses.into_iter().collect(),
+        dns_names: reported.dns_names.into_iter().collect(),
         first_interface: first_interface(instance),
         root: root(instance),
         tags: tags
             .filter_map(|tag| Some((tag.key()?.to_owned(), text(tag.value()))))
             .collect(),
+    }
+}
+
+/// The addresses and DNS names that EC2 reports for an instance, each once. Prefixes that an interface has for pods are
+/// not addresses of the instance.
+#[derive(Debug, Default)]
+struct Reported {
+    addresses: BTreeSet<IpAddr>,
+    dns_names: BTreeSet<String>,
+}
+
+impl Reported {
+    fn of(instance: &Instance) -> Self {
+        let mut reported = Self::default();
+        reported.add_addresses([
+            instance.private_ip_address(),
+            instance.ipv6_address(),
+            instance.public_ip_address(),
+        ]);
+        reported.add_names([instance.private_dns_name(), instance.public_dns_name()]);
+        for interface in instance.network_interfaces() {
+            reported.add_addresses([interface.private_ip_address()]);
+            reported.add_names([interface.private_dns_name()]);
+            reported.associate(interface.association());
+            let six = interface.ipv6_addresses().iter();
+            reported.add_addresses(six.map(InstanceIpv6Address::ipv6_address));
+            for four in interface.private_ip_addresses() {
+                reported.add_addresses([four.private_ip_address()]);
+                reported.add_names([four.private_dns_name()]);
+                reported.associate(four.association());
+            }
+        }
+        for interface in instance.secondary_interfaces() {
+            let four = interface.private_ip_addresses().iter();
+            reported.add_addresses(four.map(SecondaryAddress::private_ip_address));
+        }
+        reported
+    }
+
+    /// Adds the addresses that lead to an interface from outside its subnet.
+    fn associate(&mut self, association: Option<&InstanceNetworkInterfaceAssociation>) {
+        if let Some(association) = association {
+            self.add_addresses([
+                association.public_ip(),
+                association.carrier_ip(),
+                association.customer_owned_ip(),
+            ]);
+            self.add_names([association.public_dns_name()]);
+        }
+    }
+
+    fn add_addresses<'a>(&mut self, texts: impl IntoIterator<Item = Option<&'a str>>) {
+        let texts = texts.into_iter().flatten();
+        let addresses = texts.filter_map(|text| text.parse::<IpAddr>().ok());
+        self.addresses.extend(addresses);
+    }
+
+    fn add_names<'a>(&mut self, names: impl IntoIterator<Item = Option<&'a str>>) {
+        let names = names.into_iter().flatten().filter(|name| !name.is_empty());
+        self.dns_names.extend(names.map(dns_form));
     }
 }
 
@@ -170,7 +233,122 @@ fn time(time: Option<&DateTime>) -> Option<SystemTime> {
 
 #[cfg(test)]
 mod tests {
+    use aws_sdk_ec2::types::{
+        InstanceIpv6Prefix, InstanceNetworkInterface, InstancePrivateIpAddress,
+        InstanceSecondaryInterface,
+    };
+
     use super::*;
+
+    fn associated(public_ip: &str, name: &str) -> InstanceNetworkInterfaceAssociation {
+        InstanceNetworkInterfaceAssociation::builder()
+            .public_ip(public_ip)
+            .public_dns_name(name)
+            .build()
+    }
+
+    /// A secondary address of an interface, as a network plugin assigns them to pods.
+    fn secondary(last: u8) -> InstancePrivateIpAddress {
+        InstancePrivateIpAddress::builder()
+            .private_ip_address(format!("10.0.1.{last}"))
+            .private_dns_name(format!("ip-10-0-1-{last}.eu-west-1.compute.internal"))
+            .build()
+    }
+
+    #[test]
+    fn every_address_and_dns_name_of_all_interfaces_is_the_instances() {
+        let first = InstanceNetworkInterface::builder()
+            .private_ip_address("10.0.0.1")
+            .private_dns_name("ip-10-0-0-1.eu-west-1.compute.internal")
+            .association(associated("203.0.113.1", "ec2-203-0-113-1.test"))
+            .ipv6_addresses(
+                InstanceIpv6Address::builder()
+                    .ipv6_address("2001:db8::1")
+                    .build(),
+            )
+            .ipv6_addresses(
+                InstanceIpv6Address::builder()
+                    .ipv6_address("2001:db8::2")
+                    .build(),
+            )
+            .ipv6_prefixes(
+                InstanceIpv6Prefix::builder()
+                    .ipv6_prefix("2001:db8:1::/80")
+                    .build(),
+            )
+            .set_private_ip_addresses(Some((0..50).map(secondary).collect()));
+        let elastic = InstancePrivateIpAddress::builder()
+            .private_ip_address("10.0.2.2")
+            .association(associated("203.0.113.2", "ec2-203-0-113-2.test"));
+        let carrier = InstanceNetworkInterfaceAssociation::builder()
+            .carrier_ip("198.51.100.1")
+            .customer_owned_ip("198.51.100.2");
+        let second = InstanceNetworkInterface::builder()
+            .private_ip_address("10.0.2.1")
+            .private_dns_name("IP-10-0-2-1.eu-west-1.compute.internal.")
+            .association(carrier.build())
+            .private_ip_addresses(elastic.build());
+        let cluster_network = SecondaryAddress::builder()
+            .private_ip_address("10.0.3.1")
+            .build();
+        let third = InstanceSecondaryInterface::builder().private_ip_addresses(cluster_network);
+        let instance = Instance::builder()
+            .private_ip_address("10.0.0.1")
+            .private_dns_name("ip-10-0-0-1.eu-west-1.compute.internal")
+            .public_ip_address("203.0.113.1")
+            .public_dns_name("ec2-203-0-113-1.test")
+            .ipv6_address("2001:db8::1")
+            .network_interfaces(first.build())
+            .network_interfaces(second.build())
+            .secondary_interfaces(third.build())
+            .build();
+
+        let facts = facts("111122223333", &instance);
+
+        let mut addresses: Vec<IpAddr> = (0..50).map(|last| [10, 0, 1, last].into()).collect();
+        for other in [
+            "10.0.0.1",
+            "10.0.2.1",
+            "10.0.2.2",
+            "10.0.3.1",
+            "198.51.100.1",
+            "198.51.100.2",
+            "2001:db8::1",
+            "2001:db8::2",
+            "203.0.113.1",
+            "203.0.113.2",
+        ] {
+            addresses.push(other.parse().unwrap());
+        }
+        addresses.sort_unstable();
+        assert_eq!(facts.addresses, addresses);
+        let internal = |label: &str| format!("{label}.eu-west-1.compute.internal");
+        let mut names: Vec<_> = (0..50)
+            .map(|n| internal(&format!("ip-10-0-1-{n}")))
+            .collect();
+        names.extend(["ip-10-0-0-1", "ip-10-0-2-1"].map(internal));
+        names.extend(["ec2-203-0-113-1.test", "ec2-203-0-113-2.test"].map(str::to_owned));
+        names.sort_unstable();
+        assert_eq!(facts.dns_names, names);
+    }
+
+    #[test]
+    fn an_instance_without_ipv4_has_its_resource_name_and_its_ipv6_address() {
+        let name = "i-0123456789abcdef0.eu-west-1.compute.internal";
+        let six = InstanceIpv6Address::builder().ipv6_address("2001:db8::1");
+        let interface = InstanceNetworkInterface::builder().ipv6_addresses(six.build());
+        let instance = Instance::builder()
+            .private_dns_name(name)
+            .public_dns_name("")
+            .network_interfaces(interface.build())
+            .build();
+
+        let facts = facts("111122223333", &instance);
+
+        assert_eq!(facts.private_dns_name.as_deref(), Some(name));
+        assert_eq!(facts.addresses, ["2001:db8::1".parse::<IpAddr>().unwrap()]);
+        assert_eq!(facts.dns_names, [name]);
+    }
 
     #[test]
     fn a_tags_value_stands_for_itself_only() {

@@ -34,7 +34,7 @@ impl Instances {
         Ok(Some(name.ok_or_else(unnamed)?))
     }
 
-    /// The private addresses and the private DNS name of the machine, none if it does not run;
+    /// The addresses and the DNS names of all interfaces of the machine, none if it does not run;
     /// `None` where EC2 has no say.
     ///
     /// # Errors
@@ -52,8 +52,8 @@ impl Instances {
             return Ok(Some(Vec::new()));
         }
         let addresses = facts.addresses.into_iter().map(ServingName::Ip);
-        let name = facts.private_dns_name.map(|name| name.to_ascii_lowercase());
-        Ok(Some(addresses.chain(name.map(ServingName::Dns)).collect()))
+        let names = facts.dns_names.into_iter().map(ServingName::Dns);
+        Ok(Some(addresses.chain(names).collect()))
     }
 
     /// Checks that the machine may be of the cluster, as the attestor `aws` does with the instance of a document.

@@ -1,5 +1,6 @@
 //! The names that a serving certificate is asked for, before anybody is asked whose they are.
 
+use std::collections::HashSet;
 use std::net::IpAddr;
 
 use kubelet_attestation::ensure;
@@ -12,8 +13,9 @@ use crate::identifiers::ServingName;
 use crate::refusal::Denial;
 use crate::serving::ServingPolicy;
 
-/// More than the addresses and names of any machine: each is looked up.
-const MAX_NAMES: usize = 32;
+/// More than the addresses and names of any machine: each is looked up. A kubelet asks for every address of its Node, and
+/// with a network plugin that gives pods addresses of the machine's interfaces, these are addresses of the Node too.
+const MAX_NAMES: usize = 1024;
 
 /// Reads the extension's value: DNS names and addresses, each in its one form and once.
 pub(crate) fn parse(value: &[u8]) -> Result<Vec<ServingName>, Denial> {
@@ -25,10 +27,11 @@ pub(crate) fn parse(value: &[u8]) -> Result<Vec<ServingName>, Denial> {
     let count = extension.0.len();
     ensure!(count != 0, Denial::ServingNamesMissing);
     ensure!(count <= MAX_NAMES, Denial::TooManyServingNames(count));
-    let mut names = Vec::with_capacity(count);
+    let (mut names, mut seen) = (Vec::with_capacity(count), HashSet::with_capacity(count));
     for name in &extension.0 {
         let name = serving_name(name)?;
-        ensure!(!names.contains(&name), Denial::ServingNameRepeated(name));
+        let is_new = seen.insert(name.clone());
+        ensure!(is_new, Denial::ServingNameRepeated(name));
         names.push(name);
     }
     Ok(names)

@@ -21,6 +21,8 @@ pub enum Field {
     State,
     /// The private DNS name of the instance.
     PrivateDnsName,
+    /// Its private IPv4 address; may be empty.
+    PrivateIp,
     /// The account that owns it and all instances of its reservation.
     Owner,
 }
@@ -37,6 +39,7 @@ impl Field {
             Self::Launched => ("", "launchTime"),
             Self::State => ("<instanceState>", "name"),
             Self::PrivateDnsName => ("</instanceState>", "privateDnsName"),
+            Self::PrivateIp => ("</instanceState>", "privateIpAddress"),
             Self::Owner => ("", "ownerId"),
         }
     }

@@ -381,7 +381,7 @@ fn a_node_is_called_as_policy_says() {
     let mut by_id = policy();
     by_id.settings.node_name = AwsNodeName::InstanceId;
     let shouted = InstanceFacts {
-        private_dns_name: Some("IP-10-0-0-1.Internal".to_owned()),
+        private_dns_name: Some("IP-10-0-0-1.Internal.".to_owned()),
         ..facts()
     };
     assert_eq!(

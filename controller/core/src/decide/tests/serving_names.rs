@@ -314,13 +314,35 @@ fn a_name_that_stands_there_twice_is_denied() {
 
 #[test]
 fn more_names_than_a_machine_has_are_denied() {
-    let names: Vec<_> = (0..33).map(|n| dns(&format!("n{n}"))).collect();
+    let names: Vec<_> = (0..1025).map(|n| dns(&format!("n{n}"))).collect();
 
-    assert_eq!(denied(&names), Denial::TooManyServingNames(33));
+    assert_eq!(denied(&names), Denial::TooManyServingNames(1025));
     assert!(matches!(
-        denied(&names[..32]),
+        denied(&names[..1024]),
         Denial::ServingNameNotReported { .. }
     ));
+}
+
+#[test]
+fn as_many_names_as_a_request_may_have_are_approved() {
+    let mut machine = serving_machine();
+    let (mut names, mut asked) = (0..1024_u32, Vec::new());
+    for n in names.by_ref().take(512) {
+        let address = (0x2001_0db8_u128 << 96) + (u128::from(n) << 64) + 1;
+        let address = IpAddr::from(Ipv6Addr::from(address));
+        machine.addresses.push(address);
+        asked.push(ip(address));
+    }
+    for n in names {
+        let address = IpAddr::from((0xc612_0000 + n).to_be_bytes());
+        machine.addresses.push(address);
+        asked.push(ip(address));
+    }
+    let cluster = joined(serving_cluster_of(vec![machine, other_machine()]));
+
+    let decision = decided(&serving_for(&asked), &cluster);
+
+    assert!(matches!(decision, Decision::Approve(_)), "{decision:?}");
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::time::SystemTime;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use kubelet_attestation::names::{NodeName, ProviderId};
 use node_attestation_core::crd::BOOTSTRAP_TOKEN_ANNOTATION;
-use node_attestation_core::identifiers::TokenId;
+use node_attestation_core::identifiers::{TokenId, dns_form};
 use serde::Deserialize;
 
 use super::{
@@ -214,7 +214,7 @@ fn pool_of(metadata: &ObjectMeta) -> Option<String> {
 fn host_names(reported: &[Address]) -> Vec<NodeName> {
     let of_host = |one: &&Address| matches!(one.kind.as_deref(), Some("Hostname" | "InternalDNS"));
     let names = reported.iter().filter(of_host).filter_map(|one| {
-        let name = one.address.as_ref()?.to_ascii_lowercase();
+        let name = dns_form(one.address.as_ref()?);
         let is_name = name.parse::<IpAddr>().is_err();
         is_name.then(|| NodeName::parse(&name).ok())?
     });
@@ -230,7 +230,7 @@ fn told_apart(reported: Vec<Address>) -> (Vec<IpAddr>, Vec<String>) {
                 addresses.push(address);
             }
         } else if !address.is_empty() && address.len() <= MAX_NAME_LEN {
-            let name = address.to_ascii_lowercase();
+            let name = dns_form(&address);
             if !names.contains(&name) {
                 names.push(name);
             }

@@ -47,13 +47,14 @@ async fn a_node_serves_at_the_addresses_that_ec2_reports_while_its_instance_runs
     let cluster = cluster(account);
     let id = ProviderId::parse(&provider_id(&instance)).unwrap();
 
-    let told = cluster.serving_names(&id).await.unwrap();
+    let told = cluster.serving_names(&id).await.unwrap().unwrap();
 
-    let expected = [
+    for expected in [
         ServingName::Ip(instance.private_ip.parse().unwrap()),
         ServingName::Dns(instance.private_dns_name.clone()),
-    ];
-    assert_eq!(told.unwrap(), expected);
+    ] {
+        assert!(told.contains(&expected), "{expected} is not in {told:?}");
+    }
     MOTO.ec2(account, REGION).stop(&instance.id);
     let anew = limited(LIMITS).of_cluster(instances(), policy(account, &[]));
     assert_eq!(anew.serving_names(&id).await.unwrap(), Some(Vec::new()));

@@ -60,6 +60,21 @@ fn a_nodes_name_is_its_infra_machines_its_machines_or_one_that_is_reported_of_it
 }
 
 #[test]
+fn the_final_dot_of_a_reported_name_does_not_count() {
+    let (objects, inventory) = cluster(V2);
+    let name = "ip-10-0-0-1.corp.test";
+    for kind in ["InternalDNS", "Hostname"] {
+        let reported = reporting("m1", kind, "IP-10-0-0-1.corp.test.");
+        seen::<objects::Machine>(&objects, reported);
+
+        assert_eq!(naming(&inventory, "m1", name), Naming::Own, "{kind}");
+        let found = block_on(inventory.by_name(name)).unwrap();
+        assert_eq!(found.len(), 1, "{kind}");
+        assert_eq!(found[0].dns_names, [name], "{kind}");
+    }
+}
+
+#[test]
 fn a_name_that_is_written_out_is_the_only_one() {
     let (objects, inventory) = cluster(V2);
     let config = with(V2.config("m1", "token1"), WRITTEN, json!("n1"));
