@@ -213,6 +213,12 @@ fn nodes_of_a_managed_control_plane_join_by_the_identity_that_it_names() {
     let patch = json!({"spec": {"controlPlaneRef": reference}});
     let target = ["clusters.cluster.x-k8s.io", NAME, "-n", NAME];
     SITE.management.kubectl().patch(&target, &patch);
+    // Nodes of EKS cannot join. The cluster here has the CA's key, and instances with its own name in the tag.
+    let message = tenant.condition("ControlPlaneSupported", "False", "ManagedControlPlane");
+    assert!(
+        message.starts_with("AWSManagedControlPlane: EKS "),
+        "{message}"
+    );
     tenant.joins("m1", &tenant.launch(THEIRS));
     assert_eq!(tenant.account(), THEIRS);
 }

@@ -27,6 +27,8 @@ pub const ATTESTORS_AVAILABLE: &str = "AttestorsAvailable";
 pub const SERVICE_RANGES_KNOWN: &str = "ServiceRangesKnown";
 /// Whether each node that needs a bootstrap token to come back has a live one.
 pub const NODES_CAN_RETURN: &str = "NodesCanReturn";
+/// Whether nodes of the Cluster's control plane can get certificates at all; set where it is a managed one.
+pub const CONTROL_PLANE_SUPPORTED: &str = "ControlPlaneSupported";
 
 /// Reasons of conditions.
 pub mod reason {
@@ -120,6 +122,8 @@ pub mod reason {
     pub const CREDENTIALS_ACCEPTED: &str = "CredentialsAccepted";
     /// There are no credentials, or AWS does not accept them, or they may not do what is needed.
     pub const CREDENTIALS_UNUSABLE: &str = "CredentialsUnusable";
+    /// The provider of the control plane signs certificates by itself, and gives nobody the CA's key.
+    pub const MANAGED_CONTROL_PLANE: &str = "ManagedControlPlane";
     /// All lists were read.
     pub const LISTS_READ: &str = "ListsRead";
     /// A `ConfigMap` is missing, or cannot be read.

@@ -1,5 +1,6 @@
 //! The status of a `KubeletAuthentication`: no input or output.
 
+pub(super) mod control_plane;
 pub(super) mod not_ready;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -125,6 +126,7 @@ pub(super) fn report_of(
         conditions::RECORD_ATTESTORS_AUTHORIZED,
         conditions::SERVICE_RANGES_KNOWN,
         conditions::NODES_CAN_RETURN,
+        conditions::CONTROL_PLANE_SUPPORTED,
     ];
     // Conditions of other types are somebody else's.
     let ours = attestors.iter().map(|report| report.of).chain(of_cluster);

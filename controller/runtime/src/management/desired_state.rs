@@ -185,6 +185,7 @@ fn inputs_of_service(cluster: &Cluster) -> impl Debug {
         paused: _,
         deleting: _,
         watch_filter: _,
+        control_plane: _,
         attestors: _,
     } = cluster;
     (uid, endpoint, service_ranges, infrastructure)

@@ -206,6 +206,7 @@ mod tests {
             endpoint: None,
             service_ranges: texts.iter().map(ToString::to_string).collect(),
             infrastructure: None,
+            control_plane: None,
             attestors: OwnAttestors::Unset,
         };
         let of_cluster = ServiceRangesOfCluster::of(&cluster);

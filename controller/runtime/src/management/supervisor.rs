@@ -151,7 +151,9 @@ impl Supervisor {
             }
             self.follow_secrets(&mut secrets);
             let phase = self.reconcile(&authentication).await;
-            let status = conditions::status(&authentication, &phase, now());
+            let mut status = conditions::status(&authentication, &phase, now());
+            let cluster = self.sources.cluster.present();
+            conditions::control_plane::set(&mut status, &authentication, cluster, now());
             self.metrics
                 .report(|| conditions::report_of(&phase, &status));
             self.write_infra_cluster(&status).await;

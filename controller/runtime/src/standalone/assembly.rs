@@ -72,6 +72,7 @@ impl ClusterInFiles<'_> {
             endpoint: None,
             service_ranges: service_ranges.iter().map(ToString::to_string).collect(),
             infrastructure: None,
+            control_plane: None,
             attestors: OwnAttestors::Unset,
         };
         let builder = ContextBuilder {

@@ -42,6 +42,8 @@ pub struct Cluster {
     pub service_ranges: Vec<String>,
     /// Its `InfraCluster`.
     pub infrastructure: Option<Reference>,
+    /// The kind of its control plane.
+    pub control_plane: Option<String>,
     /// The attestors that it authorizes by itself.
     pub attestors: OwnAttestors,
 }
@@ -186,6 +188,7 @@ impl Kept for Cluster {
                 .map(|all| service_ranges(&all))
                 .unwrap_or_default(),
             infrastructure: Reference::within(&namespace, spec.infrastructure_ref),
+            control_plane: spec.control_plane_ref.and_then(|reference| reference.kind),
             attestors: OwnAttestors::of(&metadata, spec.topology),
             watch_filter: label(&metadata, WATCH_FILTER_LABEL).cloned(),
             uid: metadata.uid?,

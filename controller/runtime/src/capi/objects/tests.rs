@@ -29,6 +29,13 @@ fn a_cluster_is_read_from_both_contracts() {
         assert_eq!(infrastructure.name, "prod-1");
         let version = (contract == Contract::V1Beta1).then(|| "v1beta1".to_owned());
         assert_eq!(infrastructure.version, version);
+        assert_eq!(cluster.control_plane, None);
+        let group = "controlplane.cluster.x-k8s.io";
+        let reference = contract.reference(group, "AWSManagedControlPlane", "prod-1");
+        let managed = with(contract.cluster(), "/spec/controlPlaneRef", reference);
+        let managed: Cluster = kept(managed).unwrap();
+        let kind = managed.control_plane.as_deref();
+        assert_eq!(kind, Some("AWSManagedControlPlane"));
     }
 }
 

@@ -85,6 +85,7 @@ fn world() -> World {
         endpoint: None,
         service_ranges: Vec::new(),
         infrastructure: None,
+        control_plane: None,
         attestors: OwnAttestors::Unset,
     };
     World {

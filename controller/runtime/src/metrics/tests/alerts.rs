@@ -85,6 +85,7 @@ fn written() -> BTreeSet<Use> {
         conditions::RECORD_ATTESTORS_AUTHORIZED,
         conditions::SERVICE_RANGES_KNOWN,
         conditions::NODES_CAN_RETURN,
+        conditions::CONTROL_PLANE_SUPPORTED,
     ] {
         for (_, status) in CONDITION_STATUSES {
             cluster.report(|| ClusterReport {

@@ -1,0 +1,135 @@
+//! The condition of a managed control plane, whose nodes cannot join.
+
+use std::time::SystemTime;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use k8s_openapi::jiff::Timestamp;
+use node_attestation_core::crd::conditions::{self, ConditionStatus, reason};
+use node_attestation_core::crd::{KubeletAuthentication, KubeletAuthenticationStatus};
+
+use super::report;
+use crate::capi::Cluster;
+
+/// The kinds of managed control planes, and the services that run them.
+const MANAGED: [(&str, &str); 8] = [
+    ("AWSManagedControlPlane", "EKS"),
+    ("ROSAControlPlane", "ROSA"),
+    ("AROControlPlane", "ARO"),
+    ("AzureManagedControlPlane", "AKS"),
+    ("AzureASOManagedControlPlane", "AKS"),
+    ("GCPManagedControlPlane", "GKE"),
+    ("IBMPowerVSManagedControlPlane", "IBM Cloud"),
+    ("OCIManagedControlPlane", "OKE"),
+];
+
+/// Adds the condition of the control plane to `status`, if it is a managed one. With any other kind there is none.
+pub(in crate::management) fn set(
+    status: &mut KubeletAuthenticationStatus,
+    authentication: &KubeletAuthentication,
+    cluster: Option<&Cluster>,
+    now: SystemTime,
+) {
+    const SUPPORTED: &str = conditions::CONTROL_PLANE_SUPPORTED;
+    let Some(cluster) = cluster else { return };
+    let managed = MANAGED
+        .iter()
+        .find(|(kind, _)| cluster.control_plane.as_deref() == Some(*kind));
+    let Some((kind, service)) = managed else {
+        status.conditions.retain(|one| one.type_ != SUPPORTED);
+        return;
+    };
+    let message = format!(
+        "{kind}: {service} does not give the key of the cluster's CA, signs no client certificates for the requests of \
+         kubelets, and does not accept bootstrap tokens of the cluster. Nodes cannot join with this controller. They get \
+         no serving certificates from it either, because these need the record of a join. Let the nodes join with the \
+         authentication of {service}, and delete the KubeletAuthentication"
+    );
+    let report = report(
+        SUPPORTED,
+        ConditionStatus::False,
+        reason::MANAGED_CONTROL_PLANE,
+        message,
+    );
+    let generation = authentication.metadata.generation;
+    let now = Time(Timestamp::try_from(now).unwrap_or_default());
+    conditions::set(&mut status.conditions, &report, generation, &now);
+}
+
+#[cfg(test)]
+mod tests {
+    use node_attestation_core::crd::KubeletAuthenticationSpec;
+    use node_attestation_core::testing::now;
+
+    use super::*;
+    use crate::capi::OwnAttestors;
+
+    fn cluster(control_plane: Option<&str>) -> Cluster {
+        Cluster {
+            uid: "1".to_owned(),
+            paused: false,
+            deleting: false,
+            labels: std::collections::BTreeMap::new(),
+            endpoint: None,
+            service_ranges: Vec::new(),
+            infrastructure: None,
+            control_plane: control_plane.map(ToOwned::to_owned),
+            attestors: OwnAttestors::Unset,
+        }
+    }
+
+    /// Status, reason and message of the condition for this control plane, in this status.
+    fn said(
+        status: &mut KubeletAuthenticationStatus,
+        control_plane: Option<&str>,
+    ) -> Option<(String, String, String)> {
+        let spec = KubeletAuthenticationSpec::new("prod-1", &["aws"]);
+        let authentication = KubeletAuthentication::new("prod-1", spec);
+        set(
+            status,
+            &authentication,
+            Some(&cluster(control_plane)),
+            now(),
+        );
+        let found = conditions::find(&status.conditions, "ControlPlaneSupported")?;
+        Some((
+            found.status.clone(),
+            found.reason.clone(),
+            found.message.clone(),
+        ))
+    }
+
+    #[test]
+    fn a_managed_control_plane_is_not_supported_and_others_have_no_condition() {
+        let mut status = KubeletAuthenticationStatus::default();
+        for (kind, service) in MANAGED {
+            let (holds, reason, message) = said(&mut status, Some(kind)).unwrap();
+            assert_eq!((&*holds, &*reason), ("False", "ManagedControlPlane"));
+            let begin = format!("{kind}: {service} does not give the key of the cluster's CA, ");
+            assert!(message.starts_with(&begin), "{message}");
+        }
+        for other in [
+            None,
+            Some("KubeadmControlPlane"),
+            Some("GenericControlPlane"),
+        ] {
+            assert_eq!(said(&mut status, other), None, "{other:?}");
+        }
+    }
+
+    #[test]
+    fn nothing_changes_before_the_cluster_is_known() {
+        let mut status = KubeletAuthenticationStatus::default();
+        said(&mut status, Some("AWSManagedControlPlane")).unwrap();
+        let before = status.clone();
+
+        let spec = KubeletAuthenticationSpec::new("prod-1", &["aws"]);
+        set(
+            &mut status,
+            &KubeletAuthentication::new("prod-1", spec),
+            None,
+            now(),
+        );
+
+        assert_eq!(status.conditions, before.conditions);
+    }
+}
