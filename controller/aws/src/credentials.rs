@@ -6,7 +6,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use aws_config::timeout::TimeoutConfig;
-use aws_config::{BehaviorVersion, SdkConfig};
+use aws_config::{AppName, BehaviorVersion, SdkConfig};
 use futures::future::FutureExt as _;
 use node_attestation_core::refusal::{NotAsked, Unavailable};
 use node_attestation_runtime::capi::ObjectKey;
@@ -33,6 +33,12 @@ pub(crate) fn timeouts() -> TimeoutConfig {
         .operation_attempt_timeout(CALL_TIMEOUT)
         .operation_timeout(CALL_TIMEOUT)
         .build()
+}
+
+/// The name and the version of the controller in the `User-Agent` of the SDK's calls, for the log of AWS `CloudTrail`.
+pub(crate) fn app_name() -> Option<AppName> {
+    const NAME: &str = concat!("node-attestation-controller-", env!("CARGO_PKG_VERSION"));
+    AppName::new(NAME).ok()
 }
 
 /// The owner of instances: EC2 is asked as it.
@@ -222,7 +228,11 @@ impl CredentialsSource for DefaultChain {
     async fn credentials(&self, _: &Tenant, _region: &str) -> Result<Credentials, Unavailable> {
         let load = async {
             let http_client = self.proxy.http_client().map_err(Unavailable::new)?;
-            let config = aws_config::defaults(BehaviorVersion::latest()).http_client(http_client);
+            let mut config =
+                aws_config::defaults(BehaviorVersion::latest()).http_client(http_client);
+            if let Some(name) = app_name() {
+                config = config.app_name(name);
+            }
             Ok::<_, Unavailable>(config.load().await)
         };
         let load = load.boxed();

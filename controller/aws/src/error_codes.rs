@@ -1,4 +1,11 @@
-//! The meaning of the error codes of AWS.
+//! The meaning of the error codes of AWS, and what is kept of its other words.
+
+use std::error::Error;
+
+use kubelet_attestation::errors::{error_chain, shortened};
+
+/// The limit of the causes of an error in bytes: they go into conditions.
+const MAX_CAUSES: usize = 512;
 
 /// The meaning of an error code: "Error codes for the Amazon EC2 API" and "Common errors" of STS, as far as a call
 /// without parameters of a caller's own can give them.
@@ -52,4 +59,70 @@ impl Meaning {
 pub(crate) fn bounded(text: &str) -> String {
     let is_kept = |c: &char| c.is_ascii_alphanumeric() || *c == '-';
     text.chars().filter(is_kept).take(64).collect()
+}
+
+/// An error of the SDK with its causes, in which the SDK has what happened, on one line and bounded.
+pub(crate) fn causes(error: &dyn Error) -> String {
+    let text = error_chain(error).replace(char::is_control, " ");
+    let kept = shortened(&text, MAX_CAUSES);
+    if kept.len() < text.len() {
+        format!("{kept}...")
+    } else {
+        text
+    }
+}
+
+/// The action that AWS denies, by its message of `AccessDenied`.
+pub(crate) fn denied_action(message: &str) -> Option<String> {
+    let (_, action) = message.split_once("is not authorized to perform: ")?;
+    let end = action.find(char::is_whitespace).unwrap_or(action.len());
+    let action = action.get(..end)?;
+    let (service, operation) = action.split_once(':')?;
+    let is_word = |text: &str| {
+        let is_kept = |c: char| c.is_ascii_alphanumeric() || c == '-';
+        (1..=64).contains(&text.len()) && text.chars().all(is_kept)
+    };
+    (is_word(service) && is_word(operation)).then(|| action.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("{0}")]
+    struct Cause(String, #[source] Option<Box<Cause>>);
+
+    #[test]
+    fn causes_are_on_one_line_and_bounded() {
+        let inner = Cause("Not authorized\r\nto \u{1b}[1massume".to_owned(), None);
+        let outer = Cause("an error occurred".to_owned(), Some(Box::new(inner)));
+        let expected = "an error occurred: Not authorized  to  [1massume";
+        assert_eq!(causes(&outer), expected);
+        let long = Cause("é".repeat(300), None);
+        assert_eq!(causes(&long), format!("{}...", "é".repeat(256)));
+    }
+
+    #[test]
+    fn a_denied_action_is_read_in_its_one_form() {
+        let message = |action: &str| {
+            format!(
+                "User: arn:aws:sts::111122223333:assumed-role/a/b is not authorized to perform: {action}"
+            )
+        };
+        for (message, expected) in [
+            (
+                message("sts:TagSession on resource: arn:aws:iam::1:role/c"),
+                Some("sts:TagSession"),
+            ),
+            (message("sts:AssumeRole"), Some("sts:AssumeRole")),
+            (message("nothing"), None),
+            (message(":"), None),
+            (message("sts:<b> on"), None),
+            (message(&format!("sts:{}", "A".repeat(65))), None),
+            ("Access denied".to_owned(), None),
+        ] {
+            assert_eq!(denied_action(&message).as_deref(), expected, "{message}");
+        }
+    }
 }

@@ -16,26 +16,50 @@ pub struct Partition {
     /// Its name, as the second part of every ARN has it.
     pub(crate) name: &'static str,
     dns_suffix: &'static str,
+    /// The first region, which every account has.
+    pub(crate) home: &'static str,
 }
 
-const AWS: Partition = partition("aws", "amazonaws.com");
+const AWS: Partition = partition("aws", "amazonaws.com", "us-east-1");
 
 /// Areas of the partition `aws`: the first part of a region's name, which has two more.
 const AREAS: [&str; 9] = ["af", "ap", "ca", "eu", "il", "me", "mx", "sa", "us"];
 
 /// The other partitions, by what their regions' names begin with; two more parts follow.
 const OTHERS: [(&str, Partition); 7] = [
-    ("cn-", partition("aws-cn", "amazonaws.com.cn")),
-    ("us-gov-", partition("aws-us-gov", "amazonaws.com")),
-    ("eusc-de-", partition("aws-eusc", "amazonaws.eu")),
-    ("us-iso-", partition("aws-iso", "c2s.ic.gov")),
-    ("us-isob-", partition("aws-iso-b", "sc2s.sgov.gov")),
-    ("eu-isoe-", partition("aws-iso-e", "cloud.adc-e.uk")),
-    ("us-isof-", partition("aws-iso-f", "csp.hci.ic.gov")),
+    ("cn-", partition("aws-cn", "amazonaws.com.cn", "cn-north-1")),
+    (
+        "us-gov-",
+        partition("aws-us-gov", "amazonaws.com", "us-gov-west-1"),
+    ),
+    (
+        "eusc-de-",
+        partition("aws-eusc", "amazonaws.eu", "eusc-de-east-1"),
+    ),
+    (
+        "us-iso-",
+        partition("aws-iso", "c2s.ic.gov", "us-iso-east-1"),
+    ),
+    (
+        "us-isob-",
+        partition("aws-iso-b", "sc2s.sgov.gov", "us-isob-east-1"),
+    ),
+    (
+        "eu-isoe-",
+        partition("aws-iso-e", "cloud.adc-e.uk", "eu-isoe-west-1"),
+    ),
+    (
+        "us-isof-",
+        partition("aws-iso-f", "csp.hci.ic.gov", "us-isof-south-1"),
+    ),
 ];
 
-const fn partition(name: &'static str, dns_suffix: &'static str) -> Partition {
-    Partition { name, dns_suffix }
+const fn partition(name: &'static str, dns_suffix: &'static str, home: &'static str) -> Partition {
+    Partition {
+        name,
+        dns_suffix,
+        home,
+    }
 }
 
 /// The partition of a region; `None` for what has no form of a region's name that is known.

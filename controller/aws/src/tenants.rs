@@ -342,6 +342,7 @@ impl TenantCredentials {
                 ConditionStatus::Unknown
             }
             FailureKind::Refused { .. }
+            | FailureKind::ActionDenied { .. }
             | FailureKind::NoneOfOurOwn(_)
             | FailureKind::NoToken(_) => ConditionStatus::False,
         };

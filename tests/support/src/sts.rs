@@ -25,6 +25,7 @@ mod roles;
 mod server;
 mod sigv4;
 
+use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
@@ -66,6 +67,12 @@ struct State {
     connections: usize,
     faults: Faults,
     clock: Clock,
+    /// The ARNs of callers whose sessions have transitive tags.
+    tagged: HashSet<String>,
+    /// The ARNs of roles that allow `sts:TagSession` too.
+    accept_tags: HashSet<String>,
+    /// Accounts, and regions that they have not enabled.
+    not_enabled: HashSet<(String, String)>,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -193,6 +200,23 @@ impl Sts {
     /// Creates a role, or changes who may assume it.
     pub fn role(&self, arn: &str, trust: Trust) {
         self.state().roles.0.insert(arn.to_owned(), trust);
+    }
+
+    /// Gives this caller's sessions transitive tags, as those of EKS Pod Identity have: a role that it assumes must allow
+    /// `sts:TagSession` too, and the sessions have the tags again.
+    pub fn tag_sessions_of(&self, arn: &str) {
+        self.state().tagged.insert(arn.to_owned());
+    }
+
+    /// Has the trust policy of this role, and the policies of its callers, allow `sts:TagSession` too.
+    pub fn allow_tag_session(&self, role: &str) {
+        self.state().accept_tags.insert(role.to_owned());
+    }
+
+    /// Makes a region one that this account has not enabled: STS there does not know its credentials.
+    pub fn not_enabled(&self, account: &str, region: &str) {
+        let pair = (account.to_owned(), region.to_owned());
+        self.state().not_enabled.insert(pair);
     }
 
     /// All calls so far, oldest first.

@@ -13,7 +13,8 @@ use node_attestation_runtime::metrics::{CloudResult, Metrics};
 use node_attestation_runtime::shared::{Shared, Swept};
 
 use super::OutageKind;
-use crate::credentials::{Credentials, CredentialsKey, Lease, timeouts};
+use crate::credentials::{Credentials, CredentialsKey, Lease, app_name, timeouts};
+use crate::error_codes;
 
 /// More clients than a fleet has tenants and regions in use; at it, a few are made again.
 const MAX_CLIENTS: usize = 4096;
@@ -99,6 +100,7 @@ impl Ec2 {
             // Who asks tries again, and knows how many others do.
             .retry_config(RetryConfig::disabled())
             .timeout_config(timeouts());
+        config.set_app_name(app_name());
         if let Some(endpoint) = self.settings.endpoints.get(region) {
             config = config.endpoint_url(endpoint);
         }
@@ -117,7 +119,13 @@ where
             Some(code) => OutageKind::of_code(action, code),
             None => OutageKind::Unreachable("its answer cannot be read"),
         },
-        _ if is_of_credentials(error) => OutageKind::Credentials("none could be found".to_owned()),
+        _ => of_credentials(error).map_or_else(|| not_sent(error), OutageKind::Credentials),
+    }
+}
+
+/// Why there is no answer.
+fn not_sent<E>(error: &SdkError<E>) -> OutageKind {
+    match error {
         SdkError::DispatchFailure(failure) if failure.is_timeout() => OutageKind::TimedOut,
         SdkError::ResponseError(_) => OutageKind::Unreachable("its answer cannot be read"),
         SdkError::DispatchFailure(_) => OutageKind::Unreachable("no connection"),
@@ -126,7 +134,58 @@ where
     }
 }
 
-fn is_of_credentials(error: &(dyn StdError + 'static)) -> bool {
+/// Why there are no credentials, if that is the cause of the error.
+fn of_credentials(error: &(dyn StdError + 'static)) -> Option<String> {
     let mut causes = iter::successors(error.source(), |&error| error.source());
-    causes.any(<dyn StdError>::is::<CredentialsError>)
+    let found = causes.find_map(|error| error.downcast_ref::<CredentialsError>())?;
+    Some(match found {
+        CredentialsError::CredentialsNotLoaded(_) => "none could be found".to_owned(),
+        other => error_codes::causes(other),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use aws_config::{BehaviorVersion, SdkConfig};
+    use aws_credential_types::credential_fn::provide_credentials_fn;
+    use aws_credential_types::provider::SharedCredentialsProvider;
+
+    use super::*;
+    use crate::ec2::{Describe as _, Query};
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("service error")]
+    struct ServiceError(#[source] Box<dyn StdError + Send + Sync>);
+
+    /// The refusal of a web identity by STS: the SDK has the words of STS two causes deep.
+    async fn refused() -> Result<aws_credential_types::Credentials, CredentialsError> {
+        let answer = "InvalidIdentityToken: No OpenIDConnect provider found";
+        Err(CredentialsError::provider_error(ServiceError(
+            answer.into(),
+        )))
+    }
+
+    #[tokio::test]
+    async fn the_causes_of_missing_credentials_are_in_the_outage() {
+        let config = SdkConfig::builder()
+            .behavior_version(BehaviorVersion::latest())
+            .credentials_provider(SharedCredentialsProvider::new(provide_credentials_fn(
+                refused,
+            )))
+            .build();
+        let credentials = Credentials {
+            config,
+            ..crate::testing::credentials(1, "AKIA")
+        };
+        let ec2 = Ec2::new(Ec2Settings::default());
+        let query = Query::Ids(vec!["i-0123456789abcdef0".to_owned()]);
+
+        let outage = ec2.describe(&credentials, "eu-west-1", &query, None).await;
+
+        assert_eq!(
+            outage.unwrap_err().to_string(),
+            "cannot be asked with the cluster's AWS credentials: an error occurred while loading credentials: \
+             service error: InvalidIdentityToken: No OpenIDConnect provider found"
+        );
+    }
 }

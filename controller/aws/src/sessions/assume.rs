@@ -17,8 +17,9 @@ use node_attestation_runtime::metrics::{CloudResult, Metrics};
 use std::collections::BTreeMap;
 
 use super::error::FailureKind;
-use crate::credentials::{CredentialsSource, Tenant, timeouts};
-use crate::error_codes::{Meaning, bounded};
+use crate::credentials::{CredentialsSource, Tenant, app_name, timeouts};
+use crate::error_codes::{Meaning, bounded, denied_action};
+use crate::partition::of_region;
 use crate::tenancy::{Role, ServiceAccount};
 
 /// Credentials of the SDK.
@@ -117,16 +118,81 @@ impl SdkSts {
             Err(error) => matches!(error, SdkError::TimeoutError(_)),
             Ok(_) => false,
         };
-        let answer = answer.map_err(|error| failure(&error));
+        let answer = answer.map_err(|error| failure(operation, &error));
         let result = match &answer {
             Ok(_) => CloudResult::Ok,
             Err(StsFailure::Throttled(_)) => CloudResult::Throttled,
-            Err(StsFailure::Refused { .. }) => CloudResult::Refused,
+            Err(StsFailure::Refused { .. } | StsFailure::ActionDenied { .. }) => {
+                CloudResult::Refused
+            }
             Err(_) if is_late => CloudResult::TimedOut,
             Err(_) => CloudResult::Failed,
         };
         self.metrics.cloud_called(("sts", operation), result);
         answer
+    }
+
+    /// The home region, if STS of this region failed in a way that may be of the region alone: it may be one that the
+    /// account has not enabled. A session is valid in every region, wherever it began. The home region is the controller's
+    /// own, if that is in the same partition, or else the partition's first.
+    async fn home_after(&self, failed: Option<&StsFailure>, region: &str) -> Option<String> {
+        if !failed?.may_be_of_region() {
+            return None;
+        }
+        let partition = of_region(region)?;
+        let base = self.base.credentials(&Tenant::Controller, region).await;
+        let own = base
+            .ok()
+            .and_then(|base| base.config.region().map(ToString::to_string));
+        let own = own.filter(|own| of_region(own) == Some(partition));
+        let home = own.unwrap_or_else(|| partition.home.to_owned());
+        (home != region).then_some(home)
+    }
+
+    async fn assume_in(
+        &self,
+        source: &Keys,
+        role: &Role,
+        region: &str,
+    ) -> Result<Issued, StsFailure> {
+        let call = self
+            .client(Some(source), region)
+            .await?
+            .assume_role()
+            .role_arn(role.arn.to_string())
+            .role_session_name(&role.session_name)
+            .duration_seconds(seconds(role))
+            .set_external_id(role.external_id.clone())
+            .set_policy(role.inline_policy.clone())
+            .set_policy_arns(policy_arns(role));
+        let answer = self.counted("AssumeRole", call.send().await)?;
+        issued(answer.credentials)
+    }
+
+    async fn assume_with_token_in(
+        &self,
+        token: &Secret<String>,
+        role: &Role,
+        region: &str,
+    ) -> Result<Issued, StsFailure> {
+        let call = self
+            .client(None, region)
+            .await?
+            .assume_role_with_web_identity()
+            .role_arn(role.arn.to_string())
+            .role_session_name(&role.session_name)
+            .duration_seconds(seconds(role))
+            .web_identity_token(token.expose())
+            .set_policy(role.inline_policy.clone())
+            .set_policy_arns(policy_arns(role));
+        let answer = self.counted("AssumeRoleWithWebIdentity", call.send().await)?;
+        issued(answer.credentials)
+    }
+
+    async fn account_in(&self, keys: &Keys, region: &str) -> Result<String, StsFailure> {
+        let call = self.client(Some(keys), region).await?.get_caller_identity();
+        let answer = self.counted("GetCallerIdentity", call.send().await)?;
+        answer.account.ok_or_else(unreadable)
     }
 
     async fn client(&self, keys: Option<&Keys>, region: &str) -> Result<Client, StsFailure> {
@@ -137,6 +203,7 @@ impl SdkSts {
             .identity_cache(IdentityCache::no_cache())
             .retry_config(RetryConfig::disabled())
             .timeout_config(timeouts());
+        config.set_app_name(app_name());
         if let Some(keys) = keys {
             config = config.credentials_provider(SharedCredentialsProvider::new(keys.clone()));
         }
@@ -158,18 +225,11 @@ impl AssumeRole for SdkSts {
         role: &Role,
         region: &str,
     ) -> Result<Issued, StsFailure> {
-        let call = self
-            .client(Some(source), region)
-            .await?
-            .assume_role()
-            .role_arn(role.arn.to_string())
-            .role_session_name(&role.session_name)
-            .duration_seconds(seconds(role))
-            .set_external_id(role.external_id.clone())
-            .set_policy(role.inline_policy.clone())
-            .set_policy_arns(policy_arns(role));
-        let answer = self.counted("AssumeRole", call.send().await)?;
-        issued(answer.credentials)
+        let answer = self.assume_in(source, role, region).await;
+        match self.home_after(answer.as_ref().err(), region).await {
+            Some(home) => or_first(answer, self.assume_in(source, role, &home).await),
+            None => answer,
+        }
     }
 
     async fn assume_role_with_web_identity(
@@ -178,24 +238,27 @@ impl AssumeRole for SdkSts {
         role: &Role,
         region: &str,
     ) -> Result<Issued, StsFailure> {
-        let call = self
-            .client(None, region)
-            .await?
-            .assume_role_with_web_identity()
-            .role_arn(role.arn.to_string())
-            .role_session_name(&role.session_name)
-            .duration_seconds(seconds(role))
-            .web_identity_token(token.expose())
-            .set_policy(role.inline_policy.clone())
-            .set_policy_arns(policy_arns(role));
-        let answer = self.counted("AssumeRoleWithWebIdentity", call.send().await)?;
-        issued(answer.credentials)
+        let answer = self.assume_with_token_in(token, role, region).await;
+        match self.home_after(answer.as_ref().err(), region).await {
+            Some(home) => or_first(answer, self.assume_with_token_in(token, role, &home).await),
+            None => answer,
+        }
     }
 
     async fn account(&self, keys: &Keys, region: &str) -> Result<String, StsFailure> {
-        let call = self.client(Some(keys), region).await?.get_caller_identity();
-        let answer = self.counted("GetCallerIdentity", call.send().await)?;
-        answer.account.ok_or_else(unreadable)
+        let answer = self.account_in(keys, region).await;
+        match self.home_after(answer.as_ref().err(), region).await {
+            Some(home) => or_first(answer, self.account_in(keys, &home).await),
+            None => answer,
+        }
+    }
+}
+
+/// The answer of the home region, or the first one if the home region does not answer.
+fn or_first<T>(first: Result<T, StsFailure>, home: Result<T, StsFailure>) -> Result<T, StsFailure> {
+    match home {
+        Err(StsFailure::Unavailable(_) | StsFailure::Throttled(_)) => first,
+        answer => answer,
     }
 }
 
@@ -226,7 +289,7 @@ fn unreadable() -> StsFailure {
     StsFailure::Unavailable("its answer cannot be read".to_owned())
 }
 
-fn failure<E>(error: &SdkError<E>) -> StsFailure
+fn failure<E>(operation: &str, error: &SdkError<E>) -> StsFailure
 where
     E: ProvideErrorMetadata + StdError + 'static,
 {
@@ -237,10 +300,21 @@ where
             unavailable("no answer in time")
         }
         SdkError::DispatchFailure(_) => unavailable("no connection"),
-        SdkError::ServiceError(answer) => match answer.err().code() {
-            Some(code) => of_code(code, error.request_id()),
-            None => unreadable(),
-        },
+        SdkError::ServiceError(answer) => {
+            let answer = answer.err();
+            let another = answer.message().and_then(denied_action);
+            let another = another.filter(|action| *action != format!("sts:{operation}"));
+            match (answer.code(), another) {
+                (Some(code), Some(action)) if Meaning::of(code) == Meaning::NotAllowed => {
+                    StsFailure::ActionDenied {
+                        action,
+                        request_id: error.request_id().map(bounded),
+                    }
+                }
+                (Some(code), _) => of_code(code, error.request_id()),
+                (None, _) => unreadable(),
+            }
+        }
         SdkError::ResponseError(_) => unreadable(),
         SdkError::ConstructionFailure(_) | _ => unavailable("no request could be made"),
     }

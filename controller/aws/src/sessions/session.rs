@@ -15,6 +15,7 @@ use tokio::time::{Instant, timeout};
 use super::assume::{AssumeRole, Issued, Keys, Tokens};
 use super::budget::Budget;
 use super::error::{CredentialsError, FailureKind};
+use crate::error_codes::causes;
 use crate::tenancy::{Role, ServiceAccount};
 
 /// Credentials are not handed out in the last minute of their life: a call that begins with them must end with them.
@@ -223,7 +224,7 @@ impl Session {
             Origin::Controller(provider) => {
                 let keys = provider.provide_credentials().await;
                 let keys =
-                    keys.map_err(|error| failed(FailureKind::NoneOfOurOwn(error.to_string())))?;
+                    keys.map_err(|error| failed(FailureKind::NoneOfOurOwn(causes(&error))))?;
                 return Ok(Held::of(keys, Instant::now()));
             }
             Origin::Static(keys) => return Ok(Held::of(keys.clone(), Instant::now())),

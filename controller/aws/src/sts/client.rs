@@ -36,6 +36,9 @@ const CONNECT_DEADLINE: Duration = Duration::from_secs(4);
 /// Shorter than load balancers keep theirs, so that none is cut under a call.
 const IDLE: Duration = Duration::from_secs(20);
 
+/// The name and the version of the controller, for the log of AWS `CloudTrail`. No signature covers it.
+const USER_AGENT: &str = concat!("node-attestation-controller/", env!("CARGO_PKG_VERSION"));
+
 /// The trust anchors of an endpoint's chain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum TrustRoots {
@@ -133,6 +136,7 @@ fn connections(
         .with_root_certificates(roots)
         .with_no_client_auth();
     let client = reqwest::Client::builder()
+        .user_agent(USER_AGENT)
         .tls_backend_preconfigured(tls)
         .https_only(true)
         .http1_only()

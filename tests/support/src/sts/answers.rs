@@ -111,6 +111,10 @@ fn caller(
         .issued
         .find(authorization.access_key_id)
         .ok_or_else(invalid)?;
+    let place = (principal.account.clone(), authorization.region.to_owned());
+    if state.not_enabled.contains(&place) {
+        return Err(invalid());
+    }
     // A long-lived access key has no token.
     if call.header("x-amz-security-token").unwrap_or_default() != credentials.session_token {
         return Err(invalid());

@@ -17,6 +17,12 @@ use super::{Credentials, Principal, State};
 /// The longest session of a role over another role's.
 const CHAINED: Duration = Duration::from_hours(1);
 
+/// The space for session policies and session tags, as this service counts.
+const PACKED_SIZE: usize = 2500;
+
+/// The share of it that the tags of EKS Pod Identity take.
+const TAGS_OF_POD_IDENTITY: usize = 2000;
+
 /// The principals that a role trusts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Trust {
@@ -101,8 +107,35 @@ pub(super) fn assume_role(
     {
         return Err(refused());
     }
+    let is_tagged = state.tagged.contains(&caller.arn);
+    if is_tagged && !state.accept_tags.contains(arn) {
+        return Err(access_denied(&caller.arn, "TagSession", arn));
+    }
+    check_packed_size(parameters, is_tagged)?;
     let is_chained = caller.arn.contains(":assumed-role/");
-    issue(state, arn, parameters, is_chained)
+    let assumed = issue(state, arn, parameters, is_chained)?;
+    if is_tagged {
+        state.tagged.insert(assumed.principal.arn.clone());
+    }
+    Ok(assumed)
+}
+
+/// Session policies and session tags share a space of a size that AWS does not tell. The tags of EKS Pod Identity take
+/// most of it.
+fn check_packed_size(parameters: &Parameters, is_tagged: bool) -> Result<(), Denied> {
+    let policies = parameters
+        .iter()
+        .filter(|(name, _)| *name == "Policy" || name.starts_with("PolicyArns.member."));
+    let policies: usize = policies.map(|(_, value)| value.len()).sum();
+    let tags = if is_tagged { TAGS_OF_POD_IDENTITY } else { 0 };
+    let percent = (policies + tags) * 100 / PACKED_SIZE;
+    if percent <= 100 {
+        return Ok(());
+    }
+    let message = format!(
+        "Packed size of session policies and session tags consumes {percent}% of allotted space."
+    );
+    Err(denied(400, "PackedPolicyTooLarge", message))
 }
 
 /// Checks the parameters as the API reference of STS has them (`AssumeRole`), before anybody is authorized.

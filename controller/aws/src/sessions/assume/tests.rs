@@ -5,6 +5,7 @@ use node_attestation_runtime::capi::ObjectKey;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::proxy::Proxy;
 use crate::sessions::CredentialsError;
 use crate::sessions::testing::{CONTROLLER_USER, StrictSts, plan};
 use crate::tenancy::testing::{arn, objects, put, role};
@@ -136,4 +137,174 @@ fn a_refusal_needs_a_change_and_other_codes_do_not() {
     let failed = of_code("InternalFailure\n<b>", None);
     let detail = "it answers with InternalFailureb".to_owned();
     assert_eq!(failed, StsFailure::Unavailable(detail));
+}
+
+/// The call of a role by a session with the tags of EKS Pod Identity, whose role allows `sts:TagSession` as said.
+async fn assumed_with_tags(
+    allows: bool,
+    fields: &[(&str, Value)],
+) -> (StrictSts, Result<Keys, CredentialsError>) {
+    let sts = StrictSts::start(REGION);
+    sts.service.tag_sessions_of(CONTROLLER_USER);
+    for role in ["jump", "nodes"] {
+        if allows {
+            sts.service.allow_tag_session(&arn(role));
+        }
+    }
+    let keys = assumed(&sts, None, fields).await;
+    (sts, keys)
+}
+
+#[tokio::test]
+async fn a_role_that_does_not_allow_session_tags_is_refused_by_the_name_of_that_action() {
+    let (sts, keys) = assumed_with_tags(false, &[]).await;
+
+    let error = keys.unwrap_err();
+    assert_eq!(&*error.step, arn("jump"));
+    let expected = FailureKind::ActionDenied {
+        action: "sts:TagSession".to_owned(),
+        request_id: Some("01234567-89ab-cdef-0123-456789abcdef".to_owned()),
+    };
+    assert_eq!(error.kind, expected);
+    assert_eq!(error.kind.reason(), "AssumeRoleDenied");
+    assert_eq!(
+        error.kind.to_string(),
+        "AWS refuses sts:TagSession, which the call needs too (request 01234567-89ab-cdef-0123-456789abcdef)"
+    );
+    assert_eq!(sts.parameters().len(), 1);
+
+    // Tags are transitive: both roles of the chain must allow it.
+    let (_, keys) = assumed_with_tags(true, &[]).await;
+    keys.unwrap();
+}
+
+#[tokio::test]
+async fn session_policies_that_do_not_fit_beside_session_tags_are_refused_with_the_cause() {
+    let policy = format!(
+        r#"{{"Version":"2012-10-17","Statement":[{{"Effect":"Deny","Action":"{}","Resource":"*"}}]}}"#,
+        "a".repeat(700)
+    );
+    let fields = [("inlinePolicy", json!(policy))];
+
+    let (_, keys) = assumed_with_tags(true, &fields).await;
+
+    let error = keys.unwrap_err();
+    assert_eq!(error.kind.reason(), "AssumeRoleDenied");
+    assert_eq!(
+        error.kind.to_string(),
+        "AWS refuses with PackedPolicyTooLarge (request 01234567-89ab-cdef-0123-456789abcdef): inlinePolicy, \
+         policyARNs and the tags of the session are too large together; EKS Pod Identity adds tags, unless its \
+         association has disableSessionTags"
+    );
+    // Without the tags, they fit.
+    let sts = StrictSts::start(REGION);
+    assumed(&sts, None, &fields).await.unwrap();
+}
+
+/// A region that an account has to enable.
+const OPT_IN: &str = "me-south-1";
+
+/// STS by the SDK in a region and in the partition's first.
+fn regions_of(sts: &StrictSts, region: &str) -> SdkSts {
+    let authorities = sts.service.ca_pem().as_bytes().to_vec();
+    let client = Proxy::default().http_client_trusting(authorities).unwrap();
+    let endpoints = [region, "us-east-1"].map(|region| (region.to_owned(), sts.service.url()));
+    SdkSts::new(StrictSts::own(), endpoints.into(), Some(client))
+}
+
+fn own_keys() -> Keys {
+    Keys::new("AKIAOWN", "secret", None, None, "test")
+}
+
+/// The role `nodes`, over the controller's own credentials.
+fn nodes() -> Role {
+    let mut objects = objects();
+    put(&mut objects, NODES, &role(CONTROLLER, "nodes"));
+    plan(&objects, NODES).roles.remove(0)
+}
+
+#[tokio::test]
+async fn a_role_is_assumed_in_the_home_region_where_the_account_has_not_enabled_the_other() {
+    let sts = StrictSts::start(OPT_IN);
+    sts.service.role(&arn("nodes"), Trust::of(CONTROLLER_USER));
+    sts.service.not_enabled("999988887777", OPT_IN);
+    let sdk = regions_of(&sts, OPT_IN);
+
+    sdk.assume_role(&own_keys(), &nodes(), OPT_IN)
+        .await
+        .unwrap();
+    let account = sdk.account(&own_keys(), OPT_IN).await.unwrap();
+
+    assert_eq!(account, "999988887777");
+    let outcomes: Vec<_> = sts
+        .service
+        .calls()
+        .into_iter()
+        .map(|call| call.outcome)
+        .collect();
+    assert_eq!(
+        outcomes,
+        ["InvalidClientTokenId", "OK", "InvalidClientTokenId", "OK"]
+    );
+    // Where the region is enabled, there is one call.
+    let sts = StrictSts::start(OPT_IN);
+    sts.service.role(&arn("nodes"), Trust::of(CONTROLLER_USER));
+    regions_of(&sts, OPT_IN)
+        .assume_role(&own_keys(), &nodes(), OPT_IN)
+        .await
+        .unwrap();
+    assert_eq!(sts.service.calls().len(), 1);
+}
+
+#[tokio::test]
+async fn a_key_that_no_region_knows_is_refused_after_one_more_call_and_in_the_home_region_after_none()
+ {
+    let keys = Keys::new("AKIAOTHER", "secret", None, None, "test");
+    for (region, calls) in [(OPT_IN, 2), ("us-east-1", 1)] {
+        let sts = StrictSts::start(region);
+        let refused = regions_of(&sts, region)
+            .assume_role(&keys, &nodes(), region)
+            .await;
+
+        let refused = refused.unwrap_err();
+        assert!(refused.is_of_session(), "{refused:?}");
+        assert_eq!(
+            refused.to_string(),
+            "AWS refuses with InvalidClientTokenId (request 01234567-89ab-cdef-0123-456789abcdef): the access key is \
+             not valid, or its account has not enabled the region of STS (--aws-sts-region)"
+        );
+        assert_eq!(sts.service.calls().len(), calls, "{region}");
+    }
+}
+
+#[tokio::test]
+async fn a_refusal_that_says_nothing_of_the_region_is_not_asked_about_in_another() {
+    let sts = StrictSts::start(OPT_IN);
+    sts.service.role(
+        &arn("nodes"),
+        Trust::of("arn:aws:iam::999988887777:user/other"),
+    );
+
+    let refused = regions_of(&sts, OPT_IN)
+        .assume_role(&own_keys(), &nodes(), OPT_IN)
+        .await;
+
+    assert!(refused.is_err());
+    assert_eq!(sts.service.calls().len(), 1);
+}
+
+#[tokio::test]
+async fn each_call_has_the_name_and_the_version_of_the_controller() {
+    let sts = StrictSts::start(REGION);
+    assumed(&sts, None, &[]).await.unwrap();
+    let name = concat!(
+        "app/node-attestation-controller-",
+        env!("CARGO_PKG_VERSION")
+    );
+    let calls = sts.service.calls();
+    assert_eq!(calls.len(), 2);
+    for call in calls {
+        let agent = call.header("user-agent").unwrap();
+        assert!(agent.contains(name), "{agent}");
+    }
 }

@@ -320,11 +320,14 @@ async fn no_field_carries_a_header() {
         "content-length",
         "content-type",
         "host",
+        "user-agent",
         "x-amz-date",
         "x-amz-security-token",
         "x-kubelet-attestation",
     ];
     assert_eq!(names, expected);
+    let agent = concat!("node-attestation-controller/", env!("CARGO_PKG_VERSION"));
+    assert_eq!(calls[0].header("user-agent"), Some(agent));
     assert_eq!(
         (calls[0].method.as_str(), calls[0].target.as_str()),
         ("POST", "/")

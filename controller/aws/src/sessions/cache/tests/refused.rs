@@ -1,5 +1,6 @@
 //! Credentials that AWS refuses.
 
+use aws_credential_types::credential_fn::provide_credentials_fn;
 use aws_credential_types::provider::ProvideCredentials;
 use parking_lot::Mutex;
 
@@ -149,4 +150,37 @@ async fn the_controllers_credentials_are_used_by_all_while_they_are_renewed() {
         assert_eq!(id().await, after);
         advance(Duration::from_mins(6)).await;
     }
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("service error")]
+struct ServiceError(#[source] Box<dyn std::error::Error + Send + Sync>);
+
+async fn refused_web_identity() -> Result<Keys, ProviderError> {
+    let answer = "InvalidIdentityToken: No OpenIDConnect provider found";
+    Err(ProviderError::provider_error(ServiceError(answer.into())))
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_causes_of_missing_credentials_of_the_controller_are_in_the_error() {
+    let provider = provide_credentials_fn(refused_web_identity);
+    let sessions = Sessions::new(
+        SharedCredentialsProvider::new(provider),
+        Arc::new(CountingSts::default()),
+        Arc::new(NamedTokens),
+        DigestKey::new(&[7; 32]),
+    );
+    let mut objects = objects();
+    put(&mut objects, &of("a"), &role(CONTROLLER, "a"));
+
+    let keys = sessions
+        .of_plan(&plan(&objects, &of("a")), REGION, "a")
+        .keys()
+        .await;
+
+    assert_eq!(
+        keys.unwrap_err().to_string(),
+        "the controller's own credentials: the controller has no AWS credentials: an error occurred while loading \
+         credentials: service error: InvalidIdentityToken: No OpenIDConnect provider found"
+    );
 }
