@@ -62,7 +62,7 @@ impl Signers {
         let signers = self.region(&region);
         ensure!(!signers.is_empty(), AwsDenial::RegionUnknown(region));
         let content = message.verify(signers, &region)?;
-        json::parse(&content)
+        json::parse(&content, &self.extra_versions)
     }
 }
 

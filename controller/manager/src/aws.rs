@@ -30,6 +30,9 @@ use self::tenancy::Tenants;
 /// Hundreds of certificates.
 const MAX_FILE_LEN: usize = 1024 * 1024;
 
+/// The variable with which the SDK calls FIPS endpoints.
+const USE_FIPS: &str = "AWS_USE_FIPS_ENDPOINT";
+
 /// The signers and the endpoints for instances. None of these ever comes from a resource of a tenant.
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "AWS")]
@@ -38,6 +41,10 @@ pub(crate) struct AwsArguments {
     /// isolated ones
     #[arg(long, value_name = "FILE")]
     aws_extra_signers: Option<PathBuf>,
+    /// A version of instance identity documents beside 2017-09-30 and 2010-08-31: once AWS documents a new one
+    /// whose fields have the same meaning
+    #[arg(long = "aws-extra-document-version", value_name = "VERSION", value_parser = document_version)]
+    aws_extra_document_versions: Vec<String>,
     /// The host of STS of a region, in the place of its public endpoint: FIPS, or of a VPC. The region's
     /// nodes need the same setting
     #[arg(long = "aws-sts-endpoint", value_name = "REGION=HOST", value_parser = sts_endpoint)]
@@ -93,13 +100,20 @@ impl AwsArguments {
         let authorities = authorities
             .map(|path| file::read("--aws-endpoint-ca", path, MAX_FILE_LEN))
             .transpose()?;
-        let signers = signers(self.aws_extra_signers.as_deref())?;
+        let signers = signers(
+            self.aws_extra_signers.as_deref(),
+            &self.aws_extra_document_versions,
+        )?;
         for role in &self.aws_instance_profiles {
             let role = role.to_string();
             tracing::warn!(
                 role,
                 "sessions of this role are accepted as instances: nobody but EC2 may be able to assume it"
             );
+        }
+        let use_fips = env::var(USE_FIPS).ok();
+        if let Some(why) = fips_warning(use_fips.as_deref(), !self.aws_sts_endpoints.is_empty()) {
+            tracing::warn!("{why}");
         }
         let proxy = proxy();
         let endpoints: BTreeMap<_, _> = self.aws_sts_endpoints.into_iter().collect();
@@ -192,11 +206,15 @@ impl AwsParts {
 
 impl Aws {
     /// Clients that ask nobody, for explanations.
-    pub(crate) fn not_asked(extra_signers: Option<&Path>) -> Result<Self, BoxError> {
+    pub(crate) fn not_asked(
+        extra_signers: Option<&Path>,
+        extra_versions: &[String],
+    ) -> Result<Self, BoxError> {
         let source = Arc::new(NoCredentials);
         let instances = Instances::new(source.clone(), Ec2Settings::default());
         let sts = Sts::not_asked()?;
-        let witnesses = AwsClients::new(signers(extra_signers)?, sts, instances.clone());
+        let signers = signers(extra_signers, extra_versions)?;
+        let witnesses = AwsClients::new(signers, sts, instances.clone());
         Ok(Self {
             witnesses: Arc::new(witnesses),
             instances,
@@ -206,13 +224,14 @@ impl Aws {
     }
 }
 
-fn signers(extra: Option<&Path>) -> Result<Signers, BoxError> {
+fn signers(extra: Option<&Path>, extra_versions: &[String]) -> Result<Signers, BoxError> {
     const OPTION: &str = "--aws-extra-signers";
+    let signers = Signers::embedded().with_versions(extra_versions);
     let Some(path) = extra else {
-        return Ok(Signers::embedded());
+        return Ok(signers);
     };
     let file = file::read(OPTION, path, MAX_FILE_LEN)?;
-    let signers = Signers::embedded().with_file(&String::from_utf8_lossy(&file));
+    let signers = signers.with_file(&String::from_utf8_lossy(&file));
     signers.map_err(explain(format!("{OPTION} {}", path.display())))
 }
 
@@ -222,6 +241,25 @@ fn proxy() -> Proxy {
     Proxy {
         https: either("https_proxy", "HTTPS_PROXY"),
         no: either("no_proxy", "NO_PROXY"),
+    }
+}
+
+/// The warning about FIPS endpoints, which the SDK uses and calls for nodes do not: a node signs the host of STS.
+fn fips_warning(use_fips: Option<&str>, has_endpoints: bool) -> Option<&'static str> {
+    let is_on = use_fips.is_some_and(|value| value.trim().eq_ignore_ascii_case("true"));
+    (is_on && !has_endpoints).then_some(
+        "AWS_USE_FIPS_ENDPOINT applies to EC2 and to AssumeRole, and not to GetCallerIdentity for nodes: \
+         give --aws-sts-endpoint REGION=HOST for each region, and aws.stsEndpoint on its nodes",
+    )
+}
+
+/// AWS's versions are dates; another form may come.
+pub(crate) fn document_version(text: &str) -> Result<String, String> {
+    let is_kept = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_');
+    if (1..=32).contains(&text.len()) && text.chars().all(is_kept) {
+        Ok(text.to_owned())
+    } else {
+        Err("a version is the text of a document's field version, such as 2017-09-30".to_owned())
     }
 }
 
@@ -270,6 +308,29 @@ mod tests {
             "eu-west-1=sts.eu-west-1.amazonaws.com/path",
         ] {
             assert!(sts_endpoint(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn fips_endpoints_of_the_environment_are_warned_of_without_endpoints_of_sts() {
+        for (use_fips, has_endpoints, warns) in [
+            (Some("true"), false, true),
+            (Some(" TRUE "), false, true),
+            (Some("true"), true, false),
+            (Some("false"), false, false),
+            (Some(""), false, false),
+            (None, false, false),
+        ] {
+            let warning = fips_warning(use_fips, has_endpoints);
+            assert_eq!(warning.is_some(), warns, "{use_fips:?} {has_endpoints}");
+        }
+    }
+
+    #[test]
+    fn a_version_of_documents_is_a_short_word() {
+        assert_eq!(document_version("2031-01-01").unwrap(), "2031-01-01");
+        for wrong in ["", "2031 01", "2031-01-01\n", &"1".repeat(33)] {
+            assert!(document_version(wrong).is_err(), "{wrong:?}");
         }
     }
 

@@ -13,6 +13,7 @@ use node_attestation_runtime::explain::{AloneSettings, Explainer, Explanation, r
 use node_attestation_runtime::file_inventory::ClusterInventory;
 use node_attestation_runtime::settings_file;
 
+use crate::aws::document_version;
 use crate::error::{BoxError, explain};
 use crate::file;
 use crate::providers::Providers;
@@ -65,6 +66,13 @@ pub(crate) struct ExplainCommand {
     /// Signers of instance identity documents beside those that are known, as of `run`
     #[arg(long, value_name = "FILE")]
     aws_extra_signers: Option<PathBuf>,
+    /// A version of instance identity documents beside those that are known, as of `run`
+    #[arg(
+        long = "aws-extra-document-version",
+        value_name = "VERSION",
+        value_parser = document_version
+    )]
+    aws_extra_document_versions: Vec<String>,
     #[command(flatten)]
     options: QueryOptions,
     /// Take a workload cluster's API server for another host's also where its address is ours
@@ -111,14 +119,21 @@ pub(crate) async fn run(command: ExplainCommand) -> Result<String, BoxError> {
     })
 }
 
+impl ExplainCommand {
+    fn providers(&self, management: Option<&ClusterAccess>) -> Result<Providers, BoxError> {
+        let signers = self.aws_extra_signers.as_deref();
+        let versions = &self.aws_extra_document_versions;
+        Providers::not_asked(signers, versions, management)
+    }
+}
+
 async fn of_cluster(command: &ExplainCommand, cluster: &str) -> Result<Explainer, BoxError> {
     let management = command.options.access().await?;
     let key = match cluster.parse() {
         Ok(key) => key,
         Err(_) => ObjectKey::new(command.options.namespace_of(&management), cluster),
     };
-    let extra = command.aws_extra_signers.as_deref();
-    let providers = Providers::not_asked(extra, Some(&management))?;
+    let providers = command.providers(Some(&management))?;
     let verifiers = |authentication: &KubeletAuthentication, cluster_uid: &str| {
         providers.verifiers(authentication, cluster_uid)
     };
@@ -146,7 +161,7 @@ async fn alone(command: &ExplainCommand) -> Result<Explainer, BoxError> {
     };
     let settings = command.settings.as_deref().unwrap_or(Path::new(""));
     let inventory = command.inventory.as_deref().unwrap_or(Path::new(""));
-    let providers = Providers::not_asked(command.aws_extra_signers.as_deref(), None)?;
+    let providers = command.providers(None)?;
     let settings = AloneSettings {
         workload,
         ca_certificates,

@@ -165,11 +165,12 @@ impl Providers {
     /// Providers that ask nobody but the management cluster, for explanations.
     pub(crate) fn not_asked(
         extra_signers: Option<&Path>,
+        extra_versions: &[String],
         management: Option<&ClusterAccess>,
     ) -> Result<Self, BoxError> {
         Ok(Self {
             allow_insecure: true,
-            aws: Ok(Aws::not_asked(extra_signers)?),
+            aws: Ok(Aws::not_asked(extra_signers, extra_versions)?),
             tpm_keys: Some(Arc::new(RehearsedKeys)),
             config_maps: management.map(ConfigMapReader::new),
             observations: ObservationsOfClusters::default(),

@@ -29,11 +29,15 @@ pub(super) fn claimed_region(content: &[u8]) -> Result<String, AwsDenial> {
     Object::parse(content)?.region()
 }
 
-/// Reads a verified document.
-pub(super) fn parse(content: &VerifiedContent<'_>) -> Result<VerifiedDocument, AwsDenial> {
+/// Reads a verified document, of one of the known versions or of `extra_versions`.
+pub(super) fn parse(
+    content: &VerifiedContent<'_>,
+    extra_versions: &[String],
+) -> Result<VerifiedDocument, AwsDenial> {
     let object = Object::parse(content.bytes())?;
     let version = object.string("version")?;
-    if !VERSIONS.contains(&version) {
+    let is_extra = extra_versions.iter().any(|extra| extra == version);
+    if !VERSIONS.contains(&version) && !is_extra {
         return Err(malformed("its version is unknown"));
     }
     let region = object.region()?;

@@ -57,10 +57,11 @@ impl Signer {
     }
 }
 
-/// The signers of all regions that are known.
+/// The signers of all regions that are known, and the versions of documents beside AWS's two.
 #[derive(Debug, Clone)]
 pub struct Signers {
     by_region: BTreeMap<String, Vec<Signer>>,
+    pub(super) extra_versions: Vec<String>,
 }
 
 #[derive(Deserialize)]
@@ -124,6 +125,16 @@ impl Signers {
         Ok(extended)
     }
 
+    /// These, which accept documents of these versions too. Their fields must have the meaning and the form of those of
+    /// the known versions.
+    #[must_use]
+    pub fn with_versions(self, versions: &[String]) -> Self {
+        Self {
+            extra_versions: versions.to_vec(),
+            ..self
+        }
+    }
+
     /// The signers of a region's documents; none for a region that is not known.
     pub fn region(&self, region: &str) -> &[Signer] {
         self.by_region.get(region).map_or(&[], Vec::as_slice)
@@ -141,7 +152,10 @@ impl Signers {
             let signer = row.signer()?;
             by_region.entry(row.region).or_default().push(signer);
         }
-        Some(Self { by_region })
+        Some(Self {
+            by_region,
+            extra_versions: Vec::new(),
+        })
     }
 }
 

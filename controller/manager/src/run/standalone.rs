@@ -150,11 +150,12 @@ mod tests {
 
     /// The options of `run` that have a meaning both with a management cluster and without one. Every other option has
     /// a meaning with only one of the two, and is refused with the options of the other.
-    const OF_BOTH: [&str; 9] = [
+    const OF_BOTH: [&str; 10] = [
         "allow-insecure",
         "aws-allow-instance-profile",
         "aws-ec2-endpoint",
         "aws-endpoint-ca",
+        "aws-extra-document-version",
         "aws-extra-signers",
         "aws-sts-endpoint",
         "health-addr",

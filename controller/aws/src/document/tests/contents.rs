@@ -2,7 +2,7 @@
 
 use std::sync::LazyLock;
 
-use super::{REGION, document, verify_bytes};
+use super::{REGION, SIGNER, SIGNERS, document, verify_bytes};
 use crate::denial::AwsDenial;
 
 /// A zone of more than 64 characters.
@@ -70,6 +70,28 @@ fn an_unknown_version_is_denied() {
         malformed("its version is unknown")
     );
     assert_eq!(replaced("2017-09-30", "2010-08-31"), Ok(()));
+}
+
+#[test]
+fn a_version_that_the_operator_adds_is_accepted_and_no_other() {
+    let signers = SIGNERS.clone().with_versions(&["2031-01-01".to_owned()]);
+    for (version, is_accepted) in [
+        ("2031-01-01", true),
+        ("2031-01-02", false),
+        ("2031-01-0", false),
+        ("", false),
+        ("2017-09-30", true),
+        ("2010-08-31", true),
+    ] {
+        let json = document().to_json().replacen("2017-09-30", version, 1);
+        let verified = signers.verify(&SIGNER.message(json.as_bytes()).to_base64());
+        let expected = if is_accepted {
+            Ok(())
+        } else {
+            Err(malformed("its version is unknown"))
+        };
+        assert_eq!(verified.map(drop), expected, "{version}");
+    }
 }
 
 #[test]
