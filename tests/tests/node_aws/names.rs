@@ -70,8 +70,8 @@ fn in_every_network_the_names_that_ec2_reports_are_accepted() {
 #[test]
 fn a_name_in_the_domain_of_dhcp_options_is_15_and_the_remedy_is_accepted() {
     for domain in ["corp.test", "corp.test.", "corp.test other.test"] {
-        let mut bed = called("ip-10-0-0-1.corp.test", "hostname");
         let network = Network::Domain(domain);
+        let bed = called("ip-10-0-0-1.corp.test", "hostname");
         bed.imds.update(|instance| instance.join_network(network));
 
         bed.run()
@@ -80,8 +80,9 @@ fn a_name_in_the_domain_of_dhcp_options_is_15_and_the_remedy_is_accepted() {
             .saying(&format!("--hostname-override={NAME} "));
 
         assert_eq!(bed.server.connections(), 0, "{domain}");
-        bed.node.set("nodeName", NAME);
-        bed.succeed_in_the_end();
+        let bed = called(NAME, "hostname");
+        bed.imds.update(|instance| instance.join_network(network));
+        bed.run().succeeded();
     }
 }
 
