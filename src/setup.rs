@@ -261,7 +261,7 @@ impl Setup {
         check_length(&endpoint, &self.from)?;
         forget_other_cluster(&authenticator, &endpoint)?;
         if adopts || self.kubeadm_flags.exists() {
-            self.forget_another_name(&authenticator, &login)?;
+            Self::forget_another_name(&authenticator, &login)?;
         }
         authenticator.cluster = Some(Cluster::Checked(Arc::clone(&endpoint)));
         let told = |step| {
@@ -378,7 +378,6 @@ impl Setup {
     /// Empties the store if its certificate is for another node than the one that joins now: the
     /// machine was reset, and `kubeadm reset` does not know our store.
     fn forget_another_name(
-        &self,
         authenticator: &Authenticator<'_>,
         login: &Login,
     ) -> Result<(), Failure> {

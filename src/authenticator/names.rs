@@ -73,12 +73,11 @@ impl Local {
     /// The scope of a failure on this machine. A failure under one name, or with one bootstrap
     /// credential, says nothing about another.
     pub(super) fn scope(&self, settings: &Settings, machine: &Machine) -> FailureScope {
-        let name = match &settings.node_name {
-            Some(name) => name.as_str(),
-            None => {
-                let kubelet = self.kubelet().and_then(KubeletArguments::hostname_override);
-                kubelet.unwrap_or(&self.host_name)
-            }
+        let name = if let Some(name) = &settings.node_name {
+            name.as_str()
+        } else {
+            let kubelet = self.kubelet().and_then(KubeletArguments::hostname_override);
+            kubelet.unwrap_or(&self.host_name)
         };
         let bootstrap = &settings.bootstrap_kubeconfig;
         FailureScope {

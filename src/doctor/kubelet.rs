@@ -16,8 +16,8 @@ use crate::exec::ApiVersion;
 use crate::failure::{Code, Failure};
 use crate::finding::Finding;
 use crate::kube::kubeconfig::{ExecUser, Kubeconfig};
-use crate::{ownership, process};
 use crate::setup::{PROGRAMS, check_length};
+use crate::{ownership, process};
 
 /// The modes in which the kubelet runs a plugin.
 const MODES: [&str; 2] = ["Never", "IfAvailable"];

@@ -39,7 +39,7 @@ pub(super) fn assignments(contents: &str) -> Vec<(String, String)> {
                 key = c.into();
                 State::Key
             }
-            State::Key if is_end => State::PreKey,
+            State::Key | State::Comment if is_end => State::PreKey,
             State::Key if c == '=' => {
                 value.clear();
                 kept = 0;
@@ -89,7 +89,6 @@ pub(super) fn assignments(contents: &str) -> Vec<(String, String)> {
                 kept = value.len();
                 State::DoubleQuote
             }
-            State::Comment if is_end => State::PreKey,
             State::Comment => State::Comment,
         };
     }

@@ -21,7 +21,7 @@ pub(crate) const UNIT: &str = "kubelet.service";
 /// The file that kubeadm writes the kubelet's arguments to.
 pub(crate) const KUBEADM_FLAGS: &str = "/var/lib/kubelet/kubeadm-flags.env";
 
-/// The directory that exists while systemd runs the machine (sd_booted(3)).
+/// The directory that exists while systemd runs the machine (`sd_booted(3)`).
 const SYSTEMD: &str = "/run/systemd/system";
 
 const PROPERTIES: &str = "--property=LoadState,ExecStart,Environment,EnvironmentFiles";

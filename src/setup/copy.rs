@@ -63,7 +63,7 @@ impl Setup {
         // kubeadm has given the node its name since.
         let is_named_now = is_unnamed && self.kubeadm_flags.exists();
         if is_named_now {
-            self.forget_another_name(authenticator, &given.login)?;
+            Self::forget_another_name(authenticator, &given.login)?;
         }
         let (_, stored) = authenticator.stored()?;
         let valid = stored.valid(clock::now());

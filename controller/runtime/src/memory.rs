@@ -62,7 +62,7 @@ impl Pool {
 #[derive(Debug)]
 struct Common {
     own: Limit,
-    common: Limit,
+    rest: Limit,
     taken: Mutex<Taken>,
 }
 
@@ -120,7 +120,7 @@ impl Common {
     const fn new(own: usize, common: usize) -> Self {
         Self {
             own: Limit(own),
-            common: Limit(common),
+            rest: Limit(common),
             taken: Mutex::new(Taken {
                 own: 0,
                 common: 0,
@@ -148,7 +148,7 @@ impl Common {
                 .own
                 .allows((of_namespace.own, *all_own), own, namespaces);
         let before = (of_namespace.common, *all_common);
-        if !has_own || !self.common.allows(before, common, namespaces) {
+        if !has_own || !self.rest.allows(before, common, namespaces) {
             return false;
         }
         of_namespace.own = of_namespace.own.saturating_add(own);

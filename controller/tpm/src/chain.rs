@@ -188,25 +188,20 @@ impl Authorities {
             0 => String::new(),
             _ => format!("its chain ends with {}; ", name(last.subject())),
         };
-        TpmDenial::EndorsementCertificateUntrusted(match not_issued {
-            Some((authority, why)) => {
-                let name = &authority.name;
-                format!("{of}the required authority \"{name}\" is named as the issuer: {why}")
+        let why = if let Some((authority, why)) = not_issued {
+            let name = &authority.name;
+            format!("{of}the required authority \"{name}\" is named as the issuer: {why}")
+        } else {
+            let listed = self.0.iter().take(MAX_NAMED);
+            let mut shown: Vec<_> = listed.map(|one| format!("\"{}\"", one.name)).collect();
+            let rest = self.0.len().saturating_sub(shown.len());
+            if rest > 0 {
+                shown.push(format!("{rest} more"));
             }
-            None => {
-                let listed = self.0.iter().take(MAX_NAMED);
-                let mut shown: Vec<_> = listed.map(|one| format!("\"{}\"", one.name)).collect();
-                let rest = self.0.len().saturating_sub(shown.len());
-                if rest > 0 {
-                    shown.push(format!("{rest} more"));
-                }
-                let issuer = name(last.issuer());
-                format!(
-                    "{of}the issuer is {issuer}, and requireCA has {}",
-                    shown.join(", ")
-                )
-            }
-        })
+            let (issuer, shown) = (name(last.issuer()), shown.join(", "));
+            format!("{of}the issuer is {issuer}, and requireCA has {shown}")
+        };
+        TpmDenial::EndorsementCertificateUntrusted(why)
     }
 }
 

@@ -77,7 +77,7 @@ fn answering(answer: &'static str) -> SocketAddr {
     let address = listener.local_addr().unwrap();
     thread::spawn(move || {
         for mut client in listener.incoming().flatten() {
-            let _ = client.read(&mut [0; 4096]);
+            drop(client.read(&mut [0; 4096]));
             drop(client.write_all(answer.as_bytes()));
         }
     });

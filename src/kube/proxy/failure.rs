@@ -117,7 +117,9 @@ fn request(proxy: &Url, target: &str) -> Zeroizing<String> {
         let password = decode(proxy.password().unwrap_or_default());
         let pair = Zeroizing::new(format!("{}:{}", *user, *password));
         let encoded = Zeroizing::new(STANDARD.encode(pair.as_bytes()));
-        lines.push_str(&format!("Proxy-Authorization: Basic {}\r\n", *encoded));
+        for part in ["Proxy-Authorization: Basic ", encoded.as_str(), "\r\n"] {
+            lines.push_str(part);
+        }
     }
     lines.push_str("\r\n");
     lines

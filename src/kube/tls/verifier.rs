@@ -153,8 +153,8 @@ impl Verifier {
             algorithms,
         );
         // A short key makes every signature with it count as wrong.
-        let chain = intermediates.iter().chain(&self.listed);
-        match (error, chain.filter_map(short_key).next()) {
+        let mut chain = intermediates.iter().chain(&self.listed);
+        match (error, chain.find_map(short_key)) {
             (Err(Error::InvalidCertificate(CertificateError::BadSignature)), Some(bits)) => {
                 Err(Fault::ShortKey(bits).into())
             }
@@ -219,10 +219,10 @@ fn signs_certificates(certificate: &X509Certificate<'_>) -> bool {
 /// The bits of an RSA key that is too short.
 fn short_key(der: &CertificateDer<'_>) -> Option<usize> {
     let (_, certificate) = parse_x509_certificate(der).ok()?;
-    match certificate.public_key().parsed().ok()? {
-        PublicKey::RSA(key) => Some(key.key_size()).filter(|bits| *bits < SHORTEST_RSA),
-        _ => None,
+    if let PublicKey::RSA(key) = certificate.public_key().parsed().ok()? {
+        return Some(key.key_size()).filter(|bits| *bits < SHORTEST_RSA);
     }
+    None
 }
 
 /// The checks of a listed certificate, which nobody else has to sign.

@@ -164,10 +164,6 @@ fn of_other(error: &(dyn Error + Send + Sync + 'static)) -> (String, &'static st
     (what.to_owned(), cure)
 }
 
-#[expect(
-    clippy::wildcard_enum_match_arm,
-    reason = "a validity fails in two ways"
-)]
 fn of_ours(fault: &Fault) -> (String, &'static str) {
     match fault {
         Fault::ShortKey(bits) => (

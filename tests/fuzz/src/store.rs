@@ -162,6 +162,7 @@ pub fn origin_file_seeds() -> Vec<Vec<u8>> {
             endpoint,
             machine,
             boot_id: boot.map(str::to_owned),
+            refused_again: None,
         };
         origin.to_json()
     };

@@ -51,6 +51,7 @@ pub struct Form {
     _alive: Vec<Alive>,
 }
 
+#[expect(dead_code, reason = "it only has to live")]
 pub enum Alive {
     Folder(Arc<TempDir>),
     Server(Arc<Server>),

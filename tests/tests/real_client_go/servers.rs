@@ -10,13 +10,13 @@ use kubelet_authenticator_test_support::clock::now;
 use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, CustomExtension, DnType,
     ExtendedKeyUsagePurpose as Purpose, GeneralSubtree, IsCa, Issuer, KeyPair, KeyUsagePurpose,
-    NameConstraints, PKCS_ECDSA_P384_SHA384, PKCS_ED25519, SanType,
+    NameConstraints, SanType,
 };
 use tempfile::TempDir;
 
 use super::bed::{Bed, Form, Server, kubeconfig, openssl_server};
 
-const HOUR: Duration = Duration::from_secs(3600);
+const HOUR: Duration = Duration::from_hours(1);
 
 type Ca = CertifiedIssuer<'static, KeyPair>;
 

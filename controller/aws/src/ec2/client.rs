@@ -119,7 +119,10 @@ where
             Some(code) => OutageKind::of_code(action, code),
             None => OutageKind::Unreachable("its answer cannot be read"),
         },
-        _ => of_credentials(error).map_or_else(|| not_sent(error), OutageKind::Credentials),
+        SdkError::ConstructionFailure(_)
+        | SdkError::DispatchFailure(_)
+        | SdkError::ResponseError(_)
+        | _ => of_credentials(error).map_or_else(|| not_sent(error), OutageKind::Credentials),
     }
 }
 
@@ -130,7 +133,9 @@ fn not_sent<E>(error: &SdkError<E>) -> OutageKind {
         SdkError::ResponseError(_) => OutageKind::Unreachable("its answer cannot be read"),
         SdkError::DispatchFailure(_) => OutageKind::Unreachable("no connection"),
         SdkError::ConstructionFailure(_) => OutageKind::Unreachable("no request could be made"),
-        _ => OutageKind::Unreachable("the SDK failed otherwise"),
+        SdkError::TimeoutError(_) | SdkError::ServiceError(_) | _ => {
+            OutageKind::Unreachable("the SDK failed otherwise")
+        }
     }
 }
 
@@ -138,10 +143,10 @@ fn not_sent<E>(error: &SdkError<E>) -> OutageKind {
 fn of_credentials(error: &(dyn StdError + 'static)) -> Option<String> {
     let mut causes = iter::successors(error.source(), |&error| error.source());
     let found = causes.find_map(|error| error.downcast_ref::<CredentialsError>())?;
-    Some(match found {
-        CredentialsError::CredentialsNotLoaded(_) => "none could be found".to_owned(),
-        other => error_codes::causes(other),
-    })
+    if matches!(found, CredentialsError::CredentialsNotLoaded(_)) {
+        return Some("none could be found".to_owned());
+    }
+    Some(error_codes::causes(found))
 }
 
 #[cfg(test)]

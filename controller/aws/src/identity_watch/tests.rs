@@ -4,7 +4,7 @@ mod unreadable;
 
 use std::io;
 
-use node_attestation_runtime::capi::{Objects, Selection};
+use node_attestation_runtime::capi::{ClusterObserver, Objects, Selection};
 use node_attestation_runtime::metrics::Metrics;
 use parking_lot::Mutex;
 use serde_json::Value;
@@ -70,9 +70,9 @@ impl Bed {
     async fn begin(&self) -> JoinHandle<()> {
         let watch = self.watch.clone();
         let client = self.server.access().client().clone();
-        let observer = Some(self.store.clone() as _);
+        let observer: Arc<dyn ClusterObserver> = self.store.clone();
         let (selection, metrics) = (Selection::default(), Metrics::default());
-        let (_, clusters) = Objects::observed(client, selection, &metrics, observer);
+        let (_, clusters) = Objects::observed(client, selection, &metrics, Some(observer));
         let running = tokio::spawn(async move { tokio::join!(watch.run(), clusters).0 });
         settle().await;
         running

@@ -25,9 +25,10 @@ pub(super) fn pass_over(extension: &X509Extension<'_>) -> Result<(), String> {
         return are_understood(policies)
             .map_err(|why| format!("its critical certificate policies {why}"));
     }
-    let what = match parsed {
-        ParsedExtension::ParseError { .. } => "a malformed",
-        _ => "an unknown",
+    let what = if matches!(parsed, ParsedExtension::ParseError { .. }) {
+        "a malformed"
+    } else {
+        "an unknown"
     };
     Err(format!(
         "it has {what} critical extension ({})",

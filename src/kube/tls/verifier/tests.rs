@@ -8,7 +8,7 @@ use rcgen::{
 use super::*;
 use crate::clock;
 
-const HOUR: Duration = Duration::from_secs(3600);
+const HOUR: Duration = Duration::from_hours(1);
 const HOST: &str = "api.example";
 
 fn params(name: &str) -> CertificateParams {
@@ -34,8 +34,8 @@ fn server() -> CertificateParams {
 
 /// A listed certificate with these contents, and a server's certificate that it signed.
 fn signed(
-    listed: CertificateParams,
-    server: CertificateParams,
+    listed: &CertificateParams,
+    server: &CertificateParams,
 ) -> (CertificateDer<'static>, CertificateDer<'static>) {
     let key = KeyPair::generate().unwrap();
     let certificate = listed.self_signed(&key).unwrap();
@@ -46,7 +46,7 @@ fn signed(
     (certificate.der().clone(), leaf.der().clone())
 }
 
-fn own(params: CertificateParams) -> CertificateDer<'static> {
+fn own(params: &CertificateParams) -> CertificateDer<'static> {
     let key = KeyPair::generate().unwrap();
     params.self_signed(&key).unwrap().der().clone()
 }
@@ -82,7 +82,7 @@ fn a_certificate_of_the_ca_is_accepted_for_servers_and_for_any_usage() {
     let with = |usages: Vec<Purpose>| {
         let mut server = server();
         server.extended_key_usages = usages;
-        let (ca, leaf) = signed(ca(), server);
+        let (ca, leaf) = signed(&ca(), &server);
         verify(&ca, &leaf)
     };
     for usages in [
@@ -106,19 +106,19 @@ fn a_certificate_of_the_ca_is_accepted_for_servers_and_for_any_usage() {
 
 #[test]
 fn a_listed_certificate_is_accepted_whoever_signed_it() {
-    let listed = own(server());
+    let listed = own(&server());
     assert_eq!(verify(&listed, &listed), Ok(()));
     let mut is_ca = server();
     is_ca.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    let listed = own(is_ca);
+    let listed = own(&is_ca);
     assert_eq!(verify(&listed, &listed), Ok(()));
-    let (_, leaf) = signed(ca(), server());
+    let (_, leaf) = signed(&ca(), &server());
     assert_eq!(verify(&leaf, &leaf), Ok(()));
 }
 
 #[test]
 fn a_listed_certificate_is_refused_for_another_name_time_or_usage() {
-    let listed = own(server());
+    let listed = own(&server());
     assert!(verify_as(&listed, &listed, "other.example").is_err());
 
     let mut expired = server();
@@ -128,7 +128,7 @@ fn a_listed_certificate_is_refused_for_another_name_time_or_usage() {
     let mut for_clients = server();
     for_clients.extended_key_usages = vec![Purpose::ClientAuth];
     let wrong = [expired, early, for_clients].map(|params| {
-        let listed = own(params);
+        let listed = own(&params);
         verify(&listed, &listed).unwrap_err()
     });
     assert!(
@@ -151,7 +151,7 @@ fn a_listed_certificate_that_is_no_ca_signs_no_other() {
     let mut no_ca = params("kubernetes");
     no_ca.is_ca = IsCa::ExplicitNoCa;
     for listed in [params("kubernetes"), no_ca, without_right] {
-        let (listed, leaf) = signed(listed, server());
+        let (listed, leaf) = signed(&listed, &server());
 
         let error = verify(&listed, &leaf).unwrap_err();
         let expected = CertificateError::UnknownIssuer.into();
@@ -166,7 +166,7 @@ fn a_ca_that_is_not_valid_now_signs_nothing_and_is_named() {
     let mut early = ca();
     early.not_before = (clock::now() + HOUR / 2).into();
     let faults = [expired, early].map(|params| {
-        let (ca, leaf) = signed(params, server());
+        let (ca, leaf) = signed(&params, &server());
         ours(verify(&ca, &leaf).unwrap_err())
     });
 
@@ -198,6 +198,6 @@ fn a_renewed_ca_with_the_same_key_counts_beside_the_expired_one() {
     let since = clock::now().duration_since(SystemTime::UNIX_EPOCH);
     let now = UnixTime::since_unix_epoch(since.unwrap());
     let name = ServerName::try_from(HOST).unwrap();
-    let verified = verifier.verify_server_cert(&leaf, &[], &name, &[], now);
-    assert!(verified.is_ok(), "{verified:?}");
+    let result = verifier.verify_server_cert(&leaf, &[], &name, &[], now);
+    assert!(result.is_ok(), "{result:?}");
 }

@@ -22,6 +22,7 @@ use node_attestation_aws::tenancy::{
     TenancySettings, resolve,
 };
 use node_attestation_core::refusal::Unavailable;
+use node_attestation_runtime::capi::ObjectKey;
 use serde::Deserialize as _;
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
@@ -273,10 +274,11 @@ impl Bed {
         let own =
             SharedCredentialsProvider::new(Keys::new(OWN_KEY.0, OWN_KEY.1, None, None, "own"));
         let key = DigestKey::random().unwrap();
+        let key_of_case = ObjectKey::new(case.namespace(), case.name());
         // Of its own: nothing of another case is in the cache.
         let sessions = Sessions::new(own, self.client.clone(), Arc::new(NoTokens), key);
         let keys = self.runtime.block_on(async {
-            let of_plan = sessions.of_plan(&plan, REGION, case.name());
+            let of_plan = sessions.of_plan(&plan, REGION, &key_of_case);
             of_plan.keys().await
         });
         let end = match keys {

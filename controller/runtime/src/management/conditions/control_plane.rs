@@ -68,7 +68,7 @@ mod tests {
             uid: "1".to_owned(),
             paused: false,
             deleting: false,
-            labels: std::collections::BTreeMap::new(),
+            watch_filter: None,
             endpoint: None,
             service_ranges: Vec::new(),
             infrastructure: None,

@@ -330,7 +330,7 @@ fn what_is_said_twice_changes_nothing() {
     let first = status(&authentication, &verdict, now());
     authentication.status = Some(first.clone());
 
-    let later = now() + std::time::Duration::from_hours(1);
+    let later = now() + Duration::from_hours(1);
 
     assert_eq!(status(&authentication, &verdict, later), first);
 }
@@ -361,7 +361,7 @@ fn a_restart_leaves_the_conditions_as_they_are_until_something_is_known() {
     health.paths = Some((AutoApprove::Closed, "closed".to_owned()));
     let before = status(&authentication, &serving(health), now());
     authentication.status = Some(before.clone());
-    let later = now() + std::time::Duration::from_mins(1);
+    let later = now() + Duration::from_mins(1);
 
     for verdict in [ClusterPhase::Waiting, serving(Health::default())] {
         let after = status(&authentication, &verdict, later);

@@ -300,6 +300,7 @@ mod tests {
             endpoint: None,
             service_ranges: Vec::new(),
             infrastructure: None,
+            control_plane: None,
             attestors,
         }
     }

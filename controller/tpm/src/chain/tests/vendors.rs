@@ -217,14 +217,14 @@ fn critical_certificate_policies_of_an_intermediate_are_understood() {
             Some("it has a malformed critical extension (2.5.29.32)"),
         ),
     ] {
-        let issued = vendors::with_policies(&spki(Kind::P256), &policies);
+        let below = vendors::with_policies(&spki(Kind::P256), &policies);
         let expected = refused.map_or(Ok(()), |rule| {
             let detail = format!("{issuer}: {rule}");
             Err(TpmDenial::EndorsementCertificateIssuerUnfit(detail))
         });
-        assert_eq!(by_root(&issued, Kind::P256), expected, "{refused:?}");
+        assert_eq!(by_root(&below, Kind::P256), expected, "{refused:?}");
         // A listed authority is not looked at.
-        assert_eq!(by_issuer(&issued, Kind::P256), Ok(()));
+        assert_eq!(by_issuer(&below, Kind::P256), Ok(()));
     }
 }
 

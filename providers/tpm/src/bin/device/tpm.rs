@@ -300,13 +300,11 @@ impl Device {
         kind: EndorsementKey,
         use_it: impl FnOnce(&mut Self, KeyHandle, &[u8]) -> Result<T, DeviceError>,
     ) -> Result<T, DeviceError> {
-        match self.persistent(kind)? {
-            Some((key, public)) => use_it(self, key, &public),
-            None => {
-                let template = self.template(kind)?;
-                self.with_primary(&template, use_it)
-            }
+        if let Some((key, public)) = self.persistent(kind)? {
+            return use_it(self, key, &public);
         }
+        let template = self.template(kind)?;
+        self.with_primary(&template, use_it)
     }
 
     fn with_primary<T>(
@@ -419,14 +417,12 @@ impl Device {
 
 /// A TPM that does not implement the hash of a bank does not have the bank.
 fn without_hash(error: DeviceError) -> DeviceError {
-    match error {
-        DeviceError::Code { code, .. }
-            if code & LAYER == 0 && code & FORMAT_ONE != 0 && code & FORMAT_ONE_ERROR == HASH =>
-        {
-            DeviceError::NoBank
-        }
-        error => error,
+    let is_hash =
+        |code| code & LAYER == 0 && code & FORMAT_ONE != 0 && code & FORMAT_ONE_ERROR == HASH;
+    if matches!(&error, DeviceError::Code { code, .. } if is_hash(*code)) {
+        return DeviceError::NoBank;
     }
+    error
 }
 
 fn selection_of(bank: Bank, pcrs: &[u8]) -> Result<PcrSelectionList, DeviceError> {

@@ -174,7 +174,7 @@ async fn the_causes_of_missing_credentials_of_the_controller_are_in_the_error() 
     put(&mut objects, &of("a"), &role(CONTROLLER, "a"));
 
     let keys = sessions
-        .of_plan(&plan(&objects, &of("a")), REGION, "a")
+        .of_plan(&plan(&objects, &of("a")), REGION, &key("a"))
         .keys()
         .await;
 
