@@ -392,8 +392,10 @@ mod tests {
             let victim = share_of("victim");
             let mut taken = 0;
             let mut held = Vec::new();
-            for number in 0..7 {
-                let share = share_of(&format!("evil-{number}"));
+            let evil: Vec<_> = (0..7)
+                .map(|number| share_of(&format!("evil-{number}")))
+                .collect();
+            for share in &evil {
                 loop {
                     let mut holding = share.holding();
                     if !holding.resize(STEP) {

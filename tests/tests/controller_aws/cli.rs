@@ -142,6 +142,10 @@ fn an_option_of_another_form_is_named_with_the_form_that_it_should_have() {
             "a URL with a host",
         ),
         ("--aws-allow-instance-profile=a/b", "<account>:<role>"),
+        (
+            "--aws-extra-document-version=2031 01 01",
+            "such as 2017-09-30",
+        ),
     ] {
         let (name, value) = option.split_once('=').unwrap();
         let output = Files::listed(&json!({})).run(&[option], &[]);
@@ -171,6 +175,13 @@ fn with_file(option: &str, content: Option<&[u8]>) -> (Files, PathBuf, Output) {
     let option = format!("{option}={}", path.display());
     let output = files.run(&[&option], &[]);
     (files, path, output)
+}
+
+#[test]
+fn a_further_version_of_instance_documents_is_an_option() {
+    let files = Files::listed(&json!({}));
+
+    assert_accepted(&files, &["--aws-extra-document-version=2031-01-01"]);
 }
 
 #[test]

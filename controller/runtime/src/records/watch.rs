@@ -252,13 +252,13 @@ mod tests {
         }
         let has_it = |cluster: &str| {
             let cache = caches.known(&ObjectKey::new("default", cluster));
-            cache.is_some_and(|cache| cache.state().get("r700").is_some())
+            cache.is_some_and(|cache| cache.state().get("r180").is_some())
         };
-        assert!(has_it("c700"));
+        assert!(has_it("c180"));
 
         let visited = most_visited(|| {
-            apply(Event::Apply(unreadable("c1", "r700")));
-            assert!(has_it("c700") && !has_it("c1"));
+            apply(Event::Apply(unreadable("c1", "r180")));
+            assert!(has_it("c180") && !has_it("c1"));
             apply(Event::Init);
             apply(Event::InitDone);
         });

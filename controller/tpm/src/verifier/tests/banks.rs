@@ -7,6 +7,15 @@ use super::quotes::qualifying_data;
 use super::*;
 use crate::fixture::REGISTERS;
 
+/// A register of this bank that the firmware extended with a separator.
+fn measured() -> Vec<u8> {
+    let value = "518923b0f955d08da077c96aaba522b9decede61c599cea6\
+        c41889cfbea4ae4d50529d96fe4d1afdafb65e7f95bf23c4";
+    (0..48)
+        .map(|at| u8::from_str_radix(&value[2 * at..2 * at + 2], 16).unwrap())
+        .collect()
+}
+
 /// A valid case of a TPM whose only strong bank is SHA-384, and an honest answer of its machine.
 fn with_sha384() -> (Case, Response, Arc<Swtpm>) {
     let tpm = Arc::new(Swtpm::with_banks("sha1,sha384"));
@@ -23,8 +32,8 @@ fn with_sha384() -> (Case, Response, Arc<Swtpm>) {
     let mut response = good.response;
     response.quote.attest = statement.attest;
     response.quote.signature = statement.signature;
-    let zero = REGISTERS.map(|number| (number, vec![0; 48]));
-    response.quote.registers = Registers::of_bank(Bank::Sha384, zero.into()).unwrap();
+    let measured = REGISTERS.map(|number| (number, measured()));
+    response.quote.registers = Registers::of_bank(Bank::Sha384, measured.into()).unwrap();
     (case, response, tpm)
 }
 
@@ -39,8 +48,11 @@ fn a_quote_over_the_bank_sha384_is_accepted() {
         &[Some(qualifying_data(&response)), None],
     );
     let written = quote.unwrap().to_string();
-    let zero = "0".repeat(96);
-    let registers = format!(", 0={zero}, 4={zero}, 7={zero}");
+    let value: String = measured()
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect();
+    let registers = format!(", 0={value}, 4={value}, 7={value}");
     assert!(written.ends_with(&registers), "{written}");
 }
 
@@ -49,8 +61,9 @@ fn a_quote_over_the_bank_sha384_with_other_registers_is_denied() {
     let (mut case, good, _tpm) = with_sha384();
     let of = |bank: Bank, changed: u8| {
         let digests = REGISTERS.map(|number| {
-            let mut digest = vec![0; bank.digest_len()];
-            digest[0] = u8::from(number == changed);
+            let mut digest = measured();
+            digest.truncate(bank.digest_len());
+            digest[0] ^= u8::from(number == changed);
             (number, digest)
         });
         Registers::of_bank(bank, digests.into()).unwrap()
@@ -68,11 +81,8 @@ fn a_quote_over_the_bank_sha384_with_other_registers_is_denied() {
 
         assert_eq!(denied(case.respond(&response)), denial);
     }
-    // The values of a policy are of SHA-256. Zeros are no less a value of that bank.
-    let zero = [
-        ("8".to_owned(), "0".repeat(64)),
-        ("4".to_owned(), "0".repeat(64)),
-    ];
-    case.settings.pcr_policy.allowed = vec![zero.into()];
+    // The values of a policy are of SHA-256.
+    let values = ["8", "4"].map(|register| (register.to_owned(), "1f".repeat(32)));
+    case.settings.pcr_policy.allowed = vec![values.into()];
     assert_eq!(denied(case.respond(&good)), TpmDenial::RegisterNotQuoted(4));
 }
