@@ -237,7 +237,10 @@ impl Authenticator<'_> {
         if let Some(store) = &store {
             attempt.recall(store, &stored);
         }
-        attempt.named(&stored, None, |sources| attempt.attester.identify(sources))
+        let bound = bound(&attempt.settings, &stored);
+        attempt.named(bound.as_ref(), None, |sources| {
+            attempt.attester.identify(sources)
+        })
     }
 
     /// Removes every file of the store, including quarantined ones.

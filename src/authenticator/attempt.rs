@@ -4,7 +4,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 
 use super::allowed::Allowed;
-use super::names::Local;
+use super::names::{Local, bound};
 use super::negotiation::Negotiation;
 use super::remedies::invalid_certificate;
 use super::request::digest;
@@ -162,7 +162,6 @@ impl Attempt {
         {
             return Err(active);
         }
-        self.steps.done(Step::Loaded);
         match self.enrol(store, &stored) {
             Ok(credential) => {
                 drop(store.remove(StoreFile::Failure));
@@ -238,7 +237,10 @@ impl Attempt {
         let saved = self.saved_pending(store, stored)?;
         let open = saved.as_ref().and_then(|saved| saved.request.as_ref());
         let known = open.and_then(|open| open.known_provider_id(&self.scope, clock::now()));
-        let names = self.names(stored, known)?;
+        // It can be in a file whose file system does not answer.
+        let bound = bound(&self.settings, stored);
+        self.steps.done(Step::Loaded);
+        let names = self.names(bound.as_ref(), known)?;
         self.steps.done(Step::Named);
         let (login, bootstrap) = self.login(stored)?;
         let is_bootstrap = bootstrap.is_some();

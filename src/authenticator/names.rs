@@ -165,21 +165,20 @@ impl Attempt {
     /// machine need not be asked again.
     pub(super) fn names(
         &self,
-        stored: &StoreContents,
+        bound: Option<&Bound>,
         known: Option<&ProviderId>,
     ) -> Result<(NodeName, ProviderId), Failure> {
-        self.named(stored, known, |sources| self.attester.provider_id(sources))
+        self.named(bound, known, |sources| self.attester.provider_id(sources))
     }
 
     /// The name of this node, and what `ask` learns from the sources of the machine's provider ID.
     pub(super) fn named<T>(
         &self,
-        stored: &StoreContents,
+        bound: Option<&Bound>,
         known: Option<&ProviderId>,
         ask: impl FnOnce(&ProviderIdSources<'_>) -> Result<T, Failure>,
     ) -> Result<(NodeName, T), Failure> {
-        let bound = bound(&self.settings, stored);
-        let node_name = self.decided(bound.as_ref())?;
+        let node_name = self.decided(bound)?;
         let sources = ProviderIdSources {
             settings: &self.settings,
             remembered: self.remembered.get().map(String::as_str),

@@ -11,6 +11,7 @@ use kubelet_attestation::version::EvidenceVersion;
 use sha2::{Digest as _, Sha256};
 
 use super::attempt::{Attempt, Demand};
+use super::names::bound;
 use super::negotiation::Negotiation;
 use super::step::Step;
 use crate::attester::{Challenged, Claim, Renewal};
@@ -163,7 +164,8 @@ impl Attempt {
 
     /// The request, with a throwaway key.
     pub(super) fn dry_run(&self, stored: &StoreContents) -> Result<OpenRequest, Failure> {
-        let names = self.names(stored, None)?;
+        let bound = bound(&self.settings, stored);
+        let names = self.names(bound.as_ref(), None)?;
         let audience = match (&self.settings.audience, self.attester.renewal()) {
             (Some(audience), _) => audience.clone(),
             (None, Renewal::Attested) => self.endpoint(stored, None)?.audience(),

@@ -117,7 +117,9 @@ fn in_every_partition_the_proof_is_for_the_regions_own_sts() {
         ("cn-north-1", "cn-north-1b", "amazonaws.com.cn"),
         ("eusc-de-east-1", "eusc-de-east-1a", "amazonaws.eu"),
     ] {
-        let bed = Bed::calling_its_regions_sts();
+        let mut bed = Bed::calling_its_regions_sts();
+        let name = format!("ip-10-0-0-1.{region}.compute.internal");
+        bed.node.set("nodeName", name);
         bed.set_document(&Document::new(ACCOUNT, region, zone, INSTANCE));
         bed.imds
             .update(|instance| instance.domain = domain.to_owned());

@@ -183,7 +183,9 @@ fn authentication(name: &str) -> Subject {
                     "configMaps": ["rack-1", "rack-2.metal"],
                 },
                 "lateProviderIDs": "Allow",
-                "pcrPolicy": {"allowed": [{"0": "a".repeat(64), "23": "b".repeat(64)}]},
+                "pcrPolicy": {
+                    "allowed": [{"0": "a".repeat(64), "23": "b".repeat(64)}], "osSeparator": "Permitted",
+                },
             },
         },
     });

@@ -306,9 +306,10 @@ fn an_examination_shows_the_index_of_the_certificate_and_the_firmwares_registers
 
     let numbers: Vec<&String> = firmware.keys().collect();
     assert_eq!(numbers, ["0", "1", "2", "3", "4", "5", "6", "7"]);
-    assert_eq!(firmware["0"], "0".repeat(64));
-    let seven = data_encoding::HEXLOWER.encode(&tpm.pcr(7));
-    assert_eq!(firmware["7"], seven);
+    for number in [0, 7] {
+        let value = data_encoding::HEXLOWER.encode(&tpm.pcr(number));
+        assert_eq!(firmware[&number.to_string()], value);
+    }
     let without = Swtpm::with_banks("sha1");
     let ask_without = json!({"Examine": {"endorsement_key": "EccP384"}});
     let none = json!({"Ok": {"has_certificate_index": true, "firmware": null}});
