@@ -180,7 +180,7 @@ fn a_plugin_on_a_file_system_that_is_mounted_noexec() {
     let script = r#"mount -t tmpfs -o mode=755 tmpfs "$DIR" && cp "$PROGRAM" "$DIR/$NAME" &&
         mount -o remount,noexec "$DIR" && exec "$@""#;
     bed.node
-        .wrap(&["unshare", "--mount", "sh", "-c", script, "sh"]);
+        .wrap(&["/usr/bin/unshare", "--mount", "/bin/sh", "-c", script, "sh"]);
 
     let place = place.display();
     bed.first_failing(
