@@ -199,7 +199,7 @@ fn a_torn_empty_or_foreign_credential_is_set_aside_and_the_node_enrols_again() {
     let foreign_key = &foreign_key[foreign_key.find("-----BEGIN PRIVATE").unwrap()..];
     let changes: [(&str, Change<'_>); 5] = [
         ("empty", &|_| Vec::new()),
-        ("private key", &|text| {
+        ("has no certificate", &|text| {
             text.as_bytes()[..text.len() / 2].to_vec()
         }),
         ("not the certificate's", &|text| {
