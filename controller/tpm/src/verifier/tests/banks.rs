@@ -8,12 +8,11 @@ use super::*;
 use crate::fixture::REGISTERS;
 
 /// A register of this bank that the firmware extended with a separator.
+const MEASURED: &str = "518923b0f955d08da077c96aaba522b9decede61c599cea6\
+    c41889cfbea4ae4d50529d96fe4d1afdafb65e7f95bf23c4";
+
 fn measured() -> Vec<u8> {
-    let value = "518923b0f955d08da077c96aaba522b9decede61c599cea6\
-        c41889cfbea4ae4d50529d96fe4d1afdafb65e7f95bf23c4";
-    (0..48)
-        .map(|at| u8::from_str_radix(&value[2 * at..2 * at + 2], 16).unwrap())
-        .collect()
+    data_encoding::HEXLOWER.decode(MEASURED.as_bytes()).unwrap()
 }
 
 /// A valid case of a TPM whose only strong bank is SHA-384, and an honest answer of its machine.
@@ -48,11 +47,7 @@ fn a_quote_over_the_bank_sha384_is_accepted() {
         &[Some(qualifying_data(&response)), None],
     );
     let written = quote.unwrap().to_string();
-    let value: String = measured()
-        .iter()
-        .map(|byte| format!("{byte:02x}"))
-        .collect();
-    let registers = format!(", 0={value}, 4={value}, 7={value}");
+    let registers = format!(", 0={MEASURED}, 4={MEASURED}, 7={MEASURED}");
     assert!(written.ends_with(&registers), "{written}");
 }
 
