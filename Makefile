@@ -95,7 +95,7 @@ test-all: prerequisites-all dependencies
 
 STAGES_BUILT := stage-fmt stage-build stage-control-plane stage-moto stage-deny stage-machete stage-book stage-musl \
   stage-scripts
-STAGES_TESTED := stage-suites stage-bench-limits stage-demos
+STAGES_TESTED := stage-suites stage-bench-limits
 
 # One after the other, and only while a processor has nothing else to do.
 stages-idle:
@@ -120,6 +120,7 @@ test-long: prerequisites-all dependencies
 	$(MAKE) packages-arm64-check
 	$(MAKE) fips-check
 	$(MAKE) isolation
+	$(MAKE) demos
 	$(MAKE) fresh-demos
 
 ## test-fast: the tests that need no real Kubernetes, and so no Go
