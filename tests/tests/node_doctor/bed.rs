@@ -120,6 +120,7 @@ impl Bed {
     #[track_caller]
     pub fn doctor(&self) -> Examined {
         let run = self.run(&[]);
+        assert_ne!(run.stdout, "", "{run:#?}");
         let checks = parse(&run.stdout);
         let failing = checks.iter().any(|check| check.state == "fail");
         let code = if failing { CHECK_FAILED } else { 0 };

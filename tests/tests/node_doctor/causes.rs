@@ -177,8 +177,8 @@ fn a_plugin_on_a_file_system_that_is_mounted_noexec() {
     bed.node
         .set_env("PROGRAM", fs::canonicalize(&bed.plugin).unwrap());
     bed.node.set_env("NAME", name);
-    let script = r#"mount -t tmpfs -o mode=755 tmpfs "$DIR" && cp "$PROGRAM" "$DIR/$NAME" &&
-        mount -o remount,noexec "$DIR" && exec "$@""#;
+    let script = r#"/bin/mount -t tmpfs -o mode=755 tmpfs "$DIR" && /bin/cp "$PROGRAM" "$DIR/$NAME" &&
+        /bin/mount -o remount,noexec "$DIR" && exec "$@""#;
     bed.node
         .wrap(&["/usr/bin/unshare", "--mount", "/bin/sh", "-c", script, "sh"]);
 
