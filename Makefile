@@ -4,6 +4,20 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
+# Programs print messages and numbers that scripts read.
+export LC_ALL := C.UTF-8
+unexport LANGUAGE
+
+# Nothing that a shell would expand is given to a recipe: the name of a tag in git can have it.
+space := $() $()
+characters := a b c d e f g h i j k l m n o p q r s t u v w x y z A B C D E F G H I J K L M N O P Q R S T U V W X Y Z \
+  0 1 2 3 4 5 6 7 8 9 . _ - + ~ / : @ ,
+without = $(if $(2),$(call without,$(subst $(firstword $(2)),,$(1)),$(wordlist 2,99,$(2))),$(1))
+unfit = $(call without,$(subst $(space),!,$(value $(1))),$(characters))
+checked = $(if $(filter command environment,$(firstword $(origin $(1)))),$(if $(call unfit,$(1)),$(error \
+  invalid $(1): it can have letters, digits, and . _ - + ~ / : @ and commas)))
+$(foreach variable,VERSION IMAGE BUILDER SOURCE_DATE_EPOCH PROVIDER CONTROL_PLANE SUITE PART,$(call checked,$(variable)))
+export VERSION IMAGE BUILDER
 ifeq ($(origin COSIGN_PASSWORD),command line)
 $(error COSIGN_PASSWORD belongs into the environment: arguments are seen by everybody)
 endif
@@ -17,16 +31,26 @@ export KUBELET_AUTHENTICATOR_CACHE ?= $(if $(XDG_CACHE_HOME),$(XDG_CACHE_HOME),$
 ifdef CI
 export CARGO_INCREMENTAL := 0
 endif
+# Where cargo builds.
+ifdef CARGO_BUILD_TARGET_DIR
+export CARGO_TARGET_DIR ?= $(CARGO_BUILD_TARGET_DIR)
+endif
+TARGET := $(or $(CARGO_TARGET_DIR),target)
 CARGO_CYCLONEDX := 0.5.9
 CARGO_DENY := 0.20.2
 CARGO_MACHETE := 0.9.2
 CARGO_MUTANTS := 27.1.0
 MDBOOK := 0.5.4
-tool = $(KUBELET_AUTHENTICATOR_CACHE)/tools/$(1)/bin/$(firstword $(subst @, ,$(1)))
+tool = tests/tool $(1)
 # Of the whole workspace with its tests, always: with another choice of packages, and so of features, much is built again.
 BUILD = $(CARGO) build --locked --workspace
+# Everything of Cargo.lock, so that no other command of cargo needs a network.
+FETCH = tests/retry $(CARGO) fetch --locked --quiet
+# saved COMMAND: what it builds of the dependencies is kept, even if it fails.
+saved = status=0; $(1) || status=$$?; $(SAVE); exit $$status
+SAVE = tests/dependencies save || echo "what was built of the dependencies is not saved" >&2
 # Lints and documents what it compiles. A warning is an error, in the words of clippy's driver.
-LINT = RUSTC_WORKSPACE_WRAPPER=$(CURDIR)/tests/lint CLIPPY_ARGS=-D__CLIPPY_HACKERY__warnings__CLIPPY_HACKERY__
+LINT = RUSTC_WORKSPACE_WRAPPER="$(CURDIR)/tests/lint" CLIPPY_ARGS=-D__CLIPPY_HACKERY__warnings__CLIPPY_HACKERY__
 # By the text of the other variable: each is the default of the other.
 CONTROL_PLANE ?= $(if $(filter aws-tenants,$(value PROVIDER)),cluster-api,embedded)
 PROVIDER ?= $(if $(filter cluster-api,$(CONTROL_PLANE)),tpm,aws)
@@ -40,17 +64,17 @@ help:
 ##       PROVIDER=insecure tells what is not stopped where machines prove nothing; PROVIDER=aws-tenants is of tenants
 ##       with accounts of AWS of their own, on real Kubernetes with Cluster API
 demo: prerequisites-$(CONTROL_PLANE) dependencies
-	@$(BUILD) --quiet --bins --test demo
-	@target/debug/demo --provider $(PROVIDER) --control-plane $(CONTROL_PLANE)
+	@$(call saved,$(BUILD) --quiet --bins --test demo)
+	@"$(TARGET)/debug/demo" --provider $(PROVIDER) --control-plane $(CONTROL_PLANE)
 
 ## test: everything that proves the product on one machine, on real Kubernetes; prints what each stage took, and writes it
 ##       to target/test-times.json
 test: prerequisites-all dependencies
 	@tests/stage --clear
 	@$(MAKE) --jobs=3 $(STAGES_BUILT)
-	@tests/dependencies save
+	@$(SAVE)
 	@$(MAKE) --jobs=2 $(STAGES_TESTED)
-	@tests/dependencies save
+	@$(SAVE)
 	@tests/stage --table
 	@echo "make test: everything passed"
 
@@ -59,17 +83,18 @@ test: prerequisites-all dependencies
 test-all: prerequisites-all dependencies
 	@tests/stage --clear
 	@$(MAKE) --jobs=3 $(STAGES_BUILT)
-	@tests/dependencies save
+	@$(SAVE)
 	@# The tests wait more than they compute. What is built meanwhile gets the time that they leave.
 	@$(MAKE) --jobs=3 $(STAGES_TESTED) stages-idle
 	@$(MAKE) stage-more-suites
 	@$(MAKE) stage-packages-check
 	@$(MAKE) stage-image-builder-check
-	@tests/dependencies save
+	@$(SAVE)
 	@tests/stage --table
 	@echo "make test-all: everything passed"
 
-STAGES_BUILT := stage-fmt stage-build stage-control-plane stage-moto stage-deny stage-machete stage-book stage-musl
+STAGES_BUILT := stage-fmt stage-build stage-control-plane stage-moto stage-deny stage-machete stage-book stage-musl \
+  stage-scripts
 STAGES_TESTED := stage-suites stage-bench-limits
 
 # One after the other, and only while a processor has nothing else to do.
@@ -83,7 +108,7 @@ stage-%:
 ## test-long: an hour without the management cluster, a pool of fifty nodes, real Cluster API Provider AWS,
 ##            control planes that Cluster API makes, Kubernetes 1.33 and an upgrade from 1.35,
 ##            the plugins and controllers of the version before this one, the plugins for arm64, the programs with a FIPS module,
-##            the controller's image, a release, each package by itself, and changes of the code that docs/attacks.md is
+##            the controller's image, a release, each package by itself, the demos on minimal Debians, and changes of the code that docs/attacks.md is
 ##            about; builds an hour's worth, once
 test-long: prerequisites-all dependencies
 	@$(MAKE) --jobs=3 build capa metrics-server judges promtool helm moto cloud-init
@@ -95,6 +120,8 @@ test-long: prerequisites-all dependencies
 	$(MAKE) packages-arm64-check
 	$(MAKE) fips-check
 	$(MAKE) isolation
+	$(MAKE) demos
+	$(MAKE) fresh-demos
 
 ## test-fast: the tests that need no real Kubernetes, and so no Go
 test-fast: moto build
@@ -102,7 +129,8 @@ test-fast: moto build
 
 # Compiles, lints and documents everything, and warnings are errors.
 build:
-	$(LINT) $(BUILD) --all-targets
+	@$(FETCH)
+	$(call saved,$(LINT) $(BUILD) --all-targets)
 
 # Everything that is compiled for the tests is there by then.
 suites: control-plane moto
@@ -111,6 +139,22 @@ suites: control-plane moto
 
 more-suites: cluster-api metrics-server judges promtool helm moto cloud-init
 	$(LINT) tests/suites --more
+
+# Scripts with programs that stand in for others.
+scripts:
+	@tests/scripts/check
+
+# With no program but those that are prerequisites.
+demos: moto build
+	@tests/scripts/demos
+
+# What a minimal Debian lacks is named and installed.
+fresh: prerequisites-images
+	@tests/fresh/check
+
+# The demos there, as a new user runs them.
+fresh-demos: prerequisites-images
+	@tests/fresh/check --demo
 
 # Each package by itself, where features that another package turns on could hide something.
 isolation:
@@ -122,36 +166,38 @@ bench: bench-$(or $(SUITE),all)
 
 # Simulated: it needs no Kubernetes.
 bench-scale:
+	@$(FETCH)
 	@$(CARGO) bench --locked --quiet -p node-attestation-runtime --bench scale
 
 bench-programs: prerequisites-all musl control-plane
+	@$(FETCH)
 	@$(CARGO) build --locked --quiet --release -p node-attestation-manager
 	@$(CARGO) build --locked --quiet --release -p kubelet-authenticator-tests --bin bench --bin null-attestation-controller
 
 bench-%: bench-programs
-	@target/release/bench $*
+	@"$(TARGET)/release/bench" $*
 
 bench-all: bench-programs bench-scale
-	@target/release/bench
+	@"$(TARGET)/release/bench"
 	@$(CARGO) bench --locked --quiet -p node-attestation-aws --bench verification
 	@$(CARGO) bench --locked --quiet -p node-attestation-tpm --bench verify
 
 # The limits that do not depend on the machine's speed.
 bench-limits: musl build
-	@target/debug/bench --limits-only
+	@"$(TARGET)/debug/bench" --limits-only
 
 ## musl: the static node binaries, built once for each content
 musl: prerequisites-musl
 	@tests/musl
 
 ## packages: deb, rpm and tar archives of the plugins, an image for systemd-sysext, SHA-256 sums, in target/packages;
-##           VERSION=1.2.3 here and below
+##           VERSION=1.2.3 here and below fails if the source has another version
 packages: prerequisites-packaging musl
-	@packaging/node/build target/packages $(VERSION)
+	@packaging/node/build target/packages
 
 ## packages-arm64: the same for arm64, in target/packages-arm64
 packages-arm64: prerequisites-packaging musl-arm64
-	@packaging/node/build --arch arm64 target/packages-arm64 $(VERSION)
+	@packaging/node/build --arch arm64 target/packages-arm64
 
 musl-arm64: prerequisites-arm64
 	@tests/musl aarch64
@@ -168,28 +214,30 @@ fips-check: fips build
 ## image: the controller's image for x86-64, built without a daemon, as an OCI archive in target/image;
 ##        IMAGE=registry/name here and below
 image: prerequisites-musl
-	@packaging/controller/image target/image $(VERSION)
+	@packaging/controller/image target/image
 
 ## chart: the controller's Helm chart, in target/chart
 chart: prerequisites-real
-	@packaging/chart/build target/chart $(VERSION)
+	@packaging/chart/build target/chart
 
 ## components: the controller's manifests, for kubectl and for clusterctl, in target/components
 components: control-plane
-	@packaging/clusterctl/build target/components $(VERSION)
+	@packaging/clusterctl/build target/components
 
 ## release: all of that, with bills of materials, provenance and sums, in target/release-artifacts; signed by cosign with
 ##          SIGNING_KEY=..., a file that COSIGN_PASSWORD opens
 release:
 	@env -u COSIGN_PASSWORD -u SIGNING_KEY $(MAKE) release-programs
-	@CARGO_CYCLONEDX=$(call tool,cargo-cyclonedx@$(CARGO_CYCLONEDX)) packaging/release target/release-artifacts $(VERSION)
+	@CARGO_CYCLONEDX=$$(env -u COSIGN_PASSWORD -u SIGNING_KEY $(call tool,cargo-cyclonedx@$(CARGO_CYCLONEDX))) packaging/release target/release-artifacts
 
 # Another make, because prerequisites get the environment of their target.
-release-programs: prerequisites-packages musl control-plane $(call tool,cargo-cyclonedx@$(CARGO_CYCLONEDX))
+release-programs: prerequisites-release musl musl-arm64 control-plane
+	@$(FETCH)
+	@$(call tool,cargo-cyclonedx@$(CARGO_CYCLONEDX)) >/dev/null
 
 # The image and the release, byte by byte.
-release-check: prerequisites-release musl control-plane cosign $(call tool,cargo-cyclonedx@$(CARGO_CYCLONEDX))
-	@CARGO_CYCLONEDX=$(lastword $^) tests/release/check
+release-check: prerequisites-release musl musl-arm64 control-plane cosign
+	@CARGO_CYCLONEDX=$$($(call tool,cargo-cyclonedx@$(CARGO_CYCLONEDX))) tests/release/check
 
 # What linters say of them, and what installing and removing them does.
 packages-check: prerequisites-packages musl
@@ -250,8 +298,9 @@ cloud-init:
 	@tests/cloud-init/build >/dev/null
 
 ## book: the pages of docs as a book, in target/book
-book: $(call tool,mdbook@$(MDBOOK))
-	@said=$$($< build docs 2>&1) || { echo "$$said" >&2; exit 1; }; \
+book:
+	@mdbook=$$($(call tool,mdbook@$(MDBOOK)) --no-default-features --features search); \
+	said=$$("$$mdbook" build docs 2>&1) || { echo "$$said" >&2; exit 1; }; \
 	if grep -E '(WARN|ERROR)' <<<"$$said" >&2; then exit 1; fi
 	@# Files of the repository that pages name are not in the book.
 	@sed -i 's#href="\.\./#href="$(REPOSITORY)/blob/main/#g' target/book/*.html
@@ -266,39 +315,34 @@ image-builder: prerequisites-images
 
 # Nothing that was built of them for another tree is built again for a fresh one.
 dependencies:
-	@tests/dependencies restore
+	@tests/dependencies restore || echo "what was built of the dependencies is built again" >&2
+	@$(FETCH)
 
 fmt:
 	$(CARGO) fmt --all --check
 
-deny: $(call tool,cargo-deny@$(CARGO_DENY))
-	$< --workspace check bans licenses sources
+deny:
+	@$(FETCH)
+	deny=$$($(call tool,cargo-deny@$(CARGO_DENY))); "$$deny" --workspace check bans licenses sources
 
 ## advisories: known vulnerabilities of dependencies (fetches the advisory database)
-advisories: $(call tool,cargo-deny@$(CARGO_DENY))
-	$< --workspace check advisories
+advisories:
+	@$(FETCH)
+	deny=$$($(call tool,cargo-deny@$(CARGO_DENY))); tests/retry "$$deny" --workspace check advisories
 
-machete: $(call tool,cargo-machete@$(CARGO_MACHETE))
-	$< .
+machete:
+	machete=$$($(call tool,cargo-machete@$(CARGO_MACHETE))); "$$machete" .
 
 ## mutants: changes the code that docs/attacks.md is about, one expression at a time, and lists the changes that no unit test
 ##          notices; a part of it in ten minutes, PART=... for a certain one
-mutants: $(call tool,cargo-mutants@$(CARGO_MUTANTS))
-	PATH="$(dir $<):$$PATH" tests/mutants $(PART)
-
-# Built from source, once: with its own target folder, so that this tree's is not rebuilt for it.
-$(KUBELET_AUTHENTICATOR_CACHE)/tools/%:
-	package=$(firstword $(subst /, ,$*)); \
-	$(CARGO) install --quiet --locked --debug $(OPTIONS_$(firstword $(subst @, ,$*))) \
-	  --root "$(KUBELET_AUTHENTICATOR_CACHE)/tools/$$package" "$$package"
-
-# Without its web server.
-OPTIONS_mdbook = --no-default-features --features search
+mutants:
+	@$(FETCH)
+	mutants=$$($(call tool,cargo-mutants@$(CARGO_MUTANTS))); PATH="$${mutants%/*}:$$PATH" tests/mutants $(PART)
 
 prerequisites-%:
 	@tests/prerequisites $*
 
-.PHONY: book packages packages-check components help demo test test-all test-long test-fast build suites more-suites \
+.PHONY: scripts demos fresh fresh-demos book packages packages-check components help demo test test-all test-long test-fast build suites more-suites \
 	stages-idle isolation bench bench-all bench-limits bench-programs bench-scale musl control-plane cluster-api capa packages-arm64 packages-arm64-check \
 	musl-arm64 image-builder image-builder-check metrics-server judges promtool moto cloud-init dependencies fmt deny \
 	advisories machete mutants image chart release release-programs release-check helm fips fips-check cosign

@@ -125,8 +125,9 @@ pub(super) enum Command {
     Setup(Setup),
     /// Print a file that has a kubelet run this plugin.
     Render {
-        /// The plugin on the node; this program's own path if not given.
-        #[arg(long, value_name = "FILE")]
+        /// The path of the plugin on the node. The default is that of the packages,
+        /// `/usr/bin/kubelet-authenticator-PROVIDER`.
+        #[arg(long, global = true, value_name = "FILE")]
         command: Option<PathBuf>,
         #[command(subcommand)]
         file: Rendered,

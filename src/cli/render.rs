@@ -1,16 +1,16 @@
 //! The command `render`.
 
-use std::path::Path;
+use std::path::{Component, Path, PathBuf};
 
 use serde_json::{Map, Value, json};
 
 use super::arguments::{
     Arguments, BootstrapApi, ClusterClassOptions, KubeadmConfigOptions, Rendered, Templates,
 };
-use super::setup::{plain, this_program};
+use super::setup::plain;
 use super::{Session, answer};
 use crate::attester::Renewal;
-use crate::failure::Failure;
+use crate::failure::{Code, Failure};
 use crate::kube::kubeconfig::Kubeconfig;
 use crate::settings::{CONFIG_FILE, Settings};
 use crate::setup::{DROP_IN, check_length, drop_in, exec_kubeconfig};
@@ -40,11 +40,9 @@ impl Session {
         command: Option<&Path>,
         file: &Rendered,
     ) -> Result<(), Failure> {
-        let program = match command {
-            Some(path) => path.to_owned(),
-            None => this_program()?,
-        };
+        let program = command.map_or_else(|| self.packaged(), Path::to_owned);
         plain("--command", &program)?;
+        self.warn_of_path(&program);
         let drop_in = || -> Result<String, Failure> {
             // Settings with a fault are for the node, where `setup` reports it.
             let (settings, _) = Settings::valid(Self::sources(arguments), &self.schema);
@@ -91,11 +89,39 @@ impl Session {
         }
     }
 
+    /// The path that the packages give the plugin.
+    fn packaged(&self) -> PathBuf {
+        let provider = self.attester.provider();
+        PathBuf::from(format!(
+            "/usr/bin/kubelet-authenticator-{}",
+            provider.as_str()
+        ))
+    }
+
+    /// Warns of a path that images rarely have: systemd ignores a program that does not exist, and the
+    /// node joins without attestation or not at all.
+    fn warn_of_path(&self, program: &Path) {
+        if !is_installed(program) {
+            let what = format!("{} is not in /usr or /opt", program.display());
+            let remedy = "give --command the path of the plugin on each node";
+            let failure = Failure::new(Code::Usage, what, remedy);
+            self.log.warn_of("unusual path of the plugin", &failure);
+        }
+    }
+
     /// Whether kubelets are to request their serving certificates. Without evidence they would get
     /// none, and a kubelet that waits for one serves nothing.
     fn serves(&self) -> bool {
         self.attester.renewal() == Renewal::Attested
     }
+}
+
+/// Whether a path is in a folder where programs are installed.
+fn is_installed(program: &Path) -> bool {
+    (program.starts_with("/usr") || program.starts_with("/opt"))
+        && !program
+            .components()
+            .any(|part| part == Component::ParentDir)
 }
 
 /// A `KubeadmConfigTemplate`, or the template of a control plane, for machines whose image contains the

@@ -61,7 +61,7 @@ pub(super) fn plain(flag: &str, path: &Path) -> Result<(), Failure> {
 
 /// The path that this program was started by, if it is absolute. It may be a link that an upgrade
 /// changes.
-pub(super) fn this_program() -> Result<PathBuf, Failure> {
+fn this_program() -> Result<PathBuf, Failure> {
     let started = env::args_os().next().map(PathBuf::from);
     if let Some(path) = started.filter(|path| path.is_absolute()) {
         return Ok(path);

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::process::Command;
 
-use kubelet_authenticator_tests::page::repository;
+use kubelet_authenticator_tests::page::{self, repository};
 use kubelet_authenticator_tests::program;
 
 use crate::markdown::{blocks, inline_code};
@@ -147,6 +147,66 @@ fn every_command_and_flag_of_our_programs_exists() {
 
     assert!(count > 80, "only {count} commands are found");
     assert_eq!(objections, Vec::<String>::new());
+}
+
+#[test]
+fn a_page_that_renders_a_file_names_the_packaged_plugin() {
+    let programs = program("kubelet-authenticator-aws");
+    let path = format!("{}:/usr/bin:/bin", programs.parent().unwrap().display());
+    let mut count = 0;
+    for name in ["aws.md", "tpm.md", "cluster-api.md", "start.md"] {
+        let commands = page::commands(name, '$').into_iter();
+        for command in commands.filter(|it| it.starts_with(PLUGIN) && it.contains(" render ")) {
+            let script = command.split(" > ").next().unwrap();
+            let mut shell = Command::new("bash");
+            let run = shell.args(["-euc", script]).env("PATH", &path).output();
+            let run = run.unwrap();
+            let (rendered, said) = (
+                String::from_utf8(run.stdout).unwrap(),
+                String::from_utf8(run.stderr).unwrap(),
+            );
+            assert!(run.status.success(), "{name}: {command}: {said}");
+            let plugin = command.split(' ').next().unwrap();
+            let runs = format!("ExecStartPre=-/usr/bin/{plugin} setup");
+            assert!(rendered.contains(&runs), "{name}: {command}: {rendered}");
+            assert_eq!(said, "", "{name}: {command}");
+            count += 1;
+        }
+    }
+    assert!(count >= 4, "only {count} commands are found");
+}
+
+#[test]
+fn every_page_has_the_same_secret_of_challenge_keys() {
+    let mut count = 0;
+    for (path, text) in pages() {
+        for line in commands(&text) {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            let Some(at) = words
+                .windows(2)
+                .position(|two| two == ["secret", "generic"])
+            else {
+                continue;
+            };
+            if line.contains("current") {
+                assert_eq!(words.get(at + 2), Some(&"challenge-keys"), "{path}: {line}");
+                let namespace = ["-n node-attestation-system", "-n=node-attestation-system"];
+                assert!(
+                    namespace.iter().any(|it| line.contains(it)),
+                    "{path}: {line}"
+                );
+                count += 1;
+            }
+        }
+        for other in [
+            "tpm-challenge-keys\n",
+            "/etc/tpm-challenge-keys",
+            "-n node-attestation ",
+        ] {
+            assert!(!text.contains(other), "{path}: {other}");
+        }
+    }
+    assert!(count > 0, "no page creates the Secret");
 }
 
 #[test]

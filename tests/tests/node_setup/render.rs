@@ -6,6 +6,8 @@ use kubelet_authenticator_tests::node::{NULL, Node};
 use kubelet_authenticator_tests::program;
 use serde_json::{Value, json};
 
+const PACKAGED: &str = "/usr/bin/kubelet-authenticator-null";
+
 #[test]
 fn a_drop_in_runs_the_plugin_by_its_path_on_the_node() {
     let server = ApiServer::start();
@@ -22,12 +24,19 @@ fn a_drop_in_runs_the_plugin_by_its_path_on_the_node() {
         )
     };
 
-    let own = node.command(&["render", "kubelet-drop-in"]).succeeded();
-    assert_eq!(own.stdout, of(program(NULL).to_str().unwrap()));
+    let packaged = node.command(&["render", "kubelet-drop-in"]).succeeded();
+    assert_eq!(packaged.stdout, of(PACKAGED));
+    assert_eq!(packaged.stderr, "");
 
-    let path = "/usr/bin/kubelet-authenticator-null";
-    let given = node.command(&["render", "--command", path, "kubelet-drop-in"]);
-    assert_eq!(given.succeeded().stdout, of(path));
+    let path = "/opt/bin/kubelet-authenticator-null";
+    for words in [
+        ["render", "--command", path, "kubelet-drop-in"],
+        ["render", "kubelet-drop-in", "--command", path],
+    ] {
+        let given = node.command(&words).succeeded();
+        assert_eq!(given.stdout, of(path));
+        assert_eq!(given.stderr, "");
+    }
 
     for path in [
         "plugin",
@@ -47,15 +56,60 @@ fn a_drop_in_runs_the_plugin_by_its_path_on_the_node() {
 }
 
 #[test]
+fn each_rendered_file_has_the_given_path_or_else_the_packaged_one() {
+    let server = ApiServer::start();
+    let node = Node::new(NULL, &server);
+    let path = "/opt/bin/plugin";
+    for file in [
+        "kubeconfig",
+        "kubelet-drop-in",
+        "kubeadm-config",
+        "cluster-class",
+    ] {
+        let packaged = node.command(&["render", file]).succeeded();
+        assert!(packaged.stdout.contains(PACKAGED), "{}", packaged.stdout);
+        let given = node.command(&["render", file, "--command", path]);
+        let given = given.succeeded();
+        assert!(given.stdout.contains(path), "{}", given.stdout);
+        assert!(!given.stdout.contains(PACKAGED), "{}", given.stdout);
+        let help = node.command(&["render", file, "--help"]).succeeded();
+        assert!(help.stdout.contains("--command <FILE>"), "{}", help.stdout);
+    }
+}
+
+#[test]
+fn a_path_outside_of_usr_and_opt_gets_a_warning() {
+    let server = ApiServer::start();
+    let node = Node::new(NULL, &server);
+    for path in [
+        "/home/me/target/debug/plugin",
+        "/usr/../tmp/plugin",
+        "/opt/../../root/plugin",
+        "/usrlocal/plugin",
+    ] {
+        let run = node.command(&["render", "kubeadm-config", "--command", path]);
+        let warning = format!(
+            "warning: unusual path of the plugin: {path} is not in /usr or /opt; \
+             to do: give --command the path of the plugin on each node"
+        );
+        let run = run.succeeded();
+        assert!(run.stderr.contains(&warning), "{}", run.stderr);
+        assert!(run.stdout.contains(path), "{}", run.stdout);
+    }
+}
+
+#[test]
 fn a_rendered_kubeconfig_is_of_the_bootstrap_kubeconfigs_cluster() {
     let server = ApiServer::start();
     let node = Node::new(NULL, &server);
 
-    let run = node.command(&["render", "kubeconfig"]).succeeded();
+    let own = program(NULL).display().to_string();
+    let run = node.command(&["render", "kubeconfig", "--command", &own]);
+    let run = run.succeeded();
 
     let path = node.scratch().write("kubelet.conf", &run.stdout);
     let command = Kubeconfig::read_exec_command(&path).unwrap();
-    assert_eq!(command, Some(program(NULL).display().to_string()));
+    assert_eq!(command, Some(own));
     let endpoint = Kubeconfig::read_endpoint(&path).unwrap();
     assert_eq!(endpoint.server(), server.url());
     assert!(!run.stdout.contains(TOKEN));

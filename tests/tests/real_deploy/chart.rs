@@ -7,8 +7,11 @@ use std::sync::LazyLock;
 
 use kubelet_authenticator_test_support::binaries;
 use kubelet_authenticator_test_support::process::Scratch;
-use kubelet_authenticator_tests::deploy::{NAME, NAMESPACE, components, deployment, lead};
+use kubelet_authenticator_tests::deploy::{
+    NAME, NAMESPACE, components, deployment, kustomize, lead,
+};
 use kubelet_authenticator_tests::management::Management;
+use kubelet_authenticator_tests::page::repository;
 use serde_json::{Value, json};
 
 pub static HELM: LazyLock<PathBuf> =
@@ -312,10 +315,53 @@ fn an_external_signer_is_a_container_that_shares_a_socket_with_the_controller() 
     assert_eq!(with_keys["volumes"], json!([keys, volume]));
 }
 
+/// Applies the custom resources of a later version with the command of release.md. Helm owns the fields of
+/// those that the chart installed.
+#[track_caller]
+fn follow_the_page_with_changed_resources(management: &Management, files: &Scratch) {
+    let folder = packaging().join("../crds");
+    let kubectl = management.kubectl();
+    let mut names = Vec::new();
+    let documents = kustomize(&[], &folder);
+    let items = documents.split("\n---\n").map(|document| {
+        let mut crd: Value = serde_saphyr::from_str(document).unwrap();
+        let schema = &mut crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"];
+        schema["description"] = json!("changed");
+        names.push(crd["metadata"]["name"].as_str().unwrap().to_owned());
+        crd
+    });
+    let items: Vec<Value> = items.collect();
+    let list = json!({"apiVersion": "v1", "kind": "List", "items": items});
+    let file = files.write("crds.yaml", list.to_string());
+    for page in ["release.md", "operate.md"] {
+        let text = std::fs::read_to_string(repository().join("docs").join(page)).unwrap();
+        let mut code = text.split('`');
+        let command = code
+            .find(|code| code.starts_with("kubectl apply ") && code.ends_with(" crds.yaml"))
+            .unwrap();
+        let words = command.split(' ').skip(1);
+        let words: Vec<&str> = words
+            .map(|word| {
+                if word == "crds.yaml" {
+                    file.to_str().unwrap()
+                } else {
+                    word
+                }
+            })
+            .collect();
+        kubectl.ok(&words);
+    }
+    for name in names {
+        let crd = kubectl.json(["get", "crd", &name]);
+        let schema = &crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"];
+        assert_eq!(schema["description"], "changed", "{name}");
+    }
+}
+
 #[test]
 fn a_packed_chart_is_installed_in_any_namespace_and_a_controller_with_its_rights_leads() {
     let files = Scratch::new("chart");
-    let version = "0.1.9";
+    let version = env!("CARGO_PKG_VERSION");
     let packed = ["one", "two"].map(|folder| {
         let build = Command::new(packaging().join("build"))
             .arg(files.join(folder))
@@ -357,6 +403,7 @@ fn a_packed_chart_is_installed_in_any_namespace_and_a_controller_with_its_rights
     run(&["upgrade", "--set", "replicas=3"], &[packed]);
     let upgraded = deployment(&management, namespace);
     assert_eq!(upgraded["spec"]["replicas"], 3);
+    follow_the_page_with_changed_resources(&management, &files);
     // What the clusters have is not taken from them.
     run(&["uninstall"], &[]);
     let kubectl = management.kubectl();

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use kubelet_authenticator_test_support::process::{Launch, Process, poll};
 use kubelet_authenticator_tests::{controller, program};
+use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::cluster::Cluster;
@@ -73,21 +74,12 @@ impl Controller {
 
     /// Suspends it until [`Controller::resume`].
     pub fn pause(&self) {
-        self.signal("STOP");
+        self.process.signal(Signal::STOP);
     }
 
     /// Resumes it.
     pub fn resume(&self) {
-        self.signal("CONT");
-    }
-
-    fn signal(&self, signal: &str) {
-        let pid = self.process.pid().to_string();
-        let status = std::process::Command::new("kill")
-            .args(["-s", signal, &pid])
-            .status()
-            .unwrap();
-        assert!(status.success(), "kill -s {signal} failed");
+        self.process.signal(Signal::CONT);
     }
 
     /// Its decision of the request of this name, or its last one of this node.
