@@ -82,7 +82,7 @@ test: prerequisites-all dependencies
 ##           promtool, helm, metrics-server, packages, and images with Ansible and goss; what the continuous integration runs
 test-all: prerequisites-all dependencies
 	@tests/stage --clear
-	@$(MAKE) --jobs=3 $(STAGES_BUILT)
+	@$(MAKE) --jobs=3 $(STAGES_BUILT) $(STAGES_OF_DEBIAN)
 	@$(SAVE)
 	@# The tests wait more than they compute. What is built meanwhile gets the time that they leave.
 	@$(MAKE) --jobs=3 $(STAGES_TESTED) stages-idle
@@ -96,11 +96,13 @@ test-all: prerequisites-all dependencies
 STAGES_BUILT := stage-fmt stage-build stage-control-plane stage-moto stage-deny stage-machete stage-book stage-musl \
   stage-scripts
 STAGES_TESTED := stage-suites stage-bench-limits
+# Before the tests: apt gives up on a connection if it gets too little processor time.
+STAGES_OF_DEBIAN := stage-image-builder stage-cloud-init
 
 # One after the other, and only while a processor has nothing else to do.
 stages-idle:
 	@chrt --idle 0 ionice --class 3 $(MAKE) --jobs=1 stage-cluster-api stage-metrics-server stage-judges stage-promtool \
-	  stage-helm stage-cloud-init stage-image-builder stage-cosign
+	  stage-helm stage-cosign
 
 stage-%:
 	@tests/stage $* $(MAKE) $*
