@@ -74,10 +74,10 @@ pub fn repository() -> PathBuf {
     root.unwrap().to_owned()
 }
 
-/// Runs the commands of cluster-api.md that take over a node that joined before, with this attestor's plugin.
+/// Runs the commands of enable-cluster.md that adopt an existing Node, with this attestor's plugin.
 #[track_caller]
 pub fn take_over(machine: &Machine, attestor: &Attestor) {
-    let script = commands("cluster-api.md", '#').join("\n");
+    let script = commands("enable-cluster.md", '#').join("\n");
     let of_aws = format!("kubelet-authenticator-{}", Attestor::AWS);
     let script = script.replace(&of_aws, &format!("kubelet-authenticator-{attestor}"));
     machine.ok(&["sh", "-euc", &script]);

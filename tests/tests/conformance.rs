@@ -115,7 +115,14 @@ fn no_attack_is_left_out_or_there_twice() {
 
 #[test]
 fn every_reason_of_an_attack_is_one_that_another_page_explains() {
-    let pages = ["reasons.md", "controller.md", "cluster-api.md"].map(page);
+    let pages = [
+        "reasons.md",
+        "conditions.md",
+        "enable-cluster.md",
+        "node-identities.md",
+        "verification.md",
+    ]
+    .map(page);
     let known: BTreeSet<&str> = pages.iter().flat_map(|page| quoted(page)).collect();
     let attacks = page("attacks.md");
 

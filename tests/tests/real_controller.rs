@@ -62,13 +62,13 @@ fn a_machine_of_the_pages_inventory_joins_by_the_pages_command() {
     symlink(BED.cluster.admin_kubeconfig(), files.join("admin.conf")).unwrap();
     symlink(BED.cluster.ca_cert_path(), files.join("ca.crt")).unwrap();
     symlink(BED.cluster.ca_key_path(), files.join("ca.key")).unwrap();
-    let page = fs::read_to_string(repository().join("docs/controller.md")).unwrap();
-    let (_, inventory) = page.split_once("## The inventory\n\n```yaml\n").unwrap();
+    let page = fs::read_to_string(repository().join("docs/standalone.md")).unwrap();
+    let (_, inventory) = page.split_once("## Inventory\n\n```yaml\n").unwrap();
     let (inventory, _) = inventory.split_once("```").unwrap();
     files.write("machines.yaml", inventory);
-    let heading = "## One cluster without a management cluster";
+    let heading = "## Start the controller";
     // The machine has no TPM, and kubeadm's bindings are not checked here.
-    let commands = steps("controller.md", heading)
+    let commands = steps("standalone.md", heading)
         .into_iter()
         .map(|(_, command)| {
             command

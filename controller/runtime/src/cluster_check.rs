@@ -28,7 +28,7 @@ mod workload;
 const DEADLINE: Duration = Duration::from_secs(10);
 
 /// The page of the checks. Each has an anchor of its name.
-const PAGE: &str = "docs/cluster-api.md#check-";
+const PAGE: &str = "docs/cluster-check.md#check-";
 
 /// The result of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]

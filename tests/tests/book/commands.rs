@@ -154,7 +154,13 @@ fn a_page_that_renders_a_file_names_the_packaged_plugin() {
     let programs = program("kubelet-authenticator-aws");
     let path = format!("{}:/usr/bin:/bin", programs.parent().unwrap().display());
     let mut count = 0;
-    for name in ["aws.md", "tpm.md", "cluster-api.md", "start.md"] {
+    for name in [
+        "aws.md",
+        "tpm.md",
+        "tutorial-tpm.md",
+        "enable-cluster.md",
+        "start.md",
+    ] {
         let commands = page::commands(name, '$').into_iter();
         for command in commands.filter(|it| it.starts_with(PLUGIN) && it.contains(" render ")) {
             let script = command.split(" > ").next().unwrap();

@@ -75,7 +75,7 @@ fn the_pages_command_of_helm_installs_a_controller_that_leads() {
 #[test]
 fn the_pages_command_of_kustomize_installs_a_controller_that_leads() {
     follow("kustomize", |desk| {
-        let page = repository().join("docs/cluster-api.md");
+        let page = repository().join("docs/deploy.md");
         let page = fs::read_to_string(page).unwrap();
         let (_, overlay) = page
             .split_once("cat > overlay/kustomization.yaml <<END\n")

@@ -114,7 +114,7 @@ const MISSING_CA: &str = "\
 fail  ca: there is no Secret prod-1-ca
       cure: Cluster API creates it; an external control plane's has to be put
       there
-      see: docs/cluster-api.md#check-ca
+      see: docs/cluster-check.md#check-ca
 ";
 
 #[test]
@@ -180,7 +180,7 @@ fn a_broken_cluster_fails_its_own_checks_and_no_others() {
 #[test]
 fn each_check_of_a_cluster_has_its_place_on_the_page_and_the_page_no_others() {
     let scene = scene("check-page");
-    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/cluster-api.md");
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/cluster-check.md");
     let page = fs::read_to_string(page).unwrap();
     let anchors = page.split("<a id=\"check-").skip(1);
     let anchors = anchors.map(|rest| rest.split_once('"').unwrap().0.to_owned());
@@ -192,7 +192,7 @@ fn each_check_of_a_cluster_has_its_place_on_the_page_and_the_page_no_others() {
     let mut made = vec!["settings".to_owned()];
     for one in &checks {
         let name = one["name"].as_str().unwrap();
-        assert_eq!(one["link"], format!("docs/cluster-api.md#check-{name}"));
+        assert_eq!(one["link"], format!("docs/cluster-check.md#check-{name}"));
         made.push(name.to_owned());
     }
     documented.sort();

@@ -15,7 +15,7 @@ use serde_json::{Map, Value, json};
 
 use kubelet_authenticator_tests::machines::{Machines, PATIENCE, SITE, Scene, TOKEN_TTL, joinable};
 
-/// An operator with the prerequisites of cluster-api.md.
+/// An operator with the prerequisites of tutorial-tpm.md.
 fn desk_of_hosts(hosts: &str, cluster: &[Value], kubeconfig: &Path) -> Desk {
     let desk = Desk::new(kubeconfig);
     let files = desk.files();
@@ -67,7 +67,19 @@ fn whoever_copies_the_commands_of_the_page_has_attested_nodes() {
     let order = Order::Hosts(hosts.keys().cloned().collect());
     let tpms = hosts.into_iter().map(|(id, (_, tpm))| (id, tpm)).collect();
     let desk = desk_of_hosts(&lines, &manifests, management.admin_kubeconfig());
-    let script = script(commands("cluster-api.md", '$'));
+    // The tutorial, and then the commands of the pages about the same Cluster.
+    let pages = [
+        "tutorial-tpm.md",
+        "enable-cluster.md",
+        "conditions.md",
+        "manage-identities.md",
+    ];
+    let script = script(
+        pages
+            .into_iter()
+            .flat_map(|page| commands(page, '$'))
+            .collect(),
+    );
     // The page has the current version; Cluster API creates no Machine that is newer than its control plane.
     let script = script.replace("v1.36.3", &KUBERNETES_VERSION);
 

@@ -58,7 +58,7 @@ fn nodes_of_kubeadm_are_taken_over_and_given_back() {
     let ways = scene.wait_for_paths("False", "AutoApproveBindingFound");
     assert!(ways.contains("3 Nodes have no record"), "{ways}");
 
-    // The commands of docs/cluster-api.md, on each node.
+    // The commands of docs/enable-cluster.md, on each node.
     scene.change(&json!({ "adoption": "Allow" }));
     for node in &nodes {
         scene.write_settings(node);
