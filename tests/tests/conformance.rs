@@ -1,11 +1,15 @@
-//! The tests that docs/conformance.md, docs/attacks.md, docs/tenancy.md and docs/operate.md name exist, and the reasons
-//! of docs/attacks.md stand in them.
+//! The tests that the pages on conformance, attacks and tenancy name exist, and the reasons of attacks occur in them.
 
 use std::collections::BTreeSet;
 
 use kubelet_authenticator_tests::docs::{
     Source, TestItems, ambiguous, is_reason, named, numbered, page, quoted, sources, tests,
 };
+
+/// The two pages on attacks.
+fn attacks() -> String {
+    ["attacks.md", "attacks-runtime.md"].map(page).concat()
+}
 
 /// The rows of the page's tables whose first cell is a letter and a number, with that cell.
 fn rows(page: &str) -> Vec<((char, usize), &str)> {
@@ -19,7 +23,13 @@ fn rows(page: &str) -> Vec<((char, usize), &str)> {
 
 #[test]
 fn every_test_that_a_page_names_exists_once() {
-    for name in ["conformance.md", "attacks.md", "tenancy.md", "operate.md"] {
+    for name in [
+        "conformance.md",
+        "conformance-tenancy.md",
+        "attacks.md",
+        "attacks-runtime.md",
+        "tenancy.md",
+    ] {
         let page = page(name);
 
         assert!(named(&page).len() > 40, "{name} names hardly any test");
@@ -33,7 +43,7 @@ fn every_test_that_a_page_names_exists_once() {
 
 #[test]
 fn every_statement_names_a_test_or_says_what_is_missing() {
-    let page = page("conformance.md");
+    let page = ["conformance.md", "conformance-tenancy.md"].map(page).concat();
 
     let bare: Vec<&str> = rows(&page)
         .into_iter()
@@ -46,11 +56,8 @@ fn every_statement_names_a_test_or_says_what_is_missing() {
 
 #[test]
 fn every_row_of_the_test_plan_and_of_the_disasters_names_a_test() {
-    for (name, heading) in [
-        ("conformance.md", "The test plan"),
-        ("operate.md", "Disasters"),
-    ] {
-        let page = page(name);
+    let page = page("conformance.md");
+    for heading in ["The test plan", "Disasters"] {
         let (_, section) = page.split_once(&format!("\n## {heading}\n")).unwrap();
         let section = section.split("\n## ").next().unwrap();
         // The rows after the heading and the line below it.
@@ -79,7 +86,7 @@ fn every_case_of_tenancy_is_there_once_in_order_and_names_a_test() {
 
 #[test]
 fn every_attack_says_what_stops_it_and_names_a_test() {
-    let page = page("attacks.md");
+    let page = attacks();
 
     for ((letter, number), row) in rows(&page) {
         let cells: Vec<&str> = row.trim_matches('|').split(" | ").map(str::trim).collect();
@@ -94,7 +101,7 @@ fn every_attack_says_what_stops_it_and_names_a_test() {
 
 #[test]
 fn no_attack_is_left_out_or_there_twice() {
-    let page = page("attacks.md");
+    let page = attacks();
     let rows = rows(&page);
 
     // A to E are a fixed list; the others may grow.
@@ -124,7 +131,7 @@ fn every_reason_of_an_attack_is_one_that_another_page_explains() {
     ]
     .map(page);
     let known: BTreeSet<&str> = pages.iter().flat_map(|page| quoted(page)).collect();
-    let attacks = page("attacks.md");
+    let attacks = attacks();
 
     let unknown: Vec<&str> = quoted(&attacks)
         .filter(|word| is_reason(word) && !known.contains(word))
@@ -136,7 +143,7 @@ fn every_reason_of_an_attack_is_one_that_another_page_explains() {
 #[test]
 fn every_reason_of_an_attack_stands_in_a_test_of_its_row() {
     let sources = sources();
-    let attacks = page("attacks.md");
+    let attacks = attacks();
 
     assert_eq!(TestItems::of(&sources).lacking(&attacks), []);
 }

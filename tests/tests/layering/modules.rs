@@ -180,10 +180,10 @@ fn only_the_last_links_of_the_chain_make_the_contents_of_a_certificate() {
     assert_eq!(named, expected.map(PathBuf::from).into());
 }
 
-/// The first columns, or the second ones, of the rows of a table in docs/architecture.md.
-fn rows(heading: &str, column: usize) -> Vec<String> {
-    let root = Workspace::read().root;
-    let page = fs::read_to_string(root.join("docs/architecture.md")).unwrap();
+/// The first columns, or the second ones, of the rows of a table in a page of docs.
+fn rows(page: &str, heading: &str, column: usize) -> Vec<String> {
+    let page = Workspace::read().root.join("docs").join(page);
+    let page = fs::read_to_string(page).unwrap();
     let (_, section) = page.split_once(heading).unwrap();
     let section = section.split("\n## ").next().unwrap();
     let rows = section.lines().filter(|line| line.starts_with("| "));
@@ -213,10 +213,10 @@ fn the_map_and_the_first_page_of_a_package_list_its_modules_which_import_only_th
             continue;
         }
         let package = source.trim_end_matches("/src");
-        let heading = format!("## The modules of `{package}`");
-        let names = rows(&heading, 0).into_iter();
+        let heading = format!("## `{package}`");
+        let names = rows("modules.md", &heading, 0).into_iter();
         let names = names.map(|cell| cell.trim_matches('`').to_owned());
-        let map: Vec<(String, String)> = names.zip(rows(&heading, 1)).collect();
+        let map: Vec<(String, String)> = names.zip(rows("modules.md", &heading, 1)).collect();
 
         assert_eq!(first_page(&sources), map, "{package}");
         let map: Vec<&str> = map.iter().map(|(module, _)| module.as_str()).collect();
@@ -240,7 +240,7 @@ fn the_map_and_the_first_page_of_a_package_list_its_modules_which_import_only_th
 #[test]
 fn what_the_map_says_where_to_change_is_there() {
     let root = Workspace::read().root;
-    let places = rows("## Where to change what", 1);
+    let places = rows("architecture.md", "## Find the code for a change", 1);
     assert!(places.len() >= 30, "{places:?}");
     for place in places.iter().flat_map(|cell| cell.split(", ")) {
         assert!(root.join(place.trim_matches('`')).exists(), "{place}");

@@ -333,7 +333,7 @@ fn follow_the_page_with_changed_resources(management: &Management, files: &Scrat
     let items: Vec<Value> = items.collect();
     let list = json!({"apiVersion": "v1", "kind": "List", "items": items});
     let file = files.write("crds.yaml", list.to_string());
-    for page in ["release.md", "operate.md"] {
+    for page in ["release.md", "upgrade.md"] {
         let text = std::fs::read_to_string(repository().join("docs").join(page)).unwrap();
         let mut code = text.split('`');
         let command = code

@@ -1,4 +1,4 @@
-//! A CA that is replaced, in the steps of docs/operate.md.
+//! A CA that is replaced, in the steps of docs/ca-rotation.md.
 
 use node_attestation_core::decide::Context;
 use node_attestation_core::testing::{UID, cluster, issued_at, now, renewal, valid};
