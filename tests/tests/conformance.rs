@@ -1,5 +1,5 @@
-//! The tests that docs/conformance.md, docs/attacks.md, docs/tenancy.md and docs/operate.md name exist, and the reasons
-//! of docs/attacks.md stand in them.
+//! The tests that docs/conformance.md, docs/attacks.md, docs/tenancy-cases.md and docs/operate.md name exist, and the
+//! reasons of docs/attacks.md stand in them.
 
 use std::collections::BTreeSet;
 
@@ -19,7 +19,12 @@ fn rows(page: &str) -> Vec<((char, usize), &str)> {
 
 #[test]
 fn every_test_that_a_page_names_exists_once() {
-    for name in ["conformance.md", "attacks.md", "tenancy.md", "operate.md"] {
+    for name in [
+        "conformance.md",
+        "attacks.md",
+        "tenancy-cases.md",
+        "operate.md",
+    ] {
         let page = page(name);
 
         assert!(named(&page).len() > 40, "{name} names hardly any test");
@@ -65,7 +70,7 @@ fn every_row_of_the_test_plan_and_of_the_disasters_names_a_test() {
 
 #[test]
 fn every_case_of_tenancy_is_there_once_in_order_and_names_a_test() {
-    let page = page("tenancy.md");
+    let page = page("tenancy-cases.md");
     let rows = numbered(&page, "## Cases and their tests");
 
     let numbers: Vec<usize> = rows.iter().map(|(number, _)| *number).collect();
