@@ -19,7 +19,7 @@ use crate::world::World;
 fn rows() -> Vec<(String, String)> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/aws.md");
     let page = fs::read_to_string(path).unwrap();
-    let (_, section) = page.split_once("## When it does not work").unwrap();
+    let (_, section) = page.split_once("## Troubleshoot").unwrap();
     let rows = section.lines().filter_map(|line| {
         let (first, rest) = line.strip_prefix("| ")?.split_once(" | ")?;
         Some((first.to_owned(), rest.trim_end_matches(" |").to_owned()))
@@ -181,7 +181,7 @@ fn every_reason_of_the_page_is_what_a_request_is_denied_with() {
 #[test]
 fn every_name_that_a_row_leads_to_exists() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    let pages = ["docs/reasons.md", "docs/node.md", "docs/aws.md"];
+    let pages = ["docs/reasons.md", "docs/aws.md", "docs/aws-reference.md"];
     let known = pages.map(|page| fs::read_to_string(root.join(page)).unwrap());
     let known = known.concat();
     for (_, meaning) in rows() {

@@ -4,7 +4,7 @@
 //! The generated cases are those of a fixed seed, whose rules all occur; `KUBELET_AUTHENTICATOR_ORIGINALS_SEED` sets another,
 //! and each failure says which it was.
 //!
-//! Each difference is explained by a rule that is a row of the table in docs/tenancy.md, or fails the test.
+//! Each difference is explained by a rule that is a row of the table in docs/tenancy-cases.md, or fails the test.
 
 mod ack;
 mod capa;
@@ -32,7 +32,7 @@ const LOOP: &str = "loop of sources";
 
 #[test]
 fn each_row_of_the_table_of_differences_is_a_rule_or_read_in_the_code_of_the_originals() {
-    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/tenancy.md");
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/tenancy-cases.md");
     let page = fs::read_to_string(page).unwrap();
     let (_, table) = page.split_once("## Differences from CAPA and ACK").unwrap();
     let (table, _) = table.split_once("\n## ").unwrap();

@@ -12,7 +12,7 @@ use super::runtime::{
     Answer, is_valid, key, lookup, matching, of_selectors, own, with_what_it_hides,
 };
 
-/// A row of the table "Differences from CAPA and ACK" in docs/tenancy.md.
+/// A row of the table "Differences from CAPA and ACK" in docs/tenancy-cases.md.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Rule {
     NoAnnotation,
@@ -50,14 +50,14 @@ impl Rule {
     pub fn row(self) -> &'static str {
         match self {
             Self::NoAnnotation => "ACK: no annotation",
-            Self::NamespaceUnknown => "ACK: Namespace that is not known yet",
+            Self::NamespaceUnknown => "ACK: Namespace that the controller has not read yet",
             Self::NamespaceIgnored => {
                 "ACK: annotations of `kube-system`, `kube-public`, `kube-node-lease`"
             }
-            Self::EmptyServiceKey => "ACK: empty value of a service's key",
-            Self::AccountNoNumber => "ACK: account that is not twelve digits",
-            Self::AccountOfRole => "ACK: role of another account than the annotation's",
-            Self::ArnOfNoRole => "ACK: ARN of anything but a role",
+            Self::EmptyServiceKey => "ACK: empty value of a service key",
+            Self::AccountNoNumber => "ACK: account without 12 digits",
+            Self::AccountOfRole => "ACK: role of a different account from the annotation",
+            Self::ArnOfNoRole => "ACK: ARN that is not a role ARN",
             Self::WhiteSpace => "ACK: white space around an ARN",
             Self::Fields => "ACK: value of a key",
             Self::StatusAccount => "ACK: `status.ackResourceMetadata.ownerAccountID`",

@@ -13,7 +13,7 @@ const EMPTY_KEY: &str = "static credentials are empty";
 /// The words of Go about an access key with a line break.
 const INVALID_HEADER: &str = "invalid header field value";
 
-/// A row of the table "Differences from CAPA and ACK" in docs/tenancy.md.
+/// A row of the table "Differences from CAPA and ACK" in docs/tenancy-cases.md.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Rule {
     NoIdentityRef,
@@ -56,15 +56,15 @@ impl Rule {
             Self::PolicyArns => "`policyARNs`",
             Self::DurationDefault => "`durationSeconds` missing",
             Self::DurationShortened => {
-                "`durationSeconds` of more than an hour over temporary credentials, or the controller's own"
+                "`durationSeconds` over 1 hour, with temporary credentials or the controller's own"
             }
             Self::SessionNameDefault => "`sessionName` missing",
-            Self::InvalidRole => "role that STS would refuse as it is given",
-            Self::Partition => "role of another partition",
+            Self::InvalidRole => "role that STS rejects in this form",
+            Self::Partition => "role of a different partition",
             Self::SecretFirst => "Secret of an identity that is not permitted",
-            Self::SameName => "source with the name of the cluster's identity, not permitted",
+            Self::SameName => "source with the name of the Cluster's identity, not permitted",
             Self::SecretNotPrintable => {
-                "Secret with a value that is not printable, such as a line break at its end"
+                "Secret with a value that is not printable, such as a trailing line break"
             }
         }
     }
