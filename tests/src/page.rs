@@ -48,26 +48,6 @@ pub fn commands(page: &str, prompt: char) -> Vec<String> {
     commands.collect()
 }
 
-/// The code in a column of a row of a table, without the escapes of bars. Columns and rows have their headings.
-///
-/// # Panics
-///
-/// If there is none.
-#[track_caller]
-pub fn cell(page: &str, row: &str, column: &str) -> String {
-    const BAR: &str = "\u{0}";
-    let text = fs::read_to_string(repository().join("docs").join(page)).unwrap();
-    let text = text.replace("\\|", BAR);
-    let cells = |line: &str| line.split('|').map(str::trim).map(str::to_owned).collect();
-    let lines: Vec<Vec<String>> = text.lines().map(cells).collect();
-    let is_row = |line: &Vec<String>| line.get(1).is_some_and(|name| name == row);
-    let at = lines.iter().position(is_row).unwrap();
-    let mut above = lines[..at].iter().rev();
-    let column = above.find_map(|line| line.iter().position(|name| name.starts_with(column)));
-    let code = lines[at][column.unwrap()].split('`').nth(1).unwrap();
-    code.replace(BAR, "|")
-}
-
 /// The directory of the repository.
 pub fn repository() -> PathBuf {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent();

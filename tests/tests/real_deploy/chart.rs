@@ -315,7 +315,7 @@ fn an_external_signer_is_a_container_that_shares_a_socket_with_the_controller() 
     assert_eq!(with_keys["volumes"], json!([keys, volume]));
 }
 
-/// Applies the custom resources of a later version with the command of release.md. Helm owns the fields of
+/// Applies the custom resources of a later version with the command of install.md. Helm owns the fields of
 /// those that the chart installed.
 #[track_caller]
 fn follow_the_page_with_changed_resources(management: &Management, files: &Scratch) {
@@ -333,7 +333,7 @@ fn follow_the_page_with_changed_resources(management: &Management, files: &Scrat
     let items: Vec<Value> = items.collect();
     let list = json!({"apiVersion": "v1", "kind": "List", "items": items});
     let file = files.write("crds.yaml", list.to_string());
-    for page in ["release.md", "upgrade.md"] {
+    for page in ["install.md", "upgrade.md"] {
         let text = std::fs::read_to_string(repository().join("docs").join(page)).unwrap();
         let mut code = text.split('`');
         let command = code

@@ -8,25 +8,36 @@ use kubelet_authenticator_test_support::process::{Scratch, poll};
 use kubelet_authenticator_tests::deploy::{NAME, NAMESPACE, lead, lease};
 use kubelet_authenticator_tests::machines::PATIENCE;
 use kubelet_authenticator_tests::management::{Management, clusterctl_program};
-use kubelet_authenticator_tests::page::{Desk, cell, repository, steps};
+use kubelet_authenticator_tests::page::{Desk, repository, steps};
 use serde_json::json;
 
 use crate::chart::HELM;
 
-/// Installs in a way of the page, and checks as the page does. No Pod runs: a controller with the rights and the arguments
-/// of the Deployment stands for those that would.
+/// The operator's commands in the section with this heading.
 #[track_caller]
-fn follow(way: &str, prepare: impl FnOnce(&Desk)) {
+fn section(page: &str, heading: &str) -> Vec<String> {
+    let text = fs::read_to_string(repository().join("docs").join(page)).unwrap();
+    let (_, after) = text.split_once(&format!("\n{heading}\n")).unwrap();
+    let next = after.split("\n#").next().unwrap();
+    let count = next.matches("\n$ ").count();
+    let steps = steps(page, heading).into_iter().take(count);
+    steps.map(|(_, command)| command).collect()
+}
+
+/// Installs with a method of the page, and checks as the page does. No Pod runs: a controller with the rights and the
+/// arguments of the Deployment stands for those that would.
+#[track_caller]
+fn follow(method: &str, prepare: impl FnOnce(&Desk)) {
     let management = Management::start();
     let desk = Desk::new(management.admin_kubeconfig());
     prepare(&desk);
 
-    desk.follow(&cell("install.md", way, "install it"));
+    desk.follow(&section("install.md", method).join("\n"));
 
     let files = Scratch::new("install");
     let _manager = lead(&management, NAMESPACE, &files);
-    let checks = steps("install.md", "Then check it:");
-    let [(_, rollout), (_, lease), (_, check), ..] = checks.as_slice() else {
+    let checks = section("install.md", "### Check the installation");
+    let [rollout, lease, check] = checks.as_slice() else {
         panic!("{checks:?}");
     };
     let deployment = format!("kubectl rollout status deployment/{NAME} -n {NAMESPACE}");
@@ -56,7 +67,7 @@ pub fn provide_to_clusterctl(files: &Scratch, settings: &str) {
 
 #[test]
 fn the_pages_command_of_clusterctl_installs_a_controller_that_leads() {
-    follow("clusterctl", |desk| {
+    follow("### clusterctl", |desk| {
         let files = desk.files();
         files.directory(".config/cluster-api");
         provide_to_clusterctl(files, ".config/cluster-api/clusterctl.yaml");
@@ -66,7 +77,7 @@ fn the_pages_command_of_clusterctl_installs_a_controller_that_leads() {
 
 #[test]
 fn the_pages_command_of_helm_installs_a_controller_that_leads() {
-    follow("Helm", |desk| {
+    follow("### Helm", |desk| {
         make(desk.files(), "chart/build", "target/chart");
         symlink(&*HELM, desk.files().join("bin/helm")).unwrap();
     });
@@ -74,8 +85,8 @@ fn the_pages_command_of_helm_installs_a_controller_that_leads() {
 
 #[test]
 fn the_pages_command_of_kustomize_installs_a_controller_that_leads() {
-    follow("kustomize", |desk| {
-        let page = repository().join("docs/deploy.md");
+    follow("### kustomize", |desk| {
+        let page = repository().join("docs/install.md");
         let page = fs::read_to_string(page).unwrap();
         let (_, overlay) = page
             .split_once("cat > overlay/kustomization.yaml <<END\n")
@@ -87,23 +98,15 @@ fn the_pages_command_of_kustomize_installs_a_controller_that_leads() {
     });
 }
 
-/// The first block of an operator's commands after this.
-#[track_caller]
-fn of_operator(page: &str, heading: &str) -> Vec<String> {
-    let steps = steps(page, heading).into_iter();
-    let steps = steps.take_while(|(prompt, _)| *prompt == '$');
-    steps.map(|(_, command)| command).collect()
-}
-
 #[test]
 fn the_readmes_commands_by_hand_run_a_controller_that_leads_and_enable_a_cluster() {
     let management = Management::start();
-    let _cluster = management.cluster("prod-1").namespace("default").create();
+    let _cluster = management.cluster("prod-1").namespace("tenant-a").create();
     let desk = Desk::new(management.admin_kubeconfig());
-    let commands = of_operator("../README.md", "With Cluster API, one controller");
-    let by_hand = of_operator("install.md", "### By hand");
+    let commands = section("../README.md", "## Install");
+    let by_hand = section("install.md", "### By hand");
     assert_eq!(commands[..3], by_hand);
-    let [definitions, rights, run, annotate, clusters, ..] = commands.as_slice() else {
+    let [definitions, rights, run, annotate, clusters] = commands.as_slice() else {
         panic!("{commands:?}");
     };
     desk.follow(&format!("{definitions}\n{rights}"));

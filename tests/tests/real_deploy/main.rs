@@ -173,7 +173,7 @@ fn a_pod_of_the_deployment_is_admitted_where_only_restricted_ones_are_and_its_pr
 
 #[test]
 fn the_overlay_of_the_page_has_the_controller_run_with_an_image_and_challenge_keys_of_ones_own() {
-    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/deploy.md");
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/install.md");
     let page = std::fs::read_to_string(page).unwrap();
     let (_, rest) = page
         .split_once("cat > overlay/kustomization.yaml <<END\n")
