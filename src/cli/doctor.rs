@@ -21,7 +21,7 @@ use crate::settings::{self, Settings};
 use crate::sheet::wrap;
 
 /// The page of the checks. Each has an anchor of its name.
-const PAGE: &str = "docs/node.md#doctor-";
+const PAGE: &str = "docs/doctor-checks.md#doctor-";
 
 /// The width of a state, with the space behind it.
 const MARGIN: usize = 6;
@@ -240,10 +240,10 @@ fail  bootstrap-kubeconfig: https://10.0.0.1:6443 does not accept the credential
       (401 Unauthorized): token expired
       cure: give this machine a new bootstrap token; tokens expire, as a rule
       after a day
-      see: docs/node.md#doctor-bootstrap-kubeconfig
+      see: docs/doctor-checks.md#doctor-bootstrap-kubeconfig
 warn  store: not there
       cure: run `renew`
-      see: docs/node.md#doctor-store
+      see: docs/doctor-checks.md#doctor-store
 skip  lock: run as root
 
 4 checks: 1 pass, 1 warn, 1 fail, 1 skip

@@ -242,7 +242,7 @@ fn the_sources_of_settings_are_three() {
     assert_eq!(
         found,
         ["file", "drop-in", "option"],
-        "a fourth source of settings needs a decision, and its row in docs/node.md"
+        "a fourth source of settings needs a decision, and its row in docs/settings.md"
     );
 }
 

@@ -47,11 +47,11 @@ fn options() -> BTreeSet<String> {
     options.map(str::to_owned).collect()
 }
 
-/// The keys of the settings file of the plugins, from the page that is made from their help.
+/// The keys of the settings file of the plugins, from the table that is made from their help.
 fn keys() -> BTreeSet<String> {
     let page = page("settings.md");
-    let rows = page.lines().filter(|line| line.starts_with("| `"));
-    let keys = rows.map(|row| row.split('`').nth(1).unwrap().to_owned());
+    let rows = table(&page, "All settings").into_iter();
+    let keys = rows.filter_map(|cells| Some(quoted(cells[0]).next()?.to_owned()));
     keys.collect()
 }
 

@@ -181,7 +181,13 @@ fn every_reason_of_the_page_is_what_a_request_is_denied_with() {
 #[test]
 fn every_name_that_a_row_leads_to_exists() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    let pages = ["docs/reasons.md", "docs/aws.md", "docs/aws-reference.md"];
+    let pages = [
+        "docs/reasons.md",
+        "docs/settings.md",
+        "docs/node-evidence.md",
+        "docs/aws.md",
+        "docs/aws-reference.md",
+    ];
     let known = pages.map(|page| fs::read_to_string(root.join(page)).unwrap());
     let known = known.concat();
     for (_, meaning) in rows() {

@@ -10,7 +10,7 @@ const PAUSE: Duration = Duration::from_secs(5);
 /// The time for which the service is unavailable.
 const DOWN: Duration = Duration::from_secs(120);
 
-/// The longest pause between two attempts (node.md: a service that starts up costs a minute more).
+/// The longest pause between two attempts (node-evidence.md: a service that starts up costs a minute more).
 const LONGEST: Duration = Duration::from_secs(60);
 
 /// A kubelet's life on a node, in which time passes by a shift of the times that the node has stored into the past.

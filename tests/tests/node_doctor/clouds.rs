@@ -217,7 +217,7 @@ fn a_certificate_stored_as_the_cure_or_the_page_says_is_read() {
         .filter(|part| part.starts_with("tpm2_nv"))
         .map(str::to_owned)
         .collect();
-    let of_page = steps("node.md", "### TPMs without a certificate").into_iter();
+    let of_page = steps("node-evidence.md", "### TPMs without a certificate").into_iter();
     let of_page = of_page.map(|(_, command)| command);
     let of_page: Vec<String> = of_page
         .filter(|command| command.starts_with("tpm2_nv"))

@@ -85,18 +85,18 @@ skip  kubelet-unit: systemctl cannot be run: No such file or directory (os error
 pass  disk: /SCRATCH takes writes
 warn  store: /SCRATCH/state is not there: this node has not enrolled
       cure: run `renew`
-      see: docs/node.md#doctor-store
+      see: docs/doctor-checks.md#doctor-store
 skip  cluster: the store or the kubelet's kubeconfig names none
 pass  lock: free
 pass  node-name: n1
 pass  machine: test:///machine-1
 fail  bootstrap-kubeconfig: https://API does not accept the credential (401 Unauthorized): Unauthorized
       cure: put a kubeconfig with a new bootstrap token at /SCRATCH/bootstrap.kubeconfig; tokens expire
-      see: docs/node.md#doctor-bootstrap-kubeconfig
+      see: docs/doctor-checks.md#doctor-bootstrap-kubeconfig
 pass  request: none is open
 fail  certificate: no certificate is stored
       cure: run `renew`
-      see: docs/node.md#doctor-certificate
+      see: docs/doctor-checks.md#doctor-certificate
 skip  certificate-accepted: there is no valid certificate
 pass  last-failure: none since the last success
 ";
@@ -138,7 +138,7 @@ fn json_has_every_check_with_a_link_to_an_anchor_that_exists() {
 
 #[test]
 fn the_page_has_no_other_checks_than_doctor() {
-    let page = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../docs/node.md");
+    let page = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../docs/doctor-checks.md");
     let page = fs::read_to_string(page).unwrap();
     let anchors = page.split("<a id=\"doctor-").skip(1);
     let anchors = anchors.map(|rest| rest.split_once('"').unwrap().0.to_owned());
