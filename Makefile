@@ -25,6 +25,11 @@ endif
 MAKEOVERRIDES := $(filter-out COSIGN_PASSWORD=% SIGNING_KEY=%,$(MAKEOVERRIDES))
 
 CARGO ?= cargo
+# An installed toolchain will do if only its name differs from that of the pinned version.
+toolchain := $(shell tests/toolchain)
+ifneq ($(toolchain),)
+export RUSTUP_TOOLCHAIN := $(toolchain)
+endif
 # Heavy builds live outside the tree, each under a name that follows from its content.
 export KUBELET_AUTHENTICATOR_CACHE ?= $(if $(XDG_CACHE_HOME),$(XDG_CACHE_HOME),$(HOME)/.cache)/kubelet-authenticator
 # A fresh clone is built once: what helps to build it again is not written.
