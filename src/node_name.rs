@@ -9,7 +9,7 @@ use kubelet_attestation::names::NodeName;
 
 use crate::failure::{Code, Failure};
 use crate::kubelet::KubeletArguments;
-use crate::process::program;
+use crate::process::command;
 
 /// The maximum length of a label value: the kubelet labels its Node
 /// `kubernetes.io/hostname=<name>`.
@@ -100,7 +100,7 @@ impl NameSources<'_> {
         let (bound, anew) = match bound {
             Bound::Stored(name) => (
                 format!("this node was enrolled as {name}"),
-                format!("run: {} reset; then restart the kubelet", program()),
+                format!("run: {} reset; then restart the kubelet", command()),
             ),
             Bound::Adopted(name, path) => (
                 format!("the certificate in {} is for node {name}", path.display()),

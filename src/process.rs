@@ -2,7 +2,7 @@
 
 use std::env;
 use std::io::{self, Read};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 use std::thread;
@@ -27,6 +27,31 @@ pub(crate) fn program() -> String {
         .file_name()
         .map(|name| name.to_string_lossy().into_owned())
         .unwrap_or_default()
+}
+
+/// The path that this program was started by, if it is absolute. It may be a link that an upgrade
+/// changes.
+pub(crate) fn path() -> io::Result<PathBuf> {
+    let started = env::args_os().next().map(PathBuf::from);
+    match started.filter(|path| path.is_absolute()) {
+        Some(path) => Ok(path),
+        None => env::current_exe(),
+    }
+}
+
+/// The start of a command line for this program, which need not be in the search path.
+pub(crate) fn command() -> String {
+    match path() {
+        Ok(path) => path.display().to_string(),
+        Err(_) => program(),
+    }
+}
+
+/// The command that prints a file for the program at this path. The default path is that of the packages,
+/// which can be missing on this machine.
+pub(crate) fn render(file: &str, program: &Path) -> String {
+    let program = program.display();
+    format!("{program} render {file} --command {program}")
 }
 
 /// The standard output of a program.

@@ -150,9 +150,10 @@ impl Setup {
                 return self.leave(&format!("the kubelet has another plugin: {command}"));
             }
             Current::Own if !adopts => {
+                let program = self.program.display();
                 return self.leave(&format!(
-                    "the kubelet has a credential of its own in {kubeconfig}; `setup --from \
-                     {kubeconfig}` takes over from that"
+                    "the kubelet has a credential of its own in {kubeconfig}; `{program} setup \
+                     --from {kubeconfig}` takes over from that"
                 ));
             }
             Current::Missing

@@ -1,6 +1,5 @@
 //! The command `setup`.
 
-use std::env;
 use std::path::{Path, PathBuf};
 
 use super::arguments::Arguments;
@@ -9,6 +8,7 @@ use crate::authenticator::Caller;
 use crate::failure::{Code, Failure};
 use crate::leftovers::Leftovers;
 use crate::ownership;
+use crate::process;
 use crate::setup::{Setup, is_plain};
 
 impl Session {
@@ -59,14 +59,9 @@ pub(super) fn plain(flag: &str, path: &Path) -> Result<(), Failure> {
     Err(Failure::new(Code::Usage, what, remedy))
 }
 
-/// The path that this program was started by, if it is absolute. It may be a link that an upgrade
-/// changes.
+/// The path of this program.
 fn this_program() -> Result<PathBuf, Failure> {
-    let started = env::args_os().next().map(PathBuf::from);
-    if let Some(path) = started.filter(|path| path.is_absolute()) {
-        return Ok(path);
-    }
-    env::current_exe().map_err(|error| {
+    process::path().map_err(|error| {
         let what = format!("cannot find out where this program is: {error}");
         Failure::new(Code::Internal, what, "run it by its absolute path")
     })

@@ -3,22 +3,25 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use data_encoding::HEXLOWER;
+use kubelet_attestation::names::NodeName;
 use kubelet_attestation::text::visible;
 use serde_json::{Value, json};
 
 use crate::attester::Renewal;
-use crate::authenticator::Authenticator;
+use crate::authenticator::{Authenticator, bound};
 use crate::backoff::FailureRecord;
 use crate::failure::Failure;
+use crate::node_name::Bound;
 use crate::pending::{OpenRequest, Pending};
 use crate::rotation::{Rotation, Validity};
 use crate::store::{Store, StoreFile};
 use crate::store_contents::StoreContents;
 
-/// The state of the credential, from the store and the settings alone.
+/// The state of the credential, from the store, the settings and the sources of the node's name.
 pub(super) struct Status {
     provider: String,
     state_directory: String,
+    node_name: Option<NodeName>,
     due: &'static str,
     /// Whether the certificate can be renewed.
     renewable: bool,
@@ -34,6 +37,7 @@ impl Status {
         Ok(Self {
             provider: authenticator.attester.provider().to_string(),
             state_directory: authenticator.settings.state_directory.display().to_string(),
+            node_name: node_name(authenticator, &stored),
             due: match authenticator.rotation(&stored, now) {
                 Rotation::Keep => "nothing",
                 Rotation::Renew => "renewal",
@@ -74,6 +78,7 @@ impl Status {
         let pending = self.pending.as_ref().map(|open| {
             json!({
                 "name": open.name,
+                "nodeName": open.subject.node_name.as_str(),
                 "created": at_second(open.created),
                 "acknowledged": open.acknowledged,
             })
@@ -91,7 +96,7 @@ impl Status {
         json!({
             "provider": self.provider,
             "stateDirectory": self.state_directory,
-            "nodeName": origin.map(|origin| origin.node_name.as_str()),
+            "nodeName": self.node_name.as_ref().map(NodeName::as_str),
             "server": origin.map(|origin| &origin.endpoint.server),
             "due": self.due,
             "certificate": certificate,
@@ -103,10 +108,10 @@ impl Status {
 
     pub(super) fn to_table(&self) -> String {
         let none = || "none".to_owned();
-        let (node_name, server) = match &self.stored.origin {
-            Some(origin) => (origin.node_name.to_string(), origin.endpoint.server.clone()),
-            None => (none(), none()),
-        };
+        let node_name = self.node_name.as_ref();
+        let node_name = node_name.map_or_else(none, NodeName::to_string);
+        let origin = self.stored.origin.as_ref();
+        let server = origin.map_or_else(none, |origin| origin.endpoint.server.clone());
         let mut rows = vec![
             ("Provider", self.provider.clone()),
             ("Store", self.state_directory.clone()),
@@ -140,7 +145,12 @@ impl Status {
         let pending = self.pending.as_ref();
         let name = pending.map_or_else(none, |open| open.name.clone());
         rows.push(("Pending request", name));
-        rows.extend(pending.map(|open| ("  made at", at_second(open.created))));
+        if let Some(open) = pending {
+            rows.extend([
+                ("  for node", open.subject.node_name.to_string()),
+                ("  made at", at_second(open.created)),
+            ]);
+        }
         let failure = self.failure.as_ref();
         let kind = |record: &FailureRecord| {
             format!("exit code {}, {} in a row", record.code, record.count)
@@ -160,6 +170,20 @@ impl Status {
         let lines = rows.iter();
         let lines = lines.map(|(name, value)| format!("{name:width$}  {}\n", visible(value)));
         lines.collect()
+    }
+}
+
+/// The name of the stored certificate, or else that of the next request. The name of an earlier request
+/// without a certificate binds nothing.
+fn node_name(authenticator: &Authenticator<'_>, stored: &StoreContents) -> Option<NodeName> {
+    let settings = &authenticator.settings;
+    match bound(settings, stored) {
+        Some(Bound::Stored(name)) => Some(name),
+        bound => {
+            let local = authenticator.local();
+            let sources = local.sources(settings, bound.as_ref());
+            sources.ok()?.decide().ok()
+        }
     }
 }
 

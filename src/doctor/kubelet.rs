@@ -34,15 +34,19 @@ impl Doctor {
         let user = ExecUser::read(path).map_err(|error| {
             let cure = format!(
                 "with kubeadm, have a drop-in run `setup` and join the node; otherwise write \
-                 {place} with `render kubeconfig`"
+                 {place} with {}",
+                rendered("kubeconfig")
             );
             Finding::fail(&Failure::of(Code::Configuration, &error, cure))
         })?;
         let Some(exec) = user.exec else {
             let what = format!("{place} has a credential of its own, and runs no plugin");
-            return Err(fail(what, format!("run: setup --from {place}")));
+            return Err(fail(
+                what,
+                format!("run: {} setup --from {place}", process::command()),
+            ));
         };
-        let again = format!("write {place} anew with `render kubeconfig`");
+        let again = format!("write {place} again with {}", rendered("kubeconfig"));
         let wrong = |what: String| fail(format!("{place}: {what}"), again.clone());
         if user.has_credential {
             let what = "the user has a token or certificate beside the plugin, which is used \
@@ -74,7 +78,7 @@ impl Doctor {
             let what = format!("{place} runs {command}, which is not {this}");
             let name = program.file_name().unwrap_or_default().to_string_lossy();
             let otherwise = if name.starts_with(PROGRAMS) {
-                let this = process::program();
+                let this = process::command();
                 format!("to change the provider, run: {this} setup --replace")
             } else {
                 again
@@ -110,6 +114,11 @@ impl Doctor {
         }
         Ok(name)
     }
+}
+
+/// The command that prints a file for this program.
+pub(super) fn rendered(file: &str) -> String {
+    format!("`{}`", process::render(file, process::command().as_ref()))
 }
 
 /// Warns of a file that another user could change, and so run as root.

@@ -66,9 +66,12 @@ impl Doctor {
             );
             return Err(warn(readable_by_others, cure));
         }
-        Ok(Finding::pass(match stored.origin {
-            Some(origin) => format!("{place}: this machine's, of node {}", origin.node_name),
-            None => format!("{place}: empty"),
+        Ok(Finding::pass(match (stored.origin, stored.credential) {
+            (Some(origin), Some(_)) => {
+                format!("{place}: this machine's, of node {}", origin.node_name)
+            }
+            (Some(_), None) => format!("{place}: this machine's, without a certificate"),
+            (None, _) => format!("{place}: empty"),
         }))
     }
 

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
+use super::kubelet::rendered;
 use super::{Doctor, fail, warn};
 use crate::finding::Finding;
 use crate::kubelet::{UNIT, words};
@@ -140,7 +141,8 @@ impl Doctor {
             .all("ExecStartPre")
             .any(|command| command.contains(OURS))
         {
-            let cure = "write one with `render kubelet-drop-in`; without kubeadm none is needed";
+            let with = rendered("kubelet-drop-in");
+            let cure = format!("write one with {with}; without kubeadm none is needed");
             return warn("no drop-in of the kubelet's unit runs `setup`", cure);
         }
         if let Some(file) = unit.missing_environment() {

@@ -9,6 +9,7 @@ use crate::authenticator::Authenticator;
 use crate::failure::{Code, Failure};
 use crate::kube::kubeconfig::{ClusterEndpoint, Kubeconfig, KubeconfigError};
 use crate::kubelet::CONFIGURATION;
+use crate::process;
 use crate::store::replace_file;
 use crate::store_contents::StoreContents;
 
@@ -46,8 +47,8 @@ impl Setup {
                     "{kubeconfig} is missing, and so is {CONFIGURATION}, as after `kubeadm reset`"
                 );
                 let cure = format!(
-                    "join the node again; or run: {} render kubeconfig > {kubeconfig}",
-                    self.program.display()
+                    "join the node again; or run: {} > {kubeconfig}",
+                    process::render("kubeconfig", &self.program)
                 );
                 return Err(Failure::new(Code::Configuration, what, cure));
             }

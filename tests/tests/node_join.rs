@@ -14,6 +14,7 @@ use kubelet_authenticator_test_support::api_server::{
 use kubelet_authenticator_test_support::clock::now;
 use kubelet_authenticator_test_support::pki::{CertificateAuthority, Contents, Subject};
 use kubelet_authenticator_tests::node::{BOOTSTRAP_USER, INSECURE, NODE, NULL, Node, Run, is_pair};
+use kubelet_authenticator_tests::program;
 use serde_json::Value;
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -389,7 +390,9 @@ fn a_run_that_keeps_the_certificate_saves_the_clusters_new_address() {
 fn a_run_by_hand_uses_the_cluster_of_the_kubelets_kubeconfig() {
     let server = issuing();
     let node = Node::new(NULL, &server);
-    let rendered = node.command(&["render", "kubeconfig"]).succeeded().stdout;
+    let plugin = program(NULL).display().to_string();
+    let rendered = node.command(&["render", "kubeconfig", "--command", &plugin]);
+    let rendered = rendered.succeeded().stdout;
     let kubelet = node.scratch().write("kubelet.conf", rendered);
     node.run().succeeded();
     store_another_address(&node);

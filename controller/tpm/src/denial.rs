@@ -112,9 +112,9 @@ reasons! {
         #[error("register {0} is not quoted, and the policy names it")]
         RegisterNotQuoted(u8) => "a register that the policy names is not quoted",
         /// A register from 0 to 7 has the value of before the boot, or only the separator of systemd after it:
-        /// the firmware does not measure into the SHA-256 bank, and any system can write its registers. A
-        /// policy cannot hold there.
-        #[error("register {0} is not measured: the firmware does not extend it in the SHA-256 bank")]
+        /// the firmware does not measure into the bank that is quoted, and any system can write its registers.
+        /// A policy cannot hold there.
+        #[error("register {0} is not measured: the firmware does not extend it in the bank that is quoted")]
         RegisterNotMeasured(u8) => "the machine's firmware does not measure its boot",
         /// The registers have the allowed values, followed by the separator that systemd 261 and later
         /// extend. `pcrPolicy.osSeparator` refuses it.

@@ -7,7 +7,7 @@ use kubelet_attestation::csr::parse::CertificationRequest;
 use kubelet_attestation::csr::subject;
 use kubelet_attestation::evidence::aws::{AwsEvidence, Proof, ProofFields};
 use kubelet_attestation::evidence::tpm::{
-    Challenge, ChallengeId, Enrolment, Expiry, MAX_CERTIFICATE_LEN, MAX_INTERMEDIATES,
+    Bank, Challenge, ChallengeId, Enrolment, Expiry, MAX_CERTIFICATE_LEN, MAX_INTERMEDIATES,
     MAX_INTERMEDIATES_LEN, MAX_REGISTER, MAX_STRUCTURE_LEN, PublicAreas, Quote, Registers,
     Response, TpmEvidence,
 };
@@ -164,7 +164,7 @@ pub fn tpm_evidence(input: &[u8]) -> Outcome {
     Outcome::Accepted
 }
 
-/// Evidence of both phases, in both versions.
+/// Evidence of both phases, in both versions and with registers of both banks.
 pub fn tpm_evidence_seeds() -> Vec<Vec<u8>> {
     let keys = PublicAreas {
         endorsement: b"endorsement key".to_vec(),
@@ -178,24 +178,28 @@ pub fn tpm_evidence_seeds() -> Vec<Vec<u8>> {
             keys: keys.clone(),
         })
     };
-    let response = TpmEvidence::Respond(Response {
-        header: header(EvidenceVersion::V1),
-        id: ChallengeId::new([7; 16]),
-        expiry: Expiry::parse("2026-01-01T00:05:00Z").unwrap(),
-        keys: keys.clone(),
-        quote: Quote {
-            attest: b"attest".to_vec(),
-            signature: b"signature".to_vec(),
-            registers: Registers::new([(0, [0; 32]), (23, [15; 32])].into()).unwrap(),
-        },
-    });
+    let response = |bank: Bank| {
+        let digests = [(0, 0), (23, 15)].map(|(at, byte)| (at, vec![byte; bank.digest_len()]));
+        TpmEvidence::Respond(Response {
+            header: header(EvidenceVersion::V1),
+            id: ChallengeId::new([7; 16]),
+            expiry: Expiry::parse("2026-01-01T00:05:00Z").unwrap(),
+            keys: keys.clone(),
+            quote: Quote {
+                attest: b"attest".to_vec(),
+                signature: b"signature".to_vec(),
+                registers: Registers::of_bank(bank, digests.into()).unwrap(),
+            },
+        })
+    };
     let certificate = || Some(b"certificate".to_vec());
     let chain = vec![b"first".to_vec(), b"second".to_vec()];
     let evidence = [
         enrolment(EvidenceVersion::V1, None, vec![]),
         enrolment(EvidenceVersion::V1, certificate(), vec![]),
         enrolment(EvidenceVersion::V2, certificate(), chain),
-        response,
+        response(Bank::Sha256),
+        response(Bank::Sha384),
     ];
     evidence.iter().map(TpmEvidence::to_json).collect()
 }

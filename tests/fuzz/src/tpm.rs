@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::LazyLock;
 use std::time::SystemTime;
 
-use kubelet_attestation::evidence::tpm::{Quote, Registers};
+use kubelet_attestation::evidence::tpm::{Bank, Quote, Registers};
 use kubelet_authenticator_test_support::clock;
 use kubelet_authenticator_test_support::ek_ca::{EkCa, EkContents, Intermediates};
 use kubelet_authenticator_test_support::tpm_machine::{SoftwareKey, forged_quote};
@@ -25,11 +25,16 @@ const ATTRIBUTES: u32 = 0x0005_0472;
 /// A key with the attributes of a TPM's that signs anything.
 static FORGER: LazyLock<SoftwareKey> = LazyLock::new(SoftwareKey::generate);
 
+/// The banks of quotes.
+const BANKS: [Bank; 2] = [Bank::Sha256, Bank::Sha384];
+
 /// The qualifying data of quotes.
 const DATA: [u8; 32] = [7; 32];
 
-fn registers() -> BTreeMap<u8, [u8; 32]> {
-    [(0, [1; 32]), (9, [2; 32]), (23, [3; 32])].into()
+fn registers(bank: Bank) -> Registers {
+    let digests = [(0, 1), (9, 2), (23, 3)];
+    let digests = digests.map(|(number, byte)| (number, vec![byte; bank.digest_len()]));
+    Registers::of_bank(bank, digests.into()).unwrap()
 }
 
 /// `TPMT_PUBLIC` of an attestation key: its Name covers every byte of it.
@@ -88,9 +93,13 @@ pub fn attest(input: &[u8]) -> Outcome {
     if let Some(again) = &again {
         assert_eq!(again, input);
     }
-    match verified(input.to_vec(), FORGER.sign(input)) {
+    let signature = FORGER.sign(input);
+    let verified = BANKS
+        .into_iter()
+        .find_map(|bank| verified(input.to_vec(), signature.clone(), bank));
+    match verified {
         Some(verified) => {
-            assert_eq!(verified, Registers::new(registers()).unwrap());
+            assert_eq!(verified, registers(verified.bank()));
             assert!(again.is_some());
             Outcome::Accepted
         }
@@ -98,9 +107,9 @@ pub fn attest(input: &[u8]) -> Outcome {
     }
 }
 
-/// A quote.
+/// A quote over each bank.
 pub fn attest_seeds() -> Vec<Vec<u8>> {
-    vec![forged()]
+    BANKS.map(forged).into()
 }
 
 /// `TPMT_SIGNATURE` over a quote: it has one encoding.
@@ -108,23 +117,26 @@ pub fn signature(input: &[u8]) -> Outcome {
     if let Some(again) = signature_again(input) {
         assert_eq!(again, input);
     }
-    Outcome::of(verified(forged(), input.to_vec()).is_some())
+    Outcome::of(verified(forged(Bank::Sha256), input.to_vec(), Bank::Sha256).is_some())
 }
 
 /// Two signatures of the quote.
 pub fn signature_seeds() -> Vec<Vec<u8>> {
-    vec![FORGER.sign(&forged()), FORGER.sign(&forged())]
+    let forged = forged(Bank::Sha256);
+    vec![FORGER.sign(&forged), FORGER.sign(&forged)]
 }
 
-fn forged() -> Vec<u8> {
-    forged_quote(&FORGER.public(ATTRIBUTES), &DATA, &registers())
+fn forged(bank: Bank) -> Vec<u8> {
+    let registers = registers(bank);
+    let digests: BTreeMap<u8, &[u8]> = registers.iter().collect();
+    forged_quote(&FORGER.public(ATTRIBUTES), &DATA, &digests)
 }
 
-fn verified(attest: Vec<u8>, signature: Vec<u8>) -> Option<Registers> {
+fn verified(attest: Vec<u8>, signature: Vec<u8>, bank: Bank) -> Option<Registers> {
     let evidence = Quote {
         attest,
         signature,
-        registers: Registers::new(registers()).unwrap(),
+        registers: registers(bank),
     };
     quote(&FORGER.public(ATTRIBUTES), evidence, DATA).ok()
 }

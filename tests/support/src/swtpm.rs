@@ -125,7 +125,13 @@ impl Swtpm {
     /// Creates and starts a TPM whose firmware does not extend the bank SHA-256: the PCRs 0 to 7 are zero.
     #[track_caller]
     pub fn unmeasured() -> Self {
-        Self::make(&MAKER, "sha256", Firmware::MeasuresNothing)
+        Self::unmeasured_with_banks("sha256")
+    }
+
+    /// The same with only these banks.
+    #[track_caller]
+    pub fn unmeasured_with_banks(banks: &str) -> Self {
+        Self::make(&MAKER, banks, Firmware::MeasuresNothing)
     }
 
     /// Starts a TPM with a copy of another's state: a cloned virtual machine, or one that is reset to a snapshot.

@@ -3,6 +3,7 @@
 use std::fs;
 
 use kubelet_authenticator_tests::node::UNDER_TEST;
+use kubelet_authenticator_tests::program;
 
 use crate::bed::{CONFIGURATION, Host, issuing};
 
@@ -108,11 +109,15 @@ fn a_kubeconfig_that_is_lost_with_the_configuration_fails_and_names_both() {
     let run = run
         .saying(host.kubelet_conf().to_str().unwrap())
         .saying(CONFIGURATION);
-    run.saying("render kubeconfig > ");
+    let plugin = program(UNDER_TEST).display().to_string();
+    let hint = format!("run: {plugin} render kubeconfig --command {plugin} > ");
+    run.saying(&hint);
     assert!(host.environment().exists());
     // The hint.
-    let rendered = host.node.command(&["render", "kubeconfig"]).succeeded();
+    let rendered = ["render", "kubeconfig", "--command", &plugin];
+    let rendered = host.node.command(&rendered).succeeded();
     fs::write(host.kubelet_conf(), rendered.stdout).unwrap();
+    host.is_set_up(UNDER_TEST);
     host.setup().succeeded();
     host.is_set_up(UNDER_TEST);
 }

@@ -4,6 +4,8 @@ use std::fs;
 
 use kubelet_authenticator_test_support::api_server::{ApiServer, Signer};
 use kubelet_authenticator_test_support::pki::Subject;
+use kubelet_authenticator_tests::node::UNDER_TEST;
+use kubelet_authenticator_tests::program;
 
 use crate::bed::{Host, asked, issuing};
 
@@ -34,6 +36,15 @@ fn a_name_without_a_certificate_yields_to_a_host_name_that_is_set_late() {
         host.setup().succeeded().saying("has no credential yet");
         mend(&server, &mut host);
         host.call("worker-1");
+
+        // Before the next request, too.
+        let status = host.node.status();
+        assert_eq!(status["nodeName"], "worker-1");
+        if status["pendingRequest"].is_object() {
+            assert_eq!(status["pendingRequest"]["nodeName"], "localhost");
+        }
+        let store = host.node.command(&["doctor", "-o", "json"]).stdout;
+        assert!(!store.contains("of node localhost"), "{store}");
 
         let run = host.setup().succeeded();
 
@@ -120,6 +131,7 @@ fn a_name_other_than_the_certificates_fails_in_setup_and_plugin_until_the_hint_i
         hint.stderr.contains(host.bootstrap().to_str().unwrap()),
         "{hint:#?}"
     );
+    hint.saying(&format!("run: {} reset; ", program(UNDER_TEST).display()));
     host.kubelet("first", &flag("second"))
         .failed(15)
         .saying(words);

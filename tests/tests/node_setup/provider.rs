@@ -37,7 +37,8 @@ fn the_plugin_of_another_provider_is_refused_until_the_printed_command_is_run() 
         let path = path.to_str().unwrap();
         let words = ["doctor", "--kubelet-kubeconfig", path, "-o", "json"];
         let doctor = host.node.command(&words);
-        let is_named = doctor.stdout.contains("setup --replace");
+        let command = format!("{own} setup --replace");
+        let is_named = doctor.stdout.contains(&command);
         assert_eq!(is_named, other.exists(), "{doctor:#?}");
 
         // Without a certificate from this provider, nothing changes.

@@ -48,7 +48,8 @@ pub static USUAL: LazyLock<Scene> = LazyLock::new(|| cluster("usual", json!({}))
 /// `node-attestation-controller run` with keys from this directory.
 pub fn challenger(management: &Management, keys: &Path) -> Manager {
     let keys = keys.display().to_string();
-    Manager::start(management, CONTROLLER, &["--tpm-challenge-keys", &keys])
+    let options = ["--tpm-challenge-keys", &keys, "--allow-insecure"];
+    Manager::start(management, CONTROLLER, &options)
 }
 
 /// A Cluster of machines with TPMs, in which the controller has only the rights of its manifest.

@@ -3,6 +3,7 @@
 
 mod bed;
 mod boot;
+mod change;
 mod hosts;
 mod join;
 mod keys;

@@ -79,11 +79,11 @@ impl SoftwareKey {
 }
 
 /// `TPMS_ATTEST` of a quote that does not come from a TPM, in the name of a primary of the endorsement hierarchy with
-/// this public area.
-pub fn forged_quote(
+/// this public area. The length of the registers' digests names their bank: SHA-256 or SHA-384.
+pub fn forged_quote<D: AsRef<[u8]>>(
     ak_public: &[u8],
     qualifying_data: &[u8],
-    registers: &BTreeMap<u8, [u8; 32]>,
+    registers: &BTreeMap<u8, D>,
 ) -> Vec<u8> {
     const ENDORSEMENT: [u8; 4] = 0x4000_000b_u32.to_be_bytes();
     let name = |bytes: &[u8]| [&[0x00, 0x0b], digest(&SHA256, bytes).as_ref()].concat();
@@ -92,7 +92,12 @@ pub fn forged_quote(
     for register in registers.keys() {
         selected[usize::from(register / 8)] |= 1 << (register % 8);
     }
-    let values: Vec<u8> = registers.values().flatten().copied().collect();
+    let digests = registers.values().map(AsRef::as_ref);
+    let values = digests.clone().collect::<Vec<_>>().concat();
+    let bank = match digests.map(<[u8]>::len).next() {
+        Some(48) => 0x0c,
+        _ => 0x0b,
+    };
     [
         // TPM_GENERATED_VALUE, TPM_ST_ATTEST_QUOTE.
         &[0xff, 0x54, 0x43, 0x47, 0x80, 0x18][..],
@@ -104,8 +109,8 @@ pub fn forged_quote(
         &0_u32.to_be_bytes(),
         &[1],
         &0x2019_1023_0016_3636_u64.to_be_bytes(),
-        // One bank: SHA-256.
-        &[0x00, 0x00, 0x00, 0x01, 0x00, 0x0b, 0x03],
+        // One bank.
+        &[0x00, 0x00, 0x00, 0x01, 0x00, bank, 0x03],
         &selected,
         &super::with_length(digest(&SHA256, &values).as_ref()),
     ]

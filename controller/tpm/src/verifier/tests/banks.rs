@@ -3,6 +3,9 @@
 use kubelet_attestation::evidence::tpm::{Bank, Registers, Response};
 use kubelet_authenticator_test_support::swtpm::Swtpm;
 
+use node_attestation_core::crd::conditions::BOOT_MEASURED;
+use node_attestation_core::verifier::Verifier as _;
+
 use super::quotes::qualifying_data;
 use super::*;
 use crate::fixture::REGISTERS;
@@ -17,7 +20,12 @@ fn measured() -> Vec<u8> {
 
 /// A valid case of a TPM whose only strong bank is SHA-384, and an honest answer of its machine.
 fn with_sha384() -> (Case, Response, Arc<Swtpm>) {
-    let tpm = Arc::new(Swtpm::with_banks("sha1,sha384"));
+    quoted(Swtpm::with_banks("sha1,sha384"), &measured())
+}
+
+/// The same for this TPM, whose registers have this value.
+fn quoted(tpm: Swtpm, value: &[u8]) -> (Case, Response, Arc<Swtpm>) {
+    let tpm = Arc::new(tpm);
     let machine = TpmMachine::new(tpm.clone(), Kind::P256);
     let mut case = Case::of_nobody();
     case.allow("m1", digest(&machine));
@@ -31,8 +39,8 @@ fn with_sha384() -> (Case, Response, Arc<Swtpm>) {
     let mut response = good.response;
     response.quote.attest = statement.attest;
     response.quote.signature = statement.signature;
-    let measured = REGISTERS.map(|number| (number, measured()));
-    response.quote.registers = Registers::of_bank(Bank::Sha384, measured.into()).unwrap();
+    let values = REGISTERS.map(|number| (number, value.to_vec()));
+    response.quote.registers = Registers::of_bank(Bank::Sha384, values.into()).unwrap();
     (case, response, tpm)
 }
 
@@ -80,4 +88,38 @@ fn a_quote_over_the_bank_sha384_with_other_registers_is_denied() {
     let values = ["8", "4"].map(|register| (register.to_owned(), "1f".repeat(32)));
     case.settings.pcr_policy.allowed = vec![values.into()];
     assert_eq!(denied(case.respond(&good)), TpmDenial::RegisterNotQuoted(4));
+}
+
+#[test]
+fn a_machine_that_measures_nothing_into_its_only_strong_bank_sha384_is_found() {
+    for (tpm, value, unmeasured) in [
+        (Swtpm::with_banks("sha1,sha384"), measured(), 0),
+        (
+            Swtpm::unmeasured_with_banks("sha1,sha384"),
+            vec![0; Bank::Sha384.digest_len()],
+            1,
+        ),
+    ] {
+        let (mut case, response, _tpm) = quoted(tpm, &value);
+        let verifier = case.verifier();
+        let evidence = TpmEvidence::Respond(response.clone()).to_json();
+        assert!(case.decide_by(&verifier, Some(&evidence)).is_ok());
+
+        let findings = verifier.findings(noon());
+
+        assert_eq!(findings.unmeasured, Some(unmeasured));
+        let mut conditions = findings.conditions.iter();
+        let condition = conditions.find(|one| one.of == BOOT_MEASURED).unwrap();
+        let is_named = condition.message.contains("m1 (registers 0, 4, 7)");
+        assert_eq!(is_named, unmeasured == 1, "{condition:?}");
+        assert!(!condition.message.contains("SHA-256 bank"), "{condition:?}");
+
+        // Under any policy, the firmware is the reason, before a register that is not quoted.
+        case.settings.pcr_policy.allowed = vec![[("9".to_owned(), "1f".repeat(32))].into()];
+        let denial = match unmeasured {
+            0 => TpmDenial::RegisterNotQuoted(9),
+            _ => TpmDenial::RegisterNotMeasured(0),
+        };
+        assert_eq!(denied(case.respond(&response)), denial);
+    }
 }
