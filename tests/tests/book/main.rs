@@ -5,6 +5,7 @@ mod commands;
 mod features;
 mod links;
 mod markdown;
+mod names;
 mod settings;
 
 use std::collections::BTreeMap;
