@@ -6,6 +6,7 @@ mod features;
 mod links;
 mod markdown;
 mod names;
+mod options;
 mod settings;
 
 use std::collections::BTreeMap;
